@@ -1,0 +1,49 @@
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "common/clock.h"
+#include "common/ids.h"
+#include "common/sha256.h"
+
+namespace muster {
+namespace {
+
+TEST(Sha256, KnownVectors) {
+  // FIPS 180-4, examples for SHA-256.
+  EXPECT_EQ(Sha256Hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(Sha256Hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+TEST(Sha256, PiecesGiveTheSame) {
+  Sha256 sha;
+  sha.Update("a");
+  sha.Update("bc");
+  EXPECT_EQ(sha.FinishHex(), Sha256Hex("abc"));
+}
+
+TEST(FakeClock, WallJumpsLeaveSteadyAlone) {
+  FakeClock clock;
+  const Now before = clock.Read();
+  clock.JumpWall(-absl::Hours(5));
+  EXPECT_EQ(clock.Read().steady, before.steady);
+  clock.Advance(absl::Seconds(2));
+  EXPECT_EQ(clock.Read().steady - before.steady, absl::Seconds(2));
+}
+
+TEST(RealClock, SteadyNeverGoesBack) {
+  RealClock clock;
+  const SteadyTime a = clock.Read().steady;
+  EXPECT_GE(clock.Read().steady, a);
+}
+
+TEST(RankId, OrdersByJobThenGenerationThenRank) {
+  const RankId a{JobId("a"), 1, 5}, b{JobId("a"), 2, 0}, c{JobId("b"), 1, 0};
+  EXPECT_EQ((std::set<RankId>{c, b, a}), (std::set<RankId>{a, b, c}));
+  EXPECT_LT(a, b);
+  EXPECT_LT(b, c);
+  EXPECT_EQ(a.ToString(), "a/1/5");
+}
+
+}  // namespace
+}  // namespace muster

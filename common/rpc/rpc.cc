@@ -1,0 +1,77 @@
+#include "common/rpc/rpc.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/version.h"
+
+namespace muster::rpc {
+namespace {
+
+std::string MetadataOf(const grpc::ServerContextBase& context, const char* key) {
+  const auto& all = context.client_metadata();
+  const auto found = all.find(key);
+  return found == all.end() ? std::string() : std::string(found->second.data(), found->second.size());
+}
+
+}  // namespace
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  const auto details = status.GetPayload(kErrorDetails);
+  return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()), std::string(status.message()),
+                      details.has_value() ? std::string(*details) : std::string());
+}
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  absl::Status result(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  if (!status.error_details().empty()) result.SetPayload(kErrorDetails, absl::Cord(status.error_details()));
+  return result;
+}
+
+std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 10'000);  // gRPC's name for the connect time-out
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetMaxReceiveMessageSize(16 << 20);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+void AddCallMetadata(const std::string& token, grpc::ClientContext& context) {
+  context.AddMetadata(kVersionMetadata, kVersion);
+  context.AddMetadata(kProtocolMetadata, absl::StrCat(kProtocol));
+  if (!token.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
+}
+
+absl::Status CheckVersion(unsigned protocol, const std::string& version) {
+  if (protocol == kProtocol) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("versions do not fit: this is muster ", kVersion, " (protocol ",
+                                                    kProtocol, "), the caller is muster ", version, " (protocol ",
+                                                    protocol, "); install the same release on both sides"));
+}
+
+absl::Status CheckVersion(const grpc::ServerContextBase& context) {
+  const std::string protocol = MetadataOf(context, kProtocolMetadata);
+  if (protocol.empty()) return absl::OkStatus();
+  unsigned number = 0;
+  if (!absl::SimpleAtoi(protocol, &number)) {
+    return absl::InvalidArgumentError(absl::StrCat("metadata ", kProtocolMetadata, " is no number: ", protocol));
+  }
+  return CheckVersion(number, MetadataOf(context, kVersionMetadata));
+}
+
+std::string TokenOf(const grpc::ServerContextBase& context) {
+  const std::string value = MetadataOf(context, "authorization");
+  absl::string_view token = value;
+  return absl::ConsumePrefix(&token, "Bearer ") ? std::string(token) : std::string();
+}
+
+}  // namespace muster::rpc

@@ -1,0 +1,12 @@
+#pragma once
+
+namespace muster {
+
+inline constexpr char kVersion[] = "0.1.0";
+// Raised when two builds can no longer talk to each other.
+inline constexpr unsigned kProtocol = 1;
+// gRPC metadata that names the client's build.
+inline constexpr char kVersionMetadata[] = "muster-version";
+inline constexpr char kProtocolMetadata[] = "muster-protocol";
+
+}  // namespace muster

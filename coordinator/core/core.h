@@ -1,0 +1,156 @@
+// The coordinator's brain: state machines of jobs, generations and nodes. Deterministic: no clock, lock, thread, gRPC,
+// randomness or disk; the same events at the same times give the same outcomes, byte for byte.
+//
+//   Core core = Core::Recover(options, rows, now).value();
+//   Outcome out = core.Handle(SubmitJob{...}, now);
+//   // the shell commits out.rows and out.events in one transaction, then answers, then does out.actions, in order
+//
+// Not thread-safe: one thread owns it. A failed commit ends the process, so a Core is never ahead of its disk.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "common/ids.h"
+#include "proto/job.pb.h"
+#include "proto/records.pb.h"
+#include "proto/worker.pb.h"
+
+namespace muster::core {
+
+// ---- Events. Requests of users carry what is random or checked outside. ----
+struct SubmitJob {
+  std::string request_id;
+  std::string owner;
+  JobSpec spec;        // resolved
+  std::string suffix;  // four random characters; the job's id is <name>-<suffix>
+};
+struct CancelJob {
+  JobId job;
+};
+struct PauseJob {
+  JobId job;
+};
+struct ResumeJob {
+  JobId job;
+};
+struct DeleteJob {
+  JobId job;
+};
+struct DrainNode {
+  NodeId node;
+};
+struct UndrainNode {
+  NodeId node;
+};
+// A worker's stream said Hello. Refused with AlreadyExists when another live daemon holds the id (with a different
+// boot or host) or one of its devices.
+struct NodeConnected {
+  Node node;
+};
+// The stream of that incarnation broke; ignored if a newer one is connected.
+struct NodeDisconnected {
+  NodeId node;
+  Incarnation incarnation;
+};
+struct NodeObserved {
+  NodeId node;
+  Incarnation incarnation;
+  Observed observed;
+};
+// A record of a rank that matters to state: running, checkpoint, finished. Stale generations are refused
+// (FailedPrecondition), which the shell acknowledges all the same: the record is of no use any more.
+struct RankRecord {
+  RankId rank;
+  Record record;
+};
+struct Tick {};
+
+using Event = std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, DrainNode, UndrainNode, NodeConnected,
+                           NodeDisconnected, NodeObserved, RankRecord, Tick>;
+
+// ---- Actions: done after the commit, in order; doing one twice is harmless. ----
+struct SendDesired {
+  NodeId node;
+};  // DesiredFor(node) changed
+struct CloseStream {
+  NodeId node;
+  Incarnation incarnation;
+  std::string why;
+};
+struct EndGeneration {
+  JobId job;
+  uint64_t generation;
+};  // its rendezvous keys are gone
+struct ForgetJob {
+  JobId job;
+};  // its history is to go
+using Action = std::variant<SendDesired, CloseStream, EndGeneration, ForgetJob>;
+
+struct RowChange {
+  std::string key;                   // "job/<id>", "generation/<job>/<10 digits>", "node/<id>"
+  std::optional<std::string> value;  // none: delete
+};
+
+struct Outcome {
+  absl::Status status;  // not OK: the event was refused and changed nothing
+  std::vector<RowChange> rows;
+  std::vector<StateEvent> events;  // the shell numbers and stores them with the rows
+  std::vector<Action> actions;
+  std::string reason;  // one line, for the log and tests
+  JobId job;           // of SubmitJob
+};
+
+struct Options {
+  absl::Duration node_grace = absl::Seconds(10);     // AWAY to LOST
+  absl::Duration startup_grace = absl::Seconds(15);  // after Recover no node is LOST before it
+  absl::Duration start_deadline = absl::Minutes(5);  // every rank RUNNING, or the generation fails
+  absl::Duration stop_deadline = absl::Seconds(30);  // checkpoint included; then the worker kills
+  absl::Duration backoff_base = absl::Seconds(1);    // doubles per restart without progress
+  absl::Duration backoff_max = absl::Minutes(1);
+  uint32_t max_queued_jobs = 10'000;
+};
+
+struct Row {
+  std::string key;
+  std::string value;
+};
+
+class Core {
+ public:
+  // From the rows of a store, all of them. DataLoss: a row that does not parse or contradicts another; names it.
+  static absl::StatusOr<std::unique_ptr<Core>> Recover(const Options& options, const std::vector<Row>& rows, Now now);
+  ~Core();
+
+  Outcome Handle(const Event& event, Now now);
+
+  // When the next Tick could change something; nothing: never, until another event.
+  std::optional<SteadyTime> NextTick() const;
+
+  // ---- Views. Valid until the next Handle. ----
+  // By id, else by unique prefix of ids. NotFound; FailedPrecondition naming the candidates.
+  absl::StatusOr<JobId> Find(const std::string& id_or_prefix) const;
+  absl::StatusOr<Job> GetJob(const JobId& job) const;  // with queue_position and reason as of now
+  std::vector<Job> ListJobs(bool ended_too) const;     // running, then the queue in its order, then ended, newest first
+  std::vector<Generation> ListGenerations(const JobId& job) const;  // newest first
+  std::vector<Node> ListNodes() const;                              // by id, slot states computed
+  absl::StatusOr<Node> GetNode(const NodeId& node) const;
+  // Full desired state of a node, with its revision.
+  Desired DesiredFor(const NodeId& node) const;
+  // True if it is the job's newest generation and has not ended.
+  bool IsCurrent(const JobId& job, uint64_t generation) const;
+
+ private:
+  struct State;
+  explicit Core(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace muster::core

@@ -1,0 +1,24 @@
+// Model families as inventories: names, shapes, initialisation, FLOPs and bytes, without a tensor library.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "proto/inventory.pb.h"
+#include "proto/spec.pb.h"
+
+namespace muster::models {
+
+// `model` with every number of its family filled in (GPT-2: a size's defaults under the given overrides).
+// InvalidArgument: a number is missing or does not fit (heads must divide width); the message begins with the field's
+// path below `model`, e.g. "heads: 5 does not divide width 128".
+absl::StatusOr<Model> Resolve(const Model& model);
+
+// The inventory of a resolved model.
+absl::StatusOr<Inventory> MakeInventory(const Model& model);
+
+// Elements of all tensors, each counted once.
+uint64_t Parameters(const Inventory& inventory);
+uint64_t Elements(const Tensor& tensor);
+
+}  // namespace muster::models

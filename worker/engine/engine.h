@@ -1,0 +1,84 @@
+// Executes a schedule over a model's units on one rank. It knows no strategy, no file and no network.
+//
+//   auto engine = Engine::Create(config).value();
+//   auto result = engine->Step(batch, LearningRate(spec, engine->step(), steps)).value();
+//
+// LibTorch's exceptions become a Status here, with rank, step and op. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/inventory.pb.h"
+#include "proto/partition.pb.h"
+#include "proto/spec.pb.h"
+#include "strategies/schedule/schedule.h"
+
+namespace muster::engine {
+
+struct Config {
+  Inventory inventory;
+  PartitionTable table;
+  RankRole role;
+  Schedule schedule;
+  Train train;  // resolved
+  bool cuda = false;
+  int threads = 1;  // of the tensor library, fixed: results are bit-equal for equal threads
+};
+
+// Token ids [sequences, context + 1], row-major; position t predicts t + 1. The rank's share of one step.
+struct Batch {
+  uint64_t sequences = 0;
+  absl::Span<const uint16_t> tokens;
+  uint64_t global_targets = 0;  // over all ranks: what the loss sum is divided by
+};
+
+struct StepResult {
+  double loss = 0;           // mean over the step's targets, nats
+  double gradient_norm = 0;  // global, before clipping
+};
+
+// A contiguous run of a tensor's elements that this rank owns; fp32. Valid until the engine is destroyed.
+struct StateView {
+  std::string kind;             // "parameter", "exp_avg", "exp_avg_sq", "momentum"
+  std::string tensor;           // inventory's name
+  std::vector<uint64_t> shape;  // of the whole tensor
+  uint64_t begin = 0;           // element
+  absl::Span<float> values;     // host memory, or a host copy made by Pull() and written back by Push() on a GPU
+};
+
+class Engine {
+ public:
+  // Allocates the flat buffers and initialises parameters from (seed, tensor name, index).
+  // InvalidArgument: schedule, table and inventory do not belong together. ResourceExhausted: memory.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const Config& config);
+  virtual ~Engine() = default;
+
+  // One optimizer step by the schedule. Internal: an op failed; the message names rank, step and op.
+  // OutOfRange: the loss is not finite; nothing was updated.
+  virtual absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate) = 0;
+
+  // Mean loss in nats over a batch, without touching any state.
+  virtual absl::StatusOr<double> Evaluate(const Batch& batch) = 0;
+
+  // Logits [vocabulary] behind the last of `tokens` (1..context of them).
+  virtual absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint16_t> tokens) = 0;
+
+  virtual uint64_t step() const = 0;         // optimizer steps done
+  virtual void set_step(uint64_t step) = 0;  // after loading a checkpoint
+
+  // Everything that a checkpoint holds, in table order.
+  virtual std::vector<StateView> State() = 0;
+  // On a GPU: device to host copies of State(), and back. On a CPU nothing.
+  virtual absl::Status Pull() = 0;
+  virtual absl::Status Push() = 0;
+
+  virtual uint64_t peak_memory_bytes() const = 0;
+};
+
+}  // namespace muster::engine

@@ -1,0 +1,99 @@
+// The folder of one rank, <run>/<job>/<generation>/<rank>/, by which worker daemon, shim and trainer find each other,
+// also after any of them was killed. Files, all written whole (temporary name, fsync, rename) unless noted:
+//
+//   start.json      worker: command line, limits, orphan grace; written before the shim is spawned
+//   processes.json  shim: pid and start time of shim and trainer, boot id
+//   exit.json       shim: how the trainer ended
+//   log.NNNNNN      shim: 1 MiB segments of stdout and stderr together; the first and the newest 64 are kept
+//   outbox.NNNNNN   trainer: records (outbox.h)
+//   progress        trainer: a mapped page, what it is doing now
+//   done            worker: the coordinator has heard of the end; the folder may be removed
+//
+// And in <run>/ itself:
+//   lease           worker: a mapped counter that rises while the coordinator is in contact. A shim that sees it stand
+//                   still for orphan_grace ends its trainer: one rule for a dead worker, a frozen one and a partition.
+//   trainer.sock    worker: where trainers attach
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/ids.h"
+#include "proto/job.pb.h"
+
+namespace muster::rundir {
+
+// A process told from a later one with the same number.
+struct ProcessId {
+  pid_t pid = 0;
+  uint64_t start_ticks = 0;  // field 22 of /proc/<pid>/stat
+  std::string boot_id;
+  friend bool operator==(const ProcessId&, const ProcessId&) = default;
+};
+
+// NotFound: no such process.
+absl::StatusOr<ProcessId> Identify(pid_t pid);
+bool IsAlive(const ProcessId& process);
+
+struct Start {
+  std::vector<std::string> argv;         // the trainer's; never a shell string
+  std::vector<std::string> environment;  // "NAME=value", complete
+  std::string working_directory;
+  absl::Duration orphan_grace = absl::Minutes(30);
+  absl::Duration kill_grace = absl::Seconds(10);  // SIGTERM to SIGKILL
+};
+
+struct Processes {
+  ProcessId shim;
+  ProcessId trainer;  // pid 0: not spawned
+};
+
+class RankDir {
+ public:
+  // `run` is the worker's run directory.
+  RankDir(std::string run, RankId rank);
+
+  const std::string& path() const { return path_; }
+  const RankId& rank() const { return rank_; }
+
+  absl::Status Create(const Start& start) const;  // AlreadyExists: the rank was started before
+  absl::StatusOr<Start> ReadStart() const;
+  absl::Status WriteProcesses(const Processes& processes) const;
+  absl::StatusOr<Processes> ReadProcesses() const;  // NotFound: not written yet
+  absl::Status WriteExit(const RankExit& exit) const;
+  absl::StatusOr<RankExit> ReadExit() const;  // NotFound: not ended
+  absl::Status MarkDone() const;
+  bool IsDone() const;
+  absl::Status Remove() const;
+
+  // Every rank folder below `run`, in order.
+  static std::vector<RankDir> List(const std::string& run);
+
+ private:
+  std::string run_;
+  RankId rank_;
+  std::string path_;
+};
+
+// The lease of a worker's run directory. A mapped file of one counter.
+class Lease {
+ public:
+  static absl::StatusOr<std::unique_ptr<Lease>> Open(const std::string& run, bool create);
+  ~Lease();
+  void Renew();
+  uint64_t Read() const;
+
+ private:
+  explicit Lease(void* page) : page_(page) {}
+  void* page_;
+};
+
+}  // namespace muster::rundir
