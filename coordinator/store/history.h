@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -83,9 +84,9 @@ class HistoryStore {
   // From now on nothing of the job is seen; Prune removes its rows bit by bit.
   virtual absl::Status Forget(const JobId& job) = 0;
   // One bounded portion (milliseconds) of what keeps the total cap and empties forgotten jobs; true: there is more to
-  // do. `ended` are jobs whose history may go, oldest first; when that does not suffice, the oldest log chunks of any
-  // job go. Cheap when there is nothing to do.
-  virtual absl::StatusOr<bool> Prune(const std::vector<JobId>& ended) = 0;
+  // do. `ended` gives the jobs whose history may go, oldest first, and is called only when something must; when they do
+  // not suffice, the oldest log chunks of any job go. Cheap when there is nothing to do.
+  virtual absl::StatusOr<bool> Prune(const std::function<std::vector<JobId>()>& ended) = 0;
 };
 
 // `directory`/history.db. Errors as OpenSqliteState.

@@ -64,6 +64,14 @@ class HistoryTest : public ::testing::Test {
   uint64_t offset_ = 0;
 };
 
+std::function<std::vector<JobId>()> Ended(std::vector<std::string> ids) {
+  return [ids = std::move(ids)] {
+    std::vector<JobId> jobs;
+    for (const std::string& id : ids) jobs.emplace_back(id);
+    return jobs;
+  };
+}
+
 HistoryFilter Of(const std::string& job) { return {JobId(job), true, true, std::nullopt}; }
 
 TEST_F(HistoryTest, ReadsByJobKindAndRankAcrossOpenings) {
@@ -212,7 +220,7 @@ TEST_F(HistoryTest, ForgottenJobVanishesAtOnceAndFromTheFileBitByBit) {
   Open();  // also when it ends in between
   EXPECT_EQ(Read({}).size(), 1250u);
   int portions = 0;
-  while (store_->Prune({}).value()) ++portions;
+  while (store_->Prune(Ended({})).value()) ++portions;
   EXPECT_GE(portions, 2);
   EXPECT_EQ(Read({}).size(), 1250u);
   Append({Point("a", 1, 1)});  // an id may come again
@@ -231,7 +239,7 @@ TEST_F(HistoryTest, TotalCapPrunesTheOldestEndedJobFirstAndLeavesAMark) {
     for (int i = 0; i < 10; ++i) items.push_back(Point(job, i, 1));
     Append(items);
   }
-  while (store_->Prune({JobId("old"), JobId("new")}).value()) {
+  while (store_->Prune(Ended({"old", "new"})).value()) {
   }
   const auto old = Read(Of("old"));
   ASSERT_EQ(old.size(), 1u);
@@ -244,7 +252,7 @@ TEST_F(HistoryTest, TotalCapPrunesTheOldestEndedJobFirstAndLeavesAMark) {
   EXPECT_EQ(store_->LastMetrics(JobId("old")).step(), 9u);
   // Nothing ended is left to go: the oldest log goes, whoever it belongs to.
   for (int i = 0; i < 40; ++i) Append({Log("running", 1, std::string(10'000, 'x'))});
-  while (store_->Prune({JobId("old")}).value()) {
+  while (store_->Prune(Ended({"old"})).value()) {
   }
   EXPECT_LT(Read(Of("new")).size(), 50u);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -48,7 +49,7 @@ class SqliteHistory final : public HistoryStore {
   uint64_t LastSequence() const override { return sequence_; }
   std::vector<JobId> Jobs() const override;
   absl::Status Forget(const JobId& job) override;
-  absl::StatusOr<bool> Prune(const std::vector<JobId>& ended) override;
+  absl::StatusOr<bool> Prune(const std::function<std::vector<JobId>()>& ended) override;
 
  private:
   enum class Kind { kMetrics, kLogs, kPruned };

@@ -92,7 +92,7 @@ absl::Status SqliteHistory::EmptyForgotten(uint64_t& deleted) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> SqliteHistory::Prune(const std::vector<JobId>& ended) {
+absl::StatusOr<bool> SqliteHistory::Prune(const std::function<std::vector<JobId>()>& ended) {
   uint64_t deleted = 0;
   if (!forgotten_.empty()) {
     if (absl::Status status = InTransaction([&] { return EmptyForgotten(deleted); }); !status.ok()) return status;
@@ -102,7 +102,7 @@ absl::StatusOr<bool> SqliteHistory::Prune(const std::vector<JobId>& ended) {
   if (!used.ok()) return used.status();
   if (*used <= limits_.total_bytes) return false;
   const absl::Status status = InTransaction([&]() -> absl::Status {
-    for (const JobId& id : ended) {
+    for (const JobId& id : ended()) {
       const auto job = jobs_.find(id);
       if (job == jobs_.end() || job->second.empty) continue;
       MUSTER_STORE_RETURN_IF_ERROR(PruneTable(Kind::kMetrics, job->second.number, kPruneRows, deleted));
