@@ -90,10 +90,10 @@ TEST_F(ServerTest, DrivesAJobToItsEndAndTellsWhoFollows) {
   worker->SendObserved(key, RANK_STATE_RUNNING);
   EXPECT_TRUE(worker->WaitForRecordsAck(2));
   EXPECT_TRUE(Eventually([&] { return client_->StateOf(job) == JOB_STATE_RUNNING; }));
-  worker->SendRecords(key, {MetricRecord(2, 1, 5.0), MetricRecord(3, 2, 4.0), FinishedRecord(4, 2)});
+  worker->SendRecords(key, {MetricRecord(2, 1, 5.0), MetricRecord(3, 2, 4.0), FinishedRecord(4, kSmallSteps)});
+  EXPECT_TRUE(worker->WaitForRecordsAck(4));
   worker->SendObserved(key, RANK_STATE_EXITED, RankExit::COMPLETED);
   worker->SendLog(key, 0, "late\n");  // behind the end
-  EXPECT_TRUE(worker->WaitForRecordsAck(4));
   EXPECT_TRUE(worker->WaitForLogsAck(5));
   EXPECT_TRUE(Eventually([&] { return client_->StateOf(job) == JOB_STATE_COMPLETED; }));
   follower.join();

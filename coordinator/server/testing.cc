@@ -36,7 +36,7 @@ JobSpec SmallSpec(const std::string& name) {
   spec.set_name(name);
   spec.mutable_train()->mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
   spec.mutable_train()->mutable_data()->set_tokens("/data/train.bin");
-  spec.mutable_train()->set_steps(10);
+  spec.mutable_train()->set_steps(kSmallSteps);
   return spec;
 }
 
@@ -100,8 +100,8 @@ grpc::Status Client::Watch(const WatchRequest& request, std::vector<WatchItem>* 
 }
 
 FakeWorker::FakeWorker(const std::string& address, const std::string& node, const std::string& incarnation,
-                       const std::string& boot)
-    : stub_(Workers::NewStub(rpc::Dial(address))) {
+                       const std::string& boot, std::vector<RankKey> running)
+    : running_(std::move(running)), stub_(Workers::NewStub(rpc::Dial(address))) {
   rpc::AddCallMetadata("", context_);
   stream_ = stub_->Connect(&context_);
   WorkerMessage message;
@@ -133,6 +133,11 @@ void FakeWorker::Read() {
     if (message.has_welcome()) {
       WorkerMessage report;
       report.mutable_observed()->set_full(true);
+      for (const RankKey& key : running_) {
+        ObservedRank& rank = *report.mutable_observed()->add_ranks();
+        *rank.mutable_key() = key;
+        rank.set_state(RANK_STATE_RUNNING);
+      }
       Send(report);
     }
     absl::MutexLock lock(&mutex_);
@@ -217,7 +222,8 @@ void FakeWorker::SendBeat(uint64_t number) {
   Send(message);
 }
 
-void FakeWorker::RunToTheEnd(const RankKey& key, uint64_t steps) {
+void FakeWorker::RunToTheEnd(const RankKey& key) {
+  constexpr uint64_t steps = kSmallSteps;
   SendObserved(key, RANK_STATE_STARTING);
   std::vector<Record> records = {RunningRecord(1)};
   for (uint64_t step = 1; step <= steps; ++step) records.push_back(MetricRecord(step + 1, step, 5.0 / step));
@@ -225,6 +231,8 @@ void FakeWorker::RunToTheEnd(const RankKey& key, uint64_t steps) {
   SendObserved(key, RANK_STATE_RUNNING);
   SendRecords(key, records);
   SendLog(key, 0, "hello\nbye\n");
+  WaitForRecordsAck(steps + 2);  // as a worker does
+  WaitForLogsAck(10);
   SendObserved(key, RANK_STATE_EXITED, RankExit::COMPLETED);
 }
 

@@ -30,7 +30,8 @@ class TemporaryFolder {
 // Asks until it is true; false after `deadline`.
 bool Eventually(const std::function<bool()>& condition, absl::Duration deadline = absl::Seconds(20));
 
-// A job that needs one slot and writes no checkpoints.
+// A job of kSmallSteps steps that needs one slot and writes no checkpoints.
+inline constexpr uint64_t kSmallSteps = 10;
 JobSpec SmallSpec(const std::string& name);
 
 class Client {
@@ -67,9 +68,9 @@ class Client {
 // A worker daemon's stream. It says only what the test tells it, and keeps the newest of what it hears.
 class FakeWorker {
  public:
-  // Says Hello with one CPU slot, and an empty full report when it is welcome.
+  // Says Hello with one CPU slot, and when it is welcome a full report: `running` run here.
   FakeWorker(const std::string& address, const std::string& node, const std::string& incarnation,
-             const std::string& boot = "boot");
+             const std::string& boot = "boot", std::vector<RankKey> running = {});
   ~FakeWorker();  // breaks the stream
 
   bool WaitForWelcome();
@@ -85,14 +86,16 @@ class FakeWorker {
   void SendLog(const RankKey& key, uint64_t offset, const std::string& text);
   void SendBeat(uint64_t number);
 
-  // What a trainer does that comes to its end: RUNNING, `steps` metrics, Finished, EXITED. Record sequences from 1.
-  void RunToTheEnd(const RankKey& key, uint64_t steps);
+  // What a trainer of SmallSpec does that comes to its end: RUNNING, a metric a step, Finished, EXITED. Record
+  // sequences from 1.
+  void RunToTheEnd(const RankKey& key);
 
  private:
   bool Wait(const std::function<bool()>& condition);
   void Send(const WorkerMessage& message);
   void Read();
 
+  const std::vector<RankKey> running_;
   const std::unique_ptr<Workers::Stub> stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<WorkerMessage, CoordinatorMessage>> stream_;

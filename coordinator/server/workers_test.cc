@@ -24,8 +24,9 @@ class WorkersTest : public ::testing::Test {
     server_ = *std::move(server);
     client_ = std::make_unique<Client>(server_->addresses()[0]);
   }
-  std::unique_ptr<FakeWorker> Worker(const std::string& incarnation, const std::string& boot = "boot") {
-    return std::make_unique<FakeWorker>(server_->addresses()[0], "n1", incarnation, boot);
+  std::unique_ptr<FakeWorker> Worker(const std::string& incarnation, const std::string& boot = "boot",
+                                     std::vector<RankKey> running = {}) {
+    return std::make_unique<FakeWorker>(server_->addresses()[0], "n1", incarnation, boot, std::move(running));
   }
   NodeState StateOfNode() {
     ListNodesReply reply;
@@ -165,13 +166,13 @@ TEST_F(WorkersTest, RecordsSentAgainAreStoredOnceAlsoOverReconnectsAndRestarts) 
   ASSERT_TRUE(worker->WaitForRun(&key));
   worker->SendRecords(key, {RunningRecord(1), MetricRecord(2, 1, 1), MetricRecord(3, 2, 1)});
   worker.reset();  // before it can have heard of it
-  worker = Worker("i1");
+  worker = Worker("i1", "boot", {key});
   ASSERT_TRUE(worker->WaitForWelcome());
   worker->SendRecords(key, {RunningRecord(1), MetricRecord(2, 1, 1), MetricRecord(3, 2, 1), MetricRecord(4, 3, 1)});
   ASSERT_TRUE(worker->WaitForRecordsAck(4));
   server_.reset();
   Start();
-  worker = Worker("i1");
+  worker = Worker("i1", "boot", {key});
   ASSERT_TRUE(worker->WaitForWelcome());
   worker->SendRecords(key, {MetricRecord(3, 2, 1), MetricRecord(4, 3, 1)});
   ASSERT_TRUE(worker->WaitForRecordsAck(4));  // all known: acknowledged at once
@@ -232,58 +233,12 @@ TEST_F(WorkersTest, RendezvousServesTheCurrentGenerationOnly) {
   EXPECT_EQ(Set(stale, "id", "x").error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 
   std::thread ending([&] { waited = Get(key, "never", absl::Seconds(20), &heard); });
-  worker->RunToTheEnd(key, 1);
+  worker->RunToTheEnd(key);
   ending.join();
   EXPECT_TRUE(waited.error_code() == grpc::StatusCode::ABORTED ||
               waited.error_code() == grpc::StatusCode::FAILED_PRECONDITION)
       << waited.error_message();
   EXPECT_EQ(Get(key, "id", absl::ZeroDuration(), &value).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-}
-
-TEST_F(WorkersTest, SilentReadersCostBoundedMemoryAndDelayNobody) {
-  Start();
-  const std::string job = client_->MustSubmit("a");
-  auto worker = Worker("i1");
-  RankKey key;
-  ASSERT_TRUE(worker->WaitForRun(&key));
-  worker->SendRecords(key, {RunningRecord(1)});
-  uint64_t sequence = 1, offset = 0;
-  for (int i = 0; i < 20; ++i) {
-    std::vector<Record> records;
-    for (int k = 0; k < 500; ++k, ++sequence) records.push_back(MetricRecord(sequence + 1, sequence, 1));
-    worker->SendRecords(key, records);
-    worker->SendLog(key, offset, std::string(50'000, 'x'));
-    offset += 50'000;
-  }
-  ASSERT_TRUE(worker->WaitForRecordsAck(sequence));
-  const auto resident = [] {
-    size_t pages = 0, resident = 0;
-    FILE* file = std::fopen("/proc/self/statm", "r");
-    EXPECT_EQ(std::fscanf(file, "%zu %zu", &pages, &resident), 2);
-    std::fclose(file);
-    return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  };
-  const size_t before = resident();
-  struct Reader {
-    std::unique_ptr<grpc::ClientContext> context;
-    std::unique_ptr<grpc::ClientReader<WatchItem>> stream;
-  };
-  std::vector<Reader> readers(100);
-  for (Reader& reader : readers) {
-    reader.context = client_->Context();
-    WatchRequest request;
-    request.set_follow(true);
-    reader.stream = client_->jobs().Watch(reader.context.get(), request);
-    WatchItem item;
-    ASSERT_TRUE(reader.stream->Read(&item));  // it is there, and reads no more
-  }
-  for (int i = 0; i < 50; ++i) client_->MustSubmit(absl::StrCat("busy", i));
-  const size_t after = resident();
-  EXPECT_LT(after > before ? after - before : 0, size_t{64} << 20);  // clients' buffers included
-  for (Reader& reader : readers) {
-    reader.context->TryCancel();
-    reader.stream->Finish();
-  }
 }
 
 }  // namespace
