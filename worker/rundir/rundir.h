@@ -39,6 +39,9 @@ struct ProcessId {
   friend bool operator==(const ProcessId&, const ProcessId&) = default;
 };
 
+// Random per boot of the machine.
+absl::StatusOr<std::string> ReadBootId();
+
 // NotFound: no such process.
 absl::StatusOr<ProcessId> Identify(pid_t pid);
 bool IsAlive(const ProcessId& process);
