@@ -89,6 +89,22 @@ std::vector<std::string> Subfolders(const std::string& directory) {
 RankDir::RankDir(std::string run, RankId rank)
     : run_(std::move(run)), rank_(std::move(rank)), path_(absl::StrCat(run_, "/", rank_.ToString())) {}
 
+absl::StatusOr<RankDir> RankDir::FromPath(const std::string& path) {
+  std::filesystem::path rest = std::filesystem::path(path).lexically_normal();
+  if (!rest.has_filename()) rest = rest.parent_path();  // it ended with a slash
+  RankId rank;
+  const std::string name = rest.filename();
+  const std::string generation = rest.parent_path().filename();
+  rest = rest.parent_path().parent_path();
+  rank.job = JobId(rest.filename());
+  if (!rest.is_absolute() || !absl::SimpleAtoi(name, &rank.rank) || !absl::SimpleAtoi(generation, &rank.generation) ||
+      !IsPlainName(rank.job.value())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", path, "\" is no rank folder: /<run>/<job>/<generation>/<rank>"));
+  }
+  return RankDir(rest.parent_path(), std::move(rank));
+}
+
 absl::Status RankDir::Create(const Start& start) const {
   if (!IsPlainName(rank_.job.value())) {
     return absl::InvalidArgumentError(absl::StrCat("\"", rank_.job.value(), "\" cannot be a job's id"));

@@ -63,7 +63,10 @@ class RankDir {
  public:
   // `run` is the worker's run directory.
   RankDir(std::string run, RankId rank);
+  // From a path as path() gives it. InvalidArgument: its last three names are no job, generation and rank.
+  static absl::StatusOr<RankDir> FromPath(const std::string& path);
 
+  const std::string& run() const { return run_; }
   const std::string& path() const { return path_; }
   const RankId& rank() const { return rank_; }
 

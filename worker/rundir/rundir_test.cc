@@ -5,10 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
 #include "worker/rundir/durable_file.h"
+#include "worker/rundir/process_table.h"
 #include "worker/rundir/progress.h"
 #include "worker/rundir/temporary_folder.h"
 
@@ -50,6 +52,19 @@ TEST(RankDir, JobIdsThatLeaveTheFolderAreRefused) {
     EXPECT_EQ(RankDir(run.path(), Rank(id, 1, 0)).Create(AStart()).code(), absl::StatusCode::kInvalidArgument) << id;
   }
   EXPECT_TRUE(std::filesystem::is_empty(run.path()));
+}
+
+TEST(RankDir, FromPath) {
+  const RankDir dir("/run/x", Rank("a", 1, 7));
+  for (const char* path : {"/run/x/a/1/7", "/run/x/a/1/7/", "/run/x/./a/1/7"}) {
+    ASSERT_TRUE(RankDir::FromPath(path).ok()) << path;
+    EXPECT_EQ(RankDir::FromPath(path)->path(), dir.path()) << path;
+    EXPECT_EQ(RankDir::FromPath(path)->run(), "/run/x") << path;
+    EXPECT_EQ(RankDir::FromPath(path)->rank(), dir.rank()) << path;
+  }
+  for (const char* path : {"", "/", "a/1/7", "/a/b/7", "/a/1/b", "/1/7"}) {
+    EXPECT_EQ(RankDir::FromPath(path).status().code(), absl::StatusCode::kInvalidArgument) << path;
+  }
 }
 
 TEST(RankDir, ProcessesAndExitRoundTrip) {
@@ -132,6 +147,15 @@ TEST(ProcessId, TellsTheLivingFromTheDeadAndFromNamesakes) {
   EXPECT_EQ(Identify(child).value(), id) << "but it still has its name";
   waitpid(child, nullptr, 0);
   EXPECT_TRUE(absl::IsNotFound(Identify(child).status()));
+}
+
+TEST(ProcessTable, ListsThisProcess) {
+  const ProcessRow self = ReadProcess(getpid()).value();
+  EXPECT_EQ(self.parent, getppid());
+  EXPECT_EQ(self.group, getpgrp());
+  EXPECT_EQ(self.session, getsid(0));
+  const std::vector<ProcessRow> all = ListProcesses();
+  EXPECT_EQ(std::count_if(all.begin(), all.end(), [](const ProcessRow& row) { return row.pid == getpid(); }), 1);
 }
 
 TEST(Lease, IsSharedAndKeptWhenOpenedAgain) {
