@@ -9,24 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/file_error.h"
 
 namespace muster::data {
-
-absl::Status FileError(int error, std::string_view what) {
-  const std::string message(what);
-  switch (error) {
-    case EFBIG:
-      return absl::ResourceExhaustedError(absl::StrCat(message, ": file size limit reached (see ulimit -f)"));
-    case ENOSPC:
-      return absl::ResourceExhaustedError(absl::StrCat(message, ": no space left on the device (see df)"));
-    case EDQUOT:
-      return absl::ResourceExhaustedError(absl::StrCat(message, ": disk quota exceeded (see quota)"));
-    case EIO:
-      return absl::DataLossError(absl::StrCat(message, ": the disk reports an input/output error (see dmesg)"));
-    default:
-      return absl::ErrnoToStatus(error, message);
-  }
-}
 
 std::string DirectoryOf(const std::string& path) {
   const size_t slash = path.rfind('/');

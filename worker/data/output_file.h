@@ -16,10 +16,6 @@
 
 namespace muster::data {
 
-// As absl::ErrnoToStatus, for files: no space, quota and file size limit are ResourceExhausted and say so, EIO is
-// DataLoss.
-absl::Status FileError(int error, std::string_view what);
-
 // "/a/b" of "/a/b/c", "." of "c".
 std::string DirectoryOf(const std::string& path);
 

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "common/file_error.h"
 #include "worker/data/output_file.h"
 #include "worker/data/token_file.h"
 

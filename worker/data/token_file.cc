@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "worker/data/output_file.h"
+#include "common/file_error.h"
 
 namespace muster::data {
 namespace {
