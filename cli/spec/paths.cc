@@ -1,0 +1,38 @@
+#include "cli/spec/paths.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace muster::cli {
+
+std::string AbsolutePath(const std::string& path, const std::string& folder) {
+  if (absl::StartsWith(path, "/")) return path;
+  absl::string_view rest = path;
+  while (absl::ConsumePrefix(&rest, "./")) {
+  }
+  // ".." stays: behind a symbolic link it means something else than the folder before it.
+  if (rest.empty() || rest == ".") return folder;
+  return absl::StrCat(folder, absl::EndsWith(folder, "/") ? "" : "/", rest);
+}
+
+void MakePathsAbsolute(const std::string& file_folder, const std::string& working_folder, Reading& reading) {
+  const auto fix = [&](const char* path, std::string& value) {
+    if (value.empty()) return;
+    const Location& where = reading.sources.Find(path);
+    if (value == "~" || absl::StartsWith(value, "~/")) {
+      reading.problems.push_back(Problem{where, path, "~ is not expanded here: write the folder's absolute path", ""});
+      return;
+    }
+    value = AbsolutePath(value, where.line > 0 ? file_folder : working_folder);
+  };
+  v1::Train& train = *reading.spec.mutable_train();
+  if (train.has_data()) {
+    fix("data.tokens", *train.mutable_data()->mutable_tokens());
+    fix("data.validation", *train.mutable_data()->mutable_validation());
+  }
+  if (train.has_checkpoint()) fix("checkpoint.path", *train.mutable_checkpoint()->mutable_path());
+  SortProblems(reading.problems);
+}
+
+}  // namespace muster::cli

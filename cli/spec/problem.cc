@@ -1,0 +1,46 @@
+#include "cli/spec/problem.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace muster::cli {
+
+std::string Location::ToString() const {
+  const std::string name = source ? *source : std::string("spec");
+  return line == 0 ? name : absl::StrCat(name, ":", line, ":", column);
+}
+
+std::string Problem::ToString() const {
+  std::string text = where.ToString();
+  // "--set optimizer.lr: optimizer.lr: ..." would say it twice.
+  if (!path.empty() && text != absl::StrCat("--set ", path)) absl::StrAppend(&text, ": ", path);
+  absl::StrAppend(&text, ": ", message);
+  if (!suggestion.empty()) absl::StrAppend(&text, ", did you mean ", suggestion, "?");
+  return text;
+}
+
+void SortProblems(std::vector<Problem>& problems) {
+  std::stable_sort(problems.begin(), problems.end(), [](const Problem& a, const Problem& b) {
+    return std::tuple(a.where.line == 0, a.where.line, a.where.column) <
+           std::tuple(b.where.line == 0, b.where.line, b.where.column);
+  });
+}
+
+absl::Status ToStatus(const std::vector<Problem>& problems) {
+  return absl::InvalidArgumentError(
+      absl::StrJoin(problems, "\n", [](std::string* out, const Problem& p) { out->append(p.ToString()); }));
+}
+
+const Location& SourceMap::Find(absl::string_view path) const {
+  while (!path.empty()) {
+    if (const auto found = places_.find(path); found != places_.end()) return found->second;
+    const size_t cut = path.find_last_of(".[");
+    path = cut == absl::string_view::npos ? absl::string_view() : path.substr(0, cut);
+  }
+  return root_;
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,57 @@
+// Where a value of a spec was written, and what is wrong with it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::cli {
+
+// A place in a file ("job.yaml", 12, 9), or a flag ("--set optimizer.lr", 0, 0). Lines and columns count from 1;
+// columns are characters, not bytes.
+struct Location {
+  std::shared_ptr<const std::string> source;
+  int line = 0;
+  int column = 0;
+
+  std::string ToString() const;  // "job.yaml:12:9" or "--set optimizer.lr"
+};
+
+// One error of a spec.
+struct Problem {
+  Location where;
+  std::string path;        // "optimizer.lr"; empty: about the whole file
+  std::string message;     // "unknown field"
+  std::string suggestion;  // "optimizer.lr"; empty: none
+
+  // "job.yaml:12:9: optimizer.lrr: unknown field, did you mean optimizer.lr?"
+  std::string ToString() const;
+};
+
+// In the order of the file, flags last.
+void SortProblems(std::vector<Problem>& problems);
+
+// InvalidArgument, one problem a line. `problems` is not empty.
+absl::Status ToStatus(const std::vector<Problem>& problems);
+
+// Remembers where the value of each field was written, so that a later error that names only a path finds its line.
+class SourceMap {
+ public:
+  explicit SourceMap(Location root = {}) : root_(std::move(root)) {}
+
+  void SetRoot(Location root) { root_ = std::move(root); }
+  void Set(const std::string& path, Location where) { places_[path] = std::move(where); }
+
+  // The place of `path`, or of its nearest parent that was written, or of the whole file.
+  const Location& Find(absl::string_view path) const;
+
+ private:
+  Location root_;
+  std::map<std::string, Location, std::less<>> places_;
+};
+
+}  // namespace muster::cli

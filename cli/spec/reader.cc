@@ -1,0 +1,257 @@
+#include "cli/spec/reader.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cli/spec/field.h"
+#include "cli/spec/set.h"
+#include "cli/spec/shape.h"
+#include "cli/spec/suggest.h"
+
+namespace muster::cli {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::OneofDescriptor;
+
+// What a key of a map stands for.
+struct Slot {
+  Message* owner = nullptr;
+  const FieldDescriptor* field = nullptr;  // null: the key of a oneof
+};
+
+std::string Join(const std::string& path, const std::string& key) {
+  return path.empty() ? key : absl::StrCat(path, ".", key);
+}
+
+class MessageReader {
+ public:
+  MessageReader(const Descriptor& root, SourceMap& sources, std::vector<Problem>& problems)
+      : root_(root), sources_(sources), problems_(problems) {}
+
+  // `where`: the key that holds the map.
+  void ReadMap(const Node& node, const std::string& path, const Location& where, Message& message) {
+    if (node.kind == Node::Kind::kNull && !path.empty()) {
+      return Note(node.where, path, "is empty: give it a value or leave the key out");
+    }
+    if (node.kind != Node::Kind::kMap) {
+      return Note(node.where, path, absl::StrCat("expected a map, got ", Describe(node)));
+    }
+    std::map<std::string, Slot> slots;
+    std::map<std::string, std::string> chosen;  // oneof's key to the member's name; empty: none
+    Collect(node, path, where, message, slots, chosen);
+    for (const Entry& entry : node.entries) {
+      const auto slot = slots.find(entry.key);
+      if (slot == slots.end()) {
+        NoteUnknown(entry, path, *message.GetDescriptor(), slots, chosen);
+      } else if (slot->second.field != nullptr) {
+        ReadField(entry.value, Join(path, entry.key), entry.where, *slot->second.owner, *slot->second.field);
+      }
+    }
+  }
+
+ private:
+  void Note(const Location& where, const std::string& path, std::string message, std::string suggestion = "") {
+    problems_.push_back(Problem{where, path, std::move(message), std::move(suggestion)});
+  }
+
+  // The keys that `message` takes, given the members that `node` chooses; the members are created.
+  void Collect(const Node& node, const std::string& path, const Location& where, Message& message,
+               std::map<std::string, Slot>& slots, std::map<std::string, std::string>& chosen) {
+    const Descriptor& type = *message.GetDescriptor();
+    for (int i = 0; i < type.field_count(); ++i) {
+      const FieldDescriptor& field = *type.field(i);
+      if (field.real_containing_oneof() == nullptr) slots[KeyOf(field)] = Slot{&message, &field};
+    }
+    for (int i = 0; i < type.real_oneof_decl_count(); ++i) {
+      const OneofDescriptor& oneof = *type.oneof_decl(i);
+      slots[oneof.name()] = Slot{&message, nullptr};
+      const FieldDescriptor* member = Choose(node, path, where, oneof);
+      chosen[oneof.name()] = member == nullptr ? "" : KeyOf(*member);
+      if (member == nullptr) continue;
+      Collect(node, path, where, *message.GetReflection()->MutableMessage(&message, member), slots, chosen);
+    }
+  }
+
+  const FieldDescriptor* Choose(const Node& node, const std::string& path, const Location& where,
+                                const OneofDescriptor& oneof) {
+    const auto entry =
+        std::find_if(node.entries.begin(), node.entries.end(), [&](const Entry& e) { return e.key == oneof.name(); });
+    const std::string own_path = Join(path, oneof.name());
+    const std::vector<std::string> names = MemberNames(oneof);
+    if (entry == node.entries.end()) {
+      const FieldDescriptor* member = DefaultMember(oneof);
+      if (member == nullptr) Note(where, own_path, absl::StrCat("is required: ", ListWords(names)));
+      return member;
+    }
+    const Node& value = entry->value;
+    sources_.Set(own_path, value.where);
+    if (value.kind == Node::Kind::kNull) {
+      Note(value.where, own_path, absl::StrCat("is empty: write ", ListWords(names)));
+      return nullptr;
+    }
+    if (value.kind != Node::Kind::kScalar) {
+      Note(value.where, own_path, absl::StrCat("expected ", ListWords(names), ", got ", Describe(value)));
+      return nullptr;
+    }
+    const FieldDescriptor* member = Member(oneof, value.text);
+    if (member == nullptr) {
+      Note(value.where, own_path, absl::StrCat("expected ", ListWords(names), ", got ", Describe(value)),
+           Nearest(value.text, names));
+    }
+    return member;
+  }
+
+  void ReadField(const Node& node, const std::string& path, const Location& key, Message& owner,
+                 const FieldDescriptor& field) {
+    const bool composite = field.is_repeated() || field.message_type() != nullptr;
+    sources_.Set(path, composite ? key : node.where);
+    if (field.is_repeated()) return ReadList(node, path, owner, field);
+    if (field.message_type() != nullptr) {
+      return ReadMap(node, path, key, *owner.GetReflection()->MutableMessage(&owner, &field));
+    }
+    if (auto problem = SetScalar(node, field, owner)) {
+      Note(node.where, path, std::move(problem->message), std::move(problem->suggestion));
+    }
+  }
+
+  void ReadList(const Node& node, const std::string& path, Message& owner, const FieldDescriptor& field) {
+    if (node.kind == Node::Kind::kNull) {
+      return Note(node.where, path, "is empty: give it a value or leave the key out");
+    }
+    if (node.kind != Node::Kind::kList) {
+      return Note(node.where, path, absl::StrCat("expected a list, got ", Describe(node)));
+    }
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      const Node& item = node.items[i];
+      const std::string item_path = absl::StrCat(path, "[", i, "]");
+      sources_.Set(item_path, item.where);
+      if (field.message_type() != nullptr) {
+        ReadMap(item, item_path, item.where, *owner.GetReflection()->AddMessage(&owner, &field));
+      } else if (auto problem = SetScalar(item, field, owner)) {
+        Note(item.where, item_path, std::move(problem->message), std::move(problem->suggestion));
+      }
+    }
+  }
+
+  // A key that fits nothing here: of another member, misspelt, or at home in another map.
+  void NoteUnknown(const Entry& entry, const std::string& path, const Descriptor& type,
+                   const std::map<std::string, Slot>& slots, const std::map<std::string, std::string>& chosen) {
+    const std::string own_path = Join(path, entry.key);
+    if (NoteOtherMember(entry, own_path, type, chosen)) return;
+    std::vector<std::string> keys;
+    for (const auto& [key, slot] : slots) keys.push_back(key);
+    std::string suggestion;
+    if (const std::string nearest = Nearest(entry.key, keys); !nearest.empty()) {
+      suggestion = Join(path, nearest);
+    } else if (const std::string far = Nearest(entry.key, AllKeys(type)); !far.empty()) {
+      suggestion = Join(path, far);
+    } else if (const auto paths = PathsEndingIn(root_, entry.key); paths.size() == 1) {
+      suggestion = paths[0];
+    }
+    Note(entry.where, own_path, "unknown field", suggestion);
+  }
+
+  bool NoteOtherMember(const Entry& entry, const std::string& path, const Descriptor& type,
+                       const std::map<std::string, std::string>& chosen) {
+    for (int i = 0; i < type.real_oneof_decl_count(); ++i) {
+      const OneofDescriptor& oneof = *type.oneof_decl(i);
+      std::vector<std::string> owners;
+      for (int m = 0; m < oneof.field_count(); ++m) {
+        const Descriptor& member = *oneof.field(m)->message_type();
+        const std::vector<std::string> keys = AllKeys(member);
+        if (std::find(keys.begin(), keys.end(), entry.key) == keys.end()) continue;
+        const std::string name = KeyOf(*oneof.field(m));
+        const auto it = chosen.find(oneof.name());
+        if (it != chosen.end() && it->second == name) {
+          if (NoteOtherMember(entry, path, member, chosen)) return true;
+          continue;
+        }
+        owners.push_back(absl::StrCat(oneof.name(), ": ", name));
+      }
+      if (owners.empty()) continue;
+      const auto it = chosen.find(oneof.name());
+      if (it == chosen.end()) continue;
+      // An unknown member has been reported; its fields cannot be judged.
+      if (it->second.empty()) return true;
+      Note(entry.where, path,
+           absl::StrCat("belongs to ", absl::StrJoin(owners, " or "), ", but ", oneof.name(), " is ", it->second));
+      return true;
+    }
+    return false;
+  }
+
+  const Descriptor& root_;
+  SourceMap& sources_;
+  std::vector<Problem>& problems_;
+};
+
+// `kind` and `apiVersion`: the two that every file states, so that a later version can tell old files.
+void CheckHeader(const Node& root, Reading& reading) {
+  const auto check = [&](const std::string& key, const std::string& value, const std::string& expected) {
+    const auto entry =
+        std::find_if(root.entries.begin(), root.entries.end(), [&](const Entry& e) { return e.key == key; });
+    if (entry == root.entries.end()) {
+      reading.problems.push_back(
+          Problem{root.where, key, absl::StrCat("is required: add `", key, ": ", expected, "`"), ""});
+    } else if (!value.empty() && value != expected) {
+      reading.problems.push_back(
+          Problem{entry->value.where, key,
+                  absl::StrCat("unsupported ", Describe(entry->value), ": this muster reads ", expected),
+                  Nearest(value, {expected})});
+    }
+  };
+  check("apiVersion", reading.spec.api_version(), kApiVersion);
+  check("kind", reading.spec.kind(), kJobKind);
+}
+
+Reading ReadTree(ParsedYaml parsed, const std::vector<Assignment>& assignments) {
+  Reading reading;
+  reading.sources.SetRoot(parsed.root.where);
+  const bool broken = !parsed.problems.empty() && parsed.root.kind != Node::Kind::kMap;
+  reading.problems = std::move(parsed.problems);
+  if (broken) return reading;
+  if (parsed.root.kind == Node::Kind::kNull && assignments.empty()) {
+    reading.problems.push_back(Problem{parsed.root.where, "", "is empty: expected a job spec", ""});
+    return reading;
+  }
+  for (const Assignment& assignment : assignments) Assign(assignment, parsed.root, reading.problems);
+  ReadMessage(parsed.root, reading.spec, reading.sources, reading.problems);
+  if (parsed.root.kind == Node::Kind::kMap) CheckHeader(parsed.root, reading);
+  SortProblems(reading.problems);
+  return reading;
+}
+
+}  // namespace
+
+void ReadMessage(const Node& root, Message& message, SourceMap& sources, std::vector<Problem>& problems) {
+  MessageReader(*message.GetDescriptor(), sources, problems).ReadMap(root, "", root.where, message);
+}
+
+Reading ReadSpec(absl::string_view text, const std::string& name, const std::vector<Assignment>& assignments) {
+  return ReadTree(ParseYaml(text, name), assignments);
+}
+
+Reading ReadFlags(const std::vector<Assignment>& assignments) {
+  ParsedYaml parsed;
+  parsed.root.kind = Node::Kind::kMap;
+  parsed.root.where.source = std::make_shared<const std::string>("flags");
+  std::vector<Assignment> all = {{"--set apiVersion", "apiVersion", kApiVersion}, {"--set kind", "kind", kJobKind}};
+  all.insert(all.end(), assignments.begin(), assignments.end());
+  return ReadTree(std::move(parsed), all);
+}
+
+std::vector<Problem> Locate(const v1::SpecErrors& errors, const SourceMap& sources) {
+  std::vector<Problem> problems;
+  for (const v1::SpecError& error : errors.errors()) {
+    problems.push_back(Problem{sources.Find(error.path()), error.path(), error.message(), error.suggestion()});
+  }
+  SortProblems(problems);
+  return problems;
+}
+
+}  // namespace muster::cli

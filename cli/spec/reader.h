@@ -1,0 +1,50 @@
+// YAML to a job spec, by protobuf reflection: a new field of proto/spec.proto is read without a change here.
+//
+//   Reading reading = ReadSpec(text, "job.yaml", {});
+//   for (const Problem& p : reading.problems) std::cerr << p.ToString() << "\n";
+//
+// Checks the form: names, types, ranges of the types, oneofs. What the values mean is the coordinator's to check; its
+// errors name paths, which Locate turns into lines. All problems are reported at once. Pure; safe from any thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "cli/spec/problem.h"
+#include "cli/spec/tree.h"
+#include "proto/jobs.pb.h"
+#include "proto/spec.pb.h"
+
+namespace muster::cli {
+
+inline constexpr char kApiVersion[] = "muster/v1";
+inline constexpr char kJobKind[] = "Job";
+
+struct Reading {
+  v1::JobSpec spec;  // whole only without problems
+  SourceMap sources;
+  std::vector<Problem> problems;  // in the file's order
+};
+
+// "--set optimizer.lr=3e-4", or a flag of its own that stands for a path: --lr.
+struct Assignment {
+  std::string flag;  // "--set optimizer.lr", "--lr": how errors name it
+  std::string path;
+  std::string value;
+};
+
+// Applies `assignments` to the file's tree, in order, then reads the result: both obey the same rules.
+Reading ReadSpec(absl::string_view text, const std::string& name, const std::vector<Assignment>& assignments);
+
+// A spec from flags alone; apiVersion and kind are filled in.
+Reading ReadFlags(const std::vector<Assignment>& assignments);
+
+// The generic part: `root` into any message.
+void ReadMessage(const Node& root, google::protobuf::Message& message, SourceMap& sources,
+                 std::vector<Problem>& problems);
+
+// The coordinator's errors, each with the place where its field, or the nearest parent of it, was written.
+std::vector<Problem> Locate(const v1::SpecErrors& errors, const SourceMap& sources);
+
+}  // namespace muster::cli

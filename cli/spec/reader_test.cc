@@ -1,0 +1,203 @@
+#include "cli/spec/reader.h"
+
+#include <gtest/gtest.h>
+
+#include "cli/spec/paths.h"
+#include "cli/spec/set.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr char kWhole[] = R"(apiVersion: muster/v1
+kind: Job
+name: gpt2-tiny
+model: {family: gpt2, size: tiny}
+data: {tokens: train.bin, validation: /data/val.bin}
+strategy: {kind: zero, stage: 3}
+resources: {ranks: 2, device: auto}
+batch: {sequences: 64, microbatch: 8}
+precision: {compute: bf16, reduce: fp32}
+optimizer: {kind: sgd, lr: 3e-4, momentum: 0.9, nesterov: true, lr_schedule: {kind: cosine, min_lr: 0, warmup_steps: 010}}
+steps: 1000
+seed: 0
+checkpoint: {path: runs/gpt2-tiny, every_steps: 100, keep: 2}
+max_restarts: 0
+priority: -3
+)";
+
+std::string Text(const std::vector<Problem>& problems) {
+  std::string all;
+  for (const Problem& problem : problems) all += problem.ToString() + "\n";
+  return all;
+}
+
+std::string Problems(const std::string& body) {
+  return Text(ReadSpec("apiVersion: muster/v1\nkind: Job\n" + body, "job.yaml", {}).problems);
+}
+
+TEST(ReadSpec, ReadsAWholeSpec) {
+  const Reading reading = ReadSpec(kWhole, "job.yaml", {});
+  ASSERT_EQ(Text(reading.problems), "");
+  const v1::JobSpec& spec = reading.spec;
+  EXPECT_EQ(spec.api_version(), "muster/v1");
+  EXPECT_EQ(spec.resources().ranks(), 2u);
+  EXPECT_EQ(spec.resources().device(), v1::DEVICE_AUTO);
+  EXPECT_EQ(spec.priority(), -3);
+  EXPECT_TRUE(spec.has_max_restarts());
+  const v1::Train& train = spec.train();
+  EXPECT_EQ(train.model().gpt2().size(), v1::GPT2_SIZE_TINY);
+  EXPECT_EQ(train.strategy().zero().stage(), 3u);
+  EXPECT_EQ(train.precision().compute(), v1::DTYPE_BF16);
+  EXPECT_EQ(train.optimizer().lr(), 3e-4);
+  EXPECT_TRUE(train.optimizer().sgd().nesterov());
+  EXPECT_EQ(train.optimizer().lr_schedule().warmup_steps(), 10u);  // YAML 1.2: no octal 8
+  EXPECT_EQ(train.optimizer().lr_schedule().cosine().min_lr(), 0);
+  EXPECT_TRUE(train.has_seed());
+  EXPECT_FALSE(train.has_validation());
+}
+
+TEST(ReadSpec, TakesTheDefaultMemberOfAOneofThatIsLeftOut) {
+  const Reading reading = ReadSpec("apiVersion: muster/v1\nkind: Job\noptimizer: {lr: 1}\nstrategy: {}\n", "f", {});
+  EXPECT_EQ(Text(reading.problems), "");
+  EXPECT_TRUE(reading.spec.has_train());
+  EXPECT_TRUE(reading.spec.train().optimizer().has_adamw());
+  EXPECT_TRUE(reading.spec.train().strategy().has_single());
+}
+
+TEST(ReadSpec, UnknownFieldsSuggestTheNearestName) {
+  EXPECT_EQ(Problems("optimizer:\n  lrr: 1\n"),
+            "job.yaml:4:3: optimizer.lrr: unknown field, did you mean optimizer.lr?\n");
+  EXPECT_EQ(Problems("apiversion: x\n"), "job.yaml:3:1: apiversion: unknown field, did you mean apiVersion?\n");
+  // At home in another map, in one only.
+  EXPECT_EQ(Problems("lr: 1\n"), "job.yaml:3:1: lr: unknown field, did you mean optimizer.lr?\n");
+  EXPECT_EQ(Problems("every_steps: 1\n"), "job.yaml:3:1: every_steps: unknown field\n");
+  EXPECT_EQ(Problems("blah: 1\n"), "job.yaml:3:1: blah: unknown field\n");
+  EXPECT_EQ(Problems("strategy: {kind: zero, stagge: 1}\n"),
+            "job.yaml:3:24: strategy.stagge: unknown field, did you mean strategy.stage?\n");
+}
+
+TEST(ReadSpec, FieldsOfAnotherMemberNameTheirOwner) {
+  EXPECT_EQ(Problems("strategy: {kind: ddp, stage: 1}\n"),
+            "job.yaml:3:23: strategy.stage: belongs to kind: zero, but kind is ddp\n");
+  EXPECT_EQ(Problems("strategy: {stage: 1}\n"),
+            "job.yaml:3:12: strategy.stage: belongs to kind: zero, but kind is single\n");
+  EXPECT_EQ(Problems("optimizer: {lr_schedule: {min_lr: 1}}\n"),
+            "job.yaml:3:27: optimizer.lr_schedule.min_lr: belongs to kind: linear or kind: cosine, "
+            "but kind is constant\n");
+  // The wrong member is the one error; its fields cannot be judged.
+  EXPECT_EQ(Problems("strategy: {kind: zerro, stage: 1}\n"),
+            "job.yaml:3:18: strategy.kind: expected single, ddp, zero, fsdp, pipeline or auto, "
+            "got the string \"zerro\", did you mean zero?\n");
+}
+
+TEST(ReadSpec, RequiresWhatEveryFileStates) {
+  EXPECT_EQ(Text(ReadSpec("name: a\n", "f", {}).problems),
+            "f:1:1: apiVersion: is required: add `apiVersion: muster/v1`\n"
+            "f:1:1: kind: is required: add `kind: Job`\n");
+  EXPECT_EQ(Text(ReadSpec("apiVersion: muster/v2\nkind: job\n", "f", {}).problems),
+            "f:1:13: apiVersion: unsupported the string \"muster/v2\": this muster reads muster/v1, "
+            "did you mean muster/v1?\n"
+            "f:2:7: kind: unsupported the string \"job\": this muster reads Job, did you mean Job?\n");
+  EXPECT_EQ(Problems("model: {size: tiny}\n"), "job.yaml:3:1: model.family: is required: gpt2\n");
+}
+
+TEST(ReadSpec, WhatIsNoMapAtAll) {
+  EXPECT_EQ(Text(ReadSpec("", "f", {}).problems), "f:1:1: is empty: expected a job spec\n");
+  EXPECT_EQ(Text(ReadSpec("- a\n", "f", {}).problems), "f:1:1: expected a map, got a list\n");
+  EXPECT_EQ(Text(ReadSpec("job\n", "f", {}).problems), "f:1:1: expected a map, got the string \"job\"\n");
+  EXPECT_EQ(Text(ReadSpec("\x80", "f", {}).problems), "f:1:1: is not UTF-8: byte 0x80\n");
+}
+
+TEST(ReadSpec, AllErrorsAtOnceInTheOrderOfTheFile) {
+  EXPECT_EQ(Problems("stepps: 1\nmodel: {family: gpt2, size: huge}\nseed: -1\nseed: 2\nbatch: 3\nnme: x\n"),
+            "job.yaml:3:1: stepps: unknown field, did you mean steps?\n"
+            "job.yaml:4:29: model.size: expected tiny, small, medium, large or xl, got the string \"huge\"\n"
+            "job.yaml:5:7: seed: must not be negative, got the number -1\n"
+            "job.yaml:6:1: seed: duplicate key, the first is in line 5\n"
+            "job.yaml:7:8: batch: expected a map, got the number 3\n"
+            "job.yaml:8:1: nme: unknown field, did you mean name?\n");
+}
+
+TEST(ReadSpec, ABrokenFileStillShowsItsOtherErrors) {
+  EXPECT_EQ(Problems("stepps: 1\nname: @\n"),
+            "job.yaml:3:1: stepps: unknown field, did you mean steps?\n"
+            "job.yaml:4:7: bad syntax: unknown token\n");
+}
+
+TEST(Set, OverridesAndAddsTypedByTheSameReader) {
+  const Reading reading = ReadSpec(kWhole, "job.yaml",
+                                   {*ParseAssignment("optimizer.lr=1e-3"), *ParseAssignment("validation.every_steps=5"),
+                                    *ParseAssignment("strategy={kind: fsdp, reshard: hybrid}"),
+                                    *ParseAssignment("name=123"), *ParseAssignment("data.tokens=a: b #c.bin")});
+  EXPECT_EQ(Text(reading.problems), "");
+  EXPECT_EQ(reading.spec.train().optimizer().lr(), 1e-3);
+  EXPECT_EQ(reading.spec.train().validation().every_steps(), 5u);
+  EXPECT_EQ(reading.spec.train().strategy().fsdp().reshard(), v1::RESHARD_HYBRID);
+  EXPECT_EQ(reading.spec.name(), "123");  // a command line has no quotes
+  EXPECT_EQ(reading.spec.train().data().tokens(), "a: b #c.bin");
+}
+
+TEST(Set, ErrorsNameTheFlag) {
+  const auto problems = [](const char* assignment) {
+    return Text(ReadSpec(kWhole, "job.yaml", {*ParseAssignment(assignment)}).problems);
+  };
+  EXPECT_EQ(problems("optimizer.lr=abc"), "--set optimizer.lr: expected a number, got the string \"abc\"\n");
+  EXPECT_EQ(problems("optimizer.lrr=1"), "--set optimizer.lrr: unknown field, did you mean optimizer.lr?\n");
+  EXPECT_EQ(problems("steps=1e6"), "--set steps: expected an integer, got the number 1e6, did you mean 1000000?\n");
+  EXPECT_EQ(problems("name="), "--set name: is empty: give it a value or leave the key out\n");
+  EXPECT_EQ(problems("steps.x=1"), "--set steps.x: cannot be set: steps is the number 1000\n");
+  EXPECT_EQ(problems("strategy.kind=ddp"), "job.yaml:6:24: strategy.stage: belongs to kind: zero, but kind is ddp\n");
+  EXPECT_EQ(problems("data={tokens: 1"), "--set data: bad syntax: end of map flow not found\n");
+  for (const char* bad : {"", "=1", "a", "a..b=1", ".a=1", "a b=1"}) EXPECT_FALSE(ParseAssignment(bad).ok()) << bad;
+}
+
+TEST(Flags, MakeAWholeSpec) {
+  const Reading reading = ReadFlags({{"--model", "model.family", "gpt2"},
+                                     {"--model", "model.size", "tiny"},
+                                     {"--strategy", "strategy.kind", "zero"},
+                                     {"--strategy", "strategy.stage", "3"},
+                                     {"--lr", "optimizer.lr", "x"}});
+  EXPECT_EQ(Text(reading.problems), "--lr: optimizer.lr: expected a number, got the string \"x\"\n");
+  EXPECT_EQ(reading.spec.api_version(), kApiVersion);
+  EXPECT_EQ(reading.spec.train().strategy().zero().stage(), 3u);
+}
+
+TEST(Locate, FindsTheFieldOrItsNearestParent) {
+  const Reading reading = ReadSpec(kWhole, "job.yaml", {{"--lr", "optimizer.lr", "-1"}});
+  v1::SpecErrors errors;
+  const auto add = [&](const char* path) {
+    v1::SpecError& error = *errors.add_errors();
+    error.set_path(path);
+    error.set_message("is wrong");
+  };
+  add("optimizer.lr");
+  add("batch.sequences");
+  add("optimizer.clip_norm");
+  add("validation.every_steps");
+  add("strategy.kind");
+  EXPECT_EQ(Text(Locate(errors, reading.sources)),
+            "job.yaml:1:1: validation.every_steps: is wrong\n"
+            "job.yaml:6:18: strategy.kind: is wrong\n"
+            "job.yaml:8:20: batch.sequences: is wrong\n"
+            "job.yaml:10:1: optimizer.clip_norm: is wrong\n"
+            "--lr: optimizer.lr: is wrong\n");
+}
+
+TEST(Paths, AreRelativeToWhereTheyWereWritten) {
+  Reading reading = ReadSpec(kWhole, "job.yaml", {{"--data", "data.tokens", "./x/../y.bin"}});
+  MakePathsAbsolute("/jobs", "/here", reading);
+  EXPECT_EQ(reading.spec.train().data().tokens(), "/here/x/../y.bin");
+  EXPECT_EQ(reading.spec.train().data().validation(), "/data/val.bin");
+  EXPECT_EQ(reading.spec.train().checkpoint().path(), "/jobs/runs/gpt2-tiny");
+  EXPECT_EQ(AbsolutePath(".", "/jobs"), "/jobs");
+  EXPECT_EQ(AbsolutePath("a", "/"), "/a");
+}
+
+TEST(Paths, RefuseTheTilde) {
+  Reading reading = ReadSpec("apiVersion: muster/v1\nkind: Job\ndata: {tokens: ~/a.bin}\n", "f", {});
+  MakePathsAbsolute("/jobs", "/here", reading);
+  EXPECT_EQ(Text(reading.problems), "f:3:16: data.tokens: ~ is not expanded here: write the folder's absolute path\n");
+}
+
+}  // namespace
+}  // namespace muster::cli

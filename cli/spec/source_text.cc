@@ -1,0 +1,126 @@
+#include "cli/spec/source_text.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace muster::cli {
+namespace {
+
+bool Continues(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+// Length of the UTF-8 sequence at the start of `text` and its character; length 0: malformed.
+std::pair<size_t, char32_t> DecodeUtf8(absl::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return {1, first};
+  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || text.size() < length) return {0, 0};
+  char32_t value = first & (0xFF >> (length + 1));
+  for (size_t i = 1; i < length; ++i) {
+    if (!Continues(text[i])) return {0, 0};
+    value = value << 6 | (byte(i) & 0x3F);
+  }
+  const char32_t least = length == 4 ? 0x10000 : length == 3 ? 0x800 : 0x80;
+  if (value < least || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) return {0, 0};
+  return {length, value};
+}
+
+// YAML 1.2.2, production 1 (c-printable), without carriage return, which is looked at apart.
+bool Printable(char32_t c) {
+  return c == '\t' || c == '\n' || (c >= 0x20 && c < 0x7F) || c == 0x85 || (c >= 0xA0 && c != 0xFFFE && c != 0xFFFF);
+}
+
+}  // namespace
+
+bool IsUtf8(absl::string_view text) {
+  while (!text.empty()) {
+    const size_t length = DecodeUtf8(text).first;
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+SourceText::SourceText(absl::string_view text, const std::string& name)
+    : text_(text), name_(std::make_shared<const std::string>(name)) {
+  if (absl::StartsWith(text_, "\xEF\xBB\xBF")) text_.remove_prefix(3);
+  line_starts_.push_back(0);
+  characters_.reserve(text_.size() + 1);
+  uint32_t characters = 0;
+  for (size_t i = 0; i < text_.size(); ++i) {
+    characters_.push_back(characters);
+    if (i + 1 == text_.size() || !Continues(text_[i + 1])) ++characters;
+    if (text_[i] == '\n') line_starts_.push_back(i + 1);
+  }
+  characters_.push_back(characters);
+}
+
+Location SourceText::At(size_t byte) const {
+  byte = std::min(byte, text_.size());
+  const auto line = std::upper_bound(line_starts_.begin(), line_starts_.end(), byte) - 1;
+  return Location{name_, static_cast<int>(line - line_starts_.begin()) + 1,
+                  static_cast<int>(characters_[byte] - characters_[*line]) + 1};
+}
+
+std::optional<Problem> SourceText::Check(size_t max_bytes) const {
+  if (text_.size() > max_bytes) {
+    return Problem{At(0), "", absl::StrCat("has ", text_.size(), " bytes; a spec has at most ", max_bytes), ""};
+  }
+  if (absl::StartsWith(text_, "\xFF\xFE") || absl::StartsWith(text_, "\xFE\xFF")) {
+    return Problem{At(0), "", "is UTF-16: save it as UTF-8", ""};
+  }
+  return CheckCharacters();
+}
+
+std::optional<Problem> SourceText::CheckCharacters() const {
+  for (size_t i = 0; i < text_.size();) {
+    const auto [length, character] = DecodeUtf8(text_.substr(i));
+    if (length == 0) {
+      return Problem{At(i), "", absl::StrFormat("is not UTF-8: byte 0x%02X", static_cast<unsigned char>(text_[i])), ""};
+    }
+    if (character == '\r') {
+      if (i + 1 == text_.size() || text_[i + 1] != '\n') {
+        return Problem{At(i), "", "a carriage return alone: end lines with \\n or \\r\\n", ""};
+      }
+    } else if (!Printable(character)) {
+      return Problem{At(i), "", absl::StrFormat("control character U+%04X", static_cast<uint32_t>(character)), ""};
+    }
+    i += length;
+  }
+  return std::nullopt;
+}
+
+bool SourceText::QuoteNeverCloses(size_t byte) const {
+  absl::string_view rest = From(byte);
+  while (!rest.empty() && (rest[0] == '!' || rest[0] == '&')) {
+    rest.remove_prefix(std::min(rest.find_first_of(" \t\r\n"), rest.size()));
+    rest.remove_prefix(std::min(rest.find_first_not_of(" \t\r\n"), rest.size()));
+  }
+  if (rest.empty() || (rest[0] != '"' && rest[0] != '\'')) return false;
+  const char quote = rest[0];
+  for (size_t i = 1; i < rest.size(); ++i) {
+    if (quote == '"' && rest[i] == '\\') {
+      ++i;
+    } else if (rest[i] == quote) {
+      if (quote == '"' || i + 1 == rest.size() || rest[i + 1] != '\'') return false;
+      ++i;
+    }
+  }
+  return true;
+}
+
+std::optional<size_t> SourceText::FirstIndentingTab(size_t byte) const {
+  for (const size_t start : line_starts_) {
+    if (start > byte) break;
+    const size_t text = text_.find_first_not_of(" \t", start);
+    if (text == absl::string_view::npos || text_[text] == '\n' || text_[text] == '\r' || text_[text] == '#') continue;
+    const size_t tab = text_.substr(0, text).find('\t', start);
+    if (tab != absl::string_view::npos) return tab;
+  }
+  return std::nullopt;
+}
+
+}  // namespace muster::cli

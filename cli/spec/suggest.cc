@@ -1,0 +1,51 @@
+#include "cli/spec/suggest.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+
+namespace muster::cli {
+namespace {
+
+// Longer words are no slips of the finger, and the distance is quadratic.
+constexpr size_t kLongest = 64;
+
+char Fold(char c) { return c == '-' ? '_' : absl::ascii_tolower(static_cast<unsigned char>(c)); }
+
+}  // namespace
+
+int EditDistance(absl::string_view a, absl::string_view b) {
+  // Optimal string alignment: three rows of the usual table.
+  std::vector<int> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) above[j] = static_cast<int>(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const bool same = Fold(a[i - 1]) == Fold(b[j - 1]);
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (same ? 0 : 1)});
+      if (i > 1 && j > 1 && Fold(a[i - 1]) == Fold(b[j - 2]) && Fold(a[i - 2]) == Fold(b[j - 1])) {
+        row[j] = std::min(row[j], before[j - 2] + 1);
+      }
+    }
+    std::swap(before, above);
+    std::swap(above, row);
+  }
+  return above[b.size()];
+}
+
+std::string Nearest(absl::string_view word, const std::vector<std::string>& candidates) {
+  if (word.empty() || word.size() > kLongest) return "";
+  std::string best;
+  int best_distance = std::max<int>(1, static_cast<int>(word.size()) / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    const int distance = EditDistance(word, candidate);
+    // Replacing all of a short word is no likeness.
+    if (distance < best_distance && distance < static_cast<int>(std::max(word.size(), candidate.size()))) {
+      best = candidate;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+}  // namespace muster::cli

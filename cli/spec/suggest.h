@@ -1,0 +1,18 @@
+// "Did you mean ...?"
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace muster::cli {
+
+// Edits (insert, delete, replace, swap of neighbours) that turn one word into the other, '-' and '_' taken as equal and
+// case ignored.
+int EditDistance(absl::string_view a, absl::string_view b);
+
+// The nearest candidate that is near enough to be meant (a third of the word's length, at least one edit), or empty.
+std::string Nearest(absl::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace muster::cli

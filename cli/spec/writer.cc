@@ -1,0 +1,214 @@
+#include "cli/spec/writer.h"
+
+#include <google/protobuf/duration.pb.h>
+#include <google/protobuf/timestamp.pb.h>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "cli/spec/scalar.h"
+#include "cli/spec/shape.h"
+
+namespace muster::cli {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+using nlohmann::ordered_json;
+
+ordered_json AnyTree(const Message& message);
+
+ordered_json EnumTree(const google::protobuf::EnumValueDescriptor& value) {
+  return value.number() == 0 ? ordered_json(nullptr) : ordered_json(EnumText(value));
+}
+
+// One value: of a singular field (index -1) or an item of a repeated one.
+ordered_json Value(const Message& message, const FieldDescriptor& field, int index) {
+  const Reflection& r = *message.GetReflection();
+  const bool one = index < 0;
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return one ? r.GetInt32(message, &field) : r.GetRepeatedInt32(message, &field, index);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return one ? r.GetInt64(message, &field) : r.GetRepeatedInt64(message, &field, index);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return one ? r.GetUInt32(message, &field) : r.GetRepeatedUInt32(message, &field, index);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return one ? r.GetUInt64(message, &field) : r.GetRepeatedUInt64(message, &field, index);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return one ? r.GetDouble(message, &field) : r.GetRepeatedDouble(message, &field, index);
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return one ? r.GetFloat(message, &field) : r.GetRepeatedFloat(message, &field, index);
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return one ? r.GetBool(message, &field) : r.GetRepeatedBool(message, &field, index);
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return EnumTree(one ? *r.GetEnum(message, &field) : *r.GetRepeatedEnum(message, &field, index));
+    case FieldDescriptor::CPPTYPE_STRING:
+      return one ? r.GetString(message, &field) : r.GetRepeatedString(message, &field, index);
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return AnyTree(one ? r.GetMessage(message, &field) : r.GetRepeatedMessage(message, &field, index));
+  }
+  return nullptr;
+}
+
+ordered_json List(const Message& message, const FieldDescriptor& field) {
+  ordered_json list = ordered_json::array();
+  const int size = message.GetReflection()->FieldSize(message, &field);
+  for (int i = 0; i < size; ++i) list.push_back(Value(message, field, i));
+  return list;
+}
+
+bool InSpec(const Message& message) { return message.GetDescriptor()->file() == v1::JobSpec::descriptor()->file(); }
+
+// Adds the fields of a message of a spec to `out`.
+void AddFields(const Message& message, bool root, ordered_json& out) {
+  const Descriptor& type = *message.GetDescriptor();
+  const Reflection& r = *message.GetReflection();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    if (const auto* oneof = field.real_containing_oneof()) {
+      if (!r.HasField(message, &field)) continue;
+      ordered_json member = ordered_json::object();
+      AddFields(r.GetMessage(message, &field), false, member);
+      // At the root of a spec its fields say it: `model:` is a field of `train` alone.
+      if (!root || DefaultMember(*oneof) != &field || member.empty()) out[oneof->name()] = KeyOf(field);
+      for (auto& [key, value] : member.items()) out[key] = value;
+    } else if (field.is_repeated()) {
+      if (r.FieldSize(message, &field) > 0) out[KeyOf(field)] = List(message, field);
+    } else if (r.HasField(message, &field)) {
+      out[KeyOf(field)] =
+          field.message_type() != nullptr ? SpecTree(r.GetMessage(message, &field)) : Value(message, field, -1);
+    }
+  }
+}
+
+std::string TimeText(absl::Time time) { return absl::FormatTime("%Y-%m-%dT%H:%M:%E*SZ", time, absl::UTCTimeZone()); }
+
+ordered_json AnyTree(const Message& message) {
+  if (InSpec(message)) return SpecTree(message);
+  if (const auto* time = dynamic_cast<const google::protobuf::Timestamp*>(&message)) {
+    return TimeText(absl::FromUnixSeconds(time->seconds()) + absl::Nanoseconds(time->nanos()));
+  }
+  if (const auto* duration = dynamic_cast<const google::protobuf::Duration*>(&message)) {
+    return absl::StrCat(
+        FormatDouble(static_cast<double>(duration->seconds()) + static_cast<double>(duration->nanos()) * 1e-9), "s");
+  }
+  ordered_json out = ordered_json::object();
+  const Descriptor& type = *message.GetDescriptor();
+  const Reflection& r = *message.GetReflection();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    if (field.is_repeated()) {
+      out[field.name()] = List(message, field);
+    } else if (!field.has_presence() || r.HasField(message, &field)) {
+      out[field.name()] = Value(message, field, -1);
+    }
+  }
+  return out;
+}
+
+// Whether a reader takes the bare text for the same string.
+bool Plain(const std::string& text) {
+  if (CoreType(text) != ScalarType::kString) return false;
+  const auto fine = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '/' ||
+           c == '.' || c == '-' || c == '+' || c == '(' || c == ')';
+  };
+  const char first = text[0];
+  if (first == '-' || first == '.' || first == '+' || first == '(' || first == ')') {
+    if (text.size() < 2 || first == '-' || text.substr(0, 3) == "...") return false;
+  }
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool inner_space = text[i] == ' ' && i > 0 && i + 1 < text.size() && text[i - 1] != ' ';
+    if (!fine(text[i]) && !inner_space) return false;
+  }
+  return true;
+}
+
+std::string Quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const unsigned char byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      absl::StrAppend(&out, "\\", std::string(1, c));
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (byte < 0x20 || byte == 0x7F) {
+      absl::StrAppendFormat(&out, "\\x%02X", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string ScalarText(const ordered_json& value) {
+  if (value.is_string()) {
+    const std::string& text = value.get_ref<const std::string&>();
+    return Plain(text) ? text : Quoted(text);
+  }
+  if (value.is_number_float()) return FormatDouble(value.get<double>());
+  return value.dump();
+}
+
+void Emit(const ordered_json& value, int indent, bool in_list, std::string& out);
+
+void EmitEntries(const ordered_json& map, int indent, bool in_list, std::string& out) {
+  bool first = true;
+  for (const auto& [key, value] : map.items()) {
+    // The first key of a map in a list stands behind the dash.
+    if (!(first && in_list)) out.append(indent, ' ');
+    first = false;
+    absl::StrAppend(&out, ScalarText(key), ":");
+    Emit(value, indent, false, out);
+  }
+}
+
+void Emit(const ordered_json& value, int indent, bool in_list, std::string& out) {
+  if (value.is_object() && !value.empty()) {
+    if (!in_list) out += "\n";
+    EmitEntries(value, in_list ? indent : indent + 2, in_list, out);
+  } else if (value.is_array() && !value.empty()) {
+    out += "\n";
+    for (const ordered_json& item : value) {
+      absl::StrAppend(&out, std::string(indent + 2, ' '), "- ");
+      Emit(item, indent + 4, true, out);
+    }
+  } else {
+    absl::StrAppend(&out, in_list ? "" : " ", ScalarText(value), "\n");
+  }
+}
+
+}  // namespace
+
+ordered_json SpecTree(const Message& spec) {
+  ordered_json out = ordered_json::object();
+  AddFields(spec, spec.GetDescriptor() == v1::JobSpec::descriptor(), out);
+  return out;
+}
+
+ordered_json MessageTree(const Message& message) { return AnyTree(message); }
+
+std::string ToYaml(const ordered_json& tree) {
+  if (!tree.is_structured() || tree.empty()) return ScalarText(tree) + "\n";
+  std::string out;
+  if (tree.is_object()) {
+    EmitEntries(tree, 0, false, out);
+  } else {
+    for (const ordered_json& item : tree) {
+      out += "- ";
+      Emit(item, 2, true, out);
+    }
+  }
+  return out;
+}
+
+std::string WriteSpec(const v1::JobSpec& spec) { return ToYaml(SpecTree(spec)); }
+
+}  // namespace muster::cli

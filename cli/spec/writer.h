@@ -1,0 +1,29 @@
+// Messages as YAML and JSON, by the same rules as the reader's.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "proto/spec.pb.h"
+
+namespace muster::cli {
+
+// A spec, or a message inside one: keys in the order of the .proto, oneofs as their own key with the member's fields
+// beside it, absent fields left out. ReadSpec(ToYaml(SpecTree(s))) == s for every s whose present messages have each
+// oneof set, which is what the reader makes.
+nlohmann::ordered_json SpecTree(const google::protobuf::Message& spec);
+
+// Any other message: field names as in the .proto, enums as in specs, times as RFC 3339 in UTC, durations as "1.5s".
+// Scalars without presence are always there (0, "", [] or null for an enum that is not set); a spec inside is a
+// SpecTree.
+nlohmann::ordered_json MessageTree(const google::protobuf::Message& message);
+
+// Block style, two spaces, ends with a newline. Strings are quoted where a plain one would read as something else.
+std::string ToYaml(const nlohmann::ordered_json& tree);
+
+// SpecTree as YAML.
+std::string WriteSpec(const v1::JobSpec& spec);
+
+}  // namespace muster::cli
