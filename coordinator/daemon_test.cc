@@ -207,7 +207,7 @@ TEST(Daemon, FailedCommitEndsTheProcessAndLosesNothing) {
   {
     Daemon daemon(folder.path());
     ASSERT_TRUE(daemon.WaitUntilServing()) << daemon.Errors();
-    const rlimit small{192 * 1024, 192 * 1024};
+    const rlimit small{96 * 1024, 96 * 1024};
     ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_FSIZE, &small, nullptr), 0);
     Client client("unix:" + folder.path() + "/run/c.sock");
     SubmitReply reply;
