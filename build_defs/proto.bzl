@@ -8,8 +8,10 @@ def muster_proto(name, deps = [], grpc = False, **kwargs):
     if grpc:
         outs += [name + ".grpc.pb.h", name + ".grpc.pb.cc"]
         cmd += " --grpc_out=$(GENDIR) --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin"
+    # The package is muster.v1; in C++ its messages are muster::Job and so on, without the version.
+    cmd += " proto/" + src + " && echo 'namespace muster { using namespace v1; }' >> $(GENDIR)/proto/" + name + ".pb.h"
     native.filegroup(name = name + "_proto", srcs = [src] + [d + "_proto" for d in deps], visibility = ["//visibility:public"])
-    native.genrule(name = name + "_gen", srcs = [":" + name + "_proto"], outs = outs, cmd = cmd + " proto/" + src)
+    native.genrule(name = name + "_gen", srcs = [":" + name + "_proto"], outs = outs, cmd = cmd)
     native.cc_library(
         name = name,
         srcs = [o for o in outs if o.endswith(".cc")],

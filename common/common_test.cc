@@ -1,8 +1,10 @@
+#include <errno.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "common/clock.h"
+#include "common/file_error.h"
 #include "common/ids.h"
 #include "common/sha256.h"
 
@@ -35,6 +37,16 @@ TEST(RealClock, SteadyNeverGoesBack) {
   RealClock clock;
   const SteadyTime a = clock.Read().steady;
   EXPECT_GE(clock.Read().steady, a);
+}
+
+TEST(FileError, NamesTheCauseAndWhereToLook) {
+  for (const int full : {ENOSPC, EDQUOT, EFBIG}) {
+    EXPECT_EQ(FileError(full, "writing x").code(), absl::StatusCode::kResourceExhausted);
+  }
+  EXPECT_EQ(FileError(ENOSPC, "writing x").message(), "writing x: no space left on the device (see df)");
+  EXPECT_EQ(FileError(EIO, "writing x").code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(FileError(ENOENT, "opening x").code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(FileError(EACCES, "opening x").code(), absl::StatusCode::kPermissionDenied);
 }
 
 TEST(RankId, OrdersByJobThenGenerationThenRank) {

@@ -7,6 +7,7 @@
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
+#include <grpcpp/server_builder.h>
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
 
@@ -20,8 +21,13 @@ grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 
 // `address`: "unix:/path" or "host:port". Back-off 0.5 s to 2 s, connect time-out 10 s (a herd of 5,000 workers
-// livelocked with 0.5 s). Each channel has connections of its own.
+// livelocked with 0.5 s). Each channel has connections of its own. While a call is open, keepalive pings notice a peer
+// whose machine has vanished within 30 s.
 std::shared_ptr<grpc::Channel> Dial(const std::string& address);
+
+// Server side: lets clients of Dial send their keepalive pings (by default a server takes one in five minutes and then
+// closes the connection), and sends its own, so that a peer whose machine has vanished is noticed.
+void AllowKeepalive(grpc::ServerBuilder& builder);
 
 // Client side: names our version, and the token if there is one.
 void AddCallMetadata(const std::string& token, grpc::ClientContext& context);

@@ -4,8 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -16,10 +19,20 @@
 
 namespace muster::store {
 
+// Stands in the stream where items were pruned to keep the total cap.
+struct Pruned {
+  uint64_t metrics = 0;
+  uint64_t log_chunks = 0;
+};
+
 struct HistoryItem {
   uint64_t sequence = 0;  // position in the coordinator's one stream
   JobId job;
-  std::variant<MetricPoint, LogChunk> body;
+  std::variant<MetricPoint, LogChunk, Pruned> body;  // Append takes no Pruned
+  // Filled in by reads: how many items of this series (metrics of the job, log of the rank) lay directly before this
+  // one and are no longer kept, and the sequence of the newest of them. Zero when the reader started behind that.
+  uint64_t dropped = 0;
+  uint64_t dropped_through = 0;
 };
 
 // How far a rank's records and output are stored: what the worker need not send again.
@@ -29,39 +42,51 @@ struct Acknowledged {
 };
 
 struct HistoryLimits {
-  uint64_t points_per_job = 100'000;         // then every second point is dropped, keeping extremes of loss
+  uint64_t points_per_job = 100'000;         // then windows of old points are halved, keeping extremes of loss
   uint64_t log_bytes_per_rank = 1 << 20;     // the newest
-  uint64_t total_bytes = uint64_t{4} << 30;  // of the file; then the oldest ended jobs' history goes
+  uint64_t total_bytes = uint64_t{4} << 30;  // in use in the file; then the oldest ended jobs' history goes
 };
 
-// What a page of items passes over because it is no longer kept.
+struct HistoryFilter {
+  JobId job;  // empty: all
+  bool metrics = true;
+  bool logs = true;
+  std::optional<uint32_t> rank;  // log chunks of this rank only
+};
+
 struct HistoryPage {
-  std::vector<HistoryItem> items;  // ascending sequence
-  bool more = false;
-  uint64_t dropped_metrics = 0;  // dropped between the asked-for start and the first item, since kept counts began
-  uint64_t dropped_log_chunks = 0;
+  std::vector<HistoryItem> items;
+  bool more = false;  // there are further items in the direction of the read
 };
 
 class HistoryStore {
  public:
   virtual ~HistoryStore() = default;
 
-  // One transaction: the items, and how far each rank's input is now stored.
+  // One transaction, on disk when it returns: the items, whose sequences rise and lie behind LastSequence(), and how
+  // far each rank's input is now stored. Any error: nothing may be assumed; the caller ends the process.
   virtual absl::Status Append(const std::vector<HistoryItem>& items,
                               const std::vector<std::pair<RankId, Acknowledged>>& acknowledged) = 0;
+  // Zeros for a rank that was never heard of.
   virtual absl::StatusOr<Acknowledged> GetAcknowledged(const RankId& rank) = 0;
 
-  // Items behind `after`, of one job, or of all when `job` is empty; at most `limit`.
-  virtual absl::StatusOr<HistoryPage> Read(const JobId& job, uint64_t after, size_t limit, bool metrics, bool logs) = 0;
-  // Sequence number before the newest `count` items of those kinds (0 if there are not that many).
-  virtual absl::StatusOr<uint64_t> TailStart(const JobId& job, size_t count, bool metrics, bool logs) = 0;
-  // Newest value of each series; an empty point when there is none.
-  virtual absl::StatusOr<MetricPoint> LastMetrics(const JobId& job) = 0;
+  // Items with sequence > `after`, ascending: at most `limit`, and no more once `bytes` of them are exceeded.
+  virtual absl::StatusOr<HistoryPage> Read(const HistoryFilter& filter, uint64_t after, size_t limit, size_t bytes) = 0;
+  // Items with sequence < `before`, descending, at most `limit`; without Pruned.
+  virtual absl::StatusOr<HistoryPage> ReadBack(const HistoryFilter& filter, uint64_t before, size_t limit) = 0;
+  // Newest value of each series; an empty point when there is none. In memory.
+  virtual MetricPoint LastMetrics(const JobId& job) const = 0;
 
-  virtual absl::StatusOr<uint64_t> LastSequence() = 0;
+  // Highest ever appended, also if that item is gone.
+  virtual uint64_t LastSequence() const = 0;
+  // All jobs that have something here.
+  virtual std::vector<JobId> Jobs() const = 0;
+  // From now on nothing of the job is seen; Prune removes its rows bit by bit.
   virtual absl::Status Forget(const JobId& job) = 0;
-  // Keeps the limits; `ended` are jobs whose history may go, oldest first. Cheap when there is nothing to do.
-  virtual absl::Status Prune(const std::vector<JobId>& ended) = 0;
+  // One bounded portion (milliseconds) of what keeps the total cap and empties forgotten jobs; true: there is more to
+  // do. `ended` gives the jobs whose history may go, oldest first, and is called only when something must; when they do
+  // not suffice, the oldest log chunks of any job go. Cheap when there is nothing to do.
+  virtual absl::StatusOr<bool> Prune(const std::function<std::vector<JobId>()>& ended) = 0;
 };
 
 // `directory`/history.db. Errors as OpenSqliteState.

@@ -18,7 +18,7 @@
 namespace muster::store {
 
 inline constexpr size_t kMaxValueBytes = 512 * 1024;  // etcd's limits, kept by every implementation
-inline constexpr size_t kMaxCommitKeys = 100;         // per Commit call of one event; the batch may hold several
+inline constexpr size_t kMaxCommitKeys = 100;         // per group of a Commit
 
 struct KeyValue {
   std::string key;
@@ -30,23 +30,33 @@ struct Change {
   std::optional<std::string> value;  // none: delete
 };
 
+// The changes of one event.
+using ChangeGroup = std::vector<Change>;
+
 class StateStore {
  public:
   virtual ~StateStore() = default;
 
-  // All rows whose key begins with `prefix`, in key order.
-  virtual absl::StatusOr<std::vector<KeyValue>> Scan(std::string_view prefix) = 0;
+  // Rows with begin <= key < end (an empty `end`: no bound), in key order, at most `limit` (0: all).
+  virtual absl::StatusOr<std::vector<KeyValue>> Range(std::string_view begin, std::string_view end, size_t limit) = 0;
 
-  // All or nothing, on disk (fsync) when it returns OK. FailedPrecondition: a leader with a higher term has written.
-  // Any other error: nothing may be assumed; the caller ends the process and recovers from the disk.
-  virtual absl::Status Commit(uint64_t term, const std::vector<Change>& changes) = 0;
+  // None: there is no such row.
+  virtual absl::StatusOr<std::optional<std::string>> Get(std::string_view key) = 0;
 
-  // A consistent copy in one new file. AlreadyExists, InvalidArgument, or the disk's error.
-  virtual absl::Status Backup(const std::string& path) = 0;
+  // On disk (fsync) when it returns OK. A group is all or nothing, and groups become visible in order; SQLite writes
+  // all of them in one transaction. InvalidArgument: a key or group over the limits; nothing was written.
+  // FailedPrecondition: a leader with a higher term has written. Any other error: nothing may be assumed; the caller
+  // ends the process and recovers from the disk.
+  virtual absl::Status Commit(uint64_t term, const std::vector<ChangeGroup>& groups) = 0;
+
+  // A consistent copy in one new file, on disk when it returns. Its size in bytes. AlreadyExists, InvalidArgument (not
+  // an absolute path), or the disk's error, after which no file is left.
+  virtual absl::StatusOr<uint64_t> Backup(const std::string& path) = 0;
 };
 
 // `directory`/state.db, created if it is not there: journal_mode=PERSIST, synchronous=FULL, locking_mode=EXCLUSIVE.
-// FailedPrecondition: a schema newer than this build; DataLoss: not a database, or damaged.
+// FailedPrecondition: a schema newer than this build, or another process has it open; DataLoss: not a database, or
+// damaged; other codes: the disk's error.
 absl::StatusOr<std::unique_ptr<StateStore>> OpenSqliteState(const std::string& directory);
 
 }  // namespace muster::store

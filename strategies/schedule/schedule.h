@@ -47,7 +47,9 @@ struct Schedule {
   std::vector<Op> ops;
 };
 
-// "Forward h.0 m1", one op a line.
+// "Forward h.0 m1".
+std::string Print(const Op& op, const Inventory& inventory);
+// One op a line.
 std::string Print(const Schedule& schedule, const Inventory& inventory);
 
 // SHA-256, hex, of the schedule: equal for equal schedules on every machine and build that orders fields alike.

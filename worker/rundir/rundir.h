@@ -39,6 +39,9 @@ struct ProcessId {
   friend bool operator==(const ProcessId&, const ProcessId&) = default;
 };
 
+// Random per boot of the machine.
+absl::StatusOr<std::string> ReadBootId();
+
 // NotFound: no such process.
 absl::StatusOr<ProcessId> Identify(pid_t pid);
 bool IsAlive(const ProcessId& process);
@@ -60,7 +63,10 @@ class RankDir {
  public:
   // `run` is the worker's run directory.
   RankDir(std::string run, RankId rank);
+  // From a path as path() gives it. InvalidArgument: its last three names are no job, generation and rank.
+  static absl::StatusOr<RankDir> FromPath(const std::string& path);
 
+  const std::string& run() const { return run_; }
   const std::string& path() const { return path_; }
   const RankId& rank() const { return rank_; }
 

@@ -1,0 +1,47 @@
+// Time of one training step of GPT-2 tiny on this machine:   engine_step [threads] [sequences] [steps]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "models/inventory.h"
+#include "strategies/compile.h"
+#include "worker/engine/engine.h"
+
+int main(int argc, char** argv) {
+  using namespace muster;
+  const int threads = argc > 1 ? std::atoi(argv[1]) : 1, sequences = argc > 2 ? std::atoi(argv[2]) : 8;
+  const int steps = argc > 3 ? std::atoi(argv[3]) : 30;
+  engine::Config config;
+  config.threads = threads;
+  config.train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+  config.train.mutable_strategy()->mutable_single();
+  config.train.mutable_batch()->set_sequences(sequences);
+  Optimizer& o = *config.train.mutable_optimizer();
+  o.mutable_adamw()->set_beta1(0.9);
+  o.mutable_adamw()->set_beta2(0.999);
+  o.mutable_adamw()->set_eps(1e-8);
+  o.set_weight_decay(0.1);
+  o.set_clip_norm(1.0);
+  config.inventory = *models::MakeInventory(config.train.model());
+  const auto layout = *strategies::MakeLayout(config.train, config.inventory, 1);
+  config.table = layout.table;
+  config.role = layout.roles[0];
+  config.schedule = strategies::Compile(config.train, config.inventory, layout, 0)->schedule;
+  auto engine = engine::Engine::Create(config).value();
+  std::vector<uint16_t> tokens(sequences * 129);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint16_t>(i * 2654435761u >> 24) & 255;
+  const engine::Batch batch{static_cast<uint64_t>(sequences), tokens, static_cast<uint64_t>(sequences) * 128};
+  std::vector<double> milliseconds;
+  for (int i = 0; i < steps; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    if (!engine->Step(batch, 1e-3).ok()) return 1;
+    milliseconds.push_back(
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::sort(milliseconds.begin(), milliseconds.end());
+  const double median = milliseconds[milliseconds.size() / 2];
+  std::printf("threads %d, %d x 128 tokens: step min %.1f median %.1f ms, %.0f tokens/s\n", threads, sequences,
+              milliseconds[0], median, sequences * 128 / median * 1000);
+}

@@ -1,0 +1,178 @@
+#include "coordinator/core/core.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/core/state.h"
+
+namespace muster::core {
+
+void Turn::Tell(const JobEntry* job, uint64_t generation, const std::string& node, const std::string& kind,
+                const std::string& message) {
+  StateEvent& event = events.emplace_back();
+  *event.mutable_time() = ToTimestamp(now.wall);
+  if (job != nullptr) {
+    event.set_job(job->record().id());
+    event.set_job_state(job->record().state());
+  }
+  event.set_generation(generation);
+  event.set_node(node);
+  event.set_kind(kind);
+  event.set_message(message);
+  reason = reason.empty() ? message : absl::StrCat(reason, "; ", message);
+}
+
+Core::Core(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Core::~Core() = default;
+
+absl::StatusOr<std::unique_ptr<Core>> Core::Recover(const Options& options, const std::vector<Row>& rows, Now now) {
+  auto state = std::make_unique<State>(options);
+  if (absl::Status s = state->Load(rows, now); !s.ok()) return s;
+  return std::unique_ptr<Core>(new Core(std::move(state)));
+}
+
+Outcome Core::Handle(const Event& event, Now now) {
+  Turn turn(now);
+  std::visit([&](const auto& e) { state_->On(e, turn); }, event);
+  if (turn.status.ok()) state_->Schedule(turn);
+
+  Outcome outcome;
+  outcome.status = turn.status;
+  outcome.reason = turn.status.ok() ? turn.reason : std::string(turn.status.message());
+  outcome.job = turn.submitted;
+  if (!turn.status.ok()) return outcome;
+  state_->Write(turn, outcome);
+  outcome.events = std::move(turn.events);
+  outcome.actions = std::move(turn.actions);
+  for (const NodeId& node : turn.desired) {
+    NodeEntry* entry = state_->FindNode(node);
+    if (entry == nullptr) continue;
+    ++entry->revision;
+    outcome.actions.push_back(SendDesired{node});
+  }
+  return outcome;
+}
+
+std::optional<SteadyTime> Core::NextTick() const {
+  std::optional<SteadyTime> next;
+  const auto consider = [&](const std::optional<SteadyTime>& t) {
+    if (t.has_value() && (!next.has_value() || *t < *next)) next = t;
+  };
+  for (const auto& [id, job] : state_->jobs) {
+    if (job.machine.state() == JOB_STATE_QUEUED) consider(job.not_before);
+    if (job.machine.state() == JOB_STATE_STARTING) consider(job.start_deadline);
+  }
+  for (const auto& [id, node] : state_->nodes) {
+    if (node.machine.state() == NODE_STATE_AWAY) consider(node.lost_at);
+  }
+  return next;
+}
+
+absl::StatusOr<JobId> Core::Find(const std::string& id_or_prefix) const {
+  const auto& jobs = state_->jobs;
+  if (id_or_prefix.empty()) return absl::InvalidArgumentError("no job named");
+  if (jobs.contains(JobId(id_or_prefix))) return JobId(id_or_prefix);
+  std::vector<std::string> found;
+  for (auto it = jobs.lower_bound(JobId(id_or_prefix)); it != jobs.end(); ++it) {
+    if (!absl::StartsWith(it->first.value(), id_or_prefix)) break;
+    found.push_back(it->first.value());
+  }
+  if (found.size() == 1) return JobId(found[0]);
+  if (found.empty()) return absl::NotFoundError(absl::StrCat("no job ", id_or_prefix, "; muster ps -a lists them"));
+  const size_t shown = std::min<size_t>(found.size(), 5);
+  return absl::FailedPreconditionError(
+      absl::StrCat(id_or_prefix, " fits ", found.size(),
+                   " jobs: ", absl::StrJoin(found.begin(), found.begin() + static_cast<ptrdiff_t>(shown), ", "),
+                   found.size() > shown ? ", …" : ""));
+}
+
+absl::StatusOr<Job> Core::GetJob(const JobId& job) const {
+  const JobEntry* entry = state_->FindJob(job);
+  if (entry == nullptr) return absl::NotFoundError(absl::StrCat("no job ", job.value()));
+  return state_->View(*entry);
+}
+
+std::vector<Job> Core::ListJobs(bool ended_too) const {
+  std::vector<Job> active, queued, ended;
+  for (const auto& [id, job] : state_->jobs) {
+    if (job.machine.ended()) {
+      if (ended_too) ended.push_back(job.record());
+    } else if (job.machine.state() == JOB_STATE_QUEUED || job.machine.state() == JOB_STATE_PAUSED) {
+      if (job.machine.state() == JOB_STATE_PAUSED) active.push_back(job.record());
+    } else {
+      active.push_back(job.record());
+    }
+  }
+  const std::map<JobId, std::string> reasons = state_->QueueReasons();
+  uint32_t position = 0;
+  for (const JobId& id : state_->Queue()) {
+    Job job = state_->jobs.at(id).record();
+    job.set_reason(reasons.at(id));
+    job.set_queue_position(++position);
+    queued.push_back(std::move(job));
+  }
+  const auto by_sequence = [](const Job& a, const Job& b) { return a.sequence() < b.sequence(); };
+  std::sort(active.begin(), active.end(), by_sequence);
+  std::sort(ended.rbegin(), ended.rend(), by_sequence);
+  active.insert(active.end(), queued.begin(), queued.end());
+  active.insert(active.end(), ended.begin(), ended.end());
+  return active;
+}
+
+std::vector<Generation> Core::ListGenerations(const JobId& job) const {
+  std::vector<Generation> all;
+  if (const JobEntry* entry = state_->FindJob(job)) {
+    for (auto it = entry->generations.rbegin(); it != entry->generations.rend(); ++it)
+      all.push_back(it->second.record());
+  }
+  return all;
+}
+
+std::vector<Node> Core::ListNodes() const {
+  std::vector<Node> all;
+  for (const auto& [id, node] : state_->nodes) all.push_back(state_->View(node));
+  return all;
+}
+
+absl::StatusOr<Node> Core::GetNode(const NodeId& node) const {
+  const NodeEntry* entry = state_->FindNode(node);
+  if (entry == nullptr) return absl::NotFoundError(absl::StrCat("no node ", node.value(), "; muster nodes lists them"));
+  return state_->View(*entry);
+}
+
+Desired Core::DesiredFor(const NodeId& node) const { return state_->DesiredFor(node); }
+
+bool Core::IsCurrent(const JobId& job, uint64_t generation) const {
+  const JobEntry* entry = state_->FindJob(job);
+  return entry != nullptr && entry->record().generation() == generation && entry->newest() != nullptr &&
+         !entry->newest()->ended();
+}
+
+JobEntry* Core::State::FindJob(const JobId& id) {
+  const auto found = jobs.find(id);
+  return found == jobs.end() ? nullptr : &found->second;
+}
+
+NodeEntry* Core::State::FindNode(const NodeId& id) {
+  const auto found = nodes.find(id);
+  return found == nodes.end() ? nullptr : &found->second;
+}
+
+JobEntry* Core::State::NeedJob(const JobId& id, Turn& turn) {
+  JobEntry* job = FindJob(id);
+  if (job == nullptr) turn.status = absl::NotFoundError(absl::StrCat("no job ", id.value()));
+  return job;
+}
+
+NodeEntry* Core::State::NeedNode(const NodeId& id, Turn& turn) {
+  NodeEntry* node = FindNode(id);
+  if (node == nullptr) {
+    turn.status = absl::NotFoundError(absl::StrCat("no node ", id.value(), "; muster nodes lists them"));
+  }
+  return node;
+}
+
+}  // namespace muster::core

@@ -1,0 +1,102 @@
+#include "coordinator/core/machines.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "coordinator/core/transitions.h"
+
+namespace muster::core {
+namespace {
+
+template <typename State, size_t N>
+void CheckMove(const std::array<Move<State>, N>& moves, State from, State to, const char* what) {
+  if (Allowed(moves, from, to)) return;
+  std::fprintf(stderr, "bug: %s cannot go from state %d to %d\n", what, static_cast<int>(from), static_cast<int>(to));
+  std::abort();
+}
+
+}  // namespace
+
+google::protobuf::Timestamp ToTimestamp(absl::Time time) {
+  const int64_t nanoseconds = absl::ToUnixNanos(time);
+  google::protobuf::Timestamp stamp;
+  stamp.set_seconds(nanoseconds / 1'000'000'000);
+  stamp.set_nanos(static_cast<int32_t>(nanoseconds % 1'000'000'000));
+  return stamp;
+}
+
+void JobMachine::Transition(JobState to) {
+  CheckMove(kJobMoves, record_.state(), to, "a job");
+  record_.set_state(to);
+  if (to != JOB_STATE_STOPPING) record_.set_stop_intent(STOP_INTENT_UNSPECIFIED);
+}
+
+bool JobMachine::ended() const { return Terminal(kJobMoves, state()); }
+
+bool JobMachine::active() const {
+  return state() == JOB_STATE_STARTING || state() == JOB_STATE_RUNNING || state() == JOB_STATE_STOPPING;
+}
+
+void JobMachine::Start(uint64_t generation) {
+  Transition(JOB_STATE_STARTING);
+  record_.set_generation(generation);
+}
+
+void JobMachine::Run(Now now) {
+  Transition(JOB_STATE_RUNNING);
+  if (!record_.has_started()) *record_.mutable_started() = ToTimestamp(now.wall);
+}
+
+void JobMachine::Stop(StopIntent intent) {
+  if (state() != JOB_STATE_STOPPING) Transition(JOB_STATE_STOPPING);
+  record_.set_stop_intent(intent);
+}
+
+void JobMachine::Queue() { Transition(JOB_STATE_QUEUED); }
+
+void JobMachine::Pause() { Transition(JOB_STATE_PAUSED); }
+
+void JobMachine::End(JobState to, Now now) {
+  Transition(to);
+  *record_.mutable_ended() = ToTimestamp(now.wall);
+}
+
+void JobMachine::Complete(Now now) { End(JOB_STATE_COMPLETED, now); }
+
+void JobMachine::Fail(Now now) { End(JOB_STATE_FAILED, now); }
+
+void JobMachine::Cancel(Now now) { End(JOB_STATE_CANCELLED, now); }
+
+void GenerationMachine::Transition(GenerationState to) {
+  CheckMove(kGenerationMoves, record_.state(), to, "a generation");
+  record_.set_state(to);
+}
+
+void GenerationMachine::Run() { Transition(GENERATION_STATE_RUNNING); }
+
+void GenerationMachine::Stop(EndReason reason) {
+  if (state() != GENERATION_STATE_STOPPING) Transition(GENERATION_STATE_STOPPING);
+  record_.set_reason(reason);
+}
+
+void GenerationMachine::End(EndReason reason, Now now) {
+  Transition(GENERATION_STATE_ENDED);
+  record_.set_reason(reason);
+  *record_.mutable_ended() = ToTimestamp(now.wall);
+}
+
+void NodeMachine::Transition(NodeState to, Now now) {
+  CheckMove(kNodeMoves, record_.state(), to, "a node");
+  record_.set_state(to);
+  *record_.mutable_changed() = ToTimestamp(now.wall);
+}
+
+void NodeMachine::Return(Now now) {
+  if (state() != NODE_STATE_LIVE) Transition(NODE_STATE_LIVE, now);
+}
+
+void NodeMachine::GoAway(Now now) { Transition(NODE_STATE_AWAY, now); }
+
+void NodeMachine::Lose(Now now) { Transition(NODE_STATE_LOST, now); }
+
+}  // namespace muster::core

@@ -1,0 +1,73 @@
+// Records with their state machines: the only code that writes a `state`. Each refuses (CHECK) a move that its table in
+// transitions.h does not have: that is a bug of the core, not of its input.
+#pragma once
+
+#include <utility>
+
+#include "common/clock.h"
+#include "proto/job.pb.h"
+
+namespace muster::core {
+
+class JobMachine {
+ public:
+  explicit JobMachine(Job record) : record_(std::move(record)) {}  // as it was stored, or new in QUEUED
+  const Job& record() const { return record_; }
+  Job& fields() { return record_; }  // everything but `state`
+  JobState state() const { return record_.state(); }
+  bool ended() const;
+  // Has a generation whose ranks may run.
+  bool active() const;
+
+  void Start(uint64_t generation);
+  void Run(Now now);
+  void Stop(StopIntent intent);
+  void Queue();
+  void Pause();
+  void Complete(Now now);
+  void Fail(Now now);
+  void Cancel(Now now);
+
+ private:
+  void Transition(JobState to);
+  void End(JobState to, Now now);
+  Job record_;
+};
+
+class GenerationMachine {
+ public:
+  explicit GenerationMachine(Generation record) : record_(std::move(record)) {}
+  const Generation& record() const { return record_; }
+  Generation& fields() { return record_; }
+  GenerationState state() const { return record_.state(); }
+  bool ended() const { return record_.state() == GENERATION_STATE_ENDED; }
+
+  void Run();
+  void Stop(EndReason reason);
+  void End(EndReason reason, Now now);
+
+ private:
+  void Transition(GenerationState to);
+  Generation record_;
+};
+
+class NodeMachine {
+ public:
+  explicit NodeMachine(Node record) : record_(std::move(record)) {}
+  const Node& record() const { return record_; }
+  Node& fields() { return record_; }
+  NodeState state() const { return record_.state(); }
+
+  void Return(Now now);  // also when it never was away: another incarnation
+  void GoAway(Now now);
+  void Lose(Now now);
+
+ private:
+  void Transition(NodeState to, Now now);
+  Node record_;
+};
+
+// Wall time, for people.
+google::protobuf::Timestamp ToTimestamp(absl::Time time);
+
+}  // namespace muster::core

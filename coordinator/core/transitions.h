@@ -1,0 +1,73 @@
+// The three state machines as data: every move that is allowed, and no other. Tested exhaustively, and drawn in
+// docs/states.md by draw_states from these same constants.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "proto/job.pb.h"
+
+namespace muster::core {
+
+template <typename State>
+struct Move {
+  State from, to;
+  const char* when;  // for the drawing
+};
+
+inline constexpr std::array kJobMoves = {
+    Move<JobState>{JOB_STATE_QUEUED, JOB_STATE_STARTING, "all ranks placed"},
+    Move<JobState>{JOB_STATE_QUEUED, JOB_STATE_PAUSED, "pause"},
+    Move<JobState>{JOB_STATE_QUEUED, JOB_STATE_CANCELLED, "cancel"},
+    Move<JobState>{JOB_STATE_STARTING, JOB_STATE_RUNNING, "every rank runs"},
+    Move<JobState>{JOB_STATE_STARTING, JOB_STATE_STOPPING, "told to stop, or a rank failed"},
+    Move<JobState>{JOB_STATE_STARTING, JOB_STATE_COMPLETED, "every rank finished"},
+    Move<JobState>{JOB_STATE_STARTING, JOB_STATE_QUEUED, "all ranks gone, restarts left"},
+    Move<JobState>{JOB_STATE_STARTING, JOB_STATE_FAILED, "all ranks gone, no restart left"},
+    Move<JobState>{JOB_STATE_RUNNING, JOB_STATE_STOPPING, "told to stop, or a rank failed"},
+    Move<JobState>{JOB_STATE_RUNNING, JOB_STATE_COMPLETED, "every rank finished"},
+    Move<JobState>{JOB_STATE_RUNNING, JOB_STATE_QUEUED, "all ranks gone, restarts left"},
+    Move<JobState>{JOB_STATE_RUNNING, JOB_STATE_FAILED, "all ranks gone, no restart left"},
+    Move<JobState>{JOB_STATE_STOPPING, JOB_STATE_QUEUED, "stopped, to run again"},
+    Move<JobState>{JOB_STATE_STOPPING, JOB_STATE_PAUSED, "stopped by pause"},
+    Move<JobState>{JOB_STATE_STOPPING, JOB_STATE_CANCELLED, "stopped by cancel"},
+    Move<JobState>{JOB_STATE_STOPPING, JOB_STATE_COMPLETED, "finished all the same"},
+    Move<JobState>{JOB_STATE_STOPPING, JOB_STATE_FAILED, "no restart left"},
+    Move<JobState>{JOB_STATE_PAUSED, JOB_STATE_QUEUED, "resume"},
+    Move<JobState>{JOB_STATE_PAUSED, JOB_STATE_CANCELLED, "cancel"},
+};
+
+inline constexpr std::array kGenerationMoves = {
+    Move<GenerationState>{GENERATION_STATE_STARTING, GENERATION_STATE_RUNNING, "every rank runs"},
+    Move<GenerationState>{GENERATION_STATE_STARTING, GENERATION_STATE_STOPPING, "stop"},
+    Move<GenerationState>{GENERATION_STATE_STARTING, GENERATION_STATE_ENDED, "all ranks gone"},
+    Move<GenerationState>{GENERATION_STATE_RUNNING, GENERATION_STATE_STOPPING, "stop"},
+    Move<GenerationState>{GENERATION_STATE_RUNNING, GENERATION_STATE_ENDED, "all ranks gone"},
+    Move<GenerationState>{GENERATION_STATE_STOPPING, GENERATION_STATE_ENDED, "all ranks gone"},
+};
+
+inline constexpr std::array kNodeMoves = {
+    Move<NodeState>{NODE_STATE_LIVE, NODE_STATE_AWAY, "its stream broke"},
+    Move<NodeState>{NODE_STATE_AWAY, NODE_STATE_LIVE, "hello"},
+    Move<NodeState>{NODE_STATE_AWAY, NODE_STATE_LOST, "grace over"},
+    Move<NodeState>{NODE_STATE_LOST, NODE_STATE_LIVE, "hello"},
+};
+
+template <typename State, size_t N>
+constexpr bool Allowed(const std::array<Move<State>, N>& moves, State from, State to) {
+  for (const Move<State>& move : moves) {
+    if (move.from == from && move.to == to) return true;
+  }
+  return false;
+}
+
+// A state that nothing leaves.
+template <typename State, size_t N>
+constexpr bool Terminal(const std::array<Move<State>, N>& moves, State state) {
+  for (const Move<State>& move : moves) {
+    if (move.from == state) return false;
+  }
+  return true;
+}
+
+}  // namespace muster::core

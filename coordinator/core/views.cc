@@ -1,0 +1,123 @@
+// What others see of a Core: jobs with their reason, nodes with their slots, and what each node is to run.
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "coordinator/core/state.h"
+#include "models/inventory.h"
+#include "strategies/compile.h"
+
+namespace muster::core {
+namespace {
+
+std::string Ordinal(uint64_t n) {
+  const char* suffix = n % 100 >= 11 && n % 100 <= 13 ? "th"
+                       : n % 10 == 1                  ? "st"
+                       : n % 10 == 2                  ? "nd"
+                       : n % 10 == 3                  ? "rd"
+                                                      : "th";
+  return absl::StrCat(n, suffix);
+}
+
+void SetDuration(absl::Duration from, google::protobuf::Duration& to) {
+  to.set_seconds(absl::ToInt64Seconds(from));
+  to.set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(from - absl::Seconds(to.seconds()))));
+}
+
+}  // namespace
+
+// Why each waiting job waits, as the scheduler sees it at this instant.
+std::map<JobId, std::string> Core::State::QueueReasons() const {
+  std::map<JobId, std::string> reasons;
+  const std::vector<scheduler::NodeView> placeable = PlaceableNodes();
+  std::string blocker;
+  uint64_t position = 0;
+  for (const JobId& id : Queue()) {
+    const JobEntry& job = jobs.at(id);
+    const Resources& wanted = job.record().spec().resources();
+    std::string& reason = reasons[id];
+    reason = absl::StrCat(Ordinal(++position), " in the queue: ");
+    const scheduler::Decision decision = scheduler::Place({wanted.ranks(), wanted.device()}, placeable);
+    if (job.not_before.has_value()) {
+      absl::StrAppend(&reason, "waits before restart ", job.record().restarts_without_progress(), " of ",
+                      job.record().spec().max_restarts(), " after: ", job.record().failure().exit().message());
+    } else if (!decision.reason.empty()) {
+      absl::StrAppend(&reason, decision.reason);
+      if (blocker.empty() && decision.fits_when_idle) blocker = id.value();
+    } else {
+      absl::StrAppend(&reason, "waits behind ", blocker.empty() ? "others" : blocker,
+                      ", which needs more slots than are free");
+    }
+  }
+  return reasons;
+}
+
+Job Core::State::View(const JobEntry& job) const {
+  Job view = job.record();
+  if (job.machine.state() != JOB_STATE_QUEUED) return view;
+  const JobId id(view.id());
+  view.set_reason(QueueReasons().at(id));
+  uint32_t position = 0;
+  for (const JobId& waiting : Queue()) {
+    ++position;
+    if (waiting == id) view.set_queue_position(position);
+  }
+  return view;
+}
+
+Node Core::State::View(const NodeEntry& node) const {
+  Node view = node.record();
+  view.clear_slots();
+  for (const Slot& slot : SlotsOf(node)) *view.add_slots() = slot;
+  return view;
+}
+
+Assignment Core::State::MakeAssignment(const JobEntry& job, const Generation& generation,
+                                       const RankPlacement& rank) const {
+  Assignment assignment;
+  assignment.mutable_key()->set_job(generation.job());
+  assignment.mutable_key()->set_generation(generation.number());
+  assignment.mutable_key()->set_rank(rank.rank());
+  assignment.set_world(static_cast<uint32_t>(generation.ranks_size()));
+  *assignment.mutable_role() = rank.role();
+  *assignment.mutable_slots() = rank.slots();
+  assignment.set_device(generation.device());
+  *assignment.mutable_spec() = job.record().spec();
+  assignment.set_schedule_digest(generation.schedule_digest());
+  if (generation.has_resume_from()) *assignment.mutable_resume_from() = generation.resume_from();
+  *assignment.mutable_published() = job.record().checkpoints();
+  // Recomputed: a pure function of the spec, so it need not be stored with every generation.
+  const Train& train = job.record().spec().train();
+  const auto inventory = models::MakeInventory(train.model());
+  if (inventory.ok()) {
+    const auto layout = strategies::MakeLayout(train, *inventory, assignment.world());
+    if (layout.ok()) *assignment.mutable_table() = layout->table;
+  }
+  return assignment;
+}
+
+Desired Core::State::DesiredFor(const NodeId& node) const {
+  Desired desired;
+  const auto found = nodes.find(node);
+  if (found != nodes.end()) desired.set_revision(found->second.revision);
+  for (const auto& [id, job] : jobs) {
+    const GenerationMachine* generation = job.newest();
+    if (generation == nullptr || generation->ended()) continue;
+    for (const RankPlacement& rank : generation->record().ranks()) {
+      // An exited rank is left out once that is on disk: the worker may then forget it.
+      if (rank.node() != node.value() || rank.state() == RANK_STATE_EXITED) continue;
+      DesiredRank& wanted = *desired.add_ranks();
+      const Assignment assignment = MakeAssignment(job, generation->record(), rank);
+      *wanted.mutable_key() = assignment.key();
+      if (generation->state() != GENERATION_STATE_STOPPING) {
+        *wanted.mutable_run() = assignment;
+        continue;
+      }
+      const EndReason reason = generation->record().reason();
+      wanted.mutable_stop()->set_reason(reason);
+      wanted.mutable_stop()->set_checkpoint_first(reason != END_REASON_FAILED && reason != END_REASON_LOST);
+      SetDuration(options.stop_deadline, *wanted.mutable_stop()->mutable_deadline());
+    }
+  }
+  return desired;
+}
+
+}  // namespace muster::core

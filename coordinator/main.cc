@@ -1,0 +1,95 @@
+// muster-coordinator: parses flags and wires objects.
+#include <pthread.h>
+#include <signal.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/version.h"
+#include "coordinator/server/server.h"
+
+namespace {
+
+// "500ms", "30s", "10m"
+CLI::Option* AddDuration(CLI::App& app, const std::string& name, absl::Duration& value, const std::string& what) {
+  return app
+      .add_option_function<std::string>(
+          name,
+          [&value, name](const std::string& text) {
+            if (!absl::ParseDuration(text, &value) || value <= absl::ZeroDuration()) {
+              throw CLI::ValidationError(name, "\"" + text + "\" is no duration: expected 500ms, 30s, 10m");
+            }
+          },
+          what)
+      ->default_str(absl::FormatDuration(value));
+}
+
+void StartLog(const std::string& level) {
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_sink_mt>()));
+  spdlog::set_level(spdlog::level::from_str(level));
+  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
+  spdlog::flush_on(spdlog::level::warn);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("The coordinator of Muster: accepts jobs, places them on workers, and streams what happens.",
+               "muster-coordinator");
+  app.set_version_flag("--version", muster::kVersion);
+  muster::server::ServerOptions options;
+  std::string log_level = "info";
+  app.add_option("--state_dir", options.state_dir, "folder of the store; one coordinator at a time")->required();
+  app.add_option("--listen", options.listen, "unix:/path or 127.0.0.1:PORT; may be repeated")->required();
+  app.add_option("--token_file", options.token_file, "lines `token name role`; needed for TCP");
+  app.add_option("--min_free_bytes", options.min_free_bytes, "with less on the store's disk no job is accepted")
+      ->capture_default_str();
+  AddDuration(app, "--orphan_grace", options.workers.orphan_grace, "after it ranks without a worker daemon end");
+  AddDuration(app, "--detection", options.workers.detection, "silence after which a worker counts as disconnected");
+  AddDuration(app, "--node_grace", options.core.node_grace, "absence after which a node counts as lost");
+  AddDuration(app, "--startup_grace", options.core.startup_grace, "after a start no node counts as lost before it");
+  AddDuration(app, "--start_deadline", options.core.start_deadline, "for every rank of a generation to run");
+  AddDuration(app, "--stop_deadline", options.core.stop_deadline, "for a rank to stop, checkpoint included");
+  AddDuration(app, "--backoff_base", options.core.backoff_base,
+              "before the first restart of a failed job; then doubled");
+  AddDuration(app, "--backoff_max", options.core.backoff_max, "longest time before a restart");
+  app.add_option("--log_level", log_level, "debug, info, warn, error")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
+      ->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  StartLog(log_level);
+
+  // Writes beyond RLIMIT_FSIZE and to readers that left are errors to handle, not the end. The two that end us are
+  // waited for below, so every thread blocks them.
+  signal(SIGXFSZ, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t ending;
+  sigemptyset(&ending);
+  sigaddset(&ending, SIGTERM);
+  sigaddset(&ending, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &ending, nullptr);
+
+  options.state_dir = std::filesystem::absolute(options.state_dir).string();
+  const muster::RealClock clock;
+  absl::StatusOr<std::unique_ptr<muster::server::Server>> server = muster::server::Server::Start(options, &clock);
+  if (!server.ok()) {
+    std::fprintf(stderr, "muster-coordinator: %s\n", std::string(server.status().message()).c_str());
+    return 1;
+  }
+  for (const std::string& address : (*server)->addresses()) std::printf("listening on %s\n", address.c_str());
+  std::fflush(stdout);
+
+  int signal_number = 0;
+  sigwait(&ending, &signal_number);
+  spdlog::info("{}: shutting down", signal_number == SIGTERM ? "SIGTERM" : "SIGINT");
+  (*server)->Shutdown();
+  spdlog::info("stopped");
+  return 0;
+}

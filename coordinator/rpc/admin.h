@@ -1,0 +1,29 @@
+// muster.v1.Admin. Thread-safe. `gate` and `loop` outlive it.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "coordinator/rpc/call.h"
+#include "coordinator/server/loop.h"
+#include "proto/jobs_service.grpc.pb.h"
+
+namespace muster::rpc {
+
+class AdminService final : public Admin::CallbackService {
+ public:
+  AdminService(std::string state_dir, const Gate* gate, server::Loop* loop)
+      : state_dir_(std::move(state_dir)), gate_(gate), loop_(loop) {}
+
+  grpc::ServerUnaryReactor* Version(grpc::CallbackServerContext* context, const VersionRequest* request,
+                                    VersionReply* reply) override;
+  grpc::ServerUnaryReactor* Backup(grpc::CallbackServerContext* context, const BackupRequest* request,
+                                   BackupReply* reply) override;
+
+ private:
+  const std::string state_dir_;
+  const Gate* const gate_;
+  server::Loop* const loop_;
+};
+
+}  // namespace muster::rpc

@@ -1,0 +1,132 @@
+#include "coordinator/rpc/authorize.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/sha256.h"
+
+namespace muster::rpc {
+namespace {
+
+enum class Needs { kRead, kSubmit, kOwnJob, kAdmin, kWorker };
+
+struct Rule {
+  std::string_view method;
+  Needs needs;
+};
+
+constexpr Rule kRules[] = {
+    {"/muster.v1.Jobs/Submit", Needs::kSubmit},
+    {"/muster.v1.Jobs/Plan", Needs::kRead},
+    {"/muster.v1.Jobs/Get", Needs::kRead},
+    {"/muster.v1.Jobs/List", Needs::kRead},
+    {"/muster.v1.Jobs/Cancel", Needs::kOwnJob},
+    {"/muster.v1.Jobs/Pause", Needs::kOwnJob},
+    {"/muster.v1.Jobs/Resume", Needs::kOwnJob},
+    {"/muster.v1.Jobs/Delete", Needs::kOwnJob},
+    {"/muster.v1.Jobs/Watch", Needs::kRead},
+    {"/muster.v1.Nodes/List", Needs::kRead},
+    {"/muster.v1.Nodes/Drain", Needs::kAdmin},
+    {"/muster.v1.Nodes/Undrain", Needs::kAdmin},
+    {"/muster.v1.Admin/Version", Needs::kRead},
+    {"/muster.v1.Admin/Backup", Needs::kAdmin},
+    {"/muster.v1.Workers/Connect", Needs::kWorker},
+    {"/muster.v1.Workers/RendezvousSet", Needs::kWorker},
+    {"/muster.v1.Workers/RendezvousGet", Needs::kWorker},
+};
+
+std::optional<Role> ParseRole(std::string_view text) {
+  if (text == "viewer") return Role::kViewer;
+  if (text == "submitter") return Role::kSubmitter;
+  if (text == "admin") return Role::kAdmin;
+  if (text == "worker") return Role::kWorker;
+  return std::nullopt;
+}
+
+// What would do instead; none: it may.
+std::optional<std::string> Lacks(const Principal& principal, Needs needs, const Resource& resource) {
+  const Role role = principal.role;
+  if (role == Role::kLocal) return std::nullopt;
+  if (needs == Needs::kWorker) return role == Role::kWorker ? std::nullopt : std::optional("the role worker");
+  if (role == Role::kWorker) return "a role other than worker";
+  if (role == Role::kAdmin || needs == Needs::kRead) return std::nullopt;
+  if (needs == Needs::kAdmin) return "the role admin";
+  if (role != Role::kSubmitter) return "the role submitter or admin";
+  if (needs == Needs::kOwnJob && resource.owner.has_value() && *resource.owner != principal.name) {
+    return absl::StrCat("the role admin, or to be its owner, ", *resource.owner);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+absl::Status Authorize(const Principal& principal, std::string_view method, const Resource& resource) {
+  for (const Rule& rule : kRules) {
+    if (rule.method != method) continue;
+    const std::optional<std::string> lacks = Lacks(principal, rule.needs, resource);
+    if (!lacks.has_value()) return absl::OkStatus();
+    return absl::PermissionDeniedError(
+        absl::StrCat(principal.name, " may not call ", std::string(method), " here: it needs ", *lacks));
+  }
+  return absl::PermissionDeniedError(absl::StrCat("nobody may call ", std::string(method), ": it has no rule"));
+}
+
+absl::StatusOr<Tokens> Tokens::Load(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) {
+    return absl::NotFoundError(absl::StrCat("token file ", path, ": ", std::strerror(errno)));
+  }
+  if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("token file ", path,
+                                                   " must be a regular file that belongs to this user and that nobody "
+                                                   "else can read: chmod 600"));
+  }
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) return absl::InvalidArgumentError(absl::StrCat("token file ", path, " cannot be read"));
+  absl::StatusOr<Tokens> tokens = Parse(text.str());
+  if (tokens.ok()) return tokens;
+  return absl::InvalidArgumentError(absl::StrCat("token file ", path, ", ", tokens.status().message()));
+}
+
+absl::StatusOr<Tokens> Tokens::Parse(std::string_view text) {
+  Tokens result;
+  int number = 0;
+  for (const absl::string_view line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
+    ++number;
+    const std::vector<std::string> words = absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
+    if (words.empty() || words[0][0] == '#') continue;
+    const std::optional<Role> role = words.size() == 3 ? ParseRole(words[2]) : std::nullopt;
+    if (!role.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "line ", number, ": expected `token name role` with a role of viewer, submitter, admin, worker"));
+    }
+    if (words[0].size() < 16) {
+      return absl::InvalidArgumentError(absl::StrCat("line ", number, ": a token needs at least 16 characters"));
+    }
+    if (!result.by_digest_.emplace(Sha256Hex(words[0]), Principal{words[1], *role}).second) {
+      return absl::InvalidArgumentError(absl::StrCat("line ", number, ": this token is there twice"));
+    }
+  }
+  return result;
+}
+
+absl::StatusOr<Principal> Tokens::Find(std::string_view token) const {
+  if (token.empty()) {
+    return absl::UnauthenticatedError("this address needs a token: give --token_file or MUSTER_TOKEN");
+  }
+  const auto found = by_digest_.find(Sha256Hex(token));
+  if (found == by_digest_.end()) return absl::UnauthenticatedError("the token is not in the coordinator's token file");
+  return found->second;
+}
+
+}  // namespace muster::rpc

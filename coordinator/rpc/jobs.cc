@@ -1,0 +1,237 @@
+#include "coordinator/rpc/jobs.h"
+
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <type_traits>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "common/rpc/rpc.h"
+#include "coordinator/rpc/watch_stream.h"
+
+namespace muster::rpc {
+namespace {
+
+using server::Turn;
+
+constexpr size_t kMaxSpecBytes = 64 * 1024;  // a job's row is at most 512 KiB, and holds more than its spec
+constexpr int kShownGenerations = 100;
+constexpr uint32_t kDefaultListLimit = 1000;
+
+// Four characters that are easy to read and to type.
+std::string RandomSuffix() {
+  static constexpr std::string_view kLetters = "abcdefghjkmnpqrstuvwxyz23456789";
+  std::random_device source;
+  std::uniform_int_distribution<size_t> letter(0, kLetters.size() - 1);
+  std::string suffix;
+  for (int i = 0; i < 4; ++i) suffix += kLetters[letter(source)];
+  return suffix;
+}
+
+absl::StatusOr<PlanReply> ResolveAndPlan(const spec::Limits& limits, const JobSpec& asked) {
+  if (asked.ByteSizeLong() > kMaxSpecBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the spec has ", asked.ByteSizeLong(), " bytes, at most ", kMaxSpecBytes, " are allowed"));
+  }
+  JobSpec resolved = asked;
+  SpecErrors errors;
+  for (SpecError& error : spec::Resolve(limits, resolved)) *errors.add_errors() = std::move(error);
+  if (errors.errors_size() > 0) {
+    absl::Status status = absl::InvalidArgumentError(
+        absl::StrCat("the spec has ", errors.errors_size(), errors.errors_size() == 1 ? " error: " : " errors, first: ",
+                     errors.errors(0).path(), ": ", errors.errors(0).message()));
+    status.SetPayload(kErrorDetails, absl::Cord(errors.SerializeAsString()));
+    return status;
+  }
+  absl::StatusOr<PlanReply> plan = spec::MakePlan(resolved);
+  if (plan.ok()) *plan->mutable_resolved() = std::move(resolved);
+  return plan;
+}
+
+// Says whether there is room now; where ranks go is decided when they are placed.
+void AddNotes(const core::Core& core, PlanReply& plan) {
+  const Device device = plan.resolved().resources().device();
+  uint32_t free = 0;
+  for (const Node& node : core.ListNodes()) {
+    if (node.state() != NODE_STATE_LIVE || node.draining()) continue;
+    for (const Slot& slot : node.slots()) {
+      free += slot.state() == SLOT_STATE_FREE && (device == DEVICE_AUTO || device == slot.device());
+    }
+  }
+  const uint32_t ranks = plan.resolved().resources().ranks();
+  if (free < ranks) {
+    plan.add_notes(absl::StrCat("now ", free, " of the ", ranks, " slots that it needs ", free == 1 ? "is" : "are",
+                                " free: the job would wait"));
+  }
+}
+
+// So that an id is not taken; chance decides the rest.
+std::string FreeSuffix(const core::Core& core, const std::string& name) {
+  std::string suffix = RandomSuffix();
+  for (int i = 0; i < 16 && core.GetJob(JobId(absl::StrCat(name, "-", suffix))).ok(); ++i) suffix = RandomSuffix();
+  return suffix;
+}
+
+}  // namespace
+
+absl::Status JobsService::CheckFreeSpace() const {
+  struct statvfs info {};
+  if (statvfs(options_.state_dir.c_str(), &info) != 0) return absl::OkStatus();  // the commit will tell
+  const uint64_t free = uint64_t{info.f_bavail} * info.f_frsize;
+  if (free >= options_.min_free_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "no new jobs: the coordinator's disk at ", options_.state_dir, " has ", free >> 20, " MiB free, less than ",
+      options_.min_free_bytes >> 20, " MiB; make room there, or delete ended jobs"));
+}
+
+grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* context, const SubmitRequest* request,
+                                              SubmitReply* reply) {
+  absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Submit");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  if (request->request_id().empty() || request->request_id().size() > 64) {
+    return EndWith(absl::InvalidArgumentError("request_id: 1 to 64 characters are needed"), *context);
+  }
+  absl::StatusOr<PlanReply> plan = ResolveAndPlan(options_.limits, request->spec());
+  if (!plan.ok()) return EndWith(plan.status(), *context);
+  if (absl::Status status = CheckFreeSpace(); !status.ok()) return EndWith(status, *context);
+  *reply->mutable_plan() = *std::move(plan);
+
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=, owner = caller->name](Turn& turn) {
+    const JobSpec& spec = reply->plan().resolved();
+    const core::Outcome& outcome =
+        turn.Handle(core::SubmitJob{request->request_id(), owner, spec, FreeSuffix(turn.core(), spec.name())});
+    turn.AfterCommit([=, &outcome, &core = turn.core()] {
+      if (outcome.status.ok()) {
+        const absl::StatusOr<Job> job = core.GetJob(outcome.job);
+        if (job.ok()) *reply->mutable_job() = *job;
+        AddNotes(core, *reply->mutable_plan());
+      }
+      reactor->Finish(ToGrpc(outcome.status));
+    });
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobsService::Plan(grpc::CallbackServerContext* context, const PlanRequest* request,
+                                            PlanReply* reply) {
+  const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Plan");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  absl::StatusOr<PlanReply> plan = ResolveAndPlan(options_.limits, request->spec());
+  if (!plan.ok()) return EndWith(plan.status(), *context);
+  *reply = *std::move(plan);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=](Turn& turn) {
+    turn.AfterCommit([=, &core = turn.core()] {
+      AddNotes(core, *reply);
+      reactor->Finish(grpc::Status::OK);
+    });
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobsService::Get(grpc::CallbackServerContext* context, const GetJobRequest* request,
+                                           GetJobReply* reply) {
+  const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Get");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=](Turn& turn) {
+    turn.AfterCommit([=, &core = turn.core(), &ledger = turn.ledger()] {
+      const absl::StatusOr<JobId> id = core.Find(request->job());
+      const absl::StatusOr<Job> job = id.ok() ? core.GetJob(*id) : id.status();
+      if (!job.ok()) return reactor->Finish(ToGrpc(job.status()));
+      *reply->mutable_job() = *job;
+      for (Generation& generation : core.ListGenerations(*id)) {
+        if (reply->generations_size() == kShownGenerations) break;
+        *reply->add_generations() = std::move(generation);
+      }
+      *reply->mutable_last_metrics() = ledger.LastMetrics(*id);
+      reactor->Finish(grpc::Status::OK);
+    });
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobsService::List(grpc::CallbackServerContext* context, const ListJobsRequest* request,
+                                            ListJobsReply* reply) {
+  const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/List");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=](Turn& turn) {
+    turn.AfterCommit([=, &core = turn.core(), &ledger = turn.ledger()] {
+      const uint32_t limit = request->limit() == 0 ? kDefaultListLimit : request->limit();
+      for (Job& job : core.ListJobs(request->all())) {
+        if (static_cast<uint32_t>(reply->jobs_size()) == limit) break;
+        const JobId id(job.id());
+        JobSummary& summary = *reply->add_jobs();
+        *summary.mutable_last_metrics() = ledger.LastMetrics(id);
+        if (core.IsCurrent(id, job.generation())) {
+          std::set<std::string> nodes;
+          const std::vector<Generation> generations = core.ListGenerations(id);
+          for (const RankPlacement& rank : generations.front().ranks()) nodes.insert(rank.node());
+          summary.mutable_nodes()->Assign(nodes.begin(), nodes.end());
+        }
+        *summary.mutable_job() = std::move(job);
+      }
+      reactor->Finish(grpc::Status::OK);
+    });
+  });
+  return reactor;
+}
+
+template <typename Event, typename Reply>
+grpc::ServerUnaryReactor* JobsService::Change(grpc::CallbackServerContext* context, std::string_view method,
+                                              const std::string& job, Reply* reply) {
+  absl::StatusOr<Principal> caller = gate_->Admit(*context, method);
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=, &job, caller = *std::move(caller)](Turn& turn) {
+    const absl::StatusOr<JobId> id = turn.core().Find(job);
+    const absl::StatusOr<Job> found = id.ok() ? turn.core().GetJob(*id) : id.status();
+    absl::Status status = found.status();
+    if (found.ok()) status = Authorize(caller, method, {found->owner()});
+    if (status.ok()) status = turn.Handle(Event{*id}).status;
+    if constexpr (std::is_same_v<Reply, DeleteReply>) {
+      if (absl::IsNotFound(status)) status = absl::OkStatus();  // it may be a retry
+      turn.AfterCommit([=] { reactor->Finish(ToGrpc(status)); });
+    } else {
+      turn.AfterCommit([=, &core = turn.core()] {
+        const absl::StatusOr<Job> changed = status.ok() ? core.GetJob(*id) : status;
+        if (changed.ok()) *reply->mutable_job() = *changed;
+        reactor->Finish(ToGrpc(changed.status()));
+      });
+    }
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobsService::Cancel(grpc::CallbackServerContext* context, const CancelRequest* request,
+                                              CancelReply* reply) {
+  return Change<core::CancelJob>(context, "/muster.v1.Jobs/Cancel", request->job(), reply);
+}
+
+grpc::ServerUnaryReactor* JobsService::Pause(grpc::CallbackServerContext* context, const PauseRequest* request,
+                                             PauseReply* reply) {
+  return Change<core::PauseJob>(context, "/muster.v1.Jobs/Pause", request->job(), reply);
+}
+
+grpc::ServerUnaryReactor* JobsService::Resume(grpc::CallbackServerContext* context, const ResumeRequest* request,
+                                              ResumeReply* reply) {
+  return Change<core::ResumeJob>(context, "/muster.v1.Jobs/Resume", request->job(), reply);
+}
+
+grpc::ServerUnaryReactor* JobsService::Delete(grpc::CallbackServerContext* context, const DeleteRequest* request,
+                                              DeleteReply* reply) {
+  return Change<core::DeleteJob>(context, "/muster.v1.Jobs/Delete", request->job(), reply);
+}
+
+grpc::ServerWriteReactor<WatchItem>* JobsService::Watch(grpc::CallbackServerContext* context,
+                                                        const WatchRequest* request) {
+  const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Watch");
+  return StartWatchStream(caller.status(), *request, loop_);
+}
+
+}  // namespace muster::rpc

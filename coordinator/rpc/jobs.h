@@ -1,0 +1,57 @@
+// muster.v1.Jobs: requests become events of the loop, its state becomes replies. Semantics: proto/jobs_service.proto.
+//
+// Thread-safe. `gate` and `loop` outlive it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "coordinator/rpc/call.h"
+#include "coordinator/server/loop.h"
+#include "coordinator/spec/resolve.h"
+#include "proto/jobs_service.grpc.pb.h"
+
+namespace muster::rpc {
+
+class JobsService final : public Jobs::CallbackService {
+ public:
+  struct Options {
+    std::string state_dir;
+    uint64_t min_free_bytes = uint64_t{256} << 20;  // below it Submit is refused
+    spec::Limits limits;
+  };
+
+  JobsService(const Options& options, const Gate* gate, server::Loop* loop)
+      : options_(options), gate_(gate), loop_(loop) {}
+
+  grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context, const SubmitRequest* request,
+                                   SubmitReply* reply) override;
+  grpc::ServerUnaryReactor* Plan(grpc::CallbackServerContext* context, const PlanRequest* request,
+                                 PlanReply* reply) override;
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context, const GetJobRequest* request,
+                                GetJobReply* reply) override;
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const ListJobsRequest* request,
+                                 ListJobsReply* reply) override;
+  grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context, const CancelRequest* request,
+                                   CancelReply* reply) override;
+  grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context, const PauseRequest* request,
+                                  PauseReply* reply) override;
+  grpc::ServerUnaryReactor* Resume(grpc::CallbackServerContext* context, const ResumeRequest* request,
+                                   ResumeReply* reply) override;
+  grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context, const DeleteRequest* request,
+                                   DeleteReply* reply) override;
+  grpc::ServerWriteReactor<WatchItem>* Watch(grpc::CallbackServerContext* context,
+                                             const WatchRequest* request) override;
+
+ private:
+  template <typename Event, typename Reply>
+  grpc::ServerUnaryReactor* Change(grpc::CallbackServerContext* context, std::string_view method,
+                                   const std::string& job, Reply* reply);
+  absl::Status CheckFreeSpace() const;
+
+  const Options options_;
+  const Gate* const gate_;
+  server::Loop* const loop_;
+};
+
+}  // namespace muster::rpc

@@ -1,0 +1,50 @@
+#include "coordinator/rpc/nodes.h"
+
+#include "common/rpc/rpc.h"
+
+namespace muster::rpc {
+
+using server::Turn;
+
+grpc::ServerUnaryReactor* NodesService::List(grpc::CallbackServerContext* context, const ListNodesRequest*,
+                                             ListNodesReply* reply) {
+  const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Nodes/List");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=](Turn& turn) {
+    turn.AfterCommit([=, &core = turn.core()] {
+      for (Node& node : core.ListNodes()) *reply->add_nodes() = std::move(node);
+      reactor->Finish(grpc::Status::OK);
+    });
+  });
+  return reactor;
+}
+
+template <typename Event, typename Reply>
+grpc::ServerUnaryReactor* NodesService::Change(grpc::CallbackServerContext* context, std::string_view method,
+                                               const std::string& node, Reply* reply) {
+  const absl::StatusOr<Principal> caller = gate_->Admit(*context, method);
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=, id = NodeId(node)](Turn& turn) {
+    const absl::Status status = turn.Handle(Event{id}).status;
+    turn.AfterCommit([=, &core = turn.core()] {
+      const absl::StatusOr<Node> changed = status.ok() ? core.GetNode(id) : status;
+      if (changed.ok()) *reply->mutable_node() = *changed;
+      reactor->Finish(ToGrpc(changed.status()));
+    });
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* NodesService::Drain(grpc::CallbackServerContext* context, const DrainRequest* request,
+                                              DrainReply* reply) {
+  return Change<core::DrainNode>(context, "/muster.v1.Nodes/Drain", request->node(), reply);
+}
+
+grpc::ServerUnaryReactor* NodesService::Undrain(grpc::CallbackServerContext* context, const UndrainRequest* request,
+                                                UndrainReply* reply) {
+  return Change<core::UndrainNode>(context, "/muster.v1.Nodes/Undrain", request->node(), reply);
+}
+
+}  // namespace muster::rpc

@@ -1,0 +1,131 @@
+#include "coordinator/rpc/watch_stream.h"
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/rpc/rpc.h"
+
+namespace muster::rpc {
+namespace {
+
+using server::Turn;
+
+// Operations are started under the mutex, so that none follows Finish; gRPC never runs a reaction inside of them.
+class WatchStream final : public grpc::ServerWriteReactor<WatchItem> {
+ public:
+  static WatchStream* Start(const absl::Status& admitted, const WatchRequest& request, server::Loop* loop) {
+    auto stream = std::make_shared<WatchStream>(loop);
+    stream->self_ = stream;
+    if (admitted.ok()) {
+      stream->Open(request);
+    } else {
+      stream->End(admitted);
+    }
+    return stream.get();
+  }
+
+  explicit WatchStream(server::Loop* loop) : loop_(loop) {}
+
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    broken_ |= !ok;
+    Step();
+  }
+
+  void OnCancel() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      broken_ = true;
+      if (!writing_) Step();
+    }
+    loop_->Post([self = Self()](Turn& turn) {
+      turn.AfterCommit([self, &watches = turn.watches()] {
+        if (self->watch_ != nullptr) watches.Close(self->watch_);
+      });
+    });
+  }
+
+  void OnDone() override {
+    std::shared_ptr<WatchStream> last;  // outlives the lock
+    absl::MutexLock lock(&mutex_);
+    last = std::move(self_);
+  }
+
+ private:
+  std::shared_ptr<WatchStream> Self() {
+    absl::MutexLock lock(&mutex_);
+    return self_;
+  }
+
+  void Open(const WatchRequest& request) {
+    loop_->Post([self = self_, request](Turn& turn) {
+      turn.AfterCommit([self, request, &turn] {
+        absl::StatusOr<JobId> job = JobId();
+        if (!request.job().empty()) job = turn.core().Find(request.job());
+        if (!job.ok()) return self->End(job.status());
+        absl::StatusOr<std::shared_ptr<server::Watch>> watch = turn.watches().Open(turn.core(), request, *job);
+        if (!watch.ok()) return self->End(watch.status());
+        self->watch_ = *std::move(watch);
+        self->Ask(turn.watches());
+      });
+    });
+  }
+
+  void Ask(server::Watches& watches) {
+    const std::shared_ptr<WatchStream> self = Self();
+    if (self == nullptr) return;
+    watches.Next(watch_, [self](server::WatchPage page) { self->Deliver(std::move(page)); });
+  }
+
+  void End(const absl::Status& status) { Deliver({{}, true, status}); }
+
+  void Deliver(server::WatchPage page) {
+    absl::MutexLock lock(&mutex_);
+    page_ = std::move(page);
+    next_ = 0;
+    Step();
+  }
+
+  // What is to be done when no write is under way.
+  void Step() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (finished_) return;
+    if (broken_) {
+      finished_ = true;
+      Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the reader has gone"));
+    } else if (next_ < page_.items.size()) {
+      writing_ = true;
+      StartWrite(&page_.items[next_++]);
+    } else if (page_.end) {
+      finished_ = true;
+      Finish(ToGrpc(page_.status));
+    } else {
+      page_.items = {};
+      loop_->Post(
+          [self = self_](Turn& turn) { turn.AfterCommit([self, &watches = turn.watches()] { self->Ask(watches); }); });
+    }
+  }
+
+  server::Loop* const loop_;
+  std::shared_ptr<server::Watch> watch_;  // touched on the loop's thread only
+
+  absl::Mutex mutex_;
+  std::shared_ptr<WatchStream> self_ ABSL_GUARDED_BY(mutex_);  // until OnDone
+  server::WatchPage page_ ABSL_GUARDED_BY(mutex_);
+  size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<WatchItem>* StartWatchStream(const absl::Status& admitted, const WatchRequest& request,
+                                                      server::Loop* loop) {
+  return WatchStream::Start(admitted, request, loop);
+}
+
+}  // namespace muster::rpc

@@ -1,0 +1,103 @@
+#include "coordinator/rpc/worker_message.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/rpc.h"
+
+namespace muster::rpc {
+namespace {
+
+constexpr size_t kMaxIdBytes = 128;
+constexpr int kMaxSlots = 1024;
+constexpr int kMaxLastLines = 20;
+constexpr size_t kMaxLineBytes = 1024;
+constexpr size_t kMaxMessageBytes = 4096;
+constexpr size_t kMaxLogBytes = 256 * 1024;  // 64 KiB by the contract; replaced bytes may make it longer
+
+absl::Status Malformed(absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat("malformed message of a worker: ", why));
+}
+
+// At most `bytes`, without cutting a character.
+void Shorten(size_t bytes, std::string& text) {
+  if (text.size() <= bytes) return;
+  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) --bytes;
+  text.resize(bytes);
+}
+
+absl::Status CheckKey(const RankKey& key) {
+  if (key.job().empty() || key.job().size() > kMaxIdBytes) return Malformed("a rank key without a job");
+  if (key.generation() == 0) return Malformed("a rank key without a generation");
+  return absl::OkStatus();
+}
+
+absl::Status CheckHello(const Hello& hello) {
+  if (absl::Status status = CheckVersion(hello.protocol(), hello.node().version()); !status.ok()) return status;
+  const Node& node = hello.node();
+  for (const std::string* id : {&node.id(), &node.incarnation(), &node.boot_id()}) {
+    if (id->empty() || id->size() > kMaxIdBytes) {
+      return Malformed("a Hello needs id, incarnation and boot_id of 1 to 128 characters");
+    }
+  }
+  if (node.hostname().size() > kMaxIdBytes * 2 || node.version().size() > kMaxIdBytes) return Malformed("a long name");
+  if (node.slots_size() > kMaxSlots) return Malformed("more than 1024 slots");
+  for (const Slot& slot : node.slots()) {
+    if (slot.device_uuid().size() > kMaxIdBytes || slot.model().size() > kMaxIdBytes) return Malformed("a long name");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckObserved(Observed& observed) {
+  for (ObservedRank& rank : *observed.mutable_ranks()) {
+    if (absl::Status status = CheckKey(rank.key()); !status.ok()) return status;
+    if (!rank.has_exit()) continue;
+    RankExit& exit = *rank.mutable_exit();
+    Shorten(kMaxMessageBytes, *exit.mutable_message());
+    const int surplus = exit.last_lines_size() - kMaxLastLines;
+    if (surplus > 0) exit.mutable_last_lines()->DeleteSubrange(0, surplus);
+    for (std::string& line : *exit.mutable_last_lines()) Shorten(kMaxLineBytes, line);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRecords(const Records& records) {
+  if (absl::Status status = CheckKey(records.key()); !status.ok()) return status;
+  uint64_t last = 0;
+  for (const Record& record : records.records()) {
+    if (record.sequence() <= last) return Malformed("records whose sequence does not rise from 1");
+    last = record.sequence();
+    if (record.body_case() == Record::BODY_NOT_SET) return Malformed("an empty record");
+    if (record.has_checkpoint() &&
+        (record.checkpoint().directory().empty() || record.checkpoint().directory().size() > kMaxIdBytes * 2)) {
+      return Malformed("a checkpoint whose directory has no name, or a very long one");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckWorkerMessage(bool first, WorkerMessage& message) {
+  if (first != message.has_hello()) {
+    return Malformed(first ? "the first message of a stream is no Hello" : "a second Hello");
+  }
+  switch (message.body_case()) {
+    case WorkerMessage::kHello:
+      return CheckHello(message.hello());
+    case WorkerMessage::kObserved:
+      return CheckObserved(*message.mutable_observed());
+    case WorkerMessage::kRecords:
+      return CheckRecords(message.records());
+    case WorkerMessage::kLogs:
+      if (message.logs().chunk().text().size() > kMaxLogBytes) return Malformed("a log chunk over 256 KiB");
+      return CheckKey(message.logs().key());
+    case WorkerMessage::kBeat:
+      return absl::OkStatus();
+    case WorkerMessage::BODY_NOT_SET:
+      break;
+  }
+  return Malformed("it is empty");
+}
+
+}  // namespace muster::rpc

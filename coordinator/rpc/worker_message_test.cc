@@ -1,0 +1,82 @@
+#include "coordinator/rpc/worker_message.h"
+
+#include <gtest/gtest.h>
+
+#include "common/version.h"
+
+namespace muster::rpc {
+namespace {
+
+WorkerMessage GoodHello() {
+  WorkerMessage message;
+  Hello& hello = *message.mutable_hello();
+  hello.set_protocol(kProtocol);
+  hello.mutable_node()->set_id("n1");
+  hello.mutable_node()->set_incarnation("i1");
+  hello.mutable_node()->set_boot_id("b1");
+  hello.mutable_node()->set_version(kVersion);
+  return message;
+}
+
+WorkerMessage GoodRecords() {
+  WorkerMessage message;
+  Records& records = *message.mutable_records();
+  records.mutable_key()->set_job("a-1");
+  records.mutable_key()->set_generation(1);
+  records.add_records()->set_sequence(1);
+  records.mutable_records(0)->mutable_running();
+  return message;
+}
+
+TEST(WorkerMessage, HelloComesFirstAndOnce) {
+  WorkerMessage hello = GoodHello(), records = GoodRecords(), empty;
+  EXPECT_TRUE(CheckWorkerMessage(true, hello).ok());
+  EXPECT_TRUE(CheckWorkerMessage(false, records).ok());
+  EXPECT_EQ(CheckWorkerMessage(false, hello).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckWorkerMessage(true, records).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckWorkerMessage(false, empty).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(WorkerMessage, ForeignProtocolIsAFailedPrecondition) {
+  WorkerMessage hello = GoodHello();
+  hello.mutable_hello()->set_protocol(kProtocol + 1);
+  EXPECT_EQ(CheckWorkerMessage(true, hello).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(WorkerMessage, RefusesMissingIdsAndFallingSequences) {
+  WorkerMessage hello = GoodHello();
+  hello.mutable_hello()->mutable_node()->clear_incarnation();
+  EXPECT_FALSE(CheckWorkerMessage(true, hello).ok());
+  WorkerMessage records = GoodRecords();
+  records.mutable_records()->mutable_key()->clear_generation();
+  EXPECT_FALSE(CheckWorkerMessage(false, records).ok());
+  records = GoodRecords();
+  *records.mutable_records()->add_records() = records.records().records(0);
+  EXPECT_FALSE(CheckWorkerMessage(false, records).ok());
+  records = GoodRecords();
+  records.mutable_records()->mutable_records(0)->clear_body();
+  EXPECT_FALSE(CheckWorkerMessage(false, records).ok());
+  WorkerMessage logs;
+  logs.mutable_logs()->mutable_key()->set_job("a-1");
+  logs.mutable_logs()->mutable_key()->set_generation(1);
+  logs.mutable_logs()->mutable_chunk()->set_text(std::string(300'000, 'x'));
+  EXPECT_FALSE(CheckWorkerMessage(false, logs).ok());
+}
+
+TEST(WorkerMessage, ShortensWhatWouldOutgrowARow) {
+  WorkerMessage message;
+  ObservedRank& rank = *message.mutable_observed()->add_ranks();
+  rank.mutable_key()->set_job("a-1");
+  rank.mutable_key()->set_generation(1);
+  for (int i = 0; i < 30; ++i) rank.mutable_exit()->add_last_lines(std::to_string(i));
+  rank.mutable_exit()->set_last_lines(29, std::string(1023, 'x') + "\xc3\xa9 and more");
+  rank.mutable_exit()->set_message(std::string(1 << 20, 'm'));
+  ASSERT_TRUE(CheckWorkerMessage(false, message).ok());
+  EXPECT_EQ(rank.exit().last_lines_size(), 20);
+  EXPECT_EQ(rank.exit().last_lines(0), "10");
+  EXPECT_EQ(rank.exit().last_lines(19), std::string(1023, 'x'));  // no half character
+  EXPECT_EQ(rank.exit().message().size(), 4096u);
+}
+
+}  // namespace
+}  // namespace muster::rpc

@@ -1,0 +1,146 @@
+#include "coordinator/rpc/worker_stream.h"
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/rpc/rpc.h"
+#include "coordinator/rpc/worker_message.h"
+
+namespace muster::rpc {
+namespace {
+
+using server::Turn;
+
+// Unsent messages. A newer one takes the place of an older one that says the same of the same rank.
+class Outgoing {
+ public:
+  void Add(CoordinatorMessage message) {
+    RankId rank;
+    if (message.has_records_ack()) rank = IdOf(message.records_ack().key());
+    if (message.has_logs_ack()) rank = IdOf(message.logs_ack().key());
+    messages_[{message.body_case(), std::move(rank)}] = std::move(message);  // Welcome has the lowest case
+  }
+  bool empty() const { return messages_.empty(); }
+  CoordinatorMessage Take() {
+    CoordinatorMessage first = std::move(messages_.begin()->second);
+    messages_.erase(messages_.begin());
+    return first;
+  }
+
+ private:
+  static RankId IdOf(const RankKey& key) { return {JobId(key.job()), key.generation(), key.rank()}; }
+  std::map<std::pair<int, RankId>, CoordinatorMessage> messages_;
+};
+
+// Operations are started under the mutex, so that none follows Finish; gRPC never runs a reaction inside of them.
+class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, CoordinatorMessage>,
+                           public server::WorkerLink,
+                           public std::enable_shared_from_this<WorkerStream> {
+ public:
+  explicit WorkerStream(server::Loop* loop) : loop_(loop) {}
+
+  static WorkerStream* Start(const absl::Status& admitted, server::Loop* loop) {
+    auto stream = std::make_shared<WorkerStream>(loop);
+    absl::MutexLock lock(&stream->mutex_);
+    stream->self_ = stream;
+    if (!admitted.ok()) stream->end_ = admitted;
+    stream->Read();
+    stream->Step();
+    return stream.get();
+  }
+
+  // ---- WorkerLink, on the loop's thread ----
+  void Send(CoordinatorMessage message) override {
+    absl::MutexLock lock(&mutex_);
+    if (end_.has_value()) return;
+    outgoing_.Add(std::move(message));
+    Step();
+  }
+
+  void Close(const absl::Status& status) override {
+    absl::MutexLock lock(&mutex_);
+    if (!end_.has_value()) end_ = status;
+    Step();
+  }
+
+  // ---- Reactions ----
+  void OnReadDone(bool ok) override {
+    absl::Status status = absl::OkStatus();
+    if (ok) status = CheckWorkerMessage(std::exchange(first_, false), incoming_);
+    if (!ok || !status.ok()) {
+      Leave(status);
+      return;
+    }
+    loop_->Post([self = shared_from_this()](Turn& turn) {
+      turn.workers().Receive(turn, self, self->incoming_);
+      turn.AfterCommit([self] {
+        absl::MutexLock lock(&self->mutex_);
+        self->Read();
+      });
+    });
+  }
+
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    if (!ok && !end_.has_value()) end_ = absl::CancelledError("the worker has gone");
+    Step();
+  }
+
+  void OnCancel() override { Leave(absl::CancelledError("the worker has gone")); }
+
+  void OnDone() override {
+    std::shared_ptr<WorkerStream> last;  // outlives the lock
+    absl::MutexLock lock(&mutex_);
+    last = std::move(self_);
+  }
+
+ private:
+  // The worker's side has ended, or must.
+  void Leave(const absl::Status& status) {
+    loop_->Post([self = shared_from_this()](Turn& turn) { turn.workers().Gone(turn, self.get()); });
+    Close(status);
+  }
+
+  void Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!end_.has_value()) StartRead(&incoming_);
+  }
+
+  void Step() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (finished_ || writing_) return;
+    if (end_.has_value()) {
+      finished_ = true;
+      Finish(ToGrpc(*end_));
+    } else if (!outgoing_.empty()) {
+      writing_ = true;
+      current_ = outgoing_.Take();
+      StartWrite(&current_);
+    }
+  }
+
+  server::Loop* const loop_;
+  WorkerMessage incoming_;  // between a read and the loop: one at a time
+  bool first_ = true;       // touched by OnReadDone only
+
+  absl::Mutex mutex_;
+  std::shared_ptr<WorkerStream> self_ ABSL_GUARDED_BY(mutex_);  // until OnDone
+  Outgoing outgoing_ ABSL_GUARDED_BY(mutex_);
+  CoordinatorMessage current_ ABSL_GUARDED_BY(mutex_);  // being written
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+grpc::ServerBidiReactor<WorkerMessage, CoordinatorMessage>* StartWorkerStream(const absl::Status& admitted,
+                                                                              server::Loop* loop) {
+  return WorkerStream::Start(admitted, loop);
+}
+
+}  // namespace muster::rpc

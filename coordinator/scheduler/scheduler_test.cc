@@ -1,0 +1,78 @@
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/scheduler/place.h"
+#include "coordinator/scheduler/queue.h"
+
+namespace muster::scheduler {
+namespace {
+
+// "a:FFU" is node a with two free slots and a used one; "A:" is the same with cuda slots.
+NodeView Node(const std::string& text) {
+  NodeView node;
+  const bool cuda = text[0] < 'a';
+  node.id = NodeId(text.substr(0, 1));
+  for (size_t i = 2; i < text.size(); ++i) {
+    Slot& slot = node.slots.emplace_back();
+    slot.set_index(static_cast<uint32_t>(i - 2));
+    slot.set_device(cuda ? DEVICE_CUDA : DEVICE_CPU);
+    slot.set_state(text[i] == 'F' ? SLOT_STATE_FREE : SLOT_STATE_USED);
+    if (text[i] != 'F') slot.set_job("other-job");
+  }
+  return node;
+}
+
+std::string Placed(const Decision& d) {
+  return absl::StrJoin(d.ranks, " ",
+                       [](std::string* out, const RankSlot& r) { absl::StrAppend(out, r.node.value(), r.slot); });
+}
+
+TEST(Place, Table) {
+  struct Case {
+    uint32_t ranks;
+    Device device;
+    std::vector<std::string> nodes;
+    std::string placed, reason;
+    bool fits_when_idle;
+  };
+  const std::vector<Case> cases = {
+      {1, DEVICE_AUTO, {"a:F"}, "a0", "", true},
+      {1, DEVICE_AUTO, {}, "", "no node has joined that takes ranks", false},
+      {1, DEVICE_AUTO, {"a:U"}, "", "needs 1 slot, 0 of 1 free (in use: other-job)", true},
+      {2, DEVICE_AUTO, {"a:F"}, "", "needs 2 slots on cpu, the live nodes have 1 in all", false},
+      {2, DEVICE_AUTO, {"a:F", "b:U"}, "", "needs 2 slots, 1 of 2 free (in use: other-job)", true},  // never partly
+      {2, DEVICE_AUTO, {"a:FFFF", "b:UFF"}, "b1 b2", "", true},  // the fullest node that holds all
+      {3, DEVICE_AUTO, {"a:F", "b:FF"}, "b0 b1 a0", "", true},   // else the emptiest first
+      {1, DEVICE_AUTO, {"b:F", "a:F"}, "a0", "", true},          // ties by id
+      {1, DEVICE_AUTO, {"a:F", "B:F"}, "B0", "", true},          // auto takes cuda where it is
+      {1, DEVICE_AUTO, {"a:F", "B:U"}, "", "needs 1 slot, 0 of 1 free (in use: other-job)", true},
+      {1, DEVICE_CPU, {"a:F", "B:F"}, "a0", "", true},
+      {1, DEVICE_CUDA, {"a:F"}, "", "needs 1 slot on cuda, the live nodes have 0 in all", false},
+  };
+  for (const Case& c : cases) {
+    std::vector<NodeView> nodes;
+    for (const std::string& n : c.nodes) nodes.push_back(Node(n));
+    const Decision d = Place({c.ranks, c.device}, nodes);
+    EXPECT_EQ(Placed(d), c.placed);
+    EXPECT_EQ(d.reason, c.reason);
+    EXPECT_EQ(d.fits_when_idle, c.fits_when_idle) << c.reason;
+    if (!d.ranks.empty()) {
+      EXPECT_NE(d.device, DEVICE_AUTO);
+    }
+  }
+}
+
+TEST(Queue, PriorityThenArrival) {
+  const int32_t lowest = std::numeric_limits<int32_t>::min();
+  std::vector<Waiting> queue = {
+      {JobId("late"), 0, 9}, {JobId("least"), lowest, 1}, {JobId("early"), 0, 2}, {JobId("urgent"), 5, 10}};
+  SortQueue(queue);
+  EXPECT_EQ(absl::StrJoin(queue, " ", [](std::string* out, const Waiting& w) { absl::StrAppend(out, w.job.value()); }),
+            "urgent early late least");
+}
+
+}  // namespace
+}  // namespace muster::scheduler

@@ -1,0 +1,20 @@
+// Where the coordinator listens.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace muster::server {
+
+struct Address {
+  std::string text;         // "unix:/path" or "host:port", as gRPC takes it
+  std::string socket_path;  // of a Unix socket; empty: TCP
+};
+
+// InvalidArgument: neither "unix:/absolute/path" of at most 107 bytes nor "host:port". FailedPrecondition: a host that
+// is not loopback, which would need TLS.
+absl::StatusOr<Address> ParseAddress(const std::string& text);
+
+}  // namespace muster::server

@@ -1,0 +1,290 @@
+#include "coordinator/server/ledger.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace muster::server {
+namespace {
+
+constexpr char kEventPrefix[] = "event/";
+constexpr char kEventEnd[] = "event0";  // '0' follows '/'
+constexpr char kSequenceKey[] = "sequence";
+
+std::string EventKey(uint64_t sequence) { return absl::StrFormat("%s%020d", kEventPrefix, sequence); }
+
+uint64_t LinesOf(const LogChunk& chunk) {
+  const std::string& text = chunk.text();
+  const auto lines = static_cast<uint64_t>(std::count(text.begin(), text.end(), '\n'));
+  return std::max<uint64_t>(1, text.empty() || text.back() == '\n' ? lines : lines + 1);
+}
+
+// Splits the changes of one event into groups that any store takes. SQLite commits them in one transaction anyway.
+void AddGroups(std::vector<store::Change> changes, std::vector<store::ChangeGroup>& groups) {
+  for (size_t begin = 0; begin < changes.size(); begin += store::kMaxCommitKeys) {
+    const size_t end = std::min(changes.size(), begin + store::kMaxCommitKeys);
+    groups.emplace_back(std::make_move_iterator(changes.begin() + begin),
+                        std::make_move_iterator(changes.begin() + end));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Open(const std::string& directory, const store::HistoryLimits& limits) {
+  auto state = store::OpenSqliteState(directory);
+  if (!state.ok()) return state.status();
+  auto history = store::OpenSqliteHistory(directory, limits);
+  if (!history.ok()) {
+    return absl::Status(history.status().code(),
+                        absl::StrCat(history.status().message(),
+                                     " (this file holds only metrics and logs; without it no job is lost)"));
+  }
+  std::unique_ptr<Ledger> ledger(new Ledger(*std::move(state), *std::move(history)));
+  if (absl::Status status = ledger->LoadEvents(); !status.ok()) return status;
+  return ledger;
+}
+
+absl::Status Ledger::LoadEvents() {
+  const auto stored = state_->Get(kSequenceKey);
+  if (!stored.ok()) return stored.status();
+  uint64_t sequence = 0;
+  if (stored->has_value() && !absl::SimpleAtoi(**stored, &sequence)) {
+    return absl::DataLossError(absl::StrCat("state.db: the row \"", kSequenceKey, "\" is no number"));
+  }
+  last_sequence_ = std::max(sequence, history_->LastSequence());
+  constexpr size_t kPortion = 4096;
+  std::string begin = kEventPrefix;
+  while (true) {
+    const auto rows = state_->Range(begin, kEventEnd, kPortion);
+    if (!rows.ok()) return rows.status();
+    for (const store::KeyValue& row : *rows) {
+      StateEvent event;
+      if (!absl::SimpleAtoi(row.key.substr(sizeof(kEventPrefix) - 1), &sequence) || !event.ParseFromString(row.value)) {
+        return absl::DataLossError(absl::StrCat("state.db: the row \"", row.key, "\" is no state event"));
+      }
+      events_.push_back(sequence);
+      if (!event.job().empty()) events_of_job_[JobId(event.job())].push_back(sequence);
+      last_sequence_ = std::max(last_sequence_, sequence);
+    }
+    if (rows->size() < kPortion) return absl::OkStatus();
+    begin = rows->back().key + '\0';
+  }
+}
+
+absl::StatusOr<std::vector<store::KeyValue>> Ledger::Rows() {
+  auto rows = state_->Range("", kEventPrefix, 0);
+  if (!rows.ok()) return rows;
+  auto behind = state_->Range(kEventEnd, "", 0);
+  if (!behind.ok()) return behind;
+  for (store::KeyValue& row : *behind) {
+    if (row.key != kSequenceKey) rows->push_back(std::move(row));
+  }
+  return rows;
+}
+
+absl::Status Ledger::Commit(const std::vector<Transaction>& transactions) {
+  for (const Transaction& transaction : transactions) {
+    for (const StateEvent& event : transaction.events) {
+      if (!staged_jobs_.contains(JobId(event.job()))) continue;
+      if (absl::Status status = Flush(); !status.ok()) return status;
+    }
+  }
+  std::vector<store::ChangeGroup> groups;
+  std::vector<std::pair<uint64_t, JobId>> events;
+  for (const Transaction& transaction : transactions) {
+    std::vector<store::Change> changes = transaction.rows;
+    for (const StateEvent& event : transaction.events) {
+      changes.push_back({EventKey(++last_sequence_), event.SerializeAsString()});
+      events.emplace_back(last_sequence_, JobId(event.job()));
+    }
+    AddGroups(std::move(changes), groups);
+  }
+  if (groups.empty()) return absl::OkStatus();
+  // The events themselves may be forgotten with their job, the position must not.
+  if (!events.empty()) groups.push_back({{kSequenceKey, absl::StrCat(last_sequence_)}});
+  if (absl::Status status = state_->Commit(kTerm, groups); !status.ok()) return status;
+  for (const auto& [sequence, job] : events) {
+    events_.push_back(sequence);
+    if (!job.empty()) events_of_job_[job].push_back(sequence);
+    changed_jobs_.insert(job);
+  }
+  return absl::OkStatus();
+}
+
+void Ledger::Stage(const JobId& job, std::variant<MetricPoint, LogChunk> item) {
+  store::HistoryItem& staged = staged_items_.emplace_back();
+  staged.job = job;
+  std::visit([&](auto& body) { staged.body = std::move(body); }, item);
+  staged_jobs_.insert(job);
+}
+
+void Ledger::Stage(const RankId& rank, const store::Acknowledged& input) {
+  store::Acknowledged& staged = staged_input_[rank];
+  staged.record_sequence = std::max(staged.record_sequence, input.record_sequence);
+  staged.log_offset = std::max(staged.log_offset, input.log_offset);
+}
+
+absl::Status Ledger::Flush() {
+  if (staged() == 0) return absl::OkStatus();
+  for (store::HistoryItem& item : staged_items_) item.sequence = ++last_sequence_;
+  const StoredInput input(staged_input_.begin(), staged_input_.end());
+  if (absl::Status status = history_->Append(staged_items_, input); !status.ok()) return status;
+  stored_input_.insert(stored_input_.end(), input.begin(), input.end());
+  changed_jobs_.merge(staged_jobs_);
+  staged_items_.clear();
+  staged_input_.clear();
+  staged_jobs_.clear();
+  return absl::OkStatus();
+}
+
+const std::vector<uint64_t>& Ledger::EventsOf(const JobId& job) const {
+  static const std::vector<uint64_t>& none = *new std::vector<uint64_t>();
+  if (job.empty()) return events_;
+  const auto found = events_of_job_.find(job);
+  return found == events_of_job_.end() ? none : found->second;
+}
+
+absl::Status Ledger::ReadEvents(const StreamFilter& filter, uint64_t after, StreamPage& page) {
+  const std::vector<uint64_t>& sequences = EventsOf(filter.job);
+  size_t size = 0;
+  for (auto at = std::upper_bound(sequences.begin(), sequences.end(), after); at != sequences.end(); ++at) {
+    if (page.items.size() >= kPageItems || size > kPageBytes) {
+      page.more = true;
+      return absl::OkStatus();
+    }
+    const auto value = state_->Get(EventKey(*at));
+    if (!value.ok()) return value.status();
+    StateEvent event;
+    if (!value->has_value() || !event.ParseFromString(**value)) {
+      return absl::DataLossError(absl::StrCat("state.db: event ", *at, " is gone or does not parse"));
+    }
+    size += (*value)->size();
+    JobId job(event.job());
+    page.items.push_back({*at, std::move(job), std::move(event)});
+  }
+  return absl::OkStatus();
+}
+
+// `horizon`: up to where the events of the page are known; comes back as up to where everything is.
+absl::Status Ledger::ReadHistory(const StreamFilter& filter, uint64_t after, uint64_t& horizon, StreamPage& page) {
+  auto history = history_->Read({filter.job, filter.metrics, filter.logs, filter.rank}, after, kPageItems, kPageBytes);
+  if (!history.ok()) return history.status();
+  if (history->more) {
+    page.more = true;
+    horizon = std::min(horizon, history->items.back().sequence);
+  }
+  int metrics_gap = -1, logs_gap = -1;
+  const auto add_gap = [&](int& at, const char* what, const store::HistoryItem& item, uint64_t through,
+                           uint64_t count) {
+    if (count == 0) return;
+    if (at < 0) {
+      at = static_cast<int>(page.items.size());
+      Gap gap;
+      gap.set_what(what);
+      page.items.push_back({through, item.job, gap});
+    }
+    Gap& gap = std::get<Gap>(page.items[at].body);
+    gap.set_items(gap.items() + count);
+  };
+  for (store::HistoryItem& item : history->items) {
+    if (item.sequence > horizon) break;
+    if (const auto* pruned = std::get_if<store::Pruned>(&item.body)) {
+      if (filter.metrics) add_gap(metrics_gap, "metrics", item, item.sequence, pruned->metrics);
+      if (filter.logs) add_gap(logs_gap, "logs", item, item.sequence, pruned->log_chunks);
+    } else if (auto* point = std::get_if<MetricPoint>(&item.body)) {
+      add_gap(metrics_gap, "metrics", item, item.dropped_through, item.dropped);
+      page.items.push_back({item.sequence, item.job, std::move(*point)});
+    } else if (auto* chunk = std::get_if<LogChunk>(&item.body)) {
+      add_gap(logs_gap, "logs", item, item.dropped_through, item.dropped);
+      page.items.push_back({item.sequence, item.job, std::move(*chunk)});
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StreamPage> Ledger::Read(const StreamFilter& filter, uint64_t after) {
+  StreamPage page;
+  if (filter.events) {
+    if (absl::Status status = ReadEvents(filter, after, page); !status.ok()) return status;
+  }
+  uint64_t horizon = page.more ? page.items.back().sequence : std::numeric_limits<uint64_t>::max();
+  if (filter.metrics || filter.logs) {
+    if (absl::Status status = ReadHistory(filter, after, horizon, page); !status.ok()) return status;
+  }
+  std::stable_sort(page.items.begin(), page.items.end(),
+                   [](const StreamItem& a, const StreamItem& b) { return a.sequence < b.sequence; });
+  while (!page.items.empty() && page.items.back().sequence > horizon) page.items.pop_back();
+  page.next = page.more ? horizon : last_sequence_;
+  return page;
+}
+
+absl::StatusOr<TailStart> Ledger::FindTail(const StreamFilter& filter, uint64_t count) {
+  const std::vector<uint64_t>& events = EventsOf(filter.job);
+  size_t events_left = filter.events ? events.size() : 0;
+  store::HistoryPage page;
+  page.more = filter.metrics || filter.logs;
+  size_t at = 0;  // of the page
+  uint64_t before = last_sequence_ + 1;
+  uint64_t history_before = before;
+  while (count > 0) {
+    if (at == page.items.size() && page.more) {
+      auto next =
+          history_->ReadBack({filter.job, filter.metrics, filter.logs, filter.rank}, history_before, kPageItems);
+      if (!next.ok()) return next.status();
+      page = *std::move(next);
+      at = 0;
+    }
+    const uint64_t event = events_left > 0 ? events[events_left - 1] : 0;
+    const store::HistoryItem* item = at < page.items.size() ? &page.items[at] : nullptr;
+    if (event == 0 && item == nullptr) return TailStart{};
+    uint64_t cost = 1;
+    if (item == nullptr || event > item->sequence) {
+      before = event;
+      --events_left;
+    } else {
+      before = history_before = item->sequence;
+      if (const auto* chunk = std::get_if<LogChunk>(&item->body)) cost = LinesOf(*chunk);
+      ++at;
+    }
+    if (cost > count) return TailStart{before - 1, cost - count};
+    count -= cost;
+  }
+  return TailStart{before - 1, 0};
+}
+
+std::set<JobId> Ledger::Jobs() const {
+  const std::vector<JobId> history = history_->Jobs();
+  std::set<JobId> jobs(history.begin(), history.end());
+  for (const auto& [job, events] : events_of_job_) jobs.insert(job);
+  return jobs;
+}
+
+absl::Status Ledger::Forget(const JobId& job, uint64_t before) {
+  // Input of its ranks that is still staged would bring the job back.
+  if (absl::Status status = Flush(); !status.ok()) return status;
+  if (absl::Status status = history_->Forget(job); !status.ok()) return status;
+  const auto found = events_of_job_.find(job);
+  if (found == events_of_job_.end()) return absl::OkStatus();
+  std::vector<store::Change> changes;
+  std::set<uint64_t> gone;
+  for (const uint64_t sequence : found->second) {
+    if (sequence >= before) continue;
+    changes.push_back({EventKey(sequence), std::nullopt});
+    gone.insert(sequence);
+  }
+  std::vector<store::ChangeGroup> groups;
+  AddGroups(std::move(changes), groups);
+  if (!groups.empty()) {
+    if (absl::Status status = state_->Commit(kTerm, groups); !status.ok()) return status;
+  }
+  const auto is_gone = [&](uint64_t sequence) { return gone.contains(sequence); };
+  std::erase_if(found->second, is_gone);
+  std::erase_if(events_, is_gone);
+  if (found->second.empty()) events_of_job_.erase(found);
+  return absl::OkStatus();
+}
+
+}  // namespace muster::server

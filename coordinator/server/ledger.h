@@ -1,0 +1,134 @@
+// The two stores under one sequence: every state event and every history item has a position in it, given when it is
+// committed, so that what a reader has seen never gets an item in front of it. It goes on behind the highest position
+// ever given, also when those items are gone.
+//
+//   ledger.Stage(job, point);           // shown and acknowledged after the next Flush
+//   ledger.Commit({{rows, events}});    // on disk when it returns
+//   StreamPage page = ledger.Read(filter, after).value();
+//
+// Not thread-safe. An error of Commit or Flush: nothing may be assumed; the caller ends the process.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "coordinator/store/history.h"
+#include "coordinator/store/state.h"
+#include "proto/job.pb.h"
+#include "proto/jobs.pb.h"
+
+namespace muster::server {
+
+// Of the leader. There is one until there are several.
+inline constexpr uint64_t kTerm = 1;
+
+// What one event of the core changed.
+struct Transaction {
+  std::vector<store::Change> rows;
+  std::vector<StateEvent> events;
+};
+
+struct StreamFilter {
+  JobId job;  // empty: all jobs and nodes
+  bool events = true;
+  bool metrics = true;
+  bool logs = true;
+  std::optional<uint32_t> rank;  // log chunks of this rank only
+};
+
+struct StreamItem {
+  uint64_t sequence = 0;  // a reader that goes on from here has seen it
+  JobId job;
+  std::variant<StateEvent, MetricPoint, LogChunk, Gap> body;
+};
+
+struct StreamPage {
+  std::vector<StreamItem> items;
+  uint64_t next = 0;  // read on from here
+  bool more = false;
+};
+
+// Where the newest items begin: behind `after`, without the first lines of the log chunk that comes first.
+struct TailStart {
+  uint64_t after = 0;
+  uint64_t skip_lines = 0;
+};
+
+using StoredInput = std::vector<std::pair<RankId, store::Acknowledged>>;
+
+class Ledger {
+ public:
+  static constexpr size_t kPageItems = 512;
+  static constexpr size_t kPageBytes = 128 * 1024;  // and up to one log chunk more
+
+  // Opens or creates both files in `directory`. Errors as OpenSqliteState.
+  static absl::StatusOr<std::unique_ptr<Ledger>> Open(const std::string& directory, const store::HistoryLimits& limits);
+
+  // All rows but those of events.
+  absl::StatusOr<std::vector<store::KeyValue>> Rows();
+
+  // One transaction on disk. Staged history of jobs that have an event in it is flushed first, so that a job's last
+  // metrics stand before its end.
+  absl::Status Commit(const std::vector<Transaction>& transactions);
+
+  void Stage(const JobId& job, std::variant<MetricPoint, LogChunk> item);
+  // How far a rank's input is stored once everything staged so far is.
+  void Stage(const RankId& rank, const store::Acknowledged& input);
+  size_t staged() const { return staged_items_.size() + staged_input_.size(); }
+  bool HasStaged(const JobId& job) const { return staged_jobs_.contains(job); }
+  absl::Status Flush();
+
+  // What Commit and Flush have stored since the last call: input to acknowledge, and jobs with new items (the empty id:
+  // events of nodes).
+  StoredInput TakeStoredInput() { return std::exchange(stored_input_, {}); }
+  std::set<JobId> TakeChangedJobs() { return std::exchange(changed_jobs_, {}); }
+  absl::StatusOr<store::Acknowledged> GetAcknowledged(const RankId& rank) { return history_->GetAcknowledged(rank); }
+
+  uint64_t last_sequence() const { return last_sequence_; }
+  // Committed items behind `after`, ascending. What is no longer kept appears as at most one Gap per page and kind, at
+  // the first place where something is missing, with the number of all that is missing in the page.
+  absl::StatusOr<StreamPage> Read(const StreamFilter& filter, uint64_t after);
+  // The newest `count` items; each line of a log counts as one.
+  absl::StatusOr<TailStart> FindTail(const StreamFilter& filter, uint64_t count);
+  MetricPoint LastMetrics(const JobId& job) const { return history_->LastMetrics(job); }
+
+  // All jobs that have events or history.
+  std::set<JobId> Jobs() const;
+  // Removes the job's events and history, but for events younger than `before`: that it was deleted is news itself.
+  absl::Status Forget(const JobId& job, uint64_t before);
+  absl::StatusOr<bool> Prune(const std::function<std::vector<JobId>()>& ended) { return history_->Prune(ended); }
+  absl::StatusOr<uint64_t> Backup(const std::string& path) { return state_->Backup(path); }
+
+ private:
+  Ledger(std::unique_ptr<store::StateStore> state, std::unique_ptr<store::HistoryStore> history)
+      : state_(std::move(state)), history_(std::move(history)) {}
+  absl::Status LoadEvents();
+  const std::vector<uint64_t>& EventsOf(const JobId& job) const;
+  absl::Status ReadEvents(const StreamFilter& filter, uint64_t after, StreamPage& page);
+  absl::Status ReadHistory(const StreamFilter& filter, uint64_t after, uint64_t& horizon, StreamPage& page);
+
+  std::unique_ptr<store::StateStore> state_;
+  std::unique_ptr<store::HistoryStore> history_;
+  uint64_t last_sequence_ = 0;
+  std::vector<uint64_t> events_;                          // sequences of all events, ascending
+  std::map<JobId, std::vector<uint64_t>> events_of_job_;  // the same of each job
+
+  std::vector<store::HistoryItem> staged_items_;  // without sequences yet
+  std::map<RankId, store::Acknowledged> staged_input_;
+  std::set<JobId> staged_jobs_;
+  StoredInput stored_input_;
+  std::set<JobId> changed_jobs_;
+};
+
+}  // namespace muster::server

@@ -1,0 +1,238 @@
+#include "coordinator/server/ledger.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster::server {
+namespace {
+
+class LedgerTest : public ::testing::Test {
+ protected:
+  LedgerTest() {
+    char name[] = "/tmp/muster-ledger-XXXXXX";
+    directory_ = mkdtemp(name);
+    Open();
+  }
+  ~LedgerTest() override { std::filesystem::remove_all(directory_); }
+
+  void Open(const store::HistoryLimits& limits = {}) {
+    ledger_.reset();
+    auto ledger = Ledger::Open(directory_, limits);
+    ASSERT_TRUE(ledger.ok()) << ledger.status();
+    ledger_ = *std::move(ledger);
+  }
+  void Commit(const std::string& job, const std::string& kind) {
+    StateEvent event;
+    event.set_job(job);
+    event.set_kind(kind);
+    ASSERT_TRUE(ledger_->Commit({{{{"job/" + job, kind}}, {event}}}).ok());
+  }
+  void StagePoint(const std::string& job, uint64_t step) {
+    MetricPoint point;
+    point.set_step(step);
+    ledger_->Stage(JobId(job), point);
+  }
+  void StageLog(const std::string& job, const std::string& text) {
+    LogChunk chunk;
+    chunk.set_generation(1);
+    chunk.set_text(text);
+    ledger_->Stage(JobId(job), chunk);
+  }
+  // "job.running", "7" (a metric of step 7), "log:text", "gap:metrics:3"
+  std::vector<std::string> ReadAll(const StreamFilter& filter, uint64_t after = 0) {
+    std::vector<std::string> result;
+    while (true) {
+      auto page = ledger_->Read(filter, after);
+      EXPECT_TRUE(page.ok()) << page.status();
+      for (const StreamItem& item : page->items) {
+        EXPECT_GT(item.sequence, after);
+        if (const auto* event = std::get_if<StateEvent>(&item.body)) result.push_back(event->kind());
+        if (const auto* point = std::get_if<MetricPoint>(&item.body)) result.push_back(absl::StrCat(point->step()));
+        if (const auto* chunk = std::get_if<LogChunk>(&item.body)) result.push_back("log:" + chunk->text());
+        if (const auto* gap = std::get_if<Gap>(&item.body)) {
+          result.push_back(absl::StrCat("gap:", gap->what(), ":", gap->items()));
+        }
+      }
+      EXPECT_GE(page->next, after);
+      after = page->next;
+      if (!page->more) return result;
+    }
+  }
+
+  std::string directory_;
+  std::unique_ptr<Ledger> ledger_;
+};
+
+using Items = std::vector<std::string>;
+const StreamFilter kAll;
+StreamFilter Of(const std::string& job) { return {JobId(job), true, true, true, std::nullopt}; }
+
+TEST_F(LedgerTest, OneSequenceOfBothStoresAcrossOpenings) {
+  Commit("a", "submitted");
+  StagePoint("a", 1);
+  StageLog("b", "x\n");
+  ASSERT_TRUE(ledger_->Flush().ok());
+  Commit("b", "running");
+  const Items expected{"submitted", "1", "log:x\n", "running"};
+  EXPECT_EQ(ReadAll(kAll), expected);
+  Open();
+  EXPECT_EQ(ReadAll(kAll), expected);
+  EXPECT_EQ(ReadAll(Of("b")), (Items{"log:x\n", "running"}));
+  EXPECT_EQ(ReadAll({JobId(), true, false, false, std::nullopt}), (Items{"submitted", "running"}));
+  const uint64_t seen = ledger_->last_sequence();
+  Commit("a", "completed");
+  EXPECT_EQ(ReadAll(kAll, seen), Items{"completed"});
+}
+
+TEST_F(LedgerTest, StagedItemsAreInvisibleUntilStoredAndStandBeforeTheirJobsEvents) {
+  StagePoint("a", 1);
+  Commit("b", "b1");
+  EXPECT_EQ(ReadAll(kAll), Items{"b1"});  // another job's event does not wait for them
+  EXPECT_TRUE(ledger_->HasStaged(JobId("a")));
+  Commit("a", "completed");
+  EXPECT_EQ(ReadAll(kAll), (Items{"b1", "1", "completed"}));
+  EXPECT_EQ(ledger_->staged(), 0u);
+  EXPECT_EQ(ledger_->TakeChangedJobs(), (std::set<JobId>{JobId("a"), JobId("b")}));
+  EXPECT_TRUE(ledger_->TakeChangedJobs().empty());
+}
+
+TEST_F(LedgerTest, TellsWhoseInputIsStored) {
+  const RankId rank{JobId("a"), 1, 0};
+  ledger_->Stage(rank, {4, 0});
+  ledger_->Stage(rank, {0, 100});
+  EXPECT_TRUE(ledger_->TakeStoredInput().empty());
+  ASSERT_TRUE(ledger_->Flush().ok());
+  const StoredInput stored = ledger_->TakeStoredInput();
+  ASSERT_EQ(stored.size(), 1u);
+  EXPECT_EQ(stored[0].second.record_sequence, 4u);
+  EXPECT_EQ(stored[0].second.log_offset, 100u);
+  Open();
+  EXPECT_EQ(ledger_->GetAcknowledged(rank)->log_offset, 100u);
+}
+
+TEST_F(LedgerTest, RowsAreWithoutEventsAndSequence) {
+  Commit("a", "x");
+  ASSERT_TRUE(ledger_->Commit({{{{"node/n", "1"}, {"zoo", "2"}}, {}}}).ok());
+  Items keys;
+  const auto rows = ledger_->Rows();
+  for (const auto& row : *rows) keys.push_back(row.key);
+  EXPECT_EQ(keys, (Items{"job/a", "node/n", "zoo"}));
+}
+
+TEST_F(LedgerTest, EventWithManyRowsIsOneCommit) {
+  Transaction large;
+  for (int i = 0; i < 350; ++i) large.rows.push_back({absl::StrCat("node/", i), "x"});
+  for (int i = 0; i < 150; ++i) large.events.emplace_back().set_kind("node.lost");
+  ASSERT_TRUE(ledger_->Commit({large}).ok());
+  EXPECT_EQ(ledger_->Rows()->size(), 350u);
+  EXPECT_EQ(ReadAll(kAll).size(), 150u);
+}
+
+TEST_F(LedgerTest, PagesMergeManyItemsOfBothStoresInOrder) {
+  uint64_t events = 0;
+  for (int i = 0; i < 700; ++i) {
+    StagePoint("a", i + 1);
+    StagePoint("a", i + 1);
+    if (i % 100 == 0) {
+      ASSERT_TRUE(ledger_->Flush().ok());
+    }
+    if (i % 7 == 0) {
+      Commit("a", absl::StrCat("event", i));
+      ++events;
+    }
+  }
+  for (int i = 0; i < 600; ++i) Commit("b", "tail");
+  ASSERT_TRUE(ledger_->Flush().ok());
+  const Items all = ReadAll(kAll);
+  EXPECT_EQ(all.size(), 1400u + events + 600u);
+  EXPECT_EQ(std::count(all.begin(), all.end(), "tail"), 600);
+  EXPECT_EQ(std::count(all.begin(), all.end(), "400"), 2);
+  EXPECT_EQ(ReadAll(Of("a")).size(), 1400u + events);
+}
+
+TEST_F(LedgerTest, DroppedItemsShowAsOneGapPerPage) {
+  store::HistoryLimits limits;
+  limits.points_per_job = 100;
+  limits.log_bytes_per_rank = 10;
+  Open(limits);
+  for (int i = 0; i < 400; ++i) {
+    StagePoint("a", i + 1);
+    if (i < 5) StageLog("a", "abcd\n");
+    ASSERT_TRUE(ledger_->Flush().ok());
+  }
+  const Items all = ReadAll(Of("a"));
+  size_t metrics = 0;
+  int gaps = 0, dropped = 0;
+  for (const std::string& item : all) {
+    metrics += std::isdigit(static_cast<unsigned char>(item[0])) != 0;
+    if (!absl::StartsWith(item, "gap:metrics:")) continue;
+    ++gaps;
+    dropped += std::stoi(item.substr(12));
+  }
+  EXPECT_EQ(gaps, 1);
+  EXPECT_EQ(metrics + dropped, 400u);
+  EXPECT_TRUE(std::find(all.begin(), all.end(), "gap:logs:3") != all.end());
+  EXPECT_EQ(std::count(all.begin(), all.end(), "log:abcd\n"), 2);
+}
+
+TEST_F(LedgerTest, TailCountsItemsAndLogLines) {
+  Commit("a", "e1");
+  StageLog("a", "one\ntwo\nthree\n");
+  StagePoint("a", 1);
+  ASSERT_TRUE(ledger_->Flush().ok());
+  Commit("b", "other");
+  Commit("a", "e2");
+  const auto tail = [&](uint64_t count) { return ledger_->FindTail(Of("a"), count).value(); };
+  EXPECT_TRUE(ReadAll(Of("a"), tail(0).after).empty());
+  EXPECT_EQ(ReadAll(Of("a"), tail(1).after), Items{"e2"});
+  EXPECT_EQ(ReadAll(Of("a"), tail(2).after), (Items{"1", "e2"}));
+  EXPECT_EQ(ReadAll(Of("a"), tail(4).after), (Items{"log:one\ntwo\nthree\n", "1", "e2"}));
+  EXPECT_EQ(tail(4).skip_lines, 1u);
+  EXPECT_EQ(tail(5).skip_lines, 0u);
+  EXPECT_EQ(ReadAll(Of("a"), tail(6).after).size(), 4u);
+  EXPECT_EQ(tail(100).after, 0u);
+  EXPECT_EQ(ledger_->FindTail({JobId("a"), false, false, true, 7}, 1)->after, 0u);  // nothing of rank 7
+}
+
+TEST_F(LedgerTest, TailReachesOverManyPages) {
+  for (int i = 0; i < 3000; ++i) StagePoint("a", i + 1);
+  ASSERT_TRUE(ledger_->Flush().ok());
+  EXPECT_EQ(ReadAll(Of("a"), ledger_->FindTail(Of("a"), 2000)->after).size(), 2000u);
+}
+
+TEST_F(LedgerTest, ForgottenJobIsGoneAndPositionsAreNotUsedAgain) {
+  for (int i = 0; i < 250; ++i) Commit("a", "x");
+  Commit("b", "y");
+  StagePoint("a", 1);
+  ASSERT_TRUE(ledger_->Flush().ok());
+  StagePoint("a", 2);
+  const uint64_t last = ledger_->last_sequence();
+  Commit("a", "deleted");  // flushes, then takes the next position
+  ASSERT_TRUE(ledger_->Forget(JobId("a"), last + 2).ok());
+  EXPECT_EQ(ReadAll(kAll), (Items{"y", "deleted"}));
+  Open();
+  EXPECT_EQ(ReadAll(kAll), (Items{"y", "deleted"}));
+  EXPECT_EQ(ledger_->last_sequence(), last + 2);
+  ASSERT_TRUE(ledger_->Forget(JobId("a"), last + 3).ok());
+  Open();
+  EXPECT_EQ(ReadAll(kAll), Items{"y"});
+  EXPECT_EQ(ledger_->last_sequence(), last + 2);
+  EXPECT_EQ(ledger_->Jobs(), std::set<JobId>{JobId("b")});
+}
+
+TEST_F(LedgerTest, DamagedEventIsNamed) {
+  ASSERT_TRUE(ledger_->Commit({{{{"event/00000000000000000007", "\xff\xff"}}, {}}}).ok());
+  ledger_.reset();
+  const auto ledger = Ledger::Open(directory_, {});
+  EXPECT_EQ(ledger.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_TRUE(absl::StrContains(ledger.status().message(), "00000000000000000007")) << ledger.status();
+}
+
+}  // namespace
+}  // namespace muster::server

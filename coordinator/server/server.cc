@@ -1,0 +1,212 @@
+#include "coordinator/server/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <pwd.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/rpc/rpc.h"
+#include "coordinator/rpc/admin.h"
+#include "coordinator/rpc/call.h"
+#include "coordinator/rpc/jobs.h"
+#include "coordinator/rpc/nodes.h"
+#include "coordinator/rpc/workers.h"
+#include "coordinator/server/address.h"
+#include "coordinator/server/exclusive.h"
+
+namespace muster::server {
+namespace {
+
+constexpr int kMaxReceivedBytes = 8 << 20;  // a worker's full report of thousands of ranks
+constexpr int kMaxSentBytes = 16 << 20;
+constexpr int kMaxMetadataBytes = 16 << 10;
+constexpr int kMaxStreamsPerConnection = 4096;
+constexpr size_t kMaxMemoryBytes = size_t{1} << 30;  // of gRPC's buffers
+constexpr auto kShutdownDeadline = std::chrono::seconds(3);
+
+std::string NameOfThisUser() {
+  const uid_t uid = geteuid();
+  char buffer[4096];
+  passwd entry{};
+  passwd* found = nullptr;
+  if (getpwuid_r(uid, &entry, buffer, sizeof(buffer), &found) == 0 && found != nullptr) return found->pw_name;
+  return absl::StrCat("uid-", uid);
+}
+
+// Each stream and each worker takes a descriptor.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    spdlog::warn("cannot raise the limit of open files: {}", std::strerror(errno));
+  }
+}
+
+// Takes the socket's path for us: whoever holds the lock beside it is the only one who may remove a stale socket.
+absl::StatusOr<Lock> PrepareSocket(const std::string& path) {
+  if (absl::Status status = PreparePrivateFolder(path.substr(0, path.rfind('/'))); !status.ok()) return status;
+  absl::StatusOr<Lock> lock = Lock::Take(path + ".lock", absl::StrCat("the socket ", path));
+  if (!lock.ok()) return lock;
+  struct stat info {};
+  if (lstat(path.c_str(), &info) == 0) {
+    if (!S_ISSOCK(info.st_mode)) {
+      return absl::FailedPreconditionError(absl::StrCat(path, " is there and is no socket; name another path"));
+    }
+    if (unlink(path.c_str()) != 0) {
+      return absl::InternalError(absl::StrCat("cannot remove the stale socket ", path, ": ", std::strerror(errno)));
+    }
+  }
+  return lock;
+}
+
+void SetLimits(grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(kMaxReceivedBytes);
+  builder.SetMaxSendMessageSize(kMaxSentBytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  builder.SetResourceQuota(grpc::ResourceQuota("coordinator").Resize(kMaxMemoryBytes));
+  // By default two servers share a port, and its clients.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  rpc::AllowKeepalive(builder);
+  // Only reflection uses the synchronous API.
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
+}
+
+}  // namespace
+
+// In the order of their making; destroyed backwards.
+struct Server::Parts {
+  std::optional<Lock> state_lock;
+  std::vector<Lock> socket_locks;
+  std::unique_ptr<Loop> loop;
+  std::unique_ptr<rpc::Gate> gate;
+  std::unique_ptr<rpc::JobsService> jobs;
+  std::unique_ptr<rpc::NodesService> nodes;
+  std::unique_ptr<rpc::AdminService> admin;
+  std::unique_ptr<rpc::WorkersService> workers;
+  std::unique_ptr<grpc::Server> server;
+  std::vector<std::string> addresses;
+  std::vector<std::string> sockets;
+
+  absl::Status Prepare(const ServerOptions& options, std::vector<Address>& addresses,
+                       std::optional<rpc::Tokens>& tokens);
+  absl::Status Listen(const std::vector<Address>& addresses);
+};
+
+// All that can be refused before anything is opened.
+absl::Status Server::Parts::Prepare(const ServerOptions& options, std::vector<Address>& addresses,
+                                    std::optional<rpc::Tokens>& tokens) {
+  if (options.listen.empty()) return absl::InvalidArgumentError("no address to listen on");
+  if (!options.token_file.empty()) {
+    absl::StatusOr<rpc::Tokens> loaded = rpc::Tokens::Load(options.token_file);
+    if (!loaded.ok()) return loaded.status();
+    tokens = *std::move(loaded);
+  }
+  for (const std::string& text : options.listen) {
+    absl::StatusOr<Address> address = ParseAddress(text);
+    if (!address.ok()) return address.status();
+    if (address->socket_path.empty() && !tokens.has_value()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("listening on ", text,
+                       " needs --token_file: any user of this machine reaches a TCP port, and who may submit "
+                       "a job may run code"));
+    }
+    addresses.push_back(*std::move(address));
+  }
+  if (absl::Status status = PreparePrivateFolder(options.state_dir); !status.ok()) return status;
+  absl::StatusOr<Lock> lock =
+      Lock::Take(options.state_dir + "/lock", absl::StrCat("the state directory ", options.state_dir));
+  if (!lock.ok()) return lock.status();
+  state_lock = *std::move(lock);
+  return absl::OkStatus();
+}
+
+absl::Status Server::Parts::Listen(const std::vector<Address>& wanted) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  SetLimits(builder);
+  std::vector<int> ports(wanted.size(), 0);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (!wanted[i].socket_path.empty()) {
+      absl::StatusOr<Lock> lock = PrepareSocket(wanted[i].socket_path);
+      if (!lock.ok()) return lock.status();
+      socket_locks.push_back(*std::move(lock));
+      sockets.push_back(wanted[i].socket_path);
+    }
+    builder.AddListeningPort(wanted[i].text, grpc::InsecureServerCredentials(), &ports[i]);
+  }
+  builder.RegisterService(jobs.get()).RegisterService(nodes.get());
+  builder.RegisterService(admin.get()).RegisterService(workers.get());
+  server = builder.BuildAndStart();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (server == nullptr || ports[i] == 0) {
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", wanted[i].text,
+                                                 wanted.size() > 1 ? " or another of the addresses" : "",
+                                                 "; is the port taken? `ss -ltnp` shows by whom"));
+    }
+    const std::string& text = wanted[i].text;
+    addresses.push_back(wanted[i].socket_path.empty() ? absl::StrCat(text.substr(0, text.rfind(':') + 1), ports[i])
+                                                      : text);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, const Clock* clock) {
+  RaiseDescriptorLimit();
+  auto parts = std::make_unique<Parts>();
+  std::vector<Address> addresses;
+  std::optional<rpc::Tokens> tokens;
+  if (absl::Status status = parts->Prepare(options, addresses, tokens); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<Loop>> loop =
+      Loop::Start({options.state_dir, options.core, options.history, options.workers}, clock);
+  if (!loop.ok()) return loop.status();
+  parts->loop = *std::move(loop);
+  parts->gate = std::make_unique<rpc::Gate>(rpc::Principal{NameOfThisUser(), rpc::Role::kLocal}, std::move(tokens));
+  parts->jobs = std::make_unique<rpc::JobsService>(
+      rpc::JobsService::Options{options.state_dir, options.min_free_bytes, {}}, parts->gate.get(), parts->loop.get());
+  parts->nodes = std::make_unique<rpc::NodesService>(parts->gate.get(), parts->loop.get());
+  parts->admin = std::make_unique<rpc::AdminService>(options.state_dir, parts->gate.get(), parts->loop.get());
+  parts->workers = std::make_unique<rpc::WorkersService>(parts->gate.get(), parts->loop.get());
+  const absl::Status listening = parts->Listen(addresses);
+  std::unique_ptr<Server> server(new Server(std::move(parts)));
+  if (!listening.ok()) return listening;
+  return server;
+}
+
+Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Server::~Server() { Shutdown(); }
+
+const std::vector<std::string>& Server::addresses() const { return parts_->addresses; }
+
+void Server::Shutdown() {
+  if (parts_->server != nullptr) {
+    parts_->server->GetHealthCheckService()->Shutdown();
+    parts_->loop->Drain();
+    parts_->server->Shutdown(std::chrono::system_clock::now() + kShutdownDeadline);
+    parts_->server->Wait();
+    parts_->server.reset();
+    for (const std::string& socket : parts_->sockets) unlink(socket.c_str());
+  }
+  parts_->loop->Stop();
+}
+
+}  // namespace muster::server

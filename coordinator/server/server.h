@@ -1,0 +1,52 @@
+// The whole coordinator in one object: state folder, loop, services, listeners.
+//
+//   auto server = Server::Start(options);   // serves when it returns
+//   ...
+//   server->Shutdown();                     // within seconds; the destructor does it too
+//
+// Thread-safe after Start.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "coordinator/server/loop.h"
+
+namespace muster::server {
+
+struct ServerOptions {
+  std::string state_dir;            // created 0700 if it is not there
+  std::vector<std::string> listen;  // addresses, at least one
+  std::string token_file;           // needed to listen on TCP
+  uint64_t min_free_bytes = uint64_t{256} << 20;
+  core::Options core;
+  Workers::Options workers;
+  store::HistoryLimits history;
+};
+
+class Server {
+ public:
+  // FailedPrecondition: another coordinator has the folder or a socket, an address that needs TLS, TCP without a token
+  // file, a newer schema. InvalidArgument: an address or the token file. PermissionDenied: a folder that is not ours
+  // alone. DataLoss: damaged files. Unavailable: a port that is taken. `clock` outlives the server.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, const Clock* clock);
+  ~Server();
+
+  // One for each of `listen`, with the ports that were chosen.
+  const std::vector<std::string>& addresses() const;
+
+  // No new calls; streams end with UNAVAILABLE; what is staged is stored.
+  void Shutdown();
+
+ private:
+  struct Parts;
+  explicit Server(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace muster::server

@@ -1,0 +1,204 @@
+#include "coordinator/server/watches.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/server/cursor.h"
+
+namespace muster::server {
+namespace {
+
+constexpr size_t kServedAtOnce = 16;  // then requests have their turn
+
+bool HasEnded(const core::Core& core, const JobId& job) {
+  const absl::StatusOr<Job> found = core.GetJob(job);
+  return !found.ok() || found->state() == JOB_STATE_COMPLETED || found->state() == JOB_STATE_FAILED ||
+         found->state() == JOB_STATE_CANCELLED;
+}
+
+// Cuts off the first `lines` lines.
+void SkipLines(uint64_t lines, LogChunk& chunk) {
+  size_t begin = 0;
+  for (; lines > 0 && begin < chunk.text().size(); --lines) {
+    const size_t end = chunk.text().find('\n', begin);
+    begin = end == std::string::npos ? chunk.text().size() : end + 1;
+  }
+  chunk.set_offset(chunk.offset() + begin);
+  chunk.mutable_text()->erase(0, begin);
+}
+
+WatchItem ToWatchItem(StreamItem item) {
+  WatchItem result;
+  result.set_cursor(CursorOf(item.sequence));
+  result.set_job(item.job.value());
+  if (auto* event = std::get_if<StateEvent>(&item.body)) *result.mutable_event() = std::move(*event);
+  if (auto* point = std::get_if<MetricPoint>(&item.body)) *result.mutable_metrics() = std::move(*point);
+  if (auto* chunk = std::get_if<LogChunk>(&item.body)) *result.mutable_log() = std::move(*chunk);
+  if (auto* gap = std::get_if<Gap>(&item.body)) *result.mutable_gap() = std::move(*gap);
+  return result;
+}
+
+}  // namespace
+
+struct Watch {
+  StreamFilter filter;
+  bool follow = false;
+  uint64_t after = 0;                // delivered up to here
+  uint64_t end = 0;                  // of a reader that does not follow
+  uint64_t trim = 0;                 // sequence of the log chunk that is cut for `tail`
+  uint64_t trim_lines = 0;           // of it
+  bool snapshot = false;             // is still to come
+  bool saw_running = false;          // the job had not ended when the reader came
+  std::optional<SteadyTime> linger;  // the job has ended; wait until then for what is on its way
+  bool lingers = false;              // that instant is on the list
+  Watches::Ready ready;              // none: the reader has not asked
+  bool closed = false;
+};
+
+absl::StatusOr<std::shared_ptr<Watch>> Watches::Open(const core::Core& core, const WatchRequest& request,
+                                                     const JobId& job) {
+  if (!closed_.ok()) return closed_;
+  auto watch = std::make_shared<Watch>();
+  const bool all = !request.events() && !request.metrics() && !request.logs();
+  watch->filter = {job, all || request.events(), all || request.metrics(), all || request.logs(), std::nullopt};
+  if (request.has_rank()) watch->filter.rank = request.rank();
+  watch->follow = request.follow();
+  watch->end = ledger_->last_sequence();
+  if (!request.cursor().empty()) {
+    if (request.has_tail()) return absl::InvalidArgumentError("give a cursor or a tail, not both");
+    const absl::StatusOr<uint64_t> after = ParseCursor(request.cursor());
+    if (!after.ok()) return after.status();
+    if (*after > ledger_->last_sequence()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the cursor ", request.cursor(),
+                       " lies behind all that is stored: it is another coordinator's, or the store "
+                       "was restored from a backup; watch from the beginning"));
+    }
+    watch->after = *after;
+  } else if (request.has_tail()) {
+    const absl::StatusOr<TailStart> start = ledger_->FindTail(watch->filter, request.tail());
+    if (!start.ok()) return start.status();
+    watch->after = start->after;
+    if (start->skip_lines > 0) {
+      watch->trim = start->after + 1;
+      watch->trim_lines = start->skip_lines;
+    }
+  }
+  watch->snapshot = !job.empty();
+  watch->saw_running = !job.empty() && !HasEnded(core, job);
+  return watch;
+}
+
+void Watches::Next(const std::shared_ptr<Watch>& watch, Ready ready) {
+  if (watch->closed) return;
+  watch->ready = std::move(ready);
+  waiting_.push_back(watch);
+}
+
+void Watches::Close(const std::shared_ptr<Watch>& watch) {
+  watch->closed = true;
+  watch->ready = nullptr;
+  const auto parked = parked_.find(watch->filter.job);
+  if (parked == parked_.end()) return;
+  parked->second.erase(watch);
+  if (parked->second.empty()) parked_.erase(parked);
+}
+
+void Watches::Park(const std::shared_ptr<Watch>& watch) {
+  parked_[watch->filter.job].insert(watch);
+  if (!watch->linger.has_value() || std::exchange(watch->lingers, true)) return;
+  lingering_.emplace(*watch->linger, watch);
+}
+
+void Watches::Wake(const std::set<JobId>& changed) {
+  if (changed.empty()) return;
+  const auto wake = [&](const JobId& job) {
+    const auto found = parked_.find(job);
+    if (found == parked_.end()) return;
+    waiting_.insert(waiting_.end(), found->second.begin(), found->second.end());
+    parked_.erase(found);
+  };
+  wake(JobId());
+  for (const JobId& job : changed) wake(job);
+}
+
+std::optional<WatchPage> Watches::AtEnd(const core::Core& core, SteadyTime now, Watch& watch) {
+  if (!watch.follow) return WatchPage{{}, true, absl::OkStatus()};
+  if (watch.filter.job.empty() || !HasEnded(core, watch.filter.job)) return std::nullopt;
+  if (!core.GetJob(watch.filter.job).ok()) {
+    return WatchPage{
+        {}, true, absl::NotFoundError(absl::StrCat("job ", watch.filter.job.value(), " was deleted meanwhile"))};
+  }
+  if (watch.saw_running && !watch.linger.has_value()) watch.linger = now + kLinger;
+  if (watch.linger.has_value() && *watch.linger > now) return std::nullopt;
+  if (ledger_->HasStaged(watch.filter.job)) return std::nullopt;
+  return WatchPage{{}, true, absl::OkStatus()};
+}
+
+// None: there is nothing for it now.
+absl::StatusOr<std::optional<WatchPage>> Watches::Read(const core::Core& core, SteadyTime now, Watch& watch) {
+  WatchPage result;
+  if (watch.snapshot) {
+    watch.snapshot = false;
+    const absl::StatusOr<Job> job = core.GetJob(watch.filter.job);
+    if (job.ok()) {
+      WatchItem& item = result.items.emplace_back();
+      item.set_job(job->id());
+      *item.mutable_snapshot() = *job;
+      return result;
+    }
+  }
+  while (true) {
+    absl::StatusOr<StreamPage> page = ledger_->Read(watch.filter, watch.after);
+    if (!page.ok()) return page.status();
+    for (StreamItem& item : page->items) {
+      if (!watch.follow && item.sequence > watch.end) break;
+      if (item.sequence == watch.trim && std::holds_alternative<LogChunk>(item.body)) {
+        SkipLines(watch.trim_lines, std::get<LogChunk>(item.body));
+      }
+      result.items.push_back(ToWatchItem(std::move(item)));
+    }
+    watch.after = page->next;
+    if (!result.items.empty()) return result;
+    if (!page->more || (!watch.follow && watch.after >= watch.end)) return AtEnd(core, now, watch);
+  }
+}
+
+absl::StatusOr<bool> Watches::Serve(const core::Core& core, SteadyTime now) {
+  while (!lingering_.empty() && lingering_.begin()->first <= now) {
+    const std::shared_ptr<Watch> watch = lingering_.begin()->second.lock();
+    lingering_.erase(lingering_.begin());
+    if (watch != nullptr && !watch->closed) Wake({watch->filter.job});
+  }
+  for (size_t served = 0; served < kServedAtOnce && !waiting_.empty(); ++served) {
+    const std::shared_ptr<Watch> watch = std::move(waiting_.front());
+    waiting_.pop_front();
+    if (watch->closed || watch->ready == nullptr) continue;
+    if (!closed_.ok()) {
+      std::exchange(watch->ready, nullptr)({{}, true, closed_});
+      continue;
+    }
+    absl::StatusOr<std::optional<WatchPage>> page = Read(core, now, *watch);
+    if (!page.ok()) return page.status();
+    if (page->has_value()) {
+      std::exchange(watch->ready, nullptr)(**std::move(page));
+    } else {
+      Park(watch);
+    }
+  }
+  return !waiting_.empty();
+}
+
+std::optional<SteadyTime> Watches::NextDeadline() const {
+  if (lingering_.empty()) return std::nullopt;
+  return lingering_.begin()->first;
+}
+
+void Watches::CloseAll(const absl::Status& why) {
+  closed_ = why;
+  for (const auto& [job, watches] : parked_) waiting_.insert(waiting_.end(), watches.begin(), watches.end());
+  parked_.clear();
+}
+
+}  // namespace muster::server

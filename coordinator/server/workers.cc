@@ -1,0 +1,282 @@
+#include "coordinator/server/workers.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/version.h"
+#include "coordinator/server/fatal.h"
+#include "coordinator/server/loop.h"
+
+namespace muster::server {
+namespace {
+
+// A session remembers how far each rank's input has come; beyond this it asks the store again.
+constexpr size_t kRememberedRanks = 65'536;
+
+RankId RankOf(const RankKey& key) { return {JobId(key.job()), key.generation(), key.rank()}; }
+
+void SetKey(const RankId& rank, RankKey& key) {
+  key.set_job(rank.job.value());
+  key.set_generation(rank.generation);
+  key.set_rank(rank.rank);
+}
+
+void SetDuration(absl::Duration from, google::protobuf::Duration& to) {
+  to.set_seconds(absl::IDivDuration(from, absl::Seconds(1), &from));
+  to.set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(from)));
+}
+
+CoordinatorMessage Message() {
+  CoordinatorMessage message;
+  message.set_term(kTerm);
+  return message;
+}
+
+void SendRecordsAck(const RankId& rank, uint64_t sequence, WorkerLink& link) {
+  CoordinatorMessage message = Message();
+  SetKey(rank, *message.mutable_records_ack()->mutable_key());
+  message.mutable_records_ack()->set_sequence(sequence);
+  link.Send(std::move(message));
+}
+
+void SendLogsAck(const RankId& rank, uint64_t offset, WorkerLink& link) {
+  CoordinatorMessage message = Message();
+  SetKey(rank, *message.mutable_logs_ack()->mutable_key());
+  message.mutable_logs_ack()->set_offset(offset);
+  link.Send(std::move(message));
+}
+
+// Cuts off the first `bytes` bytes, and what they leave of a character.
+void CutFront(uint64_t bytes, LogChunk& chunk) {
+  const std::string& text = chunk.text();
+  while (bytes < text.size() && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) ++bytes;
+  chunk.set_offset(chunk.offset() + bytes);
+  chunk.mutable_text()->erase(0, bytes);
+}
+
+}  // namespace
+
+Workers::Session* Workers::SessionOf(const WorkerLink* link) {
+  const auto node = nodes_.find(link);
+  return node == nodes_.end() ? nullptr : &sessions_.at(node->second);
+}
+
+void Workers::Receive(Turn& turn, const std::shared_ptr<WorkerLink>& link, const WorkerMessage& message) {
+  if (closed_) {
+    link->Close(absl::UnavailableError("the coordinator is shutting down; try again in a moment"));
+    return;
+  }
+  if (message.has_hello()) return Connect(turn, link, message.hello());
+  Session* session = SessionOf(link.get());
+  if (session == nullptr) return;  // replaced, and closed
+  session->heard = turn.now().steady;
+  if (message.has_observed()) {
+    turn.Handle(core::NodeObserved{session->node, session->incarnation, message.observed()});
+  } else if (message.has_records()) {
+    TakeRecords(turn, *session, message.records());
+  } else if (message.has_logs()) {
+    TakeLog(turn, *session, message.logs());
+  } else if (message.has_beat()) {
+    CoordinatorMessage echo = Message();
+    *echo.mutable_beat() = message.beat();
+    link->Send(std::move(echo));
+  }
+}
+
+void Workers::Connect(Turn& turn, const std::shared_ptr<WorkerLink>& link, const Hello& hello) {
+  const core::Outcome& outcome = turn.Handle(core::NodeConnected{hello.node()});
+  if (!outcome.status.ok()) {
+    spdlog::warn("worker {} on {} refused: {}", hello.node().id(), hello.node().hostname(), outcome.status.ToString());
+    turn.AfterCommit([link, status = outcome.status] { link->Close(status); });
+    return;
+  }
+  const NodeId node(hello.node().id());
+  const auto previous = sessions_.find(node);
+  if (previous != sessions_.end()) {
+    nodes_.erase(previous->second.link.get());
+    turn.AfterCommit([old = previous->second.link] {
+      old->Close(absl::CancelledError("replaced by a newer stream of the same node"));
+    });
+    sessions_.erase(previous);
+  }
+  nodes_[link.get()] = node;
+  sessions_[node] = Session{link, node, Incarnation(hello.node().incarnation()), turn.now().steady, {}};
+  turn.AfterCommit([this, &core = turn.core(), node, link] {
+    if (SessionOf(link.get()) != nullptr) Welcome(core, node);
+  });
+}
+
+void Workers::Welcome(const core::Core& core, const NodeId& node) {
+  CoordinatorMessage message = Message();
+  muster::Welcome& welcome = *message.mutable_welcome();
+  welcome.set_coordinator_version(kVersion);
+  SetDuration(options_.orphan_grace, *welcome.mutable_orphan_grace());
+  SetDuration(options_.detection, *welcome.mutable_detection());
+  sessions_.at(node).link->Send(std::move(message));
+  SendDesired(core, node);
+}
+
+void Workers::SendDesired(const core::Core& core, const NodeId& node) {
+  const auto session = sessions_.find(node);
+  if (session == sessions_.end()) return;
+  CoordinatorMessage message = Message();
+  *message.mutable_desired() = core.DesiredFor(node);
+  session->second.link->Send(std::move(message));
+}
+
+Workers::Progress& Workers::ProgressOf(Session& session, const RankId& rank) {
+  const auto found = session.ranks.find(rank);
+  if (found != session.ranks.end()) return found->second;
+  // What an earlier stream of this node has staged is not in the store yet.
+  if (staged_by_.contains(rank) || session.ranks.size() >= kRememberedRanks) {
+    if (absl::Status status = ledger_->Flush(); !status.ok()) EndProcess("storing metrics and logs", status);
+    if (session.ranks.size() >= kRememberedRanks) session.ranks.clear();
+  }
+  const absl::StatusOr<store::Acknowledged> stored = ledger_->GetAcknowledged(rank);
+  if (!stored.ok()) EndProcess("reading what ranks have sent", stored.status());
+  return session.ranks.emplace(rank, Progress{*stored, *stored}).first->second;
+}
+
+void Workers::TakeRecords(Turn& turn, Session& session, const Records& records) {
+  const RankId rank = RankOf(records.key());
+  if (records.records().empty()) return;
+  const uint64_t last = records.records(records.records_size() - 1).sequence();
+  const absl::StatusOr<Job> job = turn.core().GetJob(rank.job);
+  if (!job.ok()) {  // deleted: of no use any more
+    SendRecordsAck(rank, last, *session.link);
+    return;
+  }
+  Progress& progress = ProgressOf(session, rank);
+  if (last <= progress.received.record_sequence) {  // sent again; what is staged is acknowledged when it is stored
+    if (last <= progress.stored.record_sequence) {
+      SendRecordsAck(rank, progress.stored.record_sequence, *session.link);
+    }
+    return;
+  }
+  // Metrics of a generation that has a successor are stale: their steps are being done again.
+  const bool current = job->generation() == rank.generation;
+  bool behind_state = false;  // items behind a record that changes state are stored after its commit
+  std::vector<MetricPoint> later;
+  for (const Record& record : records.records()) {
+    if (record.sequence() <= progress.received.record_sequence) continue;
+    if (record.has_metrics()) {
+      if (current && behind_state) later.push_back(record.metrics());
+      if (current && !behind_state) ledger_->Stage(rank.job, record.metrics());
+    } else {
+      if (!behind_state) ledger_->Stage(rank, {progress.received.record_sequence, 0});
+      behind_state = true;
+      // A refusal, as of a stale generation, is acknowledged all the same.
+      turn.Handle(core::RankRecord{rank, record});
+    }
+    progress.received.record_sequence = record.sequence();
+  }
+  staged_by_[rank] = session.node;
+  if (!behind_state) {
+    ledger_->Stage(rank, {last, 0});
+    return;
+  }
+  turn.AfterCommit([this, rank, last, later = std::move(later)]() mutable {
+    for (MetricPoint& point : later) ledger_->Stage(rank.job, std::move(point));
+    ledger_->Stage(rank, {last, 0});
+  });
+}
+
+void Workers::TakeLog(Turn& turn, Session& session, const Logs& logs) {
+  const RankId rank = RankOf(logs.key());
+  const uint64_t end = logs.chunk().offset() + logs.chunk().text().size();
+  if (!turn.core().GetJob(rank.job).ok()) {
+    SendLogsAck(rank, end, *session.link);
+    return;
+  }
+  Progress& progress = ProgressOf(session, rank);
+  if (end <= progress.received.log_offset) {
+    if (end <= progress.stored.log_offset) SendLogsAck(rank, progress.stored.log_offset, *session.link);
+    return;
+  }
+  LogChunk chunk = logs.chunk();
+  chunk.set_generation(rank.generation);
+  chunk.set_rank(rank.rank);
+  if (chunk.offset() < progress.received.log_offset) CutFront(progress.received.log_offset - chunk.offset(), chunk);
+  progress.received.log_offset = end;
+  staged_by_[rank] = session.node;
+  if (!chunk.text().empty()) ledger_->Stage(rank.job, std::move(chunk));
+  ledger_->Stage(rank, {0, end});
+}
+
+void Workers::Acknowledge(const StoredInput& stored) {
+  for (const auto& [rank, input] : stored) {
+    const auto staged = staged_by_.find(rank);
+    if (staged == staged_by_.end()) continue;
+    const auto session = sessions_.find(staged->second);
+    if (session != sessions_.end()) {
+      const auto progress = session->second.ranks.find(rank);
+      if (progress != session->second.ranks.end()) {
+        store::Acknowledged& known = progress->second.stored;
+        if (input.record_sequence > known.record_sequence) {
+          SendRecordsAck(rank, input.record_sequence, *session->second.link);
+          known.record_sequence = input.record_sequence;
+        }
+        if (input.log_offset > known.log_offset) {
+          SendLogsAck(rank, input.log_offset, *session->second.link);
+          known.log_offset = input.log_offset;
+        }
+      }
+    }
+  }
+  if (ledger_->staged() == 0) staged_by_.clear();
+}
+
+void Workers::Drop(Turn& turn, std::map<NodeId, Session>::iterator session) {
+  turn.Handle(core::NodeDisconnected{session->second.node, session->second.incarnation});
+  nodes_.erase(session->second.link.get());
+  sessions_.erase(session);
+}
+
+void Workers::Gone(Turn& turn, const WorkerLink* link) {
+  const auto node = nodes_.find(link);
+  if (closed_ || node == nodes_.end()) return;
+  spdlog::info("the stream of worker {} ended", node->second.value());
+  Drop(turn, sessions_.find(node->second));
+}
+
+void Workers::CloseStream(const core::CloseStream& close) {
+  const auto session = sessions_.find(close.node);
+  if (session == sessions_.end() || session->second.incarnation != close.incarnation) return;
+  session->second.link->Close(absl::CancelledError(close.why));
+  nodes_.erase(session->second.link.get());
+  sessions_.erase(session);
+}
+
+void Workers::CheckLiveness(Turn& turn) {
+  const SteadyTime now = turn.now().steady;
+  // This process may have been stopped, or waited for its disk: what was not heard then does not count.
+  absl::Duration held = absl::ZeroDuration();
+  if (last_check_.has_value()) held = std::max(absl::ZeroDuration(), now - *last_check_ - options_.detection / 2);
+  last_check_ = now;
+  std::vector<NodeId> silent;
+  for (auto& [node, session] : sessions_) {
+    session.heard = session.heard + held;
+    if (now - session.heard > options_.detection) silent.push_back(node);
+  }
+  for (const NodeId& node : silent) {
+    const auto session = sessions_.find(node);
+    const std::string why =
+        absl::StrCat("no message of worker ", node.value(), " for ", absl::FormatDuration(now - session->second.heard));
+    spdlog::warn("{}: it counts as disconnected", why);
+    turn.AfterCommit([link = session->second.link, why] { link->Close(absl::UnavailableError(why)); });
+    Drop(turn, session);
+  }
+}
+
+void Workers::CloseAll(const absl::Status& why) {
+  closed_ = true;
+  for (const auto& [node, session] : sessions_) session.link->Close(why);
+  sessions_.clear();
+  nodes_.clear();
+}
+
+}  // namespace muster::server

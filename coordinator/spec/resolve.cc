@@ -1,0 +1,327 @@
+#include "coordinator/spec/resolve.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "models/inventory.h"
+#include "strategies/compile.h"
+
+namespace muster::spec {
+namespace {
+
+constexpr uint32_t kMaxSequences = 1u << 20;
+
+// Collects errors; every check goes on after one.
+class Resolver {
+ public:
+  Resolver(const Limits& limits, JobSpec& spec) : limits_(limits), spec_(spec) {}
+
+  std::vector<SpecError> Run() {
+    Header();
+    Resources_();
+    if (spec_.workload_case() == JobSpec::WORKLOAD_NOT_SET) spec_.mutable_train();
+    Train& train = *spec_.mutable_train();
+    Model_(train);
+    Data_(train);
+    Batch_(train);
+    Precision_(train);
+    Optimizer_(*train.mutable_optimizer());
+    Strategy_(train);
+    Steps(train);
+    Checkpoint_(train);
+    Validation_(train);
+    return std::move(errors_);
+  }
+
+ private:
+  void Error(const std::string& path, const std::string& message, const std::string& suggestion = "") {
+    SpecError& error = errors_.emplace_back();
+    error.set_path(path);
+    error.set_message(message);
+    error.set_suggestion(suggestion);
+  }
+
+  void Header() {
+    if (spec_.api_version().empty()) spec_.set_api_version("muster/v1");
+    if (spec_.api_version() != "muster/v1") {
+      Error("apiVersion", absl::StrCat("\"", spec_.api_version(), "\" is not supported"), "muster/v1");
+    }
+    if (spec_.kind().empty()) spec_.set_kind("Job");
+    if (spec_.kind() != "Job") Error("kind", absl::StrCat("\"", spec_.kind(), "\" is not supported"), "Job");
+    CheckName();
+    if (!spec_.has_max_restarts()) spec_.set_max_restarts(3);
+    if (!spec_.has_priority()) spec_.set_priority(0);
+  }
+
+  void CheckName() {
+    const std::string& name = spec_.name();
+    if (name.empty()) return Error("name", "missing");
+    bool good = name.size() <= 40 && absl::ascii_isalnum(name.front()) && absl::ascii_isalnum(name.back());
+    for (const char c : name) good &= absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-';
+    if (good) return;
+    Error("name",
+          absl::StrCat("\"", name, "\" is no job name: lower-case letters, digits and inner dashes, at most 40"),
+          Nearest(name));
+  }
+
+  // The nearest good name, as a suggestion.
+  static std::string Nearest(const std::string& name) {
+    std::string out;
+    for (const char c : name.substr(0, 40)) {
+      const char lower = absl::ascii_tolower(static_cast<unsigned char>(c));
+      out += absl::ascii_isalnum(static_cast<unsigned char>(lower)) ? lower : '-';
+    }
+    while (!out.empty() && out.front() == '-') out.erase(0, 1);
+    while (!out.empty() && out.back() == '-') out.pop_back();
+    return out;
+  }
+
+  void Resources_() {
+    Resources& r = *spec_.mutable_resources();
+    if (!r.has_ranks()) r.set_ranks(1);
+    if (!r.has_device()) r.set_device(DEVICE_AUTO);
+    if (r.ranks() == 0) Error("resources.ranks", "must be at least 1, got 0");
+    if (r.ranks() > limits_.max_ranks) {
+      Error("resources.ranks",
+            absl::StrCat("this coordinator runs jobs of at most ", limits_.max_ranks, " ranks, got ", r.ranks()));
+    }
+    Known("resources.device", Device_IsValid(r.device()) && r.device() != DEVICE_UNSPECIFIED);
+  }
+
+  void Known(const std::string& path, bool known) {
+    if (!known) Error(path, "not a value that this build knows");
+  }
+
+  // Errors of `models` name a field of the family: "heads: 5 does not divide width 128".
+  void Model_(Train& train) {
+    if (train.model().family_case() == Model::FAMILY_NOT_SET) return Error("model.family", "missing; known: gpt2");
+    const absl::StatusOr<Model> resolved = models::Resolve(train.model());
+    if (resolved.ok()) {
+      *train.mutable_model() = *resolved;
+      model_good_ = true;
+      return;
+    }
+    const std::vector<std::string> parts =
+        absl::StrSplit(std::string(resolved.status().message()), absl::MaxSplits(": ", 1));
+    Error(absl::StrCat("model.", parts[0]), parts.size() > 1 ? parts[1] : "wrong");
+  }
+
+  void Path(const std::string& path, const std::string& value) {
+    if (absl::StrContains(value, '\0')) {
+      Error(path, "holds a zero byte");
+    } else if (!value.empty() && value[0] != '/') {
+      Error(path, absl::StrCat("\"", value, "\" is relative; a path on the workers must be absolute"));
+    }
+  }
+
+  void Data_(Train& train) {
+    Data& data = *train.mutable_data();
+    if (data.tokens().empty()) Error("data.tokens", "missing: a token file (muster data prepare makes one)");
+    Path("data.tokens", data.tokens());
+    Path("data.validation", data.validation());
+    if (!data.has_order()) data.set_order(DATA_ORDER_SHUFFLED);
+    Known("data.order", DataOrder_IsValid(data.order()) && data.order() != DATA_ORDER_UNSPECIFIED);
+  }
+
+  void Batch_(Train& train) {
+    Batch& batch = *train.mutable_batch();
+    if (!batch.has_sequences()) batch.set_sequences(8);
+    if (batch.sequences() == 0 || batch.sequences() > kMaxSequences) {
+      return Error("batch.sequences", absl::StrCat("must be 1 to ", kMaxSequences, ", got ", batch.sequences()));
+    }
+    const uint32_t ranks = std::max(1u, spec_.resources().ranks());
+    const uint32_t share = (batch.sequences() + ranks - 1) / ranks;
+    if (!batch.has_microbatch()) batch.set_microbatch(share);
+    if (batch.microbatch() == 0) Error("batch.microbatch", "must be at least 1, got 0");
+    if (batch.microbatch() > share) {
+      Error("batch.microbatch",
+            absl::StrCat("a rank has ", share, " sequences of a step (batch.sequences ", batch.sequences(), " over ",
+                         ranks, " ranks), got ", batch.microbatch()),
+            absl::StrCat(share));
+    }
+  }
+
+  void Precision_(Train& train) {
+    Precision& p = *train.mutable_precision();
+    if (!p.has_compute()) p.set_compute(DTYPE_FP32);
+    if (!p.has_reduce()) p.set_reduce(DTYPE_FP32);
+    if (p.compute() != DTYPE_FP32) Error("precision.compute", "only fp32 is in this build yet", "fp32");
+    if (p.reduce() != DTYPE_FP32) Error("precision.reduce", "only fp32 is in this build yet", "fp32");
+  }
+
+  // low <= value < high, or <= with closed; NaN fails.
+  void Range(const std::string& path, double value, double low, bool low_open, double high, bool high_open) {
+    const bool good =
+        std::isfinite(value) && (low_open ? value > low : value >= low) && (high_open ? value < high : value <= high);
+    if (good) return;
+    std::string bounds = absl::StrCat(low_open ? "greater than " : "at least ", low);
+    if (std::isfinite(high)) absl::StrAppend(&bounds, high_open ? " and less than " : " and at most ", high);
+    Error(path, absl::StrCat("must be ", bounds, ", got ", value));
+  }
+
+  void Optimizer_(Optimizer& o) {
+    if (o.kind_case() == Optimizer::KIND_NOT_SET) o.mutable_adamw();
+    const bool adamw = o.has_adamw();
+    if (adamw) {
+      AdamW& a = *o.mutable_adamw();
+      if (!a.has_beta1()) a.set_beta1(0.9);
+      if (!a.has_beta2()) a.set_beta2(0.999);
+      if (!a.has_eps()) a.set_eps(1e-8);
+      Range("optimizer.beta1", a.beta1(), 0, false, 1, true);
+      Range("optimizer.beta2", a.beta2(), 0, false, 1, true);
+      Range("optimizer.eps", a.eps(), 0, true, 1, false);
+    } else {
+      Sgd& s = *o.mutable_sgd();
+      if (!s.has_momentum()) s.set_momentum(0.9);
+      if (!s.has_nesterov()) s.set_nesterov(false);
+      Range("optimizer.momentum", s.momentum(), 0, false, 1, true);
+      if (s.nesterov() && s.momentum() == 0) Error("optimizer.nesterov", "needs a momentum greater than 0");
+    }
+    if (!o.has_lr()) o.set_lr(adamw ? 3e-4 : 0.1);
+    if (!o.has_weight_decay()) o.set_weight_decay(adamw ? 0.1 : 0);
+    if (!o.has_clip_norm()) o.set_clip_norm(1);
+    const double infinite = std::numeric_limits<double>::infinity();
+    Range("optimizer.lr", o.lr(), 0, true, infinite, true);
+    Range("optimizer.weight_decay", o.weight_decay(), 0, false, infinite, true);
+    Range("optimizer.clip_norm", o.clip_norm(), 0, false, infinite, true);
+    LrSchedule_(o, infinite);
+  }
+
+  void LrSchedule_(Optimizer& o, double infinite) {
+    LrSchedule& s = *o.mutable_lr_schedule();
+    if (!s.has_warmup_steps()) s.set_warmup_steps(0);
+    double min_lr = 0;
+    switch (s.kind_case()) {
+      case LrSchedule::kLinear:
+        if (!s.linear().has_min_lr()) s.mutable_linear()->set_min_lr(0);
+        min_lr = s.linear().min_lr();
+        break;
+      case LrSchedule::kCosine:
+        if (!s.cosine().has_min_lr()) s.mutable_cosine()->set_min_lr(0.1 * o.lr());
+        min_lr = s.cosine().min_lr();
+        break;
+      default:
+        s.mutable_constant();
+        return;
+    }
+    Range("optimizer.lr_schedule.min_lr", min_lr, 0, false, infinite, true);
+    if (min_lr > o.lr()) {
+      Error("optimizer.lr_schedule.min_lr", absl::StrCat("is above optimizer.lr ", o.lr(), ", got ", min_lr));
+    }
+  }
+
+  // Errors of `strategies` begin with "strategy: ".
+  void Strategy_(Train& train) {
+    Strategy& s = *train.mutable_strategy();
+    if (s.kind_case() == Strategy::KIND_NOT_SET) s.mutable_single();
+    if (s.has_zero()) {
+      if (!s.zero().has_stage()) s.mutable_zero()->set_stage(3);
+      if (s.zero().stage() < 1 || s.zero().stage() > 3) {
+        return Error("strategy.stage", absl::StrCat("must be 1, 2 or 3, got ", s.zero().stage()));
+      }
+    }
+    if (s.has_fsdp()) {
+      if (!s.fsdp().has_reshard()) s.mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
+      Known("strategy.reshard", Reshard_IsValid(s.fsdp().reshard()) && s.fsdp().reshard() != RESHARD_UNSPECIFIED);
+    }
+    const uint32_t ranks = spec_.resources().ranks();
+    if (!model_good_ || ranks == 0 || ranks > limits_.max_ranks) return;
+    const auto layout = strategies::MakeLayout(train, *models::MakeInventory(train.model()), ranks);
+    if (layout.ok()) return;
+    std::string message(layout.status().message());
+    if (absl::StartsWith(message, "strategy: ")) message = message.substr(10);
+    // A world that does not fit is the ranks' fault as much; the kind is what the user looks at.
+    Error("strategy.kind", message);
+  }
+
+  void Steps(Train& train) {
+    if (!train.has_steps()) {
+      Error("steps", "missing: how many optimizer steps to train");
+    } else if (train.steps() == 0) {
+      Error("steps", "must be at least 1, got 0");
+    }
+    if (!train.has_seed()) train.set_seed(1);
+    const uint64_t warmup = train.optimizer().lr_schedule().warmup_steps();
+    if (train.has_steps() && train.steps() > 0 && warmup > train.steps()) {
+      Error("optimizer.lr_schedule.warmup_steps", absl::StrCat("is above steps ", train.steps(), ", got ", warmup));
+    }
+  }
+
+  void Checkpoint_(Train& train) {
+    Checkpoint& c = *train.mutable_checkpoint();
+    Path("checkpoint.path", c.path());
+    if (c.path().empty() && (c.has_every_steps() || c.has_keep())) {
+      Error("checkpoint.path", "missing: checkpoint.every_steps and keep need a folder to write to");
+      return;
+    }
+    if (!c.has_every_steps() && !c.path().empty()) c.set_every_steps(100);
+    if (!c.path().empty()) c.set_keep(std::max(2u, c.has_keep() ? c.keep() : 2u));
+  }
+
+  void Validation_(Train& train) {
+    Validation& v = *train.mutable_validation();
+    const bool given = v.has_every_steps() || v.has_sequences();
+    if (train.data().validation().empty()) {
+      if (given) Error("data.validation", "missing: validation needs a token file of its own");
+      return;
+    }
+    if (!v.has_every_steps()) v.set_every_steps(100);
+    if (!v.has_sequences()) v.set_sequences(64);
+    if (v.sequences() == 0 || v.sequences() > kMaxSequences) {
+      Error("validation.sequences", absl::StrCat("must be 1 to ", kMaxSequences, ", got ", v.sequences()));
+    }
+  }
+
+  const Limits& limits_;
+  JobSpec& spec_;
+  std::vector<SpecError> errors_;
+  bool model_good_ = false;
+};
+
+}  // namespace
+
+std::vector<SpecError> Resolve(const Limits& limits, JobSpec& spec) { return Resolver(limits, spec).Run(); }
+
+absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved) {
+  const Train& train = resolved.train();
+  const uint32_t world = resolved.resources().ranks();
+  const auto inventory = models::MakeInventory(train.model());
+  if (!inventory.ok()) return inventory.status();
+  const auto layout = strategies::MakeLayout(train, *inventory, world);
+  if (!layout.ok()) return layout.status();
+
+  PlanReply plan;
+  *plan.mutable_resolved() = resolved;
+  plan.set_parameters(models::Parameters(*inventory));
+  plan.set_tokens_per_step(uint64_t{train.batch().sequences()} * inventory->context());
+  plan.set_microbatches(strategies::Microbatches(train.batch(), world));
+  double forward = 0;
+  for (const Unit& unit : inventory->units()) forward += unit.forward_flops();
+  plan.set_flops_per_step(3 * forward * train.batch().sequences());  // a backward costs twice a forward
+  plan.set_table_sha256(layout->table_sha256);
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    const auto program = strategies::Compile(train, *inventory, *layout, rank);
+    if (!program.ok()) return program.status();
+    RankPlan& r = *plan.add_ranks();
+    r.set_rank(rank);
+    r.set_parameter_bytes(program->memory.parameters);
+    r.set_gradient_bytes(program->memory.gradients);
+    r.set_optimizer_bytes(program->memory.optimizer_state);
+    r.set_gather_bytes(program->memory.gather_buffers);
+    r.set_activation_bytes(program->memory.activations);
+    r.set_peak_bytes(program->memory.peak);
+    if (rank == 0) {
+      plan.set_schedule(Print(program->schedule, *inventory));
+      plan.set_schedule_digest(program->digest);
+    }
+  }
+  return plan;
+}
+
+}  // namespace muster::spec

@@ -1,0 +1,169 @@
+#include "coordinator/spec/resolve.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <random>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster::spec {
+namespace {
+
+JobSpec Good() {
+  JobSpec spec;
+  spec.set_api_version("muster/v1");
+  spec.set_kind("Job");
+  spec.set_name("gpt2-tiny");
+  Train& train = *spec.mutable_train();
+  train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+  train.mutable_data()->set_tokens("/data/train.bin");
+  train.set_steps(100);
+  return spec;
+}
+
+std::string Text(const std::vector<SpecError>& errors) {
+  std::string text;
+  for (const SpecError& e : errors) absl::StrAppend(&text, e.path(), ": ", e.message(), "\n");
+  return text;
+}
+
+TEST(Resolve, FillsInDefaults) {
+  JobSpec spec = Good();
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  EXPECT_EQ(spec.resources().ranks(), 1u);
+  EXPECT_EQ(spec.max_restarts(), 3u);
+  EXPECT_EQ(spec.train().batch().microbatch(), 8u);
+  EXPECT_TRUE(spec.train().strategy().has_single());
+  EXPECT_DOUBLE_EQ(spec.train().optimizer().lr(), 3e-4);
+  EXPECT_DOUBLE_EQ(spec.train().optimizer().adamw().beta2(), 0.999);
+  EXPECT_EQ(spec.train().data().order(), DATA_ORDER_SHUFFLED);
+  EXPECT_EQ(spec.train().model().gpt2().width(), 128u);
+  EXPECT_EQ(spec.train().seed(), 1u);
+}
+
+TEST(Resolve, EveryMistakeHasItsPath) {
+  struct Case {
+    std::string path, says;
+    std::function<void(JobSpec&)> spoil;
+  };
+  const auto train = [](JobSpec& s) -> Train& { return *s.mutable_train(); };
+  const auto optimizer = [](JobSpec& s) -> Optimizer& { return *s.mutable_train()->mutable_optimizer(); };
+  const std::vector<Case> cases = {
+      {"apiVersion", "muster/v9", [](JobSpec& s) { s.set_api_version("muster/v9"); }},
+      {"kind", "Pod", [](JobSpec& s) { s.set_kind("Pod"); }},
+      {"name", "missing", [](JobSpec& s) { s.clear_name(); }},
+      {"name", "lower-case", [](JobSpec& s) { s.set_name("My_Job"); }},
+      {"name", "at most 40", [](JobSpec& s) { s.set_name(std::string(41, 'a')); }},
+      {"name", "inner dashes", [](JobSpec& s) { s.set_name("-a"); }},
+      {"resources.ranks", "at least 1", [](JobSpec& s) { s.mutable_resources()->set_ranks(0); }},
+      {"resources.ranks", "at most 4096", [](JobSpec& s) { s.mutable_resources()->set_ranks(5000); }},
+      {"strategy.kind", "one rank", [](JobSpec& s) { s.mutable_resources()->set_ranks(2); }},
+      {"strategy.kind", "supported: single", [&](JobSpec& s) { train(s).mutable_strategy()->mutable_ddp(); }},
+      {"strategy.stage", "1, 2 or 3", [&](JobSpec& s) { train(s).mutable_strategy()->mutable_zero()->set_stage(4); }},
+      {"model.family", "missing", [&](JobSpec& s) { train(s).clear_model(); }},
+      {"model.heads", "divide", [&](JobSpec& s) { train(s).mutable_model()->mutable_gpt2()->set_heads(3); }},
+      {"model.vocabulary", "65536",
+       [&](JobSpec& s) { train(s).mutable_model()->mutable_gpt2()->set_vocabulary(70000); }},
+      {"data.tokens", "missing", [&](JobSpec& s) { train(s).clear_data(); }},
+      {"data.tokens", "absolute", [&](JobSpec& s) { train(s).mutable_data()->set_tokens("a.bin"); }},
+      {"data.validation", "absolute", [&](JobSpec& s) { train(s).mutable_data()->set_validation("a.bin"); }},
+      {"data.validation", "missing", [&](JobSpec& s) { train(s).mutable_validation()->set_every_steps(5); }},
+      {"batch.sequences", "1 to", [&](JobSpec& s) { train(s).mutable_batch()->set_sequences(0); }},
+      {"batch.microbatch", "at least 1", [&](JobSpec& s) { train(s).mutable_batch()->set_microbatch(0); }},
+      {"batch.microbatch", "8 sequences", [&](JobSpec& s) { train(s).mutable_batch()->set_microbatch(9); }},
+      {"precision.compute", "fp32", [&](JobSpec& s) { train(s).mutable_precision()->set_compute(DTYPE_BF16); }},
+      {"precision.reduce", "fp32", [&](JobSpec& s) { train(s).mutable_precision()->set_reduce(DTYPE_FP16); }},
+      {"optimizer.lr", "greater than 0", [&](JobSpec& s) { optimizer(s).set_lr(0); }},
+      {"optimizer.lr", "got nan", [&](JobSpec& s) { optimizer(s).set_lr(std::nan("")); }},
+      {"optimizer.lr", "got inf", [&](JobSpec& s) { optimizer(s).set_lr(INFINITY); }},
+      {"optimizer.weight_decay", "at least 0", [&](JobSpec& s) { optimizer(s).set_weight_decay(-1); }},
+      {"optimizer.clip_norm", "at least 0", [&](JobSpec& s) { optimizer(s).set_clip_norm(-1); }},
+      {"optimizer.beta1", "less than 1", [&](JobSpec& s) { optimizer(s).mutable_adamw()->set_beta1(1); }},
+      {"optimizer.beta2", "less than 1", [&](JobSpec& s) { optimizer(s).mutable_adamw()->set_beta2(-0.1); }},
+      {"optimizer.eps", "greater than 0", [&](JobSpec& s) { optimizer(s).mutable_adamw()->set_eps(0); }},
+      {"optimizer.momentum", "less than 1", [&](JobSpec& s) { optimizer(s).mutable_sgd()->set_momentum(1); }},
+      {"optimizer.nesterov", "momentum",
+       [&](JobSpec& s) {
+         optimizer(s).mutable_sgd()->set_momentum(0);
+         optimizer(s).mutable_sgd()->set_nesterov(true);
+       }},
+      {"optimizer.lr_schedule.min_lr", "above optimizer.lr",
+       [&](JobSpec& s) { optimizer(s).mutable_lr_schedule()->mutable_cosine()->set_min_lr(1); }},
+      {"optimizer.lr_schedule.warmup_steps", "above steps",
+       [&](JobSpec& s) { optimizer(s).mutable_lr_schedule()->set_warmup_steps(101); }},
+      {"steps", "missing", [&](JobSpec& s) { train(s).clear_steps(); }},
+      {"steps", "at least 1", [&](JobSpec& s) { train(s).set_steps(0); }},
+      {"checkpoint.path", "absolute", [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("c"); }},
+      {"checkpoint.path", "missing", [&](JobSpec& s) { train(s).mutable_checkpoint()->set_every_steps(5); }},
+  };
+  for (const Case& c : cases) {
+    JobSpec spec = Good();
+    c.spoil(spec);
+    const std::vector<SpecError> errors = Resolve({}, spec);
+    ASSERT_EQ(errors.size(), 1u) << c.path << " " << c.says << "\n" << Text(errors);
+    EXPECT_EQ(errors[0].path(), c.path);
+    EXPECT_TRUE(absl::StrContains(errors[0].message(), c.says)) << errors[0].message();
+  }
+}
+
+TEST(Resolve, AllErrorsAtOnce) {
+  JobSpec spec = Good();
+  spec.set_name("X");
+  spec.mutable_train()->clear_steps();
+  spec.mutable_train()->mutable_optimizer()->set_lr(-1);
+  spec.mutable_train()->mutable_model()->mutable_gpt2()->set_heads(3);
+  std::set<std::string> paths;
+  for (const SpecError& e : Resolve({}, spec)) paths.insert(e.path());
+  EXPECT_EQ(paths, (std::set<std::string>{"name", "steps", "optimizer.lr", "model.heads"}));
+}
+
+TEST(Resolve, SuggestsANameNearby) {
+  JobSpec spec = Good();
+  spec.set_name("My Job_1");
+  EXPECT_EQ(Resolve({}, spec)[0].suggestion(), "my-job-1");
+}
+
+// A resolved spec, submitted again, is itself.
+TEST(Resolve, IsIdempotent) {
+  std::mt19937 random(5);
+  for (int i = 0; i < 300; ++i) {
+    JobSpec spec = Good();
+    Train& train = *spec.mutable_train();
+    if (random() % 2) train.mutable_batch()->set_sequences(1 + random() % 30);
+    if (random() % 2) train.mutable_optimizer()->mutable_sgd();
+    if (random() % 2) train.mutable_optimizer()->mutable_lr_schedule()->mutable_cosine();
+    if (random() % 2) train.mutable_optimizer()->mutable_lr_schedule()->mutable_linear();
+    if (random() % 2) train.mutable_data()->set_validation("/v.bin");
+    if (random() % 2) train.mutable_checkpoint()->set_path("/c");
+    if (random() % 2) train.mutable_model()->mutable_gpt2()->set_layers(1 + random() % 9);
+    if (random() % 2) spec.set_priority(static_cast<int>(random() % 9) - 4);
+    ASSERT_EQ(Text(Resolve({}, spec)), "");
+    JobSpec again = spec;
+    ASSERT_EQ(Text(Resolve({}, again)), "");
+    EXPECT_EQ(again.SerializeAsString(), spec.SerializeAsString());
+  }
+}
+
+TEST(Plan, CountsWhatAStepCosts) {
+  JobSpec spec = Good();
+  spec.mutable_train()->mutable_batch()->set_microbatch(3);
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  const PlanReply plan = *MakePlan(spec);
+  EXPECT_EQ(plan.parameters(), 842'496u);
+  EXPECT_EQ(plan.tokens_per_step(), 8u * 128);
+  EXPECT_EQ(plan.microbatches(), 3u);
+  ASSERT_EQ(plan.ranks_size(), 1);
+  EXPECT_GE(plan.ranks(0).parameter_bytes(), 4 * plan.parameters());
+  EXPECT_EQ(plan.ranks(0).peak_bytes(), plan.ranks(0).parameter_bytes() + plan.ranks(0).gradient_bytes() +
+                                            plan.ranks(0).optimizer_bytes() + plan.ranks(0).activation_bytes());
+  EXPECT_TRUE(absl::StartsWith(plan.schedule(), "Forward embedding m0\n"));
+  // 6 N FLOPs a token, and attention's share on top.
+  EXPECT_NEAR(plan.flops_per_step() / (6.0 * plan.parameters() * plan.tokens_per_step()), 1.1, 0.15);
+}
+
+}  // namespace
+}  // namespace muster::spec

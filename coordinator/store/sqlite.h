@@ -1,0 +1,102 @@
+// The little of SQLite that both stores need: a file opened as our durability rules want it, and statements.
+//
+// Not thread-safe. No error is retried: after an error of the disk (fsync above all) nothing may be assumed about what
+// is stored, so it goes up and the process ends. Errors by code: DataLoss (not a database, or damaged),
+// ResourceExhausted (disk full), FailedPrecondition (another process has it, or a newer schema), PermissionDenied,
+// Internal (any other error of the disk).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace muster::store {
+
+struct Schema {
+  int application_id;  // tells our files from each other and from other programs'
+  int version;
+  const char* sql;  // of a new file
+};
+
+class Database;
+
+// A prepared statement; lives at most as long as its Database.
+class Statement {
+ public:
+  Statement() = default;
+  Statement(Statement&& other) noexcept;
+  Statement& operator=(Statement&& other) noexcept;
+  ~Statement();
+
+  // Resets it and binds its parameters in order.
+  template <typename... Arguments>
+  void Bind(const Arguments&... arguments) {
+    Reset();
+    int index = 0;
+    (BindOne(++index, arguments), ...);
+  }
+
+  // True: a row is there. False: done, and reset.
+  absl::StatusOr<bool> Step();
+  // Runs it to its end, ignoring rows.
+  absl::Status Run();
+  void Reset();
+
+  int64_t Integer(int column) const;
+  double Real(int column) const;
+  bool IsNull(int column) const;
+  std::string Blob(int column) const;
+
+ private:
+  friend class Database;
+  Statement(Database* database, sqlite3_stmt* statement) : database_(database), statement_(statement) {}
+
+  void BindOne(int index, int64_t value);
+  void BindOne(int index, uint64_t value) { BindOne(index, static_cast<int64_t>(value)); }
+  void BindOne(int index, uint32_t value) { BindOne(index, static_cast<int64_t>(value)); }
+  void BindOne(int index, int value) { BindOne(index, static_cast<int64_t>(value)); }
+  void BindOne(int index, std::string_view value);  // as a blob: keys compare byte by byte
+  void BindOne(int index, const std::string& value) { BindOne(index, std::string_view(value)); }
+  void BindOne(int index, const std::optional<double>& value);  // none: NULL
+
+  Database* database_ = nullptr;
+  sqlite3_stmt* statement_ = nullptr;
+};
+
+class Database {
+ public:
+  // Opens or creates `path`: journal_mode=PERSIST (DELETE does not sync the directory after it unlinks the journal),
+  // synchronous=FULL, locking_mode=EXCLUSIVE with the lock taken at once.
+  static absl::StatusOr<std::unique_ptr<Database>> Open(const std::string& path, const Schema& schema);
+  ~Database();
+  Database(const Database&) = delete;
+  Database& operator=(const Database&) = delete;
+
+  absl::Status Run(const char* sql);
+  absl::StatusOr<Statement> Prepare(const char* sql);
+  // The single integer that `sql` gives.
+  absl::StatusOr<int64_t> Integer(const char* sql);
+  // Walks the whole file. DataLoss names the first fault.
+  absl::Status CheckIntegrity();
+
+  // The Status of a SQLite result code.
+  absl::Status Error(int code, std::string_view what) const;
+  const std::string& path() const { return path_; }
+
+ private:
+  Database(std::string path, sqlite3* handle) : path_(std::move(path)), handle_(handle) {}
+  absl::Status Initialise(const Schema& schema);
+
+  std::string path_;
+  sqlite3* handle_;
+};
+
+}  // namespace muster::store

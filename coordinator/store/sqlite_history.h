@@ -1,0 +1,110 @@
+// history.db. Private to this folder; see history.h for the contract. One class in three files: sqlite_history.cc
+// writes, sqlite_history_read.cc reads, sqlite_history_prune.cc removes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/store/history.h"
+#include "coordinator/store/sqlite.h"
+
+namespace muster::store {
+
+#define MUSTER_STORE_RETURN_IF_ERROR(expression)             \
+  do {                                                       \
+    if (absl::Status s_ = (expression); !s_.ok()) return s_; \
+  } while (false)
+
+// The largest number that SQLite stores.
+inline constexpr uint64_t kEndOfSequence = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+
+struct JobRow {
+  int64_t number = 0;
+  uint64_t points = 0;
+  uint64_t thinned = 0;  // windows of the thinning have passed up to this sequence; 0: begins anew
+  MetricPoint last;
+  bool empty = false;  // the pruning found nothing of it that may go
+};
+
+class SqliteHistory final : public HistoryStore {
+ public:
+  SqliteHistory(std::unique_ptr<Database> database, const HistoryLimits& limits)
+      : limits_(limits), database_(std::move(database)) {}
+
+  absl::Status Load();
+
+  absl::Status Append(const std::vector<HistoryItem>& items,
+                      const std::vector<std::pair<RankId, Acknowledged>>& acknowledged) override;
+  absl::StatusOr<Acknowledged> GetAcknowledged(const RankId& rank) override;
+  absl::StatusOr<HistoryPage> Read(const HistoryFilter& filter, uint64_t after, size_t limit, size_t bytes) override;
+  absl::StatusOr<HistoryPage> ReadBack(const HistoryFilter& filter, uint64_t before, size_t limit) override;
+  MetricPoint LastMetrics(const JobId& job) const override;
+  uint64_t LastSequence() const override { return sequence_; }
+  std::vector<JobId> Jobs() const override;
+  absl::Status Forget(const JobId& job) override;
+  absl::StatusOr<bool> Prune(const std::function<std::vector<JobId>()>& ended) override;
+
+ private:
+  enum class Kind { kMetrics, kLogs, kPruned };
+
+  // The statement of `sql`, bound; prepared at its first use.
+  template <typename... Arguments>
+  absl::StatusOr<Statement*> Bound(const std::string& sql, const Arguments&... arguments) {
+    auto found = statements_.find(sql);
+    if (found == statements_.end()) {
+      absl::StatusOr<Statement> statement = database_->Prepare(sql.c_str());
+      if (!statement.ok()) return statement.status();
+      found = statements_.emplace(sql, *std::move(statement)).first;
+    }
+    found->second.Bind(arguments...);
+    return &found->second;
+  }
+  template <typename... Arguments>
+  absl::Status Run(const std::string& sql, const Arguments&... arguments) {
+    const absl::StatusOr<Statement*> statement = Bound(sql, arguments...);
+    return statement.ok() ? (*statement)->Run() : statement.status();
+  }
+  template <typename Work>
+  absl::Status InTransaction(const Work& work) {
+    MUSTER_STORE_RETURN_IF_ERROR(database_->Run("BEGIN IMMEDIATE"));
+    absl::Status status = work();
+    if (status.ok()) status = database_->Run("COMMIT");
+    if (!status.ok()) database_->Run("ROLLBACK").IgnoreError();
+    return status;
+  }
+
+  absl::StatusOr<JobRow*> JobOf(const JobId& id);
+  absl::Status AppendMetrics(const HistoryItem& item, const MetricPoint& point);
+  absl::Status AppendLog(const HistoryItem& item, const LogChunk& chunk);
+  absl::Status TrimLog(int64_t job, const LogChunk& chunk);
+  absl::Status ThinWindow(JobRow& job);
+  absl::Status Acknowledge(const RankId& rank, const Acknowledged& acknowledged);
+
+  absl::Status ReadKind(Kind kind, const HistoryFilter& filter, uint64_t from, bool back, size_t limit, size_t bytes,
+                        std::vector<HistoryItem>& items, bool& more);
+  absl::StatusOr<HistoryItem> ItemOf(Kind kind, const Statement& row, uint64_t after) const;
+
+  absl::StatusOr<uint64_t> UsedBytes();
+  // Deletes up to `rows` oldest rows of a table, of one job or (0) of all. Adds to `deleted`.
+  absl::Status PruneTable(Kind kind, int64_t job, uint64_t rows, uint64_t& deleted);
+  absl::Status CountPruned(int64_t job, uint64_t sequence, uint64_t metrics, uint64_t logs);
+  absl::Status EmptyForgotten(uint64_t& deleted);
+
+  const HistoryLimits limits_;
+  std::unique_ptr<Database> database_;  // before the statements, which it must outlive
+  std::map<std::string, Statement> statements_;
+  std::map<JobId, JobRow> jobs_;
+  std::map<int64_t, JobId> ids_;  // of jobs_
+  std::set<int64_t> forgotten_;   // still has rows
+  uint64_t sequence_ = 0;
+  int64_t next_number_ = 1;
+};
+
+}  // namespace muster::store

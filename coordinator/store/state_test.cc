@@ -1,0 +1,189 @@
+#include "coordinator/store/state.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster::store {
+namespace {
+
+class StateTest : public ::testing::Test {
+ protected:
+  StateTest() {
+    char name[] = "/tmp/muster-state-XXXXXX";
+    directory_ = mkdtemp(name);
+  }
+  ~StateTest() override { std::filesystem::remove_all(directory_); }
+
+  std::unique_ptr<StateStore> Open() {
+    auto store = OpenSqliteState(directory_);
+    EXPECT_TRUE(store.ok()) << store.status();
+    return *std::move(store);
+  }
+  std::string File() const { return directory_ + "/state.db"; }
+
+  std::string directory_;
+};
+
+std::vector<std::string> Keys(StateStore& store, std::string_view begin, std::string_view end, size_t limit = 0) {
+  std::vector<std::string> keys;
+  const auto rows = store.Range(begin, end, limit);
+  EXPECT_TRUE(rows.ok()) << rows.status();
+  for (const KeyValue& row : *rows) keys.push_back(row.key);
+  return keys;
+}
+
+void ExecuteIn(const std::string& file, const std::string& sql) {
+  sqlite3* handle = nullptr;
+  ASSERT_EQ(sqlite3_open(file.c_str(), &handle), SQLITE_OK);
+  EXPECT_EQ(sqlite3_exec(handle, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK) << sqlite3_errmsg(handle);
+  sqlite3_close(handle);
+}
+
+TEST_F(StateTest, KeepsWhatItCommittedAcrossOpenings) {
+  {
+    auto store = Open();
+    ASSERT_TRUE(store->Commit(1, {{{"job/a", "1"}, {"job/b", "2"}}, {{"node/x", std::string("\0y", 2)}}}).ok());
+    ASSERT_TRUE(store->Commit(1, {{{"job/a", std::nullopt}, {"job/b", "3"}, {"job/none", std::nullopt}}}).ok());
+  }
+  auto store = Open();
+  EXPECT_EQ(Keys(*store, "", ""), (std::vector<std::string>{"job/b", "node/x"}));
+  EXPECT_EQ(store->Get("job/b").value(), "3");
+  EXPECT_EQ(store->Get("node/x").value(), std::string("\0y", 2));
+  EXPECT_EQ(store->Get("job/a").value(), std::nullopt);
+}
+
+TEST_F(StateTest, RangesAreHalfOpenAndOrderedByteByByte) {
+  auto store = Open();
+  ASSERT_TRUE(store->Commit(1, {{{"b", ""}, {"a/2", ""}, {"a/10", ""}, {"a\xff", ""}, {"A", ""}}}).ok());
+  EXPECT_EQ(Keys(*store, "", ""), (std::vector<std::string>{"A", "a/10", "a/2", "a\xff", "b"}));
+  EXPECT_EQ(Keys(*store, "a/10", "b"), (std::vector<std::string>{"a/10", "a/2", "a\xff"}));
+  EXPECT_EQ(Keys(*store, "a/", "", 2), (std::vector<std::string>{"a/10", "a/2"}));
+}
+
+TEST_F(StateTest, RefusesWhatIsOverTheLimitsAndWritesNothing) {
+  auto store = Open();
+  ChangeGroup many(kMaxCommitKeys + 1, Change{"k", "v"});
+  EXPECT_EQ(store->Commit(1, {{{"first", "1"}}, many}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(store->Commit(1, {{{"big", std::string(kMaxValueBytes + 1, 'x')}}}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Keys(*store, "", "").empty());
+  many.pop_back();
+  EXPECT_TRUE(store->Commit(1, {many, {{"big", std::string(kMaxValueBytes, 'x')}}}).ok());
+}
+
+TEST_F(StateTest, FencesLowerTermsAlsoAfterReopening) {
+  {
+    auto store = Open();
+    ASSERT_TRUE(store->Commit(3, {{{"a", "1"}}}).ok());
+    EXPECT_EQ(store->Commit(2, {{{"a", "2"}}}).code(), absl::StatusCode::kFailedPrecondition);
+  }
+  auto store = Open();
+  EXPECT_EQ(store->Commit(2, {{{"a", "2"}}}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(store->Get("a").value(), "1");
+  EXPECT_TRUE(store->Commit(3, {{{"a", "3"}}}).ok());
+}
+
+TEST_F(StateTest, SecondOpenerIsRefused) {
+  auto store = Open();
+  const auto second = OpenSqliteState(directory_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition) << second.status();
+  EXPECT_TRUE(absl::StrContains(second.status().message(), "another process")) << second.status();
+}
+
+TEST_F(StateTest, NewerSchemaIsRefused) {
+  Open();
+  ExecuteIn(File(), "PRAGMA user_version=2");
+  const auto store = OpenSqliteState(directory_);
+  EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition) << store.status();
+  EXPECT_TRUE(absl::StrContains(store.status().message(), "newer")) << store.status();
+}
+
+TEST_F(StateTest, ForeignDatabaseAndGarbageAreDataLoss) {
+  ExecuteIn(File(), "CREATE TABLE t(x)");
+  EXPECT_EQ(OpenSqliteState(directory_).status().code(), absl::StatusCode::kDataLoss);
+  std::ofstream(File(), std::ios::trunc) << std::string(8192, 'x');
+  EXPECT_EQ(OpenSqliteState(directory_).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(StateTest, DamagedPageIsFoundAtOpening) {
+  {
+    auto store = Open();
+    for (int i = 0; i < 40; ++i) {
+      ASSERT_TRUE(store->Commit(1, {{{absl::StrCat("job/", i), std::string(3000, 'a')}}}).ok());
+    }
+  }
+  std::fstream file(File(), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(0, std::ios::end);
+  const auto size = static_cast<int64_t>(file.tellp());
+  ASSERT_GT(size, 100'000);
+  for (int64_t page = 1; page < size / 4096; ++page) {  // the b-tree headers of all pages but the first
+    file.seekp(page * 4096);
+    file.write("\xff\xff\xff\xff\xff\xff\xff\xff", 8);
+  }
+  file.close();
+  const auto store = OpenSqliteState(directory_);
+  EXPECT_EQ(store.status().code(), absl::StatusCode::kDataLoss) << store.status();
+}
+
+TEST_F(StateTest, BackupIsWholeAndNeverOverwrites) {
+  auto store = Open();
+  ASSERT_TRUE(store->Commit(4, {{{"job/a", "1"}}}).ok());
+  const std::string folder = directory_ + "/copy";
+  std::filesystem::create_directory(folder);
+  const auto bytes = store->Backup(folder + "/state.db");
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ(*bytes, std::filesystem::file_size(folder + "/state.db"));
+  EXPECT_EQ(store->Backup(folder + "/state.db").status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(store->Backup("relative.db").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(store->Backup(directory_ + "/no/such/folder.db").status().code(), absl::StatusCode::kInternal);
+
+  ASSERT_TRUE(store->Commit(4, {{{"job/b", "2"}}}).ok());  // the store goes on
+  const auto copy = OpenSqliteState(folder);
+  ASSERT_TRUE(copy.ok()) << copy.status();
+  EXPECT_EQ(Keys(**copy, "", ""), std::vector<std::string>{"job/a"});
+  EXPECT_EQ((*copy)->Commit(3, {{{"x", "y"}}}).code(), absl::StatusCode::kFailedPrecondition);  // its term came along
+}
+
+// A child commits until the file size limit stops it, and tells how many commits were acknowledged.
+TEST_F(StateTest, FullDiskFailsTheCommitAndKeepsTheOnesBefore) {
+  int pipe_ends[2];
+  ASSERT_EQ(pipe2(pipe_ends, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_IGN);
+    auto store = OpenSqliteState(directory_);
+    const rlimit limit{256 * 1024, 256 * 1024};
+    if (!store.ok() || setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(1);
+    for (uint32_t i = 0; i < 1000; ++i) {
+      if (!(*store)->Commit(1, {{{absl::StrCat("job/", i), std::string(10'000, 'x')}}}).ok()) _exit(0);
+      if (write(pipe_ends[1], &i, sizeof(i)) != sizeof(i)) _exit(2);
+    }
+    _exit(3);
+  }
+  close(pipe_ends[1]);
+  uint32_t last = 0, number = 0;
+  while (read(pipe_ends[0], &number, sizeof(number)) == sizeof(number)) last = number;
+  close(pipe_ends[0]);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_GT(last, 10u);
+  auto store = Open();
+  EXPECT_EQ(Keys(*store, "job/", "job0").size(), last + 1);
+}
+
+}  // namespace
+}  // namespace muster::store

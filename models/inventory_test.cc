@@ -1,0 +1,77 @@
+#include "models/inventory.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/strings/match.h"
+
+namespace muster::models {
+namespace {
+
+Model OfSize(Gpt2Size size) {
+  Model model;
+  model.mutable_gpt2()->set_size(size);
+  return model;
+}
+
+TEST(Gpt2, ParameterCountsAreThePublishedOnes) {
+  // Hugging Face's gpt2, gpt2-medium, gpt2-large, gpt2-xl, head tied.
+  EXPECT_EQ(Parameters(*MakeInventory(OfSize(GPT2_SIZE_SMALL))), 124'439'808u);
+  EXPECT_EQ(Parameters(*MakeInventory(OfSize(GPT2_SIZE_MEDIUM))), 354'823'168u);
+  EXPECT_EQ(Parameters(*MakeInventory(OfSize(GPT2_SIZE_LARGE))), 774'030'080u);
+  EXPECT_EQ(Parameters(*MakeInventory(OfSize(GPT2_SIZE_XL))), 1'557'611'200u);
+  EXPECT_EQ(Parameters(*MakeInventory(OfSize(GPT2_SIZE_TINY))), 842'496u);
+}
+
+TEST(Gpt2, NamesAndShapes) {
+  const Inventory inventory = *MakeInventory(OfSize(GPT2_SIZE_SMALL));
+  std::map<std::string, std::vector<uint64_t>> shapes;
+  for (const Unit& unit : inventory.units()) {
+    for (const Tensor& t : unit.tensors()) {
+      EXPECT_TRUE(shapes.emplace(t.name(), std::vector<uint64_t>(t.shape().begin(), t.shape().end())).second)
+          << t.name();
+      EXPECT_EQ(t.decay(), t.shape_size() >= 2) << t.name();
+      EXPECT_NE(t.init().kind(), Initialisation::KIND_UNSPECIFIED) << t.name();
+    }
+  }
+  EXPECT_EQ(shapes.size(), 2u + 12 * 12 + 2);
+  EXPECT_EQ(shapes["wte.weight"], (std::vector<uint64_t>{50257, 768}));
+  EXPECT_EQ(shapes["h.11.attn.c_attn.weight"], (std::vector<uint64_t>{768, 2304}));
+  EXPECT_EQ(shapes["h.0.mlp.c_proj.weight"], (std::vector<uint64_t>{3072, 768}));
+  EXPECT_EQ(inventory.units(13).borrows(0).tensor(), "wte.weight");
+}
+
+TEST(Gpt2, ResidualProjectionsStartSmaller) {
+  const Inventory inventory = *MakeInventory(OfSize(GPT2_SIZE_SMALL));
+  for (const Tensor& t : inventory.units(1).tensors()) {
+    if (absl::StrContains(t.name(), "c_proj.weight")) {
+      EXPECT_NEAR(t.init().standard_deviation(), 0.02 / std::sqrt(24.0), 1e-12);
+    }
+  }
+}
+
+TEST(Gpt2, OverridesAndErrors) {
+  Model model = OfSize(GPT2_SIZE_TINY);
+  model.mutable_gpt2()->set_layers(7);
+  EXPECT_EQ(MakeInventory(model)->units_size(), 9);
+  EXPECT_EQ(Resolve(*Resolve(model))->SerializeAsString(), Resolve(model)->SerializeAsString());
+
+  model.mutable_gpt2()->set_heads(5);
+  EXPECT_EQ(Resolve(model).status().message(), "heads: 5 does not divide width 128");
+  model.mutable_gpt2()->set_heads(0);
+  EXPECT_TRUE(absl::StartsWith(Resolve(model).status().message(), "heads: must be 1 to"));
+  model = Model();
+  EXPECT_TRUE(absl::StartsWith(Resolve(model).status().message(), "family: missing"));
+  model.mutable_gpt2()->set_layers(2);
+  EXPECT_TRUE(absl::StartsWith(Resolve(model).status().message(), "heads: missing"));
+  model = OfSize(GPT2_SIZE_TINY);
+  model.mutable_gpt2()->set_vocabulary(65537);
+  EXPECT_TRUE(absl::StartsWith(Resolve(model).status().message(), "vocabulary: must be"));
+}
+
+}  // namespace
+}  // namespace muster::models

@@ -1,0 +1,33 @@
+// Where a unit's tensors lie in its flat buffer: one after another in the inventory's order, each start rounded up so
+// that every tensor begins at a multiple of 64 bytes in fp32. Engine, planner and checkpoints share this one rule.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "proto/inventory.pb.h"
+
+namespace muster::partition {
+
+inline constexpr uint64_t kAlignElements = 16;  // 64 bytes of fp32
+
+struct FlatTensor {
+  std::string name;
+  uint64_t begin = 0;  // elements from the unit's start
+  uint64_t elements = 0;
+  bool decay = false;
+  bool frozen = false;
+};
+
+struct FlatUnit {
+  std::vector<FlatTensor> tensors;  // ascending begin: those with weight decay first, then the others, then frozen ones
+  uint64_t elements = 0;            // padding included, a multiple of kAlignElements
+};
+
+FlatUnit Flatten(const Unit& unit);
+
+// Padding included, all units together.
+uint64_t FlatElements(const Inventory& inventory);
+
+}  // namespace muster::partition

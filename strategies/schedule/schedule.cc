@@ -1,0 +1,96 @@
+#include "strategies/schedule/schedule.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/sha256.h"
+
+namespace muster {
+namespace {
+
+const char* Name(OpKind kind) {
+  switch (kind) {
+    case OpKind::kGather:
+      return "Gather";
+    case OpKind::kForward:
+      return "Forward";
+    case OpKind::kBackward:
+      return "Backward";
+    case OpKind::kRecompute:
+      return "Recompute";
+    case OpKind::kRelease:
+      return "Release";
+    case OpKind::kReduce:
+      return "Reduce";
+    case OpKind::kSend:
+      return "Send";
+    case OpKind::kRecv:
+      return "Recv";
+    case OpKind::kOffload:
+      return "Offload";
+    case OpKind::kFetch:
+      return "Fetch";
+    case OpKind::kReduceScalars:
+      return "ReduceScalars";
+    case OpKind::kClipGradients:
+      return "ClipGradients";
+    case OpKind::kOptimizerStep:
+      return "OptimizerStep";
+    case OpKind::kSnapshot:
+      return "Snapshot";
+  }
+  return "?";
+}
+
+const char* Name(Stream stream) {
+  switch (stream) {
+    case Stream::kCompute:
+      return "compute";
+    case Stream::kGather:
+      return "gather";
+    case Stream::kReduce:
+      return "reduce";
+    case Stream::kTransfer:
+      return "transfer";
+  }
+  return "?";
+}
+
+}  // namespace
+
+std::string Print(const Op& op, const Inventory& inventory) {
+  std::string line = Name(op.kind);
+  const auto unit = [&](int32_t u) {
+    return u >= 0 && u < inventory.units_size() ? inventory.units(u).name() : absl::StrCat("unit ", u);
+  };
+  if (op.unit >= 0) absl::StrAppend(&line, " ", unit(op.unit));
+  if (op.unit_end > op.unit + 1) absl::StrAppend(&line, "..", unit(op.unit_end - 1));
+  if (op.microbatch >= 0) absl::StrAppend(&line, " m", op.microbatch);
+  if (op.stream != Stream::kCompute) absl::StrAppend(&line, " on ", Name(op.stream));
+  if (op.group >= 0) absl::StrAppend(&line, " group ", op.group);
+  if (op.slot >= 0) absl::StrAppend(&line, " slot ", op.slot);
+  if (op.peer >= 0) absl::StrAppend(&line, " peer ", op.peer);
+  if (!op.waits.empty()) {
+    absl::StrAppend(&line, " after");
+    for (const int32_t w : op.waits) absl::StrAppend(&line, " ", w);
+  }
+  return line;
+}
+
+std::string Print(const Schedule& schedule, const Inventory& inventory) {
+  std::string text;
+  for (const Op& op : schedule.ops) absl::StrAppend(&text, Print(op, inventory), "\n");
+  return text;
+}
+
+std::string Digest(const Schedule& schedule) {
+  std::string canonical = absl::StrCat("v1 ", schedule.microbatches, " ", schedule.slots, "\n");
+  for (const Op& op : schedule.ops) {
+    absl::StrAppend(&canonical, static_cast<int>(op.kind), " ", op.unit, " ", op.unit_end, " ", op.microbatch, " ",
+                    static_cast<int>(op.stream), " ", op.group, " ");
+    absl::StrAppend(&canonical, op.slot, " ", op.peer);
+    for (const int32_t w : op.waits) absl::StrAppend(&canonical, " ", w);
+    absl::StrAppend(&canonical, "\n");
+  }
+  return Sha256Hex(canonical);
+}
+
+}  // namespace muster

@@ -1,0 +1,144 @@
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "models/inventory.h"
+#include "strategies/schedule/check.h"
+#include "strategies/schedule/memory.h"
+#include "strategies/single/single.h"
+
+namespace muster {
+namespace {
+
+Inventory Layers(uint32_t layers) {
+  Model model;
+  model.mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+  model.mutable_gpt2()->set_layers(layers);
+  return *models::MakeInventory(model);
+}
+
+TEST(Schedule, PrintsOneOpALine) {
+  const std::vector<std::string> lines =
+      absl::StrSplit(Print(single::Emit(Layers(1), 2, true), Layers(1)), '\n', absl::SkipEmpty());
+  EXPECT_EQ(lines,
+            (std::vector<std::string>{"Forward embedding m0", "Forward h.0 m0", "Forward head m0", "Backward head m0",
+                                      "Backward h.0 m0", "Backward embedding m0", "Forward embedding m1",
+                                      "Forward h.0 m1", "Forward head m1", "Backward head m1", "Backward h.0 m1",
+                                      "Backward embedding m1", "ClipGradients", "OptimizerStep"}));
+}
+
+TEST(Schedule, DigestIsPinnedAndSeesEveryField) {
+  const Schedule base = single::Emit(Layers(1), 1, true);
+  // Changing this number means that coordinators and trainers of different builds refuse each other: raise kProtocol.
+  EXPECT_EQ(Digest(base), "37a64a3c145128437016e5882103c53efbcc1571a3ea991c46301bb284075b10");
+  const std::vector<std::function<void(Schedule&)>> changes = {
+      [](Schedule& s) { s.slots = 1; },
+      [](Schedule& s) { s.microbatches = 2; },
+      [](Schedule& s) { s.ops[0].kind = OpKind::kGather; },
+      [](Schedule& s) { s.ops[0].unit = 1; },
+      [](Schedule& s) { s.ops[0].unit_end = 1; },
+      [](Schedule& s) { s.ops[0].microbatch = 1; },
+      [](Schedule& s) { s.ops[0].stream = Stream::kReduce; },
+      [](Schedule& s) { s.ops[0].group = 0; },
+      [](Schedule& s) { s.ops[0].slot = 0; },
+      [](Schedule& s) { s.ops[0].peer = 0; },
+      [](Schedule& s) { s.ops[1].waits = {0}; },
+      [](Schedule& s) { s.ops.pop_back(); },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    Schedule changed = base;
+    changes[i](changed);
+    EXPECT_NE(Digest(changed), Digest(base)) << i;
+  }
+}
+
+TEST(Check, AcceptsSingleForRandomModels) {
+  std::mt19937 random(7);
+  for (int i = 0; i < 200; ++i) {
+    const Inventory inventory = Layers(1 + random() % 20);
+    const Schedule schedule = single::Emit(inventory, 1 + static_cast<int32_t>(random() % 9), random() % 2 == 0);
+    ASSERT_TRUE(Check(schedule, inventory).ok());
+  }
+}
+
+// One broken schedule per rule. Units: 0 embedding, 1 h.0, 2 head (borrows from 0); ops 0..2 forward, 3..5 backward,
+// 6 clip, 7 step.
+TEST(Check, RefusesEachBrokenRule) {
+  struct Case {
+    std::string rule;
+    std::function<void(Schedule&)> spoil;
+  };
+  const auto insert = [](Schedule& s, size_t at, Op op) { s.ops.insert(s.ops.begin() + static_cast<long>(at), op); };
+  const auto erase = [](Schedule& s, size_t at) { s.ops.erase(s.ops.begin() + static_cast<long>(at)); };
+  const Op gather0{.kind = OpKind::kGather, .unit = 0}, gather1{.kind = OpKind::kGather, .unit = 1, .slot = 0};
+  const Op release0{.kind = OpKind::kRelease, .unit = 0}, release1{.kind = OpKind::kRelease, .unit = 1};
+  const std::vector<Case> cases = {
+      {"no such unit", [](Schedule& s) { s.ops[0].unit = 3; }},
+      {"no such microbatch", [](Schedule& s) { s.ops[0].microbatch = 1; }},
+      {"no such slot", [&](Schedule& s) { insert(s, 0, gather1); }},
+      {"not before it", [](Schedule& s) { s.ops[2].waits = {2}; }},
+      {"forward out of order", [](Schedule& s) { std::swap(s.ops[0], s.ops[1]); }},
+      {"forward out of order", [&](Schedule& s) { insert(s, 1, s.ops[0]); }},
+      {"backward before its forward", [](Schedule& s) { std::swap(s.ops[2], s.ops[3]); }},
+      {"backward out of order", [](Schedule& s) { std::swap(s.ops[3], s.ops[4]); }},
+      {"steps before the last backward", [&](Schedule& s) { erase(s, 6), std::swap(s.ops[5], s.ops[6]); }},
+      {"clips before the last backward", [](Schedule& s) { std::swap(s.ops[5], s.ops[6]); }},
+      {"clips before the last backward", [&](Schedule& s) { erase(s, 5); }},
+      {"no optimizer step", [&](Schedule& s) { erase(s, 7); }},
+      {"after the optimizer's step", [&](Schedule& s) { s.ops.push_back(s.ops[7]); }},
+      {"gathered twice", [&](Schedule& s) { insert(s, 0, gather0), insert(s, 0, gather0); }},
+      {"left gathered", [&](Schedule& s) { insert(s, 0, gather0); }},
+      {"not gathered", [&](Schedule& s) { s.ops.push_back(release1); }},
+      {"parameters of embedding are not gathered",
+       [&](Schedule& s) { insert(s, 0, gather0), insert(s, 2, release0); }},  // the head borrows them
+      {"parameters of h.0 are not gathered",
+       [&](Schedule& s) { s.slots = 1, insert(s, 1, gather1), insert(s, 3, release1); }},  // its backward needs them
+      {"still held by h.0",
+       [&](Schedule& s) {
+         s.slots = 1;
+         insert(s, 0, gather1);
+         insert(s, 0, {.kind = OpKind::kGather, .unit = 2, .slot = 0});
+         std::swap(s.ops[0], s.ops[1]);
+       }},
+      {"enters none", [&](Schedule& s) { insert(s, 4, {.kind = OpKind::kReduce, .unit = 2, .unit_end = 3}); }},
+      {"nothing to reduce", [&](Schedule& s) { insert(s, 3, {.kind = OpKind::kReduce, .unit = 0, .unit_end = 3}); }},
+      {"recomputed before",
+       [&](Schedule& s) { insert(s, 0, {.kind = OpKind::kRecompute, .unit = 0, .microbatch = 0}); }},
+  };
+  const Inventory inventory = Layers(1);
+  for (const Case& c : cases) {
+    Schedule schedule = single::Emit(inventory, 1, true);
+    c.spoil(schedule);
+    const absl::Status status = Check(schedule, inventory);
+    EXPECT_TRUE(absl::StrContains(status.message(), c.rule)) << c.rule << ": " << status;
+  }
+}
+
+TEST(Check, AcceptsGatherAndReduceInTheirPlaces) {
+  const Inventory inventory = Layers(1);
+  Schedule s = single::Emit(inventory, 1, true);
+  s.slots = 1;
+  std::vector<Op> ops;
+  for (const Op& op : s.ops) {
+    if (op.unit == 1) ops.push_back({.kind = OpKind::kGather, .unit = 1, .slot = 0});
+    ops.push_back(op);
+    if (op.unit == 1) ops.push_back({.kind = OpKind::kRelease, .unit = 1});
+    if (op.kind == OpKind::kBackward)
+      ops.push_back({.kind = OpKind::kReduce, .unit = op.unit, .unit_end = op.unit + 1});
+  }
+  s.ops = ops;
+  EXPECT_EQ(Check(s, inventory), absl::OkStatus());
+}
+
+TEST(Memory, AccumulationCostsNothingAndLayersDo) {
+  const uint64_t one = PeakActivationBytes(single::Emit(Layers(4), 1, true), Layers(4), 8);
+  EXPECT_EQ(PeakActivationBytes(single::Emit(Layers(4), 5, true), Layers(4), 8), one);
+  EXPECT_GT(PeakActivationBytes(single::Emit(Layers(8), 1, true), Layers(8), 8), one);
+  EXPECT_EQ(PeakActivationBytes(single::Emit(Layers(4), 1, true), Layers(4), 16), 2 * one);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,28 @@
+#!/bin/bash
+# Sets up, builds everything and runs every test that needs no GPU. Last line: `N passed, N failed`, in test cases.
+#   ./test.sh                  all
+#   ./test.sh //strategies/... a part;  further arguments go to `bazel test`, e.g. --config=asan
+set -uo pipefail
+cd "$(dirname "$0")" || exit 1
+tools/setup.sh test || exit 1
+
+targets=() options=()
+for a in "$@"; do
+  case $a in -*) options+=("$a") ;; *) targets+=("$a") ;; esac
+done
+[ ${#targets[@]} -gt 0 ] || targets=(//...)
+events=$(mktemp)
+trap 'rm -f "$events"' EXIT
+echo "test: bazel test ${targets[*]} ${options[*]:-} (a first build takes about 15 minutes on two cores)" >&2
+bazel test --keep_going --build_event_json_file="$events" \
+  --test_env=MUSTER_PEER_PYTHON="${MUSTER_CACHE:-$HOME/.cache/muster}/peer/bin/python" \
+  "${options[@]}" -- "${targets[@]}"
+built=$?
+# 0: all passed, 3: some failed, 4: no tests; anything else: something did not build
+/usr/bin/python3 tools/count_tests.py "$events"
+counted=$?
+if [ $built != 0 ]; then
+  [ $built = 3 ] || echo "test: bazel ended with status $built: something did not build, see above" >&2
+  exit 1
+fi
+exit $counted

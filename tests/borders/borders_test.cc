@@ -1,0 +1,169 @@
+// Every #include of our sources against allowed_includes.txt, and the pure folders against clocks, randomness and
+// unordered iteration by name. Bazel's visibility keeps our own targets apart; it does not see system headers.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::set<std::string, std::less<>> kImpure = {
+    "atomic",   "chrono", "condition_variable", "ctime",  "filesystem", "fstream",       "future",
+    "iostream", "mutex",  "shared_mutex",       "random", "thread",     "unordered_map", "unordered_set",
+};
+// Spelt so that this file does not contain them as words of code.
+const std::vector<std::string> kImpureNames = {
+    "absl::Now(",  "absl::flat_hash_", "absl::node_hash_", "absl::Mutex",   "absl::SleepFor", "std::unordered_",
+    "std::random", "getenv(",          " rand(",           "gettimeofday(", "clock_gettime(", "std::this_thread",
+};
+
+// The checkout: this test runs outside the sandbox, where runfiles are links to the real sources.
+fs::path Root() { return fs::canonical("WORKSPACE").parent_path(); }
+
+struct Rule {
+  std::set<std::string, std::less<>> words;
+};
+
+std::map<std::string, Rule> ReadRules() {
+  std::map<std::string, Rule> rules;
+  std::ifstream in(Root() / "tests/borders/allowed_includes.txt");
+  for (std::string line; std::getline(in, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    rules[words[0]].words.insert(words.begin() + 1, words.end());
+  }
+  return rules;
+}
+
+std::vector<fs::path> Sources() {
+  std::vector<fs::path> files;
+  const std::set<std::string> skipped = {"third_party", ".git", "bin"};
+  for (auto it = fs::recursive_directory_iterator(Root()); it != fs::recursive_directory_iterator(); ++it) {
+    const std::string name = it->path().filename().string();
+    if (it->is_symlink() || skipped.contains(name)) {
+      it.disable_recursion_pending();
+      continue;
+    }
+    const std::string ext = it->path().extension().string();
+    if (it->is_regular_file() && (ext == ".h" || ext == ".cc" || ext == ".cu")) {
+      files.push_back(fs::relative(it->path(), Root()));
+    }
+  }
+  return files;
+}
+
+const Rule* RuleFor(const std::map<std::string, Rule>& rules, fs::path folder, std::string& name) {
+  for (; !folder.empty(); folder = folder.parent_path()) {
+    const auto found = rules.find(folder.string());
+    if (found != rules.end()) {
+      name = found->first;
+      return &found->second;
+    }
+  }
+  return nullptr;
+}
+
+// The word of the allow-list that an included path falls under; the path itself if it is none of the fixed words.
+std::string WordFor(absl::string_view path, bool angled) {
+  if (absl::EndsWith(path, ".grpc.pb.h") || absl::StartsWith(path, "grpc")) return "grpc";
+  if (absl::StartsWith(path, "proto/")) return "proto";
+  for (const char* torch : {"ATen/", "c10/", "torch/", "caffe2/"}) {
+    if (absl::StartsWith(path, torch)) return "torch";
+  }
+  if (angled && !absl::StrContains(path, '/') && !absl::StrContains(path, '.')) return "std";
+  for (const char* posix : {"sys/", "linux/", "netinet/", "arpa/"}) {
+    if (absl::StartsWith(path, posix)) return "posix";
+  }
+  if (angled && !absl::StrContains(path, '/') && path != "sqlite3.h" && path != "nccl.h") return "posix";
+  return std::string(path);
+}
+
+bool Allowed(const Rule& rule, absl::string_view path, bool angled) {
+  const std::string word = WordFor(path, angled);
+  if (word == "std" && rule.words.contains("pure")) return !kImpure.contains(std::string(path));
+  if (rule.words.contains(word)) return true;
+  for (const std::string& allowed : rule.words) {
+    if (absl::StartsWith(word, absl::StrCat(allowed, "/")) || absl::StartsWith(word, absl::StrCat(allowed, ".")))
+      return true;
+  }
+  return false;
+}
+
+void CheckFile(const fs::path& file, const Rule& rule, const Rule& test_rule, const std::string& rule_name) {
+  const bool test = absl::StrContains(file.filename().string(), "_test.");
+  const bool pure = rule.words.contains("pure") && !test;
+  std::ifstream in(Root() / file);
+  int number = 0;
+  for (std::string text; std::getline(in, text);) {
+    ++number;
+    const std::string where = absl::StrCat(file.string(), ":", number);
+    absl::string_view line = absl::StripLeadingAsciiWhitespace(text);
+    if (absl::ConsumePrefix(&line, "#include ")) {
+      if (line.size() < 3) continue;
+      const bool angled = line[0] == '<';
+      const absl::string_view path = line.substr(1, line.find(angled ? '>' : '"', 1) - 1);
+      const bool own = absl::StartsWith(path, absl::StrCat(file.parent_path().string(), "/")) ||
+                       absl::StartsWith(path, absl::StrCat(rule_name, "/"));
+      if (own || Allowed(rule, path, angled) || (test && Allowed(test_rule, path, angled))) continue;
+      ADD_FAILURE() << where << ": " << rule_name << " may not include " << path
+                    << " (tests/borders/allowed_includes.txt)";
+    } else if (pure && !absl::StartsWith(line, "//")) {
+      for (const std::string& name : kImpureNames) {
+        EXPECT_FALSE(absl::StrContains(line, name)) << where << ": a pure folder may not use " << name;
+      }
+    }
+  }
+}
+
+TEST(Borders, EveryIncludeIsAllowed) {
+  const std::map<std::string, Rule> rules = ReadRules();
+  ASSERT_TRUE(rules.contains("_test"));
+  size_t checked = 0;
+  for (const fs::path& file : Sources()) {
+    std::string name;
+    const Rule* rule = RuleFor(rules, file.parent_path(), name);
+    if (rule == nullptr) {
+      ADD_FAILURE() << file << ": its folder has no line in tests/borders/allowed_includes.txt";
+      continue;
+    }
+    CheckFile(file, *rule, rules.at("_test"), name);
+    ++checked;
+  }
+  EXPECT_GT(checked, 10u) << "the sources were not found";
+}
+
+// The rules themselves: what each border exists for is refused.
+TEST(Borders, RulesRefuseWhatTheyAreFor) {
+  std::map<std::string, Rule> rules = ReadRules();
+  EXPECT_FALSE(Allowed(rules["coordinator/core"], "grpcpp/grpcpp.h", true));
+  EXPECT_FALSE(Allowed(rules["coordinator/core"], "proto/jobs_service.grpc.pb.h", false));
+  EXPECT_FALSE(Allowed(rules["coordinator/core"], "chrono", true));
+  EXPECT_FALSE(Allowed(rules["coordinator/core"], "unistd.h", true));
+  EXPECT_FALSE(Allowed(rules["models"], "unordered_map", true));
+  EXPECT_FALSE(Allowed(rules["strategies"], "ATen/core/Tensor.h", false));
+  EXPECT_FALSE(Allowed(rules["coordinator"], "ATen/core/Tensor.h", false));
+  EXPECT_FALSE(Allowed(rules["worker/engine"], "grpcpp/grpcpp.h", true));
+  EXPECT_FALSE(Allowed(rules["worker/step"], "grpcpp/grpcpp.h", true));
+  EXPECT_FALSE(Allowed(rules["worker/agent"], "torch/torch.h", false));
+  EXPECT_FALSE(Allowed(rules["cli"], "worker/engine/engine.h", false));
+  EXPECT_TRUE(Allowed(rules["coordinator/core"], "map", true));
+  EXPECT_TRUE(Allowed(rules["coordinator/core"], "proto/job.pb.h", false));
+  EXPECT_TRUE(Allowed(rules["worker/units"], "ATen/ops/add.h", false));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,304 @@
+#include "tests/cluster/cluster.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+
+extern char** environ;
+
+namespace muster::cluster {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// The programs, side by side, as a user has them: copies of the runfiles.
+const std::string& BinDir() {
+  static const std::string dir = [] {
+    std::array<char, 32> name{"/tmp/muster-bin-XXXXXX"};
+    const std::string to = mkdtemp(name.data());
+    for (const char* file : {"cli/muster", "coordinator/muster-coordinator", "worker/agent/muster-worker",
+                             "worker/step/muster-step", "worker/trainer/muster-trainer"}) {
+      fs::create_symlink(fs::canonical(file), to + "/" + fs::path(file).filename().string());
+    }
+    return to;
+  }();
+  return dir;
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream all;
+  all << in.rdbuf();
+  return all.str();
+}
+
+// Starts a process with its output in files; descriptors 0..2 only.
+pid_t SpawnProcess(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
+                   const std::string& out, const std::string& err) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, 1, out.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  posix_spawn_file_actions_addopen(&actions, 2, err.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  std::vector<char*> args, env;
+  for (const std::string& a : argv) args.push_back(const_cast<char*>(a.c_str()));
+  for (const std::string& e : environment) env.push_back(const_cast<char*>(e.c_str()));
+  args.push_back(nullptr);
+  env.push_back(nullptr);
+  pid_t pid = -1;
+  const int error = posix_spawn(&pid, argv[0].c_str(), &actions, nullptr, args.data(), env.data());
+  posix_spawn_file_actions_destroy(&actions);
+  EXPECT_EQ(error, 0) << argv[0];
+  return error == 0 ? pid : -1;
+}
+
+int ExitCode(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
+
+}  // namespace
+
+bool Eventually(const std::function<bool()>& condition, absl::Duration deadline) {
+  const absl::Time end = absl::Now() + deadline;
+  for (;;) {
+    if (condition()) return true;
+    if (absl::Now() >= end) return false;
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+}
+
+Cluster::Cluster() {
+  std::array<char, 32> name{"/tmp/muster-test-XXXXXX"};
+  folder_ = mkdtemp(name.data());
+  // Real English, a byte a token: this machine's copy of the licence.
+  std::string text = ReadFile("/usr/share/common-licenses/GPL-3");
+  if (text.empty()) ADD_FAILURE() << "no /usr/share/common-licenses/GPL-3 (Debian's base-files)";
+  std::ofstream tokens(folder_ + "/train.bin", std::ios::binary);
+  for (const unsigned char c : text) tokens.put(static_cast<char>(c)).put(0);
+}
+
+Cluster::~Cluster() {
+  for (auto& [index, worker] : workers_) {
+    if (worker.pid > 0) kill(worker.pid, SIGKILL), WaitFor(worker, absl::Seconds(10));
+  }
+  // Shims outlive their worker on purpose: end those of this folder.
+  for (const pid_t trainer : Trainers()) kill(trainer, SIGKILL);
+  if (coordinator_.pid > 0) kill(coordinator_.pid, SIGKILL), WaitFor(coordinator_, absl::Seconds(10));
+  Eventually([&] { return Trainers().empty(); }, absl::Seconds(10));
+  std::error_code ignored;
+  if (!testing::Test::HasFailure()) fs::remove_all(folder_, ignored);
+}
+
+Cluster::Daemon Cluster::Spawn(const std::vector<std::string>& argv, const std::string& name) {
+  Daemon daemon;
+  daemon.log = absl::StrCat(folder_, "/", name, ".log");
+  std::vector<std::string> environment;
+  for (char** e = environ; *e != nullptr; ++e) environment.emplace_back(*e);
+  daemon.pid = SpawnProcess(argv, environment, absl::StrCat(folder_, "/", name, ".out"), daemon.log);
+  return daemon;
+}
+
+int Cluster::WaitFor(Daemon& daemon, absl::Duration deadline) {
+  int status = 0;
+  const bool ended = Eventually([&] { return waitpid(daemon.pid, &status, WNOHANG) == daemon.pid; }, deadline);
+  EXPECT_TRUE(ended) << "process " << daemon.pid << " does not end\n" << LogTail(daemon.log);
+  daemon.pid = -1;
+  return ExitCode(status);
+}
+
+std::string Cluster::LogTail(const std::string& path) const {
+  std::vector<std::string> lines = absl::StrSplit(ReadFile(path), '\n');
+  if (lines.size() > 40) lines.erase(lines.begin(), lines.end() - 40);
+  return absl::StrCat("--- ", path, "\n", absl::StrJoin(lines, "\n"));
+}
+
+void Cluster::StartCoordinator() {
+  std::vector<std::string> argv = {BinDir() + "/muster-coordinator", "--state_dir", folder_ + "/c", "--listen",
+                                   address()};
+  argv.insert(argv.end(), coordinator_flags.begin(), coordinator_flags.end());
+  coordinator_ = Spawn(argv, "coordinator");
+  const bool serves = Eventually([&] { return Muster({"version"}).exit_code == 0; }, absl::Seconds(20));
+  EXPECT_TRUE(serves) << "the coordinator does not serve\n" << LogTail(coordinator_.log);
+}
+
+void Cluster::StartWorker(int index, int slots) {
+  const std::string name = absl::StrCat("w", index);
+  std::vector<std::string> argv = {BinDir() + "/muster-worker",
+                                   "--coordinator",
+                                   address(),
+                                   "--state_dir",
+                                   absl::StrCat(folder_, "/", name, "-state"),
+                                   "--run_dir",
+                                   absl::StrCat(folder_, "/", name),
+                                   "--slots",
+                                   absl::StrCat(slots),
+                                   "--bin_dir",
+                                   BinDir()};
+  argv.insert(argv.end(), worker_flags.begin(), worker_flags.end());
+  workers_[index] = Spawn(argv, name);
+}
+
+void Cluster::KillCoordinator() {
+  kill(coordinator_.pid, SIGKILL);
+  WaitFor(coordinator_, absl::Seconds(10));
+}
+
+void Cluster::KillWorker(int index) {
+  kill(workers_[index].pid, SIGKILL);
+  WaitFor(workers_[index], absl::Seconds(10));
+}
+
+int Cluster::StopCoordinator() {
+  kill(coordinator_.pid, SIGTERM);
+  return WaitFor(coordinator_, absl::Seconds(20));
+}
+
+int Cluster::StopWorker(int index) {
+  kill(workers_[index].pid, SIGTERM);
+  return WaitFor(workers_[index], absl::Seconds(60));
+}
+
+Ran Cluster::Muster(const std::vector<std::string>& arguments, absl::Duration deadline) {
+  static int count = 0;
+  const std::string base = absl::StrCat(folder_, "/cli-", count++);
+  std::vector<std::string> argv = {BinDir() + "/muster"};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  const std::vector<std::string> environment = {"PATH=/usr/bin:/bin",
+                                                "HOME=" + folder_,
+                                                "XDG_STATE_HOME=" + folder_ + "/state",
+                                                "NO_COLOR=1",
+                                                "MUSTER_ADDRESS=" + address(),
+                                                "XDG_CONFIG_HOME=" + folder_ + "/config"};
+  Daemon process;
+  process.pid = SpawnProcess(argv, environment, base + ".out", base + ".err");
+  process.log = base + ".err";
+  Ran ran;
+  int status = 0;
+  if (!Eventually([&] { return waitpid(process.pid, &status, WNOHANG) == process.pid; }, deadline)) {
+    ADD_FAILURE() << "muster " << absl::StrJoin(arguments, " ") << " does not end";
+    kill(process.pid, SIGKILL);
+    waitpid(process.pid, &status, 0);
+  }
+  ran.exit_code = ExitCode(status);
+  ran.out = ReadFile(base + ".out");
+  ran.err = ReadFile(base + ".err");
+  fs::remove(base + ".out");
+  fs::remove(base + ".err");
+  return ran;
+}
+
+json Cluster::MusterJson(std::vector<std::string> arguments) {
+  arguments.insert(arguments.end(), {"-o", "json"});
+  const Ran ran = Muster(arguments);
+  json parsed = json::parse(ran.out, nullptr, /*allow_exceptions=*/false);
+  EXPECT_FALSE(parsed.is_discarded()) << absl::StrJoin(arguments, " ") << " printed no JSON: " << ran.out << ran.err;
+  return parsed.is_discarded() ? json::object() : parsed;
+}
+
+std::string Cluster::WriteJob(const JobOptions& options) {
+  const std::string path = absl::StrCat(folder_, "/", options.name, ".yaml");
+  std::ofstream(path) << absl::StrCat(
+      "apiVersion: muster/v1\nkind: Job\nname: ", options.name,
+      "\nmodel: {family: gpt2, layers: 2, heads: 2, width: 32, vocabulary: 256, context: 16}\n"
+      "data: {tokens: train.bin}\nbatch: {sequences: 4, microbatch: 2}\nsteps: ",
+      options.steps, "\npriority: ", options.priority, "\ncheckpoint: {path: ", CheckpointPath(options.name),
+      ", every_steps: ", options.checkpoint_every, ", keep: 2}\n", options.extra);
+  return path;
+}
+
+std::string Cluster::Submit(const JobOptions& options) {
+  const Ran ran = Muster({"submit", "-d", "-o", "name", WriteJob(options)});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  return std::string(absl::StripAsciiWhitespace(ran.out));
+}
+
+json Cluster::Job(const std::string& id) {
+  json all = MusterJson({"describe", id});
+  return all.contains("job") ? all["job"] : all;
+}
+
+std::string Cluster::State(const std::string& id) { return Job(id).value("state", ""); }
+
+bool Cluster::WaitForState(const std::string& id, const std::string& state, absl::Duration deadline) {
+  std::string last;
+  const bool reached = Eventually(
+      [&] {
+        last = State(id);
+        return last == state;
+      },
+      deadline);
+  EXPECT_TRUE(reached) << id << " is " << last << ", not " << state << "\n"
+                       << Muster({"events", id}).out << LogTail(coordinator_.log);
+  if (!reached) {
+    for (auto& [index, worker] : workers_) ADD_FAILURE() << LogTail(worker.log);
+  }
+  return reached;
+}
+
+bool Cluster::WaitForStep(const std::string& id, uint64_t step, absl::Duration deadline) {
+  uint64_t seen = 0;
+  const bool reached = Eventually(
+      [&] {
+        const json all = MusterJson({"describe", id});
+        const json metrics = all.value("last_metrics", json::object());
+        if (metrics.contains("step")) {
+          const json& s = metrics["step"];
+          seen = s.is_string() ? std::stoull(s.get<std::string>()) : s.get<uint64_t>();
+        }
+        return seen >= step;
+      },
+      deadline);
+  EXPECT_TRUE(reached) << id << " is at step " << seen << "\n" << LogTail(coordinator_.log);
+  return reached;
+}
+
+std::vector<pid_t> Cluster::Trainers() const {
+  std::vector<pid_t> pids;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    int pid = 0;
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
+    const std::string command = ReadFile(entry.path() / "cmdline");
+    const std::vector<std::string> argv = absl::StrSplit(command, '\0');
+    if (argv.empty() || !absl::EndsWith(argv[0], "/muster-trainer")) continue;
+    if (absl::StrContains(command, folder_ + "/")) pids.push_back(pid);
+  }
+  std::sort(pids.begin(), pids.end());
+  return pids;
+}
+
+std::pair<uint64_t, std::string> Cluster::FinalWeights(const std::string& name) const {
+  std::vector<std::string> steps;
+  for (const auto& entry : fs::directory_iterator(CheckpointPath(name))) {
+    const std::string file = entry.path().filename().string();
+    if (absl::StartsWith(file, "step-")) steps.push_back(file);
+  }
+  EXPECT_FALSE(steps.empty()) << "no checkpoint in " << CheckpointPath(name);
+  if (steps.empty()) return {0, ""};
+  std::sort(steps.begin(), steps.end());
+  const json manifest = json::parse(ReadFile(CheckpointPath(name) + "/" + steps.back() + "/manifest.json"));
+  uint64_t step = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(manifest["step"].get<std::string>(), &step));
+  std::string sums;
+  for (const json& shard : manifest["shards"]) absl::StrAppend(&sums, shard["sha256"].get<std::string>(), " ");
+  return {step, sums};
+}
+
+}  // namespace muster::cluster

@@ -1,0 +1,98 @@
+// A whole service of real processes for a test: coordinator, worker daemons, shims, trainers, driven by the CLI as a
+// user drives it. Everything lives in one temporary folder and ends with the object.
+//
+//   Cluster cluster;
+//   cluster.StartCoordinator();
+//   cluster.StartWorker(0, /*slots=*/1);
+//   const Ran ran = cluster.Muster({"submit", "-d", cluster.WriteJob({}), "-o", "name"});
+//
+// Not thread-safe. Failures to start are GoogleTest failures with the daemon's log.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include "absl/time/time.h"
+
+namespace muster::cluster {
+
+struct Ran {
+  int exit_code = -1;  // 128 + signal if it was killed by one
+  std::string out;
+  std::string err;
+};
+
+// A job of a second or so: 2 layers, width 32, context 16, byte vocabulary.
+struct JobOptions {
+  std::string name = "small";
+  int steps = 40;
+  int checkpoint_every = 10;
+  int priority = 0;
+  std::string extra;  // YAML lines at the end
+};
+
+class Cluster {
+ public:
+  Cluster();
+  ~Cluster();
+  Cluster(const Cluster&) = delete;
+
+  const std::string& folder() const { return folder_; }
+  std::string address() const { return "unix:" + folder_ + "/c.sock"; }
+
+  // Flags of later starts, e.g. "--orphan_grace=2s".
+  std::vector<std::string> coordinator_flags;
+  std::vector<std::string> worker_flags;
+
+  void StartCoordinator();
+  void StartWorker(int index, int slots);
+  // SIGKILL, and waits until the process is gone.
+  void KillCoordinator();
+  void KillWorker(int index);
+  // SIGTERM; the exit code.
+  int StopCoordinator();
+  int StopWorker(int index);
+
+  // Runs the CLI against this cluster's coordinator.
+  Ran Muster(const std::vector<std::string>& arguments, absl::Duration deadline = absl::Seconds(120));
+  nlohmann::json MusterJson(std::vector<std::string> arguments);
+
+  // Writes <name>.yaml beside a token file of real English and returns its path.
+  std::string WriteJob(const JobOptions& options);
+  // Submits it detached and returns the job's id.
+  std::string Submit(const JobOptions& options);
+  nlohmann::json Job(const std::string& id);
+  std::string State(const std::string& id);  // "JOB_STATE_RUNNING"
+  // Polls until the job is in that state; a test failure after the deadline, or if it ends otherwise.
+  bool WaitForState(const std::string& id, const std::string& state, absl::Duration deadline = absl::Seconds(90));
+  bool WaitForStep(const std::string& id, uint64_t step, absl::Duration deadline = absl::Seconds(90));
+
+  // Pids of live trainers, in order.
+  std::vector<pid_t> Trainers() const;
+  // SHA-256 of the shards in the newest checkpoint of a job's checkpoint folder, and its step.
+  std::pair<uint64_t, std::string> FinalWeights(const std::string& name) const;
+  std::string CheckpointPath(const std::string& name) const { return folder_ + "/checkpoints-" + name; }
+
+ private:
+  struct Daemon {
+    pid_t pid = -1;
+    std::string log;
+  };
+  Daemon Spawn(const std::vector<std::string>& argv, const std::string& name);
+  int WaitFor(Daemon& daemon, absl::Duration deadline);
+  std::string LogTail(const std::string& path) const;
+
+  std::string folder_;
+  Daemon coordinator_;
+  std::map<int, Daemon> workers_;
+};
+
+// Polls every 20 ms; false after the deadline.
+bool Eventually(const std::function<bool()>& condition, absl::Duration deadline);
+
+}  // namespace muster::cluster

@@ -1,0 +1,156 @@
+// What a user does, with every process real: submit, queue, watch, cancel, sample, back up.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/cluster/cluster.h"
+
+namespace muster::cluster {
+namespace {
+
+using nlohmann::json;
+
+// The NDJSON lines of a streaming command.
+std::vector<json> Lines(const std::string& out) {
+  std::vector<json> lines;
+  for (const auto& line : absl::StrSplit(out, '\n', absl::SkipEmpty())) {
+    lines.push_back(json::parse(std::string(line), nullptr, false));
+    EXPECT_FALSE(lines.back().is_discarded()) << line;
+  }
+  return lines;
+}
+
+uint64_t Number(const json& value) {
+  return value.is_string() ? std::stoull(value.get<std::string>()) : value.get<uint64_t>();
+}
+
+TEST(Service, TrainsAJobToItsEnd) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 1);
+  const Ran ran = cluster.Muster({"submit", "-f", cluster.WriteJob({.name = "whole", .steps = 30})});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err << ran.out;
+
+  const json jobs = cluster.MusterJson({"ps", "-a"});
+  EXPECT_TRUE(absl::StrContains(jobs.dump(), "JOB_STATE_COMPLETED")) << jobs.dump();
+
+  // Every step's metrics arrived, once, in order, and the loss fell.
+  const std::vector<json> points = Lines(cluster.Muster({"metrics", "@last", "-o", "json"}).out);
+  ASSERT_EQ(points.size(), 30u);
+  for (size_t i = 0; i < points.size(); ++i) {
+    const json& m = points[i].contains("metrics") ? points[i]["metrics"] : points[i];
+    EXPECT_EQ(Number(m["step"]), i + 1);
+  }
+  const auto loss = [&](size_t i) {
+    return (points[i].contains("metrics") ? points[i]["metrics"] : points[i])["loss"].get<double>();
+  };
+  EXPECT_NEAR(loss(0), 5.5, 0.3);  // ln 256: nothing learned yet
+  EXPECT_LT(loss(29), loss(0) - 0.02);
+
+  EXPECT_EQ(cluster.FinalWeights("whole").first, 30u);
+  EXPECT_TRUE(cluster.Trainers().empty());
+  const Ran sample = cluster.Muster({"sample", "@last", "--prompt", "The ", "--tokens", "8", "--temperature", "0"});
+  EXPECT_EQ(sample.exit_code, 0) << sample.err;
+  EXPECT_GE(sample.out.size(), 8u);
+}
+
+TEST(Service, TwoJobsOnOneSlotQueueUp) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 1);
+  const std::string first = cluster.Submit({.name = "first", .steps = 3000, .checkpoint_every = 1000});
+  ASSERT_TRUE(cluster.WaitForState(first, "JOB_STATE_RUNNING"));
+  const std::string second = cluster.Submit({.name = "second", .steps = 5});
+  EXPECT_EQ(cluster.State(second), "JOB_STATE_QUEUED");
+  const json job = cluster.Job(second);
+  EXPECT_EQ(Number(job["queue_position"]), 1u);
+  EXPECT_TRUE(absl::StrContains(job["reason"].get<std::string>(), "slot")) << job["reason"];
+  const Ran ps = cluster.Muster({"ps"});
+  EXPECT_TRUE(absl::StrContains(ps.out, second)) << ps.out;
+  EXPECT_TRUE(absl::StrContains(ps.out, job["reason"].get<std::string>())) << "ps says why:\n" << ps.out;
+
+  const Ran cancelled = cluster.Muster({"cancel", "-y", first});
+  EXPECT_EQ(cancelled.exit_code, 0) << cancelled.err;
+  EXPECT_TRUE(cluster.WaitForState(first, "JOB_STATE_CANCELLED"));
+  EXPECT_GT(cluster.FinalWeights("first").first, 0u) << "a cancelled job writes a checkpoint first";
+  EXPECT_TRUE(cluster.WaitForState(second, "JOB_STATE_COMPLETED"));
+}
+
+TEST(Service, AWrongSpecNamesEveryErrorAndNothingIsQueued) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  const std::string path = cluster.WriteJob({.name = "wrong", .extra = "optimizer: {lrr: 1, lr: -1}\n"});
+  const Ran ran = cluster.Muster({"submit", "-d", path});
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_TRUE(absl::StrContains(ran.err, "optimizer.lrr: unknown field, did you mean optimizer.lr?")) << ran.err;
+  EXPECT_TRUE(absl::StrContains(
+      cluster.Muster({"submit", "-d", cluster.WriteJob({.name = "low", .extra = "optimizer: {lr: -1}\n"})}).err,
+      "low.yaml:"))
+      << "errors of the coordinator have a place in the file too";
+  EXPECT_TRUE(cluster.MusterJson({"ps", "-a"}).empty() ||
+              !absl::StrContains(cluster.MusterJson({"ps", "-a"}).dump(), "JOB_STATE"));
+}
+
+TEST(Service, NoCoordinatorIsExitThree) {
+  Cluster cluster;
+  const Ran ran = cluster.Muster({"ps"});
+  EXPECT_EQ(ran.exit_code, 3);
+  EXPECT_TRUE(absl::StrContains(ran.err, "muster local up")) << ran.err;
+}
+
+TEST(Service, MissingDataFailsTheJobWithItsReason) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 1);
+  std::filesystem::rename(cluster.folder() + "/train.bin", cluster.folder() + "/elsewhere.bin");
+  const Ran ran = cluster.Muster({"submit", "-f", cluster.WriteJob({.name = "lost", .extra = "max_restarts: 0\n"})});
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_TRUE(absl::StrContains(absl::StrCat(ran.out, ran.err), "train.bin")) << ran.out << ran.err;
+}
+
+TEST(Service, BackupIsAStoreThatServes) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  const std::string id = cluster.Submit({.name = "kept"});
+  const std::string copy = cluster.folder() + "/backup.db";
+  const Ran ran = cluster.Muster({"backup", copy});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_NE(cluster.Muster({"backup", copy}).exit_code, 0) << "an existing file is not overwritten";
+  cluster.KillCoordinator();
+  std::filesystem::remove_all(cluster.folder() + "/c");
+  std::filesystem::create_directories(cluster.folder() + "/c");
+  std::filesystem::permissions(cluster.folder() + "/c", std::filesystem::perms::owner_all);
+  std::filesystem::rename(copy, cluster.folder() + "/c/state.db");
+  cluster.StartCoordinator();
+  EXPECT_EQ(cluster.State(id), "JOB_STATE_QUEUED");
+}
+
+TEST(Service, PauseFreesTheSlotAndResumeGoesOn) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 1);
+  const std::string id = cluster.Submit({.name = "nap", .steps = 600, .checkpoint_every = 500});
+  ASSERT_TRUE(cluster.WaitForStep(id, 20));
+  EXPECT_EQ(cluster.Muster({"pause", id}).exit_code, 0);
+  ASSERT_TRUE(cluster.WaitForState(id, "JOB_STATE_PAUSED"));
+  EXPECT_TRUE(cluster.Trainers().empty());
+  EXPECT_EQ(cluster.Muster({"resume", id}).exit_code, 0);
+  ASSERT_TRUE(cluster.WaitForState(id, "JOB_STATE_COMPLETED"));
+  // No step was lost or done twice: the pause took a checkpoint.
+  std::set<uint64_t> steps;
+  size_t points = 0;
+  for (const json& line : Lines(cluster.Muster({"metrics", id, "-o", "json"}).out)) {
+    steps.insert(Number((line.contains("metrics") ? line["metrics"] : line)["step"]));
+    ++points;
+  }
+  EXPECT_EQ(steps.size(), 600u);
+  EXPECT_EQ(points, 600u);
+}
+
+}  // namespace
+}  // namespace muster::cluster

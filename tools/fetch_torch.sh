@@ -1,0 +1,53 @@
+#!/bin/bash
+# Unpacks torch wheels once, outside the checkout, for WORKSPACE's libtorch(). Quick when they are there.
+#   tools/fetch_torch.sh         CPU: builds and tests
+#   tools/fetch_torch.sh cuda    CUDA and NCCL: enough to build --config=cuda
+#   tools/fetch_torch.sh peer    a Python environment with the same CPU torch, for tests and bench/ beside PyTorch
+# The place is $MUSTER_CACHE, else ~/.cache/muster.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+cache=${MUSTER_CACHE:-$HOME/.cache/muster}
+want=${1:-cpu}
+die() { echo "fetch_torch: $*" >&2; exit 1; }
+
+case $want in
+  cpu) list=$here/torch.txt dest=$cache/torch-cpu needed_mib=2500 ;;
+  cuda) list=$here/torch_cuda.txt dest=$cache/torch-cuda needed_mib=6000 ;;
+  peer) list=$here/torch.txt dest=$cache/peer needed_mib=300 ;;
+  *) die "unknown argument '$want': cpu, cuda or peer" ;;
+esac
+# The stamp holds the list's hash, so that another pin is fetched anew.
+stamp=$dest/.done pin=$(sha256sum <"$list" | cut -c1-16)
+[ "$(cat "$stamp" 2>/dev/null)" = "$pin" ] && exit 0
+
+mkdir -p "$cache" 2>/dev/null || die "cannot create $cache: set MUSTER_CACHE to a folder that you may write"
+free_mib=$(df -Pm "$cache" | awk 'NR==2 {print $4}')
+[ "$free_mib" -ge "$needed_mib" ] || die "$cache has $free_mib MiB free, $needed_mib are needed: free some, or set MUSTER_CACHE"
+
+if [ "$want" = peer ]; then
+  "$0" cpu
+  echo "fetch_torch: making a Python environment beside the wheel in $dest" >&2
+  rm -rf "$dest"
+  /usr/bin/python3 -m venv "$dest" || die "python3 -m venv failed: is the package python3-venv installed?"
+  "$dest/bin/python" -m pip install -q --disable-pip-version-check filelock typing-extensions sympy networkx jinja2 fsspec numpy \
+    || die "pip could not install PyTorch's needs: no network?"
+  site=$("$dest/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
+  echo "$cache/torch-cpu" >"$site/torch-cpu.pth"   # the very files that we link
+  "$dest/bin/python" -c 'import torch' || die "the environment in $dest does not import torch"
+  echo "$pin" >"$stamp"
+  exit 0
+fi
+
+tmp=$(mktemp -d "$cache/tmp.XXXXXX")
+trap 'rm -rf "$tmp"' EXIT
+echo "fetch_torch: downloading $(grep -o '^[a-z][^ ]*' "$list" | tr '\n' ' ')(once; kept in $dest)" >&2
+/usr/bin/python3 -m pip download -q --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
+  --python-version 3.11 --implementation cp --abi cp311 --platform manylinux_2_28_x86_64 --platform manylinux_2_18_x86_64 \
+  -d "$tmp" -r "$list" || die "the download failed (see above): no network, or a file whose hash is not the pinned one"
+for wheel in "$tmp"/*.whl; do
+  # 11: a pattern that this wheel has no file for
+  unzip -q -o "$wheel" 'torch/*' 'torchgen/*' 'functorch/*' 'nvidia/*' -d "$tmp/out" 2>/dev/null || [ $? = 11 ] || die "cannot unpack $(basename "$wheel"): disk full?"
+done
+rm -rf "$dest"
+mv "$tmp/out" "$dest"   # one real tree: libtorch_cuda.so finds nvidia/ by $ORIGIN
+echo "$pin" >"$stamp"

@@ -1,0 +1,352 @@
+#include "worker/checkpoint/checkpoint.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/sha256.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/inventory.h"
+#include "strategies/partition/table.h"
+
+namespace muster::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::string Slurp(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+void Dump(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  CheckpointTest() {
+    std::string pattern = absl::StrCat(::testing::TempDir(), "/checkpoint.XXXXXX");
+    path_ = mkdtemp(pattern.data());
+    values_.resize(300);
+    Fill(0);
+  }
+  ~CheckpointTest() override { fs::remove_all(path_); }
+
+  void Fill(uint64_t step) {
+    for (size_t i = 0; i < values_.size(); ++i) values_[i] = static_cast<float>(step * 1000 + i);
+  }
+  static Manifest MakeManifest(uint64_t step, uint64_t generation = 1) {
+    Manifest manifest;
+    manifest.set_job("job-1");
+    manifest.set_step(step);
+    manifest.set_generation(generation);
+    manifest.set_samples_consumed(step * 8);
+    manifest.mutable_spec()->set_name("job");
+    Model model;
+    model.mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+    *manifest.mutable_inventory() = models::MakeInventory(models::Resolve(model).value()).value();
+    *manifest.mutable_table() = partition::Replicated(manifest.inventory());
+    return manifest;
+  }
+  std::vector<Part> Parts() {
+    return {{"w", {20, 10}, 0, absl::MakeSpan(values_).subspan(0, 200)},
+            {"optimizer.exp_avg.w", {10, 10}, 0, absl::MakeSpan(values_).subspan(200, 100)}};
+  }
+  absl::StatusOr<Written> WriteStep(uint64_t step, uint64_t generation = 1) {
+    Fill(step);
+    return Write(path_, MakeManifest(step, generation), Parts());
+  }
+  std::string Directory(uint64_t step, uint64_t generation = 1) const {
+    return absl::StrCat(path_, "/", StepName{step, generation}.Directory());
+  }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path_)) names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  void ExpectWhole(uint64_t step, uint64_t generation = 1) {
+    const auto checkpoint = Checkpoint::Open(Directory(step, generation));
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    Fill(99999);
+    for (const Part& part : Parts()) ASSERT_TRUE(checkpoint->Read(part).ok());
+    for (size_t i = 0; i < values_.size(); ++i) ASSERT_EQ(values_[i], static_cast<float>(step * 1000 + i));
+  }
+
+  std::string path_;
+  std::vector<float> values_;
+};
+
+TEST_F(CheckpointTest, WhatIsWrittenIsRead) {
+  const Written written = WriteStep(100, 3).value();
+  EXPECT_EQ(written.name.Directory(), "step-0000000100-g3");
+  EXPECT_THAT(Names(), ElementsAre("step-0000000100-g3"));
+  uint64_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(Directory(100, 3))) bytes += entry.file_size();
+  EXPECT_EQ(written.bytes, bytes);
+  ExpectWhole(100, 3);
+  const auto checkpoint = Checkpoint::Open(Directory(100, 3)).value();
+  EXPECT_EQ(checkpoint.manifest().samples_consumed(), 800u);
+  EXPECT_EQ(checkpoint.manifest().format(), 1u);
+  EXPECT_EQ(checkpoint.manifest().inventory().SerializeAsString(), MakeManifest(1).inventory().SerializeAsString());
+  EXPECT_EQ(checkpoint.manifest().spec().name(), "job");
+}
+
+TEST_F(CheckpointTest, ReadNamesWhatDoesNotFit) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  const auto checkpoint = Checkpoint::Open(Directory(1)).value();
+  std::vector<float> out(200);
+  const absl::Status missing = checkpoint.Read({"optimizer.momentum.w", {20, 10}, 0, absl::MakeSpan(out)});
+  EXPECT_EQ(missing.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("optimizer.momentum.w"));
+  const absl::Status shape = checkpoint.Read({"w", {10, 20}, 0, absl::MakeSpan(out)});
+  EXPECT_EQ(shape.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(shape.message()), HasSubstr("[20, 10] in the checkpoint, [10, 20] in the model"));
+  EXPECT_EQ(Checkpoint::Open(path_ + "/none").status().code(), absl::StatusCode::kNotFound);
+}
+
+// A tensor cut over shards is read in any other cut.
+TEST_F(CheckpointTest, ExtentsOfSeveralShardsAreJoined) {
+  const StepName name{5, 1};
+  Manifest manifest = MakeManifest(5);
+  manifest.mutable_table()->set_shards(2);
+  ASSERT_TRUE(Begin(path_, name).ok());
+  const auto whole = absl::MakeSpan(values_).subspan(0, 200);
+  for (uint32_t shard = 0; shard < 2; ++shard) {
+    const auto run = shard == 0 ? whole.subspan(0, 77) : whole.subspan(77);
+    const std::vector<Part> parts = {{"w", {20, 10}, shard * 77, run}};
+    *manifest.add_shards() = WriteShard(path_, name, shard, parts).value();
+  }
+  ASSERT_TRUE(Finish(path_, manifest).ok());
+  const auto checkpoint = Checkpoint::Open(Directory(5)).value();
+  for (const auto& [begin, length] : {std::pair{0, 200}, std::pair{0, 77}, std::pair{50, 60}, std::pair{190, 10}}) {
+    std::vector<float> out(length, -1);
+    ASSERT_TRUE(checkpoint.Read({"w", {20, 10}, static_cast<uint64_t>(begin), absl::MakeSpan(out)}).ok());
+    EXPECT_EQ(out, std::vector<float>(values_.begin() + begin, values_.begin() + begin + length));
+  }
+}
+
+TEST_F(CheckpointTest, AHoleBetweenShardsIsFound) {
+  const StepName name{5, 1};
+  Manifest manifest = MakeManifest(5);
+  ASSERT_TRUE(Begin(path_, name).ok());
+  const std::vector<Part> parts = {{"w", {20, 10}, 50, absl::MakeSpan(values_).subspan(0, 100)}};
+  *manifest.add_shards() = WriteShard(path_, name, 0, parts).value();
+  ASSERT_TRUE(Finish(path_, manifest).ok());
+  std::vector<float> out(200);
+  const absl::Status status = Checkpoint::Open(Directory(5)).value().Read({"w", {20, 10}, 0, absl::MakeSpan(out)});
+  EXPECT_THAT(std::string(status.message()), HasSubstr("holds 100 of 200 elements"));
+}
+
+TEST_F(CheckpointTest, EveryFlippedByteOfAManifestIsFound) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  for (const char* file : {kManifestFile, kManifestSumFile}) {
+    const std::string path = absl::StrCat(Directory(1), "/", file);
+    const std::string good = Slurp(path);
+    ASSERT_GT(good.size(), 70u);
+    for (size_t i = 0; i < good.size(); ++i) {
+      std::string bad = good;
+      bad[i] ^= 1 << (i % 8);
+      Dump(path, bad);
+      const auto opened = Checkpoint::Open(Directory(1));
+      ASSERT_EQ(opened.status().code(), absl::StatusCode::kDataLoss) << file << " byte " << i << " " << opened.status();
+      ASSERT_THAT(std::string(opened.status().message()), HasSubstr("manifest"));
+    }
+    Dump(path, good);
+  }
+  EXPECT_TRUE(Checkpoint::Open(Directory(1)).ok());
+}
+
+TEST_F(CheckpointTest, FlippedBytesOfAShardAreFound) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  const std::string path = Directory(1) + "/shard-00000.safetensors";
+  const std::string good = Slurp(path);
+  std::mt19937_64 random(2);
+  for (int i = 0; i < 300; ++i) {
+    std::string bad = good;
+    bad[random() % bad.size()] ^= 1 << (random() % 8);
+    Dump(path, bad);
+    const auto opened = Checkpoint::Open(Directory(1));
+    ASSERT_EQ(opened.status().code(), absl::StatusCode::kDataLoss);
+    ASSERT_THAT(std::string(opened.status().message()), HasSubstr("shard-00000.safetensors: SHA-256"));
+  }
+}
+
+TEST_F(CheckpointTest, CutAndMissingFilesAreFound) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  const std::string copy = path_ + "/copy";
+  for (const char* file : {"shard-00000.safetensors", kManifestFile, kManifestSumFile}) {
+    for (const double share : {0.0, 0.5, 0.99, -1.0}) {
+      fs::remove_all(copy);
+      fs::copy(Directory(1), copy);
+      const std::string path = absl::StrCat(copy, "/", file);
+      if (share < 0) {
+        fs::remove(path);
+      } else {
+        fs::resize_file(path, static_cast<uint64_t>(static_cast<double>(fs::file_size(path)) * share));
+      }
+      const absl::Status status = Checkpoint::Open(copy).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << file << " " << share << ": " << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("copy/"));
+    }
+  }
+}
+
+TEST_F(CheckpointTest, AFormatOfTheFutureIsNoDamage) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  std::string json = Slurp(absl::StrCat(Directory(1), "/", kManifestFile));
+  json.replace(json.find("\"format\": 1"), 11, "\"format\": 2");
+  Dump(absl::StrCat(Directory(1), "/", kManifestFile), json);
+  Dump(absl::StrCat(Directory(1), "/", kManifestSumFile), absl::StrCat(Sha256Hex(json), "  ", kManifestFile, "\n"));
+  const absl::Status status = Checkpoint::Open(Directory(1)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("format 2"));
+}
+
+TEST_F(CheckpointTest, TheNewestWholeOneIsTakenAndDamageIsTold) {
+  for (const uint64_t step : {1, 2, 3}) ASSERT_TRUE(WriteStep(step).ok());
+  fs::resize_file(Directory(3) + "/shard-00000.safetensors", 100);
+  fs::remove(absl::StrCat(Directory(2), "/", kManifestFile));
+  const std::vector<std::string> names = {StepName{3, 1}.Directory(), StepName{2, 1}.Directory(),
+                                          StepName{1, 1}.Directory()};
+  const auto opened = OpenFirstWhole(path_, names).value();
+  EXPECT_EQ(opened.checkpoint.manifest().step(), 1u);
+  ASSERT_EQ(opened.damaged.size(), 2u);
+  EXPECT_THAT(std::string(opened.damaged[0].message()), HasSubstr("step-0000000003-g1/shard-00000"));
+  const auto none = OpenFirstWhole(path_, {names[0], names[1]});
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(none.status().message()), HasSubstr("step-0000000002-g1/manifest.json"));
+}
+
+TEST_F(CheckpointTest, AFullDiskLeavesThePreviousOne) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const uint64_t manifest_bytes = fs::file_size(absl::StrCat(Directory(1), "/", kManifestFile));
+  const uint64_t shard_bytes = fs::file_size(Directory(1) + "/shard-00000.safetensors");
+  ASSERT_GT(manifest_bytes, shard_bytes) << "the limits below then also fall into the manifest";
+  for (uint64_t limit = 0; limit < manifest_bytes; limit += 97) {
+    const rlimit small = {limit, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const absl::Status status = WriteStep(2).status();
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    ASSERT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    ASSERT_THAT(Names(), ElementsAre("step-0000000001-g1"));
+  }
+  ExpectWhole(1);
+  ASSERT_TRUE(WriteStep(2).ok());
+}
+
+TEST_F(CheckpointTest, InterruptedAtEachStageThePreviousOneIsValid) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  const StepName name{2, 1};
+  const std::string staging = absl::StrCat(path_, "/", name.Staging());
+  // Each stage is a process that went no further; the next attempt takes its place.
+  ASSERT_TRUE(Begin(path_, name).ok());
+  EXPECT_THAT(List(path_), ElementsAre(StepName{1, 1}));
+  ASSERT_TRUE(Begin(path_, name).ok());
+  ASSERT_TRUE(WriteShard(path_, name, 0, Parts()).ok());
+  EXPECT_THAT(List(path_), ElementsAre(StepName{1, 1}));
+  Dump(absl::StrCat(staging, "/", kManifestSumFile), "half");
+  EXPECT_THAT(List(path_), ElementsAre(StepName{1, 1}));
+  ExpectWhole(1);
+  ASSERT_TRUE(WriteStep(2).ok());
+  EXPECT_THAT(Names(), ElementsAre("step-0000000001-g1", "step-0000000002-g1"));
+  EXPECT_EQ(WriteStep(2).status().code(), absl::StatusCode::kAlreadyExists);
+  ExpectWhole(2);
+}
+
+// A writer killed at any instant: whatever has a step's name is whole.
+TEST_F(CheckpointTest, KilledAtAnyInstant) {
+  std::mt19937_64 random(3);
+  uint64_t first = 1;
+  for (int round = 0; round < 12; ++round) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      for (uint64_t step = first;; ++step) {
+        if (!WriteStep(step).ok()) _exit(1);
+        const std::vector<StepName> steps = List(path_);
+        if (!Retain(path_, 1, {steps[0].Directory()}).ok()) _exit(1);
+      }
+    }
+    usleep(random() % 30'000);
+    ASSERT_EQ(kill(child, SIGKILL), 0);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the writer failed by itself";
+    for (const StepName& step : List(path_)) {
+      ASSERT_NO_FATAL_FAILURE(ExpectWhole(step.step, step.generation));
+      first = std::max(first, step.step + 1);
+    }
+  }
+  EXPECT_GT(first, 1u) << "no step was ever written";
+}
+
+TEST_F(CheckpointTest, RetentionKeepsThePublishedAndTheNewestTwoUnheardOf) {
+  for (const uint64_t step : {1, 2, 3, 4, 5, 6}) ASSERT_TRUE(WriteStep(step).ok());
+  EXPECT_THAT(Retain(path_, 1, {StepName{1, 1}.Directory(), StepName{3, 1}.Directory()}).value(),
+              ElementsAre("step-0000000004-g1", "step-0000000002-g1"));
+  EXPECT_THAT(List(path_), ElementsAre(StepName{6, 1}, StepName{5, 1}, StepName{3, 1}, StepName{1, 1}));
+  EXPECT_THAT(Retain(path_, 1, {StepName{1, 1}.Directory(), StepName{3, 1}.Directory()}).value(), IsEmpty());
+  EXPECT_THAT(Retain(path_, 1, {}).value(), ElementsAre("step-0000000003-g1", "step-0000000001-g1"));
+  EXPECT_THAT(List(path_), ElementsAre(StepName{6, 1}, StepName{5, 1}));
+  EXPECT_THAT(Retain(path_ + "/none", 1, {}).value(), IsEmpty());
+}
+
+TEST_F(CheckpointTest, RetentionGoesByTheOrderOfWritingAndLeavesLaterGenerationsAlone) {
+  // Generation 2 went back to step 10, since 20 was damaged, and generation 3 is already there.
+  for (const auto& [step, generation] :
+       std::vector<std::pair<uint64_t, uint64_t>>{{10, 1}, {20, 1}, {15, 2}, {18, 3}}) {
+    ASSERT_TRUE(WriteStep(step, generation).ok());
+  }
+  ASSERT_TRUE(Begin(path_, {30, 1}).ok());
+  ASSERT_TRUE(Begin(path_, {30, 2}).ok());
+  fs::create_directory(path_ + "/" + StepName{5, 1}.Removing());
+  EXPECT_THAT(Retain(path_, 2, {StepName{10, 1}.Directory(), StepName{15, 2}.Directory()}).value(),
+              ElementsAre("step-0000000020-g1", ::testing::_, ::testing::_));
+  EXPECT_THAT(Names(),
+              ElementsAre(StepName{30, 2}.Staging(), "step-0000000010-g1", "step-0000000015-g2", "step-0000000018-g3"));
+}
+
+TEST_F(CheckpointTest, AFolderBelongsToOneJob) {
+  EXPECT_TRUE(CheckOwner(path_, "other").ok());
+  ASSERT_TRUE(WriteStep(1).ok());
+  EXPECT_TRUE(CheckOwner(path_, "job-1").ok());
+  const absl::Status status = CheckOwner(path_, "other");
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("holds checkpoints of job job-1"));
+}
+
+TEST(StepName, RoundTrips) {
+  for (const StepName& name : {StepName{0, 0}, StepName{100, 3}, StepName{12345678901, 7}}) {
+    EXPECT_EQ(ParseDirectory(name.Directory()), name);
+    EXPECT_EQ(ParseStaging(name.Staging()), name);
+    EXPECT_EQ(ParseRemoving(name.Removing()), name);
+    EXPECT_EQ(ParseDirectory(name.Staging()), std::nullopt);
+  }
+  EXPECT_EQ((StepName{100, 3}.Staging()), ".staging-step-0000000100-g3");
+  for (const char* name : {"", "step-", "step-1-g1", "step-0000000001-g", "step-0000000001-g01", "step-0000000001-g1x",
+                           "step-000000000x-g1", "step--000000001-g1", "step-0000000001"}) {
+    EXPECT_EQ(ParseDirectory(name), std::nullopt) << name;
+  }
+}
+
+}  // namespace
+}  // namespace muster::checkpoint

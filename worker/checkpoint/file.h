@@ -1,0 +1,64 @@
+// Files of a checkpoint: created once, written in order while their SHA-256 is taken, read by ranges.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/sha256.h"
+
+namespace muster::checkpoint {
+
+// A new file. Not thread-safe.
+class NewFile {
+ public:
+  // AlreadyExists: `path` is there.
+  static absl::StatusOr<NewFile> Create(const std::string& path);
+  NewFile(NewFile&& other) noexcept;
+  NewFile& operator=(NewFile&&) = delete;
+  ~NewFile();
+
+  // ResourceExhausted: disk full.
+  absl::Status Write(std::string_view bytes);
+  uint64_t bytes() const { return bytes_; }
+  // fsync and close; the SHA-256 of the content. Call once.
+  absl::StatusOr<std::string> Finish();
+
+ private:
+  NewFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  std::string path_;
+  int descriptor_;
+  uint64_t bytes_ = 0;
+  std::unique_ptr<Sha256> sha256_ = std::make_unique<Sha256>();
+};
+
+// Open for reading. Thread-safe.
+class ReadFile {
+ public:
+  // NotFound; InvalidArgument: no regular file.
+  static absl::StatusOr<ReadFile> Open(const std::string& path);
+  ReadFile(ReadFile&& other) noexcept;
+  ReadFile& operator=(ReadFile&&) = delete;
+  ~ReadFile();
+
+  const std::string& path() const { return path_; }
+  uint64_t bytes() const { return bytes_; }
+  // Exactly `length` bytes from `offset`. DataLoss: the file is shorter, or the disk fails.
+  absl::Status Read(uint64_t offset, uint64_t length, char* out) const;
+  // Of the whole file.
+  absl::StatusOr<std::string> Sha256Hex() const;
+
+ private:
+  ReadFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  std::string path_;
+  int descriptor_;
+  uint64_t bytes_ = 0;
+};
+
+absl::Status SyncDirectory(const std::string& path);
+
+}  // namespace muster::checkpoint

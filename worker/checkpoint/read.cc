@@ -1,0 +1,180 @@
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include <google/protobuf/util/json_util.h>
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/sha256.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/file.h"
+
+namespace muster::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A missing file in a step's folder is damage, not a wrong path.
+absl::Status AsDamage(const absl::Status& status) {
+  if (status.code() == absl::StatusCode::kFailedPrecondition) return status;
+  return absl::DataLossError(status.message());
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  absl::StatusOr<ReadFile> file = ReadFile::Open(path);
+  if (!file.ok()) return AsDamage(file.status());
+  if (file->bytes() > (64u << 20)) return absl::DataLossError(absl::StrCat(path, ": too large"));
+  std::string text(file->bytes(), '\0');
+  if (absl::Status status = file->Read(0, text.size(), text.data()); !status.ok()) return status;
+  return text;
+}
+
+absl::StatusOr<Manifest> ReadManifest(const std::string& directory) {
+  const std::string path = absl::StrCat(directory, "/", kManifestFile);
+  absl::StatusOr<std::string> json = ReadText(path);
+  if (!json.ok()) return json.status();
+  absl::StatusOr<std::string> sum = ReadText(absl::StrCat(directory, "/", kManifestSumFile));
+  if (!sum.ok()) return sum.status();
+  if (*sum != absl::StrCat(Sha256Hex(*json), "  ", kManifestFile, "\n")) {
+    return absl::DataLossError(absl::StrCat(path, ": differs from its checksum in ", kManifestSumFile));
+  }
+  Manifest manifest;
+  const auto parsed = google::protobuf::util::JsonStringToMessage(*json, &manifest);
+  if (!parsed.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": written by another version of muster? ",
+                                                      std::string(parsed.message().data(), parsed.message().size())));
+  }
+  if (manifest.format() != 1) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": format ", manifest.format(), " of ",
+                                                      manifest.written_by(), "; this build reads format 1"));
+  }
+  return manifest;
+}
+
+// "4096 256x128"
+bool ParseExtent(const std::string& text, uint64_t& begin, std::vector<uint64_t>& shape) {
+  const std::vector<std::string> words = absl::StrSplit(text, ' ');
+  if (words.size() != 2 || !absl::SimpleAtoi(words[0], &begin)) return false;
+  for (const auto& word : absl::StrSplit(words[1], 'x')) {
+    if (!absl::SimpleAtoi(word, &shape.emplace_back())) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& directory) {
+  std::error_code error;
+  if (!fs::is_directory(directory, error)) {
+    return absl::NotFoundError(absl::StrCat(directory, ": no such checkpoint folder"));
+  }
+  Checkpoint checkpoint;
+  checkpoint.directory_ = directory;
+  absl::StatusOr<Manifest> manifest = ReadManifest(directory);
+  if (!manifest.ok()) return manifest.status();
+  checkpoint.manifest_ = *std::move(manifest);
+  if (absl::Status status = checkpoint.OpenShards(); !status.ok()) return status;
+  return checkpoint;
+}
+
+absl::Status Checkpoint::OpenShards() {
+  if (manifest_.shards_size() == 0 || manifest_.shards_size() != static_cast<int>(manifest_.table().shards())) {
+    return absl::DataLossError(absl::StrCat(directory_, ": ", manifest_.shards_size(), " shard files for a table of ",
+                                            manifest_.table().shards(), " shards"));
+  }
+  for (int i = 0; i < manifest_.shards_size(); ++i) {
+    const ShardFile& shard = manifest_.shards(i);
+    if (shard.file() != absl::StrFormat("shard-%05d.safetensors", i)) {
+      return absl::DataLossError(absl::StrCat(directory_, ": shard ", i, " is named ", shard.file()));
+    }
+    const std::string path = absl::StrCat(directory_, "/", shard.file());
+    absl::StatusOr<ReadFile> file = ReadFile::Open(path);
+    if (!file.ok()) return AsDamage(file.status());
+    if (file->bytes() != shard.bytes()) {
+      return absl::DataLossError(absl::StrCat(path, ": ", file->bytes(), " bytes, the manifest says ", shard.bytes(),
+                                              ": it was cut or added to"));
+    }
+    absl::StatusOr<std::string> sha256 = file->Sha256Hex();
+    if (!sha256.ok()) return sha256.status();
+    if (*sha256 != shard.sha256()) {
+      return absl::DataLossError(absl::StrCat(path, ": SHA-256 is ", *sha256, ", the manifest says ", shard.sha256(),
+                                              ": the disk changed it (see dmesg and SMART)"));
+    }
+    absl::StatusOr<SafetensorsFile> opened = SafetensorsFile::Open(path);
+    if (!opened.ok()) return AsDamage(opened.status());
+    files_.push_back(*std::move(opened));
+    if (absl::Status status = Index(files_.size() - 1); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::Index(size_t file) {
+  const SafetensorsHeader& header = files_[file].header();
+  for (size_t i = 0; i < header.tensors.size(); ++i) {
+    const TensorEntry& entry = header.tensors[i];
+    const uint64_t elements = (entry.end - entry.begin) / sizeof(float);
+    Piece piece{.file = file, .entry = i, .shape = entry.shape, .end = elements};
+    std::string name = entry.name;
+    if (entry.dtype != "F32") {
+      return absl::FailedPreconditionError(absl::StrCat(directory_, ": ", name, " is ", entry.dtype, ", not F32"));
+    }
+    if (const auto extent = header.metadata.find(name); extent != header.metadata.end()) {
+      piece.shape.clear();
+      if (!ParseExtent(extent->second, piece.begin, piece.shape) || name.rfind('@') == std::string::npos) {
+        return absl::DataLossError(absl::StrCat(directory_, ": the extent of ", name, " is unreadable"));
+      }
+      name.resize(name.rfind('@'));
+      piece.end = piece.begin + elements;
+    }
+    pieces_[name].push_back(std::move(piece));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::Read(const Part& part) const {
+  const auto wrong = [&](std::string_view what) {
+    return absl::FailedPreconditionError(absl::StrCat(directory_, ": ", part.name, ": ", std::string(what)));
+  };
+  const auto found = pieces_.find(part.name);
+  if (found == pieces_.end()) {
+    return wrong("the checkpoint has no such tensor: was the model or the optimizer changed since?");
+  }
+  const uint64_t end = part.begin + part.values.size();
+  uint64_t filled = 0;
+  for (const Piece& piece : found->second) {
+    if (piece.shape != part.shape) {
+      return wrong(absl::StrCat("shape [", absl::StrJoin(piece.shape, ", "), "] in the checkpoint, [",
+                                absl::StrJoin(part.shape, ", "), "] in the model"));
+    }
+    const uint64_t from = std::max(piece.begin, part.begin), to = std::min(piece.end, end);
+    if (from >= to) continue;
+    const SafetensorsFile& file = files_[piece.file];
+    absl::Status status =
+        file.Read(file.header().tensors[piece.entry], (from - piece.begin) * sizeof(float), (to - from) * sizeof(float),
+                  reinterpret_cast<char*>(part.values.data() + (from - part.begin)));
+    if (!status.ok()) return status;
+    filled += to - from;
+  }
+  if (filled != part.values.size()) {
+    return wrong(absl::StrCat("the checkpoint holds ", filled, " of ", part.values.size(), " elements"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Opened> OpenFirstWhole(const std::string& path, const std::vector<std::string>& directories) {
+  std::vector<absl::Status> damaged;
+  for (const std::string& directory : directories) {
+    absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(absl::StrCat(path, "/", directory));
+    if (checkpoint.ok()) return Opened{*std::move(checkpoint), std::move(damaged)};
+    damaged.push_back(checkpoint.status());
+  }
+  const std::string causes = absl::StrJoin(
+      damaged, "; ", [](std::string* out, const absl::Status& status) { absl::StrAppend(out, status.message()); });
+  return absl::DataLossError(absl::StrCat("no whole checkpoint is left below ", path, ": ", causes));
+}
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,31 @@
+// Names of the folders below checkpoint.path.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace muster::checkpoint {
+
+// One checkpoint of a job: newer ones compare greater.
+struct StepName {
+  uint64_t step = 0;
+  uint64_t generation = 0;  // that wrote it
+  friend auto operator<=>(const StepName&, const StepName&) = default;
+
+  // "step-0000000100-g3"
+  std::string Directory() const;
+  // ".staging-step-0000000100-g3": where it is written
+  std::string Staging() const;
+  // ".removing-step-0000000100-g3": half removed
+  std::string Removing() const;
+};
+
+// None: `name` is not what Directory() makes.
+std::optional<StepName> ParseDirectory(std::string_view name);
+std::optional<StepName> ParseStaging(std::string_view name);
+std::optional<StepName> ParseRemoving(std::string_view name);
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,447 @@
+#include "worker/engine/engine.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "strategies/partition/flat.h"
+#include "strategies/partition/table.h"
+#include "strategies/schedule/check.h"
+#include "worker/engine/initialise.h"
+#include "worker/engine/optimizer.h"
+#include "worker/units/unit.h"
+
+#ifdef MUSTER_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
+
+namespace muster::engine {
+namespace {
+
+using units::Activations;
+using units::Context;
+using units::Mode;
+
+// High-water mark of this process's resident memory.
+uint64_t PeakResidentBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (!absl::StartsWith(line, "VmHWM:")) continue;
+    const std::vector<std::string> words = absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    uint64_t kib = 0;
+    if (words.size() > 1 && absl::SimpleAtoi(words[1], &kib)) return kib * 1024;
+  }
+  return 0;
+}
+
+struct Place {
+  int64_t begin = 0;  // element in the arena
+  const Tensor* tensor = nullptr;
+};
+
+class CompiledEngine final : public Engine {
+ public:
+  explicit CompiledEngine(const Config& config)
+      : config_(config), device_(config.cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)) {}
+
+  absl::Status Prepare();
+
+  absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate) override;
+  absl::StatusOr<double> Evaluate(const Batch& batch) override;
+  absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint16_t> tokens) override;
+  uint64_t step() const override { return step_; }
+  void set_step(uint64_t step) override { step_ = step; }
+  std::vector<StateView> State() override;
+  absl::Status Pull() override { return Copy(/*to_host=*/true); }
+  absl::Status Push() override { return Copy(/*to_host=*/false); }
+  uint64_t peak_memory_bytes() const override;
+
+ private:
+  struct Arena {
+    std::string kind;  // of StateView
+    at::Tensor device;
+    at::Tensor host;  // the same tensor on a CPU
+  };
+
+  // The border: what LibTorch throws becomes a Status that says where.
+  template <typename F>
+  absl::Status Guarded(F&& body);
+
+  absl::Status CheckSupported() const;
+  void Layout();
+  void Initialise();
+  absl::Status MakeUnits();
+  void MakeState();
+  at::Tensor Tokens(absl::Span<const uint16_t> tokens, int64_t rows, int64_t columns) const;
+  Context MakeContext(const Batch& batch, int64_t first, int64_t rows, Mode mode) const;
+  int64_t MicrobatchRows(const Batch& batch) const;
+  absl::Status CheckBatch(const Batch& batch) const;
+
+  void RunOps(const Batch& batch, double learning_rate, StepResult& result);
+  double GradientNorm() const;
+  absl::Status Copy(bool to_host);
+
+  const Config config_;
+  const at::Device device_;
+  uint64_t step_ = 0;
+  std::map<std::string, Place> places_;  // by tensor
+  std::vector<Run> runs_;
+  at::Tensor parameters_, gradients_;  // the arenas: units one after another, in order
+  std::vector<std::unique_ptr<units::UnitModule>> units_;
+  std::unique_ptr<FlatOptimizer> optimizer_;
+  std::vector<Arena> state_;
+  std::string doing_;  // for error messages
+};
+
+template <typename F>
+absl::Status CompiledEngine::Guarded(F&& body) {
+  doing_.clear();
+  const auto where = [&] {
+    return absl::StrCat("rank ", config_.role.rank(), ", step ", step_ + 1, doing_.empty() ? "" : ", ", doing_, ": ");
+  };
+  try {
+    body();
+    return absl::OkStatus();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(absl::StrCat(where(), "out of memory"));
+  } catch (const c10::Error& e) {
+    const std::string what = e.what_without_backtrace();
+    if (absl::StrContains(what, "can't allocate memory") || absl::StrContains(what, "out of memory")) {
+      return absl::ResourceExhaustedError(absl::StrCat(where(), what, "; a smaller batch.microbatch needs less"));
+    }
+    return absl::InternalError(absl::StrCat(where(), what));
+  } catch (const std::exception& e) {
+    return absl::InternalError(absl::StrCat(where(), e.what()));
+  }
+}
+
+absl::Status CompiledEngine::CheckSupported() const {
+  if (absl::Status s = partition::Check(config_.table, config_.inventory); !s.ok()) return s;
+  if (absl::Status s = Check(config_.schedule, config_.inventory); !s.ok()) {
+    return absl::InvalidArgumentError(s.message());
+  }
+  if (config_.table.shards() != 1) {
+    return absl::UnimplementedError(
+        absl::StrCat("this engine holds whole models; the table has ", config_.table.shards(), " shards"));
+  }
+  for (const Op& op : config_.schedule.ops) {
+    const bool known = op.kind == OpKind::kForward || op.kind == OpKind::kBackward || op.kind == OpKind::kRecompute ||
+                       op.kind == OpKind::kClipGradients || op.kind == OpKind::kOptimizerStep;
+    if (!known)
+      return absl::UnimplementedError(absl::StrCat("this engine cannot execute ", Print(op, config_.inventory)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CompiledEngine::Prepare() {
+  if (absl::Status s = CheckSupported(); !s.ok()) return s;
+  absl::Status made = absl::OkStatus();
+  absl::Status guarded = Guarded([&] {
+    doing_ = "allocating the model";
+    at::set_num_threads(config_.threads);
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+    Layout();
+    Initialise();
+    made = MakeUnits();
+    if (made.ok()) MakeState();
+  });
+  return guarded.ok() ? made : guarded;
+}
+
+// Places every tensor in the arena and collects the optimizer's runs.
+void CompiledEngine::Layout() {
+  int64_t end = 0;
+  for (const Unit& unit : config_.inventory.units()) {
+    const partition::FlatUnit flat = partition::Flatten(unit);
+    std::map<std::string, const Tensor*> tensors;
+    for (const Tensor& tensor : unit.tensors()) tensors[tensor.name()] = &tensor;
+    for (size_t i = 0; i < flat.tensors.size(); ++i) {
+      const partition::FlatTensor& t = flat.tensors[i];
+      const int64_t begin = end + static_cast<int64_t>(t.begin);
+      places_[t.name] = {begin, tensors[t.name]};
+      if (t.frozen) continue;
+      // Padding belongs to the run before it: zero gradient, zero state, so it stays zero.
+      const int64_t next =
+          end + static_cast<int64_t>(i + 1 < flat.tensors.size() ? flat.tensors[i + 1].begin : flat.elements);
+      if (!runs_.empty() && runs_.back().decay == t.decay && runs_.back().begin + runs_.back().length == begin) {
+        runs_.back().length = next - runs_.back().begin;
+      } else {
+        runs_.push_back({begin, next - begin, t.decay});
+      }
+    }
+    end += static_cast<int64_t>(flat.elements);
+  }
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
+  parameters_ = at::zeros({end}, options);
+  gradients_ = at::zeros({end}, options);
+}
+
+void CompiledEngine::Initialise() {
+  at::Tensor host = device_.is_cpu() ? parameters_ : at::zeros(parameters_.sizes(), at::kFloat);
+  float* base = host.mutable_data_ptr<float>();
+  for (const auto& [name, place] : places_) {
+    uint64_t elements = 1;
+    for (const uint64_t n : place.tensor->shape()) elements *= n;
+    engine::Initialise(config_.train.seed(), *place.tensor, 0, absl::MakeSpan(base + place.begin, elements));
+  }
+  if (!device_.is_cpu()) parameters_.copy_(host);
+}
+
+absl::Status CompiledEngine::MakeUnits() {
+  const auto parameter = [&](const std::string& name) {
+    const Place& place = places_.at(name);
+    std::vector<int64_t> shape(place.tensor->shape().begin(), place.tensor->shape().end());
+    int64_t elements = 1;
+    for (const int64_t n : shape) elements *= n;
+    return units::Parameter{parameters_.narrow(0, place.begin, elements).view(shape),
+                            gradients_.narrow(0, place.begin, elements).view(shape)};
+  };
+  for (const Unit& unit : config_.inventory.units()) {
+    std::vector<units::Parameter> parameters;
+    for (const Tensor& tensor : unit.tensors()) parameters.push_back(parameter(tensor.name()));
+    for (const Borrow& borrow : unit.borrows()) {
+      if (!places_.contains(borrow.tensor())) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("unit ", unit.name(), " borrows ", borrow.tensor(), ", which no unit owns"));
+      }
+      parameters.push_back(parameter(borrow.tensor()));
+    }
+    auto made = units::MakeUnit(unit, std::move(parameters));
+    if (!made.ok()) return made.status();
+    units_.push_back(*std::move(made));
+  }
+  return absl::OkStatus();
+}
+
+void CompiledEngine::MakeState() {
+  optimizer_ = MakeOptimizer(config_.train.optimizer(), runs_, parameters_, gradients_);
+  std::vector<std::pair<std::string, at::Tensor>> arenas = {{"parameter", parameters_}};
+  for (auto& named : optimizer_->State()) arenas.push_back(std::move(named));
+  for (auto& [kind, arena] : arenas) {
+    state_.push_back({kind, arena, device_.is_cpu() ? arena : at::zeros(arena.sizes(), at::kFloat)});
+  }
+}
+
+at::Tensor CompiledEngine::Tokens(absl::Span<const uint16_t> tokens, int64_t rows, int64_t columns) const {
+  at::Tensor ids = at::empty({rows, columns}, at::kLong);
+  std::copy(tokens.begin(), tokens.end(), ids.mutable_data_ptr<int64_t>());
+  return ids.to(device_);
+}
+
+Context CompiledEngine::MakeContext(const Batch& batch, int64_t first, int64_t rows, Mode mode) const {
+  const int64_t columns = static_cast<int64_t>(config_.inventory.context()) + 1;
+  const at::Tensor ids = Tokens(batch.tokens.subspan(first * columns, rows * columns), rows, columns);
+  Context context;
+  context.mode = mode;
+  context.inputs = ids.narrow(1, 0, columns - 1);
+  context.targets = ids.narrow(1, 1, columns - 1);
+  context.loss_scale = 1.0 / static_cast<double>(batch.global_targets);
+  return context;
+}
+
+// Rows of a microbatch of a batch: the spec's, else the whole share.
+int64_t CompiledEngine::MicrobatchRows(const Batch& batch) const {
+  const int64_t rows = config_.train.batch().microbatch();
+  return rows > 0 ? rows : static_cast<int64_t>(batch.sequences);
+}
+
+void CompiledEngine::RunOps(const Batch& batch, double learning_rate, StepResult& result) {
+  const c10::AutoGradMode off(false);
+  gradients_.zero_();
+  const int64_t sequences = static_cast<int64_t>(batch.sequences), rows = MicrobatchRows(batch);
+  std::vector<Context> contexts(config_.schedule.microbatches);
+  for (int m = 0; m < config_.schedule.microbatches; ++m) {
+    const int64_t first = std::min(sequences, m * rows);
+    contexts[m] = MakeContext(batch, first, std::min(rows, sequences - first), Mode::kTrain);
+    contexts[m].microbatch = m;
+  }
+  std::vector<Activations> flowing(contexts.size());  // forward activations, later their gradients
+  std::vector<std::vector<units::Saved>> saved(contexts.size(), std::vector<units::Saved>(units_.size()));
+  at::Tensor loss_sum = at::zeros({}, parameters_.options());
+  double norm = -1, factor = 1;
+
+  for (const Op& op : config_.schedule.ops) {
+    doing_ = Print(op, config_.inventory);
+    const bool empty = op.microbatch >= 0 && contexts[op.microbatch].inputs.size(0) == 0;
+    switch (op.kind) {
+      case OpKind::kForward: {
+        if (empty) break;
+        Activations& flow = flowing[op.microbatch];
+        flow = units_[op.unit]->Forward(contexts[op.microbatch], flow, saved[op.microbatch][op.unit]);
+        if (static_cast<size_t>(op.unit) + 1 == units_.size()) {
+          loss_sum.add_(flow[0]);
+          flow.clear();
+        }
+        break;
+      }
+      case OpKind::kBackward: {
+        if (empty) break;
+        Activations& flow = flowing[op.microbatch];
+        flow = units_[op.unit]->Backward(contexts[op.microbatch], std::move(saved[op.microbatch][op.unit]), flow);
+        saved[op.microbatch][op.unit] = {};
+        break;
+      }
+      case OpKind::kClipGradients: {
+        norm = GradientNorm();
+        // torch.nn.utils.clip_grad_norm_
+        factor = std::min(1.0, config_.train.optimizer().clip_norm() / (norm + 1e-6));
+        break;
+      }
+      case OpKind::kOptimizerStep: {
+        if (norm < 0) norm = GradientNorm();
+        result.loss = loss_sum.item<double>() / static_cast<double>(batch.global_targets);
+        result.gradient_norm = norm;
+        if (!std::isfinite(result.loss) || !std::isfinite(norm)) return;
+        optimizer_->Step(step_ + 1, learning_rate, factor);
+        break;
+      }
+      default:
+        break;  // refused by CheckSupported
+    }
+  }
+}
+
+// The arena holds each parameter's gradient once, and zeros between them.
+double CompiledEngine::GradientNorm() const { return at::linalg_vector_norm(gradients_).item<double>(); }
+
+absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learning_rate) {
+  if (absl::Status s = CheckBatch(batch); !s.ok()) return s;
+  StepResult result;
+  if (absl::Status s = Guarded([&] { RunOps(batch, learning_rate, result); }); !s.ok()) return s;
+  if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
+    return absl::OutOfRangeError(absl::StrCat(
+        "rank ", config_.role.rank(), ", step ", step_ + 1, ": the loss is ", result.loss, " and the gradient's norm ",
+        result.gradient_norm, "; nothing was updated. Try a lower optimizer.lr, a longer warm-up, or clip_norm"));
+  }
+  ++step_;
+  return result;
+}
+
+absl::Status CompiledEngine::CheckBatch(const Batch& batch) const {
+  const uint64_t expected = batch.sequences * (config_.inventory.context() + 1);
+  if (batch.tokens.size() != expected || batch.global_targets == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch.sequences, " sequences has ", expected,
+                                                   " tokens and some targets, got ", batch.tokens.size(), " and ",
+                                                   batch.global_targets));
+  }
+  const uint64_t vocabulary = config_.inventory.vocabulary();
+  for (const uint16_t token : batch.tokens) {
+    if (token >= vocabulary) {
+      return absl::InvalidArgumentError(absl::StrCat("token ", token, " is outside the vocabulary of ", vocabulary));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
+  if (absl::Status s = CheckBatch(batch); !s.ok()) return s;
+  double sum = 0;
+  absl::Status status = Guarded([&] {
+    doing_ = "evaluation";
+    const c10::AutoGradMode off(false);
+    const int64_t sequences = static_cast<int64_t>(batch.sequences), rows = MicrobatchRows(batch);
+    for (int64_t first = 0; first < sequences; first += rows) {
+      const Context context = MakeContext(batch, first, std::min(rows, sequences - first), Mode::kEvaluate);
+      Activations flow;
+      units::Saved none;
+      for (auto& unit : units_) flow = unit->Forward(context, flow, none);
+      sum += flow[0].item<double>();
+    }
+  });
+  if (!status.ok()) return status;
+  return sum / static_cast<double>(batch.global_targets);
+}
+
+absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint16_t> tokens) {
+  if (tokens.empty() || tokens.size() > config_.inventory.context()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("1 to ", config_.inventory.context(), " tokens, got ", tokens.size()));
+  }
+  if (const auto bad =
+          std::find_if(tokens.begin(), tokens.end(), [&](uint16_t t) { return t >= config_.inventory.vocabulary(); });
+      bad != tokens.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token ", *bad, " is outside the vocabulary of ", config_.inventory.vocabulary()));
+  }
+  std::vector<float> logits;
+  absl::Status status = Guarded([&] {
+    doing_ = "logits";
+    const c10::AutoGradMode off(false);
+    Context context;
+    context.mode = Mode::kEvaluate;
+    context.inputs = Tokens(tokens, 1, static_cast<int64_t>(tokens.size()));
+    Activations flow;
+    units::Saved none;
+    for (auto& unit : units_) flow = unit->Forward(context, flow, none);
+    const at::Tensor row = flow[0].to(at::kCPU).contiguous();
+    logits.assign(row.const_data_ptr<float>(), row.const_data_ptr<float>() + row.numel());
+  });
+  if (!status.ok()) return status;
+  return logits;
+}
+
+std::vector<StateView> CompiledEngine::State() {
+  std::vector<StateView> views;
+  for (const Arena& arena : state_) {
+    float* base = arena.host.mutable_data_ptr<float>();
+    for (const UnitPartition& unit : config_.table.units()) {
+      for (const Piece& piece : unit.pieces()) {
+        const Place& place = places_.at(piece.tensor());
+        for (const Extent& extent : piece.extents()) {
+          if (extent.shard() != config_.role.shard()) continue;
+          views.push_back({arena.kind, piece.tensor(),
+                           std::vector<uint64_t>(place.tensor->shape().begin(), place.tensor->shape().end()),
+                           extent.begin(), absl::MakeSpan(base + place.begin + extent.begin(), extent.length())});
+        }
+      }
+    }
+  }
+  return views;
+}
+
+absl::Status CompiledEngine::Copy(bool to_host) {
+  if (device_.is_cpu()) return absl::OkStatus();
+  return Guarded([&] {
+    doing_ = to_host ? "copying the state to the host" : "copying the state to the device";
+    for (Arena& arena : state_) {
+      if (to_host) {
+        arena.host.copy_(arena.device);
+      } else {
+        arena.device.copy_(arena.host);
+      }
+    }
+  });
+}
+
+uint64_t CompiledEngine::peak_memory_bytes() const {
+#ifdef MUSTER_CUDA
+  if (device_.is_cuda()) {
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
+    return static_cast<uint64_t>(stats.allocated_bytes[0].peak);
+  }
+#endif
+  return PeakResidentBytes();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const Config& config) {
+  auto engine = std::make_unique<CompiledEngine>(config);
+  if (absl::Status s = engine->Prepare(); !s.ok()) return s;
+  return engine;
+}
+
+}  // namespace muster::engine

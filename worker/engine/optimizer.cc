@@ -1,0 +1,124 @@
+#include "worker/engine/optimizer.h"
+
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <optional>
+
+namespace muster::engine {
+namespace {
+
+// The runs with, or those without, weight decay.
+std::vector<Run> Select(const std::vector<Run>& runs, bool decay) {
+  std::vector<Run> selected;
+  for (const Run& run : runs) {
+    if (run.decay == decay) selected.push_back(run);
+  }
+  return selected;
+}
+
+std::vector<at::Tensor> Views(const at::Tensor& arena, const std::vector<Run>& runs) {
+  std::vector<at::Tensor> views;
+  for (const Run& run : runs) views.push_back(arena.narrow(0, run.begin, run.length));
+  return views;
+}
+
+class AdamWOptimizer final : public FlatOptimizer {
+ public:
+  AdamWOptimizer(const Optimizer& options, const std::vector<Run>& runs, const at::Tensor& parameters,
+                 const at::Tensor& gradients)
+      : beta1_(options.adamw().beta1()),
+        beta2_(options.adamw().beta2()),
+        eps_(options.adamw().eps()),
+        exp_avg_(at::zeros_like(parameters)),
+        exp_avg_sq_(at::zeros_like(parameters)),
+        step_(at::full({}, 0.0f, parameters.options())) {
+    for (const bool decay : {true, false}) {
+      const std::vector<Run> selected = Select(runs, decay);
+      if (selected.empty()) continue;
+      groups_.push_back({decay ? options.weight_decay() : 0.0, Views(parameters, selected), Views(gradients, selected),
+                         Views(exp_avg_, selected), Views(exp_avg_sq_, selected),
+                         std::vector<at::Tensor>(selected.size(), step_)});
+    }
+  }
+
+  void Step(uint64_t step, double learning_rate, double factor) override {
+    step_.fill_(static_cast<double>(step));
+    std::optional<at::Tensor> scale;
+    if (factor != 1.0) scale = at::full({1}, 1.0 / factor, step_.options());  // gradients are divided by it
+    for (Group& g : groups_) {
+      at::_fused_adamw_(g.parameters, g.gradients, g.exp_avg, g.exp_avg_sq, /*max_exp_avg_sqs=*/{}, g.steps,
+                        learning_rate, beta1_, beta2_, g.weight_decay, eps_, /*amsgrad=*/false, /*maximize=*/false,
+                        scale);
+    }
+  }
+
+  std::vector<std::pair<std::string, at::Tensor>> State() override {
+    return {{"exp_avg", exp_avg_}, {"exp_avg_sq", exp_avg_sq_}};
+  }
+
+ private:
+  struct Group {
+    double weight_decay;
+    std::vector<at::Tensor> parameters, gradients, exp_avg, exp_avg_sq, steps;
+  };
+  double beta1_, beta2_, eps_;
+  at::Tensor exp_avg_, exp_avg_sq_, step_;
+  std::vector<Group> groups_;
+};
+
+class SgdOptimizer final : public FlatOptimizer {
+ public:
+  SgdOptimizer(const Optimizer& options, std::vector<Run> runs, at::Tensor parameters, at::Tensor gradients)
+      : weight_decay_(options.weight_decay()),
+        momentum_(options.sgd().momentum()),
+        nesterov_(options.sgd().nesterov()),
+        runs_(std::move(runs)),
+        parameters_(std::move(parameters)),
+        gradients_(std::move(gradients)) {
+    if (momentum_ > 0) buffer_ = at::zeros_like(parameters_);
+  }
+
+  void Step(uint64_t, double learning_rate, double factor) override {
+    if (factor != 1.0) gradients_.mul_(factor);
+    for (const Run& run : runs_) {
+      at::Tensor p = parameters_.narrow(0, run.begin, run.length), g = gradients_.narrow(0, run.begin, run.length);
+      if (run.decay && weight_decay_ != 0) g.add_(p, weight_decay_);
+      if (momentum_ > 0) {
+        // From zero the first step gives buffer = gradient, as torch.optim.SGD's first step does.
+        at::Tensor b = buffer_.narrow(0, run.begin, run.length);
+        b.mul_(momentum_).add_(g);
+        if (nesterov_) {
+          g.add_(b, momentum_);
+        } else {
+          g = b;
+        }
+      }
+      p.add_(g, -learning_rate);
+    }
+  }
+
+  std::vector<std::pair<std::string, at::Tensor>> State() override {
+    if (!buffer_.defined()) return {};
+    return {{"momentum", buffer_}};
+  }
+
+ private:
+  double weight_decay_, momentum_;
+  bool nesterov_;
+  std::vector<Run> runs_;
+  at::Tensor parameters_, gradients_, buffer_;
+};
+
+}  // namespace
+
+std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, at::Tensor parameters,
+                                             at::Tensor gradients) {
+  if (options.has_sgd()) {
+    return std::make_unique<SgdOptimizer>(options, std::move(runs), std::move(parameters), std::move(gradients));
+  }
+  return std::make_unique<AdamWOptimizer>(options, runs, parameters, gradients);
+}
+
+}  // namespace muster::engine

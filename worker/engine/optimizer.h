@@ -1,0 +1,34 @@
+// Optimizers over flat runs of parameters. A run is a range of the arenas whose elements share one set of options.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "proto/spec.pb.h"
+
+namespace muster::engine {
+
+struct Run {
+  int64_t begin = 0;
+  int64_t length = 0;
+  bool decay = false;
+};
+
+class FlatOptimizer {
+ public:
+  virtual ~FlatOptimizer() = default;
+  // Step number `step` (from 1) with gradients multiplied by `factor` (clipping). May overwrite the gradients.
+  virtual void Step(uint64_t step, double learning_rate, double factor) = 0;
+  // State arenas of the parameters' size, with the names that checkpoints give them.
+  virtual std::vector<std::pair<std::string, at::Tensor>> State() = 0;
+};
+
+// `parameters` and `gradients` are the flat arenas, fp32. AdamW and SGD as torch.optim's of the same names.
+std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, at::Tensor parameters,
+                                             at::Tensor gradients);
+
+}  // namespace muster::engine

@@ -1,0 +1,124 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "worker/rundir/durable_file.h"
+#include "worker/rundir/outbox.h"
+#include "worker/rundir/outbox_format.h"
+#include "worker/rundir/segments.h"
+
+namespace muster::rundir {
+
+struct OutboxWriter::State {
+  std::string directory;
+  uint64_t segment = 0;
+  int fd = -1;
+  uint64_t bytes = 0;     // whole records in the open segment
+  uint64_t sequence = 0;  // of the last record
+  absl::Status broken;    // set for good: what is on disk is no longer known
+
+  ~State() {
+    if (fd >= 0) close(fd);
+  }
+
+  std::string Path() const { return SegmentPath(directory, kOutboxPrefix, segment); }
+
+  absl::Status OpenSegment() {
+    if (fd >= 0) close(fd);
+    fd = open(Path().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0600);
+    if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", Path()));
+    return SyncDirectory(directory);
+  }
+
+  // Where the whole records of one segment end; leaves `sequence` at its last record.
+  absl::Status Scan(uint64_t index) {
+    const std::string path = SegmentPath(directory, kOutboxPrefix, index);
+    absl::StatusOr<std::string> content = ReadWhole(path);
+    if (!content.ok()) return content.status();
+    bytes = 0;
+    while (true) {
+      Record record;
+      size_t size = 0;
+      const Found found = DecodeRecord(std::string_view(*content).substr(bytes), record, size);
+      if (found == Found::kDamaged) {
+        return absl::DataLossError(absl::StrCat("outbox is damaged at ", path, ":", bytes,
+                                                " (checksum); check the disk, then remove the rank's folder"));
+      }
+      if (found != Found::kRecord) return absl::OkStatus();
+      bytes += size;
+      sequence = record.sequence();
+    }
+  }
+
+  absl::Status Sync() {
+    if (fsync(fd) == 0) return absl::OkStatus();
+    // What the kernel could not write it may have dropped, so a second fsync proves nothing.
+    broken = absl::ErrnoToStatus(errno, absl::StrCat("cannot fsync ", Path()));
+    return broken;
+  }
+
+  absl::Status Roll() {
+    if (absl::Status status = Sync(); !status.ok()) return status;
+    ++segment;
+    bytes = 0;
+    absl::Status status = OpenSegment();
+    if (!status.ok()) broken = status;
+    return status;
+  }
+
+  absl::Status Write(const std::string& encoded) {
+    size_t written = 0;
+    absl::Status status = WriteFully(fd, encoded, written);
+    if (status.ok()) {
+      bytes += encoded.size();
+      return status;
+    }
+    status = absl::Status(status.code(), absl::StrCat(Path(), ": ", status.message()));
+    if (written > 0 && ftruncate(fd, static_cast<off_t>(bytes)) != 0) broken = status;
+    return status;
+  }
+};
+
+OutboxWriter::OutboxWriter(std::unique_ptr<State> state) : state_(std::move(state)) {}
+OutboxWriter::~OutboxWriter() = default;
+
+absl::StatusOr<std::unique_ptr<OutboxWriter>> OutboxWriter::Open(const std::string& directory) {
+  auto state = std::make_unique<State>();
+  state->directory = directory;
+  const std::vector<uint64_t> segments = ListSegments(directory, kOutboxPrefix);
+  // The newest may hold no whole record yet; then the one before it tells the sequence.
+  const size_t first = segments.size() < 2 ? 0 : segments.size() - 2;
+  for (size_t i = first; i < segments.size(); ++i) {
+    state->segment = segments[i];
+    if (absl::Status status = state->Scan(segments[i]); !status.ok()) return status;
+  }
+  if (absl::Status status = state->OpenSegment(); !status.ok()) return status;
+  if (ftruncate(state->fd, static_cast<off_t>(state->bytes)) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot cut the torn tail of ", state->Path()));
+  }
+  return std::unique_ptr<OutboxWriter>(new OutboxWriter(std::move(state)));
+}
+
+absl::StatusOr<uint64_t> OutboxWriter::Append(Record record, bool durable) {
+  State& state = *state_;
+  if (!state.broken.ok()) return state.broken;
+  record.set_sequence(state.sequence + 1);
+  const std::string encoded = EncodeRecord(record);
+  if (encoded.size() > kOutboxSegmentBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a record of ", encoded.size(), " bytes; an outbox takes at most ", kOutboxSegmentBytes));
+  }
+  if (state.bytes > 0 && state.bytes + encoded.size() > kOutboxSegmentBytes) {
+    if (absl::Status status = state.Roll(); !status.ok()) return status;
+  }
+  if (absl::Status status = state.Write(encoded); !status.ok()) return status;
+  ++state.sequence;
+  if (durable) {
+    if (absl::Status status = state.Sync(); !status.ok()) return status;
+  }
+  return state.sequence;
+}
+
+}  // namespace muster::rundir

@@ -1,0 +1,28 @@
+// What the kernel says of processes (/proc/<pid>/stat).
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace muster::rundir {
+
+struct ProcessRow {
+  pid_t pid = 0;
+  char state = '?';  // 'Z': a zombie
+  pid_t parent = 0;
+  pid_t group = 0;
+  pid_t session = 0;
+  uint64_t start_ticks = 0;  // since boot
+};
+
+// NotFound: no such process.
+absl::StatusOr<ProcessRow> ReadProcess(pid_t pid);
+
+// Those that were there while it looked, in no order.
+std::vector<ProcessRow> ListProcesses();
+
+}  // namespace muster::rundir

@@ -1,0 +1,207 @@
+#include <google/protobuf/util/json_util.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "worker/rundir/durable_file.h"
+#include "worker/rundir/rundir.h"
+
+namespace muster::rundir {
+namespace {
+
+using nlohmann::json;
+
+absl::StatusOr<json> ReadJson(const std::string& path) {
+  absl::StatusOr<std::string> content = ReadWhole(path);
+  if (!content.ok()) return content.status();
+  json value = json::parse(*content, nullptr, /*allow_exceptions=*/false);
+  if (!value.is_object()) return absl::DataLossError(absl::StrCat(path, " is no JSON object; check the disk"));
+  return value;
+}
+
+absl::Status WriteJson(const std::string& path, const json& value) {
+  return WriteDurably(path, value.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+}
+
+// Reads fields and notes the first that is missing or of the wrong type.
+class Fields {
+ public:
+  explicit Fields(const json& value) : value_(value) {}
+
+  template <typename T>
+  T Get(const char* name) {
+    try {
+      return value_.at(name).get<T>();
+    } catch (const json::exception&) {
+      if (bad_.empty()) bad_ = name;
+      return T{};
+    }
+  }
+  absl::Duration GetDuration(const char* name) {
+    absl::Duration duration;
+    if (!absl::ParseDuration(Get<std::string>(name), &duration) && bad_.empty()) bad_ = name;
+    return duration;
+  }
+  absl::Status Check(const std::string& path) const {
+    if (bad_.empty()) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(path, ": field ", bad_, " is missing or wrong; check the disk"));
+  }
+
+ private:
+  const json& value_;
+  std::string bad_;
+};
+
+json ToJson(const ProcessId& process) {
+  return {{"pid", process.pid}, {"start_ticks", process.start_ticks}, {"boot_id", process.boot_id}};
+}
+
+absl::StatusOr<ProcessId> ProcessFrom(const json& value, const std::string& path) {
+  Fields fields(value);
+  ProcessId process{fields.Get<pid_t>("pid"), fields.Get<uint64_t>("start_ticks"), fields.Get<std::string>("boot_id")};
+  if (absl::Status status = fields.Check(path); !status.ok()) return status;
+  return process;
+}
+
+bool IsPlainName(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+std::vector<std::string> Subfolders(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    if (it->is_directory(ignored)) names.push_back(it->path().filename().string());
+  }
+  return names;
+}
+
+}  // namespace
+
+RankDir::RankDir(std::string run, RankId rank)
+    : run_(std::move(run)), rank_(std::move(rank)), path_(absl::StrCat(run_, "/", rank_.ToString())) {}
+
+absl::StatusOr<RankDir> RankDir::FromPath(const std::string& path) {
+  std::filesystem::path rest = std::filesystem::path(path).lexically_normal();
+  if (!rest.has_filename()) rest = rest.parent_path();  // it ended with a slash
+  RankId rank;
+  const std::string name = rest.filename();
+  const std::string generation = rest.parent_path().filename();
+  rest = rest.parent_path().parent_path();
+  rank.job = JobId(rest.filename());
+  if (!rest.is_absolute() || !absl::SimpleAtoi(name, &rank.rank) || !absl::SimpleAtoi(generation, &rank.generation) ||
+      !IsPlainName(rank.job.value())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", path, "\" is no rank folder: /<run>/<job>/<generation>/<rank>"));
+  }
+  return RankDir(rest.parent_path(), std::move(rank));
+}
+
+absl::Status RankDir::Create(const Start& start) const {
+  if (!IsPlainName(rank_.job.value())) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", rank_.job.value(), "\" cannot be a job's id"));
+  }
+  const std::string job = absl::StrCat(run_, "/", rank_.job.value());
+  for (const std::string& directory : {job, absl::StrCat(job, "/", rank_.generation), path_}) {
+    if (absl::Status status = MakeDirectory(directory); !status.ok()) return status;
+  }
+  const std::string file = path_ + "/start.json";
+  if (access(file.c_str(), F_OK) == 0) return absl::AlreadyExistsError(absl::StrCat(file, " is there already"));
+  return WriteJson(file, {{"argv", start.argv},
+                          {"environment", start.environment},
+                          {"working_directory", start.working_directory},
+                          {"orphan_grace", absl::FormatDuration(start.orphan_grace)},
+                          {"kill_grace", absl::FormatDuration(start.kill_grace)}});
+}
+
+absl::StatusOr<Start> RankDir::ReadStart() const {
+  const std::string file = path_ + "/start.json";
+  absl::StatusOr<json> value = ReadJson(file);
+  if (!value.ok()) return value.status();
+  Fields fields(*value);
+  Start start{fields.Get<std::vector<std::string>>("argv"), fields.Get<std::vector<std::string>>("environment"),
+              fields.Get<std::string>("working_directory"), fields.GetDuration("orphan_grace"),
+              fields.GetDuration("kill_grace")};
+  if (absl::Status status = fields.Check(file); !status.ok()) return status;
+  return start;
+}
+
+absl::Status RankDir::WriteProcesses(const Processes& processes) const {
+  return WriteJson(path_ + "/processes.json",
+                   {{"shim", ToJson(processes.shim)}, {"trainer", ToJson(processes.trainer)}});
+}
+
+absl::StatusOr<Processes> RankDir::ReadProcesses() const {
+  const std::string file = path_ + "/processes.json";
+  absl::StatusOr<json> value = ReadJson(file);
+  if (!value.ok()) return value.status();
+  absl::StatusOr<ProcessId> shim = ProcessFrom(value->value("shim", json::object()), file);
+  if (!shim.ok()) return shim.status();
+  absl::StatusOr<ProcessId> trainer = ProcessFrom(value->value("trainer", json::object()), file);
+  if (!trainer.ok()) return trainer.status();
+  return Processes{*shim, *trainer};
+}
+
+absl::Status RankDir::WriteExit(const RankExit& exit) const {
+  std::string text;
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.preserve_proto_field_names = true;
+  if (const auto status = google::protobuf::util::MessageToJsonString(exit, &text, options); !status.ok()) {
+    return absl::InternalError(absl::StrCat("cannot print an exit record: ", status.ToString()));
+  }
+  return WriteDurably(path_ + "/exit.json", text);
+}
+
+absl::StatusOr<RankExit> RankDir::ReadExit() const {
+  const std::string file = path_ + "/exit.json";
+  absl::StatusOr<std::string> text = ReadWhole(file);
+  if (!text.ok()) return text.status();
+  RankExit exit;
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  if (const auto status = google::protobuf::util::JsonStringToMessage(*text, &exit, options); !status.ok()) {
+    return absl::DataLossError(absl::StrCat(file, ": ", status.ToString(), "; check the disk"));
+  }
+  return exit;
+}
+
+absl::Status RankDir::MarkDone() const { return WriteDurably(path_ + "/done", ""); }
+
+bool RankDir::IsDone() const { return access((path_ + "/done").c_str(), F_OK) == 0; }
+
+absl::Status RankDir::Remove() const {
+  std::error_code error;
+  std::filesystem::remove_all(path_, error);
+  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot remove ", path_));
+  // The folders above hold other ranks, or go too.
+  const std::string generation = std::filesystem::path(path_).parent_path();
+  if (rmdir(generation.c_str()) == 0) rmdir(std::filesystem::path(generation).parent_path().c_str());
+  return absl::OkStatus();
+}
+
+std::vector<RankDir> RankDir::List(const std::string& run) {
+  std::vector<RankId> found;
+  for (const std::string& job : Subfolders(run)) {
+    for (const std::string& generation : Subfolders(absl::StrCat(run, "/", job))) {
+      for (const std::string& rank : Subfolders(absl::StrCat(run, "/", job, "/", generation))) {
+        RankId id{JobId(job)};
+        if (absl::SimpleAtoi(generation, &id.generation) && absl::SimpleAtoi(rank, &id.rank)) found.push_back(id);
+      }
+    }
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<RankDir> result;
+  for (RankId& id : found) result.emplace_back(run, std::move(id));
+  return result;
+}
+
+}  // namespace muster::rundir

@@ -1,0 +1,106 @@
+#include "worker/step/step.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <memory>
+#include <string>
+
+#include "absl/cleanup/cleanup.h"
+#include "worker/rundir/log.h"
+#include "worker/step/launch.h"
+#include "worker/step/supervise.h"
+
+namespace muster::step {
+namespace {
+
+constexpr size_t kLastLines = 20;
+constexpr size_t kLastLineBytes = 1000;
+constexpr off_t kReserveBytes = 64 * 1024;
+
+// Room for exit.json, kept from the start: a trainer that filled the disk must still be able to end.
+class Reserve {
+ public:
+  explicit Reserve(const rundir::RankDir& dir) : path_(dir.path() + "/reserve") {
+    const int fd = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) return;
+    // Without it exit.json may fail on a full disk; that is no reason not to train.
+    [[maybe_unused]] const int error = posix_fallocate(fd, 0, kReserveBytes);
+    close(fd);
+  }
+  void Release() const { unlink(path_.c_str()); }
+
+ private:
+  std::string path_;
+};
+
+absl::StatusOr<int> BlockSignals() {
+  for (const int signal : {SIGPIPE, SIGHUP, SIGINT, SIGQUIT}) std::signal(signal, SIG_IGN);
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGCHLD, SIGTERM, SIGUSR1}) sigaddset(&set, signal);
+  if (sigprocmask(SIG_SETMASK, &set, nullptr) != 0) return absl::ErrnoToStatus(errno, "cannot block signals");
+  const int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (fd < 0) return absl::ErrnoToStatus(errno, "cannot make a signal descriptor");
+  return fd;
+}
+
+// The worker's terminal, files and sockets are none of the shim's.
+absl::Status Detach() {
+  if (setsid() < 0 && errno != EPERM) return absl::ErrnoToStatus(errno, "cannot begin a session");
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0) return absl::ErrnoToStatus(errno, "cannot become a subreaper");
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (null < 0) return absl::ErrnoToStatus(errno, "cannot open /dev/null");
+  for (int fd = 0; fd <= 2; ++fd) dup2(null, fd);
+  close(null);
+  return absl::OkStatus();
+}
+
+absl::Status WriteProcesses(const rundir::RankDir& dir, pid_t trainer) {
+  absl::StatusOr<rundir::ProcessId> shim = rundir::Identify(getpid());
+  if (!shim.ok()) return shim.status();
+  absl::StatusOr<rundir::ProcessId> child = rundir::Identify(trainer);
+  if (!child.ok()) return child.status();
+  return dir.WriteProcesses({*shim, *child});
+}
+
+// Errors: no trainer was started.
+absl::StatusOr<Ending> RunTrainer(const rundir::RankDir& dir, const rundir::Start& start, const Clock& clock) {
+  absl::StatusOr<std::unique_ptr<rundir::LogWriter>> log = rundir::LogWriter::Open(dir.path());
+  if (!log.ok()) return log.status();
+  absl::StatusOr<int> signals = BlockSignals();
+  if (!signals.ok()) return signals.status();
+  const auto closed = absl::MakeCleanup([&signals] { close(*signals); });
+  if (absl::Status status = Detach(); !status.ok()) return status;
+  RestrictSelf();
+  absl::StatusOr<std::unique_ptr<rundir::Lease>> lease = rundir::Lease::Open(dir.run(), false);
+  absl::StatusOr<Trainer> trainer = Launch(start, [&dir](pid_t pid) { return WriteProcesses(dir, pid); });
+  if (!trainer.ok()) return trainer.status();
+  return Supervisor(start, lease.ok() ? lease->get() : nullptr, **log, clock, *signals).Run(*trainer);
+}
+
+}  // namespace
+
+absl::Status RunRank(const rundir::RankDir& dir, const Clock& clock) {
+  absl::StatusOr<rundir::Start> start = dir.ReadStart();
+  if (!start.ok()) return start.status();
+  const Reserve reserve(dir);
+  absl::StatusOr<Ending> ended = RunTrainer(dir, *start, clock);
+  Ending ending;
+  if (ended.ok()) {
+    ending = *std::move(ended);
+  } else {
+    ending.spawn_error = std::string(ended.status().message());
+    ending.ended = clock.Read().wall;
+  }
+  ending.rank = dir.rank().rank;
+  ending.last_lines = rundir::LastLogLines(dir.path(), kLastLines, kLastLineBytes);
+  reserve.Release();
+  return dir.WriteExit(MakeExit(ending));
+}
+
+}  // namespace muster::step

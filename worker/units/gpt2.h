@@ -1,0 +1,15 @@
+// GPT-2's three kinds of units (Radford et al. 2019; numbers as Hugging Face's GPT2LMHeadModel with dropout 0).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "worker/units/unit.h"
+
+namespace muster::units {
+
+std::unique_ptr<UnitModule> MakeGpt2Embedding(std::vector<Parameter> parameters);  // wte, wpe
+std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads);
+std::unique_ptr<UnitModule> MakeGpt2Head(std::vector<Parameter> parameters);  // ln_f weight and bias, borrowed wte
+
+}  // namespace muster::units

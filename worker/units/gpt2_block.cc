@@ -1,0 +1,82 @@
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <c10/core/GradMode.h>
+
+#include "worker/units/autograd.h"
+#include "worker/units/gpt2.h"
+
+namespace muster::units {
+namespace {
+
+constexpr double kEpsilon = 1e-5;
+
+class Block final : public UnitModule {
+ public:
+  Block(std::vector<Parameter> p, int64_t heads) : parameters_(std::move(p)), heads_(heads) {
+    // Leaves of autograd that share the flat buffer's storage.
+    for (const Parameter& parameter : parameters_) leaves_.push_back(parameter.value.detach().requires_grad_(true));
+  }
+
+  Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
+    if (context.mode == Mode::kEvaluate) {
+      const c10::AutoGradMode off(false);
+      return {Compute(in[0])};
+    }
+    const c10::AutoGradMode on(true);
+    const at::Tensor x = in[0].detach().requires_grad_(true);
+    const at::Tensor y = Compute(x);
+    saved.tensors = {x, y};
+    return {y.detach()};
+  }
+
+  Activations Backward(const Context&, Saved saved, const Activations& grads) override {
+    std::vector<at::Tensor> inputs = {saved.tensors[0]};
+    inputs.insert(inputs.end(), leaves_.begin(), leaves_.end());
+    std::vector<at::Tensor> gradients = Gradients(saved.tensors[1], grads[0], inputs);
+    const c10::AutoGradMode off(false);
+    for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].gradient.add_(gradients[i + 1]);
+    return {std::move(gradients[0])};
+  }
+
+ private:
+  // The inventory's order.
+  enum { kLn1W, kLn1B, kAttnW, kAttnB, kProjW, kProjB, kLn2W, kLn2B, kFcW, kFcB, kFcProjW, kFcProjB };
+
+  at::Tensor Linear(const at::Tensor& x, int weight, int bias) const {
+    const at::Tensor& w = leaves_[weight];  // [in, out]
+    const at::Tensor y = at::addmm(leaves_[bias], x.reshape({-1, x.size(-1)}), w);
+    return y.view({x.size(0), x.size(1), w.size(1)});
+  }
+
+  at::Tensor Norm(const at::Tensor& x, int weight, int bias) const {
+    return at::layer_norm(x, {x.size(-1)}, leaves_[weight], leaves_[bias], kEpsilon);
+  }
+
+  at::Tensor Attention(const at::Tensor& x) const {
+    const int64_t b = x.size(0), t = x.size(1), c = x.size(2);
+    // [b, t, 3 c] to q, k, v of [b, heads, t, c / heads]
+    const at::Tensor qkv = Linear(x, kAttnW, kAttnB).view({b, t, 3, heads_, c / heads_}).permute({2, 0, 3, 1, 4});
+    const at::Tensor y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, 0.0, /*is_causal=*/true);
+    return Linear(y.transpose(1, 2).reshape({b, t, c}), kProjW, kProjB);
+  }
+
+  at::Tensor Compute(const at::Tensor& in) const {
+    const at::Tensor x = in.add(Attention(Norm(in, kLn1W, kLn1B)));
+    const at::Tensor h = at::gelu(Linear(Norm(x, kLn2W, kLn2B), kFcW, kFcB), "tanh");
+    return x.add(Linear(h, kFcProjW, kFcProjB));
+  }
+
+  std::vector<Parameter> parameters_;
+  std::vector<at::Tensor> leaves_;
+  int64_t heads_;
+};
+
+}  // namespace
+
+std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads) {
+  return std::make_unique<Block>(std::move(parameters), heads);
+}
+
+}  // namespace muster::units

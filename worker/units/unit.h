@@ -1,0 +1,60 @@
+// A unit as the engine drives it: forward and backward called explicitly, seams between units detached.
+//
+// A unit's tensors are views into the engine's flat buffers; it never declares a shape. Gradients go into a
+// GradientSink, never into `.grad`. Not thread-safe. Functions may throw c10::Error, which the engine turns into a
+// Status.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/inventory.pb.h"
+
+namespace muster::units {
+
+enum class Mode { kTrain, kRecompute, kEvaluate };
+
+struct Context {
+  Mode mode = Mode::kTrain;
+  int microbatch = 0;
+  at::Tensor inputs;        // int64 [sequences, tokens]
+  at::Tensor targets;       // int64 [sequences, tokens]; undefined: the head gives logits instead of a loss
+  double loss_scale = 1.0;  // what each target's gradient is multiplied by: 1 / targets of the whole step
+};
+
+// A short list: hidden states [sequences, tokens, width] between units; out of the head the loss summed over the
+// targets (a scalar), or without targets the logits behind the last token [sequences, vocabulary].
+using Activations = std::vector<at::Tensor>;
+
+// What one (unit, microbatch) keeps from forward to backward. Several may live.
+struct Saved {
+  std::vector<at::Tensor> tensors;
+};
+
+// A parameter and where its gradient is added: views of equal shape. Gradients start at zero in each step.
+struct Parameter {
+  at::Tensor value;
+  at::Tensor gradient;
+};
+
+class UnitModule {
+ public:
+  virtual ~UnitModule() = default;
+
+  // `saved` is filled in modes train and recompute.
+  virtual Activations Forward(const Context& context, const Activations& in, Saved& saved) = 0;
+
+  // Adds the parameters' gradients to their sinks and returns the gradients of the inputs (none for an embedding).
+  // `grads` are those of the outputs; empty for the head, whose gradient begins with loss_scale.
+  virtual Activations Backward(const Context& context, Saved saved, const Activations& grads) = 0;
+};
+
+// `parameters`: the unit's tensors in the inventory's order, then those it borrows.
+// Unimplemented: a kind that this build has no code for.
+absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vector<Parameter> parameters);
+
+}  // namespace muster::units
