@@ -34,6 +34,17 @@ std::string Ago(const google::protobuf::Timestamp& time, absl::Time now) {
                       Age(now - ToTime(time)), " ago)");
 }
 
+// "44.0 GFLOP"
+std::string Flops(double flops) {
+  std::string count = Count(flops);
+  std::string unit;
+  if (count.find_last_not_of("0123456789.") != std::string::npos) {
+    unit = count.back() == 'B' ? "G" : count.substr(count.size() - 1);
+    count.pop_back();
+  }
+  return absl::StrCat(count, " ", unit, "FLOP");
+}
+
 std::string Slots(const google::protobuf::RepeatedField<uint32_t>& slots) { return absl::StrJoin(slots, ","); }
 
 std::string Indented(const std::string& text) {
