@@ -195,8 +195,8 @@ std::string DescribePlan(const v1::PlanReply& plan, bool schedule, const Screen&
                    Count(static_cast<double>(plan.parameters())), " parameters, ", StrategyName(spec), " on ",
                    plan.ranks_size(), plan.ranks_size() == 1 ? " rank" : " ranks", "\n");
   absl::StrAppend(&out, Grouped(plan.tokens_per_step()), " tokens a step, ", plan.microbatches(),
-                  plan.microbatches() == 1 ? " microbatch" : " microbatches", " a rank, ", Count(plan.flops_per_step()),
-                  "FLOP a step, ", Grouped(spec.train().steps()), " steps\n\n");
+                  plan.microbatches() == 1 ? " microbatch" : " microbatches", " a rank, ", Flops(plan.flops_per_step()),
+                  " a step, ", Grouped(spec.train().steps()), " steps\n\n");
   Table table({{"RANK", true},
                {"PARAMETERS", true},
                {"GRADIENTS", true},
