@@ -106,8 +106,10 @@ absl::StatusOr<Opened> OpenFirstWhole(const std::string& path, const std::vector
 // Names of the step folders below `path`, newest first. Empty if `path` is not there.
 std::vector<StepName> List(const std::string& path);
 
-// FailedPrecondition: `path` holds a checkpoint of another job, which would be mixed up with, or lost to, this one's.
-absl::Status CheckOwner(const std::string& path, const std::string& job);
+// Before a job's first step: makes `path` if it is not there, and finds out now rather than at the first checkpoint
+// whether it can be used. FailedPrecondition: it holds a checkpoint of another job, which would be mixed up with, or
+// lost to, this one's. PermissionDenied, ResourceExhausted: nothing can be written there.
+absl::Status Claim(const std::string& path, const std::string& job);
 
 // Removes what is no longer wanted below `path`, as rank 0 of `generation`:
 //   step folders that are not in `published` (names) and older than its newest; of the newer ones, which the

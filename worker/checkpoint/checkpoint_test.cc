@@ -326,12 +326,16 @@ TEST_F(CheckpointTest, RetentionGoesByTheOrderOfWritingAndLeavesLaterGenerations
 }
 
 TEST_F(CheckpointTest, AFolderBelongsToOneJob) {
-  EXPECT_TRUE(CheckOwner(path_, "other").ok());
+  EXPECT_TRUE(Claim(path_, "other").ok());
   ASSERT_TRUE(WriteStep(1).ok());
-  EXPECT_TRUE(CheckOwner(path_, "job-1").ok());
-  const absl::Status status = CheckOwner(path_, "other");
+  EXPECT_TRUE(Claim(path_, "job-1").ok());
+  const absl::Status status = Claim(path_, "other");
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("holds checkpoints of job job-1"));
+  EXPECT_THAT(Names(), ElementsAre("step-0000000001-g1")) << "the probe is gone";
+  EXPECT_TRUE(Claim(path_ + "/new/folder", "other").ok());
+  Dump(path_ + "/file", "");
+  EXPECT_THAT(std::string(Claim(path_ + "/file", "job-1").message()), HasSubstr("checkpoint.path"));
 }
 
 TEST(StepName, RoundTrips) {

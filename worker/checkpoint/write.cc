@@ -51,19 +51,13 @@ absl::Status WriteFile(const std::string& path, std::string_view content, uint64
   return file->Finish().status();
 }
 
-absl::Status CreateDirectories(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) return FileError(error.value(), absl::StrCat("creating the checkpoint folder ", path));
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status Begin(const std::string& path, const StepName& name) {
-  if (absl::Status status = CreateDirectories(path); !status.ok()) return status;
   const std::string final_path = absl::StrCat(path, "/", name.Directory());
   std::error_code error;
+  fs::create_directories(path, error);
+  if (error) return FileError(error.value(), absl::StrCat("creating the checkpoint folder ", path));
   if (fs::exists(fs::symlink_status(final_path, error))) {
     return absl::AlreadyExistsError(absl::StrCat(final_path, " exists already: does another job use ", path, "?"));
   }

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -69,7 +70,14 @@ std::vector<StepName> List(const std::string& path) {
   return steps;
 }
 
-absl::Status CheckOwner(const std::string& path, const std::string& job) {
+absl::Status Claim(const std::string& path, const std::string& job) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) return FileError(error.value(), absl::StrCat("creating checkpoint.path ", path));
+  const std::string probe = absl::StrCat(path, "/.probe-", getpid());
+  fs::create_directory(probe, error);
+  if (error) return FileError(error.value(), absl::StrCat("writing to checkpoint.path ", path));
+  fs::remove(probe, error);
   for (const StepName& step : List(path)) {
     const std::string directory = absl::StrCat(path, "/", step.Directory());
     const std::optional<std::string> owner = JobOf(directory);

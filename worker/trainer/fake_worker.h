@@ -1,0 +1,105 @@
+// For tests: the worker daemon as a trainer sees it, a trainer as a process, and a small job to give it.
+//
+//   Bench bench;                                         // a temporary folder, token files, a fake worker
+//   JobSpec spec = bench.MakeJob();
+//   TrainerProcess trainer = bench.Start(bench.Assign(spec, /*generation=*/1));
+//   EXPECT_EQ(trainer.Wait(), 0);
+//
+// Failures of the bench itself are GoogleTest failures.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/records.pb.h"
+#include "proto/worker.pb.h"
+#include "worker/rundir/temporary_folder.h"
+
+namespace muster::trainer {
+
+// Polls every 2 ms; false after the deadline.
+bool Eventually(const std::function<bool()>& condition, absl::Duration deadline = absl::Seconds(60));
+
+// Serves the Trainer service on a Unix socket. Thread-safe.
+class FakeWorker {
+ public:
+  explicit FakeWorker(std::string socket);
+  ~FakeWorker();
+  const std::string& socket() const;
+
+  void Start();
+  void Stop();  // breaks every stream
+
+  // What streams carry: at once to those that are open, first to those that come.
+  void Assign(const Assignment& assignment);
+  void SendStop(bool checkpoint_first);
+  // Attach fails with FAILED_PRECONDITION.
+  void RefuseVersions();
+
+  int attaches() const;  // streams opened so far
+  uint64_t reported_step() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+class TrainerProcess {
+ public:
+  TrainerProcess(const std::vector<std::string>& arguments, std::string log);
+  TrainerProcess(TrainerProcess&& other) noexcept;
+  TrainerProcess& operator=(TrainerProcess&&) = delete;
+  ~TrainerProcess();  // kills it
+
+  // The exit code, or 128 + the signal's number; a test failure after the deadline.
+  int Wait(absl::Duration deadline = absl::Seconds(120));
+  void Signal(int signal);
+  bool Running();
+  std::string Output() const;  // stdout
+  std::string Log() const;     // stderr
+  std::string LastLine() const;
+
+ private:
+  bool Reap();
+  std::string log_;
+  pid_t pid_ = -1;
+  std::optional<int> exit_;
+};
+
+class Bench {
+ public:
+  Bench();
+
+  std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
+  FakeWorker& worker() { return worker_; }
+
+  // Writes a token file.
+  std::string WriteTokens(const std::string& name, const std::vector<uint16_t>& tokens) const;
+
+  // Resolved: GPT-2 of 2 layers, width 32, context 16, bytes; AdamW; checkpoints in Path("checkpoints").
+  JobSpec MakeJob() const;
+  // What a coordinator would send for it.
+  Assignment Assign(const JobSpec& spec, uint64_t generation) const;
+  // The newest checkpoints below the job's folder as published, the newest to resume from.
+  void Publish(Assignment& assignment) const;
+  TrainerProcess Start(const Assignment& assignment);
+
+  std::string RankDir(const Assignment& assignment) const;
+  std::vector<Record> Records(const Assignment& assignment) const;
+  uint64_t StepOf(const Assignment& assignment) const;  // from its progress page; 0: not there yet
+  // SHA-256 of the shard of the newest checkpoint, and its step.
+  std::pair<uint64_t, std::string> NewestWeights(const JobSpec& spec) const;
+
+ private:
+  rundir::TemporaryFolder folder_;
+  FakeWorker worker_;
+};
+
+}  // namespace muster::trainer

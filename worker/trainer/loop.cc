@@ -1,0 +1,244 @@
+#include "worker/trainer/loop.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/engine/learning_rate.h"
+#include "worker/rundir/outbox.h"
+#include "worker/rundir/progress.h"
+#include "worker/trainer/setup.h"
+#include "worker/trainer/weights.h"
+
+namespace muster::trainer {
+namespace {
+
+constexpr absl::Duration kLogEvery = absl::Seconds(10);
+
+google::protobuf::Timestamp ToProto(absl::Time time) {
+  const absl::Duration since = time - absl::UnixEpoch();
+  google::protobuf::Timestamp proto;
+  proto.set_seconds(absl::ToInt64Seconds(absl::Floor(since, absl::Seconds(1))));
+  proto.set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(since - absl::Floor(since, absl::Seconds(1)))));
+  return proto;
+}
+
+class Loop {
+ public:
+  Loop(const Assignment& assignment, Rank rank, std::unique_ptr<rundir::OutboxWriter> outbox,
+       std::unique_ptr<rundir::ProgressPage> progress, Link& link)
+      : assignment_(assignment),
+        train_(assignment.spec().train()),
+        rank_(std::move(rank)),
+        outbox_(std::move(outbox)),
+        progress_(std::move(progress)),
+        link_(link) {}
+
+  absl::StatusOr<Ended> Run(const std::function<bool()>& terminated);
+
+ private:
+  uint64_t step() const { return rank_.engine->step(); }
+  uint64_t steps() const { return train_.steps(); }
+  bool checkpoints() const { return !train_.checkpoint().path().empty(); }
+  static bool Due(uint64_t step, uint64_t every) { return every > 0 && step % every == 0; }
+
+  absl::Status TakeStep();
+  absl::StatusOr<double> Validate();
+  absl::Status WriteCheckpoint();
+  absl::Status Stop(bool checkpoint_first);
+  absl::Status Append(Record record, bool durable);
+  void Retain();
+  void LogProgress(const MetricPoint& point);
+
+  const Assignment& assignment_;
+  const Train& train_;
+  Rank rank_;
+  const std::unique_ptr<rundir::OutboxWriter> outbox_;
+  const std::unique_ptr<rundir::ProgressPage> progress_;
+  Link& link_;
+  const RealClock clock_;
+  std::vector<uint16_t> batch_;
+  std::optional<uint64_t> checkpointed_;  // step of the newest checkpoint, written or resumed from
+  uint64_t assignments_heard_ = 0;
+  SteadyTime logged_;
+};
+
+absl::Status Loop::Append(Record record, bool durable) {
+  absl::StatusOr<uint64_t> sequence = outbox_->Append(std::move(record), durable);
+  if (!sequence.ok()) return sequence.status();
+  link_.Ring(*sequence, step());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
+  checkpointed_ = rank_.resumed_step;
+  logged_ = clock_.Read().steady;
+  Record running;
+  running.mutable_running()->set_resumed_step(step());
+  running.mutable_running()->set_schedule_digest(rank_.program.rank.digest);
+  if (absl::Status status = Append(std::move(running), /*durable=*/false); !status.ok()) return status;
+  spdlog::info("training from step {} to {}: {} sequences a step, {} samples an epoch", step(), steps(),
+               train_.batch().sequences(), rank_.tokens.order.samples_per_epoch());
+
+  while (step() < steps()) {
+    const Link::Told told = link_.Newest();
+    if (told.stop.has_value() || terminated()) {
+      absl::Status status = Stop(!told.stop.has_value() || told.stop->checkpoint_first());
+      return status.ok() ? absl::StatusOr<Ended>(Ended::kStopped) : status;
+    }
+    if (told.assignments != assignments_heard_) {
+      assignments_heard_ = told.assignments;
+      Retain();
+    }
+    if (absl::Status status = TakeStep(); !status.ok()) return status;
+  }
+  if (checkpoints() && checkpointed_ != step()) {
+    if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
+  }
+  Record finished;
+  finished.mutable_finished()->set_step(step());
+  if (absl::Status status = Append(std::move(finished), /*durable=*/true); !status.ok()) return status;
+  spdlog::info("finished after step {}", step());
+  return Ended::kCompleted;
+}
+
+absl::Status Loop::TakeStep() {
+  const Now begin = clock_.Read();
+  const uint64_t sequences = train_.batch().sequences();
+  const uint64_t context = rank_.program.inventory.context();
+  absl::Status read =
+      data::ReadSamples(rank_.tokens.file, rank_.tokens.order, rank_.samples_consumed, sequences, batch_);
+  if (!read.ok()) return read;
+  const double learning_rate = engine::LearningRate(train_.optimizer(), step(), steps());
+  const engine::Batch batch{.sequences = sequences, .tokens = batch_, .global_targets = sequences * context};
+  absl::StatusOr<engine::StepResult> result = rank_.engine->Step(batch, learning_rate);
+  if (!result.ok()) return result.status();
+  rank_.samples_consumed += sequences;
+  (*progress_)->step = step();
+
+  const Now end = clock_.Read();
+  const double seconds = absl::ToDoubleSeconds(end.steady - begin.steady);
+  Record record;
+  MetricPoint& point = *record.mutable_metrics();
+  point.set_step(step());
+  *point.mutable_time() = ToProto(end.wall);
+  point.set_loss(result->loss);
+  point.set_gradient_norm(result->gradient_norm);
+  point.set_learning_rate(learning_rate);
+  point.set_step_seconds(seconds);
+  if (seconds > 0) point.set_tokens_per_second(static_cast<double>(sequences * context) / seconds);
+  point.set_peak_memory_bytes(rank_.engine->peak_memory_bytes());
+  if (rank_.validation.has_value() && (step() == steps() || Due(step(), train_.validation().every_steps()))) {
+    absl::StatusOr<double> loss = Validate();
+    if (!loss.ok()) return loss.status();
+    point.set_validation_loss(*loss);
+    spdlog::info("step {}: validation loss {:.4f}", step(), *loss);
+  }
+  LogProgress(point);
+  if (absl::Status status = Append(std::move(record), /*durable=*/false); !status.ok()) return status;
+  if (checkpoints() && Due(step(), train_.checkpoint().every_steps())) return WriteCheckpoint();
+  return absl::OkStatus();
+}
+
+// On the first windows of the file, so that losses of different steps, jobs and world sizes compare.
+absl::StatusOr<double> Loop::Validate() {
+  const uint64_t sequences =
+      std::min<uint64_t>(train_.validation().sequences(), rank_.validation->order.samples_per_epoch());
+  std::vector<uint16_t> tokens;
+  absl::Status read = data::ReadSamples(rank_.validation->file, rank_.validation->order, 0, sequences, tokens);
+  if (!read.ok()) return read;
+  return rank_.engine->Evaluate(
+      {.sequences = sequences, .tokens = tokens, .global_targets = sequences * rank_.program.inventory.context()});
+}
+
+absl::Status Loop::WriteCheckpoint() {
+  const Now begin = clock_.Read();
+  if (absl::Status status = rank_.engine->Pull(); !status.ok()) return status;
+  Manifest manifest;
+  manifest.set_job(assignment_.key().job());
+  manifest.set_generation(assignment_.key().generation());
+  manifest.set_step(step());
+  manifest.set_samples_consumed(rank_.samples_consumed);
+  *manifest.mutable_table() = rank_.program.layout.table;
+  *manifest.mutable_spec() = assignment_.spec();
+  *manifest.mutable_inventory() = rank_.program.inventory;
+  absl::StatusOr<checkpoint::Written> written =
+      checkpoint::Write(train_.checkpoint().path(), std::move(manifest), PartsOf(*rank_.engine, Which::kAll));
+  if (!written.ok()) {
+    return absl::Status(written.status().code(),
+                        absl::StrCat("the checkpoint of step ", step(),
+                                     " failed, earlier ones are as they were: ", written.status().message()));
+  }
+  checkpointed_ = step();
+  Record record;
+  CheckpointWritten& told = *record.mutable_checkpoint();
+  told.set_step(step());
+  told.set_directory(written->name.Directory());
+  told.set_samples_consumed(rank_.samples_consumed);
+  told.set_bytes(written->bytes);
+  const Now end = clock_.Read();
+  *told.mutable_time() = ToProto(end.wall);
+  if (absl::Status status = Append(std::move(record), /*durable=*/true); !status.ok()) return status;
+  spdlog::info("checkpoint {} written: {:.1f} MiB in {:.2f} s", written->name.Directory(),
+               static_cast<double>(written->bytes) / (1 << 20), absl::ToDoubleSeconds(end.steady - begin.steady));
+  Retain();
+  return absl::OkStatus();
+}
+
+absl::Status Loop::Stop(bool checkpoint_first) {
+  if (checkpoint_first && checkpoints() && checkpointed_.value_or(0) != step()) {
+    if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
+  }
+  spdlog::info("stopped as told after step {}{}", step(),
+               checkpointed_ == step() ? ", which a checkpoint holds" : ", without a checkpoint");
+  return absl::OkStatus();
+}
+
+// Old checkpoints that stay cost disk, not the job: told, and tried again after the next one.
+void Loop::Retain() {
+  if (!checkpoints() || assignment_.key().rank() != 0) return;
+  std::set<std::string> published;
+  for (const PublishedCheckpoint& checkpoint : link_.Newest().published) published.insert(checkpoint.directory());
+  const auto removed = checkpoint::Retain(train_.checkpoint().path(), assignment_.key().generation(), published);
+  if (!removed.ok()) {
+    spdlog::warn("old checkpoints could not be removed: {}", std::string(removed.status().message()));
+    return;
+  }
+  for (const std::string& name : *removed) spdlog::info("removed {}", name);
+}
+
+void Loop::LogProgress(const MetricPoint& point) {
+  const SteadyTime now = clock_.Read().steady;
+  if (now - logged_ < kLogEvery) return;
+  logged_ = now;
+  const double left = static_cast<double>(steps() - step()) * point.step_seconds();
+  spdlog::info("step {}/{}: loss {:.4f}, gradient norm {:.3f}, learning rate {:.3g}, {:.0f} tokens/s, {:.0f} s left",
+               step(), steps(), point.loss(), point.gradient_norm(), point.learning_rate(), point.tokens_per_second(),
+               left);
+}
+
+}  // namespace
+
+absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string& rank_dir, Link& link,
+                                const std::function<bool()>& terminated) {
+  absl::StatusOr<std::unique_ptr<rundir::OutboxWriter>> outbox = rundir::OutboxWriter::Open(rank_dir);
+  if (!outbox.ok()) return outbox.status();
+  absl::StatusOr<std::unique_ptr<rundir::ProgressPage>> progress = rundir::ProgressPage::Create(rank_dir);
+  if (!progress.ok()) return progress.status();
+  absl::StatusOr<Rank> rank = SetUp(assignment);
+  if (!rank.ok()) return rank.status();
+  Loop loop(assignment, *std::move(rank), *std::move(outbox), *std::move(progress), link);
+  return loop.Run(terminated);
+}
+
+}  // namespace muster::trainer

@@ -1,0 +1,24 @@
+// The training loop of one rank.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/worker.pb.h"
+#include "worker/trainer/link.h"
+
+namespace muster::trainer {
+
+enum class Ended {
+  kCompleted,  // all steps done; the last record is Finished
+  kStopped,    // as told
+};
+
+// Sets the rank up and trains to the end of its job, until the worker says stop, or until `terminated` (asked before
+// every step) says that the process was told to end, which means a stop with a checkpoint. Records go to the outbox in
+// `rank_dir`; the link hears of them. Any error ends the rank: the message says what failed, why, and where to look.
+absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string& rank_dir, Link& link,
+                                const std::function<bool()>& terminated);
+
+}  // namespace muster::trainer

@@ -1,0 +1,213 @@
+// A trainer killed, refused a disk, or given a damaged checkpoint: it ends with the weights of an undisturbed run.
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/trainer/fake_worker.h"
+
+namespace muster::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kSteps = 300;
+
+JobSpec TheJob(const Bench& bench) {
+  JobSpec spec = bench.MakeJob();
+  spec.mutable_train()->set_steps(kSteps);
+  spec.mutable_train()->mutable_checkpoint()->set_every_steps(20);
+  return spec;
+}
+
+// One run serves all tests.
+const std::string& Undisturbed() {
+  static const std::string weights = [] {
+    Bench bench;
+    const Assignment assignment = bench.Assign(TheJob(bench), 1);
+    TrainerProcess trainer = bench.Start(assignment);
+    EXPECT_EQ(trainer.Wait(), 0) << trainer.Log();
+    const auto [step, sum] = bench.NewestWeights(assignment.spec());
+    EXPECT_EQ(step, kSteps);
+    return sum;
+  }();
+  return weights;
+}
+
+void ExpectSameEnd(const Bench& bench, const JobSpec& spec) {
+  const auto [step, sum] = bench.NewestWeights(spec);
+  EXPECT_EQ(step, kSteps);
+  EXPECT_EQ(sum, Undisturbed());
+}
+
+TEST(Resume, KilledAtSeveralStepsEndsWithTheSameWeights) {
+  Bench bench;
+  const JobSpec spec = TheJob(bench);
+  uint64_t generation = 0;
+  uint64_t begun_at = 0;
+  for (const uint64_t step : {3, 41, 60, 61, 199}) {
+    Assignment assignment = bench.Assign(spec, ++generation);
+    bench.Publish(assignment);
+    TrainerProcess trainer = bench.Start(assignment);
+    ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) >= step || !trainer.Running(); }));
+    ASSERT_TRUE(trainer.Running()) << trainer.Log();
+    trainer.Signal(SIGKILL);
+    EXPECT_EQ(trainer.Wait(), 128 + SIGKILL);
+    const std::vector<Record> records = bench.Records(assignment);
+    ASSERT_FALSE(records.empty());
+    begun_at = records.front().running().resumed_step();
+    EXPECT_EQ(begun_at, assignment.resume_from().step());
+  }
+  EXPECT_GE(begun_at, 60u);
+  Assignment assignment = bench.Assign(spec, ++generation);
+  bench.Publish(assignment);
+  TrainerProcess trainer = bench.Start(assignment);
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+  ExpectSameEnd(bench, spec);
+  const auto last = checkpoint::Checkpoint::Open(
+      absl::StrCat(bench.Path("checkpoints/"), checkpoint::StepName{kSteps, generation}.Directory()));
+  EXPECT_EQ(last.value().manifest().samples_consumed(), kSteps * 8);
+}
+
+TEST(Resume, StoppedAndResumedEndsWithTheSameWeights) {
+  Bench bench;
+  const JobSpec spec = TheJob(bench);
+  Assignment assignment = bench.Assign(spec, 1);
+  TrainerProcess trainer = bench.Start(assignment);
+  ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) >= 33; })) << trainer.Log();
+  trainer.Signal(SIGTERM);
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+  const uint64_t stopped = bench.NewestWeights(spec).first;
+  EXPECT_GE(stopped, 33u);
+  assignment = bench.Assign(spec, 2);
+  bench.Publish(assignment);
+  TrainerProcess again = bench.Start(assignment);
+  ASSERT_EQ(again.Wait(), 0) << again.Log();
+  EXPECT_EQ(bench.Records(assignment).front().running().resumed_step(), stopped);
+  ExpectSameEnd(bench, spec);
+}
+
+TEST(Resume, ADamagedCheckpointIsPassedOverLoudly) {
+  Bench bench;
+  JobSpec spec = TheJob(bench);
+  Assignment assignment = bench.Assign(spec, 1);
+  TrainerProcess trainer = bench.Start(assignment);
+  ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) >= 65; })) << trainer.Log();
+  trainer.Signal(SIGKILL);
+  trainer.Wait();
+  const auto steps = checkpoint::List(bench.Path("checkpoints"));
+  ASSERT_GE(steps.size(), 2u);
+  fs::resize_file(absl::StrCat(bench.Path("checkpoints/"), steps[0].Directory(), "/shard-00000.safetensors"), 5000);
+
+  assignment = bench.Assign(spec, 2);
+  bench.Publish(assignment);
+  ASSERT_EQ(assignment.resume_from().directory(), steps[0].Directory());
+  TrainerProcess again = bench.Start(assignment);
+  ASSERT_EQ(again.Wait(), 0) << again.Log();
+  EXPECT_THAT(again.Log(), AllOf(HasSubstr("DAMAGED CHECKPOINT"), HasSubstr("it was cut"),
+                                 HasSubstr(absl::StrCat(steps[0].Directory(), "/shard-00000.safetensors"))));
+  EXPECT_EQ(bench.Records(assignment).front().running().resumed_step(), steps[1].step);
+  ExpectSameEnd(bench, spec);
+}
+
+TEST(Resume, AJobThatWasDoneOnlySaysSo) {
+  Bench bench;
+  JobSpec spec = bench.MakeJob();
+  spec.mutable_train()->set_steps(10);
+  Assignment assignment = bench.Assign(spec, 1);
+  TrainerProcess trainer = bench.Start(assignment);
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+  assignment = bench.Assign(spec, 2);
+  bench.Publish(assignment);
+  TrainerProcess again = bench.Start(assignment);
+  ASSERT_EQ(again.Wait(), 0) << again.Log();
+  const std::vector<Record> records = bench.Records(assignment);
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].running().resumed_step(), 10u);
+  EXPECT_EQ(records[1].finished().step(), 10u);
+}
+
+TEST(Resume, AnotherModelOptimizerOrJobIsRefused) {
+  Bench bench;
+  const JobSpec spec = bench.MakeJob();
+  Assignment assignment = bench.Assign(spec, 1);
+  TrainerProcess trainer = bench.Start(assignment);
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+  const auto refused = [&](const JobSpec& changed, const std::string& job, const std::string& says) {
+    static uint64_t generation = 1;
+    Assignment again = bench.Assign(changed, ++generation);
+    again.mutable_key()->set_job(job);
+    bench.Publish(again);
+    TrainerProcess process = bench.Start(again);
+    EXPECT_EQ(process.Wait(), 1);
+    EXPECT_THAT(process.LastLine(), HasSubstr(says));
+  };
+  JobSpec wide = spec;
+  wide.mutable_train()->mutable_model()->mutable_gpt2()->set_width(64);
+  refused(wide, "small-x7f2", "wte.weight: shape [256, 32] in the checkpoint, [256, 64] in the model");
+  JobSpec sgd = spec;
+  sgd.mutable_train()->mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
+  refused(sgd, "small-x7f2", "optimizer.momentum.wte.weight: the checkpoint has no such tensor");
+  refused(spec, "other-a2b3", "holds checkpoints of job small-x7f2");
+}
+
+TEST(Resume, PublishedCheckpointsStayAndTheOthersGo) {
+  Bench bench;
+  JobSpec spec = bench.MakeJob();
+  spec.mutable_train()->set_steps(1'000'000);
+  Assignment assignment = bench.Assign(spec, 1);
+  TrainerProcess trainer = bench.Start(assignment);
+  const auto newest = [&] {
+    const auto steps = checkpoint::List(bench.Path("checkpoints"));
+    return steps.empty() ? 0 : steps[0].step;
+  };
+  ASSERT_TRUE(Eventually([&] { return newest() >= 10; })) << trainer.Log();
+  // The coordinator publishes what it heard of, and the worker repeats the assignment.
+  const auto kept = checkpoint::List(bench.Path("checkpoints"))[0];
+  bench.Publish(assignment);
+  assignment.clear_resume_from();
+  bench.worker().Assign(assignment);
+  ASSERT_TRUE(Eventually([&] { return newest() >= kept.step + 500; })) << trainer.Log();
+  trainer.Signal(SIGTERM);
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+  const auto steps = checkpoint::List(bench.Path("checkpoints"));
+  EXPECT_LE(steps.size(), 2u + assignment.published_size());
+  EXPECT_EQ(std::count(steps.begin(), steps.end(), kept), 1) << "published ones stay";
+  EXPECT_TRUE(checkpoint::Checkpoint::Open(bench.Path("checkpoints/" + steps[0].Directory())).ok());
+}
+
+TEST(Resume, AFullDiskEndsTheRankAndLeavesTheOlderCheckpoint) {
+  Bench bench;
+  JobSpec spec = bench.MakeJob();
+  spec.mutable_train()->set_steps(10);
+  Assignment assignment = bench.Assign(spec, 1);
+  TrainerProcess trainer = bench.Start(assignment);
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+
+  spec.mutable_train()->set_steps(30);
+  assignment = bench.Assign(spec, 2);
+  bench.Publish(assignment);
+  // Room for the outbox and the log, not for a shard; inherited by the trainer.
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {100'000, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  TrainerProcess full = bench.Start(assignment);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(full.Wait(), 1);
+  EXPECT_THAT(full.LastLine(), AllOf(HasSubstr("the checkpoint of step 20 failed"), HasSubstr("file size limit")));
+  EXPECT_EQ(std::distance(fs::directory_iterator(bench.Path("checkpoints")), fs::directory_iterator()), 1);
+  EXPECT_TRUE(checkpoint::Checkpoint::Open(bench.Path("checkpoints/step-0000000010-g1")).ok());
+}
+
+}  // namespace
+}  // namespace muster::trainer

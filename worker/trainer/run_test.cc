@@ -1,0 +1,257 @@
+// A trainer process under a fake worker: what it does with its assignment, its commands and its records.
+#include <signal.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/trainer/fake_worker.h"
+
+namespace muster::trainer {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<MetricPoint> Metrics(const std::vector<Record>& records) {
+  std::vector<MetricPoint> points;
+  for (const Record& record : records) {
+    if (record.has_metrics()) points.push_back(record.metrics());
+  }
+  return points;
+}
+
+std::vector<std::string> Written(const std::vector<Record>& records) {
+  std::vector<std::string> names;
+  for (const Record& record : records) {
+    if (record.has_checkpoint()) names.push_back(record.checkpoint().directory());
+  }
+  return names;
+}
+
+JobSpec Endless(const Bench& bench) {
+  JobSpec spec = bench.MakeJob();
+  spec.mutable_train()->set_steps(1'000'000);
+  spec.mutable_train()->mutable_checkpoint()->set_every_steps(1'000'000);
+  return spec;
+}
+
+TEST(Run, TrainsToTheEndAndRecordsEveryStep) {
+  Bench bench;
+  JobSpec spec = bench.MakeJob();
+  spec.mutable_train()->mutable_data()->set_validation(bench.Path("val.bin"));
+  spec.mutable_train()->mutable_validation()->set_every_steps(15);
+  spec.mutable_train()->mutable_validation()->set_sequences(20);
+  const Assignment assignment = bench.Assign(spec, 1);
+  TrainerProcess trainer = bench.Start(assignment);
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+
+  const std::vector<Record> records = bench.Records(assignment);
+  ASSERT_EQ(records.size(), 1u + 40 + 4 + 1);
+  for (size_t i = 0; i < records.size(); ++i) EXPECT_EQ(records[i].sequence(), i + 1);
+  ASSERT_TRUE(records.front().has_running());
+  EXPECT_EQ(records.front().running().resumed_step(), 0u);
+  EXPECT_EQ(records.front().running().schedule_digest(), assignment.schedule_digest());
+  ASSERT_TRUE(records.back().has_finished());
+  EXPECT_EQ(records.back().finished().step(), 40u);
+  EXPECT_THAT(Written(records),
+              ElementsAre("step-0000000010-g1", "step-0000000020-g1", "step-0000000030-g1", "step-0000000040-g1"));
+
+  const std::vector<MetricPoint> points = Metrics(records);
+  for (size_t i = 0; i < points.size(); ++i) {
+    const MetricPoint& point = points[i];
+    EXPECT_EQ(point.step(), i + 1);
+    EXPECT_TRUE(point.has_time() && point.has_loss() && point.has_gradient_norm() && point.has_learning_rate());
+    EXPECT_GT(point.step_seconds(), 0);
+    EXPECT_NEAR(point.tokens_per_second() * point.step_seconds(), 8 * 16, 1e-6);
+    EXPECT_GT(point.peak_memory_bytes(), 1u << 20);
+    EXPECT_EQ(point.has_validation_loss(), i + 1 == 15 || i + 1 == 30 || i + 1 == 40);
+  }
+  EXPECT_NEAR(points[0].loss(), 5.545, 0.1) << "ln 256 before anything is learnt";
+  EXPECT_LT(points[39].loss(), 4);
+  EXPECT_NEAR(points[0].learning_rate(), 3e-3 / 5, 1e-9);
+  EXPECT_LT(points[39].validation_loss(), points[14].validation_loss());
+
+  // The newest two stay, since nothing was published; each says where the data went on.
+  const auto steps = checkpoint::List(spec.train().checkpoint().path());
+  ASSERT_EQ(steps.size(), 2u);
+  const auto last = checkpoint::Checkpoint::Open(bench.Path("checkpoints/step-0000000040-g1")).value();
+  EXPECT_EQ(last.manifest().job(), "small-x7f2");
+  EXPECT_EQ(last.manifest().samples_consumed(), 40u * 8);
+  EXPECT_EQ(last.manifest().spec().SerializeAsString(), spec.SerializeAsString());
+  EXPECT_TRUE(Eventually([&] { return bench.worker().reported_step() > 0; }, absl::Seconds(1)));
+  for (const char* line : {"training from step 0 to 40", "step-0000000040-g1 written", "finished after step 40"}) {
+    EXPECT_THAT(trainer.Log(), HasSubstr(line));
+  }
+}
+
+TEST(Run, WithoutCheckpointsThereAreNone) {
+  Bench bench;
+  JobSpec spec = bench.MakeJob();
+  spec.mutable_train()->clear_checkpoint();
+  spec.mutable_train()->set_steps(5);
+  const Assignment assignment = bench.Assign(spec, 1);
+  TrainerProcess trainer = bench.Start(assignment);
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+  const std::vector<Record> records = bench.Records(assignment);
+  EXPECT_EQ(Metrics(records).size(), 5u);
+  EXPECT_TRUE(records.back().has_finished());
+  EXPECT_FALSE(std::filesystem::exists(bench.Path("checkpoints")));
+}
+
+TEST(Run, StopsAsTold) {
+  for (const bool checkpoint_first : {true, false}) {
+    Bench bench;
+    const Assignment assignment = bench.Assign(Endless(bench), 1);
+    TrainerProcess trainer = bench.Start(assignment);
+    ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) > 5; })) << trainer.Log();
+    bench.worker().SendStop(checkpoint_first);
+    ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+    const std::vector<Record> records = bench.Records(assignment);
+    EXPECT_FALSE(records.back().has_finished()) << "stopped is not completed";
+    const std::vector<MetricPoint> points = Metrics(records);
+    if (checkpoint_first) {
+      ASSERT_TRUE(records.back().has_checkpoint());
+      EXPECT_EQ(records.back().checkpoint().step(), points.back().step());
+      EXPECT_EQ(bench.NewestWeights(assignment.spec()).first, points.back().step());
+    } else {
+      EXPECT_THAT(Written(records), IsEmpty());
+    }
+  }
+}
+
+TEST(Run, SigtermIsAStopWithACheckpoint) {
+  Bench bench;
+  const Assignment assignment = bench.Assign(Endless(bench), 1);
+  TrainerProcess trainer = bench.Start(assignment);
+  ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) > 5; })) << trainer.Log();
+  trainer.Signal(SIGTERM);
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+  EXPECT_TRUE(bench.Records(assignment).back().has_checkpoint());
+}
+
+TEST(Run, StopsWhileItWaitsForItsAssignment) {
+  for (const bool by_signal : {true, false}) {
+    Bench bench;
+    std::filesystem::create_directory(bench.Path("rank"));
+    TrainerProcess trainer({"run", "--socket", bench.worker().socket(), "--rank_dir", bench.Path("rank"), "--job", "j",
+                            "--generation", "1", "--rank", "0"},
+                           bench.Path("log"));
+    ASSERT_TRUE(Eventually([&] { return bench.worker().attaches() > 0; })) << trainer.Log();
+    by_signal ? trainer.Signal(SIGTERM) : bench.worker().SendStop(true);
+    EXPECT_EQ(trainer.Wait(), 0) << trainer.Log();
+  }
+}
+
+// Each ends the rank before its first step, with the cause in the last line of its log.
+struct Refusal {
+  const char* name;
+  std::function<void(const Bench&, Assignment&)> spoil;
+  std::vector<std::string> says;
+};
+
+class Refused : public ::testing::TestWithParam<Refusal> {};
+
+TEST_P(Refused, BeforeTheFirstStep) {
+  Bench bench;
+  Assignment assignment = bench.Assign(bench.MakeJob(), 1);
+  GetParam().spoil(bench, assignment);
+  TrainerProcess trainer = bench.Start(assignment);
+  EXPECT_EQ(trainer.Wait(), 1);
+  for (const std::string& part : GetParam().says) EXPECT_THAT(trainer.LastLine(), HasSubstr(part));
+  EXPECT_THAT(bench.Records(assignment), IsEmpty());
+}
+
+Train& TrainOf(Assignment& a) { return *a.mutable_spec()->mutable_train(); }
+
+INSTANTIATE_TEST_SUITE_P(
+    Run, Refused,
+    ::testing::Values(
+        Refusal{"ScheduleOfAnotherBuild",
+                [](const Bench&, Assignment& a) { a.set_schedule_digest("0123abcd"); },
+                {"this trainer (muster 0.1.0) compiles the schedule", "the coordinator's build 0123abcd"}},
+        Refusal{"TableOfAnotherBuild",
+                [](const Bench&, Assignment& a) { a.mutable_table()->mutable_units(0)->set_unit("other"); },
+                {"compiles the partition table", "two different builds"}},
+        Refusal{"StrategyNotBuiltYet",
+                [](const Bench&, Assignment& a) { TrainOf(a).mutable_strategy()->mutable_ddp(); },
+                {"strategy: ddp"}},
+        Refusal{"NoTokens",
+                [](const Bench&, Assignment& a) { TrainOf(a).mutable_data()->set_tokens("/none/train.bin"); },
+                {"data.tokens: /none/train.bin: no such file"}},
+        Refusal{"TokenBehindTheVocabulary",
+                [](const Bench& bench, Assignment& a) {
+                  std::vector<uint16_t> tokens(1000, 7);
+                  tokens[123] = 300;
+                  TrainOf(a).mutable_data()->set_tokens(bench.WriteTokens("bad.bin", tokens));
+                },
+                {"data.tokens: ", "token 300 at position 123", "vocabulary of 256"}},
+        Refusal{"ValidationTooShort",
+                [](const Bench& bench, Assignment& a) {
+                  TrainOf(a).mutable_data()->set_validation(bench.WriteTokens("v.bin", {1, 2, 3}));
+                },
+                {"data.validation: ", "holds 3 tokens, but one sample needs 17"}},
+        Refusal{"CheckpointPathIsAFile",
+                [](const Bench& bench, Assignment& a) {
+                  TrainOf(a).mutable_checkpoint()->set_path(bench.Path("train.bin"));
+                },
+                {"checkpoint.path ", "train.bin"}},
+        Refusal{"NoSuchCheckpoint",
+                [](const Bench&, Assignment& a) { a.mutable_resume_from()->set_directory("step-0000000007-g1"); },
+                {"no whole checkpoint is left", "step-0000000007-g1"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Run, VersionsThatDoNotFitEndIt) {
+  Bench bench;
+  bench.worker().RefuseVersions();
+  TrainerProcess trainer = bench.Start(bench.Assign(bench.MakeJob(), 1));
+  EXPECT_EQ(trainer.Wait(), 1);
+  EXPECT_THAT(trainer.LastLine(), HasSubstr("versions do not fit"));
+}
+
+TEST(Run, ALossThatIsNotFiniteNamesItsStep) {
+  Bench bench;
+  JobSpec spec = bench.MakeJob();
+  Optimizer& optimizer = *spec.mutable_train()->mutable_optimizer();
+  optimizer.mutable_sgd()->set_momentum(0);
+  optimizer.set_lr(1e30);
+  optimizer.set_clip_norm(0);
+  optimizer.mutable_lr_schedule()->mutable_constant();
+  const Assignment assignment = bench.Assign(spec, 1);
+  TrainerProcess trainer = bench.Start(assignment);
+  EXPECT_EQ(trainer.Wait(), 1);
+  const size_t done = Metrics(bench.Records(assignment)).size();
+  EXPECT_THAT(trainer.LastLine(),
+              AllOf(HasSubstr(absl::StrCat("step ", done + 1, ": the loss is ")), HasSubstr("lower optimizer.lr")));
+  EXPECT_FALSE(bench.Records(assignment).back().has_finished());
+}
+
+TEST(Run, GoesOnWhileTheWorkerIsAway) {
+  Bench bench;
+  const Assignment assignment = bench.Assign(Endless(bench), 1);
+  TrainerProcess trainer = bench.Start(assignment);
+  ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) > 5; })) << trainer.Log();
+  bench.worker().Stop();
+  const uint64_t then = bench.StepOf(assignment);
+  EXPECT_TRUE(Eventually([&] { return bench.StepOf(assignment) > then + 50; })) << trainer.Log();
+  EXPECT_THAT(trainer.Log(), HasSubstr("training goes on"));
+  const int before = bench.worker().attaches();
+  bench.worker().Start();
+  EXPECT_TRUE(Eventually([&] { return bench.worker().attaches() > before; })) << trainer.Log();
+  const uint64_t back = bench.StepOf(assignment);
+  EXPECT_TRUE(Eventually([&] { return bench.worker().reported_step() > back; })) << "the doorbell rings again";
+  bench.worker().SendStop(false);
+  EXPECT_EQ(trainer.Wait(), 0) << trainer.Log();
+  const std::vector<MetricPoint> points = Metrics(bench.Records(assignment));
+  for (size_t i = 0; i < points.size(); ++i) ASSERT_EQ(points[i].step(), i + 1) << "no step was lost";
+}
+
+}  // namespace
+}  // namespace muster::trainer

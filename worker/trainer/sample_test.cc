@@ -1,0 +1,117 @@
+#include "worker/trainer/sample.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/trainer/fake_worker.h"
+
+namespace muster::trainer {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(Choose, TakesTheLikeliestWithoutTemperature) {
+  const std::vector<float> logits = {0, 3, 3, -1};
+  EXPECT_EQ(Choose(logits, 0, 0, 0.999), 1);
+  EXPECT_EQ(Choose(logits, 5, 1, 0.999), 1);
+}
+
+TEST(Choose, FollowsTheSoftmax) {
+  const std::vector<float> logits = {std::log(1.0f), std::log(2.0f), std::log(5.0f)};
+  const auto shares = [&](double temperature, uint32_t top_k) {
+    std::vector<double> counts(3, 0);
+    for (int i = 0; i < 1000; ++i) counts[Choose(logits, temperature, top_k, i / 1000.0)] += 0.001;
+    return counts;
+  };
+  EXPECT_THAT(shares(1, 0), ::testing::Pointwise(::testing::DoubleNear(0.002), {0.125, 0.25, 0.625}));
+  EXPECT_THAT(shares(1, 2), ::testing::Pointwise(::testing::DoubleNear(0.002), {0.0, 2 / 7.0, 5 / 7.0}));
+  EXPECT_THAT(shares(0.5, 0), ::testing::Pointwise(::testing::DoubleNear(0.002), {1 / 30.0, 4 / 30.0, 25 / 30.0}));
+  EXPECT_THAT(shares(1, 99), ::testing::Pointwise(::testing::DoubleNear(0.002), {0.125, 0.25, 0.625}));
+}
+
+// One trained model for all: the text repeats, so even this one learns some of it.
+class SampleProcess : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    bench_ = new Bench;
+    JobSpec spec = bench_->MakeJob();
+    Train& train = *spec.mutable_train();
+    train.set_steps(300);
+    train.mutable_checkpoint()->set_every_steps(0);
+    train.mutable_data()->set_validation(bench_->Path("val.bin"));
+    train.mutable_validation()->set_sequences(1000);
+    train.mutable_optimizer()->set_lr(1e-2);
+    const Assignment assignment = bench_->Assign(spec, 1);
+    TrainerProcess trainer = bench_->Start(assignment);
+    ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+    for (const Record& record : bench_->Records(assignment)) {
+      if (record.has_metrics() && record.metrics().has_validation_loss()) {
+        validation_loss_ = record.metrics().validation_loss();
+      }
+    }
+  }
+  static void TearDownTestSuite() { delete bench_; }
+
+  static TrainerProcess Run(std::vector<std::string> arguments) {
+    return TrainerProcess(arguments, bench_->Path("sample"));
+  }
+  static std::string Sampled(std::vector<std::string> options) {
+    options.insert(options.begin(), {"sample", "--checkpoint", bench_->Path("checkpoints")});
+    TrainerProcess process = Run(options);
+    EXPECT_EQ(process.Wait(), 0) << process.Log();
+    return process.Output();
+  }
+
+  static Bench* bench_;
+  static double validation_loss_;
+};
+Bench* SampleProcess::bench_ = nullptr;
+double SampleProcess::validation_loss_ = 0;
+
+TEST_F(SampleProcess, WritesPromptAndTokensTheSameEachTime) {
+  const std::vector<std::string> greedy = {"--prompt", "the quick ", "--tokens", "40", "--temperature", "0"};
+  const std::string text = Sampled(greedy);
+  EXPECT_THAT(text, StartsWith("the quick "));
+  EXPECT_EQ(text.size(), 10u + 40 + 1);
+  EXPECT_EQ(text, Sampled(greedy));
+  EXPECT_THAT(text, HasSubstr("brown fox")) << "greedy text of a model with validation loss " << validation_loss_;
+  const auto warm = [](const char* seed) {
+    return Sampled({"--prompt", "the ", "--tokens", "60", "--temperature", "1.5", "--seed", seed});
+  };
+  EXPECT_EQ(warm("1"), warm("1"));
+  EXPECT_NE(warm("1"), warm("2"));
+  EXPECT_EQ(Sampled({"--tokens", "5"}).size(), 6u) << "no prompt";
+}
+
+TEST_F(SampleProcess, EvalGivesTheValidationLoss) {
+  TrainerProcess process =
+      Run({"eval", "--checkpoint", bench_->Path("checkpoints/step-0000000300-g1"), "--data", bench_->Path("val.bin")});
+  ASSERT_EQ(process.Wait(), 0) << process.Log();
+  double loss = 0;
+  ASSERT_TRUE(absl::SimpleAtod(absl::StripAsciiWhitespace(process.Output()), &loss)) << process.Output();
+  EXPECT_NEAR(loss, validation_loss_, 1e-5);
+}
+
+TEST_F(SampleProcess, SaysWhatIsWrong) {
+  const auto fails = [](std::vector<std::string> arguments, int code, const std::string& says) {
+    TrainerProcess process = Run(arguments);
+    EXPECT_EQ(process.Wait(), code) << process.Log();
+    EXPECT_THAT(absl::StrCat(process.Log(), process.Output()), HasSubstr(says));
+  };
+  fails({"sample", "--checkpoint", "/none"}, 1, "/none is no checkpoint and holds none");
+  fails({"sample", "--checkpoint", bench_->Path("checkpoints"), "--temperature", "-1"}, 1, "temperature");
+  fails({"eval", "--checkpoint", bench_->Path("checkpoints"), "--data", "/none.bin"}, 1,
+        "data: /none.bin: no such file");
+  fails({"sample"}, 2, "--checkpoint is required");
+  fails({}, 2, "subcommand is required");
+}
+
+}  // namespace
+}  // namespace muster::trainer

@@ -1,0 +1,141 @@
+#include "worker/trainer/setup.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/version.h"
+#include "models/inventory.h"
+#include "strategies/partition/table.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/trainer/weights.h"
+
+namespace muster::trainer {
+namespace {
+
+absl::Status Differs(const std::string& what, const std::string& ours, const std::string& theirs) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("this trainer (muster ", kVersion, ") compiles ", what, " ", ours, ", the coordinator's build ",
+                   theirs, ": two different builds; install the same release on coordinator and workers"));
+}
+
+// Names below checkpoint.path to resume from, best first: the one the coordinator chose, then older published ones.
+std::vector<std::string> Candidates(const Assignment& assignment) {
+  std::vector<PublishedCheckpoint> older;
+  for (const PublishedCheckpoint& published : assignment.published()) {
+    const bool before = published.step() < assignment.resume_from().step() ||
+                        (published.step() == assignment.resume_from().step() &&
+                         published.generation() < assignment.resume_from().generation());
+    if (before) older.push_back(published);
+  }
+  std::sort(older.begin(), older.end(), [](const PublishedCheckpoint& a, const PublishedCheckpoint& b) {
+    return std::pair(a.step(), a.generation()) > std::pair(b.step(), b.generation());
+  });
+  std::vector<std::string> names = {assignment.resume_from().directory()};
+  for (const PublishedCheckpoint& published : older) names.push_back(published.directory());
+  return names;
+}
+
+absl::Status Resume(const Assignment& assignment, Rank& rank) {
+  const std::string& path = assignment.spec().train().checkpoint().path();
+  absl::StatusOr<checkpoint::Opened> opened = checkpoint::OpenFirstWhole(path, Candidates(assignment));
+  if (!opened.ok()) return opened.status();
+  for (const absl::Status& damaged : opened->damaged) {
+    spdlog::error("DAMAGED CHECKPOINT, an older one is used: {}", std::string(damaged.message()));
+  }
+  const Manifest& manifest = opened->checkpoint.manifest();
+  if (manifest.job() != assignment.key().job()) {
+    return absl::FailedPreconditionError(absl::StrCat(opened->checkpoint.directory(), " was written by job ",
+                                                      manifest.job(), ", not by ", assignment.key().job(),
+                                                      ": do two jobs share checkpoint.path?"));
+  }
+  if (absl::Status status = Load(opened->checkpoint, Which::kAll, *rank.engine); !status.ok()) return status;
+  rank.engine->set_step(manifest.step());
+  rank.resumed_step = manifest.step();
+  rank.samples_consumed = manifest.samples_consumed();
+  spdlog::info("resumed from {} (step {}, {} samples consumed)", opened->checkpoint.directory(), manifest.step(),
+               manifest.samples_consumed());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& assignment, const Program& program) {
+  engine::Config config;
+  config.inventory = program.inventory;
+  config.table = program.layout.table;
+  config.role = program.layout.roles[assignment.key().rank()];
+  config.schedule = program.rank.schedule;
+  config.train = assignment.spec().train();
+  config.cuda = assignment.device() == DEVICE_CUDA;
+  config.threads = assignment.cores() > 0 ? static_cast<int>(assignment.cores()) : AvailableCores();
+#ifndef MUSTER_CUDA
+  if (config.cuda) {
+    return absl::FailedPreconditionError(
+        "the job was placed on a GPU, but this trainer is built for the CPU: install a build made with --config=cuda");
+  }
+#endif
+  return engine::Engine::Create(config);
+}
+
+}  // namespace
+
+absl::StatusOr<Program> CompileProgram(const Assignment& assignment) {
+  const Train& train = assignment.spec().train();
+  absl::StatusOr<Inventory> inventory = models::MakeInventory(train.model());
+  if (!inventory.ok()) return inventory.status();
+  absl::StatusOr<strategies::Layout> layout = strategies::MakeLayout(train, *inventory, assignment.world());
+  if (!layout.ok()) return layout.status();
+  absl::StatusOr<strategies::RankProgram> rank =
+      strategies::Compile(train, *inventory, *layout, assignment.key().rank());
+  if (!rank.ok()) return rank.status();
+  const std::string theirs = partition::TableSha256(assignment.table());
+  if (theirs != layout->table_sha256) return Differs("the partition table", layout->table_sha256, theirs);
+  if (assignment.schedule_digest() != rank->digest) {
+    return Differs("the schedule", rank->digest, assignment.schedule_digest());
+  }
+  return Program{*std::move(inventory), *std::move(layout), *std::move(rank)};
+}
+
+absl::StatusOr<TokenSource> OpenTokens(const std::string& field, const std::string& path, const Inventory& inventory,
+                                       DataOrder order, uint64_t seed) {
+  const auto at = [&](const absl::Status& status) {
+    return absl::Status(status.code(), absl::StrCat(field, ": ", status.message()));
+  };
+  absl::StatusOr<data::TokenFile> file = data::TokenFile::Open(path, inventory.context());
+  if (!file.ok()) return at(file.status());
+  if (absl::Status status = file->CheckVocabulary(inventory.vocabulary()); !status.ok()) return at(status);
+  const data::Order::Options options{
+      .tokens = file->tokens(), .context = inventory.context(), .order = order, .seed = seed};
+  return TokenSource{*std::move(file), data::Order(options)};
+}
+
+absl::StatusOr<Rank> SetUp(const Assignment& assignment) {
+  const Train& train = assignment.spec().train();
+  absl::StatusOr<Program> program = CompileProgram(assignment);
+  if (!program.ok()) return program.status();
+  absl::StatusOr<TokenSource> tokens =
+      OpenTokens("data.tokens", train.data().tokens(), program->inventory, train.data().order(), train.seed());
+  if (!tokens.ok()) return tokens.status();
+  Rank rank{.program = *std::move(program), .tokens = *std::move(tokens)};
+  if (!train.data().validation().empty()) {
+    absl::StatusOr<TokenSource> validation = OpenTokens("data.validation", train.data().validation(),
+                                                        rank.program.inventory, DATA_ORDER_SEQUENTIAL, train.seed());
+    if (!validation.ok()) return validation.status();
+    rank.validation.emplace(*std::move(validation));
+  }
+  if (!train.checkpoint().path().empty()) {
+    absl::Status status = checkpoint::Claim(train.checkpoint().path(), assignment.key().job());
+    if (!status.ok()) return status;
+  }
+  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(assignment, rank.program);
+  if (!engine.ok()) return engine.status();
+  rank.engine = *std::move(engine);
+  if (assignment.has_resume_from()) {
+    if (absl::Status status = Resume(assignment, rank); !status.ok()) return status;
+  }
+  return rank;
+}
+
+}  // namespace muster::trainer

@@ -1,0 +1,54 @@
+// From an assignment to a rank that can take its next step: everything that can be refused is refused here, before the
+// first step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/inventory.pb.h"
+#include "proto/worker.pb.h"
+#include "strategies/compile.h"
+#include "worker/data/sampler.h"
+#include "worker/data/token_file.h"
+#include "worker/engine/engine.h"
+
+namespace muster::trainer {
+
+// What this rank computes, compiled here from the same spec that the coordinator planned with.
+struct Program {
+  Inventory inventory;
+  strategies::Layout layout;
+  strategies::RankProgram rank;
+};
+
+// FailedPrecondition: this build compiles another schedule or table than the coordinator's; names both.
+// Others: as strategies::Compile.
+absl::StatusOr<Program> CompileProgram(const Assignment& assignment);
+
+struct TokenSource {
+  data::TokenFile file;
+  data::Order order;
+};
+
+// Opens a token file and checks that every id is below the model's vocabulary. Errors as data::TokenFile; the message
+// begins with `field`.
+absl::StatusOr<TokenSource> OpenTokens(const std::string& field, const std::string& path, const Inventory& inventory,
+                                       DataOrder order, uint64_t seed);
+
+struct Rank {
+  Program program;
+  TokenSource tokens;
+  std::optional<TokenSource> validation;
+  std::unique_ptr<engine::Engine> engine;
+  std::optional<uint64_t> resumed_step;  // none: from initialisation
+  uint64_t samples_consumed = 0;
+};
+
+// Besides the above. DataLoss: no published checkpoint is whole. FailedPrecondition: the checkpoint folder belongs to
+// another job. ResourceExhausted: memory. PermissionDenied: files.
+absl::StatusOr<Rank> SetUp(const Assignment& assignment);
+
+}  // namespace muster::trainer
