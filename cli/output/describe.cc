@@ -34,6 +34,17 @@ std::string Ago(const google::protobuf::Timestamp& time, absl::Time now) {
                       Age(now - ToTime(time)), " ago)");
 }
 
+// "44.0 GFLOP"
+std::string Flops(double flops) {
+  std::string count = Count(flops);
+  std::string unit;
+  if (count.find_last_not_of("0123456789.") != std::string::npos) {
+    unit = count.back() == 'B' ? "G" : count.substr(count.size() - 1);
+    count.pop_back();
+  }
+  return absl::StrCat(count, " ", unit, "FLOP");
+}
+
 std::string Slots(const google::protobuf::RepeatedField<uint32_t>& slots) { return absl::StrJoin(slots, ","); }
 
 std::string Indented(const std::string& text) {
@@ -184,8 +195,8 @@ std::string DescribePlan(const v1::PlanReply& plan, bool schedule, const Screen&
                    Count(static_cast<double>(plan.parameters())), " parameters, ", StrategyName(spec), " on ",
                    plan.ranks_size(), plan.ranks_size() == 1 ? " rank" : " ranks", "\n");
   absl::StrAppend(&out, Grouped(plan.tokens_per_step()), " tokens a step, ", plan.microbatches(),
-                  plan.microbatches() == 1 ? " microbatch" : " microbatches", " a rank, ", Count(plan.flops_per_step()),
-                  "FLOP a step, ", Grouped(spec.train().steps()), " steps\n\n");
+                  plan.microbatches() == 1 ? " microbatch" : " microbatches", " a rank, ", Flops(plan.flops_per_step()),
+                  " a step, ", Grouped(spec.train().steps()), " steps\n\n");
   Table table({{"RANK", true},
                {"PARAMETERS", true},
                {"GRADIENTS", true},
