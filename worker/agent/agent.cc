@@ -16,6 +16,8 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(200);
 // After a drain: for the coordinator to take the last records.
 constexpr absl::Duration kFarewell = absl::Seconds(5);
+// For a stream to end in good order.
+constexpr absl::Duration kGoodbye = absl::Seconds(1);
 
 }  // namespace
 
@@ -140,9 +142,9 @@ void Agent::ApplyDesired(const Desired& desired) {
   CoordinatorMessage stored;
   stored.set_term(term_);
   *stored.mutable_desired() = desired;
+  const std::string path = options_.state_dir + "/desired.pb";
   // Before anything starts: a rank whose folder is there was in what is stored.
-  if (absl::Status status = rundir::WriteDurably(options_.state_dir + "/desired.pb", stored.SerializeAsString());
-      !status.ok()) {
+  if (absl::Status status = rundir::WriteDurably(path, stored.SerializeAsString()); !status.ok()) {
     spdlog::error("cannot keep what the coordinator wants: {}", std::string(status.message()));
   }
   desired_ = desired;
@@ -254,7 +256,12 @@ void Agent::Finish() {
   Reconcile();
 }
 
-void Agent::Stop() { loop_->Stop(); }
+void Agent::Stop() {
+  if (std::exchange(leaving_, true)) return;
+  if (!stream_->is_open()) return loop_->Stop();
+  stream_->Close();
+  loop_->PostAfter(kGoodbye, [this] { loop_->Stop(); });
+}
 
 void Agent::Attached(const RankId& id, std::shared_ptr<CommandStream> commands) {
   const auto rank = ranks_.find(id);

@@ -79,6 +79,7 @@ class Agent final : public TrainerHost {
   void StartRank(const RankId& id);
   void StopRank(Rank& rank);
   void FinishRank(const RankId& id);
+  // Says goodbye to the coordinator, then stops the loop.
   void Stop();
   const DesiredRank* WantedOf(const RankId& id) const;
   Assignment AssignmentOf(const DesiredRank& wanted) const;
@@ -121,6 +122,7 @@ class Agent final : public TrainerHost {
   SteadyTime last_beat_;
   std::string last_complaint_;  // logged once, not at each attempt
   bool finishing_ = false;
+  bool leaving_ = false;
   bool rung_ = false;
   SteadyTime finish_by_;
 };

@@ -44,6 +44,7 @@ void Agent::CallLater(absl::Duration delay) {
 }
 
 void Agent::Ended(const absl::Status& why) {
+  if (leaving_) return loop_->Stop();
   if (contact_ == Contact::kWelcomed) spdlog::warn("lost the coordinator: {}", std::string(why.message()));
   const bool was_welcomed = std::exchange(contact_, Contact::kNone) == Contact::kWelcomed;
   if (absl::IsFailedPrecondition(why) && !was_welcomed) {

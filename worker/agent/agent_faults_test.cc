@@ -21,7 +21,7 @@ TEST_F(AgentTest, KilledDaemonIsReplacedAndTheTrainerGoesOn) {
   coordinator_.Serve();
   StartWorker();
   const RankId rank = Id("a");
-  Want({Run(rank, "count", 400)});
+  Want({Run(rank, "count", 200)});
   ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 5; }));
   const rundir::Processes before = ProcessesOf(rank);
   const std::string first_incarnation = coordinator_.node().incarnation();
@@ -31,16 +31,16 @@ TEST_F(AgentTest, KilledDaemonIsReplacedAndTheTrainerGoesOn) {
     EXPECT_TRUE(rundir::IsAlive(before.trainer));
     StartWorker();
     const uint64_t step = coordinator_.StepOf(rank);
-    ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= step + 5; }));
+    ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= step + 3; }));
   }
   EXPECT_EQ(coordinator_.node().id(), id);
   EXPECT_NE(coordinator_.node().incarnation(), first_incarnation);
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
   EXPECT_EQ(ProcessesOf(rank).trainer, before.trainer);
-  ExpectWholeHistory(rank, 400);
+  ExpectWholeHistory(rank, 200);
   EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::COMPLETED);
   EXPECT_EQ(CountOf(coordinator_.Of(rank).log, "assigned"), 1u);
-  EXPECT_EQ(CountOf(coordinator_.Of(rank).log, "\nstep 100\n"), 1u);
+  EXPECT_EQ(CountOf(coordinator_.Of(rank).log, "\nstep 50\n"), 1u);
 }
 
 TEST_F(AgentTest, TrainerThatEndsWhileTheDaemonIsDeadIsReportedWhole) {
@@ -93,7 +93,7 @@ TEST_F(AgentTest, StopThatWasKnownIsCarriedOutWithoutTheCoordinator) {
   Want({Run(rank, "deaf")});
   ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
   const rundir::Processes processes = ProcessesOf(rank);
-  Want({StopWish(rank, false, absl::Seconds(3))});
+  Want({StopWish(rank, false, absl::Milliseconds(1500))});
   ASSERT_TRUE(Eventually([&] { return coordinator_.StateOf(rank) == RANK_STATE_STOPPING; }));
   coordinator_.GoAway();
   KillWorker();

@@ -223,13 +223,13 @@ TEST_F(AgentTest, HandoverLeavesRanksRunning) {
   coordinator_.Serve();
   StartWorker({"--handover"});
   const RankId rank = Id("a");
-  Want({Run(rank, "count", 300)});
+  Want({Run(rank, "count", 100)});
   ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
   EXPECT_EQ(EndWorker(SIGTERM), 0);
   EXPECT_TRUE(rundir::IsAlive(ProcessesOf(rank).trainer));
   StartWorker();
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
-  ExpectWholeHistory(rank, 300);
+  ExpectWholeHistory(rank, 100);
 }
 
 TEST_F(AgentTest, SecondDaemonInTheSameFolderIsRefused) {

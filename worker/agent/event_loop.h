@@ -1,9 +1,11 @@
-// The worker daemon's one thread: what it owns needs no locks.
+// The worker daemon's one thread: what it owns needs no locks. Shared by those who post to it, so that a late callback
+// of gRPC's still finds it.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -14,11 +16,11 @@
 
 namespace muster::agent {
 
-class EventLoop {
+class EventLoop : public std::enable_shared_from_this<EventLoop> {
  public:
   using Callback = std::function<void()>;
 
-  // `clock` outlives the loop and is thread-safe.
+  // By std::make_shared. `clock` outlives the loop and is thread-safe.
   explicit EventLoop(const Clock* clock);
   ~EventLoop();
 

@@ -157,17 +157,17 @@ int main(int argc, char** argv) {
   absl::StatusOr<muster::Node> node = PrepareNode(flags);
   if (!node.ok()) return Fail(node.status());
 
-  const muster::RealClock clock;
-  muster::agent::EventLoop loop(&clock);
-  muster::agent::Agent agent(flags.agent, *node, &loop);
+  static const muster::RealClock clock;  // as long as any thread
+  const auto loop = std::make_shared<muster::agent::EventLoop>(&clock);
+  muster::agent::Agent agent(flags.agent, *node, loop.get());
   if (absl::Status status = agent.Start(); !status.ok()) return Fail(status);
-  loop.Watch(signals, [&] {
+  loop->Watch(signals, [&] {
     signalfd_siginfo info{};
     if (read(signals, &info, sizeof info) != sizeof info) return;
     spdlog::info("{}", info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT");
     agent.Finish();
   });
-  loop.Run();
+  loop->Run();
   spdlog::info("stopped");
   return agent.result().ok() ? 0 : kVersionsDoNotFit;
 }

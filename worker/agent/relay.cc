@@ -72,7 +72,7 @@ void Relay::SendSet(const RendezvousSetRequest& request, std::function<void(absl
   auto call = std::make_shared<Call<RendezvousSetRequest, RendezvousSetReply>>(request, token_, kCallDeadline);
   stub_->async()->RendezvousSet(
       &call->context, &call->request, &call->reply,
-      [loop = loop_, call, alive = alive_, done = std::move(done)](const grpc::Status& status) {
+      [loop = loop_->shared_from_this(), call, alive = alive_, done = std::move(done)](const grpc::Status& status) {
         loop->Post([alive, done, status = rpc::FromGrpc(status)] { done(status); });
       });
 }
@@ -92,11 +92,12 @@ void Relay::Get(const GetRequest& request, ValueCallback done) {
   using GetCall = Call<RendezvousGetRequest, RendezvousGetReply>;
   auto call =
       std::make_shared<GetCall>(GetOf(request.key(), request.name(), absl::ZeroDuration()), token_, kCallDeadline);
-  stub_->async()->RendezvousGet(&call->context, &call->request, &call->reply,
-                                [loop = loop_, call, done = std::move(done)](const grpc::Status& status) {
-                                  auto value = Outcome(status, call->reply);
-                                  loop->Post([done, value = std::move(value)] { done(value); });
-                                });
+  stub_->async()->RendezvousGet(
+      &call->context, &call->request, &call->reply,
+      [loop = loop_->shared_from_this(), call, done = std::move(done)](const grpc::Status& status) {
+        auto value = Outcome(status, call->reply);
+        loop->Post([done, value = std::move(value)] { done(value); });
+      });
 }
 
 std::function<void()> Relay::Wait(const WaitRequest& request, ValueCallback done) {
@@ -117,14 +118,14 @@ void Relay::Ask(const std::shared_ptr<Pending>& pending) {
   const absl::Duration wait = std::min(left, kOneWait);
   pending->call = std::make_shared<Call<RendezvousGetRequest, RendezvousGetReply>>(
       GetOf(pending->request.key(), pending->request.name(), wait), token_, wait + kCallDeadline);
-  stub_->async()->RendezvousGet(
-      &pending->call->context, &pending->call->request, &pending->call->reply,
-      [this, loop = loop_, alive = alive_, pending, call = pending->call](const grpc::Status& status) {
-        auto value = Outcome(status, call->reply);
-        loop->Post([this, alive, pending, value = std::move(value)] {
-          if (*alive) Answered(pending, value);
-        });
-      });
+  stub_->async()->RendezvousGet(&pending->call->context, &pending->call->request, &pending->call->reply,
+                                [this, loop = loop_->shared_from_this(), alive = alive_, pending,
+                                 call = pending->call](const grpc::Status& status) {
+                                  auto value = Outcome(status, call->reply);
+                                  loop->Post([this, alive, pending, value = std::move(value)] {
+                                    if (*alive) Answered(pending, value);
+                                  });
+                                });
 }
 
 void Relay::Answered(const std::shared_ptr<Pending>& pending, absl::StatusOr<std::string> value) {

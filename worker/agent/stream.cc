@@ -24,8 +24,8 @@ struct CoordinatorStream::Owner {
 class CoordinatorStream::Session final : public grpc::ClientBidiReactor<WorkerMessage, CoordinatorMessage>,
                                          public std::enable_shared_from_this<Session> {
  public:
-  Session(EventLoop* loop, const std::shared_ptr<grpc::Channel>& channel, std::shared_ptr<Owner> owner)
-      : loop_(loop), owner_(std::move(owner)), stub_(Workers::NewStub(channel)) {}
+  Session(std::shared_ptr<EventLoop> loop, const std::shared_ptr<grpc::Channel>& channel, std::shared_ptr<Owner> owner)
+      : loop_(std::move(loop)), owner_(std::move(owner)), stub_(Workers::NewStub(channel)) {}
 
   void Start(const std::string& token, const Hello& hello) {
     rpc::AddCallMetadata(token, context_);
@@ -42,8 +42,14 @@ class CoordinatorStream::Session final : public grpc::ClientBidiReactor<WorkerMe
 
   void Send(WorkerMessage message) {
     absl::MutexLock lock(&mutex_);
-    if (over_) return;
+    if (over_ || closing_) return;
     outgoing_.push_back(std::move(message));
+    WriteNext();
+  }
+
+  void Close() {
+    absl::MutexLock lock(&mutex_);
+    closing_ = true;
     WriteNext();
   }
 
@@ -96,9 +102,14 @@ class CoordinatorStream::Session final : public grpc::ClientBidiReactor<WorkerMe
  private:
   // The first element stays in the queue while gRPC has it.
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (writing_ || over_ || outgoing_.empty()) return;
-    writing_ = true;
-    StartWrite(&outgoing_.front());
+    if (writing_ || over_ || closed_) return;
+    if (!outgoing_.empty()) {
+      writing_ = true;
+      StartWrite(&outgoing_.front());
+    } else if (closing_) {
+      closed_ = true;
+      StartWritesDone();
+    }
   }
 
   void StopWriting() {
@@ -107,7 +118,7 @@ class CoordinatorStream::Session final : public grpc::ClientBidiReactor<WorkerMe
     RemoveHold();
   }
 
-  EventLoop* const loop_;
+  const std::shared_ptr<EventLoop> loop_;
   const std::shared_ptr<Owner> owner_;
   const std::unique_ptr<Workers::Stub> stub_;
   grpc::ClientContext context_;
@@ -118,6 +129,8 @@ class CoordinatorStream::Session final : public grpc::ClientBidiReactor<WorkerMe
   std::deque<WorkerMessage> outgoing_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> why_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -134,12 +147,16 @@ CoordinatorStream::~CoordinatorStream() {
 }
 
 void CoordinatorStream::Open(const Hello& hello) {
-  session_ = std::make_shared<Session>(loop_, channel_, owner_);
+  session_ = std::make_shared<Session>(loop_->shared_from_this(), channel_, owner_);
   session_->Start(token_, hello);
 }
 
 void CoordinatorStream::Send(WorkerMessage message) {
   if (session_ != nullptr) session_->Send(std::move(message));
+}
+
+void CoordinatorStream::Close() {
+  if (session_ != nullptr) session_->Close();
 }
 
 void CoordinatorStream::Break(const absl::Status& why) {

@@ -31,6 +31,8 @@ class CoordinatorStream {
   void Open(const Hello& hello);
   // Ignored when none is open.
   void Send(WorkerMessage message);
+  // Says nothing more once what was sent has gone out; `ended` follows when the coordinator has seen it all.
+  void Close();
   // Ends the attempt; `ended` follows with `why`.
   void Break(const absl::Status& why);
   bool is_open() const { return session_ != nullptr; }

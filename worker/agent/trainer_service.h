@@ -16,7 +16,7 @@ namespace muster::agent {
 // The way to the host, until the server is shut down. Thread-safe.
 class HostGate : public std::enable_shared_from_this<HostGate> {
  public:
-  HostGate(EventLoop* loop, TrainerHost* host) : loop_(loop), host_(host) {}
+  HostGate(EventLoop* loop, TrainerHost* host) : loop_(loop->shared_from_this()), host_(host) {}
 
   // Calls back on the loop's thread; with a null host once it is closed.
   void Post(std::function<void(TrainerHost*)> callback);
@@ -24,7 +24,7 @@ class HostGate : public std::enable_shared_from_this<HostGate> {
   void Close() { host_ = nullptr; }
 
  private:
-  EventLoop* const loop_;
+  const std::shared_ptr<EventLoop> loop_;
   TrainerHost* host_;  // of the loop's thread
 };
 
