@@ -1,5 +1,6 @@
 #include "coordinator/rpc/worker_message.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -12,7 +13,8 @@ constexpr size_t kMaxIdBytes = 128;
 constexpr int kMaxSlots = 1024;
 constexpr int kMaxLastLines = 20;
 constexpr size_t kMaxLineBytes = 1024;
-constexpr size_t kMaxMessageBytes = 4096;
+constexpr size_t kMaxLinesBytes = 4096;  // the exits of all ranks of a generation stand in one row
+constexpr size_t kMaxMessageBytes = 1024;
 constexpr size_t kMaxLogBytes = 256 * 1024;  // 64 KiB by the contract; replaced bytes may make it longer
 
 absl::Status Malformed(absl::string_view why) {
@@ -48,15 +50,24 @@ absl::Status CheckHello(const Hello& hello) {
   return absl::OkStatus();
 }
 
+// Keeps the newest lines.
+void ShortenExit(RankExit& exit) {
+  Shorten(kMaxMessageBytes, *exit.mutable_message());
+  int kept = 0;
+  size_t bytes = 0;
+  for (; kept < std::min(exit.last_lines_size(), kMaxLastLines); ++kept) {
+    std::string& line = *exit.mutable_last_lines(exit.last_lines_size() - 1 - kept);
+    Shorten(kMaxLineBytes, line);
+    bytes += line.size();
+    if (bytes > kMaxLinesBytes) break;
+  }
+  exit.mutable_last_lines()->DeleteSubrange(0, exit.last_lines_size() - kept);
+}
+
 absl::Status CheckObserved(Observed& observed) {
   for (ObservedRank& rank : *observed.mutable_ranks()) {
     if (absl::Status status = CheckKey(rank.key()); !status.ok()) return status;
-    if (!rank.has_exit()) continue;
-    RankExit& exit = *rank.mutable_exit();
-    Shorten(kMaxMessageBytes, *exit.mutable_message());
-    const int surplus = exit.last_lines_size() - kMaxLastLines;
-    if (surplus > 0) exit.mutable_last_lines()->DeleteSubrange(0, surplus);
-    for (std::string& line : *exit.mutable_last_lines()) Shorten(kMaxLineBytes, line);
+    if (rank.has_exit()) ShortenExit(*rank.mutable_exit());
   }
   return absl::OkStatus();
 }

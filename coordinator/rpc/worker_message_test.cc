@@ -75,7 +75,10 @@ TEST(WorkerMessage, ShortensWhatWouldOutgrowARow) {
   EXPECT_EQ(rank.exit().last_lines_size(), 20);
   EXPECT_EQ(rank.exit().last_lines(0), "10");
   EXPECT_EQ(rank.exit().last_lines(19), std::string(1023, 'x'));  // no half character
-  EXPECT_EQ(rank.exit().message().size(), 4096u);
+  EXPECT_EQ(rank.exit().message().size(), 1024u);
+  for (std::string& line : *rank.mutable_exit()->mutable_last_lines()) line = std::string(1000, 'y');
+  ASSERT_TRUE(CheckWorkerMessage(false, message).ok());
+  EXPECT_EQ(rank.exit().last_lines_size(), 4);
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 
 namespace muster::server {
 
-// Makes `path`, and what is missing above it, a folder of this user that nobody else may enter. PermissionDenied: it is there and
-// belongs to somebody else, or others may enter it. Internal: the system's error.
+// Makes `path`, and what is missing above it, a folder of this user that nobody else may enter. PermissionDenied: it is
+// there and belongs to somebody else, or others may enter it. Internal: the system's error.
 absl::Status PreparePrivateFolder(const std::string& path);
 
 // A file that is locked (flock) while this object lives, with our process id in it. The file stays: removing it would

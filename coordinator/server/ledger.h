@@ -69,8 +69,8 @@ using StoredInput = std::vector<std::pair<RankId, store::Acknowledged>>;
 
 class Ledger {
  public:
-  static constexpr size_t kPageItems = 512;
-  static constexpr size_t kPageBytes = 128 * 1024;  // and up to one log chunk more
+  static constexpr size_t kPageItems = 256;
+  static constexpr size_t kPageBytes = 64 * 1024;  // and up to one log chunk more
 
   // Opens or creates both files in `directory`. Errors as OpenSqliteState.
   static absl::StatusOr<std::unique_ptr<Ledger>> Open(const std::string& directory, const store::HistoryLimits& limits);

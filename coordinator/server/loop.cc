@@ -31,7 +31,7 @@ std::string_view NameOf(const core::Event& event) {
 const core::Core& Turn::core() const { return *loop_->core_; }
 Ledger& Turn::ledger() { return *loop_->ledger_; }
 Watches& Turn::watches() { return loop_->watches_; }
-Workers& Turn::workers() { return loop_->workers_; }
+WorkerSessions& Turn::workers() { return loop_->workers_; }
 Rendezvous& Turn::rendezvous() { return loop_->rendezvous_; }
 
 const core::Outcome& Turn::Handle(const core::Event& event) {

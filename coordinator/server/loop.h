@@ -29,7 +29,7 @@
 #include "coordinator/server/ledger.h"
 #include "coordinator/server/rendezvous.h"
 #include "coordinator/server/watches.h"
-#include "coordinator/server/workers.h"
+#include "coordinator/server/worker_sessions.h"
 #include "coordinator/store/history.h"
 
 namespace muster::server {
@@ -38,7 +38,7 @@ struct LoopOptions {
   std::string state_dir;  // exists, and is locked by the caller
   core::Options core;
   store::HistoryLimits history;
-  Workers::Options workers;
+  WorkerSessions::Options workers;
 };
 
 class Loop;
@@ -57,7 +57,7 @@ class Turn {
 
   Ledger& ledger();
   Watches& watches();
-  Workers& workers();
+  WorkerSessions& workers();
   Rendezvous& rendezvous();
 
  private:
@@ -107,7 +107,7 @@ class Loop {
   const std::unique_ptr<Ledger> ledger_;
   const std::unique_ptr<core::Core> core_;
   Watches watches_;
-  Workers workers_;
+  WorkerSessions workers_;
   Rendezvous rendezvous_;
   std::optional<SteadyTime> staged_since_;
   SteadyTime next_prune_;

@@ -25,7 +25,7 @@ struct ServerOptions {
   std::string token_file;           // needed to listen on TCP
   uint64_t min_free_bytes = uint64_t{256} << 20;
   core::Options core;
-  Workers::Options workers;
+  WorkerSessions::Options workers;
   store::HistoryLimits history;
 };
 

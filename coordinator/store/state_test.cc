@@ -120,9 +120,9 @@ TEST_F(StateTest, ForeignDatabaseAndGarbageAreDataLoss) {
 TEST_F(StateTest, DamagedPageIsFoundAtOpening) {
   {
     auto store = Open();
-    for (int i = 0; i < 40; ++i) {
-      ASSERT_TRUE(store->Commit(1, {{{absl::StrCat("job/", i), std::string(3000, 'a')}}}).ok());
-    }
+    ChangeGroup group;
+    for (int i = 0; i < 40; ++i) group.push_back({absl::StrCat("job/", i), std::string(3000, 'a')});
+    ASSERT_TRUE(store->Commit(1, {group}).ok());
   }
   std::fstream file(File(), std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(0, std::ios::end);

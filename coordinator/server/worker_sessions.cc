@@ -1,4 +1,4 @@
-#include "coordinator/server/workers.h"
+#include "coordinator/server/worker_sessions.h"
 
 #include <spdlog/spdlog.h>
 
@@ -60,12 +60,12 @@ void CutFront(uint64_t bytes, LogChunk& chunk) {
 
 }  // namespace
 
-Workers::Session* Workers::SessionOf(const WorkerLink* link) {
+WorkerSessions::Session* WorkerSessions::SessionOf(const WorkerLink* link) {
   const auto node = nodes_.find(link);
   return node == nodes_.end() ? nullptr : &sessions_.at(node->second);
 }
 
-void Workers::Receive(Turn& turn, const std::shared_ptr<WorkerLink>& link, const WorkerMessage& message) {
+void WorkerSessions::Receive(Turn& turn, const std::shared_ptr<WorkerLink>& link, const WorkerMessage& message) {
   if (closed_) {
     link->Close(absl::UnavailableError("the coordinator is shutting down; try again in a moment"));
     return;
@@ -87,7 +87,7 @@ void Workers::Receive(Turn& turn, const std::shared_ptr<WorkerLink>& link, const
   }
 }
 
-void Workers::Connect(Turn& turn, const std::shared_ptr<WorkerLink>& link, const Hello& hello) {
+void WorkerSessions::Connect(Turn& turn, const std::shared_ptr<WorkerLink>& link, const Hello& hello) {
   const core::Outcome& outcome = turn.Handle(core::NodeConnected{hello.node()});
   if (!outcome.status.ok()) {
     spdlog::warn("worker {} on {} refused: {}", hello.node().id(), hello.node().hostname(), outcome.status.ToString());
@@ -110,7 +110,7 @@ void Workers::Connect(Turn& turn, const std::shared_ptr<WorkerLink>& link, const
   });
 }
 
-void Workers::Welcome(const core::Core& core, const NodeId& node) {
+void WorkerSessions::Welcome(const core::Core& core, const NodeId& node) {
   CoordinatorMessage message = Message();
   muster::Welcome& welcome = *message.mutable_welcome();
   welcome.set_coordinator_version(kVersion);
@@ -120,7 +120,7 @@ void Workers::Welcome(const core::Core& core, const NodeId& node) {
   SendDesired(core, node);
 }
 
-void Workers::SendDesired(const core::Core& core, const NodeId& node) {
+void WorkerSessions::SendDesired(const core::Core& core, const NodeId& node) {
   const auto session = sessions_.find(node);
   if (session == sessions_.end()) return;
   CoordinatorMessage message = Message();
@@ -128,7 +128,7 @@ void Workers::SendDesired(const core::Core& core, const NodeId& node) {
   session->second.link->Send(std::move(message));
 }
 
-Workers::Progress& Workers::ProgressOf(Session& session, const RankId& rank) {
+WorkerSessions::Progress& WorkerSessions::ProgressOf(Session& session, const RankId& rank) {
   const auto found = session.ranks.find(rank);
   if (found != session.ranks.end()) return found->second;
   // What an earlier stream of this node has staged is not in the store yet.
@@ -141,7 +141,7 @@ Workers::Progress& Workers::ProgressOf(Session& session, const RankId& rank) {
   return session.ranks.emplace(rank, Progress{*stored, *stored}).first->second;
 }
 
-void Workers::TakeRecords(Turn& turn, Session& session, const Records& records) {
+void WorkerSessions::TakeRecords(Turn& turn, Session& session, const Records& records) {
   const RankId rank = RankOf(records.key());
   if (records.records().empty()) return;
   const uint64_t last = records.records(records.records_size() - 1).sequence();
@@ -185,7 +185,7 @@ void Workers::TakeRecords(Turn& turn, Session& session, const Records& records) 
   });
 }
 
-void Workers::TakeLog(Turn& turn, Session& session, const Logs& logs) {
+void WorkerSessions::TakeLog(Turn& turn, Session& session, const Logs& logs) {
   const RankId rank = RankOf(logs.key());
   const uint64_t end = logs.chunk().offset() + logs.chunk().text().size();
   if (!turn.core().GetJob(rank.job).ok()) {
@@ -207,7 +207,7 @@ void Workers::TakeLog(Turn& turn, Session& session, const Logs& logs) {
   ledger_->Stage(rank, {0, end});
 }
 
-void Workers::Acknowledge(const StoredInput& stored) {
+void WorkerSessions::Acknowledge(const StoredInput& stored) {
   for (const auto& [rank, input] : stored) {
     const auto staged = staged_by_.find(rank);
     if (staged == staged_by_.end()) continue;
@@ -230,20 +230,20 @@ void Workers::Acknowledge(const StoredInput& stored) {
   if (ledger_->staged() == 0) staged_by_.clear();
 }
 
-void Workers::Drop(Turn& turn, std::map<NodeId, Session>::iterator session) {
+void WorkerSessions::Drop(Turn& turn, std::map<NodeId, Session>::iterator session) {
   turn.Handle(core::NodeDisconnected{session->second.node, session->second.incarnation});
   nodes_.erase(session->second.link.get());
   sessions_.erase(session);
 }
 
-void Workers::Gone(Turn& turn, const WorkerLink* link) {
+void WorkerSessions::Gone(Turn& turn, const WorkerLink* link) {
   const auto node = nodes_.find(link);
   if (closed_ || node == nodes_.end()) return;
   spdlog::info("the stream of worker {} ended", node->second.value());
   Drop(turn, sessions_.find(node->second));
 }
 
-void Workers::CloseStream(const core::CloseStream& close) {
+void WorkerSessions::CloseStream(const core::CloseStream& close) {
   const auto session = sessions_.find(close.node);
   if (session == sessions_.end() || session->second.incarnation != close.incarnation) return;
   session->second.link->Close(absl::CancelledError(close.why));
@@ -251,7 +251,7 @@ void Workers::CloseStream(const core::CloseStream& close) {
   sessions_.erase(session);
 }
 
-void Workers::CheckLiveness(Turn& turn) {
+void WorkerSessions::CheckLiveness(Turn& turn) {
   const SteadyTime now = turn.now().steady;
   // This process may have been stopped, or waited for its disk: what was not heard then does not count.
   absl::Duration held = absl::ZeroDuration();
@@ -272,7 +272,7 @@ void Workers::CheckLiveness(Turn& turn) {
   }
 }
 
-void Workers::CloseAll(const absl::Status& why) {
+void WorkerSessions::CloseAll(const absl::Status& why) {
   closed_ = true;
   for (const auto& [node, session] : sessions_) session.link->Close(why);
   sessions_.clear();

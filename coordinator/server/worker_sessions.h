@@ -33,14 +33,14 @@ class WorkerLink {
   virtual void Close(const absl::Status& status) = 0;
 };
 
-class Workers {
+class WorkerSessions {
  public:
   struct Options {
     absl::Duration detection = absl::Seconds(10);     // of silence, until a worker counts as disconnected
     absl::Duration orphan_grace = absl::Minutes(30);  // goes to the workers
   };
 
-  Workers(const Options& options, Ledger* ledger) : options_(options), ledger_(ledger) {}
+  WorkerSessions(const Options& options, Ledger* ledger) : options_(options), ledger_(ledger) {}
 
   // A message of a stream, checked for its form by the transport; the first one is a Hello. One message of a stream at
   // a time: the next one may come after the turn's commit.

@@ -1,0 +1,205 @@
+#include "cli/client.h"
+
+#include <grpcpp/client_context.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "common/rpc/rpc.h"
+#include "proto/jobs_service.grpc.pb.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr absl::Duration kCallTimeout = absl::Seconds(30);
+// How long a coordinator that was reached before may take to come back: it serves within 3 s after a restart.
+constexpr absl::Duration kRetryFor = absl::Seconds(8);
+constexpr absl::Duration kFirstPause = absl::Milliseconds(200);
+constexpr absl::Duration kLongestPause = absl::Seconds(1);
+
+std::string WhatToDo(const Connection& connection) {
+  return connection.default_address ? "is it running? start one with: muster local up"
+                                    : "is it running, and is the address right? (--address, MUSTER_ADDRESS)";
+}
+
+// gRPC says the same for every reason; the socket itself says which.
+absl::Status ProbeSocket(const Connection& connection) {
+  absl::string_view path = connection.address;
+  if (!absl::ConsumePrefix(&path, "unix:")) return absl::OkStatus();
+  absl::ConsumePrefix(&path, "//");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the socket path ", path, " is longer than ", sizeof(address.sun_path) - 1, " bytes"));
+  }
+  std::copy(path.begin(), path.end(), address.sun_path);
+  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (probe < 0) return absl::ErrnoToStatus(errno, "cannot make a socket");
+  const int result = connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  const int error = errno;
+  close(probe);
+  if (result == 0) return absl::OkStatus();
+  if (error == EACCES || error == EPERM) {
+    return absl::PermissionDeniedError(absl::StrCat("not allowed to use the coordinator at ", connection.address,
+                                                    ": the socket belongs to another user"));
+  }
+  return absl::UnavailableError(
+      absl::StrCat("cannot reach the coordinator at ", connection.address, ": ", WhatToDo(connection)));
+}
+
+class GrpcWatchCall final : public WatchCall {
+ public:
+  GrpcWatchCall(v1::Jobs::Stub& stub, const std::string& token, const v1::WatchRequest& request) {
+    rpc::AddCallMetadata(token, context_);
+    reader_ = stub.Watch(&context_, request);
+  }
+  bool Read(v1::WatchItem& item) override { return reader_->Read(&item); }
+  absl::Status Finish() override { return rpc::FromGrpc(reader_->Finish()); }
+  void Cancel() override { context_.TryCancel(); }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::WatchItem>> reader_;
+};
+
+}  // namespace
+
+struct Client::Stubs {
+  explicit Stubs(const std::string& address)
+      : channel(rpc::Dial(address)), jobs(channel), nodes(channel), admin(channel) {}
+
+  std::shared_ptr<grpc::Channel> channel;
+  v1::Jobs::Stub jobs;
+  v1::Nodes::Stub nodes;
+  v1::Admin::Stub admin;
+};
+
+Client::Client(const Connection& connection)
+    : connection_(connection), stubs_(std::make_unique<Stubs>(connection.address)) {}
+
+Client::~Client() = default;
+
+template <typename Request, typename Reply, typename Stub, typename Method>
+absl::StatusOr<Reply> Client::Call(Stub& stub, Method method, const Request& request) {
+  const absl::Time start = absl::Now();
+  const absl::Duration timeout = connection_.timeout > absl::ZeroDuration() ? connection_.timeout : kCallTimeout;
+  bool reached = false;
+  for (absl::Duration pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
+    const absl::Status probe = ProbeSocket(connection_);
+    if (!probe.ok() && !(reached && absl::IsUnavailable(probe))) return probe;
+    reached = reached || (probe.ok() && absl::StartsWith(connection_.address, "unix:"));
+    grpc::ClientContext context;
+    rpc::AddCallMetadata(connection_.token, context);
+    context.set_deadline(absl::ToChronoTime(start + timeout));
+    Reply reply;
+    const absl::Status status = rpc::FromGrpc((stub.*method)(&context, request, &reply));
+    if (status.ok()) return reply;
+    reached = reached || stubs_->channel->GetState(false) == GRPC_CHANNEL_READY;
+    if (absl::IsDeadlineExceeded(status)) {
+      return absl::DeadlineExceededError(absl::StrCat("the coordinator at ", connection_.address,
+                                                      " did not answer within ", absl::FormatDuration(timeout)));
+    }
+    if (!absl::IsUnavailable(status)) return status;
+    if (!reached || absl::Now() - start + pause > std::min(timeout, kRetryFor)) {
+      // What the coordinator itself says ("shutting down") is worth more than our guess.
+      const bool ours = absl::StrContains(status.message(), "failed to connect") ||
+                        absl::StrContains(status.message(), "Socket closed") ||
+                        absl::StrContains(status.message(), "Connection reset");
+      return absl::UnavailableError(absl::StrCat("cannot reach the coordinator at ", connection_.address, ": ",
+                                                 ours ? WhatToDo(connection_) : std::string(status.message())));
+    }
+    absl::SleepFor(pause);
+  }
+}
+
+absl::StatusOr<v1::SubmitReply> Client::Submit(const v1::SubmitRequest& request) {
+  return Call<v1::SubmitRequest, v1::SubmitReply>(stubs_->jobs, &v1::Jobs::Stub::Submit, request);
+}
+
+absl::StatusOr<v1::PlanReply> Client::Plan(const v1::PlanRequest& request) {
+  return Call<v1::PlanRequest, v1::PlanReply>(stubs_->jobs, &v1::Jobs::Stub::Plan, request);
+}
+
+absl::StatusOr<v1::GetJobReply> Client::GetJob(const std::string& job) {
+  v1::GetJobRequest request;
+  request.set_job(job);
+  return Call<v1::GetJobRequest, v1::GetJobReply>(stubs_->jobs, &v1::Jobs::Stub::Get, request);
+}
+
+absl::StatusOr<v1::ListJobsReply> Client::ListJobs(bool all) {
+  v1::ListJobsRequest request;
+  request.set_all(all);
+  return Call<v1::ListJobsRequest, v1::ListJobsReply>(stubs_->jobs, &v1::Jobs::Stub::List, request);
+}
+
+absl::StatusOr<v1::CancelReply> Client::Cancel(const std::string& job) {
+  v1::CancelRequest request;
+  request.set_job(job);
+  return Call<v1::CancelRequest, v1::CancelReply>(stubs_->jobs, &v1::Jobs::Stub::Cancel, request);
+}
+
+absl::StatusOr<v1::PauseReply> Client::Pause(const std::string& job) {
+  v1::PauseRequest request;
+  request.set_job(job);
+  return Call<v1::PauseRequest, v1::PauseReply>(stubs_->jobs, &v1::Jobs::Stub::Pause, request);
+}
+
+absl::StatusOr<v1::ResumeReply> Client::Resume(const std::string& job) {
+  v1::ResumeRequest request;
+  request.set_job(job);
+  return Call<v1::ResumeRequest, v1::ResumeReply>(stubs_->jobs, &v1::Jobs::Stub::Resume, request);
+}
+
+absl::StatusOr<v1::DeleteReply> Client::Delete(const std::string& job) {
+  v1::DeleteRequest request;
+  request.set_job(job);
+  return Call<v1::DeleteRequest, v1::DeleteReply>(stubs_->jobs, &v1::Jobs::Stub::Delete, request);
+}
+
+absl::StatusOr<v1::ListNodesReply> Client::ListNodes() {
+  return Call<v1::ListNodesRequest, v1::ListNodesReply>(stubs_->nodes, &v1::Nodes::Stub::List, {});
+}
+
+absl::StatusOr<v1::DrainReply> Client::Drain(const std::string& node) {
+  v1::DrainRequest request;
+  request.set_node(node);
+  return Call<v1::DrainRequest, v1::DrainReply>(stubs_->nodes, &v1::Nodes::Stub::Drain, request);
+}
+
+absl::StatusOr<v1::UndrainReply> Client::Undrain(const std::string& node) {
+  v1::UndrainRequest request;
+  request.set_node(node);
+  return Call<v1::UndrainRequest, v1::UndrainReply>(stubs_->nodes, &v1::Nodes::Stub::Undrain, request);
+}
+
+absl::StatusOr<v1::VersionReply> Client::Version() {
+  return Call<v1::VersionRequest, v1::VersionReply>(stubs_->admin, &v1::Admin::Stub::Version, {});
+}
+
+absl::StatusOr<v1::BackupReply> Client::Backup(const std::string& path) {
+  v1::BackupRequest request;
+  request.set_path(path);
+  return Call<v1::BackupRequest, v1::BackupReply>(stubs_->admin, &v1::Admin::Stub::Backup, request);
+}
+
+std::unique_ptr<WatchCall> Client::Watch(const v1::WatchRequest& request) {
+  return std::make_unique<GrpcWatchCall>(stubs_->jobs, connection_.token, request);
+}
+
+v1::SpecErrors SpecErrorsOf(const absl::Status& status) {
+  v1::SpecErrors errors;
+  const auto details = status.GetPayload(rpc::kErrorDetails);
+  if (!details.has_value() || !errors.ParseFromString(std::string(*details))) errors.Clear();
+  return errors;
+}
+
+}  // namespace muster::cli

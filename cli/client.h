@@ -1,0 +1,68 @@
+// The coordinator, as the commands see it. gRPC stays behind this header.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cli/config.h"
+#include "proto/jobs.pb.h"
+
+namespace muster::cli {
+
+// One Watch call. Thread-safe only in that Cancel may come from any thread.
+class WatchCall {
+ public:
+  virtual ~WatchCall() = default;
+  // Waits for the next item. False: the stream ended; Finish says why.
+  virtual bool Read(v1::WatchItem& item) = 0;
+  // After Read gave false. Ok: the coordinator closed it.
+  virtual absl::Status Finish() = 0;
+  virtual void Cancel() = 0;
+};
+
+// Thread-safe. Every call may be repeated without harm, so a call whose connection breaks is tried again for a few
+// seconds; a coordinator that cannot be reached at all is an error at once.
+//
+// Errors, besides those of each call (proto/jobs_service.proto): Unavailable: cannot reach it, with what to do about
+// it. DeadlineExceeded: no answer in time. PermissionDenied: the socket is not ours to open. Details of a status are
+// under rpc::kErrorDetails.
+class Client {
+ public:
+  explicit Client(const Connection& connection);
+  ~Client();
+
+  absl::StatusOr<v1::SubmitReply> Submit(const v1::SubmitRequest& request);
+  absl::StatusOr<v1::PlanReply> Plan(const v1::PlanRequest& request);
+  absl::StatusOr<v1::GetJobReply> GetJob(const std::string& job);
+  absl::StatusOr<v1::ListJobsReply> ListJobs(bool all);
+  absl::StatusOr<v1::CancelReply> Cancel(const std::string& job);
+  absl::StatusOr<v1::PauseReply> Pause(const std::string& job);
+  absl::StatusOr<v1::ResumeReply> Resume(const std::string& job);
+  absl::StatusOr<v1::DeleteReply> Delete(const std::string& job);
+  absl::StatusOr<v1::ListNodesReply> ListNodes();
+  absl::StatusOr<v1::DrainReply> Drain(const std::string& node);
+  absl::StatusOr<v1::UndrainReply> Undrain(const std::string& node);
+  absl::StatusOr<v1::VersionReply> Version();
+  absl::StatusOr<v1::BackupReply> Backup(const std::string& path);
+
+  // Has no deadline of its own.
+  std::unique_ptr<WatchCall> Watch(const v1::WatchRequest& request);
+
+  const Connection& connection() const { return connection_; }
+
+ private:
+  struct Stubs;
+  template <typename Request, typename Reply, typename Stub, typename Method>
+  absl::StatusOr<Reply> Call(Stub& stub, Method method, const Request& request);
+
+  const Connection connection_;
+  const std::unique_ptr<Stubs> stubs_;
+};
+
+// The SpecErrors in a status's details; empty when there are none.
+v1::SpecErrors SpecErrorsOf(const absl::Status& status);
+
+}  // namespace muster::cli

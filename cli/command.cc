@@ -1,0 +1,84 @@
+#include "cli/command.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "cli/output/format.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr size_t kMaxLastBytes = 4096;
+
+std::string LastFile(const Environment& environment) { return StateFolder(environment) + "/last"; }
+
+}  // namespace
+
+Screen Invocation::Out() const { return ScreenOf(STDOUT_FILENO, no_colour); }
+Screen Invocation::Err() const { return ScreenOf(STDERR_FILENO, no_colour); }
+
+absl::StatusOr<std::unique_ptr<Client>> Invocation::Connect() const {
+  const absl::StatusOr<Connection> connection = ResolveConnection(flags, environment);
+  if (!connection.ok()) return connection.status();
+  if (connection->default_address) {
+    if (absl::Status ours = CheckRuntimeFolder(RuntimeFolder(environment)); !ours.ok()) return ours;
+  }
+  return std::make_unique<Client>(*connection);
+}
+
+absl::StatusOr<std::string> Invocation::JobNamed(const std::string& text, const Client& client) const {
+  if (text != "@last") return text;
+  const absl::StatusOr<std::string> last = ReadFile(LastFile(environment), kMaxLastBytes);
+  if (!last.ok()) return absl::NotFoundError("@last: no job was submitted from here yet");
+  const std::vector<std::string> lines = absl::StrSplit(*last, '\n');
+  if (lines.size() < 2 || lines[0].empty()) return absl::NotFoundError("@last: what was remembered is damaged");
+  if (lines[1] != client.connection().address) {
+    return absl::NotFoundError(absl::StrCat("@last: the newest job from here, ", lines[0],
+                                            ", was submitted to another coordinator, ", lines[1]));
+  }
+  return lines[0];
+}
+
+void Invocation::Remember(const std::string& job, const Client& client) const {
+  const absl::Status written =
+      WriteFile(LastFile(environment), absl::StrCat(job, "\n", client.connection().address, "\n"));
+  if (!written.ok()) Say(absl::StrCat("note: @last will not name this job: ", written.message()));
+}
+
+std::string Invocation::BinaryFolder() const {
+  if (const auto named = environment("MUSTER_BIN_DIR"); named && !named->empty()) return *named;
+  char path[4096];
+  const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
+  if (size <= 0) return ".";
+  const std::string self(path, size);
+  return self.substr(0, self.rfind('/'));
+}
+
+CLI::App* AddCommand(CLI::App& parent, const std::string& name, const std::string& group,
+                     const std::string& description, const std::string& example) {
+  CLI::App* command = parent.add_subcommand(name, description);
+  command->group(group);
+  command->footer(absl::StrCat("Example:\n  ", absl::StrReplaceAll(example, {{"\n", "\n  "}})));
+  return command;
+}
+
+void OnRun(CLI::App* command, Invocation& invocation, Invocation::Run run) {
+  command->callback([&invocation, run = std::move(run)] { invocation.run = run; });
+}
+
+void AddJob(CLI::App* command, std::string& job) {
+  command->add_option("JOB", job, "id, a unique beginning of one, or @last")->required();
+}
+
+void Print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+void Say(const std::string& message) { std::fprintf(stderr, "%s\n", message.c_str()); }
+
+}  // namespace muster::cli

@@ -1,0 +1,199 @@
+#include "cli/config.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/spec/suggest.h"
+#include "cli/spec/tree.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr size_t kMaxContextBytes = 64 << 10;
+constexpr size_t kMaxTokenBytes = 4 << 10;
+
+std::string Or(const std::optional<std::string>& value, const std::string& otherwise) {
+  return value.has_value() && !value->empty() ? *value : otherwise;
+}
+
+std::string Home(const Environment& environment) { return Or(environment("HOME"), "/"); }
+
+// The context file's keys and values; none when there is no file.
+absl::StatusOr<std::map<std::string, std::string>> ReadContext(const Environment& environment) {
+  std::map<std::string, std::string> values;
+  const std::string folder = Or(environment("XDG_CONFIG_HOME"), Home(environment) + "/.config");
+  const std::string path = folder + "/muster/context.yaml";
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxContextBytes);
+  if (absl::IsNotFound(text.status())) return values;
+  if (!text.ok()) return text.status();
+  ParsedYaml yaml = ParseYaml(*text, path);
+  if (yaml.root.kind != Node::Kind::kMap && yaml.root.kind != Node::Kind::kNull) {
+    yaml.problems.push_back(
+        Problem{yaml.root.where, "", absl::StrCat("expected a map, got ", Describe(yaml.root)), ""});
+  }
+  const std::vector<std::string> known = {"address", "token", "token_file", "timeout"};
+  for (const Entry& entry : yaml.root.entries) {
+    if (std::find(known.begin(), known.end(), entry.key) == known.end()) {
+      yaml.problems.push_back(Problem{entry.where, entry.key, "unknown field", Nearest(entry.key, known)});
+    } else if (entry.value.kind != Node::Kind::kScalar) {
+      yaml.problems.push_back(
+          Problem{entry.value.where, entry.key, absl::StrCat("expected a string, got ", Describe(entry.value)), ""});
+    } else {
+      values[entry.key] = entry.value.text;
+    }
+  }
+  if (!yaml.problems.empty()) return ToStatus(yaml.problems);
+  return values;
+}
+
+}  // namespace
+
+Environment ProcessEnvironment() {
+  return [](const char* name) -> std::optional<std::string> {
+    const char* value = std::getenv(name);
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+}
+
+absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const Environment& environment) {
+  const absl::StatusOr<std::map<std::string, std::string>> context = ReadContext(environment);
+  if (!context.ok()) return context.status();
+  const auto pick = [&](const std::string& flag, const char* variable, const char* key) {
+    if (!flag.empty()) return flag;
+    if (const std::string value = Or(environment(variable), ""); !value.empty()) return value;
+    const auto found = context->find(key);
+    return found == context->end() ? std::string() : found->second;
+  };
+  Connection connection;
+  connection.address = pick(flags.address, "MUSTER_ADDRESS", "address");
+  if (connection.address.empty()) {
+    connection.address = absl::StrCat("unix:", RuntimeFolder(environment), "/coordinator.sock");
+    connection.default_address = true;
+  }
+  if (!absl::StrContains(connection.address, ":")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the coordinator's address ", connection.address, " is neither unix:/path nor host:port"));
+  }
+  if (const std::string timeout = pick(flags.timeout, "MUSTER_TIMEOUT", "timeout"); !timeout.empty()) {
+    const absl::StatusOr<absl::Duration> parsed = ParseTimeout(timeout);
+    if (!parsed.ok()) return parsed.status();
+    connection.timeout = *parsed;
+  }
+  // A flag for the file beats the variable with the token itself.
+  const std::string variable = flags.token_file.empty() ? Or(environment("MUSTER_TOKEN"), "") : "";
+  const std::string file = variable.empty() ? pick(flags.token_file, "MUSTER_TOKEN_FILE", "token_file") : "";
+  if (!variable.empty()) {
+    connection.token = variable;
+  } else if (!file.empty()) {
+    const absl::StatusOr<std::string> token = ReadFile(file, kMaxTokenBytes);
+    if (!token.ok()) return token.status();
+    connection.token = std::string(absl::StripAsciiWhitespace(*token));
+  } else if (const auto found = context->find("token"); found != context->end()) {
+    connection.token = found->second;
+  }
+  return connection;
+}
+
+std::string RuntimeFolder(const Environment& environment) {
+  if (const std::string own = Or(environment("MUSTER_RUNTIME_DIR"), ""); !own.empty()) return own;
+  if (const std::string xdg = Or(environment("XDG_RUNTIME_DIR"), ""); !xdg.empty()) return xdg + "/muster";
+  return absl::StrCat("/tmp/muster-", getuid());
+}
+
+std::string StateFolder(const Environment& environment) {
+  return Or(environment("XDG_STATE_HOME"), Home(environment) + "/.local/state") + "/muster";
+}
+
+absl::Status CheckRuntimeFolder(const std::string& folder) {
+  struct stat found {};
+  if (lstat(folder.c_str(), &found) != 0) return absl::OkStatus();
+  if (!S_ISDIR(found.st_mode) || found.st_uid != getuid() || (found.st_mode & 0077) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(folder, " is not a folder of yours that is closed to others (owner ", found.st_uid, ", mode ",
+                     absl::StrFormat("%o", found.st_mode & 07777),
+                     "): someone else could listen there; remove it, chmod 700 it, or set ", "MUSTER_RUNTIME_DIR"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text) {
+  absl::Duration duration;
+  double seconds = 0;
+  if (absl::SimpleAtod(text, &seconds)) {
+    duration = absl::Seconds(seconds);
+  } else if (!absl::ParseDuration(text, &duration)) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no duration: write 30s, 5m or 1h30m"));
+  }
+  if (duration <= absl::ZeroDuration() || duration == absl::InfiniteDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat("the duration ", text, " must be more than nothing"));
+  }
+  return duration;
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+  std::string text;
+  char buffer[16384];
+  ssize_t count = 0;
+  while (text.size() <= max_bytes && (count = read(file, buffer, sizeof(buffer))) != 0) {
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      const int error = errno;
+      close(file);
+      return absl::ErrnoToStatus(error, absl::StrCat("cannot read ", path));
+    }
+    text.append(buffer, count);
+  }
+  close(file);
+  if (text.size() > max_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " has more than ", max_bytes, " bytes"));
+  }
+  return text;
+}
+
+absl::Status MakeFolders(const std::string& path) {
+  for (size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {
+    const std::string part = path.substr(0, at);
+    if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the folder ", part));
+    }
+    if (at == std::string::npos) return absl::OkStatus();
+  }
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  if (const size_t slash = path.rfind('/'); slash != std::string::npos && slash > 0) {
+    if (absl::Status made = MakeFolders(path.substr(0, slash)); !made.ok()) return made;
+  }
+  const std::string temporary = absl::StrCat(path, ".", getpid(), ".new");
+  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", temporary));
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t count = write(file, text.data() + done, text.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) break;
+    done += count;
+  }
+  int error = done < text.size() ? errno : 0;
+  if (close(file) != 0 && error == 0) error = errno;
+  if (error == 0 && rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  if (error == 0) return absl::OkStatus();
+  unlink(temporary.c_str());
+  return absl::ErrnoToStatus(error, absl::StrCat("cannot write ", path));
+}
+
+}  // namespace muster::cli

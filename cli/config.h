@@ -1,0 +1,56 @@
+// Where the coordinator is and how to speak to it: flag, then environment, then context file, then default.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace muster::cli {
+
+// What the command line said; empty: nothing.
+struct ConnectionFlags {
+  std::string address;
+  std::string token_file;
+  std::string timeout;
+};
+
+struct Connection {
+  std::string address;           // "unix:/run/user/1000/muster/coordinator.sock", "127.0.0.1:7000"
+  std::string token;             // empty: none
+  absl::Duration timeout;        // of one call, or of following; zero: each call's default
+  bool default_address = false;  // nobody named one
+};
+
+using Environment = std::function<std::optional<std::string>(const char* name)>;
+Environment ProcessEnvironment();
+
+// Flags --address, --token_file, --timeout; environment MUSTER_ADDRESS, MUSTER_TOKEN, MUSTER_TOKEN_FILE,
+// MUSTER_TIMEOUT; $XDG_CONFIG_HOME/muster/context.yaml (else ~/.config) with the keys address, token, token_file,
+// timeout. InvalidArgument: a context file or time-out that is wrong. NotFound, PermissionDenied: a token file that
+// cannot be read.
+absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const Environment& environment);
+
+// $MUSTER_RUNTIME_DIR, else $XDG_RUNTIME_DIR/muster, else /tmp/muster-<uid>: sockets live there.
+std::string RuntimeFolder(const Environment& environment);
+// $XDG_STATE_HOME/muster, else ~/.local/state/muster.
+std::string StateFolder(const Environment& environment);
+
+// Ok when the folder does not exist, or is ours and closed to others: in /tmp anyone may make a folder of that name and
+// listen in it. PermissionDenied else.
+absl::Status CheckRuntimeFolder(const std::string& folder);
+
+// "30s", "1h30m"; a bare number is seconds. InvalidArgument.
+absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text);
+
+// NotFound, PermissionDenied, ...: with the path and the system's reason.
+absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes);
+// Through a temporary file and a rename, mode 0600; makes the folder (0700).
+absl::Status WriteFile(const std::string& path, const std::string& text);
+absl::Status MakeFolders(const std::string& path);
+
+}  // namespace muster::cli

@@ -1,0 +1,145 @@
+#include "cli/follow_job.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cli/follower.h"
+#include "cli/interrupt.h"
+#include "cli/output/format.h"
+#include "cli/spec/writer.h"
+
+namespace muster::cli {
+namespace {
+
+// A coordinator may be away this long while its jobs go on.
+constexpr absl::Duration kGiveUpAfter = absl::Minutes(10);
+constexpr absl::Duration kIdle = absl::Milliseconds(200);
+// More often does not look smoother.
+constexpr absl::Duration kRedraw = absl::Milliseconds(100);
+
+// The line at the bottom of a terminal that is drawn over itself.
+class BottomLine {
+ public:
+  explicit BottomLine(bool on) : on_(on) {}
+  ~BottomLine() { Clear(); }
+
+  void Clear() {
+    if (drawn_) Print("\r\x1b[K");
+    drawn_ = false;
+  }
+  void Draw(const std::string& line, absl::Time now) {
+    if (!on_ || (drawn_ && now - last_ < kRedraw)) return;
+    // No line breaks, should the terminal have been made narrower since.
+    Print(absl::StrCat("\r\x1b[?7l", line, "\x1b[K\x1b[?7h"));
+    drawn_ = true;
+    last_ = now;
+  }
+  void PrintAbove(const std::vector<std::string>& lines) {
+    if (lines.empty()) return;
+    Clear();
+    for (const std::string& line : lines) Print(line + "\n");
+  }
+
+ private:
+  const bool on_;
+  bool drawn_ = false;
+  absl::Time last_ = absl::InfinitePast();
+};
+
+}  // namespace
+
+nlohmann::ordered_json ItemTree(const v1::WatchItem& item) { return MessageTree(item); }
+
+absl::Status ReadItems(Client& client, const v1::WatchRequest& request,
+                       const std::function<void(const v1::WatchItem&)>& take) {
+  const std::unique_ptr<WatchCall> call = client.Watch(request);
+  v1::WatchItem item;
+  while (call->Read(item)) take(item);
+  return call->Finish();
+}
+
+absl::StatusOr<ExitCode> FollowItems(Client& client, const v1::WatchRequest& request, absl::Duration timeout,
+                                     const std::function<bool(const v1::WatchItem&)>& take,
+                                     const std::function<void()>& idle, const std::string& detached) {
+  const InterruptScope interrupts;
+  const absl::Time deadline = timeout > absl::ZeroDuration() ? absl::Now() + timeout : absl::InfiniteFuture();
+  Follower follower(client, request, kGiveUpAfter);
+  while (true) {
+    const Followed next = follower.Next(kIdle);
+    switch (next.kind) {
+      case Followed::Kind::kItem:
+        if (!take(next.item)) return kOk;
+        break;
+      case Followed::Kind::kNothing:
+        break;
+      case Followed::Kind::kLost:
+        idle();
+        Say("lost the coordinator; the job goes on without it. Connecting again ...");
+        break;
+      case Followed::Kind::kBack:
+        Say("connected again");
+        break;
+      case Followed::Kind::kEnded:
+        if (!next.status.ok()) return next.status;
+        return kOk;
+      case Followed::Kind::kInterrupted:
+        Say(detached);
+        return kInterrupted;
+    }
+    if (absl::Now() > deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("not at its end within ", absl::FormatDuration(timeout), "; nothing was stopped"));
+    }
+    idle();
+  }
+}
+
+absl::StatusOr<ExitCode> FollowJob(Client& client, const std::string& job, const FollowOptions& options,
+                                   const Screen& out) {
+  absl::StatusOr<v1::GetJobReply> got = client.GetJob(job);
+  if (!got.ok()) return got.status();
+  const std::string id = got->job().id();
+  const bool json = options.format == Format::kJson;
+  JobView view(out);
+  view.SetJob(got->job());
+  v1::WatchRequest request;
+  request.set_job(id);
+  request.set_follow(true);
+  request.set_events(true);
+  request.set_metrics(true);
+  request.set_logs(options.logs);
+  BottomLine bottom(out.terminal && !json);
+  const auto take = [&](const v1::WatchItem& item) {
+    if (json) {
+      PrintLine(ItemTree(item));
+      return true;
+    }
+    bottom.PrintAbove(view.Apply(item, absl::Now()));
+    return true;
+  };
+  const auto idle = [&] {
+    const absl::Time now = absl::Now();
+    bottom.PrintAbove(view.Tick(now));
+    bottom.Draw(view.LiveLine(now), now);
+  };
+  const absl::StatusOr<ExitCode> followed =
+      FollowItems(client, request, options.timeout, take, json ? [] {} : std::function<void()>(idle),
+                  absl::StrCat("detached; ", id, " goes on. Follow it again with: muster watch ", id,
+                               "   end it with: muster cancel ", id));
+  bottom.PrintAbove(view.Tick(absl::InfiniteFuture()));
+  bottom.Clear();
+  if (!followed.ok() || *followed != kOk) return followed;
+  // The stream's last event and the job's record agree; the record also has its failure.
+  got = client.GetJob(id);
+  if (!got.ok()) return got.status();
+  view.SetJob(got->job());
+  if (!json) {
+    Print(view.Summary(absl::Now()));
+    if (const std::string failure = view.FailureText(); !failure.empty()) Say(failure);
+  }
+  return ExitCodeOf(got->job().state());
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,40 @@
+// Following a job to its end: what `watch`, `submit -f` and `train` do.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cli/client.h"
+#include "cli/command.h"
+#include "cli/exit_code.h"
+#include "cli/output/live.h"
+#include "cli/output_format.h"
+
+namespace muster::cli {
+
+struct FollowOptions {
+  bool logs = false;
+  Format format = Format::kTable;                 // kJson: a line for each item
+  absl::Duration timeout = absl::ZeroDuration();  // zero: none
+};
+
+// Prints until the job ends, the time is over (kTimeout) or Ctrl-C detaches (kInterrupted; the job goes on). The exit
+// code is the job's.
+absl::StatusOr<ExitCode> FollowJob(Client& client, const std::string& job, const FollowOptions& options,
+                                   const Screen& out);
+
+// One item as JSON: {"job": ..., "event" | "metrics" | "log" | "gap" | "snapshot": {...}, "cursor": ...}.
+nlohmann::ordered_json ItemTree(const v1::WatchItem& item);
+
+// Items that are kept now, without following.
+absl::Status ReadItems(Client& client, const v1::WatchRequest& request,
+                       const std::function<void(const v1::WatchItem&)>& take);
+
+// The loop of every streaming command: says on stderr when the coordinator is lost and back, and that Ctrl-C detached.
+// `take` returns false to stop. kOk at the end of the stream.
+absl::StatusOr<ExitCode> FollowItems(Client& client, const v1::WatchRequest& request, absl::Duration timeout,
+                                     const std::function<bool(const v1::WatchItem&)>& take,
+                                     const std::function<void()>& idle, const std::string& detached);
+
+}  // namespace muster::cli

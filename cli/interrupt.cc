@@ -1,0 +1,33 @@
+#include "cli/interrupt.h"
+
+#include <unistd.h>
+
+#include <csignal>
+
+#include "cli/exit_code.h"
+
+namespace muster::cli {
+namespace {
+
+// A signal handler reaches nothing else.
+volatile std::sig_atomic_t interrupts = 0;
+
+void OnInterrupt(int) {
+  interrupts = interrupts + 1;
+  if (interrupts > 1) _exit(kInterrupted);
+}
+
+}  // namespace
+
+InterruptScope::InterruptScope() {
+  struct sigaction action {};
+  action.sa_handler = OnInterrupt;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+}
+
+InterruptScope::~InterruptScope() { std::signal(SIGINT, SIG_DFL); }
+
+bool Interrupted() { return interrupts > 0; }
+
+}  // namespace muster::cli

@@ -1,0 +1,159 @@
+#include "cli/local/process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <fstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "cli/config.h"
+#include "cli/output/format.h"
+
+extern char** environ;
+
+namespace muster::cli {
+namespace {
+
+constexpr absl::Duration kGlance = absl::Milliseconds(20);
+constexpr uint64_t kTailBytes = 16 << 10;
+
+// Debian 12's headers have no pidfd_open.
+int OpenPidfd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
+
+}  // namespace
+
+std::optional<ProcessId> FindProcess(pid_t pid) {
+  if (pid <= 0) return std::nullopt;
+  // Our own child would stay a zombie until it is waited for.
+  waitpid(pid, nullptr, WNOHANG);
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string text;
+  if (!std::getline(file, text)) return std::nullopt;
+  // The name in parentheses may hold anything; the last ')' ends it. State follows, start time is the 20th after it.
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos || name_end + 2 >= text.size()) return std::nullopt;
+  const std::vector<std::string> fields = absl::StrSplit(text.substr(name_end + 2), ' ');
+  ProcessId process{pid, 0};
+  if (fields.size() < 20 || fields[0] == "Z" || fields[0] == "X") return std::nullopt;
+  if (!absl::SimpleAtoi(fields[19], &process.start)) return std::nullopt;
+  return process;
+}
+
+bool Alive(const ProcessId& process) {
+  const std::optional<ProcessId> found = FindProcess(process.pid);
+  return found.has_value() && found->start == process.start;
+}
+
+absl::Duration RunningFor(const ProcessId& process) {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  const double started = static_cast<double>(process.start) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  return absl::Seconds(static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9 - started);
+}
+
+absl::StatusOr<ProcessId> StartDaemon(const Daemon& daemon) {
+  std::vector<char*> argv;
+  std::string program = daemon.program;
+  std::vector<std::string> arguments = daemon.arguments;
+  argv.push_back(program.data());
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, daemon.log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
+  // A pipe that this program was given (by a test, by a script that waits for its end) must not live on in a daemon.
+  posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none, all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  pid_t pid = 0;
+  const int error = posix_spawn(&pid, program.c_str(), &files, &attributes, argv.data(), environ);
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&files);
+  if (error == ENOENT && access(program.c_str(), F_OK) != 0) {
+    return absl::NotFoundError(absl::StrCat("there is no ", program,
+                                            ": Muster's programs lie in one folder; name it with --bin_dir or "
+                                            "MUSTER_BIN_DIR"));
+  }
+  if (error != 0) return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", program, " (log ", daemon.log, ")"));
+  const std::optional<ProcessId> process = FindProcess(pid);
+  // Already over: the caller sees from the log why.
+  return process.value_or(ProcessId{pid, 0});
+}
+
+absl::Status Signal(const ProcessId& process, int signal) {
+  const int pidfd = OpenPidfd(process.pid);
+  if (pidfd < 0) return absl::NotFoundError(absl::StrCat("process ", process.pid, " is gone"));
+  // The descriptor holds the process; only now is the look at its start time worth something.
+  const bool same = Alive(process);
+  const int result = same ? static_cast<int>(syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0)) : -1;
+  const int error = same ? errno : ESRCH;
+  close(pidfd);
+  if (result == 0) return absl::OkStatus();
+  if (error == ESRCH) return absl::NotFoundError(absl::StrCat("process ", process.pid, " is gone"));
+  return absl::ErrnoToStatus(error, absl::StrCat("cannot signal process ", process.pid));
+}
+
+bool WaitForEnd(const ProcessId& process, absl::Duration at_most) {
+  const absl::Time deadline = absl::Now() + at_most;
+  while (Alive(process)) {
+    if (absl::Now() >= deadline) return false;
+    absl::SleepFor(kGlance);
+  }
+  return true;
+}
+
+std::optional<ProcessId> ReadPidFile(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path, 256);
+  if (!text.ok()) return std::nullopt;
+  const std::vector<std::string> parts = absl::StrSplit(*text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  ProcessId process;
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &process.pid) || !absl::SimpleAtoi(parts[1], &process.start)) {
+    return std::nullopt;
+  }
+  return process;
+}
+
+absl::Status WritePidFile(const std::string& path, const ProcessId& process) {
+  return WriteFile(path, absl::StrCat(process.pid, " ", process.start, "\n"));
+}
+
+uint64_t FileSize(const std::string& path) {
+  struct stat found {};
+  return stat(path.c_str(), &found) == 0 ? static_cast<uint64_t>(found.st_size) : 0;
+}
+
+std::string LastLines(const std::string& path, uint64_t from, int count) {
+  std::ifstream file(path, std::ios::binary);
+  const uint64_t size = FileSize(path);
+  const uint64_t begin = std::max(from, size > kTailBytes ? size - kTailBytes : 0);
+  file.seekg(static_cast<std::streamoff>(begin));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(OneLine(line));
+  std::string text;
+  for (size_t i = lines.size() > static_cast<size_t>(count) ? lines.size() - count : 0; i < lines.size(); ++i) {
+    absl::StrAppend(&text, "  ", lines[i], "\n");
+  }
+  return text;
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,266 @@
+#include "cli/local/service.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "cli/client.h"
+#include "cli/output/format.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr absl::Duration kGlance = absl::Milliseconds(50);
+constexpr int kShownLines = 10;
+constexpr char kCoordinator[] = "coordinator";
+
+std::string WorkerName(int index) { return absl::StrCat("worker-", index); }
+
+// One `local up` or `down` at a time.
+class FolderLock {
+ public:
+  static absl::StatusOr<std::unique_ptr<FolderLock>> Take(const std::string& folder) {
+    if (absl::Status made = MakeFolders(folder); !made.ok()) return made;
+    const std::string path = folder + "/lock";
+    const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+    if (flock(file, LOCK_EX | LOCK_NB) != 0) {
+      close(file);
+      return absl::AbortedError(absl::StrCat("another `muster local` command is at work in ", folder));
+    }
+    return std::unique_ptr<FolderLock>(new FolderLock(file));
+  }
+  ~FolderLock() { close(file_); }
+
+ private:
+  explicit FolderLock(int file) : file_(file) {}
+  const int file_;
+};
+
+Connection LocalConnection(const LocalFolders& folders, absl::Duration timeout) {
+  Connection connection;
+  connection.address = folders.Address();
+  connection.timeout = timeout;
+  connection.default_address = true;
+  return connection;
+}
+
+}  // namespace
+
+std::optional<ProcessId> LocalService::Running(const std::string& name) const {
+  const std::optional<ProcessId> process = ReadPidFile(PidFile(name));
+  return process.has_value() && Alive(*process) ? process : std::nullopt;
+}
+
+std::vector<LocalDaemon> LocalService::List() const {
+  std::vector<int> workers;
+  bool coordinator = false;
+  if (DIR* folder = opendir(folders_.state.c_str())) {
+    while (const dirent* entry = readdir(folder)) {
+      absl::string_view name = entry->d_name;
+      int index = 0;
+      if (!absl::ConsumeSuffix(&name, ".pid")) continue;
+      coordinator = coordinator || name == kCoordinator;
+      if (absl::ConsumePrefix(&name, "worker-") && absl::SimpleAtoi(name, &index)) workers.push_back(index);
+    }
+    closedir(folder);
+  }
+  std::sort(workers.begin(), workers.end());
+  std::vector<LocalDaemon> daemons;
+  if (coordinator) daemons.push_back({kCoordinator, Running(kCoordinator), LogFile(kCoordinator)});
+  for (const int index : workers) {
+    daemons.push_back({WorkerName(index), Running(WorkerName(index)), LogFile(WorkerName(index))});
+  }
+  return daemons;
+}
+
+absl::Status LocalService::Start(const std::string& name, const std::string& program,
+                                 const std::vector<std::string>& arguments) {
+  const uint64_t log_begin = FileSize(LogFile(name));
+  const absl::StatusOr<ProcessId> process =
+      StartDaemon(Daemon{absl::StrCat(folders_.bin, "/", program), arguments, LogFile(name)});
+  if (!process.ok()) return process.status();
+  started_.push_back({name, *process, log_begin});
+  if (absl::Status written = WritePidFile(PidFile(name), *process); !written.ok()) {
+    // What cannot be found again must not be left running.
+    Signal(*process, SIGTERM).IgnoreError();
+    return written;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalService::CheckStarted() const {
+  for (const Started& daemon : started_) {
+    if (Alive(daemon.process)) continue;
+    std::string lines = LastLines(LogFile(daemon.name), daemon.log_begin, kShownLines);
+    return absl::UnavailableError(absl::StrCat("the ", daemon.name, " ended right after its start; its log ",
+                                               LogFile(daemon.name), lines.empty() ? " is empty" : " ends with:\n",
+                                               lines));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalService::StartCoordinator() {
+  if (const auto running = Running(kCoordinator)) {
+    say_(absl::StrCat("coordinator runs (pid ", running->pid, ")"));
+    return absl::OkStatus();
+  }
+  Client client(LocalConnection(folders_, absl::Seconds(2)));
+  if (client.Version().ok()) {
+    return absl::AlreadyExistsError(absl::StrCat("a coordinator that `muster local` did not start serves ",
+                                                 folders_.Address(),
+                                                 ": stop it, or set MUSTER_RUNTIME_DIR to another folder"));
+  }
+  const absl::Status status = Start(kCoordinator, "muster-coordinator",
+                                    {"--state_dir", folders_.state + "/coordinator", "--listen", folders_.Address()});
+  if (status.ok()) say_(absl::StrCat("coordinator started (pid ", started_.back().process.pid, ")"));
+  return status;
+}
+
+absl::Status LocalService::StartWorker(int index, const LocalOptions& options) {
+  const std::string name = WorkerName(index);
+  if (const auto running = Running(name)) {
+    say_(absl::StrCat(name, " runs (pid ", running->pid, ")"));
+    return absl::OkStatus();
+  }
+  const std::string folder = absl::StrCat(folders_.state, "/", name);
+  // The trainers' socket lies in the run folder, and a socket's path has room for 107 bytes.
+  std::string run = folder + "/run";
+  if (run.size() + std::string("/trainer.sock").size() >= sizeof(sockaddr_un::sun_path)) {
+    run = absl::StrCat(folders_.runtime, "/", name);
+  }
+  for (const std::string& made : {folder + "/state", run}) {
+    if (absl::Status status = MakeFolders(made); !status.ok()) return status;
+  }
+  std::vector<std::string> arguments = {"--coordinator",   folders_.Address(), "--state_dir",
+                                        folder + "/state", "--run_dir",        run,
+                                        "--bin_dir",       folders_.bin};
+  if (options.slots > 0) arguments.insert(arguments.end(), {"--slots", absl::StrCat(options.slots)});
+  const absl::Status status = Start(name, "muster-worker", arguments);
+  if (status.ok()) say_(absl::StrCat(name, " started (pid ", started_.back().process.pid, ")"));
+  return status;
+}
+
+absl::Status LocalService::WaitUntilServing(absl::Time deadline) {
+  Client client(LocalConnection(folders_, absl::Seconds(2)));
+  while (true) {
+    const absl::StatusOr<v1::VersionReply> version = client.Version();
+    if (version.ok()) return absl::OkStatus();
+    if (absl::Status started = CheckStarted(); !started.ok()) return started;
+    if (absl::IsFailedPrecondition(version.status())) return version.status();
+    if (absl::Now() > deadline) {
+      return absl::DeadlineExceededError(absl::StrCat("the coordinator does not answer: ", version.status().message(),
+                                                      "\nits log ", LogFile(kCoordinator), " ends with:\n",
+                                                      LastLines(LogFile(kCoordinator), 0, kShownLines)));
+    }
+    absl::SleepFor(kGlance);
+  }
+}
+
+absl::Status LocalService::WaitUntilLive(int nodes, absl::Time deadline) {
+  Client client(LocalConnection(folders_, absl::Seconds(5)));
+  while (true) {
+    const absl::StatusOr<v1::ListNodesReply> reply = client.ListNodes();
+    int live = 0;
+    if (reply.ok()) {
+      for (const v1::Node& node : reply->nodes()) live += node.state() == v1::NODE_STATE_LIVE ? 1 : 0;
+      if (live >= nodes) return absl::OkStatus();
+    }
+    if (absl::Status started = CheckStarted(); !started.ok()) return started;
+    if (absl::Now() > deadline) {
+      const std::string log = LogFile(WorkerName(0));
+      return absl::DeadlineExceededError(absl::StrCat(live, " of ", nodes, " nodes are live; the log ", log,
+                                                      " ends with:\n", LastLines(log, 0, kShownLines)));
+    }
+    absl::SleepFor(kGlance);
+  }
+}
+
+absl::Status LocalService::Up(const LocalOptions& options) {
+  const auto lock = FolderLock::Take(folders_.state);
+  if (!lock.ok()) return lock.status();
+  if (absl::Status made = MakeFolders(folders_.runtime); !made.ok()) return made;
+  if (absl::Status ours = CheckRuntimeFolder(folders_.runtime); !ours.ok()) return ours;
+  const size_t socket_path = folders_.Address().size() - 5;
+  if (socket_path >= sizeof(sockaddr_un::sun_path)) {
+    return absl::InvalidArgumentError(absl::StrCat("the socket path ", folders_.Address(), " has ", socket_path,
+                                                   " bytes, more than 107: set MUSTER_RUNTIME_DIR to a shorter one"));
+  }
+  started_.clear();
+  const absl::Time deadline = absl::Now() + options.timeout;
+  if (absl::Status status = StartCoordinator(); !status.ok()) return status;
+  if (absl::Status status = WaitUntilServing(deadline); !status.ok()) return status;
+  int running = 0;
+  for (const LocalDaemon& daemon : List()) running += daemon.name != kCoordinator && daemon.process ? 1 : 0;
+  for (int index = 0; index < options.nodes; ++index) {
+    if (absl::Status status = StartWorker(index, options); !status.ok()) return status;
+  }
+  if (running > options.nodes) {
+    say_(absl::StrCat(running, " workers run, more than the ", options.nodes,
+                      " asked for; to have fewer: muster local down, then up"));
+  }
+  return WaitUntilLive(options.nodes, deadline);
+}
+
+absl::Status LocalService::Stop(const std::vector<LocalDaemon>& daemons, absl::Duration timeout, bool force) {
+  const absl::Time deadline = absl::Now() + timeout;
+  for (const LocalDaemon& daemon : daemons) {
+    const absl::Status sent = Signal(*daemon.process, SIGTERM);
+    if (!sent.ok() && !absl::IsNotFound(sent)) return sent;
+  }
+  std::vector<std::string> left;
+  for (const LocalDaemon& daemon : daemons) {
+    bool ended = WaitForEnd(*daemon.process, deadline - absl::Now());
+    const bool killed = !ended && force && Signal(*daemon.process, SIGKILL).ok();
+    if (killed) ended = WaitForEnd(*daemon.process, absl::Seconds(10));
+    if (!ended) {
+      left.push_back(absl::StrCat(daemon.name, " (pid ", daemon.process->pid, ", log ", daemon.log, ")"));
+      continue;
+    }
+    unlink(PidFile(daemon.name).c_str());
+    say_(absl::StrCat(daemon.name, killed ? " killed" : " stopped", " (pid ", daemon.process->pid, ")"));
+  }
+  if (left.empty()) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat("still running after ", absl::FormatDuration(timeout), ": ",
+                                                  absl::StrJoin(left, ", "), "; --force kills"));
+}
+
+absl::Status LocalService::Down(absl::Duration timeout, bool force) {
+  const auto lock = FolderLock::Take(folders_.state);
+  if (!lock.ok()) return lock.status();
+  std::vector<LocalDaemon> coordinators, workers;
+  for (LocalDaemon& daemon : List()) {
+    if (!daemon.process) {
+      unlink(PidFile(daemon.name).c_str());  // died earlier
+      continue;
+    }
+    (daemon.name == kCoordinator ? coordinators : workers).push_back(std::move(daemon));
+  }
+  if (coordinators.empty() && workers.empty()) {
+    Client client(LocalConnection(folders_, absl::Seconds(2)));
+    if (client.Version().ok()) {
+      return absl::FailedPreconditionError(absl::StrCat("the coordinator at ", folders_.Address(),
+                                                        " was not started by `muster local` with this state folder (",
+                                                        folders_.state, "): stop it where it was started"));
+    }
+    say_("nothing runs");
+    return absl::OkStatus();
+  }
+  if (!workers.empty()) say_("draining: running jobs write a checkpoint and go back to the queue");
+  if (absl::Status status = Stop(workers, timeout, force); !status.ok()) return status;
+  return Stop(coordinators, timeout, force);
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,82 @@
+// A coordinator and workers on this machine, for one user: `muster local`.
+//
+// Below the state folder: coordinator/ and worker-N/ with the daemons' own files, and for each daemon NAME.pid,
+// NAME.log.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cli/config.h"
+#include "cli/local/process.h"
+
+namespace muster::cli {
+
+struct LocalFolders {
+  std::string state;    // $XDG_STATE_HOME/muster/local
+  std::string runtime;  // holds the coordinator's socket
+  std::string bin;      // holds muster-coordinator and muster-worker
+
+  std::string Address() const { return "unix:" + runtime + "/coordinator.sock"; }
+};
+
+struct LocalDaemon {
+  std::string name;                  // "coordinator", "worker-0"
+  std::optional<ProcessId> process;  // nothing: it does not run
+  std::string log;
+};
+
+struct LocalOptions {
+  int nodes = 1;
+  int slots = 0;  // 0: the worker's default
+  absl::Duration timeout = absl::Seconds(30);
+};
+
+class LocalService {
+ public:
+  // `say` is told what is done, a line each.
+  LocalService(LocalFolders folders, std::function<void(const std::string&)> say)
+      : folders_(std::move(folders)), say_(std::move(say)) {}
+
+  // Starts what does not run and waits until the coordinator answers and `nodes` nodes are live. What runs is left
+  // alone. NotFound: a program is missing. AlreadyExists: something else serves the address. Unavailable: a daemon
+  // ended at once; the message has the end of its log. DeadlineExceeded. Aborted: another `local` command is at work.
+  absl::Status Up(const LocalOptions& options);
+
+  // SIGTERM to the workers, which drain, then to the coordinator. DeadlineExceeded names what still runs; with `force`
+  // that is killed instead. Only processes that Up started are touched.
+  absl::Status Down(absl::Duration timeout, bool force);
+
+  // The coordinator first. Daemons that once were started here.
+  std::vector<LocalDaemon> List() const;
+
+ private:
+  std::string PidFile(const std::string& name) const { return folders_.state + "/" + name + ".pid"; }
+  std::string LogFile(const std::string& name) const { return folders_.state + "/" + name + ".log"; }
+  std::optional<ProcessId> Running(const std::string& name) const;
+  absl::Status StartCoordinator();
+  absl::Status StartWorker(int index, const LocalOptions& options);
+  absl::Status Start(const std::string& name, const std::string& program, const std::vector<std::string>& arguments);
+  absl::Status WaitUntilServing(absl::Time deadline);
+  absl::Status WaitUntilLive(int nodes, absl::Time deadline);
+  // Unavailable when a daemon of this round has ended.
+  absl::Status CheckStarted() const;
+  absl::Status Stop(const std::vector<LocalDaemon>& daemons, absl::Duration timeout, bool force);
+
+  struct Started {
+    std::string name;
+    ProcessId process;
+    uint64_t log_begin = 0;
+  };
+
+  const LocalFolders folders_;
+  const std::function<void(const std::string&)> say_;
+  std::vector<Started> started_;
+};
+
+}  // namespace muster::cli

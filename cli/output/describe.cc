@@ -1,0 +1,249 @@
+#include "cli/output/describe.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "cli/output/format.h"
+#include "cli/output/live.h"
+#include "cli/spec/writer.h"
+
+namespace muster::cli {
+namespace {
+
+template <typename Point, typename Has, typename Get>
+std::string Metric(const Point& point, Has has, Get get) {
+  return (point.*has)() ? Significant((point.*get)()) : "-";
+}
+
+std::string StepText(const v1::JobSummary& summary) {
+  const uint64_t step = std::max(summary.last_metrics().step(), summary.job().progress_step());
+  const uint64_t total = summary.job().spec().train().steps();
+  if (total == 0) return step == 0 ? "-" : absl::StrCat(step);
+  return absl::StrCat(step, "/", total);
+}
+
+std::string AgeOf(const google::protobuf::Timestamp& time, bool known, absl::Time now) {
+  return known ? Age(now - ToTime(time)) : "-";
+}
+
+std::string Ago(const google::protobuf::Timestamp& time, absl::Time now) {
+  return absl::StrCat(absl::FormatTime("%Y-%m-%d %H:%M:%S", ToTime(time), absl::LocalTimeZone()), " (",
+                      Age(now - ToTime(time)), " ago)");
+}
+
+std::string Slots(const google::protobuf::RepeatedField<uint32_t>& slots) { return absl::StrJoin(slots, ","); }
+
+std::string Indented(const std::string& text) {
+  std::string out;
+  std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  if (!lines.empty() && lines.back().empty()) lines.pop_back();
+  for (const std::string& line : lines) absl::StrAppend(&out, line.empty() ? "" : "  ", line, "\n");
+  return out;
+}
+
+void AddGenerations(const v1::GetJobReply& reply, const Screen& screen, absl::Time now, std::string& out) {
+  if (reply.generations().empty()) return;
+  Table table({{"GENERATION", true},
+               {"STATE"},
+               {"REASON"},
+               {"RANKS", true},
+               {"DEVICE"},
+               {"NODES"},
+               {"AGE", true},
+               {"RESUMED FROM"}});
+  for (const v1::Generation& generation : reply.generations()) {
+    std::vector<std::string> nodes;
+    for (const v1::RankPlacement& rank : generation.ranks()) {
+      if (std::find(nodes.begin(), nodes.end(), rank.node()) == nodes.end()) nodes.push_back(rank.node());
+    }
+    table.Add({absl::StrCat(generation.number()), StateName(generation.state()), ReasonName(generation.reason()),
+               absl::StrCat(generation.ranks_size()), DeviceName(generation.device()), absl::StrJoin(nodes, ","),
+               AgeOf(generation.created(), generation.has_created(), now),
+               generation.has_resume_from() ? absl::StrCat("step ", generation.resume_from().step()) : "the start"});
+  }
+  absl::StrAppend(&out, "\nGenerations:\n", Indented(table.Render(screen)));
+  Table ranks({{"RANK", true}, {"NODE"}, {"SLOTS"}, {"STATE"}, {"EXIT"}});
+  for (const v1::RankPlacement& rank : reply.generations(0).ranks()) {
+    ranks.Add({absl::StrCat(rank.rank()), rank.node(), Slots(rank.slots()), StateName(rank.state()),
+               rank.has_exit() ? rank.exit().message() : ""});
+  }
+  absl::StrAppend(&out, "\nRanks of generation ", reply.generations(0).number(), ":\n", Indented(ranks.Render(screen)));
+}
+
+void AddCheckpoints(const v1::Job& job, const Screen& screen, absl::Time now, std::string& out) {
+  if (job.checkpoints().empty()) return;
+  Table table({{"STEP", true}, {"GENERATION", true}, {"SAMPLES", true}, {"AGE", true}, {"DIRECTORY"}});
+  for (const v1::PublishedCheckpoint& checkpoint : job.checkpoints()) {
+    table.Add({absl::StrCat(checkpoint.step()), absl::StrCat(checkpoint.generation()),
+               absl::StrCat(checkpoint.samples_consumed()),
+               AgeOf(checkpoint.published(), checkpoint.has_published(), now), checkpoint.directory()});
+  }
+  absl::StrAppend(&out, "\nCheckpoints below ", OneLine(job.spec().train().checkpoint().path()), ":\n",
+                  Indented(table.Render(screen)));
+}
+
+}  // namespace
+
+Table JobTable(const v1::ListJobsReply& reply, bool wide, absl::Time now) {
+  std::vector<Column> columns = {{"JOB"}, {"STATE"}, {"STEP", true}, {"LOSS", true}, {"TOKENS/S", true}, {"AGE", true}};
+  if (wide) {
+    for (const char* title : {"OWNER", "MODEL", "STRATEGY", "NODES"}) columns.push_back({title});
+    for (const char* title : {"RANKS", "PRIORITY", "GENERATION", "RESTARTS"}) columns.push_back({title, true});
+  }
+  columns.push_back({"REASON"});
+  Table table(columns);
+  for (const v1::JobSummary& summary : reply.jobs()) {
+    const v1::Job& job = summary.job();
+    const v1::MetricPoint& metrics = summary.last_metrics();
+    std::vector<Cell> row = {job.id(),
+                             Cell(StateName(job.state()), ColourOf(job.state())),
+                             StepText(summary),
+                             Metric(metrics, &v1::MetricPoint::has_loss, &v1::MetricPoint::loss),
+                             metrics.has_tokens_per_second() ? Count(metrics.tokens_per_second()) : "-",
+                             AgeOf(job.submitted(), job.has_submitted(), now)};
+    if (wide) {
+      row.insert(row.end(),
+                 {job.owner(), ModelName(job.spec()), StrategyName(job.spec()), absl::StrJoin(summary.nodes(), ","),
+                  absl::StrCat(job.spec().resources().ranks()), absl::StrCat(job.spec().priority()),
+                  absl::StrCat(job.generation()), absl::StrCat(job.restarts())});
+    }
+    row.emplace_back(job.reason());
+    table.Add(std::move(row));
+  }
+  return table;
+}
+
+Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
+  std::vector<Column> columns = {{"NODE"}, {"STATE"}, {"SLOTS", true}, {"FREE", true}, {"DEVICE"}, {"AGE", true}};
+  if (wide) {
+    for (const char* title : {"HOSTNAME", "VERSION", "MEMORY", "MODEL"}) columns.push_back({title});
+  }
+  columns.push_back({"JOBS"});
+  Table table(columns);
+  for (const v1::Node& node : reply.nodes()) {
+    int free = 0;
+    uint64_t memory = 0;
+    std::vector<std::string> jobs;
+    for (const v1::Slot& slot : node.slots()) {
+      free += slot.state() == v1::SLOT_STATE_FREE ? 1 : 0;
+      memory += slot.memory_bytes();
+      if (!slot.job().empty() && std::find(jobs.begin(), jobs.end(), slot.job()) == jobs.end()) {
+        jobs.push_back(slot.job());
+      }
+    }
+    const bool live = node.state() == v1::NODE_STATE_LIVE;
+    const std::string state = absl::StrCat(StateName(node.state()), node.draining() ? ",draining" : "");
+    const v1::Slot first = node.slots_size() > 0 ? node.slots(0) : v1::Slot();
+    std::vector<Cell> row = {node.id(),
+                             Cell(state, live ? Colour::kGreen : Colour::kYellow),
+                             absl::StrCat(node.slots_size()),
+                             absl::StrCat(free),
+                             node.slots_size() > 0 ? DeviceName(first.device()) : "",
+                             AgeOf(node.registered(), node.has_registered(), now)};
+    if (wide) row.insert(row.end(), {node.hostname(), node.version(), Bytes(memory), first.model()});
+    row.emplace_back(absl::StrJoin(jobs, ","));
+    table.Add(std::move(row));
+  }
+  return table;
+}
+
+Table MetricsTable(const std::vector<v1::MetricPoint>& points) {
+  using P = v1::MetricPoint;
+  Table table({{"STEP", true},
+               {"LOSS", true},
+               {"GRAD-NORM", true},
+               {"LR", true},
+               {"TOKENS/S", true},
+               {"STEP-TIME", true},
+               {"MEMORY", true},
+               {"VAL-LOSS", true}});
+  for (const P& p : points) {
+    table.Add({absl::StrCat(p.step()), Metric(p, &P::has_loss, &P::loss),
+               Metric(p, &P::has_gradient_norm, &P::gradient_norm), Metric(p, &P::has_learning_rate, &P::learning_rate),
+               p.has_tokens_per_second() ? Count(p.tokens_per_second()) : "-",
+               p.has_step_seconds() ? absl::StrFormat("%.3fs", p.step_seconds()) : "-",
+               p.has_peak_memory_bytes() ? Bytes(p.peak_memory_bytes()) : "-",
+               Metric(p, &P::has_validation_loss, &P::validation_loss)});
+  }
+  return table;
+}
+
+std::string EventLine(const v1::StateEvent& event, const Screen& screen) {
+  const std::string time = absl::FormatTime("%Y-%m-%d %H:%M:%S", ToTime(event.time()), absl::LocalTimeZone());
+  return absl::StrCat(Paint(screen, Colour::kDim, time), "  ", absl::StrFormat("%-22s", OneLine(event.kind())), "  ",
+                      OneLine(event.job().empty() ? event.node() : event.job()), "  ", OneLine(event.message()), "\n");
+}
+
+std::string DescribePlan(const v1::PlanReply& plan, bool schedule, const Screen& screen) {
+  const v1::JobSpec& spec = plan.resolved();
+  std::string out =
+      absl::StrCat(spec.name().empty() ? "" : absl::StrCat(OneLine(spec.name()), ": "), ModelName(spec), ", ",
+                   Count(static_cast<double>(plan.parameters())), " parameters, ", StrategyName(spec), " on ",
+                   plan.ranks_size(), plan.ranks_size() == 1 ? " rank" : " ranks", "\n");
+  absl::StrAppend(&out, Grouped(plan.tokens_per_step()), " tokens a step, ", plan.microbatches(),
+                  plan.microbatches() == 1 ? " microbatch" : " microbatches", " a rank, ", Count(plan.flops_per_step()),
+                  "FLOP a step, ", Grouped(spec.train().steps()), " steps\n\n");
+  Table table({{"RANK", true},
+               {"PARAMETERS", true},
+               {"GRADIENTS", true},
+               {"OPTIMIZER", true},
+               {"GATHER", true},
+               {"ACTIVATIONS", true},
+               {"PEAK", true},
+               {"NODE"}});
+  for (const v1::RankPlan& rank : plan.ranks()) {
+    table.Add({absl::StrCat(rank.rank()), Bytes(rank.parameter_bytes()), Bytes(rank.gradient_bytes()),
+               Bytes(rank.optimizer_bytes()), Bytes(rank.gather_bytes()), Bytes(rank.activation_bytes()),
+               Bytes(rank.peak_bytes()), rank.node().empty() ? "would wait" : rank.node()});
+  }
+  out += table.Render(screen);
+  for (const std::string& note : plan.notes()) absl::StrAppend(&out, "note: ", OneLine(note), "\n");
+  if (schedule) absl::StrAppend(&out, "\nSchedule ", plan.schedule_digest(), ":\n", Indented(Lines(plan.schedule())));
+  return out;
+}
+
+std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::StateEvent>& events, const Screen& screen,
+                        absl::Time now) {
+  const v1::Job& job = reply.job();
+  std::string out;
+  const auto line = [&](const char* name, const std::string& value) {
+    if (!value.empty()) absl::StrAppend(&out, absl::StrFormat("%-12s ", absl::StrCat(name, ":")), value, "\n");
+  };
+  line("Job", OneLine(job.id()));
+  line("State", Paint(screen, ColourOf(job.state()), StateName(job.state())));
+  line("Reason", OneLine(job.reason()));
+  line("Owner", OneLine(job.owner()));
+  line("Model", ModelName(job.spec()));
+  line("Strategy", absl::StrCat(StrategyName(job.spec()), ", ", job.spec().resources().ranks(), " ranks"));
+  if (job.queue_position() > 0) line("Queue", absl::StrCat("place ", job.queue_position()));
+  if (job.has_submitted()) line("Submitted", Ago(job.submitted(), now));
+  if (job.has_started()) line("Started", Ago(job.started(), now));
+  if (job.has_ended()) line("Ended", Ago(job.ended(), now));
+  line("Restarts", absl::StrCat(job.restarts(), " (", job.restarts_without_progress(), " without progress)"));
+  const v1::MetricPoint& metrics = reply.last_metrics();
+  if (metrics.step() > 0) {
+    std::string text = absl::StrCat("step ", metrics.step(), " of ", job.spec().train().steps());
+    if (metrics.has_loss()) absl::StrAppend(&text, ", loss ", Significant(metrics.loss()));
+    if (metrics.has_validation_loss()) {
+      absl::StrAppend(&text, ", validation loss ", Significant(metrics.validation_loss()));
+    }
+    if (metrics.has_tokens_per_second()) absl::StrAppend(&text, ", ", Count(metrics.tokens_per_second()), " tokens/s");
+    line("Progress", text);
+  }
+  JobView view(screen);
+  view.SetJob(job);
+  if (const std::string failure = view.FailureText(); !failure.empty()) {
+    absl::StrAppend(&out, "\nFailure:\n", Indented(failure));
+  }
+  AddGenerations(reply, screen, now, out);
+  AddCheckpoints(job, screen, now, out);
+  if (!events.empty()) out += "\nNewest events:\n";
+  for (const v1::StateEvent& event : events) absl::StrAppend(&out, "  ", EventLine(event, screen));
+  absl::StrAppend(&out, "\nSpec:\n", Indented(WriteSpec(job.spec())));
+  return out;
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,26 @@
+// A job, a plan, a node as text for people. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "cli/output/screen.h"
+#include "cli/output/table.h"
+#include "proto/jobs.pb.h"
+
+namespace muster::cli {
+
+Table JobTable(const v1::ListJobsReply& reply, bool wide, absl::Time now);
+Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now);
+Table MetricsTable(const std::vector<v1::MetricPoint>& points);
+// "2026-01-01 12:00:00  job.running             gpt2-x7f2  every rank runs", and a newline.
+std::string EventLine(const v1::StateEvent& event, const Screen& screen);
+
+// What runs where with how many bytes; `schedule`: the ops too.
+std::string DescribePlan(const v1::PlanReply& plan, bool schedule, const Screen& screen);
+
+std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::StateEvent>& events, const Screen& screen,
+                        absl::Time now);
+
+}  // namespace muster::cli

@@ -1,0 +1,168 @@
+#include "cli/output/format.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/spec/shape.h"
+
+namespace muster::cli {
+namespace {
+
+bool Continues(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+std::string Clean(absl::string_view text, bool keep_breaks) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const unsigned char c = static_cast<unsigned char>(text[i]);
+    // C1 controls (U+0080..U+009F) are two bytes in UTF-8; some terminals obey them.
+    const bool c1 = c == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0;
+    if (c1) {
+      out += '?';
+      ++i;
+    } else if (c == '\n' || c == '\t') {
+      out += keep_breaks ? text[i] : ' ';
+    } else if (c == '\r' && keep_breaks) {
+      continue;
+    } else {
+      out += c < 0x20 || c == 0x7F ? '?' : text[i];
+    }
+  }
+  return out;
+}
+
+template <typename State>
+std::string EnumName(State state, const google::protobuf::EnumDescriptor* type) {
+  const auto* value = type->FindValueByNumber(static_cast<int>(state));
+  // An unknown number is of a newer coordinator.
+  return value == nullptr ? absl::StrCat("state ", static_cast<int>(state)) : EnumText(*value);
+}
+
+}  // namespace
+
+absl::Time ToTime(const google::protobuf::Timestamp& time) {
+  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
+}
+
+std::string Age(absl::Duration age) {
+  const int64_t seconds = std::max<int64_t>(0, absl::ToInt64Seconds(age));
+  if (seconds < 120) return absl::StrCat(seconds, "s");
+  if (seconds < 2 * 3600) return absl::StrCat(seconds / 60, "m");
+  if (seconds < 48 * 3600) return absl::StrCat(seconds / 3600, "h");
+  return absl::StrCat(seconds / 86400, "d");
+}
+
+std::string Span(absl::Duration span) {
+  if (span == absl::InfiniteDuration()) return "-";
+  const int64_t seconds = std::max<int64_t>(0, absl::ToInt64Seconds(span + absl::Milliseconds(500)));
+  if (seconds < 60) return absl::StrCat(seconds, "s");
+  if (seconds < 3600) return absl::StrFormat("%dm %02ds", seconds / 60, seconds % 60);
+  if (seconds < 86400) return absl::StrFormat("%dh %02dm", seconds / 3600, seconds / 60 % 60);
+  return absl::StrFormat("%dd %dh", seconds / 86400, seconds / 3600 % 24);
+}
+
+std::string Count(double count) {
+  static constexpr const char* kUnits[] = {"", "k", "M", "B", "T", "P", "E"};
+  size_t unit = 0;
+  // 999.95k would be printed as 1000.0k.
+  while (std::fabs(count) >= 999.5 && unit + 1 < std::size(kUnits)) {
+    count /= 1000;
+    ++unit;
+  }
+  if (unit == 0) return absl::StrFormat("%.0f", count);
+  return absl::StrFormat(count < 9.995 ? "%.2f%s" : count < 99.95 ? "%.1f%s" : "%.0f%s", count, kUnits[unit]);
+}
+
+std::string Bytes(uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 999.5 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  if (unit == 0) return absl::StrCat(bytes, " B");
+  return absl::StrFormat(value < 9.995 ? "%.2f %s" : value < 99.95 ? "%.1f %s" : "%.0f %s", value, kUnits[unit]);
+}
+
+std::string Significant(double value) { return absl::StrFormat("%.4g", value); }
+
+std::string Grouped(uint64_t count) {
+  const std::string digits = absl::StrCat(count);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+std::string StateName(v1::JobState state) { return EnumName(state, v1::JobState_descriptor()); }
+std::string StateName(v1::NodeState state) { return EnumName(state, v1::NodeState_descriptor()); }
+std::string StateName(v1::GenerationState state) { return EnumName(state, v1::GenerationState_descriptor()); }
+std::string StateName(v1::RankState state) { return EnumName(state, v1::RankState_descriptor()); }
+std::string StateName(v1::SlotState state) { return EnumName(state, v1::SlotState_descriptor()); }
+std::string ReasonName(v1::EndReason reason) {
+  return reason == v1::END_REASON_UNSPECIFIED ? "" : EnumName(reason, v1::EndReason_descriptor());
+}
+std::string DeviceName(v1::Device device) { return EnumName(device, v1::Device_descriptor()); }
+
+Colour ColourOf(v1::JobState state) {
+  switch (state) {
+    case v1::JOB_STATE_RUNNING:
+      return Colour::kGreen;
+    case v1::JOB_STATE_FAILED:
+      return Colour::kRed;
+    case v1::JOB_STATE_STARTING:
+    case v1::JOB_STATE_STOPPING:
+      return Colour::kYellow;
+    case v1::JOB_STATE_COMPLETED:
+      return Colour::kCyan;
+    default:
+      return Colour::kNone;
+  }
+}
+
+bool Ended(v1::JobState state) {
+  return state == v1::JOB_STATE_COMPLETED || state == v1::JOB_STATE_FAILED || state == v1::JOB_STATE_CANCELLED;
+}
+
+std::string ModelName(const v1::JobSpec& spec) {
+  const v1::Model& model = spec.train().model();
+  if (!model.has_gpt2()) return "-";
+  const v1::Gpt2& gpt2 = model.gpt2();
+  if (!gpt2.has_size()) return absl::StrCat("gpt2 ", gpt2.layers(), "x", gpt2.width());
+  return absl::StrCat("gpt2 ", EnumName(gpt2.size(), v1::Gpt2Size_descriptor()));
+}
+
+std::string StrategyName(const v1::JobSpec& spec) {
+  const v1::Strategy& strategy = spec.train().strategy();
+  const auto* member =
+      strategy.GetReflection()->GetOneofFieldDescriptor(strategy, v1::Strategy::descriptor()->FindOneofByName("kind"));
+  if (member == nullptr) return "single";
+  if (strategy.has_zero()) return absl::StrCat("zero ", strategy.zero().stage());
+  if (strategy.has_fsdp() && strategy.fsdp().has_reshard()) {
+    return absl::StrCat("fsdp ", EnumName(strategy.fsdp().reshard(), v1::Reshard_descriptor()));
+  }
+  return member->name();
+}
+
+std::string OneLine(absl::string_view text) { return Clean(text, false); }
+std::string Lines(absl::string_view text) { return Clean(text, true); }
+
+int Width(absl::string_view text) {
+  return static_cast<int>(std::count_if(text.begin(), text.end(), [](char c) { return !Continues(c); }));
+}
+
+std::string Cut(const std::string& text, int columns, bool unicode) {
+  if (columns <= 0 || Width(text) <= columns) return text;
+  size_t end = 0;
+  for (int taken = 0; end < text.size() && taken < columns - 1; ++taken) {
+    ++end;
+    while (end < text.size() && Continues(text[end])) ++end;
+  }
+  return absl::StrCat(text.substr(0, end), unicode ? "…" : "~");
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,49 @@
+// Numbers, times and states as people read them. Pure.
+#pragma once
+
+#include <google/protobuf/timestamp.pb.h>
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "cli/output/screen.h"
+#include "proto/job.pb.h"
+
+namespace muster::cli {
+
+absl::Time ToTime(const google::protobuf::Timestamp& time);
+
+std::string Age(absl::Duration age);    // "12s", "3m", "5h", "9d": one unit, for tables; "-" when it is not known
+std::string Span(absl::Duration span);  // "48s", "1m 20s", "2h 05m", "3d 4h"
+std::string Count(double count);        // "950", "12.3k", "124M", "1.56B"
+std::string Bytes(uint64_t bytes);      // "0 B", "12.5 KiB", "1.02 GiB"
+std::string Significant(double value);  // four significant digits: "2.134", "0.0003", "1.2e-05"
+std::string Grouped(uint64_t count);    // "1,234,567"
+
+std::string StateName(v1::JobState state);         // "running"
+std::string StateName(v1::NodeState state);        // "live"
+std::string StateName(v1::GenerationState state);  // "ended"
+std::string StateName(v1::RankState state);
+std::string StateName(v1::SlotState state);
+std::string ReasonName(v1::EndReason reason);  // "drained"; empty when unset
+std::string DeviceName(v1::Device device);     // "cpu"
+Colour ColourOf(v1::JobState state);
+bool Ended(v1::JobState state);
+
+// "gpt2 tiny", "zero 3", "fsdp hybrid" of a resolved spec.
+std::string ModelName(const v1::JobSpec& spec);
+std::string StrategyName(const v1::JobSpec& spec);
+
+// Text of others (log lines in tables, messages, names) must not move the cursor: control characters become '?', line
+// breaks spaces.
+std::string OneLine(absl::string_view text);
+// The same for a text of several lines: line breaks and tabs stay.
+std::string Lines(absl::string_view text);
+
+// Columns that UTF-8 text takes, one a character (wide ones are not told apart).
+int Width(absl::string_view text);
+// The first `columns` of it; "…" (or "~") tells that something is missing.
+std::string Cut(const std::string& text, int columns, bool unicode);
+
+}  // namespace muster::cli

@@ -1,0 +1,227 @@
+#include "cli/output/live.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "cli/output/format.h"
+#include "cli/output/plot.h"
+
+namespace muster::cli {
+namespace {
+
+// Weight of the newest step in the smoothed step time: a pause for a checkpoint fades within some ten steps.
+constexpr double kSmoothing = 0.1;
+// The curve needs no more, and a stream may bring 100,000 points.
+constexpr size_t kMaxPoints = 8192;
+
+// Keeps every second point once there are too many.
+void AddPoint(std::vector<std::pair<double, double>>& points, double step, double value) {
+  // A restarted job repeats steps since its checkpoint.
+  while (!points.empty() && points.back().first >= step) points.pop_back();
+  points.emplace_back(step, value);
+  if (points.size() < kMaxPoints) return;
+  size_t kept = 0;
+  for (size_t i = 0; i < points.size(); i += 2) points[kept++] = points[i];
+  points.resize(kept);
+}
+
+std::vector<std::string> LogLines(const v1::LogChunk& chunk, bool several_ranks) {
+  std::vector<std::string> lines = absl::StrSplit(chunk.text(), '\n');
+  if (!lines.empty() && lines.back().empty()) lines.pop_back();
+  for (std::string& line : lines) {
+    line = OneLine(line);
+    if (several_ranks) line = absl::StrCat("rank ", chunk.rank(), ": ", line);
+  }
+  return lines;
+}
+
+}  // namespace
+
+void JobView::SetJob(const v1::Job& job) { job_ = job; }
+
+void JobView::ApplyMetrics(const v1::MetricPoint& point) {
+  step_ = point.step();
+  if (point.has_step_seconds() && point.step_seconds() > 0) {
+    seconds_per_step_ = seconds_per_step_ == 0
+                            ? point.step_seconds()
+                            : seconds_per_step_ + kSmoothing * (point.step_seconds() - seconds_per_step_);
+  }
+  if (point.has_tokens_per_second()) tokens_per_second_ = point.tokens_per_second();
+  if (point.has_loss()) {
+    loss_ = point.loss();
+    if (!first_loss_) first_loss_ = loss_;
+    AddPoint(losses_, static_cast<double>(step_), point.loss());
+  }
+  if (point.has_validation_loss()) {
+    validation_loss_ = point.validation_loss();
+    AddPoint(validations_, static_cast<double>(step_), point.validation_loss());
+  }
+}
+
+std::vector<std::string> JobView::Apply(const v1::WatchItem& item, absl::Time now) {
+  switch (item.body_case()) {
+    case v1::WatchItem::kSnapshot:
+      SetJob(item.snapshot());
+      return {};
+    case v1::WatchItem::kEvent: {
+      if (item.event().job_state() != v1::JOB_STATE_UNSPECIFIED) job_.set_state(item.event().job_state());
+      const std::string time = absl::FormatTime("%H:%M:%S", ToTime(item.event().time()), absl::LocalTimeZone());
+      std::vector<std::string> lines = Tick(absl::InfiniteFuture());
+      lines.push_back(absl::StrCat(Paint(screen_, Colour::kDim, time), "  ", OneLine(item.event().message())));
+      return lines;
+    }
+    case v1::WatchItem::kLog:
+      return LogLines(item.log(), job_.spec().resources().ranks() > 1);
+    case v1::WatchItem::kGap: {
+      const std::string items = item.gap().items() == 0 ? "some" : absl::StrCat(item.gap().items());
+      return {absl::StrCat("(", items, " ", OneLine(item.gap().what()), " are no longer kept)")};
+    }
+    case v1::WatchItem::kMetrics:
+      break;
+    case v1::WatchItem::BODY_NOT_SET:
+      return {};
+  }
+  ApplyMetrics(item.metrics());
+  if (screen_.terminal) return {};
+  const bool must = item.metrics().has_validation_loss() || item.metrics().step() == TotalSteps();
+  if (!must && now - last_line_ < absl::Seconds(1)) {
+    held_back_ = item.metrics();
+    return {};
+  }
+  held_back_.reset();
+  last_line_ = now;
+  return {MetricsLine(item.metrics())};
+}
+
+std::vector<std::string> JobView::Tick(absl::Time now) {
+  if (!held_back_ || now - last_line_ < absl::Seconds(1)) return {};
+  const std::string line = MetricsLine(*held_back_);
+  held_back_.reset();
+  if (now != absl::InfiniteFuture()) last_line_ = now;
+  return {line};
+}
+
+std::string JobView::MetricsLine(const v1::MetricPoint& point) const {
+  std::vector<std::string> parts = {TotalSteps() == 0 ? absl::StrCat("step ", point.step())
+                                                      : absl::StrCat("step ", point.step(), "/", TotalSteps())};
+  if (point.has_loss()) parts.push_back(absl::StrCat("loss ", Significant(point.loss())));
+  if (point.has_validation_loss()) {
+    parts.push_back(absl::StrCat("validation loss ", Significant(point.validation_loss())));
+  }
+  if (point.has_tokens_per_second()) parts.push_back(absl::StrCat(Count(point.tokens_per_second()), " tokens/s"));
+  if (const auto left = TimeLeft(); left && *left > absl::ZeroDuration()) {
+    parts.push_back(absl::StrCat(Span(*left), " left"));
+  }
+  return absl::StrJoin(parts, "  ");
+}
+
+std::optional<absl::Duration> JobView::TimeLeft() const {
+  if (TotalSteps() == 0 || seconds_per_step_ <= 0) return std::nullopt;
+  const uint64_t left = TotalSteps() - std::min(step_, TotalSteps());
+  return absl::Seconds(seconds_per_step_ * static_cast<double>(left));
+}
+
+std::string JobView::Bar(double fraction, int columns) const {
+  fraction = std::clamp(fraction, 0.0, 1.0);
+  if (!screen_.unicode) {
+    const int full = static_cast<int>(fraction * columns);
+    return absl::StrCat("[", std::string(full, '#'), std::string(columns - full, '.'), "]");
+  }
+  static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const int eighths = static_cast<int>(fraction * columns * 8);
+  std::string bar;
+  for (int i = 0; i < eighths / 8; ++i) bar += "█";
+  bar += kEighths[eighths % 8];
+  for (int used = eighths / 8 + (eighths % 8 > 0 ? 1 : 0); used < columns; ++used) bar += "░";
+  return bar;
+}
+
+std::string JobView::LiveLine(absl::Time now) const {
+  const std::string state = StateName(job_.state());
+  std::string head = OneLine(job_.id());
+  if (job_.state() == v1::JOB_STATE_QUEUED || job_.state() == v1::JOB_STATE_PAUSED || step_ == 0) {
+    std::string line = absl::StrCat(head, "  ", state);
+    if (!job_.reason().empty()) absl::StrAppend(&line, "  ", OneLine(job_.reason()));
+    if (job_.has_submitted()) absl::StrAppend(&line, "  ", Span(now - ToTime(job_.submitted())));
+    return Cut(line, screen_.width, screen_.unicode);
+  }
+  std::vector<std::string> parts;
+  const double fraction = TotalSteps() == 0 ? 0 : static_cast<double>(step_) / static_cast<double>(TotalSteps());
+  if (TotalSteps() > 0) {
+    parts.push_back(absl::StrFormat("%3d%%", static_cast<int>(std::min(1.0, fraction) * 100)));
+    parts.push_back(absl::StrCat(step_, "/", TotalSteps()));
+  } else {
+    parts.push_back(absl::StrCat("step ", step_));
+  }
+  if (loss_) parts.push_back(absl::StrCat("loss ", Significant(*loss_)));
+  if (validation_loss_) parts.push_back(absl::StrCat("val ", Significant(*validation_loss_)));
+  if (tokens_per_second_ > 0) parts.push_back(absl::StrCat(Count(tokens_per_second_), " tok/s"));
+  if (const auto left = TimeLeft()) parts.push_back(absl::StrCat(Span(*left), " left"));
+  if (job_.state() != v1::JOB_STATE_RUNNING) head = absl::StrCat(head, "  ", state);
+  const std::string tail = absl::StrJoin(parts, "  ");
+  // The bar takes what the words leave, between 8 and 30 columns.
+  const int free = screen_.width - Width(head) - Width(tail) - 5;
+  const int columns = screen_.width == 0 ? 20 : std::min(30, free - (screen_.unicode ? 0 : 2));
+  if (TotalSteps() == 0 || columns < 8) {
+    return Cut(absl::StrCat(head, "  ", tail), screen_.width, screen_.unicode);
+  }
+  return absl::StrCat(head, "  ", Bar(fraction, columns), " ", tail);
+}
+
+std::string JobView::Curve() const {
+  Plot plot;
+  plot.title = "loss";
+  plot.line = losses_;
+  plot.marks = validations_;
+  plot.marks_title = "validation loss";
+  plot.unicode = screen_.unicode;
+  plot.width = screen_.width == 0 ? 72 : std::min(screen_.width, 100);
+  return losses_.size() < 2 ? "" : Draw(plot);
+}
+
+std::string JobView::Summary(absl::Time now) const {
+  std::string out = Curve();
+  if (!out.empty()) out += "\n";
+  absl::StrAppend(&out, OneLine(job_.id()), " ", Paint(screen_, ColourOf(job_.state()), StateName(job_.state())));
+  std::vector<std::string> parts;
+  const uint64_t steps = std::max(step_, job_.progress_step());
+  if (steps > 0) {
+    std::string text = absl::StrCat(Grouped(steps), steps == 1 ? " step" : " steps");
+    if (job_.has_started()) {
+      const absl::Time end = job_.has_ended() ? ToTime(job_.ended()) : now;
+      absl::StrAppend(&text, " in ", Span(end - ToTime(job_.started())));
+    }
+    parts.push_back(text);
+  }
+  if (loss_ && first_loss_) {
+    parts.push_back(
+        absl::StrCat("loss ", Significant(*first_loss_), screen_.unicode ? " → " : " -> ", Significant(*loss_)));
+  }
+  if (validation_loss_) parts.push_back(absl::StrCat("validation loss ", Significant(*validation_loss_)));
+  if (job_.restarts() > 0) parts.push_back(absl::StrCat("restarted ", job_.restarts(), "x"));
+  if (!parts.empty()) absl::StrAppend(&out, ": ", absl::StrJoin(parts, ", "));
+  return out + "\n";
+}
+
+std::string JobView::FailureText() const {
+  if (job_.state() != v1::JOB_STATE_FAILED) return "";
+  std::string out;
+  if (!job_.reason().empty()) absl::StrAppend(&out, "reason: ", OneLine(job_.reason()), "\n");
+  if (!job_.has_failure()) return out;
+  const v1::Failure& failure = job_.failure();
+  absl::StrAppend(&out, "first failing rank: ", failure.rank());
+  if (!failure.node().empty()) absl::StrAppend(&out, " on ", OneLine(failure.node()));
+  absl::StrAppend(&out, " (generation ", failure.generation(), ")");
+  if (!failure.exit().message().empty()) absl::StrAppend(&out, ": ", OneLine(failure.exit().message()));
+  out += "\n";
+  if (failure.exit().last_lines_size() > 0) out += "its last lines:\n";
+  for (const std::string& line : failure.exit().last_lines()) absl::StrAppend(&out, "  ", OneLine(line), "\n");
+  if (!failure.hint().empty()) absl::StrAppend(&out, "hint: ", OneLine(failure.hint()), "\n");
+  return out;
+}
+
+}  // namespace muster::cli

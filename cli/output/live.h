@@ -1,0 +1,56 @@
+// What `watch` shows of one job, fed with the items of its stream. Pure: time comes with each call.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "cli/output/screen.h"
+#include "proto/jobs.pb.h"
+
+namespace muster::cli {
+
+class JobView {
+ public:
+  explicit JobView(Screen screen) : screen_(screen) {}
+
+  // Takes an item in; the lines that are to be printed because of it: state events, gaps, log lines, and, where there
+  // is no live line, metrics: at most one line a second, but every validation and the last step.
+  std::vector<std::string> Apply(const v1::WatchItem& item, absl::Time now);
+  // A metrics line that was held back by the limit, if its second is over.
+  std::vector<std::string> Tick(absl::Time now);
+
+  // One line for a terminal, at most its width: name, state, bar, step, loss, tokens/s, time left.
+  std::string LiveLine(absl::Time now) const;
+
+  // The end: "gpt2-tiny-x7f2 completed: 1000 steps in 1m 52s, loss 5.545 -> 1.742, validation loss 1.781", and the
+  // curve.
+  std::string Summary(absl::Time now) const;
+  // Why it failed: first failing rank, its last lines, hint. Empty for other jobs.
+  std::string FailureText() const;
+  std::string Curve() const;
+
+  void SetJob(const v1::Job& job);
+  const v1::Job& job() const { return job_; }
+  uint64_t step() const { return step_; }
+
+ private:
+  std::string MetricsLine(const v1::MetricPoint& point) const;
+  void ApplyMetrics(const v1::MetricPoint& point);
+  std::optional<absl::Duration> TimeLeft() const;
+  std::string Bar(double fraction, int columns) const;
+  uint64_t TotalSteps() const { return job_.spec().train().steps(); }
+
+  const Screen screen_;
+  v1::Job job_;
+  uint64_t step_ = 0;
+  double seconds_per_step_ = 0;  // smoothed
+  double tokens_per_second_ = 0;
+  std::optional<double> loss_, first_loss_, validation_loss_;
+  std::vector<std::pair<double, double>> losses_, validations_;
+  std::optional<v1::MetricPoint> held_back_;
+  absl::Time last_line_ = absl::InfinitePast();
+};
+
+}  // namespace muster::cli

@@ -1,0 +1,54 @@
+#include "cli/output_format.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cli/command.h"
+#include "cli/spec/writer.h"
+
+namespace muster::cli {
+namespace {
+
+const std::map<std::string, Format>& Formats() {
+  static const auto& formats = *new std::map<std::string, Format>{{"table", Format::kTable},
+                                                                  {"wide", Format::kWide},
+                                                                  {"json", Format::kJson},
+                                                                  {"yaml", Format::kYaml},
+                                                                  {"name", Format::kName}};
+  return formats;
+}
+
+std::string Json(const nlohmann::ordered_json& tree, int indent) {
+  // Text that is not UTF-8 (a log line of another program) is replaced, not thrown at.
+  return tree.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+void AddFormat(CLI::App* command, Format& format, const std::vector<std::string>& formats) {
+  command
+      ->add_option_function<std::string>(
+          "-o,--output",
+          [&format, formats](const std::string& text) {
+            const auto found = Formats().find(text);
+            if (found == Formats().end() || std::find(formats.begin(), formats.end(), text) == formats.end()) {
+              throw CLI::ValidationError("--output",
+                                         absl::StrCat("\"", text, "\" is none of ", absl::StrJoin(formats, ", ")));
+            }
+            format = found->second;
+          },
+          absl::StrJoin(formats, "|"))
+      ->type_name("FORMAT");
+}
+
+void PrintTree(const nlohmann::ordered_json& tree, Format format) {
+  Print(format == Format::kYaml ? ToYaml(tree) : Json(tree, 2));
+}
+
+void PrintMessage(const google::protobuf::Message& message, Format format) { PrintTree(MessageTree(message), format); }
+
+void PrintLine(const nlohmann::ordered_json& tree) { Print(Json(tree, -1)); }
+
+}  // namespace muster::cli

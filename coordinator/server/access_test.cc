@@ -1,0 +1,146 @@
+// Every method of every service, by its descriptor, so that a new one cannot be forgotten: none answers on TCP without
+// a token, and each has a rule of its own.
+#include <google/protobuf/descriptor.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/rpc/rpc.h"
+#include "coordinator/rpc/authorize.h"
+#include "coordinator/server/server.h"
+#include "coordinator/server/testing.h"
+
+namespace muster::server {
+namespace {
+
+using google::protobuf::DescriptorPool;
+using google::protobuf::FileDescriptor;
+using google::protobuf::MethodDescriptor;
+
+std::vector<const MethodDescriptor*> AllMethods() {
+  Jobs::Service jobs;  // so that both files are linked in
+  Workers::Service workers;
+  std::vector<const MethodDescriptor*> methods;
+  for (const char* name : {"proto/jobs_service.proto", "proto/workers_service.proto"}) {
+    const FileDescriptor* file = DescriptorPool::generated_pool()->FindFileByName(name);
+    for (int s = 0; file != nullptr && s < file->service_count(); ++s) {
+      for (int m = 0; m < file->service(s)->method_count(); ++m) methods.push_back(file->service(s)->method(m));
+    }
+  }
+  return methods;
+}
+
+std::string PathOf(const MethodDescriptor& method) {
+  return absl::StrCat("/", std::string(method.service()->full_name()), "/", std::string(method.name()));
+}
+
+class AccessTest : public ::testing::Test {
+ protected:
+  AccessTest() {
+    ServerOptions options;
+    options.state_dir = folder_.path() + "/state";
+    options.listen = {"127.0.0.1:0", "unix:" + folder_.path() + "/run/c.sock"};
+    options.token_file = folder_.path() + "/tokens";
+    std::ofstream(options.token_file) << "viewer-token-1234 vera viewer\nsubmit-token-1234 sam submitter\n"
+                                         "submit-token-5678 sue submitter\nadmin-token-12345 adam admin\n"
+                                         "worker-token-1234 w1 worker\n";
+    chmod(options.token_file.c_str(), 0600);
+    auto server = Server::Start(options, &clock_);
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+
+  // An empty request, whatever the method's type; the status of the call.
+  grpc::Status Call(const std::string& address, const std::string& token, const MethodDescriptor& method) {
+    grpc::GenericStub stub(rpc::Dial(address));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    rpc::AddCallMetadata(token, context);
+    grpc::CompletionQueue queue;
+    const auto next = [&] {
+      void* tag = nullptr;
+      bool ok = false;
+      EXPECT_TRUE(queue.Next(&tag, &ok));
+      return ok;
+    };
+    const auto call = stub.PrepareCall(&context, PathOf(method), &queue);
+    call->StartCall(nullptr);
+    if (next()) {
+      // What a worker's stream says has to end, or the server would wait for more of it.
+      call->WriteLast(grpc::ByteBuffer(nullptr, 0), grpc::WriteOptions(), nullptr);
+      next();
+    }
+    grpc::Status status;
+    grpc::ByteBuffer ignored;
+    do {
+      call->Read(&ignored, nullptr);
+    } while (next());
+    call->Finish(&status, nullptr);
+    next();
+    return status;
+  }
+
+  TemporaryFolder folder_;
+  RealClock clock_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(AccessTest, NoMethodAnswersOnTcpWithoutAToken) {
+  ASSERT_GE(AllMethods().size(), 17u);
+  for (const MethodDescriptor* method : AllMethods()) {
+    for (const char* token : {"", "wrong-token-12345"}) {
+      const grpc::Status status = Call(server_->addresses()[0], token, *method);
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED)
+          << PathOf(*method) << ": " << status.error_message();
+    }
+  }
+}
+
+TEST_F(AccessTest, EveryMethodHasARuleAndIsImplemented) {
+  for (const MethodDescriptor* method : AllMethods()) {
+    EXPECT_TRUE(rpc::Authorize({"x", rpc::Role::kLocal}, PathOf(*method), {}).ok()) << PathOf(*method);
+    const grpc::Status status = Call(server_->addresses()[1], "", *method);
+    EXPECT_NE(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << PathOf(*method);
+    EXPECT_NE(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << PathOf(*method);
+    EXPECT_NE(status.error_code(), grpc::StatusCode::PERMISSION_DENIED) << PathOf(*method);
+  }
+}
+
+// The rule that a method asks for is its own, not a neighbour's.
+TEST_F(AccessTest, EachRoleIsRefusedWhereItsRuleSaysSo) {
+  const std::pair<const char*, rpc::Role> callers[] = {{"viewer-token-1234", rpc::Role::kViewer},
+                                                       {"submit-token-1234", rpc::Role::kSubmitter},
+                                                       {"admin-token-12345", rpc::Role::kAdmin},
+                                                       {"worker-token-1234", rpc::Role::kWorker}};
+  for (const auto& [token, role] : callers) {
+    for (const MethodDescriptor* method : AllMethods()) {
+      const bool allowed = rpc::Authorize({"x", role}, PathOf(*method), {}).ok();
+      const grpc::Status status = Call(server_->addresses()[0], token, *method);
+      EXPECT_EQ(status.error_code() != grpc::StatusCode::PERMISSION_DENIED, allowed)
+          << token << " " << PathOf(*method) << ": " << status.error_message();
+    }
+  }
+}
+
+TEST_F(AccessTest, SubmitterChangesItsOwnJobsOnly) {
+  Client sam(server_->addresses()[0], "submit-token-1234"), sue(server_->addresses()[0], "submit-token-5678");
+  const std::string job = sam.MustSubmit("mine");
+  GetJobReply reply;
+  ASSERT_TRUE(sue.Get(job, &reply).ok());
+  EXPECT_EQ(reply.job().owner(), "sam");
+  CancelRequest cancel;
+  cancel.set_job(job);
+  CancelReply cancelled;
+  const grpc::Status status = sue.jobs().Cancel(sue.Context().get(), cancel, &cancelled);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_TRUE(absl::StrContains(status.error_message(), "sam")) << status.error_message();
+  EXPECT_TRUE(sam.jobs().Cancel(sam.Context().get(), cancel, &cancelled).ok());
+}
+
+}  // namespace
+}  // namespace muster::server

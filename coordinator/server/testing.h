@@ -1,0 +1,118 @@
+// What the tests of the server share: a folder, clients, and a worker daemon that is only a stream.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "proto/jobs_service.grpc.pb.h"
+#include "proto/workers_service.grpc.pb.h"
+
+namespace muster::server {
+
+// A folder under /tmp (a socket's path is short), removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Asks until it is true; false after `deadline`.
+bool Eventually(const std::function<bool()>& condition, absl::Duration deadline = absl::Seconds(20));
+
+// A job of kSmallSteps steps that needs one slot and writes no checkpoints.
+inline constexpr uint64_t kSmallSteps = 10;
+JobSpec SmallSpec(const std::string& name);
+
+class Client {
+ public:
+  // `address`: as gRPC takes it.
+  explicit Client(const std::string& address, std::string token = "");
+
+  // OK: in `reply`.
+  grpc::Status Submit(const std::string& request_id, const JobSpec& spec, SubmitReply* reply);
+  // CHECK-fails unless accepted.
+  std::string MustSubmit(const std::string& name);
+  grpc::Status Get(const std::string& job, GetJobReply* reply);
+  JobState StateOf(const std::string& job);
+  // Reads until the stream ends, or `enough` says so of what was read (then it is cancelled, and OK).
+  grpc::Status Watch(const WatchRequest& request, std::vector<WatchItem>* items,
+                     const std::function<bool(const std::vector<WatchItem>&)>& enough = nullptr);
+  std::unique_ptr<grpc::ClientContext> Context(absl::Duration deadline = absl::Seconds(30)) const;
+
+  Jobs::Stub& jobs() { return *jobs_; }
+  Nodes::Stub& nodes() { return *nodes_; }
+  Admin::Stub& admin() { return *admin_; }
+  Workers::Stub& workers() { return *workers_; }
+  const std::shared_ptr<grpc::Channel>& channel() { return channel_; }
+
+ private:
+  const std::string token_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<Jobs::Stub> jobs_;
+  const std::unique_ptr<Nodes::Stub> nodes_;
+  const std::unique_ptr<Admin::Stub> admin_;
+  const std::unique_ptr<Workers::Stub> workers_;
+};
+
+// A worker daemon's stream. It says only what the test tells it, and keeps the newest of what it hears.
+class FakeWorker {
+ public:
+  // Says Hello with one CPU slot, and when it is welcome a full report: `running` run here.
+  FakeWorker(const std::string& address, const std::string& node, const std::string& incarnation,
+             const std::string& boot = "boot", std::vector<RankKey> running = {});
+  ~FakeWorker();  // breaks the stream
+
+  bool WaitForWelcome();
+  // The rank that this node is to run, with a goal of that kind.
+  bool WaitForRun(RankKey* key);
+  bool WaitForRecordsAck(uint64_t sequence);
+  bool WaitForLogsAck(uint64_t offset);
+  bool WaitForBeat(uint64_t number);
+  bool WaitForEnd(grpc::Status* status);
+
+  void SendObserved(const RankKey& key, RankState state, RankExit::Cause cause = RankExit::CAUSE_UNSPECIFIED);
+  void SendRecords(const RankKey& key, const std::vector<Record>& records);
+  void SendLog(const RankKey& key, uint64_t offset, const std::string& text);
+  void SendBeat(uint64_t number);
+
+  // What a trainer of SmallSpec does that comes to its end: RUNNING, a metric a step, Finished, EXITED. Record
+  // sequences from 1.
+  void RunToTheEnd(const RankKey& key);
+
+ private:
+  bool Wait(const std::function<bool()>& condition);
+  void Send(const WorkerMessage& message);
+  void Read();
+
+  const std::vector<RankKey> running_;
+  const std::unique_ptr<Workers::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<WorkerMessage, CoordinatorMessage>> stream_;
+
+  absl::Mutex mutex_;
+  bool welcome_ = false;
+  Desired desired_;
+  uint64_t records_ack_ = 0;
+  uint64_t logs_ack_ = 0;
+  uint64_t beat_ = 0;
+  bool ended_ = false;
+  grpc::Status status_;
+  std::thread reader_;
+};
+
+Record MetricRecord(uint64_t sequence, uint64_t step, double loss);
+Record RunningRecord(uint64_t sequence);
+Record FinishedRecord(uint64_t sequence, uint64_t step);
+
+}  // namespace muster::server

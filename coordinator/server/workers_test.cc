@@ -1,0 +1,245 @@
+// The worker's stream and the rendezvous, over real gRPC.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/server/server.h"
+#include "coordinator/server/testing.h"
+
+namespace muster::server {
+namespace {
+
+class WorkersTest : public ::testing::Test {
+ protected:
+  WorkersTest() {
+    options_.state_dir = folder_.path() + "/state";
+    options_.listen = {"unix:" + folder_.path() + "/run/c.sock"};
+  }
+  void Start() {
+    auto server = Server::Start(options_, &clock_);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    client_ = std::make_unique<Client>(server_->addresses()[0]);
+  }
+  std::unique_ptr<FakeWorker> Worker(const std::string& incarnation, const std::string& boot = "boot",
+                                     std::vector<RankKey> running = {}) {
+    return std::make_unique<FakeWorker>(server_->addresses()[0], "n1", incarnation, boot, std::move(running));
+  }
+  NodeState StateOfNode() {
+    ListNodesReply reply;
+    EXPECT_TRUE(client_->nodes().List(client_->Context().get(), {}, &reply).ok());
+    return reply.nodes_size() == 1 ? reply.nodes(0).state() : NODE_STATE_UNSPECIFIED;
+  }
+  std::vector<uint64_t> StepsOf(const std::string& job) {
+    WatchRequest request;
+    request.set_job(job);
+    request.set_metrics(true);
+    std::vector<WatchItem> items;
+    EXPECT_TRUE(client_->Watch(request, &items).ok());
+    std::vector<uint64_t> steps;
+    for (const WatchItem& item : items) {
+      if (item.has_metrics()) steps.push_back(item.metrics().step());
+    }
+    return steps;
+  }
+  grpc::Status Set(const RankKey& key, const std::string& name, const std::string& value) {
+    RendezvousSetRequest request;
+    *request.mutable_key() = key;
+    request.set_name(name);
+    request.set_value(value);
+    RendezvousSetReply reply;
+    return client_->workers().RendezvousSet(client_->Context().get(), request, &reply);
+  }
+  grpc::Status Get(const RankKey& key, const std::string& name, absl::Duration wait, std::string* value,
+                   absl::Duration deadline = absl::Seconds(30)) {
+    RendezvousGetRequest request;
+    *request.mutable_key() = key;
+    request.set_name(name);
+    request.mutable_wait()->set_seconds(absl::ToInt64Seconds(wait));
+    request.mutable_wait()->set_nanos(
+        static_cast<int32_t>(absl::ToInt64Nanoseconds(wait - absl::Trunc(wait, absl::Seconds(1)))));
+    RendezvousGetReply reply;
+    const grpc::Status status = client_->workers().RendezvousGet(client_->Context(deadline).get(), request, &reply);
+    *value = reply.value();
+    return status;
+  }
+
+  TemporaryFolder folder_;
+  RealClock clock_;
+  ServerOptions options_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Client> client_;
+};
+
+TEST_F(WorkersTest, NewIncarnationReplacesItsPredecessor) {
+  Start();
+  auto first = Worker("i1");
+  ASSERT_TRUE(first->WaitForWelcome());
+  auto second = Worker("i2");
+  ASSERT_TRUE(second->WaitForWelcome());
+  grpc::Status status;
+  ASSERT_TRUE(first->WaitForEnd(&status));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << status.error_message();
+  // That the first one's stream ended does not make the node absent.
+  second->SendBeat(5);
+  ASSERT_TRUE(second->WaitForBeat(5));
+  EXPECT_EQ(StateOfNode(), NODE_STATE_LIVE);
+}
+
+TEST_F(WorkersTest, SameIncarnationMayReconnectBeforeItsOldStreamIsMissed) {
+  Start();
+  auto first = Worker("i1");
+  ASSERT_TRUE(first->WaitForWelcome());
+  auto again = Worker("i1");
+  ASSERT_TRUE(again->WaitForWelcome());
+  grpc::Status status;
+  ASSERT_TRUE(first->WaitForEnd(&status));
+  again->SendBeat(1);
+  ASSERT_TRUE(again->WaitForBeat(1));
+  EXPECT_EQ(StateOfNode(), NODE_STATE_LIVE);
+}
+
+TEST_F(WorkersTest, SecondLiveHolderOfANodeIdIsRefusedNamingTheFirst) {
+  Start();
+  auto first = Worker("i1", "here");
+  ASSERT_TRUE(first->WaitForWelcome());
+  auto other = Worker("i2", "there");
+  grpc::Status status;
+  ASSERT_TRUE(other->WaitForEnd(&status));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_TRUE(absl::StrContains(status.error_message(), "host-of-here")) << status.error_message();
+  first->SendBeat(2);
+  EXPECT_TRUE(first->WaitForBeat(2));
+}
+
+TEST_F(WorkersTest, BrokenStreamAndSilenceMakeANodeAway) {
+  options_.workers.detection = absl::Milliseconds(400);
+  Start();
+  auto worker = Worker("i1");
+  ASSERT_TRUE(worker->WaitForWelcome());
+  EXPECT_EQ(StateOfNode(), NODE_STATE_LIVE);
+  grpc::Status status;
+  ASSERT_TRUE(worker->WaitForEnd(&status));  // it says nothing
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+  EXPECT_EQ(StateOfNode(), NODE_STATE_AWAY);
+
+  worker = Worker("i1");
+  ASSERT_TRUE(worker->WaitForWelcome());
+  EXPECT_EQ(StateOfNode(), NODE_STATE_LIVE);
+  worker.reset();
+  EXPECT_TRUE(Eventually([&] { return StateOfNode() == NODE_STATE_AWAY; }));
+}
+
+TEST_F(WorkersTest, BeatsKeepANodeLive) {
+  options_.workers.detection = absl::Milliseconds(800);
+  Start();
+  auto worker = Worker("i1");
+  ASSERT_TRUE(worker->WaitForWelcome());
+  const absl::Time begin = absl::Now();
+  for (uint64_t number = 1; absl::Now() - begin < absl::Milliseconds(1600); ++number) {
+    worker->SendBeat(number);
+    ASSERT_TRUE(worker->WaitForBeat(number));
+    absl::SleepFor(absl::Milliseconds(50));  // the rhythm of a worker
+  }
+  EXPECT_EQ(StateOfNode(), NODE_STATE_LIVE);
+}
+
+TEST_F(WorkersTest, MalformedMessageEndsTheStream) {
+  Start();
+  auto worker = Worker("i1");
+  ASSERT_TRUE(worker->WaitForWelcome());
+  worker->SendRecords(RankKey(), {MetricRecord(1, 1, 1)});
+  grpc::Status status;
+  ASSERT_TRUE(worker->WaitForEnd(&status));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
+  EXPECT_TRUE(Eventually([&] { return StateOfNode() == NODE_STATE_AWAY; }));
+}
+
+TEST_F(WorkersTest, RecordsSentAgainAreStoredOnceAlsoOverReconnectsAndRestarts) {
+  Start();
+  const std::string job = client_->MustSubmit("a");
+  auto worker = Worker("i1");
+  RankKey key;
+  ASSERT_TRUE(worker->WaitForRun(&key));
+  worker->SendRecords(key, {RunningRecord(1), MetricRecord(2, 1, 1), MetricRecord(3, 2, 1)});
+  worker.reset();  // before it can have heard of it
+  worker = Worker("i1", "boot", {key});
+  ASSERT_TRUE(worker->WaitForWelcome());
+  worker->SendRecords(key, {RunningRecord(1), MetricRecord(2, 1, 1), MetricRecord(3, 2, 1), MetricRecord(4, 3, 1)});
+  ASSERT_TRUE(worker->WaitForRecordsAck(4));
+  server_.reset();
+  Start();
+  worker = Worker("i1", "boot", {key});
+  ASSERT_TRUE(worker->WaitForWelcome());
+  worker->SendRecords(key, {MetricRecord(3, 2, 1), MetricRecord(4, 3, 1)});
+  ASSERT_TRUE(worker->WaitForRecordsAck(4));  // all known: acknowledged at once
+  worker->SendRecords(key, {MetricRecord(4, 3, 1), MetricRecord(5, 4, 1)});
+  ASSERT_TRUE(worker->WaitForRecordsAck(5));
+  EXPECT_EQ(StepsOf(job), (std::vector<uint64_t>{1, 2, 3, 4}));
+}
+
+TEST_F(WorkersTest, InputOfAnUnknownJobIsAcknowledgedAndForgotten) {
+  Start();
+  auto worker = Worker("i1");
+  ASSERT_TRUE(worker->WaitForWelcome());
+  RankKey key;
+  key.set_job("long-gone");
+  key.set_generation(3);
+  worker->SendRecords(key, {RunningRecord(7), MetricRecord(8, 1, 1)});
+  EXPECT_TRUE(worker->WaitForRecordsAck(8));
+  worker->SendLog(key, 100, "text");
+  EXPECT_TRUE(worker->WaitForLogsAck(104));
+}
+
+TEST_F(WorkersTest, StaleGenerationIsAcknowledgedButNotStored) {
+  Start();
+  const std::string job = client_->MustSubmit("a");
+  auto worker = Worker("i1");
+  RankKey key;
+  ASSERT_TRUE(worker->WaitForRun(&key));
+  RankKey stale = key;
+  stale.set_generation(key.generation() + 5);
+  worker->SendRecords(stale, {RunningRecord(1), MetricRecord(2, 77, 1)});
+  EXPECT_TRUE(worker->WaitForRecordsAck(2));
+  EXPECT_TRUE(StepsOf(job).empty());
+}
+
+TEST_F(WorkersTest, RendezvousServesTheCurrentGenerationOnly) {
+  Start();
+  const std::string job = client_->MustSubmit("a");
+  auto worker = Worker("i1");
+  RankKey key;
+  ASSERT_TRUE(worker->WaitForRun(&key));
+  std::string value;
+  EXPECT_EQ(Get(key, "id", absl::ZeroDuration(), &value).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Get(key, "id", absl::Milliseconds(50), &value).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  // A caller that leaves costs nothing afterwards.
+  EXPECT_EQ(Get(key, "id", absl::Seconds(60), &value, absl::Milliseconds(50)).error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  grpc::Status waited;
+  std::string heard;
+  std::thread waiter([&] { waited = Get(key, "id", absl::Seconds(20), &heard); });
+  EXPECT_TRUE(Set(key, "id", "nccl").ok());
+  waiter.join();
+  EXPECT_TRUE(waited.ok()) << waited.error_message();
+  EXPECT_EQ(heard, "nccl");
+  EXPECT_EQ(Set(key, "id", "other").error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_EQ(Set(key, "large", std::string(70'000, 'x')).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  RankKey stale = key;
+  stale.set_generation(99);
+  EXPECT_EQ(Set(stale, "id", "x").error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+
+  std::thread ending([&] { waited = Get(key, "never", absl::Seconds(20), &heard); });
+  worker->RunToTheEnd(key);
+  ending.join();
+  EXPECT_TRUE(waited.error_code() == grpc::StatusCode::ABORTED ||
+              waited.error_code() == grpc::StatusCode::FAILED_PRECONDITION)
+      << waited.error_message();
+  EXPECT_EQ(Get(key, "id", absl::ZeroDuration(), &value).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+}  // namespace
+}  // namespace muster::server

@@ -1,0 +1,127 @@
+"""GPT-2 training in plain PyTorch, for comparison: own model code, torch.optim, clip_grad_norm_.
+
+usage: gpt2_peer.py CONFIG.json      prints one JSON object {"losses": [...], "norms": [...], "weights_l2": {...}}
+
+CONFIG: model numbers, optimizer numbers, `tokens` (a file of uint16), `weights` (a shard of a checkpoint, *.safetensors,
+or raw float32, tensors one after another as `tensors` lists them), `steps`, `sequences`, `accumulation`, and `mistake`: "" or one of MISTAKES, by which the test
+shows that its limits would catch it.
+"""
+import array
+import json
+import math
+import struct
+import sys
+
+import torch
+import torch.nn.functional as F
+
+MISTAKES = ("betas", "eps", "decay_all", "gelu", "no_clip", "mean_of_means")
+
+
+def load_safetensors(path):
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        buffer = bytearray(f.read())
+    weights = {}
+    for name, entry in header.items():
+        if name == "__metadata__" or name.startswith("optimizer."):
+            continue
+        assert entry["dtype"] == "F32", (name, entry)
+        begin, end = entry["data_offsets"]
+        flat = torch.frombuffer(buffer, dtype=torch.float32, count=(end - begin) // 4, offset=begin)
+        weights[name] = flat.reshape(entry["shape"]).clone().requires_grad_(True)
+    return weights
+
+
+def load_weights(config):
+    if config["weights"].endswith(".safetensors"):
+        return load_safetensors(config["weights"])
+    raw = array.array("f")
+    with open(config["weights"], "rb") as f:
+        raw.frombytes(f.read())
+    flat = torch.frombuffer(raw, dtype=torch.float32).clone()
+    weights, at = {}, 0
+    for name, shape in config["tensors"]:
+        n = math.prod(shape)
+        weights[name] = flat[at:at + n].view(shape).clone().requires_grad_(True)
+        at += n
+    assert at == flat.numel(), (at, flat.numel())
+    return weights
+
+
+def forward(w, ids, config):
+    """Logits [b, t, vocabulary] of GPT-2: pre-norm blocks, tanh GELU, tied head, projections stored [in, out]."""
+    b, t = ids.shape
+    heads, width = config["heads"], config["width"]
+    gelu = "none" if config["mistake"] == "gelu" else "tanh"
+    x = F.embedding(ids, w["wte.weight"]) + w["wpe.weight"][:t]
+    for layer in range(config["layers"]):
+        p = "h.%d." % layer
+        h = F.layer_norm(x, (width,), w[p + "ln_1.weight"], w[p + "ln_1.bias"])
+        qkv = h @ w[p + "attn.c_attn.weight"] + w[p + "attn.c_attn.bias"]
+        q, k, v = (y.view(b, t, heads, width // heads).transpose(1, 2) for y in qkv.split(width, dim=2))
+        scores = q @ k.transpose(-2, -1) / math.sqrt(width // heads)
+        mask = torch.ones(t, t, dtype=torch.bool).tril()
+        a = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
+        a = a.transpose(1, 2).reshape(b, t, width)
+        x = x + a @ w[p + "attn.c_proj.weight"] + w[p + "attn.c_proj.bias"]
+        h = F.layer_norm(x, (width,), w[p + "ln_2.weight"], w[p + "ln_2.bias"])
+        h = F.gelu(h @ w[p + "mlp.c_fc.weight"] + w[p + "mlp.c_fc.bias"], approximate=gelu)
+        x = x + h @ w[p + "mlp.c_proj.weight"] + w[p + "mlp.c_proj.bias"]
+    x = F.layer_norm(x, (width,), w["ln_f.weight"], w["ln_f.bias"])
+    return x @ w["wte.weight"].t()
+
+
+def make_optimizer(w, config):
+    mistake = config["mistake"]
+    decay = [p for p in w.values() if p.dim() >= 2 or mistake == "decay_all"]
+    plain = [p for p in w.values() if p.dim() < 2 and mistake != "decay_all"]
+    groups = [{"params": decay, "weight_decay": config["weight_decay"]}]
+    if plain:
+        groups.append({"params": plain, "weight_decay": 0.0})
+    if config["optimizer"] == "sgd":
+        return torch.optim.SGD(groups, lr=config["lr"], momentum=config["momentum"], nesterov=config["nesterov"])
+    betas = (0.9, 0.95) if mistake == "betas" else (config["beta1"], config["beta2"])
+    return torch.optim.AdamW(groups, lr=config["lr"], betas=betas, eps=1e-6 if mistake == "eps" else config["eps"])
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    with open(sys.argv[1], encoding="utf-8") as f:
+        config = json.load(f)
+    assert config["mistake"] in ("",) + MISTAKES
+    data = array.array("H")
+    with open(config["tokens"], "rb") as f:
+        data.frombytes(f.read())
+    tokens = torch.tensor(data, dtype=torch.long)
+    w = load_weights(config)
+    optimizer = make_optimizer(w, config)
+    t, b = config["context"], config["sequences"]
+    rows = math.ceil(b / config["accumulation"])
+    losses, norms = [], []
+    for step in range(config["steps"]):
+        starts = [(step * b + i) * t for i in range(b)]
+        batch = torch.stack([tokens[s:s + t + 1] for s in starts])
+        optimizer.zero_grad()
+        total = 0.0
+        for first in range(0, b, rows):
+            part = batch[first:first + rows]
+            logits = forward(w, part[:, :-1], config)
+            loss = F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten(), reduction="sum")
+            if config["mistake"] == "mean_of_means":  # right only when every microbatch has the same size
+                loss = loss / (part.shape[0] * t) / math.ceil(b / rows)
+            else:
+                loss = loss / (b * t)
+            loss.backward()
+            total += loss.item()
+        norm = torch.nn.utils.clip_grad_norm_(w.values(), 1e9 if config["mistake"] == "no_clip" else config["clip_norm"])
+        for group in optimizer.param_groups:
+            group["lr"] = config["lr"]
+        optimizer.step()
+        losses.append(total)
+        norms.append(norm.item())
+    print(json.dumps({"losses": losses, "norms": norms}))
+
+
+main()
