@@ -4,12 +4,13 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -36,6 +37,12 @@ namespace fs = std::filesystem;
 std::string Slurp(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+// Without its bench no test means anything.
+[[noreturn]] void Broken(const std::string& what) {
+  std::fprintf(stderr, "the test's bench is broken: %s\n", what.c_str());
+  std::abort();
 }
 
 }  // namespace
@@ -73,6 +80,7 @@ struct FakeWorker::State final : public Trainer::Service {
   grpc::Status Report(grpc::ServerContext*, const ReportRequest* request, ReportReply*) override {
     absl::MutexLock lock(&mutex);
     step = request->step();
+    ++reports;
     return grpc::Status::OK;
   }
 
@@ -84,6 +92,7 @@ struct FakeWorker::State final : public Trainer::Service {
   bool refuse ABSL_GUARDED_BY(mutex) = false;
   int attaches ABSL_GUARDED_BY(mutex) = 0;
   uint64_t step ABSL_GUARDED_BY(mutex) = 0;
+  int reports ABSL_GUARDED_BY(mutex) = 0;
 };
 
 FakeWorker::FakeWorker(std::string socket) : state_(std::make_unique<State>()) {
@@ -98,7 +107,7 @@ void FakeWorker::Start() {
   builder.AddListeningPort(absl::StrCat("unix:", state_->socket), grpc::InsecureServerCredentials());
   builder.RegisterService(state_.get());
   state_->server = builder.BuildAndStart();
-  ASSERT_NE(state_->server, nullptr) << state_->socket;
+  if (state_->server == nullptr) Broken(absl::StrCat("cannot serve ", state_->socket));
 }
 
 void FakeWorker::Stop() {
@@ -138,6 +147,11 @@ uint64_t FakeWorker::reported_step() const {
   return state_->step;
 }
 
+int FakeWorker::reports() const {
+  absl::MutexLock lock(&state_->mutex);
+  return state_->reports;
+}
+
 Process StartTrainer(std::vector<std::string> arguments, std::string log) {
   arguments.insert(arguments.begin(), "worker/trainer/muster-trainer");
   return Process(std::move(arguments), std::move(log));
@@ -159,8 +173,7 @@ Process::Process(std::vector<std::string> argv, std::string log) : log_(std::mov
   const int error =
       posix_spawn(&pid_, argv[0].c_str(), &actions, nullptr, argv_pointers.data(), environment_pointers.data());
   posix_spawn_file_actions_destroy(&actions);
-  EXPECT_EQ(error, 0) << "spawning " << argv[0];
-  if (error != 0) exit_ = 127;
+  if (error != 0) Broken(absl::StrCat("cannot start ", argv[0], ": error ", error));
 }
 
 Process::Process(Process&& other) noexcept
@@ -182,7 +195,7 @@ bool Process::Reap() {
 
 int Process::Wait(absl::Duration deadline) {
   if (!Eventually([&] { return Reap(); }, deadline)) {
-    ADD_FAILURE() << "the process does not end; its log:\n" << Log();
+    std::fprintf(stderr, "a process does not end; its log:\n%s\n", Log().c_str());
     return -1;
   }
   return *exit_;
@@ -287,8 +300,8 @@ std::string Bench::RankDir(const Assignment& assignment) const {
 
 std::vector<Record> Bench::Records(const Assignment& assignment) const {
   auto records = rundir::OutboxReader(RankDir(assignment)).Read(0, 1'000'000);
-  EXPECT_TRUE(records.ok()) << records.status();
-  return records.ok() ? *std::move(records) : std::vector<Record>();
+  if (!records.ok()) Broken(records.status().ToString());
+  return *std::move(records);
 }
 
 uint64_t Bench::StepOf(const Assignment& assignment) const {

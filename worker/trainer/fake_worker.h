@@ -5,7 +5,7 @@
 //   Process trainer = bench.Start(bench.Assign(spec, /*generation=*/1));
 //   EXPECT_EQ(trainer.Wait(), 0);
 //
-// Failures of the bench itself are GoogleTest failures.
+// What keeps the bench itself from working ends the test program with a message.
 #pragma once
 
 #include <sys/types.h>
@@ -45,6 +45,7 @@ class FakeWorker {
 
   int attaches() const;  // streams opened so far
   uint64_t reported_step() const;
+  int reports() const;  // calls so far
 
  private:
   struct State;
@@ -60,7 +61,7 @@ class Process {
   Process& operator=(Process&&) = delete;
   ~Process();  // kills it
 
-  // The exit code, or 128 + the signal's number; a test failure after the deadline.
+  // The exit code, or 128 + the signal's number; -1, and its log on stderr, after the deadline.
   int Wait(absl::Duration deadline = absl::Seconds(120));
   void Signal(int signal);
   bool Running();
