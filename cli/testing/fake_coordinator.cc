@@ -204,7 +204,7 @@ class FakeNodes final : public v1::Nodes::Service {
  public:
   explicit FakeNodes(FakeStore& store) : store_(store) {}
   grpc::Status List(grpc::ServerContext*, const v1::ListNodesRequest*, v1::ListNodesReply* reply) override {
-    for (const v1::Node& node : store_.nodes) *reply->add_nodes() = node;
+    for (const v1::Node& node : store_.list_nodes ? store_.list_nodes() : store_.nodes) *reply->add_nodes() = node;
     return grpc::Status::OK;
   }
   grpc::Status Drain(grpc::ServerContext*, const v1::DrainRequest* request, v1::DrainReply* reply) override {

@@ -1,6 +1,7 @@
 // A coordinator for tests of the command line: real gRPC on a Unix socket, answers from memory.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -38,6 +39,7 @@ class FakeStore {
 
   // Guarded by the caller: set before the server starts, read after it stopped.
   std::vector<v1::Node> nodes;
+  std::function<std::vector<v1::Node>()> list_nodes;  // instead of `nodes`
   v1::PlanReply plan;
   v1::JobSpec submitted;
   std::vector<std::string> request_ids;
