@@ -138,9 +138,12 @@ uint64_t FakeWorker::reported_step() const {
   return state_->step;
 }
 
-TrainerProcess::TrainerProcess(const std::vector<std::string>& arguments, std::string log) : log_(std::move(log)) {
-  std::vector<std::string> argv = {"worker/trainer/muster-trainer"};
-  argv.insert(argv.end(), arguments.begin(), arguments.end());
+Process StartTrainer(std::vector<std::string> arguments, std::string log) {
+  arguments.insert(arguments.begin(), "worker/trainer/muster-trainer");
+  return Process(std::move(arguments), std::move(log));
+}
+
+Process::Process(std::vector<std::string> argv, std::string log) : log_(std::move(log)) {
   // As the worker daemon sets it, so that equal runs give equal bits.
   std::vector<std::string> environment = {"OMP_NUM_THREADS=1", "MKL_CBWR=AVX2", "PATH=/usr/bin:/bin", "LANG=C"};
   std::vector<char*> argv_pointers, environment_pointers;
@@ -157,18 +160,19 @@ TrainerProcess::TrainerProcess(const std::vector<std::string>& arguments, std::s
       posix_spawn(&pid_, argv[0].c_str(), &actions, nullptr, argv_pointers.data(), environment_pointers.data());
   posix_spawn_file_actions_destroy(&actions);
   EXPECT_EQ(error, 0) << "spawning " << argv[0];
+  if (error != 0) exit_ = 127;
 }
 
-TrainerProcess::TrainerProcess(TrainerProcess&& other) noexcept
+Process::Process(Process&& other) noexcept
     : log_(std::move(other.log_)), pid_(std::exchange(other.pid_, -1)), exit_(other.exit_) {}
 
-TrainerProcess::~TrainerProcess() {
+Process::~Process() {
   if (pid_ < 0 || exit_.has_value()) return;
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
 }
 
-bool TrainerProcess::Reap() {
+bool Process::Reap() {
   if (exit_.has_value()) return true;
   int status = 0;
   if (waitpid(pid_, &status, WNOHANG) != pid_) return false;
@@ -176,20 +180,20 @@ bool TrainerProcess::Reap() {
   return true;
 }
 
-int TrainerProcess::Wait(absl::Duration deadline) {
+int Process::Wait(absl::Duration deadline) {
   if (!Eventually([&] { return Reap(); }, deadline)) {
-    ADD_FAILURE() << "the trainer does not end; its log:\n" << Log();
+    ADD_FAILURE() << "the process does not end; its log:\n" << Log();
     return -1;
   }
   return *exit_;
 }
 
-void TrainerProcess::Signal(int signal) { kill(pid_, signal); }
-bool TrainerProcess::Running() { return !Reap(); }
-std::string TrainerProcess::Output() const { return Slurp(absl::StrCat(log_, ".out")); }
-std::string TrainerProcess::Log() const { return Slurp(absl::StrCat(log_, ".err")); }
+void Process::Signal(int signal) { kill(pid_, signal); }
+bool Process::Running() { return !Reap(); }
+std::string Process::Output() const { return Slurp(absl::StrCat(log_, ".out")); }
+std::string Process::Log() const { return Slurp(absl::StrCat(log_, ".err")); }
 
-std::string TrainerProcess::LastLine() const {
+std::string Process::LastLine() const {
   const std::string log = Log();
   const std::vector<std::string> lines = absl::StrSplit(absl::StripSuffix(log, "\n"), '\n');
   return lines.back();
@@ -268,10 +272,10 @@ void Bench::Publish(Assignment& assignment) const {
   }
 }
 
-TrainerProcess Bench::Start(const Assignment& assignment) {
+Process Bench::Start(const Assignment& assignment) {
   fs::create_directories(RankDir(assignment));
   worker_.Assign(assignment);
-  return TrainerProcess(
+  return StartTrainer(
       {"run", "--socket", worker_.socket(), "--rank_dir", RankDir(assignment), "--job", assignment.key().job(),
        "--generation", absl::StrCat(assignment.key().generation()), "--rank", "0"},
       absl::StrCat(RankDir(assignment), "/log"));
