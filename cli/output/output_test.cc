@@ -351,7 +351,7 @@ TEST(DescribePlan, ShowsBytesPlacementAndNotes) {
             "\n"
             "RANK  PARAMETERS  GRADIENTS  OPTIMIZER  GATHER  ACTIVATIONS      PEAK  NODE\n"
             "   0    3.21 MiB        0 B        0 B     0 B          0 B  1.00 GiB  node-a\n"
-            "   1         0 B        0 B        0 B     0 B          0 B       0 B  would wait\n"
+            "   1         0 B        0 B        0 B     0 B          0 B       0 B  -\n"
             "note: no node has a free slot now: the job would wait\n"
             "\n"
             "Schedule abc:\n"
