@@ -12,17 +12,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "coordinator/spec/resolve.h"
 
 namespace muster::server {
 namespace {
 
 JobSpec Spec(const std::string& name) {
   JobSpec spec;
+  spec.set_api_version("muster/v1");
+  spec.set_kind("Job");
   spec.set_name(name);
-  spec.mutable_resources()->set_ranks(1);
-  spec.mutable_resources()->set_device(DEVICE_CPU);
   spec.mutable_train()->mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+  spec.mutable_train()->mutable_data()->set_tokens("/data/train.bin");
   spec.mutable_train()->set_steps(10);
+  EXPECT_TRUE(spec::Resolve({}, spec).empty());
   return spec;
 }
 

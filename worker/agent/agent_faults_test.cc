@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "worker/agent/agent_harness.h"
+#include "worker/agent/agent_fixture_test.h"
 
 namespace muster::agent {
 namespace {

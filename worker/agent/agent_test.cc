@@ -12,7 +12,7 @@
 #include "common/rpc/rpc.h"
 #include "common/version.h"
 #include "proto/trainer_service.grpc.pb.h"
-#include "worker/agent/agent_harness.h"
+#include "worker/agent/agent_fixture_test.h"
 #include "worker/agent/reconcile.h"
 
 namespace muster::agent {

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/rpc/rpc.h"
 #include "worker/agent/callers.h"
 #include "worker/agent/trainer_service.h"
 
@@ -63,8 +64,7 @@ class Server final : public TrainerServer {
     grpc::ServerBuilder builder;
     builder.RegisterService(&service_);
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-    // Keepalive pings of clients that dial as everywhere; on a local socket none is too many.
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+    rpc::AllowKeepalive(builder);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC could not start a server for trainers");
     wake_ = eventfd(0, EFD_CLOEXEC);

@@ -1,5 +1,6 @@
 // The units, one behind the other, against the whole model written down once more as one graph of LibTorch's autograd:
 // in float64, where a wrong formula cannot hide behind rounding, and in fp32, which takes other code on a CPU.
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -47,6 +48,7 @@ at::Tensor Filled(at::IntArrayRef shape, at::ScalarType type, double seed) {
 class Chain {
  public:
   Chain(const Inventory& inventory, at::ScalarType type) {
+    at::set_num_threads(1);  // threads that wait for each other are slow on a busy machine
     double seed = 0;
     for (const Unit& unit : inventory.units()) {
       for (const Tensor& tensor : unit.tensors()) {

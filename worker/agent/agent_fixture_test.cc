@@ -1,4 +1,4 @@
-#include "worker/agent/agent_harness.h"
+#include "worker/agent/agent_fixture_test.h"
 
 #include <fcntl.h>
 #include <signal.h>
