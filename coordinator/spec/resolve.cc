@@ -203,7 +203,7 @@ class Resolver {
         min_lr = s.linear().min_lr();
         break;
       case LrSchedule::kCosine:
-        if (!s.cosine().has_min_lr()) s.mutable_cosine()->set_min_lr(0.1 * o.lr());
+        if (!s.cosine().has_min_lr()) s.mutable_cosine()->set_min_lr(o.lr() / 10);
         min_lr = s.cosine().min_lr();
         break;
       default:

@@ -185,6 +185,7 @@ Ran Cluster::Muster(const std::vector<std::string>& arguments, absl::Duration de
                                                 "HOME=" + folder_,
                                                 "XDG_STATE_HOME=" + folder_ + "/state",
                                                 "NO_COLOR=1",
+                                                "MUSTER_BIN_DIR=" + BinDir(),
                                                 "MUSTER_ADDRESS=" + address(),
                                                 "XDG_CONFIG_HOME=" + folder_ + "/config"};
   Daemon process;

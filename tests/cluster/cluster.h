@@ -67,7 +67,7 @@ class Cluster {
   // Submits it detached and returns the job's id.
   std::string Submit(const JobOptions& options);
   nlohmann::json Job(const std::string& id);
-  std::string State(const std::string& id);  // "JOB_STATE_RUNNING"
+  std::string State(const std::string& id);  // "running"
   // Polls until the job is in that state; a test failure after the deadline, or if it ends otherwise.
   bool WaitForState(const std::string& id, const std::string& state, absl::Duration deadline = absl::Seconds(90));
   bool WaitForStep(const std::string& id, uint64_t step, absl::Duration deadline = absl::Seconds(90));

@@ -28,7 +28,7 @@ const std::string& Undisturbed() {
     cluster.StartCoordinator();
     cluster.StartWorker(0, 1);
     const std::string id = cluster.Submit(TheJob());
-    EXPECT_TRUE(cluster.WaitForState(id, "JOB_STATE_COMPLETED"));
+    EXPECT_TRUE(cluster.WaitForState(id, "completed"));
     const auto [step, sums] = cluster.FinalWeights("same");
     EXPECT_EQ(step, kSteps);
     return sums;
@@ -37,7 +37,7 @@ const std::string& Undisturbed() {
 }
 
 void ExpectSameEnd(Cluster& cluster, const std::string& id) {
-  ASSERT_TRUE(cluster.WaitForState(id, "JOB_STATE_COMPLETED"));
+  ASSERT_TRUE(cluster.WaitForState(id, "completed"));
   const auto [step, sums] = cluster.FinalWeights("same");
   EXPECT_EQ(step, kSteps);
   EXPECT_EQ(sums, Undisturbed());
@@ -47,8 +47,7 @@ void ExpectSameEnd(Cluster& cluster, const std::string& id) {
 // The distinct steps of the job's metrics.
 size_t StepsSeen(Cluster& cluster, const std::string& id) {
   std::set<std::string> steps;
-  for (const auto& line : absl::StrSplit(cluster.Muster({"metrics", id, "-o", "json"}).out, '\n', absl::SkipEmpty())) {
-    const json item = json::parse(std::string(line));
+  for (const json& item : json::parse(cluster.Muster({"metrics", id, "-o", "json"}).out, nullptr, false)) {
     steps.insert((item.contains("metrics") ? item["metrics"] : item)["step"].dump());
   }
   return steps.size();
