@@ -145,6 +145,14 @@ absl::StatusOr<Node> Core::GetNode(const NodeId& node) const {
 
 Desired Core::DesiredFor(const NodeId& node) const { return state_->DesiredFor(node); }
 
+Core::Placing Core::WouldPlace(const Resources& wanted) const {
+  const scheduler::Decision decision = scheduler::Place({wanted.ranks(), wanted.device()}, state_->PlaceableNodes());
+  Placing placing;
+  for (const scheduler::RankSlot& rank : decision.ranks) placing.nodes.push_back(rank.node);
+  placing.reason = decision.reason;
+  return placing;
+}
+
 bool Core::IsCurrent(const JobId& job, uint64_t generation) const {
   const JobEntry* entry = state_->FindJob(job);
   return entry != nullptr && entry->record().generation() == generation && entry->newest() != nullptr &&

@@ -144,6 +144,12 @@ class Core {
   absl::StatusOr<Node> GetNode(const NodeId& node) const;
   // Full desired state of a node, with its revision.
   Desired DesiredFor(const NodeId& node) const;
+  // Where a job with such resources would start now: a node per rank, or none and why.
+  struct Placing {
+    std::vector<NodeId> nodes;
+    std::string reason;
+  };
+  Placing WouldPlace(const Resources& wanted) const;
   // True if it is the job's newest generation and has not ended.
   bool IsCurrent(const JobId& job, uint64_t generation) const;
 

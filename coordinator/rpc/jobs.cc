@@ -52,20 +52,26 @@ absl::StatusOr<PlanReply> ResolveAndPlan(const spec::Limits& limits, const JobSp
 }
 
 // Says whether there is room now; where ranks go is decided when they are placed.
-void AddNotes(const core::Core& core, PlanReply& plan) {
-  const Device device = plan.resolved().resources().device();
-  uint32_t free = 0;
-  for (const Node& node : core.ListNodes()) {
-    if (node.state() != NODE_STATE_LIVE || node.draining()) continue;
-    for (const Slot& slot : node.slots()) {
-      free += slot.state() == SLOT_STATE_FREE && (device == DEVICE_AUTO || device == slot.device());
+// Where the ranks of a plan would run now, or why they would wait.
+void AddPlaces(const core::Core& core, PlanReply& plan) {
+  const core::Core::Placing placing = core.WouldPlace(plan.resolved().resources());
+  for (RankPlan& rank : *plan.mutable_ranks()) {
+    if (rank.rank() < placing.nodes.size()) rank.set_node(placing.nodes[rank.rank()].value());
+  }
+  if (placing.nodes.empty()) plan.add_notes(absl::StrCat("the job would wait: ", placing.reason));
+}
+
+// The same of a job that was just submitted, and may have been placed at once.
+void AddPlacesOf(const core::Core& core, const Job& job, PlanReply& plan) {
+  for (const Generation& generation : core.ListGenerations(JobId(job.id()))) {
+    for (RankPlan& rank : *plan.mutable_ranks()) {
+      if (static_cast<int>(rank.rank()) < generation.ranks_size()) {
+        rank.set_node(generation.ranks(static_cast<int>(rank.rank())).node());
+      }
     }
+    return;
   }
-  const uint32_t ranks = plan.resolved().resources().ranks();
-  if (free < ranks) {
-    plan.add_notes(absl::StrCat("now ", free, " of the ", ranks, " slots that it needs ", free == 1 ? "is" : "are",
-                                " free: the job would wait"));
-  }
+  plan.add_notes(absl::StrCat("the job waits: ", job.reason()));
 }
 
 // So that an id is not taken; chance decides the rest.
@@ -108,7 +114,7 @@ grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* conte
       if (outcome.status.ok()) {
         const absl::StatusOr<Job> job = core.GetJob(outcome.job);
         if (job.ok()) *reply->mutable_job() = *job;
-        AddNotes(core, *reply->mutable_plan());
+        AddPlacesOf(core, reply->job(), *reply->mutable_plan());
       }
       reactor->Finish(ToGrpc(outcome.status));
     });
@@ -126,7 +132,7 @@ grpc::ServerUnaryReactor* JobsService::Plan(grpc::CallbackServerContext* context
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=](Turn& turn) {
     turn.AfterCommit([=, &core = turn.core()] {
-      AddNotes(core, *reply);
+      AddPlaces(core, *reply);
       reactor->Finish(grpc::Status::OK);
     });
   });

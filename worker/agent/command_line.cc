@@ -62,6 +62,8 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
   set("LOCAL_RANK", place);
   set("LOCAL_WORLD_SIZE", local.size());
   set("OMP_NUM_THREADS", CoresOf(assignment, context.slots));
+  // Threads that spin for work make a busy machine several times slower than it is.
+  set("OMP_WAIT_POLICY", "passive");
   // One code path on every x86 of the last decade, so that a job that moves keeps its numbers.
   set("MKL_CBWR", "AVX2");
   set("CUDA_VISIBLE_DEVICES", absl::StrJoin(devices, ","));
