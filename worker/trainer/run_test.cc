@@ -71,7 +71,7 @@ TEST(Run, TrainsToTheEndAndRecordsEveryStep) {
     EXPECT_TRUE(point.has_time() && point.has_loss() && point.has_gradient_norm() && point.has_learning_rate());
     EXPECT_GT(point.step_seconds(), 0);
     EXPECT_NEAR(point.tokens_per_second() * point.step_seconds(), 8 * 16, 1e-6);
-    EXPECT_GT(point.peak_memory_bytes(), 1u << 20);
+    EXPECT_GT(point.peak_memory_bytes(), 1u << 18);
     EXPECT_EQ(point.has_validation_loss(), i + 1 == 15 || i + 1 == 30 || i + 1 == 40);
   }
   EXPECT_NEAR(points[0].loss(), 5.545, 0.1) << "ln 256 before anything is learnt";
