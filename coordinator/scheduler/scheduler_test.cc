@@ -10,12 +10,17 @@
 namespace muster::scheduler {
 namespace {
 
-// "a:FFU" is node a with two free slots and a used one; "A:" is the same with cuda slots.
+// "a:FFU" is node a with two free slots and a used one; "A:" is the same with cuda slots; a last letter says that it is
+// away (-), draining (!) or lost (?).
 NodeView Node(const std::string& text) {
   NodeView node;
   const bool cuda = text[0] < 'a';
   node.id = NodeId(text.substr(0, 1));
   for (size_t i = 2; i < text.size(); ++i) {
+    if (text[i] == '-') node.availability = Availability::kAway;
+    if (text[i] == '!') node.availability = Availability::kDraining;
+    if (text[i] == '?') node.availability = Availability::kLost;
+    if (node.availability != Availability::kTakesRanks) break;
     Slot& slot = node.slots.emplace_back();
     slot.set_index(static_cast<uint32_t>(i - 2));
     slot.set_device(cuda ? DEVICE_CUDA : DEVICE_CPU);
@@ -40,9 +45,9 @@ TEST(Place, Table) {
   };
   const std::vector<Case> cases = {
       {1, DEVICE_AUTO, {"a:F"}, "a0", "", true},
-      {1, DEVICE_AUTO, {}, "", "no node has joined that takes ranks", false},
+      {1, DEVICE_AUTO, {}, "", "no node has joined yet", false},
       {1, DEVICE_AUTO, {"a:U"}, "", "needs 1 slot, 0 of 1 free (in use: other-job)", true},
-      {2, DEVICE_AUTO, {"a:F"}, "", "needs 2 slots on cpu, the live nodes have 1 in all", false},
+      {2, DEVICE_AUTO, {"a:F"}, "", "needs 2 slots on cpu, the nodes have 1 in all", false},
       {2, DEVICE_AUTO, {"a:F", "b:U"}, "", "needs 2 slots, 1 of 2 free (in use: other-job)", true},  // never partly
       {2, DEVICE_AUTO, {"a:FFFF", "b:UFF"}, "b1 b2", "", true},  // the fullest node that holds all
       {3, DEVICE_AUTO, {"a:F", "b:FF"}, "b0 b1 a0", "", true},   // else the emptiest first
@@ -50,7 +55,17 @@ TEST(Place, Table) {
       {1, DEVICE_AUTO, {"a:F", "B:F"}, "B0", "", true},          // auto takes cuda where it is
       {1, DEVICE_AUTO, {"a:F", "B:U"}, "", "needs 1 slot, 0 of 1 free (in use: other-job)", true},
       {1, DEVICE_CPU, {"a:F", "B:F"}, "a0", "", true},
-      {1, DEVICE_CUDA, {"a:F"}, "", "needs 1 slot on cuda, the live nodes have 0 in all", false},
+      {1, DEVICE_CUDA, {"a:F"}, "", "needs 1 slot on cuda, the nodes have 0 in all", false},
+      {1,
+       DEVICE_AUTO,
+       {"a:F-", "b:F!", "c:F?"},
+       "",
+       "needs 1 slot, but no node takes ranks now (1 away, 1 draining, 1 lost)",
+       true},
+      {2, DEVICE_AUTO, {"a:F-", "b:F"}, "", "needs 2 slots, 1 of 1 free (1 away)", true},  // worth waiting for
+      {2, DEVICE_AUTO, {"a:F?", "b:F"}, "", "needs 2 slots on cpu, the nodes have 1 in all (1 lost)", false},
+      {1, DEVICE_AUTO, {"a:F", "B:F-"}, "", "needs 1 slot, 0 of 0 free (1 away)", true},  // its GPUs come back
+      {1, DEVICE_AUTO, {"a:F", "B:F!"}, "a0", "", true},
   };
   for (const Case& c : cases) {
     std::vector<NodeView> nodes;
