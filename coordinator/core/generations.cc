@@ -340,8 +340,8 @@ void Core::State::Publish(JobEntry& job, const CheckpointWritten& written, Turn&
   published.set_directory(written.directory());
   published.set_samples_consumed(written.samples_consumed());
   *published.mutable_published() = ToTimestamp(turn.now.wall);
-  const int keep = static_cast<int>(std::max(2u, record.spec().train().checkpoint().keep()));
-  while (record.checkpoints_size() > keep) record.mutable_checkpoints()->DeleteSubrange(0, 1);
+  const size_t keep = std::max(2u, record.spec().train().checkpoint().keep());
+  while (static_cast<size_t>(record.checkpoints_size()) > keep) record.mutable_checkpoints()->DeleteSubrange(0, 1);
   turn.Touch(JobId(record.id()));
   ChangeDesiredOf(*job.newest(), turn);
   turn.Tell(&job, record.generation(), "", "checkpoint.published",
