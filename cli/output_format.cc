@@ -1,11 +1,13 @@
 #include "cli/output_format.h"
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/command.h"
+#include "cli/output/format.h"
 #include "cli/spec/writer.h"
 
 namespace muster::cli {
@@ -48,6 +50,19 @@ void PrintTree(const nlohmann::ordered_json& tree, Format format) {
 }
 
 void PrintMessage(const google::protobuf::Message& message, Format format) { PrintTree(MessageTree(message), format); }
+
+void PrintJob(const v1::Job& job, Format format) {
+  if (format == Format::kName) return Print(job.id() + "\n");
+  if (format != Format::kTable) return PrintMessage(job, format);
+  Say(absl::StrCat(OneLine(job.id()), ": ", StateName(job.state()),
+                   job.reason().empty() ? "" : absl::StrCat(", ", OneLine(job.reason()))));
+}
+
+void PrintNode(const v1::Node& node, Format format) {
+  if (format == Format::kName) return Print(node.id() + "\n");
+  if (format != Format::kTable) return PrintMessage(node, format);
+  Say(absl::StrCat(OneLine(node.id()), ": ", StateName(node.state()), node.draining() ? ", draining" : ""));
+}
 
 void PrintLine(const nlohmann::ordered_json& tree) { Print(Json(tree, -1)); }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "proto/job.pb.h"
+
 namespace muster::cli {
 
 enum class Format { kTable, kWide, kJson, kYaml, kName };
@@ -18,6 +20,9 @@ void AddFormat(CLI::App* command, Format& format, const std::vector<std::string>
 // One document: indented JSON, or YAML.
 void PrintTree(const nlohmann::ordered_json& tree, Format format);
 void PrintMessage(const google::protobuf::Message& message, Format format);
+// The answer of a command that changed something: "gpt2-x7f2 stopping: reason" on stderr, or the whole job.
+void PrintJob(const v1::Job& job, Format format);
+void PrintNode(const v1::Node& node, Format format);
 // One item of a stream: a line of JSON.
 void PrintLine(const nlohmann::ordered_json& tree);
 

@@ -124,7 +124,8 @@ std::string Draw(const Plot& plot) {
   }
   if (line.empty() && marks.empty()) return "";
   const int rows = std::max(3, plot.height);
-  const std::string labels[] = {Significant(y.high), Significant((y.high + y.low) / 2), Significant(y.low)};
+  const std::string labels[] = {Significant(y.high), Significant(y.high - (y.high - y.low) * (rows / 2) / (rows - 1)),
+                                Significant(y.low)};
   int label_width = 0;
   for (const std::string& label : labels) label_width = std::max(label_width, Width(label));
   const int columns = std::max(30, plot.width) - label_width - 2;

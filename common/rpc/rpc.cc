@@ -1,5 +1,6 @@
 #include "common/rpc/rpc.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
@@ -39,7 +40,15 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return result;
 }
 
+void KeepLibrary() {
+  [[maybe_unused]] static const bool kept = [] {
+    grpc_init();
+    return true;
+  }();
+}
+
 std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
+  KeepLibrary();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
@@ -53,6 +62,7 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
 }
 
 void AllowKeepalive(grpc::ServerBuilder& builder) {
+  KeepLibrary();
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMilliseconds);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMilliseconds);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);

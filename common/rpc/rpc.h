@@ -29,6 +29,10 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& address);
 // closes the connection), and sends its own, so that a peer whose machine has vanished is noticed.
 void AllowKeepalive(grpc::ServerBuilder& builder);
 
+// Keeps gRPC's threads for the life of the process; Dial and AllowKeepalive call it. Without it the end of the last
+// channel or server joins them, which took 10 s once in a while (an executor thread that polls; gRPC 1.51).
+void KeepLibrary();
+
 // Client side: names our version, and the token if there is one.
 void AddCallMetadata(const std::string& token, grpc::ClientContext& context);
 

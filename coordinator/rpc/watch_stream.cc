@@ -1,11 +1,11 @@
 #include "coordinator/rpc/watch_stream.h"
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "common/rpc/rpc.h"
 
 namespace muster::rpc {
@@ -30,7 +30,7 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem> {
   explicit WatchStream(server::Loop* loop) : loop_(loop) {}
 
   void OnWriteDone(bool ok) override {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     writing_ = false;
     broken_ |= !ok;
     Step();
@@ -38,7 +38,7 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem> {
 
   void OnCancel() override {
     {
-      absl::MutexLock lock(&mutex_);
+      const std::lock_guard lock(mutex_);
       broken_ = true;
       if (!writing_) Step();
     }
@@ -51,13 +51,13 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem> {
 
   void OnDone() override {
     std::shared_ptr<WatchStream> last;  // outlives the lock
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     last = std::move(self_);
   }
 
  private:
   std::shared_ptr<WatchStream> Self() {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     return self_;
   }
 
@@ -84,7 +84,7 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem> {
   void End(const absl::Status& status) { Deliver({{}, true, status}); }
 
   void Deliver(server::WatchPage page) {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     page_ = std::move(page);
     next_ = 0;
     Step();
@@ -112,7 +112,7 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem> {
   server::Loop* const loop_;
   std::shared_ptr<server::Watch> watch_;  // touched on the loop's thread only
 
-  absl::Mutex mutex_;
+  std::mutex mutex_;
   std::shared_ptr<WatchStream> self_ ABSL_GUARDED_BY(mutex_);  // until OnDone
   server::WatchPage page_ ABSL_GUARDED_BY(mutex_);
   size_t next_ ABSL_GUARDED_BY(mutex_) = 0;

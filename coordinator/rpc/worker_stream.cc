@@ -2,12 +2,12 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <tuple>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "common/rpc/rpc.h"
 #include "coordinator/rpc/worker_message.h"
 
@@ -46,7 +46,7 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
 
   static WorkerStream* Start(const absl::Status& admitted, server::Loop* loop) {
     auto stream = std::make_shared<WorkerStream>(loop);
-    absl::MutexLock lock(&stream->mutex_);
+    const std::lock_guard lock(stream->mutex_);
     stream->self_ = stream;
     if (!admitted.ok()) stream->end_ = admitted;
     stream->Read();
@@ -56,14 +56,14 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
 
   // ---- WorkerLink, on the loop's thread ----
   void Send(CoordinatorMessage message) override {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     if (end_.has_value()) return;
     outgoing_.Add(std::move(message));
     Step();
   }
 
   void Close(const absl::Status& status) override {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     if (!end_.has_value()) end_ = status;
     Step();
   }
@@ -79,14 +79,14 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
     loop_->Post([self = shared_from_this()](Turn& turn) {
       turn.workers().Receive(turn, self, self->incoming_);
       turn.AfterCommit([self] {
-        absl::MutexLock lock(&self->mutex_);
+        const std::lock_guard lock(self->mutex_);
         self->Read();
       });
     });
   }
 
   void OnWriteDone(bool ok) override {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     writing_ = false;
     if (!ok && !end_.has_value()) end_ = absl::CancelledError("the worker has gone");
     Step();
@@ -96,7 +96,7 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
 
   void OnDone() override {
     std::shared_ptr<WorkerStream> last;  // outlives the lock
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     last = std::move(self_);
   }
 
@@ -127,7 +127,7 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
   WorkerMessage incoming_;  // between a read and the loop: one at a time
   bool first_ = true;       // touched by OnReadDone only
 
-  absl::Mutex mutex_;
+  std::mutex mutex_;
   std::shared_ptr<WorkerStream> self_ ABSL_GUARDED_BY(mutex_);  // until OnDone
   Outgoing outgoing_ ABSL_GUARDED_BY(mutex_);
   CoordinatorMessage current_ ABSL_GUARDED_BY(mutex_);  // being written

@@ -79,8 +79,9 @@ Loop::Loop(const LoopOptions& options, const Clock* clock, std::unique_ptr<Ledge
 Loop::~Loop() { Stop(); }
 
 void Loop::Post(std::function<void(Turn&)> work) {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   queue_.push_back(std::move(work));
+  changed_.notify_one();
 }
 
 void Loop::Drain() {
@@ -96,8 +97,9 @@ void Loop::Drain() {
 
 void Loop::Stop() {
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     stopping_ = true;
+    changed_.notify_one();
   }
   if (thread_.joinable()) thread_.join();
 }
@@ -114,9 +116,10 @@ SteadyTime Loop::NextDeadline() const {
 
 bool Loop::TakeWork(bool wait, std::deque<std::function<void(Turn&)>>& work) {
   const absl::Duration timeout = wait ? NextDeadline() - clock_->Read().steady : absl::ZeroDuration();
-  absl::MutexLock lock(&mutex_);
-  const auto ready = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); };
-  if (timeout > absl::ZeroDuration()) mutex_.AwaitWithTimeout(absl::Condition(&ready), timeout);
+  std::unique_lock lock(mutex_);
+  if (timeout > absl::ZeroDuration()) {
+    changed_.wait_for(lock, absl::ToChronoNanoseconds(timeout), [this] { return stopping_ || !queue_.empty(); });
+  }
   if (stopping_ && queue_.empty()) return false;
   const size_t count = std::min(queue_.size(), kWorkPerTurn);
   work.assign(std::make_move_iterator(queue_.begin()), std::make_move_iterator(queue_.begin() + count));

@@ -10,10 +10,12 @@
 // process.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,7 +25,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "common/clock.h"
 #include "coordinator/core/core.h"
 #include "coordinator/server/ledger.h"
@@ -116,7 +117,9 @@ class Loop {
   uint64_t commit_sequence_ = 0;  // of the stream, before the turn's commit
   bool readers_wait_ = false;
 
-  absl::Mutex mutex_;
+  // The standard ones, which the thread sanitizer sees through.
+  std::mutex mutex_;
+  std::condition_variable changed_;
   std::deque<std::function<void(Turn&)>> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

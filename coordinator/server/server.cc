@@ -35,7 +35,7 @@ constexpr int kMaxReceivedBytes = 8 << 20;  // a worker's full report of thousan
 constexpr int kMaxSentBytes = 16 << 20;
 constexpr int kMaxMetadataBytes = 16 << 10;
 constexpr int kMaxStreamsPerConnection = 4096;
-constexpr size_t kMaxMemoryBytes = size_t{1} << 30;  // of gRPC's buffers
+constexpr size_t kMaxMemoryBytes = size_t{1} << 30;          // of gRPC's buffers
 constexpr auto kShutdownDeadline = std::chrono::seconds(1);  // idle clients are slow to let go of their connections
 
 std::string NameOfThisUser() {

@@ -1,5 +1,6 @@
-// Where a unit's tensors lie in its flat buffer: one after another in the inventory's order, each start rounded up so
-// that every tensor begins at a multiple of 64 bytes in fp32. Engine, planner and checkpoints share this one rule.
+// Where a unit's tensors lie in its flat buffer: one after another, those that the optimizer treats alike together and
+// in the inventory's order, each start rounded up so that every tensor begins at a multiple of 64 bytes in fp32.
+// Engine, planner and checkpoints share this one rule.
 #pragma once
 
 #include <cstdint>

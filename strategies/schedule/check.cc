@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -54,7 +55,8 @@ class Checker {
     if (per_microbatch && (op.microbatch < 0 || op.microbatch >= schedule_.microbatches)) {
       return Wrong("indices", "no such microbatch");
     }
-    if (op.slot >= schedule_.slots) return Wrong("indices", "no such slot");
+    if (op.unit < -1 || op.unit >= units_) return Wrong("indices", "no such unit");
+    if (op.slot < -1 || op.slot >= schedule_.slots) return Wrong("indices", "no such slot");
     for (const int32_t w : op.waits) {
       if (w < 0 || static_cast<size_t>(w) >= at_) return Wrong("indices", "waits for an op that is not before it");
     }
@@ -74,6 +76,7 @@ class Checker {
         return Forward(op);
       case OpKind::kRecompute:
         if (op.unit >= forwarded_[op.microbatch]) return Wrong("order", "recomputed before its forward");
+        if (op.unit >= backward_left_[op.microbatch]) return Wrong("order", "recomputed after its backward");
         return Resident(op.unit);
       case OpKind::kBackward:
         return Backward(op);
@@ -110,15 +113,19 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // The unit's own parameters and those that it borrows.
-  absl::Status Resident(int32_t unit) const {
-    std::vector<int32_t> needed = {unit};
+  // Whose parameters a unit uses: its own, and those that it borrows.
+  std::set<int32_t> Owners(int32_t unit) const {
+    std::set<int32_t> owners = {unit};
     for (const Borrow& borrow : inventory_.units(unit).borrows()) {
       for (int32_t u = 0; u < units_; ++u) {
-        if (inventory_.units(u).name() == borrow.unit()) needed.push_back(u);
+        if (inventory_.units(u).name() == borrow.unit()) owners.insert(u);
       }
     }
-    for (const int32_t u : needed) {
+    return owners;
+  }
+
+  absl::Status Resident(int32_t unit) const {
+    for (const int32_t u : Owners(unit)) {
       if (ever_gathered_.contains(u) && !gathered_.contains(u)) {
         return Wrong("resident", absl::StrCat("the parameters of ", inventory_.units(u).name(), " are not gathered"));
       }
@@ -136,18 +143,20 @@ class Checker {
     if (op.unit >= forwarded_[op.microbatch]) return Wrong("order", "backward before its forward");
     if (op.unit != backward_left_[op.microbatch] - 1) return Wrong("order", "backward out of order, or twice");
     --backward_left_[op.microbatch];
-    pending_.insert({op.unit, op.microbatch});
+    for (const int32_t owner : Owners(op.unit)) pending_.insert({owner, op.unit, op.microbatch});
     return Resident(op.unit);
   }
 
   absl::Status Reduce(const Op& op) {
-    bool any = false;
-    for (auto it = pending_.begin(); it != pending_.end();) {
-      const bool inside = it->first >= op.unit && it->first < op.unit_end;
-      any |= inside;
-      it = inside ? pending_.erase(it) : std::next(it);
+    for (int32_t owner = op.unit; owner < op.unit_end; ++owner) {
+      const auto first = pending_.lower_bound({owner, -1, -1}), last = pending_.lower_bound({owner + 1, -1, -1});
+      if (first == last) {
+        return Wrong("reduction", absl::StrCat("there is nothing to reduce of ", inventory_.units(owner).name(),
+                                               ": not computed yet, or reduced already"));
+      }
+      pending_.erase(first, last);
     }
-    return any ? absl::OkStatus() : Wrong("reduction", "there is nothing to reduce");
+    return absl::OkStatus();
   }
 
   bool backward_done_everywhere() const {
@@ -158,8 +167,9 @@ class Checker {
   }
 
   std::string Unreduced() const {
-    return absl::StrCat("the gradient of ", inventory_.units(pending_.begin()->first).name(), " m",
-                        pending_.begin()->second, " enters none");
+    const auto& [owner, user, microbatch] = *pending_.begin();
+    return absl::StrCat("the gradient of ", inventory_.units(owner).name(), " from ", inventory_.units(user).name(),
+                        " m", microbatch, " enters none");
   }
 
   absl::Status CheckEnd() const {
@@ -179,11 +189,11 @@ class Checker {
   std::set<int32_t> ever_gathered_;
   bool reduces_ = false;
   bool stepped_ = false;
-  std::map<int32_t, int32_t> gathered_;            // unit -> slot
-  std::map<int32_t, int32_t> slot_owner_;          // slot -> unit
-  std::vector<int32_t> forwarded_;                 // by microbatch: units forwarded
-  std::vector<int32_t> backward_left_;             // by microbatch: units still to go back
-  std::set<std::pair<int32_t, int32_t>> pending_;  // (unit, microbatch) whose gradient is in no reduction yet
+  std::map<int32_t, int32_t> gathered_;                      // unit -> slot
+  std::map<int32_t, int32_t> slot_owner_;                    // slot -> unit
+  std::vector<int32_t> forwarded_;                           // by microbatch: units forwarded
+  std::vector<int32_t> backward_left_;                       // by microbatch: units still to go back
+  std::set<std::tuple<int32_t, int32_t, int32_t>> pending_;  // (owner, user, microbatch) in no reduction yet
 };
 
 }  // namespace

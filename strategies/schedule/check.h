@@ -8,16 +8,15 @@
 namespace muster {
 
 // Internal (our own compiler is wrong), naming the op and the rule:
-//  - indices: units, microbatches, slots and streams exist; waits name earlier ops
+//  - indices: units, microbatches and slots exist; waits name earlier ops
 //  - resident: a gathered unit (and one that it borrows from) is used only between its gather and its release; a unit
-//  that is
-//    never gathered is always resident; nothing is left gathered; nothing is gathered twice
+//    that is never gathered is always resident; nothing is left gathered; nothing is gathered twice
 //  - slots: none has two live owners
-//  - order: each (unit, microbatch) is forwarded once, after the units before it, and its backward comes once, after
-//  its
-//    forward and after the backward of the units behind it
-//  - reduction: with any kReduce, each (unit, microbatch) enters exactly one reduction, after its backward; without one
-//    every gradient stays where it is
+//  - order: each (unit, microbatch) is forwarded once, after the units before it; its backward comes once, after its
+//    forward and after the backward of the units behind it; a recomputation comes between the two
+//  - reduction: with any kReduce, each contribution (owner of the tensors, unit that used them, microbatch) enters
+//    exactly one reduction of its owner, after its backward: a tied tensor has one from its own unit and one from each
+//    that borrows it; without a kReduce every gradient stays where it is
 //  - step: one kOptimizerStep, after every backward, reduction and clipping; no parameter is used after it
 absl::Status Check(const Schedule& schedule, const Inventory& inventory);
 

@@ -105,6 +105,22 @@ TEST(Check, RefusesEachBrokenRule) {
        }},
       {"enters none", [&](Schedule& s) { insert(s, 4, {.kind = OpKind::kReduce, .unit = 2, .unit_end = 3}); }},
       {"nothing to reduce", [&](Schedule& s) { insert(s, 3, {.kind = OpKind::kReduce, .unit = 0, .unit_end = 3}); }},
+      // A second reduction of the head would add them twice.
+      {"nothing to reduce of head",
+       [&](Schedule& s) {
+         insert(s, 4, {.kind = OpKind::kReduce, .unit = 2, .unit_end = 3});
+         insert(s, 7, {.kind = OpKind::kReduce, .unit = 0, .unit_end = 3});
+       }},
+      // The head's part of the tied embedding must not be left behind when it comes after the embedding's reduction.
+      {"gradient of embedding from embedding m0 enters none",
+       [&](Schedule& s) {
+         insert(s, 4, {.kind = OpKind::kReduce, .unit = 0, .unit_end = 1});
+         insert(s, 6, {.kind = OpKind::kReduce, .unit = 1, .unit_end = 3});
+       }},
+      {"recomputed after",
+       [&](Schedule& s) { insert(s, 6, {.kind = OpKind::kRecompute, .unit = 0, .microbatch = 0}); }},
+      {"no such unit", [&](Schedule& s) { insert(s, 0, {.kind = OpKind::kSend, .unit = 3}); }},
+      {"no such slot", [](Schedule& s) { s.ops[0].slot = -2; }},
       {"recomputed before",
        [&](Schedule& s) { insert(s, 0, {.kind = OpKind::kRecompute, .unit = 0, .microbatch = 0}); }},
   };

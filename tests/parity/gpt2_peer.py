@@ -2,13 +2,14 @@
 
 usage: gpt2_peer.py CONFIG.json      prints one JSON object {"losses": [...], "norms": [...], "weights_l2": {...}}
 
-CONFIG: model numbers, optimizer numbers, `tokens` (a file of uint16), `weights` (raw float32, tensors one after another
-as `tensors` lists them), `steps`, `sequences`, `accumulation`, and `mistake`: "" or one of MISTAKES, by which the test
+CONFIG: model numbers, optimizer numbers, `tokens` (a file of uint16), `weights` (a shard of a checkpoint, *.safetensors,
+or raw float32, tensors one after another as `tensors` lists them), `steps`, `sequences`, `accumulation`, and `mistake`: "" or one of MISTAKES, by which the test
 shows that its limits would catch it.
 """
 import array
 import json
 import math
+import struct
 import sys
 
 import torch
@@ -17,7 +18,24 @@ import torch.nn.functional as F
 MISTAKES = ("betas", "eps", "decay_all", "gelu", "no_clip", "mean_of_means")
 
 
+def load_safetensors(path):
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        buffer = bytearray(f.read())
+    weights = {}
+    for name, entry in header.items():
+        if name == "__metadata__" or name.startswith("optimizer."):
+            continue
+        assert entry["dtype"] == "F32", (name, entry)
+        begin, end = entry["data_offsets"]
+        flat = torch.frombuffer(buffer, dtype=torch.float32, count=(end - begin) // 4, offset=begin)
+        weights[name] = flat.reshape(entry["shape"]).clone().requires_grad_(True)
+    return weights
+
+
 def load_weights(config):
+    if config["weights"].endswith(".safetensors"):
+        return load_safetensors(config["weights"])
     raw = array.array("f")
     with open(config["weights"], "rb") as f:
         raw.frombytes(f.read())

@@ -3,24 +3,23 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <map>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "strategies/partition/flat.h"
 #include "strategies/partition/table.h"
 #include "strategies/schedule/check.h"
+#include "worker/engine/arena.h"
+#include "worker/engine/cpu_allocator.h"
 #include "worker/engine/initialise.h"
+#include "worker/engine/norm.h"
 #include "worker/engine/optimizer.h"
 #include "worker/units/unit.h"
 
@@ -35,27 +34,12 @@ using units::Activations;
 using units::Context;
 using units::Mode;
 
-// High-water mark of this process's resident memory.
-uint64_t PeakResidentBytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (!absl::StartsWith(line, "VmHWM:")) continue;
-    const std::vector<std::string> words = absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
-    uint64_t kib = 0;
-    if (words.size() > 1 && absl::SimpleAtoi(words[1], &kib)) return kib * 1024;
-  }
-  return 0;
-}
-
-struct Place {
-  int64_t begin = 0;  // element in the arena
-  const Tensor* tensor = nullptr;
-};
-
 class CompiledEngine final : public Engine {
  public:
   explicit CompiledEngine(const Config& config)
-      : config_(config), device_(config.cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)) {}
+      : config_(config),
+        device_(config.cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)),
+        layout_(LayOut(config_.inventory)) {}
 
   absl::Status Prepare();
 
@@ -81,7 +65,6 @@ class CompiledEngine final : public Engine {
   absl::Status Guarded(F&& body);
 
   absl::Status CheckSupported() const;
-  void Layout();
   void Initialise();
   absl::Status MakeUnits();
   void MakeState();
@@ -91,14 +74,12 @@ class CompiledEngine final : public Engine {
   absl::Status CheckBatch(const Batch& batch) const;
 
   void RunOps(const Batch& batch, double learning_rate, StepResult& result);
-  double GradientNorm() const;
   absl::Status Copy(bool to_host);
 
   const Config config_;
   const at::Device device_;
   uint64_t step_ = 0;
-  std::map<std::string, Place> places_;  // by tensor
-  std::vector<Run> runs_;
+  const ArenaLayout layout_;           // of config_.inventory
   at::Tensor parameters_, gradients_;  // the arenas: units one after another, in order
   std::vector<std::unique_ptr<units::UnitModule>> units_;
   std::unique_ptr<FlatOptimizer> optimizer_;
@@ -137,6 +118,24 @@ absl::Status CompiledEngine::CheckSupported() const {
     return absl::UnimplementedError(
         absl::StrCat("this engine holds whole models; the table has ", config_.table.shards(), " shards"));
   }
+  size_t tensors = 0;
+  for (const Unit& unit : config_.inventory.units()) {
+    for (const Tensor& tensor : unit.tensors()) {
+      ++tensors;
+      if (tensor.frozen()) {
+        return absl::UnimplementedError(absl::StrCat("this engine trains every tensor; ", tensor.name(), " is frozen"));
+      }
+    }
+  }
+  if (layout_.places.size() != tensors) {
+    return absl::InvalidArgumentError("the inventory has two tensors of one name");
+  }
+#ifndef MUSTER_CUDA
+  if (config_.cuda) {
+    return absl::FailedPreconditionError(
+        "this trainer is built without CUDA: build with --config=cuda, or ask for resources.device: cpu");
+  }
+#endif
   for (const Op& op : config_.schedule.ops) {
     const bool known = op.kind == OpKind::kForward || op.kind == OpKind::kBackward || op.kind == OpKind::kRecompute ||
                        op.kind == OpKind::kClipGradients || op.kind == OpKind::kOptimizerStep;
@@ -148,12 +147,18 @@ absl::Status CompiledEngine::CheckSupported() const {
 
 absl::Status CompiledEngine::Prepare() {
   if (absl::Status s = CheckSupported(); !s.ok()) return s;
+  InstallCpuAllocator();
   absl::Status made = absl::OkStatus();
   absl::Status guarded = Guarded([&] {
     doing_ = "allocating the model";
     at::set_num_threads(config_.threads);
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
-    Layout();
+    // That alone would also fill every new tensor with NaN: a pass over memory for nothing, since nothing here reads
+    // what it has not written.
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
+    const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
+    parameters_ = at::zeros({layout_.elements}, options);
+    gradients_ = at::zeros({layout_.elements}, options);
     Initialise();
     made = MakeUnits();
     if (made.ok()) MakeState();
@@ -161,59 +166,27 @@ absl::Status CompiledEngine::Prepare() {
   return guarded.ok() ? made : guarded;
 }
 
-// Places every tensor in the arena and collects the optimizer's runs.
-void CompiledEngine::Layout() {
-  int64_t end = 0;
-  for (const Unit& unit : config_.inventory.units()) {
-    const partition::FlatUnit flat = partition::Flatten(unit);
-    std::map<std::string, const Tensor*> tensors;
-    for (const Tensor& tensor : unit.tensors()) tensors[tensor.name()] = &tensor;
-    for (size_t i = 0; i < flat.tensors.size(); ++i) {
-      const partition::FlatTensor& t = flat.tensors[i];
-      const int64_t begin = end + static_cast<int64_t>(t.begin);
-      places_[t.name] = {begin, tensors[t.name]};
-      if (t.frozen) continue;
-      // Padding belongs to the run before it: zero gradient, zero state, so it stays zero.
-      const int64_t next =
-          end + static_cast<int64_t>(i + 1 < flat.tensors.size() ? flat.tensors[i + 1].begin : flat.elements);
-      if (!runs_.empty() && runs_.back().decay == t.decay && runs_.back().begin + runs_.back().length == begin) {
-        runs_.back().length = next - runs_.back().begin;
-      } else {
-        runs_.push_back({begin, next - begin, t.decay});
-      }
-    }
-    end += static_cast<int64_t>(flat.elements);
-  }
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
-  parameters_ = at::zeros({end}, options);
-  gradients_ = at::zeros({end}, options);
-}
-
 void CompiledEngine::Initialise() {
   at::Tensor host = device_.is_cpu() ? parameters_ : at::zeros(parameters_.sizes(), at::kFloat);
   float* base = host.mutable_data_ptr<float>();
-  for (const auto& [name, place] : places_) {
-    uint64_t elements = 1;
-    for (const uint64_t n : place.tensor->shape()) elements *= n;
-    engine::Initialise(config_.train.seed(), *place.tensor, 0, absl::MakeSpan(base + place.begin, elements));
+  for (const auto& [name, place] : layout_.places) {
+    engine::Initialise(config_.train.seed(), *place.tensor, 0,
+                       absl::MakeSpan(base + place.begin, static_cast<size_t>(place.elements)));
   }
   if (!device_.is_cpu()) parameters_.copy_(host);
 }
 
 absl::Status CompiledEngine::MakeUnits() {
   const auto parameter = [&](const std::string& name) {
-    const Place& place = places_.at(name);
-    std::vector<int64_t> shape(place.tensor->shape().begin(), place.tensor->shape().end());
-    int64_t elements = 1;
-    for (const int64_t n : shape) elements *= n;
-    return units::Parameter{parameters_.narrow(0, place.begin, elements).view(shape),
-                            gradients_.narrow(0, place.begin, elements).view(shape)};
+    const Place& place = layout_.places.at(name);
+    return units::Parameter{parameters_.narrow(0, place.begin, place.elements).view(place.shape),
+                            gradients_.narrow(0, place.begin, place.elements).view(place.shape)};
   };
   for (const Unit& unit : config_.inventory.units()) {
     std::vector<units::Parameter> parameters;
     for (const Tensor& tensor : unit.tensors()) parameters.push_back(parameter(tensor.name()));
     for (const Borrow& borrow : unit.borrows()) {
-      if (!places_.contains(borrow.tensor())) {
+      if (!layout_.places.contains(borrow.tensor())) {
         return absl::InvalidArgumentError(
             absl::StrCat("unit ", unit.name(), " borrows ", borrow.tensor(), ", which no unit owns"));
       }
@@ -227,7 +200,7 @@ absl::Status CompiledEngine::MakeUnits() {
 }
 
 void CompiledEngine::MakeState() {
-  optimizer_ = MakeOptimizer(config_.train.optimizer(), runs_, parameters_, gradients_);
+  optimizer_ = MakeOptimizer(config_.train.optimizer(), layout_.runs, parameters_, gradients_);
   std::vector<std::pair<std::string, at::Tensor>> arenas = {{"parameter", parameters_}};
   for (auto& named : optimizer_->State()) arenas.push_back(std::move(named));
   for (auto& [kind, arena] : arenas) {
@@ -252,7 +225,7 @@ Context CompiledEngine::MakeContext(const Batch& batch, int64_t first, int64_t r
   return context;
 }
 
-// Rows of a microbatch of a batch: the spec's, else the whole share.
+// Rows of a microbatch: the spec's, else the rank's whole share of a step.
 int64_t CompiledEngine::MicrobatchRows(const Batch& batch) const {
   const int64_t rows = config_.train.batch().microbatch();
   return rows > 0 ? rows : static_cast<int64_t>(batch.sequences);
@@ -271,7 +244,8 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, StepResult
   std::vector<Activations> flowing(contexts.size());  // forward activations, later their gradients
   std::vector<std::vector<units::Saved>> saved(contexts.size(), std::vector<units::Saved>(units_.size()));
   at::Tensor loss_sum = at::zeros({}, parameters_.options());
-  double norm = -1, factor = 1;
+  at::Tensor norm;  // on the device: the step waits for it once, together with the loss
+  bool clip = false;
 
   for (const Op& op : config_.schedule.ops) {
     doing_ = Print(op, config_.inventory);
@@ -294,18 +268,19 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, StepResult
         saved[op.microbatch][op.unit] = {};
         break;
       }
-      case OpKind::kClipGradients: {
-        norm = GradientNorm();
-        // torch.nn.utils.clip_grad_norm_
-        factor = std::min(1.0, config_.train.optimizer().clip_norm() / (norm + 1e-6));
+      case OpKind::kClipGradients:
+        norm = FlatNorm(gradients_);  // holds each parameter's gradient once, and zeros between them
+        clip = true;
         break;
-      }
       case OpKind::kOptimizerStep: {
-        if (norm < 0) norm = GradientNorm();
-        result.loss = loss_sum.item<double>() / static_cast<double>(batch.global_targets);
-        result.gradient_norm = norm;
-        if (!std::isfinite(result.loss) || !std::isfinite(norm)) return;
-        optimizer_->Step(step_ + 1, learning_rate, factor);
+        if (!norm.defined()) norm = FlatNorm(gradients_);
+        const at::Tensor seen = at::stack({loss_sum, norm}).cpu();
+        result.loss = seen[0].item<double>() / static_cast<double>(batch.global_targets);
+        result.gradient_norm = seen[1].item<double>();
+        if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) return;
+        // torch.nn.utils.clip_grad_norm_
+        const double bound = config_.train.optimizer().clip_norm() / (result.gradient_norm + 1e-6);
+        optimizer_->Step(step_ + 1, learning_rate, clip ? std::min(1.0, bound) : 1.0);
         break;
       }
       default:
@@ -314,19 +289,17 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, StepResult
   }
 }
 
-// The arena holds each parameter's gradient once, and zeros between them. Row by row, then the rows' norms in double: one
-// fp32 sum over the whole arena is 1e-5 off.
-double CompiledEngine::GradientNorm() const {
-  constexpr int64_t kRow = 4096;
-  const int64_t whole = gradients_.numel() / kRow * kRow;
-  const at::Tensor rows = at::linalg_vector_norm(gradients_.narrow(0, 0, whole).view({-1, kRow}), 2, {1});
-  const at::Tensor rest = at::linalg_vector_norm(gradients_.narrow(0, whole, gradients_.numel() - whole));
-  const double a = at::linalg_vector_norm(rows.to(at::kDouble)).item<double>(), b = rest.item<double>();
-  return std::sqrt(a * a + b * b);
-}
-
 absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learning_rate) {
   if (absl::Status s = CheckBatch(batch); !s.ok()) return s;
+  const uint64_t room = static_cast<uint64_t>(MicrobatchRows(batch)) * config_.schedule.microbatches;
+  if (batch.sequences > room) {
+    return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch.sequences,
+                                                   " sequences, the schedule's microbatches hold ", room,
+                                                   "; it was compiled for another batch.sequences"));
+  }
+  if (!std::isfinite(learning_rate) || learning_rate < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("a learning rate of ", learning_rate));
+  }
   StepResult result;
   if (absl::Status s = Guarded([&] { RunOps(batch, learning_rate, result); }); !s.ok()) return s;
   if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
@@ -360,7 +333,10 @@ absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
   absl::Status status = Guarded([&] {
     doing_ = "evaluation";
     const c10::AutoGradMode off(false);
-    const int64_t sequences = static_cast<int64_t>(batch.sequences), rows = MicrobatchRows(batch);
+    // No more at a time than in training, so that a long validation needs no memory that the plan has not counted.
+    const int64_t sequences = static_cast<int64_t>(batch.sequences);
+    const int64_t share = std::max<int64_t>(1, config_.train.batch().sequences());
+    const int64_t rows = std::min(MicrobatchRows(batch), share);
     for (int64_t first = 0; first < sequences; first += rows) {
       const Context context = MakeContext(batch, first, std::min(rows, sequences - first), Mode::kEvaluate);
       Activations flow;
@@ -370,7 +346,12 @@ absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
     }
   });
   if (!status.ok()) return status;
-  return sum / static_cast<double>(batch.global_targets);
+  const double loss = sum / static_cast<double>(batch.global_targets);
+  if (!std::isfinite(loss)) {
+    return absl::OutOfRangeError(absl::StrCat("rank ", config_.role.rank(), ", behind step ", step_,
+                                              ", evaluation: the loss is ", loss, "; the weights have diverged"));
+  }
+  return loss;
 }
 
 absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint16_t> tokens) {
@@ -398,6 +379,9 @@ absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint1
     logits.assign(row.const_data_ptr<float>(), row.const_data_ptr<float>() + row.numel());
   });
   if (!status.ok()) return status;
+  if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); })) {
+    return absl::OutOfRangeError("logits that are not finite: the weights have diverged or are damaged");
+  }
   return logits;
 }
 
@@ -407,11 +391,10 @@ std::vector<StateView> CompiledEngine::State() {
     float* base = arena.host.mutable_data_ptr<float>();
     for (const UnitPartition& unit : config_.table.units()) {
       for (const Piece& piece : unit.pieces()) {
-        const Place& place = places_.at(piece.tensor());
+        const Place& place = layout_.places.at(piece.tensor());
         for (const Extent& extent : piece.extents()) {
           if (extent.shard() != config_.role.shard()) continue;
-          views.push_back({arena.kind, piece.tensor(),
-                           std::vector<uint64_t>(place.tensor->shape().begin(), place.tensor->shape().end()),
+          views.push_back({arena.kind, piece.tensor(), std::vector<uint64_t>(place.shape.begin(), place.shape.end()),
                            extent.begin(), absl::MakeSpan(base + place.begin + extent.begin(), extent.length())});
         }
       }
@@ -441,7 +424,7 @@ uint64_t CompiledEngine::peak_memory_bytes() const {
     return static_cast<uint64_t>(stats.allocated_bytes[0].peak);
   }
 #endif
-  return PeakResidentBytes();
+  return CpuMemoryUse().peak_bytes;
 }
 
 }  // namespace

@@ -56,17 +56,20 @@ class Engine {
  public:
   // Allocates the flat buffers and initialises parameters from (seed, tensor name, index).
   // InvalidArgument: schedule, table and inventory do not belong together. ResourceExhausted: memory.
+  // FailedPrecondition: `cuda` in a build without it. Unimplemented: an op, unit or table that this engine cannot run.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const Config& config);
   virtual ~Engine() = default;
 
   // One optimizer step by the schedule. Internal: an op failed; the message names rank, step and op.
-  // OutOfRange: the loss is not finite; nothing was updated.
+  // OutOfRange: the loss or the gradient is not finite; nothing was updated. InvalidArgument: the batch has the wrong
+  // size or a token outside the vocabulary, or the learning rate is negative or not finite. ResourceExhausted: memory.
   virtual absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate) = 0;
 
-  // Mean loss in nats over a batch, without touching any state.
+  // Mean loss in nats over a batch of any number of sequences, without touching any state; at most a training
+  // microbatch at a time. OutOfRange: it is not finite. Other errors as Step.
   virtual absl::StatusOr<double> Evaluate(const Batch& batch) = 0;
 
-  // Logits [vocabulary] behind the last of `tokens` (1..context of them).
+  // Logits [vocabulary] behind the last of `tokens` (1..context of them). OutOfRange: they are not finite.
   virtual absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint16_t> tokens) = 0;
 
   virtual uint64_t step() const = 0;         // optimizer steps done
@@ -78,6 +81,7 @@ class Engine {
   virtual absl::Status Pull() = 0;
   virtual absl::Status Push() = 0;
 
+  // The most bytes that live tensors took on the device so far: the process's CPU tensors, or those on the GPU.
   virtual uint64_t peak_memory_bytes() const = 0;
 };
 

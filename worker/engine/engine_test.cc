@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
+#include "worker/engine/cpu_allocator.h"
 #include "worker/engine/initialise.h"
 
 namespace muster::engine {
@@ -196,6 +197,64 @@ TEST(Engine, ALossThatIsNotFiniteUpdatesNothing) {
   const std::vector<float> after = Weights(*engine);
   EXPECT_EQ(std::memcmp(before.data(), after.data(), 4 * before.size()), 0);
   EXPECT_EQ(engine->step(), 0u);
+}
+
+// A step is cheap because it asks the system for nothing; what it needs at most is what it reports.
+TEST(Engine, ASteadyStepTakesNothingFromTheSystem) {
+  auto engine = Engine::Create(Small(4, 2)).value();
+  const Tokens tokens(4);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine->Step(tokens.batch, 1e-3).ok());
+#if !defined(__SANITIZE_ADDRESS__)
+  const uint64_t asked = CpuMemoryUse().system_allocations;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine->Step(tokens.batch, 1e-3).ok());
+  EXPECT_EQ(CpuMemoryUse().system_allocations, asked);
+#endif
+  const uint64_t arenas = 4 * 4 * models::Parameters(*models::MakeInventory(Small(4, 2).train.model()));
+  EXPECT_GT(engine->peak_memory_bytes(), arenas);
+}
+
+TEST(Engine, EvaluatesInTheStepsOfTraining) {
+  Config config = Small(2, 2);
+  config.train.mutable_batch()->clear_microbatch();
+  Compile(config);
+  auto engine = Engine::Create(config).value(), whole = Engine::Create(Small(9, 9)).value();
+  const Tokens tokens(9);
+  EXPECT_NEAR(engine->Evaluate(tokens.batch).value(), whole->Evaluate(tokens.batch).value(), 1e-6);
+}
+
+TEST(Engine, DivergedWeightsAreAnErrorEverywhere) {
+  auto engine = Engine::Create(Small(2, 2)).value();
+  std::vector<StateView> state = engine->State();
+  Find(state, "parameter", "ln_f.bias").values[0] = std::nanf("");
+  const Tokens tokens(2);
+  EXPECT_EQ(engine->Evaluate(tokens.batch).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(engine->Logits(absl::MakeSpan(tokens.values).subspan(0, 3)).status().code(), absl::StatusCode::kOutOfRange);
+}
+
+TEST(Engine, RefusesABatchThatItWouldOnlyTrainInPart) {
+  auto engine = Engine::Create(Small(4, 2)).value();
+  EXPECT_TRUE(engine->Step(Tokens(3).batch, 1e-3).ok());  // a last batch may be short
+  const absl::Status status = engine->Step(Tokens(5).batch, 1e-3).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(status.message(), "hold 4")) << status;
+  EXPECT_EQ(engine->Step(Tokens(4).batch, std::nan("")).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(engine->step(), 1u);
+}
+
+TEST(Engine, RefusesWhatItCannotRun) {
+  Config config = Small(2, 2);
+  config.inventory.mutable_units(1)->mutable_tensors(0)->set_frozen(true);
+  EXPECT_EQ(Engine::Create(config).status().code(), absl::StatusCode::kUnimplemented);
+  config = Small(2, 2);
+  config.table.set_shards(2);
+  EXPECT_EQ(Engine::Create(config).status().code(), absl::StatusCode::kUnimplemented);
+#ifndef MUSTER_CUDA
+  config = Small(2, 2);
+  config.cuda = true;
+  const absl::Status status = Engine::Create(config).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(status.message(), "--config=cuda")) << status;
+#endif
 }
 
 TEST(Engine, RefusesWhatDoesNotBelongTogether) {

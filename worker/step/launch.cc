@@ -96,6 +96,10 @@ absl::Status Explain(const Failure& failure, const rundir::Start& start) {
     case Stage::kChdir:
       return absl::ErrnoToStatus(failure.error, absl::StrCat("cannot enter folder ", start.working_directory));
     case Stage::kExec:
+      if (failure.error == ENOENT && access(start.argv[0].c_str(), F_OK) == 0) {
+        return absl::NotFoundError(absl::StrCat("cannot run ", start.argv[0],
+                                                ": the interpreter or loader that it names is not on this machine"));
+      }
       return absl::ErrnoToStatus(failure.error, absl::StrCat("cannot run ", start.argv[0]));
     default:
       return absl::ErrnoToStatus(failure.error, "cannot set up the process");

@@ -1,6 +1,7 @@
 #include "worker/step/step.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <string>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
 #include "worker/rundir/log.h"
 #include "worker/step/launch.h"
 #include "worker/step/supervise.h"
@@ -60,6 +62,19 @@ absl::Status Detach() {
   return absl::OkStatus();
 }
 
+// One shim per folder, and one life per rank, whatever a restarted worker believes: the lock is held until this process
+// ends.
+absl::Status TakeFolder(const rundir::RankDir& dir) {
+  const std::string path = dir.path() + "/start.json";
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) return absl::FailedPreconditionError("another shim has this folder");
+  if (!absl::IsNotFound(dir.ReadProcesses().status()) || !absl::IsNotFound(dir.ReadExit().status())) {
+    return absl::FailedPreconditionError("this rank was started before");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WriteProcesses(const rundir::RankDir& dir, pid_t trainer) {
   absl::StatusOr<rundir::ProcessId> shim = rundir::Identify(getpid());
   if (!shim.ok()) return shim.status();
@@ -88,6 +103,7 @@ absl::StatusOr<Ending> RunTrainer(const rundir::RankDir& dir, const rundir::Star
 absl::Status RunRank(const rundir::RankDir& dir, const Clock& clock) {
   absl::StatusOr<rundir::Start> start = dir.ReadStart();
   if (!start.ok()) return start.status();
+  if (absl::Status status = TakeFolder(dir); !status.ok()) return status;
   const Reserve reserve(dir);
   absl::StatusOr<Ending> ended = RunTrainer(dir, *start, clock);
   Ending ending;

@@ -229,6 +229,7 @@ TEST_F(StepTest, LeaseThatStandsStillEndsTheTrainer) {
   start.orphan_grace = absl::Seconds(1);
   Spawn(start);
   ASSERT_TRUE(LogHas("ready"));
+  lease->Renew();  // that it rose before does not help
   const RankExit exit = Wait();
   EXPECT_EQ(exit.cause(), RankExit::ORPHANED);
   EXPECT_TRUE(absl::StrContains(Log(), "no sign of the coordinator for 1s")) << Log();
@@ -248,6 +249,26 @@ TEST_F(StepTest, LeaseThatRisesKeepsTheTrainer) {
   });
   EXPECT_EQ(Wait().cause(), RankExit::COMPLETED);
   EXPECT_TRUE(absl::StrContains(Log(), "survived"));
+}
+
+TEST_F(StepTest, ARankLivesOnce) {
+  Spawn(Shell("echo ready; exec sleep 1000"));
+  ASSERT_TRUE(LogHas("ready"));
+  const auto second = [this] {
+    const std::string binary = std::filesystem::absolute("worker/step/muster-step");
+    std::string path = dir_.path();
+    char* argv[] = {const_cast<char*>(binary.c_str()), path.data(), nullptr};
+    pid_t pid = 0;
+    int status = 0;
+    EXPECT_EQ(posix_spawn(&pid, binary.c_str(), nullptr, nullptr, argv, environ), 0);
+    EXPECT_TRUE(Eventually([&] { return waitpid(pid, &status, WNOHANG) == pid; }));
+    return status;
+  };
+  EXPECT_NE(second(), 0) << "beside the first";
+  kill(shim_, SIGTERM);
+  Wait();
+  EXPECT_NE(second(), 0) << "after it";
+  EXPECT_EQ(Log(), "ready\n");
 }
 
 TEST_F(StepTest, MuchOutputIsKeptInSegments) {

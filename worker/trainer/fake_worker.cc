@@ -4,12 +4,13 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -36,6 +37,12 @@ namespace fs = std::filesystem;
 std::string Slurp(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+// Without its bench no test means anything.
+[[noreturn]] void Broken(const std::string& what) {
+  std::fprintf(stderr, "the test's bench is broken: %s\n", what.c_str());
+  std::abort();
 }
 
 }  // namespace
@@ -73,6 +80,7 @@ struct FakeWorker::State final : public Trainer::Service {
   grpc::Status Report(grpc::ServerContext*, const ReportRequest* request, ReportReply*) override {
     absl::MutexLock lock(&mutex);
     step = request->step();
+    ++reports;
     return grpc::Status::OK;
   }
 
@@ -84,6 +92,7 @@ struct FakeWorker::State final : public Trainer::Service {
   bool refuse ABSL_GUARDED_BY(mutex) = false;
   int attaches ABSL_GUARDED_BY(mutex) = 0;
   uint64_t step ABSL_GUARDED_BY(mutex) = 0;
+  int reports ABSL_GUARDED_BY(mutex) = 0;
 };
 
 FakeWorker::FakeWorker(std::string socket) : state_(std::make_unique<State>()) {
@@ -98,7 +107,7 @@ void FakeWorker::Start() {
   builder.AddListeningPort(absl::StrCat("unix:", state_->socket), grpc::InsecureServerCredentials());
   builder.RegisterService(state_.get());
   state_->server = builder.BuildAndStart();
-  ASSERT_NE(state_->server, nullptr) << state_->socket;
+  if (state_->server == nullptr) Broken(absl::StrCat("cannot serve ", state_->socket));
 }
 
 void FakeWorker::Stop() {
@@ -138,9 +147,17 @@ uint64_t FakeWorker::reported_step() const {
   return state_->step;
 }
 
-TrainerProcess::TrainerProcess(const std::vector<std::string>& arguments, std::string log) : log_(std::move(log)) {
-  std::vector<std::string> argv = {"worker/trainer/muster-trainer"};
-  argv.insert(argv.end(), arguments.begin(), arguments.end());
+int FakeWorker::reports() const {
+  absl::MutexLock lock(&state_->mutex);
+  return state_->reports;
+}
+
+Process StartTrainer(std::vector<std::string> arguments, std::string log) {
+  arguments.insert(arguments.begin(), "worker/trainer/muster-trainer");
+  return Process(std::move(arguments), std::move(log));
+}
+
+Process::Process(std::vector<std::string> argv, std::string log) : log_(std::move(log)) {
   // As the worker daemon sets it, so that equal runs give equal bits.
   std::vector<std::string> environment = {"OMP_NUM_THREADS=1", "MKL_CBWR=AVX2", "PATH=/usr/bin:/bin", "LANG=C"};
   std::vector<char*> argv_pointers, environment_pointers;
@@ -156,19 +173,19 @@ TrainerProcess::TrainerProcess(const std::vector<std::string>& arguments, std::s
   const int error =
       posix_spawn(&pid_, argv[0].c_str(), &actions, nullptr, argv_pointers.data(), environment_pointers.data());
   posix_spawn_file_actions_destroy(&actions);
-  EXPECT_EQ(error, 0) << "spawning " << argv[0];
+  if (error != 0) Broken(absl::StrCat("cannot start ", argv[0], ": error ", error));
 }
 
-TrainerProcess::TrainerProcess(TrainerProcess&& other) noexcept
+Process::Process(Process&& other) noexcept
     : log_(std::move(other.log_)), pid_(std::exchange(other.pid_, -1)), exit_(other.exit_) {}
 
-TrainerProcess::~TrainerProcess() {
+Process::~Process() {
   if (pid_ < 0 || exit_.has_value()) return;
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
 }
 
-bool TrainerProcess::Reap() {
+bool Process::Reap() {
   if (exit_.has_value()) return true;
   int status = 0;
   if (waitpid(pid_, &status, WNOHANG) != pid_) return false;
@@ -176,20 +193,20 @@ bool TrainerProcess::Reap() {
   return true;
 }
 
-int TrainerProcess::Wait(absl::Duration deadline) {
+int Process::Wait(absl::Duration deadline) {
   if (!Eventually([&] { return Reap(); }, deadline)) {
-    ADD_FAILURE() << "the trainer does not end; its log:\n" << Log();
+    std::fprintf(stderr, "a process does not end; its log:\n%s\n", Log().c_str());
     return -1;
   }
   return *exit_;
 }
 
-void TrainerProcess::Signal(int signal) { kill(pid_, signal); }
-bool TrainerProcess::Running() { return !Reap(); }
-std::string TrainerProcess::Output() const { return Slurp(absl::StrCat(log_, ".out")); }
-std::string TrainerProcess::Log() const { return Slurp(absl::StrCat(log_, ".err")); }
+void Process::Signal(int signal) { kill(pid_, signal); }
+bool Process::Running() { return !Reap(); }
+std::string Process::Output() const { return Slurp(absl::StrCat(log_, ".out")); }
+std::string Process::Log() const { return Slurp(absl::StrCat(log_, ".err")); }
 
-std::string TrainerProcess::LastLine() const {
+std::string Process::LastLine() const {
   const std::string log = Log();
   const std::vector<std::string> lines = absl::StrSplit(absl::StripSuffix(log, "\n"), '\n');
   return lines.back();
@@ -268,10 +285,10 @@ void Bench::Publish(Assignment& assignment) const {
   }
 }
 
-TrainerProcess Bench::Start(const Assignment& assignment) {
+Process Bench::Start(const Assignment& assignment) {
   fs::create_directories(RankDir(assignment));
   worker_.Assign(assignment);
-  return TrainerProcess(
+  return StartTrainer(
       {"run", "--socket", worker_.socket(), "--rank_dir", RankDir(assignment), "--job", assignment.key().job(),
        "--generation", absl::StrCat(assignment.key().generation()), "--rank", "0"},
       absl::StrCat(RankDir(assignment), "/log"));
@@ -283,8 +300,8 @@ std::string Bench::RankDir(const Assignment& assignment) const {
 
 std::vector<Record> Bench::Records(const Assignment& assignment) const {
   auto records = rundir::OutboxReader(RankDir(assignment)).Read(0, 1'000'000);
-  EXPECT_TRUE(records.ok()) << records.status();
-  return records.ok() ? *std::move(records) : std::vector<Record>();
+  if (!records.ok()) Broken(records.status().ToString());
+  return *std::move(records);
 }
 
 uint64_t Bench::StepOf(const Assignment& assignment) const {

@@ -2,10 +2,10 @@
 //
 //   Bench bench;                                         // a temporary folder, token files, a fake worker
 //   JobSpec spec = bench.MakeJob();
-//   TrainerProcess trainer = bench.Start(bench.Assign(spec, /*generation=*/1));
+//   Process trainer = bench.Start(bench.Assign(spec, /*generation=*/1));
 //   EXPECT_EQ(trainer.Wait(), 0);
 //
-// Failures of the bench itself are GoogleTest failures.
+// What keeps the bench itself from working ends the test program with a message.
 #pragma once
 
 #include <sys/types.h>
@@ -45,20 +45,23 @@ class FakeWorker {
 
   int attaches() const;  // streams opened so far
   uint64_t reported_step() const;
+  int reports() const;  // calls so far
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-class TrainerProcess {
+// A program, with the environment that the worker daemon gives a trainer.
+class Process {
  public:
-  TrainerProcess(const std::vector<std::string>& arguments, std::string log);
-  TrainerProcess(TrainerProcess&& other) noexcept;
-  TrainerProcess& operator=(TrainerProcess&&) = delete;
-  ~TrainerProcess();  // kills it
+  // Output goes to files beginning with `log`.
+  Process(std::vector<std::string> argv, std::string log);
+  Process(Process&& other) noexcept;
+  Process& operator=(Process&&) = delete;
+  ~Process();  // kills it
 
-  // The exit code, or 128 + the signal's number; a test failure after the deadline.
+  // The exit code, or 128 + the signal's number; -1, and its log on stderr, after the deadline.
   int Wait(absl::Duration deadline = absl::Seconds(120));
   void Signal(int signal);
   bool Running();
@@ -72,6 +75,9 @@ class TrainerProcess {
   pid_t pid_ = -1;
   std::optional<int> exit_;
 };
+
+// muster-trainer with these arguments.
+Process StartTrainer(std::vector<std::string> arguments, std::string log);
 
 class Bench {
  public:
@@ -89,7 +95,7 @@ class Bench {
   Assignment Assign(const JobSpec& spec, uint64_t generation) const;
   // The newest checkpoints below the job's folder as published, the newest to resume from.
   void Publish(Assignment& assignment) const;
-  TrainerProcess Start(const Assignment& assignment);
+  Process Start(const Assignment& assignment);
 
   std::string RankDir(const Assignment& assignment) const;
   std::vector<Record> Records(const Assignment& assignment) const;

@@ -34,7 +34,7 @@ const std::string& Undisturbed() {
   static const std::string weights = [] {
     Bench bench;
     const Assignment assignment = bench.Assign(TheJob(bench), 1);
-    TrainerProcess trainer = bench.Start(assignment);
+    Process trainer = bench.Start(assignment);
     EXPECT_EQ(trainer.Wait(), 0) << trainer.Log();
     const auto [step, sum] = bench.NewestWeights(assignment.spec());
     EXPECT_EQ(step, kSteps);
@@ -57,7 +57,7 @@ TEST(Resume, KilledAtSeveralStepsEndsWithTheSameWeights) {
   for (const uint64_t step : {3, 41, 60, 61, 199}) {
     Assignment assignment = bench.Assign(spec, ++generation);
     bench.Publish(assignment);
-    TrainerProcess trainer = bench.Start(assignment);
+    Process trainer = bench.Start(assignment);
     ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) >= step || !trainer.Running(); }));
     ASSERT_TRUE(trainer.Running()) << trainer.Log();
     trainer.Signal(SIGKILL);
@@ -70,7 +70,7 @@ TEST(Resume, KilledAtSeveralStepsEndsWithTheSameWeights) {
   EXPECT_GE(begun_at, 60u);
   Assignment assignment = bench.Assign(spec, ++generation);
   bench.Publish(assignment);
-  TrainerProcess trainer = bench.Start(assignment);
+  Process trainer = bench.Start(assignment);
   ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
   ExpectSameEnd(bench, spec);
   const auto last = checkpoint::Checkpoint::Open(
@@ -82,7 +82,7 @@ TEST(Resume, StoppedAndResumedEndsWithTheSameWeights) {
   Bench bench;
   const JobSpec spec = TheJob(bench);
   Assignment assignment = bench.Assign(spec, 1);
-  TrainerProcess trainer = bench.Start(assignment);
+  Process trainer = bench.Start(assignment);
   ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) >= 33; })) << trainer.Log();
   trainer.Signal(SIGTERM);
   ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
@@ -90,7 +90,7 @@ TEST(Resume, StoppedAndResumedEndsWithTheSameWeights) {
   EXPECT_GE(stopped, 33u);
   assignment = bench.Assign(spec, 2);
   bench.Publish(assignment);
-  TrainerProcess again = bench.Start(assignment);
+  Process again = bench.Start(assignment);
   ASSERT_EQ(again.Wait(), 0) << again.Log();
   EXPECT_EQ(bench.Records(assignment).front().running().resumed_step(), stopped);
   ExpectSameEnd(bench, spec);
@@ -100,7 +100,7 @@ TEST(Resume, ADamagedCheckpointIsPassedOverLoudly) {
   Bench bench;
   JobSpec spec = TheJob(bench);
   Assignment assignment = bench.Assign(spec, 1);
-  TrainerProcess trainer = bench.Start(assignment);
+  Process trainer = bench.Start(assignment);
   ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) >= 65; })) << trainer.Log();
   trainer.Signal(SIGKILL);
   trainer.Wait();
@@ -111,7 +111,7 @@ TEST(Resume, ADamagedCheckpointIsPassedOverLoudly) {
   assignment = bench.Assign(spec, 2);
   bench.Publish(assignment);
   ASSERT_EQ(assignment.resume_from().directory(), steps[0].Directory());
-  TrainerProcess again = bench.Start(assignment);
+  Process again = bench.Start(assignment);
   ASSERT_EQ(again.Wait(), 0) << again.Log();
   EXPECT_THAT(again.Log(), AllOf(HasSubstr("DAMAGED CHECKPOINT"), HasSubstr("it was cut"),
                                  HasSubstr(absl::StrCat(steps[0].Directory(), "/shard-00000.safetensors"))));
@@ -124,11 +124,11 @@ TEST(Resume, AJobThatWasDoneOnlySaysSo) {
   JobSpec spec = bench.MakeJob();
   spec.mutable_train()->set_steps(10);
   Assignment assignment = bench.Assign(spec, 1);
-  TrainerProcess trainer = bench.Start(assignment);
+  Process trainer = bench.Start(assignment);
   ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
   assignment = bench.Assign(spec, 2);
   bench.Publish(assignment);
-  TrainerProcess again = bench.Start(assignment);
+  Process again = bench.Start(assignment);
   ASSERT_EQ(again.Wait(), 0) << again.Log();
   const std::vector<Record> records = bench.Records(assignment);
   ASSERT_EQ(records.size(), 2u);
@@ -140,14 +140,14 @@ TEST(Resume, AnotherModelOptimizerOrJobIsRefused) {
   Bench bench;
   const JobSpec spec = bench.MakeJob();
   Assignment assignment = bench.Assign(spec, 1);
-  TrainerProcess trainer = bench.Start(assignment);
+  Process trainer = bench.Start(assignment);
   ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
   const auto refused = [&](const JobSpec& changed, const std::string& job, const std::string& says) {
     static uint64_t generation = 1;
     Assignment again = bench.Assign(changed, ++generation);
     again.mutable_key()->set_job(job);
     bench.Publish(again);
-    TrainerProcess process = bench.Start(again);
+    Process process = bench.Start(again);
     EXPECT_EQ(process.Wait(), 1);
     EXPECT_THAT(process.LastLine(), HasSubstr(says));
   };
@@ -165,7 +165,7 @@ TEST(Resume, PublishedCheckpointsStayAndTheOthersGo) {
   JobSpec spec = bench.MakeJob();
   spec.mutable_train()->set_steps(1'000'000);
   Assignment assignment = bench.Assign(spec, 1);
-  TrainerProcess trainer = bench.Start(assignment);
+  Process trainer = bench.Start(assignment);
   const auto newest = [&] {
     const auto steps = checkpoint::List(bench.Path("checkpoints"));
     return steps.empty() ? 0 : steps[0].step;
@@ -190,7 +190,7 @@ TEST(Resume, AFullDiskEndsTheRankAndLeavesTheOlderCheckpoint) {
   JobSpec spec = bench.MakeJob();
   spec.mutable_train()->set_steps(10);
   Assignment assignment = bench.Assign(spec, 1);
-  TrainerProcess trainer = bench.Start(assignment);
+  Process trainer = bench.Start(assignment);
   ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
 
   spec.mutable_train()->set_steps(30);
@@ -201,7 +201,7 @@ TEST(Resume, AFullDiskEndsTheRankAndLeavesTheOlderCheckpoint) {
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const rlimit small = {100'000, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  TrainerProcess full = bench.Start(assignment);
+  Process full = bench.Start(assignment);
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_EQ(full.Wait(), 1);
   EXPECT_THAT(full.LastLine(), AllOf(HasSubstr("the checkpoint of step 20 failed"), HasSubstr("file size limit")));

@@ -50,7 +50,7 @@ TEST(Run, TrainsToTheEndAndRecordsEveryStep) {
   spec.mutable_train()->mutable_validation()->set_every_steps(15);
   spec.mutable_train()->mutable_validation()->set_sequences(20);
   const Assignment assignment = bench.Assign(spec, 1);
-  TrainerProcess trainer = bench.Start(assignment);
+  Process trainer = bench.Start(assignment);
   ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
 
   const std::vector<Record> records = bench.Records(assignment);
@@ -98,7 +98,7 @@ TEST(Run, WithoutCheckpointsThereAreNone) {
   spec.mutable_train()->clear_checkpoint();
   spec.mutable_train()->set_steps(5);
   const Assignment assignment = bench.Assign(spec, 1);
-  TrainerProcess trainer = bench.Start(assignment);
+  Process trainer = bench.Start(assignment);
   ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
   const std::vector<Record> records = bench.Records(assignment);
   EXPECT_EQ(Metrics(records).size(), 5u);
@@ -110,7 +110,7 @@ TEST(Run, StopsAsTold) {
   for (const bool checkpoint_first : {true, false}) {
     Bench bench;
     const Assignment assignment = bench.Assign(Endless(bench), 1);
-    TrainerProcess trainer = bench.Start(assignment);
+    Process trainer = bench.Start(assignment);
     ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) > 5; })) << trainer.Log();
     bench.worker().SendStop(checkpoint_first);
     ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
@@ -130,7 +130,7 @@ TEST(Run, StopsAsTold) {
 TEST(Run, SigtermIsAStopWithACheckpoint) {
   Bench bench;
   const Assignment assignment = bench.Assign(Endless(bench), 1);
-  TrainerProcess trainer = bench.Start(assignment);
+  Process trainer = bench.Start(assignment);
   ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) > 5; })) << trainer.Log();
   trainer.Signal(SIGTERM);
   ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
@@ -141,9 +141,9 @@ TEST(Run, StopsWhileItWaitsForItsAssignment) {
   for (const bool by_signal : {true, false}) {
     Bench bench;
     std::filesystem::create_directory(bench.Path("rank"));
-    TrainerProcess trainer({"run", "--socket", bench.worker().socket(), "--rank_dir", bench.Path("rank"), "--job", "j",
-                            "--generation", "1", "--rank", "0"},
-                           bench.Path("log"));
+    Process trainer = StartTrainer({"run", "--socket", bench.worker().socket(), "--rank_dir", bench.Path("rank"),
+                                    "--job", "j", "--generation", "1", "--rank", "0"},
+                                   bench.Path("log"));
     ASSERT_TRUE(Eventually([&] { return bench.worker().attaches() > 0; })) << trainer.Log();
     by_signal ? trainer.Signal(SIGTERM) : bench.worker().SendStop(true);
     EXPECT_EQ(trainer.Wait(), 0) << trainer.Log();
@@ -163,7 +163,7 @@ TEST_P(Refused, BeforeTheFirstStep) {
   Bench bench;
   Assignment assignment = bench.Assign(bench.MakeJob(), 1);
   GetParam().spoil(bench, assignment);
-  TrainerProcess trainer = bench.Start(assignment);
+  Process trainer = bench.Start(assignment);
   EXPECT_EQ(trainer.Wait(), 1);
   for (const std::string& part : GetParam().says) EXPECT_THAT(trainer.LastLine(), HasSubstr(part));
   EXPECT_THAT(bench.Records(assignment), IsEmpty());
@@ -211,7 +211,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Run, VersionsThatDoNotFitEndIt) {
   Bench bench;
   bench.worker().RefuseVersions();
-  TrainerProcess trainer = bench.Start(bench.Assign(bench.MakeJob(), 1));
+  Process trainer = bench.Start(bench.Assign(bench.MakeJob(), 1));
   EXPECT_EQ(trainer.Wait(), 1);
   EXPECT_THAT(trainer.LastLine(), HasSubstr("versions do not fit"));
 }
@@ -225,7 +225,7 @@ TEST(Run, ALossThatIsNotFiniteNamesItsStep) {
   optimizer.set_clip_norm(0);
   optimizer.mutable_lr_schedule()->mutable_constant();
   const Assignment assignment = bench.Assign(spec, 1);
-  TrainerProcess trainer = bench.Start(assignment);
+  Process trainer = bench.Start(assignment);
   EXPECT_EQ(trainer.Wait(), 1);
   const size_t done = Metrics(bench.Records(assignment)).size();
   EXPECT_THAT(trainer.LastLine(),
@@ -236,7 +236,7 @@ TEST(Run, ALossThatIsNotFiniteNamesItsStep) {
 TEST(Run, GoesOnWhileTheWorkerIsAway) {
   Bench bench;
   const Assignment assignment = bench.Assign(Endless(bench), 1);
-  TrainerProcess trainer = bench.Start(assignment);
+  Process trainer = bench.Start(assignment);
   ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) > 5; })) << trainer.Log();
   bench.worker().Stop();
   const uint64_t then = bench.StepOf(assignment);

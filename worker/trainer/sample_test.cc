@@ -37,7 +37,7 @@ TEST(Choose, FollowsTheSoftmax) {
 }
 
 // One trained model for all: the text repeats, so even this one learns some of it.
-class SampleProcess : public ::testing::Test {
+class SampleTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     bench_ = new Bench;
@@ -49,7 +49,7 @@ class SampleProcess : public ::testing::Test {
     train.mutable_validation()->set_sequences(1000);
     train.mutable_optimizer()->set_lr(1e-2);
     const Assignment assignment = bench_->Assign(spec, 1);
-    TrainerProcess trainer = bench_->Start(assignment);
+    Process trainer = bench_->Start(assignment);
     ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
     for (const Record& record : bench_->Records(assignment)) {
       if (record.has_metrics() && record.metrics().has_validation_loss()) {
@@ -59,12 +59,12 @@ class SampleProcess : public ::testing::Test {
   }
   static void TearDownTestSuite() { delete bench_; }
 
-  static TrainerProcess Run(std::vector<std::string> arguments) {
-    return TrainerProcess(arguments, bench_->Path("sample"));
+  static Process Run(std::vector<std::string> arguments) {
+    return StartTrainer(std::move(arguments), bench_->Path("sample"));
   }
   static std::string Sampled(std::vector<std::string> options) {
     options.insert(options.begin(), {"sample", "--checkpoint", bench_->Path("checkpoints")});
-    TrainerProcess process = Run(options);
+    Process process = Run(options);
     EXPECT_EQ(process.Wait(), 0) << process.Log();
     return process.Output();
   }
@@ -72,10 +72,10 @@ class SampleProcess : public ::testing::Test {
   static Bench* bench_;
   static double validation_loss_;
 };
-Bench* SampleProcess::bench_ = nullptr;
-double SampleProcess::validation_loss_ = 0;
+Bench* SampleTest::bench_ = nullptr;
+double SampleTest::validation_loss_ = 0;
 
-TEST_F(SampleProcess, WritesPromptAndTokensTheSameEachTime) {
+TEST_F(SampleTest, WritesPromptAndTokensTheSameEachTime) {
   const std::vector<std::string> greedy = {"--prompt", "the quick ", "--tokens", "40", "--temperature", "0"};
   const std::string text = Sampled(greedy);
   EXPECT_THAT(text, StartsWith("the quick "));
@@ -90,8 +90,8 @@ TEST_F(SampleProcess, WritesPromptAndTokensTheSameEachTime) {
   EXPECT_EQ(Sampled({"--tokens", "5"}).size(), 6u) << "no prompt";
 }
 
-TEST_F(SampleProcess, EvalGivesTheValidationLoss) {
-  TrainerProcess process =
+TEST_F(SampleTest, EvalGivesTheValidationLoss) {
+  Process process =
       Run({"eval", "--checkpoint", bench_->Path("checkpoints/step-0000000300-g1"), "--data", bench_->Path("val.bin")});
   ASSERT_EQ(process.Wait(), 0) << process.Log();
   double loss = 0;
@@ -99,9 +99,9 @@ TEST_F(SampleProcess, EvalGivesTheValidationLoss) {
   EXPECT_NEAR(loss, validation_loss_, 1e-5);
 }
 
-TEST_F(SampleProcess, SaysWhatIsWrong) {
+TEST_F(SampleTest, SaysWhatIsWrong) {
   const auto fails = [](std::vector<std::string> arguments, int code, const std::string& says) {
-    TrainerProcess process = Run(arguments);
+    Process process = Run(arguments);
     EXPECT_EQ(process.Wait(), code) << process.Log();
     EXPECT_THAT(absl::StrCat(process.Log(), process.Output()), HasSubstr(says));
   };

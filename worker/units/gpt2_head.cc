@@ -1,9 +1,12 @@
+#include <ATen/ops/_log_softmax.h>
+#include <ATen/ops/_softmax.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
-#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -13,10 +16,11 @@ namespace muster::units {
 namespace {
 
 constexpr double kEpsilon = 1e-5;
-constexpr int64_t kChunkBytes = 4 << 20;  // a chunk's logits stay in the cache between the passes over them
+constexpr int64_t kEvaluationBytes = 32 << 20;  // of logits at a time: rows enough for a good product, little memory
 
 // Final norm, logits by the tied embedding, and cross entropy. The backward is written by hand: the logits exist once,
-// and become their own gradient in place, some rows at a time (autograd keeps three copies).
+// become log-probabilities and then their own gradient in place (autograd keeps three copies). Two passes in
+// all, each row in the cache: softmax(log-probabilities) = softmax(logits), and the scale goes into the products.
 class Head final : public UnitModule {
  public:
   explicit Head(std::vector<Parameter> p) : weight_(p[0]), bias_(p[1]), wte_(p[2]) {}
@@ -31,42 +35,32 @@ class Head final : public UnitModule {
 
     const int64_t rows = x.size(0);
     const bool keep = context.mode != Mode::kEvaluate;
-    const int64_t chunk = Chunk(vocabulary);
-    at::Tensor logits = at::empty({keep ? rows : std::min(chunk, rows), vocabulary}, x.options());
-    at::Tensor log_sums = at::empty({rows, 1}, x.options());
-    const at::Tensor targets = context.targets.reshape({-1, 1});
-    at::Tensor loss;
+    const int64_t chunk =
+        keep ? rows : std::min(rows, std::max<int64_t>(64, kEvaluationBytes / (x.element_size() * vocabulary)));
+    at::Tensor logits = at::empty({chunk, vocabulary}, x.options());
+    const at::Tensor targets = context.targets.reshape({-1});
+    at::Tensor loss = at::zeros({}, x.options()), picks;
     for (int64_t r = 0; r < rows; r += chunk) {
       const int64_t n = std::min(chunk, rows - r);
-      at::Tensor part = logits.narrow(0, keep ? r : 0, n);
+      at::Tensor part = logits.narrow(0, 0, n);
       at::mm_out(part, normed.narrow(0, r, n), wte_.value.t());
-      at::Tensor sums = log_sums.narrow(0, r, n);
-      at::logsumexp_out(sums, part, {1}, /*keepdim=*/true);
-      const at::Tensor sum = sums.sub(part.gather(1, targets.narrow(0, r, n))).sum();
-      loss = loss.defined() ? loss.add(sum) : sum;
+      at::_log_softmax_out(part, part, 1, /*half_to_float=*/false);
+      picks = Picks(targets.narrow(0, r, n), vocabulary);
+      loss.sub_(part.view(-1).index_select(0, picks).sum());
     }
-    if (keep) saved.tensors = {x, normed, mean, rstd, logits, log_sums};
+    if (keep) saved.tensors = {x, normed, mean, rstd, logits, picks};
     return {loss};
   }
 
   Activations Backward(const Context& context, Saved saved, const Activations&) override {
-    const at::Tensor &x = saved.tensors[0], &normed = saved.tensors[1], &logits = saved.tensors[4];
-    const int64_t rows = x.size(0), width = x.size(1), vocabulary = wte_.value.size(0);
-    const at::Tensor targets = context.targets.reshape({-1, 1});
-    at::Tensor d_normed = at::empty({rows, width}, x.options());
-    const at::Tensor minus_one = at::ones({1, 1}, x.options()).neg_();
-    const int64_t chunk = Chunk(vocabulary);
-    for (int64_t r = 0; r < rows; r += chunk) {
-      const int64_t n = std::min(chunk, rows - r);
-      at::Tensor d = logits.narrow(0, r, n);
-      // (softmax - one at the target) * scale
-      d.sub_(saved.tensors[5].narrow(0, r, n)).exp_();
-      d.scatter_add_(1, targets.narrow(0, r, n), minus_one.expand({n, 1}));
-      d.mul_(context.loss_scale);
-      wte_.gradient.addmm_(d.t(), normed.narrow(0, r, n));
-      at::Tensor out = d_normed.narrow(0, r, n);
-      at::mm_out(out, d, wte_.value);
-    }
+    const at::Tensor &x = saved.tensors[0], &normed = saved.tensors[1];
+    at::Tensor d = saved.tensors[4];
+    // (softmax - one at the target), to be scaled where it is smaller
+    at::_softmax_out(d, d, 1, /*half_to_float=*/false);
+    const int64_t rows = x.size(0), width = x.size(1);
+    d.view(-1).index_add_(0, saved.tensors[5], at::full({rows}, -1, x.options()));
+    wte_.gradient.addmm_(d.t(), normed, 1, context.loss_scale);
+    const at::Tensor d_normed = at::mm(d, wte_.value).mul_(context.loss_scale);
     auto [dx, d_weight, d_bias] = at::native_layer_norm_backward(
         d_normed, x, {width}, saved.tensors[2], saved.tensors[3], weight_.value, bias_.value, {true, true, true});
     weight_.gradient.add_(d_weight);
@@ -76,7 +70,10 @@ class Head final : public UnitModule {
   }
 
  private:
-  static int64_t Chunk(int64_t vocabulary) { return std::max<int64_t>(16, kChunkBytes / (4 * vocabulary)); }
+  // Where each row's target stands in the flat logits. One dimension, because LibTorch is deterministic there on a GPU.
+  static at::Tensor Picks(const at::Tensor& targets, int64_t vocabulary) {
+    return at::arange(targets.size(0), targets.options()).mul_(vocabulary).add_(targets);
+  }
 
   Parameter weight_, bias_, wte_;
 };

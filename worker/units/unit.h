@@ -1,7 +1,7 @@
 // A unit as the engine drives it: forward and backward called explicitly, seams between units detached.
 //
-// A unit's tensors are views into the engine's flat buffers; it never declares a shape. Gradients go into a
-// GradientSink, never into `.grad`. Not thread-safe. Functions may throw c10::Error, which the engine turns into a
+// A unit's tensors are views into the engine's flat buffers; it never declares a shape. Gradients are added to the
+// views of Parameter, never to `.grad`. Not thread-safe. Functions may throw c10::Error, which the engine turns into a
 // Status.
 #pragma once
 

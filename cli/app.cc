@@ -1,0 +1,197 @@
+#include "cli/app.h"
+
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "cli/commands/commands.h"
+#include "cli/output/format.h"
+#include "cli/spec/suggest.h"
+#include "common/version.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr char kDescription[] = "Muster trains neural networks as a service.";
+constexpr char kFooter[] =
+    "Examples:\n"
+    "  muster local up\n"
+    "  muster train --model gpt2:tiny --data train.bin --steps 1000\n"
+    "  muster ps\n"
+    "  muster watch @last\n\n"
+    "`muster COMMAND --help` says more. Exit codes: 0 ok, 1 job failed, 2 usage or wrong spec, 3 no connection,\n"
+    "4 not allowed, 5 time-out, 6 job cancelled, 130 Ctrl-C.";
+
+// Commands before the options that all of them share.
+class HelpPage final : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
+    if (mode == CLI::AppFormatMode::Sub) return make_expanded(app);
+    std::string page = make_description(app) + make_usage(app, name) + make_positionals(app);
+    if (app->get_parent() == nullptr) return page + make_subcommands(app, mode) + make_groups(app, mode) + Footer(app);
+    return page + make_groups(app, mode) + make_subcommands(app, mode) + Footer(app);
+  }
+
+ private:
+  std::string Footer(const CLI::App* app) const { return absl::StrCat("\n", app->get_footer(), "\n"); }
+};
+
+// The names of all options of a command and of those above it: unknown ones fall through to these.
+std::vector<std::string> OptionsOf(const CLI::App* app) {
+  std::vector<std::string> names;
+  for (; app != nullptr; app = app->get_parent()) {
+    for (const CLI::Option* option : app->get_options()) {
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    }
+  }
+  return names;
+}
+
+std::vector<std::string> CommandsOf(const CLI::App* app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app->get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+// --weight-decay is --weight_decay: people try both. Values and what stands behind `--` stay.
+std::vector<std::string> WithKnownDashes(const CLI::App& app, std::vector<std::string> arguments) {
+  std::vector<std::string> names;
+  std::vector<const CLI::App*> all = {&app};
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (const CLI::Option* option : all[i]->get_options()) {
+      for (const std::string& name : option->get_lnames()) names.push_back(name);
+    }
+    for (const CLI::App* command : all[i]->get_subcommands({})) all.push_back(command);
+  }
+  const auto folded = [](std::string name) {
+    std::replace(name.begin(), name.end(), '-', '_');
+    return name;
+  };
+  for (std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (!absl::StartsWith(argument, "--")) continue;
+    const size_t equals = std::min(argument.find('='), argument.size());
+    const std::string given = argument.substr(2, equals - 2);
+    for (const std::string& name : names) {
+      if (name != given && folded(name) == folded(given)) argument = "--" + name + argument.substr(equals);
+    }
+  }
+  return arguments;
+}
+
+// The command that the command line reached.
+const CLI::App* Reached(const CLI::App& app) {
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  return at;
+}
+
+int UsageError(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& arguments) {
+  const CLI::App* at = Reached(app);
+  std::string message = OneLine(error.what());
+  std::string suggestion;
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    const std::vector<std::string> rest = app.remaining(true);
+    const std::string first = rest.empty() ? "" : rest.front();
+    const bool option = absl::StartsWith(first, "-");
+    if (!first.empty())
+      message = absl::StrCat(option ? "unknown option " : "unknown command or argument ", OneLine(first));
+    suggestion = Nearest(first, option ? OptionsOf(at) : CommandsOf(at));
+  } else if (at == &app && !arguments.empty() && !absl::StartsWith(arguments[0], "-")) {
+    // CLI11 says "a subcommand is required" where it met one that it does not know.
+    message = absl::StrCat("unknown command ", OneLine(arguments[0]));
+    suggestion = Nearest(arguments[0], CommandsOf(&app));
+  }
+  Say(absl::StrCat("muster: ", message, suggestion.empty() ? "" : absl::StrCat(", did you mean ", suggestion, "?")));
+  std::string name;
+  for (const CLI::App* part = at; part != nullptr && part->get_parent() != nullptr; part = part->get_parent()) {
+    name = absl::StrCat(" ", part->get_name(), name);
+  }
+  Say(absl::StrCat("see: muster", name, " --help"));
+  return kUsage;
+}
+
+}  // namespace
+
+std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
+  auto app = std::make_unique<CLI::App>(kDescription, "muster");
+  app->fallthrough();
+  app->require_subcommand(1);
+  app->footer(kFooter);
+  app->formatter(std::make_shared<HelpPage>());
+  app->get_formatter()->column_width(30);
+  app->set_help_flag("-h,--help", "show this");
+  app->add_option("--address", invocation.flags.address, "of the coordinator: unix:/path or host:port (MUSTER_ADDRESS)")
+      ->type_name("ADDRESS")
+      ->group("Everywhere");
+  app->add_option("--token_file", invocation.flags.token_file, "file with the token for it (MUSTER_TOKEN_FILE)")
+      ->type_name("FILE")
+      ->group("Everywhere");
+  app->add_option("--timeout", invocation.flags.timeout, "of a call, or of following: 30s, 5m (MUSTER_TIMEOUT)")
+      ->type_name("TIME")
+      ->group("Everywhere");
+  app->add_flag("--no_colour,--no-color", invocation.no_colour, "no colours (NO_COLOR)")->group("Everywhere");
+  RegisterTrain(*app, invocation);
+  RegisterSubmit(*app, invocation);
+  RegisterPlan(*app, invocation);
+  RegisterValidate(*app, invocation);
+  RegisterPs(*app, invocation);
+  RegisterWatch(*app, invocation);
+  RegisterDescribe(*app, invocation);
+  RegisterMetrics(*app, invocation);
+  RegisterLogs(*app, invocation);
+  RegisterEvents(*app, invocation);
+  RegisterNodes(*app, invocation);
+  RegisterCancel(*app, invocation);
+  RegisterPause(*app, invocation);
+  RegisterResume(*app, invocation);
+  RegisterDelete(*app, invocation);
+  RegisterDrain(*app, invocation);
+  RegisterUndrain(*app, invocation);
+  RegisterData(*app, invocation);
+  RegisterSample(*app, invocation);
+  RegisterLocal(*app, invocation);
+  RegisterBackup(*app, invocation);
+  RegisterVersion(*app, invocation);
+  return app;
+}
+
+int RunProgram(const std::vector<std::string>& arguments) {
+  Invocation invocation;
+  const std::unique_ptr<CLI::App> app = BuildApp(invocation);
+  if (arguments.empty()) {
+    Print(app->help());
+    return kUsage;
+  }
+  // CLI11 takes them from the back.
+  std::vector<std::string> reversed = WithKnownDashes(*app, arguments);
+  std::reverse(reversed.begin(), reversed.end());
+  try {
+    app->parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    Print(app->help());
+    return kOk;
+  } catch (const CLI::ParseError& error) {
+    return UsageError(*app, error, arguments);
+  }
+  const absl::StatusOr<ExitCode> code = invocation.run();
+  if (!code.ok()) {
+    const std::string message = Lines(std::string(code.status().message()));
+    // Errors of a spec begin with their place, so that editors find it.
+    const bool placed = absl::IsInvalidArgument(code.status());
+    Say(placed ? message : absl::StrCat("muster: ", message));
+    return ExitCodeOf(code.status());
+  }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    Say("muster: cannot write to standard output: is the disk full?");
+    return kJobFailed;
+  }
+  return *code;
+}
+
+}  // namespace muster::cli

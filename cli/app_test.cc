@@ -1,0 +1,140 @@
+#include "cli/app.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+#include "absl/strings/match.h"
+#include "cli/config.h"
+
+namespace muster::cli {
+namespace {
+
+std::vector<const CLI::App*> AllCommands(const CLI::App& app) {
+  std::vector<const CLI::App*> all = {&app};
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (const CLI::App* command : all[i]->get_subcommands({})) all.push_back(command);
+  }
+  return all;
+}
+
+TEST(App, EveryCommandHasAnExampleThatNamesIt) {
+  Invocation invocation;
+  const auto app = BuildApp(invocation);
+  const std::vector<const CLI::App*> all = AllCommands(*app);
+  EXPECT_GT(all.size(), 25u);
+  for (const CLI::App* command : all) {
+    if (command == app.get()) continue;
+    std::string name = command->get_name();
+    for (const CLI::App* up = command->get_parent(); up != nullptr; up = up->get_parent()) {
+      name = up->get_name() + " " + name;
+    }
+    EXPECT_TRUE(absl::StrContains(command->get_footer(), "Example:\n  ")) << name;
+    EXPECT_TRUE(absl::StrContains(command->get_footer(), name)) << name << "\n" << command->get_footer();
+    EXPECT_FALSE(command->get_description().empty()) << name;
+    EXPECT_LE(command->get_description().size(), 72u) << name;
+    for (const CLI::Option* option : command->get_options()) {
+      EXPECT_FALSE(option->get_description().empty()) << name << " " << option->get_name();
+    }
+  }
+}
+
+TEST(App, EveryExampleParses) {
+  Invocation invocation;
+  const auto whole = BuildApp(invocation);
+  const auto names = AllCommands(*whole);
+  for (size_t i = 1; i < names.size(); ++i) {
+    std::string rest = names[i]->get_footer();
+    for (size_t at; (at = rest.find("\n  muster ")) != std::string::npos;) {
+      rest = rest.substr(at + 10);
+      std::string line = rest.substr(0, rest.find('\n'));
+      line = line.substr(0, line.find_first_of("|>"));
+      Invocation own;
+      const auto app = BuildApp(own);
+      EXPECT_NO_THROW(app->parse(line)) << line;
+    }
+  }
+}
+
+TEST(App, HelpIsGroupedAndShort) {
+  Invocation invocation;
+  const std::string help = BuildApp(invocation)->help();
+  size_t last = 0;
+  for (const char* group : {"Run:", "Look:", "Steer:", "Data and models:", "Service:", "Everywhere:", "Examples:"}) {
+    const size_t at = help.find(group);
+    ASSERT_NE(at, std::string::npos) << group << "\n" << help;
+    EXPECT_GT(at, last) << group;
+    last = at;
+  }
+  EXPECT_LT(std::count(help.begin(), help.end(), '\n'), 70);
+}
+
+class ConfigTest : public ::testing::Test {
+ protected:
+  ConfigTest() {
+    char path[] = "/tmp/muster-config-XXXXXX";
+    folder_ = mkdtemp(path);
+    variables_["XDG_CONFIG_HOME"] = folder_;
+    variables_["MUSTER_RUNTIME_DIR"] = "/run/x";
+  }
+  absl::StatusOr<Connection> Resolve(const ConnectionFlags& flags) const {
+    return ResolveConnection(flags, [this](const char* name) -> std::optional<std::string> {
+      const auto found = variables_.find(name);
+      return found == variables_.end() ? std::nullopt : std::optional<std::string>(found->second);
+    });
+  }
+  void Context(const std::string& text) { ASSERT_TRUE(WriteFile(folder_ + "/muster/context.yaml", text).ok()); }
+
+  std::string folder_;
+  std::map<std::string, std::string> variables_;
+};
+
+TEST_F(ConfigTest, FlagThenEnvironmentThenContextThenDefault) {
+  EXPECT_EQ(Resolve({})->address, "unix:/run/x/coordinator.sock");
+  EXPECT_TRUE(Resolve({})->default_address);
+  EXPECT_EQ(Resolve({})->timeout, absl::ZeroDuration());
+  Context("address: host:1\ntoken: from-file\ntimeout: 5s\n");
+  EXPECT_EQ(Resolve({})->address, "host:1");
+  EXPECT_EQ(Resolve({})->token, "from-file");
+  EXPECT_EQ(Resolve({})->timeout, absl::Seconds(5));
+  variables_["MUSTER_ADDRESS"] = "host:2";
+  variables_["MUSTER_TOKEN"] = "from-variable";
+  variables_["MUSTER_TIMEOUT"] = "7";
+  EXPECT_EQ(Resolve({})->address, "host:2");
+  EXPECT_EQ(Resolve({})->token, "from-variable");
+  EXPECT_EQ(Resolve({})->timeout, absl::Seconds(7));
+  ASSERT_TRUE(WriteFile(folder_ + "/token", "from-flag\n").ok());
+  const auto flags = Resolve({"host:3", folder_ + "/token", "1m"});
+  EXPECT_EQ(flags->address, "host:3");
+  EXPECT_EQ(flags->token, "from-flag");
+  EXPECT_EQ(flags->timeout, absl::Minutes(1));
+}
+
+TEST_F(ConfigTest, AWrongContextFileNamesLineAndColumn) {
+  Context("adress: host:1\n");
+  const absl::Status status = Resolve({}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_TRUE(absl::EndsWith(status.message(), "context.yaml:1:1: adress: unknown field, did you mean address?"))
+      << status;
+  Context("address: [a]\n");
+  EXPECT_TRUE(absl::IsInvalidArgument(Resolve({}).status()));
+  Context("- a\n");
+  EXPECT_TRUE(absl::IsInvalidArgument(Resolve({}).status()));
+  Context("");
+  EXPECT_TRUE(Resolve({}).ok());
+}
+
+TEST_F(ConfigTest, ATokenFileThatIsNotThereIsAnError) {
+  EXPECT_TRUE(absl::IsNotFound(Resolve({"", folder_ + "/missing", ""}).status()));
+}
+
+TEST(ParseTimeout, TakesDurationsAndSeconds) {
+  EXPECT_EQ(*ParseTimeout("1.5"), absl::Milliseconds(1500));
+  EXPECT_EQ(*ParseTimeout("1h30m"), absl::Minutes(90));
+  for (const char* bad : {"", "x", "0", "-1s", "inf", "nan", "5 s"}) EXPECT_FALSE(ParseTimeout(bad).ok()) << bad;
+}
+
+}  // namespace
+}  // namespace muster::cli

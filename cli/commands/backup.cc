@@ -1,0 +1,31 @@
+#include <unistd.h>
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "cli/commands/commands.h"
+#include "cli/output/format.h"
+#include "cli/spec/paths.h"
+
+namespace muster::cli {
+
+void RegisterBackup(CLI::App& app, Invocation& invocation) {
+  const auto file = std::make_shared<std::string>();
+  CLI::App* command = AddCommand(app, "backup", kGroupService, "Copy the coordinator's store while it serves",
+                                 "muster backup /var/backups/muster.db");
+  command->add_option("FILE", *file, "file on the coordinator's machine that does not exist yet")->required();
+  OnRun(command, invocation, [&invocation, file]() -> absl::StatusOr<ExitCode> {
+    const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+    if (!client.ok()) return client.status();
+    char folder[4096];
+    const std::string here = getcwd(folder, sizeof(folder)) == nullptr ? "/" : folder;
+    const std::string path = AbsolutePath(*file, here);
+    const absl::StatusOr<v1::BackupReply> reply = (*client)->Backup(path);
+    if (!reply.ok()) return reply.status();
+    Print(absl::StrCat(path, "\n"));
+    Say(absl::StrCat(Bytes(reply->bytes()), " written"));
+    return kOk;
+  });
+}
+
+}  // namespace muster::cli

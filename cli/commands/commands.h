@@ -1,0 +1,32 @@
+// One function for each verb: adds the subcommand, its flags and what runs. All take the root (or the group they belong
+// to) and the invocation, which outlives it.
+#pragma once
+
+#include "cli/command.h"
+
+namespace muster::cli {
+
+void RegisterBackup(CLI::App& app, Invocation& invocation);
+void RegisterCancel(CLI::App& app, Invocation& invocation);
+void RegisterData(CLI::App& app, Invocation& invocation);
+void RegisterDelete(CLI::App& app, Invocation& invocation);
+void RegisterDescribe(CLI::App& app, Invocation& invocation);
+void RegisterDrain(CLI::App& app, Invocation& invocation);
+void RegisterEvents(CLI::App& app, Invocation& invocation);
+void RegisterLocal(CLI::App& app, Invocation& invocation);
+void RegisterLogs(CLI::App& app, Invocation& invocation);
+void RegisterMetrics(CLI::App& app, Invocation& invocation);
+void RegisterNodes(CLI::App& app, Invocation& invocation);
+void RegisterPause(CLI::App& app, Invocation& invocation);
+void RegisterPlan(CLI::App& app, Invocation& invocation);
+void RegisterPs(CLI::App& app, Invocation& invocation);
+void RegisterResume(CLI::App& app, Invocation& invocation);
+void RegisterSample(CLI::App& app, Invocation& invocation);
+void RegisterSubmit(CLI::App& app, Invocation& invocation);
+void RegisterTrain(CLI::App& app, Invocation& invocation);
+void RegisterUndrain(CLI::App& app, Invocation& invocation);
+void RegisterValidate(CLI::App& app, Invocation& invocation);
+void RegisterVersion(CLI::App& app, Invocation& invocation);
+void RegisterWatch(CLI::App& app, Invocation& invocation);
+
+}  // namespace muster::cli

@@ -1,0 +1,117 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "cli/commands/commands.h"
+#include "cli/local/service.h"
+#include "cli/output/format.h"
+#include "cli/output/table.h"
+#include "cli/output_format.h"
+
+namespace muster::cli {
+namespace {
+
+LocalFolders FoldersOf(const Invocation& invocation, const std::string& bin_dir) {
+  return LocalFolders{StateFolder(invocation.environment) + "/local", RuntimeFolder(invocation.environment),
+                      bin_dir.empty() ? invocation.BinaryFolder() : bin_dir};
+}
+
+absl::StatusOr<absl::Duration> TimeoutOr(const Invocation& invocation, absl::Duration otherwise) {
+  if (invocation.flags.timeout.empty()) return otherwise;
+  return ParseTimeout(invocation.flags.timeout);
+}
+
+void RegisterUp(CLI::App& app, Invocation& invocation) {
+  struct Flags {
+    LocalOptions options;
+    std::string bin_dir;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = AddCommand(app, "up", "Commands", "Start what does not run yet, and wait until it is ready",
+                                 "muster local up\nmuster local up --nodes 2 --slots 1");
+  command->add_option("--nodes", flags->options.nodes, "worker daemons")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 64).description(""));
+  command->add_option("--slots", flags->options.slots, "slots of each (default: the worker's)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024).description(""));
+  command->add_option("--bin_dir", flags->bin_dir, "folder of muster-coordinator and muster-worker")
+      ->type_name("FOLDER");
+  OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
+    const absl::StatusOr<absl::Duration> timeout = TimeoutOr(invocation, flags->options.timeout);
+    if (!timeout.ok()) return timeout.status();
+    flags->options.timeout = *timeout;
+    const LocalFolders folders = FoldersOf(invocation, flags->bin_dir);
+    LocalService service(folders, Say);
+    if (absl::Status up = service.Up(flags->options); !up.ok()) return up;
+    Say(absl::StrCat("ready at ", folders.Address()));
+    const absl::StatusOr<Connection> connection = ResolveConnection(invocation.flags, invocation.environment);
+    if (connection.ok() && connection->address != folders.Address()) {
+      Say(absl::StrCat("note: other commands go to ", connection->address,
+                       ", as a flag, MUSTER_ADDRESS or the context file says"));
+    }
+    return kOk;
+  });
+}
+
+void RegisterDown(CLI::App& app, Invocation& invocation) {
+  const auto force = std::make_shared<bool>(false);
+  CLI::App* command =
+      AddCommand(app, "down", "Commands", "Drain and stop what `local up` started", "muster local down");
+  command->add_flag("--force", *force, "kill what does not stop in time (--timeout, default 2m)");
+  OnRun(command, invocation, [&invocation, force]() -> absl::StatusOr<ExitCode> {
+    const absl::StatusOr<absl::Duration> timeout = TimeoutOr(invocation, absl::Minutes(2));
+    if (!timeout.ok()) return timeout.status();
+    LocalService service(FoldersOf(invocation, ""), Say);
+    if (absl::Status down = service.Down(*timeout, *force); !down.ok()) return down;
+    return kOk;
+  });
+}
+
+void RegisterStatus(CLI::App& app, Invocation& invocation) {
+  const auto format = std::make_shared<Format>(Format::kTable);
+  CLI::App* command = AddCommand(app, "status", "Commands", "Show what runs on this machine", "muster local status");
+  AddFormat(command, *format, {"table", "json", "yaml"});
+  OnRun(command, invocation, [&invocation, format]() -> absl::StatusOr<ExitCode> {
+    const LocalFolders folders = FoldersOf(invocation, "");
+    const std::vector<LocalDaemon> daemons = LocalService(folders, Say).List();
+    if (*format != Format::kTable) {
+      nlohmann::ordered_json tree = {{"address", folders.Address()}, {"daemons", nlohmann::ordered_json::array()}};
+      for (const LocalDaemon& daemon : daemons) {
+        tree["daemons"].push_back({{"name", daemon.name},
+                                   {"running", daemon.process.has_value()},
+                                   {"pid", daemon.process ? daemon.process->pid : 0},
+                                   {"log", daemon.log}});
+      }
+      PrintTree(tree, *format);
+      return kOk;
+    }
+    if (daemons.empty()) {
+      Say("nothing runs; start with: muster local up");
+      return kOk;
+    }
+    Table table({{"DAEMON"}, {"STATE"}, {"PID", true}, {"AGE", true}, {"LOG"}});
+    for (const LocalDaemon& daemon : daemons) {
+      const bool runs = daemon.process.has_value();
+      table.Add({daemon.name, Cell(runs ? "running" : "dead", runs ? Colour::kGreen : Colour::kRed),
+                 runs ? absl::StrCat(daemon.process->pid) : "", runs ? Age(RunningFor(*daemon.process)) : "",
+                 daemon.log});
+    }
+    Print(table.Render(invocation.Out()));
+    return kOk;
+  });
+}
+
+}  // namespace
+
+void RegisterLocal(CLI::App& app, Invocation& invocation) {
+  CLI::App* group = AddCommand(app, "local", kGroupService, "Run a coordinator and workers on this machine",
+                               "muster local up\nmuster local down");
+  group->require_subcommand(1);
+  RegisterUp(*group, invocation);
+  RegisterDown(*group, invocation);
+  RegisterStatus(*group, invocation);
+}
+
+}  // namespace muster::cli

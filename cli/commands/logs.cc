@@ -1,0 +1,131 @@
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cli/commands/commands.h"
+#include "cli/follow_job.h"
+#include "cli/output/format.h"
+#include "cli/output_format.h"
+
+namespace muster::cli {
+namespace {
+
+struct Flags {
+  std::string job;
+  bool follow = false;
+  std::optional<uint32_t> rank;
+  std::optional<uint32_t> tail;
+  std::string since;
+  Format format = Format::kTable;
+};
+
+// "10m" ago, or an RFC 3339 time.
+absl::StatusOr<absl::Time> ParseSince(const std::string& text) {
+  if (text.empty()) return absl::InfinitePast();
+  absl::Time time;
+  std::string error;
+  if (absl::ParseTime(absl::RFC3339_full, text, &time, &error)) return time;
+  const absl::StatusOr<absl::Duration> ago = ParseTimeout(text);
+  if (!ago.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--since ", text, ": write how long ago (10m, 2h) or a time (2026-01-31T12:00:00Z)"));
+  }
+  return absl::Now() - *ago;
+}
+
+// Puts chunks together to lines: a chunk may end in the middle of one.
+class LogPrinter {
+ public:
+  LogPrinter(bool name_ranks, absl::Time since) : name_ranks_(name_ranks), since_(since) {}
+
+  void Take(const v1::LogChunk& chunk) {
+    if (chunk.has_time() && ToTime(chunk.time()) < since_) return;
+    if (generation_ != 0 && chunk.generation() > generation_) {
+      Flush();
+      Say(absl::StrCat("-- generation ", chunk.generation(), " --"));
+    }
+    generation_ = std::max(generation_, chunk.generation());
+    std::string& rest = rest_[chunk.rank()];
+    rest += chunk.text();
+    std::string out;
+    for (size_t end; (end = rest.find('\n')) != std::string::npos; rest.erase(0, end + 1)) {
+      absl::StrAppend(&out, Prefix(chunk.rank()), rest.substr(0, end + 1));
+    }
+    Print(out);
+  }
+
+  // Lines that never got an end.
+  void Flush() {
+    for (auto& [rank, rest] : rest_) {
+      if (!rest.empty()) Print(absl::StrCat(Prefix(rank), rest, "\n"));
+      rest.clear();
+    }
+  }
+
+ private:
+  std::string Prefix(uint32_t rank) const { return name_ranks_ ? absl::StrCat("rank ", rank, ": ") : ""; }
+
+  const bool name_ranks_;
+  const absl::Time since_;
+  uint64_t generation_ = 0;
+  std::map<uint32_t, std::string> rest_;
+};
+
+absl::StatusOr<ExitCode> Run(const Invocation& invocation, const Flags& flags) {
+  const absl::StatusOr<absl::Time> since = ParseSince(flags.since);
+  if (!since.ok()) return since.status();
+  const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+  if (!client.ok()) return client.status();
+  const absl::StatusOr<std::string> job = invocation.JobNamed(flags.job, **client);
+  if (!job.ok()) return job.status();
+  const absl::StatusOr<v1::GetJobReply> got = (*client)->GetJob(*job);
+  if (!got.ok()) return got.status();
+  v1::WatchRequest request;
+  request.set_job(got->job().id());
+  request.set_logs(true);
+  request.set_follow(flags.follow);
+  if (flags.rank) request.set_rank(*flags.rank);
+  if (flags.tail) request.set_tail(*flags.tail);
+  LogPrinter printer(!flags.rank && got->job().spec().resources().ranks() > 1, *since);
+  const auto take = [&](const v1::WatchItem& item) {
+    if (flags.format == Format::kJson) {
+      if (item.has_log() && (!item.log().has_time() || ToTime(item.log().time()) >= *since)) PrintLine(ItemTree(item));
+    } else if (item.has_log()) {
+      printer.Take(item.log());
+    } else if (item.has_gap()) {
+      Say("(older lines are no longer kept)");
+    }
+    return true;
+  };
+  if (!flags.follow) {
+    const absl::Status read = ReadItems(**client, request, take);
+    printer.Flush();
+    if (!read.ok()) return read;
+    return kOk;
+  }
+  const absl::StatusOr<ExitCode> code = FollowItems(
+      **client, request, (*client)->connection().timeout, take, [] {},
+      absl::StrCat("detached; ", got->job().id(), " goes on"));
+  printer.Flush();
+  return code;
+}
+
+}  // namespace
+
+void RegisterLogs(CLI::App& app, Invocation& invocation) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = AddCommand(app, "logs", kGroupLook, "Print what a job's ranks wrote",
+                                 "muster logs -f @last\nmuster logs gpt2-tiny-x7f2 --rank 1 --tail 50");
+  AddJob(command, flags->job);
+  command->add_flag("-f,--follow", flags->follow, "go on until the job ends");
+  command->add_option("--rank", flags->rank, "of this rank only")->type_name("N");
+  command->add_option("--tail", flags->tail, "only the newest N lines")->type_name("N");
+  command->add_option("--since", flags->since, "not older than 10m, 2h, or a time")->type_name("AGO");
+  AddFormat(command, flags->format, {"table", "json"});
+  OnRun(command, invocation, [&invocation, flags] { return Run(invocation, *flags); });
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,118 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cli/commands/commands.h"
+#include "cli/follow_job.h"
+#include "cli/output/describe.h"
+#include "cli/output/live.h"
+#include "cli/output_format.h"
+#include "cli/spec/writer.h"
+
+namespace muster::cli {
+namespace {
+
+struct Flags {
+  std::string job;
+  bool follow = false;
+  bool plot = false;
+  uint32_t tail = 0;
+  Format format = Format::kTable;
+};
+
+// The rows of a stream: titles once, then one row each, in columns that do not move.
+class Rows {
+ public:
+  explicit Rows(Format format) : json_(format == Format::kJson) {}
+
+  void Add(const v1::MetricPoint& point) {
+    if (json_) return PrintLine(MessageTree(point));
+    const std::string table = MetricsTable({point}).Render(Screen{});
+    const size_t first = table.find('\n') + 1;
+    if (!titled_) Print(Padded(table.substr(0, first - 1)));
+    titled_ = true;
+    Print(Padded(table.substr(first, table.size() - first - 1)));
+  }
+
+ private:
+  // Every word right-aligned in a column of its own.
+  static std::string Padded(const std::string& line) {
+    std::string out;
+    for (size_t at = 0; at < line.size();) {
+      const size_t begin = line.find_first_not_of(' ', at);
+      if (begin == std::string::npos) break;
+      size_t end = line.find("  ", begin);
+      if (end == std::string::npos) end = line.size();
+      const std::string word = line.substr(begin, end - begin);
+      absl::StrAppend(&out, std::string(word.size() < 10 ? 10 - word.size() : 1, ' '), word);
+      at = end;
+    }
+    return out + "\n";
+  }
+
+  const bool json_;
+  bool titled_ = false;
+};
+
+absl::StatusOr<ExitCode> Run(const Invocation& invocation, const Flags& flags) {
+  const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+  if (!client.ok()) return client.status();
+  absl::StatusOr<std::string> job = invocation.JobNamed(flags.job, **client);
+  if (!job.ok()) return job.status();
+  const absl::StatusOr<v1::GetJobReply> got = (*client)->GetJob(*job);
+  if (!got.ok()) return got.status();
+  v1::WatchRequest request;
+  request.set_job(got->job().id());
+  request.set_metrics(true);
+  request.set_follow(flags.follow);
+  if (flags.tail > 0) request.set_tail(flags.tail);
+  if (flags.follow) {
+    Rows rows(flags.format);
+    const auto take = [&](const v1::WatchItem& item) {
+      if (item.has_metrics()) rows.Add(item.metrics());
+      return true;
+    };
+    return FollowItems(
+        **client, request, (*client)->connection().timeout, take, [] {},
+        absl::StrCat("detached; ", got->job().id(), " goes on"));
+  }
+  std::vector<v1::MetricPoint> points;
+  JobView view(invocation.Out());
+  view.SetJob(got->job());
+  const absl::Status read = ReadItems(**client, request, [&](const v1::WatchItem& item) {
+    if (item.has_metrics()) points.push_back(item.metrics());
+    if (flags.plot) view.Apply(item, absl::Now());
+  });
+  if (!read.ok()) return read;
+  if (flags.plot) {
+    const std::string curve = view.Curve();
+    if (curve.empty()) Say("fewer than two losses are known yet");
+    Print(curve);
+  } else if (flags.format == Format::kJson || flags.format == Format::kYaml) {
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    for (const v1::MetricPoint& point : points) list.push_back(MessageTree(point));
+    PrintTree(list, flags.format);
+  } else if (points.empty()) {
+    Say("no metrics yet");
+  } else {
+    Print(MetricsTable(points).Render(invocation.Out()));
+  }
+  return kOk;
+}
+
+}  // namespace
+
+void RegisterMetrics(CLI::App& app, Invocation& invocation) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = AddCommand(app, "metrics", kGroupLook, "Show a job's loss, rates and times, step by step",
+                                 "muster metrics @last --plot\nmuster metrics -f gpt2-tiny-x7f2 -o json");
+  AddJob(command, flags->job);
+  auto* follow = command->add_flag("-f,--follow", flags->follow, "go on until the job ends");
+  command->add_flag("--plot", flags->plot, "draw the loss")->excludes(follow);
+  command->add_option("--tail", flags->tail, "only the newest N")->type_name("N");
+  AddFormat(command, flags->format, {"table", "json", "yaml"});
+  OnRun(command, invocation, [&invocation, flags] { return Run(invocation, *flags); });
+}
+
+}  // namespace muster::cli

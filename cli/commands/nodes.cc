@@ -1,0 +1,34 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/time/clock.h"
+#include "cli/commands/commands.h"
+#include "cli/output/describe.h"
+#include "cli/output_format.h"
+#include "cli/spec/writer.h"
+
+namespace muster::cli {
+
+void RegisterNodes(CLI::App& app, Invocation& invocation) {
+  const auto format = std::make_shared<Format>(Format::kTable);
+  CLI::App* command = AddCommand(app, "nodes", kGroupLook, "List nodes and their slots", "muster nodes -o wide");
+  AddFormat(command, *format, {"table", "wide", "json", "yaml", "name"});
+  OnRun(command, invocation, [&invocation, format]() -> absl::StatusOr<ExitCode> {
+    const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+    if (!client.ok()) return client.status();
+    const absl::StatusOr<v1::ListNodesReply> reply = (*client)->ListNodes();
+    if (!reply.ok()) return reply.status();
+    if (*format == Format::kJson || *format == Format::kYaml) {
+      PrintTree(MessageTree(*reply)["nodes"], *format);
+    } else if (*format == Format::kName) {
+      for (const v1::Node& node : reply->nodes()) Print(node.id() + "\n");
+    } else if (reply->nodes().empty()) {
+      Say("no nodes: start one with: muster local up   or muster-worker --coordinator ADDRESS");
+    } else {
+      Print(NodeTable(*reply, *format == Format::kWide, absl::Now()).Render(invocation.Out()));
+    }
+    return kOk;
+  });
+}
+
+}  // namespace muster::cli

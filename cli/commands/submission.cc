@@ -1,0 +1,79 @@
+#include "cli/commands/submission.h"
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/follow_job.h"
+#include "cli/job_file.h"
+#include "cli/output/describe.h"
+#include "cli/output/format.h"
+#include "cli/spec/writer.h"
+
+namespace muster::cli {
+namespace {
+
+absl::StatusOr<ExitCode> DryRun(const Invocation& invocation, Client& client, const Reading& reading, Format format) {
+  v1::PlanRequest request;
+  *request.mutable_spec() = reading.spec;
+  const absl::StatusOr<v1::PlanReply> plan = client.Plan(request);
+  if (!plan.ok()) return WithPlaces(plan.status(), reading.sources);
+  if (format == Format::kTable) {
+    Print(DescribePlan(*plan, false, invocation.Out()));
+    Say("dry run: nothing was submitted");
+  } else {
+    PrintMessage(*plan, format);
+  }
+  return kOk;
+}
+
+}  // namespace
+
+void AddSubmitFlags(CLI::App* command, SubmitOptions& options) {
+  auto* follow = command->add_flag("-f,--follow", options.follow, "follow the job (the default on a terminal)");
+  command->add_flag("-d,--detach", options.detach, "return once the job is accepted")->excludes(follow);
+  command->add_flag("--dry-run", options.dry_run, "check and plan, submit nothing");
+  AddFormat(command, options.format, {"table", "json", "yaml", "name"});
+}
+
+std::string NewRequestId() {
+  std::random_device random;  // /dev/urandom
+  std::string id;
+  for (int i = 0; i < 4; ++i) absl::StrAppendFormat(&id, "%08x", random());
+  return id;
+}
+
+absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading& reading,
+                                    const SubmitOptions& options) {
+  const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+  if (!client.ok()) return client.status();
+  if (options.dry_run) return DryRun(invocation, **client, reading, options.format);
+  v1::SubmitRequest request;
+  request.set_request_id(NewRequestId());
+  *request.mutable_spec() = reading.spec;
+  const absl::StatusOr<v1::SubmitReply> reply = (*client)->Submit(request);
+  if (!reply.ok()) return WithPlaces(reply.status(), reading.sources);
+  const std::string& id = reply->job().id();
+  invocation.Remember(id, **client);
+  const bool people = options.format == Format::kTable;
+  const bool follow = options.follow || (!options.detach && people && invocation.Out().terminal);
+  if (people) Say(DescribePlan(reply->plan(), false, invocation.Err()));
+  if (people || options.format == Format::kName) {
+    Print(id + "\n");
+  } else if (follow) {
+    PrintLine(MessageTree(*reply));
+  } else {
+    PrintMessage(*reply, options.format);
+  }
+  if (people && !follow) {
+    Say(absl::StrCat("submitted. Next: muster watch ", id, "   muster logs -f ", id, "   muster cancel ", id));
+  }
+  if (!follow) return kOk;
+  FollowOptions following;
+  following.format = options.format;
+  following.timeout = (*client)->connection().timeout;
+  return FollowJob(**client, id, following, invocation.Out());
+}
+
+}  // namespace muster::cli

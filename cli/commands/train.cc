@@ -1,0 +1,122 @@
+#include <map>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/submission.h"
+#include "cli/job_file.h"
+#include "cli/spec/writer.h"
+
+namespace muster::cli {
+namespace {
+
+// Flags that stand for one path each, typed by the spec's reader.
+struct PathFlag {
+  const char* flag;
+  const char* path;
+  const char* type;
+  const char* help;
+};
+constexpr PathFlag kPathFlags[] = {
+    {"--size", "model.size", "SIZE", "tiny, small, medium, large or xl"},
+    {"--data", "data.tokens", "FILE", "token file to train on (muster data prepare makes one)"},
+    {"--validation", "data.validation", "FILE", "token file to validate on"},
+    {"--order", "data.order", "ORDER", "shuffled or sequential"},
+    {"--ranks", "resources.ranks", "N", "ranks (default 1)"},
+    {"--device", "resources.device", "DEVICE", "auto, cpu or cuda"},
+    {"--steps", "steps", "N", "optimizer steps in all"},
+    {"--batch", "batch.sequences", "N", "sequences a step, over all ranks"},
+    {"--microbatch", "batch.microbatch", "N", "sequences a rank takes at once"},
+    {"--optimizer", "optimizer.kind", "KIND", "adamw or sgd"},
+    {"--lr", "optimizer.lr", "X", "peak learning rate"},
+    {"--lr_schedule", "optimizer.lr_schedule.kind", "KIND", "constant, linear or cosine"},
+    {"--warmup_steps", "optimizer.lr_schedule.warmup_steps", "N", "steps from 0 to the peak rate"},
+    {"--min_lr", "optimizer.lr_schedule.min_lr", "X", "last learning rate of linear and cosine"},
+    {"--weight_decay", "optimizer.weight_decay", "X", "of tensors with two dimensions or more"},
+    {"--clip_norm", "optimizer.clip_norm", "X", "largest gradient norm; 0: no clipping"},
+    {"--momentum", "optimizer.momentum", "X", "of sgd"},
+    {"--validate_every", "validation.every_steps", "N", "steps between validations"},
+    {"--checkpoint", "checkpoint.path", "FOLDER", "folder for checkpoints"},
+    {"--checkpoint_every", "checkpoint.every_steps", "N", "steps between checkpoints"},
+    {"--seed", "seed", "N", "of initialisation and data order"},
+    {"--priority", "priority", "N", "higher runs first"},
+    {"--max_restarts", "max_restarts", "N", "restarts without progress before it fails"},
+    {"--name", "name", "NAME", "name of the job"},
+};
+
+// "zero3" to kind zero, stage 3; other names are kinds of their own.
+std::vector<Assignment> StrategyAssignments(const std::string& text) {
+  const std::string flag = "--strategy";
+  if (text.size() == 5 && absl::StartsWith(text, "zero") && text[4] >= '0' && text[4] <= '9') {
+    return {{flag, "strategy.kind", "zero"}, {flag, "strategy.stage", text.substr(4)}};
+  }
+  return {{flag, "strategy.kind", text}};
+}
+
+// "gpt2" or "gpt2:tiny".
+std::vector<Assignment> ModelAssignments(const std::string& text) {
+  const size_t colon = text.find(':');
+  std::vector<Assignment> assignments = {{"--model", "model.family", text.substr(0, colon)}};
+  if (colon != std::string::npos) assignments.push_back({"--model", "model.size", text.substr(colon + 1)});
+  return assignments;
+}
+
+// A job without a name is called after its model.
+void AddName(std::vector<Assignment>& assignments) {
+  std::string family, size;
+  for (const Assignment& assignment : assignments) {
+    if (assignment.path == "name") return;
+    if (assignment.path == "model.family") family = assignment.value;
+    if (assignment.path == "model.size") size = assignment.value;
+  }
+  if (!family.empty()) {
+    assignments.push_back({"--name", "name", size.empty() ? family : absl::StrCat(family, "-", size)});
+  }
+}
+
+}  // namespace
+
+void RegisterTrain(CLI::App& app, Invocation& invocation) {
+  struct Flags {
+    std::string model, strategy;
+    std::map<std::string, std::string> values;  // by path
+    std::vector<std::string> sets;
+    bool print = false;
+    SubmitOptions options;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = AddCommand(app, "train", kGroupRun, "Train from flags, without a job file",
+                                 "muster train --model gpt2:tiny --data train.bin --steps 1000 --lr 1e-3\n"
+                                 "muster train --model gpt2 --size small --data train.bin --strategy zero3 --ranks 2 "
+                                 "--steps 100 --print > job.yaml");
+  command->add_option("--model", flags->model, "family, or family:size (gpt2:tiny)")->type_name("MODEL")->required();
+  command->add_option("--strategy", flags->strategy, "single, ddp, zero1, zero2, zero3 or fsdp")->type_name("NAME");
+  for (const PathFlag& flag : kPathFlags) {
+    command->add_option(flag.flag, flags->values[flag.path], flag.help)->type_name(flag.type);
+  }
+  command->add_option("--set", flags->sets, "PATH=VALUE: any other field of the spec")
+      ->type_name("PATH=VALUE")
+      ->allow_extra_args(false);
+  command->add_flag("--print", flags->print, "print the spec and do nothing");
+  AddSubmitFlags(command, flags->options);
+  OnRun(command, invocation, [&invocation, flags, command]() -> absl::StatusOr<ExitCode> {
+    std::vector<Assignment> assignments = ModelAssignments(flags->model);
+    if (!flags->strategy.empty()) {
+      for (Assignment& assignment : StrategyAssignments(flags->strategy)) assignments.push_back(std::move(assignment));
+    }
+    for (const PathFlag& flag : kPathFlags) {
+      if (command->count(flag.flag) > 0) assignments.push_back({flag.flag, flag.path, flags->values[flag.path]});
+    }
+    AddName(assignments);
+    const absl::StatusOr<Reading> reading = LoadFlags(assignments, flags->sets);
+    if (!reading.ok()) return reading.status();
+    if (flags->print) {
+      Print(WriteSpec(reading->spec));
+      return kOk;
+    }
+    return SubmitSpec(invocation, *reading, flags->options);
+  });
+}
+
+}  // namespace muster::cli

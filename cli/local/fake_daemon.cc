@@ -1,0 +1,39 @@
+// Stands in for muster-coordinator in the tests of `muster local`: serves, and lists a live node for each file in
+// $FAKE_NODES. The fake worker is a shell script that makes such a file.
+#include <csignal>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "absl/time/clock.h"
+#include "cli/testing/fake_coordinator.h"
+
+namespace {
+
+volatile std::sig_atomic_t stop = 0;
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace muster;  // NOLINT: a program of its own
+  std::signal(SIGTERM, [](int) { stop = 1; });
+  std::string socket;
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::string(argv[i]) == "--listen") socket = std::string(argv[i + 1]).substr(5);
+  }
+  cli::FakeStore store;
+  store.list_nodes = [] {
+    std::vector<v1::Node> nodes;
+    for (const auto& entry : std::filesystem::directory_iterator(std::getenv("FAKE_NODES"))) {
+      nodes.emplace_back().set_id(entry.path().filename());
+      nodes.back().set_state(v1::NODE_STATE_LIVE);
+    }
+    return nodes;
+  };
+  const cli::FakeCoordinator coordinator(socket, store);
+  std::fprintf(stderr, "serving\n");
+  while (stop == 0) absl::SleepFor(absl::Milliseconds(20));
+  return 0;
+}

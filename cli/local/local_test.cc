@@ -1,0 +1,180 @@
+// `muster local` as people run it, with daemons that only pretend.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cli/local/process.h"
+#include "cli/testing/program.h"
+
+namespace muster::cli {
+namespace {
+
+using nlohmann::json;
+
+// Says hello like a worker, drains on SIGTERM.
+constexpr char kWorker[] =
+    "#!/bin/sh\n"
+    "echo \"arguments: $@\" >&2\n"
+    "touch $FAKE_NODES/$$\n"
+    "trap 'rm $FAKE_NODES/$$; echo drained >&2; exit 0' TERM\n"
+    "while :; do sleep 0.05; done\n";
+
+class LocalTest : public ::testing::Test {
+ protected:
+  LocalTest() {
+    std::filesystem::create_directories(folder_.path() + "/nodes");
+    std::filesystem::create_directories(folder_.path() + "/bin");
+    std::filesystem::copy(ProgramPath("cli/local/fake_daemon"), folder_.path() + "/bin/muster-coordinator");
+    folder_.Write("bin/muster-worker", kWorker, true);
+    environment_ = {{"HOME", folder_.path()},
+                    {"XDG_STATE_HOME", folder_.path() + "/state"},
+                    {"MUSTER_RUNTIME_DIR", folder_.path() + "/run"},
+                    {"MUSTER_BIN_DIR", folder_.path() + "/bin"},
+                    {"FAKE_NODES", folder_.path() + "/nodes"}};
+  }
+  // Nothing of a failed test is left running; pids come from our own pid files.
+  ~LocalTest() override {
+    for (const auto& [name, pid] : Pids()) kill(pid, SIGKILL);
+  }
+
+  Ended Run(const std::vector<std::string>& arguments) const {
+    std::vector<std::string> command = {ProgramPath("cli/muster"), "local"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return RunToEnd(command, environment_);
+  }
+  // Of those that run.
+  std::map<std::string, pid_t> Pids() const {
+    std::map<std::string, pid_t> pids;
+    const json status = json::parse(Run({"status", "-o", "json"}).out);
+    for (const json& daemon : status["daemons"]) {
+      if (daemon["running"]) pids[daemon["name"]] = daemon["pid"];
+    }
+    return pids;
+  }
+  std::string StateFile(const std::string& name) const {
+    return absl::StrCat(folder_.path(), "/state/muster/local/", name);
+  }
+
+  const TemporaryFolder folder_;
+  Program::Environment environment_;
+};
+
+TEST_F(LocalTest, UpStartsWhatDoesNotRunAndLeavesTheRestAlone) {
+  const Ended up = Run({"up", "--nodes", "2", "--slots", "3"});
+  ASSERT_EQ(up.code, 0) << up.err;
+  EXPECT_TRUE(absl::StrContains(up.err, absl::StrCat("ready at unix:", folder_.path(), "/run/coordinator.sock")));
+  const auto first = Pids();
+  ASSERT_EQ(first.size(), 3u);
+  EXPECT_TRUE(absl::StrContains(LastLines(StateFile("worker-1.log"), 0, 5), "--slots 3"));
+  // Again: nothing changes.
+  const Ended again = Run({"up"});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_TRUE(absl::StrContains(again.err, "coordinator runs"));
+  EXPECT_TRUE(absl::StrContains(again.err, "2 workers run, more than the 1 asked for"));
+  EXPECT_EQ(Pids(), first);
+  // What died is started again, and only that.
+  kill(first.at("worker-0"), SIGKILL);
+  ASSERT_TRUE(WaitForEnd({first.at("worker-0"), ReadPidFile(StateFile("worker-0.pid"))->start}, absl::Seconds(10)));
+  const Ended status = Run({"status"});
+  EXPECT_TRUE(absl::StrContains(status.out, "dead")) << status.out;
+  EXPECT_EQ(Run({"up", "--nodes", "2"}).code, 0);
+  const auto second = Pids();
+  EXPECT_EQ(second.at("coordinator"), first.at("coordinator"));
+  EXPECT_EQ(second.at("worker-1"), first.at("worker-1"));
+  EXPECT_NE(second.at("worker-0"), first.at("worker-0"));
+  // Down drains, and leaves nothing.
+  const Ended down = Run({"down"});
+  EXPECT_EQ(down.code, 0) << down.err;
+  for (const char* line : {"draining", "worker-0 stopped", "worker-1 stopped", "coordinator stopped"}) {
+    EXPECT_TRUE(absl::StrContains(down.err, line)) << down.err;
+  }
+  EXPECT_TRUE(absl::StrContains(LastLines(StateFile("worker-1.log"), 0, 5), "drained"));
+  EXPECT_TRUE(Pids().empty());
+  const Ended nothing = Run({"down"});
+  EXPECT_EQ(nothing.code, 0);
+  EXPECT_EQ(nothing.err, "nothing runs\n");
+}
+
+TEST_F(LocalTest, ADaemonThatEndsAtOnceShowsItsLog) {
+  folder_.Write("bin/muster-worker", "#!/bin/sh\necho 'no slots: something is wrong' >&2\nexit 1\n", true);
+  const Ended up = Run({"up"});
+  EXPECT_EQ(up.code, 3);
+  EXPECT_TRUE(absl::StrContains(up.err, "worker-0 ended right after its start")) << up.err;
+  EXPECT_TRUE(absl::StrContains(up.err, "  no slots: something is wrong")) << up.err;
+  // The coordinator stays for the next try.
+  EXPECT_EQ(Pids().size(), 1u);
+  EXPECT_EQ(Run({"down"}).code, 0);
+}
+
+TEST_F(LocalTest, ANodeThatDoesNotComeIsATimeOutWithTheLogsEnd) {
+  folder_.Write("bin/muster-worker",
+                "#!/bin/sh\necho 'cannot connect' >&2\ntrap 'exit 0' TERM\n"
+                "while :; do sleep 0.05; done\n",
+                true);
+  const Ended up = Run({"up", "--timeout", "700ms"});
+  EXPECT_EQ(up.code, 5);
+  EXPECT_TRUE(absl::StrContains(up.err, "0 of 1 nodes are live")) << up.err;
+  EXPECT_TRUE(absl::StrContains(up.err, "cannot connect")) << up.err;
+  EXPECT_EQ(Run({"down"}).code, 0);
+}
+
+TEST_F(LocalTest, MissingProgramsAreNamed) {
+  environment_["MUSTER_BIN_DIR"] = "/nowhere";
+  const Ended up = Run({"up"});
+  EXPECT_EQ(up.code, 2);
+  EXPECT_TRUE(absl::StrContains(up.err, "there is no /nowhere/muster-coordinator")) << up.err;
+}
+
+TEST_F(LocalTest, DownTouchesNothingThatItDidNotStart) {
+  // A pid file whose process is another one by now: ours.
+  std::filesystem::create_directories(StateFile(""));
+  std::ofstream(StateFile("coordinator.pid")) << getpid() << " 12345\n";
+  std::ofstream(StateFile("worker-0.pid")) << "1 0\n";
+  const Ended down = Run({"down"});
+  EXPECT_EQ(down.code, 0);
+  EXPECT_EQ(down.err, "nothing runs\n");
+  // A coordinator that someone else runs at the address.
+  std::filesystem::create_directories(folder_.path() + "/run");
+  chmod((folder_.path() + "/run").c_str(), 0700);
+  Program other({folder_.path() + "/bin/muster-coordinator", "--listen",
+                 absl::StrCat("unix:", folder_.path(), "/run/coordinator.sock")},
+                environment_);
+  ASSERT_TRUE(other.WaitForErr("serving"));
+  const Ended refused = Run({"down"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_TRUE(absl::StrContains(refused.err, "was not started by `muster local`")) << refused.err;
+  const Ended up = Run({"up"});
+  EXPECT_EQ(up.code, 2);
+  EXPECT_TRUE(absl::StrContains(up.err, "that `muster local` did not start")) << up.err;
+  other.Signal(SIGTERM);
+  EXPECT_EQ(other.Wait().code, 0);
+}
+
+TEST_F(LocalTest, ForceKillsWhatDoesNotStop) {
+  folder_.Write("bin/muster-worker", "#!/bin/sh\ntouch $FAKE_NODES/$$\ntrap '' TERM\nwhile :; do sleep 0.05; done\n",
+                true);
+  ASSERT_EQ(Run({"up"}).code, 0);
+  const Ended down = Run({"down", "--timeout", "200ms"});
+  EXPECT_EQ(down.code, 5);
+  EXPECT_TRUE(absl::StrContains(down.err, "still running after 200ms: worker-0")) << down.err;
+  EXPECT_EQ(Pids().size(), 2u);
+  const Ended forced = Run({"down", "--timeout", "200ms", "--force"});
+  EXPECT_EQ(forced.code, 0) << forced.err;
+  EXPECT_TRUE(absl::StrContains(forced.err, "worker-0 killed"));
+  EXPECT_TRUE(Pids().empty());
+}
+
+TEST_F(LocalTest, TooLongASocketPathIsRefused) {
+  environment_["MUSTER_RUNTIME_DIR"] = folder_.path() + "/" + std::string(100, 'r');
+  const Ended up = Run({"up"});
+  EXPECT_EQ(up.code, 2);
+  EXPECT_TRUE(absl::StrContains(up.err, "more than 107")) << up.err;
+}
+
+}  // namespace
+}  // namespace muster::cli

@@ -1,0 +1,14 @@
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "cli/app.h"
+
+int main(int argc, char** argv) {
+  // gRPC's own log lines tell users nothing that our messages do not; GRPC_VERBOSITY=DEBUG brings them back.
+  setenv("GRPC_VERBOSITY", "NONE", 0);
+  // `muster ps | head` ends quietly, also under a parent that ignores the signal.
+  std::signal(SIGPIPE, SIG_DFL);
+  return muster::cli::RunProgram(std::vector<std::string>(argv + 1, argv + argc));
+}

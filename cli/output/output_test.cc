@@ -1,0 +1,383 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "cli/output/describe.h"
+#include "cli/output/format.h"
+#include "cli/output/live.h"
+#include "cli/output/plot.h"
+#include "cli/output/table.h"
+
+namespace muster::cli {
+namespace {
+
+const absl::Time kNow = absl::FromUnixSeconds(1'700'000'000);
+constexpr Screen kPipe{};
+constexpr Screen kTerminal{.terminal = true, .colour = false, .unicode = true, .width = 100};
+
+void SetTime(google::protobuf::Timestamp& time, absl::Duration ago) {
+  time.set_seconds(absl::ToUnixSeconds(kNow - ago));
+}
+
+v1::Job MakeJob() {
+  v1::Job job;
+  job.set_id("gpt2-tiny-x7f2");
+  job.set_owner("ann");
+  job.set_state(v1::JOB_STATE_RUNNING);
+  job.mutable_spec()->set_name("gpt2-tiny");
+  job.mutable_spec()->mutable_resources()->set_ranks(2);
+  job.mutable_spec()->mutable_train()->set_steps(1000);
+  job.mutable_spec()->mutable_train()->mutable_model()->mutable_gpt2()->set_size(v1::GPT2_SIZE_TINY);
+  job.mutable_spec()->mutable_train()->mutable_strategy()->mutable_zero()->set_stage(3);
+  SetTime(*job.mutable_submitted(), absl::Minutes(3));
+  SetTime(*job.mutable_started(), absl::Minutes(2));
+  return job;
+}
+
+v1::WatchItem Metrics(uint64_t step, double loss) {
+  v1::WatchItem item;
+  item.mutable_metrics()->set_step(step);
+  item.mutable_metrics()->set_loss(loss);
+  item.mutable_metrics()->set_step_seconds(0.1);
+  item.mutable_metrics()->set_tokens_per_second(12345);
+  return item;
+}
+
+v1::WatchItem Event(const std::string& message, v1::JobState state) {
+  v1::WatchItem item;
+  SetTime(*item.mutable_event()->mutable_time(), absl::ZeroDuration());
+  item.mutable_event()->set_message(message);
+  item.mutable_event()->set_job_state(state);
+  return item;
+}
+
+TEST(Format, Numbers) {
+  EXPECT_EQ(Count(0), "0");
+  EXPECT_EQ(Count(950), "950");
+  EXPECT_EQ(Count(999.6), "1.00k");
+  EXPECT_EQ(Count(12'345), "12.3k");
+  EXPECT_EQ(Count(124e6), "124M");
+  EXPECT_EQ(Count(1.558e9), "1.56B");
+  EXPECT_EQ(Bytes(0), "0 B");
+  EXPECT_EQ(Bytes(1000), "0.98 KiB");
+  EXPECT_EQ(Bytes(1536), "1.50 KiB");
+  EXPECT_EQ(Bytes(uint64_t{80} << 30), "80.0 GiB");
+  EXPECT_EQ(Significant(2.13449), "2.134");
+  EXPECT_EQ(Significant(0.0003), "0.0003");
+  EXPECT_EQ(Grouped(0), "0");
+  EXPECT_EQ(Grouped(999), "999");
+  EXPECT_EQ(Grouped(1'234'567), "1,234,567");
+}
+
+TEST(Format, Times) {
+  EXPECT_EQ(Age(absl::Seconds(-3)), "0s");
+  EXPECT_EQ(Age(absl::Seconds(119)), "119s");
+  EXPECT_EQ(Age(absl::Seconds(120)), "2m");
+  EXPECT_EQ(Age(absl::Hours(5)), "5h");
+  EXPECT_EQ(Age(absl::Hours(49)), "2d");
+  EXPECT_EQ(Span(absl::Seconds(48)), "48s");
+  EXPECT_EQ(Span(absl::Milliseconds(59'700)), "1m 00s");
+  EXPECT_EQ(Span(absl::Seconds(80)), "1m 20s");
+  EXPECT_EQ(Span(absl::Minutes(125)), "2h 05m");
+  EXPECT_EQ(Span(absl::Hours(76)), "3d 4h");
+}
+
+TEST(Format, TextOfOthersCannotMoveTheCursor) {
+  EXPECT_EQ(OneLine("a\x1b[2Jb\nc\td\r\x7f"), "a?[2Jb c d??");
+  EXPECT_EQ(OneLine("\xc2\x9b"
+                    "31m ä"),
+            "?31m ä");
+  EXPECT_EQ(Lines("a\r\nb\tc\x07"), "a\nb\tc?");
+  EXPECT_EQ(Cut("schön hier", 6, true), "schön…");
+  EXPECT_EQ(Cut("schön hier", 6, false), "schön~");
+  EXPECT_EQ(Cut("kurz", 6, true), "kurz");
+}
+
+TEST(Table, AlignsWithoutBorders) {
+  Table table({{"JOB"}, {"STEP", true}, {"REASON"}});
+  table.Add({"a", "1", "short"});
+  table.Add({"längerer", "1000", ""});
+  EXPECT_EQ(table.Render(kPipe),
+            "JOB       STEP  REASON\n"
+            "a            1  short\n"
+            "längerer  1000  -\n");
+}
+
+TEST(Table, CutsTheLastColumnOnATerminalOnly) {
+  Table table({{"JOB"}, {"REASON"}});
+  table.Add({"a", "a reason that is much too long for this terminal"});
+  EXPECT_EQ(table.Render({.terminal = true, .unicode = true, .width = 20}),
+            "JOB  REASON\n"
+            "a    a reason that …\n");
+  EXPECT_EQ(table.Render(kPipe), "JOB  REASON\na    a reason that is much too long for this terminal\n");
+}
+
+TEST(Table, ColoursDoNotCountAsWidth) {
+  Table table({{"STATE"}, {"X"}});
+  table.Add({Cell("up", Colour::kGreen), "1"});
+  EXPECT_EQ(table.Render({.terminal = true, .colour = true, .width = 80}),
+            "\x1b[2mSTATE\x1b[0m  \x1b[2mX\x1b[0m\n\x1b[32mup\x1b[0m     1\n");
+}
+
+TEST(JobTable, ShowsJobsOneALine) {
+  v1::ListJobsReply reply;
+  *reply.add_jobs()->mutable_job() = MakeJob();
+  reply.mutable_jobs(0)->add_nodes("node-a");
+  reply.mutable_jobs(0)->mutable_last_metrics()->set_step(450);
+  reply.mutable_jobs(0)->mutable_last_metrics()->set_loss(2.13449);
+  v1::Job& queued = *reply.add_jobs()->mutable_job();
+  queued = MakeJob();
+  queued.set_id("b-0001");
+  queued.set_state(v1::JOB_STATE_QUEUED);
+  queued.set_reason("1st in the queue: 1 slot needed, 0 free");
+  EXPECT_EQ(JobTable(reply, false, kNow).Render(kPipe),
+            "JOB             STATE        STEP   LOSS  TOKENS/S  AGE  REASON\n"
+            "gpt2-tiny-x7f2  running  450/1000  2.134         -   3m  -\n"
+            "b-0001          queued     0/1000      -         -   3m  1st in the queue: 1 slot needed, 0 free\n");
+  EXPECT_EQ(
+      JobTable(reply, true, kNow).Render(kPipe),
+      "JOB             STATE        STEP   LOSS  TOKENS/S  AGE  OWNER  MODEL      STRATEGY  NODES   RANKS  PRIORITY"
+      "  GENERATION  RESTARTS  REASON\n"
+      "gpt2-tiny-x7f2  running  450/1000  2.134         -   3m  ann    gpt2 tiny  zero 3    node-a      2         0"
+      "           0         0  -\n"
+      "b-0001          queued     0/1000      -         -   3m  ann    gpt2 tiny  zero 3    -           2         0"
+      "           0         0  1st in the queue: 1 slot needed, 0 free\n");
+}
+
+TEST(NodeTable, CountsFreeSlotsAndJobs) {
+  v1::ListNodesReply reply;
+  v1::Node& node = *reply.add_nodes();
+  node.set_id("node-a");
+  node.set_state(v1::NODE_STATE_LIVE);
+  node.set_draining(true);
+  SetTime(*node.mutable_registered(), absl::Hours(3));
+  for (int i = 0; i < 3; ++i) {
+    v1::Slot& slot = *node.add_slots();
+    slot.set_device(v1::DEVICE_CPU);
+    slot.set_state(i == 0 ? v1::SLOT_STATE_FREE : v1::SLOT_STATE_USED);
+    if (i > 0) slot.set_job("gpt2-tiny-x7f2");
+  }
+  EXPECT_EQ(NodeTable(reply, false, kNow).Render(kPipe),
+            "NODE    STATE          SLOTS  FREE  DEVICE  AGE  JOBS\n"
+            "node-a  live,draining      3     1  cpu      3h  gpt2-tiny-x7f2\n");
+}
+
+TEST(MetricsTable, LeavesOutWhatWasNotMeasured) {
+  v1::MetricPoint point;
+  point.set_step(10);
+  point.set_loss(5.5);
+  point.set_learning_rate(3e-4);
+  point.set_step_seconds(0.1234);
+  point.set_peak_memory_bytes(1 << 20);
+  EXPECT_EQ(MetricsTable({point}).Render(kPipe),
+            "STEP  LOSS  GRAD-NORM      LR  TOKENS/S  STEP-TIME    MEMORY  VAL-LOSS\n"
+            "  10   5.5          -  0.0003         -     0.123s  1.00 MiB         -\n");
+}
+
+TEST(Plot, DrawsAFallingLineInBraille) {
+  Plot plot;
+  plot.title = "loss";
+  plot.width = 30;
+  plot.height = 4;
+  for (int i = 0; i <= 100; ++i) plot.line.emplace_back(i, 5.5 * std::exp(-i / 30.0));
+  plot.line.emplace_back(101, std::nan(""));
+  EXPECT_EQ(Draw(plot),
+            "loss\n"
+            "   5.5 ┤⠑⢄\n"
+            "       │  ⠑⢄⡀\n"
+            " 1.964 ┤    ⠈⠑⠢⢄⣀\n"
+            "0.1962 ┤         ⠉⠉⠒⠒⠢⠤⠤⠤⢄⣀⣀⣀⣀\n"
+            "        0             step 100\n");
+}
+
+TEST(Plot, FallsBackToAscii) {
+  Plot plot;
+  plot.title = "loss";
+  plot.width = 30;
+  plot.height = 4;
+  plot.unicode = false;
+  for (int i = 0; i <= 10; ++i) plot.line.emplace_back(i, 10 - i);
+  plot.marks.emplace_back(5, 8);
+  plot.marks_title = "validation loss";
+  EXPECT_EQ(Draw(plot),
+            "loss   o validation loss\n"
+            "   10 +****\n"
+            "      |    *******o\n"
+            "3.333 +           *********\n"
+            "    0 +                    ***\n"
+            "       0               step 10\n");
+}
+
+TEST(Plot, FewOrStrangePoints) {
+  EXPECT_EQ(Draw(Plot{.title = "loss"}), "");
+  EXPECT_EQ(Draw(Plot{.title = "loss", .line = {{1, std::nan("")}, {2, INFINITY}}}), "");
+  EXPECT_NE(Draw(Plot{.title = "loss", .line = {{1, 2.0}}, .width = 1, .height = 1}), "");
+  EXPECT_NE(Draw(Plot{.title = "loss", .line = {{1, 2.0}, {2, 2.0}}}), "");
+  EXPECT_NE(Draw(Plot{.title = "loss", .line = {{1, -1e300}, {2, 1e300}}}), "");
+}
+
+TEST(JobView, LiveLineOfARunningJob) {
+  JobView view(kTerminal);
+  view.SetJob(MakeJob());
+  EXPECT_EQ(view.LiveLine(kNow), "gpt2-tiny-x7f2  running  3m 00s");
+  EXPECT_TRUE(view.Apply(Metrics(450, 2.13449), kNow).empty());
+  EXPECT_EQ(view.LiveLine(kNow),
+            "gpt2-tiny-x7f2  █████████████▌░░░░░░░░░░░░░░░░  45%  450/1000  loss 2.134  12.3k tok/s  55s left");
+  EXPECT_LE(Width(view.LiveLine(kNow)), 100);
+}
+
+TEST(JobView, LiveLineFitsANarrowTerminal) {
+  for (int width = 10; width < 140; ++width) {
+    for (const bool unicode : {false, true}) {
+      JobView view({.terminal = true, .unicode = unicode, .width = width});
+      view.SetJob(MakeJob());
+      view.Apply(Metrics(450, 2.13449), kNow);
+      EXPECT_LE(Width(view.LiveLine(kNow)), width) << view.LiveLine(kNow);
+    }
+  }
+}
+
+TEST(JobView, LiveLineOfAWaitingJobSaysWhy) {
+  JobView view(kTerminal);
+  v1::Job job = MakeJob();
+  job.set_state(v1::JOB_STATE_QUEUED);
+  job.set_reason("2nd in the queue");
+  view.SetJob(job);
+  EXPECT_EQ(view.LiveLine(kNow), "gpt2-tiny-x7f2  queued  2nd in the queue  3m 00s");
+}
+
+TEST(JobView, PlainLinesAreLimitedToOneASecond) {
+  JobView view(kPipe);
+  v1::WatchItem snapshot;
+  *snapshot.mutable_snapshot() = MakeJob();
+  EXPECT_TRUE(view.Apply(snapshot, kNow).empty());
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(view.Apply(Metrics(1, 5.5), kNow), Lines({"step 1/1000  loss 5.5  12.3k tokens/s  1m 40s left"}));
+  EXPECT_EQ(view.Apply(Metrics(2, 5.4), kNow + absl::Milliseconds(100)), Lines());
+  EXPECT_EQ(view.Tick(kNow + absl::Milliseconds(900)), Lines());
+  // What was held back comes once its second is over.
+  EXPECT_EQ(view.Tick(kNow + absl::Milliseconds(1000)), Lines({"step 2/1000  loss 5.4  12.3k tokens/s  1m 40s left"}));
+  EXPECT_EQ(view.Tick(kNow + absl::Seconds(5)), Lines());
+  // Validation and the last step always do.
+  v1::WatchItem validation = Metrics(3, 5.3);
+  validation.mutable_metrics()->set_validation_loss(5.35);
+  EXPECT_EQ(view.Apply(validation, kNow + absl::Milliseconds(1100)),
+            Lines({"step 3/1000  loss 5.3  validation loss 5.35  12.3k tokens/s  1m 40s left"}));
+  EXPECT_EQ(view.Apply(Metrics(1000, 2), kNow + absl::Milliseconds(1200)),
+            Lines({"step 1000/1000  loss 2  12.3k tokens/s"}));
+}
+
+TEST(JobView, EventsGapsAndLogsAreLines) {
+  JobView view(kPipe);
+  view.SetJob(MakeJob());
+  const auto event = view.Apply(Event("every rank runs", v1::JOB_STATE_RUNNING), kNow);
+  ASSERT_EQ(event.size(), 1u);
+  EXPECT_EQ(event[0].substr(8), "  every rank runs");
+  v1::WatchItem gap;
+  gap.mutable_gap()->set_what("metrics");
+  gap.mutable_gap()->set_items(12);
+  EXPECT_EQ(view.Apply(gap, kNow)[0], "(12 metrics are no longer kept)");
+  v1::WatchItem log;
+  log.mutable_log()->set_rank(1);
+  log.mutable_log()->set_text("one\ntwo\n");
+  EXPECT_EQ(view.Apply(log, kNow), (std::vector<std::string>{"rank 1: one", "rank 1: two"}));
+}
+
+TEST(JobView, ARestartedJobRepeatsStepsWithoutFoldingItsCurve) {
+  JobView view(kTerminal);
+  view.SetJob(MakeJob());
+  for (int step = 1; step <= 20; ++step) view.Apply(Metrics(step, 6 - step * 0.1), kNow);
+  const std::string before = view.Curve();
+  for (int step = 11; step <= 20; ++step) view.Apply(Metrics(step, 6 - step * 0.1), kNow);
+  EXPECT_EQ(view.Curve(), before);
+}
+
+TEST(JobView, SummaryOfACompletedJob) {
+  JobView view(kPipe);
+  v1::Job job = MakeJob();
+  view.SetJob(job);
+  EXPECT_EQ(view.Summary(kNow), "gpt2-tiny-x7f2 running\n");
+  view.Apply(Metrics(1, 5.545), kNow);
+  v1::WatchItem last = Metrics(1000, 1.742);
+  last.mutable_metrics()->set_validation_loss(1.781);
+  view.Apply(last, kNow);
+  job.set_state(v1::JOB_STATE_COMPLETED);
+  SetTime(*job.mutable_ended(), absl::Seconds(8));
+  view.SetJob(job);
+  const std::string summary = view.Summary(kNow);
+  EXPECT_EQ(summary.substr(summary.find("\n\n") + 2),
+            "gpt2-tiny-x7f2 completed: 1,000 steps in 1m 52s, loss 5.545 -> 1.742, validation loss 1.781\n");
+  EXPECT_EQ(view.FailureText(), "");
+}
+
+TEST(JobView, FailureNamesTheRankItsLinesAndAHint) {
+  JobView view(kPipe);
+  v1::Job job = MakeJob();
+  job.set_state(v1::JOB_STATE_FAILED);
+  job.set_reason("3 restarts without progress");
+  job.mutable_failure()->set_generation(4);
+  job.mutable_failure()->set_rank(1);
+  job.mutable_failure()->set_node("node-b");
+  job.mutable_failure()->mutable_exit()->set_message("rank 1 was killed by signal 9 (SIGKILL)");
+  job.mutable_failure()->mutable_exit()->add_last_lines("step 12");
+  job.mutable_failure()->set_hint("out of memory? see muster plan");
+  view.SetJob(job);
+  EXPECT_EQ(view.FailureText(),
+            "reason: 3 restarts without progress\n"
+            "first failing rank: 1 on node-b (generation 4): rank 1 was killed by signal 9 (SIGKILL)\n"
+            "its last lines:\n"
+            "  step 12\n"
+            "hint: out of memory? see muster plan\n");
+}
+
+TEST(DescribePlan, ShowsBytesPlacementAndNotes) {
+  v1::PlanReply plan;
+  *plan.mutable_resolved() = MakeJob().spec();
+  plan.set_parameters(842'496);
+  plan.set_tokens_per_step(8192);
+  plan.set_microbatches(4);
+  plan.set_flops_per_step(4.4e10);
+  v1::RankPlan& rank = *plan.add_ranks();
+  rank.set_parameter_bytes(3'369'984);
+  rank.set_peak_bytes(uint64_t{1} << 30);
+  rank.set_node("node-a");
+  plan.add_ranks()->set_rank(1);
+  plan.add_notes("no node has a free slot now: the job would wait");
+  plan.set_schedule("Forward embedding\n");
+  plan.set_schedule_digest("abc");
+  EXPECT_EQ(DescribePlan(plan, true, kPipe),
+            "gpt2-tiny: gpt2 tiny, 842k parameters, zero 3 on 2 ranks\n"
+            "8,192 tokens a step, 4 microbatches a rank, 44.0 GFLOP a step, 1,000 steps\n"
+            "\n"
+            "RANK  PARAMETERS  GRADIENTS  OPTIMIZER  GATHER  ACTIVATIONS      PEAK  NODE\n"
+            "   0    3.21 MiB        0 B        0 B     0 B          0 B  1.00 GiB  node-a\n"
+            "   1         0 B        0 B        0 B     0 B          0 B       0 B  -\n"
+            "note: no node has a free slot now: the job would wait\n"
+            "\n"
+            "Schedule abc:\n"
+            "  Forward embedding\n");
+}
+
+TEST(DescribeJob, ShowsAllPartsOfAJob) {
+  v1::GetJobReply reply;
+  *reply.mutable_job() = MakeJob();
+  v1::Generation& generation = *reply.add_generations();
+  generation.set_number(2);
+  generation.set_state(v1::GENERATION_STATE_RUNNING);
+  generation.set_device(v1::DEVICE_CPU);
+  generation.mutable_resume_from()->set_step(100);
+  generation.add_ranks()->set_node("node-a");
+  generation.mutable_ranks(0)->set_state(v1::RANK_STATE_RUNNING);
+  generation.mutable_ranks(0)->add_slots(0);
+  v1::PublishedCheckpoint& checkpoint = *reply.mutable_job()->add_checkpoints();
+  checkpoint.set_step(100);
+  checkpoint.set_directory("step-0000000100-g1");
+  const std::string text = DescribeJob(reply, {}, kPipe, kNow);
+  for (const char* part : {"Job:         gpt2-tiny-x7f2\n", "State:       running\n", "Strategy:    zero 3, 2 ranks\n",
+                           "step 100\n", "step-0000000100-g1\n", "Spec:\n  name: gpt2-tiny\n", "node-a"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+}
+
+}  // namespace
+}  // namespace muster::cli

@@ -1,0 +1,501 @@
+// The real program as a process against a fake coordinator over a real socket: what scripts rely on.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "cli/testing/fake_coordinator.h"
+#include "cli/testing/program.h"
+#include "common/rpc/rpc.h"
+
+namespace muster::cli {
+namespace {
+
+using nlohmann::json;
+
+class MusterTest : public ::testing::Test {
+ protected:
+  MusterTest() {
+    environment_ = {{"HOME", folder_.path()},
+                    {"MUSTER_RUNTIME_DIR", folder_.path()},
+                    {"XDG_STATE_HOME", folder_.path() + "/state"},
+                    {"TERM", "xterm"},
+                    {"LANG", "C.UTF-8"},
+                    {"TZ", "UTC"}};
+  }
+
+  void Serve() { coordinator_ = std::make_unique<FakeCoordinator>(folder_.path() + "/coordinator.sock", store_); }
+
+  v1::Job PutJob(const std::string& id, v1::JobState state) {
+    v1::Job job;
+    job.set_id(id);
+    job.set_state(state);
+    job.mutable_spec()->set_name(id);
+    job.mutable_spec()->mutable_resources()->set_ranks(1);
+    job.mutable_spec()->mutable_train()->set_steps(100);
+    store_.PutJob(job);
+    return job;
+  }
+
+  std::vector<std::string> Command(const std::vector<std::string>& arguments) const {
+    std::vector<std::string> command = {ProgramPath("cli/muster")};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return command;
+  }
+  Ended Run(const std::vector<std::string>& arguments, const std::string& input = "") const {
+    return RunToEnd(Command(arguments), environment_, input);
+  }
+
+  bool Called(const std::string& call) const {
+    const auto calls = store_.Calls();
+    return std::find(calls.begin(), calls.end(), call) != calls.end();
+  }
+
+  const TemporaryFolder folder_;
+  Program::Environment environment_;
+  FakeStore store_;
+  std::unique_ptr<FakeCoordinator> coordinator_;
+};
+
+constexpr char kSpec[] =
+    "apiVersion: muster/v1\nkind: Job\nname: a\nmodel: {family: gpt2, size: tiny}\n"
+    "data: {tokens: train.bin}\noptimizer:\n  lr: -1\nsteps: 10\n";
+
+TEST_F(MusterTest, WithoutACoordinatorSaysWhatToDo) {
+  const Ended ps = Run({"ps"});
+  EXPECT_EQ(ps.code, 3);
+  EXPECT_EQ(ps.out, "");
+  EXPECT_EQ(ps.err, absl::StrCat("muster: cannot reach the coordinator at unix:", folder_.path(),
+                                 "/coordinator.sock: is it running? start one with: muster local up\n"));
+  // A socket that nobody listens at, and an address of TCP.
+  Serve();
+  coordinator_.reset();
+  EXPECT_EQ(Run({"ps"}).code, 3);
+  const Ended tcp = Run({"ps", "--address", "127.0.0.1:1", "--timeout", "5s"});
+  EXPECT_EQ(tcp.code, 3);
+  EXPECT_TRUE(absl::StrContains(tcp.err, "127.0.0.1:1")) << tcp.err;
+  EXPECT_EQ(Run({"watch", "a"}).code, 3);
+  EXPECT_EQ(Run({"events", "-f"}).code, 3);
+}
+
+TEST_F(MusterTest, RefusesARuntimeFolderThatIsOpenToOthers) {
+  Serve();
+  chmod(folder_.path().c_str(), 0755);
+  const Ended ps = Run({"ps"});
+  EXPECT_EQ(ps.code, 4);
+  EXPECT_TRUE(absl::StrContains(ps.err, "someone else could listen there")) << ps.err;
+}
+
+TEST_F(MusterTest, UsageErrorsAreTwoAndSuggest) {
+  const Ended command = Run({"sumbit", "x"});
+  EXPECT_EQ(command.code, 2);
+  EXPECT_EQ(command.err, "muster: unknown command sumbit, did you mean submit?\nsee: muster --help\n");
+  const Ended option = Run({"ps", "--al"});
+  EXPECT_EQ(option.code, 2);
+  EXPECT_EQ(option.err, "muster: unknown option --al, did you mean --all?\nsee: muster ps --help\n");
+  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{{},
+                                                                                     {"watch"},
+                                                                                     {"ps", "-o", "xml"},
+                                                                                     {"events", "-o", "yaml"},
+                                                                                     {"logs", "a", "--tail", "x"},
+                                                                                     {"logs", "a", "--since", "x"},
+                                                                                     {"ps", "--timeout", "x"},
+                                                                                     {"local"},
+                                                                                     {"local", "up", "--nodes", "0"},
+                                                                                     {"ps", "--address", "nowhere"},
+                                                                                     {"submit", "-f", "-d", "x"},
+                                                                                     {"submit", "missing.yaml"},
+                                                                                     {"train", "--model", "gpt3"}}) {
+    EXPECT_EQ(Run(wrong).code, 2) << (wrong.empty() ? "" : wrong.back());
+  }
+  EXPECT_EQ(Run({"--help"}).code, 0);
+  EXPECT_EQ(Run({"local", "up", "--help"}).code, 0);
+}
+
+TEST_F(MusterTest, EachStatusHasItsExitCode) {
+  Serve();
+  const std::pair<absl::Status, int> kCases[] = {
+      {absl::PermissionDeniedError("no"), 4},     {absl::UnauthenticatedError("no token"), 4},
+      {absl::NotFoundError("no job"), 2},         {absl::FailedPreconditionError("fits several: a, b"), 2},
+      {absl::InternalError("disk"), 1},           {absl::ResourceExhaustedError("disk full"), 1},
+      {absl::UnimplementedError("not there"), 1},
+  };
+  for (const auto& [status, code] : kCases) {
+    store_.Fail("Get", status);
+    const Ended ended = Run({"describe", "a"});
+    EXPECT_EQ(ended.code, code) << status;
+    EXPECT_EQ(ended.err, absl::StrCat("muster: ", std::string(status.message()), "\n"));
+    EXPECT_EQ(ended.out, "");
+  }
+}
+
+TEST_F(MusterTest, TimeOutIsFive) {
+  store_.delay = absl::Seconds(3);
+  Serve();
+  const Ended ended = Run({"ps", "--timeout", "200ms"});
+  EXPECT_EQ(ended.code, 5);
+  EXPECT_TRUE(absl::StrContains(ended.err, "did not answer within 200ms")) << ended.err;
+}
+
+TEST_F(MusterTest, PsInEveryFormat) {
+  Serve();
+  const Ended none = Run({"ps"});
+  EXPECT_EQ(none.code, 0);
+  EXPECT_EQ(none.out, "");
+  EXPECT_EQ(json::parse(Run({"ps", "-o", "json"}).out), json::array());
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  PutJob("b-0002", v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(Run({"ps"}).out,
+            "JOB     STATE     STEP  LOSS  TOKENS/S  AGE  REASON\n"
+            "a-0001  running  0/100     -         -    -  -\n"
+            "b-0002  queued   0/100     -         -    -  -\n");
+  EXPECT_TRUE(absl::StrContains(Run({"ps", "-o", "wide"}).out, "STRATEGY"));
+  EXPECT_EQ(Run({"ps", "-o", "name"}).out, "a-0001\nb-0002\n");
+  const json jobs = json::parse(Run({"ps", "-o", "json"}).out);
+  ASSERT_EQ(jobs.size(), 2u);
+  EXPECT_EQ(jobs[0]["job"]["id"], "a-0001");
+  EXPECT_EQ(jobs[1]["job"]["state"], "queued");
+  EXPECT_EQ(jobs[1]["job"]["spec"]["steps"], 100);
+  EXPECT_TRUE(absl::StartsWith(Run({"ps", "-o", "yaml"}).out, "- job:\n    id: a-0001\n"));
+}
+
+TEST_F(MusterTest, AClosedPipeIsQuiet) {
+  Serve();
+  for (int i = 0; i < 2000; ++i) PutJob(absl::StrCat("job-with-a-long-name-", i), v1::JOB_STATE_QUEUED);
+  const Ended ended =
+      RunToEnd({"/bin/sh", "-c", absl::StrCat(ProgramPath("cli/muster"), " ps | head -n 1")}, environment_);
+  EXPECT_EQ(ended.err, "");
+  EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 1);
+  const Ended full =
+      RunToEnd({"/bin/sh", "-c", absl::StrCat(ProgramPath("cli/muster"), " ps > /dev/full")}, environment_);
+  EXPECT_EQ(full.code, 1);
+  EXPECT_TRUE(absl::StrContains(full.err, "cannot write to standard output")) << full.err;
+}
+
+TEST_F(MusterTest, SubmitPrintsTheIdAndRemembersIt) {
+  Serve();
+  const std::string file = folder_.Write("jobs/job.yaml", kSpec);
+  const Ended ended = Run({"submit", file, "--set", "optimizer.lr=3e-4", "--name", "other"});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(ended.out, "new-0001\n");
+  EXPECT_TRUE(absl::StrContains(ended.err, "muster watch new-0001")) << ended.err;
+  EXPECT_EQ(store_.submitted.name(), "other");
+  EXPECT_EQ(store_.submitted.train().optimizer().lr(), 3e-4);
+  EXPECT_EQ(store_.submitted.train().data().tokens(), folder_.path() + "/jobs/train.bin");
+  EXPECT_EQ(Run({"describe", "@last"}).code, 0);
+  EXPECT_TRUE(Called("Get new-0001"));
+  EXPECT_EQ(json::parse(Run({"submit", "-o", "json", file, "--set", "optimizer.lr=1"}).out)["job"]["id"], "new-0001");
+  // Another coordinator has no @last from here.
+  const Ended elsewhere =
+      Run({"describe", "@last", "--address", absl::StrCat("unix://", folder_.path(), "/coordinator.sock")});
+  EXPECT_EQ(elsewhere.code, 2);
+  EXPECT_TRUE(absl::StrContains(elsewhere.err, "another coordinator")) << elsewhere.err;
+}
+
+TEST_F(MusterTest, AtLastWithoutASubmissionIsAnError) {
+  Serve();
+  const Ended ended = Run({"watch", "@last"});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_EQ(ended.err, "muster: @last: no job was submitted from here yet\n");
+}
+
+TEST_F(MusterTest, SpecErrorsOfBothSidesHaveTheirPlaces) {
+  Serve();
+  const std::string bad = folder_.Write("bad.yaml", "apiVersion: muster/v1\nkind: Job\nstepps: 1\nseed: x\n");
+  const Ended own = Run({"submit", bad});
+  EXPECT_EQ(own.code, 2);
+  EXPECT_EQ(own.err, absl::StrCat(bad, ":3:1: stepps: unknown field, did you mean steps?\n", bad,
+                                  ":4:7: seed: expected an integer, got the string \"x\"\n"));
+  EXPECT_FALSE(Called("Submit"));
+  const std::string file = folder_.Write("job.yaml", kSpec);
+  v1::SpecErrors errors;
+  const std::pair<const char*, const char*> kErrors[] = {{"optimizer.lr", "must be greater than 0, got -1"},
+                                                         {"batch.sequences", "is odd"}};
+  for (const auto& [path, message] : kErrors) {
+    errors.add_errors()->set_path(path);
+    errors.mutable_errors(errors.errors_size() - 1)->set_message(message);
+  }
+  absl::Status refused = absl::InvalidArgumentError("the spec is wrong");
+  refused.SetPayload(rpc::kErrorDetails, absl::Cord(errors.SerializeAsString()));
+  for (const char* method : {"Submit", "Plan"}) store_.Fail(method, refused);
+  const std::string expected = absl::StrCat(file, ":1:1: batch.sequences: is odd\n", file,
+                                            ":7:7: optimizer.lr: must be greater than 0, got -1\n");
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"submit", file}, {"submit", "--dry-run", file}, {"plan", file}}) {
+    const Ended ended = Run(command);
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_EQ(ended.err, expected);
+  }
+  const Ended validate = Run({"validate", file});
+  EXPECT_EQ(validate.code, 2);
+  EXPECT_EQ(validate.err, expected);
+  EXPECT_EQ(Run({"validate", "--offline", file}).code, 0);
+  EXPECT_EQ(Run({"validate", "--offline", "-"}, kSpec).code, 0);
+}
+
+TEST_F(MusterTest, TrainMakesASpecFromFlags) {
+  const Ended print =
+      Run({"train", "--model", "gpt2:tiny", "--data", "/d/t.bin", "--strategy", "zero3", "--ranks", "2", "--lr", "3e-4",
+           "--steps", "100", "--weight-decay", "0.1", "--set", "checkpoint.keep=3", "--print"});
+  EXPECT_EQ(print.code, 0) << print.err;
+  EXPECT_EQ(print.out,
+            "apiVersion: muster/v1\nkind: Job\nname: gpt2-tiny\nresources:\n  ranks: 2\n"
+            "model:\n  family: gpt2\n  size: tiny\ndata:\n  tokens: /d/t.bin\n"
+            "strategy:\n  kind: zero\n  stage: 3\noptimizer:\n  kind: adamw\n  lr: 0.0003\n  weight_decay: 0.1\n"
+            "checkpoint:\n  keep: 3\nsteps: 100\n");
+  Serve();
+  EXPECT_EQ(Run({"submit", "-", "-d"}, print.out).code, 0);
+  EXPECT_EQ(store_.submitted.train().strategy().zero().stage(), 3u);
+  const Ended bad = Run({"train", "--model", "gpt2:tinny", "--data", "x", "--lr", "fast", "--steps", "1e3"});
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_EQ(bad.err,
+            "--model: model.size: expected tiny, small, medium, large or xl, got the string \"tinny\", "
+            "did you mean tiny?\n"
+            "--steps: steps: expected an integer, got the number 1e3, did you mean 1000?\n"
+            "--lr: optimizer.lr: expected a number, got the string \"fast\"\n");
+}
+
+TEST_F(MusterTest, ASubmissionIsRetriedWithTheSameRequestId) {
+  // As if the coordinator died between its commit and its reply.
+  store_.Fail("Submit", absl::UnavailableError("shutting down"), true);
+  Serve();
+  const Ended ended = Run({"submit", "-d", folder_.Write("job.yaml", kSpec)});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  ASSERT_EQ(store_.request_ids.size(), 2u);
+  EXPECT_EQ(store_.request_ids[0], store_.request_ids[1]);
+  EXPECT_EQ(store_.request_ids[0].size(), 32u);
+}
+
+TEST_F(MusterTest, TheJobsStateIsTheExitCodeOfWatch) {
+  Serve();
+  const std::pair<v1::JobState, int> kCases[] = {
+      {v1::JOB_STATE_COMPLETED, 0}, {v1::JOB_STATE_FAILED, 1}, {v1::JOB_STATE_CANCELLED, 6}};
+  for (const auto& [state, code] : kCases) {
+    const std::string id = absl::StrCat("job-", code);
+    v1::Job job = PutJob(id, v1::JOB_STATE_RUNNING);
+    job.mutable_failure()->set_rank(3);
+    job.mutable_failure()->mutable_exit()->add_last_lines("boom");
+    job.mutable_failure()->set_hint("look there");
+    store_.PutJob(job);
+    for (int step = 1; step <= 3; ++step) store_.AppendMetrics(id, step, 5.0 - step);
+    store_.AppendEvent(id, "over", state);
+    const Ended ended = Run({"watch", id});
+    EXPECT_EQ(ended.code, code) << ended.err;
+    EXPECT_TRUE(absl::StrContains(ended.out, "step 3/100  loss 2  validation loss 2.5")) << ended.out;
+    EXPECT_TRUE(absl::StrContains(ended.out, "loss 4 → 2")) << ended.out;
+    EXPECT_EQ(absl::StrContains(ended.err, "first failing rank: 3"), code == 1) << ended.err;
+    EXPECT_EQ(absl::StrContains(ended.err, "boom"), code == 1);
+    EXPECT_EQ(absl::StrContains(ended.err, "hint: look there"), code == 1);
+  }
+}
+
+TEST_F(MusterTest, SubmitFollowsWhenAsked) {
+  Serve();
+  Program program(Command({"submit", "-f", folder_.Write("job.yaml", kSpec)}), environment_);
+  ASSERT_TRUE(program.WaitForOut("new-0001\n"));
+  store_.AppendMetrics("new-0001", 1, 5);
+  store_.AppendEvent("new-0001", "over", v1::JOB_STATE_COMPLETED);
+  const Ended ended = program.Wait();
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_TRUE(absl::StrContains(ended.out, "step 1/10")) << ended.out;
+}
+
+TEST_F(MusterTest, CtrlCDetachesAndNeverCancels) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  store_.AppendMetrics("a-0001", 1, 5);
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"watch", "a-0001"}, {"metrics", "-f", "a-0001"}}) {
+    Program program(Command(command), environment_);
+    ASSERT_TRUE(program.WaitForOut("5"));
+    program.Signal(SIGINT);
+    const Ended ended = program.Wait();
+    EXPECT_EQ(ended.code, 130);
+    EXPECT_TRUE(absl::StrContains(ended.err, "detached; a-0001 goes on")) << ended.err;
+  }
+  EXPECT_FALSE(Called("Cancel a-0001"));
+}
+
+TEST_F(MusterTest, WatchGoesOnBehindTheLastItemAfterARestart) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  for (int step = 1; step <= 3; ++step) store_.AppendMetrics("a-0001", step, 5);
+  Program program(Command({"watch", "a-0001"}), environment_);
+  ASSERT_TRUE(program.WaitForOut("step 3/100"));
+  coordinator_.reset();
+  ASSERT_TRUE(program.WaitForErr("lost the coordinator"));
+  for (int step = 4; step <= 6; ++step) store_.AppendMetrics("a-0001", step, 4);
+  Serve();
+  ASSERT_TRUE(program.WaitForOut("step 6/100"));
+  store_.AppendEvent("a-0001", "over", v1::JOB_STATE_COMPLETED);
+  const Ended ended = program.Wait();
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_TRUE(absl::StrContains(ended.err, "connected again")) << ended.err;
+  for (int step = 1; step <= 6; ++step) {
+    const std::vector<std::string> parts = absl::StrSplit(ended.out, absl::StrCat("step ", step, "/100"));
+    EXPECT_EQ(parts.size(), 2u) << "step " << step << " once in:\n" << ended.out;
+  }
+  EXPECT_TRUE(Called("Watch a-0001 from 3"));
+}
+
+TEST_F(MusterTest, WatchAsJsonIsALineForEachItem) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  store_.AppendMetrics("a-0001", 1, 5);
+  store_.AppendEvent("a-0001", "over", v1::JOB_STATE_FAILED);
+  const Ended ended = Run({"watch", "a-0001", "-o", "json"});
+  EXPECT_EQ(ended.code, 1);
+  std::vector<std::string> lines = absl::StrSplit(ended.out, '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), 3u) << ended.out;
+  EXPECT_EQ(json::parse(lines[0])["snapshot"]["id"], "a-0001");
+  EXPECT_EQ(json::parse(lines[1])["metrics"]["loss"], 5);
+  EXPECT_EQ(json::parse(lines[2])["event"]["job_state"], "failed");
+}
+
+TEST_F(MusterTest, WatchEndsAtItsTimeOut) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  const Ended ended = Run({"watch", "a-0001", "--timeout", "300ms"});
+  EXPECT_EQ(ended.code, 5);
+  EXPECT_TRUE(absl::StrContains(ended.err, "nothing was stopped")) << ended.err;
+}
+
+TEST_F(MusterTest, ATerminalHasALiveLineAndFollowsBySubmitting) {
+  Serve();
+  Program program(Command({"submit", folder_.Write("job.yaml", kSpec)}), environment_, "", true);
+  ASSERT_TRUE(program.WaitForOut("new-0001"));
+  ASSERT_TRUE(program.WaitForOut("queued"));
+  store_.AppendEvent("new-0001", "every rank runs", v1::JOB_STATE_RUNNING);
+  store_.AppendMetrics("new-0001", 5, 3);
+  ASSERT_TRUE(program.WaitForOut(" 50%  5/10  loss 3"));
+  store_.AppendEvent("new-0001", "over", v1::JOB_STATE_COMPLETED);
+  const Ended ended = program.Wait();
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_TRUE(absl::StrContains(ended.out, "█████")) << ended.out;
+  EXPECT_TRUE(absl::StrContains(ended.out, "\r\x1b[K")) << ended.out;
+}
+
+TEST_F(MusterTest, ADumbTerminalAndNoColorAreObeyed) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  const auto output = [&](const char* name, const char* value, const std::vector<std::string>& flags) {
+    Program::Environment environment = environment_;
+    environment[name] = value;
+    std::vector<std::string> command = Command({"ps"});
+    command.insert(command.end(), flags.begin(), flags.end());
+    return Program(command, environment, "", true).Wait().out;
+  };
+  EXPECT_TRUE(absl::StrContains(output("X", "1", {}), "\x1b["));
+  EXPECT_FALSE(absl::StrContains(output("NO_COLOR", "1", {}), "\x1b["));
+  EXPECT_FALSE(absl::StrContains(output("TERM", "dumb", {}), "\x1b["));
+  EXPECT_FALSE(absl::StrContains(output("X", "1", {"--no-color"}), "\x1b["));
+}
+
+TEST_F(MusterTest, LogsPutsPiecesOfLinesTogether) {
+  Serve();
+  v1::Job job = PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  store_.AppendLog("a-0001", 0, "one\ntw");
+  store_.AppendLog("a-0001", 0, "o\nthree");
+  EXPECT_EQ(Run({"logs", "a-0001"}).out, "one\ntwo\nthree\n");
+  job.mutable_spec()->mutable_resources()->set_ranks(2);
+  store_.PutJob(job);
+  store_.AppendLog("a-0001", 1, "other\n");
+  EXPECT_EQ(Run({"logs", "a-0001"}).out, "rank 0: one\nrank 0: two\nrank 1: other\nrank 0: three\n");
+  EXPECT_EQ(Run({"logs", "a-0001", "--rank", "1"}).out, "other\n");
+  Program program(Command({"logs", "-f", "a-0001"}), environment_);
+  ASSERT_TRUE(program.WaitForOut("other\n"));
+  store_.AppendLog("a-0001", 1, "late\n");
+  ASSERT_TRUE(program.WaitForOut("rank 1: late\n"));
+  store_.AppendEvent("a-0001", "over", v1::JOB_STATE_COMPLETED);
+  // Events are not asked for, so the stream itself must end.
+  program.Signal(SIGINT);
+  EXPECT_EQ(program.Wait().code, 130);
+}
+
+TEST_F(MusterTest, MetricsAsTableJsonAndCurve) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(Run({"metrics", "a-0001"}).code, 0);
+  for (int step = 1; step <= 20; ++step) store_.AppendMetrics("a-0001", step, 5.0 / step);
+  EXPECT_TRUE(absl::StartsWith(Run({"metrics", "a-0001"}).out, "STEP    LOSS"));
+  const json points = json::parse(Run({"metrics", "a-0001", "-o", "json"}).out);
+  ASSERT_EQ(points.size(), 20u);
+  EXPECT_EQ(points[4]["step"], 5);
+  EXPECT_EQ(points[4]["loss"], 1.0);
+  EXPECT_TRUE(absl::StrContains(Run({"metrics", "a-0001", "--plot"}).out, "┤"));
+}
+
+TEST_F(MusterTest, EventsOfAllJobs) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  store_.AppendEvent("a-0001", "every rank runs", v1::JOB_STATE_RUNNING);
+  const Ended ended = Run({"events"});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(ended.out, "1970-01-01 00:00:00  job.state               a-0001  every rank runs\n");
+  EXPECT_EQ(json::parse(Run({"events", "-o", "json", "a-0001"}).out)["message"], "every rank runs");
+}
+
+TEST_F(MusterTest, SteeringCommandsReachTheCoordinator) {
+  v1::Node node;
+  node.set_id("node-a");
+  node.set_state(v1::NODE_STATE_LIVE);
+  store_.nodes = {node};
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(Run({"pause", "a-0001"}).err, "a-0001: running\n");
+  EXPECT_EQ(Run({"resume", "a-0001", "-o", "name"}).out, "a-0001\n");
+  EXPECT_EQ(Run({"cancel", "-y", "a-0001"}).code, 0);
+  EXPECT_EQ(Run({"delete", "a-0001"}).err, "a-0001 deleted\n");
+  EXPECT_EQ(Run({"drain", "node-a"}).err, "node-a: live, draining\n");
+  EXPECT_EQ(Run({"undrain", "node-a"}).err, "node-a: live\n");
+  EXPECT_EQ(Run({"drain", "node-b"}).code, 2);
+  EXPECT_EQ(Run({"nodes", "-o", "name"}).out, "node-a\n");
+  EXPECT_EQ(Run({"backup", "/b/muster.db"}).out, "/b/muster.db\n");
+  for (const char* call : {"Pause a-0001", "Resume a-0001", "Cancel a-0001", "Delete a-0001", "Backup /b/muster.db"}) {
+    EXPECT_TRUE(Called(call)) << call;
+  }
+}
+
+TEST_F(MusterTest, VersionOfBothSides) {
+  const Ended alone = Run({"version"});
+  EXPECT_EQ(alone.code, 3);
+  EXPECT_TRUE(absl::StartsWith(alone.out, "muster 0.")) << alone.out;
+  EXPECT_EQ(Run({"version", "--client"}).code, 0);
+  Serve();
+  const json both = json::parse(Run({"version", "-o", "json"}).out);
+  EXPECT_EQ(both["client"]["version"], both["server"]["version"]);
+}
+
+TEST_F(MusterTest, SampleRunsTheTrainerOnAFolderOrAJobsCheckpoints) {
+  Serve();
+  folder_.Write("bin/muster-trainer", "#!/bin/sh\necho \"$@\"\n", true);
+  environment_["MUSTER_BIN_DIR"] = folder_.path() + "/bin";
+  EXPECT_EQ(Run({"sample", folder_.path(), "--prompt", "In the", "--top-k", "3"}).out,
+            absl::StrCat("sample --checkpoint ", folder_.path(), " --prompt In the --top_k 3\n"));
+  v1::Job job = PutJob("a-0001", v1::JOB_STATE_COMPLETED);
+  EXPECT_EQ(Run({"sample", "a-0001", "--prompt", "x"}).code, 2);
+  job.mutable_spec()->mutable_train()->mutable_checkpoint()->set_path("/runs/a");
+  job.add_checkpoints()->set_step(10);
+  store_.PutJob(job);
+  EXPECT_EQ(Run({"sample", "a-0001", "--prompt", "x"}).out, "sample --checkpoint /runs/a --prompt x\n");
+  environment_["MUSTER_BIN_DIR"] = "/nowhere";
+  EXPECT_EQ(Run({"sample", "a-0001", "--prompt", "x"}).code, 2);
+}
+
+TEST_F(MusterTest, DataMakesAndInspectsTokenFiles) {
+  const std::string text = folder_.Write("text.txt", "hello hello hello");
+  const std::string out = folder_.path() + "/train.bin";
+  EXPECT_EQ(Run({"data", "prepare", text, out}).err, absl::StrCat(out, ": 17 tokens\n"));
+  EXPECT_EQ(Run({"data", "prepare", text, out}).code, 2);  // exists
+  const json found = json::parse(Run({"data", "inspect", out, "-o", "json"}).out);
+  EXPECT_EQ(found["tokens"], 17);
+  EXPECT_EQ(found["beginning"], "hello hello hello");
+}
+
+}  // namespace
+}  // namespace muster::cli

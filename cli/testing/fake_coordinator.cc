@@ -1,0 +1,275 @@
+#include "cli/testing/fake_coordinator.h"
+
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <atomic>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/rpc/rpc.h"
+#include "common/version.h"
+#include "proto/jobs_service.grpc.pb.h"
+
+namespace muster::cli {
+
+void FakeStore::PutJob(const v1::Job& job) {
+  absl::MutexLock lock(&mutex_);
+  jobs_[job.id()] = job;
+}
+
+v1::Job FakeStore::Job(const std::string& id) const {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [key, job] : jobs_) {
+    if (absl::StartsWith(key, id)) return job;
+  }
+  return {};
+}
+
+std::vector<v1::Job> FakeStore::Jobs() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<v1::Job> jobs;
+  for (const auto& [key, job] : jobs_) jobs.push_back(job);
+  return jobs;
+}
+
+void FakeStore::Append(v1::WatchItem item) {
+  absl::MutexLock lock(&mutex_);
+  if (item.event().job_state() != v1::JOB_STATE_UNSPECIFIED) jobs_[item.job()].set_state(item.event().job_state());
+  items_.push_back(std::move(item));
+  items_.back().set_cursor(absl::StrCat(items_.size()));
+}
+
+void FakeStore::AppendMetrics(const std::string& job, uint64_t step, double loss) {
+  v1::WatchItem item;
+  item.set_job(job);
+  item.mutable_metrics()->set_step(step);
+  item.mutable_metrics()->set_loss(loss);
+  item.mutable_metrics()->set_step_seconds(0.01);
+  // Validations are always printed, so that tests see every point.
+  item.mutable_metrics()->set_validation_loss(loss + 0.5);
+  Append(std::move(item));
+}
+
+void FakeStore::AppendEvent(const std::string& job, const std::string& message, v1::JobState state) {
+  v1::WatchItem item;
+  item.set_job(job);
+  item.mutable_event()->set_job(job);
+  item.mutable_event()->set_kind("job.state");
+  item.mutable_event()->set_message(message);
+  item.mutable_event()->set_job_state(state);
+  Append(std::move(item));
+}
+
+void FakeStore::AppendLog(const std::string& job, uint32_t rank, const std::string& text) {
+  v1::WatchItem item;
+  item.set_job(job);
+  item.mutable_log()->set_generation(1);
+  item.mutable_log()->set_rank(rank);
+  item.mutable_log()->set_text(text);
+  Append(std::move(item));
+}
+
+std::vector<v1::WatchItem> FakeStore::Behind(uint64_t cursor, absl::Duration at_most) const {
+  absl::MutexLock lock(&mutex_);
+  const auto more = [&] { return items_.size() > cursor; };
+  mutex_.AwaitWithTimeout(absl::Condition(&more), at_most);
+  if (items_.size() <= cursor) return {};
+  return {items_.begin() + static_cast<ptrdiff_t>(cursor), items_.end()};
+}
+
+void FakeStore::Fail(const std::string& method, absl::Status status, bool once) {
+  absl::MutexLock lock(&mutex_);
+  failures_[method] = {std::move(status), once};
+}
+
+absl::Status FakeStore::TakeFailure(const std::string& method) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = failures_.find(method);
+  if (found == failures_.end()) return absl::OkStatus();
+  const absl::Status status = found->second.first;
+  if (found->second.second) failures_.erase(found);
+  return status;
+}
+
+void FakeStore::Record(const std::string& call) {
+  absl::MutexLock lock(&mutex_);
+  calls_.push_back(call);
+}
+
+std::vector<std::string> FakeStore::Calls() const {
+  absl::MutexLock lock(&mutex_);
+  return calls_;
+}
+
+namespace {
+
+class FakeJobs final : public v1::Jobs::Service {
+ public:
+  explicit FakeJobs(FakeStore& store) : store_(store) {}
+  std::atomic<bool> stop{false};
+
+  grpc::Status Submit(grpc::ServerContext*, const v1::SubmitRequest* request, v1::SubmitReply* reply) override {
+    store_.request_ids.push_back(request->request_id());
+    store_.submitted = request->spec();
+    if (absl::Status failure = Begin("Submit", ""); !failure.ok()) return rpc::ToGrpc(failure);
+    v1::Job job;
+    job.set_id("new-0001");
+    *job.mutable_spec() = request->spec();
+    job.set_state(v1::JOB_STATE_QUEUED);
+    store_.PutJob(job);
+    *reply->mutable_job() = job;
+    *reply->mutable_plan() = store_.plan;
+    return grpc::Status::OK;
+  }
+  grpc::Status Plan(grpc::ServerContext*, const v1::PlanRequest* request, v1::PlanReply* reply) override {
+    if (absl::Status failure = Begin("Plan", ""); !failure.ok()) return rpc::ToGrpc(failure);
+    *reply = store_.plan;
+    *reply->mutable_resolved() = request->spec();
+    return grpc::Status::OK;
+  }
+  grpc::Status Get(grpc::ServerContext*, const v1::GetJobRequest* request, v1::GetJobReply* reply) override {
+    return ForJob("Get", request->job(), reply->mutable_job());
+  }
+  grpc::Status List(grpc::ServerContext*, const v1::ListJobsRequest*, v1::ListJobsReply* reply) override {
+    if (absl::Status failure = Begin("List", ""); !failure.ok()) return rpc::ToGrpc(failure);
+    for (const v1::Job& job : store_.Jobs()) *reply->add_jobs()->mutable_job() = job;
+    return grpc::Status::OK;
+  }
+  grpc::Status Cancel(grpc::ServerContext*, const v1::CancelRequest* request, v1::CancelReply* reply) override {
+    return ForJob("Cancel", request->job(), reply->mutable_job());
+  }
+  grpc::Status Pause(grpc::ServerContext*, const v1::PauseRequest* request, v1::PauseReply* reply) override {
+    return ForJob("Pause", request->job(), reply->mutable_job());
+  }
+  grpc::Status Resume(grpc::ServerContext*, const v1::ResumeRequest* request, v1::ResumeReply* reply) override {
+    return ForJob("Resume", request->job(), reply->mutable_job());
+  }
+  grpc::Status Delete(grpc::ServerContext*, const v1::DeleteRequest* request, v1::DeleteReply*) override {
+    v1::Job job;
+    return ForJob("Delete", request->job(), &job);
+  }
+
+  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
+                     grpc::ServerWriter<v1::WatchItem>* writer) override {
+    store_.Record(absl::StrCat("Watch ", request->job(), " from ", request->cursor()));
+    if (absl::Status failure = store_.TakeFailure("Watch"); !failure.ok()) return rpc::ToGrpc(failure);
+    uint64_t cursor = 0;
+    if (!request->cursor().empty() && !absl::SimpleAtoi(request->cursor(), &cursor)) {
+      return rpc::ToGrpc(absl::InvalidArgumentError("no cursor of ours"));
+    }
+    if (!request->job().empty()) {
+      v1::WatchItem snapshot;
+      *snapshot.mutable_snapshot() = store_.Job(request->job());
+      writer->Write(snapshot);
+    }
+    const bool all = !request->events() && !request->metrics() && !request->logs();
+    while (!stop && !context->IsCancelled()) {
+      const auto items = store_.Behind(cursor, request->follow() ? absl::Milliseconds(20) : absl::ZeroDuration());
+      for (const v1::WatchItem& item : items) {
+        ++cursor;
+        if (!request->job().empty() && item.job() != request->job()) continue;
+        const bool wanted = all || (item.has_event() && request->events()) ||
+                            (item.has_metrics() && request->metrics()) || (item.has_log() && request->logs());
+        if (!wanted || (item.has_log() && request->has_rank() && item.log().rank() != request->rank())) continue;
+        writer->Write(item);
+        if (request->follow() && !request->job().empty() && Terminal(item.event().job_state())) return grpc::Status::OK;
+      }
+      if (!request->follow() && items.empty()) return grpc::Status::OK;
+    }
+    return rpc::ToGrpc(absl::UnavailableError("shutting down"));
+  }
+
+ private:
+  static bool Terminal(v1::JobState state) { return state >= v1::JOB_STATE_COMPLETED; }
+
+  absl::Status Begin(const std::string& method, const std::string& about) {
+    absl::SleepFor(store_.delay);
+    store_.Record(absl::StrCat(method, about.empty() ? "" : " ", about));
+    return store_.TakeFailure(method);
+  }
+  grpc::Status ForJob(const std::string& method, const std::string& id, v1::Job* out) {
+    if (absl::Status failure = Begin(method, id); !failure.ok()) return rpc::ToGrpc(failure);
+    *out = store_.Job(id);
+    return out->id().empty() ? rpc::ToGrpc(absl::NotFoundError(absl::StrCat("no job ", id))) : grpc::Status::OK;
+  }
+
+  FakeStore& store_;
+};
+
+class FakeNodes final : public v1::Nodes::Service {
+ public:
+  explicit FakeNodes(FakeStore& store) : store_(store) {}
+  grpc::Status List(grpc::ServerContext*, const v1::ListNodesRequest*, v1::ListNodesReply* reply) override {
+    for (const v1::Node& node : store_.list_nodes ? store_.list_nodes() : store_.nodes) *reply->add_nodes() = node;
+    return grpc::Status::OK;
+  }
+  grpc::Status Drain(grpc::ServerContext*, const v1::DrainRequest* request, v1::DrainReply* reply) override {
+    return Set(request->node(), true, *reply->mutable_node());
+  }
+  grpc::Status Undrain(grpc::ServerContext*, const v1::UndrainRequest* request, v1::UndrainReply* reply) override {
+    return Set(request->node(), false, *reply->mutable_node());
+  }
+
+ private:
+  grpc::Status Set(const std::string& id, bool draining, v1::Node& out) {
+    for (const v1::Node& node : store_.nodes) {
+      if (node.id() != id) continue;
+      out = node;
+      out.set_draining(draining);
+      return grpc::Status::OK;
+    }
+    return rpc::ToGrpc(absl::NotFoundError(absl::StrCat("no node ", id)));
+  }
+
+  FakeStore& store_;
+};
+
+class FakeAdmin final : public v1::Admin::Service {
+ public:
+  explicit FakeAdmin(FakeStore& store) : store_(store) {}
+  grpc::Status Version(grpc::ServerContext* context, const v1::VersionRequest*, v1::VersionReply* reply) override {
+    if (absl::Status fits = rpc::CheckVersion(*context); !fits.ok()) return rpc::ToGrpc(fits);
+    reply->set_version(kVersion);
+    reply->set_protocol(kProtocol);
+    return rpc::ToGrpc(store_.TakeFailure("Version"));
+  }
+  grpc::Status Backup(grpc::ServerContext*, const v1::BackupRequest* request, v1::BackupReply* reply) override {
+    store_.Record(absl::StrCat("Backup ", request->path()));
+    reply->set_bytes(4096);
+    return grpc::Status::OK;
+  }
+
+ private:
+  FakeStore& store_;
+};
+
+}  // namespace
+
+struct FakeCoordinator::Services {
+  explicit Services(FakeStore& store) : jobs(store), nodes(store), admin(store) {}
+  FakeJobs jobs;
+  FakeNodes nodes;
+  FakeAdmin admin;
+  std::unique_ptr<grpc::Server> server;
+};
+
+FakeCoordinator::FakeCoordinator(const std::string& socket_path, FakeStore& store)
+    : services_(std::make_unique<Services>(store)) {
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("unix:" + socket_path, grpc::InsecureServerCredentials());
+  builder.RegisterService(&services_->jobs);
+  builder.RegisterService(&services_->nodes);
+  builder.RegisterService(&services_->admin);
+  services_->server = builder.BuildAndStart();
+}
+
+FakeCoordinator::~FakeCoordinator() {
+  services_->jobs.stop = true;
+  services_->server->Shutdown(std::chrono::system_clock::now());
+}
+
+}  // namespace muster::cli

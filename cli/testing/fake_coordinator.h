@@ -1,0 +1,67 @@
+// A coordinator for tests of the command line: real gRPC on a Unix socket, answers from memory.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "proto/jobs.pb.h"
+
+namespace muster::cli {
+
+// What survives a restart: jobs, and one stream of items whose cursors are their places in it. Thread-safe.
+class FakeStore {
+ public:
+  void PutJob(const v1::Job& job);
+  v1::Job Job(const std::string& id) const;
+  std::vector<v1::Job> Jobs() const;
+  // Sets the cursor. An event with a job state changes the job's.
+  void Append(v1::WatchItem item);
+  void AppendMetrics(const std::string& job, uint64_t step, double loss);
+  void AppendEvent(const std::string& job, const std::string& message, v1::JobState state);
+  void AppendLog(const std::string& job, uint32_t rank, const std::string& text);
+
+  // Items behind `cursor`; waits a little when there is none.
+  std::vector<v1::WatchItem> Behind(uint64_t cursor, absl::Duration at_most) const;
+
+  // Answers of methods by name ("Submit"): every call, or only the next one.
+  void Fail(const std::string& method, absl::Status status, bool once = false);
+  absl::Status TakeFailure(const std::string& method);
+  // Method and what it was about, in order: "Cancel a-x7f2".
+  void Record(const std::string& call);
+  std::vector<std::string> Calls() const;
+
+  // Guarded by the caller: set before the server starts, read after it stopped.
+  std::vector<v1::Node> nodes;
+  std::function<std::vector<v1::Node>()> list_nodes;  // instead of `nodes`
+  v1::PlanReply plan;
+  v1::JobSpec submitted;
+  std::vector<std::string> request_ids;
+  absl::Duration delay = absl::ZeroDuration();  // of every unary call
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::map<std::string, v1::Job> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::WatchItem> items_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::pair<absl::Status, bool>> failures_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> calls_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Serves until it is destroyed, then breaks its streams as a killed process would: without a word.
+class FakeCoordinator {
+ public:
+  FakeCoordinator(const std::string& socket_path, FakeStore& store);
+  ~FakeCoordinator();
+
+ private:
+  struct Services;
+  const std::unique_ptr<Services> services_;
+};
+
+}  // namespace muster::cli

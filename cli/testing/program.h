@@ -1,0 +1,69 @@
+// The real program as a process, with its streams.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace muster::cli {
+
+// A folder below /tmp (socket paths are short) that goes away with its contents.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  const std::string& path() const { return path_; }
+  // Writes a file in it; returns its path.
+  std::string Write(const std::string& name, const std::string& text, bool executable = false) const;
+
+ private:
+  std::string path_;
+};
+
+struct Ended {
+  int code = -1;  // 128 + signal for one that was killed
+  std::string out, err;
+};
+
+// Where `bazel test` put a program of this repository: "cli/muster".
+std::string ProgramPath(const std::string& target);
+
+class Program {
+ public:
+  using Environment = std::map<std::string, std::string>;
+
+  // Starts it. The environment is PATH and `environment` alone. With `terminal`, standard output and error are one
+  // pseudo-terminal of 100 columns, read as `out`.
+  Program(const std::vector<std::string>& command, const Environment& environment, const std::string& input = "",
+          bool terminal = false);
+  ~Program();  // kills it if it still runs
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  // Reads until `text` was printed. False: it ended, or the time is over.
+  bool WaitForOut(const std::string& text, absl::Duration at_most = absl::Seconds(30));
+  bool WaitForErr(const std::string& text, absl::Duration at_most = absl::Seconds(30));
+  void Signal(int signal);
+  // Waits for its end; kills it when the time is over.
+  Ended Wait(absl::Duration at_most = absl::Seconds(60));
+  pid_t pid() const { return pid_; }
+
+ private:
+  bool Pump(absl::Duration at_most);
+  bool WaitFor(const std::string& text, const std::string& stream, absl::Duration at_most);
+
+  pid_t pid_ = 0;
+  bool over_ = false;
+  int out_fd_ = -1, err_fd_ = -1;
+  Ended ended_;
+};
+
+// Start and Wait.
+Ended RunToEnd(const std::vector<std::string>& command, const Program::Environment& environment,
+               const std::string& input = "");
+
+}  // namespace muster::cli

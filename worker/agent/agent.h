@@ -1,0 +1,130 @@
+// The worker daemon: keeps what runs on this node in step with what the coordinator wants of it, and carries what its
+// trainers say to the coordinator.
+//
+//   Agent agent(options, node, &loop, clock);
+//   status = agent.Start();
+//   loop.Run();  // until the agent stops the loop: agent.result()
+//
+// Of the loop's thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/ids.h"
+#include "proto/worker.pb.h"
+#include "worker/agent/command_line.h"
+#include "worker/agent/event_loop.h"
+#include "worker/agent/rank.h"
+#include "worker/agent/relay.h"
+#include "worker/agent/stream.h"
+#include "worker/agent/trainer_server.h"
+#include "worker/rundir/rundir.h"
+
+namespace muster::agent {
+
+struct AgentOptions {
+  std::string coordinator;  // address
+  std::string token;
+  std::string state_dir;  // both absolute, private and locked
+  std::string run_dir;
+  std::string step_binary;
+  std::string trainer;
+  bool handover = false;  // Finish leaves ranks to the next daemon
+  absl::Duration drain_deadline = absl::Seconds(30);
+  absl::Duration kill_grace = absl::Seconds(10);
+};
+
+class Agent final : public TrainerHost {
+ public:
+  // `node`: with its slots. `loop` outlives the agent.
+  Agent(AgentOptions options, Node node, EventLoop* loop);
+  ~Agent() override;
+
+  // Adopts what an earlier daemon left, serves trainers, and calls the coordinator, for ever.
+  absl::Status Start();
+  // SIGTERM: drains with a deadline, or leaves everything as it is; then stops the loop.
+  void Finish();
+  // Once the loop has stopped. FailedPrecondition: the coordinator's version does not fit this build.
+  const absl::Status& result() const { return result_; }
+
+  // ---- TrainerHost ----
+  void Attached(const RankId& rank, std::shared_ptr<CommandStream> commands) override;
+  void Detached(const RankId& rank, const CommandStream* commands) override;
+  void Reported(const RankId& rank, uint64_t step) override;
+  void Set(const SetRequest& request, ValueCallback done) override;
+  void Get(const GetRequest& request, ValueCallback done) override;
+  std::function<void()> Wait(const WaitRequest& request, ValueCallback done) override;
+
+ private:
+  enum class Contact { kNone, kCalling, kWelcomed };
+
+  // ---- agent.cc ----
+  void AdoptAll();
+  void LoadDesired();
+  void Tick();
+  void ScheduleTick();
+  void AddRank(std::unique_ptr<Rank> rank);
+  void Watch(Rank& rank);
+  void ApplyDesired(const Desired& desired);
+  void TakeBackDone();
+  void RemoveUnspawned();
+  void Reconcile();
+  void Carry(const Operation& operation);
+  void StartRank(const RankId& id);
+  void StopRank(Rank& rank);
+  void FinishRank(const RankId& id);
+  // Says goodbye to the coordinator, then stops the loop.
+  void Stop();
+  const DesiredRank* WantedOf(const RankId& id) const;
+  Assignment AssignmentOf(const DesiredRank& wanted) const;
+
+  // ---- agent_contact.cc: the coordinator's side ----
+  void Call();
+  void CallLater(absl::Duration delay);
+  void Received(const CoordinatorMessage& message);
+  void Welcomed(const Welcome& welcome);
+  void Ended(const absl::Status& why);
+  void SendObserved(bool full);
+  // Ranks that are to stop and never were here: they have stopped.
+  void ReportAbsent();
+  // What the ranks have to say, as far as the windows allow. `full`: every rank's state, not only what has changed.
+  void SendNews(bool full = false);
+  void RingLater();  // SendNews, once for all that rings now
+  void Beat();
+  void Send(WorkerMessage message);
+
+  const AgentOptions options_;
+  const Node node_;
+  EventLoop* const loop_;
+  StartContext start_context_;
+  absl::Status result_;
+
+  std::unique_ptr<rundir::Lease> lease_;
+  std::unique_ptr<TrainerServer> trainers_;
+  std::unique_ptr<CoordinatorStream> stream_;
+  std::unique_ptr<Relay> relay_;
+
+  std::map<RankId, std::unique_ptr<Rank>> ranks_;  // those not done with
+  Desired desired_;
+  bool fresh_ = false;  // desired_ was said on a stream of this daemon
+  uint64_t term_ = 0;   // highest seen
+
+  Contact contact_ = Contact::kNone;
+  SteadyTime answered_;  // by the coordinator, last
+  absl::Duration detection_ = absl::Seconds(10);
+  uint64_t beats_ = 0;
+  SteadyTime last_beat_;
+  std::string last_complaint_;  // logged once, not at each attempt
+  bool finishing_ = false;
+  bool leaving_ = false;
+  bool rung_ = false;
+  SteadyTime finish_by_;
+};
+
+}  // namespace muster::agent

@@ -1,0 +1,184 @@
+// The coordinator's side of the agent: the stream and what goes through it.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/version.h"
+#include "worker/agent/agent.h"
+
+namespace muster::agent {
+namespace {
+
+constexpr absl::Duration kBeat = absl::Seconds(1);
+constexpr absl::Duration kInContact = absl::Seconds(3);  // since an answer, to renew the lease
+constexpr absl::Duration kProgress = absl::Seconds(1);   // between two reports that differ in the step only
+constexpr absl::Duration kSoon = absl::Milliseconds(500);
+constexpr absl::Duration kLater = absl::Seconds(10);
+constexpr size_t kQueued = 64;  // messages that wait for the network; then no more records are read
+
+bool SameButStep(ObservedRank a, ObservedRank b) {
+  a.clear_step();
+  b.clear_step();
+  return a.SerializeAsString() == b.SerializeAsString();
+}
+
+}  // namespace
+
+void Agent::Call() {
+  Hello hello;
+  hello.set_protocol(kProtocol);
+  *hello.mutable_node() = node_;
+  contact_ = Contact::kCalling;
+  answered_ = loop_->now().steady;
+  stream_->Open(hello);
+}
+
+void Agent::CallLater(absl::Duration delay) {
+  // Up to a quarter more, by the incarnation, so that a thousand workers do not come back at the same instant.
+  const double share = static_cast<double>(std::hash<std::string>()(node_.incarnation()) % 1000) / 4000.0;
+  loop_->PostAfter(delay * (1.0 + share), [this] {
+    if (!stream_->is_open()) Call();
+  });
+}
+
+void Agent::Ended(const absl::Status& why) {
+  if (leaving_) return loop_->Stop();
+  if (contact_ == Contact::kWelcomed) spdlog::warn("lost the coordinator: {}", std::string(why.message()));
+  const bool was_welcomed = std::exchange(contact_, Contact::kNone) == Contact::kWelcomed;
+  if (absl::IsFailedPrecondition(why) && !was_welcomed) {
+    result_ = why;
+    spdlog::error("the coordinator at {} refuses this worker: {}", options_.coordinator, std::string(why.message()));
+    return Stop();
+  }
+  const std::string complaint = why.ToString();
+  if (!was_welcomed && complaint != last_complaint_) {
+    spdlog::warn("the coordinator at {} does not take this worker: {}; trying on", options_.coordinator, complaint);
+  }
+  last_complaint_ = complaint;
+  // Somebody has to act first; everything else may pass at any moment.
+  const bool refused = absl::IsAlreadyExists(why) || absl::IsPermissionDenied(why) || absl::IsUnauthenticated(why) ||
+                       absl::IsInvalidArgument(why) || (absl::IsCancelled(why) && !was_welcomed);
+  CallLater(refused ? kLater : kSoon);
+}
+
+void Agent::Received(const CoordinatorMessage& message) {
+  if (message.term() < term_) {
+    return stream_->Break(absl::CancelledError(absl::StrCat("its term is ", message.term(), ", and one with term ",
+                                                            term_, " has spoken before; it is out of date")));
+  }
+  term_ = message.term();
+  answered_ = loop_->now().steady;
+  if (message.has_welcome()) return Welcomed(message.welcome());
+  if (contact_ != Contact::kWelcomed) {
+    return stream_->Break(absl::InternalError("the coordinator did not begin with a Welcome"));
+  }
+  if (message.has_desired()) return ApplyDesired(message.desired());
+  if (message.has_records_ack()) {
+    const auto rank = ranks_.find(RankOf(message.records_ack().key()));
+    if (rank == ranks_.end()) return;
+    rank->second->feed().AcknowledgeRecords(message.records_ack().sequence());
+    RingLater();
+  } else if (message.has_logs_ack()) {
+    const auto rank = ranks_.find(RankOf(message.logs_ack().key()));
+    if (rank == ranks_.end()) return;
+    rank->second->feed().AcknowledgeLogs(message.logs_ack().offset());
+    RingLater();
+  }
+}
+
+void Agent::Welcomed(const Welcome& welcome) {
+  contact_ = Contact::kWelcomed;
+  last_complaint_.clear();
+  lease_->Renew();
+  const auto duration = [](const google::protobuf::Duration& d, absl::Duration otherwise) {
+    const absl::Duration given = absl::Seconds(d.seconds()) + absl::Nanoseconds(d.nanos());
+    return given > absl::ZeroDuration() ? given : otherwise;
+  };
+  start_context_.orphan_grace = duration(welcome.orphan_grace(), start_context_.orphan_grace);
+  detection_ = duration(welcome.detection(), detection_);
+  spdlog::info("in contact with the coordinator at {} (muster {}) as {}", options_.coordinator,
+               welcome.coordinator_version(), node_.id());
+  for (const auto& [id, rank] : ranks_) {
+    rank->feed().Reconnected();
+    rank->observed.reset();
+  }
+  SendNews(/*full=*/true);
+  relay_->Resend();
+}
+
+void Agent::Send(WorkerMessage message) { stream_->Send(std::move(message)); }
+
+void Agent::SendObserved(bool full) {
+  if (contact_ != Contact::kWelcomed) return;
+  const Now now = loop_->now();
+  WorkerMessage message;
+  Observed& observed = *message.mutable_observed();
+  observed.set_full(full);
+  for (const auto& [id, rank] : ranks_) {
+    const DesiredRank* wanted = WantedOf(id);
+    const bool forgotten = fresh_ && wanted == nullptr;
+    ObservedRank seen = rank->Observe(wanted != nullptr && wanted->has_stop(), forgotten, now);
+    if (!full && rank->observed.has_value() && SameButStep(*rank->observed, seen) &&
+        (rank->observed->step() == seen.step() || now.steady - rank->observed_at < kProgress)) {
+      continue;
+    }
+    rank->observed = seen;
+    rank->observed_at = now.steady;
+    *observed.add_ranks() = std::move(seen);
+  }
+  if (full || observed.ranks_size() > 0) Send(std::move(message));
+}
+
+void Agent::ReportAbsent() {
+  if (contact_ != Contact::kWelcomed) return;
+  WorkerMessage message;
+  for (const DesiredRank& wanted : desired_.ranks()) {
+    if (!wanted.has_stop() || ranks_.contains(RankOf(wanted.key()))) continue;
+    ObservedRank& absent = *message.mutable_observed()->add_ranks();
+    *absent.mutable_key() = wanted.key();
+    absent.set_state(RANK_STATE_EXITED);
+    absent.mutable_exit()->set_cause(RankExit::STOPPED);
+    absent.mutable_exit()->set_message(
+        absl::StrCat("rank ", wanted.key().rank(), " was told to stop before it started"));
+  }
+  if (message.observed().ranks_size() > 0) Send(std::move(message));
+}
+
+void Agent::SendNews(bool full) {
+  if (contact_ != Contact::kWelcomed) return;
+  std::vector<WorkerMessage> messages;
+  if (stream_->queued() < kQueued) {
+    for (const auto& [id, rank] : ranks_) rank->feed().Collect(rank->ended(), loop_->now(), messages);
+  }
+  // What a rank is now goes before the records that prove it.
+  SendObserved(full);
+  for (WorkerMessage& message : messages) Send(std::move(message));
+}
+
+void Agent::RingLater() {
+  if (std::exchange(rung_, true)) return;
+  loop_->Post([this] {
+    rung_ = false;
+    SendNews();
+  });
+}
+
+void Agent::Beat() {
+  const SteadyTime now = loop_->now().steady;
+  if (contact_ == Contact::kNone) return;
+  if (now - answered_ >= detection_) {
+    answered_ = now;  // once
+    return stream_->Break(absl::UnavailableError(absl::StrCat("no answer for ", absl::FormatDuration(detection_))));
+  }
+  if (contact_ != Contact::kWelcomed) return;
+  if (now - answered_ < kInContact) lease_->Renew();
+  if (now - last_beat_ < kBeat) return;
+  last_beat_ = now;
+  WorkerMessage message;
+  message.mutable_beat()->set_number(++beats_);
+  Send(std::move(message));
+}
+
+}  // namespace muster::agent

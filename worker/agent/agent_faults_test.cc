@@ -1,0 +1,242 @@
+// The daemon among deaths: of itself, of its coordinator, of shims.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "worker/agent/agent_harness.h"
+
+namespace muster::agent {
+namespace {
+
+size_t CountOf(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST_F(AgentTest, KilledDaemonIsReplacedAndTheTrainerGoesOn) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "count", 200)});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 5; }));
+  const rundir::Processes before = ProcessesOf(rank);
+  const std::string first_incarnation = coordinator_.node().incarnation();
+  const std::string id = coordinator_.node().id();
+  for (int times = 0; times < 3; ++times) {
+    KillWorker();
+    EXPECT_TRUE(rundir::IsAlive(before.trainer));
+    StartWorker();
+    const uint64_t step = coordinator_.StepOf(rank);
+    ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= step + 3; }));
+  }
+  EXPECT_EQ(coordinator_.node().id(), id);
+  EXPECT_NE(coordinator_.node().incarnation(), first_incarnation);
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  EXPECT_EQ(ProcessesOf(rank).trainer, before.trainer);
+  ExpectWholeHistory(rank, 200);
+  EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::COMPLETED);
+  EXPECT_EQ(CountOf(coordinator_.Of(rank).log, "assigned"), 1u);
+  EXPECT_EQ(CountOf(coordinator_.Of(rank).log, "\nstep 50\n"), 1u);
+}
+
+TEST_F(AgentTest, TrainerThatEndsWhileTheDaemonIsDeadIsReportedWhole) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "count", 100)});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  KillWorker();
+  ASSERT_TRUE(Eventually([&] { return Dir(rank).ReadExit().ok(); }));
+  StartWorker();
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  ExpectWholeHistory(rank, 100);
+  EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::COMPLETED);
+}
+
+TEST_F(AgentTest, CoordinatorThatWasAwayMissesNothing) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "count", 150)});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 5; }));
+  const rundir::Processes before = ProcessesOf(rank);
+  coordinator_.GoAway();
+  ASSERT_TRUE(Eventually([&] { return Dir(rank).ReadExit().ok(); }));
+  coordinator_.Serve();
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  ExpectWholeHistory(rank, 150);
+  EXPECT_EQ(ProcessesOf(rank).trainer, before.trainer);
+}
+
+TEST_F(AgentTest, EverythingKilledAtOnceMissesNothing) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "count", 200)});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 5; }));
+  coordinator_.GoAway();
+  KillWorker();
+  StartWorker();  // adopts, and knows its wishes from the disk
+  coordinator_.Serve();
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  ExpectWholeHistory(rank, 200);
+}
+
+TEST_F(AgentTest, StopThatWasKnownIsCarriedOutWithoutTheCoordinator) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("deaf");
+  Want({Run(rank, "deaf")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const rundir::Processes processes = ProcessesOf(rank);
+  Want({StopWish(rank, false, absl::Milliseconds(1500))});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StateOf(rank) == RANK_STATE_STOPPING; }));
+  coordinator_.GoAway();
+  KillWorker();
+  StartWorker();
+  EXPECT_TRUE(Eventually([&] { return !rundir::IsAlive(processes.trainer); }));
+  coordinator_.Serve();
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::STOPPED);
+}
+
+TEST_F(AgentTest, RankOfADaemonThatNeverReturnsEndsAtItsDeadline) {
+  coordinator_.set_orphan_grace(absl::Seconds(1));
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("deaf");
+  Want({Run(rank, "deaf")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const rundir::Processes processes = ProcessesOf(rank);
+  KillWorker();
+  EXPECT_TRUE(Eventually([&] { return !rundir::IsAlive(processes.trainer) && !rundir::IsAlive(processes.shim); }));
+  StartWorker();
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::ORPHANED);
+}
+
+TEST_F(AgentTest, RankOfADaemonThatCannotReachItsCoordinatorEndsAtItsDeadline) {
+  coordinator_.set_orphan_grace(absl::Seconds(2));
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "count")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  coordinator_.GoAway();
+  EXPECT_TRUE(Eventually([&] { return Dir(rank).ReadExit().ok(); }));
+  EXPECT_EQ(Dir(rank).ReadExit()->cause(), RankExit::ORPHANED);
+}
+
+TEST_F(AgentTest, KilledShimTakesItsTrainerAlongAndTheRankHasVanished) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "count")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const rundir::Processes processes = ProcessesOf(rank);
+  kill(processes.shim.pid, SIGKILL);
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::VANISHED);
+  EXPECT_FALSE(rundir::IsAlive(processes.trainer));
+}
+
+TEST_F(AgentTest, KilledTrainerIsAFailure) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "count")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  kill(ProcessesOf(rank).trainer.pid, SIGKILL);
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::FAILED);
+  EXPECT_EQ(coordinator_.ExitOf(rank).signal(), SIGKILL);
+}
+
+TEST_F(AgentTest, FolderThatWasMadeButNeverUsedIsStartedInOrRemoved) {
+  const RankId wanted = Id("wanted");
+  const RankId unwanted = Id("unwanted");
+  std::filesystem::create_directory(run_);
+  std::filesystem::permissions(run_, std::filesystem::perms::owner_all);
+  rundir::Start start;
+  start.argv = {trainer(),          "run",   "--socket", run_ + "/trainer.sock", "--rank_dir",
+                Dir(wanted).path(), "--job", "wanted",   "--generation",         "1",
+                "--rank",           "0"};
+  start.environment = {"OMP_NUM_THREADS=1"};
+  start.working_directory = "/";
+  ASSERT_TRUE(Dir(wanted).Create(start).ok());
+  ASSERT_TRUE(Dir(unwanted).Create(start).ok());
+  coordinator_.Serve();
+  Want({Run(wanted, "count", 3)});
+  StartWorker();
+  ASSERT_TRUE(Eventually([&] { return Exited(wanted); }));
+  ExpectWholeHistory(wanted, 3);
+  EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(Dir(unwanted).path()); }));
+}
+
+TEST_F(AgentTest, RankThatIsDoneWithIsReportedAgainButNotRunAgain) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "count", 3)});
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  const rundir::Processes processes = ProcessesOf(rank);
+  Want({});
+  ASSERT_TRUE(Eventually([&] { return Dir(rank).IsDone(); }));
+  const uint64_t reports = coordinator_.full_reports();
+  coordinator_.GoAway();
+  coordinator_.Serve();
+  Want({Run(rank, "count", 3)});  // an older state than it once had
+  ASSERT_TRUE(Eventually([&] { return coordinator_.full_reports() > reports; }));
+  const uint64_t beats = coordinator_.beats();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.beats() >= beats + 2; }));
+  EXPECT_EQ(ProcessesOf(rank).trainer, processes.trainer);
+  EXPECT_TRUE(Exited(rank));
+}
+
+TEST_F(AgentTest, LowerTermIsRefused) {
+  coordinator_.set_term(5);
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "count")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const rundir::Processes processes = ProcessesOf(rank);
+  coordinator_.GoAway();
+  coordinator_.set_term(4);
+  Want({});
+  const uint64_t hellos = coordinator_.hellos();
+  const uint64_t reports = coordinator_.full_reports();
+  coordinator_.Serve();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.hellos() > hellos; }));
+  KillWorker();  // also the next daemon knows the term
+  StartWorker();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.hellos() > hellos + 1; }));
+  EXPECT_TRUE(rundir::IsAlive(processes.trainer));
+  coordinator_.GoAway();
+  EXPECT_EQ(coordinator_.full_reports(), reports);
+  EXPECT_TRUE(rundir::IsAlive(processes.trainer));
+}
+
+TEST_F(AgentTest, VersionThatDoesNotFitEndsTheDaemon) {
+  coordinator_.set_refusal({grpc::StatusCode::FAILED_PRECONDITION, "versions do not fit: 1 and 2"});
+  coordinator_.Serve();
+  std::string errors;
+  EXPECT_EQ(RunWorker({}, errors), 3);
+  EXPECT_TRUE(absl::StrContains(errors, "versions do not fit: 1 and 2")) << errors;
+}
+
+TEST_F(AgentTest, DaemonThatIsRefusedTriesOn) {
+  coordinator_.set_refusal({grpc::StatusCode::UNAVAILABLE, "not yet"});
+  coordinator_.Serve();
+  StartWorker();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.hellos() >= 2; }));
+  coordinator_.set_refusal(grpc::Status::OK);
+  EXPECT_TRUE(Eventually([&] { return coordinator_.full_reports() > 0; }));
+}
+
+}  // namespace
+}  // namespace muster::agent

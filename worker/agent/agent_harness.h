@@ -1,0 +1,56 @@
+// For tests: real worker daemons, shims and fake trainers around a fake coordinator, in a folder of their own.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "proto/worker.pb.h"
+#include "worker/agent/fake_coordinator.h"
+#include "worker/rundir/rundir.h"
+#include "worker/rundir/temporary_folder.h"
+
+namespace muster::agent {
+
+class AgentTest : public ::testing::Test {
+ protected:
+  AgentTest();
+  ~AgentTest() override;  // ends every process that the test started
+  void TearDown() override;
+
+  // ---- The daemon. ----
+  void StartWorker(const std::vector<std::string>& more_flags = {});
+  void KillWorker();          // SIGKILL
+  int EndWorker(int signal);  // its exit code, -1 if a signal ended it
+  int WaitWorker();           // likewise, when it ends by itself
+  pid_t worker_pid() const { return worker_; }
+  // A daemon whose end is waited for, and what it wrote to stderr.
+  int RunWorker(const std::vector<std::string>& more_flags, std::string& errors);
+  std::string trainer() const;
+
+  // ---- Wishes. `behaviour`: see fake_trainer.cc. ----
+  static RankId Id(const std::string& job, uint32_t rank = 0) { return {JobId(job), 1, rank}; }
+  static DesiredRank Run(const RankId& rank, const std::string& behaviour, uint64_t steps = 0);
+  static DesiredRank StopWish(const RankId& rank, bool checkpoint_first, absl::Duration deadline);
+  void Want(const std::vector<DesiredRank>& ranks);
+
+  rundir::RankDir Dir(const RankId& rank) const { return {run_, rank}; }
+  rundir::Processes ProcessesOf(const RankId& rank);  // once they are there
+  bool Exited(const RankId& rank) const { return coordinator_.StateOf(rank) == RANK_STATE_EXITED; }
+  // RUNNING, then metrics of steps 1..n, then nothing else, or `last`.
+  void ExpectWholeHistory(const RankId& rank, uint64_t steps);
+
+  rundir::TemporaryFolder folder_;
+  const std::string run_;
+  FakeCoordinator coordinator_;
+
+ private:
+  std::vector<std::string> Arguments(const std::vector<std::string>& more_flags) const;
+  pid_t worker_ = 0;
+};
+
+}  // namespace muster::agent

@@ -1,0 +1,255 @@
+// The daemon's ordinary life: real muster-worker and muster-step, a fake coordinator, fake trainers.
+#include <grpcpp/client_context.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/rpc/rpc.h"
+#include "common/version.h"
+#include "proto/trainer_service.grpc.pb.h"
+#include "worker/agent/agent_harness.h"
+#include "worker/agent/reconcile.h"
+
+namespace muster::agent {
+namespace {
+
+TEST_F(AgentTest, RanksLiveAndEndAndAreReported) {
+  coordinator_.Serve();
+  StartWorker({"--slots", "2"});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.full_reports() > 0; }));
+  const Node node = coordinator_.node();
+  EXPECT_EQ(node.slots_size(), 2);
+  EXPECT_EQ(node.slots(1).index(), 1u);
+  EXPECT_GE(node.slots(1).cores(), 1u);
+  EXPECT_GT(node.slots(1).memory_bytes(), 0u);
+  EXPECT_EQ(node.version(), kVersion);
+
+  const RankId good = Id("good");
+  const RankId bad = Id("bad");
+  Want({Run(good, "count", 20), Run(bad, "fail")});
+  ASSERT_TRUE(Eventually([&] { return Exited(good) && Exited(bad); }));
+
+  ExpectWholeHistory(good, 20);
+  const FakeCoordinator::Heard heard = coordinator_.Of(good);
+  EXPECT_EQ(heard.observed.back().exit().cause(), RankExit::COMPLETED);
+  EXPECT_EQ(heard.observed.back().step(), 20u);
+  std::vector<RankState> states;
+  for (const ObservedRank& seen : heard.observed) {
+    if (states.empty() || states.back() != seen.state()) states.push_back(seen.state());
+  }
+  EXPECT_EQ(states, (std::vector<RankState>{RANK_STATE_STARTING, RANK_STATE_RUNNING, RANK_STATE_EXITED}));
+  EXPECT_TRUE(absl::StartsWith(heard.log, absl::StrCat("assigned count world 1 cores ", node.slots(0).cores(),
+                                                       " OMP_NUM_THREADS ", node.slots(0).cores(), "\nstep 1\n")))
+      << heard.log;
+  EXPECT_TRUE(absl::EndsWith(heard.log, "step 20\n")) << heard.log;
+
+  const RankExit exit = coordinator_.ExitOf(bad);
+  EXPECT_EQ(exit.cause(), RankExit::FAILED);
+  EXPECT_EQ(exit.exit_code(), 3);
+  ASSERT_GE(exit.last_lines_size(), 2);
+  EXPECT_EQ(exit.last_lines(exit.last_lines_size() - 1), "because of this");
+
+  Want({});
+  EXPECT_TRUE(Eventually([&] { return Dir(good).IsDone() && Dir(bad).IsDone(); }));
+}
+
+TEST_F(AgentTest, EndIsReportedOnlyWhenItsRecordsAreAcknowledged) {
+  coordinator_.SetAcknowledging(false);
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "count", 5)});
+  ASSERT_TRUE(Eventually([&] { return Dir(rank).ReadExit().ok() && coordinator_.Of(rank).records.size() == 7; }));
+  const uint64_t beats = coordinator_.beats();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.beats() >= beats + 2; }));
+  EXPECT_EQ(coordinator_.StateOf(rank), RANK_STATE_RUNNING);
+  coordinator_.SetAcknowledging(true);
+  EXPECT_TRUE(Eventually([&] { return Exited(rank); }));
+}
+
+TEST_F(AgentTest, StopGoesThroughTheCommandStreamWithACheckpoint) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "count")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 3; }));
+  Want({StopWish(rank, /*checkpoint_first=*/true, absl::Seconds(30))});
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  const FakeCoordinator::Heard heard = coordinator_.Of(rank);
+  EXPECT_TRUE(heard.records.back().has_checkpoint());
+  EXPECT_EQ(heard.observed.back().exit().cause(), RankExit::STOPPED);
+  EXPECT_EQ(heard.observed.back().exit().signal(), 0);
+  EXPECT_TRUE(absl::StrContains(heard.log, "stopped\n"));
+}
+
+TEST_F(AgentTest, DeafTrainerIsKilledAtTheDeadline) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("deaf");
+  Want({Run(rank, "deaf")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  Want({StopWish(rank, false, absl::Milliseconds(300))});
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::STOPPED);
+  EXPECT_EQ(coordinator_.ExitOf(rank).signal(), SIGKILL);
+}
+
+TEST_F(AgentTest, TrainerThatIsNotAttachedIsStoppedBySignal) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("mute");
+  Want({Run(rank, "mute")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  Want({StopWish(rank, true, absl::Seconds(30))});
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::STOPPED);
+  EXPECT_TRUE(coordinator_.Of(rank).records.back().has_checkpoint());
+}
+
+TEST_F(AgentTest, WhatIsNotWantedIsKilledAndThenForgotten) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("deaf");
+  Want({Run(rank, "deaf")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const rundir::Processes processes = ProcessesOf(rank);
+  Want({});
+  EXPECT_TRUE(Eventually([&] { return !rundir::IsAlive(processes.trainer); }));
+  EXPECT_TRUE(Eventually([&] { return Exited(rank) && Dir(rank).IsDone(); }));
+}
+
+TEST_F(AgentTest, StopOfARankThatNeverWasHereIsAnEnd) {
+  coordinator_.Serve();
+  Want({StopWish(Id("a"), true, absl::Seconds(1))});
+  StartWorker();
+  ASSERT_TRUE(Eventually([&] { return Exited(Id("a")); }));
+  EXPECT_EQ(coordinator_.ExitOf(Id("a")).cause(), RankExit::STOPPED);
+}
+
+TEST_F(AgentTest, ProgramThatCannotRunIsASpawnFailure) {
+  const std::string program = folder_.path() + "/trainer";
+  std::ofstream(program) << "#!/no/such/interpreter\n";
+  chmod(program.c_str(), 0700);
+  coordinator_.Serve();
+  StartWorker({"--trainer", program});
+  Want({Run(Id("a"), "count")});
+  ASSERT_TRUE(Eventually([&] { return Exited(Id("a")); }));
+  EXPECT_EQ(coordinator_.ExitOf(Id("a")).cause(), RankExit::SPAWN_FAILED);
+  EXPECT_TRUE(absl::StrContains(coordinator_.ExitOf(Id("a")).message(), program));
+}
+
+TEST_F(AgentTest, ForeignProcessIsRefused) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "count")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const auto stub = Trainer::NewStub(rpc::Dial("unix:" + run_ + "/trainer.sock"));
+  for (const RankId& claimed : {rank, Id("b"), RankId{JobId("../.."), 1, 0}}) {
+    grpc::ClientContext report_context;
+    ReportRequest report;
+    *report.mutable_key() = KeyOf(claimed);
+    ReportReply reply;
+    EXPECT_EQ(stub->Report(&report_context, report, &reply).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+    grpc::ClientContext attach_context;
+    AttachRequest attach;
+    *attach.mutable_key() = KeyOf(claimed);
+    attach.set_protocol(kProtocol);
+    auto stream = stub->Attach(&attach_context, attach);
+    Command command;
+    EXPECT_FALSE(stream->Read(&command));
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  }
+}
+
+TEST_F(AgentTest, RendezvousSurvivesACoordinatorThatForgot) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "rendezvous")});
+  ASSERT_TRUE(Eventually([&] { return absl::StrContains(coordinator_.Of(rank).log, "waiting\n"); }));
+  EXPECT_TRUE(absl::StrContains(coordinator_.Of(rank).log, "a is whole: 1\nmissing gives 5\n"))
+      << coordinator_.Of(rank).log;
+  coordinator_.GoAway();
+  EXPECT_FALSE(coordinator_.HasKey("a"));
+  coordinator_.Serve();
+  EXPECT_TRUE(Eventually([&] { return coordinator_.HasKey("a"); }));
+  coordinator_.SetKey("b", "value");
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  EXPECT_TRUE(absl::StrContains(coordinator_.Of(rank).log, "b is value (0)\n")) << coordinator_.Of(rank).log;
+}
+
+TEST_F(AgentTest, DamagedOutboxFailsTheRank) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "damage")});
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::FAILED);
+  EXPECT_TRUE(absl::StrContains(coordinator_.ExitOf(rank).message(), "outbox is damaged"))
+      << coordinator_.ExitOf(rank).message();
+}
+
+TEST_F(AgentTest, TermDrainsWithCheckpoints) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "count")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  EXPECT_EQ(EndWorker(SIGTERM), 0);
+  EXPECT_TRUE(Dir(rank).ReadExit().ok());
+  EXPECT_TRUE(Exited(rank));
+  EXPECT_TRUE(coordinator_.Of(rank).records.back().has_checkpoint());
+  EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::STOPPED);
+}
+
+TEST_F(AgentTest, DrainHasADeadline) {
+  coordinator_.Serve();
+  StartWorker({"--drain_deadline", "300ms"});
+  const RankId rank = Id("deaf");
+  Want({Run(rank, "deaf")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const rundir::Processes processes = ProcessesOf(rank);
+  EXPECT_EQ(EndWorker(SIGTERM), 0);
+  EXPECT_FALSE(rundir::IsAlive(processes.trainer));
+}
+
+TEST_F(AgentTest, HandoverLeavesRanksRunning) {
+  coordinator_.Serve();
+  StartWorker({"--handover"});
+  const RankId rank = Id("a");
+  Want({Run(rank, "count", 100)});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  EXPECT_EQ(EndWorker(SIGTERM), 0);
+  EXPECT_TRUE(rundir::IsAlive(ProcessesOf(rank).trainer));
+  StartWorker();
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  ExpectWholeHistory(rank, 100);
+}
+
+TEST_F(AgentTest, SecondDaemonInTheSameFolderIsRefused) {
+  coordinator_.Serve();
+  StartWorker();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.hellos() > 0; }));
+  std::string errors;
+  EXPECT_EQ(RunWorker({}, errors), 1);
+  EXPECT_TRUE(absl::StrContains(errors, absl::StrCat("another muster-worker (process ", worker_pid(), ")"))) << errors;
+}
+
+TEST_F(AgentTest, BadFoldersAreToldPlainly) {
+  std::string errors;
+  EXPECT_EQ(RunWorker({"--trainer", "/no/such/trainer"}, errors), 1);
+  EXPECT_TRUE(absl::StrContains(errors, "no program /no/such/trainer")) << errors;
+  std::filesystem::create_directory(run_);
+  chmod(run_.c_str(), 0755);
+  EXPECT_EQ(RunWorker({}, errors), 1);
+  EXPECT_TRUE(absl::StrContains(errors, "chmod 700")) << errors;
+}
+
+}  // namespace
+}  // namespace muster::agent

@@ -1,0 +1,55 @@
+#include "worker/agent/callers.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "worker/agent/rank_process.h"
+#include "worker/agent/reconcile.h"
+#include "worker/rundir/rundir.h"
+
+namespace muster::agent {
+
+absl::Status Callers::Connected(int fd) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+    return absl::ErrnoToStatus(errno, "cannot ask for the peer's credentials");
+  }
+  if (credentials.uid != geteuid()) {
+    return absl::PermissionDeniedError(absl::StrCat("process ", credentials.pid, " belongs to user ", credentials.uid,
+                                                    ", this worker to ", geteuid()));
+  }
+  absl::MutexLock lock(&mutex_);
+  callers_[absl::StrCat("fd:", fd)] = Caller{credentials.pid, ""};
+  return absl::OkStatus();
+}
+
+absl::Status Callers::Check(const std::string& peer, const RankKey& key) {
+  const RankId rank = RankOf(key);
+  const std::string name = rank.ToString();
+  pid_t pid = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto caller = callers_.find(peer);
+    if (caller == callers_.end()) {
+      return absl::PermissionDeniedError(absl::StrCat("the caller at \"", peer, "\" is not known"));
+    }
+    if (caller->second.rank == name) return absl::OkStatus();
+    pid = caller->second.pid;
+  }
+  const rundir::RankDir dir(run_, rank);
+  const absl::StatusOr<rundir::RankDir> plain = rundir::RankDir::FromPath(dir.path());
+  if (!plain.ok() || plain->rank() != rank || !BelongsTo(pid, dir)) {
+    return absl::PermissionDeniedError(absl::StrCat("process ", pid, " is no process of rank ", name,
+                                                    " of this worker; only trainers that it started may call"));
+  }
+  absl::MutexLock lock(&mutex_);
+  const auto caller = callers_.find(peer);
+  if (caller != callers_.end() && caller->second.pid == pid) caller->second.rank = name;
+  return absl::OkStatus();
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,40 @@
+// Which processes are at the other ends of a Unix socket, by the kernel's word.
+//
+// Thread-safe.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/worker.pb.h"
+
+namespace muster::agent {
+
+class Callers {
+ public:
+  // `run`: the worker's run directory.
+  explicit Callers(std::string run) : run_(std::move(run)) {}
+
+  // Notes who is connected through `fd`, before gRPC gets it. PermissionDenied: a process of another user.
+  absl::Status Connected(int fd);
+
+  // `peer`: grpc::ServerContextBase::peer(), "fd:N" for a connection that was handed over as a descriptor.
+  // PermissionDenied: the caller is no process of that rank.
+  absl::Status Check(const std::string& peer, const RankKey& key);
+
+ private:
+  struct Caller {
+    pid_t pid = 0;
+    std::string rank;  // checked before; empty: none
+  };
+  const std::string run_;
+  absl::Mutex mutex_;
+  std::map<std::string, Caller> callers_ ABSL_GUARDED_BY(mutex_);  // one per descriptor number
+};
+
+}  // namespace muster::agent

@@ -1,0 +1,71 @@
+#include "worker/agent/command_line.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace muster::agent {
+namespace {
+
+// Everything else, LD_* and NCCL_* before all, stays out: a trainer's numbers must not depend on who started the
+// worker.
+constexpr const char* kInherited[] = {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER"};
+
+const Slot* FindSlot(uint32_t index, const std::vector<Slot>& slots) {
+  const auto found = std::find_if(slots.begin(), slots.end(), [index](const Slot& s) { return s.index() == index; });
+  return found == slots.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+uint32_t CoresOf(const Assignment& assignment, const std::vector<Slot>& slots) {
+  uint32_t cores = 0;
+  for (const uint32_t index : assignment.slots()) {
+    if (const Slot* slot = FindSlot(index, slots); slot != nullptr) cores += slot->cores();
+  }
+  return std::max(1u, cores);
+}
+
+rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t>& local, const rundir::RankDir& dir,
+                        const StartContext& context) {
+  const RankId& id = dir.rank();
+  rundir::Start start;
+  start.argv = {context.trainer, "run",
+                "--socket",      context.socket,
+                "--rank_dir",    dir.path(),
+                "--job",         id.job.value(),
+                "--generation",  absl::StrCat(id.generation),
+                "--rank",        absl::StrCat(id.rank)};
+  start.working_directory = dir.path();
+  start.orphan_grace = context.orphan_grace;
+  start.kill_grace = context.kill_grace;
+
+  for (const std::string& variable : context.inherited) {
+    for (const char* name : kInherited) {
+      if (absl::StartsWith(variable, absl::StrCat(name, "="))) start.environment.push_back(variable);
+    }
+  }
+  std::vector<std::string> devices;
+  for (const uint32_t index : assignment.slots()) {
+    const Slot* slot = FindSlot(index, context.slots);
+    if (slot != nullptr && slot->device() == DEVICE_CUDA) devices.push_back(slot->device_uuid());
+  }
+  const auto place = std::lower_bound(local.begin(), local.end(), id.rank) - local.begin();
+  const auto set = [&start](const char* name, const auto& value) {
+    start.environment.push_back(absl::StrCat(name, "=", value));
+  };
+  set("MUSTER_JOB_ID", id.job.value());
+  set("RANK", id.rank);
+  set("WORLD_SIZE", assignment.world());
+  set("LOCAL_RANK", place);
+  set("LOCAL_WORLD_SIZE", local.size());
+  set("OMP_NUM_THREADS", CoresOf(assignment, context.slots));
+  // One code path on every x86 of the last decade, so that a job that moves keeps its numbers.
+  set("MKL_CBWR", "AVX2");
+  set("CUDA_VISIBLE_DEVICES", absl::StrJoin(devices, ","));
+  return start;
+}
+
+}  // namespace muster::agent

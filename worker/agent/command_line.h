@@ -1,0 +1,31 @@
+// How a trainer is started: its arguments, environment and limits. Pure but for `inherited`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/job.pb.h"
+#include "proto/worker.pb.h"
+#include "worker/rundir/rundir.h"
+
+namespace muster::agent {
+
+struct StartContext {
+  std::string trainer;  // path of muster-trainer
+  std::string socket;   // where it attaches
+  std::vector<Slot> slots;
+  absl::Duration orphan_grace = absl::Minutes(30);
+  absl::Duration kill_grace = absl::Seconds(10);
+  std::vector<std::string> inherited;  // this process's environment, "NAME=value"
+};
+
+// Threads that the rank may use: the cores of its slots, at least 1.
+uint32_t CoresOf(const Assignment& assignment, const std::vector<Slot>& slots);
+
+// `local`: this node's ranks of the same generation, ascending; they make LOCAL_RANK and LOCAL_WORLD_SIZE.
+rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t>& local, const rundir::RankDir& dir,
+                        const StartContext& context);
+
+}  // namespace muster::agent

@@ -1,0 +1,57 @@
+// The worker daemon's one thread: what it owns needs no locks. Shared by those who post to it, so that a late callback
+// of gRPC's still finds it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+
+namespace muster::agent {
+
+class EventLoop : public std::enable_shared_from_this<EventLoop> {
+ public:
+  using Callback = std::function<void()>;
+
+  // By std::make_shared. `clock` outlives the loop and is thread-safe.
+  explicit EventLoop(const Clock* clock);
+  ~EventLoop();
+
+  // ---- From any thread. After Stop only RunPending runs what is posted, and nothing runs timers. ----
+  void Post(Callback callback);
+  void PostAfter(absl::Duration delay, Callback callback);
+
+  // ---- From the loop's thread, or before Run. ----
+  // Calls back while `fd` is readable; the caller closes it, after Unwatch.
+  void Watch(int fd, Callback callback);
+  void Unwatch(int fd);
+
+  void Run();  // until Stop
+  // After Run, while others end: runs what is posted now, or waits a little for it.
+  void RunPending();
+  void Stop();  // after the running callback; from the loop's thread
+  Now now() const { return clock_->Read(); }
+
+ private:
+  int WaitMilliseconds();
+  void RunPosted();
+  void RunTimers();
+
+  const Clock* const clock_;
+  int wake_ = -1;
+  bool stopped_ = false;
+  std::map<int, Callback> watched_;
+
+  absl::Mutex mutex_;
+  std::vector<Callback> posted_ ABSL_GUARDED_BY(mutex_);
+  std::multimap<SteadyTime, Callback> timers_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace muster::agent

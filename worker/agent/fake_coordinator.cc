@@ -1,0 +1,254 @@
+#include "worker/agent/fake_coordinator.h"
+
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "worker/agent/reconcile.h"
+
+namespace muster::agent {
+
+bool Eventually(const std::function<bool()>& condition) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (absl::Now() < deadline) {
+    if (condition()) return true;
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return condition();
+}
+
+void FakeCoordinator::Serve() {
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address(), grpc::InsecureServerCredentials());
+  builder.RegisterService(this);
+  {
+    absl::MutexLock lock(&mutex_);
+    away_ = false;
+  }
+  server_ = builder.BuildAndStart();
+}
+
+void FakeCoordinator::GoAway() {
+  if (server_ == nullptr) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    away_ = true;
+    keys_.clear();
+  }
+  server_->Shutdown(std::chrono::system_clock::now());
+  server_.reset();
+}
+
+void FakeCoordinator::Want(const Desired& desired) {
+  absl::MutexLock lock(&mutex_);
+  const uint64_t revision = desired_.revision() + 1;
+  desired_ = desired;
+  desired_.set_revision(revision);
+  SendDesired();
+}
+
+void FakeCoordinator::SetAcknowledging(bool on) {
+  absl::MutexLock lock(&mutex_);
+  acknowledging_ = on;
+  for (const auto& [rank, heard] : heard_) Acknowledge(rank);
+}
+
+void FakeCoordinator::set_term(uint64_t term) {
+  absl::MutexLock lock(&mutex_);
+  term_ = term;
+}
+
+void FakeCoordinator::set_orphan_grace(absl::Duration grace) {
+  absl::MutexLock lock(&mutex_);
+  orphan_grace_ = grace;
+}
+
+void FakeCoordinator::set_refusal(const grpc::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  refusal_ = status;
+}
+
+void FakeCoordinator::SetKey(const std::string& name, const std::string& value) {
+  absl::MutexLock lock(&mutex_);
+  keys_[name] = value;
+}
+
+FakeCoordinator::Heard FakeCoordinator::Of(const RankId& rank) const {
+  absl::MutexLock lock(&mutex_);
+  const auto heard = heard_.find(rank);
+  return heard == heard_.end() ? Heard() : heard->second;
+}
+
+RankState FakeCoordinator::StateOf(const RankId& rank) const {
+  const Heard heard = Of(rank);
+  return heard.observed.empty() ? RANK_STATE_UNSPECIFIED : heard.observed.back().state();
+}
+
+RankExit FakeCoordinator::ExitOf(const RankId& rank) const {
+  const Heard heard = Of(rank);
+  return heard.observed.empty() ? RankExit() : heard.observed.back().exit();
+}
+
+uint64_t FakeCoordinator::StepOf(const RankId& rank) const {
+  uint64_t step = 0;
+  for (const Record& record : Of(rank).records) step = std::max(step, record.metrics().step());
+  return step;
+}
+
+uint64_t FakeCoordinator::beats() const {
+  absl::MutexLock lock(&mutex_);
+  return beats_;
+}
+
+uint64_t FakeCoordinator::hellos() const {
+  absl::MutexLock lock(&mutex_);
+  return hellos_;
+}
+
+uint64_t FakeCoordinator::full_reports() const {
+  absl::MutexLock lock(&mutex_);
+  return full_reports_;
+}
+
+Node FakeCoordinator::node() const {
+  absl::MutexLock lock(&mutex_);
+  return node_;
+}
+
+bool FakeCoordinator::HasKey(const std::string& name) const {
+  absl::MutexLock lock(&mutex_);
+  return keys_.contains(name);
+}
+
+std::string FakeCoordinator::faults() const {
+  absl::MutexLock lock(&mutex_);
+  return faults_;
+}
+
+void FakeCoordinator::Say(CoordinatorMessage message) {
+  if (stream_ == nullptr) return;
+  message.set_term(term_);
+  stream_->Write(message);
+}
+
+void FakeCoordinator::SendDesired() {
+  CoordinatorMessage message;
+  *message.mutable_desired() = desired_;
+  Say(std::move(message));
+}
+
+void FakeCoordinator::Acknowledge(const RankId& rank) {
+  if (!acknowledging_) return;
+  const Heard& heard = heard_[rank];
+  CoordinatorMessage records;
+  *records.mutable_records_ack()->mutable_key() = KeyOf(rank);
+  records.mutable_records_ack()->set_sequence(heard.records.size());
+  Say(std::move(records));
+  CoordinatorMessage logs;
+  *logs.mutable_logs_ack()->mutable_key() = KeyOf(rank);
+  logs.mutable_logs_ack()->set_offset(heard.log.size());
+  Say(std::move(logs));
+}
+
+void FakeCoordinator::HearRecords(const Records& records) {
+  const RankId rank = RankOf(records.key());
+  Heard& heard = heard_[rank];
+  for (const Record& record : records.records()) {
+    if (record.sequence() <= heard.records.size()) continue;
+    if (record.sequence() != heard.records.size() + 1) {
+      absl::StrAppend(&faults_, "record ", record.sequence(), " follows ", heard.records.size(), "; ");
+    }
+    if (!heard.observed.empty() && heard.observed.back().state() == RANK_STATE_EXITED) {
+      absl::StrAppend(&faults_, "record ", record.sequence(), " after EXITED; ");
+    }
+    heard.records.push_back(record);
+  }
+  Acknowledge(rank);
+}
+
+void FakeCoordinator::HearLogs(const Logs& logs) {
+  const RankId rank = RankOf(logs.key());
+  Heard& heard = heard_[rank];
+  const uint64_t offset = logs.chunk().offset();
+  if (offset > heard.log.size()) absl::StrAppend(&faults_, "log jumps to ", offset, "; ");
+  if (offset + logs.chunk().text().size() > heard.log.size()) {
+    heard.log += logs.chunk().text().substr(heard.log.size() - offset);
+  }
+  Acknowledge(rank);
+}
+
+void FakeCoordinator::HearObserved(const Observed& observed) {
+  full_reports_ += observed.full() ? 1 : 0;
+  for (const ObservedRank& rank : observed.ranks()) {
+    Heard& heard = heard_[RankOf(rank.key())];
+    if (heard.observed.empty() || heard.observed.back().SerializeAsString() != rank.SerializeAsString()) {
+      heard.observed.push_back(rank);
+    }
+  }
+}
+
+void FakeCoordinator::Hear(const WorkerMessage& message) {
+  if (message.has_records()) HearRecords(message.records());
+  if (message.has_logs()) HearLogs(message.logs());
+  if (message.has_observed()) HearObserved(message.observed());
+  if (message.has_beat()) {
+    ++beats_;
+    CoordinatorMessage echo;
+    *echo.mutable_beat() = message.beat();
+    Say(std::move(echo));
+  }
+}
+
+grpc::Status FakeCoordinator::Connect(grpc::ServerContext*, Stream* stream) {
+  WorkerMessage message;
+  if (!stream->Read(&message) || !message.has_hello()) return {grpc::StatusCode::INVALID_ARGUMENT, "no Hello"};
+  {
+    absl::MutexLock lock(&mutex_);
+    ++hellos_;
+    node_ = message.hello().node();
+    if (!refusal_.ok()) return refusal_;
+    stream_ = stream;
+    CoordinatorMessage welcome;
+    welcome.mutable_welcome()->set_coordinator_version("fake");
+    const int64_t grace = absl::ToInt64Nanoseconds(orphan_grace_);
+    welcome.mutable_welcome()->mutable_orphan_grace()->set_seconds(grace / 1'000'000'000);
+    welcome.mutable_welcome()->mutable_orphan_grace()->set_nanos(static_cast<int32_t>(grace % 1'000'000'000));
+    Say(std::move(welcome));
+    SendDesired();
+  }
+  while (stream->Read(&message)) {
+    absl::MutexLock lock(&mutex_);
+    Hear(message);
+  }
+  absl::MutexLock lock(&mutex_);
+  if (stream_ == stream) stream_ = nullptr;
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeCoordinator::RendezvousSet(grpc::ServerContext*, const RendezvousSetRequest* request,
+                                            RendezvousSetReply*) {
+  SetKey(request->name(), request->value());
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeCoordinator::RendezvousGet(grpc::ServerContext*, const RendezvousGetRequest* request,
+                                            RendezvousGetReply* reply) {
+  absl::MutexLock lock(&mutex_);
+  const absl::Duration wait = absl::Seconds(request->wait().seconds()) + absl::Nanoseconds(request->wait().nanos());
+  const auto there = [this, request]()
+                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return away_ || keys_.contains(request->name()); };
+  const bool ready = mutex_.AwaitWithTimeout(absl::Condition(&there), wait);
+  if (away_) return {grpc::StatusCode::UNAVAILABLE, "gone"};
+  if (!ready) {
+    return {wait > absl::ZeroDuration() ? grpc::StatusCode::DEADLINE_EXCEEDED : grpc::StatusCode::NOT_FOUND, "not set"};
+  }
+  reply->set_value(keys_[request->name()]);
+  return grpc::Status::OK;
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,101 @@
+// For tests: a coordinator that remembers what a worker says, deduplicates as the real one does, and can go away.
+//
+// Thread-safe.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <grpcpp/server.h>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/ids.h"
+#include "proto/workers_service.grpc.pb.h"
+
+namespace muster::agent {
+
+// Polls, with a deadline that a loaded machine keeps.
+bool Eventually(const std::function<bool()>& condition);
+
+class FakeCoordinator final : public Workers::Service {
+ public:
+  struct Heard {
+    std::vector<Record> records;  // without repetitions
+    std::string log;
+    std::vector<ObservedRank> observed;  // each that differed from the one before
+  };
+
+  // `path`: of its Unix socket.
+  explicit FakeCoordinator(std::string path) : path_(std::move(path)) {}
+  ~FakeCoordinator() override { GoAway(); }
+
+  std::string address() const { return "unix:" + path_; }
+  void Serve();
+  void GoAway();  // keys of the rendezvous are lost
+
+  // ---- Set before Serve, or while it serves. ----
+  void Want(const Desired& desired);  // sent at once
+  void SetAcknowledging(bool on);     // turned on, it acknowledges all that it has
+  void set_term(uint64_t term);
+  void set_orphan_grace(absl::Duration grace);
+  void set_refusal(const grpc::Status& status);  // of every Hello
+  void SetKey(const std::string& name, const std::string& value);
+
+  Heard Of(const RankId& rank) const;
+  // The newest state, UNSPECIFIED when there is none.
+  RankState StateOf(const RankId& rank) const;
+  // EXITED was reported; how.
+  RankExit ExitOf(const RankId& rank) const;
+  uint64_t StepOf(const RankId& rank) const;  // of the newest metrics
+  uint64_t beats() const;
+  uint64_t hellos() const;
+  uint64_t full_reports() const;
+  Node node() const;
+  bool HasKey(const std::string& name) const;
+  std::string faults() const;  // of the worker, against the contract; empty: none
+
+  grpc::Status Connect(grpc::ServerContext* context,
+                       grpc::ServerReaderWriter<CoordinatorMessage, WorkerMessage>* stream) override;
+  grpc::Status RendezvousSet(grpc::ServerContext* context, const RendezvousSetRequest* request,
+                             RendezvousSetReply* reply) override;
+  grpc::Status RendezvousGet(grpc::ServerContext* context, const RendezvousGetRequest* request,
+                             RendezvousGetReply* reply) override;
+
+ private:
+  using Stream = grpc::ServerReaderWriter<CoordinatorMessage, WorkerMessage>;
+
+  void Hear(const WorkerMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void HearRecords(const Records& records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void HearLogs(const Logs& logs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void HearObserved(const Observed& observed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Acknowledge(const RankId& rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendDesired() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Say(CoordinatorMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::string path_;
+  std::unique_ptr<grpc::Server> server_;
+
+  mutable absl::Mutex mutex_;
+  Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  Desired desired_ ABSL_GUARDED_BY(mutex_);
+  bool acknowledging_ ABSL_GUARDED_BY(mutex_) = true;
+  bool away_ ABSL_GUARDED_BY(mutex_) = true;
+  uint64_t term_ ABSL_GUARDED_BY(mutex_) = 1;
+  absl::Duration orphan_grace_ ABSL_GUARDED_BY(mutex_) = absl::Minutes(30);
+  grpc::Status refusal_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> keys_ ABSL_GUARDED_BY(mutex_);
+
+  std::map<RankId, Heard> heard_ ABSL_GUARDED_BY(mutex_);
+  uint64_t beats_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t hellos_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t full_reports_ ABSL_GUARDED_BY(mutex_) = 0;
+  Node node_ ABSL_GUARDED_BY(mutex_);
+  std::string faults_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace muster::agent

@@ -1,0 +1,209 @@
+// For tests: a trainer that trains nothing. It attaches as the real one does, writes records, and does what the name in
+// its spec says:
+//   count      one step every 10 ms, up to train.steps (0: for ever); Finished; stops when told to, with a checkpoint
+//   deaf       ignores commands and SIGTERM
+//   mute       never attaches; prints, writes records for ever, ends well on SIGTERM
+//   fail       prints two lines and exits with code 3
+//   damage     writes records, damages its outbox, exits with code 0
+//   rendezvous sets key "a", waits for key "b", prints it, ends as finished
+#include <grpcpp/client_context.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/rpc/rpc.h"
+#include "common/version.h"
+#include "proto/trainer_service.grpc.pb.h"
+#include "worker/rundir/outbox.h"
+
+namespace muster {
+namespace {
+
+std::atomic<bool> stop_requested = false;
+std::atomic<bool> checkpoint_first = true;
+std::atomic<bool> assigned = false;
+Assignment assignment;  // written once, before `assigned`
+
+void OnTerm(int) { stop_requested = true; }
+
+void Attach(Trainer::Stub& stub, const RankKey& key, bool obey) {
+  while (true) {
+    grpc::ClientContext context;
+    AttachRequest request;
+    *request.mutable_key() = key;
+    request.set_protocol(kProtocol);
+    request.set_version(kVersion);
+    auto stream = stub.Attach(&context, request);
+    for (Command command; stream->Read(&command);) {
+      if (command.has_assignment() && !assigned) {
+        assignment = command.assignment();
+        assigned = true;
+      }
+      if (command.has_stop() && obey) {
+        checkpoint_first = command.stop().stop().checkpoint_first();
+        stop_requested = true;
+      }
+    }
+    const grpc::Status status = stream->Finish();
+    std::fprintf(stderr, "attach ended: %d %s\n", status.error_code(), status.error_message().c_str());
+    absl::SleepFor(absl::Milliseconds(100));
+  }
+}
+
+class Life {
+ public:
+  Life(Trainer::Stub* stub, RankKey key, const std::string& rank_dir)
+      : stub_(stub), key_(std::move(key)), outbox_(rundir::OutboxWriter::Open(rank_dir).value()) {}
+
+  void Begin() {
+    Record record;
+    record.mutable_running();
+    Append(std::move(record));
+  }
+
+  void Step(uint64_t step) {
+    Record record;
+    record.mutable_metrics()->set_step(step);
+    Append(std::move(record));
+    std::printf("step %llu\n", static_cast<unsigned long long>(step));
+    std::fflush(stdout);
+  }
+
+  void Checkpoint(uint64_t step) {
+    Record record;
+    record.mutable_checkpoint()->set_step(step);
+    record.mutable_checkpoint()->set_directory(absl::StrCat("step-", step));
+    Append(std::move(record));
+  }
+
+  void Finish(uint64_t step) {
+    Record record;
+    record.mutable_finished()->set_step(step);
+    Append(std::move(record));
+  }
+
+  int Count(uint64_t steps) {
+    Begin();
+    uint64_t step = 0;
+    while (steps == 0 || step < steps) {
+      if (stop_requested) {
+        if (checkpoint_first) Checkpoint(step);
+        std::printf("stopped\n");
+        return 0;
+      }
+      Step(++step);
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    Finish(step);
+    return 0;
+  }
+
+  int Rendezvous() {
+    Begin();
+    SetRequest set;
+    *set.mutable_key() = key_;
+    set.set_name("a");
+    set.set_value(std::string("one\0two", 7));
+    while (true) {
+      grpc::ClientContext context;
+      SetReply reply;
+      if (stub_->Set(&context, set, &reply).ok()) break;
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    GetRequest get;
+    *get.mutable_key() = key_;
+    get.set_name("a");
+    grpc::ClientContext get_context;
+    GetReply got;
+    std::printf("a is whole: %d\n", stub_->Get(&get_context, get, &got).ok() && got.value() == set.value());
+    get.set_name("nobody");
+    grpc::ClientContext missing_context;
+    std::printf("missing gives %d\n", stub_->Get(&missing_context, get, &got).error_code());
+    WaitRequest wait;
+    *wait.mutable_key() = key_;
+    wait.set_name("b");
+    wait.mutable_timeout()->set_seconds(60);
+    std::printf("waiting\n");
+    std::fflush(stdout);
+    grpc::ClientContext context;
+    GetReply reply;
+    const grpc::Status status = stub_->Wait(&context, wait, &reply);
+    std::printf("b is %s (%d)\n", reply.value().c_str(), status.error_code());
+    Finish(1);
+    return 0;
+  }
+
+ private:
+  void Append(Record record) {
+    const absl::StatusOr<uint64_t> sequence = outbox_->Append(std::move(record), false);
+    if (!sequence.ok()) std::exit(9);
+    ReportRequest request;
+    *request.mutable_key() = key_;
+    request.set_sequence(*sequence);
+    if (stub_ == nullptr) return;
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
+    ReportReply reply;
+    stub_->Report(&context, request, &reply);
+  }
+
+  Trainer::Stub* const stub_;
+  const RankKey key_;
+  const std::unique_ptr<rundir::OutboxWriter> outbox_;
+};
+
+int Run(std::map<std::string, std::string> flags) {
+  RankKey key;
+  key.set_job(flags["--job"]);
+  key.set_generation(std::stoull(flags["--generation"]));
+  key.set_rank(static_cast<uint32_t>(std::stoul(flags["--rank"])));
+  // Jobs of this name do not even attach, so their behaviour is in the id.
+  const bool mute = key.job().starts_with("mute");
+  signal(SIGTERM, OnTerm);
+  const std::unique_ptr<Trainer::Stub> stub = Trainer::NewStub(rpc::Dial("unix:" + flags["--socket"]));
+  if (mute) return Life(nullptr, key, flags["--rank_dir"]).Count(0);
+  std::thread(Attach, std::ref(*stub), key, !key.job().starts_with("deaf")).detach();
+  while (!assigned) absl::SleepFor(absl::Milliseconds(2));
+  const std::string& behaviour = assignment.spec().name();
+  std::printf("assigned %s world %u cores %u OMP_NUM_THREADS %s\n", behaviour.c_str(), assignment.world(),
+              assignment.cores(), std::getenv("OMP_NUM_THREADS"));
+  std::fflush(stdout);
+  Life life(stub.get(), key, flags["--rank_dir"]);
+  if (behaviour == "fail") {
+    std::printf("about to fail\nbecause of this\n");
+    return 3;
+  }
+  if (behaviour == "rendezvous") return life.Rendezvous();
+  if (behaviour == "deaf") {
+    signal(SIGTERM, SIG_IGN);
+    return life.Count(0);
+  }
+  if (behaviour == "damage") {
+    life.Begin();
+    std::ofstream(flags["--rank_dir"] + "/outbox.000000", std::ios::app) << std::string(100, 'x');
+    life.Step(1);
+    return 0;
+  }
+  return life.Count(assignment.spec().train().steps());
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) {
+  std::map<std::string, std::string> flags;
+  for (int i = 2; i + 1 < argc; i += 2) flags[argv[i]] = argv[i + 1];
+  const int code = muster::Run(std::move(flags));
+  std::fflush(stdout);
+  _exit(code);  // the attaching thread goes on until here
+}

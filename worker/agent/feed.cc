@@ -1,0 +1,153 @@
+#include "worker/agent/feed.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "worker/agent/reconcile.h"
+#include "worker/rundir/log.h"
+
+namespace muster::agent {
+namespace {
+
+constexpr size_t kRecordsInAMessage = 256;
+constexpr uint64_t kRecordsInFlight = 512;
+constexpr size_t kChunkBytes = 64 * 1024;
+constexpr uint64_t kLogBytesInFlight = 256 * 1024;
+constexpr absl::Duration kPartialLineWait = absl::Seconds(1);
+constexpr size_t kMaxDirectoryBytes = 256;
+
+// A trainer of somebody else's may write what the coordinator refuses; then the stream of the whole node would end.
+absl::Status CheckForm(const Record& record) {
+  if (record.body_case() == Record::BODY_NOT_SET) {
+    return absl::DataLossError(absl::StrCat("record ", record.sequence(), " of the trainer is of no known kind"));
+  }
+  const size_t name = record.checkpoint().directory().size();
+  if (record.has_checkpoint() && (name == 0 || name > kMaxDirectoryBytes)) {
+    return absl::DataLossError(absl::StrCat("record ", record.sequence(), " names a checkpoint folder of ", name,
+                                            " bytes; 1 to ", kMaxDirectoryBytes, " are allowed"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Feed::Feed(const rundir::RankDir& dir) : directory_(dir.path()), key_(KeyOf(dir.rank())), reader_(dir.path()) {}
+
+void Feed::Reconnected() {
+  sent_sequence_ = acknowledged_sequence_;
+  sent_offset_ = acknowledged_offset_;
+  records_at_end_ = false;
+  logs_at_end_ = false;
+  partial_ = false;
+}
+
+void Feed::Collect(bool ended, Now now, std::vector<WorkerMessage>& messages) {
+  CollectRecords(ended, messages);
+  CollectLogs(ended, now, messages);
+}
+
+void Feed::Learn(const Record& record) {
+  facts_.any = true;
+  // Records before the first of these may have been acknowledged and dropped by an earlier daemon.
+  facts_.running = true;
+  if (record.has_metrics()) facts_.step = std::max(facts_.step, record.metrics().step());
+  if (record.has_checkpoint()) facts_.step = std::max(facts_.step, record.checkpoint().step());
+  if (record.has_running()) facts_.step = std::max(facts_.step, record.running().resumed_step());
+  if (record.has_finished()) {
+    facts_.finished = true;
+    facts_.step = std::max(facts_.step, record.finished().step());
+  }
+}
+
+void Feed::CollectRecords(bool ended, std::vector<WorkerMessage>& messages) {
+  while (facts_.damage.ok() && sent_sequence_ < acknowledged_sequence_ + kRecordsInFlight) {
+    absl::StatusOr<std::vector<Record>> read = reader_.Read(sent_sequence_, kRecordsInAMessage);
+    if (!read.ok()) {
+      // Other errors may pass, and the disk is looked at again; but an ended rank must be reported some day.
+      if (ended || absl::IsDataLoss(read.status())) facts_.damage = read.status();
+      break;
+    }
+    if (read->empty()) {
+      records_at_end_ = true;
+      return;
+    }
+    WorkerMessage message;
+    *message.mutable_records()->mutable_key() = key_;
+    for (Record& record : *read) {
+      facts_.damage = CheckForm(record);
+      if (!facts_.damage.ok()) break;
+      Learn(record);
+      sent_sequence_ = record.sequence();
+      // After a restart of this daemon the coordinator may have more than it knows; those are only learnt from.
+      if (sent_sequence_ <= acknowledged_sequence_) continue;
+      *message.mutable_records()->add_records() = std::move(record);
+    }
+    if (message.records().records_size() > 0) messages.push_back(std::move(message));
+  }
+  records_at_end_ = !facts_.damage.ok();
+}
+
+void Feed::CollectLogs(bool ended, Now now, std::vector<WorkerMessage>& messages) {
+  logs_at_end_ = false;
+  while (sent_offset_ < acknowledged_offset_ + kLogBytesInFlight) {
+    absl::StatusOr<rundir::LogPiece> piece = rundir::ReadLog(directory_, sent_offset_, kChunkBytes);
+    if (!piece.ok()) return;
+    if (piece->bytes.empty()) {
+      logs_at_end_ = ended;
+      partial_ = false;
+      return;
+    }
+    const bool waited = partial_ && now.steady - partial_since_ >= kPartialLineWait;
+    const size_t length = ChunkLength(piece->bytes, kChunkBytes, ended || waited);
+    if (length == 0) {
+      if (!partial_) partial_since_ = now.steady;
+      partial_ = true;
+      return;
+    }
+    partial_ = false;
+    piece->bytes.resize(length);
+    rundir::ReplaceInvalidUtf8(piece->bytes);
+    sent_offset_ = piece->offset + length;
+    WorkerMessage message;
+    *message.mutable_logs()->mutable_key() = key_;
+    LogChunk& chunk = *message.mutable_logs()->mutable_chunk();
+    chunk.set_generation(key_.generation());
+    chunk.set_rank(key_.rank());
+    chunk.set_offset(piece->offset);
+    chunk.set_text(std::move(piece->bytes));
+    const int64_t wall = absl::ToUnixNanos(now.wall);
+    chunk.mutable_time()->set_seconds(wall / 1'000'000'000);
+    chunk.mutable_time()->set_nanos(static_cast<int32_t>(wall % 1'000'000'000));
+    messages.push_back(std::move(message));
+  }
+}
+
+void Feed::AcknowledgeRecords(uint64_t sequence) {
+  if (sequence <= acknowledged_sequence_) return;
+  acknowledged_sequence_ = sequence;
+  // Not what was not read yet. A segment that cannot be removed now is looked at again the next time.
+  reader_.Drop(std::min(sequence, sent_sequence_)).IgnoreError();
+}
+
+void Feed::AcknowledgeLogs(uint64_t offset) {
+  acknowledged_offset_ = std::max(acknowledged_offset_, offset);
+  sent_offset_ = std::max(sent_offset_, offset);
+}
+
+size_t ChunkLength(const std::string& bytes, size_t chunk_bytes, bool all_of_it) {
+  const size_t newline = bytes.rfind('\n');
+  if (newline != std::string::npos) return newline + 1;
+  if (!all_of_it && bytes.size() < chunk_bytes) return 0;
+  // A character is at most 4 bytes; its first byte says how many.
+  for (size_t back = 1; back <= std::min<size_t>(3, bytes.size()); ++back) {
+    const auto c = static_cast<unsigned char>(bytes[bytes.size() - back]);
+    if ((c & 0xC0) == 0x80) continue;
+    const size_t length = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : c >= 0xC0 ? 2 : 1;
+    if (length > back && bytes.size() > back) return bytes.size() - back;
+    break;
+  }
+  return bytes.size();
+}
+
+}  // namespace muster::agent

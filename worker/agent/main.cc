@@ -1,0 +1,173 @@
+// muster-worker: parses flags and wires objects.
+#include <signal.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/version.h"
+#include "worker/agent/agent.h"
+#include "worker/agent/event_loop.h"
+#include "worker/agent/node.h"
+#include "worker/agent/token.h"
+
+namespace {
+
+using muster::agent::AgentOptions;
+
+constexpr int kVersionsDoNotFit = 3;
+
+struct Flags {
+  AgentOptions agent;
+  std::string token_file;
+  std::string bin_dir;
+  std::string log_level = "info";
+  uint32_t slots = 1;
+};
+
+// "500ms", "30s", "10m"
+void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value, const std::string& what) {
+  app.add_option_function<std::string>(
+         name,
+         [&value, name](const std::string& text) {
+           if (!absl::ParseDuration(text, &value) || value <= absl::ZeroDuration()) {
+             throw CLI::ValidationError(name, "\"" + text + "\" is no duration: expected 500ms, 30s, 10m");
+           }
+         },
+         what)
+      ->default_str(absl::FormatDuration(value));
+}
+
+void AddFlags(CLI::App& app, Flags& flags) {
+  app.set_version_flag("--version", muster::kVersion);
+  app.add_option("--coordinator", flags.agent.coordinator, "unix:/path or HOST:PORT")->required();
+  app.add_option("--state_dir", flags.agent.state_dir, "folder of what this node is; one daemon at a time")->required();
+  app.add_option("--run_dir", flags.agent.run_dir, "folder of the ranks and of the trainers' socket")->required();
+  app.add_option("--slots", flags.slots, "shares of the cores, where there are no GPUs for this build")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--token_file", flags.token_file, "a token, or lines `token name role` with one of role worker");
+  app.add_option("--bin_dir", flags.bin_dir, "folder of muster-step and muster-trainer; default: this program's");
+  app.add_option("--trainer", flags.agent.trainer, "another trainer than BIN_DIR/muster-trainer");
+  app.add_flag("--handover", flags.agent.handover, "on SIGTERM leave the ranks to the next daemon");
+  AddDuration(app, "--drain_deadline", flags.agent.drain_deadline, "on SIGTERM: for the ranks to stop");
+  AddDuration(app, "--kill_grace", flags.agent.kill_grace, "from SIGTERM to SIGKILL of a trainer");
+  app.add_option("--log_level", flags.log_level, "debug, info, warn, error")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
+      ->capture_default_str();
+}
+
+void StartLog(const std::string& level) {
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_sink_mt>()));
+  spdlog::set_level(spdlog::level::from_str(level));
+  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
+  spdlog::flush_on(spdlog::level::info);
+}
+
+absl::Status FillIn(Flags& flags) {
+  AgentOptions& agent = flags.agent;
+  std::error_code error;
+  if (flags.bin_dir.empty()) flags.bin_dir = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  agent.state_dir = std::filesystem::absolute(agent.state_dir).lexically_normal();
+  agent.run_dir = std::filesystem::absolute(agent.run_dir).lexically_normal();
+  for (std::string* folder : {&agent.state_dir, &agent.run_dir}) {
+    if (folder->size() > 1 && folder->back() == '/') folder->pop_back();
+  }
+  agent.step_binary = std::filesystem::absolute(flags.bin_dir + "/muster-step");
+  if (agent.trainer.empty()) agent.trainer = flags.bin_dir + "/muster-trainer";
+  agent.trainer = std::filesystem::absolute(agent.trainer);
+  if (access(agent.step_binary.c_str(), X_OK) != 0) {
+    return absl::NotFoundError("no program " + agent.step_binary + "; name its folder by --bin_dir");
+  }
+  if (access(agent.trainer.c_str(), X_OK) != 0) {
+    return absl::NotFoundError("no program " + agent.trainer + "; name it by --trainer, or its folder by --bin_dir");
+  }
+  if (flags.token_file.empty()) return absl::OkStatus();
+  const absl::StatusOr<std::string> token = muster::agent::ReadToken(flags.token_file);
+  if (token.ok()) agent.token = *token;
+  return token.status();
+}
+
+absl::StatusOr<muster::Node> PrepareNode(const Flags& flags) {
+  for (const std::string& folder : {flags.agent.state_dir, flags.agent.run_dir}) {
+    absl::Status status = muster::agent::PreparePrivateFolder(folder);
+    if (!status.ok()) return status;
+  }
+  absl::Status status = muster::agent::LockFolder(flags.agent.state_dir);
+  if (status.ok() && flags.agent.run_dir != flags.agent.state_dir) {
+    status = muster::agent::LockFolder(flags.agent.run_dir);
+  }
+  if (!status.ok()) return status;
+  absl::StatusOr<muster::Node> node = muster::agent::IdentifyNode(flags.agent.state_dir);
+  if (!node.ok()) return node.status();
+  std::vector<muster::agent::Gpu> gpus;
+  if (muster::agent::IsCudaBuild()) gpus = muster::agent::ListGpus();
+  for (muster::Slot& slot : muster::agent::MakeSlots(muster::agent::ReadMachine(), gpus, flags.slots)) {
+    *node->add_slots() = std::move(slot);
+  }
+  return node;
+}
+
+// SIGTERM and SIGINT as a descriptor; every thread blocks them.
+int SignalDescriptor() {
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a write beyond RLIMIT_FSIZE is an error to handle
+  sigset_t ending;
+  sigemptyset(&ending);
+  sigaddset(&ending, SIGTERM);
+  sigaddset(&ending, SIGINT);
+  sigprocmask(SIG_BLOCK, &ending, nullptr);
+  return signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+void RaiseFileLimit() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+}
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "muster-worker: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("The worker daemon of Muster: runs the ranks of one machine.", "muster-worker");
+  Flags flags;
+  AddFlags(app, flags);
+  CLI11_PARSE(app, argc, argv);
+  StartLog(flags.log_level);
+  const int signals = SignalDescriptor();
+  RaiseFileLimit();
+  if (absl::Status status = FillIn(flags); !status.ok()) return Fail(status);
+  absl::StatusOr<muster::Node> node = PrepareNode(flags);
+  if (!node.ok()) return Fail(node.status());
+
+  static const muster::RealClock clock;  // as long as any thread
+  const auto loop = std::make_shared<muster::agent::EventLoop>(&clock);
+  muster::agent::Agent agent(flags.agent, *node, loop.get());
+  if (absl::Status status = agent.Start(); !status.ok()) return Fail(status);
+  loop->Watch(signals, [&] {
+    signalfd_siginfo info{};
+    if (read(signals, &info, sizeof info) != sizeof info) return;
+    spdlog::info("{}", info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+    agent.Finish();
+  });
+  loop->Run();
+  spdlog::info("stopped");
+  return agent.result().ok() ? 0 : kVersionsDoNotFit;
+}

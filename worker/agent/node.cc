@@ -1,0 +1,170 @@
+#include "worker/agent/node.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/version.h"
+#include "worker/rundir/durable_file.h"
+#include "worker/rundir/rundir.h"
+
+namespace muster::agent {
+namespace {
+
+absl::StatusOr<std::string> RandomText(size_t length, absl::string_view alphabet) {
+  std::string bytes(length, '\0');
+  if (getrandom(bytes.data(), length, 0) != static_cast<ssize_t>(length)) {
+    return absl::ErrnoToStatus(errno, "the kernel gives no random bytes");
+  }
+  for (char& c : bytes) c = alphabet[static_cast<unsigned char>(c) % alphabet.size()];
+  return bytes;
+}
+
+std::string Hostname() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name[0] == '\0' ? "localhost" : name;
+}
+
+// What a node id may hold of it.
+std::string Plain(absl::string_view hostname) {
+  std::string plain;
+  for (const char c : hostname.substr(0, hostname.find('.'))) {
+    plain.push_back(absl::ascii_isalnum(static_cast<unsigned char>(c)) ? absl::ascii_tolower(c) : '-');
+  }
+  return plain.substr(0, 60);
+}
+
+}  // namespace
+
+absl::Status PreparePrivateFolder(const std::string& path) {
+  std::error_code ignored;  // mkdir tells
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the folder ", path));
+  }
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
+  if (!S_ISDIR(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, " is no folder"));
+  if (info.st_uid != geteuid()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the folder ", path, " belongs to user ", info.st_uid, ", this process runs as user ", geteuid()));
+  }
+  if ((info.st_mode & 077) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("other users may enter the folder ", path, ", which holds jobs and a socket: chmod 700 it"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LockFolder(const std::string& folder) {
+  const std::string path = folder + "/lock";
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    const absl::StatusOr<std::string> holder = rundir::ReadWhole(path);
+    close(fd);
+    if (error != EWOULDBLOCK) return absl::ErrnoToStatus(error, absl::StrCat("cannot lock ", path));
+    return absl::FailedPreconditionError(
+        absl::StrCat("another muster-worker (process ", holder.ok() ? absl::StripAsciiWhitespace(*holder) : "unknown",
+                     ") has ", folder, "; stop it first, or give this one a folder of its own"));
+  }
+  const std::string text = absl::StrCat(getpid(), "\n");
+  if (ftruncate(fd, 0) != 0 || pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    const absl::Status status = absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
+    close(fd);
+    return status;
+  }
+  return absl::OkStatus();  // the kernel closes it, and with that unlocks it, when the process ends
+}
+
+absl::StatusOr<Node> IdentifyNode(const std::string& state_dir) {
+  Node node;
+  const std::string path = state_dir + "/node_id";
+  absl::StatusOr<std::string> id = rundir::ReadWhole(path);
+  if (absl::IsNotFound(id.status())) {
+    const absl::StatusOr<std::string> suffix = RandomText(4, "abcdefghijkmnpqrstuvwxyz23456789");
+    if (!suffix.ok()) return suffix.status();
+    id = absl::StrCat(Plain(Hostname()), "-", *suffix);
+    if (absl::Status status = rundir::WriteDurably(path, *id + "\n"); !status.ok()) return status;
+  }
+  if (!id.ok()) return id.status();
+  node.set_id(std::string(absl::StripAsciiWhitespace(*id)));
+  if (node.id().empty() || node.id().size() > 128) {
+    return absl::DataLossError(absl::StrCat(path, " holds no node id; remove it to get a new one"));
+  }
+  const absl::StatusOr<std::string> incarnation = RandomText(16, "0123456789abcdef");
+  if (!incarnation.ok()) return incarnation.status();
+  const absl::StatusOr<std::string> boot_id = rundir::ReadBootId();
+  if (!boot_id.ok()) return boot_id.status();
+  node.set_hostname(Hostname());
+  node.set_incarnation(*incarnation);
+  node.set_boot_id(*boot_id);
+  node.set_version(kVersion);
+  return node;
+}
+
+Machine ReadMachine() {
+  Machine machine;
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    machine.cores = static_cast<uint32_t>(CPU_COUNT(&set));
+  } else {
+    machine.cores = static_cast<uint32_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  }
+  machine.memory_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (!absl::StartsWith(line, "model name")) continue;
+    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(": ", 1));
+    if (parts.size() == 2) machine.cpu_model = parts[1].substr(0, 100);
+    break;
+  }
+  return machine;
+}
+
+bool IsCudaBuild() {
+#ifdef MUSTER_CUDA
+  return true;
+#else
+  return false;
+#endif
+}
+
+std::vector<Slot> MakeSlots(const Machine& machine, const std::vector<Gpu>& gpus, uint32_t cpu_slots) {
+  const uint32_t count = gpus.empty() ? std::max(1u, cpu_slots) : static_cast<uint32_t>(gpus.size());
+  std::vector<Slot> slots(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    Slot& slot = slots[i];
+    slot.set_index(i);
+    slot.set_cores(std::max(1u, machine.cores / count));
+    if (gpus.empty()) {
+      slot.set_device(DEVICE_CPU);
+      slot.set_memory_bytes(machine.memory_bytes / count);
+      slot.set_model(machine.cpu_model);
+    } else {
+      slot.set_device(DEVICE_CUDA);
+      slot.set_device_uuid(gpus[i].uuid);
+      slot.set_memory_bytes(gpus[i].memory_bytes);
+      slot.set_model(gpus[i].model);
+    }
+  }
+  return slots;
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,47 @@
+// Who this worker is and what it has.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/job.pb.h"
+
+namespace muster::agent {
+
+// Makes `path`, and what is missing above it, a folder that only this user may enter. PermissionDenied: it is there,
+// and belongs to another user or lets others in.
+absl::Status PreparePrivateFolder(const std::string& path);
+
+// `folder`/lock, held until this process ends. FailedPrecondition: another daemon has it; the message names its
+// process.
+absl::Status LockFolder(const std::string& folder);
+
+// Id (kept in `state_dir`/node_id: the host's name and four random characters), hostname, a new random incarnation, the
+// boot id and the version; no slots.
+absl::StatusOr<Node> IdentifyNode(const std::string& state_dir);
+
+struct Machine {
+  uint32_t cores = 1;  // that this process may use
+  uint64_t memory_bytes = 0;
+  std::string cpu_model;
+};
+Machine ReadMachine();
+
+struct Gpu {
+  std::string uuid;   // "GPU-..."
+  std::string model;  // "NVIDIA H200"
+  uint64_t memory_bytes = 0;
+};
+// By NVML, which comes with the driver. Empty: none, or no driver.
+std::vector<Gpu> ListGpus();
+
+// True in the CUDA build, whose trainers can use GPUs.
+bool IsCudaBuild();
+
+// One slot per GPU; without GPUs `cpu_slots` shares of the cores and the memory. A share has at least one core.
+std::vector<Slot> MakeSlots(const Machine& machine, const std::vector<Gpu>& gpus, uint32_t cpu_slots);
+
+}  // namespace muster::agent

@@ -1,0 +1,135 @@
+// What a node is and has, how a trainer is started on it, and what is kept.
+#include "worker/agent/node.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "worker/agent/command_line.h"
+#include "worker/agent/prune.h"
+#include "worker/agent/token.h"
+#include "worker/rundir/temporary_folder.h"
+
+namespace muster::agent {
+namespace {
+
+TEST(MakeSlots, SharesOfCoresAndMemory) {
+  const Machine machine{10, 1000, "cpu"};
+  const std::vector<Slot> slots = MakeSlots(machine, {}, 4);
+  ASSERT_EQ(slots.size(), 4u);
+  EXPECT_EQ(slots[3].index(), 3u);
+  EXPECT_EQ(slots[3].cores(), 2u);
+  EXPECT_EQ(slots[3].memory_bytes(), 250u);
+  EXPECT_EQ(slots[3].device(), DEVICE_CPU);
+  EXPECT_EQ(MakeSlots(machine, {}, 100)[99].cores(), 1u) << "never none";
+}
+
+TEST(MakeSlots, OnePerGpu) {
+  const std::vector<Gpu> gpus = {{"GPU-a", "NVIDIA H200", 5}, {"GPU-b", "NVIDIA H200", 6}};
+  const std::vector<Slot> slots = MakeSlots({16, 1000, "cpu"}, gpus, 7);
+  ASSERT_EQ(slots.size(), 2u);
+  EXPECT_EQ(slots[1].device(), DEVICE_CUDA);
+  EXPECT_EQ(slots[1].device_uuid(), "GPU-b");
+  EXPECT_EQ(slots[1].memory_bytes(), 6u);
+  EXPECT_EQ(slots[1].cores(), 8u);
+}
+
+TEST(ReadMachine, FindsThisOne) {
+  EXPECT_GE(ReadMachine().cores, 1u);
+  EXPECT_GT(ReadMachine().memory_bytes, uint64_t{64} << 20);
+}
+
+TEST(IdentifyNode, IdStaysAndIncarnationsDiffer) {
+  rundir::TemporaryFolder state;
+  const Node first = IdentifyNode(state.path()).value();
+  const Node second = IdentifyNode(state.path()).value();
+  EXPECT_EQ(first.id(), second.id());
+  EXPECT_NE(first.incarnation(), second.incarnation());
+  EXPECT_EQ(first.boot_id().size(), 36u);
+  EXPECT_EQ(first.id()[first.id().size() - 5], '-');
+}
+
+TEST(PreparePrivateFolder, RefusesWhatOthersMayEnter) {
+  rundir::TemporaryFolder folder;
+  EXPECT_TRUE(PreparePrivateFolder(folder.path() + "/a/b").ok());
+  EXPECT_TRUE(PreparePrivateFolder(folder.path() + "/a/b").ok());
+  chmod((folder.path() + "/a/b").c_str(), 0750);
+  EXPECT_TRUE(absl::IsPermissionDenied(PreparePrivateFolder(folder.path() + "/a/b")));
+}
+
+TEST(ParseToken, OneTokenOrAWorkersLine) {
+  EXPECT_EQ(ParseToken("secret\n").value(), "secret");
+  EXPECT_EQ(ParseToken("# of the cluster\nt1 ada admin\n\nt2 node worker\n").value(), "t2");
+  EXPECT_EQ(ParseToken("t1 ada admin\n").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ParseToken("").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+class MakeStartTest : public ::testing::Test {
+ protected:
+  MakeStartTest() {
+    context_.trainer = "/opt/muster-trainer";
+    context_.socket = "/run/m/trainer.sock";
+    context_.slots = MakeSlots({8, 1000, "cpu"}, {}, 4);
+    context_.inherited = {"PATH=/bin", "LD_PRELOAD=/evil.so", "LD_LIBRARY_PATH=/x",
+                          "HOME=/h",   "PATHS=/no",           "NCCL_COMM_ID=x"};
+    assignment_.set_world(8);
+    assignment_.add_slots(1);
+    assignment_.add_slots(2);
+  }
+  bool Has(const rundir::Start& start, const std::string& variable) {
+    return std::count(start.environment.begin(), start.environment.end(), variable) == 1;
+  }
+  StartContext context_;
+  Assignment assignment_;
+};
+
+TEST_F(MakeStartTest, ArgumentsAndEnvironment) {
+  const rundir::RankDir dir("/run/m", {JobId("a"), 3, 5});
+  const rundir::Start start = MakeStart(assignment_, {4, 5}, dir, context_);
+  EXPECT_EQ(start.argv,
+            (std::vector<std::string>{"/opt/muster-trainer", "run", "--socket", "/run/m/trainer.sock", "--rank_dir",
+                                      "/run/m/a/3/5", "--job", "a", "--generation", "3", "--rank", "5"}));
+  for (const char* variable : {"PATH=/bin", "HOME=/h", "MUSTER_JOB_ID=a", "RANK=5", "WORLD_SIZE=8", "LOCAL_RANK=1",
+                               "LOCAL_WORLD_SIZE=2", "OMP_NUM_THREADS=4", "CUDA_VISIBLE_DEVICES="}) {
+    EXPECT_TRUE(Has(start, variable)) << variable;
+  }
+  for (const std::string& variable : start.environment) {
+    EXPECT_FALSE(absl::StartsWith(variable, "LD_") || absl::StartsWith(variable, "NCCL_") ||
+                 absl::StartsWith(variable, "PATHS"))
+        << variable;
+  }
+}
+
+TEST_F(MakeStartTest, GpusOfItsSlotsAndNoOthers) {
+  context_.slots = MakeSlots({8, 1000, "cpu"}, {{"GPU-a", "", 1}, {"GPU-b", "", 1}, {"GPU-c", "", 1}}, 1);
+  const rundir::Start start = MakeStart(assignment_, {0}, rundir::RankDir("/r", {JobId("a"), 1, 0}), context_);
+  EXPECT_TRUE(Has(start, "CUDA_VISIBLE_DEVICES=GPU-b,GPU-c"));
+}
+
+TEST(ChoosePruned, OldestFirstUntilBothLimitsHold) {
+  const auto at = [](int64_t seconds) { return absl::FromUnixSeconds(seconds); };
+  const std::vector<DoneFolder> folders = {{"c", 10, at(3)}, {"a", 10, at(1)}, {"b", 10, at(2)}};
+  using Paths = std::vector<std::string>;
+  EXPECT_EQ(ChoosePruned(folders, {3, 30}), Paths{});
+  EXPECT_EQ(ChoosePruned(folders, {2, 30}), (Paths{"a"}));
+  EXPECT_EQ(ChoosePruned(folders, {3, 15}), (Paths{"a", "b"}));
+  EXPECT_EQ(ChoosePruned(folders, {3, 5}), (Paths{"a", "b", "c"}));
+}
+
+TEST(PruneDone, NeverRemovesWhatIsNotDone) {
+  rundir::TemporaryFolder run;
+  const rundir::RankDir live(run.path(), {JobId("live"), 1, 0});
+  const rundir::RankDir done(run.path(), {JobId("done"), 1, 0});
+  ASSERT_TRUE(live.Create({}).ok());
+  ASSERT_TRUE(done.Create({}).ok());
+  ASSERT_TRUE(done.MarkDone().ok());
+  PruneDone(run.path(), {0, 0});
+  EXPECT_TRUE(std::filesystem::exists(live.path()));
+  EXPECT_FALSE(std::filesystem::exists(run.path() + "/done"));
+}
+
+}  // namespace
+}  // namespace muster::agent

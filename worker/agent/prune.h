@@ -1,0 +1,29 @@
+// Which folders of ranks that are done with are to go. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace muster::agent {
+
+struct DoneFolder {
+  std::string path;
+  uint64_t bytes = 0;
+  absl::Time done;
+};
+
+struct PruneLimits {
+  size_t folders = 256;
+  uint64_t bytes = uint64_t{4} << 30;
+};
+
+// Paths, oldest first; what is left keeps both limits.
+std::vector<std::string> ChoosePruned(std::vector<DoneFolder> folders, const PruneLimits& limits);
+
+// Removes such folders of `run`. Never one that is not marked done.
+void PruneDone(const std::string& run, const PruneLimits& limits);
+
+}  // namespace muster::agent

@@ -1,0 +1,210 @@
+#include "worker/agent/rank.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::agent {
+namespace {
+
+// For a trainer to attach, before a stop goes by signal instead.
+constexpr absl::Duration kAttachWait = absl::Seconds(2);
+constexpr absl::Duration kDefaultStopDeadline = absl::Seconds(30);
+// Output that the coordinator is slow to take does not hold back the news of the end for longer.
+constexpr absl::Duration kLogWait = absl::Seconds(5);
+
+void SetTime(absl::Time from, google::protobuf::Timestamp& to) {
+  const int64_t nanoseconds = absl::ToUnixNanos(from);
+  to.set_seconds(nanoseconds / 1'000'000'000);
+  to.set_nanos(static_cast<int32_t>(nanoseconds % 1'000'000'000));
+}
+
+}  // namespace
+
+RankExit RefineExit(RankExit exit, const Facts& facts, bool told) {
+  if (!facts.damage.ok()) {
+    if (exit.cause() == RankExit::COMPLETED || exit.cause() == RankExit::STOPPED) exit.set_cause(RankExit::FAILED);
+    exit.set_message(absl::StrCat(exit.message(), "; what it had to say is lost: ", facts.damage.message()));
+    return exit;
+  }
+  const bool clean = exit.cause() == RankExit::COMPLETED || exit.cause() == RankExit::ORPHANED;
+  if (!clean || exit.exit_code() != 0 || exit.signal() != 0) return exit;
+  if (facts.finished) {
+    exit.set_cause(RankExit::COMPLETED);
+  } else if (exit.cause() == RankExit::COMPLETED && (told || facts.any)) {
+    exit.set_cause(RankExit::STOPPED);
+    if (!told) {
+      exit.set_message(absl::StrCat(exit.message(),
+                                    " before its last step, without having been told to stop by muster: "
+                                    "somebody else sent it a signal"));
+    }
+  }
+  return exit;
+}
+
+Rank::Rank(rundir::RankDir dir) : dir_(std::move(dir)), feed_(dir_) {}
+
+bool Rank::Adopt() {
+  while (true) {
+    const auto found = Examine(dir_);
+    if (std::holds_alternative<Unspawned>(found)) return false;
+    trainer_ran_ = true;
+    if (const auto* end = std::get_if<Ended>(&found)) {
+      exit_ = end->exit;
+      // So that the folder says the same the next time. If the disk is full, it will be found out again.
+      if (exit_->cause() == RankExit::VANISHED) dir_.WriteExit(*exit_).IgnoreError();
+      return true;
+    }
+    absl::StatusOr<std::unique_ptr<RankProcess>> process = RankProcess::Adopt(std::get<Running>(found).shim);
+    if (process.ok()) {
+      process_ = *std::move(process);
+      return true;
+    }
+  }
+}
+
+void Rank::EndWith(RankExit exit, Now now) {
+  if (!exit.has_ended()) SetTime(now.wall, *exit.mutable_ended());
+  if (absl::IsNotFound(dir_.ReadExit().status())) {
+    if (absl::Status status = dir_.WriteExit(exit); !status.ok()) {
+      spdlog::error("{}: cannot keep how it ended: {}", id().ToString(), std::string(status.message()));
+    }
+  }
+  spdlog::info("{} ended: {}", id().ToString(), exit.message());
+  exit_ = std::move(exit);
+  ended_at_ = now.steady;
+  process_.reset();
+  if (commands_ != nullptr) std::exchange(commands_, nullptr)->Close(absl::AbortedError("the rank has ended"));
+}
+
+void Rank::Start(const rundir::Start& start, const std::string& step_binary, Now now) {
+  absl::Status status = dir_.Create(start);
+  // Made by a daemon that was killed before it spawned the shim.
+  if (absl::IsAlreadyExists(status)) status = absl::OkStatus();
+  if (status.ok()) {
+    absl::StatusOr<std::unique_ptr<RankProcess>> process = RankProcess::Spawn(step_binary, dir_);
+    status = process.status();
+    if (status.ok()) process_ = *std::move(process);
+  }
+  if (status.ok()) return;
+  RankExit exit;
+  exit.set_cause(RankExit::SPAWN_FAILED);
+  exit.set_message(absl::StrCat("rank ", id().rank, " could not be started: ", status.message()));
+  EndWith(std::move(exit), now);
+}
+
+void Rank::HandleShimEnd(Now now) {
+  process_->Reap();
+  const auto found = Examine(dir_);
+  if (const auto* end = std::get_if<Ended>(&found)) return EndWith(end->exit, now);
+  if (const auto* running = std::get_if<Running>(&found)) {
+    // Another shim had the folder already: an earlier daemon was killed while it spawned it.
+    absl::StatusOr<std::unique_ptr<RankProcess>> process = RankProcess::Adopt(running->shim);
+    if (process.ok()) {
+      process_ = *std::move(process);
+      return;
+    }
+  }
+  RankExit exit;
+  exit.set_cause(told_ == Told::kNothing ? RankExit::SPAWN_FAILED : RankExit::STOPPED);
+  exit.set_message(absl::StrCat(
+      "rank ", id().rank,
+      told_ == Told::kNothing ? ": muster-step ended before it started the trainer; it tells why in the worker's log"
+                              : " was told to stop before it started"));
+  EndWith(std::move(exit), now);
+}
+
+void Rank::Stop(const muster::Stop& stop, Now now) {
+  if (ended() || told_ != Told::kNothing) return;
+  told_ = Told::kStop;
+  stop_ = stop;
+  absl::Duration deadline = absl::Seconds(stop.deadline().seconds()) + absl::Nanoseconds(stop.deadline().nanos());
+  if (!stop.has_deadline()) deadline = kDefaultStopDeadline;
+  terminate_at_ = now.steady + std::min(kAttachWait, deadline);
+  kill_at_ = now.steady + deadline;
+  if (commands_ == nullptr) return;
+  Command command;
+  *command.mutable_stop()->mutable_stop() = stop_;
+  commands_->Send(std::move(command));
+}
+
+void Rank::Kill(Now now) {
+  if (ended() || told_ == Told::kKill) return;
+  told_ = Told::kKill;
+  // The shim's own grace runs from here; should it hang, this is the end.
+  kill_at_ = now.steady + absl::Minutes(1);
+  if (process_ != nullptr && !std::exchange(terminated_, true)) process_->Terminate();
+}
+
+void Rank::Tick(Now now) {
+  if (process_ == nullptr || told_ == Told::kNothing) return;
+  if (told_ == Told::kStop && !terminated_ && commands_ == nullptr && now.steady >= terminate_at_) {
+    spdlog::info("{}: its trainer is not attached; stopping it by SIGTERM", id().ToString());
+    terminated_ = true;
+    process_->Terminate();
+  }
+  if (now.steady >= kill_at_ && !killed_) {
+    spdlog::warn("{}: did not stop in time; killing it", id().ToString());
+    killed_ = true;
+    process_->Kill();
+  }
+}
+
+void Rank::Attach(std::shared_ptr<CommandStream> commands) {
+  if (ended()) return commands->Close(absl::AbortedError("the rank has ended"));
+  if (!assignment_.has_value() && told_ == Told::kNothing) {
+    return commands->Close(absl::UnavailableError("the worker has no assignment for this rank yet"));
+  }
+  if (commands_ != nullptr) commands_->Close(absl::AbortedError("replaced by a newer stream of the same rank"));
+  commands_ = std::move(commands);
+  if (assignment_.has_value()) {
+    Command command;
+    *command.mutable_assignment() = *assignment_;
+    commands_->Send(std::move(command));
+  }
+  if (told_ == Told::kStop) {
+    Command command;
+    *command.mutable_stop()->mutable_stop() = stop_;
+    commands_->Send(std::move(command));
+  }
+}
+
+void Rank::Detach(const CommandStream* commands) {
+  if (commands_.get() == commands) commands_.reset();
+}
+
+void Rank::Assign(const Assignment& assignment) {
+  if (assignment_.has_value() && assignment_->SerializeAsString() == assignment.SerializeAsString()) return;
+  assignment_ = assignment;
+  if (commands_ == nullptr) return;
+  Command command;
+  *command.mutable_assignment() = assignment;
+  commands_->Send(std::move(command));
+}
+
+void Rank::ReportStep(uint64_t step) { reported_step_ = std::max(reported_step_, step); }
+
+ObservedRank Rank::Observe(bool unwanted, bool forgotten, Now now) const {
+  ObservedRank result;
+  *result.mutable_key() = KeyOf(id());
+  const Facts& facts = feed_.facts();
+  result.set_step(std::max(facts.step, reported_step_));
+  const bool told = unwanted || forgotten || told_ != Told::kNothing;
+  const bool heard =
+      forgotten || (feed_.records_drained() && (feed_.logs_drained() || now.steady - ended_at_ >= kLogWait));
+  if (ended() && heard) {
+    result.set_state(RANK_STATE_EXITED);
+    *result.mutable_exit() = RefineExit(*exit_, facts, told);
+  } else if (told_ != Told::kNothing) {
+    result.set_state(RANK_STATE_STOPPING);
+  } else {
+    result.set_state(facts.running ? RANK_STATE_RUNNING : RANK_STATE_STARTING);
+  }
+  return result;
+}
+
+}  // namespace muster::agent

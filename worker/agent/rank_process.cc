@@ -1,0 +1,154 @@
+#include "worker/agent/rank_process.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "worker/rundir/durable_file.h"
+#include "worker/rundir/log.h"
+#include "worker/rundir/process_table.h"
+
+namespace muster::agent {
+namespace {
+
+constexpr int kMaxDepth = 64;  // of a family tree below a shim
+
+absl::StatusOr<int> OpenPidfd(pid_t pid) {
+  const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open process ", pid));
+  return fd;
+}
+
+void Signal(int pidfd, int signal) { syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0); }
+
+// A shim that has not written processes.json yet is known by its command line.
+absl::StatusOr<rundir::ProcessId> FindShim(const rundir::RankDir& dir) {
+  const std::string ending = absl::StrCat("muster-step", std::string(1, '\0'), dir.path(), std::string(1, '\0'));
+  for (const rundir::ProcessRow& row : rundir::ListProcesses()) {
+    const absl::StatusOr<std::string> line = rundir::ReadWhole(absl::StrCat("/proc/", row.pid, "/cmdline"));
+    if (line.ok() && absl::EndsWith(*line, ending)) return rundir::Identify(row.pid);
+  }
+  return absl::NotFoundError("no shim");
+}
+
+Ended Vanished(const rundir::RankDir& dir, const std::string& why) {
+  Ended ended;
+  ended.exit.set_cause(RankExit::VANISHED);
+  ended.exit.set_message(absl::StrCat("rank ", dir.rank().rank, " vanished: ", why));
+  for (std::string& line : rundir::LastLogLines(dir.path(), 20, 1000)) ended.exit.add_last_lines(std::move(line));
+  return ended;
+}
+
+// A trainer dies with its shim, but what it started in its own group may be left.
+void KillLeftovers(const rundir::Processes& processes) {
+  const absl::StatusOr<std::string> boot = rundir::ReadBootId();
+  if (!boot.ok() || *boot != processes.shim.boot_id || processes.trainer.pid <= 0) return;
+  for (const rundir::ProcessRow& row : rundir::ListProcesses()) {
+    if (row.session == processes.shim.pid && row.group == processes.trainer.pid &&
+        row.start_ticks >= processes.trainer.start_ticks) {
+      kill(row.pid, SIGKILL);
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Spawn(const std::string& step_binary,
+                                                                const rundir::RankDir& dir) {
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawnattr_init(&attributes);
+  const auto destroyed = absl::MakeCleanup([&] {
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+  });
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addclosefrom_np(&actions, 3);  // also what a library forgot to mark
+  sigset_t all, none;
+  sigfillset(&all);
+  sigemptyset(&none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+
+  std::string name = step_binary;
+  std::string path = dir.path();
+  char* argv[] = {name.data(), path.data(), nullptr};
+  pid_t pid = 0;
+  if (const int error = posix_spawn(&pid, name.c_str(), &actions, &attributes, argv, environ); error != 0) {
+    return absl::ErrnoToStatus(error, absl::StrCat("cannot run ", step_binary));
+  }
+  absl::StatusOr<int> fd = OpenPidfd(pid);
+  if (!fd.ok()) {
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+    return fd.status();
+  }
+  return std::unique_ptr<RankProcess>(new RankProcess(pid, *fd));
+}
+
+absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Adopt(const rundir::ProcessId& shim) {
+  absl::StatusOr<int> fd = OpenPidfd(shim.pid);
+  if (!fd.ok()) return absl::NotFoundError(fd.status().message());
+  std::unique_ptr<RankProcess> process(new RankProcess(shim.pid, *fd));
+  // Looked at after the descriptor was there: it is this process, not a later one of the same number.
+  if (!rundir::IsAlive(shim)) return absl::NotFoundError(absl::StrCat("process ", shim.pid, " has ended"));
+  return process;
+}
+
+RankProcess::~RankProcess() { close(fd_); }
+
+void RankProcess::Terminate() { Signal(fd_, SIGTERM); }
+
+void RankProcess::Kill() { Signal(fd_, SIGUSR1); }
+
+void RankProcess::Reap() { waitpid(pid_, nullptr, WNOHANG); }
+
+std::variant<Unspawned, Running, Ended> Examine(const rundir::RankDir& dir) {
+  absl::StatusOr<RankExit> exit = dir.ReadExit();
+  if (exit.ok()) return Ended{*std::move(exit)};
+  if (!absl::IsNotFound(exit.status())) return Vanished(dir, std::string(exit.status().message()));
+  const absl::StatusOr<rundir::Processes> processes = dir.ReadProcesses();
+  if (processes.ok()) {
+    if (rundir::IsAlive(processes->shim)) return Running{processes->shim};
+    exit = dir.ReadExit();  // it may have been its last deed
+    if (exit.ok()) return Ended{*std::move(exit)};
+    KillLeftovers(*processes);
+    const absl::StatusOr<std::string> boot = rundir::ReadBootId();
+    return Vanished(dir, boot.ok() && *boot != processes->shim.boot_id
+                             ? "its machine was restarted"
+                             : "muster-step, its parent, was killed, and it died with it");
+  }
+  if (!absl::IsNotFound(processes.status())) return Vanished(dir, std::string(processes.status().message()));
+  const absl::StatusOr<rundir::ProcessId> shim = FindShim(dir);
+  if (shim.ok()) return Running{*shim};
+  // A trainer runs only once processes.json is written; so if that is still missing, none did.
+  if (!absl::IsNotFound(dir.ReadProcesses().status()) || !absl::IsNotFound(dir.ReadExit().status())) {
+    return Examine(dir);
+  }
+  return Unspawned{};
+}
+
+bool BelongsTo(pid_t pid, const rundir::RankDir& dir) {
+  const absl::StatusOr<rundir::Processes> processes = dir.ReadProcesses();
+  if (!processes.ok() || !rundir::IsAlive(processes->shim)) return false;
+  for (int depth = 0; depth < kMaxDepth && pid > 1; ++depth) {
+    if (pid == processes->trainer.pid) return rundir::IsAlive(processes->trainer);
+    if (pid == processes->shim.pid) return depth > 0;
+    const absl::StatusOr<rundir::ProcessRow> row = rundir::ReadProcess(pid);
+    if (!row.ok()) return false;
+    pid = row->parent;
+  }
+  return false;
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,123 @@
+#include "worker/agent/reconcile.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+
+namespace muster::agent {
+namespace {
+
+constexpr Circumstances kFresh{true, false};
+constexpr Circumstances kFromDisk{false, false};
+constexpr Circumstances kDraining{true, true};
+
+RankId Id(uint32_t rank) { return {JobId("a"), 1, rank}; }
+
+enum class Want { kAbsent, kRun, kStop };
+enum class Here { kAbsent, kAlive, kStopping, kBeingKilled, kEnded };
+
+Desired Wanted(std::vector<Want> wants) {
+  Desired desired;
+  for (size_t i = 0; i < wants.size(); ++i) {
+    if (wants[i] == Want::kAbsent) continue;
+    DesiredRank& rank = *desired.add_ranks();
+    *rank.mutable_key() = KeyOf(Id(static_cast<uint32_t>(i)));
+    if (wants[i] == Want::kRun) rank.mutable_run();
+    if (wants[i] == Want::kStop) rank.mutable_stop();
+  }
+  return desired;
+}
+
+std::vector<LocalRank> Local(std::vector<Here> here) {
+  std::vector<LocalRank> local;
+  for (size_t i = 0; i < here.size(); ++i) {
+    const RankId id = Id(static_cast<uint32_t>(i));
+    if (here[i] == Here::kAlive) local.push_back({id, false, Told::kNothing});
+    if (here[i] == Here::kStopping) local.push_back({id, false, Told::kStop});
+    if (here[i] == Here::kBeingKilled) local.push_back({id, false, Told::kKill});
+    if (here[i] == Here::kEnded) local.push_back({id, true, Told::kNothing});
+  }
+  return local;
+}
+
+struct Case {
+  Want want;
+  Here here;
+  std::vector<Operation::Kind> fresh, from_disk, draining;
+};
+
+TEST(Reconcile, Table) {
+  using enum Operation::Kind;
+  const Case cases[] = {
+      {Want::kRun, Here::kAbsent, {kStart}, {}, {}},
+      {Want::kRun, Here::kAlive, {}, {}, {kStop}},
+      {Want::kRun, Here::kStopping, {}, {}, {}},
+      {Want::kRun, Here::kBeingKilled, {}, {}, {}},
+      {Want::kRun, Here::kEnded, {}, {}, {}},  // reported, never started again
+      {Want::kStop, Here::kAbsent, {}, {}, {}},
+      {Want::kStop, Here::kAlive, {kStop}, {kStop}, {kStop}},
+      {Want::kStop, Here::kStopping, {}, {}, {}},
+      {Want::kStop, Here::kBeingKilled, {}, {}, {}},
+      {Want::kStop, Here::kEnded, {}, {}, {}},
+      {Want::kAbsent, Here::kAbsent, {}, {}, {}},
+      {Want::kAbsent, Here::kAlive, {kKill}, {}, {kKill}},
+      {Want::kAbsent, Here::kStopping, {kKill}, {}, {kKill}},
+      {Want::kAbsent, Here::kBeingKilled, {}, {}, {}},
+      {Want::kAbsent, Here::kEnded, {kFinish}, {}, {kFinish}},
+  };
+  for (const Case& c : cases) {
+    const auto check = [&c](const Circumstances& circumstances, const std::vector<Operation::Kind>& expected) {
+      std::vector<Operation> operations;
+      for (const Operation::Kind kind : expected) operations.push_back({kind, Id(0)});
+      EXPECT_EQ(Reconcile(Wanted({c.want}), Local({c.here}), circumstances), operations)
+          << "want " << static_cast<int>(c.want) << ", here " << static_cast<int>(c.here) << ", fresh "
+          << circumstances.fresh << ", draining " << circumstances.draining;
+    };
+    check(kFresh, c.fresh);
+    check(kFromDisk, c.from_disk);
+    check(kDraining, c.draining);
+  }
+}
+
+TEST(Reconcile, FreesSlotsBeforeItTakesThem) {
+  using enum Operation::Kind;
+  EXPECT_EQ(Reconcile(Wanted({Want::kRun, Want::kAbsent, Want::kRun}), Local({Here::kAbsent, Here::kAlive}), kFresh),
+            (std::vector<Operation>{{kKill, Id(1)}, {kStart, Id(0)}, {kStart, Id(2)}}));
+}
+
+// The daemon as Reconcile sees it.
+void Apply(const std::vector<Operation>& operations, std::vector<LocalRank>& local) {
+  for (const Operation& operation : operations) {
+    const auto found = std::find_if(local.begin(), local.end(),
+                                    [&operation](const LocalRank& here) { return here.rank == operation.rank; });
+    if (operation.kind == Operation::kStart) {
+      RC_ASSERT(found == local.end());
+      local.push_back({operation.rank, false, Told::kNothing});
+      continue;
+    }
+    RC_ASSERT(found != local.end());
+    if (operation.kind == Operation::kStop) found->told = Told::kStop;
+    if (operation.kind == Operation::kKill) found->told = Told::kKill;
+    if (operation.kind == Operation::kFinish) {
+      RC_ASSERT(found->ended);
+      local.erase(found);
+    }
+  }
+}
+
+TEST(Reconcile, CarriedOutLeavesNothingToDo) {
+  EXPECT_TRUE(rc::check([] {
+    const auto wants =
+        *rc::gen::container<std::vector<Want>>(8, rc::gen::element(Want::kAbsent, Want::kRun, Want::kStop));
+    const auto here = *rc::gen::container<std::vector<Here>>(
+        8, rc::gen::element(Here::kAbsent, Here::kAlive, Here::kStopping, Here::kBeingKilled, Here::kEnded));
+    const Circumstances circumstances{*rc::gen::arbitrary<bool>(), *rc::gen::arbitrary<bool>()};
+    std::vector<LocalRank> local = Local(here);
+    Apply(Reconcile(Wanted(wants), local, circumstances), local);
+    RC_ASSERT(Reconcile(Wanted(wants), local, circumstances).empty());
+  }));
+}
+
+}  // namespace
+}  // namespace muster::agent

@@ -1,0 +1,172 @@
+#include "worker/agent/relay.h"
+
+#include <grpcpp/client_context.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/rpc.h"
+#include "worker/agent/reconcile.h"
+
+namespace muster::agent {
+namespace {
+
+constexpr absl::Duration kCallDeadline = absl::Seconds(10);
+constexpr absl::Duration kOneWait = absl::Seconds(30);  // then it is asked again
+constexpr absl::Duration kRetry = absl::Milliseconds(300);
+
+absl::Duration DurationOf(const google::protobuf::Duration& d) {
+  return absl::Seconds(d.seconds()) + absl::Nanoseconds(d.nanos());
+}
+
+RendezvousGetRequest GetOf(const RankKey& key, const std::string& name, absl::Duration wait) {
+  RendezvousGetRequest request;
+  *request.mutable_key() = key;
+  request.set_name(name);
+  request.mutable_wait()->set_seconds(absl::IDivDuration(wait, absl::Seconds(1), &wait));
+  request.mutable_wait()->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(wait)));
+  return request;
+}
+
+absl::StatusOr<std::string> Outcome(const grpc::Status& status, const RendezvousGetReply& reply) {
+  if (status.ok()) return reply.value();
+  return rpc::FromGrpc(status);
+}
+
+}  // namespace
+
+// What a call needs until it has ended.
+template <typename Request, typename Reply>
+struct Relay::Call {
+  grpc::ClientContext context;
+  Request request;
+  Reply reply;
+
+  Call(Request r, const std::string& token, absl::Duration deadline) : request(std::move(r)) {
+    rpc::AddCallMetadata(token, context);
+    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(deadline));
+  }
+};
+
+struct Relay::Pending {
+  WaitRequest request;
+  SteadyTime deadline;
+  ValueCallback done;  // null: answered
+  std::shared_ptr<Call<RendezvousGetRequest, RendezvousGetReply>> call;
+
+  void Finish(absl::StatusOr<std::string> value) {
+    if (!done) return;
+    std::exchange(done, nullptr)(std::move(value));
+  }
+};
+
+Relay::Relay(EventLoop* loop, std::shared_ptr<grpc::Channel> channel, std::string token)
+    : loop_(loop), stub_(Workers::NewStub(std::move(channel))), token_(std::move(token)) {}
+
+Relay::~Relay() { *alive_ = false; }
+
+void Relay::SendSet(const RendezvousSetRequest& request, std::function<void(absl::Status)> done) {
+  auto call = std::make_shared<Call<RendezvousSetRequest, RendezvousSetReply>>(request, token_, kCallDeadline);
+  stub_->async()->RendezvousSet(
+      &call->context, &call->request, &call->reply,
+      [loop = loop_->shared_from_this(), call, alive = alive_, done = std::move(done)](const grpc::Status& status) {
+        loop->Post([alive, done, status = rpc::FromGrpc(status)] { done(status); });
+      });
+}
+
+void Relay::Set(const SetRequest& request, ValueCallback done) {
+  RendezvousSetRequest out;
+  *out.mutable_key() = request.key();
+  out.set_name(request.name());
+  out.set_value(request.value());
+  SendSet(out, [this, alive = alive_, out, done = std::move(done)](const absl::Status& status) {
+    if (*alive && status.ok()) keys_[RankOf(out.key())][out.name()] = out.value();
+    done(status.ok() ? absl::StatusOr<std::string>("") : status);
+  });
+}
+
+void Relay::Get(const GetRequest& request, ValueCallback done) {
+  using GetCall = Call<RendezvousGetRequest, RendezvousGetReply>;
+  auto call =
+      std::make_shared<GetCall>(GetOf(request.key(), request.name(), absl::ZeroDuration()), token_, kCallDeadline);
+  stub_->async()->RendezvousGet(
+      &call->context, &call->request, &call->reply,
+      [loop = loop_->shared_from_this(), call, done = std::move(done)](const grpc::Status& status) {
+        auto value = Outcome(status, call->reply);
+        loop->Post([done, value = std::move(value)] { done(value); });
+      });
+}
+
+std::function<void()> Relay::Wait(const WaitRequest& request, ValueCallback done) {
+  auto pending = std::make_shared<Pending>();
+  pending->request = request;
+  pending->deadline = loop_->now().steady + DurationOf(request.timeout());
+  pending->done = std::move(done);
+  Ask(pending);
+  return [pending] {
+    if (pending->call != nullptr) pending->call->context.TryCancel();
+    pending->Finish(absl::CancelledError("the trainer no longer waits"));
+  };
+}
+
+void Relay::Ask(const std::shared_ptr<Pending>& pending) {
+  if (!pending->done) return;
+  const absl::Duration left = std::max(absl::ZeroDuration(), pending->deadline - loop_->now().steady);
+  const absl::Duration wait = std::min(left, kOneWait);
+  pending->call = std::make_shared<Call<RendezvousGetRequest, RendezvousGetReply>>(
+      GetOf(pending->request.key(), pending->request.name(), wait), token_, wait + kCallDeadline);
+  stub_->async()->RendezvousGet(&pending->call->context, &pending->call->request, &pending->call->reply,
+                                [this, loop = loop_->shared_from_this(), alive = alive_, pending,
+                                 call = pending->call](const grpc::Status& status) {
+                                  auto value = Outcome(status, call->reply);
+                                  loop->Post([this, alive, pending, value = std::move(value)] {
+                                    if (*alive) Answered(pending, value);
+                                  });
+                                });
+}
+
+void Relay::Answered(const std::shared_ptr<Pending>& pending, absl::StatusOr<std::string> value) {
+  const bool over = loop_->now().steady >= pending->deadline;
+  switch (value.status().code()) {
+    case absl::StatusCode::kUnavailable:       // away
+    case absl::StatusCode::kDeadlineExceeded:  // of one of several questions
+    case absl::StatusCode::kNotFound:          // no time was left to wait
+      if (over) {
+        return pending->Finish(absl::DeadlineExceededError(
+            absl::StrCat("\"", pending->request.name(),
+                         "\" was not set in time; the coordinator says: ", value.status().message())));
+      }
+      loop_->PostAfter(kRetry, [this, alive = alive_, pending] {
+        if (*alive) Ask(pending);
+      });
+      return;
+    case absl::StatusCode::kFailedPrecondition:
+      return pending->Finish(absl::AbortedError(value.status().message()));
+    default:
+      return pending->Finish(std::move(value));
+  }
+}
+
+void Relay::Resend() {
+  for (const auto& [rank, values] : keys_) {
+    for (const auto& [name, value] : values) {
+      RendezvousSetRequest request;
+      *request.mutable_key() = KeyOf(rank);
+      request.set_name(name);
+      request.set_value(value);
+      SendSet(request, [name = name, rank = rank](const absl::Status& status) {
+        // FailedPrecondition: its generation has ended. Else the next reconnect tries again.
+        if (!status.ok()) {
+          spdlog::debug("key {} of {} not set again: {}", name, rank.ToString(), std::string(status.message()));
+        }
+      });
+    }
+  }
+}
+
+void Relay::Forget(const RankId& rank) { keys_.erase(rank); }
+
+}  // namespace muster::agent

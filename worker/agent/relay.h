@@ -1,0 +1,56 @@
+// The rendezvous calls of trainers, passed on to the coordinator (Workers.RendezvousSet and -Get), and carried over its
+// absence: waits are asked again, keys that were set are set again.
+//
+// Of the loop's thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <grpcpp/channel.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/ids.h"
+#include "proto/workers_service.grpc.pb.h"
+#include "worker/agent/event_loop.h"
+#include "worker/agent/trainer_server.h"
+
+namespace muster::agent {
+
+class Relay {
+ public:
+  // `loop` outlives the relay.
+  Relay(EventLoop* loop, std::shared_ptr<grpc::Channel> channel, std::string token);
+  ~Relay();
+
+  // As in proto/trainer_service.proto. `done` is called on the loop's thread.
+  void Set(const SetRequest& request, ValueCallback done);
+  void Get(const GetRequest& request, ValueCallback done);
+  std::function<void()> Wait(const WaitRequest& request, ValueCallback done);
+
+  // The coordinator is back, perhaps without its memory.
+  void Resend();
+  // The rank has ended: its keys are not sent again.
+  void Forget(const RankId& rank);
+
+ private:
+  struct Pending;  // one Wait
+  template <typename Request, typename Reply>
+  struct Call;
+
+  void Ask(const std::shared_ptr<Pending>& pending);
+  void Answered(const std::shared_ptr<Pending>& pending, absl::StatusOr<std::string> value);
+  void SendSet(const RendezvousSetRequest& request, std::function<void(absl::Status)> done);
+
+  EventLoop* const loop_;
+  const std::unique_ptr<Workers::Stub> stub_;
+  const std::string token_;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::map<RankId, std::map<std::string, std::string>> keys_;  // at most what the coordinator took
+};
+
+}  // namespace muster::agent

@@ -1,0 +1,53 @@
+// The worker's stream to the coordinator (Workers.Connect): one attempt at a time.
+//
+// Owned by the loop's thread; gRPC's threads only post to it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <grpcpp/channel.h>
+
+#include "absl/status/status.h"
+#include "proto/worker.pb.h"
+#include "worker/agent/event_loop.h"
+
+namespace muster::agent {
+
+class CoordinatorStream {
+ public:
+  // Called on the loop's thread, and not any more after the stream object is gone.
+  struct Handler {
+    std::function<void(CoordinatorMessage)> received;
+    std::function<void(absl::Status)> ended;  // once per Open
+  };
+
+  // `loop` outlives the stream.
+  CoordinatorStream(EventLoop* loop, std::shared_ptr<grpc::Channel> channel, std::string token, Handler handler);
+  ~CoordinatorStream();
+
+  // Begins an attempt and says Hello. REQUIRES: none is open.
+  void Open(const Hello& hello);
+  // Ignored when none is open.
+  void Send(WorkerMessage message);
+  // Says nothing more once what was sent has gone out; `ended` follows when the coordinator has seen it all.
+  void Close();
+  // Ends the attempt; `ended` follows with `why`.
+  void Break(const absl::Status& why);
+  bool is_open() const { return session_ != nullptr; }
+  // Messages that gRPC has not taken yet.
+  size_t queued() const;
+
+ private:
+  class Session;
+  struct Owner;  // lets late posts find that the stream has gone
+
+  EventLoop* const loop_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::string token_;
+  const std::shared_ptr<Owner> owner_;
+  std::shared_ptr<Session> session_;
+};
+
+}  // namespace muster::agent

@@ -1,0 +1,197 @@
+#include "worker/agent/trainer_service.h"
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "common/rpc/rpc.h"
+#include "worker/agent/reconcile.h"
+
+namespace muster::agent {
+namespace {
+
+absl::Status Closing() { return absl::UnavailableError("the worker daemon is ending; attach to the next one"); }
+
+// The command stream of one trainer. Its own owner until gRPC is done with it.
+class Commands final : public grpc::ServerWriteReactor<Command>,
+                       public CommandStream,
+                       public std::enable_shared_from_this<Commands> {
+ public:
+  static Commands* Start(std::shared_ptr<HostGate> gate, const RankId& rank, const absl::Status& admitted) {
+    auto commands = std::make_shared<Commands>(std::move(gate), rank);
+    commands->self_ = commands;
+    if (!admitted.ok()) {
+      commands->Close(admitted);
+      return commands.get();
+    }
+    commands->gate_->Post([commands](TrainerHost* host) {
+      if (host == nullptr) return commands->Close(Closing());
+      host->Attached(commands->rank_, commands);
+    });
+    return commands.get();
+  }
+
+  Commands(std::shared_ptr<HostGate> gate, RankId rank) : gate_(std::move(gate)), rank_(std::move(rank)) {}
+
+  void Send(Command command) override {
+    absl::MutexLock lock(&mutex_);
+    if (end_.has_value()) return;
+    outgoing_.push_back(std::move(command));
+    Step();
+  }
+
+  void Close(const absl::Status& status) override {
+    absl::MutexLock lock(&mutex_);
+    if (!end_.has_value()) end_ = status;
+    Step();
+  }
+
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    outgoing_.pop_front();
+    if (!ok && !end_.has_value()) end_ = absl::CancelledError("the trainer has gone");
+    Step();
+  }
+
+  void OnCancel() override { Close(absl::CancelledError("the trainer has gone")); }
+
+  void OnDone() override {
+    gate_->Post([self = std::move(self_)](TrainerHost* host) {
+      if (host != nullptr) host->Detached(self->rank_, self.get());
+    });
+  }
+
+ private:
+  // Operations are started under the mutex, so that none follows Finish; gRPC never runs a reaction inside of them.
+  void Step() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (finished_ || writing_) return;
+    if (end_.has_value()) {
+      finished_ = true;
+      Finish(rpc::ToGrpc(*end_));
+    } else if (!outgoing_.empty()) {
+      writing_ = true;
+      StartWrite(&outgoing_.front());
+    }
+  }
+
+  const std::shared_ptr<HostGate> gate_;
+  const RankId rank_;
+  std::shared_ptr<Commands> self_;
+  absl::Mutex mutex_;
+  std::deque<Command> outgoing_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// A call that is answered later, and whose caller may go before.
+class Waiting final : public grpc::ServerUnaryReactor {
+ public:
+  Waiting(std::shared_ptr<HostGate> gate, const WaitRequest* request, GetReply* reply)
+      : gate_(std::move(gate)), request_(request), reply_(reply) {}
+
+  void Begin() {
+    gate_->Post([this, state = state_](TrainerHost* host) {
+      if (host == nullptr) return Finish(rpc::ToGrpc(Closing()));
+      // Until Finish is called this object is there, also after a cancellation.
+      auto stop = host->Wait(*request_, [this](absl::StatusOr<std::string> value) {
+        if (value.ok()) reply_->set_value(*std::move(value));
+        Finish(rpc::ToGrpc(value.status()));
+      });
+      state->stop = std::move(stop);
+      if (state->cancelled) state->stop();
+    });
+  }
+
+  void OnCancel() override {
+    gate_->Post([state = state_](TrainerHost* host) {
+      state->cancelled = true;
+      if (state->stop) state->stop();
+    });
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  // Of the loop's thread; may outlive the call.
+  struct State {
+    std::function<void()> stop;
+    bool cancelled = false;
+  };
+  const std::shared_ptr<HostGate> gate_;
+  const WaitRequest* const request_;
+  GetReply* const reply_;
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+grpc::ServerUnaryReactor* EndWith(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(rpc::ToGrpc(status));
+  return reactor;
+}
+
+}  // namespace
+
+void HostGate::Post(std::function<void(TrainerHost*)> callback) {
+  loop_->Post([self = shared_from_this(), callback = std::move(callback)] { callback(self->host_); });
+}
+
+grpc::ServerWriteReactor<Command>* TrainerService::Attach(grpc::CallbackServerContext* context,
+                                                          const AttachRequest* request) {
+  absl::Status status = callers_->Check(context->peer(), request->key());
+  if (status.ok()) status = rpc::CheckVersion(request->protocol(), request->version());
+  return Commands::Start(gate_, RankOf(request->key()), status);
+}
+
+grpc::ServerUnaryReactor* TrainerService::Report(grpc::CallbackServerContext* context, const ReportRequest* request,
+                                                 ReportReply*) {
+  const absl::Status status = callers_->Check(context->peer(), request->key());
+  if (status.ok()) {
+    gate_->Post([rank = RankOf(request->key()), step = request->step()](TrainerHost* host) {
+      if (host != nullptr) host->Reported(rank, step);
+    });
+  }
+  return EndWith(context, status);
+}
+
+grpc::ServerUnaryReactor* TrainerService::Set(grpc::CallbackServerContext* context, const SetRequest* request,
+                                              SetReply*) {
+  const absl::Status status = callers_->Check(context->peer(), request->key());
+  if (!status.ok()) return EndWith(context, status);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  gate_->Post([reactor, request](TrainerHost* host) {
+    if (host == nullptr) return reactor->Finish(rpc::ToGrpc(Closing()));
+    host->Set(*request,
+              [reactor](const absl::StatusOr<std::string>& done) { reactor->Finish(rpc::ToGrpc(done.status())); });
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* TrainerService::Get(grpc::CallbackServerContext* context, const GetRequest* request,
+                                              GetReply* reply) {
+  const absl::Status status = callers_->Check(context->peer(), request->key());
+  if (!status.ok()) return EndWith(context, status);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  gate_->Post([reactor, request, reply](TrainerHost* host) {
+    if (host == nullptr) return reactor->Finish(rpc::ToGrpc(Closing()));
+    host->Get(*request, [reactor, reply](absl::StatusOr<std::string> value) {
+      if (value.ok()) reply->set_value(*std::move(value));
+      reactor->Finish(rpc::ToGrpc(value.status()));
+    });
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* TrainerService::Wait(grpc::CallbackServerContext* context, const WaitRequest* request,
+                                               GetReply* reply) {
+  const absl::Status status = callers_->Check(context->peer(), request->key());
+  if (!status.ok()) return EndWith(context, status);
+  auto* waiting = new Waiting(gate_, request, reply);
+  waiting->Begin();
+  return waiting;
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,266 @@
+// The units, one behind the other, against the whole model written down once more as one graph of LibTorch's autograd:
+// in float64, where a wrong formula cannot hide behind rounding, and in fp32, which takes other code on a CPU.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/inventory.h"
+#include "worker/units/autograd.h"
+#include "worker/units/unit.h"
+
+namespace muster::units {
+namespace {
+
+struct Shape {
+  uint32_t layers, heads, width, vocabulary, context;
+};
+
+Inventory Make(const Shape& shape) {
+  Model model;
+  Gpt2& g = *model.mutable_gpt2();
+  g.set_layers(shape.layers), g.set_heads(shape.heads), g.set_width(shape.width);
+  g.set_vocabulary(shape.vocabulary), g.set_context(shape.context);
+  return *models::MakeInventory(model);
+}
+
+// Numbers without a pattern that a transposed or shifted tensor would share.
+at::Tensor Filled(at::IntArrayRef shape, at::ScalarType type, double seed) {
+  at::Tensor t = at::empty(shape, at::kDouble);
+  double* out = t.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < t.numel(); ++i) out[i] = 0.5 * std::sin(seed + 1.7 * static_cast<double>(i * i % 10'007));
+  return t.to(type);
+}
+
+// Units over their own parameters, and what flows through them for each microbatch.
+class Chain {
+ public:
+  Chain(const Inventory& inventory, at::ScalarType type) {
+    double seed = 0;
+    for (const Unit& unit : inventory.units()) {
+      for (const Tensor& tensor : unit.tensors()) {
+        const std::vector<int64_t> shape(tensor.shape().begin(), tensor.shape().end());
+        at::Tensor value = Filled(shape, type, ++seed);
+        if (tensor.init().kind() == Initialisation::ONES) value.add_(1);
+        parameters_[tensor.name()] = {value, at::zeros_like(value)};
+      }
+    }
+    for (const Unit& unit : inventory.units()) {
+      std::vector<Parameter> own;
+      for (const Tensor& tensor : unit.tensors()) own.push_back(parameters_.at(tensor.name()));
+      for (const Borrow& borrow : unit.borrows()) own.push_back(parameters_.at(borrow.tensor()));
+      units_.push_back(MakeUnit(unit, std::move(own)).value());
+    }
+  }
+
+  // One microbatch on its way; several may live.
+  struct Flight {
+    Context context;
+    std::vector<Saved> saved;
+  };
+
+  at::Tensor Forward(Flight& flight) {
+    const c10::AutoGradMode off(false);
+    flight.saved.resize(units_.size());
+    Activations flow;
+    for (size_t u = 0; u < units_.size(); ++u) flow = units_[u]->Forward(flight.context, flow, flight.saved[u]);
+    return flow[0];
+  }
+
+  void Backward(Flight& flight) {
+    const c10::AutoGradMode off(false);
+    Activations flow;
+    for (size_t u = units_.size(); u-- > 0;) {
+      flow = units_[u]->Backward(flight.context, std::move(flight.saved[u]), flow);
+    }
+    EXPECT_TRUE(flow.empty());
+  }
+
+  const std::map<std::string, Parameter>& parameters() const { return parameters_; }
+
+ private:
+  std::map<std::string, Parameter> parameters_;
+  std::vector<std::unique_ptr<UnitModule>> units_;
+};
+
+Context Tokens(const Shape& shape, int64_t sequences, double scale, int64_t salt = 0) {
+  at::Tensor ids = at::empty({sequences, shape.context + 1}, at::kLong);
+  int64_t* out = ids.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < ids.numel(); ++i) out[i] = (i * i * 31 + i * 7 + salt) % shape.vocabulary;
+  Context context;
+  context.inputs = ids.narrow(1, 0, shape.context);
+  context.targets = ids.narrow(1, 1, shape.context);
+  context.loss_scale = scale;
+  return context;
+}
+
+// The model by the definitions of its parts, none of which is the fused function that the units call.
+class Reference {
+ public:
+  Reference(const Shape& shape, const std::map<std::string, Parameter>& parameters) : shape_(shape) {
+    for (const auto& [name, p] : parameters) leaf_[name] = p.value.detach().clone().requires_grad_(true);
+  }
+
+  at::Tensor LogProbabilities(const at::Tensor& ids) const {
+    const at::Tensor& wte = leaf_.at("wte.weight");
+    at::Tensor x = wte.index_select(0, ids.reshape({-1})).view({ids.size(0), ids.size(1), -1}) +
+                   leaf_.at("wpe.weight").narrow(0, 0, ids.size(1));
+    for (uint32_t layer = 0; layer < shape_.layers; ++layer) x = Block(x, "h." + std::to_string(layer) + ".");
+    const at::Tensor logits = Norm(x, "ln_f").matmul(wte.t());
+    const at::Tensor shifted = logits - logits.amax({-1}, true).detach();
+    return shifted - shifted.exp().sum({-1}, true).log();
+  }
+
+  at::Tensor Loss(const Context& c) const {
+    return -LogProbabilities(c.inputs).gather(2, c.targets.unsqueeze(2)).sum();
+  }
+
+  std::map<std::string, at::Tensor> GradientsOf(const at::Tensor& output) const {
+    std::vector<at::Tensor> inputs;
+    for (const auto& [name, leaf] : leaf_) inputs.push_back(leaf);
+    const std::vector<at::Tensor> gradients = Gradients(output, at::ones({}, output.options()), inputs);
+    std::map<std::string, at::Tensor> named;
+    size_t i = 0;
+    for (const auto& [name, leaf] : leaf_) named[name] = gradients[i++];
+    return named;
+  }
+
+ private:
+  at::Tensor Linear(const at::Tensor& x, const std::string& name) const {
+    return x.matmul(leaf_.at(name + ".weight")) + leaf_.at(name + ".bias");
+  }
+
+  at::Tensor Norm(const at::Tensor& x, const std::string& name) const {
+    const at::Tensor centred = x - x.mean({-1}, true);
+    const at::Tensor variance = (centred * centred).mean({-1}, true);
+    return centred / (variance + 1e-5).sqrt() * leaf_.at(name + ".weight") + leaf_.at(name + ".bias");
+  }
+
+  at::Tensor Attention(const at::Tensor& x, const std::string& name) const {
+    const int64_t tokens = x.size(1), width = x.size(2), head = width / shape_.heads;
+    const at::Tensor qkv = Linear(x, name + ".c_attn");
+    const at::Tensor row = at::arange(tokens), future = row.unsqueeze(1) < row.unsqueeze(0);
+    std::vector<at::Tensor> heads;
+    at::Tensor out = at::zeros_like(x);
+    for (int64_t h = 0; h < shape_.heads; ++h) {
+      const at::Tensor q = qkv.narrow(2, h * head, head), k = qkv.narrow(2, width + h * head, head);
+      const at::Tensor v = qkv.narrow(2, 2 * width + h * head, head);
+      const at::Tensor scores = (q.matmul(k.transpose(1, 2)) / std::sqrt(static_cast<double>(head)))
+                                    .masked_fill(future, -std::numeric_limits<double>::infinity());
+      const at::Tensor weights = (scores - scores.amax({-1}, true).detach()).exp();
+      out = out.slice_scatter((weights / weights.sum({-1}, true)).matmul(v), 2, h * head, (h + 1) * head);
+    }
+    return Linear(out, name + ".c_proj");
+  }
+
+  at::Tensor Block(const at::Tensor& in, const std::string& at) const {
+    const at::Tensor x = in + Attention(Norm(in, at + "ln_1"), at + "attn");
+    const at::Tensor h = Linear(Norm(x, at + "ln_2"), at + "mlp.c_fc");
+    const at::Tensor gelu = 0.5 * h * (1 + (std::sqrt(2 / M_PI) * (h + 0.044715 * h * h * h)).tanh());
+    return x + Linear(gelu, at + "mlp.c_proj");
+  }
+
+  Shape shape_;
+  std::map<std::string, at::Tensor> leaf_;
+};
+
+double Norm(const at::Tensor& t) { return std::sqrt(t.to(at::kDouble).square().sum().item<double>()); }
+
+void ExpectGradients(const Chain& chain, const std::map<std::string, at::Tensor>& expected, double tolerance) {
+  for (const auto& [name, p] : chain.parameters()) {
+    const at::Tensor& right = expected.at(name);
+    ASSERT_GT(Norm(right), 0) << name;
+    EXPECT_LT(Norm(p.gradient - right), tolerance * Norm(right)) << name;
+  }
+}
+
+const std::vector<Shape> kShapes = {
+    {2, 2, 36, 61, 16},     // the engine's tests
+    {1, 1, 5, 7, 3},        // odd everything
+    {3, 4, 32, 256, 33},    // bytes
+    {1, 2, 8, 30'011, 20},  // more logits than an evaluation holds at a time
+};
+
+TEST(Units, EqualTheWholeGraphInDouble) {
+  for (const Shape& shape : kShapes) {
+    Chain chain(Make(shape), at::kDouble);
+    const Reference reference(shape, chain.parameters());
+    Chain::Flight flight{Tokens(shape, 3, 0.25), {}};
+    const at::Tensor loss = chain.Forward(flight), right = reference.Loss(flight.context);
+    EXPECT_NEAR(loss.item<double>(), right.item<double>(), 1e-11 * right.item<double>()) << shape.vocabulary;
+    chain.Backward(flight);
+    ExpectGradients(chain, reference.GradientsOf(right * 0.25), 1e-9);
+  }
+}
+
+TEST(Units, EqualTheWholeGraphInFloat) {
+  for (const Shape& shape : kShapes) {
+    Chain chain(Make(shape), at::kFloat), exact(Make(shape), at::kDouble);
+    const Reference reference(shape, exact.parameters());
+    Chain::Flight flight{Tokens(shape, 3, 0.25), {}};
+    const at::Tensor loss = chain.Forward(flight), right = reference.Loss(flight.context);
+    EXPECT_NEAR(loss.item<double>(), right.item<double>(), 1e-5 * right.item<double>()) << shape.vocabulary;
+    chain.Backward(flight);
+    ExpectGradients(chain, reference.GradientsOf(right * 0.25), 2e-4);
+  }
+}
+
+// Schedules other than single keep several microbatches on their way; each one's gradient enters once.
+TEST(Units, MicrobatchesMayBeOnTheirWayTogether) {
+  const Shape& shape = kShapes[0];
+  Chain chain(Make(shape), at::kDouble);
+  const Reference reference(shape, chain.parameters());
+  Chain::Flight a{Tokens(shape, 2, 0.5), {}}, b{Tokens(shape, 1, 0.5, 5), {}};
+  chain.Forward(a);
+  chain.Forward(b);
+  chain.Backward(b);
+  chain.Backward(a);
+  ExpectGradients(chain, reference.GradientsOf((reference.Loss(a.context) + reference.Loss(b.context)) * 0.5), 1e-9);
+}
+
+TEST(Units, EvaluationGivesTheLossOfTrainingAndKeepsNothing) {
+  for (const Shape& shape : kShapes) {
+    Chain chain(Make(shape), at::kDouble);
+    // 10 sequences of the last shape are 200 rows: two pieces of the evaluation's logits.
+    Chain::Flight train{Tokens(shape, shape.vocabulary > 1000 ? 10 : 3, 1), {}}, evaluate = train;
+    evaluate.context.mode = Mode::kEvaluate;
+    const double loss = chain.Forward(train).item<double>();
+    EXPECT_NEAR(chain.Forward(evaluate).item<double>(), loss, 1e-12 * loss);
+    for (const Saved& saved : evaluate.saved) EXPECT_TRUE(saved.tensors.empty());
+  }
+}
+
+TEST(Units, WithoutTargetsTheHeadGivesTheLastTokensLogits) {
+  const Shape& shape = kShapes[0];
+  Chain chain(Make(shape), at::kDouble);
+  const Reference reference(shape, chain.parameters());
+  Chain::Flight flight{Tokens(shape, 2, 1), {}};
+  flight.context.mode = Mode::kEvaluate;
+  flight.context.targets = at::Tensor();
+  flight.context.inputs = flight.context.inputs.narrow(1, 0, 7);  // a prompt is shorter than the context
+  const at::Tensor logits = chain.Forward(flight);
+  const at::Tensor ours = logits.log_softmax(1), right = reference.LogProbabilities(flight.context.inputs).select(1, 6);
+  EXPECT_LT(Norm(ours - right), 1e-10 * Norm(right));
+}
+
+TEST(Units, AKindWithoutCodeOrWithOtherTensorsIsRefused) {
+  Unit unit;
+  unit.set_name("x");
+  EXPECT_EQ(MakeUnit(unit, {}).status().code(), absl::StatusCode::kUnimplemented);
+  unit.set_kind(UNIT_KIND_GPT2_HEAD);
+  EXPECT_EQ(MakeUnit(unit, {}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace muster::units
