@@ -132,7 +132,17 @@ std::vector<scheduler::NodeView> Core::State::NodeViews() const {
     if (node.machine.state() == NODE_STATE_AWAY) availability = Availability::kAway;
     if (node.record().draining()) availability = Availability::kDraining;
     if (node.machine.state() == NODE_STATE_LOST) availability = Availability::kLost;
-    views.push_back({id, SlotsOf(node, holders), availability});
+    scheduler::NodeView& view = views.emplace_back();
+    view.id = id;
+    view.availability = availability;
+    const auto here = holders.find(id);
+    for (const Slot& slot : node.record().slots()) {
+      scheduler::SlotView& its = view.slots.emplace_back();
+      its.index = slot.index();
+      its.device = slot.device();
+      if (here == holders.end()) continue;
+      if (const auto held = here->second.find(slot.index()); held != here->second.end()) its.holder = held->second.job;
+    }
   }
   return views;
 }
@@ -143,19 +153,18 @@ std::vector<scheduler::NodeView> Core::State::NodeViews() const {
 void Core::State::Schedule(Turn& turn) {
   const std::vector<JobId> queue = Queue();
   if (queue.empty()) return;
-  std::vector<scheduler::NodeView> views = NodeViews();
+  scheduler::Cluster cluster(NodeViews());
   std::set<Device> spoken_for;
   for (const JobId& id : queue) {
     JobEntry& job = jobs.at(id);
     if (job.not_before.has_value() && turn.now.steady < *job.not_before) continue;
     job.not_before.reset();
     const Resources& wanted = job.record().spec().resources();
-    const scheduler::Decision decision = scheduler::Place({wanted.ranks(), wanted.device()}, views);
-    if (spoken_for.contains(decision.device)) continue;
+    if (spoken_for.contains(cluster.Resolve(wanted.device()))) continue;
+    const scheduler::Decision decision = cluster.Place({wanted.ranks(), wanted.device()});
     if (!decision.ranks.empty()) {
       if (turn.Full()) return;
-      StartGeneration(job, decision, turn);
-      views = NodeViews();
+      if (StartGeneration(job, decision, turn)) cluster.Take(decision, id);
     } else if (decision.fits_when_idle) {
       spoken_for.insert(decision.device);
       if (spoken_for.size() == 2) return;  // cpu and cuda
@@ -163,13 +172,14 @@ void Core::State::Schedule(Turn& turn) {
   }
 }
 
-void Core::State::StartGeneration(JobEntry& job, const scheduler::Decision& decision, Turn& turn) {
+bool Core::State::StartGeneration(JobEntry& job, const scheduler::Decision& decision, Turn& turn) {
   const JobId id(job.record().id());
   // The spec was planned at submit; a later build may refuse what an earlier one took.
   absl::StatusOr<Planned> plan = options.planner(job.record().spec(), static_cast<uint32_t>(decision.ranks.size()));
   if (!plan.ok()) {
     job.machine.Fail(turn.now);
-    return Finish(job, turn, "job.failed", absl::StrCat(id.value(), " cannot run: ", plan.status().message()));
+    Finish(job, turn, "job.failed", absl::StrCat(id.value(), " cannot run: ", plan.status().message()));
+    return false;
   }
   Generation record;
   record.set_job(id.value());
@@ -210,6 +220,7 @@ void Core::State::StartGeneration(JobEntry& job, const scheduler::Decision& deci
   ChangeDesiredOf(generation, turn);
   turn.Tell(&job, number, decision.ranks[0].node.value(), "generation.starting",
             absl::StrCat(id.value(), " starts as ", what));
+  return true;
 }
 
 void Core::State::ChangeDesiredOf(const GenerationMachine& generation, Turn& turn) {

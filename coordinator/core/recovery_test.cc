@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
-#include "coordinator/core/world.h"
+#include "coordinator/core/world_test.h"
 
 namespace muster::core {
 namespace {

@@ -97,7 +97,8 @@ struct Core::State {
   // ---- generations.cc ----
   void On(const RankRecord& event, Turn& turn);
   void Schedule(Turn& turn);  // places what can be placed
-  void StartGeneration(JobEntry& job, const scheduler::Decision& decision, Turn& turn);
+  // False: it cannot be laid out, and has failed.
+  bool StartGeneration(JobEntry& job, const scheduler::Decision& decision, Turn& turn);
   void RankReported(JobEntry& job, uint32_t rank, RankState state, Turn& turn);
   void RunIfAllDo(JobEntry& job, Turn& turn);
   // `fault`: the generation's end reason, if nobody asked for this exit.

@@ -25,7 +25,7 @@ void SetDuration(absl::Duration from, google::protobuf::Duration& to) {
 // Why each waiting job waits, as the scheduler sees it at this instant.
 std::map<JobId, std::string> Core::State::QueueReasons() const {
   std::map<JobId, std::string> reasons;
-  const std::vector<scheduler::NodeView> views = NodeViews();
+  const scheduler::Cluster cluster(NodeViews());
   std::map<Device, std::string> ahead;  // who waits for slots of that device, first of all
   uint64_t position = 0;
   for (const JobId& id : Queue()) {
@@ -36,7 +36,7 @@ std::map<JobId, std::string> Core::State::QueueReasons() const {
     if (job.not_before.has_value()) {
       absl::StrAppend(&reason, "waits out its back-off");
     } else {
-      const scheduler::Decision decision = scheduler::Place({wanted.ranks(), wanted.device()}, views);
+      const scheduler::Decision decision = cluster.Place({wanted.ranks(), wanted.device()});
       const auto first = ahead.find(decision.device);
       if (!decision.reason.empty()) {
         absl::StrAppend(&reason, decision.reason);

@@ -2,7 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,15 @@ enum class Availability {
   kLost,
 };
 
+struct SlotView {
+  uint32_t index = 0;
+  Device device = DEVICE_CPU;
+  JobId holder;  // empty: free
+};
+
 struct NodeView {
   NodeId id;
-  std::vector<Slot> slots;  // with their state; only FREE ones are given out
+  std::vector<SlotView> slots;
   Availability availability = Availability::kTakesRanks;
 };
 
@@ -44,8 +51,37 @@ struct Decision {
   bool fits_when_idle = false;
 };
 
-// All ranks or none. auto: cuda where any node that takes ranks or is away has a cuda slot, else cpu. On as few nodes
-// as possible: the fullest node that holds the whole gang, else the emptiest nodes first; ties by node id.
-Decision Place(const Demand& demand, const std::vector<NodeView>& nodes);
+// The slots of all nodes, counted once for the many jobs that ask. A refusal costs the same for any number of nodes.
+// Not thread-safe.
+class Cluster {
+ public:
+  explicit Cluster(const std::vector<NodeView>& nodes);
+
+  // auto: cuda where any node that takes ranks or is away has a cuda slot, else cpu.
+  Device Resolve(Device wanted) const;
+
+  // All ranks or none, on as few nodes as possible: the fullest node that holds the whole gang, else the emptiest nodes
+  // first; ties by node id.
+  Decision Place(const Demand& demand) const;
+
+  // The slots of a decision are no longer free.
+  void Take(const Decision& decision, const JobId& job);
+
+ private:
+  struct Supply {        // of one device
+    uint64_t total = 0;  // of nodes that take ranks
+    uint64_t hoped = 0;  // and of those that are away
+    uint64_t free = 0;
+    std::map<NodeId, std::vector<uint32_t>> free_slots;  // of nodes that take ranks, ascending
+    std::set<JobId> users;
+  };
+  const Supply& Of(Device device) const;
+  std::string WhyNot(const Demand& demand, Device device) const;
+
+  Supply cpu_, cuda_;
+  bool any_node_ = false;
+  bool any_takes_ranks_ = false;
+  std::string unavailable_;  // "1 away, 2 draining"
+};
 
 }  // namespace muster::scheduler

@@ -21,11 +21,10 @@ NodeView Node(const std::string& text) {
     if (text[i] == '!') node.availability = Availability::kDraining;
     if (text[i] == '?') node.availability = Availability::kLost;
     if (node.availability != Availability::kTakesRanks) break;
-    Slot& slot = node.slots.emplace_back();
-    slot.set_index(static_cast<uint32_t>(i - 2));
-    slot.set_device(cuda ? DEVICE_CUDA : DEVICE_CPU);
-    slot.set_state(text[i] == 'F' ? SLOT_STATE_FREE : SLOT_STATE_USED);
-    if (text[i] != 'F') slot.set_job("other-job");
+    SlotView& slot = node.slots.emplace_back();
+    slot.index = static_cast<uint32_t>(i - 2);
+    slot.device = cuda ? DEVICE_CUDA : DEVICE_CPU;
+    if (text[i] != 'F') slot.holder = JobId("other-job");
   }
   return node;
 }
@@ -70,7 +69,7 @@ TEST(Place, Table) {
   for (const Case& c : cases) {
     std::vector<NodeView> nodes;
     for (const std::string& n : c.nodes) nodes.push_back(Node(n));
-    const Decision d = Place({c.ranks, c.device}, nodes);
+    const Decision d = Cluster(nodes).Place({c.ranks, c.device});
     EXPECT_EQ(Placed(d), c.placed);
     EXPECT_EQ(d.reason, c.reason);
     EXPECT_EQ(d.fits_when_idle, c.fits_when_idle) << c.reason;
@@ -78,6 +77,21 @@ TEST(Place, Table) {
       EXPECT_NE(d.device, DEVICE_AUTO);
     }
   }
+}
+
+// What is taken from a cluster leaves the same as a cluster that is counted anew.
+TEST(Place, TakenSlotsAreNoLongerFree) {
+  Cluster cluster({Node("a:FFF"), Node("b:FF")});
+  const Decision first = cluster.Place({4, DEVICE_AUTO});
+  EXPECT_EQ(Placed(first), "a0 a1 a2 b0");
+  cluster.Take(first, JobId("j-1"));
+  EXPECT_EQ(cluster.Place({2, DEVICE_AUTO}).reason, "needs 2 slots, 1 of 5 free (in use: j-1)");
+  const Decision second = cluster.Place({1, DEVICE_AUTO});
+  EXPECT_EQ(Placed(second), "b1");
+  for (const char* job : {"j-2", "j-3", "j-4", "j-5"}) cluster.Take({{}, DEVICE_CPU, "", true}, JobId(job));
+  cluster.Take(second, JobId("j-2"));
+  EXPECT_EQ(cluster.Place({1, DEVICE_AUTO}).reason,
+            "needs 1 slot, 0 of 5 free (in use: j-1, j-2, j-3 and 2 more jobs)");
 }
 
 TEST(Queue, PriorityThenArrival) {
