@@ -140,8 +140,8 @@ class Core {
   // and does not fit (a lost node with a hundred jobs) is done by the ticks that NextTick then asks for at once.
   Outcome Handle(const Event& event, Now now);
 
-  // When the next Tick could change something: always after the last Handle, or equal to it when work is left. Nothing:
-  // never, until another event.
+  // When the next Tick could change something. After a Tick it is later than that, or equal to it when work is left, so
+  // that a shell that ticks when it is due does not turn in circles. Nothing: never, until another event.
   std::optional<SteadyTime> NextTick() const;
 
   // ---- Views. Valid until the next Handle. ----
