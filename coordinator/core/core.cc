@@ -37,13 +37,19 @@ absl::StatusOr<std::unique_ptr<Core>> Core::Recover(const Options& options, cons
 Outcome Core::Handle(const Event& event, Now now) {
   Turn turn(now);
   std::visit([&](const auto& e) { state_->On(e, turn); }, event);
-  if (turn.status.ok()) state_->Schedule(turn);
-
   Outcome outcome;
   outcome.status = turn.status;
-  outcome.reason = turn.status.ok() ? turn.reason : std::string(turn.status.message());
   outcome.job = turn.submitted;
-  if (!turn.status.ok()) return outcome;
+  if (!turn.status.ok()) {
+    outcome.reason = std::string(turn.status.message());
+    return outcome;
+  }
+  // Reports and lost nodes free slots, draining ones queue jobs, and then the queue is looked at.
+  state_->ReadInbox(turn);
+  state_->EmptyNodes(turn);
+  state_->Schedule(turn);
+  state_->more_work = turn.work_left ? std::optional(now.steady) : std::nullopt;
+  outcome.reason = std::move(turn.reason);
   state_->Write(turn, outcome);
   outcome.events = std::move(turn.events);
   outcome.actions = std::move(turn.actions);
@@ -57,13 +63,14 @@ Outcome Core::Handle(const Event& event, Now now) {
 }
 
 std::optional<SteadyTime> Core::NextTick() const {
-  std::optional<SteadyTime> next;
+  std::optional<SteadyTime> next = state_->more_work;
   const auto consider = [&](const std::optional<SteadyTime>& t) {
     if (t.has_value() && (!next.has_value() || *t < *next)) next = t;
   };
   for (const auto& [id, job] : state_->jobs) {
     if (job.machine.state() == JOB_STATE_QUEUED) consider(job.not_before);
     if (job.machine.state() == JOB_STATE_STARTING) consider(job.start_deadline);
+    if (job.machine.state() == JOB_STATE_STOPPING) consider(job.stop_overdue);
   }
   for (const auto& [id, node] : state_->nodes) {
     if (node.machine.state() == NODE_STATE_AWAY) consider(node.lost_at);
@@ -133,14 +140,15 @@ std::vector<Generation> Core::ListGenerations(const JobId& job) const {
 
 std::vector<Node> Core::ListNodes() const {
   std::vector<Node> all;
-  for (const auto& [id, node] : state_->nodes) all.push_back(state_->View(node));
+  const State::Holders holders = state_->SlotHolders();
+  for (const auto& [id, node] : state_->nodes) all.push_back(state_->View(node, holders));
   return all;
 }
 
 absl::StatusOr<Node> Core::GetNode(const NodeId& node) const {
   const NodeEntry* entry = state_->FindNode(node);
   if (entry == nullptr) return absl::NotFoundError(absl::StrCat("no node ", node.value(), "; muster nodes lists them"));
-  return state_->View(*entry);
+  return state_->View(*entry, state_->SlotHolders());
 }
 
 Desired Core::DesiredFor(const NodeId& node) const { return state_->DesiredFor(node); }

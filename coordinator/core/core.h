@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "common/clock.h"
 #include "common/ids.h"
+#include "coordinator/core/planner.h"
 #include "proto/job.pb.h"
 #include "proto/records.pb.h"
 #include "proto/worker.pb.h"
@@ -60,6 +61,9 @@ struct NodeDisconnected {
   NodeId node;
   Incarnation incarnation;
 };
+// `full` is what the node has as of Welcome: a rank that was running and is not in it has vanished, one that is to stop
+// and is not in it was never started; one that is to start may not have been begun with. A worker reports a rank as
+// EXITED only when all its records are acknowledged, so an exit never overtakes a checkpoint or the Finished record.
 struct NodeObserved {
   NodeId node;
   Incarnation incarnation;
@@ -113,9 +117,12 @@ struct Options {
   absl::Duration startup_grace = absl::Seconds(15);  // after Recover no node is LOST before it
   absl::Duration start_deadline = absl::Minutes(5);  // every rank RUNNING, or the generation fails
   absl::Duration stop_deadline = absl::Seconds(30);  // checkpoint included; then the worker kills
-  absl::Duration backoff_base = absl::Seconds(1);    // doubles per restart without progress
+  absl::Duration kill_deadline =
+      absl::Seconds(2);                            // the same after a fault: what is left waits for a peer that is gone
+  absl::Duration backoff_base = absl::Seconds(1);  // doubles per restart without progress
   absl::Duration backoff_max = absl::Minutes(1);
   uint32_t max_queued_jobs = 10'000;
+  Planner planner = PlanByStrategies;
 };
 
 struct Row {
@@ -129,9 +136,12 @@ class Core {
   static absl::StatusOr<std::unique_ptr<Core>> Recover(const Options& options, const std::vector<Row>& rows, Now now);
   ~Core();
 
+  // At most 100 rows and events together, so that an outcome fits into one commit of any store. What one event begins
+  // and does not fit (a lost node with a hundred jobs) is done by the ticks that NextTick then asks for at once.
   Outcome Handle(const Event& event, Now now);
 
-  // When the next Tick could change something; nothing: never, until another event.
+  // When the next Tick could change something. After a Tick it is later than that, or equal to it when work is left, so
+  // that a shell that ticks when it is due does not turn in circles. Nothing: never, until another event.
   std::optional<SteadyTime> NextTick() const;
 
   // ---- Views. Valid until the next Handle. ----
@@ -142,7 +152,8 @@ class Core {
   std::vector<Generation> ListGenerations(const JobId& job) const;  // newest first
   std::vector<Node> ListNodes() const;                              // by id, slot states computed
   absl::StatusOr<Node> GetNode(const NodeId& node) const;
-  // Full desired state of a node, with its revision.
+  // Full desired state of a node, with its revision. A new rank may be desired on a slot where one of a lost generation
+  // is still being killed: the worker waits for the slot.
   Desired DesiredFor(const NodeId& node) const;
   // Where a job with such resources would start now: a node per rank, or none and why.
   struct Placing {

@@ -1,124 +1,20 @@
-#include "coordinator/core/core.h"
-
+// What happens to one job and one node, scene by scene.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
-#include <random>
-#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/spec/resolve.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/world_test.h"
 
 namespace muster::core {
 namespace {
 
-JobSpec Spec(const std::string& name, int priority = 0, uint32_t max_restarts = 3, uint64_t steps = 100) {
-  JobSpec spec;
-  spec.set_name(name);
-  spec.set_priority(priority);
-  spec.set_max_restarts(max_restarts);
-  Train& train = *spec.mutable_train();
-  train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
-  train.mutable_data()->set_tokens("/t.bin");
-  train.mutable_checkpoint()->set_path("/c");
-  train.set_steps(steps);
-  EXPECT_TRUE(spec::Resolve({}, spec).empty());
-  return spec;
-}
-
-Node Hello(const std::string& id, int slots, const std::string& incarnation = "i1") {
-  Node node;
-  node.set_id(id);
-  node.set_hostname(id + ".host");
-  node.set_boot_id("boot");
-  node.set_incarnation(incarnation);
-  for (int i = 0; i < slots; ++i) {
-    node.add_slots()->set_index(i);
-    node.mutable_slots(i)->set_device(DEVICE_CPU);
-  }
-  return node;
-}
-
-// A Core with its store: every outcome is applied to the rows as the shell does.
-class World {
- public:
-  explicit World(Options o = {}) : options(o) { core = Core::Recover(options, {}, clock.Read()).value(); }
-
-  Outcome Do(const Event& event) {
-    Outcome out = core->Handle(event, clock.Read());
-    EXPECT_TRUE(out.status.ok() || (out.rows.empty() && out.events.empty() && out.actions.empty()))
-        << "a refused event changes nothing";
-    EXPECT_LE(out.rows.size(), 100u);
-    for (const RowChange& row : out.rows) {
-      if (row.value.has_value())
-        rows[row.key] = *row.value;
-      else
-        rows.erase(row.key);
-    }
-    for (const StateEvent& e : out.events) told.push_back(e.kind());
-    return out;
-  }
-  JobId Submit(const JobSpec& spec) {
-    const std::string n = absl::StrCat(++requests);
-    return Do(SubmitJob{"r" + n, "me", spec, "s" + n}).job;
-  }
-  void Restart() {
-    std::vector<Row> all;
-    for (const auto& [key, value] : rows) all.push_back({key, value});
-    auto recovered = Core::Recover(options, all, clock.Read());
-    ASSERT_TRUE(recovered.ok()) << recovered.status();
-    core = *std::move(recovered);
-  }
-  Job Get(const JobId& id) { return core->GetJob(id).value(); }
-  JobState State(const JobId& id) { return Get(id).state(); }
-  Generation Newest(const JobId& id) { return core->ListGenerations(id).at(0); }
-
-  // What a worker would report of rank 0 of the job's newest generation.
-  Outcome Report(const JobId& id, RankState state, RankExit::Cause cause = RankExit::CAUSE_UNSPECIFIED,
-                 bool full = false) {
-    const Generation g = Newest(id);
-    NodeObserved event{
-        NodeId(g.ranks(0).node()), Incarnation(core->GetNode(NodeId(g.ranks(0).node()))->incarnation()), {}};
-    event.observed.set_full(full);
-    ObservedRank& rank = *event.observed.add_ranks();
-    rank.mutable_key()->set_job(id.value());
-    rank.mutable_key()->set_generation(g.number());
-    rank.set_state(state);
-    rank.mutable_exit()->set_cause(cause);
-    if (cause == RankExit::FAILED) rank.mutable_exit()->set_message("rank 0 was killed by signal 9 (SIGKILL)");
-    return Do(event);
-  }
-  Outcome Checkpoint(const JobId& id, uint64_t step, uint64_t generation = 0) {
-    RankRecord event{{id, generation == 0 ? Newest(id).number() : generation, 0}, {}};
-    event.record.mutable_checkpoint()->set_step(step);
-    event.record.mutable_checkpoint()->set_directory(absl::StrCat("step-", step));
-    return Do(event);
-  }
-  void Finish(const JobId& id) {
-    RankRecord event{{id, Newest(id).number(), 0}, {}};
-    event.record.mutable_finished()->set_step(100);
-    EXPECT_TRUE(Do(event).status.ok());
-    Report(id, RANK_STATE_EXITED, RankExit::COMPLETED);
-  }
-  void PassBackoff() {
-    clock.Advance(absl::Minutes(2));
-    Do(Tick{});
-  }
-
-  Options options;
-  FakeClock clock;
-  std::map<std::string, std::string> rows;
-  std::vector<std::string> told;
-  std::unique_ptr<Core> core;
-  int requests = 0;
-};
-
 TEST(Core, AJobRunsToItsEnd) {
   World w;
   const JobId id = w.Submit(Spec("a"));
-  EXPECT_EQ(w.Get(id).reason(), "1st in the queue: no node has joined that takes ranks");
+  EXPECT_EQ(w.Get(id).reason(), "1st in the queue: no node has joined yet");
   const Outcome joined = w.Do(NodeConnected{Hello("n", 1)});
   EXPECT_EQ(w.State(id), JOB_STATE_STARTING);
   // The row of the generation is in the commit that comes before the action.
@@ -276,6 +172,8 @@ TEST(Core, AnExitInGoodOrderBeforeTheLastStepIsNoEnd) {
   const JobId id = w.Submit(Spec("a"));
   w.Report(id, RANK_STATE_RUNNING);
   w.Report(id, RANK_STATE_EXITED, RankExit::COMPLETED);  // no Finished record: somebody sent SIGTERM
+  EXPECT_EQ(w.State(id), JOB_STATE_QUEUED) << "not at once: its worker may be about to leave";
+  w.PassBackoff();
   EXPECT_EQ(w.Newest(id).number(), 2u);
   EXPECT_EQ(w.State(id), JOB_STATE_STARTING);
 }
@@ -422,152 +320,62 @@ TEST(Core, FindTakesUniquePrefixes) {
   EXPECT_EQ(w.core->Find("gamma").status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST(Core, DamagedRowsAreNamed) {
+TEST(Core, APassedBackoffAsksForNoMoreTicks) {
+  World w;
+  w.Do(NodeConnected{Hello("n", 1)});
+  const JobId failed = w.Submit(Spec("a")), other = w.Submit(Spec("b"));
+  w.Report(failed, RANK_STATE_EXITED, RankExit::FAILED);
+  w.Report(other, RANK_STATE_RUNNING);  // it has the slot now
+  EXPECT_TRUE(absl::StrContains(w.Get(failed).reason(), "waits out its back-off; restart 1 of 3 after: "))
+      << w.Get(failed).reason();
+  w.PassBackoff();
+  EXPECT_EQ(w.core->NextTick(), std::nullopt) << "else the shell would turn in circles";
+  EXPECT_TRUE(absl::StrContains(w.Get(failed).reason(), "0 of 1 free")) << w.Get(failed).reason();
+}
+
+TEST(Core, ARepeatedWishTellsNothingNew) {
   World w;
   w.Do(NodeConnected{Hello("n", 1)});
   const JobId id = w.Submit(Spec("a"));
-  for (const auto& [key, value] : w.rows) {
-    std::vector<Row> rows;
-    for (const auto& [k, v] : w.rows) rows.push_back({k, k == key ? "\xff\xff\xff garbage" : v});
-    const absl::Status status = Core::Recover({}, rows, w.clock.Read()).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-    EXPECT_TRUE(absl::StrContains(status.message(), key)) << status;
-  }
+  w.Report(id, RANK_STATE_RUNNING);
+  w.Do(PauseJob{id});
+  EXPECT_TRUE(w.Do(PauseJob{id}).events.empty());
+  w.Do(CancelJob{id});
+  const Outcome again = w.Do(CancelJob{id});
+  EXPECT_TRUE(again.status.ok());
+  EXPECT_TRUE(again.events.empty() && again.rows.empty() && again.actions.empty());
 }
 
-// ---- Random histories: after every event the recovered core shows the same, and the invariants hold. ----
-
-std::string Shown(const Core& core, bool timers_matter) {
-  std::string out;
-  for (Job job : core.ListJobs(true)) {
-    if (!timers_matter) job.clear_reason();
-    absl::StrAppend(&out, job.SerializeAsString(), "|");
-    for (const Generation& g : core.ListGenerations(JobId(job.id()))) absl::StrAppend(&out, g.SerializeAsString());
-  }
-  return out;
+// Without checkpoints the second attempt begins anew: how far the first one came says nothing about it.
+TEST(Core, AnEarlierGenerationsStepsDoNotCompleteTheJob) {
+  World w;
+  w.Do(NodeConnected{Hello("n", 1)});
+  JobSpec spec = Spec("a");
+  spec.mutable_train()->clear_checkpoint();
+  const JobId id = w.Submit(spec);
+  RankRecord last{{id, 1, 0}, {}};
+  last.record.mutable_metrics()->set_step(100);
+  w.Do(last);
+  w.Report(id, RANK_STATE_EXITED, RankExit::FAILED);
+  w.PassBackoff();
+  w.Report(id, RANK_STATE_RUNNING);
+  w.Do(CancelJob{id});
+  w.Report(id, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(w.State(id), JOB_STATE_CANCELLED);
 }
 
-void CheckInvariants(const Core& core, const std::set<std::string>& accepted) {
-  std::set<std::string> seen;
-  std::map<std::pair<std::string, uint32_t>, std::string> slots;
-  for (const Job& job : core.ListJobs(true)) {
-    seen.insert(job.id());
-    if (job.state() == JOB_STATE_QUEUED) {
-      ASSERT_FALSE(job.reason().empty());
-      ASSERT_GT(job.queue_position(), 0u);
-    }
-    int current = 0;
-    for (const Generation& g : core.ListGenerations(JobId(job.id()))) {
-      if (g.state() == GENERATION_STATE_ENDED) continue;
-      ++current;
-      ASSERT_EQ(g.number(), job.generation());
-      for (const RankPlacement& r : g.ranks()) {
-        ASSERT_TRUE(slots.emplace(std::pair(r.node(), r.slots(0)), job.id()).second) << "a slot is used twice";
-      }
-    }
-    const bool active =
-        job.state() == JOB_STATE_STARTING || job.state() == JOB_STATE_RUNNING || job.state() == JOB_STATE_STOPPING;
-    ASSERT_EQ(current, active ? 1 : 0) << job.ShortDebugString();
-    for (int i = 1; i < job.checkpoints_size(); ++i)
-      ASSERT_LT(job.checkpoints(i - 1).step(), job.checkpoints(i).step());
-  }
-  ASSERT_EQ(seen, accepted) << "accepted jobs neither vanish nor appear";
-}
-
-// One random event that could come from a user, a node, or a late message.
-Event RandomEvent(std::mt19937& random, World& w, std::set<std::string>& accepted) {
-  const auto pick_job = [&] {
-    const std::vector<Job> jobs = w.core->ListJobs(true);
-    return jobs.empty() ? JobId("none") : JobId(jobs[random() % jobs.size()].id());
-  };
-  const NodeId node(absl::StrCat("n", random() % 3));
-  switch (random() % 14) {
-    case 0:
-    case 1: {
-      const std::string n = absl::StrCat(random() % 1000);
-      const std::string id = absl::StrCat("j-", n);
-      if (!accepted.contains(id)) accepted.insert(id);
-      return SubmitJob{"r" + n, "me", Spec("j", static_cast<int>(random() % 2), random() % 3), n};
-    }
-    case 2:
-      return CancelJob{pick_job()};
-    case 3:
-      return PauseJob{pick_job()};
-    case 4:
-      return ResumeJob{pick_job()};
-    case 5:
-      return random() % 4 == 0 ? Event(DrainNode{node}) : Event(UndrainNode{node});
-    case 6:
-      return NodeConnected{Hello(node.value(), 1 + static_cast<int>(random() % 2), absl::StrCat("i", random() % 2))};
-    case 7:
-      return NodeDisconnected{node, Incarnation(absl::StrCat("i", random() % 2))};
-    default:
-      break;
-  }
-  const JobId job = pick_job();
-  const std::vector<Generation> generations = w.core->ListGenerations(job);
-  if (generations.empty() || random() % 5 == 0) return Tick{};
-  const Generation& g = generations[random() % std::min<size_t>(generations.size(), 2)];
-  if (random() % 2) {
-    RankRecord record{{job, g.number(), 0}, {}};
-    if (random() % 4 == 0) {
-      record.record.mutable_finished()->set_step(100);
-    } else {
-      record.record.mutable_checkpoint()->set_step(random() % 100);
-    }
-    return record;
-  }
-  NodeObserved seen{NodeId(g.ranks(0).node()), Incarnation(absl::StrCat("i", random() % 2)), {}};
-  seen.observed.set_full(random() % 4 == 0);
-  if (random() % 5) {
-    ObservedRank& rank = *seen.observed.add_ranks();
-    rank.mutable_key()->set_job(job.value());
-    rank.mutable_key()->set_generation(g.number());
-    rank.set_state(random() % 2 ? RANK_STATE_RUNNING : RANK_STATE_EXITED);
-    rank.mutable_exit()->set_cause(static_cast<RankExit::Cause>(1 + random() % 6));
-  }
-  return seen;
-}
-
-TEST(Core, RandomHistoriesRecoverAndKeepTheInvariants) {
-  for (int seed = 0; seed < 200; ++seed) {
-    std::mt19937 random(seed);
-    World w;
-    std::set<std::string> accepted;
-    for (int i = 0; i < 60; ++i) {
-      std::set<std::string> wanted = accepted;
-      const Event event = RandomEvent(random, w, wanted);
-      const Outcome out = w.Do(event);
-      if (out.status.ok() && !out.job.empty()) accepted.insert(out.job.value());
-      w.clock.Advance(absl::Milliseconds(random() % 6000));
-      ASSERT_NO_FATAL_FAILURE(CheckInvariants(*w.core, accepted)) << "seed " << seed << " event " << i;
-      const std::string before = Shown(*w.core, false);
-      std::vector<Row> rows;
-      for (const auto& [key, value] : w.rows) rows.push_back({key, value});
-      auto recovered = Core::Recover(w.options, rows, w.clock.Read());
-      ASSERT_TRUE(recovered.ok()) << recovered.status();
-      ASSERT_EQ(Shown(**recovered, false), before) << "seed " << seed << " event " << i;
-      if (random() % 10 == 0) w.core = *std::move(recovered);  // the coordinator was restarted
-    }
-  }
-}
-
-TEST(Core, EqualEventsGiveEqualBytes) {
-  const auto run = [] {
-    std::mt19937 random(42);
-    World w;
-    std::set<std::string> accepted;
-    std::string all;
-    for (int i = 0; i < 300; ++i) {
-      const Outcome out = w.Do(RandomEvent(random, w, accepted));
-      for (const RowChange& row : out.rows) absl::StrAppend(&all, row.key, "=", row.value.value_or("-"), "\n");
-      for (const StateEvent& e : out.events) absl::StrAppend(&all, e.SerializeAsString(), "\n");
-      absl::StrAppend(&all, out.actions.size(), out.reason, "\n");
-      w.clock.Advance(absl::Milliseconds(random() % 6000));
-    }
-    return all;
-  };
-  EXPECT_EQ(run(), run());
+TEST(Core, ARankThatIsToStopAndWasNeverStartedHasEnded) {
+  World w;
+  w.Do(NodeConnected{Hello("n", 1)});
+  const JobId id = w.Submit(Spec("a"));
+  w.Do(NodeDisconnected{NodeId("n"), Incarnation("i1")});  // before it saw its desired state
+  w.Do(CancelJob{id});
+  w.Do(NodeConnected{Hello("n", 1)});
+  EXPECT_EQ(w.State(id), JOB_STATE_STOPPING);
+  NodeObserved nothing{NodeId("n"), Incarnation("i1"), {}};
+  nothing.observed.set_full(true);
+  w.Do(nothing);
+  EXPECT_EQ(w.State(id), JOB_STATE_CANCELLED);
 }
 
 }  // namespace

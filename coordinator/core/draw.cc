@@ -34,6 +34,7 @@ std::string DrawStates() {
   Draw<JobState>("Job", "JOB_STATE_", kJobMoves, &JobState_Name<JobState>, out);
   Draw<GenerationState>("Generation", "GENERATION_STATE_", kGenerationMoves, &GenerationState_Name<GenerationState>,
                         out);
+  Draw<RankState>("Rank", "RANK_STATE_", kRankMoves, &RankState_Name<RankState>, out);
   Draw<NodeState>("Node", "NODE_STATE_", kNodeMoves, &NodeState_Name<NodeState>, out);
   return out;
 }

@@ -1,20 +1,58 @@
 // Generations: placing them, following their ranks, ending them, and publishing what they write.
 #include <algorithm>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/core/state.h"
 #include "coordinator/scheduler/queue.h"
-#include "models/inventory.h"
-#include "strategies/compile.h"
 
 namespace muster::core {
 namespace {
 
-RankPlacement* MutableRank(GenerationMachine& generation, uint32_t rank) {
-  for (RankPlacement& placement : *generation.fields().mutable_ranks()) {
-    if (placement.rank() == rank) return &placement;
+constexpr size_t kMessageBytes = 300;
+constexpr size_t kLineBytes = 1000;
+constexpr int kLines = 20;
+constexpr size_t kDirectoryBytes = 255;
+// Larger generations keep the message of the first fault only, in Job.failure: a row must stay below 512 KiB.
+constexpr int kRanksWithMessages = 512;
+
+// At most `bytes`, never half a UTF-8 character.
+void Shorten(std::string& text, size_t bytes) {
+  if (text.size() <= bytes) return;
+  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
+  text.resize(bytes);
+}
+
+std::string DefaultMessage(const RankExit& exit, uint32_t rank) {
+  const std::string who = absl::StrCat("rank ", rank);
+  switch (exit.cause()) {
+    case RankExit::SPAWN_FAILED:
+      return absl::StrCat(who, " could not be started");
+    case RankExit::ORPHANED:
+      return absl::StrCat(who, " was ended because its worker was away too long");
+    case RankExit::VANISHED:
+      return absl::StrCat(who, " vanished without an exit record");
+    case RankExit::FAILED:
+      return exit.signal() != 0 ? absl::StrCat(who, " was killed by signal ", exit.signal())
+                                : absl::StrCat(who, " exited with code ", exit.exit_code());
+    default:
+      return absl::StrCat(who, " has ended");
   }
-  return nullptr;
+}
+
+// Bounded, and with the cause that the rank's Finished record proves: only with it, an exit in good order is the end of
+// the work; without it, somebody stopped the rank.
+RankExit Judged(RankExit exit, const RankPlacement& rank) {
+  const bool good = exit.cause() == RankExit::COMPLETED || exit.cause() == RankExit::STOPPED;
+  if (exit.cause() == RankExit::CAUSE_UNSPECIFIED) exit.set_cause(RankExit::FAILED);
+  if (good) exit.set_cause(rank.finished() ? RankExit::COMPLETED : RankExit::STOPPED);
+  if (exit.message().empty()) exit.set_message(DefaultMessage(exit, rank.rank()));
+  Shorten(*exit.mutable_message(), kMessageBytes);
+  if (const int more = exit.last_lines_size() - kLines; more > 0) exit.mutable_last_lines()->DeleteSubrange(0, more);
+  for (std::string& line : *exit.mutable_last_lines()) Shorten(line, kLineBytes);
+  return exit;
 }
 
 std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank) {
@@ -31,7 +69,17 @@ std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank)
   return absl::StrCat("more of its output: muster logs ", job, " --rank ", rank);
 }
 
-bool Counts(const RankExit& exit) { return exit.cause() != RankExit::COMPLETED && exit.cause() != RankExit::STOPPED; }
+// "n", "n, m and 3 more".
+std::string Where(const Generation& generation) {
+  constexpr size_t kNamed = 3;
+  std::vector<std::string> nodes;
+  for (const RankPlacement& rank : generation.ranks()) {
+    if (std::find(nodes.rbegin(), nodes.rend(), rank.node()) == nodes.rend()) nodes.push_back(rank.node());
+  }
+  const size_t named = std::min(nodes.size(), kNamed);
+  const std::string text = absl::StrJoin(nodes.begin(), nodes.begin() + static_cast<ptrdiff_t>(named), ", ");
+  return named == nodes.size() ? text : absl::StrCat(text, " and ", nodes.size() - named, " more");
+}
 
 }  // namespace
 
@@ -56,23 +104,10 @@ const char* Name(EndReason reason) {
   }
 }
 
-const RankPlacement* FindRank(const Generation& generation, uint32_t rank) {
-  for (const RankPlacement& placement : generation.ranks()) {
-    if (placement.rank() == rank) return &placement;
-  }
-  return nullptr;
-}
+bool IsFault(EndReason reason) { return reason == END_REASON_FAILED || reason == END_REASON_LOST; }
 
-bool AllExited(const Generation& generation) {
-  return std::all_of(generation.ranks().begin(), generation.ranks().end(),
-                     [](const RankPlacement& r) { return r.state() == RANK_STATE_EXITED; });
-}
-
-bool Finished(const JobEntry& job, const Generation& generation) {
-  const JobSpec& spec = job.record().spec();
-  if (spec.has_train() && job.record().progress_step() < spec.train().steps()) return false;
-  return std::all_of(generation.ranks().begin(), generation.ranks().end(),
-                     [](const RankPlacement& r) { return r.state() == RANK_STATE_EXITED && !Counts(r.exit()); });
+absl::Duration Core::State::StopDeadline(EndReason reason) const {
+  return IsFault(reason) ? options.kill_deadline : options.stop_deadline;
 }
 
 std::vector<JobId> Core::State::Queue() const {
@@ -88,34 +123,64 @@ std::vector<JobId> Core::State::Queue() const {
   return ids;
 }
 
-std::vector<scheduler::NodeView> Core::State::PlaceableNodes() const {
+std::vector<scheduler::NodeView> Core::State::NodeViews() const {
+  using scheduler::Availability;
+  const Holders holders = SlotHolders();
   std::vector<scheduler::NodeView> views;
   for (const auto& [id, node] : nodes) {
-    if (node.machine.state() != NODE_STATE_LIVE || node.record().draining()) continue;
-    views.push_back({id, SlotsOf(node)});
+    Availability availability = Availability::kTakesRanks;
+    if (node.machine.state() == NODE_STATE_AWAY) availability = Availability::kAway;
+    if (node.record().draining()) availability = Availability::kDraining;
+    if (node.machine.state() == NODE_STATE_LOST) availability = Availability::kLost;
+    scheduler::NodeView& view = views.emplace_back();
+    view.id = id;
+    view.availability = availability;
+    const auto here = holders.find(id);
+    for (const Slot& slot : node.record().slots()) {
+      scheduler::SlotView& its = view.slots.emplace_back();
+      its.index = slot.index();
+      its.device = slot.device();
+      if (here == holders.end()) continue;
+      if (const auto held = here->second.find(slot.index()); held != here->second.end()) its.holder = held->second.job;
+    }
   }
   return views;
 }
 
-// Strict order: the first job that has to wait for slots in use holds back those behind it, so that small jobs do not
-// starve a large one. Jobs in back-off, and jobs that these nodes could never hold, hold nobody back.
+// Strict order: the first job that has to wait for slots in use holds back those behind it that want the same device,
+// so that small jobs do not starve a large one. There is no backfill, since nobody knows how long a job runs. Jobs in
+// back-off, and jobs that these nodes could never hold, hold nobody back.
 void Core::State::Schedule(Turn& turn) {
-  for (const JobId& id : Queue()) {
+  const std::vector<JobId> queue = Queue();
+  if (queue.empty()) return;
+  scheduler::Cluster cluster(NodeViews());
+  std::set<Device> spoken_for;
+  for (const JobId& id : queue) {
     JobEntry& job = jobs.at(id);
     if (job.not_before.has_value() && turn.now.steady < *job.not_before) continue;
+    job.not_before.reset();
     const Resources& wanted = job.record().spec().resources();
-    const scheduler::Decision decision = scheduler::Place({wanted.ranks(), wanted.device()}, PlaceableNodes());
+    if (spoken_for.contains(cluster.Resolve(wanted.device()))) continue;
+    const scheduler::Decision decision = cluster.Place({wanted.ranks(), wanted.device()});
     if (!decision.ranks.empty()) {
-      StartGeneration(job, decision, turn);
+      if (turn.Full()) return;
+      if (StartGeneration(job, decision, turn)) cluster.Take(decision, id);
     } else if (decision.fits_when_idle) {
-      return;
+      spoken_for.insert(decision.device);
+      if (spoken_for.size() == 2) return;  // cpu and cuda
     }
   }
 }
 
-void Core::State::StartGeneration(JobEntry& job, const scheduler::Decision& decision, Turn& turn) {
+bool Core::State::StartGeneration(JobEntry& job, const scheduler::Decision& decision, Turn& turn) {
   const JobId id(job.record().id());
-  const Train& train = job.record().spec().train();
+  // The spec was planned at submit; a later build may refuse what an earlier one took.
+  absl::StatusOr<Planned> plan = options.planner(job.record().spec(), static_cast<uint32_t>(decision.ranks.size()));
+  if (!plan.ok()) {
+    job.machine.Fail(turn.now);
+    Finish(job, turn, "job.failed", absl::StrCat(id.value(), " cannot run: ", plan.status().message()));
+    return false;
+  }
   Generation record;
   record.set_job(id.value());
   record.set_number(job.record().generation() + 1);
@@ -123,119 +188,112 @@ void Core::State::StartGeneration(JobEntry& job, const scheduler::Decision& deci
   record.set_device(decision.device);
   *record.mutable_created() = ToTimestamp(turn.now.wall);
   if (!job.record().checkpoints().empty()) *record.mutable_resume_from() = *job.record().checkpoints().rbegin();
-
-  // The spec was compiled at submit; a later build may refuse what an earlier one took.
-  const auto inventory = models::MakeInventory(train.model());
-  absl::StatusOr<strategies::Layout> layout =
-      inventory.ok() ? strategies::MakeLayout(train, *inventory, static_cast<uint32_t>(decision.ranks.size()))
-                     : inventory.status();
-  absl::StatusOr<strategies::RankProgram> program =
-      layout.ok() ? strategies::Compile(train, *inventory, *layout, 0) : layout.status();
-  if (!program.ok()) {
-    job.machine.Start(record.number());
-    job.machine.Fail(turn.now);
-    return Finish(job, turn, "job.failed", absl::StrCat(id.value(), " cannot run: ", program.status().message()));
-  }
-  record.set_table_sha256(layout->table_sha256);
-  record.set_schedule_digest(program->digest);
+  record.set_table_sha256(plan->table_sha256);
+  record.set_schedule_digest(plan->digests.at(0));
   for (uint32_t rank = 0; rank < decision.ranks.size(); ++rank) {
     RankPlacement& placement = *record.add_ranks();
     placement.set_rank(rank);
     placement.set_node(decision.ranks[rank].node.value());
     placement.add_slots(decision.ranks[rank].slot);
-    *placement.mutable_role() = layout->roles[rank];
+    *placement.mutable_role() = plan->roles.at(rank);
     placement.set_state(RANK_STATE_STARTING);
   }
   const uint64_t number = record.number();
-  const std::string where = decision.ranks[0].node.value();
   GenerationMachine& generation = job.generations.emplace(number, GenerationMachine(std::move(record))).first->second;
   if (job.generations.size() > kGenerationsKept) {
     turn.deleted_keys.push_back(GenerationKey(id, job.generations.begin()->first));
     job.generations.erase(job.generations.begin());
   }
+  job.plan = *std::move(plan);
   job.machine.Start(number);
-  job.machine.fields().clear_reason();
   job.not_before.reset();
   job.highest_step = 0;
   job.start_deadline = turn.now.steady + options.start_deadline;
+  const int ranks = generation.record().ranks_size();
+  const std::string what = absl::StrCat(
+      "generation ", number, ": ", ranks, ranks == 1 ? " rank on " : " ranks on ", Where(generation.record()),
+      generation.record().has_resume_from() ? absl::StrCat(", from step ", generation.record().resume_from().step())
+                                            : "");
+  job.machine.fields().set_reason(absl::StrCat("starting ", what));
   turn.Touch(id);
   turn.Touch(id, number);
   ChangeDesiredOf(generation, turn);
-  turn.Tell(&job, number, where, "generation.starting",
-            absl::StrCat(id.value(), " starts as generation ", number, ": ", decision.ranks.size(),
-                         decision.ranks.size() == 1 ? " rank on " : " ranks, the first on ", where,
-                         generation.record().has_resume_from()
-                             ? absl::StrCat(", from step ", generation.record().resume_from().step())
-                             : ""));
+  turn.Tell(&job, number, decision.ranks[0].node.value(), "generation.starting",
+            absl::StrCat(id.value(), " starts as ", what));
+  return true;
 }
 
 void Core::State::ChangeDesiredOf(const GenerationMachine& generation, Turn& turn) {
   for (const RankPlacement& rank : generation.record().ranks()) turn.ChangeDesired(NodeId(rank.node()));
 }
 
-void Core::State::MarkRunning(JobEntry& job, uint32_t rank, Turn& turn) {
+void Core::State::RankReported(JobEntry& job, uint32_t rank, RankState state, Turn& turn) {
   GenerationMachine& generation = *job.newest();
-  RankPlacement* placement = MutableRank(generation, rank);
-  if (placement == nullptr || placement->state() != RANK_STATE_STARTING) return;
-  placement->set_state(RANK_STATE_RUNNING);
+  if (!generation.Report(rank, state)) return;
+  turn.Touch(JobId(job.record().id()), generation.record().number());
+  RunIfAllDo(job, turn);
+}
+
+void Core::State::RunIfAllDo(JobEntry& job, Turn& turn) {
+  GenerationMachine& generation = *job.newest();
+  if (generation.state() != GENERATION_STATE_STARTING || !generation.EveryRankRuns()) return;
   const JobId id(job.record().id());
-  turn.Touch(id, generation.record().number());
-  const auto& ranks = generation.record().ranks();
-  const bool all =
-      std::all_of(ranks.begin(), ranks.end(), [](const RankPlacement& r) { return r.state() == RANK_STATE_RUNNING; });
-  if (!all || generation.state() != GENERATION_STATE_STARTING) return;
   generation.Run();
   job.machine.Run(turn.now);
+  job.machine.fields().set_reason(
+      absl::StrCat("generation ", generation.record().number(), " on ", Where(generation.record())));
   job.start_deadline.reset();
   turn.Touch(id);
+  turn.Touch(id, generation.record().number());
   turn.Tell(&job, generation.record().number(), "", "job.running", absl::StrCat(id.value(), " is running"));
 }
 
 // A worker reports EXITED only when the coordinator has acknowledged all records of the rank, so a Finished record is
 // here before the exit that follows it.
-void Core::State::RankEnded(JobEntry& job, uint32_t rank, const RankExit& exit, Turn& turn) {
+void Core::State::RankEnded(JobEntry& job, uint32_t number, RankExit exit, EndReason fault, Turn& turn) {
   GenerationMachine& generation = *job.newest();
-  RankPlacement* placement = MutableRank(generation, rank);
-  if (placement == nullptr || placement->state() == RANK_STATE_EXITED) return;
-  placement->set_state(RANK_STATE_EXITED);
-  *placement->mutable_exit() = exit;
+  const RankPlacement& rank = *generation.rank(number);
   const JobId id(job.record().id());
-  const uint64_t number = generation.record().number();
-  turn.Touch(id, number);
-  ChangeDesiredOf(generation, turn);
-  turn.Tell(
-      &job, number, placement->node(), "rank.exited",
-      absl::StrCat("rank ", rank, " on ", placement->node(), ": ", exit.message().empty() ? "ended" : exit.message()));
+  const bool told = generation.state() == GENERATION_STATE_STOPPING;
+  exit = Judged(std::move(exit), rank);
+  RankExit kept = exit;
+  kept.clear_last_lines();
+  if (generation.record().ranks_size() > kRanksWithMessages) kept.clear_message();
+  generation.Exit(number, std::move(kept));
+  turn.Touch(id, generation.record().number());
+  turn.ChangeDesired(NodeId(rank.node()));
 
-  const bool stopping = generation.state() == GENERATION_STATE_STOPPING;
-  if (Counts(exit) && !stopping) {
+  const std::string why = absl::StrCat(exit.message(), " (on ", rank.node(), ")");
+  const bool completed = exit.cause() == RankExit::COMPLETED;
+  // Ended in good order, but not at its last step and not by our wish: its worker was told to end.
+  const bool stopped = exit.cause() == RankExit::STOPPED;
+  // What the other ranks die of after the first fault is its consequence, and not told.
+  if (!told) turn.Tell(&job, generation.record().number(), rank.node(), "rank.exited", why);
+  if (!told && !completed && !stopped) {
     Failure& failure = *job.machine.fields().mutable_failure();
     failure.Clear();
-    failure.set_generation(number);
-    failure.set_rank(rank);
-    failure.set_node(placement->node());
+    failure.set_generation(generation.record().number());
+    failure.set_rank(number);
+    failure.set_node(rank.node());
+    failure.set_hint(HintFor(exit, id.value(), number));
     *failure.mutable_exit() = exit;
-    failure.set_hint(HintFor(exit, id.value(), rank));
     turn.Touch(id);
-    const bool lost = exit.cause() == RankExit::VANISHED || exit.cause() == RankExit::ORPHANED;
-    return Stop(job, lost ? END_REASON_LOST : END_REASON_FAILED, STOP_INTENT_REQUEUE, turn);
   }
-  if (AllExited(generation.record())) {
-    // Ended in good order, but not at its last step, and not by our wish: its worker was stopped.
-    return EndIfEmpty(job, stopping ? generation.record().reason() : END_REASON_DRAINED, turn);
-  }
+  const EndReason reason = stopped ? END_REASON_DRAINED : fault;
+  if (generation.EveryRankExited()) return EndGenerationOf(job, reason, turn);
+  if (!told && !completed) return Stop(job, reason, STOP_INTENT_REQUEUE, why, turn);
+  RunIfAllDo(job, turn);
 }
 
-void Core::State::EndIfEmpty(JobEntry& job, EndReason reason, Turn& turn) {
+void Core::State::EndGenerationOf(JobEntry& job, EndReason reason, Turn& turn) {
   GenerationMachine& generation = *job.newest();
-  if (!AllExited(generation.record())) return;
-  if (Finished(job, generation.record())) reason = END_REASON_COMPLETED;
+  if (generation.state() == GENERATION_STATE_STOPPING) reason = generation.record().reason();
+  if (generation.EveryRankCompleted()) reason = END_REASON_COMPLETED;
   generation.End(reason, turn.now);
   const JobId id(job.record().id());
   const uint64_t number = generation.record().number();
   turn.Touch(id, number);
   turn.Do(EndGeneration{id, number});
-  ChangeDesiredOf(generation, turn);
   turn.Tell(&job, number, "", "generation.ended",
             absl::StrCat("generation ", number, " of ", id.value(), " has ended: ", Name(reason)));
   AfterGeneration(job, generation, turn);
@@ -249,20 +307,20 @@ void Core::State::On(const RankRecord& event, Turn& turn) {
         absl::StrCat("a record of ", event.rank.ToString(), " comes too late: that generation is over"));
     return;
   }
-  const RankPlacement* placement = FindRank(job->newest()->record(), event.rank.rank);
-  if (placement == nullptr) {
+  if (job->newest()->rank(event.rank.rank) == nullptr) {
     turn.status = absl::FailedPreconditionError(absl::StrCat("a record of ", event.rank.ToString(), ": no such rank"));
     return;
   }
   switch (event.record.body_case()) {
     case Record::kRunning:
-      return MarkRunning(*job, event.rank.rank, turn);
+      return RankReported(*job, event.rank.rank, RANK_STATE_RUNNING, turn);
     case Record::kCheckpoint:
       // One publisher, so that two ranks cannot disagree.
       if (event.rank.rank == 0) Publish(*job, event.record.checkpoint(), turn);
       return;
     case Record::kFinished:
-      if (event.rank.rank == 0 && event.record.finished().step() > job->record().progress_step()) {
+      if (job->newest()->Finish(event.rank.rank)) turn.Touch(event.rank.job, event.rank.generation);
+      if (event.record.finished().step() > job->record().progress_step()) {
         job->machine.fields().set_progress_step(event.record.finished().step());
         turn.Touch(event.rank.job);
       }
@@ -278,6 +336,13 @@ void Core::State::On(const RankRecord& event, Turn& turn) {
 // Compare-and-set: of the current generation only, and only forward.
 void Core::State::Publish(JobEntry& job, const CheckpointWritten& written, Turn& turn) {
   Job& record = job.machine.fields();
+  const std::string& directory = written.directory();
+  if (directory.empty() || directory.size() > kDirectoryBytes || directory[0] == '.' ||
+      absl::StrContains(directory, '/')) {
+    turn.status = absl::FailedPreconditionError(
+        absl::StrCat("a checkpoint of ", record.id(), " names no folder below checkpoint.path: ", directory));
+    return;
+  }
   const uint64_t last = record.checkpoints().empty() ? 0 : record.checkpoints().rbegin()->step();
   if (!record.checkpoints().empty() && written.step() <= last) return;
   PublishedCheckpoint& published = *record.add_checkpoints();
@@ -286,8 +351,8 @@ void Core::State::Publish(JobEntry& job, const CheckpointWritten& written, Turn&
   published.set_directory(written.directory());
   published.set_samples_consumed(written.samples_consumed());
   *published.mutable_published() = ToTimestamp(turn.now.wall);
-  const int keep = static_cast<int>(std::max(2u, record.spec().train().checkpoint().keep()));
-  while (record.checkpoints_size() > keep) record.mutable_checkpoints()->DeleteSubrange(0, 1);
+  const size_t keep = std::max(2u, record.spec().train().checkpoint().keep());
+  while (static_cast<size_t>(record.checkpoints_size()) > keep) record.mutable_checkpoints()->DeleteSubrange(0, 1);
   turn.Touch(JobId(record.id()));
   ChangeDesiredOf(*job.newest(), turn);
   turn.Tell(&job, record.generation(), "", "checkpoint.published",

@@ -1,11 +1,15 @@
 // Jobs: what users ask for, and what a job becomes when a generation of it has ended.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/state.h"
 
 namespace muster::core {
 namespace {
+
+constexpr size_t kRequestIdBytes = 64;
+constexpr size_t kSpecBytes = 64 * 1024;  // each generation's assignments repeat it
 
 std::string StateName(JobState state) {
   switch (state) {
@@ -35,6 +39,15 @@ absl::Status AlreadyEnded(const JobEntry& job) {
 }  // namespace
 
 void Core::State::On(const SubmitJob& event, Turn& turn) {
+  if (event.request_id.empty() || event.request_id.size() > kRequestIdBytes) {
+    turn.status = absl::InvalidArgumentError(absl::StrCat("a request id has 1 to ", kRequestIdBytes, " characters"));
+    return;
+  }
+  if (event.spec.ByteSizeLong() > kSpecBytes) {
+    turn.status = absl::InvalidArgumentError(
+        absl::StrCat("the spec has ", event.spec.ByteSizeLong(), " bytes, at most ", kSpecBytes, " are allowed"));
+    return;
+  }
   if (const auto known = by_request.find(event.request_id); known != by_request.end()) {
     const Job& job = jobs.at(known->second).record();
     if (job.owner() == event.owner && job.spec().SerializeAsString() == event.spec.SerializeAsString()) {
@@ -63,7 +76,7 @@ void Core::State::On(const SubmitJob& event, Turn& turn) {
   record.set_state(JOB_STATE_QUEUED);
   *record.mutable_submitted() = ToTimestamp(turn.now.wall);
   record.set_sequence(next_sequence++);
-  JobEntry& job = jobs.emplace(id, JobEntry{JobMachine(std::move(record)), {}, {}, {}, 0}).first->second;
+  JobEntry& job = jobs.emplace(id, JobEntry{.machine = JobMachine(std::move(record))}).first->second;
   by_request[event.request_id] = id;
   turn.submitted = id;
   turn.Touch(id);
@@ -78,10 +91,12 @@ void Core::State::On(const CancelJob& event, Turn& turn) {
   if (job->machine.ended()) {
     turn.status = AlreadyEnded(*job);
   } else if (job->machine.active()) {
-    Stop(*job, END_REASON_CANCELLED, STOP_INTENT_CANCEL, turn);
+    Stop(*job, END_REASON_CANCELLED, STOP_INTENT_CANCEL, "cancelled by its user", turn);
   } else {
     job->machine.Cancel(turn.now);
-    Finish(*job, turn, "job.cancelled", absl::StrCat(job->record().id(), " was cancelled before it ran"));
+    Finish(*job, turn, "job.cancelled",
+           absl::StrCat(job->record().id(), " was cancelled ",
+                        job->generations.empty() ? "before it ran" : "while it did not run"));
   }
 }
 
@@ -95,12 +110,9 @@ void Core::State::On(const PauseJob& event, Turn& turn) {
       turn.status = absl::FailedPreconditionError(absl::StrCat(job->record().id(), " is being cancelled"));
       return;
     }
-    Stop(*job, END_REASON_PREEMPTED, STOP_INTENT_PAUSE, turn);
+    Stop(*job, END_REASON_PREEMPTED, STOP_INTENT_PAUSE, "paused by its user", turn);
   } else {
-    job->machine.Pause();
-    job->machine.fields().set_reason("paused by its user; muster resume queues it again");
-    turn.Touch(event.job);
-    turn.Tell(job, 0, "", "job.paused", absl::StrCat(job->record().id(), " is paused"));
+    Rest(*job, turn);
   }
 }
 
@@ -110,18 +122,16 @@ void Core::State::On(const ResumeJob& event, Turn& turn) {
   if (job->machine.ended()) {
     turn.status = AlreadyEnded(*job);
   } else if (job->machine.state() == JOB_STATE_PAUSED) {
-    Requeue(*job, turn);
+    Requeue(*job, "resumed by its user", absl::ZeroDuration(), turn);
   } else if (job->record().stop_intent() == STOP_INTENT_PAUSE) {
     // It is still on its way to the pause: it goes through the queue instead.
-    job->machine.Stop(STOP_INTENT_REQUEUE);
-    turn.Touch(event.job);
-    turn.Tell(job, 0, "", "job.resumed", absl::StrCat(job->record().id(), " will be queued again when it has stopped"));
+    ChangeIntent(*job, STOP_INTENT_REQUEUE, "resumed by its user: it is queued again when it has stopped", turn);
   }
 }
 
 void Core::State::On(const DeleteJob& event, Turn& turn) {
   JobEntry* job = FindJob(event.job);
-  if (job == nullptr) return;  // a retry
+  if (job == nullptr) return;  // a retry; what is left of its history goes when the coordinator starts
   if (!job->machine.ended()) {
     turn.status = absl::FailedPreconditionError(
         absl::StrCat(event.job.value(), " has not ended; cancel it first (muster cancel ", event.job.value(), ")"));
@@ -137,32 +147,40 @@ void Core::State::On(const DeleteJob& event, Turn& turn) {
   jobs.erase(event.job);
 }
 
-void Core::State::Stop(JobEntry& job, EndReason reason, StopIntent intent, Turn& turn) {
+void Core::State::Stop(JobEntry& job, EndReason reason, StopIntent intent, const std::string& why, Turn& turn) {
   GenerationMachine& generation = *job.newest();
   const JobId id(job.record().id());
-  const bool first = generation.state() != GENERATION_STATE_STOPPING;
-  // A wish of the user's overrides what else the job was stopping for, never the other way round.
-  const bool wish = intent == STOP_INTENT_CANCEL || intent == STOP_INTENT_PAUSE;
-  if (!first && !wish) return;
-  if (first) {
-    generation.Stop(reason);
-  } else if (generation.record().reason() != END_REASON_FAILED && generation.record().reason() != END_REASON_LOST) {
-    generation.Stop(reason);
+  const uint64_t number = generation.record().number();
+  if (generation.state() == GENERATION_STATE_STOPPING) {
+    const bool wish = intent == STOP_INTENT_CANCEL || intent == STOP_INTENT_PAUSE;
+    if (!wish || job.record().stop_intent() == intent) return;
+    // The ranks are told already; only what a fault began stays a fault.
+    if (!IsFault(generation.record().reason())) generation.Stop(reason);
+    turn.Touch(id, number);
+    return ChangeIntent(job, intent, why, turn);
   }
-  job.machine.Stop(intent);
-  job.machine.fields().set_reason(absl::StrCat("stopping: ", Name(reason)));
-  turn.Touch(id);
-  turn.Touch(id, generation.record().number());
+  generation.Stop(reason);
+  job.start_deadline.reset();
+  job.stop_overdue = turn.now.steady + 2 * StopDeadline(reason);
+  turn.Touch(id, number);
   ChangeDesiredOf(generation, turn);
-  turn.Tell(&job, generation.record().number(), "", "job.stopping",
-            absl::StrCat(id.value(), " is told to stop: ", Name(reason)));
-  EndIfEmpty(job, generation.record().reason(), turn);
+  ChangeIntent(job, intent, why, turn);
+}
+
+void Core::State::ChangeIntent(JobEntry& job, StopIntent intent, const std::string& why, Turn& turn) {
+  job.machine.Stop(intent);
+  job.machine.fields().set_reason(absl::StrCat("stopping: ", why));
+  turn.Touch(JobId(job.record().id()));
+  turn.Tell(&job, job.record().generation(), "", "job.stopping",
+            absl::StrCat(job.record().id(), " is stopping: ", why));
 }
 
 void Core::State::AfterGeneration(JobEntry& job, const GenerationMachine& generation, Turn& turn) {
   const std::string& id = job.record().id();
   const EndReason reason = generation.record().reason();
   job.start_deadline.reset();
+  job.stop_overdue.reset();
+  job.plan.reset();
   turn.Touch(JobId(id));
   if (reason == END_REASON_COMPLETED) {
     job.machine.Complete(turn.now);
@@ -173,45 +191,60 @@ void Core::State::AfterGeneration(JobEntry& job, const GenerationMachine& genera
     job.machine.Cancel(turn.now);
     return Finish(job, turn, "job.cancelled", absl::StrCat(id, " was cancelled"));
   }
-  if (intent == STOP_INTENT_PAUSE) {
-    job.machine.Pause();
-    job.machine.fields().set_reason("paused by its user; muster resume queues it again");
-    return turn.Tell(&job, 0, "", "job.paused", absl::StrCat(id, " is paused"));
-  }
-  if (reason == END_REASON_FAILED || reason == END_REASON_LOST) return SpendRestart(job, reason, turn);
-  Requeue(job, turn);
+  if (intent == STOP_INTENT_PAUSE) return Rest(job, turn);
+  if (IsFault(reason)) return SpendRestart(job, turn);
+  // A worker that stopped its ranks by itself is about to leave: not there again at once. And a trainer that keeps
+  // ending in good order without having finished must not turn in circles.
+  const auto& ranks = generation.record().ranks();
+  const bool asked_for =
+      reason != END_REASON_DRAINED || std::any_of(ranks.begin(), ranks.end(), [this](const RankPlacement& rank) {
+        return nodes.at(NodeId(rank.node())).record().draining();
+      });
+  Requeue(job, absl::StrCat("queued again, since its last generation was ", Name(reason)),
+          asked_for ? absl::ZeroDuration() : options.backoff_base, turn);
 }
 
-// Only failed and lost count against the restarts, and only while nothing is gained between them.
-void Core::State::SpendRestart(JobEntry& job, EndReason reason, Turn& turn) {
+void Core::State::Rest(JobEntry& job, Turn& turn) {
+  job.machine.Pause();
+  job.machine.fields().set_reason("paused by its user; muster resume queues it again");
+  job.not_before.reset();
+  turn.Touch(JobId(job.record().id()));
+  turn.Tell(&job, 0, "", "job.paused", absl::StrCat(job.record().id(), " is paused"));
+}
+
+// Only faults count against the restarts, and only while nothing is gained between them.
+void Core::State::SpendRestart(JobEntry& job, Turn& turn) {
   Job& record = job.machine.fields();
   const uint64_t progress = ProgressOf(job);
   if (progress > record.progress_step()) record.set_restarts_without_progress(0);
   record.set_progress_step(std::max(progress, record.progress_step()));
   const uint32_t allowed = record.spec().max_restarts();
+  const std::string& cause = record.failure().exit().message();
   if (record.restarts_without_progress() >= allowed) {
     job.machine.Fail(turn.now);
     return Finish(job, turn, "job.failed",
-                  absl::StrCat(record.id(), " has failed: ", record.failure().exit().message(),
+                  absl::StrCat(record.id(), " has failed: ", cause,
                                allowed == 0 ? "" : absl::StrCat(" (", allowed, " restarts brought no progress)")));
   }
   record.set_restarts_without_progress(record.restarts_without_progress() + 1);
   record.set_restarts(record.restarts() + 1);
-  Requeue(job, turn);
+  Requeue(job, absl::StrCat("restart ", record.restarts_without_progress(), " of ", allowed, " after: ", cause),
+          Backoff(record), turn);
 }
 
-void Core::State::Requeue(JobEntry& job, Turn& turn) {
+absl::Duration Core::State::Backoff(const Job& job) const {
+  const uint32_t n = job.restarts_without_progress();
+  if (n == 0) return absl::ZeroDuration();
+  return std::min(options.backoff_base * (int64_t{1} << std::min(n - 1, 20u)), options.backoff_max);
+}
+
+void Core::State::Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Turn& turn) {
   job.machine.Queue();
-  job.machine.fields().clear_reason();
-  job.highest_step = 0;
-  const uint32_t n = job.record().restarts_without_progress();
+  job.machine.fields().set_reason(why);
   job.not_before.reset();
-  if (n > 0) {
-    const absl::Duration backoff = options.backoff_base * (int64_t{1} << std::min(n - 1, 20u));
-    job.not_before = turn.now.steady + std::min(backoff, options.backoff_max);
-  }
+  if (delay > absl::ZeroDuration()) job.not_before = turn.now.steady + delay;
   turn.Touch(JobId(job.record().id()));
-  turn.Tell(&job, 0, "", "job.queued", absl::StrCat(job.record().id(), " is queued again"));
+  turn.Tell(&job, 0, "", "job.queued", absl::StrCat(job.record().id(), ": ", why));
 }
 
 void Core::State::Finish(JobEntry& job, Turn& turn, const std::string& kind, const std::string& message) {

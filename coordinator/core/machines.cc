@@ -1,5 +1,6 @@
 #include "coordinator/core/machines.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -83,6 +84,51 @@ void GenerationMachine::End(EndReason reason, Now now) {
   Transition(GENERATION_STATE_ENDED);
   record_.set_reason(reason);
   *record_.mutable_ended() = ToTimestamp(now.wall);
+}
+
+void GenerationMachine::TransitionRank(RankPlacement& rank, RankState to) {
+  CheckMove(kRankMoves, rank.state(), to, "a rank");
+  rank.set_state(to);
+}
+
+const RankPlacement* GenerationMachine::rank(uint32_t number) const {
+  return number < static_cast<uint32_t>(record_.ranks_size()) ? &record_.ranks(static_cast<int>(number)) : nullptr;
+}
+
+bool GenerationMachine::EveryRankRuns() const {
+  return std::all_of(record_.ranks().begin(), record_.ranks().end(), [](const RankPlacement& rank) {
+    return rank.state() == RANK_STATE_RUNNING || rank.exit().cause() == RankExit::COMPLETED;
+  });
+}
+
+bool GenerationMachine::EveryRankExited() const {
+  return std::all_of(record_.ranks().begin(), record_.ranks().end(),
+                     [](const RankPlacement& rank) { return rank.state() == RANK_STATE_EXITED; });
+}
+
+bool GenerationMachine::EveryRankCompleted() const {
+  return std::all_of(record_.ranks().begin(), record_.ranks().end(),
+                     [](const RankPlacement& rank) { return rank.exit().cause() == RankExit::COMPLETED; });
+}
+
+bool GenerationMachine::Report(uint32_t rank, RankState state) {
+  RankPlacement& placement = *record_.mutable_ranks(static_cast<int>(rank));
+  if (state == RANK_STATE_EXITED || !Allowed(kRankMoves, placement.state(), state)) return false;
+  TransitionRank(placement, state);
+  return true;
+}
+
+void GenerationMachine::Exit(uint32_t rank, RankExit exit) {
+  RankPlacement& placement = *record_.mutable_ranks(static_cast<int>(rank));
+  TransitionRank(placement, RANK_STATE_EXITED);
+  *placement.mutable_exit() = std::move(exit);
+}
+
+bool GenerationMachine::Finish(uint32_t rank) {
+  RankPlacement& placement = *record_.mutable_ranks(static_cast<int>(rank));
+  if (placement.finished()) return false;
+  placement.set_finished(true);
+  return true;
 }
 
 void NodeMachine::Transition(NodeState to, Now now) {

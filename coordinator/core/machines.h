@@ -38,7 +38,6 @@ class GenerationMachine {
  public:
   explicit GenerationMachine(Generation record) : record_(std::move(record)) {}
   const Generation& record() const { return record_; }
-  Generation& fields() { return record_; }
   GenerationState state() const { return record_.state(); }
   bool ended() const { return record_.state() == GENERATION_STATE_ENDED; }
 
@@ -46,8 +45,20 @@ class GenerationMachine {
   void Stop(EndReason reason);
   void End(EndReason reason, Now now);
 
+  // Ranks, numbered from 0. Null: there is none of that number.
+  const RankPlacement* rank(uint32_t number) const;
+  bool EveryRankRuns() const;  // or has completed
+  bool EveryRankExited() const;
+  bool EveryRankCompleted() const;
+  // What a worker says: a state that the rank has left behind changes nothing. True if it is news.
+  // REQUIRES for these: the rank exists.
+  bool Report(uint32_t rank, RankState state);
+  void Exit(uint32_t rank, RankExit exit);  // REQUIRES: it has not exited
+  bool Finish(uint32_t rank);               // its last step is done; true if that is news
+
  private:
   void Transition(GenerationState to);
+  void TransitionRank(RankPlacement& rank, RankState to);
   Generation record_;
 };
 

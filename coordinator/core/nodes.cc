@@ -11,6 +11,13 @@ absl::Status Core::State::CheckIdentity(const Node& node) const {
   if (node.id().empty() || node.incarnation().empty()) {
     return absl::InvalidArgumentError("a worker's hello needs a node id and an incarnation");
   }
+  std::set<uint32_t> indices;
+  for (const Slot& slot : node.slots()) {
+    if (!indices.insert(slot.index()).second || (slot.device() != DEVICE_CPU && slot.device() != DEVICE_CUDA)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("slot ", slot.index(), " of node ", node.id(), " comes twice, or is neither cpu nor cuda"));
+    }
+  }
   for (const auto& [id, other] : nodes) {
     if (other.machine.state() != NODE_STATE_LIVE) continue;
     const Node& o = other.record();
@@ -61,7 +68,12 @@ void Core::State::On(const NodeConnected& event, Turn& turn) {
     fields.set_version(event.node.version());
     *fields.mutable_slots() = event.node.slots();
     known->lost_at.reset();
+    if (!known->record().draining()) emptying.erase(id);
     if (back) turn.Tell(nullptr, 0, id.value(), "node.returned", absl::StrCat("node ", id.value(), " is back"));
+  }
+  for (Slot& slot : *FindNode(id)->machine.fields().mutable_slots()) {  // computed by us, never a worker's word
+    slot.clear_state();
+    slot.clear_job();
   }
   turn.Touch(id);
   turn.ChangeDesired(id);
@@ -87,65 +99,104 @@ void Core::State::On(const NodeObserved& event, Turn& turn) {
   }
   std::set<RankId> reported;
   for (const ObservedRank& seen : event.observed.ranks()) {
-    const RankId id{JobId(seen.key().job()), seen.key().generation(), seen.key().rank()};
-    reported.insert(id);
-    JobEntry* job = FindJob(id.job);
-    if (job == nullptr || job->record().generation() != id.generation)
-      continue;  // absent from desired: it will be killed
-    GenerationMachine* generation = job->newest();
-    if (generation == nullptr || generation->ended()) continue;
-    const RankPlacement* placement = FindRank(generation->record(), id.rank);
-    if (placement == nullptr || placement->node() != event.node.value()) continue;
-    job->highest_step = std::max(job->highest_step, seen.step());
-    if (seen.state() == RANK_STATE_RUNNING) MarkRunning(*job, id.rank, turn);
-    if (seen.state() == RANK_STATE_EXITED) RankEnded(*job, id.rank, seen.exit(), turn);
+    reported.insert({JobId(seen.key().job()), seen.key().generation(), seen.key().rank()});
+    inbox.push_back({event.node, event.incarnation.value(), seen});
   }
-  if (event.observed.full()) VanishUnreported(event.node, reported, turn);
+  if (!event.observed.full()) return;
+  for (ObservedRank& gone : Unreported(event.node, reported, turn)) {
+    inbox.push_back({event.node, event.incarnation.value(), std::move(gone)});
+  }
 }
 
-// A rank that this node was seen to run, and of which a full report knows nothing: the node lost its run directory
-// (a reboot). One that was never seen running is not judged: the worker may not have begun with it yet, and will.
-void Core::State::VanishUnreported(const NodeId& node, const std::set<RankId>& reported, Turn& turn) {
+void Core::State::ReadInbox(Turn& turn) {
+  while (!inbox.empty() && !turn.Full()) {
+    const Report report = std::move(inbox.front());
+    inbox.pop_front();
+    const NodeEntry* node = FindNode(report.node);
+    // What a replaced daemon said, its successor says again.
+    if (node == nullptr || node->record().incarnation() != report.incarnation) continue;
+    Observe(report.node, report.rank, turn);
+  }
+}
+
+void Core::State::Observe(const NodeId& node, const ObservedRank& seen, Turn& turn) {
+  JobEntry* job = FindJob(JobId(seen.key().job()));
+  // A stale rank is absent from what is desired: its worker kills it.
+  if (job == nullptr || job->record().generation() != seen.key().generation()) return;
+  const GenerationMachine* generation = job->newest();
+  if (generation == nullptr || generation->ended()) return;
+  const RankPlacement* rank = generation->rank(seen.key().rank());
+  if (rank == nullptr || rank->node() != node.value() || rank->state() == RANK_STATE_EXITED) return;
+  job->highest_step = std::max(job->highest_step, seen.step());
+  if (seen.state() != RANK_STATE_EXITED) return RankReported(*job, rank->rank(), seen.state(), turn);
+  const bool gone = seen.exit().cause() == RankExit::VANISHED || seen.exit().cause() == RankExit::ORPHANED;
+  RankEnded(*job, rank->rank(), seen.exit(), gone ? END_REASON_LOST : END_REASON_FAILED, turn);
+}
+
+// What a full report does not name. A rank that was seen to run is gone: the node lost its run directory (a reboot).
+// One that never was and is wanted is not judged: the worker may not have begun with it yet, and will. One that never
+// was and is to stop was never started, and never will be.
+std::vector<ObservedRank> Core::State::Unreported(const NodeId& node, const std::set<RankId>& reported, Turn& turn) {
+  std::vector<ObservedRank> unreported;
+  for (const auto& [id, job] : jobs) {
+    const GenerationMachine* generation = job.newest();
+    if (generation == nullptr || generation->ended()) continue;
+    const bool stopping = generation->state() == GENERATION_STATE_STOPPING;
+    for (const RankPlacement& rank : generation->record().ranks()) {
+      if (rank.node() != node.value() || rank.state() == RANK_STATE_EXITED) continue;
+      const bool seen_before = rank.state() != RANK_STATE_STARTING;
+      if (!seen_before && !stopping) continue;
+      if (reported.contains({id, generation->record().number(), rank.rank()})) continue;
+      ObservedRank& gone = unreported.emplace_back();
+      gone.mutable_key()->set_job(id.value());
+      gone.mutable_key()->set_generation(generation->record().number());
+      gone.mutable_key()->set_rank(rank.rank());
+      gone.set_state(RANK_STATE_EXITED);
+      RankExit& exit = *gone.mutable_exit();
+      exit.set_cause(seen_before ? RankExit::VANISHED : RankExit::STOPPED);
+      exit.set_message(absl::StrCat("rank ", rank.rank(), seen_before ? " is no longer known" : " was never started"));
+      *exit.mutable_ended() = ToTimestamp(turn.now.wall);
+    }
+  }
+  return unreported;
+}
+
+void Core::State::EmptyNodes(Turn& turn) {
+  if (emptying.empty()) return;
   for (auto& [id, job] : jobs) {
-    const GenerationMachine* generation = job.newest();
-    if (generation == nullptr || generation->ended()) continue;
-    const uint64_t number = generation->record().number();
-    std::vector<uint32_t> gone;
-    for (const RankPlacement& rank : generation->record().ranks()) {
-      if (rank.node() != node.value() || rank.state() == RANK_STATE_EXITED || rank.state() == RANK_STATE_STARTING)
-        continue;
-      if (!reported.contains(RankId{id, number, rank.rank()})) gone.push_back(rank.rank());
-    }
-    for (const uint32_t rank : gone) {
-      RankExit exit;
-      exit.set_cause(RankExit::VANISHED);
-      exit.set_message(absl::StrCat("rank ", rank, " is no longer known on node ", node.value()));
-      *exit.mutable_ended() = ToTimestamp(turn.now.wall);
-      RankEnded(job, rank, exit, turn);
+    if (!job.machine.active()) continue;
+    for (const NodeId& node : emptying) {
+      const GenerationMachine& generation = *job.newest();
+      const auto& ranks = generation.record().ranks();
+      const bool here = !generation.ended() && std::any_of(ranks.begin(), ranks.end(), [&](const RankPlacement& r) {
+        return r.node() == node.value() && r.state() != RANK_STATE_EXITED;
+      });
+      if (!here) continue;
+      const bool lost = nodes.at(node).machine.state() == NODE_STATE_LOST;
+      if (!lost && generation.state() == GENERATION_STATE_STOPPING) continue;
+      if (turn.Full()) return;
+      if (lost) {
+        LoseRanks(job, node, turn);
+      } else {
+        Stop(job, END_REASON_DRAINED, STOP_INTENT_REQUEUE, absl::StrCat("node ", node.value(), " is drained"), turn);
+      }
     }
   }
+  // Nothing is placed there any more: what is emptied stays empty.
+  emptying.clear();
 }
 
-void Core::State::LoseNode(NodeEntry& node, Turn& turn) {
-  const std::string id = node.record().id();
-  node.machine.Lose(turn.now);
-  node.lost_at.reset();
-  turn.Touch(NodeId(id));
-  turn.Tell(nullptr, 0, id, "node.lost", absl::StrCat("node ", id, " is lost; its ranks are given up"));
-  for (auto& [job_id, job] : jobs) {
-    const GenerationMachine* generation = job.newest();
-    if (generation == nullptr || generation->ended()) continue;
-    std::vector<uint32_t> lost;
-    for (const RankPlacement& rank : generation->record().ranks()) {
-      if (rank.node() == id && rank.state() != RANK_STATE_EXITED) lost.push_back(rank.rank());
-    }
-    for (const uint32_t rank : lost) {
-      RankExit exit;
-      exit.set_cause(RankExit::VANISHED);
-      exit.set_message(absl::StrCat("node ", id, " is lost, and rank ", rank, " with it"));
-      *exit.mutable_ended() = ToTimestamp(turn.now.wall);
-      RankEnded(job, rank, exit, turn);
-    }
+void Core::State::LoseRanks(JobEntry& job, const NodeId& node, Turn& turn) {
+  std::vector<uint32_t> lost;
+  for (const RankPlacement& rank : job.newest()->record().ranks()) {
+    if (rank.node() == node.value() && rank.state() != RANK_STATE_EXITED) lost.push_back(rank.rank());
+  }
+  for (const uint32_t rank : lost) {
+    RankExit exit;
+    exit.set_cause(RankExit::VANISHED);
+    exit.set_message(absl::StrCat("node ", node.value(), " is lost, and rank ", rank, " with it"));
+    *exit.mutable_ended() = ToTimestamp(turn.now.wall);
+    RankEnded(job, rank, std::move(exit), END_REASON_LOST, turn);
   }
 }
 
@@ -153,77 +204,116 @@ void Core::State::On(const DrainNode& event, Turn& turn) {
   NodeEntry* node = NeedNode(event.node, turn);
   if (node == nullptr || node->record().draining()) return;
   node->machine.fields().set_draining(true);
+  emptying.insert(event.node);
   turn.Touch(event.node);
   turn.Tell(nullptr, 0, event.node.value(), "node.draining",
             absl::StrCat("node ", event.node.value(), " takes no new ranks"));
-  for (auto& [id, job] : jobs) {
-    const GenerationMachine* generation = job.newest();
-    if (generation == nullptr || generation->ended()) continue;
-    const auto& ranks = generation->record().ranks();
-    const bool here = std::any_of(ranks.begin(), ranks.end(), [&](const RankPlacement& r) {
-      return r.node() == event.node.value() && r.state() != RANK_STATE_EXITED;
-    });
-    if (here) Stop(job, END_REASON_DRAINED, STOP_INTENT_REQUEUE, turn);
-  }
 }
 
 void Core::State::On(const UndrainNode& event, Turn& turn) {
   NodeEntry* node = NeedNode(event.node, turn);
   if (node == nullptr || !node->record().draining()) return;
   node->machine.fields().set_draining(false);
+  if (node->machine.state() != NODE_STATE_LOST) emptying.erase(event.node);
   turn.Touch(event.node);
   turn.Tell(nullptr, 0, event.node.value(), "node.undrained",
             absl::StrCat("node ", event.node.value(), " takes ranks again"));
 }
 
 void Core::State::On(const Tick&, Turn& turn) {
+  const auto due = [&](std::optional<SteadyTime>& timer) {
+    if (!timer.has_value() || turn.now.steady < *timer || turn.Full()) return false;
+    timer.reset();
+    return true;
+  };
   for (auto& [id, node] : nodes) {
-    if (node.machine.state() == NODE_STATE_AWAY && node.lost_at.has_value() && *node.lost_at <= turn.now.steady) {
-      LoseNode(node, turn);
-    }
+    if (node.machine.state() != NODE_STATE_AWAY || !due(node.lost_at)) continue;
+    node.machine.Lose(turn.now);
+    emptying.insert(id);
+    turn.Touch(id);
+    turn.Tell(nullptr, 0, id.value(), "node.lost",
+              absl::StrCat("node ", id.value(), " is lost; its ranks are given up"));
   }
   for (auto& [id, job] : jobs) {
-    if (job.machine.state() != JOB_STATE_STARTING || !job.start_deadline.has_value()) continue;
-    if (turn.now.steady < *job.start_deadline) continue;
-    job.start_deadline.reset();
-    std::vector<std::string> missing;
-    Failure failure;
-    for (const RankPlacement& rank : job.newest()->record().ranks()) {
-      if (rank.state() != RANK_STATE_STARTING) continue;
-      if (missing.empty()) {
-        failure.set_rank(rank.rank());
-        failure.set_node(rank.node());
-      }
-      missing.push_back(absl::StrCat(rank.rank(), " on ", rank.node()));
-    }
-    failure.set_generation(job.newest()->record().number());
-    failure.mutable_exit()->set_cause(RankExit::FAILED);
-    failure.mutable_exit()->set_message(absl::StrCat("never began to train within ",
-                                                     absl::FormatDuration(options.start_deadline), ": rank ",
-                                                     absl::StrJoin(missing, ", rank ")));
-    failure.set_hint(absl::StrCat("its output: muster logs ", id.value()));
-    *job.machine.fields().mutable_failure() = failure;
-    Stop(job, END_REASON_FAILED, STOP_INTENT_REQUEUE, turn);
+    if (job.machine.state() == JOB_STATE_STARTING && due(job.start_deadline)) CheckStart(job, turn);
+    if (job.machine.state() == JOB_STATE_STOPPING && due(job.stop_overdue)) CheckStop(job, turn);
+    // Schedule, which follows every event, starts those that it can.
+    if (job.not_before.has_value() && *job.not_before <= turn.now.steady) job.not_before.reset();
   }
-  // Schedule, which follows every event, starts those whose back-off is over.
 }
 
-std::vector<Slot> Core::State::SlotsOf(const NodeEntry& node) const {
-  std::map<uint32_t, std::pair<SlotState, std::string>> taken;
+namespace {
+
+// "0 on n, 3 on m and 5 more", of the ranks in `state`; or, with EXITED, of those that are not.
+std::string RanksIn(const Generation& generation, RankState state) {
+  constexpr size_t kNamed = 3;
+  std::vector<std::string> named;
+  size_t more = 0;
+  for (const RankPlacement& rank : generation.ranks()) {
+    if ((rank.state() == state) == (state == RANK_STATE_EXITED)) continue;
+    if (named.size() < kNamed) {
+      named.push_back(absl::StrCat(rank.rank(), " on ", rank.node()));
+    } else {
+      ++more;
+    }
+  }
+  return absl::StrCat(absl::StrJoin(named, ", rank "), more == 0 ? "" : absl::StrCat(" and ", more, " more"));
+}
+
+}  // namespace
+
+// Called when a generation should have been running for long.
+void Core::State::CheckStart(JobEntry& job, Turn& turn) {
+  const Generation& generation = job.newest()->record();
+  const auto first = std::find_if(generation.ranks().begin(), generation.ranks().end(),
+                                  [](const RankPlacement& rank) { return rank.state() == RANK_STATE_STARTING; });
+  Failure failure;
+  failure.set_generation(generation.number());
+  failure.set_rank(first->rank());
+  failure.set_node(first->node());
+  failure.mutable_exit()->set_cause(RankExit::FAILED);
+  failure.mutable_exit()->set_message(absl::StrCat("never began to train within ",
+                                                   absl::FormatDuration(options.start_deadline), ": rank ",
+                                                   RanksIn(generation, RANK_STATE_STARTING)));
+  failure.set_hint(absl::StrCat("its output: muster logs ", job.record().id(), " --rank ", first->rank()));
+  const std::string why = failure.exit().message();
+  *job.machine.fields().mutable_failure() = std::move(failure);
+  Stop(job, END_REASON_FAILED, STOP_INTENT_REQUEUE, why, turn);
+}
+
+// Called when the worker's own deadline is over twice. There is nothing left to tell it; people should know.
+void Core::State::CheckStop(JobEntry& job, Turn& turn) {
+  const Generation& generation = job.newest()->record();
+  const std::string why =
+      absl::StrCat("overdue, still running: rank ", RanksIn(generation, RANK_STATE_EXITED),
+                   "; its worker should have killed it: see the worker's log, or restart the worker");
+  ChangeIntent(job, job.record().stop_intent(), why, turn);
+}
+
+Core::State::Holders Core::State::SlotHolders() const {
+  Holders holders;
   for (const auto& [id, job] : jobs) {
     const GenerationMachine* generation = job.newest();
     if (generation == nullptr || generation->ended()) continue;
     for (const RankPlacement& rank : generation->record().ranks()) {
-      if (rank.node() != node.record().id()) continue;
       const SlotState state = rank.state() == RANK_STATE_STARTING ? SLOT_STATE_RESERVED : SLOT_STATE_USED;
-      for (const uint32_t slot : rank.slots()) taken[slot] = {state, id.value()};
+      for (const uint32_t slot : rank.slots()) holders[NodeId(rank.node())][slot] = {id, state};
     }
   }
+  return holders;
+}
+
+std::vector<Slot> Core::State::SlotsOf(const NodeEntry& node, const Holders& holders) {
+  const auto here = holders.find(NodeId(node.record().id()));
   std::vector<Slot> slots(node.record().slots().begin(), node.record().slots().end());
   for (Slot& slot : slots) {
-    const auto found = taken.find(slot.index());
-    slot.set_state(found == taken.end() ? SLOT_STATE_FREE : found->second.first);
-    if (found != taken.end()) slot.set_job(found->second.second);
+    slot.set_state(SLOT_STATE_FREE);
+    if (here != holders.end()) {
+      if (const auto held = here->second.find(slot.index()); held != here->second.end()) {
+        slot.set_state(held->second.state);
+        slot.set_job(held->second.job.value());
+      }
+    }
     if (node.machine.state() != NODE_STATE_LIVE) slot.set_state(SLOT_STATE_UNKNOWN);
   }
   return slots;

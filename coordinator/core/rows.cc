@@ -3,6 +3,7 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -48,7 +49,7 @@ absl::Status Core::State::LoadRow(const Row& row) {
       return Damaged(row.key, "it has no state");
     next_sequence = std::max(next_sequence, job.sequence() + 1);
     by_request[job.request_id()] = id;
-    jobs.emplace(id, JobEntry{JobMachine(std::move(job)), {}, {}, {}, 0});
+    jobs.emplace(id, JobEntry{.machine = JobMachine(std::move(job))});
   } else if (absl::StartsWith(row.key, "node/")) {
     Node node;
     if (!node.ParseFromString(row.value)) return Damaged(row.key, "it does not parse");
@@ -74,17 +75,55 @@ absl::Status Core::State::Load(const std::vector<Row>& rows, Now now) {
     if (job == nullptr) return Damaged(row.key, absl::StrCat("there is no job ", generation.job()));
     const uint64_t number = generation.number();
     if (row.key != GenerationKey(JobId(generation.job()), number)) return Damaged(row.key, "its key is another's");
+    if (!GenerationState_IsValid(generation.state()) || generation.state() == GENERATION_STATE_UNSPECIFIED) {
+      return Damaged(row.key, "it has no state");
+    }
     job->generations.emplace(number, GenerationMachine(std::move(generation)));
   }
+  if (absl::Status s = CheckRows(); !s.ok()) return s;
+  Arm(now);
+  return absl::OkStatus();
+}
+
+// Rows that are right by themselves may still contradict each other.
+absl::Status Core::State::CheckRows() const {
+  std::map<uint64_t, JobId> sequences;
+  std::map<std::pair<std::string, uint32_t>, JobId> slots;
   for (const auto& [id, job] : jobs) {
-    if (!job.machine.active()) continue;
+    const std::string key = JobKey(id);
+    if (const auto [other, fresh] = sequences.emplace(job.record().sequence(), id); !fresh) {
+      return Damaged(key, absl::StrCat("it was submitted at the same place as ", other->second.value()));
+    }
+    if (by_request.at(job.record().request_id()) != id) {
+      return Damaged(key, absl::StrCat("its request is that of ", by_request.at(job.record().request_id()).value()));
+    }
     const GenerationMachine* newest = job.newest();
-    if (newest == nullptr || newest->record().number() != job.record().generation() || newest->ended()) {
-      return Damaged(JobKey(id),
-                     absl::StrCat("it is active, but its generation ", job.record().generation(), " is not"));
+    const uint64_t number = newest == nullptr ? 0 : newest->record().number();
+    if (number != job.record().generation()) {
+      return Damaged(key,
+                     absl::StrCat("its generation is ", job.record().generation(), ", but the newest is ", number));
+    }
+    if (job.machine.active() != (newest != nullptr && !newest->ended())) {
+      return Damaged(
+          key, absl::StrCat("it is ", JobState_Name(job.machine.state()), ", which does not fit generation ", number));
+    }
+    for (const auto& [n, generation] : job.generations) {
+      const std::string generation_key = GenerationKey(id, n);
+      if (generation.ended()) continue;
+      if (n != number) return Damaged(generation_key, "it has not ended, but has a successor");
+      for (uint32_t rank = 0; rank < static_cast<uint32_t>(generation.record().ranks_size()); ++rank) {
+        const RankPlacement& placement = *generation.rank(rank);
+        if (placement.rank() != rank) return Damaged(generation_key, "its ranks are not numbered from 0");
+        if (!nodes.contains(NodeId(placement.node()))) {
+          return Damaged(generation_key, absl::StrCat("there is no node ", placement.node()));
+        }
+        for (const uint32_t slot : placement.slots()) {
+          const auto [other, fresh] = slots.emplace(std::pair(placement.node(), slot), id);
+          if (!fresh) return Damaged(generation_key, absl::StrCat("it shares a slot with ", other->second.value()));
+        }
+      }
     }
   }
-  Arm(now);
   return absl::OkStatus();
 }
 
@@ -96,8 +135,26 @@ void Core::State::Arm(Now now) {
       node.lost_at = now.steady + std::max(options.startup_grace, options.node_grace);
     }
   }
+  for (const auto& [id, node] : nodes) {
+    if (node.record().draining() || node.machine.state() == NODE_STATE_LOST) emptying.insert(id);
+  }
+  if (!emptying.empty()) more_work = now.steady;
   for (auto& [id, job] : jobs) {
-    if (job.machine.state() == JOB_STATE_STARTING) job.start_deadline = now.steady + options.start_deadline;
+    const JobState state = job.machine.state();
+    if (state == JOB_STATE_QUEUED && job.record().restarts_without_progress() > 0) {
+      job.not_before = now.steady + Backoff(job.record());
+    }
+    if (state == JOB_STATE_STARTING) job.start_deadline = now.steady + options.start_deadline;
+    if (!job.machine.active()) continue;
+    const Generation& generation = job.newest()->record();
+    if (state == JOB_STATE_STOPPING) job.stop_overdue = now.steady + 2 * StopDeadline(generation.reason());
+    // The table follows from the spec, so it is not stored. When this build makes another one, the generation keeps its
+    // digest: ranks that run go on, one that starts now refuses, and the next generation is of this build.
+    absl::StatusOr<Planned> plan = options.planner(job.record().spec(), generation.ranks_size());
+    if (plan.ok() && plan->table_sha256 == generation.table_sha256() &&
+        plan->digests.at(0) == generation.schedule_digest()) {
+      job.plan = *std::move(plan);
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // What a Core holds, and the operations that its event handlers share. Private to coordinator/core.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,7 +21,9 @@ struct JobEntry {
   // In memory only; timers start anew after a recovery.
   std::optional<SteadyTime> not_before;      // back-off
   std::optional<SteadyTime> start_deadline;  // of the newest generation
+  std::optional<SteadyTime> stop_overdue;    // of the newest generation
   uint64_t highest_step = 0;                 // reported in the newest generation
+  std::optional<Planned> plan;               // of the newest generation; follows from the spec
 
   const Job& record() const { return machine.record(); }
   GenerationMachine* newest() { return generations.empty() ? nullptr : &generations.rbegin()->second; }
@@ -40,6 +43,14 @@ class Turn {
  public:
   explicit Turn(Now now) : now(now) {}
 
+  // No room for another step of work in this commit: it is left for the next.
+  bool Full() {
+    constexpr size_t kLimit = 100, kLargestStep = 10;
+    const size_t used = jobs.size() + generations.size() + nodes.size() + deleted_keys.size() + events.size();
+    work_left |= used + kLargestStep > kLimit;
+    return work_left;
+  }
+
   void Touch(const JobId& job) { jobs.insert(job); }
   void Touch(const JobId& job, uint64_t generation) { generations.insert({job, generation}); }
   void Touch(const NodeId& node) { nodes.insert(node); }
@@ -49,6 +60,7 @@ class Turn {
   void Do(Action action) { actions.push_back(std::move(action)); }
 
   const Now now;
+  bool work_left = false;
   absl::Status status;
   std::string reason;
   JobId submitted;
@@ -72,23 +84,31 @@ struct Core::State {
   void On(const DeleteJob& event, Turn& turn);
   // A generation of the job has ended with `reason`: what the job becomes.
   void AfterGeneration(JobEntry& job, const GenerationMachine& generation, Turn& turn);
-  void Requeue(JobEntry& job, Turn& turn);
-  void SpendRestart(JobEntry& job, EndReason reason, Turn& turn);
+  void Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Turn& turn);
+  void SpendRestart(JobEntry& job, Turn& turn);
+  absl::Duration Backoff(const Job& job) const;
+  void Rest(JobEntry& job, Turn& turn);  // into PAUSED
+  void ChangeIntent(JobEntry& job, StopIntent intent, const std::string& why, Turn& turn);
   void Finish(JobEntry& job, Turn& turn, const std::string& kind, const std::string& message);
-  // The one way to stop a generation: cancel, pause, drain, failure, loss. Ends it at once when no rank is left.
-  void Stop(JobEntry& job, EndReason reason, StopIntent intent, Turn& turn);
+  // The one way to stop a generation: cancel, pause, drain, failure, loss. `why` is for people. A wish of the user's
+  // overrides what else the job was stopping for; otherwise one that is stopping already goes on as it is.
+  void Stop(JobEntry& job, EndReason reason, StopIntent intent, const std::string& why, Turn& turn);
 
   // ---- generations.cc ----
   void On(const RankRecord& event, Turn& turn);
   void Schedule(Turn& turn);  // places what can be placed
-  void StartGeneration(JobEntry& job, const scheduler::Decision& decision, Turn& turn);
-  void MarkRunning(JobEntry& job, uint32_t rank, Turn& turn);
-  void RankEnded(JobEntry& job, uint32_t rank, const RankExit& exit, Turn& turn);
-  void EndIfEmpty(JobEntry& job, EndReason reason, Turn& turn);
+  // False: it cannot be laid out, and has failed.
+  bool StartGeneration(JobEntry& job, const scheduler::Decision& decision, Turn& turn);
+  void RankReported(JobEntry& job, uint32_t rank, RankState state, Turn& turn);
+  void RunIfAllDo(JobEntry& job, Turn& turn);
+  // `fault`: the generation's end reason, if nobody asked for this exit.
+  void RankEnded(JobEntry& job, uint32_t rank, RankExit exit, EndReason fault, Turn& turn);
+  void EndGenerationOf(JobEntry& job, EndReason reason, Turn& turn);
   void Publish(JobEntry& job, const CheckpointWritten& written, Turn& turn);
   void ChangeDesiredOf(const GenerationMachine& generation, Turn& turn);
   std::vector<JobId> Queue() const;  // in its order, those in back-off too
-  std::vector<scheduler::NodeView> PlaceableNodes() const;
+  std::vector<scheduler::NodeView> NodeViews() const;
+  absl::Duration StopDeadline(EndReason reason) const;
 
   // ---- nodes.cc ----
   void On(const NodeConnected& event, Turn& turn);
@@ -97,21 +117,35 @@ struct Core::State {
   void On(const DrainNode& event, Turn& turn);
   void On(const UndrainNode& event, Turn& turn);
   void On(const Tick& event, Turn& turn);
-  void LoseNode(NodeEntry& node, Turn& turn);
+  void CheckStart(JobEntry& job, Turn& turn);
+  void CheckStop(JobEntry& job, Turn& turn);
   absl::Status CheckIdentity(const Node& node) const;
-  void VanishUnreported(const NodeId& node, const std::set<RankId>& reported, Turn& turn);
-  std::vector<Slot> SlotsOf(const NodeEntry& node) const;  // with their computed state
+  void ReadInbox(Turn& turn);
+  void Observe(const NodeId& node, const ObservedRank& seen, Turn& turn);
+  std::vector<ObservedRank> Unreported(const NodeId& node, const std::set<RankId>& reported, Turn& turn);
+  // Stops what runs on draining nodes, gives up what ran on lost ones.
+  void EmptyNodes(Turn& turn);
+  void LoseRanks(JobEntry& job, const NodeId& node, Turn& turn);
+  struct Holder {
+    JobId job;
+    SlotState state;
+  };
+  using Holders = std::map<NodeId, std::map<uint32_t, Holder>>;  // of slots
+  Holders SlotHolders() const;
+  static std::vector<Slot> SlotsOf(const NodeEntry& node, const Holders& holders);  // with their computed state
 
   // ---- views.cc ----
   Job View(const JobEntry& job) const;
-  Node View(const NodeEntry& node) const;
+  Node View(const NodeEntry& node, const Holders& holders) const;
   std::map<JobId, std::string> QueueReasons() const;
   Desired DesiredFor(const NodeId& node) const;
+  muster::Stop MakeStop(EndReason reason, const JobSpec& spec) const;
   Assignment MakeAssignment(const JobEntry& job, const Generation& generation, const RankPlacement& rank) const;
 
   // ---- rows.cc ----
   absl::Status Load(const std::vector<Row>& rows, Now now);
   absl::Status LoadRow(const Row& row);
+  absl::Status CheckRows() const;
   void Arm(Now now);  // timers, after a recovery
   void Write(const Turn& turn, Outcome& outcome) const;
 
@@ -125,18 +159,27 @@ struct Core::State {
   std::map<NodeId, NodeEntry> nodes;
   std::map<std::string, JobId> by_request;
   uint64_t next_sequence = 1;
+
+  // What is left of earlier events. Memory only: after a restart the nodes' states show what is to be emptied, and
+  // workers report in full.
+  struct Report {
+    NodeId node;
+    std::string incarnation;
+    ObservedRank rank;
+  };
+  std::deque<Report> inbox;
+  std::set<NodeId> emptying;            // draining or LOST, as far as it is not known that no rank is left there
+  std::optional<SteadyTime> more_work;  // the last Turn was full
 };
 
-inline constexpr size_t kGenerationsKept = 100;
+inline constexpr size_t kGenerationsKept = 50;  // with its job, all of them are deleted in one commit
 
 std::string JobKey(const JobId& job);
 std::string GenerationKey(const JobId& job, uint64_t generation);
 std::string NodeKey(const NodeId& node);
 
-const RankPlacement* FindRank(const Generation& generation, uint32_t rank);
-bool AllExited(const Generation& generation);
-// Every rank exited and none failed, at the job's last step.
-bool Finished(const JobEntry& job, const Generation& generation);
 const char* Name(EndReason reason);
+// Only these count against the restarts.
+bool IsFault(EndReason reason);
 
 }  // namespace muster::core

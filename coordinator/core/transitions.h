@@ -1,4 +1,4 @@
-// The three state machines as data: every move that is allowed, and no other. Tested exhaustively, and drawn in
+// The state machines as data: every move that is allowed, and no other. Tested exhaustively, and drawn in
 // docs/states.md by draw_states from these same constants.
 #pragma once
 
@@ -19,6 +19,7 @@ inline constexpr std::array kJobMoves = {
     Move<JobState>{JOB_STATE_QUEUED, JOB_STATE_STARTING, "all ranks placed"},
     Move<JobState>{JOB_STATE_QUEUED, JOB_STATE_PAUSED, "pause"},
     Move<JobState>{JOB_STATE_QUEUED, JOB_STATE_CANCELLED, "cancel"},
+    Move<JobState>{JOB_STATE_QUEUED, JOB_STATE_FAILED, "cannot be laid out"},
     Move<JobState>{JOB_STATE_STARTING, JOB_STATE_RUNNING, "every rank runs"},
     Move<JobState>{JOB_STATE_STARTING, JOB_STATE_STOPPING, "told to stop, or a rank failed"},
     Move<JobState>{JOB_STATE_STARTING, JOB_STATE_COMPLETED, "every rank finished"},
@@ -44,6 +45,16 @@ inline constexpr std::array kGenerationMoves = {
     Move<GenerationState>{GENERATION_STATE_RUNNING, GENERATION_STATE_STOPPING, "stop"},
     Move<GenerationState>{GENERATION_STATE_RUNNING, GENERATION_STATE_ENDED, "all ranks gone"},
     Move<GenerationState>{GENERATION_STATE_STOPPING, GENERATION_STATE_ENDED, "all ranks gone"},
+};
+
+// Reports come late or not at all, so a rank may skip states, but never goes back.
+inline constexpr std::array kRankMoves = {
+    Move<RankState>{RANK_STATE_STARTING, RANK_STATE_RUNNING, "its first step begins"},
+    Move<RankState>{RANK_STATE_STARTING, RANK_STATE_STOPPING, "told to stop"},
+    Move<RankState>{RANK_STATE_STARTING, RANK_STATE_EXITED, "never ran, or unseen"},
+    Move<RankState>{RANK_STATE_RUNNING, RANK_STATE_STOPPING, "told to stop"},
+    Move<RankState>{RANK_STATE_RUNNING, RANK_STATE_EXITED, "ended"},
+    Move<RankState>{RANK_STATE_STOPPING, RANK_STATE_EXITED, "ended"},
 };
 
 inline constexpr std::array kNodeMoves = {

@@ -36,6 +36,39 @@ TEST(Transitions, EveryStateIsReachedAndReachesAnEnd) {
   ExpectEveryStateReachesAnEnd<JobState>(kJobMoves, JOB_STATE_QUEUED,
                                          {JOB_STATE_COMPLETED, JOB_STATE_FAILED, JOB_STATE_CANCELLED});
   ExpectEveryStateReachesAnEnd<GenerationState>(kGenerationMoves, GENERATION_STATE_STARTING, {GENERATION_STATE_ENDED});
+  ExpectEveryStateReachesAnEnd<RankState>(kRankMoves, RANK_STATE_STARTING, {RANK_STATE_EXITED});
+  // A node has no last state, since it may always come back: each state leads to each.
+  for (const NodeState goal : {NODE_STATE_LIVE, NODE_STATE_AWAY, NODE_STATE_LOST}) {
+    std::set<NodeState> leads_there = {goal};
+    for (size_t round = 0; round < kNodeMoves.size(); ++round) {
+      for (const auto& m : kNodeMoves) {
+        if (leads_there.contains(m.to)) leads_there.insert(m.from);
+      }
+    }
+    EXPECT_EQ(leads_there.size(), 3u) << goal;
+  }
+}
+
+TEST(Transitions, RanksGoForwardOnly) {
+  for (int from = RANK_STATE_STARTING; from <= RANK_STATE_EXITED; ++from) {
+    for (int to = RANK_STATE_STARTING; to <= RANK_STATE_EXITED; ++to) {
+      Generation generation;
+      generation.add_ranks()->set_state(static_cast<RankState>(from));
+      GenerationMachine machine(generation);
+      const bool allowed = Allowed(kRankMoves, static_cast<RankState>(from), static_cast<RankState>(to));
+      if (to != RANK_STATE_EXITED) {
+        // A worker's report may be late: then it is no news, and no error.
+        EXPECT_EQ(machine.Report(0, static_cast<RankState>(to)), allowed);
+        EXPECT_EQ(machine.rank(0)->state(), allowed ? to : from);
+      } else if (allowed) {
+        EXPECT_FALSE(machine.Report(0, RANK_STATE_EXITED)) << "an exit needs its record";
+        machine.Exit(0, {});
+        EXPECT_TRUE(machine.EveryRankExited());
+      } else {
+        EXPECT_DEATH(machine.Exit(0, {}), "cannot go");
+      }
+    }
+  }
 }
 
 TEST(Transitions, NoMoveIsListedTwice) {
@@ -43,6 +76,8 @@ TEST(Transitions, NoMoveIsListedTwice) {
   for (const auto& m : kJobMoves) EXPECT_TRUE(seen.insert({m.from, m.to}).second);
   seen.clear();
   for (const auto& m : kGenerationMoves) EXPECT_TRUE(seen.insert({m.from, m.to}).second);
+  seen.clear();
+  for (const auto& m : kRankMoves) EXPECT_TRUE(seen.insert({m.from, m.to}).second);
   seen.clear();
   for (const auto& m : kNodeMoves) EXPECT_TRUE(seen.insert({m.from, m.to}).second);
 }

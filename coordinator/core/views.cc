@@ -2,8 +2,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "coordinator/core/state.h"
-#include "models/inventory.h"
-#include "strategies/compile.h"
 
 namespace muster::core {
 namespace {
@@ -27,25 +25,30 @@ void SetDuration(absl::Duration from, google::protobuf::Duration& to) {
 // Why each waiting job waits, as the scheduler sees it at this instant.
 std::map<JobId, std::string> Core::State::QueueReasons() const {
   std::map<JobId, std::string> reasons;
-  const std::vector<scheduler::NodeView> placeable = PlaceableNodes();
-  std::string blocker;
+  const scheduler::Cluster cluster(NodeViews());
+  std::map<Device, std::string> ahead;  // who waits for slots of that device, first of all
   uint64_t position = 0;
   for (const JobId& id : Queue()) {
     const JobEntry& job = jobs.at(id);
     const Resources& wanted = job.record().spec().resources();
     std::string& reason = reasons[id];
     reason = absl::StrCat(Ordinal(++position), " in the queue: ");
-    const scheduler::Decision decision = scheduler::Place({wanted.ranks(), wanted.device()}, placeable);
     if (job.not_before.has_value()) {
-      absl::StrAppend(&reason, "waits before restart ", job.record().restarts_without_progress(), " of ",
-                      job.record().spec().max_restarts(), " after: ", job.record().failure().exit().message());
-    } else if (!decision.reason.empty()) {
-      absl::StrAppend(&reason, decision.reason);
-      if (blocker.empty() && decision.fits_when_idle) blocker = id.value();
+      absl::StrAppend(&reason, "waits out its back-off");
     } else {
-      absl::StrAppend(&reason, "waits behind ", blocker.empty() ? "others" : blocker,
-                      ", which needs more slots than are free");
+      const scheduler::Decision decision = cluster.Place({wanted.ranks(), wanted.device()});
+      const auto first = ahead.find(decision.device);
+      if (!decision.reason.empty()) {
+        absl::StrAppend(&reason, decision.reason);
+        if (decision.fits_when_idle) ahead.emplace(decision.device, id.value());
+      } else if (first != ahead.end()) {
+        absl::StrAppend(&reason, "waits behind ", first->second, ", which needs more slots than are free");
+      } else {
+        absl::StrAppend(&reason, "is about to start");
+      }
     }
+    // Why it is in the queue again.
+    if (!job.record().reason().empty()) absl::StrAppend(&reason, "; ", job.record().reason());
   }
   return reasons;
 }
@@ -63,11 +66,19 @@ Job Core::State::View(const JobEntry& job) const {
   return view;
 }
 
-Node Core::State::View(const NodeEntry& node) const {
+Node Core::State::View(const NodeEntry& node, const Holders& holders) const {
   Node view = node.record();
   view.clear_slots();
-  for (const Slot& slot : SlotsOf(node)) *view.add_slots() = slot;
+  for (const Slot& slot : SlotsOf(node, holders)) *view.add_slots() = slot;
   return view;
+}
+
+muster::Stop Core::State::MakeStop(EndReason reason, const JobSpec& spec) const {
+  muster::Stop stop;
+  stop.set_reason(reason);
+  stop.set_checkpoint_first(!IsFault(reason) && !spec.train().checkpoint().path().empty());
+  SetDuration(StopDeadline(reason), *stop.mutable_deadline());
+  return stop;
 }
 
 Assignment Core::State::MakeAssignment(const JobEntry& job, const Generation& generation,
@@ -84,12 +95,9 @@ Assignment Core::State::MakeAssignment(const JobEntry& job, const Generation& ge
   assignment.set_schedule_digest(generation.schedule_digest());
   if (generation.has_resume_from()) *assignment.mutable_resume_from() = generation.resume_from();
   *assignment.mutable_published() = job.record().checkpoints();
-  // Recomputed: a pure function of the spec, so it need not be stored with every generation.
-  const Train& train = job.record().spec().train();
-  const auto inventory = models::MakeInventory(train.model());
-  if (inventory.ok()) {
-    const auto layout = strategies::MakeLayout(train, *inventory, assignment.world());
-    if (layout.ok()) *assignment.mutable_table() = layout->table;
+  if (job.plan.has_value()) {
+    *assignment.mutable_table() = job.plan->table;
+    assignment.set_schedule_digest(job.plan->digests.at(rank.rank()));
   }
   return assignment;
 }
@@ -105,16 +113,14 @@ Desired Core::State::DesiredFor(const NodeId& node) const {
       // An exited rank is left out once that is on disk: the worker may then forget it.
       if (rank.node() != node.value() || rank.state() == RANK_STATE_EXITED) continue;
       DesiredRank& wanted = *desired.add_ranks();
-      const Assignment assignment = MakeAssignment(job, generation->record(), rank);
-      *wanted.mutable_key() = assignment.key();
-      if (generation->state() != GENERATION_STATE_STOPPING) {
-        *wanted.mutable_run() = assignment;
-        continue;
+      wanted.mutable_key()->set_job(id.value());
+      wanted.mutable_key()->set_generation(generation->record().number());
+      wanted.mutable_key()->set_rank(rank.rank());
+      if (generation->state() == GENERATION_STATE_STOPPING) {
+        *wanted.mutable_stop() = MakeStop(generation->record().reason(), job.record().spec());
+      } else {
+        *wanted.mutable_run() = MakeAssignment(job, generation->record(), rank);
       }
-      const EndReason reason = generation->record().reason();
-      wanted.mutable_stop()->set_reason(reason);
-      wanted.mutable_stop()->set_checkpoint_first(reason != END_REASON_FAILED && reason != END_REASON_LOST);
-      SetDuration(options.stop_deadline, *wanted.mutable_stop()->mutable_deadline());
     }
   }
   return desired;

@@ -16,6 +16,11 @@ namespace muster::spec {
 namespace {
 
 constexpr uint32_t kMaxSequences = 1u << 20;
+constexpr size_t kMaxPathBytes = 4095;  // PATH_MAX without its zero
+constexpr uint32_t kMaxKeep = 1000;     // a job's row names each kept checkpoint
+// The coordinator compiles each schedule: about two ops for each of these, some 50 MB.
+constexpr uint64_t kMaxUnitMicrobatches = 250'000;
+constexpr size_t kMaxPrintedBytes = 256 * 1024;  // of a plan's schedule
 
 // Collects errors; every check goes on after one.
 class Resolver {
@@ -115,6 +120,8 @@ class Resolver {
   void Path(const std::string& path, const std::string& value) {
     if (absl::StrContains(value, '\0')) {
       Error(path, "holds a zero byte");
+    } else if (value.size() > kMaxPathBytes) {
+      Error(path, absl::StrCat("has ", value.size(), " bytes, at most ", kMaxPathBytes, " are allowed"));
     } else if (!value.empty() && value[0] != '/') {
       Error(path, absl::StrCat("\"", value, "\" is relative; a path on the workers must be absolute"));
     }
@@ -145,6 +152,22 @@ class Resolver {
                          ranks, " ranks), got ", batch.microbatch()),
             absl::StrCat(share));
     }
+    if (model_good_ && batch.microbatch() > 0) CheckScheduleSize(train, share);
+  }
+
+  void CheckScheduleSize(const Train& train, uint32_t share) {
+    const auto inventory = models::MakeInventory(train.model());
+    if (!inventory.ok()) return;  // told by Model_
+    const auto units = static_cast<uint64_t>(inventory->units_size());
+    const uint32_t microbatch = train.batch().microbatch();
+    const uint64_t microbatches = (uint64_t{share} + microbatch - 1) / microbatch;
+    if (microbatches * units <= kMaxUnitMicrobatches) return;
+    const uint64_t most = kMaxUnitMicrobatches / units;
+    const uint64_t least = (share + most - 1) / most;
+    Error("batch.microbatch",
+          absl::StrCat("makes ", microbatches, " microbatches a step, at most ", most, " are allowed with ", units,
+                       " units; raise it, got ", microbatch),
+          absl::StrCat(least));
   }
 
   void Precision_(Train& train) {
@@ -197,6 +220,7 @@ class Resolver {
     LrSchedule& s = *o.mutable_lr_schedule();
     if (!s.has_warmup_steps()) s.set_warmup_steps(0);
     double min_lr = 0;
+    const bool given = s.linear().has_min_lr() || s.cosine().has_min_lr();
     switch (s.kind_case()) {
       case LrSchedule::kLinear:
         if (!s.linear().has_min_lr()) s.mutable_linear()->set_min_lr(0);
@@ -210,6 +234,7 @@ class Resolver {
         s.mutable_constant();
         return;
     }
+    if (!given) return;  // a default is wrong only where optimizer.lr is, and that is told
     Range("optimizer.lr_schedule.min_lr", min_lr, 0, false, infinite, true);
     if (min_lr > o.lr()) {
       Error("optimizer.lr_schedule.min_lr", absl::StrCat("is above optimizer.lr ", o.lr(), ", got ", min_lr));
@@ -262,6 +287,9 @@ class Resolver {
     }
     if (!c.has_every_steps() && !c.path().empty()) c.set_every_steps(100);
     if (!c.path().empty()) c.set_keep(std::max(2u, c.has_keep() ? c.keep() : 2u));
+    if (c.keep() > kMaxKeep) {
+      Error("checkpoint.keep", absl::StrCat("must be at most ", kMaxKeep, ", got ", c.keep()), absl::StrCat(kMaxKeep));
+    }
   }
 
   void Validation_(Train& train) {
@@ -283,6 +311,15 @@ class Resolver {
   std::vector<SpecError> errors_;
   bool model_good_ = false;
 };
+
+// The first lines of a long schedule, and how many are left out.
+std::string Shown(std::string schedule) {
+  if (schedule.size() <= kMaxPrintedBytes) return schedule;
+  const size_t end = schedule.rfind('\n', kMaxPrintedBytes) + 1;
+  const auto more = std::count(schedule.begin() + static_cast<std::ptrdiff_t>(end), schedule.end(), '\n');
+  schedule.resize(end);
+  return absl::StrCat(schedule, "... and ", more, " more ops\n");
+}
 
 }  // namespace
 
@@ -317,7 +354,7 @@ absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved) {
     r.set_activation_bytes(program->memory.activations);
     r.set_peak_bytes(program->memory.peak);
     if (rank == 0) {
-      plan.set_schedule(Print(program->schedule, *inventory));
+      plan.set_schedule(Shown(Print(program->schedule, *inventory)));
       plan.set_schedule_digest(program->digest);
     }
   }

@@ -98,6 +98,27 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"steps", "missing", [&](JobSpec& s) { train(s).clear_steps(); }},
       {"steps", "at least 1", [&](JobSpec& s) { train(s).set_steps(0); }},
       {"checkpoint.path", "absolute", [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("c"); }},
+      {"checkpoint.path", "4095",
+       [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("/" + std::string(4095, 'c')); }},
+      {"checkpoint.keep", "at most 1000",
+       [&](JobSpec& s) {
+         train(s).mutable_checkpoint()->set_path("/c");
+         train(s).mutable_checkpoint()->set_keep(4'294'967'295u);
+       }},
+      {"batch.microbatch", "1048576 microbatches",
+       [&](JobSpec& s) {
+         train(s).mutable_batch()->set_sequences(1u << 20);
+         train(s).mutable_batch()->set_microbatch(1);
+       }},
+      {"optimizer.lr", "got nan",
+       [&](JobSpec& s) {  // and not that of min_lr, which follows from it
+         optimizer(s).set_lr(std::nan(""));
+         optimizer(s).mutable_lr_schedule()->mutable_cosine();
+       }},
+      {"optimizer.lr_schedule.min_lr", "got nan",
+       [&](JobSpec& s) { optimizer(s).mutable_lr_schedule()->mutable_linear()->set_min_lr(std::nan("")); }},
+      {"resources.device", "not a value", [&](JobSpec& s) { s.mutable_resources()->set_device(Device(99)); }},
+      {"data.order", "not a value", [&](JobSpec& s) { train(s).mutable_data()->set_order(DataOrder(99)); }},
       {"checkpoint.path", "missing", [&](JobSpec& s) { train(s).mutable_checkpoint()->set_every_steps(5); }},
   };
   for (const Case& c : cases) {
@@ -146,6 +167,25 @@ TEST(Resolve, IsIdempotent) {
     ASSERT_EQ(Text(Resolve({}, again)), "");
     EXPECT_EQ(again.SerializeAsString(), spec.SerializeAsString());
   }
+}
+
+TEST(Resolve, TheSuggestedMicrobatchIsEnough) {
+  JobSpec spec = Good();
+  spec.mutable_train()->mutable_batch()->set_sequences(1u << 20);
+  spec.mutable_train()->mutable_batch()->set_microbatch(1);
+  const std::string suggestion = Resolve({}, spec)[0].suggestion();
+  spec.mutable_train()->mutable_batch()->set_microbatch(static_cast<uint32_t>(std::stoul(suggestion)));
+  EXPECT_EQ(Text(Resolve({}, spec)), "");
+}
+
+TEST(Plan, OfALongScheduleShowsTheBeginning) {
+  JobSpec spec = Good();
+  spec.mutable_train()->mutable_batch()->set_sequences(5000);
+  spec.mutable_train()->mutable_batch()->set_microbatch(1);
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  const PlanReply plan = *MakePlan(spec);
+  EXPECT_LT(plan.schedule().size(), 300u * 1024);
+  EXPECT_TRUE(absl::EndsWith(plan.schedule(), " more ops\n")) << plan.schedule().substr(plan.schedule().size() - 80);
 }
 
 TEST(Plan, CountsWhatAStepCosts) {

@@ -1,0 +1,266 @@
+// Jobs of several ranks, and many jobs at once.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/world_test.h"
+
+namespace muster::core {
+namespace {
+
+TEST(Gangs, StartTogetherOrNotAtAll) {
+  World w(AnyWorld());
+  const JobId id = w.Submit(Gang("g", 3));
+  w.Do(NodeConnected{Hello("a", 1)});
+  EXPECT_EQ(w.Get(id).reason(), "1st in the queue: needs 3 slots on cpu, the nodes have 1 in all");
+  w.Do(NodeConnected{Hello("b", 2)});
+  ASSERT_EQ(w.State(id), JOB_STATE_STARTING);
+  EXPECT_EQ(w.core->DesiredFor(NodeId("b")).ranks_size(), 2);
+  EXPECT_EQ(w.core->DesiredFor(NodeId("b")).ranks(1).run().schedule_digest(), "digest 1");
+  EXPECT_EQ(w.core->DesiredFor(NodeId("a")).ranks(0).run().role().rank(), 2u);
+  w.ReportRank(id, 0, RANK_STATE_RUNNING);
+  w.ReportRank(id, 2, RANK_STATE_RUNNING);
+  EXPECT_EQ(w.State(id), JOB_STATE_STARTING) << "rank 1 does not run yet";
+  w.ReportRank(id, 1, RANK_STATE_RUNNING);
+  EXPECT_EQ(w.State(id), JOB_STATE_RUNNING);
+  for (uint32_t rank = 0; rank < 3; ++rank) w.FinishRank(id, rank);
+  EXPECT_EQ(w.State(id), JOB_STATE_COMPLETED);
+}
+
+TEST(Gangs, ARankThatFinishesEarlyDoesNotKeepTheOthersFromRunning) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 2)});
+  const JobId id = w.Submit(Gang("g", 2));
+  w.FinishRank(id, 0);  // so quick that nobody saw it run
+  w.ReportRank(id, 1, RANK_STATE_RUNNING);
+  EXPECT_EQ(w.State(id), JOB_STATE_RUNNING);
+  w.FinishRank(id, 1);
+  EXPECT_EQ(w.State(id), JOB_STATE_COMPLETED);
+}
+
+TEST(Gangs, TheFirstFaultStopsTheOthersAndIsTheOneThatIsTold) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 2)});
+  w.Do(NodeConnected{Hello("b", 1)});
+  const JobId id = w.Submit(Gang("g", 3));
+  for (uint32_t rank = 0; rank < 3; ++rank) w.ReportRank(id, rank, RANK_STATE_RUNNING);
+  w.told.clear();
+  w.ReportRank(id, 1, RANK_STATE_EXITED, RankExit::FAILED);
+  EXPECT_EQ(w.State(id), JOB_STATE_STOPPING);
+  const Desired desired = w.core->DesiredFor(NodeId("b"));
+  ASSERT_TRUE(desired.ranks(0).has_stop());
+  EXPECT_FALSE(desired.ranks(0).stop().checkpoint_first()) << "they wait for a peer that is gone";
+  EXPECT_EQ(desired.ranks(0).stop().deadline().seconds(), 2) << "and have nothing to save";
+  EXPECT_EQ(w.core->DesiredFor(NodeId("a")).ranks_size(), 1) << "rank 1 is done with";
+  w.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::FAILED);  // its collective broke
+  w.ReportRank(id, 2, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
+  EXPECT_EQ(w.Get(id).failure().rank(), 1u);
+  EXPECT_EQ(w.Get(id).restarts(), 1u);
+  EXPECT_EQ(w.Newest(id).reason(), END_REASON_FAILED);
+  EXPECT_EQ(std::count(w.told.begin(), w.told.end(), "rank.exited"), 1);
+}
+
+TEST(Gangs, ALostNodeStopsTheRanksElsewhereFirst) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 1)});
+  w.Do(NodeConnected{Hello("b", 1)});
+  w.Do(NodeConnected{Hello("c", 2)});
+  w.Do(DrainNode{NodeId("c")});
+  const JobId id = w.Submit(Gang("g", 2));
+  for (uint32_t rank = 0; rank < 2; ++rank) w.ReportRank(id, rank, RANK_STATE_RUNNING);
+  w.Do(NodeDisconnected{NodeId("b"), Incarnation("i1")});
+  w.clock.Advance(absl::Seconds(11));
+  w.Do(UndrainNode{NodeId("c")});
+  w.Do(Tick{});
+  EXPECT_EQ(w.State(id), JOB_STATE_STOPPING) << "the rank on a still runs";
+  EXPECT_EQ(w.Newest(id).number(), 1u) << "no second generation beside it";
+  w.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(w.Newest(id).reason(), END_REASON_LOST);
+  w.PassBackoff();
+  EXPECT_EQ(w.Newest(id).number(), 2u);
+  EXPECT_EQ(w.Newest(id).ranks(1).node(), "c");
+}
+
+TEST(Gangs, ACancelledJobDoesNotWaitForALostNodeForEver) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 1)});
+  w.Do(NodeConnected{Hello("b", 1)});
+  const JobId id = w.Submit(Gang("g", 2));
+  w.Do(NodeDisconnected{NodeId("b"), Incarnation("i1")});
+  w.Do(CancelJob{id});
+  w.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(w.State(id), JOB_STATE_STOPPING);
+  w.clock.Advance(absl::Seconds(11));
+  w.Do(Tick{});
+  EXPECT_EQ(w.State(id), JOB_STATE_CANCELLED);
+}
+
+TEST(Gangs, AWorkerThatStopsItsRanksByItselfIsNotUsedAgainAtOnce) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 1)});
+  w.Do(NodeConnected{Hello("b", 1)});
+  const JobId id = w.Submit(Gang("g", 2));
+  for (uint32_t rank = 0; rank < 2; ++rank) w.ReportRank(id, rank, RANK_STATE_RUNNING);
+  w.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);  // SIGTERM to the worker daemon
+  EXPECT_EQ(w.State(id), JOB_STATE_STOPPING);
+  w.ReportRank(id, 1, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
+  EXPECT_EQ(w.Newest(id).reason(), END_REASON_DRAINED);
+  EXPECT_EQ(w.Get(id).restarts(), 0u);
+}
+
+TEST(Gangs, ALargeJobIsNotOvertakenBySmallOnes) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 2)});
+  const JobId first = w.Submit(Gang("first", 1)), large = w.Submit(Gang("large", 2)), small = w.Submit(Gang("s", 1));
+  EXPECT_EQ(w.State(small), JOB_STATE_QUEUED);
+  EXPECT_EQ(w.Get(small).reason(),
+            absl::StrCat("2nd in the queue: waits behind ", large.value(), ", which needs more slots than are free"));
+  // Also not while a node is away for a moment, or the coordinator has just started.
+  w.Do(NodeConnected{Hello("b", 1)});
+  EXPECT_EQ(w.State(large), JOB_STATE_STARTING);
+  EXPECT_EQ(w.State(small), JOB_STATE_QUEUED);
+  const JobId next = w.Submit(Gang("next", 3)), last = w.Submit(Gang("last", 1));
+  w.FinishRank(first, 0);
+  EXPECT_EQ(w.State(small), JOB_STATE_STARTING);
+  w.Do(NodeDisconnected{NodeId("b"), Incarnation("i1")});
+  w.FinishRank(small, 0);
+  EXPECT_EQ(w.State(next), JOB_STATE_QUEUED);
+  EXPECT_EQ(w.State(last), JOB_STATE_QUEUED) << w.Get(last).reason();
+}
+
+TEST(Gangs, OneDeviceDoesNotHoldBackTheOther) {
+  World w(AnyWorld());
+  Node gpu = Hello("g", 1);
+  gpu.mutable_slots(0)->set_device(DEVICE_CUDA);
+  w.Do(NodeConnected{gpu});
+  w.Do(NodeConnected{Hello("a", 1)});
+  const JobId running = w.Submit(Gang("running", 1));
+  EXPECT_EQ(w.Newest(running).device(), DEVICE_CUDA) << "auto";
+  const JobId waits = w.Submit(Gang("waits", 1));
+  JobSpec cpu = Gang("cpu", 1);
+  cpu.mutable_resources()->set_device(DEVICE_CPU);
+  const JobId other = w.Submit(cpu);
+  EXPECT_EQ(w.State(waits), JOB_STATE_QUEUED);
+  EXPECT_EQ(w.State(other), JOB_STATE_STARTING);
+  // After a restart the CPU node is back first: a job for any device still waits for the GPUs that it would have had.
+  w.Do(CancelJob{other});
+  w.ReportRank(other, 0, RANK_STATE_EXITED, RankExit::STOPPED);
+  w.Restart();
+  w.Do(NodeConnected{Hello("a", 1)});
+  EXPECT_EQ(w.State(waits), JOB_STATE_QUEUED);
+}
+
+TEST(Gangs, AStopThatIsOverdueIsTold) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 2)});
+  const JobId id = w.Submit(Gang("g", 2));
+  w.Do(CancelJob{id});
+  w.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
+  w.clock.Advance(absl::Seconds(59));
+  w.Do(Tick{});
+  EXPECT_EQ(w.Get(id).reason(), "stopping: cancelled by its user");
+  w.clock.Advance(absl::Seconds(1));
+  EXPECT_EQ(w.Do(Tick{}).events.size(), 1u);
+  EXPECT_TRUE(absl::StrContains(w.Get(id).reason(), "overdue, still running: rank 1 on a")) << w.Get(id).reason();
+  EXPECT_TRUE(w.Do(Tick{}).events.empty()) << "told once";
+  EXPECT_EQ(w.core->NextTick(), std::nullopt);
+}
+
+TEST(Gangs, AJobThatCannotBeLaidOutFails) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 1)});
+  const JobId id = w.Submit(Gang("bad", 1)), next = w.Submit(Gang("good", 1));
+  EXPECT_EQ(w.State(id), JOB_STATE_FAILED);
+  EXPECT_TRUE(absl::StrContains(w.Get(id).reason(), "not in this build")) << w.Get(id).reason();
+  EXPECT_EQ(w.State(next), JOB_STATE_STARTING);
+  w.Restart();
+  EXPECT_EQ(w.State(id), JOB_STATE_FAILED);
+}
+
+TEST(Gangs, RowsOfLargeGenerationsStaySmall) {
+  constexpr uint32_t kRanks = 4096;
+  World w(AnyWorld());
+  const std::string uuid = "0f8fad5b-d9cb-469f-a165-70867728950e";
+  w.Do(NodeConnected{Hello(uuid, kRanks)});
+  const JobId id = w.Submit(Gang("g", kRanks));
+  NodeObserved ended{NodeId(uuid), Incarnation("i1"), {}};
+  for (uint32_t number = 0; number < kRanks; ++number) {
+    ObservedRank& rank = *ended.observed.add_ranks();
+    rank.mutable_key()->set_job(id.value());
+    rank.mutable_key()->set_generation(1);
+    rank.mutable_key()->set_rank(number);
+    rank.set_state(RANK_STATE_EXITED);
+    rank.mutable_exit()->set_cause(RankExit::FAILED);
+    rank.mutable_exit()->set_message(std::string(1'000, 'x'));
+    for (int i = 0; i < 30 && number < 9; ++i) {
+      rank.mutable_exit()->add_last_lines(std::string(999, 'y') + "\xc3\xa4");
+    }
+  }
+  for (const RowChange& row : w.Do(ended).rows) EXPECT_LT(row.value->size(), 512u * 1024) << row.key;
+  EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
+  EXPECT_EQ(w.Get(id).failure().exit().last_lines_size(), 20);
+  w.Restart();  // half a character would not parse
+}
+
+// One event may concern more jobs than a commit may have keys; the rest follows in ticks that are asked for at once.
+TEST(Gangs, LargeEventsAreDoneInSeveralCommits) {
+  World w;
+  std::vector<JobId> ids;
+  for (int i = 0; i < 120; ++i) ids.push_back(w.Submit(Spec("j")));
+  const auto settle = [&] {
+    for (int i = 0; i < 20 && w.core->NextTick() == w.clock.Read().steady; ++i) w.Do(Tick{});
+  };
+  const auto count = [&](JobState state) {
+    const std::vector<Job> jobs = w.core->ListJobs(true);
+    return std::count_if(jobs.begin(), jobs.end(), [&](const Job& job) { return job.state() == state; });
+  };
+  w.Do(NodeConnected{Hello("n", 120)});
+  settle();
+  EXPECT_EQ(count(JOB_STATE_STARTING), 120);
+  NodeObserved all{NodeId("n"), Incarnation("i1"), {}};
+  for (const JobId& id : ids) {
+    ObservedRank& rank = *all.observed.add_ranks();
+    rank.mutable_key()->set_job(id.value());
+    rank.mutable_key()->set_generation(1);
+    rank.set_state(RANK_STATE_RUNNING);
+  }
+  w.Do(all);
+  settle();
+  EXPECT_EQ(count(JOB_STATE_RUNNING), 120);
+  w.Do(DrainNode{NodeId("n")});
+  w.Restart();  // what is left to do follows from the rows
+  settle();
+  EXPECT_EQ(count(JOB_STATE_STOPPING), 120);
+  w.clock.Advance(absl::Seconds(16));
+  w.Do(Tick{});
+  EXPECT_EQ(w.core->GetNode(NodeId("n"))->state(), NODE_STATE_LOST);
+  EXPECT_GT(count(JOB_STATE_STOPPING), 0);
+  w.Restart();
+  settle();
+  EXPECT_EQ(count(JOB_STATE_QUEUED), 120);
+}
+
+TEST(Gangs, AJobOfManyGenerationsIsDeletedInOneCommit) {
+  World w;
+  w.Do(NodeConnected{Hello("n", 1)});
+  const JobId id = w.Submit(Spec("a"));
+  for (int i = 0; i < 120; ++i) {
+    w.Do(PauseJob{id});
+    w.Report(id, RANK_STATE_EXITED, RankExit::STOPPED);
+    w.Do(ResumeJob{id});
+    w.PassBackoff();
+  }
+  EXPECT_EQ(w.Newest(id).number(), 121u);
+  w.Do(CancelJob{id});
+  w.Report(id, RANK_STATE_EXITED, RankExit::STOPPED);
+  w.Do(DeleteJob{id});
+  EXPECT_EQ(w.rows.size(), 1u) << "only the node is left";
+}
+
+}  // namespace
+}  // namespace muster::core

@@ -1,0 +1,232 @@
+// What a Core makes of the rows that it finds, and that any history leads to rows that give it back.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/world_test.h"
+
+namespace muster::core {
+namespace {
+
+TEST(Recovery, DamagedRowsAreNamed) {
+  World w;
+  w.Do(NodeConnected{Hello("n", 1)});
+  const JobId id = w.Submit(Spec("a"));
+  for (const auto& [key, value] : w.rows) {
+    std::vector<Row> rows;
+    for (const auto& [k, v] : w.rows) rows.push_back({k, k == key ? "\xff\xff\xff garbage" : v});
+    const absl::Status status = Core::Recover({}, rows, w.clock.Read()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_TRUE(absl::StrContains(status.message(), key)) << status;
+  }
+}
+
+TEST(Recovery, RowsThatContradictEachOtherAreNamed) {
+  World w;
+  w.Do(NodeConnected{Hello("n", 2)});
+  const JobId a = w.Submit(Spec("a")), b = w.Submit(Spec("b"));
+  const std::string job_a = "job/" + a.value(), job_b = "job/" + b.value();
+  const std::string generation_b = "generation/" + b.value() + "/0000000001";
+  const auto change = [&](const std::string& key, auto message, const auto& edit) {
+    std::map<std::string, std::string> rows = w.rows;
+    EXPECT_TRUE(message.ParseFromString(rows.at(key)));
+    edit(message);
+    rows[key] = message.SerializeAsString();
+    return rows;
+  };
+  const auto without = [&](const std::string& key) {
+    std::map<std::string, std::string> rows = w.rows;
+    rows.erase(key);
+    return rows;
+  };
+  const struct {
+    const char* what;
+    std::map<std::string, std::string> rows;
+    std::string named;
+  } kCases[] = {
+      {"no generation", without(generation_b), job_b},
+      {"no job", without(job_b), generation_b},
+      {"no node", without("node/n"), "generation/" + a.value() + "/0000000001"},
+      {"one request twice", change(job_b, Job(), [](Job& j) { j.set_request_id("r1"); }), job_a},
+      {"one place twice", change(job_b, Job(), [](Job& j) { j.set_sequence(1); }), job_b},
+      {"ended with a live generation", change(job_b, Job(), [](Job& j) { j.set_state(JOB_STATE_FAILED); }), job_b},
+      {"a slot twice", change(generation_b, Generation(), [](Generation& g) { g.mutable_ranks(0)->set_slots(0, 0); }),
+       generation_b},
+      {"unknown state", change(job_b, Job(), [](Job& j) { j.set_state(static_cast<JobState>(99)); }), job_b},
+  };
+  for (const auto& test : kCases) {
+    std::vector<Row> rows;
+    for (const auto& [key, value] : test.rows) rows.push_back({key, value});
+    const absl::Status status = Core::Recover({}, rows, w.clock.Read()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << test.what;
+    EXPECT_TRUE(absl::StrContains(status.message(), test.named)) << test.what << ": " << status;
+  }
+}
+
+// ---- Random histories: after every event the recovered core shows the same, and the invariants hold. ----
+
+std::string Shown(const Core& core) {
+  std::string out;
+  for (Job job : core.ListJobs(true)) {
+    // Back-offs begin anew, and nodes are away: only that may change why a job waits.
+    if (job.state() == JOB_STATE_QUEUED) job.clear_reason();
+    absl::StrAppend(&out, job.SerializeAsString(), "|");
+    for (const Generation& g : core.ListGenerations(JobId(job.id()))) absl::StrAppend(&out, g.SerializeAsString());
+  }
+  return out;
+}
+
+void CheckInvariants(const Core& core, const std::set<std::string>& accepted) {
+  std::set<std::string> seen;
+  std::map<std::pair<std::string, uint32_t>, std::string> slots;
+  for (const Job& job : core.ListJobs(true)) {
+    seen.insert(job.id());
+    if (job.state() == JOB_STATE_QUEUED) {
+      ASSERT_FALSE(job.reason().empty());
+      ASSERT_GT(job.queue_position(), 0u);
+    }
+    int current = 0;
+    for (const Generation& g : core.ListGenerations(JobId(job.id()))) {
+      if (g.state() == GENERATION_STATE_ENDED) continue;
+      ++current;
+      ASSERT_EQ(g.number(), job.generation());
+      for (const RankPlacement& r : g.ranks()) {
+        const NodeState node = core.GetNode(NodeId(r.node()))->state();
+        ASSERT_TRUE(r.state() == RANK_STATE_EXITED || node != NODE_STATE_LOST) << "a rank on a lost node";
+        ASSERT_TRUE(slots.emplace(std::pair(r.node(), r.slots(0)), job.id()).second) << "a slot is used twice";
+      }
+    }
+    const bool active =
+        job.state() == JOB_STATE_STARTING || job.state() == JOB_STATE_RUNNING || job.state() == JOB_STATE_STOPPING;
+    ASSERT_EQ(current, active ? 1 : 0) << job.ShortDebugString();
+    for (int i = 1; i < job.checkpoints_size(); ++i)
+      ASSERT_LT(job.checkpoints(i - 1).step(), job.checkpoints(i).step());
+  }
+  ASSERT_EQ(seen, accepted) << "accepted jobs neither vanish nor appear";
+}
+
+// The job of a random event: mostly one that runs, so that histories get somewhere.
+JobId PickJob(std::mt19937& random, const Core& core) {
+  const std::vector<Job> jobs = core.ListJobs(true);
+  if (jobs.empty()) return JobId("none");
+  std::vector<std::string> active;
+  for (const Job& job : jobs) {
+    if (job.generation() > 0 && core.IsCurrent(JobId(job.id()), job.generation())) active.push_back(job.id());
+  }
+  if (!active.empty() && random() % 4 != 0) return JobId(active[random() % active.size()]);
+  return JobId(jobs[random() % jobs.size()].id());
+}
+
+// What a rank of the job, of its newest generation or a stale one, has to say.
+Event RandomNews(std::mt19937& random, World& w, const JobId& job) {
+  const std::vector<Generation> generations = w.core->ListGenerations(job);
+  if (generations.empty()) return Tick{};
+  const Generation& g = generations[random() % 5 == 0 ? generations.size() - 1 : 0];
+  const RankPlacement& rank = g.ranks(static_cast<int>(random() % g.ranks_size()));
+  if (random() % 3 == 0) {
+    RankRecord record{{job, g.number(), rank.rank()}, {}};
+    if (random() % 2 == 0) {
+      record.record.mutable_finished()->set_step(100);
+    } else {
+      record.record.mutable_checkpoint()->set_step(random() % 100);
+      record.record.mutable_checkpoint()->set_directory("step");
+    }
+    return record;
+  }
+  NodeObserved seen{NodeId(rank.node()), Incarnation(absl::StrCat("i", random() % 2)), {}};
+  seen.observed.set_full(random() % 8 == 0);
+  if (random() % 8 == 0) return seen;
+  ObservedRank& news = *seen.observed.add_ranks();
+  news.mutable_key()->set_job(job.value());
+  news.mutable_key()->set_generation(g.number());
+  news.mutable_key()->set_rank(rank.rank());
+  const bool ends = rank.finished() || random() % 4 == 0;
+  news.set_state(ends ? RANK_STATE_EXITED : static_cast<RankState>(1 + random() % 3));
+  news.mutable_exit()->set_cause(rank.finished() ? RankExit::COMPLETED
+                                                 : static_cast<RankExit::Cause>(1 + random() % 6));
+  return seen;
+}
+
+// One random event that could come from a user, a node, or a late message.
+Event RandomEvent(std::mt19937& random, World& w) {
+  const JobId job = PickJob(random, *w.core);
+  const NodeId node(absl::StrCat("n", random() % 3));
+  const std::string number = absl::StrCat(random() % 20);
+  switch (random() % 24) {
+    case 0:
+    case 1: {
+      JobSpec spec = Spec("j", static_cast<int>(random() % 2), random() % 3);
+      spec.mutable_resources()->set_ranks(1 + random() % 3);
+      return SubmitJob{"r" + number, "me", spec, number};
+    }
+    case 2:
+      return random() % 2 ? Event(CancelJob{job}) : Event(ResumeJob{job});
+    case 3:
+      return PauseJob{job};
+    case 4:
+      return ResumeJob{job};
+    case 5:
+      return random() % 4 == 0 ? Event(DrainNode{node}) : Event(UndrainNode{node});
+    case 6:
+    case 7:
+      return NodeConnected{Hello(node.value(), 1 + static_cast<int>(random() % 2), absl::StrCat("i", random() % 2))};
+    case 8:
+      return NodeDisconnected{node, Incarnation(absl::StrCat("i", random() % 2))};
+    case 9:
+      return Tick{};
+    default:
+      return RandomNews(random, w, job);
+  }
+}
+
+TEST(Recovery, RandomHistoriesRecoverAndKeepTheInvariants) {
+  std::map<JobState, int> seen;  // a history that never completes a job would prove little
+  for (int seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    World w(AnyWorld());
+    std::set<std::string> accepted;
+    for (int i = 0; i < 60; ++i) {
+      const Outcome out = w.Do(RandomEvent(random, w));
+      if (out.status.ok() && !out.job.empty()) accepted.insert(out.job.value());
+      w.clock.Advance(absl::Milliseconds(random() % 6000));
+      ASSERT_NO_FATAL_FAILURE(CheckInvariants(*w.core, accepted)) << "seed " << seed << " event " << i;
+      const std::string before = Shown(*w.core);
+      std::vector<Row> rows;
+      for (const auto& [key, value] : w.rows) rows.push_back({key, value});
+      auto recovered = Core::Recover(w.options, rows, w.clock.Read());
+      ASSERT_TRUE(recovered.ok()) << recovered.status();
+      ASSERT_EQ(Shown(**recovered), before) << "seed " << seed << " event " << i;
+      if (random() % 10 == 0) w.core = *std::move(recovered);  // the coordinator was restarted
+      for (const Job& job : w.core->ListJobs(true)) ++seen[job.state()];
+    }
+  }
+  for (int state = JOB_STATE_QUEUED; state <= JOB_STATE_CANCELLED; ++state) {
+    EXPECT_GT(seen[static_cast<JobState>(state)], 50) << JobState_Name(static_cast<JobState>(state));
+  }
+}
+
+TEST(Recovery, EqualEventsGiveEqualBytes) {
+  const auto run = [] {
+    std::mt19937 random(42);
+    World w(AnyWorld());
+    std::string all;
+    for (int i = 0; i < 300; ++i) {
+      const Outcome out = w.Do(RandomEvent(random, w));
+      for (const RowChange& row : out.rows) absl::StrAppend(&all, row.key, "=", row.value.value_or("-"), "\n");
+      for (const StateEvent& e : out.events) absl::StrAppend(&all, e.SerializeAsString(), "\n");
+      absl::StrAppend(&all, out.actions.size(), out.reason, "\n");
+      w.clock.Advance(absl::Milliseconds(random() % 6000));
+    }
+    return all;
+  };
+  EXPECT_EQ(run(), run());
+}
+
+}  // namespace
+}  // namespace muster::core

@@ -1,0 +1,155 @@
+// A Core with its store and a clock that is moved by hand, for tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "coordinator/core/core.h"
+#include "coordinator/spec/resolve.h"
+
+namespace muster::core {
+
+inline JobSpec Spec(const std::string& name, int priority = 0, uint32_t max_restarts = 3, uint64_t steps = 100) {
+  JobSpec spec;
+  spec.set_name(name);
+  spec.set_priority(priority);
+  spec.set_max_restarts(max_restarts);
+  Train& train = *spec.mutable_train();
+  train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+  train.mutable_data()->set_tokens("/t.bin");
+  train.mutable_checkpoint()->set_path("/c");
+  train.set_steps(steps);
+  EXPECT_TRUE(spec::Resolve({}, spec).empty());
+  return spec;
+}
+
+inline Node Hello(const std::string& id, int slots, const std::string& incarnation = "i1") {
+  Node node;
+  node.set_id(id);
+  node.set_hostname(id + ".host");
+  node.set_boot_id("boot");
+  node.set_incarnation(incarnation);
+  for (int i = 0; i < slots; ++i) {
+    node.add_slots()->set_index(i);
+    node.mutable_slots(i)->set_device(DEVICE_CPU);
+  }
+  return node;
+}
+
+// A job of several ranks; no strategy for it is needed, since only the table's and schedule's names are looked at.
+inline JobSpec Gang(const std::string& name, uint32_t ranks, uint32_t max_restarts = 3) {
+  JobSpec spec = Spec(name, 0, max_restarts);
+  spec.mutable_resources()->set_ranks(ranks);
+  return spec;
+}
+
+inline Options AnyWorld() {
+  Options options;
+  options.planner = [](const JobSpec& spec, uint32_t world) -> absl::StatusOr<Planned> {
+    if (absl::StartsWith(spec.name(), "bad")) return absl::UnimplementedError("strategy: not in this build");
+    Planned planned;
+    planned.table_sha256 = absl::StrCat("table of ", spec.name());
+    for (uint32_t rank = 0; rank < world; ++rank) {
+      planned.roles.emplace_back().set_rank(rank);
+      planned.digests.push_back(absl::StrCat("digest ", rank));
+    }
+    return planned;
+  };
+  return options;
+}
+
+// A Core with its store: every outcome is applied to the rows as the shell does.
+class World {
+ public:
+  explicit World(Options o = {}) : options(o) { core = Core::Recover(options, {}, clock.Read()).value(); }
+
+  Outcome Do(const Event& event) {
+    Outcome out = core->Handle(event, clock.Read());
+    EXPECT_TRUE(out.status.ok() || (out.rows.empty() && out.events.empty() && out.actions.empty()))
+        << "a refused event changes nothing";
+    EXPECT_LE(out.rows.size() + out.events.size(), 100u);
+    for (const RowChange& row : out.rows) {
+      if (row.value.has_value())
+        rows[row.key] = *row.value;
+      else
+        rows.erase(row.key);
+    }
+    for (const StateEvent& e : out.events) told.push_back(e.kind());
+    return out;
+  }
+  JobId Submit(const JobSpec& spec) {
+    const std::string n = absl::StrCat(++requests);
+    return Do(SubmitJob{"r" + n, "me", spec, "s" + n}).job;
+  }
+  void Restart() {
+    std::vector<Row> all;
+    for (const auto& [key, value] : rows) all.push_back({key, value});
+    auto recovered = Core::Recover(options, all, clock.Read());
+    ASSERT_TRUE(recovered.ok()) << recovered.status();
+    core = *std::move(recovered);
+  }
+  Job Get(const JobId& id) { return core->GetJob(id).value(); }
+  JobState State(const JobId& id) { return Get(id).state(); }
+  Generation Newest(const JobId& id) { return core->ListGenerations(id).at(0); }
+
+  // What a worker would report of a rank of the job's newest generation.
+  Outcome Report(const JobId& id, RankState state, RankExit::Cause cause = RankExit::CAUSE_UNSPECIFIED,
+                 bool full = false, uint32_t number = 0) {
+    const Generation g = Newest(id);
+    const NodeId node(g.ranks(static_cast<int>(number)).node());
+    NodeObserved event{node, Incarnation(core->GetNode(node)->incarnation()), {}};
+    event.observed.set_full(full);
+    ObservedRank& rank = *event.observed.add_ranks();
+    rank.mutable_key()->set_job(id.value());
+    rank.mutable_key()->set_generation(g.number());
+    rank.mutable_key()->set_rank(number);
+    rank.set_state(state);
+    rank.mutable_exit()->set_cause(cause);
+    if (cause == RankExit::FAILED) rank.mutable_exit()->set_message("rank 0 was killed by signal 9 (SIGKILL)");
+    return Do(event);
+  }
+  Outcome Checkpoint(const JobId& id, uint64_t step, uint64_t generation = 0) {
+    RankRecord event{{id, generation == 0 ? Newest(id).number() : generation, 0}, {}};
+    event.record.mutable_checkpoint()->set_step(step);
+    event.record.mutable_checkpoint()->set_directory(absl::StrCat("step-", step));
+    return Do(event);
+  }
+  void Finish(const JobId& id) {
+    RankRecord event{{id, Newest(id).number(), 0}, {}};
+    event.record.mutable_finished()->set_step(100);
+    EXPECT_TRUE(Do(event).status.ok());
+    Report(id, RANK_STATE_EXITED, RankExit::COMPLETED);
+  }
+  Outcome ReportRank(const JobId& id, uint32_t rank, RankState state,
+                     RankExit::Cause cause = RankExit::CAUSE_UNSPECIFIED) {
+    return Report(id, state, cause, false, rank);
+  }
+  void FinishRank(const JobId& id, uint32_t rank) {
+    RankRecord event{{id, Newest(id).number(), rank}, {}};
+    event.record.mutable_finished()->set_step(100);
+    EXPECT_TRUE(Do(event).status.ok());
+    ReportRank(id, rank, RANK_STATE_EXITED, RankExit::COMPLETED);
+  }
+  void PassBackoff() {
+    clock.Advance(absl::Minutes(2));
+    Do(Tick{});
+  }
+
+  Options options;
+  FakeClock clock;
+  std::map<std::string, std::string> rows;
+  std::vector<std::string> told;
+  std::unique_ptr<Core> core;
+  int requests = 0;
+};
+
+}  // namespace muster::core
