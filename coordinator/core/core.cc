@@ -154,7 +154,7 @@ absl::StatusOr<Node> Core::GetNode(const NodeId& node) const {
 Desired Core::DesiredFor(const NodeId& node) const { return state_->DesiredFor(node); }
 
 Core::Placing Core::WouldPlace(const Resources& wanted) const {
-  const scheduler::Decision decision = scheduler::Place({wanted.ranks(), wanted.device()}, state_->PlaceableNodes());
+  const scheduler::Decision decision = scheduler::Cluster(state_->NodeViews()).Place({wanted.ranks(), wanted.device()});
   Placing placing;
   for (const scheduler::RankSlot& rank : decision.ranks) placing.nodes.push_back(rank.node);
   placing.reason = decision.reason;
