@@ -131,6 +131,17 @@ TEST_F(AgentTest, RankOfADaemonThatCannotReachItsCoordinatorEndsAtItsDeadline) {
   EXPECT_EQ(Dir(rank).ReadExit()->cause(), RankExit::ORPHANED);
 }
 
+TEST_F(AgentTest, SilentCoordinatorDoesNotCountAsContact) {
+  coordinator_.set_orphan_grace(absl::Seconds(1));
+  coordinator_.set_answering(false);
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "silent")});  // no records, whose acknowledgements would be answers
+  EXPECT_TRUE(Eventually([&] { return Dir(rank).ReadExit().ok(); }));
+  EXPECT_EQ(Dir(rank).ReadExit()->cause(), RankExit::ORPHANED);
+}
+
 TEST_F(AgentTest, KilledShimTakesItsTrainerAlongAndTheRankHasVanished) {
   coordinator_.Serve();
   StartWorker();

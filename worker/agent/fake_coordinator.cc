@@ -58,6 +58,11 @@ void FakeCoordinator::SetAcknowledging(bool on) {
   for (const auto& [rank, heard] : heard_) Acknowledge(rank);
 }
 
+void FakeCoordinator::set_answering(bool on) {
+  absl::MutexLock lock(&mutex_);
+  answering_ = on;
+}
+
 void FakeCoordinator::set_term(uint64_t term) {
   absl::MutexLock lock(&mutex_);
   term_ = term;
@@ -143,12 +148,13 @@ void FakeCoordinator::SendDesired() {
 }
 
 void FakeCoordinator::Acknowledge(const RankId& rank) {
-  if (!acknowledging_) return;
   const Heard& heard = heard_[rank];
-  CoordinatorMessage records;
-  *records.mutable_records_ack()->mutable_key() = KeyOf(rank);
-  records.mutable_records_ack()->set_sequence(heard.records.size());
-  Say(std::move(records));
+  if (acknowledging_) {
+    CoordinatorMessage records;
+    *records.mutable_records_ack()->mutable_key() = KeyOf(rank);
+    records.mutable_records_ack()->set_sequence(heard.records.size());
+    Say(std::move(records));
+  }
   CoordinatorMessage logs;
   *logs.mutable_logs_ack()->mutable_key() = KeyOf(rank);
   logs.mutable_logs_ack()->set_offset(heard.log.size());
@@ -198,6 +204,7 @@ void FakeCoordinator::Hear(const WorkerMessage& message) {
   if (message.has_observed()) HearObserved(message.observed());
   if (message.has_beat()) {
     ++beats_;
+    if (!answering_) return;
     CoordinatorMessage echo;
     *echo.mutable_beat() = message.beat();
     Say(std::move(echo));

@@ -40,7 +40,8 @@ class FakeCoordinator final : public Workers::Service {
 
   // ---- Set before Serve, or while it serves. ----
   void Want(const Desired& desired);  // sent at once
-  void SetAcknowledging(bool on);     // turned on, it acknowledges all that it has
+  void SetAcknowledging(bool on);     // of records; turned on, it acknowledges all that it has
+  void set_answering(bool on);        // echo beats
   void set_term(uint64_t term);
   void set_orphan_grace(absl::Duration grace);
   void set_refusal(const grpc::Status& status);  // of every Hello
@@ -84,6 +85,7 @@ class FakeCoordinator final : public Workers::Service {
   Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
   Desired desired_ ABSL_GUARDED_BY(mutex_);
   bool acknowledging_ ABSL_GUARDED_BY(mutex_) = true;
+  bool answering_ ABSL_GUARDED_BY(mutex_) = true;
   bool away_ ABSL_GUARDED_BY(mutex_) = true;
   uint64_t term_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::Duration orphan_grace_ ABSL_GUARDED_BY(mutex_) = absl::Minutes(30);

@@ -3,6 +3,7 @@
 //   count      one step every 10 ms, up to train.steps (0: for ever); Finished; stops when told to, with a checkpoint
 //   deaf       ignores commands and SIGTERM
 //   mute       never attaches; prints, writes records for ever, ends well on SIGTERM
+//   silent     writes no record; stops when told to
 //   fail       prints two lines and exits with code 3
 //   damage     writes records, damages its outbox, exits with code 0
 //   rendezvous sets key "a", waits for key "b", prints it, ends as finished
@@ -182,6 +183,10 @@ int Run(std::map<std::string, std::string> flags) {
   if (behaviour == "fail") {
     std::printf("about to fail\nbecause of this\n");
     return 3;
+  }
+  if (behaviour == "silent") {
+    while (!stop_requested) absl::SleepFor(absl::Milliseconds(5));
+    return 0;
   }
   if (behaviour == "rendezvous") return life.Rendezvous();
   if (behaviour == "deaf") {

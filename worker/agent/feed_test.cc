@@ -83,15 +83,21 @@ TEST_F(FeedTest, DrainedOnceEverythingIsAcknowledged) {
 }
 
 TEST_F(FeedTest, NewDaemonLearnsFromRecordsThatTheCoordinatorHas) {
-  Write(1, 2000);
+  for (uint64_t step = 1; step <= 6000; ++step) {  // more than a segment
+    Record record;
+    record.mutable_checkpoint()->set_step(step);
+    record.mutable_checkpoint()->set_directory(std::string(200, 'x'));
+    ASSERT_TRUE(outbox_->Append(record, false).ok());
+  }
   Finish();
   EXPECT_EQ(Sequences(Collect()), "1-512");
-  feed_->AcknowledgeRecords(2001);  // it had them from the daemon before
+  feed_->AcknowledgeRecords(6001);  // it had them from the daemon before
   EXPECT_FALSE(feed_->records_drained()) << "not read yet";
   EXPECT_EQ(Sequences(Collect()), "");
   EXPECT_TRUE(feed_->records_drained());
   EXPECT_TRUE(feed_->facts().finished);
-  EXPECT_EQ(feed_->facts().step, 2000u);
+  EXPECT_TRUE(feed_->facts().damage.ok()) << feed_->facts().damage;
+  EXPECT_EQ(feed_->facts().step, 6000u);
 }
 
 TEST_F(FeedTest, MalformedRecordEndsTheFeedBehindTheGoodOnes) {

@@ -45,7 +45,9 @@ absl::StatusOr<LogPiece> ReadLog(const std::string& directory, uint64_t offset, 
 // Where the output ends now.
 uint64_t LogEnd(const std::string& directory);
 
-// The last lines, oldest first; each cut to `line_bytes`, and valid UTF-8.
+// Of a text: its last lines, oldest first; each cut to `line_bytes`, and valid UTF-8.
+std::vector<std::string> LastLines(std::string text, size_t count, size_t line_bytes);
+// The same of what is kept of a log.
 std::vector<std::string> LastLogLines(const std::string& directory, size_t count, size_t line_bytes);
 
 // Each byte that is no part of valid UTF-8 becomes '?', so that lengths and positions stay.

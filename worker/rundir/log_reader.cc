@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -86,9 +87,12 @@ std::vector<std::string> LastLogLines(const std::string& directory, size_t count
   const uint64_t want = 64 * 1024;
   const uint64_t end = LogEnd(directory);
   absl::StatusOr<LogPiece> tail = ReadLog(directory, end > want ? end - want : 0, want);
-  if (!tail.ok()) return {};
-  ReplaceInvalidUtf8(tail->bytes);
-  std::vector<std::string> lines = absl::StrSplit(tail->bytes, absl::ByAnyChar("\n\r"), absl::SkipEmpty());
+  return tail.ok() ? LastLines(std::move(tail->bytes), count, line_bytes) : std::vector<std::string>();
+}
+
+std::vector<std::string> LastLines(std::string text, size_t count, size_t line_bytes) {
+  ReplaceInvalidUtf8(text);
+  std::vector<std::string> lines = absl::StrSplit(text, absl::ByAnyChar("\n\r"), absl::SkipEmpty());
   if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
   for (std::string& line : lines) {
     if (line.size() <= line_bytes) continue;

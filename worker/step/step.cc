@@ -20,8 +20,6 @@
 namespace muster::step {
 namespace {
 
-constexpr size_t kLastLines = 20;
-constexpr size_t kLastLineBytes = 1000;
 constexpr off_t kReserveBytes = 64 * 1024;
 
 // Room for exit.json, kept from the start: a trainer that filled the disk must still be able to end.
@@ -41,7 +39,6 @@ class Reserve {
 };
 
 absl::StatusOr<int> BlockSignals() {
-  for (const int signal : {SIGPIPE, SIGHUP, SIGINT, SIGQUIT}) std::signal(signal, SIG_IGN);
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : {SIGCHLD, SIGTERM, SIGUSR1}) sigaddset(&set, signal);
@@ -104,6 +101,7 @@ absl::Status RunRank(const rundir::RankDir& dir, const Clock& clock) {
   absl::StatusOr<rundir::Start> start = dir.ReadStart();
   if (!start.ok()) return start.status();
   if (absl::Status status = TakeFolder(dir); !status.ok()) return status;
+  for (const int signal : {SIGPIPE, SIGXFSZ, SIGHUP, SIGINT, SIGQUIT}) std::signal(signal, SIG_IGN);
   const Reserve reserve(dir);
   absl::StatusOr<Ending> ended = RunTrainer(dir, *start, clock);
   Ending ending;
@@ -114,7 +112,6 @@ absl::Status RunRank(const rundir::RankDir& dir, const Clock& clock) {
     ending.ended = clock.Read().wall;
   }
   ending.rank = dir.rank().rank;
-  ending.last_lines = rundir::LastLogLines(dir.path(), kLastLines, kLastLineBytes);
   reserve.Release();
   return dir.WriteExit(MakeExit(ending));
 }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "worker/rundir/process_table.h"
@@ -22,6 +23,9 @@ constexpr absl::Duration kLook = absl::Milliseconds(500);
 constexpr absl::Duration kLongestLook = absl::Seconds(2);
 // For what others wrote into the pipe, and for processes that sit in the kernel and do not die at once.
 constexpr absl::Duration kAftermath = absl::Seconds(3);
+constexpr size_t kTailBytes = 64 * 1024;
+constexpr size_t kLastLines = 20;
+constexpr size_t kLastLineBytes = 1000;
 
 }  // namespace
 
@@ -63,6 +67,7 @@ Ending Supervisor::Run(const Trainer& trainer) {
   }
   if (output_open) Say("a process that the trainer left behind still holds its output; what it writes is lost");
   close(trainer_.output);
+  ending_.last_lines = rundir::LastLines(std::move(tail_), kLastLines, kLastLineBytes);
   return ending_;
 }
 
@@ -130,6 +135,8 @@ bool Supervisor::Pump() {
   const ssize_t n = read(trainer_.output, buffer, sizeof buffer);
   if (n == 0) return false;
   if (n < 0) return errno == EAGAIN || errno == EINTR;
+  tail_.append(buffer, static_cast<size_t>(n));
+  if (tail_.size() > 2 * kTailBytes) tail_.erase(0, tail_.size() - kTailBytes);
   // A full disk: the log itself counts what is missing and says so later.
   log_.Append(std::string_view(buffer, static_cast<size_t>(n))).IgnoreError();
   return true;

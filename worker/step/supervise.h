@@ -25,7 +25,7 @@ class Supervisor {
   Supervisor(const rundir::Start& start, const rundir::Lease* lease, rundir::LogWriter& log, const Clock& clock,
              int signals);
 
-  // How it ended: all of Ending but `rank` and `last_lines`. Returns when no descendant is left (or none of them can be
+  // How it ended: all of Ending but `rank`. Returns when no descendant is left (or none of them can be
   // killed) and the output is in the log.
   Ending Run(const Trainer& trainer);
 
@@ -47,6 +47,7 @@ class Supervisor {
   const int signals_;
 
   Trainer trainer_;
+  std::string tail_;  // of the output, also of what a full disk did not take
   Ending ending_;
   bool trainer_ended_ = false;
   bool children_left_ = true;
