@@ -64,6 +64,8 @@ void PrintNode(const v1::Node& node, Format format) {
   Say(absl::StrCat(OneLine(node.id()), ": ", StateName(node.state()), node.draining() ? ", draining" : ""));
 }
 
-void PrintLine(const nlohmann::ordered_json& tree) { Print(Json(tree, -1)); }
+std::string LineOf(const nlohmann::ordered_json& tree) { return Json(tree, -1); }
+
+void PrintLine(const nlohmann::ordered_json& tree) { Print(LineOf(tree)); }
 
 }  // namespace muster::cli

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "worker/rundir/crc32c.h"
+#include "common/crc32c.h"
 #include "worker/rundir/durable_file.h"
 #include "worker/rundir/segments.h"
 #include "worker/rundir/temporary_folder.h"
