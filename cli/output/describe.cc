@@ -246,6 +246,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
     if (metrics.has_tokens_per_second()) absl::StrAppend(&text, ", ", Count(metrics.tokens_per_second()), " tokens/s");
     line("Progress", text);
   }
+  line("TensorBoard", OneLine(reply.tensorboard_directory()));
   JobView view(screen);
   view.SetJob(job);
   if (const std::string failure = view.FailureText(); !failure.empty()) {
