@@ -108,6 +108,7 @@ void Feed::CollectLogs(bool ended, Now now, std::vector<WorkerMessage>& messages
     partial_ = false;
     piece->bytes.resize(length);
     rundir::ReplaceInvalidUtf8(piece->bytes);
+    log_bytes_dropped_ += piece->offset - std::min(sent_offset_, piece->offset);
     sent_offset_ = piece->offset + length;
     WorkerMessage message;
     *message.mutable_logs()->mutable_key() = key_;

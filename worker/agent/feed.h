@@ -46,6 +46,8 @@ class Feed {
   bool records_drained() const { return records_at_end_ && acknowledged_sequence_ >= sent_sequence_; }
   bool logs_drained() const { return logs_at_end_ && acknowledged_offset_ >= sent_offset_; }
   const Facts& facts() const { return facts_; }
+  // Of the output, gone from the folder before it could be sent.
+  uint64_t log_bytes_dropped() const { return log_bytes_dropped_; }
 
  private:
   void CollectRecords(bool ended, std::vector<WorkerMessage>& messages);
@@ -64,6 +66,7 @@ class Feed {
   uint64_t sent_offset_ = 0;
   uint64_t acknowledged_offset_ = 0;
   bool logs_at_end_ = false;
+  uint64_t log_bytes_dropped_ = 0;
   SteadyTime partial_since_;  // of the unfinished line that begins at sent_offset_
   bool partial_ = false;
 };
