@@ -7,26 +7,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/server/server.h"
-#include "coordinator/server/testing.h"
+#include "coordinator/server/server_fixture_test.h"
 
 namespace muster::server {
 namespace {
 
-class WorkersTest : public ::testing::Test {
+class WorkersTest : public ServerFixture {
  protected:
-  WorkersTest() {
-    options_.state_dir = folder_.path() + "/state";
-    options_.listen = {"unix:" + folder_.path() + "/run/c.sock"};
-  }
-  void Start() {
-    auto server = Server::Start(options_, &clock_);
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    client_ = std::make_unique<Client>(server_->addresses()[0]);
-  }
   std::unique_ptr<FakeWorker> Worker(const std::string& incarnation, const std::string& boot = "boot",
                                      std::vector<RankKey> running = {}) {
-    return std::make_unique<FakeWorker>(server_->addresses()[0], "n1", incarnation, boot, std::move(running));
+    return std::make_unique<FakeWorker>(address(), "n1", incarnation, boot, std::move(running));
   }
   NodeState StateOfNode() {
     ListNodesReply reply;
@@ -66,12 +56,6 @@ class WorkersTest : public ::testing::Test {
     *value = reply.value();
     return status;
   }
-
-  TemporaryFolder folder_;
-  RealClock clock_;
-  ServerOptions options_;
-  std::unique_ptr<Server> server_;
-  std::unique_ptr<Client> client_;
 };
 
 TEST_F(WorkersTest, NewIncarnationReplacesItsPredecessor) {
