@@ -191,6 +191,25 @@ TEST_F(WorkersTest, StaleGenerationIsAcknowledgedButNotStored) {
   EXPECT_TRUE(StepsOf(job).empty());
 }
 
+TEST_F(WorkersTest, AnotherNodesWordAboutARankIsNotTaken) {
+  Start();
+  const std::string job = client_->MustSubmit("a");
+  auto worker = Worker("i1");
+  RankKey key;
+  ASSERT_TRUE(worker->WaitForRun(&key));
+  FakeWorker stranger(address(), "n2", "i1");
+  ASSERT_TRUE(stranger.WaitForWelcome());
+  stranger.SendRecords(key, {RunningRecord(1), MetricRecord(2, 1, 9), FinishedRecord(3, 10)});
+  EXPECT_TRUE(stranger.WaitForRecordsAck(3)) << "so that it does not send them for ever";
+  stranger.SendLog(key, 0, "not mine\n");
+  EXPECT_TRUE(stranger.WaitForLogsAck(9));
+  EXPECT_EQ(client_->StateOf(job), JOB_STATE_STARTING);
+  EXPECT_TRUE(StepsOf(job).empty());
+  worker->RunToTheEnd(key);
+  EXPECT_TRUE(Eventually([&] { return client_->StateOf(job) == JOB_STATE_COMPLETED; }));
+  EXPECT_EQ(StepsOf(job).size(), kSmallSteps);
+}
+
 TEST_F(WorkersTest, RendezvousServesTheCurrentGenerationOnly) {
   Start();
   const std::string job = client_->MustSubmit("a");
