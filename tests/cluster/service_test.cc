@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "tests/cluster/cluster.h"
 
 namespace muster::cluster {
@@ -127,6 +128,16 @@ TEST(Service, AWorkerThatEndsHandsItsJobOver) {
   const json job = cluster.Job(id);
   EXPECT_EQ(Number(job["generation"]), 2u) << "nothing was placed on the worker that was leaving";
   EXPECT_EQ(job.value("restarts", 0), 0) << "that was no fault of the job's";
+}
+
+TEST(Service, TheFirstStepComesWithinTenSecondsOfTheStart) {
+  Cluster cluster;
+  const absl::Time begin = absl::Now();
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 1);
+  const std::string id = cluster.Submit({.name = "prompt", .steps = 2000, .checkpoint_every = 2000});
+  ASSERT_TRUE(cluster.WaitForStep(id, 1));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
 }
 
 TEST(Service, BackupIsAStoreThatServes) {
