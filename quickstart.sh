@@ -42,8 +42,7 @@ bin/muster submit -f "$work/job.yaml"
 # The time of the first metric, beside that of this script's first line.
 bin/muster metrics @last -o json | python3 -c "
 import datetime, json, sys
-first = json.loads(sys.stdin.readline())
-first = first.get('metrics', first)['time'].rstrip('Z')[:26]
+first = json.load(sys.stdin)[0]['time'].rstrip('Z')[:26]
 at = datetime.datetime.fromisoformat(first).replace(tzinfo=datetime.timezone.utc).timestamp()
 print(f'first training step {at - $began:.1f} s after this script began', file=sys.stderr)"
 
