@@ -20,7 +20,7 @@ struct GlooOptions {
   absl::Duration join_timeout = absl::Minutes(5);  // for all ranks to come
 };
 
-// Connects to every other rank; `rendezvous` is used during this call only. Unavailable: a rank did not come, or could
+// Connects to every other rank; `rendezvous` outlives the group. Unavailable: a rank did not come, or could
 // not be reached; it is named. InvalidArgument: more than 64 ranks, or `host` is not this machine.
 absl::StatusOr<std::unique_ptr<Group>> MakeGloo(const GlooOptions& options, KeyValue& rendezvous);
 
