@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "cli/testing/muster_fixture.h"
+#include "cli/testing/muster_fixture_test.h"
 
 namespace muster::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/app.h"
-#include "cli/testing/muster_fixture.h"
+#include "cli/testing/muster_fixture_test.h"
 
 namespace muster::cli {
 namespace {

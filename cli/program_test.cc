@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "cli/testing/muster_fixture.h"
+#include "cli/testing/muster_fixture_test.h"
 #include "common/rpc/rpc.h"
 
 namespace muster::cli {

@@ -1,4 +1,3 @@
-#include <gnu/libc-version.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/timex.h>

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -15,6 +14,7 @@
 #include "cli/spec/reader.h"
 #include "cli/spec/sample_job.h"
 #include "cli/spec/schema.h"
+#include "common/testing/temporary_folder.h"
 
 namespace muster::cli {
 namespace {
@@ -81,17 +81,6 @@ std::string Read(const std::string& path) {
 
 class SchemaPeerTest : public ::testing::Test {
  protected:
-  SchemaPeerTest() {
-    char path[] = "/tmp/muster-schema-XXXXXX";
-    folder_ = mkdtemp(path);
-  }
-  ~SchemaPeerTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string Write(const std::string& name, const std::string& text) const {
-    std::ofstream(absl::StrCat(folder_, "/", name)) << text;
-    return absl::StrCat(folder_, "/", name);
-  }
-
   // What jsonschema says of each text.
   std::vector<std::string> Judge(const std::vector<std::string>& texts) const {
     const char* python = getenv("MUSTER_PEER_PYTHON");
@@ -100,8 +89,10 @@ class SchemaPeerTest : public ::testing::Test {
                        "--test_env=MUSTER_PEER_PYTHON=~/.cache/muster/peer/bin/python";
       return {};
     }
-    std::string command = absl::StrCat(python, " cli/spec/schema_peer.py ", Write("schema.json", SpecSchema().dump()));
-    for (size_t i = 0; i < texts.size(); ++i) absl::StrAppend(&command, " ", Write(absl::StrCat(i, ".yaml"), texts[i]));
+    std::string command =
+        absl::StrCat(python, " cli/spec/schema_peer.py ", folder_.Write("schema.json", SpecSchema().dump()));
+    for (size_t i = 0; i < texts.size(); ++i)
+      absl::StrAppend(&command, " ", folder_.Write(absl::StrCat(i, ".yaml"), texts[i]));
     std::FILE* pipe = popen(command.c_str(), "r");
     std::string out;
     char buffer[4096];
@@ -110,7 +101,7 @@ class SchemaPeerTest : public ::testing::Test {
     return absl::StrSplit(out, '\n', absl::SkipEmpty());
   }
 
-  std::string folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(SchemaPeerTest, AgreesWithTheReader) {

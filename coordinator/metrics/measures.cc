@@ -1,7 +1,5 @@
 #include "coordinator/metrics/measures.h"
 
-#include <google/protobuf/generated_enum_reflection.h>
-
 #include <optional>
 
 #include "absl/strings/ascii.h"

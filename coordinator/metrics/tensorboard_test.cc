@@ -3,13 +3,13 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "common/crc32c.h"
+#include "common/testing/temporary_folder.h"
 #include "coordinator/metrics/event_file.h"
 #include "coordinator/metrics/tensorboard_log.h"
 
@@ -83,13 +83,6 @@ std::vector<int64_t> Steps(const std::string& path) {
 
 class TensorBoardTest : public ::testing::Test {
  protected:
-  TensorBoardTest() {
-    char path[] = "/tmp/muster-tb-XXXXXX";
-    folder_ = mkdtemp(path);
-    folder_ += "/tb";
-  }
-  ~TensorBoardTest() override { fs::remove_all(fs::path(folder_).parent_path()); }
-
   std::unique_ptr<TensorBoardLog> Open() {
     auto log = TensorBoardLog::Open(folder_);
     EXPECT_TRUE(log.ok()) << log.status();
@@ -99,7 +92,8 @@ class TensorBoardTest : public ::testing::Test {
     return absl::StrCat(folder_, "/", job, "/events.out.tfevents.000000000", generation, ".muster");
   }
 
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path() + "/tb";
 };
 
 TEST(EventFile, MasksAsTensorFlowDoes) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/metrics/testing.h"
+#include "common/testing/temporary_folder.h"
 #include "coordinator/server/server.h"
 #include "coordinator/server/testing.h"
 #include "proto/tensorboard.pb.h"

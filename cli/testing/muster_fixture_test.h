@@ -10,6 +10,7 @@
 
 #include "cli/testing/fake_coordinator.h"
 #include "cli/testing/program.h"
+#include "common/testing/temporary_folder.h"
 
 namespace muster::cli {
 
