@@ -22,6 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "common/testing/temporary_folder.h"
 
 extern char** environ;
 
@@ -33,9 +34,9 @@ using nlohmann::json;
 
 // The programs, side by side, as a user has them: copies of the runfiles.
 const std::string& BinDir() {
+  static const TemporaryFolder folder;
   static const std::string dir = [] {
-    std::array<char, 32> name{"/tmp/muster-bin-XXXXXX"};
-    const std::string to = mkdtemp(name.data());
+    const std::string& to = folder.path();
     for (const char* file : {"cli/muster", "coordinator/muster-coordinator", "worker/agent/muster-worker",
                              "worker/step/muster-step", "worker/trainer/muster-trainer"}) {
       fs::create_symlink(fs::canonical(file), to + "/" + fs::path(file).filename().string());

@@ -253,6 +253,7 @@ void Agent::Finish() {
   spdlog::info("draining: stopping {} ranks", ranks_.size());
   finishing_ = true;
   finish_by_ = loop_->now().steady + options_.drain_deadline;
+  SendObserved(/*full=*/true);  // that it is leaving
   Reconcile();
 }
 

@@ -116,6 +116,7 @@ void Agent::SendObserved(bool full) {
   WorkerMessage message;
   Observed& observed = *message.mutable_observed();
   observed.set_full(full);
+  observed.set_leaving(finishing_);
   for (const auto& [id, rank] : ranks_) {
     const DesiredRank* wanted = WantedOf(id);
     const bool forgotten = fresh_ && wanted == nullptr;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,9 +22,10 @@ namespace muster::agent {
 // What the records that went by say about the rank.
 struct Facts {
   bool any = false;
-  bool running = false;   // it has begun its first step
-  bool finished = false;  // all steps are done
-  uint64_t step = 0;      // last finished
+  bool running = false;           // it has begun its first step
+  bool finished = false;          // all steps are done
+  uint64_t step = 0;              // last finished
+  std::optional<Failed> failure;  // what the trainer itself said of its end
   // Not OK: the outbox is damaged behind the records that went by, or a record is malformed. Nothing more will come.
   absl::Status damage;
 };
