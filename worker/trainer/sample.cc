@@ -28,13 +28,13 @@ absl::Status CheckOptions(const SampleOptions& options, uint64_t vocabulary) {
 
 }  // namespace
 
-uint16_t Choose(absl::Span<const float> logits, double temperature, uint32_t top_k, double uniform) {
+uint32_t Choose(absl::Span<const float> logits, double temperature, uint32_t top_k, double uniform) {
   const auto likeliest = std::max_element(logits.begin(), logits.end());
-  if (temperature == 0 || top_k == 1) return static_cast<uint16_t>(likeliest - logits.begin());
-  std::vector<uint16_t> ids(logits.size());
+  if (temperature == 0 || top_k == 1) return static_cast<uint32_t>(likeliest - logits.begin());
+  std::vector<uint32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   if (top_k > 0 && top_k < ids.size()) {
-    std::stable_sort(ids.begin(), ids.end(), [&](uint16_t a, uint16_t b) { return logits[a] > logits[b]; });
+    std::stable_sort(ids.begin(), ids.end(), [&](uint32_t a, uint32_t b) { return logits[a] > logits[b]; });
     ids.resize(top_k);
   }
   std::vector<double> weights(ids.size());
@@ -54,7 +54,7 @@ uint16_t Choose(absl::Span<const float> logits, double temperature, uint32_t top
 absl::Status Sample(engine::Engine& engine, uint64_t vocabulary, uint64_t context, const SampleOptions& options,
                     const std::function<bool(char)>& write) {
   if (absl::Status status = CheckOptions(options, vocabulary); !status.ok()) return status;
-  std::vector<uint16_t> tokens;
+  std::vector<uint32_t> tokens;
   for (const char c : options.prompt) tokens.push_back(static_cast<unsigned char>(c));
   if (tokens.empty()) tokens.push_back('\n');
   std::mt19937_64 random(options.seed);
@@ -77,7 +77,7 @@ absl::StatusOr<double> MeanLoss(engine::Engine& engine, const Inventory& invento
   const uint64_t all = source->order.samples_per_epoch();
   const uint64_t count = sequences == 0 ? all : std::min(sequences, all);
   double sum = 0;
-  std::vector<uint16_t> rows;
+  std::vector<uint32_t> rows;
   for (uint64_t first = 0; first < count; first += kEvaluateSequences) {
     const uint64_t part = std::min(kEvaluateSequences, count - first);
     absl::Status read = data::ReadSamples(source->file, source->order, first, part, rows);

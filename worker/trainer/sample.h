@@ -27,7 +27,7 @@ absl::Status Sample(engine::Engine& engine, uint64_t vocabulary, uint64_t contex
                     const std::function<bool(char)>& write);
 
 // One token id out of logits. `uniform` in [0, 1). Ties go to the lower id.
-uint16_t Choose(absl::Span<const float> logits, double temperature, uint32_t top_k, double uniform);
+uint32_t Choose(absl::Span<const float> logits, double temperature, uint32_t top_k, double uniform);
 
 // Mean loss in nats over the first `sequences` windows (0: all) of a token file. Errors as data::TokenFile.
 absl::StatusOr<double> MeanLoss(engine::Engine& engine, const Inventory& inventory, const std::string& tokens,
