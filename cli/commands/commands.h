@@ -22,6 +22,8 @@ void RegisterPlan(CLI::App& app, Invocation& invocation);
 void RegisterPs(CLI::App& app, Invocation& invocation);
 void RegisterResume(CLI::App& app, Invocation& invocation);
 void RegisterSample(CLI::App& app, Invocation& invocation);
+void RegisterEval(CLI::App& app, Invocation& invocation);
+void RegisterExport(CLI::App& app, Invocation& invocation);
 void RegisterSubmit(CLI::App& app, Invocation& invocation);
 void RegisterTrain(CLI::App& app, Invocation& invocation);
 void RegisterUndrain(CLI::App& app, Invocation& invocation);

@@ -27,6 +27,7 @@ void MakePathsAbsolute(const std::string& file_folder, const std::string& workin
     value = AbsolutePath(value, where.line > 0 ? file_folder : working_folder);
   };
   v1::Train& train = *reading.spec.mutable_train();
+  if (!train.model().from().empty()) fix("model.from", *train.mutable_model()->mutable_from());
   if (train.has_data()) {
     fix("data.tokens", *train.mutable_data()->mutable_tokens());
     fix("data.validation", *train.mutable_data()->mutable_validation());
