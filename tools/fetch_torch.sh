@@ -30,6 +30,7 @@ if [ "$want" = peer ]; then
   rm -rf "$dest"
   /usr/bin/python3 -m venv "$dest" || die "python3 -m venv failed: is the package python3-venv installed?"
   "$dest/bin/python" -m pip install -q --disable-pip-version-check filelock typing-extensions sympy networkx jinja2 fsspec numpy \
+    transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 \
     || die "pip could not install PyTorch's needs: no network?"
   site=$("$dest/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
   echo "$cache/torch-cpu" >"$site/torch-cpu.pth"   # the very files that we link
