@@ -41,8 +41,8 @@ int main(int argc, char** argv) {
   config.schedule = program.schedule;
   auto engine = engine::Engine::Create(config).value();
   const size_t context = config.inventory.context();
-  std::vector<uint16_t> tokens(sequences * (context + 1));
-  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint16_t>(i * 2654435761u >> 24) & 255;
+  std::vector<uint32_t> tokens(sequences * (context + 1));
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint32_t>(i * 2654435761u >> 24) & 255;
   const engine::Batch batch{static_cast<uint64_t>(sequences), tokens, sequences * context};
   std::vector<double> milliseconds;
   for (int i = 0; i < steps; ++i) {
