@@ -7,7 +7,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <type_traits>
 #include <vector>
 
 // One copy of each kernel per generation of vector units, chosen at start. Not under a sanitizer: its run time does not
@@ -24,8 +23,8 @@ namespace {
 
 constexpr double kEpsilon = 1e-5;
 constexpr double kGelu = 0.7978845608028654, kGeluCube = 0.044715;  // sqrt(2 / pi)
-constexpr int64_t kGrain = 16'384;  // elements that are worth another thread
-constexpr int64_t kBlock = 128;     // rows whose sums are added up before they join a longer sum
+constexpr int64_t kGrain = 16'384;                                  // elements that are worth another thread
+constexpr int64_t kBlock = 128;  // rows whose sums are added up before they join a longer sum
 
 MUSTER_INLINE double Exp(double x) { return std::exp(x); }
 
@@ -132,7 +131,7 @@ template <typename T>
 MUSTER_INLINE double CrossEntropyRow(T* x, int64_t width, int64_t target, T scale) {
   T top = x[0], sum = 0;
 #pragma omp simd reduction(max : top)
-  for (int64_t i = 0; i < width; ++i) top = std::max(top, x[i]);
+  for (int64_t i = 0; i < width; ++i) top = x[i] > top ? x[i] : top;
   const T picked = x[target] - top;
   if (scale == 0) {
 #pragma omp simd reduction(+ : sum)
@@ -151,51 +150,64 @@ MUSTER_INLINE double CrossEntropyRow(T* x, int64_t width, int64_t target, T scal
   return std::log(static_cast<double>(sum)) - static_cast<double>(picked);
 }
 
-// The loops over rows, for each dtype. What they call is inlined, so that it is compiled for their vector unit.
-#define MUSTER_ROWS(T)                                                                                               \
-  MUSTER_VECTOR void NormRows(const T* x, const T* w, const T* b, int64_t rows, int64_t n, T* out, T* st) {          \
-    for (int64_t r = 0; r < rows; ++r) {                                                                             \
-      Statistics(x + r * n, n, st + 2 * r);                                                                          \
-      Normalise(x + r * n, st + 2 * r, w, b, n, out + r * n);                                                        \
-    }                                                                                                                \
-  }                                                                                                                  \
-  MUSTER_VECTOR void AddNormRows(const T* x, T* sum, const T* sb, const T* w, const T* b, int64_t rows, int64_t n,   \
-                                 T* out, T* st) {                                                                    \
-    for (int64_t r = 0; r < rows; ++r) {                                                                             \
-      AddTo(x + r * n, sb, n, sum + r * n);                                                                          \
-      Statistics(sum + r * n, n, st + 2 * r);                                                                        \
-      Normalise(sum + r * n, st + 2 * r, w, b, n, out + r * n);                                                      \
-    }                                                                                                                \
-  }                                                                                                                  \
-  MUSTER_VECTOR void NormAgainRows(const T* x, const T* st, const T* w, const T* b, int64_t rows, int64_t n,         \
-                                   T* out) {                                                                         \
-    for (int64_t r = 0; r < rows; ++r) Normalise(x + r * n, st + 2 * r, w, b, n, out + r * n);                       \
-  }                                                                                                                  \
-  MUSTER_VECTOR void NormBackwardRows(const T* d, const T* x, const T* st, const T* w, int64_t rows, int64_t n,      \
-                                      T* dx, T* dw, T* db) {                                                         \
-    for (int64_t r = 0; r < rows; ++r)                                                                               \
-      NormRowBackward(d + r * n, x + r * n, st + 2 * r, w, n, dx + r * n, dw, db);                                   \
-  }                                                                                                                  \
-  MUSTER_VECTOR void GeluRows(T* x, const T* b, int64_t rows, int64_t n, T* out) {                                   \
-    for (int64_t r = 0; r < rows; ++r) GeluRow(x + r * n, b, n, out + r * n);                                        \
-  }                                                                                                                  \
-  MUSTER_VECTOR void GeluBackwardRows(const T* x, int64_t rows, int64_t n, T* out, T* d, T* db) {                    \
-    for (int64_t r = 0; r < rows; ++r) GeluRowBackward(x + r * n, n, out + r * n, d + r * n, db);                    \
-  }                                                                                                                  \
-  MUSTER_VECTOR void AddBiasRows(const T* x, const T* b, int64_t rows, int64_t n, T* out) {                          \
-    for (int64_t r = 0; r < rows; ++r) Add(x + r * n, b, n, out + r * n);                                            \
-  }                                                                                                                  \
-  MUSTER_VECTOR void ColumnSumRows(const T* d, int64_t rows, int64_t n, T* sums) {                                   \
-    for (int64_t r = 0; r < rows; ++r) AddInto(d + r * n, n, sums);                                                  \
-  }                                                                                                                  \
-  MUSTER_VECTOR double CrossEntropyRows(T* x, const int64_t* targets, int64_t rows, int64_t n, T scale) {            \
-    double loss = 0;                                                                                                 \
-    for (int64_t r = 0; r < rows; ++r) loss += CrossEntropyRow(x + r * n, n, targets[r], scale);                     \
-    return loss;                                                                                                     \
+// The loops over rows. What they call is inlined, so that it is compiled for their vector unit.
+template <typename T>
+MUSTER_VECTOR void NormRows(const T* x, const T* w, const T* b, int64_t rows, int64_t n, T* out, T* st) {
+  for (int64_t r = 0; r < rows; ++r) {
+    Statistics(x + r * n, n, st + 2 * r);
+    Normalise(x + r * n, st + 2 * r, w, b, n, out + r * n);
   }
-MUSTER_ROWS(float)
-MUSTER_ROWS(double)
-#undef MUSTER_ROWS
+}
+
+template <typename T>
+MUSTER_VECTOR void AddNormRows(const T* x, T* sum, const T* sum_bias, const T* w, const T* b, int64_t rows, int64_t n,
+                               T* out, T* st) {
+  for (int64_t r = 0; r < rows; ++r) {
+    AddTo(x + r * n, sum_bias, n, sum + r * n);
+    Statistics(sum + r * n, n, st + 2 * r);
+    Normalise(sum + r * n, st + 2 * r, w, b, n, out + r * n);
+  }
+}
+
+template <typename T>
+MUSTER_VECTOR void NormAgainRows(const T* x, const T* st, const T* w, const T* b, int64_t rows, int64_t n, T* out) {
+  for (int64_t r = 0; r < rows; ++r) Normalise(x + r * n, st + 2 * r, w, b, n, out + r * n);
+}
+
+template <typename T>
+MUSTER_VECTOR void NormBackwardRows(const T* d, const T* x, const T* st, const T* w, int64_t rows, int64_t n, T* dx,
+                                    T* d_weight, T* d_bias) {
+  for (int64_t r = 0; r < rows; ++r) {
+    NormRowBackward(d + r * n, x + r * n, st + 2 * r, w, n, dx + r * n, d_weight, d_bias);
+  }
+}
+
+template <typename T>
+MUSTER_VECTOR void GeluRows(T* x, const T* b, int64_t rows, int64_t n, T* out) {
+  for (int64_t r = 0; r < rows; ++r) GeluRow(x + r * n, b, n, out + r * n);
+}
+
+template <typename T>
+MUSTER_VECTOR void GeluBackwardRows(const T* x, int64_t rows, int64_t n, T* out, T* d, T* d_bias) {
+  for (int64_t r = 0; r < rows; ++r) GeluRowBackward(x + r * n, n, out + r * n, d + r * n, d_bias);
+}
+
+template <typename T>
+MUSTER_VECTOR void AddBiasRows(const T* x, const T* b, int64_t rows, int64_t n, T* out) {
+  for (int64_t r = 0; r < rows; ++r) Add(x + r * n, b, n, out + r * n);
+}
+
+template <typename T>
+MUSTER_VECTOR void ColumnSumRows(const T* d, int64_t rows, int64_t n, T* sums) {
+  for (int64_t r = 0; r < rows; ++r) AddInto(d + r * n, n, sums);
+}
+
+template <typename T>
+MUSTER_VECTOR double CrossEntropyRows(T* x, const int64_t* targets, int64_t rows, int64_t n, T scale) {
+  double loss = 0;
+  for (int64_t r = 0; r < rows; ++r) loss += CrossEntropyRow(x + r * n, n, targets[r], scale);
+  return loss;
+}
 
 template <typename F>
 void Dispatch(const at::Tensor& t, const F& body) {
@@ -216,11 +228,12 @@ T* In(const at::Tensor& t) {
 // body(first row, rows) on each thread's share.
 template <typename F>
 void EachShare(int64_t rows, int64_t width, const F& body) {
-  at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / width), [&](int64_t begin, int64_t end) { body(begin, end - begin); });
+  at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / width),
+                   [&](int64_t begin, int64_t end) { body(begin, end - begin); });
 }
 
-// body(first row, rows, sums) on pieces of kBlock rows of each thread's share, `vectors` sums of `width` each; then adds
-// the sums to `totals`, in the order of the rows. Short sums keep their digits where one long one would lose them.
+// body(first row, rows, sums) on pieces of kBlock rows of each thread's share, `vectors` sums of `width` each; then
+// adds the sums to `totals`, in the order of the rows. Short sums keep their digits where one long one would lose them.
 template <typename T, typename F>
 void EachShareSumming(int64_t rows, int64_t width, std::vector<T*> totals, const F& body) {
   const int64_t n = width * static_cast<int64_t>(totals.size()), most = at::get_num_threads();
@@ -249,7 +262,8 @@ void Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
   Dispatch(x, [&]<typename T>(T) {
     const T *from = In<T>(x), *w = In<T>(weight), *b = In<T>(bias);
     T *to = In<T>(out), *st = In<T>(statistics);
-    EachShare(x.size(0), n, [&](int64_t r, int64_t rows) { NormRows(from + r * n, w, b, rows, n, to + r * n, st + 2 * r); });
+    EachShare(x.size(0), n,
+              [&](int64_t r, int64_t rows) { NormRows(from + r * n, w, b, rows, n, to + r * n, st + 2 * r); });
   });
 }
 

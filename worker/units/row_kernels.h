@@ -4,8 +4,8 @@
 //   Norm(x, weight, bias, normed, statistics);
 //
 // Tensors are contiguous CPU matrices [rows, width] of fp32 or float64, vectors [width], statistics [rows, 2] (mean,
-// then 1 / standard deviation); all of one dtype. Outputs exist already. Gradients of vectors are added to. Work is split
-// over LibTorch's threads by rows, so results are bit-equal for equal threads. Thread-safe for different outputs.
+// then 1 / standard deviation); all of one dtype. Outputs exist already. Gradients of vectors are added to. Work is
+// split over LibTorch's threads by rows, so results are bit-equal for equal threads. Thread-safe for different outputs.
 #pragma once
 
 #include <ATen/core/Tensor.h>

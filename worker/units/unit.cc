@@ -27,7 +27,10 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vect
         absl::StrCat("unit ", unit.name(), " has ", parameters.size(), " tensors, its kind needs ", expected));
   }
   if (unit.kind() == UNIT_KIND_GPT2_EMBEDDING) return MakeGpt2Embedding(std::move(parameters));
-  if (unit.kind() == UNIT_KIND_GPT2_BLOCK) return MakeGpt2Block(std::move(parameters), unit.heads());
+  if (unit.kind() == UNIT_KIND_GPT2_BLOCK) {
+    const bool cpu = parameters[0].value.is_cpu();
+    return (cpu ? MakeCpuGpt2Block : MakeGpt2Block)(std::move(parameters), unit.heads());
+  }
   return MakeGpt2Head(std::move(parameters));
 }
 
