@@ -43,7 +43,8 @@ trap 'rm -rf "$tmp"' EXIT
 echo "fetch_torch: downloading $(grep -o '^[a-z][^ ]*' "$list" | tr '\n' ' ')(once; kept in $dest)" >&2
 /usr/bin/python3 -m pip download -q --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
   --python-version 3.11 --implementation cp --abi cp311 --platform manylinux_2_28_x86_64 --platform manylinux_2_18_x86_64 \
-  -d "$tmp" -r "$list" || die "the download failed (see above): no network, or a file whose hash is not the pinned one"
+  -d "$tmp" -r "$list" || die "the download failed (see above). No network? Or pip's index has no such wheel: those without CUDA ('+cpu') lie in
+  PyTorch's own index, whose address its installation page gives: set PIP_EXTRA_INDEX_URL to it. Or a hash differs from $list"
 for wheel in "$tmp"/*.whl; do
   # 11: a pattern that this wheel has no file for
   unzip -q -o "$wheel" 'torch/*' 'torchgen/*' 'functorch/*' 'nvidia/*' -d "$tmp/out" 2>/dev/null || [ $? = 11 ] || die "cannot unpack $(basename "$wheel"): disk full?"
