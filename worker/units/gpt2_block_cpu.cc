@@ -1,5 +1,3 @@
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -7,21 +5,21 @@
 
 #include <algorithm>
 
+#include "models/inventory.h"
+#include "worker/units/cpu_attention.h"
 #include "worker/units/gpt2.h"
 #include "worker/units/row_kernels.h"
 
 namespace muster::units {
 namespace {
 
-// Of one piece of rows of the MLP's hidden layer: rows enough for a good product, few enough for the cache.
-constexpr int64_t kPieceBytes = 2 << 20;
-
 // Kept from forward to backward are the input, q k v, attention's output, the sum behind attention, the hidden layer
 // before GELU and some numbers a token: 10 widths, where autograd keeps 16. What norms and GELU give is cheaper to
 // compute again than to keep, and the MLP goes through memory by pieces of rows. Products add to the flat gradients.
 class CpuBlock final : public UnitModule {
  public:
-  CpuBlock(std::vector<Parameter> p, int64_t heads) : p_(std::move(p)), heads_(heads) {}
+  CpuBlock(std::vector<Parameter> p, int64_t heads, uint64_t piece_rows)
+      : p_(std::move(p)), heads_(heads), piece_rows_(piece_rows) {}
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
     const bool keep = context.mode != Mode::kEvaluate;
@@ -31,8 +29,9 @@ class CpuBlock final : public UnitModule {
     at::Tensor normed = Empty(x, width), sum = Empty(x, width);
     Norm(x, p_[kLn1W].value, p_[kLn1B].value, normed, statistics);
     Product(normed, kAttnW, kAttnB, qkv);
-    const auto [attention, sums] = Attend(qkv, in[0].sizes());
-    at::mm_out(sum, Flat(attention), p_[kProjW].value);
+    const at::Tensor attention = Empty(x, width), sums = at::empty({x.size(0) * heads_}, x.options());
+    Attend(ByHead(qkv, in[0].sizes()), attention, sums);
+    at::mm_out(sum, attention, p_[kProjW].value);
     AddAndNorm(x, sum, p_[kProjB].value, p_[kLn2W].value, p_[kLn2B].value, normed, statistics2);
     const at::Tensor hidden = keep ? Empty(x, 4 * width) : at::Tensor();
     const at::Tensor y = FeedForward(normed, sum, hidden);
@@ -47,7 +46,7 @@ class CpuBlock final : public UnitModule {
     FeedForwardBackward(kept[5], kept[6], kept[7], rows);
     kept.resize(5);
     const at::Tensor &x = kept[0], &statistics = kept[1];
-    const at::Tensor d_qkv = AttendBackward(kept[2], kept[3], kept[4], d);
+    const at::Tensor d_qkv = AttendAndProjectBackward(kept[2], kept[3], kept[4], d);
     kept.resize(2);
     const at::Tensor normed = Empty(x, x.size(1));
     NormAgain(x, statistics, p_[kLn1W].value, p_[kLn1B].value, normed);
@@ -65,11 +64,9 @@ class CpuBlock final : public UnitModule {
   }
   static at::Tensor Flat(const at::Tensor& t) { return t.view({t.size(0) * t.size(1), -1}); }
 
-  // Rows of one piece, so that all pieces are about equal.
-  static int64_t Piece(const at::Tensor& x) {
-    const int64_t rows = x.size(0), most = std::max<int64_t>(64, kPieceBytes / (4 * x.size(1) * x.element_size()));
-    const int64_t pieces = (rows + most - 1) / most;
-    return (rows + pieces - 1) / pieces;
+  // Rows of one piece.
+  int64_t Piece(const at::Tensor& x) const {
+    return static_cast<int64_t>(models::PieceRows(static_cast<uint64_t>(x.size(0)), piece_rows_));
   }
 
   // y = x weight + bias
@@ -84,33 +81,16 @@ class CpuBlock final : public UnitModule {
     at::mm_out(d_x, d, p_[weight].value.t());
   }
 
-  // q, k or v of [rows, 3 width], as [sequences, heads, tokens, width / heads].
-  at::Tensor Part(const at::Tensor& qkv, at::IntArrayRef shape, int64_t part) const {
-    return qkv.view({shape[0], shape[1], 3, heads_, shape[2] / heads_}).select(2, part).transpose(1, 2);
+  at::Tensor ByHead(const at::Tensor& qkv, at::IntArrayRef shape) const {
+    return qkv.view({shape[0], shape[1], 3, heads_, shape[2] / heads_});
   }
 
-  // [sequences, tokens, width], and the log-sums of the softmax.
-  std::tuple<at::Tensor, at::Tensor> Attend(const at::Tensor& qkv, at::IntArrayRef shape) const {
-    auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(Part(qkv, shape, 0), Part(qkv, shape, 1),
-                                                                       Part(qkv, shape, 2), 0.0, /*is_causal=*/true);
-    return {out.transpose(1, 2).reshape(shape), sums};
-  }
-
-  // Of attention and the projection behind it. Returns the gradient of q k v.
-  at::Tensor AttendBackward(const at::Tensor& qkv, const at::Tensor& attention, const at::Tensor& sums,
-                            const at::Tensor& d) const {
-    const at::IntArrayRef shape = d.sizes();
+  // Of the projection behind attention and of attention. Returns the gradient of q k v.
+  at::Tensor AttendAndProjectBackward(const at::Tensor& qkv, const at::Tensor& attention, const at::Tensor& sums,
+                                      const at::Tensor& d) const {
     const at::Tensor d_attention = at::empty_like(d), d_qkv = at::empty_like(qkv);
-    ProductBackward(Flat(attention), Flat(d), kProjW, kProjB, Flat(d_attention));
-    const auto by_head = [&](const at::Tensor& t) {
-      return t.view({shape[0], shape[1], heads_, shape[2] / heads_}).transpose(1, 2);
-    };
-    const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        by_head(d_attention), Part(qkv, shape, 0), Part(qkv, shape, 1), Part(qkv, shape, 2), by_head(attention), sums,
-        0.0, /*is_causal=*/true);
-    Part(d_qkv, shape, 0).copy_(dq);
-    Part(d_qkv, shape, 1).copy_(dk);
-    Part(d_qkv, shape, 2).copy_(dv);
+    ProductBackward(attention, Flat(d), kProjW, kProjB, Flat(d_attention));
+    AttendBackward(ByHead(qkv, d.sizes()), attention, sums, d_attention, ByHead(d_qkv, d.sizes()));
     return d_qkv;
   }
 
@@ -156,12 +136,13 @@ class CpuBlock final : public UnitModule {
 
   std::vector<Parameter> p_;
   const int64_t heads_;
+  const uint64_t piece_rows_;
 };
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakeCpuGpt2Block(std::vector<Parameter> parameters, int64_t heads) {
-  return std::make_unique<CpuBlock>(std::move(parameters), heads);
+std::unique_ptr<UnitModule> MakeCpuGpt2Block(std::vector<Parameter> parameters, int64_t heads, uint64_t piece_rows) {
+  return std::make_unique<CpuBlock>(std::move(parameters), heads, piece_rows);
 }
 
 }  // namespace muster::units

@@ -28,10 +28,10 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vect
   }
   if (unit.kind() == UNIT_KIND_GPT2_EMBEDDING) return MakeGpt2Embedding(std::move(parameters));
   if (unit.kind() == UNIT_KIND_GPT2_BLOCK) {
-    const bool cpu = parameters[0].value.is_cpu();
-    return (cpu ? MakeCpuGpt2Block : MakeGpt2Block)(std::move(parameters), unit.heads());
+    if (!parameters[0].value.is_cpu()) return MakeGpt2Block(std::move(parameters), unit.heads());
+    return MakeCpuGpt2Block(std::move(parameters), unit.heads(), unit.piece_rows());
   }
-  return MakeGpt2Head(std::move(parameters));
+  return MakeGpt2Head(std::move(parameters), unit.piece_rows());
 }
 
 }  // namespace muster::units
