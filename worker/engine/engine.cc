@@ -235,15 +235,16 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, StepResult
   const c10::AutoGradMode off(false);
   gradients_.zero_();
   const int64_t sequences = static_cast<int64_t>(batch.sequences), rows = MicrobatchRows(batch);
+  const at::Tensor loss_sum = at::zeros({}, parameters_.options().dtype(at::kDouble));
   std::vector<Context> contexts(config_.schedule.microbatches);
   for (int m = 0; m < config_.schedule.microbatches; ++m) {
     const int64_t first = std::min(sequences, m * rows);
     contexts[m] = MakeContext(batch, first, std::min(rows, sequences - first), Mode::kTrain);
     contexts[m].microbatch = m;
+    contexts[m].loss_sum = loss_sum;
   }
   std::vector<Activations> flowing(contexts.size());  // forward activations, later their gradients
   std::vector<std::vector<units::Saved>> saved(contexts.size(), std::vector<units::Saved>(units_.size()));
-  at::Tensor loss_sum = at::zeros({}, parameters_.options());
   at::Tensor norm;  // on the device: the step waits for it once, together with the loss
   bool clip = false;
 
@@ -255,10 +256,6 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, StepResult
         if (empty) break;
         Activations& flow = flowing[op.microbatch];
         flow = units_[op.unit]->Forward(contexts[op.microbatch], flow, saved[op.microbatch][op.unit]);
-        if (static_cast<size_t>(op.unit) + 1 == units_.size()) {
-          loss_sum.add_(flow[0]);
-          flow.clear();
-        }
         break;
       }
       case OpKind::kBackward: {
@@ -274,7 +271,7 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, StepResult
         break;
       case OpKind::kOptimizerStep: {
         if (!norm.defined()) norm = FlatNorm(gradients_);
-        const at::Tensor seen = at::stack({loss_sum, norm}).cpu();
+        const at::Tensor seen = at::stack({loss_sum, norm.to(at::kDouble)}).cpu();
         result.loss = seen[0].item<double>() / static_cast<double>(batch.global_targets);
         result.gradient_norm = seen[1].item<double>();
         if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) return;
@@ -338,11 +335,12 @@ absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
     const int64_t share = std::max<int64_t>(1, config_.train.batch().sequences());
     const int64_t rows = std::min(MicrobatchRows(batch), share);
     for (int64_t first = 0; first < sequences; first += rows) {
-      const Context context = MakeContext(batch, first, std::min(rows, sequences - first), Mode::kEvaluate);
+      Context context = MakeContext(batch, first, std::min(rows, sequences - first), Mode::kEvaluate);
+      context.loss_sum = at::zeros({}, parameters_.options().dtype(at::kDouble));
       Activations flow;
       units::Saved none;
       for (auto& unit : units_) flow = unit->Forward(context, flow, none);
-      sum += flow[0].item<double>();
+      sum += context.loss_sum.item<double>();
     }
   });
   if (!status.ok()) return status;
