@@ -112,6 +112,7 @@ class DoctorTest : public MusterTest {
     for (const char* name : {"muster-coordinator", "muster-worker", "muster-step", "muster-trainer"}) {
       folder_.Write(name, "#!/bin/sh\necho 0.1.0\n", true);
     }
+    folder_.Write("muster-step", "#!/bin/sh\necho 'no rank folder: --version' >&2\nexit 1\n", true);
     environment_["MUSTER_BIN_DIR"] = folder_.path();
     AddNode("node-a");
     store_.nodes[0].set_version("0.1.0");

@@ -71,8 +71,9 @@ Finding Limit(const char* check, int resource, rlim_t few, rlim_t too_few, const
 Finding CheckSystem() {
   utsname system{};
   uname(&system);
-  const std::string text =
-      absl::StrCat(system.sysname, " ", system.release, " on ", system.machine, ", C library ", gnu_get_libc_version());
+  char library[64] = "";
+  confstr(_CS_GNU_LIBC_VERSION, library, sizeof(library));  // "glibc 2.36"
+  const std::string text = absl::StrCat(system.sysname, " ", system.release, " on ", system.machine, ", ", library);
   if (absl::string_view(system.machine) != "x86_64") {
     return {"system", Verdict::kBad, text, "Muster is built for x86_64; use such a machine"};
   }
