@@ -183,6 +183,8 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterUndrain(*app, invocation);
   RegisterData(*app, invocation);
   RegisterSample(*app, invocation);
+  RegisterEval(*app, invocation);
+  RegisterExport(*app, invocation);
   RegisterLocal(*app, invocation);
   RegisterBackup(*app, invocation);
   RegisterDoctor(*app, invocation);

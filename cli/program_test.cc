@@ -438,6 +438,9 @@ TEST_F(MusterTest, SampleRunsTheTrainerOnAFolderOrAJobsCheckpoints) {
   job.add_checkpoints()->set_step(10);
   store_.PutJob(job);
   EXPECT_EQ(Run({"sample", "a-0001", "--prompt", "x"}).out, "sample --checkpoint /runs/a --prompt x\n");
+  EXPECT_EQ(Run({"eval", "a-0001", "val.bin", "-o", "json"}).out, "eval --checkpoint /runs/a --data val.bin --json\n");
+  EXPECT_EQ(Run({"export", "a-0001", "out", "--max-shard-size", "2GB"}).out,
+            "export --checkpoint /runs/a --out out --max_shard_size 2GB\n");
   environment_["MUSTER_BIN_DIR"] = "/nowhere";
   EXPECT_EQ(Run({"sample", "a-0001", "--prompt", "x"}).code, 2);
 }

@@ -1,5 +1,6 @@
 #include "models/gpt2.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -33,6 +34,10 @@ Shape ShapeOf(Gpt2Size size) {
 }
 
 constexpr double kStandardDeviation = 0.02;
+
+// Of one piece of rows. The hidden layer's: rows enough for a good product, few enough for the cache. The logits': each
+// piece reads and writes the embedding's gradient, so a few more.
+constexpr uint64_t kHiddenPieceBytes = 2 << 20, kLogitsPieceBytes = 32 << 20;
 
 void AddTensor(Unit& unit, const std::string& name, const std::vector<uint64_t>& shape, Initialisation::Kind kind,
                double standard_deviation = 0) {
@@ -71,8 +76,13 @@ Unit MakeBlock(const Gpt2& m, uint32_t layer) {
   AddLinear(unit, at + "mlp.c_proj", 4 * c, c, residual);
   // 12 c^2 weights per token, and attention's two products over the causal half.
   unit.set_forward_flops(2.0 * t * 12 * c * c + 2.0 * 2 * c * t * t / 2);
-  // Input, ln_1, q k v, attention out, projected sum, ln_2, fc before and after GELU; then the softmax's log-sums.
-  unit.set_saved_bytes(4 * t * (c + c + 3 * c + c + c + c + 4 * c + 4 * c) + 4 * t * m.heads());
+  // Input, q k v, attention's output, the sum behind it, the hidden layer before GELU; then each norm's mean and
+  // deviation, and the softmax's log-sums. The CPU's block; autograd on a GPU keeps half as much again.
+  unit.set_saved_bytes(4 * t * (c + 3 * c + c + c + 4 * c) + 4 * t * (4 + m.heads()));
+  unit.set_piece_rows(std::max<uint64_t>(64, kHiddenPieceBytes / (16 * c)));
+  unit.set_forward_bytes(4 * t * c);                  // ln_2
+  unit.set_forward_piece_bytes(16 * c);               // GELU
+  unit.set_backward_piece_bytes(2 * 16 * c + 4 * c);  // GELU, the hidden layer's gradient, ln_2 or its gradient
   unit.set_output_bytes(4 * t * c);
   return unit;
 }
@@ -96,11 +106,11 @@ absl::StatusOr<Gpt2> ResolveGpt2(const Gpt2& model) {
     uint32_t value;
     uint32_t max;
   };
-  // The vocabulary's limit is the token file's: uint16.
+  // Token ids are 32 bits wide; the limits keep sizes that no machine holds from overflowing sums.
   for (const Number& n :
        {Number{"layers", m.has_layers(), m.layers(), 4096}, Number{"heads", m.has_heads(), m.heads(), 65536},
         Number{"width", m.has_width(), m.width(), 1u << 20},
-        Number{"vocabulary", m.has_vocabulary(), m.vocabulary(), 65536},
+        Number{"vocabulary", m.has_vocabulary(), m.vocabulary(), 1u << 24},
         Number{"context", m.has_context(), m.context(), 1u << 20}}) {
     if (!n.given) {
       return absl::InvalidArgumentError(
@@ -131,7 +141,7 @@ Inventory MakeGpt2(const Gpt2& m) {
   AddTensor(embedding, "wte.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation);
   AddTensor(embedding, "wpe.weight", {t, c}, Initialisation::NORMAL, kStandardDeviation / 2);  // OpenAI's 0.01
   embedding.set_forward_flops(1.0 * t * c);
-  embedding.set_saved_bytes(8 * t);  // the token ids
+  embedding.set_saved_bytes(8 * (t + 1));  // the token ids
   embedding.set_output_bytes(4 * t * c);
 
   for (uint32_t layer = 0; layer < m.layers(); ++layer) *inventory.add_units() = MakeBlock(m, layer);
@@ -144,8 +154,10 @@ Inventory MakeGpt2(const Gpt2& m) {
   borrow.set_unit("embedding");
   borrow.set_tensor("wte.weight");
   head.set_forward_flops(2.0 * t * c * v);
-  head.set_saved_bytes(4 * t * (2 * c + v));  // input, normalised, and the logits that become their own gradient
-  head.set_output_bytes(4);                   // the loss
+  head.set_saved_bytes(4 * t * c);  // the input
+  head.set_piece_rows(std::max<uint64_t>(64, kLogitsPieceBytes / (4 * v)));
+  head.set_backward_bytes(4 * t * c);                  // its gradient
+  head.set_backward_piece_bytes(4 * (v + 2 * c + 2));  // logits, which become their own gradient, and around the norm
   return inventory;
 }
 

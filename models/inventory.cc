@@ -40,4 +40,10 @@ uint64_t Parameters(const Inventory& inventory) {
   return n;
 }
 
+uint64_t PieceRows(uint64_t rows, uint64_t most) {
+  if (most == 0 || rows <= most) return rows;
+  const uint64_t pieces = (rows + most - 1) / most;
+  return (rows + pieces - 1) / pieces;
+}
+
 }  // namespace muster::models

@@ -21,4 +21,8 @@ absl::StatusOr<Inventory> MakeInventory(const Model& model);
 uint64_t Parameters(const Inventory& inventory);
 uint64_t Elements(const Tensor& tensor);
 
+// Rows of each piece but the last when `rows` are computed at most `most` (0: any number) at a time: about equal
+// pieces.
+uint64_t PieceRows(uint64_t rows, uint64_t most);
+
 }  // namespace muster::models

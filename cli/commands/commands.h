@@ -26,6 +26,8 @@ void RegisterPs(CLI::App& app, Invocation& invocation);
 void RegisterResume(CLI::App& app, Invocation& invocation);
 void RegisterSample(CLI::App& app, Invocation& invocation);
 void RegisterSchema(CLI::App& app, Invocation& invocation);
+void RegisterEval(CLI::App& app, Invocation& invocation);
+void RegisterExport(CLI::App& app, Invocation& invocation);
 void RegisterSubmit(CLI::App& app, Invocation& invocation);
 void RegisterTop(CLI::App& app, Invocation& invocation);
 void RegisterTrain(CLI::App& app, Invocation& invocation);

@@ -27,6 +27,7 @@ void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_fol
     value = AbsolutePath(value, where.line > 0 && where.source ? folder_of(*where.source) : working_folder);
   };
   v1::Train& train = *reading.spec.mutable_train();
+  if (!train.model().from().empty()) fix("model.from", *train.mutable_model()->mutable_from());
   if (train.has_data()) {
     fix("data.tokens", *train.mutable_data()->mutable_tokens());
     fix("data.validation", *train.mutable_data()->mutable_validation());

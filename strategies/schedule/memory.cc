@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "models/inventory.h"
+
 namespace muster {
 
 uint64_t PeakActivationBytes(const Schedule& schedule, const Inventory& inventory, uint64_t sequences) {
@@ -9,14 +11,20 @@ uint64_t PeakActivationBytes(const Schedule& schedule, const Inventory& inventor
   for (const Op& op : schedule.ops) {
     if (op.unit < 0 || op.unit >= inventory.units_size()) continue;
     const Unit& unit = inventory.units(op.unit);
-    // A backward makes gradients of what the unit saved and of its input beside what is saved.
-    uint64_t working = unit.output_bytes();
-    if (op.kind == OpKind::kBackward) working += unit.saved_bytes();
-    if (op.kind == OpKind::kForward || op.kind == OpKind::kRecompute) saved += unit.saved_bytes();
-    peak = std::max(peak, saved + working);
-    if (op.kind == OpKind::kBackward) saved -= std::min(saved, unit.saved_bytes());
+    const uint64_t keeps = unit.saved_bytes() * sequences,
+                   piece = models::PieceRows(sequences * inventory.context(), unit.piece_rows());
+    if (op.kind == OpKind::kForward || op.kind == OpKind::kRecompute) {
+      saved += keeps;
+      peak = std::max(
+          peak, saved + (unit.output_bytes() + unit.forward_bytes()) * sequences + unit.forward_piece_bytes() * piece);
+    } else if (op.kind == OpKind::kBackward) {
+      // What flows in is the gradient of the output.
+      peak = std::max(peak, saved + (unit.output_bytes() + unit.backward_bytes()) * sequences +
+                                unit.backward_piece_bytes() * piece);
+      saved -= std::min(saved, keeps);
+    }
   }
-  return peak * sequences;
+  return peak;
 }
 
 }  // namespace muster

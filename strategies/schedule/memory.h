@@ -8,8 +8,9 @@
 
 namespace muster {
 
-// Peak bytes of activations: what is kept from each forward to its backward plus what flows between units, fp32, for
-// microbatches of `sequences` samples. Gather slots are not counted.
+// Peak bytes of activations, fp32, for microbatches of `sequences` samples: what is kept from each forward to its
+// backward, what flows between units, and each unit's temporaries, as the inventory states them. Gather slots are not
+// counted.
 uint64_t PeakActivationBytes(const Schedule& schedule, const Inventory& inventory, uint64_t sequences);
 
 }  // namespace muster

@@ -153,7 +153,10 @@ TEST(Memory, AccumulationCostsNothingAndLayersDo) {
   const uint64_t one = PeakActivationBytes(single::Emit(Layers(4), 1, true), Layers(4), 8);
   EXPECT_EQ(PeakActivationBytes(single::Emit(Layers(4), 5, true), Layers(4), 8), one);
   EXPECT_GT(PeakActivationBytes(single::Emit(Layers(8), 1, true), Layers(8), 8), one);
-  EXPECT_EQ(PeakActivationBytes(single::Emit(Layers(4), 1, true), Layers(4), 16), 2 * one);
+  // Twice the sequences are twice the bytes, but for what goes through memory by pieces.
+  const uint64_t two = PeakActivationBytes(single::Emit(Layers(4), 1, true), Layers(4), 16);
+  EXPECT_LT(two, 2 * one);
+  EXPECT_GT(two, 2 * one - (8 << 20));
 }
 
 }  // namespace

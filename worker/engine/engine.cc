@@ -45,7 +45,7 @@ class CompiledEngine final : public Engine {
 
   absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate) override;
   absl::StatusOr<double> Evaluate(const Batch& batch) override;
-  absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint16_t> tokens) override;
+  absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) override;
   uint64_t step() const override { return step_; }
   void set_step(uint64_t step) override { step_ = step; }
   std::vector<StateView> State() override;
@@ -68,7 +68,7 @@ class CompiledEngine final : public Engine {
   void Initialise();
   absl::Status MakeUnits();
   void MakeState();
-  at::Tensor Tokens(absl::Span<const uint16_t> tokens, int64_t rows, int64_t columns) const;
+  at::Tensor Tokens(absl::Span<const uint32_t> tokens, int64_t rows, int64_t columns) const;
   Context MakeContext(const Batch& batch, int64_t first, int64_t rows, Mode mode) const;
   int64_t MicrobatchRows(const Batch& batch) const;
   absl::Status CheckBatch(const Batch& batch) const;
@@ -208,7 +208,7 @@ void CompiledEngine::MakeState() {
   }
 }
 
-at::Tensor CompiledEngine::Tokens(absl::Span<const uint16_t> tokens, int64_t rows, int64_t columns) const {
+at::Tensor CompiledEngine::Tokens(absl::Span<const uint32_t> tokens, int64_t rows, int64_t columns) const {
   at::Tensor ids = at::empty({rows, columns}, at::kLong);
   std::copy(tokens.begin(), tokens.end(), ids.mutable_data_ptr<int64_t>());
   return ids.to(device_);
@@ -235,15 +235,16 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, StepResult
   const c10::AutoGradMode off(false);
   gradients_.zero_();
   const int64_t sequences = static_cast<int64_t>(batch.sequences), rows = MicrobatchRows(batch);
+  const at::Tensor loss_sum = at::zeros({}, parameters_.options().dtype(at::kDouble));
   std::vector<Context> contexts(config_.schedule.microbatches);
   for (int m = 0; m < config_.schedule.microbatches; ++m) {
     const int64_t first = std::min(sequences, m * rows);
     contexts[m] = MakeContext(batch, first, std::min(rows, sequences - first), Mode::kTrain);
     contexts[m].microbatch = m;
+    contexts[m].loss_sum = loss_sum;
   }
   std::vector<Activations> flowing(contexts.size());  // forward activations, later their gradients
   std::vector<std::vector<units::Saved>> saved(contexts.size(), std::vector<units::Saved>(units_.size()));
-  at::Tensor loss_sum = at::zeros({}, parameters_.options());
   at::Tensor norm;  // on the device: the step waits for it once, together with the loss
   bool clip = false;
 
@@ -255,10 +256,6 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, StepResult
         if (empty) break;
         Activations& flow = flowing[op.microbatch];
         flow = units_[op.unit]->Forward(contexts[op.microbatch], flow, saved[op.microbatch][op.unit]);
-        if (static_cast<size_t>(op.unit) + 1 == units_.size()) {
-          loss_sum.add_(flow[0]);
-          flow.clear();
-        }
         break;
       }
       case OpKind::kBackward: {
@@ -274,7 +271,7 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, StepResult
         break;
       case OpKind::kOptimizerStep: {
         if (!norm.defined()) norm = FlatNorm(gradients_);
-        const at::Tensor seen = at::stack({loss_sum, norm}).cpu();
+        const at::Tensor seen = at::stack({loss_sum, norm.to(at::kDouble)}).cpu();
         result.loss = seen[0].item<double>() / static_cast<double>(batch.global_targets);
         result.gradient_norm = seen[1].item<double>();
         if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) return;
@@ -319,7 +316,7 @@ absl::Status CompiledEngine::CheckBatch(const Batch& batch) const {
                                                    batch.global_targets));
   }
   const uint64_t vocabulary = config_.inventory.vocabulary();
-  for (const uint16_t token : batch.tokens) {
+  for (const uint32_t token : batch.tokens) {
     if (token >= vocabulary) {
       return absl::InvalidArgumentError(absl::StrCat("token ", token, " is outside the vocabulary of ", vocabulary));
     }
@@ -338,11 +335,12 @@ absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
     const int64_t share = std::max<int64_t>(1, config_.train.batch().sequences());
     const int64_t rows = std::min(MicrobatchRows(batch), share);
     for (int64_t first = 0; first < sequences; first += rows) {
-      const Context context = MakeContext(batch, first, std::min(rows, sequences - first), Mode::kEvaluate);
+      Context context = MakeContext(batch, first, std::min(rows, sequences - first), Mode::kEvaluate);
+      context.loss_sum = at::zeros({}, parameters_.options().dtype(at::kDouble));
       Activations flow;
       units::Saved none;
       for (auto& unit : units_) flow = unit->Forward(context, flow, none);
-      sum += flow[0].item<double>();
+      sum += context.loss_sum.item<double>();
     }
   });
   if (!status.ok()) return status;
@@ -354,13 +352,13 @@ absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
   return loss;
 }
 
-absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint16_t> tokens) {
+absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint32_t> tokens) {
   if (tokens.empty() || tokens.size() > config_.inventory.context()) {
     return absl::InvalidArgumentError(
         absl::StrCat("1 to ", config_.inventory.context(), " tokens, got ", tokens.size()));
   }
   if (const auto bad =
-          std::find_if(tokens.begin(), tokens.end(), [&](uint16_t t) { return t >= config_.inventory.vocabulary(); });
+          std::find_if(tokens.begin(), tokens.end(), [&](uint32_t t) { return t >= config_.inventory.vocabulary(); });
       bad != tokens.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("token ", *bad, " is outside the vocabulary of ", config_.inventory.vocabulary()));

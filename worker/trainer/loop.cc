@@ -67,7 +67,7 @@ class Loop {
   const std::unique_ptr<rundir::ProgressPage> progress_;
   Link& link_;
   const RealClock clock_;
-  std::vector<uint16_t> batch_;
+  std::vector<uint32_t> batch_;
   std::optional<uint64_t> checkpointed_;  // step of the newest checkpoint, written or resumed from
   uint64_t assignments_heard_ = 0;
   SteadyTime logged_;
@@ -154,7 +154,7 @@ absl::Status Loop::TakeStep() {
 absl::StatusOr<double> Loop::Validate() {
   const uint64_t sequences =
       std::min<uint64_t>(train_.validation().sequences(), rank_.validation->order.samples_per_epoch());
-  std::vector<uint16_t> tokens;
+  std::vector<uint32_t> tokens;
   absl::Status read = data::ReadSamples(rank_.validation->file, rank_.validation->order, 0, sequences, tokens);
   if (!read.ok()) return read;
   return rank_.engine->Evaluate(

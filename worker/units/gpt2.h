@@ -9,7 +9,10 @@
 namespace muster::units {
 
 std::unique_ptr<UnitModule> MakeGpt2Embedding(std::vector<Parameter> parameters);  // wte, wpe
+// The block by LibTorch's autograd, for any device, and one with a hand-written backward for CPUs: fp32 and float64.
 std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads);
-std::unique_ptr<UnitModule> MakeGpt2Head(std::vector<Parameter> parameters);  // ln_f weight and bias, borrowed wte
+std::unique_ptr<UnitModule> MakeCpuGpt2Block(std::vector<Parameter> parameters, int64_t heads, uint64_t piece_rows);
+std::unique_ptr<UnitModule> MakeGpt2Head(std::vector<Parameter> parameters,
+                                         uint64_t piece_rows);  // ln_f weight and bias, borrowed wte
 
 }  // namespace muster::units

@@ -27,8 +27,11 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vect
         absl::StrCat("unit ", unit.name(), " has ", parameters.size(), " tensors, its kind needs ", expected));
   }
   if (unit.kind() == UNIT_KIND_GPT2_EMBEDDING) return MakeGpt2Embedding(std::move(parameters));
-  if (unit.kind() == UNIT_KIND_GPT2_BLOCK) return MakeGpt2Block(std::move(parameters), unit.heads());
-  return MakeGpt2Head(std::move(parameters));
+  if (unit.kind() == UNIT_KIND_GPT2_BLOCK) {
+    if (!parameters[0].value.is_cpu()) return MakeGpt2Block(std::move(parameters), unit.heads());
+    return MakeCpuGpt2Block(std::move(parameters), unit.heads(), unit.piece_rows());
+  }
+  return MakeGpt2Head(std::move(parameters), unit.piece_rows());
 }
 
 }  // namespace muster::units

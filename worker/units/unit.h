@@ -24,10 +24,11 @@ struct Context {
   at::Tensor inputs;        // int64 [sequences, tokens]
   at::Tensor targets;       // int64 [sequences, tokens]; undefined: the head gives logits instead of a loss
   double loss_scale = 1.0;  // what each target's gradient is multiplied by: 1 / targets of the whole step
+  at::Tensor loss_sum;      // float64 scalar: the head adds its loss summed over the targets, in backward when training
 };
 
-// A short list: hidden states [sequences, tokens, width] between units; out of the head the loss summed over the
-// targets (a scalar), or without targets the logits behind the last token [sequences, vocabulary].
+// A short list: hidden states [sequences, tokens, width] between units; out of the head nothing, or without targets the
+// logits behind the last token [sequences, vocabulary].
 using Activations = std::vector<at::Tensor>;
 
 // What one (unit, microbatch) keeps from forward to backward. Several may live.
@@ -49,7 +50,7 @@ class UnitModule {
   virtual Activations Forward(const Context& context, const Activations& in, Saved& saved) = 0;
 
   // Adds the parameters' gradients to their sinks and returns the gradients of the inputs (none for an embedding).
-  // `grads` are those of the outputs; empty for the head, whose gradient begins with loss_scale.
+  // `grads` are those of the outputs and may be overwritten; empty for the head, whose gradient begins with loss_scale.
   virtual Activations Backward(const Context& context, Saved saved, const Activations& grads) = 0;
 };
 

@@ -1,0 +1,25 @@
+// The models that bench/ measures, made the way the trainer makes them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/engine/engine.h"
+
+namespace muster::bench {
+
+struct Shape {
+  uint32_t layers = 4, heads = 4, width = 128, vocabulary = 256, context = 128, sequences = 8, microbatch = 0;
+  int threads = 1;
+};
+
+// An engine's configuration for single-rank AdamW training with clipping. Errors as strategies::Compile.
+absl::StatusOr<engine::Config> MakeConfig(const Shape& shape, uint64_t* planned_bytes);
+
+// Token ids of one batch, the same in each run.
+std::vector<uint32_t> MakeTokens(const Shape& shape);
+
+}  // namespace muster::bench

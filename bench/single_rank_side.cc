@@ -1,0 +1,83 @@
+// One side of bench/single_rank.py: waits for lines "N" on standard input, runs N steps, answers with one JSON line of
+// their times, the memory so far, and what was planned. `--role engine` trains, `--role products` computes the floor.
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "bench/model.h"
+#include "bench/products.h"
+#include "worker/engine/engine.h"
+
+namespace {
+
+// "VmHWM" (peak resident) or "VmRSS" of this process.
+uint64_t StatusBytes(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(field + ":")) return std::stoull(line.substr(field.size() + 1)) * 1024;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace muster;
+  bench::Shape shape;
+  std::string role = "engine";
+  CLI::App app("One side of bench/single_rank.py");
+  app.add_option("--role", role)->check(CLI::IsMember({"engine", "products"}));
+  app.add_option("--layers", shape.layers);
+  app.add_option("--heads", shape.heads);
+  app.add_option("--width", shape.width);
+  app.add_option("--vocabulary", shape.vocabulary);
+  app.add_option("--context", shape.context);
+  app.add_option("--sequences", shape.sequences);
+  app.add_option("--microbatch", shape.microbatch);
+  app.add_option("--threads", shape.threads);
+  std::string dtype = "fp32";
+  app.add_option("--dtype", dtype)->check(CLI::IsMember({"fp32"}));
+  CLI11_PARSE(app, argc, argv);
+
+  const uint64_t before = StatusBytes("VmRSS");
+  uint64_t planned = 0;
+  const std::vector<uint32_t> tokens = bench::MakeTokens(shape);
+  std::unique_ptr<engine::Engine> trained;
+  std::unique_ptr<bench::Products> products;
+  std::function<bool()> step;
+  if (role == "engine") {
+    auto config = bench::MakeConfig(shape, &planned);
+    auto made = config.ok() ? engine::Engine::Create(*config) : config.status();
+    if (!made.ok()) {
+      std::fprintf(stderr, "%s\n", made.status().ToString().c_str());
+      return 1;
+    }
+    trained = *std::move(made);
+    const engine::Batch batch{shape.sequences, tokens, static_cast<uint64_t>(shape.sequences) * shape.context};
+    step = [&, batch] { return trained->Step(batch, 1e-4).ok(); };
+  } else {
+    products = bench::MakeProducts(shape);
+    step = [&] { return products->Step(), true; };
+  }
+  std::printf("{\"ready\": true}\n");
+  std::fflush(stdout);
+  for (int steps = 0; std::cin >> steps;) {
+    nlohmann::json answer = {{"milliseconds", nlohmann::json::array()}};
+    for (int i = 0; i < steps; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      if (!step()) return 1;
+      const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+      answer["milliseconds"].push_back(took.count());
+    }
+    answer["memory_bytes"] = StatusBytes("VmHWM") - before;
+    if (trained != nullptr) answer["planned_bytes"] = planned, answer["counted_bytes"] = trained->peak_memory_bytes();
+    std::cout << answer << std::endl;
+  }
+}

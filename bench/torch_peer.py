@@ -1,0 +1,90 @@
+"""The other side of single_rank.py: the same GPT-2 trained by PyTorch eager, as its users write it.
+
+Fused AdamW, scaled dot product attention, gradients set to none. Protocol as single_rank_side.cc.
+"""
+import argparse
+import json
+import sys
+import time
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.fc, self.fc_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k, v = (y.view(b, t, self.heads, c // self.heads).transpose(1, 2)
+                   for y in self.attn(self.ln_1(x)).split(c, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(b, t, c))
+        return x + self.fc_proj(F.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
+
+
+class Gpt2(nn.Module):
+    def __init__(self, a):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(a.vocabulary, a.width), nn.Embedding(a.context, a.width)
+        self.blocks = nn.ModuleList(Block(a.width, a.heads) for _ in range(a.layers))
+        self.ln_f = nn.LayerNorm(a.width)
+        self.head = nn.Linear(a.width, a.vocabulary, bias=False)
+        self.head.weight = self.wte.weight
+        for p in self.parameters():
+            nn.init.normal_(p, std=0.02) if p.dim() > 1 else None
+
+    def forward(self, ids, targets):
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(self.ln_f(x)).flatten(0, 1), targets.flatten())
+
+
+def status_bytes(field):
+    with open("/proc/self/status", encoding="ascii") as f:
+        return next(int(line.split()[1]) * 1024 for line in f if line.startswith(field + ":"))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("layers", "heads", "width", "vocabulary", "context", "sequences", "threads"):
+        parser.add_argument("--" + name, type=int, required=True)
+    parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"))
+    a = parser.parse_args()
+    torch.set_num_threads(a.threads)
+    torch.manual_seed(1)
+    before = status_bytes("VmRSS")
+    model = Gpt2(a)
+    decay = [p for p in model.parameters() if p.dim() > 1]
+    plain = [p for p in model.parameters() if p.dim() == 1]
+    optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}],
+                                  lr=1e-4, betas=(0.9, 0.999), fused=True)
+    batch = torch.randint(0, a.vocabulary, (a.sequences, a.context + 1))
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=a.dtype == "bf16"):
+            loss = model(batch[:, :-1], batch[:, 1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.item()
+
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        times = []
+        for _ in range(int(line)):
+            start = time.perf_counter()
+            step()
+            times.append((time.perf_counter() - start) * 1e3)
+        print(json.dumps({"milliseconds": times, "memory_bytes": status_bytes("VmHWM") - before}), flush=True)
+
+
+main()

@@ -1,0 +1,107 @@
+// What the plan says a rank needs is what the engine takes, and once it has it, a step asks the system for nothing.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "models/inventory.h"
+#include "strategies/compile.h"
+#include "worker/engine/cpu_allocator.h"
+#include "worker/engine/engine.h"
+
+namespace muster::engine {
+namespace {
+
+struct Shape {
+  uint32_t layers, heads, width, vocabulary, context, sequences, microbatch;
+  bool momentum = false;  // SGD instead of AdamW
+};
+
+struct Planned {
+  Config config;
+  uint64_t bytes = 0;
+};
+
+Planned Plan(const Shape& shape) {
+  Planned planned;
+  Config& config = planned.config;
+  Gpt2& g = *config.train.mutable_model()->mutable_gpt2();
+  g.set_layers(shape.layers), g.set_heads(shape.heads), g.set_width(shape.width);
+  g.set_vocabulary(shape.vocabulary), g.set_context(shape.context);
+  config.train.mutable_strategy()->mutable_single();
+  config.train.mutable_batch()->set_sequences(shape.sequences);
+  config.train.mutable_batch()->set_microbatch(shape.microbatch);
+  Optimizer& o = *config.train.mutable_optimizer();
+  if (shape.momentum) {
+    o.mutable_sgd()->set_momentum(0.9);
+  } else {
+    o.mutable_adamw()->set_beta1(0.9);
+    o.mutable_adamw()->set_beta2(0.999);
+    o.mutable_adamw()->set_eps(1e-8);
+  }
+  o.set_clip_norm(1.0);
+  config.inventory = *models::MakeInventory(config.train.model());
+  const strategies::Layout layout = *strategies::MakeLayout(config.train, config.inventory, 1);
+  config.table = layout.table;
+  config.role = layout.roles[0];
+  const strategies::RankProgram program = *strategies::Compile(config.train, config.inventory, layout, 0);
+  config.schedule = program.schedule;
+  planned.bytes = program.memory.peak;
+  return planned;
+}
+
+absl::Status Train(Engine& engine, const Shape& shape, int steps) {
+  const std::vector<uint32_t> tokens(shape.sequences * (shape.context + 1), 1);
+  const Batch batch{shape.sequences, tokens, static_cast<uint64_t>(shape.sequences) * shape.context};
+  for (int i = 0; i < steps; ++i) {
+    if (const auto result = engine.Step(batch, 1e-4); !result.ok()) return result.status();
+  }
+  return absl::OkStatus();
+}
+
+TEST(Memory, ThePlanIsWhatTheEngineTakes) {
+  std::vector<Shape> shapes = {
+      {1, 2, 64, 128, 32, 4, 4, true}, {2, 2, 64, 300, 64, 8, 3},  // the last microbatch is smaller
+      {1, 2, 32, 8000, 64, 16, 16},                                // the head is the peak
+      {3, 4, 128, 256, 128, 8, 8},                                 // the blocks are
+      {2, 4, 128, 20'000, 128, 8, 8},                              // logits by pieces
+      {2, 8, 512, 64, 128, 8, 8},                                  // the hidden layer by pieces
+  };
+  // The counter is the process's and never falls, so each must need more than those before it.
+  std::sort(shapes.begin(), shapes.end(), [](const Shape& a, const Shape& b) { return Plan(a).bytes < Plan(b).bytes; });
+  for (const Shape& shape : shapes) {
+    const Planned planned = Plan(shape);
+    const std::string name = absl::StrCat(shape.layers, " x ", shape.width, ", vocabulary ", shape.vocabulary);
+    auto engine = Engine::Create(planned.config).value();
+    ASSERT_TRUE(Train(*engine, shape, 2).ok());
+    EXPECT_NEAR(static_cast<double>(engine->peak_memory_bytes()), static_cast<double>(planned.bytes),
+                0.01 * static_cast<double>(planned.bytes) + (64 << 10))
+        << name;
+  }
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep books of their own
+TEST(Memory, AStepFaultsNoPageAfterTheSecond) {
+  const Shape shape{2, 4, 128, 5000, 128, 8, 4};
+  auto engine = Engine::Create(Plan(shape).config).value();
+  const auto faults = [] {
+    rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_minflt + usage.ru_majflt;
+  };
+  ASSERT_TRUE(Train(*engine, shape, 2).ok());
+  const auto before = faults();
+  const uint64_t asked = CpuMemoryUse().system_allocations;
+  ASSERT_TRUE(Train(*engine, shape, 5).ok());
+  EXPECT_EQ(CpuMemoryUse().system_allocations, asked);
+  // The batch of this test is new each time; LibTorch without our allocator faults thousands of pages here.
+  EXPECT_LE(faults() - before, 8);
+}
+#endif
+
+}  // namespace
+}  // namespace muster::engine

@@ -1,0 +1,21 @@
+// Causal scaled dot product attention on a CPU (Vaswani et al. 2017), forward and backward, by blocks of queries over
+// the keys up to them. LibTorch's fused operator for CPUs packs each small block anew and returns three gradients that
+// must be copied together; this one writes where the next product reads.
+//
+// q, k and v lie beside each other: qkv [sequences, tokens, 3, heads, width / heads]. All tensors contiguous on the
+// CPU, of one dtype, fp32 or float64. Work is split over LibTorch's threads by heads, so results do not depend on their
+// number. Thread-safe for different outputs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace muster::units {
+
+// out [sequences, tokens, width]; log_sums [sequences, heads, tokens] are kept for the backward.
+void Attend(const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& log_sums);
+
+// d_qkv becomes the gradient of qkv, from d_out, that of out.
+void AttendBackward(const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& log_sums, const at::Tensor& d_out,
+                    const at::Tensor& d_qkv);
+
+}  // namespace muster::units

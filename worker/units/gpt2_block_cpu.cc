@@ -1,0 +1,148 @@
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
+
+#include <algorithm>
+
+#include "models/inventory.h"
+#include "worker/units/cpu_attention.h"
+#include "worker/units/gpt2.h"
+#include "worker/units/row_kernels.h"
+
+namespace muster::units {
+namespace {
+
+// Kept from forward to backward are the input, q k v, attention's output, the sum behind attention, the hidden layer
+// before GELU and some numbers a token: 10 widths, where autograd keeps 16. What norms and GELU give is cheaper to
+// compute again than to keep, and the MLP goes through memory by pieces of rows. Products add to the flat gradients.
+class CpuBlock final : public UnitModule {
+ public:
+  CpuBlock(std::vector<Parameter> p, int64_t heads, uint64_t piece_rows)
+      : p_(std::move(p)), heads_(heads), piece_rows_(piece_rows) {}
+
+  Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
+    const bool keep = context.mode != Mode::kEvaluate;
+    const int64_t width = in[0].size(2);
+    const at::Tensor x = in[0].contiguous().view({-1, width});
+    const at::Tensor statistics = Empty(x, 2), statistics2 = Empty(x, 2), qkv = Empty(x, 3 * width);
+    at::Tensor normed = Empty(x, width), sum = Empty(x, width);
+    Norm(x, p_[kLn1W].value, p_[kLn1B].value, normed, statistics);
+    Product(normed, kAttnW, kAttnB, qkv);
+    const at::Tensor attention = Empty(x, width), sums = at::empty({x.size(0) * heads_}, x.options());
+    Attend(ByHead(qkv, in[0].sizes()), attention, sums);
+    at::mm_out(sum, attention, p_[kProjW].value);
+    AddAndNorm(x, sum, p_[kProjB].value, p_[kLn2W].value, p_[kLn2B].value, normed, statistics2);
+    const at::Tensor hidden = keep ? Empty(x, 4 * width) : at::Tensor();
+    const at::Tensor y = FeedForward(normed, sum, hidden);
+    if (keep) saved.tensors = {x, statistics, qkv, attention, sums, sum, statistics2, hidden};
+    return {y.view(in[0].sizes())};
+  }
+
+  Activations Backward(const Context&, Saved saved, const Activations& grads) override {
+    const at::Tensor d = grads[0].contiguous();
+    const at::Tensor rows = Flat(d);  // becomes the gradient of the input
+    std::vector<at::Tensor>& kept = saved.tensors;
+    FeedForwardBackward(kept[5], kept[6], kept[7], rows);
+    kept.resize(5);
+    const at::Tensor &x = kept[0], &statistics = kept[1];
+    const at::Tensor d_qkv = AttendAndProjectBackward(kept[2], kept[3], kept[4], d);
+    kept.resize(2);
+    const at::Tensor normed = Empty(x, x.size(1));
+    NormAgain(x, statistics, p_[kLn1W].value, p_[kLn1B].value, normed);
+    ProductBackward(normed, d_qkv, kAttnW, kAttnB, normed);
+    NormBackward(normed, x, statistics, p_[kLn1W].value, rows, p_[kLn1W].gradient, p_[kLn1B].gradient);
+    return {d};
+  }
+
+ private:
+  // The inventory's order.
+  enum { kLn1W, kLn1B, kAttnW, kAttnB, kProjW, kProjB, kLn2W, kLn2B, kFcW, kFcB, kFcProjW, kFcProjB };
+
+  static at::Tensor Empty(const at::Tensor& like, int64_t width) {
+    return at::empty({like.size(0), width}, like.options());
+  }
+  static at::Tensor Flat(const at::Tensor& t) { return t.view({t.size(0) * t.size(1), -1}); }
+
+  // Rows of one piece.
+  int64_t Piece(const at::Tensor& x) const {
+    return static_cast<int64_t>(models::PieceRows(static_cast<uint64_t>(x.size(0)), piece_rows_));
+  }
+
+  // y = x weight + bias
+  void Product(const at::Tensor& x, int weight, int bias, at::Tensor y) const {
+    at::addmm_out(y, p_[bias].value, x, p_[weight].value);
+  }
+
+  // Adds the gradients of weight and bias; d_x, which may be x, becomes the gradient of x.
+  void ProductBackward(const at::Tensor& x, const at::Tensor& d, int weight, int bias, at::Tensor d_x) const {
+    p_[weight].gradient.addmm_(x.t(), d);
+    AddColumnSums(d, p_[bias].gradient);
+    at::mm_out(d_x, d, p_[weight].value.t());
+  }
+
+  at::Tensor ByHead(const at::Tensor& qkv, at::IntArrayRef shape) const {
+    return qkv.view({shape[0], shape[1], 3, heads_, shape[2] / heads_});
+  }
+
+  // Of the projection behind attention and of attention. Returns the gradient of q k v.
+  at::Tensor AttendAndProjectBackward(const at::Tensor& qkv, const at::Tensor& attention, const at::Tensor& sums,
+                                      const at::Tensor& d) const {
+    const at::Tensor d_attention = at::empty_like(d), d_qkv = at::empty_like(qkv);
+    ProductBackward(attention, Flat(d), kProjW, kProjB, Flat(d_attention));
+    AttendBackward(ByHead(qkv, d.sizes()), attention, sums, d_attention, ByHead(d_qkv, d.sizes()));
+    return d_qkv;
+  }
+
+  // sum + MLP(normed). `hidden` receives what GELU is applied to, if it is defined.
+  at::Tensor FeedForward(const at::Tensor& normed, const at::Tensor& sum, const at::Tensor& hidden) const {
+    const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(sum);
+    const at::Tensor y = at::empty_like(sum), active = at::empty({piece, 4 * width}, sum.options());
+    const at::Tensor scratch = hidden.defined() ? hidden : at::empty_like(active);
+    AddBias(sum, p_[kFcProjB].value, y);
+    for (int64_t r = 0; r < rows; r += piece) {
+      const int64_t n = std::min(piece, rows - r);
+      at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n);
+      const at::Tensor g = active.narrow(0, 0, n);
+      at::mm_out(h, normed.narrow(0, r, n), p_[kFcW].value);
+      AddAndGelu(h, p_[kFcB].value, g);
+      y.narrow(0, r, n).addmm_(g, p_[kFcProjW].value);
+    }
+    return y;
+  }
+
+  // d, the gradient of FeedForward's result, becomes that of `sum`.
+  void FeedForwardBackward(const at::Tensor& sum, const at::Tensor& statistics, const at::Tensor& hidden,
+                           const at::Tensor& d) const {
+    const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(sum);
+    const at::Tensor active = at::empty({piece, 4 * width}, sum.options()), d_hidden = at::empty_like(active);
+    const at::Tensor normed = at::empty({piece, width}, sum.options());
+    for (int64_t r = 0; r < rows; r += piece) {
+      const int64_t n = std::min(piece, rows - r);
+      const at::Tensor g = active.narrow(0, 0, n), row = normed.narrow(0, 0, n), s = sum.narrow(0, r, n);
+      const at::Tensor h = hidden.narrow(0, r, n), st = statistics.narrow(0, r, n), dy = d.narrow(0, r, n);
+      at::Tensor dh = d_hidden.narrow(0, 0, n);
+      at::mm_out(dh, dy, p_[kFcProjW].value.t());
+      GeluBackward(h, g, dh, p_[kFcB].gradient);
+      p_[kFcProjW].gradient.addmm_(g.t(), dy);
+      AddColumnSums(dy, p_[kFcProjB].gradient);
+      NormAgain(s, st, p_[kLn2W].value, p_[kLn2B].value, row);
+      p_[kFcW].gradient.addmm_(row.t(), dh);
+      at::Tensor d_row = row;
+      at::mm_out(d_row, dh, p_[kFcW].value.t());
+      NormBackward(d_row, s, st, p_[kLn2W].value, dy, p_[kLn2W].gradient, p_[kLn2B].gradient);
+    }
+  }
+
+  std::vector<Parameter> p_;
+  const int64_t heads_;
+  const uint64_t piece_rows_;
+};
+
+}  // namespace
+
+std::unique_ptr<UnitModule> MakeCpuGpt2Block(std::vector<Parameter> parameters, int64_t heads, uint64_t piece_rows) {
+  return std::make_unique<CpuBlock>(std::move(parameters), heads, piece_rows);
+}
+
+}  // namespace muster::units

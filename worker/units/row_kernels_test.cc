@@ -1,0 +1,107 @@
+// The kernels against their definitions in float64. units_test proves the formulas by autograd; here are the numbers
+// that a model's first steps never reach, and the split over threads.
+#include "worker/units/row_kernels.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+namespace muster::units {
+namespace {
+
+at::Tensor Random(int64_t rows, int64_t width, float scale, int seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, scale);
+  at::Tensor t = at::empty({rows, width}, at::kFloat);
+  std::generate_n(t.mutable_data_ptr<float>(), t.numel(), [&] { return normal(random); });
+  return t;
+}
+
+double Largest(const at::Tensor& t) { return t.abs().max().item<double>(); }
+
+TEST(RowKernels, GeluIsRightFarFromZero) {
+  const at::Tensor x = Random(40, 100, 20, 1), bias = at::zeros({100}), out = at::empty_like(x);
+  x.view(-1)[0] = 1e4f, x.view(-1)[1] = -1e4f, x.view(-1)[2] = 0.0f, x.view(-1)[3] = 300.0f;
+  AddAndGelu(x, bias, out);
+  const at::Tensor right = at::gelu(x.to(at::kDouble), "tanh");
+  EXPECT_LT(Largest(out.to(at::kDouble) - right), 1e-6 * Largest(right));
+  EXPECT_EQ(out.view(-1)[0].item<float>(), 1e4f);
+  EXPECT_NEAR(out.view(-1)[1].item<float>(), 0, 1e-30);
+}
+
+TEST(RowKernels, CrossEntropyTakesLogitsOfAnySize) {
+  for (const float scale : {0.1f, 10.0f, 1000.0f}) {
+    const at::Tensor logits = Random(37, 1003, scale, 2), exact = logits.to(at::kDouble);
+    const at::Tensor targets = at::empty({37}, at::kLong);
+    for (int64_t i = 0; i < 37; ++i) targets.mutable_data_ptr<int64_t>()[i] = i * 27;
+    const at::Tensor log = at::log_softmax(exact, 1);
+    const double right = -log.gather(1, targets.unsqueeze(1)).sum().item<double>();
+    EXPECT_NEAR(CrossEntropy(logits, targets, 0), right, 1e-6 * right);
+    EXPECT_EQ(Largest(logits.to(at::kDouble) - exact), 0) << "without a scale the logits stay";
+    EXPECT_NEAR(CrossEntropy(logits, targets, 0.25), right, 1e-6 * right);
+    const at::Tensor gradient = log.exp().scatter_add(1, targets.unsqueeze(1), -at::ones({37, 1}, at::kDouble)) * 0.25;
+    EXPECT_LT(Largest(logits.to(at::kDouble) - gradient), 2e-7);
+  }
+}
+
+TEST(RowKernels, InfiniteAndUndefinedNumbersAreNotHidden) {
+  const at::Tensor logits = Random(3, 50, 1, 3), targets = at::zeros({3}, at::kLong);
+  logits[1][7] = std::nanf("");
+  EXPECT_FALSE(std::isfinite(CrossEntropy(logits, targets, 0.5)));
+  EXPECT_TRUE(std::isnan(logits[1][3].item<float>()));
+  const at::Tensor x = Random(2, 8, 1, 4), out = at::empty_like(x);
+  x[0][3] = std::nanf("");
+  AddAndGelu(x, at::zeros({8}), out);
+  EXPECT_TRUE(std::isnan(out[0][3].item<float>()));
+}
+
+TEST(RowKernels, LongColumnsKeepTheirDigits) {
+  const int64_t rows = 100'000;
+  const at::Tensor d = at::full({rows, 3}, 0.1f), sums = at::zeros({3});
+  AddColumnSums(d, sums);
+  EXPECT_NEAR(sums[1].item<double>() / (rows * 0.1), 1, 1e-6);
+}
+
+// Threads share the rows; only the order of sums over rows may differ, and equal threads give equal bits.
+TEST(RowKernels, ThreadsChangeNothingButTheOrderOfSums) {
+  struct Result {
+    at::Tensor normed, dx, dw, db;
+  };
+  const int64_t rows = 1001, width = 96;
+  const auto run = [&](int threads) {
+    at::set_num_threads(threads);
+    const at::Tensor x = Random(rows, width, 1, 5), w = Random(1, width, 1, 6).view(-1), b = w * 2;
+    const at::Tensor statistics = at::empty({rows, 2}), d = Random(rows, width, 1, 7);
+    Result r{at::empty_like(x), Random(rows, width, 1, 8), at::zeros({width}), at::zeros({width})};
+    Norm(x, w, b, r.normed, statistics);
+    NormBackward(d, x, statistics, w, r.dx, r.dw, r.db);
+    return r;
+  };
+  const Result one = run(1), two = run(2), again = run(2);
+  at::set_num_threads(1);
+  EXPECT_TRUE(one.normed.equal(two.normed) && one.dx.equal(two.dx));
+  EXPECT_LT(Largest(one.dw - two.dw), 1e-5 * Largest(one.dw));
+  EXPECT_LT(Largest(one.db - two.db), 1e-5 * Largest(one.db));
+  EXPECT_TRUE(two.dw.equal(again.dw) && two.db.equal(again.db));
+  EXPECT_FALSE(one.dw.equal(two.dw)) << "the second thread did nothing";
+}
+
+TEST(RowKernels, RefuseWhatTheyWouldMisread) {
+  const at::Tensor x = Random(4, 6, 1, 9), out = at::empty_like(x), v = at::zeros({6}), s = at::empty({4, 2});
+  EXPECT_THROW(Norm(x.t().contiguous().t(), v, v, out, s), c10::Error);
+  EXPECT_THROW(Norm(x.to(at::kLong), v, v, out, s), c10::Error);
+}
+
+}  // namespace
+}  // namespace muster::units

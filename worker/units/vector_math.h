@@ -1,0 +1,41 @@
+// What loops that the compiler turns into vector code share.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+// One copy of a function per generation of vector units, chosen at start. Not under a sanitizer: its run time does not
+// exist yet when the choice is made.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
+#define MUSTER_VECTOR
+#else
+#define MUSTER_VECTOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#endif
+// For what such a function calls: compiled as a part of it.
+#define MUSTER_INLINE [[gnu::always_inline]] inline
+
+namespace muster::units {
+
+MUSTER_INLINE double Exp(double x) { return std::exp(x); }
+
+// Cephes' expf: x = n ln 2 + r, a polynomial in r; 1e-7 relative. Zero below -87, where denormal numbers begin, with
+// which products are slow.
+MUSTER_INLINE float Exp(float given) {
+  constexpr float kRound = 12582912.0f;  // 1.5 x 2^23: adding it leaves the nearest integer in the low bits
+  const float x = std::min(std::max(given, -87.0f), 88.0f);
+  const float shifted = x * 1.44269504f + kRound, n = shifted - kRound;
+  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const uint32_t power = (std::bit_cast<uint32_t>(shifted) + 127u) << 23;  // the constant's own low bits are zero
+  return given < -87.0f ? 0.0f : p * std::bit_cast<float>(power);
+}
+
+}  // namespace muster::units
