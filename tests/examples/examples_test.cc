@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "absl/strings/match.h"
@@ -26,6 +27,21 @@ bool IsEndless(const std::string& line) {
 const std::set<std::string>& Steering() {
   static const auto& names = *new std::set<std::string>{"cancel", "delete", "pause", "resume"};
   return names;
+}
+
+// A GPT-2 vocabulary of the single bytes: those that print stand for themselves, the others for U+0100 and on.
+std::string ByteVocabulary() {
+  nlohmann::ordered_json vocabulary;
+  int next = 0x100;
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool prints = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
+    const int point = prints ? byte : next++;
+    std::string symbol(1, static_cast<char>(point));
+    if (point >= 0x80) symbol = {static_cast<char>(0xC0 | point >> 6), static_cast<char>(0x80 | (point & 0x3F))};
+    vocabulary[symbol] = byte;
+  }
+  vocabulary["<|endoftext|>"] = 256;
+  return vocabulary.dump();
 }
 
 class ExamplesTest : public ::testing::Test {
@@ -79,6 +95,11 @@ class ExamplesTest : public ::testing::Test {
     }
     for (const char* name : {"text.txt", "a.txt", "b.txt"}) {
       fs::copy_file("/usr/share/common-licenses/GPL-3", absl::StrCat(folder, "/", name));
+    }
+    fs::create_directories(folder + "/gpt2");
+    for (const char* name : {"", "gpt2/"}) {
+      std::ofstream(absl::StrCat(folder, "/", name, "vocab.json")) << ByteVocabulary();
+      std::ofstream(absl::StrCat(folder, "/", name, "merges.txt")) << "#version: 0.2\n";
     }
     fs::create_directory_symlink(cluster_.CheckpointPath("gpt2-tiny"), folder + "/runs/gpt2-tiny");
     return folder;
@@ -153,7 +174,8 @@ TEST_F(ExamplesTest, ExampleFilesAreAccepted) {
   fs::copy_file("examples/gpt2_tiny.yaml", folder + "/gpt2_tiny.yaml");
   EXPECT_EQ(cluster_.Shell("muster validate gpt2_tiny.yaml", folder).exit_code, 0);
   EXPECT_EQ(cluster_.Shell("muster init new.yaml && muster validate new.yaml", folder).exit_code, 0);
-  const Ran ran = cluster_.Shell("muster submit -f new.yaml --set steps=3 --set optimizer.lr_schedule.warmup_steps=0", folder);
+  const Ran ran =
+      cluster_.Shell("muster submit -f new.yaml --set steps=3 --set optimizer.lr_schedule.warmup_steps=0", folder);
   EXPECT_EQ(ran.exit_code, 0) << ran.err << ran.out;
 }
 
