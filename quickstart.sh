@@ -12,6 +12,7 @@ case ${1:-} in
   --keep) keep=1 ;;
   *) echo "usage: ./quickstart.sh [--keep]" >&2; exit 2 ;;
 esac
+began=$(date +%s.%N)
 say() { printf '\n== %s\n' "$*" >&2; }
 
 say "1. The machine: packages and LibTorch"
@@ -37,6 +38,13 @@ trap finish EXIT
 
 say "5. The job: submitted, and followed to its end"
 bin/muster submit -f "$work/job.yaml"
+
+# The time of the first metric, beside that of this script's first line.
+bin/muster metrics @last -o json | python3 -c "
+import datetime, json, sys
+first = json.load(sys.stdin)[0]['time'].rstrip('Z')[:26]
+at = datetime.datetime.fromisoformat(first).replace(tzinfo=datetime.timezone.utc).timestamp()
+print(f'first training step {at - $began:.1f} s after this script began', file=sys.stderr)"
 
 say "6. What it writes: greedily, then with temperature 0.8"
 bin/muster sample @last --prompt "And God said" --tokens 120 --temperature 0

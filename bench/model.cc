@@ -35,12 +35,12 @@ absl::StatusOr<engine::Config> MakeConfig(const Shape& shape, uint64_t* planned_
   return config;
 }
 
-std::vector<uint16_t> MakeTokens(const Shape& shape) {
-  std::vector<uint16_t> tokens(static_cast<size_t>(shape.sequences) * (shape.context + 1));
+std::vector<uint32_t> MakeTokens(const Shape& shape) {
+  std::vector<uint32_t> tokens(static_cast<size_t>(shape.sequences) * (shape.context + 1));
   uint32_t state = 12345;
-  for (uint16_t& token : tokens) {
+  for (uint32_t& token : tokens) {
     state = state * 1664525u + 1013904223u;
-    token = static_cast<uint16_t>((state >> 8) % shape.vocabulary);
+    token = static_cast<uint32_t>((state >> 8) % shape.vocabulary);
   }
   return tokens;
 }

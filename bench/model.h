@@ -20,6 +20,6 @@ struct Shape {
 absl::StatusOr<engine::Config> MakeConfig(const Shape& shape, uint64_t* planned_bytes);
 
 // Token ids of one batch, the same in each run.
-std::vector<uint16_t> MakeTokens(const Shape& shape);
+std::vector<uint32_t> MakeTokens(const Shape& shape);
 
 }  // namespace muster::bench

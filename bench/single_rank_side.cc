@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
 
   const uint64_t before = StatusBytes("VmRSS");
   uint64_t planned = 0;
-  const std::vector<uint16_t> tokens = bench::MakeTokens(shape);
+  const std::vector<uint32_t> tokens = bench::MakeTokens(shape);
   std::unique_ptr<engine::Engine> trained;
   std::unique_ptr<bench::Products> products;
   std::function<bool()> step;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "cli/commands/commands.h"
+#include "cli/completion.h"
 #include "cli/output/format.h"
 #include "cli/spec/suggest.h"
 #include "common/version.h"
@@ -91,6 +92,30 @@ const CLI::App* Reached(const CLI::App& app) {
   return at;
 }
 
+// For the end of an unfinished command line: who waits for it waits for a second at most.
+std::vector<Candidate> LiveNames(Invocation& invocation, const std::vector<std::string>& words, Named what) {
+  for (size_t i = 0; i + 2 < words.size(); ++i) {
+    if (words[i] == "--address") invocation.flags.address = words[i + 1];
+    if (words[i] == "--token_file") invocation.flags.token_file = words[i + 1];
+  }
+  invocation.flags.timeout = "1s";
+  std::vector<Candidate> names;
+  const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+  if (!client.ok()) return names;
+  if (what == Named::kJobs) {
+    const absl::StatusOr<v1::ListJobsReply> jobs = (*client)->ListJobs(/*all=*/true);
+    if (!jobs.ok()) return names;
+    for (const v1::JobSummary& summary : jobs->jobs()) {
+      names.push_back({summary.job().id(), StateName(summary.job().state())});
+    }
+  } else {
+    const absl::StatusOr<v1::ListNodesReply> nodes = (*client)->ListNodes();
+    if (!nodes.ok()) return names;
+    for (const v1::Node& node : nodes->nodes()) names.push_back({node.id(), StateName(node.state())});
+  }
+  return names;
+}
+
 int UsageError(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& arguments) {
   const CLI::App* at = Reached(app);
   std::string message = OneLine(error.what());
@@ -136,11 +161,14 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
       ->type_name("TIME")
       ->group("Everywhere");
   app->add_flag("--no_colour,--no-color", invocation.no_colour, "no colours (NO_COLOR)")->group("Everywhere");
+  RegisterInit(*app, invocation);
   RegisterTrain(*app, invocation);
   RegisterSubmit(*app, invocation);
   RegisterPlan(*app, invocation);
   RegisterValidate(*app, invocation);
+  RegisterSchema(*app, invocation);
   RegisterPs(*app, invocation);
+  RegisterTop(*app, invocation);
   RegisterWatch(*app, invocation);
   RegisterDescribe(*app, invocation);
   RegisterMetrics(*app, invocation);
@@ -155,8 +183,12 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterUndrain(*app, invocation);
   RegisterData(*app, invocation);
   RegisterSample(*app, invocation);
+  RegisterEval(*app, invocation);
+  RegisterExport(*app, invocation);
   RegisterLocal(*app, invocation);
   RegisterBackup(*app, invocation);
+  RegisterDoctor(*app, invocation);
+  RegisterCompletion(*app, invocation);
   RegisterVersion(*app, invocation);
   return app;
 }
@@ -167,6 +199,11 @@ int RunProgram(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
     Print(app->help());
     return kUsage;
+  }
+  if (arguments.front() == kCompleteArgument) {
+    const std::vector<std::string> words(arguments.begin() + 1, arguments.end());
+    Print(CompletionLines(Complete(*app, words, [&](Named what) { return LiveNames(invocation, words, what); })));
+    return kOk;
   }
   // CLI11 takes them from the back.
   std::vector<std::string> reversed = WithKnownDashes(*app, arguments);

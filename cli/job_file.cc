@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "cli/client.h"
 #include "cli/config.h"
@@ -26,31 +28,39 @@ absl::Status AddSets(const std::vector<std::string>& sets, std::vector<Assignmen
   return absl::OkStatus();
 }
 
-absl::StatusOr<Reading> Finish(Reading reading, const std::string& file_folder, const std::string& working_folder) {
-  MakePathsAbsolute(file_folder, working_folder, reading);
+constexpr char kStandardInput[] = "stdin";
+
+// Paths in a file are meant from its own folder.
+absl::StatusOr<Reading> Finish(Reading reading, const std::string& working_folder) {
+  const auto folder_of = [&](const std::string& file) {
+    if (file == kStandardInput) return working_folder;
+    const std::string absolute = AbsolutePath(file, working_folder);
+    return absolute.substr(0, std::max<size_t>(absolute.rfind('/'), 1));
+  };
+  MakePathsAbsolute(folder_of, working_folder, reading);
   if (!reading.problems.empty()) return ToStatus(reading.problems);
   return reading;
 }
 
 }  // namespace
 
-absl::StatusOr<Reading> LoadJobFile(const std::string& file, const std::vector<std::string>& sets,
-                                    const std::vector<Assignment>& flags) {
+absl::StatusOr<Reading> LoadJobFiles(const std::vector<std::string>& files, const std::vector<std::string>& sets,
+                                     const std::vector<Assignment>& flags) {
   std::vector<Assignment> assignments = flags;
   if (absl::Status added = AddSets(sets, assignments); !added.ok()) return added;
   const absl::StatusOr<std::string> working_folder = WorkingFolder();
   if (!working_folder.ok()) return working_folder.status();
-  const bool standard_input = file == "-";
-  // A byte more than the reader takes, so that it is the one to refuse.
-  const absl::StatusOr<std::string> text = ReadFile(standard_input ? "/dev/stdin" : file, kMaxYamlBytes + 1);
-  if (!text.ok()) return text.status();
-  const std::string absolute = AbsolutePath(file, *working_folder);
-  const std::string folder = absolute.substr(0, absolute.rfind('/'));
-  return Finish(ReadSpec(*text, standard_input ? "stdin" : file, assignments),
-                standard_input   ? *working_folder
-                : folder.empty() ? "/"
-                                 : folder,
-                *working_folder);
+  if (std::count(files.begin(), files.end(), "-") > 1) {
+    return absl::InvalidArgumentError("standard input can be read once: name it (-) only once");
+  }
+  std::vector<SpecText> texts;
+  for (const std::string& file : files) {
+    // A byte more than the reader takes, so that it is the one to refuse.
+    absl::StatusOr<std::string> text = ReadFile(file == "-" ? "/dev/stdin" : file, kMaxYamlBytes + 1);
+    if (!text.ok()) return text.status();
+    texts.push_back({*std::move(text), file == "-" ? kStandardInput : file});
+  }
+  return Finish(ReadSpecs(texts, assignments), *working_folder);
 }
 
 absl::StatusOr<Reading> LoadFlags(const std::vector<Assignment>& flags, const std::vector<std::string>& sets) {
@@ -58,7 +68,7 @@ absl::StatusOr<Reading> LoadFlags(const std::vector<Assignment>& flags, const st
   if (absl::Status added = AddSets(sets, assignments); !added.ok()) return added;
   const absl::StatusOr<std::string> working_folder = WorkingFolder();
   if (!working_folder.ok()) return working_folder.status();
-  return Finish(ReadFlags(assignments), *working_folder, *working_folder);
+  return Finish(ReadFlags(assignments), *working_folder);
 }
 
 absl::Status WithPlaces(const absl::Status& status, const SourceMap& sources) {

@@ -10,9 +10,10 @@
 
 namespace muster::cli {
 
-// `file`: a path, or "-" for standard input. `sets`: the texts of --set. InvalidArgument with every problem.
-absl::StatusOr<Reading> LoadJobFile(const std::string& file, const std::vector<std::string>& sets,
-                                    const std::vector<Assignment>& flags);
+// `files`: at least one path, or "-" for standard input; later ones add to and override earlier ones. `sets`: the texts
+// of --set. InvalidArgument with every problem.
+absl::StatusOr<Reading> LoadJobFiles(const std::vector<std::string>& files, const std::vector<std::string>& sets,
+                                     const std::vector<Assignment>& flags);
 // The same from flags alone.
 absl::StatusOr<Reading> LoadFlags(const std::vector<Assignment>& flags, const std::vector<std::string>& sets);
 

@@ -61,9 +61,12 @@ void PrintJob(const v1::Job& job, Format format) {
 void PrintNode(const v1::Node& node, Format format) {
   if (format == Format::kName) return Print(node.id() + "\n");
   if (format != Format::kTable) return PrintMessage(node, format);
-  Say(absl::StrCat(OneLine(node.id()), ": ", StateName(node.state()), node.draining() ? ", draining" : ""));
+  Say(absl::StrCat(OneLine(node.id()), ": ", StateName(node.state()), node.draining() ? ", draining" : "",
+                   node.leaving() ? ", leaving" : ""));
 }
 
-void PrintLine(const nlohmann::ordered_json& tree) { Print(Json(tree, -1)); }
+std::string LineOf(const nlohmann::ordered_json& tree) { return Json(tree, -1); }
+
+void PrintLine(const nlohmann::ordered_json& tree) { Print(LineOf(tree)); }
 
 }  // namespace muster::cli

@@ -24,6 +24,7 @@ void PrintMessage(const google::protobuf::Message& message, Format format);
 void PrintJob(const v1::Job& job, Format format);
 void PrintNode(const v1::Node& node, Format format);
 // One item of a stream: a line of JSON.
+std::string LineOf(const nlohmann::ordered_json& tree);
 void PrintLine(const nlohmann::ordered_json& tree);
 
 }  // namespace muster::cli

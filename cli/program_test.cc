@@ -9,58 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "cli/testing/fake_coordinator.h"
-#include "cli/testing/program.h"
+#include "cli/testing/muster_fixture_test.h"
 #include "common/rpc/rpc.h"
 
 namespace muster::cli {
 namespace {
 
 using nlohmann::json;
-
-class MusterTest : public ::testing::Test {
- protected:
-  MusterTest() {
-    environment_ = {{"HOME", folder_.path()},
-                    {"MUSTER_RUNTIME_DIR", folder_.path()},
-                    {"XDG_STATE_HOME", folder_.path() + "/state"},
-                    {"TERM", "xterm"},
-                    {"LANG", "C.UTF-8"},
-                    {"TZ", "UTC"}};
-  }
-
-  void Serve() { coordinator_ = std::make_unique<FakeCoordinator>(folder_.path() + "/coordinator.sock", store_); }
-
-  v1::Job PutJob(const std::string& id, v1::JobState state) {
-    v1::Job job;
-    job.set_id(id);
-    job.set_state(state);
-    job.mutable_spec()->set_name(id);
-    job.mutable_spec()->mutable_resources()->set_ranks(1);
-    job.mutable_spec()->mutable_train()->set_steps(100);
-    store_.PutJob(job);
-    return job;
-  }
-
-  std::vector<std::string> Command(const std::vector<std::string>& arguments) const {
-    std::vector<std::string> command = {ProgramPath("cli/muster")};
-    command.insert(command.end(), arguments.begin(), arguments.end());
-    return command;
-  }
-  Ended Run(const std::vector<std::string>& arguments, const std::string& input = "") const {
-    return RunToEnd(Command(arguments), environment_, input);
-  }
-
-  bool Called(const std::string& call) const {
-    const auto calls = store_.Calls();
-    return std::find(calls.begin(), calls.end(), call) != calls.end();
-  }
-
-  const TemporaryFolder folder_;
-  Program::Environment environment_;
-  FakeStore store_;
-  std::unique_ptr<FakeCoordinator> coordinator_;
-};
 
 constexpr char kSpec[] =
     "apiVersion: muster/v1\nkind: Job\nname: a\nmodel: {family: gpt2, size: tiny}\n"
@@ -483,6 +438,9 @@ TEST_F(MusterTest, SampleRunsTheTrainerOnAFolderOrAJobsCheckpoints) {
   job.add_checkpoints()->set_step(10);
   store_.PutJob(job);
   EXPECT_EQ(Run({"sample", "a-0001", "--prompt", "x"}).out, "sample --checkpoint /runs/a --prompt x\n");
+  EXPECT_EQ(Run({"eval", "a-0001", "val.bin", "-o", "json"}).out, "eval --checkpoint /runs/a --data val.bin --json\n");
+  EXPECT_EQ(Run({"export", "a-0001", "out", "--max-shard-size", "2GB"}).out,
+            "export --checkpoint /runs/a --out out --max_shard_size 2GB\n");
   environment_["MUSTER_BIN_DIR"] = "/nowhere";
   EXPECT_EQ(Run({"sample", "a-0001", "--prompt", "x"}).code, 2);
 }

@@ -25,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/testing/temporary_folder.h"
 #include "coordinator/server/testing.h"
 
 extern char** environ;

@@ -46,11 +46,16 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", muster::kVersion);
   muster::server::ServerOptions options;
   std::string log_level = "info";
+  std::string tensorboard;
   app.add_option("--state_dir", options.state_dir, "folder of the store; one coordinator at a time")->required();
   app.add_option("--listen", options.listen, "unix:/path or 127.0.0.1:PORT; may be repeated")->required();
   app.add_option("--token_file", options.token_file, "lines `token name role`; needed for TCP");
   app.add_option("--min_free_bytes", options.min_free_bytes, "with less on the store's disk no job is accepted")
       ->capture_default_str();
+  app.add_option("--tensorboard", tensorboard,
+                 "folder for TensorBoard's files (default: STATE_DIR/tensorboard; off: none)");
+  app.add_option("--metrics_address", options.metrics_address,
+                 "serve /metrics for Prometheus there: 127.0.0.1:9464 (default: nowhere)");
   AddDuration(app, "--orphan_grace", options.workers.orphan_grace, "after it ranks without a worker daemon end");
   AddDuration(app, "--detection", options.workers.detection, "silence after which a worker counts as disconnected");
   AddDuration(app, "--node_grace", options.core.node_grace, "absence after which a node counts as lost");
@@ -77,6 +82,8 @@ int main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &ending, nullptr);
 
   options.state_dir = std::filesystem::absolute(options.state_dir).string();
+  if (tensorboard.empty()) tensorboard = options.state_dir + "/tensorboard";
+  if (tensorboard != "off") options.tensorboard_dir = std::filesystem::absolute(tensorboard).string();
   const muster::RealClock clock;
   absl::StatusOr<std::unique_ptr<muster::server::Server>> server = muster::server::Server::Start(options, &clock);
   if (!server.ok()) {
@@ -84,6 +91,9 @@ int main(int argc, char** argv) {
     return 1;
   }
   for (const std::string& address : (*server)->addresses()) std::printf("listening on %s\n", address.c_str());
+  if (!options.metrics_address.empty()) {
+    std::printf("metrics at http://%s/metrics\n", (*server)->metrics_address().c_str());
+  }
   std::fflush(stdout);
 
   int signal_number = 0;

@@ -106,11 +106,11 @@ absl::StatusOr<Gpt2> ResolveGpt2(const Gpt2& model) {
     uint32_t value;
     uint32_t max;
   };
-  // The vocabulary's limit is the token file's: uint16.
+  // Token ids are 32 bits wide; the limits keep sizes that no machine holds from overflowing sums.
   for (const Number& n :
        {Number{"layers", m.has_layers(), m.layers(), 4096}, Number{"heads", m.has_heads(), m.heads(), 65536},
         Number{"width", m.has_width(), m.width(), 1u << 20},
-        Number{"vocabulary", m.has_vocabulary(), m.vocabulary(), 65536},
+        Number{"vocabulary", m.has_vocabulary(), m.vocabulary(), 1u << 24},
         Number{"context", m.has_context(), m.context(), 1u << 20}}) {
     if (!n.given) {
       return absl::InvalidArgumentError(

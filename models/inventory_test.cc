@@ -69,7 +69,7 @@ TEST(Gpt2, OverridesAndErrors) {
   model.mutable_gpt2()->set_layers(2);
   EXPECT_TRUE(absl::StartsWith(Resolve(model).status().message(), "heads: missing"));
   model = OfSize(GPT2_SIZE_TINY);
-  model.mutable_gpt2()->set_vocabulary(65537);
+  model.mutable_gpt2()->set_vocabulary((1u << 24) + 1);
   EXPECT_TRUE(absl::StartsWith(Resolve(model).status().message(), "vocabulary: must be"));
 }
 

@@ -13,11 +13,13 @@ die() { echo "fetch_torch: $*" >&2; exit 1; }
 case $want in
   cpu) list=$here/torch.txt dest=$cache/torch-cpu needed_mib=2500 ;;
   cuda) list=$here/torch_cuda.txt dest=$cache/torch-cuda needed_mib=6000 ;;
-  peer) list=$here/torch.txt dest=$cache/peer needed_mib=300 ;;
+  peer) list=$here/peer.txt dest=$cache/peer needed_mib=500 ;;
   *) die "unknown argument '$want': cpu, cuda or peer" ;;
 esac
 # The stamp holds the list's hash, so that another pin is fetched anew.
-stamp=$dest/.done pin=$(sha256sum <"$list" | cut -c1-16)
+lists=("$list")
+[ "$want" = peer ] && lists+=("$here/torch.txt")   # it uses that wheel
+stamp=$dest/.done pin=$(cat "${lists[@]}" | sha256sum | cut -c1-16)
 [ "$(cat "$stamp" 2>/dev/null)" = "$pin" ] && exit 0
 
 mkdir -p "$cache" 2>/dev/null || die "cannot create $cache: set MUSTER_CACHE to a folder that you may write"
@@ -29,8 +31,8 @@ if [ "$want" = peer ]; then
   echo "fetch_torch: making a Python environment beside the wheel in $dest" >&2
   rm -rf "$dest"
   /usr/bin/python3 -m venv "$dest" || die "python3 -m venv failed: is the package python3-venv installed?"
-  "$dest/bin/python" -m pip install -q --disable-pip-version-check filelock typing-extensions sympy networkx jinja2 fsspec numpy \
-    || die "pip could not install PyTorch's needs: no network?"
+  "$dest/bin/python" -m pip install -q --disable-pip-version-check -r "$list" \
+    || die "pip could not install what $list lists: no network?"
   site=$("$dest/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
   echo "$cache/torch-cpu" >"$site/torch-cpu.pth"   # the very files that we link
   "$dest/bin/python" -c 'import torch' || die "the environment in $dest does not import torch"

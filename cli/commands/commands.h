@@ -8,11 +8,14 @@ namespace muster::cli {
 
 void RegisterBackup(CLI::App& app, Invocation& invocation);
 void RegisterCancel(CLI::App& app, Invocation& invocation);
+void RegisterCompletion(CLI::App& app, Invocation& invocation);
 void RegisterData(CLI::App& app, Invocation& invocation);
 void RegisterDelete(CLI::App& app, Invocation& invocation);
 void RegisterDescribe(CLI::App& app, Invocation& invocation);
+void RegisterDoctor(CLI::App& app, Invocation& invocation);
 void RegisterDrain(CLI::App& app, Invocation& invocation);
 void RegisterEvents(CLI::App& app, Invocation& invocation);
+void RegisterInit(CLI::App& app, Invocation& invocation);
 void RegisterLocal(CLI::App& app, Invocation& invocation);
 void RegisterLogs(CLI::App& app, Invocation& invocation);
 void RegisterMetrics(CLI::App& app, Invocation& invocation);
@@ -22,7 +25,11 @@ void RegisterPlan(CLI::App& app, Invocation& invocation);
 void RegisterPs(CLI::App& app, Invocation& invocation);
 void RegisterResume(CLI::App& app, Invocation& invocation);
 void RegisterSample(CLI::App& app, Invocation& invocation);
+void RegisterSchema(CLI::App& app, Invocation& invocation);
+void RegisterEval(CLI::App& app, Invocation& invocation);
+void RegisterExport(CLI::App& app, Invocation& invocation);
 void RegisterSubmit(CLI::App& app, Invocation& invocation);
+void RegisterTop(CLI::App& app, Invocation& invocation);
 void RegisterTrain(CLI::App& app, Invocation& invocation);
 void RegisterUndrain(CLI::App& app, Invocation& invocation);
 void RegisterValidate(CLI::App& app, Invocation& invocation);

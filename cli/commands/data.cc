@@ -1,11 +1,17 @@
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "cli/commands/commands.h"
 #include "cli/output/format.h"
 #include "cli/output_format.h"
@@ -14,68 +20,175 @@
 namespace muster::cli {
 namespace {
 
+// The tokenizer's two files.
+struct Vocabulary {
+  std::string ids, merges;
+
+  void AddTo(CLI::App* command) {
+    auto* names = command->add_option("--vocab", ids, "GPT-2's encoder.json or vocab.json")->type_name("FILE");
+    auto* pairs = command->add_option("--merges", merges, "GPT-2's vocab.bpe or merges.txt")->type_name("FILE");
+    names->needs(pairs);
+    pairs->needs(names);
+  }
+  absl::StatusOr<std::unique_ptr<data::Bpe>> Load() const {
+    if (ids.empty()) return std::unique_ptr<data::Bpe>();
+    return data::Bpe::Load(ids, merges);
+  }
+};
+
+// One line that is written over: bytes, share, rate and time left.
+std::function<void(uint64_t, uint64_t)> LiveProgress() {
+  const absl::Time begin = absl::Now();
+  return [begin, shown = absl::InfinitePast()](uint64_t done, uint64_t total) mutable {
+    const absl::Time now = absl::Now();
+    if (now - shown < absl::Milliseconds(100) && done != total) return;
+    shown = now;
+    const double seconds = std::max(1e-3, absl::ToDoubleSeconds(now - begin));
+    const double rate = static_cast<double>(done) / seconds;
+    std::string line = Bytes(done);
+    if (total > 0) {
+      absl::StrAppend(&line, " of ", Bytes(total), absl::StrFormat("  %.0f%%", 100.0 * done / total));
+    }
+    absl::StrAppend(&line, "  ", Bytes(static_cast<uint64_t>(rate)), "/s");
+    if (total > 0 && rate > 0) {
+      absl::StrAppend(&line, "  ", absl::FormatDuration(absl::Seconds(std::ceil((total - done) / rate))), " left");
+    }
+    std::fprintf(stderr, "\r\x1b[K%s", line.c_str());
+  };
+}
+
+struct PrepareFlags {
+  data::PrepareOptions options;
+  std::vector<std::string> files;
+  std::string tokenizer, format = "nanogpt";
+  Vocabulary vocabulary;
+};
+
+absl::StatusOr<ExitCode> Prepare(const Invocation& invocation, PrepareFlags& flags) {
+  data::PrepareOptions& options = flags.options;
+  options.texts.assign(flags.files.begin(), flags.files.end() - 1);
+  options.out = flags.files.back();
+  options.format = flags.format == "llmc" ? data::TokenFormat::kLlmC : data::TokenFormat::kNanoGpt;
+  const bool gpt2 = flags.tokenizer == "gpt2" || (flags.tokenizer.empty() && !flags.vocabulary.ids.empty());
+  if (gpt2 == flags.vocabulary.ids.empty()) {
+    return absl::InvalidArgumentError(gpt2 ? "--tokenizer gpt2 needs --vocab and --merges: GPT-2's two published files"
+                                           : "--vocab and --merges belong to --tokenizer gpt2");
+  }
+  const absl::StatusOr<std::unique_ptr<data::Bpe>> bpe = flags.vocabulary.Load();
+  if (!bpe.ok()) return bpe.status();
+  options.bpe = bpe->get();
+  const bool live = invocation.Err().terminal;
+  if (live) options.progress = LiveProgress();
+  const absl::StatusOr<data::Prepared> prepared = data::Prepare(options);
+  if (live) std::fputs("\r\x1b[K", stderr);
+  if (!prepared.ok()) return prepared.status();
+  Say(absl::StrCat(options.out, ": ", Grouped(prepared->tokens), " tokens"));
+  if (!options.validation_out.empty()) {
+    Say(absl::StrCat(options.validation_out, ": ", Grouped(prepared->validation_tokens), " tokens"));
+  }
+  if (gpt2) Say(absl::StrCat("model.vocabulary must be at least ", (*bpe)->vocabulary()));
+  return kOk;
+}
+
 void RegisterPrepare(CLI::App& app, Invocation& invocation) {
-  const auto options = std::make_shared<data::PrepareOptions>();
-  CLI::App* command = AddCommand(app, "prepare", "Commands", "Make token files from text: its bytes are the tokens",
-                                 "muster data prepare text.txt train.bin --validation val.bin");
-  command->add_option("TEXT", options->text, "text file; - for standard input")->required();
-  command->add_option("OUT", options->out, "token file to write")->required();
-  auto* validation = command->add_option("--validation", options->validation_out, "token file for the end of the text");
-  command->add_option("--fraction", options->validation_fraction, "of the tokens that go to --validation")
+  const auto flags = std::make_shared<PrepareFlags>();
+  CLI::App* command =
+      AddCommand(app, "prepare", "Commands", "Make token files from text",
+                 "muster data prepare text.txt train.bin --validation val.bin\n"
+                 "muster data prepare a.txt b.txt train.bin --tokenizer gpt2 --vocab vocab.json --merges merges.txt");
+  command->add_option("FILES", flags->files, "text files (- for standard input), and last the token file to write")
+      ->required()
+      ->expected(2, -1);
+  command->add_option("--tokenizer", flags->tokenizer, "bytes (each is a token), or gpt2")
+      ->check(CLI::IsMember({"bytes", "gpt2"}));
+  flags->vocabulary.AddTo(command);
+  command->add_flag("--end_of_text", flags->options.end_of_text, "put <|endoftext|> behind each text");
+  command->add_option("--format", flags->format, "nanogpt (no header), or llmc")
+      ->check(CLI::IsMember({"nanogpt", "llmc"}))
+      ->capture_default_str();
+  auto* validation =
+      command->add_option("--validation", flags->options.validation_out, "token file for the end of the text");
+  command
+      ->add_option("--fraction,--validation-fraction", flags->options.validation_fraction,
+                   "of the tokens that go to --validation")
       ->capture_default_str()
       ->needs(validation);
-  command->add_flag("--force", options->force, "replace files that exist");
-  OnRun(command, invocation, [&invocation, options]() -> absl::StatusOr<ExitCode> {
-    const bool live = invocation.Err().terminal;
-    if (live) {
-      options->progress = [](uint64_t done, uint64_t total) {
-        std::fprintf(stderr, "\r\x1b[K%s%s", Bytes(done).c_str(),
-                     total == 0 ? "" : absl::StrCat(" of ", Bytes(total)).c_str());
-      };
-    }
-    const absl::StatusOr<data::Prepared> prepared = data::Prepare(*options);
-    if (live) std::fputs("\r\x1b[K", stderr);
-    if (!prepared.ok()) return prepared.status();
-    Say(absl::StrCat(options->out, ": ", Grouped(prepared->tokens), " tokens"));
-    if (!options->validation_out.empty()) {
-      Say(absl::StrCat(options->validation_out, ": ", Grouped(prepared->validation_tokens), " tokens"));
-    }
-    return kOk;
-  });
+  command->add_flag("--force", flags->options.force, "replace files that exist");
+  OnRun(command, invocation, [&invocation, flags] { return Prepare(invocation, *flags); });
+}
+
+struct InspectFlags {
+  std::vector<std::string> files;
+  Vocabulary vocabulary;
+  Format format = Format::kTable;
+};
+
+nlohmann::ordered_json Tree(const std::string& file, const data::Inspection& found, const std::string& beginning) {
+  nlohmann::ordered_json tree;
+  tree["file"] = file;
+  tree["tokens"] = found.tokens;
+  tree["bytes"] = found.bytes;
+  tree["smallest"] = found.smallest;
+  tree["largest"] = found.largest;
+  tree["distinct"] = found.distinct;
+  tree["entropy_bits"] = found.entropy_bits;
+  tree["first"] =
+      std::vector<uint32_t>(found.first.begin(), found.first.begin() + std::min<size_t>(16, found.first.size()));
+  tree["beginning"] = beginning;
+  for (const data::Shard& shard : found.shards) {
+    nlohmann::ordered_json one = {
+        {"path", shard.path}, {"format", shard.format}, {"token_bytes", shard.width}, {"tokens", shard.tokens}};
+    if (shard.documents > 0) one["documents"] = shard.documents;
+    tree["shards"].push_back(std::move(one));
+  }
+  return tree;
+}
+
+std::string Describe(const data::Inspection& found, const std::string& beginning) {
+  std::string text;
+  for (const data::Shard& shard : found.shards) {
+    absl::StrAppend(&text, shard.path, ": ", shard.format, ", ", shard.width, " bytes a token, ", Grouped(shard.tokens),
+                    " tokens");
+    if (shard.documents > 0) absl::StrAppend(&text, ", ", Grouped(shard.documents), " documents");
+    text += "\n";
+  }
+  absl::StrAppend(&text, Grouped(found.tokens), " tokens in ", Bytes(found.bytes), "; ids ", found.smallest, " to ",
+                  found.largest, ", ", found.distinct, " distinct; ",
+                  absl::StrFormat("%.3f bits (%.3f nats)", found.entropy_bits, found.entropy_bits * 0.693147181),
+                  " a token by frequency alone\n");
+  if (!beginning.empty()) absl::StrAppend(&text, "begins: ", OneLine(beginning), "\n");
+  return text;
+}
+
+absl::StatusOr<ExitCode> Inspect(const InspectFlags& flags) {
+  const absl::StatusOr<std::unique_ptr<data::Bpe>> bpe = flags.vocabulary.Load();
+  if (!bpe.ok()) return bpe.status();
+  nlohmann::ordered_json trees = nlohmann::ordered_json::array();
+  std::string text;
+  for (const std::string& file : flags.files) {
+    const absl::StatusOr<data::Inspection> found = data::Inspect(file);
+    if (!found.ok()) return found.status();
+    const std::string beginning = data::Readable(found->first, bpe->get());
+    trees.push_back(Tree(file, *found, beginning));
+    text += Describe(*found, beginning);
+  }
+  if (flags.format == Format::kTable) {
+    Print(text);
+  } else {
+    PrintTree(trees.size() == 1 ? trees[0] : trees, flags.format);
+  }
+  return kOk;
 }
 
 void RegisterInspect(CLI::App& app, Invocation& invocation) {
-  struct Flags {
-    std::string file;
-    Format format = Format::kTable;
-  };
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<InspectFlags>();
   CLI::App* command =
-      AddCommand(app, "inspect", "Commands", "Say what is in a token file", "muster data inspect train.bin -o json");
-  command->add_option("FILE", flags->file, "token file")->required();
+      AddCommand(app, "inspect", "Commands", "Say what is in token files (nanoGPT's, llm.c's, Megatron's)",
+                 "muster data inspect train.bin -o json\nmuster data inspect 'shards/train_*.bin'");
+  command->add_option("FILE", flags->files, "token file, or a quoted pattern of its shards")->required();
+  flags->vocabulary.AddTo(command);
   AddFormat(command, flags->format, {"table", "json", "yaml"});
-  OnRun(command, invocation, [flags]() -> absl::StatusOr<ExitCode> {
-    const absl::StatusOr<data::Inspection> found = data::Inspect(flags->file);
-    if (!found.ok()) return found.status();
-    if (flags->format != Format::kTable) {
-      nlohmann::ordered_json tree;
-      tree["tokens"] = found->tokens;
-      tree["bytes"] = found->bytes;
-      tree["smallest"] = found->smallest;
-      tree["largest"] = found->largest;
-      tree["distinct"] = found->distinct;
-      tree["entropy_bits"] = found->entropy_bits;
-      tree["beginning"] = found->beginning;
-      PrintTree(tree, flags->format);
-      return kOk;
-    }
-    Print(absl::StrCat(Grouped(found->tokens), " tokens in ", Bytes(found->bytes), "; ids ", found->smallest, " to ",
-                       found->largest, ", ", found->distinct, " distinct; ",
-                       absl::StrFormat("%.3f bits (%.3f nats)", found->entropy_bits, found->entropy_bits * 0.693147181),
-                       " a token by frequency alone\n"));
-    if (!found->beginning.empty()) Print(absl::StrCat("begins: ", OneLine(found->beginning), "\n"));
-    return kOk;
-  });
+  OnRun(command, invocation, [flags] { return Inspect(*flags); });
 }
 
 }  // namespace

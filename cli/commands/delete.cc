@@ -1,30 +1,25 @@
-#include <memory>
-
 #include "absl/strings/str_cat.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/verb.h"
+#include "cli/output/format.h"
 
 namespace muster::cli {
 
 void RegisterDelete(CLI::App& app, Invocation& invocation) {
-  const auto jobs = std::make_shared<std::vector<std::string>>();
-  CLI::App* command =
-      AddCommand(app, "delete", kGroupSteer, "Forget ended jobs, their events, metrics and logs; checkpoints stay",
-                 "muster delete gpt2-tiny-x7f2");
-  command->add_option("JOB", *jobs, "whole ids, or @last")->required();
-  OnRun(command, invocation, [&invocation, jobs]() -> absl::StatusOr<ExitCode> {
-    const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
-    if (!client.ok()) return client.status();
-    for (const std::string& name : *jobs) {
-      const absl::StatusOr<std::string> job = invocation.JobNamed(name, **client);
-      if (!job.ok()) return job.status();
-      // Deleting what is not there is fine for a retry, but a slip of the finger should be told.
-      const absl::StatusOr<v1::GetJobReply> got = (*client)->GetJob(*job);
-      if (!got.ok()) return got.status();
-      const absl::StatusOr<v1::DeleteReply> reply = (*client)->Delete(got->job().id());
-      if (!reply.ok()) return reply.status();
-      Say(absl::StrCat(got->job().id(), " deleted"));
+  const Verb verb = {"delete", "Forget ended jobs, their events, metrics and logs; checkpoints stay",
+                     "muster delete gpt2-tiny-x7f2"};
+  AddJobVerb(app, invocation, verb, [](Client& client, const std::string& name, Format format) {
+    // Deleting what is not there is fine for a retry, but a slip of the finger should be told.
+    const absl::StatusOr<v1::GetJobReply> got = client.GetJob(name);
+    if (!got.ok()) return got.status();
+    const absl::StatusOr<v1::DeleteReply> reply = client.Delete(got->job().id());
+    if (!reply.ok()) return reply.status();
+    if (format == Format::kTable) {
+      Say(absl::StrCat(OneLine(got->job().id()), " deleted"));
+    } else {
+      PrintJob(got->job(), format);
     }
-    return kOk;
+    return absl::OkStatus();
   });
 }
 

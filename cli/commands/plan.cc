@@ -9,7 +9,7 @@ namespace muster::cli {
 
 void RegisterPlan(CLI::App& app, Invocation& invocation) {
   struct Flags {
-    std::string file;
+    std::vector<std::string> files;
     std::vector<std::string> sets;
     bool schedule = false;
     Format format = Format::kTable;
@@ -17,14 +17,14 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* command = AddCommand(app, "plan", kGroupRun, "Show what a job would need, before anything runs",
                                  "muster plan job.yaml --schedule");
-  command->add_option("FILE", flags->file, "job file; - for standard input")->required();
+  command->add_option("FILE", flags->files, "job files, - for standard input; later ones override")->required();
   command->add_option("--set", flags->sets, "PATH=VALUE: override a field; again for more")
       ->type_name("PATH=VALUE")
       ->allow_extra_args(false);
   command->add_flag("--schedule", flags->schedule, "also the ops of a step");
   AddFormat(command, flags->format, {"table", "json", "yaml"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
-    const absl::StatusOr<Reading> reading = LoadJobFile(flags->file, flags->sets, {});
+    const absl::StatusOr<Reading> reading = LoadJobFiles(flags->files, flags->sets, {});
     if (!reading.ok()) return reading.status();
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
     if (!client.ok()) return client.status();

@@ -4,16 +4,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/commands/commands.h"
-#include "cli/interrupt.h"
+#include "cli/commands/repeat.h"
 #include "cli/output/describe.h"
 #include "cli/output_format.h"
 #include "cli/spec/writer.h"
 
 namespace muster::cli {
 namespace {
-
-constexpr absl::Duration kPeriod = absl::Seconds(2);
-constexpr absl::Duration kGlance = absl::Milliseconds(50);
 
 struct Flags {
   bool all = false;
@@ -43,46 +40,28 @@ absl::StatusOr<ExitCode> Once(Client& client, const Flags& flags, const Screen& 
   return kOk;
 }
 
-// Until Ctrl-C. A coordinator that is away for a while is waited for.
-absl::StatusOr<ExitCode> Repeat(Client& client, const Flags& flags, const Screen& screen) {
-  const InterruptScope interrupts;
-  std::string last;
-  bool reached = false;
-  while (!Interrupted()) {
+absl::StatusOr<ExitCode> Again(Client& client, const Flags& flags, const Screen& screen) {
+  const bool json = flags.format == Format::kJson;
+  const auto glance = [&]() -> absl::StatusOr<std::string> {
     const absl::StatusOr<v1::ListJobsReply> reply = client.ListJobs(flags.all);
-    if (!reply.ok() && !(reached && absl::IsUnavailable(reply.status()))) return reply.status();
-    if (reply.ok()) {
-      reached = true;
-      if (flags.format == Format::kJson) {
-        PrintLine(MessageTree(*reply)["jobs"]);
-      } else if (const std::string text = Text(*reply, flags, screen); screen.terminal) {
-        Print(absl::StrCat("\x1b[H\x1b[2J", text));
-      } else if (text != last) {
-        Print(absl::StrCat(last.empty() ? "" : "\n", text));
-        last = text;
-      }
-    } else {
-      Say("the coordinator is away; trying again ...");
-    }
-    for (const absl::Time until = absl::Now() + kPeriod; absl::Now() < until && !Interrupted();) {
-      absl::SleepFor(kGlance);
-    }
-  }
-  return kInterrupted;
+    if (!reply.ok()) return reply.status();
+    return json ? LineOf(MessageTree(*reply)["jobs"]) : Text(*reply, flags, screen);
+  };
+  return Repeat(json ? Screen{} : screen, !json, glance);
 }
 
 }  // namespace
 
 void RegisterPs(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = AddCommand(app, "ps", kGroupLook, "List jobs", "muster ps -a -o wide");
+  CLI::App* command = AddCommand(app, "ps", kGroupLook, "List jobs", "muster ps -a -o wide\nmuster ps --watch");
   command->add_flag("-a,--all", flags->all, "also those that have ended");
   command->add_flag("-w,--watch", flags->watch, "again every two seconds");
   AddFormat(command, flags->format, {"table", "wide", "json", "yaml", "name"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
     if (!client.ok()) return client.status();
-    return flags->watch ? Repeat(**client, *flags, invocation.Out()) : Once(**client, *flags, invocation.Out());
+    return flags->watch ? Again(**client, *flags, invocation.Out()) : Once(**client, *flags, invocation.Out());
   });
 }
 

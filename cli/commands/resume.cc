@@ -1,30 +1,14 @@
-#include <memory>
-
-#include "absl/strings/str_cat.h"
 #include "cli/commands/commands.h"
-#include "cli/output/format.h"
-#include "cli/output_format.h"
+#include "cli/commands/verb.h"
 
 namespace muster::cli {
 
 void RegisterResume(CLI::App& app, Invocation& invocation) {
-  struct Flags {
-    std::string job;
-    Format format = Format::kTable;
-  };
-  const auto flags = std::make_shared<Flags>();
-  CLI::App* command = AddCommand(app, "resume", kGroupSteer, "Queue a paused job again", "muster resume @last");
-  AddJob(command, flags->job);
-  AddFormat(command, flags->format, {"table", "json", "yaml", "name"});
-  OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
-    const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
-    if (!client.ok()) return client.status();
-    const absl::StatusOr<std::string> job = invocation.JobNamed(flags->job, **client);
-    if (!job.ok()) return job.status();
-    const absl::StatusOr<v1::ResumeReply> reply = (*client)->Resume(*job);
-    if (!reply.ok()) return reply.status();
-    PrintJob(reply->job(), flags->format);
-    return kOk;
+  const Verb verb = {"resume", "Queue a paused job again", "muster resume @last"};
+  AddJobVerb(app, invocation, verb, [](Client& client, const std::string& name, Format format) {
+    const absl::StatusOr<v1::ResumeReply> reply = client.Resume(name);
+    if (reply.ok()) PrintJob(reply->job(), format);
+    return reply.status();
   });
 }
 

@@ -8,15 +8,17 @@ namespace muster::cli {
 
 void RegisterSubmit(CLI::App& app, Invocation& invocation) {
   struct Flags {
-    std::string file, name;
+    std::vector<std::string> files;
+    std::string name;
     std::vector<std::string> sets;
     SubmitOptions options;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* command = AddCommand(app, "submit", kGroupRun, "Submit a job file and follow the job",
                                  "muster submit job.yaml --set optimizer.lr=3e-4\n"
+                                 "muster submit job.yaml larger.yaml\n"
                                  "id=$(muster submit -d job.yaml)");
-  command->add_option("FILE", flags->file, "job file; - for standard input")->required();
+  command->add_option("FILE", flags->files, "job files, - for standard input; later ones override")->required();
   command->add_option("--set", flags->sets, "PATH=VALUE: override a field; again for more")
       ->type_name("PATH=VALUE")
       ->allow_extra_args(false);
@@ -25,7 +27,7 @@ void RegisterSubmit(CLI::App& app, Invocation& invocation) {
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     std::vector<Assignment> assignments;
     if (!flags->name.empty()) assignments.push_back({"--name", "name", flags->name});
-    const absl::StatusOr<Reading> reading = LoadJobFile(flags->file, flags->sets, assignments);
+    const absl::StatusOr<Reading> reading = LoadJobFiles(flags->files, flags->sets, assignments);
     if (!reading.ok()) return reading.status();
     return SubmitSpec(invocation, *reading, flags->options);
   });

@@ -1,29 +1,14 @@
-#include <memory>
-
-#include "absl/strings/str_cat.h"
 #include "cli/commands/commands.h"
-#include "cli/output/format.h"
-#include "cli/output_format.h"
+#include "cli/commands/verb.h"
 
 namespace muster::cli {
 
 void RegisterUndrain(CLI::App& app, Invocation& invocation) {
-  struct Flags {
-    std::string node;
-    Format format = Format::kTable;
-  };
-  const auto flags = std::make_shared<Flags>();
-  CLI::App* command =
-      AddCommand(app, "undrain", kGroupSteer, "Put a drained node back into use", "muster undrain node-a");
-  command->add_option("NODE", flags->node, "id of the node (muster nodes)")->required();
-  AddFormat(command, flags->format, {"table", "json", "yaml", "name"});
-  OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
-    const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
-    if (!client.ok()) return client.status();
-    const absl::StatusOr<v1::UndrainReply> reply = (*client)->Undrain(flags->node);
-    if (!reply.ok()) return reply.status();
-    PrintNode(reply->node(), flags->format);
-    return kOk;
+  const Verb verb = {"undrain", "Put a drained node back into use", "muster undrain node-a"};
+  AddNodeVerb(app, invocation, verb, [](Client& client, const std::string& name, Format format) {
+    const absl::StatusOr<v1::UndrainReply> reply = client.Undrain(name);
+    if (reply.ok()) PrintNode(reply->node(), format);
+    return reply.status();
   });
 }
 

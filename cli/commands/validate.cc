@@ -33,7 +33,7 @@ void RegisterValidate(CLI::App& app, Invocation& invocation) {
     }
     ExitCode worst = kOk;
     for (const std::string& file : flags->files) {
-      const absl::StatusOr<Reading> reading = LoadJobFile(file, flags->sets, {});
+      const absl::StatusOr<Reading> reading = LoadJobFiles({file}, flags->sets, {});
       absl::Status status = reading.status();
       if (status.ok() && client) {
         v1::PlanRequest request;

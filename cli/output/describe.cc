@@ -148,7 +148,8 @@ Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
       }
     }
     const bool live = node.state() == v1::NODE_STATE_LIVE;
-    const std::string state = absl::StrCat(StateName(node.state()), node.draining() ? ",draining" : "");
+    const std::string state =
+        absl::StrCat(StateName(node.state()), node.draining() ? ",draining" : "", node.leaving() ? ",leaving" : "");
     const v1::Slot first = node.slots_size() > 0 ? node.slots(0) : v1::Slot();
     std::vector<Cell> row = {node.id(),
                              Cell(state, live ? Colour::kGreen : Colour::kYellow),
@@ -246,6 +247,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
     if (metrics.has_tokens_per_second()) absl::StrAppend(&text, ", ", Count(metrics.tokens_per_second()), " tokens/s");
     line("Progress", text);
   }
+  line("TensorBoard", OneLine(reply.tensorboard_directory()));
   JobView view(screen);
   view.SetJob(job);
   if (const std::string failure = view.FailureText(); !failure.empty()) {

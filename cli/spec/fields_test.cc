@@ -24,25 +24,31 @@ struct Place {
   std::string path;
   const FieldDescriptor* field = nullptr;  // null: the oneof's key
   const OneofDescriptor* oneof = nullptr;
-  std::map<std::string, std::string> choices;  // path of a oneof's key to its member
+  std::map<std::string, std::string> choices;   // path of a oneof's key to its member
+  std::map<std::string, std::string> required;  // the same, of keys beside it that may not be left out
 };
 
 void Collect(const Descriptor& type, const std::string& prefix, const std::map<std::string, std::string>& choices,
              std::vector<Place>& out) {
   for (int i = 0; i < type.real_oneof_decl_count(); ++i) {
     const OneofDescriptor& oneof = *type.oneof_decl(i);
-    out.push_back({absl::StrCat(prefix, oneof.name()), nullptr, &oneof, choices});
+    out.push_back({absl::StrCat(prefix, oneof.name()), nullptr, &oneof, choices, {}});
     for (int m = 0; m < oneof.field_count(); ++m) {
       auto chosen = choices;
       chosen[absl::StrCat(prefix, oneof.name())] = KeyOf(*oneof.field(m));
       Collect(*oneof.field(m)->message_type(), prefix, chosen, out);
     }
   }
+  std::map<std::string, std::string> required;
+  for (int i = 0; i < type.real_oneof_decl_count(); ++i) {
+    const OneofDescriptor& oneof = *type.oneof_decl(i);
+    if (DefaultMember(oneof) == nullptr) required[absl::StrCat(prefix, oneof.name())] = KeyOf(*oneof.field(0));
+  }
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor& field = *type.field(i);
     if (field.real_containing_oneof() != nullptr) continue;
     const std::string path = absl::StrCat(prefix, KeyOf(field));
-    out.push_back({path, &field, nullptr, choices});
+    out.push_back({path, &field, nullptr, choices, required});
     if (field.message_type() != nullptr) Collect(*field.message_type(), path + ".", choices, out);
   }
 }
@@ -75,8 +81,10 @@ File Write(const Place& place, const std::string& key, const std::string& value)
   if (parts[0] != "apiVersion") add("apiVersion: muster/v1");
   if (parts[0] != "kind") add("kind: Job");
   std::string indent, prefix;
+  std::map<std::string, std::string> beside = place.choices;
+  beside.insert(place.required.begin(), place.required.end());
   for (size_t i = 0; i < parts.size(); ++i) {
-    for (const auto& [path, member] : place.choices) {
+    for (const auto& [path, member] : beside) {
       const size_t cut = path.rfind('.');
       const std::string parent = cut == std::string::npos ? "" : path.substr(0, cut + 1);
       if (parent == prefix && path != place.path) add(absl::StrCat(indent, path.substr(parent.size()), ": ", member));

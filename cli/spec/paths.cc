@@ -16,7 +16,7 @@ std::string AbsolutePath(const std::string& path, const std::string& folder) {
   return absl::StrCat(folder, absl::EndsWith(folder, "/") ? "" : "/", rest);
 }
 
-void MakePathsAbsolute(const std::string& file_folder, const std::string& working_folder, Reading& reading) {
+void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_folder, Reading& reading) {
   const auto fix = [&](const char* path, std::string& value) {
     if (value.empty()) return;
     const Location& where = reading.sources.Find(path);
@@ -24,9 +24,10 @@ void MakePathsAbsolute(const std::string& file_folder, const std::string& workin
       reading.problems.push_back(Problem{where, path, "~ is not expanded here: write the folder's absolute path", ""});
       return;
     }
-    value = AbsolutePath(value, where.line > 0 ? file_folder : working_folder);
+    value = AbsolutePath(value, where.line > 0 && where.source ? folder_of(*where.source) : working_folder);
   };
   v1::Train& train = *reading.spec.mutable_train();
+  if (!train.model().from().empty()) fix("model.from", *train.mutable_model()->mutable_from());
   if (train.has_data()) {
     fix("data.tokens", *train.mutable_data()->mutable_tokens());
     fix("data.validation", *train.mutable_data()->mutable_validation());

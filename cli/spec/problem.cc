@@ -1,6 +1,7 @@
 #include "cli/spec/problem.h"
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -23,10 +24,17 @@ std::string Problem::ToString() const {
 }
 
 void SortProblems(std::vector<Problem>& problems) {
-  std::stable_sort(problems.begin(), problems.end(), [](const Problem& a, const Problem& b) {
-    return std::tuple(a.where.line == 0, a.where.line, a.where.column) <
-           std::tuple(b.where.line == 0, b.where.line, b.where.column);
-  });
+  // Of several files, each file's together.
+  std::map<std::string, size_t> files;
+  for (const Problem& problem : problems) {
+    if (problem.where.line > 0 && problem.where.source) files.emplace(*problem.where.source, files.size());
+  }
+  const auto place = [&](const Location& where) {
+    const auto file = where.line > 0 && where.source ? files.find(*where.source) : files.end();
+    return std::tuple(where.line == 0, file == files.end() ? 0 : file->second, where.line, where.column);
+  };
+  std::stable_sort(problems.begin(), problems.end(),
+                   [&](const Problem& a, const Problem& b) { return place(a.where) < place(b.where); });
 }
 
 absl::Status ToStatus(const std::vector<Problem>& problems) {

@@ -32,7 +32,7 @@ struct Problem {
   std::string ToString() const;
 };
 
-// In the order of the file, flags last.
+// In the order of the file, of several files each file's together, flags last.
 void SortProblems(std::vector<Problem>& problems);
 
 // InvalidArgument, one problem a line. `problems` is not empty.

@@ -226,6 +226,20 @@ Reading ReadTree(ParsedYaml parsed, const std::vector<Assignment>& assignments) 
   return reading;
 }
 
+void Merge(Node from, Node& into) {
+  for (Entry& entry : from.entries) {
+    const auto same =
+        std::find_if(into.entries.begin(), into.entries.end(), [&](const Entry& e) { return e.key == entry.key; });
+    if (same == into.entries.end()) {
+      into.entries.push_back(std::move(entry));
+    } else if (same->value.kind == Node::Kind::kMap && entry.value.kind == Node::Kind::kMap) {
+      Merge(std::move(entry.value), same->value);
+    } else {
+      *same = std::move(entry);
+    }
+  }
+}
+
 }  // namespace
 
 void ReadMessage(const Node& root, Message& message, SourceMap& sources, std::vector<Problem>& problems) {
@@ -234,6 +248,21 @@ void ReadMessage(const Node& root, Message& message, SourceMap& sources, std::ve
 
 Reading ReadSpec(absl::string_view text, const std::string& name, const std::vector<Assignment>& assignments) {
   return ReadTree(ParseYaml(text, name), assignments);
+}
+
+Reading ReadSpecs(const std::vector<SpecText>& files, const std::vector<Assignment>& assignments) {
+  ParsedYaml merged = ParseYaml(files.front().text, files.front().name);
+  for (size_t i = 1; i < files.size(); ++i) {
+    ParsedYaml next = ParseYaml(files[i].text, files[i].name);
+    // A file that is no map has nothing to merge; it is told of as if it were alone.
+    const bool fits = merged.root.kind == Node::Kind::kMap && next.root.kind == Node::Kind::kMap;
+    if (!fits && next.problems.empty() && merged.problems.empty()) {
+      return ReadTree(std::move(merged.root.kind == Node::Kind::kMap ? next : merged), {});
+    }
+    merged.problems.insert(merged.problems.end(), next.problems.begin(), next.problems.end());
+    if (fits) Merge(std::move(next.root), merged.root);
+  }
+  return ReadTree(std::move(merged), assignments);
 }
 
 Reading ReadFlags(const std::vector<Assignment>& assignments) {

@@ -34,8 +34,16 @@ struct Assignment {
   std::string value;
 };
 
+struct SpecText {
+  std::string text;
+  std::string name;  // of the file: how errors and sources name it
+};
+
 // Applies `assignments` to the file's tree, in order, then reads the result: both obey the same rules.
 Reading ReadSpec(absl::string_view text, const std::string& name, const std::vector<Assignment>& assignments);
+
+// The same of several files, at least one: maps are merged key by key; of everything else the last file's value stands.
+Reading ReadSpecs(const std::vector<SpecText>& files, const std::vector<Assignment>& assignments);
 
 // A spec from flags alone; apiVersion and kind are filled in.
 Reading ReadFlags(const std::vector<Assignment>& assignments);

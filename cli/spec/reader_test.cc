@@ -183,9 +183,47 @@ TEST(Locate, FindsTheFieldOrItsNearestParent) {
             "--lr: optimizer.lr: is wrong\n");
 }
 
+TEST(Merge, LaterFilesAddToMapsAndReplaceTheRest) {
+  const SpecText more = {"optimizer: {lr: 1, lr_schedule: {warmup_steps: 3}}\nsteps: 7\ndata: {order: sequential}\n",
+                         "more.yaml"};
+  const Reading reading = ReadSpecs({{kWhole, "job.yaml"}, more}, {{"--set steps", "steps", "8"}});
+  EXPECT_EQ(Text(reading.problems), "");
+  const v1::Train& train = reading.spec.train();
+  EXPECT_EQ(train.optimizer().lr(), 1);
+  EXPECT_EQ(train.optimizer().sgd().momentum(), 0.9);
+  EXPECT_EQ(train.optimizer().lr_schedule().warmup_steps(), 3u);
+  EXPECT_TRUE(train.optimizer().lr_schedule().has_cosine());
+  EXPECT_EQ(train.data().tokens(), "train.bin");
+  EXPECT_EQ(train.data().order(), v1::DATA_ORDER_SEQUENTIAL);
+  EXPECT_EQ(train.steps(), 8u);
+  EXPECT_EQ(reading.spec.name(), "gpt2-tiny");
+}
+
+TEST(Merge, ErrorsNameTheFileThatIsWrong) {
+  const auto merged = [](const std::string& second) {
+    return Text(
+        ReadSpecs({{"apiVersion: muster/v1\nkind: Job\nsteps: x\n", "z.yaml"}, {second, "a.yaml"}}, {}).problems);
+  };
+  EXPECT_EQ(merged("seed: y\nstepz: 1\n"),
+            "z.yaml:3:8: steps: expected an integer, got the string \"x\"\n"
+            "a.yaml:1:7: seed: expected an integer, got the string \"y\"\n"
+            "a.yaml:2:1: stepz: unknown field, did you mean steps?\n");
+  EXPECT_EQ(merged("steps: 5\n"), "");
+  EXPECT_EQ(merged("- a\n"), "a.yaml:1:1: expected a map, got a list\n");
+  EXPECT_EQ(merged(""), "a.yaml:1:1: is empty: expected a job spec\n");
+  EXPECT_EQ(merged("steps: 1\nsteps: 2\n").find("a.yaml:2:1: steps: "), 0u);
+}
+
+TEST(Paths, OfSeveralFilesAreRelativeToTheirOwn) {
+  Reading reading = ReadSpecs({{kWhole, "a/job.yaml"}, {"data: {validation: v.bin}\n", "b/more.yaml"}}, {});
+  MakePathsAbsolute([](const std::string& file) { return "/" + file.substr(0, 1); }, "/here", reading);
+  EXPECT_EQ(reading.spec.train().data().tokens(), "/a/train.bin");
+  EXPECT_EQ(reading.spec.train().data().validation(), "/b/v.bin");
+}
+
 TEST(Paths, AreRelativeToWhereTheyWereWritten) {
   Reading reading = ReadSpec(kWhole, "job.yaml", {{"--data", "data.tokens", "./x/../y.bin"}});
-  MakePathsAbsolute("/jobs", "/here", reading);
+  MakePathsAbsolute([](const std::string&) { return "/jobs"; }, "/here", reading);
   EXPECT_EQ(reading.spec.train().data().tokens(), "/here/x/../y.bin");
   EXPECT_EQ(reading.spec.train().data().validation(), "/data/val.bin");
   EXPECT_EQ(reading.spec.train().checkpoint().path(), "/jobs/runs/gpt2-tiny");
@@ -195,7 +233,7 @@ TEST(Paths, AreRelativeToWhereTheyWereWritten) {
 
 TEST(Paths, RefuseTheTilde) {
   Reading reading = ReadSpec("apiVersion: muster/v1\nkind: Job\ndata: {tokens: ~/a.bin}\n", "f", {});
-  MakePathsAbsolute("/jobs", "/here", reading);
+  MakePathsAbsolute([](const std::string&) { return "/jobs"; }, "/here", reading);
   EXPECT_EQ(Text(reading.problems), "f:3:16: data.tokens: ~ is not expanded here: write the folder's absolute path\n");
 }
 

@@ -19,24 +19,6 @@
 
 namespace muster::cli {
 
-TemporaryFolder::TemporaryFolder() {
-  char path[] = "/tmp/muster-cli-XXXXXX";
-  path_ = mkdtemp(path);
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::string TemporaryFolder::Write(const std::string& name, const std::string& text, bool executable) const {
-  const std::string path = absl::StrCat(path_, "/", name);
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-  std::ofstream(path) << text;
-  if (executable) chmod(path.c_str(), 0755);
-  return path;
-}
-
 std::string ProgramPath(const std::string& target) {
   return absl::StrCat(std::getenv("TEST_SRCDIR"), "/", std::getenv("TEST_WORKSPACE"), "/", target);
 }

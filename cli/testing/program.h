@@ -8,22 +8,11 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/testing/temporary_folder.h"
 
 namespace muster::cli {
 
 // A folder below /tmp (socket paths are short) that goes away with its contents.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  const std::string& path() const { return path_; }
-  // Writes a file in it; returns its path.
-  std::string Write(const std::string& name, const std::string& text, bool executable = false) const;
-
- private:
-  std::string path_;
-};
-
 struct Ended {
   int code = -1;  // 128 + signal for one that was killed
   std::string out, err;

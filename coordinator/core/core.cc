@@ -161,6 +161,16 @@ Core::Placing Core::WouldPlace(const Resources& wanted) const {
   return placing;
 }
 
+Core::Standing Core::StandingOf(const RankId& rank, const NodeId& node) const {
+  const auto job = state_->jobs.find(rank.job);
+  if (job == state_->jobs.end()) return Standing::kNone;
+  const auto generation = job->second.generations.find(rank.generation);
+  if (generation == job->second.generations.end()) return Standing::kNone;
+  const RankPlacement* placement = generation->second.rank(rank.rank);
+  if (placement == nullptr || placement->node() != node.value()) return Standing::kNone;
+  return job->second.record().generation() == rank.generation ? Standing::kCurrent : Standing::kPast;
+}
+
 bool Core::IsCurrent(const JobId& job, uint64_t generation) const {
   const JobEntry* entry = state_->FindJob(job);
   return entry != nullptr && entry->record().generation() == generation && entry->newest() != nullptr &&

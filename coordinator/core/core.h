@@ -163,6 +163,13 @@ class Core {
   Placing WouldPlace(const Resources& wanted) const;
   // True if it is the job's newest generation and has not ended.
   bool IsCurrent(const JobId& job, uint64_t generation) const;
+  // What a node's word about a rank is worth.
+  enum class Standing {
+    kNone,     // that rank was never placed on that node, or its job was deleted, or its generation is forgotten
+    kPast,     // its generation has a successor
+    kCurrent,  // it is of the job's newest generation
+  };
+  Standing StandingOf(const RankId& rank, const NodeId& node) const;
 
  private:
   struct State;

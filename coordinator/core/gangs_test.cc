@@ -99,18 +99,52 @@ TEST(Gangs, ACancelledJobDoesNotWaitForALostNodeForEver) {
   EXPECT_EQ(w.State(id), JOB_STATE_CANCELLED);
 }
 
-TEST(Gangs, AWorkerThatStopsItsRanksByItselfIsNotUsedAgainAtOnce) {
+TEST(Gangs, AWorkerThatLeavesIsEmptiedAndNotUsedAgainBeforeItReturns) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 1)});
   w.Do(NodeConnected{Hello("b", 1)});
   const JobId id = w.Submit(Gang("g", 2));
   for (uint32_t rank = 0; rank < 2; ++rank) w.ReportRank(id, rank, RANK_STATE_RUNNING);
-  w.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);  // SIGTERM to the worker daemon
+  NodeObserved leaving{NodeId("a"), Incarnation("i1"), {}};  // SIGTERM to the worker daemon
+  leaving.observed.set_leaving(true);
+  w.Do(leaving);
   EXPECT_EQ(w.State(id), JOB_STATE_STOPPING);
+  EXPECT_TRUE(w.core->DesiredFor(NodeId("b")).ranks(0).stop().checkpoint_first());
+  w.Restart();
+  w.Do(NodeConnected{Hello("b", 1)});
+  w.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
   w.ReportRank(id, 1, RANK_STATE_EXITED, RankExit::STOPPED);
   EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
   EXPECT_EQ(w.Newest(id).reason(), END_REASON_DRAINED);
   EXPECT_EQ(w.Get(id).restarts(), 0u);
+  w.PassBackoff();
+  EXPECT_EQ(w.State(id), JOB_STATE_QUEUED) << "a still leaves";
+  w.Do(NodeConnected{Hello("a", 1, "i2")});
+  EXPECT_EQ(w.State(id), JOB_STATE_STARTING);
+}
+
+TEST(Gangs, ARankThatEndsBeforeItsLastStepUnaskedIsAFault) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 1)});
+  const JobId id = w.Submit(Gang("g", 1, /*max_restarts=*/1));
+  w.ReportRank(id, 0, RANK_STATE_RUNNING);
+  w.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);  // somebody sent the trainer a SIGTERM
+  EXPECT_EQ(w.Newest(id).reason(), END_REASON_FAILED);
+  EXPECT_EQ(w.Get(id).restarts(), 1u);
+  w.PassBackoff();
+  w.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(w.State(id), JOB_STATE_FAILED) << "it does not turn in circles";
+}
+
+TEST(Gangs, ARefusedJobFailsWithoutAnotherAttempt) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 2)});
+  const JobId id = w.Submit(Gang("g", 2));
+  w.ReportRank(id, 1, RANK_STATE_EXITED, RankExit::REFUSED);
+  w.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(w.State(id), JOB_STATE_FAILED);
+  EXPECT_EQ(w.Get(id).restarts(), 0u);
+  EXPECT_EQ(w.Get(id).failure().exit().cause(), RankExit::REFUSED);
 }
 
 TEST(Gangs, ALargeJobIsNotOvertakenBySmallOnes) {

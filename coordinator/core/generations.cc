@@ -11,7 +11,7 @@
 namespace muster::core {
 namespace {
 
-constexpr size_t kMessageBytes = 300;
+constexpr size_t kMessageBytes = 600;
 constexpr size_t kLineBytes = 1000;
 constexpr int kLines = 20;
 constexpr size_t kDirectoryBytes = 255;
@@ -32,6 +32,8 @@ std::string DefaultMessage(const RankExit& exit, uint32_t rank) {
       return absl::StrCat(who, " could not be started");
     case RankExit::ORPHANED:
       return absl::StrCat(who, " was ended because its worker was away too long");
+    case RankExit::REFUSED:
+      return absl::StrCat(who, " refused its job");
     case RankExit::VANISHED:
       return absl::StrCat(who, " vanished without an exit record");
     case RankExit::FAILED:
@@ -62,6 +64,12 @@ std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank)
   if (exit.cause() == RankExit::VANISHED)
     return "the node or its worker daemon went away: muster nodes, and the node's log";
   if (exit.cause() == RankExit::ORPHANED) return "its worker daemon was away for longer than the orphan grace";
+  if (exit.cause() == RankExit::REFUSED) {
+    return absl::StrCat(
+        "not tried again, since another attempt would meet the same; correct it and submit again; its "
+        "output: muster logs ",
+        job, " --rank ", rank);
+  }
   if (exit.signal() == 9)
     return absl::StrCat(
         "killed from outside: by the kernel for memory? Try a smaller batch.microbatch; "
@@ -130,7 +138,7 @@ std::vector<scheduler::NodeView> Core::State::NodeViews() const {
   for (const auto& [id, node] : nodes) {
     Availability availability = Availability::kTakesRanks;
     if (node.machine.state() == NODE_STATE_AWAY) availability = Availability::kAway;
-    if (node.record().draining()) availability = Availability::kDraining;
+    if (node.record().draining() || node.record().leaving()) availability = Availability::kDraining;
     if (node.machine.state() == NODE_STATE_LOST) availability = Availability::kLost;
     scheduler::NodeView& view = views.emplace_back();
     view.id = id;
@@ -265,8 +273,9 @@ void Core::State::RankEnded(JobEntry& job, uint32_t number, RankExit exit, EndRe
 
   const std::string why = absl::StrCat(exit.message(), " (on ", rank.node(), ")");
   const bool completed = exit.cause() == RankExit::COMPLETED;
-  // Ended in good order, but not at its last step and not by our wish: its worker was told to end.
-  const bool stopped = exit.cause() == RankExit::STOPPED;
+  // Ended in good order, but not at its last step and not by our wish: its worker ends and takes it along, or somebody
+  // sent it a signal.
+  const bool stopped = exit.cause() == RankExit::STOPPED && nodes.at(NodeId(rank.node())).record().leaving();
   // What the other ranks die of after the first fault is its consequence, and not told.
   if (!told) turn.Tell(&job, generation.record().number(), rank.node(), "rank.exited", why);
   if (!told && !completed && !stopped) {
@@ -328,6 +337,7 @@ void Core::State::On(const RankRecord& event, Turn& turn) {
     case Record::kMetrics:
       job->highest_step = std::max(job->highest_step, event.record.metrics().step());
       return;
+    case Record::kFailed:  // its worker tells it with the exit
     case Record::BODY_NOT_SET:
       return;
   }

@@ -193,15 +193,7 @@ void Core::State::AfterGeneration(JobEntry& job, const GenerationMachine& genera
   }
   if (intent == STOP_INTENT_PAUSE) return Rest(job, turn);
   if (IsFault(reason)) return SpendRestart(job, turn);
-  // A worker that stopped its ranks by itself is about to leave: not there again at once. And a trainer that keeps
-  // ending in good order without having finished must not turn in circles.
-  const auto& ranks = generation.record().ranks();
-  const bool asked_for =
-      reason != END_REASON_DRAINED || std::any_of(ranks.begin(), ranks.end(), [this](const RankPlacement& rank) {
-        return nodes.at(NodeId(rank.node())).record().draining();
-      });
-  Requeue(job, absl::StrCat("queued again, since its last generation was ", Name(reason)),
-          asked_for ? absl::ZeroDuration() : options.backoff_base, turn);
+  Requeue(job, absl::StrCat("queued again, since its last generation was ", Name(reason)), absl::ZeroDuration(), turn);
 }
 
 void Core::State::Rest(JobEntry& job, Turn& turn) {
@@ -220,6 +212,10 @@ void Core::State::SpendRestart(JobEntry& job, Turn& turn) {
   record.set_progress_step(std::max(progress, record.progress_step()));
   const uint32_t allowed = record.spec().max_restarts();
   const std::string& cause = record.failure().exit().message();
+  if (record.failure().exit().cause() == RankExit::REFUSED && record.failure().generation() == record.generation()) {
+    job.machine.Fail(turn.now);
+    return Finish(job, turn, "job.failed", absl::StrCat(record.id(), " has failed: ", cause));
+  }
   if (record.restarts_without_progress() >= allowed) {
     job.machine.Fail(turn.now);
     return Finish(job, turn, "job.failed",

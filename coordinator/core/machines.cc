@@ -27,8 +27,9 @@ google::protobuf::Timestamp ToTimestamp(absl::Time time) {
 }
 
 void JobMachine::Transition(JobState to) {
-  CheckMove(kJobMoves, record_.state(), to, "a job");
+  CheckMove(kJobMoves, state_, to, "a job");
   record_.set_state(to);
+  state_ = to;
   if (to != JOB_STATE_STOPPING) record_.set_stop_intent(STOP_INTENT_UNSPECIFIED);
 }
 
@@ -132,8 +133,9 @@ bool GenerationMachine::Finish(uint32_t rank) {
 }
 
 void NodeMachine::Transition(NodeState to, Now now) {
-  CheckMove(kNodeMoves, record_.state(), to, "a node");
+  CheckMove(kNodeMoves, state_, to, "a node");
   record_.set_state(to);
+  state_ = to;
   *record_.mutable_changed() = ToTimestamp(now.wall);
 }
 

@@ -2,6 +2,7 @@
 // transitions.h does not have: that is a bug of the core, not of its input.
 #pragma once
 
+#include <cstdlib>
 #include <utility>
 
 #include "common/clock.h"
@@ -9,12 +10,20 @@
 
 namespace muster::core {
 
+// Aborts if somebody else wrote the record's state.
+template <typename Record, typename State>
+const Record& Checked(const Record& record, State state) {
+  if (record.state() != state) std::abort();
+  return record;
+}
+
 class JobMachine {
  public:
-  explicit JobMachine(Job record) : record_(std::move(record)) {}  // as it was stored, or new in QUEUED
-  const Job& record() const { return record_; }
-  Job& fields() { return record_; }  // everything but `state`
-  JobState state() const { return record_.state(); }
+  explicit JobMachine(Job record)
+      : record_(std::move(record)), state_(record_.state()) {}  // as it was stored, or new in QUEUED
+  const Job& record() const { return Checked(record_, state_); }
+  Job& fields() { return record_; }  // everything but `state`, which is checked
+  JobState state() const { return state_; }
   bool ended() const;
   // Has a generation whose ranks may run.
   bool active() const;
@@ -32,6 +41,7 @@ class JobMachine {
   void Transition(JobState to);
   void End(JobState to, Now now);
   Job record_;
+  JobState state_;  // of the record too
 };
 
 class GenerationMachine {
@@ -64,10 +74,10 @@ class GenerationMachine {
 
 class NodeMachine {
  public:
-  explicit NodeMachine(Node record) : record_(std::move(record)) {}
-  const Node& record() const { return record_; }
-  Node& fields() { return record_; }
-  NodeState state() const { return record_.state(); }
+  explicit NodeMachine(Node record) : record_(std::move(record)), state_(record_.state()) {}
+  const Node& record() const { return Checked(record_, state_); }
+  Node& fields() { return record_; }  // likewise
+  NodeState state() const { return state_; }
 
   void Return(Now now);  // also when it never was away: another incarnation
   void GoAway(Now now);
@@ -76,6 +86,7 @@ class NodeMachine {
  private:
   void Transition(NodeState to, Now now);
   Node record_;
+  NodeState state_;
 };
 
 // Wall time, for people.

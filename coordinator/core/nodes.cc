@@ -49,6 +49,7 @@ void Core::State::On(const NodeConnected& event, Turn& turn) {
     Node record = event.node;
     record.set_state(NODE_STATE_LIVE);
     record.set_draining(false);
+    record.set_leaving(false);
     *record.mutable_registered() = ToTimestamp(turn.now.wall);
     *record.mutable_changed() = ToTimestamp(turn.now.wall);
     nodes.emplace(id, NodeEntry{NodeMachine(std::move(record)), {}, 1});
@@ -68,6 +69,7 @@ void Core::State::On(const NodeConnected& event, Turn& turn) {
     fields.set_version(event.node.version());
     *fields.mutable_slots() = event.node.slots();
     known->lost_at.reset();
+    fields.set_leaving(false);
     if (!known->record().draining()) emptying.erase(id);
     if (back) turn.Tell(nullptr, 0, id.value(), "node.returned", absl::StrCat("node ", id.value(), " is back"));
   }
@@ -96,6 +98,13 @@ void Core::State::On(const NodeObserved& event, Turn& turn) {
     turn.status = absl::FailedPreconditionError(
         absl::StrCat("a report of node ", event.node.value(), " from an incarnation that was replaced"));
     return;
+  }
+  if (event.observed.leaving() && !node->record().leaving()) {
+    node->machine.fields().set_leaving(true);
+    emptying.insert(event.node);
+    turn.Touch(event.node);
+    turn.Tell(nullptr, 0, event.node.value(), "node.leaving",
+              absl::StrCat("node ", event.node.value(), " is leaving: its worker daemon was told to end"));
   }
   std::set<RankId> reported;
   for (const ObservedRank& seen : event.observed.ranks()) {
@@ -178,7 +187,9 @@ void Core::State::EmptyNodes(Turn& turn) {
       if (lost) {
         LoseRanks(job, node, turn);
       } else {
-        Stop(job, END_REASON_DRAINED, STOP_INTENT_REQUEUE, absl::StrCat("node ", node.value(), " is drained"), turn);
+        Stop(job, END_REASON_DRAINED, STOP_INTENT_REQUEUE,
+             absl::StrCat("node ", node.value(), nodes.at(node).record().leaving() ? " is leaving" : " is drained"),
+             turn);
       }
     }
   }

@@ -136,7 +136,8 @@ void Core::State::Arm(Now now) {
     }
   }
   for (const auto& [id, node] : nodes) {
-    if (node.record().draining() || node.machine.state() == NODE_STATE_LOST) emptying.insert(id);
+    if (node.record().draining() || node.record().leaving() || node.machine.state() == NODE_STATE_LOST)
+      emptying.insert(id);
   }
   if (!emptying.empty()) more_work = now.steady;
   for (auto& [id, job] : jobs) {

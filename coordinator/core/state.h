@@ -168,7 +168,7 @@ struct Core::State {
     ObservedRank rank;
   };
   std::deque<Report> inbox;
-  std::set<NodeId> emptying;            // draining or LOST, as far as it is not known that no rank is left there
+  std::set<NodeId> emptying;  // draining, leaving or LOST, as far as it is not known that no rank is left there
   std::optional<SteadyTime> more_work;  // the last Turn was full
 };
 

@@ -144,8 +144,8 @@ grpc::ServerUnaryReactor* JobsService::Get(grpc::CallbackServerContext* context,
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Get");
   if (!caller.ok()) return EndWith(caller.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([=](Turn& turn) {
-    turn.AfterCommit([=, &core = turn.core(), &ledger = turn.ledger()] {
+  loop_->Post([=, this](Turn& turn) {
+    turn.AfterCommit([=, this, &core = turn.core(), &ledger = turn.ledger()] {
       const absl::StatusOr<JobId> id = core.Find(request->job());
       const absl::StatusOr<Job> job = id.ok() ? core.GetJob(*id) : id.status();
       if (!job.ok()) return reactor->Finish(ToGrpc(job.status()));
@@ -155,6 +155,9 @@ grpc::ServerUnaryReactor* JobsService::Get(grpc::CallbackServerContext* context,
         *reply->add_generations() = std::move(generation);
       }
       *reply->mutable_last_metrics() = ledger.LastMetrics(*id);
+      if (!options_.tensorboard_dir.empty()) {
+        reply->set_tensorboard_directory(absl::StrCat(options_.tensorboard_dir, "/", id->value()));
+      }
       reactor->Finish(grpc::Status::OK);
     });
   });

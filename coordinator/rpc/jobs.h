@@ -19,6 +19,7 @@ class JobsService final : public Jobs::CallbackService {
     std::string state_dir;
     uint64_t min_free_bytes = uint64_t{256} << 20;  // below it Submit is refused
     spec::Limits limits;
+    std::string tensorboard_dir;  // of all jobs; empty: none is written
   };
 
   JobsService(const Options& options, const Gate* gate, server::Loop* loop)

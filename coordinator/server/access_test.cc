@@ -13,7 +13,7 @@
 #include "common/rpc/rpc.h"
 #include "coordinator/rpc/authorize.h"
 #include "coordinator/server/server.h"
-#include "coordinator/server/testing.h"
+#include "coordinator/server/server_fixture_test.h"
 
 namespace muster::server {
 namespace {

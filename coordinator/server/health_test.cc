@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "common/rpc/rpc.h"
 #include "coordinator/server/server.h"
-#include "coordinator/server/testing.h"
+#include "coordinator/server/server_fixture_test.h"
 
 namespace muster::server {
 namespace {
@@ -43,20 +43,15 @@ std::string Ask(const std::string& address, const std::string& method, const std
   return bytes;
 }
 
-TEST(StandardServices, HealthAndReflectionAnswer) {
-  TemporaryFolder folder;
-  ServerOptions options;
-  options.state_dir = folder.path() + "/state";
-  options.listen = {"unix:" + folder.path() + "/run/c.sock"};
-  const RealClock clock;
-  const auto server = Server::Start(options, &clock);
-  ASSERT_TRUE(server.ok()) << server.status();
-  const std::string& address = (*server)->addresses()[0];
+using StandardServices = ServerFixture;
+
+TEST_F(StandardServices, HealthAndReflectionAnswer) {
+  Start();
   // HealthCheckResponse{status: SERVING} is field 1, varint 1.
-  EXPECT_EQ(Ask(address, "/grpc.health.v1.Health/Check", ""), std::string("\x08\x01"));
+  EXPECT_EQ(Ask(address(), "/grpc.health.v1.Health/Check", ""), std::string("\x08\x01"));
   // ServerReflectionRequest{list_services: "*"} is field 7.
   const std::string services =
-      Ask(address, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", std::string("\x3a\x01*"));
+      Ask(address(), "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", std::string("\x3a\x01*"));
   for (const char* name : {"muster.v1.Jobs", "muster.v1.Nodes", "muster.v1.Admin", "muster.v1.Workers"}) {
     EXPECT_TRUE(absl::StrContains(services, name)) << name;
   }

@@ -8,18 +8,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/testing/temporary_folder.h"
 
 namespace muster::server {
 namespace {
 
 class LedgerTest : public ::testing::Test {
  protected:
-  LedgerTest() {
-    char name[] = "/tmp/muster-ledger-XXXXXX";
-    directory_ = mkdtemp(name);
-    Open();
-  }
-  ~LedgerTest() override { std::filesystem::remove_all(directory_); }
+  LedgerTest() { Open(); }
 
   void Open(const store::HistoryLimits& limits = {}) {
     ledger_.reset();
@@ -66,7 +62,8 @@ class LedgerTest : public ::testing::Test {
     }
   }
 
-  std::string directory_;
+  const TemporaryFolder folder_;
+  const std::string directory_ = folder_.path();
   std::unique_ptr<Ledger> ledger_;
 };
 

@@ -70,6 +70,7 @@ absl::StatusOr<std::unique_ptr<Loop>> Loop::Start(const LoopOptions& options, co
 Loop::Loop(const LoopOptions& options, const Clock* clock, std::unique_ptr<Ledger> ledger,
            std::unique_ptr<core::Core> core)
     : clock_(clock),
+      observer_(options.observer),
       ledger_(std::move(ledger)),
       core_(std::move(core)),
       watches_(ledger_.get()),
@@ -161,6 +162,7 @@ void Loop::DoTurn(std::deque<std::function<void(Turn&)>> work) {
   if (!more.ok()) EndProcess("reading the stream", more.status());
   readers_wait_ = *more;
   PruneIfDue(now);
+  if (observer_ != nullptr) observer_->TurnEnded(clock_->Read().steady - turn.now().steady);
 }
 
 void Loop::Commit(Turn& turn) {
@@ -172,7 +174,15 @@ void Loop::Commit(Turn& turn) {
     for (core::RowChange& row : outcome.rows) transaction.rows.push_back({row.key, std::move(row.value)});
     transaction.events = std::move(outcome.events);
   }
+  const SteadyTime began = clock_->Read().steady;
   if (absl::Status status = ledger_->Commit(transactions); !status.ok()) EndProcess("the commit", status);
+  if (observer_ == nullptr || transactions.empty()) return;
+  std::vector<StateEvent> events;
+  for (Transaction& transaction : transactions) {
+    events.insert(events.end(), std::make_move_iterator(transaction.events.begin()),
+                  std::make_move_iterator(transaction.events.end()));
+  }
+  observer_->Committed(clock_->Read().steady - began, events, *core_);
 }
 
 void Loop::Act(const core::Action& action) {
@@ -187,6 +197,7 @@ void Loop::Act(const core::Action& action) {
       EndProcess("forgetting a job", status);
     }
     watches_.Wake({forget->job});
+    if (observer_ != nullptr) observer_->Forgot(forget->job);
   }
 }
 

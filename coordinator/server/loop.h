@@ -35,11 +35,22 @@
 
 namespace muster::server {
 
+// Learns what happens in the loop, on its thread; must not block.
+class LoopObserver {
+ public:
+  virtual ~LoopObserver() = default;
+  virtual void TurnEnded(absl::Duration took) = 0;
+  // `events` are on disk; `core` is as of the end of the turn.
+  virtual void Committed(absl::Duration took, const std::vector<StateEvent>& events, const core::Core& core) = 0;
+  virtual void Forgot(const JobId& job) = 0;
+};
+
 struct LoopOptions {
   std::string state_dir;  // exists, and is locked by the caller
   core::Options core;
   store::HistoryLimits history;
   WorkerSessions::Options workers;
+  LoopObserver* observer = nullptr;  // outlives the loop
 };
 
 class Loop;
@@ -105,6 +116,7 @@ class Loop {
   std::vector<JobId> EndedJobs() const;
 
   const Clock* const clock_;
+  LoopObserver* const observer_;
   const std::unique_ptr<Ledger> ledger_;
   const std::unique_ptr<core::Core> core_;
   Watches watches_;

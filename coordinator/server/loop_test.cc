@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/testing/temporary_folder.h"
 #include "coordinator/spec/resolve.h"
 
 namespace muster::server {
@@ -58,13 +59,8 @@ class FakeLink final : public WorkerLink {
 class LoopTest : public ::testing::Test {
  protected:
   LoopTest() {
-    char name[] = "/tmp/muster-loop-XXXXXX";
-    options_.state_dir = mkdtemp(name);
+    options_.state_dir = folder_.path();
     Start();
-  }
-  ~LoopTest() override {
-    loop_.reset();
-    std::filesystem::remove_all(options_.state_dir);
   }
   void Start() {
     auto loop = Loop::Start(options_, &clock_);
@@ -102,6 +98,7 @@ class LoopTest : public ::testing::Test {
   }
 
   RealClock clock_;
+  const TemporaryFolder folder_;
   LoopOptions options_;
   std::unique_ptr<Loop> loop_;
 };

@@ -27,6 +27,7 @@
 #include "coordinator/rpc/workers.h"
 #include "coordinator/server/address.h"
 #include "coordinator/server/exclusive.h"
+#include "coordinator/server/instruments.h"
 
 namespace muster::server {
 namespace {
@@ -95,6 +96,7 @@ void SetLimits(grpc::ServerBuilder& builder) {
 struct Server::Parts {
   std::optional<Lock> state_lock;
   std::vector<Lock> socket_locks;
+  Instruments instruments;
   std::unique_ptr<Loop> loop;
   std::unique_ptr<rpc::Gate> gate;
   std::unique_ptr<rpc::JobsService> jobs;
@@ -107,6 +109,7 @@ struct Server::Parts {
 
   absl::Status Prepare(const ServerOptions& options, std::vector<Address>& addresses,
                        std::optional<rpc::Tokens>& tokens);
+  absl::Status StartInstruments(const ServerOptions& options);
   absl::Status Listen(const std::vector<Address>& addresses);
 };
 
@@ -138,6 +141,15 @@ absl::Status Server::Parts::Prepare(const ServerOptions& options, std::vector<Ad
   return absl::OkStatus();
 }
 
+absl::Status Server::Parts::StartInstruments(const ServerOptions& options) {
+  if (!options.tensorboard_dir.empty()) {
+    absl::Status status = instruments.WriteTensorBoard(options.tensorboard_dir, loop.get());
+    if (!status.ok()) return status;
+  }
+  if (options.metrics_address.empty()) return absl::OkStatus();
+  return instruments.Serve(options.metrics_address, loop.get());
+}
+
 absl::Status Server::Parts::Listen(const std::vector<Address>& wanted) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -155,6 +167,7 @@ absl::Status Server::Parts::Listen(const std::vector<Address>& wanted) {
   }
   builder.RegisterService(jobs.get()).RegisterService(nodes.get());
   builder.RegisterService(admin.get()).RegisterService(workers.get());
+  builder.experimental().SetInterceptorCreators(instruments.CallCounters());
   server = builder.BuildAndStart();
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (server == nullptr || ports[i] == 0) {
@@ -176,12 +189,17 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   std::optional<rpc::Tokens> tokens;
   if (absl::Status status = parts->Prepare(options, addresses, tokens); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<Loop>> loop =
-      Loop::Start({options.state_dir, options.core, options.history, options.workers}, clock);
+      Loop::Start({options.state_dir, options.core, options.history, options.workers, &parts->instruments}, clock);
   if (!loop.ok()) return loop.status();
   parts->loop = *std::move(loop);
+  if (absl::Status status = parts->StartInstruments(options); !status.ok()) {
+    parts->instruments.Stop();
+    return status;
+  }
   parts->gate = std::make_unique<rpc::Gate>(rpc::Principal{NameOfThisUser(), rpc::Role::kLocal}, std::move(tokens));
   parts->jobs = std::make_unique<rpc::JobsService>(
-      rpc::JobsService::Options{options.state_dir, options.min_free_bytes, {}}, parts->gate.get(), parts->loop.get());
+      rpc::JobsService::Options{options.state_dir, options.min_free_bytes, {}, options.tensorboard_dir},
+      parts->gate.get(), parts->loop.get());
   parts->nodes = std::make_unique<rpc::NodesService>(parts->gate.get(), parts->loop.get());
   parts->admin = std::make_unique<rpc::AdminService>(options.state_dir, parts->gate.get(), parts->loop.get());
   parts->workers = std::make_unique<rpc::WorkersService>(parts->gate.get(), parts->loop.get());
@@ -197,6 +215,8 @@ Server::~Server() { Shutdown(); }
 
 const std::vector<std::string>& Server::addresses() const { return parts_->addresses; }
 
+std::string Server::metrics_address() const { return parts_->instruments.metrics_address(); }
+
 void Server::Shutdown() {
   if (parts_->server != nullptr) {
     parts_->server->GetHealthCheckService()->Shutdown();
@@ -206,6 +226,7 @@ void Server::Shutdown() {
     parts_->server.reset();
     for (const std::string& socket : parts_->sockets) unlink(socket.c_str());
   }
+  parts_->instruments.Stop();
   parts_->loop->Stop();
 }
 

@@ -24,6 +24,8 @@ struct ServerOptions {
   std::vector<std::string> listen;  // addresses, at least one
   std::string token_file;           // needed to listen on TCP
   uint64_t min_free_bytes = uint64_t{256} << 20;
+  std::string tensorboard_dir;  // a folder of event files; empty: none are written
+  std::string metrics_address;  // for Prometheus: 127.0.0.1:PORT; empty: not served
   core::Options core;
   WorkerSessions::Options workers;
   store::HistoryLimits history;
@@ -39,6 +41,8 @@ class Server {
 
   // One for each of `listen`, with the ports that were chosen.
   const std::vector<std::string>& addresses() const;
+  // Where metrics are served; empty: nowhere.
+  std::string metrics_address() const;
 
   // No new calls; streams end with UNAVAILABLE; what is staged is stored.
   void Shutdown();

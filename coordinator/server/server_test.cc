@@ -15,25 +15,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/rpc/rpc.h"
 #include "common/version.h"
-#include "coordinator/server/testing.h"
+#include "coordinator/server/server_fixture_test.h"
 
 namespace muster::server {
 namespace {
 
-class ServerTest : public ::testing::Test {
+class ServerTest : public ServerFixture {
  protected:
-  ServerTest() {
-    options_.state_dir = folder_.path() + "/state";
-    options_.listen = {"unix:" + folder_.path() + "/run/c.sock"};
-  }
-
-  void Start() {
-    auto server = Server::Start(options_, &clock_);
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    client_ = std::make_unique<Client>(address());
-  }
-  const std::string& address() { return server_->addresses()[0]; }
   std::unique_ptr<FakeWorker> Worker(const std::string& incarnation) {
     return std::make_unique<FakeWorker>(address(), "n1", incarnation);
   }
@@ -47,12 +35,6 @@ class ServerTest : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status.error_message();
     return items;
   }
-
-  TemporaryFolder folder_;
-  RealClock clock_;
-  ServerOptions options_;
-  std::unique_ptr<Server> server_;
-  std::unique_ptr<Client> client_;
 };
 
 // "event job.running", "step 7", "log hello", "snapshot"

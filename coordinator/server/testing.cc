@@ -13,13 +13,6 @@
 
 namespace muster::server {
 
-TemporaryFolder::TemporaryFolder() {
-  char name[] = "/tmp/muster-test-XXXXXX";
-  path_ = mkdtemp(name);
-}
-
-TemporaryFolder::~TemporaryFolder() { std::filesystem::remove_all(path_); }
-
 bool Eventually(const std::function<bool()>& condition, absl::Duration deadline) {
   const absl::Time end = absl::Now() + deadline;
   while (!condition()) {

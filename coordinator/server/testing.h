@@ -16,17 +16,6 @@
 
 namespace muster::server {
 
-// A folder under /tmp (a socket's path is short), removed at the end.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 // Asks until it is true; false after `deadline`.
 bool Eventually(const std::function<bool()>& condition, absl::Duration deadline = absl::Seconds(20));
 

@@ -54,12 +54,14 @@ struct Watch {
   bool lingers = false;              // that instant is on the list
   Watches::Ready ready;              // none: the reader has not asked
   bool closed = false;
+  std::shared_ptr<const char> open;  // counts the readers
 };
 
 absl::StatusOr<std::shared_ptr<Watch>> Watches::Open(const core::Core& core, const WatchRequest& request,
                                                      const JobId& job) {
   if (!closed_.ok()) return closed_;
   auto watch = std::make_shared<Watch>();
+  watch->open = open_;
   const bool all = !request.events() && !request.metrics() && !request.logs();
   watch->filter = {job, all || request.events(), all || request.metrics(), all || request.logs(), std::nullopt};
   if (request.has_rank()) watch->filter.rank = request.rank();
@@ -99,6 +101,7 @@ void Watches::Next(const std::shared_ptr<Watch>& watch, Ready ready) {
 void Watches::Close(const std::shared_ptr<Watch>& watch) {
   watch->closed = true;
   watch->ready = nullptr;
+  watch->open = nullptr;
   const auto parked = parked_.find(watch->filter.job);
   if (parked == parked_.end()) return;
   parked->second.erase(watch);
@@ -182,6 +185,7 @@ absl::StatusOr<bool> Watches::Serve(const core::Core& core, SteadyTime now) {
     absl::StatusOr<std::optional<WatchPage>> page = Read(core, now, *watch);
     if (!page.ok()) return page.status();
     if (page->has_value()) {
+      if ((*page)->end) watch->open = nullptr;
       std::exchange(watch->ready, nullptr)(**std::move(page));
     } else {
       Park(watch);

@@ -51,6 +51,9 @@ class Watches {
   // The reader has gone; its `ready` is not called any more.
   void Close(const std::shared_ptr<Watch>& watch);
 
+  // Readers that are neither closed nor at their end.
+  size_t open() const { return static_cast<size_t>(open_.use_count()) - 1; }
+
   // There are new items of these jobs (the empty id: of nodes).
   void Wake(const std::set<JobId>& changed);
   // Serves some of the readers that wait; false: none is left. The ledger's errors.
@@ -70,6 +73,7 @@ class Watches {
   std::map<JobId, std::set<std::shared_ptr<Watch>>> parked_;   // until there is something of that job; empty: any
   std::multimap<SteadyTime, std::weak_ptr<Watch>> lingering_;  // parked until then at most
   absl::Status closed_;
+  const std::shared_ptr<const char> open_ = std::make_shared<const char>();  // each reader holds it too
 };
 
 }  // namespace muster::server

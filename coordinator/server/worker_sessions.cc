@@ -145,8 +145,8 @@ void WorkerSessions::TakeRecords(Turn& turn, Session& session, const Records& re
   const RankId rank = RankOf(records.key());
   if (records.records().empty()) return;
   const uint64_t last = records.records(records.records_size() - 1).sequence();
-  const absl::StatusOr<Job> job = turn.core().GetJob(rank.job);
-  if (!job.ok()) {  // deleted: of no use any more
+  const core::Core::Standing standing = turn.core().StandingOf(rank, session.node);
+  if (standing == core::Core::Standing::kNone) {  // deleted, or not this node's to tell: of no use
     SendRecordsAck(rank, last, *session.link);
     return;
   }
@@ -158,7 +158,7 @@ void WorkerSessions::TakeRecords(Turn& turn, Session& session, const Records& re
     return;
   }
   // Metrics of a generation that has a successor are stale: their steps are being done again.
-  const bool current = job->generation() == rank.generation;
+  const bool current = standing == core::Core::Standing::kCurrent;
   bool behind_state = false;  // items behind a record that changes state are stored after its commit
   std::vector<MetricPoint> later;
   for (const Record& record : records.records()) {
@@ -188,7 +188,7 @@ void WorkerSessions::TakeRecords(Turn& turn, Session& session, const Records& re
 void WorkerSessions::TakeLog(Turn& turn, Session& session, const Logs& logs) {
   const RankId rank = RankOf(logs.key());
   const uint64_t end = logs.chunk().offset() + logs.chunk().text().size();
-  if (!turn.core().GetJob(rank.job).ok()) {
+  if (turn.core().StandingOf(rank, session.node) == core::Core::Standing::kNone) {
     SendLogsAck(rank, end, *session.link);
     return;
   }

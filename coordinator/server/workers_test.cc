@@ -7,26 +7,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/server/server.h"
-#include "coordinator/server/testing.h"
+#include "coordinator/server/server_fixture_test.h"
 
 namespace muster::server {
 namespace {
 
-class WorkersTest : public ::testing::Test {
+class WorkersTest : public ServerFixture {
  protected:
-  WorkersTest() {
-    options_.state_dir = folder_.path() + "/state";
-    options_.listen = {"unix:" + folder_.path() + "/run/c.sock"};
-  }
-  void Start() {
-    auto server = Server::Start(options_, &clock_);
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    client_ = std::make_unique<Client>(server_->addresses()[0]);
-  }
   std::unique_ptr<FakeWorker> Worker(const std::string& incarnation, const std::string& boot = "boot",
                                      std::vector<RankKey> running = {}) {
-    return std::make_unique<FakeWorker>(server_->addresses()[0], "n1", incarnation, boot, std::move(running));
+    return std::make_unique<FakeWorker>(address(), "n1", incarnation, boot, std::move(running));
   }
   NodeState StateOfNode() {
     ListNodesReply reply;
@@ -66,12 +56,6 @@ class WorkersTest : public ::testing::Test {
     *value = reply.value();
     return status;
   }
-
-  TemporaryFolder folder_;
-  RealClock clock_;
-  ServerOptions options_;
-  std::unique_ptr<Server> server_;
-  std::unique_ptr<Client> client_;
 };
 
 TEST_F(WorkersTest, NewIncarnationReplacesItsPredecessor) {
@@ -205,6 +189,25 @@ TEST_F(WorkersTest, StaleGenerationIsAcknowledgedButNotStored) {
   worker->SendRecords(stale, {RunningRecord(1), MetricRecord(2, 77, 1)});
   EXPECT_TRUE(worker->WaitForRecordsAck(2));
   EXPECT_TRUE(StepsOf(job).empty());
+}
+
+TEST_F(WorkersTest, AnotherNodesWordAboutARankIsNotTaken) {
+  Start();
+  const std::string job = client_->MustSubmit("a");
+  auto worker = Worker("i1");
+  RankKey key;
+  ASSERT_TRUE(worker->WaitForRun(&key));
+  FakeWorker stranger(address(), "n2", "i1");
+  ASSERT_TRUE(stranger.WaitForWelcome());
+  stranger.SendRecords(key, {RunningRecord(1), MetricRecord(2, 1, 9), FinishedRecord(3, 10)});
+  EXPECT_TRUE(stranger.WaitForRecordsAck(3)) << "so that it does not send them for ever";
+  stranger.SendLog(key, 0, "not mine\n");
+  EXPECT_TRUE(stranger.WaitForLogsAck(9));
+  EXPECT_EQ(client_->StateOf(job), JOB_STATE_STARTING);
+  EXPECT_TRUE(StepsOf(job).empty());
+  worker->RunToTheEnd(key);
+  EXPECT_TRUE(Eventually([&] { return client_->StateOf(job) == JOB_STATE_COMPLETED; }));
+  EXPECT_EQ(StepsOf(job).size(), kSmallSteps);
 }
 
 TEST_F(WorkersTest, RendezvousServesTheCurrentGenerationOnly) {

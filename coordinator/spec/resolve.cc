@@ -105,6 +105,7 @@ class Resolver {
 
   // Errors of `models` name a field of the family: "heads: 5 does not divide width 128".
   void Model_(Train& train) {
+    Path("model.from", train.model().from());
     if (train.model().family_case() == Model::FAMILY_NOT_SET) return Error("model.family", "missing; known: gpt2");
     const absl::StatusOr<Model> resolved = models::Resolve(train.model());
     if (resolved.ok()) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "common/testing/temporary_folder.h"
 
 namespace muster::store {
 namespace {
@@ -15,12 +16,6 @@ constexpr size_t kBytes = 1 << 30;
 
 class HistoryTest : public ::testing::Test {
  protected:
-  HistoryTest() {
-    char name[] = "/tmp/muster-history-XXXXXX";
-    directory_ = mkdtemp(name);
-  }
-  ~HistoryTest() override { std::filesystem::remove_all(directory_); }
-
   void Open(const HistoryLimits& limits = {}) {
     store_.reset();
     auto store = OpenSqliteHistory(directory_, limits);
@@ -58,7 +53,8 @@ class HistoryTest : public ::testing::Test {
     return result;
   }
 
-  std::string directory_;
+  const TemporaryFolder folder_;
+  const std::string directory_ = folder_.path();
   std::unique_ptr<HistoryStore> store_;
   uint64_t sequence_ = 0;
   uint64_t offset_ = 0;

@@ -14,18 +14,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/testing/temporary_folder.h"
 
 namespace muster::store {
 namespace {
 
 class StateTest : public ::testing::Test {
  protected:
-  StateTest() {
-    char name[] = "/tmp/muster-state-XXXXXX";
-    directory_ = mkdtemp(name);
-  }
-  ~StateTest() override { std::filesystem::remove_all(directory_); }
-
   std::unique_ptr<StateStore> Open() {
     auto store = OpenSqliteState(directory_);
     EXPECT_TRUE(store.ok()) << store.status();
@@ -33,7 +28,8 @@ class StateTest : public ::testing::Test {
   }
   std::string File() const { return directory_ + "/state.db"; }
 
-  std::string directory_;
+  const TemporaryFolder folder_;
+  const std::string directory_ = folder_.path();
 };
 
 std::vector<std::string> Keys(StateStore& store, std::string_view begin, std::string_view end, size_t limit = 0) {

@@ -22,6 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "common/testing/temporary_folder.h"
 
 extern char** environ;
 
@@ -33,9 +34,9 @@ using nlohmann::json;
 
 // The programs, side by side, as a user has them: copies of the runfiles.
 const std::string& BinDir() {
+  static const TemporaryFolder folder;
   static const std::string dir = [] {
-    std::array<char, 32> name{"/tmp/muster-bin-XXXXXX"};
-    const std::string to = mkdtemp(name.data());
+    const std::string& to = folder.path();
     for (const char* file : {"cli/muster", "coordinator/muster-coordinator", "worker/agent/muster-worker",
                              "worker/step/muster-step", "worker/trainer/muster-trainer"}) {
       fs::create_symlink(fs::canonical(file), to + "/" + fs::path(file).filename().string());
@@ -177,11 +178,20 @@ int Cluster::StopWorker(int index) {
 }
 
 Ran Cluster::Muster(const std::vector<std::string>& arguments, absl::Duration deadline) {
-  static int count = 0;
-  const std::string base = absl::StrCat(folder_, "/cli-", count++);
   std::vector<std::string> argv = {BinDir() + "/muster"};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
-  const std::vector<std::string> environment = {"PATH=/usr/bin:/bin",
+  return Run(argv, deadline);
+}
+
+Ran Cluster::Shell(const std::string& line, const std::string& folder, absl::Duration deadline) {
+  return Run({"/bin/bash", "-c", absl::StrCat("cd ", folder, " && ", line)}, deadline);
+}
+
+Ran Cluster::Run(const std::vector<std::string>& argv, absl::Duration deadline) {
+  static int count = 0;
+  const std::string base = absl::StrCat(folder_, "/cli-", count++);
+  const std::vector<std::string> environment = {"PATH=" + BinDir() + ":/usr/bin:/bin",
+                                                "MUSTER_RUNTIME_DIR=" + folder_ + "/run",
                                                 "HOME=" + folder_,
                                                 "XDG_STATE_HOME=" + folder_ + "/state",
                                                 "NO_COLOR=1",
@@ -194,7 +204,7 @@ Ran Cluster::Muster(const std::vector<std::string>& arguments, absl::Duration de
   Ran ran;
   int status = 0;
   if (!Eventually([&] { return waitpid(process.pid, &status, WNOHANG) == process.pid; }, deadline)) {
-    ADD_FAILURE() << "muster " << absl::StrJoin(arguments, " ") << " does not end";
+    ADD_FAILURE() << absl::StrJoin(argv, " ") << " does not end";
     kill(process.pid, SIGKILL);
     waitpid(process.pid, &status, 0);
   }

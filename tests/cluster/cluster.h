@@ -60,6 +60,8 @@ class Cluster {
 
   // Runs the CLI against this cluster's coordinator.
   Ran Muster(const std::vector<std::string>& arguments, absl::Duration deadline = absl::Seconds(120));
+  // The same for a line of bash that runs `muster`, in a folder of the caller's.
+  Ran Shell(const std::string& line, const std::string& folder, absl::Duration deadline = absl::Seconds(120));
   nlohmann::json MusterJson(std::vector<std::string> arguments);
 
   // Writes <name>.yaml beside a token file of real English and returns its path.
@@ -83,6 +85,7 @@ class Cluster {
     pid_t pid = -1;
     std::string log;
   };
+  Ran Run(const std::vector<std::string>& argv, absl::Duration deadline);
   Daemon Spawn(const std::vector<std::string>& argv, const std::string& name);
   int WaitFor(Daemon& daemon, absl::Duration deadline);
   std::string LogTail(const std::string& path) const;

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "tests/cluster/cluster.h"
 
 namespace muster::cluster {
@@ -100,14 +101,43 @@ TEST(Service, NoCoordinatorIsExitThree) {
   EXPECT_TRUE(absl::StrContains(ran.err, "cannot reach the coordinator")) << ran.err;
 }
 
-TEST(Service, MissingDataFailsTheJobWithItsReason) {
+TEST(Service, MissingDataFailsTheJobAtOnceWithItsReason) {
   Cluster cluster;
   cluster.StartCoordinator();
   cluster.StartWorker(0, 1);
   std::filesystem::rename(cluster.folder() + "/train.bin", cluster.folder() + "/elsewhere.bin");
-  const Ran ran = cluster.Muster({"submit", "-f", cluster.WriteJob({.name = "lost", .extra = "max_restarts: 0\n"})});
+  const Ran ran = cluster.Muster({"submit", "-f", cluster.WriteJob({.name = "lost", .extra = "max_restarts: 5\n"})});
   EXPECT_EQ(ran.exit_code, 1);
+  const json job = cluster.Job("@last");
+  EXPECT_EQ(Number(job["generation"]), 1u) << "another attempt would meet the same";
+  EXPECT_TRUE(absl::StrContains(job["failure"]["exit"]["message"].get<std::string>(), "train.bin")) << job["failure"];
   EXPECT_TRUE(absl::StrContains(absl::StrCat(ran.out, ran.err), "train.bin")) << ran.out << ran.err;
+}
+
+TEST(Service, AWorkerThatEndsHandsItsJobOver) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 1);
+  const std::string id = cluster.Submit({.name = "moved", .steps = 800, .checkpoint_every = 700});
+  ASSERT_TRUE(cluster.WaitForStep(id, 20));
+  EXPECT_EQ(cluster.StopWorker(0), 0);
+  EXPECT_GT(cluster.FinalWeights("moved").first, 0u) << "its trainer wrote a checkpoint first";
+  EXPECT_EQ(cluster.State(id), "queued");
+  cluster.StartWorker(1, 1);
+  ASSERT_TRUE(cluster.WaitForState(id, "completed"));
+  const json job = cluster.Job(id);
+  EXPECT_EQ(Number(job["generation"]), 2u) << "nothing was placed on the worker that was leaving";
+  EXPECT_EQ(job.value("restarts", 0), 0) << "that was no fault of the job's";
+}
+
+TEST(Service, TheFirstStepComesWithinTenSecondsOfTheStart) {
+  Cluster cluster;
+  const absl::Time begin = absl::Now();
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 1);
+  const std::string id = cluster.Submit({.name = "prompt", .steps = 2000, .checkpoint_every = 2000});
+  ASSERT_TRUE(cluster.WaitForStep(id, 1));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
 }
 
 TEST(Service, BackupIsAStoreThatServes) {

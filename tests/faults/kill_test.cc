@@ -21,6 +21,15 @@ constexpr int kEvery = 25;
 
 JobOptions TheJob() { return {.name = "same", .steps = kSteps, .checkpoint_every = kEvery}; }
 
+// Starts both daemons and the job, and waits for that step of it; its id.
+std::string StartAndWaitForStep(Cluster& cluster, uint64_t step, const JobOptions& job = TheJob()) {
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 1);
+  std::string id = cluster.Submit(job);
+  EXPECT_TRUE(cluster.WaitForStep(id, step));
+  return id;
+}
+
 // The weights of the job when nothing happens to it. One run serves all tests.
 const std::string& Undisturbed() {
   static const std::string weights = [] {
@@ -55,10 +64,7 @@ size_t StepsSeen(Cluster& cluster, const std::string& id) {
 
 TEST(Kill, TrainerResumesFromItsCheckpoint) {
   Cluster cluster;
-  cluster.StartCoordinator();
-  cluster.StartWorker(0, 1);
-  const std::string id = cluster.Submit(TheJob());
-  ASSERT_TRUE(cluster.WaitForStep(id, 60));
+  const std::string id = StartAndWaitForStep(cluster, 60);
   const std::vector<pid_t> trainers = cluster.Trainers();
   ASSERT_EQ(trainers.size(), 1u);
   kill(trainers[0], SIGKILL);
@@ -69,10 +75,7 @@ TEST(Kill, TrainerResumesFromItsCheckpoint) {
 
 TEST(Kill, CoordinatorIsNotMissed) {
   Cluster cluster;
-  cluster.StartCoordinator();
-  cluster.StartWorker(0, 1);
-  const std::string id = cluster.Submit(TheJob());
-  ASSERT_TRUE(cluster.WaitForStep(id, 40));
+  const std::string id = StartAndWaitForStep(cluster, 40);
   const std::vector<pid_t> before = cluster.Trainers();
   cluster.KillCoordinator();
   // The trainer goes on without it, to its end or for a while.
@@ -86,10 +89,7 @@ TEST(Kill, CoordinatorIsNotMissed) {
 
 TEST(Kill, WorkerAdoptsItsRanks) {
   Cluster cluster;
-  cluster.StartCoordinator();
-  cluster.StartWorker(0, 1);
-  const std::string id = cluster.Submit(TheJob());
-  ASSERT_TRUE(cluster.WaitForStep(id, 40));
+  const std::string id = StartAndWaitForStep(cluster, 40);
   const std::vector<pid_t> before = cluster.Trainers();
   cluster.KillWorker(0);
   EXPECT_EQ(cluster.Trainers(), before);
@@ -101,10 +101,7 @@ TEST(Kill, WorkerAdoptsItsRanks) {
 
 TEST(Kill, AllTogether) {
   Cluster cluster;
-  cluster.StartCoordinator();
-  cluster.StartWorker(0, 1);
-  const std::string id = cluster.Submit(TheJob());
-  ASSERT_TRUE(cluster.WaitForStep(id, 60));
+  const std::string id = StartAndWaitForStep(cluster, 60);
   for (const pid_t trainer : cluster.Trainers()) kill(trainer, SIGKILL);
   cluster.KillWorker(0);
   cluster.KillCoordinator();
@@ -116,10 +113,8 @@ TEST(Kill, AllTogether) {
 TEST(Kill, RanksOfAWorkerThatNeverReturnsEnd) {
   Cluster cluster;
   cluster.coordinator_flags = {"--orphan_grace=2s"};
-  cluster.StartCoordinator();
-  cluster.StartWorker(0, 1);
-  const std::string id = cluster.Submit({.name = "orphan", .steps = 1'000'000, .checkpoint_every = 100'000});
-  ASSERT_TRUE(cluster.WaitForStep(id, 5));
+  const std::string id =
+      StartAndWaitForStep(cluster, 5, {.name = "orphan", .steps = 1'000'000, .checkpoint_every = 100'000});
   ASSERT_EQ(cluster.Trainers().size(), 1u);
   cluster.KillWorker(0);
   const absl::Time killed = absl::Now();
@@ -129,10 +124,7 @@ TEST(Kill, RanksOfAWorkerThatNeverReturnsEnd) {
 
 TEST(Kill, CoordinatorStopsCleanlyOnSigterm) {
   Cluster cluster;
-  cluster.StartCoordinator();
-  cluster.StartWorker(0, 1);
-  const std::string id = cluster.Submit(TheJob());
-  ASSERT_TRUE(cluster.WaitForStep(id, 20));
+  const std::string id = StartAndWaitForStep(cluster, 20);
   EXPECT_EQ(cluster.StopCoordinator(), 0);
   cluster.StartCoordinator();
   ExpectSameEnd(cluster, id);

@@ -90,7 +90,7 @@ class Parity : public testing::Test {
     const data::TokenFile file = data::TokenFile::Open(folder_ + "/tokens.bin", context).value();
     const data::Order order({.tokens = file.tokens(), .context = context, .order = DATA_ORDER_SEQUENTIAL, .seed = 1});
     Curve run;
-    std::vector<uint16_t> tokens;
+    std::vector<uint32_t> tokens;
     for (uint64_t step = 0; step < kSteps; ++step) {
       EXPECT_TRUE(data::ReadSamples(file, order, step * setup.sequences, setup.sequences, tokens).ok());
       const auto result = engine->Step({setup.sequences, tokens, setup.sequences * context}, setup.lr);

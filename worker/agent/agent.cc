@@ -34,7 +34,20 @@ Agent::~Agent() {
   if (trainers_ != nullptr) trainers_->Shutdown();
 }
 
+WorkerView Agent::View() const {
+  WorkerView view;
+  view.log_bytes_dropped = log_bytes_dropped_;
+  for (const auto& [id, rank] : ranks_) {
+    ++(rank->ended() ? view.ranks_ended : view.ranks_running);
+    view.log_bytes_dropped += rank->feed().log_bytes_dropped();
+  }
+  view.connected = contact_ == Contact::kWelcomed;
+  view.contact_age = loop_->now().steady - heard_;
+  return view;
+}
+
 absl::Status Agent::Start() {
+  heard_ = loop_->now().steady;
   absl::StatusOr<std::unique_ptr<rundir::Lease>> lease = rundir::Lease::Open(options_.run_dir, true);
   if (!lease.ok()) return lease.status();
   lease_ = *std::move(lease);
@@ -240,6 +253,7 @@ void Agent::FinishRank(const RankId& id) {
     spdlog::warn("cannot mark {} as done: {}", id.ToString(), std::string(status.message()));
   }
   relay_->Forget(id);
+  log_bytes_dropped_ += rank->second->feed().log_bytes_dropped();
   ranks_.erase(rank);
   PruneDone(options_.run_dir, {});
 }
@@ -253,6 +267,7 @@ void Agent::Finish() {
   spdlog::info("draining: stopping {} ranks", ranks_.size());
   finishing_ = true;
   finish_by_ = loop_->now().steady + options_.drain_deadline;
+  SendObserved(/*full=*/true);  // that it is leaving
   Reconcile();
 }
 

@@ -24,6 +24,7 @@
 #include "worker/agent/relay.h"
 #include "worker/agent/stream.h"
 #include "worker/agent/trainer_server.h"
+#include "worker/agent/worker_page.h"
 #include "worker/rundir/rundir.h"
 
 namespace muster::agent {
@@ -52,6 +53,7 @@ class Agent final : public TrainerHost {
   void Finish();
   // Once the loop has stopped. FailedPrecondition: the coordinator's version does not fit this build.
   const absl::Status& result() const { return result_; }
+  WorkerView View() const;
 
   // ---- TrainerHost ----
   void Attached(const RankId& rank, std::shared_ptr<CommandStream> commands) override;
@@ -116,7 +118,9 @@ class Agent final : public TrainerHost {
   uint64_t term_ = 0;   // highest seen
 
   Contact contact_ = Contact::kNone;
-  SteadyTime answered_;  // by the coordinator, last
+  SteadyTime answered_;             // by the coordinator, last
+  SteadyTime heard_;                // from it, last; else the start
+  uint64_t log_bytes_dropped_ = 0;  // of ranks that are done with
   absl::Duration detection_ = absl::Seconds(10);
   uint64_t beats_ = 0;
   SteadyTime last_beat_;

@@ -69,7 +69,7 @@ void Agent::Received(const CoordinatorMessage& message) {
                                                             term_, " has spoken before; it is out of date")));
   }
   term_ = message.term();
-  answered_ = loop_->now().steady;
+  answered_ = heard_ = loop_->now().steady;
   if (message.has_welcome()) return Welcomed(message.welcome());
   if (contact_ != Contact::kWelcomed) {
     return stream_->Break(absl::InternalError("the coordinator did not begin with a Welcome"));
@@ -116,6 +116,7 @@ void Agent::SendObserved(bool full) {
   WorkerMessage message;
   Observed& observed = *message.mutable_observed();
   observed.set_full(full);
+  observed.set_leaving(finishing_);
   for (const auto& [id, rank] : ranks_) {
     const DesiredRank* wanted = WantedOf(id);
     const bool forgotten = fresh_ && wanted == nullptr;

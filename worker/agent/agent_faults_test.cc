@@ -18,11 +18,7 @@ size_t CountOf(const std::string& text, const std::string& part) {
 }
 
 TEST_F(AgentTest, KilledDaemonIsReplacedAndTheTrainerGoesOn) {
-  coordinator_.Serve();
-  StartWorker();
-  const RankId rank = Id("a");
-  Want({Run(rank, "count", 200)});
-  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 5; }));
+  const RankId rank = StartRank("count", 200, /*until_step=*/5);
   const rundir::Processes before = ProcessesOf(rank);
   const std::string first_incarnation = coordinator_.node().incarnation();
   const std::string id = coordinator_.node().id();
@@ -44,11 +40,7 @@ TEST_F(AgentTest, KilledDaemonIsReplacedAndTheTrainerGoesOn) {
 }
 
 TEST_F(AgentTest, TrainerThatEndsWhileTheDaemonIsDeadIsReportedWhole) {
-  coordinator_.Serve();
-  StartWorker();
-  const RankId rank = Id("a");
-  Want({Run(rank, "count", 100)});
-  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const RankId rank = StartRank("count", 100, /*until_step=*/1);
   KillWorker();
   ASSERT_TRUE(Eventually([&] { return Dir(rank).ReadExit().ok(); }));
   StartWorker();
@@ -58,11 +50,7 @@ TEST_F(AgentTest, TrainerThatEndsWhileTheDaemonIsDeadIsReportedWhole) {
 }
 
 TEST_F(AgentTest, CoordinatorThatWasAwayMissesNothing) {
-  coordinator_.Serve();
-  StartWorker();
-  const RankId rank = Id("a");
-  Want({Run(rank, "count", 150)});
-  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 5; }));
+  const RankId rank = StartRank("count", 150, /*until_step=*/5);
   const rundir::Processes before = ProcessesOf(rank);
   coordinator_.GoAway();
   ASSERT_TRUE(Eventually([&] { return Dir(rank).ReadExit().ok(); }));
@@ -73,11 +61,7 @@ TEST_F(AgentTest, CoordinatorThatWasAwayMissesNothing) {
 }
 
 TEST_F(AgentTest, EverythingKilledAtOnceMissesNothing) {
-  coordinator_.Serve();
-  StartWorker();
-  const RankId rank = Id("a");
-  Want({Run(rank, "count", 200)});
-  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 5; }));
+  const RankId rank = StartRank("count", 200, /*until_step=*/5);
   coordinator_.GoAway();
   KillWorker();
   StartWorker();  // adopts, and knows its wishes from the disk
@@ -87,11 +71,7 @@ TEST_F(AgentTest, EverythingKilledAtOnceMissesNothing) {
 }
 
 TEST_F(AgentTest, StopThatWasKnownIsCarriedOutWithoutTheCoordinator) {
-  coordinator_.Serve();
-  StartWorker();
-  const RankId rank = Id("deaf");
-  Want({Run(rank, "deaf")});
-  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const RankId rank = StartRank("deaf", 0, /*until_step=*/1);
   const rundir::Processes processes = ProcessesOf(rank);
   Want({StopWish(rank, false, absl::Milliseconds(1500))});
   ASSERT_TRUE(Eventually([&] { return coordinator_.StateOf(rank) == RANK_STATE_STOPPING; }));
@@ -106,11 +86,7 @@ TEST_F(AgentTest, StopThatWasKnownIsCarriedOutWithoutTheCoordinator) {
 
 TEST_F(AgentTest, RankOfADaemonThatNeverReturnsEndsAtItsDeadline) {
   coordinator_.set_orphan_grace(absl::Seconds(1));
-  coordinator_.Serve();
-  StartWorker();
-  const RankId rank = Id("deaf");
-  Want({Run(rank, "deaf")});
-  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const RankId rank = StartRank("deaf", 0, /*until_step=*/1);
   const rundir::Processes processes = ProcessesOf(rank);
   KillWorker();
   EXPECT_TRUE(Eventually([&] { return !rundir::IsAlive(processes.trainer) && !rundir::IsAlive(processes.shim); }));
@@ -121,11 +97,7 @@ TEST_F(AgentTest, RankOfADaemonThatNeverReturnsEndsAtItsDeadline) {
 
 TEST_F(AgentTest, RankOfADaemonThatCannotReachItsCoordinatorEndsAtItsDeadline) {
   coordinator_.set_orphan_grace(absl::Seconds(2));
-  coordinator_.Serve();
-  StartWorker();
-  const RankId rank = Id("a");
-  Want({Run(rank, "count")});
-  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const RankId rank = StartRank("count", 0, /*until_step=*/1);
   coordinator_.GoAway();
   EXPECT_TRUE(Eventually([&] { return Dir(rank).ReadExit().ok(); }));
   EXPECT_EQ(Dir(rank).ReadExit()->cause(), RankExit::ORPHANED);
@@ -143,11 +115,7 @@ TEST_F(AgentTest, SilentCoordinatorDoesNotCountAsContact) {
 }
 
 TEST_F(AgentTest, KilledShimTakesItsTrainerAlongAndTheRankHasVanished) {
-  coordinator_.Serve();
-  StartWorker();
-  const RankId rank = Id("a");
-  Want({Run(rank, "count")});
-  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const RankId rank = StartRank("count", 0, /*until_step=*/1);
   const rundir::Processes processes = ProcessesOf(rank);
   kill(processes.shim.pid, SIGKILL);
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
@@ -156,11 +124,7 @@ TEST_F(AgentTest, KilledShimTakesItsTrainerAlongAndTheRankHasVanished) {
 }
 
 TEST_F(AgentTest, KilledTrainerIsAFailure) {
-  coordinator_.Serve();
-  StartWorker();
-  const RankId rank = Id("a");
-  Want({Run(rank, "count")});
-  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const RankId rank = StartRank("count", 0, /*until_step=*/1);
   kill(ProcessesOf(rank).trainer.pid, SIGKILL);
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
   EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::FAILED);
@@ -210,11 +174,7 @@ TEST_F(AgentTest, RankThatIsDoneWithIsReportedAgainButNotRunAgain) {
 
 TEST_F(AgentTest, LowerTermIsRefused) {
   coordinator_.set_term(5);
-  coordinator_.Serve();
-  StartWorker();
-  const RankId rank = Id("a");
-  Want({Run(rank, "count")});
-  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const RankId rank = StartRank("count", 0, /*until_step=*/1);
   const rundir::Processes processes = ProcessesOf(rank);
   coordinator_.GoAway();
   coordinator_.set_term(4);

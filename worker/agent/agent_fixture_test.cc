@@ -113,6 +113,15 @@ DesiredRank AgentTest::Run(const RankId& rank, const std::string& behaviour, uin
   return wanted;
 }
 
+RankId AgentTest::StartRank(const std::string& behaviour, uint64_t steps, uint64_t until_step) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id(behaviour);
+  Want({Run(rank, behaviour, steps)});
+  EXPECT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= until_step; }));
+  return rank;
+}
+
 DesiredRank AgentTest::StopWish(const RankId& rank, bool checkpoint_first, absl::Duration deadline) {
   DesiredRank wanted;
   *wanted.mutable_key() = KeyOf(rank);

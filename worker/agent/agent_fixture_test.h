@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "common/testing/temporary_folder.h"
 #include "proto/worker.pb.h"
 #include "worker/agent/fake_coordinator.h"
 #include "worker/rundir/rundir.h"
-#include "worker/rundir/temporary_folder.h"
 
 namespace muster::agent {
 
@@ -37,6 +37,9 @@ class AgentTest : public ::testing::Test {
   static DesiredRank Run(const RankId& rank, const std::string& behaviour, uint64_t steps = 0);
   static DesiredRank StopWish(const RankId& rank, bool checkpoint_first, absl::Duration deadline);
   void Want(const std::vector<DesiredRank>& ranks);
+  // Serves, starts the daemon, and wants one rank of the job named like its behaviour (no steps: it goes on until it is
+  // stopped); waits until the coordinator heard of that step.
+  RankId StartRank(const std::string& behaviour, uint64_t steps, uint64_t until_step);
 
   rundir::RankDir Dir(const RankId& rank) const { return {run_, rank}; }
   rundir::Processes ProcessesOf(const RankId& rank);  // once they are there
@@ -44,7 +47,7 @@ class AgentTest : public ::testing::Test {
   // RUNNING, then metrics of steps 1..n, then nothing else, or `last`.
   void ExpectWholeHistory(const RankId& rank, uint64_t steps);
 
-  rundir::TemporaryFolder folder_;
+  TemporaryFolder folder_;
   const std::string run_;
   FakeCoordinator coordinator_;
 

@@ -73,11 +73,7 @@ TEST_F(AgentTest, EndIsReportedOnlyWhenItsRecordsAreAcknowledged) {
 }
 
 TEST_F(AgentTest, StopGoesThroughTheCommandStreamWithACheckpoint) {
-  coordinator_.Serve();
-  StartWorker();
-  const RankId rank = Id("a");
-  Want({Run(rank, "count")});
-  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 3; }));
+  const RankId rank = StartRank("count", 0, /*until_step=*/3);
   Want({StopWish(rank, /*checkpoint_first=*/true, absl::Seconds(30))});
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
   const FakeCoordinator::Heard heard = coordinator_.Of(rank);
@@ -88,11 +84,7 @@ TEST_F(AgentTest, StopGoesThroughTheCommandStreamWithACheckpoint) {
 }
 
 TEST_F(AgentTest, DeafTrainerIsKilledAtTheDeadline) {
-  coordinator_.Serve();
-  StartWorker();
-  const RankId rank = Id("deaf");
-  Want({Run(rank, "deaf")});
-  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const RankId rank = StartRank("deaf", 0, /*until_step=*/1);
   Want({StopWish(rank, false, absl::Milliseconds(300))});
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
   EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::STOPPED);
@@ -100,11 +92,7 @@ TEST_F(AgentTest, DeafTrainerIsKilledAtTheDeadline) {
 }
 
 TEST_F(AgentTest, TrainerThatIsNotAttachedIsStoppedBySignal) {
-  coordinator_.Serve();
-  StartWorker();
-  const RankId rank = Id("mute");
-  Want({Run(rank, "mute")});
-  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const RankId rank = StartRank("mute", 0, /*until_step=*/1);
   Want({StopWish(rank, true, absl::Seconds(30))});
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
   EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::STOPPED);
@@ -112,11 +100,7 @@ TEST_F(AgentTest, TrainerThatIsNotAttachedIsStoppedBySignal) {
 }
 
 TEST_F(AgentTest, WhatIsNotWantedIsKilledAndThenForgotten) {
-  coordinator_.Serve();
-  StartWorker();
-  const RankId rank = Id("deaf");
-  Want({Run(rank, "deaf")});
-  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const RankId rank = StartRank("deaf", 0, /*until_step=*/1);
   const rundir::Processes processes = ProcessesOf(rank);
   Want({});
   EXPECT_TRUE(Eventually([&] { return !rundir::IsAlive(processes.trainer); }));
@@ -144,11 +128,7 @@ TEST_F(AgentTest, ProgramThatCannotRunIsASpawnFailure) {
 }
 
 TEST_F(AgentTest, ForeignProcessIsRefused) {
-  coordinator_.Serve();
-  StartWorker();
-  const RankId rank = Id("a");
-  Want({Run(rank, "count")});
-  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const RankId rank = StartRank("count", 0, /*until_step=*/1);
   const auto stub = Trainer::NewStub(rpc::Dial("unix:" + run_ + "/trainer.sock"));
   for (const RankId& claimed : {rank, Id("b"), RankId{JobId("../.."), 1, 0}}) {
     grpc::ClientContext report_context;
@@ -196,11 +176,7 @@ TEST_F(AgentTest, DamagedOutboxFailsTheRank) {
 }
 
 TEST_F(AgentTest, TermDrainsWithCheckpoints) {
-  coordinator_.Serve();
-  StartWorker();
-  const RankId rank = Id("a");
-  Want({Run(rank, "count")});
-  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const RankId rank = StartRank("count", 0, /*until_step=*/1);
   EXPECT_EQ(EndWorker(SIGTERM), 0);
   EXPECT_TRUE(Dir(rank).ReadExit().ok());
   EXPECT_TRUE(Exited(rank));

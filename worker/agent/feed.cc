@@ -49,6 +49,10 @@ void Feed::Collect(bool ended, Now now, std::vector<WorkerMessage>& messages) {
 
 void Feed::Learn(const Record& record) {
   facts_.any = true;
+  if (record.has_failed()) {
+    facts_.failure = record.failed();
+    return;
+  }
   // Records before the first of these may have been acknowledged and dropped by an earlier daemon.
   facts_.running = true;
   if (record.has_metrics()) facts_.step = std::max(facts_.step, record.metrics().step());
@@ -108,6 +112,7 @@ void Feed::CollectLogs(bool ended, Now now, std::vector<WorkerMessage>& messages
     partial_ = false;
     piece->bytes.resize(length);
     rundir::ReplaceInvalidUtf8(piece->bytes);
+    log_bytes_dropped_ += piece->offset - std::min(sent_offset_, piece->offset);
     sent_offset_ = piece->offset + length;
     WorkerMessage message;
     *message.mutable_logs()->mutable_key() = key_;

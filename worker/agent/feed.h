@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,9 +22,10 @@ namespace muster::agent {
 // What the records that went by say about the rank.
 struct Facts {
   bool any = false;
-  bool running = false;   // it has begun its first step
-  bool finished = false;  // all steps are done
-  uint64_t step = 0;      // last finished
+  bool running = false;           // it has begun its first step
+  bool finished = false;          // all steps are done
+  uint64_t step = 0;              // last finished
+  std::optional<Failed> failure;  // what the trainer itself said of its end
   // Not OK: the outbox is damaged behind the records that went by, or a record is malformed. Nothing more will come.
   absl::Status damage;
 };
@@ -46,6 +48,8 @@ class Feed {
   bool records_drained() const { return records_at_end_ && acknowledged_sequence_ >= sent_sequence_; }
   bool logs_drained() const { return logs_at_end_ && acknowledged_offset_ >= sent_offset_; }
   const Facts& facts() const { return facts_; }
+  // Of the output, gone from the folder before it could be sent.
+  uint64_t log_bytes_dropped() const { return log_bytes_dropped_; }
 
  private:
   void CollectRecords(bool ended, std::vector<WorkerMessage>& messages);
@@ -64,6 +68,7 @@ class Feed {
   uint64_t sent_offset_ = 0;
   uint64_t acknowledged_offset_ = 0;
   bool logs_at_end_ = false;
+  uint64_t log_bytes_dropped_ = 0;
   SteadyTime partial_since_;  // of the unfinished line that begins at sent_offset_
   bool partial_ = false;
 };

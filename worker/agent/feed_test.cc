@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/testing/temporary_folder.h"
 #include "worker/rundir/log.h"
-#include "worker/rundir/temporary_folder.h"
 
 namespace muster::agent {
 namespace {
@@ -53,7 +53,7 @@ class FeedTest : public ::testing::Test {
     return text;
   }
 
-  rundir::TemporaryFolder run_;
+  TemporaryFolder run_;
   rundir::RankDir dir_;
   FakeClock clock_;
   std::unique_ptr<rundir::OutboxWriter> outbox_;

@@ -7,8 +7,10 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <string>
 
@@ -16,21 +18,25 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/metrics/endpoint.h"
 #include "common/version.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/event_loop.h"
 #include "worker/agent/node.h"
 #include "worker/agent/token.h"
+#include "worker/agent/worker_page.h"
 
 namespace {
 
 using muster::agent::AgentOptions;
 
 constexpr int kVersionsDoNotFit = 3;
+constexpr auto kPagePatience = std::chrono::seconds(2);
 
 struct Flags {
   AgentOptions agent;
   std::string token_file;
+  std::string metrics_address;
   std::string bin_dir;
   std::string log_level = "info";
   uint32_t slots = 1;
@@ -58,6 +64,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--token_file", flags.token_file, "a token, or lines `token name role` with one of role worker");
+  app.add_option("--metrics_address", flags.metrics_address,
+                 "serve /metrics for Prometheus there: 127.0.0.1:9465 (default: nowhere)");
   app.add_option("--bin_dir", flags.bin_dir, "folder of muster-step and muster-trainer; default: this program's");
   app.add_option("--trainer", flags.agent.trainer, "another trainer than BIN_DIR/muster-trainer");
   app.add_flag("--handover", flags.agent.handover, "on SIGTERM leave the ranks to the next daemon");
@@ -138,6 +146,22 @@ void RaiseFileLimit() {
   setrlimit(RLIMIT_NOFILE, &files);
 }
 
+// What the loop's thread knows, for Prometheus. Null: not asked for.
+absl::StatusOr<std::unique_ptr<muster::MetricsEndpoint>> ServeMetrics(const Flags& flags, const muster::Node& node,
+                                                                      const muster::agent::Agent& agent,
+                                                                      muster::agent::EventLoop& loop) {
+  if (flags.metrics_address.empty()) return nullptr;
+  return muster::MetricsEndpoint::Start(flags.metrics_address, [&]() -> absl::StatusOr<std::string> {
+    const auto taken = std::make_shared<std::promise<muster::agent::WorkerView>>();
+    std::future<muster::agent::WorkerView> view = taken->get_future();
+    loop.Post([taken, &agent] { taken->set_value(agent.View()); });
+    if (view.wait_for(kPagePatience) != std::future_status::ready) {
+      return absl::UnavailableError("the daemon is busy or ending");
+    }
+    return WorkerPage(view.get(), node);
+  });
+}
+
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "muster-worker: %s\n", std::string(status.message()).c_str());
   return 1;
@@ -161,6 +185,12 @@ int main(int argc, char** argv) {
   const auto loop = std::make_shared<muster::agent::EventLoop>(&clock);
   muster::agent::Agent agent(flags.agent, *node, loop.get());
   if (absl::Status status = agent.Start(); !status.ok()) return Fail(status);
+  const auto metrics = ServeMetrics(flags, *node, agent, *loop);
+  if (!metrics.ok()) return Fail(metrics.status());
+  if (*metrics != nullptr) {
+    std::printf("metrics at http://%s/metrics\n", (*metrics)->address().c_str());
+    std::fflush(stdout);
+  }
   loop->Watch(signals, [&] {
     signalfd_siginfo info{};
     if (read(signals, &info, sizeof info) != sizeof info) return;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
@@ -19,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/version.h"
+#include "worker/agent/cgroup_limits.h"
 #include "worker/rundir/durable_file.h"
 #include "worker/rundir/rundir.h"
 
@@ -128,6 +130,11 @@ Machine ReadMachine() {
     machine.cores = static_cast<uint32_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
   }
   machine.memory_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
+  const CgroupLimits limits = ReadCgroupLimits();
+  if (limits.cores.has_value()) {
+    machine.cores = std::clamp(static_cast<uint32_t>(std::ceil(*limits.cores)), 1u, machine.cores);
+  }
+  if (limits.memory_bytes.has_value()) machine.memory_bytes = std::min(machine.memory_bytes, *limits.memory_bytes);
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {
     if (!absl::StartsWith(line, "model name")) continue;

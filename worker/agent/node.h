@@ -28,6 +28,7 @@ struct Machine {
   uint64_t memory_bytes = 0;
   std::string cpu_model;
 };
+// Of the whole machine, less what affinity and control groups withhold.
 Machine ReadMachine();
 
 struct Gpu {

@@ -8,10 +8,10 @@
 #include <filesystem>
 
 #include "absl/strings/match.h"
+#include "common/testing/temporary_folder.h"
 #include "worker/agent/command_line.h"
 #include "worker/agent/prune.h"
 #include "worker/agent/token.h"
-#include "worker/rundir/temporary_folder.h"
 
 namespace muster::agent {
 namespace {
@@ -43,7 +43,7 @@ TEST(ReadMachine, FindsThisOne) {
 }
 
 TEST(IdentifyNode, IdStaysAndIncarnationsDiffer) {
-  rundir::TemporaryFolder state;
+  TemporaryFolder state;
   const Node first = IdentifyNode(state.path()).value();
   const Node second = IdentifyNode(state.path()).value();
   EXPECT_EQ(first.id(), second.id());
@@ -53,7 +53,7 @@ TEST(IdentifyNode, IdStaysAndIncarnationsDiffer) {
 }
 
 TEST(PreparePrivateFolder, RefusesWhatOthersMayEnter) {
-  rundir::TemporaryFolder folder;
+  TemporaryFolder folder;
   EXPECT_TRUE(PreparePrivateFolder(folder.path() + "/a/b").ok());
   EXPECT_TRUE(PreparePrivateFolder(folder.path() + "/a/b").ok());
   chmod((folder.path() + "/a/b").c_str(), 0750);
@@ -120,7 +120,7 @@ TEST(ChoosePruned, OldestFirstUntilBothLimitsHold) {
 }
 
 TEST(PruneDone, NeverRemovesWhatIsNotDone) {
-  rundir::TemporaryFolder run;
+  TemporaryFolder run;
   const rundir::RankDir live(run.path(), {JobId("live"), 1, 0});
   const rundir::RankDir done(run.path(), {JobId("done"), 1, 0});
   ASSERT_TRUE(live.Create({}).ok());

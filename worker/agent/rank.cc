@@ -31,6 +31,11 @@ RankExit RefineExit(RankExit exit, const Facts& facts, bool told) {
     exit.set_message(absl::StrCat(exit.message(), "; what it had to say is lost: ", facts.damage.message()));
     return exit;
   }
+  if (exit.cause() == RankExit::FAILED && exit.signal() == 0 && facts.failure.has_value()) {
+    if (facts.failure->refused()) exit.set_cause(RankExit::REFUSED);
+    exit.set_message(absl::StrCat(exit.message(), ": ", facts.failure->message()));
+    return exit;
+  }
   const bool clean = exit.cause() == RankExit::COMPLETED || exit.cause() == RankExit::ORPHANED;
   if (!clean || exit.exit_code() != 0 || exit.signal() != 0) return exit;
   if (facts.finished) {

@@ -20,6 +20,12 @@ TEST(RefineExit, Table) {
   midway.any = midway.running = true;
   Facts finished = midway;
   finished.finished = true;
+  Facts refusing;
+  refusing.any = true;
+  refusing.failure.emplace().set_message("data.tokens: no such file");
+  refusing.failure->set_refused(true);
+  Facts failing = midway;
+  failing.failure.emplace().set_message("disk full");
   struct Case {
     RankExit exit;
     Facts facts;
@@ -35,6 +41,9 @@ TEST(RefineExit, Table) {
       {Exit(RankExit::COMPLETED), silent, false, RankExit::COMPLETED},  // a program that knows no outbox
       {Exit(RankExit::FAILED, 1), midway, true, RankExit::FAILED},      // it could not write its checkpoint
       {Exit(RankExit::FAILED, 1), finished, false, RankExit::FAILED},
+      {Exit(RankExit::FAILED, 1), refusing, false, RankExit::REFUSED},
+      {Exit(RankExit::FAILED, 0, 9), refusing, false, RankExit::FAILED},  // a signal is not its own word
+      {Exit(RankExit::FAILED, 1), failing, false, RankExit::FAILED},
       {Exit(RankExit::STOPPED, 0, 9), midway, true, RankExit::STOPPED},
       {Exit(RankExit::ORPHANED, 0, 9), midway, false, RankExit::ORPHANED},
       {Exit(RankExit::ORPHANED), midway, false, RankExit::ORPHANED},
@@ -45,6 +54,12 @@ TEST(RefineExit, Table) {
   for (size_t i = 0; i < std::size(cases); ++i) {
     EXPECT_EQ(RefineExit(cases[i].exit, cases[i].facts, cases[i].told).cause(), cases[i].cause) << i;
   }
+}
+
+TEST(RefineExit, TellsWhatTheTrainerSaid) {
+  Facts facts;
+  facts.failure.emplace().set_message("the disk is full");
+  EXPECT_EQ(RefineExit(Exit(RankExit::FAILED, 1), facts, false).message(), "rank 0 ended: the disk is full");
 }
 
 TEST(RefineExit, LostRecordsMakeACleanEndAFailure) {

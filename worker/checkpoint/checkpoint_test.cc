@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/sha256.h"
+#include "common/testing/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/inventory.h"
@@ -40,13 +41,9 @@ void Dump(const std::string& path, const std::string& bytes) {
 class CheckpointTest : public ::testing::Test {
  protected:
   CheckpointTest() {
-    std::string pattern = absl::StrCat(::testing::TempDir(), "/checkpoint.XXXXXX");
-    path_ = mkdtemp(pattern.data());
     values_.resize(300);
     Fill(0);
   }
-  ~CheckpointTest() override { fs::remove_all(path_); }
-
   void Fill(uint64_t step) {
     for (size_t i = 0; i < values_.size(); ++i) values_[i] = static_cast<float>(step * 1000 + i);
   }
@@ -89,7 +86,8 @@ class CheckpointTest : public ::testing::Test {
     for (size_t i = 0; i < values_.size(); ++i) ASSERT_EQ(values_[i], static_cast<float>(step * 1000 + i));
   }
 
-  std::string path_;
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_.path();
   std::vector<float> values_;
 };
 

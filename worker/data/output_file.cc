@@ -90,6 +90,20 @@ absl::Status OutputFile::ReadBack(uint64_t offset, size_t length, char* out) con
   return absl::OkStatus();
 }
 
+absl::Status OutputFile::Overwrite(uint64_t offset, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      failed_ = true;
+      return FileError(errno, absl::StrCat("writing ", path_));
+    }
+    bytes.remove_prefix(written);
+    offset += written;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status OutputFile::Truncate(uint64_t size) {
   if (ftruncate(descriptor_, static_cast<off_t>(size)) != 0) {
     failed_ = true;

@@ -38,6 +38,8 @@ class OutputFile {
   uint64_t size() const { return size_; }
   // Reads exactly `length` written bytes from `offset` into `out`.
   absl::Status ReadBack(uint64_t offset, size_t length, char* out) const;
+  // Replaces bytes that were written, from `offset` on. Errors as Write. REQUIRES: they were written.
+  absl::Status Overwrite(uint64_t offset, std::string_view bytes);
   // Cuts what was written behind `size`.
   absl::Status Truncate(uint64_t size);
   // fsync, rename, fsync of the folder. AlreadyExists: the name appeared meanwhile. Call once.

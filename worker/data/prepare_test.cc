@@ -52,7 +52,7 @@ class PrepareTest : public ::testing::Test {
 };
 
 TEST_F(PrepareTest, BytesBecomeTokens) {
-  const auto prepared = Prepare({.text = Text("A\n\xff"), .out = Path("out.bin")}).value();
+  const auto prepared = Prepare({.texts = {Text("A\n\xff")}, .out = Path("out.bin")}).value();
   EXPECT_EQ(prepared.tokens, 3u);
   EXPECT_EQ(Content("out.bin"), std::string("A\0\n\0\xff\0", 6));
   EXPECT_THAT(Names(), ElementsAre("out.bin", "text.txt"));
@@ -62,7 +62,7 @@ TEST_F(PrepareTest, SplitsOffTheEndForValidation) {
   std::string text;
   for (int i = 0; i < 3'000'000; ++i) text.push_back(static_cast<char>(i * 7));
   uint64_t done = 0;
-  PrepareOptions options{.text = Text(text),
+  PrepareOptions options{.texts = {Text(text)},
                          .out = Path("a.bin"),
                          .validation_out = Path("b.bin"),
                          .validation_fraction = 0.25,
@@ -84,31 +84,31 @@ TEST_F(PrepareTest, SplitsOffTheEndForValidation) {
 TEST_F(PrepareTest, RefusesToOverwriteUnlessForced) {
   const std::string text = Text("hello");
   std::ofstream(Path("out.bin")) << "old";
-  const absl::Status status = Prepare({.text = text, .out = Path("out.bin")}).status();
+  const absl::Status status = Prepare({.texts = {text}, .out = Path("out.bin")}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
   EXPECT_EQ(Content("out.bin"), "old");
   std::ofstream(Path("val.bin")) << "old";
-  EXPECT_EQ(Prepare({.text = text, .out = Path("new.bin"), .validation_out = Path("val.bin")}).status().code(),
+  EXPECT_EQ(Prepare({.texts = {text}, .out = Path("new.bin"), .validation_out = Path("val.bin")}).status().code(),
             absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(Names(), ElementsAre("out.bin", "text.txt", "val.bin"));
-  EXPECT_TRUE(Prepare({.text = text, .out = Path("out.bin"), .force = true}).ok());
+  EXPECT_TRUE(Prepare({.texts = {text}, .out = Path("out.bin"), .force = true}).ok());
   EXPECT_EQ(Content("out.bin").size(), 10u);
 }
 
 TEST_F(PrepareTest, SaysWhatIsWrong) {
   const auto code = [](const PrepareOptions& options) { return Prepare(options).status().code(); };
   const std::string text = Text("hello");
-  EXPECT_EQ(code({.text = Path("none.txt"), .out = Path("o")}), absl::StatusCode::kNotFound);
-  EXPECT_EQ(code({.text = directory_, .out = Path("o")}), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(code({.text = text, .out = Path("no/folder/o")}), absl::StatusCode::kNotFound);
-  EXPECT_EQ(code({.text = text, .out = directory_}), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(code({.text = text, .out = text, .force = true}), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code({.text = text, .out = Path("o"), .validation_out = Path("o")}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.texts = {Path("none.txt")}, .out = Path("o")}), absl::StatusCode::kNotFound);
+  EXPECT_EQ(code({.texts = {directory_}, .out = Path("o")}), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code({.texts = {text}, .out = Path("no/folder/o")}), absl::StatusCode::kNotFound);
+  EXPECT_EQ(code({.texts = {text}, .out = directory_}), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code({.texts = {text}, .out = text, .force = true}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.texts = {text}, .out = Path("o"), .validation_out = Path("o")}), absl::StatusCode::kInvalidArgument);
   for (const double fraction : {0.0, 1.0, -1.0, std::nan(""), 0.01}) {
-    EXPECT_EQ(code({.text = text, .out = Path("o"), .validation_out = Path("v"), .validation_fraction = fraction}),
+    EXPECT_EQ(code({.texts = {text}, .out = Path("o"), .validation_out = Path("v"), .validation_fraction = fraction}),
               absl::StatusCode::kInvalidArgument);
   }
-  EXPECT_EQ(code({.text = Text(""), .out = Path("o")}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.texts = {Text("")}, .out = Path("o")}), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Names(), ElementsAre("text.txt"));
 }
 
@@ -120,23 +120,47 @@ TEST_F(PrepareTest, AFullDiskLeavesNothingBehind) {
   for (const rlim_t limit : {0, 100'000, 1'999'998}) {
     const rlimit small = {limit, before.rlim_max};
     ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-    const absl::Status status = Prepare({.text = text, .out = Path("o"), .validation_out = Path("v")}).status();
+    const absl::Status status = Prepare({.texts = {text}, .out = Path("o"), .validation_out = Path("v")}).status();
     ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
     EXPECT_THAT(Names(), ElementsAre("text.txt"));
   }
 }
 
+TEST_F(PrepareTest, SeveralTextsGoBehindEachOther) {
+  std::ofstream(Path("b.txt")) << "cd";
+  std::ofstream(Path("empty.txt"));
+  const auto prepared = Prepare({.texts = {Text("ab"), Path("empty.txt"), Path("b.txt")}, .out = Path("o")}).value();
+  EXPECT_EQ(prepared.tokens, 4u);
+  EXPECT_EQ(Content("o"), std::string("a\0b\0c\0d\0", 8));
+}
+
+TEST_F(PrepareTest, WritesLlmCWithTheCountOfEachSide) {
+  PrepareOptions options{.texts = {Text("abcdefghij")},
+                         .out = Path("a.bin"),
+                         .format = TokenFormat::kLlmC,
+                         .validation_out = Path("b.bin"),
+                         .validation_fraction = 0.3};
+  ASSERT_TRUE(Prepare(options).ok());
+  const Inspection train = Inspect(Path("a.bin")).value(), held_out = Inspect(Path("b.bin")).value();
+  EXPECT_EQ(train.shards[0].format, "llmc");
+  EXPECT_EQ(Readable(train.first, nullptr), "abcdefg");
+  EXPECT_EQ(Readable(held_out.first, nullptr), "hij");
+  EXPECT_EQ(train.bytes, 1024u + 14);
+}
+
 TEST_F(PrepareTest, InspectCountsTokens) {
-  ASSERT_TRUE(Prepare({.text = Text("abab\x01"), .out = Path("out.bin")}).ok());
+  ASSERT_TRUE(Prepare({.texts = {Text("abab\x01")}, .out = Path("out.bin")}).ok());
   const Inspection found = Inspect(Path("out.bin")).value();
   EXPECT_EQ(found.tokens, 5u);
   EXPECT_EQ(found.bytes, 10u);
-  EXPECT_EQ(found.smallest, 1);
-  EXPECT_EQ(found.largest, 'b');
+  EXPECT_EQ(found.smallest, 1u);
+  EXPECT_EQ(found.largest, uint32_t{'b'});
   EXPECT_EQ(found.distinct, 3u);
   EXPECT_NEAR(found.entropy_bits, 1.5219, 1e-4);
-  EXPECT_EQ(found.beginning, "abab.");
+  EXPECT_EQ(Readable(found.first, nullptr), "abab.");
+  ASSERT_EQ(found.shards.size(), 1u);
+  EXPECT_EQ(found.shards[0].format, "nanogpt");
   EXPECT_THAT(std::string(Inspect(Text("odd")).status().message()), HasSubstr("odd number"));
 }
 

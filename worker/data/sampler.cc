@@ -57,11 +57,11 @@ uint64_t Order::Begin(uint64_t sample) const {
 }
 
 absl::Status ReadSamples(const TokenFile& file, const Order& order, uint64_t first, uint64_t count,
-                         std::vector<uint16_t>& out) {
+                         std::vector<uint32_t>& out) {
   const uint64_t length = order.context() + 1;
   out.resize(count * length);
   for (uint64_t i = 0; i < count; ++i) {
-    const absl::Span<uint16_t> row = absl::MakeSpan(out).subspan(i * length, length);
+    const absl::Span<uint32_t> row = absl::MakeSpan(out).subspan(i * length, length);
     if (absl::Status status = file.Read(order.Begin(first + i), row); !status.ok()) return status;
   }
   return absl::OkStatus();

@@ -2,7 +2,7 @@
 // job goes on where it was by the number of samples consumed alone.
 //
 //   Order order({.tokens = file.tokens(), .context = 128, .order = DATA_ORDER_SHUFFLED, .seed = 1});
-//   std::vector<uint16_t> batch;
+//   std::vector<uint32_t> batch;
 //   ReadSamples(file, order, /*first=*/consumed, /*count=*/64, batch);
 //
 // A sample is context + 1 consecutive tokens: position t predicts position t + 1. Neighbouring windows share one token,
@@ -53,6 +53,6 @@ class Order {
 
 // `out` becomes samples [first, first + count), row-major [count, context + 1]. Errors as TokenFile::Read.
 absl::Status ReadSamples(const TokenFile& file, const Order& order, uint64_t first, uint64_t count,
-                         std::vector<uint16_t>& out);
+                         std::vector<uint32_t>& out);
 
 }  // namespace muster::data

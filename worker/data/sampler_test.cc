@@ -112,21 +112,21 @@ TEST(ReadSamples, GivesRowsOfContextPlusOneWhateverTheCut) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/samples.bin");
   {
     std::ofstream out(path, std::ios::binary);
-    for (uint16_t i = 0; i < 500; ++i) out.write(reinterpret_cast<const char*>(&i), 2);
+    for (uint32_t i = 0; i < 500; ++i) out.write(reinterpret_cast<const char*>(&i), 2);
   }
   const TokenFile file = TokenFile::Open(path, 9).value();
   for (const DataOrder kind : {DATA_ORDER_SHUFFLED, DATA_ORDER_SEQUENTIAL}) {
     const Order order = MakeOrder(file.tokens(), 9, kind, 3);
-    std::vector<uint16_t> all;
+    std::vector<uint32_t> all;
     ASSERT_TRUE(ReadSamples(file, order, 40, 30, all).ok());
     ASSERT_EQ(all.size(), 300u);
     for (uint64_t i = 0; i < 30; ++i) {
       for (uint64_t t = 0; t < 10; ++t) EXPECT_EQ(all[i * 10 + t], order.Begin(40 + i) + t);
     }
     // Another share of the same samples gives the same rows.
-    std::vector<uint16_t> part;
+    std::vector<uint32_t> part;
     ASSERT_TRUE(ReadSamples(file, order, 50, 7, part).ok());
-    EXPECT_EQ(part, std::vector<uint16_t>(all.begin() + 100, all.begin() + 170));
+    EXPECT_EQ(part, std::vector<uint32_t>(all.begin() + 100, all.begin() + 170));
   }
 }
 

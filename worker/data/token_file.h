@@ -1,47 +1,47 @@
-// A token file as nanoGPT writes it: little-endian uint16 token ids one after another, no header.
+// The tokens that a job reads: one file, or several shards as one stream, in the formats of token_shard.h.
 //
-//   auto file = TokenFile::Open("train.bin", /*context=*/128).value();
+//   auto file = TokenFile::Open("train_*.bin", /*context=*/128).value();
 //   file.CheckVocabulary(256);
 //
-// Read by pread and not by mapping: the page cache serves both, but a file that is cut or a disk that fails while a job
-// trains is an error here and a SIGBUS there. Thread-safe: no method changes the object.
+// Shards are taken in byte order of their paths and joined end to end, of whatever formats and widths; a sample may
+// begin in one and end in the next, as it may cross documents within one.
+// Thread-safe: no method changes the object.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "worker/data/token_shard.h"
 
 namespace muster::data {
 
 class TokenFile {
  public:
-  // `context`: of the model that will read it; the file must hold at least one sample of context + 1 tokens.
-  // NotFound, PermissionDenied: as open(2). InvalidArgument: empty, an odd number of bytes, too short for one sample,
-  // no regular file, or another format (llm.c's header). Messages begin with the path.
-  static absl::StatusOr<TokenFile> Open(const std::string& path, uint64_t context);
-  TokenFile(TokenFile&& other) noexcept;
-  TokenFile& operator=(TokenFile&&) = delete;
-  ~TokenFile();
+  // `pattern`: a path, or one with * ? [ ] as in a shell (a file of that very name goes first).
+  // `context`: of the model that will read it; the stream must hold at least one sample of context + 1 tokens.
+  // NotFound: no file matches. InvalidArgument: too short for one sample. Else as TokenShard::Open.
+  static absl::StatusOr<TokenFile> Open(const std::string& pattern, uint64_t context);
 
-  const std::string& path() const { return path_; }
-  uint64_t tokens() const { return tokens_; }
+  const std::vector<TokenShard>& shards() const { return shards_; }  // at least one
+  uint64_t tokens() const { return ends_.back(); }
 
   // Fills `out` with the tokens from `begin` on. REQUIRES: begin + out.size() <= tokens().
-  // DataLoss: the file became shorter since Open, or the disk fails.
-  absl::Status Read(uint64_t begin, absl::Span<uint16_t> out) const;
+  // DataLoss: a file became shorter since Open, or the disk fails.
+  absl::Status Read(uint64_t begin, absl::Span<uint32_t> out) const;
 
-  // OutOfRange: a token id at or above `vocabulary`; names the first one and its position. Reads the whole file.
+  // OutOfRange: a token id at or above `vocabulary`; names the first one, its file and its position there. Reads
+  // everything, unless the files' width alone says that it fits.
   absl::Status CheckVocabulary(uint64_t vocabulary) const;
 
  private:
-  TokenFile(std::string path, int descriptor, uint64_t tokens);
+  TokenFile() = default;
 
-  std::string path_;
-  int descriptor_;
-  uint64_t tokens_;
+  std::vector<TokenShard> shards_;
+  std::vector<uint64_t> ends_;  // of each shard in the stream
 };
 
 }  // namespace muster::data

@@ -45,7 +45,7 @@ class CompiledEngine final : public Engine {
 
   absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate) override;
   absl::StatusOr<double> Evaluate(const Batch& batch) override;
-  absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint16_t> tokens) override;
+  absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) override;
   uint64_t step() const override { return step_; }
   void set_step(uint64_t step) override { step_ = step; }
   std::vector<StateView> State() override;
@@ -68,7 +68,7 @@ class CompiledEngine final : public Engine {
   void Initialise();
   absl::Status MakeUnits();
   void MakeState();
-  at::Tensor Tokens(absl::Span<const uint16_t> tokens, int64_t rows, int64_t columns) const;
+  at::Tensor Tokens(absl::Span<const uint32_t> tokens, int64_t rows, int64_t columns) const;
   Context MakeContext(const Batch& batch, int64_t first, int64_t rows, Mode mode) const;
   int64_t MicrobatchRows(const Batch& batch) const;
   absl::Status CheckBatch(const Batch& batch) const;
@@ -208,7 +208,7 @@ void CompiledEngine::MakeState() {
   }
 }
 
-at::Tensor CompiledEngine::Tokens(absl::Span<const uint16_t> tokens, int64_t rows, int64_t columns) const {
+at::Tensor CompiledEngine::Tokens(absl::Span<const uint32_t> tokens, int64_t rows, int64_t columns) const {
   at::Tensor ids = at::empty({rows, columns}, at::kLong);
   std::copy(tokens.begin(), tokens.end(), ids.mutable_data_ptr<int64_t>());
   return ids.to(device_);
@@ -316,7 +316,7 @@ absl::Status CompiledEngine::CheckBatch(const Batch& batch) const {
                                                    batch.global_targets));
   }
   const uint64_t vocabulary = config_.inventory.vocabulary();
-  for (const uint16_t token : batch.tokens) {
+  for (const uint32_t token : batch.tokens) {
     if (token >= vocabulary) {
       return absl::InvalidArgumentError(absl::StrCat("token ", token, " is outside the vocabulary of ", vocabulary));
     }
@@ -352,13 +352,13 @@ absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
   return loss;
 }
 
-absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint16_t> tokens) {
+absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint32_t> tokens) {
   if (tokens.empty() || tokens.size() > config_.inventory.context()) {
     return absl::InvalidArgumentError(
         absl::StrCat("1 to ", config_.inventory.context(), " tokens, got ", tokens.size()));
   }
   if (const auto bad =
-          std::find_if(tokens.begin(), tokens.end(), [&](uint16_t t) { return t >= config_.inventory.vocabulary(); });
+          std::find_if(tokens.begin(), tokens.end(), [&](uint32_t t) { return t >= config_.inventory.vocabulary(); });
       bad != tokens.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("token ", *bad, " is outside the vocabulary of ", config_.inventory.vocabulary()));

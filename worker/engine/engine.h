@@ -34,7 +34,7 @@ struct Config {
 // Token ids [sequences, context + 1], row-major; position t predicts t + 1. The rank's share of one step.
 struct Batch {
   uint64_t sequences = 0;
-  absl::Span<const uint16_t> tokens;
+  absl::Span<const uint32_t> tokens;
   uint64_t global_targets = 0;  // over all ranks: what the loss sum is divided by
 };
 
@@ -70,7 +70,7 @@ class Engine {
   virtual absl::StatusOr<double> Evaluate(const Batch& batch) = 0;
 
   // Logits [vocabulary] behind the last of `tokens` (1..context of them). OutOfRange: they are not finite.
-  virtual absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint16_t> tokens) = 0;
+  virtual absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) = 0;
 
   virtual uint64_t step() const = 0;         // optimizer steps done
   virtual void set_step(uint64_t step) = 0;  // after loading a checkpoint

@@ -48,10 +48,10 @@ struct Tokens {
   explicit Tokens(uint64_t sequences, int seed = 1) {
     std::mt19937 random(seed);
     values.resize(sequences * (kContext + 1));
-    for (uint16_t& t : values) t = static_cast<uint16_t>(random() % kVocabulary);
+    for (uint32_t& t : values) t = static_cast<uint32_t>(random() % kVocabulary);
     batch = {sequences, values, sequences * kContext};
   }
-  std::vector<uint16_t> values;
+  std::vector<uint32_t> values;
   Batch batch;
 };
 

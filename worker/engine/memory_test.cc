@@ -55,7 +55,7 @@ Planned Plan(const Shape& shape) {
 }
 
 absl::Status Train(Engine& engine, const Shape& shape, int steps) {
-  const std::vector<uint16_t> tokens(shape.sequences * (shape.context + 1), 1);
+  const std::vector<uint32_t> tokens(shape.sequences * (shape.context + 1), 1);
   const Batch batch{shape.sequences, tokens, static_cast<uint64_t>(shape.sequences) * shape.context};
   for (int i = 0; i < steps; ++i) {
     if (const auto result = engine.Step(batch, 1e-4); !result.ok()) return result.status();

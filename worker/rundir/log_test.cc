@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "common/testing/temporary_folder.h"
 #include "worker/rundir/segments.h"
-#include "worker/rundir/temporary_folder.h"
 
 namespace muster::rundir {
 namespace {

@@ -1,6 +1,6 @@
 #include "worker/rundir/outbox_format.h"
 
-#include "worker/rundir/crc32c.h"
+#include "common/crc32c.h"
 #include "worker/rundir/outbox.h"
 
 namespace muster::rundir {

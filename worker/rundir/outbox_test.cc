@@ -9,10 +9,10 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "worker/rundir/crc32c.h"
+#include "common/crc32c.h"
+#include "common/testing/temporary_folder.h"
 #include "worker/rundir/durable_file.h"
 #include "worker/rundir/segments.h"
-#include "worker/rundir/temporary_folder.h"
 
 namespace muster::rundir {
 namespace {

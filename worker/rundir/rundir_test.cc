@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/testing/temporary_folder.h"
 #include "worker/rundir/durable_file.h"
 #include "worker/rundir/process_table.h"
 #include "worker/rundir/progress.h"
-#include "worker/rundir/temporary_folder.h"
 
 namespace muster::rundir {
 namespace {

@@ -17,10 +17,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "common/testing/temporary_folder.h"
 #include "worker/rundir/log.h"
 #include "worker/rundir/process_table.h"
 #include "worker/rundir/rundir.h"
-#include "worker/rundir/temporary_folder.h"
 
 namespace muster::step {
 namespace {
@@ -97,7 +97,7 @@ class StepTest : public ::testing::Test {
     });
   }
 
-  rundir::TemporaryFolder run_;
+  TemporaryFolder run_;
   rundir::RankDir dir_;
   pid_t shim_ = 0;
 };

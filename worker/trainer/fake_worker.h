@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/testing/temporary_folder.h"
 #include "proto/records.pb.h"
 #include "proto/worker.pb.h"
-#include "worker/rundir/temporary_folder.h"
 
 namespace muster::trainer {
 
@@ -104,7 +104,7 @@ class Bench {
   std::pair<uint64_t, std::string> NewestWeights(const JobSpec& spec) const;
 
  private:
-  rundir::TemporaryFolder folder_;
+  TemporaryFolder folder_;
   FakeWorker worker_;
 };
 

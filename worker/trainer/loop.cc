@@ -35,12 +35,12 @@ google::protobuf::Timestamp ToProto(absl::Time time) {
 
 class Loop {
  public:
-  Loop(const Assignment& assignment, Rank rank, std::unique_ptr<rundir::OutboxWriter> outbox,
+  Loop(const Assignment& assignment, Rank rank, rundir::OutboxWriter& outbox,
        std::unique_ptr<rundir::ProgressPage> progress, Link& link)
       : assignment_(assignment),
         train_(assignment.spec().train()),
         rank_(std::move(rank)),
-        outbox_(std::move(outbox)),
+        outbox_(outbox),
         progress_(std::move(progress)),
         link_(link) {}
 
@@ -63,18 +63,18 @@ class Loop {
   const Assignment& assignment_;
   const Train& train_;
   Rank rank_;
-  const std::unique_ptr<rundir::OutboxWriter> outbox_;
+  rundir::OutboxWriter& outbox_;
   const std::unique_ptr<rundir::ProgressPage> progress_;
   Link& link_;
   const RealClock clock_;
-  std::vector<uint16_t> batch_;
+  std::vector<uint32_t> batch_;
   std::optional<uint64_t> checkpointed_;  // step of the newest checkpoint, written or resumed from
   uint64_t assignments_heard_ = 0;
   SteadyTime logged_;
 };
 
 absl::Status Loop::Append(Record record, bool durable) {
-  absl::StatusOr<uint64_t> sequence = outbox_->Append(std::move(record), durable);
+  absl::StatusOr<uint64_t> sequence = outbox_.Append(std::move(record), durable);
   if (!sequence.ok()) return sequence.status();
   link_.Ring(*sequence, step());
   return absl::OkStatus();
@@ -154,7 +154,7 @@ absl::Status Loop::TakeStep() {
 absl::StatusOr<double> Loop::Validate() {
   const uint64_t sequences =
       std::min<uint64_t>(train_.validation().sequences(), rank_.validation->order.samples_per_epoch());
-  std::vector<uint16_t> tokens;
+  std::vector<uint32_t> tokens;
   absl::Status read = data::ReadSamples(rank_.validation->file, rank_.validation->order, 0, sequences, tokens);
   if (!read.ok()) return read;
   return rank_.engine->Evaluate(
@@ -229,16 +229,31 @@ void Loop::LogProgress(const MetricPoint& point) {
 
 }  // namespace
 
+bool IsRefusal(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) || absl::IsPermissionDenied(status) ||
+         absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status) || absl::IsOutOfRange(status) ||
+         absl::IsDataLoss(status);
+}
+
 absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string& rank_dir, Link& link,
                                 const std::function<bool()>& terminated) {
   absl::StatusOr<std::unique_ptr<rundir::OutboxWriter>> outbox = rundir::OutboxWriter::Open(rank_dir);
   if (!outbox.ok()) return outbox.status();
   absl::StatusOr<std::unique_ptr<rundir::ProgressPage>> progress = rundir::ProgressPage::Create(rank_dir);
   if (!progress.ok()) return progress.status();
+  const auto failed = [&](const absl::Status& status, bool refused) {
+    Record record;
+    record.mutable_failed()->set_message(std::string(status.message()));
+    record.mutable_failed()->set_refused(refused);
+    // A full disk may refuse this too; the exit code and stderr say it then.
+    if (const auto told = (*outbox)->Append(std::move(record), /*durable=*/false); told.ok()) link.Ring(*told, 0);
+    return status;
+  };
   absl::StatusOr<Rank> rank = SetUp(assignment);
-  if (!rank.ok()) return rank.status();
-  Loop loop(assignment, *std::move(rank), *std::move(outbox), *std::move(progress), link);
-  return loop.Run(terminated);
+  if (!rank.ok()) return failed(rank.status(), IsRefusal(rank.status()));
+  Loop loop(assignment, *std::move(rank), **outbox, *std::move(progress), link);
+  absl::StatusOr<Ended> ended = loop.Run(terminated);
+  return ended.ok() ? ended : failed(ended.status(), /*refused=*/false);
 }
 
 }  // namespace muster::trainer

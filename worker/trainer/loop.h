@@ -15,9 +15,13 @@ enum class Ended {
   kStopped,    // as told
 };
 
+// What the job names is wrong, so that no other attempt can do better: said of errors before the first step.
+bool IsRefusal(const absl::Status& status);
+
 // Sets the rank up and trains to the end of its job, until the worker says stop, or until `terminated` (asked before
 // every step) says that the process was told to end, which means a stop with a checkpoint. Records go to the outbox in
-// `rank_dir`; the link hears of them. Any error ends the rank: the message says what failed, why, and where to look.
+// `rank_dir`; the link hears of them. Any error ends the rank: the
+// message says what failed, why, and where to look, and is the last record (Failed).
 absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string& rank_dir, Link& link,
                                 const std::function<bool()>& terminated);
 

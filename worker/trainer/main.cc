@@ -1,18 +1,24 @@
-// muster-trainer: one rank of a job (run), and what a checkpoint says (sample, eval). Parses flags and wires objects.
+// muster-trainer: one rank of a job (run), and what is done with a checkpoint (sample, eval, export). Parses flags and
+// wires objects.
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
 #include <atomic>
+#include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/version.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/hugging_face.h"
+#include "worker/data/bpe.h"
 #include "worker/engine/engine.h"
 #include "worker/trainer/link.h"
 #include "worker/trainer/loop.h"
@@ -56,44 +62,64 @@ absl::Status Run(const RunOptions& options) {
   return muster::trainer::TrainRank(*assignment, options.rank_dir, link, interrupted).status();
 }
 
-struct Model {
-  muster::checkpoint::Checkpoint checkpoint;
-  std::unique_ptr<muster::engine::Engine> engine;
+int Threads(int asked) { return asked > 0 ? asked : muster::trainer::AvailableCores(); }
+
+struct Tokenizer {
+  std::string vocabulary, merges;
 };
 
-absl::StatusOr<Model> Open(const std::string& path, int threads) {
-  absl::StatusOr<muster::checkpoint::Checkpoint> checkpoint = muster::trainer::OpenNewest(path);
-  if (!checkpoint.ok()) return checkpoint.status();
-  auto engine =
-      muster::trainer::LoadForInference(*checkpoint, threads > 0 ? threads : muster::trainer::AvailableCores());
-  if (!engine.ok()) return engine.status();
-  return Model{*std::move(checkpoint), *std::move(engine)};
+// The files given, else those beside the model; null: its tokens are bytes.
+absl::StatusOr<std::unique_ptr<muster::data::Bpe>> LoadTokenizer(Tokenizer files, const std::string& model) {
+  std::error_code error;
+  if (files.vocabulary.empty() && std::filesystem::exists(model + "/vocab.json", error)) {
+    files = {model + "/vocab.json", model + "/merges.txt"};
+  }
+  if (files.vocabulary.empty()) return std::unique_ptr<muster::data::Bpe>();
+  return muster::data::Bpe::Load(files.vocabulary, files.merges);
 }
 
-absl::Status Sample(const std::string& checkpoint, int threads, const SampleOptions& options) {
-  absl::StatusOr<Model> model = Open(checkpoint, threads);
+absl::Status Sample(const std::string& path, int threads, const Tokenizer& files, const SampleOptions& options) {
+  const absl::StatusOr<std::unique_ptr<muster::data::Bpe>> bpe = LoadTokenizer(files, path);
+  if (!bpe.ok()) return bpe.status();
+  const absl::StatusOr<muster::trainer::InferenceModel> model =
+      muster::trainer::LoadForInference(path, Threads(threads));
   if (!model.ok()) return model.status();
-  const muster::Inventory& inventory = model->checkpoint.manifest().inventory();
-  const auto put = [](char c) { return std::fputc(c, stdout) != EOF && std::fflush(stdout) == 0; };
-  const auto begin = [&, begun = false](char c) mutable {
-    // The prompt once the model is known to answer it.
-    if (!begun) std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
-    begun = true;
-    return put(c);
+  const auto put = [](std::string_view text) {
+    return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   };
-  absl::Status status =
-      muster::trainer::Sample(*model->engine, inventory.vocabulary(), inventory.context(), options, begin);
-  if (status.ok()) put('\n');
+  const auto begin = [&, begun = false](std::string_view text) mutable {
+    // The prompt once the model is known to answer it.
+    if (!begun) put(options.prompt);
+    begun = true;
+    return put(text);
+  };
+  absl::Status status = muster::trainer::Sample(*model->engine, model->inventory, bpe->get(), options, begin);
+  if (status.ok()) put("\n");
   return status;
 }
 
-absl::Status Evaluate(const std::string& checkpoint, int threads, const std::string& tokens, uint64_t sequences) {
-  absl::StatusOr<Model> model = Open(checkpoint, threads);
+absl::Status Evaluate(const std::string& path, int threads, const std::string& tokens, uint64_t sequences, bool json) {
+  const absl::StatusOr<muster::trainer::InferenceModel> model =
+      muster::trainer::LoadForInference(path, Threads(threads));
   if (!model.ok()) return model.status();
-  absl::StatusOr<double> loss =
-      muster::trainer::MeanLoss(*model->engine, model->checkpoint.manifest().inventory(), tokens, sequences);
-  if (!loss.ok()) return loss.status();
-  std::printf("%.9g\n", *loss);
+  const absl::StatusOr<muster::trainer::Evaluation> found =
+      muster::trainer::Evaluate(*model->engine, model->inventory, tokens, sequences);
+  if (!found.ok()) return found.status();
+  std::printf(json ? "{\"loss\": %.9g, \"perplexity\": %.9g, \"tokens\": %llu, \"windows\": %llu}\n"
+                   : "loss %.6g nats a token, perplexity %.6g, over %llu tokens in %llu windows\n",
+              found->loss, std::exp(found->loss), static_cast<unsigned long long>(found->tokens),
+              static_cast<unsigned long long>(found->windows));
+  return absl::OkStatus();
+}
+
+absl::Status Export(const std::string& path, const muster::checkpoint::ExportOptions& options) {
+  const absl::StatusOr<muster::checkpoint::Checkpoint> checkpoint = muster::trainer::OpenNewest(path);
+  if (!checkpoint.ok()) return checkpoint.status();
+  const absl::StatusOr<muster::checkpoint::Exported> exported = muster::checkpoint::Export(*checkpoint, options);
+  if (!exported.ok()) return exported.status();
+  std::printf("%s: step %llu as a Hugging Face GPT-2, %llu bytes of weights in %u file%s\n", options.out.c_str(),
+              static_cast<unsigned long long>(checkpoint->manifest().step()),
+              static_cast<unsigned long long>(exported->bytes), exported->files, exported->files == 1 ? "" : "s");
   return absl::OkStatus();
 }
 
@@ -106,7 +132,8 @@ void StartLog() {
 
 int main(int argc, char** argv) {
   StartLog();
-  CLI::App app("Trains one rank of a job of Muster; samples from and evaluates its checkpoints.", "muster-trainer");
+  CLI::App app("Trains one rank of a job of Muster; samples from, evaluates and exports its checkpoints.",
+               "muster-trainer");
   app.set_version_flag("--version", muster::kVersion);
   app.require_subcommand(1);
 
@@ -124,12 +151,14 @@ int main(int argc, char** argv) {
   std::string checkpoint;
   int threads = 0;
   const auto add_model = [&](CLI::App* command) {
-    command->add_option("--checkpoint", checkpoint, "a step's folder, or checkpoint.path (its newest whole step)")
+    command
+        ->add_option("--checkpoint", checkpoint,
+                     "a step's folder, checkpoint.path (its newest whole step), or Hugging Face's")
         ->required();
     command->add_option("--threads", threads, "CPU threads; 0: all cores");
   };
   SampleOptions sample;
-  CLI::App* sample_command = app.add_subcommand("sample", "write text from a byte-level model");
+  CLI::App* sample_command = app.add_subcommand("sample", "write text with a trained model");
   add_model(sample_command);
   sample_command->add_option("--prompt", sample.prompt, "text to go on from");
   sample_command->add_option("--tokens", sample.tokens, "tokens to write")->capture_default_str();
@@ -138,12 +167,28 @@ int main(int argc, char** argv) {
   sample_command->add_option("--top_k", sample.top_k, "only among the k likeliest; 0: all")->capture_default_str();
   sample_command->add_option("--seed", sample.seed, "of the random choice")->capture_default_str();
 
+  Tokenizer tokenizer;
+  CLI::Option* vocabulary = sample_command->add_option("--vocab", tokenizer.vocabulary, "GPT-2's vocab.json");
+  CLI::Option* merges = sample_command->add_option("--merges", tokenizer.merges, "GPT-2's merges.txt");
+  vocabulary->needs(merges);
+  merges->needs(vocabulary);
+
   std::string tokens;
   uint64_t sequences = 0;
+  bool json = false;
   CLI::App* eval_command = app.add_subcommand("eval", "mean loss in nats per token on a token file");
   add_model(eval_command);
   eval_command->add_option("--data", tokens, "token file")->required();
   eval_command->add_option("--sequences", sequences, "first windows of the file; 0: all");
+  eval_command->add_flag("--json", json, "print a JSON object");
+
+  muster::checkpoint::ExportOptions exporting;
+  CLI::App* export_command = app.add_subcommand("export", "write a checkpoint as a Hugging Face folder");
+  export_command->add_option("--checkpoint", checkpoint, "a step's folder, or checkpoint.path")->required();
+  export_command->add_option("--out", exporting.out, "folder to make")->required();
+  export_command->add_option("--tokenizer_from", exporting.tokenizer_from, "folder with tokenizer files to copy");
+  export_command->add_option("--max_shard_size", exporting.max_shard_bytes, "of a file of weights, e.g. 5GB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
 
   try {
     app.parse(argc, argv);
@@ -157,9 +202,11 @@ int main(int argc, char** argv) {
     run.link.key.set_rank(rank);
     status = Run(run);
   } else if (sample_command->parsed()) {
-    status = Sample(checkpoint, threads, sample);
+    status = Sample(checkpoint, threads, tokenizer, sample);
+  } else if (export_command->parsed()) {
+    status = Export(checkpoint, exporting);
   } else {
-    status = Evaluate(checkpoint, threads, tokens, sequences);
+    status = Evaluate(checkpoint, threads, tokens, sequences, json);
   }
   if (status.ok()) return 0;
   spdlog::error("failed: {}", std::string(status.message()));

@@ -164,8 +164,13 @@ TEST_P(Refused, BeforeTheFirstStep) {
   GetParam().spoil(bench, assignment);
   Process trainer = bench.Start(assignment);
   EXPECT_EQ(trainer.Wait(), 1);
-  for (const std::string& part : GetParam().says) EXPECT_THAT(trainer.LastLine(), HasSubstr(part));
-  EXPECT_THAT(bench.Records(assignment), IsEmpty());
+  const std::vector<Record> records = bench.Records(assignment);
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_TRUE(records[0].failed().refused()) << "no restart can help";
+  for (const std::string& part : GetParam().says) {
+    EXPECT_THAT(trainer.LastLine(), HasSubstr(part));
+    EXPECT_THAT(records[0].failed().message(), HasSubstr(part));
+  }
 }
 
 Train& TrainOf(Assignment& a) { return *a.mutable_spec()->mutable_train(); }

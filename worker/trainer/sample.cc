@@ -15,10 +15,11 @@ namespace {
 
 constexpr uint64_t kEvaluateSequences = 64;  // at a time
 
-absl::Status CheckOptions(const SampleOptions& options, uint64_t vocabulary) {
-  if (vocabulary != 256) {
+absl::Status CheckOptions(const SampleOptions& options, const Inventory& inventory, const data::Bpe* bpe) {
+  if (bpe == nullptr && inventory.vocabulary() != 256) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the model's vocabulary is ", vocabulary, ", but sampling writes bytes, a vocabulary of 256"));
+        absl::StrCat("the model's vocabulary is ", inventory.vocabulary(),
+                     ", not bytes: give its tokenizer's files, --vocab vocab.json --merges merges.txt"));
   }
   if (!(options.temperature >= 0) || !std::isfinite(options.temperature)) {
     return absl::InvalidArgumentError("temperature: must be 0 or more");
@@ -26,15 +27,33 @@ absl::Status CheckOptions(const SampleOptions& options, uint64_t vocabulary) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<uint32_t>> Prompt(const SampleOptions& options, const Inventory& inventory, data::Bpe* bpe) {
+  std::vector<uint32_t> tokens;
+  if (bpe == nullptr) {
+    for (const char c : options.prompt) tokens.push_back(static_cast<unsigned char>(c));
+    if (tokens.empty()) tokens.push_back('\n');
+  } else {
+    bpe->Encode(options.prompt, tokens);
+    if (tokens.empty() && bpe->end_of_text().has_value()) tokens.push_back(*bpe->end_of_text());
+    if (tokens.empty()) bpe->Encode("\n", tokens);
+  }
+  for (const uint32_t token : tokens) {
+    if (token < inventory.vocabulary()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the prompt has token ", token, ", the model's vocabulary is ",
+                                                   inventory.vocabulary(), ": the tokenizer belongs to another model"));
+  }
+  return tokens;
+}
+
 }  // namespace
 
-uint16_t Choose(absl::Span<const float> logits, double temperature, uint32_t top_k, double uniform) {
+uint32_t Choose(absl::Span<const float> logits, double temperature, uint32_t top_k, double uniform) {
   const auto likeliest = std::max_element(logits.begin(), logits.end());
-  if (temperature == 0 || top_k == 1) return static_cast<uint16_t>(likeliest - logits.begin());
-  std::vector<uint16_t> ids(logits.size());
+  if (temperature == 0 || top_k == 1) return static_cast<uint32_t>(likeliest - logits.begin());
+  std::vector<uint32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   if (top_k > 0 && top_k < ids.size()) {
-    std::stable_sort(ids.begin(), ids.end(), [&](uint16_t a, uint16_t b) { return logits[a] > logits[b]; });
+    std::stable_sort(ids.begin(), ids.end(), [&](uint32_t a, uint32_t b) { return logits[a] > logits[b]; });
     ids.resize(top_k);
   }
   std::vector<double> weights(ids.size());
@@ -51,33 +70,35 @@ uint16_t Choose(absl::Span<const float> logits, double temperature, uint32_t top
   return ids.back();
 }
 
-absl::Status Sample(engine::Engine& engine, uint64_t vocabulary, uint64_t context, const SampleOptions& options,
-                    const std::function<bool(char)>& write) {
-  if (absl::Status status = CheckOptions(options, vocabulary); !status.ok()) return status;
-  std::vector<uint16_t> tokens;
-  for (const char c : options.prompt) tokens.push_back(static_cast<unsigned char>(c));
-  if (tokens.empty()) tokens.push_back('\n');
+absl::Status Sample(engine::Engine& engine, const Inventory& inventory, data::Bpe* bpe, const SampleOptions& options,
+                    const std::function<bool(std::string_view)>& write) {
+  if (absl::Status status = CheckOptions(options, inventory, bpe); !status.ok()) return status;
+  absl::StatusOr<std::vector<uint32_t>> tokens = Prompt(options, inventory, bpe);
+  if (!tokens.ok()) return tokens.status();
   std::mt19937_64 random(options.seed);
   for (uint64_t i = 0; i < options.tokens; ++i) {
-    const size_t seen = std::min<size_t>(tokens.size(), context);
-    absl::StatusOr<std::vector<float>> logits = engine.Logits(absl::MakeSpan(tokens).last(seen));
+    const size_t seen = std::min<size_t>(tokens->size(), inventory.context());
+    absl::StatusOr<std::vector<float>> logits = engine.Logits(absl::MakeConstSpan(*tokens).last(seen));
     if (!logits.ok()) return logits.status();
     // 53 bits, so that every build draws the same.
     const double uniform = std::ldexp(static_cast<double>(random() >> 11), -53);
-    tokens.push_back(Choose(*logits, options.temperature, options.top_k, uniform));
-    if (!write(static_cast<char>(tokens.back()))) return absl::OkStatus();
+    const uint32_t token = Choose(*logits, options.temperature, options.top_k, uniform);
+    tokens->push_back(token);
+    if (bpe != nullptr && bpe->end_of_text() == token) return absl::OkStatus();
+    const std::string text = bpe == nullptr ? std::string(1, static_cast<char>(token)) : bpe->Decode({&token, 1});
+    if (!write(text)) return absl::OkStatus();
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> MeanLoss(engine::Engine& engine, const Inventory& inventory, const std::string& tokens,
-                                uint64_t sequences) {
+absl::StatusOr<Evaluation> Evaluate(engine::Engine& engine, const Inventory& inventory, const std::string& tokens,
+                                    uint64_t sequences) {
   absl::StatusOr<TokenSource> source = OpenTokens("data", tokens, inventory, DATA_ORDER_SEQUENTIAL, 0);
   if (!source.ok()) return source.status();
   const uint64_t all = source->order.samples_per_epoch();
   const uint64_t count = sequences == 0 ? all : std::min(sequences, all);
   double sum = 0;
-  std::vector<uint16_t> rows;
+  std::vector<uint32_t> rows;
   for (uint64_t first = 0; first < count; first += kEvaluateSequences) {
     const uint64_t part = std::min(kEvaluateSequences, count - first);
     absl::Status read = data::ReadSamples(source->file, source->order, first, part, rows);
@@ -87,7 +108,7 @@ absl::StatusOr<double> MeanLoss(engine::Engine& engine, const Inventory& invento
     if (!loss.ok()) return loss.status();
     sum += *loss * static_cast<double>(part);
   }
-  return sum / static_cast<double>(count);
+  return Evaluation{.loss = sum / static_cast<double>(count), .tokens = count * inventory.context(), .windows = count};
 }
 
 }  // namespace muster::trainer

@@ -9,28 +9,37 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "worker/data/bpe.h"
 #include "worker/engine/engine.h"
 
 namespace muster::trainer {
 
 struct SampleOptions {
-  std::string prompt;  // bytes are tokens; empty: begin behind a line's end
+  std::string prompt;  // empty: begin behind <|endoftext|>, or behind a line's end
   uint64_t tokens = 200;
   double temperature = 0.8;  // 0: always the likeliest
   uint32_t top_k = 0;        // only among the k likeliest; 0: all
   uint64_t seed = 1;
 };
 
-// Calls `write` with each sampled byte; stops early when that returns false. `vocabulary` and `context` are the
-// model's. InvalidArgument: options out of range, or a vocabulary that is not bytes.
-absl::Status Sample(engine::Engine& engine, uint64_t vocabulary, uint64_t context, const SampleOptions& options,
-                    const std::function<bool(char)>& write);
+// Calls `write` with the text of each sampled token (which may be part of a character); stops early when that returns
+// false, or at <|endoftext|>. `bpe`: of the model's tokens; none: they are bytes.
+// InvalidArgument: options out of range, a prompt with tokens that the model does not have, or no `bpe` for a model
+// whose vocabulary is not bytes.
+absl::Status Sample(engine::Engine& engine, const Inventory& inventory, data::Bpe* bpe, const SampleOptions& options,
+                    const std::function<bool(std::string_view)>& write);
 
 // One token id out of logits. `uniform` in [0, 1). Ties go to the lower id.
-uint16_t Choose(absl::Span<const float> logits, double temperature, uint32_t top_k, double uniform);
+uint32_t Choose(absl::Span<const float> logits, double temperature, uint32_t top_k, double uniform);
 
-// Mean loss in nats over the first `sequences` windows (0: all) of a token file. Errors as data::TokenFile.
-absl::StatusOr<double> MeanLoss(engine::Engine& engine, const Inventory& inventory, const std::string& tokens,
-                                uint64_t sequences);
+struct Evaluation {
+  double loss = 0;       // mean over the tokens, nats; perplexity is its exponential
+  uint64_t tokens = 0;   // that were predicted
+  uint64_t windows = 0;  // of context + 1 tokens, each beginning with the last token of the one before
+};
+
+// Over the first `sequences` windows (0: all) of a token file. Errors as data::TokenFile.
+absl::StatusOr<Evaluation> Evaluate(engine::Engine& engine, const Inventory& inventory, const std::string& tokens,
+                                    uint64_t sequences);
 
 }  // namespace muster::trainer

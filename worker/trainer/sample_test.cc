@@ -1,12 +1,11 @@
 #include "worker/trainer/sample.h"
 
 #include <cmath>
+#include <cstdio>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/trainer/fake_worker.h"
@@ -19,8 +18,8 @@ using ::testing::StartsWith;
 
 TEST(Choose, TakesTheLikeliestWithoutTemperature) {
   const std::vector<float> logits = {0, 3, 3, -1};
-  EXPECT_EQ(Choose(logits, 0, 0, 0.999), 1);
-  EXPECT_EQ(Choose(logits, 5, 1, 0.999), 1);
+  EXPECT_EQ(Choose(logits, 0, 0, 0.999), 1u);
+  EXPECT_EQ(Choose(logits, 5, 1, 0.999), 1u);
 }
 
 TEST(Choose, FollowsTheSoftmax) {
@@ -91,12 +90,68 @@ TEST_F(SampleTest, WritesPromptAndTokensTheSameEachTime) {
 }
 
 TEST_F(SampleTest, EvalGivesTheValidationLoss) {
-  Process process =
-      Run({"eval", "--checkpoint", bench_->Path("checkpoints/step-0000000300-g1"), "--data", bench_->Path("val.bin")});
+  Process process = Run({"eval", "--checkpoint", bench_->Path("checkpoints/step-0000000300-g1"), "--data",
+                         bench_->Path("val.bin"), "--json"});
   ASSERT_EQ(process.Wait(), 0) << process.Log();
-  double loss = 0;
-  ASSERT_TRUE(absl::SimpleAtod(absl::StripAsciiWhitespace(process.Output()), &loss)) << process.Output();
+  double loss = 0, perplexity = 0;
+  unsigned long long tokens = 0, windows = 0;
+  ASSERT_EQ(
+      std::sscanf(process.Output().c_str(), R"({"loss": %lf, "perplexity": %lf, "tokens": %llu, "windows": %llu})",
+                  &loss, &perplexity, &tokens, &windows),
+      4)
+      << process.Output();
   EXPECT_NEAR(loss, validation_loss_, 1e-5);
+  EXPECT_NEAR(perplexity, std::exp(loss), 1e-6);
+  EXPECT_EQ(tokens, windows * 16);
+  EXPECT_EQ(windows, 62u);  // of 1,000 tokens
+}
+
+// What is exported says the same: sampled and evaluated in its place.
+TEST_F(SampleTest, AnExportIsTheSameModel) {
+  const auto run = [](std::vector<std::string> arguments) {
+    Process process = Run(arguments);
+    EXPECT_EQ(process.Wait(), 0) << process.Log();
+    return process.Output();
+  };
+  const std::string from = bench_->Path("checkpoints");
+  const std::string eval = run({"eval", "--checkpoint", from, "--data", bench_->Path("val.bin"), "--json"});
+  for (const char* size : {"5GB", "9kB"}) {
+    const std::string out = bench_->Path(absl::StrCat("export-", size));
+    run({"export", "--checkpoint", from, "--out", out, "--max_shard_size", size});
+    EXPECT_EQ(run({"eval", "--checkpoint", out, "--data", bench_->Path("val.bin"), "--json"}), eval);
+    Process again = Run({"export", "--checkpoint", from, "--out", out});
+    EXPECT_EQ(again.Wait(), 1);
+    EXPECT_THAT(again.Log(), HasSubstr("exists already"));
+  }
+}
+
+// A job that begins with an export's weights has its loss before the first step, and refuses other numbers.
+TEST_F(SampleTest, AJobBeginsWithImportedWeights) {
+  const std::string out = bench_->Path("imported");
+  Process exporting = Run({"export", "--checkpoint", bench_->Path("checkpoints"), "--out", out});
+  ASSERT_EQ(exporting.Wait(), 0) << exporting.Log();
+  JobSpec spec = bench_->MakeJob();
+  Train& train = *spec.mutable_train();
+  train.mutable_model()->set_from(out);
+  train.set_steps(1);
+  train.mutable_optimizer()->set_lr(1e-30);
+  train.mutable_data()->set_validation(bench_->Path("val.bin"));
+  train.mutable_validation()->set_sequences(1000);
+  train.mutable_checkpoint()->set_path(bench_->Path("second"));
+  const Assignment assignment = bench_->Assign(spec, 7);
+  Process trainer = bench_->Start(assignment);
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+  double loss = 0;
+  for (const Record& record : bench_->Records(assignment)) {
+    if (record.has_metrics() && record.metrics().has_validation_loss()) loss = record.metrics().validation_loss();
+  }
+  EXPECT_NEAR(loss, validation_loss_, 1e-5);
+
+  train.mutable_model()->mutable_gpt2()->set_layers(3);
+  train.mutable_checkpoint()->set_path(bench_->Path("third"));
+  Process refused = bench_->Start(bench_->Assign(spec, 8));
+  EXPECT_EQ(refused.Wait(), 1);
+  EXPECT_THAT(refused.Log(), HasSubstr("config.json says n_layer 2, but model.layers is 3"));
 }
 
 TEST_F(SampleTest, SaysWhatIsWrong) {

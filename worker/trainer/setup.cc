@@ -134,6 +134,9 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment) {
   rank.engine = *std::move(engine);
   if (assignment.has_resume_from()) {
     if (absl::Status status = Resume(assignment, rank); !status.ok()) return status;
+  } else if (const std::string& from = train.model().from(); !from.empty()) {
+    if (absl::Status status = Import(from, train.model().gpt2(), *rank.engine); !status.ok()) return status;
+    spdlog::info("weights imported from {}", from);
   }
   return rank;
 }

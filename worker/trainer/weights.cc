@@ -9,9 +9,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "models/inventory.h"
 #include "strategies/compile.h"
+#include "worker/checkpoint/hugging_face.h"
 
 namespace muster::trainer {
+namespace {
+
+constexpr uint32_t kInferenceSequences = 4;  // at a time
+
+}  // namespace
 
 std::vector<checkpoint::Part> PartsOf(engine::Engine& engine, Which which) {
   std::vector<checkpoint::Part> parts;
@@ -31,13 +38,40 @@ absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine:
   return engine.Push();
 }
 
-absl::StatusOr<std::unique_ptr<engine::Engine>> LoadForInference(const checkpoint::Checkpoint& checkpoint,
-                                                                 int threads) {
+absl::Status Import(const std::string& directory, const Gpt2& model, engine::Engine& engine) {
+  const absl::StatusOr<checkpoint::HuggingFaceModel> from = checkpoint::HuggingFaceModel::Open(directory);
+  if (!from.ok()) return from.status();
+  const Gpt2& theirs = from->model();
+  const struct {
+    const char *key, *field;
+    uint32_t theirs, ours;
+  } numbers[] = {{"n_layer", "layers", theirs.layers(), model.layers()},
+                 {"n_head", "heads", theirs.heads(), model.heads()},
+                 {"n_embd", "width", theirs.width(), model.width()},
+                 {"vocab_size", "vocabulary", theirs.vocabulary(), model.vocabulary()},
+                 {"n_positions", "context", theirs.context(), model.context()}};
+  for (const auto& number : numbers) {
+    if (number.theirs == number.ours) continue;
+    return absl::FailedPreconditionError(absl::StrCat("model.from: ", directory, "/config.json says ", number.key, " ",
+                                                      number.theirs, ", but model.", number.field, " is ",
+                                                      number.ours));
+  }
+  if (absl::Status status = engine.Pull(); !status.ok()) return status;
+  for (const checkpoint::Part& part : PartsOf(engine, Which::kParameters)) {
+    if (absl::Status status = from->Read(part); !status.ok()) return status;
+  }
+  return engine.Push();
+}
+
+namespace {
+
+// However it was trained: here one rank holds all of it, and plain SGD keeps no state.
+absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Inventory& inventory, const Train& train,
+                                                           int threads) {
   engine::Config config;
-  config.inventory = checkpoint.manifest().inventory();
-  config.train = checkpoint.manifest().spec().train();
+  config.inventory = inventory;
+  config.train = train;
   config.threads = threads;
-  // However it was trained: here one rank holds all of it, and plain SGD keeps no state.
   config.train.mutable_strategy()->mutable_single();
   config.train.mutable_optimizer()->mutable_sgd()->set_momentum(0);
   const absl::StatusOr<strategies::Layout> layout = strategies::MakeLayout(config.train, config.inventory, 1);
@@ -47,10 +81,45 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> LoadForInference(const checkpoin
   config.table = layout->table;
   config.role = layout->roles[0];
   config.schedule = std::move(program->schedule);
-  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = engine::Engine::Create(config);
+  return engine::Engine::Create(config);
+}
+
+absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int threads) {
+  const absl::StatusOr<Gpt2> config = checkpoint::ReadHuggingFaceConfig(path);
+  if (!config.ok()) return config.status();
+  Train train;
+  *train.mutable_model()->mutable_gpt2() = *config;
+  train.mutable_batch()->set_sequences(kInferenceSequences);
+  train.mutable_batch()->set_microbatch(kInferenceSequences);
+  train.mutable_precision()->set_compute(DTYPE_FP32);
+  train.mutable_precision()->set_reduce(DTYPE_FP32);
+  const absl::StatusOr<Model> resolved = models::Resolve(train.model());
+  if (!resolved.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(path, "/config.json: ", resolved.status().message()));
+  }
+  absl::StatusOr<Inventory> inventory = models::MakeInventory(*resolved);
+  if (!inventory.ok()) return inventory.status();
+  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(*inventory, train, threads);
   if (!engine.ok()) return engine.status();
-  if (absl::Status status = Load(checkpoint, Which::kParameters, **engine); !status.ok()) return status;
-  return engine;
+  if (absl::Status status = Import(path, resolved->gpt2(), **engine); !status.ok()) return status;
+  return InferenceModel{*std::move(inventory), *std::move(engine)};
+}
+
+}  // namespace
+
+absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int threads) {
+  std::error_code error;
+  if (std::filesystem::exists(absl::StrCat(path, "/", checkpoint::kConfigFile), error)) {
+    return LoadHuggingFace(path, threads);
+  }
+  const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path);
+  if (!checkpoint.ok()) return checkpoint.status();
+  const Manifest& manifest = checkpoint->manifest();
+  absl::StatusOr<std::unique_ptr<engine::Engine>> engine =
+      MakeEngine(manifest.inventory(), manifest.spec().train(), threads);
+  if (!engine.ok()) return engine.status();
+  if (absl::Status status = Load(*checkpoint, Which::kParameters, **engine); !status.ok()) return status;
+  return InferenceModel{manifest.inventory(), *std::move(engine)};
 }
 
 absl::StatusOr<checkpoint::Checkpoint> OpenNewest(const std::string& path) {

@@ -1,6 +1,8 @@
 // Between an engine's state and a checkpoint's tensors.
 #pragma once
 
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,8 +20,19 @@ std::vector<checkpoint::Part> PartsOf(engine::Engine& engine, Which which);
 // Reads the engine's state from the checkpoint. FailedPrecondition: it belongs to another model or optimizer.
 absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine::Engine& engine);
 
-// An engine on one CPU rank with the checkpoint's parameters, to evaluate and sample; it has no optimizer state.
-absl::StatusOr<std::unique_ptr<engine::Engine>> LoadForInference(const checkpoint::Checkpoint& checkpoint, int threads);
+// The engine's parameters from a folder of Hugging Face's. FailedPrecondition: config.json says another number than
+// `model`, which it names; others as checkpoint::HuggingFaceModel.
+absl::Status Import(const std::string& directory, const Gpt2& model, engine::Engine& engine);
+
+// A model to evaluate, sample or export, on one CPU rank, without optimizer state.
+struct InferenceModel {
+  Inventory inventory;
+  std::unique_ptr<engine::Engine> engine;
+};
+
+// `path`: a step's folder, a folder of such (the newest whole one) or one of Hugging Face's. Errors as OpenNewest and
+// checkpoint::HuggingFaceModel.
+absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int threads);
 
 // `path` itself if it is a step's folder, else the newest whole step below it; tells damaged ones in the log.
 // NotFound: no checkpoint there. DataLoss: none is whole.

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <system_error>
 
-namespace muster::rundir {
+namespace muster {
 
 class TemporaryFolder {
  public:
@@ -24,8 +26,17 @@ class TemporaryFolder {
 
   const std::string& path() const { return path_; }
 
+  // Writes a file in it, and the folders above it; returns its path.
+  std::string Write(const std::string& name, const std::string& bytes, bool executable = false) const {
+    const std::filesystem::path file = std::filesystem::path(path_) / name;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
+    if (executable) chmod(file.c_str(), 0755);
+    return file;
+  }
+
  private:
   std::string path_;
 };
 
-}  // namespace muster::rundir
+}  // namespace muster

@@ -1,8 +1,8 @@
-#include "worker/rundir/crc32c.h"
+#include "common/crc32c.h"
 
 #include <array>
 
-namespace muster::rundir {
+namespace muster {
 namespace {
 
 constexpr std::array<uint32_t, 256> MakeTable() {
@@ -25,4 +25,4 @@ uint32_t Crc32c(std::string_view bytes) {
   return ~crc;
 }
 
-}  // namespace muster::rundir
+}  // namespace muster

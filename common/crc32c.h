@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
-namespace muster::rundir {
+namespace muster {
 
 uint32_t Crc32c(std::string_view bytes);
 
-}  // namespace muster::rundir
+}  // namespace muster

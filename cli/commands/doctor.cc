@@ -1,0 +1,94 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "cli/commands/commands.h"
+#include "cli/doctor/checks.h"
+#include "cli/output/format.h"
+#include "cli/output_format.h"
+
+namespace muster::cli {
+namespace {
+
+struct Flags {
+  std::vector<std::string> folders;
+  std::string bin_dir;
+  Format format = Format::kTable;
+};
+
+std::vector<Finding> Examine(Invocation& invocation, const Flags& flags) {
+  std::vector<Finding> all = {CheckSystem(), CheckCores(), CheckMemory()};
+  const auto add = [&](std::vector<Finding> findings) {
+    for (Finding& finding : findings) all.push_back(std::move(finding));
+  };
+  add(CheckLimits());
+  add({CheckClock(), CheckDisk(StateFolder(invocation.environment), "the state folder")});
+  for (const std::string& folder : flags.folders) add({CheckDisk(folder, "the folder")});
+  add({CheckRuntime(RuntimeFolder(invocation.environment))});
+  add(CheckPrograms(flags.bin_dir.empty() ? invocation.BinaryFolder() : flags.bin_dir));
+  add(CheckGpus());
+  if (invocation.flags.timeout.empty()) invocation.flags.timeout = "5s";
+  const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+  add(CheckService(client.ok() ? absl::StatusOr<Client*>(client->get()) : client.status()));
+  return all;
+}
+
+const char* NameOf(Verdict verdict) {
+  return verdict == Verdict::kGood ? "ok" : verdict == Verdict::kNote ? "note" : "problem";
+}
+
+void PrintText(const std::vector<Finding>& findings, const Screen& screen) {
+  const auto mark = [&](Verdict verdict) {
+    const bool good = verdict == Verdict::kGood;
+    const Colour colour = good ? Colour::kGreen : verdict == Verdict::kNote ? Colour::kYellow : Colour::kRed;
+    const std::string text = good ? "ok" : NameOf(verdict);
+    return Paint(screen, colour, text) + std::string(9 - text.size(), ' ');
+  };
+  int problems = 0;
+  for (const Finding& finding : findings) {
+    problems += finding.verdict == Verdict::kBad ? 1 : 0;
+    Print(absl::StrCat(mark(finding.verdict), finding.check,
+                       std::string(16 - std::min<size_t>(finding.check.size(), 15), ' '), Lines(finding.text), "\n"));
+    if (!finding.remedy.empty()) Print(absl::StrCat(std::string(25, ' '), "-> ", Lines(finding.remedy), "\n"));
+  }
+  Say(problems == 0 ? "nothing is wrong here" : absl::StrCat(problems, problems == 1 ? " problem" : " problems"));
+}
+
+void PrintList(const std::vector<Finding>& findings, Format format) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Finding& finding : findings) {
+    list.push_back({{"check", finding.check},
+                    {"verdict", NameOf(finding.verdict)},
+                    {"text", finding.text},
+                    {"remedy", finding.remedy}});
+  }
+  PrintTree(list, format);
+}
+
+}  // namespace
+
+void RegisterDoctor(CLI::App& app, Invocation& invocation) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = AddCommand(app, "doctor", kGroupService, "Say what is missing or wrong here, with the remedy",
+                                 "muster doctor\nmuster doctor --folder /data/checkpoints -o json");
+  command->add_option("--folder", flags->folders, "look at its disk too, e.g. where checkpoints go; again for more")
+      ->type_name("FOLDER")
+      ->allow_extra_args(false);
+  command->add_option("--bin_dir", flags->bin_dir, "folder of Muster's other programs")->type_name("FOLDER");
+  AddFormat(command, flags->format, {"table", "json", "yaml"});
+  command->footer(command->get_footer() + "\n\nExit code: 0 nothing is wrong, 1 something is.");
+  OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
+    const std::vector<Finding> findings = Examine(invocation, *flags);
+    if (flags->format == Format::kTable) {
+      PrintText(findings, invocation.Out());
+    } else {
+      PrintList(findings, flags->format);
+    }
+    for (const Finding& finding : findings) {
+      if (finding.verdict == Verdict::kBad) return kJobFailed;
+    }
+    return kOk;
+  });
+}
+
+}  // namespace muster::cli

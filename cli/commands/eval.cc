@@ -1,0 +1,35 @@
+#include <memory>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/trainer_program.h"
+#include "cli/output_format.h"
+
+namespace muster::cli {
+namespace {
+
+struct Flags {
+  std::string from, data, sequences;
+  Format format = Format::kTable;
+};
+
+}  // namespace
+
+void RegisterEval(CLI::App& app, Invocation& invocation) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = AddCommand(app, "eval", kGroupData, "Loss and perplexity of a trained model on a token file",
+                                 "muster eval runs/gpt2-tiny val.bin\nmuster eval @last val.bin -o json");
+  command->add_option("FROM", flags->from, "job, folder of checkpoints, or a Hugging Face folder")->required();
+  command->add_option("DATA", flags->data, "token file, or a quoted pattern of its shards")->required();
+  command->add_option("--sequences", flags->sequences, "only the first N windows")->type_name("N");
+  AddFormat(command, flags->format, {"table", "json"});
+  OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
+    const absl::StatusOr<std::string> folder = ModelFolder(invocation, flags->from);
+    if (!folder.ok()) return folder.status();
+    std::vector<std::string> arguments = {"eval", "--checkpoint", *folder, "--data", flags->data};
+    if (!flags->sequences.empty()) arguments.insert(arguments.end(), {"--sequences", flags->sequences});
+    if (flags->format == Format::kJson) arguments.push_back("--json");
+    return BecomeTrainer(invocation, std::move(arguments));
+  });
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,35 @@
+#include <memory>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/trainer_program.h"
+
+namespace muster::cli {
+namespace {
+
+struct Flags {
+  std::string from, out, tokenizer, max_shard;
+};
+
+}  // namespace
+
+void RegisterExport(CLI::App& app, Invocation& invocation) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = AddCommand(app, "export", kGroupData, "Write a checkpoint as Hugging Face's transformers load it",
+                                 "muster export runs/gpt2-tiny gpt2-tiny-hf\n"
+                                 "muster export @last out --tokenizer-from gpt2 --max-shard-size 2GB");
+  command->add_option("FROM", flags->from, "job, or folder of checkpoints")->required();
+  command->add_option("OUT", flags->out, "folder to make")->required();
+  command->add_option("--tokenizer-from", flags->tokenizer, "folder whose tokenizer files are copied")
+      ->type_name("DIR");
+  command->add_option("--max-shard-size", flags->max_shard, "of a file of weights; default 5GB")->type_name("SIZE");
+  OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
+    const absl::StatusOr<std::string> folder = ModelFolder(invocation, flags->from);
+    if (!folder.ok()) return folder.status();
+    std::vector<std::string> arguments = {"export", "--checkpoint", *folder, "--out", flags->out};
+    if (!flags->tokenizer.empty()) arguments.insert(arguments.end(), {"--tokenizer_from", flags->tokenizer});
+    if (!flags->max_shard.empty()) arguments.insert(arguments.end(), {"--max_shard_size", flags->max_shard});
+    return BecomeTrainer(invocation, std::move(arguments));
+  });
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,71 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "cli/commands/commands.h"
+#include "cli/job_file.h"
+#include "cli/spec/sample_job.h"
+
+namespace muster::cli {
+namespace {
+
+struct Flags {
+  std::string file = "job.yaml";
+  SampleJob job;
+  bool force = false;
+};
+
+// Unlike WriteFile of config.h for everybody to read, and never over a file of the user's unless that is wanted.
+absl::Status WriteJobFile(const std::string& path, const std::string& text, bool force) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (force ? O_TRUNC : O_EXCL), 0644);
+  if (file < 0 && errno == EEXIST) {
+    return absl::AlreadyExistsError(absl::StrCat(path, " is there already; name another file, or say --force"));
+  }
+  if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
+  const ssize_t written = write(file, text.data(), text.size());
+  const int error = written < 0 ? errno : ENOSPC;
+  if (close(file) == 0 && written == static_cast<ssize_t>(text.size())) return absl::OkStatus();
+  unlink(path.c_str());
+  return absl::ErrnoToStatus(error, absl::StrCat("cannot write ", path));
+}
+
+absl::StatusOr<ExitCode> Run(const Flags& flags) {
+  const std::string text = WriteSampleJob(flags.job);
+  // What was given on the command line obeys the rules of a job file.
+  const Reading reading = ReadSpec(text, flags.file, {});
+  if (!reading.problems.empty()) return ToStatus(reading.problems);
+  if (flags.file == "-") {
+    Print(text);
+    return kOk;
+  }
+  const absl::Status written = WriteJobFile(flags.file, text, flags.force);
+  if (!written.ok()) return written;
+  Say(absl::StrCat("wrote ", flags.file, ". Next: put tokens into ", flags.job.tokens,
+                   " (muster data prepare), then: muster submit ", flags.file));
+  return kOk;
+}
+
+}  // namespace
+
+void RegisterInit(CLI::App& app, Invocation& invocation) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = AddCommand(app, "init", kGroupRun, "Write a commented job file to begin with",
+                                 "muster init my-job.yaml --data train.bin\nmuster init - --model gpt2:small");
+  command->add_option("FILE", flags->file, "file to write; - for standard output")->capture_default_str();
+  command->add_option("--model", flags->job.model, "family:size")->type_name("MODEL")->capture_default_str();
+  command->add_option("--data", flags->job.tokens, "token file to train on")->type_name("FILE")->capture_default_str();
+  command->add_option("--validation", flags->job.validation, "token file to validate on")->type_name("FILE");
+  auto* name = command->add_option("--name", flags->job.name, "name of the job (default: after the model)");
+  name->type_name("NAME");
+  command->add_flag("--force", flags->force, "overwrite the file");
+  OnRun(command, invocation, [flags, name]() -> absl::StatusOr<ExitCode> {
+    if (name->count() == 0) flags->job.name = absl::StrReplaceAll(flags->job.model, {{":", "-"}});
+    return Run(*flags);
+  });
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,68 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/time/clock.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/repeat.h"
+#include "cli/output/top.h"
+#include "cli/output_format.h"
+#include "cli/spec/writer.h"
+
+namespace muster::cli {
+namespace {
+
+struct Flags {
+  bool once = false;
+  Format format = Format::kTable;
+};
+
+struct Glance {
+  v1::ListJobsReply jobs;
+  v1::ListNodesReply nodes;
+};
+
+absl::StatusOr<Glance> Look(Client& client) {
+  absl::StatusOr<v1::ListJobsReply> jobs = client.ListJobs(/*all=*/false);
+  if (!jobs.ok()) return jobs.status();
+  absl::StatusOr<v1::ListNodesReply> nodes = client.ListNodes();
+  if (!nodes.ok()) return nodes.status();
+  return Glance{*std::move(jobs), *std::move(nodes)};
+}
+
+absl::StatusOr<ExitCode> Run(const Invocation& invocation, const Flags& flags) {
+  const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+  if (!client.ok()) return client.status();
+  const Screen screen = invocation.Out();
+  const auto page = [&]() -> absl::StatusOr<std::string> {
+    const absl::StatusOr<Glance> glance = Look(**client);
+    if (!glance.ok()) return glance.status();
+    return TopPage(glance->jobs, glance->nodes, screen, absl::Now());
+  };
+  if (flags.format != Format::kTable) {
+    const absl::StatusOr<Glance> glance = Look(**client);
+    if (!glance.ok()) return glance.status();
+    nlohmann::ordered_json tree;
+    tree["jobs"] = MessageTree(glance->jobs)["jobs"];
+    tree["nodes"] = MessageTree(glance->nodes)["nodes"];
+    PrintTree(tree, flags.format);
+    return kOk;
+  }
+  if (!flags.once && screen.terminal) return Repeat(screen, /*changed=*/true, page);
+  const absl::StatusOr<std::string> text = page();
+  if (!text.ok()) return text.status();
+  Print(*text);
+  return kOk;
+}
+
+}  // namespace
+
+void RegisterTop(CLI::App& app, Invocation& invocation) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = AddCommand(app, "top", kGroupLook, "Show what runs and how fast, live on a terminal",
+                                 "muster top\nmuster top -o json");
+  command->add_flag("--once", flags->once, "one page, then end (the default when not on a terminal)");
+  AddFormat(command, flags->format, {"table", "json", "yaml"});
+  OnRun(command, invocation, [&invocation, flags] { return Run(invocation, *flags); });
+}
+
+}  // namespace muster::cli

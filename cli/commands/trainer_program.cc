@@ -1,0 +1,46 @@
+#include "cli/commands/trainer_program.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster::cli {
+
+absl::StatusOr<std::string> ModelFolder(const Invocation& invocation, const std::string& from) {
+  struct stat found {};
+  if (stat(from.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) return from;
+  if (absl::StrContains(from, '/')) return absl::NotFoundError(absl::StrCat("there is no folder ", from));
+  const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+  if (!client.ok()) return client.status();
+  const absl::StatusOr<std::string> job = invocation.JobNamed(from, **client);
+  if (!job.ok()) return job.status();
+  const absl::StatusOr<v1::GetJobReply> reply = (*client)->GetJob(*job);
+  if (!reply.ok()) return reply.status();
+  const std::string& path = reply->job().spec().train().checkpoint().path();
+  if (path.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(reply->job().id(), " writes no checkpoints: it has no checkpoint.path"));
+  }
+  if (reply->job().checkpoints().empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(reply->job().id(), " has no checkpoint yet"));
+  }
+  return path;
+}
+
+absl::Status BecomeTrainer(const Invocation& invocation, std::vector<std::string> arguments) {
+  const std::string program = invocation.BinaryFolder() + "/muster-trainer";
+  arguments.insert(arguments.begin(), program);
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  execv(program.c_str(), argv.data());
+  return absl::NotFoundError(absl::StrCat("cannot run ", program, ": ", std::strerror(errno),
+                                          "; Muster's programs lie in one folder, or MUSTER_BIN_DIR names it"));
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,84 @@
+#include "cli/commands/verb.h"
+
+#include <memory>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cli/output/format.h"
+#include "cli/spec/suggest.h"
+
+namespace muster::cli {
+namespace {
+
+struct Flags {
+  std::vector<std::string> names;
+  Format format = Format::kTable;
+};
+
+using Resolve = std::function<absl::StatusOr<std::string>(Client& client, const std::string& text)>;
+
+CLI::App* AddVerb(CLI::App& app, Invocation& invocation, const Verb& verb, const char* of, const char* what,
+                  Resolve resolve, Apply apply) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = AddCommand(app, verb.name, kGroupSteer, verb.description, verb.example);
+  command->add_option(of, flags->names, what)->required();
+  AddFormat(command, flags->format, {"table", "json", "yaml", "name"});
+  OnRun(command, invocation,
+        [&invocation, flags, resolve = std::move(resolve), apply = std::move(apply)]() -> absl::StatusOr<ExitCode> {
+          const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+          if (!client.ok()) return client.status();
+          absl::Status first;
+          for (const std::string& text : flags->names) {
+            const absl::StatusOr<std::string> name = resolve(**client, text);
+            const absl::Status status = name.ok() ? apply(**client, *name, flags->format) : name.status();
+            if (status.ok()) continue;
+            if (flags->names.size() == 1 || absl::IsUnavailable(status)) return status;
+            Say(absl::StrCat("muster: ", OneLine(text), ": ", Lines(std::string(status.message()))));
+            first.Update(status);
+          }
+          return first.ok() ? kOk : ExitCodeOf(first);
+        });
+  return command;
+}
+
+}  // namespace
+
+CLI::App* AddJobVerb(CLI::App& app, Invocation& invocation, const Verb& verb, Apply apply) {
+  return AddVerb(
+      app, invocation, verb, "JOB", "ids, unique beginnings of them, or @last",
+      [&invocation](Client& client, const std::string& text) { return invocation.JobNamed(text, client); },
+      std::move(apply));
+}
+
+CLI::App* AddNodeVerb(CLI::App& app, Invocation& invocation, const Verb& verb, Apply apply) {
+  return AddVerb(
+      app, invocation, verb, "NODE", "ids, or unique beginnings of them (muster nodes)",
+      [](Client& client, const std::string& text) -> absl::StatusOr<std::string> {
+        const absl::StatusOr<v1::ListNodesReply> nodes = client.ListNodes();
+        if (!nodes.ok()) return nodes.status();
+        return NodeNamed(text, *nodes);
+      },
+      std::move(apply));
+}
+
+absl::StatusOr<std::string> NodeNamed(const std::string& text, const v1::ListNodesReply& nodes) {
+  std::vector<std::string> ids, fitting;
+  for (const v1::Node& node : nodes.nodes()) {
+    if (node.id() == text) return text;
+    ids.push_back(node.id());
+    if (!text.empty() && absl::StartsWith(node.id(), text)) fitting.push_back(node.id());
+  }
+  if (fitting.size() == 1) return fitting.front();
+  if (!fitting.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("\"", text, "\" is the beginning of ", fitting.size(), " nodes: ", absl::StrJoin(fitting, ", ")));
+  }
+  const std::string nearest = Nearest(text, ids);
+  return absl::NotFoundError(absl::StrCat("there is no node \"", text, "\"",
+                                          nearest.empty() ? "" : absl::StrCat(", did you mean ", nearest, "?"),
+                                          "; muster nodes lists them"));
+}
+
+}  // namespace muster::cli

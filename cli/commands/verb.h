@@ -1,0 +1,33 @@
+// Commands that do one thing to each job or node that they name: pause, resume, cancel, delete, drain, undrain.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "cli/client.h"
+#include "cli/command.h"
+#include "cli/output_format.h"
+
+namespace muster::cli {
+
+struct Verb {
+  std::string name;
+  std::string description;
+  std::string example;
+};
+
+// Does it to one and prints the answer. `name` is an id, or a unique beginning of a job's.
+using Apply = std::function<absl::Status(Client& client, const std::string& name, Format format)>;
+
+// JOB...: ids, unique beginnings or @last. NODE...: ids or unique beginnings, which are found here.
+//
+// Every name is tried, also after one that failed; each failure is told, and the exit code is that of the first.
+CLI::App* AddJobVerb(CLI::App& app, Invocation& invocation, const Verb& verb, Apply apply);
+CLI::App* AddNodeVerb(CLI::App& app, Invocation& invocation, const Verb& verb, Apply apply);
+
+// The id of the one node that `text` names: its id or a beginning of it. NotFound; FailedPrecondition lists the nodes
+// that fit.
+absl::StatusOr<std::string> NodeNamed(const std::string& text, const v1::ListNodesReply& nodes);
+
+}  // namespace muster::cli

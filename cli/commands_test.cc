@@ -1,0 +1,178 @@
+// Commands on several names, merged files, top, init, schema and doctor: the real program against a fake coordinator.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cli/testing/muster_fixture_test.h"
+
+namespace muster::cli {
+namespace {
+
+using nlohmann::json;
+
+using VerbTest = MusterTest;
+
+TEST_F(VerbTest, TakesSeveralNamesAndTriesAll) {
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  PutJob("b-0001", v1::JOB_STATE_RUNNING);
+  Serve();
+  const Ended ran = Run({"pause", "a-0001", "nosuch", "b-0001"});
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_TRUE(Called("Pause a-0001"));
+  EXPECT_TRUE(Called("Pause b-0001"));
+  EXPECT_TRUE(absl::StrContains(ran.err, "muster: nosuch: ")) << ran.err;
+  EXPECT_EQ(Run({"resume", "a-0001", "b-0001", "-o", "name"}).out, "a-0001\nb-0001\n");
+  EXPECT_EQ(Run({"cancel", "-y", "a-0001", "b-0001"}).code, 0);
+  EXPECT_TRUE(Called("Cancel b-0001"));
+}
+
+TEST_F(VerbTest, NodesByUniqueBeginnings) {
+  AddNode("alpha-1111");
+  AddNode("alpha-2222");
+  AddNode("beta-3333");
+  Serve();
+  EXPECT_EQ(Run({"drain", "beta"}).err, "beta-3333: live, draining\n");
+  const Ended both = Run({"drain", "alpha"});
+  EXPECT_EQ(both.code, 2);
+  EXPECT_EQ(both.err, "muster: \"alpha\" is the beginning of 2 nodes: alpha-1111, alpha-2222\n");
+  EXPECT_EQ(Run({"undrain", "betta-3333"}).err,
+            "muster: there is no node \"betta-3333\", did you mean beta-3333?; muster nodes lists them\n");
+}
+
+TEST_F(MusterTest, SubmitMergesFiles) {
+  Serve();
+  const std::string base =
+      folder_.Write("base.yaml",
+                    "apiVersion: muster/v1\nkind: Job\nname: a\nmodel: {family: gpt2, size: tiny}\n"
+                    "data: {tokens: train.bin}\nsteps: 10\n");
+  mkdir((folder_.path() + "/deep").c_str(), 0755);
+  const std::string more = folder_.Write("deep/more.yaml", "steps: 20\ndata: {validation: val.bin}\n");
+  EXPECT_EQ(Run({"submit", "-d", base, more, "--set", "seed=3"}).code, 0);
+  EXPECT_EQ(store_.submitted.train().steps(), 20u);
+  EXPECT_EQ(store_.submitted.train().seed(), 3u);
+  EXPECT_EQ(store_.submitted.train().data().tokens(), folder_.path() + "/train.bin");
+  EXPECT_EQ(store_.submitted.train().data().validation(), folder_.path() + "/deep/val.bin");
+  const Ended wrong = Run({"submit", "-d", base, folder_.Write("wrong.yaml", "optimizer: {lrr: 1}\n")});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_EQ(wrong.err, absl::StrCat(folder_.path(),
+                                    "/wrong.yaml:1:13: optimizer.lrr: unknown field, did you mean optimizer.lr?\n"));
+  // From standard input too, once.
+  EXPECT_EQ(Run({"plan", base, "-"}, "steps: 30\n").code, 0);
+  EXPECT_EQ(Run({"plan", "-", "-"}).code, 2);
+}
+
+TEST_F(MusterTest, TopShowsJobsNodesAndTotals) {
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  PutJob("b-0001", v1::JOB_STATE_QUEUED);
+  store_.AppendMetrics("a-0001", 5, 2.5);
+  AddNode("node-a");
+  store_.nodes[0].add_slots()->set_state(v1::SLOT_STATE_USED);
+  store_.nodes[0].mutable_slots(0)->set_job("a-0001");
+  Serve();
+  const Ended once = Run({"top"});
+  EXPECT_EQ(once.code, 0);
+  EXPECT_TRUE(absl::StrContains(once.out, "jobs: 1 running, 1 waiting   nodes: 1 of 1 live   slots: 1 of 1 busy"))
+      << once.out;
+  EXPECT_TRUE(absl::StrContains(once.out, "a-0001")) << once.out;
+  EXPECT_TRUE(absl::StrContains(once.out, "node-a")) << once.out;
+  const json tree = json::parse(Run({"top", "-o", "json"}).out);
+  EXPECT_EQ(tree["jobs"].size(), 2u);
+  EXPECT_EQ(tree["nodes"][0]["id"], "node-a");
+
+  // Live on a terminal, until Ctrl-C.
+  Program live(Command({"top"}), environment_, "", /*terminal=*/true);
+  EXPECT_TRUE(live.WaitForOut("b-0001"));
+  live.Signal(SIGINT);
+  EXPECT_EQ(live.Wait().code, 130);
+}
+
+TEST_F(MusterTest, InitWritesAJobThatIsAcceptedAsItIs) {
+  Serve();
+  const std::string path = folder_.path() + "/job.yaml";
+  EXPECT_EQ(Run({"init", path, "--data", "train.bin", "--model", "gpt2:small"}).code, 0);
+  EXPECT_EQ(Run({"submit", "-d", path}).code, 0);
+  EXPECT_EQ(store_.submitted.name(), "gpt2-small");
+  EXPECT_EQ(store_.submitted.train().data().tokens(), folder_.path() + "/train.bin");
+  const Ended again = Run({"init", path});
+  EXPECT_EQ(again.code, 2);
+  EXPECT_EQ(again.err, absl::StrCat("muster: ", path, " is there already; name another file, or say --force\n"));
+  EXPECT_EQ(Run({"init", path, "--force"}).code, 0);
+  EXPECT_EQ(Run({"init", "-", "--model", "gpt2:enormous"}).code, 2);
+  EXPECT_EQ(Run({"validate", "--offline", "-"}, Run({"init", "-"}).out).code, 0);
+  EXPECT_NE(Run({"init", folder_.path() + "/no/such/folder.yaml"}).code, 0);
+  EXPECT_EQ(json::parse(Run({"schema"}).out)["title"], "Muster job");
+}
+
+class DoctorTest : public MusterTest {
+ protected:
+  DoctorTest() {
+    for (const char* name : {"muster-coordinator", "muster-worker", "muster-step", "muster-trainer"}) {
+      folder_.Write(name, "#!/bin/sh\necho 0.1.0\n", true);
+    }
+    folder_.Write("muster-step", "#!/bin/sh\necho 'no rank folder: --version' >&2\nexit 1\n", true);
+    environment_["MUSTER_BIN_DIR"] = folder_.path();
+    AddNode("node-a");
+    store_.nodes[0].set_version("0.1.0");
+    store_.nodes[0].add_slots();
+  }
+  // Verdict and text of the findings of one check.
+  std::string Of(const std::string& check) const {
+    std::string text;
+    const Ended ran = Run({"doctor", "-o", "json"});
+    for (const json& finding : json::parse(ran.out)) {
+      if (finding["check"] != check) continue;
+      absl::StrAppend(&text, finding["verdict"].get<std::string>(), ": ", finding["text"].get<std::string>(), "\n");
+      // What is a problem has a remedy.
+      EXPECT_TRUE(finding["verdict"] == "ok" || !finding["remedy"].empty()) << finding;
+    }
+    EXPECT_EQ(ran.code, absl::StrContains(ran.out, "\"problem\"") ? 1 : 0) << ran.out;
+    return text;
+  }
+};
+
+TEST_F(DoctorTest, NothingIsWrong) {
+  Serve();
+  const Ended ran = Run({"doctor"});
+  EXPECT_EQ(ran.code, 0) << ran.out;
+  EXPECT_EQ(ran.err, "nothing is wrong here\n") << ran.out;
+  EXPECT_TRUE(absl::StrContains(Of("nodes"), "ok: 1 live, 1 slots")) << Of("nodes");
+  EXPECT_TRUE(absl::StrContains(Of("programs"), "muster-trainer 0.1.0, LibTorch loads"));
+}
+
+TEST_F(DoctorTest, NamesWhatIsMissing) {
+  EXPECT_TRUE(absl::StrContains(Of("coordinator"), "problem: cannot reach the coordinator"));
+  Serve();
+  unlink((folder_.path() + "/muster-step").c_str());
+  folder_.Write("muster-worker", "#!/bin/sh\necho 0.0.9\n", true);
+  folder_.Write(
+      "muster-trainer",
+      "#!/bin/sh\necho 'muster-trainer: error while loading shared libraries: libtorch_cpu.so: cannot open' >&2\n"
+      "exit 127\n",
+      true);
+  const std::string programs = Of("programs");
+  EXPECT_TRUE(absl::StrContains(programs, absl::StrCat("problem: not in ", folder_.path(), ": muster-step\n")))
+      << programs;
+  EXPECT_TRUE(absl::StrContains(programs, "problem: muster-worker is version 0.0.9, muster is 0.1.0")) << programs;
+  EXPECT_TRUE(absl::StrContains(programs, "problem: muster-trainer does not load: ")) << programs;
+  EXPECT_EQ(Run({"doctor"}).code, 1);
+}
+
+TEST_F(DoctorTest, LooksAtFoldersAndNodes) {
+  store_.nodes[0].set_state(v1::NODE_STATE_AWAY);
+  Serve();
+  EXPECT_TRUE(absl::StrContains(Of("nodes"), "note: node-a is away"));
+  EXPECT_TRUE(absl::StrContains(Of("nodes"), "problem: no worker is connected"));
+  const Ended file = Run({"doctor", "--folder", folder_.Write("plain", "")});
+  EXPECT_TRUE(absl::StrContains(file.out, "free for the folder")) << file.out;
+  chmod(folder_.path().c_str(), 0755);
+  EXPECT_TRUE(absl::StrContains(Of("runtime folder"), "problem: ")) << Of("runtime folder");
+  chmod(folder_.path().c_str(), 0700);
+  environment_["MUSTER_RUNTIME_DIR"] = "/tmp/" + std::string(100, 'x');
+  EXPECT_TRUE(absl::StrContains(Of("runtime folder"), "too long for a socket"));
+}
+
+}  // namespace
+}  // namespace muster::cli

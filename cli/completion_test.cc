@@ -1,0 +1,136 @@
+// What stands at the end of an unfinished command line: asked of the function, and of real shells.
+#include "cli/completion.h"
+
+#include <unistd.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "cli/app.h"
+#include "cli/testing/muster_fixture_test.h"
+
+namespace muster::cli {
+namespace {
+
+std::string CompleteWords(const std::vector<std::string>& words) {
+  Invocation invocation;
+  const auto app = BuildApp(invocation);
+  const Completion completion = Complete(*app, words, [](Named what) -> std::vector<Candidate> {
+    if (what == Named::kNodes) return {{"node-a", "live"}};
+    return {{"tiny-aaaa", "running"}, {"tiny-bbbb", "failed"}, {"wide-cccc", "queued"}};
+  });
+  std::string text = absl::StrJoin(completion.candidates, " ",
+                                   [](std::string* out, const Candidate& c) { absl::StrAppend(out, c.text); });
+  return absl::StrCat(text, completion.files ? " FILES" : "");
+}
+
+TEST(Complete, CommandsOptionsAndNames) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"pl"}, "plan"},
+      {{"und"}, "undrain"},
+      {{"local", "u"}, "up"},
+      {{"pause", "t"}, "tiny-aaaa tiny-bbbb"},
+      {{"pause", "tiny-aaaa", "w"}, "wide-cccc"},
+      {{"watch", "@"}, "@last"},
+      {{"watch", "tiny-aaaa", ""}, ""},
+      {{"drain", ""}, "node-a"},
+      {{"ps", "-o", "j"}, "json"},
+      {{"ps", "--output", "=", "y"}, "yaml"},
+      {{"ps", "-o", "json", "--wa"}, "--watch"},
+      {{"ps", "--wat"}, "--watch"},
+      {{"describe", "--addr"}, "--address"},
+      {{"--address", "unix:/x", "describe", "wi"}, "wide-cccc"},
+      {{"--address", "pl"}, " FILES"},
+      {{"submit", ""}, " FILES"},
+      {{"train", "--data", "x"}, " FILES"},
+      {{"completion", "z"}, "zsh"},
+      {{"nonsense", "x"}, ""},
+      {{"plan", "a.yaml", "--sch"}, "--schedule"},
+  };
+  for (const auto& [words, expected] : cases) EXPECT_EQ(CompleteWords(words), expected) << absl::StrJoin(words, " ");
+  EXPECT_TRUE(absl::StrContains(CompleteWords({""}), "submit"));
+  EXPECT_TRUE(absl::StrContains(CompleteWords({}), "submit"));
+}
+
+class ShellTest : public MusterTest {
+ protected:
+  ShellTest() {
+    PutJob("tiny-aaaa", v1::JOB_STATE_RUNNING);
+    PutJob("tiny-bbbb", v1::JOB_STATE_FAILED);
+    Serve();
+    folder_.Write("muster", absl::StrCat("#!/bin/sh\nexec ", ProgramPath("cli/muster"), " \"$@\"\n"), true);
+    folder_.Write("tiny file.yaml", "");
+    environment_["PATH"] = absl::StrCat(folder_.path(), ":/usr/bin:/bin");
+  }
+  bool Has(const std::string& shell) const { return access(absl::StrCat("/usr/bin/", shell).c_str(), X_OK) == 0; }
+  Ended Shell(const std::string& shell, const std::string& script) const {
+    return RunToEnd({"/usr/bin/" + shell, folder_.Write("script", script)}, environment_);
+  }
+};
+
+TEST_F(ShellTest, Bash) {
+  // As bash does it when TAB is pressed behind the words.
+  const Ended ran = Shell("bash", absl::StrCat("cd ", folder_.path(), R"(
+source <(muster completion bash) || exit 1
+complete -p muster || exit 2
+try() { COMP_WORDS=(muster "$@"); COMP_CWORD=$#; _muster; (IFS='|'; echo "<${COMPREPLY[*]}>"); }
+try pau
+try pause t
+try submit 'tiny f'
+try ps -o js
+try watch nosuch
+)"));
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.out.substr(ran.out.find('<')), "<pause>\n<tiny-aaaa|tiny-bbbb>\n<tiny file.yaml>\n<json>\n<>\n");
+}
+
+TEST_F(ShellTest, BashIsNotHeldUpByACoordinatorThatIsAway) {
+  coordinator_.reset();
+  const Ended ran = Run({"__complete", "pause", ""});
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(ran.out, "@last\tthe newest job from here\n");
+  EXPECT_EQ(ran.err, "");
+}
+
+// zsh and fish are tested where they are installed; their scripts only call what the tests above check.
+TEST_F(ShellTest, Zsh) {
+  ASSERT_TRUE(Has("zsh")) << "tools/setup.sh test installs it";
+  // The completion system wants a terminal; its two entry points are stood in for.
+  const Ended ran = Shell("zsh", absl::StrCat("cd ", folder_.path(), R"(
+compdef() { echo "compdef $*" }
+_describe() { print -l -- "${(@P)3}" }
+_files() { echo FILES }
+muster completion zsh > script.zsh && source ./script.zsh || exit 1
+try() { local -a words=(muster "$@"); local CURRENT=$#words; _muster }
+try pau
+try pause t
+try submit ''
+try watch nosuch
+)"));
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.out,
+            "compdef _muster muster\n"
+            "pause:Checkpoint and stop a job, and keep it out of the queue until resume\n"
+            "tiny-aaaa:running\ntiny-bbbb:failed\nFILES\n")
+      << ran.err;
+}
+
+TEST_F(ShellTest, Fish) {
+  ASSERT_TRUE(Has("fish")) << "tools/setup.sh test installs it";
+  const Ended ran = Shell("fish", absl::StrCat("cd ", folder_.path(), R"(
+muster completion fish | source; or exit 1
+complete -C 'muster pau'
+complete -C 'muster pause t'
+complete -C 'muster submit tiny'
+)"));
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.out,
+            "pause\tCheckpoint and stop a job, and keep it out of the queue until resume\n"
+            "tiny-aaaa\trunning\ntiny-bbbb\tfailed\n"
+            "tiny file.yaml\n")
+      << ran.err;
+}
+
+}  // namespace
+}  // namespace muster::cli

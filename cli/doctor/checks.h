@@ -1,0 +1,55 @@
+// What `muster doctor` looks at on this machine, and what to do about what it finds. Nothing is changed by looking.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cli/client.h"
+
+namespace muster::cli {
+
+enum class Verdict {
+  kGood,
+  kNote,  // works, but worth knowing
+  kBad,   // jobs will not run, or not as they should
+};
+
+struct Finding {
+  std::string check;  // "disk"
+  Verdict verdict = Verdict::kGood;
+  std::string text;    // "12.3 GiB free at /var/lib/muster"
+  std::string remedy;  // one line; empty when nothing is to be done
+};
+
+// ---- machine.cc ----
+Finding CheckSystem();  // kernel, architecture, C library
+Finding CheckCores();
+Finding CheckMemory();
+std::vector<Finding> CheckLimits();  // open files, processes
+Finding CheckClock();
+// Pure: what was read of /proc/meminfo and of the container's limit (0: none).
+Finding JudgeMemory(uint64_t total_bytes, uint64_t available_bytes, uint64_t limit_bytes);
+
+// ---- disks.cc ----
+// A folder that Muster writes into, or the nearest one above it that exists. `what`: "the state folder".
+Finding CheckDisk(const std::string& folder, const std::string& what);
+// Sockets live there: it must be ours, closed to others, and its path short.
+Finding CheckRuntime(const std::string& folder);
+
+// ---- programs.cc ----
+// muster-coordinator, -worker, -step and -trainer in `folder`: there, of this version, and loadable (the trainer brings
+// LibTorch along).
+std::vector<Finding> CheckPrograms(const std::string& folder);
+
+// ---- gpus.cc ----
+// Devices, driver and NVML, and whether this build uses them.
+std::vector<Finding> CheckGpus();
+
+// ---- service.cc ----
+// The coordinator's answer, its version, its nodes; and the folders on this machine that its live jobs write
+// checkpoints to. `client`: or why there is none.
+std::vector<Finding> CheckService(const absl::StatusOr<Client*>& client);
+
+}  // namespace muster::cli

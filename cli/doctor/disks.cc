@@ -1,0 +1,75 @@
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "cli/config.h"
+#include "cli/doctor/checks.h"
+#include "cli/output/format.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kTooLittleFree = 256 * kMiB;  // below it the coordinator accepts no job
+constexpr uint64_t kLittleFree = 2048 * kMiB;
+constexpr size_t kMaxSocketPath = 107;
+constexpr absl::string_view kLongestSocket = "/coordinator.sock";
+
+// `folder` or the nearest folder above it that is there.
+std::string Existing(std::string folder) {
+  struct stat found {};
+  while (folder.size() > 1 && stat(folder.c_str(), &found) != 0) {
+    folder = folder.substr(0, std::max<size_t>(folder.rfind('/'), 1));
+  }
+  return folder;
+}
+
+}  // namespace
+
+Finding CheckDisk(const std::string& folder, const std::string& what) {
+  const std::string existing = Existing(folder);
+  struct statvfs disk {};
+  if (statvfs(existing.c_str(), &disk) != 0) {
+    return {"disk", Verdict::kBad, absl::StrCat(what, " ", folder, ": ", std::strerror(errno)),
+            absl::StrCat("make ", existing, " readable for this user")};
+  }
+  const uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize;
+  const std::string text = absl::StrCat(Bytes(free), " free for ", what, " ", folder);
+  if (access(existing.c_str(), W_OK | X_OK) != 0) {
+    return {"disk", Verdict::kBad, absl::StrCat(text, ", but ", existing, " may not be written"),
+            absl::StrCat("chown or chmod ", existing, ", or name another folder")};
+  }
+  if ((disk.f_flag & ST_RDONLY) != 0) {
+    return {"disk", Verdict::kBad, absl::StrCat(text, ", mounted read-only"), "mount it for writing, or name another"};
+  }
+  if (free < kTooLittleFree) {
+    return {"disk", Verdict::kBad, text, "make room: with less than 256 MiB the coordinator accepts no job"};
+  }
+  if (free < kLittleFree) {
+    return {"disk", Verdict::kNote, text, "make room: a checkpoint of GPT-2 124M takes 1.5 GB, and two are kept"};
+  }
+  return {"disk", Verdict::kGood, text, ""};
+}
+
+Finding CheckRuntime(const std::string& folder) {
+  if (folder.size() + kLongestSocket.size() > kMaxSocketPath) {
+    return {"runtime folder", Verdict::kBad, absl::StrCat(folder, ": its path is too long for a socket in it"),
+            "set MUSTER_RUNTIME_DIR to a folder with a path of at most 90 bytes"};
+  }
+  if (absl::Status ours = CheckRuntimeFolder(folder); !ours.ok()) {
+    return {"runtime folder", Verdict::kBad, std::string(ours.message()),
+            absl::StrCat("chmod 700 ", folder, " if it is yours, else set MUSTER_RUNTIME_DIR to another")};
+  }
+  struct stat found {};
+  if (stat(folder.c_str(), &found) != 0) {
+    const Finding disk = CheckDisk(folder, "the runtime folder");
+    if (disk.verdict == Verdict::kBad) return {"runtime folder", Verdict::kBad, disk.text, disk.remedy};
+    return {"runtime folder", Verdict::kGood, absl::StrCat(folder, ", made when it is needed"), ""};
+  }
+  return {"runtime folder", Verdict::kGood, absl::StrCat(folder, ", closed to others"), ""};
+}
+
+}  // namespace muster::cli

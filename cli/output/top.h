@@ -1,0 +1,16 @@
+// The page of `muster top`. Pure.
+#pragma once
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "cli/output/screen.h"
+#include "proto/jobs.pb.h"
+
+namespace muster::cli {
+
+// A line of totals, the running and waiting jobs with what they measure, and the nodes with what they hold.
+std::string TopPage(const v1::ListJobsReply& jobs, const v1::ListNodesReply& nodes, const Screen& screen,
+                    absl::Time now);
+
+}  // namespace muster::cli

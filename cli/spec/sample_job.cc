@@ -1,0 +1,100 @@
+#include "cli/spec/sample_job.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_replace.h"
+#include "cli/spec/writer.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr char kTemplate[] = R"(# A Muster job. Relative paths are meant from this file's folder, as the workers see it.
+#   muster validate FILE    checks it               muster plan FILE      shows what it would need
+#   muster submit FILE      runs it                 muster schema         describes every field to editors
+apiVersion: muster/v1
+kind: Job
+name: @NAME@
+
+model:
+  family: @FAMILY@
+  size: @SIZE@
+  # layers: @LAYERS@
+  # context: @CONTEXT@
+
+# Token files. From text: muster data prepare text.txt train.bin --validation val.bin
+data:
+  tokens: @TOKENS@
+@VALIDATION@  # order: shuffled
+
+strategy:
+  kind: single
+
+resources:
+  ranks: 1
+  # device: auto
+
+# Sequences of one step over all ranks. A smaller microbatch takes less memory and the same steps.
+batch:
+  sequences: 8
+  # microbatch: 4
+
+precision:
+  compute: fp32
+  # reduce: fp32
+
+optimizer:
+  kind: adamw
+  lr: 1e-3
+  # weight_decay: 0.1
+  # beta1: 0.9
+  # beta2: 0.999
+  # eps: 1e-8
+  # clip_norm: 1.0
+  lr_schedule:
+    kind: cosine
+    warmup_steps: 50
+    # min_lr: 1e-4
+
+# Optimizer steps in all.
+steps: 1000
+# seed: 1
+
+# Needs data.validation; a part of it is used each time.
+# validation: {every_steps: 100, sequences: 64}
+
+# Training resumes from the newest one after a fault, a pause or a drained node. Without it, it starts anew.
+checkpoint:
+  path: checkpoints/@NAME@
+  every_steps: 100
+  # keep: 2
+
+# Restarts without progress before the job fails; higher priorities run first.
+# max_restarts: 3
+# priority: 0
+)";
+
+// As YAML would have it: quoted only where a plain scalar reads as something else.
+std::string Scalar(const std::string& text) {
+  const std::string line = ToYaml(nlohmann::ordered_json{{"k", text}});
+  return line.substr(3, line.size() - 4);
+}
+
+}  // namespace
+
+std::string WriteSampleJob(const SampleJob& job) {
+  const size_t colon = job.model.find(':');
+  const std::string family = job.model.substr(0, colon);
+  const std::string size = colon == std::string::npos ? "tiny" : job.model.substr(colon + 1);
+  const bool tiny = size == "tiny";
+  return absl::StrReplaceAll(
+      kTemplate, {{"@NAME@", Scalar(job.name)},
+                  {"@FAMILY@", Scalar(family)},
+                  {"@SIZE@", Scalar(size)},
+                  {"@LAYERS@", tiny ? "4" : "12"},
+                  {"@CONTEXT@", tiny ? "128" : "1024"},
+                  {"@TOKENS@", Scalar(job.tokens)},
+                  {"@VALIDATION@", job.validation.empty() ? "  # validation: val.bin\n"
+                                                          : "  validation: " + Scalar(job.validation) + "\n"}});
+}
+
+}  // namespace muster::cli

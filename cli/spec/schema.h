@@ -1,0 +1,19 @@
+// JSON Schema (draft 2020-12) of what the reader takes, by protobuf reflection; descriptions are the comments of the
+// .proto. Editors complete and check job files with it. Pure.
+#pragma once
+
+#include <google/protobuf/descriptor.h>
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace muster::cli {
+
+// The comment beside or above a field or message of the proto files of a job spec, on one line; empty: none.
+std::string CommentOf(const google::protobuf::FieldDescriptor& field);
+std::string CommentOf(const google::protobuf::Descriptor& message);
+
+// Of a job file.
+nlohmann::ordered_json SpecSchema();
+
+}  // namespace muster::cli

@@ -1,0 +1,43 @@
+#include "cli/spec/schema.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace muster::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+TEST(Schema, FollowsTheRulesOfTheReader) {
+  const ordered_json schema = SpecSchema();
+  EXPECT_EQ(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+  EXPECT_EQ(schema["additionalProperties"], false);
+  EXPECT_EQ(schema["properties"]["apiVersion"]["const"], "muster/v1");
+  // Members of a oneof stand beside its key.
+  EXPECT_EQ(schema["properties"]["optimizer"]["$ref"], "#/$defs/Optimizer");
+  const ordered_json optimizer = schema["$defs"]["Optimizer"];
+  EXPECT_EQ(optimizer["properties"]["kind"]["enum"], (ordered_json{"adamw", "sgd"}));
+  EXPECT_EQ(optimizer["properties"]["kind"]["default"], "adamw");
+  EXPECT_EQ(optimizer["properties"]["beta1"]["type"], "number");
+  EXPECT_EQ(optimizer["additionalProperties"], false);
+  EXPECT_EQ(schema["$defs"]["Model"]["required"], (ordered_json{"family"}));
+  EXPECT_FALSE(schema["$defs"].contains("Gpt2"));
+  EXPECT_EQ(schema["properties"]["steps"]["maximum"], 18446744073709551615u);
+}
+
+TEST(Schema, DescribesByTheCommentsOfTheProto) {
+  const ordered_json schema = SpecSchema();
+  EXPECT_EQ(schema["properties"]["max_restarts"]["description"],
+            "restarts without progress before the job fails; default 3");
+  EXPECT_EQ(schema["$defs"]["Optimizer"]["properties"]["lr"]["description"],
+            "peak learning rate; default 3e-4 (adamw), 0.1 (sgd)");
+  // Two members' keys of one name keep both comments.
+  const ordered_json& least = schema["$defs"]["LrSchedule"]["properties"]["min_lr"]["anyOf"];
+  ASSERT_EQ(least.size(), 2u);
+  EXPECT_EQ(least[0]["description"], "default 0");
+  EXPECT_EQ(least[1]["description"], "default 0.1 * lr");
+}
+
+}  // namespace
+}  // namespace muster::cli

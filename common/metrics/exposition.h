@@ -1,0 +1,66 @@
+// Measures of a daemon and the page of them that Prometheus reads (its text format, version 0.0.4).
+//
+//   Exposition page;
+//   page.Begin("muster_jobs", Kind::kGauge, "Jobs by state.");
+//   page.Add({{"state", "queued"}}, 3);
+//   return page.Take();
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+
+namespace muster {
+
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+// How often values fell below each of a few bounds. Thread-safe.
+class Histogram {
+ public:
+  // `bounds`: ascending.
+  explicit Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
+  void Observe(double value);
+
+  struct Values {
+    std::vector<std::pair<double, uint64_t>> at_most;  // bound and how many up to it
+    uint64_t count = 0;
+    double sum = 0;
+  };
+  Values Read() const;
+
+ private:
+  const std::vector<double> bounds_;
+  mutable std::mutex mutex_;
+  std::vector<uint64_t> counts_ ABSL_GUARDED_BY(mutex_);
+  double sum_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+enum class Kind { kGauge, kCounter, kHistogram };
+
+// Not thread-safe.
+class Exposition {
+ public:
+  // Of what follows. `name`: muster_..., base units, _total for counters.
+  void Begin(const std::string& name, Kind kind, const std::string& help);
+  void Add(const Labels& labels, double value);
+  void Add(double value) { Add({}, value); }
+  void Add(const Histogram::Values& values);
+
+  // One with one value.
+  void Gauge(const std::string& name, const std::string& help, double value);
+  void Counter(const std::string& name, const std::string& help, double value);
+
+  std::string Take() { return std::move(text_); }
+
+ private:
+  void Line(const std::string& name, const Labels& labels, double value);
+
+  std::string name_;
+  std::string text_;
+};
+
+}  // namespace muster

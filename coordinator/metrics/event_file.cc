@@ -1,0 +1,77 @@
+#include "coordinator/metrics/event_file.h"
+
+#include "common/crc32c.h"
+#include "proto/tensorboard.pb.h"
+
+namespace muster::metrics {
+namespace {
+
+constexpr uint64_t kAllSteps = 100'000;
+constexpr char kVersion[] = "brain.Event:2";
+
+template <typename T>
+std::string LittleEndian(T value) {
+  std::string bytes(sizeof(T), '\0');
+  for (size_t i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<char>(value >> (8 * i));
+  return bytes;
+}
+
+double Seconds(const google::protobuf::Timestamp& time) {
+  return static_cast<double>(time.seconds()) + static_cast<double>(time.nanos()) * 1e-9;
+}
+
+TensorBoardEvent At(const MetricPoint& point) {
+  TensorBoardEvent event;
+  event.set_wall_time(Seconds(point.time()));
+  event.set_step(static_cast<int64_t>(point.step()));
+  return event;
+}
+
+}  // namespace
+
+uint32_t MaskedCrc(std::string_view bytes) {
+  const uint32_t crc = Crc32c(bytes);
+  return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
+}
+
+std::string EventRecord(std::string_view event) {
+  const std::string length = LittleEndian<uint64_t>(event.size());
+  std::string record = length + LittleEndian(MaskedCrc(length));
+  record.append(event);
+  return record + LittleEndian(MaskedCrc(event));
+}
+
+std::string FileStart(const MetricPoint& point) {
+  TensorBoardEvent version;
+  version.set_wall_time(Seconds(point.time()));
+  version.set_file_version(kVersion);
+  TensorBoardEvent start = At(point);
+  start.mutable_session_log()->set_status(TensorBoardEvent::START);
+  return EventRecord(version.SerializeAsString()) + EventRecord(start.SerializeAsString());
+}
+
+std::string PointRecord(const MetricPoint& point) {
+  TensorBoardEvent event = At(point);
+  const auto add = [&](const char* tag, bool known, double value) {
+    if (!known) return;
+    TensorBoardEvent::Value& added = *event.mutable_summary()->add_value();
+    added.set_tag(tag);
+    added.set_simple_value(static_cast<float>(value));
+  };
+  add("train/loss", point.has_loss(), point.loss());
+  add("train/gradient_norm", point.has_gradient_norm(), point.gradient_norm());
+  add("train/learning_rate", point.has_learning_rate(), point.learning_rate());
+  add("validation/loss", point.has_validation_loss(), point.validation_loss());
+  add("perf/tokens_per_second", point.has_tokens_per_second(), point.tokens_per_second());
+  add("perf/step_seconds", point.has_step_seconds(), point.step_seconds());
+  add("perf/peak_memory_bytes", point.has_peak_memory_bytes(), static_cast<double>(point.peak_memory_bytes()));
+  return event.has_summary() ? EventRecord(event.SerializeAsString()) : "";
+}
+
+bool IsWritten(uint64_t step) {
+  uint64_t stride = 1;
+  for (uint64_t end = kAllSteps; step > end; end *= 2) stride *= 2;
+  return step % stride == 0;
+}
+
+}  // namespace muster::metrics

@@ -1,0 +1,148 @@
+#include "coordinator/metrics/measures.h"
+
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/strip.h"
+#include "common/version.h"
+
+namespace muster::metrics {
+namespace {
+
+// A commit waits for the disk: from a fast SSD to a disk that is about to fail.
+std::vector<double> CommitBounds() { return {0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 5}; }
+std::vector<double> TurnBounds() {
+  return {0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 5};
+}
+std::vector<double> WaitBounds() { return {0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}; }
+
+// "running" of JOB_STATE_RUNNING, by the enum's zero value JOB_STATE_UNSPECIFIED.
+std::string Word(const google::protobuf::EnumValueDescriptor& value) {
+  absl::string_view prefix = value.type()->FindValueByNumber(0)->name();
+  absl::string_view word = value.name();
+  if (absl::ConsumeSuffix(&prefix, "UNSPECIFIED")) absl::ConsumePrefix(&word, prefix);
+  return absl::AsciiStrToLower(word);
+}
+
+// A gauge with a series for each state, also those that nothing is in.
+template <typename State>
+void WriteStates(const std::string& name, const std::string& help, const std::map<State, uint64_t>& counts,
+                 Exposition& page) {
+  page.Begin(name, Kind::kGauge, help);
+  const auto* const states = google::protobuf::GetEnumDescriptor<State>();
+  for (int i = 0; i < states->value_count(); ++i) {
+    if (states->value(i)->number() == 0) continue;
+    const auto found = counts.find(static_cast<State>(states->value(i)->number()));
+    page.Add({{"state", Word(*states->value(i))}}, found == counts.end() ? 0 : static_cast<double>(found->second));
+  }
+}
+
+absl::Time ToTime(const google::protobuf::Timestamp& time) {
+  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
+}
+
+// The label is not "job": Prometheus has one of that name itself.
+void WriteJobs(const Snapshot& snapshot, Exposition& page) {
+  std::vector<std::pair<std::string, const Job*>> running;
+  for (const Job& job : snapshot.jobs) {
+    if (job.state() == JOB_STATE_RUNNING || job.state() == JOB_STATE_STOPPING) running.emplace_back(job.id(), &job);
+  }
+  const auto write = [&](const char* name, const char* help, auto value) {
+    page.Begin(name, Kind::kGauge, help);
+    for (const auto& [id, job] : running) {
+      const auto last = snapshot.last.find(id);
+      const std::optional<double> known = value(*job, last == snapshot.last.end() ? MetricPoint() : last->second);
+      if (known.has_value()) page.Add({{"job_id", id}}, *known);
+    }
+  };
+  using Known = std::optional<double>;
+  write("muster_job_step", "Steps that a running job has done.",
+        [](const Job&, const MetricPoint& last) -> Known { return static_cast<double>(last.step()); });
+  write("muster_job_target_steps", "Steps that a running job does in all.",
+        [](const Job& job, const MetricPoint&) -> Known { return static_cast<double>(job.spec().train().steps()); });
+  write("muster_job_loss", "Newest training loss of a running job, nats.",
+        [](const Job&, const MetricPoint& last) { return last.has_loss() ? Known(last.loss()) : std::nullopt; });
+  write("muster_job_tokens_per_second", "Tokens that a running job trains on in a second, over all ranks.",
+        [](const Job&, const MetricPoint& last) {
+          return last.has_tokens_per_second() ? Known(last.tokens_per_second()) : std::nullopt;
+        });
+  write("muster_job_restarts", "Restarts of a running job after faults.",
+        [](const Job& job, const MetricPoint&) -> Known { return static_cast<double>(job.restarts()); });
+}
+
+}  // namespace
+
+Measures::Measures() : turn_(TurnBounds()), commit_(CommitBounds()), queue_wait_(WaitBounds()) {}
+
+void Measures::ObserveEvent(const StateEvent& event, EndReason reason) {
+  const std::lock_guard lock(mutex_);
+  if (event.kind() == "job.queued") {
+    queued_.emplace(event.job(), ToTime(event.time()));
+  } else if (event.kind() == "generation.starting") {
+    ++generations_started_;
+    const auto since = queued_.find(event.job());
+    if (since == queued_.end()) return;  // it was queued before this coordinator started
+    queue_wait_.Observe(absl::ToDoubleSeconds(ToTime(event.time()) - since->second));
+    queued_.erase(since);
+  } else if (event.kind() == "generation.ended") {
+    ++generations_ended_[reason];
+  } else if (!event.job().empty() && event.job_state() != JOB_STATE_QUEUED) {
+    queued_.erase(event.job());
+  }
+}
+
+void Measures::CountCall(const std::string& method, const std::string& code) {
+  const std::lock_guard lock(mutex_);
+  ++calls_[{method, code}];
+}
+
+void Measures::WriteTo(Exposition& page) const {
+  page.Begin("muster_queue_wait_seconds", Kind::kHistogram, "From a job's queueing to the start of its generation.");
+  page.Add(queue_wait_.Read());
+  page.Begin("muster_store_commit_seconds", Kind::kHistogram, "Time for a commit of the store, fsync included.");
+  page.Add(commit_.Read());
+  page.Begin("muster_loop_turn_seconds", Kind::kHistogram, "Time for a turn of the event loop, its commit included.");
+  page.Add(turn_.Read());
+  const std::lock_guard lock(mutex_);
+  page.Counter("muster_generations_started_total", "Generations that were started.",
+               static_cast<double>(generations_started_));
+  page.Begin("muster_generations_ended_total", Kind::kCounter, "Generations that ended, by reason.");
+  const auto* const reasons = google::protobuf::GetEnumDescriptor<EndReason>();
+  for (int i = 0; i < reasons->value_count(); ++i) {
+    if (reasons->value(i)->number() == 0) continue;
+    const auto found = generations_ended_.find(static_cast<EndReason>(reasons->value(i)->number()));
+    page.Add({{"reason", Word(*reasons->value(i))}},
+             found == generations_ended_.end() ? 0 : static_cast<double>(found->second));
+  }
+  page.Begin("muster_rpcs_total", Kind::kCounter, "Calls that have ended, by method and status code.");
+  for (const auto& [call, count] : calls_) {
+    page.Add({{"method", call.first}, {"code", call.second}}, static_cast<double>(count));
+  }
+}
+
+std::string CoordinatorPage(const Snapshot& snapshot, const Measures& measures) {
+  Exposition page;
+  page.Begin("muster_build_info", Kind::kGauge, "Always 1; the label says which build this is.");
+  page.Add({{"version", kVersion}}, 1);
+  std::map<JobState, uint64_t> jobs;
+  for (const Job& job : snapshot.jobs) ++jobs[job.state()];
+  WriteStates("muster_jobs", "Jobs by state.", jobs, page);
+  std::map<NodeState, uint64_t> nodes;
+  std::map<SlotState, uint64_t> slots;
+  uint64_t draining = 0;
+  for (const Node& node : snapshot.nodes) {
+    ++nodes[node.state()];
+    draining += node.draining() ? 1 : 0;
+    for (const Slot& slot : node.slots()) ++slots[slot.state()];
+  }
+  WriteStates("muster_nodes", "Nodes by state.", nodes, page);
+  page.Gauge("muster_nodes_draining", "Nodes that take no new ranks.", static_cast<double>(draining));
+  WriteStates("muster_slots", "Slots of all nodes by state; reserved and used ones are busy.", slots, page);
+  page.Gauge("muster_watch_streams", "Readers of the stream of events, metrics and logs.",
+             static_cast<double>(snapshot.watch_streams));
+  WriteJobs(snapshot, page);
+  measures.WriteTo(page);
+  return page.Take();
+}
+
+}  // namespace muster::metrics

@@ -1,0 +1,83 @@
+#include "coordinator/metrics/measures.h"
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+
+namespace muster::metrics {
+namespace {
+
+StateEvent Event(const std::string& job, const std::string& kind, int64_t seconds, JobState state) {
+  StateEvent event;
+  event.set_job(job);
+  event.set_kind(kind);
+  event.mutable_time()->set_seconds(seconds);
+  event.set_job_state(state);
+  return event;
+}
+
+Job MakeJob(const std::string& id, JobState state) {
+  Job job;
+  job.set_id(id);
+  job.set_state(state);
+  job.mutable_spec()->mutable_train()->set_steps(100);
+  return job;
+}
+
+TEST(Measures, QueueWaitIsFromQueuedToStarting) {
+  Measures measures;
+  const auto see = [&](const StateEvent& event, EndReason reason = END_REASON_UNSPECIFIED) {
+    measures.ObserveEvent(event, reason);
+  };
+  see(Event("a", "job.queued", 100, JOB_STATE_QUEUED));
+  see(Event("a", "generation.starting", 103, JOB_STATE_STARTING));
+  see(Event("a", "generation.ended", 200, JOB_STATE_QUEUED), END_REASON_FAILED);
+  see(Event("a", "job.queued", 200, JOB_STATE_QUEUED));
+  see(Event("a", "generation.starting", 204, JOB_STATE_STARTING));
+  // A job that was paused in the queue did not wait for its slots meanwhile.
+  see(Event("b", "job.queued", 100, JOB_STATE_QUEUED));
+  see(Event("b", "job.paused", 101, JOB_STATE_PAUSED));
+  see(Event("b", "job.queued", 1000, JOB_STATE_QUEUED));
+  see(Event("b", "generation.starting", 1002, JOB_STATE_STARTING));
+  // One that was queued before this process is not known.
+  see(Event("c", "generation.starting", 9, JOB_STATE_STARTING));
+  const std::string page = CoordinatorPage({}, measures);
+  EXPECT_TRUE(absl::StrContains(page, "muster_queue_wait_seconds_sum 9\n")) << page;
+  EXPECT_TRUE(absl::StrContains(page, "muster_queue_wait_seconds_count 3\n"));
+  EXPECT_TRUE(absl::StrContains(page, "muster_generations_started_total 4\n"));
+  EXPECT_TRUE(absl::StrContains(page, "muster_generations_ended_total{reason=\"failed\"} 1\n"));
+  EXPECT_TRUE(absl::StrContains(page, "muster_generations_ended_total{reason=\"lost\"} 0\n"));
+}
+
+TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
+  Snapshot snapshot;
+  snapshot.jobs = {MakeJob("a-1", JOB_STATE_RUNNING), MakeJob("b-1", JOB_STATE_COMPLETED),
+                   MakeJob("c-1", JOB_STATE_QUEUED)};
+  snapshot.last["a-1"].set_step(7);
+  snapshot.last["a-1"].set_loss(2.5);
+  Node& node = snapshot.nodes.emplace_back();
+  node.set_state(NODE_STATE_LIVE);
+  node.set_draining(true);
+  node.add_slots()->set_state(SLOT_STATE_USED);
+  node.add_slots()->set_state(SLOT_STATE_FREE);
+  Measures measures;
+  measures.CountCall("/muster.v1.Jobs/Get", "NOT_FOUND");
+  measures.CountCall("/muster.v1.Jobs/Get", "NOT_FOUND");
+  measures.ObserveCommit(absl::Milliseconds(3));
+  const std::string page = CoordinatorPage(snapshot, measures);
+  for (const char* line :
+       {"muster_jobs{state=\"running\"} 1\n", "muster_jobs{state=\"queued\"} 1\n", "muster_jobs{state=\"failed\"} 0\n",
+        "muster_job_step{job_id=\"a-1\"} 7\n", "muster_job_loss{job_id=\"a-1\"} 2.5\n",
+        "muster_job_target_steps{job_id=\"a-1\"} 100\n", "muster_nodes{state=\"live\"} 1\n",
+        "muster_nodes_draining 1\n", "muster_slots{state=\"used\"} 1\n", "muster_slots{state=\"free\"} 1\n",
+        "muster_rpcs_total{method=\"/muster.v1.Jobs/Get\",code=\"NOT_FOUND\"} 2\n",
+        "muster_store_commit_seconds_bucket{le=\"0.002\"} 0\n",
+        "muster_store_commit_seconds_bucket{le=\"0.005\"} 1\n"}) {
+    EXPECT_TRUE(absl::StrContains(page, line)) << line << page;
+  }
+  EXPECT_FALSE(absl::StrContains(page, "b-1"));
+  EXPECT_FALSE(absl::StrContains(page, "muster_job_tokens_per_second{"));
+}
+
+}  // namespace
+}  // namespace muster::metrics

@@ -1,0 +1,106 @@
+#include "coordinator/server/instruments.h"
+
+#include <chrono>
+#include <future>
+#include <utility>
+namespace muster::server {
+namespace {
+
+// Prometheus itself gives up after 10 s by default.
+constexpr auto kPagePatience = std::chrono::seconds(2);
+
+metrics::Snapshot TakeSnapshot(Turn& turn) {
+  metrics::Snapshot snapshot;
+  snapshot.jobs = turn.core().ListJobs(/*ended_too=*/true);
+  snapshot.nodes = turn.core().ListNodes();
+  for (const Job& job : snapshot.jobs) {
+    if (job.state() != JOB_STATE_RUNNING && job.state() != JOB_STATE_STOPPING) continue;
+    snapshot.last[job.id()] = turn.ledger().LastMetrics(JobId(job.id()));
+  }
+  snapshot.watch_streams = turn.watches().open();
+  return snapshot;
+}
+
+class CallCounter final : public grpc::experimental::Interceptor {
+ public:
+  CallCounter(const char* method, metrics::Measures* measures) : method_(method), measures_(measures) {}
+
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    using grpc::experimental::InterceptionHookPoints;
+    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_STATUS)) {
+      const auto code = static_cast<absl::StatusCode>(methods->GetSendStatus().error_code());
+      measures_->CountCall(method_, absl::StatusCodeToString(code));
+    }
+    methods->Proceed();
+  }
+
+ private:
+  const std::string method_;
+  metrics::Measures* const measures_;
+};
+
+class CallCounterFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  explicit CallCounterFactory(metrics::Measures* measures) : measures_(measures) {}
+  grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) override {
+    return new CallCounter(info->method(), measures_);  // gRPC deletes it
+  }
+
+ private:
+  metrics::Measures* const measures_;
+};
+
+}  // namespace
+
+absl::Status Instruments::WriteTensorBoard(const std::string& folder, Loop* loop) {
+  absl::StatusOr<std::unique_ptr<metrics::TensorBoardLog>> log = metrics::TensorBoardLog::Open(folder);
+  if (!log.ok()) return log.status();
+  writer_ = std::make_unique<TensorBoardWriter>(*std::move(log), loop);
+  return absl::OkStatus();
+}
+
+absl::Status Instruments::Serve(const std::string& address, Loop* loop) {
+  const auto page = [this, loop]() -> absl::StatusOr<std::string> {
+    const auto taken = std::make_shared<std::promise<metrics::Snapshot>>();
+    std::future<metrics::Snapshot> snapshot = taken->get_future();
+    loop->Post([taken](Turn& turn) { turn.AfterCommit([taken, &turn] { taken->set_value(TakeSnapshot(turn)); }); });
+    if (snapshot.wait_for(kPagePatience) != std::future_status::ready) {
+      return absl::UnavailableError("the event loop does not answer: the disk of the store may be slow");
+    }
+    return metrics::CoordinatorPage(snapshot.get(), measures_);
+  };
+  absl::StatusOr<std::unique_ptr<MetricsEndpoint>> endpoint = MetricsEndpoint::Start(address, page);
+  if (!endpoint.ok()) return endpoint.status();
+  endpoint_ = *std::move(endpoint);
+  return absl::OkStatus();
+}
+
+std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> Instruments::CallCounters() {
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
+  factories.push_back(std::make_unique<CallCounterFactory>(&measures_));
+  return factories;
+}
+
+void Instruments::Stop() {
+  endpoint_.reset();
+  if (writer_ != nullptr) writer_->Stop();
+}
+
+void Instruments::Committed(absl::Duration took, const std::vector<StateEvent>& events, const core::Core& core) {
+  measures_.ObserveCommit(took);
+  for (const StateEvent& event : events) {
+    EndReason reason = END_REASON_UNSPECIFIED;
+    if (event.kind() == "generation.ended") {
+      for (const Generation& generation : core.ListGenerations(JobId(event.job()))) {
+        if (generation.number() == event.generation()) reason = generation.reason();
+      }
+    }
+    measures_.ObserveEvent(event, reason);
+  }
+}
+
+void Instruments::Forgot(const JobId& job) {
+  if (writer_ != nullptr) writer_->Forget(job);
+}
+
+}  // namespace muster::server

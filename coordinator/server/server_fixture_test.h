@@ -1,0 +1,39 @@
+// What the tests of the server start from.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/clock.h"
+#include "common/testing/temporary_folder.h"
+#include "coordinator/server/server.h"
+#include "coordinator/server/testing.h"
+
+namespace muster::server {
+
+// A server in a folder of its own, and a client of it. Started by the test, which may change the options before.
+class ServerFixture : public ::testing::Test {
+ protected:
+  ServerFixture() {
+    options_.state_dir = folder_.path() + "/state";
+    options_.listen = {"unix:" + folder_.path() + "/run/c.sock"};
+  }
+  void Start() {
+    auto server = Server::Start(options_, &clock_);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    client_ = std::make_unique<Client>(address());
+  }
+  const std::string& address() const { return server_->addresses()[0]; }
+
+  const TemporaryFolder folder_;
+  RealClock clock_;
+  ServerOptions options_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Client> client_;
+};
+
+}  // namespace muster::server

@@ -1,0 +1,148 @@
+#include "coordinator/server/tensorboard_writer.h"
+
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+
+namespace muster::server {
+namespace {
+
+constexpr auto kSaveAfter = std::chrono::seconds(2);
+constexpr auto kRetryAfter = std::chrono::seconds(5);
+
+}  // namespace
+
+// What the loop's thread hands over.
+struct TensorBoardWriter::Shared {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<WatchPage> page ABSL_GUARDED_BY(mutex);
+  std::vector<JobId> forgotten ABSL_GUARDED_BY(mutex);
+  bool stopping ABSL_GUARDED_BY(mutex) = false;
+
+  std::shared_ptr<Watch> watch;  // touched on the loop's thread only
+
+  void Deliver(WatchPage delivered) {
+    const std::lock_guard lock(mutex);
+    page = std::move(delivered);
+    changed.notify_one();
+  }
+};
+
+TensorBoardWriter::TensorBoardWriter(std::unique_ptr<metrics::TensorBoardLog> log, Loop* loop)
+    : log_(std::move(log)), loop_(loop), shared_(std::make_shared<Shared>()), thread_([this] { Run(); }) {}
+
+TensorBoardWriter::~TensorBoardWriter() { Stop(); }
+
+void TensorBoardWriter::Stop() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->stopping = true;
+    shared_->changed.notify_one();
+  }
+  thread_.join();
+  loop_->Post([shared = shared_](Turn& turn) {
+    turn.AfterCommit([shared, &watches = turn.watches()] {
+      if (shared->watch != nullptr) watches.Close(shared->watch);
+    });
+  });
+}
+
+void TensorBoardWriter::Forget(const JobId& job) {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->forgotten.push_back(job);
+  shared_->changed.notify_one();
+}
+
+// The reader's first page is asked for, or a page that says why not is on its way.
+void TensorBoardWriter::Open() {
+  loop_->Post([shared = shared_, cursor = log_->cursor()](Turn& turn) {
+    turn.AfterCommit([shared, cursor, &turn] {
+      WatchRequest request;
+      request.set_follow(true);
+      request.set_events(true);
+      request.set_metrics(true);
+      request.set_cursor(cursor);
+      absl::StatusOr<std::shared_ptr<Watch>> watch = turn.watches().Open(turn.core(), request, JobId());
+      if (!watch.ok()) return shared->Deliver({{}, true, watch.status()});
+      shared->watch = *std::move(watch);
+      turn.watches().Next(shared->watch, [shared](WatchPage page) { shared->Deliver(std::move(page)); });
+    });
+  });
+}
+
+void TensorBoardWriter::RemoveForgotten() {
+  std::vector<JobId> forgotten;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    forgotten = std::exchange(shared_->forgotten, {});
+  }
+  for (const JobId& job : forgotten) log_->Remove(job);
+}
+
+void TensorBoardWriter::WriteUntilDone(const WatchPage& page) {
+  bool told = false;
+  while (true) {
+    const absl::Status status = log_->Write(page.items);
+    if (status.ok()) break;
+    if (!std::exchange(told, true)) spdlog::error("TensorBoard: {}; it is tried again", std::string(status.message()));
+    std::unique_lock lock(shared_->mutex);
+    if (shared_->changed.wait_for(lock, kRetryAfter, [this] { return shared_->stopping; })) return;
+  }
+  if (told) spdlog::info("TensorBoard: writes again");
+}
+
+void TensorBoardWriter::Run() {
+  Open();
+  auto save_at = std::chrono::steady_clock::time_point::max();
+  for (bool stopping = false; !stopping;) {
+    std::optional<WatchPage> page;
+    {
+      std::unique_lock lock(shared_->mutex);
+      const auto news = [this] {
+        return shared_->stopping || shared_->page.has_value() || !shared_->forgotten.empty();
+      };
+      if (log_->unsaved()) {
+        shared_->changed.wait_until(lock, save_at, news);
+      } else {
+        shared_->changed.wait(lock, news);
+      }
+      page = std::exchange(shared_->page, std::nullopt);
+      stopping = shared_->stopping;
+    }
+    if (page.has_value()) {
+      const bool was_saved = !log_->unsaved();
+      WriteUntilDone(*page);
+      if (was_saved && log_->unsaved()) save_at = std::chrono::steady_clock::now() + kSaveAfter;
+    }
+    // Behind the page, which may still hold items of the job.
+    RemoveForgotten();
+    if (log_->unsaved() && (stopping || std::chrono::steady_clock::now() >= save_at)) {
+      const absl::Status saved = log_->Save();
+      if (!saved.ok()) spdlog::error("TensorBoard: {}", std::string(saved.message()));
+      save_at = std::chrono::steady_clock::now() + kSaveAfter;
+    }
+    if (!page.has_value() || stopping) continue;
+    if (page->end && absl::IsInvalidArgument(page->status)) {
+      spdlog::warn("TensorBoard: the folder is of another store; its files are written anew");
+      log_->Restart();
+      Open();
+    } else if (!page->end) {
+      loop_->Post([shared = shared_](Turn& turn) {
+        turn.AfterCommit([shared, &watches = turn.watches()] {
+          watches.Next(shared->watch, [shared](WatchPage next) { shared->Deliver(std::move(next)); });
+        });
+      });
+    }
+  }
+}
+
+}  // namespace muster::server

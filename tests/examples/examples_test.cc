@@ -1,0 +1,183 @@
+// Every example that a help page shows, run against a real service: what is promised there must work as it stands.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "tests/cluster/cluster.h"
+
+namespace muster::cluster {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Examples that go on until Ctrl-C.
+bool IsEndless(const std::string& line) {
+  return absl::StrContains(line, "ps --watch") || absl::StrContains(line, "events -f");
+}
+
+// Commands that change a job: each of their examples gets one of its own.
+const std::set<std::string>& Steering() {
+  static const auto& names = *new std::set<std::string>{"cancel", "delete", "pause", "resume"};
+  return names;
+}
+
+// A GPT-2 vocabulary of the single bytes: those that print stand for themselves, the others for U+0100 and on.
+std::string ByteVocabulary() {
+  nlohmann::ordered_json vocabulary;
+  int next = 0x100;
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool prints = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
+    const int point = prints ? byte : next++;
+    std::string symbol(1, static_cast<char>(point));
+    if (point >= 0x80) symbol = {static_cast<char>(0xC0 | point >> 6), static_cast<char>(0x80 | (point & 0x3F))};
+    vocabulary[symbol] = byte;
+  }
+  vocabulary["<|endoftext|>"] = 256;
+  return vocabulary.dump();
+}
+
+class ExamplesTest : public ::testing::Test {
+ protected:
+  ExamplesTest() {
+    cluster_.StartCoordinator();
+    cluster_.StartWorker(0, 2);
+    job_ = cluster_.Submit({.name = "gpt2-tiny", .steps = 20});
+    EXPECT_TRUE(cluster_.WaitForState(job_, "completed"));
+    last_ = cluster_.folder() + "/state/muster/last";
+    fs::copy_file(last_, last_ + ".kept");
+    node_ = std::string(absl::StripSuffix(cluster_.Muster({"nodes", "-o", "name"}).out, "\n"));
+  }
+
+  std::vector<std::string> Words(const std::vector<std::string>& unfinished) {
+    std::vector<std::string> arguments = {"__complete"};
+    arguments.insert(arguments.end(), unfinished.begin(), unfinished.end());
+    std::vector<std::string> words;
+    for (const std::string& line :
+         std::vector<std::string>(absl::StrSplit(cluster_.Muster(arguments).out, '\n', absl::SkipEmpty()))) {
+      if (line[0] != ':') words.push_back(line.substr(0, line.find('\t')));
+    }
+    return words;
+  }
+
+  // The lines below "Example:" of a help page.
+  std::vector<std::string> ExamplesOf(const std::vector<std::string>& command) {
+    std::vector<std::string> arguments = command;
+    arguments.push_back("--help");
+    const std::string page = cluster_.Muster(arguments).out;
+    std::vector<std::string> examples;
+    const size_t at = page.find("\nExample:\n");
+    if (at == std::string::npos) return examples;
+    for (const std::string& line : std::vector<std::string>(absl::StrSplit(page.substr(at + 10), '\n'))) {
+      if (!absl::StartsWith(line, "  ")) break;
+      examples.push_back(line.substr(2));
+    }
+    return examples;
+  }
+
+  // A folder with the files that examples name.
+  std::string MakeFolder() {
+    const std::string folder = absl::StrCat(cluster_.folder(), "/x", count_++);
+    for (const char* name : {"", "/jobs", "/runs", "/shards"}) fs::create_directories(folder + name);
+    const std::string spec = cluster_.WriteJob({.name = "gpt2-tiny", .steps = 20});
+    fs::copy_file(spec, folder + "/job.yaml");
+    fs::copy_file(spec, folder + "/jobs/job.yaml");
+    std::ofstream(folder + "/larger.yaml") << "priority: 1\nsteps: 30\n";
+    for (const char* name : {"train.bin", "val.bin", "shards/train_0.bin", "jobs/train.bin"}) {
+      fs::copy_file(cluster_.folder() + "/train.bin", absl::StrCat(folder, "/", name));
+    }
+    for (const char* name : {"text.txt", "a.txt", "b.txt"}) {
+      fs::copy_file("/usr/share/common-licenses/GPL-3", absl::StrCat(folder, "/", name));
+    }
+    fs::create_directories(folder + "/gpt2");
+    for (const char* name : {"", "gpt2/"}) {
+      std::ofstream(absl::StrCat(folder, "/", name, "vocab.json")) << ByteVocabulary();
+      std::ofstream(absl::StrCat(folder, "/", name, "merges.txt")) << "#version: 0.2\n";
+    }
+    fs::create_directory_symlink(cluster_.CheckpointPath("gpt2-tiny"), folder + "/runs/gpt2-tiny");
+    return folder;
+  }
+
+  // A job in the state that the command is for.
+  std::string JobFor(const std::string& command) {
+    const std::string job = cluster_.Submit({.name = "steered", .steps = 100000});
+    if (command == "resume") {
+      EXPECT_EQ(cluster_.Muster({"pause", job}).exit_code, 0);
+    }
+    if (command == "delete") {
+      EXPECT_EQ(cluster_.Muster({"cancel", "-y", job}).exit_code, 0);
+      EXPECT_TRUE(cluster_.WaitForState(job, "cancelled"));
+    }
+    return job;
+  }
+
+  void Try(const std::string& command, const std::string& example) {
+    SCOPED_TRACE(example);
+    fs::copy_file(last_ + ".kept", last_, fs::copy_options::overwrite_existing);
+    const bool steers = Steering().contains(command);
+    const std::string job = steers ? JobFor(command) : job_;
+    const std::string folder = MakeFolder();
+    std::string line = absl::StrReplaceAll(
+        example, {{"gpt2-tiny-x7f2", job}, {"node-a", node_}, {"/var/backups", folder}, {"/data/checkpoints", folder}});
+    if (absl::StrContains(line, "data prepare")) {  // makes what the others find
+      for (const char* name : {"/train.bin", "/val.bin"}) fs::remove(folder + name);
+    }
+    if (IsEndless(line)) line = absl::StrCat("timeout --preserve-status -s INT 2 ", line);
+    if (absl::EndsWith(line, "fish | source")) line = absl::StrCat("fish -c '", line, "'");
+    const Ran ran = cluster_.Shell(line, folder);
+    EXPECT_EQ(ran.exit_code, IsEndless(line) ? 130 : 0) << ran.err << ran.out;
+    // What it left running is in the way of the next one.
+    if (steers || command == "train" || command == "submit") {
+      for (const std::string& name : std::vector<std::string>(
+               absl::StrSplit(cluster_.Muster({"ps", "-o", "name"}).out, '\n', absl::SkipEmpty()))) {
+        EXPECT_EQ(cluster_.Muster({"cancel", "-y", name}).exit_code, 0);
+      }
+    }
+  }
+
+  Cluster cluster_;
+  std::string job_, last_, node_;
+  int count_ = 0;
+};
+
+TEST_F(ExamplesTest, AllOfThemWork) {
+  int tried = 0;
+  for (const std::string& name : Words({""})) {
+    std::vector<std::vector<std::string>> commands = {{name}};
+    if (ExamplesOf({name}).empty()) ADD_FAILURE() << "muster " << name << " has no example";
+    // A group's own example is one of its commands'.
+    if (const bool group = name == "local" || name == "data"; group) {
+      commands.clear();
+      for (const std::string& inner : Words({name, ""})) commands.push_back({name, inner});
+    }
+    for (const std::vector<std::string>& command : commands) {
+      for (const std::string& example : ExamplesOf(command)) {
+        Try(name, example);
+        ++tried;
+      }
+    }
+  }
+  EXPECT_GT(tried, 40);
+  cluster_.Muster({"local", "down", "--force"});
+}
+
+// The example files too, with their data in place.
+TEST_F(ExamplesTest, ExampleFilesAreAccepted) {
+  const std::string folder = MakeFolder();
+  fs::copy_file("examples/gpt2_tiny.yaml", folder + "/gpt2_tiny.yaml");
+  EXPECT_EQ(cluster_.Shell("muster validate gpt2_tiny.yaml", folder).exit_code, 0);
+  EXPECT_EQ(cluster_.Shell("muster init new.yaml && muster validate new.yaml", folder).exit_code, 0);
+  const Ran ran =
+      cluster_.Shell("muster submit -f new.yaml --set steps=3 --set optimizer.lr_schedule.warmup_steps=0", folder);
+  EXPECT_EQ(ran.exit_code, 0) << ran.err << ran.out;
+}
+
+}  // namespace
+}  // namespace muster::cluster

@@ -1,0 +1,110 @@
+// Conformance of the groups between CPU ranks, and what they say of a rank that is not there.
+#include "worker/collectives/conformance_test.h"
+
+#include "absl/time/clock.h"
+#include "worker/collectives/gloo.h"
+#include "worker/collectives/memory_key_value.h"
+#include "worker/collectives/threads.h"
+
+namespace muster::collectives {
+namespace {
+
+using ::testing::HasSubstr;
+
+Groups GlooGroups(int size, absl::Duration timeout) {
+  // Kept for the groups' life; each is small.
+  static std::vector<std::unique_ptr<MemoryKeyValue>> rendezvous;
+  MemoryKeyValue& values = *rendezvous.emplace_back(std::make_unique<MemoryKeyValue>());
+  Groups groups(static_cast<size_t>(size));
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      auto group = MakeGloo({.rank = rank,
+                             .size = size,
+                             .name = "world",
+                             .host = "127.0.0.1",
+                             .timeout = timeout,
+                             .join_timeout = absl::Seconds(20)},
+                            values);
+      EXPECT_TRUE(group.ok()) << group.status();
+      groups[static_cast<size_t>(rank)] = *std::move(group);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  return groups;
+}
+
+Groups ThreadGroups(int size, absl::Duration timeout) { return MakeThreads(size, timeout); }
+
+TEST_P(Conformance, SendAndReceiveMatchInOrder) {
+  OnRanks(3, [this](Group& group) {
+    const int next = (group.rank() + 1) % 3, before = (group.rank() + 2) % 3;
+    std::vector<at::Tensor> received;
+    std::vector<std::unique_ptr<Work>> works;
+    for (int i = 0; i < 3; ++i) {
+      received.push_back(Here(group, at::zeros({4}, at::kFloat)));
+      works.push_back(group.Recv(received.back(), before));
+    }
+    for (int i = 0; i < 3; ++i) works.push_back(group.Send(Here(group, Of(group.rank(), 4, 10 * i)), next));
+    for (const auto& work : works) ASSERT_TRUE(work->Wait().ok());
+    for (int i = 0; i < 3; ++i) {
+      ExpectClose(received[static_cast<size_t>(i)], Of(before, 4, 10 * i), "message");
+    }
+  });
+}
+
+TEST_P(Conformance, ARankThatNeverComesIsNamedAtTheDeadline) {
+  OnRanks(
+      3,
+      [](Group& group) {
+        at::Tensor values = Of(group.rank(), 100);
+        ASSERT_TRUE(group.AllReduce(values)->Wait().ok());
+        if (group.rank() == 1) {
+          // It stays away until the others gave up, so that its sockets do not tell.
+          absl::SleepFor(absl::Seconds(3));
+          return;
+        }
+        const absl::Time begin = absl::Now();
+        const absl::Status status = group.AllReduce(values)->Wait();
+        EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+        EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
+        EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+        EXPECT_FALSE(group.AllReduce(values)->Wait().ok()) << "a group that failed stays so";
+      },
+      absl::Seconds(1));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
+                         ::testing::Values(Backend{"threads", c10::kCPU, 4, ThreadGroups},
+                                           Backend{"gloo", c10::kCPU, 4, GlooGroups}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Threads, RanksThatDisagreeAreTold) {
+  Groups groups = MakeThreads(2);
+  const auto first = groups[0]->AllReduce(at::zeros({3}, at::kFloat));
+  const auto second = groups[1]->Broadcast(at::zeros({3}, at::kFloat), 0);
+  EXPECT_THAT(std::string(first->Wait().message()), HasSubstr("ranks disagree: all-reduce 3 Float"));
+  EXPECT_FALSE(second->Wait().ok());
+}
+
+TEST(Gloo, ARankThatDoesNotJoinIsNamed) {
+  MemoryKeyValue rendezvous;
+  std::vector<std::thread> ranks;
+  for (const int rank : {0, 2}) {
+    ranks.emplace_back([&, rank] {
+      const auto group = MakeGloo({.rank = rank,
+                                   .size = 3,
+                                   .name = "world",
+                                   .host = "127.0.0.1",
+                                   .timeout = absl::Seconds(1),
+                                   .join_timeout = absl::Seconds(1)},
+                                  rendezvous);
+      EXPECT_EQ(group.status().code(), absl::StatusCode::kUnavailable);
+      EXPECT_THAT(std::string(group.status().message()), HasSubstr("rank 1 never came"));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+}  // namespace
+}  // namespace muster::collectives

@@ -1,0 +1,252 @@
+#include "worker/collectives/gloo.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "worker/collectives/failed_work.h"
+#include "worker/collectives/peers.h"
+
+namespace muster::collectives {
+namespace {
+
+constexpr int kMostRanks = 64;
+constexpr int kTag = 1;  // Gloo keeps pairs' messages in order, so one is enough
+
+// Gloo's store over ours. It needs only set, get and wait.
+class Store final : public c10d::Store {
+ public:
+  Store(KeyValue& values, std::string prefix, absl::Time deadline)
+      : values_(values), prefix_(std::move(prefix)), deadline_(deadline) {}
+
+  c10::intrusive_ptr<c10d::Store> clone() override { return c10::make_intrusive<Store>(values_, prefix_, deadline_); }
+  void set(const std::string& key, const std::vector<uint8_t>& value) override {
+    Throw(values_.Set(prefix_ + key, std::string(value.begin(), value.end())));
+  }
+  std::vector<uint8_t> get(const std::string& key) override {
+    const absl::StatusOr<std::string> value = values_.Wait(prefix_ + key, deadline_ - absl::Now());
+    Throw(value.status());
+    return {value->begin(), value->end()};
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) {
+      if (!values_.Wait(prefix_ + key, absl::ZeroDuration()).ok()) return false;
+    }
+    return true;
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) get(key);
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
+  int64_t add(const std::string&, int64_t) override { return Unsupported("add"); }
+  bool deleteKey(const std::string&) override { return false; }
+  int64_t getNumKeys() override { return Unsupported("getNumKeys"); }
+
+ private:
+  static void Throw(const absl::Status& status) {
+    if (!status.ok()) throw std::runtime_error(std::string(status.message()));
+  }
+  static int64_t Unsupported(const char* what) {
+    throw std::runtime_error(absl::StrCat("the rendezvous does not offer ", what));
+  }
+
+  KeyValue& values_;
+  const std::string prefix_;
+  const absl::Time deadline_;
+};
+
+// The first line of an exception of LibTorch's, without its backtrace.
+std::string Brief(const std::exception& error) {
+  const std::string what = error.what();
+  return what.substr(0, what.find('\n'));
+}
+
+struct Shared {
+  std::unique_ptr<Peers> peers;
+  absl::Duration timeout;
+  std::atomic<bool> failed = false;
+};
+
+class GlooWork final : public Work {
+ public:
+  using Pending = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+  GlooWork(std::shared_ptr<Shared> shared, std::string what, Pending pending, std::vector<at::Tensor> alive,
+           std::function<void()> then)
+      : shared_(std::move(shared)),
+        what_(std::move(what)),
+        pending_(std::move(pending)),
+        alive_(std::move(alive)),
+        then_(std::move(then)),
+        deadline_(absl::Now() + shared_->timeout) {}
+
+  absl::Status Wait() override {
+    try {
+      for (const auto& one : pending_) {
+        const absl::Duration left = std::max(absl::Milliseconds(1), deadline_ - absl::Now());
+        one->wait(std::chrono::milliseconds(absl::ToInt64Milliseconds(left) + 1));
+      }
+      pending_.clear();
+      if (then_) std::exchange(then_, nullptr)();
+      return absl::OkStatus();
+    } catch (const std::exception& error) {
+      shared_->failed = true;
+      return absl::UnavailableError(
+          absl::StrCat(what_, " failed: ", shared_->peers->Diagnose(), "; Gloo says: ", Brief(error)));
+    }
+  }
+
+ private:
+  const std::shared_ptr<Shared> shared_;
+  const std::string what_;
+  Pending pending_;
+  const std::vector<at::Tensor> alive_;
+  std::function<void()> then_;
+  const absl::Time deadline_;
+};
+
+class GlooGroup final : public Group {
+ public:
+  GlooGroup(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, std::shared_ptr<Shared> shared)
+      : gloo_(std::move(gloo)), shared_(std::move(shared)) {}
+  int rank() const override { return gloo_->getRank(); }
+  int size() const override { return gloo_->getSize(); }
+
+  std::unique_ptr<Work> AllReduce(at::Tensor values) override {
+    return Issue("all-reduce", {values}, [&](GlooWork::Pending& pending) {
+      std::vector<at::Tensor> tensors{values};
+      if (values.numel() > 0) pending.push_back(gloo_->allreduce(tensors));
+    });
+  }
+  std::unique_ptr<Work> AllGather(at::Tensor own, at::Tensor all) override {
+    const std::vector<Part> parts = Even(all, own.numel());
+    const at::Tensor& place = parts[static_cast<size_t>(rank())].values;
+    if (place.data_ptr() != own.data_ptr()) place.copy_(own);
+    return BroadcastNamed("all-gather", parts);
+  }
+  std::unique_ptr<Work> ReduceScatter(at::Tensor all, at::Tensor own) override {
+    const std::vector<Part> parts = Even(all, own.numel());
+    const at::Tensor place = parts[static_cast<size_t>(rank())].values;
+    return ReduceNamed("reduce-scatter", parts, [place, own] {
+      if (place.data_ptr() != own.data_ptr()) own.copy_(place);
+    });
+  }
+  std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
+    return BroadcastNamed("broadcast", {{std::move(values), root}});
+  }
+  std::unique_ptr<Work> BroadcastParts(std::vector<Part> parts) override { return BroadcastNamed("broadcast", parts); }
+  std::unique_ptr<Work> ReduceParts(std::vector<Part> parts) override { return ReduceNamed("reduce", parts, nullptr); }
+  std::unique_ptr<Work> Send(at::Tensor values, int to) override {
+    return Issue("send", {values}, [&](GlooWork::Pending& pending) {
+      std::vector<at::Tensor> tensors{values};
+      if (values.numel() > 0) pending.push_back(gloo_->send(tensors, to, kTag));
+    });
+  }
+  std::unique_ptr<Work> Recv(at::Tensor values, int from) override {
+    return Issue("receive", {values}, [&](GlooWork::Pending& pending) {
+      std::vector<at::Tensor> tensors{values};
+      if (values.numel() > 0) pending.push_back(gloo_->recv(tensors, from, kTag));
+    });
+  }
+  absl::Status Barrier() override {
+    return Issue("barrier", {}, [&](GlooWork::Pending& pending) { pending.push_back(gloo_->barrier()); })->Wait();
+  }
+
+ private:
+  std::vector<Part> Even(const at::Tensor& all, int64_t each) const {
+    std::vector<Part> parts;
+    for (int root = 0; root < size(); ++root) parts.push_back({all.narrow(0, root * each, each), root});
+    return parts;
+  }
+
+  // Broadcasts and reductions of one part each, all under way together: on Gloo faster than its own all-gather and
+  // reduce-scatter, also of even parts (28 MB over 4 ranks: 18 against 33 ms, and 26 against 41).
+  std::unique_ptr<Work> BroadcastNamed(const char* name, const std::vector<Part>& parts) {
+    return Issue(name, Tensors(parts), [&](GlooWork::Pending& pending) {
+      for (const Part& part : parts) {
+        std::vector<at::Tensor> tensors{part.values};
+        c10d::BroadcastOptions options;
+        options.rootRank = part.root;
+        if (part.values.numel() > 0) pending.push_back(gloo_->broadcast(tensors, options));
+      }
+    });
+  }
+  std::unique_ptr<Work> ReduceNamed(const char* name, const std::vector<Part>& parts, std::function<void()> then) {
+    return Issue(
+        name, Tensors(parts),
+        [&](GlooWork::Pending& pending) {
+          for (const Part& part : parts) {
+            std::vector<at::Tensor> tensors{part.values};
+            c10d::ReduceOptions options;
+            options.rootRank = part.root;
+            if (part.values.numel() > 0) pending.push_back(gloo_->reduce(tensors, options));
+          }
+        },
+        std::move(then));
+  }
+
+  static std::vector<at::Tensor> Tensors(const std::vector<Part>& parts) {
+    std::vector<at::Tensor> tensors;
+    for (const Part& part : parts) tensors.push_back(part.values);
+    return tensors;
+  }
+
+  std::unique_ptr<Work> Issue(const char* name, std::vector<at::Tensor> alive,
+                              const std::function<void(GlooWork::Pending&)>& begin,
+                              std::function<void()> then = nullptr) {
+    if (shared_->failed) return std::make_unique<FailedWork>(absl::UnavailableError("the group failed before"));
+    const std::string what = absl::StrCat(name, " ", shared_->peers->Issue());
+    GlooWork::Pending pending;
+    try {
+      begin(pending);
+    } catch (const std::exception& error) {
+      shared_->failed = true;
+      return std::make_unique<FailedWork>(absl::UnavailableError(
+          absl::StrCat(what, " failed: ", shared_->peers->Diagnose(), "; Gloo says: ", Brief(error))));
+    }
+    return std::make_unique<GlooWork>(shared_, what, std::move(pending), std::move(alive), std::move(then));
+  }
+
+  const c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  const std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Group>> MakeGloo(const GlooOptions& options, KeyValue& rendezvous) {
+  if (options.size > kMostRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Gloo connects every rank with every other: at most ", kMostRanks, " ranks, not ", options.size));
+  }
+  auto peers = Peers::Join(options.rank, options.size, options.name, options.host, rendezvous);
+  if (!peers.ok()) return peers.status();
+  const auto shared = std::make_shared<Shared>();
+  shared->peers = *std::move(peers);
+  shared->timeout = options.timeout;
+  try {
+    const auto timeout = [](absl::Duration d) { return std::chrono::milliseconds(absl::ToInt64Milliseconds(d)); };
+    auto gloo = c10d::ProcessGroupGloo::Options::create(timeout(std::max(options.timeout, options.join_timeout)));
+    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.host));
+    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<Store>(rendezvous, absl::StrCat("gloo/", options.name, "/"),
+                                   absl::Now() + options.join_timeout),
+        options.rank, options.size, gloo);
+    group->setTimeout(timeout(options.timeout));
+    return std::make_unique<GlooGroup>(std::move(group), shared);
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat("rank ", options.rank, " cannot join the group ", options.name, " of ",
+                                               options.size, ": ", shared->peers->Diagnose(),
+                                               "; Gloo says: ", Brief(error)));
+  }
+}
+
+}  // namespace muster::collectives

@@ -1,0 +1,41 @@
+// Conformance of NCCL, on as many GPUs as there are: one rank, a thread, on each.
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include "worker/collectives/conformance_test.h"
+#include "worker/collectives/memory_key_value.h"
+#include "worker/collectives/nccl.h"
+
+namespace muster::collectives {
+namespace {
+
+Groups NcclGroups(int size, absl::Duration timeout) {
+  static std::vector<std::unique_ptr<MemoryKeyValue>> rendezvous;  // kept for the groups' life
+  MemoryKeyValue& values = *rendezvous.emplace_back(std::make_unique<MemoryKeyValue>());
+  Groups groups(static_cast<size_t>(size));
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      auto group = MakeNccl({.rank = rank,
+                             .size = size,
+                             .name = "world",
+                             .host = "127.0.0.1",
+                             .device = rank,
+                             .timeout = timeout,
+                             .join_timeout = absl::Seconds(60)},
+                            values);
+      EXPECT_TRUE(group.ok()) << group.status();
+      groups[static_cast<size_t>(rank)] = *std::move(group);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  return groups;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
+                         ::testing::Values(Backend{"nccl", c10::kCUDA, static_cast<int>(c10::cuda::device_count()),
+                                                   NcclGroups}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace muster::collectives

@@ -1,0 +1,255 @@
+#include "worker/collectives/threads.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty_like.h>
+
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "worker/collectives/failed_work.h"
+
+namespace muster::collectives {
+namespace {
+
+enum class Kind { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kReduce, kBarrier, kSend, kRecv };
+constexpr const char* kNames[] = {"all-reduce", "all-gather", "reduce-scatter", "broadcast",
+                                  "reduce",     "barrier",    "send",           "recv"};
+
+// What one rank brings to a collective.
+struct Offer {
+  Kind kind = Kind::kBarrier;
+  std::vector<Part> parts;  // kAllGather: own, all; kReduceScatter: all, own
+};
+
+// "all-reduce of 5 Float": the same on every rank.
+std::string Form(const Offer& offer) {
+  std::string form = kNames[static_cast<size_t>(offer.kind)];
+  for (const Part& part : offer.parts) {
+    absl::StrAppend(&form, " ", part.values.numel(), " ", toString(part.values.scalar_type()), " @", part.root);
+  }
+  return form;
+}
+
+// The sum of the ranks' tensors, in rank order.
+at::Tensor Sum(const std::vector<Offer>& offers, size_t part) {
+  at::Tensor sum = offers[0].parts[part].values.clone();
+  for (size_t rank = 1; rank < offers.size(); ++rank) sum.add_(offers[rank].parts[part].values);
+  return sum;
+}
+
+void Carry(std::vector<Offer>& offers) {
+  const int64_t size = static_cast<int64_t>(offers.size());
+  const std::vector<Part>& first = offers[0].parts;
+  switch (offers[0].kind) {
+    case Kind::kAllReduce: {
+      const at::Tensor sum = Sum(offers, 0);
+      for (Offer& offer : offers) offer.parts[0].values.copy_(sum);
+      return;
+    }
+    case Kind::kAllGather: {
+      const int64_t each = first[0].values.numel();
+      for (Offer& to : offers) {
+        for (int64_t rank = 0; rank < size; ++rank) {
+          const at::Tensor& from = offers[static_cast<size_t>(rank)].parts[0].values;
+          const at::Tensor place = to.parts[1].values.narrow(0, rank * each, each);
+          if (place.data_ptr() != from.data_ptr()) place.copy_(from);
+        }
+      }
+      return;
+    }
+    case Kind::kReduceScatter: {
+      const int64_t each = first[1].values.numel();
+      const at::Tensor sum = Sum(offers, 0);
+      for (int64_t rank = 0; rank < size; ++rank) {
+        offers[static_cast<size_t>(rank)].parts[1].values.copy_(sum.narrow(0, rank * each, each));
+      }
+      return;
+    }
+    case Kind::kBroadcast:
+      for (size_t part = 0; part < first.size(); ++part) {
+        const at::Tensor& from = offers[static_cast<size_t>(first[part].root)].parts[part].values;
+        for (Offer& to : offers) {
+          if (to.parts[part].values.data_ptr() != from.data_ptr()) to.parts[part].values.copy_(from);
+        }
+      }
+      return;
+    case Kind::kReduce:
+      for (size_t part = 0; part < first.size(); ++part) {
+        offers[static_cast<size_t>(first[part].root)].parts[part].values.copy_(Sum(offers, part));
+      }
+      return;
+    case Kind::kSend:
+      offers[1].parts[0].values.copy_(first[0].values);
+      return;
+    case Kind::kBarrier:
+    case Kind::kRecv:
+      return;
+  }
+}
+
+// One collective, or one pair of send and recv, from the first rank's offer to the last's.
+struct Meeting {
+  std::vector<Offer> offers;
+  std::vector<bool> come;
+  size_t missing = 0;
+  absl::Status status;
+  absl::Time deadline;
+};
+
+struct Shared {
+  Shared(int n, absl::Duration t) : size(n), timeout(t), issued(static_cast<size_t>(n)) {}
+  const int size;
+  const absl::Duration timeout;
+  absl::Mutex mutex;
+  std::vector<uint64_t> issued ABSL_GUARDED_BY(mutex);  // by rank
+  std::map<uint64_t, std::shared_ptr<Meeting>> meetings ABSL_GUARDED_BY(mutex);
+  // By sender and receiver: those that have one side.
+  std::map<std::pair<int, int>, std::deque<std::pair<Kind, std::shared_ptr<Meeting>>>> pairs ABSL_GUARDED_BY(mutex);
+  absl::Status failed ABSL_GUARDED_BY(mutex);
+};
+
+// Everybody is there.
+void Meet(Meeting& meeting, Shared& shared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared.mutex) {
+  for (size_t i = 1; i < meeting.offers.size() && meeting.status.ok(); ++i) {
+    const bool pair = meeting.offers[0].kind == Kind::kSend;
+    const std::string first = Form(meeting.offers[0]), other = Form(meeting.offers[i]);
+    const bool fits =
+        pair ? meeting.offers[0].parts[0].values.numel() == meeting.offers[i].parts[0].values.numel() : first == other;
+    if (!fits) meeting.status = absl::InternalError(absl::StrCat("ranks disagree: ", first, " and ", other));
+  }
+  if (meeting.status.ok()) Carry(meeting.offers);
+  if (!meeting.status.ok()) shared.failed = meeting.status;
+}
+
+class ThreadWork final : public Work {
+ public:
+  ThreadWork(std::shared_ptr<Shared> shared, std::shared_ptr<Meeting> meeting, std::string what)
+      : shared_(std::move(shared)), meeting_(std::move(meeting)), what_(std::move(what)) {}
+
+  absl::Status Wait() override {
+    absl::MutexLock lock(&shared_->mutex);
+    const auto over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex) {
+      return meeting_->missing == 0 || !shared_->failed.ok();
+    };
+    if (shared_->mutex.AwaitWithDeadline(absl::Condition(&over), meeting_->deadline)) {
+      return meeting_->missing == 0 ? meeting_->status : shared_->failed;
+    }
+    std::vector<size_t> missing;
+    for (size_t i = 0; i < meeting_->come.size(); ++i) {
+      if (!meeting_->come[i]) missing.push_back(i);
+    }
+    const std::string who =
+        meeting_->come.size() == 2 && shared_->size != 2 ? "its peer" : absl::StrJoin(missing, ", ");
+    shared_->failed = absl::UnavailableError(
+        absl::StrCat(what_, ": rank ", who, " did not come within ", absl::FormatDuration(shared_->timeout)));
+    return shared_->failed;
+  }
+
+ private:
+  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<Meeting> meeting_;
+  const std::string what_;
+};
+
+class ThreadGroup final : public Group {
+ public:
+  ThreadGroup(std::shared_ptr<Shared> shared, int rank) : shared_(std::move(shared)), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int size() const override { return shared_->size; }
+
+  std::unique_ptr<Work> AllReduce(at::Tensor values) override {
+    return Issue({Kind::kAllReduce, {{std::move(values), 0}}});
+  }
+  std::unique_ptr<Work> AllGather(at::Tensor own, at::Tensor all) override {
+    return Issue({Kind::kAllGather, {{std::move(own), 0}, {std::move(all), 0}}});
+  }
+  std::unique_ptr<Work> ReduceScatter(at::Tensor all, at::Tensor own) override {
+    return Issue({Kind::kReduceScatter, {{std::move(all), 0}, {std::move(own), 0}}});
+  }
+  std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
+    return Issue({Kind::kBroadcast, {{std::move(values), root}}});
+  }
+  std::unique_ptr<Work> BroadcastParts(std::vector<Part> parts) override {
+    return Issue({Kind::kBroadcast, std::move(parts)});
+  }
+  std::unique_ptr<Work> ReduceParts(std::vector<Part> parts) override {
+    return Issue({Kind::kReduce, std::move(parts)});
+  }
+  std::unique_ptr<Work> Send(at::Tensor values, int to) override {
+    return Pair(Kind::kSend, rank_, to, std::move(values));
+  }
+  std::unique_ptr<Work> Recv(at::Tensor values, int from) override {
+    return Pair(Kind::kRecv, from, rank_, std::move(values));
+  }
+  absl::Status Barrier() override { return Issue({Kind::kBarrier, {}})->Wait(); }
+
+ private:
+  std::unique_ptr<Work> Issue(Offer offer) {
+    const std::string what = Form(offer);
+    const absl::MutexLock lock(&shared_->mutex);
+    if (!shared_->failed.ok()) return std::make_unique<FailedWork>(shared_->failed);
+    const uint64_t number = shared_->issued[static_cast<size_t>(rank_)]++;
+    std::shared_ptr<Meeting>& meeting = shared_->meetings[number];
+    if (meeting == nullptr) meeting = NewMeeting(static_cast<size_t>(shared_->size));
+    auto work = std::make_unique<ThreadWork>(shared_, meeting, what);
+    Join(*meeting, static_cast<size_t>(rank_), std::move(offer));
+    if (meeting->missing == 0) shared_->meetings.erase(number);
+    return work;
+  }
+
+  std::unique_ptr<Work> Pair(Kind kind, int from, int to, at::Tensor values) {
+    Offer offer{kind, {{std::move(values), 0}}};
+    const std::string what = Form(offer);
+    const absl::MutexLock lock(&shared_->mutex);
+    if (!shared_->failed.ok()) return std::make_unique<FailedWork>(shared_->failed);
+    auto& waiting = shared_->pairs[{from, to}];
+    std::shared_ptr<Meeting> meeting;
+    if (!waiting.empty() && waiting.front().first != kind) {
+      meeting = waiting.front().second;
+      waiting.pop_front();
+    } else {
+      meeting = NewMeeting(2);
+      waiting.emplace_back(kind, meeting);
+    }
+    auto work = std::make_unique<ThreadWork>(shared_, meeting, what);
+    Join(*meeting, kind == Kind::kSend ? 0 : 1, std::move(offer));
+    return work;
+  }
+
+  std::shared_ptr<Meeting> NewMeeting(size_t ranks) const {
+    auto meeting = std::make_shared<Meeting>();
+    meeting->offers.resize(ranks);
+    meeting->come.resize(ranks);
+    meeting->missing = ranks;
+    meeting->deadline = absl::Now() + shared_->timeout;
+    return meeting;
+  }
+
+  void Join(Meeting& meeting, size_t place, Offer offer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex) {
+    meeting.offers[place] = std::move(offer);
+    meeting.come[place] = true;
+    if (meeting.missing == 1) Meet(meeting, *shared_);
+    if (--meeting.missing == 0) meeting.offers.clear();
+  }
+
+  const std::shared_ptr<Shared> shared_;
+  const int rank_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Group>> MakeThreads(int size, absl::Duration timeout) {
+  const auto shared = std::make_shared<Shared>(size, timeout);
+  std::vector<std::unique_ptr<Group>> groups;
+  for (int rank = 0; rank < size; ++rank) groups.push_back(std::make_unique<ThreadGroup>(shared, rank));
+  return groups;
+}
+
+}  // namespace muster::collectives

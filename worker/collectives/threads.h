@@ -1,0 +1,15 @@
+// A group whose ranks are threads of one process, for tests of the engine and of schedules.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "worker/collectives/group.h"
+
+namespace muster::collectives {
+
+// One group per rank, to be used by a thread each. Results are summed in rank order: bit-equal on every run.
+std::vector<std::unique_ptr<Group>> MakeThreads(int size, absl::Duration timeout = absl::Seconds(60));
+
+}  // namespace muster::collectives
