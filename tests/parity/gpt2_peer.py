@@ -1,10 +1,10 @@
 """GPT-2 training in plain PyTorch, for comparison: own model code, torch.optim, clip_grad_norm_.
 
-usage: gpt2_peer.py CONFIG.json      prints one JSON object {"losses": [...], "norms": [...], "weights_l2": {...}}
+Reads runs from standard input, a JSON object a line, and answers each with a line {"losses": [...], "norms": [...]}.
 
-CONFIG: model numbers, optimizer numbers, `tokens` (a file of uint16), `weights` (a shard of a checkpoint, *.safetensors,
-or raw float32, tensors one after another as `tensors` lists them), `steps`, `sequences`, `accumulation`, and `mistake`: "" or one of MISTAKES, by which the test
-shows that its limits would catch it.
+A run: model numbers, optimizer numbers, `tokens` (a file of uint16), `weights` (a shard of a checkpoint, *.safetensors,
+or raw float32, tensors one after another as `tensors` lists them), `steps`, `sequences`, `accumulation`, and `mistake`:
+"" or one of MISTAKES, by which the test shows that its limits would catch it.
 """
 import array
 import json
@@ -85,11 +85,8 @@ def make_optimizer(w, config):
     return torch.optim.AdamW(groups, lr=config["lr"], betas=betas, eps=1e-6 if mistake == "eps" else config["eps"])
 
 
-def main():
-    torch.set_num_threads(1)
+def train(config):
     torch.manual_seed(0)
-    with open(sys.argv[1], encoding="utf-8") as f:
-        config = json.load(f)
     assert config["mistake"] in ("",) + MISTAKES
     data = array.array("H")
     with open(config["tokens"], "rb") as f:
@@ -121,7 +118,13 @@ def main():
         optimizer.step()
         losses.append(total)
         norms.append(norm.item())
-    print(json.dumps({"losses": losses, "norms": norms}))
+    return {"losses": losses, "norms": norms}
+
+
+def main():
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        print(json.dumps(train(json.loads(line))), flush=True)
 
 
 main()

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
+#include "tests/parity/peer.h"
 #include "worker/data/sampler.h"
 #include "worker/data/token_file.h"
 #include "worker/engine/engine.h"
@@ -27,13 +28,9 @@ namespace muster {
 namespace {
 
 using nlohmann::json;
+using parity::Curve;
 
 constexpr int kSteps = 50;
-constexpr double kLossLimit = 5e-6, kNormLimit = 3e-5;
-
-struct Curve {
-  std::vector<double> losses, norms;
-};
 
 struct Trial {
   std::string optimizer = "adamw";
@@ -106,12 +103,6 @@ class Parity : public testing::Test {
   }
 
   Curve Theirs(const Trial& setup, const std::string& mistake) {
-    const char* python = getenv("MUSTER_PEER_PYTHON");
-    if (python == nullptr) {
-      ADD_FAILURE() << "MUSTER_PEER_PYTHON is not set: run ./test.sh, or tools/fetch_torch.sh peer and pass "
-                       "--test_env=MUSTER_PEER_PYTHON=~/.cache/muster/peer/bin/python";
-      return {};
-    }
     const Train train = MakeTrain(setup);
     const Gpt2& g = train.model().gpt2();
     auto engine = MakeEngine(train);
@@ -143,47 +134,27 @@ class Parity : public testing::Test {
                     static_cast<std::streamsize>(4 * view.values.size()));
     }
     weights.close();
-    std::ofstream(folder_ + "/config.json") << config;
-    const std::string command = absl::StrCat(python, " tests/parity/gpt2_peer.py ", folder_, "/config.json");
-    FILE* pipe = popen(command.c_str(), "r");
-    std::string out;
-    for (std::array<char, 4096> buffer; size_t n = fread(buffer.data(), 1, buffer.size(), pipe);) {
-      out.append(buffer.data(), n);
-    }
-    EXPECT_EQ(pclose(pipe), 0) << command << "\n" << out;
-    const json result = json::parse(out, nullptr, false);
-    if (result.is_discarded()) {
-      ADD_FAILURE() << "the peer printed no JSON: " << out;
-      return {};
-    }
-    return {result["losses"], result["norms"]};
+    const auto curve = parity::Peer::Get().Train(config);
+    EXPECT_TRUE(curve.ok()) << curve.status();
+    return curve.value_or(Curve{});
   }
 
-  // The largest relative differences over the steps: losses, norms.
-  static std::pair<double, double> Compare(const Curve& a, const Curve& b) {
-    EXPECT_EQ(a.losses.size(), static_cast<size_t>(kSteps));
-    EXPECT_EQ(b.losses.size(), a.losses.size());
-    double loss = 0, norm = 0;
-    for (size_t i = 0; i < std::min(a.losses.size(), b.losses.size()); ++i) {
-      loss = std::max(loss, std::abs(a.losses[i] - b.losses[i]) / std::abs(b.losses[i]));
-      norm = std::max(norm, std::abs(a.norms[i] - b.norms[i]) / b.norms[i]);
-    }
-    return {loss, norm};
+  parity::Difference Compared(const Trial& setup, const std::string& mistake) {
+    const parity::Difference d = parity::Compare(Ours(setup), Theirs(setup, mistake));
+    EXPECT_TRUE(std::isfinite(d.loss)) << "nothing was compared";
+    return d;
   }
 
   void ExpectSame(const Trial& setup) {
-    const auto [loss, norm] = Compare(Ours(setup), Theirs(setup, ""));
-    RecordProperty("loss_difference", absl::StrCat(loss));
-    RecordProperty("norm_difference", absl::StrCat(norm));
-    std::printf("largest relative difference over %d steps: losses %.2g, norms %.2g\n", kSteps, loss, norm);
-    EXPECT_LE(loss, kLossLimit);
-    EXPECT_LE(norm, kNormLimit);
+    const parity::Difference d = Compared(setup, "");
+    RecordProperty("loss_difference", absl::StrCat(d.loss));
+    RecordProperty("norm_difference", absl::StrCat(d.norm));
+    EXPECT_LE(d.loss, parity::kLossLimit);
+    EXPECT_LE(d.norm, parity::kNormLimit);
   }
 
   void ExpectCaught(const std::string& mistake, const Trial& setup) {
-    const auto [loss, norm] = Compare(Ours(setup), Theirs(setup, mistake));
-    std::printf("%s: losses %.2g, norms %.2g\n", mistake.c_str(), loss, norm);
-    EXPECT_TRUE(loss > kLossLimit || norm > kNormLimit) << mistake << " would not be seen";
+    EXPECT_FALSE(parity::Same(Compared(setup, mistake))) << mistake << " would not be seen";
   }
 
   std::string folder_;

@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 #include "gtest/gtest.h"
+#include "tests/parity/peer.h"
 #include "worker/trainer/fake_worker.h"
 
 namespace muster::trainer {
@@ -18,25 +19,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kLossLimit = 5e-6, kNormLimit = 3e-5;  // relative, as in parity_test
+using parity::Curve;
+
 constexpr uint64_t kSteps = 50;
-
-struct Curve {
-  std::vector<double> losses, norms;
-};
-
-// The largest relative differences: losses, norms.
-std::pair<double, double> Compare(const Curve& ours, const Curve& theirs) {
-  double loss = 0, norm = 0;
-  EXPECT_EQ(ours.losses.size(), kSteps);
-  EXPECT_EQ(theirs.losses.size(), kSteps);
-  for (size_t i = 0; i < std::min(ours.losses.size(), theirs.losses.size()); ++i) {
-    loss = std::max(loss, std::abs(ours.losses[i] / theirs.losses[i] - 1));
-    norm = std::max(norm, std::abs(ours.norms[i] / theirs.norms[i] - 1));
-  }
-  std::printf("largest relative difference over %zu steps: losses %.2g, norms %.2g\n", ours.losses.size(), loss, norm);
-  return {loss, norm};
-}
 
 class TrainerParity : public ::testing::Test {
  protected:
@@ -85,12 +70,6 @@ class TrainerParity : public ::testing::Test {
   }
 
   Curve Theirs(const JobSpec& spec, const std::string& mistake) {
-    const char* python = getenv("MUSTER_PEER_PYTHON");
-    if (python == nullptr) {
-      ADD_FAILURE() << "MUSTER_PEER_PYTHON is not set: run ./test.sh, or tools/fetch_torch.sh peer and pass "
-                       "--test_env=MUSTER_PEER_PYTHON=~/.cache/muster/peer/bin/python";
-      return {};
-    }
     const Train& train = spec.train();
     const Gpt2& model = train.model().gpt2();
     const Optimizer& o = train.optimizer();
@@ -113,15 +92,9 @@ class TrainerParity : public ::testing::Test {
                          {"mistake", mistake},
                          {"tokens", train.data().tokens()},
                          {"weights", bench_.Path("checkpoints/step-0000000000-g1/shard-00000.safetensors")}};
-    std::ofstream(bench_.Path("peer.json")) << config;
-    Process peer({python, "tests/parity/gpt2_peer.py", bench_.Path("peer.json")}, bench_.Path("peer"));
-    EXPECT_EQ(peer.Wait(), 0) << python << " failed; does it have torch?\n" << peer.Log();
-    const json result = json::parse(peer.Output(), nullptr, false);
-    if (result.is_discarded()) {
-      ADD_FAILURE() << "the peer printed no JSON: " << peer.Output();
-      return {};
-    }
-    return {result["losses"], result["norms"]};
+    const auto curve = parity::Peer::Get().Train(config);
+    EXPECT_TRUE(curve.ok()) << curve.status();
+    return curve.value_or(Curve{});
   }
 
   Bench bench_;
@@ -130,13 +103,14 @@ class TrainerParity : public ::testing::Test {
 TEST_F(TrainerParity, AdamWAccumulatingFour) {
   const JobSpec spec = MakeJob(/*microbatch=*/2);
   const Curve ours = Ours(spec);
-  const auto [loss, norm] = Compare(ours, Theirs(spec, ""));
-  EXPECT_LE(loss, kLossLimit);
-  EXPECT_LE(norm, kNormLimit);
+  const auto [loss, norm] = parity::Compare(ours, Theirs(spec, ""));
+  EXPECT_LE(loss, parity::kLossLimit);
+  EXPECT_LE(norm, parity::kNormLimit);
   EXPECT_LT(ours.losses.back(), 0.7 * ours.losses.front()) << "nothing was learnt, so nothing was compared";
   for (const char* mistake : {"betas", "decay_all", "gelu"}) {
-    const auto [wrong_loss, wrong_norm] = Compare(ours, Theirs(spec, mistake));
-    EXPECT_TRUE(wrong_loss > kLossLimit || wrong_norm > kNormLimit) << mistake << " would not be seen";
+    const parity::Difference wrong = parity::Compare(ours, Theirs(spec, mistake));
+    EXPECT_TRUE(std::isfinite(wrong.loss)) << mistake << ": nothing was compared";
+    EXPECT_FALSE(parity::Same(wrong)) << mistake << " would not be seen";
   }
 }
 
@@ -145,9 +119,9 @@ TEST_F(TrainerParity, Sgd) {
   spec.mutable_train()->mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
   spec.mutable_train()->mutable_optimizer()->set_lr(0.05);
   const Curve ours = Ours(spec);
-  const auto [loss, norm] = Compare(ours, Theirs(spec, ""));
-  EXPECT_LE(loss, kLossLimit);
-  EXPECT_LE(norm, kNormLimit);
+  const auto [loss, norm] = parity::Compare(ours, Theirs(spec, ""));
+  EXPECT_LE(loss, parity::kLossLimit);
+  EXPECT_LE(norm, parity::kNormLimit);
 }
 
 }  // namespace
