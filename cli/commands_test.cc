@@ -64,6 +64,37 @@ TEST_F(MusterTest, SubmitMergesFiles) {
   EXPECT_EQ(Run({"plan", "-", "-"}).code, 2);
 }
 
+TEST_F(MusterTest, SizesComeFromTheImportedFolder) {
+  Serve();
+  const std::string file = folder_.Write("job.yaml",
+                                         "apiVersion: muster/v1\nkind: Job\nname: a\n"
+                                         "model: {family: gpt2, from: hf, context: 4}\n"
+                                         "data: {tokens: train.bin}\nsteps: 10\n");
+  const std::string config = folder_.path() + "/hf/config.json";
+  mkdir((folder_.path() + "/hf").c_str(), 0755);
+  folder_.Write("hf/config.json",
+                R"({"model_type":"gpt2","n_layer":3,"n_head":2,"n_embd":8,"vocab_size":50257,"n_positions":6})");
+  EXPECT_EQ(Run({"submit", "-d", file}).code, 0);
+  const v1::Model& model = store_.submitted.train().model();
+  EXPECT_EQ(model.from(), folder_.path() + "/hf");
+  EXPECT_EQ(model.gpt2().layers(), 3u);
+  EXPECT_EQ(model.gpt2().vocabulary(), 50257u);
+  EXPECT_EQ(model.gpt2().context(), 4u) << "what is written goes first";
+  const Ended train = Run(
+      {"train", "--model", "gpt2", "--from", folder_.path() + "/hf", "--data", "train.bin", "--steps", "3", "--print"});
+  EXPECT_TRUE(absl::StrContains(train.out, "layers: 3")) << train.out << train.err;
+
+  folder_.Write("hf/config.json", R"({"model_type":"llama"})");
+  const Ended wrong = Run({"submit", "-d", file});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_TRUE(absl::StrContains(wrong.err, absl::StrCat(file, ":4:")) &&
+              absl::StrContains(wrong.err, absl::StrCat("model.from: ", config, ": model_type is \"llama\"")))
+      << wrong.err;
+  unlink(config.c_str());
+  EXPECT_EQ(Run({"submit", "-d", file}).code, 0) << "only the workers may see it";
+  EXPECT_FALSE(store_.submitted.train().model().gpt2().has_layers());
+}
+
 TEST_F(MusterTest, TopShowsJobsNodesAndTotals) {
   PutJob("a-0001", v1::JOB_STATE_RUNNING);
   PutJob("b-0001", v1::JOB_STATE_QUEUED);

@@ -9,6 +9,7 @@
 #include "cli/config.h"
 #include "cli/spec/paths.h"
 #include "cli/spec/set.h"
+#include "worker/checkpoint/hugging_face.h"
 
 namespace muster::cli {
 namespace {
@@ -30,6 +31,23 @@ absl::Status AddSets(const std::vector<std::string>& sets, std::vector<Assignmen
 
 constexpr char kStandardInput[] = "stdin";
 
+// The coordinator plans from the spec alone, so numbers that a spec with model.from leaves out are filled in from the
+// folder's config.json. A folder that only the workers see changes nothing: the coordinator says what is missing.
+void FillFromConfig(Reading& reading) {
+  v1::Train& train = *reading.spec.mutable_train();
+  if (train.model().from().empty() || !train.model().has_gpt2() || train.model().gpt2().has_size()) return;
+  const absl::StatusOr<v1::Gpt2> config = checkpoint::ReadHuggingFaceConfig(train.model().from());
+  if (absl::IsNotFound(config.status()) || absl::IsPermissionDenied(config.status())) return;
+  if (!config.ok()) {
+    const Location& where = reading.sources.Find("model.from");
+    reading.problems.push_back(Problem{where, "model.from", std::string(config.status().message()), ""});
+    return;
+  }
+  v1::Gpt2 filled = *config;
+  filled.MergeFrom(train.model().gpt2());  // what is written goes first; the trainer names what differs
+  *train.mutable_model()->mutable_gpt2() = filled;
+}
+
 // Paths in a file are meant from its own folder.
 absl::StatusOr<Reading> Finish(Reading reading, const std::string& working_folder) {
   const auto folder_of = [&](const std::string& file) {
@@ -38,6 +56,7 @@ absl::StatusOr<Reading> Finish(Reading reading, const std::string& working_folde
     return absolute.substr(0, std::max<size_t>(absolute.rfind('/'), 1));
   };
   MakePathsAbsolute(folder_of, working_folder, reading);
+  if (reading.problems.empty()) FillFromConfig(reading);
   if (!reading.problems.empty()) return ToStatus(reading.problems);
   return reading;
 }

@@ -20,6 +20,7 @@ struct PathFlag {
 };
 constexpr PathFlag kPathFlags[] = {
     {"--size", "model.size", "SIZE", "tiny, small, medium, large or xl"},
+    {"--from", "model.from", "FOLDER", "Hugging Face folder with the weights to begin with; gives the size too"},
     {"--data", "data.tokens", "FILE", "token file to train on (muster data prepare makes one)"},
     {"--validation", "data.validation", "FILE", "token file to validate on"},
     {"--order", "data.order", "ORDER", "shuffled or sequential"},

@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -149,6 +150,15 @@ absl::Status HuggingFaceModel::OpenFile(const std::string& path) {
     const bool known = absl::StartsWith(name, "wte.") || absl::StartsWith(name, "wpe.") ||
                        absl::StartsWith(name, "ln_f.") || absl::StartsWith(name, "h.");
     if (!known) return absl::InvalidArgumentError(absl::StrCat(path, ": GPT-2 has no tensor ", entries[i].name));
+    if (absl::ConsumePrefix(&name, "h.")) {
+      // More of them would be another model's first layers.
+      uint32_t layer = 0;
+      if (!absl::SimpleAtoi(name.substr(0, name.find('.')), &layer) || layer >= model_.layers()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(path, ": ", entries[i].name, ": config.json says ", model_.layers(), " layers"));
+      }
+      name = absl::StripPrefix(entries[i].name, "transformer.");
+    }
     if (!tensors_.emplace(std::string(name), std::pair(files_.size(), i)).second) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": ", entries[i].name, " is there twice"));
     }
