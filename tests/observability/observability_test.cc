@@ -105,7 +105,7 @@ class ObservabilityTest : public ::testing::Test {
     }
     const std::string folder = cluster_.MusterJson({"describe", job})["tensorboard_directory"].get<std::string>();
     const auto [status, out] =
-        Shell(absl::StrCat(python, " tests/observability/read_event_files.py ", folder, " 2>/dev/null"));
+        Shell(absl::StrCat("(", python, " tests/observability/read_event_files.py ", folder, " 2>/dev/null)"));
     EXPECT_EQ(status, 0) << out;
     return json::parse(out, nullptr, false);
   }
