@@ -115,9 +115,9 @@ std::vector<Job> Core::ListJobs(bool ended_too) const {
   }
   const std::map<JobId, std::string> reasons = state_->QueueReasons();
   uint32_t position = 0;
-  for (const JobId& id : state_->Queue()) {
-    Job job = state_->jobs.at(id).record();
-    job.set_reason(reasons.at(id));
+  for (const scheduler::Claim& claim : state_->Queue()) {
+    Job job = state_->jobs.at(claim.job).record();
+    job.set_reason(reasons.at(claim.job));
     job.set_queue_position(++position);
     queued.push_back(std::move(job));
   }

@@ -15,7 +15,8 @@ TEST(Gangs, StartTogetherOrNotAtAll) {
   World w(AnyWorld());
   const JobId id = w.Submit(Gang("g", 3));
   w.Do(NodeConnected{Hello("a", 1)});
-  EXPECT_EQ(w.Get(id).reason(), "1st in the queue: needs 3 slots on cpu, the nodes have 1 in all");
+  EXPECT_EQ(w.Get(id).reason(),
+            "1st in the queue: needs 3 slots on cpu, the nodes have 1 in all, 1 free; at most 1 rank would fit");
   w.Do(NodeConnected{Hello("b", 2)});
   ASSERT_EQ(w.State(id), JOB_STATE_STARTING);
   EXPECT_EQ(w.core->DesiredFor(NodeId("b")).ranks_size(), 2);
@@ -153,7 +154,7 @@ TEST(Gangs, ALargeJobIsNotOvertakenBySmallOnes) {
   const JobId first = w.Submit(Gang("first", 1)), large = w.Submit(Gang("large", 2)), small = w.Submit(Gang("s", 1));
   EXPECT_EQ(w.State(small), JOB_STATE_QUEUED);
   EXPECT_EQ(w.Get(small).reason(),
-            absl::StrCat("2nd in the queue: waits behind ", large.value(), ", which needs more slots than are free"));
+            absl::StrCat("2nd in the queue: waits behind ", large.value(), ", for which 2 slots are kept"));
   // Also not while a node is away for a moment, or the coordinator has just started.
   w.Do(NodeConnected{Hello("b", 1)});
   EXPECT_EQ(w.State(large), JOB_STATE_STARTING);

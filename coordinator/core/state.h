@@ -12,6 +12,7 @@
 #include "coordinator/core/core.h"
 #include "coordinator/core/machines.h"
 #include "coordinator/scheduler/place.h"
+#include "coordinator/scheduler/queue.h"
 
 namespace muster::core {
 
@@ -28,6 +29,7 @@ struct JobEntry {
   const Job& record() const { return machine.record(); }
   GenerationMachine* newest() { return generations.empty() ? nullptr : &generations.rbegin()->second; }
   const GenerationMachine* newest() const { return generations.empty() ? nullptr : &generations.rbegin()->second; }
+  scheduler::Claim claim() const { return {JobId(record().id()), record().spec().priority(), record().sequence()}; }
 };
 
 struct NodeEntry {
@@ -106,7 +108,7 @@ struct Core::State {
   void EndGenerationOf(JobEntry& job, EndReason reason, Turn& turn);
   void Publish(JobEntry& job, const CheckpointWritten& written, Turn& turn);
   void ChangeDesiredOf(const GenerationMachine& generation, Turn& turn);
-  std::vector<JobId> Queue() const;  // in its order, those in back-off too
+  std::vector<scheduler::Claim> Queue() const;  // in its order, those in back-off too
   std::vector<scheduler::NodeView> NodeViews() const;
   absl::Duration StopDeadline(EndReason reason) const;
 
