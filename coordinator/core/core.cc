@@ -177,6 +177,18 @@ bool Core::IsCurrent(const JobId& job, uint64_t generation) const {
          !entry->newest()->ended();
 }
 
+absl::Status Core::CheckCurrent(const RankId& rank) const { return state_->CheckCurrent(rank); }
+
+bool Core::HasArrived(const RankId& rank) const {
+  const JobEntry* job = state_->FindJob(rank.job);
+  return job != nullptr && job->record().generation() == rank.generation && job->arrived.contains(rank.rank);
+}
+
+std::string Core::Missing(const JobId& id) const {
+  const JobEntry* job = state_->FindJob(id);
+  return job == nullptr ? "" : State::NamesOfMissing(*job);
+}
+
 JobEntry* Core::State::FindJob(const JobId& id) {
   const auto found = jobs.find(id);
   return found == jobs.end() ? nullptr : &found->second;

@@ -137,6 +137,41 @@ TEST(Gangs, ARankThatEndsBeforeItsLastStepUnaskedIsAFault) {
   EXPECT_EQ(w.State(id), JOB_STATE_FAILED) << "it does not turn in circles";
 }
 
+TEST(Gangs, ARankThatNeverComesToTheRendezvousIsNamed) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 2)});
+  w.Do(NodeConnected{Hello("b", 2)});
+  const JobId id = w.Submit(Gang("g", 4, /*max_restarts=*/1));
+  EXPECT_EQ(w.core->Missing(id), "") << "nobody has come: nobody is waited for";
+  for (const uint32_t rank : {0u, 1u, 3u}) {
+    EXPECT_TRUE(w.Do(RankArrived{{id, 1, rank}}).status.ok());
+    EXPECT_TRUE(w.core->HasArrived({id, 1, rank}));
+  }
+  EXPECT_FALSE(w.core->HasArrived({id, 1, 2}));
+  EXPECT_EQ(w.core->Missing(id), "rank 2 on b has not come yet");
+  w.clock.Advance(absl::Minutes(5));
+  w.Do(Tick{});
+  EXPECT_EQ(w.State(id), JOB_STATE_STOPPING);
+  EXPECT_EQ(w.Get(id).failure().exit().message(), "never came to the rendezvous within 5m: rank 2 on b");
+  EXPECT_EQ(w.Get(id).failure().rank(), 2u);
+  EXPECT_EQ(w.Get(id).failure().node(), "b");
+  for (uint32_t rank = 0; rank < 4; ++rank) w.ReportRank(id, rank, RANK_STATE_EXITED, RankExit::STOPPED);
+  w.PassBackoff();
+  // Who came to one generation has not come to the next.
+  ASSERT_EQ(w.Newest(id).number(), 2u);
+  EXPECT_FALSE(w.core->HasArrived({id, 2, 0}));
+  EXPECT_EQ(w.Do(RankArrived{{id, 1, 0}}).status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(w.Do(RankArrived{{id, 2, 4}}).status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(w.Do(RankArrived{{JobId("other"), 1, 0}}).status.code(), absl::StatusCode::kFailedPrecondition);
+  // All have come, and none runs: then all are named.
+  for (uint32_t rank = 0; rank < 4; ++rank) w.Do(RankArrived{{id, 2, rank}});
+  EXPECT_EQ(w.core->Missing(id), "");
+  w.clock.Advance(absl::Minutes(5));
+  w.Do(Tick{});
+  EXPECT_EQ(w.Get(id).failure().exit().message(),
+            "never began to train within 5m: rank 0 on a, rank 1 on a, rank 2 on b and 1 more");
+}
+
 TEST(Gangs, ARefusedJobFailsWithoutAnotherAttempt) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 2)});

@@ -209,6 +209,7 @@ bool Core::State::StartGeneration(JobEntry& job, const scheduler::Decision& deci
   job.machine.Start(number);
   job.not_before.reset();
   job.highest_step = 0;
+  job.arrived.clear();
   job.start_deadline = turn.now.steady + options.start_deadline;
   const int ranks = generation.record().ranks_size();
   const std::string what = absl::StrCat(
@@ -334,6 +335,11 @@ void Core::State::On(const RankRecord& event, Turn& turn) {
     case Record::BODY_NOT_SET:
       return;
   }
+}
+
+void Core::State::On(const RankArrived& event, Turn& turn) {
+  turn.status = CheckCurrent(event.rank);
+  if (turn.status.ok()) jobs.at(event.rank.job).arrived.insert(event.rank.rank);
 }
 
 // Compare-and-set: of the current generation only, and only forward.

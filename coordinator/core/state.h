@@ -24,6 +24,7 @@ struct JobEntry {
   std::optional<SteadyTime> start_deadline;  // of the newest generation
   std::optional<SteadyTime> stop_overdue;    // of the newest generation
   uint64_t highest_step = 0;                 // reported in the newest generation
+  std::set<uint32_t> arrived;                // ranks of the newest generation that called at its rendezvous
   std::optional<Planned> plan;               // of the newest generation; follows from the spec
 
   const Job& record() const { return machine.record(); }
@@ -98,6 +99,7 @@ struct Core::State {
 
   // ---- generations.cc ----
   void On(const RankRecord& event, Turn& turn);
+  void On(const RankArrived& event, Turn& turn);
   void Schedule(Turn& turn);  // places what can be placed
   // False: it cannot be laid out, and has failed.
   bool StartGeneration(JobEntry& job, const scheduler::Decision& decision, Turn& turn);
@@ -119,6 +121,10 @@ struct Core::State {
   void On(const DrainNode& event, Turn& turn);
   void On(const UndrainNode& event, Turn& turn);
   void On(const Tick& event, Turn& turn);
+  absl::Status CheckCurrent(const RankId& rank) const;
+  // Ranks that do not run yet, have not come to the rendezvous, and keep waiting those that have.
+  static std::vector<uint32_t> MissingRanks(const JobEntry& job);
+  static std::string NamesOfMissing(const JobEntry& job);
   void CheckStart(JobEntry& job, Turn& turn);
   void CheckStop(JobEntry& job, Turn& turn);
   absl::Status CheckIdentity(const Node& node) const;

@@ -21,7 +21,8 @@ std::string_view NameOf(const core::Event& event) {
   static constexpr std::string_view kNames[] = {"submit",        "cancel",         "pause",
                                                 "resume",        "delete",         "drain",
                                                 "undrain",       "node connected", "node disconnected",
-                                                "node observed", "rank record",    "tick"};
+                                                "node observed", "rank record",    "rank arrived",
+                                                "tick"};
   static_assert(std::size(kNames) == std::variant_size_v<core::Event>);
   return kNames[event.index()];
 }

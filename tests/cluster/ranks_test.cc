@@ -1,5 +1,5 @@
-// Jobs of several ranks with every process real: ranks on one node and on two, the same numbers as one rank's, stops that
-// all ranks take after the same step, and a rank that dies.
+// Jobs of several ranks with every process real: ranks on one node and on two, the same numbers as one rank's, stops
+// that all ranks take after the same step, and a rank that dies.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -65,8 +65,7 @@ TEST(Ranks, PauseStopsAllAfterTheSameStepWithACheckpoint) {
   Cluster cluster;
   cluster.StartCoordinator();
   cluster.StartWorker(0, 2);
-  const std::string id =
-      cluster.Submit({.name = "paused", .steps = 100000, .checkpoint_every = 0, .extra = Ranks(2)});
+  const std::string id = cluster.Submit({.name = "paused", .steps = 100000, .checkpoint_every = 0, .extra = Ranks(2)});
   ASSERT_TRUE(cluster.WaitForStep(id, 20));
   const Ran paused = cluster.Muster({"pause", id});
   EXPECT_EQ(paused.exit_code, 0) << paused.err;
