@@ -45,8 +45,11 @@ struct Flags {
   std::string coordinator = "coordinator/muster-coordinator";
 };
 
+pid_t coordinator_pid = -1;  // 1 at a time, also ended when this program gives up
+
 [[noreturn]] void Die(const std::string& why) {
   std::fprintf(stderr, "rendezvous: %s\n", why.c_str());
+  if (coordinator_pid > 0) kill(coordinator_pid, SIGTERM);
   std::exit(1);
 }
 
@@ -67,12 +70,12 @@ class Coordinator {
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
-    if (posix_spawn(&pid_, program.c_str(), nullptr, nullptr, argv.data(), environ) != 0)
+    if (posix_spawn(&coordinator_pid, program.c_str(), nullptr, nullptr, argv.data(), environ) != 0)
       Die("cannot start " + program);
   }
   ~Coordinator() {
-    kill(pid_, SIGTERM);
-    waitpid(pid_, nullptr, 0);
+    kill(coordinator_pid, SIGTERM);
+    waitpid(coordinator_pid, nullptr, 0);
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
@@ -80,7 +83,6 @@ class Coordinator {
 
  private:
   std::string folder_;
-  pid_t pid_ = -1;
 };
 
 // Answers of one run, counted.
@@ -105,6 +107,7 @@ class Worker {
  public:
   Worker(const std::string& address, int number, int slots) : stub_(Workers::NewStub(rpc::Dial(address))) {
     rpc::AddCallMetadata("", context_);
+    context_.set_wait_for_ready(true);  // the coordinator may not serve yet
     stream_ = stub_->Connect(&context_);
     WorkerMessage message;
     Hello& hello = *message.mutable_hello();
@@ -226,6 +229,8 @@ Times Meet(Jobs::Stub& jobs, std::vector<std::unique_ptr<Worker>>& workers, cons
   const auto call = [](const auto& method, const std::string& what) {
     grpc::ClientContext context;
     rpc::AddCallMetadata("", context);
+    context.set_wait_for_ready(true);
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
     MustBeOk(method(&context), what);
   };
   SubmitRequest submit;

@@ -31,7 +31,8 @@ class LocalNodesTest : public testing::Test {
   }
   std::map<std::string, pid_t> Pids() {
     std::map<std::string, pid_t> pids;
-    for (const json& daemon : MusterJson("local status")["daemons"]) {
+    const json status = MusterJson("local status");
+    for (const json& daemon : status["daemons"]) {
       if (daemon["running"]) pids[daemon["name"]] = daemon["pid"];
     }
     return pids;

@@ -105,7 +105,7 @@ void Agent::Watch(Rank& rank) {
     loop_->Unwatch(rank.fd());
     rank.HandleShimEnd(loop_->now());
     Watch(rank);  // if another shim was found
-    if (rank.ended()) relay_->Forget(rank.id());
+    if (rank.ended()) relay_->RankEnded(rank.id());
     SendNews();
     Reconcile();
   });
@@ -253,7 +253,7 @@ void Agent::FinishRank(const RankId& id) {
   if (absl::Status status = rank->second->dir().MarkDone(); !status.ok()) {
     spdlog::warn("cannot mark {} as done: {}", id.ToString(), std::string(status.message()));
   }
-  relay_->Forget(id);
+  relay_->RankEnded(id);
   log_bytes_dropped_ += rank->second->feed().log_bytes_dropped();
   ranks_.erase(rank);
   PruneDone(options_.run_dir, {});

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <grpcpp/channel.h>
@@ -35,8 +36,9 @@ class Relay {
 
   // The coordinator is back, perhaps without its memory.
   void Resend();
-  // The rank has ended: its keys are not sent again.
-  void Forget(const RankId& rank);
+  // The rank has ended. Ranks elsewhere may still need its keys, so they are sent again for a while, or until the
+  // coordinator says that the generation is over.
+  void RankEnded(const RankId& rank);
 
  private:
   struct Pending;  // one Wait
@@ -52,7 +54,12 @@ class Relay {
   const std::unique_ptr<Workers::Stub> stub_;
   const std::string token_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::map<RankId, std::map<std::string, std::string>> keys_;  // at most what the coordinator took
+  struct Keys {
+    std::map<std::string, std::string> values;  // at most what the coordinator took
+    std::optional<SteadyTime> ended;            // when the rank did
+  };
+  void DropOldKeys();
+  std::map<RankId, Keys> keys_;
 };
 
 }  // namespace muster::agent
