@@ -163,6 +163,7 @@ absl::Status Loop::Report(const engine::StepResult& result, double learning_rate
   point.set_step_seconds(seconds);
   if (seconds > 0) point.set_tokens_per_second(static_cast<double>(tokens) / seconds);
   point.set_peak_memory_bytes(rank_.engine->peak_memory_bytes());
+  if (!alone() && assignment_.device() != DEVICE_CUDA) point.set_communication_seconds(result.waited_seconds);
   if (rank_.validation.has_value() && (step() == steps() || Due(step(), train_.validation().every_steps()))) {
     absl::StatusOr<double> loss = Validate();
     if (!loss.ok()) return loss.status();
