@@ -162,6 +162,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
       ->group("Everywhere");
   app->add_flag("--no_colour,--no-color", invocation.no_colour, "no colours (NO_COLOR)")->group("Everywhere");
   RegisterInit(*app, invocation);
+  RegisterTrace(*app, invocation);
   RegisterTrain(*app, invocation);
   RegisterSubmit(*app, invocation);
   RegisterPlan(*app, invocation);
