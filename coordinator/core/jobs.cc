@@ -61,10 +61,9 @@ void Core::State::On(const SubmitJob& event, Turn& turn) {
     }
     return;
   }
-  const std::vector<JobId> queue = Queue();
-  if (queue.size() >= options.max_queued_jobs) {
+  if (const size_t waiting = Queue().size(); waiting >= options.max_queued_jobs) {
     turn.status = absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: ", queue.size(), " jobs wait; cancel some, or try again later"));
+        absl::StrCat("the queue is full: ", waiting, " jobs wait; cancel some, or try again later"));
     return;
   }
   JobId id(absl::StrCat(event.spec.name(), "-", event.suffix));

@@ -27,7 +27,8 @@ class Relay {
   Relay(EventLoop* loop, std::shared_ptr<grpc::Channel> channel, std::string token);
   ~Relay();
 
-  // As in proto/trainer_service.proto. `done` is called on the loop's thread.
+  // As in proto/trainer_service.proto. `done` is called on the loop's thread; by Set when the coordinator has the key,
+  // also after an absence.
   void Set(const SetRequest& request, ValueCallback done);
   void Get(const GetRequest& request, ValueCallback done);
   std::function<void()> Wait(const WaitRequest& request, ValueCallback done);
@@ -44,6 +45,7 @@ class Relay {
 
   void Ask(const std::shared_ptr<Pending>& pending);
   void Answered(const std::shared_ptr<Pending>& pending, absl::StatusOr<std::string> value);
+  void TrySet(RendezvousSetRequest request, SteadyTime until, ValueCallback done);
   void SendSet(const RendezvousSetRequest& request, std::function<void(absl::Status)> done);
 
   EventLoop* const loop_;
