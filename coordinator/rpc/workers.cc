@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -16,10 +18,17 @@ using server::Turn;
 
 constexpr absl::Duration kLongestWait = absl::Hours(1);
 
-absl::Status CheckCurrent(const core::Core& core, const RankKey& key) {
-  if (core.IsCurrent(JobId(key.job()), key.generation())) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("generation ", key.generation(), " is not the current one of job ", key.job()));
+// `node`: of the caller's certificate; empty: any.
+absl::Status CheckCurrent(const core::Core& core, const RankKey& key, const std::string& node) {
+  const JobId job(key.job());
+  if (!core.IsCurrent(job, key.generation())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("generation ", key.generation(), " is not the current one of job ", key.job()));
+  }
+  const RankId rank = {job, key.generation(), key.rank()};
+  if (node.empty() || core.StandingOf(rank, NodeId(node)) == core::Core::Standing::kCurrent) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("rank ", key.rank(), " of job ", key.job(), " was not placed on node ", node));
 }
 
 absl::Duration WaitOf(const RendezvousGetRequest& request) {
@@ -30,8 +39,8 @@ absl::Duration WaitOf(const RendezvousGetRequest& request) {
 // One RendezvousGet: ends when its value is there, or its wait is over, or its caller has gone.
 class GetReactor final : public grpc::ServerUnaryReactor {
  public:
-  GetReactor(const RendezvousGetRequest* request, RendezvousGetReply* reply, server::Loop* loop)
-      : request_(request), reply_(reply), loop_(loop) {
+  GetReactor(const RendezvousGetRequest* request, RendezvousGetReply* reply, std::string node, server::Loop* loop)
+      : request_(request), reply_(reply), node_(std::move(node)), loop_(loop) {
     loop_->Post(
         [this, state = state_](Turn& turn) { turn.AfterCommit([this, state, &turn] { Begin(*state, turn); }); });
   }
@@ -50,7 +59,7 @@ class GetReactor final : public grpc::ServerUnaryReactor {
   };
 
   void Begin(State& state, Turn& turn) {
-    if (absl::Status status = CheckCurrent(turn.core(), request_->key()); !status.ok()) {
+    if (absl::Status status = CheckCurrent(turn.core(), request_->key(), node_); !status.ok()) {
       return Finish(ToGrpc(status));
     }
     const SteadyTime now = turn.now().steady;
@@ -63,6 +72,7 @@ class GetReactor final : public grpc::ServerUnaryReactor {
 
   const RendezvousGetRequest* const request_;
   RendezvousGetReply* const reply_;
+  const std::string node_;
   server::Loop* const loop_;
   const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
@@ -72,7 +82,7 @@ class GetReactor final : public grpc::ServerUnaryReactor {
 grpc::ServerBidiReactor<WorkerMessage, CoordinatorMessage>* WorkersService::Connect(
     grpc::CallbackServerContext* context) {
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Workers/Connect");
-  return StartWorkerStream(caller.status(), loop_);
+  return StartWorkerStream(caller, loop_);
 }
 
 grpc::ServerUnaryReactor* WorkersService::RendezvousSet(grpc::CallbackServerContext* context,
@@ -80,9 +90,9 @@ grpc::ServerUnaryReactor* WorkersService::RendezvousSet(grpc::CallbackServerCont
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Workers/RendezvousSet");
   if (!caller.ok()) return EndWith(caller.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([=](Turn& turn) {
+  loop_->Post([=, node = caller->node](Turn& turn) {
     turn.AfterCommit([=, &core = turn.core(), &rendezvous = turn.rendezvous()] {
-      absl::Status status = CheckCurrent(core, request->key());
+      absl::Status status = CheckCurrent(core, request->key(), node);
       if (status.ok()) {
         status = rendezvous.Set({JobId(request->key().job()), request->key().generation()}, request->name(),
                                 request->value());
@@ -98,7 +108,7 @@ grpc::ServerUnaryReactor* WorkersService::RendezvousGet(grpc::CallbackServerCont
                                                         RendezvousGetReply* reply) {
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Workers/RendezvousGet");
   if (!caller.ok()) return EndWith(caller.status(), *context);
-  return new GetReactor(request, reply, loop_);
+  return new GetReactor(request, reply, caller->node, loop_);
 }
 
 }  // namespace muster::rpc

@@ -1,4 +1,5 @@
 // muster-worker: parses flags and wires objects.
+#include <poll.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -12,17 +13,26 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/metrics/endpoint.h"
+#include "common/rpc/rpc.h"
+#include "common/tls/probe.h"
+#include "common/tls/token.h"
 #include "common/version.h"
 #include "worker/agent/agent.h"
+#include "worker/agent/credentials.h"
 #include "worker/agent/event_loop.h"
 #include "worker/agent/node.h"
+#include "worker/agent/renewal.h"
 #include "worker/agent/token.h"
 #include "worker/agent/worker_page.h"
 
@@ -31,11 +41,14 @@ namespace {
 using muster::agent::AgentOptions;
 
 constexpr int kVersionsDoNotFit = 3;
+constexpr absl::Duration kJoinPause = absl::Seconds(2);
 constexpr auto kPagePatience = std::chrono::seconds(2);
 
 struct Flags {
   AgentOptions agent;
   std::string token_file;
+  std::string join_token_file;
+  std::string join_token;
   std::string metrics_address;
   std::string bin_dir;
   std::string log_level = "info";
@@ -64,6 +77,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--token_file", flags.token_file, "a token, or lines `token name role` with one of role worker");
+  app.add_option("--join_token", flags.join_token_file,
+                 "file with a token of `muster coordinator token create --role worker`; needed once, beyond this "
+                 "machine (or MUSTER_JOIN_TOKEN)");
   app.add_option("--metrics_address", flags.metrics_address,
                  "serve /metrics for Prometheus there: 127.0.0.1:9465 (default: nowhere)");
   app.add_option("--bin_dir", flags.bin_dir, "folder of muster-step and muster-trainer; default: this program's");
@@ -101,6 +117,10 @@ absl::Status FillIn(Flags& flags) {
   if (access(agent.trainer.c_str(), X_OK) != 0) {
     return absl::NotFoundError("no program " + agent.trainer + "; name it by --trainer, or its folder by --bin_dir");
   }
+  const absl::StatusOr<std::string> join_token = muster::agent::ReadJoinToken(flags.join_token_file);
+  if (!join_token.ok()) return join_token.status();
+  flags.join_token = *join_token;
+  unsetenv("MUSTER_JOIN_TOKEN");  // the ranks inherit the environment
   if (flags.token_file.empty()) return absl::OkStatus();
   const absl::StatusOr<std::string> token = muster::agent::ReadToken(flags.token_file);
   if (token.ok()) agent.token = *token;
@@ -125,6 +145,60 @@ absl::StatusOr<muster::Node> PrepareNode(const Flags& flags) {
     *node->add_slots() = std::move(slot);
   }
   return node;
+}
+
+// False: a signal came first.
+bool Pause(absl::Duration duration, int signals) {
+  pollfd ending = {signals, POLLIN, 0};
+  return poll(&ending, 1, static_cast<int>(absl::ToInt64Milliseconds(duration))) == 0;
+}
+
+// What this node holds of the coordinator's trust; joins if it has to. NotFound: nothing, and none is needed.
+absl::StatusOr<muster::agent::Credentials> ObtainCredentials(const Flags& flags, const muster::Node& node,
+                                                             int signals) {
+  const std::string& coordinator = flags.agent.coordinator;
+  if (absl::StartsWith(coordinator, "unix:")) return absl::NotFoundError("a Unix socket needs none");
+  auto credentials = muster::agent::LoadCredentials(flags.agent.state_dir, node.id());
+  const bool expired = credentials.ok() && absl::Now() >= credentials->certificate.validity.end;
+  if (flags.join_token.empty()) {
+    if (!expired) return credentials;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the certificate of this node has expired: join again with --join_token and a token of `muster coordinator "
+        "token create --role worker`"));
+  }
+  const auto token = muster::tls::ParseToken(flags.join_token);
+  if (!token.ok()) return absl::InvalidArgumentError(absl::StrCat("--join_token: ", token.status().message()));
+  if (credentials.ok() && !expired && credentials->authority_sha256 == token->authority_sha256) return credentials;
+  std::string complaint;
+  while (true) {
+    credentials = muster::agent::Join(coordinator, flags.join_token, flags.agent.state_dir, node.id());
+    if (credentials.ok()) {
+      spdlog::info("joined the coordinator at {} as node {}; the token is not needed any more", coordinator, node.id());
+    }
+    if (!absl::IsUnavailable(credentials.status()) && !absl::IsDeadlineExceeded(credentials.status())) {
+      return credentials;
+    }
+    if (complaint != credentials.status().message()) {
+      complaint = std::string(credentials.status().message());
+      spdlog::warn("cannot join yet: {}; trying on", complaint);
+    }
+    if (!Pause(kJoinPause, signals)) return absl::CancelledError("told to end before it had joined");
+  }
+}
+
+// Plain text does not leave this machine. Says at once, and in words, why a connection would not come about.
+absl::Status CheckConnection(const AgentOptions& agent) {
+  if (absl::Status status = muster::rpc::CheckSecure(agent.coordinator, agent.security); !status.ok()) {
+    return absl::Status(
+        status.code(),
+        absl::StrCat(status.message(), ": join with --join_token and a token of `muster coordinator token create ",
+                     "--role worker`, made on the coordinator's machine"));
+  }
+  if (agent.security.authority.empty()) return absl::OkStatus();
+  const auto shown = muster::tls::Probe(agent.coordinator, {agent.security.authority, agent.security.own});
+  // Not the end: ranks that an earlier daemon left are adopted whatever the coordinator's certificate says.
+  if (!shown.ok()) spdlog::error("{}; trying on", std::string(shown.status().message()));
+  return absl::OkStatus();
 }
 
 // SIGTERM and SIGINT as a descriptor; every thread blocks them.
@@ -181,10 +255,21 @@ int main(int argc, char** argv) {
   absl::StatusOr<muster::Node> node = PrepareNode(flags);
   if (!node.ok()) return Fail(node.status());
 
+  const auto credentials = ObtainCredentials(flags, *node, signals);
+  if (!credentials.ok() && !absl::IsNotFound(credentials.status())) return Fail(credentials.status());
+  if (credentials.ok()) flags.agent.security = credentials->security;
+  if (absl::Status status = CheckConnection(flags.agent); !status.ok()) return Fail(status);
+
   static const muster::RealClock clock;  // as long as any thread
   const auto loop = std::make_shared<muster::agent::EventLoop>(&clock);
   muster::agent::Agent agent(flags.agent, *node, loop.get());
   if (absl::Status status = agent.Start(); !status.ok()) return Fail(status);
+  std::optional<muster::agent::Renewal> renewal;
+  if (credentials.ok()) {
+    renewal.emplace(muster::agent::Renewal::Options{flags.agent.coordinator, flags.agent.state_dir, node->id()},
+                    *credentials, loop.get(),
+                    [&agent](const muster::rpc::Security& security) { agent.UseSecurity(security); });
+  }
   const auto metrics = ServeMetrics(flags, *node, agent, *loop);
   if (!metrics.ok()) return Fail(metrics.status());
   if (*metrics != nullptr) {
