@@ -1,13 +1,16 @@
 #include "worker/agent/credentials.h"
 
 #include <grpcpp/client_context.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/tls/private_file.h"
 #include "common/tls/probe.h"
 #include "common/tls/token.h"
@@ -17,6 +20,10 @@ namespace muster::agent {
 namespace {
 
 constexpr auto kCallDeadline = std::chrono::seconds(10);
+constexpr absl::Duration kJoinPause = absl::Seconds(2);
+constexpr char kHowToJoin[] =
+    "join with --join_token and a token of `muster coordinator token create --role worker`, made on the coordinator's "
+    "machine";
 
 std::string FolderOf(const std::string& state_dir) { return state_dir + "/trust"; }
 
@@ -118,6 +125,47 @@ absl::StatusOr<Credentials> Join(const std::string& coordinator, const std::stri
   const absl::StatusOr<std::string> certificate = AskToJoin(coordinator, *authority, tls::ToString(*token), request);
   if (!certificate.ok()) return certificate.status();
   return KeepCredentials(state_dir, node, *certificate, *key, *authority);
+}
+
+absl::StatusOr<Credentials> ObtainCredentials(const Membership& membership,
+                                              const std::function<bool(absl::Duration)>& pause) {
+  if (absl::StartsWith(membership.coordinator, "unix:")) return absl::NotFoundError("a Unix socket needs none");
+  absl::StatusOr<Credentials> credentials = LoadCredentials(membership.state_dir, membership.node);
+  const bool expired = credentials.ok() && absl::Now() >= credentials->certificate.validity.end;
+  if (membership.join_token.empty()) {
+    if (!expired) return credentials;
+    return absl::FailedPreconditionError(absl::StrCat("the certificate of this node has expired: ", kHowToJoin));
+  }
+  const absl::StatusOr<tls::Token> token = tls::ParseToken(membership.join_token);
+  if (!token.ok()) return WithPlace("the join token", token.status());
+  if (credentials.ok() && !expired && credentials->authority_sha256 == token->authority_sha256) return credentials;
+  std::string complaint;
+  do {
+    credentials = Join(membership.coordinator, membership.join_token, membership.state_dir, membership.node);
+    if (credentials.ok()) {
+      spdlog::info("joined the coordinator at {} as node {}; the token is not needed any more", membership.coordinator,
+                   membership.node);
+      return credentials;
+    }
+    const absl::Status& why = credentials.status();
+    if (!absl::IsUnavailable(why) && !absl::IsDeadlineExceeded(why)) return why;
+    if (complaint != why.message()) {
+      complaint = std::string(why.message());
+      spdlog::warn("cannot join yet: {}; trying on", complaint);
+    }
+  } while (pause(kJoinPause));
+  return absl::CancelledError("told to end before it had joined");
+}
+
+absl::Status CheckConnection(const std::string& coordinator, const rpc::Security& security) {
+  if (absl::Status status = rpc::CheckSecure(coordinator, security); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat(status.message(), ": ", kHowToJoin));
+  }
+  if (security.authority.empty()) return absl::OkStatus();
+  const auto shown = tls::Probe(coordinator, {.authority = security.authority, .client = security.own});
+  // Not the end: ranks that an earlier daemon left are adopted whatever the coordinator's certificate says.
+  if (!shown.ok()) spdlog::error("{}; trying on", std::string(shown.status().message()));
+  return absl::OkStatus();
 }
 
 }  // namespace muster::agent

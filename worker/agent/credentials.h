@@ -2,6 +2,7 @@
 // its key, in one file so that they always fit. STATE/trust/join.key is the key while the first answer is awaited.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -35,5 +36,22 @@ absl::Time RenewalTime(const tls::Validity& validity);
 // Anything else needs somebody to act, and says who should do what.
 absl::StatusOr<Credentials> Join(const std::string& coordinator, const std::string& token, const std::string& state_dir,
                                  const std::string& node);
+
+struct Membership {
+  std::string coordinator;  // address
+  std::string join_token;   // empty: there is none
+  std::string state_dir;
+  std::string node;
+};
+// What the node holds, or gets by joining: that it does when it has a token and nothing that is good for the token's
+// coordinator. While the coordinator is away it tries on; `pause` waits, and says false when the program is to end
+// (Cancelled). NotFound: it holds nothing, and there is no token. FailedPrecondition: its certificate has expired, and
+// there is no token. Else as Join.
+absl::StatusOr<Credentials> ObtainCredentials(const Membership& membership,
+                                              const std::function<bool(absl::Duration)>& pause);
+
+// FailedPrecondition: plain text would leave this machine. Logs why a connection would not come about, in words that
+// gRPC does not find.
+absl::Status CheckConnection(const std::string& coordinator, const rpc::Security& security);
 
 }  // namespace muster::agent

@@ -18,15 +18,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/metrics/endpoint.h"
 #include "common/rpc/rpc.h"
-#include "common/tls/probe.h"
-#include "common/tls/token.h"
 #include "common/version.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/credentials.h"
@@ -41,7 +36,6 @@ namespace {
 using muster::agent::AgentOptions;
 
 constexpr int kVersionsDoNotFit = 3;
-constexpr absl::Duration kJoinPause = absl::Seconds(2);
 constexpr auto kPagePatience = std::chrono::seconds(2);
 
 struct Flags {
@@ -153,54 +147,6 @@ bool Pause(absl::Duration duration, int signals) {
   return poll(&ending, 1, static_cast<int>(absl::ToInt64Milliseconds(duration))) == 0;
 }
 
-// What this node holds of the coordinator's trust; joins if it has to. NotFound: nothing, and none is needed.
-absl::StatusOr<muster::agent::Credentials> ObtainCredentials(const Flags& flags, const muster::Node& node,
-                                                             int signals) {
-  const std::string& coordinator = flags.agent.coordinator;
-  if (absl::StartsWith(coordinator, "unix:")) return absl::NotFoundError("a Unix socket needs none");
-  auto credentials = muster::agent::LoadCredentials(flags.agent.state_dir, node.id());
-  const bool expired = credentials.ok() && absl::Now() >= credentials->certificate.validity.end;
-  if (flags.join_token.empty()) {
-    if (!expired) return credentials;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the certificate of this node has expired: join again with --join_token and a token of `muster coordinator "
-        "token create --role worker`"));
-  }
-  const auto token = muster::tls::ParseToken(flags.join_token);
-  if (!token.ok()) return absl::InvalidArgumentError(absl::StrCat("--join_token: ", token.status().message()));
-  if (credentials.ok() && !expired && credentials->authority_sha256 == token->authority_sha256) return credentials;
-  std::string complaint;
-  while (true) {
-    credentials = muster::agent::Join(coordinator, flags.join_token, flags.agent.state_dir, node.id());
-    if (credentials.ok()) {
-      spdlog::info("joined the coordinator at {} as node {}; the token is not needed any more", coordinator, node.id());
-    }
-    if (!absl::IsUnavailable(credentials.status()) && !absl::IsDeadlineExceeded(credentials.status())) {
-      return credentials;
-    }
-    if (complaint != credentials.status().message()) {
-      complaint = std::string(credentials.status().message());
-      spdlog::warn("cannot join yet: {}; trying on", complaint);
-    }
-    if (!Pause(kJoinPause, signals)) return absl::CancelledError("told to end before it had joined");
-  }
-}
-
-// Plain text does not leave this machine. Says at once, and in words, why a connection would not come about.
-absl::Status CheckConnection(const AgentOptions& agent) {
-  if (absl::Status status = muster::rpc::CheckSecure(agent.coordinator, agent.security); !status.ok()) {
-    return absl::Status(
-        status.code(),
-        absl::StrCat(status.message(), ": join with --join_token and a token of `muster coordinator token create ",
-                     "--role worker`, made on the coordinator's machine"));
-  }
-  if (agent.security.authority.empty()) return absl::OkStatus();
-  const auto shown = muster::tls::Probe(agent.coordinator, {agent.security.authority, agent.security.own});
-  // Not the end: ranks that an earlier daemon left are adopted whatever the coordinator's certificate says.
-  if (!shown.ok()) spdlog::error("{}; trying on", std::string(shown.status().message()));
-  return absl::OkStatus();
-}
-
 // SIGTERM and SIGINT as a descriptor; every thread blocks them.
 int SignalDescriptor() {
   signal(SIGPIPE, SIG_IGN);
@@ -255,10 +201,15 @@ int main(int argc, char** argv) {
   absl::StatusOr<muster::Node> node = PrepareNode(flags);
   if (!node.ok()) return Fail(node.status());
 
-  const auto credentials = ObtainCredentials(flags, *node, signals);
+  const auto credentials =
+      muster::agent::ObtainCredentials({flags.agent.coordinator, flags.join_token, flags.agent.state_dir, node->id()},
+                                       [signals](absl::Duration duration) { return Pause(duration, signals); });
   if (!credentials.ok() && !absl::IsNotFound(credentials.status())) return Fail(credentials.status());
   if (credentials.ok()) flags.agent.security = credentials->security;
-  if (absl::Status status = CheckConnection(flags.agent); !status.ok()) return Fail(status);
+  if (absl::Status status = muster::agent::CheckConnection(flags.agent.coordinator, flags.agent.security);
+      !status.ok()) {
+    return Fail(status);
+  }
 
   static const muster::RealClock clock;  // as long as any thread
   const auto loop = std::make_shared<muster::agent::EventLoop>(&clock);

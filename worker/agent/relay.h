@@ -51,7 +51,7 @@ class Relay {
   void SendSet(const RendezvousSetRequest& request, std::function<void(absl::Status)> done);
 
   EventLoop* const loop_;
-  std::shared_ptr<Workers::Stub> stub_;
+  std::unique_ptr<Workers::Stub> stub_;
   const std::string token_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<RankId, std::map<std::string, std::string>> keys_;  // at most what the coordinator took
