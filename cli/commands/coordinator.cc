@@ -42,10 +42,9 @@ void RegisterInitCoordinator(CLI::App& app, Invocation& invocation) {
     std::vector<std::string> hosts;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = AddCommand(app, "init", "Commands",
-                                 "Make the authority and the certificate that TLS needs, in the coordinator's state "
-                                 "directory. Again: another certificate, for other names, of the same authority",
-                                 "muster coordinator init --host gpu-head --host 10.0.0.5");
+  CLI::App* command =
+      AddCommand(app, "init", "Commands", "Make authority and certificate for TLS; again: only the certificate",
+                 "muster coordinator init --host gpu-head --host 10.0.0.5");
   command
       ->add_option("--state_dir,--state", flags->state_dir,
                    "of the coordinator (default: muster/coordinator in the user's state folder)")
@@ -77,9 +76,9 @@ void RegisterInitCoordinator(CLI::App& app, Invocation& invocation) {
 
 void RegisterRevokeNode(CLI::App& app, Invocation& invocation) {
   const auto nodes = std::make_shared<std::vector<std::string>>();
-  CLI::App* command = AddCommand(app, "revoke", "Commands",
-                                 "Refuse a node's certificates from now on; it may join again with a new key",
-                                 "muster coordinator revoke node-a");
+  CLI::App* command =
+      AddCommand(app, "revoke", "Commands", "Refuse a node's certificates; it may join again with a new key",
+                 "muster coordinator revoke node-a");
   command->add_option("NODE", *nodes, "ids, whole (muster nodes)")->required();
   OnRun(command, invocation, [&invocation, nodes]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();

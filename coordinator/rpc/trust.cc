@@ -133,8 +133,10 @@ grpc::ServerUnaryReactor* TrustService::RevokeNode(grpc::CallbackServerContext* 
   spdlog::info("{} revoked the node {}", caller->name, request->node());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=](Turn& turn) {
-    turn.workers().CloseNode(turn, NodeId(request->node()),
-                             absl::UnauthenticatedError("the certificate of this node was revoked"));
+    turn.workers().CloseNode(
+        turn, NodeId(request->node()),
+        absl::UnauthenticatedError("the certificate of this node was revoked: to let it join again, remove the "
+                                   "folder trust in its state directory and give it a new token"));
     turn.AfterCommit([=] { reactor->Finish(grpc::Status::OK); });
   });
   return reactor;

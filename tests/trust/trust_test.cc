@@ -162,7 +162,7 @@ TEST_F(TrustTest, ARevokedNodeIsOut) {
   ASSERT_TRUE(worker->WaitForErr("in contact with the coordinator"));
   const std::string node(absl::StripAsciiWhitespace(cluster_.Muster({"nodes", "-o", "name"}).out));
   EXPECT_EQ(cluster_.Muster({"coordinator", "revoke", node}).exit_code, 0);
-  EXPECT_TRUE(worker->WaitForErr("was revoked: join again with a token"));
+  EXPECT_TRUE(worker->WaitForErr("the certificate of this node was revoked"));
   EXPECT_EQ(cluster_.Muster({"coordinator", "revoke", "nobody"}).exit_code, 2);
 }
 

@@ -77,11 +77,10 @@ void Renewal::Ask() {
 }
 
 void Renewal::Answered(const Call& call, const absl::Status& status) {
-  absl::StatusOr<Credentials> next = status;
-  if (status.ok()) {
-    next = KeepCredentials(options_.state_dir, options_.node, call.reply.certificate(), call.key,
-                           credentials_.security.authority);
-  }
+  absl::StatusOr<Credentials> next = status.ok()
+                                         ? KeepCredentials(options_.state_dir, options_.node, call.reply.certificate(),
+                                                           call.key, credentials_.security.authority)
+                                         : status;
   const auto day = [](absl::Time time) { return absl::FormatTime("%Y-%m-%d %H:%M", time, absl::UTCTimeZone()); };
   if (!next.ok()) {
     spdlog::warn("the node's certificate ends on {} UTC and cannot be renewed yet: {}; trying on",
