@@ -1,5 +1,7 @@
 // Joining, node certificates and tokens, over real TLS.
-#include <filesystem>
+#include <atomic>
+#include <memory>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "coordinator/server/trust_fixture_test.h"
@@ -217,6 +219,39 @@ TEST_F(TrustTest, TokensAndNodesOutliveARestart) {
   Start();
   EXPECT_TRUE(ListNodesWith(ann, Plain()).ok());
   EXPECT_TRUE(RenewWith(node).ok());
+}
+
+// The wall clock of the machine, and some more.
+class ShiftedClock final : public Clock {
+ public:
+  Now Read() const override {
+    Now now = real_.Read();
+    now.wall += absl::Hours(hours_.load());
+    return now;
+  }
+  void ShiftHours(int hours) { hours_ = hours; }
+
+ private:
+  const RealClock real_;
+  std::atomic<int> hours_ = 0;
+};
+
+TEST_F(TrustTest, AConnectionDoesNotOutliveItsCertificate) {
+  server_.reset();
+  ShiftedClock clock;
+  auto server = Server::Start(options_, &clock);
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  client_ = std::make_unique<Client>(address());
+  Client node(tls_address(), "", MustJoin("n1"));
+  RenewRequest request;
+  RenewReply reply;
+  const auto renew = [&] { return node.trust().Renew(node.Context().get(), request, &reply); };
+  Expect(renew(), Code::INVALID_ARGUMENT, "request");
+  clock.ShiftHours(24 * 31);
+  Expect(renew(), Code::UNAUTHENTICATED, "has expired: join again");
+  clock.ShiftHours(0);
+  server_.reset();  // before its clock
 }
 
 TEST_F(TrustTest, AddressesBeyondThisMachineAreServed) {

@@ -205,7 +205,10 @@ int main(int argc, char** argv) {
       muster::agent::ObtainCredentials({flags.agent.coordinator, flags.join_token, flags.agent.state_dir, node->id()},
                                        [signals](absl::Duration duration) { return Pause(duration, signals); });
   if (!credentials.ok() && !absl::IsNotFound(credentials.status())) return Fail(credentials.status());
-  if (credentials.ok()) flags.agent.security = credentials->security;
+  if (credentials.ok()) {
+    flags.agent.security = credentials->security;
+    flags.agent.token.clear();  // the certificate says who we are
+  }
   if (absl::Status status = muster::agent::CheckConnection(flags.agent.coordinator, flags.agent.security);
       !status.ok()) {
     return Fail(status);
