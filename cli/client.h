@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "cli/config.h"
 #include "proto/jobs.pb.h"
+#include "proto/trust.pb.h"
 
 namespace muster::cli {
 
@@ -31,6 +32,11 @@ class WatchCall {
 // under rpc::kErrorDetails.
 class Client {
  public:
+  // Whom to believe beyond this machine: `connection.authority` stays if there is one; else the authority that the
+  // token pins is asked for at the address. FailedPrecondition: an address beyond this machine and neither.
+  // PermissionDenied: another coordinator answers. Unavailable: none does.
+  static absl::Status Secure(Connection& connection);
+
   explicit Client(const Connection& connection);
   ~Client();
 
@@ -49,6 +55,10 @@ class Client {
   absl::StatusOr<v1::UndrainReply> Undrain(const std::string& node);
   absl::StatusOr<v1::VersionReply> Version();
   absl::StatusOr<v1::BackupReply> Backup(const std::string& path);
+  absl::StatusOr<v1::CreateTokenReply> CreateToken(const v1::CreateTokenRequest& request);
+  absl::StatusOr<v1::ListTokensReply> ListTokens();
+  absl::StatusOr<v1::RevokeTokenReply> RevokeToken(const std::string& id);
+  absl::StatusOr<v1::RevokeNodeReply> RevokeNode(const std::string& node);
 
   // Has no deadline of its own.
   std::unique_ptr<WatchCall> Watch(const v1::WatchRequest& request);

@@ -10,6 +10,8 @@ void RegisterBackup(CLI::App& app, Invocation& invocation);
 void RegisterBench(CLI::App& app, Invocation& invocation);
 void RegisterCancel(CLI::App& app, Invocation& invocation);
 void RegisterCompletion(CLI::App& app, Invocation& invocation);
+void RegisterCoordinator(CLI::App& app, Invocation& invocation);
+void RegisterCoordinatorTokens(CLI::App& app, Invocation& invocation);  // in the group coordinator
 void RegisterData(CLI::App& app, Invocation& invocation);
 void RegisterDelete(CLI::App& app, Invocation& invocation);
 void RegisterDescribe(CLI::App& app, Invocation& invocation);

@@ -253,6 +253,13 @@ void WorkerSessions::CloseStream(const core::CloseStream& close) {
   sessions_.erase(session);
 }
 
+void WorkerSessions::CloseNode(Turn& turn, const NodeId& node, const absl::Status& why) {
+  const auto session = sessions_.find(node);
+  if (session == sessions_.end()) return;
+  turn.AfterCommit([link = session->second.link, why] { link->Close(why); });
+  Drop(turn, session);
+}
+
 void WorkerSessions::CheckLiveness(Turn& turn) {
   const SteadyTime now = turn.now().steady;
   // This process may have been stopped, or waited for its disk: what was not heard then does not count.
