@@ -45,6 +45,12 @@ struct ResumeJob {
 struct DeleteJob {
   JobId job;
 };
+// Lets those ranks of a running job record their next steps. Kept in memory only: after a restart nobody waits for it.
+struct TraceJob {
+  JobId job;
+  TraceWish wish;
+  std::vector<uint32_t> ranks;
+};
 struct DrainNode {
   NodeId node;
 };
@@ -82,8 +88,8 @@ struct RankArrived {
 };
 struct Tick {};
 
-using Event = std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, DrainNode, UndrainNode, NodeConnected,
-                           NodeDisconnected, NodeObserved, RankRecord, RankArrived, Tick>;
+using Event = std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, TraceJob, DrainNode, UndrainNode,
+                           NodeConnected, NodeDisconnected, NodeObserved, RankRecord, RankArrived, Tick>;
 
 // ---- Actions: done after the commit, in order; doing one twice is harmless. ----
 struct SendDesired {

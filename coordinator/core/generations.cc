@@ -209,6 +209,8 @@ bool Core::State::StartGeneration(JobEntry& job, const scheduler::Decision& deci
   job.machine.Start(number);
   job.not_before.reset();
   job.highest_step = 0;
+  job.trace.Clear();
+  job.traced.clear();
   job.arrived.clear();
   job.start_deadline = turn.now.steady + options.start_deadline;
   const int ranks = generation.record().ranks_size();
@@ -332,6 +334,7 @@ void Core::State::On(const RankRecord& event, Turn& turn) {
       job->highest_step = std::max(job->highest_step, event.record.metrics().step());
       return;
     case Record::kFailed:  // its worker tells it with the exit
+    case Record::kTrace:   // of the shell
     case Record::BODY_NOT_SET:
       return;
   }

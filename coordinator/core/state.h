@@ -26,6 +26,8 @@ struct JobEntry {
   uint64_t highest_step = 0;                 // reported in the newest generation
   std::set<uint32_t> arrived;                // ranks of the newest generation that called at its rendezvous
   std::optional<Planned> plan;               // of the newest generation; follows from the spec
+  TraceWish trace;                           // of the newest generation; id 0: none
+  std::set<uint32_t> traced;                 // ranks that it is for
 
   const Job& record() const { return machine.record(); }
   GenerationMachine* newest() { return generations.empty() ? nullptr : &generations.rbegin()->second; }
@@ -85,6 +87,7 @@ struct Core::State {
   void On(const PauseJob& event, Turn& turn);
   void On(const ResumeJob& event, Turn& turn);
   void On(const DeleteJob& event, Turn& turn);
+  void On(const TraceJob& event, Turn& turn);
   // A generation of the job has ended with `reason`: what the job becomes.
   void AfterGeneration(JobEntry& job, const GenerationMachine& generation, Turn& turn);
   void Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Turn& turn);

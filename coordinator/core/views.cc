@@ -90,6 +90,7 @@ Assignment Core::State::MakeAssignment(const JobEntry& job, const Generation& ge
   assignment.set_schedule_digest(generation.schedule_digest());
   if (generation.has_resume_from()) *assignment.mutable_resume_from() = generation.resume_from();
   *assignment.mutable_published() = job.record().checkpoints();
+  if (job.traced.contains(rank.rank())) *assignment.mutable_trace() = job.trace;
   if (job.plan.has_value()) {
     *assignment.mutable_table() = job.plan->table;
     assignment.set_schedule_digest(job.plan->digests.at(rank.rank()));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -18,9 +20,16 @@ constexpr absl::Duration kLongestWait = absl::Hours(1);
 
 RankId RankOf(const RankKey& key) { return {JobId(key.job()), key.generation(), key.rank()}; }
 
-// A rank of the current generation calls: now the others do not wait for it in vain.
-absl::Status Arrive(Turn& turn, const RankId& rank) {
-  if (turn.core().HasArrived(rank)) return turn.core().CheckCurrent(rank);
+// A rank of the current generation calls: now the others do not wait for it in vain. `node`: of the caller's
+// certificate; empty: any.
+absl::Status Arrive(Turn& turn, const RankId& rank, const std::string& node) {
+  const core::Core& core = turn.core();
+  if (!node.empty() && core.IsCurrent(rank.job, rank.generation) &&
+      core.StandingOf(rank, NodeId(node)) != core::Core::Standing::kCurrent) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("rank ", rank.rank, " of job ", rank.job.value(), " was not placed on node ", node));
+  }
+  if (core.HasArrived(rank)) return core.CheckCurrent(rank);
   return turn.Handle(core::RankArrived{rank}).status;
 }
 
@@ -40,10 +49,10 @@ absl::Duration WaitOf(const RendezvousGetRequest& request) {
 // One RendezvousGet: ends when its value is there, or its wait is over, or its caller has gone.
 class GetReactor final : public grpc::ServerUnaryReactor {
  public:
-  GetReactor(const RendezvousGetRequest* request, RendezvousGetReply* reply, server::Loop* loop)
-      : request_(request), reply_(reply), loop_(loop) {
+  GetReactor(const RendezvousGetRequest* request, RendezvousGetReply* reply, std::string node, server::Loop* loop)
+      : request_(request), reply_(reply), node_(std::move(node)), loop_(loop) {
     loop_->Post([this, state = state_](Turn& turn) {
-      const absl::Status current = Arrive(turn, RankOf(request_->key()));
+      const absl::Status current = Arrive(turn, RankOf(request_->key()), node_);
       turn.AfterCommit([this, state, current, &turn] {
         if (!current.ok()) return Finish(ToGrpc(current));
         Begin(*state, turn);
@@ -76,6 +85,7 @@ class GetReactor final : public grpc::ServerUnaryReactor {
 
   const RendezvousGetRequest* const request_;
   RendezvousGetReply* const reply_;
+  const std::string node_;
   server::Loop* const loop_;
   const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
@@ -85,7 +95,7 @@ class GetReactor final : public grpc::ServerUnaryReactor {
 grpc::ServerBidiReactor<WorkerMessage, CoordinatorMessage>* WorkersService::Connect(
     grpc::CallbackServerContext* context) {
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Workers/Connect");
-  return StartWorkerStream(caller.status(), loop_);
+  return StartWorkerStream(caller, loop_);
 }
 
 grpc::ServerUnaryReactor* WorkersService::RendezvousSet(grpc::CallbackServerContext* context,
@@ -93,8 +103,8 @@ grpc::ServerUnaryReactor* WorkersService::RendezvousSet(grpc::CallbackServerCont
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Workers/RendezvousSet");
   if (!caller.ok()) return EndWith(caller.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([=](Turn& turn) {
-    const absl::Status current = Arrive(turn, RankOf(request->key()));
+  loop_->Post([=, node = caller->node](Turn& turn) {
+    const absl::Status current = Arrive(turn, RankOf(request->key()), node);
     turn.AfterCommit([=, &rendezvous = turn.rendezvous()] {
       absl::Status status = current;
       if (status.ok()) {
@@ -112,7 +122,7 @@ grpc::ServerUnaryReactor* WorkersService::RendezvousGet(grpc::CallbackServerCont
                                                         RendezvousGetReply* reply) {
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Workers/RendezvousGet");
   if (!caller.ok()) return EndWith(caller.status(), *context);
-  return new GetReactor(request, reply, loop_);
+  return new GetReactor(request, reply, caller->node, loop_);
 }
 
 }  // namespace muster::rpc

@@ -54,7 +54,7 @@ absl::Status Agent::Start() {
   LoadDesired();
   PruneDone(options_.run_dir, {});
   AdoptAll();
-  const std::shared_ptr<grpc::Channel> channel = rpc::Dial(options_.coordinator);
+  const std::shared_ptr<grpc::Channel> channel = rpc::Dial(options_.coordinator, options_.security);
   relay_ = std::make_unique<Relay>(loop_, channel, options_.token);
   stream_ = std::make_unique<CoordinatorStream>(
       loop_, channel, options_.token,
@@ -66,6 +66,12 @@ absl::Status Agent::Start() {
   Call();
   ScheduleTick();
   return absl::OkStatus();
+}
+
+void Agent::UseSecurity(const rpc::Security& security) {
+  const std::shared_ptr<grpc::Channel> channel = rpc::Dial(options_.coordinator, security);
+  stream_->UseChannel(channel);
+  relay_->UseChannel(channel);
 }
 
 void Agent::LoadDesired() {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <grpcpp/channel.h>
 
@@ -27,6 +28,9 @@ class Relay {
   // `loop` outlives the relay.
   Relay(EventLoop* loop, std::shared_ptr<grpc::Channel> channel, std::string token);
   ~Relay();
+
+  // For the calls that follow.
+  void UseChannel(std::shared_ptr<grpc::Channel> channel) { stub_ = Workers::NewStub(std::move(channel)); }
 
   // As in proto/trainer_service.proto. `done` is called on the loop's thread; by Set when the coordinator has the key,
   // also after an absence.
@@ -51,7 +55,7 @@ class Relay {
   void SendSet(const RendezvousSetRequest& request, std::function<void(absl::Status)> done);
 
   EventLoop* const loop_;
-  const std::unique_ptr<Workers::Stub> stub_;
+  std::unique_ptr<Workers::Stub> stub_;
   const std::string token_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   struct Keys {

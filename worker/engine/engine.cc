@@ -10,6 +10,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <map>
 
@@ -40,13 +41,16 @@ class CompiledEngine final : public Engine {
   explicit CompiledEngine(const Config& config)
       : config_(config),
         device_(config.cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)),
-        layout_(LayOut(config_.inventory)) {}
+        layout_(LayOut(config_.inventory)),
+        recorder_(config.cuda) {}
 
   absl::Status Prepare();
 
   absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate, double vote) override;
   absl::StatusOr<double> Evaluate(const Batch& batch) override;
   absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) override;
+  void Record() override { recorder_.Start(); }
+  std::vector<OpSpan> TakeRecord() override { return recorder_.Take(); }
   uint64_t step() const override { return step_; }
   void set_step(uint64_t step) override { step_ = step; }
   std::vector<StateView> State() override;
@@ -75,6 +79,7 @@ class CompiledEngine final : public Engine {
 
   std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const;
   void RunOps(const Batch& batch, double learning_rate, double vote, StepResult& result);
+  void Issue(int32_t index, const Op& op, const at::Tensor& values, std::function<void()> then);
   void BeginReduce(int32_t index, const Op& op);
   void WaitFor(const Op& op);
   absl::Status Copy(bool to_host);
@@ -89,7 +94,9 @@ class CompiledEngine final : public Engine {
   std::vector<Arena> state_;
   at::Tensor narrow_gradients_;  // in the dtype of the reduction, where that is not fp32
   InFlight in_flight_;
-  std::string doing_;  // for error messages
+  Recorder recorder_;
+  std::chrono::duration<double> waited_{};  // in this step
+  std::string doing_;                       // for error messages
 };
 
 // Carries a Status out of where only exceptions can.
@@ -225,25 +232,43 @@ std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::
   return contexts;
 }
 
+// A collective of the current op begins.
+void CompiledEngine::Issue(int32_t index, const Op& op, const at::Tensor& values, std::function<void()> then) {
+  InFlight::Then done;
+  if (then || recorder_.on()) {
+    done = [this, then = std::move(then), name = doing_, stream = op.stream,
+            begin = std::chrono::steady_clock::now()](const collectives::Work& work) {
+      recorder_.Add({name, stream, begin, work.done_at().value_or(std::chrono::steady_clock::now())});
+      if (then) then();
+    };
+  }
+  in_flight_.Add(index, op.stream, config_.groups[op.group]->AllReduce(values), std::move(done));
+}
+
 // Sums a run of units over the group's ranks, in the dtype of precision.reduce.
 void CompiledEngine::BeginReduce(int32_t index, const Op& op) {
   const int64_t begin = layout_.units[op.unit], elements = layout_.units[op.unit_end] - begin;
   const at::Tensor own = gradients_.narrow(0, begin, elements);
-  collectives::Group& group = *config_.groups[op.group];
-  if (!narrow_gradients_.defined()) return in_flight_.Add(index, op.stream, group.AllReduce(own));
+  if (!narrow_gradients_.defined()) return Issue(index, op, own, nullptr);
   const at::Tensor narrow = narrow_gradients_.narrow(0, begin, elements);
   narrow.copy_(own);
-  in_flight_.Add(index, op.stream, group.AllReduce(narrow), [own, narrow] { own.copy_(narrow); });
+  Issue(index, op, narrow, [own, narrow] { own.copy_(narrow); });
 }
 
 void CompiledEngine::WaitFor(const Op& op) {
+  if (in_flight_.empty()) return;
+  const auto begin = std::chrono::steady_clock::now();
   for (const int32_t earlier : op.waits) {
     ThrowIfBad(in_flight_.Wait(earlier, config_.schedule.ops[earlier].stream));
   }
+  const auto end = std::chrono::steady_clock::now();
+  waited_ += end - begin;
+  if (!op.waits.empty()) recorder_.Add({"Wait", Stream::kCompute, begin, end});
 }
 
 void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vote, StepResult& result) {
   const c10::AutoGradMode off(false);
+  waited_ = {};
   gradients_.zero_();
   const at::Tensor scalars = at::zeros({2}, parameters_.options().dtype(at::kDouble));  // loss sum, votes
   scalars[1].fill_(vote);
@@ -257,6 +282,7 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
     const Op& op = config_.schedule.ops[index];
     doing_ = Print(op, config_.inventory);
     WaitFor(op);
+    recorder_.Begin();
     const bool empty = op.microbatch >= 0 && contexts[op.microbatch].inputs.size(0) == 0;
     switch (op.kind) {
       case OpKind::kForward: {
@@ -276,7 +302,7 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
         BeginReduce(index, op);
         break;
       case OpKind::kReduceScalars:
-        in_flight_.Add(index, op.stream, config_.groups[op.group]->AllReduce(scalars));
+        Issue(index, op, scalars, nullptr);
         break;
       case OpKind::kClipGradients:
         norm = FlatNorm(gradients_);  // holds each parameter's gradient once, and zeros between them
@@ -286,7 +312,7 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
         if (!norm.defined()) norm = FlatNorm(gradients_);
         const at::Tensor seen = at::cat({scalars, norm.to(at::kDouble).view({1})}).cpu();
         const double* values = seen.const_data_ptr<double>();
-        result = {values[0] / static_cast<double>(batch.global_targets), values[2], values[1]};
+        result = {values[0] / static_cast<double>(batch.global_targets), values[2], values[1], waited_.count()};
         if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) return;
         // torch.nn.utils.clip_grad_norm_
         const double bound = config_.train.optimizer().clip_norm() / (result.gradient_norm + 1e-6);
@@ -296,6 +322,7 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
       default:
         break;  // refused by CheckConfig
     }
+    if (op.stream == Stream::kCompute) recorder_.End(doing_);
   }
 }
 

@@ -21,6 +21,7 @@
 #include "proto/spec.pb.h"
 #include "strategies/schedule/schedule.h"
 #include "worker/collectives/group.h"
+#include "worker/engine/recorder.h"
 
 namespace muster::engine {
 
@@ -43,9 +44,10 @@ struct Batch {
 };
 
 struct StepResult {
-  double loss = 0;           // mean over the step's targets of all ranks, nats
-  double gradient_norm = 0;  // global, before clipping
-  double votes = 0;          // the sum of the ranks' votes: the same on each of them
+  double loss = 0;            // mean over the step's targets of all ranks, nats
+  double gradient_norm = 0;   // global, before clipping
+  double votes = 0;           // the sum of the ranks' votes: the same on each of them
+  double waited_seconds = 0;  // on a CPU: for collectives, with nothing else to do
 };
 
 // A contiguous run of a tensor's elements that this rank owns; fp32. Valid until the engine is destroyed.
@@ -78,6 +80,10 @@ class Engine {
 
   // Logits [vocabulary] behind the last of `tokens` (1..context of them). OutOfRange: they are not finite.
   virtual absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) = 0;
+
+  // The ops of the next Step are timed; TakeRecord gives what was seen since, and ends it.
+  virtual void Record() = 0;
+  virtual std::vector<OpSpan> TakeRecord() = 0;
 
   virtual uint64_t step() const = 0;         // optimizer steps done
   virtual void set_step(uint64_t step) = 0;  // after loading a checkpoint
