@@ -167,6 +167,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
       ->group("Everywhere");
   app->add_flag("--no_colour,--no-color", invocation.no_colour, "no colours (NO_COLOR)")->group("Everywhere");
   RegisterInit(*app, invocation);
+  RegisterTrace(*app, invocation);
   RegisterTrain(*app, invocation);
   RegisterSubmit(*app, invocation);
   RegisterPlan(*app, invocation);
@@ -193,6 +194,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterLocal(*app, invocation);
   RegisterCoordinator(*app, invocation);
   RegisterBackup(*app, invocation);
+  RegisterBench(*app, invocation);
   RegisterDoctor(*app, invocation);
   RegisterCompletion(*app, invocation);
   RegisterVersion(*app, invocation);

@@ -131,9 +131,10 @@ Client::Client(const Connection& connection) : connection_(connection), stubs_(s
 Client::~Client() = default;
 
 template <typename Request, typename Reply, typename Stub, typename Method>
-absl::StatusOr<Reply> Client::Call(Stub& stub, Method method, const Request& request) {
+absl::StatusOr<Reply> Client::Call(Stub& stub, Method method, const Request& request, absl::Duration longer) {
   const absl::Time start = absl::Now();
-  const absl::Duration timeout = connection_.timeout > absl::ZeroDuration() ? connection_.timeout : kCallTimeout;
+  const absl::Duration timeout =
+      longer + (connection_.timeout > absl::ZeroDuration() ? connection_.timeout : kCallTimeout);
   bool reached = false;
   for (absl::Duration pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
     const absl::Status probe = ProbeSocket(connection_);
@@ -200,6 +201,14 @@ absl::StatusOr<v1::PauseReply> Client::Pause(const std::string& job) {
   v1::PauseRequest request;
   request.set_job(job);
   return Call<v1::PauseRequest, v1::PauseReply>(stubs_->jobs, &v1::Jobs::Stub::Pause, request);
+}
+
+absl::StatusOr<v1::TraceReply> Client::Trace(v1::TraceRequest request) {
+  constexpr absl::Duration kUsual = absl::Minutes(1), kLongest = absl::Hours(1);
+  const absl::Duration wait =
+      connection_.timeout > absl::ZeroDuration() ? std::min(connection_.timeout, kLongest) : kUsual;
+  request.mutable_wait()->set_seconds(absl::ToInt64Seconds(absl::Ceil(wait, absl::Seconds(1))));
+  return Call<v1::TraceRequest, v1::TraceReply>(stubs_->jobs, &v1::Jobs::Stub::Trace, request, wait);
 }
 
 absl::StatusOr<v1::ResumeReply> Client::Resume(const std::string& job) {

@@ -48,6 +48,8 @@ class Client {
   absl::StatusOr<v1::PauseReply> Pause(const std::string& job);
   absl::StatusOr<v1::ResumeReply> Resume(const std::string& job);
   absl::StatusOr<v1::DeleteReply> Delete(const std::string& job);
+  // Waits for what the ranks tell: --timeout, or a minute.
+  absl::StatusOr<v1::TraceReply> Trace(v1::TraceRequest request);
   absl::StatusOr<v1::ListNodesReply> ListNodes();
   absl::StatusOr<v1::DrainReply> Drain(const std::string& node);
   absl::StatusOr<v1::UndrainReply> Undrain(const std::string& node);
@@ -66,7 +68,8 @@ class Client {
  private:
   struct Stubs;
   template <typename Request, typename Reply, typename Stub, typename Method>
-  absl::StatusOr<Reply> Call(Stub& stub, Method method, const Request& request);
+  absl::StatusOr<Reply> Call(Stub& stub, Method method, const Request& request,
+                             absl::Duration longer = absl::ZeroDuration());
 
   const Connection connection_;
   const std::unique_ptr<Stubs> stubs_;

@@ -55,6 +55,9 @@ int main(int argc, char** argv) {
                  "lines `token name role`; needed for TCP where `muster coordinator init` was not run");
   app.add_option("--min_free_bytes", options.min_free_bytes, "with less on the store's disk no job is accepted")
       ->capture_default_str();
+  app.add_option("--max_ranks", options.max_ranks, "larger jobs are refused")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
   app.add_option("--tensorboard", tensorboard,
                  "folder for TensorBoard's files (default: STATE_DIR/tensorboard; off: none)");
   app.add_option("--metrics_address", options.metrics_address,

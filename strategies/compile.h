@@ -20,8 +20,9 @@ struct Memory {
   uint64_t gradients = 0;
   uint64_t optimizer_state = 0;
   uint64_t gather_buffers = 0;
-  uint64_t activations = 0;  // the peak of the schedule's walk
-  uint64_t peak = 0;         // predicted peak of all together
+  uint64_t reduce_buffers = 0;  // gradients in the dtype in which they travel, where that is another than theirs
+  uint64_t activations = 0;     // the peak of the schedule's walk
+  uint64_t peak = 0;            // predicted peak of all together
 };
 
 // How a job is laid out over its ranks.
@@ -44,6 +45,17 @@ absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory
 // `train` must be resolved. Errors as MakeLayout.
 absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& inventory, const Layout& layout,
                                     uint32_t rank);
+
+// The lowest rank whose program is the same as this one's, so that plans of many ranks are quick.
+uint32_t SameProgramAs(const Train& train, uint32_t rank);
+
+// A rank's part of `sequences` that come one after another: all parts together are all of them, in the order of the
+// ranks; the first ones have one more where it does not divide.
+struct Share {
+  uint64_t first = 0;
+  uint64_t sequences = 0;
+};
+Share ShareOf(uint64_t sequences, uint32_t world, uint32_t rank);
 
 // Microbatches of a step, the same on every rank: the largest share of the batch over `microbatch`, rounded up.
 uint32_t Microbatches(const Batch& batch, uint32_t world);

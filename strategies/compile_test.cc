@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "models/inventory.h"
 #include "strategies/partition/flat.h"
+#include "strategies/schedule/check.h"
 
 namespace muster::strategies {
 namespace {
@@ -41,6 +42,62 @@ TEST(Compile, SgdKeepsOneMomentumOrNone) {
   EXPECT_EQ(Compile(train, inventory, layout, 0)->memory.optimizer_state, 4 * partition::FlatElements(inventory));
   train.mutable_optimizer()->mutable_sgd()->set_momentum(0);
   EXPECT_EQ(Compile(train, inventory, layout, 0)->memory.optimizer_state, 0u);
+}
+
+TEST(Compile, DdpIsTheSameOnEveryRankAndOwnsOnce) {
+  Train train = Tiny();
+  train.mutable_strategy()->mutable_ddp();
+  train.mutable_batch()->set_sequences(10);
+  train.mutable_batch()->set_microbatch(2);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const Layout layout = *MakeLayout(train, inventory, 3);
+  EXPECT_EQ(layout.table.shards(), 1u);
+  std::vector<Schedule> schedules;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(layout.roles[rank].rank(), rank);
+    EXPECT_EQ(layout.roles[rank].shard(), 0u);
+    EXPECT_EQ(layout.roles[rank].replica(), rank);
+    EXPECT_EQ(SameProgramAs(train, rank), 0u);
+    schedules.push_back(Compile(train, inventory, layout, rank)->schedule);
+  }
+  EXPECT_EQ(schedules[0].microbatches, 2);
+  EXPECT_EQ(Digest(schedules[0]), Digest(schedules[2]));
+  EXPECT_EQ(CheckMatching(schedules, inventory), absl::OkStatus());
+  train.mutable_precision()->set_reduce(DTYPE_BF16);
+  EXPECT_EQ(Compile(train, inventory, layout, 1)->memory.reduce_buffers, 2 * partition::FlatElements(inventory));
+}
+
+TEST(Compile, SmallBucketsAreMore) {
+  Train train = Tiny();
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const auto reductions = [&](double mib) {
+    if (mib > 0) train.mutable_strategy()->mutable_ddp()->set_bucket_mib(mib);
+    if (mib == 0) train.mutable_strategy()->mutable_ddp()->clear_bucket_mib();
+    const Layout layout = *MakeLayout(train, inventory, 2);
+    const RankProgram program = *Compile(train, inventory, layout, 0);
+    int count = 0;
+    for (const Op& op : program.schedule.ops) count += op.kind == OpKind::kReduce;
+    return count;
+  };
+  EXPECT_EQ(reductions(1000), 1);
+  EXPECT_EQ(reductions(1e-6), inventory.units_size());
+  EXPECT_GT(reductions(0), 1) << "some of it overlaps the backward, also for small models";
+}
+
+TEST(ShareOf, CoversTheBatchInOrder) {
+  for (const uint64_t sequences : {0u, 1u, 5u, 8u, 13u}) {
+    for (const uint32_t world : {1u, 2u, 3u, 7u}) {
+      uint64_t next = 0;
+      for (uint32_t rank = 0; rank < world; ++rank) {
+        const Share share = ShareOf(sequences, world, rank);
+        EXPECT_EQ(share.first, next);
+        EXPECT_LE(share.sequences, ShareOf(sequences, world, 0).sequences);
+        EXPECT_GE(share.sequences + 1, ShareOf(sequences, world, 0).sequences);
+        next += share.sequences;
+      }
+      EXPECT_EQ(next, sequences);
+    }
+  }
 }
 
 TEST(Compile, RefusesWhatItCannotDo) {

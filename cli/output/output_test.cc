@@ -1,12 +1,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "cli/output/describe.h"
 #include "cli/output/format.h"
 #include "cli/output/live.h"
 #include "cli/output/plot.h"
+#include "cli/output/scaling.h"
 #include "cli/output/table.h"
+#include "cli/output/trace.h"
 
 namespace muster::cli {
 namespace {
@@ -377,6 +382,114 @@ TEST(DescribeJob, ShowsAllPartsOfAJob) {
                            "step 100\n", "step-0000000100-g1\n", "Spec:\n  name: gpt2-tiny\n", "node-a"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
+}
+
+v1::MetricPoint Timed(uint64_t step, double seconds, double communication) {
+  v1::MetricPoint point;
+  point.set_step(step);
+  point.set_step_seconds(seconds);
+  point.set_tokens_per_second(1000 / seconds);
+  point.set_peak_memory_bytes(step << 20);
+  point.set_communication_seconds(communication);
+  return point;
+}
+
+TEST(Scaling, SumsUpBehindTheWarmUp) {
+  const std::vector<v1::MetricPoint> points = {Timed(1, 9, 9), Timed(2, 0.5, 0.1), Timed(3, 0.25, 0.1),
+                                               Timed(4, 1, 0.5)};
+  const std::optional<Scaling> row = Summarise(points, /*warm_up=*/1, /*ranks=*/2, /*sequences=*/8);
+  ASSERT_TRUE(row.has_value());
+  EXPECT_EQ(row->steps, 3u);
+  EXPECT_DOUBLE_EQ(row->step_seconds, 0.5);
+  EXPECT_DOUBLE_EQ(row->least_seconds, 0.25);
+  EXPECT_DOUBLE_EQ(row->tokens_per_second, 2000);
+  EXPECT_DOUBLE_EQ(row->samples_per_second, 16);
+  EXPECT_EQ(row->peak_memory_bytes, 4u << 20);
+  EXPECT_DOUBLE_EQ(*row->communication, 0.4);
+  EXPECT_FALSE(Summarise(points, 4, 2, 8).has_value());
+}
+
+TEST(Scaling, ComparesWithItsFirstRow) {
+  Scaling one{.ranks = 1, .sequences = 8, .steps = 3, .step_seconds = 0.1, .least_seconds = 0.1};
+  one.tokens_per_second = 1000;
+  Scaling four = one;
+  four.ranks = 4;
+  four.tokens_per_second = 3000;
+  four.communication = 0.25;
+  const std::string table = ScalingTable({one, four}).Render(Screen{});
+  EXPECT_TRUE(absl::StrContains(table, "25.0%      3.00         75%")) << table;
+  const nlohmann::ordered_json tree = ScalingTree({one, four});
+  EXPECT_FALSE(tree[0].contains("communication_share"));
+  EXPECT_DOUBLE_EQ(tree[1]["efficiency"].get<double>(), 0.75);
+}
+
+v1::RankTrace Traced() {
+  v1::RankTrace rank;
+  rank.set_rank(1);
+  rank.set_node("node-a");
+  for (const uint64_t number : {7, 8}) {
+    v1::StepTrace& step = *rank.add_steps();
+    step.set_step(number);
+    step.set_nanoseconds(10'000'000);
+    step.mutable_begin()->set_seconds(static_cast<int64_t>(number));
+    const auto add = [&](const char* name, v1::Lane lane, uint64_t begin, uint64_t end) {
+      v1::Span& span = *step.add_spans();
+      span.set_name(static_cast<uint32_t>(step.names_size()));
+      step.add_names(name);
+      span.set_lane(lane);
+      span.set_begin(begin * 1'000'000);
+      span.set_nanoseconds((end - begin) * 1'000'000);
+    };
+    add("data", v1::LANE_HOST, 0, 1);
+    add("Forward h.0 m0", v1::LANE_COMPUTE, 1, 3);
+    add("Backward h.0 m0", v1::LANE_COMPUTE, 3, 7);
+    add("Reduce h.0 on reduce group 0 after 1", v1::LANE_REDUCE, 5, 8);
+    add("Wait", v1::LANE_COMPUTE, 7, 8);
+    add("OptimizerStep after 3", v1::LANE_COMPUTE, 8, 9);
+  }
+  return rank;
+}
+
+TEST(Trace, RowsAddUpToTheStep) {
+  const StepProfile profile = Profile(Traced(), TraceRows::kKind);
+  EXPECT_DOUBLE_EQ(profile.milliseconds, 10);
+  EXPECT_EQ(profile.first_step, 7u);
+  EXPECT_EQ(profile.last_step, 8u);
+  double sum = 0;
+  std::string names;
+  for (const StepProfile::Row& row : profile.rows) {
+    sum += row.milliseconds;
+    absl::StrAppend(&names, row.name, " ");
+  }
+  EXPECT_DOUBLE_EQ(sum, 10);
+  EXPECT_EQ(names, "Backward Forward OptimizerStep Wait data (between) ");
+  EXPECT_DOUBLE_EQ(profile.rows[0].spans, 1);
+  EXPECT_DOUBLE_EQ(profile.collectives, 3);
+  EXPECT_DOUBLE_EQ(profile.hidden, 2) << "waiting hides nothing";
+}
+
+TEST(Trace, RowsByUnitAndByOp) {
+  EXPECT_EQ(Profile(Traced(), TraceRows::kUnit).rows[0].name, "h.0");
+  EXPECT_DOUBLE_EQ(Profile(Traced(), TraceRows::kUnit).rows[0].milliseconds, 6);
+  EXPECT_EQ(Profile(Traced(), TraceRows::kOp).rows[0].name, "Backward h.0 m0");
+  const std::string table = ProfileTable(Profile(Traced(), TraceRows::kOp)).Render(Screen{});
+  EXPECT_TRUE(absl::StrContains(table, "OptimizerStep")) << table;
+  EXPECT_FALSE(absl::StrContains(table, "after")) << table;
+}
+
+TEST(Trace, ViewersGetAProcessARankAndAThreadAStream) {
+  const nlohmann::ordered_json trace = ChromeTrace({Traced()});
+  int spans = 0;
+  std::string threads;
+  for (const auto& event : trace["traceEvents"]) {
+    EXPECT_EQ(event["pid"], 1);
+    if (event["ph"] == "X") ++spans;
+    if (event["name"] == "thread_name") absl::StrAppend(&threads, event["args"]["name"].get<std::string>(), " ");
+    if (event["name"] != "step 8") continue;
+    EXPECT_DOUBLE_EQ(event["ts"].get<double>(), 1e6) << "a second after the first";
+  }
+  EXPECT_EQ(spans, 2 * 7);
+  EXPECT_EQ(threads, "steps host compute reduce ");
 }
 
 }  // namespace

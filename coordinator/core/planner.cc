@@ -14,6 +14,10 @@ absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, uint32_t world) {
   if (!layout.ok()) return layout.status();
   Planned planned;
   for (uint32_t rank = 0; rank < world; ++rank) {
+    if (const uint32_t same = strategies::SameProgramAs(spec.train(), rank); same < rank) {
+      planned.digests.push_back(planned.digests[same]);
+      continue;
+    }
     const auto program = strategies::Compile(spec.train(), *inventory, *layout, rank);
     if (!program.ok()) return program.status();
     planned.digests.push_back(program->digest);

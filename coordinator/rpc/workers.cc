@@ -18,17 +18,27 @@ using server::Turn;
 
 constexpr absl::Duration kLongestWait = absl::Hours(1);
 
-// `node`: of the caller's certificate; empty: any.
-absl::Status CheckCurrent(const core::Core& core, const RankKey& key, const std::string& node) {
-  const JobId job(key.job());
-  if (!core.IsCurrent(job, key.generation())) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("generation ", key.generation(), " is not the current one of job ", key.job()));
+RankId RankOf(const RankKey& key) { return {JobId(key.job()), key.generation(), key.rank()}; }
+
+// A rank of the current generation calls: now the others do not wait for it in vain. `node`: of the caller's
+// certificate, which may speak for its own ranks only; empty: any.
+absl::Status Arrive(Turn& turn, const RankId& rank, const std::string& node) {
+  const core::Core& core = turn.core();
+  if (!node.empty() && core.StandingOf(rank, NodeId(node)) != core::Core::Standing::kCurrent) {
+    if (absl::Status status = core.CheckCurrent(rank); !status.ok()) return status;
+    return absl::PermissionDeniedError(
+        absl::StrCat("rank ", rank.rank, " of job ", rank.job.value(), " was not placed on node ", node));
   }
-  const RankId rank = {job, key.generation(), key.rank()};
-  if (node.empty() || core.StandingOf(rank, NodeId(node)) == core::Core::Standing::kCurrent) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      absl::StrCat("rank ", key.rank(), " of job ", key.job(), " was not placed on node ", node));
+  if (turn.core().HasArrived(rank)) return turn.core().CheckCurrent(rank);
+  return turn.Handle(core::RankArrived{rank}).status;
+}
+
+// Whom it waits for, if that is known.
+absl::Status Explained(const absl::Status& status, const core::Core& core, const JobId& job) {
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  const std::string missing = core.Missing(job);
+  return absl::DeadlineExceededError(
+      absl::StrCat(status.message(), ": ", missing.empty() ? "every rank has come; which sets it?" : missing));
 }
 
 absl::Duration WaitOf(const RendezvousGetRequest& request) {
@@ -41,8 +51,13 @@ class GetReactor final : public grpc::ServerUnaryReactor {
  public:
   GetReactor(const RendezvousGetRequest* request, RendezvousGetReply* reply, std::string node, server::Loop* loop)
       : request_(request), reply_(reply), node_(std::move(node)), loop_(loop) {
-    loop_->Post(
-        [this, state = state_](Turn& turn) { turn.AfterCommit([this, state, &turn] { Begin(*state, turn); }); });
+    loop_->Post([this, state = state_](Turn& turn) {
+      const absl::Status current = Arrive(turn, RankOf(request_->key()), node_);
+      turn.AfterCommit([this, state, current, &turn] {
+        if (!current.ok()) return Finish(ToGrpc(current));
+        Begin(*state, turn);
+      });
+    });
   }
 
   void OnCancel() override {
@@ -59,14 +74,12 @@ class GetReactor final : public grpc::ServerUnaryReactor {
   };
 
   void Begin(State& state, Turn& turn) {
-    if (absl::Status status = CheckCurrent(turn.core(), request_->key(), node_); !status.ok()) {
-      return Finish(ToGrpc(status));
-    }
     const SteadyTime now = turn.now().steady;
-    state.wait = turn.rendezvous().Get({JobId(request_->key().job()), request_->key().generation()}, request_->name(),
-                                       now + WaitOf(*request_), now, [this](absl::StatusOr<std::string> value) {
+    const JobId job(request_->key().job());
+    state.wait = turn.rendezvous().Get({job, request_->key().generation()}, request_->name(), now + WaitOf(*request_),
+                                       now, [this, job, &core = turn.core()](absl::StatusOr<std::string> value) {
                                          if (value.ok()) reply_->set_value(*std::move(value));
-                                         Finish(ToGrpc(value.status()));
+                                         Finish(ToGrpc(Explained(value.status(), core, job)));
                                        });
   }
 
@@ -91,8 +104,9 @@ grpc::ServerUnaryReactor* WorkersService::RendezvousSet(grpc::CallbackServerCont
   if (!caller.ok()) return EndWith(caller.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, node = caller->node](Turn& turn) {
-    turn.AfterCommit([=, &core = turn.core(), &rendezvous = turn.rendezvous()] {
-      absl::Status status = CheckCurrent(core, request->key(), node);
+    const absl::Status current = Arrive(turn, RankOf(request->key()), node);
+    turn.AfterCommit([=, &rendezvous = turn.rendezvous()] {
+      absl::Status status = current;
       if (status.ok()) {
         status = rendezvous.Set({JobId(request->key().job()), request->key().generation()}, request->name(),
                                 request->value());

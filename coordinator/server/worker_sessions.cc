@@ -166,6 +166,8 @@ void WorkerSessions::TakeRecords(Turn& turn, Session& session, const Records& re
     if (record.has_metrics()) {
       if (current && behind_state) later.push_back(record.metrics());
       if (current && !behind_state) ledger_->Stage(rank.job, record.metrics());
+    } else if (record.has_trace()) {
+      turn.AfterCommit([rank, trace = record.trace(), &traces = turn.traces()] { traces.Add(rank, trace); });
     } else {
       if (!behind_state) ledger_->Stage(rank, {progress.received.record_sequence, 0});
       behind_state = true;

@@ -176,7 +176,7 @@ class Resolver {
     if (!p.has_compute()) p.set_compute(DTYPE_FP32);
     if (!p.has_reduce()) p.set_reduce(DTYPE_FP32);
     if (p.compute() != DTYPE_FP32) Error("precision.compute", "only fp32 is in this build yet", "fp32");
-    if (p.reduce() != DTYPE_FP32) Error("precision.reduce", "only fp32 is in this build yet", "fp32");
+    if (p.reduce() != DTYPE_FP32 && p.reduce() != DTYPE_BF16) Error("precision.reduce", "must be fp32 or bf16", "fp32");
   }
 
   // low <= value < high, or <= with closed; NaN fails.
@@ -245,7 +245,16 @@ class Resolver {
   // Errors of `strategies` begin with "strategy: ".
   void Strategy_(Train& train) {
     Strategy& s = *train.mutable_strategy();
-    if (s.kind_case() == Strategy::KIND_NOT_SET) s.mutable_single();
+    if (s.kind_case() == Strategy::KIND_NOT_SET) {
+      if (spec_.resources().ranks() > 1) {
+        s.mutable_ddp();
+      } else {
+        s.mutable_single();
+      }
+    }
+    if (s.has_ddp() && s.ddp().has_bucket_mib()) {
+      Range("strategy.bucket_mib", s.ddp().bucket_mib(), 0, true, 1 << 20, false);
+    }
     if (s.has_zero()) {
       if (!s.zero().has_stage()) s.mutable_zero()->set_stage(3);
       if (s.zero().stage() < 1 || s.zero().stage() > 3) {
@@ -344,14 +353,19 @@ absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved) {
   plan.set_flops_per_step(3 * forward * train.batch().sequences());  // a backward costs twice a forward
   plan.set_table_sha256(layout->table_sha256);
   for (uint32_t rank = 0; rank < world; ++rank) {
+    RankPlan& r = *plan.add_ranks();
+    if (const uint32_t same = strategies::SameProgramAs(train, rank); same < rank) {
+      r = plan.ranks(static_cast<int>(same));
+      r.set_rank(rank);
+      continue;
+    }
     const auto program = strategies::Compile(train, *inventory, *layout, rank);
     if (!program.ok()) return program.status();
-    RankPlan& r = *plan.add_ranks();
     r.set_rank(rank);
     r.set_parameter_bytes(program->memory.parameters);
     r.set_gradient_bytes(program->memory.gradients);
     r.set_optimizer_bytes(program->memory.optimizer_state);
-    r.set_gather_bytes(program->memory.gather_buffers);
+    r.set_gather_bytes(program->memory.gather_buffers + program->memory.reduce_buffers);
     r.set_activation_bytes(program->memory.activations);
     r.set_peak_bytes(program->memory.peak);
     if (rank == 0) {

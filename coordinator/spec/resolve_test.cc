@@ -61,8 +61,15 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"name", "inner dashes", [](JobSpec& s) { s.set_name("-a"); }},
       {"resources.ranks", "at least 1", [](JobSpec& s) { s.mutable_resources()->set_ranks(0); }},
       {"resources.ranks", "at most 4096", [](JobSpec& s) { s.mutable_resources()->set_ranks(5000); }},
-      {"strategy.kind", "one rank", [](JobSpec& s) { s.mutable_resources()->set_ranks(2); }},
-      {"strategy.kind", "supported: single", [&](JobSpec& s) { train(s).mutable_strategy()->mutable_ddp(); }},
+      {"strategy.kind", "one rank",
+       [&](JobSpec& s) {
+         s.mutable_resources()->set_ranks(2);
+         train(s).mutable_strategy()->mutable_single();
+       }},
+      {"strategy.kind", "supported: single, ddp", [&](JobSpec& s) { train(s).mutable_strategy()->mutable_fsdp(); }},
+      {"strategy.bucket_mib", "greater than 0",
+       [&](JobSpec& s) { train(s).mutable_strategy()->mutable_ddp()->set_bucket_mib(0); }},
+      {"precision.reduce", "fp32 or bf16", [&](JobSpec& s) { train(s).mutable_precision()->set_reduce(DTYPE_FP16); }},
       {"strategy.stage", "1, 2 or 3", [&](JobSpec& s) { train(s).mutable_strategy()->mutable_zero()->set_stage(4); }},
       {"model.family", "missing", [&](JobSpec& s) { train(s).clear_model(); }},
       {"model.heads", "divide", [&](JobSpec& s) { train(s).mutable_model()->mutable_gpt2()->set_heads(3); }},

@@ -1,5 +1,7 @@
 #include "strategies/schedule/check.h"
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <string>
@@ -12,6 +14,12 @@
 namespace muster {
 namespace {
 
+constexpr size_t kStreams = 4;
+using Clock = std::array<int32_t, kStreams>;
+
+bool NeedsGroup(OpKind kind) { return kind == OpKind::kReduce || kind == OpKind::kReduceScalars; }
+bool MayHaveGroup(OpKind kind) { return NeedsGroup(kind) || kind == OpKind::kGather; }
+
 // Walks the ops once in issue order, keeping what is true at that point.
 class Checker {
  public:
@@ -19,8 +27,10 @@ class Checker {
       : schedule_(schedule),
         inventory_(inventory),
         units_(inventory.units_size()),
+        seen_(schedule.ops.size()),
         forwarded_(schedule.microbatches, 0),
-        backward_left_(schedule.microbatches, units_) {
+        backward_left_(schedule.microbatches, units_),
+        used_(units_) {
     for (const Op& op : schedule.ops) {
       if (op.kind == OpKind::kGather) ever_gathered_.insert(op.unit);
       if (op.kind == OpKind::kReduce) reduces_ = true;
@@ -31,6 +41,7 @@ class Checker {
     for (at_ = 0; at_ < schedule_.ops.size(); ++at_) {
       const Op& op = schedule_.ops[at_];
       if (absl::Status s = CheckIndices(op); !s.ok()) return s;
+      Order(op);
       if (absl::Status s = CheckOp(op); !s.ok()) return s;
     }
     return CheckEnd();
@@ -60,6 +71,36 @@ class Checker {
     for (const int32_t w : op.waits) {
       if (w < 0 || static_cast<size_t>(w) >= at_) return Wrong("indices", "waits for an op that is not before it");
     }
+    if (op.group < 0 && NeedsGroup(op.kind)) return Wrong("groups", "a collective needs a group");
+    if (op.group >= 0 && !MayHaveGroup(op.kind)) return Wrong("groups", "is no collective");
+    if (op.group > kWorldGroup || op.group < -1) return Wrong("groups", "no such group");
+    return absl::OkStatus();
+  }
+
+  // Vector clocks: for each stream, how many of its ops are surely done when this op begins, itself counted.
+  void Order(const Op& op) {
+    const size_t stream = static_cast<size_t>(op.stream);
+    Clock& clock = seen_[at_];
+    clock = last_[stream];
+    for (const int32_t w : op.waits) {
+      for (size_t s = 0; s < kStreams; ++s) clock[s] = std::max(clock[s], seen_[w][s]);
+    }
+    clock[stream] = static_cast<int32_t>(at_) + 1;
+    last_[stream] = clock;
+  }
+  // Whether op `earlier` is done when the current one begins.
+  bool After(size_t earlier) const {
+    return seen_[at_][static_cast<size_t>(schedule_.ops[earlier].stream)] > static_cast<int32_t>(earlier);
+  }
+  absl::Status MustFollow(size_t earlier) const {
+    if (After(earlier)) return absl::OkStatus();
+    return Wrong("streams",
+                 absl::StrCat("does not wait for op ", earlier, " (", Print(schedule_.ops[earlier], inventory_), ")"));
+  }
+  absl::Status MustFollowAll(const std::vector<size_t>& earlier) const {
+    for (const size_t op : earlier) {
+      if (absl::Status s = MustFollow(op); !s.ok()) return s;
+    }
     return absl::OkStatus();
   }
 
@@ -77,19 +118,19 @@ class Checker {
       case OpKind::kRecompute:
         if (op.unit >= forwarded_[op.microbatch]) return Wrong("order", "recomputed before its forward");
         if (op.unit >= backward_left_[op.microbatch]) return Wrong("order", "recomputed after its backward");
-        return Resident(op.unit);
+        return Use(op.unit);
       case OpKind::kBackward:
         return Backward(op);
       case OpKind::kReduce:
         return Reduce(op);
       case OpKind::kClipGradients:
         if (!backward_done_everywhere()) return Wrong("step", "clips before the last backward");
-        return absl::OkStatus();
+        return AfterAllGradients();
       case OpKind::kOptimizerStep:
         if (!backward_done_everywhere()) return Wrong("step", "steps before the last backward");
         if (reduces_ && !pending_.empty()) return Wrong("reduction", Unreduced());
         stepped_ = true;
-        return absl::OkStatus();
+        return AfterAllGradients();
       default:
         return absl::OkStatus();
     }
@@ -101,14 +142,24 @@ class Checker {
       const auto [owner, free] = slot_owner_.emplace(op.slot, op.unit);
       if (!free) return Wrong("slots", absl::StrCat("still held by ", inventory_.units(owner->second).name()));
     }
+    if (op.slot >= 0 && slot_released_.contains(op.slot)) {
+      if (absl::Status s = MustFollow(slot_released_.at(op.slot)); !s.ok()) return s;
+    }
     gathered_[op.unit] = op.slot;
+    gathered_at_[op.unit] = at_;
     return absl::OkStatus();
   }
 
   absl::Status Release(const Op& op) {
     const auto found = gathered_.find(op.unit);
     if (found == gathered_.end()) return Wrong("resident", "released, but not gathered");
-    if (found->second >= 0) slot_owner_.erase(found->second);
+    if (absl::Status s = MustFollow(gathered_at_.at(op.unit)); !s.ok()) return s;
+    if (absl::Status s = MustFollowAll(used_[op.unit]); !s.ok()) return s;
+    used_[op.unit].clear();
+    if (found->second >= 0) {
+      slot_owner_.erase(found->second);
+      slot_released_[found->second] = at_;
+    }
     gathered_.erase(found);
     return absl::OkStatus();
   }
@@ -124,11 +175,15 @@ class Checker {
     return owners;
   }
 
-  absl::Status Resident(int32_t unit) const {
+  // The op reads the unit's parameters.
+  absl::Status Use(int32_t unit) {
     for (const int32_t u : Owners(unit)) {
-      if (ever_gathered_.contains(u) && !gathered_.contains(u)) {
+      if (!ever_gathered_.contains(u)) continue;
+      if (!gathered_.contains(u)) {
         return Wrong("resident", absl::StrCat("the parameters of ", inventory_.units(u).name(), " are not gathered"));
       }
+      if (absl::Status s = MustFollow(gathered_at_.at(u)); !s.ok()) return s;
+      used_[u].push_back(at_);
     }
     return absl::OkStatus();
   }
@@ -136,15 +191,16 @@ class Checker {
   absl::Status Forward(const Op& op) {
     if (op.unit != forwarded_[op.microbatch]) return Wrong("order", "forward out of order, or twice");
     ++forwarded_[op.microbatch];
-    return Resident(op.unit);
+    return Use(op.unit);
   }
 
   absl::Status Backward(const Op& op) {
     if (op.unit >= forwarded_[op.microbatch]) return Wrong("order", "backward before its forward");
     if (op.unit != backward_left_[op.microbatch] - 1) return Wrong("order", "backward out of order, or twice");
     --backward_left_[op.microbatch];
-    for (const int32_t owner : Owners(op.unit)) pending_.insert({owner, op.unit, op.microbatch});
-    return Resident(op.unit);
+    for (const int32_t owner : Owners(op.unit)) pending_[{owner, op.unit, op.microbatch}] = at_;
+    if (!reduces_) gradients_.push_back(at_);
+    return Use(op.unit);
   }
 
   absl::Status Reduce(const Op& op) {
@@ -154,10 +210,16 @@ class Checker {
         return Wrong("reduction", absl::StrCat("there is nothing to reduce of ", inventory_.units(owner).name(),
                                                ": not computed yet, or reduced already"));
       }
+      for (auto it = first; it != last; ++it) {
+        if (absl::Status s = MustFollow(it->second); !s.ok()) return s;
+      }
       pending_.erase(first, last);
     }
+    gradients_.push_back(at_);
     return absl::OkStatus();
   }
+
+  absl::Status AfterAllGradients() const { return MustFollowAll(gradients_); }
 
   bool backward_done_everywhere() const {
     for (const int32_t left : backward_left_) {
@@ -167,7 +229,7 @@ class Checker {
   }
 
   std::string Unreduced() const {
-    const auto& [owner, user, microbatch] = *pending_.begin();
+    const auto& [owner, user, microbatch] = pending_.begin()->first;
     return absl::StrCat("the gradient of ", inventory_.units(owner).name(), " from ", inventory_.units(user).name(),
                         " m", microbatch, " enters none");
   }
@@ -189,18 +251,53 @@ class Checker {
   std::set<int32_t> ever_gathered_;
   bool reduces_ = false;
   bool stepped_ = false;
-  std::map<int32_t, int32_t> gathered_;                      // unit -> slot
-  std::map<int32_t, int32_t> slot_owner_;                    // slot -> unit
-  std::vector<int32_t> forwarded_;                           // by microbatch: units forwarded
-  std::vector<int32_t> backward_left_;                       // by microbatch: units still to go back
-  std::set<std::tuple<int32_t, int32_t, int32_t>> pending_;  // (owner, user, microbatch) in no reduction yet
+  std::vector<Clock> seen_;                  // by op
+  std::array<Clock, kStreams> last_{};       // of each stream's last op
+  std::map<int32_t, int32_t> gathered_;      // unit -> slot
+  std::map<int32_t, size_t> gathered_at_;    // unit -> op
+  std::map<int32_t, int32_t> slot_owner_;    // slot -> unit
+  std::map<int32_t, size_t> slot_released_;  // slot -> op
+  std::vector<int32_t> forwarded_;           // by microbatch: units forwarded
+  std::vector<int32_t> backward_left_;       // by microbatch: units still to go back
+  std::vector<std::vector<size_t>> used_;    // by unit: ops that read what is gathered now
+  std::vector<size_t> gradients_;            // ops that complete them: reductions, or all backwards
+  std::map<std::tuple<int32_t, int32_t, int32_t>, size_t> pending_;  // (owner, user, microbatch) in no reduction yet
 };
+
+bool SameCollective(const Op& a, const Op& b) {
+  const auto key = [](const Op& op) { return std::tuple(op.kind, op.unit, op.unit_end, op.microbatch, op.group); };
+  return key(a) == key(b);
+}
+
+std::vector<const Op*> Collectives(const Schedule& schedule, int32_t group) {
+  std::vector<const Op*> ops;
+  for (const Op& op : schedule.ops) {
+    if (op.group == group) ops.push_back(&op);
+  }
+  return ops;
+}
 
 }  // namespace
 
 absl::Status Check(const Schedule& schedule, const Inventory& inventory) {
   if (schedule.microbatches < 1) return absl::InternalError("schedule: no microbatch");
   return Checker(schedule, inventory).Run();
+}
+
+absl::Status CheckMatching(const std::vector<Schedule>& by_rank, const Inventory& inventory) {
+  for (size_t rank = 1; rank < by_rank.size(); ++rank) {
+    const std::vector<const Op*> first = Collectives(by_rank[0], kWorldGroup),
+                                 other = Collectives(by_rank[rank], kWorldGroup);
+    for (size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
+      if (i < first.size() && i < other.size() && SameCollective(*first[i], *other[i])) continue;
+      const auto name = [&](const std::vector<const Op*>& ops) {
+        return i < ops.size() ? Print(*ops[i], inventory) : std::string("nothing");
+      };
+      return absl::InternalError(absl::StrCat("schedule: collective ", i, " of group ", kWorldGroup, ": rank 0 issues ",
+                                              name(first), ", rank ", rank, " issues ", name(other)));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace muster

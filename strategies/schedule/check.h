@@ -1,6 +1,8 @@
 // Proves a schedule before it runs. Pure.
 #pragma once
 
+#include <vector>
+
 #include "absl/status/status.h"
 #include "proto/inventory.pb.h"
 #include "strategies/schedule/schedule.h"
@@ -18,6 +20,14 @@ namespace muster {
 //    exactly one reduction of its owner, after its backward: a tied tensor has one from its own unit and one from each
 //    that borrows it; without a kReduce every gradient stays where it is
 //  - step: one kOptimizerStep, after every backward, reduction and clipping; no parameter is used after it
+//  - streams: ops are in order only within their stream and behind what they wait for. By that order alone a use comes
+//    after its gather, a gather after the release of its slot, a release after the uses, a reduction after the
+//    backwards that it takes, clipping and the step after all reductions
+//  - groups: a reduction has a group, a gather may have one, no other op has
 absl::Status Check(const Schedule& schedule, const Inventory& inventory);
+
+// The schedules of a group's ranks: all issue the same collectives of each group in the same order. The message names
+// the two ranks and the first ops that differ.
+absl::Status CheckMatching(const std::vector<Schedule>& by_rank, const Inventory& inventory);
 
 }  // namespace muster

@@ -21,11 +21,14 @@ enum class OpKind : uint8_t {
   kRecv,
   kOffload,  // unit's owned state to host memory
   kFetch,
-  kReduceScalars,  // loss sum and target count of the step over all ranks
+  kReduceScalars,  // loss sum and votes of the step over all ranks
   kClipGradients,  // global norm over owned extents, then the factor for the optimizer
   kOptimizerStep,  // over owned extents
   kSnapshot,       // owned state to host memory, for a checkpoint
 };
+
+// Process groups by number. One so far: all ranks of the generation.
+inline constexpr int32_t kWorldGroup = 0;
 
 enum class Stream : uint8_t { kCompute, kGather, kReduce, kTransfer };
 

@@ -103,24 +103,29 @@ TEST(Check, RefusesEachBrokenRule) {
          insert(s, 0, {.kind = OpKind::kGather, .unit = 2, .slot = 0});
          std::swap(s.ops[0], s.ops[1]);
        }},
-      {"enters none", [&](Schedule& s) { insert(s, 4, {.kind = OpKind::kReduce, .unit = 2, .unit_end = 3}); }},
-      {"nothing to reduce", [&](Schedule& s) { insert(s, 3, {.kind = OpKind::kReduce, .unit = 0, .unit_end = 3}); }},
+      {"enters none",
+       [&](Schedule& s) { insert(s, 4, {.kind = OpKind::kReduce, .unit = 2, .unit_end = 3, .group = 0}); }},
+      {"nothing to reduce",
+       [&](Schedule& s) { insert(s, 3, {.kind = OpKind::kReduce, .unit = 0, .unit_end = 3, .group = 0}); }},
       // A second reduction of the head would add them twice.
       {"nothing to reduce of head",
        [&](Schedule& s) {
-         insert(s, 4, {.kind = OpKind::kReduce, .unit = 2, .unit_end = 3});
-         insert(s, 7, {.kind = OpKind::kReduce, .unit = 0, .unit_end = 3});
+         insert(s, 4, {.kind = OpKind::kReduce, .unit = 2, .unit_end = 3, .group = 0});
+         insert(s, 7, {.kind = OpKind::kReduce, .unit = 0, .unit_end = 3, .group = 0});
        }},
       // The head's part of the tied embedding must not be left behind when it comes after the embedding's reduction.
       {"gradient of embedding from embedding m0 enters none",
        [&](Schedule& s) {
-         insert(s, 4, {.kind = OpKind::kReduce, .unit = 0, .unit_end = 1});
-         insert(s, 6, {.kind = OpKind::kReduce, .unit = 1, .unit_end = 3});
+         insert(s, 4, {.kind = OpKind::kReduce, .unit = 0, .unit_end = 1, .group = 0});
+         insert(s, 6, {.kind = OpKind::kReduce, .unit = 1, .unit_end = 3, .group = 0});
        }},
       {"recomputed after",
        [&](Schedule& s) { insert(s, 6, {.kind = OpKind::kRecompute, .unit = 0, .microbatch = 0}); }},
       {"no such unit", [&](Schedule& s) { insert(s, 0, {.kind = OpKind::kSend, .unit = 3}); }},
       {"no such slot", [](Schedule& s) { s.ops[0].slot = -2; }},
+      {"needs a group", [&](Schedule& s) { insert(s, 6, {.kind = OpKind::kReduceScalars}); }},
+      {"no such group", [&](Schedule& s) { insert(s, 6, {.kind = OpKind::kReduceScalars, .group = 1}); }},
+      {"is no collective", [](Schedule& s) { s.ops[0].group = 0; }},
       {"recomputed before",
        [&](Schedule& s) { insert(s, 0, {.kind = OpKind::kRecompute, .unit = 0, .microbatch = 0}); }},
   };
@@ -143,10 +148,72 @@ TEST(Check, AcceptsGatherAndReduceInTheirPlaces) {
     ops.push_back(op);
     if (op.unit == 1) ops.push_back({.kind = OpKind::kRelease, .unit = 1});
     if (op.kind == OpKind::kBackward)
-      ops.push_back({.kind = OpKind::kReduce, .unit = op.unit, .unit_end = op.unit + 1});
+      ops.push_back({.kind = OpKind::kReduce, .unit = op.unit, .unit_end = op.unit + 1, .group = 0});
   }
   s.ops = ops;
   EXPECT_EQ(Check(s, inventory), absl::OkStatus());
+}
+
+// The order of a stream is its own; across streams only what is waited for. Here: 0 gather h.0, 1 forward embedding, 2
+// forward h.0, 3 forward head, 4 backward head, 5 backward h.0, 6 release h.0, 7 backward embedding, 8 gather head,
+// 9 release head, 10 reduce, 11 scalars, 12 clip, 13 step.
+Schedule AcrossStreams() {
+  Schedule s = single::Emit(Layers(1), 1, true);
+  s.slots = 1;
+  std::vector<Op> ops = {{.kind = OpKind::kGather, .unit = 1, .stream = Stream::kGather, .slot = 0}};
+  ops.insert(ops.end(), s.ops.begin(), s.ops.begin() + 5);
+  ops[2].waits = {0};
+  ops.push_back({.kind = OpKind::kRelease, .unit = 1});
+  ops.push_back(s.ops[5]);
+  ops.push_back({.kind = OpKind::kGather, .unit = 1, .stream = Stream::kGather, .slot = 0, .waits = {6}});
+  ops.push_back({.kind = OpKind::kRelease, .unit = 1, .stream = Stream::kGather});
+  ops.push_back(
+      {.kind = OpKind::kReduce, .unit = 0, .unit_end = 3, .stream = Stream::kReduce, .group = 0, .waits = {7}});
+  ops.push_back({.kind = OpKind::kReduceScalars, .stream = Stream::kReduce, .group = 0});
+  ops.push_back({.kind = OpKind::kClipGradients, .waits = {11}});
+  ops.push_back({.kind = OpKind::kOptimizerStep});
+  s.ops = ops;
+  return s;
+}
+
+TEST(Check, AcceptsWhatIsOrderedAcrossStreams) { EXPECT_EQ(Check(AcrossStreams(), Layers(1)), absl::OkStatus()); }
+
+TEST(Check, RefusesEachMissingWait) {
+  struct Case {
+    std::string rule;
+    std::function<void(Schedule&)> spoil;
+  };
+  const std::vector<Case> cases = {
+      {"(Forward h.0 m0 after 1): streams: does not wait for op 0", [](Schedule& s) { s.ops[2].waits = {1}; }},
+      {"does not wait for op 6", [](Schedule& s) { s.ops[8].waits = {5}; }},  // the slot is still in use
+      {"does not wait for op 2",
+       [](Schedule& s) {
+         s.ops[6].stream = Stream::kTransfer;
+         s.ops[6].waits = {0};
+       }},
+      {"does not wait for op 7", [](Schedule& s) { s.ops[10].waits = {5}; }},  // a gradient not yet there
+      {"does not wait for op 10", [](Schedule& s) { s.ops[12].waits = {}; }},
+      {"does not wait for op 10", [](Schedule& s) { s.ops.erase(s.ops.begin() + 12); }},       // without clipping
+      {"does not wait for op 10", [](Schedule& s) { s.ops[11].stream = Stream::kTransfer; }},  // past another stream
+  };
+  for (const Case& c : cases) {
+    Schedule schedule = AcrossStreams();
+    c.spoil(schedule);
+    const absl::Status status = Check(schedule, Layers(1));
+    EXPECT_TRUE(absl::StrContains(status.message(), c.rule)) << c.rule << ": " << status;
+  }
+}
+
+TEST(CheckMatching, RefusesRanksThatDisagree) {
+  const Schedule s = AcrossStreams();
+  EXPECT_EQ(CheckMatching({s, s, s}, Layers(1)), absl::OkStatus());
+  Schedule other = s;
+  other.ops[10].unit = 1;
+  EXPECT_TRUE(absl::StrContains(CheckMatching({s, s, other}, Layers(1)).message(),
+                                "collective 0 of group 0: rank 0 issues Reduce embedding..head"));
+  other = s;
+  other.ops.erase(other.ops.begin() + 11);
+  EXPECT_TRUE(absl::StrContains(CheckMatching({s, other}, Layers(1)).message(), "rank 1 issues nothing"));
 }
 
 TEST(Memory, AccumulationCostsNothingAndLayersDo) {

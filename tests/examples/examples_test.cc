@@ -25,7 +25,7 @@ bool IsEndless(const std::string& line) {
 
 // Commands that change a job: each of their examples gets one of its own.
 const std::set<std::string>& Steering() {
-  static const auto& names = *new std::set<std::string>{"cancel", "delete", "pause", "resume"};
+  static const auto& names = *new std::set<std::string>{"cancel", "delete", "pause", "resume", "trace"};
   return names;
 }
 
@@ -111,7 +111,11 @@ class ExamplesTest : public ::testing::Test {
 
   // A job in the state that the command is for.
   std::string JobFor(const std::string& command) {
-    const std::string job = cluster_.Submit({.name = "steered", .steps = 100000});
+    // Each with a checkpoint folder of its own.
+    const std::string job = cluster_.Submit({.name = absl::StrCat("steered-", count_++), .steps = 100000});
+    if (command == "trace") {
+      EXPECT_TRUE(cluster_.WaitForStep(job, 1));
+    }
     if (command == "resume") {
       EXPECT_EQ(cluster_.Muster({"pause", job}).exit_code, 0);
     }

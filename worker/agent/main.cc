@@ -26,6 +26,7 @@
 #include "worker/agent/agent.h"
 #include "worker/agent/credentials.h"
 #include "worker/agent/event_loop.h"
+#include "worker/agent/local_address.h"
 #include "worker/agent/node.h"
 #include "worker/agent/renewal.h"
 #include "worker/agent/token.h"
@@ -40,9 +41,10 @@ constexpr auto kPagePatience = std::chrono::seconds(2);
 
 struct Flags {
   AgentOptions agent;
+  std::string host;
   std::string token_file;
   std::string join_token_file;
-  std::string join_token;
+  absl::StatusOr<std::string> join_token = "";
   std::string metrics_address;
   std::string bin_dir;
   std::string log_level = "info";
@@ -70,6 +72,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--slots", flags.slots, "shares of the cores, where there are no GPUs for this build")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  app.add_option(
+      "--host", flags.host,
+      "name or address on which ranks of other nodes reach this one's; default: that towards the coordinator");
   app.add_option("--token_file", flags.token_file, "a token, or lines `token name role` with one of role worker");
   app.add_option("--join_token", flags.join_token_file,
                  "file with a token of `muster coordinator token create --role worker`; needed once, beyond this "
@@ -111,9 +116,11 @@ absl::Status FillIn(Flags& flags) {
   if (access(agent.trainer.c_str(), X_OK) != 0) {
     return absl::NotFoundError("no program " + agent.trainer + "; name it by --trainer, or its folder by --bin_dir");
   }
-  const absl::StatusOr<std::string> join_token = muster::agent::ReadJoinToken(flags.join_token_file);
-  if (!join_token.ok()) return join_token.status();
-  flags.join_token = *join_token;
+  const absl::StatusOr<std::string> host =
+      flags.host.empty() ? muster::agent::LocalAddressTowards(agent.coordinator) : flags.host;
+  if (!host.ok()) return host.status();
+  agent.host = *host;
+  flags.join_token = muster::agent::ReadJoinToken(flags.join_token_file);
   unsetenv("MUSTER_JOIN_TOKEN");  // the ranks inherit the environment
   if (flags.token_file.empty()) return absl::OkStatus();
   const absl::StatusOr<std::string> token = muster::agent::ReadToken(flags.token_file);

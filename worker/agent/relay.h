@@ -31,7 +31,8 @@ class Relay {
   // For the calls that follow.
   void UseChannel(std::shared_ptr<grpc::Channel> channel) { stub_ = Workers::NewStub(std::move(channel)); }
 
-  // As in proto/trainer_service.proto. `done` is called on the loop's thread.
+  // As in proto/trainer_service.proto. `done` is called on the loop's thread; by Set when the coordinator has the key,
+  // also after an absence.
   void Set(const SetRequest& request, ValueCallback done);
   void Get(const GetRequest& request, ValueCallback done);
   std::function<void()> Wait(const WaitRequest& request, ValueCallback done);
@@ -48,6 +49,7 @@ class Relay {
 
   void Ask(const std::shared_ptr<Pending>& pending);
   void Answered(const std::shared_ptr<Pending>& pending, absl::StatusOr<std::string> value);
+  void TrySet(RendezvousSetRequest request, SteadyTime until, ValueCallback done);
   void SendSet(const RendezvousSetRequest& request, std::function<void(absl::Status)> done);
 
   EventLoop* const loop_;

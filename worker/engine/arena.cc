@@ -7,6 +7,7 @@ namespace muster::engine {
 ArenaLayout LayOut(const Inventory& inventory) {
   ArenaLayout layout;
   for (const Unit& unit : inventory.units()) {
+    layout.units.push_back(layout.elements);
     std::map<std::string, const Tensor*> tensors;
     for (const Tensor& tensor : unit.tensors()) tensors[tensor.name()] = &tensor;
     const partition::FlatUnit flat = partition::Flatten(unit);
@@ -28,6 +29,7 @@ ArenaLayout LayOut(const Inventory& inventory) {
     }
     layout.elements += static_cast<int64_t>(flat.elements);
   }
+  layout.units.push_back(layout.elements);
   return layout;
 }
 

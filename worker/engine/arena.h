@@ -22,6 +22,7 @@ struct Place {
 struct ArenaLayout {
   std::map<std::string, Place> places;  // by tensor name
   std::vector<Run> runs;                // ascending; frozen tensors are in none
+  std::vector<int64_t> units;           // where each unit begins, and where the last one ends
   int64_t elements = 0;                 // padding included
 };
 

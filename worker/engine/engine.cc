@@ -2,22 +2,24 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/stack.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "strategies/partition/table.h"
-#include "strategies/schedule/check.h"
 #include "worker/engine/arena.h"
+#include "worker/engine/check_config.h"
 #include "worker/engine/cpu_allocator.h"
+#include "worker/engine/in_flight.h"
 #include "worker/engine/initialise.h"
 #include "worker/engine/norm.h"
 #include "worker/engine/optimizer.h"
@@ -39,13 +41,16 @@ class CompiledEngine final : public Engine {
   explicit CompiledEngine(const Config& config)
       : config_(config),
         device_(config.cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)),
-        layout_(LayOut(config_.inventory)) {}
+        layout_(LayOut(config_.inventory)),
+        recorder_(config.cuda) {}
 
   absl::Status Prepare();
 
-  absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate) override;
+  absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate, double vote) override;
   absl::StatusOr<double> Evaluate(const Batch& batch) override;
   absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) override;
+  void Record() override { recorder_.Start(); }
+  std::vector<OpSpan> TakeRecord() override { return recorder_.Take(); }
   uint64_t step() const override { return step_; }
   void set_step(uint64_t step) override { step_ = step; }
   std::vector<StateView> State() override;
@@ -64,7 +69,6 @@ class CompiledEngine final : public Engine {
   template <typename F>
   absl::Status Guarded(F&& body);
 
-  absl::Status CheckSupported() const;
   void Initialise();
   absl::Status MakeUnits();
   void MakeState();
@@ -73,7 +77,11 @@ class CompiledEngine final : public Engine {
   int64_t MicrobatchRows(const Batch& batch) const;
   absl::Status CheckBatch(const Batch& batch) const;
 
-  void RunOps(const Batch& batch, double learning_rate, StepResult& result);
+  std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const;
+  void RunOps(const Batch& batch, double learning_rate, double vote, StepResult& result);
+  void Issue(int32_t index, const Op& op, const at::Tensor& values, std::function<void()> then);
+  void BeginReduce(int32_t index, const Op& op);
+  void WaitFor(const Op& op);
   absl::Status Copy(bool to_host);
 
   const Config config_;
@@ -84,69 +92,47 @@ class CompiledEngine final : public Engine {
   std::vector<std::unique_ptr<units::UnitModule>> units_;
   std::unique_ptr<FlatOptimizer> optimizer_;
   std::vector<Arena> state_;
-  std::string doing_;  // for error messages
+  at::Tensor narrow_gradients_;  // in the dtype of the reduction, where that is not fp32
+  InFlight in_flight_;
+  Recorder recorder_;
+  std::chrono::duration<double> waited_{};  // in this step
+  std::string doing_;                       // for error messages
 };
+
+// Carries a Status out of where only exceptions can.
+struct Failed {
+  absl::Status status;
+};
+void ThrowIfBad(absl::Status status) {
+  if (!status.ok()) throw Failed{std::move(status)};
+}
 
 template <typename F>
 absl::Status CompiledEngine::Guarded(F&& body) {
   doing_.clear();
-  const auto where = [&] {
-    return absl::StrCat("rank ", config_.role.rank(), ", step ", step_ + 1, doing_.empty() ? "" : ", ", doing_, ": ");
-  };
+  absl::Status status;
   try {
     body();
     return absl::OkStatus();
+  } catch (const Failed& failed) {
+    status = failed.status;
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(absl::StrCat(where(), "out of memory"));
+    status = absl::ResourceExhaustedError("out of memory");
   } catch (const c10::Error& e) {
     const std::string what = e.what_without_backtrace();
-    if (absl::StrContains(what, "can't allocate memory") || absl::StrContains(what, "out of memory")) {
-      return absl::ResourceExhaustedError(absl::StrCat(where(), what, "; a smaller batch.microbatch needs less"));
-    }
-    return absl::InternalError(absl::StrCat(where(), what));
+    const bool memory = absl::StrContains(what, "can't allocate memory") || absl::StrContains(what, "out of memory");
+    status = memory ? absl::ResourceExhaustedError(absl::StrCat(what, "; a smaller batch.microbatch needs less"))
+                    : absl::InternalError(what);
   } catch (const std::exception& e) {
-    return absl::InternalError(absl::StrCat(where(), e.what()));
+    status = absl::InternalError(e.what());
   }
-}
-
-absl::Status CompiledEngine::CheckSupported() const {
-  if (absl::Status s = partition::Check(config_.table, config_.inventory); !s.ok()) return s;
-  if (absl::Status s = Check(config_.schedule, config_.inventory); !s.ok()) {
-    return absl::InvalidArgumentError(s.message());
-  }
-  if (config_.table.shards() != 1) {
-    return absl::UnimplementedError(
-        absl::StrCat("this engine holds whole models; the table has ", config_.table.shards(), " shards"));
-  }
-  size_t tensors = 0;
-  for (const Unit& unit : config_.inventory.units()) {
-    for (const Tensor& tensor : unit.tensors()) {
-      ++tensors;
-      if (tensor.frozen()) {
-        return absl::UnimplementedError(absl::StrCat("this engine trains every tensor; ", tensor.name(), " is frozen"));
-      }
-    }
-  }
-  if (layout_.places.size() != tensors) {
-    return absl::InvalidArgumentError("the inventory has two tensors of one name");
-  }
-#ifndef MUSTER_CUDA
-  if (config_.cuda) {
-    return absl::FailedPreconditionError(
-        "this trainer is built without CUDA: build with --config=cuda, or ask for resources.device: cpu");
-  }
-#endif
-  for (const Op& op : config_.schedule.ops) {
-    const bool known = op.kind == OpKind::kForward || op.kind == OpKind::kBackward || op.kind == OpKind::kRecompute ||
-                       op.kind == OpKind::kClipGradients || op.kind == OpKind::kOptimizerStep;
-    if (!known)
-      return absl::UnimplementedError(absl::StrCat("this engine cannot execute ", Print(op, config_.inventory)));
-  }
-  return absl::OkStatus();
+  in_flight_.Abandon();
+  return absl::Status(status.code(), absl::StrCat("rank ", config_.role.rank(), ", step ", step_ + 1,
+                                                  doing_.empty() ? "" : ", ", doing_, ": ", status.message()));
 }
 
 absl::Status CompiledEngine::Prepare() {
-  if (absl::Status s = CheckSupported(); !s.ok()) return s;
+  if (absl::Status s = CheckConfig(config_); !s.ok()) return s;
   InstallCpuAllocator();
   absl::Status made = absl::OkStatus();
   absl::Status guarded = Guarded([&] {
@@ -159,6 +145,9 @@ absl::Status CompiledEngine::Prepare() {
     const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
     parameters_ = at::zeros({layout_.elements}, options);
     gradients_ = at::zeros({layout_.elements}, options);
+    if (config_.train.precision().reduce() == DTYPE_BF16 && !config_.groups.empty()) {
+      narrow_gradients_ = at::zeros({layout_.elements}, options.dtype(at::kBFloat16));
+    }
     Initialise();
     made = MakeUnits();
     if (made.ok()) MakeState();
@@ -231,11 +220,8 @@ int64_t CompiledEngine::MicrobatchRows(const Batch& batch) const {
   return rows > 0 ? rows : static_cast<int64_t>(batch.sequences);
 }
 
-void CompiledEngine::RunOps(const Batch& batch, double learning_rate, StepResult& result) {
-  const c10::AutoGradMode off(false);
-  gradients_.zero_();
+std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const {
   const int64_t sequences = static_cast<int64_t>(batch.sequences), rows = MicrobatchRows(batch);
-  const at::Tensor loss_sum = at::zeros({}, parameters_.options().dtype(at::kDouble));
   std::vector<Context> contexts(config_.schedule.microbatches);
   for (int m = 0; m < config_.schedule.microbatches; ++m) {
     const int64_t first = std::min(sequences, m * rows);
@@ -243,13 +229,60 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, StepResult
     contexts[m].microbatch = m;
     contexts[m].loss_sum = loss_sum;
   }
+  return contexts;
+}
+
+// A collective of the current op begins.
+void CompiledEngine::Issue(int32_t index, const Op& op, const at::Tensor& values, std::function<void()> then) {
+  InFlight::Then done;
+  if (then || recorder_.on()) {
+    done = [this, then = std::move(then), name = doing_, stream = op.stream,
+            begin = std::chrono::steady_clock::now()](const collectives::Work& work) {
+      recorder_.Add({name, stream, begin, work.done_at().value_or(std::chrono::steady_clock::now())});
+      if (then) then();
+    };
+  }
+  in_flight_.Add(index, op.stream, config_.groups[op.group]->AllReduce(values), std::move(done));
+}
+
+// Sums a run of units over the group's ranks, in the dtype of precision.reduce.
+void CompiledEngine::BeginReduce(int32_t index, const Op& op) {
+  const int64_t begin = layout_.units[op.unit], elements = layout_.units[op.unit_end] - begin;
+  const at::Tensor own = gradients_.narrow(0, begin, elements);
+  if (!narrow_gradients_.defined()) return Issue(index, op, own, nullptr);
+  const at::Tensor narrow = narrow_gradients_.narrow(0, begin, elements);
+  narrow.copy_(own);
+  Issue(index, op, narrow, [own, narrow] { own.copy_(narrow); });
+}
+
+void CompiledEngine::WaitFor(const Op& op) {
+  if (in_flight_.empty()) return;
+  const auto begin = std::chrono::steady_clock::now();
+  for (const int32_t earlier : op.waits) {
+    ThrowIfBad(in_flight_.Wait(earlier, config_.schedule.ops[earlier].stream));
+  }
+  const auto end = std::chrono::steady_clock::now();
+  waited_ += end - begin;
+  if (!op.waits.empty()) recorder_.Add({"Wait", Stream::kCompute, begin, end});
+}
+
+void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vote, StepResult& result) {
+  const c10::AutoGradMode off(false);
+  waited_ = {};
+  gradients_.zero_();
+  const at::Tensor scalars = at::zeros({2}, parameters_.options().dtype(at::kDouble));  // loss sum, votes
+  scalars[1].fill_(vote);
+  const std::vector<Context> contexts = MakeContexts(batch, scalars[0]);
   std::vector<Activations> flowing(contexts.size());  // forward activations, later their gradients
   std::vector<std::vector<units::Saved>> saved(contexts.size(), std::vector<units::Saved>(units_.size()));
-  at::Tensor norm;  // on the device: the step waits for it once, together with the loss
+  at::Tensor norm;  // on the device: the step waits for it once, together with the scalars
   bool clip = false;
 
-  for (const Op& op : config_.schedule.ops) {
+  for (int32_t index = 0; index < static_cast<int32_t>(config_.schedule.ops.size()); ++index) {
+    const Op& op = config_.schedule.ops[index];
     doing_ = Print(op, config_.inventory);
+    WaitFor(op);
+    recorder_.Begin();
     const bool empty = op.microbatch >= 0 && contexts[op.microbatch].inputs.size(0) == 0;
     switch (op.kind) {
       case OpKind::kForward: {
@@ -265,15 +298,21 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, StepResult
         saved[op.microbatch][op.unit] = {};
         break;
       }
+      case OpKind::kReduce:
+        BeginReduce(index, op);
+        break;
+      case OpKind::kReduceScalars:
+        Issue(index, op, scalars, nullptr);
+        break;
       case OpKind::kClipGradients:
         norm = FlatNorm(gradients_);  // holds each parameter's gradient once, and zeros between them
         clip = true;
         break;
       case OpKind::kOptimizerStep: {
         if (!norm.defined()) norm = FlatNorm(gradients_);
-        const at::Tensor seen = at::stack({loss_sum, norm.to(at::kDouble)}).cpu();
-        result.loss = seen[0].item<double>() / static_cast<double>(batch.global_targets);
-        result.gradient_norm = seen[1].item<double>();
+        const at::Tensor seen = at::cat({scalars, norm.to(at::kDouble).view({1})}).cpu();
+        const double* values = seen.const_data_ptr<double>();
+        result = {values[0] / static_cast<double>(batch.global_targets), values[2], values[1], waited_.count()};
         if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) return;
         // torch.nn.utils.clip_grad_norm_
         const double bound = config_.train.optimizer().clip_norm() / (result.gradient_norm + 1e-6);
@@ -281,12 +320,13 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, StepResult
         break;
       }
       default:
-        break;  // refused by CheckSupported
+        break;  // refused by CheckConfig
     }
+    if (op.stream == Stream::kCompute) recorder_.End(doing_);
   }
 }
 
-absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learning_rate) {
+absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learning_rate, double vote) {
   if (absl::Status s = CheckBatch(batch); !s.ok()) return s;
   const uint64_t room = static_cast<uint64_t>(MicrobatchRows(batch)) * config_.schedule.microbatches;
   if (batch.sequences > room) {
@@ -298,7 +338,7 @@ absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learn
     return absl::InvalidArgumentError(absl::StrCat("a learning rate of ", learning_rate));
   }
   StepResult result;
-  if (absl::Status s = Guarded([&] { RunOps(batch, learning_rate, result); }); !s.ok()) return s;
+  if (absl::Status s = Guarded([&] { RunOps(batch, learning_rate, vote, result); }); !s.ok()) return s;
   if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
     return absl::OutOfRangeError(absl::StrCat(
         "rank ", config_.role.rank(), ", step ", step_ + 1, ": the loss is ", result.loss, " and the gradient's norm ",
@@ -341,6 +381,11 @@ absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
       units::Saved none;
       for (auto& unit : units_) flow = unit->Forward(context, flow, none);
       sum += context.loss_sum.item<double>();
+    }
+    if (!config_.groups.empty()) {
+      at::Tensor total = at::full({1}, sum, parameters_.options().dtype(at::kDouble));
+      ThrowIfBad(config_.groups[kWorldGroup]->AllReduce(total)->Wait());
+      sum = total.item<double>();
     }
   });
   if (!status.ok()) return status;

@@ -1,5 +1,7 @@
 // Executes a schedule over a model's units on one rank. It knows no strategy, no file and no network.
 //
+// With several ranks, each calls Step and Evaluate as often as the others, on its own share of the batch.
+//
 //   auto engine = Engine::Create(config).value();
 //   auto result = engine->Step(batch, LearningRate(spec, engine->step(), steps)).value();
 //
@@ -18,6 +20,8 @@
 #include "proto/partition.pb.h"
 #include "proto/spec.pb.h"
 #include "strategies/schedule/schedule.h"
+#include "worker/collectives/group.h"
+#include "worker/engine/recorder.h"
 
 namespace muster::engine {
 
@@ -28,10 +32,11 @@ struct Config {
   Schedule schedule;
   Train train;  // resolved
   bool cuda = false;
-  int threads = 1;  // of the tensor library, fixed: results are bit-equal for equal threads
+  std::vector<collectives::Group*> groups;  // by Op::group; they outlive the engine. None: this rank is alone
+  int threads = 1;                          // of the tensor library, fixed: results are bit-equal for equal threads
 };
 
-// Token ids [sequences, context + 1], row-major; position t predicts t + 1. The rank's share of one step.
+// Token ids [sequences, context + 1], row-major; position t predicts t + 1. The rank's share of one step, maybe empty.
 struct Batch {
   uint64_t sequences = 0;
   absl::Span<const uint32_t> tokens;
@@ -39,8 +44,10 @@ struct Batch {
 };
 
 struct StepResult {
-  double loss = 0;           // mean over the step's targets, nats
-  double gradient_norm = 0;  // global, before clipping
+  double loss = 0;            // mean over the step's targets of all ranks, nats
+  double gradient_norm = 0;   // global, before clipping
+  double votes = 0;           // the sum of the ranks' votes: the same on each of them
+  double waited_seconds = 0;  // on a CPU: for collectives, with nothing else to do
 };
 
 // A contiguous run of a tensor's elements that this rank owns; fp32. Valid until the engine is destroyed.
@@ -63,14 +70,20 @@ class Engine {
   // One optimizer step by the schedule. Internal: an op failed; the message names rank, step and op.
   // OutOfRange: the loss or the gradient is not finite; nothing was updated. InvalidArgument: the batch has the wrong
   // size or a token outside the vocabulary, or the learning rate is negative or not finite. ResourceExhausted: memory.
-  virtual absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate) = 0;
+  // Unavailable: a collective failed; the message names the ranks that are gone or behind. The engine is of no use
+  // then. `vote` is any number that ranks want summed, so that all know of something after the same step.
+  virtual absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate, double vote = 0) = 0;
 
-  // Mean loss in nats over a batch of any number of sequences, without touching any state; at most a training
-  // microbatch at a time. OutOfRange: it is not finite. Other errors as Step.
+  // Mean loss in nats over all ranks' shares of a batch of any number of sequences, without touching any state; at most
+  // a training microbatch at a time. OutOfRange: it is not finite. Other errors as Step.
   virtual absl::StatusOr<double> Evaluate(const Batch& batch) = 0;
 
   // Logits [vocabulary] behind the last of `tokens` (1..context of them). OutOfRange: they are not finite.
   virtual absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) = 0;
+
+  // The ops of the next Step are timed; TakeRecord gives what was seen since, and ends it.
+  virtual void Record() = 0;
+  virtual std::vector<OpSpan> TakeRecord() = 0;
 
   virtual uint64_t step() const = 0;         // optimizer steps done
   virtual void set_step(uint64_t step) = 0;  // after loading a checkpoint

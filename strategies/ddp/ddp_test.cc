@@ -1,0 +1,56 @@
+#include "strategies/ddp/ddp.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "absl/strings/str_split.h"
+#include "models/inventory.h"
+#include "strategies/partition/flat.h"
+#include "strategies/schedule/check.h"
+
+namespace muster::ddp {
+namespace {
+
+Inventory Layers(uint32_t layers) {
+  Model model;
+  model.mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+  model.mutable_gpt2()->set_layers(layers);
+  return *models::MakeInventory(model);
+}
+
+TEST(Ddp, ReducesEachUnitAsItsBackwardIsDoneInTheLastMicrobatchOnly) {
+  const Inventory inventory = Layers(1);
+  const std::vector<std::string> lines = absl::StrSplit(
+      Print(Emit(inventory, {.microbatches = 2, .clip = true, .bucket_bytes = 1}), inventory), '\n', absl::SkipEmpty());
+  EXPECT_EQ(lines,
+            (std::vector<std::string>{
+                "Forward embedding m0", "Forward h.0 m0", "Forward head m0", "Backward head m0", "Backward h.0 m0",
+                "Backward embedding m0", "Forward embedding m1", "Forward h.0 m1", "Forward head m1",
+                "Backward head m1", "ReduceScalars on reduce group 0 after 9", "Reduce head on reduce group 0 after 9",
+                "Backward h.0 m1", "Reduce h.0 on reduce group 0 after 12", "Backward embedding m1",
+                "Reduce embedding on reduce group 0 after 14", "ClipGradients after 15", "OptimizerStep after 15"}));
+}
+
+TEST(Ddp, ChecksForRandomModelsAndCoversEveryUnitOnce) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 200; ++i) {
+    const Inventory inventory = Layers(1 + random() % 20);
+    const uint64_t bucket = uint64_t{1} << (random() % 28);
+    const Schedule schedule = Emit(inventory, {static_cast<int32_t>(1 + random() % 5), random() % 2 == 0, bucket});
+    ASSERT_EQ(Check(schedule, inventory), absl::OkStatus());
+    int32_t next = inventory.units_size();
+    for (const Op& op : schedule.ops) {
+      if (op.kind != OpKind::kReduce) continue;
+      EXPECT_EQ(op.unit_end, next) << "buckets follow one another from the end";
+      next = op.unit;
+      uint64_t bytes = 0;
+      for (int32_t u = op.unit; u < op.unit_end; ++u) bytes += 4 * partition::Flatten(inventory.units(u)).elements;
+      EXPECT_TRUE(bytes >= bucket || op.unit == 0) << "only the last may be smaller";
+    }
+    EXPECT_EQ(next, 0);
+  }
+}
+
+}  // namespace
+}  // namespace muster::ddp

@@ -1,0 +1,84 @@
+#include "worker/engine/check_config.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "strategies/partition/table.h"
+#include "strategies/schedule/check.h"
+
+namespace muster::engine {
+namespace {
+
+absl::Status CheckTensors(const Inventory& inventory) {
+  std::set<std::string> names;
+  for (const Unit& unit : inventory.units()) {
+    for (const Tensor& tensor : unit.tensors()) {
+      if (tensor.frozen()) {
+        return absl::UnimplementedError(absl::StrCat("this engine trains every tensor; ", tensor.name(), " is frozen"));
+      }
+      if (!names.insert(tensor.name()).second) {
+        return absl::InvalidArgumentError("the inventory has two tensors of one name");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool Known(OpKind kind) {
+  switch (kind) {
+    case OpKind::kForward:
+    case OpKind::kBackward:
+    case OpKind::kRecompute:
+    case OpKind::kReduce:
+    case OpKind::kReduceScalars:
+    case OpKind::kClipGradients:
+    case OpKind::kOptimizerStep:
+      return true;
+    default:
+      return false;
+  }
+}
+
+absl::Status CheckOps(const Config& config) {
+  std::vector<bool> reduced(static_cast<size_t>(config.inventory.units_size()));
+  for (const Op& op : config.schedule.ops) {
+    const auto name = [&] { return Print(op, config.inventory); };
+    if (!Known(op.kind)) return absl::UnimplementedError(absl::StrCat("this engine cannot execute ", name()));
+    if (op.group >= static_cast<int32_t>(config.groups.size())) {
+      return absl::InvalidArgumentError(absl::StrCat("no group for ", name()));
+    }
+    // A gradient is summed in place: a second time would sum sums.
+    for (int32_t u = op.unit; op.kind == OpKind::kReduce && u < op.unit_end; ++u) {
+      if (reduced[u]) {
+        return absl::UnimplementedError(absl::StrCat("this engine reduces a gradient once a step: ", name()));
+      }
+      reduced[u] = true;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckConfig(const Config& config) {
+  if (absl::Status s = partition::Check(config.table, config.inventory); !s.ok()) return s;
+  if (absl::Status s = Check(config.schedule, config.inventory); !s.ok()) {
+    return absl::InvalidArgumentError(s.message());
+  }
+  if (config.table.shards() != 1) {
+    return absl::UnimplementedError(
+        absl::StrCat("this engine holds whole models; the table has ", config.table.shards(), " shards"));
+  }
+  if (absl::Status s = CheckTensors(config.inventory); !s.ok()) return s;
+#ifndef MUSTER_CUDA
+  if (config.cuda) {
+    return absl::FailedPreconditionError(
+        "this trainer is built without CUDA: build with --config=cuda, or ask for resources.device: cpu");
+  }
+#endif
+  return CheckOps(config);
+}
+
+}  // namespace muster::engine

@@ -1,0 +1,246 @@
+// Several ranks, as threads of this process, against one: the same losses, gradient norms and weights.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "models/inventory.h"
+#include "strategies/compile.h"
+#include "worker/collectives/threads.h"
+#include "worker/engine/engine.h"
+
+namespace muster::engine {
+namespace {
+
+constexpr uint64_t kContext = 16, kVocabulary = 61;
+constexpr int kSteps = 50;
+
+struct Trial {
+  uint32_t ranks = 1;
+  uint32_t sequences = 8;   // a step, over all ranks
+  uint32_t microbatch = 8;  // of a rank
+  bool sgd = false;
+  double bucket_mib = 0.05;  // a few buckets
+  Dtype reduce = DTYPE_FP32;
+
+  std::string Name() const {
+    return absl::StrCat(ranks, " ranks, ", sequences, " by ", microbatch, sgd ? ", SGD" : ", AdamW");
+  }
+};
+
+Config MakeConfig(const Trial& trial, uint32_t rank) {
+  Config config;
+  Gpt2& g = *config.train.mutable_model()->mutable_gpt2();
+  g.set_layers(2), g.set_heads(2), g.set_width(36), g.set_vocabulary(kVocabulary), g.set_context(kContext);
+  if (trial.ranks > 1) {
+    config.train.mutable_strategy()->mutable_ddp()->set_bucket_mib(trial.bucket_mib);
+  } else {
+    config.train.mutable_strategy()->mutable_single();
+  }
+  config.train.mutable_batch()->set_sequences(trial.sequences);
+  config.train.mutable_batch()->set_microbatch(trial.microbatch);
+  config.train.mutable_precision()->set_reduce(trial.reduce);
+  Optimizer& o = *config.train.mutable_optimizer();
+  if (trial.sgd) {
+    o.mutable_sgd()->set_momentum(0.9);
+  } else {
+    o.mutable_adamw()->set_beta1(0.9);
+    o.mutable_adamw()->set_beta2(0.999);
+    o.mutable_adamw()->set_eps(1e-8);
+  }
+  o.set_weight_decay(0.1);
+  o.set_clip_norm(1.0);
+  config.train.set_seed(3);
+  config.inventory = *models::MakeInventory(config.train.model());
+  const strategies::Layout layout = *strategies::MakeLayout(config.train, config.inventory, trial.ranks);
+  config.table = layout.table;
+  config.role = layout.roles[rank];
+  config.schedule = strategies::Compile(config.train, config.inventory, layout, rank)->schedule;
+  return config;
+}
+
+// The batch of a step, whoever shares it.
+std::vector<uint32_t> Sequences(uint64_t sequences, uint64_t step) {
+  std::mt19937 random(static_cast<uint32_t>(step));
+  std::vector<uint32_t> tokens(sequences * (kContext + 1));
+  for (uint32_t& t : tokens) t = static_cast<uint32_t>(random() % kVocabulary);
+  return tokens;
+}
+
+// Calls `body` for each rank on a thread of its own.
+void OnRanks(const Trial& trial, const std::function<void(uint32_t, Engine&)>& body,
+             absl::Duration timeout = absl::Seconds(60)) {
+  const auto groups = collectives::MakeThreads(static_cast<int>(trial.ranks), timeout);
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < trial.ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      Config config = MakeConfig(trial, rank);
+      if (trial.ranks > 1) config.groups = {groups[rank].get()};
+      const auto engine = Engine::Create(config);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      body(rank, **engine);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+absl::StatusOr<StepResult> TakeStep(const Trial& trial, uint32_t rank, Engine& engine, double vote = 0) {
+  const std::vector<uint32_t> all = Sequences(trial.sequences, engine.step());
+  const strategies::Share share = strategies::ShareOf(trial.sequences, trial.ranks, rank);
+  const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
+  return engine.Step({share.sequences, own, trial.sequences * kContext}, trial.sgd ? 0.1 : 1e-3, vote);
+}
+
+struct Curve {
+  std::vector<double> losses, norms;
+  std::vector<float> weights;
+};
+
+// What every rank saw.
+std::vector<Curve> Train(const Trial& trial) {
+  std::vector<Curve> curves(trial.ranks);
+  OnRanks(trial, [&](uint32_t rank, Engine& engine) {
+    Curve& curve = curves[rank];
+    for (int step = 0; step < kSteps; ++step) {
+      const auto result = TakeStep(trial, rank, engine);
+      ASSERT_TRUE(result.ok()) << result.status();
+      curve.losses.push_back(result->loss);
+      curve.norms.push_back(result->gradient_norm);
+    }
+    for (const StateView& view : engine.State()) {
+      if (view.kind == "parameter") curve.weights.insert(curve.weights.end(), view.values.begin(), view.values.end());
+    }
+  });
+  return curves;
+}
+
+double Relative(const std::vector<double>& a, const std::vector<double>& b) {
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  return most;
+}
+
+double Distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(static_cast<double>(a[i]) - b[i], 2);
+    norm += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
+// Limits that real mistakes exceed (a forgotten division by the ranks, a gradient reduced twice or too early).
+void ExpectSame(const Curve& seen, const Curve& wanted, bool sgd, const std::string& what) {
+  ASSERT_EQ(seen.losses.size(), wanted.losses.size()) << what;
+  EXPECT_LE(Relative(seen.losses, wanted.losses), 5e-6) << what;
+  EXPECT_LE(Relative(seen.norms, wanted.norms), 3e-5) << what;
+  EXPECT_LE(Distance(seen.weights, wanted.weights), sgd ? 1e-6 : 6e-5) << what;
+}
+
+TEST(Ranks, TrainAsOneDoes) {
+  for (const bool sgd : {false, true}) {
+    // 8 divides by 1, 2 and 4; 7 by none. Accumulation 1 and 3, and what follows where a rank has less.
+    for (const auto& [sequences, parts] : std::vector<std::pair<uint32_t, uint32_t>>{{8, 1}, {8, 3}, {7, 1}, {7, 3}}) {
+      const Curve alone = Train({.ranks = 1, .sequences = sequences, .microbatch = sequences, .sgd = sgd})[0];
+      for (const uint32_t ranks : {2u, 3u, 4u}) {
+        const uint32_t share = (sequences + ranks - 1) / ranks;
+        const Trial trial{ranks, sequences, (share + parts - 1) / parts, sgd};
+        const std::vector<Curve> curves = Train(trial);
+        ExpectSame(curves[0], alone, sgd, trial.Name());
+        for (const Curve& curve : curves) {
+          EXPECT_EQ(curve.losses, curves[0].losses) << trial.Name();
+          EXPECT_EQ(curve.weights, curves[0].weights) << trial.Name() << ": replicas differ";
+        }
+      }
+    }
+  }
+}
+
+TEST(Ranks, WithoutASequenceTakePartAllTheSame) {
+  const Curve alone = Train({.ranks = 1, .sequences = 2})[0];
+  ExpectSame(Train({.ranks = 4, .sequences = 2})[3], alone, false, "two of four ranks have nothing");
+}
+
+TEST(Ranks, TheBucketsSizeChangesNothing) {
+  const Trial one{.ranks = 2, .bucket_mib = 1000}, each{.ranks = 2, .bucket_mib = 1e-6};
+  EXPECT_EQ(Train(one)[0].weights, Train(each)[1].weights);
+}
+
+TEST(Ranks, Bf16ReductionIsCloseAndTheSameEverywhere) {
+  const Curve alone = Train({.ranks = 1})[0];
+  const std::vector<Curve> curves = Train({.ranks = 2, .reduce = DTYPE_BF16});
+  EXPECT_EQ(curves[0].weights, curves[1].weights);
+  EXPECT_LE(Relative(curves[0].losses, alone.losses), 2e-2);
+  EXPECT_GT(Relative(curves[0].norms, alone.norms), 3e-5) << "it was not reduced in bf16";
+}
+
+TEST(Ranks, EqualRunsAreBitEqual) {
+  const Trial trial{.ranks = 3, .sequences = 7, .microbatch = 2};
+  EXPECT_EQ(Train(trial)[0].weights, Train(trial)[2].weights);
+}
+
+TEST(Ranks, VotesReachAllAfterTheSameStep) {
+  const Trial trial{.ranks = 3, .sequences = 6};
+  OnRanks(trial, [&](uint32_t rank, Engine& engine) {
+    for (int step = 0; step < 4; ++step) {
+      const auto result = TakeStep(trial, rank, engine, rank == 1 && step == 2 ? 1 : 0);
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->votes, step == 2 ? 1 : 0) << step;
+    }
+  });
+}
+
+TEST(Ranks, EvaluateTogether) {
+  const std::vector<uint32_t> all = Sequences(5, 1);
+  double alone = 0;
+  OnRanks({.ranks = 1}, [&](uint32_t, Engine& engine) { alone = engine.Evaluate({5, all, 5 * kContext}).value(); });
+  const Trial trial{.ranks = 3};
+  OnRanks(trial, [&](uint32_t rank, Engine& engine) {
+    const strategies::Share share = strategies::ShareOf(5, 3, rank);
+    const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
+    EXPECT_NEAR(engine.Evaluate({share.sequences, own, 5 * kContext}).value(), alone, 1e-6 * alone);
+  });
+}
+
+TEST(Ranks, OneThatNeverComesIsNamedWithStepAndOp) {
+  const Trial trial{.ranks = 2};
+  OnRanks(
+      trial,
+      [&](uint32_t rank, Engine& engine) {
+        ASSERT_TRUE(TakeStep(trial, rank, engine).ok());
+        if (rank == 1) return;
+        const absl::Status status = TakeStep(trial, rank, engine).status();
+        EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+        EXPECT_THAT(std::string(status.message()), testing::HasSubstr("rank 0, step 2, "));
+        EXPECT_THAT(std::string(status.message()), testing::HasSubstr("rank 1 did not come"));
+        EXPECT_EQ(TakeStep(trial, rank, engine).status().code(), absl::StatusCode::kUnavailable);
+      },
+      absl::Milliseconds(300));
+}
+
+TEST(Ranks, AScheduleOfGroupsNeedsThem) {
+  EXPECT_EQ(Engine::Create(MakeConfig({.ranks = 2}, 0)).status().code(), absl::StatusCode::kInvalidArgument);
+  const auto groups = collectives::MakeThreads(2);
+  Config config = MakeConfig({.ranks = 2}, 0);
+  config.groups = {groups[0].get()};
+  for (Op& op : config.schedule.ops) {
+    if (op.kind == OpKind::kReduceScalars) {  // the first unit once more
+      op.kind = OpKind::kReduce;
+      op.unit = 0;
+      op.unit_end = 1;
+    }
+  }
+  EXPECT_FALSE(Engine::Create(config).ok());
+}
+
+}  // namespace
+}  // namespace muster::engine
