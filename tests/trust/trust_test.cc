@@ -125,6 +125,10 @@ TEST_F(TrustTest, AWorkerJoinsOnceAndComesBackWithoutTheToken) {
   fs::remove(join);
   worker->Signal(SIGKILL);
   worker->Wait();
+  worker = StartWorker("w", At("127.0.0.1"), {"--join_token", join});  // as a unit file has it, and it is gone
+  EXPECT_TRUE(worker->WaitForErr("in contact with the coordinator"));
+  worker->Signal(SIGTERM);
+  worker->Wait();
   worker = StartWorker("w", At("127.0.0.1"));
   EXPECT_TRUE(worker->WaitForErr("in contact with the coordinator"));
   RunAJob(ann, "second");
@@ -173,7 +177,7 @@ TEST_F(TrustTest, WorkersAreToldWhyTheyMayNotJoin) {
     EXPECT_EQ(ended.code, 1) << ended.err;
     return ended.err;
   };
-  EXPECT_TRUE(absl::StrContains(refused("10.255.255.1:7070", {}), "join with --join_token"));
+  EXPECT_TRUE(absl::StrContains(refused("10.255.255.1:7070", {"--host", "127.0.0.1"}), "join with --join_token"));
   EXPECT_TRUE(absl::StrContains(refused(At("127.0.0.1"), {"--join_token", MakeToken("viewer", "vera")}),
                                 "it needs a join token"));
   const std::string file = folder() + "/cut";

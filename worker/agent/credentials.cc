@@ -132,16 +132,20 @@ absl::StatusOr<Credentials> ObtainCredentials(const Membership& membership,
   if (absl::StartsWith(membership.coordinator, "unix:")) return absl::NotFoundError("a Unix socket needs none");
   absl::StatusOr<Credentials> credentials = LoadCredentials(membership.state_dir, membership.node);
   const bool expired = credentials.ok() && absl::Now() >= credentials->certificate.validity.end;
-  if (membership.join_token.empty()) {
+  if (!membership.join_token.ok()) {
+    if (credentials.ok() && !expired) return credentials;
+    return membership.join_token.status();
+  }
+  if (membership.join_token->empty()) {
     if (!expired) return credentials;
     return absl::FailedPreconditionError(absl::StrCat("the certificate of this node has expired: ", kHowToJoin));
   }
-  const absl::StatusOr<tls::Token> token = tls::ParseToken(membership.join_token);
+  const absl::StatusOr<tls::Token> token = tls::ParseToken(*membership.join_token);
   if (!token.ok()) return WithPlace("the join token", token.status());
   if (credentials.ok() && !expired && credentials->authority_sha256 == token->authority_sha256) return credentials;
   std::string complaint;
   do {
-    credentials = Join(membership.coordinator, membership.join_token, membership.state_dir, membership.node);
+    credentials = Join(membership.coordinator, *membership.join_token, membership.state_dir, membership.node);
     if (credentials.ok()) {
       spdlog::info("joined the coordinator at {} as node {}; the token is not needed any more", membership.coordinator,
                    membership.node);

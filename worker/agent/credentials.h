@@ -39,7 +39,9 @@ absl::StatusOr<Credentials> Join(const std::string& coordinator, const std::stri
 
 struct Membership {
   std::string coordinator;  // address
-  std::string join_token;   // empty: there is none
+  // Empty: there is none. An error, as of a file that was removed after its use: of no weight to a node that has
+  // joined.
+  absl::StatusOr<std::string> join_token;
   std::string state_dir;
   std::string node;
 };

@@ -44,7 +44,7 @@ struct Flags {
   std::string host;
   std::string token_file;
   std::string join_token_file;
-  std::string join_token;
+  absl::StatusOr<std::string> join_token = "";
   std::string metrics_address;
   std::string bin_dir;
   std::string log_level = "info";
@@ -120,9 +120,7 @@ absl::Status FillIn(Flags& flags) {
       flags.host.empty() ? muster::agent::LocalAddressTowards(agent.coordinator) : flags.host;
   if (!host.ok()) return host.status();
   agent.host = *host;
-  const absl::StatusOr<std::string> join_token = muster::agent::ReadJoinToken(flags.join_token_file);
-  if (!join_token.ok()) return join_token.status();
-  flags.join_token = *join_token;
+  flags.join_token = muster::agent::ReadJoinToken(flags.join_token_file);
   unsetenv("MUSTER_JOIN_TOKEN");  // the ranks inherit the environment
   if (flags.token_file.empty()) return absl::OkStatus();
   const absl::StatusOr<std::string> token = muster::agent::ReadToken(flags.token_file);
