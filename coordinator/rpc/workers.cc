@@ -21,15 +21,15 @@ constexpr absl::Duration kLongestWait = absl::Hours(1);
 RankId RankOf(const RankKey& key) { return {JobId(key.job()), key.generation(), key.rank()}; }
 
 // A rank of the current generation calls: now the others do not wait for it in vain. `node`: of the caller's
-// certificate, which may speak for its own ranks only; empty: any.
+// certificate; empty: any.
 absl::Status Arrive(Turn& turn, const RankId& rank, const std::string& node) {
   const core::Core& core = turn.core();
-  if (!node.empty() && core.StandingOf(rank, NodeId(node)) != core::Core::Standing::kCurrent) {
-    if (absl::Status status = core.CheckCurrent(rank); !status.ok()) return status;
+  if (!node.empty() && core.IsCurrent(rank.job, rank.generation) &&
+      core.StandingOf(rank, NodeId(node)) != core::Core::Standing::kCurrent) {
     return absl::PermissionDeniedError(
         absl::StrCat("rank ", rank.rank, " of job ", rank.job.value(), " was not placed on node ", node));
   }
-  if (turn.core().HasArrived(rank)) return turn.core().CheckCurrent(rank);
+  if (core.HasArrived(rank)) return core.CheckCurrent(rank);
   return turn.Handle(core::RankArrived{rank}).status;
 }
 
