@@ -53,7 +53,7 @@ TEST(App, EveryExampleParses) {
     for (size_t at; (at = rest.find("\n  muster ")) != std::string::npos;) {
       rest = rest.substr(at + 10);
       std::string line = rest.substr(0, rest.find('\n'));
-      line = line.substr(0, line.find_first_of("|>"));
+      line = line.substr(0, line.find_first_of("|>&"));
       Invocation own;
       const auto app = BuildApp(own);
       EXPECT_NO_THROW(app->parse(line)) << line;
