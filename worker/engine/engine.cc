@@ -18,6 +18,7 @@
 #include "worker/engine/arena.h"
 #include "worker/engine/check_config.h"
 #include "worker/engine/cpu_allocator.h"
+#include "worker/engine/generation.h"
 #include "worker/engine/in_flight.h"
 #include "worker/engine/initialise.h"
 #include "worker/engine/norm.h"
@@ -51,7 +52,10 @@ class CompiledEngine final : public Engine {
   void set_step(uint64_t step) override { step_ = step; }
   std::vector<StateView> State() override;
   absl::Status Pull() override { return Copy(/*to_host=*/true); }
-  absl::Status Push() override { return Copy(/*to_host=*/false); }
+  absl::Status Push() override {
+    generation_.Forget();
+    return Copy(/*to_host=*/false);
+  }
   uint64_t peak_memory_bytes() const override;
 
  private:
@@ -89,6 +93,7 @@ class CompiledEngine final : public Engine {
   std::vector<Arena> state_;
   at::Tensor narrow_gradients_;  // in the dtype of the reduction, where that is not fp32
   InFlight in_flight_;
+  Generation generation_;
   std::string doing_;  // for error messages
 };
 
@@ -310,6 +315,7 @@ absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learn
   if (!std::isfinite(learning_rate) || learning_rate < 0) {
     return absl::InvalidArgumentError(absl::StrCat("a learning rate of ", learning_rate));
   }
+  generation_.Forget();
   StepResult result;
   if (absl::Status s = Guarded([&] { RunOps(batch, learning_rate, vote, result); }); !s.ok()) return s;
   if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
@@ -385,12 +391,14 @@ absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint3
   absl::Status status = Guarded([&] {
     doing_ = "logits";
     const c10::AutoGradMode off(false);
+    const absl::Span<const uint32_t> fresh = generation_.Begin(tokens, units_.size());
     Context context;
-    context.mode = Mode::kEvaluate;
-    context.inputs = Tokens(tokens, 1, static_cast<int64_t>(tokens.size()));
+    context.mode = Mode::kGenerate;
+    context.position = static_cast<int64_t>(tokens.size() - fresh.size());
+    context.inputs = Tokens(fresh, 1, static_cast<int64_t>(fresh.size()));
     Activations flow;
-    units::Saved none;
-    for (auto& unit : units_) flow = unit->Forward(context, flow, none);
+    for (size_t u = 0; u < units_.size(); ++u) flow = units_[u]->Forward(context, flow, generation_.kept(u));
+    generation_.Done(fresh);
     const at::Tensor row = flow[0].to(at::kCPU).contiguous();
     logits.assign(row.const_data_ptr<float>(), row.const_data_ptr<float>() + row.numel());
   });

@@ -76,7 +76,9 @@ class Engine {
   // a training microbatch at a time. OutOfRange: it is not finite. Other errors as Step.
   virtual absl::StatusOr<double> Evaluate(const Batch& batch) = 0;
 
-  // Logits [vocabulary] behind the last of `tokens` (1..context of them). OutOfRange: they are not finite.
+  // Logits [vocabulary] behind the last of `tokens` (1..context of them). OutOfRange: they are not finite. When
+  // `tokens` are those of the call before and some more, only these are computed; keys and values of the others were
+  // kept.
   virtual absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) = 0;
 
   virtual uint64_t step() const = 0;         // optimizer steps done
@@ -84,7 +86,8 @@ class Engine {
 
   // Everything that a checkpoint holds, in table order.
   virtual std::vector<StateView> State() = 0;
-  // On a GPU: device to host copies of State(), and back. On a CPU nothing.
+  // On a GPU: device to host copies of State(), and back. On a CPU nothing is copied; Push() tells of changed
+  // parameters.
   virtual absl::Status Pull() = 0;
   virtual absl::Status Push() = 0;
 

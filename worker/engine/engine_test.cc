@@ -85,6 +85,35 @@ TEST(Engine, LearnsABatchByHeart) {
   EXPECT_EQ(std::max_element(logits.begin(), logits.end()) - logits.begin(), tokens.values[kContext]);
 }
 
+// A text that grows costs its new tokens; one that does not continue the last one, or other weights, start afresh.
+TEST(Engine, LogitsOfAGrowingTextAreThoseOfTheWhole) {
+  auto growing = Engine::Create(Small(4, 2)).value(), fresh = Engine::Create(Small(4, 2)).value();
+  std::vector<uint32_t> text;
+  const auto expect_equal = [&](const std::vector<uint32_t>& tokens, const char* what) {
+    const std::vector<float> ours = growing->Logits(tokens).value();
+    ASSERT_TRUE(fresh->Push().ok());  // forgets
+    const std::vector<float> right = fresh->Logits(tokens).value();
+    for (size_t i = 0; i < right.size(); ++i) ASSERT_NEAR(ours[i], right[i], 1e-5) << what << ", " << tokens.size();
+  };
+  for (uint32_t i = 0; i < kContext; ++i) {
+    text.push_back(i * 7 % kVocabulary);
+    expect_equal(text, "one more");
+  }
+  expect_equal(text, "the same again");
+  expect_equal({text.begin() + 1, text.end()}, "the window moved");
+  expect_equal({text.begin(), text.begin() + 5}, "shorter");
+  expect_equal({text.begin(), text.begin() + 9}, "some more");
+  const std::vector<float> before = growing->Logits(text).value();
+  for (auto* engine : {&growing, &fresh}) ASSERT_TRUE((*engine)->Step(Tokens(4).batch, 1e-2).ok());
+  std::vector<uint32_t> other(text.begin(), text.begin() + 9);
+  other.back() = 60;
+  expect_equal(other, "another last token");
+  ASSERT_TRUE(growing->Logits({text.data(), kContext - 1}).ok());
+  for (auto* engine : {&growing, &fresh}) ASSERT_TRUE((*engine)->Step(Tokens(4).batch, 1e-2).ok());
+  expect_equal(text, "other weights");
+  EXPECT_NE(growing->Logits(text).value(), before);
+}
+
 TEST(Engine, AccumulationChangesOnlyTheOrderOfSums) {
   auto whole = Engine::Create(Small(7, 7)).value(), parts = Engine::Create(Small(7, 2)).value();
   for (int i = 0; i < 10; ++i) {

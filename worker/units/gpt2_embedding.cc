@@ -28,7 +28,7 @@ class Embedding final : public UnitModule {
 
   Activations Forward(const Context& context, const Activations&, Saved&) override {
     const int64_t tokens = context.inputs.size(1);
-    return {at::embedding(wte_.value, context.inputs).add_(wpe_.value.narrow(0, 0, tokens))};
+    return {at::embedding(wte_.value, context.inputs).add_(wpe_.value.narrow(0, context.position, tokens))};
   }
 
   Activations Backward(const Context& context, Saved, const Activations& grads) override {

@@ -35,7 +35,7 @@ class Head final : public UnitModule {
       const at::Tensor last = in[0].select(1, in[0].size(1) - 1).contiguous();
       return {at::mm(Normalise(last).normed, wte_.value.t())};
     }
-    if (context.mode != Mode::kEvaluate) {
+    if (context.mode == Mode::kTrain || context.mode == Mode::kRecompute) {
       saved.tensors = {in[0]};
       return {};
     }

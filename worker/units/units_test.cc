@@ -10,6 +10,7 @@
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -268,6 +269,27 @@ TEST(Units, WithoutTargetsTheHeadGivesTheLastTokensLogits) {
   const at::Tensor logits = chain.Forward(flight)[0];
   const at::Tensor ours = logits.log_softmax(1), right = reference.LogProbabilities(flight.context.inputs).select(1, 6);
   EXPECT_LT(Norm(ours - right), 1e-10 * Norm(right));
+}
+
+// Token by token or some at a time, with what is kept of those before: the logits of the whole.
+TEST(Units, GeneratingGivesTheLogitsOfTheWhole) {
+  for (const Shape& shape : kShapes) {
+    Chain chain(Make(shape), at::kDouble);
+    const Reference reference(shape, chain.parameters());
+    const at::Tensor ids = Tokens(shape, 2, 1).inputs;
+    const at::Tensor right = reference.LogProbabilities(ids);
+    for (const int64_t most : {1, 2, 40}) {
+      Chain::Flight flight;
+      flight.context.mode = Mode::kGenerate;
+      for (int64_t first = 0; first < ids.size(1); first += flight.context.inputs.size(1)) {
+        flight.context.position = first;
+        flight.context.inputs = ids.narrow(1, first, std::min(most, ids.size(1) - first));
+        const at::Tensor ours = chain.Forward(flight)[0].log_softmax(1);
+        const at::Tensor theirs = right.select(1, first + flight.context.inputs.size(1) - 1);
+        EXPECT_LT(Norm(ours - theirs), 1e-9 * Norm(theirs)) << "token " << first << ", " << most << " at a time";
+      }
+    }
+  }
 }
 
 TEST(Units, AKindWithoutCodeOrWithOtherTensorsIsRefused) {
