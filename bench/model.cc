@@ -11,8 +11,12 @@ absl::StatusOr<engine::Config> MakeConfig(const Shape& shape, uint64_t* planned_
   Gpt2& model = *config.train.mutable_model()->mutable_gpt2();
   model.set_layers(shape.layers), model.set_heads(shape.heads), model.set_width(shape.width);
   model.set_vocabulary(shape.vocabulary), model.set_context(shape.context);
-  config.train.mutable_strategy()->mutable_single();
-  config.train.mutable_batch()->set_sequences(shape.sequences);
+  if (shape.ranks > 1) {
+    config.train.mutable_strategy()->mutable_ddp();
+  } else {
+    config.train.mutable_strategy()->mutable_single();
+  }
+  config.train.mutable_batch()->set_sequences(shape.sequences * shape.ranks);
   if (shape.microbatch > 0) config.train.mutable_batch()->set_microbatch(shape.microbatch);
   Optimizer& optimizer = *config.train.mutable_optimizer();
   optimizer.mutable_adamw()->set_beta1(0.9);
@@ -24,12 +28,12 @@ absl::StatusOr<engine::Config> MakeConfig(const Shape& shape, uint64_t* planned_
   auto inventory = models::MakeInventory(config.train.model());
   if (!inventory.ok()) return inventory.status();
   config.inventory = *std::move(inventory);
-  const auto layout = strategies::MakeLayout(config.train, config.inventory, 1);
+  const auto layout = strategies::MakeLayout(config.train, config.inventory, shape.ranks);
   if (!layout.ok()) return layout.status();
-  const auto program = strategies::Compile(config.train, config.inventory, *layout, 0);
+  const auto program = strategies::Compile(config.train, config.inventory, *layout, shape.rank);
   if (!program.ok()) return program.status();
   config.table = layout->table;
-  config.role = layout->roles[0];
+  config.role = layout->roles[shape.rank];
   config.schedule = program->schedule;
   *planned_bytes = program->memory.peak;
   return config;

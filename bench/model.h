@@ -13,10 +13,11 @@ namespace muster::bench {
 
 struct Shape {
   uint32_t layers = 4, heads = 4, width = 128, vocabulary = 256, context = 128, sequences = 8, microbatch = 0;
+  uint32_t ranks = 1, rank = 0;  // `sequences` is a rank's share
   int threads = 1;
 };
 
-// An engine's configuration for single-rank AdamW training with clipping. Errors as strategies::Compile.
+// An engine's configuration for AdamW training with clipping, on one rank or by ddp. Errors as strategies::Compile.
 absl::StatusOr<engine::Config> MakeConfig(const Shape& shape, uint64_t* planned_bytes);
 
 // Token ids of one batch, the same in each run.

@@ -2,7 +2,6 @@
 // their times, the memory so far, and what was planned. `--role engine` trains, `--role products` computes the floor.
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <iostream>
 #include <string>
@@ -13,20 +12,8 @@
 
 #include "bench/model.h"
 #include "bench/products.h"
+#include "bench/status.h"
 #include "worker/engine/engine.h"
-
-namespace {
-
-// "VmHWM" (peak resident) or "VmRSS" of this process.
-uint64_t StatusBytes(const std::string& field) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with(field + ":")) return std::stoull(line.substr(field.size() + 1)) * 1024;
-  }
-  return 0;
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   using namespace muster;
@@ -46,7 +33,7 @@ int main(int argc, char** argv) {
   app.add_option("--dtype", dtype)->check(CLI::IsMember({"fp32"}));
   CLI11_PARSE(app, argc, argv);
 
-  const uint64_t before = StatusBytes("VmRSS");
+  const uint64_t before = bench::StatusBytes("VmRSS");
   uint64_t planned = 0;
   const std::vector<uint32_t> tokens = bench::MakeTokens(shape);
   std::unique_ptr<engine::Engine> trained;
@@ -76,7 +63,7 @@ int main(int argc, char** argv) {
       const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
       answer["milliseconds"].push_back(took.count());
     }
-    answer["memory_bytes"] = StatusBytes("VmHWM") - before;
+    answer["memory_bytes"] = bench::StatusBytes("VmHWM") - before;
     if (trained != nullptr) answer["planned_bytes"] = planned, answer["counted_bytes"] = trained->peak_memory_bytes();
     std::cout << answer << std::endl;
   }

@@ -1,6 +1,7 @@
-"""The other side of single_rank.py: the same GPT-2 trained by PyTorch eager, as its users write it.
+"""The other side of single_rank.py and ranks.py: the same GPT-2 trained by PyTorch eager, as its users write it.
 
-Fused AdamW, scaled dot product attention, gradients set to none. Protocol as single_rank_side.cc.
+Fused AdamW, scaled dot product attention, gradients set to none; several ranks by DistributedDataParallel over Gloo.
+Protocol as single_rank_side.cc and ranks_side.cc.
 """
 import argparse
 import json
@@ -57,11 +58,21 @@ def main():
     for name in ("layers", "heads", "width", "vocabulary", "context", "sequences", "threads"):
         parser.add_argument("--" + name, type=int, required=True)
     parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"))
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--folder", help="where the ranks meet")
+    parser.add_argument("--reduce", default="full", choices=("full", "none"))
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
     torch.manual_seed(1)
+    if a.ranks > 1:
+        torch.distributed.init_process_group("gloo", init_method="file://%s/store" % a.folder, rank=a.rank,
+                                             world_size=a.ranks)
     before = status_bytes("VmRSS")
     model = Gpt2(a)
+    run = model
+    if a.ranks > 1 and a.reduce == "full":
+        run = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     decay = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() == 1]
     optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}],
@@ -71,7 +82,7 @@ def main():
     def step():
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=a.dtype == "bf16"):
-            loss = model(batch[:, :-1], batch[:, 1:])
+            loss = run(batch[:, :-1], batch[:, 1:])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

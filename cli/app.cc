@@ -187,6 +187,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterExport(*app, invocation);
   RegisterLocal(*app, invocation);
   RegisterBackup(*app, invocation);
+  RegisterBench(*app, invocation);
   RegisterDoctor(*app, invocation);
   RegisterCompletion(*app, invocation);
   RegisterVersion(*app, invocation);

@@ -7,6 +7,7 @@
 namespace muster::cli {
 
 void RegisterBackup(CLI::App& app, Invocation& invocation);
+void RegisterBench(CLI::App& app, Invocation& invocation);
 void RegisterCancel(CLI::App& app, Invocation& invocation);
 void RegisterCompletion(CLI::App& app, Invocation& invocation);
 void RegisterData(CLI::App& app, Invocation& invocation);

@@ -1,11 +1,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+
+#include "absl/strings/match.h"
 #include "cli/output/describe.h"
 #include "cli/output/format.h"
 #include "cli/output/live.h"
 #include "cli/output/plot.h"
+#include "cli/output/scaling.h"
 #include "cli/output/table.h"
 
 namespace muster::cli {
@@ -377,6 +381,45 @@ TEST(DescribeJob, ShowsAllPartsOfAJob) {
                            "step 100\n", "step-0000000100-g1\n", "Spec:\n  name: gpt2-tiny\n", "node-a"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
+}
+
+v1::MetricPoint Timed(uint64_t step, double seconds, double communication) {
+  v1::MetricPoint point;
+  point.set_step(step);
+  point.set_step_seconds(seconds);
+  point.set_tokens_per_second(1000 / seconds);
+  point.set_peak_memory_bytes(step << 20);
+  point.set_communication_seconds(communication);
+  return point;
+}
+
+TEST(Scaling, SumsUpBehindTheWarmUp) {
+  const std::vector<v1::MetricPoint> points = {Timed(1, 9, 9), Timed(2, 0.5, 0.1), Timed(3, 0.25, 0.1),
+                                               Timed(4, 1, 0.5)};
+  const std::optional<Scaling> row = Summarise(points, /*warm_up=*/1, /*ranks=*/2, /*sequences=*/8);
+  ASSERT_TRUE(row.has_value());
+  EXPECT_EQ(row->steps, 3u);
+  EXPECT_DOUBLE_EQ(row->step_seconds, 0.5);
+  EXPECT_DOUBLE_EQ(row->least_seconds, 0.25);
+  EXPECT_DOUBLE_EQ(row->tokens_per_second, 2000);
+  EXPECT_DOUBLE_EQ(row->samples_per_second, 16);
+  EXPECT_EQ(row->peak_memory_bytes, 4u << 20);
+  EXPECT_DOUBLE_EQ(*row->communication, 0.4);
+  EXPECT_FALSE(Summarise(points, 4, 2, 8).has_value());
+}
+
+TEST(Scaling, ComparesWithItsFirstRow) {
+  Scaling one{.ranks = 1, .sequences = 8, .steps = 3, .step_seconds = 0.1, .least_seconds = 0.1};
+  one.tokens_per_second = 1000;
+  Scaling four = one;
+  four.ranks = 4;
+  four.tokens_per_second = 3000;
+  four.communication = 0.25;
+  const std::string table = ScalingTable({one, four}).Render(Screen{});
+  EXPECT_TRUE(absl::StrContains(table, "25.0%      3.00         75%")) << table;
+  const nlohmann::ordered_json tree = ScalingTree({one, four});
+  EXPECT_FALSE(tree[0].contains("communication_share"));
+  EXPECT_DOUBLE_EQ(tree[1]["efficiency"].get<double>(), 0.75);
 }
 
 }  // namespace

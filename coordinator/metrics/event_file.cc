@@ -65,6 +65,7 @@ std::string PointRecord(const MetricPoint& point) {
   add("perf/tokens_per_second", point.has_tokens_per_second(), point.tokens_per_second());
   add("perf/step_seconds", point.has_step_seconds(), point.step_seconds());
   add("perf/peak_memory_bytes", point.has_peak_memory_bytes(), static_cast<double>(point.peak_memory_bytes()));
+  add("perf/communication_seconds", point.has_communication_seconds(), point.communication_seconds());
   return event.has_summary() ? EventRecord(event.SerializeAsString()) : "";
 }
 

@@ -16,7 +16,13 @@ Schedule Emit(const Inventory& inventory, const Options& options) {
     uint64_t bytes = 0;
     for (int32_t u = units; u-- > 0;) {
       ops.push_back({.kind = OpKind::kBackward, .unit = u, .microbatch = m});
+      const int32_t backward = last();
       if (m + 1 < options.microbatches) continue;
+      // The loss is complete, and this small one hides behind the rest of the backward.
+      if (u + 1 == units) {
+        ops.push_back(
+            {.kind = OpKind::kReduceScalars, .stream = Stream::kReduce, .group = kWorldGroup, .waits = {backward}});
+      }
       bytes += 4 * partition::Flatten(inventory.units(u)).elements;
       if (bytes == 0 || (bytes < options.bucket_bytes && u > 0)) continue;
       ops.push_back({.kind = OpKind::kReduce,
@@ -24,14 +30,12 @@ Schedule Emit(const Inventory& inventory, const Options& options) {
                      .unit_end = bucket_end,
                      .stream = Stream::kReduce,
                      .group = kWorldGroup,
-                     .waits = {last()}});
+                     .waits = {backward}});
       bucket_end = u;
       bytes = 0;
     }
   }
-  // Behind the last bucket on its stream, so that who waits for it waits for all of them.
-  ops.push_back({.kind = OpKind::kReduceScalars, .stream = Stream::kReduce, .group = kWorldGroup, .waits = {last()}});
-  const int32_t reduced = last();
+  const int32_t reduced = last();  // and with it all before it on its stream
   if (options.clip) ops.push_back({.kind = OpKind::kClipGradients, .waits = {reduced}});
   ops.push_back({.kind = OpKind::kOptimizerStep, .waits = {reduced}});
   return schedule;

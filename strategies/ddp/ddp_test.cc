@@ -23,13 +23,13 @@ TEST(Ddp, ReducesEachUnitAsItsBackwardIsDoneInTheLastMicrobatchOnly) {
   const Inventory inventory = Layers(1);
   const std::vector<std::string> lines = absl::StrSplit(
       Print(Emit(inventory, {.microbatches = 2, .clip = true, .bucket_bytes = 1}), inventory), '\n', absl::SkipEmpty());
-  EXPECT_EQ(lines, (std::vector<std::string>{
-                       "Forward embedding m0", "Forward h.0 m0", "Forward head m0", "Backward head m0",
-                       "Backward h.0 m0", "Backward embedding m0", "Forward embedding m1", "Forward h.0 m1",
-                       "Forward head m1", "Backward head m1", "Reduce head on reduce group 0 after 9",
-                       "Backward h.0 m1", "Reduce h.0 on reduce group 0 after 11", "Backward embedding m1",
-                       "Reduce embedding on reduce group 0 after 13", "ReduceScalars on reduce group 0 after 14",
-                       "ClipGradients after 15", "OptimizerStep after 15"}));
+  EXPECT_EQ(lines,
+            (std::vector<std::string>{
+                "Forward embedding m0", "Forward h.0 m0", "Forward head m0", "Backward head m0", "Backward h.0 m0",
+                "Backward embedding m0", "Forward embedding m1", "Forward h.0 m1", "Forward head m1",
+                "Backward head m1", "ReduceScalars on reduce group 0 after 9", "Reduce head on reduce group 0 after 9",
+                "Backward h.0 m1", "Reduce h.0 on reduce group 0 after 12", "Backward embedding m1",
+                "Reduce embedding on reduce group 0 after 14", "ClipGradients after 15", "OptimizerStep after 15"}));
 }
 
 TEST(Ddp, ChecksForRandomModelsAndCoversEveryUnitOnce) {

@@ -3,19 +3,37 @@
 Reads runs from standard input, a JSON object a line, and answers each with a line {"losses": [...], "norms": [...]}.
 
 A run: model numbers, optimizer numbers, `tokens` (a file of uint16), `weights` (a shard of a checkpoint, *.safetensors,
-or raw float32, tensors one after another as `tensors` lists them), `steps`, `sequences`, `accumulation`, and `mistake`:
-"" or one of MISTAKES, by which the test shows that its limits would catch it.
+or raw float32, tensors one after another as `tensors` lists them), `steps`, `sequences`, `microbatch` (of a rank),
+`ranks` (more than one: DistributedDataParallel over Gloo, a process each), and `mistake`: "" or one of MISTAKES, by which
+the test shows that its limits would catch it.
 """
 import array
+import contextlib
 import json
 import math
+import os
 import struct
 import sys
+import tempfile
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
 
-MISTAKES = ("betas", "eps", "decay_all", "gelu", "no_clip", "mean_of_means")
+MISTAKES = ("betas", "eps", "decay_all", "gelu", "no_clip", "mean_of_means", "mean_of_ranks")
+
+
+class Model(torch.nn.Module):
+    """What DistributedDataParallel wants around the tensors."""
+
+    def __init__(self, weights, config):
+        super().__init__()
+        self.names, self.config = list(weights), config
+        self.tensors = torch.nn.ParameterList(weights.values())
+
+    def forward(self, ids):
+        return forward(dict(zip(self.names, self.tensors)), ids, self.config)
 
 
 def load_safetensors(path):
@@ -85,46 +103,92 @@ def make_optimizer(w, config):
     return torch.optim.AdamW(groups, lr=config["lr"], betas=betas, eps=1e-6 if mistake == "eps" else config["eps"])
 
 
-def train(config):
+def share_of(sequences, ranks, rank):
+    """First sequence and count of a rank: the first ranks have one more where it does not divide."""
+    each, left = divmod(sequences, ranks)
+    return rank * each + min(rank, left), each + (rank < left)
+
+
+def train(config, rank=0):
     torch.manual_seed(0)
-    assert config["mistake"] in ("",) + MISTAKES
+    mistake = config["mistake"]
+    assert mistake in ("",) + MISTAKES
     data = array.array("H")
     with open(config["tokens"], "rb") as f:
         data.frombytes(f.read())
     tokens = torch.tensor(data, dtype=torch.long)
-    w = load_weights(config)
-    optimizer = make_optimizer(w, config)
-    t, b = config["context"], config["sequences"]
-    rows = math.ceil(b / config["accumulation"])
+    ranks, t, b, rows = config.get("ranks", 1), config["context"], config["sequences"], config["microbatch"]
+    model = Model(load_weights(config), config)
+    wrapped = DistributedDataParallel(model) if ranks > 1 else model
+    optimizer = make_optimizer(dict(zip(model.names, model.tensors)), config)
+    first, count = share_of(b, ranks, rank)
+    microbatches = math.ceil(share_of(b, ranks, 0)[1] / rows)  # the same on every rank, some empty
     losses, norms = [], []
     for step in range(config["steps"]):
-        starts = [(step * b + i) * t for i in range(b)]
-        batch = torch.stack([tokens[s:s + t + 1] for s in starts])
+        starts = [(step * b + first + i) * t for i in range(count)]
+        batch = torch.stack([tokens[s:s + t + 1] for s in starts]) if starts else tokens.new_zeros((0, t + 1))
         optimizer.zero_grad()
-        total = 0.0
-        for first in range(0, b, rows):
-            part = batch[first:first + rows]
-            logits = forward(w, part[:, :-1], config)
-            loss = F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten(), reduction="sum")
-            if config["mistake"] == "mean_of_means":  # right only when every microbatch has the same size
-                loss = loss / (part.shape[0] * t) / math.ceil(b / rows)
-            else:
-                loss = loss / (b * t)
-            loss.backward()
-            total += loss.item()
-        norm = torch.nn.utils.clip_grad_norm_(w.values(), 1e9 if config["mistake"] == "no_clip" else config["clip_norm"])
+        total = torch.zeros((), dtype=torch.float64)
+        for m in range(microbatches):
+            part = batch[m * rows:(m + 1) * rows]
+            last = m + 1 == microbatches
+            with contextlib.nullcontext() if last or ranks == 1 else wrapped.no_sync():
+                logits = wrapped(part[:, :-1])
+                loss = F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten(), reduction="sum")
+                if mistake == "mean_of_means":  # right only when every microbatch has the same size
+                    loss = loss / (part.shape[0] * t) / microbatches
+                elif mistake == "mean_of_ranks":  # right only when every rank has the same share
+                    loss = loss / (count * t)
+                else:
+                    loss = loss * ranks / (b * t)  # gradients are averaged over ranks
+                loss.backward()
+            total += loss.item() / ranks
+        if ranks > 1:
+            dist.all_reduce(total)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9 if mistake == "no_clip" else config["clip_norm"])
         for group in optimizer.param_groups:
             group["lr"] = config["lr"]
         optimizer.step()
-        losses.append(total)
+        losses.append(total.item())
         norms.append(norm.item())
     return {"losses": losses, "norms": norms}
 
 
+def train_ranks(config):
+    """A process a rank, forked from this one; the answer of rank 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        read, write = os.pipe()
+        children = []
+        for rank in range(config["ranks"]):
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    dist.init_process_group("gloo", init_method="file://%s/store" % folder, rank=rank,
+                                            world_size=config["ranks"])
+                    answer = json.dumps(train(config, rank))
+                    if rank == 0:
+                        with os.fdopen(write, "w") as f:
+                            f.write(answer)
+                    dist.destroy_process_group()
+                    status = 0
+                finally:
+                    os._exit(status)
+            children.append(child)
+        os.close(write)
+        with os.fdopen(read) as f:
+            answer = f.read()
+        if any(os.waitpid(child, 0)[1] != 0 for child in children):
+            sys.exit("a rank of the peer failed")
+    return json.loads(answer)
+
+
 def main():
     torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     for line in sys.stdin:
-        print(json.dumps(train(json.loads(line))), flush=True)
+        config = json.loads(line)
+        print(json.dumps(train_ranks(config) if config.get("ranks", 1) > 1 else train(config)), flush=True)
 
 
 main()

@@ -78,7 +78,7 @@ class TrainerParity : public ::testing::Test {
                          {"width", model.width()},
                          {"context", model.context()},
                          {"sequences", train.batch().sequences()},
-                         {"accumulation", train.batch().sequences() / train.batch().microbatch()},
+                         {"microbatch", train.batch().microbatch()},
                          {"steps", kSteps},
                          {"optimizer", o.has_sgd() ? "sgd" : "adamw"},
                          {"lr", o.lr()},

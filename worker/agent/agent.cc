@@ -122,6 +122,7 @@ Assignment Agent::AssignmentOf(const DesiredRank& wanted) const {
   Assignment assignment = wanted.run();
   *assignment.mutable_key() = wanted.key();
   assignment.set_cores(CoresOf(assignment, start_context_.slots));
+  assignment.set_host(options_.host);
   return assignment;
 }
 

@@ -36,7 +36,8 @@ struct AgentOptions {
   std::string run_dir;
   std::string step_binary;
   std::string trainer;
-  bool handover = false;  // Finish leaves ranks to the next daemon
+  std::string host = "127.0.0.1";  // on which ranks of other nodes reach those of this one
+  bool handover = false;           // Finish leaves ranks to the next daemon
   absl::Duration drain_deadline = absl::Seconds(30);
   absl::Duration kill_grace = absl::Seconds(10);
 };

@@ -22,6 +22,7 @@
 #include "common/version.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/event_loop.h"
+#include "worker/agent/local_address.h"
 #include "worker/agent/node.h"
 #include "worker/agent/token.h"
 #include "worker/agent/worker_page.h"
@@ -35,6 +36,7 @@ constexpr auto kPagePatience = std::chrono::seconds(2);
 
 struct Flags {
   AgentOptions agent;
+  std::string host;
   std::string token_file;
   std::string metrics_address;
   std::string bin_dir;
@@ -63,6 +65,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--slots", flags.slots, "shares of the cores, where there are no GPUs for this build")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  app.add_option(
+      "--host", flags.host,
+      "name or address on which ranks of other nodes reach this one's; default: that towards the coordinator");
   app.add_option("--token_file", flags.token_file, "a token, or lines `token name role` with one of role worker");
   app.add_option("--metrics_address", flags.metrics_address,
                  "serve /metrics for Prometheus there: 127.0.0.1:9465 (default: nowhere)");
@@ -101,6 +106,10 @@ absl::Status FillIn(Flags& flags) {
   if (access(agent.trainer.c_str(), X_OK) != 0) {
     return absl::NotFoundError("no program " + agent.trainer + "; name it by --trainer, or its folder by --bin_dir");
   }
+  const absl::StatusOr<std::string> host =
+      flags.host.empty() ? muster::agent::LocalAddressTowards(agent.coordinator) : flags.host;
+  if (!host.ok()) return host.status();
+  agent.host = *host;
   if (flags.token_file.empty()) return absl::OkStatus();
   const absl::StatusOr<std::string> token = muster::agent::ReadToken(flags.token_file);
   if (token.ok()) agent.token = *token;

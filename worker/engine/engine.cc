@@ -10,6 +10,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <map>
 
@@ -94,7 +95,8 @@ class CompiledEngine final : public Engine {
   at::Tensor narrow_gradients_;  // in the dtype of the reduction, where that is not fp32
   InFlight in_flight_;
   Generation generation_;
-  std::string doing_;  // for error messages
+  std::chrono::duration<double> waited_{};  // in this step
+  std::string doing_;                       // for error messages
 };
 
 // Carries a Status out of where only exceptions can.
@@ -242,13 +244,17 @@ void CompiledEngine::BeginReduce(int32_t index, const Op& op) {
 }
 
 void CompiledEngine::WaitFor(const Op& op) {
+  if (in_flight_.empty()) return;
+  const auto begin = std::chrono::steady_clock::now();
   for (const int32_t earlier : op.waits) {
     ThrowIfBad(in_flight_.Wait(earlier, config_.schedule.ops[earlier].stream));
   }
+  waited_ += std::chrono::steady_clock::now() - begin;
 }
 
 void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vote, StepResult& result) {
   const c10::AutoGradMode off(false);
+  waited_ = {};
   gradients_.zero_();
   const at::Tensor scalars = at::zeros({2}, parameters_.options().dtype(at::kDouble));  // loss sum, votes
   scalars[1].fill_(vote);
@@ -291,7 +297,7 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
         if (!norm.defined()) norm = FlatNorm(gradients_);
         const at::Tensor seen = at::cat({scalars, norm.to(at::kDouble).view({1})}).cpu();
         const double* values = seen.const_data_ptr<double>();
-        result = {values[0] / static_cast<double>(batch.global_targets), values[2], values[1]};
+        result = {values[0] / static_cast<double>(batch.global_targets), values[2], values[1], waited_.count()};
         if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) return;
         // torch.nn.utils.clip_grad_norm_
         const double bound = config_.train.optimizer().clip_norm() / (result.gradient_norm + 1e-6);

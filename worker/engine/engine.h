@@ -43,9 +43,10 @@ struct Batch {
 };
 
 struct StepResult {
-  double loss = 0;           // mean over the step's targets of all ranks, nats
-  double gradient_norm = 0;  // global, before clipping
-  double votes = 0;          // the sum of the ranks' votes: the same on each of them
+  double loss = 0;            // mean over the step's targets of all ranks, nats
+  double gradient_norm = 0;   // global, before clipping
+  double votes = 0;           // the sum of the ranks' votes: the same on each of them
+  double waited_seconds = 0;  // on a CPU: for collectives, with nothing else to do
 };
 
 // A contiguous run of a tensor's elements that this rank owns; fp32. Valid until the engine is destroyed.

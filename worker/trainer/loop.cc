@@ -25,6 +25,10 @@ namespace {
 
 constexpr absl::Duration kLogEvery = absl::Seconds(10);
 
+// What a rank that was told to stop votes, so that all stop after the same step. Without a checkpoint outweighs any
+// number of ranks that want one.
+constexpr double kStop = 1, kStopWithoutCheckpoint = 1 << 20;
+
 google::protobuf::Timestamp ToProto(absl::Time time) {
   const absl::Duration since = time - absl::UnixEpoch();
   google::protobuf::Timestamp proto;
@@ -49,13 +53,20 @@ class Loop {
  private:
   uint64_t step() const { return rank_.engine->step(); }
   uint64_t steps() const { return train_.steps(); }
-  bool checkpoints() const { return !train_.checkpoint().path().empty(); }
+  bool alone() const { return rank_.group == nullptr; }
+  // The first replica writes checkpoints and metrics for all.
+  bool speaks() const { return rank_.program.layout.roles[assignment_.key().rank()].replica() == 0; }
+  bool checkpoints() const { return speaks() && !train_.checkpoint().path().empty(); }
+  strategies::Share ShareOf(uint64_t sequences) const {
+    return strategies::ShareOf(sequences, assignment_.world(), assignment_.key().rank());
+  }
   static bool Due(uint64_t step, uint64_t every) { return every > 0 && step % every == 0; }
 
-  absl::Status TakeStep();
+  absl::StatusOr<double> TakeStep(double vote);
+  absl::Status Report(const engine::StepResult& result, double learning_rate, Now begin);
   absl::StatusOr<double> Validate();
   absl::Status WriteCheckpoint();
-  absl::Status Stop(bool checkpoint_first);
+  absl::StatusOr<Ended> Stop(double votes);
   absl::Status Append(Record record, bool durable);
   void Retain();
   void LogProgress(const MetricPoint& point);
@@ -92,15 +103,18 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
 
   while (step() < steps()) {
     const Link::Told told = link_.Newest();
+    double vote = 0;
     if (told.stop.has_value() || terminated()) {
-      absl::Status status = Stop(!told.stop.has_value() || told.stop->checkpoint_first());
-      return status.ok() ? absl::StatusOr<Ended>(Ended::kStopped) : status;
+      vote = !told.stop.has_value() || told.stop->checkpoint_first() ? kStop : kStopWithoutCheckpoint;
     }
+    if (alone() && vote > 0) return Stop(vote);
     if (told.assignments != assignments_heard_) {
       assignments_heard_ = told.assignments;
       Retain();
     }
-    if (absl::Status status = TakeStep(); !status.ok()) return status;
+    const absl::StatusOr<double> votes = TakeStep(vote);
+    if (!votes.ok()) return votes.status();
+    if (*votes > 0 && step() < steps()) return Stop(*votes);
   }
   if (checkpoints() && checkpointed_ != step()) {
     if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
@@ -112,32 +126,44 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
   return Ended::kCompleted;
 }
 
-absl::Status Loop::TakeStep() {
+// One step of all ranks; the sum of their votes.
+absl::StatusOr<double> Loop::TakeStep(double vote) {
   const Now begin = clock_.Read();
   const uint64_t sequences = train_.batch().sequences();
-  const uint64_t context = rank_.program.inventory.context();
-  absl::Status read =
-      data::ReadSamples(rank_.tokens.file, rank_.tokens.order, rank_.samples_consumed, sequences, batch_);
+  const strategies::Share share = ShareOf(sequences);
+  absl::Status read = data::ReadSamples(rank_.tokens.file, rank_.tokens.order, rank_.samples_consumed + share.first,
+                                        share.sequences, batch_);
   if (!read.ok()) return read;
   const double learning_rate = engine::LearningRate(train_.optimizer(), step(), steps());
-  const engine::Batch batch{.sequences = sequences, .tokens = batch_, .global_targets = sequences * context};
-  absl::StatusOr<engine::StepResult> result = rank_.engine->Step(batch, learning_rate);
+  const engine::Batch batch{
+      .sequences = share.sequences, .tokens = batch_, .global_targets = sequences * rank_.program.inventory.context()};
+  const absl::StatusOr<engine::StepResult> result = rank_.engine->Step(batch, learning_rate, vote);
   if (!result.ok()) return result.status();
   rank_.samples_consumed += sequences;
   (*progress_)->step = step();
+  if (absl::Status status = Report(*result, learning_rate, begin); !status.ok()) return status;
+  if (checkpoints() && Due(step(), train_.checkpoint().every_steps())) {
+    if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
+  }
+  return result->votes;
+}
 
+// Validates where it is due, which all ranks do together, and tells of the step.
+absl::Status Loop::Report(const engine::StepResult& result, double learning_rate, Now begin) {
   const Now end = clock_.Read();
   const double seconds = absl::ToDoubleSeconds(end.steady - begin.steady);
+  const uint64_t tokens = uint64_t{train_.batch().sequences()} * rank_.program.inventory.context();
   Record record;
   MetricPoint& point = *record.mutable_metrics();
   point.set_step(step());
   *point.mutable_time() = ToProto(end.wall);
-  point.set_loss(result->loss);
-  point.set_gradient_norm(result->gradient_norm);
+  point.set_loss(result.loss);
+  point.set_gradient_norm(result.gradient_norm);
   point.set_learning_rate(learning_rate);
   point.set_step_seconds(seconds);
-  if (seconds > 0) point.set_tokens_per_second(static_cast<double>(sequences * context) / seconds);
+  if (seconds > 0) point.set_tokens_per_second(static_cast<double>(tokens) / seconds);
   point.set_peak_memory_bytes(rank_.engine->peak_memory_bytes());
+  if (!alone() && assignment_.device() != DEVICE_CUDA) point.set_communication_seconds(result.waited_seconds);
   if (rank_.validation.has_value() && (step() == steps() || Due(step(), train_.validation().every_steps()))) {
     absl::StatusOr<double> loss = Validate();
     if (!loss.ok()) return loss.status();
@@ -145,20 +171,21 @@ absl::Status Loop::TakeStep() {
     spdlog::info("step {}: validation loss {:.4f}", step(), *loss);
   }
   LogProgress(point);
-  if (absl::Status status = Append(std::move(record), /*durable=*/false); !status.ok()) return status;
-  if (checkpoints() && Due(step(), train_.checkpoint().every_steps())) return WriteCheckpoint();
-  return absl::OkStatus();
+  return speaks() ? Append(std::move(record), /*durable=*/false) : absl::OkStatus();
 }
 
 // On the first windows of the file, so that losses of different steps, jobs and world sizes compare.
 absl::StatusOr<double> Loop::Validate() {
   const uint64_t sequences =
       std::min<uint64_t>(train_.validation().sequences(), rank_.validation->order.samples_per_epoch());
+  const strategies::Share share = ShareOf(sequences);
   std::vector<uint32_t> tokens;
-  absl::Status read = data::ReadSamples(rank_.validation->file, rank_.validation->order, 0, sequences, tokens);
+  absl::Status read =
+      data::ReadSamples(rank_.validation->file, rank_.validation->order, share.first, share.sequences, tokens);
   if (!read.ok()) return read;
-  return rank_.engine->Evaluate(
-      {.sequences = sequences, .tokens = tokens, .global_targets = sequences * rank_.program.inventory.context()});
+  return rank_.engine->Evaluate({.sequences = share.sequences,
+                                 .tokens = tokens,
+                                 .global_targets = sequences * rank_.program.inventory.context()});
 }
 
 absl::Status Loop::WriteCheckpoint() {
@@ -195,18 +222,17 @@ absl::Status Loop::WriteCheckpoint() {
   return absl::OkStatus();
 }
 
-absl::Status Loop::Stop(bool checkpoint_first) {
-  if (checkpoint_first && checkpoints() && checkpointed_.value_or(0) != step()) {
+absl::StatusOr<Ended> Loop::Stop(double votes) {
+  if (votes < kStopWithoutCheckpoint && checkpoints() && checkpointed_.value_or(0) != step()) {
     if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
   }
-  spdlog::info("stopped as told after step {}{}", step(),
-               checkpointed_ == step() ? ", which a checkpoint holds" : ", without a checkpoint");
-  return absl::OkStatus();
+  spdlog::info("stopped as told after step {}{}", step(), checkpointed_ == step() ? ", which a checkpoint holds" : "");
+  return Ended::kStopped;
 }
 
 // Old checkpoints that stay cost disk, not the job: told, and tried again after the next one.
 void Loop::Retain() {
-  if (!checkpoints() || assignment_.key().rank() != 0) return;
+  if (!checkpoints()) return;
   std::set<std::string> published;
   for (const PublishedCheckpoint& checkpoint : link_.Newest().published) published.insert(checkpoint.directory());
   const auto removed = checkpoint::Retain(train_.checkpoint().path(), assignment_.key().generation(), published);
@@ -236,7 +262,7 @@ bool IsRefusal(const absl::Status& status) {
 }
 
 absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string& rank_dir, Link& link,
-                                const std::function<bool()>& terminated) {
+                                collectives::KeyValue& rendezvous, const std::function<bool()>& terminated) {
   absl::StatusOr<std::unique_ptr<rundir::OutboxWriter>> outbox = rundir::OutboxWriter::Open(rank_dir);
   if (!outbox.ok()) return outbox.status();
   absl::StatusOr<std::unique_ptr<rundir::ProgressPage>> progress = rundir::ProgressPage::Create(rank_dir);
@@ -249,7 +275,11 @@ absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string&
     if (const auto told = (*outbox)->Append(std::move(record), /*durable=*/false); told.ok()) link.Ring(*told, 0);
     return status;
   };
-  absl::StatusOr<Rank> rank = SetUp(assignment);
+  absl::StatusOr<Rank> rank = SetUp(assignment, rendezvous);
+  if (!rank.ok() && (link.Newest().stop.has_value() || terminated())) {
+    spdlog::info("stopped as told before the first step: {}", std::string(rank.status().message()));
+    return Ended::kStopped;
+  }
   if (!rank.ok()) return failed(rank.status(), IsRefusal(rank.status()));
   Loop loop(assignment, *std::move(rank), **outbox, *std::move(progress), link);
   absl::StatusOr<Ended> ended = loop.Run(terminated);

@@ -22,6 +22,7 @@
 #include "worker/engine/engine.h"
 #include "worker/trainer/link.h"
 #include "worker/trainer/loop.h"
+#include "worker/trainer/rendezvous.h"
 #include "worker/trainer/sample.h"
 #include "worker/trainer/weights.h"
 
@@ -59,7 +60,9 @@ absl::Status Run(const RunOptions& options) {
   if (!assignment.ok()) return assignment.status();
   spdlog::info("muster-trainer {}: job {}, generation {}, rank {} of {}", muster::kVersion, options.link.key.job(),
                options.link.key.generation(), options.link.key.rank(), assignment->world());
-  return muster::trainer::TrainRank(*assignment, options.rank_dir, link, interrupted).status();
+  muster::trainer::Rendezvous rendezvous(options.link.socket, options.link.key,
+                                         [&] { return interrupted() || link.Newest().stop.has_value(); });
+  return muster::trainer::TrainRank(*assignment, options.rank_dir, link, rendezvous, interrupted).status();
 }
 
 int Threads(int asked) { return asked > 0 ? asked : muster::trainer::AvailableCores(); }

@@ -11,6 +11,7 @@
 #include "models/inventory.h"
 #include "strategies/partition/table.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/trainer/ranks.h"
 #include "worker/trainer/weights.h"
 
 namespace muster::trainer {
@@ -61,13 +62,15 @@ absl::Status Resume(const Assignment& assignment, Rank& rank) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& assignment, const Program& program) {
+absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& assignment, const Program& program,
+                                                           collectives::Group* group) {
   engine::Config config;
   config.inventory = program.inventory;
   config.table = program.layout.table;
   config.role = program.layout.roles[assignment.key().rank()];
   config.schedule = program.rank.schedule;
   config.train = assignment.spec().train();
+  if (group != nullptr) config.groups = {group};
   config.cuda = assignment.device() == DEVICE_CUDA;
   config.threads = assignment.cores() > 0 ? static_cast<int>(assignment.cores()) : AvailableCores();
 #ifndef MUSTER_CUDA
@@ -111,14 +114,14 @@ absl::StatusOr<TokenSource> OpenTokens(const std::string& field, const std::stri
   return TokenSource{*std::move(file), data::Order(options)};
 }
 
-absl::StatusOr<Rank> SetUp(const Assignment& assignment) {
+absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous) {
   const Train& train = assignment.spec().train();
   absl::StatusOr<Program> program = CompileProgram(assignment);
   if (!program.ok()) return program.status();
   absl::StatusOr<TokenSource> tokens =
       OpenTokens("data.tokens", train.data().tokens(), program->inventory, train.data().order(), train.seed());
   if (!tokens.ok()) return tokens.status();
-  Rank rank{.program = *std::move(program), .tokens = *std::move(tokens)};
+  Rank rank{.group = nullptr, .program = *std::move(program), .tokens = *std::move(tokens)};
   if (!train.data().validation().empty()) {
     absl::StatusOr<TokenSource> validation = OpenTokens("data.validation", train.data().validation(),
                                                         rank.program.inventory, DATA_ORDER_SEQUENTIAL, train.seed());
@@ -129,7 +132,10 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment) {
     absl::Status status = checkpoint::Claim(train.checkpoint().path(), assignment.key().job());
     if (!status.ok()) return status;
   }
-  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(assignment, rank.program);
+  absl::StatusOr<std::unique_ptr<collectives::Group>> group = JoinRanks(assignment, rendezvous);
+  if (!group.ok()) return group.status();
+  rank.group = *std::move(group);
+  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(assignment, rank.program, rank.group.get());
   if (!engine.ok()) return engine.status();
   rank.engine = *std::move(engine);
   if (assignment.has_resume_from()) {

@@ -11,6 +11,8 @@
 #include "proto/inventory.pb.h"
 #include "proto/worker.pb.h"
 #include "strategies/compile.h"
+#include "worker/collectives/group.h"
+#include "worker/collectives/key_value.h"
 #include "worker/data/sampler.h"
 #include "worker/data/token_file.h"
 #include "worker/engine/engine.h"
@@ -39,6 +41,7 @@ absl::StatusOr<TokenSource> OpenTokens(const std::string& field, const std::stri
                                        DataOrder order, uint64_t seed);
 
 struct Rank {
+  std::unique_ptr<collectives::Group> group;  // null: alone
   Program program;
   TokenSource tokens;
   std::optional<TokenSource> validation;
@@ -49,6 +52,8 @@ struct Rank {
 
 // Besides the above. DataLoss: no published checkpoint is whole. FailedPrecondition: the checkpoint folder belongs to
 // another job. ResourceExhausted: memory. PermissionDenied: files.
-absl::StatusOr<Rank> SetUp(const Assignment& assignment);
+// Unavailable: not all ranks came; it comes last, so that a rank with nothing to complain of waits for the others. Each
+// rank reads the whole checkpoint or import.
+absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous);
 
 }  // namespace muster::trainer

@@ -1,0 +1,135 @@
+// One rank of bench/ranks.py: waits for lines "N" on standard input, runs N steps, answers with one JSON line of their
+// times and the memory so far. `--reduce full` trains by ddp, `none` the same without its reductions (ranks drift
+// apart), `only` nothing but the reductions.
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ops/zeros.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "bench/file_key_value.h"
+#include "bench/model.h"
+#include "bench/status.h"
+#include "strategies/partition/flat.h"
+#include "worker/collectives/gloo.h"
+#include "worker/engine/engine.h"
+
+namespace {
+
+using namespace muster;
+
+struct Rank {
+  std::unique_ptr<bench::FileKeyValue> rendezvous;
+  std::unique_ptr<collectives::Group> group;
+  std::unique_ptr<engine::Engine> engine;
+  std::vector<uint32_t> tokens;
+  std::function<absl::Status()> step;
+};
+
+// The ops that compute, as one rank alone would run them.
+void WithoutReductions(Schedule& schedule) {
+  std::erase_if(schedule.ops, [](const Op& op) { return op.group >= 0; });
+  for (Op& op : schedule.ops) op.waits.clear();
+}
+
+std::vector<int64_t> Buckets(const engine::Config& config) {
+  std::vector<int64_t> buckets;
+  for (const Op& op : config.schedule.ops) {
+    if (op.kind != OpKind::kReduce) continue;
+    int64_t elements = 0;
+    for (int32_t u = op.unit; u < op.unit_end; ++u) {
+      elements += static_cast<int64_t>(partition::Flatten(config.inventory.units(u)).elements);
+    }
+    buckets.push_back(elements);
+  }
+  return buckets;
+}
+
+absl::Status ReduceOnly(collectives::Group& group, const std::vector<at::Tensor>& buckets) {
+  std::vector<std::unique_ptr<collectives::Work>> works;
+  for (const at::Tensor& bucket : buckets) works.push_back(group.AllReduce(bucket));
+  for (const auto& work : works) {
+    if (absl::Status status = work->Wait(); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Prepare(const bench::Shape& shape, const std::string& folder, const std::string& reduce, Rank& rank) {
+  uint64_t planned = 0;
+  auto config = bench::MakeConfig(shape, &planned);
+  if (!config.ok()) return config.status();
+  rank.rendezvous = std::make_unique<bench::FileKeyValue>(folder);
+  auto group = collectives::MakeGloo({.rank = static_cast<int>(shape.rank),
+                                      .size = static_cast<int>(shape.ranks),
+                                      .name = "world",
+                                      .host = "127.0.0.1"},
+                                     *rank.rendezvous);
+  if (!group.ok()) return group.status();
+  rank.group = *std::move(group);
+  if (reduce == "only") {
+    std::vector<at::Tensor> buckets;
+    for (const int64_t elements : Buckets(*config)) buckets.push_back(at::zeros({elements}));
+    rank.step = [&rank, buckets] { return ReduceOnly(*rank.group, buckets); };
+    return absl::OkStatus();
+  }
+  if (reduce == "full" && shape.ranks > 1) config->groups = {rank.group.get()};
+  if (reduce == "none") WithoutReductions(config->schedule);
+  auto made = engine::Engine::Create(*config);
+  if (!made.ok()) return made.status();
+  rank.engine = *std::move(made);
+  rank.tokens = bench::MakeTokens(shape);
+  rank.step = [&rank, shape] {
+    const uint64_t targets = uint64_t{shape.sequences} * shape.ranks * shape.context;
+    return rank.engine->Step({shape.sequences, rank.tokens, targets}, 1e-4).status();
+  };
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::Shape shape;
+  std::string folder, reduce = "full";
+  CLI::App app("One rank of bench/ranks.py");
+  app.add_option("--layers", shape.layers);
+  app.add_option("--heads", shape.heads);
+  app.add_option("--width", shape.width);
+  app.add_option("--vocabulary", shape.vocabulary);
+  app.add_option("--context", shape.context);
+  app.add_option("--sequences", shape.sequences, "of this rank");
+  app.add_option("--threads", shape.threads);
+  app.add_option("--ranks", shape.ranks);
+  app.add_option("--rank", shape.rank);
+  app.add_option("--folder", folder, "where the ranks meet")->required();
+  app.add_option("--reduce", reduce)->check(CLI::IsMember({"full", "none", "only"}));
+  CLI11_PARSE(app, argc, argv);
+
+  const uint64_t before = bench::StatusBytes("VmRSS");
+  Rank rank;
+  if (const absl::Status status = Prepare(shape, folder, reduce, rank); !status.ok()) {
+    std::fprintf(stderr, "%s\n", status.ToString().c_str());
+    return 1;
+  }
+  std::printf("{\"ready\": true}\n");
+  std::fflush(stdout);
+  for (int steps = 0; std::cin >> steps;) {
+    nlohmann::json answer = {{"milliseconds", nlohmann::json::array()}};
+    for (int i = 0; i < steps; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      if (const absl::Status status = rank.step(); !status.ok()) {
+        std::fprintf(stderr, "%s\n", status.ToString().c_str());
+        return 1;
+      }
+      const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+      answer["milliseconds"].push_back(took.count());
+    }
+    answer["memory_bytes"] = bench::StatusBytes("VmHWM") - before;
+    std::cout << answer << std::endl;
+  }
+}

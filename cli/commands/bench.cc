@@ -1,0 +1,146 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/submission.h"
+#include "cli/follow_job.h"
+#include "cli/job_file.h"
+#include "cli/output/describe.h"
+#include "cli/output/format.h"
+#include "cli/output/scaling.h"
+#include "cli/output_format.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr size_t kLongestName = 40;
+
+struct Flags {
+  std::vector<std::string> files;
+  std::vector<std::string> sets;
+  std::vector<uint32_t> ranks = {1, 2, 4};
+  uint64_t steps = 25;
+  uint64_t warm_up = 5;
+  bool weak = false;
+  Format format = Format::kTable;
+};
+
+// The job as it is measured: no checkpoints, no validation, no second attempt.
+v1::JobSpec Measured(v1::JobSpec spec, uint32_t ranks, const Flags& flags) {
+  const std::string tail = absl::StrCat("-bench-", ranks);
+  spec.set_name(absl::StrCat(spec.name().substr(0, kLongestName - tail.size()), tail));
+  spec.mutable_resources()->set_ranks(ranks);
+  spec.set_max_restarts(0);
+  v1::Train& train = *spec.mutable_train();
+  train.set_steps(flags.steps + flags.warm_up);
+  train.clear_checkpoint();
+  train.clear_validation();
+  train.mutable_data()->clear_validation();
+  // One rank is single, several are ddp, unless the job names a strategy that runs on any number.
+  if (train.strategy().has_single()) train.clear_strategy();
+  if (flags.weak && train.has_batch() && train.batch().has_sequences()) {
+    train.mutable_batch()->set_sequences(train.batch().sequences() * ranks);
+  }
+  return spec;
+}
+
+struct Outcome {
+  ExitCode code = kOk;
+  std::optional<Scaling> row;
+};
+
+// Submits, waits for the end, and sums up. Ctrl-C cancels what is measured.
+absl::StatusOr<Outcome> Measure(const Invocation& invocation, Client& client, const Reading& reading, uint32_t ranks,
+                                const Flags& flags) {
+  v1::SubmitRequest request;
+  request.set_request_id(NewRequestId());
+  *request.mutable_spec() = Measured(reading.spec, ranks, flags);
+  const absl::StatusOr<v1::SubmitReply> submitted = client.Submit(request);
+  if (!submitted.ok()) return WithPlaces(submitted.status(), reading.sources);
+  const std::string& id = submitted->job().id();
+  const uint32_t sequences = submitted->plan().resolved().train().batch().sequences();
+  invocation.Remember(id, client);
+  Say(absl::StrCat(id, ": ", ranks, ranks == 1 ? " rank" : " ranks", ", ", sequences, " sequences a step"));
+  std::vector<v1::MetricPoint> points;
+  std::string reason;
+  v1::WatchRequest watch;
+  watch.set_job(id);
+  watch.set_metrics(true);
+  watch.set_events(true);
+  watch.set_follow(true);
+  const auto take = [&](const v1::WatchItem& item) {
+    if (item.has_metrics()) points.push_back(item.metrics());
+    if (item.has_snapshot() && item.snapshot().reason() != reason) {
+      reason = item.snapshot().reason();
+      if (!reason.empty()) Say(absl::StrCat(id, " waits: ", reason));
+    }
+    return true;
+  };
+  const absl::StatusOr<ExitCode> followed = FollowItems(
+      client, watch, client.connection().timeout, take, [] {}, absl::StrCat("interrupted; cancelling ", id));
+  if (!followed.ok() || *followed != kOk) {
+    if (const auto cancelled = client.Cancel(id); !cancelled.ok()) Say(std::string(cancelled.status().message()));
+    return followed.ok() ? absl::StatusOr<Outcome>(Outcome{*followed, {}}) : followed.status();
+  }
+  const absl::StatusOr<v1::GetJobReply> job = client.GetJob(id);
+  if (!job.ok()) return job.status();
+  if (job->job().state() != v1::JOB_STATE_COMPLETED) {
+    return absl::AbortedError(absl::StrCat(id, " did not complete; muster describe ", id, " says why"));
+  }
+  std::optional<Scaling> row = Summarise(points, flags.warm_up, ranks, sequences);
+  if (!row.has_value()) return absl::DataLossError(absl::StrCat(id, " sent no metrics"));
+  return Outcome{kOk, std::move(row)};
+}
+
+absl::StatusOr<ExitCode> Run(const Invocation& invocation, const Flags& flags) {
+  const absl::StatusOr<Reading> reading = LoadJobFiles(flags.files, flags.sets, {});
+  if (!reading.ok()) return reading.status();
+  const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+  if (!client.ok()) return client.status();
+  std::vector<Scaling> rows;
+  for (const uint32_t ranks : flags.ranks) {
+    const absl::StatusOr<Outcome> outcome = Measure(invocation, **client, *reading, ranks, flags);
+    if (!outcome.ok()) return outcome.status();
+    if (!outcome->row.has_value()) return outcome->code;
+    rows.push_back(*outcome->row);
+  }
+  if (flags.format == Format::kTable) {
+    Print(ScalingTable(rows).Render(invocation.Out()));
+  } else {
+    PrintTree(ScalingTree(rows), flags.format);
+  }
+  return kOk;
+}
+
+}  // namespace
+
+void RegisterBench(CLI::App& app, Invocation& invocation) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command =
+      AddCommand(app, "bench", kGroupRun, "Run a job on several numbers of ranks and compare their speed",
+                 "muster bench job.yaml --ranks 1,2 --steps 10");
+  command->add_option("FILE", flags->files, "job files, - for standard input; later ones override")->required();
+  command->add_option("--set", flags->sets, "PATH=VALUE: override a field; again for more")
+      ->type_name("PATH=VALUE")
+      ->allow_extra_args(false);
+  command->add_option("--ranks", flags->ranks, "numbers of ranks, one job after the other")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N,...")
+      ->default_str("1,2,4");
+  command->add_option("--steps", flags->steps, "steps that count")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  command->add_option("--warm_up", flags->warm_up, "steps before them")->capture_default_str();
+  command->add_flag("--weak", flags->weak, "a batch that grows with the ranks: batch.sequences is each rank's");
+  AddFormat(command, flags->format, {"table", "json", "yaml"});
+  OnRun(command, invocation, [&invocation, flags] { return Run(invocation, *flags); });
+}
+
+}  // namespace muster::cli

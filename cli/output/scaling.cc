@@ -1,0 +1,86 @@
+#include "cli/output/scaling.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/output/format.h"
+
+namespace muster::cli {
+namespace {
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+double SpeedUp(const Scaling& row, const Scaling& first) { return row.tokens_per_second / first.tokens_per_second; }
+double Efficiency(const Scaling& row, const Scaling& first) { return SpeedUp(row, first) * first.ranks / row.ranks; }
+
+}  // namespace
+
+std::optional<Scaling> Summarise(const std::vector<v1::MetricPoint>& points, uint64_t warm_up, uint32_t ranks,
+                                 uint32_t sequences) {
+  Scaling row{.ranks = ranks, .sequences = sequences};
+  std::vector<double> seconds, shares;
+  double tokens = 0;  // a step
+  for (const v1::MetricPoint& point : points) {
+    row.peak_memory_bytes = std::max(row.peak_memory_bytes, point.peak_memory_bytes());
+    if (point.step() <= warm_up || point.step_seconds() <= 0) continue;
+    seconds.push_back(point.step_seconds());
+    tokens = point.tokens_per_second() * point.step_seconds();
+    if (point.has_communication_seconds()) shares.push_back(point.communication_seconds() / point.step_seconds());
+  }
+  if (seconds.empty()) return std::nullopt;
+  row.steps = seconds.size();
+  row.step_seconds = Median(seconds);
+  row.least_seconds = *std::min_element(seconds.begin(), seconds.end());
+  row.tokens_per_second = tokens / row.step_seconds;
+  row.samples_per_second = sequences / row.step_seconds;
+  if (!shares.empty()) row.communication = Median(shares);
+  return row;
+}
+
+Table ScalingTable(const std::vector<Scaling>& rows) {
+  Table table({{"RANKS", true},
+               {"SAMPLES/S", true},
+               {"TOKENS/S", true},
+               {"STEP", true},
+               {"LEAST", true},
+               {"MEMORY", true},
+               {"COMMUNICATION", true},
+               {"SPEED-UP", true},
+               {"EFFICIENCY", true}});
+  for (const Scaling& row : rows) {
+    table.Add({absl::StrCat(row.ranks), absl::StrFormat("%.1f", row.samples_per_second), Count(row.tokens_per_second),
+               absl::StrFormat("%.1fms", row.step_seconds * 1e3), absl::StrFormat("%.1fms", row.least_seconds * 1e3),
+               Bytes(row.peak_memory_bytes),
+               row.communication.has_value() ? absl::StrFormat("%.1f%%", *row.communication * 100) : "",
+               absl::StrFormat("%.2f", SpeedUp(row, rows[0])),
+               absl::StrFormat("%.0f%%", Efficiency(row, rows[0]) * 100)});
+  }
+  return table;
+}
+
+nlohmann::ordered_json ScalingTree(const std::vector<Scaling>& rows) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Scaling& row : rows) {
+    nlohmann::ordered_json one = {{"ranks", row.ranks},
+                                  {"sequences", row.sequences},
+                                  {"steps", row.steps},
+                                  {"step_seconds", row.step_seconds},
+                                  {"least_step_seconds", row.least_seconds},
+                                  {"tokens_per_second", row.tokens_per_second},
+                                  {"samples_per_second", row.samples_per_second},
+                                  {"peak_memory_bytes", row.peak_memory_bytes}};
+    if (row.communication.has_value()) one["communication_share"] = *row.communication;
+    one["speed_up"] = SpeedUp(row, rows[0]);
+    one["efficiency"] = Efficiency(row, rows[0]);
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,36 @@
+// What `muster bench` finds out: how fast one job is on different numbers of ranks.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "cli/output/table.h"
+#include "proto/job.pb.h"
+
+namespace muster::cli {
+
+// One number of ranks.
+struct Scaling {
+  uint32_t ranks = 0;
+  uint32_t sequences = 0;   // a step, over all ranks
+  uint64_t steps = 0;       // that were measured
+  double step_seconds = 0;  // median
+  double least_seconds = 0;
+  double tokens_per_second = 0;         // at the median
+  double samples_per_second = 0;        // sequences
+  uint64_t peak_memory_bytes = 0;       // of rank 0
+  std::optional<double> communication;  // median share of a step in which rank 0 waited for others; none: not known
+};
+
+// The first `warm_up` of `points` do not count. None: no other has a time.
+std::optional<Scaling> Summarise(const std::vector<v1::MetricPoint>& points, uint64_t warm_up, uint32_t ranks,
+                                 uint32_t sequences);
+
+// Speed-up and efficiency are against the first row: tokens/s over its tokens/s, and that over the ratio of ranks.
+Table ScalingTable(const std::vector<Scaling>& rows);
+nlohmann::ordered_json ScalingTree(const std::vector<Scaling>& rows);
+
+}  // namespace muster::cli

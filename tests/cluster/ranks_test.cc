@@ -1,0 +1,94 @@
+// Jobs of several ranks with every process real: ranks on one node and on two, the same numbers as one rank's, stops that
+// all ranks take after the same step, and a rank that dies.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/cluster/cluster.h"
+
+namespace muster::cluster {
+namespace {
+
+using nlohmann::json;
+
+std::vector<double> Losses(Cluster& cluster, const std::string& job) {
+  const json all = json::parse(cluster.Muster({"metrics", job, "-o", "json"}).out, nullptr, false);
+  std::vector<double> losses;
+  for (const json& point : all) losses.push_back((point.contains("metrics") ? point["metrics"] : point)["loss"]);
+  return losses;
+}
+
+std::string Ranks(int ranks) { return absl::StrCat("resources: {ranks: ", ranks, "}\n"); }
+
+TEST(Ranks, OnTwoNodesTrainAsOneRankDoes) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 2);
+  cluster.StartWorker(1, 1);
+  const std::string one = cluster.Submit({.name = "one", .steps = 20});
+  ASSERT_TRUE(cluster.WaitForState(one, "completed"));
+  const std::string three = cluster.Submit({.name = "three", .steps = 20, .extra = Ranks(3)});
+  ASSERT_TRUE(cluster.WaitForState(three, "completed"));
+  const std::vector<double> a = Losses(cluster, one), b = Losses(cluster, three);
+  ASSERT_EQ(a.size(), 20u);
+  ASSERT_EQ(b.size(), 20u) << "one point a step, from one rank";
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(b[i], a[i], 5e-6 * a[i]) << "step " << i + 1;
+  EXPECT_EQ(cluster.FinalWeights("three").first, 20u);
+  EXPECT_EQ(cluster.Job(three)["generation"].dump(), cluster.Job(one)["generation"].dump()) << "no restart";
+}
+
+TEST(Ranks, ARankThatDiesTakesTheJobBackToItsCheckpointAndNoFurther) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 2);
+  const JobOptions options{.name = "calm", .steps = 300, .checkpoint_every = 50, .extra = Ranks(2)};
+  const std::string calm = cluster.Submit(options);
+  ASSERT_TRUE(cluster.WaitForState(calm, "completed"));
+  JobOptions stormy = options;
+  stormy.name = "stormy";
+  const std::string id = cluster.Submit(stormy);
+  ASSERT_TRUE(cluster.WaitForStep(id, 60));
+  const std::vector<pid_t> trainers = cluster.Trainers();
+  ASSERT_EQ(trainers.size(), 2u);
+  kill(trainers[1], SIGKILL);
+  ASSERT_TRUE(cluster.WaitForState(id, "completed"));
+  EXPECT_EQ(cluster.FinalWeights("stormy"), cluster.FinalWeights("calm")) << "bit for bit";
+  EXPECT_TRUE(absl::StrContains(cluster.Job(id)["generation"].dump(), "2"));
+}
+
+TEST(Ranks, PauseStopsAllAfterTheSameStepWithACheckpoint) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 2);
+  const std::string id =
+      cluster.Submit({.name = "paused", .steps = 100000, .checkpoint_every = 0, .extra = Ranks(2)});
+  ASSERT_TRUE(cluster.WaitForStep(id, 20));
+  const Ran paused = cluster.Muster({"pause", id});
+  EXPECT_EQ(paused.exit_code, 0) << paused.err;
+  ASSERT_TRUE(cluster.WaitForState(id, "paused"));
+  EXPECT_TRUE(cluster.Trainers().empty());
+  EXPECT_GE(cluster.FinalWeights("paused").first, 20u);
+  EXPECT_EQ(cluster.Muster({"resume", id}).exit_code, 0);
+  ASSERT_TRUE(cluster.WaitForStep(id, cluster.FinalWeights("paused").first + 5));
+  EXPECT_EQ(cluster.Muster({"cancel", "-y", id}).exit_code, 0);
+  EXPECT_TRUE(cluster.WaitForState(id, "cancelled"));
+}
+
+TEST(Ranks, OneThatRefusesEndsTheJobForAll) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 2);
+  const Ran ran = cluster.Muster({"submit", "-f", "--set", "resources.ranks=2", "--set", "data.tokens=/nowhere.bin",
+                                  cluster.WriteJob({.name = "refused"})});
+  EXPECT_EQ(ran.exit_code, 1) << ran.out << ran.err;
+  EXPECT_TRUE(absl::StrContains(ran.out + ran.err, "/nowhere.bin")) << ran.out << ran.err;
+  EXPECT_TRUE(cluster.Trainers().empty());
+}
+
+}  // namespace
+}  // namespace muster::cluster

@@ -1,0 +1,43 @@
+// One to four ranks, over Gloo, against PyTorch's DistributedDataParallel on as many: batches of 7 and 10 sequences,
+// which two, three and four do not all divide, accumulation 1 and 3, AdamW and SGD. Limits as in parity_test.cc.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "tests/parity/trial.h"
+
+namespace muster::parity {
+namespace {
+
+using Case = std::tuple<uint32_t, uint32_t, std::string>;  // ranks, accumulation, optimizer
+
+class Ranks : public testing::TestWithParam<Case> {};
+
+TEST_P(Ranks, TrainAsDistributedDataParallel) {
+  const auto& [ranks, accumulation, optimizer] = GetParam();
+  const uint32_t sequences = accumulation == 1 ? 7 : 10, share = (sequences + ranks - 1) / ranks;
+  ExpectSame({.optimizer = optimizer,
+              .ranks = ranks,
+              .sequences = sequences,
+              .microbatch = (share + accumulation - 1) / accumulation,
+              .lr = optimizer == "sgd" ? 0.1 : 3e-4});
+}
+
+std::string Name(const testing::TestParamInfo<Case>& info) {
+  const auto& [ranks, accumulation, optimizer] = info.param;
+  return absl::StrCat(ranks, "RanksAccumulating", accumulation, optimizer);
+}
+INSTANTIATE_TEST_SUITE_P(All, Ranks,
+                         testing::Combine(testing::Values(1, 2, 3, 4), testing::Values(1, 3),
+                                          testing::Values("adamw", "sgd")),
+                         Name);
+
+TEST(RanksMistakes, CatchesMeansOfUnevenShares) {
+  ExpectCaught({.ranks = 2, .sequences = 7, .microbatch = 4, .mistake = "mean_of_ranks"});
+}
+TEST(RanksMistakes, CatchesWrongBetas) { ExpectCaught({.ranks = 2, .mistake = "betas"}); }
+
+}  // namespace
+}  // namespace muster::parity

@@ -1,0 +1,168 @@
+#include "tests/parity/trial.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "models/inventory.h"
+#include "strategies/compile.h"
+#include "worker/collectives/gloo.h"
+#include "worker/collectives/memory_key_value.h"
+#include "worker/data/sampler.h"
+#include "worker/data/token_file.h"
+#include "worker/engine/engine.h"
+
+namespace muster::parity {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kSteps = 50;
+
+Train MakeTrain(const Trial& trial) {
+  Train train;
+  Gpt2& g = *train.mutable_model()->mutable_gpt2();
+  g.set_layers(2), g.set_heads(2), g.set_width(48), g.set_vocabulary(256), g.set_context(32);
+  if (trial.ranks > 1) {
+    train.mutable_strategy()->mutable_ddp()->set_bucket_mib(0.1);  // a few buckets
+  } else {
+    train.mutable_strategy()->mutable_single();
+  }
+  train.mutable_batch()->set_sequences(trial.sequences);
+  train.mutable_batch()->set_microbatch(trial.microbatch);
+  Optimizer& o = *train.mutable_optimizer();
+  if (trial.optimizer == "sgd") {
+    o.mutable_sgd()->set_momentum(0.9);
+  } else {
+    o.mutable_adamw()->set_beta1(0.9);
+    o.mutable_adamw()->set_beta2(0.999);
+    o.mutable_adamw()->set_eps(1e-8);
+  }
+  o.set_lr(trial.lr);
+  o.set_weight_decay(0.1);
+  o.set_clip_norm(1.0);
+  train.set_seed(11);
+  return train;
+}
+
+std::unique_ptr<engine::Engine> MakeEngine(const Trial& trial, uint32_t rank, collectives::Group* group) {
+  engine::Config config;
+  config.train = MakeTrain(trial);
+  config.inventory = *models::MakeInventory(config.train.model());
+  const strategies::Layout layout = *strategies::MakeLayout(config.train, config.inventory, trial.ranks);
+  config.table = layout.table;
+  config.role = layout.roles[rank];
+  config.schedule = strategies::Compile(config.train, config.inventory, layout, rank)->schedule;
+  if (group != nullptr) config.groups = {group};
+  return engine::Engine::Create(config).value();
+}
+
+}  // namespace
+
+Lab::Lab() {
+  std::ifstream text("/usr/share/common-licenses/GPL-3", std::ios::binary);
+  EXPECT_TRUE(text) << "no /usr/share/common-licenses/GPL-3 (Debian's base-files)";
+  std::ofstream tokens(folder_.path() + "/tokens.bin", std::ios::binary);
+  for (char c; text.get(c);) tokens.put(c).put(0);
+}
+
+Curve Lab::Ours(const Trial& trial) const {
+  const uint64_t context = MakeTrain(trial).model().gpt2().context();
+  const data::TokenFile file = data::TokenFile::Open(folder_.path() + "/tokens.bin", context).value();
+  const data::Order order({.tokens = file.tokens(), .context = context, .order = DATA_ORDER_SEQUENTIAL, .seed = 1});
+  collectives::MemoryKeyValue rendezvous;
+  std::vector<Curve> curves(trial.ranks);
+  const auto run = [&](uint32_t rank) {
+    std::unique_ptr<collectives::Group> group;
+    if (trial.ranks > 1) {
+      group = collectives::MakeGloo({.rank = static_cast<int>(rank),
+                                     .size = static_cast<int>(trial.ranks),
+                                     .name = "world",
+                                     .host = "127.0.0.1"},
+                                    rendezvous)
+                  .value();
+    }
+    const auto engine = MakeEngine(trial, rank, group.get());
+    const strategies::Share share = strategies::ShareOf(trial.sequences, trial.ranks, rank);
+    std::vector<uint32_t> tokens;
+    for (uint64_t step = 0; step < kSteps; ++step) {
+      EXPECT_TRUE(data::ReadSamples(file, order, step * trial.sequences + share.first, share.sequences, tokens).ok());
+      const auto result = engine->Step({share.sequences, tokens, trial.sequences * context}, trial.lr);
+      EXPECT_TRUE(result.ok()) << result.status();
+      if (!result.ok()) break;
+      curves[rank].losses.push_back(result->loss);
+      curves[rank].norms.push_back(result->gradient_norm);
+    }
+    EXPECT_TRUE(group == nullptr || group->Barrier().ok());
+  };
+  std::vector<std::thread> ranks;
+  for (uint32_t rank = 0; rank < trial.ranks; ++rank) ranks.emplace_back(run, rank);
+  for (std::thread& rank : ranks) rank.join();
+  for (const Curve& curve : curves) EXPECT_EQ(curve.losses, curves[0].losses) << "ranks tell different losses";
+  return curves[0];
+}
+
+Curve Lab::Theirs(const Trial& trial) const {
+  const Train train = MakeTrain(trial);
+  const Gpt2& g = train.model().gpt2();
+  Trial alone = trial;
+  alone.ranks = 1;
+  const auto engine = MakeEngine(alone, 0, nullptr);
+  const std::string path = folder_.path() + "/weights.bin";
+  json config = {{"layers", g.layers()},
+                 {"heads", g.heads()},
+                 {"width", g.width()},
+                 {"context", g.context()},
+                 {"sequences", trial.sequences},
+                 {"microbatch", trial.microbatch},
+                 {"ranks", trial.ranks},
+                 {"steps", kSteps},
+                 {"optimizer", trial.optimizer},
+                 {"lr", trial.lr},
+                 {"weight_decay", 0.1},
+                 {"clip_norm", 1.0},
+                 {"beta1", 0.9},
+                 {"beta2", 0.999},
+                 {"eps", 1e-8},
+                 {"momentum", 0.9},
+                 {"nesterov", false},
+                 {"mistake", trial.mistake},
+                 {"tokens", folder_.path() + "/tokens.bin"},
+                 {"weights", path},
+                 {"tensors", json::array()}};
+  std::ofstream weights(path, std::ios::binary);
+  for (const engine::StateView& view : engine->State()) {
+    if (view.kind != "parameter") continue;
+    config["tensors"].push_back({view.tensor, view.shape});
+    weights.write(reinterpret_cast<const char*>(view.values.data()),
+                  static_cast<std::streamsize>(4 * view.values.size()));
+  }
+  weights.close();
+  const auto curve = Peer::Get().Train(config);
+  EXPECT_TRUE(curve.ok()) << curve.status();
+  return curve.value_or(Curve{});
+}
+
+void ExpectSame(const Trial& trial) {
+  const Difference d = Lab().Compared(trial);
+  testing::Test::RecordProperty("loss_difference", absl::StrCat(d.loss));
+  testing::Test::RecordProperty("norm_difference", absl::StrCat(d.norm));
+  EXPECT_LE(d.loss, kLossLimit);
+  EXPECT_LE(d.norm, kNormLimit);
+}
+
+void ExpectCaught(const Trial& trial) {
+  const Difference d = Lab().Compared(trial);
+  EXPECT_TRUE(std::isfinite(d.loss)) << "nothing was compared";
+  EXPECT_FALSE(Same(d)) << trial.mistake << " would not be seen";
+}
+
+}  // namespace muster::parity

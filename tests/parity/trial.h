@@ -1,0 +1,40 @@
+// One comparison with PyTorch: the same initial weights, the same real text in order, the same options, on one rank or
+// on several (threads of this process with a Gloo group; DistributedDataParallel there).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/testing/temporary_folder.h"
+#include "tests/parity/peer.h"
+
+namespace muster::parity {
+
+struct Trial {
+  std::string optimizer = "adamw";
+  uint32_t ranks = 1;
+  uint32_t sequences = 8;   // a step, over all ranks
+  uint32_t microbatch = 8;  // of a rank
+  double lr = 3e-4;
+  std::string mistake;  // that the peer makes: gpt2_peer.py
+};
+
+// Keeps the token file.
+class Lab {
+ public:
+  Lab();
+  // 50 steps; a test failure if a step fails.
+  Curve Ours(const Trial& trial) const;
+  Curve Theirs(const Trial& trial) const;
+  // Infinite where nothing could be compared.
+  Difference Compared(const Trial& trial) const { return Compare(Ours(trial), Theirs(trial)); }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+// Test failures beyond the limits, or within them.
+void ExpectSame(const Trial& trial);
+void ExpectCaught(const Trial& trial);
+
+}  // namespace muster::parity
