@@ -31,6 +31,7 @@ struct Config {
   Schedule schedule;
   Train train;  // resolved
   bool cuda = false;
+  bool decide_on_device = false;            // whether numbers are finite and how much is clipped, as a GPU always does
   std::vector<collectives::Group*> groups;  // by Op::group; they outlive the engine. None: this rank is alone
   int threads = 1;                          // of the tensor library, fixed: results are bit-equal for equal threads
 };
@@ -91,6 +92,9 @@ class Engine {
   // parameters.
   virtual absl::Status Pull() = 0;
   virtual absl::Status Push() = 0;
+
+  // What was chosen at start-up and why, for the log: on a GPU the implementation of attention.
+  virtual std::vector<std::string> Notes() const = 0;
 
   // The most bytes that live tensors took on the device so far: the process's CPU tensors, or those on the GPU.
   virtual uint64_t peak_memory_bytes() const = 0;

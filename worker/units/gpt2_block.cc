@@ -54,6 +54,10 @@ class Block final : public UnitModule {
   }
 
   at::Tensor Norm(const at::Tensor& x, int weight, int bias) const {
+    // On a CPU the norm keeps its statistics in its parameters' dtype: too few digits in bf16.
+    if (x.is_cpu() && x.scalar_type() == at::kBFloat16) {
+      return at::layer_norm(x, {x.size(-1)}, leaves_[weight].to(at::kFloat), leaves_[bias].to(at::kFloat), kEpsilon);
+    }
     return at::layer_norm(x, {x.size(-1)}, leaves_[weight], leaves_[bias], kEpsilon);
   }
 

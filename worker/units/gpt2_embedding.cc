@@ -32,7 +32,7 @@ class Embedding final : public UnitModule {
   }
 
   Activations Backward(const Context& context, Saved, const Activations& grads) override {
-    const at::Tensor& dx = grads[0];
+    const at::Tensor dx = grads[0].to(wte_.gradient.scalar_type());
     AddRows(context.inputs.contiguous().view(-1), dx.contiguous().view({-1, dx.size(2)}), wte_.gradient);
     wpe_.gradient.narrow(0, 0, dx.size(1)).add_(dx.sum(0));
     return {};

@@ -38,7 +38,8 @@ struct Saved {
   std::vector<at::Tensor> tensors;
 };
 
-// A parameter and where its gradient is added: views of equal shape. Gradients start at zero in each step.
+// A parameter and where its gradient is added: views of equal shape. Gradients start at zero in each step. Values in
+// bf16 have gradients in fp32, so that many small ones add up; otherwise both are of one dtype.
 struct Parameter {
   at::Tensor value;
   at::Tensor gradient;
@@ -57,7 +58,9 @@ class UnitModule {
 };
 
 // `parameters`: the unit's tensors in the inventory's order, then those it borrows.
+// `portable`: by the code that any device has, also on a CPU, which has faster code of its own.
 // Unimplemented: a kind that this build has no code for.
-absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vector<Parameter> parameters);
+absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vector<Parameter> parameters,
+                                                     bool portable = false);
 
 }  // namespace muster::units
