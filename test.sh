@@ -16,6 +16,7 @@ trap 'rm -f "$events"' EXIT
 echo "test: bazel test ${targets[*]} ${options[*]:-} (a first build takes about 15 minutes on two cores)" >&2
 bazel test --keep_going --build_event_json_file="$events" \
   --test_env=MUSTER_PEER_PYTHON="${MUSTER_CACHE:-$HOME/.cache/muster}/peer/bin/python" \
+  --test_env=MUSTER_GPT2_VOCABULARY="${MUSTER_CACHE:-$HOME/.cache/muster}/gpt2-vocabulary" \
   "${options[@]}" -- "${targets[@]}"
 built=$?
 # 0: all passed, 3: some failed, 4: no tests; anything else: something did not build

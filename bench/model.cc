@@ -25,6 +25,7 @@ absl::StatusOr<engine::Config> MakeConfig(const Shape& shape, uint64_t* planned_
   optimizer.set_weight_decay(0.1);
   optimizer.set_clip_norm(1.0);
   config.train.set_seed(1);
+  config.train.mutable_precision()->set_compute(shape.bf16 ? DTYPE_BF16 : DTYPE_FP32);
   auto inventory = models::MakeInventory(config.train.model());
   if (!inventory.ok()) return inventory.status();
   config.inventory = *std::move(inventory);

@@ -15,6 +15,7 @@ struct Shape {
   uint32_t layers = 4, heads = 4, width = 128, vocabulary = 256, context = 128, sequences = 8, microbatch = 0;
   uint32_t ranks = 1, rank = 0;  // `sequences` is a rank's share
   int threads = 1;
+  bool bf16 = false;
 };
 
 // An engine's configuration for AdamW training with clipping, on one rank or by ddp. Errors as strategies::Compile.

@@ -27,8 +27,8 @@ class Gpt2Products final : public Products {
       for (const auto& [in, out] : {std::pair{c, 3 * c}, {c, c}, {c, 4 * c}, {4 * c, c}}) AddLinear(in, out, false);
     }
     AddLinear(c, shape.vocabulary, true);
-    qkv_ = at::randn({shape.sequences, shape.context, 3, shape.heads, c / shape.heads}).permute({2, 0, 3, 1, 4});
-    d_attention_ = at::randn({shape.sequences, shape.context, shape.heads, c / shape.heads}).transpose(1, 2);
+    qkv_ = Random({shape.sequences, shape.context, 3, shape.heads, c / shape.heads}).permute({2, 0, 3, 1, 4});
+    d_attention_ = Random({shape.sequences, shape.context, shape.heads, c / shape.heads}).transpose(1, 2);
   }
 
   void Step() override {
@@ -59,13 +59,17 @@ class Gpt2Products final : public Products {
     at::Tensor weight, gradient;  // [in, out]; tied: the gradient is [out, in]
   };
 
+  at::Tensor Random(at::IntArrayRef sizes) const {
+    return at::randn(sizes).to(shape_.bf16 ? at::kBFloat16 : at::kFloat);
+  }
+
   void AddLinear(int64_t in, int64_t out, bool tied) {
-    const at::Tensor stored = tied ? at::randn({out, in}) : at::randn({in, out});
+    const at::Tensor stored = tied ? Random({out, in}) : Random({in, out});
     linears_.push_back({in, out, tied, tied ? stored.t() : stored, at::zeros_like(stored)});
     for (const int64_t width : {in, out}) {
       if (activations_.contains(width)) continue;
-      activations_[width] = at::randn({rows_, width});
-      outputs_[width] = at::empty({rows_, width});
+      activations_[width] = Random({rows_, width});
+      outputs_[width] = at::empty({rows_, width}, activations_[width].options());
     }
   }
 

@@ -30,8 +30,9 @@ int main(int argc, char** argv) {
   app.add_option("--microbatch", shape.microbatch);
   app.add_option("--threads", shape.threads);
   std::string dtype = "fp32";
-  app.add_option("--dtype", dtype)->check(CLI::IsMember({"fp32"}));
+  app.add_option("--dtype", dtype)->check(CLI::IsMember({"fp32", "bf16"}));
   CLI11_PARSE(app, argc, argv);
+  shape.bf16 = dtype == "bf16";
 
   const uint64_t before = bench::StatusBytes("VmRSS");
   uint64_t planned = 0;

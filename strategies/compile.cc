@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "models/inventory.h"
 #include "strategies/ddp/ddp.h"
 #include "strategies/partition/flat.h"
 #include "strategies/partition/table.h"
@@ -122,6 +123,10 @@ absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& invento
   memory.gradients = flat_bytes;
   memory.optimizer_state = flat_bytes * StateTensors(train.optimizer());
   memory.activations = PeakActivationBytes(program.schedule, inventory, largest);
+  if (train.precision().compute() == DTYPE_BF16) {
+    memory.parameters += flat_bytes / 2;  // what is computed with
+    memory.activations += models::Bf16Bytes(inventory, largest);
+  }
   if (world > 1 && train.precision().reduce() == DTYPE_BF16) memory.reduce_buffers = flat_bytes / 2;
   memory.peak =
       memory.parameters + memory.gradients + memory.optimizer_state + memory.reduce_buffers + memory.activations;

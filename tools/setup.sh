@@ -38,4 +38,7 @@ if [ -n "$missing" ]; then
   rm -f "$log"
 fi
 "$here/fetch_torch.sh" cpu
-if [ "${1:-}" = test ]; then "$here/fetch_torch.sh" peer; fi
+if [ "${1:-}" = test ]; then
+  "$here/fetch_torch.sh" peer
+  "$here/fetch_gpt2_vocabulary.sh"
+fi

@@ -175,7 +175,9 @@ class Resolver {
     Precision& p = *train.mutable_precision();
     if (!p.has_compute()) p.set_compute(DTYPE_FP32);
     if (!p.has_reduce()) p.set_reduce(DTYPE_FP32);
-    if (p.compute() != DTYPE_FP32) Error("precision.compute", "only fp32 is in this build yet", "fp32");
+    if (p.compute() != DTYPE_FP32 && p.compute() != DTYPE_BF16) {
+      Error("precision.compute", "must be fp32 or bf16", "fp32");
+    }
     if (p.reduce() != DTYPE_FP32 && p.reduce() != DTYPE_BF16) Error("precision.reduce", "must be fp32 or bf16", "fp32");
   }
 

@@ -83,7 +83,7 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"batch.sequences", "1 to", [&](JobSpec& s) { train(s).mutable_batch()->set_sequences(0); }},
       {"batch.microbatch", "at least 1", [&](JobSpec& s) { train(s).mutable_batch()->set_microbatch(0); }},
       {"batch.microbatch", "8 sequences", [&](JobSpec& s) { train(s).mutable_batch()->set_microbatch(9); }},
-      {"precision.compute", "fp32", [&](JobSpec& s) { train(s).mutable_precision()->set_compute(DTYPE_BF16); }},
+      {"precision.compute", "fp32", [&](JobSpec& s) { train(s).mutable_precision()->set_compute(DTYPE_FP16); }},
       {"precision.reduce", "fp32", [&](JobSpec& s) { train(s).mutable_precision()->set_reduce(DTYPE_FP16); }},
       {"optimizer.lr", "greater than 0", [&](JobSpec& s) { optimizer(s).set_lr(0); }},
       {"optimizer.lr", "got nan", [&](JobSpec& s) { optimizer(s).set_lr(std::nan("")); }},

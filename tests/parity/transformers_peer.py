@@ -4,6 +4,8 @@ usage: transformers_peer.py make DIR DTYPE SHARD   writes a small random GPT-2 b
        transformers_peer.py loss DIR TOKENS        prints its mean loss over a file of uint16, in windows of its context
        transformers_peer.py ids DIR TEXT SEED      trains a byte-level BPE into DIR (vocab.json, merges.txt), writes
                                                    random Unicode to TEXT and prints its ids
+       transformers_peer.py gpt2 DIR TEXTS SEED    writes texts to TEXTS, a JSON array, and prints the ids of each by
+                                                   GPT2Tokenizer with DIR's encoder.json and vocab.bpe
 """
 import json
 import random
@@ -41,12 +43,47 @@ def loss(folder, tokens):
     print(json.dumps(total / windows))
 
 
+def known_characters():
+    """What both sides' tables of Unicode know."""
+    return [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF and unicodedata.category(chr(c)) != "Cn"]
+
+
+def gpt2(folder, texts, seed):
+    from transformers import GPT2Tokenizer
+
+    chance = random.Random(int(seed))
+    known = known_characters()
+    # Every character once, among others and by itself between letters; then words, scripts, emoji of several parts, runs
+    # of white space and contractions in any order.
+    made = ["".join(map(chr, known[i : i + 200])) for i in range(0, len(known), 200)]
+    made += ["x".join(map(chr, known[i : i + 50])) for i in range(0, len(known), 50)]
+    near = [c for c in known if c < 0x3000]
+    cjk = [c for c in known if 0x3040 <= c < 0xA000 or 0xAC00 <= c < 0xD7A4]
+    emoji = ["\U0001F600", "\U0001F469\u200d\U0001F4BB", "\U0001F1E9\U0001F1EA", "\U0001F44D\U0001F3FD", "\u2764\ufe0f"]
+    words = ["the", " the", " people", "Training", " models", "don't", "we'll", "I'VE", "they're", "'s", "'d", "''", "it's", "2026",
+             " 3.14159", "e\u0301", "na\u00efve", "\ufb01", "\u00b2", "<|endoftext", "|>", "http://", "_x_", "...", "--", "\x00", "\x7f"]
+    blanks = [" ", "  ", "   ", "\n", "\n\n", "\t", " \n", "\r\n", "\u00a0", "\u3000", "\u180e", "\x85", "\x1c", " " * 17, "\u200b"]
+    pools = [lambda: chance.choice(words), lambda: chance.choice(blanks), lambda: chance.choice(emoji),
+             lambda: chr(chance.choice(near)), lambda: chr(chance.choice(known)), lambda: chr(chance.choice(cjk)),
+             lambda: chr(chance.randrange(128))]
+    for _ in range(12000):
+        few = chance.sample(pools, chance.randrange(1, 5))
+        made.append("".join(chance.choice(few)() for _ in range(chance.randrange(0, 40))))
+    with open(folder + "/encoder.json", encoding="utf-8") as file:
+        vocabulary = json.load(file)
+    with open(folder + "/vocab.bpe", encoding="utf-8") as file:
+        merges = [tuple(line.split(" ")) for line in file.read().split("\n")[1:] if line]
+    tokenizer = GPT2Tokenizer(vocab=vocabulary, merges=merges)
+    with open(texts, "w", encoding="ascii") as file:
+        json.dump(made, file)
+    print(json.dumps(tokenizer(made)["input_ids"]))
+
+
 def ids(folder, text, seed):
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     chance = random.Random(int(seed))
-    # What both sides' tables of Unicode know.
-    known = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF and unicodedata.category(chr(c)) != "Cn"]
+    known = known_characters()
     near = [c for c in known if c < 0x3000]
     words = [" the", "'s", "'ll", " don't", "  ", "\n\n", "\t", "123", " 4\u00b2", "\u65e5\u672c", "\u180e", "\x85", "\x1c"]
     lines = []
@@ -67,4 +104,4 @@ def ids(folder, text, seed):
 
 
 if __name__ == "__main__":
-    {"make": make, "loss": loss, "ids": ids}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "loss": loss, "ids": ids, "gpt2": gpt2}[sys.argv[1]](*sys.argv[2:])

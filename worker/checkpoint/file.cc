@@ -89,6 +89,17 @@ absl::StatusOr<std::string> ReadFile::Sha256Hex() const {
   return sha.FinishHex();
 }
 
+absl::StatusOr<std::string> ReadText(const std::string& path, uint64_t max_bytes) {
+  absl::StatusOr<ReadFile> file = ReadFile::Open(path);
+  if (!file.ok()) return file.status();
+  if (file->bytes() > max_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is too large: ", file->bytes(), " bytes"));
+  }
+  std::string text(file->bytes(), '\0');
+  if (absl::Status status = file->Read(0, text.size(), text.data()); !status.ok()) return status;
+  return text;
+}
+
 absl::Status SyncDirectory(const std::string& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return FileError(errno, absl::StrCat("opening folder ", path));

@@ -59,6 +59,9 @@ class ReadFile {
   uint64_t bytes_ = 0;
 };
 
+// The whole of a file. Besides ReadFile's errors InvalidArgument: it has more than `max_bytes`.
+absl::StatusOr<std::string> ReadText(const std::string& path, uint64_t max_bytes);
+
 absl::Status SyncDirectory(const std::string& path);
 
 }  // namespace muster::checkpoint

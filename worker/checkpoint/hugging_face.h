@@ -23,9 +23,9 @@ namespace muster::checkpoint {
 
 inline constexpr char kConfigFile[] = "config.json";
 
-// The five numbers of `directory`/config.json. NotFound: no such file. InvalidArgument: not JSON, or a number is
-// missing. FailedPrecondition: another model than GPT-2, or a variant whose mathematics is another (its activation, an
-// untied head, ...); names the key.
+// The five numbers of `directory`/config.json; the context is n_positions, or n_ctx where that is missing. NotFound: no
+// such file. InvalidArgument: not JSON, or a number is missing. FailedPrecondition: another model than GPT-2, or a
+// variant whose mathematics is another (its activation, an untied head, ...); names the key.
 absl::StatusOr<Gpt2> ReadHuggingFaceConfig(const std::string& directory);
 
 class HuggingFaceModel {
@@ -36,8 +36,8 @@ class HuggingFaceModel {
 
   const Gpt2& model() const { return model_; }
 
-  // Fills part.values, converted from F32, F16 or BF16; reads those bytes only. FailedPrecondition: no such tensor,
-  // another shape or dtype. DataLoss: the disk fails.
+  // Fills part.values, converted from F64, F32, F16 or BF16; reads those bytes only. FailedPrecondition: no such
+  // tensor, another shape or dtype. DataLoss: the disk fails.
   absl::Status Read(const Part& part) const;
 
  private:
@@ -62,8 +62,10 @@ struct Exported {
 };
 
 // Writes the parameters of a GPT-2's checkpoint, fp32, with what `transformers` needs to load them. The folder appears
-// whole or not at all. AlreadyExists: options.out is there. FailedPrecondition: the checkpoint is of another family.
-// NotFound: options.tokenizer_from holds no tokenizer. ResourceExhausted: disk full.
+// whole or not at all: it is made as `<out>.part-<host>-<pid>` beside it. What exports that were killed left there is
+// removed by the next export to the same folder on that host. AlreadyExists: options.out is there. FailedPrecondition:
+// the checkpoint is of another family. NotFound: options.tokenizer_from holds no tokenizer. ResourceExhausted: disk
+// full.
 absl::StatusOr<Exported> Export(const Checkpoint& checkpoint, const ExportOptions& options);
 
 }  // namespace muster::checkpoint

@@ -2,8 +2,6 @@
 #include <bit>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -12,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "worker/checkpoint/file.h"
 #include "worker/checkpoint/hugging_face.h"
 
 namespace muster::checkpoint {
@@ -28,13 +27,9 @@ bool Exists(const std::string& path) {
 }
 
 absl::StatusOr<json> ReadJson(const std::string& path) {
-  std::error_code error;
-  const uint64_t bytes = std::filesystem::file_size(path, error);
-  if (error) return absl::NotFoundError(absl::StrCat(path, ": ", error.message()));
-  if (bytes > kMaxJsonBytes) return absl::InvalidArgumentError(absl::StrCat(path, " is too large: ", bytes, " bytes"));
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const absl::StatusOr<std::string> text = ReadText(path, kMaxJsonBytes);
+  if (!text.ok()) return text.status();
+  json parsed = json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, " is no JSON object: was it cut?"));
   return parsed;
 }
@@ -50,6 +45,22 @@ float FromHalf(uint16_t half) {
 }
 
 float FromBfloat(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+float FromDouble(double value) { return static_cast<float>(value); }
+
+template <typename T>
+absl::Status ReadConverted(const SafetensorsFile& file, const TensorEntry& entry, const Part& part,
+                           float (*convert)(T)) {
+  std::vector<T> raw;
+  for (uint64_t begin = 0; begin < part.values.size(); begin += raw.size()) {
+    raw.resize(std::min<uint64_t>(kPartElements, part.values.size() - begin));
+    absl::Status status =
+        file.Read(entry, (part.begin + begin) * sizeof(T), raw.size() * sizeof(T), reinterpret_cast<char*>(raw.data()));
+    if (!status.ok()) return status;
+    std::transform(raw.begin(), raw.end(), part.values.begin() + static_cast<ptrdiff_t>(begin), convert);
+  }
+  return absl::OkStatus();
+}
 
 // Saved by older versions: the causal mask, which is no parameter.
 bool IsMask(absl::string_view name) {
@@ -93,9 +104,11 @@ absl::StatusOr<Gpt2> ReadHuggingFaceConfig(const std::string& directory) {
                                                                       {"vocab_size", &Gpt2::set_vocabulary},
                                                                       {"n_positions", &Gpt2::set_context}};
   if (config->contains("model_type") && (*config)["model_type"] != "gpt2") return CheckVariant(path, *config);
-  for (const auto& [key, set] : numbers) {
+  for (const auto& [name, set] : numbers) {
+    // The first configurations had it by another name.
+    const std::string key = name == std::string_view("n_positions") && !config->contains(name) ? "n_ctx" : name;
     if (!config->contains(key) || !(*config)[key].is_number_unsigned() || (*config)[key].get<uint64_t>() > UINT32_MAX) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": ", key, " is missing, or no whole number"));
+      return absl::InvalidArgumentError(absl::StrCat(path, ": ", name, " is missing, or no whole number"));
     }
     (model.*set)((*config)[key].get<uint32_t>());
   }
@@ -181,17 +194,10 @@ absl::Status HuggingFaceModel::Read(const Part& part) const {
   if (entry.dtype == "F32") {
     return file.Read(entry, part.begin * 4, part.values.size() * 4, reinterpret_cast<char*>(part.values.data()));
   }
-  if (entry.dtype != "F16" && entry.dtype != "BF16") return wrong("dtype ", entry.dtype, ", expected F32, F16 or BF16");
-  std::vector<uint16_t> raw;
-  for (uint64_t begin = 0; begin < part.values.size(); begin += raw.size()) {
-    raw.resize(std::min<uint64_t>(kPartElements, part.values.size() - begin));
-    absl::Status status =
-        file.Read(entry, (part.begin + begin) * 2, raw.size() * 2, reinterpret_cast<char*>(raw.data()));
-    if (!status.ok()) return status;
-    std::transform(raw.begin(), raw.end(), part.values.begin() + static_cast<ptrdiff_t>(begin),
-                   entry.dtype == "F16" ? FromHalf : FromBfloat);
-  }
-  return absl::OkStatus();
+  if (entry.dtype == "F64") return ReadConverted<double>(file, entry, part, FromDouble);
+  if (entry.dtype == "F16") return ReadConverted<uint16_t>(file, entry, part, FromHalf);
+  if (entry.dtype == "BF16") return ReadConverted<uint16_t>(file, entry, part, FromBfloat);
+  return wrong("dtype ", entry.dtype, ", expected F64, F32, F16 or BF16");
 }
 
 }  // namespace muster::checkpoint

@@ -1,5 +1,11 @@
 #include "worker/checkpoint/hugging_face.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -95,6 +101,8 @@ class HuggingFaceTest : public ::testing::Test {
         if (dtype == "F16") append(&half, 2);
         if (dtype == "BF16") append(&brain, 2);
         if (dtype == "F32") append(&value, 4);
+        const double wide = value;
+        if (dtype == "F64") append(&wide, 8);
       }
       header.tensors.push_back({prefix + tensors_[i].name(), dtype, ShapeOf(tensors_[i]), begin, bytes.size()});
     }
@@ -107,6 +115,13 @@ class HuggingFaceTest : public ::testing::Test {
     return Path(directory);
   }
 
+  bool AnyBeginsWith(const std::string& name) const {
+    const fs::directory_iterator all(folder_.path());
+    return std::any_of(begin(all), end(all), [&](const fs::directory_entry& entry) {
+      return entry.path().filename().string().rfind(name, 0) == 0;
+    });
+  }
+
   TemporaryFolder folder_;
   Model model_;
   Inventory inventory_;
@@ -114,7 +129,7 @@ class HuggingFaceTest : public ::testing::Test {
 };
 
 TEST_F(HuggingFaceTest, EveryDtypeAndPrefix) {
-  for (const char* dtype : {"F32", "F16", "BF16"}) {
+  for (const char* dtype : {"F64", "F32", "F16", "BF16"}) {
     for (const char* prefix : {"", "transformer."}) {
       SCOPED_TRACE(absl::StrCat(dtype, " ", prefix));
       ExpectWeights(WriteFile(absl::StrCat(dtype, prefix), dtype, prefix));
@@ -157,7 +172,60 @@ TEST_F(HuggingFaceTest, ExportTakesTokenizerFilesAndRefusesAFullFolder) {
   const absl::Status none = Export(from, {.out = Path("other"), .tokenizer_from = Path("run")}).status();
   EXPECT_TRUE(absl::IsNotFound(none)) << none;
   EXPECT_THAT(std::string(none.message()), HasSubstr("vocab.json and merges.txt"));
-  EXPECT_FALSE(fs::exists(Path("other")) || fs::exists(Path(".exporting-other")));
+  EXPECT_FALSE(AnyBeginsWith("other"));
+}
+
+TEST_F(HuggingFaceTest, ATokenizerFileThatCannotBeReadIsNotTakenForAnEmptyOne) {
+  const Checkpoint from = WriteCheckpoint();
+  folder_.Write("tokenizer/merges.txt", "#version: 0.2\n");
+  fs::create_directories(Path("tokenizer/vocab.json"));  // opens, and does not read
+  const absl::Status status = Export(from, {.out = Path("out"), .tokenizer_from = Path("tokenizer")}).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer/vocab.json: no regular file"));
+  EXPECT_FALSE(AnyBeginsWith("out"));
+}
+
+TEST_F(HuggingFaceTest, AFullDiskLeavesNothing) {
+  const Checkpoint from = WriteCheckpoint();
+  folder_.Write("tokenizer/vocab.json", std::string(20'000, ' '));
+  folder_.Write("tokenizer/merges.txt", "#version: 0.2\n");
+  const ExportOptions options{.out = Path("out"), .tokenizer_from = Path("tokenizer")};
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  // Below each of its files' sizes, config.json's to the tokenizer's.
+  for (rlim_t limit = 0; limit < 20'000; limit += 997) {
+    const rlimit small = {limit, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const absl::Status status = Export(from, options).status();
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    ASSERT_TRUE(absl::IsResourceExhausted(status)) << limit << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("file size limit reached"));
+    ASSERT_FALSE(AnyBeginsWith("out")) << limit;
+  }
+  ASSERT_TRUE(Export(from, options).ok());
+}
+
+// What exports that were killed left is removed; those of the living, of other hosts and for other folders stay.
+TEST_F(HuggingFaceTest, AnExportSweepsWhatKilledOnesLeft) {
+  const Checkpoint from = WriteCheckpoint();
+  char host[256] = "";
+  ASSERT_EQ(gethostname(host, sizeof host - 1), 0);
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);  // a number that no process has now
+  const auto left = [&](const std::string& out, const std::string& host_name, int64_t pid) {
+    const std::string name = absl::StrCat(out, ".part-", host_name, "-", pid);
+    folder_.Write(name + "/model.safetensors", "half");
+    return Path(name);
+  };
+  const std::string dead = left("out", host, child), own = left("out", host, getpid());
+  const std::string living = left("out", host, getppid()), elsewhere = left("out", "another", child);
+  const std::string other = left("out2", host, child);
+  const absl::StatusOr<Exported> exported = Export(from, {.out = Path("out")});
+  ASSERT_TRUE(exported.ok()) << exported.status();
+  EXPECT_FALSE(fs::exists(dead) || fs::exists(own));
+  EXPECT_TRUE(fs::exists(living) && fs::exists(elsewhere) && fs::exists(other));
+  ExpectWeights(Path("out"));
 }
 
 TEST_F(HuggingFaceTest, ConfigSaysWhatIsWrong) {
@@ -183,6 +251,13 @@ TEST_F(HuggingFaceTest, ConfigSaysWhatIsWrong) {
     EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(c.says), HasSubstr("bad/config.json")));
   }
   EXPECT_TRUE(absl::IsNotFound(ReadHuggingFaceConfig(Path("none")).status()));
+  fs::create_directories(Path("folder/config.json"));
+  EXPECT_THAT(std::string(ReadHuggingFaceConfig(Path("folder")).status().message()), HasSubstr("no regular file"));
+  // The first configurations called the context otherwise; where both are, n_positions counts, as for transformers.
+  folder_.Write("old/config.json", R"({"n_layer":2,"n_head":2,"n_embd":8,"vocab_size":11,"n_ctx":6})");
+  EXPECT_EQ(ReadHuggingFaceConfig(Path("old"))->context(), 6u);
+  folder_.Write("both/config.json", absl::StrCat("{", numbers, R"(,"n_ctx":7})"));
+  EXPECT_EQ(ReadHuggingFaceConfig(Path("both"))->context(), 6u);
 }
 
 TEST_F(HuggingFaceTest, WeightsOfAnotherModelAreRefused) {

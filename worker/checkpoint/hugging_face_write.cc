@@ -1,14 +1,16 @@
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/file_error.h"
@@ -22,6 +24,7 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 constexpr uint64_t kPartElements = 1 << 20;
+constexpr uint64_t kMaxTokenizerBytes = 100 << 20;
 constexpr uint32_t kEndOfText = 50256;  // of GPT-2's own vocabulary
 
 struct Tensors {
@@ -135,10 +138,9 @@ absl::Status CopyTokenizer(const std::string& from, const std::string& folder) {
   for (const auto& [name, as] : names) {
     const std::string source = absl::StrCat(from, "/", name), target = absl::StrCat(folder, "/", as);
     if (!fs::exists(source, error) || fs::exists(target, error)) continue;
-    std::ifstream file(source, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    if (!file.eof() && !file) return absl::DataLossError(absl::StrCat(source, " cannot be read"));
-    if (absl::Status status = WriteText(target, text); !status.ok()) return status;
+    const absl::StatusOr<std::string> text = ReadText(source, kMaxTokenizerBytes);
+    if (!text.ok()) return text.status();
+    if (absl::Status status = WriteText(target, *text); !status.ok()) return status;
   }
   const bool pair = fs::exists(folder + "/vocab.json", error) && fs::exists(folder + "/merges.txt", error);
   if (pair || fs::exists(folder + "/tokenizer.json", error)) return absl::OkStatus();
@@ -167,6 +169,29 @@ absl::Status WriteAll(const Checkpoint& checkpoint, const ExportOptions& options
   return CopyTokenizer(options.tokenizer_from, folder);
 }
 
+// Where exports to `out` from this host are made, up to the process's number.
+std::string StagingPrefix(const std::string& out) {
+  char host[256] = "";
+  if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+  return absl::StrCat(out, ".part-", host, "-");
+}
+
+// Folders of processes that are gone: another host's are never touched, because its processes are not seen from here.
+void RemoveStale(const std::string& prefix) {
+  const fs::path path(prefix);
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const std::string begin = path.filename().string();
+  std::error_code error;
+  std::vector<fs::path> stale;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    pid_t pid = 0;
+    if (!absl::StartsWith(name, begin) || !absl::SimpleAtoi(name.substr(begin.size()), &pid) || pid <= 0) continue;
+    if (pid == getpid() || (kill(pid, 0) != 0 && errno == ESRCH)) stale.push_back(entry.path());
+  }
+  for (const fs::path& one : stale) fs::remove_all(one, error);  // what stays is told by the write that meets it
+}
+
 }  // namespace
 
 absl::StatusOr<Exported> Export(const Checkpoint& checkpoint, const ExportOptions& options) {
@@ -178,7 +203,8 @@ absl::StatusOr<Exported> Export(const Checkpoint& checkpoint, const ExportOption
   while (out.size() > 1 && out.back() == '/') out.pop_back();
   std::error_code error;
   if (fs::exists(fs::symlink_status(out, error))) return absl::AlreadyExistsError(absl::StrCat(out, " exists already"));
-  const std::string staging = absl::StrCat(out, ".part-", getpid());
+  const std::string prefix = StagingPrefix(out), staging = absl::StrCat(prefix, getpid());
+  RemoveStale(prefix);
   fs::create_directory(staging, error);
   if (error) return FileError(error.value(), absl::StrCat("creating ", staging));
   Exported exported;
@@ -187,9 +213,13 @@ absl::StatusOr<Exported> Export(const Checkpoint& checkpoint, const ExportOption
   if (status.ok() && rename(staging.c_str(), out.c_str()) != 0) {
     status = FileError(errno, absl::StrCat("renaming ", staging, " to ", out));
   }
-  if (status.ok()) return exported;
-  fs::remove_all(staging, error);
-  return status;
+  if (!status.ok()) {
+    fs::remove_all(staging, error);
+    return status;
+  }
+  const fs::path parent = fs::path(out).parent_path();
+  if (status = SyncDirectory(parent.empty() ? "." : parent.string()); !status.ok()) return status;
+  return exported;
 }
 
 }  // namespace muster::checkpoint

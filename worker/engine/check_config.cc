@@ -78,7 +78,29 @@ absl::Status CheckConfig(const Config& config) {
         "this trainer is built without CUDA: build with --config=cuda, or ask for resources.device: cpu");
   }
 #endif
+  if (const Dtype compute = config.train.precision().compute(); compute == DTYPE_FP16) {
+    return absl::UnimplementedError("this engine computes in fp32 or bf16, precision.compute is fp16");
+  }
   return CheckOps(config);
+}
+
+absl::Status CheckBatch(const Inventory& inventory, const Batch& batch) {
+  const uint64_t expected = batch.sequences * (inventory.context() + 1);
+  if (batch.tokens.size() != expected || batch.global_targets == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch.sequences, " sequences has ", expected,
+                                                   " tokens and some targets, got ", batch.tokens.size(), " and ",
+                                                   batch.global_targets));
+  }
+  return CheckTokens(inventory, batch.tokens);
+}
+
+absl::Status CheckTokens(const Inventory& inventory, absl::Span<const uint32_t> tokens) {
+  for (const uint32_t token : tokens) {
+    if (token < inventory.vocabulary()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("token ", token, " is outside the vocabulary of ", inventory.vocabulary()));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace muster::engine

@@ -1,4 +1,4 @@
-// Whether the engine can run what it is given, found out before anything is allocated.
+// Whether the engine can run what it is given, found out before anything is allocated or computed.
 #pragma once
 
 #include "absl/status/status.h"
@@ -8,5 +8,9 @@ namespace muster::engine {
 
 // Errors as Engine::Create.
 absl::Status CheckConfig(const Config& config);
+
+// InvalidArgument: the batch has the wrong size, or a token outside the vocabulary.
+absl::Status CheckBatch(const Inventory& inventory, const Batch& batch);
+absl::Status CheckTokens(const Inventory& inventory, absl::Span<const uint32_t> tokens);
 
 }  // namespace muster::engine

@@ -12,17 +12,21 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "worker/engine/arena.h"
+#include "worker/engine/attention.h"
 #include "worker/engine/check_config.h"
 #include "worker/engine/cpu_allocator.h"
+#include "worker/engine/generation.h"
 #include "worker/engine/in_flight.h"
 #include "worker/engine/initialise.h"
 #include "worker/engine/norm.h"
 #include "worker/engine/optimizer.h"
+#include "worker/engine/verdict.h"
 #include "worker/units/unit.h"
 
 #ifdef MUSTER_CUDA
@@ -55,7 +59,8 @@ class CompiledEngine final : public Engine {
   void set_step(uint64_t step) override { step_ = step; }
   std::vector<StateView> State() override;
   absl::Status Pull() override { return Copy(/*to_host=*/true); }
-  absl::Status Push() override { return Copy(/*to_host=*/false); }
+  absl::Status Push() override;
+  std::vector<std::string> Notes() const override { return notes_; }
   uint64_t peak_memory_bytes() const override;
 
  private:
@@ -75,13 +80,15 @@ class CompiledEngine final : public Engine {
   at::Tensor Tokens(absl::Span<const uint32_t> tokens, int64_t rows, int64_t columns) const;
   Context MakeContext(const Batch& batch, int64_t first, int64_t rows, Mode mode) const;
   int64_t MicrobatchRows(const Batch& batch) const;
-  absl::Status CheckBatch(const Batch& batch) const;
 
   std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const;
   void RunOps(const Batch& batch, double learning_rate, double vote, StepResult& result);
   void Issue(int32_t index, const Op& op, const at::Tensor& values, std::function<void()> then);
   void BeginReduce(int32_t index, const Op& op);
   void WaitFor(const Op& op);
+  void Optimize(const Batch& batch, const at::Tensor& seen, bool clip, double learning_rate, StepResult& result);
+  // Parameters were changed: what is made of them is made again.
+  void Renew();
   absl::Status Copy(bool to_host);
 
   const Config config_;
@@ -89,12 +96,15 @@ class CompiledEngine final : public Engine {
   uint64_t step_ = 0;
   const ArenaLayout layout_;           // of config_.inventory
   at::Tensor parameters_, gradients_;  // the arenas: units one after another, in order
+  at::Tensor computed_;                // the parameters in the dtype of computing: where that is fp32, parameters_
   std::vector<std::unique_ptr<units::UnitModule>> units_;
   std::unique_ptr<FlatOptimizer> optimizer_;
   std::vector<Arena> state_;
   at::Tensor narrow_gradients_;  // in the dtype of the reduction, where that is not fp32
   InFlight in_flight_;
   Recorder recorder_;
+  Generation generation_;
+  std::vector<std::string> notes_;
   std::chrono::duration<double> waited_{};  // in this step
   std::string doing_;                       // for error messages
 };
@@ -148,7 +158,16 @@ absl::Status CompiledEngine::Prepare() {
     if (config_.train.precision().reduce() == DTYPE_BF16 && !config_.groups.empty()) {
       narrow_gradients_ = at::zeros({layout_.elements}, options.dtype(at::kBFloat16));
     }
+    computed_ = parameters_;
+    if (config_.train.precision().compute() == DTYPE_BF16) {
+      computed_ = at::zeros({layout_.elements}, options.dtype(at::kBFloat16));
+    }
     Initialise();
+    Renew();
+    if (device_.is_cuda()) {
+      doing_ = "trying implementations of attention";
+      notes_.push_back(ChooseAttention(config_, computed_));
+    }
     made = MakeUnits();
     if (made.ok()) MakeState();
   });
@@ -168,7 +187,7 @@ void CompiledEngine::Initialise() {
 absl::Status CompiledEngine::MakeUnits() {
   const auto parameter = [&](const std::string& name) {
     const Place& place = layout_.places.at(name);
-    return units::Parameter{parameters_.narrow(0, place.begin, place.elements).view(place.shape),
+    return units::Parameter{computed_.narrow(0, place.begin, place.elements).view(place.shape),
                             gradients_.narrow(0, place.begin, place.elements).view(place.shape)};
   };
   for (const Unit& unit : config_.inventory.units()) {
@@ -198,9 +217,10 @@ void CompiledEngine::MakeState() {
 }
 
 at::Tensor CompiledEngine::Tokens(absl::Span<const uint32_t> tokens, int64_t rows, int64_t columns) const {
-  at::Tensor ids = at::empty({rows, columns}, at::kLong);
+  // Pinned, so that a GPU fetches them when it comes to it and the host need not wait.
+  at::Tensor ids = at::empty({rows, columns}, at::TensorOptions(at::kLong).pinned_memory(device_.is_cuda()));
   std::copy(tokens.begin(), tokens.end(), ids.mutable_data_ptr<int64_t>());
-  return ids.to(device_);
+  return ids.to(device_, /*non_blocking=*/true);
 }
 
 Context CompiledEngine::MakeContext(const Batch& batch, int64_t first, int64_t rows, Mode mode) const {
@@ -310,13 +330,7 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
         break;
       case OpKind::kOptimizerStep: {
         if (!norm.defined()) norm = FlatNorm(gradients_);
-        const at::Tensor seen = at::cat({scalars, norm.to(at::kDouble).view({1})}).cpu();
-        const double* values = seen.const_data_ptr<double>();
-        result = {values[0] / static_cast<double>(batch.global_targets), values[2], values[1], waited_.count()};
-        if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) return;
-        // torch.nn.utils.clip_grad_norm_
-        const double bound = config_.train.optimizer().clip_norm() / (result.gradient_norm + 1e-6);
-        optimizer_->Step(step_ + 1, learning_rate, clip ? std::min(1.0, bound) : 1.0);
+        Optimize(batch, at::cat({scalars, norm.to(at::kDouble).view({1})}), clip, learning_rate, result);
         break;
       }
       default:
@@ -326,8 +340,36 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
   }
 }
 
+// `seen`: loss sum, votes, gradient norm. A CPU has computed them when it comes here; a GPU has not, so it decides by
+// itself, and the host waits for it only behind the last thing that it has to issue.
+void CompiledEngine::Optimize(const Batch& batch, const at::Tensor& seen, bool clip, double learning_rate,
+                              StepResult& result) {
+  const double most = clip ? config_.train.optimizer().clip_norm() : std::numeric_limits<double>::infinity();
+  const auto read = [&] {
+    const at::Tensor host = seen.cpu();
+    const double* values = host.const_data_ptr<double>();
+    result = {values[0] / static_cast<double>(batch.global_targets), values[2], values[1], waited_.count()};
+    return std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
+  };
+  if (config_.decide_on_device || device_.is_cuda()) {
+    const Verdict verdict = Judge(seen, most);
+    optimizer_->StepUnless(verdict.skip, verdict.divisor, step_ + 1, learning_rate);
+    Renew();
+    read();
+  } else if (read()) {
+    // torch.nn.utils.clip_grad_norm_
+    optimizer_->Step(step_ + 1, learning_rate, std::min(1.0, most / (result.gradient_norm + 1e-6)));
+    Renew();
+  }
+}
+
+void CompiledEngine::Renew() {
+  generation_.Forget();
+  if (!computed_.is_same(parameters_)) computed_.copy_(parameters_);
+}
+
 absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learning_rate, double vote) {
-  if (absl::Status s = CheckBatch(batch); !s.ok()) return s;
+  if (absl::Status s = CheckBatch(config_.inventory, batch); !s.ok()) return s;
   const uint64_t room = static_cast<uint64_t>(MicrobatchRows(batch)) * config_.schedule.microbatches;
   if (batch.sequences > room) {
     return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch.sequences,
@@ -348,24 +390,8 @@ absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learn
   return result;
 }
 
-absl::Status CompiledEngine::CheckBatch(const Batch& batch) const {
-  const uint64_t expected = batch.sequences * (config_.inventory.context() + 1);
-  if (batch.tokens.size() != expected || batch.global_targets == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch.sequences, " sequences has ", expected,
-                                                   " tokens and some targets, got ", batch.tokens.size(), " and ",
-                                                   batch.global_targets));
-  }
-  const uint64_t vocabulary = config_.inventory.vocabulary();
-  for (const uint32_t token : batch.tokens) {
-    if (token >= vocabulary) {
-      return absl::InvalidArgumentError(absl::StrCat("token ", token, " is outside the vocabulary of ", vocabulary));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
-  if (absl::Status s = CheckBatch(batch); !s.ok()) return s;
+  if (absl::Status s = CheckBatch(config_.inventory, batch); !s.ok()) return s;
   double sum = 0;
   absl::Status status = Guarded([&] {
     doing_ = "evaluation";
@@ -402,23 +428,20 @@ absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint3
     return absl::InvalidArgumentError(
         absl::StrCat("1 to ", config_.inventory.context(), " tokens, got ", tokens.size()));
   }
-  if (const auto bad =
-          std::find_if(tokens.begin(), tokens.end(), [&](uint32_t t) { return t >= config_.inventory.vocabulary(); });
-      bad != tokens.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("token ", *bad, " is outside the vocabulary of ", config_.inventory.vocabulary()));
-  }
+  if (absl::Status s = CheckTokens(config_.inventory, tokens); !s.ok()) return s;
   std::vector<float> logits;
   absl::Status status = Guarded([&] {
     doing_ = "logits";
     const c10::AutoGradMode off(false);
+    const absl::Span<const uint32_t> fresh = generation_.Begin(tokens, units_.size());
     Context context;
-    context.mode = Mode::kEvaluate;
-    context.inputs = Tokens(tokens, 1, static_cast<int64_t>(tokens.size()));
+    context.mode = Mode::kGenerate;
+    context.position = static_cast<int64_t>(tokens.size() - fresh.size());
+    context.inputs = Tokens(fresh, 1, static_cast<int64_t>(fresh.size()));
     Activations flow;
-    units::Saved none;
-    for (auto& unit : units_) flow = unit->Forward(context, flow, none);
-    const at::Tensor row = flow[0].to(at::kCPU).contiguous();
+    for (size_t u = 0; u < units_.size(); ++u) flow = units_[u]->Forward(context, flow, generation_.kept(u));
+    generation_.Done(fresh);
+    const at::Tensor row = flow[0].to(at::kCPU, at::kFloat).contiguous();
     logits.assign(row.const_data_ptr<float>(), row.const_data_ptr<float>() + row.numel());
   });
   if (!status.ok()) return status;
@@ -444,6 +467,14 @@ std::vector<StateView> CompiledEngine::State() {
     }
   }
   return views;
+}
+
+absl::Status CompiledEngine::Push() {
+  if (absl::Status status = Copy(/*to_host=*/false); !status.ok()) return status;
+  return Guarded([&] {
+    doing_ = "taking over changed parameters";
+    Renew();
+  });
 }
 
 absl::Status CompiledEngine::Copy(bool to_host) {

@@ -32,6 +32,7 @@ struct Config {
   Schedule schedule;
   Train train;  // resolved
   bool cuda = false;
+  bool decide_on_device = false;            // whether numbers are finite and how much is clipped, as a GPU always does
   std::vector<collectives::Group*> groups;  // by Op::group; they outlive the engine. None: this rank is alone
   int threads = 1;                          // of the tensor library, fixed: results are bit-equal for equal threads
 };
@@ -78,7 +79,9 @@ class Engine {
   // a training microbatch at a time. OutOfRange: it is not finite. Other errors as Step.
   virtual absl::StatusOr<double> Evaluate(const Batch& batch) = 0;
 
-  // Logits [vocabulary] behind the last of `tokens` (1..context of them). OutOfRange: they are not finite.
+  // Logits [vocabulary] behind the last of `tokens` (1..context of them). OutOfRange: they are not finite. When
+  // `tokens` are those of the call before and some more, only these are computed; keys and values of the others were
+  // kept.
   virtual absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) = 0;
 
   // The ops of the next Step are timed; TakeRecord gives what was seen since, and ends it.
@@ -90,9 +93,13 @@ class Engine {
 
   // Everything that a checkpoint holds, in table order.
   virtual std::vector<StateView> State() = 0;
-  // On a GPU: device to host copies of State(), and back. On a CPU nothing.
+  // On a GPU: device to host copies of State(), and back. On a CPU nothing is copied; Push() tells of changed
+  // parameters.
   virtual absl::Status Pull() = 0;
   virtual absl::Status Push() = 0;
+
+  // What was chosen at start-up and why, for the log: on a GPU the implementation of attention.
+  virtual std::vector<std::string> Notes() const = 0;
 
   // The most bytes that live tensors took on the device so far: the process's CPU tensors, or those on the GPU.
   virtual uint64_t peak_memory_bytes() const = 0;

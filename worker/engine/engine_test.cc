@@ -85,6 +85,132 @@ TEST(Engine, LearnsABatchByHeart) {
   EXPECT_EQ(std::max_element(logits.begin(), logits.end()) - logits.begin(), tokens.values[kContext]);
 }
 
+// A text that grows costs its new tokens; one that does not continue the last one, or other weights, start afresh.
+TEST(Engine, LogitsOfAGrowingTextAreThoseOfTheWhole) {
+  auto growing = Engine::Create(Small(4, 2)).value(), fresh = Engine::Create(Small(4, 2)).value();
+  std::vector<uint32_t> text;
+  const auto expect_equal = [&](const std::vector<uint32_t>& tokens, const char* what) {
+    const std::vector<float> ours = growing->Logits(tokens).value();
+    ASSERT_TRUE(fresh->Push().ok());  // forgets
+    const std::vector<float> right = fresh->Logits(tokens).value();
+    for (size_t i = 0; i < right.size(); ++i) ASSERT_NEAR(ours[i], right[i], 1e-5) << what << ", " << tokens.size();
+  };
+  for (uint32_t i = 0; i < kContext; ++i) {
+    text.push_back(i * 7 % kVocabulary);
+    expect_equal(text, "one more");
+  }
+  expect_equal(text, "the same again");
+  expect_equal({text.begin() + 1, text.end()}, "the window moved");
+  expect_equal({text.begin(), text.begin() + 5}, "shorter");
+  expect_equal({text.begin(), text.begin() + 9}, "some more");
+  const std::vector<float> before = growing->Logits(text).value();
+  for (auto* engine : {&growing, &fresh}) ASSERT_TRUE((*engine)->Step(Tokens(4).batch, 1e-2).ok());
+  std::vector<uint32_t> other(text.begin(), text.begin() + 9);
+  other.back() = 60;
+  expect_equal(other, "another last token");
+  ASSERT_TRUE(growing->Logits({text.data(), kContext - 1}).ok());
+  for (auto* engine : {&growing, &fresh}) ASSERT_TRUE((*engine)->Step(Tokens(4).batch, 1e-2).ok());
+  expect_equal(text, "other weights");
+  EXPECT_NE(growing->Logits(text).value(), before);
+}
+
+// Loss, norm and weights of the device's own decisions are those of the host's, clipped or not.
+TEST(Engine, DecidingOnTheDeviceGivesTheSameSteps) {
+  for (const double clip : {0.05, 1e9}) {
+    for (const bool sgd : {false, true}) {
+      Config config = Small(4, 2);
+      config.train.mutable_optimizer()->set_clip_norm(clip);
+      if (sgd) config.train.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
+      Compile(config);
+      auto host = Engine::Create(config).value();
+      config.decide_on_device = true;
+      auto device = Engine::Create(config).value();
+      for (int i = 0; i < 10; ++i) {
+        const Tokens tokens(4, i);
+        const StepResult a = host->Step(tokens.batch, 1e-2).value(), b = device->Step(tokens.batch, 1e-2).value();
+        EXPECT_NEAR(a.loss, b.loss, 1e-6 * a.loss);
+        EXPECT_NEAR(a.gradient_norm, b.gradient_norm, 1e-5 * a.gradient_norm);
+      }
+    }
+  }
+}
+
+TEST(Engine, DecidingOnTheDeviceUpdatesNothingByNumbersThatAreNotFinite) {
+  Config config = Small(2, 2);
+  config.decide_on_device = true;
+  auto engine = Engine::Create(config).value();
+  ASSERT_TRUE(engine->Step(Tokens(2).batch, 1e-3).ok());
+  auto state = engine->State();
+  float& bias = Find(state, "parameter", "ln_f.bias").values[0];
+  const float good = bias;
+  bias = std::nanf("");
+  ASSERT_TRUE(engine->Push().ok());
+  EXPECT_EQ(engine->Step(Tokens(2).batch, 1e-3).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(engine->step(), 1u);
+  bias = good;
+  ASSERT_TRUE(engine->Push().ok());
+  for (const float x : Weights(*engine)) ASSERT_TRUE(std::isfinite(x));
+  EXPECT_TRUE(engine->Step(Tokens(2).batch, 1e-3).ok());
+}
+
+// Master weights, gradients and state stay fp32: what is learned in small steps is not lost to 8 bits.
+TEST(Engine, TrainsInBf16) {
+  Config config = Small(4, 2);
+  auto exact = Engine::Create(config).value();
+  config.train.mutable_precision()->set_compute(DTYPE_BF16);
+  auto narrow = Engine::Create(config).value();
+  const Tokens tokens(4);
+  StepResult b;
+  for (int i = 0; i < 150; ++i) {
+    b = narrow->Step(tokens.batch, 3e-3).value();
+    if (i < 20) {
+      const StepResult a = exact->Step(tokens.batch, 3e-3).value();
+      EXPECT_NEAR(b.loss, a.loss, 0.01 * a.loss) << i;
+      // AdamW follows signs, so weights and their gradients part sooner than losses.
+      if (i < 3) {
+        EXPECT_NEAR(b.gradient_norm, a.gradient_norm, 0.03 * a.gradient_norm) << i;
+      }
+      EXPECT_NE(b.loss, a.loss) << "it was not computed in bf16";
+    }
+  }
+  EXPECT_LT(b.loss, 0.6);
+  EXPECT_NEAR(narrow->Evaluate(tokens.batch).value(), b.loss, 0.1);
+  const auto logits = narrow->Logits(absl::MakeSpan(tokens.values).subspan(0, kContext)).value();
+  EXPECT_EQ(std::max_element(logits.begin(), logits.end()) - logits.begin(), tokens.values[kContext]);
+
+  // Steps too small for bf16 still move the weights, and a checkpoint of them is the fp32 ones.
+  const std::vector<float> before = Weights(*narrow);
+  ASSERT_TRUE(narrow->Step(tokens.batch, 1e-6).ok());
+  const std::vector<float> after = Weights(*narrow);
+  size_t moved = 0, between = 0;
+  for (size_t i = 0; i < after.size(); ++i) {
+    moved += after[i] != before[i];
+    uint32_t bits;
+    std::memcpy(&bits, &after[i], sizeof bits);
+    between += (bits & 0xffff) != 0;
+  }
+  EXPECT_GT(moved, after.size() / 3);
+  EXPECT_GT(between, after.size() / 3);
+
+  config.train.mutable_precision()->set_compute(DTYPE_FP16);
+  EXPECT_EQ(Engine::Create(config).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+// What Push() brings is what is computed with, also where that is a copy.
+TEST(Engine, Bf16ComputesWithLoadedParameters) {
+  Config config = Small(2, 2);
+  config.train.mutable_precision()->set_compute(DTYPE_BF16);
+  auto trained = Engine::Create(config).value(), loaded = Engine::Create(config).value();
+  const Tokens tokens(2);
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(trained->Step(tokens.batch, 1e-2).ok());
+  auto from = trained->State(), to = loaded->State();
+  for (size_t i = 0; i < from.size(); ++i)
+    std::copy(from[i].values.begin(), from[i].values.end(), to[i].values.begin());
+  ASSERT_TRUE(loaded->Push().ok());
+  EXPECT_EQ(loaded->Evaluate(tokens.batch).value(), trained->Evaluate(tokens.batch).value());
+  EXPECT_EQ(loaded->Step(tokens.batch, 1e-2)->loss, trained->Step(tokens.batch, 1e-2)->loss);
+}
+
 TEST(Engine, AccumulationChangesOnlyTheOrderOfSums) {
   auto whole = Engine::Create(Small(7, 7)).value(), parts = Engine::Create(Small(7, 2)).value();
   for (int i = 0; i < 10; ++i) {

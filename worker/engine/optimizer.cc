@@ -1,6 +1,7 @@
 #include "worker/engine/optimizer.h"
 
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -44,14 +45,13 @@ class AdamWOptimizer final : public FlatOptimizer {
   }
 
   void Step(uint64_t step, double learning_rate, double factor) override {
-    step_.fill_(static_cast<double>(step));
     std::optional<at::Tensor> scale;
     if (factor != 1.0) scale = at::full({1}, 1.0 / factor, step_.options());  // gradients are divided by it
-    for (Group& g : groups_) {
-      at::_fused_adamw_(g.parameters, g.gradients, g.exp_avg, g.exp_avg_sq, /*max_exp_avg_sqs=*/{}, g.steps,
-                        learning_rate, beta1_, beta2_, g.weight_decay, eps_, /*amsgrad=*/false, /*maximize=*/false,
-                        scale);
-    }
+    Update(step, learning_rate, scale, {});
+  }
+
+  void StepUnless(const at::Tensor& skip, const at::Tensor& divisor, uint64_t step, double learning_rate) override {
+    Update(step, learning_rate, divisor, skip);
   }
 
   std::vector<std::pair<std::string, at::Tensor>> State() override {
@@ -63,6 +63,17 @@ class AdamWOptimizer final : public FlatOptimizer {
     double weight_decay;
     std::vector<at::Tensor> parameters, gradients, exp_avg, exp_avg_sq, steps;
   };
+
+  void Update(uint64_t step, double learning_rate, const std::optional<at::Tensor>& scale,
+              const std::optional<at::Tensor>& skip) {
+    step_.fill_(static_cast<double>(step));
+    for (Group& g : groups_) {
+      at::_fused_adamw_(g.parameters, g.gradients, g.exp_avg, g.exp_avg_sq, /*max_exp_avg_sqs=*/{}, g.steps,
+                        learning_rate, beta1_, beta2_, g.weight_decay, eps_, /*amsgrad=*/false, /*maximize=*/false,
+                        scale, skip);
+    }
+  }
+
   double beta1_, beta2_, eps_;
   at::Tensor exp_avg_, exp_avg_sq_, step_;
   std::vector<Group> groups_;
@@ -96,6 +107,17 @@ class SgdOptimizer final : public FlatOptimizer {
         }
       }
       p.add_(g, -learning_rate);
+    }
+  }
+
+  void StepUnless(const at::Tensor& skip, const at::Tensor& divisor, uint64_t, double learning_rate) override {
+    for (const bool decay : {true, false}) {
+      const std::vector<Run> runs = Select(runs_, decay);
+      if (runs.empty()) continue;
+      at::_fused_sgd_(Views(parameters_, runs), Views(gradients_, runs),
+                      buffer_.defined() ? Views(buffer_, runs) : std::vector<at::Tensor>(), decay ? weight_decay_ : 0.0,
+                      momentum_, learning_rate, /*dampening=*/0.0, nesterov_,
+                      /*maximize=*/false, /*is_first_step=*/false, divisor, skip);
     }
   }
 

@@ -23,6 +23,9 @@ class FlatOptimizer {
   virtual ~FlatOptimizer() = default;
   // Step number `step` (from 1) with gradients multiplied by `factor` (clipping). May overwrite the gradients.
   virtual void Step(uint64_t step, double learning_rate, double factor) = 0;
+  // The same with gradients divided by what `divisor` holds, and nothing at all where `skip` holds 1: both fp32 [1], on
+  // the parameters' device, and not read by the host.
+  virtual void StepUnless(const at::Tensor& skip, const at::Tensor& divisor, uint64_t step, double learning_rate) = 0;
   // State arenas of the parameters' size, with the names that checkpoints give them.
   virtual std::vector<std::pair<std::string, at::Tensor>> State() = 0;
 };

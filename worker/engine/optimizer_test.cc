@@ -2,10 +2,16 @@
 #include "worker/engine/optimizer.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
+#include <utility>
 #include <vector>
+
+#include "worker/engine/verdict.h"
 
 namespace muster::engine {
 namespace {
@@ -81,6 +87,58 @@ TEST(Sgd, FollowsTheRule) {
       }
       EXPECT_EQ(optimizer->State().size(), momentum > 0 ? 1u : 0u);
     }
+  }
+}
+
+at::Tensor One(double value) { return at::full({1}, value, at::kFloat); }
+
+// What a GPU decides by itself is what the host would have decided.
+TEST(StepUnless, DividesAndSkipsAsTold) {
+  Optimizer adamw, sgd, momentum, nesterov;
+  adamw.mutable_adamw()->set_beta1(0.9);
+  adamw.mutable_adamw()->set_beta2(0.95);
+  adamw.mutable_adamw()->set_eps(1e-8);
+  sgd.mutable_sgd();
+  momentum.mutable_sgd()->set_momentum(0.9);
+  nesterov.mutable_sgd()->set_momentum(0.9);
+  nesterov.mutable_sgd()->set_nesterov(true);
+  for (Optimizer options : {adamw, sgd, momentum, nesterov}) {
+    options.set_weight_decay(0.1);
+    at::Tensor by_host = Arena(1), by_device = Arena(1), host_gradients = Arena(0), device_gradients = Arena(0);
+    auto host = MakeOptimizer(options, kRuns, by_host, host_gradients);
+    auto device = MakeOptimizer(options, kRuns, by_device, device_gradients);
+    for (int step = 1; step <= 4; ++step) {
+      host_gradients.copy_(Arena(0.5 * step));
+      device_gradients.copy_(host_gradients);
+      host->Step(step, 0.05, 0.25);
+      device->StepUnless(One(0), One(4), step, 0.05);
+      const std::vector<double> right = Values(by_host), ours = Values(by_device);
+      for (int64_t i = 0; i < kElements; ++i) ASSERT_NEAR(ours[i], right[i], 1e-6) << options.DebugString() << step;
+    }
+    const at::Tensor before = by_device.clone();
+    std::vector<at::Tensor> state;
+    for (const auto& [name, tensor] : device->State()) state.push_back(tensor.clone());
+    device_gradients.fill_(std::nan(""));
+    device->StepUnless(One(1), One(4), 5, 0.05);
+    EXPECT_TRUE(at::equal(before, by_device)) << options.DebugString();
+    for (size_t i = 0; i < state.size(); ++i) EXPECT_TRUE(at::equal(state[i], device->State()[i].second));
+  }
+}
+
+TEST(Verdict, ClipsAsTorchAndSkipsWhatIsNotFinite) {
+  const auto judge = [](double loss, double norm, double clip) {
+    const at::Tensor numbers = at::full({3}, loss, at::kDouble);
+    numbers.mutable_data_ptr<double>()[2] = norm;
+    const Verdict v = Judge(numbers, clip);
+    return std::pair(v.divisor.item<float>(), v.skip.item<float>());
+  };
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(judge(1, 0.5, 1), std::pair(1.0f, 0.0f));
+  EXPECT_EQ(judge(1, 4, 2), std::pair(static_cast<float>((4 + 1e-6) / 2), 0.0f));
+  EXPECT_EQ(judge(1, 4, infinity), std::pair(1.0f, 0.0f));
+  for (const double bad : {std::nan(""), infinity, -infinity}) {
+    EXPECT_EQ(judge(bad, 1, 1).second, 1.0f);
+    EXPECT_EQ(judge(1, bad, 1).second, 1.0f);
   }
 }
 

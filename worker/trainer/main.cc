@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 
 #include <atomic>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -108,10 +107,7 @@ absl::Status Evaluate(const std::string& path, int threads, const std::string& t
   const absl::StatusOr<muster::trainer::Evaluation> found =
       muster::trainer::Evaluate(*model->engine, model->inventory, tokens, sequences);
   if (!found.ok()) return found.status();
-  std::printf(json ? "{\"loss\": %.9g, \"perplexity\": %.9g, \"tokens\": %llu, \"windows\": %llu}\n"
-                   : "loss %.6g nats a token, perplexity %.6g, over %llu tokens in %llu windows\n",
-              found->loss, std::exp(found->loss), static_cast<unsigned long long>(found->tokens),
-              static_cast<unsigned long long>(found->windows));
+  std::printf("%s\n", muster::trainer::Describe(*found, json).c_str());
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "worker/data/sampler.h"
 #include "worker/trainer/setup.h"
 
@@ -20,6 +21,11 @@ absl::Status CheckOptions(const SampleOptions& options, const Inventory& invento
     return absl::InvalidArgumentError(
         absl::StrCat("the model's vocabulary is ", inventory.vocabulary(),
                      ", not bytes: give its tokenizer's files, --vocab vocab.json --merges merges.txt"));
+  }
+  if (bpe != nullptr && bpe->vocabulary() > inventory.vocabulary()) {
+    return absl::InvalidArgumentError(absl::StrCat("the tokenizer has ", bpe->vocabulary(),
+                                                   " tokens, the model's vocabulary is ", inventory.vocabulary(),
+                                                   ": they do not belong together"));
   }
   if (!(options.temperature >= 0) || !std::isfinite(options.temperature)) {
     return absl::InvalidArgumentError("temperature: must be 0 or more");
@@ -109,6 +115,19 @@ absl::StatusOr<Evaluation> Evaluate(engine::Engine& engine, const Inventory& inv
     sum += *loss * static_cast<double>(part);
   }
   return Evaluation{.loss = sum / static_cast<double>(count), .tokens = count * inventory.context(), .windows = count};
+}
+
+std::string Describe(const Evaluation& evaluation, bool json) {
+  const double perplexity = std::exp(evaluation.loss);
+  const bool finite = std::isfinite(perplexity);
+  if (json) {
+    return absl::StrFormat(R"({"loss": %.9g, "perplexity": %s, "tokens": %d, "windows": %d})", evaluation.loss,
+                           finite ? absl::StrFormat("%.9g", perplexity) : "null", evaluation.tokens,
+                           evaluation.windows);
+  }
+  return absl::StrFormat("loss %.6g nats a token, perplexity %s, over %d tokens in %d windows", evaluation.loss,
+                         finite ? absl::StrFormat("%.6g", perplexity) : "too large to say", evaluation.tokens,
+                         evaluation.windows);
 }
 
 }  // namespace muster::trainer

@@ -24,8 +24,8 @@ struct SampleOptions {
 
 // Calls `write` with the text of each sampled token (which may be part of a character); stops early when that returns
 // false, or at <|endoftext|>. `bpe`: of the model's tokens; none: they are bytes.
-// InvalidArgument: options out of range, a prompt with tokens that the model does not have, or no `bpe` for a model
-// whose vocabulary is not bytes.
+// InvalidArgument: options out of range, a prompt with tokens that the model does not have, a `bpe`
+// with more tokens than the model, or none for a model whose vocabulary is not bytes.
 absl::Status Sample(engine::Engine& engine, const Inventory& inventory, data::Bpe* bpe, const SampleOptions& options,
                     const std::function<bool(std::string_view)>& write);
 
@@ -33,10 +33,14 @@ absl::Status Sample(engine::Engine& engine, const Inventory& inventory, data::Bp
 uint32_t Choose(absl::Span<const float> logits, double temperature, uint32_t top_k, double uniform);
 
 struct Evaluation {
-  double loss = 0;       // mean over the tokens, nats; perplexity is its exponential
+  double loss = 0;       // mean over the tokens, nats
   uint64_t tokens = 0;   // that were predicted
   uint64_t windows = 0;  // of context + 1 tokens, each beginning with the last token of the one before
 };
+
+// "loss 2.1 nats a token, perplexity 8.2, over 992 tokens in 62 windows", or a JSON object. The perplexity, the loss's
+// exponential, is beyond what a double holds for a loss over 709: null in JSON.
+std::string Describe(const Evaluation& evaluation, bool json);
 
 // Over the first `sequences` windows (0: all) of a token file. Errors as data::TokenFile.
 absl::StatusOr<Evaluation> Evaluate(engine::Engine& engine, const Inventory& inventory, const std::string& tokens,

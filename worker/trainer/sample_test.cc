@@ -2,12 +2,15 @@
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/data/bpe.h"
 #include "worker/trainer/fake_worker.h"
 
 namespace muster::trainer {
@@ -35,6 +38,15 @@ TEST(Choose, FollowsTheSoftmax) {
   EXPECT_THAT(shares(1, 99), ::testing::Pointwise(::testing::DoubleNear(0.002), {0.125, 0.25, 0.625}));
 }
 
+TEST(Describe, APerplexityBeyondDoublesIsNoNumber) {
+  EXPECT_EQ(Describe({.loss = 2, .tokens = 32, .windows = 2}, true),
+            R"({"loss": 2, "perplexity": 7.3890561, "tokens": 32, "windows": 2})");
+  EXPECT_EQ(Describe({.loss = 710, .tokens = 32, .windows = 2}, true),
+            R"({"loss": 710, "perplexity": null, "tokens": 32, "windows": 2})");
+  EXPECT_EQ(Describe({.loss = 710, .tokens = 32, .windows = 2}, false),
+            "loss 710 nats a token, perplexity too large to say, over 32 tokens in 2 windows");
+}
+
 // One trained model for all: the text repeats, so even this one learns some of it.
 class SampleTest : public ::testing::Test {
  protected:
@@ -59,6 +71,10 @@ class SampleTest : public ::testing::Test {
   static void TearDownTestSuite() { delete bench_; }
 
   static Process Run(std::vector<std::string> arguments) {
+    // Threads that wait for each other are slow on a busy machine.
+    if (!arguments.empty() && (arguments[0] == "sample" || arguments[0] == "eval")) {
+      arguments.insert(arguments.end(), {"--threads", "1"});
+    }
     return StartTrainer(std::move(arguments), bench_->Path("sample"));
   }
   static std::string Sampled(std::vector<std::string> options) {
@@ -148,10 +164,69 @@ TEST_F(SampleTest, AJobBeginsWithImportedWeights) {
   EXPECT_NEAR(loss, validation_loss_, 1e-5);
 
   train.mutable_model()->mutable_gpt2()->set_layers(3);
+  train.mutable_model()->mutable_gpt2()->set_heads(4);
   train.mutable_checkpoint()->set_path(bench_->Path("third"));
   Process refused = bench_->Start(bench_->Assign(spec, 8));
   EXPECT_EQ(refused.Wait(), 1);
-  EXPECT_THAT(refused.Log(), HasSubstr("config.json says n_layer 2, but model.layers is 3"));
+  EXPECT_THAT(refused.Log(),
+              HasSubstr("config.json says n_layer 2, but model.layers is 3; n_head 2, but model.heads is 4"));
+}
+
+// GPT-2's names of the bytes, in the order of their ids, then " t" + "h", " th" + "e" and the end of a text.
+std::string Vocabulary() {
+  std::string json = "{";
+  uint32_t id = 0, other = 256;
+  const auto add = [&](uint32_t c) {
+    std::string name = c == '"' || c == '\\' ? "\\" : "";
+    if (c < 0x80) name.push_back(static_cast<char>(c));
+    if (c >= 0x80) name += {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
+    absl::StrAppend(&json, "\"", name, "\": ", id++, ", ");
+  };
+  for (uint32_t c = '!'; c <= '~'; ++c) add(c);
+  for (uint32_t c = 0xa1; c <= 0xff; ++c) {
+    if (c != 0xad) add(c);
+  }
+  while (id < 256) add(other++);
+  return absl::StrCat(json, R"("\u0120t": 256, "\u0120th": 257, "\u0120the": 258, "<|endoftext|>": 259})");
+}
+
+// A model of byte pairs, from its tokenizer's files: beside the weights, and given.
+TEST_F(SampleTest, ByteTokensAndPairsAreText) {
+  std::filesystem::create_directories(bench_->Path("tokenizer"));
+  const std::string vocab = bench_->Path("tokenizer/vocab.json"), merges = bench_->Path("tokenizer/merges.txt");
+  std::ofstream(vocab) << Vocabulary();
+  std::ofstream(merges) << "#version: 0.2\n\u0120 t\n\u0120t h\n\u0120th e\n";
+  const auto bpe = data::Bpe::Load(vocab, merges);
+  ASSERT_TRUE(bpe.ok()) << bpe.status();
+  std::vector<uint32_t> ids;
+  for (int i = 0; i < 100; ++i) (*bpe)->Encode("in the box. ", ids);
+  JobSpec spec = bench_->MakeJob();
+  Train& train = *spec.mutable_train();
+  train.mutable_data()->set_tokens(bench_->WriteTokens("pairs.bin", {ids.begin(), ids.end()}));
+  train.mutable_model()->mutable_gpt2()->set_vocabulary(260);
+  train.mutable_checkpoint()->set_path(bench_->Path("pairs"));
+  train.mutable_checkpoint()->set_every_steps(0);
+  train.set_steps(150);
+  train.mutable_optimizer()->set_lr(1e-2);
+  Process trainer = bench_->Start(bench_->Assign(spec, 11));
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+
+  const auto sample = [&](const std::string& from, std::vector<std::string> options) {
+    options.insert(options.begin(), {"sample", "--checkpoint", from, "--prompt", "in the", "--temperature", "0"});
+    return Run(options);
+  };
+  Process given = sample(bench_->Path("pairs"), {"--tokens", "40", "--vocab", vocab, "--merges", merges});
+  ASSERT_EQ(given.Wait(), 0) << given.Log();
+  EXPECT_THAT(given.Output(), StartsWith("in the box. in the box. in"));
+  Process exporting = Run({"export", "--checkpoint", bench_->Path("pairs"), "--out", bench_->Path("pairs-out"),
+                           "--tokenizer_from", bench_->Path("tokenizer")});
+  ASSERT_EQ(exporting.Wait(), 0) << exporting.Log();
+  Process beside = sample(bench_->Path("pairs-out"), {"--tokens", "40"});
+  ASSERT_EQ(beside.Wait(), 0) << beside.Log();
+  EXPECT_EQ(beside.Output(), given.Output());
+  Process larger = sample(bench_->Path("checkpoints"), {"--vocab", vocab, "--merges", merges});
+  EXPECT_EQ(larger.Wait(), 1);
+  EXPECT_THAT(larger.Log(), HasSubstr("the tokenizer has 260 tokens, the model's vocabulary is 256"));
 }
 
 TEST_F(SampleTest, SaysWhatIsWrong) {

@@ -138,6 +138,7 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(assignment, rank.program, rank.group.get());
   if (!engine.ok()) return engine.status();
   rank.engine = *std::move(engine);
+  for (const std::string& note : rank.engine->Notes()) spdlog::info("{}", note);
   if (assignment.has_resume_from()) {
     if (absl::Status status = Resume(assignment, rank); !status.ok()) return status;
   } else if (const std::string& from = train.model().from(); !from.empty()) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
 #include "worker/checkpoint/hugging_face.h"
@@ -50,13 +51,16 @@ absl::Status Import(const std::string& directory, const Gpt2& model, engine::Eng
                  {"n_embd", "width", theirs.width(), model.width()},
                  {"vocab_size", "vocabulary", theirs.vocabulary(), model.vocabulary()},
                  {"n_positions", "context", theirs.context(), model.context()}};
+  std::vector<std::string> differing;
   for (const auto& number : numbers) {
     if (number.theirs == number.ours) continue;
-    return absl::FailedPreconditionError(absl::StrCat("model.from: ", directory, "/config.json says ", number.key, " ",
-                                                      number.theirs, ", but model.", number.field, " is ",
-                                                      number.ours));
+    differing.push_back(
+        absl::StrCat(number.key, " ", number.theirs, ", but model.", number.field, " is ", number.ours));
   }
-  if (absl::Status status = engine.Pull(); !status.ok()) return status;
+  if (!differing.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("model.from: ", directory, "/config.json says ", absl::StrJoin(differing, "; ")));
+  }
   for (const checkpoint::Part& part : PartsOf(engine, Which::kParameters)) {
     if (absl::Status status = from->Read(part); !status.ok()) return status;
   }
@@ -74,6 +78,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Inventory& inve
   config.threads = threads;
   config.train.mutable_strategy()->mutable_single();
   config.train.mutable_optimizer()->mutable_sgd()->set_momentum(0);
+  config.train.mutable_precision()->set_compute(DTYPE_FP32);  // the weights as they are
   const absl::StatusOr<strategies::Layout> layout = strategies::MakeLayout(config.train, config.inventory, 1);
   if (!layout.ok()) return layout.status();
   absl::StatusOr<strategies::RankProgram> program = strategies::Compile(config.train, config.inventory, *layout, 0);

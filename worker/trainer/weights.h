@@ -20,8 +20,8 @@ std::vector<checkpoint::Part> PartsOf(engine::Engine& engine, Which which);
 // Reads the engine's state from the checkpoint. FailedPrecondition: it belongs to another model or optimizer.
 absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine::Engine& engine);
 
-// The engine's parameters from a folder of Hugging Face's. FailedPrecondition: config.json says another number than
-// `model`, which it names; others as checkpoint::HuggingFaceModel.
+// The parameters of an engine that has taken no step, from a folder of Hugging Face's. FailedPrecondition: config.json
+// says other numbers than `model`, all of which it names; others as checkpoint::HuggingFaceModel.
 absl::Status Import(const std::string& directory, const Gpt2& model, engine::Engine& engine);
 
 // A model to evaluate, sample or export, on one CPU rank, without optimizer state.

@@ -5,6 +5,7 @@
 #include <c10/core/GradMode.h>
 
 #include "worker/units/autograd.h"
+#include "worker/units/cached_attention.h"
 #include "worker/units/gpt2.h"
 
 namespace muster::units {
@@ -20,13 +21,15 @@ class Block final : public UnitModule {
   }
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
-    if (context.mode == Mode::kEvaluate) {
+    if (context.mode == Mode::kEvaluate || context.mode == Mode::kGenerate) {
       const c10::AutoGradMode off(false);
-      return {Compute(in[0])};
+      if (context.mode == Mode::kEvaluate) return {Compute(in[0], nullptr, 0)};
+      saved.tensors.resize(1);
+      return {Compute(in[0], &saved.tensors[0], context.position)};
     }
     const c10::AutoGradMode on(true);
     const at::Tensor x = in[0].detach().requires_grad_(true);
-    const at::Tensor y = Compute(x);
+    const at::Tensor y = Compute(x, nullptr, 0);
     saved.tensors = {x, y};
     return {y.detach()};
   }
@@ -51,19 +54,25 @@ class Block final : public UnitModule {
   }
 
   at::Tensor Norm(const at::Tensor& x, int weight, int bias) const {
+    // On a CPU the norm keeps its statistics in its parameters' dtype: too few digits in bf16.
+    if (x.is_cpu() && x.scalar_type() == at::kBFloat16) {
+      return at::layer_norm(x, {x.size(-1)}, leaves_[weight].to(at::kFloat), leaves_[bias].to(at::kFloat), kEpsilon);
+    }
     return at::layer_norm(x, {x.size(-1)}, leaves_[weight], leaves_[bias], kEpsilon);
   }
 
-  at::Tensor Attention(const at::Tensor& x) const {
+  // `kept`: keys and values of the tokens before `position`, or none to begin with the first and keep nothing.
+  at::Tensor Attention(const at::Tensor& x, at::Tensor* kept, int64_t position) const {
     const int64_t b = x.size(0), t = x.size(1), c = x.size(2);
-    // [b, t, 3 c] to q, k, v of [b, heads, t, c / heads]
-    const at::Tensor qkv = Linear(x, kAttnW, kAttnB).view({b, t, 3, heads_, c / heads_}).permute({2, 0, 3, 1, 4});
+    const at::Tensor projected = Linear(x, kAttnW, kAttnB).view({b, t, 3, heads_, c / heads_});
+    if (kept != nullptr) return Linear(AttendAfter(projected, position, *kept), kProjW, kProjB);
+    const at::Tensor qkv = projected.permute({2, 0, 3, 1, 4});  // q, k, v of [b, heads, t, c / heads]
     const at::Tensor y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, 0.0, /*is_causal=*/true);
     return Linear(y.transpose(1, 2).reshape({b, t, c}), kProjW, kProjB);
   }
 
-  at::Tensor Compute(const at::Tensor& in) const {
-    const at::Tensor x = in.add(Attention(Norm(in, kLn1W, kLn1B)));
+  at::Tensor Compute(const at::Tensor& in, at::Tensor* kept, int64_t position) const {
+    const at::Tensor x = in.add(Attention(Norm(in, kLn1W, kLn1B), kept, position));
     const at::Tensor h = at::gelu(Linear(Norm(x, kLn2W, kLn2B), kFcW, kFcB), "tanh");
     return x.add(Linear(h, kFcProjW, kFcProjB));
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "models/inventory.h"
+#include "worker/units/cached_attention.h"
 #include "worker/units/cpu_attention.h"
 #include "worker/units/gpt2.h"
 #include "worker/units/row_kernels.h"
@@ -22,15 +23,21 @@ class CpuBlock final : public UnitModule {
       : p_(std::move(p)), heads_(heads), piece_rows_(piece_rows) {}
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
-    const bool keep = context.mode != Mode::kEvaluate;
+    const bool keep = context.mode == Mode::kTrain || context.mode == Mode::kRecompute;
     const int64_t width = in[0].size(2);
     const at::Tensor x = in[0].contiguous().view({-1, width});
     const at::Tensor statistics = Empty(x, 2), statistics2 = Empty(x, 2), qkv = Empty(x, 3 * width);
     at::Tensor normed = Empty(x, width), sum = Empty(x, width);
     Norm(x, p_[kLn1W].value, p_[kLn1B].value, normed, statistics);
     Product(normed, kAttnW, kAttnB, qkv);
-    const at::Tensor attention = Empty(x, width), sums = at::empty({x.size(0) * heads_}, x.options());
-    Attend(ByHead(qkv, in[0].sizes()), attention, sums);
+    at::Tensor attention, sums;
+    if (context.mode == Mode::kGenerate) {
+      saved.tensors.resize(1);
+      attention = AttendAfter(ByHead(qkv, in[0].sizes()), context.position, saved.tensors[0]).view({-1, width});
+    } else {
+      attention = Empty(x, width), sums = at::empty({x.size(0) * heads_}, x.options());
+      Attend(ByHead(qkv, in[0].sizes()), attention, sums);
+    }
     at::mm_out(sum, attention, p_[kProjW].value);
     AddAndNorm(x, sum, p_[kProjB].value, p_[kLn2W].value, p_[kLn2B].value, normed, statistics2);
     const at::Tensor hidden = keep ? Empty(x, 4 * width) : at::Tensor();

@@ -28,11 +28,11 @@ class Embedding final : public UnitModule {
 
   Activations Forward(const Context& context, const Activations&, Saved&) override {
     const int64_t tokens = context.inputs.size(1);
-    return {at::embedding(wte_.value, context.inputs).add_(wpe_.value.narrow(0, 0, tokens))};
+    return {at::embedding(wte_.value, context.inputs).add_(wpe_.value.narrow(0, context.position, tokens))};
   }
 
   Activations Backward(const Context& context, Saved, const Activations& grads) override {
-    const at::Tensor& dx = grads[0];
+    const at::Tensor dx = grads[0].to(wte_.gradient.scalar_type());
     AddRows(context.inputs.contiguous().view(-1), dx.contiguous().view({-1, dx.size(2)}), wte_.gradient);
     wpe_.gradient.narrow(0, 0, dx.size(1)).add_(dx.sum(0));
     return {};

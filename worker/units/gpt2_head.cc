@@ -9,6 +9,8 @@
 #include <ATen/ops/native_layer_norm_backward.h>
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "models/inventory.h"
 #include "worker/units/gpt2.h"
@@ -18,16 +20,29 @@ namespace muster::units {
 namespace {
 
 constexpr double kEpsilon = 1e-5;
-constexpr uint64_t kGpuPieces = 32;  // a GPU needs more rows for a good product, and has the memory
+// A GPU needs more rows for a good product, and has the memory. In bf16 each piece's gradient of the embedding is made
+// before it is added to that in fp32.
+constexpr uint64_t kGpuPieces = 32, kNarrowPieces = 4;
+// The logits have a multiple of so many columns: without it a vocabulary like 50,257 leaves tensor cores unused. What
+// is more than the vocabulary is masked; the embedding has no rows for it.
+constexpr int64_t kAlignedLogits = 64;
+constexpr int64_t kWideRows = 16;  // of bf16 logits that are fp32 at a time on a CPU: what the cache holds
 
 // Final norm, logits by the tied embedding, and cross entropy. The logits exist once, a piece of the rows at a time:
 // the backward computes them, takes the loss from them, lets them become their own gradient and multiplies with that.
-// So training has nothing to do forward, and keeps the input only.
+// So training has nothing to do forward, and keeps the input only. With bf16 parameters the loss is still computed from
+// fp32: of bf16 logits some rows at a time on a CPU, of wider products on a GPU.
 class Head final : public UnitModule {
  public:
-  Head(std::vector<Parameter> p, uint64_t piece_rows) : weight_(p[0]), bias_(p[1]), wte_(p[2]) {
-    piece_rows_ = wte_.value.is_cpu() ? piece_rows : piece_rows * kGpuPieces;
-  }
+  Head(std::vector<Parameter> p, uint64_t piece_rows, bool portable)
+      : weight_(p[0]),
+        bias_(p[1]),
+        wte_(p[2]),
+        narrow_(wte_.value.scalar_type() == at::kBFloat16),
+        portable_(portable),
+        piece_rows_(piece_rows * (!wte_.value.is_cpu() ? kGpuPieces
+                                  : narrow_            ? kNarrowPieces
+                                                       : 1)) {}
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
     const int64_t width = in[0].size(2);
@@ -35,26 +50,30 @@ class Head final : public UnitModule {
       const at::Tensor last = in[0].select(1, in[0].size(1) - 1).contiguous();
       return {at::mm(Normalise(last).normed, wte_.value.t())};
     }
-    if (context.mode != Mode::kEvaluate) {
+    if (context.mode == Mode::kTrain || context.mode == Mode::kRecompute) {
       saved.tensors = {in[0]};
       return {};
     }
-    EachPiece(context, in[0].reshape({-1, width}),
-              [&](const Piece& piece) { AddLoss(piece.logits, piece.targets, 0, context.loss_sum); });
+    EachPiece(context, in[0].reshape({-1, width}), /*scale=*/0, [](const Piece&) {});
     return {};
   }
 
   Activations Backward(const Context& context, Saved saved, const Activations&) override {
     const int64_t width = saved.tensors[0].size(2);
     const at::Tensor x = saved.tensors[0].reshape({-1, width}), dx = at::empty_like(x);
-    EachPiece(context, x, [&](const Piece& piece) {
-      const at::Tensor& d = piece.logits;
-      AddLoss(d, piece.targets, context.loss_scale, context.loss_sum);
-      wte_.gradient.addmm_(d.t(), piece.norm.normed);
+    EachPiece(context, x, context.loss_scale, [&](const Piece& piece) {
+      const at::Tensor& d = piece.d;
+      if (narrow_) {
+        wte_.gradient.add_(at::mm(d.t(), piece.norm.normed), piece.factor);
+      } else {
+        wte_.gradient.addmm_(d.t(), piece.norm.normed, /*beta=*/1, /*alpha=*/piece.factor);
+      }
       at::Tensor d_normed = piece.norm.normed;
       at::mm_out(d_normed, d, wte_.value);
+      if (piece.factor != 1) d_normed.mul_(piece.factor);
+      const auto [weight, bias] = Vectors();
       const auto [d_piece, d_weight, d_bias] = at::native_layer_norm_backward(
-          d_normed, piece.x, {width}, piece.norm.mean, piece.norm.rstd, weight_.value, bias_.value, {true, true, true});
+          d_normed, piece.x, {width}, piece.norm.mean, piece.norm.rstd, weight, bias, {true, true, true});
       dx.narrow(0, piece.first, piece.x.size(0)).copy_(d_piece);
       weight_.gradient.add_(d_weight);
       bias_.gradient.add_(d_bias);
@@ -68,54 +87,102 @@ class Head final : public UnitModule {
   };
   struct Piece {
     int64_t first;  // row
-    at::Tensor x, targets, logits;
+    at::Tensor x;
     Normed norm;
+    at::Tensor d;       // the logits' gradient, when it was asked for,
+    double factor = 1;  // but for this
   };
 
+  // On a CPU the norm keeps its statistics in its parameters' dtype: too few digits in bf16.
+  std::pair<at::Tensor, at::Tensor> Vectors() const {
+    if (!narrow_ || !weight_.value.is_cpu()) return {weight_.value, bias_.value};
+    return {weight_.value.to(at::kFloat), bias_.value.to(at::kFloat)};
+  }
+
   Normed Normalise(const at::Tensor& x) const {
-    auto [normed, mean, rstd] = at::native_layer_norm(x, {x.size(1)}, weight_.value, bias_.value, kEpsilon);
+    const auto [weight, bias] = Vectors();
+    auto [normed, mean, rstd] = at::native_layer_norm(x, {x.size(1)}, weight, bias, kEpsilon);
     return {normed, mean, rstd};
   }
 
+  // Adds each piece's loss, and calls `body` with the logits' gradient if `scale` is not zero.
   template <typename F>
-  void EachPiece(const Context& context, const at::Tensor& x, const F& body) const {
-    const int64_t rows = x.size(0);
+  void EachPiece(const Context& context, const at::Tensor& x, double scale, const F& body) const {
+    const int64_t rows = x.size(0), vocabulary = wte_.value.size(0);
     const int64_t most = static_cast<int64_t>(models::PieceRows(static_cast<uint64_t>(rows), piece_rows_));
-    const at::Tensor targets = context.targets.reshape({-1});
-    const at::Tensor logits = at::empty({most, wte_.value.size(0)}, x.options());
+    const int64_t align = portable_ || narrow_ ? kAlignedLogits : 1;
+    const int64_t columns = (vocabulary + align - 1) / align * align;
+    const at::Tensor targets = context.targets.reshape({-1}), padded = at::empty({most, columns}, x.options());
+    at::Tensor wide = padded;  // the logits in fp32, where `padded` is to be their gradient
+    if (portable_ && narrow_) wide = at::empty({most, columns}, x.options().dtype(at::kFloat));
     for (int64_t first = 0; first < rows; first += most) {
       const int64_t n = std::min(most, rows - first);
-      Piece piece{first, x.narrow(0, first, n), targets.narrow(0, first, n), logits.narrow(0, 0, n), {}};
+      const at::Tensor d = padded.narrow(0, 0, n);
+      Piece piece{.first = first, .x = x.narrow(0, first, n), .norm = {}, .d = d.narrow(1, 0, vocabulary)};
       piece.norm = Normalise(piece.x);
-      at::mm_out(piece.logits, piece.norm.normed, wte_.value.t());
+      const at::Tensor answers = targets.narrow(0, first, n), logits = wide.narrow(0, 0, n);
+      Multiply(logits.narrow(1, 0, vocabulary), piece.norm.normed);
+      if (portable_) {
+        logits.narrow(1, vocabulary, columns - vocabulary).fill_(-std::numeric_limits<double>::infinity());
+        AddLossByOperators(logits, answers, scale != 0, d, context.loss_sum);
+        piece.factor = scale;
+      } else {
+        AddLoss(piece.d, answers, scale, context.loss_sum);
+      }
       body(piece);
     }
   }
 
+  // logits = normed wte^T, without rounding to bf16 between where that can be.
+  void Multiply(at::Tensor logits, const at::Tensor& normed) const {
+    const at::Tensor turned = wte_.value.t();
+    if (logits.scalar_type() == normed.scalar_type()) {
+      at::mm_out(logits, normed, turned);
+    } else if (logits.is_cpu()) {  // LibTorch has the wider product on GPUs only
+      logits.copy_(at::mm(normed, turned));
+    } else {
+      at::mm_out(logits, normed, turned, at::kFloat);
+    }
+  }
+
   // sum += the loss of these rows. With `scale` other than zero the logits become scale times their gradient.
-  static void AddLoss(at::Tensor logits, const at::Tensor& targets, double scale, at::Tensor sum) {
-    if (logits.is_cpu()) {
-      *sum.mutable_data_ptr<double>() += CrossEntropy(logits, targets, scale);
+  static void AddLoss(const at::Tensor& logits, const at::Tensor& targets, double scale, at::Tensor sum) {
+    double& total = *sum.mutable_data_ptr<double>();
+    if (logits.scalar_type() != at::kBFloat16) {
+      total += CrossEntropy(logits, targets, scale);
       return;
     }
-    const int64_t vocabulary = logits.size(1);
+    const int64_t rows = logits.size(0);
+    for (int64_t first = 0; first < rows; first += kWideRows) {
+      const int64_t n = std::min(kWideRows, rows - first);
+      const at::Tensor some = logits.narrow(0, first, n), wide = some.to(at::kFloat).contiguous();
+      total += CrossEntropy(wide, targets.narrow(0, first, n), scale);
+      if (scale != 0) some.copy_(wide);
+    }
+  }
+
+  // sum += the loss of these rows. The logits become log-probabilities, and `d`, which may be they, their gradient.
+  static void AddLossByOperators(at::Tensor logits, const at::Tensor& targets, bool gradient, at::Tensor d,
+                                 at::Tensor sum) {
     at::_log_softmax_out(logits, logits, 1, /*half_to_float=*/false);
     // Where each row's target stands, in one dimension, because LibTorch is deterministic there on a GPU.
-    const at::Tensor picks = at::arange(targets.size(0), targets.options()).mul_(vocabulary).add_(targets);
-    sum.sub_(logits.view(-1).index_select(0, picks).sum());
-    if (scale == 0) return;
-    at::exp_(logits).view(-1).index_add_(0, picks, at::full({targets.size(0)}, -1, logits.options()));
-    logits.mul_(scale);
+    const at::Tensor picks = at::arange(targets.size(0), targets.options()).mul_(logits.size(1)).add_(targets);
+    sum.sub_(logits.view(-1).index_select(0, picks).sum(at::kDouble));
+    if (!gradient) return;
+    at::exp_out(d, logits);
+    d.view(-1).index_add_(0, picks, at::full({targets.size(0)}, -1, d.options()));
   }
 
   const Parameter weight_, bias_, wte_;
-  uint64_t piece_rows_ = 0;
+  const bool narrow_;    // parameters and activations in bf16
+  const bool portable_;  // by LibTorch's operators alone
+  const uint64_t piece_rows_;
 };
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakeGpt2Head(std::vector<Parameter> parameters, uint64_t piece_rows) {
-  return std::make_unique<Head>(std::move(parameters), piece_rows);
+std::unique_ptr<UnitModule> MakeGpt2Head(std::vector<Parameter> parameters, uint64_t piece_rows, bool portable) {
+  return std::make_unique<Head>(std::move(parameters), piece_rows, portable);
 }
 
 }  // namespace muster::units

@@ -6,7 +6,8 @@
 
 namespace muster::units {
 
-absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vector<Parameter> parameters) {
+absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vector<Parameter> parameters,
+                                                     bool portable) {
   size_t expected = 0;
   switch (unit.kind()) {
     case UNIT_KIND_GPT2_EMBEDDING:
@@ -27,11 +28,13 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vect
         absl::StrCat("unit ", unit.name(), " has ", parameters.size(), " tensors, its kind needs ", expected));
   }
   if (unit.kind() == UNIT_KIND_GPT2_EMBEDDING) return MakeGpt2Embedding(std::move(parameters));
+  const bool by_operators = portable || !parameters[0].value.is_cpu();
   if (unit.kind() == UNIT_KIND_GPT2_BLOCK) {
-    if (!parameters[0].value.is_cpu()) return MakeGpt2Block(std::move(parameters), unit.heads());
+    if (by_operators || parameters[0].value.scalar_type() == at::kBFloat16)
+      return MakeGpt2Block(std::move(parameters), unit.heads());
     return MakeCpuGpt2Block(std::move(parameters), unit.heads(), unit.piece_rows());
   }
-  return MakeGpt2Head(std::move(parameters), unit.piece_rows());
+  return MakeGpt2Head(std::move(parameters), unit.piece_rows(), by_operators);
 }
 
 }  // namespace muster::units

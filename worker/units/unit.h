@@ -16,12 +16,13 @@
 
 namespace muster::units {
 
-enum class Mode { kTrain, kRecompute, kEvaluate };
+enum class Mode { kTrain, kRecompute, kEvaluate, kGenerate };
 
 struct Context {
   Mode mode = Mode::kTrain;
   int microbatch = 0;
   at::Tensor inputs;        // int64 [sequences, tokens]
+  int64_t position = 0;     // in the context, of the first of them; other than 0 in mode generate only
   at::Tensor targets;       // int64 [sequences, tokens]; undefined: the head gives logits instead of a loss
   double loss_scale = 1.0;  // what each target's gradient is multiplied by: 1 / targets of the whole step
   at::Tensor loss_sum;      // float64 scalar: the head adds its loss summed over the targets, in backward when training
@@ -31,12 +32,14 @@ struct Context {
 // logits behind the last token [sequences, vocabulary].
 using Activations = std::vector<at::Tensor>;
 
-// What one (unit, microbatch) keeps from forward to backward. Several may live.
+// What one (unit, microbatch) keeps from forward to backward; several may live. In mode generate: what the tokens so
+// far leave for those behind them, which the next call is given and adds to.
 struct Saved {
   std::vector<at::Tensor> tensors;
 };
 
-// A parameter and where its gradient is added: views of equal shape. Gradients start at zero in each step.
+// A parameter and where its gradient is added: views of equal shape. Gradients start at zero in each step. Values in
+// bf16 have gradients in fp32, so that many small ones add up; otherwise both are of one dtype.
 struct Parameter {
   at::Tensor value;
   at::Tensor gradient;
@@ -46,7 +49,7 @@ class UnitModule {
  public:
   virtual ~UnitModule() = default;
 
-  // `saved` is filled in modes train and recompute.
+  // `saved` is filled in modes train, recompute and generate.
   virtual Activations Forward(const Context& context, const Activations& in, Saved& saved) = 0;
 
   // Adds the parameters' gradients to their sinks and returns the gradients of the inputs (none for an embedding).
@@ -55,7 +58,9 @@ class UnitModule {
 };
 
 // `parameters`: the unit's tensors in the inventory's order, then those it borrows.
+// `portable`: by the code that any device has, also on a CPU, which has faster code of its own.
 // Unimplemented: a kind that this build has no code for.
-absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vector<Parameter> parameters);
+absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vector<Parameter> parameters,
+                                                     bool portable = false);
 
 }  // namespace muster::units

@@ -10,6 +10,7 @@
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -50,7 +51,7 @@ at::Tensor Filled(at::IntArrayRef shape, at::ScalarType type, double seed) {
 // Units over their own parameters, and what flows through them for each microbatch.
 class Chain {
  public:
-  Chain(const Inventory& inventory, at::ScalarType type) {
+  Chain(const Inventory& inventory, at::ScalarType type, bool portable = false) {
     at::set_num_threads(1);  // threads that wait for each other are slow on a busy machine
     double seed = 0;
     for (const Unit& unit : inventory.units()) {
@@ -58,14 +59,14 @@ class Chain {
         const std::vector<int64_t> shape(tensor.shape().begin(), tensor.shape().end());
         at::Tensor value = Filled(shape, type, ++seed);
         if (tensor.init().kind() == Initialisation::ONES) value.add_(1);
-        parameters_[tensor.name()] = {value, at::zeros_like(value)};
+        parameters_[tensor.name()] = {value, at::zeros_like(value, value.options().dtype(Sink(type)))};
       }
     }
     for (const Unit& unit : inventory.units()) {
       std::vector<Parameter> own;
       for (const Tensor& tensor : unit.tensors()) own.push_back(parameters_.at(tensor.name()));
       for (const Borrow& borrow : unit.borrows()) own.push_back(parameters_.at(borrow.tensor()));
-      units_.push_back(MakeUnit(unit, std::move(own)).value());
+      units_.push_back(MakeUnit(unit, std::move(own), portable).value());
     }
   }
 
@@ -103,6 +104,8 @@ class Chain {
   const std::map<std::string, Parameter>& parameters() const { return parameters_; }
 
  private:
+  static at::ScalarType Sink(at::ScalarType type) { return type == at::kBFloat16 ? at::kFloat : type; }
+
   std::map<std::string, Parameter> parameters_;
   std::vector<std::unique_ptr<UnitModule>> units_;
 };
@@ -122,7 +125,7 @@ Context Tokens(const Shape& shape, int64_t sequences, double scale, int64_t salt
 class Reference {
  public:
   Reference(const Shape& shape, const std::map<std::string, Parameter>& parameters) : shape_(shape) {
-    for (const auto& [name, p] : parameters) leaf_[name] = p.value.detach().clone().requires_grad_(true);
+    for (const auto& [name, p] : parameters) leaf_[name] = p.value.to(at::kDouble, false, true).requires_grad_(true);
   }
 
   at::Tensor LogProbabilities(const at::Tensor& ids) const {
@@ -209,14 +212,38 @@ const std::vector<Shape> kShapes = {
 };
 
 TEST(Units, EqualTheWholeGraphInDouble) {
-  for (const Shape& shape : kShapes) {
-    Chain chain(Make(shape), at::kDouble);
-    const Reference reference(shape, chain.parameters());
-    Chain::Flight flight{Tokens(shape, 3, 0.25), {}};
-    const at::Tensor right = reference.Loss(flight.context);
-    EXPECT_TRUE(chain.Forward(flight).empty());
-    EXPECT_NEAR(chain.Backward(flight), right.item<double>(), 1e-11 * right.item<double>()) << shape.vocabulary;
-    ExpectGradients(chain, reference.GradientsOf(right * 0.25), 1e-9);
+  for (const bool portable : {false, true}) {
+    SCOPED_TRACE(portable ? "the code for any device" : "the CPU's own code");
+    for (const Shape& shape : kShapes) {
+      Chain chain(Make(shape), at::kDouble, portable);
+      const Reference reference(shape, chain.parameters());
+      Chain::Flight flight{Tokens(shape, 3, 0.25), {}};
+      const at::Tensor right = reference.Loss(flight.context);
+      EXPECT_TRUE(chain.Forward(flight).empty());
+      EXPECT_NEAR(chain.Backward(flight), right.item<double>(), 1e-11 * right.item<double>()) << shape.vocabulary;
+      ExpectGradients(chain, reference.GradientsOf(right * 0.25), 1e-9);
+    }
+  }
+}
+
+// From equal bf16 parameters, of 8 bits: each rounding is up to 0.4%, and behind weights as large as these a gradient
+// is up to 20 of them away. A wrong one is so by its own size.
+TEST(Units, ComputeInBf16CloseToTheWholeGraph) {
+  for (const bool portable : {false, true}) {
+    SCOPED_TRACE(portable ? "the code for any device" : "the CPU's own code");
+    for (const Shape& shape : kShapes) {
+      Chain chain(Make(shape), at::kBFloat16, portable);
+      const Reference reference(shape, chain.parameters());
+      Chain::Flight flight{Tokens(shape, 3, 0.25), {}}, evaluate = flight;
+      const at::Tensor right = reference.Loss(flight.context);
+      chain.Forward(flight);
+      const double loss = chain.Backward(flight);
+      EXPECT_NEAR(loss, right.item<double>(), 0.01 * right.item<double>()) << shape.vocabulary;
+      EXPECT_NE(loss, right.item<double>());
+      ExpectGradients(chain, reference.GradientsOf(right * 0.25), 0.12);
+      evaluate.context.mode = Mode::kEvaluate;
+      EXPECT_NEAR(chain.Evaluate(evaluate), loss, 1e-6 * loss);
+    }
   }
 }
 
@@ -268,6 +295,27 @@ TEST(Units, WithoutTargetsTheHeadGivesTheLastTokensLogits) {
   const at::Tensor logits = chain.Forward(flight)[0];
   const at::Tensor ours = logits.log_softmax(1), right = reference.LogProbabilities(flight.context.inputs).select(1, 6);
   EXPECT_LT(Norm(ours - right), 1e-10 * Norm(right));
+}
+
+// Token by token or some at a time, with what is kept of those before: the logits of the whole.
+TEST(Units, GeneratingGivesTheLogitsOfTheWhole) {
+  for (const Shape& shape : kShapes) {
+    Chain chain(Make(shape), at::kDouble);
+    const Reference reference(shape, chain.parameters());
+    const at::Tensor ids = Tokens(shape, 2, 1).inputs;
+    const at::Tensor right = reference.LogProbabilities(ids);
+    for (const int64_t most : {1, 2, 40}) {
+      Chain::Flight flight;
+      flight.context.mode = Mode::kGenerate;
+      for (int64_t first = 0; first < ids.size(1); first += flight.context.inputs.size(1)) {
+        flight.context.position = first;
+        flight.context.inputs = ids.narrow(1, first, std::min(most, ids.size(1) - first));
+        const at::Tensor ours = chain.Forward(flight)[0].log_softmax(1);
+        const at::Tensor theirs = right.select(1, first + flight.context.inputs.size(1) - 1);
+        EXPECT_LT(Norm(ours - theirs), 1e-9 * Norm(theirs)) << "token " << first << ", " << most << " at a time";
+      }
+    }
+  }
 }
 
 TEST(Units, AKindWithoutCodeOrWithOtherTensorsIsRefused) {

@@ -1,0 +1,120 @@
+#include "worker/units/attention_choice.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "worker/units/autograd.h"
+
+namespace muster::units {
+namespace {
+
+constexpr int kTrials = 5;
+
+enum class Backend { kFlash, kMemoryEfficient, kCudnn, kPlain };
+
+const char* NameOf(Backend backend) {
+  switch (backend) {
+    case Backend::kFlash:
+      return "flash";
+    case Backend::kMemoryEfficient:
+      return "memory-efficient";
+    case Backend::kCudnn:
+      return "cudnn";
+    case Backend::kPlain:
+      break;
+  }
+  return "plain products";
+}
+
+void Allow(const std::vector<Backend>& backends) {
+  const auto in = [&](Backend b) { return std::find(backends.begin(), backends.end(), b) != backends.end(); };
+  at::Context& context = at::globalContext();
+  context.setSDPUseFlash(in(Backend::kFlash));
+  context.setSDPUseMemEfficient(in(Backend::kMemoryEfficient));
+  context.setSDPUseCuDNN(in(Backend::kCudnn));
+  context.setSDPUseMath(in(Backend::kPlain));
+}
+
+void Synchronise(const at::Device& device) {
+  if (!device.is_cpu()) c10::impl::getDeviceGuardImpl(device.type())->synchronizeDevice(device.index());
+}
+
+// The gradient of attention's input, and how long it took from the input on.
+struct Pass {
+  at::Tensor gradient;
+  double milliseconds;
+};
+
+Pass Run(const at::Tensor& input, const at::Device& device) {
+  const c10::AutoGradMode on(true);
+  const auto start = std::chrono::steady_clock::now();
+  const at::Tensor x = input.detach().requires_grad_(true);
+  const at::Tensor qkv = x.permute({2, 0, 3, 1, 4});  // as the block's: q, k, v beside each other
+  const at::Tensor y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, 0.0, /*is_causal=*/true);
+  const at::Tensor gradient = Gradients(y, at::ones_like(y), {x})[0];
+  Synchronise(device);
+  return {gradient, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count()};
+}
+
+AttentionTrial Try(Backend backend, const at::Tensor& input, const at::Device& device) {
+  AttentionTrial trial{.name = NameOf(backend), .milliseconds = std::numeric_limits<double>::infinity()};
+  Allow({backend});
+  try {
+    const at::Tensor first = Run(input, device).gradient;  // also what is done once: plans, workspaces
+    for (int i = 0; i < kTrials && trial.refused.empty(); ++i) {
+      const Pass pass = Run(input, device);
+      trial.milliseconds = std::min(trial.milliseconds, pass.milliseconds);
+      if (!at::equal(first, pass.gradient)) trial.refused = "not the same twice";
+    }
+  } catch (const c10::Error& e) {
+    const std::string what = e.what_without_backtrace();
+    trial.refused = what.substr(0, what.find('\n'));
+  }
+  return trial;
+}
+
+}  // namespace
+
+std::string AttentionChoice::Describe() const {
+  const std::string all = absl::StrJoin(trials, ", ", [](std::string* out, const AttentionTrial& trial) {
+    absl::StrAppend(out, trial.name, " ",
+                    trial.refused.empty() ? absl::StrFormat("%.3g ms", trial.milliseconds)
+                                          : absl::StrCat("refused (", trial.refused, ")"));
+  });
+  return absl::StrCat("attention by ", name.empty() ? "the library's own choice" : name, ": ", all);
+}
+
+AttentionChoice ChooseAttention(const AttentionShape& shape) {
+  std::vector<Backend> candidates = {Backend::kFlash, Backend::kPlain};
+  if (!shape.device.is_cpu()) candidates.insert(candidates.begin() + 1, {Backend::kMemoryEfficient, Backend::kCudnn});
+  const at::Tensor input =
+      at::randn({shape.sequences, shape.tokens, 3, shape.heads, shape.width}, shape.device).to(shape.dtype);
+  AttentionChoice choice;
+  double best = std::numeric_limits<double>::infinity();
+  std::vector<Backend> allowed = candidates;
+  for (const Backend backend : candidates) {
+    choice.trials.push_back(Try(backend, input, shape.device));
+    const AttentionTrial& trial = choice.trials.back();
+    if (!trial.refused.empty() || trial.milliseconds >= best) continue;
+    best = trial.milliseconds;
+    choice.name = trial.name;
+    allowed = {backend, Backend::kPlain};
+  }
+  Allow(allowed);
+  return choice;
+}
+
+}  // namespace muster::units
