@@ -10,7 +10,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -22,10 +21,11 @@
 #include "worker/engine/check_config.h"
 #include "worker/engine/cpu_allocator.h"
 #include "worker/engine/generation.h"
-#include "worker/engine/in_flight.h"
 #include "worker/engine/initialise.h"
 #include "worker/engine/norm.h"
 #include "worker/engine/optimizer.h"
+#include "worker/engine/reductions.h"
+#include "worker/engine/state.h"
 #include "worker/engine/verdict.h"
 #include "worker/units/unit.h"
 
@@ -46,7 +46,8 @@ class CompiledEngine final : public Engine {
       : config_(config),
         device_(config.cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)),
         layout_(LayOut(config_.inventory)),
-        recorder_(config.cuda) {}
+        recorder_(config.cuda),
+        reductions_(&config_, &layout_, &recorder_) {}
 
   absl::Status Prepare();
 
@@ -57,19 +58,13 @@ class CompiledEngine final : public Engine {
   std::vector<OpSpan> TakeRecord() override { return recorder_.Take(); }
   uint64_t step() const override { return step_; }
   void set_step(uint64_t step) override { step_ = step; }
-  std::vector<StateView> State() override;
-  absl::Status Pull() override { return Copy(/*to_host=*/true); }
+  std::vector<StateView> State() override { return state_.Views(config_.table, config_.role.shard(), layout_); }
+  absl::Status Pull() override;
   absl::Status Push() override;
   std::vector<std::string> Notes() const override { return notes_; }
   uint64_t peak_memory_bytes() const override;
 
  private:
-  struct Arena {
-    std::string kind;  // of StateView
-    at::Tensor device;
-    at::Tensor host;  // the same tensor on a CPU
-  };
-
   // The border: what LibTorch throws becomes a Status that says where.
   template <typename F>
   absl::Status Guarded(F&& body);
@@ -83,13 +78,9 @@ class CompiledEngine final : public Engine {
 
   std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const;
   void RunOps(const Batch& batch, double learning_rate, double vote, StepResult& result);
-  void Issue(int32_t index, const Op& op, const at::Tensor& values, std::function<void()> then);
-  void BeginReduce(int32_t index, const Op& op);
-  void WaitFor(const Op& op);
   void Optimize(const Batch& batch, const at::Tensor& seen, bool clip, double learning_rate, StepResult& result);
   // Parameters were changed: what is made of them is made again.
   void Renew();
-  absl::Status Copy(bool to_host);
 
   const Config config_;
   const at::Device device_;
@@ -99,14 +90,12 @@ class CompiledEngine final : public Engine {
   at::Tensor computed_;                // the parameters in the dtype of computing: where that is fp32, parameters_
   std::vector<std::unique_ptr<units::UnitModule>> units_;
   std::unique_ptr<FlatOptimizer> optimizer_;
-  std::vector<Arena> state_;
-  at::Tensor narrow_gradients_;  // in the dtype of the reduction, where that is not fp32
-  InFlight in_flight_;
+  engine::State state_;
   Recorder recorder_;
+  Reductions reductions_;
   Generation generation_;
   std::vector<std::string> notes_;
-  std::chrono::duration<double> waited_{};  // in this step
-  std::string doing_;                       // for error messages
+  std::string doing_;  // for error messages
 };
 
 // Carries a Status out of where only exceptions can.
@@ -136,7 +125,7 @@ absl::Status CompiledEngine::Guarded(F&& body) {
   } catch (const std::exception& e) {
     status = absl::InternalError(e.what());
   }
-  in_flight_.Abandon();
+  reductions_.Abandon();
   return absl::Status(status.code(), absl::StrCat("rank ", config_.role.rank(), ", step ", step_ + 1,
                                                   doing_.empty() ? "" : ", ", doing_, ": ", status.message()));
 }
@@ -155,9 +144,7 @@ absl::Status CompiledEngine::Prepare() {
     const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
     parameters_ = at::zeros({layout_.elements}, options);
     gradients_ = at::zeros({layout_.elements}, options);
-    if (config_.train.precision().reduce() == DTYPE_BF16 && !config_.groups.empty()) {
-      narrow_gradients_ = at::zeros({layout_.elements}, options.dtype(at::kBFloat16));
-    }
+    reductions_.SetGradients(gradients_);
     computed_ = parameters_;
     if (config_.train.precision().compute() == DTYPE_BF16) {
       computed_ = at::zeros({layout_.elements}, options.dtype(at::kBFloat16));
@@ -209,11 +196,8 @@ absl::Status CompiledEngine::MakeUnits() {
 
 void CompiledEngine::MakeState() {
   optimizer_ = MakeOptimizer(config_.train.optimizer(), layout_.runs, parameters_, gradients_);
-  std::vector<std::pair<std::string, at::Tensor>> arenas = {{"parameter", parameters_}};
-  for (auto& named : optimizer_->State()) arenas.push_back(std::move(named));
-  for (auto& [kind, arena] : arenas) {
-    state_.push_back({kind, arena, device_.is_cpu() ? arena : at::zeros(arena.sizes(), at::kFloat)});
-  }
+  state_.Add("parameter", parameters_);
+  for (const auto& [kind, arena] : optimizer_->State()) state_.Add(kind, arena);
 }
 
 at::Tensor CompiledEngine::Tokens(absl::Span<const uint32_t> tokens, int64_t rows, int64_t columns) const {
@@ -252,43 +236,9 @@ std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::
   return contexts;
 }
 
-// A collective of the current op begins.
-void CompiledEngine::Issue(int32_t index, const Op& op, const at::Tensor& values, std::function<void()> then) {
-  InFlight::Then done;
-  if (then || recorder_.on()) {
-    done = [this, then = std::move(then), name = doing_, stream = op.stream,
-            begin = std::chrono::steady_clock::now()](const collectives::Work& work) {
-      recorder_.Add({name, stream, begin, work.done_at().value_or(std::chrono::steady_clock::now())});
-      if (then) then();
-    };
-  }
-  in_flight_.Add(index, op.stream, config_.groups[op.group]->AllReduce(values), std::move(done));
-}
-
-// Sums a run of units over the group's ranks, in the dtype of precision.reduce.
-void CompiledEngine::BeginReduce(int32_t index, const Op& op) {
-  const int64_t begin = layout_.units[op.unit], elements = layout_.units[op.unit_end] - begin;
-  const at::Tensor own = gradients_.narrow(0, begin, elements);
-  if (!narrow_gradients_.defined()) return Issue(index, op, own, nullptr);
-  const at::Tensor narrow = narrow_gradients_.narrow(0, begin, elements);
-  narrow.copy_(own);
-  Issue(index, op, narrow, [own, narrow] { own.copy_(narrow); });
-}
-
-void CompiledEngine::WaitFor(const Op& op) {
-  if (in_flight_.empty()) return;
-  const auto begin = std::chrono::steady_clock::now();
-  for (const int32_t earlier : op.waits) {
-    ThrowIfBad(in_flight_.Wait(earlier, config_.schedule.ops[earlier].stream));
-  }
-  const auto end = std::chrono::steady_clock::now();
-  waited_ += end - begin;
-  if (!op.waits.empty()) recorder_.Add({"Wait", Stream::kCompute, begin, end});
-}
-
 void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vote, StepResult& result) {
   const c10::AutoGradMode off(false);
-  waited_ = {};
+  reductions_.BeginStep();
   gradients_.zero_();
   const at::Tensor scalars = at::zeros({2}, parameters_.options().dtype(at::kDouble));  // loss sum, votes
   scalars[1].fill_(vote);
@@ -301,7 +251,7 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
   for (int32_t index = 0; index < static_cast<int32_t>(config_.schedule.ops.size()); ++index) {
     const Op& op = config_.schedule.ops[index];
     doing_ = Print(op, config_.inventory);
-    WaitFor(op);
+    ThrowIfBad(reductions_.WaitFor(op));
     recorder_.Begin();
     const bool empty = op.microbatch >= 0 && contexts[op.microbatch].inputs.size(0) == 0;
     switch (op.kind) {
@@ -319,10 +269,10 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
         break;
       }
       case OpKind::kReduce:
-        BeginReduce(index, op);
+        reductions_.Begin(index, doing_);
         break;
       case OpKind::kReduceScalars:
-        Issue(index, op, scalars, nullptr);
+        reductions_.BeginScalars(index, doing_, scalars);
         break;
       case OpKind::kClipGradients:
         norm = FlatNorm(gradients_);  // holds each parameter's gradient once, and zeros between them
@@ -348,7 +298,8 @@ void CompiledEngine::Optimize(const Batch& batch, const at::Tensor& seen, bool c
   const auto read = [&] {
     const at::Tensor host = seen.cpu();
     const double* values = host.const_data_ptr<double>();
-    result = {values[0] / static_cast<double>(batch.global_targets), values[2], values[1], waited_.count()};
+    result = {values[0] / static_cast<double>(batch.global_targets), values[2], values[1],
+              reductions_.waited_seconds()};
     return std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
   };
   if (config_.decide_on_device || device_.is_cuda()) {
@@ -451,43 +402,18 @@ absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint3
   return logits;
 }
 
-std::vector<StateView> CompiledEngine::State() {
-  std::vector<StateView> views;
-  for (const Arena& arena : state_) {
-    float* base = arena.host.mutable_data_ptr<float>();
-    for (const UnitPartition& unit : config_.table.units()) {
-      for (const Piece& piece : unit.pieces()) {
-        const Place& place = layout_.places.at(piece.tensor());
-        for (const Extent& extent : piece.extents()) {
-          if (extent.shard() != config_.role.shard()) continue;
-          views.push_back({arena.kind, piece.tensor(), std::vector<uint64_t>(place.shape.begin(), place.shape.end()),
-                           extent.begin(), absl::MakeSpan(base + place.begin + extent.begin(), extent.length())});
-        }
-      }
-    }
-  }
-  return views;
-}
-
-absl::Status CompiledEngine::Push() {
-  if (absl::Status status = Copy(/*to_host=*/false); !status.ok()) return status;
+absl::Status CompiledEngine::Pull() {
   return Guarded([&] {
-    doing_ = "taking over changed parameters";
-    Renew();
+    doing_ = "copying the state to the host";
+    state_.ToHost();
   });
 }
 
-absl::Status CompiledEngine::Copy(bool to_host) {
-  if (device_.is_cpu()) return absl::OkStatus();
+absl::Status CompiledEngine::Push() {
   return Guarded([&] {
-    doing_ = to_host ? "copying the state to the host" : "copying the state to the device";
-    for (Arena& arena : state_) {
-      if (to_host) {
-        arena.host.copy_(arena.device);
-      } else {
-        arena.device.copy_(arena.host);
-      }
-    }
+    doing_ = "taking over changed parameters";
+    state_.FromHost();
+    Renew();
   });
 }
 
