@@ -146,7 +146,7 @@ void Cluster::StartWorker(int index, int slots) {
   const std::string name = absl::StrCat("w", index);
   std::vector<std::string> argv = {BinDir() + "/muster-worker",
                                    "--coordinator",
-                                   address(),
+                                   worker_coordinator.empty() ? address() : worker_coordinator,
                                    "--state_dir",
                                    absl::StrCat(folder_, "/", name, "-state"),
                                    "--run_dir",

@@ -48,6 +48,8 @@ class Cluster {
   // Flags of later starts, e.g. "--orphan_grace=2s".
   std::vector<std::string> coordinator_flags;
   std::vector<std::string> worker_flags;
+  // What workers call; empty: address().
+  std::string worker_coordinator;
   // What comes before the command of a daemon ("coordinator", "w0"), e.g. to start it on another host's network.
   std::function<std::vector<std::string>(const std::string& name)> prefix;
 
