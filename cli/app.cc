@@ -95,8 +95,9 @@ const CLI::App* Reached(const CLI::App& app) {
 // For the end of an unfinished command line: who waits for it waits for a second at most.
 std::vector<Candidate> LiveNames(Invocation& invocation, const std::vector<std::string>& words, Named what) {
   for (size_t i = 0; i + 2 < words.size(); ++i) {
-    if (words[i] == "--address") invocation.flags.address = words[i + 1];
-    if (words[i] == "--token_file") invocation.flags.token_file = words[i + 1];
+    if (words[i] == "--address" || words[i] == "--coordinator") invocation.flags.address = words[i + 1];
+    if (words[i] == "--ca") invocation.flags.ca = words[i + 1];
+    if (words[i] == "--token_file" || words[i] == "--token") invocation.flags.token_file = words[i + 1];
   }
   invocation.flags.timeout = "1s";
   std::vector<Candidate> names;
@@ -151,10 +152,14 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   app->formatter(std::make_shared<HelpPage>());
   app->get_formatter()->column_width(30);
   app->set_help_flag("-h,--help", "show this");
-  app->add_option("--address", invocation.flags.address, "of the coordinator: unix:/path or host:port (MUSTER_ADDRESS)")
+  app->add_option("--address,--coordinator", invocation.flags.address,
+                  "of the coordinator: unix:/path or host:port (MUSTER_ADDRESS)")
       ->type_name("ADDRESS")
       ->group("Everywhere");
-  app->add_option("--token_file", invocation.flags.token_file, "file with the token for it (MUSTER_TOKEN_FILE)")
+  app->add_option("--token_file,--token", invocation.flags.token_file, "file with the token for it (MUSTER_TOKEN_FILE)")
+      ->type_name("FILE")
+      ->group("Everywhere");
+  app->add_option("--ca", invocation.flags.ca, "its ca.crt, unless the token pins it (MUSTER_CA)")
       ->type_name("FILE")
       ->group("Everywhere");
   app->add_option("--timeout", invocation.flags.timeout, "of a call, or of following: 30s, 5m (MUSTER_TIMEOUT)")
@@ -162,6 +167,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
       ->group("Everywhere");
   app->add_flag("--no_colour,--no-color", invocation.no_colour, "no colours (NO_COLOR)")->group("Everywhere");
   RegisterInit(*app, invocation);
+  RegisterTrace(*app, invocation);
   RegisterTrain(*app, invocation);
   RegisterSubmit(*app, invocation);
   RegisterPlan(*app, invocation);
@@ -186,6 +192,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterEval(*app, invocation);
   RegisterExport(*app, invocation);
   RegisterLocal(*app, invocation);
+  RegisterCoordinator(*app, invocation);
   RegisterBackup(*app, invocation);
   RegisterBench(*app, invocation);
   RegisterDoctor(*app, invocation);

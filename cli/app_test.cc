@@ -7,7 +7,10 @@
 #include <map>
 
 #include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "cli/client.h"
 #include "cli/config.h"
+#include "common/tls/certificate.h"
 
 namespace muster::cli {
 namespace {
@@ -50,7 +53,7 @@ TEST(App, EveryExampleParses) {
     for (size_t at; (at = rest.find("\n  muster ")) != std::string::npos;) {
       rest = rest.substr(at + 10);
       std::string line = rest.substr(0, rest.find('\n'));
-      line = line.substr(0, line.find_first_of("|>"));
+      line = line.substr(0, line.find_first_of("|>&"));
       Invocation own;
       const auto app = BuildApp(own);
       EXPECT_NO_THROW(app->parse(line)) << line;
@@ -110,6 +113,29 @@ TEST_F(ConfigTest, FlagThenEnvironmentThenContextThenDefault) {
   EXPECT_EQ(flags->address, "host:3");
   EXPECT_EQ(flags->token, "from-flag");
   EXPECT_EQ(flags->timeout, absl::Minutes(1));
+}
+
+TEST_F(ConfigTest, WhomToBelieveBeyondThisMachine) {
+  variables_["MUSTER_COORDINATOR"] = "gpu-head:1";
+  EXPECT_EQ(Resolve({})->address, "gpu-head:1");
+  variables_["MUSTER_ADDRESS"] = "gpu-head:2";
+  EXPECT_EQ(Resolve({})->address, "gpu-head:2");
+  absl::StatusOr<Connection> connection = Resolve({});
+  const absl::Status nobody = Client::Secure(*connection);
+  EXPECT_TRUE(absl::IsFailedPrecondition(nobody));
+  EXPECT_TRUE(absl::StrContains(nobody.message(), "MUSTER_CA")) << nobody;
+  const std::string key = tls::MakeKey().value();
+  const std::string ca = tls::MakeAuthority(key, "a", tls::ValidFor(absl::Hours(1), absl::Now())).value();
+  ASSERT_TRUE(WriteFile(folder_ + "/ca.crt", ca).ok());
+  Context("ca: " + folder_ + "/ca.crt\n");
+  connection = Resolve({});
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  EXPECT_EQ(connection->authority, ca);
+  EXPECT_TRUE(Client::Secure(*connection).ok());
+  variables_["MUSTER_CA"] = folder_ + "/missing";
+  EXPECT_TRUE(absl::IsNotFound(Resolve({}).status()));
+  ASSERT_TRUE(WriteFile(folder_ + "/rubbish", "x").ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(Resolve({"", "", "", folder_ + "/rubbish"}).status()));
 }
 
 TEST_F(ConfigTest, AWrongContextFileNamesLineAndColumn) {

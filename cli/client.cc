@@ -14,7 +14,10 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/rpc/rpc.h"
+#include "common/tls/probe.h"
+#include "common/tls/token.h"
 #include "proto/jobs_service.grpc.pb.h"
+#include "proto/trust_service.grpc.pb.h"
 
 namespace muster::cli {
 namespace {
@@ -56,6 +59,20 @@ absl::Status ProbeSocket(const Connection& connection) {
       absl::StrCat("cannot reach the coordinator at ", connection.address, ": ", WhatToDo(connection)));
 }
 
+constexpr absl::Duration kHandshakeTimeout = absl::Seconds(5);
+
+// gRPC tells no more of a handshake than that it failed: one of our own finds the reason. OK: it finds none.
+absl::Status ProbeHandshake(const Connection& connection) {
+  if (absl::StartsWith(connection.address, "unix:")) return absl::OkStatus();
+  const bool plain = connection.authority.empty();
+  const auto shown = tls::Probe(connection.address, {.authority = connection.authority, .timeout = kHandshakeTimeout});
+  if (!plain) return shown.status();
+  if (!shown.ok()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("the coordinator at ", connection.address,
+                                             " speaks TLS: give --ca with its ca.crt, or a token of `muster ",
+                                             "coordinator token create` (--token_file)"));
+}
+
 class GrpcWatchCall final : public WatchCall {
  public:
   GrpcWatchCall(v1::Jobs::Stub& stub, const std::string& token, const v1::WatchRequest& request) {
@@ -74,24 +91,50 @@ class GrpcWatchCall final : public WatchCall {
 }  // namespace
 
 struct Client::Stubs {
-  explicit Stubs(const std::string& address)
-      : channel(rpc::Dial(address)), jobs(channel), nodes(channel), admin(channel) {}
+  explicit Stubs(const Connection& connection)
+      : channel(rpc::Dial(connection.address, {connection.authority, {}})),
+        jobs(channel),
+        nodes(channel),
+        admin(channel),
+        trust(channel) {}
 
   std::shared_ptr<grpc::Channel> channel;
   v1::Jobs::Stub jobs;
   v1::Nodes::Stub nodes;
   v1::Admin::Stub admin;
+  v1::Trust::Stub trust;
 };
 
-Client::Client(const Connection& connection)
-    : connection_(connection), stubs_(std::make_unique<Stubs>(connection.address)) {}
+absl::Status Client::Secure(Connection& connection) {
+  if (absl::StartsWith(connection.address, "unix:")) return absl::OkStatus();
+  if (connection.authority.empty() && tls::IsToken(connection.token)) {
+    const absl::StatusOr<tls::Token> token = tls::ParseToken(connection.token);
+    if (!token.ok()) return token.status();
+    const absl::Duration timeout =
+        connection.timeout > absl::ZeroDuration() ? std::min(connection.timeout, kHandshakeTimeout) : kHandshakeTimeout;
+    absl::StatusOr<std::string> authority = tls::FetchAuthority(connection.address, token->authority_sha256, timeout);
+    if (absl::IsFailedPrecondition(authority.status())) {
+      return absl::PermissionDeniedError(authority.status().message());
+    }
+    if (!authority.ok()) return authority.status();
+    connection.authority = *std::move(authority);
+  }
+  const absl::Status secure = rpc::CheckSecure(connection.address, {connection.authority, {}});
+  if (secure.ok()) return secure;
+  return absl::Status(secure.code(),
+                      absl::StrCat(secure.message(), ": give a token of `muster coordinator token create` ",
+                                   "(--token_file, MUSTER_TOKEN_FILE), or the coordinator's ca.crt (--ca, MUSTER_CA)"));
+}
+
+Client::Client(const Connection& connection) : connection_(connection), stubs_(std::make_unique<Stubs>(connection)) {}
 
 Client::~Client() = default;
 
 template <typename Request, typename Reply, typename Stub, typename Method>
-absl::StatusOr<Reply> Client::Call(Stub& stub, Method method, const Request& request) {
+absl::StatusOr<Reply> Client::Call(Stub& stub, Method method, const Request& request, absl::Duration longer) {
   const absl::Time start = absl::Now();
-  const absl::Duration timeout = connection_.timeout > absl::ZeroDuration() ? connection_.timeout : kCallTimeout;
+  const absl::Duration timeout =
+      longer + (connection_.timeout > absl::ZeroDuration() ? connection_.timeout : kCallTimeout);
   bool reached = false;
   for (absl::Duration pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
     const absl::Status probe = ProbeSocket(connection_);
@@ -114,6 +157,13 @@ absl::StatusOr<Reply> Client::Call(Stub& stub, Method method, const Request& req
       const bool ours = absl::StrContains(status.message(), "failed to connect") ||
                         absl::StrContains(status.message(), "Socket closed") ||
                         absl::StrContains(status.message(), "Connection reset");
+      if (ours) {
+        if (const absl::Status why = ProbeHandshake(connection_); absl::IsFailedPrecondition(why)) {
+          return absl::PermissionDeniedError(why.message());
+        } else if (!why.ok()) {
+          return why;
+        }
+      }
       return absl::UnavailableError(absl::StrCat("cannot reach the coordinator at ", connection_.address, ": ",
                                                  ours ? WhatToDo(connection_) : std::string(status.message())));
     }
@@ -153,6 +203,14 @@ absl::StatusOr<v1::PauseReply> Client::Pause(const std::string& job) {
   return Call<v1::PauseRequest, v1::PauseReply>(stubs_->jobs, &v1::Jobs::Stub::Pause, request);
 }
 
+absl::StatusOr<v1::TraceReply> Client::Trace(v1::TraceRequest request) {
+  constexpr absl::Duration kUsual = absl::Minutes(1), kLongest = absl::Hours(1);
+  const absl::Duration wait =
+      connection_.timeout > absl::ZeroDuration() ? std::min(connection_.timeout, kLongest) : kUsual;
+  request.mutable_wait()->set_seconds(absl::ToInt64Seconds(absl::Ceil(wait, absl::Seconds(1))));
+  return Call<v1::TraceRequest, v1::TraceReply>(stubs_->jobs, &v1::Jobs::Stub::Trace, request, wait);
+}
+
 absl::StatusOr<v1::ResumeReply> Client::Resume(const std::string& job) {
   v1::ResumeRequest request;
   request.set_job(job);
@@ -189,6 +247,26 @@ absl::StatusOr<v1::BackupReply> Client::Backup(const std::string& path) {
   v1::BackupRequest request;
   request.set_path(path);
   return Call<v1::BackupRequest, v1::BackupReply>(stubs_->admin, &v1::Admin::Stub::Backup, request);
+}
+
+absl::StatusOr<v1::CreateTokenReply> Client::CreateToken(const v1::CreateTokenRequest& request) {
+  return Call<v1::CreateTokenRequest, v1::CreateTokenReply>(stubs_->trust, &v1::Trust::Stub::CreateToken, request);
+}
+
+absl::StatusOr<v1::ListTokensReply> Client::ListTokens() {
+  return Call<v1::ListTokensRequest, v1::ListTokensReply>(stubs_->trust, &v1::Trust::Stub::ListTokens, {});
+}
+
+absl::StatusOr<v1::RevokeTokenReply> Client::RevokeToken(const std::string& id) {
+  v1::RevokeTokenRequest request;
+  request.set_id(id);
+  return Call<v1::RevokeTokenRequest, v1::RevokeTokenReply>(stubs_->trust, &v1::Trust::Stub::RevokeToken, request);
+}
+
+absl::StatusOr<v1::RevokeNodeReply> Client::RevokeNode(const std::string& node) {
+  v1::RevokeNodeRequest request;
+  request.set_node(node);
+  return Call<v1::RevokeNodeRequest, v1::RevokeNodeReply>(stubs_->trust, &v1::Trust::Stub::RevokeNode, request);
 }
 
 std::unique_ptr<WatchCall> Client::Watch(const v1::WatchRequest& request) {

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "cli/config.h"
 #include "proto/jobs.pb.h"
+#include "proto/trust.pb.h"
 
 namespace muster::cli {
 
@@ -31,6 +32,11 @@ class WatchCall {
 // under rpc::kErrorDetails.
 class Client {
  public:
+  // Whom to believe beyond this machine: `connection.authority` stays if there is one; else the authority that the
+  // token pins is asked for at the address. FailedPrecondition: an address beyond this machine and neither.
+  // PermissionDenied: another coordinator answers. Unavailable: none does.
+  static absl::Status Secure(Connection& connection);
+
   explicit Client(const Connection& connection);
   ~Client();
 
@@ -42,11 +48,17 @@ class Client {
   absl::StatusOr<v1::PauseReply> Pause(const std::string& job);
   absl::StatusOr<v1::ResumeReply> Resume(const std::string& job);
   absl::StatusOr<v1::DeleteReply> Delete(const std::string& job);
+  // Waits for what the ranks tell: --timeout, or a minute.
+  absl::StatusOr<v1::TraceReply> Trace(v1::TraceRequest request);
   absl::StatusOr<v1::ListNodesReply> ListNodes();
   absl::StatusOr<v1::DrainReply> Drain(const std::string& node);
   absl::StatusOr<v1::UndrainReply> Undrain(const std::string& node);
   absl::StatusOr<v1::VersionReply> Version();
   absl::StatusOr<v1::BackupReply> Backup(const std::string& path);
+  absl::StatusOr<v1::CreateTokenReply> CreateToken(const v1::CreateTokenRequest& request);
+  absl::StatusOr<v1::ListTokensReply> ListTokens();
+  absl::StatusOr<v1::RevokeTokenReply> RevokeToken(const std::string& id);
+  absl::StatusOr<v1::RevokeNodeReply> RevokeNode(const std::string& node);
 
   // Has no deadline of its own.
   std::unique_ptr<WatchCall> Watch(const v1::WatchRequest& request);
@@ -56,7 +68,8 @@ class Client {
  private:
   struct Stubs;
   template <typename Request, typename Reply, typename Stub, typename Method>
-  absl::StatusOr<Reply> Call(Stub& stub, Method method, const Request& request);
+  absl::StatusOr<Reply> Call(Stub& stub, Method method, const Request& request,
+                             absl::Duration longer = absl::ZeroDuration());
 
   const Connection connection_;
   const std::unique_ptr<Stubs> stubs_;

@@ -22,11 +22,12 @@ Screen Invocation::Out() const { return ScreenOf(STDOUT_FILENO, no_colour); }
 Screen Invocation::Err() const { return ScreenOf(STDERR_FILENO, no_colour); }
 
 absl::StatusOr<std::unique_ptr<Client>> Invocation::Connect() const {
-  const absl::StatusOr<Connection> connection = ResolveConnection(flags, environment);
+  absl::StatusOr<Connection> connection = ResolveConnection(flags, environment);
   if (!connection.ok()) return connection.status();
   if (connection->default_address) {
     if (absl::Status ours = CheckRuntimeFolder(RuntimeFolder(environment)); !ours.ok()) return ours;
   }
+  if (absl::Status secure = Client::Secure(*connection); !secure.ok()) return secure;
   return std::make_unique<Client>(*connection);
 }
 

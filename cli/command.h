@@ -32,7 +32,7 @@ class Invocation {
   Screen Out() const;
   Screen Err() const;
 
-  // Does not talk yet. Errors as ResolveConnection and CheckRuntimeFolder.
+  // Talks only to learn whom to believe (Client::Secure). Errors as that, ResolveConnection and CheckRuntimeFolder.
   absl::StatusOr<std::unique_ptr<Client>> Connect() const;
 
   // "@last" is the newest job that was submitted from here to this coordinator; anything else is itself. NotFound.

@@ -17,12 +17,14 @@
 #include "absl/strings/str_format.h"
 #include "cli/spec/suggest.h"
 #include "cli/spec/tree.h"
+#include "common/tls/certificate.h"
 
 namespace muster::cli {
 namespace {
 
 constexpr size_t kMaxContextBytes = 64 << 10;
 constexpr size_t kMaxTokenBytes = 4 << 10;
+constexpr size_t kMaxAuthorityBytes = 64 << 10;
 
 std::string Or(const std::optional<std::string>& value, const std::string& otherwise) {
   return value.has_value() && !value->empty() ? *value : otherwise;
@@ -43,7 +45,7 @@ absl::StatusOr<std::map<std::string, std::string>> ReadContext(const Environment
     yaml.problems.push_back(
         Problem{yaml.root.where, "", absl::StrCat("expected a map, got ", Describe(yaml.root)), ""});
   }
-  const std::vector<std::string> known = {"address", "token", "token_file", "timeout"};
+  const std::vector<std::string> known = {"address", "token", "token_file", "timeout", "ca"};
   for (const Entry& entry : yaml.root.entries) {
     if (std::find(known.begin(), known.end(), entry.key) == known.end()) {
       yaml.problems.push_back(Problem{entry.where, entry.key, "unknown field", Nearest(entry.key, known)});
@@ -78,6 +80,10 @@ absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const
   };
   Connection connection;
   connection.address = pick(flags.address, "MUSTER_ADDRESS", "address");
+  if (const std::string other = Or(environment("MUSTER_COORDINATOR"), "");
+      flags.address.empty() && !other.empty() && Or(environment("MUSTER_ADDRESS"), "").empty()) {
+    connection.address = other;
+  }
   if (connection.address.empty()) {
     connection.address = absl::StrCat("unix:", RuntimeFolder(environment), "/coordinator.sock");
     connection.default_address = true;
@@ -102,6 +108,13 @@ absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const
     connection.token = std::string(absl::StripAsciiWhitespace(*token));
   } else if (const auto found = context->find("token"); found != context->end()) {
     connection.token = found->second;
+  }
+  if (const std::string ca = pick(flags.ca, "MUSTER_CA", "ca"); !ca.empty()) {
+    const absl::StatusOr<std::string> authority = ReadFile(ca, kMaxAuthorityBytes);
+    if (!authority.ok()) return authority.status();
+    const auto read = tls::ReadCertificate(*authority);
+    if (!read.ok()) return absl::InvalidArgumentError(absl::StrCat("--ca ", ca, ": ", read.status().message()));
+    connection.authority = *authority;
   }
   return connection;
 }

@@ -17,11 +17,13 @@ struct ConnectionFlags {
   std::string address;
   std::string token_file;
   std::string timeout;
+  std::string ca;
 };
 
 struct Connection {
   std::string address;           // "unix:/run/user/1000/muster/coordinator.sock", "127.0.0.1:7000"
   std::string token;             // empty: none
+  std::string authority;         // PEM of who must have signed the coordinator's certificate; empty: plain text
   absl::Duration timeout;        // of one call, or of following; zero: each call's default
   bool default_address = false;  // nobody named one
 };
@@ -29,10 +31,11 @@ struct Connection {
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 Environment ProcessEnvironment();
 
-// Flags --address, --token_file, --timeout; environment MUSTER_ADDRESS, MUSTER_TOKEN, MUSTER_TOKEN_FILE,
-// MUSTER_TIMEOUT; $XDG_CONFIG_HOME/muster/context.yaml (else ~/.config) with the keys address, token, token_file,
-// timeout. InvalidArgument: a context file or time-out that is wrong. NotFound, PermissionDenied: a token file that
-// cannot be read.
+// Flags --address (or --coordinator), --token_file (or --token), --timeout, --ca; environment MUSTER_ADDRESS (or
+// MUSTER_COORDINATOR), MUSTER_TOKEN, MUSTER_TOKEN_FILE, MUSTER_TIMEOUT, MUSTER_CA;
+// $XDG_CONFIG_HOME/muster/context.yaml (else ~/.config) with the keys address, token, token_file, timeout, ca.
+// InvalidArgument: a context file or time-out that is wrong. NotFound, PermissionDenied: a token file or ca that cannot
+// be read.
 absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const Environment& environment);
 
 // $MUSTER_RUNTIME_DIR, else $XDG_RUNTIME_DIR/muster, else /tmp/muster-<uid>: sockets live there.

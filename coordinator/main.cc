@@ -48,14 +48,22 @@ int main(int argc, char** argv) {
   std::string log_level = "info";
   std::string tensorboard;
   app.add_option("--state_dir", options.state_dir, "folder of the store; one coordinator at a time")->required();
-  app.add_option("--listen", options.listen, "unix:/path or 127.0.0.1:PORT; may be repeated")->required();
-  app.add_option("--token_file", options.token_file, "lines `token name role`; needed for TCP");
+  app.add_option("--listen", options.listen,
+                 "unix:/path, 127.0.0.1:PORT, or HOST:PORT after `muster coordinator init`; may be repeated")
+      ->required();
+  app.add_option("--token_file", options.token_file,
+                 "lines `token name role`; needed for TCP where `muster coordinator init` was not run");
   app.add_option("--min_free_bytes", options.min_free_bytes, "with less on the store's disk no job is accepted")
+      ->capture_default_str();
+  app.add_option("--max_ranks", options.max_ranks, "larger jobs are refused")
+      ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   app.add_option("--tensorboard", tensorboard,
                  "folder for TensorBoard's files (default: STATE_DIR/tensorboard; off: none)");
   app.add_option("--metrics_address", options.metrics_address,
                  "serve /metrics for Prometheus there: 127.0.0.1:9464 (default: nowhere)");
+  AddDuration(app, "--node_certificate_life", options.node_certificate_life,
+              "of the certificates of workers that join; they renew them when a third is left");
   AddDuration(app, "--orphan_grace", options.workers.orphan_grace, "after it ranks without a worker daemon end");
   AddDuration(app, "--detection", options.workers.detection, "silence after which a worker counts as disconnected");
   AddDuration(app, "--node_grace", options.core.node_grace, "absence after which a node counts as lost");

@@ -10,6 +10,8 @@ void RegisterBackup(CLI::App& app, Invocation& invocation);
 void RegisterBench(CLI::App& app, Invocation& invocation);
 void RegisterCancel(CLI::App& app, Invocation& invocation);
 void RegisterCompletion(CLI::App& app, Invocation& invocation);
+void RegisterCoordinator(CLI::App& app, Invocation& invocation);
+void RegisterCoordinatorTokens(CLI::App& app, Invocation& invocation);  // in the group coordinator
 void RegisterData(CLI::App& app, Invocation& invocation);
 void RegisterDelete(CLI::App& app, Invocation& invocation);
 void RegisterDescribe(CLI::App& app, Invocation& invocation);
@@ -31,6 +33,7 @@ void RegisterEval(CLI::App& app, Invocation& invocation);
 void RegisterExport(CLI::App& app, Invocation& invocation);
 void RegisterSubmit(CLI::App& app, Invocation& invocation);
 void RegisterTop(CLI::App& app, Invocation& invocation);
+void RegisterTrace(CLI::App& app, Invocation& invocation);
 void RegisterTrain(CLI::App& app, Invocation& invocation);
 void RegisterUndrain(CLI::App& app, Invocation& invocation);
 void RegisterValidate(CLI::App& app, Invocation& invocation);

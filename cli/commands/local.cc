@@ -28,12 +28,11 @@ void RegisterUp(CLI::App& app, Invocation& invocation) {
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* command = AddCommand(app, "up", "Commands", "Start what does not run yet, and wait until it is ready",
-                                 "muster local up\nmuster local up --nodes 2 --slots 1");
-  command->add_option("--nodes", flags->options.nodes, "worker daemons")
-      ->capture_default_str()
+                                 "muster local up\nmuster local down && muster local up --nodes 3 --slots 2");
+  command->add_option("--nodes", flags->options.nodes, "worker daemons, each a node of its own (default: 1)")
       ->type_name("N")
       ->check(CLI::Range(1, 64).description(""));
-  command->add_option("--slots", flags->options.slots, "slots of each (default: the worker's)")
+  command->add_option("--slots", flags->options.slots, "slots of each node (default: 1)")
       ->type_name("N")
       ->check(CLI::Range(1, 1024).description(""));
   command->add_option("--bin_dir", flags->bin_dir, "folder of muster-coordinator and muster-worker")

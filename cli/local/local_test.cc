@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "cli/local/process.h"
 #include "cli/testing/program.h"
 
@@ -71,11 +72,15 @@ TEST_F(LocalTest, UpStartsWhatDoesNotRunAndLeavesTheRestAlone) {
   const auto first = Pids();
   ASSERT_EQ(first.size(), 3u);
   EXPECT_TRUE(absl::StrContains(LastLines(StateFile("worker-1.log"), 0, 5), "--slots 3"));
+  EXPECT_TRUE(std::ifstream(StateFile("worker-1/state/node_id")).good());
   // Again: nothing changes.
   const Ended again = Run({"up"});
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_TRUE(absl::StrContains(again.err, "coordinator runs"));
-  EXPECT_TRUE(absl::StrContains(again.err, "2 workers run, more than the 1 asked for"));
+  EXPECT_EQ(Pids(), first);
+  const Ended other = Run({"up", "--nodes", "3"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_TRUE(absl::StrContains(other.err, "a service of 2 nodes runs here, not of 3")) << other.err;
   EXPECT_EQ(Pids(), first);
   // What died is started again, and only that.
   kill(first.at("worker-0"), SIGKILL);
@@ -169,11 +174,51 @@ TEST_F(LocalTest, ForceKillsWhatDoesNotStop) {
   EXPECT_TRUE(Pids().empty());
 }
 
+TEST_F(LocalTest, NodesShareTheCores) {
+  folder_.Write("bin/muster-worker", absl::StrCat("#!/bin/sh\ntaskset -cp $$ >&2\n", std::string(kWorker).substr(10)),
+                true);
+  const std::vector<int> cores = UsableCores();
+  ASSERT_EQ(Run({"up", "--nodes", "3", "--slots", "2"}).code, 0);
+  for (int index = 0; index < 3; ++index) {
+    const std::string log = LastLines(StateFile(absl::StrCat("worker-", index, ".log")), 0, 5);
+    std::vector<int> share;
+    absl::string_view list = log;  // "pid 7's current affinity list: 0,2-3"
+    list.remove_prefix(list.find("list: ") + 6);
+    for (const absl::string_view range : absl::StrSplit(list.substr(0, list.find('\n')), ',')) {
+      const std::pair<std::string, std::string> ends = absl::StrSplit(range, absl::MaxSplits('-', 1));
+      const int last = std::stoi(ends.second.empty() ? ends.first : ends.second);
+      for (int core = std::stoi(ends.first); core <= last; ++core) share.push_back(core);
+    }
+    EXPECT_EQ(share, ShareOfCores(cores, index, 3)) << log;
+  }
+  EXPECT_EQ(Run({"down"}).code, 0);
+  // Fewer are started when none runs.
+  EXPECT_EQ(Run({"up", "--nodes", "1"}).code, 0);
+  EXPECT_EQ(Pids().size(), 2u);
+  EXPECT_EQ(Run({"down"}).code, 0);
+}
+
+TEST(ShareOfCores, Table) {
+  using Cores = std::vector<int>;
+  EXPECT_EQ(ShareOfCores({0, 1, 2, 3}, 0, 2), (Cores{0, 1}));
+  EXPECT_EQ(ShareOfCores({0, 1, 2, 3}, 1, 2), (Cores{2, 3}));
+  EXPECT_EQ(ShareOfCores({4, 5, 6, 7, 9}, 0, 3), (Cores{4}));
+  EXPECT_EQ(ShareOfCores({4, 5, 6, 7, 9}, 2, 3), (Cores{7, 9}));
+  EXPECT_EQ(ShareOfCores({0, 1}, 2, 3), (Cores{0}));
+  EXPECT_EQ(ShareOfCores({}, 0, 3), (Cores{}));
+}
+
 TEST_F(LocalTest, TooLongASocketPathIsRefused) {
   environment_["MUSTER_RUNTIME_DIR"] = folder_.path() + "/" + std::string(100, 'r');
   const Ended up = Run({"up"});
   EXPECT_EQ(up.code, 2);
   EXPECT_TRUE(absl::StrContains(up.err, "more than 107")) << up.err;
+  // The coordinator's fits, the trainers' does not, neither there nor in the state folder.
+  environment_["MUSTER_RUNTIME_DIR"] = folder_.path() + "/" + std::string(86 - folder_.path().size(), 'r');
+  environment_["XDG_STATE_HOME"] = folder_.path() + "/" + std::string(100, 's');
+  const Ended trainers = Run({"up"});
+  EXPECT_EQ(trainers.code, 2);
+  EXPECT_TRUE(absl::StrContains(trainers.err, "worker-0/trainer.sock has ")) << trainers.err;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/stat.h>
@@ -28,6 +29,26 @@ namespace {
 
 constexpr absl::Duration kGlance = absl::Milliseconds(20);
 constexpr uint64_t kTailBytes = 16 << 10;
+
+// What this thread starts has these cores, as long as the object lives.
+class CoresOfChildren {
+ public:
+  explicit CoresOfChildren(const std::vector<int>& cores) {
+    if (cores.empty() || sched_getaffinity(0, sizeof before_, &before_) != 0) return;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (const int core : cores) CPU_SET(core, &set);
+    changed_ = sched_setaffinity(0, sizeof set, &set) == 0;
+  }
+  ~CoresOfChildren() {
+    if (changed_) sched_setaffinity(0, sizeof before_, &before_);
+  }
+  CoresOfChildren(const CoresOfChildren&) = delete;
+
+ private:
+  cpu_set_t before_;
+  bool changed_ = false;
+};
 
 // Debian 12's headers have no pidfd_open.
 int OpenPidfd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
@@ -86,6 +107,7 @@ absl::StatusOr<ProcessId> StartDaemon(const Daemon& daemon) {
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   pid_t pid = 0;
+  const CoresOfChildren cores(daemon.cores);
   const int error = posix_spawn(&pid, program.c_str(), &files, &attributes, argv.data(), environ);
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&files);
@@ -98,6 +120,23 @@ absl::StatusOr<ProcessId> StartDaemon(const Daemon& daemon) {
   const std::optional<ProcessId> process = FindProcess(pid);
   // Already over: the caller sees from the log why.
   return process.value_or(ProcessId{pid, 0});
+}
+
+std::vector<int> UsableCores() {
+  cpu_set_t set;
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  }
+  return cores;
+}
+
+std::vector<int> ShareOfCores(const std::vector<int>& cores, int index, int count) {
+  const int all = static_cast<int>(cores.size());
+  if (all == 0) return {};
+  if (count > all) return {cores[static_cast<size_t>(index % all)]};
+  return {cores.begin() + index * all / count, cores.begin() + (index + 1) * all / count};
 }
 
 absl::Status Signal(const ProcessId& process, int signal) {

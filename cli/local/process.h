@@ -29,8 +29,14 @@ absl::Duration RunningFor(const ProcessId& process);
 struct Daemon {
   std::string program;  // path
   std::vector<std::string> arguments;
-  std::string log;  // stdout and stderr are appended to it
+  std::string log;         // stdout and stderr are appended to it
+  std::vector<int> cores;  // that it and its children may use; empty: those of this process
 };
+
+// The cores that this process may use, ascending.
+std::vector<int> UsableCores();
+// Share `index` of `count` even ones, neighbours together; with more shares than cores, one core, in turns.
+std::vector<int> ShareOfCores(const std::vector<int>& cores, int index, int count);
 
 // A session of its own, standard input from /dev/null, no other descriptors. NotFound: no such program.
 absl::StatusOr<ProcessId> StartDaemon(const Daemon& daemon);

@@ -25,6 +25,9 @@ namespace {
 constexpr absl::Duration kGlance = absl::Milliseconds(50);
 constexpr int kShownLines = 10;
 constexpr char kCoordinator[] = "coordinator";
+constexpr char kTrainerSocket[] = "/trainer.sock";
+
+bool FitsASocket(const std::string& path) { return path.size() < sizeof(sockaddr_un::sun_path); }
 
 std::string WorkerName(int index) { return absl::StrCat("worker-", index); }
 
@@ -87,10 +90,10 @@ std::vector<LocalDaemon> LocalService::List() const {
 }
 
 absl::Status LocalService::Start(const std::string& name, const std::string& program,
-                                 const std::vector<std::string>& arguments) {
+                                 const std::vector<std::string>& arguments, const std::vector<int>& cores) {
   const uint64_t log_begin = FileSize(LogFile(name));
   const absl::StatusOr<ProcessId> process =
-      StartDaemon(Daemon{absl::StrCat(folders_.bin, "/", program), arguments, LogFile(name)});
+      StartDaemon(Daemon{absl::StrCat(folders_.bin, "/", program), arguments, LogFile(name), cores});
   if (!process.ok()) return process.status();
   started_.push_back({name, *process, log_begin});
   if (absl::Status written = WritePidFile(PidFile(name), *process); !written.ok()) {
@@ -129,26 +132,60 @@ absl::Status LocalService::StartCoordinator() {
   return status;
 }
 
-absl::Status LocalService::StartWorker(int index, const LocalOptions& options) {
+// The trainers' socket lies in the run folder, and a socket's path has room for 107 bytes.
+std::string LocalService::RunFolder(const std::string& worker) const {
+  std::string run = absl::StrCat(folders_.state, "/", worker, "/run");
+  if (FitsASocket(run + kTrainerSocket)) return run;
+  return absl::StrCat(folders_.runtime, "/", worker);
+}
+
+absl::Status LocalService::CheckSocketPaths(int nodes) const {
+  const std::string coordinator = folders_.Address().substr(5),
+                    last = RunFolder(WorkerName(nodes - 1)) + kTrainerSocket;
+  for (const std::string& path : {coordinator, last}) {
+    if (FitsASocket(path)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the socket path ", path, " has ", path.size(),
+                                                   " bytes, more than 107: set MUSTER_RUNTIME_DIR to a shorter one"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> LocalService::DecideNodes(const LocalOptions& options) const {
+  int known = 0, running = 0;
+  for (const LocalDaemon& daemon : List()) {
+    if (daemon.name == kCoordinator) continue;
+    ++known;
+    running += daemon.process.has_value() ? 1 : 0;
+  }
+  if (running == 0) return options.nodes.value_or(std::max(1, known));
+  if (options.nodes.value_or(known) == known) return known;
+  return absl::FailedPreconditionError(
+      absl::StrCat("a service of ", known, known == 1 ? " node" : " nodes", " runs here, not of ", *options.nodes,
+                   ": the nodes share the cores, so their number is not changed while they run; muster local down, "
+                   "then up --nodes ",
+                   *options.nodes));
+}
+
+absl::Status LocalService::StartWorker(int index, int nodes, int slots) {
   const std::string name = WorkerName(index);
   if (const auto running = Running(name)) {
     say_(absl::StrCat(name, " runs (pid ", running->pid, ")"));
     return absl::OkStatus();
   }
-  const std::string folder = absl::StrCat(folders_.state, "/", name);
-  // The trainers' socket lies in the run folder, and a socket's path has room for 107 bytes.
-  std::string run = folder + "/run";
-  if (run.size() + std::string("/trainer.sock").size() >= sizeof(sockaddr_un::sun_path)) {
-    run = absl::StrCat(folders_.runtime, "/", name);
-  }
-  for (const std::string& made : {folder + "/state", run}) {
+  const std::string state = absl::StrCat(folders_.state, "/", name, "/state"), run = RunFolder(name);
+  for (const std::string& made : {state, run}) {
     if (absl::Status status = MakeFolders(made); !status.ok()) return status;
   }
-  std::vector<std::string> arguments = {"--coordinator",   folders_.Address(), "--state_dir",
-                                        folder + "/state", "--run_dir",        run,
-                                        "--bin_dir",       folders_.bin};
-  if (options.slots > 0) arguments.insert(arguments.end(), {"--slots", absl::StrCat(options.slots)});
-  const absl::Status status = Start(name, "muster-worker", arguments);
+  // A worker takes its id from there, and would make up one of the host's name.
+  if (const std::string id = state + "/node_id"; access(id.c_str(), F_OK) != 0) {
+    if (absl::Status status = WriteFile(id, absl::StrCat("node-", index, "\n")); !status.ok()) return status;
+  }
+  std::vector<std::string> arguments = {"--coordinator", folders_.Address(), "--state_dir", state, "--run_dir", run,
+                                        "--bin_dir",     folders_.bin};
+  if (slots > 0) arguments.insert(arguments.end(), {"--slots", absl::StrCat(slots)});
+  // Each believes that it has a machine of its own.
+  const std::vector<int> cores = nodes == 1 ? std::vector<int>() : ShareOfCores(UsableCores(), index, nodes);
+  const absl::Status status = Start(name, "muster-worker", arguments, cores);
   if (status.ok()) say_(absl::StrCat(name, " started (pid ", started_.back().process.pid, ")"));
   return status;
 }
@@ -193,25 +230,29 @@ absl::Status LocalService::Up(const LocalOptions& options) {
   if (!lock.ok()) return lock.status();
   if (absl::Status made = MakeFolders(folders_.runtime); !made.ok()) return made;
   if (absl::Status ours = CheckRuntimeFolder(folders_.runtime); !ours.ok()) return ours;
-  const size_t socket_path = folders_.Address().size() - 5;
-  if (socket_path >= sizeof(sockaddr_un::sun_path)) {
-    return absl::InvalidArgumentError(absl::StrCat("the socket path ", folders_.Address(), " has ", socket_path,
-                                                   " bytes, more than 107: set MUSTER_RUNTIME_DIR to a shorter one"));
-  }
+  const absl::StatusOr<int> nodes = DecideNodes(options);
+  if (!nodes.ok()) return nodes.status();
+  if (absl::Status fits = CheckSocketPaths(*nodes); !fits.ok()) return fits;
   started_.clear();
   const absl::Time deadline = absl::Now() + options.timeout;
   if (absl::Status status = StartCoordinator(); !status.ok()) return status;
   if (absl::Status status = WaitUntilServing(deadline); !status.ok()) return status;
-  int running = 0;
-  for (const LocalDaemon& daemon : List()) running += daemon.name != kCoordinator && daemon.process ? 1 : 0;
-  for (int index = 0; index < options.nodes; ++index) {
-    if (absl::Status status = StartWorker(index, options); !status.ok()) return status;
+  for (const LocalDaemon& daemon : List()) {  // of an earlier, larger service
+    int index = 0;
+    absl::string_view name = daemon.name;
+    if (absl::ConsumePrefix(&name, "worker-") && absl::SimpleAtoi(name, &index) && index >= *nodes) {
+      unlink(PidFile(daemon.name).c_str());
+    }
   }
-  if (running > options.nodes) {
-    say_(absl::StrCat(running, " workers run, more than the ", options.nodes,
-                      " asked for; to have fewer: muster local down, then up"));
+  for (int index = 0; index < *nodes; ++index) {
+    if (absl::Status status = StartWorker(index, *nodes, options.slots); !status.ok()) return status;
   }
-  return WaitUntilLive(options.nodes, deadline);
+  const size_t cores = UsableCores().size(), slots = static_cast<size_t>(*nodes) * std::max(1, options.slots);
+  if (slots > cores) {
+    say_(absl::StrCat("note: ", slots, " slots share ", cores, cores == 1 ? " core" : " cores",
+                      ", so that ranks slow each other down"));
+  }
+  return WaitUntilLive(*nodes, deadline);
 }
 
 absl::Status LocalService::Stop(const std::vector<LocalDaemon>& daemons, absl::Duration timeout, bool force) {

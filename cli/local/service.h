@@ -1,7 +1,7 @@
 // A coordinator and workers on this machine, for one user: `muster local`.
 //
-// Below the state folder: coordinator/ and worker-N/ with the daemons' own files, and for each daemon NAME.pid,
-// NAME.log.
+// Below the state folder: coordinator/ and worker-N/ with the daemons' own files (worker-N is the node node-N), and for
+// each daemon NAME.pid, NAME.log.
 #pragma once
 
 #include <functional>
@@ -32,8 +32,8 @@ struct LocalDaemon {
 };
 
 struct LocalOptions {
-  int nodes = 1;
-  int slots = 0;  // 0: the worker's default
+  std::optional<int> nodes;  // nothing: as many as there were, else one
+  int slots = 0;             // of each; 0: the worker's default
   absl::Duration timeout = absl::Seconds(30);
 };
 
@@ -44,8 +44,10 @@ class LocalService {
       : folders_(std::move(folders)), say_(std::move(say)) {}
 
   // Starts what does not run and waits until the coordinator answers and `nodes` nodes are live. What runs is left
-  // alone. NotFound: a program is missing. AlreadyExists: something else serves the address. Unavailable: a daemon
-  // ended at once; the message has the end of its log. DeadlineExceeded. Aborted: another `local` command is at work.
+  // alone. Each worker is a node of its own, node-0 and so on, with its own folders and an even share of the cores.
+  // FailedPrecondition: another number of nodes runs. InvalidArgument: a socket's path would be too long. NotFound: a
+  // program is missing. AlreadyExists: something else serves the address. Unavailable: a daemon ended at once; the
+  // message has the end of its log. DeadlineExceeded. Aborted: another `local` command is at work.
   absl::Status Up(const LocalOptions& options);
 
   // SIGTERM to the workers, which drain, then to the coordinator. DeadlineExceeded names what still runs; with `force`
@@ -60,8 +62,13 @@ class LocalService {
   std::string LogFile(const std::string& name) const { return folders_.state + "/" + name + ".log"; }
   std::optional<ProcessId> Running(const std::string& name) const;
   absl::Status StartCoordinator();
-  absl::Status StartWorker(int index, const LocalOptions& options);
-  absl::Status Start(const std::string& name, const std::string& program, const std::vector<std::string>& arguments);
+  // How many workers there are to be.
+  absl::StatusOr<int> DecideNodes(const LocalOptions& options) const;
+  absl::Status CheckSocketPaths(int nodes) const;
+  std::string RunFolder(const std::string& worker) const;
+  absl::Status StartWorker(int index, int nodes, int slots);
+  absl::Status Start(const std::string& name, const std::string& program, const std::vector<std::string>& arguments,
+                     const std::vector<int>& cores = {});
   absl::Status WaitUntilServing(absl::Time deadline);
   absl::Status WaitUntilLive(int nodes, absl::Time deadline);
   // Unavailable when a daemon of this round has ended.

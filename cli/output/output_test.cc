@@ -3,14 +3,15 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "cli/output/describe.h"
 #include "cli/output/format.h"
 #include "cli/output/live.h"
 #include "cli/output/plot.h"
 #include "cli/output/scaling.h"
 #include "cli/output/table.h"
+#include "cli/output/trace.h"
 
 namespace muster::cli {
 namespace {
@@ -420,6 +421,75 @@ TEST(Scaling, ComparesWithItsFirstRow) {
   const nlohmann::ordered_json tree = ScalingTree({one, four});
   EXPECT_FALSE(tree[0].contains("communication_share"));
   EXPECT_DOUBLE_EQ(tree[1]["efficiency"].get<double>(), 0.75);
+}
+
+v1::RankTrace Traced() {
+  v1::RankTrace rank;
+  rank.set_rank(1);
+  rank.set_node("node-a");
+  for (const uint64_t number : {7, 8}) {
+    v1::StepTrace& step = *rank.add_steps();
+    step.set_step(number);
+    step.set_nanoseconds(10'000'000);
+    step.mutable_begin()->set_seconds(static_cast<int64_t>(number));
+    const auto add = [&](const char* name, v1::Lane lane, uint64_t begin, uint64_t end) {
+      v1::Span& span = *step.add_spans();
+      span.set_name(static_cast<uint32_t>(step.names_size()));
+      step.add_names(name);
+      span.set_lane(lane);
+      span.set_begin(begin * 1'000'000);
+      span.set_nanoseconds((end - begin) * 1'000'000);
+    };
+    add("data", v1::LANE_HOST, 0, 1);
+    add("Forward h.0 m0", v1::LANE_COMPUTE, 1, 3);
+    add("Backward h.0 m0", v1::LANE_COMPUTE, 3, 7);
+    add("Reduce h.0 on reduce group 0 after 1", v1::LANE_REDUCE, 5, 8);
+    add("Wait", v1::LANE_COMPUTE, 7, 8);
+    add("OptimizerStep after 3", v1::LANE_COMPUTE, 8, 9);
+  }
+  return rank;
+}
+
+TEST(Trace, RowsAddUpToTheStep) {
+  const StepProfile profile = Profile(Traced(), TraceRows::kKind);
+  EXPECT_DOUBLE_EQ(profile.milliseconds, 10);
+  EXPECT_EQ(profile.first_step, 7u);
+  EXPECT_EQ(profile.last_step, 8u);
+  double sum = 0;
+  std::string names;
+  for (const StepProfile::Row& row : profile.rows) {
+    sum += row.milliseconds;
+    absl::StrAppend(&names, row.name, " ");
+  }
+  EXPECT_DOUBLE_EQ(sum, 10);
+  EXPECT_EQ(names, "Backward Forward OptimizerStep Wait data (between) ");
+  EXPECT_DOUBLE_EQ(profile.rows[0].spans, 1);
+  EXPECT_DOUBLE_EQ(profile.collectives, 3);
+  EXPECT_DOUBLE_EQ(profile.hidden, 2) << "waiting hides nothing";
+}
+
+TEST(Trace, RowsByUnitAndByOp) {
+  EXPECT_EQ(Profile(Traced(), TraceRows::kUnit).rows[0].name, "h.0");
+  EXPECT_DOUBLE_EQ(Profile(Traced(), TraceRows::kUnit).rows[0].milliseconds, 6);
+  EXPECT_EQ(Profile(Traced(), TraceRows::kOp).rows[0].name, "Backward h.0 m0");
+  const std::string table = ProfileTable(Profile(Traced(), TraceRows::kOp)).Render(Screen{});
+  EXPECT_TRUE(absl::StrContains(table, "OptimizerStep")) << table;
+  EXPECT_FALSE(absl::StrContains(table, "after")) << table;
+}
+
+TEST(Trace, ViewersGetAProcessARankAndAThreadAStream) {
+  const nlohmann::ordered_json trace = ChromeTrace({Traced()});
+  int spans = 0;
+  std::string threads;
+  for (const auto& event : trace["traceEvents"]) {
+    EXPECT_EQ(event["pid"], 1);
+    if (event["ph"] == "X") ++spans;
+    if (event["name"] == "thread_name") absl::StrAppend(&threads, event["args"]["name"].get<std::string>(), " ");
+    if (event["name"] != "step 8") continue;
+    EXPECT_DOUBLE_EQ(event["ts"].get<double>(), 1e6) << "a second after the first";
+  }
+  EXPECT_EQ(spans, 2 * 7);
+  EXPECT_EQ(threads, "steps host compute reduce ");
 }
 
 }  // namespace

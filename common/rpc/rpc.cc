@@ -6,9 +6,11 @@
 #include <grpcpp/support/channel_arguments.h>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/tls/endpoint.h"
 #include "common/version.h"
 
 namespace muster::rpc {
@@ -47,7 +49,16 @@ void KeepLibrary() {
   }();
 }
 
-std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
+absl::Status CheckSecure(const std::string& address, const Security& security) {
+  if (!security.authority.empty() || absl::StartsWith(address, "unix:")) return absl::OkStatus();
+  const absl::StatusOr<tls::Endpoint> endpoint = tls::ParseEndpoint(address);
+  if (!endpoint.ok()) return endpoint.status();
+  if (tls::IsLoopback(endpoint->host)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(address, " is beyond this machine, which needs TLS, and nothing says whom to believe there"));
+}
+
+std::shared_ptr<grpc::Channel> Dial(const std::string& address, const Security& security) {
   KeepLibrary();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 500);
@@ -58,7 +69,11 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMilliseconds);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no bound: a watch may be silent for hours
   arguments.SetMaxReceiveMessageSize(16 << 20);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  if (security.authority.empty() || absl::StartsWith(address, "unix:")) {
+    return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  }
+  const grpc::SslCredentialsOptions options = {security.authority, security.own.key, security.own.certificate};
+  return grpc::CreateCustomChannel(address, grpc::SslCredentials(options), arguments);
 }
 
 void AllowKeepalive(grpc::ServerBuilder& builder) {

@@ -12,6 +12,7 @@
 #include <grpcpp/support/status.h>
 
 #include "absl/status/status.h"
+#include "common/tls/certificate.h"
 
 namespace muster::rpc {
 
@@ -20,10 +21,21 @@ inline constexpr char kErrorDetails[] = "muster.v1.details";
 grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 
+// How a connection is protected: nothing at all, or TLS (1.2 or 1.3) with a peer whose certificate `authority` signed
+// for the address's host.
+struct Security {
+  std::string authority;  // PEM; empty: plain text
+  tls::KeyPair own;       // a node's certificate; empty: none is shown
+};
+
 // `address`: "unix:/path" or "host:port". Back-off 0.5 s to 2 s, connect time-out 10 s (a herd of 5,000 workers
 // livelocked with 0.5 s). Each channel has connections of its own. While a call is open, keepalive pings notice a peer
 // whose machine has vanished within 30 s.
-std::shared_ptr<grpc::Channel> Dial(const std::string& address);
+std::shared_ptr<grpc::Channel> Dial(const std::string& address, const Security& security = {});
+
+// OK: a Unix socket, a loopback address, or `security` has an authority. FailedPrecondition: other machines would read
+// what is said, tokens included; the message says what to give.
+absl::Status CheckSecure(const std::string& address, const Security& security);
 
 // Server side: lets clients of Dial send their keepalive pings (by default a server takes one in five minutes and then
 // closes the connection), and sends its own, so that a peer whose machine has vanished is noticed.

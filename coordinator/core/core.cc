@@ -115,9 +115,9 @@ std::vector<Job> Core::ListJobs(bool ended_too) const {
   }
   const std::map<JobId, std::string> reasons = state_->QueueReasons();
   uint32_t position = 0;
-  for (const JobId& id : state_->Queue()) {
-    Job job = state_->jobs.at(id).record();
-    job.set_reason(reasons.at(id));
+  for (const scheduler::Claim& claim : state_->Queue()) {
+    Job job = state_->jobs.at(claim.job).record();
+    job.set_reason(reasons.at(claim.job));
     job.set_queue_position(++position);
     queued.push_back(std::move(job));
   }
@@ -175,6 +175,18 @@ bool Core::IsCurrent(const JobId& job, uint64_t generation) const {
   const JobEntry* entry = state_->FindJob(job);
   return entry != nullptr && entry->record().generation() == generation && entry->newest() != nullptr &&
          !entry->newest()->ended();
+}
+
+absl::Status Core::CheckCurrent(const RankId& rank) const { return state_->CheckCurrent(rank); }
+
+bool Core::HasArrived(const RankId& rank) const {
+  const JobEntry* job = state_->FindJob(rank.job);
+  return job != nullptr && job->record().generation() == rank.generation && job->arrived.contains(rank.rank);
+}
+
+std::string Core::Missing(const JobId& id) const {
+  const JobEntry* job = state_->FindJob(id);
+  return job == nullptr ? "" : State::NamesOfMissing(*job);
 }
 
 JobEntry* Core::State::FindJob(const JobId& id) {

@@ -45,6 +45,12 @@ struct ResumeJob {
 struct DeleteJob {
   JobId job;
 };
+// Lets those ranks of a running job record their next steps. Kept in memory only: after a restart nobody waits for it.
+struct TraceJob {
+  JobId job;
+  TraceWish wish;
+  std::vector<uint32_t> ranks;
+};
 struct DrainNode {
   NodeId node;
 };
@@ -75,10 +81,15 @@ struct RankRecord {
   RankId rank;
   Record record;
 };
+// A rank has called at the rendezvous of its generation, for the first time. In memory only: after a restart it calls
+// again. Refused like a record of a stale generation.
+struct RankArrived {
+  RankId rank;
+};
 struct Tick {};
 
-using Event = std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, DrainNode, UndrainNode, NodeConnected,
-                           NodeDisconnected, NodeObserved, RankRecord, Tick>;
+using Event = std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, TraceJob, DrainNode, UndrainNode,
+                           NodeConnected, NodeDisconnected, NodeObserved, RankRecord, RankArrived, Tick>;
 
 // ---- Actions: done after the commit, in order; doing one twice is harmless. ----
 struct SendDesired {
@@ -163,6 +174,12 @@ class Core {
   Placing WouldPlace(const Resources& wanted) const;
   // True if it is the job's newest generation and has not ended.
   bool IsCurrent(const JobId& job, uint64_t generation) const;
+  // OK: of the newest generation, which has not ended, and there is such a rank. FailedPrecondition says what is wrong.
+  absl::Status CheckCurrent(const RankId& rank) const;
+  bool HasArrived(const RankId& rank) const;
+  // "rank 3 on node-b has not come yet", of the newest generation: whom the others wait for. Empty: nobody, or nobody
+  // has come.
+  std::string Missing(const JobId& job) const;
   // What a node's word about a rank is worth.
   enum class Standing {
     kNone,     // that rank was never placed on that node, or its job was deleted, or its generation is forgotten

@@ -15,7 +15,8 @@ TEST(Gangs, StartTogetherOrNotAtAll) {
   World w(AnyWorld());
   const JobId id = w.Submit(Gang("g", 3));
   w.Do(NodeConnected{Hello("a", 1)});
-  EXPECT_EQ(w.Get(id).reason(), "1st in the queue: needs 3 slots on cpu, the nodes have 1 in all");
+  EXPECT_EQ(w.Get(id).reason(),
+            "1st in the queue: needs 3 slots on cpu, the nodes have 1 in all, 1 free; at most 1 rank would fit");
   w.Do(NodeConnected{Hello("b", 2)});
   ASSERT_EQ(w.State(id), JOB_STATE_STARTING);
   EXPECT_EQ(w.core->DesiredFor(NodeId("b")).ranks_size(), 2);
@@ -136,6 +137,41 @@ TEST(Gangs, ARankThatEndsBeforeItsLastStepUnaskedIsAFault) {
   EXPECT_EQ(w.State(id), JOB_STATE_FAILED) << "it does not turn in circles";
 }
 
+TEST(Gangs, ARankThatNeverComesToTheRendezvousIsNamed) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 2)});
+  w.Do(NodeConnected{Hello("b", 2)});
+  const JobId id = w.Submit(Gang("g", 4, /*max_restarts=*/1));
+  EXPECT_EQ(w.core->Missing(id), "") << "nobody has come: nobody is waited for";
+  for (const uint32_t rank : {0u, 1u, 3u}) {
+    EXPECT_TRUE(w.Do(RankArrived{{id, 1, rank}}).status.ok());
+    EXPECT_TRUE(w.core->HasArrived({id, 1, rank}));
+  }
+  EXPECT_FALSE(w.core->HasArrived({id, 1, 2}));
+  EXPECT_EQ(w.core->Missing(id), "rank 2 on b has not come yet");
+  w.clock.Advance(absl::Minutes(5));
+  w.Do(Tick{});
+  EXPECT_EQ(w.State(id), JOB_STATE_STOPPING);
+  EXPECT_EQ(w.Get(id).failure().exit().message(), "never came to the rendezvous within 5m: rank 2 on b");
+  EXPECT_EQ(w.Get(id).failure().rank(), 2u);
+  EXPECT_EQ(w.Get(id).failure().node(), "b");
+  for (uint32_t rank = 0; rank < 4; ++rank) w.ReportRank(id, rank, RANK_STATE_EXITED, RankExit::STOPPED);
+  w.PassBackoff();
+  // Who came to one generation has not come to the next.
+  ASSERT_EQ(w.Newest(id).number(), 2u);
+  EXPECT_FALSE(w.core->HasArrived({id, 2, 0}));
+  EXPECT_EQ(w.Do(RankArrived{{id, 1, 0}}).status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(w.Do(RankArrived{{id, 2, 4}}).status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(w.Do(RankArrived{{JobId("other"), 1, 0}}).status.code(), absl::StatusCode::kFailedPrecondition);
+  // All have come, and none runs: then all are named.
+  for (uint32_t rank = 0; rank < 4; ++rank) w.Do(RankArrived{{id, 2, rank}});
+  EXPECT_EQ(w.core->Missing(id), "");
+  w.clock.Advance(absl::Minutes(5));
+  w.Do(Tick{});
+  EXPECT_EQ(w.Get(id).failure().exit().message(),
+            "never began to train within 5m: rank 0 on a, rank 1 on a, rank 2 on b and 1 more");
+}
+
 TEST(Gangs, ARefusedJobFailsWithoutAnotherAttempt) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 2)});
@@ -153,7 +189,7 @@ TEST(Gangs, ALargeJobIsNotOvertakenBySmallOnes) {
   const JobId first = w.Submit(Gang("first", 1)), large = w.Submit(Gang("large", 2)), small = w.Submit(Gang("s", 1));
   EXPECT_EQ(w.State(small), JOB_STATE_QUEUED);
   EXPECT_EQ(w.Get(small).reason(),
-            absl::StrCat("2nd in the queue: waits behind ", large.value(), ", which needs more slots than are free"));
+            absl::StrCat("2nd in the queue: waits behind ", large.value(), ", for which 2 slots are kept"));
   // Also not while a node is away for a moment, or the coordinator has just started.
   w.Do(NodeConnected{Hello("b", 1)});
   EXPECT_EQ(w.State(large), JOB_STATE_STARTING);

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/core/state.h"
-#include "coordinator/scheduler/queue.h"
+#include "coordinator/scheduler/pass.h"
 
 namespace muster::core {
 namespace {
@@ -118,17 +118,13 @@ absl::Duration Core::State::StopDeadline(EndReason reason) const {
   return IsFault(reason) ? options.kill_deadline : options.stop_deadline;
 }
 
-std::vector<JobId> Core::State::Queue() const {
-  std::vector<scheduler::Waiting> waiting;
+std::vector<scheduler::Claim> Core::State::Queue() const {
+  std::vector<scheduler::Claim> waiting;
   for (const auto& [id, job] : jobs) {
-    if (job.machine.state() == JOB_STATE_QUEUED) {
-      waiting.push_back({id, job.record().spec().priority(), job.record().sequence()});
-    }
+    if (job.machine.state() == JOB_STATE_QUEUED) waiting.push_back(job.claim());
   }
   scheduler::SortQueue(waiting);
-  std::vector<JobId> ids;
-  for (const scheduler::Waiting& w : waiting) ids.push_back(w.job);
-  return ids;
+  return waiting;
 }
 
 std::vector<scheduler::NodeView> Core::State::NodeViews() const {
@@ -149,34 +145,31 @@ std::vector<scheduler::NodeView> Core::State::NodeViews() const {
       its.index = slot.index();
       its.device = slot.device();
       if (here == holders.end()) continue;
-      if (const auto held = here->second.find(slot.index()); held != here->second.end()) its.holder = held->second.job;
+      if (const auto held = here->second.find(slot.index()); held != here->second.end()) {
+        its.holder = jobs.at(held->second.job).claim();
+      }
     }
   }
   return views;
 }
 
-// Strict order: the first job that has to wait for slots in use holds back those behind it that want the same device,
-// so that small jobs do not starve a large one. There is no backfill, since nobody knows how long a job runs. Jobs in
-// back-off, and jobs that these nodes could never hold, hold nobody back.
+// By the rule of scheduler/pass.h. Jobs in back-off hold nobody back.
 void Core::State::Schedule(Turn& turn) {
-  const std::vector<JobId> queue = Queue();
+  const std::vector<scheduler::Claim> queue = Queue();
   if (queue.empty()) return;
   scheduler::Cluster cluster(NodeViews());
-  std::set<Device> spoken_for;
-  for (const JobId& id : queue) {
-    JobEntry& job = jobs.at(id);
+  scheduler::Pass pass(&cluster);
+  for (const scheduler::Claim& claim : queue) {
+    JobEntry& job = jobs.at(claim.job);
     if (job.not_before.has_value() && turn.now.steady < *job.not_before) continue;
     job.not_before.reset();
     const Resources& wanted = job.record().spec().resources();
-    if (spoken_for.contains(cluster.Resolve(wanted.device()))) continue;
-    const scheduler::Decision decision = cluster.Place({wanted.ranks(), wanted.device()});
+    const scheduler::Decision decision = pass.Consider(claim, {wanted.ranks(), wanted.device()});
     if (!decision.ranks.empty()) {
       if (turn.Full()) return;
-      if (StartGeneration(job, decision, turn)) cluster.Take(decision, id);
-    } else if (decision.fits_when_idle) {
-      spoken_for.insert(decision.device);
-      if (spoken_for.size() == 2) return;  // cpu and cuda
+      if (StartGeneration(job, decision, turn)) pass.Start(claim, decision);
     }
+    if (pass.Over()) return;
   }
 }
 
@@ -216,6 +209,9 @@ bool Core::State::StartGeneration(JobEntry& job, const scheduler::Decision& deci
   job.machine.Start(number);
   job.not_before.reset();
   job.highest_step = 0;
+  job.trace.Clear();
+  job.traced.clear();
+  job.arrived.clear();
   job.start_deadline = turn.now.steady + options.start_deadline;
   const int ranks = generation.record().ranks_size();
   const std::string what = absl::StrCat(
@@ -338,9 +334,15 @@ void Core::State::On(const RankRecord& event, Turn& turn) {
       job->highest_step = std::max(job->highest_step, event.record.metrics().step());
       return;
     case Record::kFailed:  // its worker tells it with the exit
+    case Record::kTrace:   // of the shell
     case Record::BODY_NOT_SET:
       return;
   }
+}
+
+void Core::State::On(const RankArrived& event, Turn& turn) {
+  turn.status = CheckCurrent(event.rank);
+  if (turn.status.ok()) jobs.at(event.rank.job).arrived.insert(event.rank.rank);
 }
 
 // Compare-and-set: of the current generation only, and only forward.

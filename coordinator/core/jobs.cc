@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "coordinator/core/state.h"
 
 namespace muster::core {
@@ -59,10 +61,9 @@ void Core::State::On(const SubmitJob& event, Turn& turn) {
     }
     return;
   }
-  const std::vector<JobId> queue = Queue();
-  if (queue.size() >= options.max_queued_jobs) {
+  if (const size_t waiting = Queue().size(); waiting >= options.max_queued_jobs) {
     turn.status = absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: ", queue.size(), " jobs wait; cancel some, or try again later"));
+        absl::StrCat("the queue is full: ", waiting, " jobs wait; cancel some, or try again later"));
     return;
   }
   JobId id(absl::StrCat(event.spec.name(), "-", event.suffix));
@@ -127,6 +128,27 @@ void Core::State::On(const ResumeJob& event, Turn& turn) {
     // It is still on its way to the pause: it goes through the queue instead.
     ChangeIntent(*job, STOP_INTENT_REQUEUE, "resumed by its user: it is queued again when it has stopped", turn);
   }
+}
+
+void Core::State::On(const TraceJob& event, Turn& turn) {
+  JobEntry* job = NeedJob(event.job, turn);
+  if (job == nullptr) return;
+  if (job->machine.state() != JOB_STATE_RUNNING || job->newest() == nullptr) {
+    turn.status = absl::FailedPreconditionError(absl::StrCat(
+        event.job.value(), " does not run, so there is no step to trace: it is ",
+        absl::AsciiStrToLower(std::string(absl::StripPrefix(JobState_Name(job->machine.state()), "JOB_STATE_")))));
+    return;
+  }
+  const int ranks = job->newest()->record().ranks_size();
+  for (const uint32_t rank : event.ranks) {
+    if (rank < static_cast<uint32_t>(ranks)) continue;
+    turn.status =
+        absl::InvalidArgumentError(absl::StrCat(event.job.value(), " has ranks 0 to ", ranks - 1, ", not ", rank));
+    return;
+  }
+  job->trace = event.wish;
+  job->traced = {event.ranks.begin(), event.ranks.end()};
+  ChangeDesiredOf(*job->newest(), turn);
 }
 
 void Core::State::On(const DeleteJob& event, Turn& turn) {

@@ -255,38 +255,73 @@ void Core::State::On(const Tick&, Turn& turn) {
 
 namespace {
 
-// "0 on n, 3 on m and 5 more", of the ranks in `state`; or, with EXITED, of those that are not.
-std::string RanksIn(const Generation& generation, RankState state) {
+// "0 on n, rank 3 on m and 5 more".
+std::string Names(const Generation& generation, const std::vector<uint32_t>& ranks) {
   constexpr size_t kNamed = 3;
   std::vector<std::string> named;
-  size_t more = 0;
-  for (const RankPlacement& rank : generation.ranks()) {
-    if ((rank.state() == state) == (state == RANK_STATE_EXITED)) continue;
-    if (named.size() < kNamed) {
-      named.push_back(absl::StrCat(rank.rank(), " on ", rank.node()));
-    } else {
-      ++more;
-    }
+  for (const uint32_t rank : ranks) {
+    if (named.size() == kNamed) break;
+    named.push_back(absl::StrCat(rank, " on ", generation.ranks(static_cast<int>(rank)).node()));
   }
+  const size_t more = ranks.size() - named.size();
   return absl::StrCat(absl::StrJoin(named, ", rank "), more == 0 ? "" : absl::StrCat(" and ", more, " more"));
+}
+
+template <typename Matches>
+std::vector<uint32_t> RanksThat(const Generation& generation, const Matches& matches) {
+  std::vector<uint32_t> ranks;
+  for (const RankPlacement& rank : generation.ranks()) {
+    if (matches(rank)) ranks.push_back(rank.rank());
+  }
+  return ranks;
 }
 
 }  // namespace
 
+absl::Status Core::State::CheckCurrent(const RankId& rank) const {
+  const auto job = jobs.find(rank.job);
+  const GenerationMachine* newest = job == jobs.end() ? nullptr : job->second.newest();
+  if (newest == nullptr || newest->ended() || newest->record().number() != rank.generation) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("generation ", rank.generation, " is not the current one of job ", rank.job.value()));
+  }
+  if (newest->rank(rank.rank) == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(rank.ToString(), ": there is no such rank"));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<uint32_t> Core::State::MissingRanks(const JobEntry& job) {
+  if (job.newest() == nullptr || job.arrived.empty()) return {};
+  return RanksThat(job.newest()->record(), [&](const RankPlacement& rank) {
+    return rank.state() == RANK_STATE_STARTING && !job.arrived.contains(rank.rank());
+  });
+}
+
+std::string Core::State::NamesOfMissing(const JobEntry& job) {
+  const std::vector<uint32_t> missing = MissingRanks(job);
+  if (missing.empty()) return "";
+  return absl::StrCat("rank ", Names(job.newest()->record(), missing),
+                      missing.size() == 1 ? " has not come yet" : " have not come yet");
+}
+
 // Called when a generation should have been running for long.
 void Core::State::CheckStart(JobEntry& job, Turn& turn) {
   const Generation& generation = job.newest()->record();
-  const auto first = std::find_if(generation.ranks().begin(), generation.ranks().end(),
-                                  [](const RankPlacement& rank) { return rank.state() == RANK_STATE_STARTING; });
+  // Whom the others wait for, if some have come; those wait in the rendezvous, and are not at fault.
+  std::vector<uint32_t> late = MissingRanks(job);
+  const char* what = late.empty() ? "never began to train within " : "never came to the rendezvous within ";
+  if (late.empty()) {
+    late = RanksThat(generation, [](const RankPlacement& rank) { return rank.state() == RANK_STATE_STARTING; });
+  }
   Failure failure;
   failure.set_generation(generation.number());
-  failure.set_rank(first->rank());
-  failure.set_node(first->node());
+  failure.set_rank(late.front());
+  failure.set_node(generation.ranks(static_cast<int>(late.front())).node());
   failure.mutable_exit()->set_cause(RankExit::FAILED);
-  failure.mutable_exit()->set_message(absl::StrCat("never began to train within ",
-                                                   absl::FormatDuration(options.start_deadline), ": rank ",
-                                                   RanksIn(generation, RANK_STATE_STARTING)));
-  failure.set_hint(absl::StrCat("its output: muster logs ", job.record().id(), " --rank ", first->rank()));
+  failure.mutable_exit()->set_message(
+      absl::StrCat(what, absl::FormatDuration(options.start_deadline), ": rank ", Names(generation, late)));
+  failure.set_hint(absl::StrCat("its output: muster logs ", job.record().id(), " --rank ", late.front()));
   const std::string why = failure.exit().message();
   *job.machine.fields().mutable_failure() = std::move(failure);
   Stop(job, END_REASON_FAILED, STOP_INTENT_REQUEUE, why, turn);
@@ -295,9 +330,11 @@ void Core::State::CheckStart(JobEntry& job, Turn& turn) {
 // Called when the worker's own deadline is over twice. There is nothing left to tell it; people should know.
 void Core::State::CheckStop(JobEntry& job, Turn& turn) {
   const Generation& generation = job.newest()->record();
-  const std::string why =
-      absl::StrCat("overdue, still running: rank ", RanksIn(generation, RANK_STATE_EXITED),
-                   "; its worker should have killed it: see the worker's log, or restart the worker");
+  const std::string why = absl::StrCat(
+      "overdue, still running: rank ",
+      Names(generation,
+            RanksThat(generation, [](const RankPlacement& rank) { return rank.state() != RANK_STATE_EXITED; })),
+      "; its worker should have killed it: see the worker's log, or restart the worker");
   ChangeIntent(job, job.record().stop_intent(), why, turn);
 }
 

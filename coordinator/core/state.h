@@ -12,6 +12,7 @@
 #include "coordinator/core/core.h"
 #include "coordinator/core/machines.h"
 #include "coordinator/scheduler/place.h"
+#include "coordinator/scheduler/queue.h"
 
 namespace muster::core {
 
@@ -23,11 +24,15 @@ struct JobEntry {
   std::optional<SteadyTime> start_deadline;  // of the newest generation
   std::optional<SteadyTime> stop_overdue;    // of the newest generation
   uint64_t highest_step = 0;                 // reported in the newest generation
+  std::set<uint32_t> arrived;                // ranks of the newest generation that called at its rendezvous
   std::optional<Planned> plan;               // of the newest generation; follows from the spec
+  TraceWish trace;                           // of the newest generation; id 0: none
+  std::set<uint32_t> traced;                 // ranks that it is for
 
   const Job& record() const { return machine.record(); }
   GenerationMachine* newest() { return generations.empty() ? nullptr : &generations.rbegin()->second; }
   const GenerationMachine* newest() const { return generations.empty() ? nullptr : &generations.rbegin()->second; }
+  scheduler::Claim claim() const { return {JobId(record().id()), record().spec().priority(), record().sequence()}; }
 };
 
 struct NodeEntry {
@@ -82,6 +87,7 @@ struct Core::State {
   void On(const PauseJob& event, Turn& turn);
   void On(const ResumeJob& event, Turn& turn);
   void On(const DeleteJob& event, Turn& turn);
+  void On(const TraceJob& event, Turn& turn);
   // A generation of the job has ended with `reason`: what the job becomes.
   void AfterGeneration(JobEntry& job, const GenerationMachine& generation, Turn& turn);
   void Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Turn& turn);
@@ -96,6 +102,7 @@ struct Core::State {
 
   // ---- generations.cc ----
   void On(const RankRecord& event, Turn& turn);
+  void On(const RankArrived& event, Turn& turn);
   void Schedule(Turn& turn);  // places what can be placed
   // False: it cannot be laid out, and has failed.
   bool StartGeneration(JobEntry& job, const scheduler::Decision& decision, Turn& turn);
@@ -106,7 +113,7 @@ struct Core::State {
   void EndGenerationOf(JobEntry& job, EndReason reason, Turn& turn);
   void Publish(JobEntry& job, const CheckpointWritten& written, Turn& turn);
   void ChangeDesiredOf(const GenerationMachine& generation, Turn& turn);
-  std::vector<JobId> Queue() const;  // in its order, those in back-off too
+  std::vector<scheduler::Claim> Queue() const;  // in its order, those in back-off too
   std::vector<scheduler::NodeView> NodeViews() const;
   absl::Duration StopDeadline(EndReason reason) const;
 
@@ -117,6 +124,10 @@ struct Core::State {
   void On(const DrainNode& event, Turn& turn);
   void On(const UndrainNode& event, Turn& turn);
   void On(const Tick& event, Turn& turn);
+  absl::Status CheckCurrent(const RankId& rank) const;
+  // Ranks that do not run yet, have not come to the rendezvous, and keep waiting those that have.
+  static std::vector<uint32_t> MissingRanks(const JobEntry& job);
+  static std::string NamesOfMissing(const JobEntry& job);
   void CheckStart(JobEntry& job, Turn& turn);
   void CheckStop(JobEntry& job, Turn& turn);
   absl::Status CheckIdentity(const Node& node) const;

@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "coordinator/core/state.h"
+#include "coordinator/scheduler/pass.h"
 
 namespace muster::core {
 namespace {
@@ -25,27 +26,21 @@ void SetDuration(absl::Duration from, google::protobuf::Duration& to) {
 // Why each waiting job waits, as the scheduler sees it at this instant.
 std::map<JobId, std::string> Core::State::QueueReasons() const {
   std::map<JobId, std::string> reasons;
-  const scheduler::Cluster cluster(NodeViews());
-  std::map<Device, std::string> ahead;  // who waits for slots of that device, first of all
+  scheduler::Cluster cluster(NodeViews());
+  scheduler::Pass pass(&cluster);
   uint64_t position = 0;
-  for (const JobId& id : Queue()) {
-    const JobEntry& job = jobs.at(id);
+  for (const scheduler::Claim& claim : Queue()) {
+    const JobEntry& job = jobs.at(claim.job);
     const Resources& wanted = job.record().spec().resources();
-    std::string& reason = reasons[id];
+    std::string& reason = reasons[claim.job];
     reason = absl::StrCat(Ordinal(++position), " in the queue: ");
     if (job.not_before.has_value()) {
       absl::StrAppend(&reason, "waits out its back-off");
     } else {
-      const scheduler::Decision decision = cluster.Place({wanted.ranks(), wanted.device()});
-      const auto first = ahead.find(decision.device);
-      if (!decision.reason.empty()) {
-        absl::StrAppend(&reason, decision.reason);
-        if (decision.fits_when_idle) ahead.emplace(decision.device, id.value());
-      } else if (first != ahead.end()) {
-        absl::StrAppend(&reason, "waits behind ", first->second, ", which needs more slots than are free");
-      } else {
-        absl::StrAppend(&reason, "is about to start");
-      }
+      const scheduler::Demand demand{wanted.ranks(), wanted.device()};
+      const scheduler::Decision decision = pass.Consider(claim, demand);
+      absl::StrAppend(&reason, decision.ranks.empty() ? pass.Why(decision, demand) : "is about to start");
+      if (!decision.ranks.empty()) pass.Start(claim, decision);
     }
     // Why it is in the queue again.
     if (!job.record().reason().empty()) absl::StrAppend(&reason, "; ", job.record().reason());
@@ -59,9 +54,9 @@ Job Core::State::View(const JobEntry& job) const {
   const JobId id(view.id());
   view.set_reason(QueueReasons().at(id));
   uint32_t position = 0;
-  for (const JobId& waiting : Queue()) {
+  for (const scheduler::Claim& waiting : Queue()) {
     ++position;
-    if (waiting == id) view.set_queue_position(position);
+    if (waiting.job == id) view.set_queue_position(position);
   }
   return view;
 }
@@ -95,6 +90,7 @@ Assignment Core::State::MakeAssignment(const JobEntry& job, const Generation& ge
   assignment.set_schedule_digest(generation.schedule_digest());
   if (generation.has_resume_from()) *assignment.mutable_resume_from() = generation.resume_from();
   *assignment.mutable_published() = job.record().checkpoints();
+  if (job.traced.contains(rank.rank())) *assignment.mutable_trace() = job.trace;
   if (job.plan.has_value()) {
     *assignment.mutable_table() = job.plan->table;
     assignment.set_schedule_digest(job.plan->digests.at(rank.rank()));

@@ -16,7 +16,7 @@
 namespace muster::rpc {
 namespace {
 
-enum class Needs { kRead, kSubmit, kOwnJob, kAdmin, kWorker };
+enum class Needs { kRead, kSubmit, kOwnJob, kAdmin, kWorker, kJoin };
 
 struct Rule {
   std::string_view method;
@@ -32,6 +32,7 @@ constexpr Rule kRules[] = {
     {"/muster.v1.Jobs/Pause", Needs::kOwnJob},
     {"/muster.v1.Jobs/Resume", Needs::kOwnJob},
     {"/muster.v1.Jobs/Delete", Needs::kOwnJob},
+    {"/muster.v1.Jobs/Trace", Needs::kOwnJob},
     {"/muster.v1.Jobs/Watch", Needs::kRead},
     {"/muster.v1.Nodes/List", Needs::kRead},
     {"/muster.v1.Nodes/Drain", Needs::kAdmin},
@@ -41,6 +42,12 @@ constexpr Rule kRules[] = {
     {"/muster.v1.Workers/Connect", Needs::kWorker},
     {"/muster.v1.Workers/RendezvousSet", Needs::kWorker},
     {"/muster.v1.Workers/RendezvousGet", Needs::kWorker},
+    {"/muster.v1.Trust/Join", Needs::kJoin},
+    {"/muster.v1.Trust/Renew", Needs::kWorker},
+    {"/muster.v1.Trust/CreateToken", Needs::kAdmin},
+    {"/muster.v1.Trust/ListTokens", Needs::kAdmin},
+    {"/muster.v1.Trust/RevokeToken", Needs::kAdmin},
+    {"/muster.v1.Trust/RevokeNode", Needs::kAdmin},
 };
 
 std::optional<Role> ParseRole(std::string_view text) {
@@ -55,6 +62,8 @@ std::optional<Role> ParseRole(std::string_view text) {
 std::optional<std::string> Lacks(const Principal& principal, Needs needs, const Resource& resource) {
   const Role role = principal.role;
   if (role == Role::kLocal) return std::nullopt;
+  if (needs == Needs::kJoin) return role == Role::kJoiner ? std::nullopt : std::optional("a join token");
+  if (role == Role::kJoiner) return "another token: this one is for joining workers (muster-worker --join_token)";
   if (needs == Needs::kWorker) return role == Role::kWorker ? std::nullopt : std::optional("the role worker");
   if (role == Role::kWorker) return "a role other than worker";
   if (role == Role::kAdmin || needs == Needs::kRead) return std::nullopt;
@@ -66,17 +75,26 @@ std::optional<std::string> Lacks(const Principal& principal, Needs needs, const 
   return std::nullopt;
 }
 
+const Rule* RuleOf(std::string_view method) {
+  for (const Rule& rule : kRules) {
+    if (rule.method == method) return &rule;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
+bool HasRule(std::string_view method) { return RuleOf(method) != nullptr; }
+
 absl::Status Authorize(const Principal& principal, std::string_view method, const Resource& resource) {
-  for (const Rule& rule : kRules) {
-    if (rule.method != method) continue;
-    const std::optional<std::string> lacks = Lacks(principal, rule.needs, resource);
-    if (!lacks.has_value()) return absl::OkStatus();
-    return absl::PermissionDeniedError(
-        absl::StrCat(principal.name, " may not call ", std::string(method), " here: it needs ", *lacks));
+  const Rule* rule = RuleOf(method);
+  if (rule == nullptr) {
+    return absl::PermissionDeniedError(absl::StrCat("nobody may call ", std::string(method), ": it has no rule"));
   }
-  return absl::PermissionDeniedError(absl::StrCat("nobody may call ", std::string(method), ": it has no rule"));
+  const std::optional<std::string> lacks = Lacks(principal, rule->needs, resource);
+  if (!lacks.has_value()) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat(principal.name, " may not call ", std::string(method), " here: it needs ", *lacks));
 }
 
 absl::StatusOr<Tokens> Tokens::Load(const std::string& path) {
@@ -113,7 +131,7 @@ absl::StatusOr<Tokens> Tokens::Parse(std::string_view text) {
     if (words[0].size() < 16) {
       return absl::InvalidArgumentError(absl::StrCat("line ", number, ": a token needs at least 16 characters"));
     }
-    if (!result.by_digest_.emplace(Sha256Hex(words[0]), Principal{words[1], *role}).second) {
+    if (!result.by_digest_.emplace(Sha256Hex(words[0]), Principal{words[1], *role, {}, {}}).second) {
       return absl::InvalidArgumentError(absl::StrCat("line ", number, ": this token is there twice"));
     }
   }
@@ -122,10 +140,13 @@ absl::StatusOr<Tokens> Tokens::Parse(std::string_view text) {
 
 absl::StatusOr<Principal> Tokens::Find(std::string_view token) const {
   if (token.empty()) {
-    return absl::UnauthenticatedError("this address needs a token: give --token_file or MUSTER_TOKEN");
+    return absl::UnauthenticatedError(
+        "this address needs a token: give --token_file or MUSTER_TOKEN (an admin makes one: muster coordinator token "
+        "create)");
   }
   const auto found = by_digest_.find(Sha256Hex(token));
-  if (found == by_digest_.end()) return absl::UnauthenticatedError("the token is not in the coordinator's token file");
+  if (found == by_digest_.end())
+    return absl::UnauthenticatedError("the coordinator does not know this token: ask an admin for a new one");
   return found->second;
 }
 

@@ -18,13 +18,18 @@ enum class Role {
   kViewer,     // reads
   kSubmitter,  // reads, submits, and changes its own jobs
   kAdmin,      // all that people may do
-  kWorker,     // a worker daemon: only the Workers service
+  kWorker,     // a worker daemon: only the Workers service, and its own certificate
+  kJoiner,     // who has a join token: may ask for a node's certificate, and nothing else
   kLocal,      // whoever reaches the Unix socket, which lies in a 0700 folder of our user: everything
 };
 
 struct Principal {
   std::string name;  // becomes the owner of jobs
   Role role = Role::kViewer;
+  // Of a worker that showed a certificate: the only node that it may speak for, and the hash of its key. Empty: a
+  // worker of this machine, which is believed.
+  std::string node;
+  std::string key_sha256;
 };
 
 // What the call is about.
@@ -35,6 +40,9 @@ struct Resource {
 // `method`: "/muster.v1.Jobs/Submit". PermissionDenied says which role would do. Methods that change a job pass while
 // the owner is not known, and ask again when it is.
 absl::Status Authorize(const Principal& principal, std::string_view method, const Resource& resource);
+
+// Whether the table has a rule for it.
+bool HasRule(std::string_view method);
 
 // A token file: lines `token name role`, roles viewer, submitter, admin, worker; blank lines and lines that begin with
 // # are skipped.

@@ -12,7 +12,7 @@
 namespace muster::rpc {
 namespace {
 
-constexpr Role kRoles[] = {Role::kViewer, Role::kSubmitter, Role::kAdmin, Role::kWorker, Role::kLocal};
+constexpr Role kRoles[] = {Role::kViewer, Role::kSubmitter, Role::kAdmin, Role::kWorker, Role::kJoiner, Role::kLocal};
 
 // Who may: one letter for each of kRoles.
 TEST(Authorize, Table) {
@@ -21,24 +21,30 @@ TEST(Authorize, Table) {
     std::optional<std::string> owner;
     const char* allowed;
   } cases[] = {
-      {"/muster.v1.Jobs/Submit", {}, "-sa-l"},
-      {"/muster.v1.Jobs/Get", {}, "vsa-l"},
-      {"/muster.v1.Jobs/Watch", {}, "vsa-l"},
-      {"/muster.v1.Jobs/Cancel", {}, "-sa-l"},
-      {"/muster.v1.Jobs/Cancel", "ann", "-sa-l"},
-      {"/muster.v1.Jobs/Cancel", "bob", "--a-l"},
-      {"/muster.v1.Jobs/Delete", "bob", "--a-l"},
-      {"/muster.v1.Nodes/List", {}, "vsa-l"},
-      {"/muster.v1.Nodes/Drain", {}, "--a-l"},
-      {"/muster.v1.Admin/Backup", {}, "--a-l"},
-      {"/muster.v1.Admin/Version", {}, "vsa-l"},
-      {"/muster.v1.Workers/Connect", {}, "---wl"},
-      {"/muster.v1.Workers/RendezvousSet", {}, "---wl"},
-      {"/muster.v1.Jobs/Unheard", {}, "-----"},
+      {"/muster.v1.Jobs/Submit", {}, "-sa--l"},
+      {"/muster.v1.Jobs/Get", {}, "vsa--l"},
+      {"/muster.v1.Jobs/Watch", {}, "vsa--l"},
+      {"/muster.v1.Jobs/Cancel", {}, "-sa--l"},
+      {"/muster.v1.Jobs/Cancel", "ann", "-sa--l"},
+      {"/muster.v1.Jobs/Cancel", "bob", "--a--l"},
+      {"/muster.v1.Jobs/Delete", "bob", "--a--l"},
+      {"/muster.v1.Nodes/List", {}, "vsa--l"},
+      {"/muster.v1.Nodes/Drain", {}, "--a--l"},
+      {"/muster.v1.Admin/Backup", {}, "--a--l"},
+      {"/muster.v1.Admin/Version", {}, "vsa--l"},
+      {"/muster.v1.Workers/Connect", {}, "---w-l"},
+      {"/muster.v1.Workers/RendezvousSet", {}, "---w-l"},
+      {"/muster.v1.Jobs/Unheard", {}, "------"},
+      {"/muster.v1.Trust/Join", {}, "----jl"},
+      {"/muster.v1.Trust/Renew", {}, "---w-l"},
+      {"/muster.v1.Trust/CreateToken", {}, "--a--l"},
+      {"/muster.v1.Trust/ListTokens", {}, "--a--l"},
+      {"/muster.v1.Trust/RevokeToken", {}, "--a--l"},
+      {"/muster.v1.Trust/RevokeNode", {}, "--a--l"},
   };
   for (const auto& c : cases) {
-    for (int i = 0; i < 5; ++i) {
-      const absl::Status status = Authorize({"ann", kRoles[i]}, c.method, {c.owner});
+    for (int i = 0; i < 6; ++i) {
+      const absl::Status status = Authorize({"ann", kRoles[i], {}, {}}, c.method, {c.owner});
       EXPECT_EQ(status.ok(), c.allowed[i] != '-') << c.method << " " << i << " " << status;
       if (!status.ok()) {
         EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);

@@ -1,21 +1,79 @@
 #include "coordinator/rpc/call.h"
 
+#include <grpc/grpc_security_constants.h>
+#include <grpcpp/security/auth_context.h>
+
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/rpc/rpc.h"
+#include "common/tls/certificate.h"
+#include "common/tls/token.h"
 
 namespace muster::rpc {
+namespace {
+
+// Of the connection; empty when it has none.
+std::string PropertyOf(const grpc::ServerContextBase& context, const char* name) {
+  const auto about = context.auth_context();
+  if (about == nullptr) return "";
+  const std::vector<grpc::string_ref> values = about->FindPropertyValues(name);
+  return values.empty() ? "" : std::string(values.front().data(), values.front().size());
+}
+
+}  // namespace
+
+bool IsEncrypted(const grpc::ServerContextBase& context) {
+  return PropertyOf(context, GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME) == GRPC_SSL_TRANSPORT_SECURITY_TYPE;
+}
 
 absl::StatusOr<Principal> Gate::Admit(const grpc::ServerContextBase& context, std::string_view method) const {
-  Principal caller = local_;
-  if (!absl::StartsWith(context.peer(), "unix:")) {
-    if (!tokens_.has_value()) return absl::UnauthenticatedError("this coordinator has no token file");
-    absl::StatusOr<Principal> found = tokens_->Find(TokenOf(context));
-    if (!found.ok()) return found;
-    caller = *std::move(found);
-  }
+  absl::StatusOr<Principal> caller = Identify(context);
+  if (!caller.ok()) return caller;
   if (absl::Status status = CheckVersion(context); !status.ok()) return status;
-  if (absl::Status status = Authorize(caller, method, {}); !status.ok()) return status;
+  if (absl::Status status = Authorize(*caller, method, {}); !status.ok()) return status;
   return caller;
+}
+
+absl::StatusOr<Principal> Gate::Identify(const grpc::ServerContextBase& context) const {
+  if (absl::StartsWith(context.peer(), "unix:")) return local_;
+  const bool encrypted = IsEncrypted(context);
+  const std::string token = TokenOf(context);
+  if (token.empty() && encrypted && records_ != nullptr) {
+    const std::string certificate = PropertyOf(context, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+    if (!certificate.empty()) return NodeOf(certificate);
+  }
+  return OwnerOf(token, encrypted);
+}
+
+absl::StatusOr<Principal> Gate::OwnerOf(const std::string& token, bool encrypted) const {
+  if (tls::IsToken(token) && records_ != nullptr) {
+    const absl::StatusOr<tls::Token> parsed = tls::ParseToken(token);
+    if (!parsed.ok()) return absl::UnauthenticatedError(parsed.status().message());
+    return records_->FindToken(*parsed, clock_->Read().wall);
+  }
+  static const auto& nobody = *new Tokens();
+  absl::StatusOr<Principal> found = (tokens_.has_value() ? *tokens_ : nobody).Find(token);
+  if (found.ok() && found->role == Role::kWorker && encrypted) {
+    return absl::UnauthenticatedError(
+        "over TLS a worker shows a node certificate: start it with --join_token and a token of `muster coordinator "
+        "token create --role worker`");
+  }
+  return found;
+}
+
+// The handshake has checked that our authority signed it, and that the peer has its key.
+absl::StatusOr<Principal> Gate::NodeOf(const std::string& pem) const {
+  const absl::StatusOr<tls::Certificate> certificate = tls::ReadCertificate(pem);
+  if (!certificate.ok()) return absl::UnauthenticatedError(certificate.status().message());
+  // A connection may outlive the certificate that it began with.
+  if (clock_->Read().wall >= certificate->validity.end) {
+    return absl::UnauthenticatedError(
+        absl::StrCat("the certificate of node ", certificate->name, " has expired: join again with a token"));
+  }
+  if (absl::Status status = records_->CheckNode(certificate->name, certificate->key_sha256); !status.ok()) {
+    return status;
+  }
+  return Principal{absl::StrCat("node ", certificate->name), Role::kWorker, certificate->name, certificate->key_sha256};
 }
 
 grpc::ServerUnaryReactor* EndWith(const absl::Status& status, grpc::CallbackServerContext& context) {

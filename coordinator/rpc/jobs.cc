@@ -10,6 +10,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/rpc.h"
+#include "coordinator/rpc/trace_call.h"
 #include "coordinator/rpc/watch_stream.h"
 
 namespace muster::rpc {
@@ -235,6 +236,13 @@ grpc::ServerUnaryReactor* JobsService::Resume(grpc::CallbackServerContext* conte
 grpc::ServerUnaryReactor* JobsService::Delete(grpc::CallbackServerContext* context, const DeleteRequest* request,
                                               DeleteReply* reply) {
   return Change<core::DeleteJob>(context, "/muster.v1.Jobs/Delete", request->job(), reply);
+}
+
+grpc::ServerUnaryReactor* JobsService::Trace(grpc::CallbackServerContext* context, const TraceRequest* request,
+                                             TraceReply* reply) {
+  absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Trace");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  return StartTrace(*std::move(caller), request, reply, loop_);
 }
 
 grpc::ServerWriteReactor<WatchItem>* JobsService::Watch(grpc::CallbackServerContext* context,

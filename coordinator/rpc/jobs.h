@@ -41,6 +41,8 @@ class JobsService final : public Jobs::CallbackService {
                                    ResumeReply* reply) override;
   grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context, const DeleteRequest* request,
                                    DeleteReply* reply) override;
+  grpc::ServerUnaryReactor* Trace(grpc::CallbackServerContext* context, const TraceRequest* request,
+                                  TraceReply* reply) override;
   grpc::ServerWriteReactor<WatchItem>* Watch(grpc::CallbackServerContext* context,
                                              const WatchRequest* request) override;
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "common/rpc/rpc.h"
 #include "coordinator/rpc/worker_message.h"
 
@@ -42,13 +43,13 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
                            public server::WorkerLink,
                            public std::enable_shared_from_this<WorkerStream> {
  public:
-  explicit WorkerStream(server::Loop* loop) : loop_(loop) {}
+  WorkerStream(std::string node, server::Loop* loop) : node_(std::move(node)), loop_(loop) {}
 
-  static WorkerStream* Start(const absl::Status& admitted, server::Loop* loop) {
-    auto stream = std::make_shared<WorkerStream>(loop);
+  static WorkerStream* Start(const absl::StatusOr<Principal>& caller, server::Loop* loop) {
+    auto stream = std::make_shared<WorkerStream>(caller.ok() ? caller->node : "", loop);
     const std::lock_guard lock(stream->mutex_);
     stream->self_ = stream;
-    if (!admitted.ok()) stream->end_ = admitted;
+    if (!caller.ok()) stream->end_ = caller.status();
     stream->Read();
     stream->Step();
     return stream.get();
@@ -72,6 +73,7 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
   void OnReadDone(bool ok) override {
     absl::Status status = absl::OkStatus();
     if (ok) status = CheckWorkerMessage(std::exchange(first_, false), incoming_);
+    if (ok && status.ok()) status = CheckNode();
     if (!ok || !status.ok()) {
       Leave(status);
       return;
@@ -101,6 +103,14 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
   }
 
  private:
+  // What follows the Hello is taken for the node that it names.
+  absl::Status CheckNode() const {
+    if (node_.empty() || !incoming_.has_hello() || incoming_.hello().node().id() == node_) return absl::OkStatus();
+    return absl::PermissionDeniedError(absl::StrCat(
+        "the certificate is for node ", node_, ", it cannot speak for node ", incoming_.hello().node().id(),
+        ": was node_id in the worker's state directory changed? Remove the folder trust beside it and join again"));
+  }
+
   // The worker's side has ended, or must.
   void Leave(const absl::Status& status) {
     loop_->Post([self = shared_from_this()](Turn& turn) { turn.workers().Gone(turn, self.get()); });
@@ -123,6 +133,7 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
     }
   }
 
+  const std::string node_;  // of the certificate; empty: any
   server::Loop* const loop_;
   WorkerMessage incoming_;  // between a read and the loop: one at a time
   bool first_ = true;       // touched by OnReadDone only
@@ -138,9 +149,9 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
 
 }  // namespace
 
-grpc::ServerBidiReactor<WorkerMessage, CoordinatorMessage>* StartWorkerStream(const absl::Status& admitted,
+grpc::ServerBidiReactor<WorkerMessage, CoordinatorMessage>* StartWorkerStream(const absl::StatusOr<Principal>& caller,
                                                                               server::Loop* loop) {
-  return WorkerStream::Start(admitted, loop);
+  return WorkerStream::Start(caller, loop);
 }
 
 }  // namespace muster::rpc

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -16,10 +18,27 @@ using server::Turn;
 
 constexpr absl::Duration kLongestWait = absl::Hours(1);
 
-absl::Status CheckCurrent(const core::Core& core, const RankKey& key) {
-  if (core.IsCurrent(JobId(key.job()), key.generation())) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("generation ", key.generation(), " is not the current one of job ", key.job()));
+RankId RankOf(const RankKey& key) { return {JobId(key.job()), key.generation(), key.rank()}; }
+
+// A rank of the current generation calls: now the others do not wait for it in vain. `node`: of the caller's
+// certificate, which may speak for its own ranks only; empty: any.
+absl::Status Arrive(Turn& turn, const RankId& rank, const std::string& node) {
+  const core::Core& core = turn.core();
+  if (!node.empty() && core.StandingOf(rank, NodeId(node)) != core::Core::Standing::kCurrent) {
+    if (absl::Status status = core.CheckCurrent(rank); !status.ok()) return status;
+    return absl::PermissionDeniedError(
+        absl::StrCat("rank ", rank.rank, " of job ", rank.job.value(), " was not placed on node ", node));
+  }
+  if (turn.core().HasArrived(rank)) return turn.core().CheckCurrent(rank);
+  return turn.Handle(core::RankArrived{rank}).status;
+}
+
+// Whom it waits for, if that is known.
+absl::Status Explained(const absl::Status& status, const core::Core& core, const JobId& job) {
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  const std::string missing = core.Missing(job);
+  return absl::DeadlineExceededError(
+      absl::StrCat(status.message(), ": ", missing.empty() ? "every rank has come; which sets it?" : missing));
 }
 
 absl::Duration WaitOf(const RendezvousGetRequest& request) {
@@ -30,10 +49,15 @@ absl::Duration WaitOf(const RendezvousGetRequest& request) {
 // One RendezvousGet: ends when its value is there, or its wait is over, or its caller has gone.
 class GetReactor final : public grpc::ServerUnaryReactor {
  public:
-  GetReactor(const RendezvousGetRequest* request, RendezvousGetReply* reply, server::Loop* loop)
-      : request_(request), reply_(reply), loop_(loop) {
-    loop_->Post(
-        [this, state = state_](Turn& turn) { turn.AfterCommit([this, state, &turn] { Begin(*state, turn); }); });
+  GetReactor(const RendezvousGetRequest* request, RendezvousGetReply* reply, std::string node, server::Loop* loop)
+      : request_(request), reply_(reply), node_(std::move(node)), loop_(loop) {
+    loop_->Post([this, state = state_](Turn& turn) {
+      const absl::Status current = Arrive(turn, RankOf(request_->key()), node_);
+      turn.AfterCommit([this, state, current, &turn] {
+        if (!current.ok()) return Finish(ToGrpc(current));
+        Begin(*state, turn);
+      });
+    });
   }
 
   void OnCancel() override {
@@ -50,19 +74,18 @@ class GetReactor final : public grpc::ServerUnaryReactor {
   };
 
   void Begin(State& state, Turn& turn) {
-    if (absl::Status status = CheckCurrent(turn.core(), request_->key()); !status.ok()) {
-      return Finish(ToGrpc(status));
-    }
     const SteadyTime now = turn.now().steady;
-    state.wait = turn.rendezvous().Get({JobId(request_->key().job()), request_->key().generation()}, request_->name(),
-                                       now + WaitOf(*request_), now, [this](absl::StatusOr<std::string> value) {
+    const JobId job(request_->key().job());
+    state.wait = turn.rendezvous().Get({job, request_->key().generation()}, request_->name(), now + WaitOf(*request_),
+                                       now, [this, job, &core = turn.core()](absl::StatusOr<std::string> value) {
                                          if (value.ok()) reply_->set_value(*std::move(value));
-                                         Finish(ToGrpc(value.status()));
+                                         Finish(ToGrpc(Explained(value.status(), core, job)));
                                        });
   }
 
   const RendezvousGetRequest* const request_;
   RendezvousGetReply* const reply_;
+  const std::string node_;
   server::Loop* const loop_;
   const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
@@ -72,7 +95,7 @@ class GetReactor final : public grpc::ServerUnaryReactor {
 grpc::ServerBidiReactor<WorkerMessage, CoordinatorMessage>* WorkersService::Connect(
     grpc::CallbackServerContext* context) {
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Workers/Connect");
-  return StartWorkerStream(caller.status(), loop_);
+  return StartWorkerStream(caller, loop_);
 }
 
 grpc::ServerUnaryReactor* WorkersService::RendezvousSet(grpc::CallbackServerContext* context,
@@ -80,9 +103,10 @@ grpc::ServerUnaryReactor* WorkersService::RendezvousSet(grpc::CallbackServerCont
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Workers/RendezvousSet");
   if (!caller.ok()) return EndWith(caller.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([=](Turn& turn) {
-    turn.AfterCommit([=, &core = turn.core(), &rendezvous = turn.rendezvous()] {
-      absl::Status status = CheckCurrent(core, request->key());
+  loop_->Post([=, node = caller->node](Turn& turn) {
+    const absl::Status current = Arrive(turn, RankOf(request->key()), node);
+    turn.AfterCommit([=, &rendezvous = turn.rendezvous()] {
+      absl::Status status = current;
       if (status.ok()) {
         status = rendezvous.Set({JobId(request->key().job()), request->key().generation()}, request->name(),
                                 request->value());
@@ -98,7 +122,7 @@ grpc::ServerUnaryReactor* WorkersService::RendezvousGet(grpc::CallbackServerCont
                                                         RendezvousGetReply* reply) {
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Workers/RendezvousGet");
   if (!caller.ok()) return EndWith(caller.status(), *context);
-  return new GetReactor(request, reply, loop_);
+  return new GetReactor(request, reply, caller->node, loop_);
 }
 
 }  // namespace muster::rpc

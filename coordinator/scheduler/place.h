@@ -3,11 +3,11 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "common/ids.h"
+#include "coordinator/scheduler/queue.h"
 #include "proto/job.pb.h"
 
 namespace muster::scheduler {
@@ -22,7 +22,7 @@ enum class Availability {
 struct SlotView {
   uint32_t index = 0;
   Device device = DEVICE_CPU;
-  JobId holder;  // empty: free
+  Claim holder;  // no job: free
 };
 
 struct NodeView {
@@ -45,9 +45,7 @@ struct Decision {
   std::vector<RankSlot> ranks;         // by rank; empty: it cannot start now
   Device device = DEVICE_UNSPECIFIED;  // auto, resolved
   std::string reason;                  // why not, for people; empty if it can
-  // It would fit if everything that runs now had ended and the away nodes were back. Such a job keeps those behind it
-  // that want the same device waiting, so that small ones do not starve it; a job that these nodes can never hold does
-  // not: they cannot delay it.
+  // It would fit if everything that runs now had ended and the away nodes were back.
   bool fits_when_idle = false;
 };
 
@@ -60,12 +58,19 @@ class Cluster {
   // auto: cuda where any node that takes ranks or is away has a cuda slot, else cpu.
   Device Resolve(Device wanted) const;
 
-  // All ranks or none, on as few nodes as possible: the fullest node that holds the whole gang, else the emptiest nodes
-  // first; ties by node id.
+  // All ranks or none, on as few nodes as possible: as soon as one node holds all the ranks that are left, the fullest
+  // such; until then the emptiest; ties by node id. The ranks on a node follow each other, on ascending slots.
   Decision Place(const Demand& demand) const;
+  bool FitsWhenIdle(const Demand& demand) const;
 
   // The slots of a decision are no longer free.
-  void Take(const Decision& decision, const JobId& job);
+  void Take(const Decision& decision, const Claim& holder);
+
+  // Of a resolved device, on nodes that take ranks.
+  uint64_t Slots(Device device) const { return Of(device).total; }
+  uint64_t FreeSlots(Device device) const { return Of(device).free; }
+  // Held by jobs that come after `claim` in the order.
+  uint64_t SlotsHeldBehind(const Claim& claim, Device device) const;
 
  private:
   struct Supply {        // of one device
@@ -73,7 +78,11 @@ class Cluster {
     uint64_t hoped = 0;  // and of those that are away
     uint64_t free = 0;
     std::map<NodeId, std::vector<uint32_t>> free_slots;  // of nodes that take ranks, ascending
-    std::set<JobId> users;
+    struct User {
+      Claim claim;
+      uint64_t slots = 0;
+    };
+    std::map<JobId, User> users;  // on nodes that take ranks
   };
   const Supply& Of(Device device) const;
   std::string WhyNot(const Demand& demand, Device device) const;

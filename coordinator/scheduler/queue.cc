@@ -5,10 +5,10 @@
 
 namespace muster::scheduler {
 
-void SortQueue(std::vector<Waiting>& queue) {
-  std::sort(queue.begin(), queue.end(), [](const Waiting& a, const Waiting& b) {
-    return std::tuple(-int64_t{a.priority}, a.sequence) < std::tuple(-int64_t{b.priority}, b.sequence);
-  });
+bool Before(const Claim& a, const Claim& b) {
+  return std::tuple(-int64_t{a.priority}, a.sequence) < std::tuple(-int64_t{b.priority}, b.sequence);
 }
+
+void SortQueue(std::vector<Claim>& queue) { std::sort(queue.begin(), queue.end(), Before); }
 
 }  // namespace muster::scheduler

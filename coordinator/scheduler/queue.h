@@ -1,4 +1,4 @@
-// The order in which waiting jobs are tried. Pure.
+// The order in which jobs are given slots. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,15 @@
 
 namespace muster::scheduler {
 
-struct Waiting {
+// A job that waits for slots or holds some, with its place in the order.
+struct Claim {
   JobId job;
   int32_t priority = 0;
   uint64_t sequence = 0;  // of submission
 };
 
 // Higher priority first, then first in, first out.
-void SortQueue(std::vector<Waiting>& queue);
+bool Before(const Claim& a, const Claim& b);
+void SortQueue(std::vector<Claim>& queue);
 
 }  // namespace muster::scheduler

@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "coordinator/scheduler/pass.h"
 #include "coordinator/scheduler/place.h"
 #include "coordinator/scheduler/queue.h"
 
@@ -24,7 +27,7 @@ NodeView Node(const std::string& text) {
     SlotView& slot = node.slots.emplace_back();
     slot.index = static_cast<uint32_t>(i - 2);
     slot.device = cuda ? DEVICE_CUDA : DEVICE_CPU;
-    if (text[i] != 'F') slot.holder = JobId("other-job");
+    if (text[i] != 'F') slot.holder = {JobId("other-job"), 0, 1};
   }
   return node;
 }
@@ -46,15 +49,34 @@ TEST(Place, Table) {
       {1, DEVICE_AUTO, {"a:F"}, "a0", "", true},
       {1, DEVICE_AUTO, {}, "", "no node has joined yet", false},
       {1, DEVICE_AUTO, {"a:U"}, "", "needs 1 slot, 0 of 1 free (in use: other-job)", true},
-      {2, DEVICE_AUTO, {"a:F"}, "", "needs 2 slots on cpu, the nodes have 1 in all", false},
+      {2,
+       DEVICE_AUTO,
+       {"a:F"},
+       "",
+       "needs 2 slots on cpu, the nodes have 1 in all, 1 free; at most 1 rank would fit",
+       false},
       {2, DEVICE_AUTO, {"a:F", "b:U"}, "", "needs 2 slots, 1 of 2 free (in use: other-job)", true},  // never partly
-      {2, DEVICE_AUTO, {"a:FFFF", "b:UFF"}, "b1 b2", "", true},  // the fullest node that holds all
-      {3, DEVICE_AUTO, {"a:F", "b:FF"}, "b0 b1 a0", "", true},   // else the emptiest first
-      {1, DEVICE_AUTO, {"b:F", "a:F"}, "a0", "", true},          // ties by id
-      {1, DEVICE_AUTO, {"a:F", "B:F"}, "B0", "", true},          // auto takes cuda where it is
+      {2, DEVICE_AUTO, {"a:FFFF", "b:UFF"}, "b1 b2", "", true},                 // the fullest node that holds all
+      {3, DEVICE_AUTO, {"a:F", "b:FF"}, "b0 b1 a0", "", true},                  // else the emptiest first
+      {5, DEVICE_AUTO, {"a:FF", "b:FFFF", "c:F"}, "b0 b1 b2 b3 c0", "", true},  // the rest fills the fullest
+      {5, DEVICE_AUTO, {"b:FF", "c:FF", "a:FF"}, "a0 a1 b0 b1 c0", "", true},
+      {2, DEVICE_AUTO, {"a:FUF"}, "a0 a2", "", true},
+      {9,
+       DEVICE_AUTO,
+       {"a:FFFF", "B:FF"},
+       "",
+       "needs 9 slots on cuda, the nodes have 2 in all, 2 free; at most 2 ranks would fit",
+       false},
+      {1, DEVICE_AUTO, {"b:F", "a:F"}, "a0", "", true},  // ties by id
+      {1, DEVICE_AUTO, {"a:F", "B:F"}, "B0", "", true},  // auto takes cuda where it is
       {1, DEVICE_AUTO, {"a:F", "B:U"}, "", "needs 1 slot, 0 of 1 free (in use: other-job)", true},
       {1, DEVICE_CPU, {"a:F", "B:F"}, "a0", "", true},
-      {1, DEVICE_CUDA, {"a:F"}, "", "needs 1 slot on cuda, the nodes have 0 in all", false},
+      {1,
+       DEVICE_CUDA,
+       {"a:F"},
+       "",
+       "needs 1 slot on cuda, the nodes have none; at most 0 ranks would fit, or 1 with device cpu",
+       false},
       {1,
        DEVICE_AUTO,
        {"a:F-", "b:F!", "c:F?"},
@@ -62,7 +84,12 @@ TEST(Place, Table) {
        "needs 1 slot, but no node takes ranks now (1 away, 1 draining, 1 lost)",
        true},
       {2, DEVICE_AUTO, {"a:F-", "b:F"}, "", "needs 2 slots, 1 of 1 free (1 away)", true},  // worth waiting for
-      {2, DEVICE_AUTO, {"a:F?", "b:F"}, "", "needs 2 slots on cpu, the nodes have 1 in all (1 lost)", false},
+      {2,
+       DEVICE_AUTO,
+       {"a:F?", "b:F"},
+       "",
+       "needs 2 slots on cpu, the nodes have 1 in all, 1 free; at most 1 rank would fit (1 lost)",
+       false},
       {1, DEVICE_AUTO, {"a:F", "B:F-"}, "", "needs 1 slot, 0 of 0 free (1 away)", true},  // its GPUs come back
       {1, DEVICE_AUTO, {"a:F", "B:F!"}, "a0", "", true},
   };
@@ -84,22 +111,92 @@ TEST(Place, TakenSlotsAreNoLongerFree) {
   Cluster cluster({Node("a:FFF"), Node("b:FF")});
   const Decision first = cluster.Place({4, DEVICE_AUTO});
   EXPECT_EQ(Placed(first), "a0 a1 a2 b0");
-  cluster.Take(first, JobId("j-1"));
+  cluster.Take(first, {JobId("j-1"), 0, 1});
   EXPECT_EQ(cluster.Place({2, DEVICE_AUTO}).reason, "needs 2 slots, 1 of 5 free (in use: j-1)");
   const Decision second = cluster.Place({1, DEVICE_AUTO});
   EXPECT_EQ(Placed(second), "b1");
-  for (const char* job : {"j-2", "j-3", "j-4", "j-5"}) cluster.Take({{}, DEVICE_CPU, "", true}, JobId(job));
-  cluster.Take(second, JobId("j-2"));
+  for (const char* job : {"j-2", "j-3", "j-4", "j-5"}) cluster.Take({{}, DEVICE_CPU, "", true}, {JobId(job), 0, 2});
+  cluster.Take(second, {JobId("j-2"), 0, 2});
   EXPECT_EQ(cluster.Place({1, DEVICE_AUTO}).reason,
             "needs 1 slot, 0 of 5 free (in use: j-1, j-2, j-3 and 2 more jobs)");
 }
 
+// Runs a queue of jobs "name:ranks[:priority]" once; what started, and who waits why.
+std::string Walk(std::vector<NodeView> nodes, const std::vector<Claim>& running, const std::vector<std::string>& jobs) {
+  size_t next = 0;  // the slots in use are the running jobs', in their order
+  for (NodeView& node : nodes) {
+    for (SlotView& slot : node.slots) {
+      if (!slot.holder.job.empty()) slot.holder = running.at(next++);
+    }
+  }
+  std::vector<Claim> queue;
+  std::map<JobId, Demand> demands;
+  for (const std::string& text : jobs) {
+    const std::vector<std::string> parts = absl::StrSplit(text, ':');
+    queue.push_back({JobId(parts[0]), parts.size() > 2 ? std::stoi(parts[2]) : 0, 100 + queue.size()});
+    demands[queue.back().job] = {static_cast<uint32_t>(std::stoul(parts[1])), DEVICE_AUTO};
+  }
+  SortQueue(queue);
+  Cluster cluster(nodes);
+  Pass pass(&cluster);
+  std::string started;
+  for (const Claim& claim : queue) {
+    const Decision decision = pass.Consider(claim, demands.at(claim.job));
+    if (decision.ranks.empty()) continue;
+    pass.Start(claim, decision);
+    absl::StrAppend(&started, started.empty() ? "" : " ", claim.job.value());
+  }
+  return started;
+}
+
+TEST(Pass, Table) {
+  const Claim early{JobId("early"), 0, 1}, late{JobId("late"), -5, 2};
+  struct Case {
+    std::vector<std::string> nodes;
+    std::vector<Claim> running;
+    std::vector<std::string> queue;
+    std::string started;
+  };
+  const std::vector<Case> cases = {
+      {{"a:FF"}, {}, {"x:1", "y:1", "z:1"}, "x y"},
+      {{"a:FF"}, {}, {"x:1", "y:1:9"}, "y x"},
+      {{"a:UF"}, {early}, {"large:2", "s:1"}, ""},                   // the free slot is the large one's
+      {{"a:UFFF"}, {early}, {"large:2", "s:1"}, "large s"},          //
+      {{"a:UUFF"}, {early, early}, {"large:3", "s:1", "t:1"}, "s"},  // it needs 3 of 4: one to spare
+      {{"a:UUFF"}, {early, late}, {"large:3", "s:1", "t:1"}, ""},    // which another one behind it has already
+      {{"a:UUFF"}, {early, early}, {"large:3", "s:2", "t:1"}, "t"},  // s would take too many
+      {{"a:UFFFF"}, {early}, {"large:5", "s:1"}, ""},
+      {{"a:UF"}, {early}, {"huge:3", "s:1"}, "s"},          // can never run here: keeps nothing
+      {{"a:UF", "b:F-"}, {early}, {"large:3", "s:1"}, ""},  // may run when b is back
+      {{"a:UFF"}, {early}, {"large:3", "next:3", "s:1", "urgent:2:1"}, "urgent"},
+      {{"A:U", "a:F"}, {early}, {"gpu:1", "s:1"}, ""},
+  };
+  for (const Case& c : cases) {
+    std::vector<NodeView> nodes;
+    for (const std::string& n : c.nodes) nodes.push_back(Node(n));
+    EXPECT_EQ(Walk(nodes, c.running, c.queue), c.started) << absl::StrJoin(c.queue, " ");
+  }
+}
+
+TEST(Pass, WhoIsHeldBackLearnsByWhom) {
+  Cluster cluster({Node("a:UFF")});
+  Pass pass(&cluster);
+  const auto why = [&](const char* job, uint64_t sequence, const Demand& demand) {
+    return pass.Why(pass.Consider({JobId(job), 0, sequence}, demand), demand);
+  };
+  EXPECT_EQ(why("large", 5, {3, DEVICE_AUTO}), "needs 3 slots, 2 of 3 free (in use: other-job)");
+  EXPECT_EQ(why("small", 6, {1, DEVICE_AUTO}), "waits behind large, for which 3 slots are kept");
+  EXPECT_EQ(why("next", 7, {3, DEVICE_AUTO}), "needs 3 slots, 2 of 3 free (in use: other-job)");
+  EXPECT_EQ(why("huge", 8, {8, DEVICE_AUTO}),
+            "needs 8 slots on cpu, the nodes have 3 in all, 2 free; at most 3 ranks would fit");
+}
+
 TEST(Queue, PriorityThenArrival) {
   const int32_t lowest = std::numeric_limits<int32_t>::min();
-  std::vector<Waiting> queue = {
+  std::vector<Claim> queue = {
       {JobId("late"), 0, 9}, {JobId("least"), lowest, 1}, {JobId("early"), 0, 2}, {JobId("urgent"), 5, 10}};
   SortQueue(queue);
-  EXPECT_EQ(absl::StrJoin(queue, " ", [](std::string* out, const Waiting& w) { absl::StrAppend(out, w.job.value()); }),
+  EXPECT_EQ(absl::StrJoin(queue, " ", [](std::string* out, const Claim& w) { absl::StrAppend(out, w.job.value()); }),
             "urgent early late least");
 }
 

@@ -1,5 +1,5 @@
 // Every method of every service, by its descriptor, so that a new one cannot be forgotten: none answers on TCP without
-// a token, and each has a rule of its own.
+// a token, each has a rule of its own, and every kind of caller is refused where the rule says so, over TLS too.
 #include <google/protobuf/descriptor.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include "common/rpc/rpc.h"
 #include "coordinator/rpc/authorize.h"
 #include "coordinator/server/server.h"
-#include "coordinator/server/server_fixture_test.h"
+#include "coordinator/server/trust_fixture_test.h"
 
 namespace muster::server {
 namespace {
@@ -23,10 +23,11 @@ using google::protobuf::FileDescriptor;
 using google::protobuf::MethodDescriptor;
 
 std::vector<const MethodDescriptor*> AllMethods() {
-  Jobs::Service jobs;  // so that both files are linked in
+  Jobs::Service jobs;  // so that the files are linked in
   Workers::Service workers;
+  Trust::Service trust;
   std::vector<const MethodDescriptor*> methods;
-  for (const char* name : {"proto/jobs_service.proto", "proto/workers_service.proto"}) {
+  for (const char* name : {"proto/jobs_service.proto", "proto/workers_service.proto", "proto/trust_service.proto"}) {
     const FileDescriptor* file = DescriptorPool::generated_pool()->FindFileByName(name);
     for (int s = 0; file != nullptr && s < file->service_count(); ++s) {
       for (int m = 0; m < file->service(s)->method_count(); ++m) methods.push_back(file->service(s)->method(m));
@@ -37,6 +38,37 @@ std::vector<const MethodDescriptor*> AllMethods() {
 
 std::string PathOf(const MethodDescriptor& method) {
   return absl::StrCat("/", std::string(method.service()->full_name()), "/", std::string(method.name()));
+}
+
+// An empty request, whatever the method's type; the status of the call.
+grpc::Status Call(const std::string& address, const std::string& token, const MethodDescriptor& method,
+                  const rpc::Security& security = {}) {
+  grpc::GenericStub stub(rpc::Dial(address, security));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  rpc::AddCallMetadata(token, context);
+  grpc::CompletionQueue queue;
+  const auto next = [&] {
+    void* tag = nullptr;
+    bool ok = false;
+    EXPECT_TRUE(queue.Next(&tag, &ok));
+    return ok;
+  };
+  const auto call = stub.PrepareCall(&context, PathOf(method), &queue);
+  call->StartCall(nullptr);
+  if (next()) {
+    // What a worker's stream says has to end, or the server would wait for more of it.
+    call->WriteLast(grpc::ByteBuffer(nullptr, 0), grpc::WriteOptions(), nullptr);
+    next();
+  }
+  grpc::Status status;
+  grpc::ByteBuffer ignored;
+  do {
+    call->Read(&ignored, nullptr);
+  } while (next());
+  call->Finish(&status, nullptr);
+  next();
+  return status;
 }
 
 class AccessTest : public ::testing::Test {
@@ -55,43 +87,13 @@ class AccessTest : public ::testing::Test {
     server_ = *std::move(server);
   }
 
-  // An empty request, whatever the method's type; the status of the call.
-  grpc::Status Call(const std::string& address, const std::string& token, const MethodDescriptor& method) {
-    grpc::GenericStub stub(rpc::Dial(address));
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-    rpc::AddCallMetadata(token, context);
-    grpc::CompletionQueue queue;
-    const auto next = [&] {
-      void* tag = nullptr;
-      bool ok = false;
-      EXPECT_TRUE(queue.Next(&tag, &ok));
-      return ok;
-    };
-    const auto call = stub.PrepareCall(&context, PathOf(method), &queue);
-    call->StartCall(nullptr);
-    if (next()) {
-      // What a worker's stream says has to end, or the server would wait for more of it.
-      call->WriteLast(grpc::ByteBuffer(nullptr, 0), grpc::WriteOptions(), nullptr);
-      next();
-    }
-    grpc::Status status;
-    grpc::ByteBuffer ignored;
-    do {
-      call->Read(&ignored, nullptr);
-    } while (next());
-    call->Finish(&status, nullptr);
-    next();
-    return status;
-  }
-
   TemporaryFolder folder_;
   RealClock clock_;
   std::unique_ptr<Server> server_;
 };
 
 TEST_F(AccessTest, NoMethodAnswersOnTcpWithoutAToken) {
-  ASSERT_GE(AllMethods().size(), 17u);
+  ASSERT_GE(AllMethods().size(), 23u);
   for (const MethodDescriptor* method : AllMethods()) {
     for (const char* token : {"", "wrong-token-12345"}) {
       const grpc::Status status = Call(server_->addresses()[0], token, *method);
@@ -103,7 +105,7 @@ TEST_F(AccessTest, NoMethodAnswersOnTcpWithoutAToken) {
 
 TEST_F(AccessTest, EveryMethodHasARuleAndIsImplemented) {
   for (const MethodDescriptor* method : AllMethods()) {
-    EXPECT_TRUE(rpc::Authorize({"x", rpc::Role::kLocal}, PathOf(*method), {}).ok()) << PathOf(*method);
+    EXPECT_TRUE(rpc::Authorize({"x", rpc::Role::kLocal, {}, {}}, PathOf(*method), {}).ok()) << PathOf(*method);
     const grpc::Status status = Call(server_->addresses()[1], "", *method);
     EXPECT_NE(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << PathOf(*method);
     EXPECT_NE(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << PathOf(*method);
@@ -119,7 +121,7 @@ TEST_F(AccessTest, EachRoleIsRefusedWhereItsRuleSaysSo) {
                                                        {"worker-token-1234", rpc::Role::kWorker}};
   for (const auto& [token, role] : callers) {
     for (const MethodDescriptor* method : AllMethods()) {
-      const bool allowed = rpc::Authorize({"x", role}, PathOf(*method), {}).ok();
+      const bool allowed = rpc::Authorize({"x", role, {}, {}}, PathOf(*method), {}).ok();
       const grpc::Status status = Call(server_->addresses()[0], token, *method);
       EXPECT_EQ(status.error_code() != grpc::StatusCode::PERMISSION_DENIED, allowed)
           << token << " " << PathOf(*method) << ": " << status.error_message();
@@ -140,6 +142,61 @@ TEST_F(AccessTest, SubmitterChangesItsOwnJobsOnly) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_TRUE(absl::StrContains(status.error_message(), "sam")) << status.error_message();
   EXPECT_TRUE(sam.jobs().Cancel(sam.Context().get(), cancel, &cancelled).ok());
+}
+
+class TlsAccessTest : public TrustFixture {
+ protected:
+  TlsAccessTest() {
+    options_.token_file = folder_.Write("tokens", "viewer-token-1234 vera viewer\nworker-token-1234 w1 worker\n");
+    chmod(options_.token_file.c_str(), 0600);
+    Start();
+  }
+};
+
+TEST_F(TlsAccessTest, EveryCallWithEveryRoleAndWithNone) {
+  const rpc::Security plain = Plain(), node = MustJoin("n1");
+  const struct {
+    const char* who;
+    std::string token;
+    rpc::Security security;
+    rpc::Role role;
+  } callers[] = {
+      {"a viewer", MakeToken(TOKEN_ROLE_VIEWER, "vera"), plain, rpc::Role::kViewer},
+      {"a viewer of the token file", "viewer-token-1234", plain, rpc::Role::kViewer},
+      {"a submitter", MakeToken(TOKEN_ROLE_SUBMITTER, "sam"), plain, rpc::Role::kSubmitter},
+      {"an admin", MakeToken(TOKEN_ROLE_ADMIN, "adam"), plain, rpc::Role::kAdmin},
+      {"who joins", MakeToken(TOKEN_ROLE_WORKER, ""), plain, rpc::Role::kJoiner},
+      {"a node", "", node, rpc::Role::kWorker},
+      {"a node with a person's token", MakeToken(TOKEN_ROLE_VIEWER, "vera"), node, rpc::Role::kViewer},
+  };
+  for (const auto& caller : callers) {
+    for (const MethodDescriptor* method : AllMethods()) {
+      const bool allowed = rpc::Authorize({"x", caller.role, {}, {}}, PathOf(*method), {}).ok();
+      const grpc::Status status = Call(tls_address(), caller.token, *method, caller.security);
+      EXPECT_NE(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << caller.who << status.error_message();
+      EXPECT_NE(status.error_code(), grpc::StatusCode::UNAVAILABLE) << caller.who << status.error_message();
+      EXPECT_EQ(status.error_code() != grpc::StatusCode::PERMISSION_DENIED, allowed)
+          << caller.who << " " << PathOf(*method) << ": " << status.error_message();
+    }
+  }
+  std::string revoked_id;
+  const std::string revoked = MakeToken(TOKEN_ROLE_ADMIN, "adam", 0, &revoked_id);
+  RevokeTokenRequest request;
+  request.set_id(revoked_id);
+  RevokeTokenReply reply;
+  ASSERT_TRUE(client_->trust().RevokeToken(client_->Context().get(), request, &reply).ok());
+  // Of another coordinator, with ours' name on it; and one with another secret than ours has.
+  const std::string foreign = tls::ToString(tls::MakeToken(trust_.authority_facts.sha256).value());
+  std::string guessed = MakeToken(TOKEN_ROLE_ADMIN, "adam");
+  guessed.back() = guessed.back() == 'a' ? 'b' : 'a';
+  for (const std::string& token : {std::string(), std::string("wrong-token-12345"), foreign, guessed, revoked,
+                                   std::string("worker-token-1234"), std::string("muster1.x")}) {
+    for (const MethodDescriptor* method : AllMethods()) {
+      const grpc::Status status = Call(tls_address(), token, *method, plain);
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED)
+          << "\"" << token << "\" " << PathOf(*method) << ": " << status.error_message();
+    }
+  }
 }
 
 }  // namespace

@@ -1,26 +1,13 @@
 #include "coordinator/server/address.h"
 
-#include <arpa/inet.h>
 #include <sys/un.h>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/tls/endpoint.h"
 
 namespace muster::server {
-namespace {
-
-bool IsLoopback(const std::string& host) {
-  in_addr v4{};
-  in6_addr v6{};
-  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
-  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
-  return host == "localhost";
-}
-
-}  // namespace
-
 absl::StatusOr<Address> ParseAddress(const std::string& text) {
   absl::string_view rest = text;
   if (absl::ConsumePrefix(&rest, "unix:")) {
@@ -35,23 +22,14 @@ absl::StatusOr<Address> ParseAddress(const std::string& text) {
                                                      " bytes, the system takes at most ",
                                                      sizeof(sockaddr_un::sun_path) - 1));
     }
-    return Address{absl::StrCat("unix:", path), path};
+    return Address{absl::StrCat("unix:", path), path, true};
   }
-  const size_t colon = text.rfind(':');
-  uint32_t port = 0;
-  if (colon == std::string::npos || !absl::SimpleAtoi(text.substr(colon + 1), &port) || port > 65535) {
+  const absl::StatusOr<tls::Endpoint> endpoint = tls::ParseEndpoint(text);
+  if (!endpoint.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is no address: expected unix:/path or 127.0.0.1:PORT"));
+        absl::StrCat(endpoint.status().message(), ", unix:/path, or 127.0.0.1:PORT for this machine alone"));
   }
-  std::string host = text.substr(0, colon);
-  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) host = host.substr(1, host.size() - 2);
-  if (!IsLoopback(host)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("\"", text,
-                     "\" is not a loopback address: other machines would reach it, which needs TLS, and this "
-                     "build has none yet; listen on 127.0.0.1 and forward the port through ssh"));
-  }
-  return Address{text, ""};
+  return Address{text, "", tls::IsLoopback(endpoint->host)};
 }
 
 }  // namespace muster::server

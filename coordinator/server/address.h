@@ -11,10 +11,10 @@ namespace muster::server {
 struct Address {
   std::string text;         // "unix:/path" or "host:port", as gRPC takes it
   std::string socket_path;  // of a Unix socket; empty: TCP
+  bool is_local = false;    // only processes of this machine reach it
 };
 
-// InvalidArgument: neither "unix:/absolute/path" of at most 107 bytes nor "host:port". FailedPrecondition: a host that
-// is not loopback, which would need TLS.
+// InvalidArgument: neither "unix:/absolute/path" of at most 107 bytes nor "host:port".
 absl::StatusOr<Address> ParseAddress(const std::string& text);
 
 }  // namespace muster::server

@@ -18,10 +18,13 @@ constexpr absl::Duration kPruneInterval = absl::Seconds(1);
 constexpr absl::Duration kPrunePause = absl::Milliseconds(20);  // between two portions
 
 std::string_view NameOf(const core::Event& event) {
-  static constexpr std::string_view kNames[] = {"submit",        "cancel",         "pause",
-                                                "resume",        "delete",         "drain",
-                                                "undrain",       "node connected", "node disconnected",
-                                                "node observed", "rank record",    "tick"};
+  static constexpr std::string_view kNames[] = {"submit",         "cancel",
+                                                "pause",          "resume",
+                                                "delete",         "trace",
+                                                "drain",          "undrain",
+                                                "node connected", "node disconnected",
+                                                "node observed",  "rank record",
+                                                "rank arrived",   "tick"};
   static_assert(std::size(kNames) == std::variant_size_v<core::Event>);
   return kNames[event.index()];
 }
@@ -33,6 +36,7 @@ Ledger& Turn::ledger() { return *loop_->ledger_; }
 Watches& Turn::watches() { return loop_->watches_; }
 WorkerSessions& Turn::workers() { return loop_->workers_; }
 Rendezvous& Turn::rendezvous() { return loop_->rendezvous_; }
+Traces& Turn::traces() { return loop_->traces_; }
 
 const core::Outcome& Turn::Handle(const core::Event& event) {
   core::Outcome& outcome = outcomes_.emplace_back(loop_->core_->Handle(event, now_));
@@ -92,6 +96,7 @@ void Loop::Drain() {
       workers_.CloseAll(why);
       watches_.CloseAll(why);
       rendezvous_.EndAll(why);
+      traces_.EndAll(why);
     });
   });
 }
@@ -110,6 +115,7 @@ SteadyTime Loop::NextDeadline() const {
   const auto consider = [&](const std::optional<SteadyTime>& other) { next = std::min(next, other.value_or(next)); };
   consider(core_->NextTick());
   consider(rendezvous_.NextDeadline());
+  consider(traces_.NextDeadline());
   consider(watches_.NextDeadline());
   if (staged_since_.has_value()) consider(*staged_since_ + kFlushAfter);
   return next;
@@ -156,6 +162,7 @@ void Loop::DoTurn(std::deque<std::function<void(Turn&)>> work) {
   }
   const SteadyTime now = clock_->Read().steady;
   rendezvous_.Expire(now);
+  traces_.Expire(now);
   FlushIfDue(now, /*stopping=*/false);
   Publish();
   const absl::StatusOr<bool> more = watches_.Serve(*core_, now);
@@ -192,6 +199,7 @@ void Loop::Act(const core::Action& action) {
     workers_.CloseStream(*close);
   } else if (const auto* end = std::get_if<core::EndGeneration>(&action)) {
     rendezvous_.End({end->job, end->generation});
+    traces_.End({end->job, end->generation});
   } else if (const auto* forget = std::get_if<core::ForgetJob>(&action)) {
     if (absl::Status status = ledger_->Forget(forget->job, commit_sequence_ + 1); !status.ok()) {
       EndProcess("forgetting a job", status);

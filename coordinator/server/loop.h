@@ -29,6 +29,7 @@
 #include "coordinator/core/core.h"
 #include "coordinator/server/ledger.h"
 #include "coordinator/server/rendezvous.h"
+#include "coordinator/server/traces.h"
 #include "coordinator/server/watches.h"
 #include "coordinator/server/worker_sessions.h"
 #include "coordinator/store/history.h"
@@ -71,6 +72,7 @@ class Turn {
   Watches& watches();
   WorkerSessions& workers();
   Rendezvous& rendezvous();
+  Traces& traces();
 
  private:
   friend class Loop;
@@ -122,6 +124,7 @@ class Loop {
   Watches watches_;
   WorkerSessions workers_;
   Rendezvous rendezvous_;
+  Traces traces_;
   std::optional<SteadyTime> staged_since_;
   SteadyTime next_prune_;
   SteadyTime next_liveness_;

@@ -39,7 +39,9 @@ absl::Status Rendezvous::Set(const Key& generation, const std::string& name, con
   }
   entry.bytes += bytes;
   entry.values.emplace(name, value);
-  FinishAll([&](const Wait& wait) { return wait.generation == generation && wait.name == name; }, value);
+  if (const auto waits = entry.waits.find(name); waits != entry.waits.end()) {
+    FinishAll({waits->second.begin(), waits->second.end()}, value);
+  }
   return absl::OkStatus();
 }
 
@@ -62,71 +64,75 @@ uint64_t Rendezvous::Get(const Key& generation, const std::string& name, SteadyT
     return 0;
   }
   Generation& waiting = generations_[generation];
-  if (waiting.waits >= kMaxWaits) {
+  if (waiting.wait_count >= kMaxWaits) {
     done(absl::ResourceExhaustedError(absl::StrCat(NameOf(generation), " has ", kMaxWaits, " waits already")));
     return 0;
   }
-  ++waiting.waits;
-  waits_.emplace(next_wait_, Wait{generation, name, deadline, std::move(done)});
-  return next_wait_++;
+  const uint64_t number = next_wait_++;
+  ++waiting.wait_count;
+  waiting.waits[name].insert(number);
+  deadlines_.insert({deadline, number});
+  waits_.emplace(number, Wait{generation, name, deadline, std::move(done)});
+  return number;
 }
 
 // `done` may call back into this object, so the wait is gone before.
-void Rendezvous::Finish(std::map<uint64_t, Wait>::iterator wait, absl::StatusOr<std::string> result) {
-  const Key generation = wait->second.generation;
-  const Done done = std::move(wait->second.done);
-  waits_.erase(wait);
-  --generations_.at(generation).waits;
-  DropIfEmpty(generation);
-  done(std::move(result));
+void Rendezvous::Finish(uint64_t number, absl::StatusOr<std::string> result) {
+  const auto found = waits_.find(number);
+  if (found == waits_.end()) return;
+  const Wait wait = std::move(found->second);
+  waits_.erase(found);
+  deadlines_.erase({wait.deadline, number});
+  // Not there: this wait came from an answer while its generation was ended.
+  if (const auto entry = generations_.find(wait.generation); entry != generations_.end()) {
+    Generation& generation = entry->second;
+    --generation.wait_count;
+    const auto others = generation.waits.find(wait.name);
+    others->second.erase(number);
+    if (others->second.empty()) generation.waits.erase(others);
+    if (generation.wait_count == 0 && generation.values.empty()) generations_.erase(entry);
+  }
+  wait.done(std::move(result));
 }
 
-void Rendezvous::DropIfEmpty(const Key& generation) {
-  const auto found = generations_.find(generation);
-  if (found != generations_.end() && found->second.waits == 0 && found->second.values.empty()) {
-    generations_.erase(found);
-  }
+void Rendezvous::FinishAll(const std::vector<uint64_t>& numbers, const absl::StatusOr<std::string>& result) {
+  for (const uint64_t number : numbers) Finish(number, result);
 }
 
-template <typename Matches>
-void Rendezvous::FinishAll(const Matches& matches, const absl::StatusOr<std::string>& result) {
-  std::vector<uint64_t> numbers;
-  for (const auto& [number, wait] : waits_) {
-    if (matches(wait)) numbers.push_back(number);
-  }
-  for (const uint64_t number : numbers) {
-    const auto wait = waits_.find(number);
-    if (wait != waits_.end()) Finish(wait, result);
-  }
-}
-
-void Rendezvous::Cancel(uint64_t wait) {
-  const auto found = waits_.find(wait);
-  if (found != waits_.end()) Finish(found, absl::CancelledError("the caller has gone"));
-}
+void Rendezvous::Cancel(uint64_t wait) { Finish(wait, absl::CancelledError("the caller has gone")); }
 
 void Rendezvous::End(const Key& generation) {
-  FinishAll([&](const Wait& wait) { return wait.generation == generation; },
-            absl::AbortedError(absl::StrCat(NameOf(generation), " has ended")));
+  const auto found = generations_.find(generation);
+  if (found == generations_.end()) return;
+  std::vector<uint64_t> numbers;
+  for (const auto& [name, waits] : found->second.waits) numbers.insert(numbers.end(), waits.begin(), waits.end());
+  FinishAll(numbers, absl::AbortedError(absl::StrCat(NameOf(generation), " has ended")));
   generations_.erase(generation);
 }
 
 void Rendezvous::EndAll(const absl::Status& why) {
-  FinishAll([](const Wait&) { return true; }, why);
+  std::vector<uint64_t> numbers;
+  for (const auto& [number, wait] : waits_) numbers.push_back(number);
+  FinishAll(numbers, why);
   generations_.clear();
 }
 
 void Rendezvous::Expire(SteadyTime now) {
-  FinishAll([&](const Wait& wait) { return wait.deadline <= now; },
-            absl::DeadlineExceededError("the rendezvous name was not set in time; its rank may not have started"));
+  std::vector<uint64_t> numbers;
+  for (const auto& [deadline, number] : deadlines_) {
+    if (deadline > now) break;
+    numbers.push_back(number);
+  }
+  for (const uint64_t number : numbers) {
+    const auto wait = waits_.find(number);
+    if (wait == waits_.end()) continue;
+    Finish(number, absl::DeadlineExceededError(absl::StrCat("\"", wait->second.name, "\" was not set in time")));
+  }
 }
 
 std::optional<SteadyTime> Rendezvous::NextDeadline() const {
-  std::optional<SteadyTime> next;
-  for (const auto& [number, wait] : waits_) {
-    if (!next.has_value() || wait.deadline < *next) next = wait.deadline;
-  }
-  return next;
+  if (deadlines_.empty()) return std::nullopt;
+  return deadlines_.begin()->first;
 }
 
 }  // namespace muster::server

@@ -1,15 +1,18 @@
 // The key-value rendezvous of generations: how ranks exchange NCCL ids and addresses. In memory; gone with the
 // generation.
 //
-// Not thread-safe: the loop owns it. Whoever calls has checked that the generation is current.
+// Not thread-safe: the loop owns it. Whoever calls has checked that the generation is current. A Set costs what it
+// wakes, a turn of the loop what has expired, whatever else waits: a thousand ranks may wait for one key.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -54,15 +57,16 @@ class Rendezvous {
   struct Generation {
     std::map<std::string, std::string> values;
     size_t bytes = 0;
-    size_t waits = 0;
+    std::map<std::string, std::set<uint64_t>> waits;  // by the name that they wait for
+    size_t wait_count = 0;
   };
-  void Finish(std::map<uint64_t, Wait>::iterator wait, absl::StatusOr<std::string> result);
-  void DropIfEmpty(const Key& generation);
-  template <typename Matches>
-  void FinishAll(const Matches& matches, const absl::StatusOr<std::string>& result);
+  void Finish(uint64_t wait, absl::StatusOr<std::string> result);
+  // Those of `numbers` that still wait: an answer may end others.
+  void FinishAll(const std::vector<uint64_t>& numbers, const absl::StatusOr<std::string>& result);
 
   std::map<Key, Generation> generations_;
   std::map<uint64_t, Wait> waits_;
+  std::set<std::pair<SteadyTime, uint64_t>> deadlines_;  // of the waits
   uint64_t next_wait_ = 1;
 };
 

@@ -97,5 +97,19 @@ TEST(Rendezvous, AnswerMayCallBack) {
   EXPECT_EQ(calls, 3);
 }
 
+// What a generation's answers begin while it is ended ends with the next that ends it, or at its deadline.
+TEST(Rendezvous, AWaitFromAnAnswerOfAnEndedGenerationIsNotLost) {
+  Rendezvous rendezvous;
+  Answers late;
+  rendezvous.Get(kGeneration, "a", kStart + absl::Seconds(1), kStart, [&](const absl::StatusOr<std::string>&) {
+    rendezvous.Get(kGeneration, "b", kStart + absl::Seconds(2), kStart, late.Done());
+  });
+  rendezvous.End(kGeneration);
+  rendezvous.Expire(kStart + absl::Seconds(2));
+  ASSERT_EQ(late.all.size(), 1u);
+  EXPECT_EQ(late.all[0].status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(rendezvous.NextDeadline(), std::nullopt);
+}
+
 }  // namespace
 }  // namespace muster::server

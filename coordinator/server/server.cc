@@ -1,8 +1,10 @@
 #include "coordinator/server/server.h"
 
+#include <google/protobuf/descriptor.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
+#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 #include <pwd.h>
@@ -20,10 +22,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/rpc/rpc.h"
+#include "common/tls/trust_folder.h"
 #include "coordinator/rpc/admin.h"
 #include "coordinator/rpc/call.h"
 #include "coordinator/rpc/jobs.h"
 #include "coordinator/rpc/nodes.h"
+#include "coordinator/rpc/trust.h"
 #include "coordinator/rpc/workers.h"
 #include "coordinator/server/address.h"
 #include "coordinator/server/exclusive.h"
@@ -90,6 +94,44 @@ void SetLimits(grpc::ServerBuilder& builder) {
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
 }
 
+// A method that nobody may call would be found by the first user who needs it; one is refused to everybody all the
+// same.
+absl::Status CheckRules() {
+  for (const char* name :
+       {"muster.v1.Jobs", "muster.v1.Nodes", "muster.v1.Admin", "muster.v1.Workers", "muster.v1.Trust"}) {
+    const auto* service = google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(name);
+    for (int i = 0; service != nullptr && i < service->method_count(); ++i) {
+      const std::string method = absl::StrCat("/", name, "/", std::string(service->method(i)->name()));
+      if (!rpc::HasRule(method)) {
+        return absl::InternalError(absl::StrCat(method, " has no rule in coordinator/rpc/authorize.cc"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckListener(const Address& address, const ServerOptions& options) {
+  if (!address.socket_path.empty() || tls::HasTrust(options.state_dir)) return absl::OkStatus();
+  if (!address.is_local) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("\"", address.text, "\" is not a loopback address: other machines reach it, which needs TLS; ",
+                     "make an authority with: muster coordinator init --state_dir ", options.state_dir,
+                     " --host THE_NAME_THAT_OTHERS_USE"));
+  }
+  if (!options.token_file.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("listening on ", address.text, " needs --token_file: any user of this machine reaches a TCP port, ",
+                   "and who may submit a job may run code"));
+}
+
+// A client may come without a certificate (people have tokens); one that it shows is checked in the handshake.
+std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const tls::Trust& trust) {
+  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = trust.authority.certificate;
+  options.pem_key_cert_pairs.push_back({trust.server.key, trust.server.certificate});
+  return grpc::SslServerCredentials(options);
+}
+
 }  // namespace
 
 // In the order of their making; destroyed backwards.
@@ -98,17 +140,20 @@ struct Server::Parts {
   std::vector<Lock> socket_locks;
   Instruments instruments;
   std::unique_ptr<Loop> loop;
+  std::unique_ptr<rpc::Authority> authority;  // null: there is none
   std::unique_ptr<rpc::Gate> gate;
   std::unique_ptr<rpc::JobsService> jobs;
   std::unique_ptr<rpc::NodesService> nodes;
   std::unique_ptr<rpc::AdminService> admin;
   std::unique_ptr<rpc::WorkersService> workers;
+  std::unique_ptr<rpc::TrustService> trust;
   std::unique_ptr<grpc::Server> server;
   std::vector<std::string> addresses;
   std::vector<std::string> sockets;
 
   absl::Status Prepare(const ServerOptions& options, std::vector<Address>& addresses,
                        std::optional<rpc::Tokens>& tokens);
+  absl::Status LoadAuthority(const ServerOptions& options, absl::Time now);
   absl::Status StartInstruments(const ServerOptions& options);
   absl::Status Listen(const std::vector<Address>& addresses);
 };
@@ -117,6 +162,7 @@ struct Server::Parts {
 absl::Status Server::Parts::Prepare(const ServerOptions& options, std::vector<Address>& addresses,
                                     std::optional<rpc::Tokens>& tokens) {
   if (options.listen.empty()) return absl::InvalidArgumentError("no address to listen on");
+  if (absl::Status status = CheckRules(); !status.ok()) return status;
   if (!options.token_file.empty()) {
     absl::StatusOr<rpc::Tokens> loaded = rpc::Tokens::Load(options.token_file);
     if (!loaded.ok()) return loaded.status();
@@ -125,12 +171,7 @@ absl::Status Server::Parts::Prepare(const ServerOptions& options, std::vector<Ad
   for (const std::string& text : options.listen) {
     absl::StatusOr<Address> address = ParseAddress(text);
     if (!address.ok()) return address.status();
-    if (address->socket_path.empty() && !tokens.has_value()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("listening on ", text,
-                       " needs --token_file: any user of this machine reaches a TCP port, and who may submit "
-                       "a job may run code"));
-    }
+    if (absl::Status status = CheckListener(*address, options); !status.ok()) return status;
     addresses.push_back(*std::move(address));
   }
   if (absl::Status status = PreparePrivateFolder(options.state_dir); !status.ok()) return status;
@@ -138,6 +179,21 @@ absl::Status Server::Parts::Prepare(const ServerOptions& options, std::vector<Ad
       Lock::Take(options.state_dir + "/lock", absl::StrCat("the state directory ", options.state_dir));
   if (!lock.ok()) return lock.status();
   state_lock = *std::move(lock);
+  return absl::OkStatus();
+}
+
+absl::Status Server::Parts::LoadAuthority(const ServerOptions& options, absl::Time now) {
+  if (!tls::HasTrust(options.state_dir)) return absl::OkStatus();
+  absl::StatusOr<tls::Trust> trust = tls::LoadTrust(options.state_dir, now);
+  if (!trust.ok()) return trust.status();
+  absl::StatusOr<std::unique_ptr<rpc::TrustRecords>> records =
+      rpc::TrustRecords::Open(tls::TrustFolderOf(options.state_dir) + "/records.pb");
+  if (!records.ok()) return records.status();
+  spdlog::info("TCP addresses speak TLS; authority sha256:{}, server certificate until {}",
+               trust->authority_facts.sha256,
+               absl::FormatTime("%Y-%m-%d", trust->server_facts.validity.end, absl::UTCTimeZone()));
+  authority = std::make_unique<rpc::Authority>(
+      rpc::Authority{*std::move(trust), *std::move(records), options.node_certificate_life});
   return absl::OkStatus();
 }
 
@@ -163,10 +219,12 @@ absl::Status Server::Parts::Listen(const std::vector<Address>& wanted) {
       socket_locks.push_back(*std::move(lock));
       sockets.push_back(wanted[i].socket_path);
     }
-    builder.AddListeningPort(wanted[i].text, grpc::InsecureServerCredentials(), &ports[i]);
+    const bool encrypted = authority != nullptr && wanted[i].socket_path.empty();
+    builder.AddListeningPort(
+        wanted[i].text, encrypted ? CredentialsOf(authority->trust) : grpc::InsecureServerCredentials(), &ports[i]);
   }
   builder.RegisterService(jobs.get()).RegisterService(nodes.get());
-  builder.RegisterService(admin.get()).RegisterService(workers.get());
+  builder.RegisterService(admin.get()).RegisterService(workers.get()).RegisterService(trust.get());
   builder.experimental().SetInterceptorCreators(instruments.CallCounters());
   server = builder.BuildAndStart();
   for (size_t i = 0; i < wanted.size(); ++i) {
@@ -188,6 +246,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   std::vector<Address> addresses;
   std::optional<rpc::Tokens> tokens;
   if (absl::Status status = parts->Prepare(options, addresses, tokens); !status.ok()) return status;
+  if (absl::Status status = parts->LoadAuthority(options, clock->Read().wall); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<Loop>> loop =
       Loop::Start({options.state_dir, options.core, options.history, options.workers, &parts->instruments}, clock);
   if (!loop.ok()) return loop.status();
@@ -196,13 +255,17 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     parts->instruments.Stop();
     return status;
   }
-  parts->gate = std::make_unique<rpc::Gate>(rpc::Principal{NameOfThisUser(), rpc::Role::kLocal}, std::move(tokens));
+  parts->gate =
+      std::make_unique<rpc::Gate>(rpc::Principal{NameOfThisUser(), rpc::Role::kLocal, {}, {}}, std::move(tokens),
+                                  parts->authority == nullptr ? nullptr : parts->authority->records.get(), clock);
   parts->jobs = std::make_unique<rpc::JobsService>(
-      rpc::JobsService::Options{options.state_dir, options.min_free_bytes, {}, options.tensorboard_dir},
+      rpc::JobsService::Options{options.state_dir, options.min_free_bytes, {options.max_ranks}, options.tensorboard_dir},
       parts->gate.get(), parts->loop.get());
   parts->nodes = std::make_unique<rpc::NodesService>(parts->gate.get(), parts->loop.get());
   parts->admin = std::make_unique<rpc::AdminService>(options.state_dir, parts->gate.get(), parts->loop.get());
   parts->workers = std::make_unique<rpc::WorkersService>(parts->gate.get(), parts->loop.get());
+  parts->trust =
+      std::make_unique<rpc::TrustService>(parts->authority.get(), clock, parts->gate.get(), parts->loop.get());
   const absl::Status listening = parts->Listen(addresses);
   std::unique_ptr<Server> server(new Server(std::move(parts)));
   if (!listening.ok()) return listening;

@@ -22,8 +22,10 @@ namespace muster::server {
 struct ServerOptions {
   std::string state_dir;            // created 0700 if it is not there
   std::vector<std::string> listen;  // addresses, at least one
-  std::string token_file;           // needed to listen on TCP
+  std::string token_file;           // to listen on TCP without an authority
+  absl::Duration node_certificate_life = absl::Hours(24 * 30);
   uint64_t min_free_bytes = uint64_t{256} << 20;
+  uint32_t max_ranks = 4096;  // of a job; a larger one is refused at submit
   std::string tensorboard_dir;  // a folder of event files; empty: none are written
   std::string metrics_address;  // for Prometheus: 127.0.0.1:PORT; empty: not served
   core::Options core;
@@ -33,9 +35,13 @@ struct ServerOptions {
 
 class Server {
  public:
-  // FailedPrecondition: another coordinator has the folder or a socket, an address that needs TLS, TCP without a token
-  // file, a newer schema. InvalidArgument: an address or the token file. PermissionDenied: a folder that is not ours
-  // alone. DataLoss: damaged files. Unavailable: a port that is taken. `clock` outlives the server.
+  // With an authority in `state_dir` (common/tls/trust_folder.h) every TCP address speaks TLS. Without one TCP is for
+  // loopback addresses alone.
+  //
+  // FailedPrecondition: another coordinator has the folder or a socket, an address that needs TLS without an authority,
+  // TCP without a token file or an authority, a newer schema. InvalidArgument: an address or the token file.
+  // PermissionDenied: a folder that is not ours alone. DataLoss: damaged files. Unavailable: a port that is taken.
+  // `clock` outlives the server.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, const Clock* clock);
   ~Server();
 

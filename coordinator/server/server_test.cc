@@ -285,6 +285,7 @@ TEST_F(ServerTest, RefusesUnsafeAddressesAndFolders) {
   std::ofstream(options_.token_file) << "0123456789abcdef ann admin\n";
   EXPECT_EQ(refused("127.0.0.1:0").code(), absl::StatusCode::kInvalidArgument);  // others can read it
   chmod(options_.token_file.c_str(), 0600);
+  // Whether there is a token file or not.
   for (const char* address : {"0.0.0.0:0", "10.0.0.1:80", "[::]:80", "example.org:80"}) {
     EXPECT_EQ(refused(address).code(), absl::StatusCode::kFailedPrecondition) << address;
     EXPECT_TRUE(absl::StrContains(refused(address).message(), "TLS")) << address;

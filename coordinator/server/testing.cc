@@ -33,13 +33,14 @@ JobSpec SmallSpec(const std::string& name) {
   return spec;
 }
 
-Client::Client(const std::string& address, std::string token)
+Client::Client(const std::string& address, std::string token, const rpc::Security& security)
     : token_(std::move(token)),
-      channel_(rpc::Dial(address)),
+      channel_(rpc::Dial(address, security)),
       jobs_(Jobs::NewStub(channel_)),
       nodes_(Nodes::NewStub(channel_)),
       admin_(Admin::NewStub(channel_)),
-      workers_(Workers::NewStub(channel_)) {}
+      workers_(Workers::NewStub(channel_)),
+      trust_(Trust::NewStub(channel_)) {}
 
 std::unique_ptr<grpc::ClientContext> Client::Context(absl::Duration deadline) const {
   auto context = std::make_unique<grpc::ClientContext>();
@@ -93,8 +94,8 @@ grpc::Status Client::Watch(const WatchRequest& request, std::vector<WatchItem>* 
 }
 
 FakeWorker::FakeWorker(const std::string& address, const std::string& node, const std::string& incarnation,
-                       const std::string& boot, std::vector<RankKey> running)
-    : running_(std::move(running)), stub_(Workers::NewStub(rpc::Dial(address))) {
+                       const std::string& boot, std::vector<RankKey> running, const rpc::Security& security)
+    : running_(std::move(running)), stub_(Workers::NewStub(rpc::Dial(address, security))) {
   rpc::AddCallMetadata("", context_);
   stream_ = stub_->Connect(&context_);
   WorkerMessage message;

@@ -11,7 +11,9 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/rpc/rpc.h"
 #include "proto/jobs_service.grpc.pb.h"
+#include "proto/trust_service.grpc.pb.h"
 #include "proto/workers_service.grpc.pb.h"
 
 namespace muster::server {
@@ -26,7 +28,7 @@ JobSpec SmallSpec(const std::string& name);
 class Client {
  public:
   // `address`: as gRPC takes it.
-  explicit Client(const std::string& address, std::string token = "");
+  explicit Client(const std::string& address, std::string token = "", const rpc::Security& security = {});
 
   // OK: in `reply`.
   grpc::Status Submit(const std::string& request_id, const JobSpec& spec, SubmitReply* reply);
@@ -43,6 +45,7 @@ class Client {
   Nodes::Stub& nodes() { return *nodes_; }
   Admin::Stub& admin() { return *admin_; }
   Workers::Stub& workers() { return *workers_; }
+  Trust::Stub& trust() { return *trust_; }
   const std::shared_ptr<grpc::Channel>& channel() { return channel_; }
 
  private:
@@ -52,6 +55,7 @@ class Client {
   const std::unique_ptr<Nodes::Stub> nodes_;
   const std::unique_ptr<Admin::Stub> admin_;
   const std::unique_ptr<Workers::Stub> workers_;
+  const std::unique_ptr<Trust::Stub> trust_;
 };
 
 // A worker daemon's stream. It says only what the test tells it, and keeps the newest of what it hears.
@@ -59,7 +63,7 @@ class FakeWorker {
  public:
   // Says Hello with one CPU slot, and when it is welcome a full report: `running` run here.
   FakeWorker(const std::string& address, const std::string& node, const std::string& incarnation,
-             const std::string& boot = "boot", std::vector<RankKey> running = {});
+             const std::string& boot = "boot", std::vector<RankKey> running = {}, const rpc::Security& security = {});
   ~FakeWorker();  // breaks the stream
 
   bool WaitForWelcome();

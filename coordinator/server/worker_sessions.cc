@@ -166,6 +166,8 @@ void WorkerSessions::TakeRecords(Turn& turn, Session& session, const Records& re
     if (record.has_metrics()) {
       if (current && behind_state) later.push_back(record.metrics());
       if (current && !behind_state) ledger_->Stage(rank.job, record.metrics());
+    } else if (record.has_trace()) {
+      turn.AfterCommit([rank, trace = record.trace(), &traces = turn.traces()] { traces.Add(rank, trace); });
     } else {
       if (!behind_state) ledger_->Stage(rank, {progress.received.record_sequence, 0});
       behind_state = true;
@@ -249,6 +251,13 @@ void WorkerSessions::CloseStream(const core::CloseStream& close) {
   session->second.link->Close(absl::CancelledError(close.why));
   nodes_.erase(session->second.link.get());
   sessions_.erase(session);
+}
+
+void WorkerSessions::CloseNode(Turn& turn, const NodeId& node, const absl::Status& why) {
+  const auto session = sessions_.find(node);
+  if (session == sessions_.end()) return;
+  turn.AfterCommit([link = session->second.link, why] { link->Close(why); });
+  Drop(turn, session);
 }
 
 void WorkerSessions::CheckLiveness(Turn& turn) {

@@ -50,6 +50,8 @@ class WorkerSessions {
 
   void SendDesired(const core::Core& core, const NodeId& node);
   void CloseStream(const core::CloseStream& close);
+  // Whatever its incarnation: the node counts as disconnected.
+  void CloseNode(Turn& turn, const NodeId& node, const absl::Status& why);
   void Acknowledge(const StoredInput& stored);
 
   // Disconnects who was silent for too long.

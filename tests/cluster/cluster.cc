@@ -108,8 +108,10 @@ Cluster::~Cluster() {
   if (!testing::Test::HasFailure()) fs::remove_all(folder_, ignored);
 }
 
-Cluster::Daemon Cluster::Spawn(const std::vector<std::string>& argv, const std::string& name) {
+Cluster::Daemon Cluster::Spawn(const std::vector<std::string>& command, const std::string& name) {
   Daemon daemon;
+  std::vector<std::string> argv = prefix ? prefix(name) : std::vector<std::string>();
+  argv.insert(argv.end(), command.begin(), command.end());
   daemon.log = absl::StrCat(folder_, "/", name, ".log");
   std::vector<std::string> environment;
   for (char** e = environ; *e != nullptr; ++e) environment.emplace_back(*e);

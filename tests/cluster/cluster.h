@@ -48,6 +48,8 @@ class Cluster {
   // Flags of later starts, e.g. "--orphan_grace=2s".
   std::vector<std::string> coordinator_flags;
   std::vector<std::string> worker_flags;
+  // What comes before the command of a daemon ("coordinator", "w0"), e.g. to start it on another host's network.
+  std::function<std::vector<std::string>(const std::string& name)> prefix;
 
   void StartCoordinator();
   void StartWorker(int index, int slots);
@@ -86,7 +88,7 @@ class Cluster {
     std::string log;
   };
   Ran Run(const std::vector<std::string>& argv, absl::Duration deadline);
-  Daemon Spawn(const std::vector<std::string>& argv, const std::string& name);
+  Daemon Spawn(const std::vector<std::string>& command, const std::string& name);
   int WaitFor(Daemon& daemon, absl::Duration deadline);
   std::string LogTail(const std::string& path) const;
 

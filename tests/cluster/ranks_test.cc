@@ -1,9 +1,10 @@
-// Jobs of several ranks with every process real: ranks on one node and on two, the same numbers as one rank's, stops that
-// all ranks take after the same step, and a rank that dies.
+// Jobs of several ranks with every process real: ranks on one node and on two, the same numbers as one rank's, stops
+// that all ranks take after the same step, and a rank that dies.
 #include <gtest/gtest.h>
 #include <signal.h>
 
 #include <cmath>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -65,8 +66,7 @@ TEST(Ranks, PauseStopsAllAfterTheSameStepWithACheckpoint) {
   Cluster cluster;
   cluster.StartCoordinator();
   cluster.StartWorker(0, 2);
-  const std::string id =
-      cluster.Submit({.name = "paused", .steps = 100000, .checkpoint_every = 0, .extra = Ranks(2)});
+  const std::string id = cluster.Submit({.name = "paused", .steps = 100000, .checkpoint_every = 0, .extra = Ranks(2)});
   ASSERT_TRUE(cluster.WaitForStep(id, 20));
   const Ran paused = cluster.Muster({"pause", id});
   EXPECT_EQ(paused.exit_code, 0) << paused.err;
@@ -88,6 +88,41 @@ TEST(Ranks, OneThatRefusesEndsTheJobForAll) {
   EXPECT_EQ(ran.exit_code, 1) << ran.out << ran.err;
   EXPECT_TRUE(absl::StrContains(ran.out + ran.err, "/nowhere.bin")) << ran.out << ran.err;
   EXPECT_TRUE(cluster.Trainers().empty());
+}
+
+TEST(Ranks, ATraceShowsReductionsBehindTheBackward) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 2);
+  const std::string id = cluster.Submit(
+      {.name = "traced", .steps = 1000000, .extra = Ranks(2) + "strategy: {kind: ddp, bucket_mib: 0.01}\n"});
+  ASSERT_TRUE(cluster.WaitForStep(id, 5));
+  const std::string file = cluster.folder() + "/trace.json";
+  const Ran ran = cluster.Muster({"trace", id, "--steps", "4", "--save", file, "-o", "json"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const json ranks = json::parse(ran.out);
+  ASSERT_EQ(ranks.size(), 2u);
+  for (const json& rank : ranks) {
+    double sum = 0, compute = 0;
+    for (const json& row : rank["rows"]) {
+      sum += row["milliseconds"].get<double>();
+      if (row["what"] == "Forward" || row["what"] == "Backward") compute += row["milliseconds"].get<double>();
+    }
+    EXPECT_NEAR(sum, rank["milliseconds"].get<double>(), 0.01) << rank;
+    EXPECT_GT(compute, 0) << rank;
+    EXPECT_GT(rank["collectives_milliseconds"].get<double>(), 0) << rank;
+    EXPECT_GT(rank["hidden_milliseconds"].get<double>(), 0) << "nothing overlaps: " << rank;
+  }
+  std::ifstream in(file);
+  const json trace = json::parse(in);
+  EXPECT_GT(trace["traceEvents"].size(), 100u);
+
+  EXPECT_EQ(cluster.Muster({"trace", id, "--ranks", "5"}).exit_code, 2);
+  EXPECT_EQ(cluster.Muster({"cancel", "-y", id}).exit_code, 0);
+  ASSERT_TRUE(cluster.WaitForState(id, "cancelled"));
+  const Ran late = cluster.Muster({"trace", id});
+  EXPECT_NE(late.exit_code, 0);
+  EXPECT_TRUE(absl::StrContains(late.err, "does not run")) << late.err;
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ absl::Status Agent::Start() {
   LoadDesired();
   PruneDone(options_.run_dir, {});
   AdoptAll();
-  const std::shared_ptr<grpc::Channel> channel = rpc::Dial(options_.coordinator);
+  const std::shared_ptr<grpc::Channel> channel = rpc::Dial(options_.coordinator, options_.security);
   relay_ = std::make_unique<Relay>(loop_, channel, options_.token);
   stream_ = std::make_unique<CoordinatorStream>(
       loop_, channel, options_.token,
@@ -66,6 +66,12 @@ absl::Status Agent::Start() {
   Call();
   ScheduleTick();
   return absl::OkStatus();
+}
+
+void Agent::UseSecurity(const rpc::Security& security) {
+  const std::shared_ptr<grpc::Channel> channel = rpc::Dial(options_.coordinator, security);
+  stream_->UseChannel(channel);
+  relay_->UseChannel(channel);
 }
 
 void Agent::LoadDesired() {
@@ -105,7 +111,7 @@ void Agent::Watch(Rank& rank) {
     loop_->Unwatch(rank.fd());
     rank.HandleShimEnd(loop_->now());
     Watch(rank);  // if another shim was found
-    if (rank.ended()) relay_->Forget(rank.id());
+    if (rank.ended()) relay_->RankEnded(rank.id());
     SendNews();
     Reconcile();
   });
@@ -253,7 +259,7 @@ void Agent::FinishRank(const RankId& id) {
   if (absl::Status status = rank->second->dir().MarkDone(); !status.ok()) {
     spdlog::warn("cannot mark {} as done: {}", id.ToString(), std::string(status.message()));
   }
-  relay_->Forget(id);
+  relay_->RankEnded(id);
   log_bytes_dropped_ += rank->second->feed().log_bytes_dropped();
   ranks_.erase(rank);
   PruneDone(options_.run_dir, {});

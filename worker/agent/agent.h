@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/ids.h"
+#include "common/rpc/rpc.h"
 #include "proto/worker.pb.h"
 #include "worker/agent/command_line.h"
 #include "worker/agent/event_loop.h"
@@ -32,6 +33,7 @@ namespace muster::agent {
 struct AgentOptions {
   std::string coordinator;  // address
   std::string token;
+  rpc::Security security;
   std::string state_dir;  // both absolute, private and locked
   std::string run_dir;
   std::string step_binary;
@@ -55,6 +57,8 @@ class Agent final : public TrainerHost {
   // Once the loop has stopped. FailedPrecondition: the coordinator's version does not fit this build.
   const absl::Status& result() const { return result_; }
   WorkerView View() const;
+  // From now on, for new streams and calls: the node has another certificate. What is open goes on.
+  void UseSecurity(const rpc::Security& security);
 
   // ---- TrainerHost ----
   void Attached(const RankId& rank, std::shared_ptr<CommandStream> commands) override;

@@ -162,6 +162,28 @@ TEST_F(AgentTest, RendezvousSurvivesACoordinatorThatForgot) {
   coordinator_.SetKey("b", "value");
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
   EXPECT_TRUE(absl::StrContains(coordinator_.Of(rank).log, "b is value (0)\n")) << coordinator_.Of(rank).log;
+  // Others may still need what a rank that is done has set.
+  Want({});
+  EXPECT_TRUE(Eventually([&] { return Dir(rank).IsDone(); }));
+  coordinator_.GoAway();
+  coordinator_.Serve();
+  EXPECT_TRUE(Eventually([&] { return coordinator_.HasKey("a"); }));
+}
+
+// A key is set while nobody is there to take it: the trainer's call is answered when the coordinator is back.
+TEST_F(AgentTest, AKeyIsSetThroughAnAbsenceOfTheCoordinator) {
+  coordinator_.Serve();
+  StartWorker();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.full_reports() > 0; }));
+  const RankId rank = Id("a");
+  coordinator_.set_refusing_keys(true);  // as one that goes away at this moment
+  Want({Run(rank, "rendezvous")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.refused_keys() > 1; }));
+  EXPECT_FALSE(absl::StrContains(coordinator_.Of(rank).log, "waiting"));
+  coordinator_.set_refusing_keys(false);
+  EXPECT_TRUE(Eventually([&] { return coordinator_.HasKey("a"); }));
+  coordinator_.SetKey("b", "value");
+  EXPECT_TRUE(Eventually([&] { return Exited(rank); }));
 }
 
 TEST_F(AgentTest, DamagedOutboxFailsTheRank) {

@@ -83,6 +83,16 @@ void FakeCoordinator::SetKey(const std::string& name, const std::string& value) 
   keys_[name] = value;
 }
 
+void FakeCoordinator::set_refusing_keys(bool on) {
+  absl::MutexLock lock(&mutex_);
+  refusing_keys_ = on;
+}
+
+int FakeCoordinator::refused_keys() const {
+  absl::MutexLock lock(&mutex_);
+  return refused_keys_;
+}
+
 FakeCoordinator::Heard FakeCoordinator::Of(const RankId& rank) const {
   absl::MutexLock lock(&mutex_);
   const auto heard = heard_.find(rank);
@@ -239,7 +249,12 @@ grpc::Status FakeCoordinator::Connect(grpc::ServerContext*, Stream* stream) {
 
 grpc::Status FakeCoordinator::RendezvousSet(grpc::ServerContext*, const RendezvousSetRequest* request,
                                             RendezvousSetReply*) {
-  SetKey(request->name(), request->value());
+  absl::MutexLock lock(&mutex_);
+  if (refusing_keys_) {
+    ++refused_keys_;
+    return {grpc::StatusCode::UNAVAILABLE, "gone"};
+  }
+  keys_[request->name()] = request->value();
   return grpc::Status::OK;
 }
 

@@ -58,6 +58,8 @@ class FakeCoordinator final : public Workers::Service {
   uint64_t full_reports() const;
   Node node() const;
   bool HasKey(const std::string& name) const;
+  void set_refusing_keys(bool on);  // sets of keys are answered UNAVAILABLE
+  int refused_keys() const;
   std::string faults() const;  // of the worker, against the contract; empty: none
 
   grpc::Status Connect(grpc::ServerContext* context,
@@ -90,6 +92,8 @@ class FakeCoordinator final : public Workers::Service {
   uint64_t term_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::Duration orphan_grace_ ABSL_GUARDED_BY(mutex_) = absl::Minutes(30);
   grpc::Status refusal_ ABSL_GUARDED_BY(mutex_);
+  bool refusing_keys_ ABSL_GUARDED_BY(mutex_) = false;
+  int refused_keys_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, std::string> keys_ ABSL_GUARDED_BY(mutex_);
 
   std::map<RankId, Heard> heard_ ABSL_GUARDED_BY(mutex_);

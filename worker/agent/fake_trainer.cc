@@ -7,6 +7,8 @@
 //   fail       prints two lines and exits with code 3
 //   damage     writes records, damages its outbox, exits with code 0
 //   rendezvous sets key "a", waits for key "b", prints it, ends as finished
+//   gather     every rank sets a key and waits for those of all others, then runs and ends as finished; the last rank
+//              begins when there is a file <checkpoint.path>.go
 #include <grpcpp/client_context.h>
 #include <signal.h>
 #include <unistd.h>
@@ -144,6 +146,44 @@ class Life {
     return 0;
   }
 
+  // The exit code.
+  int Gather(uint32_t world) {
+    const std::string go = assignment.spec().train().checkpoint().path() + ".go";
+    while (key_.rank() + 1 == world && access(go.c_str(), F_OK) != 0) {
+      if (stop_requested) return 0;
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    SetRequest set;
+    *set.mutable_key() = key_;
+    set.set_name(absl::StrCat("rank-", key_.rank()));
+    set.set_value(absl::StrCat("address of ", key_.rank()));
+    grpc::ClientContext set_context;
+    SetReply reply;
+    if (const grpc::Status status = stub_->Set(&set_context, set, &reply); !status.ok()) {
+      std::printf("set: %d %s\n", status.error_code(), status.error_message().c_str());
+      return 4;
+    }
+    std::printf("waiting\n");
+    std::fflush(stdout);
+    for (uint32_t other = 0; other < world; ++other) {
+      WaitRequest wait;
+      *wait.mutable_key() = key_;
+      wait.set_name(absl::StrCat("rank-", other));
+      wait.mutable_timeout()->set_seconds(60);
+      grpc::ClientContext context;
+      GetReply got;
+      const grpc::Status status = stub_->Wait(&context, wait, &got);
+      if (!status.ok() || got.value() != absl::StrCat("address of ", other)) {
+        std::printf("wait for %u: %d %s\n", other, status.error_code(), status.error_message().c_str());
+        return 5;
+      }
+    }
+    std::printf("all %u are here\n", world);
+    Begin();
+    Finish(assignment.spec().train().steps());
+    return 0;
+  }
+
  private:
   void Append(Record record) {
     const absl::StatusOr<uint64_t> sequence = outbox_->Append(std::move(record), false);
@@ -189,6 +229,7 @@ int Run(std::map<std::string, std::string> flags) {
     return 0;
   }
   if (behaviour == "rendezvous") return life.Rendezvous();
+  if (behaviour == "gather") return life.Gather(assignment.world());
   if (behaviour == "deaf") {
     signal(SIGTERM, SIG_IGN);
     return life.Count(0);

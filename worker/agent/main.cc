@@ -1,4 +1,5 @@
 // muster-worker: parses flags and wires objects.
+#include <poll.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -19,11 +21,14 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/metrics/endpoint.h"
+#include "common/rpc/rpc.h"
 #include "common/version.h"
 #include "worker/agent/agent.h"
+#include "worker/agent/credentials.h"
 #include "worker/agent/event_loop.h"
 #include "worker/agent/local_address.h"
 #include "worker/agent/node.h"
+#include "worker/agent/renewal.h"
 #include "worker/agent/token.h"
 #include "worker/agent/worker_page.h"
 
@@ -38,6 +43,8 @@ struct Flags {
   AgentOptions agent;
   std::string host;
   std::string token_file;
+  std::string join_token_file;
+  absl::StatusOr<std::string> join_token = "";
   std::string metrics_address;
   std::string bin_dir;
   std::string log_level = "info";
@@ -69,6 +76,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
       "--host", flags.host,
       "name or address on which ranks of other nodes reach this one's; default: that towards the coordinator");
   app.add_option("--token_file", flags.token_file, "a token, or lines `token name role` with one of role worker");
+  app.add_option("--join_token", flags.join_token_file,
+                 "file with a token of `muster coordinator token create --role worker`; needed once, beyond this "
+                 "machine (or MUSTER_JOIN_TOKEN)");
   app.add_option("--metrics_address", flags.metrics_address,
                  "serve /metrics for Prometheus there: 127.0.0.1:9465 (default: nowhere)");
   app.add_option("--bin_dir", flags.bin_dir, "folder of muster-step and muster-trainer; default: this program's");
@@ -110,6 +120,8 @@ absl::Status FillIn(Flags& flags) {
       flags.host.empty() ? muster::agent::LocalAddressTowards(agent.coordinator) : flags.host;
   if (!host.ok()) return host.status();
   agent.host = *host;
+  flags.join_token = muster::agent::ReadJoinToken(flags.join_token_file);
+  unsetenv("MUSTER_JOIN_TOKEN");  // the ranks inherit the environment
   if (flags.token_file.empty()) return absl::OkStatus();
   const absl::StatusOr<std::string> token = muster::agent::ReadToken(flags.token_file);
   if (token.ok()) agent.token = *token;
@@ -134,6 +146,12 @@ absl::StatusOr<muster::Node> PrepareNode(const Flags& flags) {
     *node->add_slots() = std::move(slot);
   }
   return node;
+}
+
+// False: a signal came first.
+bool Pause(absl::Duration duration, int signals) {
+  pollfd ending = {signals, POLLIN, 0};
+  return poll(&ending, 1, static_cast<int>(absl::ToInt64Milliseconds(duration))) == 0;
 }
 
 // SIGTERM and SIGINT as a descriptor; every thread blocks them.
@@ -190,10 +208,29 @@ int main(int argc, char** argv) {
   absl::StatusOr<muster::Node> node = PrepareNode(flags);
   if (!node.ok()) return Fail(node.status());
 
+  const auto credentials =
+      muster::agent::ObtainCredentials({flags.agent.coordinator, flags.join_token, flags.agent.state_dir, node->id()},
+                                       [signals](absl::Duration duration) { return Pause(duration, signals); });
+  if (!credentials.ok() && !absl::IsNotFound(credentials.status())) return Fail(credentials.status());
+  if (credentials.ok()) {
+    flags.agent.security = credentials->security;
+    flags.agent.token.clear();  // the certificate says who we are
+  }
+  if (absl::Status status = muster::agent::CheckConnection(flags.agent.coordinator, flags.agent.security);
+      !status.ok()) {
+    return Fail(status);
+  }
+
   static const muster::RealClock clock;  // as long as any thread
   const auto loop = std::make_shared<muster::agent::EventLoop>(&clock);
   muster::agent::Agent agent(flags.agent, *node, loop.get());
   if (absl::Status status = agent.Start(); !status.ok()) return Fail(status);
+  std::optional<muster::agent::Renewal> renewal;
+  if (credentials.ok()) {
+    renewal.emplace(muster::agent::Renewal::Options{flags.agent.coordinator, flags.agent.state_dir, node->id()},
+                    *credentials, loop.get(),
+                    [&agent](const muster::rpc::Security& security) { agent.UseSecurity(security); });
+  }
   const auto metrics = ServeMetrics(flags, *node, agent, *loop);
   if (!metrics.ok()) return Fail(metrics.status());
   if (*metrics != nullptr) {

@@ -48,7 +48,7 @@ std::string Plain(absl::string_view hostname) {
   for (const char c : hostname.substr(0, hostname.find('.'))) {
     plain.push_back(absl::ascii_isalnum(static_cast<unsigned char>(c)) ? absl::ascii_tolower(c) : '-');
   }
-  return plain.substr(0, 60);
+  return plain.substr(0, 59);  // with its suffix at most 64 bytes: a certificate's name has no more
 }
 
 }  // namespace

@@ -17,6 +17,16 @@ namespace {
 constexpr absl::Duration kCallDeadline = absl::Seconds(10);
 constexpr absl::Duration kOneWait = absl::Seconds(30);  // then it is asked again
 constexpr absl::Duration kRetry = absl::Milliseconds(300);
+// As long as a coordinator may be away without harm; a rank that never gets through ends earlier, with its generation.
+constexpr absl::Duration kSetPatience = absl::Minutes(10);
+
+// Ranks meet at the start of a generation, which has a deadline of minutes.
+constexpr absl::Duration kKeptAfterTheEnd = absl::Minutes(10);
+
+// It says nothing about the request: the coordinator is away, goes at this moment, or is slow.
+bool IsAway(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
+}
 
 absl::Duration DurationOf(const google::protobuf::Duration& d) {
   return absl::Seconds(d.seconds()) + absl::Nanoseconds(d.nanos());
@@ -82,8 +92,19 @@ void Relay::Set(const SetRequest& request, ValueCallback done) {
   *out.mutable_key() = request.key();
   out.set_name(request.name());
   out.set_value(request.value());
-  SendSet(out, [this, alive = alive_, out, done = std::move(done)](const absl::Status& status) {
-    if (*alive && status.ok()) keys_[RankOf(out.key())][out.name()] = out.value();
+  TrySet(std::move(out), loop_->now().steady + kSetPatience, std::move(done));
+}
+
+// A key that is set twice is set once, so one whose answer was lost is sent again.
+void Relay::TrySet(RendezvousSetRequest out, SteadyTime until, ValueCallback done) {
+  SendSet(out, [this, alive = alive_, out, until, done = std::move(done)](const absl::Status& status) {
+    if (*alive && IsAway(status) && loop_->now().steady < until) {
+      loop_->PostAfter(kRetry, [this, alive, out, until, done] {
+        if (*alive) TrySet(out, until, done);
+      });
+      return;
+    }
+    if (*alive && status.ok()) keys_[RankOf(out.key())].values[out.name()] = out.value();
     done(status.ok() ? absl::StatusOr<std::string>("") : status);
   });
 }
@@ -132,6 +153,7 @@ void Relay::Answered(const std::shared_ptr<Pending>& pending, absl::StatusOr<std
   const bool over = loop_->now().steady >= pending->deadline;
   switch (value.status().code()) {
     case absl::StatusCode::kUnavailable:       // away
+    case absl::StatusCode::kCancelled:         // going away: the trainer's own wish has answered it already
     case absl::StatusCode::kDeadlineExceeded:  // of one of several questions
     case absl::StatusCode::kNotFound:          // no time was left to wait
       if (over) {
@@ -151,22 +173,34 @@ void Relay::Answered(const std::shared_ptr<Pending>& pending, absl::StatusOr<std
 }
 
 void Relay::Resend() {
-  for (const auto& [rank, values] : keys_) {
-    for (const auto& [name, value] : values) {
+  DropOldKeys();
+  for (const auto& [rank, keys] : keys_) {
+    for (const auto& [name, value] : keys.values) {
       RendezvousSetRequest request;
       *request.mutable_key() = KeyOf(rank);
       request.set_name(name);
       request.set_value(value);
-      SendSet(request, [name = name, rank = rank](const absl::Status& status) {
-        // FailedPrecondition: its generation has ended. Else the next reconnect tries again.
-        if (!status.ok()) {
-          spdlog::debug("key {} of {} not set again: {}", name, rank.ToString(), std::string(status.message()));
-        }
+      SendSet(request, [this, alive = alive_, name = name, rank = rank](const absl::Status& status) {
+        if (status.ok()) return;
+        spdlog::debug("key {} of {} not set again: {}", name, rank.ToString(), std::string(status.message()));
+        // Its generation is over. Else the next reconnect tries again.
+        if (*alive && absl::IsFailedPrecondition(status)) keys_.erase(rank);
       });
     }
   }
 }
 
-void Relay::Forget(const RankId& rank) { keys_.erase(rank); }
+void Relay::RankEnded(const RankId& rank) {
+  const auto keys = keys_.find(rank);
+  if (keys != keys_.end() && !keys->second.ended.has_value()) keys->second.ended = loop_->now().steady;
+  DropOldKeys();
+}
+
+void Relay::DropOldKeys() {
+  const SteadyTime now = loop_->now().steady;
+  std::erase_if(keys_, [&](const auto& entry) {
+    return entry.second.ended.has_value() && now - *entry.second.ended > kKeptAfterTheEnd;
+  });
+}
 
 }  // namespace muster::agent

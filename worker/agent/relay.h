@@ -7,7 +7,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include <grpcpp/channel.h>
 
@@ -27,15 +29,20 @@ class Relay {
   Relay(EventLoop* loop, std::shared_ptr<grpc::Channel> channel, std::string token);
   ~Relay();
 
-  // As in proto/trainer_service.proto. `done` is called on the loop's thread.
+  // For the calls that follow.
+  void UseChannel(std::shared_ptr<grpc::Channel> channel) { stub_ = Workers::NewStub(std::move(channel)); }
+
+  // As in proto/trainer_service.proto. `done` is called on the loop's thread; by Set when the coordinator has the key,
+  // also after an absence.
   void Set(const SetRequest& request, ValueCallback done);
   void Get(const GetRequest& request, ValueCallback done);
   std::function<void()> Wait(const WaitRequest& request, ValueCallback done);
 
   // The coordinator is back, perhaps without its memory.
   void Resend();
-  // The rank has ended: its keys are not sent again.
-  void Forget(const RankId& rank);
+  // The rank has ended. Ranks elsewhere may still need its keys, so they are sent again for a while, or until the
+  // coordinator says that the generation is over.
+  void RankEnded(const RankId& rank);
 
  private:
   struct Pending;  // one Wait
@@ -44,13 +51,19 @@ class Relay {
 
   void Ask(const std::shared_ptr<Pending>& pending);
   void Answered(const std::shared_ptr<Pending>& pending, absl::StatusOr<std::string> value);
+  void TrySet(RendezvousSetRequest request, SteadyTime until, ValueCallback done);
   void SendSet(const RendezvousSetRequest& request, std::function<void(absl::Status)> done);
 
   EventLoop* const loop_;
-  const std::unique_ptr<Workers::Stub> stub_;
+  std::unique_ptr<Workers::Stub> stub_;
   const std::string token_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::map<RankId, std::map<std::string, std::string>> keys_;  // at most what the coordinator took
+  struct Keys {
+    std::map<std::string, std::string> values;  // at most what the coordinator took
+    std::optional<SteadyTime> ended;            // when the rank did
+  };
+  void DropOldKeys();
+  std::map<RankId, Keys> keys_;
 };
 
 }  // namespace muster::agent

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <grpcpp/channel.h>
 
@@ -29,6 +30,8 @@ class CoordinatorStream {
 
   // Begins an attempt and says Hello. REQUIRES: none is open.
   void Open(const Hello& hello);
+  // For the attempts that follow.
+  void UseChannel(std::shared_ptr<grpc::Channel> channel) { channel_ = std::move(channel); }
   // Ignored when none is open.
   void Send(WorkerMessage message);
   // Says nothing more once what was sent has gone out; `ended` follows when the coordinator has seen it all.
@@ -44,7 +47,7 @@ class CoordinatorStream {
   struct Owner;  // lets late posts find that the stream has gone
 
   EventLoop* const loop_;
-  const std::shared_ptr<grpc::Channel> channel_;
+  std::shared_ptr<grpc::Channel> channel_;
   const std::string token_;
   const std::shared_ptr<Owner> owner_;
   std::shared_ptr<Session> session_;

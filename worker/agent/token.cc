@@ -1,5 +1,6 @@
 #include "worker/agent/token.h"
 
+#include <cstdlib>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -21,6 +22,16 @@ absl::StatusOr<std::string> ParseToken(std::string_view text) {
     if (words.size() == 3 && words[2] == "worker") return words[0];
   }
   return absl::InvalidArgumentError("no token for a worker: expected one token, or a line `token name worker`");
+}
+
+absl::StatusOr<std::string> ReadJoinToken(const std::string& path) {
+  if (path.empty()) {
+    const char* variable = std::getenv("MUSTER_JOIN_TOKEN");
+    return std::string(variable == nullptr ? "" : variable);
+  }
+  const absl::StatusOr<std::string> text = rundir::ReadWhole(path);
+  if (!text.ok()) return absl::Status(text.status().code(), absl::StrCat("join token: ", text.status().message()));
+  return std::string(absl::StripAsciiWhitespace(*text));
 }
 
 absl::StatusOr<std::string> ReadToken(const std::string& path) {

@@ -12,6 +12,10 @@ namespace muster::agent {
 // InvalidArgument: neither.
 absl::StatusOr<std::string> ParseToken(std::string_view text);
 
+// A join token (common/tls/token.h): from the file, or if that is empty from MUSTER_JOIN_TOKEN; empty: neither is
+// there. Errors as ReadToken.
+absl::StatusOr<std::string> ReadJoinToken(const std::string& path);
+
 // NotFound: no such file. InvalidArgument as ParseToken; the message names the file.
 absl::StatusOr<std::string> ReadToken(const std::string& path);
 

@@ -87,7 +87,9 @@ class GlooWork final : public Work {
         pending_(std::move(pending)),
         alive_(std::move(alive)),
         then_(std::move(then)),
-        deadline_(absl::Now() + shared_->timeout) {}
+        deadline_(absl::Now() + shared_->timeout) {
+    for (const auto& one : pending_) Stamp(*one);
+  }
 
   absl::Status Wait() override {
     try {
@@ -105,7 +107,32 @@ class GlooWork final : public Work {
     }
   }
 
+  std::optional<std::chrono::steady_clock::time_point> done_at() const override {
+    const int64_t since = latest_->nanoseconds;
+    if (since == 0) return std::nullopt;
+    return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(since));
+  }
+
  private:
+  struct Latest {
+    std::atomic<int64_t> nanoseconds = 0;  // of the steady clock
+    void Raise() {
+      const std::chrono::nanoseconds now = std::chrono::steady_clock::now().time_since_epoch();
+      for (int64_t seen = nanoseconds; seen < now.count() && !nanoseconds.compare_exchange_weak(seen, now.count());) {
+      }
+    }
+  };
+
+  // On Gloo's thread, as soon as it is done, whenever somebody waits.
+  void Stamp(c10d::Work& one) const {
+    try {
+      one.getFuture()->addCallback([latest = latest_](c10::ivalue::Future&) { latest->Raise(); });
+    } catch (const c10::Error&) {
+      // sends and receives have no future
+    }
+  }
+
+  const std::shared_ptr<Latest> latest_ = std::make_shared<Latest>();
   const std::shared_ptr<Shared> shared_;
   const std::string what_;
   Pending pending_;

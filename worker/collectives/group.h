@@ -17,7 +17,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,6 +33,8 @@ class Work {
   // On a CPU: returns when it is done. On a GPU: makes the current stream wait for it and returns at once; its failure
   // is told by a later call of the group.
   virtual absl::Status Wait() = 0;
+  // After Wait, on a CPU: when it was done.
+  virtual std::optional<std::chrono::steady_clock::time_point> done_at() const { return std::nullopt; }
 };
 
 // A share of something that ranks hold together: `values` of rank `root`, maybe none.

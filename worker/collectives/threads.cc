@@ -101,6 +101,7 @@ struct Meeting {
   size_t missing = 0;
   absl::Status status;
   absl::Time deadline;
+  std::chrono::steady_clock::time_point done;
 };
 
 struct Shared {
@@ -125,6 +126,7 @@ void Meet(Meeting& meeting, Shared& shared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared
     if (!fits) meeting.status = absl::InternalError(absl::StrCat("ranks disagree: ", first, " and ", other));
   }
   if (meeting.status.ok()) Carry(meeting.offers);
+  meeting.done = std::chrono::steady_clock::now();
   if (!meeting.status.ok()) shared.failed = meeting.status;
 }
 
@@ -150,6 +152,10 @@ class ThreadWork final : public Work {
     shared_->failed = absl::UnavailableError(
         absl::StrCat(what_, ": rank ", who, " did not come within ", absl::FormatDuration(shared_->timeout)));
     return shared_->failed;
+  }
+  std::optional<std::chrono::steady_clock::time_point> done_at() const override {
+    absl::MutexLock lock(&shared_->mutex);
+    return meeting_->done;
   }
 
  private:

@@ -45,13 +45,16 @@ class CompiledEngine final : public Engine {
   explicit CompiledEngine(const Config& config)
       : config_(config),
         device_(config.cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)),
-        layout_(LayOut(config_.inventory)) {}
+        layout_(LayOut(config_.inventory)),
+        recorder_(config.cuda) {}
 
   absl::Status Prepare();
 
   absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate, double vote) override;
   absl::StatusOr<double> Evaluate(const Batch& batch) override;
   absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) override;
+  void Record() override { recorder_.Start(); }
+  std::vector<OpSpan> TakeRecord() override { return recorder_.Take(); }
   uint64_t step() const override { return step_; }
   void set_step(uint64_t step) override { step_ = step; }
   std::vector<StateView> State() override;
@@ -80,6 +83,7 @@ class CompiledEngine final : public Engine {
 
   std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const;
   void RunOps(const Batch& batch, double learning_rate, double vote, StepResult& result);
+  void Issue(int32_t index, const Op& op, const at::Tensor& values, std::function<void()> then);
   void BeginReduce(int32_t index, const Op& op);
   void WaitFor(const Op& op);
   void Optimize(const Batch& batch, const at::Tensor& seen, bool clip, double learning_rate, StepResult& result);
@@ -100,6 +104,7 @@ class CompiledEngine final : public Engine {
   InFlight in_flight_;
   Generation generation_;
   std::vector<std::string> notes_;
+  Recorder recorder_;
   std::chrono::duration<double> waited_{};  // in this step
   std::string doing_;                       // for error messages
 };
@@ -247,15 +252,27 @@ std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::
   return contexts;
 }
 
+// A collective of the current op begins.
+void CompiledEngine::Issue(int32_t index, const Op& op, const at::Tensor& values, std::function<void()> then) {
+  InFlight::Then done;
+  if (then || recorder_.on()) {
+    done = [this, then = std::move(then), name = doing_, stream = op.stream,
+            begin = std::chrono::steady_clock::now()](const collectives::Work& work) {
+      recorder_.Add({name, stream, begin, work.done_at().value_or(std::chrono::steady_clock::now())});
+      if (then) then();
+    };
+  }
+  in_flight_.Add(index, op.stream, config_.groups[op.group]->AllReduce(values), std::move(done));
+}
+
 // Sums a run of units over the group's ranks, in the dtype of precision.reduce.
 void CompiledEngine::BeginReduce(int32_t index, const Op& op) {
   const int64_t begin = layout_.units[op.unit], elements = layout_.units[op.unit_end] - begin;
   const at::Tensor own = gradients_.narrow(0, begin, elements);
-  collectives::Group& group = *config_.groups[op.group];
-  if (!narrow_gradients_.defined()) return in_flight_.Add(index, op.stream, group.AllReduce(own));
+  if (!narrow_gradients_.defined()) return Issue(index, op, own, nullptr);
   const at::Tensor narrow = narrow_gradients_.narrow(0, begin, elements);
   narrow.copy_(own);
-  in_flight_.Add(index, op.stream, group.AllReduce(narrow), [own, narrow] { own.copy_(narrow); });
+  Issue(index, op, narrow, [own, narrow] { own.copy_(narrow); });
 }
 
 void CompiledEngine::WaitFor(const Op& op) {
@@ -264,7 +281,9 @@ void CompiledEngine::WaitFor(const Op& op) {
   for (const int32_t earlier : op.waits) {
     ThrowIfBad(in_flight_.Wait(earlier, config_.schedule.ops[earlier].stream));
   }
-  waited_ += std::chrono::steady_clock::now() - begin;
+  const auto end = std::chrono::steady_clock::now();
+  waited_ += end - begin;
+  if (!op.waits.empty()) recorder_.Add({"Wait", Stream::kCompute, begin, end});
 }
 
 void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vote, StepResult& result) {
@@ -283,6 +302,7 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
     const Op& op = config_.schedule.ops[index];
     doing_ = Print(op, config_.inventory);
     WaitFor(op);
+    recorder_.Begin();
     const bool empty = op.microbatch >= 0 && contexts[op.microbatch].inputs.size(0) == 0;
     switch (op.kind) {
       case OpKind::kForward: {
@@ -302,7 +322,7 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
         BeginReduce(index, op);
         break;
       case OpKind::kReduceScalars:
-        in_flight_.Add(index, op.stream, config_.groups[op.group]->AllReduce(scalars));
+        Issue(index, op, scalars, nullptr);
         break;
       case OpKind::kClipGradients:
         norm = FlatNorm(gradients_);  // holds each parameter's gradient once, and zeros between them
@@ -316,6 +336,7 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
       default:
         break;  // refused by CheckConfig
     }
+    if (op.stream == Stream::kCompute) recorder_.End(doing_);
   }
 }
 

@@ -21,6 +21,7 @@
 #include "proto/spec.pb.h"
 #include "strategies/schedule/schedule.h"
 #include "worker/collectives/group.h"
+#include "worker/engine/recorder.h"
 
 namespace muster::engine {
 
@@ -82,6 +83,10 @@ class Engine {
   // `tokens` are those of the call before and some more, only these are computed; keys and values of the others were
   // kept.
   virtual absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) = 0;
+
+  // The ops of the next Step are timed; TakeRecord gives what was seen since, and ends it.
+  virtual void Record() = 0;
+  virtual std::vector<OpSpan> TakeRecord() = 0;
 
   virtual uint64_t step() const = 0;         // optimizer steps done
   virtual void set_step(uint64_t step) = 0;  // after loading a checkpoint

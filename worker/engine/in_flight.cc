@@ -5,7 +5,7 @@
 
 namespace muster::engine {
 
-void InFlight::Add(int32_t op, Stream stream, std::unique_ptr<collectives::Work> work, std::function<void()> then) {
+void InFlight::Add(int32_t op, Stream stream, std::unique_ptr<collectives::Work> work, Then then) {
   streams_[static_cast<size_t>(stream)].push_back({op, std::move(work), std::move(then)});
 }
 
@@ -14,7 +14,7 @@ absl::Status InFlight::Wait(int32_t op, Stream stream) {
   while (!waiting.empty() && waiting.front().op <= op) {
     One& first = waiting.front();
     if (absl::Status status = first.work->Wait(); !status.ok()) return status;
-    if (first.then) first.then();
+    if (first.then) first.then(*first.work);
     waiting.pop_front();
   }
   return absl::OkStatus();

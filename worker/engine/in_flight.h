@@ -16,8 +16,10 @@ namespace muster::engine {
 // Of one thread.
 class InFlight {
  public:
+  using Then = std::function<void(const collectives::Work&)>;
+
   // `op` is later than those added before. `then` is called once, when it is waited for and has not failed.
-  void Add(int32_t op, Stream stream, std::unique_ptr<collectives::Work> work, std::function<void()> then = nullptr);
+  void Add(int32_t op, Stream stream, std::unique_ptr<collectives::Work> work, Then then = nullptr);
 
   // Until `op` and all before it on its stream are done, as Work::Wait. Nothing if it is not in flight. Errors as a
   // Work's; what is behind the failed one stays.
@@ -31,7 +33,7 @@ class InFlight {
   struct One {
     int32_t op;
     std::unique_ptr<collectives::Work> work;
-    std::function<void()> then;
+    Then then;
   };
   std::array<std::deque<One>, 4> streams_;  // ascending by op
 };

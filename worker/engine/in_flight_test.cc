@@ -31,7 +31,7 @@ class FakeWork final : public collectives::Work {
 struct InFlightTest : testing::Test {
   void Add(int32_t op, Stream stream, const std::string& name, absl::Status status = absl::OkStatus()) {
     in_flight.Add(op, stream, std::make_unique<FakeWork>(&log, name, std::move(status)),
-                  [this, name] { log.push_back("then " + name); });
+                  [this, name](const collectives::Work&) { log.push_back("then " + name); });
   }
   InFlight in_flight;
   std::vector<std::string> log;

@@ -35,6 +35,7 @@ class Link {
     uint64_t assignments = 0;  // how many came; rises when `published` may have changed
     std::vector<PublishedCheckpoint> published;
     std::optional<Stop> stop;
+    std::optional<TraceWish> trace;
   };
 
   explicit Link(Options options);

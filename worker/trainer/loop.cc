@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <set>
@@ -18,6 +19,7 @@
 #include "worker/rundir/outbox.h"
 #include "worker/rundir/progress.h"
 #include "worker/trainer/setup.h"
+#include "worker/trainer/tracer.h"
 #include "worker/trainer/weights.h"
 
 namespace muster::trainer {
@@ -82,6 +84,7 @@ class Loop {
   std::optional<uint64_t> checkpointed_;  // step of the newest checkpoint, written or resumed from
   uint64_t assignments_heard_ = 0;
   SteadyTime logged_;
+  Tracer tracer_;
 };
 
 absl::Status Loop::Append(Record record, bool durable) {
@@ -111,6 +114,7 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
     if (told.assignments != assignments_heard_) {
       assignments_heard_ = told.assignments;
       Retain();
+      tracer_.Hear(told.trace);
     }
     const absl::StatusOr<double> votes = TakeStep(vote);
     if (!votes.ok()) return votes.status();
@@ -128,12 +132,15 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
 
 // One step of all ranks; the sum of their votes.
 absl::StatusOr<double> Loop::TakeStep(double vote) {
+  tracer_.BeginStep(*rank_.engine);
   const Now begin = clock_.Read();
+  const auto reading = std::chrono::steady_clock::now();
   const uint64_t sequences = train_.batch().sequences();
   const strategies::Share share = ShareOf(sequences);
   absl::Status read = data::ReadSamples(rank_.tokens.file, rank_.tokens.order, rank_.samples_consumed + share.first,
                                         share.sequences, batch_);
   if (!read.ok()) return read;
+  tracer_.Host("data", reading);
   const double learning_rate = engine::LearningRate(train_.optimizer(), step(), steps());
   const engine::Batch batch{
       .sequences = share.sequences, .tokens = batch_, .global_targets = sequences * rank_.program.inventory.context()};
@@ -141,9 +148,18 @@ absl::StatusOr<double> Loop::TakeStep(double vote) {
   if (!result.ok()) return result.status();
   rank_.samples_consumed += sequences;
   (*progress_)->step = step();
+  const auto reporting = std::chrono::steady_clock::now();
   if (absl::Status status = Report(*result, learning_rate, begin); !status.ok()) return status;
+  tracer_.Host("report", reporting);
   if (checkpoints() && Due(step(), train_.checkpoint().every_steps())) {
+    const auto writing = std::chrono::steady_clock::now();
     if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
+    tracer_.Host("checkpoint", writing);
+  }
+  if (std::optional<StepTrace> trace = tracer_.EndStep(*rank_.engine)) {
+    Record record;
+    *record.mutable_trace() = *std::move(trace);
+    if (absl::Status status = Append(std::move(record), /*durable=*/false); !status.ok()) return status;
   }
   return result->votes;
 }

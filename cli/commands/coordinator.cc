@@ -1,0 +1,107 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/verb.h"
+#include "cli/spec/paths.h"
+#include "common/tls/trust_folder.h"
+
+namespace muster::cli {
+namespace {
+
+// The names that the coordinator is always reached by from its own machine, and this machine's, after those given.
+std::vector<std::string> WithOwnNames(std::vector<std::string> hosts) {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  for (const char* own : {static_cast<const char*>(name), "localhost", "127.0.0.1", "::1"}) {
+    if (*own != '\0' && std::find(hosts.begin(), hosts.end(), own) == hosts.end()) hosts.emplace_back(own);
+  }
+  return hosts;
+}
+
+std::string NextSteps(const std::string& state_dir, const std::string& host, const std::string& socket) {
+  return absl::StrCat(
+      "next, on this machine:\n", "  muster-coordinator --state_dir ", state_dir, " --listen ", socket,
+      " --listen 0.0.0.0:7070\n", "  muster coordinator token create --role worker -o join.token\n",
+      "  muster coordinator token create --role submitter --user ann -o ann.token\n",
+      "on each machine with GPUs, with ", "join.token (good for an hour, for any number of them):\n",
+      "  muster-worker --coordinator ", host, ":7070 --join_token join.token --state_dir STATE --run_dir RUN\n",
+      "where ann works, with ann.token:\n", "  muster --address ", host, ":7070 --token_file ann.token ps");
+}
+
+void RegisterInitCoordinator(CLI::App& app, Invocation& invocation) {
+  struct Flags {
+    std::string state_dir;
+    std::vector<std::string> hosts;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command =
+      AddCommand(app, "init", "Commands", "Make authority and certificate for TLS; again: only the certificate",
+                 "muster coordinator init --host gpu-head --host 10.0.0.5");
+  command
+      ->add_option("--state_dir,--state", flags->state_dir,
+                   "of the coordinator (default: muster/coordinator in the user's state folder)")
+      ->type_name("FOLDER");
+  command->add_option("--host", flags->hosts, "name or address that others use; may be repeated")->type_name("HOST");
+  OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
+    char here[4096];
+    const std::string state_dir =
+        flags->state_dir.empty() ? StateFolder(invocation.environment) + "/coordinator"
+                                 : AbsolutePath(flags->state_dir, getcwd(here, sizeof here) == nullptr ? "/" : here);
+    const bool again = tls::HasTrust(state_dir);
+    if (absl::Status made = MakeFolders(state_dir); !made.ok()) return made;
+    const std::vector<std::string> hosts = WithOwnNames(flags->hosts);
+    const absl::StatusOr<tls::Trust> trust = tls::MakeTrust(state_dir, hosts, absl::Now());
+    if (!trust.ok()) return trust.status();
+    Print(absl::StrCat(tls::TrustFolderOf(state_dir), "\n"));
+    Say(absl::StrCat("authority sha256:", trust->authority_facts.sha256, again ? ", as before" : ", new", "\n",
+                     "server certificate for ", absl::StrJoin(trust->server_facts.hosts, ", "), ", until ",
+                     absl::FormatTime("%Y-%m-%d", trust->server_facts.validity.end, absl::UTCTimeZone())));
+    if (again) {
+      Say("restart the coordinator to use it");
+    } else {
+      Say(NextSteps(state_dir, hosts.front(),
+                    absl::StrCat("unix:", RuntimeFolder(invocation.environment), "/coordinator.sock")));
+    }
+    return kOk;
+  });
+}
+
+void RegisterRevokeNode(CLI::App& app, Invocation& invocation) {
+  const auto nodes = std::make_shared<std::vector<std::string>>();
+  CLI::App* command =
+      AddCommand(app, "revoke", "Commands", "Refuse a node's certificates; it may join again with a new key",
+                 "muster coordinator revoke node-a");
+  command->add_option("NODE", *nodes, "ids, whole (muster nodes)")->required();
+  OnRun(command, invocation, [&invocation, nodes]() -> absl::StatusOr<ExitCode> {
+    const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+    if (!client.ok()) return client.status();
+    for (const std::string& node : *nodes) {
+      const absl::StatusOr<v1::RevokeNodeReply> reply = (*client)->RevokeNode(node);
+      if (!reply.ok()) return reply.status();
+      Say(absl::StrCat(node, " revoked"));
+    }
+    return kOk;
+  });
+}
+
+}  // namespace
+
+void RegisterCoordinator(CLI::App& app, Invocation& invocation) {
+  CLI::App* group = AddCommand(app, "coordinator", kGroupService, "Let other machines and people in, over TLS",
+                               "muster coordinator init --host gpu-head\n"
+                               "muster coordinator token create --role worker -o join.token");
+  group->require_subcommand(1);
+  RegisterInitCoordinator(*group, invocation);
+  RegisterCoordinatorTokens(*group, invocation);
+  RegisterRevokeNode(*group, invocation);
+}
+
+}  // namespace muster::cli

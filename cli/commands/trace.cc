@@ -1,0 +1,137 @@
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "cli/commands/commands.h"
+#include "cli/output/trace.h"
+#include "cli/output_format.h"
+
+namespace muster::cli {
+namespace {
+
+struct Flags {
+  std::string job;
+  uint32_t steps = 3;
+  std::vector<uint32_t> ranks;
+  std::string output;
+  TraceRows by = TraceRows::kKind;
+  Format format = Format::kTable;
+};
+
+absl::Status WriteTrace(const std::string& path, const std::vector<v1::RankTrace>& ranks) {
+  errno = 0;
+  std::ofstream out(path, std::ios::binary);
+  out << ChromeTrace(ranks).dump() << "\n";
+  out.close();
+  if (out) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
+}
+
+std::string Headline(const v1::RankTrace& rank, const StepProfile& profile) {
+  std::string line = absl::StrCat("rank ", rank.rank(), " on ", rank.node(), ", ",
+                                  profile.first_step == profile.last_step
+                                      ? absl::StrCat("step ", profile.first_step)
+                                      : absl::StrCat("steps ", profile.first_step, " to ", profile.last_step),
+                                  absl::StrFormat(": %.2f ms a step", profile.milliseconds));
+  if (profile.collectives > 0) {
+    absl::StrAppend(&line, absl::StrFormat(", collectives %.2f ms, %.0f%% of them behind compute", profile.collectives,
+                                           100 * profile.hidden / profile.collectives));
+  }
+  return line + "\n";
+}
+
+nlohmann::ordered_json Tree(const v1::RankTrace& rank, const StepProfile& profile) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const StepProfile::Row& row : profile.rows) {
+    rows.push_back({{"what", row.name},
+                    {"milliseconds", row.milliseconds},
+                    {"times", row.spans},
+                    {"least", row.least},
+                    {"median", row.median},
+                    {"most", row.most}});
+  }
+  return {{"rank", rank.rank()},
+          {"node", rank.node()},
+          {"first_step", profile.first_step},
+          {"last_step", profile.last_step},
+          {"milliseconds", profile.milliseconds},
+          {"collectives_milliseconds", profile.collectives},
+          {"hidden_milliseconds", profile.hidden},
+          {"rows", std::move(rows)}};
+}
+
+// The first rank in full, of the others a line each.
+void Show(const std::vector<v1::RankTrace>& ranks, const Flags& flags, const Screen& screen) {
+  nlohmann::ordered_json trees = nlohmann::ordered_json::array();
+  bool first = true;
+  for (const v1::RankTrace& rank : ranks) {
+    const StepProfile profile = Profile(rank, flags.by);
+    if (flags.format != Format::kTable) {
+      trees.push_back(Tree(rank, profile));
+      continue;
+    }
+    Print(Headline(rank, profile));
+    if (std::exchange(first, false)) Print(ProfileTable(profile).Render(screen));
+  }
+  if (flags.format != Format::kTable) PrintTree(trees, flags.format);
+}
+
+absl::StatusOr<ExitCode> Run(const Invocation& invocation, const Flags& flags) {
+  const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+  if (!client.ok()) return client.status();
+  const absl::StatusOr<std::string> job = invocation.JobNamed(flags.job, **client);
+  if (!job.ok()) return job.status();
+  v1::TraceRequest request;
+  request.set_job(*job);
+  request.set_steps(flags.steps);
+  for (const uint32_t rank : flags.ranks) request.add_ranks(rank);
+  const absl::StatusOr<v1::TraceReply> reply = (*client)->Trace(request);
+  if (!reply.ok()) return reply.status();
+  std::vector<v1::RankTrace> ranks;
+  for (const v1::RankTrace& rank : reply->ranks()) {
+    if (rank.steps_size() > 0) ranks.push_back(rank);
+  }
+  if (!reply->missing().empty()) {
+    Say(absl::StrCat("not heard of in time, or not of all steps: rank ", absl::StrJoin(reply->missing(), ", "),
+                     "; a step may take longer than that (--timeout), or its node is away (muster describe ", *job,
+                     ")"));
+  }
+  if (ranks.empty()) return absl::DeadlineExceededError("no rank told of a step");
+  if (!flags.output.empty()) {
+    if (absl::Status status = WriteTrace(flags.output, ranks); !status.ok()) return status;
+    Say(absl::StrCat(flags.output, ": open it in https://ui.perfetto.dev or chrome://tracing"));
+  }
+  Show(ranks, flags, invocation.Out());
+  return reply->missing().empty() ? kOk : kTimeout;
+}
+
+}  // namespace
+
+void RegisterTrace(CLI::App& app, Invocation& invocation) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = AddCommand(app, "trace", kGroupLook, "Record a running job's next steps: where their time goes",
+                                 "muster trace gpt2-tiny-x7f2 --steps 5 --save trace.json\n"
+                                 "muster trace @last --by unit");
+  AddJob(command, flags->job);
+  command->add_option("--steps", flags->steps, "how many")->check(CLI::Range(1, 20))->capture_default_str();
+  command->add_option("--ranks", flags->ranks, "which, at most eight; default: the first eight")
+      ->delimiter(',')
+      ->type_name("N,...");
+  command->add_option("--save", flags->output, "also a trace for ui.perfetto.dev or chrome://tracing")
+      ->type_name("FILE");
+  command->add_option("--by", flags->by, "rows of the table: kind, unit or op")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, TraceRows>{
+          {"kind", TraceRows::kKind}, {"unit", TraceRows::kUnit}, {"op", TraceRows::kOp}}))
+      ->type_name("ROWS")
+      ->default_str("kind");
+  AddFormat(command, flags->format, {"table", "json", "yaml"});
+  OnRun(command, invocation, [&invocation, flags] { return Run(invocation, *flags); });
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,189 @@
+#include "cli/output/trace.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+
+namespace muster::cli {
+namespace {
+
+using Interval = std::pair<uint64_t, uint64_t>;  // begin, end
+
+constexpr char kBetween[] = "(between)";
+constexpr char kWait[] = "Wait";
+
+std::string NameOf(const v1::StepTrace& step, const v1::Span& span) {
+  return span.name() < static_cast<uint32_t>(step.names_size()) ? step.names(static_cast<int>(span.name())) : "?";
+}
+
+const char* LaneName(v1::Lane lane) {
+  switch (lane) {
+    case v1::LANE_HOST:
+      return "host";
+    case v1::LANE_COMPUTE:
+      return "compute";
+    case v1::LANE_GATHER:
+      return "gather";
+    case v1::LANE_REDUCE:
+      return "reduce";
+    case v1::LANE_TRANSFER:
+      return "transfer";
+    default:
+      return "other";
+  }
+}
+
+int64_t WallNanoseconds(const v1::StepTrace& step) {
+  return step.begin().seconds() * 1'000'000'000 + step.begin().nanos();
+}
+
+// "Backward h.3 m0" by kind "Backward", by unit "h.3", by op itself without what it waits for.
+std::string RowOf(const std::string& name, v1::Lane lane, TraceRows by) {
+  const std::vector<std::string> words = absl::StrSplit(name, ' ');
+  const bool unit = lane == v1::LANE_COMPUTE && words.size() > 1 && words[1] != "after";
+  if (by == TraceRows::kKind || !unit) return words[0];
+  if (by == TraceRows::kUnit) return words[1];
+  const size_t after = name.find(" after ");
+  return name.substr(0, after);
+}
+
+// Overlaps merged, ascending.
+std::vector<Interval> Union(std::vector<Interval> intervals) {
+  std::sort(intervals.begin(), intervals.end());
+  std::vector<Interval> merged;
+  for (const Interval& i : intervals) {
+    if (!merged.empty() && i.first <= merged.back().second) {
+      merged.back().second = std::max(merged.back().second, i.second);
+    } else {
+      merged.push_back(i);
+    }
+  }
+  return merged;
+}
+
+double Milliseconds(const std::vector<Interval>& merged) {
+  double sum = 0;
+  for (const Interval& i : merged) sum += static_cast<double>(i.second - i.first);
+  return sum / 1e6;
+}
+
+// Both merged.
+std::vector<Interval> Common(const std::vector<Interval>& a, const std::vector<Interval>& b) {
+  std::vector<Interval> common;
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    const uint64_t begin = std::max(a[i].first, b[j].first), end = std::min(a[i].second, b[j].second);
+    if (begin < end) common.emplace_back(begin, end);
+    (a[i].second < b[j].second ? i : j)++;
+  }
+  return common;
+}
+
+nlohmann::ordered_json Metadata(const char* what, uint32_t rank, int lane, const std::string& name) {
+  return {{"name", what}, {"ph", "M"}, {"pid", rank}, {"tid", lane}, {"args", {{"name", name}}}};
+}
+
+void AddRank(const v1::RankTrace& rank, int64_t origin, nlohmann::ordered_json& events) {
+  events.push_back(Metadata("process_name", rank.rank(), 0, absl::StrCat("rank ", rank.rank(), " on ", rank.node())));
+  events.push_back(Metadata("thread_name", rank.rank(), 0, "steps"));
+  std::map<v1::Lane, bool> named;
+  for (const v1::StepTrace& step : rank.steps()) {
+    const double begin = static_cast<double>(WallNanoseconds(step) - origin) / 1e3;
+    events.push_back({{"name", absl::StrCat("step ", step.step())},
+                      {"ph", "X"},
+                      {"pid", rank.rank()},
+                      {"tid", 0},
+                      {"ts", begin},
+                      {"dur", static_cast<double>(step.nanoseconds()) / 1e3}});
+    for (const v1::Span& span : step.spans()) {
+      if (!std::exchange(named[span.lane()], true)) {
+        events.push_back(Metadata("thread_name", rank.rank(), span.lane(), LaneName(span.lane())));
+      }
+      events.push_back({{"name", NameOf(step, span)},
+                        {"cat", LaneName(span.lane())},
+                        {"ph", "X"},
+                        {"pid", rank.rank()},
+                        {"tid", static_cast<int>(span.lane())},
+                        {"ts", begin + static_cast<double>(span.begin()) / 1e3},
+                        {"dur", static_cast<double>(span.nanoseconds()) / 1e3},
+                        {"args", {{"step", step.step()}}}});
+    }
+  }
+}
+
+}  // namespace
+
+nlohmann::ordered_json ChromeTrace(const std::vector<v1::RankTrace>& ranks) {
+  int64_t origin = std::numeric_limits<int64_t>::max();
+  for (const v1::RankTrace& rank : ranks) {
+    for (const v1::StepTrace& step : rank.steps()) origin = std::min(origin, WallNanoseconds(step));
+  }
+  nlohmann::ordered_json events = nlohmann::ordered_json::array();
+  for (const v1::RankTrace& rank : ranks) AddRank(rank, origin, events);
+  return {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
+}
+
+StepProfile Profile(const v1::RankTrace& rank, TraceRows by) {
+  StepProfile profile{.first_step = rank.steps(0).step(), .last_step = rank.steps().rbegin()->step()};
+  const double steps = rank.steps_size();
+  std::map<std::string, std::vector<double>> rows;
+  double covered = 0;
+  for (const v1::StepTrace& step : rank.steps()) {
+    std::vector<Interval> own, busy, collectives;
+    for (const v1::Span& span : step.spans()) {
+      const Interval interval(span.begin(), span.begin() + span.nanoseconds());
+      const std::string name = NameOf(step, span);
+      if (span.lane() != v1::LANE_HOST && span.lane() != v1::LANE_COMPUTE) {
+        collectives.push_back(interval);
+        continue;
+      }
+      own.push_back(interval);
+      if (name != kWait && span.lane() == v1::LANE_COMPUTE) busy.push_back(interval);
+      rows[RowOf(name, span.lane(), by)].push_back(static_cast<double>(span.nanoseconds()) / 1e6);
+    }
+    profile.milliseconds += static_cast<double>(step.nanoseconds()) / 1e6 / steps;
+    covered += Milliseconds(Union(own)) / steps;
+    const std::vector<Interval> all = Union(collectives);
+    profile.collectives += Milliseconds(all) / steps;
+    profile.hidden += Milliseconds(Common(all, Union(busy))) / steps;
+  }
+  for (auto& [name, times] : rows) {
+    std::sort(times.begin(), times.end());
+    double sum = 0;
+    for (const double t : times) sum += t;
+    profile.rows.push_back({name, static_cast<double>(times.size()) / steps, sum / steps, times.front(),
+                            times[times.size() / 2], times.back()});
+  }
+  std::sort(profile.rows.begin(), profile.rows.end(),
+            [](const auto& a, const auto& b) { return a.milliseconds > b.milliseconds; });
+  StepProfile::Row between{.name = kBetween};
+  between.milliseconds = std::max(0.0, profile.milliseconds - covered);
+  profile.rows.push_back(between);
+  return profile;
+}
+
+Table ProfileTable(const StepProfile& profile) {
+  Table table({{"WHAT"},
+               {"A STEP", true},
+               {"SHARE", true},
+               {"TIMES", true},
+               {"LEAST", true},
+               {"MEDIAN", true},
+               {"MOST", true}});
+  const auto ms = [](double value) { return absl::StrFormat("%.3fms", value); };
+  for (const StepProfile::Row& row : profile.rows) {
+    const bool spans = row.spans > 0;
+    table.Add({row.name, ms(row.milliseconds), absl::StrFormat("%.1f%%", 100 * row.milliseconds / profile.milliseconds),
+               spans ? absl::StrFormat("%.4g", row.spans) : "", spans ? ms(row.least) : "", spans ? ms(row.median) : "",
+               spans ? ms(row.most) : ""});
+  }
+  return table;
+}
+
+}  // namespace muster::cli

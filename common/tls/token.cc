@@ -1,0 +1,61 @@
+#include "common/tls/token.h"
+
+#include <openssl/rand.h>
+
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace muster::tls {
+namespace {
+
+constexpr absl::string_view kPrefix = "muster1.";
+constexpr size_t kIdSize = 8;
+constexpr size_t kSecretSize = 32;
+// 32 letters, so that a byte's low five bits choose evenly.
+constexpr absl::string_view kLetters = "abcdefghijkmnpqrstuvwxyz23456789";
+static_assert(kLetters.size() == 32);
+
+absl::StatusOr<std::string> RandomText(size_t size) {
+  std::string text(size, '\0');
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(text.data()), static_cast<int>(size)) != 1) {
+    return absl::InternalError("the system gives no random bytes");
+  }
+  for (char& c : text) c = kLetters[static_cast<unsigned char>(c) % kLetters.size()];
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<Token> MakeToken(const std::string& authority_sha256) {
+  const absl::StatusOr<std::string> id = RandomText(kIdSize), secret = RandomText(kSecretSize);
+  if (!id.ok()) return id.status();
+  if (!secret.ok()) return secret.status();
+  return Token{authority_sha256, *id, *secret};
+}
+
+std::string ToString(const Token& token) {
+  return absl::StrCat(kPrefix, token.authority_sha256, ".", token.id, ".", token.secret);
+}
+
+bool IsToken(std::string_view text) {
+  return absl::StartsWith(absl::StripAsciiWhitespace(absl::string_view(text.data(), text.size())), kPrefix);
+}
+
+absl::StatusOr<Token> ParseToken(std::string_view text) {
+  const std::vector<std::string> parts =
+      absl::StrSplit(absl::StripAsciiWhitespace(absl::string_view(text.data(), text.size())), '.');
+  const bool fits = parts.size() == 4 && absl::StrCat(parts[0], ".") == kPrefix && parts[1].size() == 64 &&
+                    parts[1].find_first_not_of("0123456789abcdef") == std::string::npos && parts[2].size() == kIdSize &&
+                    parts[3].size() == kSecretSize;
+  if (!fits) {
+    return absl::InvalidArgumentError(
+        "this is no token of `muster coordinator token create` (muster1.AUTHORITY.ID.SECRET); was it cut off?");
+  }
+  return Token{parts[1], parts[2], parts[3]};
+}
+
+}  // namespace muster::tls

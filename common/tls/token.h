@@ -1,0 +1,32 @@
+// Tokens as people carry them:
+//
+//   muster1.<SHA-256 of the coordinator's authority>.<id>.<secret>
+//
+// The first part pins the authority, so that who has nothing but the token knows whom to believe; the id names the
+// token in lists; the secret (160 random bits) proves that it was given. The coordinator keeps only the secret's hash.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace muster::tls {
+
+struct Token {
+  std::string authority_sha256;  // 64 hexadecimal digits
+  std::string id;                // 8 characters
+  std::string secret;            // 32 characters
+};
+
+// A new one. Internal: no randomness.
+absl::StatusOr<Token> MakeToken(const std::string& authority_sha256);
+
+std::string ToString(const Token& token);
+
+// Whether `text` begins as a token of this form; those of a coordinator's --token_file do not.
+bool IsToken(std::string_view text);
+// Blanks around it are ignored. InvalidArgument: not of that form; the message never holds the secret.
+absl::StatusOr<Token> ParseToken(std::string_view text);
+
+}  // namespace muster::tls

@@ -1,0 +1,109 @@
+#include "coordinator/rpc/trace_call.h"
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/rpc/rpc.h"
+
+namespace muster::rpc {
+namespace {
+
+using server::Traces;
+using server::Turn;
+
+constexpr uint32_t kMostSteps = 20;
+constexpr uint32_t kMostRanks = 8;  // so that the reply stays small
+constexpr absl::Duration kUsualWait = absl::Minutes(1), kLongestWait = absl::Hours(1);
+
+uint64_t NewWish() {
+  std::random_device source;  // /dev/urandom
+  return uint64_t{source()} << 32 | source() | 1;
+}
+
+absl::Duration WaitOf(const TraceRequest& request) {
+  if (!request.has_wait()) return kUsualWait;
+  return std::min(kLongestWait, absl::Seconds(request.wait().seconds()) + absl::Nanoseconds(request.wait().nanos()));
+}
+
+class TraceReactor final : public grpc::ServerUnaryReactor {
+ public:
+  TraceReactor(Principal caller, const TraceRequest* request, TraceReply* reply, server::Loop* loop)
+      : caller_(std::move(caller)), request_(request), reply_(reply), loop_(loop) {
+    loop_->Post([this](Turn& turn) { Begin(turn); });
+  }
+
+  void OnCancel() override {
+    loop_->Post(
+        [wish = wish_](Turn& turn) { turn.AfterCommit([wish, &traces = turn.traces()] { traces.Cancel(wish); }); });
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void Begin(Turn& turn) {
+    const absl::StatusOr<core::TraceJob> event = Ask(turn.core());
+    absl::Status status = event.status();
+    if (status.ok()) status = turn.Handle(*event).status;
+    if (!status.ok()) return Finish(ToGrpc(status));
+    const uint64_t generation = turn.core().GetJob(event->job)->generation();
+    reply_->set_generation(generation);
+    turn.traces().Begin({event->job, generation}, wish_, event->ranks, turn.now().steady + WaitOf(*request_),
+                        [this, &core = turn.core()](Traces::Told told) { End(core, std::move(told)); });
+  }
+
+  absl::StatusOr<core::TraceJob> Ask(const core::Core& core) const {
+    const absl::StatusOr<JobId> id = core.Find(request_->job());
+    const absl::StatusOr<Job> job = id.ok() ? core.GetJob(*id) : id.status();
+    if (!job.ok()) return job.status();
+    if (absl::Status status = Authorize(caller_, "/muster.v1.Jobs/Trace", {job->owner()}); !status.ok()) return status;
+    if (request_->steps() < 1 || request_->steps() > kMostSteps) {
+      return absl::InvalidArgumentError(absl::StrCat("steps: 1 to ", kMostSteps, ", got ", request_->steps()));
+    }
+    if (request_->ranks_size() > static_cast<int>(kMostRanks)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("ranks: at most ", kMostRanks, " at a time, got ", request_->ranks_size()));
+    }
+    core::TraceJob event{.job = *id, .wish = {}, .ranks = {request_->ranks().begin(), request_->ranks().end()}};
+    event.wish.set_id(wish_);
+    event.wish.set_steps(request_->steps());
+    const uint32_t ranks = job->spec().resources().ranks();
+    for (uint32_t rank = 0; request_->ranks().empty() && rank < std::min(kMostRanks, ranks); ++rank) {
+      event.ranks.push_back(rank);
+    }
+    return event;
+  }
+
+  void End(const core::Core& core, Traces::Told told) {
+    if (!told.status.ok()) return Finish(ToGrpc(told.status));
+    const JobId id = *core.Find(request_->job());
+    const std::vector<Generation> generations = core.ListGenerations(id);
+    for (RankTrace& rank : told.ranks) {
+      for (const Generation& generation : generations) {
+        if (generation.number() != reply_->generation()) continue;
+        rank.set_node(generation.ranks(static_cast<int>(rank.rank())).node());
+      }
+      *reply_->add_ranks() = std::move(rank);
+    }
+    for (const uint32_t rank : told.missing) reply_->add_missing(rank);
+    Finish(grpc::Status::OK);
+  }
+
+  const Principal caller_;
+  const TraceRequest* const request_;
+  TraceReply* const reply_;
+  server::Loop* const loop_;
+  const uint64_t wish_ = NewWish();
+};
+
+}  // namespace
+
+grpc::ServerUnaryReactor* StartTrace(Principal caller, const TraceRequest* request, TraceReply* reply,
+                                     server::Loop* loop) {
+  return new TraceReactor(std::move(caller), request, reply, loop);
+}
+
+}  // namespace muster::rpc

@@ -1,0 +1,145 @@
+#include "coordinator/rpc/trust.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/rpc/rpc.h"
+
+namespace muster::rpc {
+namespace {
+
+using server::Turn;
+
+absl::Status CheckNodeId(const std::string& node) {
+  const bool plain = std::all_of(node.begin(), node.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+  });
+  if (plain && !node.empty() && node.size() <= tls::kMaxNameBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a node that joins has an id of 1 to ", tls::kMaxNameBytes, " letters, digits, . _ or -"));
+}
+
+}  // namespace
+
+absl::StatusOr<Principal> TrustService::Admit(const grpc::CallbackServerContext& context,
+                                              std::string_view method) const {
+  absl::StatusOr<Principal> caller = gate_->Admit(context, method);
+  if (caller.ok() && authority_ == nullptr) {
+    return absl::FailedPreconditionError(
+        "this coordinator has no authority: stop it, run `muster coordinator init --state_dir ITS_STATE_DIR`, and "
+        "start it again");
+  }
+  return caller;
+}
+
+absl::StatusOr<std::string> TrustService::SignFor(const std::string& node, const std::string& request,
+                                                  absl::Time now) const {
+  return tls::Sign(request, authority_->trust.authority,
+                   {tls::Use::kNode, node, {}, tls::ValidFor(authority_->node_certificate_life, now)});
+}
+
+absl::Status TrustService::DoJoin(const JoinRequest& request, JoinReply& reply) const {
+  if (absl::Status status = CheckNodeId(request.node()); !status.ok()) return status;
+  const absl::StatusOr<std::string> key = tls::KeyOfRequest(request.certificate_request());
+  if (!key.ok()) return key.status();
+  const absl::Time now = clock_->Read().wall;
+  absl::Status joined = authority_->records->Join(request.node(), *key, now + authority_->node_certificate_life, now);
+  if (!joined.ok()) return joined;
+  const absl::StatusOr<std::string> certificate = SignFor(request.node(), request.certificate_request(), now);
+  if (!certificate.ok()) return certificate.status();
+  reply.set_certificate(*certificate);
+  return absl::OkStatus();
+}
+
+absl::Status TrustService::DoRenew(const Principal& caller, const RenewRequest& request, RenewReply& reply) const {
+  if (caller.node.empty()) return absl::FailedPreconditionError("only a node's certificate can be renewed");
+  const absl::StatusOr<std::string> key = tls::KeyOfRequest(request.certificate_request());
+  if (!key.ok()) return key.status();
+  const absl::Time now = clock_->Read().wall;
+  absl::Status renewed =
+      authority_->records->Renew(caller.node, caller.key_sha256, *key, now + authority_->node_certificate_life);
+  if (!renewed.ok()) return renewed;
+  const absl::StatusOr<std::string> certificate = SignFor(caller.node, request.certificate_request(), now);
+  if (!certificate.ok()) return certificate.status();
+  reply.set_certificate(*certificate);
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* TrustService::Join(grpc::CallbackServerContext* context, const JoinRequest* request,
+                                             JoinReply* reply) {
+  const absl::StatusOr<Principal> caller = Admit(*context, "/muster.v1.Trust/Join");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  const absl::Status status = DoJoin(*request, *reply);
+  if (status.ok()) {
+    spdlog::info("node {} has joined from {} with a token of {}", request->node(), context->peer(), caller->name);
+  } else {
+    spdlog::warn("a node from {} may not join: {}", context->peer(), status.ToString());
+  }
+  return EndWith(status, *context);
+}
+
+grpc::ServerUnaryReactor* TrustService::Renew(grpc::CallbackServerContext* context, const RenewRequest* request,
+                                              RenewReply* reply) {
+  const absl::StatusOr<Principal> caller = Admit(*context, "/muster.v1.Trust/Renew");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  const absl::Status status = DoRenew(*caller, *request, *reply);
+  if (status.ok()) spdlog::info("the certificate of node {} was renewed", caller->node);
+  return EndWith(status, *context);
+}
+
+grpc::ServerUnaryReactor* TrustService::CreateToken(grpc::CallbackServerContext* context,
+                                                    const CreateTokenRequest* request, CreateTokenReply* reply) {
+  const absl::StatusOr<Principal> caller = Admit(*context, "/muster.v1.Trust/CreateToken");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  absl::StatusOr<CreateTokenReply> created = authority_->records->CreateToken(
+      *request, authority_->trust.authority_facts.sha256, caller->name, clock_->Read().wall);
+  if (created.ok()) {
+    *reply = *std::move(created);
+    spdlog::info("{} made the token {} ({}) for {}", caller->name, reply->info().id(),
+                 TokenRole_Name(reply->info().role()), reply->info().user());
+  }
+  return EndWith(created.status(), *context);
+}
+
+grpc::ServerUnaryReactor* TrustService::ListTokens(grpc::CallbackServerContext* context, const ListTokensRequest*,
+                                                   ListTokensReply* reply) {
+  const absl::StatusOr<Principal> caller = Admit(*context, "/muster.v1.Trust/ListTokens");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  for (TokenInfo& info : authority_->records->ListTokens()) *reply->add_tokens() = std::move(info);
+  return EndWith(absl::OkStatus(), *context);
+}
+
+grpc::ServerUnaryReactor* TrustService::RevokeToken(grpc::CallbackServerContext* context,
+                                                    const RevokeTokenRequest* request, RevokeTokenReply* reply) {
+  const absl::StatusOr<Principal> caller = Admit(*context, "/muster.v1.Trust/RevokeToken");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  absl::StatusOr<TokenInfo> revoked = authority_->records->RevokeToken(request->id(), clock_->Read().wall);
+  if (revoked.ok()) {
+    *reply->mutable_info() = *std::move(revoked);
+    spdlog::info("{} revoked the token {}", caller->name, request->id());
+  }
+  return EndWith(revoked.status(), *context);
+}
+
+grpc::ServerUnaryReactor* TrustService::RevokeNode(grpc::CallbackServerContext* context,
+                                                   const RevokeNodeRequest* request, RevokeNodeReply*) {
+  const absl::StatusOr<Principal> caller = Admit(*context, "/muster.v1.Trust/RevokeNode");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  const absl::Status status = authority_->records->RevokeNode(request->node());
+  if (!status.ok()) return EndWith(status, *context);
+  spdlog::info("{} revoked the node {}", caller->name, request->node());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=](Turn& turn) {
+    turn.workers().CloseNode(
+        turn, NodeId(request->node()),
+        absl::UnauthenticatedError("the certificate of this node was revoked: to let it join again, remove the "
+                                   "folder trust in its state directory and give it a new token"));
+    turn.AfterCommit([=] { reactor->Finish(grpc::Status::OK); });
+  });
+  return reactor;
+}
+
+}  // namespace muster::rpc

@@ -1,0 +1,53 @@
+// muster.v1.Trust. Thread-safe. `authority`, `gate` and `loop` outlive it.
+#pragma once
+
+#include "absl/status/status.h"
+#include "common/clock.h"
+#include "common/tls/trust_folder.h"
+#include "coordinator/rpc/call.h"
+#include "coordinator/rpc/trust_records.h"
+#include "coordinator/server/loop.h"
+#include "proto/trust_service.grpc.pb.h"
+
+namespace muster::rpc {
+
+// What a coordinator of which `muster coordinator init` was run can sign with.
+struct Authority {
+  tls::Trust trust;
+  std::unique_ptr<TrustRecords> records;
+  absl::Duration node_certificate_life;
+};
+
+class TrustService final : public Trust::CallbackService {
+ public:
+  // `authority`: null when there is none.
+  TrustService(const Authority* authority, const Clock* clock, const Gate* gate, server::Loop* loop)
+      : authority_(authority), clock_(clock), gate_(gate), loop_(loop) {}
+
+  grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context, const JoinRequest* request,
+                                 JoinReply* reply) override;
+  grpc::ServerUnaryReactor* Renew(grpc::CallbackServerContext* context, const RenewRequest* request,
+                                  RenewReply* reply) override;
+  grpc::ServerUnaryReactor* CreateToken(grpc::CallbackServerContext* context, const CreateTokenRequest* request,
+                                        CreateTokenReply* reply) override;
+  grpc::ServerUnaryReactor* ListTokens(grpc::CallbackServerContext* context, const ListTokensRequest* request,
+                                       ListTokensReply* reply) override;
+  grpc::ServerUnaryReactor* RevokeToken(grpc::CallbackServerContext* context, const RevokeTokenRequest* request,
+                                        RevokeTokenReply* reply) override;
+  grpc::ServerUnaryReactor* RevokeNode(grpc::CallbackServerContext* context, const RevokeNodeRequest* request,
+                                       RevokeNodeReply* reply) override;
+
+ private:
+  // The caller, and that there is an authority.
+  absl::StatusOr<Principal> Admit(const grpc::CallbackServerContext& context, std::string_view method) const;
+  absl::Status DoJoin(const JoinRequest& request, JoinReply& reply) const;
+  absl::Status DoRenew(const Principal& caller, const RenewRequest& request, RenewReply& reply) const;
+  absl::StatusOr<std::string> SignFor(const std::string& node, const std::string& request, absl::Time now) const;
+
+  const Authority* const authority_;
+  const Clock* const clock_;
+  const Gate* const gate_;
+  server::Loop* const loop_;
+};
+
+}  // namespace muster::rpc

@@ -1,0 +1,214 @@
+// Placement and the queue's walk over random clusters and random streams of jobs.
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/scheduler/pass.h"
+#include "coordinator/scheduler/place.h"
+#include "coordinator/scheduler/queue.h"
+
+namespace muster::scheduler {
+namespace {
+
+std::vector<NodeView> AnyNodes() {
+  const size_t count = *rc::gen::inRange<size_t>(0, 7);
+  std::vector<NodeView> nodes;
+  for (size_t n = 0; n < count; ++n) {
+    NodeView& node = nodes.emplace_back();
+    node.id = NodeId(absl::StrCat("node-", n));
+    node.availability = *rc::gen::weightedElement<Availability>({{7, Availability::kTakesRanks},
+                                                                 {1, Availability::kAway},
+                                                                 {1, Availability::kDraining},
+                                                                 {1, Availability::kLost}});
+    const Device device = *rc::gen::weightedElement<Device>({{3, DEVICE_CPU}, {1, DEVICE_CUDA}});
+    const uint32_t slots = *rc::gen::inRange<uint32_t>(0, 9);
+    for (uint32_t s = 0; s < slots; ++s) {
+      SlotView& slot = node.slots.emplace_back();
+      slot.index = s;
+      slot.device = device;
+      if (*rc::gen::weightedElement<bool>({{1, true}, {2, false}})) {
+        slot.holder = {JobId(absl::StrCat("job-", *rc::gen::inRange(0, 5))), 0, 1};
+      }
+    }
+  }
+  return nodes;
+}
+
+std::vector<size_t> FreeByNode(const std::vector<NodeView>& nodes, Device device) {
+  std::vector<size_t> free;
+  for (const NodeView& node : nodes) {
+    if (node.availability != Availability::kTakesRanks) continue;
+    free.push_back(static_cast<size_t>(std::count_if(node.slots.begin(), node.slots.end(), [&](const SlotView& slot) {
+      return slot.device == device && slot.holder.job.empty();
+    })));
+  }
+  std::sort(free.rbegin(), free.rend());
+  return free;
+}
+
+TEST(PlaceProperties, AllRanksOnFreeSlotsOfFewestNodesOrNone) {
+  EXPECT_TRUE(rc::check([] {
+    std::vector<NodeView> nodes = AnyNodes();
+    const Demand demand{*rc::gen::inRange<uint32_t>(1, 30),
+                        *rc::gen::element<Device>(DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA)};
+    const Decision decision = Cluster(nodes).Place(demand);
+    RC_ASSERT(decision.device == DEVICE_CPU || decision.device == DEVICE_CUDA);
+    const std::vector<size_t> free = FreeByNode(nodes, decision.device);
+    const size_t all = std::accumulate(free.begin(), free.end(), size_t{0});
+    RC_ASSERT(decision.ranks.size() == (all >= demand.ranks ? demand.ranks : 0));
+    RC_ASSERT(decision.reason.empty() == !decision.ranks.empty());
+    if (decision.ranks.empty()) return;
+
+    std::map<NodeId, const NodeView*> by_id;
+    for (const NodeView& node : nodes) by_id[node.id] = &node;
+    std::set<std::pair<NodeId, uint32_t>> taken;
+    std::vector<NodeId> order;  // of the nodes, as the ranks name them
+    for (const RankSlot& rank : decision.ranks) {
+      const NodeView& node = *by_id.at(rank.node);
+      RC_ASSERT(node.availability == Availability::kTakesRanks);
+      RC_ASSERT(node.slots.at(rank.slot).holder.job.empty());
+      RC_ASSERT(node.slots.at(rank.slot).device == decision.device);
+      RC_ASSERT(taken.insert({rank.node, rank.slot}).second);
+      if (order.empty() || order.back() != rank.node) order.push_back(rank.node);
+    }
+    // The ranks of a node follow each other.
+    RC_ASSERT(std::set<NodeId>(order.begin(), order.end()).size() == order.size());
+    size_t fewest = 0, held = 0;
+    while (held < demand.ranks) held += free.at(fewest++);
+    RC_ASSERT(order.size() == fewest);
+
+    // The same, in whatever order the nodes come.
+    std::reverse(nodes.begin(), nodes.end());
+    const Decision again = Cluster(nodes).Place(demand);
+    for (size_t i = 0; i < decision.ranks.size(); ++i) {
+      RC_ASSERT(again.ranks.at(i).node == decision.ranks[i].node && again.ranks[i].slot == decision.ranks[i].slot);
+    }
+  }));
+}
+
+// A cluster of one device under a stream of jobs, in rounds.
+class Stream {
+ public:
+  explicit Stream(std::vector<uint32_t> slots_of_nodes) {
+    for (size_t n = 0; n < slots_of_nodes.size(); ++n) {
+      NodeView& node = nodes_.emplace_back();
+      node.id = NodeId(absl::StrCat("n", n));
+      for (uint32_t s = 0; s < slots_of_nodes[n]; ++s) node.slots.push_back({s, DEVICE_CPU, {}});
+    }
+  }
+
+  JobId Submit(uint32_t ranks, uint32_t rounds, int32_t priority) {
+    const Claim claim{JobId(absl::StrCat("j", ++sequence_)), priority, sequence_};
+    jobs_[claim.job] = {claim, ranks, rounds};
+    return claim.job;
+  }
+
+  // Ends what is due and starts what may.
+  void Round() {
+    for (auto& [id, job] : jobs_) {
+      if (job.started && !job.ended && --job.rounds == 0) {
+        job.ended = true;
+        Hold(id, job, false);
+      }
+    }
+    std::vector<Claim> queue;
+    for (const auto& [id, job] : jobs_) {
+      if (!job.started) queue.push_back(job.claim);
+    }
+    SortQueue(queue);
+    Cluster cluster(nodes_);
+    Pass pass(&cluster);
+    for (const Claim& claim : queue) {
+      Job& job = jobs_.at(claim.job);
+      const Decision decision = pass.Consider(claim, {job.ranks, DEVICE_CPU});
+      if (decision.ranks.empty()) continue;
+      pass.Start(claim, decision);
+      job.started = true;
+      job.placed = decision.ranks;
+      Hold(claim.job, job, true);
+    }
+  }
+
+  bool Started(const JobId& id) const { return jobs_.at(id).started; }
+  std::optional<JobId> First() const {
+    std::vector<Claim> queue;
+    for (const auto& [id, job] : jobs_) {
+      if (!job.started) queue.push_back(job.claim);
+    }
+    SortQueue(queue);
+    return queue.empty() ? std::nullopt : std::optional(queue.front().job);
+  }
+  // Until everything that runs now has ended.
+  uint32_t LongestLeft() const {
+    uint32_t longest = 0;
+    for (const auto& [id, job] : jobs_) {
+      if (job.started && !job.ended) longest = std::max(longest, job.rounds);
+    }
+    return longest;
+  }
+  uint64_t overtaken(const JobId& id) const {
+    const Claim& claim = jobs_.at(id).claim;
+    return static_cast<uint64_t>(std::count_if(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
+      return entry.second.started && Before(claim, entry.second.claim);
+    }));
+  }
+
+ private:
+  struct Job {
+    Claim claim;
+    uint32_t ranks = 0;
+    uint32_t rounds = 0;  // left
+    bool started = false;
+    bool ended = false;
+    std::vector<RankSlot> placed;
+  };
+  void Hold(const JobId&, const Job& job, bool hold) {
+    for (const RankSlot& rank : job.placed) {
+      for (NodeView& node : nodes_) {
+        if (node.id == rank.node) node.slots.at(rank.slot).holder = hold ? job.claim : Claim{};
+      }
+    }
+  }
+
+  std::vector<NodeView> nodes_;
+  std::map<JobId, Job> jobs_;
+  uint64_t sequence_ = 0;
+};
+
+// However many small jobs keep coming, of its priority or a lower one: once the large one is the first in the queue, it
+// starts when what runs at that moment has ended. And the slots that it can do without are not left idle.
+TEST(PassProperties, AStreamOfSmallJobsDoesNotStarveALargeOne) {
+  uint64_t overtakers = 0;
+  EXPECT_TRUE(rc::check([&] {
+    const auto sizes = *rc::gen::nonEmpty(rc::gen::container<std::vector<uint32_t>>(rc::gen::inRange<uint32_t>(1, 5)));
+    const uint32_t total = std::accumulate(sizes.begin(), sizes.end(), 0u);
+    Stream stream(sizes);
+    const auto small = [&] {
+      stream.Submit(*rc::gen::inRange<uint32_t>(1, std::max(2u, total / 2)), *rc::gen::inRange<uint32_t>(1, 9),
+                    *rc::gen::inRange<int32_t>(-1, 1));
+    };
+    for (int i = *rc::gen::inRange(0, 12); i > 0; --i) small();
+    stream.Round();
+    const JobId large = stream.Submit(*rc::gen::inRange<uint32_t>(1, total + 1), 3, 0);
+    std::optional<uint32_t> bound;
+    uint32_t waited = 0;
+    for (int round = 0; round < 400 && !stream.Started(large); ++round) {
+      for (int i = *rc::gen::inRange(0, 3); i > 0; --i) small();
+      if (!bound.has_value() && stream.First() == large) bound = stream.LongestLeft();
+      stream.Round();
+      if (bound.has_value()) RC_ASSERT(++waited <= std::max(1u, *bound));
+    }
+    RC_ASSERT(stream.Started(large));
+    overtakers += stream.overtaken(large);
+  }));
+  EXPECT_GT(overtakers, 0u) << "nothing ever used what the head can do without";
+}
+
+}  // namespace
+}  // namespace muster::scheduler

@@ -1,0 +1,81 @@
+#include "coordinator/server/traces.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::server {
+namespace {
+
+bool Complete(const RankTrace& rank) { return !rank.steps().empty() && rank.steps().rbegin()->last(); }
+
+}  // namespace
+
+void Traces::Begin(const Key& generation, uint64_t wish, const std::vector<uint32_t>& ranks, SteadyTime deadline,
+                   Done done) {
+  Wait& wait = waits_[wish];
+  wait = {generation, deadline, std::move(done), {}};
+  for (const uint32_t rank : ranks) wait.ranks[rank].set_rank(rank);
+}
+
+void Traces::Add(const RankId& rank, StepTrace step) {
+  const uint64_t wish = step.wish();
+  const auto wait = waits_.find(wish);
+  if (wait == waits_.end() || wait->second.generation != Key{rank.job, rank.generation}) return;
+  const auto its = wait->second.ranks.find(rank.rank);
+  if (its == wait->second.ranks.end() || Complete(its->second)) return;
+  *its->second.add_steps() = std::move(step);
+  const auto& all = wait->second.ranks;
+  if (std::all_of(all.begin(), all.end(), [](const auto& entry) { return Complete(entry.second); })) {
+    Finish(wish, absl::OkStatus());
+  }
+}
+
+// `done` may call back into this object, so the wait is gone before.
+void Traces::Finish(uint64_t wish, const absl::Status& status) {
+  const auto found = waits_.find(wish);
+  if (found == waits_.end()) return;
+  Wait wait = std::move(found->second);
+  waits_.erase(found);
+  Told told{.status = status, .ranks = {}, .missing = {}};
+  for (auto& [rank, trace] : wait.ranks) {
+    if (!Complete(trace)) told.missing.push_back(rank);
+    told.ranks.push_back(std::move(trace));
+  }
+  wait.done(std::move(told));
+}
+
+template <typename Matches>
+void Traces::FinishAll(const Matches& matches, const absl::Status& status) {
+  std::vector<uint64_t> wishes;
+  for (const auto& [wish, wait] : waits_) {
+    if (matches(wait)) wishes.push_back(wish);
+  }
+  for (const uint64_t wish : wishes) Finish(wish, status);
+}
+
+void Traces::Cancel(uint64_t wish) { Finish(wish, absl::CancelledError("the caller has gone")); }
+
+void Traces::End(const Key& generation) {
+  FinishAll([&](const Wait& wait) { return wait.generation == generation; },
+            absl::AbortedError(absl::StrCat("generation ", generation.second, " of job ", generation.first.value(),
+                                            " has ended before its ranks had told of all steps")));
+}
+
+void Traces::EndAll(const absl::Status& why) {
+  FinishAll([](const Wait&) { return true; }, why);
+}
+
+void Traces::Expire(SteadyTime now) {
+  FinishAll([&](const Wait& wait) { return wait.deadline <= now; }, absl::OkStatus());
+}
+
+std::optional<SteadyTime> Traces::NextDeadline() const {
+  std::optional<SteadyTime> next;
+  for (const auto& [wish, wait] : waits_) {
+    if (!next.has_value() || wait.deadline < *next) next = wait.deadline;
+  }
+  return next;
+}
+
+}  // namespace muster::server

@@ -1,0 +1,175 @@
+#include "worker/agent/credentials.h"
+
+#include <grpcpp/client_context.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/tls/private_file.h"
+#include "common/tls/probe.h"
+#include "common/tls/token.h"
+#include "proto/trust_service.grpc.pb.h"
+
+namespace muster::agent {
+namespace {
+
+constexpr auto kCallDeadline = std::chrono::seconds(10);
+constexpr absl::Duration kJoinPause = absl::Seconds(2);
+constexpr char kHowToJoin[] =
+    "join with --join_token and a token of `muster coordinator token create --role worker`, made on the coordinator's "
+    "machine";
+
+std::string FolderOf(const std::string& state_dir) { return state_dir + "/trust"; }
+
+absl::Status WithPlace(const std::string& where, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
+}
+
+absl::StatusOr<Credentials> Check(const std::string& node, const std::string& certificate, const std::string& key,
+                                  const std::string& authority) {
+  Credentials credentials{{authority, {certificate, key}}, {}, {}};
+  absl::Status status = tls::CheckPair(credentials.security.own);
+  if (status.ok()) status = tls::CheckSignedBy(certificate, authority);
+  if (!status.ok()) return status;
+  absl::StatusOr<tls::Certificate> own = tls::ReadCertificate(certificate);
+  if (!own.ok()) return own.status();
+  if (own->name != node) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the certificate is for node ", own->name, ", and this node is ", node));
+  }
+  const absl::StatusOr<tls::Certificate> signer = tls::ReadCertificate(authority);
+  if (!signer.ok()) return signer.status();
+  credentials.certificate = *std::move(own);
+  credentials.authority_sha256 = signer->sha256;
+  return credentials;
+}
+
+// The same key at each attempt: the coordinator takes a node's second request for a retry only if its key is the same.
+absl::StatusOr<std::string> KeyForJoining(const std::string& folder) {
+  const std::string path = folder + "/join.key";
+  absl::StatusOr<std::string> kept = tls::ReadPrivateFile(path);
+  if (!absl::IsNotFound(kept.status())) return kept;
+  absl::StatusOr<std::string> key = tls::MakeKey();
+  if (!key.ok()) return key;
+  if (absl::Status status = tls::WritePrivateFile(path, *key); !status.ok()) return status;
+  return key;
+}
+
+absl::StatusOr<std::string> AskToJoin(const std::string& coordinator, const std::string& authority,
+                                      const std::string& token, const JoinRequest& request) {
+  const std::unique_ptr<Trust::Stub> stub = Trust::NewStub(rpc::Dial(coordinator, {authority, {}}));
+  grpc::ClientContext context;
+  rpc::AddCallMetadata(token, context);
+  context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
+  JoinReply reply;
+  const absl::Status status = rpc::FromGrpc(stub->Join(&context, request, &reply));
+  if (!status.ok()) return WithPlace(absl::StrCat("the coordinator at ", coordinator), status);
+  return reply.certificate();
+}
+
+}  // namespace
+
+absl::StatusOr<Credentials> LoadCredentials(const std::string& state_dir, const std::string& node) {
+  const std::string path = FolderOf(state_dir) + "/node.pem";
+  const absl::StatusOr<std::string> text = tls::ReadPrivateFile(path);
+  if (!text.ok()) return text.status();
+  const absl::StatusOr<std::vector<std::string>> certificates = tls::SplitCertificates(*text);
+  absl::StatusOr<Credentials> credentials = absl::InvalidArgumentError("two certificates and a key are expected");
+  if (certificates.ok() && certificates->size() == 2) {
+    credentials = Check(node, (*certificates)[0], *text, (*certificates)[1]);
+  }
+  if (credentials.ok()) return credentials;
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", credentials.status().message(), "; remove ",
+                                                 FolderOf(state_dir), " and join again with a token"));
+}
+
+absl::StatusOr<Credentials> KeepCredentials(const std::string& state_dir, const std::string& node,
+                                            const std::string& certificate, const std::string& key,
+                                            const std::string& authority) {
+  const std::string folder = FolderOf(state_dir);
+  absl::StatusOr<Credentials> credentials = Check(node, certificate, key, authority);
+  if (!credentials.ok()) return WithPlace("the coordinator's answer does not fit", credentials.status());
+  if (absl::Status status = tls::MakePrivateFolder(folder); !status.ok()) return status;
+  if (absl::Status status = tls::WritePrivateFile(folder + "/node.pem", certificate + authority + key); !status.ok()) {
+    return status;
+  }
+  unlink((folder + "/join.key").c_str());
+  return credentials;
+}
+
+absl::Time RenewalTime(const tls::Validity& validity) {
+  const absl::Duration life = validity.end - validity.begin - tls::kClockSkew;
+  return validity.end - life / 3;
+}
+
+absl::StatusOr<Credentials> Join(const std::string& coordinator, const std::string& text, const std::string& state_dir,
+                                 const std::string& node) {
+  const absl::StatusOr<tls::Token> token = tls::ParseToken(text);
+  if (!token.ok()) return WithPlace("the join token", token.status());
+  const absl::StatusOr<std::string> authority = tls::FetchAuthority(coordinator, token->authority_sha256);
+  if (!authority.ok()) return authority.status();
+  if (absl::Status status = tls::MakePrivateFolder(FolderOf(state_dir)); !status.ok()) return status;
+  const absl::StatusOr<std::string> key = KeyForJoining(FolderOf(state_dir));
+  if (!key.ok()) return key.status();
+  const absl::StatusOr<std::string> csr = tls::MakeRequest(*key, node);
+  if (!csr.ok()) return csr.status();
+  JoinRequest request;
+  request.set_node(node);
+  request.set_certificate_request(*csr);
+  const absl::StatusOr<std::string> certificate = AskToJoin(coordinator, *authority, tls::ToString(*token), request);
+  if (!certificate.ok()) return certificate.status();
+  return KeepCredentials(state_dir, node, *certificate, *key, *authority);
+}
+
+absl::StatusOr<Credentials> ObtainCredentials(const Membership& membership,
+                                              const std::function<bool(absl::Duration)>& pause) {
+  if (absl::StartsWith(membership.coordinator, "unix:")) return absl::NotFoundError("a Unix socket needs none");
+  absl::StatusOr<Credentials> credentials = LoadCredentials(membership.state_dir, membership.node);
+  const bool expired = credentials.ok() && absl::Now() >= credentials->certificate.validity.end;
+  if (!membership.join_token.ok()) {
+    if (credentials.ok() && !expired) return credentials;
+    return membership.join_token.status();
+  }
+  if (membership.join_token->empty()) {
+    if (!expired) return credentials;
+    return absl::FailedPreconditionError(absl::StrCat("the certificate of this node has expired: ", kHowToJoin));
+  }
+  const absl::StatusOr<tls::Token> token = tls::ParseToken(*membership.join_token);
+  if (!token.ok()) return WithPlace("the join token", token.status());
+  if (credentials.ok() && !expired && credentials->authority_sha256 == token->authority_sha256) return credentials;
+  std::string complaint;
+  do {
+    credentials = Join(membership.coordinator, *membership.join_token, membership.state_dir, membership.node);
+    if (credentials.ok()) {
+      spdlog::info("joined the coordinator at {} as node {}; the token is not needed any more", membership.coordinator,
+                   membership.node);
+      return credentials;
+    }
+    const absl::Status& why = credentials.status();
+    if (!absl::IsUnavailable(why) && !absl::IsDeadlineExceeded(why)) return why;
+    if (complaint != why.message()) {
+      complaint = std::string(why.message());
+      spdlog::warn("cannot join yet: {}; trying on", complaint);
+    }
+  } while (pause(kJoinPause));
+  return absl::CancelledError("told to end before it had joined");
+}
+
+absl::Status CheckConnection(const std::string& coordinator, const rpc::Security& security) {
+  if (absl::Status status = rpc::CheckSecure(coordinator, security); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat(status.message(), ": ", kHowToJoin));
+  }
+  if (security.authority.empty()) return absl::OkStatus();
+  const auto shown = tls::Probe(coordinator, {.authority = security.authority, .client = security.own});
+  // Not the end: ranks that an earlier daemon left are adopted whatever the coordinator's certificate says.
+  if (!shown.ok()) spdlog::error("{}; trying on", std::string(shown.status().message()));
+  return absl::OkStatus();
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,98 @@
+#include "worker/agent/renewal.h"
+
+#include <grpcpp/client_context.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "proto/trust_service.grpc.pb.h"
+
+namespace muster::agent {
+namespace {
+
+constexpr auto kCallDeadline = std::chrono::seconds(10);
+// Timers count the time that passes, certificates are judged by the calendar: it is looked at this often.
+constexpr absl::Duration kLook = absl::Minutes(10);
+
+}  // namespace
+
+// What a call needs until it has ended.
+struct Renewal::Call {
+  std::unique_ptr<Trust::Stub> stub;
+  grpc::ClientContext context;
+  RenewRequest request;
+  RenewReply reply;
+  std::string key;
+};
+
+Renewal::Renewal(Options options, Credentials credentials, EventLoop* loop,
+                 std::function<void(const rpc::Security& security)> renewed)
+    : options_(std::move(options)),
+      credentials_(std::move(credentials)),
+      loop_(loop),
+      renewed_(std::move(renewed)),
+      next_(RenewalTime(credentials_.certificate.validity)) {
+  Schedule();
+}
+
+Renewal::~Renewal() { *alive_ = false; }
+
+void Renewal::Schedule() {
+  const absl::Duration left = std::max(absl::Milliseconds(1), next_ - loop_->now().wall);
+  loop_->PostAfter(std::min(left, kLook), [this, alive = alive_] {
+    if (!*alive) return;
+    if (loop_->now().wall >= next_) return Ask();
+    Schedule();
+  });
+}
+
+absl::Duration Renewal::Pause() const {
+  const tls::Validity& validity = credentials_.certificate.validity;
+  const absl::Duration life = validity.end - validity.begin - tls::kClockSkew;
+  return std::clamp(life / 100, absl::Milliseconds(200), absl::Minutes(10));
+}
+
+void Renewal::Ask() {
+  const absl::StatusOr<std::string> key = tls::MakeKey();
+  const absl::StatusOr<std::string> request = key.ok() ? tls::MakeRequest(*key, options_.node) : key;
+  if (!request.ok()) {
+    spdlog::error("cannot ask for the next certificate: {}", request.status().ToString());
+    next_ = loop_->now().wall + Pause();
+    return Schedule();
+  }
+  auto call = std::make_shared<Call>();
+  call->key = *key;
+  call->request.set_certificate_request(*request);
+  call->stub = Trust::NewStub(rpc::Dial(options_.coordinator, credentials_.security));
+  rpc::AddCallMetadata("", call->context);
+  call->context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
+  call->stub->async()->Renew(&call->context, &call->request, &call->reply,
+                             [this, call, alive = alive_, loop = loop_->shared_from_this()](const grpc::Status& s) {
+                               loop->Post([this, call, alive, status = rpc::FromGrpc(s)] {
+                                 if (*alive) Answered(*call, status);
+                               });
+                             });
+}
+
+void Renewal::Answered(const Call& call, const absl::Status& status) {
+  absl::StatusOr<Credentials> next = status.ok()
+                                         ? KeepCredentials(options_.state_dir, options_.node, call.reply.certificate(),
+                                                           call.key, credentials_.security.authority)
+                                         : status;
+  const auto day = [](absl::Time time) { return absl::FormatTime("%Y-%m-%d %H:%M", time, absl::UTCTimeZone()); };
+  if (!next.ok()) {
+    spdlog::warn("the node's certificate ends on {} UTC and cannot be renewed yet: {}; trying on",
+                 day(credentials_.certificate.validity.end), next.status().ToString());
+    next_ = loop_->now().wall + Pause();
+    return Schedule();
+  }
+  credentials_ = *std::move(next);
+  next_ = RenewalTime(credentials_.certificate.validity);
+  spdlog::info("the node's certificate was renewed, until {} UTC", day(credentials_.certificate.validity.end));
+  renewed_(credentials_.security);
+  Schedule();
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,84 @@
+#include "worker/engine/recorder.h"
+
+#include <utility>
+
+#ifdef MUSTER_CUDA
+#include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAFunctions.h>
+#endif
+
+namespace muster::engine {
+
+#ifdef MUSTER_CUDA
+struct Recorder::Events {
+  struct Op {
+    at::cuda::CUDAEvent begin{cudaEventDefault}, end{cudaEventDefault};  // with times
+    size_t span = 0;
+  };
+  at::cuda::CUDAEvent base{cudaEventDefault};
+  SteadyPoint base_time;
+  std::vector<Op> ops;
+};
+#else
+struct Recorder::Events {};
+#endif
+
+Recorder::Recorder(bool cuda) : cuda_(cuda) {}
+Recorder::~Recorder() = default;
+
+void Recorder::Start() {
+  on_ = true;
+  spans_.clear();
+#ifdef MUSTER_CUDA
+  if (!cuda_) return;
+  events_ = std::make_unique<Events>();
+  c10::cuda::device_synchronize();  // so that the base's time is known on both sides
+  events_->base.record();
+  c10::cuda::device_synchronize();
+  events_->base_time = std::chrono::steady_clock::now();
+#endif
+}
+
+void Recorder::Begin() {
+  if (!on_) return;
+  begin_ = std::chrono::steady_clock::now();
+#ifdef MUSTER_CUDA
+  if (cuda_) events_->ops.emplace_back().begin.record();
+#endif
+}
+
+void Recorder::End(std::string name) {
+  if (!on_) return;
+#ifdef MUSTER_CUDA
+  if (cuda_) {
+    events_->ops.back().end.record();
+    events_->ops.back().span = spans_.size();
+  }
+#endif
+  spans_.push_back({std::move(name), Stream::kCompute, begin_, std::chrono::steady_clock::now()});
+}
+
+void Recorder::Add(OpSpan span) {
+  if (on_) spans_.push_back(std::move(span));
+}
+
+std::vector<OpSpan> Recorder::Take() {
+  on_ = false;
+#ifdef MUSTER_CUDA
+  if (cuda_ && events_ != nullptr) {
+    c10::cuda::device_synchronize();
+    const auto at = [&](const at::cuda::CUDAEvent& event) {
+      const std::chrono::duration<float, std::milli> since(events_->base.elapsed_time(event));
+      return events_->base_time + std::chrono::duration_cast<std::chrono::steady_clock::duration>(since);
+    };
+    for (const Events::Op& op : events_->ops) {
+      spans_[op.span].begin = at(op.begin);
+      spans_[op.span].end = at(op.end);
+    }
+    events_.reset();
+  }
+#endif
+  return std::exchange(spans_, {});
+}
+
+}  // namespace muster::engine

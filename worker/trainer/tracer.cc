@@ -1,0 +1,80 @@
+#include "worker/trainer/tracer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "absl/time/clock.h"
+
+namespace muster::trainer {
+namespace {
+
+Lane LaneOf(Stream stream) {
+  switch (stream) {
+    case Stream::kCompute:
+      return LANE_COMPUTE;
+    case Stream::kGather:
+      return LANE_GATHER;
+    case Stream::kReduce:
+      return LANE_REDUCE;
+    case Stream::kTransfer:
+      return LANE_TRANSFER;
+  }
+  return LANE_UNSPECIFIED;
+}
+
+uint64_t Nanoseconds(engine::SteadyPoint from, engine::SteadyPoint to) {
+  return static_cast<uint64_t>(std::max<int64_t>(0, std::chrono::nanoseconds(to - from).count()));
+}
+
+}  // namespace
+
+void Tracer::Hear(const std::optional<TraceWish>& wish) {
+  if (!wish.has_value() || wish->id() == wish_) return;
+  wish_ = wish->id();
+  left_ = wish->steps();
+}
+
+void Tracer::BeginStep(engine::Engine& engine) {
+  recording_ = left_ > 0;
+  if (!recording_) return;
+  host_.clear();
+  engine.Record();
+  wall_ = absl::Now();
+  begin_ = std::chrono::steady_clock::now();
+}
+
+void Tracer::Host(const std::string& name, engine::SteadyPoint begin) {
+  if (recording_) host_.push_back({name, Stream::kCompute, begin, std::chrono::steady_clock::now()});
+}
+
+std::optional<StepTrace> Tracer::EndStep(engine::Engine& engine) {
+  if (!recording_) return std::nullopt;
+  recording_ = false;
+  --left_;
+  StepTrace trace;
+  trace.set_wish(wish_);
+  trace.set_step(engine.step());
+  trace.set_nanoseconds(Nanoseconds(begin_, std::chrono::steady_clock::now()));
+  trace.set_last(left_ == 0);
+  const int64_t wall = absl::ToUnixNanos(wall_);
+  trace.mutable_begin()->set_seconds(wall / 1'000'000'000);
+  trace.mutable_begin()->set_nanos(static_cast<int32_t>(wall % 1'000'000'000));
+  std::map<std::string, uint32_t> names;
+  const auto add = [&](const engine::OpSpan& from, Lane lane) {
+    if (static_cast<size_t>(trace.spans_size()) >= kMostSpans) return trace.set_dropped(trace.dropped() + 1);
+    const auto [name, added] = names.emplace(from.name, static_cast<uint32_t>(names.size()));
+    if (added) trace.add_names(from.name);
+    Span& span = *trace.add_spans();
+    span.set_name(name->second);
+    span.set_lane(lane);
+    span.set_begin(Nanoseconds(begin_, from.begin));
+    span.set_nanoseconds(Nanoseconds(from.begin, from.end));
+  };
+  for (const engine::OpSpan& span : host_) add(span, LANE_HOST);
+  for (const engine::OpSpan& span : engine.TakeRecord()) add(span, LaneOf(span.stream));
+  return trace;
+}
+
+}  // namespace muster::trainer

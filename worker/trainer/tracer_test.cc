@@ -1,0 +1,89 @@
+#include "worker/trainer/tracer.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "models/inventory.h"
+#include "strategies/compile.h"
+
+namespace muster::trainer {
+namespace {
+
+std::unique_ptr<engine::Engine> MakeEngine() {
+  engine::Config config;
+  Gpt2& g = *config.train.mutable_model()->mutable_gpt2();
+  g.set_layers(2), g.set_heads(2), g.set_width(32), g.set_vocabulary(61), g.set_context(16);
+  config.train.mutable_strategy()->mutable_single();
+  config.train.mutable_batch()->set_sequences(4);
+  config.train.mutable_batch()->set_microbatch(2);
+  config.train.mutable_optimizer()->mutable_sgd();
+  config.train.mutable_optimizer()->set_clip_norm(1);
+  config.inventory = *models::MakeInventory(config.train.model());
+  const strategies::Layout layout = *strategies::MakeLayout(config.train, config.inventory, 1);
+  config.table = layout.table;
+  config.role = layout.roles[0];
+  config.schedule = strategies::Compile(config.train, config.inventory, layout, 0)->schedule;
+  return engine::Engine::Create(config).value();
+}
+
+std::optional<TraceWish> Wish(uint64_t id, uint32_t steps) {
+  TraceWish wish;
+  wish.set_id(id);
+  wish.set_steps(steps);
+  return wish;
+}
+
+struct TracerTest : testing::Test {
+  std::optional<StepTrace> Step() {
+    tracer.BeginStep(*engine);
+    const auto begin = std::chrono::steady_clock::now();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    tracer.Host("data", begin);
+    EXPECT_TRUE(engine->Step({4, tokens, 64}, 0.01).ok());
+    return tracer.EndStep(*engine);
+  }
+  std::unique_ptr<engine::Engine> engine = MakeEngine();
+  std::vector<uint32_t> tokens = std::vector<uint32_t>(4 * 17, 3);
+  Tracer tracer;
+};
+
+TEST_F(TracerTest, GrantsEachWishOnce) {
+  EXPECT_FALSE(Step().has_value());
+  tracer.Hear(Wish(7, 2));
+  EXPECT_FALSE(Step()->last());
+  tracer.Hear(Wish(7, 2));  // the assignment came again
+  EXPECT_TRUE(Step()->last());
+  EXPECT_FALSE(Step().has_value());
+  tracer.Hear(std::nullopt);
+  tracer.Hear(Wish(8, 1));
+  const std::optional<StepTrace> trace = Step();
+  ASSERT_TRUE(trace.has_value());
+  EXPECT_EQ(trace->wish(), 8u);
+  EXPECT_EQ(trace->step(), 5u);
+}
+
+TEST_F(TracerTest, SaysWhereTheStepWent) {
+  tracer.Hear(Wish(1, 1));
+  const StepTrace trace = *Step();
+  // Two microbatches of four units, forward and backward, and what follows them; and the data.
+  std::vector<std::string> seen;
+  uint64_t end = 0, sum = 0;
+  for (const Span& span : trace.spans()) {
+    seen.push_back(trace.names(static_cast<int>(span.name())));
+    if (span.lane() == LANE_COMPUTE) {
+      EXPECT_GE(span.begin(), end) << "ops of one stream overlap";
+      end = span.begin() + span.nanoseconds();
+    }
+    sum += span.nanoseconds();
+    EXPECT_LE(span.begin() + span.nanoseconds(), trace.nanoseconds());
+  }
+  ASSERT_EQ(seen.size(), 1 + 2 * 2 * 4 + 2u);
+  EXPECT_EQ(seen.front(), "data");
+  EXPECT_EQ(seen[1], "Forward embedding m0");
+  EXPECT_EQ(seen.back(), "OptimizerStep");
+  EXPECT_GT(sum, trace.nanoseconds() / 2) << "most of the step is in some span";
+}
+
+}  // namespace
+}  // namespace muster::trainer
