@@ -103,6 +103,7 @@ TEST(Engine, LogitsOfAGrowingTextAreThoseOfTheWhole) {
   expect_equal({text.begin() + 1, text.end()}, "the window moved");
   expect_equal({text.begin(), text.begin() + 5}, "shorter");
   expect_equal({text.begin(), text.begin() + 9}, "some more");
+  expect_equal({text.begin() + 3, text.end()}, "another, and longer");
   const std::vector<float> before = growing->Logits(text).value();
   for (auto* engine : {&growing, &fresh}) ASSERT_TRUE((*engine)->Step(Tokens(4).batch, 1e-2).ok());
   std::vector<uint32_t> other(text.begin(), text.begin() + 9);
