@@ -161,7 +161,7 @@ TEST_F(LocalTest, DownTouchesNothingThatItDidNotStart) {
 }
 
 TEST_F(LocalTest, ForceKillsWhatDoesNotStop) {
-  folder_.Write("bin/muster-worker", "#!/bin/sh\ntouch $FAKE_NODES/$$\ntrap '' TERM\nwhile :; do sleep 0.05; done\n",
+  folder_.Write("bin/muster-worker", "#!/bin/sh\ntrap '' TERM\ntouch $FAKE_NODES/$$\nwhile :; do sleep 0.05; done\n",
                 true);
   ASSERT_EQ(Run({"up"}).code, 0);
   const Ended down = Run({"down", "--timeout", "200ms"});

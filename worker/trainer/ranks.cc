@@ -12,8 +12,9 @@
 namespace muster::trainer {
 namespace {
 
-// A rank that comes later than this has a slower start than any seen: importing LibTorch on a cold disk takes seconds.
-constexpr absl::Duration kJoinTimeout = absl::Minutes(2);
+// Longer than the coordinator's --start_deadline: that one names the rank that never came, this one only ends a rank
+// that nobody ends.
+constexpr absl::Duration kJoinTimeout = absl::Minutes(15);
 constexpr absl::Duration kTimeout = absl::Minutes(5);  // of a collective: longer than a rank 0 that writes a checkpoint
 
 // Both kinds of options have these fields.

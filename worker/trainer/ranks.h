@@ -11,7 +11,7 @@
 namespace muster::trainer {
 
 // Waits for all other ranks; `rendezvous` outlives the group. Null: the rank is alone. Unavailable: a rank did not come
-// within two minutes; it is named.
+// within a quarter of an hour; it is named.
 absl::StatusOr<std::unique_ptr<collectives::Group>> JoinRanks(const Assignment& assignment,
                                                               collectives::KeyValue& rendezvous);
 

@@ -12,7 +12,7 @@
 namespace muster::trainer {
 namespace {
 
-constexpr absl::Duration kSetPatience = absl::Minutes(1);
+constexpr absl::Duration kSetPatience = absl::Minutes(15);
 constexpr absl::Duration kOneWait = absl::Seconds(1);  // then `interrupted` is asked
 constexpr absl::Duration kRetry = absl::Milliseconds(200);
 constexpr absl::Duration kSlack = absl::Seconds(15);  // of one call, for a worker that asks a slow coordinator
