@@ -52,23 +52,30 @@ class SampleTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     bench_ = new Bench;
+    validation_loss_ = Trained(1, DTYPE_FP32, "checkpoints");
+  }
+  static void TearDownTestSuite() { delete bench_; }
+
+  // The validation loss behind the last step.
+  static double Trained(uint64_t generation, Dtype compute, const std::string& checkpoints) {
     JobSpec spec = bench_->MakeJob();
     Train& train = *spec.mutable_train();
     train.set_steps(300);
+    train.mutable_precision()->set_compute(compute);
+    train.mutable_checkpoint()->set_path(bench_->Path(checkpoints));
     train.mutable_checkpoint()->set_every_steps(0);
     train.mutable_data()->set_validation(bench_->Path("val.bin"));
     train.mutable_validation()->set_sequences(1000);
     train.mutable_optimizer()->set_lr(1e-2);
-    const Assignment assignment = bench_->Assign(spec, 1);
+    const Assignment assignment = bench_->Assign(spec, generation);
     Process trainer = bench_->Start(assignment);
-    ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+    EXPECT_EQ(trainer.Wait(), 0) << trainer.Log();
+    double loss = std::nan("");
     for (const Record& record : bench_->Records(assignment)) {
-      if (record.has_metrics() && record.metrics().has_validation_loss()) {
-        validation_loss_ = record.metrics().validation_loss();
-      }
+      if (record.has_metrics() && record.metrics().has_validation_loss()) loss = record.metrics().validation_loss();
     }
+    return loss;
   }
-  static void TearDownTestSuite() { delete bench_; }
 
   static Process Run(std::vector<std::string> arguments) {
     // Threads that wait for each other are slow on a busy machine.
@@ -227,6 +234,18 @@ TEST_F(SampleTest, ByteTokensAndPairsAreText) {
   Process larger = sample(bench_->Path("checkpoints"), {"--vocab", vocab, "--merges", merges});
   EXPECT_EQ(larger.Wait(), 1);
   EXPECT_THAT(larger.Log(), HasSubstr("the tokenizer has 260 tokens, the model's vocabulary is 256"));
+}
+
+TEST_F(SampleTest, AJobInBf16LearnsAsMuch) {
+  const double loss = Trained(12, DTYPE_BF16, "bf16");
+  EXPECT_NEAR(loss, validation_loss_, 0.1 * validation_loss_ + 0.02);
+  EXPECT_NE(loss, validation_loss_);
+  // Evaluated with the weights as they are, in fp32.
+  Process process = Run({"eval", "--checkpoint", bench_->Path("bf16"), "--data", bench_->Path("val.bin"), "--json"});
+  ASSERT_EQ(process.Wait(), 0) << process.Log();
+  double found = 0;
+  ASSERT_EQ(std::sscanf(process.Output().c_str(), R"({"loss": %lf)", &found), 1) << process.Output();
+  EXPECT_NEAR(found, loss, 0.02 * loss + 0.01);
 }
 
 TEST_F(SampleTest, SaysWhatIsWrong) {
