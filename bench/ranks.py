@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Data parallel ranks on this machine beside PyTorch's DistributedDataParallel over Gloo, interleaved in one run.
 
-    bazel build //bench:ranks_side && python3 bench/ranks.py [--link_mbit 2400] [--json FILE]
+    bazel build //bench:ranks_side && python3 bench/ranks.py [--link_mbit 1200] [--json FILE]
 
 For each case five groups of processes take turns, a few steps each, for several rounds: ours and PyTorch's, each also
 without reductions, and our reductions alone; who does not compute waits on a pipe. A step takes as long as its slowest
@@ -23,6 +23,7 @@ import tempfile
 CASES = {
     "tiny": {"layers": 4, "heads": 4, "width": 128, "vocabulary": 256, "context": 128, "sequences": 8, "steps": 8},
     "6x384": {"layers": 6, "heads": 6, "width": 384, "vocabulary": 256, "context": 256, "sequences": 4, "steps": 1},
+    "12x256": {"layers": 12, "heads": 4, "width": 256, "vocabulary": 256, "context": 256, "sequences": 4, "steps": 1},
 }
 # The environment that the worker daemon gives to a trainer.
 OURS = {"OMP_WAIT_POLICY": "passive", "MKL_CBWR": "AVX2"}

@@ -51,7 +51,7 @@ absl::Status CheckKind(const Train& train, uint32_t world) {
 // Large enough for the link, small enough that most of it overlaps the backward.
 constexpr double kMiB = 1 << 20;
 constexpr double kLeastBucket = 1, kMostBucket = 25;  // MiB; 25 is PyTorch's bucket_cap_mb
-constexpr double kBuckets = 8;
+constexpr double kBuckets = 16;
 
 uint64_t BucketBytes(const Ddp& ddp, uint64_t gradient_bytes) {
   const double mib = ddp.has_bucket_mib()

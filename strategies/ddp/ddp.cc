@@ -1,8 +1,18 @@
 #include "strategies/ddp/ddp.h"
 
+#include <algorithm>
+
 #include "strategies/partition/flat.h"
 
 namespace muster::ddp {
+namespace {
+
+// Units at the model's front, whose backward comes last: what waits there for company is hidden behind nothing, so
+// smaller buckets go at once.
+constexpr int32_t kFrontUnits = 3;
+constexpr uint64_t kFrontBytes = 1 << 20;
+
+}  // namespace
 
 Schedule Emit(const Inventory& inventory, const Options& options) {
   Schedule schedule;
@@ -23,8 +33,9 @@ Schedule Emit(const Inventory& inventory, const Options& options) {
         ops.push_back(
             {.kind = OpKind::kReduceScalars, .stream = Stream::kReduce, .group = kWorldGroup, .waits = {backward}});
       }
+      const uint64_t enough = u < kFrontUnits ? std::min(options.bucket_bytes, kFrontBytes) : options.bucket_bytes;
       bytes += 4 * partition::Flatten(inventory.units(u)).elements;
-      if (bytes == 0 || (bytes < options.bucket_bytes && u > 0)) continue;
+      if (bytes == 0 || (bytes < enough && u > 0)) continue;
       ops.push_back({.kind = OpKind::kReduce,
                      .unit = u,
                      .unit_end = bucket_end,

@@ -12,7 +12,7 @@ namespace muster::ddp {
 struct Options {
   int32_t microbatches = 1;
   bool clip = true;
-  uint64_t bucket_bytes = 25 << 20;  // at least, of fp32 gradients; the last bucket may be smaller
+  uint64_t bucket_bytes = 25 << 20;  // at least, of fp32 gradients; less at the model's front
 };
 
 // Buckets are runs of whole units, filled from the model's end, where the backward begins: each is reduced as soon as

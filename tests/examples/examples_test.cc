@@ -190,8 +190,11 @@ TEST_F(ExamplesTest, AllOfThemWork) {
 // The example files too, with their data in place.
 TEST_F(ExamplesTest, ExampleFilesAreAccepted) {
   const std::string folder = MakeFolder();
-  fs::copy_file("examples/gpt2_tiny.yaml", folder + "/gpt2_tiny.yaml");
-  EXPECT_EQ(cluster_.Shell("muster validate gpt2_tiny.yaml", folder).exit_code, 0);
+  for (const char* name : {"gpt2_tiny.yaml", "gpt2_tiny_ddp.yaml"}) {
+    fs::copy_file(absl::StrCat("examples/", name), absl::StrCat(folder, "/", name));
+    const Ran valid = cluster_.Shell(absl::StrCat("muster validate ", name), folder);
+    EXPECT_EQ(valid.exit_code, 0) << valid.err;
+  }
   EXPECT_EQ(cluster_.Shell("muster init new.yaml && muster validate new.yaml", folder).exit_code, 0);
   const Ran ran =
       cluster_.Shell("muster submit -f new.yaml --set steps=3 --set optimizer.lr_schedule.warmup_steps=0", folder);
