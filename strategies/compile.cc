@@ -60,9 +60,9 @@ uint64_t BucketBytes(const Ddp& ddp, uint64_t gradient_bytes) {
   return static_cast<uint64_t>(mib * kMiB);
 }
 
-Schedule Emit(const Train& train, const Inventory& inventory, int32_t microbatches) {
+Schedule Emit(const Train& train, const Inventory& inventory, uint32_t world, int32_t microbatches) {
   const bool clip = train.optimizer().clip_norm() > 0;
-  if (train.strategy().has_single()) return single::Emit(inventory, microbatches, clip);
+  if (world == 1) return single::Emit(inventory, microbatches, clip);
   const uint64_t bytes = 4 * partition::FlatElements(inventory);
   return ddp::Emit(
       inventory,
@@ -110,7 +110,7 @@ absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& invento
 
   RankProgram program;
   const uint32_t microbatches = Microbatches(train.batch(), world);
-  program.schedule = Emit(train, inventory, static_cast<int32_t>(microbatches));
+  program.schedule = Emit(train, inventory, world, static_cast<int32_t>(microbatches));
   if (absl::Status s = Check(program.schedule, inventory); !s.ok()) return s;
   program.digest = Digest(program.schedule);
 

@@ -67,6 +67,15 @@ TEST(Compile, DdpIsTheSameOnEveryRankAndOwnsOnce) {
   EXPECT_EQ(Compile(train, inventory, layout, 1)->memory.reduce_buffers, 2 * partition::FlatElements(inventory));
 }
 
+TEST(Compile, DdpOnOneRankIsSingle) {
+  Train train = Tiny();
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const Layout layout = *MakeLayout(train, inventory, 1);
+  const std::string single = Compile(train, inventory, layout, 0)->digest;
+  train.mutable_strategy()->mutable_ddp();
+  EXPECT_EQ(Compile(train, inventory, *MakeLayout(train, inventory, 1), 0)->digest, single);
+}
+
 TEST(Compile, SmallBucketsAreMore) {
   Train train = Tiny();
   const Inventory inventory = *models::MakeInventory(train.model());

@@ -31,7 +31,7 @@ struct Flags {
   Format format = Format::kTable;
 };
 
-// The job as it is measured: no checkpoints, no validation, no second attempt.
+// The job as it is measured: no checkpoints, no validation, no second attempt, a constant learning rate.
 v1::JobSpec Measured(v1::JobSpec spec, uint32_t ranks, const Flags& flags) {
   const std::string tail = absl::StrCat("-bench-", ranks);
   spec.set_name(absl::StrCat(spec.name().substr(0, kLongestName - tail.size()), tail));
@@ -42,6 +42,7 @@ v1::JobSpec Measured(v1::JobSpec spec, uint32_t ranks, const Flags& flags) {
   train.clear_checkpoint();
   train.clear_validation();
   train.mutable_data()->clear_validation();
+  if (train.has_optimizer()) train.mutable_optimizer()->clear_lr_schedule();  // a warm-up may be longer than this
   // One rank is single, several are ddp, unless the job names a strategy that runs on any number.
   if (train.strategy().has_single()) train.clear_strategy();
   if (flags.weak && train.has_batch() && train.batch().has_sequences()) {
@@ -68,7 +69,6 @@ absl::StatusOr<Outcome> Measure(const Invocation& invocation, Client& client, co
   invocation.Remember(id, client);
   Say(absl::StrCat(id, ": ", ranks, ranks == 1 ? " rank" : " ranks", ", ", sequences, " sequences a step"));
   std::vector<v1::MetricPoint> points;
-  std::string reason;
   v1::WatchRequest watch;
   watch.set_job(id);
   watch.set_metrics(true);
@@ -76,9 +76,8 @@ absl::StatusOr<Outcome> Measure(const Invocation& invocation, Client& client, co
   watch.set_follow(true);
   const auto take = [&](const v1::WatchItem& item) {
     if (item.has_metrics()) points.push_back(item.metrics());
-    if (item.has_snapshot() && item.snapshot().reason() != reason) {
-      reason = item.snapshot().reason();
-      if (!reason.empty()) Say(absl::StrCat(id, " waits: ", reason));
+    if (item.has_snapshot() && item.snapshot().state() == v1::JOB_STATE_QUEUED) {
+      Say(absl::StrCat(id, " waits: ", item.snapshot().reason()));
     }
     return true;
   };

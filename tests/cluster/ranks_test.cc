@@ -125,5 +125,28 @@ TEST(Ranks, ATraceShowsReductionsBehindTheBackward) {
   EXPECT_TRUE(absl::StrContains(late.err, "does not run")) << late.err;
 }
 
+TEST(Ranks, BenchComparesNumbersOfRanks) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 2);
+  const std::string file = cluster.WriteJob(
+      {.name = "compared",
+       .extra = "strategy: {kind: ddp}\noptimizer: {lr_schedule: {kind: cosine, warmup_steps: 30}}\n"});
+  const Ran ran = cluster.Muster({"bench", file, "--ranks", "1,2", "--steps", "5", "--warm_up", "2", "-o", "json"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const json rows = json::parse(ran.out);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0]["speed_up"], 1.0);
+  EXPECT_FALSE(rows[0].contains("communication_share"));
+  EXPECT_EQ(rows[1]["ranks"], 2);
+  EXPECT_EQ(rows[1]["steps"], 5);
+  EXPECT_GT(rows[1]["tokens_per_second"], 0);
+  EXPECT_GE(rows[1]["communication_share"], 0);
+  // One that cannot run names what is wrong.
+  const Ran wrong = cluster.Muster({"bench", file, "--ranks", "2", "--set", "data.tokens=/nowhere.bin"});
+  EXPECT_EQ(wrong.exit_code, 1) << wrong.err;
+  EXPECT_TRUE(absl::StrContains(wrong.err, "muster describe")) << wrong.err;
+}
+
 }  // namespace
 }  // namespace muster::cluster

@@ -239,6 +239,7 @@ std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::
 void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vote, StepResult& result) {
   const c10::AutoGradMode off(false);
   reductions_.BeginStep();
+  recorder_.Begin();
   gradients_.zero_();
   const at::Tensor scalars = at::zeros({2}, parameters_.options().dtype(at::kDouble));  // loss sum, votes
   scalars[1].fill_(vote);
@@ -247,6 +248,7 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
   std::vector<std::vector<units::Saved>> saved(contexts.size(), std::vector<units::Saved>(units_.size()));
   at::Tensor norm;  // on the device: the step waits for it once, together with the scalars
   bool clip = false;
+  recorder_.End("Prepare");
 
   for (int32_t index = 0; index < static_cast<int32_t>(config_.schedule.ops.size()); ++index) {
     const Op& op = config_.schedule.ops[index];
@@ -286,7 +288,7 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
       default:
         break;  // refused by CheckConfig
     }
-    if (op.stream == Stream::kCompute) recorder_.End(doing_);
+    recorder_.End(op.stream == Stream::kCompute ? doing_ : "Issue");  // a collective's own span ends when it is done
   }
 }
 

@@ -14,7 +14,8 @@ namespace muster::engine {
 using SteadyPoint = std::chrono::steady_clock::time_point;
 
 struct OpSpan {
-  std::string name;  // as Print(Op), or "Wait": for what the op's `waits` name
+  // As Print(Op), or "Prepare": before the first op; "Wait": for what the op's `waits` name; "Issue": a collective.
+  std::string name;
   Stream stream = Stream::kCompute;
   SteadyPoint begin, end;
 };

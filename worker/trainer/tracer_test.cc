@@ -78,9 +78,10 @@ TEST_F(TracerTest, SaysWhereTheStepWent) {
     sum += span.nanoseconds();
     EXPECT_LE(span.begin() + span.nanoseconds(), trace.nanoseconds());
   }
-  ASSERT_EQ(seen.size(), 1 + 2 * 2 * 4 + 2u);
+  ASSERT_EQ(seen.size(), 1 + 1 + 2 * 2 * 4 + 2u);
   EXPECT_EQ(seen.front(), "data");
-  EXPECT_EQ(seen[1], "Forward embedding m0");
+  EXPECT_EQ(seen[1], "Prepare");
+  EXPECT_EQ(seen[2], "Forward embedding m0");
   EXPECT_EQ(seen.back(), "OptimizerStep");
   EXPECT_GT(sum, trace.nanoseconds() / 2) << "most of the step is in some span";
 }
