@@ -1,13 +1,12 @@
 #include "bench/model.h"
 
 #include "models/inventory.h"
-#include "strategies/compile.h"
+#include "worker/engine/configure.h"
 
 namespace muster::bench {
 
 absl::StatusOr<engine::Config> MakeConfig(const Shape& shape, uint64_t* planned_bytes) {
   engine::Config config;
-  config.threads = shape.threads;
   Gpt2& model = *config.train.mutable_model()->mutable_gpt2();
   model.set_layers(shape.layers), model.set_heads(shape.heads), model.set_width(shape.width);
   model.set_vocabulary(shape.vocabulary), model.set_context(shape.context);
@@ -26,18 +25,13 @@ absl::StatusOr<engine::Config> MakeConfig(const Shape& shape, uint64_t* planned_
   optimizer.set_clip_norm(1.0);
   config.train.set_seed(1);
   config.train.mutable_precision()->set_compute(shape.bf16 ? DTYPE_BF16 : DTYPE_FP32);
-  auto inventory = models::MakeInventory(config.train.model());
+  const auto inventory = models::MakeInventory(config.train.model());
   if (!inventory.ok()) return inventory.status();
-  config.inventory = *std::move(inventory);
-  const auto layout = strategies::MakeLayout(config.train, config.inventory, shape.ranks);
-  if (!layout.ok()) return layout.status();
-  const auto program = strategies::Compile(config.train, config.inventory, *layout, shape.rank);
-  if (!program.ok()) return program.status();
-  config.table = layout->table;
-  config.role = layout->roles[shape.rank];
-  config.schedule = program->schedule;
-  *planned_bytes = program->memory.peak;
-  return config;
+  auto made = engine::Configure(config.train, *inventory, shape.ranks, shape.rank);
+  if (!made.ok()) return made.status();
+  *planned_bytes = made->memory.peak;
+  made->config.threads = shape.threads;
+  return std::move(made->config);
 }
 
 std::vector<uint32_t> MakeTokens(const Shape& shape) {

@@ -41,7 +41,7 @@ void WithoutReductions(Schedule& schedule) {
 std::vector<int64_t> Buckets(const engine::Config& config) {
   std::vector<int64_t> buckets;
   for (const Op& op : config.schedule.ops) {
-    if (op.kind != OpKind::kReduce) continue;
+    if (op.kind != OpKind::kAllReduce) continue;
     int64_t elements = 0;
     for (int32_t u = op.unit; u < op.unit_end; ++u) {
       elements += static_cast<int64_t>(partition::Flatten(config.inventory.units(u)).elements);
@@ -78,7 +78,7 @@ absl::Status Prepare(const bench::Shape& shape, const std::string& folder, const
     rank.step = [&rank, buckets] { return ReduceOnly(*rank.group, buckets); };
     return absl::OkStatus();
   }
-  if (reduce == "full" && shape.ranks > 1) config->groups = {rank.group.get()};
+  if (reduce == "full" && shape.ranks > 1) config->groups = {rank.group.get(), nullptr, rank.group.get()};
   if (reduce == "none") WithoutReductions(config->schedule);
   auto made = engine::Engine::Create(*config);
   if (!made.ok()) return made.status();

@@ -143,6 +143,7 @@ Inventory MakeGpt2(const Gpt2& m) {
   embedding.set_forward_flops(1.0 * t * c);
   embedding.set_saved_bytes(8 * (t + 1));  // the token ids
   embedding.set_output_bytes(4 * t * c);
+  embedding.set_backward_without_parameters(true);  // it adds the gradient's rows to those of the tokens
 
   for (uint32_t layer = 0; layer < m.layers(); ++layer) *inventory.add_units() = MakeBlock(m, layer);
 

@@ -3,13 +3,18 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/sha256.h"
 #include "models/inventory.h"
 #include "strategies/ddp/ddp.h"
+#include "strategies/fsdp/fsdp.h"
 #include "strategies/partition/flat.h"
+#include "strategies/partition/planners.h"
 #include "strategies/partition/table.h"
+#include "strategies/schedule/build.h"
 #include "strategies/schedule/check.h"
 #include "strategies/schedule/memory.h"
 #include "strategies/single/single.h"
+#include "strategies/zero/zero.h"
 
 namespace muster::strategies {
 namespace {
@@ -34,39 +39,41 @@ const char* KindName(const Strategy& strategy) {
   return "unknown";
 }
 
-absl::Status CheckKind(const Train& train, uint32_t world) {
-  switch (train.strategy().kind_case()) {
+absl::StatusOr<PartitionTable> TableOf(const Train& train, const Inventory& inventory,
+                                       absl::Span<const RankPlace> ranks) {
+  const Strategy& strategy = train.strategy();
+  switch (strategy.kind_case()) {
     case Strategy::kSingle:
-      if (world == 1) return absl::OkStatus();
-      return absl::InvalidArgumentError(
-          absl::StrCat("strategy: single runs on one rank, resources.ranks is ", world, "; ddp runs on several"));
+      if (ranks.size() == 1) return single::TableOf(inventory);
+      return absl::InvalidArgumentError(absl::StrCat("strategy: single runs on one rank, resources.ranks is ",
+                                                     ranks.size(), "; ddp and fsdp run on several"));
     case Strategy::kDdp:
-      return absl::OkStatus();
+      return ddp::TableOf(inventory);
+    case Strategy::kZero:
+      return zero::TableOf(strategy.zero(), inventory, ranks);
+    case Strategy::kFsdp:
+      return fsdp::TableOf(strategy.fsdp(), inventory, ranks);
     default:
-      return absl::UnimplementedError(
-          absl::StrCat("strategy: ", KindName(train.strategy()), " is not in this build yet; supported: single, ddp"));
+      return absl::UnimplementedError(absl::StrCat("strategy: ", KindName(strategy),
+                                                   " is not in this build yet; supported: single, ddp, zero, fsdp"));
   }
 }
 
-// Large enough for the link, small enough that most of it overlaps the backward.
-constexpr double kMiB = 1 << 20;
-constexpr double kLeastBucket = 1, kMostBucket = 25;  // MiB; 25 is PyTorch's bucket_cap_mb
-constexpr double kBuckets = 16;
-
-uint64_t BucketBytes(const Ddp& ddp, uint64_t gradient_bytes) {
-  const double mib = ddp.has_bucket_mib()
-                         ? ddp.bucket_mib()
-                         : std::clamp(static_cast<double>(gradient_bytes) / kMiB / kBuckets, kLeastBucket, kMostBucket);
-  return static_cast<uint64_t>(mib * kMiB);
-}
-
-Schedule Emit(const Train& train, const Inventory& inventory, uint32_t world, int32_t microbatches) {
-  const bool clip = train.optimizer().clip_norm() > 0;
-  if (world == 1) return single::Emit(inventory, microbatches, clip);
-  const uint64_t bytes = 4 * partition::FlatElements(inventory);
-  return ddp::Emit(
-      inventory,
-      {.microbatches = microbatches, .clip = clip, .bucket_bytes = BucketBytes(train.strategy().ddp(), bytes)});
+Shape ShapeOf(const Train& train, const Inventory& inventory, uint32_t shards, uint32_t world) {
+  const Strategy& strategy = train.strategy();
+  Shape shape;
+  if (world == 1) {
+    shape = single::ShapeOf();
+  } else if (strategy.has_ddp()) {
+    shape = ddp::ShapeOf(strategy.ddp(), inventory);
+  } else if (strategy.has_zero()) {
+    shape = zero::ShapeOf(strategy.zero(), inventory);
+  } else if (strategy.has_fsdp()) {
+    shape = fsdp::ShapeOf(strategy.fsdp(), inventory, shards, world);
+  }
+  shape.microbatches = static_cast<int32_t>(Microbatches(train.batch(), world));
+  shape.recompute = train.activation_checkpointing();
+  return shape;
 }
 
 uint64_t StateTensors(const Optimizer& optimizer) {
@@ -76,7 +83,9 @@ uint64_t StateTensors(const Optimizer& optimizer) {
 
 }  // namespace
 
-uint32_t SameProgramAs(const Train& train, uint32_t rank) { return train.strategy().has_ddp() ? 0 : rank; }
+std::vector<RankPlace> AnyPlaces(uint32_t world) { return std::vector<RankPlace>(world); }
+
+uint32_t SameProgramAs(const Train&, uint32_t) { return 0; }
 
 Share ShareOf(uint64_t sequences, uint32_t world, uint32_t rank) {
   const uint64_t each = sequences / world, left = sequences % world;
@@ -89,36 +98,51 @@ uint32_t Microbatches(const Batch& batch, uint32_t world) {
   return std::max(1u, (share + microbatch - 1) / microbatch);
 }
 
-absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, uint32_t world) {
-  if (absl::Status s = CheckKind(train, world); !s.ok()) return s;
+absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory, uint32_t world) {
+  if (absl::Status s = partition::Check(table, inventory); !s.ok()) return s;
+  if (world % table.shards() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a table of ", table.shards(), " shards, ", world, " ranks are no multiple of that"));
+  }
   Layout layout;
-  layout.table = partition::Replicated(inventory);
-  layout.table_sha256 = partition::TableSha256(layout.table);
   for (uint32_t rank = 0; rank < world; ++rank) {
     RankRole& role = layout.roles.emplace_back();
     role.set_rank(rank);
-    role.set_replica(rank);
+    role.set_shard(rank % table.shards());
+    role.set_replica(rank / table.shards());
   }
+  layout.table_sha256 = partition::TableSha256(table);
+  layout.table = std::move(table);
   return layout;
+}
+
+absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
+  absl::StatusOr<PartitionTable> table = TableOf(train, inventory, ranks);
+  if (!table.ok()) return table.status();
+  return LayoutOf(*std::move(table), inventory, static_cast<uint32_t>(ranks.size()));
 }
 
 absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& inventory, const Layout& layout,
                                     uint32_t rank) {
   const uint32_t world = static_cast<uint32_t>(layout.roles.size());
-  if (absl::Status s = CheckKind(train, world); !s.ok()) return s;
   if (rank >= world) return absl::InvalidArgumentError(absl::StrCat("strategy: rank ", rank, " of ", world));
+  const Shape shape = ShapeOf(train, inventory, layout.table.shards(), world);
+  RankProgram program{.schedule = Build(inventory, shape), .evaluation = BuildEvaluation(inventory, shape)};
+  for (const Schedule* schedule : {&program.schedule, &program.evaluation}) {
+    if (absl::Status s = Check(*schedule, inventory); !s.ok()) return s;
+  }
+  program.digest = Sha256Hex(absl::StrCat(Digest(program.schedule), Digest(program.evaluation)));
+  return program;
+}
 
-  RankProgram program;
-  const uint32_t microbatches = Microbatches(train.batch(), world);
-  program.schedule = Emit(train, inventory, world, static_cast<int32_t>(microbatches));
-  if (absl::Status s = Check(program.schedule, inventory); !s.ok()) return s;
-  program.digest = Digest(program.schedule);
-
+Memory MemoryOf(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
+                uint32_t) {
+  const uint32_t world = static_cast<uint32_t>(layout.roles.size());
   const uint64_t flat_bytes = 4 * partition::FlatElements(inventory);
   const uint64_t share = ShareOf(train.batch().sequences(), world, 0).sequences;
   const uint64_t largest =
       std::min<uint64_t>(share, train.batch().microbatch() > 0 ? train.batch().microbatch() : share);
-  Memory& memory = program.memory;
+  Memory memory;
   memory.parameters = flat_bytes;
   memory.gradients = flat_bytes;
   memory.optimizer_state = flat_bytes * StateTensors(train.optimizer());
@@ -130,7 +154,7 @@ absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& invento
   if (world > 1 && train.precision().reduce() == DTYPE_BF16) memory.reduce_buffers = flat_bytes / 2;
   memory.peak =
       memory.parameters + memory.gradients + memory.optimizer_state + memory.reduce_buffers + memory.activations;
-  return program;
+  return memory;
 }
 
 }  // namespace muster::strategies

@@ -7,40 +7,38 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "proto/inventory.pb.h"
 #include "proto/partition.pb.h"
 #include "proto/spec.pb.h"
+#include "strategies/partition/planners.h"
 #include "strategies/schedule/schedule.h"
 
 namespace muster::strategies {
 
-// Bytes that a rank needs, all at the same time where it matters.
-struct Memory {
-  uint64_t parameters = 0;
-  uint64_t gradients = 0;
-  uint64_t optimizer_state = 0;
-  uint64_t gather_buffers = 0;
-  uint64_t reduce_buffers = 0;  // gradients in the dtype in which they travel, where that is another than theirs
-  uint64_t activations = 0;     // the peak of the schedule's walk
-  uint64_t peak = 0;            // predicted peak of all together
-};
+// `world` ranks on one node, of equal memory.
+std::vector<RankPlace> AnyPlaces(uint32_t world);
 
 // How a job is laid out over its ranks.
 struct Layout {
   PartitionTable table;
   std::string table_sha256;     // of the table's deterministic serialisation
-  std::vector<RankRole> roles;  // by rank
+  std::vector<RankRole> roles;  // by rank: its shard is rank % shards, its replica rank / shards
 };
+
+// A table that came from elsewhere. InvalidArgument: it is not one of this model, or `world` is no multiple of its
+// shards.
+absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory, uint32_t world);
+
+// Unimplemented: a strategy of the spec that this build does not have yet; InvalidArgument: it does not fit the ranks
+// (single with 2). Messages begin with the field's path, "strategy: ".
+absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks);
 
 struct RankProgram {
-  Schedule schedule;
-  std::string digest;
-  Memory memory;
+  Schedule schedule;    // of a training step
+  Schedule evaluation;  // of a pass forward
+  std::string digest;   // of both
 };
-
-// Unimplemented: a strategy of the spec that this build does not have yet; InvalidArgument: it does not fit `world`
-// (single with 2 ranks). Messages begin with the field's path, "strategy: ".
-absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, uint32_t world);
 
 // `train` must be resolved. Errors as MakeLayout.
 absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& inventory, const Layout& layout,
@@ -48,6 +46,19 @@ absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& invento
 
 // The lowest rank whose program is the same as this one's, so that plans of many ranks are quick.
 uint32_t SameProgramAs(const Train& train, uint32_t rank);
+
+// Bytes that a rank needs, all at the same time where it matters.
+struct Memory {
+  uint64_t parameters = 0;  // master weights, and what is computed with where it is always there
+  uint64_t gradients = 0;   // owned, or whole
+  uint64_t optimizer_state = 0;
+  uint64_t gather_buffers = 0;  // the pool that parameters are gathered into
+  uint64_t reduce_buffers = 0;  // gradients that wait for their reduction, or travel in another dtype than theirs
+  uint64_t activations = 0;     // the peak of the schedule's walk
+  uint64_t peak = 0;            // predicted peak of all together
+};
+Memory MemoryOf(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
+                uint32_t rank);
 
 // A rank's part of `sequences` that come one after another: all parts together are all of them, in the order of the
 // ranks; the first ones have one more where it does not divide.

@@ -20,28 +20,33 @@ Train Tiny() {
   return train;
 }
 
+Memory Needs(const Train& train, const Inventory& inventory, const Layout& layout, uint32_t rank = 0) {
+  return MemoryOf(train, inventory, layout, *Compile(train, inventory, layout, rank), rank);
+}
+
 TEST(Compile, SingleIsTheSameEverywhere) {
   const Train train = Tiny();
   const Inventory inventory = *models::MakeInventory(train.model());
-  const Layout layout = *MakeLayout(train, inventory, 1);
+  const Layout layout = *MakeLayout(train, inventory, AnyPlaces(1));
   const RankProgram a = *Compile(train, inventory, layout, 0), b = *Compile(train, inventory, layout, 0);
   EXPECT_EQ(a.digest, b.digest);
   EXPECT_EQ(layout.table_sha256.size(), 64u);
   const uint64_t flat = 4 * partition::FlatElements(inventory);
-  EXPECT_EQ(a.memory.parameters, flat);
-  EXPECT_EQ(a.memory.gradients, flat);
-  EXPECT_EQ(a.memory.optimizer_state, 2 * flat);
-  EXPECT_EQ(a.memory.peak, 4 * flat + a.memory.activations);
+  const Memory memory = Needs(train, inventory, layout);
+  EXPECT_EQ(memory.parameters, flat);
+  EXPECT_EQ(memory.gradients, flat);
+  EXPECT_EQ(memory.optimizer_state, 2 * flat);
+  EXPECT_EQ(memory.peak, 4 * flat + memory.activations);
 }
 
 TEST(Compile, SgdKeepsOneMomentumOrNone) {
   Train train = Tiny();
   train.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
   const Inventory inventory = *models::MakeInventory(train.model());
-  const Layout layout = *MakeLayout(train, inventory, 1);
-  EXPECT_EQ(Compile(train, inventory, layout, 0)->memory.optimizer_state, 4 * partition::FlatElements(inventory));
+  const Layout layout = *MakeLayout(train, inventory, AnyPlaces(1));
+  EXPECT_EQ(Needs(train, inventory, layout, 0).optimizer_state, 4 * partition::FlatElements(inventory));
   train.mutable_optimizer()->mutable_sgd()->set_momentum(0);
-  EXPECT_EQ(Compile(train, inventory, layout, 0)->memory.optimizer_state, 0u);
+  EXPECT_EQ(Needs(train, inventory, layout, 0).optimizer_state, 0u);
 }
 
 TEST(Compile, DdpIsTheSameOnEveryRankAndOwnsOnce) {
@@ -50,7 +55,7 @@ TEST(Compile, DdpIsTheSameOnEveryRankAndOwnsOnce) {
   train.mutable_batch()->set_sequences(10);
   train.mutable_batch()->set_microbatch(2);
   const Inventory inventory = *models::MakeInventory(train.model());
-  const Layout layout = *MakeLayout(train, inventory, 3);
+  const Layout layout = *MakeLayout(train, inventory, AnyPlaces(3));
   EXPECT_EQ(layout.table.shards(), 1u);
   std::vector<Schedule> schedules;
   for (uint32_t rank = 0; rank < 3; ++rank) {
@@ -62,18 +67,18 @@ TEST(Compile, DdpIsTheSameOnEveryRankAndOwnsOnce) {
   }
   EXPECT_EQ(schedules[0].microbatches, 2);
   EXPECT_EQ(Digest(schedules[0]), Digest(schedules[2]));
-  EXPECT_EQ(CheckMatching(schedules, inventory), absl::OkStatus());
+  EXPECT_EQ(CheckMatching(schedules, 1, inventory), absl::OkStatus());
   train.mutable_precision()->set_reduce(DTYPE_BF16);
-  EXPECT_EQ(Compile(train, inventory, layout, 1)->memory.reduce_buffers, 2 * partition::FlatElements(inventory));
+  EXPECT_EQ(Needs(train, inventory, layout, 1).reduce_buffers, 2 * partition::FlatElements(inventory));
 }
 
 TEST(Compile, DdpOnOneRankIsSingle) {
   Train train = Tiny();
   const Inventory inventory = *models::MakeInventory(train.model());
-  const Layout layout = *MakeLayout(train, inventory, 1);
+  const Layout layout = *MakeLayout(train, inventory, AnyPlaces(1));
   const std::string single = Compile(train, inventory, layout, 0)->digest;
   train.mutable_strategy()->mutable_ddp();
-  EXPECT_EQ(Compile(train, inventory, *MakeLayout(train, inventory, 1), 0)->digest, single);
+  EXPECT_EQ(Compile(train, inventory, *MakeLayout(train, inventory, AnyPlaces(1)), 0)->digest, single);
 }
 
 TEST(Compile, SmallBucketsAreMore) {
@@ -82,10 +87,10 @@ TEST(Compile, SmallBucketsAreMore) {
   const auto reductions = [&](double mib) {
     if (mib > 0) train.mutable_strategy()->mutable_ddp()->set_bucket_mib(mib);
     if (mib == 0) train.mutable_strategy()->mutable_ddp()->clear_bucket_mib();
-    const Layout layout = *MakeLayout(train, inventory, 2);
+    const Layout layout = *MakeLayout(train, inventory, AnyPlaces(2));
     const RankProgram program = *Compile(train, inventory, layout, 0);
     int count = 0;
-    for (const Op& op : program.schedule.ops) count += op.kind == OpKind::kReduce;
+    for (const Op& op : program.schedule.ops) count += op.kind == OpKind::kAllReduce;
     return count;
   };
   EXPECT_EQ(reductions(1000), 2) << "what there is before the front, and the embedding";
@@ -112,13 +117,17 @@ TEST(ShareOf, CoversTheBatchInOrder) {
 TEST(Compile, RefusesWhatItCannotDo) {
   Train train = Tiny();
   const Inventory inventory = *models::MakeInventory(train.model());
-  const absl::Status two = MakeLayout(train, inventory, 2).status();
+  const absl::Status two = MakeLayout(train, inventory, AnyPlaces(2)).status();
   EXPECT_EQ(two.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StrContains(two.message(), "one rank"));
-  train.mutable_strategy()->mutable_zero()->set_stage(3);
-  const absl::Status zero = MakeLayout(train, inventory, 2).status();
-  EXPECT_EQ(zero.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_TRUE(absl::StrContains(zero.message(), "strategy: zero"));
+  train.mutable_strategy()->mutable_pipeline();
+  const absl::Status pipeline = MakeLayout(train, inventory, AnyPlaces(2)).status();
+  EXPECT_EQ(pipeline.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_TRUE(absl::StrContains(pipeline.message(), "strategy: pipeline"));
+  Fsdp& fsdp = *train.mutable_strategy()->mutable_fsdp();
+  fsdp.set_reshard(RESHARD_HYBRID);
+  fsdp.set_shard_ranks(2);
+  EXPECT_EQ(MakeLayout(train, inventory, AnyPlaces(3)).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Microbatches, RoundUpTheLargestShare) {

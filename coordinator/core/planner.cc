@@ -10,7 +10,7 @@ namespace muster::core {
 absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, uint32_t world) {
   const auto inventory = models::MakeInventory(spec.train().model());
   if (!inventory.ok()) return inventory.status();
-  auto layout = strategies::MakeLayout(spec.train(), *inventory, world);
+  auto layout = strategies::MakeLayout(spec.train(), *inventory, strategies::AnyPlaces(world));
   if (!layout.ok()) return layout.status();
   Planned planned;
   for (uint32_t rank = 0; rank < world; ++rank) {

@@ -17,7 +17,8 @@ namespace {
 
 constexpr uint32_t kMaxSequences = 1u << 20;
 constexpr size_t kMaxPathBytes = 4095;  // PATH_MAX without its zero
-constexpr uint32_t kMaxKeep = 1000;     // a job's row names each kept checkpoint
+constexpr uint32_t kMaxPrefetch = 64;
+constexpr uint32_t kMaxKeep = 1000;  // a job's row names each kept checkpoint
 // The coordinator compiles each schedule: about two ops for each of these, some 50 MB.
 constexpr uint64_t kMaxUnitMicrobatches = 250'000;
 constexpr size_t kMaxPrintedBytes = 256 * 1024;  // of a plan's schedule
@@ -257,24 +258,52 @@ class Resolver {
     if (s.has_ddp() && s.ddp().has_bucket_mib()) {
       Range("strategy.bucket_mib", s.ddp().bucket_mib(), 0, true, 1 << 20, false);
     }
-    if (s.has_zero()) {
-      if (!s.zero().has_stage()) s.mutable_zero()->set_stage(3);
-      if (s.zero().stage() < 1 || s.zero().stage() > 3) {
-        return Error("strategy.stage", absl::StrCat("must be 1, 2 or 3, got ", s.zero().stage()));
-      }
-    }
-    if (s.has_fsdp()) {
-      if (!s.fsdp().has_reshard()) s.mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
-      Known("strategy.reshard", Reshard_IsValid(s.fsdp().reshard()) && s.fsdp().reshard() != RESHARD_UNSPECIFIED);
-    }
+    if (s.has_zero()) Zero_(*s.mutable_zero());
+    if (s.has_fsdp()) Fsdp_(*s.mutable_fsdp());
     const uint32_t ranks = spec_.resources().ranks();
     if (!model_good_ || ranks == 0 || ranks > limits_.max_ranks) return;
-    const auto layout = strategies::MakeLayout(train, *models::MakeInventory(train.model()), ranks);
+    const auto layout =
+        strategies::MakeLayout(train, *models::MakeInventory(train.model()), strategies::AnyPlaces(ranks));
     if (layout.ok()) return;
     std::string message(layout.status().message());
     if (absl::StartsWith(message, "strategy: ")) message = message.substr(10);
     // A world that does not fit is the ranks' fault as much; the kind is what the user looks at.
     Error("strategy.kind", message);
+  }
+
+  // What zero and fsdp have in common.
+  template <typename Sharded>
+  void Sharded_(Sharded& s, Placement placement) {
+    if (!s.has_placement()) s.set_placement(placement);
+    Known("strategy.placement", Placement_IsValid(s.placement()) && s.placement() != PLACEMENT_UNSPECIFIED);
+    if (!s.has_accumulation()) s.set_accumulation(ACCUMULATION_REDUCE);
+    Known("strategy.accumulation",
+          Accumulation_IsValid(s.accumulation()) && s.accumulation() != ACCUMULATION_UNSPECIFIED);
+    if (!s.has_prefetch()) s.set_prefetch(1);
+    if (s.prefetch() > kMaxPrefetch) {
+      Error("strategy.prefetch", absl::StrCat("must be 0 to ", kMaxPrefetch, ", got ", s.prefetch()));
+    }
+    if (s.has_wrap_mib()) Range("strategy.wrap_mib", s.wrap_mib(), 0, true, 1 << 20, false);
+  }
+
+  void Zero_(Zero& zero) {
+    if (!zero.has_stage()) zero.set_stage(3);
+    if (zero.stage() < 1 || zero.stage() > 3) {
+      Error("strategy.stage", absl::StrCat("must be 1, 2 or 3, got ", zero.stage()));
+    }
+    Sharded_(zero, PLACEMENT_WHOLE);
+    if (zero.has_bucket_mib()) Range("strategy.bucket_mib", zero.bucket_mib(), 0, true, 1 << 20, false);
+  }
+
+  void Fsdp_(Fsdp& fsdp) {
+    if (!fsdp.has_reshard()) fsdp.set_reshard(RESHARD_FULL_SHARD);
+    Known("strategy.reshard", Reshard_IsValid(fsdp.reshard()) && fsdp.reshard() != RESHARD_UNSPECIFIED);
+    Sharded_(fsdp, PLACEMENT_EVEN);
+    if (fsdp.has_shard_ranks() && fsdp.reshard() != RESHARD_HYBRID) {
+      Error("strategy.shard_ranks", "only reshard: hybrid has groups of ranks");
+    } else if (fsdp.has_shard_ranks() && fsdp.shard_ranks() == 0) {
+      Error("strategy.shard_ranks", "must be at least 1, got 0");
+    }
   }
 
   void Steps(Train& train) {
@@ -342,7 +371,7 @@ absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved) {
   const uint32_t world = resolved.resources().ranks();
   const auto inventory = models::MakeInventory(train.model());
   if (!inventory.ok()) return inventory.status();
-  const auto layout = strategies::MakeLayout(train, *inventory, world);
+  const auto layout = strategies::MakeLayout(train, *inventory, strategies::AnyPlaces(world));
   if (!layout.ok()) return layout.status();
 
   PlanReply plan;
@@ -354,26 +383,25 @@ absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved) {
   for (const Unit& unit : inventory->units()) forward += unit.forward_flops();
   plan.set_flops_per_step(3 * forward * train.batch().sequences());  // a backward costs twice a forward
   plan.set_table_sha256(layout->table_sha256);
+  absl::StatusOr<strategies::RankProgram> program;
   for (uint32_t rank = 0; rank < world; ++rank) {
-    RankPlan& r = *plan.add_ranks();
-    if (const uint32_t same = strategies::SameProgramAs(train, rank); same < rank) {
-      r = plan.ranks(static_cast<int>(same));
-      r.set_rank(rank);
-      continue;
+    if (rank == 0 || strategies::SameProgramAs(train, rank) == rank) {
+      program = strategies::Compile(train, *inventory, *layout, rank);
+      if (!program.ok()) return program.status();
     }
-    const auto program = strategies::Compile(train, *inventory, *layout, rank);
-    if (!program.ok()) return program.status();
-    r.set_rank(rank);
-    r.set_parameter_bytes(program->memory.parameters);
-    r.set_gradient_bytes(program->memory.gradients);
-    r.set_optimizer_bytes(program->memory.optimizer_state);
-    r.set_gather_bytes(program->memory.gather_buffers + program->memory.reduce_buffers);
-    r.set_activation_bytes(program->memory.activations);
-    r.set_peak_bytes(program->memory.peak);
     if (rank == 0) {
       plan.set_schedule(Shown(Print(program->schedule, *inventory)));
       plan.set_schedule_digest(program->digest);
     }
+    const strategies::Memory memory = strategies::MemoryOf(train, *inventory, *layout, *program, rank);
+    RankPlan& r = *plan.add_ranks();
+    r.set_rank(rank);
+    r.set_parameter_bytes(memory.parameters);
+    r.set_gradient_bytes(memory.gradients);
+    r.set_optimizer_bytes(memory.optimizer_state);
+    r.set_gather_bytes(memory.gather_buffers + memory.reduce_buffers);
+    r.set_activation_bytes(memory.activations);
+    r.set_peak_bytes(memory.peak);
   }
   return plan;
 }

@@ -3,53 +3,29 @@
 #include <algorithm>
 
 #include "strategies/partition/flat.h"
+#include "strategies/partition/planners.h"
 
 namespace muster::ddp {
 namespace {
 
-// Units at the model's front, whose backward comes last: what waits there for company is hidden behind nothing, so
-// smaller buckets go at once.
-constexpr int32_t kFrontUnits = 3;
-constexpr uint64_t kFrontBytes = 1 << 20;
+constexpr uint64_t kMiB = 1 << 20;
+constexpr uint64_t kLeastBucket = 1 * kMiB, kMostBucket = 25 * kMiB;  // 25 is PyTorch's bucket_cap_mb
+constexpr uint64_t kBuckets = 16;
 
 }  // namespace
 
-Schedule Emit(const Inventory& inventory, const Options& options) {
-  Schedule schedule;
-  schedule.microbatches = options.microbatches;
-  std::vector<Op>& ops = schedule.ops;
-  const auto last = [&ops] { return static_cast<int32_t>(ops.size()) - 1; };
-  const int32_t units = inventory.units_size();
-  for (int32_t m = 0; m < options.microbatches; ++m) {
-    for (int32_t u = 0; u < units; ++u) ops.push_back({.kind = OpKind::kForward, .unit = u, .microbatch = m});
-    int32_t bucket_end = units;
-    uint64_t bytes = 0;
-    for (int32_t u = units; u-- > 0;) {
-      ops.push_back({.kind = OpKind::kBackward, .unit = u, .microbatch = m});
-      const int32_t backward = last();
-      if (m + 1 < options.microbatches) continue;
-      // The loss is complete, and this small one hides behind the rest of the backward.
-      if (u + 1 == units) {
-        ops.push_back(
-            {.kind = OpKind::kReduceScalars, .stream = Stream::kReduce, .group = kWorldGroup, .waits = {backward}});
-      }
-      const uint64_t enough = u < kFrontUnits ? std::min(options.bucket_bytes, kFrontBytes) : options.bucket_bytes;
-      bytes += 4 * partition::Flatten(inventory.units(u)).elements;
-      if (bytes == 0 || (bytes < enough && u > 0)) continue;
-      ops.push_back({.kind = OpKind::kReduce,
-                     .unit = u,
-                     .unit_end = bucket_end,
-                     .stream = Stream::kReduce,
-                     .group = kWorldGroup,
-                     .waits = {backward}});
-      bucket_end = u;
-      bytes = 0;
-    }
-  }
-  const int32_t reduced = last();  // and with it all before it on its stream
-  if (options.clip) ops.push_back({.kind = OpKind::kClipGradients, .waits = {reduced}});
-  ops.push_back({.kind = OpKind::kOptimizerStep, .waits = {reduced}});
-  return schedule;
+PartitionTable TableOf(const Inventory& inventory) { return partition::Replicated(inventory); }
+
+uint64_t DefaultBucketBytes(const Inventory& inventory) {
+  return std::clamp(4 * partition::FlatElements(inventory) / kBuckets, kLeastBucket, kMostBucket);
+}
+
+Shape ShapeOf(const Ddp& options, const Inventory& inventory) {
+  Shape shape;
+  shape.replicated = true;
+  shape.reduce_bytes =
+      options.has_bucket_mib() ? static_cast<uint64_t>(options.bucket_mib() * kMiB) : DefaultBucketBytes(inventory);
+  return shape;
 }
 
 }  // namespace muster::ddp

@@ -5,19 +5,21 @@
 #include <cstdint>
 
 #include "proto/inventory.pb.h"
-#include "strategies/schedule/schedule.h"
+#include "proto/partition.pb.h"
+#include "proto/spec.pb.h"
+#include "strategies/schedule/build.h"
 
 namespace muster::ddp {
 
-struct Options {
-  int32_t microbatches = 1;
-  bool clip = true;
-  uint64_t bucket_bytes = 25 << 20;  // at least, of fp32 gradients; less at the model's front
-};
+PartitionTable TableOf(const Inventory& inventory);
 
 // Buckets are runs of whole units, filled from the model's end, where the backward begins: each is reduced as soon as
 // the backward of its first unit is done. A tied tensor lies in the bucket of the unit that owns it, whose backward
 // comes after those that borrow it.
-Schedule Emit(const Inventory& inventory, const Options& options);
+Shape ShapeOf(const Ddp& options, const Inventory& inventory);
+
+// What is reduced together at least, without the user's word: large enough for the link, small enough that most of it
+// overlaps the backward.
+uint64_t DefaultBucketBytes(const Inventory& inventory);
 
 }  // namespace muster::ddp

@@ -19,17 +19,26 @@ Inventory Layers(uint32_t layers) {
   return *models::MakeInventory(model);
 }
 
+Schedule Emit(const Inventory& inventory, int32_t microbatches, double bucket_mib) {
+  Ddp options;
+  options.set_bucket_mib(bucket_mib);
+  Shape shape = ShapeOf(options, inventory);
+  shape.microbatches = microbatches;
+  return Build(inventory, shape);
+}
+
 TEST(Ddp, ReducesEachUnitAsItsBackwardIsDoneInTheLastMicrobatchOnly) {
   const Inventory inventory = Layers(1);
-  const std::vector<std::string> lines = absl::StrSplit(
-      Print(Emit(inventory, {.microbatches = 2, .clip = true, .bucket_bytes = 1}), inventory), '\n', absl::SkipEmpty());
-  EXPECT_EQ(lines,
-            (std::vector<std::string>{
-                "Forward embedding m0", "Forward h.0 m0", "Forward head m0", "Backward head m0", "Backward h.0 m0",
-                "Backward embedding m0", "Forward embedding m1", "Forward h.0 m1", "Forward head m1",
-                "Backward head m1", "ReduceScalars on reduce group 0 after 9", "Reduce head on reduce group 0 after 9",
-                "Backward h.0 m1", "Reduce h.0 on reduce group 0 after 12", "Backward embedding m1",
-                "Reduce embedding on reduce group 0 after 14", "ClipGradients after 15", "OptimizerStep after 15"}));
+  const std::vector<std::string> lines =
+      absl::StrSplit(Print(Emit(inventory, 2, 1e-6), inventory), '\n', absl::SkipEmpty());
+  EXPECT_EQ(lines, (std::vector<std::string>{
+                       "Forward embedding m0", "Forward h.0 m0", "Forward head m0", "Backward head m0",
+                       "Backward h.0 m0", "Backward embedding m0", "Forward embedding m1", "Forward h.0 m1",
+                       "Forward head m1", "Backward head m1", "ReduceScalars on reduce in world after 9",
+                       "AllReduce head on reduce in replicas after 9", "Backward h.0 m1",
+                       "AllReduce h.0 on reduce in replicas after 12", "Backward embedding m1",
+                       "AllReduce embedding on reduce in replicas after 14", "ClipGradients after 15",
+                       "OptimizerStep"}));
 }
 
 TEST(Ddp, ChecksForRandomModelsAndCoversEveryUnitOnce) {
@@ -37,11 +46,12 @@ TEST(Ddp, ChecksForRandomModelsAndCoversEveryUnitOnce) {
   for (int i = 0; i < 200; ++i) {
     const Inventory inventory = Layers(1 + random() % 20);
     const uint64_t bucket = uint64_t{1} << (random() % 28);
-    const Schedule schedule = Emit(inventory, {static_cast<int32_t>(1 + random() % 5), random() % 2 == 0, bucket});
+    const Schedule schedule =
+        Emit(inventory, static_cast<int32_t>(1 + random() % 5), static_cast<double>(bucket) / (1 << 20));
     ASSERT_EQ(Check(schedule, inventory), absl::OkStatus());
     int32_t next = inventory.units_size();
     for (const Op& op : schedule.ops) {
-      if (op.kind != OpKind::kReduce) continue;
+      if (op.kind != OpKind::kAllReduce) continue;
       EXPECT_EQ(op.unit_end, next) << "buckets follow one another from the end";
       next = op.unit;
       uint64_t bytes = 0;

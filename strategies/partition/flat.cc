@@ -1,23 +1,28 @@
 #include "strategies/partition/flat.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "models/inventory.h"
 
 namespace muster::partition {
 
 FlatUnit Flatten(const Unit& unit) {
-  FlatUnit flat;
-  for (const Tensor& tensor : unit.tensors()) {
-    flat.tensors.push_back({tensor.name(), 0, models::Elements(tensor), tensor.decay(), tensor.frozen()});
-  }
+  std::vector<int> order(static_cast<size_t>(unit.tensors_size()));
+  std::iota(order.begin(), order.end(), 0);
   // Grouped by what the optimizer does with them, so that it works on few long runs.
-  const auto group = [](const FlatTensor& t) { return t.frozen ? 2 : t.decay ? 0 : 1; };
-  std::stable_sort(flat.tensors.begin(), flat.tensors.end(),
-                   [&](const FlatTensor& a, const FlatTensor& b) { return group(a) < group(b); });
-  for (FlatTensor& tensor : flat.tensors) {
-    tensor.begin = flat.elements;
-    flat.elements += (tensor.elements + kAlignElements - 1) / kAlignElements * kAlignElements;
+  const auto group = [&](int t) { return unit.tensors(t).frozen() ? 2 : unit.tensors(t).decay() ? 0 : 1; };
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return group(a) < group(b); });
+  return Flatten(unit, order);
+}
+
+FlatUnit Flatten(const Unit& unit, const std::vector<int>& order) {
+  FlatUnit flat;
+  for (const int t : order) {
+    const Tensor& tensor = unit.tensors(t);
+    const uint64_t elements = models::Elements(tensor);
+    flat.tensors.push_back({tensor.name(), flat.elements, elements, tensor.decay(), tensor.frozen()});
+    flat.elements += (elements + kAlignElements - 1) / kAlignElements * kAlignElements;
   }
   return flat;
 }

@@ -1,6 +1,6 @@
-// Where a unit's tensors lie in its flat buffer: one after another, those that the optimizer treats alike together and
-// in the inventory's order, each start rounded up so that every tensor begins at a multiple of 64 bytes in fp32.
-// Engine, planner and checkpoints share this one rule.
+// Where a unit's tensors lie in its flat buffer: one after another, each start rounded up so that every tensor begins
+// at a multiple of 64 bytes in fp32. Unless a partition table orders them otherwise, those that the optimizer treats
+// alike come together, in the inventory's order.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,13 @@ struct FlatTensor {
 };
 
 struct FlatUnit {
-  std::vector<FlatTensor> tensors;  // ascending begin: those with weight decay first, then the others, then frozen ones
+  std::vector<FlatTensor> tensors;  // ascending begin; by default with weight decay first, then without, then frozen
   uint64_t elements = 0;            // padding included, a multiple of kAlignElements
 };
 
 FlatUnit Flatten(const Unit& unit);
+// In another order: `order` has the indices of all its tensors.
+FlatUnit Flatten(const Unit& unit, const std::vector<int>& order);
 
 // Padding included, all units together.
 uint64_t FlatElements(const Inventory& inventory);

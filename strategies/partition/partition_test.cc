@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "models/inventory.h"
 #include "strategies/partition/flat.h"
+#include "strategies/partition/planners.h"
 #include "strategies/partition/table.h"
 
 namespace muster::partition {

@@ -13,11 +13,18 @@
 namespace muster::partition {
 namespace {
 
-absl::Status Wrong(const std::string& tensor, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat("partition table: ", tensor, ": ", what));
+absl::Status Wrong(const std::string& name, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("partition table: ", name, ": ", what));
 }
 
-absl::Status CheckPiece(const Piece& piece, uint64_t elements, uint32_t shards) {
+// Whether a cut before element `at` of the tensor divides what must stay whole.
+bool Divides(const Tensor& tensor, uint64_t at) {
+  if (at == 0 || at >= models::Elements(tensor)) return false;
+  if (tensor.atom() == ATOM_WHOLE) return true;
+  return tensor.atom() == ATOM_ROW && at % (models::Elements(tensor) / tensor.shape(0)) != 0;
+}
+
+absl::Status CheckPiece(const Piece& piece, const Tensor& tensor, uint32_t shards) {
   uint64_t covered = 0;
   for (const Extent& extent : piece.extents()) {
     if (extent.shard() >= shards) {
@@ -27,30 +34,116 @@ absl::Status CheckPiece(const Piece& piece, uint64_t elements, uint32_t shards) 
       return Wrong(piece.tensor(), absl::StrCat(extent.begin() > covered ? "hole" : "overlap", " at element ",
                                                 std::min(extent.begin(), covered)));
     }
+    if (Divides(tensor, covered)) return Wrong(piece.tensor(), absl::StrCat("must not be cut at element ", covered));
     covered += extent.length();
   }
-  if (covered != elements)
-    return Wrong(piece.tensor(), absl::StrCat("covers ", covered, " of ", elements, " elements"));
+  const uint64_t elements = models::Elements(tensor);
+  if (covered == elements) return absl::OkStatus();
+  return Wrong(piece.tensor(), absl::StrCat("covers ", covered, " of ", elements, " elements"));
+}
+
+absl::Status CheckBoundaries(const UnitPartition& part, const FlatUnit& flat, const Unit& unit, uint32_t shards) {
+  if (static_cast<uint32_t>(part.boundaries_size()) != shards + 1 || part.boundaries(0) != 0) {
+    return Wrong(part.unit(), absl::StrCat(part.boundaries_size(), " boundaries for ", shards, " shards"));
+  }
+  if (part.boundaries(static_cast<int>(shards)) < flat.elements) {
+    return Wrong(part.unit(), absl::StrCat("hole at element ", part.boundaries(static_cast<int>(shards))));
+  }
+  std::map<std::string, const Tensor*> tensors;
+  for (const Tensor& tensor : unit.tensors()) tensors[tensor.name()] = &tensor;
+  for (int i = 1; i < part.boundaries_size(); ++i) {
+    const uint64_t at = part.boundaries(i);
+    if (at < part.boundaries(i - 1)) return Wrong(part.unit(), absl::StrCat("overlap at element ", at));
+    if (at % kAlignElements != 0) return Wrong(part.unit(), absl::StrCat("boundary ", at, " is no multiple of 16"));
+    for (const FlatTensor& t : flat.tensors) {
+      if (at <= t.begin || !Divides(*tensors.at(t.name), at - t.begin)) continue;
+      return Wrong(t.name, absl::StrCat("must not be cut at element ", at - t.begin));
+    }
+  }
   return absl::OkStatus();
+}
+
+// Indices of the unit's tensors, in the order of the pieces.
+absl::StatusOr<std::vector<int>> Order(const UnitPartition& part, const Unit& unit) {
+  std::map<std::string, int> missing;
+  for (int t = 0; t < unit.tensors_size(); ++t) missing[unit.tensors(t).name()] = t;
+  std::vector<int> order;
+  for (const Piece& piece : part.pieces()) {
+    const auto found = missing.find(piece.tensor());
+    if (found == missing.end()) return Wrong(piece.tensor(), absl::StrCat("unknown to, or twice in, ", unit.name()));
+    order.push_back(found->second);
+    missing.erase(found);
+  }
+  if (!missing.empty()) return Wrong(missing.begin()->first, "missing");
+  return order;
+}
+
+absl::Status CheckUnit(const UnitPartition& part, const Unit& unit, uint32_t shards) {
+  if (part.unit() != unit.name()) return Wrong(part.unit(), absl::StrCat("the model has ", unit.name(), " here"));
+  const bool by_boundaries = part.boundaries_size() > 0;
+  if (by_boundaries && part.pieces_size() == 0) return CheckBoundaries(part, Flatten(unit), unit, shards);
+  const absl::StatusOr<std::vector<int>> order = Order(part, unit);
+  if (!order.ok()) return order.status();
+  if (by_boundaries) {
+    for (const Piece& piece : part.pieces()) {
+      if (piece.extents_size() > 0) return Wrong(piece.tensor(), "has extents, and its unit boundaries");
+    }
+    return CheckBoundaries(part, Flatten(unit, *order), unit, shards);
+  }
+  for (int i = 0; i < part.pieces_size(); ++i) {
+    if (absl::Status s = CheckPiece(part.pieces(i), unit.tensors((*order)[i]), shards); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+void Append(std::vector<OwnedRange>& ranges, uint32_t shard, uint64_t begin, uint64_t end) {
+  if (begin == end) return;
+  if (!ranges.empty() && ranges.back().shard == shard) {
+    ranges.back().end = end;
+  } else {
+    ranges.push_back({shard, begin, end});
+  }
+}
+
+OwnedUnit Own(const UnitPartition& part, const Unit& unit) {
+  OwnedUnit owned;
+  owned.flat = part.pieces_size() == 0 ? Flatten(unit) : Flatten(unit, *Order(part, unit));
+  if (part.boundaries_size() > 0) {
+    owned.flat.elements = part.boundaries(part.boundaries_size() - 1);
+    for (int s = 0; s + 1 < part.boundaries_size(); ++s) {
+      Append(owned.ranges, static_cast<uint32_t>(s), part.boundaries(s), part.boundaries(s + 1));
+    }
+    return owned;
+  }
+  uint64_t at = 0;
+  for (int i = 0; i < part.pieces_size(); ++i) {
+    const FlatTensor& tensor = owned.flat.tensors[i];
+    const bool last = i + 1 == part.pieces_size();
+    const uint64_t next = last ? owned.flat.elements : owned.flat.tensors[i + 1].begin;
+    for (const Extent& extent : part.pieces(i).extents()) {
+      const uint64_t end = tensor.begin + extent.begin() + extent.length();
+      const uint64_t padded = end == tensor.begin + tensor.elements ? next : end;
+      Append(owned.ranges, extent.shard(), at, padded);
+      at = padded;
+    }
+  }
+  return owned;
 }
 
 }  // namespace
 
-PartitionTable Replicated(const Inventory& inventory) {
-  PartitionTable table;
-  table.set_shards(1);
-  for (const Unit& unit : inventory.units()) {
-    UnitPartition& part = *table.add_units();
-    part.set_unit(unit.name());
-    for (const Tensor& tensor : unit.tensors()) {
-      Piece& piece = *part.add_pieces();
-      piece.set_tensor(tensor.name());
-      Extent& extent = *piece.add_extents();
-      extent.set_shard(0);
-      extent.set_length(models::Elements(tensor));
-    }
+std::vector<OwnedUnit> OwnedUnits(const PartitionTable& table, const Inventory& inventory) {
+  std::vector<OwnedUnit> units;
+  for (int u = 0; u < inventory.units_size(); ++u) units.push_back(Own(table.units(u), inventory.units(u)));
+  return units;
+}
+
+std::vector<uint64_t> OwnedElements(const std::vector<OwnedUnit>& units, uint32_t shards) {
+  std::vector<uint64_t> elements(shards);
+  for (const OwnedUnit& unit : units) {
+    for (const OwnedRange& range : unit.ranges) elements[range.shard] += range.end - range.begin;
   }
-  return table;
+  return elements;
 }
 
 absl::Status Check(const PartitionTable& table, const Inventory& inventory) {
@@ -58,19 +151,9 @@ absl::Status Check(const PartitionTable& table, const Inventory& inventory) {
     return absl::InvalidArgumentError(
         absl::StrCat("partition table: ", table.units_size(), " units, the model has ", inventory.units_size()));
   }
+  if (table.shards() == 0) return absl::InvalidArgumentError("partition table: no shard");
   for (int u = 0; u < table.units_size(); ++u) {
-    const UnitPartition& part = table.units(u);
-    const Unit& unit = inventory.units(u);
-    if (part.unit() != unit.name()) return Wrong(part.unit(), absl::StrCat("the model has ", unit.name(), " here"));
-    std::map<std::string, uint64_t> missing;
-    for (const Tensor& tensor : unit.tensors()) missing[tensor.name()] = models::Elements(tensor);
-    for (const Piece& piece : part.pieces()) {
-      const auto found = missing.find(piece.tensor());
-      if (found == missing.end()) return Wrong(piece.tensor(), absl::StrCat("unknown to, or twice in, ", unit.name()));
-      if (absl::Status s = CheckPiece(piece, found->second, table.shards()); !s.ok()) return s;
-      missing.erase(found);
-    }
-    if (!missing.empty()) return Wrong(missing.begin()->first, "missing");
+    if (absl::Status s = CheckUnit(table.units(u), inventory.units(u), table.shards()); !s.ok()) return s;
   }
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -17,8 +18,18 @@ namespace {
 constexpr size_t kStreams = 4;
 using Clock = std::array<int32_t, kStreams>;
 
-bool NeedsGroup(OpKind kind) { return kind == OpKind::kReduce || kind == OpKind::kReduceScalars; }
-bool MayHaveGroup(OpKind kind) { return NeedsGroup(kind) || kind == OpKind::kGather; }
+bool NeedsGroup(OpKind kind) {
+  return kind == OpKind::kReduce || kind == OpKind::kAllReduce || kind == OpKind::kReduceScalars;
+}
+bool MayHaveGroup(OpKind kind) { return NeedsGroup(kind) || kind == OpKind::kGather || kind == OpKind::kClipGradients; }
+// Of units [unit, unit_end).
+bool OfRange(OpKind kind) {
+  return kind == OpKind::kGather || kind == OpKind::kRelease || kind == OpKind::kOpenGradients ||
+         kind == OpKind::kReduce || kind == OpKind::kAllReduce;
+}
+bool OfMicrobatch(OpKind kind) {
+  return kind == OpKind::kForward || kind == OpKind::kBackward || kind == OpKind::kRecompute;
+}
 
 // Walks the ops once in issue order, keeping what is true at that point.
 class Checker {
@@ -32,8 +43,13 @@ class Checker {
         backward_left_(schedule.microbatches, units_),
         used_(units_) {
     for (const Op& op : schedule.ops) {
-      if (op.kind == OpKind::kGather) ever_gathered_.insert(op.unit);
-      if (op.kind == OpKind::kReduce) reduces_ = true;
+      for (int32_t u = op.unit; u < op.unit_end; ++u) {
+        if (op.kind == OpKind::kGather) ever_gathered_.insert(u);
+        if (op.kind == OpKind::kOpenGradients) ever_opened_.insert(u);
+      }
+      reduces_ |= op.kind == OpKind::kReduce;
+      all_reduces_ |= op.kind == OpKind::kAllReduce;
+      trains_ |= op.kind == OpKind::kBackward || op.kind == OpKind::kOptimizerStep;
     }
   }
 
@@ -55,25 +71,22 @@ class Checker {
   }
 
   absl::Status CheckIndices(const Op& op) const {
-    const bool per_unit = op.kind == OpKind::kGather || op.kind == OpKind::kForward || op.kind == OpKind::kBackward ||
-                          op.kind == OpKind::kRecompute || op.kind == OpKind::kRelease || op.kind == OpKind::kReduce;
-    const bool per_microbatch =
-        op.kind == OpKind::kForward || op.kind == OpKind::kBackward || op.kind == OpKind::kRecompute;
-    if (per_unit && (op.unit < 0 || op.unit >= units_)) return Wrong("indices", "no such unit");
-    if (op.kind == OpKind::kReduce && (op.unit_end <= op.unit || op.unit_end > units_)) {
+    if ((OfRange(op.kind) || OfMicrobatch(op.kind)) && op.unit < 0) return Wrong("indices", "no such unit");
+    if (op.unit < -1 || op.unit >= units_) return Wrong("indices", "no such unit");
+    if (OfRange(op.kind) && (op.unit_end <= op.unit || op.unit_end > units_)) {
       return Wrong("indices", "empty or too long a range of units");
     }
-    if (per_microbatch && (op.microbatch < 0 || op.microbatch >= schedule_.microbatches)) {
+    if (OfMicrobatch(op.kind) && (op.microbatch < 0 || op.microbatch >= schedule_.microbatches)) {
       return Wrong("indices", "no such microbatch");
     }
-    if (op.unit < -1 || op.unit >= units_) return Wrong("indices", "no such unit");
-    if (op.slot < -1 || op.slot >= schedule_.slots) return Wrong("indices", "no such slot");
+    const int32_t slots = op.kind == OpKind::kOpenGradients ? schedule_.gradient_slots : schedule_.slots;
+    if (op.slot < -1 || op.slot >= slots) return Wrong("indices", "no such slot");
     for (const int32_t w : op.waits) {
       if (w < 0 || static_cast<size_t>(w) >= at_) return Wrong("indices", "waits for an op that is not before it");
     }
     if (op.group < 0 && NeedsGroup(op.kind)) return Wrong("groups", "a collective needs a group");
     if (op.group >= 0 && !MayHaveGroup(op.kind)) return Wrong("groups", "is no collective");
-    if (op.group > kWorldGroup || op.group < -1) return Wrong("groups", "no such group");
+    if (op.group >= kGroups || op.group < -1) return Wrong("groups", "no such group");
     return absl::OkStatus();
   }
 
@@ -121,14 +134,20 @@ class Checker {
         return Use(op.unit);
       case OpKind::kBackward:
         return Backward(op);
+      case OpKind::kOpenGradients:
+        return OpenGradients(op);
       case OpKind::kReduce:
         return Reduce(op);
+      case OpKind::kAllReduce:
+        return reduces_ ? AllReduceOwned(op) : Reduce(op);
       case OpKind::kClipGradients:
         if (!backward_done_everywhere()) return Wrong("step", "clips before the last backward");
+        clipped_ = true;
         return AfterAllGradients();
       case OpKind::kOptimizerStep:
         if (!backward_done_everywhere()) return Wrong("step", "steps before the last backward");
-        if (reduces_ && !pending_.empty()) return Wrong("reduction", Unreduced());
+        if (!clipped_) return Wrong("step", "steps without the gradients' norm");
+        if (Unreduced()) return Wrong("reduction", *Unreduced());
         stepped_ = true;
         return AfterAllGradients();
       default:
@@ -136,32 +155,52 @@ class Checker {
     }
   }
 
+  // Takes the slot for units [unit, unit_end).
+  absl::Status Take(const Op& op, std::map<int32_t, int32_t>& owners, const std::map<int32_t, size_t>& freed_at,
+                    std::map<int32_t, int32_t>& slot_of) {
+    for (int32_t u = op.unit; u < op.unit_end; ++u) {
+      if (slot_of.emplace(u, op.slot).first->second != op.slot) {
+        return Wrong("slots", absl::StrCat(inventory_.units(u).name(), " has another one elsewhere"));
+      }
+    }
+    if (op.slot < 0) return absl::OkStatus();
+    const auto [owner, free] = owners.emplace(op.slot, op.unit);
+    if (!free) return Wrong("slots", absl::StrCat("still held by ", inventory_.units(owner->second).name()));
+    return freed_at.contains(op.slot) ? MustFollow(freed_at.at(op.slot)) : absl::OkStatus();
+  }
+
   absl::Status Gather(const Op& op) {
-    if (gathered_.contains(op.unit)) return Wrong("resident", "gathered twice");
-    if (op.slot >= 0) {
-      const auto [owner, free] = slot_owner_.emplace(op.slot, op.unit);
-      if (!free) return Wrong("slots", absl::StrCat("still held by ", inventory_.units(owner->second).name()));
+    for (int32_t u = op.unit; u < op.unit_end; ++u) {
+      if (!gathered_at_.emplace(u, at_).second) return Wrong("resident", "gathered twice");
     }
-    if (op.slot >= 0 && slot_released_.contains(op.slot)) {
-      if (absl::Status s = MustFollow(slot_released_.at(op.slot)); !s.ok()) return s;
-    }
-    gathered_[op.unit] = op.slot;
-    gathered_at_[op.unit] = at_;
-    return absl::OkStatus();
+    return Take(op, slot_owner_, slot_released_, slot_of_);
   }
 
   absl::Status Release(const Op& op) {
-    const auto found = gathered_.find(op.unit);
-    if (found == gathered_.end()) return Wrong("resident", "released, but not gathered");
-    if (absl::Status s = MustFollow(gathered_at_.at(op.unit)); !s.ok()) return s;
-    if (absl::Status s = MustFollowAll(used_[op.unit]); !s.ok()) return s;
-    used_[op.unit].clear();
-    if (found->second >= 0) {
-      slot_owner_.erase(found->second);
-      slot_released_[found->second] = at_;
+    for (int32_t u = op.unit; u < op.unit_end; ++u) {
+      const auto found = gathered_at_.find(u);
+      if (found == gathered_at_.end()) return Wrong("resident", "released, but not gathered");
+      const Op& gather = schedule_.ops[found->second];
+      if (gather.unit != op.unit || gather.unit_end != op.unit_end) {
+        return Wrong("resident", "releases not what was gathered together");
+      }
+      if (absl::Status s = MustFollow(found->second); !s.ok()) return s;
+      if (absl::Status s = MustFollowAll(used_[u]); !s.ok()) return s;
+      used_[u].clear();
+      if (gather.slot >= 0) {
+        slot_owner_.erase(gather.slot);
+        slot_released_[gather.slot] = at_;
+      }
+      gathered_at_.erase(found);
     }
-    gathered_.erase(found);
     return absl::OkStatus();
+  }
+
+  absl::Status OpenGradients(const Op& op) {
+    for (int32_t u = op.unit; u < op.unit_end; ++u) {
+      if (!opened_at_.emplace(u, at_).second) return Wrong("gradients", "opened twice");
+    }
+    return Take(op, gradient_owner_, gradient_freed_, gradient_slot_of_);
   }
 
   // Whose parameters a unit uses: its own, and those that it borrows.
@@ -179,7 +218,7 @@ class Checker {
   absl::Status Use(int32_t unit) {
     for (const int32_t u : Owners(unit)) {
       if (!ever_gathered_.contains(u)) continue;
-      if (!gathered_.contains(u)) {
+      if (!gathered_at_.contains(u)) {
         return Wrong("resident", absl::StrCat("the parameters of ", inventory_.units(u).name(), " are not gathered"));
       }
       if (absl::Status s = MustFollow(gathered_at_.at(u)); !s.ok()) return s;
@@ -198,22 +237,62 @@ class Checker {
     if (op.unit >= forwarded_[op.microbatch]) return Wrong("order", "backward before its forward");
     if (op.unit != backward_left_[op.microbatch] - 1) return Wrong("order", "backward out of order, or twice");
     --backward_left_[op.microbatch];
-    for (const int32_t owner : Owners(op.unit)) pending_[{owner, op.unit, op.microbatch}] = at_;
-    if (!reduces_) gradients_.push_back(at_);
-    return Use(op.unit);
+    for (const int32_t owner : Owners(op.unit)) {
+      pending_[{owner, op.unit, op.microbatch}] = at_;
+      if (!ever_opened_.contains(owner)) continue;
+      if (!opened_at_.contains(owner)) {
+        return Wrong("gradients", absl::StrCat("those of ", inventory_.units(owner).name(), " are not open"));
+      }
+      if (absl::Status s = MustFollow(opened_at_.at(owner)); !s.ok()) return s;
+    }
+    if (!reduces_ && !all_reduces_) gradients_.push_back(at_);
+    return inventory_.units(op.unit).backward_without_parameters() ? absl::OkStatus() : Use(op.unit);
   }
 
   absl::Status Reduce(const Op& op) {
     for (int32_t owner = op.unit; owner < op.unit_end; ++owner) {
+      const std::string& name = inventory_.units(owner).name();
+      if (op.kind == OpKind::kReduce && all_reduced_at_.contains(owner)) {
+        return Wrong("reduction", absl::StrCat(name, " has been summed over replicas"));
+      }
       const auto first = pending_.lower_bound({owner, -1, -1}), last = pending_.lower_bound({owner + 1, -1, -1});
       if (first == last) {
-        return Wrong("reduction", absl::StrCat("there is nothing to reduce of ", inventory_.units(owner).name(),
-                                               ": not computed yet, or reduced already"));
+        return Wrong("reduction",
+                     absl::StrCat("there is nothing to reduce of ", name, ": not computed yet, or reduced already"));
       }
       for (auto it = first; it != last; ++it) {
         if (absl::Status s = MustFollow(it->second); !s.ok()) return s;
       }
       pending_.erase(first, last);
+      if (absl::Status s = Close(op, owner); !s.ok()) return s;
+      reduced_at_[owner] = at_;
+    }
+    gradients_.push_back(at_);
+    return absl::OkStatus();
+  }
+
+  // The gradient of `owner` leaves its slot, or must never be reduced again.
+  absl::Status Close(const Op& op, int32_t owner) {
+    if (!ever_opened_.contains(owner)) {
+      if (!reduced_at_.contains(owner)) return absl::OkStatus();
+      return Wrong("reduction", absl::StrCat(inventory_.units(owner).name(), " lies in no slot and is reduced again"));
+    }
+    const Op& open = schedule_.ops[opened_at_.at(owner)];
+    if (open.unit != op.unit || open.unit_end != op.unit_end) {
+      return Wrong("gradients", "reduces not what was opened together");
+    }
+    gradient_owner_.erase(open.slot);
+    gradient_freed_[open.slot] = at_;
+    opened_at_.erase(owner);
+    return absl::OkStatus();
+  }
+
+  absl::Status AllReduceOwned(const Op& op) {
+    for (int32_t owner = op.unit; owner < op.unit_end; ++owner) {
+      const std::string& name = inventory_.units(owner).name();
+      if (!all_reduced_at_.emplace(owner, at_).second) return Wrong("reduction", absl::StrCat(name, " comes twice"));
+      if (!reduced_at_.contains(owner)) return Wrong("reduction", absl::StrCat(name, " is not reduced to its owners"));
+      if (absl::Status s = MustFollow(reduced_at_.at(owner)); !s.ok()) return s;
     }
     gradients_.push_back(at_);
     return absl::OkStatus();
@@ -228,18 +307,30 @@ class Checker {
     return true;
   }
 
-  std::string Unreduced() const {
-    const auto& [owner, user, microbatch] = pending_.begin()->first;
-    return absl::StrCat("the gradient of ", inventory_.units(owner).name(), " from ", inventory_.units(user).name(),
-                        " m", microbatch, " enters none");
+  std::optional<std::string> Unreduced() const {
+    if ((reduces_ || all_reduces_) && !pending_.empty()) {
+      const auto& [owner, user, microbatch] = pending_.begin()->first;
+      return absl::StrCat("the gradient of ", inventory_.units(owner).name(), " from ", inventory_.units(user).name(),
+                          " m", microbatch, " enters none");
+    }
+    for (const auto& [owner, op] : reduced_at_) {
+      if (reduces_ && all_reduces_ && !all_reduced_at_.contains(owner)) {
+        return absl::StrCat(inventory_.units(owner).name(), " is not summed over replicas");
+      }
+    }
+    return std::nullopt;
   }
 
   absl::Status CheckEnd() const {
-    if (!backward_done_everywhere()) return Wrong("order", "a backward is missing");
-    if (reduces_ && !pending_.empty()) return Wrong("reduction", Unreduced());
-    if (!gathered_.empty()) {
-      return Wrong("resident", absl::StrCat(inventory_.units(gathered_.begin()->first).name(), " is left gathered"));
+    for (const int32_t forwarded : forwarded_) {
+      if (forwarded != units_) return Wrong("order", "a forward is missing");
     }
+    if (!gathered_at_.empty()) {
+      return Wrong("resident", absl::StrCat(inventory_.units(gathered_at_.begin()->first).name(), " is left gathered"));
+    }
+    if (!trains_) return absl::OkStatus();
+    if (!backward_done_everywhere()) return Wrong("order", "a backward is missing");
+    if (Unreduced()) return Wrong("reduction", *Unreduced());
     if (!stepped_) return Wrong("step", "no optimizer step");
     return absl::OkStatus();
   }
@@ -248,19 +339,20 @@ class Checker {
   const Inventory& inventory_;
   const int32_t units_;
   size_t at_ = 0;
-  std::set<int32_t> ever_gathered_;
-  bool reduces_ = false;
-  bool stepped_ = false;
-  std::vector<Clock> seen_;                  // by op
-  std::array<Clock, kStreams> last_{};       // of each stream's last op
-  std::map<int32_t, int32_t> gathered_;      // unit -> slot
-  std::map<int32_t, size_t> gathered_at_;    // unit -> op
-  std::map<int32_t, int32_t> slot_owner_;    // slot -> unit
-  std::map<int32_t, size_t> slot_released_;  // slot -> op
-  std::vector<int32_t> forwarded_;           // by microbatch: units forwarded
-  std::vector<int32_t> backward_left_;       // by microbatch: units still to go back
-  std::vector<std::vector<size_t>> used_;    // by unit: ops that read what is gathered now
-  std::vector<size_t> gradients_;            // ops that complete them: reductions, or all backwards
+  std::set<int32_t> ever_gathered_, ever_opened_;
+  bool reduces_ = false, all_reduces_ = false, trains_ = false;
+  bool clipped_ = false, stepped_ = false;
+  std::vector<Clock> seen_;                                   // by op
+  std::array<Clock, kStreams> last_{};                        // of each stream's last op
+  std::map<int32_t, size_t> gathered_at_, opened_at_;         // unit -> op, while it is
+  std::map<int32_t, int32_t> slot_of_, gradient_slot_of_;     // unit -> slot
+  std::map<int32_t, int32_t> slot_owner_, gradient_owner_;    // slot -> unit, while it has one
+  std::map<int32_t, size_t> slot_released_, gradient_freed_;  // slot -> op
+  std::map<int32_t, size_t> reduced_at_, all_reduced_at_;     // unit -> op, the last
+  std::vector<int32_t> forwarded_;                            // by microbatch: units forwarded
+  std::vector<int32_t> backward_left_;                        // by microbatch: units still to go back
+  std::vector<std::vector<size_t>> used_;                     // by unit: ops that read what is gathered now
+  std::vector<size_t> gradients_;                             // ops that complete them: reductions, or all backwards
   std::map<std::tuple<int32_t, int32_t, int32_t>, size_t> pending_;  // (owner, user, microbatch) in no reduction yet
 };
 
@@ -284,17 +376,22 @@ absl::Status Check(const Schedule& schedule, const Inventory& inventory) {
   return Checker(schedule, inventory).Run();
 }
 
-absl::Status CheckMatching(const std::vector<Schedule>& by_rank, const Inventory& inventory) {
+absl::Status CheckMatching(const std::vector<Schedule>& by_rank, uint32_t shards, const Inventory& inventory) {
   for (size_t rank = 1; rank < by_rank.size(); ++rank) {
-    const std::vector<const Op*> first = Collectives(by_rank[0], kWorldGroup),
-                                 other = Collectives(by_rank[rank], kWorldGroup);
-    for (size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
-      if (i < first.size() && i < other.size() && SameCollective(*first[i], *other[i])) continue;
-      const auto name = [&](const std::vector<const Op*>& ops) {
-        return i < ops.size() ? Print(*ops[i], inventory) : std::string("nothing");
-      };
-      return absl::InternalError(absl::StrCat("schedule: collective ", i, " of group ", kWorldGroup, ": rank 0 issues ",
-                                              name(first), ", rank ", rank, " issues ", name(other)));
+    // The first rank of each of its groups.
+    const std::array<size_t, kGroups> firsts = {0, rank / shards * shards, rank % shards};
+    for (int32_t group = 0; group < kGroups; ++group) {
+      const size_t leader = firsts[group];
+      const std::vector<const Op*> first = Collectives(by_rank[leader], group),
+                                   other = Collectives(by_rank[rank], group);
+      for (size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
+        if (i < first.size() && i < other.size() && SameCollective(*first[i], *other[i])) continue;
+        const auto name = [&](const std::vector<const Op*>& ops) {
+          return i < ops.size() ? Print(*ops[i], inventory) : std::string("nothing");
+        };
+        return absl::InternalError(absl::StrCat("schedule: collective ", i, " of group ", group, ": rank ", leader,
+                                                " issues ", name(first), ", rank ", rank, " issues ", name(other)));
+      }
     }
   }
   return absl::OkStatus();

@@ -1,6 +1,7 @@
 // Proves a schedule before it runs. Pure.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,21 +14,26 @@ namespace muster {
 //  - indices: units, microbatches and slots exist; waits name earlier ops
 //  - resident: a gathered unit (and one that it borrows from) is used only between its gather and its release; a unit
 //    that is never gathered is always resident; nothing is left gathered; nothing is gathered twice
-//  - slots: none has two live owners
+//  - slots: none has two live owners, and a unit has the same one each time; likewise for gradients
 //  - order: each (unit, microbatch) is forwarded once, after the units before it; its backward comes once, after its
 //    forward and after the backward of the units behind it; a recomputation comes between the two
-//  - reduction: with any kReduce, each contribution (owner of the tensors, unit that used them, microbatch) enters
-//    exactly one reduction of its owner, after its backward: a tied tensor has one from its own unit and one from each
-//    that borrows it; without a kReduce every gradient stays where it is
-//  - step: one kOptimizerStep, after every backward, reduction and clipping; no parameter is used after it
+//  - gradients: those of a unit that has a slot for them are added to only between their opening and their reduction,
+//    which takes all that lies in the slot
+//  - reduction: with any kReduce or kAllReduce, each contribution (owner of the tensors, unit that used them,
+//    microbatch) enters exactly one reduction of its owner, after its backward: a tied tensor has one from its own unit
+//    and one from each that borrows it. Where there are both, every unit's kAllReduce comes once, after its last
+//    kReduce. What lies in no slot is reduced once: a second time would sum sums. Without any, every gradient stays
+//    where it is
+//  - step: one kClipGradients, behind it one kOptimizerStep, after every backward and reduction; no parameter is used after it. A schedule
+//    without a backward, as of an evaluation, has none
 //  - streams: ops are in order only within their stream and behind what they wait for. By that order alone a use comes
 //    after its gather, a gather after the release of its slot, a release after the uses, a reduction after the
-//    backwards that it takes, clipping and the step after all reductions
-//  - groups: a reduction has a group, a gather may have one, no other op has
+//    backwards that it takes, a slot's opening after its last reduction, clipping and the step after all reductions
+//  - groups: a reduction has a group, a gather and clipping may have one, no other op has
 absl::Status Check(const Schedule& schedule, const Inventory& inventory);
 
-// The schedules of a group's ranks: all issue the same collectives of each group in the same order. The message names
-// the two ranks and the first ops that differ.
-absl::Status CheckMatching(const std::vector<Schedule>& by_rank, const Inventory& inventory);
+// The schedules of all ranks, of which `shards` together hold one copy: those of a group issue the same collectives in
+// the same order. The message names the two ranks and the first ops that differ.
+absl::Status CheckMatching(const std::vector<Schedule>& by_rank, uint32_t shards, const Inventory& inventory);
 
 }  // namespace muster

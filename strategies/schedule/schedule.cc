@@ -18,8 +18,12 @@ const char* Name(OpKind kind) {
       return "Recompute";
     case OpKind::kRelease:
       return "Release";
+    case OpKind::kOpenGradients:
+      return "OpenGradients";
     case OpKind::kReduce:
       return "Reduce";
+    case OpKind::kAllReduce:
+      return "AllReduce";
     case OpKind::kSend:
       return "Send";
     case OpKind::kRecv:
@@ -54,6 +58,19 @@ const char* Name(Stream stream) {
   return "?";
 }
 
+std::string GroupName(int32_t group) {
+  switch (group) {
+    case kWorldGroup:
+      return "world";
+    case kShardGroup:
+      return "shards";
+    case kReplicaGroup:
+      return "replicas";
+    default:
+      return absl::StrCat("group ", group);
+  }
+}
+
 }  // namespace
 
 std::string Print(const Op& op, const Inventory& inventory) {
@@ -65,7 +82,7 @@ std::string Print(const Op& op, const Inventory& inventory) {
   if (op.unit_end > op.unit + 1) absl::StrAppend(&line, "..", unit(op.unit_end - 1));
   if (op.microbatch >= 0) absl::StrAppend(&line, " m", op.microbatch);
   if (op.stream != Stream::kCompute) absl::StrAppend(&line, " on ", Name(op.stream));
-  if (op.group >= 0) absl::StrAppend(&line, " group ", op.group);
+  if (op.group >= 0) absl::StrAppend(&line, " in ", GroupName(op.group));
   if (op.slot >= 0) absl::StrAppend(&line, " slot ", op.slot);
   if (op.peer >= 0) absl::StrAppend(&line, " peer ", op.peer);
   if (!op.waits.empty()) {
@@ -82,7 +99,8 @@ std::string Print(const Schedule& schedule, const Inventory& inventory) {
 }
 
 std::string Digest(const Schedule& schedule) {
-  std::string canonical = absl::StrCat("v1 ", schedule.microbatches, " ", schedule.slots, "\n");
+  std::string canonical =
+      absl::StrCat("v2 ", schedule.microbatches, " ", schedule.slots, " ", schedule.gradient_slots, "\n");
   for (const Op& op : schedule.ops) {
     absl::StrAppend(&canonical, static_cast<int>(op.kind), " ", op.unit, " ", op.unit_end, " ", op.microbatch, " ",
                     static_cast<int>(op.stream), " ", op.group, " ");

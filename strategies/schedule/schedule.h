@@ -11,46 +11,53 @@
 namespace muster {
 
 enum class OpKind : uint8_t {
-  kGather,     // unit's parameters become resident in `slot`
-  kForward,    // unit, microbatch
-  kBackward,   // unit, microbatch
-  kRecompute,  // unit, microbatch: forward again, to have Saved back
-  kRelease,    // unit's parameters are no longer resident
-  kReduce,     // gradients of units [unit, unit_end) to their owners
-  kSend,       // activations or their gradients of (unit, microbatch) to `peer`
+  kGather,         // from their owners: the parameters of units [unit, unit_end) become resident in `slot`
+  kForward,        // unit, microbatch
+  kBackward,       // unit, microbatch
+  kRecompute,      // unit, microbatch: forward again, to have Saved back
+  kRelease,        // the parameters of units [unit, unit_end) are no longer resident
+  kOpenGradients,  // a gradient of zeros for units [unit, unit_end), in `slot` of the gradient slots
+  kReduce,         // gradients of units [unit, unit_end) to their owners; frees their slot
+  kAllReduce,      // gradients that this rank's shard owns of units [unit, unit_end), over its replicas
+  kSend,           // activations or their gradients of (unit, microbatch) to `peer`
   kRecv,
   kOffload,  // unit's owned state to host memory
   kFetch,
   kReduceScalars,  // loss sum and votes of the step over all ranks
-  kClipGradients,  // global norm over owned extents, then the factor for the optimizer
+  kClipGradients,  // global norm over owned extents (a group: summed over it), and the factor where the spec clips
   kOptimizerStep,  // over owned extents
   kSnapshot,       // owned state to host memory, for a checkpoint
 };
 
-// Process groups by number. One so far: all ranks of the generation.
-inline constexpr int32_t kWorldGroup = 0;
+// Process groups by number: all ranks of the generation; those that together hold one copy of what is sharded; those
+// that hold the same shard.
+inline constexpr int32_t kWorldGroup = 0, kShardGroup = 1, kReplicaGroup = 2;
+inline constexpr int32_t kGroups = 3;
 
 enum class Stream : uint8_t { kCompute, kGather, kReduce, kTransfer };
 
 struct Op {
   OpKind kind;
   int32_t unit = -1;      // index in the inventory; -1: all
-  int32_t unit_end = -1;  // kReduce
+  int32_t unit_end = -1;  // where a range of units is meant
   int32_t microbatch = -1;
   Stream stream = Stream::kCompute;
   int32_t group = -1;          // process group, -1: none
-  int32_t slot = -1;           // gather buffer, -1: the unit's own storage
+  int32_t slot = -1;           // buffer of the pool, -1: the unit's own storage
   int32_t peer = -1;           // kSend, kRecv
   std::vector<int32_t> waits;  // indices of earlier ops of this schedule; ops of one stream wait for each other anyway
 };
 
+// A unit is gathered into the same slot whenever it is, and likewise has one slot for its gradients, so that addresses
+// repeat; a slot is as large as the largest that is put there.
 struct Schedule {
   int32_t microbatches = 1;
-  int32_t slots = 0;  // gather buffers that the pool must have
+  int32_t slots = 0;           // that parameters are gathered into
+  int32_t gradient_slots = 0;  // that gradients wait in for their reduction
   std::vector<Op> ops;
 };
 
-// "Forward h.0 m1".
+// "Forward h.0 m1", "Gather h.0..h.3".
 std::string Print(const Op& op, const Inventory& inventory);
 // One op a line.
 std::string Print(const Schedule& schedule, const Inventory& inventory);

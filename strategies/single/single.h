@@ -2,10 +2,12 @@
 #pragma once
 
 #include "proto/inventory.pb.h"
-#include "strategies/schedule/schedule.h"
+#include "proto/partition.pb.h"
+#include "strategies/schedule/build.h"
 
 namespace muster::single {
 
-Schedule Emit(const Inventory& inventory, int32_t microbatches, bool clip);
+PartitionTable TableOf(const Inventory& inventory);
+Shape ShapeOf();
 
 }  // namespace muster::single

@@ -18,6 +18,7 @@
 #include "worker/collectives/memory_key_value.h"
 #include "worker/data/sampler.h"
 #include "worker/data/token_file.h"
+#include "worker/engine/configure.h"
 #include "worker/engine/engine.h"
 
 namespace muster::parity {
@@ -54,14 +55,10 @@ Train MakeTrain(const Trial& trial) {
 }
 
 std::unique_ptr<engine::Engine> MakeEngine(const Trial& trial, uint32_t rank, collectives::Group* group) {
-  engine::Config config;
-  config.train = MakeTrain(trial);
-  config.inventory = *models::MakeInventory(config.train.model());
-  const strategies::Layout layout = *strategies::MakeLayout(config.train, config.inventory, trial.ranks);
-  config.table = layout.table;
-  config.role = layout.roles[rank];
-  config.schedule = strategies::Compile(config.train, config.inventory, layout, rank)->schedule;
-  if (group != nullptr) config.groups = {group};
+  const Train train = MakeTrain(trial);
+  engine::Config config =
+      engine::Configure(train, *models::MakeInventory(train.model()), trial.ranks, rank).value().config;
+  if (group != nullptr) config.groups = {group, nullptr, group};
   return engine::Engine::Create(config).value();
 }
 

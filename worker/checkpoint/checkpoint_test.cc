@@ -19,7 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/inventory.h"
-#include "strategies/partition/table.h"
+#include "strategies/partition/planners.h"
 
 namespace muster::checkpoint {
 namespace {

@@ -30,8 +30,7 @@ bool Known(OpKind kind) {
   switch (kind) {
     case OpKind::kForward:
     case OpKind::kBackward:
-    case OpKind::kRecompute:
-    case OpKind::kReduce:
+    case OpKind::kAllReduce:
     case OpKind::kReduceScalars:
     case OpKind::kClipGradients:
     case OpKind::kOptimizerStep:
@@ -42,19 +41,11 @@ bool Known(OpKind kind) {
 }
 
 absl::Status CheckOps(const Config& config) {
-  std::vector<bool> reduced(static_cast<size_t>(config.inventory.units_size()));
   for (const Op& op : config.schedule.ops) {
     const auto name = [&] { return Print(op, config.inventory); };
     if (!Known(op.kind)) return absl::UnimplementedError(absl::StrCat("this engine cannot execute ", name()));
-    if (op.group >= static_cast<int32_t>(config.groups.size())) {
+    if (op.group >= 0 && config.groups[op.group] == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat("no group for ", name()));
-    }
-    // A gradient is summed in place: a second time would sum sums.
-    for (int32_t u = op.unit; op.kind == OpKind::kReduce && u < op.unit_end; ++u) {
-      if (reduced[u]) {
-        return absl::UnimplementedError(absl::StrCat("this engine reduces a gradient once a step: ", name()));
-      }
-      reduced[u] = true;
     }
   }
   return absl::OkStatus();

@@ -78,7 +78,7 @@ class CompiledEngine final : public Engine {
 
   std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const;
   void RunOps(const Batch& batch, double learning_rate, double vote, StepResult& result);
-  void Optimize(const Batch& batch, const at::Tensor& seen, bool clip, double learning_rate, StepResult& result);
+  void Optimize(const Batch& batch, const at::Tensor& seen, double learning_rate, StepResult& result);
   // Parameters were changed: what is made of them is made again.
   void Renew();
 
@@ -247,7 +247,6 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
   std::vector<Activations> flowing(contexts.size());  // forward activations, later their gradients
   std::vector<std::vector<units::Saved>> saved(contexts.size(), std::vector<units::Saved>(units_.size()));
   at::Tensor norm;  // on the device: the step waits for it once, together with the scalars
-  bool clip = false;
   recorder_.End("Prepare");
 
   for (int32_t index = 0; index < static_cast<int32_t>(config_.schedule.ops.size()); ++index) {
@@ -270,7 +269,7 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
         saved[op.microbatch][op.unit] = {};
         break;
       }
-      case OpKind::kReduce:
+      case OpKind::kAllReduce:
         reductions_.Begin(index, doing_);
         break;
       case OpKind::kReduceScalars:
@@ -278,11 +277,9 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
         break;
       case OpKind::kClipGradients:
         norm = FlatNorm(gradients_);  // holds each parameter's gradient once, and zeros between them
-        clip = true;
         break;
       case OpKind::kOptimizerStep: {
-        if (!norm.defined()) norm = FlatNorm(gradients_);
-        Optimize(batch, at::cat({scalars, norm.to(at::kDouble).view({1})}), clip, learning_rate, result);
+        Optimize(batch, at::cat({scalars, norm.to(at::kDouble).view({1})}), learning_rate, result);
         break;
       }
       default:
@@ -294,9 +291,9 @@ void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vot
 
 // `seen`: loss sum, votes, gradient norm. A CPU has computed them when it comes here; a GPU has not, so it decides by
 // itself, and the host waits for it only behind the last thing that it has to issue.
-void CompiledEngine::Optimize(const Batch& batch, const at::Tensor& seen, bool clip, double learning_rate,
-                              StepResult& result) {
-  const double most = clip ? config_.train.optimizer().clip_norm() : std::numeric_limits<double>::infinity();
+void CompiledEngine::Optimize(const Batch& batch, const at::Tensor& seen, double learning_rate, StepResult& result) {
+  const double clip_norm = config_.train.optimizer().clip_norm();
+  const double most = clip_norm > 0 ? clip_norm : std::numeric_limits<double>::infinity();
   const auto read = [&] {
     const at::Tensor host = seen.cpu();
     const double* values = host.const_data_ptr<double>();
@@ -361,7 +358,7 @@ absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
       for (auto& unit : units_) flow = unit->Forward(context, flow, none);
       sum += context.loss_sum.item<double>();
     }
-    if (!config_.groups.empty()) {
+    if (config_.groups[kWorldGroup] != nullptr) {
       at::Tensor total = at::full({1}, sum, parameters_.options().dtype(at::kDouble));
       ThrowIfBad(config_.groups[kWorldGroup]->AllReduce(total)->Wait());
       sum = total.item<double>();

@@ -8,6 +8,7 @@
 // LibTorch's exceptions become a Status here, with rank, step and op. Not thread-safe.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -30,11 +31,12 @@ struct Config {
   PartitionTable table;
   RankRole role;
   Schedule schedule;
+  Schedule evaluation;
   Train train;  // resolved
   bool cuda = false;
-  bool decide_on_device = false;            // whether numbers are finite and how much is clipped, as a GPU always does
-  std::vector<collectives::Group*> groups;  // by Op::group; they outlive the engine. None: this rank is alone
-  int threads = 1;                          // of the tensor library, fixed: results are bit-equal for equal threads
+  bool decide_on_device = false;  // whether numbers are finite and how much is clipped, as a GPU always does
+  std::array<collectives::Group*, kGroups> groups{};  // by Op::group; they outlive the engine. Null: no such group
+  int threads = 1;  // of the tensor library, fixed: results are bit-equal for equal threads
 };
 
 // Token ids [sequences, context + 1], row-major; position t predicts t + 1. The rank's share of one step, maybe empty.

@@ -9,7 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "models/inventory.h"
-#include "strategies/compile.h"
+#include "worker/engine/configure.h"
 #include "worker/engine/cpu_allocator.h"
 #include "worker/engine/initialise.h"
 
@@ -18,12 +18,7 @@ namespace {
 
 constexpr uint64_t kContext = 16, kVocabulary = 61;
 
-void Compile(Config& config) {
-  const strategies::Layout layout = *strategies::MakeLayout(config.train, config.inventory, 1);
-  config.table = layout.table;
-  config.role = layout.roles[0];
-  config.schedule = strategies::Compile(config.train, config.inventory, layout, 0)->schedule;
-}
+void Compile(Config& config) { config = Configure(config.train, config.inventory)->config; }
 
 Config Small(uint32_t sequences, uint32_t microbatch) {
   Config config;

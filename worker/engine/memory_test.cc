@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/inventory.h"
-#include "strategies/compile.h"
+#include "worker/engine/configure.h"
 #include "worker/engine/cpu_allocator.h"
 #include "worker/engine/engine.h"
 
@@ -46,13 +46,9 @@ Planned Plan(const Shape& shape) {
   }
   o.set_clip_norm(1.0);
   if (shape.bf16) config.train.mutable_precision()->set_compute(DTYPE_BF16);
-  config.inventory = *models::MakeInventory(config.train.model());
-  const strategies::Layout layout = *strategies::MakeLayout(config.train, config.inventory, 1);
-  config.table = layout.table;
-  config.role = layout.roles[0];
-  const strategies::RankProgram program = *strategies::Compile(config.train, config.inventory, layout, 0);
-  config.schedule = program.schedule;
-  planned.bytes = program.memory.peak;
+  auto made = Configure(config.train, *models::MakeInventory(config.train.model()));
+  planned.config = std::move(made->config);
+  planned.bytes = made->memory.peak;
   return planned;
 }
 

@@ -16,6 +16,7 @@
 #include "models/inventory.h"
 #include "strategies/compile.h"
 #include "worker/collectives/threads.h"
+#include "worker/engine/configure.h"
 #include "worker/engine/engine.h"
 
 namespace muster::engine {
@@ -60,12 +61,7 @@ Config MakeConfig(const Trial& trial, uint32_t rank) {
   o.set_weight_decay(0.1);
   o.set_clip_norm(1.0);
   config.train.set_seed(3);
-  config.inventory = *models::MakeInventory(config.train.model());
-  const strategies::Layout layout = *strategies::MakeLayout(config.train, config.inventory, trial.ranks);
-  config.table = layout.table;
-  config.role = layout.roles[rank];
-  config.schedule = strategies::Compile(config.train, config.inventory, layout, rank)->schedule;
-  return config;
+  return Configure(config.train, *models::MakeInventory(config.train.model()), trial.ranks, rank)->config;
 }
 
 // The batch of a step, whoever shares it.
@@ -84,7 +80,7 @@ void OnRanks(const Trial& trial, const std::function<void(uint32_t, Engine&)>& b
   for (uint32_t rank = 0; rank < trial.ranks; ++rank) {
     threads.emplace_back([&, rank] {
       Config config = MakeConfig(trial, rank);
-      if (trial.ranks > 1) config.groups = {groups[rank].get()};
+      if (trial.ranks > 1) config.groups = {groups[rank].get(), nullptr, groups[rank].get()};
       const auto engine = Engine::Create(config);
       ASSERT_TRUE(engine.ok()) << engine.status();
       body(rank, **engine);
@@ -231,10 +227,10 @@ TEST(Ranks, AScheduleOfGroupsNeedsThem) {
   EXPECT_EQ(Engine::Create(MakeConfig({.ranks = 2}, 0)).status().code(), absl::StatusCode::kInvalidArgument);
   const auto groups = collectives::MakeThreads(2);
   Config config = MakeConfig({.ranks = 2}, 0);
-  config.groups = {groups[0].get()};
+  config.groups = {groups[0].get(), nullptr, groups[0].get()};
   for (Op& op : config.schedule.ops) {
     if (op.kind == OpKind::kReduceScalars) {  // the first unit once more
-      op.kind = OpKind::kReduce;
+      op.kind = OpKind::kAllReduce;
       op.unit = 0;
       op.unit_end = 1;
     }

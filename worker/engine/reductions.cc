@@ -8,7 +8,7 @@ namespace muster::engine {
 
 void Reductions::SetGradients(const at::Tensor& gradients) {
   gradients_ = gradients;
-  if (config_->train.precision().reduce() != DTYPE_BF16 || config_->groups.empty()) return;
+  if (config_->train.precision().reduce() != DTYPE_BF16 || config_->groups[kWorldGroup] == nullptr) return;
   narrow_ = at::zeros(gradients.sizes(), gradients.options().dtype(at::kBFloat16));
 }
 

@@ -258,7 +258,7 @@ JobSpec Bench::MakeJob() const {
 
 Assignment Bench::Assign(const JobSpec& spec, uint64_t generation) const {
   const Inventory inventory = models::MakeInventory(spec.train().model()).value();
-  const strategies::Layout layout = strategies::MakeLayout(spec.train(), inventory, 1).value();
+  const strategies::Layout layout = strategies::MakeLayout(spec.train(), inventory, strategies::AnyPlaces(1)).value();
   Assignment assignment;
   assignment.mutable_key()->set_job("small-x7f2");
   assignment.mutable_key()->set_generation(generation);

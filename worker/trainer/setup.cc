@@ -69,8 +69,9 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& ass
   config.table = program.layout.table;
   config.role = program.layout.roles[assignment.key().rank()];
   config.schedule = program.rank.schedule;
+  config.evaluation = program.rank.evaluation;
   config.train = assignment.spec().train();
-  if (group != nullptr) config.groups = {group};
+  config.groups = {group, nullptr, group};
   config.cuda = assignment.device() == DEVICE_CUDA;
   config.threads = assignment.cores() > 0 ? static_cast<int>(assignment.cores()) : AvailableCores();
 #ifndef MUSTER_CUDA
@@ -88,7 +89,8 @@ absl::StatusOr<Program> CompileProgram(const Assignment& assignment) {
   const Train& train = assignment.spec().train();
   absl::StatusOr<Inventory> inventory = models::MakeInventory(train.model());
   if (!inventory.ok()) return inventory.status();
-  absl::StatusOr<strategies::Layout> layout = strategies::MakeLayout(train, *inventory, assignment.world());
+  absl::StatusOr<strategies::Layout> layout =
+      strategies::MakeLayout(train, *inventory, strategies::AnyPlaces(assignment.world()));
   if (!layout.ok()) return layout.status();
   absl::StatusOr<strategies::RankProgram> rank =
       strategies::Compile(train, *inventory, *layout, assignment.key().rank());

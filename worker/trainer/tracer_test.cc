@@ -5,26 +5,21 @@
 #include <thread>
 
 #include "models/inventory.h"
-#include "strategies/compile.h"
+#include "worker/engine/configure.h"
 
 namespace muster::trainer {
 namespace {
 
 std::unique_ptr<engine::Engine> MakeEngine() {
-  engine::Config config;
-  Gpt2& g = *config.train.mutable_model()->mutable_gpt2();
+  Train train;
+  Gpt2& g = *train.mutable_model()->mutable_gpt2();
   g.set_layers(2), g.set_heads(2), g.set_width(32), g.set_vocabulary(61), g.set_context(16);
-  config.train.mutable_strategy()->mutable_single();
-  config.train.mutable_batch()->set_sequences(4);
-  config.train.mutable_batch()->set_microbatch(2);
-  config.train.mutable_optimizer()->mutable_sgd();
-  config.train.mutable_optimizer()->set_clip_norm(1);
-  config.inventory = *models::MakeInventory(config.train.model());
-  const strategies::Layout layout = *strategies::MakeLayout(config.train, config.inventory, 1);
-  config.table = layout.table;
-  config.role = layout.roles[0];
-  config.schedule = strategies::Compile(config.train, config.inventory, layout, 0)->schedule;
-  return engine::Engine::Create(config).value();
+  train.mutable_strategy()->mutable_single();
+  train.mutable_batch()->set_sequences(4);
+  train.mutable_batch()->set_microbatch(2);
+  train.mutable_optimizer()->mutable_sgd();
+  train.mutable_optimizer()->set_clip_norm(1);
+  return engine::Engine::Create(engine::Configure(train, *models::MakeInventory(train.model()))->config).value();
 }
 
 std::optional<TraceWish> Wish(uint64_t id, uint32_t steps) {

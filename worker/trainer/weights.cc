@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "models/inventory.h"
-#include "strategies/compile.h"
 #include "worker/checkpoint/hugging_face.h"
+#include "worker/engine/configure.h"
 
 namespace muster::trainer {
 namespace {
@@ -72,21 +72,14 @@ namespace {
 // However it was trained: here one rank holds all of it, and plain SGD keeps no state.
 absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Inventory& inventory, const Train& train,
                                                            int threads) {
-  engine::Config config;
-  config.inventory = inventory;
-  config.train = train;
-  config.threads = threads;
-  config.train.mutable_strategy()->mutable_single();
-  config.train.mutable_optimizer()->mutable_sgd()->set_momentum(0);
-  config.train.mutable_precision()->set_compute(DTYPE_FP32);  // the weights as they are
-  const absl::StatusOr<strategies::Layout> layout = strategies::MakeLayout(config.train, config.inventory, 1);
-  if (!layout.ok()) return layout.status();
-  absl::StatusOr<strategies::RankProgram> program = strategies::Compile(config.train, config.inventory, *layout, 0);
-  if (!program.ok()) return program.status();
-  config.table = layout->table;
-  config.role = layout->roles[0];
-  config.schedule = std::move(program->schedule);
-  return engine::Engine::Create(config);
+  Train alone = train;
+  alone.mutable_strategy()->mutable_single();
+  alone.mutable_optimizer()->mutable_sgd()->set_momentum(0);
+  alone.mutable_precision()->set_compute(DTYPE_FP32);  // the weights as they are
+  absl::StatusOr<engine::Configured> made = engine::Configure(alone, inventory);
+  if (!made.ok()) return made.status();
+  made->config.threads = threads;
+  return engine::Engine::Create(made->config);
 }
 
 absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int threads) {

@@ -1,0 +1,62 @@
+#include "strategies/fsdp/fsdp.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "strategies/ddp/ddp.h"
+
+namespace muster::fsdp {
+namespace {
+
+constexpr double kMiB = 1 << 20;
+
+// Ranks that share one copy of the model: those of a node, where all nodes have as many.
+absl::StatusOr<uint32_t> ShardRanks(const Fsdp& options, absl::Span<const RankPlace> ranks) {
+  const uint32_t world = static_cast<uint32_t>(ranks.size());
+  if (options.reshard() == RESHARD_NO_SHARD) return 1;
+  if (options.reshard() != RESHARD_HYBRID) return world;
+  uint32_t shards = options.shard_ranks();
+  if (shards == 0) {
+    std::map<uint32_t, uint32_t> of_node;
+    for (const RankPlace& rank : ranks) ++of_node[rank.node];
+    shards = of_node.begin()->second;
+    for (const auto& [node, count] : of_node) {
+      if (count == shards) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("strategy: hybrid needs as many ranks on every node: there are ", shards, " and ", count,
+                       "; strategy.shard_ranks says how many share one copy of the model"));
+    }
+  }
+  if (shards > world || world % shards != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("strategy: hybrid in groups of ", shards, " ranks does not divide ", world, " ranks"));
+  }
+  return shards;
+}
+
+}  // namespace
+
+absl::StatusOr<PartitionTable> TableOf(const Fsdp& options, const Inventory& inventory,
+                                       absl::Span<const RankPlace> ranks) {
+  const absl::StatusOr<uint32_t> shards = ShardRanks(options, ranks);
+  if (!shards.ok()) return shards.status();
+  return partition::Even(inventory, *shards);
+}
+
+Shape ShapeOf(const Fsdp& options, const Inventory& inventory, uint32_t shards, uint32_t world) {
+  Shape shape;
+  shape.sharded = shards > 1;
+  shape.replicated = world > shards;
+  const bool hold = options.accumulation() == ACCUMULATION_HOLD;
+  if (shape.sharded) {
+    shape.parameters = options.reshard() == RESHARD_SHARD_GRAD_OP ? Parameters::kKept : Parameters::kFreed;
+    shape.gradients = hold ? Gradients::kWhole : Gradients::kOwned;
+  }
+  shape.prefetch = static_cast<int32_t>(options.prefetch());
+  shape.gather_bytes = static_cast<uint64_t>(options.wrap_mib() * kMiB);
+  if (!shape.sharded || hold) shape.reduce_bytes = ddp::DefaultBucketBytes(inventory);
+  return shape;
+}
+
+}  // namespace muster::fsdp

@@ -1,0 +1,23 @@
+// Parameters, gradients and optimizer state cut among the ranks; a unit's parameters are whole while it computes (Zhao
+// et al. 2023, "PyTorch FSDP": full_shard, shard_grad_op, hybrid, no_shard).
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/inventory.pb.h"
+#include "proto/partition.pb.h"
+#include "proto/spec.pb.h"
+#include "strategies/partition/planners.h"
+#include "strategies/schedule/build.h"
+
+namespace muster::fsdp {
+
+// InvalidArgument: hybrid on ranks that the groups do not divide; the message begins with "strategy: ".
+absl::StatusOr<PartitionTable> TableOf(const Fsdp& options, const Inventory& inventory,
+                                       absl::Span<const RankPlace> ranks);
+
+Shape ShapeOf(const Fsdp& options, const Inventory& inventory, uint32_t shards, uint32_t world);
+
+}  // namespace muster::fsdp

@@ -1,0 +1,19 @@
+// The optimizer's state, then gradients, then parameters shared out among the ranks (Rajbhandari et al. 2020, "ZeRO",
+// section 5: P_os, P_os+g, P_os+g+p), by default as whole tensors.
+#pragma once
+
+#include "absl/types/span.h"
+#include "proto/inventory.pb.h"
+#include "proto/partition.pb.h"
+#include "proto/spec.pb.h"
+#include "strategies/partition/planners.h"
+#include "strategies/schedule/build.h"
+
+namespace muster::zero {
+
+PartitionTable TableOf(const Zero& options, const Inventory& inventory, absl::Span<const RankPlace> ranks);
+
+// Stages 1 and 2 gather each unit in place before its first use, behind the forward of those before it.
+Shape ShapeOf(const Zero& options, const Inventory& inventory);
+
+}  // namespace muster::zero

@@ -1,0 +1,23 @@
+#include "worker/engine/configure.h"
+
+#include <utility>
+
+namespace muster::engine {
+
+absl::StatusOr<Configured> Configure(const Train& train, const Inventory& inventory, uint32_t world, uint32_t rank) {
+  absl::StatusOr<strategies::Layout> layout = strategies::MakeLayout(train, inventory, strategies::AnyPlaces(world));
+  if (!layout.ok()) return layout.status();
+  absl::StatusOr<strategies::RankProgram> program = strategies::Compile(train, inventory, *layout, rank);
+  if (!program.ok()) return program.status();
+  Configured made;
+  made.memory = strategies::MemoryOf(train, inventory, *layout, *program, rank);
+  made.config.inventory = inventory;
+  made.config.table = std::move(layout->table);
+  made.config.role = layout->roles[rank];
+  made.config.schedule = std::move(program->schedule);
+  made.config.evaluation = std::move(program->evaluation);
+  made.config.train = train;
+  return made;
+}
+
+}  // namespace muster::engine
