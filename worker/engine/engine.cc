@@ -37,6 +37,7 @@
 namespace muster::engine {
 namespace {
 
+using units::Activations;
 using units::Context;
 using units::Mode;
 
