@@ -3,6 +3,7 @@
 #include "cli/commands/commands.h"
 #include "cli/job_file.h"
 #include "cli/output/describe.h"
+#include "cli/output/ownership.h"
 #include "cli/output_format.h"
 
 namespace muster::cli {
@@ -22,7 +23,7 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
       ->type_name("PATH=VALUE")
       ->allow_extra_args(false);
   command->add_flag("--schedule", flags->schedule, "also the ops of a step");
-  AddFormat(command, flags->format, {"table", "json", "yaml"});
+  AddFormat(command, flags->format, {"table", "json", "yaml", "svg"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<Reading> reading = LoadJobFiles(flags->files, flags->sets, {});
     if (!reading.ok()) return reading.status();
@@ -34,6 +35,10 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
     if (!plan.ok()) return WithPlaces(plan.status(), reading->sources);
     if (flags->format == Format::kTable) {
       Print(DescribePlan(*plan, flags->schedule, invocation.Out()));
+    } else if (flags->format == Format::kSvg) {
+      const absl::StatusOr<std::string> picture = OwnershipSvg(*plan);
+      if (!picture.ok()) return picture.status();
+      Print(*picture);
     } else {
       PrintMessage(*plan, flags->format);
     }

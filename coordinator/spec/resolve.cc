@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
+#include "strategies/partition/explain.h"
 
 namespace muster::spec {
 namespace {
@@ -22,6 +23,7 @@ constexpr uint32_t kMaxKeep = 1000;  // a job's row names each kept checkpoint
 // The coordinator compiles each schedule: about two ops for each of these, some 50 MB.
 constexpr uint64_t kMaxUnitMicrobatches = 250'000;
 constexpr size_t kMaxPrintedBytes = 256 * 1024;  // of a plan's schedule
+constexpr size_t kMaxTableBytes = 4 << 20;       // of a plan's table: rows of every tensor on a thousand ranks are more
 
 // Collects errors; every check goes on after one.
 class Resolver {
@@ -292,6 +294,9 @@ class Resolver {
       Error("strategy.stage", absl::StrCat("must be 1, 2 or 3, got ", zero.stage()));
     }
     Sharded_(zero, PLACEMENT_WHOLE);
+    if (zero.contiguous() && zero.placement() != PLACEMENT_WHOLE && zero.placement() != PLACEMENT_RAGGED) {
+      Error("strategy.contiguous", "only placement: whole and placement: ragged give a rank a run of layers");
+    }
     if (zero.has_bucket_mib()) Range("strategy.bucket_mib", zero.bucket_mib(), 0, true, 1 << 20, false);
   }
 
@@ -371,7 +376,8 @@ absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved) {
   const uint32_t world = resolved.resources().ranks();
   const auto inventory = models::MakeInventory(train.model());
   if (!inventory.ok()) return inventory.status();
-  const auto layout = strategies::MakeLayout(train, *inventory, strategies::AnyPlaces(world));
+  const std::vector<RankPlace> places = strategies::AnyPlaces(world);
+  const auto layout = strategies::MakeLayout(train, *inventory, places);
   if (!layout.ok()) return layout.status();
 
   PlanReply plan;
@@ -383,6 +389,11 @@ absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved) {
   for (const Unit& unit : inventory->units()) forward += unit.forward_flops();
   plan.set_flops_per_step(3 * forward * train.batch().sequences());  // a backward costs twice a forward
   plan.set_table_sha256(layout->table_sha256);
+  if (layout->table.ByteSizeLong() <= kMaxTableBytes) *plan.mutable_table() = layout->table;
+  const std::vector<uint64_t> weights = partition::Weights(places, layout->table.shards());
+  for (std::string& line : partition::Lines(partition::Explain(layout->table, *inventory, weights))) {
+    plan.add_placement(std::move(line));
+  }
   absl::StatusOr<strategies::RankProgram> program;
   for (uint32_t rank = 0; rank < world; ++rank) {
     if (rank == 0 || strategies::SameProgramAs(train, rank) == rank) {

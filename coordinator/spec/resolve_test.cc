@@ -83,6 +83,11 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"strategy.bucket_mib", "greater than 0",
        [&](JobSpec& s) { train(s).mutable_strategy()->mutable_ddp()->set_bucket_mib(0); }},
       {"precision.reduce", "fp32 or bf16", [&](JobSpec& s) { train(s).mutable_precision()->set_reduce(DTYPE_FP16); }},
+      {"strategy.contiguous", "whole and placement: ragged",
+       [&](JobSpec& s) {
+         train(s).mutable_strategy()->mutable_zero()->set_contiguous(true);
+         train(s).mutable_strategy()->mutable_zero()->set_placement(PLACEMENT_EVEN);
+       }},
       {"strategy.stage", "1, 2 or 3", [&](JobSpec& s) { train(s).mutable_strategy()->mutable_zero()->set_stage(4); }},
       {"model.family", "missing", [&](JobSpec& s) { train(s).clear_model(); }},
       {"model.heads", "divide", [&](JobSpec& s) { train(s).mutable_model()->mutable_gpt2()->set_heads(3); }},
@@ -207,6 +212,18 @@ TEST(Plan, OfALongScheduleShowsTheBeginning) {
   const PlanReply plan = *MakePlan(spec);
   EXPECT_LT(plan.schedule().size(), 300u * 1024);
   EXPECT_TRUE(absl::EndsWith(plan.schedule(), " more ops\n")) << plan.schedule().substr(plan.schedule().size() - 80);
+}
+
+TEST(Plan, SaysWhoOwnsWhat) {
+  JobSpec spec = Good();
+  spec.mutable_resources()->set_ranks(3);
+  spec.mutable_train()->mutable_strategy()->mutable_zero()->set_placement(PLACEMENT_RAGGED);
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  const PlanReply plan = *MakePlan(spec);
+  EXPECT_EQ(plan.table().shards(), 3u);
+  EXPECT_EQ(plan.table().units_size(), 6);
+  ASSERT_GE(plan.placement_size(), 3);
+  EXPECT_TRUE(absl::StartsWith(plan.placement(0), "3 shards own ")) << plan.placement(0);
 }
 
 TEST(Plan, CountsWhatAStepCosts) {
