@@ -1,6 +1,7 @@
 #include "strategies/compile.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "common/sha256.h"
@@ -93,6 +94,39 @@ uint64_t StateTensors(const Optimizer& optimizer) {
   return optimizer.sgd().momentum() > 0 ? 1 : 0;
 }
 
+// What a rank holds by its schedules, in elements of flat buffers.
+struct Buffers {
+  uint64_t all = 0;              // units one after another, with the table's padding
+  bool whole_parameters = true;  // resident from step to step, not only what is owned
+  bool whole_gradients = true;   // not only what is owned
+  uint64_t gathered = 0;         // slots that parameters are gathered into
+  uint64_t waiting = 0;          // slots that gradients wait in for their reduction
+  bool reduces = false;          // gradients travel
+  bool sums_own = false;         // over replicas, what is owned
+};
+
+// Training and evaluation use the same slots, one after the other.
+Buffers BuffersOf(const RankProgram& program, const std::vector<partition::OwnedUnit>& owned) {
+  Buffers buffers;
+  std::vector<uint64_t> units;
+  for (const partition::OwnedUnit& unit : owned) units.push_back(unit.flat.elements);
+  buffers.all = std::accumulate(units.begin(), units.end(), uint64_t{0});
+  std::vector<uint64_t> slots = GatherSlots(program.schedule, units);
+  const std::vector<uint64_t> evaluation = GatherSlots(program.evaluation, units);
+  slots.resize(std::max(slots.size(), evaluation.size()));
+  for (size_t s = 0; s < evaluation.size(); ++s) slots[s] = std::max(slots[s], evaluation[s]);
+  buffers.gathered = std::accumulate(slots.begin(), slots.end(), uint64_t{0});
+  const std::vector<uint64_t> gradients = GradientSlots(program.schedule, units);
+  buffers.waiting = std::accumulate(gradients.begin(), gradients.end(), uint64_t{0});
+  buffers.whole_parameters = slots.empty();
+  buffers.whole_gradients = gradients.empty();
+  for (const Op& op : program.schedule.ops) {
+    buffers.reduces |= op.kind == OpKind::kReduce || op.kind == OpKind::kAllReduce;
+    buffers.sums_own |= op.kind == OpKind::kAllReduce;
+  }
+  return buffers;
+}
+
 }  // namespace
 
 std::vector<RankPlace> AnyPlaces(uint32_t world) { return std::vector<RankPlace>(world); }
@@ -148,26 +182,41 @@ absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& invento
   return program;
 }
 
-Memory MemoryOf(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
-                uint32_t) {
-  const uint32_t world = static_cast<uint32_t>(layout.roles.size());
-  const uint64_t flat_bytes = 4 * partition::FlatElements(inventory);
-  const uint64_t share = ShareOf(train.batch().sequences(), world, 0).sequences;
-  const uint64_t largest =
+std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory, const Layout& layout,
+                                  const RankProgram& program) {
+  const std::vector<partition::OwnedUnit> owned = partition::OwnedUnits(layout.table, inventory);
+  const Buffers buffers = BuffersOf(program, owned);
+  const uint64_t share = ShareOf(train.batch().sequences(), static_cast<uint32_t>(layout.roles.size()), 0).sequences;
+  const uint64_t sequences =
       std::min<uint64_t>(share, train.batch().microbatch() > 0 ? train.batch().microbatch() : share);
-  Memory memory;
-  memory.parameters = flat_bytes;
-  memory.gradients = flat_bytes;
-  memory.optimizer_state = flat_bytes * StateTensors(train.optimizer());
-  memory.activations = PeakActivationBytes(program.schedule, inventory, largest);
-  if (train.precision().compute() == DTYPE_BF16) {
-    memory.parameters += flat_bytes / 2;  // what is computed with
-    memory.activations += models::Bf16Bytes(inventory, largest);
+  const bool bf16 = train.precision().compute() == DTYPE_BF16, reduce_bf16 = train.precision().reduce() == DTYPE_BF16;
+
+  Memory common;
+  common.gather_buffers = (bf16 ? 2 : 4) * buffers.gathered;
+  common.reduce_buffers = 4 * buffers.waiting;
+  common.activations = std::max(PeakActivationBytes(program.schedule, inventory, sequences),
+                                PeakActivationBytes(program.evaluation, inventory, sequences));
+  if (bf16) common.activations += models::Bf16Bytes(inventory, sequences);
+  std::vector<Memory> shards;
+  for (const uint64_t own : partition::OwnedElements(owned, layout.table.shards())) {
+    Memory& memory = shards.emplace_back(common);
+    // Where a rank has all of them anyway, what it owns is part of that, unless it computes in another dtype.
+    memory.parameters = !buffers.whole_parameters ? 4 * own : bf16 ? 2 * buffers.all + 4 * own : 4 * buffers.all;
+    memory.gradients = 4 * (buffers.whole_gradients ? buffers.all : own);
+    memory.optimizer_state = 4 * own * StateTensors(train.optimizer());
+    if (reduce_bf16 && buffers.reduces) {
+      memory.reduce_buffers += 2 * (buffers.whole_gradients ? buffers.all : buffers.waiting);
+      if (buffers.sums_own && !buffers.whole_gradients) memory.reduce_buffers += 2 * own;
+    }
+    memory.peak = memory.parameters + memory.gradients + memory.optimizer_state + memory.gather_buffers +
+                  memory.reduce_buffers + memory.activations;
   }
-  if (world > 1 && train.precision().reduce() == DTYPE_BF16) memory.reduce_buffers = flat_bytes / 2;
-  memory.peak =
-      memory.parameters + memory.gradients + memory.optimizer_state + memory.reduce_buffers + memory.activations;
-  return memory;
+  return shards;
+}
+
+Memory MemoryOf(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
+                uint32_t rank) {
+  return MemoryByShard(train, inventory, layout, program).at(layout.roles.at(rank).shard());
 }
 
 }  // namespace muster::strategies

@@ -47,16 +47,23 @@ absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& invento
 // The lowest rank whose program is the same as this one's, so that plans of many ranks are quick.
 uint32_t SameProgramAs(const Train& train, uint32_t rank);
 
-// Bytes that a rank needs, all at the same time where it matters.
+// Bytes that a rank needs. All but the activations are there from the first step to the last: the parts' sum with the
+// activations' peak is the peak.
 struct Memory {
-  uint64_t parameters = 0;  // master weights, and what is computed with where it is always there
-  uint64_t gradients = 0;   // owned, or whole
-  uint64_t optimizer_state = 0;
-  uint64_t gather_buffers = 0;  // the pool that parameters are gathered into
-  uint64_t reduce_buffers = 0;  // gradients that wait for their reduction, or travel in another dtype than theirs
-  uint64_t activations = 0;     // the peak of the schedule's walk
-  uint64_t peak = 0;            // predicted peak of all together
+  // Master weights of what it owns, fp32. Where its schedule gathers into no slot it has all parameters instead, in
+  // fp32, or all in bf16 beside the master weights.
+  uint64_t parameters = 0;
+  uint64_t gradients = 0;        // fp32, of what it owns, or of all where none wait in slots
+  uint64_t optimizer_state = 0;  // fp32, of what it owns
+  uint64_t gather_buffers = 0;   // slots that parameters are gathered into, in the dtype of computing
+  uint64_t reduce_buffers = 0;   // slots of gradients, fp32; what travels in bf16 has a buffer of half its size beside
+  uint64_t activations = 0;      // the peak of the walks through training and evaluation
+  uint64_t peak = 0;
 };
+// By shard, of the ranks that run `program`: cheap for any number of ranks.
+std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory, const Layout& layout,
+                                  const RankProgram& program);
+// Of one rank.
 Memory MemoryOf(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
                 uint32_t rank);
 

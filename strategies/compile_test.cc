@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+
 #include "absl/strings/match.h"
 #include "models/inventory.h"
 #include "strategies/partition/flat.h"
+#include "strategies/partition/table.h"
 #include "strategies/schedule/check.h"
 
 namespace muster::strategies {
@@ -96,6 +100,105 @@ TEST(Compile, SmallBucketsAreMore) {
   EXPECT_EQ(reductions(1000), 2) << "what there is before the front, and the embedding";
   EXPECT_EQ(reductions(1e-6), inventory.units_size());
   EXPECT_GT(reductions(0), 1) << "some of it overlaps the backward, also for small models";
+}
+
+// What a rank holds, by hand: `own` elements are its shard's, `all` are everybody's.
+TEST(Memory, ShardsHoldWhatTheyOwnAndTheirSlots) {
+  Train train = Tiny();
+  train.mutable_batch()->set_sequences(12);
+  train.mutable_batch()->set_microbatch(2);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  struct Case {
+    std::string name;
+    std::function<void(Train&)> set;
+    bool whole_parameters, whole_gradients;
+  };
+  const std::vector<Case> cases = {
+      {"zero 1", [](Train& t) { t.mutable_strategy()->mutable_zero()->set_stage(1); }, true, true},
+      {"zero 2", [](Train& t) { t.mutable_strategy()->mutable_zero()->set_stage(2); }, true, false},
+      {"zero 3", [](Train& t) { t.mutable_strategy()->mutable_zero()->set_stage(3); }, false, false},
+      {"full_shard", [](Train& t) { t.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD); }, false,
+       false},
+      {"hold",
+       [](Train& t) {
+         t.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
+         t.mutable_strategy()->mutable_fsdp()->set_accumulation(ACCUMULATION_HOLD);
+       },
+       false, true},
+  };
+  for (const Case& c : cases) {
+    Train t = train;
+    c.set(t);
+    const Layout layout = *MakeLayout(t, inventory, AnyPlaces(3));
+    const RankProgram program = *Compile(t, inventory, layout, 0);
+    const std::vector<partition::OwnedUnit> units = partition::OwnedUnits(layout.table, inventory);
+    const std::vector<uint64_t> owned = partition::OwnedElements(units, 3);
+    uint64_t all = 0, largest = 0;
+    for (const partition::OwnedUnit& unit : units) {
+      all += unit.flat.elements;
+      largest = std::max(largest, unit.flat.elements);
+    }
+    const std::vector<Memory> shards = MemoryByShard(t, inventory, layout, program);
+    ASSERT_EQ(shards.size(), 3u);
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      const Memory m = MemoryOf(t, inventory, layout, program, rank);
+      EXPECT_EQ(m.peak, shards[rank].peak);
+      EXPECT_EQ(m.parameters, 4 * (c.whole_parameters ? all : owned[rank])) << c.name;
+      EXPECT_EQ(m.gradients, 4 * (c.whole_gradients ? all : owned[rank])) << c.name;
+      EXPECT_EQ(m.optimizer_state, 8 * owned[rank]) << c.name;
+      EXPECT_EQ(m.gather_buffers > 0, !c.whole_parameters) << c.name;
+      EXPECT_EQ(m.reduce_buffers > 0, !c.whole_gradients) << c.name;
+      // The embedding, which the head borrows, keeps its slot for a while.
+      EXPECT_LE(m.gather_buffers, 4 * 3 * largest) << c.name;
+      EXPECT_LE(m.reduce_buffers, 4 * all) << c.name;
+      EXPECT_EQ(m.peak,
+                m.parameters + m.gradients + m.optimizer_state + m.gather_buffers + m.reduce_buffers + m.activations);
+    }
+    t.mutable_precision()->set_compute(DTYPE_BF16);
+    t.mutable_precision()->set_reduce(DTYPE_BF16);
+    const Memory fp32 = shards[1], bf16 = MemoryOf(t, inventory, layout, *Compile(t, inventory, layout, 1), 1);
+    EXPECT_EQ(bf16.parameters, (c.whole_parameters ? 2 * all : 0) + 4 * owned[1]) << c.name;
+    EXPECT_EQ(bf16.gradients, fp32.gradients) << c.name;
+    EXPECT_EQ(bf16.gather_buffers, fp32.gather_buffers / 2) << c.name;
+    EXPECT_EQ(bf16.reduce_buffers, fp32.reduce_buffers * 3 / 2 + (c.whole_gradients ? 2 * all : 0)) << c.name;
+  }
+}
+
+TEST(Memory, KeptParametersTakeASlotForEachUnit) {
+  Train train = Tiny();
+  train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_SHARD_GRAD_OP);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const Layout layout = *MakeLayout(train, inventory, AnyPlaces(2));
+  EXPECT_EQ(Needs(train, inventory, layout).gather_buffers, 4 * partition::FlatElements(inventory));
+}
+
+TEST(Memory, HybridHoldsAShardOfItsGroup) {
+  Train train = Tiny();
+  Fsdp& fsdp = *train.mutable_strategy()->mutable_fsdp();
+  fsdp.set_reshard(RESHARD_HYBRID);
+  fsdp.set_shard_ranks(2);
+  fsdp.set_prefetch(1);
+  train.mutable_precision()->set_reduce(DTYPE_BF16);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const Memory four = Needs(train, inventory, *MakeLayout(train, inventory, AnyPlaces(4)));
+  const Memory two = Needs(train, inventory, *MakeLayout(train, inventory, AnyPlaces(2)));
+  EXPECT_EQ(four.parameters, two.parameters);
+  EXPECT_EQ(four.gather_buffers, two.gather_buffers);
+  EXPECT_EQ(four.reduce_buffers, two.reduce_buffers + four.gradients / 2) << "its sums go over the replicas too";
+}
+
+TEST(Memory, AThousandRanksAreQuick) {
+  Train train = Tiny();
+  train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_XL);
+  train.mutable_batch()->set_sequences(1024);
+  train.mutable_strategy()->mutable_fsdp()->set_prefetch(1);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const Layout layout = *MakeLayout(train, inventory, AnyPlaces(1024));
+  const std::vector<Memory> shards = MemoryByShard(train, inventory, layout, *Compile(train, inventory, layout, 0));
+  ASSERT_EQ(shards.size(), 1024u);
+  // 1.56 billion parameters, a thousandth of 16 bytes each.
+  EXPECT_NEAR(static_cast<double>(shards[7].parameters + shards[7].gradients + shards[7].optimizer_state),
+              16.0 * 1.5576e9 / 1024, 0.01 * 16 * 1.5576e9 / 1024);
 }
 
 TEST(ShareOf, CoversTheBatchInOrder) {

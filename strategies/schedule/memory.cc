@@ -1,30 +1,98 @@
 #include "strategies/schedule/memory.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "models/inventory.h"
 
 namespace muster {
+namespace {
 
-uint64_t PeakActivationBytes(const Schedule& schedule, const Inventory& inventory, uint64_t sequences) {
-  uint64_t saved = 0, peak = 0;
+// Of `kind`, by what is put there.
+std::vector<uint64_t> Slots(const Schedule& schedule, OpKind kind, int32_t slots,
+                            const std::vector<uint64_t>& unit_elements) {
+  std::vector<uint64_t> elements(slots);
   for (const Op& op : schedule.ops) {
-    if (op.unit < 0 || op.unit >= inventory.units_size()) continue;
-    const Unit& unit = inventory.units(op.unit);
-    const uint64_t keeps = unit.saved_bytes() * sequences,
-                   piece = models::PieceRows(sequences * inventory.context(), unit.piece_rows());
-    if (op.kind == OpKind::kForward || op.kind == OpKind::kRecompute) {
-      saved += keeps;
-      peak = std::max(
-          peak, saved + (unit.output_bytes() + unit.forward_bytes()) * sequences + unit.forward_piece_bytes() * piece);
-    } else if (op.kind == OpKind::kBackward) {
-      // What flows in is the gradient of the output.
-      peak = std::max(peak, saved + (unit.output_bytes() + unit.backward_bytes()) * sequences +
-                                unit.backward_piece_bytes() * piece);
-      saved -= std::min(saved, keeps);
+    if (op.kind != kind || op.slot < 0) continue;
+    uint64_t span = 0;
+    for (int32_t u = op.unit; u < op.unit_end; ++u) span += unit_elements[u];
+    elements[op.slot] = std::max(elements[op.slot], span);
+  }
+  return elements;
+}
+
+class Walk {
+ public:
+  Walk(const Schedule& schedule, const Inventory& inventory, uint64_t sequences)
+      : inventory_(inventory), sequences_(sequences) {
+    for (const Op& op : schedule.ops) {
+      if (op.kind == OpKind::kBackward) backwards_.emplace(op.unit, op.microbatch);
+      if (op.kind == OpKind::kRecompute) recomputed_.emplace(op.unit, op.microbatch);
     }
   }
+
+  // While it runs.
+  uint64_t Run(const Op& op) {
+    if (op.unit < 0 || op.unit >= inventory_.units_size()) return kept_;
+    const Unit& unit = inventory_.units(op.unit);
+    const uint64_t all = unit.saved_bytes() * sequences_, input = std::min(all, InputBytes(op.unit)),
+                   output = unit.output_bytes() * sequences_,
+                   piece = models::PieceRows(sequences_ * inventory_.context(), unit.piece_rows()),
+                   forward = unit.forward_bytes() * sequences_ + unit.forward_piece_bytes() * piece;
+    const std::pair<int32_t, int32_t> key(op.unit, op.microbatch);
+    const uint64_t before = kept_;
+    switch (op.kind) {
+      case OpKind::kForward:
+        kept_ += recomputed_.contains(key) ? input : backwards_.contains(key) ? all : 0;
+        return before + all + output + forward;
+      case OpKind::kRecompute:
+        kept_ += all - input;
+        // The output once more, and its gradient, which waits for the backward.
+        return kept_ + 2 * output + forward;
+      case OpKind::kBackward:
+        kept_ -= std::min(kept_, all);
+        // What flows in is the gradient of the output.
+        return before + output + unit.backward_bytes() * sequences_ + unit.backward_piece_bytes() * piece;
+      default:
+        return kept_;
+    }
+  }
+
+ private:
+  uint64_t InputBytes(int32_t unit) const {
+    return unit == 0 ? inventory_.units(0).saved_bytes() * sequences_
+                     : inventory_.units(unit - 1).output_bytes() * sequences_;
+  }
+
+  const Inventory& inventory_;
+  const uint64_t sequences_;
+  std::set<std::pair<int32_t, int32_t>> backwards_, recomputed_;  // (unit, microbatch)
+  uint64_t kept_ = 0;
+};
+
+}  // namespace
+
+std::vector<uint64_t> ActivationBytes(const Schedule& schedule, const Inventory& inventory, uint64_t sequences) {
+  Walk walk(schedule, inventory, sequences);
+  std::vector<uint64_t> bytes;
+  bytes.reserve(schedule.ops.size());
+  for (const Op& op : schedule.ops) bytes.push_back(walk.Run(op));
+  return bytes;
+}
+
+uint64_t PeakActivationBytes(const Schedule& schedule, const Inventory& inventory, uint64_t sequences) {
+  uint64_t peak = 0;
+  for (const uint64_t bytes : ActivationBytes(schedule, inventory, sequences)) peak = std::max(peak, bytes);
   return peak;
+}
+
+std::vector<uint64_t> GatherSlots(const Schedule& schedule, const std::vector<uint64_t>& unit_elements) {
+  return Slots(schedule, OpKind::kGather, schedule.slots, unit_elements);
+}
+
+std::vector<uint64_t> GradientSlots(const Schedule& schedule, const std::vector<uint64_t>& unit_elements) {
+  return Slots(schedule, OpKind::kOpenGradients, schedule.gradient_slots, unit_elements);
 }
 
 }  // namespace muster

@@ -234,5 +234,46 @@ TEST(Memory, AccumulationCostsNothingAndLayersDo) {
   EXPECT_GT(two, 2 * one - (8 << 20));
 }
 
+// By hand, with two blocks b of saved S, output O, the embedding's token ids e and the head's input O.
+TEST(Memory, RecomputationKeepsInputs) {
+  const Inventory inventory = Layers(2);
+  const Schedule plain = Single(inventory, 1), recompute = Build(inventory, {.recompute = true});
+  const std::vector<uint64_t> a = ActivationBytes(plain, inventory, 1), b = ActivationBytes(recompute, inventory, 1);
+  const Unit& block = inventory.units(1);
+  const uint64_t e = inventory.units(0).saved_bytes(), saved = block.saved_bytes(), output = block.output_bytes();
+  const uint64_t piece = models::PieceRows(inventory.context(), block.piece_rows());
+  const uint64_t forward = block.forward_bytes() + block.forward_piece_bytes() * piece;
+  ASSERT_EQ(plain.ops[2].unit, 2);  // Forward h.1, behind the embedding and h.0
+  EXPECT_EQ(a[2], e + 2 * saved + output + forward);
+  EXPECT_EQ(b[2], e + output + saved + output + forward) << "of h.0 only the input is left";
+  ASSERT_EQ(recompute.ops[5].kind, OpKind::kRecompute);  // h.1, behind the head's backward
+  EXPECT_EQ(b[5], e + output + saved + 2 * output + forward);
+  EXPECT_EQ(b[6], e + output + saved + output + block.backward_bytes() + block.backward_piece_bytes() * piece);
+  // In the end nothing is left: only the embedding's token ids while its own backward runs.
+  EXPECT_EQ(b[9], e + inventory.units(0).output_bytes());
+  EXPECT_EQ(b[10], 0u);
+  EXPECT_EQ(a.back(), 0u);
+}
+
+TEST(Memory, AnEvaluationKeepsNothing) {
+  const Inventory inventory = Layers(6);
+  EXPECT_EQ(PeakActivationBytes(BuildEvaluation(inventory, {}), inventory, 4),
+            PeakActivationBytes(BuildEvaluation(Layers(1), {}), Layers(1), 4));
+  EXPECT_LT(PeakActivationBytes(BuildEvaluation(inventory, {}), inventory, 4),
+            PeakActivationBytes(Single(inventory, 1), inventory, 4));
+}
+
+TEST(Memory, ASlotIsAsLargeAsTheLargestThatIsPutThere) {
+  Schedule schedule{.slots = 2, .gradient_slots = 1};
+  schedule.ops = {{.kind = OpKind::kGather, .unit = 0, .unit_end = 2, .slot = 0},
+                  {.kind = OpKind::kGather, .unit = 2, .unit_end = 3, .slot = 1},
+                  {.kind = OpKind::kGather, .unit = 3, .unit_end = 4, .slot = 0},
+                  {.kind = OpKind::kGather, .unit = 4, .unit_end = 5},  // in place
+                  {.kind = OpKind::kOpenGradients, .unit = 1, .unit_end = 3, .slot = 0}};
+  const std::vector<uint64_t> units = {16, 32, 64, 80, 4096};
+  EXPECT_EQ(GatherSlots(schedule, units), (std::vector<uint64_t>{80, 64}));
+  EXPECT_EQ(GradientSlots(schedule, units), (std::vector<uint64_t>{96}));
+}
+
 }  // namespace
 }  // namespace muster

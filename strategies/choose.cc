@@ -1,0 +1,109 @@
+#include "strategies/choose.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace muster::strategies {
+namespace {
+
+constexpr double kTie = 1.02;
+
+bool SeveralEqualNodes(absl::Span<const RankPlace> ranks) {
+  std::map<uint32_t, uint32_t> of_node;
+  for (const RankPlace& rank : ranks) ++of_node[rank.node];
+  return of_node.size() > 1 && of_node.begin()->second > 1 &&
+         std::all_of(of_node.begin(), of_node.end(),
+                     [&](const auto& node) { return node.second == of_node.begin()->second; });
+}
+
+Strategy Fsdp_(Reshard reshard) {
+  Strategy strategy;
+  strategy.mutable_fsdp()->set_reshard(reshard);
+  return strategy;
+}
+
+std::vector<Train> Ways(const Train& train, absl::Span<const RankPlace> ranks) {
+  const bool always = train.activation_checkpointing();
+  std::vector<Train> ways;
+  Strategy simple;
+  if (ranks.size() == 1) {
+    simple.mutable_single();
+    ways.push_back(With(train, simple, always));
+    if (!always) ways.push_back(With(train, simple, true));
+    return ways;
+  }
+  simple.mutable_ddp();
+  ways.push_back(With(train, simple, always));
+  for (const uint32_t stage : {1u, 2u}) {
+    simple.mutable_zero()->set_stage(stage);
+    ways.push_back(With(train, simple, always));
+  }
+  ways.push_back(With(train, Fsdp_(RESHARD_SHARD_GRAD_OP), always));
+  ways.push_back(With(train, Fsdp_(RESHARD_FULL_SHARD), always));
+  if (SeveralEqualNodes(ranks)) ways.push_back(With(train, Fsdp_(RESHARD_HYBRID), always));
+  if (!always) ways.push_back(With(train, Fsdp_(RESHARD_FULL_SHARD), true));
+  return ways;
+}
+
+std::string Milliseconds(double seconds) { return absl::StrFormat("%.3g ms", 1e3 * seconds); }
+
+std::string Reason(const Choice& choice, const Hardware& hardware) {
+  const Candidate& chosen = choice.candidates[choice.chosen];
+  const std::string name = NameOf(chosen.train);
+  if (!choice.fits) return absl::StrCat("nothing fits; ", name, " needs least: ", chosen.unfit);
+  std::vector<std::string> slower, unfit;
+  for (const Candidate& candidate : choice.candidates) {
+    if (&candidate == &chosen) continue;
+    if (candidate.unfit.empty()) {
+      slower.push_back(absl::StrCat(NameOf(candidate.train), " ", Milliseconds(candidate.step_seconds)));
+    } else {
+      unfit.push_back(absl::StrCat(NameOf(candidate.train), " ", Binary(SlotBytesFor(candidate.peak_bytes))));
+    }
+  }
+  std::string reason = absl::StrCat(name, ", ", Milliseconds(chosen.step_seconds), " a step predicted on ",
+                                    hardware.name, " and ", Binary(chosen.peak_bytes), " a rank");
+  if (!slower.empty()) absl::StrAppend(&reason, "; others that fit: ", absl::StrJoin(slower, ", "));
+  if (!unfit.empty()) absl::StrAppend(&reason, "; does not fit: ", absl::StrJoin(unfit, ", "));
+  return reason;
+}
+
+}  // namespace
+
+absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
+                              const Hardware& hardware) {
+  Choice choice;
+  for (Train& way : Ways(train, ranks)) {
+    const absl::StatusOr<Outlook> outlook = LookAt(way, inventory, ranks);
+    if (!outlook.ok()) return outlook.status();
+    Candidate& candidate = choice.candidates.emplace_back();
+    candidate.peak_bytes = outlook->peak();
+    candidate.unfit = WhyUnfit(*outlook, ranks);
+    candidate.step_seconds =
+        PredictStep(way, inventory, outlook->layout, outlook->program, ranks, hardware).timeline.seconds;
+    candidate.train = std::move(way);
+  }
+  const auto less = [](const Candidate& a, const Candidate& b) { return a.peak_bytes < b.peak_bytes; };
+  const auto least = std::min_element(choice.candidates.begin(), choice.candidates.end(), less);
+  choice.least_peak = least->peak_bytes;
+  choice.chosen = static_cast<size_t>(least - choice.candidates.begin());
+  double fastest = 0;
+  for (const Candidate& candidate : choice.candidates) {
+    if (!candidate.unfit.empty()) continue;
+    fastest = choice.fits ? std::min(fastest, candidate.step_seconds) : candidate.step_seconds;
+    choice.fits = true;
+  }
+  for (size_t c = 0; choice.fits && c < choice.candidates.size(); ++c) {
+    const Candidate& candidate = choice.candidates[c];
+    if (!candidate.unfit.empty() || candidate.step_seconds > kTie * fastest) continue;
+    choice.chosen = c;
+    break;
+  }
+  choice.reason = Reason(choice, hardware);
+  return choice;
+}
+
+}  // namespace muster::strategies

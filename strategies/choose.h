@@ -1,0 +1,40 @@
+// strategy: auto: the fastest strategy that fits, by the simulator. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "strategies/cost.h"
+#include "strategies/fit.h"
+#include "strategies/hardware.h"
+
+namespace muster::strategies {
+
+struct Candidate {
+  Train train;              // concrete
+  uint64_t peak_bytes = 0;  // of the rank that needs most
+  double step_seconds = 0;  // predicted
+  std::string unfit;        // empty: it fits
+};
+
+struct Choice {
+  std::vector<Candidate> candidates;  // the simplest first
+  size_t chosen = 0;
+  bool fits = false;        // else the chosen one is that which needs least
+  std::string reason;       // one line: what was chosen, by which figures, and what does not fit
+  uint64_t least_peak = 0;  // of all candidates: no slot of less than that suits the job
+
+  const Train& train() const { return candidates[chosen].train; }
+};
+
+// Candidates are single on one rank; ddp, zero 1 and 2, fsdp shard_grad_op and full_shard on several, and hybrid on
+// several nodes of as many ranks; each strategy that keeps least also with activation checkpointing. The fastest of
+// those that fit is taken; a simpler one that is less than 2% slower is preferred. REQUIRES: `train` is resolved, its
+// strategy auto. Errors as Compile.
+absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
+                              const Hardware& hardware);
+
+}  // namespace muster::strategies

@@ -1,0 +1,118 @@
+#include "strategies/choose.h"
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "models/inventory.h"
+
+namespace muster::strategies {
+namespace {
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+Train Gpt2(Gpt2Size size, uint32_t sequences, uint32_t microbatch) {
+  Train train;
+  train.mutable_model()->mutable_gpt2()->set_size(size);
+  train.mutable_strategy()->mutable_auto_();
+  train.mutable_batch()->set_sequences(sequences);
+  train.mutable_batch()->set_microbatch(microbatch);
+  train.mutable_precision()->set_compute(DTYPE_BF16);
+  train.mutable_optimizer()->mutable_adamw();
+  return train;
+}
+
+Choice Chosen(const Train& train, uint32_t ranks, uint64_t memory_bytes) {
+  const Hardware h100 = *FindHardware("h100");
+  const auto choice =
+      Choose(train, *models::MakeInventory(train.model()), FullNodes(ranks, h100.ranks_per_node, memory_bytes), h100);
+  EXPECT_TRUE(choice.ok()) << choice.status();
+  return *choice;
+}
+
+TEST(Choose, TakesTheSimplestWhereAllFits) {
+  EXPECT_EQ(NameOf(Chosen(Gpt2(GPT2_SIZE_SMALL, 8, 8), 1, 80 * kGiB).train()), "single");
+  const Choice eight = Chosen(Gpt2(GPT2_SIZE_SMALL, 512, 32), 8, 80 * kGiB);
+  EXPECT_EQ(NameOf(eight.train()), "ddp") << eight.reason;
+  EXPECT_EQ(eight.candidates.size(), 6u);
+}
+
+TEST(Choose, NotKnownMemoryFitsEverything) {
+  const Choice choice = Chosen(Gpt2(GPT2_SIZE_XL, 8, 1), 8, 0);
+  for (const Candidate& candidate : choice.candidates) EXPECT_EQ(candidate.unfit, "");
+}
+
+// Less memory, more sharding; never one that does not fit while another does.
+TEST(Choose, LessMemoryNeedsMoreSharding) {
+  const Train train = Gpt2(GPT2_SIZE_XL, 16, 2);
+  size_t before = 0;
+  bool some = false;
+  for (const uint64_t gib : {200, 60, 40, 30, 24, 20, 16, 12, 10, 8, 6, 4, 2}) {
+    const Choice choice = Chosen(train, 8, gib * kGiB);
+    const bool any = std::any_of(choice.candidates.begin(), choice.candidates.end(),
+                                 [](const Candidate& c) { return c.unfit.empty(); });
+    EXPECT_EQ(choice.fits, any);
+    if (!choice.fits) {
+      EXPECT_TRUE(absl::StrContains(choice.reason, "nothing fits")) << choice.reason;
+      continue;
+    }
+    some = true;
+    EXPECT_EQ(choice.candidates[choice.chosen].unfit, "");
+    EXPECT_GE(choice.chosen, before) << gib;
+    before = choice.chosen;
+    EXPECT_LE(SlotBytesFor(choice.candidates[choice.chosen].peak_bytes), gib * kGiB);
+  }
+  EXPECT_TRUE(some);
+  EXPECT_GT(before, 3u) << "the smallest that fits is sharded";
+  EXPECT_FALSE(Chosen(train, 8, kGiB).fits);
+}
+
+TEST(Choose, HybridIsTriedOnSeveralNodes) {
+  const Choice choice = Chosen(Gpt2(GPT2_SIZE_XL, 64, 1), 16, 0);
+  EXPECT_EQ(NameOf(choice.candidates[5].train), "fsdp hybrid");
+}
+
+TEST(Choose, KeepsWhatTheUserSaid) {
+  Train train = Gpt2(GPT2_SIZE_SMALL, 64, 8);
+  train.set_activation_checkpointing(true);
+  for (const Candidate& candidate : Chosen(train, 8, 0).candidates) {
+    EXPECT_TRUE(candidate.train.activation_checkpointing());
+    EXPECT_EQ(candidate.train.batch().microbatch(), 8u);
+  }
+}
+
+TEST(Fit, SaysWhoDoesNotAndWhatWould) {
+  Train train = Gpt2(GPT2_SIZE_LARGE, 16, 8);
+  train.mutable_strategy()->mutable_ddp();
+  const Inventory inventory = *models::MakeInventory(train.model());
+  std::vector<RankPlace> ranks = FullNodes(2, 8, 64 * kGiB);
+  ranks[1].memory_bytes = 14 * kGiB;
+  const std::string why = WhyUnfit(*LookAt(train, inventory, ranks), ranks);
+  EXPECT_TRUE(absl::StartsWith(why, "rank 1 needs ")) << why;
+  EXPECT_TRUE(absl::StrContains(why, "its slot has 14 GiB")) << why;
+  const std::string would = WhatWouldFit(train, inventory, ranks);
+  EXPECT_TRUE(absl::StrContains(would, "it would fit with ")) << would;
+  EXPECT_TRUE(absl::StrContains(would, "strategy fsdp full_shard with activation_checkpointing")) << would;
+  ranks[1].memory_bytes = 64 * kGiB;
+  EXPECT_EQ(WhyUnfit(*LookAt(train, inventory, ranks), ranks), "");
+  ranks[1].memory_bytes = 1 << 20;
+  EXPECT_TRUE(absl::StrContains(WhatWouldFit(train, inventory, ranks), "nothing tried would fit; the least was "));
+}
+
+// Each piece of advice is followed and fits.
+TEST(Fit, AdviceIsTrue) {
+  Train train = Gpt2(GPT2_SIZE_SMALL, 64, 32);
+  train.mutable_strategy()->mutable_single();
+  train.mutable_batch()->set_sequences(32);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const std::vector<RankPlace> ranks = FullNodes(1, 1, 8 * kGiB);
+  ASSERT_NE(WhyUnfit(*LookAt(train, inventory, ranks), ranks), "");
+  const std::string would = WhatWouldFit(train, inventory, ranks);
+  EXPECT_TRUE(absl::StrContains(would, "batch.microbatch 8 (")) << would;
+  for (const uint32_t microbatch : {16u, 8u}) {
+    train.mutable_batch()->set_microbatch(microbatch);
+    EXPECT_EQ(WhyUnfit(*LookAt(train, inventory, ranks), ranks).empty(), microbatch == 8) << microbatch;
+  }
+}
+
+}  // namespace
+}  // namespace muster::strategies

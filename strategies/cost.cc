@@ -1,0 +1,188 @@
+#include "strategies/cost.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "strategies/partition/table.h"
+
+namespace muster::strategies {
+namespace {
+
+// Of the groups of one kind: as many ranks as any has, spread as any is.
+struct GroupShape {
+  uint32_t ranks = 1;
+  uint32_t nodes = 1;
+  uint32_t least_on_node = 1;  // whose ports carry what goes to it
+};
+
+double Doublings(uint32_t n) { return n <= 1 ? 0 : std::bit_width(n - 1); }
+
+std::array<GroupShape, kGroups> ShapesOf(const Layout& layout, absl::Span<const RankPlace> ranks) {
+  std::array<std::map<uint32_t, std::map<uint32_t, uint32_t>>, kGroups> groups;  // kind -> group -> node -> ranks
+  for (const RankRole& role : layout.roles) {
+    const uint32_t node = ranks[role.rank()].node;
+    ++groups[kWorldGroup][0][node];
+    ++groups[kShardGroup][role.replica()][node];
+    ++groups[kReplicaGroup][role.shard()][node];
+  }
+  std::array<GroupShape, kGroups> shapes;
+  for (size_t kind = 0; kind < kGroups; ++kind) {
+    GroupShape& shape = shapes[kind];
+    shape.least_on_node = static_cast<uint32_t>(ranks.size());
+    for (const auto& [group, nodes] : groups[kind]) {
+      uint32_t members = 0;
+      for (const auto& [node, count] : nodes) {
+        members += count;
+        shape.least_on_node = std::min(shape.least_on_node, count);
+      }
+      shape.ranks = std::max(shape.ranks, members);
+      shape.nodes = std::max(shape.nodes, static_cast<uint32_t>(nodes.size()));
+    }
+  }
+  return shapes;
+}
+
+class CostModel {
+ public:
+  CostModel(const Train& train, const Inventory& inventory, const Layout& layout, absl::Span<const RankPlace> ranks,
+            const Hardware& hardware)
+      : train_(train),
+        inventory_(inventory),
+        hardware_(hardware),
+        groups_(ShapesOf(layout, ranks)),
+        share_(ShareOf(train.batch().sequences(), static_cast<uint32_t>(ranks.size()), 0).sequences),
+        compute_bytes_(train.precision().compute() == DTYPE_BF16 ? 2 : 4),
+        reduce_bytes_(train.precision().reduce() == DTYPE_BF16 ? 2 : 4) {
+    std::vector<uint64_t> own(layout.table.shards());
+    for (const partition::OwnedUnit& unit : partition::OwnedUnits(layout.table, inventory)) {
+      std::vector<uint64_t> of(layout.table.shards());
+      for (const partition::OwnedRange& range : unit.ranges) of[range.shard] += range.end - range.begin;
+      elements_.push_back(unit.flat.elements);
+      least_.push_back(*std::min_element(of.begin(), of.end()));
+      most_.push_back(*std::max_element(of.begin(), of.end()));
+      for (size_t s = 0; s < own.size(); ++s) own[s] += of[s];
+    }
+    own_ = *std::max_element(own.begin(), own.end());
+    flops_ = compute_bytes_ == 2 ? hardware.bf16_flops : hardware.fp32_flops;
+    if (hardware.node_fp32_flops > 0) flops_ = std::min(flops_, hardware.node_fp32_flops / Crowd(ranks));
+  }
+
+  OpCost Of(const Op& op) const {
+    switch (op.kind) {
+      case OpKind::kForward:
+      case OpKind::kRecompute:
+        return Compute(op, 1);
+      case OpKind::kBackward:
+        return Compute(op, 2);
+      case OpKind::kGather:
+        return Sharded(op, compute_bytes_);
+      case OpKind::kReduce:
+        return Sharded(op, reduce_bytes_);
+      case OpKind::kAllReduce:
+        return Summed(op.group, static_cast<double>(Sum(most_, op)) * reduce_bytes_);
+      case OpKind::kOpenGradients:
+        return Memory(4.0 * static_cast<double>(Sum(elements_, op)));
+      case OpKind::kReduceScalars:
+        return Summed(op.group, 16);
+      case OpKind::kClipGradients: {
+        OpCost cost = op.group >= 0 ? Summed(op.group, 8) : OpCost{};
+        cost.work += Memory(4.0 * static_cast<double>(own_)).work;
+        return cost;
+      }
+      case OpKind::kOptimizerStep:
+        return Memory(StepBytes() * static_cast<double>(own_));
+      case OpKind::kRelease:
+      case OpKind::kSend:
+      case OpKind::kRecv:
+      case OpKind::kOffload:
+      case OpKind::kFetch:
+      case OpKind::kSnapshot:
+        return {};  // frees nothing that takes time; the others are in no schedule yet
+    }
+    return {};
+  }
+
+ private:
+  // Ranks on the fullest node.
+  static double Crowd(absl::Span<const RankPlace> ranks) {
+    std::map<uint32_t, uint32_t> of_node;
+    uint32_t most = 1;
+    for (const RankPlace& rank : ranks) most = std::max(most, ++of_node[rank.node]);
+    return most;
+  }
+
+  static uint64_t Sum(const std::vector<uint64_t>& by_unit, const Op& op) {
+    return std::accumulate(by_unit.begin() + op.unit, by_unit.begin() + op.unit_end, uint64_t{0});
+  }
+
+  OpCost Memory(double bytes) const { return {.work = bytes / hardware_.memory_bytes_per_second}; }
+
+  OpCost Compute(const Op& op, double passes) const {
+    const Unit& unit = inventory_.units(op.unit);
+    const uint64_t microbatch = train_.batch().microbatch() > 0 ? train_.batch().microbatch() : share_;
+    const uint64_t before = microbatch * static_cast<uint64_t>(op.microbatch);
+    const double sequences = static_cast<double>(std::min(microbatch, share_ - std::min(share_, before)));
+    if (sequences == 0) return {};
+    const double activations = static_cast<double>(unit.saved_bytes() + unit.output_bytes()) * compute_bytes_ / 4;
+    const double bytes = static_cast<double>(elements_[op.unit]) * compute_bytes_ + sequences * activations;
+    return {.latency = passes * hardware_.op_seconds,
+            .work = passes *
+                    std::max(unit.forward_flops() * sequences / flops_, bytes / hardware_.memory_bytes_per_second)};
+  }
+
+  // Into each rank comes all but its own, into each node the part of the others.
+  OpCost Moved(int32_t group, double bytes, double incoming) const {
+    const GroupShape& g = groups_[group];
+    if (g.ranks <= 1) return {};
+    const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : incoming / hardware_.inside.bytes_per_second;
+    const double between = bytes * (g.nodes - 1) / g.nodes / (g.least_on_node * hardware_.between.bytes_per_second);
+    const double latency = Doublings(g.ranks / g.nodes + (g.ranks % g.nodes > 0 ? 1 : 0)) * hardware_.inside.seconds +
+                           Doublings(g.nodes) * hardware_.between.seconds;
+    return {.latency = latency, .work = g.nodes > 1 ? std::max(inside, between) : inside};
+  }
+
+  OpCost Sharded(const Op& op, double width) const {
+    const double bytes = static_cast<double>(Sum(elements_, op)) * width;
+    return Moved(op.group, bytes, bytes - static_cast<double>(Sum(least_, op)) * width);
+  }
+
+  OpCost Summed(int32_t group, double bytes) const {
+    const double ranks = groups_[group].ranks;
+    const OpCost once = Moved(group, bytes, bytes * (ranks - 1) / ranks);
+    return {.latency = 2 * once.latency, .work = 2 * once.work};
+  }
+
+  // Read and written for each element: weights and gradients, the gradient cleared for the next step, and the state.
+  double StepBytes() const {
+    const double state = train_.optimizer().has_adamw() ? 2 : train_.optimizer().sgd().momentum() > 0 ? 1 : 0;
+    return 4 * (4 + 2 * state) + (compute_bytes_ == 2 ? 2 : 0);
+  }
+
+  const Train& train_;
+  const Inventory& inventory_;
+  const Hardware& hardware_;
+  const std::array<GroupShape, kGroups> groups_;
+  const uint64_t share_;  // sequences of a step
+  const double compute_bytes_, reduce_bytes_;
+  std::vector<uint64_t> elements_, least_, most_;  // by unit: all, and what a shard owns of it
+  uint64_t own_ = 0;                               // the most that a shard owns
+  double flops_ = 0;
+};
+
+}  // namespace
+
+Predicted PredictStep(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
+                      absl::Span<const RankPlace> ranks, const Hardware& hardware) {
+  const CostModel model(train, inventory, layout, ranks, hardware);
+  Predicted predicted;
+  predicted.costs.reserve(program.schedule.ops.size());
+  for (const Op& op : program.schedule.ops) predicted.costs.push_back(model.Of(op));
+  predicted.timeline = Simulate(program.schedule, predicted.costs, hardware.sharing);
+  return predicted;
+}
+
+}  // namespace muster::strategies

@@ -1,0 +1,147 @@
+#include "strategies/cost.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "models/inventory.h"
+#include "strategies/partition/flat.h"
+
+namespace muster::strategies {
+namespace {
+
+// Round numbers: a FLOP, a byte of memory, of a link and of a port take 1, 0.001, 4 and 40 ns.
+Hardware Round() {
+  return {.name = "round",
+          .ranks_per_node = 4,
+          .fp32_flops = 1e9,
+          .bf16_flops = 2e9,
+          .memory_bytes_per_second = 1e12,
+          .inside = {250e6, 1e-6},
+          .between = {25e6, 5e-6}};
+}
+
+Train Tiny() {
+  Train train;
+  train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+  train.mutable_strategy()->mutable_single();
+  train.mutable_batch()->set_sequences(8);
+  train.mutable_batch()->set_microbatch(1);
+  train.mutable_optimizer()->mutable_adamw();
+  return train;
+}
+
+Predicted Predict(const Train& train, const std::vector<RankPlace>& ranks, const Hardware& hardware = Round()) {
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const Layout layout = *MakeLayout(train, inventory, ranks);
+  return PredictStep(train, inventory, layout, *Compile(train, inventory, layout, 0), ranks, hardware);
+}
+
+TEST(PredictStep, SingleIsItsFlopsAndTheOptimizersBytes) {
+  const Train train = Tiny();
+  const Inventory inventory = *models::MakeInventory(train.model());
+  double flops = 0;
+  for (const Unit& unit : inventory.units()) flops += unit.forward_flops();
+  const double bytes = 4.0 * static_cast<double>(partition::FlatElements(inventory));
+  const Predicted p = Predict(train, FullNodes(1, 4, 0));
+  // Clipping reads the gradients; AdamW reads four arrays, writes three, and clears one.
+  EXPECT_NEAR(p.timeline.seconds, 8 * 3 * flops * 1e-9 + (1 + 8) * bytes * 1e-12, 1e-6);
+  EXPECT_EQ(p.timeline.communication, 0);
+}
+
+// All-reduce of B bytes over n ranks: 2 (n - 1) / n B over each link (Patarasuk and Yuan 2009), and the doublings.
+TEST(PredictStep, DdpReducesEveryByteOnceOverTheLinks) {
+  Train train = Tiny();
+  train.mutable_strategy()->mutable_ddp()->set_bucket_mib(1000);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const double bytes = 4.0 * static_cast<double>(partition::FlatElements(inventory));
+  for (const uint32_t ranks : {2u, 4u}) {
+    const Predicted p = Predict(train, FullNodes(ranks, 4, 0));
+    const double hops = ranks == 2 ? 1 : 2;
+    // Two reductions (the front goes alone), and the scalars.
+    EXPECT_NEAR(p.timeline.busy[2], 2.0 * (ranks - 1) / ranks * bytes * 4e-9 + 3 * 2 * hops * 1e-6, 1e-6) << ranks;
+  }
+  // Two nodes of four: each node's four ports together take the other node's half.
+  const Predicted p = Predict(train, FullNodes(8, 4, 0));
+  EXPECT_NEAR(p.timeline.busy[2], 2 * bytes / 2 / 4 * 40e-9 + 3 * 2 * (2 * 1e-6 + 5e-6), 1e-6);
+}
+
+TEST(PredictStep, MoreRanksOfOneBatchNeverComputeLonger) {
+  Train train = Tiny();
+  double before = 1e9;
+  for (const uint32_t ranks : {1u, 2u, 4u, 8u}) {
+    if (ranks > 1) train.mutable_strategy()->mutable_ddp();
+    const double computing = Predict(train, FullNodes(ranks, 4, 0)).timeline.busy[0];
+    EXPECT_LT(computing, before);
+    before = computing;
+  }
+}
+
+TEST(PredictStep, FasterPartsNeverMakeItSlower) {
+  Train train = Tiny();
+  for (const int strategy : {0, 1, 2}) {
+    if (strategy == 0) train.mutable_strategy()->mutable_ddp();
+    if (strategy == 1) train.mutable_strategy()->mutable_zero()->set_stage(2);
+    if (strategy == 2) train.mutable_strategy()->mutable_fsdp()->set_prefetch(1);
+    const std::vector<RankPlace> ranks = FullNodes(8, 4, 0);
+    const double base = Predict(train, ranks).timeline.seconds;
+    for (const auto& change : std::vector<void (*)(Hardware&)>{
+             [](Hardware& h) { h.fp32_flops *= 2; }, [](Hardware& h) { h.inside.bytes_per_second *= 2; },
+             [](Hardware& h) { h.between.bytes_per_second *= 2; }, [](Hardware& h) { h.inside.seconds = 0; },
+             [](Hardware& h) { h.memory_bytes_per_second *= 2; }}) {
+      Hardware better = Round();
+      change(better);
+      EXPECT_LE(Predict(train, ranks, better).timeline.seconds, base + 1e-12);
+    }
+  }
+}
+
+TEST(PredictStep, ShardingMovesMoreThanSummingDoes) {
+  Train train = Tiny();
+  train.mutable_batch()->set_sequences(2);
+  train.mutable_strategy()->mutable_ddp();
+  const double ddp = Predict(train, FullNodes(2, 4, 0)).timeline.communication;
+  train.mutable_strategy()->mutable_fsdp()->set_prefetch(1);
+  EXPECT_GT(Predict(train, FullNodes(2, 4, 0)).timeline.communication, 1.2 * ddp);  // three halves, at most
+}
+
+TEST(PredictStep, GroupsInsideANodeDoNotUseItsPorts) {
+  Train train = Tiny();
+  train.mutable_batch()->set_sequences(64);  // gathered eight times, summed over the nodes once
+  Fsdp& fsdp = *train.mutable_strategy()->mutable_fsdp();
+  fsdp.set_reshard(RESHARD_HYBRID);
+  fsdp.set_prefetch(1);
+  const std::vector<RankPlace> ranks = FullNodes(8, 4, 0);
+  Hardware quick = Round();
+  quick.fp32_flops = 1e11;
+  const double hybrid = Predict(train, ranks, quick).timeline.seconds;
+  fsdp.set_reshard(RESHARD_FULL_SHARD);
+  EXPECT_LT(hybrid, 0.8 * Predict(train, ranks, quick).timeline.seconds);
+}
+
+TEST(PredictStep, RanksShareTheCoresOfTheirNode) {
+  Train train = Tiny();
+  train.mutable_strategy()->mutable_ddp();
+  Hardware h = Round();
+  const double alone = Predict(train, FullNodes(4, 4, 0), h).timeline.busy[0];
+  h.node_fp32_flops = 2e9;  // of which each of the four gets half of what it could
+  EXPECT_GT(Predict(train, FullNodes(4, 4, 0), h).timeline.busy[0], 1.9 * alone);
+}
+
+TEST(PredictStep, AThousandRanksAreQuick) {
+  Train train = Tiny();
+  train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_XL);
+  train.mutable_batch()->set_sequences(16384);
+  train.mutable_batch()->set_microbatch(16);
+  train.mutable_precision()->set_compute(DTYPE_BF16);
+  train.mutable_strategy()->mutable_fsdp()->set_prefetch(1);
+  const Hardware h100 = *FindHardware("H100");
+  const Predicted p = Predict(train, FullNodes(1024, h100.ranks_per_node, 0), h100);
+  // Its FLOPs alone are 0.36 s; the gathers of 3 GB three times over eight 40 GB/s ports are 0.03 s.
+  EXPECT_GT(p.timeline.seconds, 0.36);
+  EXPECT_LT(p.timeline.seconds, 0.6);
+  EXPECT_FALSE(FindHardware("h1").ok());
+}
+
+}  // namespace
+}  // namespace muster::strategies

@@ -1,0 +1,204 @@
+#include "strategies/fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "strategies/defaults.h"
+
+namespace muster::strategies {
+namespace {
+
+constexpr uint32_t kMostRanks = 4096;
+constexpr size_t kMostAdvice = 4;
+
+Strategy FullShard() {
+  Strategy strategy;
+  strategy.mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
+  return strategy;
+}
+
+// More sharding than `train` has, the least first.
+std::vector<Strategy> MoreSharded(const Train& train) {
+  std::vector<Strategy> all(4);
+  all[0].mutable_zero()->set_stage(1);
+  all[1].mutable_zero()->set_stage(2);
+  all[2].mutable_fsdp()->set_reshard(RESHARD_SHARD_GRAD_OP);
+  all[3] = FullShard();
+  const Strategy& s = train.strategy();
+  size_t first = 0;
+  if (s.has_zero()) first = std::min<size_t>(s.zero().stage(), 3);
+  if (s.has_fsdp() && s.fsdp().reshard() != RESHARD_NO_SHARD) first = 3;
+  all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(first));
+  return all;
+}
+
+// Tries ways to run, and remembers the peaks of those that fit.
+class Advice {
+ public:
+  Advice(const Inventory& inventory, absl::Span<const RankPlace> ranks) : inventory_(inventory), ranks_(ranks) {
+    for (const RankPlace& rank : ranks) {
+      if (rank.memory_bytes > 0 && (smallest_ == 0 || rank.memory_bytes < smallest_)) smallest_ = rank.memory_bytes;
+    }
+  }
+
+  bool Try(const Train& train, const std::string& what) { return On(train, ranks_, what); }
+  // On more ranks, each with the smallest slot of those that there are, as many on a node.
+  bool Try(const Train& train, uint32_t world, const std::string& what) {
+    std::vector<RankPlace> more(world);
+    for (uint32_t rank = 0; rank < world; ++rank) more[rank] = {rank / std::max(1u, PerNode()), smallest_};
+    return On(train, more, what);
+  }
+
+  std::string Told() const {
+    if (!fits_.empty()) return absl::StrCat("it would fit with ", absl::StrJoin(fits_, ", or "));
+    return absl::StrCat("nothing tried would fit; the least was ", least_name_, " with ", Binary(least_),
+                        " a rank: a smaller model, or slots of ", Binary(SlotBytesFor(least_)));
+  }
+  bool Enough() const { return fits_.size() >= kMostAdvice; }
+
+ private:
+  uint32_t PerNode() const {
+    uint32_t first = 0;
+    for (const RankPlace& rank : ranks_) first += rank.node == ranks_[0].node;
+    return first;
+  }
+
+  bool On(const Train& train, absl::Span<const RankPlace> ranks, const std::string& what) {
+    const absl::StatusOr<Outlook> outlook = LookAt(train, inventory_, ranks);
+    if (!outlook.ok()) return false;
+    if (least_name_.empty() || outlook->peak() < least_) least_ = outlook->peak(), least_name_ = what;
+    if (!WhyUnfit(*outlook, ranks).empty()) return false;
+    fits_.push_back(absl::StrCat(what, " (", Binary(outlook->peak()), " a rank)"));
+    return true;
+  }
+
+  const Inventory& inventory_;
+  const absl::Span<const RankPlace> ranks_;
+  uint64_t smallest_ = 0;
+  std::vector<std::string> fits_;
+  uint64_t least_ = 0;
+  std::string least_name_;
+};
+
+// The largest that fits, or none.
+bool TryMicrobatches(Train train, const std::string& with, Advice& advice) {
+  while (train.batch().microbatch() > 1) {
+    train.mutable_batch()->set_microbatch(train.batch().microbatch() / 2);
+    if (advice.Try(train, absl::StrCat(with, "batch.microbatch ", train.batch().microbatch()))) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+uint64_t SlotBytesFor(uint64_t peak_bytes) {
+  return static_cast<uint64_t>(std::ceil(static_cast<double>(peak_bytes) / kUsable));
+}
+
+std::string Binary(uint64_t bytes) {
+  constexpr uint64_t kMiB = 1 << 20, kGiB = 1 << 30;
+  if (bytes < kGiB) return absl::StrFormat("%.3g MiB", static_cast<double>(bytes) / kMiB);
+  return absl::StrFormat("%.3g GiB", static_cast<double>(bytes) / kGiB);
+}
+
+uint64_t Outlook::peak() const {
+  uint64_t peak = 0;
+  for (const Memory& memory : by_shard) peak = std::max(peak, memory.peak);
+  return peak;
+}
+
+absl::StatusOr<Outlook> LookAt(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
+  absl::StatusOr<Layout> layout = MakeLayout(train, inventory, ranks);
+  if (!layout.ok()) return layout.status();
+  absl::StatusOr<RankProgram> program = Compile(train, inventory, *layout, 0);
+  if (!program.ok()) return program.status();
+  Outlook outlook{.layout = *std::move(layout), .program = *std::move(program), .by_shard = {}};
+  outlook.by_shard = MemoryByShard(train, inventory, outlook.layout, outlook.program);
+  return outlook;
+}
+
+std::string WhyUnfit(const Outlook& outlook, absl::Span<const RankPlace> ranks) {
+  std::optional<uint32_t> worst;
+  const auto over = [&](uint32_t rank) {
+    return static_cast<double>(outlook.of(rank).peak) / static_cast<double>(ranks[rank].memory_bytes);
+  };
+  for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].memory_bytes == 0 || SlotBytesFor(outlook.of(rank).peak) <= ranks[rank].memory_bytes) continue;
+    if (!worst.has_value() || over(rank) > over(*worst)) worst = rank;
+  }
+  if (!worst.has_value()) return "";
+  const uint64_t peak = outlook.of(*worst).peak;
+  return absl::StrCat("rank ", *worst, " needs ", Binary(SlotBytesFor(peak)), " (its predicted peak of ", Binary(peak),
+                      " and 10% to spare), its slot has ", Binary(ranks[*worst].memory_bytes));
+}
+
+std::string WhatWouldFit(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
+  Advice advice(inventory, ranks);
+  if (!train.activation_checkpointing()) {
+    advice.Try(With(train, train.strategy(), true), "activation_checkpointing: true");
+  }
+  TryMicrobatches(train, "", advice);
+  if (ranks.size() > 1) {
+    for (const Strategy& strategy : MoreSharded(train)) {
+      const Train sharded = With(train, strategy, train.activation_checkpointing());
+      if (advice.Try(sharded, absl::StrCat("strategy ", NameOf(sharded)))) break;
+    }
+  }
+  const Train least = With(train, FullShard(), true);
+  if (ranks.size() > 1 && !advice.Enough()) {
+    if (!advice.Try(least, absl::StrCat("strategy ", NameOf(least)))) {
+      TryMicrobatches(least, absl::StrCat("strategy ", NameOf(least), " and "), advice);
+    }
+  }
+  for (uint32_t world = 2 * static_cast<uint32_t>(ranks.size()); world <= kMostRanks && !advice.Enough(); world *= 2) {
+    Train more = With(train, FullShard(), train.activation_checkpointing());
+    const uint32_t share = static_cast<uint32_t>(ShareOf(train.batch().sequences(), world, 0).sequences);
+    more.mutable_batch()->set_microbatch(std::min(std::max(1u, train.batch().microbatch()), share));
+    if (advice.Try(more, world, absl::StrCat("resources.ranks ", world, " and strategy ", NameOf(more)))) break;
+  }
+  return advice.Told();
+}
+
+std::string NameOf(const Train& train) {
+  const Strategy& s = train.strategy();
+  std::string name;
+  switch (s.kind_case()) {
+    case Strategy::kZero:
+      name = absl::StrCat("zero ", s.zero().stage());
+      break;
+    case Strategy::kFsdp:
+      name = absl::StrCat(
+          "fsdp ", absl::AsciiStrToLower(std::string(absl::StripPrefix(Reshard_Name(s.fsdp().reshard()), "RESHARD_"))));
+      break;
+    case Strategy::kDdp:
+      name = "ddp";
+      break;
+    case Strategy::kPipeline:
+      name = "pipeline";
+      break;
+    case Strategy::kAuto:
+      name = "auto";
+      break;
+    default:
+      name = "single";
+  }
+  return train.activation_checkpointing() ? absl::StrCat(name, " with activation_checkpointing") : name;
+}
+
+Train With(const Train& train, Strategy strategy, bool activation_checkpointing) {
+  Train with = train;
+  FillDefaults(strategy);
+  *with.mutable_strategy() = std::move(strategy);
+  if (activation_checkpointing || with.has_activation_checkpointing()) {
+    with.set_activation_checkpointing(activation_checkpointing);
+  }
+  return with;
+}
+
+}  // namespace muster::strategies

@@ -1,0 +1,52 @@
+// Whether ranks fit into the memory of their slots, and what would. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "strategies/compile.h"
+
+namespace muster::strategies {
+
+// The part of a slot's memory that a predicted peak may take. The rest is the process's own: program and libraries, a
+// device's context, collectives' buffers, and what the prediction does not see.
+inline constexpr double kUsable = 0.9;
+
+// The least slot for a peak.
+uint64_t SlotBytesFor(uint64_t peak_bytes);
+
+// "61.2 GiB"
+std::string Binary(uint64_t bytes);
+
+// A job as it would run on given ranks.
+struct Outlook {
+  Layout layout;
+  RankProgram program;  // of every rank
+  std::vector<Memory> by_shard;
+
+  const Memory& of(uint32_t rank) const { return by_shard[layout.roles[rank].shard()]; }
+  uint64_t peak() const;  // of the rank that needs most
+};
+
+// `train` is resolved and concrete. Errors as MakeLayout.
+absl::StatusOr<Outlook> LookAt(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks);
+
+// Empty: every rank fits, or its slot's memory is not known. Else which does not, with numbers: "rank 3 needs 61.2 GiB
+// (its predicted peak of 55.1 GiB and 10% to spare), its slot has 40 GiB".
+std::string WhyUnfit(const Outlook& outlook, absl::Span<const RankPlace> ranks);
+
+// What would fit such slots, each tried: checkpointing, more sharding, a smaller microbatch, more ranks. "it would fit
+// with activation_checkpointing: true (31.0 GiB a rank), ..."; or that nothing does, and how much the least of them
+// needs. REQUIRES: `train` is concrete and does not fit.
+std::string WhatWouldFit(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks);
+
+// "ddp", "zero 2", "fsdp full_shard", with ", activation checkpointing" where the spec has it.
+std::string NameOf(const Train& train);
+
+// `train` with another strategy, its options the defaults.
+Train With(const Train& train, Strategy strategy, bool activation_checkpointing);
+
+}  // namespace muster::strategies

@@ -1,0 +1,77 @@
+#include "strategies/hardware.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace muster::strategies {
+
+const std::vector<Hardware>& KnownHardware() {
+  // Reached rates of products: llm.c trains GPT-2 124M at 468,000 and 1558M at 46,800 tokens/s per H100 in bf16, which
+  // are 373 and 459 TFLOP/s (38 and 46% of 989). Others are taken to reach the same 45% of their dense bf16 rate, 75%
+  // of their fp32 rate without tensor cores, 80% of their memory's and of their links' rates. NCCL's latency grows with
+  // the logarithm of the ranks (trees): about 20 us for eight GPUs of a node.
+  static const auto* const known = new std::vector<Hardware>{
+      {.name = "h100",
+       .assumptions = "8 x H100 SXM a node: 445 TFLOP/s bf16 (45% of 989), 50 TFLOP/s fp32, 2.7 TB/s HBM3, NVLink 4 "
+                      "360 GB/s and 6 us a hop, one 400G InfiniBand port a GPU 40 GB/s and 10 us a hop",
+       .ranks_per_node = 8,
+       .fp32_flops = 50e12,
+       .bf16_flops = 445e12,
+       .memory_bytes_per_second = 2.7e12,
+       .op_seconds = 30e-6,
+       .inside = {360e9, 6e-6},
+       .between = {40e9, 10e-6}},
+      {.name = "h200",
+       .assumptions = "8 x H200 SXM a node: 445 TFLOP/s bf16 (45% of 989), 50 TFLOP/s fp32, 3.8 TB/s HBM3e, NVLink 4 "
+                      "360 GB/s and 6 us a hop, one 400G InfiniBand port a GPU 40 GB/s and 10 us a hop",
+       .ranks_per_node = 8,
+       .fp32_flops = 50e12,
+       .bf16_flops = 445e12,
+       .memory_bytes_per_second = 3.8e12,
+       .op_seconds = 30e-6,
+       .inside = {360e9, 6e-6},
+       .between = {40e9, 10e-6}},
+      {.name = "a100",
+       .assumptions = "8 x A100 SXM a node: 140 TFLOP/s bf16 (45% of 312), 14.6 TFLOP/s fp32, 1.6 TB/s HBM2e, NVLink 3 "
+                      "240 GB/s and 6 us a hop, one 200G InfiniBand port a GPU 20 GB/s and 10 us a hop",
+       .ranks_per_node = 8,
+       .fp32_flops = 14.6e12,
+       .bf16_flops = 140e12,
+       .memory_bytes_per_second = 1.6e12,
+       .op_seconds = 30e-6,
+       .inside = {240e9, 6e-6},
+       .between = {20e9, 10e-6}},
+      {.name = "rtx4090",
+       .assumptions = "8 x RTX 4090 a node: 74 TFLOP/s bf16 (45% of 165), 50 TFLOP/s fp32, 0.8 TB/s GDDR6X, PCIe 4 "
+                      "through host memory 10 GB/s and 20 us a hop, 100G Ethernet a node 1.25 GB/s a GPU and 30 us",
+       .ranks_per_node = 8,
+       .fp32_flops = 50e12,
+       .bf16_flops = 74e12,
+       .memory_bytes_per_second = 0.8e12,
+       .op_seconds = 30e-6,
+       .inside = {10e9, 20e-6},
+       .between = {1.25e9, 30e-6}},
+  };
+  return *known;
+}
+
+absl::StatusOr<Hardware> FindHardware(absl::string_view name) {
+  std::vector<std::string> names;
+  for (const Hardware& hardware : KnownHardware()) {
+    if (hardware.name == absl::AsciiStrToLower(name)) return hardware;
+    names.push_back(hardware.name);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("hardware: \"", name, "\" is not known; there are ", absl::StrJoin(names, ", ")));
+}
+
+std::vector<RankPlace> FullNodes(uint32_t world, uint32_t ranks_per_node, uint64_t memory_bytes) {
+  std::vector<RankPlace> places(world);
+  for (uint32_t rank = 0; rank < world; ++rank) places[rank] = {rank / std::max(1u, ranks_per_node), memory_bytes};
+  return places;
+}
+
+}  // namespace muster::strategies

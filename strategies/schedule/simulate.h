@@ -1,0 +1,45 @@
+// The time of a schedule, found by playing it: each stream runs its ops in order, an op begins when those that it waits
+// for have ended. Pure and deterministic.
+//
+//   const Timeline timeline = Simulate(schedule, costs, Sharing::kLinks);
+//   timeline.seconds;                      // of the step
+//   timeline.exposed;                      // communication that no computing hides
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "strategies/schedule/schedule.h"
+
+namespace muster {
+
+inline constexpr size_t kStreams = 4;  // of the enum Stream
+
+struct OpCost {
+  double latency = 0;  // seconds that pass whatever else goes on
+  double work = 0;     // seconds, alone on what it works with
+};
+
+// With whom an op shares what it works with: each of n at work at the same time is n times slower.
+enum class Sharing {
+  kLinks,      // ops with a process group, on other streams than kCompute, share the links
+  kProcessor,  // all ops share one processor, which also moves the bytes: ranks on cores of their own machine
+};
+
+struct OpTime {
+  double begin = 0, end = 0;  // seconds from the step's begin
+};
+
+struct Timeline {
+  std::vector<OpTime> ops;              // by op
+  double seconds = 0;                   // until the last op has ended
+  std::array<double, kStreams> busy{};  // by stream: one of its ops was under way
+  double communication = 0;             // at least one op of another stream than kCompute was
+  double exposed = 0;                   // and none of kCompute
+};
+
+// REQUIRES: a cost for each op, none negative; waits name earlier ops.
+Timeline Simulate(const Schedule& schedule, const std::vector<OpCost>& costs, Sharing sharing);
+
+}  // namespace muster

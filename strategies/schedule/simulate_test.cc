@@ -1,0 +1,133 @@
+#include "strategies/schedule/simulate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "models/inventory.h"
+#include "strategies/schedule/build.h"
+
+namespace muster {
+namespace {
+
+Op Compute(std::vector<int32_t> waits = {}) {
+  return {.kind = OpKind::kForward, .unit = 0, .microbatch = 0, .waits = waits};
+}
+Op Collective(Stream stream, std::vector<int32_t> waits = {}) {
+  return {.kind = OpKind::kReduce, .unit = 0, .unit_end = 1, .stream = stream, .group = 1, .waits = waits};
+}
+
+// Known by hand: begin and end of each op.
+TEST(Simulate, Table) {
+  using Times = std::vector<std::pair<double, double>>;
+  struct Case {
+    const char* name;
+    std::vector<Op> ops;
+    std::vector<OpCost> costs;
+    Sharing sharing;
+    Times times;
+    double communication, exposed;
+  };
+  const Sharing links = Sharing::kLinks, processor = Sharing::kProcessor;
+  const std::vector<Case> cases = {
+      {"one after another", {Compute(), Compute()}, {{1, 2}, {0, 3}}, links, {{0, 3}, {3, 6}}, 0, 0},
+      {"a collective hides behind computing",
+       {Compute(), Collective(Stream::kReduce, {0}), Compute()},
+       {{0, 1}, {1, 2}, {0, 4}},
+       links,
+       {{0, 1}, {1, 4}, {1, 5}},
+       3,
+       0},
+      {"what is not hidden is exposed",
+       {Compute(), Collective(Stream::kReduce, {0}), Compute(), Compute({1})},
+       {{0, 1}, {0, 5}, {0, 2}, {0, 1}},
+       links,
+       {{0, 1}, {1, 6}, {1, 3}, {6, 7}},
+       5,
+       3},
+      {"two collectives share the links, computing does not",
+       {Collective(Stream::kGather), Collective(Stream::kReduce), Compute()},
+       {{0, 2}, {0, 3}, {0, 4}},
+       links,
+       {{0, 4}, {0, 5}, {0, 4}},  // 2 at half speed, then 1 alone
+       5,
+       1},
+      {"latencies are not shared",
+       {Collective(Stream::kGather), Collective(Stream::kReduce)},
+       {{2, 0}, {0, 3}},
+       links,
+       {{0, 2}, {0, 3}},
+       3,
+       3},
+      {"all share a processor",
+       {Compute(), Collective(Stream::kReduce), Compute()},
+       {{0, 2}, {0, 3}, {0, 1}},
+       processor,
+       {{0, 4}, {0, 6}, {4, 6}},
+       6,
+       0},
+      {"what costs nothing lets others begin at once",
+       {Compute(), Collective(Stream::kReduce, {0}), Compute({1})},
+       {{0, 0}, {0, 0}, {0, 1}},
+       links,
+       {{0, 0}, {0, 0}, {0, 1}},
+       0,
+       0},
+  };
+  for (const Case& c : cases) {
+    const Timeline t = Simulate({.ops = c.ops}, c.costs, c.sharing);
+    Times times;
+    double last = 0;
+    for (const OpTime& op : t.ops) times.emplace_back(op.begin, op.end), last = std::max(last, op.end);
+    EXPECT_EQ(times, c.times) << c.name;
+    EXPECT_EQ(t.seconds, last) << c.name;
+    EXPECT_EQ(t.communication, c.communication) << c.name;
+    EXPECT_EQ(t.exposed, c.exposed) << c.name;
+  }
+}
+
+// Over random shapes and costs: no op overtakes what it waits for or its stream, a stream is never busier than the
+// step is long, nor the step longer than all ops one after another.
+TEST(Simulate, KeepsTheOrderOfStreamsAndWaits) {
+  std::mt19937 random(11);
+  Model model;
+  model.mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+  for (int i = 0; i < 60; ++i) {
+    model.mutable_gpt2()->set_layers(1 + random() % 8);
+    const Inventory inventory = *models::MakeInventory(model);
+    Shape shape{.microbatches = 1 + static_cast<int32_t>(random() % 3),
+                .parameters = static_cast<Parameters>(random() % 4),
+                .gradients = static_cast<Gradients>(random() % 2),
+                .sharded = true,
+                .replicated = random() % 2 == 0,
+                .recompute = random() % 2 == 0,
+                .prefetch = static_cast<int32_t>(random() % 3)};
+    const Schedule schedule = Build(inventory, shape);
+    std::vector<OpCost> costs;
+    double all = 0, computing = 0;
+    for (const Op& op : schedule.ops) {
+      costs.push_back({static_cast<double>(random() % 3), static_cast<double>(random() % 5)});
+      all += costs.back().latency + costs.back().work;
+      if (op.stream == Stream::kCompute) computing += costs.back().latency + costs.back().work;
+    }
+    for (const Sharing sharing : {Sharing::kLinks, Sharing::kProcessor}) {
+      const Timeline t = Simulate(schedule, costs, sharing);
+      std::array<double, kStreams> last{};
+      for (size_t op = 0; op < schedule.ops.size(); ++op) {
+        double& before = last[static_cast<size_t>(schedule.ops[op].stream)];
+        ASSERT_GE(t.ops[op].begin, before);
+        before = t.ops[op].end;
+        for (const int32_t wait : schedule.ops[op].waits) ASSERT_GE(t.ops[op].begin, t.ops[wait].end);
+      }
+      EXPECT_GE(t.seconds, computing - 1e-9);
+      EXPECT_LE(t.seconds, all + 1e-9);
+      for (const double busy : t.busy) EXPECT_LE(busy, t.seconds + 1e-9);
+      EXPECT_LE(t.exposed, t.communication);
+      EXPECT_NEAR(t.busy[0] + t.exposed, t.seconds, 1e-9) << "it computes, or waits for others";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster
