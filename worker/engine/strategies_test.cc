@@ -72,6 +72,13 @@ struct Curve {
   std::vector<double> losses, norms;
   double evaluation = 0;
   std::map<std::string, std::vector<float>> weights;  // by tensor, put together from those who own it
+  std::map<std::string, std::vector<float>> state;    // all of it, by kind and tensor
+};
+
+// Where a run begins, and how long it is.
+struct Leg {
+  const Curve* from = nullptr;
+  int first = 0, steps = kSteps;
 };
 
 // The groups of every rank, by number.
@@ -104,8 +111,18 @@ absl::StatusOr<StepResult> TakeStep(const Trial& trial, uint32_t rank, Engine& e
   return engine.Step({share.sequences, own, kSequences * kContext}, trial.sgd ? kSgdRate : kAdamRate, 0);
 }
 
-void RunRank(const Trial& trial, uint32_t rank, Engine& engine, Curve& curve) {
-  for (int step = 0; step < kSteps; ++step) {
+void Load(const Leg& leg, Engine& engine) {
+  for (StateView& view : engine.State()) {
+    const std::vector<float>& all = leg.from->state.at(view.kind + " " + view.tensor);
+    std::copy_n(all.begin() + static_cast<int64_t>(view.begin), view.values.size(), view.values.begin());
+  }
+  ASSERT_TRUE(engine.Push().ok());
+  engine.set_step(static_cast<uint64_t>(leg.first));
+}
+
+void RunRank(const Trial& trial, uint32_t rank, const Leg& leg, Engine& engine, Curve& curve) {
+  if (leg.from != nullptr) Load(leg, engine);
+  for (int step = 0; step < leg.steps; ++step) {
     const auto result = TakeStep(trial, rank, engine);
     ASSERT_TRUE(result.ok()) << trial.name << ": " << result.status();
     curve.losses.push_back(result->loss);
@@ -118,17 +135,31 @@ void RunRank(const Trial& trial, uint32_t rank, Engine& engine, Curve& curve) {
   ASSERT_TRUE(loss.ok()) << trial.name << ": " << loss.status();
   curve.evaluation = *loss;
   for (const StateView& view : engine.State()) {
-    if (view.kind != "parameter") continue;
     uint64_t elements = 1;
     for (const uint64_t n : view.shape) elements *= n;
-    std::vector<float>& tensor = curve.weights[view.tensor];
+    std::vector<float>& tensor = curve.state[view.kind + " " + view.tensor];
     tensor.resize(elements, std::nanf(""));
     std::copy(view.values.begin(), view.values.end(), tensor.begin() + static_cast<int64_t>(view.begin));
+    if (view.kind == "parameter") curve.weights[view.tensor] = tensor;
+  }
+}
+
+// Adds what another rank owns; what both own is the same.
+void Join(const std::string& name, const std::map<std::string, std::vector<float>>& from,
+          std::map<std::string, std::vector<float>>& to) {
+  for (const auto& [tensor, values] : from) {
+    std::vector<float>& into = to[tensor];
+    into.resize(values.size(), std::nanf(""));
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (std::isnan(values[i])) continue;
+      EXPECT_TRUE(std::isnan(into[i]) || into[i] == values[i]) << name << ": replicas differ in " << tensor;
+      into[i] = values[i];
+    }
   }
 }
 
 // What rank 0 saw, with everybody's weights; all ranks must have seen the same.
-Curve Train(const Trial& trial) {
+Curve Train(const Trial& trial, const Leg& leg = {}) {
   const ::muster::Train train = MakeTrain(trial);
   const Inventory inventory = *models::MakeInventory(train.model());
   const auto layout = strategies::MakeLayout(train, inventory, strategies::AnyPlaces(trial.ranks));
@@ -144,7 +175,7 @@ Curve Train(const Trial& trial) {
       config.poison = true;
       const auto engine = Engine::Create(config);
       ASSERT_TRUE(engine.ok()) << trial.name << ": " << engine.status();
-      RunRank(trial, rank, **engine, curves[rank]);
+      RunRank(trial, rank, leg, **engine, curves[rank]);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -152,15 +183,8 @@ Curve Train(const Trial& trial) {
     EXPECT_EQ(curves[rank].losses, curves[0].losses) << trial.name;
     EXPECT_EQ(curves[rank].norms, curves[0].norms) << trial.name;
     EXPECT_EQ(curves[rank].evaluation, curves[0].evaluation) << trial.name;
-    for (auto& [tensor, values] : curves[rank].weights) {
-      std::vector<float>& into = curves[0].weights[tensor];
-      into.resize(values.size(), std::nanf(""));
-      for (size_t i = 0; i < values.size(); ++i) {
-        if (std::isnan(values[i])) continue;
-        EXPECT_TRUE(std::isnan(into[i]) || into[i] == values[i]) << trial.name << ": replicas differ in " << tensor;
-        into[i] = values[i];
-      }
-    }
+    Join(trial.name, curves[rank].weights, curves[0].weights);
+    Join(trial.name, curves[rank].state, curves[0].state);
   }
   return curves[0];
 }
@@ -304,6 +328,25 @@ TEST(Strategies, RecomputingChangesNoBit) {
   const Curve again = Train(trial);
   EXPECT_EQ(again.losses, kept.losses);
   EXPECT_EQ(again.weights, kept.weights);
+}
+
+// Every strategy takes over from every other's neighbour, on another number of ranks: all state is where it says.
+TEST(Strategies, GoOnFromWhatAnotherLeft) {
+  for (const bool sgd : {false, true}) {
+    const Curve alone = Train({.name = "single", .choose = Single, .sgd = sgd});
+    const auto& all = Strategies();
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto& [name, choose] = all[i];
+      const auto& [next, then] = all[(i + 7) % all.size()];
+      const Trial first{.name = name, .choose = choose, .ranks = 2, .microbatch = 4, .sgd = sgd};
+      const Trial second{.name = name + ", then " + next, .choose = then, .ranks = 4, .microbatch = 1, .sgd = sgd};
+      const Curve half = Train(first, {.steps = kSteps / 2});
+      Curve rest = Train(second, {.from = &half, .first = kSteps / 2, .steps = kSteps / 2});
+      rest.losses.insert(rest.losses.begin(), half.losses.begin(), half.losses.end());
+      rest.norms.insert(rest.norms.begin(), half.norms.begin(), half.norms.end());
+      ExpectSame(second, rest, alone);
+    }
+  }
 }
 
 TEST(Strategies, EqualRunsAreBitEqual) {
