@@ -77,8 +77,9 @@ std::string AnyLayer(const std::string& name) {
 std::string BalanceLine(const Explanation& e) {
   const auto [least, most] = std::minmax_element(e.bytes.begin(), e.bytes.end());
   std::string line = absl::StrCat(e.bytes.size(), e.bytes.size() == 1 ? " shard owns " : " shards own ");
-  absl::StrAppend(&line, Bytes(static_cast<double>(*least)));
-  if (*most > *least) absl::StrAppend(&line, " to ", Bytes(static_cast<double>(*most)));
+  const std::string low = Bytes(static_cast<double>(*least)), high = Bytes(static_cast<double>(*most));
+  absl::StrAppend(&line, low);
+  if (high != low) absl::StrAppend(&line, " to ", high);
   absl::StrAppend(&line, " of parameters", e.bytes.size() == 1 ? "" : " each");
   if (e.bytes.size() == 1) return line;
   absl::StrAppendFormat(&line, ": the largest %.3f × the mean", e.over_mean);

@@ -189,6 +189,24 @@ TEST(Whole, OfLargeModelsIsBalanced) {
   }
 }
 
+// A unit of one owner would be gathered at the speed of one rank's link.
+TEST(Whole, UnitsHaveSeveralOwners) {
+  for (const Gpt2Size size : {GPT2_SIZE_SMALL, GPT2_SIZE_MEDIUM, GPT2_SIZE_LARGE, GPT2_SIZE_XL}) {
+    const Inventory inventory = Gpt2Of(size);
+    for (const uint32_t shards : {2, 4, 8}) {
+      SCOPED_TRACE(absl::StrCat(Gpt2Size_Name(size), " on ", shards));
+      double sum = 0;
+      const Explanation e = Explain(WholeTensors(inventory, shards), inventory);
+      for (const UnitExplanation& unit : e.units) {
+        if (!absl::StartsWith(unit.unit, "h.")) continue;
+        sum += unit.share;
+        EXPECT_LE(unit.share, shards == 2 ? 1 : 0.6) << unit.unit;
+      }
+      EXPECT_LE(sum / (inventory.units_size() - 2), shards == 2 ? 0.75 : 0.4);  // two matrices of a block are a third
+    }
+  }
+}
+
 TEST(Rows, AreCutAsTorchChunkCuts) {
   Inventory inventory;
   Unit& unit = *inventory.add_units();
