@@ -83,7 +83,7 @@ void ExpectSound(const PartitionTable& table, const Inventory& inventory, bool c
     }
     EXPECT_EQ(end, unit.flat.elements);
   }
-  EXPECT_TRUE(!chained || Explain(table, inventory).chained);
+  EXPECT_TRUE(!chained || Explain(table, inventory).cuts != Cuts::kRows);
 }
 
 TEST(Planners, TablesOfAnyModelAreSound) {
@@ -220,7 +220,8 @@ TEST(Rows, AreCutAsTorchChunkCuts) {
   EXPECT_EQ(table.units(0).pieces(0).extents(2).length(), 7u);
   const Inventory tiny = Gpt2Of(GPT2_SIZE_TINY);
   const Explanation rows = Explain(Rows(tiny, 4), tiny), even = Explain(Even(tiny, 4), tiny);
-  EXPECT_FALSE(rows.chained);
+  EXPECT_EQ(rows.cuts, Cuts::kRows);
+  EXPECT_EQ(even.cuts, Cuts::kEqual);
   EXPECT_EQ(rows.most_ranges, 4u * 12);  // of a block
   EXPECT_EQ(even.most_ranges, 4u);
 }
@@ -328,6 +329,14 @@ TEST(Explain, InWords) {
   EXPECT_TRUE(absl::StrContains(ragged, "at most 4 ranges, one an owner")) << ragged;
   const std::string rows = absl::StrJoin(Lines(Explain(Rows(inventory, 4), inventory)), "\n");
   EXPECT_TRUE(absl::StrContains(rows, "a gather is of up to 48 ranges")) << rows;
+  EXPECT_TRUE(absl::EndsWith(rows, "\n148 of 148 tensors are cut, each by its own rows")) << rows;
+  const std::string even = absl::StrJoin(Lines(Explain(Even(inventory, 4), inventory)), "\n");
+  EXPECT_TRUE(absl::EndsWith(even, " of 148 tensors are cut, where equal parts of their units meet")) << even;
+  const std::string runs = absl::StrJoin(Lines(Explain(RaggedInRuns(inventory, Weighting(4, 1)), inventory)), "\n");
+  EXPECT_TRUE(absl::StrContains(runs, "larger than any shard's part of its unit: wte.weight (2 parts)\n")) << runs;
+  EXPECT_TRUE(absl::EndsWith(runs, "larger than what was left of a share: h.7.mlp.c_fc.weight (2 parts)")) << runs;
+  const std::string whole = absl::StrJoin(Lines(Explain(WholeTensors(inventory, 4), inventory)), "\n");
+  EXPECT_TRUE(absl::EndsWith(whole, "\n0 of 148 tensors are cut")) << whole;
   const Weighting mixed{80, 40};
   const std::string memory = absl::StrJoin(Lines(Explain(Ragged(inventory, mixed), inventory, mixed)), "\n");
   EXPECT_TRUE(absl::StrContains(memory, "× its share of the memory")) << memory;
