@@ -64,6 +64,24 @@ TEST_F(MusterTest, SubmitMergesFiles) {
   EXPECT_EQ(Run({"plan", "-", "-"}).code, 2);
 }
 
+TEST_F(MusterTest, PlanDrawsWhoOwnsWhat) {
+  Serve();
+  const std::string file = folder_.Write("job.yaml",
+                                         "apiVersion: muster/v1\nkind: Job\nname: a\n"
+                                         "model: {family: gpt2, size: tiny}\ndata: {tokens: train.bin}\nsteps: 10\n");
+  const Ended old = Run({"plan", file, "-o", "svg"});
+  EXPECT_EQ(old.code, 2);
+  EXPECT_TRUE(absl::StrContains(old.err, "sent no partition table")) << old.err;
+  EXPECT_EQ(old.out, "");
+  store_.plan.mutable_table()->set_shards(1);
+  store_.plan.mutable_table()->add_units()->set_unit("h.0");
+  for (const uint64_t boundary : {0, 16}) store_.plan.mutable_table()->mutable_units(0)->add_boundaries(boundary);
+  const Ended drawn = Run({"plan", file, "-o", "svg"});
+  EXPECT_EQ(drawn.code, 0) << drawn.err;
+  EXPECT_TRUE(absl::StartsWith(drawn.out, "<?xml ")) << drawn.out;
+  EXPECT_TRUE(absl::EndsWith(drawn.out, "</svg>\n")) << drawn.out;
+}
+
 TEST_F(MusterTest, SizesComeFromTheImportedFolder) {
   Serve();
   const std::string file = folder_.Write("job.yaml",

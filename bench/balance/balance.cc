@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "bench/balance/tiny_fsdp.h"
@@ -63,13 +64,17 @@ double OverMean(const std::vector<uint64_t>& sizes) {
   return static_cast<double>(*std::max_element(sizes.begin(), sizes.end())) * static_cast<double>(sizes.size()) / sum;
 }
 
-// Of the units that are worth more than a message to each.
-double Busiest(const partition::Explanation& e) {
-  double over = 0;
+std::string Number(double n) { return absl::StrFormat("%.3f", n); }
+
+// Over its share: of the worst unit (of those worth more than a message to each), and of all units by their bytes.
+std::string Busiest(const partition::Explanation& e) {
+  double worst = 0, busiest_bytes = 0, bytes = 0;
   for (const partition::UnitExplanation& unit : e.units) {
-    if (unit.bytes >= 4096 * e.bytes.size()) over = std::max(over, unit.over);
+    if (unit.bytes >= 4096 * e.bytes.size()) worst = std::max(worst, unit.over);
+    busiest_bytes += static_cast<double>(unit.busiest_bytes);
+    bytes += static_cast<double>(unit.bytes);
   }
-  return over;
+  return absl::StrCat(Number(worst), ", ", Number(busiest_bytes * static_cast<double>(e.bytes.size()) / bytes));
 }
 
 // A row of cells per model and planner, a column per number of ranks.
@@ -93,7 +98,9 @@ void PrintTable(const std::string& title, const std::vector<Named>& models, cons
     for (const double evenness : {0.0, 0.5, 1.0}) {
       if (!tiny_fsdp) break;
       std::printf("| %s | Tiny-FSDP's rule, evenness %g |", model.name.c_str(), evenness);
-      for (const uint32_t n : ranks) std::printf(" %.3f |", OverMean(bench::TinyFsdp(model.inventory, n, evenness)));
+      for (const uint32_t n : ranks) {
+        std::printf(" %s |", Number(OverMean(bench::TinyFsdp(model.inventory, n, evenness))).c_str());
+      }
       std::printf("\n");
     }
   }
@@ -146,16 +153,11 @@ bool PrintTimes(const Named& model) {
 bool Run() {
   const std::vector<Named> models = Models();
   const std::vector<uint32_t> ranks{2, 4, 8, 64};
-  const auto number = [](double n) {
-    char text[32];
-    std::snprintf(text, sizeof(text), "%.3f", n);
-    return std::string(text);
-  };
   PrintTable(
-      "Largest shard over the mean, in bytes", models, ranks, [&](const auto& e) { return number(e.over_mean); }, true);
+      "Largest shard over the mean, in bytes", models, ranks, [&](const auto& e) { return Number(e.over_mean); }, true);
   PrintTable(
-      "Busiest owner of a unit, over its share of it (units of 4 KiB a rank and more)", models, ranks,
-      [&](const auto& e) { return number(Busiest(e)); }, false);
+      "Busiest owner of a unit, over its share of it: the worst unit of 4 KiB a rank and more, and all units", models,
+      ranks, [&](const auto& e) { return Busiest(e); }, false);
   PrintTable(
       "Ranges of the largest gather", {models.front()}, ranks,
       [](const auto& e) { return absl::StrCat(e.most_ranges); }, false);

@@ -16,7 +16,8 @@ namespace {
 // All in pixels.
 constexpr double kMargin = 20, kBars = 120, kBarsWidth = 700, kRight = kBars + kBarsWidth + 10, kWidth = 1000;
 constexpr double kLeastHeight = 14, kMostHeight = 64, kGap = 4, kLine = 18;
-constexpr double kLeastWidth = 1;  // of a part that is drawn alone
+constexpr double kLeastWidth = 1;                           // of a part that is drawn alone
+constexpr double kFont = 12, kLeastFont = 7, kDigit = 0.6;  // a digit's width, in font sizes
 constexpr int kLegendColumns = 3, kLegendMost = 192, kCharacters = 150;
 
 struct Part {
@@ -88,7 +89,7 @@ std::string Escape(absl::string_view text) {
 // Neighbouring shards are far apart on the colour circle (the golden angle); all are light enough for dark text.
 std::string ColourOf(uint32_t shard) {
   const double hue = std::fmod(210 + 137.508 * shard, 360) / 60;
-  const double light = std::array{0.70, 0.60, 0.80}[shard % 3], chroma = 0.6 * (1 - std::abs(2 * light - 1));
+  const double light = std::array{0.72, 0.64, 0.80}[shard % 3], chroma = 0.6 * (1 - std::abs(2 * light - 1));
   const auto channel = [&](double offset) {  // a trapezium around the circle
     const double at = std::abs(std::fmod(hue + offset, 6) - 3);
     return static_cast<int>(std::lround(255 * (light + chroma * (std::clamp(at - 1, 0.0, 1.0) - 0.5))));
@@ -127,8 +128,10 @@ std::string DrawRow(const Row& row, double top, double height) {
                           Bytes(bytes),
                           100.0 * static_cast<double>(part.end - part.begin) / static_cast<double>(row.elements));
     const std::string name = absl::StrCat(part.first);
-    if (part.first != part.last || width < 7.0 * static_cast<double>(name.size()) + 2) continue;
-    out += Text(x + width / 2, top + height / 2 + 4, name, " text-anchor=\"middle\" pointer-events=\"none\"");
+    const double size = std::min(kFont, (width - 1) / (kDigit * static_cast<double>(name.size())));
+    if (part.first != part.last || size < kLeastFont) continue;
+    out += Text(x + width / 2, top + height / 2 + size / 3, name,
+                absl::StrFormat(" text-anchor=\"middle\" font-size=\"%.1f\" pointer-events=\"none\"", size));
   }
   return out + Text(kRight, top + height / 2 + 4, Bytes(ToBytes(row.elements)));
 }

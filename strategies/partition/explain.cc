@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -28,6 +27,7 @@ UnitExplanation ExplainUnit(const std::string& name, const OwnedUnit& unit, cons
   out.owners = static_cast<uint32_t>(owned.size());
   out.ranges = static_cast<uint32_t>(unit.ranges.size());
   for (const auto& [shard, bytes] : owned) {
+    out.largest_bytes = std::max(out.largest_bytes, bytes);
     const double share = static_cast<double>(bytes) / static_cast<double>(out.bytes);
     if (share / due[shard] <= out.over) continue;
     out.busiest = shard;
@@ -38,7 +38,23 @@ UnitExplanation ExplainUnit(const std::string& name, const OwnedUnit& unit, cons
   return out;
 }
 
-void AddCuts(const OwnedUnit& unit, size_t shards, std::vector<CutTensor>& cut) {
+bool EqualParts(const UnitPartition& unit, uint32_t shards) {
+  if (unit.boundaries_size() == 0) return false;
+  for (uint32_t s = 0; s < shards; ++s) {
+    const int at = static_cast<int>(s);
+    if (unit.boundaries(at + 1) - unit.boundaries(at) != unit.boundaries(1)) return false;
+  }
+  return true;
+}
+
+Cuts CutsOf(const PartitionTable& table, const std::vector<UnitExplanation>& units) {
+  const auto in_several = [](const UnitExplanation& unit) { return unit.ranges > unit.owners; };
+  if (std::any_of(units.begin(), units.end(), in_several)) return Cuts::kRows;
+  const auto equal = [&](const UnitPartition& unit) { return EqualParts(unit, table.shards()); };
+  return std::all_of(table.units().begin(), table.units().end(), equal) ? Cuts::kEqual : Cuts::kFitted;
+}
+
+void AddCuts(const OwnedUnit& unit, uint64_t most_bytes, std::vector<CutTensor>& cut) {
   for (const FlatTensor& tensor : unit.flat.tensors) {
     const uint64_t end = tensor.begin + tensor.elements;
     const auto first = std::partition_point(unit.ranges.begin(), unit.ranges.end(),
@@ -46,7 +62,7 @@ void AddCuts(const OwnedUnit& unit, size_t shards, std::vector<CutTensor>& cut) 
     const auto last =
         std::partition_point(first, unit.ranges.end(), [&](const OwnedRange& r) { return r.begin < end; });
     if (last - first < 2) continue;
-    cut.push_back({tensor.name, static_cast<uint32_t>(last - first), tensor.elements * shards > unit.flat.elements});
+    cut.push_back({tensor.name, static_cast<uint32_t>(last - first), kBytes * tensor.elements > most_bytes});
   }
 }
 
@@ -77,8 +93,9 @@ std::string AnyLayer(const std::string& name) {
 std::string BalanceLine(const Explanation& e) {
   const auto [least, most] = std::minmax_element(e.bytes.begin(), e.bytes.end());
   std::string line = absl::StrCat(e.bytes.size(), e.bytes.size() == 1 ? " shard owns " : " shards own ");
-  absl::StrAppend(&line, Bytes(static_cast<double>(*least)));
-  if (*most > *least) absl::StrAppend(&line, " to ", Bytes(static_cast<double>(*most)));
+  const std::string low = Bytes(static_cast<double>(*least)), high = Bytes(static_cast<double>(*most));
+  absl::StrAppend(&line, low);
+  if (high != low) absl::StrAppend(&line, " to ", high);
   absl::StrAppend(&line, " of parameters", e.bytes.size() == 1 ? "" : " each");
   if (e.bytes.size() == 1) return line;
   absl::StrAppendFormat(&line, ": the largest %.3f × the mean", e.over_mean);
@@ -99,7 +116,7 @@ std::string BusiestLine(const Explanation& e) {
 }
 
 std::string RangesLine(const Explanation& e) {
-  if (e.chained) return absl::StrCat("a gather is of at most ", e.most_ranges, " ranges, one an owner");
+  if (e.cuts != Cuts::kRows) return absl::StrCat("a gather is of at most ", e.most_ranges, " ranges, one an owner");
   uint64_t ranges = 0, owners = 0;
   for (const UnitExplanation& unit : e.units) {
     ranges += unit.ranges;
@@ -111,9 +128,10 @@ std::string RangesLine(const Explanation& e) {
       e.most_ranges, static_cast<double>(ranges) / static_cast<double>(owners));
 }
 
-// "cut: wte.weight (8 parts), 12 × h.*.mlp.c_fc.weight (2 to 3): larger than an equal share of their unit"
-std::string CutLine(const Explanation& e, bool larger) {
+// "wte.weight (8 parts), 12 × h.*.mlp.c_fc.weight (2 to 3 parts)"; empty where none is `larger`, or not.
+std::string ListCuts(const Explanation& e, bool larger) {
   struct Alike {
+    std::string first;
     uint32_t count = 0;
     uint32_t least = UINT32_MAX;
     uint32_t most = 0;
@@ -124,18 +142,33 @@ std::string CutLine(const Explanation& e, bool larger) {
     if (cut.larger != larger) continue;
     const std::string name = AnyLayer(cut.tensor);
     Alike& a = alike[name];
-    if (a.count++ == 0) names.push_back(name);
+    if (a.count++ == 0) {
+      names.push_back(name);
+      a.first = cut.tensor;
+    }
     a.least = std::min(a.least, cut.parts);
     a.most = std::max(a.most, cut.parts);
   }
-  if (names.empty()) return "";
-  const std::string list = absl::StrJoin(names, ", ", [&](std::string* out, const std::string& name) {
+  return absl::StrJoin(names, ", ", [&](std::string* out, const std::string& name) {
     const Alike& a = alike[name];
-    if (a.count > 1) absl::StrAppend(out, a.count, " × ");
-    absl::StrAppend(out, name, " (", a.least, a.most > a.least ? absl::StrCat(" to ", a.most) : "", " parts)");
+    absl::StrAppend(out, a.count > 1 ? absl::StrCat(a.count, " × ", name) : a.first, " (", a.least,
+                    a.most > a.least ? absl::StrCat(" to ", a.most) : "", " parts)");
   });
-  return absl::StrCat("cut, ",
-                      larger ? "larger than an equal share of their unit: " : "as more was than fitted: ", list);
+}
+
+std::vector<std::string> CutLines(const Explanation& e) {
+  std::vector<std::string> lines{absl::StrCat(e.cut.size(), " of ", e.tensors, " tensors are cut")};
+  if (e.cut.empty()) return lines;
+  if (e.cuts == Cuts::kRows) {
+    absl::StrAppend(&lines[0], ", each by its own rows");
+  } else if (e.cuts == Cuts::kEqual) {
+    absl::StrAppend(&lines[0], ", where equal parts of their units meet");
+  } else {
+    const std::string larger = ListCuts(e, true), fitted = ListCuts(e, false);
+    if (!larger.empty()) lines.push_back(absl::StrCat("cut, larger than any shard's part of its unit: ", larger));
+    if (!fitted.empty()) lines.push_back(absl::StrCat("cut, larger than what was left of a share: ", fitted));
+  }
+  return lines;
 }
 
 }  // namespace
@@ -159,11 +192,11 @@ Explanation Explain(const PartitionTable& table, const Inventory& inventory, abs
   for (int u = 0; u < inventory.units_size(); ++u) {
     const UnitExplanation unit = ExplainUnit(inventory.units(u).name(), units[u], due);
     e.most_ranges = std::max(e.most_ranges, unit.ranges);
-    e.chained &= unit.ranges == unit.owners;
     e.units.push_back(unit);
-    AddCuts(units[u], shards, e.cut);
+    AddCuts(units[u], unit.largest_bytes, e.cut);
     e.tensors += static_cast<uint32_t>(units[u].flat.tensors.size());
   }
+  e.cuts = CutsOf(table, e.units);
   return e;
 }
 
@@ -172,10 +205,7 @@ std::vector<std::string> Lines(const Explanation& e) {
   if (e.bytes.size() == 1) return lines;
   lines.push_back(BusiestLine(e));
   lines.push_back(RangesLine(e));
-  lines.push_back(absl::StrCat(e.tensors - e.cut.size(), " of ", e.tensors, " tensors are not cut"));
-  for (const bool larger : {true, false}) {
-    if (std::string line = CutLine(e, larger); !line.empty()) lines.push_back(std::move(line));
-  }
+  for (std::string& line : CutLines(e)) lines.push_back(std::move(line));
   return lines;
 }
 

@@ -17,8 +17,9 @@ struct UnitExplanation {
   uint64_t bytes = 0;
   uint32_t busiest = 0;  // the shard that owns most of it beside its weight: its broadcast takes longest
   uint64_t busiest_bytes = 0;
-  double share = 0;  // busiest_bytes / bytes
-  double over = 0;   // share over the shard's part of all weights: 1 is the best
+  uint64_t largest_bytes = 0;  // that any shard owns of it
+  double share = 0;            // busiest_bytes / bytes
+  double over = 0;             // share over the shard's part of all weights: 1 is the best
   uint32_t owners = 0;
   uint32_t ranges = 0;  // that a gather is of; as many as there are owners in a chained table
 };
@@ -26,7 +27,14 @@ struct UnitExplanation {
 struct CutTensor {
   std::string tensor;
   uint32_t parts = 0;
-  bool larger = false;  // than an equal share of its unit; else it is cut because less than it was left of a share
+  bool larger = false;  // than what any shard owns of its unit; else a share had less left than the tensor
+};
+
+// Where tensors are cut.
+enum class Cuts {
+  kRows,   // each by its own rows: the table is not chained
+  kEqual,  // where equal parts of a unit meet
+  kFitted  // where a share is full
 };
 
 struct Explanation {
@@ -37,7 +45,7 @@ struct Explanation {
   std::vector<CutTensor> cut;
   uint32_t tensors = 0;  // in all
   uint32_t most_ranges = 0;
-  bool chained = true;  // every owner's part of a unit is one range
+  Cuts cuts = Cuts::kFitted;
 };
 
 // `weights`: one a shard, as the planner had them; empty: all equal. REQUIRES: the table passed Check.

@@ -34,7 +34,7 @@ PartitionTable Even(const Inventory& inventory, uint32_t shards);
 PartitionTable Rows(const Inventory& inventory, uint32_t shards);
 
 // Tensors undivided: the largest first, each to the shard that owns least (longest processing time first, Graham 1969:
-// at most 4/3 of the best).
+// at most 4/3 of the best). Among tensors of equal size the choice is such that each unit has several owners.
 PartitionTable WholeTensors(const Inventory& inventory, uint32_t shards);
 // The same in the model's order, so that a shard owns a run of layers; no other cuts have a smaller largest part.
 PartitionTable WholeTensorsInRuns(const Inventory& inventory, uint32_t shards);

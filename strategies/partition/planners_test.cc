@@ -83,7 +83,7 @@ void ExpectSound(const PartitionTable& table, const Inventory& inventory, bool c
     }
     EXPECT_EQ(end, unit.flat.elements);
   }
-  EXPECT_TRUE(!chained || Explain(table, inventory).chained);
+  EXPECT_TRUE(!chained || Explain(table, inventory).cuts != Cuts::kRows);
 }
 
 TEST(Planners, TablesOfAnyModelAreSound) {
@@ -189,6 +189,24 @@ TEST(Whole, OfLargeModelsIsBalanced) {
   }
 }
 
+// A unit of one owner would be gathered at the speed of one rank's link.
+TEST(Whole, UnitsHaveSeveralOwners) {
+  for (const Gpt2Size size : {GPT2_SIZE_SMALL, GPT2_SIZE_MEDIUM, GPT2_SIZE_LARGE, GPT2_SIZE_XL}) {
+    const Inventory inventory = Gpt2Of(size);
+    for (const uint32_t shards : {2, 4, 8}) {
+      SCOPED_TRACE(absl::StrCat(Gpt2Size_Name(size), " on ", shards));
+      double sum = 0;
+      const Explanation e = Explain(WholeTensors(inventory, shards), inventory);
+      for (const UnitExplanation& unit : e.units) {
+        if (!absl::StartsWith(unit.unit, "h.")) continue;
+        sum += unit.share;
+        EXPECT_LE(unit.share, shards == 2 ? 1 : 0.6) << unit.unit;
+      }
+      EXPECT_LE(sum / (inventory.units_size() - 2), shards == 2 ? 0.75 : 0.4);  // two matrices of a block are a third
+    }
+  }
+}
+
 TEST(Rows, AreCutAsTorchChunkCuts) {
   Inventory inventory;
   Unit& unit = *inventory.add_units();
@@ -202,7 +220,8 @@ TEST(Rows, AreCutAsTorchChunkCuts) {
   EXPECT_EQ(table.units(0).pieces(0).extents(2).length(), 7u);
   const Inventory tiny = Gpt2Of(GPT2_SIZE_TINY);
   const Explanation rows = Explain(Rows(tiny, 4), tiny), even = Explain(Even(tiny, 4), tiny);
-  EXPECT_FALSE(rows.chained);
+  EXPECT_EQ(rows.cuts, Cuts::kRows);
+  EXPECT_EQ(even.cuts, Cuts::kEqual);
   EXPECT_EQ(rows.most_ranges, 4u * 12);  // of a block
   EXPECT_EQ(even.most_ranges, 4u);
 }
@@ -310,6 +329,14 @@ TEST(Explain, InWords) {
   EXPECT_TRUE(absl::StrContains(ragged, "at most 4 ranges, one an owner")) << ragged;
   const std::string rows = absl::StrJoin(Lines(Explain(Rows(inventory, 4), inventory)), "\n");
   EXPECT_TRUE(absl::StrContains(rows, "a gather is of up to 48 ranges")) << rows;
+  EXPECT_TRUE(absl::EndsWith(rows, "\n148 of 148 tensors are cut, each by its own rows")) << rows;
+  const std::string even = absl::StrJoin(Lines(Explain(Even(inventory, 4), inventory)), "\n");
+  EXPECT_TRUE(absl::EndsWith(even, " of 148 tensors are cut, where equal parts of their units meet")) << even;
+  const std::string runs = absl::StrJoin(Lines(Explain(RaggedInRuns(inventory, Weighting(4, 1)), inventory)), "\n");
+  EXPECT_TRUE(absl::StrContains(runs, "larger than any shard's part of its unit: wte.weight (2 parts)\n")) << runs;
+  EXPECT_TRUE(absl::EndsWith(runs, "larger than what was left of a share: h.7.mlp.c_fc.weight (2 parts)")) << runs;
+  const std::string whole = absl::StrJoin(Lines(Explain(WholeTensors(inventory, 4), inventory)), "\n");
+  EXPECT_TRUE(absl::EndsWith(whole, "\n0 of 148 tensors are cut")) << whole;
   const Weighting mixed{80, 40};
   const std::string memory = absl::StrJoin(Lines(Explain(Ragged(inventory, mixed), inventory, mixed)), "\n");
   EXPECT_TRUE(absl::StrContains(memory, "× its share of the memory")) << memory;

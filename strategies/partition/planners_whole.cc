@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <queue>
 #include <utility>
@@ -42,43 +43,103 @@ uint64_t SmallestLargest(const std::vector<uint64_t>& sizes, uint32_t parts) {
   return low;
 }
 
-}  // namespace
-
-PartitionTable WholeTensors(const Inventory& inventory, uint32_t shards) {
-  struct Owned {
-    int unit;
-    int tensor;
-    uint64_t elements;
-    uint32_t shard;
-  };
-  std::vector<Owned> tensors;
-  for (int u = 0; u < inventory.units_size(); ++u) {
-    for (int t = 0; t < inventory.units(u).tensors_size(); ++t) {
-      tensors.push_back({u, t, PaddedElements(inventory.units(u).tensors(t)), 0});
-    }
+// The largest first, each to the shard that has least: by size, how many tensors each shard gets.
+std::map<uint64_t, std::vector<uint64_t>> ShareOut(const Inventory& inventory, uint32_t shards) {
+  std::map<uint64_t, uint64_t, std::greater<>> sizes;  // and how many there are
+  for (const Unit& unit : inventory.units()) {
+    for (const Tensor& tensor : unit.tensors()) ++sizes[PaddedElements(tensor)];
   }
-  std::stable_sort(tensors.begin(), tensors.end(),
-                   [](const Owned& a, const Owned& b) { return a.elements > b.elements; });
   using Load = std::pair<uint64_t, uint32_t>;  // elements, shard
   std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
   for (uint32_t s = 0; s < shards; ++s) loads.push({0, s});
-  std::vector<std::vector<uint32_t>> owner(static_cast<size_t>(inventory.units_size()));
-  for (int u = 0; u < inventory.units_size(); ++u) owner[u].resize(inventory.units(u).tensors_size());
-  for (const Owned& tensor : tensors) {
-    const auto [load, shard] = loads.top();
-    loads.pop();
-    loads.push({load + tensor.elements, shard});
-    owner[tensor.unit][tensor.tensor] = shard;
+  std::map<uint64_t, std::vector<uint64_t>> quotas;
+  for (const auto& [size, count] : sizes) {
+    std::vector<uint64_t>& quota = quotas[size];
+    quota.resize(shards);
+    for (uint64_t i = 0; i < count; ++i) {
+      const auto [load, shard] = loads.top();
+      loads.pop();
+      loads.push({load + size, shard});
+      ++quota[shard];
+    }
+  }
+  return quotas;
+}
+
+// Which of the tensors of one size a shard gets makes no difference to its bytes. So each unit's are spread: a shard
+// gets its own of a size at an even pace through the model, and rather where it owns little of the unit.
+class Spread {
+ public:
+  Spread(const Inventory& inventory, uint32_t shards) : shards_(shards) {
+    for (auto& [size, quota] : ShareOut(inventory, shards)) {
+      OfSize& of_size = sizes_[size];
+      of_size.count = std::accumulate(quota.begin(), quota.end(), uint64_t{0});
+      of_size.quota = std::move(quota);
+      of_size.given.resize(shards);
+    }
   }
 
+  // By tensor. REQUIRES: called once per unit.
+  std::vector<uint32_t> Owners(const Unit& unit) {
+    std::vector<int> order(static_cast<size_t>(unit.tensors_size()));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return PaddedElements(unit.tensors(a)) > PaddedElements(unit.tensors(b)); });
+    std::vector<uint32_t> owners(order.size());
+    std::vector<uint64_t> of_unit(shards_);
+    for (const int t : order) {
+      const uint64_t size = PaddedElements(unit.tensors(t));
+      owners[t] = Next(size, of_unit);
+      of_unit[owners[t]] += size;
+    }
+    return owners;
+  }
+
+ private:
+  // More would let a shard's tensors wait until the last units are full of them.
+  static constexpr double kUnitWeight = 0.5;
+
+  struct OfSize {
+    uint64_t count = 0;
+    uint64_t done = 0;
+    std::vector<uint64_t> quota;  // by shard
+    std::vector<uint64_t> given;
+  };
+
+  uint32_t Next(uint64_t size, const std::vector<uint64_t>& of_unit) {
+    OfSize& of_size = sizes_.at(size);
+    ++of_size.done;
+    uint32_t best = shards_;
+    double best_lag = 0;
+    for (uint32_t s = 0; s < shards_; ++s) {
+      if (of_size.given[s] == of_size.quota[s]) continue;
+      const double due = static_cast<double>(of_size.quota[s] * of_size.done) / static_cast<double>(of_size.count);
+      const double lag = (due - static_cast<double>(of_size.given[s])) * static_cast<double>(size) -
+                         kUnitWeight * static_cast<double>(of_unit[s]);
+      if (best < shards_ && lag <= best_lag) continue;
+      best = s;
+      best_lag = lag;
+    }
+    ++of_size.given[best];
+    return best;
+  }
+
+  uint32_t shards_;
+  std::map<uint64_t, OfSize> sizes_;
+};
+
+}  // namespace
+
+PartitionTable WholeTensors(const Inventory& inventory, uint32_t shards) {
   PartitionTable table;
   table.set_shards(shards);
-  for (int u = 0; u < inventory.units_size(); ++u) {
-    const Unit& unit = inventory.units(u);
+  Spread spread(inventory, shards);
+  for (const Unit& unit : inventory.units()) {
+    const std::vector<uint32_t> owner = spread.Owners(unit);
     std::vector<int> order = FlatOrder(unit);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return owner[u][a] < owner[u][b]; });
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return owner[a] < owner[b]; });
     std::vector<uint64_t> boundaries(shards + 1);
-    for (const int t : order) boundaries[owner[u][t] + 1] += PaddedElements(unit.tensors(t));
+    for (const int t : order) boundaries[owner[t] + 1] += PaddedElements(unit.tensors(t));
     std::partial_sum(boundaries.begin(), boundaries.end(), boundaries.begin());
     AddUnit(table, unit, order, boundaries);
   }
