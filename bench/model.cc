@@ -5,16 +5,38 @@
 
 namespace muster::bench {
 
+namespace {
+
+absl::Status SetStrategy(const Shape& shape, Strategy& strategy) {
+  const auto shard = [](auto& options, Placement placement) {
+    options.set_placement(placement);
+    options.set_accumulation(ACCUMULATION_REDUCE);
+    options.set_prefetch(1);
+  };
+  if (shape.ranks == 1) {
+    strategy.mutable_single();
+  } else if (shape.strategy == "ddp") {
+    strategy.mutable_ddp();
+  } else if (shape.strategy == "zero1" || shape.strategy == "zero2" || shape.strategy == "zero3") {
+    strategy.mutable_zero()->set_stage(static_cast<uint32_t>(shape.strategy.back() - '0'));
+    shard(*strategy.mutable_zero(), PLACEMENT_WHOLE);
+  } else if (shape.strategy == "full_shard" || shape.strategy == "shard_grad_op") {
+    strategy.mutable_fsdp()->set_reshard(shape.strategy == "full_shard" ? RESHARD_FULL_SHARD : RESHARD_SHARD_GRAD_OP);
+    shard(*strategy.mutable_fsdp(), PLACEMENT_EVEN);
+  } else {
+    return absl::InvalidArgumentError("no such strategy: " + shape.strategy);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<engine::Config> MakeConfig(const Shape& shape, uint64_t* planned_bytes) {
   engine::Config config;
   Gpt2& model = *config.train.mutable_model()->mutable_gpt2();
   model.set_layers(shape.layers), model.set_heads(shape.heads), model.set_width(shape.width);
   model.set_vocabulary(shape.vocabulary), model.set_context(shape.context);
-  if (shape.ranks > 1) {
-    config.train.mutable_strategy()->mutable_ddp();
-  } else {
-    config.train.mutable_strategy()->mutable_single();
-  }
+  if (absl::Status s = SetStrategy(shape, *config.train.mutable_strategy()); !s.ok()) return s;
   config.train.mutable_batch()->set_sequences(shape.sequences * shape.ranks);
   if (shape.microbatch > 0) config.train.mutable_batch()->set_microbatch(shape.microbatch);
   Optimizer& optimizer = *config.train.mutable_optimizer();

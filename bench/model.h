@@ -14,11 +14,13 @@ namespace muster::bench {
 struct Shape {
   uint32_t layers = 4, heads = 4, width = 128, vocabulary = 256, context = 128, sequences = 8, microbatch = 0;
   uint32_t ranks = 1, rank = 0;  // `sequences` is a rank's share
+  std::string strategy = "ddp";  // where there are several ranks: ddp, zero1, zero2, zero3, full_shard, shard_grad_op
   int threads = 1;
   bool bf16 = false;
 };
 
-// An engine's configuration for AdamW training with clipping, on one rank or by ddp. Errors as strategies::Compile.
+// An engine's configuration for AdamW training with clipping, on one rank or by the strategy. Errors as
+// strategies::Compile; InvalidArgument: no such strategy.
 absl::StatusOr<engine::Config> MakeConfig(const Shape& shape, uint64_t* planned_bytes);
 
 // Token ids of one batch, the same in each run.

@@ -78,7 +78,10 @@ absl::Status Prepare(const bench::Shape& shape, const std::string& folder, const
     rank.step = [&rank, buckets] { return ReduceOnly(*rank.group, buckets); };
     return absl::OkStatus();
   }
-  if (reduce == "full" && shape.ranks > 1) config->groups = {rank.group.get(), nullptr, rank.group.get()};
+  if (reduce == "full" && shape.ranks > 1) {
+    const bool sharded = config->table.shards() > 1;
+    config->groups = {rank.group.get(), sharded ? rank.group.get() : nullptr, sharded ? nullptr : rank.group.get()};
+  }
   if (reduce == "none") WithoutReductions(config->schedule);
   auto made = engine::Engine::Create(*config);
   if (!made.ok()) return made.status();
@@ -107,6 +110,7 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", shape.ranks);
   app.add_option("--rank", shape.rank);
   app.add_option("--folder", folder, "where the ranks meet")->required();
+  app.add_option("--strategy", shape.strategy);
   app.add_option("--reduce", reduce)->check(CLI::IsMember({"full", "none", "only"}));
   CLI11_PARSE(app, argc, argv);
 

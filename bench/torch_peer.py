@@ -1,7 +1,8 @@
 """The other side of single_rank.py and ranks.py: the same GPT-2 trained by PyTorch eager, as its users write it.
 
-Fused AdamW, scaled dot product attention, gradients set to none; several ranks by DistributedDataParallel over Gloo.
-Protocol as single_rank_side.cc and ranks_side.cc.
+Fused AdamW, scaled dot product attention, gradients set to none; several ranks over Gloo by DistributedDataParallel, with
+ZeroRedundancyOptimizer too, or by FSDP2's fully_shard of each block and of the root. Protocol as single_rank_side.cc and
+ranks_side.cc.
 """
 import argparse
 import json
@@ -62,6 +63,7 @@ def main():
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--folder", help="where the ranks meet")
     parser.add_argument("--reduce", default="full", choices=("full", "none"))
+    parser.add_argument("--strategy", default="ddp", choices=("ddp", "zero1", "fsdp2", "fsdp2_grad_op"))
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
     torch.manual_seed(1)
@@ -71,12 +73,25 @@ def main():
     before = status_bytes("VmRSS")
     model = Gpt2(a)
     run = model
-    if a.ranks > 1 and a.reduce == "full":
+    if a.strategy.startswith("fsdp2"):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        mesh = init_device_mesh("cpu", (a.ranks,))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh, reshard_after_forward=a.strategy == "fsdp2")
+        fully_shard(model, mesh=mesh, reshard_after_forward=a.strategy == "fsdp2")
+    elif a.ranks > 1 and a.reduce == "full":
         run = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     decay = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() == 1]
-    optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}],
-                                  lr=1e-4, betas=(0.9, 0.999), fused=True)
+    groups = [{"params": decay, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
+    options = {"lr": 1e-4, "betas": (0.9, 0.999), "fused": True}
+    if a.strategy == "zero1":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        optimizer = ZeroRedundancyOptimizer(groups, optimizer_class=torch.optim.AdamW, parameters_as_bucket_view=True,
+                                            **options)
+    else:
+        optimizer = torch.optim.AdamW(groups, **options)
     batch = torch.randint(0, a.vocabulary, (a.sequences, a.context + 1))
 
     def step():

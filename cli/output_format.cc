@@ -14,11 +14,9 @@ namespace muster::cli {
 namespace {
 
 const std::map<std::string, Format>& Formats() {
-  static const auto& formats = *new std::map<std::string, Format>{{"table", Format::kTable},
-                                                                  {"wide", Format::kWide},
-                                                                  {"json", Format::kJson},
-                                                                  {"yaml", Format::kYaml},
-                                                                  {"name", Format::kName}};
+  static const auto& formats =
+      *new std::map<std::string, Format>{{"table", Format::kTable}, {"wide", Format::kWide}, {"json", Format::kJson},
+                                         {"yaml", Format::kYaml},   {"name", Format::kName}, {"svg", Format::kSvg}};
   return formats;
 }
 

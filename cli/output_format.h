@@ -12,7 +12,7 @@
 
 namespace muster::cli {
 
-enum class Format { kTable, kWide, kJson, kYaml, kName };
+enum class Format { kTable, kWide, kJson, kYaml, kName, kSvg };
 
 // Adds -o to a command with the formats that it has.
 void AddFormat(CLI::App* command, Format& format, const std::vector<std::string>& formats);

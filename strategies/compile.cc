@@ -40,6 +40,11 @@ const char* KindName(const Strategy& strategy) {
   return "unknown";
 }
 
+absl::Status NotYet(const Strategy& strategy) {
+  return absl::UnimplementedError(
+      absl::StrCat("strategy: ", KindName(strategy), " is not in this build yet; supported: single, ddp, zero, fsdp"));
+}
+
 absl::StatusOr<PartitionTable> TableOf(const Train& train, const Inventory& inventory,
                                        absl::Span<const RankPlace> ranks) {
   const Strategy& strategy = train.strategy();
@@ -55,23 +60,30 @@ absl::StatusOr<PartitionTable> TableOf(const Train& train, const Inventory& inve
     case Strategy::kFsdp:
       return fsdp::TableOf(strategy.fsdp(), inventory, ranks);
     default:
-      return absl::UnimplementedError(absl::StrCat("strategy: ", KindName(strategy),
-                                                   " is not in this build yet; supported: single, ddp, zero, fsdp"));
+      return NotYet(strategy);
   }
 }
 
-Shape ShapeOf(const Train& train, const Inventory& inventory, uint32_t shards, uint32_t world) {
+absl::StatusOr<Shape> ShapeOf(const Train& train, const Inventory& inventory, uint32_t shards, uint32_t world) {
   const Strategy& strategy = train.strategy();
   Shape shape;
-  if (world == 1) {
-    shape = single::ShapeOf();
-  } else if (strategy.has_ddp()) {
-    shape = ddp::ShapeOf(strategy.ddp(), inventory);
-  } else if (strategy.has_zero()) {
-    shape = zero::ShapeOf(strategy.zero(), inventory);
-  } else if (strategy.has_fsdp()) {
-    shape = fsdp::ShapeOf(strategy.fsdp(), inventory, shards, world);
+  switch (strategy.kind_case()) {
+    case Strategy::kSingle:
+      shape = single::ShapeOf();
+      break;
+    case Strategy::kDdp:
+      shape = ddp::ShapeOf(strategy.ddp(), inventory);
+      break;
+    case Strategy::kZero:
+      shape = zero::ShapeOf(strategy.zero(), inventory);
+      break;
+    case Strategy::kFsdp:
+      shape = fsdp::ShapeOf(strategy.fsdp(), inventory, shards, world);
+      break;
+    default:
+      return NotYet(strategy);
   }
+  if (world == 1) shape = single::ShapeOf();
   shape.microbatches = static_cast<int32_t>(Microbatches(train.batch(), world));
   shape.recompute = train.activation_checkpointing();
   return shape;
@@ -165,8 +177,9 @@ absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& invento
                                     uint32_t rank) {
   const uint32_t world = static_cast<uint32_t>(layout.roles.size());
   if (rank >= world) return absl::InvalidArgumentError(absl::StrCat("strategy: rank ", rank, " of ", world));
-  const Shape shape = ShapeOf(train, inventory, layout.table.shards(), world);
-  RankProgram program{.schedule = Build(inventory, shape), .evaluation = BuildEvaluation(inventory, shape)};
+  const absl::StatusOr<Shape> shape = ShapeOf(train, inventory, layout.table.shards(), world);
+  if (!shape.ok()) return shape.status();
+  RankProgram program{.schedule = Build(inventory, *shape), .evaluation = BuildEvaluation(inventory, *shape)};
   for (const Schedule* schedule : {&program.schedule, &program.evaluation}) {
     if (absl::Status s = Check(*schedule, inventory); !s.ok()) return s;
   }

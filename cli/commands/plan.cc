@@ -3,6 +3,7 @@
 #include "cli/commands/commands.h"
 #include "cli/job_file.h"
 #include "cli/output/describe.h"
+#include "cli/output/ownership.h"
 #include "cli/output_format.h"
 
 namespace muster::cli {
@@ -30,7 +31,7 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
   command->add_option("--memory", flags->memory_bytes, "of every slot, as 80GiB (default: that of the nodes)")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE");
-  AddFormat(command, flags->format, {"table", "json", "yaml"});
+  AddFormat(command, flags->format, {"table", "json", "yaml", "svg"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<Reading> reading = LoadJobFiles(flags->files, flags->sets, {});
     if (!reading.ok()) return reading.status();
@@ -46,6 +47,10 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
     if (!plan.ok()) return WithPlaces(plan.status(), reading->sources);
     if (flags->format == Format::kTable) {
       Print(DescribePlan(*plan, flags->parts, invocation.Out()));
+    } else if (flags->format == Format::kSvg) {
+      const absl::StatusOr<std::string> picture = OwnershipSvg(*plan);
+      if (!picture.ok()) return picture.status();
+      Print(*picture);
     } else {
       PrintMessage(*plan, flags->format);
     }

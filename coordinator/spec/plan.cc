@@ -9,6 +9,7 @@
 #include "strategies/choose.h"
 #include "strategies/cost.h"
 #include "strategies/fit.h"
+#include "strategies/partition/explain.h"
 #include "strategies/schedule/memory.h"
 
 namespace muster::spec {
@@ -16,6 +17,7 @@ namespace {
 
 constexpr size_t kMaxPrintedBytes = 256 * 1024;  // of a plan's schedule
 constexpr size_t kMaxOps = 20'000;
+constexpr size_t kMaxTableBytes = 4 << 20;  // of a plan's table: rows of every tensor on a thousand ranks are more
 
 // The first lines of a long schedule, and how many are left out.
 std::string Shown(std::string schedule) {
@@ -48,6 +50,16 @@ void AddModel(const JobSpec& resolved, const Inventory& inventory, PlanReply& pl
   double forward = 0;
   for (const Unit& unit : inventory.units()) forward += unit.forward_flops();
   plan.set_flops_per_step(3 * forward * train.batch().sequences());  // a backward costs twice a forward
+}
+
+void AddTable(const strategies::Layout& layout, const Inventory& inventory, const std::vector<RankPlace>& ranks,
+              PlanReply& plan) {
+  plan.set_table_sha256(layout.table_sha256);
+  if (layout.table.ByteSizeLong() <= kMaxTableBytes) *plan.mutable_table() = layout.table;
+  const std::vector<uint64_t> weights = partition::Weights(ranks, layout.table.shards());
+  for (std::string& line : partition::Lines(partition::Explain(layout.table, inventory, weights))) {
+    plan.add_placement(std::move(line));
+  }
 }
 
 void AddRanks(const strategies::Outlook& outlook, const std::vector<RankPlace>& ranks, PlanReply& plan) {
@@ -133,7 +145,7 @@ absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved, const PlanFor& on) {
   if (!outlook.ok()) return outlook.status();
   AddModel(resolved, *inventory, plan);
   plan.set_strategy(strategies::NameOf(train));
-  plan.set_table_sha256(outlook->layout.table_sha256);
+  AddTable(outlook->layout, *inventory, on.ranks, plan);
   plan.set_schedule(Shown(Print(outlook->program.schedule, *inventory)));
   plan.set_schedule_digest(outlook->program.digest);
   AddRanks(*outlook, on.ranks, plan);

@@ -39,6 +39,18 @@ TEST(Plan, OfALongScheduleShowsTheBeginning) {
   EXPECT_TRUE(absl::EndsWith(plan.schedule(), " more ops\n")) << plan.schedule().substr(plan.schedule().size() - 80);
 }
 
+TEST(Plan, SaysWhoOwnsWhat) {
+  JobSpec spec = Good();
+  spec.mutable_resources()->set_ranks(3);
+  spec.mutable_train()->mutable_strategy()->mutable_zero()->set_placement(PLACEMENT_RAGGED);
+  ASSERT_TRUE(Resolve({}, spec).empty());
+  const PlanReply plan = Planned(spec);
+  EXPECT_EQ(plan.table().shards(), 3u);
+  EXPECT_EQ(plan.table().units_size(), 6);
+  ASSERT_GE(plan.placement_size(), 3);
+  EXPECT_TRUE(absl::StartsWith(plan.placement(0), "3 shards own ")) << plan.placement(0);
+}
+
 TEST(Plan, CountsWhatAStepCosts) {
   JobSpec spec = Good();
   spec.mutable_train()->mutable_batch()->set_microbatch(3);

@@ -290,6 +290,9 @@ class Resolver {
       Error("strategy.stage", absl::StrCat("must be 1, 2 or 3, got ", zero.stage()));
     }
     Sharded_(zero);
+    if (zero.contiguous() && zero.placement() != PLACEMENT_WHOLE && zero.placement() != PLACEMENT_RAGGED) {
+      Error("strategy.contiguous", "only placement: whole and placement: ragged give a rank a run of layers");
+    }
     if (zero.has_bucket_mib()) Range("strategy.bucket_mib", zero.bucket_mib(), 0, true, 1 << 20, false);
   }
 

@@ -83,6 +83,11 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"strategy.bucket_mib", "greater than 0",
        [&](JobSpec& s) { train(s).mutable_strategy()->mutable_ddp()->set_bucket_mib(0); }},
       {"precision.reduce", "fp32 or bf16", [&](JobSpec& s) { train(s).mutable_precision()->set_reduce(DTYPE_FP16); }},
+      {"strategy.contiguous", "whole and placement: ragged",
+       [&](JobSpec& s) {
+         train(s).mutable_strategy()->mutable_zero()->set_contiguous(true);
+         train(s).mutable_strategy()->mutable_zero()->set_placement(PLACEMENT_EVEN);
+       }},
       {"strategy.stage", "1, 2 or 3", [&](JobSpec& s) { train(s).mutable_strategy()->mutable_zero()->set_stage(4); }},
       {"model.family", "missing", [&](JobSpec& s) { train(s).clear_model(); }},
       {"model.heads", "divide", [&](JobSpec& s) { train(s).mutable_model()->mutable_gpt2()->set_heads(3); }},

@@ -7,14 +7,16 @@
 
 namespace muster::partition {
 
-FlatUnit Flatten(const Unit& unit) {
+std::vector<int> FlatOrder(const Unit& unit) {
   std::vector<int> order(static_cast<size_t>(unit.tensors_size()));
   std::iota(order.begin(), order.end(), 0);
   // Grouped by what the optimizer does with them, so that it works on few long runs.
   const auto group = [&](int t) { return unit.tensors(t).frozen() ? 2 : unit.tensors(t).decay() ? 0 : 1; };
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return group(a) < group(b); });
-  return Flatten(unit, order);
+  return order;
 }
+
+FlatUnit Flatten(const Unit& unit) { return Flatten(unit, FlatOrder(unit)); }
 
 FlatUnit Flatten(const Unit& unit, const std::vector<int>& order) {
   FlatUnit flat;

@@ -26,6 +26,9 @@ struct FlatUnit {
   uint64_t elements = 0;            // padding included, a multiple of kAlignElements
 };
 
+// The indices of a unit's tensors in the default order.
+std::vector<int> FlatOrder(const Unit& unit);
+
 FlatUnit Flatten(const Unit& unit);
 // In another order: `order` has the indices of all its tensors.
 FlatUnit Flatten(const Unit& unit, const std::vector<int>& order);

@@ -1,9 +1,21 @@
 #include "strategies/partition/planners.h"
 
+#include <algorithm>
+
 #include "models/inventory.h"
 #include "strategies/partition/flat.h"
 
 namespace muster::partition {
+namespace {
+
+void AddExtent(Piece& piece, uint32_t shard, uint64_t begin, uint64_t length) {
+  Extent& extent = *piece.add_extents();
+  extent.set_shard(shard);
+  extent.set_begin(begin);
+  extent.set_length(length);
+}
+
+}  // namespace
 
 PartitionTable Replicated(const Inventory& inventory) {
   PartitionTable table;
@@ -14,9 +26,7 @@ PartitionTable Replicated(const Inventory& inventory) {
     for (const FlatTensor& tensor : Flatten(unit).tensors) {
       Piece& piece = *part.add_pieces();
       piece.set_tensor(tensor.name);
-      Extent& extent = *piece.add_extents();
-      extent.set_shard(0);
-      extent.set_length(tensor.elements);
+      AddExtent(piece, 0, 0, tensor.elements);
     }
   }
   return table;
@@ -33,6 +43,59 @@ PartitionTable Even(const Inventory& inventory, uint32_t shards) {
     for (uint32_t s = 0; s <= shards; ++s) part.add_boundaries(s * share);
   }
   return table;
+}
+
+PartitionTable Rows(const Inventory& inventory, uint32_t shards) {
+  PartitionTable table;
+  table.set_shards(shards);
+  uint32_t next_whole = 0;  // tensors that have no rows to share out go round
+  for (const Unit& unit : inventory.units()) {
+    UnitPartition& part = *table.add_units();
+    part.set_unit(unit.name());
+    for (const int t : FlatOrder(unit)) {
+      const Tensor& tensor = unit.tensors(t);
+      Piece& piece = *part.add_pieces();
+      piece.set_tensor(tensor.name());
+      const uint64_t elements = models::Elements(tensor);
+      if (tensor.atom() == ATOM_WHOLE || tensor.shape_size() == 0) {
+        AddExtent(piece, next_whole++ % shards, 0, elements);
+        continue;
+      }
+      const uint64_t rows = tensor.shape(0);
+      const uint64_t each = (rows + shards - 1) / shards * (elements / rows);
+      uint64_t begin = 0;
+      for (uint32_t s = 0; begin < elements; ++s, begin += each) {
+        AddExtent(piece, s, begin, std::min(each, elements - begin));
+      }
+    }
+  }
+  return table;
+}
+
+std::vector<uint64_t> Weights(absl::Span<const RankPlace> ranks, uint32_t shards) {
+  std::vector<uint64_t> weights(shards, 1);
+  if (std::any_of(ranks.begin(), ranks.end(), [](const RankPlace& r) { return r.memory_bytes == 0; })) return weights;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    uint64_t& weight = weights[r % shards];
+    weight = r < shards ? ranks[r].memory_bytes : std::min(weight, ranks[r].memory_bytes);
+  }
+  return weights;
+}
+
+PartitionTable Place(Placement placement, bool in_runs, const Inventory& inventory, uint32_t shards,
+                     absl::Span<const RankPlace> ranks) {
+  switch (placement) {
+    case PLACEMENT_ROWS:
+      return Rows(inventory, shards);
+    case PLACEMENT_WHOLE:
+      return in_runs ? WholeTensorsInRuns(inventory, shards) : WholeTensors(inventory, shards);
+    case PLACEMENT_RAGGED: {
+      const std::vector<uint64_t> weights = Weights(ranks, shards);
+      return in_runs ? RaggedInRuns(inventory, weights) : Ragged(inventory, weights);
+    }
+    default:
+      return Even(inventory, shards);
+  }
 }
 
 }  // namespace muster::partition

@@ -170,13 +170,12 @@ class Builder {
   void PlanGathers() {
     if (shape_.parameters == Parameters::kWhole) return;
     const bool freed = shape_.parameters == Parameters::kFreed;
-    const size_t soon = 2 * static_cast<size_t>(shape_.prefetch) + 1;
     std::map<size_t, Hold> open;
     for (size_t e = 0; e < events_.size(); ++e) {
       for (const size_t s : events_[e].reads) {
         if (gathers_[s].bytes == 0) continue;
         const auto [held, fresh] = open.emplace(s, Hold{s, e, e});
-        if (!fresh && freed && e - held->second.end > soon) {
+        if (!fresh && freed && e > held->second.end + 1) {
           holds_.push_back(held->second);
           held->second.begin = e;
         }
@@ -186,7 +185,19 @@ class Builder {
     for (const auto& [s, hold] : open) holds_.push_back(hold);
     std::sort(holds_.begin(), holds_.end(),
               [](const Hold& a, const Hold& b) { return std::pair(a.begin, a.span) < std::pair(b.begin, b.span); });
-    // Those that begin together are one step of the prefetch.
+    std::vector<Hold> taken = Taken();
+    while (JoinWhatMeets(taken)) taken = Taken();
+    for (size_t h = 0; h < holds_.size(); ++h) {
+      gather_before_[taken[h].begin].push_back(h);
+      begin_at_[holds_[h].begin].push_back(h);
+      release_after_[holds_[h].end].push_back(holds_[h].span);
+    }
+    slot_.assign(gathers_.size(), -1);
+    if (shape_.parameters != Parameters::kUpdated) slot_ = AssignSlots(gathers_, taken, schedule_.slots);
+  }
+
+  // The holds from where their gathers are issued: those that begin together are one step of the prefetch.
+  std::vector<Hold> Taken() const {
     std::vector<size_t> begins;
     for (const Hold& hold : holds_) {
       if (begins.empty() || begins.back() != hold.begin) begins.push_back(hold.begin);
@@ -196,13 +207,25 @@ class Builder {
     for (size_t i = 0; i < begins.size(); ++i) issue[begins[i]] = i < ahead ? 0 : begins[i - ahead];
     std::vector<Hold> taken = holds_;
     for (Hold& hold : taken) hold.begin = issue.at(hold.begin);
+    return taken;
+  }
+
+  // A gather that would be issued before the span's last release, or at once behind it, makes one hold of both.
+  bool JoinWhatMeets(const std::vector<Hold>& taken) {
+    std::vector<Hold> joined;
+    std::map<size_t, size_t> last;  // span -> index in joined
     for (size_t h = 0; h < holds_.size(); ++h) {
-      gather_before_[taken[h].begin].push_back(h);
-      begin_at_[holds_[h].begin].push_back(h);
-      release_after_[holds_[h].end].push_back(holds_[h].span);
+      const auto before = last.find(holds_[h].span);
+      if (before != last.end() && taken[h].begin <= joined[before->second].end + 1) {
+        joined[before->second].end = holds_[h].end;
+      } else {
+        last[holds_[h].span] = joined.size();
+        joined.push_back(holds_[h]);
+      }
     }
-    slot_.assign(gathers_.size(), -1);
-    if (shape_.parameters != Parameters::kUpdated) slot_ = AssignSlots(gathers_, taken, schedule_.slots);
+    const bool any = joined.size() < holds_.size();
+    holds_ = std::move(joined);
+    return any;
   }
 
   void PlanGradients() {

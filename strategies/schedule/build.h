@@ -33,9 +33,8 @@ struct Shape {
   uint64_t reduce_bytes = 0;
 };
 
-// A slot is held from a unit's gather to its release, and a unit that is used again soon enough is not released in
-// between, as long as that takes no more slots. A tied tensor's gradient stays in its slot from the first backward that
-// adds to it to the last, and is reduced once.
+// A slot is held from a unit's gather to its release; a unit that would be gathered again at once is not released. A
+// tied tensor's gradient stays in its slot from the first backward that adds to it to the last, and is reduced once.
 Schedule Build(const Inventory& inventory, const Shape& shape);
 
 // A pass forward with parameters as in training.

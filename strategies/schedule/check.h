@@ -24,7 +24,8 @@ namespace muster {
 //    and one from each that borrows it. Where there are both, every unit's kAllReduce comes once, after its last
 //    kReduce. What lies in no slot is reduced once: a second time would sum sums. Without any, every gradient stays
 //    where it is
-//  - step: one kClipGradients, behind it one kOptimizerStep, after every backward and reduction; no parameter is used after it. A schedule
+//  - step: one kClipGradients, behind it one kOptimizerStep, after every backward and reduction; no parameter is used
+//  after it. A schedule
 //    without a backward, as of an evaluation, has none
 //  - streams: ops are in order only within their stream and behind what they wait for. By that order alone a use comes
 //    after its gather, a gather after the release of its slot, a release after the uses, a reduction after the

@@ -9,8 +9,9 @@ constexpr double kMiB = 1 << 20;
 
 }  // namespace
 
-PartitionTable TableOf(const Zero&, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
-  return partition::Even(inventory, static_cast<uint32_t>(ranks.size()));
+PartitionTable TableOf(const Zero& options, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
+  const Placement placement = options.has_placement() ? options.placement() : PLACEMENT_WHOLE;
+  return partition::Place(placement, options.contiguous(), inventory, static_cast<uint32_t>(ranks.size()), ranks);
 }
 
 Shape ShapeOf(const Zero& options, const Inventory& inventory) {

@@ -33,6 +33,7 @@ struct JobOptions {
   int steps = 40;
   int checkpoint_every = 10;
   int priority = 0;
+  int sequences = 4;  // a step; microbatches of 2
   std::string extra;  // YAML lines at the end
 };
 

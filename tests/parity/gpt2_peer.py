@@ -4,8 +4,8 @@ Reads runs from standard input, a JSON object a line, and answers each with a li
 
 A run: model numbers, optimizer numbers, `tokens` (a file of uint16), `weights` (a shard of a checkpoint, *.safetensors,
 or raw float32, tensors one after another as `tensors` lists them), `steps`, `sequences`, `microbatch` (of a rank),
-`ranks` (more than one: DistributedDataParallel over Gloo, a process each), and `mistake`: "" or one of MISTAKES, by which
-the test shows that its limits would catch it.
+`ranks` (more than one: over Gloo, a process each, by `strategy`: "ddp" for DistributedDataParallel, or "fsdp2" for
+fully_shard), and `mistake`: "" or one of MISTAKES, by which the test shows that its limits would catch it.
 """
 import array
 import contextlib
@@ -19,6 +19,8 @@ import tempfile
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 MISTAKES = ("betas", "eps", "decay_all", "gelu", "no_clip", "mean_of_means", "mean_of_ranks")
@@ -119,7 +121,10 @@ def train(config, rank=0):
     tokens = torch.tensor(data, dtype=torch.long)
     ranks, t, b, rows = config.get("ranks", 1), config["context"], config["sequences"], config["microbatch"]
     model = Model(load_weights(config), config)
-    wrapped = DistributedDataParallel(model) if ranks > 1 else model
+    sharded = ranks > 1 and config["strategy"] == "fsdp2"
+    if sharded:
+        fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
+    wrapped = DistributedDataParallel(model) if ranks > 1 and not sharded else model
     optimizer = make_optimizer(dict(zip(model.names, model.tensors)), config)
     first, count = share_of(b, ranks, rank)
     microbatches = math.ceil(share_of(b, ranks, 0)[1] / rows)  # the same on every rank, some empty
@@ -132,7 +137,9 @@ def train(config, rank=0):
         for m in range(microbatches):
             part = batch[m * rows:(m + 1) * rows]
             last = m + 1 == microbatches
-            with contextlib.nullcontext() if last or ranks == 1 else wrapped.no_sync():
+            if sharded:
+                model.set_requires_gradient_sync(last)
+            with contextlib.nullcontext() if last or ranks == 1 or sharded else wrapped.no_sync():
                 logits = wrapped(part[:, :-1])
                 loss = F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten(), reduction="sum")
                 if mistake == "mean_of_means":  # right only when every microbatch has the same size
@@ -146,6 +153,7 @@ def train(config, rank=0):
         if ranks > 1:
             dist.all_reduce(total)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9 if mistake == "no_clip" else config["clip_norm"])
+        norm = norm.full_tensor() if sharded else norm
         for group in optimizer.param_groups:
             group["lr"] = config["lr"]
         optimizer.step()

@@ -1,5 +1,6 @@
-// One to four ranks, over Gloo, against PyTorch's DistributedDataParallel on as many: batches of 7 and 10 sequences,
-// which two, three and four do not all divide, accumulation 1 and 3, AdamW and SGD. Limits as in parity_test.cc.
+// One to four ranks, over Gloo, against PyTorch's DistributedDataParallel on as many, and full_shard against FSDP2:
+// batches of 7 and 10 sequences, which two, three and four do not all divide, accumulation 1 and 3, AdamW and SGD.
+// Limits as in parity_test.cc.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -34,6 +35,21 @@ INSTANTIATE_TEST_SUITE_P(All, Ranks,
                                           testing::Values("adamw", "sgd")),
                          Name);
 
+class Shards : public testing::TestWithParam<std::string> {};
+
+TEST_P(Shards, TrainAsFsdp2) {
+  ExpectSame({.optimizer = GetParam(),
+              .ranks = 3,
+              .sharded = true,
+              .sequences = 10,
+              .microbatch = 2,
+              .lr = GetParam() == "sgd" ? 0.1 : 3e-4});
+}
+INSTANTIATE_TEST_SUITE_P(All, Shards, testing::Values("adamw", "sgd"));
+
+TEST(RanksMistakes, CatchesMeansOfUnevenSharesOfFsdp2) {
+  ExpectCaught({.ranks = 2, .sharded = true, .sequences = 7, .microbatch = 4, .mistake = "mean_of_ranks"});
+}
 TEST(RanksMistakes, CatchesMeansOfUnevenShares) {
   ExpectCaught({.ranks = 2, .sequences = 7, .microbatch = 4, .mistake = "mean_of_ranks"});
 }

@@ -32,7 +32,12 @@ Train MakeTrain(const Trial& trial) {
   Train train;
   Gpt2& g = *train.mutable_model()->mutable_gpt2();
   g.set_layers(2), g.set_heads(2), g.set_width(48), g.set_vocabulary(256), g.set_context(32);
-  if (trial.ranks > 1) {
+  if (trial.ranks > 1 && trial.sharded) {
+    Fsdp& fsdp = *train.mutable_strategy()->mutable_fsdp();
+    fsdp.set_reshard(RESHARD_FULL_SHARD);
+    fsdp.set_placement(PLACEMENT_EVEN);
+    fsdp.set_prefetch(1);
+  } else if (trial.ranks > 1) {
     train.mutable_strategy()->mutable_ddp()->set_bucket_mib(0.1);  // a few buckets
   } else {
     train.mutable_strategy()->mutable_single();
@@ -58,7 +63,8 @@ std::unique_ptr<engine::Engine> MakeEngine(const Trial& trial, uint32_t rank, co
   const Train train = MakeTrain(trial);
   engine::Config config =
       engine::Configure(train, *models::MakeInventory(train.model()), trial.ranks, rank).value().config;
-  if (group != nullptr) config.groups = {group, nullptr, group};
+  if (group != nullptr && trial.sharded) config.groups = {group, group, nullptr};
+  if (group != nullptr && !trial.sharded) config.groups = {group, nullptr, group};
   return engine::Engine::Create(config).value();
 }
 
@@ -121,6 +127,7 @@ Curve Lab::Theirs(const Trial& trial) const {
                  {"sequences", trial.sequences},
                  {"microbatch", trial.microbatch},
                  {"ranks", trial.ranks},
+                 {"strategy", trial.sharded ? "fsdp2" : "ddp"},
                  {"steps", kSteps},
                  {"optimizer", trial.optimizer},
                  {"lr", trial.lr},

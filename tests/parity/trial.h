@@ -13,6 +13,7 @@ namespace muster::parity {
 struct Trial {
   std::string optimizer = "adamw";
   uint32_t ranks = 1;
+  bool sharded = false;     // fsdp full_shard, against FSDP2; else ddp
   uint32_t sequences = 8;   // a step, over all ranks
   uint32_t microbatch = 8;  // of a rank
   double lr = 3e-4;

@@ -1,6 +1,7 @@
 // Checkpoints on disk. Below checkpoint.path one folder a step:
 //
 //   step-0000000100-g1/shard-00000.safetensors   what one shard owns
+//   step-0000000100-g1/shard-00000.sha256        as `sha256sum -c` reads it
 //   step-0000000100-g1/manifest.sha256           of manifest.json, as `sha256sum -c` reads it
 //   step-0000000100-g1/manifest.json             proto/manifest.proto; names and checksums of the shards
 //
@@ -50,12 +51,16 @@ struct Written {
 // in place of one that a killed attempt left. AlreadyExists: the step's folder is there already.
 absl::Status Begin(const std::string& path, const StepName& name);
 
-// Writes one shard into the staging folder.
+// Writes one shard and its checksum into the staging folder; several processes may, each its own.
 absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& name, uint32_t shard,
                                      absl::Span<const Part> parts);
 
-// Writes the manifest (format and written_by are filled in here) behind its shards and renames.
+// Writes the manifest behind the shards of its table, which are all in the staging folder, and renames; the list of
+// shards, format and written_by are filled in here. DataLoss: a shard is missing there.
 absl::StatusOr<Written> Finish(const std::string& path, Manifest manifest);
+
+// After an error: the staging folder goes.
+void Abandon(const std::string& path, const StepName& name);
 
 // All three for a table of one shard. ResourceExhausted: disk full. After an error the staging folder is gone and
 // earlier checkpoints are as they were; the disk is not to be trusted with a second try (promise 9), so the caller

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <google/protobuf/util/json_util.h>
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -41,6 +42,12 @@ SafetensorsHeader MakeHeader(absl::Span<const Part> parts) {
     header.tensors.push_back(std::move(entry));
   }
   return header;
+}
+
+constexpr size_t kSumDigits = 64;  // of SHA-256, in hex
+
+std::string SumPath(const std::string& path, const StepName& name, uint32_t shard) {
+  return absl::StrCat(path, "/", name.Staging(), absl::StrFormat("/shard-%05d.sha256", shard));
 }
 
 absl::Status WriteFile(const std::string& path, std::string_view content, uint64_t& bytes) {
@@ -85,12 +92,47 @@ absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& na
   absl::StatusOr<std::string> sha256 = file->Finish();
   if (!sha256.ok()) return sha256.status();
   result.set_sha256(*sha256);
+  uint64_t bytes = 0;
+  const absl::Status summed =
+      WriteFile(SumPath(path, name, shard), absl::StrCat(*sha256, "  ", result.file(), "\n"), bytes);
+  if (!summed.ok()) return summed;
   return result;
 }
 
+namespace {
+
+// A shard in the staging folder, as who wrote it left it.
+absl::StatusOr<ShardFile> FindShard(const std::string& path, const StepName& name, uint32_t shard) {
+  ShardFile found;
+  found.set_shard(shard);
+  found.set_file(absl::StrFormat("shard-%05d.safetensors", shard));
+  absl::StatusOr<ReadFile> sum = ReadFile::Open(SumPath(path, name, shard));
+  absl::StatusOr<ReadFile> file = ReadFile::Open(absl::StrCat(path, "/", name.Staging(), "/", found.file()));
+  const std::string suffix = absl::StrCat("  ", found.file(), "\n");
+  if (!sum.ok() || !file.ok() || sum->bytes() != kSumDigits + suffix.size()) {
+    return absl::DataLossError(absl::StrCat(path, "/", name.Staging(), "/", found.file(),
+                                            ": not there as a rank wrote it; is checkpoint.path one directory that "
+                                            "every rank's node sees?"));
+  }
+  std::string text(sum->bytes(), '\0');
+  if (absl::Status status = sum->Read(0, text.size(), text.data()); !status.ok()) return status;
+  if (!absl::EndsWith(text, suffix)) return absl::DataLossError(absl::StrCat(found.file(), ": a checksum of another"));
+  found.set_sha256(text.substr(0, kSumDigits));
+  found.set_bytes(file->bytes());
+  return found;
+}
+
+}  // namespace
+
 absl::StatusOr<Written> Finish(const std::string& path, Manifest manifest) {
   Written written{.name = {manifest.step(), manifest.generation()}};
-  for (const ShardFile& shard : manifest.shards()) written.bytes += shard.bytes();
+  manifest.clear_shards();
+  for (uint32_t shard = 0; shard < manifest.table().shards(); ++shard) {
+    absl::StatusOr<ShardFile> found = FindShard(path, written.name, shard);
+    if (!found.ok()) return found.status();
+    written.bytes += found->bytes() + kSumDigits + 2 + found->file().size() + 1;  // and its checksum's file
+    *manifest.add_shards() = *std::move(found);
+  }
   manifest.set_format(1);
   manifest.set_written_by(absl::StrCat("muster ", kVersion));
   google::protobuf::util::JsonPrintOptions options;
@@ -114,19 +156,20 @@ absl::StatusOr<Written> Finish(const std::string& path, Manifest manifest) {
   return written;
 }
 
+void Abandon(const std::string& path, const StepName& name) {
+  std::error_code ignored;
+  fs::remove_all(absl::StrCat(path, "/", name.Staging()), ignored);
+}
+
 absl::StatusOr<Written> Write(const std::string& path, Manifest manifest, absl::Span<const Part> parts) {
   const StepName name{manifest.step(), manifest.generation()};
   if (absl::Status status = Begin(path, name); !status.ok()) return status;
   const auto write = [&]() -> absl::StatusOr<Written> {
-    absl::StatusOr<ShardFile> shard = WriteShard(path, name, 0, parts);
-    if (!shard.ok()) return shard.status();
-    manifest.clear_shards();
-    *manifest.add_shards() = *std::move(shard);
-    return Finish(path, std::move(manifest));
+    const absl::StatusOr<ShardFile> shard = WriteShard(path, name, 0, parts);
+    return shard.ok() ? Finish(path, std::move(manifest)) : shard.status();
   };
   absl::StatusOr<Written> written = write();
-  std::error_code ignored;
-  if (!written.ok()) fs::remove_all(absl::StrCat(path, "/", name.Staging()), ignored);
+  if (!written.ok()) Abandon(path, name);
   return written;
 }
 

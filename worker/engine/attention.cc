@@ -6,10 +6,10 @@
 
 namespace muster::engine {
 
-std::string ChooseAttention(const Config& config, const at::Tensor& parameters) {
+std::string ChooseAttention(const Config& config, at::Device device) {
   units::AttentionShape shape{.tokens = static_cast<int64_t>(config.inventory.context()),
-                              .dtype = parameters.scalar_type(),
-                              .device = parameters.device()};
+                              .dtype = config.train.precision().compute() == DTYPE_BF16 ? at::kBFloat16 : at::kFloat,
+                              .device = device};
   const auto& batch = config.train.batch();
   shape.sequences = std::max<int64_t>(1, batch.microbatch() > 0 ? batch.microbatch() : batch.sequences());
   for (const Unit& unit : config.inventory.units()) {

@@ -1,7 +1,7 @@
 // The implementation of attention that a model's blocks use.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <string>
 
@@ -9,8 +9,8 @@
 
 namespace muster::engine {
 
-// Chooses it by trying them with the blocks' shape and one microbatch; `parameters` says device and dtype. Returns what
+// Chooses it by trying them with the blocks' shape and one microbatch. Returns what
 // was chosen and why. Process-wide, as LibTorch's choice is.
-std::string ChooseAttention(const Config& config, const at::Tensor& parameters);
+std::string ChooseAttention(const Config& config, at::Device device);
 
 }  // namespace muster::engine

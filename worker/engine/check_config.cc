@@ -28,8 +28,13 @@ absl::Status CheckTensors(const Inventory& inventory) {
 
 bool Known(OpKind kind) {
   switch (kind) {
+    case OpKind::kGather:
     case OpKind::kForward:
     case OpKind::kBackward:
+    case OpKind::kRecompute:
+    case OpKind::kRelease:
+    case OpKind::kOpenGradients:
+    case OpKind::kReduce:
     case OpKind::kAllReduce:
     case OpKind::kReduceScalars:
     case OpKind::kClipGradients:
@@ -41,7 +46,9 @@ bool Known(OpKind kind) {
 }
 
 absl::Status CheckOps(const Config& config) {
-  for (const Op& op : config.schedule.ops) {
+  std::vector<Op> ops = config.schedule.ops;
+  ops.insert(ops.end(), config.evaluation.ops.begin(), config.evaluation.ops.end());
+  for (const Op& op : ops) {
     const auto name = [&] { return Print(op, config.inventory); };
     if (!Known(op.kind)) return absl::UnimplementedError(absl::StrCat("this engine cannot execute ", name()));
     if (op.group >= 0 && config.groups[op.group] == nullptr) {
@@ -58,9 +65,8 @@ absl::Status CheckConfig(const Config& config) {
   if (absl::Status s = Check(config.schedule, config.inventory); !s.ok()) {
     return absl::InvalidArgumentError(s.message());
   }
-  if (config.table.shards() != 1) {
-    return absl::UnimplementedError(
-        absl::StrCat("this engine holds whole models; the table has ", config.table.shards(), " shards"));
+  if (absl::Status s = Check(config.evaluation, config.inventory); !s.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("evaluation: ", s.message()));
   }
   if (absl::Status s = CheckTensors(config.inventory); !s.ok()) return s;
 #ifndef MUSTER_CUDA

@@ -12,20 +12,21 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "worker/engine/arena.h"
 #include "worker/engine/attention.h"
 #include "worker/engine/check_config.h"
 #include "worker/engine/cpu_allocator.h"
+#include "worker/engine/exchange.h"
+#include "worker/engine/flight.h"
 #include "worker/engine/generation.h"
 #include "worker/engine/initialise.h"
-#include "worker/engine/norm.h"
 #include "worker/engine/optimizer.h"
-#include "worker/engine/reductions.h"
 #include "worker/engine/state.h"
+#include "worker/engine/storage.h"
 #include "worker/engine/verdict.h"
 #include "worker/units/unit.h"
 
@@ -45,9 +46,8 @@ class CompiledEngine final : public Engine {
   explicit CompiledEngine(const Config& config)
       : config_(config),
         device_(config.cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)),
-        layout_(LayOut(config_.inventory)),
         recorder_(config.cuda),
-        reductions_(&config_, &layout_, &recorder_) {}
+        exchange_(&config_, &recorder_) {}
 
   absl::Status Prepare();
 
@@ -58,7 +58,7 @@ class CompiledEngine final : public Engine {
   std::vector<OpSpan> TakeRecord() override { return recorder_.Take(); }
   uint64_t step() const override { return step_; }
   void set_step(uint64_t step) override { step_ = step; }
-  std::vector<StateView> State() override { return state_.Views(config_.table, config_.role.shard(), layout_); }
+  std::vector<StateView> State() override { return state_->Views(); }
   absl::Status Pull() override;
   absl::Status Push() override;
   std::vector<std::string> Notes() const override { return notes_; }
@@ -77,7 +77,10 @@ class CompiledEngine final : public Engine {
   int64_t MicrobatchRows(const Batch& batch) const;
 
   std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const;
-  void RunOps(const Batch& batch, double learning_rate, double vote, StepResult& result);
+  void Train(const Batch& batch, double learning_rate, double vote, StepResult& result);
+  // What all schedules have in common: units that compute, and what moves their parameters and gradients.
+  void RunOp(const Schedule& schedule, int32_t index, Flight& flight);
+  double ForwardOnly(const Batch& batch, int64_t first, int64_t rows);
   void Optimize(const Batch& batch, const at::Tensor& seen, double learning_rate, StepResult& result);
   // Parameters were changed: what is made of them is made again.
   void Renew();
@@ -85,14 +88,12 @@ class CompiledEngine final : public Engine {
   const Config config_;
   const at::Device device_;
   uint64_t step_ = 0;
-  const ArenaLayout layout_;           // of config_.inventory
-  at::Tensor parameters_, gradients_;  // the arenas: units one after another, in order
-  at::Tensor computed_;                // the parameters in the dtype of computing: where that is fp32, parameters_
+  std::optional<Storage> storage_;
   std::vector<std::unique_ptr<units::UnitModule>> units_;
   std::unique_ptr<FlatOptimizer> optimizer_;
-  engine::State state_;
+  std::optional<engine::State> state_;
   Recorder recorder_;
-  Reductions reductions_;
+  Exchange exchange_;
   Generation generation_;
   std::vector<std::string> notes_;
   std::string doing_;  // for error messages
@@ -125,7 +126,7 @@ absl::Status CompiledEngine::Guarded(F&& body) {
   } catch (const std::exception& e) {
     status = absl::InternalError(e.what());
   }
-  reductions_.Abandon();
+  exchange_.Abandon();
   return absl::Status(status.code(), absl::StrCat("rank ", config_.role.rank(), ", step ", step_ + 1,
                                                   doing_.empty() ? "" : ", ", doing_, ": ", status.message()));
 }
@@ -141,19 +142,22 @@ absl::Status CompiledEngine::Prepare() {
     // That alone would also fill every new tensor with NaN: a pass over memory for nothing, since nothing here reads
     // what it has not written.
     at::globalContext().setDeterministicFillUninitializedMemory(false);
-    const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
-    parameters_ = at::zeros({layout_.elements}, options);
-    gradients_ = at::zeros({layout_.elements}, options);
-    reductions_.SetGradients(gradients_);
-    computed_ = parameters_;
-    if (config_.train.precision().compute() == DTYPE_BF16) {
-      computed_ = at::zeros({layout_.elements}, options.dtype(at::kBFloat16));
-    }
+    const Precision& precision = config_.train.precision();
+    storage_.emplace(Storage::Options{
+        .inventory = &config_.inventory,
+        .table = &config_.table,
+        .schedule = &config_.schedule,
+        .shard = config_.role.shard(),
+        .device = device_,
+        .compute = precision.compute() == DTYPE_BF16 ? at::kBFloat16 : at::kFloat,
+        .reduce =
+            precision.reduce() == DTYPE_BF16 && config_.groups[kWorldGroup] != nullptr ? at::kBFloat16 : at::kFloat,
+        .poison = config_.poison});
     Initialise();
     Renew();
     if (device_.is_cuda()) {
       doing_ = "trying implementations of attention";
-      notes_.push_back(ChooseAttention(config_, computed_));
+      notes_.push_back(ChooseAttention(config_, device_));
     }
     made = MakeUnits();
     if (made.ok()) MakeState();
@@ -162,32 +166,17 @@ absl::Status CompiledEngine::Prepare() {
 }
 
 void CompiledEngine::Initialise() {
-  at::Tensor host = device_.is_cpu() ? parameters_ : at::zeros(parameters_.sizes(), at::kFloat);
-  float* base = host.mutable_data_ptr<float>();
-  for (const auto& [name, place] : layout_.places) {
-    engine::Initialise(config_.train.seed(), *place.tensor, 0,
-                       absl::MakeSpan(base + place.begin, static_cast<size_t>(place.elements)));
+  for (const OwnedPart& part : storage_->parts()) {
+    const at::Tensor host = device_.is_cpu() ? part.master : at::empty(part.master.sizes(), at::kFloat);
+    engine::Initialise(config_.train.seed(), *part.tensor, static_cast<uint64_t>(part.begin),
+                       absl::MakeSpan(host.mutable_data_ptr<float>(), static_cast<size_t>(part.length)));
+    if (!device_.is_cpu()) part.master.copy_(host);
   }
-  if (!device_.is_cpu()) parameters_.copy_(host);
 }
 
 absl::Status CompiledEngine::MakeUnits() {
-  const auto parameter = [&](const std::string& name) {
-    const Place& place = layout_.places.at(name);
-    return units::Parameter{computed_.narrow(0, place.begin, place.elements).view(place.shape),
-                            gradients_.narrow(0, place.begin, place.elements).view(place.shape)};
-  };
-  for (const Unit& unit : config_.inventory.units()) {
-    std::vector<units::Parameter> parameters;
-    for (const Tensor& tensor : unit.tensors()) parameters.push_back(parameter(tensor.name()));
-    for (const Borrow& borrow : unit.borrows()) {
-      if (!layout_.places.contains(borrow.tensor())) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("unit ", unit.name(), " borrows ", borrow.tensor(), ", which no unit owns"));
-      }
-      parameters.push_back(parameter(borrow.tensor()));
-    }
-    auto made = units::MakeUnit(unit, std::move(parameters));
+  for (int32_t u = 0; u < config_.inventory.units_size(); ++u) {
+    auto made = units::MakeUnit(config_.inventory.units(u), storage_->Parameters(u));
     if (!made.ok()) return made.status();
     units_.push_back(*std::move(made));
   }
@@ -195,9 +184,10 @@ absl::Status CompiledEngine::MakeUnits() {
 }
 
 void CompiledEngine::MakeState() {
-  optimizer_ = MakeOptimizer(config_.train.optimizer(), layout_.runs, parameters_, gradients_);
-  state_.Add("parameter", parameters_);
-  for (const auto& [kind, arena] : optimizer_->State()) state_.Add(kind, arena);
+  optimizer_ = MakeOptimizer(config_.train.optimizer(), storage_->Runs(), storage_->owned_elements(), device_);
+  state_.emplace(&storage_->parts());
+  state_->AddParameters();
+  for (const auto& [kind, values] : optimizer_->State()) state_->Add(kind, values);
 }
 
 at::Tensor CompiledEngine::Tokens(absl::Span<const uint32_t> tokens, int64_t rows, int64_t columns) const {
@@ -236,54 +226,54 @@ std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::
   return contexts;
 }
 
-void CompiledEngine::RunOps(const Batch& batch, double learning_rate, double vote, StepResult& result) {
+void CompiledEngine::RunOp(const Schedule& schedule, int32_t index, Flight& flight) {
+  const Op& op = schedule.ops[index];
+  switch (op.kind) {
+    case OpKind::kForward:
+      return flight.Forward(op);
+    case OpKind::kRecompute:
+      return flight.Recompute(op);
+    case OpKind::kBackward:
+      return flight.Backward(op);
+    case OpKind::kOpenGradients:
+      return storage_->OpenGradients(op);
+    case OpKind::kRelease:
+      return storage_->Release(op);
+    case OpKind::kGather:
+    case OpKind::kReduce:
+    case OpKind::kAllReduce:
+      return exchange_.Begin(schedule, index, doing_, *storage_);
+    default:
+      return;  // of the step as a whole, or refused by CheckConfig
+  }
+}
+
+void CompiledEngine::Train(const Batch& batch, double learning_rate, double vote, StepResult& result) {
   const c10::AutoGradMode off(false);
-  reductions_.BeginStep();
+  exchange_.BeginStep();
   recorder_.Begin();
-  gradients_.zero_();
-  const at::Tensor scalars = at::zeros({2}, parameters_.options().dtype(at::kDouble));  // loss sum, votes
+  storage_->ZeroGradients();
+  const at::Tensor scalars = at::zeros({2}, at::TensorOptions(at::kDouble).device(device_));  // loss sum, votes
   scalars[1].fill_(vote);
-  const std::vector<Context> contexts = MakeContexts(batch, scalars[0]);
-  std::vector<Activations> flowing(contexts.size());  // forward activations, later their gradients
-  std::vector<std::vector<units::Saved>> saved(contexts.size(), std::vector<units::Saved>(units_.size()));
+  Flight flight(config_.schedule, units_, MakeContexts(batch, scalars[0]));
   at::Tensor norm;  // on the device: the step waits for it once, together with the scalars
   recorder_.End("Prepare");
 
   for (int32_t index = 0; index < static_cast<int32_t>(config_.schedule.ops.size()); ++index) {
     const Op& op = config_.schedule.ops[index];
     doing_ = Print(op, config_.inventory);
-    ThrowIfBad(reductions_.WaitFor(op));
+    ThrowIfBad(exchange_.WaitFor(config_.schedule, op));
     recorder_.Begin();
-    const bool empty = op.microbatch >= 0 && contexts[op.microbatch].inputs.size(0) == 0;
-    switch (op.kind) {
-      case OpKind::kForward: {
-        if (empty) break;
-        Activations& flow = flowing[op.microbatch];
-        flow = units_[op.unit]->Forward(contexts[op.microbatch], flow, saved[op.microbatch][op.unit]);
-        break;
-      }
-      case OpKind::kBackward: {
-        if (empty) break;
-        Activations& flow = flowing[op.microbatch];
-        flow = units_[op.unit]->Backward(contexts[op.microbatch], std::move(saved[op.microbatch][op.unit]), flow);
-        saved[op.microbatch][op.unit] = {};
-        break;
-      }
-      case OpKind::kAllReduce:
-        reductions_.Begin(index, doing_);
-        break;
-      case OpKind::kReduceScalars:
-        reductions_.BeginScalars(index, doing_, scalars);
-        break;
-      case OpKind::kClipGradients:
-        norm = FlatNorm(gradients_);  // holds each parameter's gradient once, and zeros between them
-        break;
-      case OpKind::kOptimizerStep: {
-        Optimize(batch, at::cat({scalars, norm.to(at::kDouble).view({1})}), learning_rate, result);
-        break;
-      }
-      default:
-        break;  // refused by CheckConfig
+    if (op.kind == OpKind::kReduceScalars) {
+      exchange_.BeginScalars(config_.schedule, index, doing_, scalars);
+    } else if (op.kind == OpKind::kClipGradients) {
+      auto global = exchange_.GlobalNorm(op, storage_->OwnedNorm());
+      ThrowIfBad(global.status());
+      norm = *std::move(global);
+    } else if (op.kind == OpKind::kOptimizerStep) {
+      Optimize(batch, at::cat({scalars, norm.to(at::kDouble).view({1})}), learning_rate, result);
+    } else {
+      RunOp(config_.schedule, index, flight);
     }
     recorder_.End(op.stream == Stream::kCompute ? doing_ : "Issue");  // a collective's own span ends when it is done
   }
@@ -297,8 +287,7 @@ void CompiledEngine::Optimize(const Batch& batch, const at::Tensor& seen, double
   const auto read = [&] {
     const at::Tensor host = seen.cpu();
     const double* values = host.const_data_ptr<double>();
-    result = {values[0] / static_cast<double>(batch.global_targets), values[2], values[1],
-              reductions_.waited_seconds()};
+    result = {values[0] / static_cast<double>(batch.global_targets), values[2], values[1], exchange_.waited_seconds()};
     return std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
   };
   if (config_.decide_on_device || device_.is_cuda()) {
@@ -315,7 +304,7 @@ void CompiledEngine::Optimize(const Batch& batch, const at::Tensor& seen, double
 
 void CompiledEngine::Renew() {
   generation_.Forget();
-  if (!computed_.is_same(parameters_)) computed_.copy_(parameters_);
+  storage_->Renew();
 }
 
 absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learning_rate, double vote) {
@@ -330,7 +319,7 @@ absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learn
     return absl::InvalidArgumentError(absl::StrCat("a learning rate of ", learning_rate));
   }
   StepResult result;
-  if (absl::Status s = Guarded([&] { RunOps(batch, learning_rate, vote, result); }); !s.ok()) return s;
+  if (absl::Status s = Guarded([&] { Train(batch, learning_rate, vote, result); }); !s.ok()) return s;
   if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
     return absl::OutOfRangeError(absl::StrCat(
         "rank ", config_.role.rank(), ", step ", step_ + 1, ": the loss is ", result.loss, " and the gradient's norm ",
@@ -340,26 +329,41 @@ absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learn
   return result;
 }
 
+// The loss, summed over the targets of `rows` of the batch.
+double CompiledEngine::ForwardOnly(const Batch& batch, int64_t first, int64_t rows) {
+  Context context = MakeContext(batch, first, rows, Mode::kEvaluate);
+  context.loss_sum = at::zeros({}, at::TensorOptions(at::kDouble).device(device_));
+  Flight flight(config_.evaluation, units_, {context});
+  for (int32_t index = 0; index < static_cast<int32_t>(config_.evaluation.ops.size()); ++index) {
+    const Op& op = config_.evaluation.ops[index];
+    doing_ = absl::StrCat("evaluation, ", Print(op, config_.inventory));
+    ThrowIfBad(exchange_.WaitFor(config_.evaluation, op));
+    RunOp(config_.evaluation, index, flight);
+  }
+  return context.loss_sum.item<double>();
+}
+
 absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
   if (absl::Status s = CheckBatch(config_.inventory, batch); !s.ok()) return s;
   double sum = 0;
   absl::Status status = Guarded([&] {
-    doing_ = "evaluation";
     const c10::AutoGradMode off(false);
-    // No more at a time than in training, so that a long validation needs no memory that the plan has not counted.
-    const int64_t sequences = static_cast<int64_t>(batch.sequences);
+    // No more at a time than in training, so that a long validation needs no memory that the plan has not counted; and
+    // as often on every rank, since it gathers.
     const int64_t share = std::max<int64_t>(1, config_.train.batch().sequences());
-    const int64_t rows = std::min(MicrobatchRows(batch), share);
-    for (int64_t first = 0; first < sequences; first += rows) {
-      Context context = MakeContext(batch, first, std::min(rows, sequences - first), Mode::kEvaluate);
-      context.loss_sum = at::zeros({}, parameters_.options().dtype(at::kDouble));
-      Activations flow;
-      units::Saved none;
-      for (auto& unit : units_) flow = unit->Forward(context, flow, none);
-      sum += context.loss_sum.item<double>();
+    const int64_t rows = std::clamp<int64_t>(MicrobatchRows(batch), 1, share);
+    const collectives::Group* world = config_.groups[kWorldGroup];
+    const int64_t ranks = world == nullptr ? 1 : world->size();
+    const int64_t sequences = static_cast<int64_t>(batch.sequences),
+                  all = static_cast<int64_t>(batch.global_targets / config_.inventory.context()),
+                  most = std::max(sequences, (all + ranks - 1) / ranks);
+    for (int64_t begin = 0; begin < most; begin += rows) {
+      const int64_t first = std::min(begin, sequences);
+      sum += ForwardOnly(batch, first, std::min(rows, sequences - first));
     }
-    if (config_.groups[kWorldGroup] != nullptr) {
-      at::Tensor total = at::full({1}, sum, parameters_.options().dtype(at::kDouble));
+    doing_ = "evaluation";
+    if (world != nullptr) {
+      at::Tensor total = at::full({1}, sum, at::TensorOptions(at::kDouble).device(device_));
       ThrowIfBad(config_.groups[kWorldGroup]->AllReduce(total)->Wait());
       sum = total.item<double>();
     }
@@ -379,6 +383,9 @@ absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint3
         absl::StrCat("1 to ", config_.inventory.context(), " tokens, got ", tokens.size()));
   }
   if (absl::Status s = CheckTokens(config_.inventory, tokens); !s.ok()) return s;
+  if (config_.table.shards() > 1) {
+    return absl::FailedPreconditionError("this rank has only a part of the model: logits need all of it");
+  }
   std::vector<float> logits;
   absl::Status status = Guarded([&] {
     doing_ = "logits";
@@ -404,14 +411,14 @@ absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint3
 absl::Status CompiledEngine::Pull() {
   return Guarded([&] {
     doing_ = "copying the state to the host";
-    state_.ToHost();
+    state_->ToHost();
   });
 }
 
 absl::Status CompiledEngine::Push() {
   return Guarded([&] {
     doing_ = "taking over changed parameters";
-    state_.FromHost();
+    state_->FromHost();
     Renew();
   });
 }

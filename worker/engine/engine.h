@@ -36,7 +36,8 @@ struct Config {
   bool cuda = false;
   bool decide_on_device = false;  // whether numbers are finite and how much is clipped, as a GPU always does
   std::array<collectives::Group*, kGroups> groups{};  // by Op::group; they outlive the engine. Null: no such group
-  int threads = 1;  // of the tensor library, fixed: results are bit-equal for equal threads
+  bool poison = false;  // released parameters become NaN, so that a use of them shows: for tests
+  int threads = 1;      // of the tensor library, fixed: results are bit-equal for equal threads
 };
 
 // Token ids [sequences, context + 1], row-major; position t predicts t + 1. The rank's share of one step, maybe empty.
@@ -81,7 +82,8 @@ class Engine {
   // a training microbatch at a time. OutOfRange: it is not finite. Other errors as Step.
   virtual absl::StatusOr<double> Evaluate(const Batch& batch) = 0;
 
-  // Logits [vocabulary] behind the last of `tokens` (1..context of them). OutOfRange: they are not finite. When
+  // Logits [vocabulary] behind the last of `tokens` (1..context of them). OutOfRange: they are not finite.
+  // FailedPrecondition: this rank has only a part of the model. When
   // `tokens` are those of the call before and some more, only these are computed; keys and values of the others were
   // kept.
   virtual absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) = 0;

@@ -368,8 +368,11 @@ TEST(Engine, RefusesWhatItCannotRun) {
   config.inventory.mutable_units(1)->mutable_tensors(0)->set_frozen(true);
   EXPECT_EQ(Engine::Create(config).status().code(), absl::StatusCode::kUnimplemented);
   config = Small(2, 2);
-  config.table.set_shards(2);
-  EXPECT_EQ(Engine::Create(config).status().code(), absl::StatusCode::kUnimplemented);
+  config.table.set_shards(0);
+  EXPECT_EQ(Engine::Create(config).status().code(), absl::StatusCode::kInvalidArgument);
+  config = Small(2, 2);
+  config.evaluation.ops.pop_back();
+  EXPECT_EQ(Engine::Create(config).status().code(), absl::StatusCode::kInvalidArgument);
 #ifndef MUSTER_CUDA
   config = Small(2, 2);
   config.cuda = true;

@@ -3,7 +3,7 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <optional>
 
@@ -19,27 +19,40 @@ std::vector<Run> Select(const std::vector<Run>& runs, bool decay) {
   return selected;
 }
 
-std::vector<at::Tensor> Views(const at::Tensor& arena, const std::vector<Run>& runs) {
+std::vector<at::Tensor> Parameters(const std::vector<Run>& runs) {
   std::vector<at::Tensor> views;
-  for (const Run& run : runs) views.push_back(arena.narrow(0, run.begin, run.length));
+  for (const Run& run : runs) views.push_back(run.parameter);
   return views;
+}
+std::vector<at::Tensor> Gradients(const std::vector<Run>& runs) {
+  std::vector<at::Tensor> views;
+  for (const Run& run : runs) views.push_back(run.gradient);
+  return views;
+}
+std::vector<at::Tensor> StateOf(const at::Tensor& state, const std::vector<Run>& runs) {
+  std::vector<at::Tensor> views;
+  for (const Run& run : runs) views.push_back(state.narrow(0, run.begin, run.length));
+  return views;
+}
+
+at::Tensor Zeros(int64_t elements, at::Device device) {
+  return at::zeros({elements}, at::TensorOptions(at::kFloat).device(device));
 }
 
 class AdamWOptimizer final : public FlatOptimizer {
  public:
-  AdamWOptimizer(const Optimizer& options, const std::vector<Run>& runs, const at::Tensor& parameters,
-                 const at::Tensor& gradients)
+  AdamWOptimizer(const Optimizer& options, const std::vector<Run>& runs, int64_t elements, at::Device device)
       : beta1_(options.adamw().beta1()),
         beta2_(options.adamw().beta2()),
         eps_(options.adamw().eps()),
-        exp_avg_(at::zeros_like(parameters)),
-        exp_avg_sq_(at::zeros_like(parameters)),
-        step_(at::full({}, 0.0f, parameters.options())) {
+        exp_avg_(Zeros(elements, device)),
+        exp_avg_sq_(Zeros(elements, device)),
+        step_(at::full({}, 0.0f, exp_avg_.options())) {
     for (const bool decay : {true, false}) {
       const std::vector<Run> selected = Select(runs, decay);
       if (selected.empty()) continue;
-      groups_.push_back({decay ? options.weight_decay() : 0.0, Views(parameters, selected), Views(gradients, selected),
-                         Views(exp_avg_, selected), Views(exp_avg_sq_, selected),
+      groups_.push_back({decay ? options.weight_decay() : 0.0, Parameters(selected), Gradients(selected),
+                         StateOf(exp_avg_, selected), StateOf(exp_avg_sq_, selected),
                          std::vector<at::Tensor>(selected.size(), step_)});
     }
   }
@@ -81,20 +94,18 @@ class AdamWOptimizer final : public FlatOptimizer {
 
 class SgdOptimizer final : public FlatOptimizer {
  public:
-  SgdOptimizer(const Optimizer& options, std::vector<Run> runs, at::Tensor parameters, at::Tensor gradients)
+  SgdOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements, at::Device device)
       : weight_decay_(options.weight_decay()),
         momentum_(options.sgd().momentum()),
         nesterov_(options.sgd().nesterov()),
-        runs_(std::move(runs)),
-        parameters_(std::move(parameters)),
-        gradients_(std::move(gradients)) {
-    if (momentum_ > 0) buffer_ = at::zeros_like(parameters_);
+        runs_(std::move(runs)) {
+    if (momentum_ > 0) buffer_ = Zeros(elements, device);
   }
 
   void Step(uint64_t, double learning_rate, double factor) override {
-    if (factor != 1.0) gradients_.mul_(factor);
     for (const Run& run : runs_) {
-      at::Tensor p = parameters_.narrow(0, run.begin, run.length), g = gradients_.narrow(0, run.begin, run.length);
+      at::Tensor p = run.parameter, g = run.gradient;
+      if (factor != 1.0) g.mul_(factor);
       if (run.decay && weight_decay_ != 0) g.add_(p, weight_decay_);
       if (momentum_ > 0) {
         // From zero the first step gives buffer = gradient, as torch.optim.SGD's first step does.
@@ -114,9 +125,9 @@ class SgdOptimizer final : public FlatOptimizer {
     for (const bool decay : {true, false}) {
       const std::vector<Run> runs = Select(runs_, decay);
       if (runs.empty()) continue;
-      at::_fused_sgd_(Views(parameters_, runs), Views(gradients_, runs),
-                      buffer_.defined() ? Views(buffer_, runs) : std::vector<at::Tensor>(), decay ? weight_decay_ : 0.0,
-                      momentum_, learning_rate, /*dampening=*/0.0, nesterov_,
+      at::_fused_sgd_(Parameters(runs), Gradients(runs),
+                      buffer_.defined() ? StateOf(buffer_, runs) : std::vector<at::Tensor>(),
+                      decay ? weight_decay_ : 0.0, momentum_, learning_rate, /*dampening=*/0.0, nesterov_,
                       /*maximize=*/false, /*is_first_step=*/false, divisor, skip);
     }
   }
@@ -130,17 +141,15 @@ class SgdOptimizer final : public FlatOptimizer {
   double weight_decay_, momentum_;
   bool nesterov_;
   std::vector<Run> runs_;
-  at::Tensor parameters_, gradients_, buffer_;
+  at::Tensor buffer_;
 };
 
 }  // namespace
 
-std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, at::Tensor parameters,
-                                             at::Tensor gradients) {
-  if (options.has_sgd()) {
-    return std::make_unique<SgdOptimizer>(options, std::move(runs), std::move(parameters), std::move(gradients));
-  }
-  return std::make_unique<AdamWOptimizer>(options, runs, parameters, gradients);
+std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements,
+                                             at::Device device) {
+  if (options.has_sgd()) return std::make_unique<SgdOptimizer>(options, std::move(runs), elements, device);
+  return std::make_unique<AdamWOptimizer>(options, runs, elements, device);
 }
 
 }  // namespace muster::engine

@@ -1,4 +1,4 @@
-// Optimizers over flat runs of parameters. A run is a range of the arenas whose elements share one set of options.
+// Optimizers over flat runs of parameters: ranges of buffers whose elements share one set of options.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "proto/spec.pb.h"
@@ -13,7 +14,8 @@
 namespace muster::engine {
 
 struct Run {
-  int64_t begin = 0;
+  at::Tensor parameter, gradient;  // fp32 [length]
+  int64_t begin = 0;               // element of the state
   int64_t length = 0;
   bool decay = false;
 };
@@ -26,12 +28,12 @@ class FlatOptimizer {
   // The same with gradients divided by what `divisor` holds, and nothing at all where `skip` holds 1: both fp32 [1], on
   // the parameters' device, and not read by the host.
   virtual void StepUnless(const at::Tensor& skip, const at::Tensor& divisor, uint64_t step, double learning_rate) = 0;
-  // State arenas of the parameters' size, with the names that checkpoints give them.
+  // fp32 [elements] each, with the names that checkpoints give them.
   virtual std::vector<std::pair<std::string, at::Tensor>> State() = 0;
 };
 
-// `parameters` and `gradients` are the flat arenas, fp32. AdamW and SGD as torch.optim's of the same names.
-std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, at::Tensor parameters,
-                                             at::Tensor gradients);
+// `elements` of state on `device`. AdamW and SGD as torch.optim's of the same names.
+std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements,
+                                             at::Device device);
 
 }  // namespace muster::engine

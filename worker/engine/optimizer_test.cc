@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,13 @@ std::vector<double> Values(const at::Tensor& t) {
   return std::vector<double>(t.const_data_ptr<float>(), t.const_data_ptr<float>() + t.numel());
 }
 
-const std::vector<Run> kRuns = {{0, 32, true}, {32, 16, false}};
+std::unique_ptr<FlatOptimizer> Make(const Optimizer& options, const at::Tensor& parameters,
+                                    const at::Tensor& gradients) {
+  const auto run = [&](int64_t begin, int64_t length, bool decay) {
+    return Run{parameters.narrow(0, begin, length), gradients.narrow(0, begin, length), begin, length, decay};
+  };
+  return MakeOptimizer(options, {run(0, 32, true), run(32, 16, false)}, kElements, at::kCPU);
+}
 
 TEST(AdamW, FollowsTheRule) {
   Optimizer options;
@@ -39,7 +46,7 @@ TEST(AdamW, FollowsTheRule) {
   options.mutable_adamw()->set_eps(1e-8);
   options.set_weight_decay(0.1);
   at::Tensor parameters = Arena(1), gradients = Arena(0);
-  auto optimizer = MakeOptimizer(options, kRuns, parameters, gradients);
+  auto optimizer = Make(options, parameters, gradients);
   std::vector<double> p = Values(parameters), m(kElements), v(kElements);
   for (int step = 1; step <= 5; ++step) {
     gradients.copy_(Arena(0.5 * step));
@@ -69,7 +76,7 @@ TEST(Sgd, FollowsTheRule) {
       options.mutable_sgd()->set_nesterov(nesterov);
       options.set_weight_decay(0.05);
       at::Tensor parameters = Arena(1), gradients = Arena(0);
-      auto optimizer = MakeOptimizer(options, kRuns, parameters, gradients);
+      auto optimizer = Make(options, parameters, gradients);
       std::vector<double> p = Values(parameters), b(kElements);
       for (int step = 1; step <= 4; ++step) {
         gradients.copy_(Arena(0.5 * step));
@@ -105,8 +112,8 @@ TEST(StepUnless, DividesAndSkipsAsTold) {
   for (Optimizer options : {adamw, sgd, momentum, nesterov}) {
     options.set_weight_decay(0.1);
     at::Tensor by_host = Arena(1), by_device = Arena(1), host_gradients = Arena(0), device_gradients = Arena(0);
-    auto host = MakeOptimizer(options, kRuns, by_host, host_gradients);
-    auto device = MakeOptimizer(options, kRuns, by_device, device_gradients);
+    auto host = Make(options, by_host, host_gradients);
+    auto device = Make(options, by_device, device_gradients);
     for (int step = 1; step <= 4; ++step) {
       host_gradients.copy_(Arena(0.5 * step));
       device_gradients.copy_(host_gradients);

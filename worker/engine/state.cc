@@ -6,37 +6,48 @@
 
 namespace muster::engine {
 
-void State::Add(std::string kind, const at::Tensor& arena) {
-  arenas_.push_back({std::move(kind), arena, arena.is_cpu() ? arena : at::zeros(arena.sizes(), at::kFloat)});
+State::Kind& State::AddKind(std::string name) { return kinds_.emplace_back(Kind{std::move(name), {}}); }
+
+void State::AddPiece(Kind& kind, const OwnedPart& part, const at::Tensor& values) {
+  kind.pieces.push_back({&part, values, values.is_cpu() ? values : at::zeros(values.sizes(), at::kFloat)});
 }
 
-std::vector<StateView> State::Views(const PartitionTable& table, uint32_t shard, const ArenaLayout& layout) {
+void State::AddParameters() {
+  Kind& kind = AddKind("parameter");
+  for (const OwnedPart& part : *parts_) AddPiece(kind, part, part.master);
+}
+
+void State::Add(std::string name, const at::Tensor& values) {
+  Kind& kind = AddKind(std::move(name));
+  for (const OwnedPart& part : *parts_) AddPiece(kind, part, values.narrow(0, part.own, part.length));
+}
+
+std::vector<StateView> State::Views() {
   std::vector<StateView> views;
-  for (const Arena& arena : arenas_) {
-    float* base = arena.host.mutable_data_ptr<float>();
-    for (const UnitPartition& unit : table.units()) {
-      for (const Piece& piece : unit.pieces()) {
-        const Place& place = layout.places.at(piece.tensor());
-        for (const Extent& extent : piece.extents()) {
-          if (extent.shard() != shard) continue;
-          views.push_back({arena.kind, piece.tensor(), std::vector<uint64_t>(place.shape.begin(), place.shape.end()),
-                           extent.begin(), absl::MakeSpan(base + place.begin + extent.begin(), extent.length())});
-        }
-      }
+  for (Kind& kind : kinds_) {
+    for (Piece& piece : kind.pieces) {
+      const Tensor& tensor = *piece.part->tensor;
+      views.push_back({kind.name, tensor.name(), std::vector<uint64_t>(tensor.shape().begin(), tensor.shape().end()),
+                       static_cast<uint64_t>(piece.part->begin),
+                       absl::MakeSpan(piece.host.mutable_data_ptr<float>(), static_cast<size_t>(piece.part->length))});
     }
   }
   return views;
 }
 
 void State::ToHost() {
-  for (Arena& arena : arenas_) {
-    if (!arena.host.is_same(arena.device)) arena.host.copy_(arena.device);
+  for (Kind& kind : kinds_) {
+    for (Piece& piece : kind.pieces) {
+      if (!piece.host.is_same(piece.device)) piece.host.copy_(piece.device);
+    }
   }
 }
 
 void State::FromHost() {
-  for (Arena& arena : arenas_) {
-    if (!arena.host.is_same(arena.device)) arena.device.copy_(arena.host);
+  for (Kind& kind : kinds_) {
+    for (Piece& piece : kind.pieces) {
+      if (!piece.host.is_same(piece.device)) piece.device.copy_(piece.host);
+    }
   }
 }
 

@@ -1,4 +1,5 @@
-// What a checkpoint holds: the arenas of parameters and of optimizer state, and on a GPU their copies in host memory.
+// What a checkpoint holds of this rank: parameters and the optimizer's state, as far as it owns them, and on a GPU
+// their copies in host memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,28 +7,38 @@
 #include <string>
 #include <vector>
 
-#include "worker/engine/arena.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/storage.h"
 
 namespace muster::engine {
 
 class State {
  public:
-  // `kind`: of StateView.
-  void Add(std::string kind, const at::Tensor& arena);
-  // Of what the shard owns, in table order.
-  std::vector<StateView> Views(const PartitionTable& table, uint32_t shard, const ArenaLayout& layout);
+  // `parts` outlive the state.
+  explicit State(const std::vector<OwnedPart>* parts) : parts_(parts) {}
+  void AddParameters();
+  // `kind`: of StateView; `values`: fp32, of all that is owned.
+  void Add(std::string kind, const at::Tensor& values);
+  std::vector<StateView> Views();
   // Nothing on a CPU, where both are the same.
   void ToHost();
   void FromHost();
 
  private:
-  struct Arena {
-    std::string kind;
+  struct Piece {
+    const OwnedPart* part;
     at::Tensor device;
     at::Tensor host;
   };
-  std::vector<Arena> arenas_;
+  struct Kind {
+    std::string name;
+    std::vector<Piece> pieces;
+  };
+  Kind& AddKind(std::string name);
+  void AddPiece(Kind& kind, const OwnedPart& part, const at::Tensor& values);
+
+  const std::vector<OwnedPart>* const parts_;
+  std::vector<Kind> kinds_;
 };
 
 }  // namespace muster::engine

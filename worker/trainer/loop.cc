@@ -18,9 +18,9 @@
 #include "worker/engine/learning_rate.h"
 #include "worker/rundir/outbox.h"
 #include "worker/rundir/progress.h"
+#include "worker/trainer/checkpointer.h"
 #include "worker/trainer/setup.h"
 #include "worker/trainer/tracer.h"
-#include "worker/trainer/weights.h"
 
 namespace muster::trainer {
 namespace {
@@ -48,17 +48,17 @@ class Loop {
         rank_(std::move(rank)),
         outbox_(outbox),
         progress_(std::move(progress)),
-        link_(link) {}
+        link_(link),
+        checkpointer_(assignment_, rank_) {}
 
   absl::StatusOr<Ended> Run(const std::function<bool()>& terminated);
 
  private:
   uint64_t step() const { return rank_.engine->step(); }
   uint64_t steps() const { return train_.steps(); }
-  bool alone() const { return rank_.group == nullptr; }
-  // The first replica writes checkpoints and metrics for all.
-  bool speaks() const { return rank_.program.layout.roles[assignment_.key().rank()].replica() == 0; }
-  bool checkpoints() const { return speaks() && !train_.checkpoint().path().empty(); }
+  bool alone() const { return assignment_.world() <= 1; }
+  // For all ranks: metrics, and which checkpoints there are.
+  bool speaks() const { return assignment_.key().rank() == 0; }
   strategies::Share ShareOf(uint64_t sequences) const {
     return strategies::ShareOf(sequences, assignment_.world(), assignment_.key().rank());
   }
@@ -79,6 +79,7 @@ class Loop {
   rundir::OutboxWriter& outbox_;
   const std::unique_ptr<rundir::ProgressPage> progress_;
   Link& link_;
+  Checkpointer checkpointer_;
   const RealClock clock_;
   std::vector<uint32_t> batch_;
   std::optional<uint64_t> checkpointed_;  // step of the newest checkpoint, written or resumed from
@@ -120,7 +121,7 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
     if (!votes.ok()) return votes.status();
     if (*votes > 0 && step() < steps()) return Stop(*votes);
   }
-  if (checkpoints() && checkpointed_ != step()) {
+  if (checkpointer_.writes() && checkpointed_ != step()) {
     if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
   }
   Record finished;
@@ -151,7 +152,7 @@ absl::StatusOr<double> Loop::TakeStep(double vote) {
   const auto reporting = std::chrono::steady_clock::now();
   if (absl::Status status = Report(*result, learning_rate, begin); !status.ok()) return status;
   tracer_.Host("report", reporting);
-  if (checkpoints() && Due(step(), train_.checkpoint().every_steps())) {
+  if (checkpointer_.writes() && Due(step(), train_.checkpoint().every_steps())) {
     const auto writing = std::chrono::steady_clock::now();
     if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
     tracer_.Host("checkpoint", writing);
@@ -206,40 +207,27 @@ absl::StatusOr<double> Loop::Validate() {
 
 absl::Status Loop::WriteCheckpoint() {
   const Now begin = clock_.Read();
-  if (absl::Status status = rank_.engine->Pull(); !status.ok()) return status;
-  Manifest manifest;
-  manifest.set_job(assignment_.key().job());
-  manifest.set_generation(assignment_.key().generation());
-  manifest.set_step(step());
-  manifest.set_samples_consumed(rank_.samples_consumed);
-  *manifest.mutable_table() = rank_.program.layout.table;
-  *manifest.mutable_spec() = assignment_.spec();
-  *manifest.mutable_inventory() = rank_.program.inventory;
-  absl::StatusOr<checkpoint::Written> written =
-      checkpoint::Write(train_.checkpoint().path(), std::move(manifest), PartsOf(*rank_.engine, Which::kAll));
-  if (!written.ok()) {
-    return absl::Status(written.status().code(),
-                        absl::StrCat("the checkpoint of step ", step(),
-                                     " failed, earlier ones are as they were: ", written.status().message()));
-  }
+  absl::StatusOr<std::optional<checkpoint::Written>> written = checkpointer_.Write(step(), rank_.samples_consumed);
+  if (!written.ok()) return written.status();
   checkpointed_ = step();
+  if (!written->has_value()) return absl::OkStatus();
   Record record;
   CheckpointWritten& told = *record.mutable_checkpoint();
   told.set_step(step());
-  told.set_directory(written->name.Directory());
+  told.set_directory((*written)->name.Directory());
   told.set_samples_consumed(rank_.samples_consumed);
-  told.set_bytes(written->bytes);
+  told.set_bytes((*written)->bytes);
   const Now end = clock_.Read();
   *told.mutable_time() = ToProto(end.wall);
   if (absl::Status status = Append(std::move(record), /*durable=*/true); !status.ok()) return status;
-  spdlog::info("checkpoint {} written: {:.1f} MiB in {:.2f} s", written->name.Directory(),
-               static_cast<double>(written->bytes) / (1 << 20), absl::ToDoubleSeconds(end.steady - begin.steady));
+  spdlog::info("checkpoint {} written: {:.1f} MiB in {:.2f} s", (*written)->name.Directory(),
+               static_cast<double>((*written)->bytes) / (1 << 20), absl::ToDoubleSeconds(end.steady - begin.steady));
   Retain();
   return absl::OkStatus();
 }
 
 absl::StatusOr<Ended> Loop::Stop(double votes) {
-  if (votes < kStopWithoutCheckpoint && checkpoints() && checkpointed_.value_or(0) != step()) {
+  if (votes < kStopWithoutCheckpoint && checkpointer_.writes() && checkpointed_.value_or(0) != step()) {
     if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
   }
   spdlog::info("stopped as told after step {}{}", step(), checkpointed_ == step() ? ", which a checkpoint holds" : "");
@@ -248,7 +236,7 @@ absl::StatusOr<Ended> Loop::Stop(double votes) {
 
 // Old checkpoints that stay cost disk, not the job: told, and tried again after the next one.
 void Loop::Retain() {
-  if (!checkpoints()) return;
+  if (!speaks() || !checkpointer_.writes()) return;
   std::set<std::string> published;
   for (const PublishedCheckpoint& checkpoint : link_.Newest().published) published.insert(checkpoint.directory());
   const auto removed = checkpoint::Retain(train_.checkpoint().path(), assignment_.key().generation(), published);

@@ -2,6 +2,10 @@
 
 #include <spdlog/spdlog.h>
 
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "worker/collectives/gloo.h"
 
@@ -17,41 +21,63 @@ namespace {
 constexpr absl::Duration kJoinTimeout = absl::Minutes(15);
 constexpr absl::Duration kTimeout = absl::Minutes(5);  // of a collective: longer than a rank 0 that writes a checkpoint
 
+struct Membership {
+  std::string name;
+  uint32_t rank = 0;
+  uint32_t size = 1;
+};
+
 // Both kinds of options have these fields.
 template <typename Options>
-Options MakeOptions(const Assignment& assignment) {
+Options MakeOptions(const Assignment& assignment, const Membership& membership) {
   Options options;
-  options.rank = static_cast<int>(assignment.key().rank());
-  options.size = static_cast<int>(assignment.world());
-  options.name = "world";
+  options.rank = static_cast<int>(membership.rank);
+  options.size = static_cast<int>(membership.size);
+  options.name = membership.name;
   options.host = assignment.host().empty() ? "127.0.0.1" : assignment.host();
   options.timeout = kTimeout;
   options.join_timeout = kJoinTimeout;
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<collectives::Group>> Make(const Assignment& assignment,
+absl::StatusOr<std::unique_ptr<collectives::Group>> Make(const Assignment& assignment, const Membership& membership,
                                                          collectives::KeyValue& rendezvous) {
 #ifdef MUSTER_CUDA
   if (assignment.device() == DEVICE_CUDA) {
-    return collectives::MakeNccl(MakeOptions<collectives::NcclOptions>(assignment), rendezvous);
+    return collectives::MakeNccl(MakeOptions<collectives::NcclOptions>(assignment, membership), rendezvous);
   }
 #endif
-  return collectives::MakeGloo(MakeOptions<collectives::GlooOptions>(assignment), rendezvous);
+  return collectives::MakeGloo(MakeOptions<collectives::GlooOptions>(assignment, membership), rendezvous);
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<collectives::Group>> JoinRanks(const Assignment& assignment,
-                                                              collectives::KeyValue& rendezvous) {
-  if (assignment.world() <= 1) return std::unique_ptr<collectives::Group>();
+absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, collectives::KeyValue& rendezvous) {
+  Ranks ranks;
+  const uint32_t world = assignment.world(), rank = assignment.key().rank();
+  if (world <= 1) return ranks;
   const absl::Time begin = absl::Now();
-  auto group = Make(assignment, rendezvous);
-  if (group.ok()) {
-    spdlog::info("rank {} of {} has met the others in {}", assignment.key().rank(), assignment.world(),
-                 absl::FormatDuration(absl::Trunc(absl::Now() - begin, absl::Milliseconds(1))));
+  const auto join = [&](int32_t group, Membership membership) -> absl::Status {
+    auto made = Make(assignment, membership, rendezvous);
+    if (!made.ok()) return made.status();
+    ranks.groups[group] = made->get();
+    ranks.owned.push_back(*std::move(made));
+    return absl::OkStatus();
+  };
+  if (absl::Status s = join(kWorldGroup, {"world", rank, world}); !s.ok()) return s;
+  if (shards == world) {
+    ranks.groups[kShardGroup] = ranks.groups[kWorldGroup];
+  } else if (shards == 1) {
+    ranks.groups[kReplicaGroup] = ranks.groups[kWorldGroup];
+  } else {
+    const uint32_t shard = rank % shards, replica = rank / shards;
+    if (absl::Status s = join(kShardGroup, {absl::StrCat("shards-", replica), shard, shards}); !s.ok()) return s;
+    const Membership replicas{absl::StrCat("replicas-", shard), replica, world / shards};
+    if (absl::Status s = join(kReplicaGroup, replicas); !s.ok()) return s;
   }
-  return group;
+  spdlog::info("rank {} of {} has met the others in {}", rank, world,
+               absl::FormatDuration(absl::Trunc(absl::Now() - begin, absl::Milliseconds(1))));
+  return ranks;
 }
 
 }  // namespace muster::trainer

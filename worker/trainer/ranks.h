@@ -1,18 +1,25 @@
-// Where the ranks of a generation become one group: NCCL between GPUs, Gloo between CPUs.
+// Where the ranks of a generation become groups: NCCL between GPUs, Gloo between CPUs.
 #pragma once
 
+#include <array>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/worker.pb.h"
+#include "strategies/schedule/schedule.h"
 #include "worker/collectives/group.h"
 #include "worker/collectives/key_value.h"
 
 namespace muster::trainer {
 
-// Waits for all other ranks; `rendezvous` outlives the group. Null: the rank is alone. Unavailable: a rank did not come
-// within a quarter of an hour; it is named.
-absl::StatusOr<std::unique_ptr<collectives::Group>> JoinRanks(const Assignment& assignment,
-                                                              collectives::KeyValue& rendezvous);
+struct Ranks {
+  std::array<collectives::Group*, kGroups> groups{};  // by Op::group; null: there is none, or it has one member
+  std::vector<std::unique_ptr<collectives::Group>> owned;
+};
+
+// Waits for all other ranks; `rendezvous` outlives the groups. `shards` ranks together hold one copy of what is
+// sharded. Unavailable: a rank did not come within a quarter of an hour; it is named.
+absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, collectives::KeyValue& rendezvous);
 
 }  // namespace muster::trainer

@@ -18,8 +18,8 @@ class Rendezvous final : public collectives::KeyValue {
   // `socket`: the worker's. `interrupted` is asked about once a second while a call waits, by any thread.
   Rendezvous(const std::string& socket, RankKey key, std::function<bool()> interrupted);
 
-  // Besides KeyValue's errors. Unavailable: neither worker nor coordinator took it within a quarter of an hour. Cancelled:
-  // interrupted. Aborted: the generation has ended. ResourceExhausted: value or generation too large.
+  // Besides KeyValue's errors. Unavailable: neither worker nor coordinator took it within a quarter of an hour.
+  // Cancelled: interrupted. Aborted: the generation has ended. ResourceExhausted: value or generation too large.
   absl::Status Set(const std::string& name, const std::string& value) override;
   absl::StatusOr<std::string> Wait(const std::string& name, absl::Duration timeout) override;
 

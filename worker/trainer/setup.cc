@@ -9,19 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/version.h"
 #include "models/inventory.h"
-#include "strategies/partition/table.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/trainer/ranks.h"
 #include "worker/trainer/weights.h"
 
 namespace muster::trainer {
 namespace {
-
-absl::Status Differs(const std::string& what, const std::string& ours, const std::string& theirs) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("this trainer (muster ", kVersion, ") compiles ", what, " ", ours, ", the coordinator's build ",
-                   theirs, ": two different builds; install the same release on coordinator and workers"));
-}
 
 // Names below checkpoint.path to resume from, best first: the one the coordinator chose, then older published ones.
 std::vector<std::string> Candidates(const Assignment& assignment) {
@@ -63,7 +55,7 @@ absl::Status Resume(const Assignment& assignment, Rank& rank) {
 }
 
 absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& assignment, const Program& program,
-                                                           collectives::Group* group) {
+                                                           const Ranks& ranks) {
   engine::Config config;
   config.inventory = program.inventory;
   config.table = program.layout.table;
@@ -71,7 +63,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& ass
   config.schedule = program.rank.schedule;
   config.evaluation = program.rank.evaluation;
   config.train = assignment.spec().train();
-  config.groups = {group, nullptr, group};
+  config.groups = ranks.groups;
   config.cuda = assignment.device() == DEVICE_CUDA;
   config.threads = assignment.cores() > 0 ? static_cast<int>(assignment.cores()) : AvailableCores();
 #ifndef MUSTER_CUDA
@@ -89,16 +81,15 @@ absl::StatusOr<Program> CompileProgram(const Assignment& assignment) {
   const Train& train = assignment.spec().train();
   absl::StatusOr<Inventory> inventory = models::MakeInventory(train.model());
   if (!inventory.ok()) return inventory.status();
-  absl::StatusOr<strategies::Layout> layout =
-      strategies::MakeLayout(train, *inventory, strategies::AnyPlaces(assignment.world()));
+  absl::StatusOr<strategies::Layout> layout = strategies::LayoutOf(assignment.table(), *inventory, assignment.world());
   if (!layout.ok()) return layout.status();
   absl::StatusOr<strategies::RankProgram> rank =
       strategies::Compile(train, *inventory, *layout, assignment.key().rank());
   if (!rank.ok()) return rank.status();
-  const std::string theirs = partition::TableSha256(assignment.table());
-  if (theirs != layout->table_sha256) return Differs("the partition table", layout->table_sha256, theirs);
   if (assignment.schedule_digest() != rank->digest) {
-    return Differs("the schedule", rank->digest, assignment.schedule_digest());
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this trainer (muster ", kVersion, ") compiles the schedule ", rank->digest, ", the coordinator's build ",
+        assignment.schedule_digest(), ": two different builds; install the same release on coordinator and workers"));
   }
   return Program{*std::move(inventory), *std::move(layout), *std::move(rank)};
 }
@@ -123,7 +114,7 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
   absl::StatusOr<TokenSource> tokens =
       OpenTokens("data.tokens", train.data().tokens(), program->inventory, train.data().order(), train.seed());
   if (!tokens.ok()) return tokens.status();
-  Rank rank{.group = nullptr, .program = *std::move(program), .tokens = *std::move(tokens)};
+  Rank rank{.ranks = {}, .program = *std::move(program), .tokens = *std::move(tokens)};
   if (!train.data().validation().empty()) {
     absl::StatusOr<TokenSource> validation = OpenTokens("data.validation", train.data().validation(),
                                                         rank.program.inventory, DATA_ORDER_SEQUENTIAL, train.seed());
@@ -134,10 +125,10 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
     absl::Status status = checkpoint::Claim(train.checkpoint().path(), assignment.key().job());
     if (!status.ok()) return status;
   }
-  absl::StatusOr<std::unique_ptr<collectives::Group>> group = JoinRanks(assignment, rendezvous);
-  if (!group.ok()) return group.status();
-  rank.group = *std::move(group);
-  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(assignment, rank.program, rank.group.get());
+  absl::StatusOr<Ranks> ranks = JoinRanks(assignment, rank.program.layout.table.shards(), rendezvous);
+  if (!ranks.ok()) return ranks.status();
+  rank.ranks = *std::move(ranks);
+  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(assignment, rank.program, rank.ranks);
   if (!engine.ok()) return engine.status();
   rank.engine = *std::move(engine);
   for (const std::string& note : rank.engine->Notes()) spdlog::info("{}", note);

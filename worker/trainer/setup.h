@@ -11,22 +11,23 @@
 #include "proto/inventory.pb.h"
 #include "proto/worker.pb.h"
 #include "strategies/compile.h"
-#include "worker/collectives/group.h"
 #include "worker/collectives/key_value.h"
 #include "worker/data/sampler.h"
 #include "worker/data/token_file.h"
 #include "worker/engine/engine.h"
+#include "worker/trainer/ranks.h"
 
 namespace muster::trainer {
 
-// What this rank computes, compiled here from the same spec that the coordinator planned with.
+// What this rank computes, compiled here from the spec and the table that the coordinator planned with.
 struct Program {
   Inventory inventory;
   strategies::Layout layout;
   strategies::RankProgram rank;
 };
 
-// FailedPrecondition: this build compiles another schedule or table than the coordinator's; names both.
+// FailedPrecondition: this build compiles another schedule than the coordinator's; names both. InvalidArgument: the
+// table is not one of this model.
 // Others: as strategies::Compile.
 absl::StatusOr<Program> CompileProgram(const Assignment& assignment);
 
@@ -41,7 +42,7 @@ absl::StatusOr<TokenSource> OpenTokens(const std::string& field, const std::stri
                                        DataOrder order, uint64_t seed);
 
 struct Rank {
-  std::unique_ptr<collectives::Group> group;  // null: alone
+  Ranks ranks;
   Program program;
   TokenSource tokens;
   std::optional<TokenSource> validation;
@@ -52,8 +53,8 @@ struct Rank {
 
 // Besides the above. DataLoss: no published checkpoint is whole. FailedPrecondition: the checkpoint folder belongs to
 // another job. ResourceExhausted: memory. PermissionDenied: files.
-// Unavailable: not all ranks came; it comes last, so that a rank with nothing to complain of waits for the others. Each
-// rank reads the whole checkpoint or import.
+// Unavailable: not all ranks came; it comes last, so that a rank with nothing to complain of waits for the others. Of a
+// checkpoint each rank verifies all and loads what it owns; of an import it reads only that.
 absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous);
 
 }  // namespace muster::trainer

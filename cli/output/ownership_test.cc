@@ -1,0 +1,118 @@
+#include "cli/output/ownership.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/property_tree/ptree.hpp>
+#include <boost/property_tree/xml_parser.hpp>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster::cli {
+namespace {
+
+using boost::property_tree::ptree;
+
+struct Rect {
+  double x, y, width, height;
+  std::string colour, title;
+};
+
+// Throws where the text is no XML.
+std::vector<Rect> Rects(const std::string& svg, ptree* whole = nullptr) {
+  std::istringstream stream(svg);
+  ptree tree;
+  boost::property_tree::read_xml(stream, tree);
+  std::vector<Rect> rects;
+  for (const auto& [name, node] : tree.get_child("svg")) {
+    if (name != "rect" || !node.get_child_optional("title")) continue;
+    rects.push_back({node.get<double>("<xmlattr>.x"), node.get<double>("<xmlattr>.y"),
+                     node.get<double>("<xmlattr>.width"), node.get<double>("<xmlattr>.height"),
+                     node.get<std::string>("<xmlattr>.fill"), node.get<std::string>("title")});
+  }
+  if (whole != nullptr) *whole = tree;
+  return rects;
+}
+
+v1::PlanReply EvenPlan(uint32_t shards, int units, uint64_t share) {
+  v1::PlanReply plan;
+  plan.mutable_resolved()->set_name("gpt2-tiny");
+  plan.mutable_table()->set_shards(shards);
+  for (int u = 0; u < units; ++u) {
+    v1::UnitPartition& unit = *plan.mutable_table()->add_units();
+    unit.set_unit(absl::StrCat("h.", u));
+    for (uint64_t s = 0; s <= shards; ++s) unit.add_boundaries(s * share * (u == 0 ? 4 : 1));
+  }
+  for (uint32_t r = 0; r < shards; ++r) plan.add_ranks()->set_rank(r);
+  return plan;
+}
+
+TEST(OwnershipSvg, PartsFillTheirRowsAndHeightsFollowTheBytes) {
+  for (const uint32_t shards : {1, 2, 64}) {
+    ptree tree;
+    const std::vector<Rect> rects = Rects(*OwnershipSvg(EvenPlan(shards, 3, 160'000)), &tree);
+    ASSERT_EQ(rects.size(), 3 * shards);
+    std::set<std::string> colours;
+    double end = rects[0].x;
+    for (uint32_t s = 0; s < shards; ++s) {
+      EXPECT_NEAR(rects[s].x, end, 0.02);
+      EXPECT_NEAR(rects[s].width, rects[0].width, 0.02);
+      end = rects[s].x + rects[s].width;
+      colours.insert(rects[s].colour);
+      EXPECT_EQ(rects[s].colour, rects[shards + s].colour);
+    }
+    EXPECT_EQ(colours.size(), shards) << "each shard has its own";
+    EXPECT_NEAR(rects[0].height, 4 * rects[shards].height, 0.2);
+    EXPECT_GE(rects[shards].y, rects[0].y + rects[0].height) << "rows lie below one another";
+    EXPECT_LE(rects.back().y + rects.back().height, tree.get<double>("svg.<xmlattr>.height"));
+    EXPECT_LE(end, tree.get<double>("svg.<xmlattr>.width"));
+  }
+}
+
+TEST(OwnershipSvg, LegendNamesBytesAndRanks) {
+  v1::PlanReply plan = EvenPlan(2, 1, 1 << 18);
+  for (uint32_t r = 2; r < 6; ++r) plan.add_ranks()->set_rank(r);
+  const std::string svg = *OwnershipSvg(plan);
+  EXPECT_TRUE(absl::StrContains(svg, ">shard 0: 4.00 MiB, ranks 0, 2 and 1 more<")) << svg;
+  EXPECT_TRUE(absl::StrContains(svg, ">shard 1: 4.00 MiB, ranks 1, 3 and 1 more<")) << svg;
+}
+
+TEST(OwnershipSvg, DrawsExtents) {
+  v1::PlanReply plan = EvenPlan(2, 1, 16);
+  v1::UnitPartition& unit = *plan.mutable_table()->mutable_units(0);
+  unit.clear_boundaries();
+  for (const uint32_t shard : {0, 1, 1, 0}) {
+    v1::Extent& extent = *unit.add_pieces()->add_extents();
+    extent.set_shard(shard);
+    extent.set_length(25);
+  }
+  const std::vector<Rect> rects = Rects(*OwnershipSvg(plan));
+  ASSERT_EQ(rects.size(), 3u);  // the neighbours of shard 1 are one
+  EXPECT_NEAR(rects[1].width, 2 * rects[0].width, 0.02);
+  EXPECT_EQ(rects[1].title, "h.0: shard 1 of 200 B, 50.00%");
+}
+
+TEST(OwnershipSvg, OfAThousandRanksStaysSmall) {
+  const std::string svg = *OwnershipSvg(EvenPlan(2048, 48, 1600));
+  EXPECT_LT(svg.size(), 9u << 20);
+  const std::vector<Rect> rects = Rects(svg);
+  EXPECT_LE(rects.size(), 48u * 701);
+  EXPECT_TRUE(absl::StrContains(svg, "and 1856 more shards of "));
+}
+
+TEST(OwnershipSvg, NamesOfOthersCannotBreakIt) {
+  v1::PlanReply plan = EvenPlan(2, 1, 16);
+  plan.mutable_table()->mutable_units(0)->set_unit("<script>&\"\x1b[2J\n");
+  plan.add_placement("a < b & c");
+  const std::vector<Rect> rects = Rects(*OwnershipSvg(plan));
+  EXPECT_TRUE(absl::StartsWith(rects[0].title, "<script>&\"?[2J")) << rects[0].title;
+}
+
+TEST(OwnershipSvg, NeedsATable) {
+  EXPECT_EQ(OwnershipSvg(v1::PlanReply()).status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace muster::cli

@@ -1,0 +1,182 @@
+#include "strategies/partition/explain.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "strategies/partition/table.h"
+
+namespace muster::partition {
+namespace {
+
+constexpr uint64_t kBytes = 4;  // an element of master weights
+
+// A unit whose busiest owner sends so little is no bottleneck.
+constexpr uint64_t kSmallUnitBytes = 64 << 10;
+
+UnitExplanation ExplainUnit(const std::string& name, const OwnedUnit& unit, const std::vector<double>& due) {
+  std::map<uint32_t, uint64_t> owned;
+  for (const OwnedRange& range : unit.ranges) owned[range.shard] += kBytes * (range.end - range.begin);
+  UnitExplanation out;
+  out.unit = name;
+  out.bytes = kBytes * unit.flat.elements;
+  out.owners = static_cast<uint32_t>(owned.size());
+  out.ranges = static_cast<uint32_t>(unit.ranges.size());
+  for (const auto& [shard, bytes] : owned) {
+    const double share = static_cast<double>(bytes) / static_cast<double>(out.bytes);
+    if (share / due[shard] <= out.over) continue;
+    out.busiest = shard;
+    out.busiest_bytes = bytes;
+    out.share = share;
+    out.over = share / due[shard];
+  }
+  return out;
+}
+
+void AddCuts(const OwnedUnit& unit, size_t shards, std::vector<CutTensor>& cut) {
+  for (const FlatTensor& tensor : unit.flat.tensors) {
+    const uint64_t end = tensor.begin + tensor.elements;
+    const auto first = std::partition_point(unit.ranges.begin(), unit.ranges.end(),
+                                            [&](const OwnedRange& r) { return r.end <= tensor.begin; });
+    const auto last =
+        std::partition_point(first, unit.ranges.end(), [&](const OwnedRange& r) { return r.begin < end; });
+    if (last - first < 2) continue;
+    cut.push_back({tensor.name, static_cast<uint32_t>(last - first), tensor.elements * shards > unit.flat.elements});
+  }
+}
+
+std::string Bytes(double bytes) {
+  if (bytes < 1 << 10) return absl::StrFormat("%.0f B", bytes);
+  if (bytes < 1 << 20) return absl::StrFormat("%.1f KiB", bytes / (1 << 10));
+  if (bytes < 1 << 30) return absl::StrFormat("%.1f MiB", bytes / (1 << 20));
+  return absl::StrFormat("%.2f GiB", bytes / (1 << 30));
+}
+
+// "h.11.mlp.c_fc.weight" as "h.*.mlp.c_fc.weight": the number of a layer stands between dots.
+std::string AnyLayer(const std::string& name) {
+  std::string out;
+  for (size_t i = 0; i < name.size();) {
+    size_t end = i;
+    while (end < name.size() && absl::ascii_isdigit(static_cast<unsigned char>(name[end]))) ++end;
+    const bool number = end > i && (i == 0 || name[i - 1] == '.') && (end == name.size() || name[end] == '.');
+    if (number) {
+      out += '*';
+      i = end;
+    } else {
+      out += name[i++];
+    }
+  }
+  return out;
+}
+
+std::string BalanceLine(const Explanation& e) {
+  const auto [least, most] = std::minmax_element(e.bytes.begin(), e.bytes.end());
+  std::string line = absl::StrCat(e.bytes.size(), e.bytes.size() == 1 ? " shard owns " : " shards own ");
+  absl::StrAppend(&line, Bytes(static_cast<double>(*least)));
+  if (*most > *least) absl::StrAppend(&line, " to ", Bytes(static_cast<double>(*most)));
+  absl::StrAppend(&line, " of parameters", e.bytes.size() == 1 ? "" : " each");
+  if (e.bytes.size() == 1) return line;
+  absl::StrAppendFormat(&line, ": the largest %.3f × the mean", e.over_mean);
+  if (e.over_share != e.over_mean)
+    absl::StrAppendFormat(&line, ", at most %.3f × its share of the memory", e.over_share);
+  return line;
+}
+
+std::string BusiestLine(const Explanation& e) {
+  const UnitExplanation* worst = nullptr;
+  for (const UnitExplanation& unit : e.units) {
+    if (unit.busiest_bytes >= kSmallUnitBytes && (worst == nullptr || unit.over > worst->over)) worst = &unit;
+  }
+  if (worst == nullptr) return "no owner's part of a unit is above 64 KiB";
+  return absl::StrFormat("busiest owner of a unit: shard %d has %.1f%% of %s (%s), %.2f × its share", worst->busiest,
+                         100 * worst->share, worst->unit, Bytes(static_cast<double>(worst->busiest_bytes)),
+                         worst->over);
+}
+
+std::string RangesLine(const Explanation& e) {
+  if (e.chained) return absl::StrCat("a gather is of at most ", e.most_ranges, " ranges, one an owner");
+  uint64_t ranges = 0, owners = 0;
+  for (const UnitExplanation& unit : e.units) {
+    ranges += unit.ranges;
+    owners += unit.owners;
+  }
+  return absl::StrFormat(
+      "a gather is of up to %d ranges, %.1f × as many as owners: rows of every tensor lie apart, which copies or "
+      "sends more pieces",
+      e.most_ranges, static_cast<double>(ranges) / static_cast<double>(owners));
+}
+
+// "cut: wte.weight (8 parts), 12 × h.*.mlp.c_fc.weight (2 to 3): larger than an equal share of their unit"
+std::string CutLine(const Explanation& e, bool larger) {
+  struct Alike {
+    uint32_t count = 0;
+    uint32_t least = UINT32_MAX;
+    uint32_t most = 0;
+  };
+  std::map<std::string, Alike> alike;
+  std::vector<std::string> names;  // in the model's order
+  for (const CutTensor& cut : e.cut) {
+    if (cut.larger != larger) continue;
+    const std::string name = AnyLayer(cut.tensor);
+    Alike& a = alike[name];
+    if (a.count++ == 0) names.push_back(name);
+    a.least = std::min(a.least, cut.parts);
+    a.most = std::max(a.most, cut.parts);
+  }
+  if (names.empty()) return "";
+  const std::string list = absl::StrJoin(names, ", ", [&](std::string* out, const std::string& name) {
+    const Alike& a = alike[name];
+    if (a.count > 1) absl::StrAppend(out, a.count, " × ");
+    absl::StrAppend(out, name, " (", a.least, a.most > a.least ? absl::StrCat(" to ", a.most) : "", " parts)");
+  });
+  return absl::StrCat("cut, ",
+                      larger ? "larger than an equal share of their unit: " : "as more was than fitted: ", list);
+}
+
+}  // namespace
+
+Explanation Explain(const PartitionTable& table, const Inventory& inventory, absl::Span<const uint64_t> weights) {
+  const size_t shards = table.shards();
+  std::vector<double> due(shards, 1.0 / static_cast<double>(shards));
+  if (!weights.empty()) {
+    const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+    for (size_t s = 0; s < shards; ++s) due[s] = static_cast<double>(weights[s]) / sum;
+  }
+  Explanation e;
+  const std::vector<OwnedUnit> units = OwnedUnits(table, inventory);
+  for (const uint64_t elements : OwnedElements(units, table.shards())) e.bytes.push_back(kBytes * elements);
+  const double total = std::accumulate(e.bytes.begin(), e.bytes.end(), 0.0);
+  for (size_t s = 0; s < shards; ++s) {
+    const double share = static_cast<double>(e.bytes[s]) / total;
+    e.over_mean = std::max(e.over_mean, share * static_cast<double>(shards));
+    e.over_share = std::max(e.over_share, share / due[s]);
+  }
+  for (int u = 0; u < inventory.units_size(); ++u) {
+    const UnitExplanation unit = ExplainUnit(inventory.units(u).name(), units[u], due);
+    e.most_ranges = std::max(e.most_ranges, unit.ranges);
+    e.chained &= unit.ranges == unit.owners;
+    e.units.push_back(unit);
+    AddCuts(units[u], shards, e.cut);
+    e.tensors += static_cast<uint32_t>(units[u].flat.tensors.size());
+  }
+  return e;
+}
+
+std::vector<std::string> Lines(const Explanation& e) {
+  std::vector<std::string> lines{BalanceLine(e)};
+  if (e.bytes.size() == 1) return lines;
+  lines.push_back(BusiestLine(e));
+  lines.push_back(RangesLine(e));
+  lines.push_back(absl::StrCat(e.tensors - e.cut.size(), " of ", e.tensors, " tensors are not cut"));
+  for (const bool larger : {true, false}) {
+    if (std::string line = CutLine(e, larger); !line.empty()) lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+}  // namespace muster::partition

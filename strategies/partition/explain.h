@@ -1,0 +1,49 @@
+// What a partition table comes to: balance, each unit's busiest owner, what was cut and why, ranges per gather.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "proto/inventory.pb.h"
+#include "proto/partition.pb.h"
+
+namespace muster::partition {
+
+// Bytes are of master weights: fp32, padding included. AdamW's state is twice as many.
+struct UnitExplanation {
+  std::string unit;
+  uint64_t bytes = 0;
+  uint32_t busiest = 0;  // the shard that owns most of it beside its weight: its broadcast takes longest
+  uint64_t busiest_bytes = 0;
+  double share = 0;  // busiest_bytes / bytes
+  double over = 0;   // share over the shard's part of all weights: 1 is the best
+  uint32_t owners = 0;
+  uint32_t ranges = 0;  // that a gather is of; as many as there are owners in a chained table
+};
+
+struct CutTensor {
+  std::string tensor;
+  uint32_t parts = 0;
+  bool larger = false;  // than an equal share of its unit; else it is cut because less than it was left of a share
+};
+
+struct Explanation {
+  std::vector<uint64_t> bytes;  // by shard
+  double over_mean = 0;         // the largest, over the mean
+  double over_share = 0;        // the largest over what its weight entitles it to; equals over_mean where all are equal
+  std::vector<UnitExplanation> units;
+  std::vector<CutTensor> cut;
+  uint32_t tensors = 0;  // in all
+  uint32_t most_ranges = 0;
+  bool chained = true;  // every owner's part of a unit is one range
+};
+
+// `weights`: one a shard, as the planner had them; empty: all equal. REQUIRES: the table passed Check.
+Explanation Explain(const PartitionTable& table, const Inventory& inventory, absl::Span<const uint64_t> weights = {});
+
+// A few lines for people; layers that fare alike share one.
+std::vector<std::string> Lines(const Explanation& explanation);
+
+}  // namespace muster::partition

@@ -1,0 +1,315 @@
+#include "strategies/schedule/build.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "models/inventory.h"
+#include "strategies/partition/flat.h"
+#include "strategies/schedule/check.h"
+
+namespace muster {
+namespace {
+
+Inventory Layers(uint32_t layers) {
+  Model model;
+  model.mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+  model.mutable_gpt2()->set_layers(layers);
+  return *models::MakeInventory(model);
+}
+
+std::vector<std::string> Lines(const Schedule& schedule, const Inventory& inventory) {
+  return absl::StrSplit(Print(schedule, inventory), '\n', absl::SkipEmpty());
+}
+
+Shape FullShard() { return {.parameters = Parameters::kFreed, .gradients = Gradients::kOwned, .sharded = true}; }
+
+TEST(Build, FullShardGathersAheadAndReducesBehind) {
+  const Inventory inventory = Layers(2);
+  EXPECT_THAT(
+      Lines(Build(inventory, FullShard()), inventory),
+      testing::ElementsAre("Gather embedding on gather in shards slot 2",          // 0
+                           "Gather h.0 on gather in shards slot 0",                // 1
+                           "Forward embedding m0 after 0",                         // 2
+                           "Release embedding",                                    // 3
+                           "Gather h.1 on gather in shards slot 1",                // 4
+                           "Forward h.0 m0 after 1",                               // 5
+                           "Release h.0",                                          // 6
+                           "Gather embedding on gather in shards slot 2 after 3",  // 7: the head borrows from it
+                           "Gather head on gather in shards slot 3",               // 8
+                           "Forward h.1 m0 after 4",                               // 9: used again at once, so kept
+                           "Gather h.0 on gather in shards slot 0 after 6",        // 10
+                           "Forward head m0 after 7 8",                            // 11
+                           "OpenGradients head slot 1",                            // 12
+                           "OpenGradients embedding slot 2",                       // 13: the head adds to it
+                           "Backward head m0",                                     // 14
+                           "Release embedding",                                    // 15
+                           "Release head",                                         // 16
+                           "ReduceScalars on reduce in world after 14",            // 17
+                           "Reduce head on reduce in shards after 14",             // 18
+                           "OpenGradients h.1 slot 0",                             // 19
+                           "Backward h.1 m0",                                      // 20
+                           "Release h.1",                                          // 21
+                           "Reduce h.1 on reduce in shards after 20",              // 22
+                           "OpenGradients h.0 slot 1 after 18",                    // 23
+                           "Backward h.0 m0 after 10",                             // 24
+                           "Release h.0",                                          // 25
+                           "Reduce h.0 on reduce in shards after 24",              // 26
+                           "Backward embedding m0",                                // 27: reads no parameter
+                           "Reduce embedding on reduce in shards after 27",        // 28
+                           "ClipGradients in shards after 28",                     // 29
+                           "OptimizerStep"                                         // 30
+                           ));
+}
+
+Shape Random(std::mt19937& random) {
+  Shape shape;
+  shape.microbatches = 1 + static_cast<int32_t>(random() % 4);
+  shape.sharded = random() % 4 != 0;
+  shape.replicated = !shape.sharded || random() % 2 == 0;
+  if (shape.sharded) {
+    shape.parameters = static_cast<Parameters>(1 + random() % 3);
+    shape.gradients = static_cast<Gradients>(random() % 2);
+  }
+  shape.recompute = random() % 2 == 0;
+  shape.prefetch = static_cast<int32_t>(random() % 5);
+  shape.gather_bytes = random() % 2 == 0 ? 0 : random() % (8 << 20);
+  shape.reduce_bytes = random() % 2 == 0 ? 0 : random() % (8 << 20);
+  return shape;
+}
+
+TEST(Build, EveryShapeIsProven) {
+  std::mt19937 random(11);
+  for (int i = 0; i < 1000; ++i) {
+    const Inventory inventory = Layers(1 + random() % 12);
+    const Shape shape = Random(random);
+    const Schedule schedule = Build(inventory, shape);
+    ASSERT_EQ(Check(schedule, inventory), absl::OkStatus()) << i << "\n" << Print(schedule, inventory);
+    ASSERT_EQ(Check(BuildEvaluation(inventory, shape), inventory), absl::OkStatus()) << i;
+    ASSERT_EQ(CheckMatching({schedule, schedule, schedule, schedule}, 2, inventory), absl::OkStatus());
+    EXPECT_EQ(Digest(schedule), Digest(Build(inventory, shape)));
+  }
+}
+
+// What must wait for what is not only enough but is needed: without any one wait a rule is broken, or the same order
+// follows from others.
+TEST(Build, NoWaitIsForgotten) {
+  std::mt19937 random(5);
+  int broken = 0, all = 0;
+  for (int i = 0; i < 30; ++i) {
+    const Inventory inventory = Layers(1 + random() % 4);
+    const Schedule schedule = Build(inventory, Random(random));
+    for (size_t o = 0; o < schedule.ops.size(); ++o) {
+      for (size_t w = 0; w < schedule.ops[o].waits.size(); ++w) {
+        Schedule spoilt = schedule;
+        spoilt.ops[o].waits.erase(spoilt.ops[o].waits.begin() + static_cast<std::ptrdiff_t>(w));
+        ++all;
+        broken += Check(spoilt, inventory).ok() ? 0 : 1;
+      }
+    }
+  }
+  EXPECT_GT(broken, all * 2 / 3) << broken << " of " << all;
+}
+
+// At any time: the units that are gathered, and their bytes.
+struct Resident {
+  size_t units = 0;
+  uint64_t bytes = 0;
+};
+Resident MostResident(const Schedule& schedule, const Inventory& inventory, bool blocks = false) {
+  Resident most;
+  std::set<int32_t> now;
+  for (const Op& op : schedule.ops) {
+    for (int32_t u = op.unit; u < op.unit_end; ++u) {
+      if (op.kind == OpKind::kGather) now.insert(u);
+      if (op.kind == OpKind::kRelease) now.erase(u);
+    }
+    uint64_t bytes = 0;
+    for (const int32_t u : now) bytes += 4 * partition::Flatten(inventory.units(u)).elements;
+    const auto ends = blocks ? now.count(0) + now.count(inventory.units_size() - 1) : 0;
+    most.units = std::max(most.units, now.size() - ends);
+    most.bytes = std::max(most.bytes, bytes);
+  }
+  return most;
+}
+
+uint64_t SlotBytes(const Schedule& schedule, const Inventory& inventory) {
+  std::map<int32_t, uint64_t> slots;
+  for (const Op& op : schedule.ops) {
+    if (op.kind != OpKind::kGather) continue;
+    uint64_t bytes = 0;
+    for (int32_t u = op.unit; u < op.unit_end; ++u) bytes += 4 * partition::Flatten(inventory.units(u)).elements;
+    slots[op.slot] = std::max(slots[op.slot], bytes);
+  }
+  uint64_t sum = 0;
+  for (const auto& [slot, bytes] : slots) sum += bytes;
+  return sum;
+}
+
+// The blocks are the units of the steady state; around the head there are, in slots of their own, the head and the
+// embedding that it borrows from.
+TEST(Build, FullShardHoldsTwoUnitsAtPrefetchOne) {
+  for (const uint32_t layers : {2u, 3u, 12u, 40u}) {
+    const Inventory inventory = Layers(layers);
+    const auto bytes = [&](int32_t u) { return 4 * partition::Flatten(inventory.units(u)).elements; };
+    const uint64_t ends = bytes(0) + bytes(inventory.units_size() - 1);
+    for (const int32_t microbatches : {1, 3}) {
+      Shape shape = FullShard();
+      shape.microbatches = microbatches;
+      const Schedule schedule = Build(inventory, shape);
+      EXPECT_LE(MostResident(schedule, inventory, /*blocks=*/true).units, 2u) << layers;
+      EXPECT_LE(MostResident(schedule, inventory).bytes, 2 * bytes(1) + ends) << layers;
+      EXPECT_LE(SlotBytes(schedule, inventory), 2 * bytes(1) + ends) << layers;
+      EXPECT_LE(MostResident(BuildEvaluation(inventory, shape), inventory).bytes, 2 * bytes(1)) << layers;
+    }
+  }
+}
+
+TEST(Build, PrefetchOfNothingHoldsOneUnitAndWhatTheHeadBorrows) {
+  const Inventory inventory = Layers(6);
+  Shape shape = FullShard();
+  shape.prefetch = 0;
+  EXPECT_EQ(MostResident(Build(inventory, shape), inventory).units, 2u);
+}
+
+TEST(Build, HeldGradientsAreReducedOnceAndOwnedOnesInEachMicrobatch) {
+  const Inventory inventory = Layers(3);
+  const auto reductions = [&](Gradients gradients) {
+    Shape shape = FullShard();
+    shape.microbatches = 4;
+    shape.gradients = gradients;
+    const Schedule schedule = Build(inventory, shape);
+    return std::count_if(schedule.ops.begin(), schedule.ops.end(),
+                         [](const Op& op) { return op.kind == OpKind::kReduce; });
+  };
+  EXPECT_EQ(reductions(Gradients::kWhole), inventory.units_size());
+  EXPECT_EQ(reductions(Gradients::kOwned), 4 * inventory.units_size());
+}
+
+TEST(Build, KeptParametersAreGatheredOnceAStep) {
+  const Inventory inventory = Layers(3);
+  Shape shape = FullShard();
+  shape.parameters = Parameters::kKept;
+  shape.microbatches = 3;
+  const Schedule schedule = Build(inventory, shape);
+  EXPECT_EQ(
+      std::count_if(schedule.ops.begin(), schedule.ops.end(), [](const Op& op) { return op.kind == OpKind::kGather; }),
+      inventory.units_size());
+}
+
+TEST(Build, WrappedUnitsTravelTogether) {
+  const Inventory inventory = Layers(8);
+  Shape shape = FullShard();
+  shape.gather_bytes = 3 * 4 * partition::Flatten(inventory.units(1)).elements;
+  const Schedule schedule = Build(inventory, shape);
+  std::set<std::pair<int32_t, int32_t>> gathered, reduced;
+  for (const Op& op : schedule.ops) {
+    if (op.kind == OpKind::kGather) gathered.insert({op.unit, op.unit_end});
+    if (op.kind == OpKind::kReduce) reduced.insert({op.unit, op.unit_end});
+  }
+  EXPECT_EQ(gathered, reduced);
+  EXPECT_EQ(gathered, (std::set<std::pair<int32_t, int32_t>>{{0, 3}, {3, 6}, {6, 9}, {9, 10}}));
+}
+
+// One broken schedule for each rule about slots, gradients and replicas.
+TEST(Check, RefusesWhatShardingCanGetWrong) {
+  struct Case {
+    std::string rule;
+    std::function<void(Schedule&)> spoil;
+  };
+  const Inventory inventory = Layers(3);
+  Shape shape = FullShard();
+  shape.replicated = true;
+  shape.microbatches = 2;
+  const auto find = [](Schedule& s, OpKind kind, int32_t unit, int nth = 0) {
+    return std::find_if(s.ops.begin(), s.ops.end(),
+                        [&](const Op& op) { return op.kind == kind && op.unit == unit && nth-- == 0; });
+  };
+  // Without disturbing what others wait for: an op that does nothing.
+  const auto drop = [](std::vector<Op>::iterator op) {
+    *op = {.kind = OpKind::kSend, .stream = op->stream, .waits = op->waits};
+  };
+  // Two ops change places, each to wait for what the other did.
+  const auto swap = [](std::vector<Op>::iterator a, std::vector<Op>::iterator b) {
+    std::iter_swap(a, b);
+    std::swap(a->waits, b->waits);
+  };
+  const std::vector<Case> cases = {
+      {"has another one elsewhere",
+       [&](Schedule& s) { ++s.slots, find(s, OpKind::kGather, 1, 1)->slot = s.slots - 1; }},
+      {"has another one elsewhere",
+       [&](Schedule& s) { ++s.gradient_slots, find(s, OpKind::kOpenGradients, 2, 1)->slot = s.gradient_slots - 1; }},
+      {"no such slot", [&](Schedule& s) { find(s, OpKind::kOpenGradients, 1)->slot = s.gradient_slots; }},
+      {"are not open", [&](Schedule& s) { drop(find(s, OpKind::kOpenGradients, 1)); }},
+      {"opened twice",
+       [&](Schedule& s) {
+         Op again = *find(s, OpKind::kOpenGradients, 1);
+         again.waits.clear();
+         *find(s, OpKind::kRelease, 1, 1) = again;
+       }},
+      {"still held by",
+       [&](Schedule& s) {
+         for (Op& op : s.ops) {
+           if (op.kind == OpKind::kOpenGradients && op.unit == 1) op.slot = find(s, OpKind::kOpenGradients, 0)->slot;
+         }
+       }},
+      {"does not wait for", [&](Schedule& s) { find(s, OpKind::kOpenGradients, 1, 1)->waits.clear(); }},
+      {"is not summed over replicas", [&](Schedule& s) { drop(find(s, OpKind::kAllReduce, 2)); }},
+      {"has been summed over replicas",
+       [&](Schedule& s) { swap(find(s, OpKind::kAllReduce, 2), find(s, OpKind::kReduce, 2, 1)); }},
+      {"is not reduced to its owners",
+       [&](Schedule& s) {
+         Shape one = shape;
+         one.microbatches = 1;
+         s = Build(inventory, one);
+         swap(find(s, OpKind::kAllReduce, 2), find(s, OpKind::kReduce, 2));
+       }},
+      {"comes twice", [&](Schedule& s) { s.ops.insert(s.ops.end() - 2, *find(s, OpKind::kAllReduce, 2)); }},
+      {"enters none", [&](Schedule& s) { drop(find(s, OpKind::kReduce, 0, 1)), drop(find(s, OpKind::kAllReduce, 0)); }},
+      {"releases not what was gathered together",
+       [&](Schedule& s) {
+         for (Op& op : s.ops) {
+           if (op.kind == OpKind::kGather && op.unit == 1) op.unit_end = 3;
+           if (op.kind == OpKind::kGather && op.unit == 2) op = {.kind = OpKind::kSend, .stream = op.stream};
+         }
+       }},
+      {"are not gathered",
+       [&](Schedule& s) { find(s, OpKind::kGather, 1)->unit_end = 1, drop(find(s, OpKind::kGather, 1)); }},
+      {"left gathered", [&](Schedule& s) { drop(find(s, OpKind::kRelease, 1, 3)); }},
+      {"lies in no slot and is reduced again",
+       [&](Schedule& s) {
+         Shape held = shape;
+         held.gradients = Gradients::kWhole;
+         held.replicated = false;
+         held.microbatches = 2;
+         s = Build(inventory, held);
+         // Also behind the first microbatch's backward.
+         Op early = *find(s, OpKind::kReduce, 4);
+         const auto first = find(s, OpKind::kBackward, 4);
+         early.waits = {static_cast<int32_t>(first - s.ops.begin())};
+         for (Op& op : s.ops) {
+           for (int32_t& w : op.waits) w += w > early.waits[0] ? 1 : 0;
+         }
+         s.ops.insert(first + 1, early);
+       }},
+  };
+  for (const Case& c : cases) {
+    Schedule schedule = Build(inventory, shape);
+    ASSERT_EQ(Check(schedule, inventory), absl::OkStatus());
+    c.spoil(schedule);
+    const absl::Status status = Check(schedule, inventory);
+    EXPECT_TRUE(absl::StrContains(status.message(), c.rule)) << c.rule << ": " << status;
+  }
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,117 @@
+// Jobs whose parameters, gradients or optimizer state are cut among the ranks, with every process real and Gloo
+// between them: the same numbers as one rank's, checkpoints that nobody wrote alone, and a rank that dies.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/cluster/cluster.h"
+
+namespace muster::cluster {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kSteps = 12;
+
+std::vector<double> Losses(Cluster& cluster, const std::string& job) {
+  const json all = json::parse(cluster.Muster({"metrics", job, "-o", "json"}).out, nullptr, false);
+  std::vector<double> losses;
+  for (const json& point : all) losses.push_back((point.contains("metrics") ? point["metrics"] : point)["loss"]);
+  return losses;
+}
+
+std::string Options(int ranks, const std::string& strategy) {
+  return absl::StrCat("resources: {ranks: ", ranks, "}\nstrategy: {", strategy, "}\n");
+}
+
+TEST(Sharded, EveryStrategyTrainsAsOneRankDoes) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 2);
+  cluster.StartWorker(1, 2);
+  const std::string one = cluster.Submit({.name = "one", .steps = kSteps, .sequences = 8});
+  ASSERT_TRUE(cluster.WaitForState(one, "completed"));
+  const std::vector<double> alone = Losses(cluster, one);
+  ASSERT_EQ(alone.size(), kSteps);
+  const std::vector<std::pair<int, std::string>> rows = {
+      {2, "kind: zero, stage: 1"},
+      {3, "kind: zero, stage: 2"},
+      {2, "kind: zero, stage: 3"},
+      {3, "kind: fsdp"},
+      {2, "kind: fsdp, reshard: shard_grad_op"},
+      {4, "kind: fsdp, reshard: hybrid, shard_ranks: 2"},
+      {2, "kind: fsdp, accumulation: hold, prefetch: 2"},
+  };
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto& [ranks, strategy] = rows[i];
+    const std::string name = absl::StrCat("row-", i);
+    const std::string id =
+        cluster.Submit({.name = name, .steps = kSteps, .sequences = 8, .extra = Options(ranks, strategy)});
+    ASSERT_TRUE(cluster.WaitForState(id, "completed")) << strategy;
+    const std::vector<double> losses = Losses(cluster, id);
+    ASSERT_EQ(losses.size(), alone.size()) << strategy;
+    for (size_t s = 0; s < losses.size(); ++s) EXPECT_NEAR(losses[s], alone[s], 5e-6 * alone[s]) << strategy << s;
+    EXPECT_EQ(cluster.FinalWeights(name).first, kSteps) << strategy;
+  }
+}
+
+TEST(Sharded, ARankThatDiesTakesTheJobBackToItsCheckpoint) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 2);
+  const JobOptions options{.name = "calm", .steps = 300, .checkpoint_every = 50, .extra = Options(2, "kind: fsdp")};
+  const std::string calm = cluster.Submit(options);
+  ASSERT_TRUE(cluster.WaitForState(calm, "completed"));
+  JobOptions stormy = options;
+  stormy.name = "stormy";
+  const std::string id = cluster.Submit(stormy);
+  ASSERT_TRUE(cluster.WaitForStep(id, 60));
+  const std::vector<pid_t> trainers = cluster.Trainers();
+  ASSERT_EQ(trainers.size(), 2u);
+  kill(trainers[1], SIGKILL);
+  ASSERT_TRUE(cluster.WaitForState(id, "completed"));
+  EXPECT_EQ(cluster.FinalWeights("stormy"), cluster.FinalWeights("calm")) << "bit for bit";
+
+  // Two files, each with its checksum; whole for whoever reads it.
+  const std::string step = cluster.CheckpointPath("calm") + "/step-0000000300-g1";
+  EXPECT_TRUE(std::filesystem::exists(step + "/shard-00001.safetensors"));
+  const Ran sums = cluster.Shell("sha256sum -c manifest.sha256 shard-00000.sha256 shard-00001.sha256", step);
+  EXPECT_EQ(sums.exit_code, 0) << sums.out << sums.err;
+  const std::string out = cluster.folder() + "/exported";
+  const Ran exported = cluster.Muster({"export", step, out});
+  EXPECT_EQ(exported.exit_code, 0) << exported.err;
+  const auto loss = [&](const std::string& path) {
+    const Ran ran = cluster.Muster({"eval", path, cluster.folder() + "/train.bin", "-o", "json"});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    return json::parse(ran.out, nullptr, false).value("loss", 0.0);
+  };
+  EXPECT_GT(loss(step), 0);
+  EXPECT_EQ(loss(step), loss(out)) << "a checkpoint of two shards and its export";
+}
+
+TEST(Sharded, APauseKeepsEveryPart) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 3);
+  const std::string id = cluster.Submit(
+      {.name = "paused", .steps = 100000, .checkpoint_every = 0, .extra = Options(3, "kind: zero, stage: 3")});
+  ASSERT_TRUE(cluster.WaitForStep(id, 10));
+  EXPECT_EQ(cluster.Muster({"pause", id}).exit_code, 0);
+  ASSERT_TRUE(cluster.WaitForState(id, "paused"));
+  EXPECT_TRUE(cluster.Trainers().empty());
+  const uint64_t kept = cluster.FinalWeights("paused").first;
+  EXPECT_GE(kept, 10u);
+  EXPECT_EQ(cluster.Muster({"resume", id}).exit_code, 0);
+  ASSERT_TRUE(cluster.WaitForStep(id, kept + 5));
+  EXPECT_EQ(cluster.Muster({"cancel", "-y", id}).exit_code, 0);
+  EXPECT_TRUE(cluster.WaitForState(id, "cancelled"));
+}
+
+}  // namespace
+}  // namespace muster::cluster

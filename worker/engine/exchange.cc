@@ -1,0 +1,72 @@
+#include "worker/engine/exchange.h"
+
+#include <ATen/ops/square.h>
+
+#include <utility>
+#include <vector>
+
+namespace muster::engine {
+
+void Exchange::Issue(const Op& op, int32_t index, const std::string& name, std::unique_ptr<collectives::Work> work,
+                     std::function<void()> then) {
+  InFlight::Then done;
+  if (then || recorder_->on()) {
+    done = [this, then = std::move(then), name, stream = op.stream,
+            begin = std::chrono::steady_clock::now()](const collectives::Work& ended) {
+      recorder_->Add({name, stream, begin, ended.done_at().value_or(std::chrono::steady_clock::now())});
+      if (then) then();
+    };
+  }
+  in_flight_.Add(index, op.stream, std::move(work), std::move(done));
+}
+
+void Exchange::Begin(const Schedule& schedule, int32_t index, const std::string& name, Storage& storage) {
+  const Op& op = schedule.ops[index];
+  collectives::Group& group = GroupOf(op);
+  switch (op.kind) {
+    case OpKind::kGather:
+      return Issue(op, index, name, group.BroadcastParts(storage.BeginGather(op)), nullptr);
+    case OpKind::kReduce:
+      return Issue(op, index, name, group.ReduceParts(storage.BeginReduce(op)),
+                   [&storage, &op] { storage.EndReduce(op); });
+    default: {
+      const std::vector<at::Tensor> owned = storage.BeginAllReduce(op);
+      for (size_t i = 0; i < owned.size(); ++i) {
+        std::function<void()> then;
+        if (i + 1 == owned.size()) then = [&storage, &op] { storage.EndAllReduce(op); };
+        Issue(op, index, name, group.AllReduce(owned[i]), std::move(then));
+      }
+    }
+  }
+}
+
+void Exchange::BeginScalars(const Schedule& schedule, int32_t index, const std::string& name,
+                            const at::Tensor& scalars) {
+  const Op& op = schedule.ops[index];
+  Issue(op, index, name, GroupOf(op).AllReduce(scalars), nullptr);
+}
+
+absl::Status Exchange::WaitFor(const Schedule& schedule, const Op& op) {
+  if (in_flight_.empty() || op.waits.empty()) return absl::OkStatus();
+  const auto begin = std::chrono::steady_clock::now();
+  for (const int32_t earlier : op.waits) {
+    absl::Status status = in_flight_.Wait(earlier, schedule.ops[earlier].stream);
+    if (!status.ok()) return status;
+  }
+  const auto end = std::chrono::steady_clock::now();
+  waited_ += end - begin;
+  recorder_->Add({"Wait", Stream::kCompute, begin, end});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<at::Tensor> Exchange::GlobalNorm(const Op& op, const at::Tensor& norm) {
+  if (op.group < 0) return norm;
+  at::Tensor sum = norm.to(at::kDouble).view({1}).square();
+  const auto begin = std::chrono::steady_clock::now();
+  absl::Status status = GroupOf(op).AllReduce(sum)->Wait();
+  waited_ += std::chrono::steady_clock::now() - begin;
+  if (!status.ok()) return status;
+  return sum.sqrt();
+}
+
+}  // namespace muster::engine

@@ -1,0 +1,325 @@
+// Every strategy trains as one rank does: the same losses, gradient norms and weights, on ranks that are threads of
+// this process, with sizes that nothing divides. What is released becomes NaN, so that a use of it shows.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "models/inventory.h"
+#include "strategies/compile.h"
+#include "worker/collectives/threads.h"
+#include "worker/engine/configure.h"
+#include "worker/engine/engine.h"
+
+namespace muster::engine {
+namespace {
+
+constexpr uint64_t kContext = 16, kVocabulary = 61;
+constexpr int kSteps = 20;
+constexpr double kAdamRate = 1e-3, kSgdRate = 0.1;
+
+struct Trial {
+  std::string name;
+  std::function<void(Train&)> choose;
+  uint32_t ranks = 1;
+  uint32_t microbatch = 7;
+  bool sgd = false;
+  Dtype compute = DTYPE_FP32, reduce = DTYPE_FP32;
+};
+
+constexpr uint32_t kSequences = 7;
+
+Train MakeTrain(const Trial& trial) {
+  Train train;
+  Gpt2& g = *train.mutable_model()->mutable_gpt2();
+  g.set_layers(3), g.set_heads(3), g.set_width(39), g.set_vocabulary(kVocabulary), g.set_context(kContext);
+  train.mutable_batch()->set_sequences(kSequences);
+  train.mutable_batch()->set_microbatch(trial.microbatch);
+  train.mutable_precision()->set_compute(trial.compute);
+  train.mutable_precision()->set_reduce(trial.reduce);
+  Optimizer& o = *train.mutable_optimizer();
+  if (trial.sgd) {
+    o.mutable_sgd()->set_momentum(0.9);
+  } else {
+    o.mutable_adamw()->set_beta1(0.9);
+    o.mutable_adamw()->set_beta2(0.999);
+    o.mutable_adamw()->set_eps(1e-8);
+  }
+  o.set_weight_decay(0.1);
+  o.set_clip_norm(1.0);
+  train.set_seed(3);
+  trial.choose(train);
+  return train;
+}
+
+std::vector<uint32_t> Sequences(uint64_t step) {
+  std::mt19937 random(static_cast<uint32_t>(step));
+  std::vector<uint32_t> tokens(kSequences * (kContext + 1));
+  for (uint32_t& t : tokens) t = static_cast<uint32_t>(random() % kVocabulary);
+  return tokens;
+}
+
+struct Curve {
+  std::vector<double> losses, norms;
+  double evaluation = 0;
+  std::map<std::string, std::vector<float>> weights;  // by tensor, put together from those who own it
+};
+
+// The groups of every rank, by number.
+struct Groups {
+  explicit Groups(uint32_t world, uint32_t shards) : of(world) {
+    Make(world, kWorldGroup, [](uint32_t) { return 0u; });
+    if (shards > 1) Make(world, kShardGroup, [&](uint32_t rank) { return rank / shards; });
+    if (world > shards) Make(world, kReplicaGroup, [&](uint32_t rank) { return rank % shards; });
+  }
+  void Make(uint32_t world, int32_t group, const std::function<uint32_t(uint32_t)>& which) {
+    std::map<uint32_t, std::vector<uint32_t>> members;
+    for (uint32_t rank = 0; rank < world; ++rank) members[which(rank)].push_back(rank);
+    for (const auto& [key, ranks] : members) {
+      auto made = collectives::MakeThreads(static_cast<int>(ranks.size()), absl::Seconds(60));
+      for (size_t i = 0; i < ranks.size(); ++i) {
+        of[ranks[i]][group] = made[i].get();
+        owned.push_back(std::move(made[i]));
+      }
+    }
+  }
+  std::vector<std::array<collectives::Group*, kGroups>> of;
+  std::vector<std::unique_ptr<collectives::Group>> owned;
+};
+
+// One step of `rank`, on its share.
+absl::StatusOr<StepResult> TakeStep(const Trial& trial, uint32_t rank, Engine& engine) {
+  const std::vector<uint32_t> all = Sequences(engine.step());
+  const strategies::Share share = strategies::ShareOf(kSequences, trial.ranks, rank);
+  const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
+  return engine.Step({share.sequences, own, kSequences * kContext}, trial.sgd ? kSgdRate : kAdamRate, 0);
+}
+
+void RunRank(const Trial& trial, uint32_t rank, Engine& engine, Curve& curve) {
+  for (int step = 0; step < kSteps; ++step) {
+    const auto result = TakeStep(trial, rank, engine);
+    ASSERT_TRUE(result.ok()) << trial.name << ": " << result.status();
+    curve.losses.push_back(result->loss);
+    curve.norms.push_back(result->gradient_norm);
+  }
+  const std::vector<uint32_t> all = Sequences(1000);
+  const strategies::Share share = strategies::ShareOf(5, trial.ranks, rank);
+  const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
+  const auto loss = engine.Evaluate({share.sequences, own, 5 * kContext});
+  ASSERT_TRUE(loss.ok()) << trial.name << ": " << loss.status();
+  curve.evaluation = *loss;
+  for (const StateView& view : engine.State()) {
+    if (view.kind != "parameter") continue;
+    uint64_t elements = 1;
+    for (const uint64_t n : view.shape) elements *= n;
+    std::vector<float>& tensor = curve.weights[view.tensor];
+    tensor.resize(elements, std::nanf(""));
+    std::copy(view.values.begin(), view.values.end(), tensor.begin() + static_cast<int64_t>(view.begin));
+  }
+}
+
+// What rank 0 saw, with everybody's weights; all ranks must have seen the same.
+Curve Train(const Trial& trial) {
+  const ::muster::Train train = MakeTrain(trial);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const auto layout = strategies::MakeLayout(train, inventory, strategies::AnyPlaces(trial.ranks));
+  EXPECT_TRUE(layout.ok()) << trial.name << ": " << layout.status();
+  if (!layout.ok()) return {};
+  const Groups groups(trial.ranks, layout->table.shards());
+  std::vector<Curve> curves(trial.ranks);
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < trial.ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      Config config = Configure(train, inventory, trial.ranks, rank)->config;
+      if (trial.ranks > 1) config.groups = groups.of[rank];
+      config.poison = true;
+      const auto engine = Engine::Create(config);
+      ASSERT_TRUE(engine.ok()) << trial.name << ": " << engine.status();
+      RunRank(trial, rank, **engine, curves[rank]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (uint32_t rank = 1; rank < trial.ranks; ++rank) {
+    EXPECT_EQ(curves[rank].losses, curves[0].losses) << trial.name;
+    EXPECT_EQ(curves[rank].norms, curves[0].norms) << trial.name;
+    EXPECT_EQ(curves[rank].evaluation, curves[0].evaluation) << trial.name;
+    for (auto& [tensor, values] : curves[rank].weights) {
+      std::vector<float>& into = curves[0].weights[tensor];
+      into.resize(values.size(), std::nanf(""));
+      for (size_t i = 0; i < values.size(); ++i) {
+        if (std::isnan(values[i])) continue;
+        EXPECT_TRUE(std::isnan(into[i]) || into[i] == values[i]) << trial.name << ": replicas differ in " << tensor;
+        into[i] = values[i];
+      }
+    }
+  }
+  return curves[0];
+}
+
+double Relative(const std::vector<double>& a, const std::vector<double>& b) {
+  double most = a.size() == b.size() ? 0 : INFINITY;
+  for (size_t i = 0; i < a.size() && i < b.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  return most;
+}
+
+// Adam makes noise of a gradient that is zero in truth: softmax does not see the bias of keys.
+bool IsNoise(const std::string& tensor, size_t element, size_t elements) {
+  return tensor.ends_with("c_attn.bias") && element >= elements / 3 && element < 2 * elements / 3;
+}
+
+void ExpectSameWeights(const Trial& trial, const Curve& seen, const Curve& wanted) {
+  const double rate = trial.sgd ? kSgdRate : kAdamRate;
+  ASSERT_EQ(seen.weights.size(), wanted.weights.size()) << trial.name;
+  for (const auto& [tensor, right] : wanted.weights) {
+    const std::vector<float>& ours = seen.weights.at(tensor);
+    ASSERT_EQ(ours.size(), right.size()) << trial.name << " " << tensor;
+    double difference = 0, norm = 0, most = 0;
+    for (size_t i = 0; i < right.size(); ++i) {
+      ASSERT_FALSE(std::isnan(ours[i])) << trial.name << ": nobody owns " << tensor << " " << i;
+      if (!trial.sgd && IsNoise(tensor, i, right.size())) continue;
+      const double d = static_cast<double>(ours[i]) - right[i];
+      difference += d * d;
+      norm += static_cast<double>(right[i]) * right[i];
+      most = std::max(most, std::abs(d));
+    }
+    EXPECT_LE(std::sqrt(difference), (trial.sgd ? 1e-6 : 1e-5) * std::sqrt(norm)) << trial.name << " " << tensor;
+    EXPECT_LE(most, 0.02 * rate) << trial.name << " " << tensor;
+  }
+}
+
+void ExpectSame(const Trial& trial, const Curve& seen, const Curve& wanted) {
+  EXPECT_LE(Relative(seen.losses, wanted.losses), 5e-6) << trial.name;
+  EXPECT_LE(Relative(seen.norms, wanted.norms), 3e-5) << trial.name;
+  EXPECT_LE(std::abs(seen.evaluation - wanted.evaluation), 5e-6 * wanted.evaluation) << trial.name;
+  ExpectSameWeights(trial, seen, wanted);
+}
+
+void Single(::muster::Train& train) { train.mutable_strategy()->mutable_single(); }
+
+using Choose = std::function<void(::muster::Train&)>;
+
+Choose ZeroStage(uint32_t stage, Accumulation accumulation = ACCUMULATION_REDUCE, uint32_t prefetch = 1) {
+  return [=](::muster::Train& train) {
+    Zero& zero = *train.mutable_strategy()->mutable_zero();
+    zero.set_stage(stage);
+    zero.set_placement(PLACEMENT_WHOLE);
+    zero.set_accumulation(accumulation);
+    zero.set_prefetch(prefetch);
+    zero.set_bucket_mib(0.05);
+  };
+}
+
+Choose FsdpOf(Reshard reshard, const std::function<void(::muster::Train&, Fsdp&)>& more = nullptr) {
+  return [=](::muster::Train& train) {
+    Fsdp& fsdp = *train.mutable_strategy()->mutable_fsdp();
+    fsdp.set_reshard(reshard);
+    fsdp.set_placement(PLACEMENT_EVEN);
+    fsdp.set_accumulation(ACCUMULATION_REDUCE);
+    fsdp.set_prefetch(1);
+    if (more) more(train, fsdp);
+  };
+}
+
+const std::vector<std::pair<std::string, Choose>>& Strategies() {
+  using T = ::muster::Train;
+  static const auto* const all = new std::vector<std::pair<std::string, Choose>>{
+      {"ddp", [](T& t) { t.mutable_strategy()->mutable_ddp()->set_bucket_mib(0.05); }},
+      {"zero 1", ZeroStage(1)},
+      {"zero 2", ZeroStage(2)},
+      {"zero 2 hold", ZeroStage(2, ACCUMULATION_HOLD)},
+      {"zero 3", ZeroStage(3)},
+      {"zero 3 hold, prefetch 0", ZeroStage(3, ACCUMULATION_HOLD, 0)},
+      {"zero 3 ragged",
+       [](T& t) { ZeroStage(3)(t), t.mutable_strategy()->mutable_zero()->set_placement(PLACEMENT_RAGGED); }},
+      {"full_shard", FsdpOf(RESHARD_FULL_SHARD)},
+      {"full_shard by rows", FsdpOf(RESHARD_FULL_SHARD, [](T&, Fsdp& f) { f.set_placement(PLACEMENT_ROWS); })},
+      {"full_shard hold", FsdpOf(RESHARD_FULL_SHARD, [](T&, Fsdp& f) { f.set_accumulation(ACCUMULATION_HOLD); })},
+      {"full_shard prefetch 3", FsdpOf(RESHARD_FULL_SHARD, [](T&, Fsdp& f) { f.set_prefetch(3); })},
+      {"full_shard prefetch 0", FsdpOf(RESHARD_FULL_SHARD, [](T&, Fsdp& f) { f.set_prefetch(0); })},
+      {"full_shard wrapped", FsdpOf(RESHARD_FULL_SHARD, [](T&, Fsdp& f) { f.set_wrap_mib(0.16); })},
+      {"full_shard recomputed", FsdpOf(RESHARD_FULL_SHARD, [](T& t, Fsdp&) { t.set_activation_checkpointing(true); })},
+      {"shard_grad_op", FsdpOf(RESHARD_SHARD_GRAD_OP)},
+      {"shard_grad_op hold, wrapped", FsdpOf(RESHARD_SHARD_GRAD_OP,
+                                             [](T&, Fsdp& f) {
+                                               f.set_accumulation(ACCUMULATION_HOLD);
+                                               f.set_wrap_mib(1);
+                                             })},
+      {"no_shard", FsdpOf(RESHARD_NO_SHARD)},
+      {"hybrid", FsdpOf(RESHARD_HYBRID, [](T&, Fsdp& f) { f.set_shard_ranks(2); })},
+      {"hybrid hold", FsdpOf(RESHARD_HYBRID,
+                             [](T&, Fsdp& f) {
+                               f.set_shard_ranks(2);
+                               f.set_accumulation(ACCUMULATION_HOLD);
+                             })},
+      {"hybrid of one", FsdpOf(RESHARD_HYBRID, [](T&, Fsdp& f) { f.set_shard_ranks(1); })},
+  };
+  return *all;
+}
+
+void TrainsAsOneDoes(bool sgd) {
+  const Curve alone = Train({.name = "single", .choose = Single, .sgd = sgd});
+  for (const auto& [name, choose] : Strategies()) {
+    for (const uint32_t ranks : {1u, 2u, 3u, 4u}) {
+      if (name.starts_with("hybrid") && !name.ends_with("one") && ranks % 2 != 0) continue;
+      const uint32_t share = (kSequences + ranks - 1) / ranks;
+      for (const uint32_t parts : {1u, 3u}) {
+        const Trial trial{.name = absl::StrCat(name, ", ", ranks, " ranks, accumulation ", parts),
+                          .choose = choose,
+                          .ranks = ranks,
+                          .microbatch = (share + parts - 1) / parts,
+                          .sgd = sgd};
+        ExpectSame(trial, Train(trial), alone);
+      }
+    }
+  }
+}
+
+TEST(Strategies, TrainAsOneRankDoesWithAdamW) { TrainsAsOneDoes(false); }
+TEST(Strategies, TrainAsOneRankDoesWithSgd) { TrainsAsOneDoes(true); }
+
+TEST(Strategies, Bf16IsCloseAndTheSameOnAllRanks) {
+  const Curve alone = Train({.name = "single", .choose = Single});
+  for (const auto& [name, choose] : Strategies()) {
+    if (name.starts_with("hybrid")) continue;
+    const Curve seen = Train(
+        {.name = name, .choose = choose, .ranks = 3, .microbatch = 2, .compute = DTYPE_BF16, .reduce = DTYPE_BF16});
+    EXPECT_LE(Relative(seen.losses, alone.losses), 2e-2) << name;
+    EXPECT_GT(Relative(seen.norms, alone.norms), 3e-5) << name << ": it was not computed in bf16";
+  }
+}
+
+TEST(Strategies, RecomputingChangesNoBit) {
+  Trial trial{.name = "single", .choose = Single, .microbatch = 3};
+  const Curve kept = Train(trial);
+  trial.choose = [](::muster::Train& train) { Single(train), train.set_activation_checkpointing(true); };
+  const Curve again = Train(trial);
+  EXPECT_EQ(again.losses, kept.losses);
+  EXPECT_EQ(again.weights, kept.weights);
+}
+
+TEST(Strategies, EqualRunsAreBitEqual) {
+  const Trial trial{.name = "full_shard", .choose = FsdpOf(RESHARD_FULL_SHARD), .ranks = 3, .microbatch = 1};
+  EXPECT_EQ(Train(trial).weights, Train(trial).weights);
+}
+
+TEST(Strategies, APartHasNoLogits) {
+  const Trial trial{.name = "full_shard", .choose = FsdpOf(RESHARD_FULL_SHARD), .ranks = 2};
+  const Groups groups(2, 2);
+  const ::muster::Train train = MakeTrain(trial);
+  Config config = Configure(train, *models::MakeInventory(train.model()), 2, 1)->config;
+  config.groups = groups.of[1];
+  const std::vector<uint32_t> tokens = {1, 2};
+  EXPECT_EQ(Engine::Create(config).value()->Logits(tokens).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace muster::engine
