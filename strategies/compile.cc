@@ -138,6 +138,11 @@ Share ShareOf(uint64_t sequences, uint32_t world, uint32_t rank) {
   return {rank * each + std::min<uint64_t>(rank, left), each + (rank < left ? 1 : 0)};
 }
 
+uint32_t MicrobatchRows(const Batch& batch, uint32_t world) {
+  const uint32_t share = static_cast<uint32_t>(ShareOf(batch.sequences(), world, 0).sequences);
+  return batch.microbatch() > 0 ? std::min(share, batch.microbatch()) : share;
+}
+
 uint32_t Microbatches(const Batch& batch, uint32_t world) {
   const uint32_t share = static_cast<uint32_t>(ShareOf(batch.sequences(), world, 0).sequences);
   const uint32_t microbatch = batch.microbatch() > 0 ? batch.microbatch() : share;
@@ -186,9 +191,7 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
                                   const RankProgram& program) {
   const std::vector<partition::OwnedUnit> owned = partition::OwnedUnits(layout.table, inventory);
   const Buffers buffers = BuffersOf(program, owned);
-  const uint64_t share = ShareOf(train.batch().sequences(), static_cast<uint32_t>(layout.roles.size()), 0).sequences;
-  const uint64_t sequences =
-      std::min<uint64_t>(share, train.batch().microbatch() > 0 ? train.batch().microbatch() : share);
+  const uint64_t sequences = MicrobatchRows(train.batch(), static_cast<uint32_t>(layout.roles.size()));
   const bool bf16 = train.precision().compute() == DTYPE_BF16, reduce_bf16 = train.precision().reduce() == DTYPE_BF16;
 
   Memory common;

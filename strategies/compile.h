@@ -75,6 +75,9 @@ struct Share {
 };
 Share ShareOf(uint64_t sequences, uint32_t world, uint32_t rank);
 
+// Sequences of the largest microbatch of any rank.
+uint32_t MicrobatchRows(const Batch& batch, uint32_t world);
+
 // Microbatches of a step, the same on every rank: the largest share of the batch over `microbatch`, rounded up.
 uint32_t Microbatches(const Batch& batch, uint32_t world);
 

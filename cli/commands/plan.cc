@@ -12,7 +12,9 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
   struct Flags {
     std::vector<std::string> files;
     std::vector<std::string> sets;
-    bool schedule = false;
+    PlanParts parts;
+    std::string hardware;
+    uint64_t memory_bytes = 0;
     Format format = Format::kTable;
   };
   const auto flags = std::make_shared<Flags>();
@@ -22,7 +24,13 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
   command->add_option("--set", flags->sets, "PATH=VALUE: override a field; again for more")
       ->type_name("PATH=VALUE")
       ->allow_extra_args(false);
-  command->add_flag("--schedule", flags->schedule, "also the ops of a step");
+  command->add_flag("--schedule", flags->parts.schedule, "also the ops of a step, with their times and memory");
+  command->add_flag("--simulate", flags->parts.times, "also how long a step would take");
+  command->add_option("--hardware", flags->hardware,
+                      "that times are predicted for: h100, h200, a100, rtx4090, cpu (default: that of the nodes)");
+  command->add_option("--memory", flags->memory_bytes, "of every slot, as 80GiB (default: that of the nodes)")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE");
   AddFormat(command, flags->format, {"table", "json", "yaml", "svg"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<Reading> reading = LoadJobFiles(flags->files, flags->sets, {});
@@ -31,10 +39,14 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
     if (!client.ok()) return client.status();
     v1::PlanRequest request;
     *request.mutable_spec() = reading->spec;
+    request.set_hardware(flags->hardware);
+    request.set_memory_bytes(flags->memory_bytes);
+    request.set_ops(flags->parts.schedule);
+    flags->parts.times |= !flags->hardware.empty();
     const absl::StatusOr<v1::PlanReply> plan = (*client)->Plan(request);
     if (!plan.ok()) return WithPlaces(plan.status(), reading->sources);
     if (flags->format == Format::kTable) {
-      Print(DescribePlan(*plan, flags->schedule, invocation.Out()));
+      Print(DescribePlan(*plan, flags->parts, invocation.Out()));
     } else if (flags->format == Format::kSvg) {
       const absl::StatusOr<std::string> picture = OwnershipSvg(*plan);
       if (!picture.ok()) return picture.status();

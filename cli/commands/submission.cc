@@ -20,7 +20,7 @@ absl::StatusOr<ExitCode> DryRun(const Invocation& invocation, Client& client, co
   const absl::StatusOr<v1::PlanReply> plan = client.Plan(request);
   if (!plan.ok()) return WithPlaces(plan.status(), reading.sources);
   if (format == Format::kTable) {
-    Print(DescribePlan(*plan, false, invocation.Out()));
+    Print(DescribePlan(*plan, {}, invocation.Out()));
     Say("dry run: nothing was submitted");
   } else {
     PrintMessage(*plan, format);
@@ -58,7 +58,7 @@ absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading&
   invocation.Remember(id, **client);
   const bool people = options.format == Format::kTable;
   const bool follow = options.follow || (!options.detach && people && invocation.Out().terminal);
-  if (people) Say(DescribePlan(reply->plan(), false, invocation.Err()));
+  if (people) Say(DescribePlan(reply->plan(), {}, invocation.Err()));
   if (people || options.format == Format::kName) {
     Print(id + "\n");
   } else if (follow) {

@@ -36,17 +36,6 @@ std::string Ago(const google::protobuf::Timestamp& time, absl::Time now) {
 
 std::string Ranks(int count) { return absl::StrCat(count, count == 1 ? " rank" : " ranks"); }
 
-// "44.0 GFLOP"
-std::string Flops(double flops) {
-  std::string count = Count(flops);
-  std::string unit;
-  if (count.find_last_not_of("0123456789.") != std::string::npos) {
-    unit = count.back() == 'B' ? "G" : count.substr(count.size() - 1);
-    count.pop_back();
-  }
-  return absl::StrCat(count, " ", unit, "FLOP");
-}
-
 std::string Slots(const google::protobuf::RepeatedField<uint32_t>& slots) { return absl::StrJoin(slots, ","); }
 
 std::string Indented(const std::string& text) {
@@ -191,33 +180,6 @@ std::string EventLine(const v1::StateEvent& event, const Screen& screen) {
                       OneLine(event.job().empty() ? event.node() : event.job()), "  ", OneLine(event.message()), "\n");
 }
 
-std::string DescribePlan(const v1::PlanReply& plan, bool schedule, const Screen& screen) {
-  const v1::JobSpec& spec = plan.resolved();
-  std::string out = absl::StrCat(spec.name().empty() ? "" : absl::StrCat(OneLine(spec.name()), ": "), ModelName(spec),
-                                 ", ", Count(static_cast<double>(plan.parameters())), " parameters, ",
-                                 StrategyName(spec), " on ", Ranks(plan.ranks_size()), "\n");
-  absl::StrAppend(&out, Grouped(plan.tokens_per_step()), " tokens a step, ", plan.microbatches(),
-                  plan.microbatches() == 1 ? " microbatch" : " microbatches", " a rank, ", Flops(plan.flops_per_step()),
-                  " a step, ", Grouped(spec.train().steps()), " steps\n\n");
-  Table table({{"RANK", true},
-               {"PARAMETERS", true},
-               {"GRADIENTS", true},
-               {"OPTIMIZER", true},
-               {"GATHER", true},
-               {"ACTIVATIONS", true},
-               {"PEAK", true},
-               {"NODE"}});
-  for (const v1::RankPlan& rank : plan.ranks()) {
-    table.Add({absl::StrCat(rank.rank()), Bytes(rank.parameter_bytes()), Bytes(rank.gradient_bytes()),
-               Bytes(rank.optimizer_bytes()), Bytes(rank.gather_bytes()), Bytes(rank.activation_bytes()),
-               Bytes(rank.peak_bytes()), rank.node()});
-  }
-  out += table.Render(screen);
-  for (const std::string& note : plan.notes()) absl::StrAppend(&out, "note: ", OneLine(note), "\n");
-  if (schedule) absl::StrAppend(&out, "\nSchedule ", plan.schedule_digest(), ":\n", Indented(Lines(plan.schedule())));
-  return out;
-}
-
 std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::StateEvent>& events, const Screen& screen,
                         absl::Time now) {
   const v1::Job& job = reply.job();
@@ -232,6 +194,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
   line("Model", ModelName(job.spec()));
   line("Strategy",
        absl::StrCat(StrategyName(job.spec()), ", ", Ranks(static_cast<int>(job.spec().resources().ranks()))));
+  if (reply.generations_size() > 0) line("Chosen", OneLine(reply.generations(0).strategy_reason()));
   if (job.queue_position() > 0) line("Queue", absl::StrCat("place ", job.queue_position()));
   if (job.has_submitted()) line("Submitted", Ago(job.submitted(), now));
   if (job.has_started()) line("Started", Ago(job.started(), now));

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -350,17 +351,58 @@ TEST(DescribePlan, ShowsBytesPlacementAndNotes) {
   plan.add_notes("no node has a free slot now: the job would wait");
   plan.set_schedule("Forward embedding\n");
   plan.set_schedule_digest("abc");
-  EXPECT_EQ(DescribePlan(plan, true, kPipe),
+  EXPECT_EQ(DescribePlan(plan, {.schedule = true}, kPipe),
             "gpt2-tiny: gpt2 tiny, 842k parameters, zero 3 on 2 ranks\n"
             "8,192 tokens a step, 4 microbatches a rank, 44.0 GFLOP a step, 1,000 steps\n"
             "\n"
-            "RANK  PARAMETERS  GRADIENTS  OPTIMIZER  GATHER  ACTIVATIONS      PEAK  NODE\n"
-            "   0    3.21 MiB        0 B        0 B     0 B          0 B  1.00 GiB  node-a\n"
-            "   1         0 B        0 B        0 B     0 B          0 B       0 B  -\n"
+            "RANK  PARAMETERS  GRADIENTS  OPTIMIZER  GATHER  REDUCE  ACTIVATIONS      PEAK  SLOT  NODE\n"
+            "   0    3.21 MiB        0 B        0 B     0 B     0 B          0 B  1.00 GiB     -  node-a\n"
+            "   1         0 B        0 B        0 B     0 B     0 B          0 B       0 B     -  -\n"
             "note: no node has a free slot now: the job would wait\n"
             "\n"
             "Schedule abc:\n"
             "  Forward embedding\n");
+}
+
+TEST(DescribePlan, RanksThatAreAlikeShareARow) {
+  v1::PlanReply plan;
+  *plan.mutable_resolved() = MakeJob().spec();
+  for (uint32_t rank = 0; rank < 64; ++rank) {
+    v1::RankPlan& r = *plan.add_ranks();
+    r.set_rank(rank);
+    r.set_peak_bytes(rank == 7 ? 2048 : 1024);
+    r.set_node(absl::StrCat("node-", rank / 8));
+  }
+  std::string text = DescribePlan(plan, {}, kPipe);
+  EXPECT_TRUE(absl::StrContains(text, " 0-6,8-63  ")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "node-0, node-1 and 6 more\n")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "\n        7  ")) << text;
+  for (v1::RankPlan& r : *plan.mutable_ranks()) r.set_peak_bytes(1024 + r.rank());
+  text = DescribePlan(plan, {}, kPipe);
+  EXPECT_TRUE(absl::StrContains(text, "62 others lie between")) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 7) << text;
+}
+
+TEST(DescribePlan, ShowsTimesCandidatesAndOps) {
+  v1::PlanReply plan;
+  *plan.mutable_resolved() = MakeJob().spec();
+  plan.set_tokens_per_step(1000);
+  plan.set_strategy("ddp");
+  plan.set_strategy_reason("ddp, 20 ms a step");
+  plan.add_candidates()->set_strategy("ddp");
+  plan.mutable_candidates(0)->set_step_seconds(0.02);
+  plan.mutable_candidates(0)->set_unfit("rank 0");
+  plan.mutable_simulated()->set_hardware("h100");
+  plan.mutable_simulated()->set_step_seconds(0.02);
+  plan.set_unfit("rank 0 needs more");
+  v1::PlannedOp& op = *plan.add_ops();
+  op.set_op("Forward head m0"), op.set_stream("compute"), op.set_end_seconds(2.5e-4), op.set_memory_bytes(2048);
+  const std::string text = DescribePlan(plan, {.schedule = true, .times = true}, kPipe);
+  for (const char* part : {"strategy auto is ddp, 20 ms a step\n", "ddp         0 B  20 ms  no\n",
+                           "A step on h100, predicted: 20 ms, 50.0k tokens/s\n", "does not fit: rank 0 needs more\n",
+                           "Forward head m0  compute   0 us  250 us  2.00 KiB\n"}) {
+    EXPECT_TRUE(absl::StrContains(text, part)) << part << "\n" << text;
+  }
 }
 
 TEST(DescribeJob, ShowsAllPartsOfAJob) {

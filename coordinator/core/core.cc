@@ -153,11 +153,30 @@ absl::StatusOr<Node> Core::GetNode(const NodeId& node) const {
 
 Desired Core::DesiredFor(const NodeId& node) const { return state_->DesiredFor(node); }
 
-Core::Placing Core::WouldPlace(const Resources& wanted) const {
-  const scheduler::Decision decision = scheduler::Cluster(state_->NodeViews()).Place({wanted.ranks(), wanted.device()});
+// Twice where the first slots are too small and the planner knows which are not.
+Core::Placing Core::WouldPlace(const JobSpec& resolved) const {
+  const std::vector<scheduler::NodeView> views = state_->NodeViews();
+  std::vector<scheduler::NodeView> idle = views;
+  for (scheduler::NodeView& node : idle) {
+    if (node.availability == scheduler::Availability::kAway) node.availability = scheduler::Availability::kTakesRanks;
+    for (scheduler::SlotView& slot : node.slots) slot.holder = {};
+  }
+  scheduler::Demand demand{resolved.resources().ranks(), resolved.resources().device()};
   Placing placing;
-  for (const scheduler::RankSlot& rank : decision.ranks) placing.nodes.push_back(rank.node);
-  placing.reason = decision.reason;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const scheduler::Decision now = scheduler::Cluster(views).Place(demand);
+    const scheduler::Decision later = now.ranks.empty() ? scheduler::Cluster(idle).Place(demand) : now;
+    if (attempt > 0 && later.ranks.empty()) break;  // the first slots show what does not fit
+    placing = {.nodes = {}, .slots = state_->SlotsFor(later), .reason = now.reason};
+    for (const scheduler::RankSlot& rank : now.ranks) placing.nodes.push_back(rank.node);
+    if (later.ranks.empty()) break;
+    const absl::StatusOr<Planned> plan = state_->options.planner(resolved, placing.slots);
+    if (!plan.ok() || !plan->unfit.has_value()) break;
+    placing.nodes.clear();
+    placing.reason = plan->unfit->why;
+    if (plan->unfit->slot_bytes == 0) break;
+    demand.slot_bytes = plan->unfit->slot_bytes;
+  }
   return placing;
 }
 

@@ -136,6 +136,9 @@ struct Options {
   Planner planner = PlanByStrategies;
 };
 
+// The slots of a generation as they were when it was placed.
+Slots PlacedSlots(const Generation& generation);
+
 struct Row {
   std::string key;
   std::string value;
@@ -166,12 +169,14 @@ class Core {
   // Full desired state of a node, with its revision. A new rank may be desired on a slot where one of a lost generation
   // is still being killed: the worker waits for the slot.
   Desired DesiredFor(const NodeId& node) const;
-  // Where a job with such resources would start now: a node per rank, or none and why.
+  // Where such a job would start now: a node per rank, or none and why. Then `slots` are those that it would get if
+  // nothing ran, or none. Jobs that wait are not looked at.
   struct Placing {
     std::vector<NodeId> nodes;
+    Slots slots;
     std::string reason;
   };
-  Placing WouldPlace(const Resources& wanted) const;
+  Placing WouldPlace(const JobSpec& resolved) const;
   // True if it is the job's newest generation and has not ended.
   bool IsCurrent(const JobId& job, uint64_t generation) const;
   // OK: of the newest generation, which has not ended, and there is such a rank. FailedPrecondition says what is wrong.

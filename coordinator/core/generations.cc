@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/core/state.h"
-#include "coordinator/scheduler/pass.h"
 
 namespace muster::core {
 namespace {
@@ -89,6 +88,15 @@ std::string Where(const Generation& generation) {
   return named == nodes.size() ? text : absl::StrCat(text, " and ", nodes.size() - named, " more");
 }
 
+constexpr size_t kRefusedKept = 16;
+
+// Equal for slots on which the same job is planned alike.
+std::string Signature(const Slots& slots) {
+  std::string signature = slots.model;
+  for (const RankPlace& rank : slots.ranks) absl::StrAppend(&signature, "/", rank.node, ":", rank.memory_bytes);
+  return signature;
+}
+
 }  // namespace
 
 const char* Name(EndReason reason) {
@@ -144,6 +152,7 @@ std::vector<scheduler::NodeView> Core::State::NodeViews() const {
       scheduler::SlotView& its = view.slots.emplace_back();
       its.index = slot.index();
       its.device = slot.device();
+      its.memory_bytes = slot.memory_bytes();
       if (here == holders.end()) continue;
       if (const auto held = here->second.find(slot.index()); held != here->second.end()) {
         its.holder = jobs.at(held->second.job).claim();
@@ -163,25 +172,95 @@ void Core::State::Schedule(Turn& turn) {
     JobEntry& job = jobs.at(claim.job);
     if (job.not_before.has_value() && turn.now.steady < *job.not_before) continue;
     job.not_before.reset();
-    const Resources& wanted = job.record().spec().resources();
-    const scheduler::Decision decision = pass.Consider(claim, {wanted.ranks(), wanted.device()});
-    if (!decision.ranks.empty()) {
-      if (turn.Full()) return;
-      if (StartGeneration(job, decision, turn)) pass.Start(claim, decision);
+    if (std::optional<Start> start = FindStart(job, pass, turn)) {
+      pass.Start(claim, start->decision);
+      StartGeneration(job, *std::move(start), turn);
     }
-    if (pass.Over()) return;
+    if (turn.work_left || pass.Over()) return;
   }
 }
 
-bool Core::State::StartGeneration(JobEntry& job, const scheduler::Decision& decision, Turn& turn) {
-  const JobId id(job.record().id());
+// What a job needs is asked for only where there are slots for it, and then remembered: so it costs nothing behind a
+// long queue. Where they turn out too small, it waits for larger ones like any other.
+std::optional<Core::State::Start> Core::State::FindStart(JobEntry& job, scheduler::Pass& pass, Turn& turn) {
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const uint64_t asked = job.slot_bytes;
+    scheduler::Decision decision = pass.Consider(job.claim(), DemandOf(job));
+    if (decision.ranks.empty() || turn.Full()) return std::nullopt;
+    if (std::optional<Planned> plan = PlanOn(job, decision, turn)) {
+      return Start{std::move(decision), *std::move(plan)};
+    }
+    if (job.machine.ended() || job.slot_bytes == asked) return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::optional<Planned> Core::State::PlanOn(JobEntry& job, const scheduler::Decision& decision, Turn& turn) {
+  const Slots slots = SlotsFor(decision);
+  if (RefusedOn(job, slots) != nullptr) return std::nullopt;
   // The spec was planned at submit; a later build may refuse what an earlier one took.
-  absl::StatusOr<Planned> plan = options.planner(job.record().spec(), static_cast<uint32_t>(decision.ranks.size()));
+  absl::StatusOr<Planned> plan = options.planner(job.record().spec(), slots);
   if (!plan.ok()) {
     job.machine.Fail(turn.now);
-    Finish(job, turn, "job.failed", absl::StrCat(id.value(), " cannot run: ", plan.status().message()));
-    return false;
+    Finish(job, turn, "job.failed", absl::StrCat(job.record().id(), " cannot run: ", plan.status().message()));
+    return std::nullopt;
   }
+  if (!plan->unfit.has_value()) return *std::move(plan);
+  job.slot_bytes = std::max(job.slot_bytes, plan->unfit->slot_bytes);
+  job.refused.push_back({Signature(slots), *std::move(plan->unfit)});
+  if (job.refused.size() > kRefusedKept) job.refused.pop_front();
+  return std::nullopt;
+}
+
+scheduler::Demand Core::State::DemandOf(const JobEntry& job) {
+  const Resources& wanted = job.record().spec().resources();
+  return {wanted.ranks(), wanted.device(), job.slot_bytes};
+}
+
+Slots Core::State::SlotsFor(const scheduler::Decision& decision) const {
+  Slots slots{.device = decision.device};
+  std::map<NodeId, uint32_t> numbers;
+  for (const scheduler::RankSlot& rank : decision.ranks) {
+    const uint32_t node = numbers.emplace(rank.node, static_cast<uint32_t>(numbers.size())).first->second;
+    slots.ranks.push_back({node, rank.memory_bytes});
+  }
+  if (decision.ranks.empty()) return slots;
+  for (const Slot& slot : nodes.at(decision.ranks[0].node).record().slots()) {
+    if (slot.index() == decision.ranks[0].slot) slots.model = slot.model();
+  }
+  return slots;
+}
+
+const Unfit* Core::State::RefusedOn(const JobEntry& job, const Slots& slots) {
+  const std::string signature = Signature(slots);
+  for (const JobEntry::Refused& refused : job.refused) {
+    if (refused.slots == signature) return &refused.unfit;
+  }
+  return nullptr;
+}
+
+JobSpec SpecOf(const Job& job, const Generation& generation) {
+  JobSpec spec = job.spec();
+  if (!generation.has_strategy()) return spec;
+  *spec.mutable_train()->mutable_strategy() = generation.strategy();
+  if (generation.activation_checkpointing()) spec.mutable_train()->set_activation_checkpointing(true);
+  return spec;
+}
+
+Slots PlacedSlots(const Generation& generation) {
+  Slots slots{.device = generation.device()};
+  std::map<std::string, uint32_t> numbers;
+  for (const RankPlacement& rank : generation.ranks()) {
+    const uint32_t node = numbers.emplace(rank.node(), static_cast<uint32_t>(numbers.size())).first->second;
+    slots.ranks.push_back({node, rank.memory_bytes()});
+  }
+  return slots;
+}
+
+void Core::State::StartGeneration(JobEntry& job, Start start, Turn& turn) {
+  const JobId id(job.record().id());
+  const scheduler::Decision& decision = start.decision;
+  Planned& plan = start.plan;
   Generation record;
   record.set_job(id.value());
   record.set_number(job.record().generation() + 1);
@@ -189,14 +268,20 @@ bool Core::State::StartGeneration(JobEntry& job, const scheduler::Decision& deci
   record.set_device(decision.device);
   *record.mutable_created() = ToTimestamp(turn.now.wall);
   if (!job.record().checkpoints().empty()) *record.mutable_resume_from() = *job.record().checkpoints().rbegin();
-  record.set_table_sha256(plan->table_sha256);
-  record.set_schedule_digest(plan->digests.at(0));
+  record.set_table_sha256(plan.table_sha256);
+  record.set_schedule_digest(plan.digests.at(0));
+  if (plan.strategy.has_value()) {
+    *record.mutable_strategy() = *plan.strategy;
+    record.set_activation_checkpointing(plan.activation_checkpointing);
+    record.set_strategy_reason(plan.strategy_reason);
+  }
   for (uint32_t rank = 0; rank < decision.ranks.size(); ++rank) {
     RankPlacement& placement = *record.add_ranks();
     placement.set_rank(rank);
     placement.set_node(decision.ranks[rank].node.value());
     placement.add_slots(decision.ranks[rank].slot);
-    *placement.mutable_role() = plan->roles.at(rank);
+    *placement.mutable_role() = plan.roles.at(rank);
+    placement.set_memory_bytes(decision.ranks[rank].memory_bytes);
     placement.set_state(RANK_STATE_STARTING);
   }
   const uint64_t number = record.number();
@@ -205,7 +290,8 @@ bool Core::State::StartGeneration(JobEntry& job, const scheduler::Decision& deci
     turn.deleted_keys.push_back(GenerationKey(id, job.generations.begin()->first));
     job.generations.erase(job.generations.begin());
   }
-  job.plan = *std::move(plan);
+  job.plan = std::move(plan);
+  job.refused.clear();
   job.machine.Start(number);
   job.not_before.reset();
   job.highest_step = 0;
@@ -224,7 +310,9 @@ bool Core::State::StartGeneration(JobEntry& job, const scheduler::Decision& deci
   ChangeDesiredOf(generation, turn);
   turn.Tell(&job, number, decision.ranks[0].node.value(), "generation.starting",
             absl::StrCat(id.value(), " starts as ", what));
-  return true;
+  if (const std::string& why = generation.record().strategy_reason(); !why.empty()) {
+    turn.Tell(&job, number, "", "generation.strategy", absl::StrCat("strategy auto is ", why));
+  }
 }
 
 void Core::State::ChangeDesiredOf(const GenerationMachine& generation, Turn& turn) {

@@ -2,29 +2,60 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "models/inventory.h"
+#include "strategies/choose.h"
 #include "strategies/compile.h"
+#include "strategies/fit.h"
 
 namespace muster::core {
+namespace {
 
-absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, uint32_t world) {
+// What a rank's share depends on the other slots' memory is not known before they are.
+bool SharesByMemory(const Strategy& strategy) {
+  return strategy.zero().placement() == PLACEMENT_RAGGED || strategy.fsdp().placement() == PLACEMENT_RAGGED;
+}
+
+}  // namespace
+
+strategies::Hardware HardwareOf(Device device, const std::string& model) {
+  if (device != DEVICE_CUDA) return *strategies::FindHardware("cpu");
+  const std::string lower = absl::AsciiStrToLower(model);
+  for (const char* name : {"h200", "h100", "a100"}) {
+    if (absl::StrContains(lower, name)) return *strategies::FindHardware(name);
+  }
+  if (absl::StrContains(lower, "4090")) return *strategies::FindHardware("rtx4090");
+  return *strategies::FindHardware("h100");
+}
+
+absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots) {
   const auto inventory = models::MakeInventory(spec.train().model());
   if (!inventory.ok()) return inventory.status();
-  auto layout = strategies::MakeLayout(spec.train(), *inventory, strategies::AnyPlaces(world));
-  if (!layout.ok()) return layout.status();
   Planned planned;
-  for (uint32_t rank = 0; rank < world; ++rank) {
-    if (const uint32_t same = strategies::SameProgramAs(spec.train(), rank); same < rank) {
-      planned.digests.push_back(planned.digests[same]);
-      continue;
-    }
-    const auto program = strategies::Compile(spec.train(), *inventory, *layout, rank);
-    if (!program.ok()) return program.status();
-    planned.digests.push_back(program->digest);
+  Train train = spec.train();
+  uint64_t least_peak = 0;
+  if (train.strategy().has_auto_()) {
+    const auto choice = strategies::Choose(train, *inventory, slots.ranks, HardwareOf(slots.device, slots.model));
+    if (!choice.ok()) return choice.status();
+    train = choice->train();
+    planned.strategy = train.strategy();
+    planned.activation_checkpointing = train.activation_checkpointing();
+    planned.strategy_reason = choice->reason;
+    least_peak = choice->least_peak;
   }
-  planned.table = std::move(layout->table);
-  planned.table_sha256 = std::move(layout->table_sha256);
-  planned.roles = std::move(layout->roles);
+  auto outlook = strategies::LookAt(train, *inventory, slots.ranks);
+  if (!outlook.ok()) return outlook.status();
+  if (const std::string why = strategies::WhyUnfit(*outlook, slots.ranks); !why.empty()) {
+    if (least_peak == 0 && !SharesByMemory(train.strategy())) least_peak = outlook->peak();
+    planned.unfit = {absl::StrCat(why, "; ", strategies::WhatWouldFit(train, *inventory, slots.ranks)),
+                     least_peak == 0 ? 0 : strategies::SlotBytesFor(least_peak)};
+  }
+  planned.digests.assign(slots.ranks.size(), outlook->program.digest);
+  planned.table = std::move(outlook->layout.table);
+  planned.table_sha256 = std::move(outlook->layout.table_sha256);
+  planned.roles = std::move(outlook->layout.roles);
   return planned;
 }
 

@@ -4,27 +4,51 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/partition.pb.h"
 #include "proto/spec.pb.h"
+#include "strategies/hardware.h"
+#include "strategies/partition/planners.h"
 
 namespace muster::core {
+
+// What is known of the slots that a job's ranks get.
+struct Slots {
+  std::vector<RankPlace> ranks;        // by rank; nodes numbered in the order of the ranks
+  Device device = DEVICE_UNSPECIFIED;  // resolved
+  std::string model;                   // of the device of rank 0: "NVIDIA H200"; may be empty
+};
+
+// Why a job cannot start on its slots, though it could elsewhere.
+struct Unfit {
+  std::string why;          // numbers, and what would fit
+  uint64_t slot_bytes = 0;  // no slot of less memory suits any of its ranks; 0: that depends on the others
+};
 
 struct Planned {
   PartitionTable table;
   std::string table_sha256;
   std::vector<RankRole> roles;       // by rank
   std::vector<std::string> digests;  // of each rank's schedule
+  // strategy: auto, resolved, and why; none: the spec's.
+  std::optional<Strategy> strategy;
+  bool activation_checkpointing = false;  // goes with it
+  std::string strategy_reason;
+  std::optional<Unfit> unfit;  // none: every rank fits, as far as its slot's memory is known
 };
 
-// Of a resolved spec on `world` ranks. Pure: the same answer in every process of one build. InvalidArgument,
+// Of a resolved spec on given slots. Pure: the same answer in every process of one build. InvalidArgument,
 // Unimplemented: it cannot be laid out so; the job fails with that message.
-using Planner = std::function<absl::StatusOr<Planned>(const JobSpec& spec, uint32_t world)>;
+using Planner = std::function<absl::StatusOr<Planned>(const JobSpec& spec, const Slots& slots)>;
 
 // The real one: by models and strategies, as each trainer does it.
-absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, uint32_t world);
+absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots);
+
+// That times are predicted for, by what the device calls itself.
+strategies::Hardware HardwareOf(Device device, const std::string& model);
 
 }  // namespace muster::core

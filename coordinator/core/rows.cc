@@ -149,9 +149,10 @@ void Core::State::Arm(Now now) {
     if (!job.machine.active()) continue;
     const Generation& generation = job.newest()->record();
     if (state == JOB_STATE_STOPPING) job.stop_overdue = now.steady + 2 * StopDeadline(generation.reason());
-    // The table follows from the spec, so it is not stored. When this build makes another one, the generation keeps its
-    // digest: ranks that run go on, one that starts now refuses, and the next generation is of this build.
-    absl::StatusOr<Planned> plan = options.planner(job.record().spec(), generation.ranks_size());
+    // The table follows from the spec and the slots, so it is not stored. When this build makes another one, the
+    // generation keeps its digest: ranks that run go on, one that starts now refuses, and the next generation is of
+    // this build.
+    absl::StatusOr<Planned> plan = options.planner(SpecOf(job.record(), generation), PlacedSlots(generation));
     if (plan.ok() && plan->table_sha256 == generation.table_sha256() &&
         plan->digests.at(0) == generation.schedule_digest()) {
       job.plan = *std::move(plan);

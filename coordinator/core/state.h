@@ -11,6 +11,7 @@
 
 #include "coordinator/core/core.h"
 #include "coordinator/core/machines.h"
+#include "coordinator/scheduler/pass.h"
 #include "coordinator/scheduler/place.h"
 #include "coordinator/scheduler/queue.h"
 
@@ -25,9 +26,16 @@ struct JobEntry {
   std::optional<SteadyTime> stop_overdue;    // of the newest generation
   uint64_t highest_step = 0;                 // reported in the newest generation
   std::set<uint32_t> arrived;                // ranks of the newest generation that called at its rendezvous
-  std::optional<Planned> plan;               // of the newest generation; follows from the spec
-  TraceWish trace;                           // of the newest generation; id 0: none
-  std::set<uint32_t> traced;                 // ranks that it is for
+  std::optional<Planned> plan;               // of the newest generation; follows from the spec and the slots
+  // Slots that are too small for it, as far as was tried; newest last, bounded.
+  struct Refused {
+    std::string slots;  // their signature
+    Unfit unfit;
+  };
+  std::deque<Refused> refused;
+  uint64_t slot_bytes = 0;    // no slot of less memory suits it, as far as is known
+  TraceWish trace;            // of the newest generation; id 0: none
+  std::set<uint32_t> traced;  // ranks that it is for
 
   const Job& record() const { return machine.record(); }
   GenerationMachine* newest() { return generations.empty() ? nullptr : &generations.rbegin()->second; }
@@ -104,8 +112,14 @@ struct Core::State {
   void On(const RankRecord& event, Turn& turn);
   void On(const RankArrived& event, Turn& turn);
   void Schedule(Turn& turn);  // places what can be placed
-  // False: it cannot be laid out, and has failed.
-  bool StartGeneration(JobEntry& job, const scheduler::Decision& decision, Turn& turn);
+  // Where the job starts, and as what, or nothing: it waits, or it cannot be laid out, and has failed.
+  struct Start {
+    scheduler::Decision decision;
+    Planned plan;
+  };
+  std::optional<Start> FindStart(JobEntry& job, scheduler::Pass& pass, Turn& turn);
+  std::optional<Planned> PlanOn(JobEntry& job, const scheduler::Decision& decision, Turn& turn);
+  void StartGeneration(JobEntry& job, Start start, Turn& turn);
   void RankReported(JobEntry& job, uint32_t rank, RankState state, Turn& turn);
   void RunIfAllDo(JobEntry& job, Turn& turn);
   // `fault`: the generation's end reason, if nobody asked for this exit.
@@ -114,6 +128,10 @@ struct Core::State {
   void Publish(JobEntry& job, const CheckpointWritten& written, Turn& turn);
   void ChangeDesiredOf(const GenerationMachine& generation, Turn& turn);
   std::vector<scheduler::Claim> Queue() const;  // in its order, those in back-off too
+  static scheduler::Demand DemandOf(const JobEntry& job);
+  Slots SlotsFor(const scheduler::Decision& decision) const;
+  // Why it was refused on those slots; null: it was not.
+  static const Unfit* RefusedOn(const JobEntry& job, const Slots& slots);
   std::vector<scheduler::NodeView> NodeViews() const;
   absl::Duration StopDeadline(EndReason reason) const;
 
@@ -184,6 +202,9 @@ struct Core::State {
 };
 
 inline constexpr size_t kGenerationsKept = 50;  // with its job, all of them are deleted in one commit
+
+// As a generation runs it: strategy: auto is what it was resolved to.
+JobSpec SpecOf(const Job& job, const Generation& generation);
 
 std::string JobKey(const JobId& job);
 std::string GenerationKey(const JobId& job, uint64_t generation);

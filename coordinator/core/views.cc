@@ -2,7 +2,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "coordinator/core/state.h"
-#include "coordinator/scheduler/pass.h"
 
 namespace muster::core {
 namespace {
@@ -31,16 +30,25 @@ std::map<JobId, std::string> Core::State::QueueReasons() const {
   uint64_t position = 0;
   for (const scheduler::Claim& claim : Queue()) {
     const JobEntry& job = jobs.at(claim.job);
-    const Resources& wanted = job.record().spec().resources();
     std::string& reason = reasons[claim.job];
     reason = absl::StrCat(Ordinal(++position), " in the queue: ");
     if (job.not_before.has_value()) {
       absl::StrAppend(&reason, "waits out its back-off");
     } else {
-      const scheduler::Demand demand{wanted.ranks(), wanted.device()};
+      const scheduler::Demand demand = DemandOf(job);
       const scheduler::Decision decision = pass.Consider(claim, demand);
-      absl::StrAppend(&reason, decision.ranks.empty() ? pass.Why(decision, demand) : "is about to start");
-      if (!decision.ranks.empty()) pass.Start(claim, decision);
+      const Unfit* unfit = decision.ranks.empty() ? nullptr : RefusedOn(job, SlotsFor(decision));
+      if (unfit != nullptr) {
+        absl::StrAppend(&reason, "does not fit the slots that are free: ", unfit->why);
+      } else if (!decision.ranks.empty()) {
+        absl::StrAppend(&reason, "is about to start");
+        pass.Start(claim, decision);
+      } else {
+        absl::StrAppend(&reason, pass.Why(decision, demand));
+        if (!decision.fits_when_idle && !job.refused.empty()) {
+          absl::StrAppend(&reason, ": ", job.refused.back().unfit.why);
+        }
+      }
     }
     // Why it is in the queue again.
     if (!job.record().reason().empty()) absl::StrAppend(&reason, "; ", job.record().reason());
@@ -86,7 +94,7 @@ Assignment Core::State::MakeAssignment(const JobEntry& job, const Generation& ge
   *assignment.mutable_role() = rank.role();
   *assignment.mutable_slots() = rank.slots();
   assignment.set_device(generation.device());
-  *assignment.mutable_spec() = job.record().spec();
+  *assignment.mutable_spec() = SpecOf(job.record(), generation);
   assignment.set_schedule_digest(generation.schedule_digest());
   if (generation.has_resume_from()) *assignment.mutable_resume_from() = generation.resume_from();
   *assignment.mutable_published() = job.record().checkpoints();

@@ -54,11 +54,11 @@ inline JobSpec Gang(const std::string& name, uint32_t ranks, uint32_t max_restar
 
 inline Options AnyWorld() {
   Options options;
-  options.planner = [](const JobSpec& spec, uint32_t world) -> absl::StatusOr<Planned> {
+  options.planner = [](const JobSpec& spec, const Slots& slots) -> absl::StatusOr<Planned> {
     if (absl::StartsWith(spec.name(), "bad")) return absl::UnimplementedError("strategy: not in this build");
     Planned planned;
     planned.table_sha256 = absl::StrCat("table of ", spec.name());
-    for (uint32_t rank = 0; rank < world; ++rank) {
+    for (uint32_t rank = 0; rank < slots.ranks.size(); ++rank) {
       planned.roles.emplace_back().set_rank(rank);
       planned.digests.push_back(absl::StrCat("digest ", rank));
     }

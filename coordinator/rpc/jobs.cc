@@ -12,6 +12,7 @@
 #include "common/rpc/rpc.h"
 #include "coordinator/rpc/trace_call.h"
 #include "coordinator/rpc/watch_stream.h"
+#include "coordinator/spec/plan.h"
 
 namespace muster::rpc {
 namespace {
@@ -32,7 +33,7 @@ std::string RandomSuffix() {
   return suffix;
 }
 
-absl::StatusOr<PlanReply> ResolveAndPlan(const spec::Limits& limits, const JobSpec& asked) {
+absl::StatusOr<JobSpec> ResolveSpec(const spec::Limits& limits, const JobSpec& asked) {
   if (asked.ByteSizeLong() > kMaxSpecBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("the spec has ", asked.ByteSizeLong(), " bytes, at most ", kMaxSpecBytes, " are allowed"));
@@ -40,39 +41,53 @@ absl::StatusOr<PlanReply> ResolveAndPlan(const spec::Limits& limits, const JobSp
   JobSpec resolved = asked;
   SpecErrors errors;
   for (SpecError& error : spec::Resolve(limits, resolved)) *errors.add_errors() = std::move(error);
-  if (errors.errors_size() > 0) {
-    absl::Status status = absl::InvalidArgumentError(
-        absl::StrCat("the spec has ", errors.errors_size(), errors.errors_size() == 1 ? " error: " : " errors, first: ",
-                     errors.errors(0).path(), ": ", errors.errors(0).message()));
-    status.SetPayload(kErrorDetails, absl::Cord(errors.SerializeAsString()));
-    return status;
+  if (errors.errors_size() == 0) return resolved;
+  absl::Status status = absl::InvalidArgumentError(
+      absl::StrCat("the spec has ", errors.errors_size(), errors.errors_size() == 1 ? " error: " : " errors, first: ",
+                   errors.errors(0).path(), ": ", errors.errors(0).message()));
+  status.SetPayload(kErrorDetails, absl::Cord(errors.SerializeAsString()));
+  return status;
+}
+
+// The plan on the slots where the job would run now, or would if nothing else ran; on unknown ones where there are too
+// few.
+absl::StatusOr<PlanReply> PlanOnNodes(const core::Core& core, const PlanRequest& request, const JobSpec& resolved) {
+  const core::Core::Placing placing = core.WouldPlace(resolved);
+  spec::PlanFor on{.ranks = placing.slots.ranks, .hardware = {}, .ops = request.ops()};
+  absl::StatusOr<strategies::Hardware> hardware = core::HardwareOf(placing.slots.device, placing.slots.model);
+  if (!request.hardware().empty()) hardware = strategies::FindHardware(request.hardware());
+  if (!hardware.ok()) return hardware.status();
+  on.hardware = *std::move(hardware);
+  if (on.ranks.empty() || request.memory_bytes() > 0) {
+    on.ranks = strategies::FullNodes(resolved.resources().ranks(), on.hardware.ranks_per_node, request.memory_bytes());
   }
-  absl::StatusOr<PlanReply> plan = spec::MakePlan(resolved);
-  if (plan.ok()) *plan->mutable_resolved() = std::move(resolved);
+  absl::StatusOr<PlanReply> plan = spec::MakePlan(resolved, on);
+  if (!plan.ok()) return plan.status();
+  for (RankPlan& rank : *plan->mutable_ranks()) {
+    if (rank.rank() < placing.nodes.size()) rank.set_node(placing.nodes[rank.rank()].value());
+  }
+  if (placing.nodes.empty() && placing.reason != plan->unfit()) {
+    plan->add_notes(absl::StrCat("the job would wait: ", placing.reason));
+  }
   return plan;
 }
 
-// Says whether there is room now; where ranks go is decided when they are placed.
-// Where the ranks of a plan would run now, or why they would wait.
-void AddPlaces(const core::Core& core, PlanReply& plan) {
-  const core::Core::Placing placing = core.WouldPlace(plan.resolved().resources());
+// The plan of a job that was just submitted, on the slots where it was placed, if it was.
+absl::Status AddPlacesOf(const core::Core& core, const Job& job, PlanReply& plan) {
+  const std::vector<Generation> generations = core.ListGenerations(JobId(job.id()));
+  if (generations.empty()) {
+    plan.add_notes(absl::StrCat("the job waits: ", job.reason()));
+    return absl::OkStatus();
+  }
+  const core::Slots slots = core::PlacedSlots(generations.front());
+  absl::StatusOr<PlanReply> placed =
+      spec::MakePlan(job.spec(), {.ranks = slots.ranks, .hardware = core::HardwareOf(slots.device, slots.model)});
+  if (!placed.ok()) return placed.status();
+  plan = *std::move(placed);
   for (RankPlan& rank : *plan.mutable_ranks()) {
-    if (rank.rank() < placing.nodes.size()) rank.set_node(placing.nodes[rank.rank()].value());
+    rank.set_node(generations.front().ranks(static_cast<int>(rank.rank())).node());
   }
-  if (placing.nodes.empty()) plan.add_notes(absl::StrCat("the job would wait: ", placing.reason));
-}
-
-// The same of a job that was just submitted, and may have been placed at once.
-void AddPlacesOf(const core::Core& core, const Job& job, PlanReply& plan) {
-  for (const Generation& generation : core.ListGenerations(JobId(job.id()))) {
-    for (RankPlan& rank : *plan.mutable_ranks()) {
-      if (static_cast<int>(rank.rank()) < generation.ranks_size()) {
-        rank.set_node(generation.ranks(static_cast<int>(rank.rank())).node());
-      }
-    }
-    return;
-  }
-  plan.add_notes(absl::StrCat("the job waits: ", job.reason()));
+  return absl::OkStatus();
 }
 
 // So that an id is not taken; chance decides the rest.
@@ -101,7 +116,10 @@ grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* conte
   if (request->request_id().empty() || request->request_id().size() > 64) {
     return EndWith(absl::InvalidArgumentError("request_id: 1 to 64 characters are needed"), *context);
   }
-  absl::StatusOr<PlanReply> plan = ResolveAndPlan(options_.limits, request->spec());
+  const absl::StatusOr<JobSpec> resolved = ResolveSpec(options_.limits, request->spec());
+  if (!resolved.ok()) return EndWith(resolved.status(), *context);
+  absl::StatusOr<PlanReply> plan =
+      spec::MakePlan(*resolved, spec::AnySlots(*resolved, core::HardwareOf(resolved->resources().device(), "")));
   if (!plan.ok()) return EndWith(plan.status(), *context);
   if (absl::Status status = CheckFreeSpace(); !status.ok()) return EndWith(status, *context);
   *reply->mutable_plan() = *std::move(plan);
@@ -115,7 +133,8 @@ grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* conte
       if (outcome.status.ok()) {
         const absl::StatusOr<Job> job = core.GetJob(outcome.job);
         if (job.ok()) *reply->mutable_job() = *job;
-        AddPlacesOf(core, reply->job(), *reply->mutable_plan());
+        const absl::Status placed = AddPlacesOf(core, reply->job(), *reply->mutable_plan());
+        if (!placed.ok()) reply->mutable_plan()->add_notes(std::string(placed.message()));
       }
       reactor->Finish(ToGrpc(outcome.status));
     });
@@ -127,14 +146,14 @@ grpc::ServerUnaryReactor* JobsService::Plan(grpc::CallbackServerContext* context
                                             PlanReply* reply) {
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Plan");
   if (!caller.ok()) return EndWith(caller.status(), *context);
-  absl::StatusOr<PlanReply> plan = ResolveAndPlan(options_.limits, request->spec());
-  if (!plan.ok()) return EndWith(plan.status(), *context);
-  *reply = *std::move(plan);
+  absl::StatusOr<JobSpec> resolved = ResolveSpec(options_.limits, request->spec());
+  if (!resolved.ok()) return EndWith(resolved.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([=](Turn& turn) {
+  loop_->Post([=, resolved = *std::move(resolved)](Turn& turn) {
     turn.AfterCommit([=, &core = turn.core()] {
-      AddPlaces(core, *reply);
-      reactor->Finish(grpc::Status::OK);
+      absl::StatusOr<PlanReply> plan = PlanOnNodes(core, *request, resolved);
+      if (plan.ok()) *reply = *std::move(plan);
+      reactor->Finish(ToGrpc(plan.status()));
     });
   });
   return reactor;

@@ -6,45 +6,65 @@
 
 namespace muster::scheduler {
 
-uint64_t Pass::Spare(Device device, const Head& head) const {
-  const uint64_t kept = head.ranks + head.overtakers, total = cluster_->Slots(device);
-  return kept >= total ? 0 : std::min(total - kept, cluster_->FreeSlots(device));
+uint64_t Pass::Spare(const Head& head) const {
+  const uint64_t kept = head.demand.ranks + head.overtakers, total = cluster_->Slots(head.demand);
+  return kept >= total ? 0 : std::min(total - kept, cluster_->FreeSlots(head.demand));
+}
+
+Demand Pass::Beside(const Demand& demand, const Head& head) {
+  Demand beside = demand;
+  beside.below_bytes = head.demand.slot_bytes;
+  return beside;
+}
+
+// It must wait for the head.
+Decision Pass::Held(const Demand& demand) const {
+  Decision decision;
+  decision.device = cluster_->Resolve(demand.device);
+  decision.fits_when_idle = cluster_->FitsWhenIdle(demand);
+  return decision;
 }
 
 Decision Pass::Consider(const Claim& claim, const Demand& demand) {
   const Device device = cluster_->Resolve(demand.device);
   const auto head = heads_.find(device);
-  if (head != heads_.end() && demand.ranks > Spare(device, head->second)) {
-    Decision decision;
-    decision.device = device;
-    decision.fits_when_idle = cluster_->FitsWhenIdle(demand);
-    return decision;
+  if (head != heads_.end() && demand.ranks > Spare(head->second)) {
+    if (head->second.demand.slot_bytes == 0) return Held(demand);
+    Decision beside = cluster_->Place(Beside(demand, head->second));
+    return beside.ranks.empty() ? Held(demand) : beside;
   }
   Decision decision = cluster_->Place(demand);
   if (decision.ranks.empty() && decision.fits_when_idle && head == heads_.end()) {
-    heads_[device] = {claim.job, demand.ranks, cluster_->SlotsHeldBehind(claim, device)};
+    Demand wanted = demand;
+    wanted.device = device;
+    heads_[device] = {claim.job, wanted, cluster_->SlotsHeldBehind(claim, wanted)};
   }
   return decision;
 }
 
 std::string Pass::Why(const Decision& decision, const Demand& demand) const {
   if (!decision.reason.empty()) return decision.reason;
-  if (demand.ranks > cluster_->FreeSlots(decision.device)) return cluster_->Place(demand).reason;
+  if (demand.ranks > cluster_->FreeSlots(demand)) return cluster_->Place(demand).reason;
   const Head& head = heads_.at(decision.device);
-  return absl::StrCat("waits behind ", head.job.value(), ", for which ", head.ranks, " slots are kept");
+  return absl::StrCat("waits behind ", head.job.value(), ", for which ", head.demand.ranks, " slots are kept");
 }
 
 void Pass::Start(const Claim& claim, const Decision& decision) {
   cluster_->Take(decision, claim);
-  if (const auto head = heads_.find(decision.device); head != heads_.end()) {
-    head->second.overtakers += decision.ranks.size();
+  const auto head = heads_.find(decision.device);
+  if (head == heads_.end()) return;
+  for (const RankSlot& rank : decision.ranks) {
+    head->second.overtakers += Cluster::Suits(rank.memory_bytes, head->second.demand);
   }
 }
 
 bool Pass::Over() const {
   if (heads_.size() < 2) return false;  // cpu and cuda
-  return std::all_of(heads_.begin(), heads_.end(),
-                     [this](const auto& head) { return Spare(head.first, head.second) == 0; });
+  return std::all_of(heads_.begin(), heads_.end(), [this](const auto& entry) {
+    const Head& head = entry.second;
+    if (Spare(head) > 0) return false;
+    return head.demand.slot_bytes == 0 || cluster_->FreeSlots(Beside({1, head.demand.device}, head)) == 0;
+  });
 }
 
 }  // namespace muster::scheduler

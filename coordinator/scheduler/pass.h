@@ -16,6 +16,9 @@
 // overtaken it leaves it room, and no stream of small jobs can put it off. How long a job runs is never asked for,
 // since nobody knows it.
 //
+// Where the head needs slots of more memory than some have, all of this counts only those that suit it; the others are
+// free for jobs behind it.
+//
 // A job that these nodes could never hold reserves nothing: those behind it cannot delay it. One device's head holds
 // back nobody on the other. Only the first is reserved for: the second waits its turn to be the head.
 #pragma once
@@ -47,11 +50,14 @@ class Pass {
  private:
   struct Head {
     JobId job;
-    uint64_t ranks = 0;
-    uint64_t overtakers = 0;  // slots held by jobs behind it
+    Demand demand;            // of a resolved device
+    uint64_t overtakers = 0;  // slots that suit it, held by jobs behind it
   };
-  // Slots that the jobs behind the head may still take.
-  uint64_t Spare(Device device, const Head& head) const;
+  // Slots that suit the head, and that jobs behind it may still take.
+  uint64_t Spare(const Head& head) const;
+  // What such a job may still have where it needs more than those: slots that do not suit the head.
+  static Demand Beside(const Demand& demand, const Head& head);
+  Decision Held(const Demand& demand) const;
 
   Cluster* const cluster_;
   std::map<Device, Head> heads_;

@@ -1,10 +1,12 @@
 #include "coordinator/scheduler/place.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
 namespace muster::scheduler {
@@ -13,6 +15,12 @@ namespace {
 const char* Name(Device device) { return device == DEVICE_CUDA ? "cuda" : "cpu"; }
 
 std::string Counted(uint64_t n) { return absl::StrCat(n, n == 1 ? " slot" : " slots"); }
+
+// " of at least 61.2 GiB"
+std::string OfMemory(const Demand& demand) {
+  if (demand.slot_bytes == 0) return "";
+  return absl::StrFormat(" of at least %.3g GiB", static_cast<double>(demand.slot_bytes) / (1 << 30));
+}
 
 std::string Unavailable(const std::vector<NodeView>& nodes) {
   std::vector<std::string> parts;
@@ -50,16 +58,19 @@ Cluster::Cluster(const std::vector<NodeView>& nodes) : any_node_(!nodes.empty())
     any_takes_ranks_ |= takes_ranks;
     for (const SlotView& slot : node.slots) {
       Supply& supply = slot.device == DEVICE_CUDA ? cuda_ : cpu_;
-      ++supply.hoped;
+      const bool is_free = slot.holder.job.empty();
+      for (Counts* counts : {&supply.all, &supply.by_memory[slot.memory_bytes]}) {
+        ++counts->hoped;
+        counts->total += takes_ranks;
+        counts->free += takes_ranks && is_free;
+      }
       if (!takes_ranks) continue;
-      ++supply.total;
-      if (slot.holder.job.empty()) {
-        ++supply.free;
-        supply.free_slots[node.id].push_back(slot.index);
+      if (is_free) {
+        supply.free_slots[node.id].push_back({slot.index, slot.memory_bytes});
       } else {
         Supply::User& user = supply.users[slot.holder.job];
         user.claim = slot.holder;
-        ++user.slots;
+        ++user.slots[slot.memory_bytes];
       }
     }
   }
@@ -67,20 +78,46 @@ Cluster::Cluster(const std::vector<NodeView>& nodes) : any_node_(!nodes.empty())
 
 const Cluster::Supply& Cluster::Of(Device device) const { return device == DEVICE_CUDA ? cuda_ : cpu_; }
 
+bool Cluster::Suits(uint64_t memory_bytes, const Demand& demand) {
+  if (demand.below_bytes > 0 && (memory_bytes == 0 || memory_bytes >= demand.below_bytes)) return false;
+  return memory_bytes == 0 || memory_bytes >= demand.slot_bytes;
+}
+
+Cluster::Counts Cluster::Count(const Demand& demand) const {
+  const Supply& supply = Of(Resolve(demand.device));
+  if (demand.slot_bytes == 0 && demand.below_bytes == 0) return supply.all;
+  Counts sum;
+  for (const auto& [memory, counts] : supply.by_memory) {
+    if (!Suits(memory, demand)) continue;
+    sum.total += counts.total, sum.hoped += counts.hoped, sum.free += counts.free;
+  }
+  return sum;
+}
+
+uint64_t Cluster::Largest(Device device) const {
+  const Supply& supply = Of(device);
+  return supply.by_memory.empty() ? 0 : supply.by_memory.rbegin()->first;
+}
+
 Device Cluster::Resolve(Device wanted) const {
   if (wanted != DEVICE_AUTO) return wanted;
-  return cuda_.hoped > 0 ? DEVICE_CUDA : DEVICE_CPU;
+  return cuda_.all.hoped > 0 ? DEVICE_CUDA : DEVICE_CPU;
 }
 
 std::string Cluster::WhyNot(const Demand& demand, Device device) const {
   if (!any_node_) return "no node has joined yet";
-  const Supply& supply = Of(device);
-  const std::string needs = absl::StrCat("needs ", Counted(demand.ranks));
+  const Counts supply = Count(demand);
+  const std::string needs = absl::StrCat("needs ", Counted(demand.ranks), OfMemory(demand));
   const std::string others = unavailable_.empty() ? "" : absl::StrCat(" (", unavailable_, ")");
   if (!any_takes_ranks_) return absl::StrCat(needs, ", but no node takes ranks now", others);
   if (supply.hoped < demand.ranks) {
+    if (Of(device).all.hoped >= demand.ranks) {  // but of too little memory
+      return absl::StrCat(
+          needs, ", the nodes have ", supply.hoped == 0 ? "none" : absl::StrCat(supply.hoped),
+          absl::StrFormat(", the largest has %.3g GiB", static_cast<double>(Largest(device)) / (1 << 30)), others);
+    }
     // What the user can do about it: fewer ranks, or the other device.
-    const Supply& other = Of(device == DEVICE_CUDA ? DEVICE_CPU : DEVICE_CUDA);
+    const Counts& other = Of(device == DEVICE_CUDA ? DEVICE_CPU : DEVICE_CUDA).all;
     const std::string instead = other.hoped < demand.ranks ? ""
                                                            : absl::StrCat(", or ", other.hoped, " with device ",
                                                                           device == DEVICE_CUDA ? "cpu" : "cuda");
@@ -88,30 +125,39 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
     return absl::StrCat(needs, " on ", Name(device), ", the nodes have ", have, "; at most ", supply.hoped,
                         supply.hoped == 1 ? " rank" : " ranks", " would fit", instead, others);
   }
-  return absl::StrCat(needs, ", ", supply.free, " of ", supply.total, " free", InUse(supply.users), others);
+  return absl::StrCat(needs, ", ", supply.free, " of ", supply.total, " free", InUse(Of(device).users), others);
 }
 
-bool Cluster::FitsWhenIdle(const Demand& demand) const { return Of(Resolve(demand.device)).hoped >= demand.ranks; }
+bool Cluster::FitsWhenIdle(const Demand& demand) const { return Count(demand).hoped >= demand.ranks; }
 
 Decision Cluster::Place(const Demand& demand) const {
   Decision decision;
   decision.device = Resolve(demand.device);
   decision.fits_when_idle = FitsWhenIdle(demand);
-  const Supply& supply = Of(decision.device);
-  if (supply.free < demand.ranks) {
+  if (Count(demand).free < demand.ranks) {
     decision.reason = WhyNot(demand, decision.device);
     return decision;
   }
-  // Nodes by their number of free slots, then id.
+  // Nodes by their number of free slots that suit, then id.
+  std::map<NodeId, std::vector<FreeSlot>> suitable;
   std::map<size_t, std::set<NodeId>> by_free;
-  for (const auto& [node, slots] : supply.free_slots) by_free[slots.size()].insert(node);
+  for (const auto& [node, slots] : Of(decision.device).free_slots) {
+    std::vector<FreeSlot> good;
+    std::copy_if(slots.begin(), slots.end(), std::back_inserter(good),
+                 [&](const FreeSlot& slot) { return Suits(slot.memory_bytes, demand); });
+    if (good.empty()) continue;
+    by_free[good.size()].insert(node);
+    suitable[node] = std::move(good);
+  }
   while (decision.ranks.size() < demand.ranks) {
     const size_t left = demand.ranks - decision.ranks.size();
     auto chosen = by_free.lower_bound(left);
     if (chosen == by_free.end()) --chosen;  // none holds the rest: the emptiest
     const NodeId node = *chosen->second.begin();
-    const std::vector<uint32_t>& slots = supply.free_slots.at(node);
-    for (size_t i = 0; i < std::min(left, slots.size()); ++i) decision.ranks.push_back({node, slots[i]});
+    const std::vector<FreeSlot>& slots = suitable.at(node);
+    for (size_t i = 0; i < std::min(left, slots.size()); ++i) {
+      decision.ranks.push_back({node, slots[i].index, slots[i].memory_bytes});
+    }
     chosen->second.erase(node);
     if (chosen->second.empty()) by_free.erase(chosen);
   }
@@ -120,20 +166,25 @@ Decision Cluster::Place(const Demand& demand) const {
 
 void Cluster::Take(const Decision& decision, const Claim& holder) {
   Supply& supply = decision.device == DEVICE_CUDA ? cuda_ : cpu_;
-  for (const RankSlot& rank : decision.ranks) {
-    const auto node = supply.free_slots.find(rank.node);
-    supply.free -= std::erase(node->second, rank.slot);
-    if (node->second.empty()) supply.free_slots.erase(node);
-  }
   Supply::User& user = supply.users[holder.job];
   user.claim = holder;
-  user.slots += decision.ranks.size();
+  for (const RankSlot& rank : decision.ranks) {
+    const auto node = supply.free_slots.find(rank.node);
+    const uint64_t taken = std::erase_if(node->second, [&](const FreeSlot& slot) { return slot.index == rank.slot; });
+    supply.all.free -= taken;
+    supply.by_memory[rank.memory_bytes].free -= taken;
+    ++user.slots[rank.memory_bytes];
+    if (node->second.empty()) supply.free_slots.erase(node);
+  }
 }
 
-uint64_t Cluster::SlotsHeldBehind(const Claim& claim, Device device) const {
-  uint64_t slots = 0;
-  for (const auto& [job, user] : Of(device).users) slots += Before(claim, user.claim) ? user.slots : 0;
-  return slots;
+uint64_t Cluster::SlotsHeldBehind(const Claim& claim, const Demand& demand) const {
+  uint64_t held = 0;
+  for (const auto& [job, user] : Of(Resolve(demand.device)).users) {
+    if (!Before(claim, user.claim)) continue;
+    for (const auto& [memory, slots] : user.slots) held += Suits(memory, demand) ? slots : 0;
+  }
+  return held;
 }
 
 }  // namespace muster::scheduler

@@ -22,7 +22,8 @@ enum class Availability {
 struct SlotView {
   uint32_t index = 0;
   Device device = DEVICE_CPU;
-  Claim holder;  // no job: free
+  Claim holder;               // no job: free
+  uint64_t memory_bytes = 0;  // 0: not known, taken to be enough
 };
 
 struct NodeView {
@@ -34,11 +35,14 @@ struct NodeView {
 struct Demand {
   uint32_t ranks = 1;
   Device device = DEVICE_AUTO;
+  uint64_t slot_bytes = 0;   // on slots of no less memory
+  uint64_t below_bytes = 0;  // 0: any; else only on slots that are known to have less
 };
 
 struct RankSlot {
   NodeId node;
   uint32_t slot = 0;
+  uint64_t memory_bytes = 0;
 };
 
 struct Decision {
@@ -66,25 +70,39 @@ class Cluster {
   // The slots of a decision are no longer free.
   void Take(const Decision& decision, const Claim& holder);
 
-  // Of a resolved device, on nodes that take ranks.
-  uint64_t Slots(Device device) const { return Of(device).total; }
-  uint64_t FreeSlots(Device device) const { return Of(device).free; }
-  // Held by jobs that come after `claim` in the order.
-  uint64_t SlotsHeldBehind(const Claim& claim, Device device) const;
+  // That suit a demand of a resolved device, on nodes that take ranks.
+  uint64_t Slots(const Demand& demand) const { return Count(demand).total; }
+  uint64_t FreeSlots(const Demand& demand) const { return Count(demand).free; }
+  // Those held by jobs that come after `claim` in the order.
+  uint64_t SlotsHeldBehind(const Claim& claim, const Demand& demand) const;
+
+  // Whether a slot of so much memory is one that the demand may have.
+  static bool Suits(uint64_t memory_bytes, const Demand& demand);
 
  private:
-  struct Supply {        // of one device
+  struct Counts {
     uint64_t total = 0;  // of nodes that take ranks
     uint64_t hoped = 0;  // and of those that are away
     uint64_t free = 0;
-    std::map<NodeId, std::vector<uint32_t>> free_slots;  // of nodes that take ranks, ascending
+  };
+  struct FreeSlot {
+    uint32_t index = 0;
+    uint64_t memory_bytes = 0;
+  };
+  struct Supply {  // of one device
+    Counts all;
+    std::map<uint64_t, Counts> by_memory;
+    std::map<NodeId, std::vector<FreeSlot>> free_slots;  // of nodes that take ranks, ascending
     struct User {
       Claim claim;
-      uint64_t slots = 0;
+      std::map<uint64_t, uint64_t> slots;  // by memory
     };
     std::map<JobId, User> users;  // on nodes that take ranks
   };
   const Supply& Of(Device device) const;
+  // Costs more only where memory matters: as much as there are different sizes of slots.
+  Counts Count(const Demand& demand) const;
+  uint64_t Largest(Device device) const;
   std::string WhyNot(const Demand& demand, Device device) const;
 
   Supply cpu_, cuda_;

@@ -191,6 +191,56 @@ TEST(Pass, WhoIsHeldBackLearnsByWhom) {
             "needs 8 slots on cpu, the nodes have 3 in all, 2 free; at most 3 ranks would fit");
 }
 
+// A node of free slots with so many GiB each; 0: not known.
+NodeView Sized(const std::string& id, const std::vector<uint64_t>& gib) {
+  NodeView node{.id = NodeId(id)};
+  for (const uint64_t g : gib) {
+    SlotView& slot = node.slots.emplace_back();
+    slot.index = static_cast<uint32_t>(node.slots.size() - 1);
+    slot.memory_bytes = g << 30;
+  }
+  return node;
+}
+
+TEST(Place, OnSlotsOfEnoughMemory) {
+  const Cluster cluster({Sized("a", {40, 40, 80}), Sized("b", {80}), Sized("c", {0})});
+  const auto place = [&](uint32_t ranks, uint64_t gib, uint64_t below = 0) {
+    return cluster.Place({ranks, DEVICE_AUTO, gib << 30, below << 30});
+  };
+  EXPECT_EQ(Placed(place(2, 60)), "a2 b0");
+  EXPECT_EQ(Placed(place(3, 60)), "a2 b0 c0") << "what is not known may be enough";
+  EXPECT_EQ(Placed(place(2, 0)), "a0 a1");
+  EXPECT_EQ(Placed(place(2, 0, 60)), "a0 a1");
+  EXPECT_EQ(Placed(place(3, 0, 60)), "");
+  EXPECT_FALSE(place(4, 60).fits_when_idle);
+  EXPECT_EQ(place(4, 60).reason, "needs 4 slots of at least 60 GiB, the nodes have 3, the largest has 80 GiB");
+  EXPECT_EQ(place(2, 100).reason, "needs 2 slots of at least 100 GiB, the nodes have 1, the largest has 80 GiB");
+  EXPECT_EQ(place(6, 60).reason,
+            "needs 6 slots of at least 60 GiB on cpu, the nodes have 3 in all, 3 free; at most 3 ranks would fit");
+}
+
+// Slots that are too small for the head are free for those behind it, the others are kept.
+TEST(Pass, AHeadThatNeedsMemoryKeepsOnlySlotsThatSuitIt) {
+  std::vector<NodeView> nodes = {Sized("a", {80, 80, 40, 40})};
+  nodes[0].slots[0].holder = {JobId("early"), 0, 1};
+  Cluster cluster(nodes);
+  Pass pass(&cluster);
+  const uint64_t gib60 = uint64_t{60} << 30;
+  const Demand large{2, DEVICE_AUTO, gib60}, one{1, DEVICE_AUTO}, three{3, DEVICE_AUTO};
+  const Decision head = pass.Consider({JobId("large"), 0, 2}, large);
+  EXPECT_EQ(Placed(head), "");
+  EXPECT_EQ(pass.Why(head, large), "needs 2 slots of at least 60 GiB, 1 of 2 free (in use: early)");
+  EXPECT_EQ(pass.Why(pass.Consider({JobId("wide"), 0, 3}, three), three),
+            "waits behind large, for which 2 slots are kept");
+  EXPECT_FALSE(pass.Over());
+  for (const char* expected : {"a2", "a3"}) {
+    const Decision small = pass.Consider({JobId("small"), 0, 4}, one);
+    EXPECT_EQ(Placed(small), expected);
+    pass.Start({JobId("small"), 0, 4}, small);
+  }
+  EXPECT_EQ(Placed(pass.Consider({JobId("smaller"), 0, 5}, one)), "");
+}
+
 TEST(Queue, PriorityThenArrival) {
   const int32_t lowest = std::numeric_limits<int32_t>::min();
   std::vector<Claim> queue = {

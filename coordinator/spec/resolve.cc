@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
-#include "strategies/partition/explain.h"
+#include "strategies/defaults.h"
 
 namespace muster::spec {
 namespace {
@@ -22,8 +22,6 @@ constexpr uint32_t kMaxPrefetch = 64;
 constexpr uint32_t kMaxKeep = 1000;  // a job's row names each kept checkpoint
 // The coordinator compiles each schedule: about two ops for each of these, some 50 MB.
 constexpr uint64_t kMaxUnitMicrobatches = 250'000;
-constexpr size_t kMaxPrintedBytes = 256 * 1024;  // of a plan's schedule
-constexpr size_t kMaxTableBytes = 4 << 20;       // of a plan's table: rows of every tensor on a thousand ranks are more
 
 // Collects errors; every check goes on after one.
 class Resolver {
@@ -260,8 +258,10 @@ class Resolver {
     if (s.has_ddp() && s.ddp().has_bucket_mib()) {
       Range("strategy.bucket_mib", s.ddp().bucket_mib(), 0, true, 1 << 20, false);
     }
-    if (s.has_zero()) Zero_(*s.mutable_zero());
-    if (s.has_fsdp()) Fsdp_(*s.mutable_fsdp());
+    strategies::FillDefaults(s);
+    if (s.has_zero()) Zero_(s.zero());
+    if (s.has_fsdp()) Fsdp_(s.fsdp());
+    if (s.has_auto_()) return;  // it is resolved where the ranks are placed, to what fits there
     const uint32_t ranks = spec_.resources().ranks();
     if (!model_good_ || ranks == 0 || ranks > limits_.max_ranks) return;
     const auto layout =
@@ -275,35 +275,30 @@ class Resolver {
 
   // What zero and fsdp have in common.
   template <typename Sharded>
-  void Sharded_(Sharded& s, Placement placement) {
-    if (!s.has_placement()) s.set_placement(placement);
+  void Sharded_(const Sharded& s) {
     Known("strategy.placement", Placement_IsValid(s.placement()) && s.placement() != PLACEMENT_UNSPECIFIED);
-    if (!s.has_accumulation()) s.set_accumulation(ACCUMULATION_REDUCE);
     Known("strategy.accumulation",
           Accumulation_IsValid(s.accumulation()) && s.accumulation() != ACCUMULATION_UNSPECIFIED);
-    if (!s.has_prefetch()) s.set_prefetch(1);
     if (s.prefetch() > kMaxPrefetch) {
       Error("strategy.prefetch", absl::StrCat("must be 0 to ", kMaxPrefetch, ", got ", s.prefetch()));
     }
     if (s.has_wrap_mib()) Range("strategy.wrap_mib", s.wrap_mib(), 0, true, 1 << 20, false);
   }
 
-  void Zero_(Zero& zero) {
-    if (!zero.has_stage()) zero.set_stage(3);
+  void Zero_(const Zero& zero) {
     if (zero.stage() < 1 || zero.stage() > 3) {
       Error("strategy.stage", absl::StrCat("must be 1, 2 or 3, got ", zero.stage()));
     }
-    Sharded_(zero, PLACEMENT_WHOLE);
+    Sharded_(zero);
     if (zero.contiguous() && zero.placement() != PLACEMENT_WHOLE && zero.placement() != PLACEMENT_RAGGED) {
       Error("strategy.contiguous", "only placement: whole and placement: ragged give a rank a run of layers");
     }
     if (zero.has_bucket_mib()) Range("strategy.bucket_mib", zero.bucket_mib(), 0, true, 1 << 20, false);
   }
 
-  void Fsdp_(Fsdp& fsdp) {
-    if (!fsdp.has_reshard()) fsdp.set_reshard(RESHARD_FULL_SHARD);
+  void Fsdp_(const Fsdp& fsdp) {
     Known("strategy.reshard", Reshard_IsValid(fsdp.reshard()) && fsdp.reshard() != RESHARD_UNSPECIFIED);
-    Sharded_(fsdp, PLACEMENT_EVEN);
+    Sharded_(fsdp);
     if (fsdp.has_shard_ranks() && fsdp.reshard() != RESHARD_HYBRID) {
       Error("strategy.shard_ranks", "only reshard: hybrid has groups of ranks");
     } else if (fsdp.has_shard_ranks() && fsdp.shard_ranks() == 0) {
@@ -358,63 +353,8 @@ class Resolver {
   bool model_good_ = false;
 };
 
-// The first lines of a long schedule, and how many are left out.
-std::string Shown(std::string schedule) {
-  if (schedule.size() <= kMaxPrintedBytes) return schedule;
-  const size_t end = schedule.rfind('\n', kMaxPrintedBytes) + 1;
-  const auto more = std::count(schedule.begin() + static_cast<std::ptrdiff_t>(end), schedule.end(), '\n');
-  schedule.resize(end);
-  return absl::StrCat(schedule, "... and ", more, " more ops\n");
-}
-
 }  // namespace
 
 std::vector<SpecError> Resolve(const Limits& limits, JobSpec& spec) { return Resolver(limits, spec).Run(); }
-
-absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved) {
-  const Train& train = resolved.train();
-  const uint32_t world = resolved.resources().ranks();
-  const auto inventory = models::MakeInventory(train.model());
-  if (!inventory.ok()) return inventory.status();
-  const std::vector<RankPlace> places = strategies::AnyPlaces(world);
-  const auto layout = strategies::MakeLayout(train, *inventory, places);
-  if (!layout.ok()) return layout.status();
-
-  PlanReply plan;
-  *plan.mutable_resolved() = resolved;
-  plan.set_parameters(models::Parameters(*inventory));
-  plan.set_tokens_per_step(uint64_t{train.batch().sequences()} * inventory->context());
-  plan.set_microbatches(strategies::Microbatches(train.batch(), world));
-  double forward = 0;
-  for (const Unit& unit : inventory->units()) forward += unit.forward_flops();
-  plan.set_flops_per_step(3 * forward * train.batch().sequences());  // a backward costs twice a forward
-  plan.set_table_sha256(layout->table_sha256);
-  if (layout->table.ByteSizeLong() <= kMaxTableBytes) *plan.mutable_table() = layout->table;
-  const std::vector<uint64_t> weights = partition::Weights(places, layout->table.shards());
-  for (std::string& line : partition::Lines(partition::Explain(layout->table, *inventory, weights))) {
-    plan.add_placement(std::move(line));
-  }
-  absl::StatusOr<strategies::RankProgram> program;
-  for (uint32_t rank = 0; rank < world; ++rank) {
-    if (rank == 0 || strategies::SameProgramAs(train, rank) == rank) {
-      program = strategies::Compile(train, *inventory, *layout, rank);
-      if (!program.ok()) return program.status();
-    }
-    if (rank == 0) {
-      plan.set_schedule(Shown(Print(program->schedule, *inventory)));
-      plan.set_schedule_digest(program->digest);
-    }
-    const strategies::Memory memory = strategies::MemoryOf(train, *inventory, *layout, *program, rank);
-    RankPlan& r = *plan.add_ranks();
-    r.set_rank(rank);
-    r.set_parameter_bytes(memory.parameters);
-    r.set_gradient_bytes(memory.gradients);
-    r.set_optimizer_bytes(memory.optimizer_state);
-    r.set_gather_bytes(memory.gather_buffers + memory.reduce_buffers);
-    r.set_activation_bytes(memory.activations);
-    r.set_peak_bytes(memory.peak);
-  }
-  return plan;
-}
 
 }  // namespace muster::spec

@@ -204,44 +204,5 @@ TEST(Resolve, TheSuggestedMicrobatchIsEnough) {
   EXPECT_EQ(Text(Resolve({}, spec)), "");
 }
 
-TEST(Plan, OfALongScheduleShowsTheBeginning) {
-  JobSpec spec = Good();
-  spec.mutable_train()->mutable_batch()->set_sequences(5000);
-  spec.mutable_train()->mutable_batch()->set_microbatch(1);
-  ASSERT_EQ(Text(Resolve({}, spec)), "");
-  const PlanReply plan = *MakePlan(spec);
-  EXPECT_LT(plan.schedule().size(), 300u * 1024);
-  EXPECT_TRUE(absl::EndsWith(plan.schedule(), " more ops\n")) << plan.schedule().substr(plan.schedule().size() - 80);
-}
-
-TEST(Plan, SaysWhoOwnsWhat) {
-  JobSpec spec = Good();
-  spec.mutable_resources()->set_ranks(3);
-  spec.mutable_train()->mutable_strategy()->mutable_zero()->set_placement(PLACEMENT_RAGGED);
-  ASSERT_EQ(Text(Resolve({}, spec)), "");
-  const PlanReply plan = *MakePlan(spec);
-  EXPECT_EQ(plan.table().shards(), 3u);
-  EXPECT_EQ(plan.table().units_size(), 6);
-  ASSERT_GE(plan.placement_size(), 3);
-  EXPECT_TRUE(absl::StartsWith(plan.placement(0), "3 shards own ")) << plan.placement(0);
-}
-
-TEST(Plan, CountsWhatAStepCosts) {
-  JobSpec spec = Good();
-  spec.mutable_train()->mutable_batch()->set_microbatch(3);
-  ASSERT_EQ(Text(Resolve({}, spec)), "");
-  const PlanReply plan = *MakePlan(spec);
-  EXPECT_EQ(plan.parameters(), 842'496u);
-  EXPECT_EQ(plan.tokens_per_step(), 8u * 128);
-  EXPECT_EQ(plan.microbatches(), 3u);
-  ASSERT_EQ(plan.ranks_size(), 1);
-  EXPECT_GE(plan.ranks(0).parameter_bytes(), 4 * plan.parameters());
-  EXPECT_EQ(plan.ranks(0).peak_bytes(), plan.ranks(0).parameter_bytes() + plan.ranks(0).gradient_bytes() +
-                                            plan.ranks(0).optimizer_bytes() + plan.ranks(0).activation_bytes());
-  EXPECT_TRUE(absl::StartsWith(plan.schedule(), "Forward embedding m0\n"));
-  // 6 N FLOPs a token, and attention's share on top.
-  EXPECT_NEAR(plan.flops_per_step() / (6.0 * plan.parameters() * plan.tokens_per_step()), 1.1, 0.15);
-}
-
 }  // namespace
 }  // namespace muster::spec

@@ -1,0 +1,173 @@
+// A plan as text.
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "cli/output/describe.h"
+#include "cli/output/format.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr size_t kMostRows = 40;  // more, and only the extremes are shown
+
+// "44.0 GFLOP"
+std::string Flops(double flops) {
+  std::string count = Count(flops);
+  std::string unit;
+  if (count.find_last_not_of("0123456789.") != std::string::npos) {
+    unit = count.back() == 'B' ? "G" : count.substr(count.size() - 1);
+    count.pop_back();
+  }
+  return absl::StrCat(count, " ", unit, "FLOP");
+}
+
+// "213 us", "1.25 ms", "3.4 s"
+std::string Seconds(double seconds) {
+  if (seconds < 1e-3) return absl::StrFormat("%.3g us", 1e6 * seconds);
+  if (seconds < 1) return absl::StrFormat("%.3g ms", 1e3 * seconds);
+  return absl::StrFormat("%.3g s", seconds);
+}
+
+// "0-3,8,10-11" of ascending numbers.
+std::string Runs(const std::vector<uint32_t>& ranks) {
+  std::vector<std::string> runs;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    runs.push_back(end == i + 1 ? absl::StrCat(ranks[i]) : absl::StrCat(ranks[i], "-", ranks[end - 1]));
+    i = end;
+  }
+  constexpr size_t kShown = 4;
+  if (runs.size() <= kShown) return absl::StrJoin(runs, ",");
+  return absl::StrCat(absl::StrJoin(runs.begin(), runs.begin() + kShown, ","), ",... (", ranks.size(), ")");
+}
+
+// "node-a", "node-a, node-b and 6 more".
+std::string Names(const std::vector<std::string>& nodes) {
+  constexpr size_t kNamed = 2;
+  if (nodes.size() <= kNamed) return absl::StrJoin(nodes, ", ");
+  return absl::StrCat(absl::StrJoin(nodes.begin(), nodes.begin() + kNamed, ", "), " and ", nodes.size() - kNamed,
+                      " more");
+}
+
+// Ranks with the same bytes.
+struct Alike {
+  const v1::RankPlan* first = nullptr;
+  std::vector<uint32_t> ranks;
+  std::vector<std::string> nodes;
+};
+
+std::vector<Alike> GroupRanks(const v1::PlanReply& plan) {
+  std::vector<Alike> groups;
+  std::map<std::vector<uint64_t>, size_t> known;
+  for (const v1::RankPlan& rank : plan.ranks()) {
+    const std::vector<uint64_t> key = {rank.parameter_bytes(), rank.gradient_bytes(), rank.optimizer_bytes(),
+                                       rank.gather_bytes(),    rank.reduce_bytes(),   rank.activation_bytes(),
+                                       rank.peak_bytes(),      rank.slot_bytes(),     rank.node().empty()};
+    const auto [at, fresh] = known.emplace(key, groups.size());
+    if (fresh) groups.push_back({.first = &rank, .ranks = {}, .nodes = {}});
+    Alike& group = groups[at->second];
+    group.ranks.push_back(rank.rank());
+    if (!rank.node().empty() && (group.nodes.empty() || group.nodes.back() != rank.node())) {
+      group.nodes.push_back(rank.node());
+    }
+  }
+  return groups;
+}
+
+std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
+  Table table({{"RANK", true},
+               {"PARAMETERS", true},
+               {"GRADIENTS", true},
+               {"OPTIMIZER", true},
+               {"GATHER", true},
+               {"REDUCE", true},
+               {"ACTIVATIONS", true},
+               {"PEAK", true},
+               {"SLOT", true},
+               {"NODE"}});
+  std::vector<Alike> groups = GroupRanks(plan);
+  const size_t all = groups.size();
+  if (all > kMostRows) {
+    const auto less = [](const Alike& a, const Alike& b) { return a.first->peak_bytes() < b.first->peak_bytes(); };
+    const auto [least, most] = std::minmax_element(groups.begin(), groups.end(), less);
+    groups = {*least, *most};
+  }
+  for (const Alike& group : groups) {
+    const v1::RankPlan& r = *group.first;
+    table.Add({Runs(group.ranks), Bytes(r.parameter_bytes()), Bytes(r.gradient_bytes()), Bytes(r.optimizer_bytes()),
+               Bytes(r.gather_bytes()), Bytes(r.reduce_bytes()), Bytes(r.activation_bytes()), Bytes(r.peak_bytes()),
+               r.slot_bytes() > 0 ? Bytes(r.slot_bytes()) : "", Names(group.nodes)});
+  }
+  std::string text = table.Render(screen);
+  if (all > kMostRows) {
+    absl::StrAppend(&text, "the ranks that need least and most; ", all - 2, " others lie between (-o json has all)\n");
+  }
+  return text;
+}
+
+std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
+  Table table({{"CANDIDATE"}, {"PEAK", true}, {"STEP", true}, {"FITS"}});
+  for (const v1::CandidatePlan& c : plan.candidates()) {
+    table.Add({Cell(c.strategy(), c.strategy() == plan.strategy() ? Colour::kGreen : Colour::kNone),
+               Bytes(c.peak_bytes()), Seconds(c.step_seconds()), c.unfit().empty() ? "yes" : "no"});
+  }
+  return table.Render(screen);
+}
+
+std::string Times(const v1::PlanReply& plan) {
+  const v1::Simulated& t = plan.simulated();
+  const double tokens = t.step_seconds() > 0 ? static_cast<double>(plan.tokens_per_step()) / t.step_seconds() : 0;
+  return absl::StrCat("A step on ", OneLine(t.hardware()), ", predicted: ", Seconds(t.step_seconds()), ", ",
+                      Count(tokens), " tokens/s\n  compute ", Seconds(t.compute_seconds()), ", gather ",
+                      Seconds(t.gather_seconds()), ", reduce ", Seconds(t.reduce_seconds()), "; communication ",
+                      Seconds(t.communication_seconds()), ", of which ", Seconds(t.exposed_seconds()),
+                      " behind no computing\n  assumed: ", OneLine(t.assumptions()), "\n");
+}
+
+std::string Ops(const v1::PlanReply& plan, const Screen& screen) {
+  if (plan.ops().empty()) {
+    std::string lines;
+    for (const absl::string_view line : absl::StrSplit(plan.schedule(), '\n', absl::SkipEmpty())) {
+      absl::StrAppend(&lines, "  ", Lines(line), "\n");
+    }
+    return lines;
+  }
+  Table table({{"OP"}, {"STREAM"}, {"BEGIN", true}, {"END", true}, {"MEMORY", true}});
+  for (const v1::PlannedOp& op : plan.ops()) {
+    table.Add({op.op(), op.stream(), Seconds(op.begin_seconds()), Seconds(op.end_seconds()), Bytes(op.memory_bytes())});
+  }
+  return table.Render(screen);
+}
+
+}  // namespace
+
+std::string DescribePlan(const v1::PlanReply& plan, const PlanParts& parts, const Screen& screen) {
+  const v1::JobSpec& spec = plan.resolved();
+  const int ranks = plan.ranks_size();
+  std::string out = absl::StrCat(spec.name().empty() ? "" : absl::StrCat(OneLine(spec.name()), ": "), ModelName(spec),
+                                 ", ", Count(static_cast<double>(plan.parameters())), " parameters, ",
+                                 StrategyName(spec), " on ", ranks, ranks == 1 ? " rank\n" : " ranks\n");
+  absl::StrAppend(&out, Grouped(plan.tokens_per_step()), " tokens a step, ", plan.microbatches(),
+                  plan.microbatches() == 1 ? " microbatch" : " microbatches", " a rank, ", Flops(plan.flops_per_step()),
+                  " a step, ", Grouped(spec.train().steps()), " steps\n");
+  if (!plan.strategy_reason().empty()) {
+    absl::StrAppend(&out, "strategy auto is ", OneLine(plan.strategy_reason()), "\n\n", CandidateTable(plan, screen));
+  }
+  absl::StrAppend(&out, "\n", RankTable(plan, screen));
+  if (parts.times) absl::StrAppend(&out, "\n", Times(plan));
+  if (!plan.unfit().empty()) {
+    absl::StrAppend(&out, Paint(screen, Colour::kRed, "does not fit"), ": ", OneLine(plan.unfit()), "\n");
+  }
+  for (const std::string& note : plan.notes()) absl::StrAppend(&out, "note: ", OneLine(note), "\n");
+  if (parts.schedule) absl::StrAppend(&out, "\nSchedule ", plan.schedule_digest(), ":\n", Ops(plan, screen));
+  return out;
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,73 @@
+#include "coordinator/core/planner.h"
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "coordinator/spec/resolve.h"
+
+namespace muster::core {
+namespace {
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+JobSpec Large(uint32_t ranks) {
+  JobSpec spec;
+  spec.set_name("large");
+  spec.mutable_resources()->set_ranks(ranks);
+  Train& train = *spec.mutable_train();
+  train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_LARGE);
+  train.mutable_data()->set_tokens("/t.bin");
+  train.mutable_batch()->set_sequences(ranks);
+  train.set_steps(1);
+  return spec;
+}
+
+Slots On(uint32_t ranks, uint64_t memory_bytes) {
+  return {strategies::FullNodes(ranks, 8, memory_bytes), DEVICE_CUDA, "NVIDIA H100 80GB HBM3"};
+}
+
+TEST(PlanByStrategies, NamesTheSmallestSlotThatSuits) {
+  JobSpec spec = Large(2);
+  spec.mutable_train()->mutable_strategy()->mutable_ddp();
+  ASSERT_TRUE(spec::Resolve({}, spec).empty());
+  const Planned small = *PlanByStrategies(spec, On(2, 8 * kGiB));
+  ASSERT_TRUE(small.unfit.has_value());
+  EXPECT_TRUE(absl::StrContains(small.unfit->why, "its slot has 8 GiB; it would fit with ")) << small.unfit->why;
+  EXPECT_FALSE(PlanByStrategies(spec, On(2, small.unfit->slot_bytes))->unfit.has_value());
+  EXPECT_TRUE(PlanByStrategies(spec, On(2, small.unfit->slot_bytes - 1))->unfit.has_value());
+  EXPECT_FALSE(PlanByStrategies(spec, On(2, 0))->unfit.has_value()) << "not known";
+  EXPECT_FALSE(small.strategy.has_value());
+  EXPECT_EQ(small.digests.size(), 2u);
+}
+
+// Of auto it is the slot of the strategy that needs least, and that is then chosen.
+TEST(PlanByStrategies, AutoFitsWhatItNames) {
+  JobSpec spec = Large(4);
+  spec.mutable_train()->mutable_strategy()->mutable_auto_();
+  ASSERT_TRUE(spec::Resolve({}, spec).empty());
+  const Planned roomy = *PlanByStrategies(spec, On(4, 80 * kGiB));
+  ASSERT_TRUE(roomy.strategy.has_value());
+  EXPECT_FALSE(roomy.unfit.has_value());
+  const Planned small = *PlanByStrategies(spec, On(4, kGiB));
+  ASSERT_TRUE(small.unfit.has_value());
+  const Planned least = *PlanByStrategies(spec, On(4, small.unfit->slot_bytes));
+  EXPECT_FALSE(least.unfit.has_value());
+  EXPECT_TRUE(least.activation_checkpointing);
+  EXPECT_TRUE(least.strategy->has_fsdp()) << least.strategy_reason;
+  // The trainer gets the strategy itself, and must find the same.
+  *spec.mutable_train()->mutable_strategy() = *least.strategy;
+  spec.mutable_train()->set_activation_checkpointing(true);
+  const Planned concrete = *PlanByStrategies(spec, On(4, small.unfit->slot_bytes));
+  EXPECT_EQ(concrete.digests, least.digests);
+  EXPECT_EQ(concrete.table_sha256, least.table_sha256);
+}
+
+TEST(HardwareOf, KnowsDevicesByTheirName) {
+  EXPECT_EQ(HardwareOf(DEVICE_CUDA, "NVIDIA H200").name, "h200");
+  EXPECT_EQ(HardwareOf(DEVICE_CUDA, "NVIDIA GeForce RTX 4090").name, "rtx4090");
+  EXPECT_EQ(HardwareOf(DEVICE_CUDA, "").name, "h100");
+  EXPECT_EQ(HardwareOf(DEVICE_CPU, "AMD EPYC 7B13").name, "cpu");
+}
+
+}  // namespace
+}  // namespace muster::core

@@ -1,0 +1,162 @@
+#include "coordinator/spec/plan.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "models/inventory.h"
+#include "strategies/choose.h"
+#include "strategies/cost.h"
+#include "strategies/fit.h"
+#include "strategies/partition/explain.h"
+#include "strategies/schedule/memory.h"
+
+namespace muster::spec {
+namespace {
+
+constexpr size_t kMaxPrintedBytes = 256 * 1024;  // of a plan's schedule
+constexpr size_t kMaxOps = 20'000;
+constexpr size_t kMaxTableBytes = 4 << 20;  // of a plan's table: rows of every tensor on a thousand ranks are more
+
+// The first lines of a long schedule, and how many are left out.
+std::string Shown(std::string schedule) {
+  if (schedule.size() <= kMaxPrintedBytes) return schedule;
+  const size_t end = schedule.rfind('\n', kMaxPrintedBytes) + 1;
+  const auto more = std::count(schedule.begin() + static_cast<std::ptrdiff_t>(end), schedule.end(), '\n');
+  schedule.resize(end);
+  return absl::StrCat(schedule, "... and ", more, " more ops\n");
+}
+
+const char* Name(Stream stream) {
+  switch (stream) {
+    case Stream::kCompute:
+      return "compute";
+    case Stream::kGather:
+      return "gather";
+    case Stream::kReduce:
+      return "reduce";
+    case Stream::kTransfer:
+      return "transfer";
+  }
+  return "";
+}
+
+void AddModel(const JobSpec& resolved, const Inventory& inventory, PlanReply& plan) {
+  const Train& train = resolved.train();
+  plan.set_parameters(models::Parameters(inventory));
+  plan.set_tokens_per_step(uint64_t{train.batch().sequences()} * inventory.context());
+  plan.set_microbatches(strategies::Microbatches(train.batch(), resolved.resources().ranks()));
+  double forward = 0;
+  for (const Unit& unit : inventory.units()) forward += unit.forward_flops();
+  plan.set_flops_per_step(3 * forward * train.batch().sequences());  // a backward costs twice a forward
+}
+
+void AddTable(const strategies::Layout& layout, const Inventory& inventory, const std::vector<RankPlace>& ranks,
+              PlanReply& plan) {
+  plan.set_table_sha256(layout.table_sha256);
+  if (layout.table.ByteSizeLong() <= kMaxTableBytes) *plan.mutable_table() = layout.table;
+  const std::vector<uint64_t> weights = partition::Weights(ranks, layout.table.shards());
+  for (std::string& line : partition::Lines(partition::Explain(layout.table, inventory, weights))) {
+    plan.add_placement(std::move(line));
+  }
+}
+
+void AddRanks(const strategies::Outlook& outlook, const std::vector<RankPlace>& ranks, PlanReply& plan) {
+  for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    const strategies::Memory& memory = outlook.of(rank);
+    RankPlan& r = *plan.add_ranks();
+    r.set_rank(rank);
+    r.set_parameter_bytes(memory.parameters);
+    r.set_gradient_bytes(memory.gradients);
+    r.set_optimizer_bytes(memory.optimizer_state);
+    r.set_gather_bytes(memory.gather_buffers);
+    r.set_reduce_bytes(memory.reduce_buffers);
+    r.set_activation_bytes(memory.activations);
+    r.set_peak_bytes(memory.peak);
+    r.set_slot_bytes(ranks[rank].memory_bytes);
+    r.set_shard(outlook.layout.roles[rank].shard());
+    r.set_replica(outlook.layout.roles[rank].replica());
+  }
+}
+
+void AddTimes(const Timeline& timeline, const strategies::Hardware& hardware, Simulated& simulated) {
+  simulated.set_hardware(hardware.name);
+  simulated.set_assumptions(hardware.assumptions);
+  simulated.set_step_seconds(timeline.seconds);
+  simulated.set_compute_seconds(timeline.busy[static_cast<size_t>(Stream::kCompute)]);
+  simulated.set_gather_seconds(timeline.busy[static_cast<size_t>(Stream::kGather)]);
+  simulated.set_reduce_seconds(timeline.busy[static_cast<size_t>(Stream::kReduce)]);
+  simulated.set_communication_seconds(timeline.communication);
+  simulated.set_exposed_seconds(timeline.exposed);
+}
+
+void AddOps(const Train& train, const Inventory& inventory, const strategies::Outlook& outlook,
+            const Timeline& timeline, PlanReply& plan) {
+  const Schedule& schedule = outlook.program.schedule;
+  const strategies::Memory& memory = outlook.of(0);
+  const std::vector<uint64_t> activations =
+      ActivationBytes(schedule, inventory,
+                      strategies::MicrobatchRows(train.batch(), static_cast<uint32_t>(outlook.layout.roles.size())));
+  const uint64_t most = *std::max_element(activations.begin(), activations.end());
+  for (size_t i = 0; i < std::min(schedule.ops.size(), kMaxOps); ++i) {
+    PlannedOp& op = *plan.add_ops();
+    op.set_op(Print(schedule.ops[i], inventory));
+    op.set_stream(Name(schedule.ops[i].stream));
+    op.set_begin_seconds(timeline.ops[i].begin);
+    op.set_end_seconds(timeline.ops[i].end);
+    op.set_memory_bytes(memory.peak - most + activations[i]);
+  }
+  if (schedule.ops.size() > kMaxOps) {
+    plan.add_notes(absl::StrCat("only the first ", kMaxOps, " of ", schedule.ops.size(), " ops are shown"));
+  }
+}
+
+void AddChoice(const strategies::Choice& choice, PlanReply& plan) {
+  plan.set_strategy_reason(choice.reason);
+  for (const strategies::Candidate& candidate : choice.candidates) {
+    CandidatePlan& c = *plan.add_candidates();
+    c.set_strategy(strategies::NameOf(candidate.train));
+    c.set_peak_bytes(candidate.peak_bytes);
+    c.set_step_seconds(candidate.step_seconds);
+    c.set_unfit(candidate.unfit);
+  }
+}
+
+}  // namespace
+
+PlanFor AnySlots(const JobSpec& resolved, const strategies::Hardware& hardware) {
+  return {strategies::FullNodes(resolved.resources().ranks(), hardware.ranks_per_node, 0), hardware};
+}
+
+absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved, const PlanFor& on) {
+  const auto inventory = models::MakeInventory(resolved.train().model());
+  if (!inventory.ok()) return inventory.status();
+  PlanReply plan;
+  *plan.mutable_resolved() = resolved;
+  Train train = resolved.train();
+  if (train.strategy().has_auto_()) {
+    const auto choice = strategies::Choose(train, *inventory, on.ranks, on.hardware);
+    if (!choice.ok()) return choice.status();
+    AddChoice(*choice, plan);
+    train = choice->train();
+  }
+  const auto outlook = strategies::LookAt(train, *inventory, on.ranks);
+  if (!outlook.ok()) return outlook.status();
+  AddModel(resolved, *inventory, plan);
+  plan.set_strategy(strategies::NameOf(train));
+  AddTable(outlook->layout, *inventory, on.ranks, plan);
+  plan.set_schedule(Shown(Print(outlook->program.schedule, *inventory)));
+  plan.set_schedule_digest(outlook->program.digest);
+  AddRanks(*outlook, on.ranks, plan);
+  if (const std::string why = strategies::WhyUnfit(*outlook, on.ranks); !why.empty()) {
+    plan.set_unfit(absl::StrCat(why, "; ", strategies::WhatWouldFit(train, *inventory, on.ranks)));
+  }
+  const Timeline timeline =
+      strategies::PredictStep(train, *inventory, outlook->layout, outlook->program, on.ranks, on.hardware).timeline;
+  AddTimes(timeline, on.hardware, *plan.mutable_simulated());
+  if (on.ops) AddOps(train, *inventory, *outlook, timeline, plan);
+  return plan;
+}
+
+}  // namespace muster::spec

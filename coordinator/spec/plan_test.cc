@@ -1,0 +1,114 @@
+#include "coordinator/spec/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "coordinator/spec/resolve.h"
+
+namespace muster::spec {
+namespace {
+
+JobSpec Good() {
+  JobSpec spec;
+  spec.set_api_version("muster/v1");
+  spec.set_kind("Job");
+  spec.set_name("gpt2-tiny");
+  Train& train = *spec.mutable_train();
+  train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+  train.mutable_data()->set_tokens("/data/train.bin");
+  train.set_steps(100);
+  return spec;
+}
+
+PlanReply Planned(const JobSpec& spec, uint64_t memory_bytes = 0) {
+  PlanFor on = AnySlots(spec, *strategies::FindHardware("h100"));
+  for (RankPlace& rank : on.ranks) rank.memory_bytes = memory_bytes;
+  on.ops = true;
+  const auto plan = MakePlan(spec, on);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *plan;
+}
+
+TEST(Plan, OfALongScheduleShowsTheBeginning) {
+  JobSpec spec = Good();
+  spec.mutable_train()->mutable_batch()->set_sequences(5000);
+  spec.mutable_train()->mutable_batch()->set_microbatch(1);
+  ASSERT_TRUE(Resolve({}, spec).empty());
+  const PlanReply plan = Planned(spec);
+  EXPECT_LT(plan.schedule().size(), 300u * 1024);
+  EXPECT_TRUE(absl::EndsWith(plan.schedule(), " more ops\n")) << plan.schedule().substr(plan.schedule().size() - 80);
+}
+
+TEST(Plan, SaysWhoOwnsWhat) {
+  JobSpec spec = Good();
+  spec.mutable_resources()->set_ranks(3);
+  spec.mutable_train()->mutable_strategy()->mutable_zero()->set_placement(PLACEMENT_RAGGED);
+  ASSERT_TRUE(Resolve({}, spec).empty());
+  const PlanReply plan = Planned(spec);
+  EXPECT_EQ(plan.table().shards(), 3u);
+  EXPECT_EQ(plan.table().units_size(), 6);
+  ASSERT_GE(plan.placement_size(), 3);
+  EXPECT_TRUE(absl::StartsWith(plan.placement(0), "3 shards own ")) << plan.placement(0);
+}
+
+TEST(Plan, CountsWhatAStepCosts) {
+  JobSpec spec = Good();
+  spec.mutable_train()->mutable_batch()->set_microbatch(3);
+  ASSERT_TRUE(Resolve({}, spec).empty());
+  const PlanReply plan = Planned(spec);
+  EXPECT_EQ(plan.parameters(), 842'496u);
+  EXPECT_EQ(plan.tokens_per_step(), 8u * 128);
+  EXPECT_EQ(plan.microbatches(), 3u);
+  ASSERT_EQ(plan.ranks_size(), 1);
+  EXPECT_GE(plan.ranks(0).parameter_bytes(), 4 * plan.parameters());
+  EXPECT_EQ(plan.ranks(0).peak_bytes(), plan.ranks(0).parameter_bytes() + plan.ranks(0).gradient_bytes() +
+                                            plan.ranks(0).optimizer_bytes() + plan.ranks(0).activation_bytes());
+  EXPECT_TRUE(absl::StartsWith(plan.schedule(), "Forward embedding m0\n"));
+  // 6 N FLOPs a token, and attention's share on top.
+  EXPECT_NEAR(plan.flops_per_step() / (6.0 * plan.parameters() * plan.tokens_per_step()), 1.1, 0.15);
+}
+
+TEST(Plan, OpsHaveTimesAndTheMemoryWhoseMostIsThePeak) {
+  JobSpec spec = Good();
+  spec.mutable_resources()->set_ranks(4);
+  spec.mutable_train()->mutable_strategy()->mutable_fsdp();
+  ASSERT_TRUE(Resolve({}, spec).empty());
+  const PlanReply plan = Planned(spec);
+  uint64_t most = 0;
+  double last = 0;
+  for (const PlannedOp& op : plan.ops()) {
+    most = std::max(most, op.memory_bytes());
+    last = std::max(last, op.end_seconds());
+    EXPECT_LE(op.begin_seconds(), op.end_seconds());
+  }
+  EXPECT_EQ(most, plan.ranks(0).peak_bytes());
+  EXPECT_EQ(last, plan.simulated().step_seconds());
+  EXPECT_EQ(plan.strategy(), "fsdp full_shard");
+  EXPECT_GT(plan.ranks(0).gather_bytes(), 0u);
+  EXPECT_EQ(plan.ranks(3).shard(), 3u);
+  EXPECT_EQ(plan.unfit(), "");
+}
+
+TEST(Plan, OfWhatDoesNotFitSaysWhatWould) {
+  JobSpec spec = Good();
+  spec.mutable_train()->mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_SMALL);
+  ASSERT_TRUE(Resolve({}, spec).empty());
+  const PlanReply plan = Planned(spec, uint64_t{4} << 30);
+  EXPECT_TRUE(absl::StrContains(plan.unfit(), "its slot has 4 GiB")) << plan.unfit();
+  EXPECT_TRUE(absl::StrContains(plan.unfit(), "it would fit with ")) << plan.unfit();
+}
+
+TEST(Plan, OfAutoShowsTheCandidates) {
+  JobSpec spec = Good();
+  spec.mutable_resources()->set_ranks(2);
+  spec.mutable_train()->mutable_strategy()->mutable_auto_();
+  ASSERT_TRUE(Resolve({}, spec).empty());
+  EXPECT_TRUE(spec.train().strategy().has_auto_()) << "until it is placed";
+  const PlanReply plan = Planned(spec);
+  EXPECT_EQ(plan.candidates_size(), 6);
+  EXPECT_TRUE(absl::StartsWith(plan.strategy_reason(), plan.strategy())) << plan.strategy_reason();
+  EXPECT_TRUE(plan.resolved().train().strategy().has_auto_());
+}
+
+}  // namespace
+}  // namespace muster::spec
