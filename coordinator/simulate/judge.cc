@@ -109,7 +109,12 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
 }
 
 void Judge::PublishedIn(const JobId& id, const Job& job, JobAccount& account) {
+  uint64_t before = 0;
   for (const PublishedCheckpoint& checkpoint : job.checkpoints()) {
+    if (checkpoint.step() <= before) {
+      return Fail("no step published twice", absl::StrCat("step ", checkpoint.step(), " of ", id.value()));
+    }
+    before = checkpoint.step();
     const auto known = account.published.find(checkpoint.step());
     if (known != account.published.end()) {
       if (known->second.generation() == checkpoint.generation() &&
