@@ -201,8 +201,8 @@ void Judge::Stored(const JobId& job, const MetricPoint& point) {
   if (found == jobs_.end() || found->second.generations.empty()) {
     return Fail("metrics", absl::StrCat("of ", job.value(), ", which never ran"));
   }
-  if (generation > found->second.generations.rbegin()->first) {
-    Fail("durable before it runs", absl::StrCat(NameOf(job, generation), " has metrics, but is not on disk"));
+  if (const uint64_t newest = found->second.generations.rbegin()->first; generation != newest) {
+    Fail("stale metrics are refused", absl::StrCat("of ", NameOf(job, generation), ", when ", newest, " is on disk"));
   }
 }
 

@@ -9,9 +9,10 @@
 namespace muster::simulate {
 namespace {
 
-constexpr absl::Duration kTimer = absl::Seconds(1);
-constexpr absl::Duration kBeat = absl::Seconds(3);
-constexpr absl::Duration kInContact = absl::Seconds(5);
+// Coarser than the daemon's, so that quiet nodes cost little.
+constexpr absl::Duration kTimer = absl::Seconds(2);
+constexpr absl::Duration kBeat = absl::Seconds(4);
+constexpr absl::Duration kInContact = absl::Seconds(7);
 constexpr absl::Duration kSoon = absl::Milliseconds(500);
 constexpr absl::Duration kKillGrace = absl::Seconds(10);  // the shim's, from SIGTERM to SIGKILL
 constexpr absl::Duration kDrainDeadline = absl::Seconds(30);
@@ -362,7 +363,7 @@ void WorkerNode::StopRank(const RankId& rank) {
   KillAt(rank, deadline);
 }
 
-// The shim's deadline runs whatever becomes of the daemon.
+// Simpler than in life, where a restarted daemon begins the deadline anew.
 void WorkerNode::KillAt(const RankId& rank, absl::Duration delay) {
   world_->agenda.After(delay, [this, process = folders_.at(rank).process] {
     if (!process->alive) return;
