@@ -42,7 +42,12 @@ absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Open(const std::string& director
                         absl::StrCat(history.status().message(),
                                      " (this file holds only metrics and logs; without it no job is lost)"));
   }
-  std::unique_ptr<Ledger> ledger(new Ledger(*std::move(state), *std::move(history)));
+  return Over(*std::move(state), *std::move(history));
+}
+
+absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Over(std::unique_ptr<store::StateStore> state,
+                                                     std::unique_ptr<store::HistoryStore> history) {
+  std::unique_ptr<Ledger> ledger(new Ledger(std::move(state), std::move(history)));
   if (absl::Status status = ledger->LoadEvents(); !status.ok()) return status;
   return ledger;
 }

@@ -74,6 +74,9 @@ class Ledger {
 
   // Opens or creates both files in `directory`. Errors as OpenSqliteState.
   static absl::StatusOr<std::unique_ptr<Ledger>> Open(const std::string& directory, const store::HistoryLimits& limits);
+  // Over stores that are open. DataLoss: a row of the stream that does not parse.
+  static absl::StatusOr<std::unique_ptr<Ledger>> Over(std::unique_ptr<store::StateStore> state,
+                                                      std::unique_ptr<store::HistoryStore> history);
 
   // All rows but those of events.
   absl::StatusOr<std::vector<store::KeyValue>> Rows();

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/version.h"
 #include "coordinator/server/fatal.h"
-#include "coordinator/server/loop.h"
+#include "coordinator/server/shell.h"
 
 namespace muster::server {
 namespace {

@@ -72,6 +72,12 @@ bool Rank::Adopt() {
   }
 }
 
+LocalRank Rank::AsLocal() const {
+  LocalRank local{id(), ended(), told_, std::nullopt};
+  if (assignment_.has_value()) local.slots.emplace(assignment_->slots().begin(), assignment_->slots().end());
+  return local;
+}
+
 void Rank::EndWith(RankExit exit, Now now) {
   if (!exit.has_ended()) SetTime(now.wall, *exit.mutable_ended());
   if (absl::IsNotFound(dir_.ReadExit().status())) {

@@ -40,7 +40,7 @@ class Rank {
   int fd() const { return process_ == nullptr ? -1 : process_->fd(); }
   bool ended() const { return exit_.has_value(); }
   Told told() const { return told_; }
-  LocalRank AsLocal() const { return {id(), ended(), told_}; }
+  LocalRank AsLocal() const;
 
   // The shim's descriptor became readable.
   void HandleShimEnd(Now now);

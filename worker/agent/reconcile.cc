@@ -14,6 +14,17 @@ std::map<RankId, Goal> Goals(const Desired& desired) {
   return goals;
 }
 
+// Another rank still runs on one of the slots, or may.
+bool SlotsBusy(const Assignment& assignment, const std::vector<LocalRank>& local) {
+  return std::any_of(local.begin(), local.end(), [&](const LocalRank& here) {
+    if (here.ended) return false;
+    if (!here.slots.has_value()) return true;
+    return std::any_of(here.slots->begin(), here.slots->end(), [&](uint32_t slot) {
+      return std::find(assignment.slots().begin(), assignment.slots().end(), slot) != assignment.slots().end();
+    });
+  });
+}
+
 }  // namespace
 
 RankId RankOf(const RankKey& key) { return {JobId(key.job()), key.generation(), key.rank()}; }
@@ -50,8 +61,10 @@ std::vector<Operation> Reconcile(const Desired& desired, const std::vector<Local
     }
   }
   if (circumstances.fresh && !circumstances.draining) {
-    for (const auto& [rank, goal] : goals) {
-      if (goal == Goal::kRun) operations.push_back({Operation::kStart, rank});
+    for (const DesiredRank& wanted : desired.ranks()) {
+      const RankId rank = RankOf(wanted.key());
+      if (!wanted.has_run() || !goals.contains(rank) || SlotsBusy(wanted.run(), local)) continue;
+      operations.push_back({Operation::kStart, rank});
     }
   }
   std::sort(operations.begin(), operations.end(), [](const Operation& a, const Operation& b) {

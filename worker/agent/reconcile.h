@@ -1,6 +1,8 @@
 // From what the coordinator wants and what is here to what must be done. Pure: no process, file or clock.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <ostream>
 #include <vector>
 
@@ -19,6 +21,8 @@ struct LocalRank {
   RankId rank;
   bool ended = false;
   Told told = Told::kNothing;
+  // On which it runs; none: not known, of a rank that an earlier daemon started and that is to stop.
+  std::optional<std::vector<uint32_t>> slots = std::vector<uint32_t>();
 };
 
 struct Operation {
@@ -43,7 +47,9 @@ struct Circumstances {
 };
 
 // Ordered by rank, what frees slots before what takes them. Carried out, it leaves nothing to do: the same call on the
-// outcome returns nothing. A rank starts once: one that has ended is never started again.
+// outcome returns nothing. A rank starts once: one that has ended is never started again. Nor is one started while
+// another runs on a slot of its own (of a lost generation, and being killed): it waits for the call that follows the
+// end.
 std::vector<Operation> Reconcile(const Desired& desired, const std::vector<LocalRank>& local,
                                  const Circumstances& circumstances);
 

@@ -86,6 +86,24 @@ TEST(Reconcile, FreesSlotsBeforeItTakesThem) {
             (std::vector<Operation>{{kKill, Id(1)}, {kStart, Id(0)}, {kStart, Id(2)}}));
 }
 
+// Found by the simulation (coordinator/simulate, seed 29): a node returned, and its slot was given to another job while
+// the rank of the lost generation was still being killed.
+TEST(Reconcile, ARankWaitsForItsSlot) {
+  using enum Operation::Kind;
+  Desired desired = Wanted({Want::kRun});
+  desired.mutable_ranks(0)->mutable_run()->add_slots(3);
+  LocalRank old{Id(1), false, Told::kNothing, {{2, 3}}};
+  EXPECT_EQ(Reconcile(desired, {old}, kFresh), (std::vector<Operation>{{kKill, Id(1)}}));
+  old.told = Told::kKill;
+  EXPECT_TRUE(Reconcile(desired, {old}, kFresh).empty());
+  old.slots = {2};  // another's slot does not matter
+  EXPECT_EQ(Reconcile(desired, {old}, kFresh), (std::vector<Operation>{{kStart, Id(0)}}));
+  old.slots.reset();  // an earlier daemon started it, nobody knows where
+  EXPECT_TRUE(Reconcile(desired, {old}, kFresh).empty());
+  old.ended = true;
+  EXPECT_EQ(Reconcile(desired, {old}, kFresh), (std::vector<Operation>{{kFinish, Id(1)}, {kStart, Id(0)}}));
+}
+
 // The daemon as Reconcile sees it.
 void Apply(const std::vector<Operation>& operations, std::vector<LocalRank>& local) {
   for (const Operation& operation : operations) {

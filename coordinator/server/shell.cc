@@ -1,0 +1,198 @@
+#include "coordinator/server/shell.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/server/fatal.h"
+
+namespace muster::server {
+namespace {
+
+constexpr absl::Duration kFlushAfter = absl::Milliseconds(100);
+constexpr size_t kFlushItems = 1000;
+constexpr absl::Duration kPruneInterval = absl::Seconds(1);
+constexpr absl::Duration kPrunePause = absl::Milliseconds(20);  // between two portions
+
+std::string_view NameOf(const core::Event& event) {
+  static constexpr std::string_view kNames[] = {"submit",         "cancel",
+                                                "pause",          "resume",
+                                                "delete",         "trace",
+                                                "drain",          "undrain",
+                                                "node connected", "node disconnected",
+                                                "node observed",  "rank record",
+                                                "rank arrived",   "tick"};
+  static_assert(std::size(kNames) == std::variant_size_v<core::Event>);
+  return kNames[event.index()];
+}
+
+}  // namespace
+
+const core::Core& Turn::core() const { return *shell_->core_; }
+Ledger& Turn::ledger() { return *shell_->ledger_; }
+Watches& Turn::watches() { return shell_->watches_; }
+WorkerSessions& Turn::workers() { return shell_->workers_; }
+Rendezvous& Turn::rendezvous() { return shell_->rendezvous_; }
+Traces& Turn::traces() { return shell_->traces_; }
+
+const core::Outcome& Turn::Handle(const core::Event& event) {
+  core::Outcome& outcome = outcomes_.emplace_back(shell_->core_->Handle(event, now_));
+  if (!outcome.status.ok()) {
+    spdlog::debug("{} refused: {}", NameOf(event), outcome.status.ToString());
+  } else if (!outcome.reason.empty() && !(outcome.rows.empty() && outcome.events.empty())) {
+    spdlog::info("{}: {}", NameOf(event), outcome.reason);
+  }
+  return outcome;
+}
+
+absl::StatusOr<std::unique_ptr<Shell>> Shell::Start(const LoopOptions& options, const Clock* clock,
+                                                    std::unique_ptr<Ledger> ledger) {
+  absl::StatusOr<std::vector<store::KeyValue>> stored = ledger->Rows();
+  if (!stored.ok()) return stored.status();
+  std::vector<core::Row> rows;
+  rows.reserve(stored->size());
+  for (store::KeyValue& row : *stored) rows.push_back({std::move(row.key), std::move(row.value)});
+  absl::StatusOr<std::unique_ptr<core::Core>> core = core::Core::Recover(options.core, rows, clock->Read());
+  if (!core.ok()) {
+    return absl::Status(core.status().code(), absl::StrCat(options.state_dir, "/state.db: ", core.status().message()));
+  }
+  // A kill between the deletion of a job and that of its history leaves the history.
+  const uint64_t all = ledger->last_sequence() + 1;
+  for (const JobId& job : ledger->Jobs()) {
+    if ((*core)->GetJob(job).ok()) continue;
+    if (absl::Status status = ledger->Forget(job, all); !status.ok()) return status;
+  }
+  return std::unique_ptr<Shell>(new Shell(options, clock, std::move(ledger), *std::move(core)));
+}
+
+Shell::Shell(const LoopOptions& options, const Clock* clock, std::unique_ptr<Ledger> ledger,
+             std::unique_ptr<core::Core> core)
+    : clock_(clock),
+      observer_(options.observer),
+      ledger_(std::move(ledger)),
+      core_(std::move(core)),
+      watches_(ledger_.get()),
+      workers_(options.workers, ledger_.get()),
+      next_prune_(clock->Read().steady),
+      next_liveness_(next_prune_),
+      liveness_interval_(std::min(absl::Seconds(1), options.workers.detection / 4)) {}
+
+SteadyTime Shell::NextDeadline() const {
+  SteadyTime next = std::min(next_prune_, next_liveness_);
+  const auto consider = [&](const std::optional<SteadyTime>& other) { next = std::min(next, other.value_or(next)); };
+  consider(core_->NextTick());
+  consider(rendezvous_.NextDeadline());
+  consider(traces_.NextDeadline());
+  consider(watches_.NextDeadline());
+  if (staged_since_.has_value()) consider(*staged_since_ + kFlushAfter);
+  return next;
+}
+
+void Shell::DoTurn(std::deque<std::function<void(Turn&)>> work) {
+  Turn turn(this, clock_->Read());
+  for (const std::function<void(Turn&)>& piece : work) piece(turn);
+  const std::optional<SteadyTime> tick = core_->NextTick();
+  if (tick.has_value() && *tick <= turn.now().steady) turn.Handle(core::Tick{});
+  if (next_liveness_ <= turn.now().steady) {
+    workers_.CheckLiveness(turn);
+    next_liveness_ = turn.now().steady + liveness_interval_;
+  }
+  Commit(turn);
+  // They may add further ones.
+  while (!turn.after_commit_.empty()) {
+    const std::function<void()> answer = std::move(turn.after_commit_.front());
+    turn.after_commit_.pop_front();
+    answer();
+  }
+  for (const core::Outcome& outcome : turn.outcomes_) {
+    for (const core::Action& action : outcome.actions) Act(action);
+  }
+  const SteadyTime now = clock_->Read().steady;
+  rendezvous_.Expire(now);
+  traces_.Expire(now);
+  FlushIfDue(now, /*stopping=*/false);
+  Publish();
+  const absl::StatusOr<bool> more = watches_.Serve(*core_, now);
+  if (!more.ok()) EndProcess("reading the stream", more.status());
+  readers_wait_ = *more;
+  PruneIfDue(now);
+  if (observer_ != nullptr) observer_->TurnEnded(clock_->Read().steady - turn.now().steady);
+}
+
+void Shell::Commit(Turn& turn) {
+  commit_sequence_ = ledger_->last_sequence();
+  std::vector<Transaction> transactions;
+  for (core::Outcome& outcome : turn.outcomes_) {
+    if (outcome.rows.empty() && outcome.events.empty()) continue;
+    Transaction& transaction = transactions.emplace_back();
+    for (core::RowChange& row : outcome.rows) transaction.rows.push_back({row.key, std::move(row.value)});
+    transaction.events = std::move(outcome.events);
+  }
+  const SteadyTime began = clock_->Read().steady;
+  if (absl::Status status = ledger_->Commit(transactions); !status.ok()) EndProcess("the commit", status);
+  if (observer_ == nullptr || transactions.empty()) return;
+  std::vector<StateEvent> events;
+  for (Transaction& transaction : transactions) {
+    events.insert(events.end(), std::make_move_iterator(transaction.events.begin()),
+                  std::make_move_iterator(transaction.events.end()));
+  }
+  observer_->Committed(clock_->Read().steady - began, events, *core_);
+}
+
+void Shell::Act(const core::Action& action) {
+  if (const auto* send = std::get_if<core::SendDesired>(&action)) {
+    workers_.SendDesired(*core_, send->node);
+  } else if (const auto* close = std::get_if<core::CloseStream>(&action)) {
+    workers_.CloseStream(*close);
+  } else if (const auto* end = std::get_if<core::EndGeneration>(&action)) {
+    rendezvous_.End({end->job, end->generation});
+    traces_.End({end->job, end->generation});
+  } else if (const auto* forget = std::get_if<core::ForgetJob>(&action)) {
+    if (absl::Status status = ledger_->Forget(forget->job, commit_sequence_ + 1); !status.ok()) {
+      EndProcess("forgetting a job", status);
+    }
+    watches_.Wake({forget->job});
+    if (observer_ != nullptr) observer_->Forgot(forget->job);
+  }
+}
+
+void Shell::Finish() { FlushIfDue(clock_->Read().steady, /*stopping=*/true); }
+
+void Shell::FlushIfDue(SteadyTime now, bool stopping) {
+  if (ledger_->staged() == 0) {
+    staged_since_.reset();
+    return;
+  }
+  if (!staged_since_.has_value()) staged_since_ = now;
+  if (!stopping && ledger_->staged() < kFlushItems && now - *staged_since_ < kFlushAfter) return;
+  if (absl::Status status = ledger_->Flush(); !status.ok()) EndProcess("storing metrics and logs", status);
+  staged_since_.reset();
+}
+
+// Tells of what is stored now.
+void Shell::Publish() {
+  workers_.Acknowledge(ledger_->TakeStoredInput());
+  watches_.Wake(ledger_->TakeChangedJobs());
+}
+
+void Shell::PruneIfDue(SteadyTime now) {
+  if (now < next_prune_) return;
+  const absl::StatusOr<bool> more = ledger_->Prune([this] { return EndedJobs(); });
+  if (!more.ok()) EndProcess("pruning the history", more.status());
+  next_prune_ = now + (*more ? kPrunePause : kPruneInterval);
+}
+
+std::vector<JobId> Shell::EndedJobs() const {
+  std::vector<JobId> ended;
+  for (const Job& job : core_->ListJobs(/*ended_too=*/true)) {
+    if (job.state() == JOB_STATE_COMPLETED || job.state() == JOB_STATE_FAILED || job.state() == JOB_STATE_CANCELLED) {
+      ended.emplace_back(job.id());
+    }
+  }
+  std::reverse(ended.begin(), ended.end());  // oldest first
+  return ended;
+}
+
+}  // namespace muster::server

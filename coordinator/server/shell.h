@@ -1,0 +1,124 @@
+// What is around the core, in turns: everything that waits is handled, then one commit puts all of it on disk, then its
+// answers go out, then the core's actions are done. Without a thread and with the time as an argument of its clock, so
+// that coordinator/simulate runs the same code as the daemon does.
+//
+//   shell->DoTurn({[=](Turn& turn) {
+//     const core::Outcome& outcome = turn.Handle(core::CancelJob{job});
+//     turn.AfterCommit([=, status = outcome.status] { reply(status); });
+//   }});
+//
+// Not thread-safe. A failed commit ends the process.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "coordinator/core/core.h"
+#include "coordinator/server/ledger.h"
+#include "coordinator/server/rendezvous.h"
+#include "coordinator/server/traces.h"
+#include "coordinator/server/watches.h"
+#include "coordinator/server/worker_sessions.h"
+#include "coordinator/store/history.h"
+
+namespace muster::server {
+
+// Learns what happens in the loop, on its thread; must not block.
+class LoopObserver {
+ public:
+  virtual ~LoopObserver() = default;
+  virtual void TurnEnded(absl::Duration took) = 0;
+  // `events` are on disk; `core` is as of the end of the turn.
+  virtual void Committed(absl::Duration took, const std::vector<StateEvent>& events, const core::Core& core) = 0;
+  virtual void Forgot(const JobId& job) = 0;
+};
+
+struct LoopOptions {
+  std::string state_dir;  // exists, and is locked by the caller
+  core::Options core;
+  store::HistoryLimits history;
+  WorkerSessions::Options workers;
+  LoopObserver* observer = nullptr;  // outlives the loop
+};
+
+class Shell;
+
+// What is handled together is committed together.
+class Turn {
+ public:
+  Now now() const { return now_; }
+  // May be ahead of the disk until AfterCommit: answers are made there.
+  const core::Core& core() const;
+
+  // The outcome stays where it is for the rest of the turn.
+  const core::Outcome& Handle(const core::Event& event);
+  // Runs in order, after the turn's changes are on disk. It may look at core() and ledger(), but not Handle.
+  void AfterCommit(std::function<void()> work) { after_commit_.push_back(std::move(work)); }
+
+  Ledger& ledger();
+  Watches& watches();
+  WorkerSessions& workers();
+  Rendezvous& rendezvous();
+  Traces& traces();
+
+ private:
+  friend class Shell;
+  Turn(Shell* shell, Now now) : shell_(shell), now_(now) {}
+
+  Shell* const shell_;
+  const Now now_;
+  std::deque<core::Outcome> outcomes_;
+  std::deque<std::function<void()>> after_commit_;
+};
+
+class Shell {
+ public:
+  // Recovers the core from the ledger. `clock` and the options' observer outlive the shell. Errors as Core::Recover.
+  static absl::StatusOr<std::unique_ptr<Shell>> Start(const LoopOptions& options, const Clock* clock,
+                                                      std::unique_ptr<Ledger> ledger);
+
+  // The next turn is due, though nobody may have asked for anything.
+  SteadyTime NextDeadline() const;
+  // Some readers were not served yet: the next turn is due at once.
+  bool readers_wait() const { return readers_wait_; }
+  void DoTurn(std::deque<std::function<void(Turn&)>> work);
+  // Stores what is staged. Nothing follows.
+  void Finish();
+
+ private:
+  friend class Turn;
+  Shell(const LoopOptions& options, const Clock* clock, std::unique_ptr<Ledger> ledger,
+        std::unique_ptr<core::Core> core);
+
+  void Commit(Turn& turn);
+  void Act(const core::Action& action);
+  void FlushIfDue(SteadyTime now, bool stopping);
+  void Publish();
+  void PruneIfDue(SteadyTime now);
+  std::vector<JobId> EndedJobs() const;
+
+  const Clock* const clock_;
+  LoopObserver* const observer_;
+  const std::unique_ptr<Ledger> ledger_;
+  const std::unique_ptr<core::Core> core_;
+  Watches watches_;
+  WorkerSessions workers_;
+  Rendezvous rendezvous_;
+  Traces traces_;
+  std::optional<SteadyTime> staged_since_;
+  SteadyTime next_prune_;
+  SteadyTime next_liveness_;
+  const absl::Duration liveness_interval_;
+  uint64_t commit_sequence_ = 0;  // of the stream, before the turn's commit
+  bool readers_wait_ = false;
+};
+
+}  // namespace muster::server

@@ -1,0 +1,128 @@
+#include "coordinator/simulate/connection.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/simulate/coordinator.h"
+#include "coordinator/simulate/worker_node.h"
+
+namespace muster::simulate {
+
+SteadyTime Connection::ArrivalBehind(SteadyTime last) {
+  absl::Duration delay = world_->random.Between(absl::Milliseconds(1), absl::Milliseconds(20));
+  if (world_->slow_network > absl::ZeroDuration()) {
+    delay += world_->random.Between(absl::ZeroDuration(), world_->slow_network);
+  }
+  return std::max(last, world_->agenda.now() + delay);
+}
+
+void Connection::PumpAt(SteadyTime when) {
+  world_->agenda.At(when, [self = shared_from_this()] { self->Pump(); });
+}
+
+void Connection::SendUp(WorkerMessage message) {
+  if (worker_gone_) return;
+  const bool repeatable = message.has_observed() || message.has_records();
+  const bool repeated = repeatable && world_->random.Percent(world_->settings.repeated_messages_percent);
+  last_up_ = ArrivalBehind(last_up_);
+  if (repeated) {
+    world_->Count("message repeated");
+    up_.push_back({last_up_, message});
+  }
+  up_.push_back({last_up_, std::move(message)});
+  PumpAt(last_up_);
+}
+
+void Connection::Break() {
+  if (std::exchange(worker_gone_, true)) return;
+  last_up_ = ArrivalBehind(last_up_);
+  up_.push_back({last_up_, std::nullopt});
+  PumpAt(last_up_);
+}
+
+void Connection::Send(CoordinatorMessage message) {
+  if (server_gone_ || !server_->alive()) return;
+  if (message.has_desired()) world_->judge.Told(message.desired(), last_revision_);
+  last_down_ = ArrivalBehind(last_down_);
+  down_.push_back({last_down_, std::move(message)});
+  PumpAt(last_down_);
+}
+
+void Connection::Close(const absl::Status& status) {
+  if (server_gone_ || (server_ != nullptr && !server_->alive())) return;
+  server_gone_ = true;
+  last_down_ = ArrivalBehind(last_down_);
+  down_.push_back({last_down_, status});
+  PumpAt(last_down_);
+}
+
+void Connection::Reset() {
+  if (std::exchange(server_gone_, true)) return;
+  last_down_ = ArrivalBehind(last_down_);
+  down_.push_back({last_down_, absl::UnavailableError("connection reset")});
+  PumpAt(last_down_);
+}
+
+void Connection::Pump() {
+  while (DeliverUp()) {
+  }
+  while (DeliverDown()) {
+  }
+}
+
+// True: there may be more.
+bool Connection::DeliverUp() {
+  if (up_.empty() || !route_->up || reading_ || up_.front().at > world_->agenda.now()) return false;
+  Coordinator& coordinator = *world_->coordinator;
+  if (!coordinator.up()) {
+    if (!coordinator.refuses()) return false;  // nobody answers
+    up_.clear();
+    Reset();
+    return false;
+  }
+  if (server_ == nullptr) server_ = coordinator.life();
+  if (server_ != coordinator.life()) {  // a stream of an earlier run
+    up_.clear();
+    Reset();
+    return false;
+  }
+  Up next = std::move(up_.front());
+  up_.pop_front();
+  if (!next.message.has_value()) {
+    coordinator.Post([self = shared_from_this()](server::Turn& turn) { turn.workers().Gone(turn, self.get()); });
+    return false;
+  }
+  if (server_gone_) return true;
+  reading_ = true;
+  coordinator.Post([self = shared_from_this(), message = *std::move(next.message)](server::Turn& turn) {
+    turn.workers().Receive(turn, self, message);
+    turn.AfterCommit([self] {
+      if (!self->server_->alive()) return;
+      self->reading_ = false;
+      if (!self->up_.empty()) self->PumpAt(std::max(self->up_.front().at, self->world_->agenda.now()));
+    });
+  });
+  return false;
+}
+
+bool Connection::DeliverDown() {
+  if (down_.empty() || !route_->down || down_.front().at > world_->agenda.now()) return false;
+  if (worker_gone_) {
+    down_.clear();
+    return false;
+  }
+  if (!node_->Listens()) return false;
+  Down next = std::move(down_.front());
+  down_.pop_front();
+  if (const auto* end = std::get_if<absl::Status>(&next.message)) {
+    worker_gone_ = true;
+    // As gRPC does, when the coordinator has not taken leave itself.
+    if (!server_gone_) up_.push_back({world_->agenda.now(), std::nullopt});
+    node_->Ended(this, *end);
+    return false;
+  }
+  node_->Received(this, std::get<CoordinatorMessage>(next.message));
+  return true;
+}
+
+}  // namespace muster::simulate

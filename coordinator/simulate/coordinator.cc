@@ -1,0 +1,120 @@
+#include "coordinator/simulate/coordinator.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/simulate/worker_node.h"
+
+namespace muster::simulate {
+namespace {
+
+constexpr absl::Duration kCallTimeout = absl::Seconds(3);
+
+}  // namespace
+
+void Coordinator::Start() {
+  if (up()) return;
+  life_ = std::make_shared<Life>([this] { Died(); });
+  silent_ = false;
+  posted_.clear();
+  frozen_until_ = SteadyTime();
+  server::LoopOptions options;
+  options.state_dir = "state";
+  options.core = world_->settings.core;
+  options.workers.detection = world_->settings.detection;
+  options.workers.orphan_grace = world_->settings.orphan_grace;
+  auto ledger = server::Ledger::Over(world_->disk.OpenState(life_), world_->disk.OpenHistory(life_));
+  absl::Status status = ledger.status();
+  if (ledger.ok()) {
+    auto shell = server::Shell::Start(options, world_->agenda.clock(), *std::move(ledger));
+    status = shell.status();
+    if (shell.ok()) shell_ = *std::move(shell);
+  }
+  if (!status.ok()) return world_->judge.Fail("recovery", status.ToString());
+  world_->Trace([] { return "coordinator starts"; });
+  wake_at_.reset();
+  Wake(world_->agenda.now());
+}
+
+void Coordinator::Died() {
+  world_->Trace([] { return "coordinator dies at a write"; });
+  // The shell is still on the stack.
+  world_->agenda.After(absl::ZeroDuration(), [this] {
+    for (const auto& node : world_->nodes) node->CoordinatorDied(silent_);
+    world_->agenda.After(down_, [this] { Start(); });
+  });
+}
+
+void Coordinator::Kill(absl::Duration down, bool silent) {
+  if (!up()) return;
+  world_->Trace([&] { return absl::StrCat("coordinator is killed", silent ? ", silently" : ""); });
+  life_->Die();
+  silent_ = silent;
+  for (const auto& node : world_->nodes) node->CoordinatorDied(silent);
+  world_->agenda.After(down, [this] { Start(); });
+}
+
+void Coordinator::KillAtWrite(Life::Cut cut, absl::Duration down) {
+  if (!up()) return;
+  down_ = down;
+  silent_ = false;
+  life_->DieAtNextWrite(cut);
+}
+
+void Coordinator::Freeze(absl::Duration time) {
+  if (!up()) return;
+  world_->Trace([&] { return absl::StrCat("coordinator is frozen for ", absl::FormatDuration(time)); });
+  frozen_until_ = world_->agenda.now() + time;
+  Wake(frozen_until_);
+}
+
+void Coordinator::Post(std::function<void(server::Turn&)> work) {
+  posted_.push_back(std::move(work));
+  // What comes within a millisecond shares a turn.
+  if (!in_turn_) Wake(std::max(frozen_until_, world_->agenda.now() + absl::Milliseconds(1)));
+}
+
+void Coordinator::Wake(SteadyTime when) {
+  if (wake_at_.has_value() && *wake_at_ <= when && *wake_at_ >= frozen_until_) return;
+  wake_at_ = when;
+  world_->agenda.At(when, [this, wake = ++wakes_] {
+    if (wake != wakes_ || !up()) return;
+    wake_at_.reset();
+    if (world_->agenda.now() < frozen_until_) return Wake(frozen_until_);
+    DoTurn();
+  });
+}
+
+void Coordinator::DoTurn() {
+  in_turn_ = true;
+  shell_->DoTurn(std::exchange(posted_, {}));
+  in_turn_ = false;
+  if (!up()) return;
+  const SteadyTime soon = world_->agenda.now() + absl::Milliseconds(1);
+  Wake(!posted_.empty() || shell_->readers_wait() ? soon : std::max(soon, shell_->NextDeadline()));
+}
+
+void Coordinator::Call(const std::function<void(server::Turn&, const Reply&)>& work, bool reachable,
+                       const Reply& reply) {
+  World* const world = world_;
+  const auto done = std::make_shared<bool>(false);
+  const auto once = [done, reply](const absl::Status& status) {
+    if (!std::exchange(*done, true)) reply(status);
+  };
+  world->agenda.After(kCallTimeout, [once] { once(absl::UnavailableError("no answer")); });
+  if (!reachable || world->random.Percent(world->settings.lost_calls_percent)) return;
+  const absl::Duration there = world->random.Between(absl::Milliseconds(1), absl::Milliseconds(50));
+  const absl::Duration back = world->random.Between(absl::Milliseconds(1), absl::Milliseconds(50));
+  const bool lost = world->random.Percent(world->settings.lost_calls_percent);
+  world->agenda.After(there, [=, this] {
+    if (!up()) return;
+    Post([=, life = life_](server::Turn& turn) {
+      work(turn, [=](const absl::Status& status) {
+        if (!life->alive() || lost) return;
+        world->agenda.After(back, [once, status] { once(status); });
+      });
+    });
+  });
+}
+
+}  // namespace muster::simulate

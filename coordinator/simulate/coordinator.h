@@ -1,0 +1,56 @@
+// The coordinator's process: the daemon's own shell (coordinator/server/shell.h), which can be killed, frozen and
+// started again.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "coordinator/server/shell.h"
+#include "coordinator/simulate/world.h"
+
+namespace muster::simulate {
+
+class Coordinator {
+ public:
+  explicit Coordinator(World* world) : world_(world) {}
+
+  void Start();
+  // `down`: until it is started again. `silent`: as at a power loss, nobody's connection is reset.
+  void Kill(absl::Duration down, bool silent);
+  // At its next write.
+  void KillAtWrite(Life::Cut cut, absl::Duration down);
+  void Freeze(absl::Duration time);
+
+  bool up() const { return life_ != nullptr && life_->alive(); }
+  // Tells one run from another; a message for an earlier one is refused.
+  const std::shared_ptr<Life>& life() const { return life_; }
+  // Its machine answers for a process that is not there.
+  bool refuses() const { return !up() && !silent_; }
+  void Post(std::function<void(server::Turn&)> work);
+
+  // A request of one message. `work` runs in a turn and gives the reply to its second argument; request or reply may be
+  // lost, and then `reply` gets UNAVAILABLE after a while.
+  using Reply = std::function<void(absl::Status)>;
+  void Call(const std::function<void(server::Turn&, const Reply&)>& work, bool reachable, const Reply& reply);
+
+ private:
+  void Died();
+  void Wake(SteadyTime when);
+  void DoTurn();
+
+  World* const world_;
+  std::shared_ptr<Life> life_;
+  std::unique_ptr<server::Shell> shell_;
+  std::deque<std::function<void(server::Turn&)>> posted_;
+  SteadyTime frozen_until_;
+  std::optional<SteadyTime> wake_at_;
+  uint64_t wakes_ = 0;
+  bool silent_ = false;
+  absl::Duration down_;  // after a kill at a write
+  bool in_turn_ = false;
+};
+
+}  // namespace muster::simulate

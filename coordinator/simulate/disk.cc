@@ -1,0 +1,151 @@
+#include "coordinator/simulate/disk.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::simulate {
+
+class VirtualState final : public store::StateStore {
+ public:
+  VirtualState(Disk* disk, std::shared_ptr<Life> life) : disk_(disk), life_(std::move(life)) {}
+
+  absl::StatusOr<std::vector<store::KeyValue>> Range(std::string_view begin, std::string_view end,
+                                                     size_t limit) override {
+    std::vector<store::KeyValue> rows;
+    for (auto row = disk_->rows_.lower_bound(begin); row != disk_->rows_.end(); ++row) {
+      if ((!end.empty() && row->first >= end) || (limit > 0 && rows.size() == limit)) break;
+      rows.push_back({row->first, row->second});
+    }
+    return rows;
+  }
+
+  absl::StatusOr<std::optional<std::string>> Get(std::string_view key) override {
+    if (const auto row = after_death_.find(key); row != after_death_.end()) return row->second;
+    const auto row = disk_->rows_.find(key);
+    return row == disk_->rows_.end() ? std::nullopt : std::optional(row->second);
+  }
+
+  absl::Status Commit(uint64_t term, const std::vector<store::ChangeGroup>& groups) override {
+    if (term < disk_->term_) return absl::FailedPreconditionError("a leader with a higher term has written");
+    for (const store::ChangeGroup& group : groups) {
+      if (group.size() > store::kMaxCommitKeys) return absl::InvalidArgumentError("a group of too many keys");
+    }
+    if (!life_->BeginWrite()) {
+      for (const store::ChangeGroup& group : groups) {
+        for (const store::Change& change : group) after_death_[change.key] = change.value;
+      }
+      return absl::OkStatus();
+    }
+    disk_->term_ = term;
+    disk_->judge_->Committed(groups);
+    for (const store::ChangeGroup& group : groups) {
+      for (const store::Change& change : group) {
+        if (change.value.has_value()) {
+          disk_->rows_[change.key] = *change.value;
+        } else {
+          disk_->rows_.erase(change.key);
+        }
+      }
+    }
+    life_->EndWrite();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<uint64_t> Backup(const std::string&) override {
+    return absl::UnimplementedError("the virtual disk makes no backups");
+  }
+
+ private:
+  Disk* const disk_;
+  const std::shared_ptr<Life> life_;
+  // What a dead process believes to have written, so that it does not contradict itself.
+  std::map<std::string, std::optional<std::string>, std::less<>> after_death_;
+};
+
+// Metric points only: the virtual trainers print nothing.
+class VirtualHistory final : public store::HistoryStore {
+ public:
+  VirtualHistory(Disk* disk, std::shared_ptr<Life> life) : disk_(disk), life_(std::move(life)) {}
+
+  absl::Status Append(const std::vector<store::HistoryItem>& items,
+                      const std::vector<std::pair<RankId, store::Acknowledged>>& acknowledged) override {
+    if (!life_->BeginWrite()) return absl::OkStatus();
+    for (const store::HistoryItem& item : items) {
+      if (item.sequence <= disk_->last_sequence_) disk_->judge_->Fail("stream", "a metric point behind a later one");
+      disk_->last_sequence_ = item.sequence;
+      const auto& point = std::get<MetricPoint>(item.body);
+      disk_->judge_->Stored(item.job, point);
+      disk_->points_[item.job][item.sequence] = point;
+    }
+    for (const auto& [rank, input] : acknowledged) {
+      store::Acknowledged& known = disk_->acknowledged_[rank];
+      known.record_sequence = std::max(known.record_sequence, input.record_sequence);
+    }
+    life_->EndWrite();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<store::Acknowledged> GetAcknowledged(const RankId& rank) override {
+    const auto known = disk_->acknowledged_.find(rank);
+    return known == disk_->acknowledged_.end() ? store::Acknowledged() : known->second;
+  }
+
+  absl::StatusOr<store::HistoryPage> Read(const store::HistoryFilter& filter, uint64_t after, size_t limit,
+                                          size_t) override {
+    store::HistoryPage page;
+    if (!filter.metrics) return page;
+    for (const auto& [job, points] : disk_->points_) {
+      if (!filter.job.empty() && job != filter.job) continue;
+      for (auto point = points.upper_bound(after); point != points.end(); ++point) {
+        page.items.push_back({point->first, job, point->second});
+      }
+    }
+    std::sort(page.items.begin(), page.items.end(),
+              [](const store::HistoryItem& a, const store::HistoryItem& b) { return a.sequence < b.sequence; });
+    page.more = page.items.size() > limit;
+    if (page.more) page.items.resize(limit);
+    return page;
+  }
+
+  absl::StatusOr<store::HistoryPage> ReadBack(const store::HistoryFilter&, uint64_t, size_t) override {
+    return absl::UnimplementedError("the virtual history is read forwards");
+  }
+
+  MetricPoint LastMetrics(const JobId& job) const override {
+    const auto points = disk_->points_.find(job);
+    return points == disk_->points_.end() || points->second.empty() ? MetricPoint() : points->second.rbegin()->second;
+  }
+
+  uint64_t LastSequence() const override { return disk_->last_sequence_; }
+
+  std::vector<JobId> Jobs() const override {
+    std::vector<JobId> jobs;
+    for (const auto& [job, points] : disk_->points_) jobs.push_back(job);
+    return jobs;
+  }
+
+  absl::Status Forget(const JobId& job) override {
+    if (!life_->BeginWrite()) return absl::OkStatus();
+    disk_->points_.erase(job);
+    life_->EndWrite();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Prune(const std::function<std::vector<JobId>()>&) override { return false; }
+
+ private:
+  Disk* const disk_;
+  const std::shared_ptr<Life> life_;
+};
+
+std::unique_ptr<store::StateStore> Disk::OpenState(std::shared_ptr<Life> life) {
+  return std::make_unique<VirtualState>(this, std::move(life));
+}
+
+std::unique_ptr<store::HistoryStore> Disk::OpenHistory(std::shared_ptr<Life> life) {
+  return std::make_unique<VirtualHistory>(this, std::move(life));
+}
+
+}  // namespace muster::simulate

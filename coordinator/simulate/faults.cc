@@ -1,0 +1,213 @@
+#include "coordinator/simulate/faults.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/simulate/gang.h"
+#include "coordinator/simulate/worker_node.h"
+
+namespace muster::simulate {
+namespace {
+
+constexpr uint64_t kMostDestroyed = 3;
+
+}  // namespace
+
+void Faults::Plan(absl::Duration end) {
+  Random& random = world_->random;
+  const int64_t faults = random.Between(10, 30);
+  for (int64_t i = 0; i < faults; ++i) {
+    world_->agenda.After(random.Between(absl::Seconds(3), end - absl::Seconds(1)), [this] { One(); });
+  }
+  const int64_t whims = random.Between(0, 8);
+  for (int64_t i = 0; i < whims; ++i) {
+    world_->agenda.After(random.Between(absl::Seconds(5), end - absl::Seconds(1)), [this] { Whim(); });
+  }
+}
+
+WorkerNode& Faults::AnyNode() {
+  // Mostly where something runs.
+  if (world_->random.Percent(70)) {
+    const auto living = world_->gangs->Living();
+    if (!living.empty()) return *living[world_->random.Below(living.size())]->node;
+  }
+  return *world_->nodes[world_->random.Below(world_->nodes.size())];
+}
+
+void Faults::One() {
+  const uint64_t die = world_->random.Below(100);
+  if (die < 20) return HitCoordinator();
+  if (die < 42) return HitDaemon();
+  if (die < 52) return HitMachine();
+  if (die < 80) return HitNetwork();
+  return HitRank();
+}
+
+void Faults::HitCoordinator() {
+  Random& random = world_->random;
+  const absl::Duration down = random.Percent(80) ? random.Between(absl::Milliseconds(100), absl::Seconds(10))
+                                                 : random.Between(absl::Seconds(10), absl::Seconds(60));
+  Coordinator& coordinator = *world_->coordinator;
+  switch (random.Below(5)) {
+    case 0:
+      world_->Count("coordinator killed");
+      return coordinator.Kill(down, /*silent=*/false);
+    case 1:
+      world_->Count("coordinator's machine without power");
+      return coordinator.Kill(down, /*silent=*/true);
+    case 2:
+      world_->Count("coordinator killed before a commit");
+      return coordinator.KillAtWrite(Life::Cut::kBefore, down);
+    case 3:
+      world_->Count("coordinator killed after a commit");
+      return coordinator.KillAtWrite(Life::Cut::kAfter, down);
+    default:
+      world_->Count("coordinator frozen");
+      return coordinator.Freeze(random.Between(absl::Seconds(1), absl::Seconds(30)));
+  }
+}
+
+void Faults::HitDaemon() {
+  Random& random = world_->random;
+  WorkerNode& node = AnyNode();
+  const absl::Duration down = random.Between(absl::Milliseconds(200), absl::Seconds(40));
+  switch (random.Below(4)) {
+    case 0:
+    case 1:
+      world_->Count("worker daemon killed");
+      node.KillDaemon();
+      return world_->agenda.After(down, [&node] { node.StartDaemon(); });
+    case 2:
+      world_->Count("worker daemon frozen");
+      return node.FreezeDaemon(random.Between(absl::Seconds(1), absl::Seconds(40)));
+    default:
+      world_->Count("worker daemon told to end");
+      return node.Leave(down);
+  }
+}
+
+void Faults::HitMachine() {
+  Random& random = world_->random;
+  WorkerNode& node = AnyNode();
+  if (destroyed_ < kMostDestroyed && random.Percent(15)) {
+    ++destroyed_;
+    world_->Count("machine destroyed");
+    return node.Destroy();
+  }
+  world_->Count("machine rebooted");
+  node.Reboot(random.Between(absl::Seconds(3), absl::Seconds(60)), random.Percent(50));
+}
+
+void Faults::Partition(WorkerNode& node) {
+  switch (world_->random.Below(3)) {
+    case 0:
+      world_->Count("partition");
+      return node.SetRoute({false, false});
+    case 1:
+      world_->Count("partition towards the coordinator");
+      return node.SetRoute({false, true});
+    default:
+      world_->Count("partition towards the node");
+      return node.SetRoute({true, false});
+  }
+}
+
+void Faults::Flap(WorkerNode& node, uint64_t times) {
+  if (times == 0 || healed_) return;
+  const bool cut = times % 2 == 0;
+  node.SetRoute(cut ? Route{false, false} : Route{true, true});
+  world_->agenda.After(world_->random.Between(absl::Milliseconds(500), absl::Seconds(12)),
+                       [this, &node, times] { Flap(node, times - 1); });
+}
+
+void Faults::HitNetwork() {
+  Random& random = world_->random;
+  const absl::Duration time = random.Between(absl::Seconds(1), absl::Seconds(90));
+  switch (random.Below(6)) {
+    case 0:
+    case 1: {
+      WorkerNode& node = AnyNode();
+      Partition(node);
+      return world_->agenda.After(time, [&node] { node.SetRoute({true, true}); });
+    }
+    case 2:  // several at once, as behind one switch
+      for (int i = 0; i < 5; ++i) {
+        WorkerNode& node = AnyNode();
+        Partition(node);
+        world_->agenda.After(time, [&node] { node.SetRoute({true, true}); });
+      }
+      return;
+    case 3:
+      world_->Count("flapping network");
+      return Flap(AnyNode(), 2 * random.Below(5) + 2);
+    case 4:
+      world_->Count("stream broken");
+      return AnyNode().BreakStream();
+    default:
+      world_->Count("slow network");
+      world_->slow_network = random.Between(absl::Milliseconds(100), absl::Seconds(6));
+      return world_->agenda.After(time, [this] { world_->slow_network = absl::ZeroDuration(); });
+  }
+}
+
+void Faults::HitRank() {
+  Random& random = world_->random;
+  if (random.Percent(10)) {
+    world_->Count("disk full");
+    world_->disk_full_until = world_->agenda.now() + random.Between(absl::Seconds(5), absl::Seconds(60));
+    return;
+  }
+  if (random.Percent(10)) {
+    world_->Count("wall clock jumped");
+    return world_->agenda.JumpWall(random.Between(absl::Hours(-48), absl::Hours(48)));
+  }
+  const auto living = world_->gangs->Living();
+  if (living.empty()) return world_->Count("no rank to hit");
+  const std::shared_ptr<Process> process = living[random.Below(living.size())];
+  if (random.Percent(60)) {
+    world_->Count("rank killed");
+    RankExit exit;
+    exit.set_cause(RankExit::FAILED);
+    exit.set_signal(9);
+    return process->gang->Die(*process, exit);
+  }
+  world_->Count("rank frozen");
+  process->frozen = true;
+  world_->agenda.After(random.Between(absl::Seconds(1), absl::Seconds(60)), [process] { process->frozen = false; });
+}
+
+void Faults::Whim() {
+  Random& random = world_->random;
+  User& user = *(*users_)[random.Below(users_->size())];
+  switch (random.Below(8)) {
+    case 0:
+    case 1:
+      user.Pause();
+      return world_->agenda.After(random.Between(absl::Seconds(1), absl::Seconds(60)), [&user] { user.Resume(); });
+    case 2:
+      return user.Cancel();
+    case 3:
+      return user.Delete();
+    case 4:
+      return user.Submit();  // again, with the same request
+    case 5:
+      return (*readers_)[random.Below(readers_->size())]->Disconnect();
+    default: {
+      const std::string node = AnyNode().id();
+      drained_.push_back(node);
+      Drain(world_, node, true);
+      return world_->agenda.After(random.Between(absl::Seconds(1), absl::Seconds(90)),
+                                  [this, node] { Drain(world_, node, false); });
+    }
+  }
+}
+
+void Faults::HealAll() {
+  healed_ = true;
+  world_->slow_network = absl::ZeroDuration();
+  world_->disk_full_until = world_->agenda.now();
+  for (const auto& node : world_->nodes) node->SetRoute({true, true});
+}
+
+}  // namespace muster::simulate

@@ -1,0 +1,44 @@
+// What goes wrong in a simulated cluster, and when.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordinator/simulate/people.h"
+#include "coordinator/simulate/world.h"
+
+namespace muster::simulate {
+
+class Faults {
+ public:
+  Faults(World* world, const std::vector<std::unique_ptr<User>>* users,
+         const std::vector<std::unique_ptr<Reader>>* readers)
+      : world_(world), users_(users), readers_(readers) {}
+
+  // 10 to 30 faults and some whims of users, all of them before `end`.
+  void Plan(absl::Duration end);
+  // What is broken works again, but for what is gone for good.
+  void HealAll();
+
+ private:
+  void One();
+  void HitCoordinator();
+  void HitDaemon();
+  void HitMachine();
+  void HitNetwork();
+  void HitRank();
+  void Whim();
+  WorkerNode& AnyNode();
+  void Partition(WorkerNode& node);
+  void Flap(WorkerNode& node, uint64_t times);
+
+  World* const world_;
+  const std::vector<std::unique_ptr<User>>* const users_;
+  const std::vector<std::unique_ptr<Reader>>* const readers_;
+  std::vector<std::string> drained_;
+  uint64_t destroyed_ = 0;
+  bool healed_ = false;
+};
+
+}  // namespace muster::simulate

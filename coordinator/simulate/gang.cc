@@ -1,0 +1,225 @@
+#include "coordinator/simulate/gang.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/simulate/coordinator.h"
+#include "coordinator/simulate/worker_node.h"
+
+namespace muster::simulate {
+namespace {
+
+constexpr char kKey[] = "collective";
+constexpr absl::Duration kRetry = absl::Seconds(2);
+
+RankExit Exit(RankExit::Cause cause, const std::string& message, int signal = 0) {
+  RankExit exit;
+  exit.set_cause(cause);
+  exit.set_message(message);
+  exit.set_signal(signal);
+  return exit;
+}
+
+}  // namespace
+
+Gang& Gangs::Of(const RankId& rank) {
+  std::unique_ptr<Gang>& gang = gangs_[{rank.job, rank.generation}];
+  if (gang == nullptr) gang = std::make_unique<Gang>(world_, rank.job, rank.generation);
+  return *gang;
+}
+
+std::vector<std::shared_ptr<Process>> Gangs::Living() const {
+  std::vector<std::shared_ptr<Process>> living;
+  for (const auto& [key, gang] : gangs_) {
+    for (const auto& [rank, process] : gang->members()) {
+      if (process->alive) living.push_back(process);
+    }
+  }
+  return living;
+}
+
+void Gang::Join(const std::shared_ptr<Process>& process) {
+  process->gang = this;
+  members_[process->id.rank] = process;
+  step_time_ = world_->random.Between(absl::Seconds(2), absl::Seconds(6));
+  world_->agenda.After(world_->random.Between(absl::Seconds(1), absl::Seconds(5)), [this, process] { Load(process); });
+}
+
+void Gang::Load(const std::shared_ptr<Process>& process) {
+  if (!process->alive) return;
+  if (process->frozen) return world_->agenda.After(kRetry, [this, process] { Load(process); });
+  const Assignment& assignment = process->assignment;
+  if (assignment.has_resume_from()) {
+    if (!world_->checkpoints[job_].contains(assignment.resume_from().directory())) {
+      // A generation that has a successor may find its checkpoint gone; it is about to be killed.
+      const auto& account = world_->judge.jobs().at(job_);
+      if (account.generations.rbegin()->first == generation_ && !account.ended.contains(generation_)) {
+        world_->judge.Fail("nothing published is lost",
+                           absl::StrCat(process->id.ToString(), " finds no ", assignment.resume_from().directory()));
+      }
+      return Die(*process, Exit(RankExit::FAILED, "the checkpoint is not there"));
+    }
+    step_ = assignment.resume_from().step();
+  }
+  Meet(process);
+}
+
+// Rank 0 sets the key that the others wait for, as with an NCCL id; all repeat it until it is answered.
+void Gang::Meet(const std::shared_ptr<Process>& process) {
+  if (!process->alive || process->met) return;
+  const auto again = [this, process] { world_->agenda.After(kRetry, [this, process] { Meet(process); }); };
+  const std::string value = absl::StrCat("of generation ", generation_);
+  const auto answered = [=, this](const absl::Status& status) {
+    if (!process->alive || process->met) return;
+    if (!status.ok() || process->frozen) return again();
+    process->met = true;
+    BeginIfAllMet();
+  };
+  if (process->frozen) return again();
+  const bool sets = process->id.rank == 0;
+  const auto work = [=, this](server::Turn& turn, const Coordinator::Reply& reply) {
+    absl::Status current = turn.core().CheckCurrent(process->id);
+    if (current.ok() && !turn.core().HasArrived(process->id)) {
+      current = turn.Handle(core::RankArrived{process->id}).status;
+    }
+    turn.AfterCommit([=, this, &turn] {
+      if (!current.ok()) return reply(current);
+      server::Rendezvous& rendezvous = turn.rendezvous();
+      if (sets) return reply(rendezvous.Set({job_, generation_}, kKey, value));
+      const SteadyTime now = turn.now().steady;
+      rendezvous.Get({job_, generation_}, kKey, now + absl::Seconds(1), now,
+                     [=, this](const absl::StatusOr<std::string>& got) {
+                       if (got.ok() && *got != value) {
+                         world_->judge.Fail("a rendezvous of its own",
+                                            absl::StrCat(process->id.ToString(), " got the key ", *got));
+                       }
+                       reply(got.status());
+                     });
+    });
+  };
+  world_->coordinator->Call(work, process->node->reaches_coordinator(), answered);
+}
+
+bool Gang::Intact() const {
+  const auto world = static_cast<size_t>(members_.begin()->second->assignment.world());
+  return members_.size() == world && std::all_of(members_.begin(), members_.end(), [](const auto& member) {
+           return member.second->alive && member.second->met;
+         });
+}
+
+void Gang::BeginIfAllMet() {
+  if (running_ || !Intact()) return;
+  running_ = true;
+  for (const auto& [rank, process] : members_) {
+    Record record;
+    record.mutable_running()->set_resumed_step(step_);
+    process->node->Append(process->id, std::move(record));
+  }
+  // The generation before wrote its last checkpoint, and did not live to end in good order.
+  if (step_ >= train().steps()) return EndAll(RankExit::COMPLETED);
+  PlanStep();
+}
+
+void Gang::PlanStep() {
+  world_->agenda.After(step_time_, [this] { EndStep(); });
+}
+
+void Gang::EndStep() {
+  if (!Intact() || ending_) return;
+  const auto any = [this](bool Process::*what) {
+    return std::any_of(members_.begin(), members_.end(), [&](const auto& member) { return (*member.second).*what; });
+  };
+  if (any(&Process::frozen) || writing_) return PlanStep();
+  ++step_;
+  Record record;
+  record.mutable_metrics()->set_step(step_);
+  record.mutable_metrics()->set_loss(static_cast<double>(generation_));
+  members_.at(0)->node->Append(members_.at(0)->id, std::move(record));
+  for (const auto& [rank, process] : members_) process->node->ReportStep(process->id, step_);
+  const bool last = step_ >= train().steps();
+  const bool all_asked = std::all_of(members_.begin(), members_.end(), [](const auto& m) { return m.second->asked; });
+  if (last || all_asked || step_ % train().checkpoint().every_steps() == 0) return WriteCheckpoint(last || all_asked);
+  PlanStep();
+}
+
+// Asynchronous, except for the last: the next step begins at once.
+void Gang::WriteCheckpoint(bool last) {
+  writing_ = true;
+  const uint64_t step = step_;
+  world_->agenda.After(world_->random.Between(absl::Milliseconds(200), absl::Seconds(3)), [this, step, last] {
+    writing_ = false;
+    if (!Intact() || ending_) return;
+    const bool full = world_->agenda.now() < world_->disk_full_until;
+    if (full) {
+      world_->Count("checkpoint on a full disk");
+      if (last) {  // what is on disk stays as it is, and the job says so
+        const auto exit = Exit(RankExit::FAILED, "no space left on device");
+        const auto members = members_;
+        for (const auto& [rank, process] : members) EndSoon(process, absl::Seconds(1), exit);
+        return;
+      }
+    } else {
+      const WrittenCheckpoint written{job_, generation_, step, absl::StrFormat("step-%06d-g%d", step, generation_)};
+      world_->judge.Written(written);
+      world_->checkpoints[job_].insert(written.directory);
+      Record record;
+      record.mutable_checkpoint()->set_step(step);
+      record.mutable_checkpoint()->set_directory(written.directory);
+      members_.at(0)->node->Append(members_.at(0)->id, std::move(record));
+    }
+    if (last) EndAll(step_ >= train().steps() ? RankExit::COMPLETED : RankExit::STOPPED);
+  });
+  if (!last) PlanStep();
+}
+
+void Gang::EndAll(RankExit::Cause cause) {
+  ending_ = true;
+  const auto members = members_;
+  for (const auto& [rank, process] : members) {
+    if (cause == RankExit::COMPLETED) {
+      Record record;
+      record.mutable_finished()->set_step(step_);
+      process->node->Append(process->id, std::move(record));
+    }
+    EndSoon(process, absl::Seconds(2), Exit(RankExit::COMPLETED, ""));
+  }
+}
+
+void Gang::EndSoon(const std::shared_ptr<Process>& process, absl::Duration latest, RankExit exit) {
+  const absl::Duration delay = world_->random.Between(absl::Milliseconds(10), latest);
+  world_->agenda.After(delay, [this, process, latest, exit = std::move(exit)] {
+    if (!process->alive) return;
+    if (process->frozen) return EndSoon(process, latest, exit);
+    Die(*process, exit);
+  });
+}
+
+void Gang::Stop(Process& process, const muster::Stop& stop) {
+  if (!process.alive) return;
+  if (stop.checkpoint_first() && running_ && Intact()) {
+    process.asked = true;
+    return;
+  }
+  Terminate(process);
+}
+
+void Gang::Terminate(Process& process) {
+  // Some hang in a collective, and wait for their worker's deadline.
+  if (!process.alive || world_->random.Percent(20)) return;
+  EndSoon(members_.at(process.id.rank), absl::Seconds(2), Exit(RankExit::STOPPED, ""));
+}
+
+void Gang::Die(Process& process, RankExit exit) {
+  if (!process.alive) return;
+  process.alive = false;
+  process.node->ProcessEnded(process.id, std::move(exit));
+  if (ending_ || !running_) return;
+  const auto members = members_;
+  for (const auto& [rank, other] : members) {
+    if (!other->alive || world_->random.Percent(25)) continue;  // hangs
+    EndSoon(other, absl::Seconds(4), Exit(RankExit::FAILED, absl::StrCat("rank ", process.id.rank, " has gone")));
+  }
+}
+
+}  // namespace muster::simulate

@@ -1,0 +1,309 @@
+#include "coordinator/simulate/judge.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace muster::simulate {
+namespace {
+
+bool Terminal(JobState state) {
+  return state == JOB_STATE_COMPLETED || state == JOB_STATE_FAILED || state == JOB_STATE_CANCELLED;
+}
+
+int Order(GenerationState state) { return static_cast<int>(state); }
+
+std::string NameOf(const JobId& job, uint64_t generation) { return absl::StrCat(job.value(), "/", generation); }
+
+}  // namespace
+
+void Judge::Fail(const std::string& invariant, const std::string& what) {
+  if (failure_.empty()) failure_ = absl::StrCat(invariant, ": ", what);
+}
+
+void Judge::Committed(const std::vector<store::ChangeGroup>& groups) {
+  for (const store::ChangeGroup& group : groups) {
+    // What an event frees may be taken by the same event.
+    for (const bool claims : {false, true}) {
+      for (const store::Change& change : group) {
+        if (change.value.has_value() && absl::StartsWith(change.key, "generation/")) {
+          GenerationChanged(*change.value, claims);
+        } else if (!claims) {
+          Changed(change);
+        }
+      }
+    }
+    for (const store::Change& change : group) {
+      for (const char c : change.key) fingerprint_ = (fingerprint_ ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+      if (!change.value.has_value()) continue;
+      for (const char c : *change.value) fingerprint_ = (fingerprint_ ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+    }
+  }
+}
+
+void Judge::Changed(const store::Change& change) {
+  if (absl::StartsWith(change.key, "event/")) return EventAdded(change.key, change.value);
+  if (!change.value.has_value()) return RowDeleted(change.key);
+  if (absl::StartsWith(change.key, "job/")) return JobChanged(JobId(change.key.substr(4)), *change.value);
+}
+
+void Judge::EventAdded(const std::string& key, const std::optional<std::string>& value) {
+  uint64_t sequence = 0;
+  if (!absl::SimpleAtoi(key.substr(6), &sequence)) return Fail("stream", absl::StrCat("a key ", key));
+  if (!value.has_value()) {
+    const auto found = std::lower_bound(stream_.begin(), stream_.end(), sequence,
+                                        [](const StreamEvent& event, uint64_t s) { return event.sequence < s; });
+    if (found == stream_.end() || found->sequence != sequence || !jobs_[found->job].deleted) {
+      Fail("stream", absl::StrCat("event ", sequence, " was removed, but its job was not"));
+    }
+    return;
+  }
+  if (!stream_.empty() && sequence <= stream_.back().sequence) {
+    return Fail("stream", absl::StrCat("event ", sequence, " was stored behind ", stream_.back().sequence));
+  }
+  StateEvent event;
+  if (!event.ParseFromString(*value)) return Fail("stream", "an event that does not parse");
+  stream_.push_back({sequence, JobId(event.job()), *value});
+}
+
+void Judge::JobChanged(const JobId& id, const std::string& bytes) {
+  Job job;
+  if (!job.ParseFromString(bytes)) return Fail("rows", absl::StrCat(id.value(), " does not parse"));
+  JobAccount& account = jobs_[id];
+  if (account.deleted) return Fail("jobs", absl::StrCat(id.value(), " is back after its deletion"));
+  if (account.state == JOB_STATE_UNSPECIFIED) {
+    const auto [known, fresh] = requests_.emplace(job.request_id(), id);
+    // A deleted job's request is forgotten with it.
+    if (!fresh && !jobs_[known->second].deleted)
+      return Fail("no job doubled", absl::StrCat(id.value(), " is ", known->second.value(), " again"));
+    known->second = id;
+    account.request = job.request_id();
+    account.sequence = job.sequence();
+    account.steps = job.spec().train().steps();
+    account.max_restarts = job.spec().max_restarts();
+  }
+  if (account.request != job.request_id() || account.sequence != job.sequence()) {
+    return Fail("jobs", absl::StrCat(id.value(), " has become another one"));
+  }
+  if (Terminal(account.state) && job.state() != account.state) {
+    return Fail("jobs", absl::StrCat(id.value(), " had ended, and is ", JobState_Name(job.state())));
+  }
+  if (job.restarts() < account.restarts || job.progress_step() < account.progress_step) {
+    return Fail("nothing goes back", absl::StrCat(id.value(), "'s restarts or progress"));
+  }
+  account.restarts = job.restarts();
+  account.progress_step = job.progress_step();
+  if (job.state() == JOB_STATE_FAILED && job.restarts_without_progress() < account.max_restarts) {
+    return Fail("restarts", absl::StrCat(id.value(), " failed after ", job.restarts_without_progress(), " restarts"));
+  }
+  const uint64_t newest = account.generations.empty() ? 0 : account.generations.rbegin()->first;
+  // The generation's own row comes behind the job's in the same group.
+  if (job.generation() < newest || job.generation() > newest + 1) {
+    return Fail("generations", absl::StrCat(id.value(), " went from ", newest, " to ", job.generation()));
+  }
+  PublishedIn(id, job, account);
+  account.state = job.state();
+}
+
+void Judge::PublishedIn(const JobId& id, const Job& job, JobAccount& account) {
+  uint64_t before = 0;
+  for (const PublishedCheckpoint& checkpoint : job.checkpoints()) {
+    if (checkpoint.step() <= before) {
+      return Fail("no step published twice", absl::StrCat("step ", checkpoint.step(), " of ", id.value()));
+    }
+    before = checkpoint.step();
+    const auto known = account.published.find(checkpoint.step());
+    if (known != account.published.end()) {
+      if (known->second.generation() == checkpoint.generation() &&
+          known->second.directory() == checkpoint.directory()) {
+        continue;
+      }
+      return Fail("no step published twice", absl::StrCat("step ", checkpoint.step(), " of ", id.value()));
+    }
+    const std::string what = absl::StrCat("step ", checkpoint.step(), " of ", NameOf(id, checkpoint.generation()));
+    if (!account.published.empty() && checkpoint.step() < account.published.rbegin()->first) {
+      return Fail("published steps only grow", what);
+    }
+    if (checkpoint.generation() != job.generation() || account.ended.contains(checkpoint.generation())) {
+      return Fail("one publishing generation", absl::StrCat(what, ", but the current one is ", job.generation()));
+    }
+    if (!written_.contains({id, checkpoint.generation(), checkpoint.step(), checkpoint.directory()})) {
+      return Fail("published is written", what);
+    }
+    account.published[checkpoint.step()] = checkpoint;
+  }
+}
+
+void Judge::GenerationChanged(const std::string& bytes, bool claims) {
+  Generation generation;
+  if (!generation.ParseFromString(bytes)) return Fail("rows", "a generation that does not parse");
+  const JobId id(generation.job());
+  JobAccount& account = jobs_[id];
+  const uint64_t number = generation.number();
+  const bool over = generation.state() == GENERATION_STATE_ENDED;
+  if (over == claims) return;
+  const std::string name = NameOf(id, number);
+  const auto known = account.generations.find(number);
+  if (known == account.generations.end()) {
+    const uint64_t newest = account.generations.empty() ? 0 : account.generations.rbegin()->first;
+    if (number != newest + 1) return Fail("generations", absl::StrCat(name, " follows ", newest));
+    if (newest != 0 && !account.ended.contains(newest)) {
+      return Fail("one publishing generation", absl::StrCat(name, " begins before ", newest, " has ended"));
+    }
+    const uint64_t last = account.published.empty() ? 0 : account.published.rbegin()->first;
+    if (generation.resume_from().step() != last) {
+      return Fail("nothing published is lost", absl::StrCat(name, " begins with step ", generation.resume_from().step(),
+                                                            ", though ", last, " is published"));
+    }
+    for (const RankPlacement& rank : generation.ranks()) {
+      for (const uint32_t slot : rank.slots()) {
+        const auto [holder, fresh] = slots_.emplace(std::pair(rank.node(), slot), std::pair(id, number));
+        if (fresh) continue;
+        return Fail("no slot used twice", absl::StrCat("slot ", slot, " of ", rank.node(), " by ", name, " and ",
+                                                       NameOf(holder->second.first, holder->second.second)));
+      }
+    }
+  } else {
+    const Generation& before = known->second;
+    if (Order(generation.state()) < Order(before.state())) return Fail("generations", absl::StrCat(name, " went back"));
+    for (int rank = 0; rank < before.ranks_size(); ++rank) {
+      if (before.ranks(rank).state() == RANK_STATE_EXITED && generation.ranks(rank).state() != RANK_STATE_EXITED) {
+        return Fail("generations", absl::StrCat("rank ", rank, " of ", name, " is back"));
+      }
+    }
+  }
+  if (over && account.ended.insert(number).second) {
+    std::erase_if(slots_, [&](const auto& slot) { return slot.second == std::pair(id, number); });
+  }
+  account.generations[number] = std::move(generation);
+}
+
+void Judge::RowDeleted(const std::string& key) {
+  if (absl::StartsWith(key, "job/")) {
+    const JobId id(key.substr(4));
+    JobAccount& account = jobs_[id];
+    if (!deletable_.contains(id) || !Terminal(account.state)) {
+      return Fail("no accepted job lost", absl::StrCat(id.value(), " was removed, and nobody asked for it"));
+    }
+    account.deleted = true;
+  } else if (absl::StartsWith(key, "node/")) {
+    Fail("rows", absl::StrCat(key, " was removed"));
+  }
+}
+
+void Judge::Stored(const JobId& job, const MetricPoint& point) {
+  // The virtual trainers write their generation into the loss.
+  const auto generation = static_cast<uint64_t>(point.loss());
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end() || found->second.generations.empty()) {
+    return Fail("metrics", absl::StrCat("of ", job.value(), ", which never ran"));
+  }
+  if (const uint64_t newest = found->second.generations.rbegin()->first; generation != newest) {
+    Fail("stale metrics are refused", absl::StrCat("of ", NameOf(job, generation), ", when ", newest, " is on disk"));
+  }
+}
+
+void Judge::Told(const Desired& desired, uint64_t& last_revision) {
+  if (desired.revision() < last_revision) Fail("revisions never go back", absl::StrCat(desired.revision()));
+  last_revision = desired.revision();
+  for (const DesiredRank& rank : desired.ranks()) {
+    if (!rank.has_run()) continue;
+    const JobId id(rank.key().job());
+    const auto job = jobs_.find(id);
+    const uint64_t number = rank.key().generation();
+    if (job == jobs_.end() || !job->second.generations.contains(number)) {
+      return Fail("durable before it runs",
+                  absl::StrCat(NameOf(id, number), " was sent to a node, but is not on disk"));
+    }
+    if (job->second.ended.contains(number)) {
+      return Fail("durable before it runs", absl::StrCat(NameOf(id, number), " has ended, and was sent to a node"));
+    }
+  }
+}
+
+void Judge::Accepted(const std::string& request, const JobId& job) {
+  const auto known = requests_.find(request);
+  if (known == requests_.end()) {
+    return Fail("accepted means durable", absl::StrCat(job.value(), " was accepted, but is not on disk"));
+  }
+  if (known->second != job && !jobs_[job].deleted) {
+    Fail("no job doubled", absl::StrCat(job.value(), " was told of, but ", known->second.value(), " is on disk"));
+  }
+}
+
+void Judge::Acknowledged(const RankId& rank, const std::vector<Record>& records) {
+  const auto found = jobs_.find(rank.job);
+  if (found == jobs_.end() || found->second.deleted) return;
+  const JobAccount& account = found->second;
+  const auto generation = account.generations.find(rank.generation);
+  const bool over = account.ended.contains(rank.generation) || generation == account.generations.end();
+  if (over) return;  // refused as too late
+  for (const Record& record : records) {
+    if (record.has_checkpoint() && rank.rank == 0) {
+      const uint64_t newest = account.published.empty() ? 0 : account.published.rbegin()->first;
+      if (newest < record.checkpoint().step()) {
+        Fail("acknowledged means durable",
+             absl::StrCat(rank.ToString(), ": the checkpoint of step ", record.checkpoint().step()));
+      }
+    } else if (record.has_finished() && !generation->second.ranks(static_cast<int>(rank.rank)).finished()) {
+      Fail("acknowledged means durable", absl::StrCat(rank.ToString(), " has finished"));
+    }
+  }
+}
+
+void Judge::Read(const StateEvent& event, size_t& position) {
+  const std::string bytes = event.SerializeAsString();
+  for (; position < stream_.size(); ++position) {
+    const StreamEvent& next = stream_[position];
+    if (next.bytes == bytes) {
+      ++position;
+      return;
+    }
+    // Only what went with its job may be missing.
+    if (next.job.empty() || !jobs_[next.job].deleted) {
+      return Fail("streams are the history",
+                  absl::StrCat("a reader got \"", event.message(), "\" and missed event ", next.sequence));
+    }
+  }
+  Fail("streams are the history", absl::StrCat("a reader got \"", event.message(), "\", which is not committed"));
+}
+
+void Judge::Started(const RankId& rank, const std::string& node, bool again) {
+  const auto job = jobs_.find(rank.job);
+  if (job == jobs_.end() || !job->second.generations.contains(rank.generation)) {
+    return Fail("durable before it runs", absl::StrCat(rank.ToString(), " was started, but is not on disk"));
+  }
+  const auto [known, fresh] = started_.emplace(rank, node);
+  if (!fresh && !again) Fail("a rank starts once", absl::StrCat(rank.ToString(), " on ", known->second, " and ", node));
+}
+
+void Judge::Conclude(size_t read_to) {
+  for (const auto& [id, account] : jobs_) {
+    if (account.deleted) continue;
+    if (!Terminal(account.state)) {
+      Fail("every job ends", absl::StrCat(id.value(), " is ", JobState_Name(account.state)));
+    }
+    if (cancelled_.contains(id) && account.state == JOB_STATE_FAILED) {
+      Fail("cancelled is cancelled", absl::StrCat(id.value(), " is ", JobState_Name(account.state)));
+    }
+    if (account.state == JOB_STATE_COMPLETED &&
+        (account.published.empty() || account.published.rbegin()->first != account.steps)) {
+      Fail("completed means all steps", absl::StrCat(id.value(), " has completed, but its last step is not published"));
+    }
+  }
+  if (!slots_.empty()) {
+    Fail("all slots are free at the end",
+         absl::StrCat("slot ", slots_.begin()->first.second, " of ", slots_.begin()->first.first, " is held"));
+  }
+  for (; read_to < stream_.size(); ++read_to) {
+    const StreamEvent& next = stream_[read_to];
+    if (next.job.empty() || !jobs_[next.job].deleted) {
+      return Fail("streams are the history", absl::StrCat("a reader never got event ", next.sequence));
+    }
+  }
+}
+
+}  // namespace muster::simulate

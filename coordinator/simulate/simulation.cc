@@ -1,0 +1,170 @@
+#include "coordinator/simulate/simulation.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/simulate/coordinator.h"
+#include "coordinator/simulate/faults.h"
+#include "coordinator/simulate/gang.h"
+#include "coordinator/simulate/people.h"
+#include "coordinator/simulate/worker_node.h"
+#include "coordinator/simulate/world.h"
+
+namespace muster::simulate {
+namespace {
+
+constexpr absl::Duration kCalm = absl::Minutes(6);  // no fault begins after it, and all are over
+constexpr absl::Duration kAtLeast = absl::Minutes(10);
+constexpr absl::Duration kAtMost = absl::Minutes(40);  // by then every job has ended
+
+// No strategy is needed: the core looks only at the names of tables and schedules.
+absl::StatusOr<core::Planned> AnyPlan(const JobSpec& spec, uint32_t world) {
+  core::Planned planned;
+  planned.table_sha256 = absl::StrCat("table of ", spec.name());
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    planned.roles.emplace_back().set_rank(rank);
+    planned.digests.push_back(absl::StrCat("digest ", rank));
+  }
+  return planned;
+}
+
+JobSpec MakeSpec(Random& random, uint64_t number, int64_t slots) {
+  JobSpec spec;
+  spec.set_name(absl::StrCat("job", number));
+  spec.set_priority(static_cast<int32_t>(random.Between(-1, 1)));
+  spec.set_max_restarts(static_cast<uint32_t>(random.Between(2, 8)));
+  // Now and then one that needs most of the cluster.
+  const int64_t most = random.Percent(15) ? slots * 2 / 3 : 8;
+  spec.mutable_resources()->set_ranks(static_cast<uint32_t>(random.Between(1, most)));
+  spec.mutable_resources()->set_device(DEVICE_AUTO);
+  Train& train = *spec.mutable_train();
+  train.set_steps(static_cast<uint64_t>(random.Between(5, 40)));
+  train.mutable_checkpoint()->set_path("/checkpoints");
+  train.mutable_checkpoint()->set_every_steps(static_cast<uint64_t>(random.Between(2, 8)));
+  train.mutable_checkpoint()->set_keep(static_cast<uint32_t>(random.Between(1, 3)));
+  return spec;
+}
+
+void DrawSettings(World& world) {
+  Random& random = world.random;
+  core::Options& core = world.settings.core;
+  core.planner = AnyPlan;
+  core.node_grace = random.Between(absl::Seconds(2), absl::Seconds(15));
+  core.start_deadline = random.Between(absl::Minutes(1), absl::Minutes(3));
+  core.stop_deadline = random.Between(absl::Seconds(10), absl::Seconds(30));
+  if (random.Percent(30)) world.settings.orphan_grace = random.Between(absl::Seconds(40), absl::Minutes(3));
+  world.settings.lost_calls_percent = random.Percent(50) ? 10 : 0;
+  world.settings.repeated_messages_percent = random.Percent(50) ? 5 : 0;
+}
+
+class Run {
+ public:
+  Run(uint64_t seed, const std::function<void(const std::string&)>& trace) : world_(seed) {
+    if (trace == nullptr) return;
+    world_.trace = [this, trace](const std::string& line) {
+      trace(absl::StrFormat("%10.3f %s", absl::ToDoubleSeconds(world_.agenda.since_start()), line));
+    };
+  }
+
+  Verdict Go() {
+    Begin();
+    const SteadyTime start = world_.agenda.now();
+    const auto run_until = [&](absl::Duration when) {
+      while (!world_.judge.failed() && world_.agenda.RunNext(start + when)) {
+      }
+    };
+    run_until(kCalm);
+    Calm();
+    run_until(kAtLeast);
+    for (absl::Duration more = kAtLeast; more < kAtMost && !AtRest(); more += absl::Minutes(1)) run_until(more);
+    Conclude();
+    Verdict verdict;
+    verdict.failure = world_.judge.failure();
+    verdict.fingerprint = world_.judge.fingerprint();
+    verdict.virtual_time = world_.agenda.since_start();
+    verdict.counts = world_.counts;
+    return verdict;
+  }
+
+ private:
+  void Begin() {
+    DrawSettings(world_);
+    Random& random = world_.random;
+    world_.coordinator = std::make_unique<Coordinator>(&world_);
+    world_.gangs = std::make_unique<Gangs>(&world_);
+    world_.coordinator->Start();
+    const int64_t nodes = random.Between(20, 26);
+    int64_t slots = 0;
+    for (int64_t i = 0; i < nodes; ++i) {
+      const auto here = static_cast<uint32_t>(random.Between(1, 4));
+      slots += here;
+      world_.nodes.push_back(std::make_unique<WorkerNode>(&world_, absl::StrFormat("node-%02d", i), here));
+      world_.agenda.After(random.Between(absl::ZeroDuration(), absl::Seconds(5)),
+                          [node = world_.nodes.back().get()] { node->StartDaemon(); });
+    }
+    const int64_t jobs = random.Between(3, 7);
+    for (int64_t i = 0; i < jobs; ++i) {
+      users_.push_back(std::make_unique<User>(&world_, absl::StrCat("request", i),
+                                              MakeSpec(random, static_cast<uint64_t>(i), slots)));
+      world_.agenda.After(random.Between(absl::ZeroDuration(), absl::Seconds(i < 3 ? 20 : 300)),
+                          [user = users_.back().get()] { user->Submit(); });
+    }
+    for (int i = 0; i < 2; ++i) {
+      readers_.push_back(std::make_unique<Reader>(&world_));
+      readers_.back()->Start();
+    }
+    faults_ = std::make_unique<Faults>(&world_, &users_, &readers_);
+    faults_->Plan(kCalm);
+  }
+
+  void Calm() {
+    if (world_.judge.failed()) return;
+    world_.Trace([] { return "faults are over"; });
+    faults_->HealAll();
+    for (const auto& user : users_) user->ResumeInTheEnd();
+  }
+
+  bool AtRest() const {
+    if (world_.judge.failed()) return true;
+    return std::all_of(world_.judge.jobs().begin(), world_.judge.jobs().end(), [](const auto& job) {
+      const JobState state = job.second.state;
+      return job.second.deleted || state == JOB_STATE_COMPLETED || state == JOB_STATE_FAILED ||
+             state == JOB_STATE_CANCELLED;
+    });
+  }
+
+  void Conclude() {
+    if (world_.judge.failed()) return;
+    // For acknowledgements that are on their way, and processes that are being killed.
+    const SteadyTime until = world_.agenda.now() + absl::Minutes(1);
+    while (!world_.judge.failed() && world_.agenda.RunNext(until)) {
+    }
+    for (const auto& user : users_) {
+      if (user->job().empty()) world_.judge.Fail("every job is accepted", "one never was");
+    }
+    for (const auto& node : world_.nodes) {
+      if (node->destroyed()) continue;
+      if (node->living() > 0 || node->unfinished() > 0) {
+        world_.judge.Fail("no orphans", absl::StrCat(node->living(), " processes and ", node->unfinished(),
+                                                     " unfinished ranks on ", node->id()));
+      }
+    }
+    for (const auto& reader : readers_) world_.judge.Conclude(reader->position());
+  }
+
+  World world_;
+  std::vector<std::unique_ptr<User>> users_;
+  std::vector<std::unique_ptr<Reader>> readers_;
+  std::unique_ptr<Faults> faults_;
+};
+
+}  // namespace
+
+Verdict Simulate(uint64_t seed, const std::function<void(const std::string&)>& trace) { return Run(seed, trace).Go(); }
+
+}  // namespace muster::simulate

@@ -1,0 +1,473 @@
+#include "coordinator/simulate/worker_node.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/simulate/coordinator.h"
+
+namespace muster::simulate {
+namespace {
+
+// Coarser than the daemon's, so that quiet nodes cost little.
+constexpr absl::Duration kTimer = absl::Seconds(2);
+constexpr absl::Duration kBeat = absl::Seconds(4);
+constexpr absl::Duration kInContact = absl::Seconds(7);
+constexpr absl::Duration kSoon = absl::Milliseconds(500);
+constexpr absl::Duration kKillGrace = absl::Seconds(10);  // the shim's, from SIGTERM to SIGKILL
+constexpr absl::Duration kDrainDeadline = absl::Seconds(30);
+
+RankExit Killed(const std::string& message, RankExit::Cause cause = RankExit::FAILED) {
+  RankExit exit;
+  exit.set_cause(cause);
+  exit.set_signal(9);
+  exit.set_message(message);
+  return exit;
+}
+
+bool SameButStep(ObservedRank a, ObservedRank b) {
+  a.clear_step();
+  b.clear_step();
+  return a.SerializeAsString() == b.SerializeAsString();
+}
+
+}  // namespace
+
+size_t WorkerNode::living() const {
+  return static_cast<size_t>(
+      std::count_if(folders_.begin(), folders_.end(), [](const auto& folder) { return folder.second.process->alive; }));
+}
+
+size_t WorkerNode::unfinished() const { return daemon_ == nullptr ? 0 : daemon_->ranks.size(); }
+
+void WorkerNode::StartDaemon() {
+  if (daemon_ != nullptr || destroyed_) return;
+  daemon_ = std::make_unique<Daemon>();
+  daemon_->incarnation = absl::StrCat(id_, "-", ++incarnations_);
+  world_->Trace([&] { return absl::StrCat(id_, ": daemon ", daemon_->incarnation, " starts"); });
+  if (stored_.has_value()) {
+    daemon_->term = stored_->term();
+    daemon_->desired = stored_->desired();
+  }
+  for (const auto& [rank, folder] : folders_) {
+    if (!folder.done) daemon_->ranks[rank];
+  }
+  Reconcile();
+  Call();
+  if (!std::exchange(timer_runs_, true)) Timer();
+}
+
+void WorkerNode::KillDaemon() {
+  if (daemon_ == nullptr) return;
+  world_->Trace([&] { return absl::StrCat(id_, ": daemon is killed"); });
+  const std::shared_ptr<Connection> connection = daemon_->connection;
+  daemon_.reset();
+  if (connection != nullptr) connection->Break();
+}
+
+void WorkerNode::FreezeDaemon(absl::Duration time) {
+  if (daemon_ == nullptr) return;
+  world_->Trace([&] { return absl::StrCat(id_, ": daemon is frozen for ", absl::FormatDuration(time)); });
+  daemon_->frozen_until = world_->agenda.now() + time;
+  world_->agenda.At(daemon_->frozen_until, [this] {
+    if (daemon_ == nullptr || !Listens()) return;
+    if (daemon_->connection != nullptr) daemon_->connection->Pump();
+    SendNews(false);
+    Reconcile();
+  });
+}
+
+void WorkerNode::Reboot(absl::Duration down, bool folders_lost) {
+  if (destroyed_) return;
+  world_->Trace([&] { return absl::StrCat(id_, ": reboots", folders_lost ? ", its folders are lost" : ""); });
+  // A machine without power sends nothing.
+  daemon_.reset();
+  ++boot_;
+  for (auto& [rank, folder] : folders_) {
+    if (folder.process->alive) folder.process->gang->Die(*folder.process, Killed("", RankExit::VANISHED));
+  }
+  if (folders_lost) {
+    for (const auto& [rank, folder] : folders_) forgotten_.insert(rank);
+    folders_.clear();
+  }
+  world_->agenda.After(down, [this] { StartDaemon(); });
+}
+
+void WorkerNode::Destroy() {
+  if (destroyed_) return;
+  world_->Trace([&] { return absl::StrCat(id_, ": is gone for good"); });
+  daemon_.reset();
+  destroyed_ = true;
+  for (auto& [rank, folder] : folders_) {
+    if (folder.process->alive) folder.process->gang->Die(*folder.process, Killed("", RankExit::VANISHED));
+  }
+}
+
+void WorkerNode::SetRoute(Route route) {
+  route_ = route;
+  world_->Trace([&] {
+    return absl::StrCat(id_, ": route up ", route_.up ? "open" : "cut", ", down ", route_.down ? "open" : "cut");
+  });
+  std::erase_if(connections_, [](const std::weak_ptr<Connection>& connection) { return connection.expired(); });
+  const auto connections = connections_;
+  for (const std::weak_ptr<Connection>& connection : connections) {
+    if (const auto open = connection.lock(); open != nullptr) open->Pump();
+  }
+}
+
+void WorkerNode::BreakStream() {
+  if (daemon_ == nullptr || daemon_->connection == nullptr) return;
+  world_->Trace([&] { return absl::StrCat(id_, ": its stream breaks"); });
+  const std::shared_ptr<Connection> connection = daemon_->connection;
+  connection->Break();
+  Ended(connection.get(), absl::UnavailableError("broken"));
+}
+
+void WorkerNode::Leave(absl::Duration down) {
+  if (daemon_ == nullptr || daemon_->leaving || !Listens()) return;
+  world_->Trace([&] { return absl::StrCat(id_, ": daemon is told to end"); });
+  daemon_->leaving = true;
+  SendObserved(true);
+  Reconcile();
+  world_->agenda.After(kDrainDeadline, [this, down, incarnation = daemon_->incarnation] {
+    if (daemon_ == nullptr || daemon_->incarnation != incarnation) return;
+    KillDaemon();
+    world_->agenda.After(down, [this] { StartDaemon(); });
+  });
+}
+
+void WorkerNode::CoordinatorDied(bool silent) {
+  if (silent || daemon_ == nullptr || daemon_->connection == nullptr) return;
+  daemon_->connection->Reset();
+}
+
+bool WorkerNode::Listens() const { return daemon_ != nullptr && world_->agenda.now() >= daemon_->frozen_until; }
+
+void WorkerNode::Timer() {
+  if (destroyed_) {
+    timer_runs_ = false;
+    return;
+  }
+  world_->agenda.After(kTimer, [this] { Timer(); });
+  CheckOrphans();
+  if (!Listens() || daemon_->connection == nullptr) return;
+  const SteadyTime now = world_->agenda.now();
+  if (now - daemon_->answered >= world_->settings.detection) {
+    world_->Trace([&] { return absl::StrCat(id_, ": no answer"); });
+    const std::shared_ptr<Connection> connection = daemon_->connection;
+    connection->Break();
+    return Ended(connection.get(), absl::UnavailableError("no answer"));
+  }
+  if (!daemon_->welcomed) return;
+  if (now - daemon_->answered < kInContact) lease_ = now;
+  if (now - daemon_->last_sent < kBeat) return;
+  WorkerMessage message;
+  message.mutable_beat()->set_number(1);
+  Send(std::move(message));
+}
+
+void WorkerNode::CheckOrphans() {
+  if (world_->agenda.now() - lease_ < world_->settings.orphan_grace) return;
+  for (auto& [rank, folder] : folders_) {
+    if (!folder.process->alive) continue;
+    world_->Count("orphan ended");
+    folder.process->gang->Die(*folder.process, Killed("", RankExit::ORPHANED));
+  }
+}
+
+void WorkerNode::Call() {
+  daemon_->connection = std::make_shared<Connection>(world_, &route_, this);
+  connections_.push_back(daemon_->connection);
+  daemon_->welcomed = false;
+  daemon_->answered = world_->agenda.now();
+  WorkerMessage message;
+  Node& node = *message.mutable_hello()->mutable_node();
+  node.set_id(id_);
+  node.set_hostname(absl::StrCat(id_, ".host"));
+  node.set_incarnation(daemon_->incarnation);
+  node.set_boot_id(absl::StrCat(id_, "-boot-", boot_));
+  for (uint32_t slot = 0; slot < slots_; ++slot) {
+    node.add_slots()->set_index(slot);
+    node.mutable_slots(static_cast<int>(slot))->set_device(DEVICE_CPU);
+  }
+  Send(std::move(message));
+}
+
+void WorkerNode::CallLater(absl::Duration delay) {
+  world_->agenda.After(delay + world_->random.Between(absl::ZeroDuration(), delay / 4), [this] {
+    if (daemon_ == nullptr || daemon_->connection != nullptr) return;
+    if (!Listens()) return CallLater(kSoon);
+    Call();
+  });
+}
+
+void WorkerNode::Send(WorkerMessage message) {
+  if (daemon_->connection == nullptr) return;
+  daemon_->last_sent = world_->agenda.now();
+  daemon_->connection->SendUp(std::move(message));
+}
+
+void WorkerNode::Ended(Connection* connection, const absl::Status& why) {
+  if (daemon_ == nullptr || daemon_->connection.get() != connection) return;
+  world_->Trace([&] { return absl::StrCat(id_, ": stream ended: ", why.message()); });
+  daemon_->connection.reset();
+  const bool refused = absl::IsAlreadyExists(why) || (absl::IsCancelled(why) && !daemon_->welcomed);
+  daemon_->welcomed = false;
+  CallLater(refused ? absl::Seconds(10) : kSoon);
+}
+
+void WorkerNode::Received(Connection* connection, const CoordinatorMessage& message) {
+  if (daemon_ == nullptr || daemon_->connection.get() != connection) return;
+  if (message.term() < daemon_->term) return world_->judge.Fail("terms never go back", id_);
+  daemon_->term = message.term();
+  daemon_->answered = world_->agenda.now();
+  if (message.has_welcome()) {
+    daemon_->welcomed = true;
+    lease_ = world_->agenda.now();
+    for (auto& [rank, local] : daemon_->ranks) {
+      local.sent = local.acknowledged;
+      local.observed.reset();
+    }
+    return SendNews(true);
+  }
+  if (message.has_desired()) return ApplyDesired(message.desired());
+  if (!message.has_records_ack()) return;
+  const RankId rank = agent::RankOf(message.records_ack().key());
+  const auto local = daemon_->ranks.find(rank);
+  const auto folder = folders_.find(rank);
+  if (local == daemon_->ranks.end() || folder == folders_.end()) return;
+  const uint64_t through = std::min<uint64_t>(message.records_ack().sequence(), folder->second.outbox.size());
+  if (through <= local->second.acknowledged) return;
+  const auto& outbox = folder->second.outbox;
+  world_->judge.Acknowledged(rank, {outbox.begin() + static_cast<ptrdiff_t>(local->second.acknowledged),
+                                    outbox.begin() + static_cast<ptrdiff_t>(through)});
+  local->second.acknowledged = through;
+  local->second.sent = std::max(local->second.sent, through);
+  SendNews(false);
+}
+
+void WorkerNode::ApplyDesired(const Desired& desired) {
+  CoordinatorMessage stored;
+  stored.set_term(daemon_->term);
+  *stored.mutable_desired() = desired;
+  stored_ = std::move(stored);
+  daemon_->desired = desired;
+  daemon_->fresh = true;
+  for (const DesiredRank& wanted : desired.ranks()) {
+    const RankId rank = agent::RankOf(wanted.key());
+    const auto folder = folders_.find(rank);
+    if (folder == folders_.end()) continue;
+    if (folder->second.done) {  // the coordinator lost the news of its end
+      folder->second.done = false;
+      daemon_->ranks[rank];
+    }
+    if (wanted.has_run()) Assign(rank, wanted.run());
+  }
+  Reconcile();
+  ReportAbsent();
+}
+
+// Rank 0 removes published checkpoints that are no longer listed.
+void WorkerNode::Assign(const RankId& rank, const Assignment& assignment) {
+  const auto local = daemon_->ranks.find(rank);
+  if (rank.rank != 0 || local == daemon_->ranks.end()) return;
+  std::vector<std::string> published;
+  for (const PublishedCheckpoint& checkpoint : assignment.published()) published.push_back(checkpoint.directory());
+  if (folders_.at(rank).process->alive) {
+    for (const std::string& before : local->second.published) {
+      if (std::find(published.begin(), published.end(), before) != published.end()) continue;
+      world_->checkpoints[rank.job].erase(before);
+    }
+  }
+  local->second.published = std::move(published);
+}
+
+const DesiredRank* WorkerNode::WantedOf(const RankId& rank) const {
+  for (const DesiredRank& wanted : daemon_->desired.ranks()) {
+    if (agent::RankOf(wanted.key()) == rank) return &wanted;
+  }
+  return nullptr;
+}
+
+void WorkerNode::Reconcile() {
+  if (!Listens()) return;
+  std::vector<agent::LocalRank> local;
+  for (const auto& [rank, state] : daemon_->ranks) {
+    const Folder& folder = folders_.at(rank);
+    local.push_back({rank, folder.exit.has_value(), state.told, folder.slots});
+  }
+  const auto operations = agent::Reconcile(daemon_->desired, local, {daemon_->fresh, daemon_->leaving});
+  for (const agent::Operation& operation : operations) Carry(operation);
+  if (!operations.empty()) SendObserved(false);
+}
+
+void WorkerNode::Carry(const agent::Operation& operation) {
+  const RankId& rank = operation.rank;
+  switch (operation.kind) {
+    case agent::Operation::kStart:
+      return StartRank(rank);
+    case agent::Operation::kStop:
+      return StopRank(rank);
+    case agent::Operation::kKill: {
+      world_->Trace([&] { return absl::StrCat(id_, ": kills ", rank.ToString()); });
+      daemon_->ranks.at(rank).told = agent::Told::kKill;
+      Process& process = *folders_.at(rank).process;
+      process.gang->Terminate(process);
+      return KillAt(rank, kKillGrace);
+    }
+    case agent::Operation::kFinish:
+      SendObserved(false);
+      folders_.at(rank).done = true;
+      daemon_->ranks.erase(rank);
+      return;
+  }
+}
+
+void WorkerNode::StartRank(const RankId& rank) {
+  const DesiredRank* wanted = WantedOf(rank);
+  world_->Trace([&] { return absl::StrCat(id_, ": starts ", rank.ToString()); });
+  world_->Count("rank started");
+  world_->judge.Started(rank, id_, forgotten_.contains(rank));
+  Folder& folder = folders_[rank];
+  folder.slots.assign(wanted->run().slots().begin(), wanted->run().slots().end());
+  for (const auto& [other, theirs] : folders_) {
+    if (other == rank || !theirs.process->alive) continue;
+    for (const uint32_t slot : theirs.slots) {
+      if (std::find(folder.slots.begin(), folder.slots.end(), slot) == folder.slots.end()) continue;
+      world_->judge.Fail("no slot used twice", absl::StrCat(rank.ToString(), " starts on slot ", slot, " of ", id_,
+                                                            ", where ", other.ToString(), " runs"));
+    }
+  }
+  folder.process = std::make_shared<Process>();
+  folder.process->id = rank;
+  folder.process->node = this;
+  folder.process->assignment = wanted->run();
+  daemon_->ranks[rank];
+  Assign(rank, wanted->run());
+  world_->gangs->Of(rank).Join(folder.process);
+}
+
+void WorkerNode::StopRank(const RankId& rank) {
+  const DesiredRank* wanted = WantedOf(rank);
+  muster::Stop stop;
+  stop.set_checkpoint_first(true);
+  absl::Duration deadline = kDrainDeadline;
+  if (wanted != nullptr && wanted->has_stop()) {
+    stop = wanted->stop();
+    deadline = absl::Seconds(stop.deadline().seconds()) + absl::Nanoseconds(stop.deadline().nanos());
+  }
+  world_->Trace([&] { return absl::StrCat(id_, ": stops ", rank.ToString()); });
+  daemon_->ranks.at(rank).told = agent::Told::kStop;
+  Process& process = *folders_.at(rank).process;
+  process.gang->Stop(process, stop);
+  KillAt(rank, deadline);
+}
+
+// Simpler than in life, where a restarted daemon begins the deadline anew.
+void WorkerNode::KillAt(const RankId& rank, absl::Duration delay) {
+  world_->agenda.After(delay, [this, process = folders_.at(rank).process] {
+    if (!process->alive) return;
+    world_->Trace([&] { return absl::StrCat(id_, ": deadline of ", process->id.ToString()); });
+    process->gang->Die(*process, Killed("killed at its deadline", RankExit::STOPPED));
+  });
+}
+
+ObservedRank WorkerNode::Observe(const RankId& rank) const {
+  const Local& local = daemon_->ranks.at(rank);
+  const Folder& folder = folders_.at(rank);
+  const DesiredRank* wanted = WantedOf(rank);
+  const bool forgotten = daemon_->fresh && wanted == nullptr;
+  ObservedRank seen;
+  *seen.mutable_key() = agent::KeyOf(rank);
+  seen.set_step(local.step);
+  const bool drained = local.acknowledged == folder.outbox.size();
+  if (folder.exit.has_value() && (drained || forgotten)) {
+    seen.set_state(RANK_STATE_EXITED);
+    *seen.mutable_exit() = *folder.exit;
+  } else if (local.told != agent::Told::kNothing) {
+    seen.set_state(RANK_STATE_STOPPING);
+  } else {
+    seen.set_state(folder.outbox.empty() ? RANK_STATE_STARTING : RANK_STATE_RUNNING);
+  }
+  return seen;
+}
+
+void WorkerNode::SendObserved(bool full) {
+  if (!daemon_->welcomed) return;
+  WorkerMessage message;
+  Observed& observed = *message.mutable_observed();
+  observed.set_full(full);
+  observed.set_leaving(daemon_->leaving);
+  for (auto& [rank, local] : daemon_->ranks) {
+    ObservedRank seen = Observe(rank);
+    if (!full && local.observed.has_value() && SameButStep(*local.observed, seen) &&
+        local.observed->step() == seen.step()) {
+      continue;
+    }
+    local.observed = seen;
+    *observed.add_ranks() = std::move(seen);
+  }
+  if (full || observed.ranks_size() > 0) Send(std::move(message));
+}
+
+void WorkerNode::ReportAbsent() {
+  if (!daemon_->welcomed) return;
+  WorkerMessage message;
+  for (const DesiredRank& wanted : daemon_->desired.ranks()) {
+    if (!wanted.has_stop() || daemon_->ranks.contains(agent::RankOf(wanted.key()))) continue;
+    ObservedRank& absent = *message.mutable_observed()->add_ranks();
+    *absent.mutable_key() = wanted.key();
+    absent.set_state(RANK_STATE_EXITED);
+    absent.mutable_exit()->set_cause(RankExit::STOPPED);
+  }
+  if (message.observed().ranks_size() > 0) Send(std::move(message));
+}
+
+void WorkerNode::SendNews(bool full) {
+  if (!Listens() || !daemon_->welcomed) return;
+  std::vector<WorkerMessage> messages;
+  for (auto& [rank, local] : daemon_->ranks) {
+    const std::vector<Record>& outbox = folders_.at(rank).outbox;
+    if (local.sent >= outbox.size()) continue;
+    WorkerMessage& message = messages.emplace_back();
+    *message.mutable_records()->mutable_key() = agent::KeyOf(rank);
+    for (; local.sent < outbox.size(); ++local.sent) *message.mutable_records()->add_records() = outbox[local.sent];
+  }
+  SendObserved(full);
+  for (WorkerMessage& message : messages) Send(std::move(message));
+}
+
+void WorkerNode::Append(const RankId& rank, Record record) {
+  const auto folder = folders_.find(rank);
+  if (folder == folders_.end()) return;
+  record.set_sequence(folder->second.outbox.size() + 1);
+  folder->second.outbox.push_back(std::move(record));
+  Soon([this] { SendNews(false); });
+}
+
+void WorkerNode::ReportStep(const RankId& rank, uint64_t step) {
+  if (daemon_ == nullptr) return;
+  const auto local = daemon_->ranks.find(rank);
+  if (local == daemon_->ranks.end()) return;
+  local->second.step = step;
+  Soon([this] { SendNews(false); });
+}
+
+void WorkerNode::ProcessEnded(const RankId& rank, RankExit exit) {
+  world_->Trace([&] { return absl::StrCat(id_, ": ", rank.ToString(), " ended: ", exit.ShortDebugString()); });
+  const auto folder = folders_.find(rank);
+  if (folder == folders_.end()) return;
+  folder->second.exit = std::move(exit);
+  Soon([this] {
+    SendNews(false);
+    Reconcile();
+  });
+}
+
+void WorkerNode::Soon(std::function<void()> work) {
+  world_->agenda.After(absl::Milliseconds(1), [this, work = std::move(work)] {
+    if (Listens()) work();  // when it thaws or starts, it looks at everything anyway
+  });
+}
+
+}  // namespace muster::simulate

@@ -1,0 +1,125 @@
+// A machine with a worker daemon on it. The daemon's decisions are the real ones (worker/agent/reconcile.h); how it
+// talks follows worker/agent/agent.cc. What it keeps in files here outlives it: the folders of its ranks, and what the
+// coordinator wanted last.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/simulate/connection.h"
+#include "coordinator/simulate/gang.h"
+#include "coordinator/simulate/world.h"
+#include "worker/agent/reconcile.h"
+
+namespace muster::simulate {
+
+class WorkerNode {
+ public:
+  WorkerNode(World* world, std::string id, uint32_t slots) : world_(world), id_(std::move(id)), slots_(slots) {}
+
+  const std::string& id() const { return id_; }
+  uint32_t slots() const { return slots_; }
+  bool daemon_up() const { return daemon_ != nullptr; }
+  size_t living() const;      // processes
+  size_t unfinished() const;  // ranks that the daemon is not done with
+
+  // ---- Faults. ----
+  void StartDaemon();
+  void KillDaemon();
+  void FreezeDaemon(absl::Duration time);
+  // Every process dies; `folders_lost`: they were in memory. The daemon comes back after `down`.
+  void Reboot(absl::Duration down, bool folders_lost);
+  // For good.
+  void Destroy();
+  bool destroyed() const { return destroyed_; }
+  void SetRoute(Route route);
+  void BreakStream();
+  // SIGTERM: it stops its ranks and ends; another is started after `down`.
+  void Leave(absl::Duration down);
+
+  // ---- The network. ----
+  void CoordinatorDied(bool silent);
+  bool Listens() const;
+  bool reaches_coordinator() const { return route_.both(); }
+  void Received(Connection* connection, const CoordinatorMessage& message);
+  void Ended(Connection* connection, const absl::Status& why);
+
+  // ---- Its processes. ----
+  void Append(const RankId& rank, Record record);
+  void ReportStep(const RankId& rank, uint64_t step);
+  void ProcessEnded(const RankId& rank, RankExit exit);
+
+ private:
+  // Of one rank: in files.
+  struct Folder {
+    std::vector<uint32_t> slots;
+    std::vector<Record> outbox;
+    std::shared_ptr<Process> process;
+    std::optional<RankExit> exit;
+    bool done = false;
+  };
+  // Of one rank: in the daemon's memory.
+  struct Local {
+    agent::Told told = agent::Told::kNothing;
+    uint64_t sent = 0;
+    uint64_t acknowledged = 0;
+    uint64_t step = 0;
+    std::optional<ObservedRank> observed;
+    std::vector<std::string> published;  // folders, as of the last assignment
+  };
+  struct Daemon {
+    std::string incarnation;
+    std::shared_ptr<Connection> connection;
+    bool welcomed = false;
+    bool fresh = false;
+    bool leaving = false;
+    uint64_t term = 0;
+    Desired desired;
+    std::map<RankId, Local> ranks;
+    SteadyTime answered;
+    SteadyTime last_sent;
+    SteadyTime frozen_until;
+  };
+
+  void Timer();
+  void Call();
+  void CallLater(absl::Duration delay);
+  void Send(WorkerMessage message);
+  void ApplyDesired(const Desired& desired);
+  void Assign(const RankId& rank, const Assignment& assignment);
+  void Reconcile();
+  void Carry(const agent::Operation& operation);
+  void StartRank(const RankId& rank);
+  void StopRank(const RankId& rank);
+  void KillAt(const RankId& rank, absl::Duration delay);
+  void SendNews(bool full);
+  void SendObserved(bool full);
+  void ReportAbsent();
+  ObservedRank Observe(const RankId& rank) const;
+  const DesiredRank* WantedOf(const RankId& rank) const;
+  void CheckOrphans();
+  // At once, or when the daemon is no longer frozen; nothing if it has gone by then.
+  void Soon(std::function<void()> work);
+
+  World* const world_;
+  const std::string id_;
+  const uint32_t slots_;
+  Route route_;
+  bool destroyed_ = false;
+  uint64_t boot_ = 1;
+  uint64_t incarnations_ = 0;
+  bool timer_runs_ = false;
+  std::map<RankId, Folder> folders_;
+  std::set<RankId> forgotten_;  // started before the folders were lost
+  std::optional<CoordinatorMessage> stored_;
+  SteadyTime lease_;
+  std::unique_ptr<Daemon> daemon_;
+  std::vector<std::weak_ptr<Connection>> connections_;
+};
+
+}  // namespace muster::simulate
