@@ -23,10 +23,10 @@ constexpr absl::Duration kAtLeast = absl::Minutes(10);
 constexpr absl::Duration kAtMost = absl::Minutes(40);  // by then every job has ended
 
 // No strategy is needed: the core looks only at the names of tables and schedules.
-absl::StatusOr<core::Planned> AnyPlan(const JobSpec& spec, uint32_t world) {
+absl::StatusOr<core::Planned> AnyPlan(const JobSpec& spec, const core::Slots& slots) {
   core::Planned planned;
   planned.table_sha256 = absl::StrCat("table of ", spec.name());
-  for (uint32_t rank = 0; rank < world; ++rank) {
+  for (uint32_t rank = 0; rank < slots.ranks.size(); ++rank) {
     planned.roles.emplace_back().set_rank(rank);
     planned.digests.push_back(absl::StrCat("digest ", rank));
   }
