@@ -36,6 +36,7 @@ WorkerNode& Faults::AnyNode() {
 }
 
 void Faults::One() {
+  if (world_->settings.only_coordinator_fails) return HitCoordinator();
   const uint64_t die = world_->random.Below(100);
   if (die < 20) return HitCoordinator();
   if (die < 42) return HitDaemon();

@@ -69,14 +69,24 @@ void Gang::Load(const std::shared_ptr<Process>& process) {
 void Gang::Meet(const std::shared_ptr<Process>& process) {
   if (!process->alive || process->met) return;
   const auto again = [this, process] { world_->agenda.After(kRetry, [this, process] { Meet(process); }); };
-  const std::string value = absl::StrCat("of generation ", generation_);
-  const auto answered = [=, this](const absl::Status& status) {
+  if (process->frozen) return again();
+  Rendezvous(process, [=, this](const absl::Status& status) {
     if (!process->alive || process->met) return;
     if (!status.ok() || process->frozen) return again();
     process->met = true;
     BeginIfAllMet();
-  };
-  if (process->frozen) return again();
+  });
+}
+
+void Gang::Resend(const std::shared_ptr<Process>& process) {
+  if (process->id.rank != 0 || !process->alive || !process->met || running_) return;
+  Rendezvous(process, [this, process](const absl::Status& status) {
+    if (absl::IsUnavailable(status)) world_->agenda.After(kRetry, [this, process] { Resend(process); });
+  });
+}
+
+void Gang::Rendezvous(const std::shared_ptr<Process>& process, std::function<void(absl::Status)> answered) {
+  const std::string value = absl::StrCat("of generation ", generation_);
   const bool sets = process->id.rank == 0;
   const auto work = [=, this](server::Turn& turn, const Coordinator::Reply& reply) {
     absl::Status current = turn.core().CheckCurrent(process->id);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "coordinator/simulate/world.h"
 #include "proto/worker.pb.h"
 
@@ -38,6 +40,8 @@ class Gang {
   // Command and signal of its worker.
   void Stop(Process& process, const muster::Stop& stop);
   void Terminate(Process& process);
+  // The coordinator has come back, perhaps without its memory: the worker sets again what its rank has set.
+  void Resend(const std::shared_ptr<Process>& process);
   void Die(Process& process, RankExit exit);
 
   uint64_t step() const { return step_; }
@@ -46,6 +50,7 @@ class Gang {
  private:
   void Load(const std::shared_ptr<Process>& process);
   void Meet(const std::shared_ptr<Process>& process);
+  void Rendezvous(const std::shared_ptr<Process>& process, std::function<void(absl::Status)> answered);
   void BeginIfAllMet();
   void PlanStep();
   void EndStep();

@@ -280,6 +280,26 @@ void Judge::Started(const RankId& rank, const std::string& node, bool again) {
   if (!fresh && !again) Fail("a rank starts once", absl::StrCat(rank.ToString(), " on ", known->second, " and ", node));
 }
 
+void Judge::Unwanted(const RankId& rank) {
+  const auto job = jobs_.find(rank.job);
+  if (job == jobs_.end() || job->second.deleted || job->second.ended.contains(rank.generation)) return;
+  const auto generation = job->second.generations.find(rank.generation);
+  if (generation == job->second.generations.end()) return;
+  if (generation->second.ranks(static_cast<int>(rank.rank)).state() == RANK_STATE_EXITED) return;
+  Fail("what is wanted is not killed", rank.ToString());
+}
+
+void Judge::ConcludeUndisturbed() {
+  for (const auto& [id, account] : jobs_) {
+    for (const auto& [number, generation] : account.generations) {
+      const EndReason reason = generation.reason();
+      if (reason != END_REASON_FAILED && reason != END_REASON_LOST) continue;
+      return Fail("a coordinator outage is harmless",
+                  absl::StrCat(NameOf(id, number), " has ended: ", EndReason_Name(reason)));
+    }
+  }
+}
+
 void Judge::Conclude(size_t read_to) {
   for (const auto& [id, account] : jobs_) {
     if (account.deleted) continue;

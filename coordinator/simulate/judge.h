@@ -71,12 +71,16 @@ class Judge {
   void Written(const WrittenCheckpoint& checkpoint) { written_.insert(checkpoint); }
   // `again`: an earlier start was lost with the node's folders.
   void Started(const RankId& rank, const std::string& node, bool again);
+  // A worker ends a rank since it is not wanted.
+  void Unwanted(const RankId& rank);
 
   const std::map<JobId, JobAccount>& jobs() const { return jobs_; }
   size_t events() const { return stream_.size(); }
   uint64_t fingerprint() const { return fingerprint_; }
   // Everything has had time to come to rest: each job has ended as it should.
   void Conclude(size_t read_to);
+  // Only the coordinator failed: no generation ended by a fault.
+  void ConcludeUndisturbed();
 
  private:
   void Changed(const store::Change& change);

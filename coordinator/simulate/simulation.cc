@@ -60,6 +60,10 @@ void DrawSettings(World& world) {
   if (random.Percent(30)) world.settings.orphan_grace = random.Between(absl::Seconds(40), absl::Minutes(3));
   world.settings.lost_calls_percent = random.Percent(50) ? 10 : 0;
   world.settings.repeated_messages_percent = random.Percent(50) ? 5 : 0;
+  if (!random.Percent(10)) return;
+  world.settings.only_coordinator_fails = true;
+  core.start_deadline = absl::Minutes(20);
+  world.settings.orphan_grace = absl::Minutes(30);
 }
 
 class Run {
@@ -155,6 +159,7 @@ class Run {
       }
     }
     for (const auto& reader : readers_) world_.judge.Conclude(reader->position());
+    if (world_.settings.only_coordinator_fails) world_.judge.ConcludeUndisturbed();
   }
 
   World world_;

@@ -228,6 +228,7 @@ void WorkerNode::Received(Connection* connection, const CoordinatorMessage& mess
       local.sent = local.acknowledged;
       local.observed.reset();
     }
+    for (const auto& [rank, folder] : folders_) folder.process->gang->Resend(folder.process);
     return SendNews(true);
   }
   if (message.has_desired()) return ApplyDesired(message.desired());
@@ -310,6 +311,7 @@ void WorkerNode::Carry(const agent::Operation& operation) {
       return StopRank(rank);
     case agent::Operation::kKill: {
       world_->Trace([&] { return absl::StrCat(id_, ": kills ", rank.ToString()); });
+      world_->judge.Unwanted(rank);
       daemon_->ranks.at(rank).told = agent::Told::kKill;
       Process& process = *folders_.at(rank).process;
       process.gang->Terminate(process);

@@ -29,6 +29,8 @@ struct Settings {
   absl::Duration orphan_grace = absl::Minutes(30);
   uint64_t lost_calls_percent = 10;        // of requests, and of replies, of users and trainers
   uint64_t repeated_messages_percent = 2;  // of what workers say of their ranks
+  // Nothing else fails, and then no rank may be restarted.
+  bool only_coordinator_fails = false;
 };
 
 struct World {
