@@ -161,6 +161,8 @@ std::string DescribePlan(const v1::PlanReply& plan, const PlanParts& parts, cons
     absl::StrAppend(&out, "strategy auto is ", OneLine(plan.strategy_reason()), "\n\n", CandidateTable(plan, screen));
   }
   absl::StrAppend(&out, "\n", RankTable(plan, screen));
+  if (plan.placement_size() > 0) absl::StrAppend(&out, "\n");
+  for (const std::string& line : plan.placement()) absl::StrAppend(&out, OneLine(line), "\n");
   if (parts.times) absl::StrAppend(&out, "\n", Times(plan));
   if (!plan.unfit().empty()) {
     absl::StrAppend(&out, Paint(screen, Colour::kRed, "does not fit"), ": ", OneLine(plan.unfit()), "\n");

@@ -348,6 +348,7 @@ TEST(DescribePlan, ShowsBytesPlacementAndNotes) {
   rank.set_peak_bytes(uint64_t{1} << 30);
   rank.set_node("node-a");
   plan.add_ranks()->set_rank(1);
+  plan.add_placement("shares are equal");
   plan.add_notes("no node has a free slot now: the job would wait");
   plan.set_schedule("Forward embedding\n");
   plan.set_schedule_digest("abc");
@@ -358,6 +359,8 @@ TEST(DescribePlan, ShowsBytesPlacementAndNotes) {
             "RANK  PARAMETERS  GRADIENTS  OPTIMIZER  GATHER  REDUCE  ACTIVATIONS      PEAK  SLOT  NODE\n"
             "   0    3.21 MiB        0 B        0 B     0 B     0 B          0 B  1.00 GiB     -  node-a\n"
             "   1         0 B        0 B        0 B     0 B     0 B          0 B       0 B     -  -\n"
+            "\n"
+            "shares are equal\n"
             "note: no node has a free slot now: the job would wait\n"
             "\n"
             "Schedule abc:\n"
@@ -374,9 +377,9 @@ TEST(DescribePlan, RanksThatAreAlikeShareARow) {
     r.set_node(absl::StrCat("node-", rank / 8));
   }
   std::string text = DescribePlan(plan, {}, kPipe);
-  EXPECT_TRUE(absl::StrContains(text, " 0-6,8-63  ")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "\n0-6,8-63  ")) << text;
   EXPECT_TRUE(absl::StrContains(text, "node-0, node-1 and 6 more\n")) << text;
-  EXPECT_TRUE(absl::StrContains(text, "\n        7  ")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "\n       7  ")) << text;
   for (v1::RankPlan& r : *plan.mutable_ranks()) r.set_peak_bytes(1024 + r.rank());
   text = DescribePlan(plan, {}, kPipe);
   EXPECT_TRUE(absl::StrContains(text, "62 others lie between")) << text;
