@@ -374,9 +374,9 @@ TEST(DescribePlan, RanksThatAreAlikeShareARow) {
     r.set_node(absl::StrCat("node-", rank / 8));
   }
   std::string text = DescribePlan(plan, {}, kPipe);
-  EXPECT_TRUE(absl::StrContains(text, " 0-6,8-63  ")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "\n0-6,8-63  ")) << text;
   EXPECT_TRUE(absl::StrContains(text, "node-0, node-1 and 6 more\n")) << text;
-  EXPECT_TRUE(absl::StrContains(text, "\n        7  ")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "\n       7  ")) << text;
   for (v1::RankPlan& r : *plan.mutable_ranks()) r.set_peak_bytes(1024 + r.rank());
   text = DescribePlan(plan, {}, kPipe);
   EXPECT_TRUE(absl::StrContains(text, "62 others lie between")) << text;
