@@ -131,8 +131,6 @@ Buffers BuffersOf(const RankProgram& program, const std::vector<partition::Owned
 
 std::vector<RankPlace> AnyPlaces(uint32_t world) { return std::vector<RankPlace>(world); }
 
-uint32_t SameProgramAs(const Train&, uint32_t) { return 0; }
-
 Share ShareOf(uint64_t sequences, uint32_t world, uint32_t rank) {
   const uint64_t each = sequences / world, left = sequences % world;
   return {rank * each + std::min<uint64_t>(rank, left), each + (rank < left ? 1 : 0)};

@@ -44,9 +44,6 @@ struct RankProgram {
 absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& inventory, const Layout& layout,
                                     uint32_t rank);
 
-// The lowest rank whose program is the same as this one's, so that plans of many ranks are quick.
-uint32_t SameProgramAs(const Train& train, uint32_t rank);
-
 // Bytes that a rank needs. All but the activations are there from the first step to the last: the parts' sum with the
 // activations' peak is the peak.
 struct Memory {

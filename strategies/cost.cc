@@ -68,7 +68,7 @@ class CostModel {
     }
     own_ = *std::max_element(own.begin(), own.end());
     flops_ = compute_bytes_ == 2 ? hardware.bf16_flops : hardware.fp32_flops;
-    if (hardware.node_fp32_flops > 0) flops_ = std::min(flops_, hardware.node_fp32_flops / Crowd(ranks));
+    if (hardware.at_full_speed > 0) slowdown_ = std::max(1.0, Crowd(ranks) / hardware.at_full_speed);
   }
 
   OpCost Of(const Op& op) const {
@@ -130,8 +130,8 @@ class CostModel {
     const double activations = static_cast<double>(unit.saved_bytes() + unit.output_bytes()) * compute_bytes_ / 4;
     const double bytes = static_cast<double>(elements_[op.unit]) * compute_bytes_ + sequences * activations;
     return {.latency = passes * hardware_.op_seconds,
-            .work = passes *
-                    std::max(unit.forward_flops() * sequences / flops_, bytes / hardware_.memory_bytes_per_second)};
+            .work = slowdown_ * passes *
+                    (unit.forward_flops() * sequences / flops_ + bytes / hardware_.memory_bytes_per_second)};
   }
 
   // Into each rank comes all but its own, into each node the part of the others.
@@ -171,6 +171,7 @@ class CostModel {
   std::vector<uint64_t> elements_, least_, most_;  // by unit: all, and what a shard owns of it
   uint64_t own_ = 0;                               // the most that a shard owns
   double flops_ = 0;
+  double slowdown_ = 1;  // of computing
 };
 
 }  // namespace

@@ -25,7 +25,7 @@ struct Hardware {
   uint32_t ranks_per_node = 1;  // where the nodes are not known
   double fp32_flops = 0;        // a second, of a rank
   double bf16_flops = 0;
-  double node_fp32_flops = 0;  // of all ranks of a node together; 0: they do not share
+  uint32_t at_full_speed = 0;  // ranks of a node that compute so at the same time, more share; 0: all
   double memory_bytes_per_second = 0;
   double op_seconds = 0;  // that a unit's forward takes at least: launches, small operators
   Link inside;            // between ranks of a node

@@ -158,7 +158,8 @@ std::string DescribePlan(const v1::PlanReply& plan, const PlanParts& parts, cons
                   plan.microbatches() == 1 ? " microbatch" : " microbatches", " a rank, ", Flops(plan.flops_per_step()),
                   " a step, ", Grouped(spec.train().steps()), " steps\n");
   if (!plan.strategy_reason().empty()) {
-    absl::StrAppend(&out, "strategy auto is ", OneLine(plan.strategy_reason()), "\n\n", CandidateTable(plan, screen));
+    absl::StrAppend(&out, "strategy auto is ", OneLine(plan.strategy_reason()), "\n");
+    if (plan.candidates_size() > 0) absl::StrAppend(&out, "\n", CandidateTable(plan, screen));
   }
   absl::StrAppend(&out, "\n", RankTable(plan, screen));
   if (plan.placement_size() > 0) absl::StrAppend(&out, "\n");

@@ -136,6 +136,8 @@ struct Options {
   Planner planner = PlanByStrategies;
 };
 
+// The job's spec as a generation runs it: strategy: auto is what it was resolved to.
+JobSpec SpecOf(const Job& job, const Generation& generation);
 // The slots of a generation as they were when it was placed.
 Slots PlacedSlots(const Generation& generation);
 

@@ -46,8 +46,13 @@ absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots
     least_peak = choice->least_peak;
   }
   auto outlook = strategies::LookAt(train, *inventory, slots.ranks);
-  if (!outlook.ok()) return outlook.status();
-  if (const std::string why = strategies::WhyUnfit(*outlook, slots.ranks); !why.empty()) {
+  if (!outlook.ok()) {
+    // On others it may be possible: hybrid wants as many ranks on every node.
+    const std::string why(outlook.status().message());
+    outlook = strategies::LookAt(train, *inventory, strategies::AnyPlaces(static_cast<uint32_t>(slots.ranks.size())));
+    if (!outlook.ok()) return outlook.status();
+    planned.unfit = {why, 0};
+  } else if (const std::string why = strategies::WhyUnfit(*outlook, slots.ranks); !why.empty()) {
     if (least_peak == 0 && !SharesByMemory(train.strategy())) least_peak = outlook->peak();
     planned.unfit = {absl::StrCat(why, "; ", strategies::WhatWouldFit(train, *inventory, slots.ranks)),
                      least_peak == 0 ? 0 : strategies::SlotBytesFor(least_peak)};

@@ -62,6 +62,18 @@ TEST(PlanByStrategies, AutoFitsWhatItNames) {
   EXPECT_EQ(concrete.table_sha256, least.table_sha256);
 }
 
+TEST(PlanByStrategies, WhatOtherNodesCouldHoldWaits) {
+  JobSpec spec = Large(3);
+  spec.mutable_train()->mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_HYBRID);
+  ASSERT_TRUE(spec::Resolve({}, spec).empty());
+  Slots slots = On(3, 0);
+  EXPECT_FALSE(PlanByStrategies(spec, slots)->unfit.has_value());
+  slots.ranks[2].node = 1;
+  const Planned uneven = *PlanByStrategies(spec, slots);
+  ASSERT_TRUE(uneven.unfit.has_value());
+  EXPECT_TRUE(absl::StrContains(uneven.unfit->why, "as many ranks on every node")) << uneven.unfit->why;
+}
+
 TEST(HardwareOf, KnowsDevicesByTheirName) {
   EXPECT_EQ(HardwareOf(DEVICE_CUDA, "NVIDIA H200").name, "h200");
   EXPECT_EQ(HardwareOf(DEVICE_CUDA, "NVIDIA GeForce RTX 4090").name, "rtx4090");

@@ -203,9 +203,6 @@ struct Core::State {
 
 inline constexpr size_t kGenerationsKept = 50;  // with its job, all of them are deleted in one commit
 
-// As a generation runs it: strategy: auto is what it was resolved to.
-JobSpec SpecOf(const Job& job, const Generation& generation);
-
 std::string JobKey(const JobId& job);
 std::string GenerationKey(const JobId& job, uint64_t generation);
 std::string NodeKey(const NodeId& node);

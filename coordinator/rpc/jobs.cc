@@ -79,13 +79,16 @@ absl::Status AddPlacesOf(const core::Core& core, const Job& job, PlanReply& plan
     plan.add_notes(absl::StrCat("the job waits: ", job.reason()));
     return absl::OkStatus();
   }
-  const core::Slots slots = core::PlacedSlots(generations.front());
-  absl::StatusOr<PlanReply> placed =
-      spec::MakePlan(job.spec(), {.ranks = slots.ranks, .hardware = core::HardwareOf(slots.device, slots.model)});
+  const Generation& generation = generations.front();
+  const core::Slots slots = core::PlacedSlots(generation);
+  absl::StatusOr<PlanReply> placed = spec::MakePlan(
+      core::SpecOf(job, generation), {.ranks = slots.ranks, .hardware = core::HardwareOf(slots.device, slots.model)});
   if (!placed.ok()) return placed.status();
   plan = *std::move(placed);
+  *plan.mutable_resolved() = job.spec();
+  plan.set_strategy_reason(generation.strategy_reason());
   for (RankPlan& rank : *plan.mutable_ranks()) {
-    rank.set_node(generations.front().ranks(static_cast<int>(rank.rank())).node());
+    rank.set_node(generation.ranks(static_cast<int>(rank.rank())).node());
   }
   return absl::OkStatus();
 }

@@ -177,6 +177,25 @@ TEST_F(ServerTest, SpecErrorsComeAllAtOnceInTheDetails) {
   EXPECT_EQ(client_->jobs().Plan(client_->Context().get(), plan, &planned).error_details(), status.error_details());
 }
 
+TEST_F(ServerTest, PlansForSlotsAndHardwareThatAreNamed) {
+  Start();
+  PlanRequest request;
+  *request.mutable_spec() = SmallSpec("x");
+  request.set_memory_bytes(1 << 20);
+  request.set_hardware("a100");
+  request.set_ops(true);
+  PlanReply plan;
+  ASSERT_TRUE(client_->jobs().Plan(client_->Context().get(), request, &plan).ok());
+  EXPECT_TRUE(absl::StrContains(plan.unfit(), "its slot has 1 MiB")) << plan.unfit();
+  EXPECT_EQ(plan.simulated().hardware(), "a100");
+  EXPECT_GT(plan.simulated().step_seconds(), 0);
+  EXPECT_GT(plan.ops_size(), 0);
+  request.set_hardware("abacus");
+  const grpc::Status status = client_->jobs().Plan(client_->Context().get(), request, &plan);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(absl::StrContains(status.error_message(), "h100")) << status.error_message();
+}
+
 TEST_F(ServerTest, FullDiskRefusesSubmitOnly) {
   options_.min_free_bytes = ~uint64_t{0};
   Start();

@@ -1,0 +1,147 @@
+// Predicted step times of every strategy on 1 to 1,024 ranks, each with the same share of the batch, by the simulator.
+//
+//    bazel run //bench:scaling -- [--model xl] [--hardware h100] [--sequences 8] [--microbatch 8] [--compute bf16]
+//                                 [--memory 80GiB] [--most 1024] [--json]
+//
+// Nothing is measured. A row says which part of the step no computing hides, the tokens a second, and these per rank
+// against one rank that holds everything; "-" is more than a slot holds.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "models/inventory.h"
+#include "strategies/cost.h"
+#include "strategies/defaults.h"
+#include "strategies/fit.h"
+#include "strategies/hardware.h"
+
+namespace {
+
+using namespace muster;
+
+struct Options {
+  std::string model = "xl", hardware = "h100", compute = "bf16";
+  uint32_t sequences = 8, microbatch = 8, most = 1024;
+  uint64_t memory_bytes = uint64_t{80} << 30;
+  bool json = false;
+};
+
+std::vector<Strategy> Strategies() {
+  std::vector<Strategy> all(6);
+  all[0].mutable_ddp();
+  all[1].mutable_zero()->set_stage(1);
+  all[2].mutable_zero()->set_stage(2);
+  all[3].mutable_fsdp()->set_reshard(RESHARD_SHARD_GRAD_OP);
+  all[4].mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
+  all[5].mutable_fsdp()->set_reshard(RESHARD_HYBRID);
+  for (Strategy& strategy : all) strategies::FillDefaults(strategy);
+  return all;
+}
+
+absl::StatusOr<Train> TrainOf(const Options& options, uint32_t ranks) {
+  Train train;
+  Gpt2Size size;
+  std::string name = absl::StrCat("GPT2_SIZE_", options.model);
+  for (char& c : name) c = static_cast<char>(std::toupper(c));
+  if (!Gpt2Size_Parse(name, &size)) return absl::InvalidArgumentError("--model: tiny, small, medium, large or xl");
+  train.mutable_model()->mutable_gpt2()->set_size(size);
+  train.mutable_batch()->set_sequences(options.sequences * ranks);
+  train.mutable_batch()->set_microbatch(options.microbatch);
+  train.mutable_precision()->set_compute(options.compute == "bf16" ? DTYPE_BF16 : DTYPE_FP32);
+  train.mutable_precision()->set_reduce(DTYPE_FP32);
+  train.mutable_optimizer()->mutable_adamw();
+  train.mutable_optimizer()->set_clip_norm(1);
+  return train;
+}
+
+struct Row {
+  std::string strategy;
+  uint32_t ranks = 0;
+  uint64_t peak_bytes = 0;
+  bool fits = true;
+  double tokens_per_second = 0;
+  Timeline timeline;
+};
+
+absl::StatusOr<Row> Predict(const Options& options, const strategies::Hardware& hardware, const Strategy& strategy,
+                            uint32_t ranks) {
+  absl::StatusOr<Train> train = TrainOf(options, ranks);
+  if (!train.ok()) return train.status();
+  *train->mutable_strategy() = strategy;
+  const auto inventory = models::MakeInventory(train->model());
+  if (!inventory.ok()) return inventory.status();
+  const std::vector<RankPlace> places = strategies::FullNodes(ranks, hardware.ranks_per_node, options.memory_bytes);
+  const auto outlook = strategies::LookAt(*train, *inventory, places);
+  if (!outlook.ok()) return outlook.status();
+  Row row{.strategy = strategies::NameOf(*train), .ranks = ranks, .peak_bytes = outlook->peak()};
+  row.fits = strategies::WhyUnfit(*outlook, places).empty();
+  row.timeline =
+      strategies::PredictStep(*train, *inventory, outlook->layout, outlook->program, places, hardware).timeline;
+  const double tokens = static_cast<double>(uint64_t{options.sequences} * ranks * inventory->context());
+  row.tokens_per_second = tokens / row.timeline.seconds;
+  return row;
+}
+
+absl::Status Run(const Options& options) {
+  const auto hardware = strategies::FindHardware(options.hardware);
+  if (!hardware.ok()) return hardware.status();
+  nlohmann::ordered_json tree = {{"hardware", hardware->name}, {"assumptions", hardware->assumptions}};
+  if (!options.json) {
+    std::printf("GPT-2 %s, %u sequences a rank in microbatches of %u, compute %s, slots of %s\n%s\n\n",
+                options.model.c_str(), options.sequences, options.microbatch, options.compute.c_str(),
+                strategies::Binary(options.memory_bytes).c_str(), hardware->assumptions.c_str());
+    std::printf("%-20s %6s %10s %10s %12s %14s %11s\n", "STRATEGY", "RANKS", "STEP ms", "EXPOSED ms", "GiB A RANK",
+                "TOKENS/S", "EFFICIENCY");
+  }
+  double alone = 0;
+  for (const Strategy& strategy : Strategies()) {
+    for (uint32_t ranks = 1; ranks <= options.most; ranks *= 2) {
+      const absl::StatusOr<Row> row = Predict(options, *hardware, strategy, ranks);
+      if (!row.ok()) return row.status();
+      if (alone == 0) alone = row->tokens_per_second;
+      const double efficiency = row->tokens_per_second / ranks / alone;
+      tree["rows"].push_back({{"strategy", row->strategy},
+                              {"ranks", ranks},
+                              {"fits", row->fits},
+                              {"step_seconds", row->timeline.seconds},
+                              {"exposed_seconds", row->timeline.exposed},
+                              {"peak_bytes", row->peak_bytes},
+                              {"tokens_per_second", row->tokens_per_second},
+                              {"efficiency", efficiency}});
+      if (options.json) continue;
+      const double gib = static_cast<double>(row->peak_bytes) / (1 << 30);
+      if (row->fits) {
+        std::printf("%-20s %6u %10.1f %10.1f %12.2f %14.0f %10.1f%%\n", row->strategy.c_str(), ranks,
+                    1e3 * row->timeline.seconds, 1e3 * row->timeline.exposed, gib, row->tokens_per_second,
+                    100 * efficiency);
+      } else {
+        std::printf("%-20s %6u %10s %10s %12.2f %14s %11s\n", row->strategy.c_str(), ranks, "-", "-", gib, "-", "-");
+      }
+    }
+  }
+  if (options.json) std::printf("%s\n", tree.dump(2).c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Predicted step times of every strategy on 1 to 1,024 ranks");
+  app.add_option("--model", options.model)->capture_default_str();
+  app.add_option("--hardware", options.hardware)->capture_default_str();
+  app.add_option("--compute", options.compute)->check(CLI::IsMember({"fp32", "bf16"}))->capture_default_str();
+  app.add_option("--sequences", options.sequences, "a rank")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--microbatch", options.microbatch)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--most", options.most, "ranks")->check(CLI::Range(1, 4096))->capture_default_str();
+  app.add_option("--memory", options.memory_bytes, "of a slot")->transform(CLI::AsSizeValue(false));
+  app.add_flag("--json", options.json);
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = Run(options);
+  if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return status.ok() ? 0 : 1;
+}
