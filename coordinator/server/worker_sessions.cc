@@ -181,7 +181,9 @@ void WorkerSessions::TakeRecords(Turn& turn, Session& session, const Records& re
     ledger_->Stage(rank, {last, 0});
     return;
   }
-  turn.AfterCommit([this, rank, last, later = std::move(later)]() mutable {
+  turn.AfterCommit([this, rank, node = session.node, last, later = std::move(later), &core = turn.core()]() mutable {
+    // Something else in the turn may have begun a successor, whose points may be stored already.
+    if (core.StandingOf(rank, node) != core::Core::Standing::kCurrent) later.clear();
     for (MetricPoint& point : later) ledger_->Stage(rank.job, std::move(point));
     ledger_->Stage(rank, {last, 0});
   });
