@@ -48,11 +48,14 @@ class Group:
             answers.append(json.loads(line))
         return answers
 
-    def run(self, steps):
+    def ask(self, steps):
         for rank in self.ranks:
             rank.stdin.write("%d\n" % steps)
             rank.stdin.flush()
-        answers = self.read()
+        return self.read()
+
+    def run(self, steps):
+        answers = self.ask(steps)
         return {"milliseconds": min(max(times) for times in zip(*(a["milliseconds"] for a in answers))),
                 "memory_bytes": max(a["memory_bytes"] for a in answers)}
 

@@ -29,6 +29,7 @@ struct Rank {
   std::unique_ptr<collectives::Group> group;
   std::unique_ptr<engine::Engine> engine;
   std::vector<uint32_t> tokens;
+  uint64_t planned_bytes = 0;
   std::function<absl::Status()> step;
 };
 
@@ -61,8 +62,7 @@ absl::Status ReduceOnly(collectives::Group& group, const std::vector<at::Tensor>
 }
 
 absl::Status Prepare(const bench::Shape& shape, const std::string& folder, const std::string& reduce, Rank& rank) {
-  uint64_t planned = 0;
-  auto config = bench::MakeConfig(shape, &planned);
+  auto config = bench::MakeConfig(shape, &rank.planned_bytes);
   if (!config.ok()) return config.status();
   rank.rendezvous = std::make_unique<bench::FileKeyValue>(folder);
   auto group = collectives::MakeGloo({.rank = static_cast<int>(shape.rank),
@@ -133,7 +133,10 @@ int main(int argc, char** argv) {
       const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
       answer["milliseconds"].push_back(took.count());
     }
+    answer["peak_bytes"] = bench::StatusBytes("VmHWM");
     answer["memory_bytes"] = bench::StatusBytes("VmHWM") - before;
+    if (rank.engine != nullptr) answer["tensor_bytes"] = rank.engine->peak_memory_bytes();
+    answer["planned_bytes"] = rank.planned_bytes;
     std::cout << answer << std::endl;
   }
 }
