@@ -28,20 +28,6 @@ std::string Shown(std::string schedule) {
   return absl::StrCat(schedule, "... and ", more, " more ops\n");
 }
 
-const char* Name(Stream stream) {
-  switch (stream) {
-    case Stream::kCompute:
-      return "compute";
-    case Stream::kGather:
-      return "gather";
-    case Stream::kReduce:
-      return "reduce";
-    case Stream::kTransfer:
-      return "transfer";
-  }
-  return "";
-}
-
 void AddModel(const JobSpec& resolved, const Inventory& inventory, PlanReply& plan) {
   const Train& train = resolved.train();
   plan.set_parameters(models::Parameters(inventory));

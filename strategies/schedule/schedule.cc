@@ -44,20 +44,6 @@ const char* Name(OpKind kind) {
   return "?";
 }
 
-const char* Name(Stream stream) {
-  switch (stream) {
-    case Stream::kCompute:
-      return "compute";
-    case Stream::kGather:
-      return "gather";
-    case Stream::kReduce:
-      return "reduce";
-    case Stream::kTransfer:
-      return "transfer";
-  }
-  return "?";
-}
-
 std::string GroupName(int32_t group) {
   switch (group) {
     case kWorldGroup:
@@ -72,6 +58,20 @@ std::string GroupName(int32_t group) {
 }
 
 }  // namespace
+
+const char* Name(Stream stream) {
+  switch (stream) {
+    case Stream::kCompute:
+      return "compute";
+    case Stream::kGather:
+      return "gather";
+    case Stream::kReduce:
+      return "reduce";
+    case Stream::kTransfer:
+      return "transfer";
+  }
+  return "?";
+}
 
 std::string Print(const Op& op, const Inventory& inventory) {
   std::string line = Name(op.kind);

@@ -57,6 +57,8 @@ struct Schedule {
   std::vector<Op> ops;
 };
 
+// "compute"
+const char* Name(Stream stream);
 // "Forward h.0 m1", "Gather h.0..h.3".
 std::string Print(const Op& op, const Inventory& inventory);
 // One op a line.
