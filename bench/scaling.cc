@@ -1,7 +1,7 @@
 // Predicted step times of every strategy on 1 to 1,024 ranks, each with the same share of the batch, by the simulator.
 //
 //    bazel run //bench:scaling -- [--model xl] [--hardware h100] [--sequences 8] [--microbatch 8] [--compute bf16]
-//                                 [--memory 80GiB] [--most 1024] [--json]
+//                                 [--memory 80GiB] [--most 1024] [--ranks_per_node 8] [--json]
 //
 // Nothing is measured. A row says which part of the step no computing hides, the tokens a second, and these per rank
 // against one rank that holds everything; "-" is more than a slot holds.
@@ -26,6 +26,8 @@ using namespace muster;
 struct Options {
   std::string model = "xl", hardware = "h100", compute = "bf16";
   uint32_t sequences = 8, microbatch = 8, most = 1024;
+  uint32_t layers = 0, heads = 0, width = 0, vocabulary = 0, context = 0;  // 0: the model's
+  uint32_t ranks_per_node = 0;                                             // 0: the hardware's
   uint64_t memory_bytes = uint64_t{80} << 30;
   bool json = false;
 };
@@ -48,7 +50,13 @@ absl::StatusOr<Train> TrainOf(const Options& options, uint32_t ranks) {
   std::string name = absl::StrCat("GPT2_SIZE_", options.model);
   for (char& c : name) c = static_cast<char>(std::toupper(c));
   if (!Gpt2Size_Parse(name, &size)) return absl::InvalidArgumentError("--model: tiny, small, medium, large or xl");
-  train.mutable_model()->mutable_gpt2()->set_size(size);
+  Gpt2& gpt2 = *train.mutable_model()->mutable_gpt2();
+  gpt2.set_size(size);
+  if (options.layers > 0) gpt2.set_layers(options.layers);
+  if (options.heads > 0) gpt2.set_heads(options.heads);
+  if (options.width > 0) gpt2.set_width(options.width);
+  if (options.vocabulary > 0) gpt2.set_vocabulary(options.vocabulary);
+  if (options.context > 0) gpt2.set_context(options.context);
   train.mutable_batch()->set_sequences(options.sequences * ranks);
   train.mutable_batch()->set_microbatch(options.microbatch);
   train.mutable_precision()->set_compute(options.compute == "bf16" ? DTYPE_BF16 : DTYPE_FP32);
@@ -87,8 +95,9 @@ absl::StatusOr<Row> Predict(const Options& options, const strategies::Hardware& 
 }
 
 absl::Status Run(const Options& options) {
-  const auto hardware = strategies::FindHardware(options.hardware);
+  auto hardware = strategies::FindHardware(options.hardware);
   if (!hardware.ok()) return hardware.status();
+  if (options.ranks_per_node > 0) hardware->ranks_per_node = options.ranks_per_node;
   nlohmann::ordered_json tree = {{"hardware", hardware->name}, {"assumptions", hardware->assumptions}};
   if (!options.json) {
     std::printf("GPT-2 %s, %u sequences a rank in microbatches of %u, compute %s, slots of %s\n%s\n\n",
@@ -138,6 +147,12 @@ int main(int argc, char** argv) {
   app.add_option("--sequences", options.sequences, "a rank")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--microbatch", options.microbatch)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--most", options.most, "ranks")->check(CLI::Range(1, 4096))->capture_default_str();
+  app.add_option("--layers", options.layers, "instead of the model's");
+  app.add_option("--heads", options.heads);
+  app.add_option("--width", options.width);
+  app.add_option("--vocabulary", options.vocabulary);
+  app.add_option("--context", options.context);
+  app.add_option("--ranks_per_node", options.ranks_per_node, "instead of the hardware's");
   app.add_option("--memory", options.memory_bytes, "of a slot")->transform(CLI::AsSizeValue(false));
   app.add_flag("--json", options.json);
   CLI11_PARSE(app, argc, argv);

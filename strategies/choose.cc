@@ -49,7 +49,10 @@ std::vector<Train> Ways(const Train& train, absl::Span<const RankPlace> ranks) {
   return ways;
 }
 
-std::string Milliseconds(double seconds) { return absl::StrFormat("%.3g ms", 1e3 * seconds); }
+std::string Time(double seconds) {
+  if (seconds < 1) return absl::StrFormat("%.3g ms", 1e3 * seconds);
+  return seconds < 1000 ? absl::StrFormat("%.3g s", seconds) : absl::StrFormat("%.0f s", seconds);
+}
 
 std::string Reason(const Choice& choice, const Hardware& hardware) {
   const Candidate& chosen = choice.candidates[choice.chosen];
@@ -59,13 +62,13 @@ std::string Reason(const Choice& choice, const Hardware& hardware) {
   for (const Candidate& candidate : choice.candidates) {
     if (&candidate == &chosen) continue;
     if (candidate.unfit.empty()) {
-      slower.push_back(absl::StrCat(NameOf(candidate.train), " ", Milliseconds(candidate.step_seconds)));
+      slower.push_back(absl::StrCat(NameOf(candidate.train), " ", Time(candidate.step_seconds)));
     } else {
       unfit.push_back(absl::StrCat(NameOf(candidate.train), " ", Binary(SlotBytesFor(candidate.peak_bytes))));
     }
   }
-  std::string reason = absl::StrCat(name, ", ", Milliseconds(chosen.step_seconds), " a step predicted on ",
-                                    hardware.name, " and ", Binary(chosen.peak_bytes), " a rank");
+  std::string reason = absl::StrCat(name, ", ", Time(chosen.step_seconds), " a step predicted on ", hardware.name,
+                                    " and ", Binary(chosen.peak_bytes), " a rank");
   if (!slower.empty()) absl::StrAppend(&reason, "; others that fit: ", absl::StrJoin(slower, ", "));
   if (!unfit.empty()) absl::StrAppend(&reason, "; does not fit: ", absl::StrJoin(unfit, ", "));
   return reason;

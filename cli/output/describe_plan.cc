@@ -31,7 +31,7 @@ std::string Flops(double flops) {
 std::string Seconds(double seconds) {
   if (seconds < 1e-3) return absl::StrFormat("%.3g us", 1e6 * seconds);
   if (seconds < 1) return absl::StrFormat("%.3g ms", 1e3 * seconds);
-  return absl::StrFormat("%.3g s", seconds);
+  return seconds < 1000 ? absl::StrFormat("%.3g s", seconds) : absl::StrFormat("%.0f s", seconds);
 }
 
 // "0-3,8,10-11" of ascending numbers.
@@ -158,7 +158,7 @@ std::string DescribePlan(const v1::PlanReply& plan, const PlanParts& parts, cons
                   plan.microbatches() == 1 ? " microbatch" : " microbatches", " a rank, ", Flops(plan.flops_per_step()),
                   " a step, ", Grouped(spec.train().steps()), " steps\n");
   if (!plan.strategy_reason().empty()) {
-    absl::StrAppend(&out, "strategy auto is ", OneLine(plan.strategy_reason()), "\n");
+    absl::StrAppend(&out, "strategy auto: ", OneLine(plan.strategy_reason()), "\n");
     if (plan.candidates_size() > 0) absl::StrAppend(&out, "\n", CandidateTable(plan, screen));
   }
   absl::StrAppend(&out, "\n", RankTable(plan, screen));

@@ -401,7 +401,7 @@ TEST(DescribePlan, ShowsTimesCandidatesAndOps) {
   v1::PlannedOp& op = *plan.add_ops();
   op.set_op("Forward head m0"), op.set_stream("compute"), op.set_end_seconds(2.5e-4), op.set_memory_bytes(2048);
   const std::string text = DescribePlan(plan, {.schedule = true, .times = true}, kPipe);
-  for (const char* part : {"strategy auto is ddp, 20 ms a step\n", "ddp         0 B  20 ms  no\n",
+  for (const char* part : {"strategy auto: ddp, 20 ms a step\n", "ddp         0 B  20 ms  no\n",
                            "A step on h100, predicted: 20 ms, 50.0k tokens/s\n", "does not fit: rank 0 needs more\n",
                            "Forward head m0  compute   0 us  250 us  2.00 KiB\n"}) {
     EXPECT_TRUE(absl::StrContains(text, part)) << part << "\n" << text;

@@ -311,7 +311,7 @@ void Core::State::StartGeneration(JobEntry& job, Start start, Turn& turn) {
   turn.Tell(&job, number, decision.ranks[0].node.value(), "generation.starting",
             absl::StrCat(id.value(), " starts as ", what));
   if (const std::string& why = generation.record().strategy_reason(); !why.empty()) {
-    turn.Tell(&job, number, "", "generation.strategy", absl::StrCat("strategy auto is ", why));
+    turn.Tell(&job, number, "", "generation.strategy", absl::StrCat("strategy auto: ", why));
   }
 }
 

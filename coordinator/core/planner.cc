@@ -13,9 +13,11 @@
 namespace muster::core {
 namespace {
 
-// What a rank's share depends on the other slots' memory is not known before they are.
-bool SharesByMemory(const Strategy& strategy) {
-  return strategy.zero().placement() == PLACEMENT_RAGGED || strategy.fsdp().placement() == PLACEMENT_RAGGED;
+// A rank's share is not known before all slots are: by their memory, or by the nodes that they lie on.
+bool DependsOnOtherSlots(const Strategy& strategy) {
+  const Fsdp& fsdp = strategy.fsdp();
+  return strategy.zero().placement() == PLACEMENT_RAGGED || fsdp.placement() == PLACEMENT_RAGGED ||
+         (fsdp.reshard() == RESHARD_HYBRID && fsdp.shard_ranks() == 0);
 }
 
 }  // namespace
@@ -53,7 +55,7 @@ absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots
     if (!outlook.ok()) return outlook.status();
     planned.unfit = {why, 0};
   } else if (const std::string why = strategies::WhyUnfit(*outlook, slots.ranks); !why.empty()) {
-    if (least_peak == 0 && !SharesByMemory(train.strategy())) least_peak = outlook->peak();
+    if (least_peak == 0 && !DependsOnOtherSlots(train.strategy())) least_peak = outlook->peak();
     planned.unfit = {absl::StrCat(why, "; ", strategies::WhatWouldFit(train, *inventory, slots.ranks)),
                      least_peak == 0 ? 0 : strategies::SlotBytesFor(least_peak)};
   }
