@@ -173,6 +173,11 @@ void Judge::GenerationChanged(const std::string& bytes, bool claims) {
       if (before.ranks(rank).state() == RANK_STATE_EXITED && generation.ranks(rank).state() != RANK_STATE_EXITED) {
         return Fail("generations", absl::StrCat("rank ", rank, " of ", name, " is back"));
       }
+      const RankExit::Cause cause = generation.ranks(rank).exit().cause();
+      const bool seen = cause == RankExit::FAILED || cause == RankExit::COMPLETED;  // else it may only be thought so
+      if (seen && running_.contains({id, number, static_cast<uint32_t>(rank)})) {
+        return Fail("an exit is an exit", absl::StrCat("rank ", rank, " of ", name, " runs"));
+      }
     }
   }
   if (over && account.ended.insert(number).second) {
@@ -276,6 +281,7 @@ void Judge::Started(const RankId& rank, const std::string& node, bool again) {
   if (job == jobs_.end() || !job->second.generations.contains(rank.generation)) {
     return Fail("durable before it runs", absl::StrCat(rank.ToString(), " was started, but is not on disk"));
   }
+  running_.insert(rank);
   const auto [known, fresh] = started_.emplace(rank, node);
   if (!fresh && !again) Fail("a rank starts once", absl::StrCat(rank.ToString(), " on ", known->second, " and ", node));
 }

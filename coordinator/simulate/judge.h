@@ -71,6 +71,7 @@ class Judge {
   void Written(const WrittenCheckpoint& checkpoint) { written_.insert(checkpoint); }
   // `again`: an earlier start was lost with the node's folders.
   void Started(const RankId& rank, const std::string& node, bool again);
+  void Ended(const RankId& rank) { running_.erase(rank); }
   // A worker ends a rank since it is not wanted.
   void Unwanted(const RankId& rank);
 
@@ -98,6 +99,7 @@ class Judge {
   std::set<JobId> cancelled_;
   std::set<WrittenCheckpoint> written_;
   std::map<RankId, std::string> started_;
+  std::set<RankId> running_;  // its process is there
   struct StreamEvent {
     uint64_t sequence;
     JobId job;

@@ -457,6 +457,7 @@ void WorkerNode::ReportStep(const RankId& rank, uint64_t step) {
 
 void WorkerNode::ProcessEnded(const RankId& rank, RankExit exit) {
   world_->Trace([&] { return absl::StrCat(id_, ": ", rank.ToString(), " ended: ", exit.ShortDebugString()); });
+  world_->judge.Ended(rank);
   const auto folder = folders_.find(rank);
   if (folder == folders_.end()) return;
   folder->second.exit = std::move(exit);
