@@ -102,19 +102,15 @@ struct Buffers {
   uint64_t gathered = 0;         // slots that parameters are gathered into
   uint64_t waiting = 0;          // slots that gradients wait in for their reduction
   bool reduces = false;          // gradients travel
-  bool sums_own = false;         // over replicas, what is owned
 };
 
-// Training and evaluation use the same slots, one after the other.
+// Evaluation uses the slots of training.
 Buffers BuffersOf(const RankProgram& program, const std::vector<partition::OwnedUnit>& owned) {
   Buffers buffers;
   std::vector<uint64_t> units;
   for (const partition::OwnedUnit& unit : owned) units.push_back(unit.flat.elements);
   buffers.all = std::accumulate(units.begin(), units.end(), uint64_t{0});
-  std::vector<uint64_t> slots = GatherSlots(program.schedule, units);
-  const std::vector<uint64_t> evaluation = GatherSlots(program.evaluation, units);
-  slots.resize(std::max(slots.size(), evaluation.size()));
-  for (size_t s = 0; s < evaluation.size(); ++s) slots[s] = std::max(slots[s], evaluation[s]);
+  const std::vector<uint64_t> slots = GatherSlots(program.schedule, units);
   buffers.gathered = std::accumulate(slots.begin(), slots.end(), uint64_t{0});
   const std::vector<uint64_t> gradients = GradientSlots(program.schedule, units);
   buffers.waiting = std::accumulate(gradients.begin(), gradients.end(), uint64_t{0});
@@ -122,7 +118,6 @@ Buffers BuffersOf(const RankProgram& program, const std::vector<partition::Owned
   buffers.whole_gradients = gradients.empty();
   for (const Op& op : program.schedule.ops) {
     buffers.reduces |= op.kind == OpKind::kReduce || op.kind == OpKind::kAllReduce;
-    buffers.sums_own |= op.kind == OpKind::kAllReduce;
   }
   return buffers;
 }
@@ -205,9 +200,9 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
     memory.parameters = !buffers.whole_parameters ? 4 * own : bf16 ? 2 * buffers.all + 4 * own : 4 * buffers.all;
     memory.gradients = 4 * (buffers.whole_gradients ? buffers.all : own);
     memory.optimizer_state = 4 * own * StateTensors(train.optimizer());
+    // What replicas sum of a sharded model travels as it lies.
     if (reduce_bf16 && buffers.reduces) {
       memory.reduce_buffers += 2 * (buffers.whole_gradients ? buffers.all : buffers.waiting);
-      if (buffers.sums_own && !buffers.whole_gradients) memory.reduce_buffers += 2 * own;
     }
     memory.peak = memory.parameters + memory.gradients + memory.optimizer_state + memory.gather_buffers +
                   memory.reduce_buffers + memory.activations;

@@ -98,7 +98,10 @@ class Builder {
     return std::move(schedule_);
   }
 
-  Schedule Evaluate() {
+  // With the slots that training has.
+  Schedule Evaluate(const Builder& training) {
+    slot_ = training.slot_;
+    schedule_.slots = training.slots_;
     for (int32_t u = 0; u < units_; ++u) Add(OpKind::kForward, u, 0);
     PlanGathers();
     EmitEvents();
@@ -192,8 +195,10 @@ class Builder {
       begin_at_[holds_[h].begin].push_back(h);
       release_after_[holds_[h].end].push_back(holds_[h].span);
     }
+    if (!slot_.empty()) return;
     slot_.assign(gathers_.size(), -1);
-    if (shape_.parameters != Parameters::kUpdated) slot_ = AssignSlots(gathers_, taken, schedule_.slots);
+    if (shape_.parameters != Parameters::kUpdated) slot_ = AssignSlots(gathers_, taken, slots_);
+    schedule_.slots = slots_;
   }
 
   // The holds from where their gathers are issued: those that begin together are one step of the prefetch.
@@ -330,6 +335,7 @@ class Builder {
   std::map<size_t, std::vector<size_t>> gather_before_, begin_at_;    // event -> holds
   std::map<size_t, std::vector<size_t>> release_after_;               // event -> spans of gathers_
   std::map<size_t, std::vector<size_t>> open_before_, reduce_after_;  // event -> spans of reductions_
+  int32_t slots_ = 0;
   Schedule schedule_;
   std::vector<Op>& ops_ = schedule_.ops;
   int32_t last_reduction_ = -1;
@@ -340,7 +346,9 @@ class Builder {
 Schedule Build(const Inventory& inventory, const Shape& shape) { return Builder(inventory, shape).Train(); }
 
 Schedule BuildEvaluation(const Inventory& inventory, const Shape& shape) {
-  return Builder(inventory, shape).Evaluate();
+  Builder training(inventory, shape);
+  training.Train();
+  return Builder(inventory, shape).Evaluate(training);
 }
 
 }  // namespace muster

@@ -37,7 +37,7 @@ struct Shape {
 // tied tensor's gradient stays in its slot from the first backward that adds to it to the last, and is reduced once.
 Schedule Build(const Inventory& inventory, const Shape& shape);
 
-// A pass forward with parameters as in training.
+// A pass forward with parameters as in training, in the same slots.
 Schedule BuildEvaluation(const Inventory& inventory, const Shape& shape);
 
 }  // namespace muster

@@ -94,7 +94,15 @@ TEST(Build, EveryShapeIsProven) {
     const Shape shape = Random(random);
     const Schedule schedule = Build(inventory, shape);
     ASSERT_EQ(Check(schedule, inventory), absl::OkStatus()) << i << "\n" << Print(schedule, inventory);
-    ASSERT_EQ(Check(BuildEvaluation(inventory, shape), inventory), absl::OkStatus()) << i;
+    const Schedule evaluation = BuildEvaluation(inventory, shape);
+    ASSERT_EQ(Check(evaluation, inventory), absl::OkStatus()) << i;
+    std::map<int32_t, int32_t> slots;
+    for (const Op& op : schedule.ops) {
+      if (op.kind == OpKind::kGather) slots[op.unit] = op.slot;
+    }
+    for (const Op& op : evaluation.ops) {
+      ASSERT_TRUE(op.kind != OpKind::kGather || op.slot == slots.at(op.unit)) << i;
+    }
     ASSERT_EQ(CheckMatching({schedule, schedule, schedule, schedule}, 2, inventory), absl::OkStatus());
     EXPECT_EQ(Digest(schedule), Digest(Build(inventory, shape)));
   }

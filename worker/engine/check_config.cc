@@ -1,5 +1,6 @@
 #include "worker/engine/check_config.h"
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -45,6 +46,22 @@ bool Known(OpKind kind) {
   }
 }
 
+// Views into slots are made once.
+absl::Status CheckSlots(const Config& config) {
+  std::map<int32_t, int32_t> slots;
+  for (const Op& op : config.schedule.ops) {
+    for (int32_t u = op.unit; op.kind == OpKind::kGather && u < op.unit_end; ++u) slots[u] = op.slot;
+  }
+  for (const Op& op : config.evaluation.ops) {
+    for (int32_t u = op.unit; op.kind == OpKind::kGather && u < op.unit_end; ++u) {
+      if (slots.contains(u) && slots.at(u) == op.slot) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("evaluation: ", Print(op, config.inventory), ": training gathers it into another slot"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckOps(const Config& config) {
   std::vector<Op> ops = config.schedule.ops;
   ops.insert(ops.end(), config.evaluation.ops.begin(), config.evaluation.ops.end());
@@ -68,6 +85,7 @@ absl::Status CheckConfig(const Config& config) {
   if (absl::Status s = Check(config.evaluation, config.inventory); !s.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("evaluation: ", s.message()));
   }
+  if (absl::Status s = CheckSlots(config); !s.ok()) return s;
   if (absl::Status s = CheckTensors(config.inventory); !s.ok()) return s;
 #ifndef MUSTER_CUDA
   if (config.cuda) {

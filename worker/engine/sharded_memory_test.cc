@@ -97,6 +97,13 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
       {"full_shard hold", FsdpOf(RESHARD_FULL_SHARD, ACCUMULATION_HOLD, false), 2, 1, 4, 192, 777},
       {"shard_grad_op", FsdpOf(RESHARD_SHARD_GRAD_OP, ACCUMULATION_REDUCE, false), 3, 2, 6, 191, 5003},
   };
+  all.push_back({"hybrid, reduced in bf16",
+                 [](::muster::Train& train) {
+                   FsdpOf(RESHARD_HYBRID, ACCUMULATION_REDUCE, false)(train);
+                   train.mutable_strategy()->mutable_fsdp()->set_shard_ranks(2);
+                   train.mutable_precision()->set_reduce(DTYPE_BF16);
+                 },
+                 4, 3, 7, 177, 1009});
   const auto configure = [](const Sharded& sharded) {
     const ::muster::Train train = TrainOf(sharded);
     return Configure(train, *models::MakeInventory(train.model()), sharded.ranks, sharded.rank).value();
@@ -108,7 +115,8 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
   for (const Sharded& sharded : all) {
     Configured made = configure(sharded);
     Mute group(static_cast<int>(sharded.rank), static_cast<int>(sharded.ranks));
-    made.config.groups = {&group, &group, nullptr};
+    const bool replicas = made.config.table.shards() < sharded.ranks;
+    made.config.groups = {&group, &group, replicas ? &group : nullptr};
     const uint64_t before = CpuMemoryUse().bytes;
     auto engine = Engine::Create(made.config).value();
     const strategies::Memory& m = made.memory;
