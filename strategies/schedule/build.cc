@@ -15,7 +15,7 @@ namespace {
 // Units at the model's front, whose backward comes last: what waits there for company is hidden behind nothing, so
 // smaller reductions go at once.
 constexpr int32_t kFrontUnits = 3;
-constexpr uint64_t kFrontBytes = 256 << 10;
+constexpr uint64_t kFrontBytes = 1 << 20;
 
 // Units [begin, end).
 struct Span {
