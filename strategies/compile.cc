@@ -138,8 +138,8 @@ uint32_t MicrobatchRows(const Batch& batch, uint32_t world) {
 
 uint32_t Microbatches(const Batch& batch, uint32_t world) {
   const uint32_t share = static_cast<uint32_t>(ShareOf(batch.sequences(), world, 0).sequences);
-  const uint32_t microbatch = batch.microbatch() > 0 ? batch.microbatch() : share;
-  return std::max(1u, (share + microbatch - 1) / microbatch);
+  const uint32_t rows = std::max(1u, MicrobatchRows(batch, world));
+  return std::max(1u, (share + rows - 1) / rows);
 }
 
 absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory, uint32_t world) {

@@ -80,7 +80,7 @@ class Builder {
     reductions_ = ReduceSpans();
   }
 
-  Schedule Train() {
+  void PlanTraining() {
     for (int32_t m = 0; m < shape_.microbatches; ++m) {
       for (int32_t u = 0; u < units_; ++u) Add(OpKind::kForward, u, m);
       for (int32_t u = units_; u-- > 0;) {
@@ -90,6 +90,10 @@ class Builder {
     }
     PlanGathers();
     PlanGradients();
+  }
+
+  Schedule Train() {
+    PlanTraining();
     EmitEvents();
     ops_.push_back({.kind = OpKind::kClipGradients, .group = shape_.sharded ? kShardGroup : -1});
     if (last_reduction_ >= 0) ops_.back().waits = {last_reduction_};
@@ -347,7 +351,7 @@ Schedule Build(const Inventory& inventory, const Shape& shape) { return Builder(
 
 Schedule BuildEvaluation(const Inventory& inventory, const Shape& shape) {
   Builder training(inventory, shape);
-  training.Train();
+  training.PlanTraining();
   return Builder(inventory, shape).Evaluate(training);
 }
 

@@ -267,6 +267,13 @@ bool Cluster::WaitForState(const std::string& id, const std::string& state, absl
   return reached;
 }
 
+std::vector<double> Cluster::Losses(const std::string& id) {
+  const json all = json::parse(Muster({"metrics", id, "-o", "json"}).out, nullptr, false);
+  std::vector<double> losses;
+  for (const json& point : all) losses.push_back((point.contains("metrics") ? point["metrics"] : point)["loss"]);
+  return losses;
+}
+
 bool Cluster::WaitForStep(const std::string& id, uint64_t step, absl::Duration deadline) {
   uint64_t seen = 0;
   const bool reached = Eventually(

@@ -79,6 +79,9 @@ class Cluster {
   bool WaitForState(const std::string& id, const std::string& state, absl::Duration deadline = absl::Seconds(90));
   bool WaitForStep(const std::string& id, uint64_t step, absl::Duration deadline = absl::Seconds(90));
 
+  // Of every step of whose metrics the coordinator has heard, in order.
+  std::vector<double> Losses(const std::string& id);
+
   // Pids of live trainers, in order.
   std::vector<pid_t> Trainers() const;
   // SHA-256 of the shards in the newest checkpoint of a job's checkpoint folder, and its step.

@@ -17,13 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-std::vector<double> Losses(Cluster& cluster, const std::string& job) {
-  const json all = json::parse(cluster.Muster({"metrics", job, "-o", "json"}).out, nullptr, false);
-  std::vector<double> losses;
-  for (const json& point : all) losses.push_back((point.contains("metrics") ? point["metrics"] : point)["loss"]);
-  return losses;
-}
-
 std::string Ranks(int ranks) { return absl::StrCat("resources: {ranks: ", ranks, "}\n"); }
 
 TEST(Ranks, OnTwoNodesTrainAsOneRankDoes) {
@@ -35,7 +28,7 @@ TEST(Ranks, OnTwoNodesTrainAsOneRankDoes) {
   ASSERT_TRUE(cluster.WaitForState(one, "completed"));
   const std::string three = cluster.Submit({.name = "three", .steps = 20, .extra = Ranks(3)});
   ASSERT_TRUE(cluster.WaitForState(three, "completed"));
-  const std::vector<double> a = Losses(cluster, one), b = Losses(cluster, three);
+  const std::vector<double> a = cluster.Losses(one), b = cluster.Losses(three);
   ASSERT_EQ(a.size(), 20u);
   ASSERT_EQ(b.size(), 20u) << "one point a step, from one rank";
   for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(b[i], a[i], 5e-6 * a[i]) << "step " << i + 1;

@@ -15,16 +15,7 @@
 namespace muster::cluster {
 namespace {
 
-using nlohmann::json;
-
 constexpr int kSteps = 12;
-
-std::vector<double> Losses(Cluster& cluster, const std::string& job) {
-  const json all = json::parse(cluster.Muster({"metrics", job, "-o", "json"}).out, nullptr, false);
-  std::vector<double> losses;
-  for (const json& point : all) losses.push_back((point.contains("metrics") ? point["metrics"] : point)["loss"]);
-  return losses;
-}
 
 std::string Options(int ranks, const std::string& strategy) {
   return absl::StrCat("resources: {ranks: ", ranks, "}\nstrategy: {", strategy, "}\n");
@@ -37,7 +28,7 @@ TEST(Sharded, EveryStrategyTrainsAsOneRankDoes) {
   cluster.StartWorker(1, 2);
   const std::string one = cluster.Submit({.name = "one", .steps = kSteps, .sequences = 8});
   ASSERT_TRUE(cluster.WaitForState(one, "completed"));
-  const std::vector<double> alone = Losses(cluster, one);
+  const std::vector<double> alone = cluster.Losses(one);
   ASSERT_EQ(alone.size(), kSteps);
   const std::vector<std::pair<int, std::string>> rows = {
       {2, "kind: zero, stage: 1"},
@@ -54,7 +45,7 @@ TEST(Sharded, EveryStrategyTrainsAsOneRankDoes) {
     const std::string id =
         cluster.Submit({.name = name, .steps = kSteps, .sequences = 8, .extra = Options(ranks, strategy)});
     ASSERT_TRUE(cluster.WaitForState(id, "completed")) << strategy;
-    const std::vector<double> losses = Losses(cluster, id);
+    const std::vector<double> losses = cluster.Losses(id);
     ASSERT_EQ(losses.size(), alone.size()) << strategy;
     for (size_t s = 0; s < losses.size(); ++s) EXPECT_NEAR(losses[s], alone[s], 5e-6 * alone[s]) << strategy << s;
     EXPECT_EQ(cluster.FinalWeights(name).first, kSteps) << strategy;

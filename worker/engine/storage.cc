@@ -9,28 +9,25 @@
 #include <limits>
 #include <utility>
 
+#include "strategies/schedule/memory.h"
 #include "worker/engine/norm.h"
 
 namespace muster::engine {
 namespace {
 
-// Each unit's place in its slot, and how large the slots must be, by the ops of one kind.
+// Each unit's place in its slot, by the ops of one kind.
 template <typename Slotted>
-std::vector<int64_t> FindSlots(const Schedule& schedule, OpKind kind, const std::vector<int64_t>& begin,
-                               std::vector<Slotted>& places) {
-  std::vector<int64_t> elements;
+void FindPlaces(const Schedule& schedule, OpKind kind, const std::vector<int64_t>& begin,
+                std::vector<Slotted>& places) {
   for (const Op& op : schedule.ops) {
     if (op.kind != kind || op.slot < 0) continue;
-    elements.resize(std::max(elements.size(), static_cast<size_t>(op.slot) + 1));
-    elements[op.slot] = std::max(elements[op.slot], begin[op.unit_end] - begin[op.unit]);
     for (int32_t u = op.unit; u < op.unit_end; ++u) places[u] = {op.slot, begin[u] - begin[op.unit]};
   }
-  return elements;
 }
 
-std::vector<at::Tensor> Buffers(const std::vector<int64_t>& elements, const at::TensorOptions& options) {
+std::vector<at::Tensor> Buffers(const std::vector<uint64_t>& elements, const at::TensorOptions& options) {
   std::vector<at::Tensor> buffers;
-  for (const int64_t n : elements) buffers.push_back(at::zeros({n}, options));
+  for (const uint64_t n : elements) buffers.push_back(at::zeros({static_cast<int64_t>(n)}, options));
   return buffers;
 }
 
@@ -71,12 +68,15 @@ Storage::Storage(const Options& options)
       options.reduce != at::kFloat && std::any_of(schedule_->ops.begin(), schedule_->ops.end(), [](const Op& op) {
         return op.kind == OpKind::kReduce || op.kind == OpKind::kAllReduce;
       });
-  const std::vector<int64_t> slots = FindSlots(*schedule_, OpKind::kGather, begin_, slotted_);
-  slots_ = Buffers(slots, compute);
+  std::vector<uint64_t> elements;
+  for (const partition::OwnedUnit& unit : units_) elements.push_back(unit.flat.elements);
+  FindPlaces(*schedule_, OpKind::kGather, begin_, slotted_);
+  FindPlaces(*schedule_, OpKind::kOpenGradients, begin_, gradient_slotted_);
+  slots_ = Buffers(GatherSlots(*schedule_, elements), compute);
   if (slots_.empty()) computed_ = at::zeros({all}, compute);
   master_within_ = slots_.empty() && options.compute == at::kFloat;
   if (!master_within_) master_ = at::zeros({own}, fp32);
-  const std::vector<int64_t> gradient_slots = FindSlots(*schedule_, OpKind::kOpenGradients, begin_, gradient_slotted_);
+  const std::vector<uint64_t> gradient_slots = GradientSlots(*schedule_, elements);
   gradient_slots_ = Buffers(gradient_slots, fp32);
   if (gradient_slots_.empty()) {
     gradients_ = at::zeros({all}, fp32);

@@ -86,7 +86,6 @@ class Storage {
   };
   bool OwnsAll() const { return table_->shards() == 1; }
   int64_t Elements(int32_t unit) const { return static_cast<int64_t>(units_[unit].flat.elements); }
-  void PlaceInSlots();
   void FindParts();
   at::Tensor Computed(int32_t unit) const;  // flat, of the unit
   at::Tensor Gradient(int32_t unit) const;
