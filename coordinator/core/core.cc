@@ -153,6 +153,11 @@ absl::StatusOr<Node> Core::GetNode(const NodeId& node) const {
 
 Desired Core::DesiredFor(const NodeId& node) const { return state_->DesiredFor(node); }
 
+bool Core::HasReported(const NodeId& node) const {
+  const NodeEntry* entry = state_->FindNode(node);
+  return entry != nullptr && entry->reported;
+}
+
 // Twice where the first slots are too small and the planner knows which are not.
 Core::Placing Core::WouldPlace(const JobSpec& resolved) const {
   const std::vector<scheduler::NodeView> views = state_->NodeViews();

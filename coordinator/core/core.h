@@ -69,7 +69,8 @@ struct NodeDisconnected {
 };
 // `full` is what the node has as of Welcome: a rank that was running and is not in it has vanished, one that is to stop
 // and is not in it was never started; one that is to start may not have been begun with. A worker reports a rank as
-// EXITED only when all its records are acknowledged, so an exit never overtakes a checkpoint or the Finished record.
+// EXITED only when all its records are acknowledged, so an exit never overtakes a checkpoint or the Finished record. A
+// node that was known before is told what is desired of it, and given new ranks, only after its first full report.
 struct NodeObserved {
   NodeId node;
   Incarnation incarnation;
@@ -171,6 +172,8 @@ class Core {
   // Full desired state of a node, with its revision. A new rank may be desired on a slot where one of a lost generation
   // is still being killed: the worker waits for the slot.
   Desired DesiredFor(const NodeId& node) const;
+  // False: since its Hello the node has not told in full what it has, so it must not hear what is desired of it yet.
+  bool HasReported(const NodeId& node) const;
   // Where such a job would start now: a node per rank, or none and why. Then `slots` are those that it would get if
   // nothing ran, or none. Jobs that wait are not looked at.
   struct Placing {

@@ -141,7 +141,7 @@ std::vector<scheduler::NodeView> Core::State::NodeViews() const {
   std::vector<scheduler::NodeView> views;
   for (const auto& [id, node] : nodes) {
     Availability availability = Availability::kTakesRanks;
-    if (node.machine.state() == NODE_STATE_AWAY) availability = Availability::kAway;
+    if (node.machine.state() == NODE_STATE_AWAY || !node.reported) availability = Availability::kAway;
     if (node.record().draining() || node.record().leaving()) availability = Availability::kDraining;
     if (node.machine.state() == NODE_STATE_LOST) availability = Availability::kLost;
     scheduler::NodeView& view = views.emplace_back();

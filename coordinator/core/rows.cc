@@ -57,7 +57,8 @@ absl::Status Core::State::LoadRow(const Row& row) {
     if (row.key != NodeKey(id)) return Damaged(row.key, absl::StrCat("it holds node ", node.id()));
     if (!NodeState_IsValid(node.state()) || node.state() == NODE_STATE_UNSPECIFIED)
       return Damaged(row.key, "it has no state");
-    nodes.emplace(id, NodeEntry{NodeMachine(std::move(node)), {}, 1});
+    const std::string boot = node.boot_id();
+    nodes.emplace(id, NodeEntry{.machine = NodeMachine(std::move(node)), .boot = boot});
   }
   return absl::OkStatus();
 }

@@ -45,8 +45,13 @@ struct JobEntry {
 
 struct NodeEntry {
   NodeMachine machine;
-  std::optional<SteadyTime> lost_at;  // of an AWAY node
-  uint64_t revision = 1;              // of its desired state
+  std::optional<SteadyTime> lost_at = {};  // of an AWAY node
+  uint64_t revision = 1;                   // of its desired state
+  // In memory only. What its daemon said at its last hello; the record's boot_id is that of the last full report.
+  std::string boot = {};
+  // The full report of its stream was judged. Until then nothing is desired of it and nothing placed there: what it has
+  // lost must be known first, since a rank starts once.
+  bool reported = false;
 
   const Node& record() const { return machine.record(); }
 };
@@ -194,7 +199,7 @@ struct Core::State {
   struct Report {
     NodeId node;
     std::string incarnation;
-    ObservedRank rank;
+    std::optional<ObservedRank> rank;  // none: that was the full report
   };
   std::deque<Report> inbox;
   std::set<NodeId> emptying;  // draining, leaving or LOST, as far as it is not known that no rank is left there

@@ -101,6 +101,18 @@ class World {
   JobState State(const JobId& id) { return Get(id).state(); }
   Generation Newest(const JobId& id) { return core->ListGenerations(id).at(0); }
 
+  // A node returns, and has nothing.
+  Outcome Return(const Node& node) {
+    const Outcome out = Do(NodeConnected{node});
+    EXPECT_TRUE(out.status.ok()) << out.status;
+    return ReportNothing(node.id(), node.incarnation());
+  }
+  Outcome ReportNothing(const std::string& node, const std::string& incarnation = "i1") {
+    NodeObserved nothing{NodeId(node), Incarnation(incarnation), {}};
+    nothing.observed.set_full(true);
+    return Do(nothing);
+  }
+
   // What a worker would report of a rank of the job's newest generation.
   Outcome Report(const JobId& id, RankState state, RankExit::Cause cause = RankExit::CAUSE_UNSPECIFIED,
                  bool full = false, uint32_t number = 0) {
