@@ -111,7 +111,7 @@ void Core::State::On(const NodeDisconnected& event, Turn& turn) {
   if (node == nullptr || node->record().incarnation() != event.incarnation.value()) return;
   if (node->machine.state() != NODE_STATE_LIVE) return;
   node->machine.GoAway(turn.now);
-  node->lost_at = turn.now.steady + options.node_grace;
+  node->lost_at = turn.now.steady + options.timeouts.node_grace;
   turn.Touch(event.node);
   turn.Tell(nullptr, 0, event.node.value(), "node.away",
             absl::StrCat("node ", event.node.value(), " is away; its ranks are thought to go on"));
@@ -169,8 +169,12 @@ void Core::State::Observe(const NodeId& node, const ObservedRank& seen, Turn& tu
   if (generation == nullptr || generation->ended()) return;
   const RankPlacement* rank = generation->rank(seen.key().rank());
   if (rank == nullptr || rank->node() != node.value() || rank->state() == RANK_STATE_EXITED) return;
-  job->highest_step = std::max(job->highest_step, seen.step());
-  if (seen.state() != RANK_STATE_EXITED) return RankReported(*job, rank->rank(), seen.state(), turn);
+  NoteStep(*job, seen.step(), turn);
+  if (seen.state() != RANK_STATE_EXITED) {
+    NoteProgress(*job, seen);
+    RankReported(*job, rank->rank(), seen.state(), turn);
+    return CheckHang(*job, rank->rank(), turn);
+  }
   const bool gone = seen.exit().cause() == RankExit::VANISHED || seen.exit().cause() == RankExit::ORPHANED;
   RankEnded(*job, rank->rank(), seen.exit(), gone ? END_REASON_LOST : END_REASON_FAILED, turn);
 }
@@ -284,6 +288,8 @@ void Core::State::On(const Tick&, Turn& turn) {
   for (auto& [id, job] : jobs) {
     if (job.machine.state() == JOB_STATE_STARTING && due(job.start_deadline)) CheckStart(job, turn);
     if (job.machine.state() == JOB_STATE_STOPPING && due(job.stop_overdue)) CheckStop(job, turn);
+    if (job.machine.state() == JOB_STATE_RUNNING && due(job.grow_at)) CheckGrowth(job, turn);
+    if (job.whole_until.has_value() && *job.whole_until <= turn.now.steady) job.whole_until.reset();
     // Schedule, which follows every event, starts those that it can.
     if (job.not_before.has_value() && *job.not_before <= turn.now.steady) job.not_before.reset();
   }
@@ -356,7 +362,7 @@ void Core::State::CheckStart(JobEntry& job, Turn& turn) {
   failure.set_node(generation.ranks(static_cast<int>(late.front())).node());
   failure.mutable_exit()->set_cause(RankExit::FAILED);
   failure.mutable_exit()->set_message(
-      absl::StrCat(what, absl::FormatDuration(options.start_deadline), ": rank ", Names(generation, late)));
+      absl::StrCat(what, absl::FormatDuration(TimeoutsOf(job.record()).start), ": rank ", Names(generation, late)));
   failure.set_hint(absl::StrCat("its output: muster logs ", job.record().id(), " --rank ", late.front()));
   const std::string why = failure.exit().message();
   *job.machine.fields().mutable_failure() = std::move(failure);
