@@ -228,8 +228,6 @@ ObservedRank Rank::Observe(bool unwanted, bool forgotten, Now now) const {
     result.set_state(facts.running ? RANK_STATE_RUNNING : RANK_STATE_STARTING);
     if (const auto& still = stillness_.told(); still.has_value() && !ended()) {
       result.set_op_issued(still->op_issued);
-      // Its peers wait for a process that does not run, wherever it was stopped: what it had begun to send may be what
-      // they wait for. So it counts as the one that is furthest behind.
       result.set_op_completed(still->frozen ? 0 : still->op_completed);
       result.set_still_seconds(absl::ToDoubleSeconds(still->still));
     }
