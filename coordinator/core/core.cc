@@ -216,6 +216,11 @@ bool Core::HasArrived(const RankId& rank) const {
   return job != nullptr && job->record().generation() == rank.generation && job->arrived.contains(rank.rank);
 }
 
+const Planned* Core::PlanOf(const JobId& id) const {
+  const JobEntry* job = state_->FindJob(id);
+  return job == nullptr || !job->plan.has_value() ? nullptr : &*job->plan;
+}
+
 std::string Core::Missing(const JobId& id) const {
   const JobEntry* job = state_->FindJob(id);
   return job == nullptr ? "" : State::NamesOfMissing(*job);

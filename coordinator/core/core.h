@@ -194,6 +194,9 @@ class Core {
   // OK: of the newest generation, which has not ended, and there is such a rank. FailedPrecondition says what is wrong.
   absl::Status CheckCurrent(const RankId& rank) const;
   bool HasArrived(const RankId& rank) const;
+  // How the job's newest generation is laid out. Null: there is none, or this build would lay it out otherwise than it
+  // was started.
+  const Planned* PlanOf(const JobId& job) const;
   // "rank 3 on node-b has not come yet", of the newest generation: whom the others wait for. Empty: nobody, or nobody
   // has come.
   std::string Missing(const JobId& job) const;

@@ -26,7 +26,10 @@ TEST(Core, AJobRunsToItsEnd) {
   const Assignment& assignment = desired.ranks(0).run();
   EXPECT_EQ(assignment.schedule_digest(), w.Newest(id).schedule_digest());
   EXPECT_EQ(assignment.device(), DEVICE_CPU);
-  EXPECT_GT(assignment.table().units_size(), 0);
+  EXPECT_EQ(assignment.table_sha256(), w.Newest(id).table_sha256());
+  EXPECT_FALSE(assignment.has_table()) << "fetched once per node";
+  ASSERT_NE(w.core->PlanOf(id), nullptr);
+  EXPECT_GT(w.core->PlanOf(id)->table.units_size(), 0);
 
   w.Report(id, RANK_STATE_RUNNING);
   EXPECT_EQ(w.State(id), JOB_STATE_RUNNING);

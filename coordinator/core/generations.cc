@@ -1,5 +1,6 @@
 // Generations: placing them, following their ranks, ending them, and publishing what they write.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -33,7 +34,9 @@ constexpr int kSizesTried = 8;  // of a job that may run on fewer ranks, at a ti
 // Equal for slots on which the same job is planned alike.
 std::string Signature(const Slots& slots) {
   std::string signature = slots.model;
-  for (const RankPlace& rank : slots.ranks) absl::StrAppend(&signature, "/", rank.node, ":", rank.memory_bytes);
+  for (const RankPlace& rank : slots.ranks) {
+    absl::StrAppend(&signature, "/", rank.node, ":", rank.memory_bytes, ":", rank.flops_per_second);
+  }
   return signature;
 }
 
@@ -148,12 +151,18 @@ Slots Core::State::SlotsFor(const scheduler::Decision& decision) const {
   for (const scheduler::RankSlot& rank : decision.ranks) {
     const uint32_t node = numbers.emplace(rank.node, static_cast<uint32_t>(numbers.size())).first->second;
     slots.ranks.push_back({node, rank.memory_bytes});
-  }
-  if (decision.ranks.empty()) return slots;
-  for (const Slot& slot : nodes.at(decision.ranks[0].node).record().slots()) {
-    if (slot.index() == decision.ranks[0].slot) slots.model = slot.model();
+    const Slot* slot = SlotAt(rank.node, rank.slot);
+    if (slot == nullptr) continue;
+    slots.ranks.back().flops_per_second = slot->flops_per_second();
+    if (slots.ranks.size() == 1) slots.model = slot->model();
   }
   return slots;
+}
+
+const Slot* Core::State::SlotAt(const NodeId& node, uint32_t index) const {
+  const auto& slots = nodes.at(node).record().slots();
+  const auto found = std::find_if(slots.begin(), slots.end(), [&](const Slot& slot) { return slot.index() == index; });
+  return found == slots.end() ? nullptr : &*found;
 }
 
 const Unfit* Core::State::RefusedOn(const JobEntry& job, const Slots& slots) {
@@ -177,7 +186,7 @@ Slots PlacedSlots(const Generation& generation) {
   std::map<std::string, uint32_t> numbers;
   for (const RankPlacement& rank : generation.ranks()) {
     const uint32_t node = numbers.emplace(rank.node(), static_cast<uint32_t>(numbers.size())).first->second;
-    slots.ranks.push_back({node, rank.memory_bytes()});
+    slots.ranks.push_back({node, rank.memory_bytes(), rank.flops_per_second()});
   }
   return slots;
 }
@@ -207,6 +216,8 @@ void Core::State::StartGeneration(JobEntry& job, Start start, Turn& turn) {
     placement.add_slots(decision.ranks[rank].slot);
     *placement.mutable_role() = plan.roles.at(rank);
     placement.set_memory_bytes(decision.ranks[rank].memory_bytes);
+    const Slot* slot = SlotAt(decision.ranks[rank].node, decision.ranks[rank].slot);
+    placement.set_flops_per_second(slot == nullptr ? 0 : slot->flops_per_second());
     placement.set_state(RANK_STATE_STARTING);
   }
   const uint64_t number = record.number();
@@ -347,6 +358,7 @@ void Core::State::On(const RankRecord& event, Turn& turn) {
   }
   switch (event.record.body_case()) {
     case Record::kRunning:
+      Measured(*job->newest()->rank(event.rank.rank), event.record.running().flops_per_second(), turn);
       return RankReported(*job, event.rank.rank, RANK_STATE_RUNNING, turn);
     case Record::kCheckpoint:
       // One publisher, so that two ranks cannot disagree.
@@ -366,6 +378,18 @@ void Core::State::On(const RankRecord& event, Turn& turn) {
     case Record::kTrace:   // of the shell
     case Record::BODY_NOT_SET:
       return;
+  }
+}
+
+// Of the slot, for the layouts of generations that come: also of other jobs.
+void Core::State::Measured(const RankPlacement& rank, double flops_per_second, Turn& turn) {
+  NodeEntry* node = FindNode(NodeId(rank.node()));
+  if (node == nullptr || !std::isfinite(flops_per_second) || flops_per_second <= 0) return;
+  for (Slot& slot : *node->machine.fields().mutable_slots()) {
+    if (std::find(rank.slots().begin(), rank.slots().end(), slot.index()) == rank.slots().end()) continue;
+    if (slot.flops_per_second() == flops_per_second) continue;
+    slot.set_flops_per_second(flops_per_second);
+    turn.Touch(NodeId(rank.node()));
   }
 }
 

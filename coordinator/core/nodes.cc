@@ -40,6 +40,24 @@ absl::Status Core::State::CheckIdentity(const Node& node) const {
   return absl::OkStatus();
 }
 
+namespace {
+
+// What ranks measured on a slot holds for as long as the slot is the same.
+void KeepSpeeds(const google::protobuf::RepeatedPtrField<Slot>& before, Node& node) {
+  for (Slot& slot : *node.mutable_slots()) {
+    slot.clear_flops_per_second();
+    for (const Slot& old : before) {
+      if (old.index() != slot.index() || old.device_uuid() != slot.device_uuid() || old.model() != slot.model() ||
+          old.cores() != slot.cores()) {
+        continue;
+      }
+      slot.set_flops_per_second(old.flops_per_second());
+    }
+  }
+}
+
+}  // namespace
+
 void Core::State::On(const NodeConnected& event, Turn& turn) {
   turn.status = CheckIdentity(event.node);
   if (!turn.status.ok()) return;
@@ -68,7 +86,9 @@ void Core::State::On(const NodeConnected& event, Turn& turn) {
     fields.set_hostname(event.node.hostname());
     fields.set_incarnation(event.node.incarnation());
     fields.set_version(event.node.version());
+    const auto before = fields.slots();
     *fields.mutable_slots() = event.node.slots();
+    KeepSpeeds(before, fields);
     known->lost_at.reset();
     known->boot = event.node.boot_id();
     known->reported = false;
@@ -80,6 +100,7 @@ void Core::State::On(const NodeConnected& event, Turn& turn) {
   for (Slot& slot : *FindNode(id)->machine.fields().mutable_slots()) {  // computed by us, never a worker's word
     slot.clear_state();
     slot.clear_job();
+    if (known == nullptr) slot.clear_flops_per_second();
   }
   turn.Touch(id);
   turn.ChangeDesired(id);

@@ -38,16 +38,19 @@ absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots
   Planned planned;
   Train train = spec.train();
   uint64_t least_peak = 0;
+  absl::StatusOr<strategies::Outlook> outlook;
   if (train.strategy().has_auto_()) {
-    const auto choice = strategies::Choose(train, *inventory, slots.ranks, HardwareOf(slots.device, slots.model));
+    auto choice = strategies::Choose(train, *inventory, slots.ranks, HardwareOf(slots.device, slots.model));
     if (!choice.ok()) return choice.status();
     train = choice->train();
     planned.strategy = train.strategy();
     planned.activation_checkpointing = train.activation_checkpointing();
     planned.strategy_reason = choice->reason;
     least_peak = choice->least_peak;
+    outlook = std::move(choice->outlook);
+  } else {
+    outlook = strategies::LookAt(train, *inventory, slots.ranks);
   }
-  auto outlook = strategies::LookAt(train, *inventory, slots.ranks);
   if (!outlook.ok()) {
     // On others it may be possible: hybrid wants as many ranks on every node.
     const std::string why(outlook.status().message());

@@ -98,6 +98,8 @@ struct Core::State {
   std::vector<scheduler::Claim> Queue() const;  // in its order, those in back-off too
   static scheduler::Demand DemandOf(const JobEntry& job);
   Slots SlotsFor(const scheduler::Decision& decision) const;
+  const Slot* SlotAt(const NodeId& node, uint32_t index) const;  // null: there is none
+  void Measured(const RankPlacement& rank, double flops_per_second, Turn& turn);
   // Why it was refused on those slots; null: it was not.
   static const Unfit* RefusedOn(const JobEntry& job, const Slots& slots);
   std::vector<scheduler::NodeView> NodeViews() const;

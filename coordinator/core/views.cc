@@ -101,7 +101,7 @@ Assignment Core::State::MakeAssignment(const JobEntry& job, const Generation& ge
   *assignment.mutable_published() = job.record().checkpoints();
   if (job.traced.contains(rank.rank())) *assignment.mutable_trace() = job.trace;
   if (job.plan.has_value()) {
-    *assignment.mutable_table() = job.plan->table;
+    assignment.set_table_sha256(job.plan->table_sha256);
     assignment.set_schedule_digest(job.plan->digests.at(rank.rank()));
   }
   return assignment;

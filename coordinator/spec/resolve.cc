@@ -308,6 +308,14 @@ class Resolver {
     if (s.prefetch() > kMaxPrefetch) {
       Error("strategy.prefetch", absl::StrCat("must be 0 to ", kMaxPrefetch, ", got ", s.prefetch()));
     }
+    if (s.has_shares()) {
+      Known("strategy.shares", Shares_IsValid(s.shares()) && s.shares() != SHARES_UNSPECIFIED);
+      if (s.placement() != PLACEMENT_RAGGED) {
+        Error(
+            "strategy.shares",
+            "only placement: ragged gives ranks shares of different size; say placement: ragged too, or leave it out");
+      }
+    }
     if (s.has_wrap_mib()) Range("strategy.wrap_mib", s.wrap_mib(), 0, true, 1 << 20, false);
   }
 
