@@ -37,8 +37,10 @@ void Core::State::NoteStep(JobEntry& job, uint64_t step, Turn& turn) {
 }
 
 void Core::State::NoteProgress(JobEntry& job, const ObservedRank& seen) {
-  job.progress[seen.key().rank()] = {seen.step(), seen.op_issued(), seen.op_completed(),
-                                     absl::Seconds(std::max(0.0, seen.still_seconds()))};
+  JobEntry::Progress& progress = job.progress[seen.key().rank()];
+  // A restarted daemon may not know yet how far its rank had come.
+  progress = {std::max(progress.step, seen.step()), seen.op_issued(), seen.op_completed(),
+              absl::Seconds(std::max(0.0, seen.still_seconds()))};
 }
 
 // How long the rank that is furthest behind may stand still.
