@@ -69,4 +69,14 @@ absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots
   return planned;
 }
 
+std::string NameOpByStrategies(const JobSpec& spec, const Slots& slots, uint64_t index) {
+  const auto inventory = models::MakeInventory(spec.train().model());
+  if (!inventory.ok()) return "";
+  const auto outlook = strategies::LookAt(spec.train(), *inventory, slots.ranks);
+  if (!outlook.ok() || index >= outlook->program.schedule.ops.size()) return "";
+  // What it does, without the buffers and streams that it needs for it.
+  const Op& op = outlook->program.schedule.ops[index];
+  return Print(Op{.kind = op.kind, .unit = op.unit, .unit_end = op.unit_end, .microbatch = op.microbatch}, *inventory);
+}
+
 }  // namespace muster::core

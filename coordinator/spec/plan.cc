@@ -31,11 +31,11 @@ std::string Shown(std::string schedule) {
   return absl::StrCat(schedule, "... and ", more, " more ops\n");
 }
 
-void AddModel(const JobSpec& resolved, const Inventory& inventory, PlanReply& plan) {
+void AddModel(const JobSpec& resolved, size_t ranks, const Inventory& inventory, PlanReply& plan) {
   const Train& train = resolved.train();
   plan.set_parameters(models::Parameters(inventory));
   plan.set_tokens_per_step(uint64_t{train.batch().sequences()} * inventory.context());
-  plan.set_microbatches(strategies::Microbatches(train.batch(), resolved.resources().ranks()));
+  plan.set_microbatches(strategies::Microbatches(train.batch(), static_cast<uint32_t>(ranks)));
   double forward = 0;
   for (const Unit& unit : inventory.units()) forward += unit.forward_flops();
   plan.set_flops_per_step(3 * forward * train.batch().sequences());  // a backward costs twice a forward
@@ -165,7 +165,7 @@ absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved, const PlanFor& on) {
     outlook = strategies::LookAt(train, *inventory, on.ranks);
   }
   if (!outlook.ok()) return outlook.status();
-  AddModel(resolved, *inventory, plan);
+  AddModel(resolved, on.ranks.size(), *inventory, plan);
   plan.set_strategy(strategies::NameOf(train));
   AddTable(*outlook, train, *inventory, on.ranks, plan);
   plan.set_schedule(Shown(Print(outlook->program.schedule, *inventory)));

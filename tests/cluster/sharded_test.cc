@@ -102,7 +102,7 @@ TEST(Sharded, ARankThatDiesTakesTheJobBackToItsCheckpoint) {
   const auto loss = [&](const std::string& path) {
     const Ran ran = cluster.Muster({"eval", path, cluster.folder() + "/train.bin", "-o", "json"});
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
-    return json::parse(ran.out, nullptr, false).value("loss", 0.0);
+    return nlohmann::json::parse(ran.out, nullptr, false).value("loss", 0.0);
   };
   EXPECT_GT(loss(step), 0);
   EXPECT_EQ(loss(step), loss(out)) << "a checkpoint of two shards and its export";
