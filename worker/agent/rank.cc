@@ -227,7 +227,9 @@ ObservedRank Rank::Observe(bool unwanted, bool forgotten, Now now) const {
   } else {
     result.set_state(facts.running ? RANK_STATE_RUNNING : RANK_STATE_STARTING);
     if (const auto& still = stillness_.told(); still.has_value() && !ended()) {
-      result.set_op_issued(still->op_issued);
+      // One that runs and is at its first op says that it has issued none: see the message.
+      const bool first = still->op_completed == 0 && !still->frozen;
+      result.set_op_issued(first ? 0 : still->op_issued);
       result.set_op_completed(still->frozen ? 0 : still->op_completed);
       result.set_still_seconds(absl::ToDoubleSeconds(still->still));
     }
