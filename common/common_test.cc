@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
 
 #include "common/clock.h"
+#include "common/crc32c.h"
 #include "common/file_error.h"
 #include "common/ids.h"
 #include "common/sha256.h"
@@ -22,6 +24,21 @@ TEST(Sha256, PiecesGiveTheSame) {
   sha.Update("a");
   sha.Update("bc");
   EXPECT_EQ(sha.FinishHex(), Sha256Hex("abc"));
+}
+
+TEST(Crc32c, KnownVectors) {
+  // RFC 3720, section B.4; and the check value of the catalogues.
+  EXPECT_EQ(Crc32c(""), 0u);
+  EXPECT_EQ(Crc32c(std::string(32, '\0')), 0x8A9136AAu);
+  EXPECT_EQ(Crc32c(std::string(32, '\xFF')), 0x62A8AB43u);
+  EXPECT_EQ(Crc32c("123456789"), 0xE3069283u);
+}
+
+TEST(Crc32c, PiecesGiveTheSame) {
+  const std::string text = "the quick brown fox jumps over the lazy dog";
+  for (size_t cut = 0; cut <= text.size(); ++cut) {
+    EXPECT_EQ(ExtendCrc32c(Crc32c(text.substr(0, cut)), text.substr(cut)), Crc32c(text)) << cut;
+  }
 }
 
 TEST(FakeClock, WallJumpsLeaveSteadyAlone) {

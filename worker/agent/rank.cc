@@ -13,6 +13,8 @@ namespace {
 
 // For a trainer to attach, before a stop goes by signal instead.
 constexpr absl::Duration kAttachWait = absl::Seconds(2);
+// For the shim to write down the end of a trainer that it was told to kill. One that is frozen itself does not.
+constexpr absl::Duration kShimPatience = absl::Seconds(5);
 constexpr absl::Duration kDefaultStopDeadline = absl::Seconds(30);
 // Output that the coordinator is slow to take does not hold back the news of the end for longer.
 constexpr absl::Duration kLogWait = absl::Seconds(5);
@@ -51,7 +53,7 @@ RankExit RefineExit(RankExit exit, const Facts& facts, bool told) {
   return exit;
 }
 
-Rank::Rank(rundir::RankDir dir) : dir_(std::move(dir)), feed_(dir_) {}
+Rank::Rank(rundir::RankDir dir) : dir_(std::move(dir)), feed_(dir_), stillness_(dir_.path()) {}
 
 bool Rank::Adopt() {
   while (true) {
@@ -146,37 +148,42 @@ void Rank::Stop(const muster::Stop& stop, Now now) {
 void Rank::Kill(Now now) {
   if (ended() || told_ == Told::kKill) return;
   told_ = Told::kKill;
-  // The shim's own grace runs from here; should it hang, this is the end.
-  kill_at_ = now.steady + absl::Minutes(1);
-  if (process_ != nullptr && !std::exchange(terminated_, true)) process_->Terminate();
+  kill_at_ = now.steady;
+  Tick(now);
 }
 
 void Rank::Tick(Now now) {
-  if (process_ == nullptr || told_ == Told::kNothing) return;
+  if (process_ == nullptr) return;
+  stillness_.Look(now.steady);
+  if (const auto& still = stillness_.told(); still.has_value()) ReportStep(still->step);
+  if (told_ == Told::kNothing) return;
   if (told_ == Told::kStop && !terminated_ && commands_ == nullptr && now.steady >= terminate_at_) {
     spdlog::info("{}: its trainer is not attached; stopping it by SIGTERM", id().ToString());
     terminated_ = true;
     process_->Terminate();
   }
   if (now.steady >= kill_at_ && !killed_) {
-    spdlog::warn("{}: did not stop in time; killing it", id().ToString());
+    if (told_ == Told::kStop) spdlog::warn("{}: did not stop in time; killing it", id().ToString());
     killed_ = true;
     process_->Kill();
+  }
+  if (now.steady >= kill_at_ + kShimPatience && !destroyed_) {
+    spdlog::error("{}: its muster-step does nothing; killing that, and with it the trainer", id().ToString());
+    destroyed_ = true;
+    process_->Destroy();
   }
 }
 
 void Rank::Attach(std::shared_ptr<CommandStream> commands) {
   if (ended()) return commands->Close(absl::AbortedError("the rank has ended"));
-  if (!assignment_.has_value() && told_ == Told::kNothing) {
-    return commands->Close(absl::UnavailableError("the worker has no assignment for this rank yet"));
+  const bool assigned = assignment_.has_value() && HasTable();
+  if (!assigned && told_ == Told::kNothing) {
+    return commands->Close(absl::UnavailableError(absl::StrCat(
+        "the worker has no ", assignment_.has_value() ? "partition table" : "assignment", " for this rank yet")));
   }
   if (commands_ != nullptr) commands_->Close(absl::AbortedError("replaced by a newer stream of the same rank"));
   commands_ = std::move(commands);
-  if (assignment_.has_value()) {
-    Command command;
-    *command.mutable_assignment() = *assignment_;
-    commands_->Send(std::move(command));
-  }
+  if (assigned) SendAssignment(/*with_table=*/true);
   if (told_ == Told::kStop) {
     Command command;
     *command.mutable_stop()->mutable_stop() = stop_;
@@ -188,12 +195,17 @@ void Rank::Detach(const CommandStream* commands) {
   if (commands_.get() == commands) commands_.reset();
 }
 
-void Rank::Assign(const Assignment& assignment) {
+void Rank::Assign(const Assignment& assignment, std::shared_ptr<const PartitionTable> table) {
+  if (table != nullptr) table_ = std::move(table);
   if (assignment_.has_value() && assignment_->SerializeAsString() == assignment.SerializeAsString()) return;
   assignment_ = assignment;
-  if (commands_ == nullptr) return;
+  if (commands_ != nullptr) SendAssignment(/*with_table=*/false);
+}
+
+void Rank::SendAssignment(bool with_table) {
   Command command;
-  *command.mutable_assignment() = assignment;
+  *command.mutable_assignment() = *assignment_;
+  if (with_table && table_ != nullptr) *command.mutable_assignment()->mutable_table() = *table_;
   commands_->Send(std::move(command));
 }
 
@@ -214,6 +226,11 @@ ObservedRank Rank::Observe(bool unwanted, bool forgotten, Now now) const {
     result.set_state(RANK_STATE_STOPPING);
   } else {
     result.set_state(facts.running ? RANK_STATE_RUNNING : RANK_STATE_STARTING);
+    if (const auto& still = stillness_.told(); still.has_value() && !ended()) {
+      result.set_op_issued(still->op_issued);
+      result.set_op_completed(still->frozen ? still->op_issued + 1 : still->op_completed);
+      result.set_still_seconds(absl::ToDoubleSeconds(still->still));
+    }
   }
   return result;
 }

@@ -16,6 +16,7 @@
 #include "worker/agent/feed.h"
 #include "worker/agent/rank_process.h"
 #include "worker/agent/reconcile.h"
+#include "worker/agent/stillness.h"
 #include "worker/agent/trainer_server.h"
 #include "worker/rundir/rundir.h"
 
@@ -47,20 +48,24 @@ class Rank {
 
   // ---- Telling it to end. Each leaves told() at least so far; deadlines run in Tick. ----
   void Stop(const muster::Stop& stop, Now now);
+  // At once: nobody would take what it could still save.
   void Kill(Now now);
-  // SIGTERM when it is told to stop and its trainer is not attached; SIGKILL at the deadline.
+  // Looks at the progress page. SIGTERM when it is told to stop and its trainer is not attached; SIGKILL at the
+  // deadline.
   void Tick(Now now);
 
   // ---- The trainer's command stream. ----
   void Attach(std::shared_ptr<CommandStream> commands);
   void Detach(const CommandStream* commands);
-  // Newest assignment; sent on when it has changed.
-  void Assign(const Assignment& assignment);
+  // Newest assignment; sent on when it has changed. `table`: that which it names; null: it names none, or the table is
+  // not there yet; until it is, a trainer that attaches is sent away. It goes with the first assignment of a stream.
+  void Assign(const Assignment& assignment, std::shared_ptr<const PartitionTable> table);
   void ReportStep(uint64_t step);
 
   Feed& feed() { return feed_; }
   // `unwanted`: the coordinator wants it to stop, or to be gone. EXITED only once the coordinator has all its records,
-  // and its output or a few seconds to take it, except when nobody wants it any more (`forgotten`).
+  // and its output or a few seconds to take it, except when nobody wants it any more (`forgotten`). How long it stands
+  // still is told of a rank that is to go on, from a second on.
   ObservedRank Observe(bool unwanted, bool forgotten, Now now) const;
   // What the coordinator was last told on this stream; none: nothing.
   std::optional<ObservedRank> observed;
@@ -68,9 +73,12 @@ class Rank {
 
  private:
   void EndWith(RankExit exit, Now now);
+  bool HasTable() const { return assignment_->table_sha256().empty() || table_ != nullptr; }
+  void SendAssignment(bool with_table);
 
   const rundir::RankDir dir_;
   Feed feed_;
+  Stillness stillness_;
   std::unique_ptr<RankProcess> process_;
   std::optional<RankExit> exit_;
   SteadyTime ended_at_;
@@ -83,9 +91,11 @@ class Rank {
   SteadyTime kill_at_;
   bool terminated_ = false;
   bool killed_ = false;
+  bool destroyed_ = false;
 
   std::shared_ptr<CommandStream> commands_;
   std::optional<Assignment> assignment_;
+  std::shared_ptr<const PartitionTable> table_;
 };
 
 }  // namespace muster::agent

@@ -1,7 +1,7 @@
 // Checkpoints on disk. Below checkpoint.path one folder a step:
 //
 //   step-0000000100-g1/shard-00000.safetensors   what one shard owns
-//   step-0000000100-g1/shard-00000.sha256        as `sha256sum -c` reads it
+//   step-0000000100-g1/shard-00000.sha256        as `sha256sum -c` reads it, and checksums of its blocks
 //   step-0000000100-g1/manifest.sha256           of manifest.json, as `sha256sum -c` reads it
 //   step-0000000100-g1/manifest.json             proto/manifest.proto; names and checksums of the shards
 //
@@ -26,7 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/manifest.pb.h"
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/shard.h"
 #include "worker/checkpoint/step_name.h"
 
 namespace muster::checkpoint {
@@ -51,9 +51,11 @@ struct Written {
 // in place of one that a killed attempt left. AlreadyExists: the step's folder is there already.
 absl::Status Begin(const std::string& path, const StepName& name);
 
-// Writes one shard and its checksum into the staging folder; several processes may, each its own.
+// Writes one shard and its checksums into the staging folder; several processes may, each its own.
 absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& name, uint32_t shard,
                                      absl::Span<const Part> parts);
+// Whether somebody's WriteShard of it is done.
+bool ShardIsWritten(const std::string& path, const StepName& name, uint32_t shard);
 
 // Writes the manifest behind the shards of its table, which are all in the staging folder, and renames; the list of
 // shards, format and written_by are filled in here. DataLoss: a shard is missing there.
@@ -67,23 +69,34 @@ void Abandon(const std::string& path, const StepName& name);
 // ends.
 absl::StatusOr<Written> Write(const std::string& path, Manifest manifest, absl::Span<const Part> parts);
 
-// A checkpoint whose every byte was verified when it was opened.
+enum class Verification {
+  kEveryByte,  // before Open returns
+  kAsRead,     // manifest, sizes and headers by Open, the rest where and when it is read
+};
+
+// A checkpoint of which no byte is given out that was not verified.
 class Checkpoint {
  public:
   // NotFound: no such folder. DataLoss: a file is missing, damaged or cut; names file and cause.
   // FailedPrecondition: a format that this build does not know.
-  static absl::StatusOr<Checkpoint> Open(const std::string& directory);
+  static absl::StatusOr<Checkpoint> Open(const std::string& directory,
+                                         Verification verification = Verification::kEveryByte);
 
   const std::string& directory() const { return directory_; }
   const Manifest& manifest() const { return manifest_; }
 
   // Fills part.values from whichever shards hold them. FailedPrecondition: the checkpoint has no such tensor, has it in
-  // another shape, or not all of it.
+  // another shape, or not all of it. DataLoss: the disk changed it. Reads of neighbours with one scratch read no block
+  // twice.
   absl::Status Read(const Part& part) const;
+  absl::Status Read(const Part& part, BlockScratch& scratch) const;
+
+  // Reads every byte; one DataLoss for each damaged shard.
+  std::vector<absl::Status> Verify() const;
 
  private:
   struct Piece {
-    size_t file = 0;   // index in files_
+    size_t shard = 0;  // index in shards_
     size_t entry = 0;  // index in its header
     std::vector<uint64_t> shape;
     uint64_t begin = 0;
@@ -91,11 +104,11 @@ class Checkpoint {
   };
   Checkpoint() = default;
   absl::Status OpenShards();
-  absl::Status Index(size_t file);
+  absl::Status Index(size_t shard);
 
   std::string directory_;
   Manifest manifest_;
-  std::vector<SafetensorsFile> files_;
+  std::vector<ShardReader> shards_;
   std::map<std::string, std::vector<Piece>> pieces_;  // by tensor
 };
 

@@ -1,7 +1,9 @@
 #include "worker/checkpoint/checkpoint.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +16,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/failpoint.h"
 #include "common/sha256.h"
 #include "common/testing/temporary_folder.h"
 #include "gmock/gmock.h"
@@ -28,6 +34,7 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 std::string Slurp(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -185,8 +192,93 @@ TEST_F(CheckpointTest, FlippedBytesOfAShardAreFound) {
     Dump(path, bad);
     const auto opened = Checkpoint::Open(Directory(1));
     ASSERT_EQ(opened.status().code(), absl::StatusCode::kDataLoss);
-    ASSERT_THAT(std::string(opened.status().message()), HasSubstr("shard-00000.safetensors: SHA-256"));
+    ASSERT_THAT(std::string(opened.status().message()), HasSubstr("shard-00000.safetensors: "));
   }
+}
+
+// Who reads only what it needs verifies that, and reads nothing else.
+TEST_F(CheckpointTest, FlippedBytesAreFoundByWhoReadsThem) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  const std::string path = Directory(1) + "/shard-00000.safetensors";
+  const std::string good = Slurp(path);
+  std::fstream out(path, std::ios::binary | std::ios::in | std::ios::out);
+  std::mt19937_64 random(4);
+  std::vector<float> values(300);
+  const std::vector<Part> parts = {{"w", {20, 10}, 0, absl::MakeSpan(values).subspan(0, 200)},
+                                   {"optimizer.exp_avg.w", {10, 10}, 0, absl::MakeSpan(values).subspan(200, 100)}};
+  for (int i = 0; i < 10'000; ++i) {
+    const size_t at = random() % good.size();
+    out.seekp(static_cast<std::streamoff>(at));
+    out.put(static_cast<char>(good[at] ^ (1 << (random() % 8))));
+    out.flush();
+    absl::Status status;
+    const auto opened = Checkpoint::Open(Directory(1), Verification::kAsRead);
+    status.Update(opened.status());
+    for (const Part& part : parts) {
+      if (opened.ok()) status.Update(opened->Read(part));
+    }
+    ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss) << "byte " << at << ": " << status;
+    ASSERT_THAT(std::string(status.message()), HasSubstr("shard-00000.safetensors"));
+    out.seekp(static_cast<std::streamoff>(at));
+    out.put(good[at]);
+    out.flush();
+  }
+  EXPECT_TRUE(Checkpoint::Open(Directory(1)).ok());
+}
+
+TEST_F(CheckpointTest, OfALargeShardOnlyTheNeededBlocksAreRead) {
+  values_.resize(5 * kBlockBytes / sizeof(float) + 7);
+  Fill(1);
+  const std::vector<Part> parts = {{"w", {values_.size()}, 0, absl::MakeSpan(values_)}};
+  ASSERT_TRUE(Write(path_, MakeManifest(1), parts).ok());
+  const std::string path = Directory(1) + "/shard-00000.safetensors";
+  const uint64_t header = fs::file_size(path) - values_.size() * sizeof(float);
+  ASSERT_EQ(Checkpoint::Open(Directory(1)).value().manifest().shards(0).block_crc32c_size(), 1 + 6);
+  // In the third block.
+  std::fstream out(path, std::ios::binary | std::ios::in | std::ios::out);
+  out.seekp(static_cast<std::streamoff>(header + 2 * kBlockBytes + 77));
+  out.put(1);
+  out.close();
+  const auto checkpoint = Checkpoint::Open(Directory(1), Verification::kAsRead).value();
+  const uint64_t block = kBlockBytes / sizeof(float);
+  BlockScratch scratch;
+  std::vector<float> got;
+  const auto read = [&](uint64_t begin, uint64_t length) {
+    got.assign(length, -1);
+    return checkpoint.Read({"w", {values_.size()}, begin, absl::MakeSpan(got)}, scratch);
+  };
+  for (const auto& [begin, length] : std::vector<std::pair<uint64_t, uint64_t>>{
+           {0, 2 * block}, {5, 100}, {block - 3, block}, {3 * block, 2 * block + 7}, {5 * block + 6, 1}}) {
+    ASSERT_TRUE(read(begin, length).ok()) << begin;
+    EXPECT_TRUE(std::equal(got.begin(), got.end(), values_.begin() + static_cast<std::ptrdiff_t>(begin))) << begin;
+  }
+  for (const auto& [begin, length] : std::vector<std::pair<uint64_t, uint64_t>>{
+           {0, values_.size()}, {2 * block, 1}, {3 * block - 1, 1}, {2 * block - 1, 2}}) {
+    const absl::Status status = read(begin, length);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << begin;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("bytes ", header + 2 * kBlockBytes, " to ")));
+  }
+  ASSERT_EQ(checkpoint.Verify().size(), 1u);
+  EXPECT_THAT(std::string(checkpoint.Verify()[0].message()),
+              AllOf(HasSubstr("SHA-256 is"), HasSubstr(absl::StrCat("damaged are bytes ", header + 2 * kBlockBytes))));
+}
+
+// As they were before there were checksums of blocks: the whole file is verified before anything is read.
+TEST_F(CheckpointTest, ShardsWithoutChecksumsOfBlocksAreStillRead) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  const std::string path = absl::StrCat(Directory(1), "/", kManifestFile);
+  std::string json = Slurp(path);
+  const size_t from = json.find(",\n   \"block_bytes\""), to = json.find("]", json.find("block_crc32c")) + 1;
+  ASSERT_NE(from, std::string::npos) << json;
+  json.erase(from, to - from);
+  Dump(path, json);
+  Dump(absl::StrCat(Directory(1), "/", kManifestSumFile), absl::StrCat(Sha256Hex(json), "  ", kManifestFile, "\n"));
+  ASSERT_EQ(Checkpoint::Open(Directory(1)).value().manifest().shards(0).block_crc32c_size(), 0);
+  ExpectWhole(1);
+  std::string shard = Slurp(Directory(1) + "/shard-00000.safetensors");
+  shard[shard.size() - 1] ^= 1;
+  Dump(Directory(1) + "/shard-00000.safetensors", shard);
+  EXPECT_EQ(Checkpoint::Open(Directory(1), Verification::kAsRead).status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(CheckpointTest, CutAndMissingFilesAreFound) {
@@ -274,6 +366,124 @@ TEST_F(CheckpointTest, InterruptedAtEachStageThePreviousOneIsValid) {
   ExpectWhole(2);
 }
 
+// Every place that stands before a write, a fsync, a rename or a removal, and how often writing a step passes it.
+class EveryFailpointTest : public CheckpointTest {
+ protected:
+  // As rank 0 of a generation does it: the oldest of three steps goes.
+  absl::Status WriteAndRetain(uint64_t step, uint64_t generation) {
+    if (absl::Status status = WriteStep(step, generation).status(); !status.ok()) return status;
+    return Retain(path_, generation, {StepName{step, generation}.Directory(), StepName{1, 1}.Directory()}).status();
+  }
+  void SetUp() override {
+    ASSERT_TRUE(failpoint::Arm("none=kill").ok());
+    ASSERT_TRUE(WriteStep(1).ok());
+    ASSERT_TRUE(WriteStep(2).ok());
+    fs::copy(path_, start_.path(), fs::copy_options::recursive);
+    ASSERT_TRUE(failpoint::Arm("none=kill").ok());
+    ASSERT_TRUE(WriteAndRetain(3, 1).ok());
+    for (const auto& [name, count] : failpoint::Passed()) {
+      for (uint64_t at = 1; at <= count; ++at) places_.push_back(absl::StrCat(name, "=%s@", at));
+    }
+    ASSERT_TRUE(failpoint::Arm("").ok());
+    // Staging folder, shard, its sum, two of the manifest, the last rename, the folder above, and retention.
+    ASSERT_GE(places_.size(), 20u);
+  }
+  void TearDown() override { ASSERT_TRUE(failpoint::Arm("").ok()); }
+  // Steps 1 and 2, of generation 1.
+  void StartOver() {
+    fs::remove_all(path_);
+    fs::copy(start_.path(), path_, fs::copy_options::recursive);
+  }
+  void ExpectAllWhole() {
+    for (const StepName& step : List(path_)) ASSERT_NO_FATAL_FAILURE(ExpectWhole(step.step, step.generation));
+    ASSERT_NO_FATAL_FAILURE(ExpectWhole(1));
+  }
+
+  const TemporaryFolder start_;
+  std::vector<std::string> places_;
+};
+
+TEST_F(EveryFailpointTest, KilledThereAWholeCheckpointIsLeft) {
+  for (const std::string& place : places_) {
+    SCOPED_TRACE(place);
+    ASSERT_NO_FATAL_FAILURE(StartOver());
+    const pid_t child = fork();
+    if (child == 0) {
+      if (!failpoint::Arm(absl::StrReplaceAll(place, {{"%s", "kill"}})).ok()) _exit(1);
+      _exit(WriteAndRetain(3, 1).ok() ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    ASSERT_NO_FATAL_FAILURE(ExpectAllWhole());
+    // The next generation goes on and leaves nothing of the killed one behind.
+    ASSERT_TRUE(WriteAndRetain(3, 2).ok());
+    ASSERT_NO_FATAL_FAILURE(ExpectWhole(3, 2));
+    EXPECT_THAT(Names(), ElementsAre("step-0000000001-g1", "step-0000000003-g2"));
+  }
+}
+
+TEST_F(EveryFailpointTest, WhereTheDiskFailsThePreviousOneIsLeftAndItIsSaid) {
+  for (const std::string& place : places_) {
+    for (const auto& [error, code] :
+         {std::pair{"ENOSPC", absl::StatusCode::kResourceExhausted}, std::pair{"EIO", absl::StatusCode::kDataLoss}}) {
+      SCOPED_TRACE(absl::StrCat(place, " ", error));
+      ASSERT_NO_FATAL_FAILURE(StartOver());
+      ASSERT_TRUE(failpoint::Arm(absl::StrReplaceAll(place, {{"%s", error}})).ok());
+      const absl::Status status = WriteAndRetain(3, 1);
+      ASSERT_TRUE(failpoint::Arm("").ok());
+      EXPECT_EQ(status.code(), code) << status;
+      ASSERT_NO_FATAL_FAILURE(ExpectAllWhole());
+      for (const std::string& name : Names()) EXPECT_THAT(name, Not(testing::StartsWith(".staging")));
+    }
+  }
+}
+
+// A disk of 256 KiB, really full.
+TEST_F(CheckpointTest, AFullFileSystemLeavesThePreviousOne) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (geteuid() != 0 && unshare(CLONE_NEWUSER) != 0) _exit(2);
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) _exit(2);
+    if (mount("tmpfs", path_.c_str(), "tmpfs", 0, "size=256k") != 0) _exit(3);
+    values_.resize(20'000);
+    const auto write = [&](uint64_t step) {
+      Fill(step);
+      const std::vector<Part> parts = {{"w", {values_.size()}, 0, absl::MakeSpan(values_)}};
+      return Write(path_, MakeManifest(step), parts).status();
+    };
+    if (!write(1).ok() || !write(2).ok()) _exit(4);
+    if (!absl::IsResourceExhausted(write(3))) _exit(5);
+    if (List(path_) != std::vector<StepName>{{2, 1}, {1, 1}} || Names().size() != 2) _exit(6);
+    if (!Checkpoint::Open(Directory(2)).ok() || !Checkpoint::Open(Directory(1)).ok()) _exit(7);
+    // Room again: it goes on.
+    fs::remove_all(Directory(1));
+    _exit(write(3).ok() ? 0 : 8);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "2, 3: no right to mount a file system of its own";
+}
+
+// Rank 0 knows by this when to write the manifest: never before the shard is whole.
+TEST_F(CheckpointTest, AShardIsWrittenWhenItsChecksumsAre) {
+  const StepName name{2, 1};
+  ASSERT_TRUE(Begin(path_, name).ok());
+  EXPECT_FALSE(ShardIsWritten(path_, name, 0));
+  for (const char* point : {"checkpoint.shard.sync", "checkpoint.sum.write", "checkpoint.sum.rename"}) {
+    ASSERT_TRUE(failpoint::Arm(absl::StrCat(point, "=EIO")).ok());
+    EXPECT_FALSE(WriteShard(path_, name, 0, Parts()).ok());
+    ASSERT_TRUE(failpoint::Arm("").ok());
+    EXPECT_FALSE(ShardIsWritten(path_, name, 0)) << point;
+    EXPECT_EQ(Finish(path_, MakeManifest(2)).status().code(), absl::StatusCode::kDataLoss) << point;
+    ASSERT_TRUE(Begin(path_, name).ok());
+  }
+  ASSERT_TRUE(WriteShard(path_, name, 0, Parts()).ok());
+  EXPECT_TRUE(ShardIsWritten(path_, name, 0));
+  EXPECT_FALSE(ShardIsWritten(path_, name, 1));
+}
+
 // A writer killed at any instant: whatever has a step's name is whole.
 TEST_F(CheckpointTest, KilledAtAnyInstant) {
   std::mt19937_64 random(3);
@@ -288,6 +498,10 @@ TEST_F(CheckpointTest, KilledAtAnyInstant) {
         if (!Retain(path_, 1, {steps[0].Directory()}).ok()) _exit(1);
       }
     }
+    // Every other one comes as far as a step, however slow the machine is.
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    const auto written = [&] { return !List(path_).empty() && List(path_)[0].step >= first; };
+    while (round % 2 == 1 && !written() && absl::Now() < deadline) usleep(1000);
     usleep(random() % 30'000);
     ASSERT_EQ(kill(child, SIGKILL), 0);
     int status = 0;

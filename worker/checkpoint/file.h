@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,11 +14,17 @@
 
 namespace muster::checkpoint {
 
+// Failpoints of a file (common/failpoint.h).
+struct FilePoints {
+  std::string_view create, write, sync;
+};
+inline constexpr FilePoints kExportPoints{"export.create", "export.write", "export.sync"};
+
 // A new file. Not thread-safe.
 class NewFile {
  public:
   // AlreadyExists: `path` is there.
-  static absl::StatusOr<NewFile> Create(const std::string& path);
+  static absl::StatusOr<NewFile> Create(const std::string& path, const FilePoints& points = kExportPoints);
   NewFile(NewFile&& other) noexcept;
   NewFile& operator=(NewFile&&) = delete;
   ~NewFile();
@@ -25,14 +32,27 @@ class NewFile {
   // ResourceExhausted: disk full.
   absl::Status Write(std::string_view bytes);
   uint64_t bytes() const { return bytes_; }
+  // From here on a CRC-32C is taken of every `block_bytes`, and now of all that was written before.
+  void BeginBlocks(uint64_t block_bytes);
   // fsync and close; the SHA-256 of the content. Call once.
   absl::StatusOr<std::string> Finish();
+  // After Finish, if BeginBlocks was called.
+  const std::vector<uint32_t>& block_crc32c() const { return blocks_; }
 
  private:
-  NewFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  NewFile(std::string path, int descriptor, const FilePoints& points)
+      : path_(std::move(path)), descriptor_(descriptor), points_(points) {}
+  absl::Status WriteSlice(std::string_view slice);
+  void EndBlock();
+
   std::string path_;
   int descriptor_;
+  FilePoints points_;
   uint64_t bytes_ = 0;
+  uint64_t block_bytes_ = 0;  // 0: not begun
+  uint64_t in_block_ = 0;     // bytes of the block under way
+  uint32_t crc_ = 0;          // and its checksum
+  std::vector<uint32_t> blocks_;
   std::unique_ptr<Sha256> sha256_ = std::make_unique<Sha256>();
 };
 
@@ -62,6 +82,8 @@ class ReadFile {
 // The whole of a file. Besides ReadFile's errors InvalidArgument: it has more than `max_bytes`.
 absl::StatusOr<std::string> ReadText(const std::string& path, uint64_t max_bytes);
 
-absl::Status SyncDirectory(const std::string& path);
+// `point`: the failpoint before it.
+absl::Status Rename(const std::string& from, const std::string& to, std::string_view point);
+absl::Status SyncDirectory(const std::string& path, std::string_view point);
 
 }  // namespace muster::checkpoint

@@ -1,5 +1,3 @@
-#include <errno.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,8 +9,10 @@
 
 #include <google/protobuf/util/json_util.h>
 #include "absl/strings/str_cat.h"
+#include "common/failpoint.h"
 #include "common/file_error.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/file.h"
 
 namespace muster::checkpoint {
 namespace {
@@ -42,6 +42,9 @@ std::optional<std::string> JobOf(const std::string& directory) {
 }
 
 absl::Status RemoveTree(const std::string& path) {
+  if (const int error = failpoint::Hit("checkpoint.retain.remove")) {
+    return FileError(error, absl::StrCat("removing ", path));
+  }
   std::error_code error;
   fs::remove_all(path, error);
   return error ? FileError(error.value(), absl::StrCat("removing ", path)) : absl::OkStatus();
@@ -55,7 +58,7 @@ bool WrittenBefore(const StepName& a, const StepName& b) {
 // Renamed first, so that a folder with a step's name is never half removed.
 absl::Status RemoveStep(const std::string& path, const StepName& name) {
   const std::string from = absl::StrCat(path, "/", name.Directory()), to = absl::StrCat(path, "/", name.Removing());
-  if (rename(from.c_str(), to.c_str()) != 0) return FileError(errno, absl::StrCat("renaming ", from, " to ", to));
+  if (absl::Status status = Rename(from, to, "checkpoint.retain.rename"); !status.ok()) return status;
   return RemoveTree(to);
 }
 

@@ -209,7 +209,7 @@ absl::StatusOr<Exported> Export(const Checkpoint& checkpoint, const ExportOption
   if (error) return FileError(error.value(), absl::StrCat("creating ", staging));
   Exported exported;
   absl::Status status = WriteAll(checkpoint, options, staging, exported);
-  if (status.ok()) status = SyncDirectory(staging);
+  if (status.ok()) status = SyncDirectory(staging, "export.staging.sync");
   if (status.ok() && rename(staging.c_str(), out.c_str()) != 0) {
     status = FileError(errno, absl::StrCat("renaming ", staging, " to ", out));
   }
@@ -218,7 +218,7 @@ absl::StatusOr<Exported> Export(const Checkpoint& checkpoint, const ExportOption
     return status;
   }
   const fs::path parent = fs::path(out).parent_path();
-  if (status = SyncDirectory(parent.empty() ? "." : parent.string()); !status.ok()) return status;
+  if (status = SyncDirectory(parent.empty() ? "." : parent.string(), "export.folder.sync"); !status.ok()) return status;
   return exported;
 }
 

@@ -67,7 +67,7 @@ bool ParseExtent(const std::string& text, uint64_t& begin, std::vector<uint64_t>
 
 }  // namespace
 
-absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& directory) {
+absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& directory, Verification verification) {
   std::error_code error;
   if (!fs::is_directory(directory, error)) {
     return absl::NotFoundError(absl::StrCat(directory, ": no such checkpoint folder"));
@@ -78,7 +78,18 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& directory) {
   if (!manifest.ok()) return manifest.status();
   checkpoint.manifest_ = *std::move(manifest);
   if (absl::Status status = checkpoint.OpenShards(); !status.ok()) return status;
+  if (verification == Verification::kEveryByte) {
+    if (const std::vector<absl::Status> damage = checkpoint.Verify(); !damage.empty()) return damage.front();
+  }
   return checkpoint;
+}
+
+std::vector<absl::Status> Checkpoint::Verify() const {
+  std::vector<absl::Status> damage;
+  for (const ShardReader& shard : shards_) {
+    if (absl::Status status = shard.Verify(); !status.ok()) damage.push_back(std::move(status));
+  }
+  return damage;
 }
 
 absl::Status Checkpoint::OpenShards() {
@@ -91,33 +102,20 @@ absl::Status Checkpoint::OpenShards() {
     if (shard.file() != absl::StrFormat("shard-%05d.safetensors", i)) {
       return absl::DataLossError(absl::StrCat(directory_, ": shard ", i, " is named ", shard.file()));
     }
-    const std::string path = absl::StrCat(directory_, "/", shard.file());
-    absl::StatusOr<ReadFile> file = ReadFile::Open(path);
-    if (!file.ok()) return AsDamage(file.status());
-    if (file->bytes() != shard.bytes()) {
-      return absl::DataLossError(absl::StrCat(path, ": ", file->bytes(), " bytes, the manifest says ", shard.bytes(),
-                                              ": it was cut or added to"));
-    }
-    absl::StatusOr<std::string> sha256 = file->Sha256Hex();
-    if (!sha256.ok()) return sha256.status();
-    if (*sha256 != shard.sha256()) {
-      return absl::DataLossError(absl::StrCat(path, ": SHA-256 is ", *sha256, ", the manifest says ", shard.sha256(),
-                                              ": the disk changed it (see dmesg and SMART)"));
-    }
-    absl::StatusOr<SafetensorsFile> opened = SafetensorsFile::Open(path);
-    if (!opened.ok()) return AsDamage(opened.status());
-    files_.push_back(*std::move(opened));
-    if (absl::Status status = Index(files_.size() - 1); !status.ok()) return status;
+    absl::StatusOr<ShardReader> opened = ShardReader::Open(directory_, shard);
+    if (!opened.ok()) return opened.status();
+    shards_.push_back(*std::move(opened));
+    if (absl::Status status = Index(shards_.size() - 1); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-absl::Status Checkpoint::Index(size_t file) {
-  const SafetensorsHeader& header = files_[file].header();
+absl::Status Checkpoint::Index(size_t shard) {
+  const SafetensorsHeader& header = shards_[shard].header();
   for (size_t i = 0; i < header.tensors.size(); ++i) {
     const TensorEntry& entry = header.tensors[i];
     const uint64_t elements = (entry.end - entry.begin) / sizeof(float);
-    Piece piece{.file = file, .entry = i, .shape = entry.shape, .end = elements};
+    Piece piece{.shard = shard, .entry = i, .shape = entry.shape, .end = elements};
     std::string name = entry.name;
     if (entry.dtype != "F32") {
       return absl::FailedPreconditionError(absl::StrCat(directory_, ": ", name, " is ", entry.dtype, ", not F32"));
@@ -135,7 +133,7 @@ absl::Status Checkpoint::Index(size_t file) {
   return absl::OkStatus();
 }
 
-absl::Status Checkpoint::Read(const Part& part) const {
+absl::Status Checkpoint::Read(const Part& part, BlockScratch& scratch) const {
   const auto wrong = [&](std::string_view what) {
     return absl::FailedPreconditionError(absl::StrCat(directory_, ": ", part.name, ": ", std::string(what)));
   };
@@ -152,10 +150,10 @@ absl::Status Checkpoint::Read(const Part& part) const {
     }
     const uint64_t from = std::max(piece.begin, part.begin), to = std::min(piece.end, end);
     if (from >= to) continue;
-    const SafetensorsFile& file = files_[piece.file];
-    absl::Status status =
-        file.Read(file.header().tensors[piece.entry], (from - piece.begin) * sizeof(float), (to - from) * sizeof(float),
-                  reinterpret_cast<char*>(part.values.data() + (from - part.begin)));
+    const ShardReader& shard = shards_[piece.shard];
+    absl::Status status = shard.Read(shard.header().tensors[piece.entry], (from - piece.begin) * sizeof(float),
+                                     (to - from) * sizeof(float),
+                                     reinterpret_cast<char*>(part.values.data() + (from - part.begin)), scratch);
     if (!status.ok()) return status;
     filled += to - from;
   }
@@ -163,6 +161,11 @@ absl::Status Checkpoint::Read(const Part& part) const {
     return wrong(absl::StrCat("the checkpoint holds ", filled, " of ", part.values.size(), " elements"));
   }
   return absl::OkStatus();
+}
+
+absl::Status Checkpoint::Read(const Part& part) const {
+  BlockScratch scratch;
+  return Read(part, scratch);
 }
 
 absl::StatusOr<Opened> OpenFirstWhole(const std::string& path, const std::vector<std::string>& directories) {

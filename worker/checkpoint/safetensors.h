@@ -53,6 +53,8 @@ class SafetensorsFile {
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
 
   const SafetensorsHeader& header() const { return header_; }
+  const ReadFile& file() const { return file_; }
+  uint64_t header_bytes() const { return buffer_; }  // of the file, before the tensors
   // Bytes [offset, offset + length) of a tensor of header(). REQUIRES: they lie within it.
   absl::Status Read(const TensorEntry& tensor, uint64_t offset, uint64_t length, char* out) const;
 

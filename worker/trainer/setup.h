@@ -49,12 +49,14 @@ struct Rank {
   std::unique_ptr<engine::Engine> engine;
   std::optional<uint64_t> resumed_step;  // none: from initialisation
   uint64_t samples_consumed = 0;
+  double flops_per_second = 0;  // see speed.h
 };
 
 // Besides the above. DataLoss: no published checkpoint is whole. FailedPrecondition: the checkpoint folder belongs to
 // another job. ResourceExhausted: memory. PermissionDenied: files.
 // Unavailable: not all ranks came; it comes last, so that a rank with nothing to complain of waits for the others. Of a
-// checkpoint each rank verifies all and loads what it owns; of an import it reads only that.
-absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous);
+// checkpoint each rank verifies all and loads what it owns; of an import it reads only that. The engine tells
+// `progress` of its ops, which outlives the rank.
+absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous, engine::Progress* progress);
 
 }  // namespace muster::trainer
