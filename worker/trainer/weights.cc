@@ -33,8 +33,9 @@ std::vector<checkpoint::Part> PartsOf(engine::Engine& engine, Which which) {
 }
 
 absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine::Engine& engine) {
+  checkpoint::BlockScratch scratch;
   for (const checkpoint::Part& part : PartsOf(engine, which)) {
-    if (absl::Status status = checkpoint.Read(part); !status.ok()) return status;
+    if (absl::Status status = checkpoint.Read(part, scratch); !status.ok()) return status;
   }
   return engine.Push();
 }
@@ -104,6 +105,18 @@ absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int thre
 }
 
 }  // namespace
+
+absl::Status LoadInitial(const std::string& path, const Gpt2& model, engine::Engine& engine) {
+  std::error_code error;
+  const bool ours = !checkpoint::List(path).empty() ||
+                    std::filesystem::exists(absl::StrCat(path, "/", checkpoint::kManifestFile), error);
+  if (!ours) return Import(path, model, engine);
+  const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path);
+  absl::Status status = checkpoint.status();
+  if (status.ok()) status = Load(*checkpoint, Which::kParameters, engine);
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("model.from: ", status.message()));
+}
 
 absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int threads) {
   std::error_code error;
