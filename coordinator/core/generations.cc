@@ -297,6 +297,7 @@ void Core::State::StartGeneration(JobEntry& job, Start start, Turn& turn) {
   job.highest_step = 0;
   job.trace.Clear();
   job.traced.clear();
+  job.checkpoint_wish = 0;
   job.arrived.clear();
   job.start_deadline = turn.now.steady + options.start_deadline;
   const int ranks = generation.record().ranks_size();

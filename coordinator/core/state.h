@@ -33,9 +33,10 @@ struct JobEntry {
     Unfit unfit;
   };
   std::deque<Refused> refused;
-  uint64_t slot_bytes = 0;    // no slot of less memory suits it, as far as is known
-  TraceWish trace;            // of the newest generation; id 0: none
-  std::set<uint32_t> traced;  // ranks that it is for
+  uint64_t slot_bytes = 0;       // no slot of less memory suits it, as far as is known
+  TraceWish trace;               // of the newest generation; id 0: none
+  std::set<uint32_t> traced;     // ranks that it is for
+  uint64_t checkpoint_wish = 0;  // of the newest generation; 0: nobody asks
 
   const Job& record() const { return machine.record(); }
   GenerationMachine* newest() { return generations.empty() ? nullptr : &generations.rbegin()->second; }
@@ -96,6 +97,7 @@ struct Core::State {
   void On(const ResumeJob& event, Turn& turn);
   void On(const DeleteJob& event, Turn& turn);
   void On(const TraceJob& event, Turn& turn);
+  void On(const CheckpointJob& event, Turn& turn);  // wishes.cc
   // A generation of the job has ended with `reason`: what the job becomes.
   void AfterGeneration(JobEntry& job, const GenerationMachine& generation, Turn& turn);
   void Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Turn& turn);

@@ -98,6 +98,7 @@ Assignment Core::State::MakeAssignment(const JobEntry& job, const Generation& ge
   assignment.set_schedule_digest(generation.schedule_digest());
   if (generation.has_resume_from()) *assignment.mutable_resume_from() = generation.resume_from();
   *assignment.mutable_published() = job.record().checkpoints();
+  if (rank.rank() == 0) assignment.set_checkpoint_wish(job.checkpoint_wish);  // it tells the others
   if (job.traced.contains(rank.rank())) *assignment.mutable_trace() = job.trace;
   if (job.plan.has_value()) {
     *assignment.mutable_table() = job.plan->table;

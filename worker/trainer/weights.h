@@ -29,6 +29,10 @@ absl::Status Import(const std::string& directory, const Gpt2& model, engine::Eng
 // one).
 absl::Status LoadInitial(const std::string& path, const Gpt2& model, engine::Engine& engine);
 
+// A checkpoint of step 0 below `path`, of a folder of Hugging Face's. AlreadyExists: there are checkpoints already.
+// Others as checkpoint::HuggingFaceModel and checkpoint::Write.
+absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& directory, const std::string& path);
+
 // A model to evaluate, sample or export, on one CPU rank, without optimizer state.
 struct InferenceModel {
   Inventory inventory;
