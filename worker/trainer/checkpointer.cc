@@ -102,9 +102,9 @@ class Checkpointer::Writing {
       done_ = !part.ok() || !manifest_.has_value();
     }
     if (!manifest_.has_value()) return;
-    absl::Status status = part.ok() ? AwaitShards() : part;
-    absl::StatusOr<checkpoint::Written> written(status);
-    if (status.ok()) written = checkpoint::Finish(path_, *std::move(manifest_));
+    const absl::Status all = part.ok() ? AwaitShards() : part;
+    absl::StatusOr<checkpoint::Written> written =
+        all.ok() ? checkpoint::Finish(path_, *std::move(manifest_)) : absl::StatusOr<checkpoint::Written>(all);
     if (!written.ok()) checkpoint::Abandon(path_, name_);
     absl::MutexLock lock(&mutex_);
     if (written.ok()) written_ = *written;
