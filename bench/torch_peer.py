@@ -54,6 +54,12 @@ def status_bytes(field):
         return next(int(line.split()[1]) * 1024 for line in f if line.startswith(field + ":"))
 
 
+def unreduced(_, bucket):
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name in ("layers", "heads", "width", "vocabulary", "context", "sequences", "threads"):
@@ -80,8 +86,10 @@ def main():
         for block in model.blocks:
             fully_shard(block, mesh=mesh, reshard_after_forward=a.strategy == "fsdp2")
         fully_shard(model, mesh=mesh, reshard_after_forward=a.strategy == "fsdp2")
-    elif a.ranks > 1 and a.reduce == "full":
+    elif a.ranks > 1:
         run = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        if a.reduce == "none":  # the same step, buckets and all, but nothing travels
+            run.register_comm_hook(None, unreduced)
     decay = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() == 1]
     groups = [{"params": decay, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]

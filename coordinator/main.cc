@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/timeouts.h"
 #include "common/version.h"
 #include "coordinator/server/server.h"
 
@@ -65,11 +67,12 @@ int main(int argc, char** argv) {
   AddDuration(app, "--node_certificate_life", options.node_certificate_life,
               "of the certificates of workers that join; they renew them when a third is left");
   AddDuration(app, "--orphan_grace", options.workers.orphan_grace, "after it ranks without a worker daemon end");
-  AddDuration(app, "--detection", options.workers.detection, "silence after which a worker counts as disconnected");
-  AddDuration(app, "--node_grace", options.core.node_grace, "absence after which a node counts as lost");
-  AddDuration(app, "--startup_grace", options.core.startup_grace, "after a start no node counts as lost before it");
-  AddDuration(app, "--start_deadline", options.core.start_deadline, "for every rank of a generation to run");
-  AddDuration(app, "--stop_deadline", options.core.stop_deadline, "for a rank to stop, checkpoint included");
+  AddDuration(app, "--detection", options.workers.detection,
+              "how long a fault may stay unnoticed; every other time-out follows from it, as muster plan shows");
+  absl::Duration start_deadline;
+  const CLI::Option* const start = AddDuration(app, "--start_deadline", start_deadline,
+                                               "for every rank of a generation to run and to make its first step")
+                                       ->default_str("6 x detection, at least 5m");
   AddDuration(app, "--backoff_base", options.core.backoff_base,
               "before the first restart of a failed job; then doubled");
   AddDuration(app, "--backoff_max", options.core.backoff_max, "longest time before a restart");
@@ -78,6 +81,16 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   StartLog(log_level);
+  options.core.timeouts = muster::Derive(options.workers.detection);
+  if (start->count() > 0) {
+    options.core.timeouts.start = start_deadline;
+    options.core.timeouts.collective = std::max(options.core.timeouts.collective, 2 * start_deadline);
+  }
+  if (absl::Status s = muster::Validate(options.core.timeouts, options.workers.orphan_grace); !s.ok()) {
+    std::fprintf(stderr, "muster-coordinator: time-outs: %s; they follow from --detection, but for --orphan_grace\n",
+                 std::string(s.message()).c_str());
+    return 1;
+  }
 
   // Writes beyond RLIMIT_FSIZE and to readers that left are errors to handle, not the end. The two that end us are
   // waited for below, so every thread blocks them.

@@ -157,8 +157,8 @@ Inventory MakeGpt2(const Gpt2& m) {
   head.set_forward_flops(2.0 * t * c * v);
   head.set_saved_bytes(4 * t * c);  // the input
   head.set_piece_rows(std::max<uint64_t>(64, kLogitsPieceBytes / (4 * v)));
-  head.set_backward_bytes(4 * t * c);                  // its gradient
-  head.set_backward_piece_bytes(4 * (v + 2 * c + 2));  // logits, which become their own gradient, and around the norm
+  head.set_backward_bytes(4 * t * c);              // its gradient
+  head.set_backward_piece_bytes(4 * (v + c + 2));  // logits, which become their own gradient, and around the norm
   return inventory;
 }
 

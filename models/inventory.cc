@@ -53,7 +53,7 @@ uint64_t Bf16Bytes(const Inventory& inventory, uint64_t sequences) {
   for (const Unit& unit : inventory.units()) {
     for (const Tensor& tensor : unit.tensors()) largest = std::max(largest, Elements(tensor));
     const uint64_t rows = PieceRows(sequences * inventory.context(), unit.piece_rows());
-    if (unit.kind() == UNIT_KIND_GPT2_HEAD) pieces = std::max(pieces, 3 * rows * unit.backward_piece_bytes());
+    if (unit.kind() == UNIT_KIND_GPT2_HEAD) pieces = std::max(pieces, rows * unit.backward_piece_bytes());
   }
   return pieces + 2 * largest;
 }

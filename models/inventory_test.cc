@@ -58,7 +58,7 @@ TEST(Gpt2, Bf16TakesLargerPiecesOfLogitsAndAGradient) {
   const Inventory inventory = *MakeInventory(OfSize(GPT2_SIZE_SMALL));
   const Unit& head = inventory.units(13);
   const uint64_t wte = 2 * 50257 * 768, row = head.backward_piece_bytes();
-  EXPECT_EQ(Bf16Bytes(inventory, 4), wte + 3 * row * PieceRows(4096, head.piece_rows()));
+  EXPECT_EQ(Bf16Bytes(inventory, 4), wte + row * PieceRows(4096, head.piece_rows()));
   EXPECT_EQ(Bf16Bytes(inventory, 0), wte);
 }
 

@@ -20,12 +20,6 @@ bool SeveralEqualNodes(absl::Span<const RankPlace> ranks) {
                      [&](const auto& node) { return node.second == of_node.begin()->second; });
 }
 
-Strategy Fsdp_(Reshard reshard) {
-  Strategy strategy;
-  strategy.mutable_fsdp()->set_reshard(reshard);
-  return strategy;
-}
-
 std::vector<Train> Ways(const Train& train, absl::Span<const RankPlace> ranks) {
   const bool always = train.activation_checkpointing();
   std::vector<Train> ways;
@@ -42,10 +36,10 @@ std::vector<Train> Ways(const Train& train, absl::Span<const RankPlace> ranks) {
     simple.mutable_zero()->set_stage(stage);
     ways.push_back(With(train, simple, always));
   }
-  ways.push_back(With(train, Fsdp_(RESHARD_SHARD_GRAD_OP), always));
-  ways.push_back(With(train, Fsdp_(RESHARD_FULL_SHARD), always));
-  if (SeveralEqualNodes(ranks)) ways.push_back(With(train, Fsdp_(RESHARD_HYBRID), always));
-  if (!always) ways.push_back(With(train, Fsdp_(RESHARD_FULL_SHARD), true));
+  ways.push_back(With(train, FsdpOf(RESHARD_SHARD_GRAD_OP), always));
+  ways.push_back(With(train, FsdpOf(RESHARD_FULL_SHARD), always));
+  if (SeveralEqualNodes(ranks)) ways.push_back(With(train, FsdpOf(RESHARD_HYBRID), always));
+  if (!always) ways.push_back(With(train, FsdpOf(RESHARD_FULL_SHARD), true));
   return ways;
 }
 
@@ -79,8 +73,9 @@ std::string Reason(const Choice& choice, const Hardware& hardware) {
 absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                               const Hardware& hardware) {
   Choice choice;
+  std::vector<Outlook> outlooks;
   for (Train& way : Ways(train, ranks)) {
-    const absl::StatusOr<Outlook> outlook = LookAt(way, inventory, ranks);
+    absl::StatusOr<Outlook> outlook = LookAt(way, inventory, ranks);
     if (!outlook.ok()) return outlook.status();
     Candidate& candidate = choice.candidates.emplace_back();
     candidate.peak_bytes = outlook->peak();
@@ -88,6 +83,7 @@ absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, ab
     candidate.step_seconds =
         PredictStep(way, inventory, outlook->layout, outlook->program, ranks, hardware).timeline.seconds;
     candidate.train = std::move(way);
+    outlooks.push_back(*std::move(outlook));
   }
   const auto less = [](const Candidate& a, const Candidate& b) { return a.peak_bytes < b.peak_bytes; };
   const auto least = std::min_element(choice.candidates.begin(), choice.candidates.end(), less);
@@ -105,6 +101,7 @@ absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, ab
     choice.chosen = c;
     break;
   }
+  choice.outlook = std::move(outlooks[choice.chosen]);
   choice.reason = Reason(choice, hardware);
   return choice;
 }

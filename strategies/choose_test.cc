@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "models/inventory.h"
+#include "strategies/partition/flat.h"
 
 namespace muster::strategies {
 namespace {
@@ -112,6 +113,54 @@ TEST(Fit, AdviceIsTrue) {
     train.mutable_batch()->set_microbatch(microbatch);
     EXPECT_EQ(WhyUnfit(*LookAt(train, inventory, ranks), ranks).empty(), microbatch == 8) << microbatch;
   }
+}
+
+Train Ragged(uint32_t ranks) {
+  Train train = Gpt2(GPT2_SIZE_SMALL, ranks, 1);
+  train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
+  train.mutable_strategy()->mutable_fsdp()->set_placement(PLACEMENT_RAGGED);
+  train.mutable_strategy()->mutable_fsdp()->set_shares(SHARES_SPEED);
+  return train;
+}
+
+// The fast rank owns what fits into its slot, the slow ones the rest; without memory in the way, all by speed.
+TEST(LookAt, SharesBySpeedAreAsLargeAsMemoryAllows) {
+  const Train train = Ragged(3);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  std::vector<RankPlace> ranks = FullNodes(3, 3, 0);
+  ranks[0].flops_per_second = 8e12, ranks[1].flops_per_second = ranks[2].flops_per_second = 1e12;
+  const Outlook free = *LookAt(train, inventory, ranks);
+  EXPECT_TRUE(free.held.empty());
+  EXPECT_GT(free.by_shard[0].optimizer_state, 7 * free.by_shard[1].optimizer_state);
+
+  const uint64_t fixed = free.by_shard[0].peak - free.by_shard[0].parameters - free.by_shard[0].gradients -
+                         free.by_shard[0].optimizer_state;
+  for (const double part : {0.2, 0.4, 0.6}) {  // of all that owning costs
+    const uint64_t owning = 16 * partition::FlatElements(inventory);
+    const auto peak = fixed + static_cast<uint64_t>(part * static_cast<double>(owning));
+    ranks[0].memory_bytes = SlotBytesFor(peak);
+    const Outlook held = *LookAt(train, inventory, ranks);
+    EXPECT_EQ(held.held, std::vector<uint32_t>{0});
+    EXPECT_EQ(WhyUnfit(held, ranks), "") << part;
+    EXPECT_GT(static_cast<double>(held.by_shard[0].peak), 0.95 * static_cast<double>(peak)) << "it is used, too";
+    EXPECT_NEAR(
+        static_cast<double>(held.by_shard[1].optimizer_state) / static_cast<double>(held.by_shard[2].optimizer_state),
+        1, 0.03);
+  }
+  // What nobody can hold is told, as ever.
+  for (RankPlace& rank : ranks) rank.memory_bytes = kGiB / 2;
+  EXPECT_NE(WhyUnfit(*LookAt(train, inventory, ranks), ranks), "");
+}
+
+TEST(MakeLayout, RefusesATableThatNoMessageHolds) {
+  Train train = Ragged(4096);
+  train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_XL);
+  train.mutable_strategy()->mutable_fsdp()->set_placement(PLACEMENT_ROWS);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const absl::Status status = MakeLayout(train, inventory, AnyPlaces(4096)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(status.message(), "even has the smallest")) << status;
+  EXPECT_TRUE(MakeLayout(train, inventory, AnyPlaces(1024)).ok());
 }
 
 }  // namespace

@@ -20,29 +20,9 @@
 namespace muster::strategies {
 namespace {
 
-const char* KindName(const Strategy& strategy) {
-  switch (strategy.kind_case()) {
-    case Strategy::kSingle:
-      return "single";
-    case Strategy::kDdp:
-      return "ddp";
-    case Strategy::kZero:
-      return "zero";
-    case Strategy::kFsdp:
-      return "fsdp";
-    case Strategy::kPipeline:
-      return "pipeline";
-    case Strategy::kAuto:
-      return "auto";
-    case Strategy::KIND_NOT_SET:
-      return "none";
-  }
-  return "unknown";
-}
-
 absl::Status NotYet(const Strategy& strategy) {
   return absl::UnimplementedError(
-      absl::StrCat("strategy: ", KindName(strategy), " is not in this build yet; supported: single, ddp, zero, fsdp"));
+      absl::StrCat("strategy: ", KindOf(strategy), " is not in this build yet; supported: single, ddp, zero, fsdp"));
 }
 
 absl::StatusOr<PartitionTable> TableOf(const Train& train, const Inventory& inventory,
@@ -124,6 +104,26 @@ Buffers BuffersOf(const RankProgram& program, const std::vector<partition::Owned
 
 }  // namespace
 
+const char* KindOf(const Strategy& strategy) {
+  switch (strategy.kind_case()) {
+    case Strategy::kSingle:
+      return "single";
+    case Strategy::kDdp:
+      return "ddp";
+    case Strategy::kZero:
+      return "zero";
+    case Strategy::kFsdp:
+      return "fsdp";
+    case Strategy::kPipeline:
+      return "pipeline";
+    case Strategy::kAuto:
+      return "auto";
+    case Strategy::KIND_NOT_SET:
+      return "none";
+  }
+  return "unknown";
+}
+
 std::vector<RankPlace> AnyPlaces(uint32_t world) { return std::vector<RankPlace>(world); }
 
 Share ShareOf(uint64_t sequences, uint32_t world, uint32_t rank) {
@@ -160,10 +160,26 @@ absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory
   return layout;
 }
 
+bool SharesBySpeed(const Strategy& strategy) {
+  return (strategy.zero().placement() == PLACEMENT_RAGGED && strategy.zero().shares() == SHARES_SPEED) ||
+         (strategy.fsdp().placement() == PLACEMENT_RAGGED && strategy.fsdp().shares() == SHARES_SPEED);
+}
+
 absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
   absl::StatusOr<PartitionTable> table = TableOf(train, inventory, ranks);
   if (!table.ok()) return table.status();
-  return LayoutOf(*std::move(table), inventory, static_cast<uint32_t>(ranks.size()));
+  if (const size_t bytes = table->ByteSizeLong(); bytes > kMaxTableBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("strategy: on ", ranks.size(), " ranks its partition table takes ", bytes >> 20, " MiB, at most ",
+                     kMaxTableBytes >> 20, " can be handed out; of the placements, even has the smallest tables"));
+  }
+  absl::StatusOr<Layout> layout = LayoutOf(*std::move(table), inventory, static_cast<uint32_t>(ranks.size()));
+  if (layout.ok()) {
+    layout->weights = partition::Weights(ranks, layout->table.shards(),
+                                         SharesBySpeed(train.strategy()) ? SHARES_SPEED : SHARES_MEMORY,
+                                         partition::FlatElements(inventory));
+  }
+  return layout;
 }
 
 absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& inventory, const Layout& layout,
@@ -197,6 +213,7 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
   for (const uint64_t own : partition::OwnedElements(owned, layout.table.shards())) {
     Memory& memory = shards.emplace_back(common);
     // Where a rank has all of them anyway, what it owns is part of that, unless it computes in another dtype.
+    // BytesAnElement says the same by element.
     memory.parameters = !buffers.whole_parameters ? 4 * own : bf16 ? 2 * buffers.all + 4 * own : 4 * buffers.all;
     memory.gradients = 4 * (buffers.whole_gradients ? buffers.all : own);
     memory.optimizer_state = 4 * own * StateTensors(train.optimizer());
@@ -208,6 +225,13 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
                   memory.reduce_buffers + memory.activations;
   }
   return shards;
+}
+
+uint64_t BytesAnElement(const Train& train, const Inventory& inventory, const Layout& layout,
+                        const RankProgram& program) {
+  const Buffers buffers = BuffersOf(program, partition::OwnedUnits(layout.table, inventory));
+  const bool own_parameters = !buffers.whole_parameters || train.precision().compute() == DTYPE_BF16;
+  return (own_parameters ? 4 : 0) + (buffers.whole_gradients ? 0 : 4) + 4 * StateTensors(train.optimizer());
 }
 
 Memory MemoryOf(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,

@@ -16,6 +16,9 @@
 
 namespace muster::strategies {
 
+// A worker hands a table to its trainers in one message (worker/agent/tables.h): 1.5B by rows on 1,024 ranks has 5 MiB.
+inline constexpr size_t kMaxTableBytes = size_t{15} << 20;
+
 // `world` ranks on one node, of equal memory.
 std::vector<RankPlace> AnyPlaces(uint32_t world);
 
@@ -24,6 +27,8 @@ struct Layout {
   PartitionTable table;
   std::string table_sha256;     // of the table's deterministic serialisation
   std::vector<RankRole> roles;  // by rank: its shard is rank % shards, its replica rank / shards
+  // By shard: what its part is measured by, as partition::Weights; none of a table that came from elsewhere.
+  std::vector<uint64_t> weights;
 };
 
 // A table that came from elsewhere. InvalidArgument: it is not one of this model, or `world` is no multiple of its
@@ -33,6 +38,12 @@ absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory
 // Unimplemented: a strategy of the spec that this build does not have yet; InvalidArgument: it does not fit the ranks
 // (single with 2). Messages begin with the field's path, "strategy: ".
 absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks);
+
+// As a spec says it: "fsdp".
+const char* KindOf(const Strategy& strategy);
+
+// Whether ragged shares are in proportion to speed.
+bool SharesBySpeed(const Strategy& strategy);
 
 struct RankProgram {
   Schedule schedule;    // of a training step
@@ -60,6 +71,9 @@ struct Memory {
 // By shard, of the ranks that run `program`: cheap for any number of ranks.
 std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory, const Layout& layout,
                                   const RankProgram& program);
+// By how much each element more that a rank owns raises its peak.
+uint64_t BytesAnElement(const Train& train, const Inventory& inventory, const Layout& layout,
+                        const RankProgram& program);
 // Of one rank.
 Memory MemoryOf(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
                 uint32_t rank);

@@ -9,6 +9,7 @@ void Fill(Sharded& sharded, Placement placement) {
   if (!sharded.has_placement()) sharded.set_placement(placement);
   if (!sharded.has_accumulation()) sharded.set_accumulation(ACCUMULATION_REDUCE);
   if (!sharded.has_prefetch()) sharded.set_prefetch(1);
+  if (sharded.placement() == PLACEMENT_RAGGED && !sharded.has_shares()) sharded.set_shares(SHARES_MEMORY);
 }
 
 }  // namespace

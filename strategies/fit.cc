@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "strategies/defaults.h"
+#include "strategies/partition/table.h"
 
 namespace muster::strategies {
 namespace {
@@ -17,19 +19,13 @@ namespace {
 constexpr uint32_t kMostRanks = 4096;
 constexpr size_t kMostAdvice = 4;
 
-Strategy FullShard() {
-  Strategy strategy;
-  strategy.mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
-  return strategy;
-}
-
 // More sharding than `train` has, the least first.
 std::vector<Strategy> MoreSharded(const Train& train) {
   std::vector<Strategy> all(4);
   all[0].mutable_zero()->set_stage(1);
   all[1].mutable_zero()->set_stage(2);
-  all[2].mutable_fsdp()->set_reshard(RESHARD_SHARD_GRAD_OP);
-  all[3] = FullShard();
+  all[2] = FsdpOf(RESHARD_SHARD_GRAD_OP);
+  all[3] = FsdpOf(RESHARD_FULL_SHARD);
   const Strategy& s = train.strategy();
   size_t first = 0;
   if (s.has_zero()) first = std::min<size_t>(s.zero().stage(), 3);
@@ -113,7 +109,9 @@ uint64_t Outlook::peak() const {
   return peak;
 }
 
-absl::StatusOr<Outlook> LookAt(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
+namespace {
+
+absl::StatusOr<Outlook> LookOnce(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
   absl::StatusOr<Layout> layout = MakeLayout(train, inventory, ranks);
   if (!layout.ok()) return layout.status();
   absl::StatusOr<RankProgram> program = Compile(train, inventory, *layout, 0);
@@ -121,6 +119,41 @@ absl::StatusOr<Outlook> LookAt(const Train& train, const Inventory& inventory, a
   Outlook outlook{.layout = *std::move(layout), .program = *std::move(program), .by_shard = {}};
   outlook.by_shard = MemoryByShard(train, inventory, outlook.layout, outlook.program);
   return outlook;
+}
+
+// As many elements as fit into a slot beside what its rank needs anyway; a 64th less, by which a part of a unit may be
+// larger than its share.
+uint64_t MostElements(uint64_t memory_bytes, uint64_t own, uint64_t peak, uint64_t bytes_an_element) {
+  const double fixed = static_cast<double>(peak) - static_cast<double>(own * bytes_an_element);
+  const double room = kUsable * static_cast<double>(memory_bytes) - fixed;
+  return static_cast<uint64_t>(std::max(1.0, room / static_cast<double>(bytes_an_element) * 63 / 64));
+}
+
+}  // namespace
+
+absl::StatusOr<Outlook> LookAt(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
+  absl::StatusOr<Outlook> outlook = LookOnce(train, inventory, ranks);
+  if (!outlook.ok() || !SharesBySpeed(train.strategy()) || WhyUnfit(*outlook, ranks).empty()) return outlook;
+  const uint64_t bytes = BytesAnElement(train, inventory, outlook->layout, outlook->program);
+  if (bytes == 0) return outlook;
+  const std::vector<uint64_t> own =
+      partition::OwnedElements(partition::OwnedUnits(outlook->layout.table, inventory), outlook->layout.table.shards());
+  std::vector<RankPlace> bounded(ranks.begin(), ranks.end());
+  std::set<uint32_t> held;
+  for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].memory_bytes == 0) continue;
+    const uint32_t shard = outlook->layout.roles[rank].shard();
+    bounded[rank].most_elements = MostElements(ranks[rank].memory_bytes, own[shard], outlook->of(rank).peak, bytes);
+  }
+  absl::StatusOr<Outlook> again = LookOnce(train, inventory, bounded);
+  if (!again.ok()) return again;
+  for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    const uint32_t shard = again->layout.roles[rank].shard();
+    const uint64_t most = bounded[rank].most_elements;
+    if (most > 0 && again->layout.weights[shard] >= most) held.insert(shard);
+  }
+  again->held.assign(held.begin(), held.end());
+  return again;
 }
 
 std::string WhyUnfit(const Outlook& outlook, absl::Span<const RankPlace> ranks) {
@@ -150,14 +183,14 @@ std::string WhatWouldFit(const Train& train, const Inventory& inventory, absl::S
       if (advice.Try(sharded, absl::StrCat("strategy ", NameOf(sharded)))) break;
     }
   }
-  const Train least = With(train, FullShard(), true);
+  const Train least = With(train, FsdpOf(RESHARD_FULL_SHARD), true);
   if (ranks.size() > 1 && !advice.Enough()) {
     if (!advice.Try(least, absl::StrCat("strategy ", NameOf(least)))) {
       TryMicrobatches(least, absl::StrCat("strategy ", NameOf(least), " and "), advice);
     }
   }
   for (uint32_t world = 2 * static_cast<uint32_t>(ranks.size()); world <= kMostRanks && !advice.Enough(); world *= 2) {
-    Train more = With(train, FullShard(), train.activation_checkpointing());
+    Train more = With(train, FsdpOf(RESHARD_FULL_SHARD), train.activation_checkpointing());
     const uint32_t share = static_cast<uint32_t>(ShareOf(train.batch().sequences(), world, 0).sequences);
     more.mutable_batch()->set_microbatch(std::min(std::max(1u, train.batch().microbatch()), share));
     if (advice.Try(more, world, absl::StrCat("resources.ranks ", world, " and strategy ", NameOf(more)))) break;
@@ -167,28 +200,19 @@ std::string WhatWouldFit(const Train& train, const Inventory& inventory, absl::S
 
 std::string NameOf(const Train& train) {
   const Strategy& s = train.strategy();
-  std::string name;
-  switch (s.kind_case()) {
-    case Strategy::kZero:
-      name = absl::StrCat("zero ", s.zero().stage());
-      break;
-    case Strategy::kFsdp:
-      name = absl::StrCat(
-          "fsdp ", absl::AsciiStrToLower(std::string(absl::StripPrefix(Reshard_Name(s.fsdp().reshard()), "RESHARD_"))));
-      break;
-    case Strategy::kDdp:
-      name = "ddp";
-      break;
-    case Strategy::kPipeline:
-      name = "pipeline";
-      break;
-    case Strategy::kAuto:
-      name = "auto";
-      break;
-    default:
-      name = "single";
+  std::string name = KindOf(s);
+  if (s.has_zero()) absl::StrAppend(&name, " ", s.zero().stage());
+  if (s.has_fsdp()) {
+    const std::string reshard = Reshard_Name(s.fsdp().reshard());
+    absl::StrAppend(&name, " ", absl::AsciiStrToLower(std::string(absl::StripPrefix(reshard, "RESHARD_"))));
   }
   return train.activation_checkpointing() ? absl::StrCat(name, " with activation_checkpointing") : name;
+}
+
+Strategy FsdpOf(Reshard reshard) {
+  Strategy strategy;
+  strategy.mutable_fsdp()->set_reshard(reshard);
+  return strategy;
 }
 
 Train With(const Train& train, Strategy strategy, bool activation_checkpointing) {

@@ -26,12 +26,13 @@ struct Outlook {
   Layout layout;
   RankProgram program;  // of every rank
   std::vector<Memory> by_shard;
+  std::vector<uint32_t> held;  // shards that own less than by their speed, since their ranks' memory takes no more
 
   const Memory& of(uint32_t rank) const { return by_shard[layout.roles[rank].shard()]; }
   uint64_t peak() const;  // of the rank that needs most
 };
 
-// `train` is resolved and concrete. Errors as MakeLayout.
+// `train` is resolved and concrete. Shares by speed are as large as the ranks' memory allows. Errors as MakeLayout.
 absl::StatusOr<Outlook> LookAt(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks);
 
 // Empty: every rank fits, or its slot's memory is not known. Else which does not, with numbers: "rank 3 needs 61.2 GiB
@@ -45,6 +46,9 @@ std::string WhatWouldFit(const Train& train, const Inventory& inventory, absl::S
 
 // "ddp", "zero 2", "fsdp full_shard", with ", activation checkpointing" where the spec has it.
 std::string NameOf(const Train& train);
+
+// fsdp, its other options left out.
+Strategy FsdpOf(Reshard reshard);
 
 // `train` with another strategy, its options the defaults.
 Train With(const Train& train, Strategy strategy, bool activation_checkpointing);

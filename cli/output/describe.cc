@@ -1,6 +1,7 @@
 #include "cli/output/describe.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -85,6 +86,44 @@ void AddCheckpoints(const v1::Job& job, const Screen& screen, absl::Time now, st
   }
   absl::StrAppend(&out, "\nCheckpoints below ", OneLine(job.spec().train().checkpoint().path()), ":\n",
                   Indented(table.Render(screen)));
+}
+
+// "4 ranks", "2 to 4 ranks".
+std::string RanksOf(const v1::Resources& resources) {
+  if (!resources.has_min_ranks() || resources.min_ranks() >= resources.ranks()) {
+    return Ranks(static_cast<int>(resources.ranks()));
+  }
+  return absl::StrCat(resources.min_ranks(), " to ", Ranks(static_cast<int>(resources.ranks())));
+}
+
+// Where the job's time went. Waiting for slots and pauses are nobody's loss: they are told apart.
+std::string LedgerText(const v1::Ledger& l) {
+  const std::pair<const char*, double> held[] = {
+      {"training", l.training()},   {"starting", l.starting()},     {"checkpoint stall", l.checkpoint_stall()},
+      {"detecting", l.detecting()}, {"recovering", l.recovering()}, {"recomputing", l.recomputing()},
+  };
+  double all = 0;
+  std::vector<std::string> parts;
+  const auto add = [&](const char* label, double seconds) {
+    if (seconds >= 0.5) parts.push_back(absl::StrCat(label, " ", Span(absl::Seconds(seconds))));
+  };
+  for (const auto& [label, seconds] : held) {
+    all += seconds;
+    add(label, seconds);
+  }
+  if (all <= 0) return "";
+  add("besides queued", l.queued());
+  add("paused", l.paused());
+  return absl::StrFormat("%.3g%% of %s since it was placed%s%s", 100 * l.training() / all, Span(absl::Seconds(all)),
+                         parts.empty() ? "" : ": ", absl::StrJoin(parts, ", "));
+}
+
+// Of a job that went on after it.
+std::string LastFault(const v1::Job& job) {
+  const v1::Failure& failure = job.failure();
+  if (!job.has_failure() || job.state() == v1::JOB_STATE_FAILED) return "";
+  return absl::StrCat("generation ", failure.generation(), ", rank ", failure.rank(), " on ", OneLine(failure.node()),
+                      ": ", OneLine(failure.exit().message()));
 }
 
 }  // namespace
@@ -192,8 +231,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
   line("Reason", OneLine(job.reason()));
   line("Owner", OneLine(job.owner()));
   line("Model", ModelName(job.spec()));
-  line("Strategy",
-       absl::StrCat(StrategyName(job.spec()), ", ", Ranks(static_cast<int>(job.spec().resources().ranks()))));
+  line("Strategy", absl::StrCat(StrategyName(job.spec()), ", ", RanksOf(job.spec().resources())));
   if (reply.generations_size() > 0) line("Chosen", OneLine(reply.generations(0).strategy_reason()));
   if (job.queue_position() > 0) line("Queue", absl::StrCat("place ", job.queue_position()));
   if (job.has_submitted()) line("Submitted", Ago(job.submitted(), now));
@@ -210,6 +248,8 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
     if (metrics.has_tokens_per_second()) absl::StrAppend(&text, ", ", Count(metrics.tokens_per_second()), " tokens/s");
     line("Progress", text);
   }
+  line("Effective", LedgerText(job.ledger()));
+  line("Last fault", LastFault(job));
   line("TensorBoard", OneLine(reply.tensorboard_directory()));
   JobView view(screen);
   view.SetJob(job);

@@ -131,6 +131,14 @@ std::string Times(const v1::PlanReply& plan) {
                       " behind no computing\n  assumed: ", OneLine(t.assumptions()), "\n");
 }
 
+std::string Timeouts(const v1::PlanReply& plan, const Screen& screen) {
+  Table table({{"TIME", true}, {"UNTIL"}, {"RULE"}});
+  for (const v1::Timeout& timeout : plan.timeouts()) {
+    table.Add({Span(absl::Seconds(timeout.seconds())), timeout.name(), timeout.rule()});
+  }
+  return table.Render(screen);
+}
+
 std::string Ops(const v1::PlanReply& plan, const Screen& screen) {
   if (plan.ops().empty()) {
     std::string lines;
@@ -168,6 +176,7 @@ std::string DescribePlan(const v1::PlanReply& plan, const PlanParts& parts, cons
   if (!plan.unfit().empty()) {
     absl::StrAppend(&out, Paint(screen, Colour::kRed, "does not fit"), ": ", OneLine(plan.unfit()), "\n");
   }
+  if (plan.timeouts_size() > 0) absl::StrAppend(&out, "\n", Timeouts(plan, screen));
   for (const std::string& note : plan.notes()) absl::StrAppend(&out, "note: ", OneLine(note), "\n");
   if (parts.schedule) absl::StrAppend(&out, "\nSchedule ", plan.schedule_digest(), ":\n", Ops(plan, screen));
   return out;

@@ -218,6 +218,12 @@ std::string JobView::FailureText() const {
   absl::StrAppend(&out, " (generation ", failure.generation(), ")");
   if (!failure.exit().message().empty()) absl::StrAppend(&out, ": ", OneLine(failure.exit().message()));
   out += "\n";
+  if (failure.collateral_size() > 0) {
+    absl::StrAppend(
+        &out,
+        failure.collateral_size() == 1 ? "one other rank" : absl::StrCat(failure.collateral_size(), " other ranks"),
+        " ended by it\n");
+  }
   if (failure.exit().last_lines_size() > 0) out += "its last lines:\n";
   for (const std::string& line : failure.exit().last_lines()) absl::StrAppend(&out, "  ", OneLine(line), "\n");
   if (!failure.hint().empty()) absl::StrAppend(&out, "hint: ", OneLine(failure.hint()), "\n");

@@ -429,6 +429,43 @@ TEST(DescribeJob, ShowsAllPartsOfAJob) {
   }
 }
 
+TEST(DescribeJob, SaysWhereTheTimeWentAndWhatTheLastFaultWas) {
+  v1::GetJobReply reply;
+  *reply.mutable_job() = MakeJob();
+  v1::Job& job = *reply.mutable_job();
+  EXPECT_EQ(DescribeJob(reply, {}, kPipe, kNow).find("Effective"), std::string::npos) << "nothing is known";
+  job.mutable_spec()->mutable_resources()->set_ranks(4);
+  job.mutable_spec()->mutable_resources()->set_min_ranks(2);
+  v1::Ledger& ledger = *job.mutable_ledger();
+  ledger.set_queued(65);
+  ledger.set_training(930);
+  ledger.set_starting(20);
+  ledger.set_detecting(30);
+  ledger.set_recovering(20);
+  job.mutable_failure()->set_generation(1);
+  job.mutable_failure()->set_rank(3);
+  job.mutable_failure()->set_node("node-b");
+  job.mutable_failure()->mutable_exit()->set_message("rank 3 hung");
+  const std::string text = DescribeJob(reply, {}, kPipe, kNow);
+  for (const char* part : {"Strategy:    zero 3, 2 to 4 ranks\n",
+                           "Effective:   93% of 16m 40s since it was placed: training 15m 30s, starting 20s, detecting "
+                           "30s, recovering 20s, besides queued 1m 05s\n",
+                           "Last fault:  generation 1, rank 3 on node-b: rank 3 hung\n"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+}
+
+TEST(DescribePlan, ShowsTimeouts) {
+  v1::PlanReply plan;
+  v1::Timeout& timeout = *plan.add_timeouts();
+  timeout.set_name("a rank that makes no progress has hung");
+  timeout.set_seconds(90);
+  timeout.set_rule("3 x detection");
+  EXPECT_TRUE(absl::StrContains(DescribePlan(plan, {}, kPipe),
+                                "1m 30s  a rank that makes no progress has hung  3 x detection\n"))
+      << DescribePlan(plan, {}, kPipe);
+}
+
 v1::MetricPoint Timed(uint64_t step, double seconds, double communication) {
   v1::MetricPoint point;
   point.set_step(step);

@@ -48,6 +48,7 @@ Outcome Core::Handle(const Event& event, Now now) {
   state_->ReadInbox(turn);
   state_->EmptyNodes(turn);
   state_->Schedule(turn);
+  state_->KeepLedgers(turn);
   state_->more_work = turn.work_left ? std::optional(now.steady) : std::nullopt;
   outcome.reason = std::move(turn.reason);
   state_->Write(turn, outcome);
@@ -68,7 +69,11 @@ std::optional<SteadyTime> Core::NextTick() const {
     if (t.has_value() && (!next.has_value() || *t < *next)) next = t;
   };
   for (const auto& [id, job] : state_->jobs) {
-    if (job.machine.state() == JOB_STATE_QUEUED) consider(job.not_before);
+    if (job.machine.state() == JOB_STATE_QUEUED) {
+      consider(job.not_before);
+      consider(job.whole_until);
+    }
+    if (job.machine.state() == JOB_STATE_RUNNING) consider(job.grow_at);
     if (job.machine.state() == JOB_STATE_STARTING) consider(job.start_deadline);
     if (job.machine.state() == JOB_STATE_STOPPING) consider(job.stop_overdue);
   }
@@ -96,10 +101,12 @@ absl::StatusOr<JobId> Core::Find(const std::string& id_or_prefix) const {
                    found.size() > shown ? ", …" : ""));
 }
 
-absl::StatusOr<Job> Core::GetJob(const JobId& job) const {
+absl::StatusOr<Job> Core::GetJob(const JobId& job, std::optional<SteadyTime> at) const {
   const JobEntry* entry = state_->FindJob(job);
   if (entry == nullptr) return absl::NotFoundError(absl::StrCat("no job ", job.value()));
-  return state_->View(*entry);
+  Job view = state_->View(*entry);
+  if (at.has_value()) *view.mutable_ledger() = entry->time.UpTo(*at);
+  return view;
 }
 
 std::vector<Job> Core::ListJobs(bool ended_too) const {
@@ -153,6 +160,11 @@ absl::StatusOr<Node> Core::GetNode(const NodeId& node) const {
 
 Desired Core::DesiredFor(const NodeId& node) const { return state_->DesiredFor(node); }
 
+bool Core::HasReported(const NodeId& node) const {
+  const NodeEntry* entry = state_->FindNode(node);
+  return entry != nullptr && entry->reported;
+}
+
 // Twice where the first slots are too small and the planner knows which are not.
 Core::Placing Core::WouldPlace(const JobSpec& resolved) const {
   const std::vector<scheduler::NodeView> views = state_->NodeViews();
@@ -162,6 +174,7 @@ Core::Placing Core::WouldPlace(const JobSpec& resolved) const {
     for (scheduler::SlotView& slot : node.slots) slot.holder = {};
   }
   scheduler::Demand demand{resolved.resources().ranks(), resolved.resources().device()};
+  demand.least = resolved.resources().min_ranks();
   Placing placing;
   for (int attempt = 0; attempt < 2; ++attempt) {
     const scheduler::Decision now = scheduler::Cluster(views).Place(demand);
@@ -201,6 +214,11 @@ absl::Status Core::CheckCurrent(const RankId& rank) const { return state_->Check
 bool Core::HasArrived(const RankId& rank) const {
   const JobEntry* job = state_->FindJob(rank.job);
   return job != nullptr && job->record().generation() == rank.generation && job->arrived.contains(rank.rank);
+}
+
+const Planned* Core::PlanOf(const JobId& id) const {
+  const JobEntry* job = state_->FindJob(id);
+  return job == nullptr || !job->plan.has_value() ? nullptr : &*job->plan;
 }
 
 std::string Core::Missing(const JobId& id) const {

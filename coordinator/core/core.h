@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "common/clock.h"
 #include "common/ids.h"
+#include "common/timeouts.h"
 #include "coordinator/core/planner.h"
 #include "proto/job.pb.h"
 #include "proto/records.pb.h"
@@ -75,7 +76,8 @@ struct NodeDisconnected {
 };
 // `full` is what the node has as of Welcome: a rank that was running and is not in it has vanished, one that is to stop
 // and is not in it was never started; one that is to start may not have been begun with. A worker reports a rank as
-// EXITED only when all its records are acknowledged, so an exit never overtakes a checkpoint or the Finished record.
+// EXITED only when all its records are acknowledged, so an exit never overtakes a checkpoint or the Finished record. A
+// node that was known before is told what is desired of it, and given new ranks, only after its first full report.
 struct NodeObserved {
   NodeId node;
   Incarnation incarnation;
@@ -130,17 +132,22 @@ struct Outcome {
 };
 
 struct Options {
-  absl::Duration node_grace = absl::Seconds(10);     // AWAY to LOST
-  absl::Duration startup_grace = absl::Seconds(15);  // after Recover no node is LOST before it
-  absl::Duration start_deadline = absl::Minutes(5);  // every rank RUNNING, or the generation fails
-  absl::Duration stop_deadline = absl::Seconds(30);  // checkpoint included; then the worker kills
-  absl::Duration kill_deadline =
-      absl::Seconds(2);                            // the same after a fault: what is left waits for a peer that is gone
+  Timeouts timeouts = Derive(absl::Seconds(10));
   absl::Duration backoff_base = absl::Seconds(1);  // doubles per restart without progress
   absl::Duration backoff_max = absl::Minutes(1);
   uint32_t max_queued_jobs = 10'000;
+  // A job with min_ranks that has never run waits so long for all its ranks.
+  absl::Duration whole_wait = absl::Seconds(5);
+  // One that runs on fewer is not made larger before this, since its generation began to run; from then on slots for
+  // more have to be free for so long.
+  absl::Duration grow_after = absl::Minutes(5);
+  absl::Duration grow_settle = absl::Seconds(30);
   Planner planner = PlanByStrategies;
+  OpNamer op_namer = NameOpByStrategies;
 };
+
+// The service's time-outs as they are for such a job.
+Timeouts TimeoutsOf(const Timeouts& service, const JobSpec& spec);
 
 // The job's spec as a generation runs it: strategy: auto is what it was resolved to.
 JobSpec SpecOf(const Job& job, const Generation& generation);
@@ -169,14 +176,17 @@ class Core {
   // ---- Views. Valid until the next Handle. ----
   // By id, else by unique prefix of ids. NotFound; FailedPrecondition naming the candidates.
   absl::StatusOr<JobId> Find(const std::string& id_or_prefix) const;
-  absl::StatusOr<Job> GetJob(const JobId& job) const;  // with queue_position and reason as of now
-  std::vector<Job> ListJobs(bool ended_too) const;     // running, then the queue in its order, then ended, newest first
+  // With queue_position and reason as of now, and its ledger up to `at`, or to its last change.
+  absl::StatusOr<Job> GetJob(const JobId& job, std::optional<SteadyTime> at = std::nullopt) const;
+  std::vector<Job> ListJobs(bool ended_too) const;  // running, then the queue in its order, then ended, newest first
   std::vector<Generation> ListGenerations(const JobId& job) const;  // newest first
   std::vector<Node> ListNodes() const;                              // by id, slot states computed
   absl::StatusOr<Node> GetNode(const NodeId& node) const;
   // Full desired state of a node, with its revision. A new rank may be desired on a slot where one of a lost generation
   // is still being killed: the worker waits for the slot.
   Desired DesiredFor(const NodeId& node) const;
+  // False: since its Hello the node has not told in full what it has, so it must not hear what is desired of it yet.
+  bool HasReported(const NodeId& node) const;
   // Where such a job would start now: a node per rank, or none and why. Then `slots` are those that it would get if
   // nothing ran, or none. Jobs that wait are not looked at.
   struct Placing {
@@ -192,6 +202,9 @@ class Core {
   bool HasArrived(const RankId& rank) const;
   // That the newest generation has told of; 0: none, or there is no such job.
   uint64_t HighestStep(const JobId& job) const;
+  // How the job's newest generation is laid out. Null: there is none, or this build would lay it out otherwise than it
+  // was started.
+  const Planned* PlanOf(const JobId& job) const;
   // "rank 3 on node-b has not come yet", of the newest generation: whom the others wait for. Empty: nobody, or nobody
   // has come.
   std::string Missing(const JobId& job) const;

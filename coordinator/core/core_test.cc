@@ -26,7 +26,10 @@ TEST(Core, AJobRunsToItsEnd) {
   const Assignment& assignment = desired.ranks(0).run();
   EXPECT_EQ(assignment.schedule_digest(), w.Newest(id).schedule_digest());
   EXPECT_EQ(assignment.device(), DEVICE_CPU);
-  EXPECT_GT(assignment.table().units_size(), 0);
+  EXPECT_EQ(assignment.table_sha256(), w.Newest(id).table_sha256());
+  EXPECT_FALSE(assignment.has_table()) << "fetched once per node";
+  ASSERT_NE(w.core->PlanOf(id), nullptr);
+  EXPECT_GT(w.core->PlanOf(id)->table.units_size(), 0);
 
   w.Report(id, RANK_STATE_RUNNING);
   EXPECT_EQ(w.State(id), JOB_STATE_RUNNING);
@@ -211,7 +214,7 @@ TEST(Core, ANodeThatStaysAwayIsLost) {
   EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
   EXPECT_EQ(w.Newest(id).reason(), END_REASON_LOST);
   // It returns with its rank: not wanted any more.
-  w.Do(NodeConnected{Hello("n", 1)});
+  w.Return(Hello("n", 1));
   EXPECT_EQ(w.core->DesiredFor(NodeId("n")).ranks_size(), 0);
   w.PassBackoff();
   EXPECT_EQ(w.core->DesiredFor(NodeId("n")).ranks(0).key().generation(), 2u);
@@ -244,6 +247,55 @@ TEST(Core, ARankThatAFullReportDoesNotKnowHasVanished) {
   w.Do(nothing);
   EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
   EXPECT_EQ(w.Get(id).failure().exit().cause(), RankExit::VANISHED);
+}
+
+// Whatever its node forgets. The coordinator may die at any point between.
+TEST(Core, ARankStartsOnceThoughItsNodeForgetsIt) {
+  for (const bool dies_before_the_report : {false, true}) {
+    World w;
+    w.Do(NodeConnected{Hello("n", 1)});
+    const JobId id = w.Submit(Spec("a"));  // it is told of, and spawned, and nobody has said so
+    w.Restart();
+    Node rebooted = Hello("n", 1, "i2");
+    rebooted.set_boot_id("boot 2");
+    w.Do(NodeConnected{rebooted});
+    if (dies_before_the_report) {
+      w.Restart();
+      w.Do(NodeConnected{rebooted});
+    }
+    EXPECT_FALSE(w.core->HasReported(NodeId("n"))) << "it must not hear of the rank before";
+    EXPECT_EQ(w.State(id), JOB_STATE_STARTING);
+    w.ReportNothing("n", "i2");
+    EXPECT_TRUE(w.core->HasReported(NodeId("n")));
+    EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
+    EXPECT_EQ(w.Get(id).failure().exit().cause(), RankExit::VANISHED);
+    w.PassBackoff();
+    EXPECT_EQ(w.Newest(id).number(), 2u);
+    w.ReportNothing("n", "i2");  // says it again
+    EXPECT_EQ(w.State(id), JOB_STATE_STARTING) << "which was not told to it before the reboot";
+  }
+}
+
+TEST(Core, ADaemonThatWasRestartedAndKnowsNothingHasNotBegun) {
+  World w;
+  w.Do(NodeConnected{Hello("n", 1)});
+  const JobId id = w.Submit(Spec("a"));
+  w.Restart();
+  w.Return(Hello("n", 1, "i2"));
+  EXPECT_EQ(w.State(id), JOB_STATE_STARTING);
+  EXPECT_TRUE(w.core->DesiredFor(NodeId("n")).ranks(0).has_run());
+}
+
+TEST(Core, ANodeThatIsBackGetsRanksWhenItHasReported) {
+  World w;
+  w.Do(NodeConnected{Hello("n", 1)});
+  w.Do(NodeDisconnected{NodeId("n"), Incarnation("i1")});
+  w.Do(NodeConnected{Hello("n", 1)});
+  const JobId id = w.Submit(Spec("a"));
+  EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
+  const Outcome out = w.ReportNothing("n");
+  EXPECT_EQ(w.State(id), JOB_STATE_STARTING);
+  EXPECT_TRUE(std::holds_alternative<SendDesired>(out.actions.back()));
 }
 
 TEST(Core, TwoDaemonsOfOneIdOrDevice) {

@@ -120,7 +120,8 @@ TEST(Gangs, AWorkerThatLeavesIsEmptiedAndNotUsedAgainBeforeItReturns) {
   EXPECT_EQ(w.Get(id).restarts(), 0u);
   w.PassBackoff();
   EXPECT_EQ(w.State(id), JOB_STATE_QUEUED) << "a still leaves";
-  w.Do(NodeConnected{Hello("a", 1, "i2")});
+  w.ReportNothing("b");
+  w.Return(Hello("a", 1, "i2"));
   EXPECT_EQ(w.State(id), JOB_STATE_STARTING);
 }
 

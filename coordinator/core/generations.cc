@@ -1,80 +1,20 @@
 // Generations: placing them, following their ranks, ending them, and publishing what they write.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/core/exits.h"
 #include "coordinator/core/state.h"
 
 namespace muster::core {
 namespace {
 
-constexpr size_t kMessageBytes = 600;
-constexpr size_t kLineBytes = 1000;
-constexpr int kLines = 20;
 constexpr size_t kDirectoryBytes = 255;
 // Larger generations keep the message of the first fault only, in Job.failure: a row must stay below 512 KiB.
 constexpr int kRanksWithMessages = 512;
-
-// At most `bytes`, never half a UTF-8 character.
-void Shorten(std::string& text, size_t bytes) {
-  if (text.size() <= bytes) return;
-  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
-  text.resize(bytes);
-}
-
-std::string DefaultMessage(const RankExit& exit, uint32_t rank) {
-  const std::string who = absl::StrCat("rank ", rank);
-  switch (exit.cause()) {
-    case RankExit::SPAWN_FAILED:
-      return absl::StrCat(who, " could not be started");
-    case RankExit::ORPHANED:
-      return absl::StrCat(who, " was ended because its worker was away too long");
-    case RankExit::REFUSED:
-      return absl::StrCat(who, " refused its job");
-    case RankExit::VANISHED:
-      return absl::StrCat(who, " vanished without an exit record");
-    case RankExit::FAILED:
-      return exit.signal() != 0 ? absl::StrCat(who, " was killed by signal ", exit.signal())
-                                : absl::StrCat(who, " exited with code ", exit.exit_code());
-    default:
-      return absl::StrCat(who, " has ended");
-  }
-}
-
-// Bounded, and with the cause that the rank's Finished record proves: only with it, an exit in good order is the end of
-// the work; without it, somebody stopped the rank.
-RankExit Judged(RankExit exit, const RankPlacement& rank) {
-  const bool good = exit.cause() == RankExit::COMPLETED || exit.cause() == RankExit::STOPPED;
-  if (exit.cause() == RankExit::CAUSE_UNSPECIFIED) exit.set_cause(RankExit::FAILED);
-  if (good) exit.set_cause(rank.finished() ? RankExit::COMPLETED : RankExit::STOPPED);
-  if (exit.message().empty()) exit.set_message(DefaultMessage(exit, rank.rank()));
-  Shorten(*exit.mutable_message(), kMessageBytes);
-  if (const int more = exit.last_lines_size() - kLines; more > 0) exit.mutable_last_lines()->DeleteSubrange(0, more);
-  for (std::string& line : *exit.mutable_last_lines()) Shorten(line, kLineBytes);
-  return exit;
-}
-
-std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank) {
-  if (exit.cause() == RankExit::SPAWN_FAILED) {
-    return "the trainer could not be started: is muster-trainer installed beside muster-worker on that node?";
-  }
-  if (exit.cause() == RankExit::VANISHED)
-    return "the node or its worker daemon went away: muster nodes, and the node's log";
-  if (exit.cause() == RankExit::ORPHANED) return "its worker daemon was away for longer than the orphan grace";
-  if (exit.cause() == RankExit::REFUSED) {
-    return absl::StrCat(
-        "not tried again, since another attempt would meet the same; correct it and submit again; its "
-        "output: muster logs ",
-        job, " --rank ", rank);
-  }
-  if (exit.signal() == 9)
-    return absl::StrCat(
-        "killed from outside: by the kernel for memory? Try a smaller batch.microbatch; "
-        "on the node: dmesg | tail");
-  return absl::StrCat("more of its output: muster logs ", job, " --rank ", rank);
-}
 
 // "n", "n, m and 3 more".
 std::string Where(const Generation& generation) {
@@ -89,42 +29,18 @@ std::string Where(const Generation& generation) {
 }
 
 constexpr size_t kRefusedKept = 16;
+constexpr int kSizesTried = 8;  // of a job that may run on fewer ranks, at a time
 
 // Equal for slots on which the same job is planned alike.
 std::string Signature(const Slots& slots) {
   std::string signature = slots.model;
-  for (const RankPlace& rank : slots.ranks) absl::StrAppend(&signature, "/", rank.node, ":", rank.memory_bytes);
+  for (const RankPlace& rank : slots.ranks) {
+    absl::StrAppend(&signature, "/", rank.node, ":", rank.memory_bytes, ":", rank.flops_per_second);
+  }
   return signature;
 }
 
 }  // namespace
-
-const char* Name(EndReason reason) {
-  switch (reason) {
-    case END_REASON_COMPLETED:
-      return "completed";
-    case END_REASON_FAILED:
-      return "failed";
-    case END_REASON_LOST:
-      return "lost";
-    case END_REASON_PREEMPTED:
-      return "preempted";
-    case END_REASON_DRAINED:
-      return "drained";
-    case END_REASON_RESIZED:
-      return "resized";
-    case END_REASON_CANCELLED:
-      return "cancelled";
-    default:
-      return "none";
-  }
-}
-
-bool IsFault(EndReason reason) { return reason == END_REASON_FAILED || reason == END_REASON_LOST; }
-
-absl::Duration Core::State::StopDeadline(EndReason reason) const {
-  return IsFault(reason) ? options.kill_deadline : options.stop_deadline;
-}
 
 std::vector<scheduler::Claim> Core::State::Queue() const {
   std::vector<scheduler::Claim> waiting;
@@ -141,7 +57,7 @@ std::vector<scheduler::NodeView> Core::State::NodeViews() const {
   std::vector<scheduler::NodeView> views;
   for (const auto& [id, node] : nodes) {
     Availability availability = Availability::kTakesRanks;
-    if (node.machine.state() == NODE_STATE_AWAY) availability = Availability::kAway;
+    if (node.machine.state() == NODE_STATE_AWAY || !node.reported) availability = Availability::kAway;
     if (node.record().draining() || node.record().leaving()) availability = Availability::kDraining;
     if (node.machine.state() == NODE_STATE_LOST) availability = Availability::kLost;
     scheduler::NodeView& view = views.emplace_back();
@@ -181,40 +97,52 @@ void Core::State::Schedule(Turn& turn) {
 }
 
 // What a job needs is asked for only where there are slots for it, and then remembered: so it costs nothing behind a
-// long queue. Where they turn out too small, it waits for larger ones like any other.
+// long queue. Where they turn out too small, it waits for larger ones like any other; one that may run on fewer ranks
+// is tried on fewer.
 std::optional<Core::State::Start> Core::State::FindStart(JobEntry& job, scheduler::Pass& pass, Turn& turn) {
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    const uint64_t asked = job.slot_bytes;
-    scheduler::Decision decision = pass.Consider(job.claim(), DemandOf(job));
+  scheduler::Demand demand = DemandOf(job);
+  for (int attempt = 0; attempt < kSizesTried; ++attempt) {
+    scheduler::Decision decision = pass.Consider(job.claim(), demand);
     if (decision.ranks.empty() || turn.Full()) return std::nullopt;
-    if (std::optional<Planned> plan = PlanOn(job, decision, turn)) {
-      return Start{std::move(decision), *std::move(plan)};
+    absl::StatusOr<std::optional<Planned>> plan = PlanOn(job, decision);
+    if (!plan.ok()) {
+      job.machine.Fail(turn.now);
+      Finish(job, turn, "job.failed", absl::StrCat(job.record().id(), " cannot run: ", plan.status().message()));
+      return std::nullopt;
     }
-    if (job.machine.ended() || job.slot_bytes == asked) return std::nullopt;
+    if (plan->has_value()) return Start{std::move(decision), **std::move(plan)};
+    if (job.slot_bytes != demand.slot_bytes) {
+      demand.slot_bytes = job.slot_bytes;
+    } else if (decision.ranks.size() > LeastRanks(job)) {
+      demand.ranks = static_cast<uint32_t>(decision.ranks.size()) - 1;
+    } else {
+      return std::nullopt;
+    }
   }
   return std::nullopt;
 }
 
-std::optional<Planned> Core::State::PlanOn(JobEntry& job, const scheduler::Decision& decision, Turn& turn) {
+absl::StatusOr<std::optional<Planned>> Core::State::PlanOn(JobEntry& job, const scheduler::Decision& decision) const {
   const Slots slots = SlotsFor(decision);
   if (RefusedOn(job, slots) != nullptr) return std::nullopt;
-  // The spec was planned at submit; a later build may refuse what an earlier one took.
+  const bool whole = slots.ranks.size() == job.record().spec().resources().ranks();
   absl::StatusOr<Planned> plan = options.planner(job.record().spec(), slots);
-  if (!plan.ok()) {
-    job.machine.Fail(turn.now);
-    Finish(job, turn, "job.failed", absl::StrCat(job.record().id(), " cannot run: ", plan.status().message()));
-    return std::nullopt;
-  }
-  if (!plan->unfit.has_value()) return *std::move(plan);
-  job.slot_bytes = std::max(job.slot_bytes, plan->unfit->slot_bytes);
-  job.refused.push_back({Signature(slots), *std::move(plan->unfit)});
+  if (plan.ok() && !plan->unfit.has_value()) return *std::move(plan);
+  // The spec was planned at submit, for all its ranks; a later build may refuse what an earlier one took.
+  if (!plan.ok() && whole) return plan.status();
+  Unfit unfit = plan.ok() ? *std::move(plan->unfit) : Unfit{std::string(plan.status().message()), 0};
+  // Fewer ranks need more each: what suits them says nothing of all.
+  if (whole) job.slot_bytes = std::max(job.slot_bytes, unfit.slot_bytes);
+  job.refused.push_back({Signature(slots), std::move(unfit)});
   if (job.refused.size() > kRefusedKept) job.refused.pop_front();
   return std::nullopt;
 }
 
 scheduler::Demand Core::State::DemandOf(const JobEntry& job) {
   const Resources& wanted = job.record().spec().resources();
-  return {wanted.ranks(), wanted.device(), job.slot_bytes};
+  scheduler::Demand demand{wanted.ranks(), wanted.device(), job.slot_bytes};
+  if (!job.whole_until.has_value()) demand.least = LeastRanks(job);
+  return demand;
 }
 
 Slots Core::State::SlotsFor(const scheduler::Decision& decision) const {
@@ -223,12 +151,18 @@ Slots Core::State::SlotsFor(const scheduler::Decision& decision) const {
   for (const scheduler::RankSlot& rank : decision.ranks) {
     const uint32_t node = numbers.emplace(rank.node, static_cast<uint32_t>(numbers.size())).first->second;
     slots.ranks.push_back({node, rank.memory_bytes});
-  }
-  if (decision.ranks.empty()) return slots;
-  for (const Slot& slot : nodes.at(decision.ranks[0].node).record().slots()) {
-    if (slot.index() == decision.ranks[0].slot) slots.model = slot.model();
+    const Slot* slot = SlotAt(rank.node, rank.slot);
+    if (slot == nullptr) continue;
+    slots.ranks.back().flops_per_second = slot->flops_per_second();
+    if (slots.ranks.size() == 1) slots.model = slot->model();
   }
   return slots;
+}
+
+const Slot* Core::State::SlotAt(const NodeId& node, uint32_t index) const {
+  const auto& slots = nodes.at(node).record().slots();
+  const auto found = std::find_if(slots.begin(), slots.end(), [&](const Slot& slot) { return slot.index() == index; });
+  return found == slots.end() ? nullptr : &*found;
 }
 
 const Unfit* Core::State::RefusedOn(const JobEntry& job, const Slots& slots) {
@@ -252,7 +186,7 @@ Slots PlacedSlots(const Generation& generation) {
   std::map<std::string, uint32_t> numbers;
   for (const RankPlacement& rank : generation.ranks()) {
     const uint32_t node = numbers.emplace(rank.node(), static_cast<uint32_t>(numbers.size())).first->second;
-    slots.ranks.push_back({node, rank.memory_bytes()});
+    slots.ranks.push_back({node, rank.memory_bytes(), rank.flops_per_second()});
   }
   return slots;
 }
@@ -282,6 +216,8 @@ void Core::State::StartGeneration(JobEntry& job, Start start, Turn& turn) {
     placement.add_slots(decision.ranks[rank].slot);
     *placement.mutable_role() = plan.roles.at(rank);
     placement.set_memory_bytes(decision.ranks[rank].memory_bytes);
+    const Slot* slot = SlotAt(decision.ranks[rank].node, decision.ranks[rank].slot);
+    placement.set_flops_per_second(slot == nullptr ? 0 : slot->flops_per_second());
     placement.set_state(RANK_STATE_STARTING);
   }
   const uint64_t number = record.number();
@@ -295,11 +231,15 @@ void Core::State::StartGeneration(JobEntry& job, Start start, Turn& turn) {
   job.machine.Start(number);
   job.not_before.reset();
   job.highest_step = 0;
+  job.step_times.Clear();
+  job.progress.clear();
+  job.whole_until.reset();
+  job.time.Place(generation.record().resume_from().step(), turn.now.steady);
   job.trace.Clear();
   job.traced.clear();
   job.checkpoint_wish = 0;
   job.arrived.clear();
-  job.start_deadline = turn.now.steady + options.start_deadline;
+  job.start_deadline = turn.now.steady + TimeoutsOf(job.record()).start;
   const int ranks = generation.record().ranks_size();
   const std::string what = absl::StrCat(
       "generation ", number, ": ", ranks, ranks == 1 ? " rank on " : " ranks on ", Where(generation.record()),
@@ -333,8 +273,14 @@ void Core::State::RunIfAllDo(JobEntry& job, Turn& turn) {
   const JobId id(job.record().id());
   generation.Run();
   job.machine.Run(turn.now);
-  job.machine.fields().set_reason(
-      absl::StrCat("generation ", generation.record().number(), " on ", Where(generation.record())));
+  job.time.Run(turn.now.steady);
+  job.room_seen = false;
+  if (RunsOnFewer(job)) job.grow_at = turn.now.steady + options.grow_after;
+  job.machine.fields().set_reason(absl::StrCat(
+      "generation ", generation.record().number(), " on ", Where(generation.record()),
+      RunsOnFewer(job) ? absl::StrCat(", with ", generation.record().ranks_size(), " of ",
+                                      job.record().spec().resources().ranks(), " ranks until there are slots for more")
+                       : ""));
   job.start_deadline.reset();
   turn.Touch(id);
   turn.Touch(id, generation.record().number());
@@ -349,6 +295,9 @@ void Core::State::RankEnded(JobEntry& job, uint32_t number, RankExit exit, EndRe
   const JobId id(job.record().id());
   const bool told = generation.state() == GENERATION_STATE_STOPPING;
   exit = Judged(std::move(exit), rank);
+  const bool faulty = told && IsFault(generation.record().reason()) &&
+                      job.record().failure().generation() == generation.record().number();
+  if (faulty) AddToFault(job, number, exit, turn);
   RankExit kept = exit;
   kept.clear_last_lines();
   if (generation.record().ranks_size() > kRanksWithMessages) kept.clear_message();
@@ -369,6 +318,9 @@ void Core::State::RankEnded(JobEntry& job, uint32_t number, RankExit exit, EndRe
     failure.set_generation(generation.record().number());
     failure.set_rank(number);
     failure.set_node(rank.node());
+    if (generation.state() == GENERATION_STATE_RUNNING) {
+      failure.set_step(std::max(job.highest_step, generation.record().resume_from().step()) + 1);
+    }
     failure.set_hint(HintFor(exit, id.value(), number));
     *failure.mutable_exit() = exit;
     turn.Touch(id);
@@ -407,11 +359,13 @@ void Core::State::On(const RankRecord& event, Turn& turn) {
   }
   switch (event.record.body_case()) {
     case Record::kRunning:
+      Measured(*job->newest()->rank(event.rank.rank), event.record.running().flops_per_second(), turn);
       return RankReported(*job, event.rank.rank, RANK_STATE_RUNNING, turn);
     case Record::kCheckpoint:
       // One publisher, so that two ranks cannot disagree.
-      if (event.rank.rank == 0) Publish(*job, event.record.checkpoint(), turn);
-      return;
+      if (event.rank.rank != 0) return;
+      job->time.Stall(event.record.checkpoint().stall_seconds());
+      return Publish(*job, event.record.checkpoint(), turn);
     case Record::kFinished:
       if (job->newest()->Finish(event.rank.rank)) turn.Touch(event.rank.job, event.rank.generation);
       if (event.record.finished().step() > job->record().progress_step()) {
@@ -420,12 +374,23 @@ void Core::State::On(const RankRecord& event, Turn& turn) {
       }
       return;
     case Record::kMetrics:
-      job->highest_step = std::max(job->highest_step, event.record.metrics().step());
-      return;
+      return NoteStep(*job, event.record.metrics().step(), turn);
     case Record::kFailed:  // its worker tells it with the exit
     case Record::kTrace:   // of the shell
     case Record::BODY_NOT_SET:
       return;
+  }
+}
+
+// Of the slot, for the layouts of generations that come: also of other jobs.
+void Core::State::Measured(const RankPlacement& rank, double flops_per_second, Turn& turn) {
+  NodeEntry* node = FindNode(NodeId(rank.node()));
+  if (node == nullptr || !std::isfinite(flops_per_second) || flops_per_second <= 0) return;
+  for (Slot& slot : *node->machine.fields().mutable_slots()) {
+    if (std::find(rank.slots().begin(), rank.slots().end(), slot.index()) == rank.slots().end()) continue;
+    if (slot.flops_per_second() == flops_per_second) continue;
+    slot.set_flops_per_second(flops_per_second);
+    turn.Touch(NodeId(rank.node()));
   }
 }
 

@@ -78,6 +78,8 @@ void Core::State::On(const SubmitJob& event, Turn& turn) {
   *record.mutable_submitted() = ToTimestamp(turn.now.wall);
   record.set_sequence(next_sequence++);
   JobEntry& job = jobs.emplace(id, JobEntry{.machine = JobMachine(std::move(record))}).first->second;
+  job.time = TimeLedger(Ledger(), TimeLedger::Phase::kQueued, 0, turn.now.steady);
+  if (LeastRanks(job) < event.spec.resources().ranks()) job.whole_until = turn.now.steady + options.whole_wait;
   by_request[event.request_id] = id;
   turn.submitted = id;
   turn.Touch(id);
@@ -182,8 +184,13 @@ void Core::State::Stop(JobEntry& job, EndReason reason, StopIntent intent, const
     return ChangeIntent(job, intent, why, turn);
   }
   generation.Stop(reason);
+  if (IsFault(reason)) {
+    job.time.Fault(turn.now.steady);
+  } else if (intent == STOP_INTENT_REQUEUE) {
+    job.time.Enter(TimeLedger::Phase::kRecovering, turn.now.steady);
+  }
   job.start_deadline.reset();
-  job.stop_overdue = turn.now.steady + 2 * StopDeadline(reason);
+  job.stop_overdue = turn.now.steady + 2 * StopDeadline(job.record(), reason);
   turn.Touch(id, number);
   ChangeDesiredOf(generation, turn);
   ChangeIntent(job, intent, why, turn);
@@ -203,6 +210,9 @@ void Core::State::AfterGeneration(JobEntry& job, const GenerationMachine& genera
   job.start_deadline.reset();
   job.stop_overdue.reset();
   job.plan.reset();
+  job.grow_at.reset();
+  job.progress.clear();
+  if (IsFault(reason)) job.time.Fault(turn.now.steady);
   turn.Touch(JobId(id));
   if (reason == END_REASON_COMPLETED) {
     job.machine.Complete(turn.now);
@@ -220,6 +230,7 @@ void Core::State::AfterGeneration(JobEntry& job, const GenerationMachine& genera
 
 void Core::State::Rest(JobEntry& job, Turn& turn) {
   job.machine.Pause();
+  job.time.Enter(TimeLedger::Phase::kPaused, turn.now.steady);
   job.machine.fields().set_reason("paused by its user; muster resume queues it again");
   job.not_before.reset();
   turn.Touch(JobId(job.record().id()));
@@ -258,6 +269,8 @@ absl::Duration Core::State::Backoff(const Job& job) const {
 
 void Core::State::Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Turn& turn) {
   job.machine.Queue();
+  const bool rested = job.time.phase() == TimeLedger::Phase::kPaused;
+  job.time.Enter(rested ? TimeLedger::Phase::kQueued : TimeLedger::Phase::kRecovering, turn.now.steady);
   job.machine.fields().set_reason(why);
   job.not_before.reset();
   if (delay > absl::ZeroDuration()) job.not_before = turn.now.steady + delay;
@@ -266,6 +279,7 @@ void Core::State::Requeue(JobEntry& job, const std::string& why, absl::Duration 
 }
 
 void Core::State::Finish(JobEntry& job, Turn& turn, const std::string& kind, const std::string& message) {
+  job.time.Enter(TimeLedger::Phase::kOver, turn.now.steady);
   job.machine.fields().set_reason(message.substr(std::min(message.size(), job.record().id().size() + 1)));
   turn.Touch(JobId(job.record().id()));
   turn.Tell(&job, job.record().generation(), "", kind, message);

@@ -1,9 +1,12 @@
 // Jobs and the memory of slots: who waits for what, and what is stored.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "absl/strings/match.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/world_test.h"
+#include "strategies/partition/table.h"
 
 namespace muster::core {
 namespace {
@@ -77,11 +80,65 @@ TEST(Memory, AutoIsResolvedWhereItIsPlacedAndStored) {
   const Assignment before = w.core->DesiredFor(NodeId("a")).ranks(1).run();
   EXPECT_EQ(before.spec().train().strategy().SerializeAsString(), generation.strategy().SerializeAsString());
   EXPECT_EQ(before.spec().train().activation_checkpointing(), generation.activation_checkpointing());
-  EXPECT_GT(before.table().shards(), 0u);
+  ASSERT_NE(w.core->PlanOf(id), nullptr);
+  const PartitionTable table = w.core->PlanOf(id)->table;
+  EXPECT_EQ(before.table_sha256(), partition::TableSha256(table));
   // After a restart the same table is made again, from what was known of the slots then.
   w.Restart();
   const Assignment after = w.core->DesiredFor(NodeId("a")).ranks(1).run();
   EXPECT_EQ(after.SerializeAsString(), before.SerializeAsString());
+  ASSERT_NE(w.core->PlanOf(id), nullptr);
+  EXPECT_EQ(w.core->PlanOf(id)->table.SerializeAsString(), table.SerializeAsString());
+}
+
+Outcome TellSpeed(World& w, const JobId& id, uint32_t rank, double flops_per_second) {
+  RankRecord running{{id, w.Newest(id).number(), rank}, {}};
+  running.record.mutable_running()->set_flops_per_second(flops_per_second);
+  return w.Do(running);
+}
+
+TEST(Speed, IsKeptOfTheSlotAndSharesOutTheNextGeneration) {
+  World w;
+  JobSpec spec = Large("uneven", 2);
+  Fsdp& fsdp = *spec.mutable_train()->mutable_strategy()->mutable_fsdp();
+  fsdp.set_placement(PLACEMENT_RAGGED);
+  fsdp.set_shares(SHARES_SPEED);
+  ASSERT_TRUE(spec::Resolve({}, spec).empty());
+  w.Do(NodeConnected{Sized("a", 2, 80)});
+  const JobId id = w.Submit(spec);
+  ASSERT_EQ(w.State(id), JOB_STATE_STARTING) << w.Get(id).reason();
+  const std::string equal = w.Newest(id).table_sha256();
+  TellSpeed(w, id, 0, 3e9);
+  TellSpeed(w, id, 1, 1e9);
+  EXPECT_TRUE(TellSpeed(w, id, 1, 1e9).rows.empty()) << "no news";
+  for (const double nonsense : {0.0, -1.0, std::numeric_limits<double>::infinity()}) TellSpeed(w, id, 1, nonsense);
+  // Over a restart, and when the worker comes back, whatever it says of its speed.
+  w.Restart();
+  Node again = Sized("a", 2, 80);
+  again.set_incarnation("i2");
+  again.mutable_slots(0)->set_flops_per_second(77);
+  w.Do(NodeConnected{again});
+  EXPECT_EQ(w.core->GetNode(NodeId("a"))->slots(0).flops_per_second(), 3e9);
+  EXPECT_EQ(w.core->GetNode(NodeId("a"))->slots(1).flops_per_second(), 1e9);
+  EXPECT_EQ(w.Newest(id).table_sha256(), equal) << "a generation keeps its table";
+  ASSERT_NE(w.core->PlanOf(id), nullptr);
+  EXPECT_EQ(w.core->PlanOf(id)->table_sha256, equal) << "also after a restart";
+
+  w.Report(id, RANK_STATE_EXITED, RankExit::FAILED);
+  w.Report(id, RANK_STATE_EXITED, RankExit::STOPPED, false, 1);
+  w.PassBackoff();
+  ASSERT_EQ(w.Newest(id).number(), 2u);
+  EXPECT_EQ(w.Newest(id).ranks(0).flops_per_second(), 3e9);
+  EXPECT_NE(w.Newest(id).table_sha256(), equal);
+  const UnitPartition& block = w.core->PlanOf(id)->table.units(1);
+  EXPECT_NEAR(static_cast<double>(block.boundaries(1)) / static_cast<double>(block.boundaries(2)), 0.75, 0.02);
+
+  // Another device on that slot is another speed.
+  again.set_incarnation("i3");
+  again.mutable_slots(0)->set_model("NVIDIA H200");
+  w.Do(NodeConnected{again});
+  EXPECT_EQ(w.core->GetNode(NodeId("a"))->slots(0).flops_per_second(), 0);
+  EXPECT_EQ(w.core->GetNode(NodeId("a"))->slots(1).flops_per_second(), 1e9);
 }
 
 TEST(Memory, WouldPlaceLooksForSlotsThatHoldIt) {

@@ -22,7 +22,7 @@ absl::Status Core::State::CheckIdentity(const Node& node) const {
     if (other.machine.state() != NODE_STATE_LIVE) continue;
     const Node& o = other.record();
     if (o.id() == node.id()) {
-      if (o.incarnation() != node.incarnation() && (o.boot_id() != node.boot_id() || o.hostname() != node.hostname())) {
+      if (o.incarnation() != node.incarnation() && (other.boot != node.boot_id() || o.hostname() != node.hostname())) {
         return absl::AlreadyExistsError(absl::StrCat("node id ", node.id(), " is held by a live worker on ",
                                                      o.hostname(), "; give this worker a state directory of its own"));
       }
@@ -40,6 +40,24 @@ absl::Status Core::State::CheckIdentity(const Node& node) const {
   return absl::OkStatus();
 }
 
+namespace {
+
+// What ranks measured on a slot holds for as long as the slot is the same.
+void KeepSpeeds(const google::protobuf::RepeatedPtrField<Slot>& before, Node& node) {
+  for (Slot& slot : *node.mutable_slots()) {
+    slot.clear_flops_per_second();
+    for (const Slot& old : before) {
+      if (old.index() != slot.index() || old.device_uuid() != slot.device_uuid() || old.model() != slot.model() ||
+          old.cores() != slot.cores()) {
+        continue;
+      }
+      slot.set_flops_per_second(old.flops_per_second());
+    }
+  }
+}
+
+}  // namespace
+
 void Core::State::On(const NodeConnected& event, Turn& turn) {
   turn.status = CheckIdentity(event.node);
   if (!turn.status.ok()) return;
@@ -52,7 +70,9 @@ void Core::State::On(const NodeConnected& event, Turn& turn) {
     record.set_leaving(false);
     *record.mutable_registered() = ToTimestamp(turn.now.wall);
     *record.mutable_changed() = ToTimestamp(turn.now.wall);
-    nodes.emplace(id, NodeEntry{NodeMachine(std::move(record)), {}, 1});
+    // No rank was ever placed there: there is nothing that it could report.
+    nodes.emplace(id,
+                  NodeEntry{.machine = NodeMachine(std::move(record)), .boot = event.node.boot_id(), .reported = true});
     turn.Tell(nullptr, 0, id.value(), "node.joined",
               absl::StrCat("node ", id.value(), " joined with ", event.node.slots_size(), " slots"));
   } else {
@@ -65,10 +85,14 @@ void Core::State::On(const NodeConnected& event, Turn& turn) {
     Node& fields = known->machine.fields();
     fields.set_hostname(event.node.hostname());
     fields.set_incarnation(event.node.incarnation());
-    fields.set_boot_id(event.node.boot_id());
     fields.set_version(event.node.version());
+    const auto before = fields.slots();
     *fields.mutable_slots() = event.node.slots();
+    KeepSpeeds(before, fields);
     known->lost_at.reset();
+    known->boot = event.node.boot_id();
+    known->reported = false;
+    std::erase_if(inbox, [&](const Report& report) { return report.node == id; });  // it says all of it again
     fields.set_leaving(false);
     if (!known->record().draining()) emptying.erase(id);
     if (back) turn.Tell(nullptr, 0, id.value(), "node.returned", absl::StrCat("node ", id.value(), " is back"));
@@ -76,6 +100,7 @@ void Core::State::On(const NodeConnected& event, Turn& turn) {
   for (Slot& slot : *FindNode(id)->machine.fields().mutable_slots()) {  // computed by us, never a worker's word
     slot.clear_state();
     slot.clear_job();
+    if (known == nullptr) slot.clear_flops_per_second();
   }
   turn.Touch(id);
   turn.ChangeDesired(id);
@@ -86,7 +111,7 @@ void Core::State::On(const NodeDisconnected& event, Turn& turn) {
   if (node == nullptr || node->record().incarnation() != event.incarnation.value()) return;
   if (node->machine.state() != NODE_STATE_LIVE) return;
   node->machine.GoAway(turn.now);
-  node->lost_at = turn.now.steady + options.node_grace;
+  node->lost_at = turn.now.steady + options.timeouts.node_grace;
   turn.Touch(event.node);
   turn.Tell(nullptr, 0, event.node.value(), "node.away",
             absl::StrCat("node ", event.node.value(), " is away; its ranks are thought to go on"));
@@ -115,16 +140,24 @@ void Core::State::On(const NodeObserved& event, Turn& turn) {
   for (ObservedRank& gone : Unreported(event.node, reported, turn)) {
     inbox.push_back({event.node, event.incarnation.value(), std::move(gone)});
   }
+  inbox.push_back({event.node, event.incarnation.value(), std::nullopt});
 }
 
 void Core::State::ReadInbox(Turn& turn) {
   while (!inbox.empty() && !turn.Full()) {
     const Report report = std::move(inbox.front());
     inbox.pop_front();
-    const NodeEntry* node = FindNode(report.node);
+    NodeEntry* node = FindNode(report.node);
     // What a replaced daemon said, its successor says again.
     if (node == nullptr || node->record().incarnation() != report.incarnation) continue;
-    Observe(report.node, report.rank, turn);
+    if (report.rank.has_value()) {
+      Observe(report.node, *report.rank, turn);
+    } else if (!node->reported) {
+      node->reported = true;
+      if (node->record().boot_id() != node->boot) turn.Touch(report.node);
+      node->machine.fields().set_boot_id(node->boot);
+      turn.ChangeDesired(report.node);
+    }
   }
 }
 
@@ -136,24 +169,31 @@ void Core::State::Observe(const NodeId& node, const ObservedRank& seen, Turn& tu
   if (generation == nullptr || generation->ended()) return;
   const RankPlacement* rank = generation->rank(seen.key().rank());
   if (rank == nullptr || rank->node() != node.value() || rank->state() == RANK_STATE_EXITED) return;
-  job->highest_step = std::max(job->highest_step, seen.step());
-  if (seen.state() != RANK_STATE_EXITED) return RankReported(*job, rank->rank(), seen.state(), turn);
+  NoteStep(*job, seen.step(), turn);
+  if (seen.state() != RANK_STATE_EXITED) {
+    NoteProgress(*job, seen);
+    RankReported(*job, rank->rank(), seen.state(), turn);
+    return CheckHang(*job, rank->rank(), turn);
+  }
   const bool gone = seen.exit().cause() == RankExit::VANISHED || seen.exit().cause() == RankExit::ORPHANED;
   RankEnded(*job, rank->rank(), seen.exit(), gone ? END_REASON_LOST : END_REASON_FAILED, turn);
 }
 
 // What a full report does not name. A rank that was seen to run is gone: the node lost its run directory (a reboot).
-// One that never was and is wanted is not judged: the worker may not have begun with it yet, and will. One that never
-// was and is to stop was never started, and never will be.
+// So is, after a reboot, one that never was and is wanted: it may have run, and a rank starts once. Without a reboot it
+// is not judged: the worker has not begun with it yet, and will. One that never was and is to stop was never started,
+// and never will be.
 std::vector<ObservedRank> Core::State::Unreported(const NodeId& node, const std::set<RankId>& reported, Turn& turn) {
   std::vector<ObservedRank> unreported;
+  const NodeEntry& entry = nodes.at(node);
+  const bool rebooted = entry.boot != entry.record().boot_id();
   for (const auto& [id, job] : jobs) {
     const GenerationMachine* generation = job.newest();
     if (generation == nullptr || generation->ended()) continue;
     const bool stopping = generation->state() == GENERATION_STATE_STOPPING;
     for (const RankPlacement& rank : generation->record().ranks()) {
       if (rank.node() != node.value() || rank.state() == RANK_STATE_EXITED) continue;
-      const bool seen_before = rank.state() != RANK_STATE_STARTING;
+      const bool seen_before = rank.state() != RANK_STATE_STARTING || (rebooted && !stopping);
       if (!seen_before && !stopping) continue;
       if (reported.contains({id, generation->record().number(), rank.rank()})) continue;
       ObservedRank& gone = unreported.emplace_back();
@@ -248,6 +288,8 @@ void Core::State::On(const Tick&, Turn& turn) {
   for (auto& [id, job] : jobs) {
     if (job.machine.state() == JOB_STATE_STARTING && due(job.start_deadline)) CheckStart(job, turn);
     if (job.machine.state() == JOB_STATE_STOPPING && due(job.stop_overdue)) CheckStop(job, turn);
+    if (job.machine.state() == JOB_STATE_RUNNING && due(job.grow_at)) CheckGrowth(job, turn);
+    if (job.whole_until.has_value() && *job.whole_until <= turn.now.steady) job.whole_until.reset();
     // Schedule, which follows every event, starts those that it can.
     if (job.not_before.has_value() && *job.not_before <= turn.now.steady) job.not_before.reset();
   }
@@ -320,7 +362,7 @@ void Core::State::CheckStart(JobEntry& job, Turn& turn) {
   failure.set_node(generation.ranks(static_cast<int>(late.front())).node());
   failure.mutable_exit()->set_cause(RankExit::FAILED);
   failure.mutable_exit()->set_message(
-      absl::StrCat(what, absl::FormatDuration(options.start_deadline), ": rank ", Names(generation, late)));
+      absl::StrCat(what, absl::FormatDuration(TimeoutsOf(job.record()).start), ": rank ", Names(generation, late)));
   failure.set_hint(absl::StrCat("its output: muster logs ", job.record().id(), " --rank ", late.front()));
   const std::string why = failure.exit().message();
   *job.machine.fields().mutable_failure() = std::move(failure);

@@ -38,16 +38,19 @@ absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots
   Planned planned;
   Train train = spec.train();
   uint64_t least_peak = 0;
+  absl::StatusOr<strategies::Outlook> outlook;
   if (train.strategy().has_auto_()) {
-    const auto choice = strategies::Choose(train, *inventory, slots.ranks, HardwareOf(slots.device, slots.model));
+    auto choice = strategies::Choose(train, *inventory, slots.ranks, HardwareOf(slots.device, slots.model));
     if (!choice.ok()) return choice.status();
     train = choice->train();
     planned.strategy = train.strategy();
     planned.activation_checkpointing = train.activation_checkpointing();
     planned.strategy_reason = choice->reason;
     least_peak = choice->least_peak;
+    outlook = std::move(choice->outlook);
+  } else {
+    outlook = strategies::LookAt(train, *inventory, slots.ranks);
   }
-  auto outlook = strategies::LookAt(train, *inventory, slots.ranks);
   if (!outlook.ok()) {
     // On others it may be possible: hybrid wants as many ranks on every node.
     const std::string why(outlook.status().message());
@@ -64,6 +67,16 @@ absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots
   planned.table_sha256 = std::move(outlook->layout.table_sha256);
   planned.roles = std::move(outlook->layout.roles);
   return planned;
+}
+
+std::string NameOpByStrategies(const JobSpec& spec, const Slots& slots, uint64_t index) {
+  const auto inventory = models::MakeInventory(spec.train().model());
+  if (!inventory.ok()) return "";
+  const auto outlook = strategies::LookAt(spec.train(), *inventory, slots.ranks);
+  if (!outlook.ok() || index >= outlook->program.schedule.ops.size()) return "";
+  // What it does, without the buffers and streams that it needs for it.
+  const Op& op = outlook->program.schedule.ops[index];
+  return Print(Op{.kind = op.kind, .unit = op.unit, .unit_end = op.unit_end, .microbatch = op.microbatch}, *inventory);
 }
 
 }  // namespace muster::core

@@ -48,6 +48,12 @@ using Planner = std::function<absl::StatusOr<Planned>(const JobSpec& spec, const
 // The real one: by models and strategies, as each trainer does it.
 absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots);
 
+// What the op of that index in a rank's training step is called: "Gather h.3". Of a spec that was planned on these
+// slots, with strategy: auto resolved. Empty: there is no such op.
+using OpNamer = std::function<std::string(const JobSpec& spec, const Slots& slots, uint64_t index)>;
+
+std::string NameOpByStrategies(const JobSpec& spec, const Slots& slots, uint64_t index);
+
 // That times are predicted for, by what the device calls itself.
 strategies::Hardware HardwareOf(Device device, const std::string& model);
 

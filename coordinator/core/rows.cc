@@ -29,6 +29,37 @@ absl::Status Damaged(const std::string& key, const std::string& why) {
                                           "; restore a backup of state.db (muster backup makes them)"));
 }
 
+// How far it had come, as far as its record tells.
+uint64_t DoneStep(const Job& job) {
+  const uint64_t published = job.checkpoints().empty() ? 0 : job.checkpoints().rbegin()->step();
+  return std::max(published, job.progress_step());
+}
+
+// In which its coordinator died.
+TimeLedger::Phase PhaseOf(const JobEntry& job) {
+  using Phase = TimeLedger::Phase;
+  const GenerationMachine* newest = job.newest();
+  // The generation that ended last; a pause is no fault.
+  const auto paused = [&](uint64_t number) {
+    const auto found = job.generations.find(number);
+    return found == job.generations.end() || found->second.record().reason() == END_REASON_PREEMPTED;
+  };
+  switch (job.machine.state()) {
+    case JOB_STATE_QUEUED:
+      return newest == nullptr || paused(job.record().generation()) ? Phase::kQueued : Phase::kRecovering;
+    case JOB_STATE_STARTING:
+      return paused(job.record().generation() - 1) ? Phase::kStarting : Phase::kRecovering;
+    case JOB_STATE_STOPPING:
+      return job.record().stop_intent() == STOP_INTENT_REQUEUE ? Phase::kRecovering : Phase::kRunning;
+    case JOB_STATE_RUNNING:
+      return Phase::kRunning;
+    case JOB_STATE_PAUSED:
+      return Phase::kPaused;
+    default:
+      return Phase::kOver;
+  }
+}
+
 }  // namespace
 
 std::string JobKey(const JobId& job) { return absl::StrCat("job/", job.value()); }
@@ -57,7 +88,8 @@ absl::Status Core::State::LoadRow(const Row& row) {
     if (row.key != NodeKey(id)) return Damaged(row.key, absl::StrCat("it holds node ", node.id()));
     if (!NodeState_IsValid(node.state()) || node.state() == NODE_STATE_UNSPECIFIED)
       return Damaged(row.key, "it has no state");
-    nodes.emplace(id, NodeEntry{NodeMachine(std::move(node)), {}, 1});
+    const std::string boot = node.boot_id();
+    nodes.emplace(id, NodeEntry{.machine = NodeMachine(std::move(node)), .boot = boot});
   }
   return absl::OkStatus();
 }
@@ -132,7 +164,7 @@ void Core::State::Arm(Now now) {
   for (auto& [id, node] : nodes) {
     if (node.machine.state() == NODE_STATE_LIVE) node.machine.GoAway(now);
     if (node.machine.state() == NODE_STATE_AWAY) {
-      node.lost_at = now.steady + std::max(options.startup_grace, options.node_grace);
+      node.lost_at = now.steady + std::max(options.timeouts.startup_grace, options.timeouts.node_grace);
     }
   }
   for (const auto& [id, node] : nodes) {
@@ -142,13 +174,17 @@ void Core::State::Arm(Now now) {
   if (!emptying.empty()) more_work = now.steady;
   for (auto& [id, job] : jobs) {
     const JobState state = job.machine.state();
+    job.time = TimeLedger(job.record().ledger(), PhaseOf(job), DoneStep(job.record()), now.steady);
+    job.time_kept = now.steady;
+    if (state == JOB_STATE_RUNNING && RunsOnFewer(job)) job.grow_at = now.steady + options.grow_after;
     if (state == JOB_STATE_QUEUED && job.record().restarts_without_progress() > 0) {
       job.not_before = now.steady + Backoff(job.record());
     }
-    if (state == JOB_STATE_STARTING) job.start_deadline = now.steady + options.start_deadline;
+    if (state == JOB_STATE_STARTING) job.start_deadline = now.steady + TimeoutsOf(job.record()).start;
     if (!job.machine.active()) continue;
     const Generation& generation = job.newest()->record();
-    if (state == JOB_STATE_STOPPING) job.stop_overdue = now.steady + 2 * StopDeadline(generation.reason());
+    if (state == JOB_STATE_STOPPING)
+      job.stop_overdue = now.steady + 2 * StopDeadline(job.record(), generation.reason());
     // The table follows from the spec and the slots, so it is not stored. When this build makes another one, the
     // generation keeps its digest: ranks that run go on, one that starts now refuses, and the next generation is of
     // this build.
@@ -157,6 +193,15 @@ void Core::State::Arm(Now now) {
         plan->digests.at(0) == generation.schedule_digest()) {
       job.plan = *std::move(plan);
     }
+  }
+}
+
+void Core::State::KeepLedgers(const Turn& turn) {
+  for (const JobId& id : turn.jobs) {
+    JobEntry* job = FindJob(id);
+    if (job == nullptr) continue;
+    *job->machine.fields().mutable_ledger() = job->time.UpTo(turn.now.steady);
+    job->time_kept = turn.now.steady;
   }
 }
 

@@ -10,47 +10,13 @@
 #include <vector>
 
 #include "coordinator/core/core.h"
-#include "coordinator/core/machines.h"
+#include "coordinator/core/entries.h"
+#include "coordinator/core/exits.h"
 #include "coordinator/scheduler/pass.h"
 #include "coordinator/scheduler/place.h"
 #include "coordinator/scheduler/queue.h"
 
 namespace muster::core {
-
-struct JobEntry {
-  JobMachine machine;
-  std::map<uint64_t, GenerationMachine> generations;
-  // In memory only; timers start anew after a recovery.
-  std::optional<SteadyTime> not_before;      // back-off
-  std::optional<SteadyTime> start_deadline;  // of the newest generation
-  std::optional<SteadyTime> stop_overdue;    // of the newest generation
-  uint64_t highest_step = 0;                 // reported in the newest generation
-  std::set<uint32_t> arrived;                // ranks of the newest generation that called at its rendezvous
-  std::optional<Planned> plan;               // of the newest generation; follows from the spec and the slots
-  // Slots that are too small for it, as far as was tried; newest last, bounded.
-  struct Refused {
-    std::string slots;  // their signature
-    Unfit unfit;
-  };
-  std::deque<Refused> refused;
-  uint64_t slot_bytes = 0;       // no slot of less memory suits it, as far as is known
-  TraceWish trace;               // of the newest generation; id 0: none
-  std::set<uint32_t> traced;     // ranks that it is for
-  uint64_t checkpoint_wish = 0;  // of the newest generation; 0: nobody asks
-
-  const Job& record() const { return machine.record(); }
-  GenerationMachine* newest() { return generations.empty() ? nullptr : &generations.rbegin()->second; }
-  const GenerationMachine* newest() const { return generations.empty() ? nullptr : &generations.rbegin()->second; }
-  scheduler::Claim claim() const { return {JobId(record().id()), record().spec().priority(), record().sequence()}; }
-};
-
-struct NodeEntry {
-  NodeMachine machine;
-  std::optional<SteadyTime> lost_at;  // of an AWAY node
-  uint64_t revision = 1;              // of its desired state
-
-  const Node& record() const { return machine.record(); }
-};
 
 // One Handle call's results: which records changed, what to tell, what to do.
 class Turn {
@@ -120,7 +86,8 @@ struct Core::State {
     Planned plan;
   };
   std::optional<Start> FindStart(JobEntry& job, scheduler::Pass& pass, Turn& turn);
-  std::optional<Planned> PlanOn(JobEntry& job, const scheduler::Decision& decision, Turn& turn);
+  // None: refused there, and that is remembered. An error of a plan on all ranks: it never can be.
+  absl::StatusOr<std::optional<Planned>> PlanOn(JobEntry& job, const scheduler::Decision& decision) const;
   void StartGeneration(JobEntry& job, Start start, Turn& turn);
   void RankReported(JobEntry& job, uint32_t rank, RankState state, Turn& turn);
   void RunIfAllDo(JobEntry& job, Turn& turn);
@@ -132,10 +99,30 @@ struct Core::State {
   std::vector<scheduler::Claim> Queue() const;  // in its order, those in back-off too
   static scheduler::Demand DemandOf(const JobEntry& job);
   Slots SlotsFor(const scheduler::Decision& decision) const;
+  const Slot* SlotAt(const NodeId& node, uint32_t index) const;  // null: there is none
+  void Measured(const RankPlacement& rank, double flops_per_second, Turn& turn);
   // Why it was refused on those slots; null: it was not.
   static const Unfit* RefusedOn(const JobEntry& job, const Slots& slots);
   std::vector<scheduler::NodeView> NodeViews() const;
-  absl::Duration StopDeadline(EndReason reason) const;
+
+  // ---- hangs.cc ----
+  Timeouts TimeoutsOf(const Job& job) const;
+  absl::Duration StopDeadline(const Job& job, EndReason reason) const;
+  // The newest generation has finished `step`.
+  void NoteStep(JobEntry& job, uint64_t step, Turn& turn);
+  static void NoteProgress(JobEntry& job, const ObservedRank& seen);
+  void CheckHang(JobEntry& job, uint32_t reporter, Turn& turn);
+  absl::Duration HangLimitOf(const JobEntry& job, const JobEntry::Progress& furthest) const;
+  void FailHung(JobEntry& job, const RankPlacement& culprit, const JobEntry::Progress& progress, Turn& turn);
+  static void AddToFault(JobEntry& job, uint32_t rank, RankExit& exit, Turn& turn);
+
+  // ---- resize.cc ----
+  // Ranks that suffice for it now.
+  static uint32_t LeastRanks(const JobEntry& job);
+  static bool RunsOnFewer(const JobEntry& job);
+  // Slots for more ranks are free, the planner takes them, and nobody in the queue can use them.
+  bool HasRoomToGrow(JobEntry& job);
+  void CheckGrowth(JobEntry& job, Turn& turn);
 
   // ---- nodes.cc ----
   void On(const NodeConnected& event, Turn& turn);
@@ -170,14 +157,15 @@ struct Core::State {
   Node View(const NodeEntry& node, const Holders& holders) const;
   std::map<JobId, std::string> QueueReasons() const;
   Desired DesiredFor(const NodeId& node) const;
-  muster::Stop MakeStop(EndReason reason, const JobSpec& spec) const;
+  muster::Stop MakeStop(EndReason reason, const Job& job) const;
   Assignment MakeAssignment(const JobEntry& job, const Generation& generation, const RankPlacement& rank) const;
 
   // ---- rows.cc ----
   absl::Status Load(const std::vector<Row>& rows, Now now);
   absl::Status LoadRow(const Row& row);
   absl::Status CheckRows() const;
-  void Arm(Now now);  // timers, after a recovery
+  void Arm(Now now);                   // timers, after a recovery
+  void KeepLedgers(const Turn& turn);  // of the jobs that are about to be written
   void Write(const Turn& turn, Outcome& outcome) const;
 
   JobEntry* FindJob(const JobId& id);
@@ -196,7 +184,7 @@ struct Core::State {
   struct Report {
     NodeId node;
     std::string incarnation;
-    ObservedRank rank;
+    std::optional<ObservedRank> rank;  // none: that was the full report
   };
   std::deque<Report> inbox;
   std::set<NodeId> emptying;  // draining, leaving or LOST, as far as it is not known that no rank is left there
@@ -208,9 +196,5 @@ inline constexpr size_t kGenerationsKept = 50;  // with its job, all of them are
 std::string JobKey(const JobId& job);
 std::string GenerationKey(const JobId& job, uint64_t generation);
 std::string NodeKey(const NodeId& node);
-
-const char* Name(EndReason reason);
-// Only these count against the restarts.
-bool IsFault(EndReason reason);
 
 }  // namespace muster::core

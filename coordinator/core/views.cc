@@ -76,11 +76,11 @@ Node Core::State::View(const NodeEntry& node, const Holders& holders) const {
   return view;
 }
 
-muster::Stop Core::State::MakeStop(EndReason reason, const JobSpec& spec) const {
+muster::Stop Core::State::MakeStop(EndReason reason, const Job& job) const {
   muster::Stop stop;
   stop.set_reason(reason);
-  stop.set_checkpoint_first(!IsFault(reason) && !spec.train().checkpoint().path().empty());
-  SetDuration(StopDeadline(reason), *stop.mutable_deadline());
+  stop.set_checkpoint_first(!IsFault(reason) && !job.spec().train().checkpoint().path().empty());
+  SetDuration(StopDeadline(job, reason), *stop.mutable_deadline());
   return stop;
 }
 
@@ -97,11 +97,12 @@ Assignment Core::State::MakeAssignment(const JobEntry& job, const Generation& ge
   *assignment.mutable_spec() = SpecOf(job.record(), generation);
   assignment.set_schedule_digest(generation.schedule_digest());
   if (generation.has_resume_from()) *assignment.mutable_resume_from() = generation.resume_from();
+  SetDuration(TimeoutsOf(job.record()).collective, *assignment.mutable_collective_deadline());
   *assignment.mutable_published() = job.record().checkpoints();
   if (rank.rank() == 0) assignment.set_checkpoint_wish(job.checkpoint_wish);  // it tells the others
   if (job.traced.contains(rank.rank())) *assignment.mutable_trace() = job.trace;
   if (job.plan.has_value()) {
-    *assignment.mutable_table() = job.plan->table;
+    assignment.set_table_sha256(job.plan->table_sha256);
     assignment.set_schedule_digest(job.plan->digests.at(rank.rank()));
   }
   return assignment;
@@ -122,7 +123,7 @@ Desired Core::State::DesiredFor(const NodeId& node) const {
       wanted.mutable_key()->set_generation(generation->record().number());
       wanted.mutable_key()->set_rank(rank.rank());
       if (generation->state() == GENERATION_STATE_STOPPING) {
-        *wanted.mutable_stop() = MakeStop(generation->record().reason(), job.record().spec());
+        *wanted.mutable_stop() = MakeStop(generation->record().reason(), job.record());
       } else {
         *wanted.mutable_run() = MakeAssignment(job, generation->record(), rank);
       }

@@ -64,6 +64,7 @@ inline Options AnyWorld() {
     }
     return planned;
   };
+  options.op_namer = [](const JobSpec&, const Slots&, uint64_t index) { return absl::StrCat("op ", index); };
   return options;
 }
 
@@ -101,6 +102,18 @@ class World {
   JobState State(const JobId& id) { return Get(id).state(); }
   Generation Newest(const JobId& id) { return core->ListGenerations(id).at(0); }
 
+  // A node returns, and has nothing.
+  Outcome Return(const Node& node) {
+    const Outcome out = Do(NodeConnected{node});
+    EXPECT_TRUE(out.status.ok()) << out.status;
+    return ReportNothing(node.id(), node.incarnation());
+  }
+  Outcome ReportNothing(const std::string& node, const std::string& incarnation = "i1") {
+    NodeObserved nothing{NodeId(node), Incarnation(incarnation), {}};
+    nothing.observed.set_full(true);
+    return Do(nothing);
+  }
+
   // What a worker would report of a rank of the job's newest generation.
   Outcome Report(const JobId& id, RankState state, RankExit::Cause cause = RankExit::CAUSE_UNSPECIFIED,
                  bool full = false, uint32_t number = 0) {
@@ -115,6 +128,22 @@ class World {
     rank.set_state(state);
     rank.mutable_exit()->set_cause(cause);
     if (cause == RankExit::FAILED) rank.mutable_exit()->set_message("rank 0 was killed by signal 9 (SIGKILL)");
+    return Do(event);
+  }
+  // What its page says; `still`: for so many seconds.
+  Outcome Progress(const JobId& id, uint32_t number, uint64_t step, uint64_t issued, uint64_t completed, double still) {
+    const Generation g = Newest(id);
+    const NodeId node(g.ranks(static_cast<int>(number)).node());
+    NodeObserved event{node, Incarnation(core->GetNode(node)->incarnation()), {}};
+    ObservedRank& rank = *event.observed.add_ranks();
+    rank.mutable_key()->set_job(id.value());
+    rank.mutable_key()->set_generation(g.number());
+    rank.mutable_key()->set_rank(number);
+    rank.set_state(RANK_STATE_RUNNING);
+    rank.set_step(step);
+    rank.set_op_issued(issued);
+    rank.set_op_completed(completed);
+    rank.set_still_seconds(still);
     return Do(event);
   }
   Outcome Checkpoint(const JobId& id, uint64_t step, uint64_t generation = 0) {

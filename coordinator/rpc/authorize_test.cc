@@ -34,6 +34,7 @@ TEST(Authorize, Table) {
       {"/muster.v1.Admin/Version", {}, "vsa--l"},
       {"/muster.v1.Workers/Connect", {}, "---w-l"},
       {"/muster.v1.Workers/RendezvousSet", {}, "---w-l"},
+      {"/muster.v1.Workers/FetchTable", {}, "---w-l"},
       {"/muster.v1.Jobs/Unheard", {}, "------"},
       {"/muster.v1.Trust/Join", {}, "----jl"},
       {"/muster.v1.Trust/Renew", {}, "---w-l"},

@@ -67,6 +67,9 @@ absl::StatusOr<PlanReply> PlanOnNodes(const core::Core& core, const PlanRequest&
   for (RankPlan& rank : *plan->mutable_ranks()) {
     if (rank.rank() < placing.nodes.size()) rank.set_node(placing.nodes[rank.rank()].value());
   }
+  if (const uint32_t all = resolved.resources().ranks(); on.ranks.size() < all) {
+    plan->add_notes(absl::StrCat("on ", on.ranks.size(), " of ", all, " ranks, until there are slots for more"));
+  }
   if (placing.nodes.empty() && placing.reason != plan->unfit()) {
     plan->add_notes(absl::StrCat("the job would wait: ", placing.reason));
   }
@@ -153,10 +156,16 @@ grpc::ServerUnaryReactor* JobsService::Plan(grpc::CallbackServerContext* context
   absl::StatusOr<JobSpec> resolved = ResolveSpec(options_.limits, request->spec());
   if (!resolved.ok()) return EndWith(resolved.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([=, resolved = *std::move(resolved)](Turn& turn) {
-    turn.AfterCommit([=, &core = turn.core()] {
+  loop_->Post([=, this, resolved = *std::move(resolved)](Turn& turn) {
+    turn.AfterCommit([=, this, &core = turn.core()] {
       absl::StatusOr<PlanReply> plan = PlanOnNodes(core, *request, resolved);
       if (plan.ok()) *reply = *std::move(plan);
+      for (const TimeoutRule& rule : Rules(core::TimeoutsOf(options_.limits.timeouts, resolved))) {
+        Timeout& timeout = *reply->add_timeouts();
+        timeout.set_name(rule.what);
+        timeout.set_seconds(absl::ToDoubleSeconds(rule.time));
+        timeout.set_rule(rule.rule);
+      }
       reactor->Finish(ToGrpc(plan.status()));
     });
   });
@@ -169,9 +178,9 @@ grpc::ServerUnaryReactor* JobsService::Get(grpc::CallbackServerContext* context,
   if (!caller.ok()) return EndWith(caller.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, this](Turn& turn) {
-    turn.AfterCommit([=, this, &core = turn.core(), &ledger = turn.ledger()] {
+    turn.AfterCommit([=, this, now = turn.now().steady, &core = turn.core(), &ledger = turn.ledger()] {
       const absl::StatusOr<JobId> id = core.Find(request->job());
-      const absl::StatusOr<Job> job = id.ok() ? core.GetJob(*id) : id.status();
+      const absl::StatusOr<Job> job = id.ok() ? core.GetJob(*id, now) : id.status();
       if (!job.ok()) return reactor->Finish(ToGrpc(job.status()));
       *reply->mutable_job() = *job;
       for (Generation& generation : core.ListGenerations(*id)) {

@@ -70,7 +70,9 @@ class TraceReactor final : public grpc::ServerUnaryReactor {
     core::TraceJob event{.job = *id, .wish = {}, .ranks = {request_->ranks().begin(), request_->ranks().end()}};
     event.wish.set_id(wish_);
     event.wish.set_steps(request_->steps());
-    const uint32_t ranks = job->spec().resources().ranks();
+    // A job may run on fewer than it asks for.
+    const std::vector<Generation> generations = core.ListGenerations(*id);
+    const uint32_t ranks = generations.empty() ? 0 : static_cast<uint32_t>(generations.front().ranks_size());
     for (uint32_t rank = 0; request_->ranks().empty() && rank < std::min(kMostRanks, ranks); ++rank) {
       event.ranks.push_back(rank);
     }

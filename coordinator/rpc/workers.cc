@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/rpc/rpc.h"
+#include "coordinator/rpc/table_call.h"
 #include "coordinator/rpc/worker_stream.h"
 
 namespace muster::rpc {
@@ -123,6 +124,11 @@ grpc::ServerUnaryReactor* WorkersService::RendezvousGet(grpc::CallbackServerCont
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Workers/RendezvousGet");
   if (!caller.ok()) return EndWith(caller.status(), *context);
   return new GetReactor(request, reply, caller->node, loop_);
+}
+
+grpc::ServerWriteReactor<TableChunk>* WorkersService::FetchTable(grpc::CallbackServerContext* context,
+                                                                 const FetchTableRequest* request) {
+  return StartTableCall(gate_->Admit(*context, "/muster.v1.Workers/FetchTable"), *request, loop_);
 }
 
 }  // namespace muster::rpc

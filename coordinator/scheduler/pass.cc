@@ -7,7 +7,7 @@
 namespace muster::scheduler {
 
 uint64_t Pass::Spare(const Head& head) const {
-  const uint64_t kept = head.demand.ranks + head.overtakers, total = cluster_->Slots(head.demand);
+  const uint64_t kept = head.demand.needed() + head.overtakers, total = cluster_->Slots(head.demand);
   return kept >= total ? 0 : std::min(total - kept, cluster_->FreeSlots(head.demand));
 }
 
@@ -28,12 +28,17 @@ Decision Pass::Held(const Demand& demand) const {
 Decision Pass::Consider(const Claim& claim, const Demand& demand) {
   const Device device = cluster_->Resolve(demand.device);
   const auto head = heads_.find(device);
-  if (head != heads_.end() && demand.ranks > Spare(head->second)) {
-    if (head->second.demand.slot_bytes == 0) return Held(demand);
-    Decision beside = cluster_->Place(Beside(demand, head->second));
-    return beside.ranks.empty() ? Held(demand) : beside;
+  Demand allowed = demand;
+  if (head != heads_.end()) {
+    const uint64_t spare = Spare(head->second);
+    if (demand.needed() > spare) {
+      if (head->second.demand.slot_bytes == 0) return Held(demand);
+      Decision beside = cluster_->Place(Beside(demand, head->second));
+      return beside.ranks.empty() ? Held(demand) : beside;
+    }
+    allowed.ranks = static_cast<uint32_t>(std::min<uint64_t>(demand.ranks, spare));
   }
-  Decision decision = cluster_->Place(demand);
+  Decision decision = cluster_->Place(allowed);
   if (decision.ranks.empty() && decision.fits_when_idle && head == heads_.end()) {
     Demand wanted = demand;
     wanted.device = device;
@@ -44,9 +49,9 @@ Decision Pass::Consider(const Claim& claim, const Demand& demand) {
 
 std::string Pass::Why(const Decision& decision, const Demand& demand) const {
   if (!decision.reason.empty()) return decision.reason;
-  if (demand.ranks > cluster_->FreeSlots(demand)) return cluster_->Place(demand).reason;
+  if (demand.needed() > cluster_->FreeSlots(demand)) return cluster_->Place(demand).reason;
   const Head& head = heads_.at(decision.device);
-  return absl::StrCat("waits behind ", head.job.value(), ", for which ", head.demand.ranks, " slots are kept");
+  return absl::StrCat("waits behind ", head.job.value(), ", for which ", head.demand.needed(), " slots are kept");
 }
 
 void Pass::Start(const Claim& claim, const Decision& decision) {

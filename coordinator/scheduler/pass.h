@@ -16,6 +16,9 @@
 // overtaken it leaves it room, and no stream of small jobs can put it off. How long a job runs is never asked for,
 // since nobody knows it.
 //
+// A job that may run on fewer ranks than it wants is placed with as many as there is room for; as the head only those
+// that it needs are reserved.
+//
 // Where the head needs slots of more memory than some have, all of this counts only those that suit it; the others are
 // free for jobs behind it.
 //

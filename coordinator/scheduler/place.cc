@@ -107,20 +107,22 @@ Device Cluster::Resolve(Device wanted) const {
 std::string Cluster::WhyNot(const Demand& demand, Device device) const {
   if (!any_node_) return "no node has joined yet";
   const Counts supply = Count(demand);
-  const std::string needs = absl::StrCat("needs ", Counted(demand.ranks), OfMemory(demand));
+  const uint32_t needed = demand.needed();
+  const std::string needs = absl::StrCat("needs ", needed < demand.ranks ? absl::StrCat(needed, " to ") : "",
+                                         Counted(demand.ranks), OfMemory(demand));
   const std::string others = unavailable_.empty() ? "" : absl::StrCat(" (", unavailable_, ")");
   if (!any_takes_ranks_) return absl::StrCat(needs, ", but no node takes ranks now", others);
-  if (supply.hoped < demand.ranks) {
-    if (Of(device).all.hoped >= demand.ranks) {  // but of too little memory
+  if (supply.hoped < needed) {
+    if (Of(device).all.hoped >= needed) {  // but of too little memory
       return absl::StrCat(
           needs, ", the nodes have ", supply.hoped == 0 ? "none" : absl::StrCat(supply.hoped),
           absl::StrFormat(", the largest has %.3g GiB", static_cast<double>(Largest(device)) / (1 << 30)), others);
     }
     // What the user can do about it: fewer ranks, or the other device.
     const Counts& other = Of(device == DEVICE_CUDA ? DEVICE_CPU : DEVICE_CUDA).all;
-    const std::string instead = other.hoped < demand.ranks ? ""
-                                                           : absl::StrCat(", or ", other.hoped, " with device ",
-                                                                          device == DEVICE_CUDA ? "cpu" : "cuda");
+    const std::string instead = other.hoped < needed ? ""
+                                                     : absl::StrCat(", or ", other.hoped, " with device ",
+                                                                    device == DEVICE_CUDA ? "cpu" : "cuda");
     const std::string have = supply.hoped == 0 ? "none" : absl::StrCat(supply.hoped, " in all, ", supply.free, " free");
     return absl::StrCat(needs, " on ", Name(device), ", the nodes have ", have, "; at most ", supply.hoped,
                         supply.hoped == 1 ? " rank" : " ranks", " would fit", instead, others);
@@ -128,16 +130,18 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
   return absl::StrCat(needs, ", ", supply.free, " of ", supply.total, " free", InUse(Of(device).users), others);
 }
 
-bool Cluster::FitsWhenIdle(const Demand& demand) const { return Count(demand).hoped >= demand.ranks; }
+bool Cluster::FitsWhenIdle(const Demand& demand) const { return Count(demand).hoped >= demand.needed(); }
 
 Decision Cluster::Place(const Demand& demand) const {
   Decision decision;
   decision.device = Resolve(demand.device);
   decision.fits_when_idle = FitsWhenIdle(demand);
-  if (Count(demand).free < demand.ranks) {
+  const uint64_t free = Count(demand).free;
+  if (free < demand.needed()) {
     decision.reason = WhyNot(demand, decision.device);
     return decision;
   }
+  const auto ranks = std::min<uint64_t>(demand.ranks, free);
   // Nodes by their number of free slots that suit, then id.
   std::map<NodeId, std::vector<FreeSlot>> suitable;
   std::map<size_t, std::set<NodeId>> by_free;
@@ -149,8 +153,8 @@ Decision Cluster::Place(const Demand& demand) const {
     by_free[good.size()].insert(node);
     suitable[node] = std::move(good);
   }
-  while (decision.ranks.size() < demand.ranks) {
-    const size_t left = demand.ranks - decision.ranks.size();
+  while (decision.ranks.size() < ranks) {
+    const size_t left = ranks - decision.ranks.size();
     auto chosen = by_free.lower_bound(left);
     if (chosen == by_free.end()) --chosen;  // none holds the rest: the emptiest
     const NodeId node = *chosen->second.begin();

@@ -1,6 +1,7 @@
 // Which slots a gang gets. Pure: snapshots in, a decision or none and its reason out.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -37,6 +38,9 @@ struct Demand {
   Device device = DEVICE_AUTO;
   uint64_t slot_bytes = 0;   // on slots of no less memory
   uint64_t below_bytes = 0;  // 0: any; else only on slots that are known to have less
+  uint32_t least = 0;        // of the ranks, that suffice where there are not enough slots for all; 0: all or none
+
+  uint32_t needed() const { return least == 0 ? ranks : std::min(least, ranks); }
 };
 
 struct RankSlot {
@@ -62,8 +66,9 @@ class Cluster {
   // auto: cuda where any node that takes ranks or is away has a cuda slot, else cpu.
   Device Resolve(Device wanted) const;
 
-  // All ranks or none, on as few nodes as possible: as soon as one node holds all the ranks that are left, the fullest
-  // such; until then the emptiest; ties by node id. The ranks on a node follow each other, on ascending slots.
+  // All ranks, or where that does not go as many as there are slots for, but at least those needed; or none. On as few
+  // nodes as possible: as soon as one node holds all the ranks that are left, the fullest such; until then the
+  // emptiest; ties by node id. The ranks on a node follow each other, on ascending slots.
   Decision Place(const Demand& demand) const;
   bool FitsWhenIdle(const Demand& demand) const;
 

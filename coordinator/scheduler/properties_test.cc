@@ -55,13 +55,14 @@ std::vector<size_t> FreeByNode(const std::vector<NodeView>& nodes, Device device
 TEST(PlaceProperties, AllRanksOnFreeSlotsOfFewestNodesOrNone) {
   EXPECT_TRUE(rc::check([] {
     std::vector<NodeView> nodes = AnyNodes();
-    const Demand demand{*rc::gen::inRange<uint32_t>(1, 30),
-                        *rc::gen::element<Device>(DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA)};
+    Demand demand{*rc::gen::inRange<uint32_t>(1, 30), *rc::gen::element<Device>(DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA)};
+    if (*rc::gen::arbitrary<bool>()) demand.least = *rc::gen::inRange<uint32_t>(1, 40);
     const Decision decision = Cluster(nodes).Place(demand);
     RC_ASSERT(decision.device == DEVICE_CPU || decision.device == DEVICE_CUDA);
     const std::vector<size_t> free = FreeByNode(nodes, decision.device);
     const size_t all = std::accumulate(free.begin(), free.end(), size_t{0});
-    RC_ASSERT(decision.ranks.size() == (all >= demand.ranks ? demand.ranks : 0));
+    const size_t least = demand.least == 0 ? demand.ranks : std::min(demand.least, demand.ranks);
+    RC_ASSERT(decision.ranks.size() == (all >= least ? std::min<size_t>(all, demand.ranks) : 0));
     RC_ASSERT(decision.reason.empty() == !decision.ranks.empty());
     if (decision.ranks.empty()) return;
 
@@ -80,7 +81,7 @@ TEST(PlaceProperties, AllRanksOnFreeSlotsOfFewestNodesOrNone) {
     // The ranks of a node follow each other.
     RC_ASSERT(std::set<NodeId>(order.begin(), order.end()).size() == order.size());
     size_t fewest = 0, held = 0;
-    while (held < demand.ranks) held += free.at(fewest++);
+    while (held < decision.ranks.size()) held += free.at(fewest++);
     RC_ASSERT(order.size() == fewest);
 
     // The same, in whatever order the nodes come.
@@ -103,9 +104,10 @@ class Stream {
     }
   }
 
-  JobId Submit(uint32_t ranks, uint32_t rounds, int32_t priority) {
+  // `least`: of them, 0: all.
+  JobId Submit(uint32_t ranks, uint32_t rounds, int32_t priority, uint32_t least = 0) {
     const Claim claim{JobId(absl::StrCat("j", ++sequence_)), priority, sequence_};
-    jobs_[claim.job] = {claim, ranks, rounds};
+    jobs_[claim.job] = {claim, {ranks, DEVICE_CPU, 0, 0, least}, rounds};
     return claim.job;
   }
 
@@ -126,7 +128,7 @@ class Stream {
     Pass pass(&cluster);
     for (const Claim& claim : queue) {
       Job& job = jobs_.at(claim.job);
-      const Decision decision = pass.Consider(claim, {job.ranks, DEVICE_CPU});
+      const Decision decision = pass.Consider(claim, job.demand);
       if (decision.ranks.empty()) continue;
       pass.Start(claim, decision);
       job.started = true;
@@ -162,7 +164,7 @@ class Stream {
  private:
   struct Job {
     Claim claim;
-    uint32_t ranks = 0;
+    Demand demand;
     uint32_t rounds = 0;  // left
     bool started = false;
     bool ended = false;
@@ -191,7 +193,7 @@ TEST(PassProperties, AStreamOfSmallJobsDoesNotStarveALargeOne) {
     Stream stream(sizes);
     const auto small = [&] {
       stream.Submit(*rc::gen::inRange<uint32_t>(1, std::max(2u, total / 2)), *rc::gen::inRange<uint32_t>(1, 9),
-                    *rc::gen::inRange<int32_t>(-1, 1));
+                    *rc::gen::inRange<int32_t>(-1, 1), *rc::gen::inRange<uint32_t>(0, 3));
     };
     for (int i = *rc::gen::inRange(0, 12); i > 0; --i) small();
     stream.Round();

@@ -250,5 +250,48 @@ TEST(Queue, PriorityThenArrival) {
             "urgent early late least");
 }
 
+// A job that may run on fewer ranks.
+TEST(Pass, AnElasticJobTakesWhatThereIs) {
+  NodeView node{NodeId("n"), {}};
+  for (uint32_t slot = 0; slot < 6; ++slot) node.slots.push_back({slot, DEVICE_CPU, {}});
+  const auto demand = [](uint32_t ranks, uint32_t least) { return Demand{ranks, DEVICE_CPU, 0, 0, least}; };
+  const struct {
+    const char* what;
+    Demand head;  // it comes first, and takes what it gets
+    Demand behind;
+    size_t head_ranks, behind_ranks;
+  } kCases[] = {
+      {"all there are", demand(8, 2), demand(1, 0), 6, 0},
+      {"no more than it wants", demand(4, 2), demand(4, 1), 4, 2},
+      {"not fewer than the least", demand(9, 7), demand(1, 0), 0, 1},
+  };
+  for (const auto& test : kCases) {
+    Cluster cluster({node});
+    Pass pass(&cluster);
+    const Claim first{JobId("first"), 0, 1}, second{JobId("second"), 0, 2};
+    const Decision head = pass.Consider(first, test.head);
+    if (!head.ranks.empty()) pass.Start(first, head);
+    EXPECT_EQ(head.ranks.size(), test.head_ranks) << test.what;
+    EXPECT_EQ(pass.Consider(second, test.behind).ranks.size(), test.behind_ranks) << test.what;
+  }
+}
+
+// Only what the head needs is kept for it, and those behind it shrink into the rest.
+TEST(Pass, AnElasticHeadKeepsItsLeast) {
+  NodeView node{NodeId("n"), {}};
+  for (uint32_t slot = 0; slot < 8; ++slot) node.slots.push_back({slot, DEVICE_CPU, {}});
+  for (uint32_t slot = 0; slot < 4; ++slot) node.slots[slot].holder = {JobId("old"), 1, 0};
+  Cluster cluster({node});
+  Pass pass(&cluster);
+  const Demand head{8, DEVICE_CPU, 0, 0, 5};
+  EXPECT_TRUE(pass.Consider({JobId("head"), 0, 1}, head).ranks.empty());
+  const Demand behind{4, DEVICE_CPU, 0, 0, 1};
+  EXPECT_EQ(pass.Consider({JobId("behind"), 0, 2}, behind).ranks.size(), 3u);
+  const Demand rigid{4, DEVICE_CPU};
+  const Decision held = pass.Consider({JobId("rigid"), 0, 3}, rigid);
+  EXPECT_TRUE(held.ranks.empty());
+  EXPECT_EQ(pass.Why(held, rigid), "waits behind head, for which 5 slots are kept");
+}
+
 }  // namespace
 }  // namespace muster::scheduler

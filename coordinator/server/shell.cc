@@ -43,6 +43,7 @@ Ledger& Turn::ledger() { return *shell_->ledger_; }
 Watches& Turn::watches() { return shell_->watches_; }
 WorkerSessions& Turn::workers() { return shell_->workers_; }
 Rendezvous& Turn::rendezvous() { return shell_->rendezvous_; }
+Tables& Turn::tables() { return shell_->tables_; }
 Traces& Turn::traces() { return shell_->traces_; }
 
 const core::Outcome& Turn::Handle(const core::Event& event) {
@@ -156,6 +157,7 @@ void Shell::Act(const core::Action& action) {
     workers_.CloseStream(*close);
   } else if (const auto* end = std::get_if<core::EndGeneration>(&action)) {
     rendezvous_.End({end->job, end->generation});
+    tables_.End({end->job, end->generation});
     traces_.End({end->job, end->generation});
   } else if (const auto* forget = std::get_if<core::ForgetJob>(&action)) {
     if (absl::Status status = ledger_->Forget(forget->job, commit_sequence_ + 1); !status.ok()) {

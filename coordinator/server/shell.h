@@ -24,6 +24,7 @@
 #include "coordinator/core/core.h"
 #include "coordinator/server/ledger.h"
 #include "coordinator/server/rendezvous.h"
+#include "coordinator/server/tables.h"
 #include "coordinator/server/traces.h"
 #include "coordinator/server/watches.h"
 #include "coordinator/server/worker_sessions.h"
@@ -67,6 +68,7 @@ class Turn {
   Watches& watches();
   WorkerSessions& workers();
   Rendezvous& rendezvous();
+  Tables& tables();
   Traces& traces();
 
  private:
@@ -112,6 +114,7 @@ class Shell {
   Watches watches_;
   WorkerSessions workers_;
   Rendezvous rendezvous_;
+  Tables tables_;
   Traces traces_;
   std::optional<SteadyTime> staged_since_;
   SteadyTime next_prune_;

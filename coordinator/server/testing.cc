@@ -156,11 +156,12 @@ bool FakeWorker::WaitForWelcome() {
   return Wait([this] { return welcome_; });
 }
 
-bool FakeWorker::WaitForRun(RankKey* key) {
-  return Wait([this, key] {
+bool FakeWorker::WaitForRun(RankKey* key, std::string* table_sha256) {
+  return Wait([this, key, table_sha256] {
     for (const DesiredRank& rank : desired_.ranks()) {
       if (!rank.has_run()) continue;
       *key = rank.key();
+      if (table_sha256 != nullptr) *table_sha256 = rank.run().table_sha256();
       return true;
     }
     return false;

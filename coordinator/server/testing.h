@@ -67,8 +67,8 @@ class FakeWorker {
   ~FakeWorker();  // breaks the stream
 
   bool WaitForWelcome();
-  // The rank that this node is to run, with a goal of that kind.
-  bool WaitForRun(RankKey* key);
+  // The rank that this node is to run, with a goal of that kind, and its table's hash.
+  bool WaitForRun(RankKey* key, std::string* table_sha256 = nullptr);
   bool WaitForRecordsAck(uint64_t sequence);
   bool WaitForLogsAck(uint64_t offset);
   bool WaitForBeat(uint64_t number);

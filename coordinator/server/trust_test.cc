@@ -70,7 +70,8 @@ TEST_F(TrustTest, ANodeSpeaksForItselfOnly) {
   ASSERT_TRUE(worker.WaitForWelcome());
   client_->MustSubmit("job");
   RankKey key;
-  ASSERT_TRUE(worker.WaitForRun(&key));
+  std::string table_sha256;
+  ASSERT_TRUE(worker.WaitForRun(&key, &table_sha256));
   FakeWorker other(tls_address(), "a", "i2", "boot2", {}, a);
   ASSERT_TRUE(other.WaitForWelcome());
   // What a says of b's rank changes nothing: its records are acknowledged, so that it forgets them, and dropped.
@@ -95,6 +96,18 @@ TEST_F(TrustTest, ANodeSpeaksForItselfOnly) {
          "was not placed on node a");
   Expect(of_a.workers().RendezvousGet(of_a.Context().get(), get, &get_reply), Code::PERMISSION_DENIED,
          "was not placed on node a");
+  FetchTableRequest fetch;
+  *fetch.mutable_key() = key;
+  fetch.set_table_sha256(table_sha256);
+  const auto table = [&](Client& client) {
+    const auto context = client.Context();
+    const auto reader = client.workers().FetchTable(context.get(), fetch);
+    TableChunk chunk;
+    while (reader->Read(&chunk)) continue;
+    return reader->Finish();
+  };
+  Expect(table(of_a), Code::PERMISSION_DENIED, "was not placed on node a");
+  EXPECT_TRUE(table(of_b).ok());
   EXPECT_TRUE(of_b.workers().RendezvousSet(of_b.Context().get(), set, &set_reply).ok());
   EXPECT_TRUE(of_b.workers().RendezvousGet(of_b.Context().get(), get, &get_reply).ok());
   EXPECT_EQ(get_reply.value(), "x");

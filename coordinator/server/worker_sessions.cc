@@ -122,7 +122,7 @@ void WorkerSessions::Welcome(const core::Core& core, const NodeId& node) {
 
 void WorkerSessions::SendDesired(const core::Core& core, const NodeId& node) {
   const auto session = sessions_.find(node);
-  if (session == sessions_.end()) return;
+  if (session == sessions_.end() || !core.HasReported(node)) return;
   CoordinatorMessage message = Message();
   *message.mutable_desired() = core.DesiredFor(node);
   session->second.link->Send(std::move(message));

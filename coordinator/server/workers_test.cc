@@ -6,8 +6,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/sha256.h"
 #include "coordinator/server/server.h"
 #include "coordinator/server/server_fixture_test.h"
+#include "models/inventory.h"
+#include "strategies/partition/planners.h"
+#include "strategies/partition/table.h"
 
 namespace muster::server {
 namespace {
@@ -56,7 +60,61 @@ class WorkersTest : public ServerFixture {
     *value = reply.value();
     return status;
   }
+  grpc::Status Fetch(const FetchTableRequest& request, std::string* bytes) {
+    bytes->clear();
+    const std::unique_ptr<grpc::ClientContext> context = client_->Context();
+    const auto reader = client_->workers().FetchTable(context.get(), request);
+    for (TableChunk chunk; reader->Read(&chunk);) {
+      EXPECT_LE(chunk.data().size(), size_t{256} << 10);
+      bytes->append(chunk.data());
+    }
+    return reader->Finish();
+  }
 };
+
+// GPT-2 1.5B by rows on 1,024 shards, whatever the job.
+absl::StatusOr<core::Planned> PlanLarge(const JobSpec& spec, const core::Slots& slots) {
+  absl::StatusOr<core::Planned> planned = core::PlanByStrategies(spec, slots);
+  if (!planned.ok()) return planned;
+  Model model;
+  model.mutable_gpt2()->set_size(GPT2_SIZE_XL);
+  planned->table = partition::Rows(*models::MakeInventory(model), 1024);
+  planned->table_sha256 = partition::TableSha256(planned->table);
+  return planned;
+}
+
+TEST_F(WorkersTest, TableIsFetchedByItsHash) {
+  options_.core.planner = PlanLarge;
+  Start();
+  client_->MustSubmit("a");
+  auto worker = Worker("i1");
+  FetchTableRequest request;
+  ASSERT_TRUE(worker->WaitForRun(request.mutable_key(), request.mutable_table_sha256()));
+  std::string bytes;
+  ASSERT_TRUE(Fetch(request, &bytes).ok());
+  EXPECT_GT(bytes.size(), size_t{4} << 20);
+  EXPECT_EQ(Sha256Hex(bytes), request.table_sha256());
+  // Not stored, so made again after a restart: the same bytes.
+  server_.reset();
+  Start();
+  std::string again;
+  const grpc::Status status = Fetch(request, &again);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_TRUE(again == bytes);
+
+  FetchTableRequest other = request;
+  other.set_table_sha256(std::string(64, '0'));
+  EXPECT_EQ(Fetch(other, &again).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  for (const auto& [generation, rank] : {std::pair(2, 0), {1, 1}}) {
+    other = request;
+    other.mutable_key()->set_generation(static_cast<uint64_t>(generation));
+    other.mutable_key()->set_rank(static_cast<uint32_t>(rank));
+    EXPECT_EQ(Fetch(other, &again).error_code(), grpc::StatusCode::FAILED_PRECONDITION) << generation << " " << rank;
+  }
+  worker = Worker("i1", "boot", {request.key()});
+  worker->RunToTheEnd(request.key());
+  EXPECT_TRUE(Eventually([&] { return Fetch(request, &again).error_code() == grpc::StatusCode::FAILED_PRECONDITION; }));
+}
 
 TEST_F(WorkersTest, NewIncarnationReplacesItsPredecessor) {
   Start();

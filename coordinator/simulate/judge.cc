@@ -276,14 +276,14 @@ void Judge::Read(const StateEvent& event, size_t& position) {
   Fail("streams are the history", absl::StrCat("a reader got \"", event.message(), "\", which is not committed"));
 }
 
-void Judge::Started(const RankId& rank, const std::string& node, bool again) {
+void Judge::Started(const RankId& rank, const std::string& node) {
   const auto job = jobs_.find(rank.job);
   if (job == jobs_.end() || !job->second.generations.contains(rank.generation)) {
     return Fail("durable before it runs", absl::StrCat(rank.ToString(), " was started, but is not on disk"));
   }
   running_.insert(rank);
   const auto [known, fresh] = started_.emplace(rank, node);
-  if (!fresh && !again) Fail("a rank starts once", absl::StrCat(rank.ToString(), " on ", known->second, " and ", node));
+  if (!fresh) Fail("a rank starts once", absl::StrCat(rank.ToString(), " on ", known->second, " and ", node));
 }
 
 void Judge::Unwanted(const RankId& rank) {

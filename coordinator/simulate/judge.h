@@ -69,8 +69,7 @@ class Judge {
 
   // ---- The nodes. ----
   void Written(const WrittenCheckpoint& checkpoint) { written_.insert(checkpoint); }
-  // `again`: an earlier start was lost with the node's folders.
-  void Started(const RankId& rank, const std::string& node, bool again);
+  void Started(const RankId& rank, const std::string& node);
   void Ended(const RankId& rank) { running_.erase(rank); }
   // A worker ends a rank since it is not wanted.
   void Unwanted(const RankId& rank);

@@ -86,10 +86,7 @@ void WorkerNode::Reboot(absl::Duration down, bool folders_lost) {
   for (auto& [rank, folder] : folders_) {
     if (folder.process->alive) folder.process->gang->Die(*folder.process, Killed("", RankExit::VANISHED));
   }
-  if (folders_lost) {
-    for (const auto& [rank, folder] : folders_) forgotten_.insert(rank);
-    folders_.clear();
-  }
+  if (folders_lost) folders_.clear();
   world_->agenda.After(down, [this] { StartDaemon(); });
 }
 
@@ -329,7 +326,7 @@ void WorkerNode::StartRank(const RankId& rank) {
   const DesiredRank* wanted = WantedOf(rank);
   world_->Trace([&] { return absl::StrCat(id_, ": starts ", rank.ToString()); });
   world_->Count("rank started");
-  world_->judge.Started(rank, id_, forgotten_.contains(rank));
+  world_->judge.Started(rank, id_);
   Folder& folder = folders_[rank];
   folder.slots.assign(wanted->run().slots().begin(), wanted->run().slots().end());
   for (const auto& [other, theirs] : folders_) {

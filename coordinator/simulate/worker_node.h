@@ -115,7 +115,6 @@ class WorkerNode {
   uint64_t incarnations_ = 0;
   bool timer_runs_ = false;
   std::map<RankId, Folder> folders_;
-  std::set<RankId> forgotten_;  // started before the folders were lost
   std::optional<CoordinatorMessage> stored_;
   SteadyTime lease_;
   std::unique_ptr<Daemon> daemon_;

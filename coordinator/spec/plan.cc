@@ -1,10 +1,13 @@
 #include "coordinator/spec/plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "models/inventory.h"
 #include "strategies/choose.h"
 #include "strategies/cost.h"
@@ -28,24 +31,54 @@ std::string Shown(std::string schedule) {
   return absl::StrCat(schedule, "... and ", more, " more ops\n");
 }
 
-void AddModel(const JobSpec& resolved, const Inventory& inventory, PlanReply& plan) {
+void AddModel(const JobSpec& resolved, size_t ranks, const Inventory& inventory, PlanReply& plan) {
   const Train& train = resolved.train();
   plan.set_parameters(models::Parameters(inventory));
   plan.set_tokens_per_step(uint64_t{train.batch().sequences()} * inventory.context());
-  plan.set_microbatches(strategies::Microbatches(train.batch(), resolved.resources().ranks()));
+  plan.set_microbatches(strategies::Microbatches(train.batch(), static_cast<uint32_t>(ranks)));
   double forward = 0;
   for (const Unit& unit : inventory.units()) forward += unit.forward_flops();
   plan.set_flops_per_step(3 * forward * train.batch().sequences());  // a backward costs twice a forward
 }
 
-void AddTable(const strategies::Layout& layout, const Inventory& inventory, const std::vector<RankPlace>& ranks,
-              PlanReply& plan) {
+// "shares by measured speed, 12.1 to 48 GFLOP/s; ..."
+std::string SpeedLine(const strategies::Outlook& outlook, const std::vector<RankPlace>& ranks) {
+  double least = std::numeric_limits<double>::infinity(), most = 0;
+  size_t unknown = 0;
+  for (const RankPlace& rank : ranks) {
+    unknown += rank.flops_per_second > 0 ? 0 : 1;
+    if (rank.flops_per_second <= 0) continue;
+    least = std::min(least, rank.flops_per_second);
+    most = std::max(most, rank.flops_per_second);
+  }
+  if (unknown == ranks.size()) {
+    return "shares by measured speed: none is known yet of these slots, so they are equal; the ranks measure it when "
+           "they start, for the job's next generation and for other jobs";
+  }
+  std::string line = absl::StrFormat("shares by measured speed, %.3g to %.3g GFLOP/s", least / 1e9, most / 1e9);
+  if (unknown > 0) {
+    absl::StrAppend(&line, "; of ", unknown, unknown == 1 ? " rank it is" : " ranks it is",
+                    " not known, which counts as the mean");
+  }
+  if (!outlook.held.empty()) {
+    absl::StrAppend(&line, "; shard ", absl::StrJoin(outlook.held, ", "),
+                    outlook.held.size() == 1 ? " is held" : " are held",
+                    " to what their slots' memory takes, the others have the rest");
+  }
+  return line;
+}
+
+void AddTable(const strategies::Outlook& outlook, const Train& train, const Inventory& inventory,
+              const std::vector<RankPlace>& ranks, PlanReply& plan) {
+  const strategies::Layout& layout = outlook.layout;
   plan.set_table_sha256(layout.table_sha256);
   if (layout.table.ByteSizeLong() <= kMaxTableBytes) *plan.mutable_table() = layout.table;
-  const std::vector<uint64_t> weights = partition::Weights(ranks, layout.table.shards());
-  for (std::string& line : partition::Lines(partition::Explain(layout.table, inventory, weights))) {
+  const bool by_speed = strategies::SharesBySpeed(train.strategy());
+  for (std::string& line :
+       partition::Lines(partition::Explain(layout.table, inventory, layout.weights), by_speed ? "speed" : "memory")) {
     plan.add_placement(std::move(line));
   }
+  if (by_speed) plan.add_placement(SpeedLine(outlook, ranks));
 }
 
 void AddRanks(const strategies::Outlook& outlook, const std::vector<RankPlace>& ranks, PlanReply& plan) {
@@ -121,17 +154,20 @@ absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved, const PlanFor& on) {
   PlanReply plan;
   *plan.mutable_resolved() = resolved;
   Train train = resolved.train();
+  absl::StatusOr<strategies::Outlook> outlook;
   if (train.strategy().has_auto_()) {
-    const auto choice = strategies::Choose(train, *inventory, on.ranks, on.hardware);
+    auto choice = strategies::Choose(train, *inventory, on.ranks, on.hardware);
     if (!choice.ok()) return choice.status();
     AddChoice(*choice, plan);
     train = choice->train();
+    outlook = std::move(choice->outlook);
+  } else {
+    outlook = strategies::LookAt(train, *inventory, on.ranks);
   }
-  const auto outlook = strategies::LookAt(train, *inventory, on.ranks);
   if (!outlook.ok()) return outlook.status();
-  AddModel(resolved, *inventory, plan);
+  AddModel(resolved, on.ranks.size(), *inventory, plan);
   plan.set_strategy(strategies::NameOf(train));
-  AddTable(outlook->layout, *inventory, on.ranks, plan);
+  AddTable(*outlook, train, *inventory, on.ranks, plan);
   plan.set_schedule(Shown(Print(outlook->program.schedule, *inventory)));
   plan.set_schedule_digest(outlook->program.digest);
   AddRanks(*outlook, on.ranks, plan);

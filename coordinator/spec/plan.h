@@ -12,7 +12,7 @@
 namespace muster::spec {
 
 struct PlanFor {
-  std::vector<RankPlace> ranks;   // as many as the spec's; memory 0 where it is not known
+  std::vector<RankPlace> ranks;   // as many as the spec's, or from its min_ranks; memory 0 where it is not known
   strategies::Hardware hardware;  // that times are predicted for
   bool ops = false;               // also each op's time and memory
 };

@@ -51,6 +51,29 @@ TEST(Plan, SaysWhoOwnsWhat) {
   EXPECT_TRUE(absl::StartsWith(plan.placement(0), "3 shards own ")) << plan.placement(0);
 }
 
+TEST(Plan, SaysBySpeedWhoOwnsWhat) {
+  JobSpec spec = Good();
+  spec.mutable_resources()->set_ranks(3);
+  Fsdp& fsdp = *spec.mutable_train()->mutable_strategy()->mutable_fsdp();
+  fsdp.set_placement(PLACEMENT_RAGGED);
+  fsdp.set_shares(SHARES_SPEED);
+  ASSERT_TRUE(Resolve({}, spec).empty());
+  const auto line = [&](const PlanFor& on) { return MakePlan(spec, on)->placement().rbegin()[0]; };
+  PlanFor on = AnySlots(spec, *strategies::FindHardware("cpu"));
+  EXPECT_TRUE(absl::StrContains(line(on), "none is known yet")) << line(on);
+  on.ranks[0].flops_per_second = 90e9;
+  on.ranks[2].flops_per_second = 30e9;
+  const PlanReply plan = *MakePlan(spec, on);
+  EXPECT_EQ(line(on),
+            "shares by measured speed, 30 to 90 GFLOP/s; of 1 rank it is not known, which counts as the mean");
+  EXPECT_TRUE(absl::StrContains(plan.placement(0), "× its share of the speed")) << plan.placement(0);
+  EXPECT_NEAR(
+      static_cast<double>(plan.ranks(0).optimizer_bytes()) / static_cast<double>(plan.ranks(2).optimizer_bytes()), 3,
+      0.1);
+  on.ranks[0].memory_bytes = 20 << 20;
+  EXPECT_TRUE(absl::StrContains(line(on), "; shard 0 is held to what")) << line(on);
+}
+
 TEST(Plan, CountsWhatAStepCosts) {
   JobSpec spec = Good();
   spec.mutable_train()->mutable_batch()->set_microbatch(3);

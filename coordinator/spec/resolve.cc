@@ -19,6 +19,7 @@ namespace {
 constexpr uint32_t kMaxSequences = 1u << 20;
 constexpr size_t kMaxPathBytes = 4095;  // PATH_MAX without its zero
 constexpr uint32_t kMaxPrefetch = 64;
+constexpr double kMaxDetectionSeconds = 3600;
 constexpr uint32_t kMaxKeep = 1000;  // a job's row names each kept checkpoint
 // The coordinator compiles each schedule: about two ops for each of these, some 50 MB.
 constexpr uint64_t kMaxUnitMicrobatches = 250'000;
@@ -63,6 +64,16 @@ class Resolver {
     CheckName();
     if (!spec_.has_max_restarts()) spec_.set_max_restarts(3);
     if (!spec_.has_priority()) spec_.set_priority(0);
+    Detection();
+  }
+
+  // Left out, it stays so: a restarted coordinator may have another one.
+  void Detection() {
+    if (!spec_.has_detection_seconds()) return;
+    const double seconds = spec_.detection_seconds(), least = absl::ToDoubleSeconds(limits_.timeouts.detection);
+    if (std::isfinite(seconds) && seconds >= least && seconds <= kMaxDetectionSeconds) return;
+    Error("detection_seconds", absl::StrCat("must be ", least, " (the coordinator's --detection) to ",
+                                            kMaxDetectionSeconds, ", got ", seconds));
   }
 
   void CheckName() {
@@ -97,7 +108,18 @@ class Resolver {
       Error("resources.ranks",
             absl::StrCat("this coordinator runs jobs of at most ", limits_.max_ranks, " ranks, got ", r.ranks()));
     }
+    MinRanks(r);
     Known("resources.device", Device_IsValid(r.device()) && r.device() != DEVICE_UNSPECIFIED);
+  }
+
+  void MinRanks(const Resources& r) {
+    if (!r.has_min_ranks()) return;
+    if (r.min_ranks() == 0 || r.min_ranks() > r.ranks()) {
+      Error("resources.min_ranks", absl::StrCat("must be 1 to resources.ranks, ", r.ranks(), ", got ", r.min_ranks()));
+    } else if (r.min_ranks() < r.ranks() && spec_.train().checkpoint().path().empty()) {
+      Error("resources.min_ranks",
+            "needs checkpoint.path: a job that changes its ranks goes on from its checkpoint, and would begin anew");
+    }
   }
 
   void Known(const std::string& path, bool known) {
@@ -154,7 +176,11 @@ class Resolver {
                          ranks, " ranks), got ", batch.microbatch()),
             absl::StrCat(share));
     }
-    if (model_good_ && batch.microbatch() > 0) CheckScheduleSize(train, share);
+    // On the fewest ranks that it may run on each has the most to do.
+    const uint32_t least = spec_.resources().has_min_ranks() ? std::max(1u, spec_.resources().min_ranks()) : ranks;
+    if (model_good_ && batch.microbatch() > 0) {
+      CheckScheduleSize(train, (batch.sequences() + std::min(least, ranks) - 1) / std::min(least, ranks));
+    }
   }
 
   void CheckScheduleSize(const Train& train, uint32_t share) {
@@ -281,6 +307,14 @@ class Resolver {
           Accumulation_IsValid(s.accumulation()) && s.accumulation() != ACCUMULATION_UNSPECIFIED);
     if (s.prefetch() > kMaxPrefetch) {
       Error("strategy.prefetch", absl::StrCat("must be 0 to ", kMaxPrefetch, ", got ", s.prefetch()));
+    }
+    if (s.has_shares()) {
+      Known("strategy.shares", Shares_IsValid(s.shares()) && s.shares() != SHARES_UNSPECIFIED);
+      if (s.placement() != PLACEMENT_RAGGED) {
+        Error(
+            "strategy.shares",
+            "only placement: ragged gives ranks shares of different size; say placement: ragged too, or leave it out");
+      }
     }
     if (s.has_wrap_mib()) Range("strategy.wrap_mib", s.wrap_mib(), 0, true, 1 << 20, false);
   }

@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include "absl/time/time.h"
+#include "common/timeouts.h"
 #include "proto/jobs.pb.h"
 #include "proto/spec.pb.h"
 
@@ -10,6 +12,7 @@ namespace muster::spec {
 
 struct Limits {
   uint32_t max_ranks = 4096;
+  Timeouts timeouts = Derive(absl::Seconds(10));  // of the service
 };
 
 // Fills in every default, so that the result, resolved again, is itself. Returns all errors at once; empty: `spec` is

@@ -55,6 +55,17 @@ TEST(Resolve, EveryMistakeHasItsPath) {
   const std::vector<Case> cases = {
       {"apiVersion", "muster/v9", [](JobSpec& s) { s.set_api_version("muster/v9"); }},
       {"kind", "Pod", [](JobSpec& s) { s.set_kind("Pod"); }},
+      {"detection_seconds", "must be 10 (the coordinator's --detection) to 3600, got 9.5",
+       [](JobSpec& s) { s.set_detection_seconds(9.5); }},
+      {"detection_seconds", "got nan", [](JobSpec& s) { s.set_detection_seconds(std::nan("")); }},
+      {"resources.min_ranks", "must be 1 to resources.ranks, 1, got 2",
+       [](JobSpec& s) { s.mutable_resources()->set_min_ranks(2); }},
+      {"resources.min_ranks", "got 0", [](JobSpec& s) { s.mutable_resources()->set_min_ranks(0); }},
+      {"resources.min_ranks", "needs checkpoint.path",
+       [](JobSpec& s) {
+         s.mutable_resources()->set_ranks(4);
+         s.mutable_resources()->set_min_ranks(2);
+       }},
       {"name", "missing", [](JobSpec& s) { s.clear_name(); }},
       {"name", "lower-case", [](JobSpec& s) { s.set_name("My_Job"); }},
       {"name", "at most 40", [](JobSpec& s) { s.set_name(std::string(41, 'a')); }},
@@ -83,6 +94,8 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"strategy.bucket_mib", "greater than 0",
        [&](JobSpec& s) { train(s).mutable_strategy()->mutable_ddp()->set_bucket_mib(0); }},
       {"precision.reduce", "fp32 or bf16", [&](JobSpec& s) { train(s).mutable_precision()->set_reduce(DTYPE_FP16); }},
+      {"strategy.shares", "only placement: ragged gives ranks shares of different size",
+       [](JobSpec& s) { train(s).mutable_strategy()->mutable_fsdp()->set_shares(SHARES_SPEED); }},
       {"strategy.contiguous", "whole and placement: ragged",
        [&](JobSpec& s) {
          train(s).mutable_strategy()->mutable_zero()->set_contiguous(true);

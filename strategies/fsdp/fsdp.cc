@@ -41,7 +41,7 @@ absl::StatusOr<PartitionTable> TableOf(const Fsdp& options, const Inventory& inv
                                        absl::Span<const RankPlace> ranks) {
   const absl::StatusOr<uint32_t> shards = ShardRanks(options, ranks);
   if (!shards.ok()) return shards.status();
-  return partition::Place(options.placement(), false, inventory, *shards, ranks);
+  return partition::Place(options.placement(), false, inventory, *shards, ranks, options.shares());
 }
 
 Shape ShapeOf(const Fsdp& options, const Inventory& inventory, uint32_t shards, uint32_t world) {

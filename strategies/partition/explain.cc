@@ -90,7 +90,7 @@ std::string AnyLayer(const std::string& name) {
   return out;
 }
 
-std::string BalanceLine(const Explanation& e) {
+std::string BalanceLine(const Explanation& e, const std::string& measure) {
   const auto [least, most] = std::minmax_element(e.bytes.begin(), e.bytes.end());
   std::string line = absl::StrCat(e.bytes.size(), e.bytes.size() == 1 ? " shard owns " : " shards own ");
   const std::string low = Bytes(static_cast<double>(*least)), high = Bytes(static_cast<double>(*most));
@@ -100,7 +100,7 @@ std::string BalanceLine(const Explanation& e) {
   if (e.bytes.size() == 1) return line;
   absl::StrAppendFormat(&line, ": the largest %.3f × the mean", e.over_mean);
   if (e.over_share != e.over_mean)
-    absl::StrAppendFormat(&line, ", at most %.3f × its share of the memory", e.over_share);
+    absl::StrAppendFormat(&line, ", at most %.3f × its share of the %s", e.over_share, measure);
   return line;
 }
 
@@ -200,8 +200,8 @@ Explanation Explain(const PartitionTable& table, const Inventory& inventory, abs
   return e;
 }
 
-std::vector<std::string> Lines(const Explanation& e) {
-  std::vector<std::string> lines{BalanceLine(e)};
+std::vector<std::string> Lines(const Explanation& e, const std::string& measure) {
+  std::vector<std::string> lines{BalanceLine(e, measure)};
   if (e.bytes.size() == 1) return lines;
   lines.push_back(BusiestLine(e));
   lines.push_back(RangesLine(e));

@@ -51,7 +51,7 @@ struct Explanation {
 // `weights`: one a shard, as the planner had them; empty: all equal. REQUIRES: the table passed Check.
 Explanation Explain(const PartitionTable& table, const Inventory& inventory, absl::Span<const uint64_t> weights = {});
 
-// A few lines for people; layers that fare alike share one.
-std::vector<std::string> Lines(const Explanation& explanation);
+// A few lines for people; layers that fare alike share one. `measure`: what the weights are, "memory" or "speed".
+std::vector<std::string> Lines(const Explanation& explanation, const std::string& measure = "memory");
 
 }  // namespace muster::partition

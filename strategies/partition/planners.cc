@@ -72,7 +72,9 @@ PartitionTable Rows(const Inventory& inventory, uint32_t shards) {
   return table;
 }
 
-std::vector<uint64_t> Weights(absl::Span<const RankPlace> ranks, uint32_t shards) {
+namespace {
+
+std::vector<uint64_t> ByMemory(absl::Span<const RankPlace> ranks, uint32_t shards) {
   std::vector<uint64_t> weights(shards, 1);
   if (std::any_of(ranks.begin(), ranks.end(), [](const RankPlace& r) { return r.memory_bytes == 0; })) return weights;
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -82,15 +84,74 @@ std::vector<uint64_t> Weights(absl::Span<const RankPlace> ranks, uint32_t shards
   return weights;
 }
 
+// In FLOP/s; 1 each where none is known.
+std::vector<double> BySpeed(absl::Span<const RankPlace> ranks, uint32_t shards) {
+  double sum = 0, known = 0;
+  for (const RankPlace& rank : ranks) {
+    sum += rank.flops_per_second;
+    known += rank.flops_per_second > 0 ? 1 : 0;
+  }
+  std::vector<double> weights(shards, 1);
+  for (size_t r = 0; r < ranks.size() && known > 0; ++r) {
+    const double speed = ranks[r].flops_per_second > 0 ? ranks[r].flops_per_second : sum / known;
+    double& weight = weights[r % shards];
+    weight = r < shards ? speed : std::min(weight, speed);
+  }
+  return weights;
+}
+
+// Elements that a shard may own, by shard; 0: no bound.
+std::vector<uint64_t> Bounds(absl::Span<const RankPlace> ranks, uint32_t shards) {
+  std::vector<uint64_t> bounds(shards);
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    uint64_t& bound = bounds[r % shards];
+    const uint64_t most = ranks[r].most_elements;
+    if (most > 0 && (bound == 0 || most < bound)) bound = most;
+  }
+  return bounds;
+}
+
+// Each turn of the loop takes out at least one shard whose share is beyond its bound.
+std::vector<uint64_t> Bounded(const std::vector<double>& weights, const std::vector<uint64_t>& bounds,
+                              uint64_t elements) {
+  std::vector<uint64_t> shares(weights.size());
+  std::vector<bool> full(weights.size());
+  double left = static_cast<double>(elements);
+  for (bool changed = true; changed;) {
+    changed = false;
+    double sum = 0;
+    for (size_t s = 0; s < weights.size(); ++s) sum += full[s] ? 0 : weights[s];
+    double taken = 0;
+    for (size_t s = 0; s < weights.size(); ++s) {
+      if (full[s]) continue;
+      const double share = left * weights[s] / sum;
+      shares[s] = std::max<uint64_t>(1, static_cast<uint64_t>(share));
+      if (bounds[s] == 0 || share <= static_cast<double>(bounds[s])) continue;
+      shares[s] = bounds[s];
+      full[s] = changed = true;
+      taken += static_cast<double>(bounds[s]);
+    }
+    left -= taken;
+  }
+  return shares;
+}
+
+}  // namespace
+
+std::vector<uint64_t> Weights(absl::Span<const RankPlace> ranks, uint32_t shards, Shares by, uint64_t elements) {
+  if (by != SHARES_SPEED) return ByMemory(ranks, shards);
+  return Bounded(BySpeed(ranks, shards), Bounds(ranks, shards), elements);
+}
+
 PartitionTable Place(Placement placement, bool in_runs, const Inventory& inventory, uint32_t shards,
-                     absl::Span<const RankPlace> ranks) {
+                     absl::Span<const RankPlace> ranks, Shares by) {
   switch (placement) {
     case PLACEMENT_ROWS:
       return Rows(inventory, shards);
     case PLACEMENT_WHOLE:
       return in_runs ? WholeTensorsInRuns(inventory, shards) : WholeTensors(inventory, shards);
     case PLACEMENT_RAGGED: {
-      const std::vector<uint64_t> weights = Weights(ranks, shards);
+      const std::vector<uint64_t> weights = Weights(ranks, shards, by, FlatElements(inventory));
       return in_runs ? RaggedInRuns(inventory, weights) : Ragged(inventory, weights);
     }
     default:

@@ -17,6 +17,9 @@ namespace muster {
 struct RankPlace {
   uint32_t node = 0;          // equal on the ranks of one node
   uint64_t memory_bytes = 0;  // of its slot; 0: not known
+  // Shares by speed only:
+  double flops_per_second = 0;  // that ranks measured on its slot; 0: not known
+  uint64_t most_elements = 0;   // of parameters that it may own; 0: no bound
 };
 
 }  // namespace muster
@@ -46,11 +49,15 @@ PartitionTable Ragged(const Inventory& inventory, absl::Span<const uint64_t> wei
 // Shares of the model only, in its order: a shard owns a run of layers.
 PartitionTable RaggedInRuns(const Inventory& inventory, absl::Span<const uint64_t> weights);
 
-// Per shard what its ranks have least of: memory where it is known of all ranks, else 1. Rank r holds shard r % shards.
-std::vector<uint64_t> Weights(absl::Span<const RankPlace> ranks, uint32_t shards);
+// Per shard what its ranks have least of. Rank r holds shard r % shards. By memory: where it is known of all ranks,
+// else 1. By speed: unknown ones count as the mean of those that are known, 1 where none is; `elements` of parameters
+// are shared out in proportion, and what is beyond a shard's bound goes to the others in proportion, and so on; the
+// bounds themselves where even they do not hold all.
+std::vector<uint64_t> Weights(absl::Span<const RankPlace> ranks, uint32_t shards, Shares by = SHARES_MEMORY,
+                              uint64_t elements = 0);
 
-// The table of a spec's placement. Even where it is unspecified; `in_runs` matters to whole and ragged.
+// The table of a spec's placement. Even where it is unspecified; `in_runs` matters to whole and ragged, `by` to ragged.
 PartitionTable Place(Placement placement, bool in_runs, const Inventory& inventory, uint32_t shards,
-                     absl::Span<const RankPlace> ranks);
+                     absl::Span<const RankPlace> ranks, Shares by = SHARES_MEMORY);
 
 }  // namespace muster::partition

@@ -305,6 +305,53 @@ TEST(Weights, AreTheLeastMemoryOfAShardsRanks) {
   EXPECT_EQ(Weights(std::vector<RankPlace>{{0, 80}, {0, 40}, {1, 60}, {1, 50}}, 2), (Weighting{60, 40}));
 }
 
+RankPlace Fast(double flops_per_second, uint64_t most_elements = 0) {
+  return {.flops_per_second = flops_per_second, .most_elements = most_elements};
+}
+
+TEST(Weights, BySpeed) {
+  const auto by_speed = [](const std::vector<RankPlace>& ranks, uint32_t shards) {
+    return Weights(ranks, shards, SHARES_SPEED, 1000);
+  };
+  EXPECT_EQ(by_speed({Fast(0), Fast(0)}, 2), (Weighting{500, 500})) << "none is known";
+  EXPECT_EQ(by_speed({Fast(3e9), Fast(1e9)}, 2), (Weighting{750, 250}));
+  EXPECT_EQ(by_speed({Fast(3e9), Fast(0), Fast(1e9)}, 3), (Weighting{500, 333, 166})) << "unknown is the mean";
+  EXPECT_EQ(by_speed({Fast(3e9), Fast(1e9), Fast(1e9), Fast(5e9)}, 2), (Weighting{500, 500})) << "the slowest replica";
+  EXPECT_EQ(by_speed({Fast(8e9, 200), Fast(1e9), Fast(1e9)}, 3), (Weighting{200, 400, 400}));
+  EXPECT_EQ(by_speed({Fast(8e9, 200), Fast(1e9, 300), Fast(1e9)}, 3), (Weighting{200, 300, 500})) << "in two turns";
+  EXPECT_EQ(by_speed({Fast(8e9, 100), Fast(1e9, 300)}, 2), (Weighting{100, 300})) << "no room for all";
+}
+
+// Nothing is lost, nobody has more than its bound, and who is not at its bound has shares as the speeds are.
+TEST(Weights, BySpeedWithBoundsAnyhow) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 500; ++round) {
+    const uint32_t shards = 1 + static_cast<uint32_t>(random() % 9);
+    constexpr uint64_t kElements = 10'000'000;
+    std::vector<RankPlace> ranks;
+    uint64_t room = 0;
+    for (uint32_t s = 0; s < shards; ++s) {
+      const bool bound = random() % 2 == 0;
+      const uint64_t most = 1 + random() % (3 * kElements / shards);
+      ranks.push_back(Fast(1e9 * static_cast<double>(1 + random() % 50), bound ? most : 0));
+      room += bound ? most : kElements;
+    }
+    const Weighting shares = Weights(ranks, shards, SHARES_SPEED, kElements);
+    uint64_t sum = 0;
+    double rate = 0;
+    for (uint32_t s = 0; s < shards; ++s) {
+      sum += shares[s];
+      const uint64_t most = ranks[s].most_elements;
+      EXPECT_LE(shares[s], most == 0 ? kElements : most);
+      if (shares[s] == most) continue;
+      const double here = static_cast<double>(shares[s]) / ranks[s].flops_per_second;
+      EXPECT_NEAR(rate == 0 ? 1 : here / rate, 1, 1e-3) << "round " << round;
+      rate = here;
+    }
+    EXPECT_NEAR(static_cast<double>(sum), static_cast<double>(std::min(room, kElements)), shards) << "round " << round;
+  }
+}
+
 TEST(Place, FollowsTheSpec) {
   const Inventory inventory = Gpt2Of(GPT2_SIZE_TINY);
   const std::vector<RankPlace> ranks{{0, 80}, {0, 40}};
@@ -315,6 +362,10 @@ TEST(Place, FollowsTheSpec) {
   EXPECT_TRUE(same(Place(PLACEMENT_WHOLE, true, inventory, 2, ranks), WholeTensorsInRuns(inventory, 2)));
   EXPECT_TRUE(same(Place(PLACEMENT_RAGGED, false, inventory, 2, ranks), Ragged(inventory, Weighting{80, 40})));
   EXPECT_TRUE(same(Place(PLACEMENT_RAGGED, true, inventory, 2, ranks), RaggedInRuns(inventory, Weighting{80, 40})));
+  const std::vector<RankPlace> uneven{Fast(1e9), Fast(3e9)};
+  const Explanation e =
+      Explain(Place(PLACEMENT_RAGGED, false, inventory, 2, uneven, SHARES_SPEED), inventory, Weighting{1, 3});
+  EXPECT_LE(e.over_share, 1.02);
 }
 
 TEST(Explain, InWords) {

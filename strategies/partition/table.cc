@@ -158,7 +158,7 @@ absl::Status Check(const PartitionTable& table, const Inventory& inventory) {
   return absl::OkStatus();
 }
 
-std::string TableSha256(const PartitionTable& table) {
+std::string TableBytes(const PartitionTable& table) {
   std::string bytes;
   {
     google::protobuf::io::StringOutputStream stream(&bytes);
@@ -166,7 +166,9 @@ std::string TableSha256(const PartitionTable& table) {
     coded.SetSerializationDeterministic(true);
     table.SerializeToCodedStream(&coded);
   }
-  return Sha256Hex(bytes);
+  return bytes;
 }
+
+std::string TableSha256(const PartitionTable& table) { return Sha256Hex(TableBytes(table)); }
 
 }  // namespace muster::partition

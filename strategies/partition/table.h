@@ -38,7 +38,10 @@ std::vector<uint64_t> OwnedElements(const std::vector<OwnedUnit>& units, uint32_
 // or end before the tensors do; a cut divides what its atom keeps whole.
 absl::Status Check(const PartitionTable& table, const Inventory& inventory);
 
-// SHA-256, hex, of the table's deterministic serialisation.
+// The bytes that a table's hash is of, and in which it is handed out: its deterministic serialisation.
+std::string TableBytes(const PartitionTable& table);
+
+// SHA-256, hex, of TableBytes.
 std::string TableSha256(const PartitionTable& table);
 
 }  // namespace muster::partition

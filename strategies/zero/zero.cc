@@ -10,8 +10,8 @@ constexpr double kMiB = 1 << 20;
 }  // namespace
 
 PartitionTable TableOf(const Zero& options, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
-  const Placement placement = options.has_placement() ? options.placement() : PLACEMENT_WHOLE;
-  return partition::Place(placement, options.contiguous(), inventory, static_cast<uint32_t>(ranks.size()), ranks);
+  return partition::Place(options.placement(), options.contiguous(), inventory, static_cast<uint32_t>(ranks.size()),
+                          ranks, options.shares());
 }
 
 Shape ShapeOf(const Zero& options, const Inventory& inventory) {

@@ -52,6 +52,28 @@ TEST(Sharded, EveryStrategyTrainsAsOneRankDoes) {
   }
 }
 
+// The first job's ranks measure, the second one's shares follow.
+TEST(Sharded, SharesFollowTheMeasuredSpeed) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 2);
+  const std::string options = Options(2, "kind: fsdp, placement: ragged, shares: speed");
+  const auto plan = [&] {
+    const std::string job = cluster.WriteJob({.name = "asked", .extra = options});
+    return cluster.Muster({"plan", job}).out;
+  };
+  EXPECT_TRUE(absl::StrContains(plan(), "none is known yet")) << plan();
+  for (const char* name : {"first", "second"}) {
+    const std::string id = cluster.Submit({.name = name, .steps = kSteps, .extra = options});
+    ASSERT_TRUE(cluster.WaitForState(id, "completed"));
+  }
+  EXPECT_TRUE(absl::StrContains(plan(), " GFLOP/s")) << plan();
+  const Ran wrong = cluster.Muster(
+      {"validate", cluster.WriteJob({.name = "wrong", .extra = Options(2, "kind: fsdp, shares: speed")})});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_TRUE(absl::StrContains(wrong.err, "only placement: ragged gives ranks shares")) << wrong.err;
+}
+
 TEST(Sharded, ARankThatDiesTakesTheJobBackToItsCheckpoint) {
   Cluster cluster;
   cluster.StartCoordinator();
@@ -80,7 +102,7 @@ TEST(Sharded, ARankThatDiesTakesTheJobBackToItsCheckpoint) {
   const auto loss = [&](const std::string& path) {
     const Ran ran = cluster.Muster({"eval", path, cluster.folder() + "/train.bin", "-o", "json"});
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
-    return json::parse(ran.out, nullptr, false).value("loss", 0.0);
+    return nlohmann::json::parse(ran.out, nullptr, false).value("loss", 0.0);
   };
   EXPECT_GT(loss(step), 0);
   EXPECT_EQ(loss(step), loss(out)) << "a checkpoint of two shards and its export";

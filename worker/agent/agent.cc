@@ -51,10 +51,14 @@ absl::Status Agent::Start() {
   absl::StatusOr<std::unique_ptr<rundir::Lease>> lease = rundir::Lease::Open(options_.run_dir, true);
   if (!lease.ok()) return lease.status();
   lease_ = *std::move(lease);
+  const std::shared_ptr<grpc::Channel> channel = rpc::Dial(options_.coordinator, options_.security);
+  tables_ = std::make_unique<Tables>(loop_, channel, options_.token, options_.state_dir + "/tables", [this] {
+    AssignAll();
+    Reconcile();
+  });
   LoadDesired();
   PruneDone(options_.run_dir, {});
   AdoptAll();
-  const std::shared_ptr<grpc::Channel> channel = rpc::Dial(options_.coordinator, options_.security);
   relay_ = std::make_unique<Relay>(loop_, channel, options_.token);
   stream_ = std::make_unique<CoordinatorStream>(
       loop_, channel, options_.token,
@@ -72,6 +76,7 @@ void Agent::UseSecurity(const rpc::Security& security) {
   const std::shared_ptr<grpc::Channel> channel = rpc::Dial(options_.coordinator, security);
   stream_->UseChannel(channel);
   relay_->UseChannel(channel);
+  tables_->UseChannel(channel);
 }
 
 void Agent::LoadDesired() {
@@ -84,6 +89,7 @@ void Agent::LoadDesired() {
   }
   term_ = message.term();
   desired_ = message.desired();
+  WantTables();
 }
 
 void Agent::AdoptAll() {
@@ -99,7 +105,7 @@ void Agent::AdoptAll() {
 
 void Agent::AddRank(std::unique_ptr<Rank> rank) {
   if (const DesiredRank* wanted = WantedOf(rank->id()); wanted != nullptr && wanted->has_run()) {
-    rank->Assign(AssignmentOf(*wanted));
+    rank->Assign(AssignmentOf(*wanted), tables_->Find(wanted->run().table_sha256()));
   }
   Watch(*rank);
   ranks_[rank->id()] = std::move(rank);
@@ -130,6 +136,27 @@ Assignment Agent::AssignmentOf(const DesiredRank& wanted) const {
   assignment.set_cores(CoresOf(assignment, start_context_.slots));
   assignment.set_host(options_.host);
   return assignment;
+}
+
+void Agent::AssignAll() {
+  for (const DesiredRank& wanted : desired_.ranks()) {
+    const auto rank = ranks_.find(RankOf(wanted.key()));
+    if (rank == ranks_.end() || !wanted.has_run()) continue;
+    rank->second->Assign(AssignmentOf(wanted), tables_->Find(wanted.run().table_sha256()));
+  }
+}
+
+void Agent::WantTables() {
+  std::map<std::string, RankKey> wanted;
+  for (const DesiredRank& rank : desired_.ranks()) {
+    if (!rank.run().table_sha256().empty()) wanted[rank.run().table_sha256()] = rank.key();
+  }
+  tables_->Want(wanted);
+}
+
+bool Agent::HasTable(const DesiredRank& wanted) const {
+  const std::string& sha256 = wanted.run().table_sha256();
+  return sha256.empty() || tables_->Find(sha256) != nullptr;
 }
 
 void Agent::ScheduleTick() {
@@ -169,12 +196,10 @@ void Agent::ApplyDesired(const Desired& desired) {
   }
   desired_ = desired;
   const bool first = !std::exchange(fresh_, true);
+  WantTables();
   TakeBackDone();
   if (first) RemoveUnspawned();
-  for (const DesiredRank& wanted : desired_.ranks()) {
-    const auto rank = ranks_.find(RankOf(wanted.key()));
-    if (rank != ranks_.end() && wanted.has_run()) rank->second->Assign(AssignmentOf(wanted));
-  }
+  AssignAll();
   Reconcile();
   ReportAbsent();
 }
@@ -223,6 +248,7 @@ void Agent::Carry(const Operation& operation) {
 
 void Agent::StartRank(const RankId& id) {
   const DesiredRank* wanted = WantedOf(id);
+  if (!HasTable(*wanted)) return;  // once it has come
   std::vector<uint32_t> local;
   for (const DesiredRank& other : desired_.ranks()) {
     if (other.key().job() == id.job.value() && other.key().generation() == id.generation) {

@@ -24,6 +24,7 @@
 #include "worker/agent/rank.h"
 #include "worker/agent/relay.h"
 #include "worker/agent/stream.h"
+#include "worker/agent/tables.h"
 #include "worker/agent/trainer_server.h"
 #include "worker/agent/worker_page.h"
 #include "worker/rundir/rundir.h"
@@ -90,6 +91,10 @@ class Agent final : public TrainerHost {
   void Stop();
   const DesiredRank* WantedOf(const RankId& id) const;
   Assignment AssignmentOf(const DesiredRank& wanted) const;
+  void AssignAll();  // what is wanted of the ranks that are here
+  // Of ranks that are to run.
+  void WantTables();
+  bool HasTable(const DesiredRank& wanted) const;
 
   // ---- agent_contact.cc: the coordinator's side ----
   void Call();
@@ -116,6 +121,7 @@ class Agent final : public TrainerHost {
   std::unique_ptr<TrainerServer> trainers_;
   std::unique_ptr<CoordinatorStream> stream_;
   std::unique_ptr<Relay> relay_;
+  std::unique_ptr<Tables> tables_;
 
   std::map<RankId, std::unique_ptr<Rank>> ranks_;  // those not done with
   Desired desired_;

@@ -93,6 +93,18 @@ int FakeCoordinator::refused_keys() const {
   return refused_keys_;
 }
 
+void FakeCoordinator::SetTable(const grpc::Status& status, const std::string& bytes) {
+  absl::MutexLock lock(&mutex_);
+  table_status_ = status;
+  table_ = bytes;
+  table_fetches_ = 0;
+}
+
+int FakeCoordinator::table_fetches() const {
+  absl::MutexLock lock(&mutex_);
+  return table_fetches_;
+}
+
 FakeCoordinator::Heard FakeCoordinator::Of(const RankId& rank) const {
   absl::MutexLock lock(&mutex_);
   const auto heard = heard_.find(rank);
@@ -271,6 +283,19 @@ grpc::Status FakeCoordinator::RendezvousGet(grpc::ServerContext*, const Rendezvo
   }
   reply->set_value(keys_[request->name()]);
   return grpc::Status::OK;
+}
+
+grpc::Status FakeCoordinator::FetchTable(grpc::ServerContext*, const FetchTableRequest*,
+                                         grpc::ServerWriter<TableChunk>* writer) {
+  constexpr size_t kChunkBytes = 256 * 1024;
+  absl::MutexLock lock(&mutex_);
+  ++table_fetches_;
+  for (size_t at = 0; at < table_.size(); at += kChunkBytes) {
+    TableChunk chunk;
+    chunk.set_data(table_.substr(at, kChunkBytes));
+    writer->Write(chunk);
+  }
+  return table_status_;
 }
 
 }  // namespace muster::agent

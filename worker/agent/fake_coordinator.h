@@ -47,6 +47,11 @@ class FakeCoordinator final : public Workers::Service {
   void set_refusal(const grpc::Status& status);  // of every Hello
   void SetKey(const std::string& name, const std::string& value);
 
+  // What FetchTable answers, whatever is asked for.
+  void SetTable(const grpc::Status& status, const std::string& bytes);
+  // How often it was asked since then.
+  int table_fetches() const;
+
   Heard Of(const RankId& rank) const;
   // The newest state, UNSPECIFIED when there is none.
   RankState StateOf(const RankId& rank) const;
@@ -68,6 +73,8 @@ class FakeCoordinator final : public Workers::Service {
                              RendezvousSetReply* reply) override;
   grpc::Status RendezvousGet(grpc::ServerContext* context, const RendezvousGetRequest* request,
                              RendezvousGetReply* reply) override;
+  grpc::Status FetchTable(grpc::ServerContext* context, const FetchTableRequest* request,
+                          grpc::ServerWriter<TableChunk>* writer) override;
 
  private:
   using Stream = grpc::ServerReaderWriter<CoordinatorMessage, WorkerMessage>;
@@ -95,6 +102,9 @@ class FakeCoordinator final : public Workers::Service {
   bool refusing_keys_ ABSL_GUARDED_BY(mutex_) = false;
   int refused_keys_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, std::string> keys_ ABSL_GUARDED_BY(mutex_);
+  grpc::Status table_status_ ABSL_GUARDED_BY(mutex_);
+  std::string table_ ABSL_GUARDED_BY(mutex_);
+  int table_fetches_ ABSL_GUARDED_BY(mutex_) = 0;
 
   std::map<RankId, Heard> heard_ ABSL_GUARDED_BY(mutex_);
   uint64_t beats_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -1,6 +1,7 @@
 // For tests: a trainer that trains nothing. It attaches as the real one does, writes records, and does what the name in
 // its spec says:
 //   count      one step every 10 ms, up to train.steps (0: for ever); Finished; stops when told to, with a checkpoint
+//   table      prints how many shards and bytes its partition table has, then as count
 //   deaf       ignores commands and SIGTERM
 //   mute       never attaches; prints, writes records for ever, ends well on SIGTERM
 //   silent     writes no record; stops when told to
@@ -220,6 +221,10 @@ int Run(std::map<std::string, std::string> flags) {
               assignment.cores(), std::getenv("OMP_NUM_THREADS"));
   std::fflush(stdout);
   Life life(stub.get(), key, flags["--rank_dir"]);
+  if (behaviour == "table") {
+    std::printf("table of %u shards, %zu bytes\n", assignment.table().shards(), assignment.table().ByteSizeLong());
+    std::fflush(stdout);
+  }
   if (behaviour == "fail") {
     std::printf("about to fail\nbecause of this\n");
     return 3;

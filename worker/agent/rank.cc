@@ -167,16 +167,14 @@ void Rank::Tick(Now now) {
 
 void Rank::Attach(std::shared_ptr<CommandStream> commands) {
   if (ended()) return commands->Close(absl::AbortedError("the rank has ended"));
-  if (!assignment_.has_value() && told_ == Told::kNothing) {
-    return commands->Close(absl::UnavailableError("the worker has no assignment for this rank yet"));
+  const bool assigned = assignment_.has_value() && HasTable();
+  if (!assigned && told_ == Told::kNothing) {
+    return commands->Close(absl::UnavailableError(absl::StrCat(
+        "the worker has no ", assignment_.has_value() ? "partition table" : "assignment", " for this rank yet")));
   }
   if (commands_ != nullptr) commands_->Close(absl::AbortedError("replaced by a newer stream of the same rank"));
   commands_ = std::move(commands);
-  if (assignment_.has_value()) {
-    Command command;
-    *command.mutable_assignment() = *assignment_;
-    commands_->Send(std::move(command));
-  }
+  if (assigned) SendAssignment(/*with_table=*/true);
   if (told_ == Told::kStop) {
     Command command;
     *command.mutable_stop()->mutable_stop() = stop_;
@@ -188,12 +186,17 @@ void Rank::Detach(const CommandStream* commands) {
   if (commands_.get() == commands) commands_.reset();
 }
 
-void Rank::Assign(const Assignment& assignment) {
+void Rank::Assign(const Assignment& assignment, std::shared_ptr<const PartitionTable> table) {
+  if (table != nullptr) table_ = std::move(table);
   if (assignment_.has_value() && assignment_->SerializeAsString() == assignment.SerializeAsString()) return;
   assignment_ = assignment;
-  if (commands_ == nullptr) return;
+  if (commands_ != nullptr) SendAssignment(/*with_table=*/false);
+}
+
+void Rank::SendAssignment(bool with_table) {
   Command command;
-  *command.mutable_assignment() = assignment;
+  *command.mutable_assignment() = *assignment_;
+  if (with_table && table_ != nullptr) *command.mutable_assignment()->mutable_table() = *table_;
   commands_->Send(std::move(command));
 }
 

@@ -54,8 +54,9 @@ class Rank {
   // ---- The trainer's command stream. ----
   void Attach(std::shared_ptr<CommandStream> commands);
   void Detach(const CommandStream* commands);
-  // Newest assignment; sent on when it has changed.
-  void Assign(const Assignment& assignment);
+  // Newest assignment; sent on when it has changed. `table`: that which it names; null: it names none, or the table is
+  // not there yet; until it is, a trainer that attaches is sent away. It goes with the first assignment of a stream.
+  void Assign(const Assignment& assignment, std::shared_ptr<const PartitionTable> table);
   void ReportStep(uint64_t step);
 
   Feed& feed() { return feed_; }
@@ -68,6 +69,8 @@ class Rank {
 
  private:
   void EndWith(RankExit exit, Now now);
+  bool HasTable() const { return assignment_->table_sha256().empty() || table_ != nullptr; }
+  void SendAssignment(bool with_table);
 
   const rundir::RankDir dir_;
   Feed feed_;
@@ -86,6 +89,7 @@ class Rank {
 
   std::shared_ptr<CommandStream> commands_;
   std::optional<Assignment> assignment_;
+  std::shared_ptr<const PartitionTable> table_;
 };
 
 }  // namespace muster::agent

@@ -82,7 +82,7 @@ TEST(Memory, ThePlanIsWhatTheEngineTakes) {
   }
 }
 
-// There the operators are LibTorch's, whose own needs the plan bounds. Larger than the models above, as they must be.
+// The plan bounds what an activation in bf16 takes by that in fp32. Larger than the models above, as they must be.
 TEST(Memory, Bf16TakesNoMoreThanPlanned) {
   for (const Shape& shape : {Shape{.layers = 2,
                             .heads = 4,

@@ -108,6 +108,7 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
   Record running;
   running.mutable_running()->set_resumed_step(step());
   running.mutable_running()->set_schedule_digest(rank_.program.rank.digest);
+  running.mutable_running()->set_flops_per_second(rank_.flops_per_second);
   if (absl::Status status = Append(std::move(running), /*durable=*/false); !status.ok()) return status;
   spdlog::info("training from step {} to {}: {} sequences a step, {} samples an epoch", step(), steps(),
                train_.batch().sequences(), rank_.tokens.order.samples_per_epoch());

@@ -58,6 +58,7 @@ TEST(Run, TrainsToTheEndAndRecordsEveryStep) {
   for (size_t i = 0; i < records.size(); ++i) EXPECT_EQ(records[i].sequence(), i + 1);
   ASSERT_TRUE(records.front().has_running());
   EXPECT_EQ(records.front().running().resumed_step(), 0u);
+  EXPECT_GT(records.front().running().flops_per_second(), 1e8);
   EXPECT_EQ(records.front().running().schedule_digest(), assignment.schedule_digest());
   ASSERT_TRUE(records.back().has_finished());
   EXPECT_EQ(records.back().finished().step(), 40u);

@@ -9,6 +9,7 @@
 #include "models/inventory.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/trainer/resume.h"
+#include "worker/trainer/speed.h"
 #include "worker/trainer/weights.h"
 
 namespace muster::trainer {
@@ -91,6 +92,9 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(assignment, rank.program, rank.ranks);
   if (!engine.ok()) return engine.status();
   rank.engine = *std::move(engine);
+  rank.flops_per_second = MeasureSpeed({.width = train.model().gpt2().width(),
+                                        .bf16 = train.precision().compute() == DTYPE_BF16,
+                                        .cuda = assignment.device() == DEVICE_CUDA});
   for (const std::string& note : rank.engine->Notes()) spdlog::info("{}", note);
   if (assignment.has_resume_from()) {
     const absl::StatusOr<Resumed> resumed = Resume(assignment, rank.ranks.groups[kWorldGroup], *rank.engine);

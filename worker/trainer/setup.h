@@ -49,6 +49,7 @@ struct Rank {
   std::unique_ptr<engine::Engine> engine;
   std::optional<uint64_t> resumed_step;  // none: from initialisation
   uint64_t samples_consumed = 0;
+  double flops_per_second = 0;  // see speed.h
 };
 
 // Besides the above. DataLoss: no published checkpoint is whole. FailedPrecondition: the checkpoint folder belongs to

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <type_traits>
 
 #include "worker/units/vector_math.h"
 
@@ -67,12 +67,34 @@ MUSTER_VECTOR void SoftmaxRows(Matrix<T> scores, int64_t rows, int64_t first, in
   }
 }
 
-template <typename T>
-MUSTER_VECTOR void ScaleRows(Matrix<T> x, int64_t rows, int64_t width, const T* factors) {
+// to = from, each row times its factor; `to` may be `from`.
+template <typename T, typename N>
+MUSTER_VECTOR void ScaleRows(Matrix<T> from, int64_t rows, int64_t width, const T* factors, Matrix<N> to) {
   for (int64_t i = 0; i < rows; ++i) {
-    T* const row = x.data + i * x.stride;
+    const T* const row = from.data + i * from.stride;
+    N* const out = to.data + i * to.stride;
 #pragma omp simd
-    for (int64_t j = 0; j < width; ++j) row[j] *= factors[i];
+    for (int64_t j = 0; j < width; ++j) Put(row[j] * factors[i], out[j]);
+  }
+}
+
+template <typename T, typename N>
+MUSTER_VECTOR void WidenRows(Matrix<N> from, int64_t rows, int64_t width, Matrix<T> to) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const N* const row = from.data + i * from.stride;
+    T* const out = to.data + i * to.stride;
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) out[j] = Wide(row[j]);
+  }
+}
+
+template <typename T, typename N>
+MUSTER_VECTOR void NarrowRows(Matrix<T> from, int64_t rows, int64_t width, Matrix<N> to) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const T* const row = from.data + i * from.stride;
+    N* const out = to.data + i * to.stride;
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) Put(row[j], out[j]);
   }
 }
 
@@ -114,86 +136,148 @@ T* Data(const at::Tensor& t) {
   return t.mutable_data_ptr<T>();
 }
 
-// body(sequence, head, scratch), scratch `blocks` matrices of [kQueries, tokens].
-template <typename T, typename F>
-void EachHead(const at::Tensor& qkv, const Sizes& z, int64_t blocks, const F& body) {
-  const int64_t each = blocks * kQueries * z.tokens;
-  const at::Tensor scratch = at::empty({at::get_num_threads(), each}, qkv.options());
-  T* const base = scratch.mutable_data_ptr<T>();
+// What a thread computes in: `blocks` matrices of [kQueries, tokens], and where tensors are bf16 (N) rooms for some of
+// their rows in fp32 (T): `wholes` for all of a head's tokens, then `parts` for a block's.
+struct Rooms {
+  int64_t blocks, wholes, parts;
+};
+
+template <typename T, typename N>
+class Scratch {
+ public:
+  Scratch(T* data, const Sizes& z, const Rooms& r)
+      : data_(data),
+        rooms_(data + r.blocks * kQueries * z.tokens),
+        tokens_(z.tokens),
+        head_(z.head),
+        wholes_(r.wholes) {}
+
+  static int64_t Elements(const Sizes& z, const Rooms& r) {
+    return r.blocks * kQueries * z.tokens +
+           (std::is_same_v<T, N> ? 0 : (r.wholes * z.tokens + r.parts * kQueries) * z.head);
+  }
+
+  Matrix<T> Block(int64_t index, int64_t keys) const { return {data_ + index * kQueries * tokens_, keys}; }
+
+  // Where `rows` can be read and written as T: themselves, or the room `index`, which has other numbers.
+  Matrix<T> Room(int64_t index, Matrix<N> rows) const {
+    if constexpr (std::is_same_v<T, N>) {
+      return rows;
+    } else {
+      return {rooms_ + (std::min(index, wholes_) * tokens_ + std::max<int64_t>(0, index - wholes_) * kQueries) * head_,
+              head_};
+    }
+  }
+
+  // With their numbers.
+  Matrix<T> Read(int64_t index, Matrix<N> rows, int64_t count) const {
+    const Matrix<T> room = Room(index, rows);
+    if constexpr (!std::is_same_v<T, N>) WidenRows(rows, count, head_, room);
+    return room;
+  }
+
+  // `room` to the rows that it was made for.
+  void Write(Matrix<T> room, Matrix<N> rows, int64_t count) const {
+    if constexpr (!std::is_same_v<T, N>) NarrowRows(room, count, head_, rows);
+  }
+
+ private:
+  T *const data_, *const rooms_;
+  const int64_t tokens_, head_, wholes_;
+};
+
+// body(sequence, head, scratch)
+template <typename T, typename N, typename F>
+void EachHead(const at::Tensor& qkv, const Sizes& z, const Rooms& rooms, const F& body) {
+  const int64_t each = Scratch<T, N>::Elements(z, rooms);
+  const at::Tensor room = at::empty({at::get_num_threads(), each}, at::dtype<T>());
+  T* const base = room.mutable_data_ptr<T>();
   at::parallel_for(0, z.sequences * z.heads, 1, [&](int64_t begin, int64_t end) {
-    T* const mine = base + at::get_thread_num() * each;
+    const Scratch<T, N> mine(base + at::get_thread_num() * each, z, rooms);
     for (int64_t i = begin; i < end; ++i) body(i / z.heads, i % z.heads, mine);
   });
 }
 
 // One head of a tensor whose tokens are `stride` apart.
-template <typename T>
-Matrix<T> Head(T* data, const Sizes& z, int64_t sequence, int64_t offset, int64_t stride) {
+template <typename N>
+Matrix<N> Head(N* data, const Sizes& z, int64_t sequence, int64_t offset, int64_t stride) {
   return {data + sequence * z.tokens * stride + offset, stride};
 }
 
-template <typename T>
+template <typename T, typename N>
 void AttendAs(const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& log_sums) {
   const Sizes z = SizesOf(qkv);
   const int64_t c = z.width();
-  T *const in = Data<T>(qkv), *const to = Data<T>(out), *const sums = Data<T>(log_sums);
+  N *const in = Data<N>(qkv), *const to = Data<N>(out);
+  T* const sums = Data<T>(log_sums);
   const T scale = static_cast<T>(1 / std::sqrt(static_cast<double>(z.head)));
-  EachHead<T>(qkv, z, 1, [&](int64_t sequence, int64_t head, T* scratch) {
+  EachHead<T, N>(qkv, z, {1, 2, 2}, [&](int64_t sequence, int64_t head, const Scratch<T, N>& scratch) {
     const auto part = [&](int64_t p) { return Head(in, z, sequence, p * c + head * z.head, 3 * c); };
-    const Matrix<T> q = part(0), k = part(1), v = part(2), y = Head(to, z, sequence, head * z.head, c);
+    const Matrix<T> k = scratch.Read(0, part(1), z.tokens), v = scratch.Read(1, part(2), z.tokens);
     T factors[kQueries];
     for (int64_t first = 0; first < z.tokens; first += kQueries) {
       const int64_t n = std::min(kQueries, z.tokens - first), end = first + n;
-      const Matrix<T> scores{scratch, end};
-      Multiply(false, true, n, end, z.head, scale, q.From(first), k, T(0), scores);
+      const Matrix<N> y = Head(to, z, sequence, head * z.head, c).From(first);
+      const Matrix<T> q = scratch.Read(2, part(0).From(first), n), wide = scratch.Room(3, y);
+      const Matrix<T> scores = scratch.Block(0, end);
+      Multiply(false, true, n, end, z.head, scale, q, k, T(0), scores);
       SoftmaxRows(scores, n, first, end, sums + (sequence * z.heads + head) * z.tokens + first, factors);
-      Multiply(false, false, n, z.head, end, T(1), scores, v, T(0), y.From(first));
-      ScaleRows(y.From(first), n, z.head, factors);
+      Multiply(false, false, n, z.head, end, T(1), scores, v, T(0), wide);
+      ScaleRows(wide, n, z.head, factors, y);
     }
   });
 }
 
-template <typename T>
+template <typename T, typename N>
 void AttendBackwardAs(const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& log_sums, const at::Tensor& d_out,
                       const at::Tensor& d_qkv) {
   const Sizes z = SizesOf(qkv);
   const int64_t c = z.width();
-  T *const in = Data<T>(qkv), *const d_in = Data<T>(d_qkv), *const from = Data<T>(out), *const d_from = Data<T>(d_out);
+  N *const in = Data<N>(qkv), *const d_in = Data<N>(d_qkv), *const from = Data<N>(out), *const d_from = Data<N>(d_out);
   const T* const sums = Data<T>(log_sums);
   const T scale = static_cast<T>(1 / std::sqrt(static_cast<double>(z.head)));
-  EachHead<T>(qkv, z, 2, [&](int64_t sequence, int64_t head, T* scratch) {
-    const auto part = [&](T* data, int64_t p) { return Head(data, z, sequence, p * c + head * z.head, 3 * c); };
-    const Matrix<T> q = part(in, 0), k = part(in, 1), v = part(in, 2);
-    const Matrix<T> dq = part(d_in, 0), dk = part(d_in, 1), dv = part(d_in, 2);
-    const Matrix<T> y = Head(from, z, sequence, head * z.head, c), dy = Head(d_from, z, sequence, head * z.head, c);
+  EachHead<T, N>(qkv, z, {2, 4, 4}, [&](int64_t sequence, int64_t head, const Scratch<T, N>& scratch) {
+    const auto part = [&](N* data, int64_t p) { return Head(data, z, sequence, p * c + head * z.head, 3 * c); };
+    const auto whole = [&](N* data) { return Head(data, z, sequence, head * z.head, c); };
+    const Matrix<T> k = scratch.Read(0, part(in, 1), z.tokens), v = scratch.Read(1, part(in, 2), z.tokens);
+    const Matrix<T> dk = scratch.Room(2, part(d_in, 1)), dv = scratch.Room(3, part(d_in, 2));
     // From the last block, which has all keys and so writes all of dk and dv; the others add to them.
     const int64_t last = (z.tokens - 1) / kQueries * kQueries;
     for (int64_t first = last; first >= 0; first -= kQueries) {
       const int64_t n = std::min(kQueries, z.tokens - first), end = first + n;
       const T add = first == last ? 0 : 1;
-      const Matrix<T> scores{scratch, end}, d{scratch + kQueries * z.tokens, end};
-      Multiply(false, true, n, end, z.head, scale, q.From(first), k, T(0), scores);
-      Multiply(false, true, n, end, z.head, T(1), dy.From(first), v, T(0), d);
-      SoftmaxRowsBackward(scores, d, n, first, end, sums + (sequence * z.heads + head) * z.tokens + first,
-                          y.From(first), dy.From(first), z.head, scale);
-      Multiply(false, false, n, z.head, end, T(1), d, k, T(0), dq.From(first));
-      Multiply(true, false, end, z.head, n, T(1), d, q.From(first), add, dk);
-      Multiply(true, false, end, z.head, n, T(1), scores, dy.From(first), add, dv);
+      const Matrix<T> q = scratch.Read(4, part(in, 0).From(first), n), y = scratch.Read(5, whole(from).From(first), n),
+                      dy = scratch.Read(6, whole(d_from).From(first), n),
+                      dq = scratch.Room(7, part(d_in, 0).From(first));
+      const Matrix<T> scores = scratch.Block(0, end), d = scratch.Block(1, end);
+      Multiply(false, true, n, end, z.head, scale, q, k, T(0), scores);
+      Multiply(false, true, n, end, z.head, T(1), dy, v, T(0), d);
+      SoftmaxRowsBackward(scores, d, n, first, end, sums + (sequence * z.heads + head) * z.tokens + first, y, dy,
+                          z.head, scale);
+      Multiply(false, false, n, z.head, end, T(1), d, k, T(0), dq);
+      Multiply(true, false, end, z.head, n, T(1), d, q, add, dk);
+      Multiply(true, false, end, z.head, n, T(1), scores, dy, add, dv);
+      scratch.Write(dq, part(d_in, 0).From(first), n);
     }
+    scratch.Write(dk, part(d_in, 1), z.tokens);
+    scratch.Write(dv, part(d_in, 2), z.tokens);
   });
 }
 
 }  // namespace
 
 void Attend(const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& log_sums) {
-  if (qkv.scalar_type() == at::kFloat) return AttendAs<float>(qkv, out, log_sums);
-  AttendAs<double>(qkv, out, log_sums);
+  if (qkv.scalar_type() == at::kBFloat16) return AttendAs<float, c10::BFloat16>(qkv, out, log_sums);
+  if (qkv.scalar_type() == at::kFloat) return AttendAs<float, float>(qkv, out, log_sums);
+  AttendAs<double, double>(qkv, out, log_sums);
 }
 
 void AttendBackward(const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& log_sums, const at::Tensor& d_out,
                     const at::Tensor& d_qkv) {
-  if (qkv.scalar_type() == at::kFloat) return AttendBackwardAs<float>(qkv, out, log_sums, d_out, d_qkv);
-  AttendBackwardAs<double>(qkv, out, log_sums, d_out, d_qkv);
+  if (qkv.scalar_type() == at::kBFloat16)
+    return AttendBackwardAs<float, c10::BFloat16>(qkv, out, log_sums, d_out, d_qkv);
+  if (qkv.scalar_type() == at::kFloat) return AttendBackwardAs<float, float>(qkv, out, log_sums, d_out, d_qkv);
+  AttendBackwardAs<double, double>(qkv, out, log_sums, d_out, d_qkv);
 }
 
 }  // namespace muster::units

@@ -3,8 +3,8 @@
 // must be copied together; this one writes where the next product reads.
 //
 // q, k and v lie beside each other: qkv [sequences, tokens, 3, heads, width / heads]. All tensors contiguous on the
-// CPU, of one dtype, fp32 or float64. Work is split over LibTorch's threads by heads, so results do not depend on their
-// number. Thread-safe for different outputs.
+// CPU, of one dtype, bf16, fp32 or float64; log_sums in fp32 for bf16, whose heads are computed in fp32 too. Work is
+// split over LibTorch's threads by heads, so results do not depend on their number. Thread-safe for different outputs.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -6,14 +6,17 @@
 
 #include "worker/units/unit.h"
 
+// `portable`: by LibTorch's operators alone, as any device has them. Between portable units flows the parameters'
+// dtype; between a CPU's own fp32 if that is bf16: what blocks add to one another keeps its digits, as under PyTorch's
+// autocast.
 namespace muster::units {
 
-std::unique_ptr<UnitModule> MakeGpt2Embedding(std::vector<Parameter> parameters);  // wte, wpe
-// The block by LibTorch's autograd, for any device and dtype, and one with a hand-written backward for CPUs: fp32 and
-// float64.
+// wte, wpe.
+std::unique_ptr<UnitModule> MakeGpt2Embedding(std::vector<Parameter> parameters, bool portable);
+// The block by LibTorch's autograd, for any device, and one with a hand-written backward for CPUs.
 std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads);
 std::unique_ptr<UnitModule> MakeCpuGpt2Block(std::vector<Parameter> parameters, int64_t heads, uint64_t piece_rows);
-// ln_f weight and bias, borrowed wte. `portable`: by LibTorch's operators alone, as any device has them.
+// ln_f weight and bias, borrowed wte.
 std::unique_ptr<UnitModule> MakeGpt2Head(std::vector<Parameter> parameters, uint64_t piece_rows, bool portable);
 
 }  // namespace muster::units

@@ -17,17 +17,19 @@ namespace {
 // Kept from forward to backward are the input, q k v, attention's output, the sum behind attention, the hidden layer
 // before GELU and some numbers a token: 10 widths, where autograd keeps 16. What norms and GELU give is cheaper to
 // compute again than to keep, and the MLP goes through memory by pieces of rows. Products add to the flat gradients.
+// With bf16 parameters the products are in bf16, and in fp32 what flows from block to block, the norms' and softmax's
+// numbers and the gradients of parameters, to which a product in bf16 is added.
 class CpuBlock final : public UnitModule {
  public:
   CpuBlock(std::vector<Parameter> p, int64_t heads, uint64_t piece_rows)
-      : p_(std::move(p)), heads_(heads), piece_rows_(piece_rows) {}
+      : p_(std::move(p)), narrow_(p_[0].value.scalar_type() == at::kBFloat16), heads_(heads), piece_rows_(piece_rows) {}
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
     const bool keep = context.mode == Mode::kTrain || context.mode == Mode::kRecompute;
     const int64_t width = in[0].size(2);
     const at::Tensor x = in[0].contiguous().view({-1, width});
-    const at::Tensor statistics = Empty(x, 2), statistics2 = Empty(x, 2), qkv = Empty(x, 3 * width);
-    at::Tensor normed = Empty(x, width), sum = Empty(x, width);
+    const at::Tensor statistics = Wide(x, 2), statistics2 = Wide(x, 2), qkv = Narrow(x, 3 * width);
+    const at::Tensor normed = Narrow(x, width), sum = Wide(x, width);
     Norm(x, p_[kLn1W].value, p_[kLn1B].value, normed, statistics);
     Product(normed, kAttnW, kAttnB, qkv);
     at::Tensor attention, sums;
@@ -35,12 +37,13 @@ class CpuBlock final : public UnitModule {
       saved.tensors.resize(1);
       attention = AttendAfter(ByHead(qkv, in[0].sizes()), context.position, saved.tensors[0]).view({-1, width});
     } else {
-      attention = Empty(x, width), sums = at::empty({x.size(0) * heads_}, x.options());
+      attention = Narrow(x, width), sums = at::empty({x.size(0) * heads_}, x.options());
       Attend(ByHead(qkv, in[0].sizes()), attention, sums);
     }
-    at::mm_out(sum, attention, p_[kProjW].value);
-    AddAndNorm(x, sum, p_[kProjB].value, p_[kLn2W].value, p_[kLn2B].value, normed, statistics2);
-    const at::Tensor hidden = keep ? Empty(x, 4 * width) : at::Tensor();
+    at::Tensor projected = narrow_ ? Narrow(x, width) : sum;
+    at::mm_out(projected, attention, p_[kProjW].value);
+    AddAndNorm(x, projected, p_[kProjB].value, p_[kLn2W].value, p_[kLn2B].value, sum, normed, statistics2);
+    const at::Tensor hidden = keep ? Narrow(x, 4 * width) : at::Tensor();
     const at::Tensor y = FeedForward(normed, sum, hidden);
     if (keep) saved.tensors = {x, statistics, qkv, attention, sums, sum, statistics2, hidden};
     return {y.view(in[0].sizes())};
@@ -53,11 +56,12 @@ class CpuBlock final : public UnitModule {
     FeedForwardBackward(kept[5], kept[6], kept[7], rows);
     kept.resize(5);
     const at::Tensor &x = kept[0], &statistics = kept[1];
-    const at::Tensor d_qkv = AttendAndProjectBackward(kept[2], kept[3], kept[4], d);
+    const at::Tensor d_qkv = AttendAndProjectBackward(kept[2], kept[3], kept[4], rows, d.sizes());
     kept.resize(2);
-    const at::Tensor normed = Empty(x, x.size(1));
+    const at::Tensor normed = Narrow(x, x.size(1));
     NormAgain(x, statistics, p_[kLn1W].value, p_[kLn1B].value, normed);
-    ProductBackward(normed, d_qkv, kAttnW, kAttnB, normed);
+    AddColumnSums(d_qkv, p_[kAttnB].gradient);
+    ProductBackward(normed, d_qkv, kAttnW, normed);
     NormBackward(normed, x, statistics, p_[kLn1W].value, rows, p_[kLn1W].gradient, p_[kLn1B].gradient);
     return {d};
   }
@@ -66,8 +70,12 @@ class CpuBlock final : public UnitModule {
   // The inventory's order.
   enum { kLn1W, kLn1B, kAttnW, kAttnB, kProjW, kProjB, kLn2W, kLn2B, kFcW, kFcB, kFcProjW, kFcProjB };
 
-  static at::Tensor Empty(const at::Tensor& like, int64_t width) {
+  // As many rows as `like` has, of what flows from block to block and of what products take.
+  static at::Tensor Wide(const at::Tensor& like, int64_t width) {
     return at::empty({like.size(0), width}, like.options());
+  }
+  at::Tensor Narrow(const at::Tensor& like, int64_t width) const {
+    return at::empty({like.size(0), width}, p_[0].value.options());
   }
   static at::Tensor Flat(const at::Tensor& t) { return t.view({t.size(0) * t.size(1), -1}); }
 
@@ -81,10 +89,29 @@ class CpuBlock final : public UnitModule {
     at::addmm_out(y, p_[bias].value, x, p_[weight].value);
   }
 
-  // Adds the gradients of weight and bias; d_x, which may be x, becomes the gradient of x.
-  void ProductBackward(const at::Tensor& x, const at::Tensor& d, int weight, int bias, at::Tensor d_x) const {
-    p_[weight].gradient.addmm_(x.t(), d);
-    AddColumnSums(d, p_[bias].gradient);
+  // The gradient of rows that a product and its bias gave, as a product takes it; the bias's is added.
+  at::Tensor ProductGradient(const at::Tensor& d, int bias) const {
+    if (!narrow_) {
+      AddColumnSums(d, p_[bias].gradient);
+      return d;
+    }
+    const at::Tensor narrow = Narrow(d, d.size(1));
+    NarrowAndSum(d, narrow, p_[bias].gradient);
+    return narrow;
+  }
+
+  // Adds the gradient of a weight.
+  void WeightGradient(const at::Tensor& x, const at::Tensor& d, int weight) const {
+    if (narrow_) {
+      AddTo(at::mm(x.t(), d), p_[weight].gradient);
+    } else {
+      p_[weight].gradient.addmm_(x.t(), d);
+    }
+  }
+
+  // Also d_x, which may be x, becomes the gradient of x.
+  void ProductBackward(const at::Tensor& x, const at::Tensor& d, int weight, at::Tensor d_x) const {
+    WeightGradient(x, d, weight);
     at::mm_out(d_x, d, p_[weight].value.t());
   }
 
@@ -94,26 +121,28 @@ class CpuBlock final : public UnitModule {
 
   // Of the projection behind attention and of attention. Returns the gradient of q k v.
   at::Tensor AttendAndProjectBackward(const at::Tensor& qkv, const at::Tensor& attention, const at::Tensor& sums,
-                                      const at::Tensor& d) const {
-    const at::Tensor d_attention = at::empty_like(d), d_qkv = at::empty_like(qkv);
-    ProductBackward(attention, Flat(d), kProjW, kProjB, Flat(d_attention));
-    AttendBackward(ByHead(qkv, d.sizes()), attention, sums, d_attention, ByHead(d_qkv, d.sizes()));
+                                      const at::Tensor& d, at::IntArrayRef shape) const {
+    const at::Tensor d_attention = at::empty_like(attention), d_qkv = at::empty_like(qkv);
+    ProductBackward(attention, ProductGradient(d, kProjB), kProjW, d_attention);
+    AttendBackward(ByHead(qkv, shape), attention, sums, d_attention, ByHead(d_qkv, shape));
     return d_qkv;
   }
 
-  // sum + MLP(normed). `hidden` receives what GELU is applied to, if it is defined.
+  // sum + MLP(normed). `hidden` receives what GELU is applied to but for its bias, if it is defined.
   at::Tensor FeedForward(const at::Tensor& normed, const at::Tensor& sum, const at::Tensor& hidden) const {
     const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(sum);
-    const at::Tensor y = at::empty_like(sum), active = at::empty({piece, 4 * width}, sum.options());
+    const at::Tensor y = at::empty_like(sum), active = at::empty({piece, 4 * width}, normed.options());
     const at::Tensor scratch = hidden.defined() ? hidden : at::empty_like(active);
-    AddBias(sum, p_[kFcProjB].value, y);
+    const at::Tensor products = narrow_ ? at::empty({piece, width}, normed.options()) : at::Tensor();
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
       at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n);
-      const at::Tensor g = active.narrow(0, 0, n);
+      const at::Tensor g = active.narrow(0, 0, n), to = y.narrow(0, r, n);
       at::mm_out(h, normed.narrow(0, r, n), p_[kFcW].value);
       AddAndGelu(h, p_[kFcB].value, g);
-      y.narrow(0, r, n).addmm_(g, p_[kFcProjW].value);
+      at::Tensor product = narrow_ ? products.narrow(0, 0, n) : to;
+      at::mm_out(product, g, p_[kFcProjW].value);
+      AddProduct(sum.narrow(0, r, n), product, p_[kFcProjB].value, to);
     }
     return y;
   }
@@ -122,26 +151,25 @@ class CpuBlock final : public UnitModule {
   void FeedForwardBackward(const at::Tensor& sum, const at::Tensor& statistics, const at::Tensor& hidden,
                            const at::Tensor& d) const {
     const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(sum);
-    const at::Tensor active = at::empty({piece, 4 * width}, sum.options()), d_hidden = at::empty_like(active);
-    const at::Tensor normed = at::empty({piece, width}, sum.options());
+    const at::Tensor active = at::empty({piece, 4 * width}, hidden.options()), d_hidden = at::empty_like(active);
+    const at::Tensor normed = at::empty({piece, width}, hidden.options());
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
       const at::Tensor g = active.narrow(0, 0, n), row = normed.narrow(0, 0, n), s = sum.narrow(0, r, n);
-      const at::Tensor h = hidden.narrow(0, r, n), st = statistics.narrow(0, r, n), dy = d.narrow(0, r, n);
+      const at::Tensor h = hidden.narrow(0, r, n), st = statistics.narrow(0, r, n);
+      const at::Tensor dy = ProductGradient(d.narrow(0, r, n), kFcProjB);
       at::Tensor dh = d_hidden.narrow(0, 0, n);
       at::mm_out(dh, dy, p_[kFcProjW].value.t());
-      GeluBackward(h, g, dh, p_[kFcB].gradient);
-      p_[kFcProjW].gradient.addmm_(g.t(), dy);
-      AddColumnSums(dy, p_[kFcProjB].gradient);
+      GeluBackward(h, p_[kFcB].value, g, dh, p_[kFcB].gradient);
+      WeightGradient(g, dy, kFcProjW);
       NormAgain(s, st, p_[kLn2W].value, p_[kLn2B].value, row);
-      p_[kFcW].gradient.addmm_(row.t(), dh);
-      at::Tensor d_row = row;
-      at::mm_out(d_row, dh, p_[kFcW].value.t());
-      NormBackward(d_row, s, st, p_[kLn2W].value, dy, p_[kLn2W].gradient, p_[kLn2B].gradient);
+      ProductBackward(row, dh, kFcW, row);
+      NormBackward(row, s, st, p_[kLn2W].value, d.narrow(0, r, n), p_[kLn2W].gradient, p_[kLn2B].gradient);
     }
   }
 
-  std::vector<Parameter> p_;
+  const std::vector<Parameter> p_;
+  const bool narrow_;  // parameters and products in bf16
   const int64_t heads_;
   const uint64_t piece_rows_;
 };

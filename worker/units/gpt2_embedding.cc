@@ -2,12 +2,13 @@
 #include <ATen/ops/index_add.h>
 
 #include "worker/units/gpt2.h"
+#include "worker/units/row_kernels.h"
 
 namespace muster::units {
 namespace {
 
 // table[id] += row for each row, in order: one pass without a [vocabulary, width] temporary, the same bits every time.
-void AddRows(const at::Tensor& ids, const at::Tensor& rows, at::Tensor& table) {
+void AddRows(const at::Tensor& ids, const at::Tensor& rows, at::Tensor table) {
   if (!table.is_cpu() || table.scalar_type() != at::kFloat) {
     table.index_add_(0, ids, rows);
     return;
@@ -24,11 +25,12 @@ void AddRows(const at::Tensor& ids, const at::Tensor& rows, at::Tensor& table) {
 
 class Embedding final : public UnitModule {
  public:
-  explicit Embedding(std::vector<Parameter> p) : wte_(p[0]), wpe_(p[1]) {}
+  Embedding(std::vector<Parameter> p, bool portable)
+      : wte_(p[0]), wpe_(p[1]), flow_(portable ? wte_.value.scalar_type() : WideType(wte_.value.scalar_type())) {}
 
   Activations Forward(const Context& context, const Activations&, Saved&) override {
     const int64_t tokens = context.inputs.size(1);
-    return {at::embedding(wte_.value, context.inputs).add_(wpe_.value.narrow(0, context.position, tokens))};
+    return {at::embedding(wte_.value, context.inputs).to(flow_).add_(wpe_.value.narrow(0, context.position, tokens))};
   }
 
   Activations Backward(const Context& context, Saved, const Activations& grads) override {
@@ -39,13 +41,14 @@ class Embedding final : public UnitModule {
   }
 
  private:
-  Parameter wte_, wpe_;
+  const Parameter wte_, wpe_;
+  const at::ScalarType flow_;  // of what it gives
 };
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakeGpt2Embedding(std::vector<Parameter> parameters) {
-  return std::make_unique<Embedding>(std::move(parameters));
+std::unique_ptr<UnitModule> MakeGpt2Embedding(std::vector<Parameter> parameters, bool portable) {
+  return std::make_unique<Embedding>(std::move(parameters), portable);
 }
 
 }  // namespace muster::units

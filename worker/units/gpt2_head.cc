@@ -7,6 +7,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <limits>
@@ -23,15 +24,15 @@ constexpr double kEpsilon = 1e-5;
 // A GPU needs more rows for a good product, and has the memory. In bf16 each piece's gradient of the embedding is made
 // before it is added to that in fp32.
 constexpr uint64_t kGpuPieces = 32, kNarrowPieces = 4;
-// The logits have a multiple of so many columns: without it a vocabulary like 50,257 leaves tensor cores unused. What
-// is more than the vocabulary is masked; the embedding has no rows for it.
+// The logits have a multiple of so many columns: without it a vocabulary like 50,257 leaves tensor cores unused, and on
+// a CPU, where no row but the first begins at a cache line, the product takes a third longer. What is more than the
+// vocabulary is masked or left out; the embedding has no rows for it.
 constexpr int64_t kAlignedLogits = 64;
-constexpr int64_t kWideRows = 16;  // of bf16 logits that are fp32 at a time on a CPU: what the cache holds
 
 // Final norm, logits by the tied embedding, and cross entropy. The logits exist once, a piece of the rows at a time:
 // the backward computes them, takes the loss from them, lets them become their own gradient and multiplies with that.
 // So training has nothing to do forward, and keeps the input only. With bf16 parameters the loss is still computed from
-// fp32: of bf16 logits some rows at a time on a CPU, of wider products on a GPU.
+// fp32: of bf16 logits a row at a time on a CPU, of wider products on a GPU.
 class Head final : public UnitModule {
  public:
   Head(std::vector<Parameter> p, uint64_t piece_rows, bool portable)
@@ -60,21 +61,23 @@ class Head final : public UnitModule {
 
   Activations Backward(const Context& context, Saved saved, const Activations&) override {
     const int64_t width = saved.tensors[0].size(2);
-    const at::Tensor x = saved.tensors[0].reshape({-1, width}), dx = at::empty_like(x);
+    // Of pieces the CPU's own code adds to it.
+    const at::Tensor x = saved.tensors[0].reshape({-1, width}), dx = portable_ ? at::empty_like(x) : at::zeros_like(x);
     EachPiece(context, x, context.loss_scale, [&](const Piece& piece) {
-      const at::Tensor& d = piece.d;
-      if (narrow_) {
-        wte_.gradient.add_(at::mm(d.t(), piece.norm.normed), piece.factor);
-      } else {
-        wte_.gradient.addmm_(d.t(), piece.norm.normed, /*beta=*/1, /*alpha=*/piece.factor);
-      }
-      at::Tensor d_normed = piece.norm.normed;
+      const at::Tensor &d = piece.d, &normed = piece.norm.normed;
+      AddTableGradient(piece);
+      at::Tensor d_normed = normed;
       at::mm_out(d_normed, d, wte_.value);
       if (piece.factor != 1) d_normed.mul_(piece.factor);
+      const at::Tensor rows = dx.narrow(0, piece.first, piece.x.size(0));
+      if (!portable_) {
+        return NormBackward(d_normed, piece.x, piece.norm.statistics, weight_.value, rows, weight_.gradient,
+                            bias_.gradient);
+      }
       const auto [weight, bias] = Vectors();
       const auto [d_piece, d_weight, d_bias] = at::native_layer_norm_backward(
           d_normed, piece.x, {width}, piece.norm.mean, piece.norm.rstd, weight, bias, {true, true, true});
-      dx.narrow(0, piece.first, piece.x.size(0)).copy_(d_piece);
+      rows.copy_(d_piece);
       weight_.gradient.add_(d_weight);
       bias_.gradient.add_(d_bias);
     });
@@ -84,6 +87,7 @@ class Head final : public UnitModule {
  private:
   struct Normed {
     at::Tensor normed, mean, rstd;
+    at::Tensor statistics;  // in place of those two, by the CPU's own code
   };
   struct Piece {
     int64_t first;  // row
@@ -100,9 +104,25 @@ class Head final : public UnitModule {
   }
 
   Normed Normalise(const at::Tensor& x) const {
+    if (!portable_) {
+      const Normed out{at::empty(x.sizes(), wte_.value.options()), {}, {}, at::empty({x.size(0), 2}, x.options())};
+      Norm(x, weight_.value, bias_.value, out.normed, out.statistics);
+      return out;
+    }
     const auto [weight, bias] = Vectors();
     auto [normed, mean, rstd] = at::native_layer_norm(x, {x.size(1)}, weight, bias, kEpsilon);
-    return {normed, mean, rstd};
+    return {normed, mean, rstd, {}};
+  }
+
+  void AddTableGradient(const Piece& piece) const {
+    const at::Tensor turned = piece.d.t();
+    if (!narrow_) {
+      wte_.gradient.addmm_(turned, piece.norm.normed, /*beta=*/1, /*alpha=*/piece.factor);
+    } else if (portable_) {
+      wte_.gradient.add_(at::mm(turned, piece.norm.normed), piece.factor);
+    } else {
+      AddTo(at::mm(turned, piece.norm.normed), wte_.gradient);
+    }
   }
 
   // Adds each piece's loss, and calls `body` with the logits' gradient if `scale` is not zero.
@@ -110,9 +130,8 @@ class Head final : public UnitModule {
   void EachPiece(const Context& context, const at::Tensor& x, double scale, const F& body) const {
     const int64_t rows = x.size(0), vocabulary = wte_.value.size(0);
     const int64_t most = static_cast<int64_t>(models::PieceRows(static_cast<uint64_t>(rows), piece_rows_));
-    const int64_t align = portable_ || narrow_ ? kAlignedLogits : 1;
-    const int64_t columns = (vocabulary + align - 1) / align * align;
-    const at::Tensor targets = context.targets.reshape({-1}), padded = at::empty({most, columns}, x.options());
+    const int64_t columns = (vocabulary + kAlignedLogits - 1) / kAlignedLogits * kAlignedLogits;
+    const at::Tensor targets = context.targets.reshape({-1}), padded = at::empty({most, columns}, wte_.value.options());
     at::Tensor wide = padded;  // the logits in fp32, where `padded` is to be their gradient
     if (portable_ && narrow_) wide = at::empty({most, columns}, x.options().dtype(at::kFloat));
     for (int64_t first = 0; first < rows; first += most) {
@@ -127,7 +146,7 @@ class Head final : public UnitModule {
         AddLossByOperators(logits, answers, scale != 0, d, context.loss_sum);
         piece.factor = scale;
       } else {
-        AddLoss(piece.d, answers, scale, context.loss_sum);
+        *context.loss_sum.mutable_data_ptr<double>() += CrossEntropy(piece.d, answers, scale);
       }
       body(piece);
     }
@@ -142,22 +161,6 @@ class Head final : public UnitModule {
       logits.copy_(at::mm(normed, turned));
     } else {
       at::mm_out(logits, normed, turned, at::kFloat);
-    }
-  }
-
-  // sum += the loss of these rows. With `scale` other than zero the logits become scale times their gradient.
-  static void AddLoss(const at::Tensor& logits, const at::Tensor& targets, double scale, at::Tensor sum) {
-    double& total = *sum.mutable_data_ptr<double>();
-    if (logits.scalar_type() != at::kBFloat16) {
-      total += CrossEntropy(logits, targets, scale);
-      return;
-    }
-    const int64_t rows = logits.size(0);
-    for (int64_t first = 0; first < rows; first += kWideRows) {
-      const int64_t n = std::min(kWideRows, rows - first);
-      const at::Tensor some = logits.narrow(0, first, n), wide = some.to(at::kFloat).contiguous();
-      total += CrossEntropy(wide, targets.narrow(0, first, n), scale);
-      if (scale != 0) some.copy_(wide);
     }
   }
 

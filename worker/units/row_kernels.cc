@@ -1,11 +1,13 @@
 #include "worker/units/row_kernels.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "worker/units/vector_math.h"
@@ -18,6 +20,7 @@ constexpr double kGelu = 0.7978845608028654, kGeluCube = 0.044715;  // sqrt(2 / 
 constexpr int64_t kGrain = 16'384;                                  // elements that are worth another thread
 constexpr int64_t kBlock = 128;  // rows whose sums are added up before they join a longer sum
 
+// T is the wide dtype, N the narrow one.
 template <typename T>
 MUSTER_INLINE void Statistics(const T* x, int64_t width, T* statistics) {
   T sum = 0, square = 0;
@@ -30,72 +33,76 @@ MUSTER_INLINE void Statistics(const T* x, int64_t width, T* statistics) {
   statistics[1] = T(1) / std::sqrt(square / static_cast<T>(width) + static_cast<T>(kEpsilon));
 }
 
-template <typename T>
-MUSTER_INLINE void Normalise(const T* x, const T* statistics, const T* weight, const T* bias, int64_t width, T* out) {
+template <typename T, typename N>
+MUSTER_INLINE void Normalise(const T* x, const T* statistics, const N* weight, const N* bias, int64_t width, N* out) {
   const T mean = statistics[0], rstd = statistics[1];
 #pragma omp simd
-  for (int64_t i = 0; i < width; ++i) out[i] = (x[i] - mean) * rstd * weight[i] + bias[i];
+  for (int64_t i = 0; i < width; ++i) Put((x[i] - mean) * rstd * Wide(weight[i]) + Wide(bias[i]), out[i]);
 }
 
-template <typename T>
-MUSTER_INLINE void AddTo(const T* x, const T* bias, int64_t width, T* sum) {
+template <typename T, typename N>
+MUSTER_INLINE void AddRow(const N* x, int64_t width, T* sum) {
 #pragma omp simd
-  for (int64_t i = 0; i < width; ++i) sum[i] += x[i] + bias[i];
+  for (int64_t i = 0; i < width; ++i) sum[i] += Wide(x[i]);
 }
 
-template <typename T>
-MUSTER_INLINE void AddInto(const T* x, int64_t width, T* sum) {
+template <typename T, typename N>
+MUSTER_INLINE void AddProductRow(const T* x, const N* product, const N* bias, int64_t width, T* out) {
 #pragma omp simd
-  for (int64_t i = 0; i < width; ++i) sum[i] += x[i];
+  for (int64_t i = 0; i < width; ++i) out[i] = x[i] + (Wide(product[i]) + Wide(bias[i]));
 }
 
-template <typename T>
-MUSTER_INLINE void Add(const T* x, const T* bias, int64_t width, T* out) {
+template <typename T, typename N>
+MUSTER_INLINE void NarrowRow(const T* x, int64_t width, N* out, T* sums) {
 #pragma omp simd
-  for (int64_t i = 0; i < width; ++i) out[i] = x[i] + bias[i];
+  for (int64_t i = 0; i < width; ++i) {
+    sums[i] += x[i];
+    Put(x[i], out[i]);
+  }
 }
 
-template <typename T>
-MUSTER_INLINE void NormRowBackward(const T* d, const T* x, const T* statistics, const T* weight, int64_t width, T* dx,
+template <typename T, typename N>
+MUSTER_INLINE void NormRowBackward(const N* d, const T* x, const T* statistics, const N* weight, int64_t width, T* dx,
                                    T* d_weight, T* d_bias) {
   const T mean = statistics[0], rstd = statistics[1];
   T sum = 0, product = 0;
 #pragma omp simd reduction(+ : sum, product)
   for (int64_t i = 0; i < width; ++i) {
-    const T hat = (x[i] - mean) * rstd, dw = d[i] * weight[i];
+    const T hat = (x[i] - mean) * rstd, di = Wide(d[i]), dw = di * Wide(weight[i]);
     sum += dw;
     product += dw * hat;
-    d_weight[i] += d[i] * hat;
-    d_bias[i] += d[i];
+    d_weight[i] += di * hat;
+    d_bias[i] += di;
   }
   const T a = sum / static_cast<T>(width), b = product / static_cast<T>(width);
 #pragma omp simd
   for (int64_t i = 0; i < width; ++i) {
     const T hat = (x[i] - mean) * rstd;
-    dx[i] += rstd * (d[i] * weight[i] - a - hat * b);
+    dx[i] += rstd * (Wide(d[i]) * Wide(weight[i]) - a - hat * b);
   }
 }
 
-template <typename T>
-MUSTER_INLINE void GeluRow(T* x, const T* bias, int64_t width, T* out) {
+template <typename T, typename N>
+MUSTER_INLINE void GeluRow(const N* x, const N* bias, int64_t width, N* out) {
 #pragma omp simd
   for (int64_t i = 0; i < width; ++i) {
-    const T v = x[i] + bias[i], u = static_cast<T>(kGelu) * v * (1 + static_cast<T>(kGeluCube) * v * v);
-    x[i] = v;
-    out[i] = v / (1 + Exp(-2 * u));
+    const T v = Wide(x[i]) + Wide(bias[i]);
+    const T u = static_cast<T>(kGelu) * v * (1 + static_cast<T>(kGeluCube) * v * v);
+    Put(v / (1 + Exp(-2 * u)), out[i]);
   }
 }
 
-template <typename T>
-MUSTER_INLINE void GeluRowBackward(const T* x, int64_t width, T* out, T* d, T* d_bias) {
+template <typename T, typename N>
+MUSTER_INLINE void GeluRowBackward(const N* x, const N* bias, int64_t width, N* out, N* d, T* d_bias) {
 #pragma omp simd
   for (int64_t i = 0; i < width; ++i) {
-    const T v = x[i], cube = static_cast<T>(kGeluCube) * v * v, u = static_cast<T>(kGelu) * v * (1 + cube);
+    const T v = Wide(x[i]) + Wide(bias[i]);
+    const T cube = static_cast<T>(kGeluCube) * v * v, u = static_cast<T>(kGelu) * v * (1 + cube);
     const T s = 1 / (1 + Exp(-2 * u));
     const T slope = s + v * s * (1 - s) * (2 * static_cast<T>(kGelu)) * (1 + 3 * cube);
-    const T dv = d[i] * slope;
-    out[i] = v * s;
-    d[i] = dv;
+    const T dv = Wide(d[i]) * slope;
+    Put(v * s, out[i]);
+    Put(dv, d[i]);
     d_bias[i] += dv;
   }
 }
@@ -124,78 +131,102 @@ MUSTER_INLINE double CrossEntropyRow(T* x, int64_t width, int64_t target, T scal
 }
 
 // The loops over rows. What they call is inlined, so that it is compiled for their vector unit.
-template <typename T>
-MUSTER_VECTOR void NormRows(const T* x, const T* w, const T* b, int64_t rows, int64_t n, T* out, T* st) {
+template <typename T, typename N>
+MUSTER_VECTOR void NormRows(const T* x, const N* w, const N* b, int64_t rows, int64_t n, N* out, T* st) {
   for (int64_t r = 0; r < rows; ++r) {
     Statistics(x + r * n, n, st + 2 * r);
     Normalise(x + r * n, st + 2 * r, w, b, n, out + r * n);
   }
 }
 
-template <typename T>
-MUSTER_VECTOR void AddNormRows(const T* x, T* sum, const T* sum_bias, const T* w, const T* b, int64_t rows, int64_t n,
-                               T* out, T* st) {
+template <typename T, typename N>
+MUSTER_VECTOR void AddNormRows(const T* x, const N* product, const N* product_bias, const N* w, const N* b,
+                               int64_t rows, int64_t n, T* sum, N* out, T* st) {
   for (int64_t r = 0; r < rows; ++r) {
-    AddTo(x + r * n, sum_bias, n, sum + r * n);
+    AddProductRow(x + r * n, product + r * n, product_bias, n, sum + r * n);
     Statistics(sum + r * n, n, st + 2 * r);
     Normalise(sum + r * n, st + 2 * r, w, b, n, out + r * n);
   }
 }
 
-template <typename T>
-MUSTER_VECTOR void NormAgainRows(const T* x, const T* st, const T* w, const T* b, int64_t rows, int64_t n, T* out) {
+template <typename T, typename N>
+MUSTER_VECTOR void NormAgainRows(const T* x, const T* st, const N* w, const N* b, int64_t rows, int64_t n, N* out) {
   for (int64_t r = 0; r < rows; ++r) Normalise(x + r * n, st + 2 * r, w, b, n, out + r * n);
 }
 
-template <typename T>
-MUSTER_VECTOR void NormBackwardRows(const T* d, const T* x, const T* st, const T* w, int64_t rows, int64_t n, T* dx,
+template <typename T, typename N>
+MUSTER_VECTOR void NormBackwardRows(const N* d, const T* x, const T* st, const N* w, int64_t rows, int64_t n, T* dx,
                                     T* d_weight, T* d_bias) {
   for (int64_t r = 0; r < rows; ++r) {
     NormRowBackward(d + r * n, x + r * n, st + 2 * r, w, n, dx + r * n, d_weight, d_bias);
   }
 }
 
-template <typename T>
-MUSTER_VECTOR void GeluRows(T* x, const T* b, int64_t rows, int64_t n, T* out) {
-  for (int64_t r = 0; r < rows; ++r) GeluRow(x + r * n, b, n, out + r * n);
+template <typename T, typename N>
+MUSTER_VECTOR void GeluRows(const N* x, const N* b, int64_t rows, int64_t n, N* out) {
+  for (int64_t r = 0; r < rows; ++r) GeluRow<T>(x + r * n, b, n, out + r * n);
 }
 
-template <typename T>
-MUSTER_VECTOR void GeluBackwardRows(const T* x, int64_t rows, int64_t n, T* out, T* d, T* d_bias) {
-  for (int64_t r = 0; r < rows; ++r) GeluRowBackward(x + r * n, n, out + r * n, d + r * n, d_bias);
+template <typename T, typename N>
+MUSTER_VECTOR void GeluBackwardRows(const N* x, const N* b, int64_t rows, int64_t n, N* out, N* d, T* d_bias) {
+  for (int64_t r = 0; r < rows; ++r) GeluRowBackward(x + r * n, b, n, out + r * n, d + r * n, d_bias);
 }
 
-template <typename T>
-MUSTER_VECTOR void AddBiasRows(const T* x, const T* b, int64_t rows, int64_t n, T* out) {
-  for (int64_t r = 0; r < rows; ++r) Add(x + r * n, b, n, out + r * n);
+template <typename T, typename N>
+MUSTER_VECTOR void AddProductRows(const T* x, const N* product, const N* b, int64_t rows, int64_t n, T* out) {
+  for (int64_t r = 0; r < rows; ++r) AddProductRow(x + r * n, product + r * n, b, n, out + r * n);
 }
 
-template <typename T>
-MUSTER_VECTOR void ColumnSumRows(const T* d, int64_t rows, int64_t n, T* sums) {
-  for (int64_t r = 0; r < rows; ++r) AddInto(d + r * n, n, sums);
+template <typename T, typename N>
+MUSTER_VECTOR void ColumnSumRows(const N* d, int64_t rows, int64_t n, T* sums) {
+  for (int64_t r = 0; r < rows; ++r) AddRow(d + r * n, n, sums);
 }
 
-template <typename T>
-MUSTER_VECTOR double CrossEntropyRows(T* x, const int64_t* targets, int64_t rows, int64_t n, T scale) {
+template <typename T, typename N>
+MUSTER_VECTOR void NarrowRows(const T* d, int64_t rows, int64_t n, N* out, T* sums) {
+  for (int64_t r = 0; r < rows; ++r) NarrowRow(d + r * n, n, out + r * n, sums);
+}
+
+// `wide` has room for a row where N is not T.
+template <typename T, typename N>
+MUSTER_VECTOR double CrossEntropyRows(N* x, int64_t stride, const int64_t* targets, int64_t rows, int64_t n, T scale,
+                                      T* wide) {
   double loss = 0;
-  for (int64_t r = 0; r < rows; ++r) loss += CrossEntropyRow(x + r * n, n, targets[r], scale);
+  for (int64_t r = 0; r < rows; ++r) {
+    N* const row = x + r * stride;
+    if constexpr (std::is_same_v<N, T>) {
+      loss += CrossEntropyRow(row, n, targets[r], scale);
+    } else {
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) wide[i] = Wide(row[i]);
+      loss += CrossEntropyRow(wide, n, targets[r], scale);
+      if (scale == 0) continue;
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) Put(wide[i], row[i]);
+    }
+  }
   return loss;
 }
 
+// body(wide zero, narrow zero) for the dtypes that belong to `narrow`.
 template <typename F>
-void Dispatch(const at::Tensor& t, const F& body) {
-  if (t.scalar_type() == at::kFloat) {
-    body(float{});
-  } else {
-    TORCH_CHECK(t.scalar_type() == at::kDouble, "row kernels take fp32 and float64, not ", t.scalar_type());
-    body(double{});
+void Dispatch(const at::Tensor& narrow, const F& body) {
+  switch (narrow.scalar_type()) {
+    case at::kFloat:
+      return body(float{}, float{});
+    case at::kDouble:
+      return body(double{}, double{});
+    case at::kBFloat16:
+      return body(float{}, c10::BFloat16{});
+    default:
+      TORCH_CHECK(false, "row kernels take bf16, fp32 or float64, not ", narrow.scalar_type());
   }
 }
 
 template <typename T>
 T* In(const at::Tensor& t) {
   TORCH_CHECK(t.is_contiguous() && t.is_cpu(), "row kernels take contiguous CPU tensors");
-  return static_cast<T*>(t.mutable_data_ptr());
+  return t.mutable_data_ptr<T>();
 }
 
 // body(first row, rows) on each thread's share.
@@ -229,25 +260,32 @@ void EachShareSumming(int64_t rows, int64_t width, std::vector<T*> totals, const
 
 }  // namespace
 
+at::ScalarType WideType(at::ScalarType narrow) { return narrow == at::kBFloat16 ? at::kFloat : narrow; }
+
 void Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out,
           const at::Tensor& statistics) {
   const int64_t n = x.size(1);
-  Dispatch(x, [&]<typename T>(T) {
-    const T *from = In<T>(x), *w = In<T>(weight), *b = In<T>(bias);
-    T *to = In<T>(out), *st = In<T>(statistics);
+  Dispatch(out, [&]<typename T, typename N>(T, N) {
+    const T* from = In<T>(x);
+    const N *w = In<N>(weight), *b = In<N>(bias);
+    N* to = In<N>(out);
+    T* st = In<T>(statistics);
     EachShare(x.size(0), n,
               [&](int64_t r, int64_t rows) { NormRows(from + r * n, w, b, rows, n, to + r * n, st + 2 * r); });
   });
 }
 
-void AddAndNorm(const at::Tensor& x, const at::Tensor& sum, const at::Tensor& sum_bias, const at::Tensor& weight,
-                const at::Tensor& bias, const at::Tensor& out, const at::Tensor& statistics) {
+void AddAndNorm(const at::Tensor& x, const at::Tensor& product, const at::Tensor& product_bias,
+                const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& sum, const at::Tensor& out,
+                const at::Tensor& statistics) {
   const int64_t n = x.size(1);
-  Dispatch(x, [&]<typename T>(T) {
-    const T *from = In<T>(x), *sb = In<T>(sum_bias), *w = In<T>(weight), *b = In<T>(bias);
-    T *both = In<T>(sum), *to = In<T>(out), *st = In<T>(statistics);
+  Dispatch(out, [&]<typename T, typename N>(T, N) {
+    const T* from = In<T>(x);
+    const N *p = In<N>(product), *pb = In<N>(product_bias), *w = In<N>(weight), *b = In<N>(bias);
+    T *both = In<T>(sum), *st = In<T>(statistics);
+    N* to = In<N>(out);
     EachShare(x.size(0), n, [&](int64_t r, int64_t rows) {
-      AddNormRows(from + r * n, both + r * n, sb, w, b, rows, n, to + r * n, st + 2 * r);
+      AddNormRows(from + r * n, p + r * n, pb, w, b, rows, n, both + r * n, to + r * n, st + 2 * r);
     });
   });
 }
@@ -255,9 +293,10 @@ void AddAndNorm(const at::Tensor& x, const at::Tensor& sum, const at::Tensor& su
 void NormAgain(const at::Tensor& x, const at::Tensor& statistics, const at::Tensor& weight, const at::Tensor& bias,
                const at::Tensor& out) {
   const int64_t n = x.size(1);
-  Dispatch(x, [&]<typename T>(T) {
-    const T *from = In<T>(x), *st = In<T>(statistics), *w = In<T>(weight), *b = In<T>(bias);
-    T* to = In<T>(out);
+  Dispatch(out, [&]<typename T, typename N>(T, N) {
+    const T *from = In<T>(x), *st = In<T>(statistics);
+    const N *w = In<N>(weight), *b = In<N>(bias);
+    N* to = In<N>(out);
     EachShare(x.size(0), n,
               [&](int64_t r, int64_t rows) { NormAgainRows(from + r * n, st + 2 * r, w, b, rows, n, to + r * n); });
   });
@@ -266,8 +305,9 @@ void NormAgain(const at::Tensor& x, const at::Tensor& statistics, const at::Tens
 void NormBackward(const at::Tensor& d_out, const at::Tensor& x, const at::Tensor& statistics, const at::Tensor& weight,
                   const at::Tensor& d_x, const at::Tensor& d_weight, const at::Tensor& d_bias) {
   const int64_t n = x.size(1);
-  Dispatch(x, [&]<typename T>(T) {
-    const T *d = In<T>(d_out), *from = In<T>(x), *st = In<T>(statistics), *w = In<T>(weight);
+  Dispatch(d_out, [&]<typename T, typename N>(T, N) {
+    const N *d = In<N>(d_out), *w = In<N>(weight);
+    const T *from = In<T>(x), *st = In<T>(statistics);
     T* to = In<T>(d_x);
     EachShareSumming<T>(x.size(0), n, {In<T>(d_weight), In<T>(d_bias)}, [&](int64_t r, int64_t rows, T* sums) {
       NormBackwardRows(d + r * n, from + r * n, st + 2 * r, w, rows, n, to + r * n, sums, sums + n);
@@ -277,51 +317,77 @@ void NormBackward(const at::Tensor& d_out, const at::Tensor& x, const at::Tensor
 
 void AddAndGelu(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out) {
   const int64_t n = x.size(1);
-  Dispatch(x, [&]<typename T>(T) {
-    const T* b = In<T>(bias);
-    T *in = In<T>(x), *to = In<T>(out);
-    EachShare(x.size(0), n, [&](int64_t r, int64_t rows) { GeluRows(in + r * n, b, rows, n, to + r * n); });
+  Dispatch(x, [&]<typename T, typename N>(T, N) {
+    const N *in = In<N>(x), *b = In<N>(bias);
+    N* to = In<N>(out);
+    EachShare(x.size(0), n, [&](int64_t r, int64_t rows) { GeluRows<T>(in + r * n, b, rows, n, to + r * n); });
   });
 }
 
-void GeluBackward(const at::Tensor& x, const at::Tensor& out, const at::Tensor& d, const at::Tensor& d_bias) {
+void GeluBackward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out, const at::Tensor& d,
+                  const at::Tensor& d_bias) {
   const int64_t n = x.size(1);
-  Dispatch(x, [&]<typename T>(T) {
-    const T* in = In<T>(x);
-    T *to = In<T>(out), *gradient = In<T>(d);
+  Dispatch(x, [&]<typename T, typename N>(T, N) {
+    const N *in = In<N>(x), *b = In<N>(bias);
+    N *to = In<N>(out), *gradient = In<N>(d);
     EachShareSumming<T>(x.size(0), n, {In<T>(d_bias)}, [&](int64_t r, int64_t rows, T* sums) {
-      GeluBackwardRows(in + r * n, rows, n, to + r * n, gradient + r * n, sums);
+      GeluBackwardRows(in + r * n, b, rows, n, to + r * n, gradient + r * n, sums);
     });
   });
 }
 
-void AddBias(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out) {
+void AddProduct(const at::Tensor& x, const at::Tensor& product, const at::Tensor& bias, const at::Tensor& out) {
   const int64_t n = x.size(1);
-  Dispatch(x, [&]<typename T>(T) {
-    const T *from = In<T>(x), *b = In<T>(bias);
+  Dispatch(product, [&]<typename T, typename N>(T, N) {
+    const T* from = In<T>(x);
+    const N *p = In<N>(product), *b = In<N>(bias);
     T* to = In<T>(out);
-    EachShare(x.size(0), n, [&](int64_t r, int64_t rows) { AddBiasRows(from + r * n, b, rows, n, to + r * n); });
+    EachShare(x.size(0), n,
+              [&](int64_t r, int64_t rows) { AddProductRows(from + r * n, p + r * n, b, rows, n, to + r * n); });
+  });
+}
+
+void AddTo(const at::Tensor& product, const at::Tensor& to) {
+  TORCH_CHECK(product.numel() == to.numel(), "a product of ", product.numel(), " elements is added to ", to.numel());
+  Dispatch(product, [&]<typename T, typename N>(T, N) {
+    const N* from = In<N>(product);
+    T* sum = In<T>(to);
+    EachShare(product.numel(), 1, [&](int64_t i, int64_t n) { ColumnSumRows(from + i, 1, n, sum + i); });
   });
 }
 
 void AddColumnSums(const at::Tensor& d, const at::Tensor& sums) {
   const int64_t n = d.size(1);
-  Dispatch(d, [&]<typename T>(T) {
-    const T* from = In<T>(d);
+  Dispatch(d, [&]<typename T, typename N>(T, N) {
+    const N* from = In<N>(d);
     EachShareSumming<T>(d.size(0), n, {In<T>(sums)},
                         [&](int64_t r, int64_t rows, T* part) { ColumnSumRows(from + r * n, rows, n, part); });
   });
 }
 
+void NarrowAndSum(const at::Tensor& d, const at::Tensor& narrow, const at::Tensor& sums) {
+  const int64_t n = d.size(1);
+  Dispatch(narrow, [&]<typename T, typename N>(T, N) {
+    const T* from = In<T>(d);
+    N* to = In<N>(narrow);
+    EachShareSumming<T>(d.size(0), n, {In<T>(sums)},
+                        [&](int64_t r, int64_t rows, T* part) { NarrowRows(from + r * n, rows, n, to + r * n, part); });
+  });
+}
+
 double CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale) {
-  const int64_t n = logits.size(1);
-  std::vector<double> losses(static_cast<size_t>(at::get_num_threads()), 0.0);
-  Dispatch(logits, [&]<typename T>(T) {
-    T* x = In<T>(logits);
+  TORCH_CHECK(logits.is_cpu() && logits.stride(1) == 1, "row kernels take CPU tensors with whole rows");
+  const int64_t n = logits.size(1), stride = logits.stride(0), threads = at::get_num_threads();
+  std::vector<double> losses(static_cast<size_t>(threads), 0.0);
+  Dispatch(logits, [&]<typename T, typename N>(T, N) {
+    N* x = logits.mutable_data_ptr<N>();
     const int64_t* target = In<int64_t>(targets);
+    const at::Tensor room = at::empty({std::is_same_v<N, T> ? 0 : threads * n}, at::dtype<T>());
+    T* const wide = room.mutable_data_ptr<T>();
     EachShare(logits.size(0), n, [&](int64_t r, int64_t rows) {
-      losses[static_cast<size_t>(at::get_thread_num())] +=
-          CrossEntropyRows(x + r * n, target + r, rows, n, static_cast<T>(scale));
+      const int64_t thread = at::get_thread_num();
+      losses[static_cast<size_t>(thread)] +=
+          CrossEntropyRows(x + r * stride, stride, target + r, rows, n, static_cast<T>(scale), wide + thread * n);
     });
   });
   double loss = 0;

@@ -3,46 +3,60 @@
 //
 //   Norm(x, weight, bias, normed, statistics);
 //
-// Tensors are contiguous CPU matrices [rows, width] of fp32 or float64, vectors [width], statistics [rows, 2] (mean,
-// then 1 / standard deviation); all of one dtype. Outputs exist already. Gradients of vectors are added to. Work is
-// split over LibTorch's threads by rows, so results are bit-equal for equal threads. Thread-safe for different outputs.
+// Tensors are contiguous CPU matrices [rows, width], vectors [width], statistics [rows, 2] (mean, then 1 / standard
+// deviation). What products take and give and the parameters are *narrow*: bf16, fp32 or float64; what flows beside
+// them (sums, statistics, gradients of vectors) is *wide*: fp32 for bf16, else the same. All is computed in the wide
+// dtype. Outputs exist already. Gradients of vectors are added to. Work is split over LibTorch's threads by rows, so
+// results are bit-equal for equal threads. Thread-safe for different outputs. A tensor of another dtype is a
+// c10::Error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace muster::units {
 
-// out = x_hat weight + bias, x_hat = (x - mean) / sqrt(variance + 1e-5) (Ba et al. 2016).
+// The wide dtype that belongs to a narrow one.
+at::ScalarType WideType(at::ScalarType narrow);
+
+// out = x_hat weight + bias, x_hat = (x - mean) / sqrt(variance + 1e-5) (Ba et al. 2016). x wide, out narrow.
 void Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out,
           const at::Tensor& statistics);
 
-// sum = x + sum + sum_bias, then out = Norm(sum).
-void AddAndNorm(const at::Tensor& x, const at::Tensor& sum, const at::Tensor& sum_bias, const at::Tensor& weight,
-                const at::Tensor& bias, const at::Tensor& out, const at::Tensor& statistics);
+// sum = x + product + product_bias, then out = Norm(sum). x and sum wide, the others narrow; sum may be product.
+void AddAndNorm(const at::Tensor& x, const at::Tensor& product, const at::Tensor& product_bias,
+                const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& sum, const at::Tensor& out,
+                const at::Tensor& statistics);
 
 // Norm once more, from its statistics.
 void NormAgain(const at::Tensor& x, const at::Tensor& statistics, const at::Tensor& weight, const at::Tensor& bias,
                const at::Tensor& out);
 
-// d_x += the gradient of Norm's input; d_weight and d_bias += those of its vectors.
+// d_x += the gradient of Norm's input; d_weight and d_bias += those of its vectors. d_out narrow, d_x wide.
 void NormBackward(const at::Tensor& d_out, const at::Tensor& x, const at::Tensor& statistics, const at::Tensor& weight,
                   const at::Tensor& d_x, const at::Tensor& d_weight, const at::Tensor& d_bias);
 
-// x += bias, then out = gelu(x) by the tanh approximation (Hendrycks and Gimpel 2016), which is x sigmoid(2 u) with
-// u = sqrt(2 / pi) (x + 0.044715 x^3).
+// out = gelu(x + bias) by the tanh approximation (Hendrycks and Gimpel 2016), which is x sigmoid(2 u) with
+// u = sqrt(2 / pi) (x + 0.044715 x^3). Narrow.
 void AddAndGelu(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out);
 
-// out = gelu(x) once more; d becomes from the gradient of gelu(x) that of x; d_bias += its column sums.
-void GeluBackward(const at::Tensor& x, const at::Tensor& out, const at::Tensor& d, const at::Tensor& d_bias);
+// out = gelu(x + bias) once more; d becomes from the gradient of that the gradient of x; d_bias += its column sums.
+void GeluBackward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out, const at::Tensor& d,
+                  const at::Tensor& d_bias);
 
-// out = x + bias.
-void AddBias(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out);
+// out = x + product + bias. x and out wide, the others narrow; out may be product.
+void AddProduct(const at::Tensor& x, const at::Tensor& product, const at::Tensor& bias, const at::Tensor& out);
 
-// sums += column sums of d.
+// to += product, a product's narrow gradient of a matrix to the wide one. Any shape.
+void AddTo(const at::Tensor& product, const at::Tensor& to);
+
+// sums += column sums of d, which is wide or narrow.
 void AddColumnSums(const at::Tensor& d, const at::Tensor& sums);
 
+// narrow = d, and sums += column sums of d.
+void NarrowAndSum(const at::Tensor& d, const at::Tensor& narrow, const at::Tensor& sums);
+
 // The sum over the rows of -log softmax(logits)[target]; targets int64 [rows]. With `scale` other than zero the logits
-// become scale times their gradient.
+// become scale times their gradient. Rows of logits may lie further apart than they are wide.
 double CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale);
 
 }  // namespace muster::units

@@ -8,13 +8,17 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
 #include <random>
 
 namespace muster::units {
@@ -64,6 +68,13 @@ TEST(RowKernels, InfiniteAndUndefinedNumbersAreNotHidden) {
   x[0][3] = std::nanf("");
   AddAndGelu(x, at::zeros({8}), out);
   EXPECT_TRUE(std::isnan(out[0][3].item<float>()));
+  const at::Tensor narrow = at::empty({2, 8}, at::kBFloat16), sums = at::zeros({8});
+  x[1][2] = std::bit_cast<float>(0x7fffffffu);  // NaN, whose bits would round to those of a number
+  x[1][3] = -std::numeric_limits<float>::infinity(), x[1][4] = std::numeric_limits<float>::max();
+  NarrowAndSum(x, narrow, sums);
+  EXPECT_TRUE(std::isnan(narrow[0][3].item<float>()) && std::isnan(narrow[1][2].item<float>()));
+  EXPECT_EQ(narrow[1][3].item<float>(), -std::numeric_limits<float>::infinity());
+  EXPECT_EQ(narrow[1][4].item<float>(), std::numeric_limits<float>::infinity());
 }
 
 TEST(RowKernels, LongColumnsKeepTheirDigits) {
@@ -97,10 +108,68 @@ TEST(RowKernels, ThreadsChangeNothingButTheOrderOfSums) {
   EXPECT_FALSE(one.dw.equal(two.dw)) << "the second thread did nothing";
 }
 
+// What a number to bf16 and back is away from itself at most, relative to it.
+constexpr double kHalfUnit = 1.0 / 256;
+
+// Bf16 in and out, and nothing else rounded to it: each number is the nearest to that of float64.
+TEST(RowKernels, Bf16IsRoundedOnceAtTheEnd) {
+  const int64_t rows = 65, width = 70;
+  const auto narrow = [](const at::Tensor& t) { return t.to(at::kBFloat16); };
+  const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
+  const auto expect = [&](const at::Tensor& out, const at::Tensor& right) {
+    EXPECT_LE(Largest((wide(out) - right) / (right.abs() + 1e-3)), 1.01 * kHalfUnit);
+  };
+  const at::Tensor x = Random(rows, width, 1, 1), product = narrow(Random(rows, width, 1, 2));
+  const at::Tensor w = narrow(Random(1, width, 1, 3).view(-1)), b = narrow(Random(1, width, 1, 4).view(-1));
+  const at::Tensor out = at::empty_like(product), statistics = at::empty({rows, 2}), sum = at::empty_like(x);
+  const auto normed = [&](const at::Tensor& t) { return at::layer_norm(wide(t), {width}, wide(w), wide(b), 1e-5); };
+  Norm(x, w, b, out, statistics);
+  expect(out, normed(x));
+  AddAndNorm(x, product, b, w, b, sum, out, statistics);
+  EXPECT_LT(Largest(wide(sum) - (wide(x) + wide(product) + wide(b))), 1e-6);
+  expect(out, normed(sum));
+  NormAgain(sum, statistics, w, b, out);
+  expect(out, normed(sum));
+  AddProduct(x, product, b, sum);
+  EXPECT_LT(Largest(wide(sum) - (wide(x) + wide(product) + wide(b))), 1e-6);
+  AddAndGelu(product, b, out);
+  const at::Tensor gelu = at::gelu(wide(product) + wide(b), "tanh");
+  expect(out, gelu);
+  const at::Tensor d = narrow(Random(rows, width, 1, 5)), sums = at::ones({width}), given = wide(d);
+  const at::Tensor slope = at::gelu_backward(given, wide(product) + wide(b), "tanh");
+  GeluBackward(product, b, out, d, sums);
+  expect(out, gelu);
+  expect(d, slope);
+  EXPECT_LT(Largest(wide(sums) - 1 - slope.sum(0)), 1e-4) << "sums are of what was not rounded";
+  AddTo(product, x);
+  EXPECT_LT(Largest(wide(x) - wide(Random(rows, width, 1, 1)) - wide(product)), 1e-6);
+  NarrowAndSum(x, out, sums.zero_());
+  EXPECT_TRUE(out.equal(narrow(x))) << "rounded as LibTorch does";
+  EXPECT_LT(Largest(wide(sums) - wide(x).sum(0)), 1e-4);
+}
+
+TEST(RowKernels, Bf16CrossEntropyIsComputedInFp32) {
+  const int64_t rows = 37, width = 1003;
+  const at::Tensor padded = Random(rows, width + 5, 3, 2).to(at::kBFloat16), logits = padded.narrow(1, 0, width);
+  const at::Tensor exact = logits.to(at::kDouble), beside = padded.narrow(1, width, 5).clone();
+  const at::Tensor targets = at::empty({rows}, at::kLong);
+  for (int64_t i = 0; i < rows; ++i) targets.mutable_data_ptr<int64_t>()[i] = i * 27;
+  const at::Tensor log = at::log_softmax(exact, 1);
+  const double right = -log.gather(1, targets.unsqueeze(1)).sum().item<double>();
+  EXPECT_NEAR(CrossEntropy(logits, targets, 0), right, 1e-6 * right);
+  EXPECT_TRUE(logits.to(at::kDouble).equal(exact)) << "without a scale the logits stay";
+  EXPECT_NEAR(CrossEntropy(logits, targets, 0.25), right, 1e-6 * right);
+  const at::Tensor gradient = log.exp().scatter_add(1, targets.unsqueeze(1), -at::ones({rows, 1}, at::kDouble)) * 0.25;
+  EXPECT_LE(Largest((logits.to(at::kDouble) - gradient) / (gradient.abs() + 1e-9)), 1.01 * kHalfUnit);
+  EXPECT_TRUE(padded.narrow(1, width, 5).equal(beside)) << "what lies between the rows";
+}
+
 TEST(RowKernels, RefuseWhatTheyWouldMisread) {
   const at::Tensor x = Random(4, 6, 1, 9), out = at::empty_like(x), v = at::zeros({6}), s = at::empty({4, 2});
   EXPECT_THROW(Norm(x.t().contiguous().t(), v, v, out, s), c10::Error);
-  EXPECT_THROW(Norm(x.to(at::kLong), v, v, out, s), c10::Error);
+  EXPECT_THROW(Norm(x, v, v, out.to(at::kLong), s), c10::Error);
+  EXPECT_THROW(Norm(x.to(at::kBFloat16), v, v, out, s), c10::Error);
+  EXPECT_THROW(Norm(x, v, v, out.to(at::kBFloat16), s), c10::Error) << "vectors in fp32 beside products in bf16";
 }
 
 }  // namespace

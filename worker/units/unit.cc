@@ -27,11 +27,10 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vect
     return absl::InvalidArgumentError(
         absl::StrCat("unit ", unit.name(), " has ", parameters.size(), " tensors, its kind needs ", expected));
   }
-  if (unit.kind() == UNIT_KIND_GPT2_EMBEDDING) return MakeGpt2Embedding(std::move(parameters));
   const bool by_operators = portable || !parameters[0].value.is_cpu();
+  if (unit.kind() == UNIT_KIND_GPT2_EMBEDDING) return MakeGpt2Embedding(std::move(parameters), by_operators);
   if (unit.kind() == UNIT_KIND_GPT2_BLOCK) {
-    if (by_operators || parameters[0].value.scalar_type() == at::kBFloat16)
-      return MakeGpt2Block(std::move(parameters), unit.heads());
+    if (by_operators) return MakeGpt2Block(std::move(parameters), unit.heads());
     return MakeCpuGpt2Block(std::move(parameters), unit.heads(), unit.piece_rows());
   }
   return MakeGpt2Head(std::move(parameters), unit.piece_rows(), by_operators);

@@ -1,6 +1,8 @@
 // What loops that the compiler turns into vector code share.
 #pragma once
 
+#include <c10/util/BFloat16.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -17,6 +19,17 @@
 #define MUSTER_INLINE [[gnu::always_inline]] inline
 
 namespace muster::units {
+
+// A number as it is computed with, from how it is stored; and back, to the nearest, of two equally near the even one.
+MUSTER_INLINE float Wide(float x) { return x; }
+MUSTER_INLINE double Wide(double x) { return x; }
+MUSTER_INLINE float Wide(c10::BFloat16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.x) << 16); }
+MUSTER_INLINE void Put(float x, float& to) { to = x; }
+MUSTER_INLINE void Put(double x, double& to) { to = x; }
+MUSTER_INLINE void Put(float x, c10::BFloat16& to) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x), nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  to.x = static_cast<uint16_t>(x != x ? 0x7fc0u : nearest);
+}
 
 MUSTER_INLINE double Exp(double x) { return std::exp(x); }
 

@@ -1,0 +1,97 @@
+#include "coordinator/core/exits.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::core {
+namespace {
+
+constexpr size_t kMessageBytes = 600;
+constexpr size_t kLineBytes = 1000;
+constexpr int kLines = 20;
+
+// At most `bytes`, never half a UTF-8 character.
+void Shorten(std::string& text, size_t bytes) {
+  if (text.size() <= bytes) return;
+  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
+  text.resize(bytes);
+}
+
+std::string DefaultMessage(const RankExit& exit, uint32_t rank) {
+  const std::string who = absl::StrCat("rank ", rank);
+  switch (exit.cause()) {
+    case RankExit::SPAWN_FAILED:
+      return absl::StrCat(who, " could not be started");
+    case RankExit::ORPHANED:
+      return absl::StrCat(who, " was ended because its worker was away too long");
+    case RankExit::REFUSED:
+      return absl::StrCat(who, " refused its job");
+    case RankExit::VANISHED:
+      return absl::StrCat(who, " vanished without an exit record");
+    case RankExit::FAILED:
+      return exit.signal() != 0 ? absl::StrCat(who, " was killed by signal ", exit.signal())
+                                : absl::StrCat(who, " exited with code ", exit.exit_code());
+    default:
+      return absl::StrCat(who, " has ended");
+  }
+}
+
+}  // namespace
+
+RankExit Judged(RankExit exit, const RankPlacement& rank) {
+  const bool good = exit.cause() == RankExit::COMPLETED || exit.cause() == RankExit::STOPPED;
+  if (exit.cause() == RankExit::CAUSE_UNSPECIFIED) exit.set_cause(RankExit::FAILED);
+  if (good) exit.set_cause(rank.finished() ? RankExit::COMPLETED : RankExit::STOPPED);
+  if (exit.message().empty()) exit.set_message(DefaultMessage(exit, rank.rank()));
+  Shorten(*exit.mutable_message(), kMessageBytes);
+  if (const int more = exit.last_lines_size() - kLines; more > 0) exit.mutable_last_lines()->DeleteSubrange(0, more);
+  for (std::string& line : *exit.mutable_last_lines()) Shorten(line, kLineBytes);
+  return exit;
+}
+
+std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank) {
+  if (exit.cause() == RankExit::SPAWN_FAILED) {
+    return "the trainer could not be started: is muster-trainer installed beside muster-worker on that node?";
+  }
+  if (exit.cause() == RankExit::VANISHED)
+    return "the node or its worker daemon went away: muster nodes, and the node's log";
+  if (exit.cause() == RankExit::ORPHANED) return "its worker daemon was away for longer than the orphan grace";
+  if (exit.cause() == RankExit::REFUSED) {
+    return absl::StrCat(
+        "not tried again, since another attempt would meet the same; correct it and submit again; its "
+        "output: muster logs ",
+        job, " --rank ", rank);
+  }
+  if (exit.signal() == 9)
+    return absl::StrCat(
+        "killed from outside: by the kernel for memory? Try a smaller batch.microbatch; "
+        "on the node: dmesg | tail");
+  return absl::StrCat("more of its output: muster logs ", job, " --rank ", rank);
+}
+
+const char* Name(EndReason reason) {
+  switch (reason) {
+    case END_REASON_COMPLETED:
+      return "completed";
+    case END_REASON_FAILED:
+      return "failed";
+    case END_REASON_LOST:
+      return "lost";
+    case END_REASON_PREEMPTED:
+      return "preempted";
+    case END_REASON_DRAINED:
+      return "drained";
+    case END_REASON_RESIZED:
+      return "resized";
+    case END_REASON_CANCELLED:
+      return "cancelled";
+    default:
+      return "none";
+  }
+}
+
+bool IsFault(EndReason reason) { return reason == END_REASON_FAILED || reason == END_REASON_LOST; }
+
+}  // namespace muster::core

@@ -1,0 +1,198 @@
+// Ranks that make no progress: whether that is a hang, and whose.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/world_test.h"
+
+namespace muster::core {
+namespace {
+
+constexpr uint32_t kRanks = 4;
+
+// Four ranks on two nodes, all of them in step 11 of 100; a checkpoint every 100.
+class Hangs : public testing::Test {
+ protected:
+  Hangs() {
+    w_.Do(NodeConnected{Hello("a", 2)});
+    w_.Do(NodeConnected{Hello("b", 2)});
+    id_ = w_.Submit(Gang("g", kRanks));
+    for (uint32_t rank = 0; rank < kRanks; ++rank) w_.ReportRank(id_, rank, RANK_STATE_RUNNING);
+    for (uint32_t rank = 0; rank < kRanks; ++rank) w_.Progress(id_, rank, 10, 0, 0, 0);
+  }
+  struct Page {
+    uint64_t step, issued, completed;
+    double still;
+  };
+  void Tell(const std::vector<Page>& pages) {
+    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+      if (w_.State(id_) != JOB_STATE_RUNNING) return;
+      const Page& page = pages[rank];
+      w_.Progress(id_, rank, page.step, page.issued, page.completed, page.still);
+    }
+  }
+  void Seconds(int seconds) { w_.clock.Advance(absl::Seconds(seconds)); }
+
+  World w_{AnyWorld()};
+  JobId id_;
+};
+
+TEST_F(Hangs, TheRankThatIsFurthestBehindIsNamed) {
+  const struct {
+    const char* what;
+    std::vector<Page> pages;
+    uint32_t culprit;
+  } kCases[] = {
+      {"an earlier step", {{10, 9, 8, 31}, {10, 9, 8, 31}, {9, 9, 9, 31}, {10, 9, 8, 31}}, 2},
+      {"fewer ops issued", {{10, 9, 8, 31}, {10, 3, 3, 31}, {10, 9, 8, 31}, {10, 9, 8, 31}}, 1},
+      {"fewer ops completed", {{10, 9, 8, 31}, {10, 9, 8, 31}, {10, 9, 8, 31}, {10, 9, 4, 31}}, 3},
+      {"all alike", {{10, 9, 8, 31}, {10, 9, 8, 31}, {10, 9, 8, 31}, {10, 9, 8, 31}}, 0},
+  };
+  for (const auto& test : kCases) {
+    w_.Do(CancelJob{id_});
+    for (uint32_t rank = 0; rank < kRanks; ++rank) w_.ReportRank(id_, rank, RANK_STATE_EXITED, RankExit::STOPPED);
+    id_ = w_.Submit(Gang("g", kRanks));
+    for (uint32_t rank = 0; rank < kRanks; ++rank) w_.ReportRank(id_, rank, RANK_STATE_RUNNING);
+    Tell(test.pages);
+    EXPECT_EQ(w_.State(id_), JOB_STATE_STOPPING) << test.what;
+    EXPECT_EQ(w_.Get(id_).failure().rank(), test.culprit) << test.what;
+  }
+}
+
+TEST_F(Hangs, TheReportNamesRankNodeStepAndOp) {
+  Tell({{10, 20, 19, 31}, {10, 20, 19, 31}, {10, 13, 12, 31.5}, {10, 20, 19, 31}});
+  ASSERT_EQ(w_.State(id_), JOB_STATE_STOPPING);
+  const Failure failure = w_.Get(id_).failure();
+  EXPECT_EQ(failure.rank(), 2u);
+  EXPECT_EQ(failure.node(), "b");
+  EXPECT_EQ(failure.step(), 11u);
+  EXPECT_EQ(failure.op(), "op 12");
+  EXPECT_DOUBLE_EQ(failure.detected_seconds(), 31.5);
+  EXPECT_EQ(failure.exit().cause(), RankExit::HUNG);
+  EXPECT_EQ(failure.exit().message(), "rank 2 on b hung in step 11 at op 12: no progress for 31 s");
+  const Stop stop = w_.core->DesiredFor(NodeId("b")).ranks(0).stop();
+  EXPECT_FALSE(stop.checkpoint_first());
+  EXPECT_EQ(stop.deadline().seconds(), 2);
+}
+
+TEST_F(Hangs, WhatEndsByItIsFolded) {
+  Tell({{10, 20, 19, 31}, {10, 20, 19, 31}, {10, 13, 12, 31}, {10, 20, 19, 31}});
+  w_.told.clear();
+  w_.ReportRank(id_, 3, RANK_STATE_EXITED, RankExit::FAILED);
+  NodeObserved killed{NodeId("b"), Incarnation("i1"), {}};
+  ObservedRank& culprit = *killed.observed.add_ranks();
+  culprit.mutable_key()->set_job(id_.value());
+  culprit.mutable_key()->set_generation(1);
+  culprit.mutable_key()->set_rank(2);
+  culprit.set_state(RANK_STATE_EXITED);
+  culprit.mutable_exit()->set_cause(RankExit::STOPPED);
+  culprit.mutable_exit()->set_signal(9);
+  culprit.mutable_exit()->add_last_lines("step 10 done");
+  w_.Do(killed);
+  w_.ReportRank(id_, 0, RANK_STATE_EXITED, RankExit::STOPPED);
+  w_.ReportRank(id_, 1, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(w_.State(id_), JOB_STATE_QUEUED);
+  const Generation generation = w_.Newest(id_);
+  EXPECT_EQ(generation.reason(), END_REASON_FAILED);
+  EXPECT_EQ(generation.ranks(2).exit().cause(), RankExit::HUNG);
+  const Failure failure = w_.Get(id_).failure();
+  EXPECT_EQ(failure.exit().last_lines(0), "step 10 done");
+  EXPECT_EQ(failure.exit().signal(), 9);
+  EXPECT_TRUE(absl::StrContains(failure.exit().message(), "hung in step 11")) << failure.exit().message();
+  EXPECT_EQ(std::vector<uint32_t>(failure.collateral().begin(), failure.collateral().end()),
+            (std::vector<uint32_t>{3, 0, 1}));
+  EXPECT_EQ(std::count(w_.told.begin(), w_.told.end(), "rank.exited"), 0) << "the first fault is told";
+  EXPECT_EQ(w_.Get(id_).restarts(), 1u);
+}
+
+TEST_F(Hangs, AsLongAsSomebodyMovesNobodyHangs) {
+  // Rank 1 is slow: it is in a long op, and before it finished others.
+  Tell({{10, 20, 19, 40}, {10, 5, 4, 12}, {10, 20, 19, 40}, {10, 20, 19, 40}});
+  EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
+  Tell({{10, 20, 19, 30}, {10, 20, 19, 30}, {10, 20, 19, 30}, {10, 20, 19, 30}});
+  EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING) << "not longer than 30 s";
+}
+
+TEST_F(Hangs, SlowStepsMayTakeLonger) {
+  for (uint64_t step = 11; step < 20; ++step) {
+    Seconds(20);
+    for (uint32_t rank = 0; rank < kRanks; ++rank) w_.Progress(id_, rank, step, 0, 0, 0);
+  }
+  Tell(std::vector<Page>(kRanks, {19, 9, 8, 199}));
+  EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
+  Tell(std::vector<Page>(kRanks, {19, 9, 8, 201}));
+  EXPECT_EQ(w_.State(id_), JOB_STATE_STOPPING);
+}
+
+TEST_F(Hangs, TheFirstStepAndTheLastCheckpointTakeAsLongAsAStart) {
+  JobSpec spec = Gang("h", 1);
+  w_.Do(CancelJob{id_});
+  for (uint32_t rank = 0; rank < kRanks; ++rank) w_.ReportRank(id_, rank, RANK_STATE_EXITED, RankExit::STOPPED);
+  for (const uint64_t step : {0u, 100u}) {
+    const JobId id = w_.Submit(spec);
+    w_.ReportRank(id, 0, RANK_STATE_RUNNING);
+    w_.Progress(id, 0, step, 1, 0, 290);
+    EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << step;
+    w_.Progress(id, 0, step, 1, 0, 301);
+    EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING) << step;
+    w_.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
+    w_.Do(CancelJob{id});
+  }
+}
+
+TEST_F(Hangs, AJobMayAllowMore) {
+  w_.Do(CancelJob{id_});
+  for (uint32_t rank = 0; rank < kRanks; ++rank) w_.ReportRank(id_, rank, RANK_STATE_EXITED, RankExit::STOPPED);
+  JobSpec spec = Gang("h", kRanks);
+  spec.set_detection_seconds(60);
+  id_ = w_.Submit(spec);
+  for (uint32_t rank = 0; rank < kRanks; ++rank) w_.ReportRank(id_, rank, RANK_STATE_RUNNING);
+  const Assignment assignment = w_.core->DesiredFor(NodeId("a")).ranks(0).run();
+  EXPECT_EQ(assignment.collective_deadline().seconds(), 720);
+  Tell(std::vector<Page>(kRanks, {10, 9, 8, 179}));
+  EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
+  Tell(std::vector<Page>(kRanks, {10, 9, 8, 181}));
+  EXPECT_EQ(w_.State(id_), JOB_STATE_STOPPING);
+}
+
+// Its silence is judged first, and by itself.
+TEST_F(Hangs, NobodyIsBlamedWhileANodeIsSilent) {
+  w_.Do(NodeDisconnected{NodeId("b"), Incarnation("i1")});
+  w_.Progress(id_, 0, 10, 9, 8, 60);
+  EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
+  w_.Do(NodeConnected{Hello("b", 2)});
+  w_.Progress(id_, 0, 10, 9, 8, 61);
+  EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING) << "it has not reported yet";
+}
+
+TEST_F(Hangs, ARestartedCoordinatorWaitsForAllReports) {
+  w_.Restart();
+  for (const char* node : {"a", "b"}) {
+    w_.Do(NodeConnected{Hello(node, 2)});
+    const uint32_t first = node[0] == 'a' ? 0 : 2;
+    NodeObserved event{NodeId(node), Incarnation("i1"), {}};
+    event.observed.set_full(true);
+    for (uint32_t rank = first; rank < first + 2; ++rank) {
+      ObservedRank& seen = *event.observed.add_ranks();
+      seen.mutable_key()->set_job(id_.value());
+      seen.mutable_key()->set_generation(1);
+      seen.mutable_key()->set_rank(rank);
+      seen.set_state(RANK_STATE_RUNNING);
+      seen.set_step(10);
+      seen.set_op_issued(rank == 3 ? 2 : 9);
+      seen.set_still_seconds(45);
+    }
+    w_.Do(event);
+    if (node[0] == 'a') {
+      EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
+    }
+  }
+  w_.Progress(id_, 0, 10, 9, 8, 46);
+  EXPECT_EQ(w_.State(id_), JOB_STATE_STOPPING);
+  EXPECT_EQ(w_.Get(id_).failure().rank(), 3u);
+}
+
+}  // namespace
+}  // namespace muster::core

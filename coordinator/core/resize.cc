@@ -1,0 +1,61 @@
+// Jobs that may run on fewer ranks than they ask for. They shrink where a generation begins: it gets the most ranks
+// that there are slots for and that the planner takes. They grow by a stop in good order, with its checkpoint.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/state.h"
+
+namespace muster::core {
+
+uint32_t Core::State::LeastRanks(const JobEntry& job) {
+  const Resources& wanted = job.record().spec().resources();
+  return wanted.has_min_ranks() ? std::min(wanted.min_ranks(), wanted.ranks()) : wanted.ranks();
+}
+
+bool Core::State::RunsOnFewer(const JobEntry& job) {
+  return static_cast<uint32_t>(job.newest()->record().ranks_size()) < job.record().spec().resources().ranks();
+}
+
+bool Core::State::HasRoomToGrow(JobEntry& job) {
+  const JobId id(job.record().id());
+  std::vector<scheduler::NodeView> views = NodeViews();
+  const scheduler::Cluster cluster(views);
+  for (const scheduler::Claim& waiting : Queue()) {
+    // Whoever waits and could run has a claim to what is free, whatever its priority: a job is not stopped for slots
+    // that it may not get.
+    if (cluster.FitsWhenIdle(DemandOf(jobs.at(waiting.job)))) return false;
+  }
+  for (scheduler::NodeView& node : views) {
+    for (scheduler::SlotView& slot : node.slots) {
+      if (slot.holder.job == id) slot.holder = {};
+    }
+  }
+  const scheduler::Cluster without(views);
+  scheduler::Demand demand = DemandOf(job);
+  demand.least = static_cast<uint32_t>(job.newest()->record().ranks_size()) + 1;
+  while (demand.ranks >= demand.least) {
+    const scheduler::Decision decision = without.Place(demand);
+    if (decision.ranks.empty()) return false;
+    const absl::StatusOr<std::optional<Planned>> plan = PlanOn(job, decision);
+    if (!plan.ok()) return false;
+    if (plan->has_value()) return true;
+    demand.ranks = static_cast<uint32_t>(decision.ranks.size()) - 1;
+  }
+  return false;
+}
+
+// Called when its generation has run for a while, and then again and again. Slots count as free when two looks in a row
+// find them: what a node that flaps offers is left to it.
+void Core::State::CheckGrowth(JobEntry& job, Turn& turn) {
+  const bool room = HasRoomToGrow(job);
+  if (room && job.room_seen) {
+    const int ranks = job.newest()->record().ranks_size();
+    return Stop(job, END_REASON_RESIZED, STOP_INTENT_REQUEUE,
+                absl::StrCat("there are slots for more than its ", ranks, ranks == 1 ? " rank" : " ranks"), turn);
+  }
+  job.room_seen = room;
+  job.grow_at = turn.now.steady + options.grow_settle;
+}
+
+}  // namespace muster::core

@@ -1,0 +1,242 @@
+// Jobs that may run on fewer ranks than they ask for, and the reasons with which generations end.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/world_test.h"
+
+namespace muster::core {
+namespace {
+
+JobSpec Elastic(const std::string& name, uint32_t ranks, uint32_t least) {
+  JobSpec spec = Gang(name, ranks);
+  spec.mutable_resources()->set_min_ranks(least);
+  return spec;
+}
+
+class Resize : public testing::Test {
+ protected:
+  void Join(const std::string& node, int slots) { w_.Do(NodeConnected{Hello(node, slots)}); }
+  void Pass(absl::Duration time) {
+    w_.clock.Advance(time);
+    w_.Do(Tick{});
+  }
+  int Ranks(const JobId& id) { return w_.Newest(id).ranks_size(); }
+  void Run(const JobId& id) {
+    for (int rank = 0; rank < Ranks(id); ++rank) w_.ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_RUNNING);
+    ASSERT_EQ(w_.State(id), JOB_STATE_RUNNING) << w_.Get(id).reason();
+  }
+  void EndAll(const JobId& id, RankExit::Cause cause = RankExit::STOPPED) {
+    const Generation all = w_.Newest(id);  // its end may begin the next
+    for (int rank = 0; rank < all.ranks_size(); ++rank) {
+      if (w_.Newest(id).number() != all.number() || w_.Newest(id).ranks(rank).state() == RANK_STATE_EXITED) continue;
+      w_.ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_EXITED, cause);
+    }
+  }
+  World w_{AnyWorld()};
+};
+
+TEST_F(Resize, AJobThatHasNeverRunWaitsALittleForAllItsRanks) {
+  Join("a", 2);
+  const JobId id = w_.Submit(Elastic("e", 4, 2));
+  EXPECT_EQ(w_.State(id), JOB_STATE_QUEUED);
+  Pass(absl::Seconds(2));
+  Join("b", 2);
+  EXPECT_EQ(Ranks(id), 4) << "they have come";
+  const JobId next = w_.Submit(Elastic("f", 3, 1));
+  w_.Do(CancelJob{id});
+  Join("c", 1);
+  EXPECT_EQ(w_.State(next), JOB_STATE_QUEUED);
+  EXPECT_TRUE(w_.core->NextTick().has_value());
+  Pass(absl::Seconds(5));
+  ASSERT_EQ(w_.State(next), JOB_STATE_STARTING);
+  EXPECT_EQ(Ranks(next), 1);
+}
+
+TEST_F(Resize, FewerThanTheLeastAreNone) {
+  Join("a", 1);
+  const JobId id = w_.Submit(Elastic("e", 4, 2));
+  Pass(absl::Minutes(1));
+  EXPECT_EQ(w_.State(id), JOB_STATE_QUEUED);
+  EXPECT_TRUE(absl::StrContains(w_.Get(id).reason(), "needs 2 to 4 slots on cpu, the nodes have 1 in all, 1 free"))
+      << w_.Get(id).reason();
+  Join("b", 2);
+  EXPECT_EQ(Ranks(id), 3);
+}
+
+TEST_F(Resize, ALostNodeMakesTheNextGenerationSmallerAndAReturnedOneLarger) {
+  Join("a", 2);
+  Join("b", 2);
+  const JobId id = w_.Submit(Elastic("e", 4, 2));
+  Run(id);
+  w_.Do(NodeDisconnected{NodeId("b"), Incarnation("i1")});
+  Pass(absl::Seconds(10));
+  EndAll(id);
+  EXPECT_EQ(w_.Newest(id).reason(), END_REASON_LOST);
+  Pass(absl::Seconds(1));
+  ASSERT_EQ(w_.Newest(id).number(), 2u) << "it does not wait for the node";
+  EXPECT_EQ(Ranks(id), 2);
+  Run(id);
+  EXPECT_TRUE(absl::StrContains(w_.Get(id).reason(), "with 2 of 4 ranks")) << w_.Get(id).reason();
+  const uint64_t restarts = w_.Get(id).restarts();
+
+  w_.Return(Hello("b", 2, "i2"));
+  Pass(absl::Minutes(4));
+  EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << "not so soon";
+  Pass(absl::Minutes(1));
+  EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << "not at the first look";
+  Pass(absl::Seconds(30));
+  ASSERT_EQ(w_.State(id), JOB_STATE_STOPPING);
+  EXPECT_EQ(w_.Newest(id).reason(), END_REASON_RESIZED);
+  EXPECT_TRUE(w_.core->DesiredFor(NodeId("a")).ranks(0).stop().checkpoint_first());
+  w_.Checkpoint(id, 50);
+  EndAll(id);
+  ASSERT_EQ(w_.Newest(id).number(), 3u);
+  EXPECT_EQ(Ranks(id), 4);
+  EXPECT_EQ(w_.Newest(id).resume_from().step(), 50u);
+  EXPECT_EQ(w_.Get(id).restarts(), restarts) << "no fault";
+  Run(id);
+  EXPECT_FALSE(absl::StrContains(w_.Get(id).reason(), "of 4")) << w_.Get(id).reason();
+  EXPECT_EQ(w_.core->NextTick(), std::nullopt) << "nothing to look for any more";
+}
+
+TEST_F(Resize, ANodeThatFlapsIsNotGrownOnto) {
+  Join("a", 2);
+  const JobId id = w_.Submit(Elastic("e", 4, 2));
+  Pass(absl::Seconds(5));
+  Run(id);
+  Join("b", 2);
+  Pass(absl::Minutes(5));
+  w_.Do(NodeDisconnected{NodeId("b"), Incarnation("i1")});
+  Pass(absl::Seconds(30));
+  w_.Return(Hello("b", 2));
+  Pass(absl::Seconds(30));
+  EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << "it was not free for long enough";
+  Pass(absl::Seconds(30));
+  EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING);
+}
+
+TEST_F(Resize, WhoWaitsComesFirst) {
+  Join("a", 2);
+  const JobId id = w_.Submit(Elastic("e", 4, 2));
+  Pass(absl::Seconds(5));
+  Run(id);
+  JobSpec low = Gang("low", 3);
+  low.set_priority(-1);
+  const JobId waiting = w_.Submit(low);
+  const JobId hopeless = w_.Submit(Gang("hopeless", 100));
+  Join("b", 2);
+  Pass(absl::Minutes(6));
+  Pass(absl::Minutes(1));
+  EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << "the two free slots are kept for the job that waits";
+  w_.Do(CancelJob{waiting});
+  Pass(absl::Minutes(1));
+  Pass(absl::Minutes(1));
+  EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING) << "who could never run holds nobody back";
+  EXPECT_EQ(w_.State(hopeless), JOB_STATE_QUEUED);
+}
+
+TEST_F(Resize, GrowthIsLookedForAfterARestartOfTheCoordinatorToo) {
+  Join("a", 2);
+  const JobId id = w_.Submit(Elastic("e", 4, 2));
+  Pass(absl::Seconds(5));
+  Run(id);
+  w_.Restart();
+  w_.Do(NodeConnected{Hello("a", 2)});
+  NodeObserved full{NodeId("a"), Incarnation("i1"), {}};
+  full.observed.set_full(true);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ObservedRank& seen = *full.observed.add_ranks();
+    seen.mutable_key()->set_job(id.value());
+    seen.mutable_key()->set_generation(1);
+    seen.mutable_key()->set_rank(rank);
+    seen.set_state(RANK_STATE_RUNNING);
+  }
+  w_.Do(full);
+  Join("b", 2);
+  Pass(absl::Minutes(5));
+  Pass(absl::Seconds(30));
+  EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING);
+}
+
+// Of the most that there are slots for, the planner decides.
+TEST_F(Resize, TheMostThatThePlannerTakes) {
+  Options options = AnyWorld();
+  options.planner = [any = options.planner](const JobSpec& spec, const Slots& slots) -> absl::StatusOr<Planned> {
+    if (slots.ranks.size() % 2 == 1) return absl::InvalidArgumentError("strategy: an odd number of ranks");
+    auto planned = any(spec, slots);
+    if (slots.ranks.size() == 2) planned->unfit = Unfit{"two are too few", 1000};
+    return planned;
+  };
+  World w(options);
+  w.Do(NodeConnected{Hello("a", 5)});
+  const JobId id = w.Submit(Elastic("e", 8, 2));
+  w.clock.Advance(absl::Seconds(5));
+  w.Do(Tick{});
+  ASSERT_EQ(w.State(id), JOB_STATE_STARTING);
+  EXPECT_EQ(w.Newest(id).ranks_size(), 4);
+  World small(options);
+  small.Do(NodeConnected{Hello("a", 3)});
+  const JobId waits = small.Submit(Elastic("e", 8, 2));
+  small.clock.Advance(absl::Seconds(5));
+  small.Do(Tick{});
+  EXPECT_EQ(small.State(waits), JOB_STATE_QUEUED) << "an error on fewer ranks fails nothing";
+}
+
+// Each of the seven, as the generation keeps it, and whether it costs a restart.
+TEST_F(Resize, TheSevenReasonsOfAnEnd) {
+  Join("n", 2);
+  std::set<EndReason> reached;
+  const auto ended = [&](const JobId& id, EndReason reason, uint64_t restarts) {
+    EXPECT_EQ(w_.Newest(id).state(), GENERATION_STATE_ENDED);
+    EXPECT_EQ(w_.Newest(id).reason(), reason);
+    EXPECT_EQ(w_.Get(id).restarts(), restarts);
+    reached.insert(w_.Newest(id).reason());
+    if (w_.State(id) != JOB_STATE_COMPLETED) w_.Do(CancelJob{id});
+  };
+  const auto start = [&] {
+    const JobId id = w_.Submit(Gang("g", 1));
+    Run(id);
+    return id;
+  };
+  JobId id = start();
+  w_.Finish(id);
+  ended(id, END_REASON_COMPLETED, 0);
+  id = start();
+  EndAll(id, RankExit::FAILED);
+  ended(id, END_REASON_FAILED, 1);
+  id = start();
+  w_.Do(PauseJob{id});
+  EndAll(id);
+  ended(id, END_REASON_PREEMPTED, 0);
+  id = start();
+  w_.Do(CancelJob{id});
+  EndAll(id);
+  EXPECT_EQ(w_.Newest(id).reason(), END_REASON_CANCELLED);
+  reached.insert(END_REASON_CANCELLED);
+  id = start();
+  w_.Do(DrainNode{NodeId("n")});
+  EndAll(id);
+  ended(id, END_REASON_DRAINED, 0);
+  w_.Do(UndrainNode{NodeId("n")});
+  id = start();
+  w_.Do(NodeDisconnected{NodeId("n"), Incarnation("i1")});
+  Pass(absl::Seconds(11));
+  ended(id, END_REASON_LOST, 1);
+  w_.Return(Hello("n", 2, "i2"));
+  id = w_.Submit(Elastic("e", 4, 2));
+  Pass(absl::Seconds(5));
+  Run(id);
+  Join("m", 2);
+  Pass(absl::Minutes(5));
+  Pass(absl::Seconds(30));
+  EXPECT_EQ(w_.Newest(id).reason(), END_REASON_RESIZED);
+  reached.insert(w_.Newest(id).reason());
+  EXPECT_EQ(reached.size(), 7u);
+}
+
+}  // namespace
+}  // namespace muster::core

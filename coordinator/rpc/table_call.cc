@@ -1,0 +1,83 @@
+#include "coordinator/rpc/table_call.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/rpc.h"
+
+namespace muster::rpc {
+namespace {
+
+using server::Turn;
+using Bytes = std::shared_ptr<const std::string>;
+
+constexpr size_t kChunkBytes = 256 * 1024;
+
+// `node`: of the caller's certificate; empty: any.
+absl::StatusOr<Bytes> Find(Turn& turn, const FetchTableRequest& request, const std::string& node) {
+  const RankId rank{JobId(request.key().job()), request.key().generation(), request.key().rank()};
+  const core::Core& core = turn.core();
+  if (absl::Status status = core.CheckCurrent(rank); !status.ok()) return status;
+  if (!node.empty() && core.StandingOf(rank, NodeId(node)) != core::Core::Standing::kCurrent) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("rank ", rank.rank, " of job ", rank.job.value(), " was not placed on node ", node));
+  }
+  const core::Planned* plan = core.PlanOf(rank.job);
+  if (plan == nullptr || plan->table_sha256 != request.table_sha256()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "generation ", rank.generation, " of job ", rank.job.value(), " has no table ", request.table_sha256(),
+        plan == nullptr ? ": the coordinator was restarted as a build that lays the job out differently"
+                        : absl::StrCat(": its table is ", plan->table_sha256)));
+  }
+  return turn.tables().BytesOf({rank.job, rank.generation}, plan->table);
+}
+
+// Chunk by chunk: the next one when gRPC has taken the one before.
+class TableCall final : public grpc::ServerWriteReactor<TableChunk> {
+ public:
+  TableCall(const absl::StatusOr<Principal>& caller, const FetchTableRequest& request, server::Loop* loop) {
+    if (!caller.ok()) {
+      Finish(ToGrpc(caller.status()));
+      return;
+    }
+    // `this` lives until Finish, which nobody else calls.
+    loop->Post([this, request, node = caller->node](Turn& turn) {
+      turn.AfterCommit([this, found = Find(turn, request, node)] {
+        if (!found.ok()) return Finish(ToGrpc(found.status()));
+        bytes_ = *found;
+        Next();
+      });
+    });
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the worker has gone"));
+    Next();
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void Next() {
+    if (at_ == bytes_->size()) return Finish(grpc::Status::OK);
+    const size_t size = std::min(kChunkBytes, bytes_->size() - at_);
+    chunk_.set_data(bytes_->data() + at_, size);
+    at_ += size;
+    StartWrite(&chunk_);
+  }
+
+  Bytes bytes_;
+  size_t at_ = 0;
+  TableChunk chunk_;
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<TableChunk>* StartTableCall(const absl::StatusOr<Principal>& caller,
+                                                     const FetchTableRequest& request, server::Loop* loop) {
+  return new TableCall(caller, request, loop);
+}
+
+}  // namespace muster::rpc

@@ -1,0 +1,61 @@
+#include "worker/trainer/speed.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <vector>
+
+namespace muster::trainer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kCpuRows = 256, kCudaRows = 4096;
+constexpr std::chrono::milliseconds kLong(20);
+constexpr size_t kLeast = 3, kMost = 1000;
+
+double Measure(const Product& product) {
+  const c10::AutoGradMode off(false);
+  const int64_t rows = product.cuda ? kCudaRows : kCpuRows;
+  const auto options =
+      at::TensorOptions(product.bf16 ? at::kBFloat16 : at::kFloat).device(product.cuda ? at::kCUDA : at::kCPU);
+  const at::Tensor a = at::zeros({rows, product.width}, options);
+  const at::Tensor b = at::zeros({product.width, 4 * product.width}, options);
+  at::Tensor c = at::zeros({rows, 4 * product.width}, options);
+  // A device is done when an element of the result is here.
+  const auto once = [&] {
+    at::mm_out(c, a, b);
+    if (product.cuda) (void)c.view({-1})[0].item<float>();
+  };
+  once();  // chooses and compiles kernels
+  std::vector<double> seconds;
+  const Clock::time_point end = Clock::now() + kLong;
+  while (seconds.size() < kLeast || (Clock::now() < end && seconds.size() < kMost)) {
+    const Clock::time_point begin = Clock::now();
+    once();
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  const double flops = 2.0 * static_cast<double>(rows * product.width) * 4.0 * static_cast<double>(product.width);
+  return *middle > 0 ? flops / *middle : 0;
+}
+
+}  // namespace
+
+double MeasureSpeed(const Product& product) {
+  try {
+    return Measure(product);
+  } catch (const std::exception& e) {
+    spdlog::warn("the speed of products could not be measured: {}", e.what());
+    return 0;
+  }
+}
+
+}  // namespace muster::trainer
