@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "worker/agent/rank_process.h"
 
 namespace muster::agent {
 namespace {
@@ -57,6 +58,7 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
     start.environment.push_back(absl::StrCat(name, "=", value));
   };
   set("MUSTER_JOB_ID", id.job.value());
+  set(kRankDirVariable, dir.path());
   set("RANK", id.rank);
   set("WORLD_SIZE", assignment.world());
   set("LOCAL_RANK", place);

@@ -17,8 +17,8 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/engine/learning_rate.h"
 #include "worker/rundir/outbox.h"
-#include "worker/rundir/progress.h"
 #include "worker/trainer/checkpointer.h"
+#include "worker/trainer/pulse.h"
 #include "worker/trainer/setup.h"
 #include "worker/trainer/tracer.h"
 
@@ -43,13 +43,12 @@ google::protobuf::Timestamp ToProto(absl::Time time) {
 
 class Loop {
  public:
-  Loop(const Assignment& assignment, Rank rank, rundir::OutboxWriter& outbox,
-       std::unique_ptr<rundir::ProgressPage> progress, Link& link)
+  Loop(const Assignment& assignment, Rank rank, rundir::OutboxWriter& outbox, Pulse& pulse, Link& link)
       : assignment_(assignment),
         train_(assignment.spec().train()),
         rank_(std::move(rank)),
         outbox_(outbox),
-        progress_(std::move(progress)),
+        pulse_(pulse),
         link_(link),
         checkpointer_(assignment_, rank_) {}
 
@@ -82,7 +81,7 @@ class Loop {
   const Train& train_;
   Rank rank_;
   rundir::OutboxWriter& outbox_;
-  const std::unique_ptr<rundir::ProgressPage> progress_;
+  Pulse& pulse_;
   Link& link_;
   Checkpointer checkpointer_;
   const RealClock clock_;
@@ -141,6 +140,7 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
 
 // One step of all ranks; the sum of their votes.
 absl::StatusOr<double> Loop::TakeStep(double vote) {
+  pulse_.Enter(rundir::kReading);
   tracer_.BeginStep(*rank_.engine);
   const Now begin = clock_.Read();
   const auto reading = std::chrono::steady_clock::now();
@@ -156,7 +156,7 @@ absl::StatusOr<double> Loop::TakeStep(double vote) {
   const absl::StatusOr<engine::StepResult> result = rank_.engine->Step(batch, learning_rate, vote);
   if (!result.ok()) return result.status();
   rank_.samples_consumed += sequences;
-  (*progress_)->step = step();
+  pulse_.FinishStep(step());
   const auto reporting = std::chrono::steady_clock::now();
   if (absl::Status status = Report(*result, learning_rate, begin); !status.ok()) return status;
   tracer_.Host("report", reporting);
@@ -202,6 +202,7 @@ absl::Status Loop::Report(const engine::StepResult& result, double learning_rate
 
 // On the first windows of the file, so that losses of different steps, jobs and world sizes compare.
 absl::StatusOr<double> Loop::Validate() {
+  pulse_.Enter(rundir::kValidating);
   const uint64_t sequences =
       std::min<uint64_t>(train_.validation().sequences(), rank_.validation->order.samples_per_epoch());
   const strategies::Share share = ShareOf(sequences);
@@ -227,6 +228,7 @@ bool Loop::WantsCheckpoint(const Link::Told& told) {
 }
 
 absl::Status Loop::BeginCheckpoint() {
+  pulse_.Enter(rundir::kCheckpointing);
   checkpoint_begun_ = clock_.Read().steady;
   if (absl::Status status = checkpointer_.Begin(step(), rank_.samples_consumed); !status.ok()) return status;
   checkpointed_ = step();
@@ -236,6 +238,7 @@ absl::Status Loop::BeginCheckpoint() {
 // The state as it is, and whatever is still being written, are on disk.
 absl::Status Loop::LastCheckpoint() {
   if (!checkpointer_.writes()) return absl::OkStatus();
+  pulse_.Enter(rundir::kCheckpointing);
   absl::Status status =
       checkpointed_ == step() ? checkpointer_.Wait() : checkpointer_.Write(step(), rank_.samples_consumed);
   if (!status.ok()) return status;
@@ -309,8 +312,8 @@ absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string&
                                 collectives::KeyValue& rendezvous, const std::function<bool()>& terminated) {
   absl::StatusOr<std::unique_ptr<rundir::OutboxWriter>> outbox = rundir::OutboxWriter::Open(rank_dir);
   if (!outbox.ok()) return outbox.status();
-  absl::StatusOr<std::unique_ptr<rundir::ProgressPage>> progress = rundir::ProgressPage::Create(rank_dir);
-  if (!progress.ok()) return progress.status();
+  absl::StatusOr<std::unique_ptr<Pulse>> pulse = Pulse::Start(rank_dir, CollectiveDeadline(assignment));
+  if (!pulse.ok()) return pulse.status();
   const auto failed = [&](const absl::Status& status, bool refused) {
     Record record;
     record.mutable_failed()->set_message(std::string(status.message()));
@@ -319,13 +322,13 @@ absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string&
     if (const auto told = (*outbox)->Append(std::move(record), /*durable=*/false); told.ok()) link.Ring(*told, 0);
     return status;
   };
-  absl::StatusOr<Rank> rank = SetUp(assignment, rendezvous);
+  absl::StatusOr<Rank> rank = SetUp(assignment, rendezvous, pulse->get());
   if (!rank.ok() && (link.Newest().stop.has_value() || terminated())) {
     spdlog::info("stopped as told before the first step: {}", std::string(rank.status().message()));
     return Ended::kStopped;
   }
   if (!rank.ok()) return failed(rank.status(), IsRefusal(rank.status()));
-  Loop loop(assignment, *std::move(rank), **outbox, *std::move(progress), link);
+  Loop loop(assignment, *std::move(rank), **outbox, **pulse, link);
   absl::StatusOr<Ended> ended = loop.Run(terminated);
   return ended.ok() ? ended : failed(ended.status(), /*refused=*/false);
 }

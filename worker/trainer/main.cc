@@ -21,6 +21,7 @@
 #include "worker/engine/engine.h"
 #include "worker/trainer/link.h"
 #include "worker/trainer/loop.h"
+#include "worker/trainer/ranks.h"
 #include "worker/trainer/rendezvous.h"
 #include "worker/trainer/sample.h"
 #include "worker/trainer/weights.h"
@@ -60,6 +61,7 @@ absl::Status Run(const RunOptions& options) {
   spdlog::info("muster-trainer {}: job {}, generation {}, rank {} of {}", muster::kVersion, options.link.key.job(),
                options.link.key.generation(), options.link.key.rank(), assignment->world());
   muster::trainer::Rendezvous rendezvous(options.link.socket, options.link.key,
+                                         muster::trainer::CollectiveDeadline(*assignment),
                                          [&] { return interrupted() || link.Newest().stop.has_value(); });
   return muster::trainer::TrainRank(*assignment, options.rank_dir, link, rendezvous, interrupted).status();
 }

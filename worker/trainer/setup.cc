@@ -16,7 +16,7 @@ namespace muster::trainer {
 namespace {
 
 absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& assignment, const Program& program,
-                                                           const Ranks& ranks) {
+                                                           const Ranks& ranks, engine::Progress* progress) {
   engine::Config config;
   config.inventory = program.inventory;
   config.table = program.layout.table;
@@ -25,6 +25,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& ass
   config.evaluation = program.rank.evaluation;
   config.train = assignment.spec().train();
   config.groups = ranks.groups;
+  config.progress = progress;
   config.cuda = assignment.device() == DEVICE_CUDA;
   config.threads = assignment.cores() > 0 ? static_cast<int>(assignment.cores()) : AvailableCores();
 #ifndef MUSTER_CUDA
@@ -68,7 +69,8 @@ absl::StatusOr<TokenSource> OpenTokens(const std::string& field, const std::stri
   return TokenSource{*std::move(file), data::Order(options)};
 }
 
-absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous) {
+absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous,
+                           engine::Progress* progress) {
   const Train& train = assignment.spec().train();
   absl::StatusOr<Program> program = CompileProgram(assignment);
   if (!program.ok()) return program.status();
@@ -89,7 +91,7 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
   absl::StatusOr<Ranks> ranks = JoinRanks(assignment, rank.program.layout.table.shards(), rendezvous);
   if (!ranks.ok()) return ranks.status();
   rank.ranks = *std::move(ranks);
-  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(assignment, rank.program, rank.ranks);
+  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(assignment, rank.program, rank.ranks, progress);
   if (!engine.ok()) return engine.status();
   rank.engine = *std::move(engine);
   rank.flops_per_second = MeasureSpeed({.width = train.model().gpt2().width(),
