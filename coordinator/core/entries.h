@@ -57,6 +57,7 @@ struct JobEntry {
   bool room_seen = false;                 // the last look found some
   TraceWish trace;                        // of the newest generation; id 0: none
   std::set<uint32_t> traced;              // ranks that it is for
+  uint64_t checkpoint_wish = 0;           // of the newest generation; 0: nobody asks
 
   const Job& record() const { return machine.record(); }
   GenerationMachine* newest() { return generations.empty() ? nullptr : &generations.rbegin()->second; }

@@ -159,6 +159,17 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"resources.device", "not a value", [&](JobSpec& s) { s.mutable_resources()->set_device(Device(99)); }},
       {"data.order", "not a value", [&](JobSpec& s) { train(s).mutable_data()->set_order(DataOrder(99)); }},
       {"checkpoint.path", "missing", [&](JobSpec& s) { train(s).mutable_checkpoint()->set_every_steps(5); }},
+      {"checkpoint.path", "missing", [&](JobSpec& s) { train(s).mutable_checkpoint()->set_every_seconds(5); }},
+      {"checkpoint.every_seconds", "must be 0 (never) or 1 to",
+       [&](JobSpec& s) {
+         train(s).mutable_checkpoint()->set_path("/c");
+         train(s).mutable_checkpoint()->set_every_seconds(0.5);
+       }},
+      {"checkpoint.every_seconds", "got nan",
+       [&](JobSpec& s) {
+         train(s).mutable_checkpoint()->set_path("/c");
+         train(s).mutable_checkpoint()->set_every_seconds(std::nan(""));
+       }},
   };
   for (const Case& c : cases) {
     JobSpec spec = Good();

@@ -12,7 +12,7 @@ namespace {
 
 // Everything else, LD_* and NCCL_* before all, stays out: a trainer's numbers must not depend on who started the
 // worker.
-constexpr const char* kInherited[] = {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER"};
+constexpr const char* kInherited[] = {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "MUSTER_FAILPOINTS"};
 
 const Slot* FindSlot(uint32_t index, const std::vector<Slot>& slots) {
   const auto found = std::find_if(slots.begin(), slots.end(), [index](const Slot& s) { return s.index() == index; });

@@ -30,6 +30,8 @@ constexpr absl::Duration kLogEvery = absl::Seconds(10);
 // What a rank that was told to stop votes, so that all stop after the same step. Without a checkpoint outweighs any
 // number of ranks that want one.
 constexpr double kStop = 1, kStopWithoutCheckpoint = 1 << 20;
+// What rank 0 adds so that all write a checkpoint after the step: more than all other votes together.
+constexpr double kCheckpoint = 1LL << 44;
 
 google::protobuf::Timestamp ToProto(absl::Time time) {
   const absl::Duration since = time - absl::UnixEpoch();
@@ -66,7 +68,10 @@ class Loop {
   absl::StatusOr<double> TakeStep(double vote);
   absl::Status Report(const engine::StepResult& result, double learning_rate, Now begin);
   absl::StatusOr<double> Validate();
-  absl::Status WriteCheckpoint();
+  bool WantsCheckpoint(const Link::Told& told);
+  absl::Status BeginCheckpoint();
+  absl::Status LastCheckpoint();
+  absl::Status TellOfCheckpoints();
   absl::StatusOr<Ended> Stop(double votes);
   absl::Status Append(Record record, bool durable);
   void Retain();
@@ -81,7 +86,9 @@ class Loop {
   Checkpointer checkpointer_;
   const RealClock clock_;
   std::vector<uint32_t> batch_;
-  std::optional<uint64_t> checkpointed_;  // step of the newest checkpoint, written or resumed from
+  std::optional<uint64_t> checkpointed_;  // step of the newest checkpoint, begun or resumed from
+  SteadyTime checkpoint_begun_;           // that or, before the first one, the training
+  uint64_t wish_heard_ = 0;
   uint64_t assignments_heard_ = 0;
   SteadyTime logged_;
   Tracer tracer_;
@@ -96,7 +103,7 @@ absl::Status Loop::Append(Record record, bool durable) {
 
 absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
   checkpointed_ = rank_.resumed_step;
-  logged_ = clock_.Read().steady;
+  logged_ = checkpoint_begun_ = clock_.Read().steady;
   Record running;
   running.mutable_running()->set_resumed_step(step());
   running.mutable_running()->set_schedule_digest(rank_.program.rank.digest);
@@ -112,6 +119,8 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
       vote = !told.stop.has_value() || told.stop->checkpoint_first() ? kStop : kStopWithoutCheckpoint;
     }
     if (alone() && vote > 0) return Stop(vote);
+    if (absl::Status status = TellOfCheckpoints(); !status.ok()) return status;
+    if (WantsCheckpoint(told)) vote += kCheckpoint;
     if (told.assignments != assignments_heard_) {
       assignments_heard_ = told.assignments;
       Retain();
@@ -121,9 +130,7 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
     if (!votes.ok()) return votes.status();
     if (*votes > 0 && step() < steps()) return Stop(*votes);
   }
-  if (checkpointer_.writes() && checkpointed_ != step()) {
-    if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
-  }
+  if (absl::Status status = LastCheckpoint(); !status.ok()) return status;
   Record finished;
   finished.mutable_finished()->set_step(step());
   if (absl::Status status = Append(std::move(finished), /*durable=*/true); !status.ok()) return status;
@@ -153,9 +160,10 @@ absl::StatusOr<double> Loop::TakeStep(double vote) {
   const auto reporting = std::chrono::steady_clock::now();
   if (absl::Status status = Report(*result, learning_rate, begin); !status.ok()) return status;
   tracer_.Host("report", reporting);
-  if (checkpointer_.writes() && Due(step(), train_.checkpoint().every_steps())) {
+  const bool asked = result->votes >= kCheckpoint;
+  if (checkpointer_.writes() && (asked || Due(step(), train_.checkpoint().every_steps()))) {
     const auto writing = std::chrono::steady_clock::now();
-    if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
+    if (absl::Status status = BeginCheckpoint(); !status.ok()) return status;
     tracer_.Host("checkpoint", writing);
   }
   if (std::optional<StepTrace> trace = tracer_.EndStep(*rank_.engine)) {
@@ -163,7 +171,7 @@ absl::StatusOr<double> Loop::TakeStep(double vote) {
     *record.mutable_trace() = *std::move(trace);
     if (absl::Status status = Append(std::move(record), /*durable=*/false); !status.ok()) return status;
   }
-  return result->votes;
+  return asked ? result->votes - kCheckpoint : result->votes;
 }
 
 // Validates where it is due, which all ranks do together, and tells of the step.
@@ -207,31 +215,63 @@ absl::StatusOr<double> Loop::Validate() {
                                  .global_targets = sequences * rank_.program.inventory.context()});
 }
 
-absl::Status Loop::WriteCheckpoint() {
+// Rank 0 decides, by its clock and by what it hears, and tells the others by its vote.
+bool Loop::WantsCheckpoint(const Link::Told& told) {
+  if (!speaks() || !checkpointer_.writes()) return false;
+  const bool asked = told.checkpoint_wish != 0 && told.checkpoint_wish != wish_heard_;
+  if (told.checkpoint_wish != 0) wish_heard_ = told.checkpoint_wish;
+  const double every = train_.checkpoint().every_seconds();
+  // One that is still being written would only make training wait.
+  const bool due =
+      every > 0 && !checkpointer_.under_way() && clock_.Read().steady - checkpoint_begun_ >= absl::Seconds(every);
+  return asked || due;
+}
+
+absl::Status Loop::BeginCheckpoint() {
   pulse_.Enter(rundir::kCheckpointing);
-  const Now begin = clock_.Read();
-  absl::StatusOr<std::optional<checkpoint::Written>> written = checkpointer_.Write(step(), rank_.samples_consumed);
-  if (!written.ok()) return written.status();
+  checkpoint_begun_ = clock_.Read().steady;
+  if (absl::Status status = checkpointer_.Begin(step(), rank_.samples_consumed); !status.ok()) return status;
   checkpointed_ = step();
-  if (!written->has_value()) return absl::OkStatus();
-  Record record;
-  CheckpointWritten& told = *record.mutable_checkpoint();
-  told.set_step(step());
-  told.set_directory((*written)->name.Directory());
-  told.set_samples_consumed(rank_.samples_consumed);
-  told.set_bytes((*written)->bytes);
-  const Now end = clock_.Read();
-  *told.mutable_time() = ToProto(end.wall);
-  if (absl::Status status = Append(std::move(record), /*durable=*/true); !status.ok()) return status;
-  spdlog::info("checkpoint {} written: {:.1f} MiB in {:.2f} s", (*written)->name.Directory(),
-               static_cast<double>((*written)->bytes) / (1 << 20), absl::ToDoubleSeconds(end.steady - begin.steady));
-  Retain();
-  return absl::OkStatus();
+  return TellOfCheckpoints();
+}
+
+// The state as it is, and whatever is still being written, are on disk.
+absl::Status Loop::LastCheckpoint() {
+  if (!checkpointer_.writes()) return absl::OkStatus();
+  pulse_.Enter(rundir::kCheckpointing);
+  absl::Status status =
+      checkpointed_ == step() ? checkpointer_.Wait() : checkpointer_.Write(step(), rank_.samples_consumed);
+  if (!status.ok()) return status;
+  checkpointed_ = step();
+  return TellOfCheckpoints();
+}
+
+absl::Status Loop::TellOfCheckpoints() {
+  while (true) {
+    const absl::StatusOr<std::optional<Checkpointer::Done>> taken = checkpointer_.Take();
+    if (!taken.ok()) return taken.status();
+    if (!taken->has_value()) return absl::OkStatus();
+    const Checkpointer::Done& done = **taken;
+    Record record;
+    CheckpointWritten& told = *record.mutable_checkpoint();
+    told.set_step(done.written.name.step);
+    told.set_directory(done.written.name.Directory());
+    told.set_samples_consumed(done.samples_consumed);
+    told.set_bytes(done.written.bytes);
+    told.set_stall_seconds(absl::ToDoubleSeconds(done.stalled));
+    told.set_write_seconds(absl::ToDoubleSeconds(done.took));
+    *told.mutable_time() = ToProto(clock_.Read().wall);
+    if (absl::Status status = Append(std::move(record), /*durable=*/true); !status.ok()) return status;
+    spdlog::info("checkpoint {} written: {:.1f} MiB in {:.2f} s, for which training waited {:.3f} s",
+                 done.written.name.Directory(), static_cast<double>(done.written.bytes) / (1 << 20),
+                 absl::ToDoubleSeconds(done.took), absl::ToDoubleSeconds(done.stalled));
+    Retain();
+  }
 }
 
 absl::StatusOr<Ended> Loop::Stop(double votes) {
-  if (votes < kStopWithoutCheckpoint && checkpointer_.writes() && checkpointed_.value_or(0) != step()) {
-    if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
+  if (votes < kStopWithoutCheckpoint && step() > 0) {
+    if (absl::Status status = LastCheckpoint(); !status.ok()) return status;
   }
   spdlog::info("stopped as told after step {}{}", step(), checkpointed_ == step() ? ", which a checkpoint holds" : "");
   return Ended::kStopped;

@@ -1,5 +1,5 @@
-// muster-trainer: one rank of a job (run), and what is done with a checkpoint (sample, eval, export). Parses flags and
-// wires objects.
+// muster-trainer: one rank of a job (run), and what is done with a checkpoint (sample, eval, export, import). Parses
+// flags and wires objects.
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -124,6 +124,15 @@ absl::Status Export(const std::string& path, const muster::checkpoint::ExportOpt
   return absl::OkStatus();
 }
 
+absl::Status Import(const std::string& from, const std::string& out) {
+  const absl::StatusOr<muster::checkpoint::Written> written = muster::trainer::ImportCheckpoint(from, out);
+  if (!written.ok()) return written.status();
+  std::printf("%s/%s: %llu bytes, of %s; a job starts from it by model.from: %s\n", out.c_str(),
+              written->name.Directory().c_str(), static_cast<unsigned long long>(written->bytes), from.c_str(),
+              out.c_str());
+  return absl::OkStatus();
+}
+
 void StartLog() {
   spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_sink_mt>()));
   spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
@@ -191,6 +200,11 @@ int main(int argc, char** argv) {
   export_command->add_option("--max_shard_size", exporting.max_shard_bytes, "of a file of weights, e.g. 5GB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
 
+  std::string from;
+  CLI::App* import_command = app.add_subcommand("import", "make a checkpoint of a Hugging Face folder");
+  import_command->add_option("--from", from, "folder with config.json and weights")->required();
+  import_command->add_option("--out", exporting.out, "folder of checkpoints to make")->required();
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -206,6 +220,8 @@ int main(int argc, char** argv) {
     status = Sample(checkpoint, threads, tokenizer, sample);
   } else if (export_command->parsed()) {
     status = Export(checkpoint, exporting);
+  } else if (import_command->parsed()) {
+    status = Import(from, exporting.out);
   } else {
     status = Evaluate(checkpoint, threads, tokens, sequences, json);
   }
