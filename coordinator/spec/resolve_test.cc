@@ -95,7 +95,7 @@ TEST(Resolve, EveryMistakeHasItsPath) {
        [&](JobSpec& s) { train(s).mutable_strategy()->mutable_ddp()->set_bucket_mib(0); }},
       {"precision.reduce", "fp32 or bf16", [&](JobSpec& s) { train(s).mutable_precision()->set_reduce(DTYPE_FP16); }},
       {"strategy.shares", "only placement: ragged gives ranks shares of different size",
-       [](JobSpec& s) { train(s).mutable_strategy()->mutable_fsdp()->set_shares(SHARES_SPEED); }},
+       [&](JobSpec& s) { train(s).mutable_strategy()->mutable_fsdp()->set_shares(SHARES_SPEED); }},
       {"strategy.contiguous", "whole and placement: ragged",
        [&](JobSpec& s) {
          train(s).mutable_strategy()->mutable_zero()->set_contiguous(true);
