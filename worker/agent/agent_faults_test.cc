@@ -210,7 +210,7 @@ TEST_F(AgentTest, ARankThatStandsStillIsToldUntilItMoves) {
   ASSERT_TRUE(Eventually([&] { return newest().still_seconds() >= 1 && newest().op_issued() == 9; }));
   // Its process is stopped.
   kill(ProcessesOf(rank).trainer.pid, SIGSTOP);
-  ASSERT_TRUE(Eventually([&] { return newest().op_issued() == 9 && newest().op_completed() == 0; }));
+  ASSERT_TRUE(Eventually([&] { return newest().op_issued() == 9 && newest().op_completed() == 10; }));
   kill(ProcessesOf(rank).trainer.pid, SIGCONT);
   ASSERT_TRUE(Eventually([&] { return newest().op_completed() == 8; }));
   std::ofstream(Dir(rank).path() + "/go") << "";

@@ -53,11 +53,17 @@ absl::Status Exchange::WaitFor(const Schedule& schedule, int32_t index, Progress
   if (in_flight_.empty() || op.waits.empty()) return absl::OkStatus();
   const auto begin = std::chrono::steady_clock::now();
   for (const int32_t earlier : op.waits) {
-    if (progress != nullptr) progress->WaitFor(earlier, schedule.ops[earlier].kind);
-    absl::Status status = in_flight_.Wait(earlier, schedule.ops[earlier].stream);
-    if (status.ok()) continue;
-    return absl::Status(status.code(), absl::StrCat("waiting for ", Print(schedule.ops[earlier], config_->inventory),
-                                                    ": ", status.message()));
+    const Stream stream = schedule.ops[earlier].stream;
+    // One by one, so that it is known which of a stream's does not end.
+    for (auto first = in_flight_.First(stream); first.has_value() && *first <= earlier;
+         first = in_flight_.First(stream)) {
+      const Op& awaited = schedule.ops[*first];
+      if (progress != nullptr) progress->WaitFor(*first, awaited.kind);
+      absl::Status status = in_flight_.Wait(*first, stream);
+      if (status.ok()) continue;
+      return absl::Status(status.code(),
+                          absl::StrCat("waiting for ", Print(awaited, config_->inventory), ": ", status.message()));
+    }
   }
   if (progress != nullptr) progress->EndWait(index, op.kind);
   const auto end = std::chrono::steady_clock::now();
