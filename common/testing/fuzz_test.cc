@@ -20,7 +20,7 @@ using std::chrono::steady_clock;
 constexpr auto kLongest = std::chrono::seconds(10);
 constexpr size_t kLargest = 16 << 10;
 
-void Run(const std::string& input) {
+void Decode(const std::string& input) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
 }
 
@@ -109,14 +109,14 @@ TEST(Fuzz, SeededMutationsNeitherCrashNorHang) {
   if (const char* folder = getenv("MUSTER_FUZZ_SEEDS")) return WriteForLibFuzzer(folder);
   const char* const text = getenv("MUSTER_FUZZ_SECONDS");
   const auto budget = std::chrono::seconds(text == nullptr ? 20 : std::atoi(text));
-  for (const std::string& seed : Seeds()) Run(seed);
+  for (const std::string& seed : Seeds()) Decode(seed);
   const auto start = steady_clock::now();
   Mutator mutator(1);
   uint64_t inputs = 0;
   for (; steady_clock::now() - start < budget; ++inputs) {
     const std::string input = mutator.Next();
     const auto before = steady_clock::now();
-    Run(input);
+    Decode(input);
     ASSERT_LT(steady_clock::now() - before, kLongest) << "input " << inputs << ":\n" << input;
   }
   std::printf("%llu inputs\n", static_cast<unsigned long long>(inputs));
@@ -129,7 +129,7 @@ TEST(Fuzz, LongRunsOfEachWordEnd) {
     std::string text;
     while (text.size() < 8'000) text += word;
     const auto before = steady_clock::now();
-    Run(text);
+    Decode(text);
     EXPECT_LT(steady_clock::now() - before, kLongest) << word;
   }
 }
