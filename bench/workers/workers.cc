@@ -34,6 +34,7 @@
 #include "bench/workers/coordinator.h"
 #include "bench/workers/herd.h"
 #include "common/rpc/rpc.h"
+#include "common/timeouts.h"
 #include "common/version.h"
 #include "proto/jobs_service.grpc.pb.h"
 
@@ -47,7 +48,7 @@ struct Flags {
   int submissions = 500;
   std::string folder = "/tmp";  // where the store's folder is made
   std::string coordinator = "coordinator/muster-coordinator";
-  std::string grace = "15s";  // of the restarted coordinator
+  std::string detection = "10s";  // from which the coordinator derives its other time-outs
   double register_seconds = 15;
   double reconnect_seconds = 10;
   double readers_mib = 64;
@@ -229,10 +230,10 @@ void MeasureHerd(const Flags& flags, Coordinator& coordinator) {
   herd.MustSay("contact");
   Report("all workers are back", absl::ToDoubleSeconds(absl::Now() - begin), "s", flags.reconnect_seconds);
   // A death would be found when the grace after the start and the time of detection are over.
-  absl::Duration grace;
-  if (!absl::ParseDuration(flags.grace, &grace)) Die("--grace is no duration");
+  absl::Duration detection;
+  if (!absl::ParseDuration(flags.detection, &detection)) Die("--detection is no duration");
   Eventually([&] { return service.Count(running) != expected || service.LiveNodes() != flags.workers; },
-             2 * grace + absl::Seconds(2));
+             Derive(detection).startup_grace + detection + absl::Seconds(2));
   Report("jobs that do not run as before", expected - service.Count(running), "", 0);
   Report("workers taken for dead", flags.workers - service.LiveNodes(), "", 0);
 }
@@ -276,7 +277,7 @@ int Measure(const Flags& flags) {
     std::string folder = flags.folder + "/muster-bench-XXXXXX";
     if (mkdtemp(folder.data()) == nullptr) Die("cannot make a folder in " + flags.folder);
     {
-      Coordinator coordinator(flags.coordinator, folder, {"--tensorboard", "off", "--startup_grace", flags.grace});
+      Coordinator coordinator(flags.coordinator, folder, {"--tensorboard", "off", "--detection", flags.detection});
       if (!coordinator.Start()) Die("no coordinator");
       measure(flags, coordinator);
     }
@@ -297,7 +298,7 @@ int main(int argc, char** argv) {
   app.add_option("--readers", flags.readers)->check(CLI::Range(1, 1'000))->capture_default_str();
   app.add_option("--submissions", flags.submissions)->check(CLI::Range(100, 100'000))->capture_default_str();
   app.add_option("--folder", flags.folder, "where the store is made")->capture_default_str();
-  app.add_option("--grace", flags.grace, "of the restarted coordinator for its workers")->capture_default_str();
+  app.add_option("--detection", flags.detection, "of the coordinator")->capture_default_str();
   app.add_option("--register_seconds", flags.register_seconds, "limit")->capture_default_str();
   app.add_option("--reconnect_seconds", flags.reconnect_seconds, "limit")->capture_default_str();
   app.add_option("--readers_mib", flags.readers_mib, "limit")->capture_default_str();

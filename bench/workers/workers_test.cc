@@ -9,7 +9,7 @@ namespace {
 // promised to, since a test does not have its cores for itself.
 TEST(Workers, TwoHundredRegisterAndComeBackWithoutAFalseDeath) {
   const int status = system(
-      "bench/workers/workers --workers 200 --jobs 50 --readers 100 --submissions 200 --submit_ms 500 --grace 3s "
+      "bench/workers/workers --workers 200 --jobs 50 --readers 100 --submissions 200 --submit_ms 500 --detection 2s "
       "--folder /dev/shm");
   ASSERT_TRUE(WIFEXITED(status)) << status;
   EXPECT_EQ(WEXITSTATUS(status), 0) << "over a limit: see above";

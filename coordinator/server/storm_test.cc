@@ -154,7 +154,8 @@ class Storm {
       Tell(link, full);
       for (int i = 0; i < 20 && !done_ && !link->closed(); ++i) {
         WorkerMessage report;
-        for (const DesiredRank& rank : link->desired().ranks()) {
+        const Desired desired = link->desired();
+        for (const DesiredRank& rank : desired.ranks()) {
           ObservedRank& seen = *report.mutable_observed()->add_ranks();
           *seen.mutable_key() = rank.key();
           seen.set_state(rank.has_stop() ? RANK_STATE_EXITED : RANK_STATE_RUNNING);
