@@ -79,7 +79,7 @@ TEST(RankFault, InEachPhaseIsFoundAndRecoveredFrom) {
       EXPECT_EQ(outcome->failed_rank, fault.victim) << outcome->text;
       if (freeze) {
         EXPECT_EQ(outcome->failed_step, outcome->step) << outcome->text;
-        EXPECT_EQ(outcome->cause, "HUNG") << outcome->text;
+        EXPECT_EQ(outcome->cause, "hung") << outcome->text;
       }
       EXPECT_EQ(outcome->weights, (undisturbed[{fault.strategy, fault.ranks}])) << "bit for bit";
     }
