@@ -5,7 +5,8 @@ the same disk, interleaved in one run.
     bazel build //bench:checkpoint_side && nice -n -15 python3 bench/checkpoint.py [--json FILE]
 
 Each round is one job of ours (a trainer of GPT-2 with AdamW that takes small steps, `stall_seconds` of its records) and
-one process of PyTorch's that holds as many fp32 tensors of the same shapes. The first checkpoint of each process, which
+one process of PyTorch's that holds as many fp32 tensors of the same shapes; both have one thread, and neither begins one
+before the last is written. The first checkpoint of each process, which
 meets cold memory, is shown apart; ratios are taken between the medians of a round. The PyTorch interpreter is
 $MUSTER_PEER_PYTHON (tools/fetch_torch.sh peer makes it).
 """
@@ -40,8 +41,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--checkpoints", type=int, default=4, help="of each process")
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--every", type=int, default=16, help="our steps between two: longer than one is written")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--seconds", type=float, default=2.0, help="PyTorch's computing between two saves")
     parser.add_argument("--folder", help="on the disk to measure; default: the one of temporary files")
     parser.add_argument("--side", default=SIDE)
@@ -57,7 +59,7 @@ def main():
         for number in range(a.rounds):
             ours_path = os.path.join(folder, "ours-%d" % number)
             ours = run([side, "--path", ours_path, "--layers", str(a.layers), "--width", str(a.width),
-                        "--checkpoints", str(a.checkpoints)], cwd=runfiles)
+                        "--checkpoints", str(a.checkpoints), "--every", str(a.every)], cwd=runfiles)
             shapes = os.path.join(folder, "shapes.json")
             with open(shapes, "w") as file:
                 json.dump(shapes_of(ours_path), file)

@@ -80,6 +80,9 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
     job_ = *id;
     generation_ = job->generation();
     behind_ = core.HighestStep(job_);
+    if (!job->checkpoints().empty() && job->checkpoints().rbegin()->generation() == generation_) {
+      behind_ = std::max(behind_, job->checkpoints().rbegin()->step());
+    }
     turn.AfterCommit([self = Self(), &turn] { self->Wait(turn); });
   }
 
