@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <ATen/ops/add.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -27,7 +28,9 @@ using namespace muster;
 
 constexpr int64_t kArrayElements = 8 << 20;   // 32 MiB: more than a core's share of the caches
 constexpr int64_t kBucketElements = 1 << 20;  // 4 MiB
-constexpr int kBuckets = 8;                   // under way together
+constexpr int kBuckets = 8;
+constexpr int64_t kPieceRows = 256;
+constexpr int kPieces = 20;
 
 double SecondsOf(const std::function<void()>& work) {
   const auto begin = std::chrono::steady_clock::now();
@@ -70,7 +73,8 @@ void MoveBuckets(collectives::Group& group, std::vector<at::Tensor>& buckets) {
 }
 
 struct Best {
-  double products = std::numeric_limits<double>::infinity(), memory = products, buckets = products, message = products;
+  double products = std::numeric_limits<double>::infinity(), memory = products, buckets = products;
+  double pieces = products, pieces_and_messages = products;
 };
 
 }  // namespace
@@ -101,6 +105,15 @@ int main(int argc, char** argv) {
   const std::unique_ptr<bench::Products> products = bench::MakeProducts(shape);
   const at::Tensor a = at::ones({kArrayElements}), b = at::ones({kArrayElements});
   at::Tensor c = at::ones({kArrayElements}), scalar = at::ones({1});
+  // A rank that waits for a message gets its core back when others let it: so messages are timed between work.
+  const at::Tensor left = at::ones({kPieceRows, shape.width}), right = at::ones({shape.width, 4 * shape.width});
+  at::Tensor product = at::ones({kPieceRows, 4 * shape.width});
+  const auto pieces = [&](bool messages) {
+    for (int i = 0; i < kPieces; ++i) {
+      at::mm_out(product, left, right);
+      if (messages) Check((*group)->AllReduce(scalar)->Wait());
+    }
+  };
   std::vector<at::Tensor> buckets;
   for (int i = 0; i < kBuckets; ++i) buckets.push_back(at::ones({kBucketElements}));
   std::printf("{\"ready\": true}\n");
@@ -115,15 +128,17 @@ int main(int argc, char** argv) {
       keep(best.products, [&] { products->Step(); });
       keep(best.memory, [&] { at::add_out(c, a, b); });
       keep(best.buckets, [&] { MoveBuckets(**group, buckets); });
-      keep(best.message, [&] { Check((*group)->AllReduce(scalar)->Wait()); });
+      keep(best.pieces, [&] { pieces(false); });
+      keep(best.pieces_and_messages, [&] { pieces(true); });
       for (at::Tensor& bucket : buckets) bucket.fill_(1);
     }
     // An all-reduce moves twice, and a gather and a reduction once each, all but the own share into a rank.
     const double share = static_cast<double>(shape.ranks - 1) / shape.ranks;
-    const nlohmann::json answer = {{"flops", FlopsOf(shape) / best.products},
-                                   {"memory_bytes_per_second", 3.0 * 4 * kArrayElements / best.memory},
-                                   {"link_bytes_per_second", 4 * share * 4 * kBucketElements * kBuckets / best.buckets},
-                                   {"message_seconds", best.message}};
+    const nlohmann::json answer = {
+        {"flops", FlopsOf(shape) / best.products},
+        {"memory_bytes_per_second", 3.0 * 4 * kArrayElements / best.memory},
+        {"link_bytes_per_second", 4 * share * 4 * kBucketElements * kBuckets / best.buckets},
+        {"message_seconds", std::max(0.0, best.pieces_and_messages - best.pieces) / kPieces}};
     std::cout << answer << std::endl;
   }
 }

@@ -4,9 +4,9 @@
     bazel build //bench:ranks_side //bench:calibrate_side //bench:scaling && python3 bench/scaling.py [--json FILE]
 
 A step takes as long as its slowest rank; measured is the smallest of several. Predicted is what //bench:scaling says with
-rates that are measured in the same run, before and after, of as many ranks that work at the same time: the model's
-products alone, an addition of long arrays, buckets by each collective, a message of four bytes. So more ranks than cores
-are modelled by what each of them gets of the cores, not by a rule.
+rates that are measured in the same run, turn by turn, of as many ranks that work at the same time: the model's
+products alone, an addition of long arrays, buckets by each collective, a message of four bytes between pieces of work. So
+more ranks than cores are modelled by what each of them gets of the cores, and how soon, not by a rule.
 """
 import argparse
 import json
@@ -39,8 +39,8 @@ def rates(answers, ranks):
             "link_seconds": max(a["message_seconds"] for a in answers) / (2 * doublings) if ranks > 1 else 0}
 
 
-def best(before, after):
-    return {key: (min if key == "link_seconds" else max)(before[key], after[key]) for key in before}
+def best(a, b):
+    return {key: (min if key == "link_seconds" else max)(a[key], b[key]) for key in a}
 
 
 def predicted(name, ranks, measured_rates, args):
@@ -59,12 +59,12 @@ def compare(name, ranks, args):
     groups = {s: group_of([args.side, "--strategy", s], name, ranks) for s in strategies}
     for group in groups.values():
         group.run(3)
-    before = rates(calibration.ask(args.rounds), ranks)
+    found = rates(calibration.ask(2), ranks)
     least = {s: math.inf for s in groups}
     for _ in range(args.rounds):
         for s, group in groups.items():
             least[s] = min(least[s], group.run(CASES[name]["steps"])["milliseconds"])
-    found = best(before, rates(calibration.ask(args.rounds), ranks))
+            found = best(found, rates(calibration.ask(1), ranks))
     for group in [calibration, *groups.values()]:
         group.end()
     table = predicted(name, ranks, found, args)

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,6 +26,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/testing/memory_folder.h"
 #include "common/testing/temporary_folder.h"
 #include "coordinator/server/testing.h"
 
@@ -68,8 +70,14 @@ class Daemon {
     EXPECT_EQ(waitpid(pid, &status, 0), pid);
     return status;
   }
+  bool Serves() const { return absl::StrContains(Text(output_), "listening on "); }
   bool WaitUntilServing() {
-    return Eventually([&] { return absl::StrContains(Text(output_), "listening on "); });
+    return Eventually([&] { return Serves(); });
+  }
+  // It can still be waited for.
+  bool HasEnded() const {
+    siginfo_t info{};
+    return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid_;
   }
   std::string Output() const { return Text(output_); }
   std::string Errors() const { return Text(errors_); }
@@ -84,76 +92,208 @@ class Daemon {
   pid_t pid_ = 0;
 };
 
-TEST(Daemon, KilledAtAnyInstantLosesAndDoublesNoAcceptedJob) {
-  const TemporaryFolder folder;
-  const std::string address = "unix:" + folder.path() + "/run/c.sock";
-  absl::Mutex mutex;
-  std::map<std::string, std::string> accepted;  // request id to job
-  std::atomic<bool> done = false;
-  std::vector<std::thread> submitters;
-  for (int s = 0; s < 4; ++s) {
-    submitters.emplace_back([&, s] {
-      auto client = std::make_unique<Client>(address);
-      for (int number = 0; !done; ++number) {
-        const std::string request = absl::StrCat("s", s, "-", number);
-        SubmitReply reply;
-        // Again with the same request id, until there is an answer.
-        while (!done && !client->Submit(request, SmallSpec(absl::StrCat("job", s)), &reply).ok()) {
-          absl::SleepFor(absl::Milliseconds(10));
-          client = std::make_unique<Client>(address);  // a new connection has no back-off
-        }
-        if (done) return;
-        absl::MutexLock lock(&mutex);
-        EXPECT_TRUE(accepted.emplace(request, reply.job().id()).second);
-      }
-    });
+// Clients that submit, each request again with the same id until there is an answer.
+class SubmitLoad {
+ public:
+  explicit SubmitLoad(const std::string& address) : address_(address) {
+    for (int s = 0; s < kSubmitters; ++s) submitters_.emplace_back([this, s] { Submit(s); });
   }
-  std::mt19937 random(20);
-  size_t before = 0;
-  for (int round = 0; round < 15; ++round) {
-    Daemon daemon(folder.path());
-    ASSERT_TRUE(daemon.WaitUntilServing()) << daemon.Errors();
-    // At least one more is accepted in each life, and then at a random instant of the load.
-    ASSERT_TRUE(Eventually([&] {
-      absl::MutexLock lock(&mutex);
-      return accepted.size() > before;
-    }));
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));
-    daemon.Signal(SIGKILL);
-    daemon.Wait();
-    absl::MutexLock lock(&mutex);
-    before = accepted.size();
-  }
-  Daemon daemon(folder.path());
-  ASSERT_TRUE(daemon.WaitUntilServing()) << daemon.Errors();
-  done = true;
-  for (std::thread& submitter : submitters) submitter.join();
+  ~SubmitLoad() { Stop(); }
 
-  Client client(address);
-  ListJobsRequest all;
-  all.set_all(true);
-  all.set_limit(1'000'000);
-  ListJobsReply list;
-  ASSERT_TRUE(client.jobs().List(client.Context().get(), all, &list).ok());
-  std::map<std::string, std::string> stored;
-  std::set<uint64_t> sequences;
-  for (const JobSummary& summary : list.jobs()) {
-    EXPECT_TRUE(stored.emplace(summary.job().request_id(), summary.job().id()).second) << "twice";
-    EXPECT_TRUE(sequences.insert(summary.job().sequence()).second);
+  void Stop() {
+    done_ = true;
+    for (std::thread& submitter : submitters_) submitter.join();
+    submitters_.clear();
   }
-  ASSERT_GE(accepted.size(), 15u);
-  for (const auto& [request, job] : accepted) EXPECT_EQ(stored[request], job) << request;
-  EXPECT_LE(stored.size(), accepted.size() + submitters.size());  // one each may have been accepted without an answer
-  std::vector<WatchItem> items;
-  WatchRequest request;
-  ASSERT_TRUE(client.Watch(request, &items).ok());
-  std::set<std::string> cursors;
-  std::map<std::string, int> submitted;
-  for (const WatchItem& item : items) {
-    EXPECT_TRUE(cursors.insert(item.cursor()).second);
-    submitted[item.job()] += item.event().kind() == "job.queued";
+  size_t accepted() const {
+    absl::MutexLock lock(&mutex_);
+    return accepted_.size();
   }
-  for (const auto& [request_id, job] : stored) EXPECT_EQ(submitted[job], 1) << job;
+
+  // After Stop: each accepted request is one job, with one place in the order of submission and one event.
+  void ExpectNoneLostOrDoubled(Client& client) const {
+    ListJobsRequest all;
+    all.set_all(true);
+    all.set_limit(1'000'000);
+    ListJobsReply list;
+    ASSERT_TRUE(client.jobs().List(client.Context().get(), all, &list).ok());
+    std::map<std::string, std::string> stored;
+    std::set<uint64_t> sequences;
+    for (const JobSummary& summary : list.jobs()) {
+      EXPECT_TRUE(sequences.insert(summary.job().sequence()).second);
+      if (!absl::StartsWith(summary.job().request_id(), "load-")) continue;
+      EXPECT_TRUE(stored.emplace(summary.job().request_id(), summary.job().id()).second) << "twice";
+    }
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [request, job] : accepted_) EXPECT_EQ(stored[request], job) << request;
+    EXPECT_LE(stored.size(), accepted_.size() + kSubmitters);  // one each may have been accepted without an answer
+    std::vector<WatchItem> items;
+    WatchRequest request;
+    request.set_events(true);
+    ASSERT_TRUE(client.Watch(request, &items).ok());
+    std::set<std::string> cursors;
+    std::map<std::string, int> submitted;
+    for (const WatchItem& item : items) {
+      EXPECT_TRUE(cursors.insert(item.cursor()).second);
+      submitted[item.job()] += item.event().kind() == "job.queued";
+    }
+    for (const auto& [request_id, job] : stored) EXPECT_EQ(submitted[job], 1) << job;
+  }
+
+ private:
+  static constexpr int kSubmitters = 4;
+
+  void Submit(int submitter) {
+    auto client = std::make_unique<Client>(address_);
+    for (int number = 0; !done_; ++number) {
+      const std::string request = absl::StrCat("load-", submitter, "-", number);
+      SubmitReply reply;
+      while (!done_ && !client->Submit(request, SmallSpec(absl::StrCat("job", submitter)), &reply).ok()) {
+        absl::SleepFor(absl::Milliseconds(10));
+        client = std::make_unique<Client>(address_);  // a new connection has no back-off
+      }
+      if (done_) return;
+      {
+        absl::MutexLock lock(&mutex_);
+        EXPECT_TRUE(accepted_.emplace(request, reply.job().id()).second);
+      }
+      absl::SleepFor(absl::Milliseconds(10));  // so that the queue stays one that a test can look through
+    }
+  }
+
+  const std::string address_;
+  std::atomic<bool> done_ = false;
+  mutable absl::Mutex mutex_;
+  std::map<std::string, std::string> accepted_;  // request id to job
+  std::vector<std::thread> submitters_;
+};
+
+// A node whose one rank tells of a step after the other, across lives of the coordinator.
+class SteadyNode {
+ public:
+  explicit SteadyNode(const std::string& address) : address_(address) {}
+
+  // To a coordinator that has just begun to serve: with what it had, and all that is not known to be stored.
+  void Connect() {
+    worker_ = std::make_unique<FakeWorker>(address_, "steady", "i1", "boot", running_);
+    if (running_.empty()) {
+      RankKey key;
+      if (!worker_->WaitForRun(&key)) return;
+      running_ = {key};
+      records_ = {RunningRecord(1)};
+      worker_->SendObserved(key, RANK_STATE_RUNNING);
+    }
+    worker_->SendRecords(running_[0], records_);
+  }
+  void Disconnect() { worker_.reset(); }
+  void TellOfAStep() {
+    if (running_.empty()) return;
+    const uint64_t sequence = records_.size() + 1;
+    records_.push_back(MetricRecord(sequence, sequence - 1, 1));
+    worker_->SendRecords(running_[0], {records_.back()});
+  }
+  // Every step is stored once, in the first generation.
+  void ExpectAllStored(Client& client) {
+    ASSERT_FALSE(running_.empty());
+    ASSERT_TRUE(worker_->WaitForRecordsAck(records_.size()));
+    GetJobReply reply;
+    ASSERT_TRUE(client.Get(running_[0].job(), &reply).ok());
+    EXPECT_EQ(reply.job().state(), JOB_STATE_RUNNING);
+    EXPECT_EQ(reply.job().generation(), 1u) << "its rank was disturbed";
+    WatchRequest request;
+    request.set_job(running_[0].job());
+    request.set_metrics(true);
+    std::vector<WatchItem> items;
+    ASSERT_TRUE(client.Watch(request, &items).ok());
+    std::vector<uint64_t> steps, expected;
+    for (const WatchItem& item : items) steps.push_back(item.metrics().step());
+    for (uint64_t step = 1; step < records_.size(); ++step) expected.push_back(step);
+    EXPECT_EQ(steps, expected);
+  }
+
+ private:
+  const std::string address_;
+  std::unique_ptr<FakeWorker> worker_;
+  std::vector<RankKey> running_;
+  std::vector<Record> records_;
+};
+
+// What is killed and started again, and what goes on meanwhile.
+class Lives {
+ public:
+  Lives() : address_("unix:" + folder_.path() + "/run/c.sock"), load_(address_), node_(address_) {}
+
+  // One life, which ends by SIGKILL: from `failpoint` if one is given, else after `wait` under load.
+  void Live(const std::string& failpoint, absl::Duration wait) {
+    if (!failpoint.empty()) setenv("MUSTER_FAILPOINTS", failpoint.c_str(), 1);
+    Daemon daemon(folder_.path());
+    unsetenv("MUSTER_FAILPOINTS");
+    const size_t before = load_.accepted();
+    const absl::Time begin = absl::Now();
+    const bool serves = Eventually([&] { return daemon.Serves() || daemon.HasEnded(); }) && daemon.Serves();
+    if (serves) {
+      longest_start_ = std::max(longest_start_, absl::Now() - begin);
+      node_.Connect();
+    }
+    const absl::Time end = absl::Now() + (failpoint.empty() ? wait : absl::Seconds(20));
+    while (absl::Now() < end && !daemon.HasEnded()) {
+      if (serves) node_.TellOfAStep();
+      absl::SleepFor(absl::Milliseconds(5));  // the pace of the steps
+    }
+    if (failpoint.empty()) {
+      ASSERT_TRUE(serves) << daemon.Errors();
+      ASSERT_TRUE(Eventually([&] { return load_.accepted() > before; })) << "nothing was accepted in this life";
+      daemon.Signal(SIGKILL);
+    }
+    const int status = daemon.Wait();
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << failpoint << " was not passed: " << status;
+    node_.Disconnect();
+  }
+
+  void ExpectNothingLost() {
+    Daemon daemon(folder_.path());
+    ASSERT_TRUE(daemon.WaitUntilServing()) << daemon.Errors();
+    node_.Connect();
+    load_.Stop();
+    Client client(address_);
+    load_.ExpectNoneLostOrDoubled(client);
+    node_.ExpectAllStored(client);
+    std::printf("longest start: %s\n", absl::FormatDuration(longest_start_).c_str());
+    EXPECT_LT(longest_start_, absl::Seconds(3));
+  }
+
+ private:
+  const MemoryFolder folder_;
+  const std::string address_;
+  SubmitLoad load_;
+  SteadyNode node_;
+  absl::Duration longest_start_;
+};
+
+TEST(Daemon, KilledAtAnyInstantLosesAndDoublesNothing) {
+  Lives lives;
+  std::mt19937 random(20);
+  for (int round = 0; round < 20; ++round) {
+    lives.Live("", absl::Milliseconds(static_cast<int>(random() % 300)));
+    if (testing::Test::HasFailure()) return;
+  }
+  lives.ExpectNothingLost();
+}
+
+// coordinator/store/failpoints_test has all passings of each in the store alone.
+TEST(Daemon, KilledAtEveryFailpointLosesAndDoublesNothing) {
+  Lives lives;
+  std::mt19937 random(21);
+  lives.Live("", absl::Milliseconds(100));  // so that the files are there
+  for (const char* file : {"state", "history"}) {
+    for (const char* point : {"create", "begin", "write", "sync", "commit", "committed", "journal.create",
+                              "journal.write", "journal.sync"}) {
+      const bool once = absl::EndsWith(point, "create");
+      lives.Live(absl::StrCat("store.", file, ".", point, "=kill@", once ? 1 : 1 + random() % 20), {});
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+  lives.ExpectNothingLost();
 }
 
 TEST(Daemon, SigtermEndsItInOrderWhileStreamsAreOpen) {

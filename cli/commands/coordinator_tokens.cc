@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/submission.h"
 #include "cli/output/format.h"
 #include "cli/output/table.h"
 #include "cli/output_format.h"
@@ -69,6 +70,7 @@ void RegisterCreate(CLI::App& app, Invocation& invocation) {
     v1::CreateTokenRequest request;
     request.set_role(RoleNamed(flags->role));
     request.set_user(flags->user);
+    request.set_request_id(NewRequestId());
     if (!flags->ttl.empty()) {
       const absl::StatusOr<absl::Duration> ttl = ParseLife(flags->ttl);
       if (!ttl.ok()) return ttl.status();

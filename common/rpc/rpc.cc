@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/rpc/chaos.h"
 #include "common/tls/endpoint.h"
 #include "common/version.h"
 
@@ -70,10 +71,12 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& address, const Security& 
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no bound: a watch may be silent for hours
   arguments.SetMaxReceiveMessageSize(16 << 20);
   if (security.authority.empty() || absl::StartsWith(address, "unix:")) {
-    return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+    return grpc::experimental::CreateCustomChannelWithInterceptors(address, grpc::InsecureChannelCredentials(),
+                                                                   arguments, chaos::Interceptors());
   }
   const grpc::SslCredentialsOptions options = {security.authority, security.own.key, security.own.certificate};
-  return grpc::CreateCustomChannel(address, grpc::SslCredentials(options), arguments);
+  return grpc::experimental::CreateCustomChannelWithInterceptors(address, grpc::SslCredentials(options), arguments,
+                                                                 chaos::Interceptors());
 }
 
 void AllowKeepalive(grpc::ServerBuilder& builder) {

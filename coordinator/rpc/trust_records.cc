@@ -15,6 +15,7 @@ constexpr absl::Duration kJoinTokenLife = absl::Hours(1);
 // Tokens that ended are listed, and refused with their reason, for this long.
 constexpr absl::Duration kKeepEnded = absl::Hours(24 * 7);
 constexpr size_t kMaxUserBytes = 64;
+constexpr size_t kMaxRequestIdBytes = 64;
 
 google::protobuf::Timestamp ToProto(absl::Time time) {
   google::protobuf::Timestamp proto;
@@ -58,6 +59,9 @@ absl::Status CheckRequest(const CreateTokenRequest& request) {
   }
   if (request.user().size() > kMaxUserBytes || !IsPlainName(request.user())) {
     return absl::InvalidArgumentError("a user's name has at most 64 letters, digits, . _ @ or -");
+  }
+  if (request.request_id().size() > kMaxRequestIdBytes) {
+    return absl::InvalidArgumentError("the request id of a token has at most 64 characters");
   }
   const absl::Duration ttl = absl::Seconds(request.ttl().seconds());
   if (request.has_ttl() && (ttl < absl::Seconds(1) || ttl > absl::Hours(24 * 36'525))) {
@@ -115,6 +119,7 @@ absl::StatusOr<CreateTokenReply> TrustRecords::CreateToken(const CreateTokenRequ
   if (!token.ok()) return token.status();
   StoredToken stored;
   stored.set_secret_sha256(Sha256Hex(token->secret));
+  stored.set_request_id(request.request_id());
   TokenInfo& info = *stored.mutable_info();
   info.set_id(token->id);
   info.set_role(request.role());
@@ -128,11 +133,17 @@ absl::StatusOr<CreateTokenReply> TrustRecords::CreateToken(const CreateTokenRequ
   }
   const std::lock_guard lock(mutex_);
   PruneEnded(now);
-  if (tokens_.size() >= kMaxTokens) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("there are ", tokens_.size(), " tokens: revoke some; they go a ", "week after they ended"));
-  }
   std::map<std::string, StoredToken> tokens = tokens_;
+  if (!request.request_id().empty()) {
+    // Only the secret's hash is kept, so the first answer cannot be given again.
+    std::erase_if(tokens, [&](const auto& entry) {
+      return entry.second.request_id() == request.request_id() && entry.second.info().created_by() == created_by;
+    });
+  }
+  if (tokens.size() >= kMaxTokens) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("there are ", tokens.size(), " tokens: revoke some; they go a ", "week after they ended"));
+  }
   if (!tokens.emplace(token->id, stored).second) return absl::UnavailableError("two tokens of one id: try again");
   if (absl::Status status = Store(std::move(tokens), nodes_); !status.ok()) return status;
   CreateTokenReply reply;

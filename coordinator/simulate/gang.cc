@@ -236,6 +236,7 @@ void Gang::Terminate(Process& process) {
 void Gang::Freeze(Process& process) {
   if (!process.alive || process.frozen) return;
   process.frozen = true;
+  world_->Trace([&] { return absl::StrCat(process.id.ToString(), " is frozen"); });
   world_->judge.Frozen(process.id, process.page.issued != kCollective);
   if (!running_) return;
   const uint64_t issued = world_->random.Below(kCollective);
@@ -244,6 +245,7 @@ void Gang::Freeze(Process& process) {
 
 void Gang::Thaw(Process& process) {
   if (!std::exchange(process.frozen, false)) return;
+  world_->Trace([&] { return absl::StrCat(process.id.ToString(), " goes on"); });
   world_->judge.Thawed(process.id);
 }
 

@@ -140,10 +140,9 @@ void Judge::HangTold(const JobId& id, const Failure& failure, const Generation& 
     const auto found = frozen_.find(key);
     if (found == frozen_.end()) continue;
     const FrozenRank& frozen = found->second;
-    const absl::Duration now = frozen.frozen ? clock_->Read().steady - frozen.since : absl::ZeroDuration();
-    const bool long_enough = std::max(now, frozen.longest) >= kLongEnough;
-    if (long_enough && (rank.rank() == failure.rank() || !frozen.seen)) return;
-    anybody |= long_enough;
+    const bool counts = frozen.frozen || frozen.longest >= kLongEnough;
+    if (counts && (rank.rank() == failure.rank() || !frozen.seen)) return;
+    anybody |= counts;
   }
   Fail("a hang is a hang", absl::StrCat(failure.exit().message(),
                                         anybody ? ", but another rank is frozen" : ", but no rank of it was frozen"));

@@ -44,7 +44,7 @@ JobSpec MakeSpec(Random& random, uint64_t number, int64_t slots) {
   spec.mutable_resources()->set_device(DEVICE_AUTO);
   if (random.Percent(40)) {
     // Now and then one that takes all there is, and grows when there is more.
-    const bool all = random.Percent(30);
+    const bool all = random.Percent(12);
     if (all) spec.mutable_resources()->set_ranks(static_cast<uint32_t>(slots));
     spec.mutable_resources()->set_min_ranks(
         static_cast<uint32_t>(random.Between(1, all ? int64_t{8} : int64_t{spec.resources().ranks()})));

@@ -39,7 +39,8 @@ ObservedRank WorkerNode::Observe(const RankId& rank) const {
   if (const absl::Duration still = StillFor(*folder.process); still > absl::ZeroDuration()) {
     seen.set_step(folder.process->page.step);
     seen.set_op_issued(folder.process->page.issued);
-    seen.set_op_completed(folder.process->page.completed);
+    const Page& page = folder.process->page;
+    seen.set_op_completed(folder.process->frozen ? page.issued + 1 : page.completed);
     seen.set_still_seconds(absl::ToDoubleSeconds(still));
   }
   return seen;

@@ -5,6 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/failpoint.h"
+#include "common/file_error.h"
+#include "coordinator/store/failpoint_vfs.h"
 
 namespace muster::store {
 namespace {
@@ -107,10 +110,20 @@ void Statement::BindOne(int index, const std::optional<double>& value) {
   }
 }
 
+Database::Database(std::string path, sqlite3* handle) : path_(std::move(path)), handle_(handle) {
+  const std::string name = path_.substr(path_.rfind('/') + 1);
+  failpoints_ = absl::StrCat("store.", name.substr(0, name.find('.')), ".");
+}
+
+absl::Status Database::Step(std::string_view name, const char* sql) {
+  if (const int error = failpoint::Hit(absl::StrCat(failpoints_, std::string(name)))) return FileError(error, path_);
+  return sql == nullptr ? absl::OkStatus() : Run(sql);
+}
+
 absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path, const Schema& schema) {
   sqlite3* handle = nullptr;
-  const int code =
-      sqlite3_open_v2(path.c_str(), &handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
+  const int code = sqlite3_open_v2(path.c_str(), &handle,
+                                   SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, FailpointVfs());
   std::unique_ptr<Database> database(new Database(path, handle));
   if (code != SQLITE_OK) return database->Error(code, "open");
   sqlite3_extended_result_codes(handle, 1);

@@ -80,6 +80,19 @@ class Database {
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
+  // BEGIN, `work`, COMMIT: on disk when it returns OK; else rolled back, if that still works. Its failpoints, beside
+  // those of failpoint_vfs.h: store.NAME.begin, store.NAME.commit (before it), store.NAME.committed (behind it, so what
+  // waits for the answer does not get it).
+  template <typename Work>
+  absl::Status InTransaction(const Work& work) {
+    if (absl::Status status = Step("begin", "BEGIN IMMEDIATE"); !status.ok()) return status;
+    absl::Status status = work();
+    if (status.ok()) status = Step("commit", "COMMIT");
+    // So that the object may be destroyed in order; whether it works does not matter any more.
+    if (!status.ok()) Run("ROLLBACK").IgnoreError();
+    return status.ok() ? Step("committed", nullptr) : status;
+  }
+
   absl::Status Run(const char* sql);
   absl::StatusOr<Statement> Prepare(const char* sql);
   // The single integer that `sql` gives.
@@ -92,10 +105,13 @@ class Database {
   const std::string& path() const { return path_; }
 
  private:
-  Database(std::string path, sqlite3* handle) : path_(std::move(path)), handle_(handle) {}
+  Database(std::string path, sqlite3* handle);
+  // The failpoint of that name, then `sql`.
+  absl::Status Step(std::string_view name, const char* sql);
   absl::Status Initialise(const Schema& schema);
 
   std::string path_;
+  std::string failpoints_;  // what their names begin with
   sqlite3* handle_;
 };
 

@@ -84,7 +84,7 @@ absl::Status SqliteHistory::Append(const std::vector<HistoryItem>& items,
     }
     sequence_ = item.sequence;
   }
-  return InTransaction([&]() -> absl::Status {
+  return database_->InTransaction([&]() -> absl::Status {
     std::set<JobId> touched;
     for (const HistoryItem& item : items) {
       if (const auto* point = std::get_if<MetricPoint>(&item.body)) {

@@ -71,15 +71,6 @@ class SqliteHistory final : public HistoryStore {
     const absl::StatusOr<Statement*> statement = Bound(sql, arguments...);
     return statement.ok() ? (*statement)->Run() : statement.status();
   }
-  template <typename Work>
-  absl::Status InTransaction(const Work& work) {
-    MUSTER_STORE_RETURN_IF_ERROR(database_->Run("BEGIN IMMEDIATE"));
-    absl::Status status = work();
-    if (status.ok()) status = database_->Run("COMMIT");
-    if (!status.ok()) database_->Run("ROLLBACK").IgnoreError();
-    return status;
-  }
-
   absl::StatusOr<JobRow*> JobOf(const JobId& id);
   absl::Status AppendMetrics(const HistoryItem& item, const MetricPoint& point);
   absl::Status AppendLog(const HistoryItem& item, const LogChunk& chunk);

@@ -13,7 +13,7 @@ absl::Status SqliteHistory::Forget(const JobId& job) {
   if (found == jobs_.end()) return absl::OkStatus();
   const int64_t number = found->second.number;
   MUSTER_STORE_RETURN_IF_ERROR(
-      InTransaction([&] { return Run("UPDATE jobs SET forgotten = 1 WHERE number = ?", number); }));
+      database_->InTransaction([&] { return Run("UPDATE jobs SET forgotten = 1 WHERE number = ?", number); }));
   jobs_.erase(found);
   ids_.erase(number);
   forgotten_.insert(number);
@@ -95,13 +95,14 @@ absl::Status SqliteHistory::EmptyForgotten(uint64_t& deleted) {
 absl::StatusOr<bool> SqliteHistory::Prune(const std::function<std::vector<JobId>()>& ended) {
   uint64_t deleted = 0;
   if (!forgotten_.empty()) {
-    if (absl::Status status = InTransaction([&] { return EmptyForgotten(deleted); }); !status.ok()) return status;
+    if (absl::Status status = database_->InTransaction([&] { return EmptyForgotten(deleted); }); !status.ok())
+      return status;
     return true;
   }
   const absl::StatusOr<uint64_t> used = UsedBytes();
   if (!used.ok()) return used.status();
   if (*used <= limits_.total_bytes) return false;
-  const absl::Status status = InTransaction([&]() -> absl::Status {
+  const absl::Status status = database_->InTransaction([&]() -> absl::Status {
     for (const JobId& id : ended()) {
       const auto job = jobs_.find(id);
       if (job == jobs_.end() || job->second.empty) continue;

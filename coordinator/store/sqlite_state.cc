@@ -77,16 +77,9 @@ class SqliteState final : public StateStore {
                                                         database_->path(), "; this process has term ", term,
                                                         " and must end"));
     }
-    if (absl::Status status = database_->Run("BEGIN IMMEDIATE"); !status.ok()) return status;
-    absl::Status status = Write(term, groups);
-    if (status.ok()) status = database_->Run("COMMIT");
-    if (!status.ok()) {
-      // So that the object may be destroyed in order; whether it works does not matter any more.
-      database_->Run("ROLLBACK").IgnoreError();
-      return status;
-    }
-    term_ = term;
-    return absl::OkStatus();
+    absl::Status status = database_->InTransaction([&] { return Write(term, groups); });
+    if (status.ok()) term_ = term;
+    return status;
   }
 
   absl::StatusOr<uint64_t> Backup(const std::string& path) override {

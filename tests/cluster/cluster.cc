@@ -119,9 +119,9 @@ Cluster::Daemon Cluster::Spawn(const std::vector<std::string>& command, const st
   std::vector<std::string> argv = prefix ? prefix(name) : std::vector<std::string>();
   argv.insert(argv.end(), command.begin(), command.end());
   daemon.log = absl::StrCat(folder_, "/", name, ".log");
-  std::vector<std::string> environment;
-  for (char** e = environ; *e != nullptr; ++e) environment.emplace_back(*e);
-  daemon.pid = SpawnProcess(argv, environment, absl::StrCat(folder_, "/", name, ".out"), daemon.log);
+  std::vector<std::string> all = environment;  // before the inherited ones: the first of a name counts
+  for (char** e = environ; *e != nullptr; ++e) all.emplace_back(*e);
+  daemon.pid = SpawnProcess(argv, all, absl::StrCat(folder_, "/", name, ".out"), daemon.log);
   return daemon;
 }
 
@@ -198,16 +198,17 @@ Ran Cluster::Shell(const std::string& line, const std::string& folder, absl::Dur
 Ran Cluster::Run(const std::vector<std::string>& argv, absl::Duration deadline) {
   static int count = 0;
   const std::string base = absl::StrCat(folder_, "/cli-", count++);
-  const std::vector<std::string> environment = {"PATH=" + BinDir() + ":/usr/bin:/bin",
-                                                "MUSTER_RUNTIME_DIR=" + folder_ + "/run",
-                                                "HOME=" + folder_,
-                                                "XDG_STATE_HOME=" + folder_ + "/state",
-                                                "NO_COLOR=1",
-                                                "MUSTER_BIN_DIR=" + BinDir(),
-                                                "MUSTER_ADDRESS=" + address(),
-                                                "XDG_CONFIG_HOME=" + folder_ + "/config"};
+  std::vector<std::string> all = {"PATH=" + BinDir() + ":/usr/bin:/bin",
+                                  "MUSTER_RUNTIME_DIR=" + folder_ + "/run",
+                                  "HOME=" + folder_,
+                                  "XDG_STATE_HOME=" + folder_ + "/state",
+                                  "NO_COLOR=1",
+                                  "MUSTER_BIN_DIR=" + BinDir(),
+                                  "MUSTER_ADDRESS=" + address(),
+                                  "XDG_CONFIG_HOME=" + folder_ + "/config"};
+  all.insert(all.end(), environment.begin(), environment.end());
   Daemon process;
-  process.pid = SpawnProcess(argv, environment, base + ".out", base + ".err");
+  process.pid = SpawnProcess(argv, all, base + ".out", base + ".err");
   process.log = base + ".err";
   Ran ran;
   int status = 0;

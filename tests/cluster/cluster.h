@@ -51,6 +51,8 @@ class Cluster {
   std::vector<std::string> worker_flags;
   // What workers call; empty: address().
   std::string worker_coordinator;
+  // Of everything that starts later, the CLI too: "NAME=value".
+  std::vector<std::string> environment;
   // What comes before the command of a daemon ("coordinator", "w0"), e.g. to start it on another host's network.
   std::function<std::vector<std::string>(const std::string& name)> prefix;
 

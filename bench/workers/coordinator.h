@@ -1,0 +1,32 @@
+// The coordinator's process for measurements: started, killed, started again over the same state.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace muster::bench {
+
+class Coordinator {
+ public:
+  // `folder` exists and outlives it; further flags in `flags`.
+  Coordinator(std::string program, std::string folder, std::vector<std::string> flags);
+  ~Coordinator();  // SIGKILL
+  Coordinator(const Coordinator&) = delete;
+
+  // Returns when it says that it listens; false: it does not, and stderr says why.
+  bool Start();
+  void Kill();
+
+  std::string address() const { return "unix:" + folder_ + "/run/c.sock"; }
+  size_t ResidentBytes() const;
+
+ private:
+  const std::string program_, folder_;
+  const std::vector<std::string> flags_;
+  pid_t pid_ = -1;
+};
+
+}  // namespace muster::bench

@@ -1,0 +1,312 @@
+// What many workers and many readers cost the coordinator, against the promises of docs/reliability.md:
+//
+//     bazel run //bench/workers
+//
+//   register    so many workers connect to a coordinator that has so many jobs
+//   reconnect   the coordinator is killed and started again: all call at once, and nobody is taken for dead
+//   readers     watches that never read: memory, and how long a submission takes beside them
+//
+// Prints a line each and exits with 1 when one is over its limit. The herd is a process of its own (this program
+// again).
+#include <fcntl.h>
+#include <grpcpp/grpcpp.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "bench/workers/coordinator.h"
+#include "bench/workers/herd.h"
+#include "common/rpc/rpc.h"
+#include "common/timeouts.h"
+#include "common/version.h"
+#include "proto/jobs_service.grpc.pb.h"
+
+namespace muster::bench {
+namespace {
+
+struct Flags {
+  int workers = 5000;
+  int jobs = 1000;
+  int readers = 100;
+  int submissions = 500;
+  std::string folder = "/tmp";  // where the store's folder is made
+  std::string coordinator = "coordinator/muster-coordinator";
+  std::string detection = "10s";  // from which the coordinator derives its other time-outs
+  double register_seconds = 15;
+  double reconnect_seconds = 10;
+  double readers_mib = 64;
+  double submit_ms = 50;
+  std::string herd_of;  // address: be the herd
+};
+
+bool failed = false;
+
+void Report(const std::string& what, double value, const char* unit, double limit) {
+  const bool over = value > limit;
+  failed |= over;
+  std::printf("%s: %.3g %s (limit %.3g %s)%s\n", what.c_str(), value, unit, limit, unit, over ? "  OVER" : "");
+  std::fflush(stdout);
+}
+
+[[noreturn]] void Die(const std::string& why) {
+  std::fprintf(stderr, "workers: %s\n", why.c_str());
+  exit(1);
+}
+
+// The other process: says "contact" each time that all are, and ends with its standard input.
+int BeTheHerd(const Flags& flags) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  Herd herd(flags.herd_of, flags.workers);
+  bool all = false;
+  pollfd input{0, POLLIN, 0};
+  while (poll(&input, 1, 10) == 0) {
+    const bool now = herd.in_contact() >= flags.workers;
+    if (now != all) std::printf(now ? "contact\n" : "lost\n");
+    std::fflush(stdout);
+    all = now;
+  }
+  _exit(0);  // without thousands of farewells
+}
+
+class HerdProcess {
+ public:
+  HerdProcess(const Flags& flags, const std::string& address) {
+    int in[2], out[2];
+    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) Die("no pipe");
+    std::string program = std::filesystem::read_symlink("/proc/self/exe");
+    std::vector<std::string> words = {program, "--be_herd_of", address, "--workers", absl::StrCat(flags.workers)};
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_adddup2(&files, in[0], 0);
+    posix_spawn_file_actions_adddup2(&files, out[1], 1);
+    if (posix_spawn(&pid_, program.c_str(), &files, nullptr, argv.data(), environ) != 0) Die("cannot start the herd");
+    posix_spawn_file_actions_destroy(&files);
+    close(in[0]);
+    close(out[1]);
+    input_ = in[1];
+    output_ = fdopen(out[0], "r");
+  }
+  ~HerdProcess() {
+    close(input_);
+    waitpid(pid_, nullptr, 0);
+    fclose(output_);
+  }
+
+  // The next line that it says; dies when none comes.
+  void MustSay(const std::string& expected) {
+    char line[64] = "";
+    pollfd readable{fileno(output_), POLLIN, 0};
+    if (poll(&readable, 1, 180'000) != 1 || fgets(line, sizeof(line), output_) == nullptr || line != expected + "\n") {
+      Die(absl::StrCat("the herd says \"", line, "\", not \"", expected, "\""));
+    }
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int input_ = -1;
+  FILE* output_ = nullptr;
+};
+
+std::unique_ptr<grpc::ClientContext> Context(bool with_deadline = true) {
+  auto context = std::make_unique<grpc::ClientContext>();
+  rpc::AddCallMetadata("", *context);
+  context->set_wait_for_ready(true);
+  if (with_deadline) context->set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(1)));
+  return context;
+}
+
+class Service {
+ public:
+  explicit Service(const std::string& address)
+      : channel_(rpc::Dial(address)), jobs_(Jobs::NewStub(channel_)), nodes_(Nodes::NewStub(channel_)) {}
+
+  Jobs::Stub& jobs() { return *jobs_; }
+
+  void Submit(const std::string& request_id) {
+    SubmitRequest request;
+    request.set_request_id(request_id);
+    JobSpec& spec = *request.mutable_spec();
+    spec.set_api_version("muster/v1");
+    spec.set_kind("Job");
+    spec.set_name("small");
+    spec.mutable_train()->mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+    spec.mutable_train()->mutable_data()->set_tokens("/train.bin");
+    spec.mutable_train()->set_steps(1'000'000);
+    SubmitReply reply;
+    const grpc::Status status = jobs_->Submit(Context().get(), request, &reply);
+    if (!status.ok()) Die("submit: " + status.error_message());
+  }
+  // How many jobs are of that kind.
+  int Count(const std::function<bool(const Job&)>& kind) {
+    ListJobsRequest request;
+    request.set_all(true);
+    request.set_limit(1'000'000);
+    ListJobsReply reply;
+    if (const auto status = jobs_->List(Context().get(), request, &reply); !status.ok()) Die(status.error_message());
+    int count = 0;
+    for (const JobSummary& summary : reply.jobs()) count += kind(summary.job());
+    return count;
+  }
+  int LiveNodes() {
+    ListNodesReply reply;
+    if (const auto status = nodes_->List(Context().get(), {}, &reply); !status.ok()) Die(status.error_message());
+    int live = 0;
+    for (const Node& node : reply.nodes()) live += node.state() == NODE_STATE_LIVE;
+    return live;
+  }
+
+ private:
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<Jobs::Stub> jobs_;
+  const std::unique_ptr<Nodes::Stub> nodes_;
+};
+
+template <typename Condition>
+bool Eventually(const Condition& condition, absl::Duration patience) {
+  const absl::Time end = absl::Now() + patience;
+  while (!condition()) {
+    if (absl::Now() > end) return false;
+    absl::SleepFor(absl::Milliseconds(200));
+  }
+  return true;
+}
+
+void SubmitMany(const std::string& address, const std::string& name, int count) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      Service service(address);
+      for (int i = t; i < count; i += 8) service.Submit(absl::StrCat(name, "-", i));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void MeasureHerd(const Flags& flags, Coordinator& coordinator) {
+  SubmitMany(coordinator.address(), "herd", flags.jobs);
+  Service service(coordinator.address());
+  absl::Time begin = absl::Now();
+  HerdProcess herd(flags, coordinator.address());
+  herd.MustSay("contact");
+  Report(absl::StrCat(flags.workers, " workers registered, ", flags.jobs, " jobs in the store"),
+         absl::ToDoubleSeconds(absl::Now() - begin), "s", flags.register_seconds);
+  const auto running = [](const Job& job) { return job.state() == JOB_STATE_RUNNING && job.generation() == 1; };
+  const int expected = std::min(flags.jobs, flags.workers);
+  if (!Eventually([&] { return service.Count(running) == expected; }, absl::Minutes(2))) {
+    Die(absl::StrCat("only ", service.Count(running), " jobs run"));
+  }
+  std::printf("coordinator: %zu MiB\n", coordinator.ResidentBytes() >> 20);
+
+  coordinator.Kill();
+  herd.MustSay("lost");
+  begin = absl::Now();
+  if (!coordinator.Start()) Die("it does not start again");
+  Report("serving again after SIGKILL", absl::ToDoubleSeconds(absl::Now() - begin), "s", 3);
+  begin = absl::Now();
+  herd.MustSay("contact");
+  Report("all workers are back", absl::ToDoubleSeconds(absl::Now() - begin), "s", flags.reconnect_seconds);
+  // A death would be found when the grace after the start and the time of detection are over.
+  absl::Duration detection;
+  if (!absl::ParseDuration(flags.detection, &detection)) Die("--detection is no duration");
+  Eventually([&] { return service.Count(running) != expected || service.LiveNodes() != flags.workers; },
+             Derive(detection).startup_grace + detection + absl::Seconds(2));
+  Report("jobs that do not run as before", expected - service.Count(running), "", 0);
+  Report("workers taken for dead", flags.workers - service.LiveNodes(), "", 0);
+}
+
+void MeasureReaders(const Flags& flags, Coordinator& coordinator) {
+  Service service(coordinator.address());
+  // So that each reader has more before it than a connection holds.
+  SubmitMany(coordinator.address(), "history", flags.jobs);
+  const size_t before = coordinator.ResidentBytes();
+  std::vector<std::pair<std::unique_ptr<grpc::ClientContext>, std::unique_ptr<grpc::ClientReader<WatchItem>>>> readers;
+  for (int i = 0; i < flags.readers; ++i) {
+    WatchRequest request;
+    request.set_follow(true);
+    auto context = Context(false);
+    auto stream = service.jobs().Watch(context.get(), request);
+    WatchItem item;
+    if (!stream->Read(&item)) Die("a watch has nothing to read");
+    readers.emplace_back(std::move(context), std::move(stream));
+  }
+  std::vector<double> took;
+  for (int i = 0; i < flags.submissions; ++i) {
+    const absl::Time begin = absl::Now();
+    service.Submit(absl::StrCat("beside-", i));
+    took.push_back(absl::ToDoubleMilliseconds(absl::Now() - begin));
+  }
+  std::sort(took.begin(), took.end());
+  const size_t after = coordinator.ResidentBytes();
+  Report(absl::StrCat(flags.readers, " readers that never read, memory"),
+         static_cast<double>(after - std::min(before, after)) / (1 << 20), "MiB", flags.readers_mib);
+  std::printf("submit beside them: median %.3g ms\n", took[took.size() / 2]);
+  Report("submit beside them, p99", took[took.size() * 99 / 100], "ms", flags.submit_ms);
+  for (auto& [context, stream] : readers) {
+    context->TryCancel();
+    stream->Finish();
+  }
+}
+
+int Measure(const Flags& flags) {
+  std::printf("%u cores\n", std::thread::hardware_concurrency());
+  for (const auto& measure : {MeasureHerd, MeasureReaders}) {
+    std::string folder = flags.folder + "/muster-bench-XXXXXX";
+    if (mkdtemp(folder.data()) == nullptr) Die("cannot make a folder in " + flags.folder);
+    {
+      Coordinator coordinator(flags.coordinator, folder, {"--tensorboard", "off", "--detection", flags.detection});
+      if (!coordinator.Start()) Die("no coordinator");
+      measure(flags, coordinator);
+    }
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+  }
+  return failed ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace muster::bench
+
+int main(int argc, char** argv) {
+  CLI::App app("Measures the coordinator beside many workers and many readers.", "workers");
+  muster::bench::Flags flags;
+  app.add_option("--workers", flags.workers)->check(CLI::Range(1, 20'000))->capture_default_str();
+  app.add_option("--jobs", flags.jobs)->check(CLI::Range(1, 20'000))->capture_default_str();
+  app.add_option("--readers", flags.readers)->check(CLI::Range(1, 1'000))->capture_default_str();
+  app.add_option("--submissions", flags.submissions)->check(CLI::Range(100, 100'000))->capture_default_str();
+  app.add_option("--folder", flags.folder, "where the store is made")->capture_default_str();
+  app.add_option("--detection", flags.detection, "of the coordinator")->capture_default_str();
+  app.add_option("--register_seconds", flags.register_seconds, "limit")->capture_default_str();
+  app.add_option("--reconnect_seconds", flags.reconnect_seconds, "limit")->capture_default_str();
+  app.add_option("--readers_mib", flags.readers_mib, "limit")->capture_default_str();
+  app.add_option("--submit_ms", flags.submit_ms, "limit")->capture_default_str();
+  app.add_option("--coordinator", flags.coordinator, "program; the default is right below `bazel run`")
+      ->capture_default_str();
+  app.add_option("--be_herd_of", flags.herd_of)->group("");
+  CLI11_PARSE(app, argc, argv);
+  signal(SIGPIPE, SIG_IGN);
+  return flags.herd_of.empty() ? muster::bench::Measure(flags) : muster::bench::BeTheHerd(flags);
+}

@@ -1,0 +1,18 @@
+// bench/workers with 200 workers: none is lost when the coordinator is killed, and the limits hold here too.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+namespace {
+
+// The store lies in memory: what is measured is not this machine's disk. A submission may take longer than it is
+// promised to, since a test does not have its cores for itself.
+TEST(Workers, TwoHundredRegisterAndComeBackWithoutAFalseDeath) {
+  const int status = system(
+      "bench/workers/workers --workers 200 --jobs 50 --readers 100 --submissions 200 --submit_ms 500 --detection 2s "
+      "--folder /dev/shm");
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "over a limit: see above";
+}
+
+}  // namespace
