@@ -206,7 +206,9 @@ class SteadyNode {
     std::vector<WatchItem> items;
     ASSERT_TRUE(client.Watch(request, &items).ok());
     std::vector<uint64_t> steps, expected;
-    for (const WatchItem& item : items) steps.push_back(item.metrics().step());
+    for (const WatchItem& item : items) {
+      if (item.has_metrics()) steps.push_back(item.metrics().step());
+    }
     for (uint64_t step = 1; step < records_.size(); ++step) expected.push_back(step);
     EXPECT_EQ(steps, expected);
   }

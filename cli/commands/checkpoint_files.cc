@@ -182,7 +182,7 @@ void RegisterCheckpointFiles(CLI::App& app, Invocation& invocation) {
     const char *name, *description, *example;
     absl::StatusOr<ExitCode> (*run)(const Invocation&, const Flags&);
   } commands[] = {
-      {"ls", "List those of a job or below a folder: manifests, sizes and headers are looked at",
+      {"ls", "List those of a job or below a folder, and whether they are whole",
        "muster checkpoint ls @last\nmuster checkpoint ls runs/gpt2-tiny -o json", List},
       {"verify", "Read every byte of them; exit code 1 when one is damaged, and where",
        "muster checkpoint verify runs/gpt2-tiny\nmuster checkpoint verify @last -o json", Verify},

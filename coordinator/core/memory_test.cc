@@ -126,6 +126,7 @@ TEST(Speed, IsKeptOfTheSlotAndSharesOutTheNextGeneration) {
 
   w.Report(id, RANK_STATE_EXITED, RankExit::FAILED);
   w.Report(id, RANK_STATE_EXITED, RankExit::STOPPED, false, 1);
+  w.ReportNothing("a", "i2");
   w.PassBackoff();
   ASSERT_EQ(w.Newest(id).number(), 2u);
   EXPECT_EQ(w.Newest(id).ranks(0).flops_per_second(), 3e9);

@@ -64,13 +64,14 @@ std::vector<std::string> AgentTest::Arguments(const std::vector<std::string>& mo
                                         "--run_dir",
                                         run_,
                                         "--bin_dir",
-                                        Binary("worker/step"),
-                                        "--kill_grace",
-                                        "500ms"};
+                                        Binary("worker/step")};
   arguments.insert(arguments.end(), more_flags.begin(), more_flags.end());
-  if (std::find(more_flags.begin(), more_flags.end(), "--trainer") == more_flags.end()) {
-    arguments.insert(arguments.end(), {"--trainer", trainer()});
-  }
+  const auto unless_given = [&](const std::string& flag, const std::string& value) {
+    if (std::find(more_flags.begin(), more_flags.end(), flag) != more_flags.end()) return;
+    arguments.insert(arguments.end(), {flag, value});
+  };
+  unless_given("--trainer", trainer());
+  unless_given("--kill_grace", "500ms");
   return arguments;
 }
 
