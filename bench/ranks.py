@@ -8,11 +8,14 @@ without reductions, and our reductions alone; who does not compute waits on a pi
 rank, a time is the smallest of a round's steps; ratios are taken within a round, with their median and range.
   exposed  (step - the same step without reductions) as a share of the step
   hidden   1 - exposed time / time of the reductions alone
+  cpu      processor time of a rank's step less that of the same step without reductions, all threads: where there are
+           no more cores than ranks, work that nothing can hide
 Memory is the largest rank's peak resident size less what it held before its model existed.
 --link_mbit runs everything in a network namespace of its own, whose loopback is that slow (tc tbf, both directions
 together). The PyTorch interpreter is $MUSTER_PEER_PYTHON (tools/fetch_torch.sh peer makes it).
 """
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -54,9 +57,22 @@ class Group:
             rank.stdin.flush()
         return self.read()
 
+    def cpu_milliseconds(self):
+        """Of all threads so far, a rank on average; the kernel counts nanoseconds."""
+        total = 0
+        for rank in self.ranks:
+            tasks = "/proc/%d/task" % rank.pid
+            for task in os.listdir(tasks):
+                with contextlib.suppress(FileNotFoundError):  # it has just ended
+                    with open(os.path.join(tasks, task, "schedstat"), encoding="ascii") as f:
+                        total += int(f.read().split()[0])
+        return total / 1e6 / len(self.ranks)
+
     def run(self, steps):
+        before = self.cpu_milliseconds()
         answers = self.ask(steps)
         return {"milliseconds": min(max(times) for times in zip(*(a["milliseconds"] for a in answers))),
+                "cpu_milliseconds": (self.cpu_milliseconds() - before) / steps,
                 "memory_bytes": max(a["memory_bytes"] for a in answers)}
 
     def end(self):
@@ -90,6 +106,7 @@ def measure(name, ranks, args):
     for group in groups.values():
         group.end()
     times = {key: [r[key]["milliseconds"] for r in rounds] for key in groups}
+    cpu = {key: [r[key]["cpu_milliseconds"] for r in rounds] for key in groups}
     tokens = case["context"] * case["sequences"] * ranks
     exposed = [a - b for a, b in zip(times["ours"], times["ours_none"])]
     torch_exposed = [a - b for a, b in zip(times["torch"], times["torch_none"])]
@@ -99,6 +116,9 @@ def measure(name, ranks, args):
         "tokens_per_second": {key: tokens / min(times[key]) * 1e3 for key in ("ours", "torch")},
         "speed_over_torch": spread([b / a for a, b in zip(times["ours"], times["torch"])]),
         "exposed_milliseconds": spread(exposed), "torch_exposed_milliseconds": spread(torch_exposed),
+        "cpu_milliseconds": {key: spread(values) for key, values in cpu.items()},
+        "reductions_cpu_milliseconds": spread([a - b for a, b in zip(cpu["ours"], cpu["ours_none"])]),
+        "torch_reductions_cpu_milliseconds": spread([a - b for a, b in zip(cpu["torch"], cpu["torch_none"])]),
         "hidden": spread([1 - e / c for e, c in zip(exposed, times["ours_only"])]),
         "memory_bytes": {key: rounds[-1][key]["memory_bytes"] for key in ("ours", "torch")},
         "memory_over_torch": rounds[-1]["ours"]["memory_bytes"] / rounds[-1]["torch"]["memory_bytes"],
@@ -114,10 +134,11 @@ def table(results):
                 "%.1f" % r["milliseconds"]["torch"]["min"], "%.0f" % r["tokens_per_second"]["ours"],
                 of(r["speed_over_torch"], "%.2f"), of(r["exposed_milliseconds"], "%.1f"),
                 of(r["torch_exposed_milliseconds"], "%.1f"), "%.1f" % r["milliseconds"]["ours_only"]["median"],
+                of(r["reductions_cpu_milliseconds"], "%.1f"), of(r["torch_reductions_cpu_milliseconds"], "%.1f"),
                 of(r["hidden"], "%.2f"), "%.1f" % (r["memory_bytes"]["ours"] / 2**20),
                 "%.1f" % (r["memory_bytes"]["torch"] / 2**20), "%.2f" % r["memory_over_torch"]]
     head = ["case", "ranks", "ours ms", "torch ms", "tokens/s", "speed/torch", "exposed ms", "torch exposed ms",
-            "reductions ms", "hidden", "MiB/rank", "torch MiB", "ratio"]
+            "reductions ms", "cpu ms", "torch cpu ms", "hidden", "MiB/rank", "torch MiB", "ratio"]
     rows = [head] + [row(r) for r in results]
     widths = [max(len(r[i]) for r in rows) for i in range(len(head))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(r, widths)).rstrip() for r in rows)

@@ -1,7 +1,7 @@
 // Predicted step times of every strategy on 1 to 1,024 ranks, each with the same share of the batch, by the simulator.
 //
 //    bazel run //bench:scaling -- [--model xl] [--hardware h100] [--sequences 8] [--microbatch 8] [--compute bf16]
-//                                 [--memory 80GiB] [--most 1024] [--ranks_per_node 8] [--json]
+//                                 [--memory 80GiB] [--least 1] [--most 1024] [--ranks_per_node 8] [--json]
 //
 // Nothing is measured. A row says which part of the step no computing hides, the tokens a second, and these per rank
 // against one rank that holds everything; "-" is more than a slot holds.
@@ -27,7 +27,10 @@ struct Options {
   std::string model = "xl", hardware = "h100", compute = "bf16";
   uint32_t sequences = 8, microbatch = 8, most = 1024;
   uint32_t layers = 0, heads = 0, width = 0, vocabulary = 0, context = 0;  // 0: the model's
-  uint32_t ranks_per_node = 0;                                             // 0: the hardware's
+  uint32_t least = 1;
+  uint32_t ranks_per_node = 0;  // 0: the hardware's
+  // Measured ones, of ranks that work at the same time, in place of the hardware's; 0: the hardware's.
+  double flops = 0, memory_bytes_per_second = 0, link_bytes_per_second = 0, link_seconds = 0;
   uint64_t memory_bytes = uint64_t{80} << 30;
   bool json = false;
 };
@@ -98,6 +101,14 @@ absl::Status Run(const Options& options) {
   auto hardware = strategies::FindHardware(options.hardware);
   if (!hardware.ok()) return hardware.status();
   if (options.ranks_per_node > 0) hardware->ranks_per_node = options.ranks_per_node;
+  if (options.flops > 0) {
+    hardware->fp32_flops = hardware->bf16_flops = options.flops;
+    hardware->at_full_speed = 0;  // what is measured of ranks that share cores is what they get of them
+    hardware->assumptions = "rates of products, memory and links as they were measured";
+  }
+  if (options.memory_bytes_per_second > 0) hardware->memory_bytes_per_second = options.memory_bytes_per_second;
+  if (options.link_bytes_per_second > 0) hardware->inside.bytes_per_second = options.link_bytes_per_second;
+  if (options.link_seconds > 0) hardware->inside.seconds = options.link_seconds;
   nlohmann::ordered_json tree = {{"hardware", hardware->name}, {"assumptions", hardware->assumptions}};
   if (!options.json) {
     std::printf("GPT-2 %s, %u sequences a rank in microbatches of %u, compute %s, slots of %s\n%s\n\n",
@@ -108,7 +119,7 @@ absl::Status Run(const Options& options) {
   }
   double alone = 0;
   for (const Strategy& strategy : Strategies()) {
-    for (uint32_t ranks = 1; ranks <= options.most; ranks *= 2) {
+    for (uint32_t ranks = options.least; ranks <= options.most; ranks *= 2) {
       const absl::StatusOr<Row> row = Predict(options, *hardware, strategy, ranks);
       if (!row.ok()) return row.status();
       if (alone == 0) alone = row->tokens_per_second;
@@ -146,6 +157,7 @@ int main(int argc, char** argv) {
   app.add_option("--compute", options.compute)->check(CLI::IsMember({"fp32", "bf16"}))->capture_default_str();
   app.add_option("--sequences", options.sequences, "a rank")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--microbatch", options.microbatch)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--least", options.least, "ranks")->check(CLI::Range(1, 4096))->capture_default_str();
   app.add_option("--most", options.most, "ranks")->check(CLI::Range(1, 4096))->capture_default_str();
   app.add_option("--layers", options.layers, "instead of the model's");
   app.add_option("--heads", options.heads);
@@ -153,6 +165,10 @@ int main(int argc, char** argv) {
   app.add_option("--vocabulary", options.vocabulary);
   app.add_option("--context", options.context);
   app.add_option("--ranks_per_node", options.ranks_per_node, "instead of the hardware's");
+  app.add_option("--flops", options.flops, "of products a second, measured");
+  app.add_option("--memory_rate", options.memory_bytes_per_second, "bytes a second, measured");
+  app.add_option("--link_rate", options.link_bytes_per_second, "bytes a second into a rank, measured");
+  app.add_option("--link_seconds", options.link_seconds, "of a hop, measured");
   app.add_option("--memory", options.memory_bytes, "of a slot")->transform(CLI::AsSizeValue(false));
   app.add_flag("--json", options.json);
   CLI11_PARSE(app, argc, argv);

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """The simulator's step times beside measured ones: ranks of this machine, over Gloo, one thread each.
 
-    bazel build //bench:ranks_side //bench:scaling && python3 bench/scaling.py [--json FILE]
+    bazel build //bench:ranks_side //bench:calibrate_side //bench:scaling && python3 bench/scaling.py [--json FILE]
 
-A step takes as long as its slowest rank; measured is the smallest of several. Predicted is what //bench:scaling says
-for hardware `cpu`, whose figures were measured on two cores that did nothing else: elsewhere, or beside other work,
-they do not hold.
+A step takes as long as its slowest rank; measured is the smallest of several. Predicted is what //bench:scaling says with
+rates that are measured in the same run, turn by turn, of as many ranks that work at the same time: the model's
+products alone, an addition of long arrays, buckets by each collective, a message of four bytes between pieces of work. So
+more ranks than cores are modelled by what each of them gets of the cores, and how soon, not by a rule.
 """
 import argparse
 import json
+import math
 import subprocess
 
 from ranks import CASES, OURS, Group
@@ -17,32 +19,63 @@ NAMES = {"ddp": "ddp", "zero1": "zero 1", "zero2": "zero 2", "shard_grad_op": "f
          "full_shard": "fsdp full_shard"}
 
 
-def predicted(name, args):
-    case = CASES[name]
-    flags = [word for key in ("layers", "heads", "width", "vocabulary", "context", "sequences")
-             for word in ("--" + key, str(case[key]))]
-    most = max(args.ranks)
-    out = subprocess.run([args.predictor, "--hardware", "cpu", "--model", "tiny", "--compute", "fp32", "--json", "--most",
-                          str(most), "--ranks_per_node", str(most), "--microbatch", str(case["sequences"])] + flags,
+def flags_of(name, keys):
+    return [word for key in keys for word in ("--" + key, str(CASES[name][key]))]
+
+
+SIZES = ("layers", "heads", "width", "vocabulary", "context", "sequences")
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **OURS}
+
+
+def group_of(command, name, ranks):
+    return Group(command + flags_of(name, SIZES) + ["--threads", "1", "--ranks", str(ranks)], ENVIRONMENT, ranks)
+
+
+def rates(answers, ranks):
+    """Of the slowest rank."""
+    doublings = math.ceil(math.log2(ranks))
+    return {"flops": min(a["flops"] for a in answers), "memory_rate": min(a["memory_bytes_per_second"] for a in answers),
+            "link_rate": min(a["link_bytes_per_second"] for a in answers),
+            "link_seconds": max(a["message_seconds"] for a in answers) / (2 * doublings) if ranks > 1 else 0}
+
+
+def best(a, b):
+    return {key: (min if key == "link_seconds" else max)(a[key], b[key]) for key in a}
+
+
+def predicted(name, ranks, measured_rates, args):
+    words = [word for key, value in measured_rates.items() if value for word in ("--" + key, repr(value))]
+    out = subprocess.run([args.predictor, "--hardware", "cpu", "--model", "tiny", "--compute", "fp32", "--json", "--least",
+                          str(ranks), "--most", str(ranks), "--ranks_per_node", str(ranks), "--microbatch",
+                          str(CASES[name]["sequences"])] + flags_of(name, SIZES) + words,
                          check=True, capture_output=True, text=True).stdout
-    return {(row["strategy"], row["ranks"]): 1e3 * row["step_seconds"] for row in json.loads(out)["rows"]}
+    return {row["strategy"]: 1e3 * row["step_seconds"] for row in json.loads(out)["rows"]}
 
 
-def measured(name, strategy, ranks, args):
-    case = dict(CASES[name])
-    steps = case.pop("steps")
-    flags = [word for key, value in {**case, "threads": 1, "ranks": ranks}.items() for word in ("--" + key, str(value))]
-    group = Group([args.side, "--strategy", strategy] + flags,
-                  {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **OURS}, ranks)
-    group.run(3)
-    least = min(group.run(steps)["milliseconds"] for _ in range(args.rounds))
-    group.end()
-    return least
+def compare(name, ranks, args):
+    # On one rank all strategies are the same.
+    strategies = args.strategies.split(",") if ranks > 1 else ["ddp"]
+    calibration = group_of([args.calibration], name, ranks)
+    groups = {s: group_of([args.side, "--strategy", s], name, ranks) for s in strategies}
+    for group in groups.values():
+        group.run(3)
+    found = rates(calibration.ask(2), ranks)
+    least = {s: math.inf for s in groups}
+    for _ in range(args.rounds):
+        for s, group in groups.items():
+            least[s] = min(least[s], group.run(CASES[name]["steps"])["milliseconds"])
+            found = best(found, rates(calibration.ask(1), ranks))
+    for group in [calibration, *groups.values()]:
+        group.end()
+    table = predicted(name, ranks, found, args)
+    return [{"case": name, "strategy": s, "ranks": ranks, "measured_ms": least[s], "predicted_ms": table[NAMES[s]],
+             "ratio": table[NAMES[s]] / least[s], **found} for s in strategies]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--side", default="bazel-bin/bench/ranks_side", help="the built ranks_side")
+    parser.add_argument("--calibration", default="bazel-bin/bench/calibrate_side", help="the built calibrate_side")
     parser.add_argument("--predictor", default="bazel-bin/bench/scaling", help="the built scaling")
     parser.add_argument("--cases", default="tiny,6x384")
     parser.add_argument("--strategies", default=",".join(NAMES))
@@ -52,18 +85,15 @@ def main():
     parser.add_argument("--json", help="write the results there too")
     args = parser.parse_args()
     rows = []
-    print("%-8s %-14s %5s %12s %12s %6s" % ("case", "strategy", "ranks", "measured ms", "predicted ms", "ratio"))
+    print("%-8s %-14s %5s %12s %12s %6s   %s" % ("case", "strategy", "ranks", "measured ms", "predicted ms", "ratio",
+                                                "GFLOP/s, GB/s of memory, GB/s and us a hop of links"))
     for name in args.cases.split(","):
-        table = predicted(name, args)
-        for strategy in args.strategies.split(","):
-            for ranks in args.ranks:
-                if ranks == 1 and strategy != "ddp":
-                    continue  # on one rank all are the same
-                row = {"case": name, "strategy": strategy, "ranks": ranks,
-                       "measured_ms": measured(name, strategy, ranks, args), "predicted_ms": table[NAMES[strategy], ranks]}
-                row["ratio"] = row["predicted_ms"] / row["measured_ms"]
+        for ranks in args.ranks:
+            for row in compare(name, ranks, args):
                 rows.append(row)
-                print("%-8s %-14s %5d %12.1f %12.1f %6.2f" % tuple(row.values()), flush=True)
+                print("%-8s %-14s %5d %12.1f %12.1f %6.2f   %.1f, %.1f, %.2f, %.0f" % (
+                    *list(row.values())[:6], row["flops"] / 1e9, row["memory_rate"] / 1e9, row["link_rate"] / 1e9,
+                    1e6 * row["link_seconds"]), flush=True)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump(rows, f, indent=1)

@@ -191,6 +191,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterSample(*app, invocation);
   RegisterEval(*app, invocation);
   RegisterExport(*app, invocation);
+  RegisterCheckpoint(*app, invocation);
   RegisterLocal(*app, invocation);
   RegisterCoordinator(*app, invocation);
   RegisterBackup(*app, invocation);

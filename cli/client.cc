@@ -203,10 +203,25 @@ absl::StatusOr<v1::PauseReply> Client::Pause(const std::string& job) {
   return Call<v1::PauseRequest, v1::PauseReply>(stubs_->jobs, &v1::Jobs::Stub::Pause, request);
 }
 
+namespace {
+
+// How long the coordinator is to wait for what ranks do.
+absl::Duration WaitOf(absl::Duration asked, absl::Duration usual) {
+  return asked > absl::ZeroDuration() ? std::min(asked, absl::Hours(1)) : usual;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::CheckpointReply> Client::Checkpoint(const std::string& job) {
+  const absl::Duration wait = WaitOf(connection_.timeout, absl::Minutes(5));
+  v1::CheckpointRequest request;
+  request.set_job(job);
+  request.mutable_wait()->set_seconds(absl::ToInt64Seconds(absl::Ceil(wait, absl::Seconds(1))));
+  return Call<v1::CheckpointRequest, v1::CheckpointReply>(stubs_->jobs, &v1::Jobs::Stub::Checkpoint, request, wait);
+}
+
 absl::StatusOr<v1::TraceReply> Client::Trace(v1::TraceRequest request) {
-  constexpr absl::Duration kUsual = absl::Minutes(1), kLongest = absl::Hours(1);
-  const absl::Duration wait =
-      connection_.timeout > absl::ZeroDuration() ? std::min(connection_.timeout, kLongest) : kUsual;
+  const absl::Duration wait = WaitOf(connection_.timeout, absl::Minutes(1));
   request.mutable_wait()->set_seconds(absl::ToInt64Seconds(absl::Ceil(wait, absl::Seconds(1))));
   return Call<v1::TraceRequest, v1::TraceReply>(stubs_->jobs, &v1::Jobs::Stub::Trace, request, wait);
 }

@@ -50,6 +50,8 @@ class Client {
   absl::StatusOr<v1::DeleteReply> Delete(const std::string& job);
   // Waits for what the ranks tell: --timeout, or a minute.
   absl::StatusOr<v1::TraceReply> Trace(v1::TraceRequest request);
+  // Waits until it is published: --timeout, or five minutes.
+  absl::StatusOr<v1::CheckpointReply> Checkpoint(const std::string& job);
   absl::StatusOr<v1::ListNodesReply> ListNodes();
   absl::StatusOr<v1::DrainReply> Drain(const std::string& node);
   absl::StatusOr<v1::UndrainReply> Undrain(const std::string& node);

@@ -32,11 +32,11 @@ absl::Status AddSets(const std::vector<std::string>& sets, std::vector<Assignmen
 constexpr char kStandardInput[] = "stdin";
 
 // The coordinator plans from the spec alone, so numbers that a spec with model.from leaves out are filled in from the
-// folder's config.json. A folder that only the workers see changes nothing: the coordinator says what is missing.
+// folder's config.json or manifest. A folder that only the workers see changes nothing: the coordinator says what is missing.
 void FillFromConfig(Reading& reading) {
   v1::Train& train = *reading.spec.mutable_train();
   if (train.model().from().empty() || !train.model().has_gpt2() || train.model().gpt2().has_size()) return;
-  const absl::StatusOr<v1::Gpt2> config = checkpoint::ReadHuggingFaceConfig(train.model().from());
+  const absl::StatusOr<v1::Gpt2> config = checkpoint::ReadModel(train.model().from());
   if (absl::IsNotFound(config.status()) || absl::IsPermissionDenied(config.status())) return;
   if (!config.ok()) {
     const Location& where = reading.sources.Find("model.from");

@@ -441,8 +441,26 @@ TEST_F(MusterTest, SampleRunsTheTrainerOnAFolderOrAJobsCheckpoints) {
   EXPECT_EQ(Run({"eval", "a-0001", "val.bin", "-o", "json"}).out, "eval --checkpoint /runs/a --data val.bin --json\n");
   EXPECT_EQ(Run({"export", "a-0001", "out", "--max-shard-size", "2GB"}).out,
             "export --checkpoint /runs/a --out out --max_shard_size 2GB\n");
+  EXPECT_EQ(Run({"checkpoint", "export", "a-0001", "out"}).out, "export --checkpoint /runs/a --out out\n");
+  EXPECT_EQ(Run({"checkpoint", "import", "hf", "start"}).out, "import --from hf --out start\n");
   environment_["MUSTER_BIN_DIR"] = "/nowhere";
   EXPECT_EQ(Run({"sample", "a-0001", "--prompt", "x"}).code, 2);
+}
+
+TEST_F(MusterTest, CheckpointFilesAreFoundWhereTheyAre) {
+  const Ended none = Run({"checkpoint", "ls", folder_.path()});
+  EXPECT_EQ(none.code, 0);
+  EXPECT_TRUE(absl::StrContains(none.err, "no checkpoints below")) << none.err;
+  EXPECT_EQ(Run({"checkpoint", "verify", folder_.path()}).code, 2);
+  folder_.Write("step-0000000007-g2/manifest.json", "{}");
+  const Ended damaged = Run({"checkpoint", "ls", folder_.path(), "-o", "json"});
+  EXPECT_EQ(damaged.code, 0);
+  for (const char* text : {"\"step\": 7", "\"generation\": 2", "\"whole\": false", "manifest.sha256"}) {
+    EXPECT_TRUE(absl::StrContains(damaged.out, text)) << text << " is not in " << damaged.out;
+  }
+  EXPECT_EQ(Run({"checkpoint", "verify", folder_.path()}).code, 1);
+  EXPECT_EQ(Run({"checkpoint", "ls", "no/where"}).code, 2);
+  EXPECT_EQ(Run({"checkpoint"}).code, 2);
 }
 
 TEST_F(MusterTest, DataMakesAndInspectsTokenFiles) {

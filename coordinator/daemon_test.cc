@@ -422,8 +422,9 @@ TEST(Daemon, SilentReadersCostBoundedMemoryAndDelayNobody) {
 TEST(Daemon, BadFlagsAreExplained) {
   const TemporaryFolder folder;
   for (const auto& [flag, value, message] :
-       {std::tuple("--detection", "soon", "duration"), std::tuple("--listen", "0.0.0.0:1", "TLS"),
-        std::tuple("--token_file", "/no/such/file", "/no/such/file"), std::tuple("--log_level", "loud", "log_level")}) {
+       {std::tuple("--detection", "soon", "duration"), std::tuple("--orphan_grace", "5s", "longer than detection"),
+        std::tuple("--listen", "0.0.0.0:1", "TLS"), std::tuple("--token_file", "/no/such/file", "/no/such/file"),
+        std::tuple("--log_level", "loud", "log_level")}) {
     Daemon daemon(folder.path(), {flag, value});
     const int ended = daemon.Wait();
     EXPECT_TRUE(WIFEXITED(ended) && WEXITSTATUS(ended) != 0) << flag;

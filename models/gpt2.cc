@@ -37,7 +37,7 @@ constexpr double kStandardDeviation = 0.02;
 
 // Of one piece of rows. The hidden layer's: rows enough for a good product, few enough for the cache. The logits': each
 // piece reads and writes the embedding's gradient, so a few more.
-constexpr uint64_t kHiddenPieceBytes = 2 << 20, kLogitsPieceBytes = 32 << 20;
+constexpr uint64_t kHiddenPieceBytes = 2 << 20, kLogitsPieceBytes = 64 << 20;
 
 void AddTensor(Unit& unit, const std::string& name, const std::vector<uint64_t>& shape, Initialisation::Kind kind,
                double standard_deviation = 0) {

@@ -48,14 +48,12 @@ uint64_t PieceRows(uint64_t rows, uint64_t most) {
   return (rows + pieces - 1) / pieces;
 }
 
-uint64_t Bf16Bytes(const Inventory& inventory, uint64_t sequences) {
-  uint64_t largest = 0, pieces = 0;
+uint64_t Bf16Bytes(const Inventory& inventory) {
+  uint64_t largest = 0;
   for (const Unit& unit : inventory.units()) {
     for (const Tensor& tensor : unit.tensors()) largest = std::max(largest, Elements(tensor));
-    const uint64_t rows = PieceRows(sequences * inventory.context(), unit.piece_rows());
-    if (unit.kind() == UNIT_KIND_GPT2_HEAD) pieces = std::max(pieces, rows * unit.backward_piece_bytes());
   }
-  return pieces + 2 * largest;
+  return 2 * largest;
 }
 
 }  // namespace muster::models

@@ -26,8 +26,7 @@ uint64_t Elements(const Tensor& tensor);
 uint64_t PieceRows(uint64_t rows, uint64_t most);
 
 // What a training step that computes in bf16 takes at most besides what the inventory says, which counts fp32: the
-// head's logits are fewer pieces of twice the bytes, and the largest tensor's gradient is made before it is added to
-// that in fp32. `sequences`: of a microbatch.
-uint64_t Bf16Bytes(const Inventory& inventory, uint64_t sequences);
+// largest tensor's gradient is made before it is added to that in fp32.
+uint64_t Bf16Bytes(const Inventory& inventory);
 
 }  // namespace muster::models

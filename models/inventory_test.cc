@@ -54,13 +54,7 @@ TEST(Gpt2, ResidualProjectionsStartSmaller) {
   }
 }
 
-TEST(Gpt2, Bf16TakesLargerPiecesOfLogitsAndAGradient) {
-  const Inventory inventory = *MakeInventory(OfSize(GPT2_SIZE_SMALL));
-  const Unit& head = inventory.units(13);
-  const uint64_t wte = 2 * 50257 * 768, row = head.backward_piece_bytes();
-  EXPECT_EQ(Bf16Bytes(inventory, 4), wte + row * PieceRows(4096, head.piece_rows()));
-  EXPECT_EQ(Bf16Bytes(inventory, 0), wte);
-}
+TEST(Gpt2, Bf16TakesAGradientMore) { EXPECT_EQ(Bf16Bytes(*MakeInventory(OfSize(GPT2_SIZE_SMALL))), 2u * 50257 * 768); }
 
 TEST(Gpt2, OverridesAndErrors) {
   Model model = OfSize(GPT2_SIZE_TINY);

@@ -208,7 +208,7 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
   common.reduce_buffers = 4 * buffers.waiting;
   common.activations = std::max(PeakActivationBytes(program.schedule, inventory, sequences),
                                 PeakActivationBytes(program.evaluation, inventory, sequences));
-  if (bf16) common.activations += models::Bf16Bytes(inventory, sequences);
+  if (bf16) common.activations += models::Bf16Bytes(inventory);
   std::vector<Memory> shards;
   for (const uint64_t own : partition::OwnedElements(owned, layout.table.shards())) {
     Memory& memory = shards.emplace_back(common);

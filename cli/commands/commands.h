@@ -9,6 +9,9 @@ namespace muster::cli {
 void RegisterBackup(CLI::App& app, Invocation& invocation);
 void RegisterBench(CLI::App& app, Invocation& invocation);
 void RegisterCancel(CLI::App& app, Invocation& invocation);
+void RegisterCheckpoint(CLI::App& app, Invocation& invocation);
+void RegisterCheckpointExport(CLI::App& app, Invocation& invocation);  // in the group checkpoint
+void RegisterCheckpointFiles(CLI::App& app, Invocation& invocation);   // likewise
 void RegisterCompletion(CLI::App& app, Invocation& invocation);
 void RegisterCoordinator(CLI::App& app, Invocation& invocation);
 void RegisterCoordinatorTokens(CLI::App& app, Invocation& invocation);  // in the group coordinator

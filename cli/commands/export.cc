@@ -10,13 +10,10 @@ struct Flags {
   std::string from, out, tokenizer, max_shard;
 };
 
-}  // namespace
-
-void RegisterExport(CLI::App& app, Invocation& invocation) {
+void Add(CLI::App& app, Invocation& invocation, const std::string& group, const std::string& example) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = AddCommand(app, "export", kGroupData, "Write a checkpoint as Hugging Face's transformers load it",
-                                 "muster export runs/gpt2-tiny gpt2-tiny-hf\n"
-                                 "muster export @last out --tokenizer-from gpt2 --max-shard-size 2GB");
+  CLI::App* command =
+      AddCommand(app, "export", group, "Write a checkpoint as Hugging Face's transformers load it", example);
   command->add_option("FROM", flags->from, "job, or folder of checkpoints")->required();
   command->add_option("OUT", flags->out, "folder to make")->required();
   command->add_option("--tokenizer-from", flags->tokenizer, "folder whose tokenizer files are copied")
@@ -30,6 +27,18 @@ void RegisterExport(CLI::App& app, Invocation& invocation) {
     if (!flags->max_shard.empty()) arguments.insert(arguments.end(), {"--max_shard_size", flags->max_shard});
     return BecomeTrainer(invocation, std::move(arguments));
   });
+}
+
+}  // namespace
+
+void RegisterExport(CLI::App& app, Invocation& invocation) {
+  Add(app, invocation, kGroupData,
+      "muster export runs/gpt2-tiny gpt2-tiny-hf\n"
+      "muster export @last out --tokenizer-from gpt2 --max-shard-size 2GB");
+}
+
+void RegisterCheckpointExport(CLI::App& app, Invocation& invocation) {
+  Add(app, invocation, "Commands", "muster checkpoint export @last gpt2-tiny-hf --max-shard-size 2GB");
 }
 
 }  // namespace muster::cli

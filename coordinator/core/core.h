@@ -52,6 +52,12 @@ struct TraceJob {
   TraceWish wish;
   std::vector<uint32_t> ranks;
 };
+// Asks a running job's rank 0 for a checkpoint after the step under way. `wish` is of nobody else, and not 0. Kept in
+// memory only: after a restart nobody waits for it. FailedPrecondition: it does not run, or has no folder for it.
+struct CheckpointJob {
+  JobId job;
+  uint64_t wish = 0;
+};
 struct DrainNode {
   NodeId node;
 };
@@ -90,8 +96,8 @@ struct RankArrived {
 };
 struct Tick {};
 
-using Event = std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, TraceJob, DrainNode, UndrainNode,
-                           NodeConnected, NodeDisconnected, NodeObserved, RankRecord, RankArrived, Tick>;
+using Event = std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, TraceJob, CheckpointJob, DrainNode,
+                           UndrainNode, NodeConnected, NodeDisconnected, NodeObserved, RankRecord, RankArrived, Tick>;
 
 // ---- Actions: done after the commit, in order; doing one twice is harmless. ----
 struct SendDesired {
@@ -194,6 +200,8 @@ class Core {
   // OK: of the newest generation, which has not ended, and there is such a rank. FailedPrecondition says what is wrong.
   absl::Status CheckCurrent(const RankId& rank) const;
   bool HasArrived(const RankId& rank) const;
+  // That the newest generation has told of; 0: none, or there is no such job.
+  uint64_t HighestStep(const JobId& job) const;
   // How the job's newest generation is laid out. Null: there is none, or this build would lay it out otherwise than it
   // was started.
   const Planned* PlanOf(const JobId& job) const;

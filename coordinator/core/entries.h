@@ -44,6 +44,12 @@ struct JobEntry {
   struct Progress {
     uint64_t step = 0, issued = 0, completed = 0;
     absl::Duration still;  // so long nothing of these has changed
+    // Its process does not run. Its peers may wait for what it had begun to send: it may have issued more than they
+    // have.
+    bool frozen() const { return completed > issued; }
+    uint64_t op() const {
+      return !frozen() ? completed : issued == 0 ? 0 : issued - 1;
+    }  // index, of the one that it is at
   };
   std::map<uint32_t, Progress> progress;  // of its ranks, as they were last told of
   std::optional<SteadyTime> whole_until;  // before it, it is not started with fewer than all its ranks
@@ -51,6 +57,7 @@ struct JobEntry {
   bool room_seen = false;                 // the last look found some
   TraceWish trace;                        // of the newest generation; id 0: none
   std::set<uint32_t> traced;              // ranks that it is for
+  uint64_t checkpoint_wish = 0;           // of the newest generation; 0: nobody asks
 
   const Job& record() const { return machine.record(); }
   GenerationMachine* newest() { return generations.empty() ? nullptr : &generations.rbegin()->second; }

@@ -237,6 +237,7 @@ void Core::State::StartGeneration(JobEntry& job, Start start, Turn& turn) {
   job.time.Place(generation.record().resume_from().step(), turn.now.steady);
   job.trace.Clear();
   job.traced.clear();
+  job.checkpoint_wish = 0;
   job.arrived.clear();
   job.start_deadline = turn.now.steady + TimeoutsOf(job.record()).start;
   const int ranks = generation.record().ranks_size();

@@ -37,8 +37,10 @@ void Core::State::NoteStep(JobEntry& job, uint64_t step, Turn& turn) {
 }
 
 void Core::State::NoteProgress(JobEntry& job, const ObservedRank& seen) {
-  job.progress[seen.key().rank()] = {seen.step(), seen.op_issued(), seen.op_completed(),
-                                     absl::Seconds(std::max(0.0, seen.still_seconds()))};
+  JobEntry::Progress& progress = job.progress[seen.key().rank()];
+  // A restarted daemon may not know yet how far its rank had come.
+  progress = {std::max(progress.step, seen.step()), seen.op_issued(), seen.op_completed(),
+              absl::Seconds(std::max(0.0, seen.still_seconds()))};
 }
 
 // How long the rank that is furthest behind may stand still.
@@ -66,7 +68,7 @@ void Core::State::CheckHang(JobEntry& job, uint32_t reporter, Turn& turn) {
   const RankPlacement* culprit = nullptr;
   const auto place = [&](const RankPlacement& rank) {
     const JobEntry::Progress& p = job.progress.at(rank.rank());
-    return std::tuple(p.step, p.issued, p.completed, rank.rank());
+    return std::tuple(!p.frozen(), p.step, p.issued, p.completed, rank.rank());
   };
   for (const RankPlacement& rank : generation.record().ranks()) {
     if (rank.state() == RANK_STATE_EXITED) continue;
@@ -84,7 +86,7 @@ void Core::State::FailHung(JobEntry& job, const RankPlacement& culprit, const Jo
   const Generation& generation = job.newest()->record();
   const std::string op = options.op_namer == nullptr ? ""
                                                      : options.op_namer(SpecOf(job.record(), generation),
-                                                                        PlacedSlots(generation), progress.completed);
+                                                                        PlacedSlots(generation), progress.op());
   Failure failure;
   failure.set_generation(generation.number());
   failure.set_rank(culprit.rank());

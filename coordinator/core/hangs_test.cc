@@ -48,6 +48,8 @@ TEST_F(Hangs, TheRankThatIsFurthestBehindIsNamed) {
       {"an earlier step", {{10, 9, 8, 31}, {10, 9, 8, 31}, {9, 9, 9, 31}, {10, 9, 8, 31}}, 2},
       {"fewer ops issued", {{10, 9, 8, 31}, {10, 3, 3, 31}, {10, 9, 8, 31}, {10, 9, 8, 31}}, 1},
       {"fewer ops completed", {{10, 9, 8, 31}, {10, 9, 8, 31}, {10, 9, 8, 31}, {10, 9, 4, 31}}, 3},
+      {"its process does not run", {{10, 9, 8, 31}, {10, 10, 11, 31}, {10, 9, 8, 31}, {10, 9, 4, 31}}, 1},
+      {"all but one wait in the first op", {{10, 1, 0, 31}, {10, 1, 0, 31}, {10, 1, 0, 31}, {10, 0, 0, 31}}, 3},
       {"all alike", {{10, 9, 8, 31}, {10, 9, 8, 31}, {10, 9, 8, 31}, {10, 9, 8, 31}}, 0},
   };
   for (const auto& test : kCases) {

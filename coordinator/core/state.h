@@ -63,6 +63,7 @@ struct Core::State {
   void On(const ResumeJob& event, Turn& turn);
   void On(const DeleteJob& event, Turn& turn);
   void On(const TraceJob& event, Turn& turn);
+  void On(const CheckpointJob& event, Turn& turn);  // wishes.cc
   // A generation of the job has ended with `reason`: what the job becomes.
   void AfterGeneration(JobEntry& job, const GenerationMachine& generation, Turn& turn);
   void Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Turn& turn);

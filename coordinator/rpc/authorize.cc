@@ -33,6 +33,7 @@ constexpr Rule kRules[] = {
     {"/muster.v1.Jobs/Resume", Needs::kOwnJob},
     {"/muster.v1.Jobs/Delete", Needs::kOwnJob},
     {"/muster.v1.Jobs/Trace", Needs::kOwnJob},
+    {"/muster.v1.Jobs/Checkpoint", Needs::kOwnJob},
     {"/muster.v1.Jobs/Watch", Needs::kRead},
     {"/muster.v1.Nodes/List", Needs::kRead},
     {"/muster.v1.Nodes/Drain", Needs::kAdmin},

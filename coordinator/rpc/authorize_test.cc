@@ -28,6 +28,8 @@ TEST(Authorize, Table) {
       {"/muster.v1.Jobs/Cancel", "ann", "-sa--l"},
       {"/muster.v1.Jobs/Cancel", "bob", "--a--l"},
       {"/muster.v1.Jobs/Delete", "bob", "--a--l"},
+      {"/muster.v1.Jobs/Checkpoint", "ann", "-sa--l"},
+      {"/muster.v1.Jobs/Checkpoint", "bob", "--a--l"},
       {"/muster.v1.Nodes/List", {}, "vsa--l"},
       {"/muster.v1.Nodes/Drain", {}, "--a--l"},
       {"/muster.v1.Admin/Backup", {}, "--a--l"},

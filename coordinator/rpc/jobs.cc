@@ -10,6 +10,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/rpc.h"
+#include "coordinator/rpc/checkpoint_call.h"
 #include "coordinator/rpc/trace_call.h"
 #include "coordinator/rpc/watch_stream.h"
 #include "coordinator/spec/plan.h"
@@ -274,6 +275,13 @@ grpc::ServerUnaryReactor* JobsService::Trace(grpc::CallbackServerContext* contex
   absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Trace");
   if (!caller.ok()) return EndWith(caller.status(), *context);
   return StartTrace(*std::move(caller), request, reply, loop_);
+}
+
+grpc::ServerUnaryReactor* JobsService::Checkpoint(grpc::CallbackServerContext* context,
+                                                  const CheckpointRequest* request, CheckpointReply* reply) {
+  absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Checkpoint");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  return StartCheckpoint(*std::move(caller), request, reply, loop_);
 }
 
 grpc::ServerWriteReactor<WatchItem>* JobsService::Watch(grpc::CallbackServerContext* context,

@@ -43,6 +43,8 @@ class JobsService final : public Jobs::CallbackService {
                                    DeleteReply* reply) override;
   grpc::ServerUnaryReactor* Trace(grpc::CallbackServerContext* context, const TraceRequest* request,
                                   TraceReply* reply) override;
+  grpc::ServerUnaryReactor* Checkpoint(grpc::CallbackServerContext* context, const CheckpointRequest* request,
+                                       CheckpointReply* reply) override;
   grpc::ServerWriteReactor<WatchItem>* Watch(grpc::CallbackServerContext* context,
                                              const WatchRequest* request) override;
 

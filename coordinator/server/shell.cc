@@ -17,13 +17,21 @@ constexpr absl::Duration kPruneInterval = absl::Seconds(1);
 constexpr absl::Duration kPrunePause = absl::Milliseconds(20);  // between two portions
 
 std::string_view NameOf(const core::Event& event) {
-  static constexpr std::string_view kNames[] = {"submit",         "cancel",
-                                                "pause",          "resume",
-                                                "delete",         "trace",
-                                                "drain",          "undrain",
-                                                "node connected", "node disconnected",
-                                                "node observed",  "rank record",
-                                                "rank arrived",   "tick"};
+  static constexpr std::string_view kNames[] = {"submit",
+                                                "cancel",
+                                                "pause",
+                                                "resume",
+                                                "delete",
+                                                "trace",
+                                                "checkpoint",
+                                                "drain",
+                                                "undrain",
+                                                "node connected",
+                                                "node disconnected",
+                                                "node observed",
+                                                "rank record",
+                                                "rank arrived",
+                                                "tick"};
   static_assert(std::size(kNames) == std::variant_size_v<core::Event>);
   return kNames[event.index()];
 }

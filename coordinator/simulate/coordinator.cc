@@ -32,6 +32,7 @@ void Coordinator::Start() {
   }
   if (!status.ok()) return world_->judge.Fail("recovery", status.ToString());
   world_->Trace([] { return "coordinator starts"; });
+  world_->judge.CoordinatorStarted();
   wake_at_.reset();
   Wake(world_->agenda.now());
 }

@@ -173,9 +173,11 @@ void Faults::HitRank() {
     exit.set_signal(9);
     return process->gang->Die(*process, exit);
   }
+  process->gang->Freeze(*process);
+  if (random.Percent(30)) return world_->Count("rank frozen for good");
   world_->Count("rank frozen");
-  process->frozen = true;
-  world_->agenda.After(random.Between(absl::Seconds(1), absl::Seconds(60)), [process] { process->frozen = false; });
+  world_->agenda.After(random.Between(absl::Seconds(1), absl::Seconds(60)),
+                       [process] { process->gang->Thaw(*process); });
 }
 
 void Faults::Whim() {

@@ -1,6 +1,7 @@
 #include "coordinator/simulate/gang.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr char kKey[] = "collective";
 constexpr absl::Duration kRetry = absl::Seconds(2);
+constexpr uint64_t kCollective = 10;  // as an op of a step
 
 RankExit Exit(RankExit::Cause cause, const std::string& message, int signal = 0) {
   RankExit exit;
@@ -41,6 +43,7 @@ std::vector<std::shared_ptr<Process>> Gangs::Living() const {
 
 void Gang::Join(const std::shared_ptr<Process>& process) {
   process->gang = this;
+  process->page.moved = world_->agenda.now();
   members_[process->id.rank] = process;
   step_time_ = world_->random.Between(absl::Seconds(2), absl::Seconds(6));
   world_->agenda.After(world_->random.Between(absl::Seconds(1), absl::Seconds(5)), [this, process] { Load(process); });
@@ -122,6 +125,7 @@ void Gang::BeginIfAllMet() {
   if (running_ || !Intact()) return;
   running_ = true;
   for (const auto& [rank, process] : members_) {
+    process->page = {step_, 0, 0, world_->agenda.now()};
     Record record;
     record.mutable_running()->set_resumed_step(step_);
     process->node->Append(process->id, std::move(record));
@@ -140,8 +144,16 @@ void Gang::EndStep() {
   const auto any = [this](bool Process::*what) {
     return std::any_of(members_.begin(), members_.end(), [&](const auto& member) { return (*member.second).*what; });
   };
-  if (any(&Process::frozen) || writing_) return PlanStep();
+  if (any(&Process::frozen)) {  // the others wait for it
+    for (const auto& [rank, process] : members_) {
+      if (process->frozen || process->page.issued == kCollective) continue;
+      process->page = {step_, kCollective, kCollective - 1, world_->agenda.now()};
+    }
+    return PlanStep();
+  }
+  if (writing_) return PlanStep();
   ++step_;
+  for (const auto& [rank, process] : members_) process->page = {step_, 0, 0, world_->agenda.now()};
   Record record;
   record.mutable_metrics()->set_step(step_);
   record.mutable_metrics()->set_loss(static_cast<double>(generation_));
@@ -176,6 +188,7 @@ void Gang::WriteCheckpoint(bool last) {
       Record record;
       record.mutable_checkpoint()->set_step(step);
       record.mutable_checkpoint()->set_directory(written.directory);
+      record.mutable_checkpoint()->set_stall_seconds(0.25);
       members_.at(0)->node->Append(members_.at(0)->id, std::move(record));
     }
     if (last) EndAll(step_ >= train().steps() ? RankExit::COMPLETED : RankExit::STOPPED);
@@ -218,6 +231,22 @@ void Gang::Terminate(Process& process) {
   // Some hang in a collective, and wait for their worker's deadline.
   if (!process.alive || world_->random.Percent(20)) return;
   EndSoon(members_.at(process.id.rank), absl::Seconds(2), Exit(RankExit::STOPPED, ""));
+}
+
+void Gang::Freeze(Process& process) {
+  if (!process.alive || process.frozen) return;
+  process.frozen = true;
+  world_->Trace([&] { return absl::StrCat(process.id.ToString(), " is frozen"); });
+  world_->judge.Frozen(process.id, process.page.issued != kCollective);
+  if (!running_) return;
+  const uint64_t issued = world_->random.Below(kCollective);
+  if (process.page.issued != kCollective) process.page = {step_, issued, issued, world_->agenda.now()};
+}
+
+void Gang::Thaw(Process& process) {
+  if (!std::exchange(process.frozen, false)) return;
+  world_->Trace([&] { return absl::StrCat(process.id.ToString(), " goes on"); });
+  world_->judge.Thawed(process.id);
 }
 
 void Gang::Die(Process& process, RankExit exit) {

@@ -19,6 +19,13 @@ namespace muster::simulate {
 
 class Gang;
 
+// What a rank's progress page says (worker/rundir/progress.h). Of the ops of a step only one is modelled: the
+// collective in which all ranks meet.
+struct Page {
+  uint64_t step = 0, issued = 0, completed = 0;
+  SteadyTime moved;
+};
+
 // One rank's process.
 struct Process {
   RankId id;
@@ -29,6 +36,7 @@ struct Process {
   bool frozen = false;
   bool met = false;    // has been through the rendezvous
   bool asked = false;  // told to write a checkpoint and end
+  Page page;
 };
 
 // The processes of one generation.
@@ -43,6 +51,9 @@ class Gang {
   // The coordinator has come back, perhaps without its memory: the worker sets again what its rank has set.
   void Resend(const std::shared_ptr<Process>& process);
   void Die(Process& process, RankExit exit);
+  // SIGSTOP, somewhere before the collective; and SIGCONT.
+  void Freeze(Process& process);
+  void Thaw(Process& process);
 
   uint64_t step() const { return step_; }
   const std::map<uint32_t, std::shared_ptr<Process>>& members() const { return members_; }

@@ -1,6 +1,7 @@
 #include "coordinator/simulate/judge.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -17,6 +18,16 @@ bool Terminal(JobState state) {
 int Order(GenerationState state) { return static_cast<int>(state); }
 
 std::string NameOf(const JobId& job, uint64_t generation) { return absl::StrCat(job.value(), "/", generation); }
+
+constexpr double (Ledger::*kLabels[])() const = {&Ledger::queued,           &Ledger::starting,  &Ledger::training,
+                                                 &Ledger::checkpoint_stall, &Ledger::detecting, &Ledger::recovering,
+                                                 &Ledger::recomputing,      &Ledger::paused};
+
+double Sum(const Ledger& ledger) {
+  double sum = 0;
+  for (const auto& label : kLabels) sum += (ledger.*label)();
+  return sum;
+}
 
 }  // namespace
 
@@ -84,6 +95,9 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
     account.sequence = job.sequence();
     account.steps = job.spec().train().steps();
     account.max_restarts = job.spec().max_restarts();
+    account.resources = job.spec().resources();
+    account.submitted_at = clock_->Read().steady;
+    account.coordinator_starts = coordinator_starts_;
   }
   if (account.request != job.request_id() || account.sequence != job.sequence()) {
     return Fail("jobs", absl::StrCat(id.value(), " has become another one"));
@@ -105,7 +119,58 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
     return Fail("generations", absl::StrCat(id.value(), " went from ", newest, " to ", job.generation()));
   }
   PublishedIn(id, job, account);
+  LedgerChanged(id, job.ledger(), account);
+  const Failure& failure = job.failure();
+  if (failure.exit().cause() == RankExit::HUNG && failure.generation() > account.hung_generation) {
+    account.hung_generation = failure.generation();
+    HangTold(id, failure, account.generations[failure.generation()]);
+  }
+  if (!Terminal(account.state) && Terminal(job.state())) account.ended_at = clock_->Read().steady;
   account.state = job.state();
+}
+
+// Who is blamed has stood still, and nobody whose page was seen to be behind is overlooked. Where a process is dead the
+// news of it is on its way.
+void Judge::HangTold(const JobId& id, const Failure& failure, const Generation& generation) {
+  constexpr absl::Duration kLongEnough = absl::Seconds(20);  // a thawed rank's page moves with its next step
+  bool anybody = false;
+  for (const RankPlacement& rank : generation.ranks()) {
+    const RankId key{id, generation.number(), rank.rank()};
+    if (!running_.contains(key)) return;
+    const auto found = frozen_.find(key);
+    if (found == frozen_.end()) continue;
+    const FrozenRank& frozen = found->second;
+    const bool counts = frozen.frozen || frozen.longest >= kLongEnough;
+    if (counts && (rank.rank() == failure.rank() || !frozen.seen)) return;
+    anybody |= counts;
+  }
+  Fail("a hang is a hang", absl::StrCat(failure.exit().message(),
+                                        anybody ? ", but another rank is frozen" : ", but no rank of it was frozen"));
+}
+
+void Judge::LedgerChanged(const JobId& id, const Ledger& now, JobAccount& account) {
+  const Ledger& before = account.ledger;
+  for (const auto& label : kLabels) {
+    if ((now.*label)() + 1e-6 < (before.*label)()) Fail("no label of a ledger shrinks", id.value());
+  }
+  const double passed = absl::ToDoubleSeconds(clock_->Read().steady - account.submitted_at);
+  if (Sum(now) > passed + 1e-3) {
+    Fail("each moment counts once", absl::StrCat(id.value(), " counts ", Sum(now), " s of ", passed));
+  }
+  account.ledger = now;
+}
+
+void Judge::Frozen(const RankId& rank, bool seen) {
+  FrozenRank& frozen = frozen_[rank];
+  frozen.frozen = true;
+  frozen.seen = seen;
+  frozen.since = clock_->Read().steady;
+}
+
+void Judge::Thawed(const RankId& rank) {
+  FrozenRank& frozen = frozen_[rank];
+  frozen.frozen = false;
+  frozen.longest = std::max(frozen.longest, clock_->Read().steady - frozen.since);
 }
 
 void Judge::PublishedIn(const JobId& id, const Job& job, JobAccount& account) {
@@ -158,6 +223,11 @@ void Judge::GenerationChanged(const std::string& bytes, bool claims) {
       return Fail("nothing published is lost", absl::StrCat(name, " begins with step ", generation.resume_from().step(),
                                                             ", though ", last, " is published"));
     }
+    const auto ranks = static_cast<uint32_t>(generation.ranks_size());
+    const Resources& asked = account.resources;
+    if (ranks > asked.ranks() || ranks < (asked.has_min_ranks() ? asked.min_ranks() : asked.ranks())) {
+      return Fail("a gang is whole", absl::StrCat(name, " has ", ranks, " ranks"));
+    }
     for (const RankPlacement& rank : generation.ranks()) {
       for (const uint32_t slot : rank.slots()) {
         const auto [holder, fresh] = slots_.emplace(std::pair(rank.node(), slot), std::pair(id, number));
@@ -179,6 +249,10 @@ void Judge::GenerationChanged(const std::string& bytes, bool claims) {
         return Fail("an exit is an exit", absl::StrCat("rank ", rank, " of ", name, " runs"));
       }
     }
+  }
+  if (generation.reason() == END_REASON_RESIZED &&
+      static_cast<uint32_t>(generation.ranks_size()) >= account.resources.ranks()) {
+    return Fail("only a small gang is resized", name);
   }
   if (over && account.ended.insert(number).second) {
     std::erase_if(slots_, [&](const auto& slot) { return slot.second == std::pair(id, number); });
@@ -311,6 +385,18 @@ void Judge::Conclude(size_t read_to) {
     if (account.deleted) continue;
     if (!Terminal(account.state)) {
       Fail("every job ends", absl::StrCat(id.value(), " is ", JobState_Name(account.state)));
+    }
+    const auto faults = static_cast<uint64_t>(
+        std::count_if(account.generations.begin(), account.generations.end(), [](const auto& generation) {
+          return generation.second.reason() == END_REASON_FAILED || generation.second.reason() == END_REASON_LOST;
+        }));
+    if (account.restarts > faults) {
+      Fail("only faults cost restarts", absl::StrCat(id.value(), ": ", account.restarts, " of ", faults, " faults"));
+    }
+    // A restarted coordinator has lost what it had counted since the job's last change.
+    const double life = absl::ToDoubleSeconds(account.ended_at - account.submitted_at), counted = Sum(account.ledger);
+    if (account.coordinator_starts == coordinator_starts_ && std::abs(life - counted) > 1e-3) {
+      Fail("each moment counts once", absl::StrCat(id.value(), " counts ", counted, " s of ", life));
     }
     if (cancelled_.contains(id) && account.state == JOB_STATE_FAILED) {
       Fail("cancelled is cancelled", absl::StrCat(id.value(), " is ", JobState_Name(account.state)));

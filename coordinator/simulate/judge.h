@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/ids.h"
 #include "coordinator/store/state.h"
 #include "proto/job.pb.h"
@@ -39,11 +40,18 @@ struct JobAccount {
   uint64_t progress_step = 0;
   uint64_t steps = 0;  // of its spec
   uint32_t max_restarts = 0;
+  Resources resources;
   bool deleted = false;
+  Ledger ledger;
+  SteadyTime submitted_at, ended_at;  // when that was on disk
+  uint64_t coordinator_starts = 0;    // before it was submitted
+  uint64_t hung_generation = 0;       // the last one of which that was said
 };
 
 class Judge {
  public:
+  explicit Judge(const Clock* clock) : clock_(clock) {}
+
   bool failed() const { return !failure_.empty(); }
   // "invariant: what happened"; empty: none was broken.
   const std::string& failure() const { return failure_; }
@@ -71,6 +79,10 @@ class Judge {
   void Written(const WrittenCheckpoint& checkpoint) { written_.insert(checkpoint); }
   void Started(const RankId& rank, const std::string& node);
   void Ended(const RankId& rank) { running_.erase(rank); }
+  // `seen`: by its page it is behind the others.
+  void Frozen(const RankId& rank, bool seen);
+  void Thawed(const RankId& rank);
+  void CoordinatorStarted() { ++coordinator_starts_; }
   // A worker ends a rank since it is not wanted.
   void Unwanted(const RankId& rank);
 
@@ -97,6 +109,10 @@ class Judge {
   std::set<JobId> deletable_;
   std::set<JobId> cancelled_;
   std::set<WrittenCheckpoint> written_;
+  void HangTold(const JobId& id, const Failure& failure, const Generation& generation);
+  void LedgerChanged(const JobId& id, const Ledger& ledger, JobAccount& account);
+
+  const Clock* const clock_;
   std::map<RankId, std::string> started_;
   std::set<RankId> running_;  // its process is there
   struct StreamEvent {
@@ -105,6 +121,14 @@ class Judge {
     std::string bytes;
   };
   std::vector<StreamEvent> stream_;
+  struct FrozenRank {
+    bool seen = false;    // its page stands behind those of the others
+    bool frozen = false;  // now
+    SteadyTime since;
+    absl::Duration longest;  // before
+  };
+  std::map<RankId, FrozenRank> frozen_;
+  uint64_t coordinator_starts_ = 0;
   uint64_t fingerprint_ = 0xcbf29ce484222325;
 };
 

@@ -42,6 +42,13 @@ JobSpec MakeSpec(Random& random, uint64_t number, int64_t slots) {
   const int64_t most = random.Percent(15) ? slots * 2 / 3 : 8;
   spec.mutable_resources()->set_ranks(static_cast<uint32_t>(random.Between(1, most)));
   spec.mutable_resources()->set_device(DEVICE_AUTO);
+  if (random.Percent(40)) {
+    // Now and then one that takes all there is, and grows when there is more.
+    const bool all = random.Percent(12);
+    if (all) spec.mutable_resources()->set_ranks(static_cast<uint32_t>(slots));
+    spec.mutable_resources()->set_min_ranks(
+        static_cast<uint32_t>(random.Between(1, all ? int64_t{8} : int64_t{spec.resources().ranks()})));
+  }
   Train& train = *spec.mutable_train();
   train.set_steps(static_cast<uint64_t>(random.Between(5, 40)));
   train.mutable_checkpoint()->set_path("/checkpoints");
@@ -54,15 +61,20 @@ void DrawSettings(World& world) {
   Random& random = world.random;
   core::Options& core = world.settings.core;
   core.planner = AnyPlan;
-  core.node_grace = random.Between(absl::Seconds(2), absl::Seconds(15));
-  core.start_deadline = random.Between(absl::Minutes(1), absl::Minutes(3));
-  core.stop_deadline = random.Between(absl::Seconds(10), absl::Seconds(30));
+  core.op_namer = [](const JobSpec&, const core::Slots&, uint64_t index) { return absl::StrCat("op ", index); };
+  core.grow_after = random.Between(absl::Seconds(10), absl::Minutes(1));
+  core.grow_settle = random.Between(absl::Seconds(5), absl::Seconds(30));
+  Timeouts& timeouts = core.timeouts;
+  timeouts = Derive(world.settings.detection);
+  timeouts.node_grace = random.Between(absl::Seconds(2), absl::Seconds(15));
+  timeouts.start = random.Between(absl::Minutes(1), absl::Minutes(3));
+  timeouts.stop = random.Between(absl::Seconds(10), absl::Seconds(30));
   if (random.Percent(30)) world.settings.orphan_grace = random.Between(absl::Seconds(40), absl::Minutes(3));
   world.settings.lost_calls_percent = random.Percent(50) ? 10 : 0;
   world.settings.repeated_messages_percent = random.Percent(50) ? 5 : 0;
   if (!random.Percent(10)) return;
   world.settings.only_coordinator_fails = true;
-  core.start_deadline = absl::Minutes(20);
+  timeouts.start = absl::Minutes(20);
   world.settings.orphan_grace = absl::Minutes(30);
 }
 
@@ -160,6 +172,12 @@ class Run {
     }
     for (const auto& reader : readers_) world_.judge.Conclude(reader->position());
     if (world_.settings.only_coordinator_fails) world_.judge.ConcludeUndisturbed();
+    for (const auto& [id, account] : world_.judge.jobs()) {
+      for (const auto& [number, generation] : account.generations) {
+        world_.Count(absl::StrCat("generation ended: ", EndReason_Name(generation.reason()).substr(11)));
+      }
+      if (account.hung_generation > 0) world_.Count("job with a hang");
+    }
   }
 
   World world_;

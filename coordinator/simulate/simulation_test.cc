@@ -32,7 +32,7 @@ TEST_F(Simulation, ASeedReplaysByteForByte) {
 
 // Each was red once (docs/reliability.md says why), at least in the simulation of its day.
 TEST_F(Simulation, SeedsThatWereRed) {
-  for (const uint64_t seed : {29u, 772u, 9371u}) EXPECT_EQ(Simulate(seed).failure, "") << seed;
+  for (const uint64_t seed : {29u, 772u, 1170u, 2412u, 9371u}) EXPECT_EQ(Simulate(seed).failure, "") << seed;
 }
 
 // Each block is a shard's.

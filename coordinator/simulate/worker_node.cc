@@ -25,12 +25,6 @@ RankExit Killed(const std::string& message, RankExit::Cause cause = RankExit::FA
   return exit;
 }
 
-bool SameButStep(ObservedRank a, ObservedRank b) {
-  a.clear_step();
-  b.clear_step();
-  return a.SerializeAsString() == b.SerializeAsString();
-}
-
 }  // namespace
 
 size_t WorkerNode::living() const {
@@ -44,6 +38,7 @@ void WorkerNode::StartDaemon() {
   if (daemon_ != nullptr || destroyed_) return;
   daemon_ = std::make_unique<Daemon>();
   daemon_->incarnation = absl::StrCat(id_, "-", ++incarnations_);
+  daemon_->started = world_->agenda.now();
   world_->Trace([&] { return absl::StrCat(id_, ": daemon ", daemon_->incarnation, " starts"); });
   if (stored_.has_value()) {
     daemon_->term = stored_->term();
@@ -157,6 +152,7 @@ void WorkerNode::Timer() {
   }
   if (!daemon_->welcomed) return;
   if (now - daemon_->answered < kInContact) lease_ = now;
+  if (AnyStandsStill()) SendObserved(false);
   if (now - daemon_->last_sent < kBeat) return;
   WorkerMessage message;
   message.mutable_beat()->set_number(1);
@@ -369,71 +365,6 @@ void WorkerNode::KillAt(const RankId& rank, absl::Duration delay) {
     world_->Trace([&] { return absl::StrCat(id_, ": deadline of ", process->id.ToString()); });
     process->gang->Die(*process, Killed("killed at its deadline", RankExit::STOPPED));
   });
-}
-
-ObservedRank WorkerNode::Observe(const RankId& rank) const {
-  const Local& local = daemon_->ranks.at(rank);
-  const Folder& folder = folders_.at(rank);
-  const DesiredRank* wanted = WantedOf(rank);
-  const bool forgotten = daemon_->fresh && wanted == nullptr;
-  ObservedRank seen;
-  *seen.mutable_key() = agent::KeyOf(rank);
-  seen.set_step(local.step);
-  const bool drained = local.acknowledged == folder.outbox.size();
-  if (folder.exit.has_value() && (drained || forgotten)) {
-    seen.set_state(RANK_STATE_EXITED);
-    *seen.mutable_exit() = *folder.exit;
-  } else if (local.told != agent::Told::kNothing) {
-    seen.set_state(RANK_STATE_STOPPING);
-  } else {
-    seen.set_state(folder.outbox.empty() ? RANK_STATE_STARTING : RANK_STATE_RUNNING);
-  }
-  return seen;
-}
-
-void WorkerNode::SendObserved(bool full) {
-  if (!daemon_->welcomed) return;
-  WorkerMessage message;
-  Observed& observed = *message.mutable_observed();
-  observed.set_full(full);
-  observed.set_leaving(daemon_->leaving);
-  for (auto& [rank, local] : daemon_->ranks) {
-    ObservedRank seen = Observe(rank);
-    if (!full && local.observed.has_value() && SameButStep(*local.observed, seen) &&
-        local.observed->step() == seen.step()) {
-      continue;
-    }
-    local.observed = seen;
-    *observed.add_ranks() = std::move(seen);
-  }
-  if (full || observed.ranks_size() > 0) Send(std::move(message));
-}
-
-void WorkerNode::ReportAbsent() {
-  if (!daemon_->welcomed) return;
-  WorkerMessage message;
-  for (const DesiredRank& wanted : daemon_->desired.ranks()) {
-    if (!wanted.has_stop() || daemon_->ranks.contains(agent::RankOf(wanted.key()))) continue;
-    ObservedRank& absent = *message.mutable_observed()->add_ranks();
-    *absent.mutable_key() = wanted.key();
-    absent.set_state(RANK_STATE_EXITED);
-    absent.mutable_exit()->set_cause(RankExit::STOPPED);
-  }
-  if (message.observed().ranks_size() > 0) Send(std::move(message));
-}
-
-void WorkerNode::SendNews(bool full) {
-  if (!Listens() || !daemon_->welcomed) return;
-  std::vector<WorkerMessage> messages;
-  for (auto& [rank, local] : daemon_->ranks) {
-    const std::vector<Record>& outbox = folders_.at(rank).outbox;
-    if (local.sent >= outbox.size()) continue;
-    WorkerMessage& message = messages.emplace_back();
-    *message.mutable_records()->mutable_key() = agent::KeyOf(rank);
-    for (; local.sent < outbox.size(); ++local.sent) *message.mutable_records()->add_records() = outbox[local.sent];
-  }
-  SendObserved(full);
-  for (WorkerMessage& message : messages) Send(std::move(message));
 }
 
 void WorkerNode::Append(const RankId& rank, Record record) {

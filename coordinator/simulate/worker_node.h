@@ -84,6 +84,7 @@ class WorkerNode {
     SteadyTime answered;
     SteadyTime last_sent;
     SteadyTime frozen_until;
+    SteadyTime started;
   };
 
   void Timer();
@@ -101,6 +102,9 @@ class WorkerNode {
   void SendObserved(bool full);
   void ReportAbsent();
   ObservedRank Observe(const RankId& rank) const;
+  // Of a rank that runs; zero: it moves, as far as this daemon saw.
+  absl::Duration StillFor(const Process& process) const;
+  bool AnyStandsStill() const;
   const DesiredRank* WantedOf(const RankId& rank) const;
   void CheckOrphans();
   // At once, or when the daemon is no longer frozen; nothing if it has gone by then.

@@ -34,7 +34,7 @@ struct Settings {
 };
 
 struct World {
-  explicit World(uint64_t seed) : random(seed), disk(&judge) {}
+  explicit World(uint64_t seed) : random(seed), judge(agenda.clock()), disk(&judge) {}
 
   // Called with a line for people; nothing when nobody listens.
   void Trace(const std::function<std::string()>& line) const {

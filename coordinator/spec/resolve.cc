@@ -20,6 +20,7 @@ constexpr uint32_t kMaxSequences = 1u << 20;
 constexpr size_t kMaxPathBytes = 4095;  // PATH_MAX without its zero
 constexpr uint32_t kMaxPrefetch = 64;
 constexpr double kMaxDetectionSeconds = 3600;
+constexpr uint32_t kMaxCheckpointSeconds = 1'000'000;
 constexpr uint32_t kMaxKeep = 1000;  // a job's row names each kept checkpoint
 // The coordinator compiles each schedule: about two ops for each of these, some 50 MB.
 constexpr uint64_t kMaxUnitMicrobatches = 250'000;
@@ -356,9 +357,14 @@ class Resolver {
   void Checkpoint_(Train& train) {
     Checkpoint& c = *train.mutable_checkpoint();
     Path("checkpoint.path", c.path());
-    if (c.path().empty() && (c.has_every_steps() || c.has_keep())) {
-      Error("checkpoint.path", "missing: checkpoint.every_steps and keep need a folder to write to");
+    if (c.path().empty() && (c.has_every_steps() || c.has_every_seconds() || c.has_keep())) {
+      Error("checkpoint.path", "missing: checkpoint.every_steps, every_seconds and keep need a folder to write to");
       return;
+    }
+    // Below a second the ranks would do little else; NaN is no number of seconds either.
+    if (c.every_seconds() != 0 && !(c.every_seconds() >= 1 && c.every_seconds() <= kMaxCheckpointSeconds)) {
+      Error("checkpoint.every_seconds",
+            absl::StrCat("must be 0 (never) or 1 to ", kMaxCheckpointSeconds, ", got ", c.every_seconds()));
     }
     if (!c.has_every_steps() && !c.path().empty()) c.set_every_steps(100);
     if (!c.path().empty()) c.set_keep(std::max(2u, c.has_keep() ? c.keep() : 2u));

@@ -95,7 +95,7 @@ TEST(Resolve, EveryMistakeHasItsPath) {
        [&](JobSpec& s) { train(s).mutable_strategy()->mutable_ddp()->set_bucket_mib(0); }},
       {"precision.reduce", "fp32 or bf16", [&](JobSpec& s) { train(s).mutable_precision()->set_reduce(DTYPE_FP16); }},
       {"strategy.shares", "only placement: ragged gives ranks shares of different size",
-       [](JobSpec& s) { train(s).mutable_strategy()->mutable_fsdp()->set_shares(SHARES_SPEED); }},
+       [&](JobSpec& s) { train(s).mutable_strategy()->mutable_fsdp()->set_shares(SHARES_SPEED); }},
       {"strategy.contiguous", "whole and placement: ragged",
        [&](JobSpec& s) {
          train(s).mutable_strategy()->mutable_zero()->set_contiguous(true);
@@ -159,6 +159,17 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"resources.device", "not a value", [&](JobSpec& s) { s.mutable_resources()->set_device(Device(99)); }},
       {"data.order", "not a value", [&](JobSpec& s) { train(s).mutable_data()->set_order(DataOrder(99)); }},
       {"checkpoint.path", "missing", [&](JobSpec& s) { train(s).mutable_checkpoint()->set_every_steps(5); }},
+      {"checkpoint.path", "missing", [&](JobSpec& s) { train(s).mutable_checkpoint()->set_every_seconds(5); }},
+      {"checkpoint.every_seconds", "must be 0 (never) or 1 to",
+       [&](JobSpec& s) {
+         train(s).mutable_checkpoint()->set_path("/c");
+         train(s).mutable_checkpoint()->set_every_seconds(0.5);
+       }},
+      {"checkpoint.every_seconds", "got nan",
+       [&](JobSpec& s) {
+         train(s).mutable_checkpoint()->set_path("/c");
+         train(s).mutable_checkpoint()->set_every_seconds(std::nan(""));
+       }},
   };
   for (const Case& c : cases) {
     JobSpec spec = Good();

@@ -77,12 +77,18 @@ int ExitCode(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 
 
 }  // namespace
 
-bool Eventually(const std::function<bool()>& condition, absl::Duration deadline) {
+uint64_t Number(const json& value) {
+  if (value.is_number()) return value.get<uint64_t>();
+  uint64_t number = 0;
+  return value.is_string() && absl::SimpleAtoi(value.get<std::string>(), &number) ? number : 0;
+}
+
+bool Eventually(const std::function<bool()>& condition, absl::Duration deadline, absl::Duration each) {
   const absl::Time end = absl::Now() + deadline;
   for (;;) {
     if (condition()) return true;
     if (absl::Now() >= end) return false;
-    absl::SleepFor(absl::Milliseconds(20));
+    absl::SleepFor(each);
   }
 }
 
@@ -150,7 +156,7 @@ void Cluster::StartWorker(int index, int slots) {
                                    "--state_dir",
                                    absl::StrCat(folder_, "/", name, "-state"),
                                    "--run_dir",
-                                   absl::StrCat(folder_, "/", name),
+                                   RunDir(index),
                                    "--slots",
                                    absl::StrCat(slots),
                                    "--bin_dir",
@@ -250,6 +256,8 @@ json Cluster::Job(const std::string& id) {
   return all.contains("job") ? all["job"] : all;
 }
 
+uint64_t Cluster::Generation(const std::string& id) { return Number(Job(id).value("generation", json(0))); }
+
 std::string Cluster::State(const std::string& id) { return Job(id).value("state", ""); }
 
 bool Cluster::WaitForState(const std::string& id, const std::string& state, absl::Duration deadline) {
@@ -281,15 +289,25 @@ bool Cluster::WaitForStep(const std::string& id, uint64_t step, absl::Duration d
       [&] {
         const json all = MusterJson({"describe", id});
         const json metrics = all.value("last_metrics", json::object());
-        if (metrics.contains("step")) {
-          const json& s = metrics["step"];
-          seen = s.is_string() ? std::stoull(s.get<std::string>()) : s.get<uint64_t>();
-        }
+        if (metrics.contains("step")) seen = Number(metrics["step"]);
         return seen >= step;
       },
       deadline);
   EXPECT_TRUE(reached) << id << " is at step " << seen << "\n" << LogTail(coordinator_.log);
   return reached;
+}
+
+pid_t Cluster::WorkerPid(int index) const {
+  const auto found = workers_.find(index);
+  return found == workers_.end() ? -1 : found->second.pid;
+}
+
+std::string Cluster::RunDir(int index) const { return absl::StrCat(folder_, "/w", index); }
+
+std::vector<std::string> Cluster::RunDirs() const {
+  std::vector<std::string> dirs;
+  for (const auto& [index, worker] : workers_) dirs.push_back(RunDir(index));
+  return dirs;
 }
 
 std::vector<pid_t> Cluster::Trainers() const {

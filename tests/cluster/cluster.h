@@ -76,7 +76,8 @@ class Cluster {
   // Submits it detached and returns the job's id.
   std::string Submit(const JobOptions& options);
   nlohmann::json Job(const std::string& id);
-  std::string State(const std::string& id);  // "running"
+  std::string State(const std::string& id);    // "running"
+  uint64_t Generation(const std::string& id);  // the newest
   // Polls until the job is in that state; a test failure after the deadline, or if it ends otherwise.
   bool WaitForState(const std::string& id, const std::string& state, absl::Duration deadline = absl::Seconds(90));
   bool WaitForStep(const std::string& id, uint64_t step, absl::Duration deadline = absl::Seconds(90));
@@ -84,6 +85,12 @@ class Cluster {
   // Of every step of whose metrics the coordinator has heard, in order.
   std::vector<double> Losses(const std::string& id);
 
+  // -1: not running.
+  pid_t CoordinatorPid() const { return coordinator_.pid; }
+  pid_t WorkerPid(int index) const;
+  // Where a worker keeps its ranks; of all that were ever started.
+  std::string RunDir(int index) const;
+  std::vector<std::string> RunDirs() const;
   // Pids of live trainers, in order.
   std::vector<pid_t> Trainers() const;
   // SHA-256 of the shards in the newest checkpoint of a job's checkpoint folder, and its step.
@@ -105,7 +112,11 @@ class Cluster {
   std::map<int, Daemon> workers_;
 };
 
-// Polls every 20 ms; false after the deadline.
-bool Eventually(const std::function<bool()>& condition, absl::Duration deadline);
+// 64-bit numbers are strings in protobuf's JSON.
+uint64_t Number(const nlohmann::json& value);
+
+// Polls; false after the deadline.
+bool Eventually(const std::function<bool()>& condition, absl::Duration deadline,
+                absl::Duration each = absl::Milliseconds(20));
 
 }  // namespace muster::cluster

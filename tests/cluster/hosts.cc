@@ -124,6 +124,16 @@ absl::StatusOr<uint64_t> Hosts::BytesSent(int host) const {
   return bytes;
 }
 
+// To an Ethernet address that nobody has.
+absl::Status Hosts::Lose(int from, int to, bool lost) const {
+  const std::string inside =
+      absl::StrCat("nsenter --net=/proc/", holders_.at(static_cast<size_t>(from)), "/ns/net -- ");
+  const std::string neighbour = absl::StrCat(Address(to), " dev eth0");
+  return Shell(lost ? absl::StrCat(inside, "ip neigh replace ", neighbour, " lladdr 02:00:00:00:77:99 nud permanent")
+                    : absl::StrCat(inside, "ip neigh del ", neighbour))
+      .status();
+}
+
 absl::Status Hosts::Connect(int host, bool connected) const {
   return Shell(absl::StrCat("ip link set cable", host, connected ? " up" : " down")).status();
 }

@@ -34,6 +34,8 @@ class Hosts {
   absl::StatusOr<uint64_t> BytesSent(int host) const;
   // Its cable is pulled, or put in again.
   absl::Status Connect(int host, bool connected) const;
+  // What one host sends to another is lost on the wire, and nobody is told; the other way goes on. Or no longer.
+  absl::Status Lose(int from, int to, bool lost) const;
 
  private:
   Hosts() = default;

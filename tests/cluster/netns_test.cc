@@ -4,11 +4,18 @@
 // A main of its own: the hosts are made once, before anything else is.
 #include <gtest/gtest.h>
 
+#include <signal.h>
+
 #include <cstdio>
+#include <filesystem>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "tests/cluster/cluster.h"
 #include "tests/cluster/hosts.h"
 
@@ -26,7 +33,7 @@ class NetworkTest : public testing::Test {
   }
 
   // As an administrator does it: an authority, a coordinator at an address, a token, and the daemons with it.
-  void Start() {
+  void Start(int first = 0) {
     const std::string address = hosts->Address(0) + ":7070", token = cluster_.folder() + "/join.token";
     Ran ran =
         cluster_.Muster({"coordinator", "init", "--state_dir", cluster_.folder() + "/c", "--host", hosts->Address(0)});
@@ -37,8 +44,9 @@ class NetworkTest : public testing::Test {
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
     cluster_.worker_coordinator = address;
     cluster_.worker_flags = {"--join_token", token};
-    for (int host = 0; host < 3; ++host) cluster_.StartWorker(host, 1);
-    ASSERT_TRUE(Eventually([&] { return cluster_.MusterJson({"nodes"}).size() == 3; }, absl::Seconds(30)));
+    for (int host = first; host < 3; ++host) cluster_.StartWorker(host, 1);
+    const size_t workers = static_cast<size_t>(3 - first);
+    ASSERT_TRUE(Eventually([&] { return cluster_.MusterJson({"nodes"}).size() == workers; }, absl::Seconds(30)));
   }
   uint64_t BytesSent(int host) {
     const absl::StatusOr<uint64_t> bytes = hosts->BytesSent(host);
@@ -74,6 +82,95 @@ TEST_F(NetworkTest, AHostWithoutItsCableIsNotWaitedForForEver) {
   ASSERT_TRUE(hosts->Connect(2, true).ok());
   const std::string again = cluster_.Submit({.name = "again", .steps = 5, .extra = "resources: {ranks: 3}\n"});
   EXPECT_TRUE(cluster_.WaitForState(again, "completed"));
+}
+
+// A rank whose host the coordinator cannot reach goes on training beside the generation that replaces it, and writes
+// checkpoints that nobody publishes.
+class PartitionTest : public NetworkTest {
+ protected:
+  // Workers on hosts 1 and 2; a job of one rank, and the host on which it runs.
+  void Begin(const std::string& name) {
+    cluster_.coordinator_flags = {"--detection=2s"};
+    Start(/*first=*/1);
+    name_ = name;
+    id_ = cluster_.Submit({.name = name, .steps = kSteps, .checkpoint_every = kEvery});
+    ASSERT_TRUE(cluster_.WaitForStep(id_, 2 * kEvery));
+    const std::vector<pid_t> trainers = cluster_.Trainers();
+    ASSERT_EQ(trainers.size(), 1u);
+    trainer_ = trainers[0];
+    std::error_code error;
+    host_ = std::filesystem::exists(absl::StrCat(cluster_.RunDir(1), "/", id_), error) ? 1 : 2;
+  }
+  // Until the job runs on the other host.
+  bool RunsElsewhere() {
+    return Eventually([&] { return std::filesystem::exists(absl::StrCat(cluster_.RunDir(3 - host_), "/", id_, "/2")); },
+                      absl::Seconds(60));
+  }
+  // By the events, which are the committed history.
+  void ExpectOnePublisher(uint64_t generations) {
+    ASSERT_TRUE(cluster_.WaitForState(id_, "completed", absl::Seconds(180)));
+    uint64_t generation = 0, step = 0, published = 0;
+    for (const std::string& line :
+         std::vector<std::string>(absl::StrSplit(cluster_.Muster({"events", id_, "-o", "json"}).out, '\n'))) {
+      const json event = json::parse(line, nullptr, false);
+      if (!event.is_object() || event.value("kind", "") != "checkpoint.published") continue;
+      const std::string message = event.value("message", ""), of = "checkpoint of step ";
+      const uint64_t its_generation = Number(event["generation"]);
+      const uint64_t its_step = std::stoull(message.substr(message.find(of) + of.size()));
+      EXPECT_GE(its_generation, generation) << line << ": an older generation published";
+      EXPECT_GT(its_step, step) << line << ": a step was published twice, or steps went back";
+      generation = its_generation;
+      step = its_step;
+      ++published;
+    }
+    EXPECT_EQ(step, kSteps);
+    EXPECT_EQ(published, kSteps / kEvery) << "each once";
+    EXPECT_EQ(generation, generations);
+    EXPECT_TRUE(Eventually([&] { return cluster_.Trainers().empty(); }, absl::Seconds(30)));
+    const auto [last, sums] = cluster_.FinalWeights(name_);
+    EXPECT_EQ(last, kSteps);
+    static const std::string undisturbed = [this] {
+      const std::string id = cluster_.Submit({.name = "calm", .steps = kSteps, .checkpoint_every = kEvery});
+      EXPECT_TRUE(cluster_.WaitForState(id, "completed"));
+      return cluster_.FinalWeights("calm").second;
+    }();
+    EXPECT_EQ(sums, undisturbed);
+  }
+
+  static constexpr uint64_t kSteps = 2000, kEvery = 50;
+  std::string name_, id_;
+  int host_ = 0;
+  pid_t trainer_ = 0;
+};
+
+TEST_F(PartitionTest, BothWays) {
+  Begin("both");
+  ASSERT_TRUE(hosts->Connect(host_, false).ok());
+  EXPECT_TRUE(RunsElsewhere());
+  ASSERT_TRUE(hosts->Connect(host_, true).ok());
+  EXPECT_TRUE(Eventually([&] { return kill(trainer_, 0) != 0; }, absl::Seconds(30))) << "killed once it is known";
+  ExpectOnePublisher(2);
+}
+
+TEST_F(PartitionTest, TheWorkerIsNotHeard) {
+  Begin("mute");
+  ASSERT_TRUE(hosts->Lose(host_, 0, true).ok());
+  EXPECT_TRUE(RunsElsewhere());
+  ASSERT_TRUE(hosts->Lose(host_, 0, false).ok());
+  ExpectOnePublisher(2);
+}
+
+// Down for longer than the detection, up for too short to settle, again and again.
+TEST_F(PartitionTest, Flapping) {
+  Begin("flapping");
+  for (int i = 0; i < 6; ++i) {  // these pauses are the fault
+    ASSERT_TRUE(hosts->Connect(host_, false).ok());
+    absl::SleepFor(absl::Milliseconds(i % 2 == 0 ? 2500 : 700));
+    ASSERT_TRUE(hosts->Connect(host_, true).ok());
+    absl::SleepFor(absl::Milliseconds(400));
+  }
+  ASSERT_TRUE(cluster_.WaitForState(id_, "completed", absl::Seconds(180)));
+  ExpectOnePublisher(cluster_.Generation(id_));
 }
 
 }  // namespace

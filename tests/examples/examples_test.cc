@@ -25,7 +25,8 @@ bool IsEndless(const std::string& line) {
 
 // Commands that change a job: each of their examples gets one of its own.
 const std::set<std::string>& Steering() {
-  static const auto& names = *new std::set<std::string>{"cancel", "delete", "pause", "resume", "trace"};
+  static const auto& names =
+      *new std::set<std::string>{"cancel", "delete", "pause", "resume", "trace", "checkpoint now"};
   return names;
 }
 
@@ -113,7 +114,7 @@ class ExamplesTest : public ::testing::Test {
   std::string JobFor(const std::string& command) {
     // Each with a checkpoint folder of its own.
     const std::string job = cluster_.Submit({.name = absl::StrCat("steered-", count_++), .steps = 100000});
-    if (command == "trace") {
+    if (command == "trace" || command == "checkpoint now") {
       EXPECT_TRUE(cluster_.WaitForStep(job, 1));
     }
     if (command == "resume") {
@@ -139,6 +140,9 @@ class ExamplesTest : public ::testing::Test {
                                                      {"/data/checkpoints", folder}});
     if (absl::StrContains(line, "data prepare")) {  // makes what the others find
       for (const char* name : {"/train.bin", "/val.bin"}) fs::remove(folder + name);
+    }
+    if (absl::StrContains(line, "checkpoint import")) {
+      EXPECT_EQ(cluster_.Shell("muster export runs/gpt2-tiny gpt2-hf", folder).exit_code, 0);
     }
     if (IsEndless(line)) line = absl::StrCat("timeout --preserve-status -s INT 2 ", line);
     if (absl::EndsWith(line, "fish | source")) line = absl::StrCat("fish -c '", line, "'");
@@ -166,7 +170,7 @@ TEST_F(ExamplesTest, AllOfThemWork) {
     std::vector<std::vector<std::string>> commands = {{name}};
     if (ExamplesOf({name}).empty()) ADD_FAILURE() << "muster " << name << " has no example";
     // A group's own example is one of its commands'.
-    if (const bool group = name == "local" || name == "data" || name == "coordinator"; group) {
+    if (const bool group = name == "local" || name == "data" || name == "coordinator" || name == "checkpoint"; group) {
       commands.clear();
       for (const std::string& inner : Words({name, ""})) {
         if (inner != "token") {
@@ -178,7 +182,8 @@ TEST_F(ExamplesTest, AllOfThemWork) {
     }
     for (const std::vector<std::string>& command : commands) {
       for (const std::string& example : ExamplesOf(command)) {
-        Try(name, example);
+        const bool now = name == "checkpoint" && command.back() == "now";
+        Try(now ? "checkpoint now" : name, example);
         ++tried;
       }
     }

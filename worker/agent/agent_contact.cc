@@ -2,6 +2,8 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,15 +15,23 @@ namespace {
 
 constexpr absl::Duration kBeat = absl::Seconds(1);
 constexpr absl::Duration kInContact = absl::Seconds(3);  // since an answer, to renew the lease
-constexpr absl::Duration kProgress = absl::Seconds(1);   // between two reports that differ in the step only
+constexpr absl::Duration kProgress = absl::Seconds(1);   // between two reports that differ in progress only
 constexpr absl::Duration kSoon = absl::Milliseconds(500);
 constexpr absl::Duration kLater = absl::Seconds(10);
 constexpr size_t kQueued = 64;  // messages that wait for the network; then no more records are read
 
-bool SameButStep(ObservedRank a, ObservedRank b) {
-  a.clear_step();
-  b.clear_step();
-  return a.SerializeAsString() == b.SerializeAsString();
+std::string WithoutProgress(ObservedRank rank) {
+  rank.clear_step();
+  rank.clear_op_issued();
+  rank.clear_op_completed();
+  rank.clear_still_seconds();
+  return rank.SerializeAsString();
+}
+
+// Whether the coordinator, which was told `last`, is to hear this.
+bool IsNews(const std::optional<ObservedRank>& last, absl::Duration since, const ObservedRank& seen) {
+  if (!last.has_value() || WithoutProgress(*last) != WithoutProgress(seen)) return true;
+  return since >= kProgress && last->SerializeAsString() != seen.SerializeAsString();
 }
 
 }  // namespace
@@ -121,10 +131,7 @@ void Agent::SendObserved(bool full) {
     const DesiredRank* wanted = WantedOf(id);
     const bool forgotten = fresh_ && wanted == nullptr;
     ObservedRank seen = rank->Observe(wanted != nullptr && wanted->has_stop(), forgotten, now);
-    if (!full && rank->observed.has_value() && SameButStep(*rank->observed, seen) &&
-        (rank->observed->step() == seen.step() || now.steady - rank->observed_at < kProgress)) {
-      continue;
-    }
+    if (!full && !IsNews(rank->observed, now.steady - rank->observed_at, seen)) continue;
     rank->observed = seen;
     rank->observed_at = now.steady;
     *observed.add_ranks() = std::move(seen);

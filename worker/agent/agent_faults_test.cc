@@ -3,13 +3,30 @@
 #include <signal.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "worker/agent/agent_fixture_test.h"
+#include "worker/rundir/process_table.h"
 
 namespace muster::agent {
 namespace {
+
+bool GoneOrZombie(pid_t pid) {
+  const absl::StatusOr<rundir::ProcessRow> row = rundir::ReadProcess(pid);
+  return !row.ok() || row->state == 'Z';
+}
+
+// That the trainer "litter" tells of; 0: not yet.
+pid_t ChildIn(const std::string& log) {
+  const size_t at = log.find("child "), end = log.find('.', at);
+  pid_t child = 0;
+  if (at == std::string::npos || end == std::string::npos) return 0;
+  return absl::SimpleAtoi(log.substr(at + 6, end - at - 6), &child) ? child : 0;
+}
 
 size_t CountOf(const std::string& text, const std::string& part) {
   size_t count = 0;
@@ -121,6 +138,83 @@ TEST_F(AgentTest, KilledShimTakesItsTrainerAlongAndTheRankHasVanished) {
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
   EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::VANISHED);
   EXPECT_FALSE(rundir::IsAlive(processes.trainer));
+}
+
+// What it leaves is found by its environment, also in a session of its own.
+TEST_F(AgentTest, KilledShimLeavesNobodyBehind) {
+  const RankId rank = StartRank("litter", 0, /*until_step=*/1);
+  pid_t child = 0;
+  ASSERT_TRUE(Eventually([&] { return (child = ChildIn(coordinator_.Of(rank).log)) > 0; }));
+  ASSERT_EQ(kill(child, 0), 0);
+  kill(ProcessesOf(rank).shim.pid, SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return GoneOrZombie(child); }));
+}
+
+// The same where the daemon was dead meanwhile: its successor sweeps.
+TEST_F(AgentTest, StartSweepsWhatADeadShimLeft) {
+  const RankId rank = StartRank("litter", 0, /*until_step=*/1);
+  pid_t child = 0;
+  ASSERT_TRUE(Eventually([&] { return (child = ChildIn(coordinator_.Of(rank).log)) > 0; }));
+  KillWorker();
+  kill(ProcessesOf(rank).shim.pid, SIGKILL);
+  coordinator_.GoAway();  // nobody's word is needed
+  StartWorker();
+  EXPECT_TRUE(Eventually([&] { return GoneOrZombie(child); }));
+}
+
+TEST_F(AgentTest, RankOfAnOlderGenerationIsKilledBySuccessorsWithinSeconds) {
+  const RankId rank = StartRank("deaf", 0, /*until_step=*/1);
+  const rundir::Processes processes = ProcessesOf(rank);
+  KillWorker();
+  Want({Run({rank.job, 2, 0}, "count")});
+  const absl::Time begin = absl::Now();
+  StartWorker({"--kill_grace", "1h"});  // it is not asked politely
+  ASSERT_TRUE(Eventually([&] { return !rundir::IsAlive(processes.trainer); }));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+  EXPECT_TRUE(Eventually([&] { return coordinator_.StepOf({rank.job, 2, 0}) >= 1; })) << "the slot is free";
+}
+
+TEST_F(AgentTest, FrozenShimDoesNotKeepItsTrainer) {
+  const RankId rank = StartRank("count", 0, /*until_step=*/1);
+  const rundir::Processes processes = ProcessesOf(rank);
+  kill(processes.shim.pid, SIGSTOP);
+  const absl::Time begin = absl::Now();
+  Want({});
+  ASSERT_TRUE(Eventually([&] { return !rundir::IsAlive(processes.trainer); }));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+  EXPECT_TRUE(Eventually([&] { return Exited(rank); }));
+}
+
+TEST_F(AgentTest, ARankThatStandsStillIsToldUntilItMoves) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("still");
+  Want({Run(rank, "still")});
+  const auto newest = [&] {
+    const std::vector<ObservedRank> observed = coordinator_.Of(rank).observed;
+    return observed.empty() ? ObservedRank() : observed.back();
+  };
+  ASSERT_TRUE(Eventually([&] { return newest().still_seconds() >= 2; }));
+  EXPECT_EQ(newest().step(), 4u);
+  EXPECT_EQ(newest().op_issued(), 9u);
+  EXPECT_EQ(newest().op_completed(), 8u);
+  // About once a second.
+  const size_t said = coordinator_.Of(rank).observed.size();
+  const double before = newest().still_seconds();
+  ASSERT_TRUE(Eventually([&] { return newest().still_seconds() >= before + 2; }));
+  EXPECT_LE(coordinator_.Of(rank).observed.size(), said + 1 + static_cast<size_t>(newest().still_seconds() - before));
+  // The next daemon sees it too, and begins to count anew.
+  KillWorker();
+  StartWorker();
+  ASSERT_TRUE(Eventually([&] { return newest().still_seconds() == 0; }));
+  ASSERT_TRUE(Eventually([&] { return newest().still_seconds() >= 1 && newest().op_issued() == 9; }));
+  // Its process is stopped.
+  kill(ProcessesOf(rank).trainer.pid, SIGSTOP);
+  ASSERT_TRUE(Eventually([&] { return newest().op_issued() == 9 && newest().op_completed() == 10; }));
+  kill(ProcessesOf(rank).trainer.pid, SIGCONT);
+  ASSERT_TRUE(Eventually([&] { return newest().op_completed() == 8; }));
+  std::ofstream(Dir(rank).path() + "/go") << "";
+  ASSERT_TRUE(Eventually([&] { return newest().still_seconds() == 0 && newest().op_issued() == 0; }));
 }
 
 TEST_F(AgentTest, KilledTrainerIsAFailure) {

@@ -5,13 +5,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "worker/agent/rank_process.h"
 
 namespace muster::agent {
 namespace {
 
 // Everything else, LD_* and NCCL_* before all, stays out: a trainer's numbers must not depend on who started the
 // worker.
-constexpr const char* kInherited[] = {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER"};
+constexpr const char* kInherited[] = {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "MUSTER_FAILPOINTS"};
 
 const Slot* FindSlot(uint32_t index, const std::vector<Slot>& slots) {
   const auto found = std::find_if(slots.begin(), slots.end(), [index](const Slot& s) { return s.index() == index; });
@@ -57,6 +58,7 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
     start.environment.push_back(absl::StrCat(name, "=", value));
   };
   set("MUSTER_JOB_ID", id.job.value());
+  set(kRankDirVariable, dir.path());
   set("RANK", id.rank);
   set("WORLD_SIZE", assignment.world());
   set("LOCAL_RANK", place);

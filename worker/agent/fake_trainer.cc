@@ -4,6 +4,8 @@
 //   table      prints how many shards and bytes its partition table has, then as count
 //   deaf       ignores commands and SIGTERM
 //   mute       never attaches; prints, writes records for ever, ends well on SIGTERM
+//   still      as count, but at first shows op 9 of step 5 and stands there until there is a file `go` in its folder
+//   litter     as count, with a child in a session of its own, whose pid it prints
 //   silent     writes no record; stops when told to
 //   fail       prints two lines and exits with code 3
 //   damage     writes records, damages its outbox, exits with code 0
@@ -29,6 +31,7 @@
 #include "common/version.h"
 #include "proto/trainer_service.grpc.pb.h"
 #include "worker/rundir/outbox.h"
+#include "worker/rundir/progress.h"
 
 namespace muster {
 namespace {
@@ -110,6 +113,19 @@ class Life {
     }
     Finish(step);
     return 0;
+  }
+
+  // At op 9 of step 5, until there is a file `go`.
+  void StandStill(const std::string& rank_dir) {
+    const auto page = rundir::ProgressPage::Create(rank_dir).value();
+    (*page)->step = 4;
+    (*page)->op_issued = 9;
+    (*page)->op_completed = 8;
+    while (!stop_requested && access((rank_dir + "/go").c_str(), F_OK) != 0) {
+      ++(*page)->beat;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    (*page)->step = 5;
   }
 
   int Rendezvous() {
@@ -235,6 +251,17 @@ int Run(std::map<std::string, std::string> flags) {
   }
   if (behaviour == "rendezvous") return life.Rendezvous();
   if (behaviour == "gather") return life.Gather(assignment.world());
+  if (behaviour == "still") life.StandStill(flags["--rank_dir"]);
+  if (behaviour == "litter") {
+    const pid_t child = fork();  // only calls that are safe beside other threads until it execs
+    if (child == 0) {
+      setsid();
+      execl("/bin/sleep", "sleep", "1000", nullptr);
+      _exit(1);
+    }
+    std::printf("child %d.\n", child);
+    std::fflush(stdout);
+  }
   if (behaviour == "deaf") {
     signal(SIGTERM, SIG_IGN);
     return life.Count(0);

@@ -92,8 +92,9 @@ TEST_F(MakeStartTest, ArgumentsAndEnvironment) {
   EXPECT_EQ(start.argv,
             (std::vector<std::string>{"/opt/muster-trainer", "run", "--socket", "/run/m/trainer.sock", "--rank_dir",
                                       "/run/m/a/3/5", "--job", "a", "--generation", "3", "--rank", "5"}));
-  for (const char* variable : {"PATH=/bin", "HOME=/h", "MUSTER_JOB_ID=a", "RANK=5", "WORLD_SIZE=8", "LOCAL_RANK=1",
-                               "LOCAL_WORLD_SIZE=2", "OMP_NUM_THREADS=4", "CUDA_VISIBLE_DEVICES="}) {
+  for (const char* variable :
+       {"PATH=/bin", "HOME=/h", "MUSTER_JOB_ID=a", "MUSTER_RANK_DIR=/run/m/a/3/5", "RANK=5", "WORLD_SIZE=8",
+        "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "OMP_NUM_THREADS=4", "CUDA_VISIBLE_DEVICES="}) {
     EXPECT_TRUE(Has(start, variable)) << variable;
   }
   for (const std::string& variable : start.environment) {

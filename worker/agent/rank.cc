@@ -13,6 +13,8 @@ namespace {
 
 // For a trainer to attach, before a stop goes by signal instead.
 constexpr absl::Duration kAttachWait = absl::Seconds(2);
+// For the shim to write down the end of a trainer that it was told to kill. One that is frozen itself does not.
+constexpr absl::Duration kShimPatience = absl::Seconds(5);
 constexpr absl::Duration kDefaultStopDeadline = absl::Seconds(30);
 // Output that the coordinator is slow to take does not hold back the news of the end for longer.
 constexpr absl::Duration kLogWait = absl::Seconds(5);
@@ -51,7 +53,7 @@ RankExit RefineExit(RankExit exit, const Facts& facts, bool told) {
   return exit;
 }
 
-Rank::Rank(rundir::RankDir dir) : dir_(std::move(dir)), feed_(dir_) {}
+Rank::Rank(rundir::RankDir dir) : dir_(std::move(dir)), feed_(dir_), stillness_(dir_.path()) {}
 
 bool Rank::Adopt() {
   while (true) {
@@ -146,22 +148,29 @@ void Rank::Stop(const muster::Stop& stop, Now now) {
 void Rank::Kill(Now now) {
   if (ended() || told_ == Told::kKill) return;
   told_ = Told::kKill;
-  // The shim's own grace runs from here; should it hang, this is the end.
-  kill_at_ = now.steady + absl::Minutes(1);
-  if (process_ != nullptr && !std::exchange(terminated_, true)) process_->Terminate();
+  kill_at_ = now.steady;
+  Tick(now);
 }
 
 void Rank::Tick(Now now) {
-  if (process_ == nullptr || told_ == Told::kNothing) return;
+  if (process_ == nullptr) return;
+  stillness_.Look(now.steady);
+  if (const auto& still = stillness_.told(); still.has_value()) ReportStep(still->step);
+  if (told_ == Told::kNothing) return;
   if (told_ == Told::kStop && !terminated_ && commands_ == nullptr && now.steady >= terminate_at_) {
     spdlog::info("{}: its trainer is not attached; stopping it by SIGTERM", id().ToString());
     terminated_ = true;
     process_->Terminate();
   }
   if (now.steady >= kill_at_ && !killed_) {
-    spdlog::warn("{}: did not stop in time; killing it", id().ToString());
+    if (told_ == Told::kStop) spdlog::warn("{}: did not stop in time; killing it", id().ToString());
     killed_ = true;
     process_->Kill();
+  }
+  if (now.steady >= kill_at_ + kShimPatience && !destroyed_) {
+    spdlog::error("{}: its muster-step does nothing; killing that, and with it the trainer", id().ToString());
+    destroyed_ = true;
+    process_->Destroy();
   }
 }
 
@@ -217,6 +226,11 @@ ObservedRank Rank::Observe(bool unwanted, bool forgotten, Now now) const {
     result.set_state(RANK_STATE_STOPPING);
   } else {
     result.set_state(facts.running ? RANK_STATE_RUNNING : RANK_STATE_STARTING);
+    if (const auto& still = stillness_.told(); still.has_value() && !ended()) {
+      result.set_op_issued(still->op_issued);
+      result.set_op_completed(still->frozen ? still->op_issued + 1 : still->op_completed);
+      result.set_still_seconds(absl::ToDoubleSeconds(still->still));
+    }
   }
   return result;
 }

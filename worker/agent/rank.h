@@ -16,6 +16,7 @@
 #include "worker/agent/feed.h"
 #include "worker/agent/rank_process.h"
 #include "worker/agent/reconcile.h"
+#include "worker/agent/stillness.h"
 #include "worker/agent/trainer_server.h"
 #include "worker/rundir/rundir.h"
 
@@ -47,8 +48,10 @@ class Rank {
 
   // ---- Telling it to end. Each leaves told() at least so far; deadlines run in Tick. ----
   void Stop(const muster::Stop& stop, Now now);
+  // At once: nobody would take what it could still save.
   void Kill(Now now);
-  // SIGTERM when it is told to stop and its trainer is not attached; SIGKILL at the deadline.
+  // Looks at the progress page. SIGTERM when it is told to stop and its trainer is not attached; SIGKILL at the
+  // deadline.
   void Tick(Now now);
 
   // ---- The trainer's command stream. ----
@@ -61,7 +64,8 @@ class Rank {
 
   Feed& feed() { return feed_; }
   // `unwanted`: the coordinator wants it to stop, or to be gone. EXITED only once the coordinator has all its records,
-  // and its output or a few seconds to take it, except when nobody wants it any more (`forgotten`).
+  // and its output or a few seconds to take it, except when nobody wants it any more (`forgotten`). How long it stands
+  // still is told of a rank that is to go on, from a second on.
   ObservedRank Observe(bool unwanted, bool forgotten, Now now) const;
   // What the coordinator was last told on this stream; none: nothing.
   std::optional<ObservedRank> observed;
@@ -74,6 +78,7 @@ class Rank {
 
   const rundir::RankDir dir_;
   Feed feed_;
+  Stillness stillness_;
   std::unique_ptr<RankProcess> process_;
   std::optional<RankExit> exit_;
   SteadyTime ended_at_;
@@ -86,6 +91,7 @@ class Rank {
   SteadyTime kill_at_;
   bool terminated_ = false;
   bool killed_ = false;
+  bool destroyed_ = false;
 
   std::shared_ptr<CommandStream> commands_;
   std::optional<Assignment> assignment_;

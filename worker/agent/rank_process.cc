@@ -47,15 +47,23 @@ Ended Vanished(const rundir::RankDir& dir, const std::string& why) {
   return ended;
 }
 
-// A trainer dies with its shim, but what it started in its own group may be left.
-void KillLeftovers(const rundir::Processes& processes) {
+// Whether it was started by the rank's trainer, or is it: what a process inherits, whatever session it made for itself.
+bool HasEnvironmentOf(pid_t pid, const rundir::RankDir& dir) {
+  const absl::StatusOr<std::string> environment = rundir::ReadWhole(absl::StrCat("/proc/", pid, "/environ"));
+  if (!environment.ok()) return false;  // gone, or another user's
+  const std::string entry = absl::StrCat(kRankDirVariable, "=", dir.path(), std::string(1, '\0'));
+  const size_t at = environment->find(entry);
+  return at != std::string::npos && (at == 0 || (*environment)[at - 1] == '\0');
+}
+
+// A trainer dies with its shim, but what it started may be left.
+void KillLeftovers(const rundir::RankDir& dir, const rundir::Processes& processes) {
   const absl::StatusOr<std::string> boot = rundir::ReadBootId();
   if (!boot.ok() || *boot != processes.shim.boot_id || processes.trainer.pid <= 0) return;
   for (const rundir::ProcessRow& row : rundir::ListProcesses()) {
-    if (row.session == processes.shim.pid && row.group == processes.trainer.pid &&
-        row.start_ticks >= processes.trainer.start_ticks) {
-      kill(row.pid, SIGKILL);
-    }
+    const bool in_its_group = row.session == processes.shim.pid && row.group == processes.trainer.pid &&
+                              row.start_ticks >= processes.trainer.start_ticks;
+    if (in_its_group || HasEnvironmentOf(row.pid, dir)) kill(row.pid, SIGKILL);
   }
 }
 
@@ -111,6 +119,8 @@ void RankProcess::Terminate() { Signal(fd_, SIGTERM); }
 
 void RankProcess::Kill() { Signal(fd_, SIGUSR1); }
 
+void RankProcess::Destroy() { Signal(fd_, SIGKILL); }
+
 void RankProcess::Reap() { waitpid(pid_, nullptr, WNOHANG); }
 
 std::variant<Unspawned, Running, Ended> Examine(const rundir::RankDir& dir) {
@@ -122,7 +132,7 @@ std::variant<Unspawned, Running, Ended> Examine(const rundir::RankDir& dir) {
     if (rundir::IsAlive(processes->shim)) return Running{processes->shim};
     exit = dir.ReadExit();  // it may have been its last deed
     if (exit.ok()) return Ended{*std::move(exit)};
-    KillLeftovers(*processes);
+    KillLeftovers(dir, *processes);
     const absl::StatusOr<std::string> boot = rundir::ReadBootId();
     return Vanished(dir, boot.ok() && *boot != processes->shim.boot_id
                              ? "its machine was restarted"

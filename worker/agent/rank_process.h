@@ -14,6 +14,9 @@
 
 namespace muster::agent {
 
+// Names the rank's folder to the trainer and to all that it starts: how they are known when the shim is gone.
+inline constexpr char kRankDirVariable[] = "MUSTER_RANK_DIR";
+
 // A living shim, by a descriptor that stays its own when its number is used again.
 class RankProcess {
  public:
@@ -30,6 +33,7 @@ class RankProcess {
 
   void Terminate();  // stop; the shim kills after its kill_grace
   void Kill();       // at once, exit record included
+  void Destroy();    // the shim itself, where it does not obey: the trainer dies with it, nobody records how
   // Once fd() is readable: no zombie stays, if it was a child of this process.
   void Reap();
 

@@ -28,6 +28,10 @@ inline constexpr char kConfigFile[] = "config.json";
 // variant whose mathematics is another (its activation, an untied head, ...); names the key.
 absl::StatusOr<Gpt2> ReadHuggingFaceConfig(const std::string& directory);
 
+// The same of whatever model.from may name: such a folder, a step's folder of Muster's, or a folder of these (its
+// newest). Besides the above DataLoss: its manifest is damaged.
+absl::StatusOr<Gpt2> ReadModel(const std::string& path);
+
 class HuggingFaceModel {
  public:
   // Besides the above. NotFound: no weights; FailedPrecondition: only pickled ones. InvalidArgument: a file or the

@@ -116,6 +116,26 @@ absl::StatusOr<Gpt2> ReadHuggingFaceConfig(const std::string& directory) {
   return model;
 }
 
+absl::StatusOr<Gpt2> ReadModel(const std::string& path) {
+  std::error_code error;
+  std::string directory = path;
+  const bool one = std::filesystem::exists(absl::StrCat(path, "/", kManifestFile), error);
+  if (!one) {
+    const std::vector<StepName> steps = List(path);
+    if (steps.empty()) return ReadHuggingFaceConfig(path);
+    directory = absl::StrCat(path, "/", steps.front().Directory());
+  }
+  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(directory, Verification::kAsRead);
+  if (!checkpoint.ok()) return checkpoint.status();
+  const Model& model = checkpoint->manifest().spec().train().model();
+  if (!model.has_gpt2()) {
+    return absl::FailedPreconditionError(absl::StrCat(directory, " is of another family than GPT-2"));
+  }
+  Gpt2 numbers = model.gpt2();
+  numbers.clear_size();
+  return numbers;
+}
+
 absl::StatusOr<HuggingFaceModel> HuggingFaceModel::Open(const std::string& directory) {
   absl::StatusOr<Gpt2> config = ReadHuggingFaceConfig(directory);
   if (!config.ok()) return config.status();

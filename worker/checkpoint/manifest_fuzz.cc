@@ -83,7 +83,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Put(sample.directory + "/manifest.sha256", absl::StrCat(Sha256Hex(manifest), "  manifest.json\n"));
   Put(sample.directory + "/shard-00000.sha256", data[0] == 's' ? bytes : sample.sums);
   for (const Verification how : {Verification::kAsRead, Verification::kEveryByte}) {
-    const auto checkpoint = Checkpoint::Open(sample.directory, how);
+    const auto checkpoint = checkpoint::Checkpoint::Open(sample.directory, how);
     if (!checkpoint.ok()) {
       if (checkpoint.status().message().find(sample.directory) == absl::string_view::npos) {
         Fail("an error that does not name the folder: " + checkpoint.status().ToString());

@@ -17,9 +17,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "worker/collectives/failed_work.h"
 #include "worker/collectives/peers.h"
+#include "worker/collectives/steady.h"
 
 namespace muster::collectives {
 namespace {
@@ -33,7 +33,7 @@ constexpr size_t kReductionsUnderWay = 4;
 // Gloo's store over ours. It needs only set, get and wait.
 class Store final : public c10d::Store {
  public:
-  Store(KeyValue& values, std::string prefix, absl::Time deadline)
+  Store(KeyValue& values, std::string prefix, SteadyPoint deadline)
       : values_(values), prefix_(std::move(prefix)), deadline_(deadline) {}
 
   c10::intrusive_ptr<c10d::Store> clone() override { return c10::make_intrusive<Store>(values_, prefix_, deadline_); }
@@ -41,7 +41,7 @@ class Store final : public c10d::Store {
     Throw(values_.Set(prefix_ + key, std::string(value.begin(), value.end())));
   }
   std::vector<uint8_t> get(const std::string& key) override {
-    const absl::StatusOr<std::string> value = values_.Wait(prefix_ + key, deadline_ - absl::Now());
+    const absl::StatusOr<std::string> value = values_.Wait(prefix_ + key, Left(deadline_));
     Throw(value.status());
     return {value->begin(), value->end()};
   }
@@ -69,7 +69,7 @@ class Store final : public c10d::Store {
 
   KeyValue& values_;
   const std::string prefix_;
-  const absl::Time deadline_;
+  const SteadyPoint deadline_;
 };
 
 // The first line of an exception of LibTorch's, without its backtrace.
@@ -96,7 +96,7 @@ class GlooWork final : public Work {
         pending_(std::move(pending)),
         alive_(std::move(alive)),
         then_(std::move(then)),
-        deadline_(absl::Now() + shared_->timeout) {
+        deadline_(After(shared_->timeout)) {
     for (const auto& one : pending_) {
       if (futures) Stamp(*one);
     }
@@ -105,7 +105,7 @@ class GlooWork final : public Work {
   absl::Status Wait() override {
     try {
       for (const auto& one : pending_) {
-        const absl::Duration left = std::max(absl::Milliseconds(1), deadline_ - absl::Now());
+        const absl::Duration left = std::max(absl::Milliseconds(1), Left(deadline_));
         one->wait(std::chrono::milliseconds(absl::ToInt64Milliseconds(left) + 1));
       }
       pending_.clear();
@@ -145,7 +145,7 @@ class GlooWork final : public Work {
   Pending pending_;
   const std::vector<at::Tensor> alive_;
   std::function<void()> then_;
-  const absl::Time deadline_;
+  const SteadyPoint deadline_;
 };
 
 // A part as its root receives it.
@@ -382,8 +382,7 @@ absl::StatusOr<std::unique_ptr<Group>> MakeGloo(const GlooOptions& options, KeyV
     auto gloo = c10d::ProcessGroupGloo::Options::create(timeout(std::max(options.timeout, options.join_timeout)));
     gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.host));
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
-        c10::make_intrusive<Store>(rendezvous, absl::StrCat("gloo/", options.name, "/"),
-                                   absl::Now() + options.join_timeout),
+        c10::make_intrusive<Store>(rendezvous, absl::StrCat("gloo/", options.name, "/"), After(options.join_timeout)),
         options.rank, options.size, gloo);
     group->setTimeout(timeout(options.timeout));
     return std::make_unique<GlooGroup>(std::move(group), shared);

@@ -22,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "worker/collectives/failed_work.h"
 #include "worker/collectives/peers.h"
+#include "worker/collectives/steady.h"
 
 namespace muster::collectives {
 namespace {
@@ -53,7 +54,7 @@ size_t Count(const at::Tensor& values) { return static_cast<size_t>(values.numel
 // One collective on the device, from its issue to its end.
 struct Pending {
   std::string what;
-  absl::Time deadline;
+  SteadyPoint deadline;
   c10::cuda::CUDAEvent done{cudaEventDisableTiming};
   std::vector<at::Tensor> alive;
 };
@@ -77,7 +78,7 @@ class NcclGroup final : public Group {
     // In good order only when nothing is under way: a peer that is gone would be waited for.
     if (pending_.empty()) {
       ncclCommFinalize(communicator_);
-      AwaitReady(absl::Now() + absl::Seconds(5)).IgnoreError();
+      AwaitReady(After(absl::Seconds(5))).IgnoreError();
       ncclCommDestroy(communicator_);
     } else {
       ncclCommAbort(communicator_);
@@ -208,7 +209,7 @@ class NcclGroup final : public Group {
     if (!failed_.ok()) return failed_;
     auto pending = std::make_shared<Pending>();
     pending->what = absl::StrCat(name, " ", peers_->Issue());
-    pending->deadline = absl::Now() + options_.timeout;
+    pending->deadline = After(options_.timeout);
     pending->alive = std::move(alive);
     try {
       const c10::cuda::CUDAGuard guard(device);
@@ -233,13 +234,13 @@ class NcclGroup final : public Group {
   }
 
   // A non-blocking communicator is still busy with the last call.
-  absl::Status AwaitReady(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  absl::Status AwaitReady(SteadyPoint deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     while (true) {
       ncclResult_t state = ncclSuccess;
       const ncclResult_t asked = ncclCommGetAsyncError(communicator_, &state);
       if (asked != ncclSuccess) return Check(asked);
       if (state != ncclInProgress) return Check(state);
-      if (absl::Now() > deadline) return absl::UnavailableError("the deadline passed");
+      if (Left(deadline) < absl::ZeroDuration()) return absl::UnavailableError("the deadline passed");
       absl::SleepFor(kPoll);
     }
   }
@@ -262,7 +263,7 @@ class NcclGroup final : public Group {
       if (ncclCommGetAsyncError(communicator_, &state) == ncclSuccess && state != ncclSuccess &&
           state != ncclInProgress) {
         Fail(absl::StrCat("NCCL: ", ncclGetErrorString(state))).IgnoreError();
-      } else if (!pending_.empty() && absl::Now() > pending_.front()->deadline) {
+      } else if (!pending_.empty() && Left(pending_.front()->deadline) < absl::ZeroDuration()) {
         Fail(absl::StrCat(pending_.front()->what, " was not done within ", absl::FormatDuration(options_.timeout)))
             .IgnoreError();
       }
@@ -283,7 +284,7 @@ class NcclGroup final : public Group {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Group>> MakeNccl(const NcclOptions& options, KeyValue& rendezvous) {
-  const absl::Time deadline = absl::Now() + options.join_timeout;
+  const SteadyPoint deadline = After(options.join_timeout);
   auto peers = Peers::Join(options.rank, options.size, options.name, options.host, rendezvous);
   if (!peers.ok()) return peers.status();
   const auto fail = [&](const std::string& why) {
@@ -307,7 +308,7 @@ absl::StatusOr<std::unique_ptr<Group>> MakeNccl(const NcclOptions& options, KeyV
   config.blocking = 0;  // so that a rank that never comes is met by our deadline
   ncclComm_t communicator = nullptr;
   ncclResult_t state = ncclCommInitRankConfig(&communicator, options.size, id, options.rank, &config);
-  while (state == ncclInProgress && absl::Now() < deadline) {
+  while (state == ncclInProgress && Left(deadline) > absl::ZeroDuration()) {
     absl::SleepFor(absl::Milliseconds(1));
     if (const ncclResult_t asked = ncclCommGetAsyncError(communicator, &state); asked != ncclSuccess) state = asked;
   }

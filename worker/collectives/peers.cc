@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "worker/collectives/steady.h"
 
 namespace muster::collectives {
 namespace {
@@ -153,7 +153,7 @@ void Peers::Answer() {
 }
 
 std::string Peers::Diagnose(absl::Duration patience) const {
-  const absl::Time end = absl::Now() + patience;
+  const SteadyPoint end = After(patience);
   std::vector<Question> questions;
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
@@ -168,7 +168,7 @@ std::string Peers::Diagnose(absl::Duration patience) const {
       question.finding = absl::StrCat("of rank ", rank, " nothing is known: ", where.status().message());
     }
   }
-  while (absl::Now() < end) {
+  while (Left(end) > absl::ZeroDuration()) {
     std::vector<pollfd> waiting;
     std::vector<Question*> asked;
     for (Question& question : questions) {
@@ -177,7 +177,7 @@ std::string Peers::Diagnose(absl::Duration patience) const {
       asked.push_back(&question);
     }
     if (asked.empty()) break;
-    const int64_t left = absl::ToInt64Milliseconds(end - absl::Now());
+    const int64_t left = absl::ToInt64Milliseconds(Left(end));
     if (poll(waiting.data(), waiting.size(), static_cast<int>(std::max<int64_t>(1, left))) <= 0) continue;
     for (size_t i = 0; i < waiting.size(); ++i) {
       if (waiting[i].revents != 0) Hear(*asked[i], name_, issued_.load());

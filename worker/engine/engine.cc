@@ -262,7 +262,8 @@ void CompiledEngine::Train(const Batch& batch, double learning_rate, double vote
   for (int32_t index = 0; index < static_cast<int32_t>(config_.schedule.ops.size()); ++index) {
     const Op& op = config_.schedule.ops[index];
     doing_ = Print(op, config_.inventory);
-    ThrowIfBad(exchange_.WaitFor(config_.schedule, op));
+    if (config_.progress != nullptr) config_.progress->Begin(index, op.kind);
+    ThrowIfBad(exchange_.WaitFor(config_.schedule, index, config_.progress));
     recorder_.Begin();
     if (op.kind == OpKind::kReduceScalars) {
       exchange_.BeginScalars(config_.schedule, index, doing_, scalars);
@@ -319,7 +320,9 @@ absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learn
     return absl::InvalidArgumentError(absl::StrCat("a learning rate of ", learning_rate));
   }
   StepResult result;
-  if (absl::Status s = Guarded([&] { Train(batch, learning_rate, vote, result); }); !s.ok()) return s;
+  const absl::Status done = Guarded([&] { Train(batch, learning_rate, vote, result); });
+  if (config_.progress != nullptr) config_.progress->EndStep();
+  if (!done.ok()) return done;
   if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
     return absl::OutOfRangeError(absl::StrCat(
         "rank ", config_.role.rank(), ", step ", step_ + 1, ": the loss is ", result.loss, " and the gradient's norm ",
@@ -337,7 +340,7 @@ double CompiledEngine::ForwardOnly(const Batch& batch, int64_t first, int64_t ro
   for (int32_t index = 0; index < static_cast<int32_t>(config_.evaluation.ops.size()); ++index) {
     const Op& op = config_.evaluation.ops[index];
     doing_ = absl::StrCat("evaluation, ", Print(op, config_.inventory));
-    ThrowIfBad(exchange_.WaitFor(config_.evaluation, op));
+    ThrowIfBad(exchange_.WaitFor(config_.evaluation, index, nullptr));
     RunOp(config_.evaluation, index, flight);
   }
   return context.loss_sum.item<double>();

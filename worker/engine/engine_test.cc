@@ -68,6 +68,33 @@ TEST(Engine, FirstLossIsThatOfKnowingNothing) {
   EXPECT_EQ(engine->step(), 0u);
 }
 
+TEST(Engine, TellsOfEachOpAsItComesToIt) {
+  struct Told : Progress {
+    void Begin(int32_t index, OpKind kind) override { begun.emplace_back(index, kind); }
+    void WaitFor(int32_t, OpKind) override { ++waits; }
+    void EndWait(int32_t, OpKind) override {}
+    void EndStep() override { ++steps; }
+    std::vector<std::pair<int32_t, OpKind>> begun;
+    int waits = 0, steps = 0;
+  } told;
+  Config config = Small(8, 4);
+  config.progress = &told;
+  auto engine = Engine::Create(config).value();
+  const Tokens tokens(8);
+  ASSERT_TRUE(engine->Evaluate(tokens.batch).ok());
+  EXPECT_TRUE(told.begun.empty()) << "that is not of a step";
+  ASSERT_TRUE(engine->Step(tokens.batch, 1e-3).ok());
+  ASSERT_EQ(told.begun.size(), config.schedule.ops.size());
+  for (size_t i = 0; i < told.begun.size(); ++i) {
+    EXPECT_EQ(told.begun[i], std::pair(static_cast<int32_t>(i), config.schedule.ops[i].kind));
+  }
+  EXPECT_EQ(told.steps, 1);
+  EXPECT_EQ(told.waits, 0) << "a rank alone waits for nobody";
+  EXPECT_EQ(engine->Step(tokens.batch, 1e30).status().code(), absl::StatusCode::kOk);
+  EXPECT_FALSE(engine->Step(tokens.batch, 1e-3).ok()) << "the weights have diverged";
+  EXPECT_EQ(told.steps, 3) << "also of a step that failed";
+}
+
 TEST(Engine, LearnsABatchByHeart) {
   auto engine = Engine::Create(Small(4, 4)).value();
   const Tokens tokens(4);

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 namespace muster::engine {
 
 void Exchange::Issue(const Op& op, int32_t index, const std::string& name, std::unique_ptr<collectives::Work> work,
@@ -46,13 +48,24 @@ void Exchange::BeginScalars(const Schedule& schedule, int32_t index, const std::
   Issue(op, index, name, GroupOf(op).AllReduce(scalars), nullptr);
 }
 
-absl::Status Exchange::WaitFor(const Schedule& schedule, const Op& op) {
+absl::Status Exchange::WaitFor(const Schedule& schedule, int32_t index, Progress* progress) {
+  const Op& op = schedule.ops[index];
   if (in_flight_.empty() || op.waits.empty()) return absl::OkStatus();
   const auto begin = std::chrono::steady_clock::now();
   for (const int32_t earlier : op.waits) {
-    absl::Status status = in_flight_.Wait(earlier, schedule.ops[earlier].stream);
-    if (!status.ok()) return status;
+    const Stream stream = schedule.ops[earlier].stream;
+    // One by one, so that it is known which of a stream's does not end.
+    for (auto first = in_flight_.First(stream); first.has_value() && *first <= earlier;
+         first = in_flight_.First(stream)) {
+      const Op& awaited = schedule.ops[*first];
+      if (progress != nullptr) progress->WaitFor(*first, awaited.kind);
+      absl::Status status = in_flight_.Wait(*first, stream);
+      if (status.ok()) continue;
+      return absl::Status(status.code(),
+                          absl::StrCat("waiting for ", Print(awaited, config_->inventory), ": ", status.message()));
+    }
   }
+  if (progress != nullptr) progress->EndWait(index, op.kind);
   const auto end = std::chrono::steady_clock::now();
   waited_ += end - begin;
   recorder_->Add({"Wait", Stream::kCompute, begin, end});

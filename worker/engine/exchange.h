@@ -28,8 +28,9 @@ class Exchange {
   void Begin(const Schedule& schedule, int32_t index, const std::string& name, Storage& storage);
   // kReduceScalars.
   void BeginScalars(const Schedule& schedule, int32_t index, const std::string& name, const at::Tensor& scalars);
-  // Until what op `index` waits for is done. Unavailable: as a Work's.
-  absl::Status WaitFor(const Schedule& schedule, const Op& op);
+  // Until what op `index` waits for is done. `progress` is told of each wait; null: nobody is. Unavailable: as a
+  // Work's; the message names the op that was waited for.
+  absl::Status WaitFor(const Schedule& schedule, int32_t index, Progress* progress);
   // The square root of the sum of squares over the group of op, which is waited for; `norm` where it has none.
   absl::StatusOr<at::Tensor> GlobalNorm(const Op& op, const at::Tensor& norm);
   // After an error.

@@ -24,6 +24,12 @@ bool InFlight::empty() const {
   return std::all_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream.empty(); });
 }
 
+std::optional<int32_t> InFlight::First(Stream stream) const {
+  const std::deque<One>& waiting = streams_[static_cast<size_t>(stream)];
+  if (waiting.empty()) return std::nullopt;
+  return waiting.front().op;
+}
+
 void InFlight::Abandon() {
   for (auto& stream : streams_) stream.clear();
 }

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "strategies/schedule/schedule.h"
@@ -26,6 +27,8 @@ class InFlight {
   absl::Status Wait(int32_t op, Stream stream);
 
   bool empty() const;
+  // Of the stream, not yet waited for. None: there is none.
+  std::optional<int32_t> First(Stream stream) const;
   // After an error: nobody will wait for what is left.
   void Abandon();
 

@@ -42,7 +42,10 @@ TEST_F(InFlightTest, WaitsForAllBeforeItOnItsStreamAndForNothingElse) {
   Add(4, Stream::kGather, "other");
   Add(5, Stream::kReduce, "b");
   Add(7, Stream::kReduce, "later");
+  EXPECT_EQ(in_flight.First(Stream::kReduce), 3);
+  EXPECT_EQ(in_flight.First(Stream::kCompute), std::nullopt);
   EXPECT_TRUE(in_flight.Wait(5, Stream::kReduce).ok());
+  EXPECT_EQ(in_flight.First(Stream::kReduce), 7);
   EXPECT_THAT(log, ElementsAre("a", "then a", "b", "then b"));
   EXPECT_TRUE(in_flight.Wait(5, Stream::kReduce).ok());
   EXPECT_EQ(log.size(), 4u) << "once";
@@ -54,6 +57,7 @@ TEST_F(InFlightTest, StopsAtAFailure) {
   Add(2, Stream::kReduce, "behind");
   EXPECT_EQ(in_flight.Wait(2, Stream::kReduce), absl::UnavailableError("rank 2 is gone"));
   EXPECT_THAT(log, ElementsAre("bad"));
+  EXPECT_EQ(in_flight.First(Stream::kReduce), 1) << "that is the one";
   in_flight.Abandon();
   EXPECT_TRUE(in_flight.empty());
 }

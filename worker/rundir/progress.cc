@@ -8,7 +8,7 @@
 namespace muster::rundir {
 namespace {
 
-constexpr uint64_t kLayout = 1;
+constexpr uint64_t kLayout = 2;
 
 }  // namespace
 

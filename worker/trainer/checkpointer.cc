@@ -1,66 +1,249 @@
 #include "worker/trainer/checkpointer.h"
 
-#include <ATen/ops/full.h>
+#include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/clock.h"
+#include "worker/trainer/agree.h"
 #include "worker/trainer/weights.h"
 
 namespace muster::trainer {
+namespace {
+
+using checkpoint::StepName;
+
+// Between looks for the other ranks' shards.
+constexpr absl::Duration kFirstLook = absl::Milliseconds(1), kLooks = absl::Milliseconds(50);
+
+absl::Status Explain(const StepName& name, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("the checkpoint of step ", name.step,
+                                                  " failed, earlier ones are as they were: ", status.message()));
+}
+
+Manifest MakeManifest(const Assignment& assignment, const Rank& rank, uint64_t step, uint64_t samples_consumed) {
+  Manifest manifest;
+  manifest.set_job(assignment.key().job());
+  manifest.set_generation(assignment.key().generation());
+  manifest.set_step(step);
+  manifest.set_samples_consumed(samples_consumed);
+  *manifest.mutable_table() = rank.program.layout.table;
+  *manifest.mutable_spec() = assignment.spec();
+  *manifest.mutable_inventory() = rank.program.inventory;
+  return manifest;
+}
+
+}  // namespace
+
+// One checkpoint and the thread that writes this rank's part of it. Destroyed before its end it is given up.
+class Checkpointer::Writing {
+ public:
+  Writing(std::string path, uint32_t shard, std::vector<checkpoint::Part> parts, std::optional<Manifest> manifest,
+          const StepName& name, uint64_t samples_consumed, SteadyTime since)
+      : path_(std::move(path)),
+        shard_(shard),
+        parts_(std::move(parts)),
+        manifest_(std::move(manifest)),
+        name_(name),
+        since_(since),
+        thread_([this] { Run(); }) {
+    told_.samples_consumed = samples_consumed;
+  }
+  ~Writing() {
+    {
+      absl::MutexLock lock(&mutex_);
+      given_up_ = true;
+    }
+    thread_.join();
+  }
+
+  void Stalled(absl::Duration time) { told_.stalled += time; }
+
+  absl::Status AwaitPart() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&part_done_));
+    return status_;
+  }
+  // REQUIRES: rank 0, of Told too.
+  absl::Status AwaitName() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&done_));
+    return status_;
+  }
+  bool done() {
+    absl::MutexLock lock(&mutex_);
+    return done_;
+  }
+  absl::Status status() {
+    absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+  Done Told() {
+    absl::MutexLock lock(&mutex_);
+    Done told = told_;
+    told.written = written_;
+    told.took = took_;
+    return told;
+  }
+
+ private:
+  void Run() {
+    const absl::Status part = checkpoint::WriteShard(path_, name_, shard_, parts_).status();
+    {
+      absl::MutexLock lock(&mutex_);
+      status_ = Explain(name_, part);
+      part_done_ = true;
+      done_ = !part.ok() || !manifest_.has_value();
+    }
+    if (!manifest_.has_value()) return;
+    const absl::Status all = part.ok() ? AwaitShards() : part;
+    absl::StatusOr<checkpoint::Written> written =
+        all.ok() ? checkpoint::Finish(path_, *std::move(manifest_)) : absl::StatusOr<checkpoint::Written>(all);
+    if (!written.ok()) checkpoint::Abandon(path_, name_);
+    absl::MutexLock lock(&mutex_);
+    if (written.ok()) written_ = *written;
+    status_ = Explain(name_, written.status());
+    took_ = RealClock().Read().steady - since_;
+    done_ = true;
+  }
+
+  absl::Status AwaitShards() {
+    absl::Duration pause = kFirstLook;
+    for (uint32_t shard = 0; shard < manifest_->table().shards();) {
+      if (checkpoint::ShardIsWritten(path_, name_, shard)) {
+        ++shard;
+        continue;
+      }
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&given_up_), pause)) {
+        return absl::CancelledError("the rank ends before the others had written their parts");
+      }
+      pause = std::min(2 * pause, kLooks);
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string path_;
+  const uint32_t shard_;
+  const std::vector<checkpoint::Part> parts_;
+  std::optional<Manifest> manifest_;  // on rank 0
+  const StepName name_;
+  const SteadyTime since_;
+  Done told_;  // of the owner's thread
+
+  absl::Mutex mutex_;
+  bool given_up_ ABSL_GUARDED_BY(mutex_) = false;
+  bool part_done_ ABSL_GUARDED_BY(mutex_) = false;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  checkpoint::Written written_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration took_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+Checkpointer::Checkpointer(const Assignment& assignment, Rank& rank) : assignment_(assignment), rank_(rank) {
+  const Checkpoint& wanted = assignment.spec().train().checkpoint();
+  // On a GPU Pull() has made the copy. What is asked for at times only is copied when it is.
+  if (!writes() || assignment.device() == DEVICE_CUDA || (wanted.has_async() && !wanted.async())) return;
+  if (wanted.every_steps() > 0 || wanted.every_seconds() > 0) copy_.emplace(PartsOf(*rank_.engine, Which::kAll));
+  if (copy_.has_value() && !copy_->fits()) {
+    spdlog::warn("checkpoints are written while training waits: {}", copy_->why());
+  }
+}
+
+Checkpointer::~Checkpointer() = default;
 
 bool Checkpointer::writes() const {
   const RankRole& role = rank_.program.layout.roles[assignment_.key().rank()];
-  return role.replica() == 0 && !assignment_.spec().train().checkpoint().path().empty();
+  return role.replica() == 0 && !path().empty();
 }
 
-absl::StatusOr<std::optional<checkpoint::Written>> Checkpointer::Write(uint64_t step, uint64_t samples_consumed) {
-  Manifest manifest;
-  manifest.set_job(assignment_.key().job());
-  manifest.set_generation(assignment_.key().generation());
-  manifest.set_step(step);
-  manifest.set_samples_consumed(samples_consumed);
-  *manifest.mutable_table() = rank_.program.layout.table;
-  *manifest.mutable_spec() = assignment_.spec();
-  *manifest.mutable_inventory() = rank_.program.inventory;
-  auto written = WriteParts({step, manifest.generation()}, manifest);
-  if (written.ok()) return written;
-  return absl::Status(written.status().code(),
-                      absl::StrCat("the checkpoint of step ", step,
-                                   " failed, earlier ones are as they were: ", written.status().message()));
+absl::Status Checkpointer::Begin(uint64_t step, uint64_t samples_consumed) {
+  const Checkpoint& wanted = assignment_.spec().train().checkpoint();
+  if (wanted.has_async() && !wanted.async()) return Write(step, samples_consumed);
+  if (assignment_.device() == DEVICE_CUDA) return Start(step, samples_consumed, /*copy=*/false);
+  if (!copy_.has_value()) copy_.emplace(PartsOf(*rank_.engine, Which::kAll));
+  if (!copy_->fits()) return Write(step, samples_consumed);
+  return Start(step, samples_consumed, /*copy=*/true);
 }
 
-absl::StatusOr<std::optional<checkpoint::Written>> Checkpointer::WriteParts(const checkpoint::StepName& name,
-                                                                            const Manifest& manifest) {
-  const std::string& path = assignment_.spec().train().checkpoint().path();
-  const bool first = assignment_.key().rank() == 0;
+absl::Status Checkpointer::Write(uint64_t step, uint64_t samples_consumed) {
+  if (absl::Status status = Start(step, samples_consumed, /*copy=*/false); !status.ok()) return status;
+  return Wait();
+}
+
+absl::Status Checkpointer::Start(uint64_t step, uint64_t samples_consumed, bool copy) {
+  const SteadyTime begin = RealClock().Read().steady;
+  const StepName name{step, assignment_.key().generation()};
+  if (absl::Status status = AwaitParts(); !status.ok()) return status;
+  const absl::Status before = AwaitName();
+  const absl::Status own = before.ok() ? Explain(name, Prepare(name)) : before;
+  const absl::Status all = Agree(own);
+  if (!all.ok()) return own.ok() ? Explain(name, all) : own;
+  std::vector<checkpoint::Part> parts = PartsOf(*rank_.engine, Which::kAll);
+  if (copy) parts = copy_->Take(std::move(parts));
+  std::optional<Manifest> manifest;
+  if (first()) manifest = MakeManifest(assignment_, rank_, step, samples_consumed);
   const uint32_t shard = rank_.program.layout.roles[assignment_.key().rank()].shard();
-  absl::Status status = rank_.engine->Pull();
-  if (status.ok() && first) status = checkpoint::Begin(path, name);
-  if (status = Agree(status); !status.ok()) return status;
-  status = checkpoint::WriteShard(path, name, shard, PartsOf(*rank_.engine, Which::kAll)).status();
-  status = Agree(status);
-  if (!first) {
-    if (!status.ok()) return status;
-    return std::nullopt;
-  }
-  absl::StatusOr<checkpoint::Written> written =
-      status.ok() ? checkpoint::Finish(path, manifest) : absl::StatusOr<checkpoint::Written>(status);
-  if (written.ok()) return *written;
-  checkpoint::Abandon(path, name);
-  return written.status();
+  writing_ =
+      std::make_unique<Writing>(path(), shard, std::move(parts), std::move(manifest), name, samples_consumed, begin);
+  begun_ = name;
+  writing_->Stalled(RealClock().Read().steady - begin);
+  return absl::OkStatus();
 }
 
-absl::Status Checkpointer::Agree(const absl::Status& own) {
-  collectives::Group* const group = rank_.ranks.groups[kShardGroup];
-  if (group == nullptr) return own;
-  const at::Device device(assignment_.device() == DEVICE_CUDA ? at::kCUDA : at::kCPU);
-  const at::Tensor failed = at::full({1}, own.ok() ? 0.0 : 1.0, at::TensorOptions(at::kDouble).device(device));
-  const absl::Status told = group->AllReduce(failed)->Wait();
-  if (!own.ok()) return own;
-  if (!told.ok()) return told;
-  if (failed.item<double>() == 0) return absl::OkStatus();
-  return absl::UnavailableError("another rank could not write its part; its own message says why");
+absl::Status Checkpointer::Prepare(const StepName& name) {
+  if (absl::Status status = rank_.engine->Pull(); !status.ok()) return status;
+  return first() ? checkpoint::Begin(path(), name) : absl::OkStatus();
+}
+
+absl::Status Checkpointer::Wait() {
+  if (!begun_.has_value()) return absl::OkStatus();
+  const SteadyTime begin = RealClock().Read().steady;
+  if (absl::Status status = AwaitParts(); !status.ok()) return status;
+  if (writing_ != nullptr) {
+    if (first()) (void)writing_->AwaitName();
+    writing_->Stalled(RealClock().Read().steady - begin);
+  }
+  return AwaitName();
+}
+
+// Until all ranks' parts are on disk, so that rank 0 then need not wait long for the name, nor in vain.
+absl::Status Checkpointer::AwaitParts() {
+  if (!begun_.has_value()) return absl::OkStatus();
+  const StepName name = *std::exchange(begun_, std::nullopt);
+  const absl::Status own = writing_ == nullptr ? absl::OkStatus() : writing_->AwaitPart();
+  const absl::Status all = Agree(own);
+  return own.ok() ? Explain(name, all) : own;
+}
+
+absl::Status Checkpointer::AwaitName() {
+  if (writing_ == nullptr) return absl::OkStatus();
+  absl::Status status = first() ? writing_->AwaitName() : writing_->AwaitPart();
+  if (status.ok() && first()) done_.push(writing_->Told());
+  writing_.reset();
+  return status;
+}
+
+absl::StatusOr<std::optional<Checkpointer::Done>> Checkpointer::Take() {
+  if (writing_ != nullptr && writing_->done()) {
+    if (absl::Status status = AwaitName(); !status.ok()) return status;
+  }
+  if (done_.empty()) return std::nullopt;
+  Done oldest = std::move(done_.front());
+  done_.pop();
+  return oldest;
+}
+
+absl::Status Checkpointer::Agree(const absl::Status& own) const {
+  return trainer::Agree(rank_.ranks.groups[kShardGroup], assignment_.device(), own,
+                        absl::UnavailableError("another rank could not write its part; its own message says why"));
 }
 
 }  // namespace muster::trainer

@@ -160,6 +160,9 @@ Process StartTrainer(std::vector<std::string> arguments, std::string log) {
 Process::Process(std::vector<std::string> argv, std::string log) : log_(std::move(log)) {
   // As the worker daemon sets it, so that equal runs give equal bits.
   std::vector<std::string> environment = {"OMP_NUM_THREADS=1", "MKL_CBWR=AVX2", "PATH=/usr/bin:/bin", "LANG=C"};
+  if (const char* const points = getenv("MUSTER_FAILPOINTS"); points != nullptr) {
+    environment.push_back(absl::StrCat("MUSTER_FAILPOINTS=", points));
+  }
   std::vector<char*> argv_pointers, environment_pointers;
   for (std::string& s : argv) argv_pointers.push_back(s.data());
   for (std::string& s : environment) environment_pointers.push_back(s.data());

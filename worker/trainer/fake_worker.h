@@ -52,7 +52,7 @@ class FakeWorker {
   std::unique_ptr<State> state_;
 };
 
-// A program, with the environment that the worker daemon gives a trainer.
+// A program, with the environment that the worker daemon gives a trainer; MUSTER_FAILPOINTS is passed on.
 class Process {
  public:
   // Output goes to files beginning with `log`.

@@ -36,6 +36,7 @@ class Link {
     std::vector<PublishedCheckpoint> published;
     std::optional<Stop> stop;
     std::optional<TraceWish> trace;
+    uint64_t checkpoint_wish = 0;  // another one than before: somebody asks for a checkpoint
   };
 
   explicit Link(Options options);

@@ -17,8 +17,8 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/engine/learning_rate.h"
 #include "worker/rundir/outbox.h"
-#include "worker/rundir/progress.h"
 #include "worker/trainer/checkpointer.h"
+#include "worker/trainer/pulse.h"
 #include "worker/trainer/setup.h"
 #include "worker/trainer/tracer.h"
 
@@ -30,6 +30,8 @@ constexpr absl::Duration kLogEvery = absl::Seconds(10);
 // What a rank that was told to stop votes, so that all stop after the same step. Without a checkpoint outweighs any
 // number of ranks that want one.
 constexpr double kStop = 1, kStopWithoutCheckpoint = 1 << 20;
+// What rank 0 adds so that all write a checkpoint after the step: more than all other votes together.
+constexpr double kCheckpoint = 1LL << 44;
 
 google::protobuf::Timestamp ToProto(absl::Time time) {
   const absl::Duration since = time - absl::UnixEpoch();
@@ -41,13 +43,12 @@ google::protobuf::Timestamp ToProto(absl::Time time) {
 
 class Loop {
  public:
-  Loop(const Assignment& assignment, Rank rank, rundir::OutboxWriter& outbox,
-       std::unique_ptr<rundir::ProgressPage> progress, Link& link)
+  Loop(const Assignment& assignment, Rank rank, rundir::OutboxWriter& outbox, Pulse& pulse, Link& link)
       : assignment_(assignment),
         train_(assignment.spec().train()),
         rank_(std::move(rank)),
         outbox_(outbox),
-        progress_(std::move(progress)),
+        pulse_(pulse),
         link_(link),
         checkpointer_(assignment_, rank_) {}
 
@@ -67,7 +68,10 @@ class Loop {
   absl::StatusOr<double> TakeStep(double vote);
   absl::Status Report(const engine::StepResult& result, double learning_rate, Now begin);
   absl::StatusOr<double> Validate();
-  absl::Status WriteCheckpoint();
+  bool WantsCheckpoint(const Link::Told& told);
+  absl::Status BeginCheckpoint();
+  absl::Status LastCheckpoint();
+  absl::Status TellOfCheckpoints();
   absl::StatusOr<Ended> Stop(double votes);
   absl::Status Append(Record record, bool durable);
   void Retain();
@@ -77,12 +81,14 @@ class Loop {
   const Train& train_;
   Rank rank_;
   rundir::OutboxWriter& outbox_;
-  const std::unique_ptr<rundir::ProgressPage> progress_;
+  Pulse& pulse_;
   Link& link_;
   Checkpointer checkpointer_;
   const RealClock clock_;
   std::vector<uint32_t> batch_;
-  std::optional<uint64_t> checkpointed_;  // step of the newest checkpoint, written or resumed from
+  std::optional<uint64_t> checkpointed_;  // step of the newest checkpoint, begun or resumed from
+  SteadyTime checkpoint_begun_;           // that or, before the first one, the training
+  uint64_t wish_heard_ = 0;
   uint64_t assignments_heard_ = 0;
   SteadyTime logged_;
   Tracer tracer_;
@@ -97,7 +103,7 @@ absl::Status Loop::Append(Record record, bool durable) {
 
 absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
   checkpointed_ = rank_.resumed_step;
-  logged_ = clock_.Read().steady;
+  logged_ = checkpoint_begun_ = clock_.Read().steady;
   Record running;
   running.mutable_running()->set_resumed_step(step());
   running.mutable_running()->set_schedule_digest(rank_.program.rank.digest);
@@ -113,6 +119,8 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
       vote = !told.stop.has_value() || told.stop->checkpoint_first() ? kStop : kStopWithoutCheckpoint;
     }
     if (alone() && vote > 0) return Stop(vote);
+    if (absl::Status status = TellOfCheckpoints(); !status.ok()) return status;
+    if (WantsCheckpoint(told)) vote += kCheckpoint;
     if (told.assignments != assignments_heard_) {
       assignments_heard_ = told.assignments;
       Retain();
@@ -122,9 +130,7 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
     if (!votes.ok()) return votes.status();
     if (*votes > 0 && step() < steps()) return Stop(*votes);
   }
-  if (checkpointer_.writes() && checkpointed_ != step()) {
-    if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
-  }
+  if (absl::Status status = LastCheckpoint(); !status.ok()) return status;
   Record finished;
   finished.mutable_finished()->set_step(step());
   if (absl::Status status = Append(std::move(finished), /*durable=*/true); !status.ok()) return status;
@@ -134,6 +140,7 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
 
 // One step of all ranks; the sum of their votes.
 absl::StatusOr<double> Loop::TakeStep(double vote) {
+  pulse_.Enter(rundir::kReading);
   tracer_.BeginStep(*rank_.engine);
   const Now begin = clock_.Read();
   const auto reading = std::chrono::steady_clock::now();
@@ -149,13 +156,14 @@ absl::StatusOr<double> Loop::TakeStep(double vote) {
   const absl::StatusOr<engine::StepResult> result = rank_.engine->Step(batch, learning_rate, vote);
   if (!result.ok()) return result.status();
   rank_.samples_consumed += sequences;
-  (*progress_)->step = step();
+  pulse_.FinishStep(step());
   const auto reporting = std::chrono::steady_clock::now();
   if (absl::Status status = Report(*result, learning_rate, begin); !status.ok()) return status;
   tracer_.Host("report", reporting);
-  if (checkpointer_.writes() && Due(step(), train_.checkpoint().every_steps())) {
+  const bool asked = result->votes >= kCheckpoint;
+  if (checkpointer_.writes() && (asked || Due(step(), train_.checkpoint().every_steps()))) {
     const auto writing = std::chrono::steady_clock::now();
-    if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
+    if (absl::Status status = BeginCheckpoint(); !status.ok()) return status;
     tracer_.Host("checkpoint", writing);
   }
   if (std::optional<StepTrace> trace = tracer_.EndStep(*rank_.engine)) {
@@ -163,7 +171,7 @@ absl::StatusOr<double> Loop::TakeStep(double vote) {
     *record.mutable_trace() = *std::move(trace);
     if (absl::Status status = Append(std::move(record), /*durable=*/false); !status.ok()) return status;
   }
-  return result->votes;
+  return asked ? result->votes - kCheckpoint : result->votes;
 }
 
 // Validates where it is due, which all ranks do together, and tells of the step.
@@ -194,6 +202,7 @@ absl::Status Loop::Report(const engine::StepResult& result, double learning_rate
 
 // On the first windows of the file, so that losses of different steps, jobs and world sizes compare.
 absl::StatusOr<double> Loop::Validate() {
+  pulse_.Enter(rundir::kValidating);
   const uint64_t sequences =
       std::min<uint64_t>(train_.validation().sequences(), rank_.validation->order.samples_per_epoch());
   const strategies::Share share = ShareOf(sequences);
@@ -206,30 +215,63 @@ absl::StatusOr<double> Loop::Validate() {
                                  .global_targets = sequences * rank_.program.inventory.context()});
 }
 
-absl::Status Loop::WriteCheckpoint() {
-  const Now begin = clock_.Read();
-  absl::StatusOr<std::optional<checkpoint::Written>> written = checkpointer_.Write(step(), rank_.samples_consumed);
-  if (!written.ok()) return written.status();
+// Rank 0 decides, by its clock and by what it hears, and tells the others by its vote.
+bool Loop::WantsCheckpoint(const Link::Told& told) {
+  if (!speaks() || !checkpointer_.writes()) return false;
+  const bool asked = told.checkpoint_wish != 0 && told.checkpoint_wish != wish_heard_;
+  if (told.checkpoint_wish != 0) wish_heard_ = told.checkpoint_wish;
+  const double every = train_.checkpoint().every_seconds();
+  // One that is still being written would only make training wait.
+  const bool due =
+      every > 0 && !checkpointer_.under_way() && clock_.Read().steady - checkpoint_begun_ >= absl::Seconds(every);
+  return asked || due;
+}
+
+absl::Status Loop::BeginCheckpoint() {
+  pulse_.Enter(rundir::kCheckpointing);
+  checkpoint_begun_ = clock_.Read().steady;
+  if (absl::Status status = checkpointer_.Begin(step(), rank_.samples_consumed); !status.ok()) return status;
   checkpointed_ = step();
-  if (!written->has_value()) return absl::OkStatus();
-  Record record;
-  CheckpointWritten& told = *record.mutable_checkpoint();
-  told.set_step(step());
-  told.set_directory((*written)->name.Directory());
-  told.set_samples_consumed(rank_.samples_consumed);
-  told.set_bytes((*written)->bytes);
-  const Now end = clock_.Read();
-  *told.mutable_time() = ToProto(end.wall);
-  if (absl::Status status = Append(std::move(record), /*durable=*/true); !status.ok()) return status;
-  spdlog::info("checkpoint {} written: {:.1f} MiB in {:.2f} s", (*written)->name.Directory(),
-               static_cast<double>((*written)->bytes) / (1 << 20), absl::ToDoubleSeconds(end.steady - begin.steady));
-  Retain();
-  return absl::OkStatus();
+  return TellOfCheckpoints();
+}
+
+// The state as it is, and whatever is still being written, are on disk.
+absl::Status Loop::LastCheckpoint() {
+  if (!checkpointer_.writes()) return absl::OkStatus();
+  pulse_.Enter(rundir::kCheckpointing);
+  absl::Status status =
+      checkpointed_ == step() ? checkpointer_.Wait() : checkpointer_.Write(step(), rank_.samples_consumed);
+  if (!status.ok()) return status;
+  checkpointed_ = step();
+  return TellOfCheckpoints();
+}
+
+absl::Status Loop::TellOfCheckpoints() {
+  while (true) {
+    const absl::StatusOr<std::optional<Checkpointer::Done>> taken = checkpointer_.Take();
+    if (!taken.ok()) return taken.status();
+    if (!taken->has_value()) return absl::OkStatus();
+    const Checkpointer::Done& done = **taken;
+    Record record;
+    CheckpointWritten& told = *record.mutable_checkpoint();
+    told.set_step(done.written.name.step);
+    told.set_directory(done.written.name.Directory());
+    told.set_samples_consumed(done.samples_consumed);
+    told.set_bytes(done.written.bytes);
+    told.set_stall_seconds(absl::ToDoubleSeconds(done.stalled));
+    told.set_write_seconds(absl::ToDoubleSeconds(done.took));
+    *told.mutable_time() = ToProto(clock_.Read().wall);
+    if (absl::Status status = Append(std::move(record), /*durable=*/true); !status.ok()) return status;
+    spdlog::info("checkpoint {} written: {:.1f} MiB in {:.2f} s, for which training waited {:.3f} s",
+                 done.written.name.Directory(), static_cast<double>(done.written.bytes) / (1 << 20),
+                 absl::ToDoubleSeconds(done.took), absl::ToDoubleSeconds(done.stalled));
+    Retain();
+  }
 }
 
 absl::StatusOr<Ended> Loop::Stop(double votes) {
-  if (votes < kStopWithoutCheckpoint && checkpointer_.writes() && checkpointed_.value_or(0) != step()) {
-    if (absl::Status status = WriteCheckpoint(); !status.ok()) return status;
+  if (votes < kStopWithoutCheckpoint && step() > 0) {
+    if (absl::Status status = LastCheckpoint(); !status.ok()) return status;
   }
   spdlog::info("stopped as told after step {}{}", step(), checkpointed_ == step() ? ", which a checkpoint holds" : "");
   return Ended::kStopped;
@@ -270,8 +312,8 @@ absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string&
                                 collectives::KeyValue& rendezvous, const std::function<bool()>& terminated) {
   absl::StatusOr<std::unique_ptr<rundir::OutboxWriter>> outbox = rundir::OutboxWriter::Open(rank_dir);
   if (!outbox.ok()) return outbox.status();
-  absl::StatusOr<std::unique_ptr<rundir::ProgressPage>> progress = rundir::ProgressPage::Create(rank_dir);
-  if (!progress.ok()) return progress.status();
+  absl::StatusOr<std::unique_ptr<Pulse>> pulse = Pulse::Start(rank_dir, CollectiveDeadline(assignment));
+  if (!pulse.ok()) return pulse.status();
   const auto failed = [&](const absl::Status& status, bool refused) {
     Record record;
     record.mutable_failed()->set_message(std::string(status.message()));
@@ -280,13 +322,13 @@ absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string&
     if (const auto told = (*outbox)->Append(std::move(record), /*durable=*/false); told.ok()) link.Ring(*told, 0);
     return status;
   };
-  absl::StatusOr<Rank> rank = SetUp(assignment, rendezvous);
+  absl::StatusOr<Rank> rank = SetUp(assignment, rendezvous, pulse->get());
   if (!rank.ok() && (link.Newest().stop.has_value() || terminated())) {
     spdlog::info("stopped as told before the first step: {}", std::string(rank.status().message()));
     return Ended::kStopped;
   }
   if (!rank.ok()) return failed(rank.status(), IsRefusal(rank.status()));
-  Loop loop(assignment, *std::move(rank), **outbox, *std::move(progress), link);
+  Loop loop(assignment, *std::move(rank), **outbox, **pulse, link);
   absl::StatusOr<Ended> ended = loop.Run(terminated);
   return ended.ok() ? ended : failed(ended.status(), /*refused=*/false);
 }

@@ -1,5 +1,5 @@
-// muster-trainer: one rank of a job (run), and what is done with a checkpoint (sample, eval, export). Parses flags and
-// wires objects.
+// muster-trainer: one rank of a job (run), and what is done with a checkpoint (sample, eval, export, import). Parses
+// flags and wires objects.
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -21,6 +21,7 @@
 #include "worker/engine/engine.h"
 #include "worker/trainer/link.h"
 #include "worker/trainer/loop.h"
+#include "worker/trainer/ranks.h"
 #include "worker/trainer/rendezvous.h"
 #include "worker/trainer/sample.h"
 #include "worker/trainer/weights.h"
@@ -60,6 +61,7 @@ absl::Status Run(const RunOptions& options) {
   spdlog::info("muster-trainer {}: job {}, generation {}, rank {} of {}", muster::kVersion, options.link.key.job(),
                options.link.key.generation(), options.link.key.rank(), assignment->world());
   muster::trainer::Rendezvous rendezvous(options.link.socket, options.link.key,
+                                         muster::trainer::CollectiveDeadline(*assignment),
                                          [&] { return interrupted() || link.Newest().stop.has_value(); });
   return muster::trainer::TrainRank(*assignment, options.rank_dir, link, rendezvous, interrupted).status();
 }
@@ -119,6 +121,15 @@ absl::Status Export(const std::string& path, const muster::checkpoint::ExportOpt
   std::printf("%s: step %llu as a Hugging Face GPT-2, %llu bytes of weights in %u file%s\n", options.out.c_str(),
               static_cast<unsigned long long>(checkpoint->manifest().step()),
               static_cast<unsigned long long>(exported->bytes), exported->files, exported->files == 1 ? "" : "s");
+  return absl::OkStatus();
+}
+
+absl::Status Import(const std::string& from, const std::string& out) {
+  const absl::StatusOr<muster::checkpoint::Written> written = muster::trainer::ImportCheckpoint(from, out);
+  if (!written.ok()) return written.status();
+  std::printf("%s/%s: %llu bytes, of %s; a job starts from it by model.from: %s\n", out.c_str(),
+              written->name.Directory().c_str(), static_cast<unsigned long long>(written->bytes), from.c_str(),
+              out.c_str());
   return absl::OkStatus();
 }
 
@@ -189,6 +200,11 @@ int main(int argc, char** argv) {
   export_command->add_option("--max_shard_size", exporting.max_shard_bytes, "of a file of weights, e.g. 5GB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
 
+  std::string from;
+  CLI::App* import_command = app.add_subcommand("import", "make a checkpoint of a Hugging Face folder");
+  import_command->add_option("--from", from, "folder with config.json and weights")->required();
+  import_command->add_option("--out", exporting.out, "folder of checkpoints to make")->required();
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -204,6 +220,8 @@ int main(int argc, char** argv) {
     status = Sample(checkpoint, threads, tokenizer, sample);
   } else if (export_command->parsed()) {
     status = Export(checkpoint, exporting);
+  } else if (import_command->parsed()) {
+    status = Import(from, exporting.out);
   } else {
     status = Evaluate(checkpoint, threads, tokens, sequences, json);
   }

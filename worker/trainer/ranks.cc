@@ -2,11 +2,11 @@
 
 #include <spdlog/spdlog.h>
 
+#include <chrono>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "worker/collectives/gloo.h"
 
 #ifdef MUSTER_CUDA
@@ -16,10 +16,7 @@
 namespace muster::trainer {
 namespace {
 
-// Longer than the coordinator's --start_deadline: that one names the rank that never came, this one only ends a rank
-// that nobody ends.
-constexpr absl::Duration kJoinTimeout = absl::Minutes(15);
-constexpr absl::Duration kTimeout = absl::Minutes(5);  // of a collective: longer than a rank 0 that writes a checkpoint
+constexpr absl::Duration kDefaultDeadline = absl::Minutes(15);  // a coordinator that says none
 
 struct Membership {
   std::string name;
@@ -35,8 +32,8 @@ Options MakeOptions(const Assignment& assignment, const Membership& membership) 
   options.size = static_cast<int>(membership.size);
   options.name = membership.name;
   options.host = assignment.host().empty() ? "127.0.0.1" : assignment.host();
-  options.timeout = kTimeout;
-  options.join_timeout = kJoinTimeout;
+  options.timeout = CollectiveDeadline(assignment);
+  options.join_timeout = options.timeout;
   return options;
 }
 
@@ -52,11 +49,17 @@ absl::StatusOr<std::unique_ptr<collectives::Group>> Make(const Assignment& assig
 
 }  // namespace
 
+absl::Duration CollectiveDeadline(const Assignment& assignment) {
+  const google::protobuf::Duration& given = assignment.collective_deadline();
+  const absl::Duration deadline = absl::Seconds(given.seconds()) + absl::Nanoseconds(given.nanos());
+  return deadline > absl::ZeroDuration() ? deadline : kDefaultDeadline;
+}
+
 absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, collectives::KeyValue& rendezvous) {
   Ranks ranks;
   const uint32_t world = assignment.world(), rank = assignment.key().rank();
   if (world <= 1) return ranks;
-  const absl::Time begin = absl::Now();
+  const auto begin = std::chrono::steady_clock::now();
   const auto join = [&](int32_t group, Membership membership) -> absl::Status {
     auto made = Make(assignment, membership, rendezvous);
     if (!made.ok()) return made.status();
@@ -76,7 +79,8 @@ absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, c
     if (absl::Status s = join(kReplicaGroup, replicas); !s.ok()) return s;
   }
   spdlog::info("rank {} of {} has met the others in {}", rank, world,
-               absl::FormatDuration(absl::Trunc(absl::Now() - begin, absl::Milliseconds(1))));
+               absl::FormatDuration(
+                   absl::Trunc(absl::FromChrono(std::chrono::steady_clock::now() - begin), absl::Milliseconds(1))));
   return ranks;
 }
 

@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/rpc/rpc.h"
+#include "worker/collectives/steady.h"
 
 namespace muster::trainer {
 namespace {
 
-constexpr absl::Duration kSetPatience = absl::Minutes(15);
 constexpr absl::Duration kOneWait = absl::Seconds(1);  // then `interrupted` is asked
 constexpr absl::Duration kRetry = absl::Milliseconds(200);
 constexpr absl::Duration kSlack = absl::Seconds(15);  // of one call, for a worker that asks a slow coordinator
@@ -24,9 +24,11 @@ void Begin(grpc::ClientContext& context, absl::Duration patience) {
 
 }  // namespace
 
-Rendezvous::Rendezvous(const std::string& socket, RankKey key, std::function<bool()> interrupted)
+Rendezvous::Rendezvous(const std::string& socket, RankKey key, absl::Duration patience,
+                       std::function<bool()> interrupted)
     : stub_(Trainer::NewStub(rpc::Dial(absl::StrCat("unix:", socket)))),
       key_(std::move(key)),
+      patience_(patience),
       interrupted_(std::move(interrupted)) {}
 
 absl::Status Rendezvous::Set(const std::string& name, const std::string& value) {
@@ -34,7 +36,7 @@ absl::Status Rendezvous::Set(const std::string& name, const std::string& value) 
   *request.mutable_key() = key_;
   request.set_name(name);
   request.set_value(value);
-  const absl::Time deadline = absl::Now() + kSetPatience;
+  const collectives::SteadyPoint deadline = collectives::After(patience_);
   while (true) {
     if (interrupted_()) return absl::CancelledError("interrupted while the ranks meet");
     grpc::ClientContext context;
@@ -42,16 +44,16 @@ absl::Status Rendezvous::Set(const std::string& name, const std::string& value) 
     SetReply reply;
     const absl::Status status = rpc::FromGrpc(stub_->Set(&context, request, &reply));
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
-    if (absl::Now() >= deadline) return status;
+    if (collectives::Left(deadline) <= absl::ZeroDuration()) return status;
     absl::SleepFor(kRetry);
   }
 }
 
 absl::StatusOr<std::string> Rendezvous::Wait(const std::string& name, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const collectives::SteadyPoint deadline = collectives::After(timeout);
   while (true) {
     if (interrupted_()) return absl::CancelledError("interrupted while the ranks meet");
-    const absl::Duration wait = std::clamp(deadline - absl::Now(), absl::ZeroDuration(), kOneWait);
+    const absl::Duration wait = std::clamp(collectives::Left(deadline), absl::ZeroDuration(), kOneWait);
     WaitRequest request;
     *request.mutable_key() = key_;
     request.set_name(name);
@@ -63,7 +65,7 @@ absl::StatusOr<std::string> Rendezvous::Wait(const std::string& name, absl::Dura
     const absl::Status status = rpc::FromGrpc(stub_->Wait(&context, request, &reply));
     if (status.ok()) return reply.value();
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
-    if (absl::Now() >= deadline) {
+    if (collectives::Left(deadline) <= absl::ZeroDuration()) {
       return absl::DeadlineExceededError(
           absl::StrCat("\"", name, "\" was not set within ", absl::FormatDuration(timeout), ": ", status.message()));
     }

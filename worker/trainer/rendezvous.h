@@ -15,10 +15,11 @@ namespace muster::trainer {
 // Thread-safe.
 class Rendezvous final : public collectives::KeyValue {
  public:
-  // `socket`: the worker's. `interrupted` is asked about once a second while a call waits, by any thread.
-  Rendezvous(const std::string& socket, RankKey key, std::function<bool()> interrupted);
+  // `socket`: the worker's. `patience`: of Set. `interrupted` is asked about once a second while a call waits, by any
+  // thread.
+  Rendezvous(const std::string& socket, RankKey key, absl::Duration patience, std::function<bool()> interrupted);
 
-  // Besides KeyValue's errors. Unavailable: neither worker nor coordinator took it within a quarter of an hour.
+  // Besides KeyValue's errors. Unavailable: neither worker nor coordinator took it within `patience`.
   // Cancelled: interrupted. Aborted: the generation has ended. ResourceExhausted: value or generation too large.
   absl::Status Set(const std::string& name, const std::string& value) override;
   absl::StatusOr<std::string> Wait(const std::string& name, absl::Duration timeout) override;
@@ -26,6 +27,7 @@ class Rendezvous final : public collectives::KeyValue {
  private:
   const std::unique_ptr<Trainer::Stub> stub_;
   const RankKey key_;
+  const absl::Duration patience_;
   const std::function<bool()> interrupted_;
 };
 

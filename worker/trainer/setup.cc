@@ -2,61 +2,21 @@
 
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/version.h"
 #include "models/inventory.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/trainer/resume.h"
 #include "worker/trainer/speed.h"
 #include "worker/trainer/weights.h"
 
 namespace muster::trainer {
 namespace {
 
-// Names below checkpoint.path to resume from, best first: the one the coordinator chose, then older published ones.
-std::vector<std::string> Candidates(const Assignment& assignment) {
-  std::vector<PublishedCheckpoint> older;
-  for (const PublishedCheckpoint& published : assignment.published()) {
-    const bool before = published.step() < assignment.resume_from().step() ||
-                        (published.step() == assignment.resume_from().step() &&
-                         published.generation() < assignment.resume_from().generation());
-    if (before) older.push_back(published);
-  }
-  std::sort(older.begin(), older.end(), [](const PublishedCheckpoint& a, const PublishedCheckpoint& b) {
-    return std::pair(a.step(), a.generation()) > std::pair(b.step(), b.generation());
-  });
-  std::vector<std::string> names = {assignment.resume_from().directory()};
-  for (const PublishedCheckpoint& published : older) names.push_back(published.directory());
-  return names;
-}
-
-absl::Status Resume(const Assignment& assignment, Rank& rank) {
-  const std::string& path = assignment.spec().train().checkpoint().path();
-  absl::StatusOr<checkpoint::Opened> opened = checkpoint::OpenFirstWhole(path, Candidates(assignment));
-  if (!opened.ok()) return opened.status();
-  for (const absl::Status& damaged : opened->damaged) {
-    spdlog::error("DAMAGED CHECKPOINT, an older one is used: {}", std::string(damaged.message()));
-  }
-  const Manifest& manifest = opened->checkpoint.manifest();
-  if (manifest.job() != assignment.key().job()) {
-    return absl::FailedPreconditionError(absl::StrCat(opened->checkpoint.directory(), " was written by job ",
-                                                      manifest.job(), ", not by ", assignment.key().job(),
-                                                      ": do two jobs share checkpoint.path?"));
-  }
-  if (absl::Status status = Load(opened->checkpoint, Which::kAll, *rank.engine); !status.ok()) return status;
-  rank.engine->set_step(manifest.step());
-  rank.resumed_step = manifest.step();
-  rank.samples_consumed = manifest.samples_consumed();
-  spdlog::info("resumed from {} (step {}, {} samples consumed)", opened->checkpoint.directory(), manifest.step(),
-               manifest.samples_consumed());
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& assignment, const Program& program,
-                                                           const Ranks& ranks) {
+                                                           const Ranks& ranks, engine::Progress* progress) {
   engine::Config config;
   config.inventory = program.inventory;
   config.table = program.layout.table;
@@ -65,6 +25,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& ass
   config.evaluation = program.rank.evaluation;
   config.train = assignment.spec().train();
   config.groups = ranks.groups;
+  config.progress = progress;
   config.cuda = assignment.device() == DEVICE_CUDA;
   config.threads = assignment.cores() > 0 ? static_cast<int>(assignment.cores()) : AvailableCores();
 #ifndef MUSTER_CUDA
@@ -108,7 +69,8 @@ absl::StatusOr<TokenSource> OpenTokens(const std::string& field, const std::stri
   return TokenSource{*std::move(file), data::Order(options)};
 }
 
-absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous) {
+absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous,
+                           engine::Progress* progress) {
   const Train& train = assignment.spec().train();
   absl::StatusOr<Program> program = CompileProgram(assignment);
   if (!program.ok()) return program.status();
@@ -129,7 +91,7 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
   absl::StatusOr<Ranks> ranks = JoinRanks(assignment, rank.program.layout.table.shards(), rendezvous);
   if (!ranks.ok()) return ranks.status();
   rank.ranks = *std::move(ranks);
-  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(assignment, rank.program, rank.ranks);
+  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(assignment, rank.program, rank.ranks, progress);
   if (!engine.ok()) return engine.status();
   rank.engine = *std::move(engine);
   rank.flops_per_second = MeasureSpeed({.width = train.model().gpt2().width(),
@@ -137,9 +99,12 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
                                         .cuda = assignment.device() == DEVICE_CUDA});
   for (const std::string& note : rank.engine->Notes()) spdlog::info("{}", note);
   if (assignment.has_resume_from()) {
-    if (absl::Status status = Resume(assignment, rank); !status.ok()) return status;
+    const absl::StatusOr<Resumed> resumed = Resume(assignment, rank.ranks.groups[kWorldGroup], *rank.engine);
+    if (!resumed.ok()) return resumed.status();
+    rank.resumed_step = resumed->step;
+    rank.samples_consumed = resumed->samples_consumed;
   } else if (const std::string& from = train.model().from(); !from.empty()) {
-    if (absl::Status status = Import(from, train.model().gpt2(), *rank.engine); !status.ok()) return status;
+    if (absl::Status status = LoadInitial(from, train.model().gpt2(), *rank.engine); !status.ok()) return status;
     spdlog::info("weights imported from {}", from);
   }
   return rank;

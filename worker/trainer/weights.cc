@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "models/inventory.h"
+#include "strategies/partition/planners.h"
 #include "worker/checkpoint/hugging_face.h"
 #include "worker/engine/configure.h"
 
@@ -33,8 +34,9 @@ std::vector<checkpoint::Part> PartsOf(engine::Engine& engine, Which which) {
 }
 
 absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine::Engine& engine) {
+  checkpoint::BlockScratch scratch;
   for (const checkpoint::Part& part : PartsOf(engine, which)) {
-    if (absl::Status status = checkpoint.Read(part); !status.ok()) return status;
+    if (absl::Status status = checkpoint.Read(part, scratch); !status.ok()) return status;
   }
   return engine.Push();
 }
@@ -82,10 +84,10 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Inventory& inve
   return engine::Engine::Create(made->config);
 }
 
-absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int threads) {
+// `train`: what it takes to run it.
+absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int threads, Train& train) {
   const absl::StatusOr<Gpt2> config = checkpoint::ReadHuggingFaceConfig(path);
   if (!config.ok()) return config.status();
-  Train train;
   *train.mutable_model()->mutable_gpt2() = *config;
   train.mutable_batch()->set_sequences(kInferenceSequences);
   train.mutable_batch()->set_microbatch(kInferenceSequences);
@@ -95,6 +97,7 @@ absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int thre
   if (!resolved.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(path, "/config.json: ", resolved.status().message()));
   }
+  *train.mutable_model() = *resolved;
   absl::StatusOr<Inventory> inventory = models::MakeInventory(*resolved);
   if (!inventory.ok()) return inventory.status();
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(*inventory, train, threads);
@@ -105,10 +108,23 @@ absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int thre
 
 }  // namespace
 
+absl::Status LoadInitial(const std::string& path, const Gpt2& model, engine::Engine& engine) {
+  std::error_code error;
+  const bool ours = !checkpoint::List(path).empty() ||
+                    std::filesystem::exists(absl::StrCat(path, "/", checkpoint::kManifestFile), error);
+  if (!ours) return Import(path, model, engine);
+  const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path);
+  absl::Status status = checkpoint.status();
+  if (status.ok()) status = Load(*checkpoint, Which::kParameters, engine);
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("model.from: ", status.message()));
+}
+
 absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int threads) {
   std::error_code error;
   if (std::filesystem::exists(absl::StrCat(path, "/", checkpoint::kConfigFile), error)) {
-    return LoadHuggingFace(path, threads);
+    Train train;
+    return LoadHuggingFace(path, threads, train);
   }
   const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path);
   if (!checkpoint.ok()) return checkpoint.status();
@@ -118,6 +134,20 @@ absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int thr
   if (!engine.ok()) return engine.status();
   if (absl::Status status = Load(*checkpoint, Which::kParameters, **engine); !status.ok()) return status;
   return InferenceModel{manifest.inventory(), *std::move(engine)};
+}
+
+absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& directory, const std::string& path) {
+  if (!checkpoint::List(path).empty()) {
+    return absl::AlreadyExistsError(absl::StrCat(path, " holds checkpoints already: name another folder"));
+  }
+  Manifest manifest;
+  const absl::StatusOr<InferenceModel> model =
+      LoadHuggingFace(directory, AvailableCores(), *manifest.mutable_spec()->mutable_train());
+  if (!model.ok()) return model.status();
+  *manifest.mutable_inventory() = model->inventory;
+  *manifest.mutable_table() = partition::Replicated(model->inventory);
+  if (absl::Status status = model->engine->Pull(); !status.ok()) return status;
+  return checkpoint::Write(path, std::move(manifest), PartsOf(*model->engine, Which::kParameters));
 }
 
 absl::StatusOr<checkpoint::Checkpoint> OpenNewest(const std::string& path) {

@@ -17,12 +17,21 @@ enum class Which { kParameters, kAll };
 // the engine; on a GPU to be bracketed by Pull() or Push().
 std::vector<checkpoint::Part> PartsOf(engine::Engine& engine, Which which);
 
-// Reads the engine's state from the checkpoint. FailedPrecondition: it belongs to another model or optimizer.
+// Reads the engine's state from the checkpoint. FailedPrecondition: it belongs to another model or optimizer. DataLoss:
+// the disk changed what is read; the state is then a mixture.
 absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine::Engine& engine);
 
 // The parameters of an engine that has taken no step, from a folder of Hugging Face's. FailedPrecondition: config.json
 // says other numbers than `model`, all of which it names; others as checkpoint::HuggingFaceModel.
 absl::Status Import(const std::string& directory, const Gpt2& model, engine::Engine& engine);
+
+// Likewise from whatever `path` is: such a folder, a step's folder of Muster's, or a folder of these (the newest whole
+// one).
+absl::Status LoadInitial(const std::string& path, const Gpt2& model, engine::Engine& engine);
+
+// A checkpoint of step 0 below `path`, of a folder of Hugging Face's. AlreadyExists: there are checkpoints already.
+// Others as checkpoint::HuggingFaceModel and checkpoint::Write.
+absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& directory, const std::string& path);
 
 // A model to evaluate, sample or export, on one CPU rank, without optimizer state.
 struct InferenceModel {

@@ -21,9 +21,9 @@ namespace muster::units {
 namespace {
 
 constexpr double kEpsilon = 1e-5;
-// A GPU needs more rows for a good product, and has the memory. In bf16 each piece's gradient of the embedding is made
-// before it is added to that in fp32.
-constexpr uint64_t kGpuPieces = 32, kNarrowPieces = 4;
+// A GPU needs more rows for a good product, and has the memory. In bf16 twice the rows take the same memory, and each
+// piece's gradient of the embedding is made before it is added to that in fp32.
+constexpr uint64_t kGpuPieces = 16, kNarrowPieces = 2;
 // The logits have a multiple of so many columns: without it a vocabulary like 50,257 leaves tensor cores unused, and on
 // a CPU, where no row but the first begins at a cache line, the product takes a third longer. What is more than the
 // vocabulary is masked or left out; the embedding has no rows for it.

@@ -1,0 +1,144 @@
+// One rank of bench/scaling.py: waits for lines "N" on standard input, measures N times what the simulator's cost model
+// is made of, at the same time as the other ranks do, and answers with one JSON line of the best.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "bench/file_key_value.h"
+#include "bench/model.h"
+#include "bench/products.h"
+#include "models/inventory.h"
+#include "worker/collectives/gloo.h"
+
+namespace {
+
+using namespace muster;
+
+constexpr int64_t kArrayElements = 8 << 20;   // 32 MiB: more than a core's share of the caches
+constexpr int64_t kBucketElements = 1 << 20;  // 4 MiB
+constexpr int kBuckets = 8;
+constexpr int64_t kPieceRows = 256;
+constexpr int kPieces = 20;
+
+double SecondsOf(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void Check(const absl::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  std::exit(1);
+}
+
+double FlopsOf(const bench::Shape& shape) {
+  Model model;
+  Gpt2& gpt2 = *model.mutable_gpt2();
+  gpt2.set_layers(shape.layers), gpt2.set_heads(shape.heads), gpt2.set_width(shape.width);
+  gpt2.set_vocabulary(shape.vocabulary), gpt2.set_context(shape.context);
+  const auto inventory = models::MakeInventory(model);
+  Check(inventory.status());
+  double forward = 0;
+  for (const Unit& unit : inventory->units()) forward += unit.forward_flops();
+  return 3 * forward * shape.sequences;
+}
+
+// Each bucket by each of the collectives that schedules have.
+void MoveBuckets(collectives::Group& group, std::vector<at::Tensor>& buckets) {
+  std::vector<std::unique_ptr<collectives::Work>> works;
+  const int64_t each = kBucketElements / group.size();
+  for (at::Tensor& bucket : buckets) {
+    std::vector<collectives::Part> parts;
+    for (int root = 0; root < group.size(); ++root) parts.push_back({bucket.narrow(0, root * each, each), root});
+    works.push_back(group.AllReduce(bucket));
+    Check(works.back()->Wait());
+    works.push_back(group.ReduceParts(parts));
+    Check(works.back()->Wait());
+    works.push_back(group.BroadcastParts(parts));
+    Check(works.back()->Wait());
+  }
+}
+
+struct Best {
+  double products = std::numeric_limits<double>::infinity(), memory = products, buckets = products;
+  double pieces = products, pieces_and_messages = products;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::Shape shape;
+  std::string folder;
+  CLI::App app("One rank of bench/scaling.py that measures the machine");
+  app.add_option("--layers", shape.layers);
+  app.add_option("--heads", shape.heads);
+  app.add_option("--width", shape.width);
+  app.add_option("--vocabulary", shape.vocabulary);
+  app.add_option("--context", shape.context);
+  app.add_option("--sequences", shape.sequences, "of this rank");
+  app.add_option("--threads", shape.threads);
+  app.add_option("--ranks", shape.ranks);
+  app.add_option("--rank", shape.rank);
+  app.add_option("--folder", folder, "where the ranks meet")->required();
+  CLI11_PARSE(app, argc, argv);
+
+  bench::FileKeyValue rendezvous(folder);
+  auto group = collectives::MakeGloo({.rank = static_cast<int>(shape.rank),
+                                      .size = static_cast<int>(shape.ranks),
+                                      .name = "world",
+                                      .host = "127.0.0.1"},
+                                     rendezvous);
+  Check(group.status());
+  const std::unique_ptr<bench::Products> products = bench::MakeProducts(shape);
+  const at::Tensor a = at::ones({kArrayElements}), b = at::ones({kArrayElements});
+  at::Tensor c = at::ones({kArrayElements}), scalar = at::ones({1});
+  // A rank that waits for a message gets its core back when others let it: so messages are timed between work.
+  const at::Tensor left = at::ones({kPieceRows, shape.width}), right = at::ones({shape.width, 4 * shape.width});
+  at::Tensor product = at::ones({kPieceRows, 4 * shape.width});
+  const auto pieces = [&](bool messages) {
+    for (int i = 0; i < kPieces; ++i) {
+      at::mm_out(product, left, right);
+      if (messages) Check((*group)->AllReduce(scalar)->Wait());
+    }
+  };
+  std::vector<at::Tensor> buckets;
+  for (int i = 0; i < kBuckets; ++i) buckets.push_back(at::ones({kBucketElements}));
+  std::printf("{\"ready\": true}\n");
+  std::fflush(stdout);
+  for (int rounds = 0; std::cin >> rounds;) {
+    Best best;
+    const auto keep = [&](double& least, const std::function<void()>& work) {
+      Check((*group)->Barrier());
+      least = std::min(least, SecondsOf(work));
+    };
+    for (int i = 0; i < rounds; ++i) {
+      keep(best.products, [&] { products->Step(); });
+      keep(best.memory, [&] { at::add_out(c, a, b); });
+      keep(best.buckets, [&] { MoveBuckets(**group, buckets); });
+      keep(best.pieces, [&] { pieces(false); });
+      keep(best.pieces_and_messages, [&] { pieces(true); });
+      for (at::Tensor& bucket : buckets) bucket.fill_(1);
+    }
+    // An all-reduce moves twice, and a gather and a reduction once each, all but the own share into a rank.
+    const double share = static_cast<double>(shape.ranks - 1) / shape.ranks;
+    const nlohmann::json answer = {
+        {"flops", FlopsOf(shape) / best.products},
+        {"memory_bytes_per_second", 3.0 * 4 * kArrayElements / best.memory},
+        {"link_bytes_per_second", 4 * share * 4 * kBucketElements * kBuckets / best.buckets},
+        {"message_seconds", std::max(0.0, best.pieces_and_messages - best.pieces) / kPieces}};
+    std::cout << answer << std::endl;
+  }
+}

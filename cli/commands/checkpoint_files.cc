@@ -1,0 +1,199 @@
+// What is on disk below a checkpoint.path, beside what the coordinator has published of it.
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cli/commands/commands.h"
+#include "cli/output/format.h"
+#include "cli/output/table.h"
+#include "cli/output_format.h"
+#include "worker/checkpoint/checkpoint.h"
+
+namespace muster::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::StepName;
+
+struct Flags {
+  std::string from;
+  Format format = Format::kTable;
+};
+
+// Of one step, newest first.
+struct Found {
+  StepName name;
+  std::string directory;  // path
+  bool published = false;
+  bool on_disk = false;
+  uint64_t bytes = 0;
+  absl::Time written = absl::InfinitePast();
+  std::string damage;  // empty: none found
+};
+
+struct Place {
+  std::string path;  // checkpoint.path, or one step's folder
+  std::string job;   // empty: a path was given
+  std::vector<v1::PublishedCheckpoint> published;
+};
+
+// A folder as it is; else a job, whose folder and published checkpoints the coordinator knows.
+absl::StatusOr<Place> Find(const Invocation& invocation, const std::string& from) {
+  std::error_code error;
+  if (fs::is_directory(from, error)) return Place{.path = from, .job = "", .published = {}};
+  if (absl::StrContains(from, '/')) return absl::NotFoundError(absl::StrCat("there is no folder ", from));
+  const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+  if (!client.ok()) return client.status();
+  const absl::StatusOr<std::string> job = invocation.JobNamed(from, **client);
+  if (!job.ok()) return job.status();
+  const absl::StatusOr<v1::GetJobReply> reply = (*client)->GetJob(*job);
+  if (!reply.ok()) return reply.status();
+  const v1::Job& found = reply->job();
+  Place place{.path = found.spec().train().checkpoint().path(), .job = found.id(), .published = {}};
+  if (place.path.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(found.id(), " writes no checkpoints: it has no checkpoint.path"));
+  }
+  place.published.assign(found.checkpoints().begin(), found.checkpoints().end());
+  if (!place.published.empty() && !fs::is_directory(place.path, error)) {
+    return absl::NotFoundError(absl::StrCat("this machine does not see ", place.path, ", the checkpoint.path of ",
+                                            found.id(), ": run this where it is mounted"));
+  }
+  return place;
+}
+
+void Measure(Found& step) {
+  std::error_code error;
+  for (auto file = fs::directory_iterator(step.directory, error); !error && file != fs::directory_iterator();
+       file.increment(error)) {
+    step.bytes += file->file_size(error);
+  }
+  const auto changed = fs::last_write_time(step.directory, error);
+  if (!error) step.written = absl::FromChrono(std::chrono::file_clock::to_sys(changed));
+}
+
+// Looks at every step; reads all of its bytes if `verification` says so.
+std::vector<Found> Look(const Place& place, checkpoint::Verification verification) {
+  std::map<StepName, Found> steps;
+  std::error_code error;
+  if (fs::exists(absl::StrCat(place.path, "/", checkpoint::kManifestFile), error)) {
+    const StepName name = checkpoint::ParseDirectory(fs::absolute(place.path).lexically_normal().filename().string())
+                              .value_or(StepName{});
+    steps[name] = {.name = name, .directory = place.path, .on_disk = true};
+  }
+  for (const StepName& name : checkpoint::List(place.path)) {
+    steps[name] = {.name = name, .directory = absl::StrCat(place.path, "/", name.Directory()), .on_disk = true};
+  }
+  for (const v1::PublishedCheckpoint& published : place.published) {
+    Found& step = steps[{published.step(), published.generation()}];
+    step.name = {published.step(), published.generation()};
+    step.directory = absl::StrCat(place.path, "/", published.directory());
+    step.published = true;
+    step.written = ToTime(published.published());
+  }
+  std::vector<Found> found;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    Measure(step->second);
+    const auto opened = checkpoint::Checkpoint::Open(step->second.directory, checkpoint::Verification::kAsRead);
+    std::vector<std::string> damage;
+    if (!opened.ok()) {
+      damage.emplace_back(opened.status().message());
+    } else if (verification == checkpoint::Verification::kEveryByte) {
+      for (const absl::Status& status : opened->Verify()) damage.emplace_back(status.message());
+    }
+    for (const std::string& text : damage) {
+      absl::StrAppend(&step->second.damage, step->second.damage.empty() ? "" : "; ", text);
+    }
+    found.push_back(std::move(step->second));
+  }
+  return found;
+}
+
+nlohmann::ordered_json Tree(const std::vector<Found>& steps) {
+  nlohmann::ordered_json tree = nlohmann::ordered_json::array();
+  for (const Found& step : steps) {
+    nlohmann::ordered_json entry = {{"step", step.name.step},      {"generation", step.name.generation},
+                                    {"directory", step.directory}, {"published", step.published},
+                                    {"on_disk", step.on_disk},     {"bytes", step.bytes},
+                                    {"whole", step.damage.empty()}};
+    if (step.written != absl::InfinitePast()) {
+      entry["written"] = absl::FormatTime(absl::RFC3339_sec, step.written, absl::UTCTimeZone());
+    }
+    if (!step.damage.empty()) entry["damage"] = step.damage;
+    tree.push_back(std::move(entry));
+  }
+  return tree;
+}
+
+void Show(const std::vector<Found>& steps, const Place& place, const char* good, Format format, const Screen& screen) {
+  if (format == Format::kJson || format == Format::kYaml) return PrintTree(Tree(steps), format);
+  if (format == Format::kName) {
+    for (const Found& step : steps) Print(step.directory + "\n");
+    return;
+  }
+  const absl::Time now = absl::Now();
+  std::vector<Column> columns = {{"STEP", true}, {"GENERATION", true}, {"SIZE", true}, {"AGE", true}};
+  if (!place.job.empty()) columns.push_back({"PUBLISHED"});
+  columns.push_back({"STATE"});
+  Table table(columns);
+  for (const Found& step : steps) {
+    std::vector<Cell> row = {absl::StrCat(step.name.step), absl::StrCat(step.name.generation), Bytes(step.bytes),
+                             Age(now - step.written)};
+    if (!place.job.empty()) row.push_back(step.published ? "yes" : "no");
+    row.push_back(step.damage.empty() ? Cell(good, Colour::kGreen)
+                                      : Cell(absl::StrCat("damaged: ", step.damage), Colour::kRed));
+    table.Add(std::move(row));
+  }
+  Print(table.Render(screen));
+}
+
+absl::StatusOr<ExitCode> List(const Invocation& invocation, const Flags& flags) {
+  const absl::StatusOr<Place> place = Find(invocation, flags.from);
+  if (!place.ok()) return place.status();
+  const std::vector<Found> steps = Look(*place, checkpoint::Verification::kAsRead);
+  if (steps.empty() && flags.format == Format::kTable) {
+    Say(absl::StrCat("no checkpoints below ", place->path));
+    return kOk;
+  }
+  Show(steps, *place, "whole", flags.format, invocation.Out());
+  return kOk;
+}
+
+absl::StatusOr<ExitCode> Verify(const Invocation& invocation, const Flags& flags) {
+  const absl::StatusOr<Place> place = Find(invocation, flags.from);
+  if (!place.ok()) return place.status();
+  const std::vector<Found> steps = Look(*place, checkpoint::Verification::kEveryByte);
+  if (steps.empty()) return absl::NotFoundError(absl::StrCat("no checkpoints below ", place->path));
+  Show(steps, *place, "verified", flags.format, invocation.Out());
+  for (const Found& step : steps) {
+    if (!step.damage.empty()) return kJobFailed;
+  }
+  return kOk;
+}
+
+}  // namespace
+
+void RegisterCheckpointFiles(CLI::App& app, Invocation& invocation) {
+  const struct {
+    const char *name, *description, *example;
+    absl::StatusOr<ExitCode> (*run)(const Invocation&, const Flags&);
+  } commands[] = {
+      {"ls", "List those of a job or below a folder: manifests, sizes and headers are looked at",
+       "muster checkpoint ls @last\nmuster checkpoint ls runs/gpt2-tiny -o json", List},
+      {"verify", "Read every byte of them; exit code 1 when one is damaged, and where",
+       "muster checkpoint verify runs/gpt2-tiny\nmuster checkpoint verify @last -o json", Verify},
+  };
+  for (const auto& entry : commands) {
+    const auto flags = std::make_shared<Flags>();
+    CLI::App* command = AddCommand(app, entry.name, "Commands", entry.description, entry.example);
+    command->add_option("FROM", flags->from, "job, folder of checkpoints, or one step's folder")->required();
+    AddFormat(command, flags->format, {"table", "json", "yaml", "name"});
+    OnRun(command, invocation, [&invocation, flags, run = entry.run] { return run(invocation, *flags); });
+  }
+}
+
+}  // namespace muster::cli

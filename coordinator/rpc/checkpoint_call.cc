@@ -1,0 +1,177 @@
+#include "coordinator/rpc/checkpoint_call.h"
+
+#include <grpc/support/time.h>
+#include <grpcpp/alarm.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/rpc/rpc.h"
+#include "coordinator/server/cursor.h"
+
+namespace muster::rpc {
+namespace {
+
+using server::Turn;
+
+constexpr absl::Duration kUsualWait = absl::Minutes(5), kLongestWait = absl::Hours(1);
+
+uint64_t NewWish() {
+  std::random_device source;  // /dev/urandom
+  return uint64_t{source()} << 32 | source() | 1;
+}
+
+absl::Duration WaitOf(const CheckpointRequest& request) {
+  if (!request.has_wait()) return kUsualWait;
+  return std::min(kLongestWait, absl::Seconds(request.wait().seconds()) + absl::Nanoseconds(request.wait().nanos()));
+}
+
+// Reads the job's events as any watcher does, and looks at the job whenever there is one. All but the reactions is done
+// on the loop's thread.
+class CheckpointReactor final : public grpc::ServerUnaryReactor {
+ public:
+  static CheckpointReactor* Start(Principal caller, const CheckpointRequest* request, CheckpointReply* reply,
+                                  server::Loop* loop) {
+    auto reactor = std::make_shared<CheckpointReactor>(std::move(caller), request, reply, loop);
+    reactor->self_ = reactor;
+    loop->Post([reactor](Turn& turn) { reactor->Begin(turn); });
+    return reactor.get();
+  }
+
+  CheckpointReactor(Principal caller, const CheckpointRequest* request, CheckpointReply* reply, server::Loop* loop)
+      : caller_(std::move(caller)), request_(request), reply_(reply), loop_(loop) {}
+
+  void OnCancel() override { EndBy(absl::CancelledError("the caller has gone")); }
+  void OnDone() override {
+    std::shared_ptr<CheckpointReactor> last;  // outlives the lock
+    const std::lock_guard lock(mutex_);
+    last = std::move(self_);
+  }
+
+ private:
+  std::shared_ptr<CheckpointReactor> Self() {
+    const std::lock_guard lock(mutex_);
+    return self_;
+  }
+
+  void EndBy(const absl::Status& status) {
+    if (const std::shared_ptr<CheckpointReactor> self = Self(); self != nullptr) {
+      loop_->Post([self, status](Turn& turn) {
+        turn.AfterCommit([self, status, &watches = turn.watches()] { self->End(status, watches); });
+      });
+    }
+  }
+
+  void Begin(Turn& turn) {
+    const core::Core& core = turn.core();
+    const absl::StatusOr<JobId> id = core.Find(request_->job());
+    const absl::StatusOr<Job> job = id.ok() ? core.GetJob(*id) : id.status();
+    absl::Status status = job.status();
+    if (status.ok()) status = Authorize(caller_, "/muster.v1.Jobs/Checkpoint", {job->owner()});
+    if (status.ok()) status = turn.Handle(core::CheckpointJob{*id, NewWish()}).status;
+    if (!status.ok()) return End(status, turn.watches());
+    job_ = *id;
+    generation_ = job->generation();
+    behind_ = core.HighestStep(job_);
+    if (!job->checkpoints().empty() && job->checkpoints().rbegin()->generation() == generation_) {
+      behind_ = std::max(behind_, job->checkpoints().rbegin()->step());
+    }
+    turn.AfterCommit([self = Self(), &turn] { self->Wait(turn); });
+  }
+
+  void Wait(Turn& turn) {
+    WatchRequest events;
+    events.set_job(job_.value());
+    events.set_events(true);
+    events.set_follow(true);
+    events.set_cursor(server::CursorOf(turn.ledger().last_sequence()));
+    absl::StatusOr<std::shared_ptr<server::Watch>> watch = turn.watches().Open(turn.core(), events, job_);
+    if (!watch.ok()) return End(watch.status(), turn.watches());
+    watch_ = *std::move(watch);
+    const gpr_timespec deadline = gpr_time_add(
+        gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(absl::ToInt64Milliseconds(WaitOf(*request_)), GPR_TIMESPAN));
+    alarm_.Set(deadline, [self = Self()](bool rang) {
+      if (rang) self->EndBy(self->TooLate());
+    });
+    Read(turn.core(), turn.watches());
+  }
+
+  absl::Status TooLate() const {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "no checkpoint of ", job_.value(), " behind step ", behind_, " was published in ",
+        absl::FormatDuration(WaitOf(*request_)),
+        "; the wish stands: a step may take longer than that, or its folder's disk (muster logs ", job_.value(), ")"));
+  }
+
+  void Read(const core::Core& core, server::Watches& watches) {
+    watches.Next(watch_, [self = Self(), &core, &watches](server::WatchPage page) {
+      if (page.end && !page.status.ok()) return self->End(page.status, watches);
+      self->Look(core, watches, page.end);
+    });
+  }
+
+  void Look(const core::Core& core, server::Watches& watches, bool last) {
+    const absl::StatusOr<Job> job = core.GetJob(job_);
+    if (!job.ok()) return End(job.status(), watches);
+    const bool over = last || !core.IsCurrent(job_, generation_);
+    if (!job->checkpoints().empty()) {
+      const PublishedCheckpoint& newest = *job->checkpoints().rbegin();
+      // Written after the wish: at its earliest behind the step that was known to be done then. One that ends with that
+      // very step is the job's last.
+      if (newest.generation() == generation_ && (newest.step() > behind_ || (over && newest.step() == behind_))) {
+        *reply_->mutable_checkpoint() = newest;
+        return End(absl::OkStatus(), watches);
+      }
+    }
+    if (over) {
+      return End(absl::AbortedError(absl::StrCat("generation ", generation_, " of ", job_.value(),
+                                                 " has ended before its checkpoint was published")),
+                 watches);
+    }
+    // Not from here: a watch is not asked again while it answers.
+    loop_->Post([self = Self()](Turn& turn) {
+      turn.AfterCommit([self, &core = turn.core(), &watches = turn.watches()] {
+        if (!self->ended_) self->Read(core, watches);
+      });
+    });
+  }
+
+  void End(const absl::Status& status, server::Watches& watches) {
+    if (std::exchange(ended_, true)) return;
+    alarm_.Cancel();
+    if (watch_ != nullptr) watches.Close(watch_);
+    Finish(ToGrpc(status));
+  }
+
+  const Principal caller_;
+  const CheckpointRequest* const request_;
+  CheckpointReply* const reply_;
+  server::Loop* const loop_;
+
+  // On the loop's thread only.
+  JobId job_;
+  uint64_t generation_ = 0;
+  uint64_t behind_ = 0;
+  std::shared_ptr<server::Watch> watch_;
+  bool ended_ = false;
+  grpc::Alarm alarm_;
+
+  std::mutex mutex_;
+  std::shared_ptr<CheckpointReactor> self_ ABSL_GUARDED_BY(mutex_);  // until OnDone
+};
+
+}  // namespace
+
+grpc::ServerUnaryReactor* StartCheckpoint(Principal caller, const CheckpointRequest* request, CheckpointReply* reply,
+                                          server::Loop* loop) {
+  return CheckpointReactor::Start(std::move(caller), request, reply, loop);
+}
+
+}  // namespace muster::rpc

@@ -1,0 +1,107 @@
+// What a worker daemon tells of its ranks.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "coordinator/simulate/coordinator.h"
+#include "coordinator/simulate/worker_node.h"
+
+namespace muster::simulate {
+namespace {
+
+constexpr absl::Duration kStill = absl::Seconds(10);  // longer than a step; the daemon tells of less
+
+bool SameButStep(ObservedRank a, ObservedRank b) {
+  a.clear_step();
+  b.clear_step();
+  return a.SerializeAsString() == b.SerializeAsString();
+}
+
+}  // namespace
+
+ObservedRank WorkerNode::Observe(const RankId& rank) const {
+  const Local& local = daemon_->ranks.at(rank);
+  const Folder& folder = folders_.at(rank);
+  const DesiredRank* wanted = WantedOf(rank);
+  const bool forgotten = daemon_->fresh && wanted == nullptr;
+  ObservedRank seen;
+  *seen.mutable_key() = agent::KeyOf(rank);
+  seen.set_step(local.step);
+  const bool drained = local.acknowledged == folder.outbox.size();
+  if (folder.exit.has_value() && (drained || forgotten)) {
+    seen.set_state(RANK_STATE_EXITED);
+    *seen.mutable_exit() = *folder.exit;
+  } else if (local.told != agent::Told::kNothing) {
+    seen.set_state(RANK_STATE_STOPPING);
+  } else {
+    seen.set_state(folder.outbox.empty() ? RANK_STATE_STARTING : RANK_STATE_RUNNING);
+  }
+  if (const absl::Duration still = StillFor(*folder.process); still > absl::ZeroDuration()) {
+    seen.set_step(folder.process->page.step);
+    seen.set_op_issued(folder.process->page.issued);
+    const Page& page = folder.process->page;
+    seen.set_op_completed(folder.process->frozen ? page.issued + 1 : page.completed);
+    seen.set_still_seconds(absl::ToDoubleSeconds(still));
+  }
+  return seen;
+}
+
+absl::Duration WorkerNode::StillFor(const Process& process) const {
+  if (!process.alive || !process.met) return absl::ZeroDuration();
+  // A restarted daemon sees the page for the first time.
+  const absl::Duration still = world_->agenda.now() - std::max(process.page.moved, daemon_->started);
+  return still < kStill ? absl::ZeroDuration() : still;
+}
+
+bool WorkerNode::AnyStandsStill() const {
+  return std::any_of(daemon_->ranks.begin(), daemon_->ranks.end(), [this](const auto& rank) {
+    return StillFor(*folders_.at(rank.first).process) > absl::ZeroDuration();
+  });
+}
+
+void WorkerNode::SendObserved(bool full) {
+  if (!daemon_->welcomed) return;
+  WorkerMessage message;
+  Observed& observed = *message.mutable_observed();
+  observed.set_full(full);
+  observed.set_leaving(daemon_->leaving);
+  for (auto& [rank, local] : daemon_->ranks) {
+    ObservedRank seen = Observe(rank);
+    if (!full && local.observed.has_value() && SameButStep(*local.observed, seen) &&
+        local.observed->step() == seen.step()) {
+      continue;
+    }
+    local.observed = seen;
+    *observed.add_ranks() = std::move(seen);
+  }
+  if (full || observed.ranks_size() > 0) Send(std::move(message));
+}
+
+void WorkerNode::ReportAbsent() {
+  if (!daemon_->welcomed) return;
+  WorkerMessage message;
+  for (const DesiredRank& wanted : daemon_->desired.ranks()) {
+    if (!wanted.has_stop() || daemon_->ranks.contains(agent::RankOf(wanted.key()))) continue;
+    ObservedRank& absent = *message.mutable_observed()->add_ranks();
+    *absent.mutable_key() = wanted.key();
+    absent.set_state(RANK_STATE_EXITED);
+    absent.mutable_exit()->set_cause(RankExit::STOPPED);
+  }
+  if (message.observed().ranks_size() > 0) Send(std::move(message));
+}
+
+void WorkerNode::SendNews(bool full) {
+  if (!Listens() || !daemon_->welcomed) return;
+  std::vector<WorkerMessage> messages;
+  for (auto& [rank, local] : daemon_->ranks) {
+    const std::vector<Record>& outbox = folders_.at(rank).outbox;
+    if (local.sent >= outbox.size()) continue;
+    WorkerMessage& message = messages.emplace_back();
+    *message.mutable_records()->mutable_key() = agent::KeyOf(rank);
+    for (; local.sent < outbox.size(); ++local.sent) *message.mutable_records()->add_records() = outbox[local.sent];
+  }
+  SendObserved(full);
+  for (WorkerMessage& message : messages) Send(std::move(message));
+}
+
+}  // namespace muster::simulate

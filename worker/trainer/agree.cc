@@ -1,0 +1,17 @@
+#include "worker/trainer/agree.h"
+
+#include <ATen/ops/full.h>
+
+namespace muster::trainer {
+
+absl::Status Agree(collectives::Group* group, Device device, const absl::Status& own, const absl::Status& others) {
+  if (group == nullptr) return own;
+  const at::Device where(device == DEVICE_CUDA ? at::kCUDA : at::kCPU);
+  const at::Tensor failed = at::full({1}, own.ok() ? 0.0 : 1.0, at::TensorOptions(at::kDouble).device(where));
+  const absl::Status told = group->AllReduce(failed)->Wait();
+  if (!own.ok()) return own;
+  if (!told.ok()) return told;
+  return failed.item<double>() == 0 ? absl::OkStatus() : others;
+}
+
+}  // namespace muster::trainer

@@ -1,0 +1,92 @@
+#include "worker/trainer/host_copy.h"
+
+#include <ATen/Parallel.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::trainer {
+namespace {
+
+constexpr uint64_t kChunk = 256 << 10;  // floats that a thread copies at a time
+constexpr uint64_t kPage = 4096;
+
+uint64_t FirstNumber(const char* path, uint64_t otherwise) {
+  std::ifstream in(path);
+  uint64_t number = 0;
+  return in >> number ? number : otherwise;
+}
+
+struct Chunk {
+  float* to;
+  const float* from;
+  uint64_t length;
+};
+
+}  // namespace
+
+uint64_t AvailableHostMemory() {
+  uint64_t available = std::numeric_limits<uint64_t>::max();
+  std::ifstream info("/proc/meminfo");
+  std::string word;
+  while (info >> word) {
+    uint64_t kilobytes = 0;
+    if (word == "MemAvailable:" && info >> kilobytes) available = kilobytes << 10;
+  }
+  const uint64_t none = std::numeric_limits<uint64_t>::max();
+  const uint64_t most = FirstNumber("/sys/fs/cgroup/memory.max", none);  // "max": no number
+  const uint64_t used = FirstNumber("/sys/fs/cgroup/memory.current", 0);
+  if (most != none) available = std::min(available, most - std::min(most, used));
+  return available;
+}
+
+HostCopy::HostCopy(absl::Span<const checkpoint::Part> parts) {
+  for (const checkpoint::Part& part : parts) bytes_ += part.values.size() * sizeof(float);
+  if (bytes_ == 0) return;
+  // A tenth of what is there stays for what else the training needs.
+  const uint64_t available = AvailableHostMemory();
+  if (bytes_ > available - available / 10) {
+    why_ = absl::StrCat("a copy takes ", bytes_ >> 20, " MiB of the host's memory, ", available >> 20, " MiB are left");
+    return;
+  }
+  void* const memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    why_ = absl::StrCat("the host gives no memory for a copy of ", bytes_ >> 20, " MiB");
+    return;
+  }
+  madvise(memory, bytes_, MADV_HUGEPAGE);
+  memory_ = static_cast<float*>(memory);
+  touch_ = std::thread([bytes = static_cast<volatile char*>(memory), size = bytes_] {
+    for (uint64_t at = 0; at < size; at += kPage) bytes[at] = 0;
+  });
+}
+
+HostCopy::~HostCopy() {
+  if (touch_.joinable()) touch_.join();
+  if (memory_ != nullptr) munmap(memory_, bytes_);
+}
+
+std::vector<checkpoint::Part> HostCopy::Take(std::vector<checkpoint::Part> parts) {
+  if (touch_.joinable()) touch_.join();
+  std::vector<Chunk> chunks;
+  float* to = memory_;
+  for (checkpoint::Part& part : parts) {
+    for (uint64_t at = 0; at < part.values.size(); at += kChunk) {
+      chunks.push_back({to + at, part.values.data() + at, std::min<uint64_t>(kChunk, part.values.size() - at)});
+    }
+    part.values = absl::MakeSpan(to, part.values.size());
+    to += part.values.size();
+  }
+  at::parallel_for(0, static_cast<int64_t>(chunks.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) std::memcpy(chunks[i].to, chunks[i].from, chunks[i].length * sizeof(float));
+  });
+  return parts;
+}
+
+}  // namespace muster::trainer

@@ -1,0 +1,73 @@
+#include "worker/trainer/pulse.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace muster::trainer {
+namespace {
+
+constexpr absl::Duration kBeat = absl::Milliseconds(250);
+constexpr auto kRelaxed = std::memory_order_relaxed;  // each field alone is what readers look at
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Pulse>> Pulse::Start(const std::string& rank_dir, absl::Duration patience) {
+  absl::StatusOr<std::unique_ptr<rundir::ProgressPage>> page = rundir::ProgressPage::Create(rank_dir);
+  if (!page.ok()) return page.status();
+  return std::unique_ptr<Pulse>(new Pulse(*std::move(page), patience));
+}
+
+Pulse::Pulse(std::unique_ptr<rundir::ProgressPage> page, absl::Duration patience)
+    : page_(std::move(page)), most_beats_(absl::IDivDuration(patience, kBeat, &patience)) {
+  Enter(rundir::kLoading);
+  thread_ = std::thread([this] { Beat(); });
+}
+
+Pulse::~Pulse() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ending_ = true;
+  }
+  ended_.notify_one();
+  thread_.join();
+}
+
+void Pulse::Enter(rundir::Stage stage) {
+  rundir::Progress& page = *page_->operator->();
+  beats_at_stage_.store(0, kRelaxed);
+  page.op_issued.store(0, kRelaxed);
+  page.op_completed.store(0, kRelaxed);
+  page.stage.store(stage, kRelaxed);
+}
+
+void Pulse::FinishStep(uint64_t step) { (*page_)->step.store(step, kRelaxed); }
+
+void Pulse::Show(int32_t completed, OpKind kind) {
+  rundir::Progress& page = *page_->operator->();
+  page.op_completed.store(static_cast<uint64_t>(completed), kRelaxed);
+  page.stage.store(rundir::kOps + static_cast<uint64_t>(kind), kRelaxed);
+}
+
+void Pulse::Begin(int32_t index, OpKind kind) {
+  (*page_)->op_issued.store(static_cast<uint64_t>(index) + 1, kRelaxed);
+  Show(index, kind);
+}
+
+void Pulse::WaitFor(int32_t earlier, OpKind kind) { Show(earlier, kind); }
+
+void Pulse::EndWait(int32_t index, OpKind kind) { Show(index, kind); }
+
+// By the steady clock, as std::condition_variable waits: a rank must not look stopped because the wall clock was set.
+void Pulse::Beat() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!ended_.wait_for(lock, absl::ToChronoNanoseconds(kBeat), [this] { return ending_; })) {
+    rundir::Progress& page = *page_->operator->();
+    page.beat.fetch_add(1, kRelaxed);
+    const bool between_steps = page.stage.load(kRelaxed) < rundir::kOps;
+    if (between_steps && beats_at_stage_.fetch_add(1, kRelaxed) < most_beats_)
+      page.alive_at_stage.fetch_add(1, kRelaxed);
+  }
+}
+
+}  // namespace muster::trainer

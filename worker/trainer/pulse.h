@@ -1,0 +1,55 @@
+// The trainer's end of the progress page: what the loop and its engine are at, and that the process runs at all.
+//
+//   auto pulse = Pulse::Start(rank_dir, patience).value();
+//   pulse->Enter(rundir::kReading);
+//   engine->Step(...);  // with config.progress = pulse.get()
+//   pulse->FinishStep(engine->step());
+//
+// Owns a thread that beats, which ends with it. Enter, FinishStep and what the engine tells: from one thread.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "worker/engine/progress.h"
+#include "worker/rundir/progress.h"
+
+namespace muster::trainer {
+
+class Pulse final : public engine::Progress {
+ public:
+  // Begins at kLoading. `patience`: for how long a stage counts as progress by itself. Errors as ProgressPage::Create.
+  static absl::StatusOr<std::unique_ptr<Pulse>> Start(const std::string& rank_dir, absl::Duration patience);
+  ~Pulse() override;
+
+  void Enter(rundir::Stage stage);
+  void FinishStep(uint64_t step);
+
+  // ---- engine::Progress ----
+  void Begin(int32_t index, OpKind kind) override;
+  void WaitFor(int32_t earlier, OpKind kind) override;
+  void EndWait(int32_t index, OpKind kind) override;
+  void EndStep() override { Enter(rundir::kReporting); }
+
+ private:
+  Pulse(std::unique_ptr<rundir::ProgressPage> page, absl::Duration patience);
+  void Beat();
+  void Show(int32_t completed, OpKind kind);
+
+  const std::unique_ptr<rundir::ProgressPage> page_;
+  const int64_t most_beats_;  // at one stage
+  std::atomic<int64_t> beats_at_stage_ = 0;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool ending_ = false;  // guarded by mutex_
+  std::thread thread_;   // last: it uses the others
+};
+
+}  // namespace muster::trainer
