@@ -129,11 +129,24 @@ bool Plain(const std::string& text) {
   return true;
 }
 
+// Of the UTF-8 at the start of `text`: how many bytes are a character beyond ASCII that no YAML text may hold as it is
+// (YAML 1.2.2, production 1), or that ends a line there: U+0080 to U+009F, U+FFFE, U+FFFF. 0: none.
+size_t UnprintableBytes(absl::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
+  if (byte(0) == 0xC2 && byte(1) < 0xA0) return 2;
+  if (byte(0) == 0xEF && byte(1) == 0xBF && byte(2) >= 0xBE) return 3;
+  return 0;
+}
+
 std::string Quoted(const std::string& text) {
   std::string out = "\"";
-  for (const char c : text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     const unsigned char byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
+    if (const size_t bytes = UnprintableBytes(absl::string_view(text).substr(i)); bytes > 0) {
+      const unsigned char last = static_cast<unsigned char>(text[i += bytes - 1]);
+      absl::StrAppendFormat(&out, bytes == 2 ? "\\u%04X" : "\\uFF%02X", bytes == 2 ? last : last | 0x40);
+    } else if (c == '"' || c == '\\') {
       absl::StrAppend(&out, "\\", std::string(1, c));
     } else if (c == '\n') {
       out += "\\n";

@@ -93,10 +93,10 @@ class Generator {
     return std::ldexp(static_cast<double>(static_cast<int64_t>(random_())), static_cast<int>(random_() % 200) - 100);
   }
   std::string String() {
-    static const std::string kPieces[] = {"a",    "runs/x", " ",   ":",    "# ",   "\"",   "'",    "\\",
-                                          "\n",   "\t",     "ä",   "日本", "null", "~",    "-",    "12",
-                                          "1e3",  "{",      "[",   "&",    "*",    "!",    "%",    "@",
-                                          "\x01", "...",    "---", "true", ",",    "\r\n", "\x7f", "\u2028"};
+    static const std::string kPieces[] = {
+        "a",    "runs/x", " ",   ":",    "# ",  "\"",   "'",    "\\",     "\n",     "\t",     "ä",      "日本",
+        "null", "~",      "-",   "12",   "1e3", "{",    "[",    "&",      "*",      "!",      "%",      "@",
+        "\x01", "...",    "---", "true", ",",   "\r\n", "\x7f", "\u2028", "\u0085", "\u0099", "\ufffe", "\uffff"};
     std::string text;
     do {
       text += kPieces[random_() % std::size(kPieces)];

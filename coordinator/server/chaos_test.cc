@@ -206,6 +206,17 @@ void ChaosTest::AddScenariosOfJobs() {
     MustInsist(lossy_->jobs(), &Jobs::Stub::Trace, request, &reply);
     EXPECT_EQ(client_->StateOf(running_.job()), JOB_STATE_RUNNING);
   };
+  // Nobody writes either: it says so, or that the job has no place for checkpoints.
+  scenarios_["Jobs/Checkpoint"] = [this](const std::string&) {
+    CheckpointRequest request;
+    request.set_job(running_.job());
+    request.mutable_wait()->set_nanos(1'000'000);
+    CheckpointReply reply;
+    const grpc::StatusCode code =
+        Insist(*lossy_, lossy_->jobs(), &Jobs::Stub::Checkpoint, request, &reply).error_code();
+    EXPECT_TRUE(code == grpc::StatusCode::FAILED_PRECONDITION || code == grpc::StatusCode::DEADLINE_EXCEEDED) << code;
+    EXPECT_EQ(client_->StateOf(running_.job()), JOB_STATE_RUNNING);
+  };
 }
 
 void ChaosTest::AddScenariosOfTheRest() {
