@@ -29,7 +29,7 @@ CASES = {
     "12x256": {"layers": 12, "heads": 4, "width": 256, "vocabulary": 256, "context": 256, "sequences": 4, "steps": 1},
 }
 # The environment that the worker daemon gives to a trainer.
-OURS = {"OMP_WAIT_POLICY": "passive", "MKL_CBWR": "AVX2"}
+OURS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000", "MKL_CBWR": "AVX2"}
 
 
 class Group:

@@ -21,7 +21,7 @@ CASES = {
     "6x384": {"layers": 6, "heads": 6, "width": 384, "vocabulary": 50257, "context": 256, "sequences": 4, "steps": 1},
 }
 # The environment that the worker daemon gives to a trainer.
-OURS = {"OMP_WAIT_POLICY": "passive", "MKL_CBWR": "AVX2"}
+OURS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000", "MKL_CBWR": "AVX2"}
 
 
 class Side:
