@@ -119,7 +119,10 @@ FakeWorker::~FakeWorker() {
   reader_.join();
 }
 
-void FakeWorker::Send(const WorkerMessage& message) { stream_->Write(message); }
+void FakeWorker::Send(const WorkerMessage& message) {
+  absl::MutexLock lock(&writing_);
+  stream_->Write(message);
+}
 
 void FakeWorker::Read() {
   CoordinatorMessage message;

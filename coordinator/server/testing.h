@@ -93,6 +93,7 @@ class FakeWorker {
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<WorkerMessage, CoordinatorMessage>> stream_;
 
+  absl::Mutex writing_;  // the reader sends the full report
   absl::Mutex mutex_;
   bool welcome_ = false;
   Desired desired_;
