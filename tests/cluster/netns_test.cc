@@ -137,7 +137,7 @@ class PartitionTest : public NetworkTest {
     EXPECT_EQ(sums, undisturbed);
   }
 
-  static constexpr uint64_t kSteps = 2000, kEvery = 50;
+  static constexpr uint64_t kSteps = 1000, kEvery = 50;
   std::string name_, id_;
   int host_ = 0;
   pid_t trainer_ = 0;
