@@ -14,6 +14,10 @@ namespace muster::cli {
 namespace {
 
 // A coordinator may be away this long while its jobs go on.
+// Of a read whose stream broke: how long it may take to get on.
+constexpr absl::Duration kFirstPatience = absl::Milliseconds(500);
+constexpr absl::Duration kPatience = absl::Seconds(8);  // as of every other call (client.cc)
+constexpr absl::Duration kPause = absl::Milliseconds(200);
 constexpr absl::Duration kGiveUpAfter = absl::Minutes(10);
 constexpr absl::Duration kIdle = absl::Milliseconds(200);
 // More often does not look smoother.
@@ -54,10 +58,25 @@ nlohmann::ordered_json ItemTree(const v1::WatchItem& item) { return MessageTree(
 
 absl::Status ReadItems(Client& client, const v1::WatchRequest& request,
                        const std::function<void(const v1::WatchItem&)>& take) {
-  const std::unique_ptr<WatchCall> call = client.Watch(request);
-  v1::WatchItem item;
-  while (call->Read(item)) take(item);
-  return call->Finish();
+  v1::WatchRequest rest = request;
+  absl::Time heard = absl::Now();
+  // Nothing was heard yet: it may not be there at all, which is to be said at once.
+  absl::Duration patience = kFirstPatience;
+  while (true) {
+    const std::unique_ptr<WatchCall> call = client.Watch(rest);
+    v1::WatchItem item;
+    while (call->Read(item)) {
+      take(item);
+      heard = absl::Now();
+      patience = kPatience;
+      if (item.cursor().empty()) continue;
+      rest.set_cursor(item.cursor());
+      rest.clear_tail();  // belongs to the first call
+    }
+    const absl::Status status = call->Finish();
+    if (!absl::IsUnavailable(status) || absl::Now() - heard > patience) return status;
+    absl::SleepFor(kPause);
+  }
 }
 
 absl::StatusOr<ExitCode> FollowItems(Client& client, const v1::WatchRequest& request, absl::Duration timeout,

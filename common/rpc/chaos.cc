@@ -1,7 +1,6 @@
 #include "common/rpc/chaos.h"
 
 #include <grpcpp/client_context.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -147,14 +146,14 @@ void ReadEnvironment() {
   const absl::Status status = Arm(text);
   if (status.ok()) return;
   std::fprintf(stderr, "MUSTER_RPC_CHAOS: %s\n", std::string(status.message()).c_str());
-  _exit(2);
+  std::_Exit(2);
 }
 
 }  // namespace
 
 absl::Status Arm(std::string_view text) {
   Shares shares;
-  uint64_t seed = 1;
+  uint64_t seed = std::random_device()();
   const std::vector<std::string> fields = absl::StrSplit(std::string(text), ',', absl::SkipEmpty());
   for (const std::string& field : fields) {
     if (ParseField(field, shares, seed)) continue;
@@ -165,7 +164,7 @@ absl::Status Arm(std::string_view text) {
   absl::MutexLock lock(&network.mutex);
   network.armed = !fields.empty();
   network.shares = shares;
-  network.random.seed(seed * 1'000'003 + static_cast<uint64_t>(getpid()));  // each process another part of the network
+  network.random.seed(seed);
   network.counts.clear();
   return absl::OkStatus();
 }

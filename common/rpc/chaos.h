@@ -6,6 +6,7 @@
 //   requests   of the unary calls, what share does not reach the server
 //   replies    what share of them is carried out there, and the answer is lost
 //   streams    of the messages of streams, in both directions, before what share the stream breaks
+//   seed       of the chances; without it each process has its own
 //
 // The caller sees UNAVAILABLE, as of a broken connection. A text that cannot be read ends the process with a message: a
 // test that armed nothing would pass for no reason.

@@ -73,12 +73,14 @@ class Service {
 // any time one of them meets or publishes. With them, jobs that nobody has room for stay in the queue.
 class Load {
  public:
-  Load(const std::string& address, const JobSpec& gang) : address_(address), gang_(gang) {
+  // `checkpoints`: of each gang, with its number behind.
+  Load(const std::string& address, const JobSpec& gang, const std::string& checkpoints)
+      : address_(address), checkpoints_(checkpoints), gang_(gang) {
     queued_ = gang;
     queued_.set_name("queued");
     queued_.set_priority(0);  // behind every gang
     queued_.mutable_resources()->set_ranks(64);
-    queued_.mutable_train()->mutable_batch()->set_sequences(64);
+    queued_.mutable_train()->mutable_batch()->set_sequences(128);
     submitter_ = std::thread([this] { Run(); });
   }
   ~Load() { Stop(); }
@@ -108,6 +110,7 @@ class Load {
     for (int number = 0; !done_; ++number) {
       const std::string id = newest();
       if (id.empty() || service.Get(id).state() == JOB_STATE_COMPLETED) {
+        gang_.mutable_train()->mutable_checkpoint()->set_path(absl::StrCat(checkpoints_, "-", number));
         Insist(service, gang_, absl::StrCat("gang-", number));
       }
       Insist(service, queued_, absl::StrCat("queued-", number));
@@ -134,7 +137,7 @@ class Load {
     }
   }
 
-  const std::string address_;
+  const std::string address_, checkpoints_;
   JobSpec gang_, queued_;
   std::atomic<bool> done_ = false;
   mutable absl::Mutex mutex_;
@@ -155,7 +158,7 @@ void WaitForPhase(int round, Service& service, const Load& load) {
   }
 }
 
-JobSpec GangLike(const Job& job, const std::string& checkpoints) {
+JobSpec GangLike(const Job& job) {
   JobSpec spec = job.spec();
   spec.set_name("gang");
   spec.mutable_resources()->set_ranks(2);
@@ -163,7 +166,6 @@ JobSpec GangLike(const Job& job, const std::string& checkpoints) {
   Train& train = *spec.mutable_train();
   train.mutable_strategy()->mutable_ddp();
   train.set_steps(12);
-  train.mutable_checkpoint()->set_path(checkpoints);
   train.mutable_checkpoint()->set_every_steps(1);
   return spec;
 }
@@ -179,7 +181,7 @@ TEST(CoordinatorKills, NoJobIsLostAndNoRankDisturbed) {
   ASSERT_EQ(pids.size(), 1u);
   cluster.StartWorker(1, 2);
   Service service(cluster.address());
-  Load load(cluster.address(), GangLike(service.Get(steady), cluster.CheckpointPath("gang")));
+  Load load(cluster.address(), GangLike(service.Get(steady)), cluster.CheckpointPath("gang"));
   ASSERT_TRUE(Eventually([&] { return !load.newest().empty(); }, absl::Seconds(30)));
 
   std::mt19937 random(7);
@@ -204,14 +206,19 @@ TEST(CoordinatorKills, NoJobIsLostAndNoRankDisturbed) {
   const auto now = cluster.Trainers();
   EXPECT_TRUE(std::binary_search(now.begin(), now.end(), pids[0])) << "the steady rank has ended";
   std::vector<Job> jobs = service.List();
-  ASSERT_TRUE(Eventually(
+  const auto unfinished = [](const Job& job) {
+    return job.spec().name() == "gang" && job.state() != JOB_STATE_COMPLETED;
+  };
+  const bool finished = Eventually(
       [&] {
         jobs = service.List();
-        return !jobs.empty() && std::all_of(jobs.begin(), jobs.end(), [](const Job& job) {
-          return job.spec().name() != "gang" || job.state() == JOB_STATE_COMPLETED;
-        });
+        return !jobs.empty() && std::none_of(jobs.begin(), jobs.end(), unfinished);
       },
-      absl::Seconds(90)));
+      absl::Seconds(90));
+  for (const Job& job : jobs) {
+    if (unfinished(job)) ADD_FAILURE() << job.id() << ": " << JobState_Name(job.state()) << ": " << job.reason();
+  }
+  ASSERT_TRUE(finished) << cluster.Muster({"events", load.newest()}).out;
   load.ExpectNoneLostOrDoubled(jobs);
   int gangs = 0;
   for (const Job& job : jobs) {
