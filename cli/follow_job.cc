@@ -13,11 +13,11 @@
 namespace muster::cli {
 namespace {
 
-// A coordinator may be away this long while its jobs go on.
 // Of a read whose stream broke: how long it may take to get on.
 constexpr absl::Duration kFirstPatience = absl::Milliseconds(500);
 constexpr absl::Duration kPatience = absl::Seconds(8);  // as of every other call (client.cc)
 constexpr absl::Duration kPause = absl::Milliseconds(200);
+// A coordinator may be away this long while its jobs go on.
 constexpr absl::Duration kGiveUpAfter = absl::Minutes(10);
 constexpr absl::Duration kIdle = absl::Milliseconds(200);
 // More often does not look smoother.

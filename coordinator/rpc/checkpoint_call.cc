@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <string>
 #include <utility>
 
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/rpc/rpc.h"
+#include "coordinator/rpc/wish.h"
 #include "coordinator/server/cursor.h"
 
 namespace muster::rpc {
@@ -21,17 +21,7 @@ namespace {
 
 using server::Turn;
 
-constexpr absl::Duration kUsualWait = absl::Minutes(5), kLongestWait = absl::Hours(1);
-
-uint64_t NewWish() {
-  std::random_device source;  // /dev/urandom
-  return uint64_t{source()} << 32 | source() | 1;
-}
-
-absl::Duration WaitOf(const CheckpointRequest& request) {
-  if (!request.has_wait()) return kUsualWait;
-  return std::min(kLongestWait, absl::Seconds(request.wait().seconds()) + absl::Nanoseconds(request.wait().nanos()));
-}
+constexpr absl::Duration kUsualWait = absl::Minutes(5);
 
 // Reads the job's events as any watcher does, and looks at the job whenever there is one. All but the reactions is done
 // on the loop's thread.
@@ -95,8 +85,9 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
     absl::StatusOr<std::shared_ptr<server::Watch>> watch = turn.watches().Open(turn.core(), events, job_);
     if (!watch.ok()) return End(watch.status(), turn.watches());
     watch_ = *std::move(watch);
-    const gpr_timespec deadline = gpr_time_add(
-        gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(absl::ToInt64Milliseconds(WaitOf(*request_)), GPR_TIMESPAN));
+    const gpr_timespec deadline =
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                     gpr_time_from_millis(absl::ToInt64Milliseconds(WaitOf(*request_, kUsualWait)), GPR_TIMESPAN));
     alarm_.Set(deadline, [self = Self()](bool rang) {
       if (rang) self->EndBy(self->TooLate());
     });
@@ -106,7 +97,7 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
   absl::Status TooLate() const {
     return absl::DeadlineExceededError(absl::StrCat(
         "no checkpoint of ", job_.value(), " behind step ", behind_, " was published in ",
-        absl::FormatDuration(WaitOf(*request_)),
+        absl::FormatDuration(WaitOf(*request_, kUsualWait)),
         "; the wish stands: a step may take longer than that, or its folder's disk (muster logs ", job_.value(), ")"));
   }
 

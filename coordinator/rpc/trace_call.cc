@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <memory>
-#include <random>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/rpc/rpc.h"
+#include "coordinator/rpc/wish.h"
 
 namespace muster::rpc {
 namespace {
@@ -18,17 +18,7 @@ using server::Turn;
 
 constexpr uint32_t kMostSteps = 20;
 constexpr uint32_t kMostRanks = 8;  // so that the reply stays small
-constexpr absl::Duration kUsualWait = absl::Minutes(1), kLongestWait = absl::Hours(1);
-
-uint64_t NewWish() {
-  std::random_device source;  // /dev/urandom
-  return uint64_t{source()} << 32 | source() | 1;
-}
-
-absl::Duration WaitOf(const TraceRequest& request) {
-  if (!request.has_wait()) return kUsualWait;
-  return std::min(kLongestWait, absl::Seconds(request.wait().seconds()) + absl::Nanoseconds(request.wait().nanos()));
-}
+constexpr absl::Duration kUsualWait = absl::Minutes(1);
 
 class TraceReactor final : public grpc::ServerUnaryReactor {
  public:
@@ -51,7 +41,8 @@ class TraceReactor final : public grpc::ServerUnaryReactor {
     if (!status.ok()) return Finish(ToGrpc(status));
     const uint64_t generation = turn.core().GetJob(event->job)->generation();
     reply_->set_generation(generation);
-    turn.traces().Begin({event->job, generation}, wish_, event->ranks, turn.now().steady + WaitOf(*request_),
+    turn.traces().Begin({event->job, generation}, wish_, event->ranks,
+                        turn.now().steady + WaitOf(*request_, kUsualWait),
                         [this, &core = turn.core()](Traces::Told told) { End(core, std::move(told)); });
   }
 

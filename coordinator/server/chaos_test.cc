@@ -12,31 +12,16 @@
 #include "absl/time/clock.h"
 #include "common/rpc/chaos.h"
 #include "common/rpc/rpc.h"
+#include "coordinator/server/all_methods_test.h"
 #include "coordinator/server/server.h"
 #include "coordinator/server/trust_fixture_test.h"
 
 namespace muster::server {
 namespace {
 
-using google::protobuf::DescriptorPool;
-using google::protobuf::FileDescriptor;
 using google::protobuf::MethodDescriptor;
 
 constexpr char kNetwork[] = "requests=0.1,replies=0.1,streams=0.1,seed=11";
-
-std::vector<const MethodDescriptor*> AllMethods() {
-  Jobs::Service jobs;  // so that the files are linked in
-  Workers::Service workers;
-  Trust::Service trust;
-  std::vector<const MethodDescriptor*> methods;
-  for (const char* name : {"proto/jobs_service.proto", "proto/workers_service.proto", "proto/trust_service.proto"}) {
-    const FileDescriptor* file = DescriptorPool::generated_pool()->FindFileByName(name);
-    for (int s = 0; file != nullptr && s < file->service_count(); ++s) {
-      for (int m = 0; m < file->service(s)->method_count(); ++m) methods.push_back(file->service(s)->method(m));
-    }
-  }
-  return methods;
-}
 
 // "Jobs/Submit"
 std::string NameOf(const MethodDescriptor& method) {
