@@ -152,6 +152,15 @@ TEST_F(PartitionTest, BothWays) {
   ExpectOnePublisher(2);
 }
 
+// It goes on publishing what it hears of until it gives the worker up; none of that may be removed meanwhile.
+TEST_F(PartitionTest, TheCoordinatorIsNotHeard) {
+  Begin("deaf");
+  ASSERT_TRUE(hosts->Lose(0, host_, true).ok());
+  EXPECT_TRUE(RunsElsewhere());
+  ASSERT_TRUE(hosts->Lose(0, host_, false).ok());
+  ExpectOnePublisher(2);
+}
+
 TEST_F(PartitionTest, TheWorkerIsNotHeard) {
   Begin("mute");
   ASSERT_TRUE(hosts->Lose(host_, 0, true).ok());

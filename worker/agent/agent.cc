@@ -321,11 +321,13 @@ void Agent::Detached(const RankId& id, const CommandStream* commands) {
   if (const auto rank = ranks_.find(id); rank != ranks_.end()) rank->second->Detach(commands);
 }
 
-void Agent::Reported(const RankId& id, uint64_t step) {
+uint64_t Agent::Reported(const RankId& id, uint64_t step, uint64_t sequence) {
   const auto rank = ranks_.find(id);
-  if (rank == ranks_.end()) return;
+  if (rank == ranks_.end()) return sequence;
   rank->second->ReportStep(step);
   RingLater();
+  const uint64_t sent = rank->second->feed().MayHaveSent(sequence);
+  return contact_ == Contact::kWelcomed ? sequence : sent;
 }
 
 void Agent::Set(const SetRequest& request, ValueCallback done) { relay_->Set(request, std::move(done)); }

@@ -64,7 +64,7 @@ class Agent final : public TrainerHost {
   // ---- TrainerHost ----
   void Attached(const RankId& rank, std::shared_ptr<CommandStream> commands) override;
   void Detached(const RankId& rank, const CommandStream* commands) override;
-  void Reported(const RankId& rank, uint64_t step) override;
+  uint64_t Reported(const RankId& rank, uint64_t step, uint64_t sequence) override;
   void Set(const SetRequest& request, ValueCallback done) override;
   void Get(const GetRequest& request, ValueCallback done) override;
   std::function<void()> Wait(const WaitRequest& request, ValueCallback done) override;

@@ -1,6 +1,7 @@
 #include "worker/agent/feed.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -83,6 +84,7 @@ void Feed::CollectRecords(bool ended, std::vector<WorkerMessage>& messages) {
       if (!facts_.damage.ok()) break;
       Learn(record);
       sent_sequence_ = record.sequence();
+      ever_sent_ = std::max(ever_sent_, sent_sequence_);
       // After a restart of this daemon the coordinator may have more than it knows; those are only learnt from.
       if (sent_sequence_ <= acknowledged_sequence_) continue;
       *message.mutable_records()->add_records() = std::move(record);
@@ -126,6 +128,11 @@ void Feed::CollectLogs(bool ended, Now now, std::vector<WorkerMessage>& messages
     chunk.mutable_time()->set_nanos(static_cast<int32_t>(wall % 1'000'000'000));
     messages.push_back(std::move(message));
   }
+}
+
+uint64_t Feed::MayHaveSent(uint64_t sequence) {
+  if (!std::exchange(asked_, true)) ever_sent_ = std::max(ever_sent_, sequence);
+  return std::min(ever_sent_, sequence);
 }
 
 void Feed::AcknowledgeRecords(uint64_t sequence) {

@@ -41,6 +41,10 @@ class Feed {
   // unfinished line is sent too.
   void Collect(bool ended, Now now, std::vector<WorkerMessage>& messages);
 
+  // The newest record up to `sequence` that was ever sent, by this daemon or, for all it knows, by an earlier one: what
+  // was there when it was first asked counts as sent.
+  uint64_t MayHaveSent(uint64_t sequence);
+
   void AcknowledgeRecords(uint64_t sequence);
   void AcknowledgeLogs(uint64_t offset);
 
@@ -62,6 +66,8 @@ class Feed {
   Facts facts_;
 
   uint64_t sent_sequence_ = 0;  // or read, when it need not be sent
+  uint64_t ever_sent_ = 0;
+  bool asked_ = false;
   uint64_t acknowledged_sequence_ = 0;
   bool records_at_end_ = false;
 

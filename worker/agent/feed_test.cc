@@ -72,6 +72,19 @@ TEST_F(FeedTest, SendsOnceWithinAWindowAndAgainAfterAReconnect) {
   EXPECT_EQ(feed_->facts().step, 1024u);
 }
 
+TEST_F(FeedTest, KnowsWhatItCannotHaveSent) {
+  Write(1, 3);
+  EXPECT_EQ(feed_->MayHaveSent(3), 3u) << "an earlier daemon may have";
+  Write(4, 6);
+  EXPECT_EQ(feed_->MayHaveSent(6), 3u);
+  Collect();
+  EXPECT_EQ(feed_->MayHaveSent(6), 6u);
+  feed_->Reconnected();
+  Write(7, 8);
+  EXPECT_EQ(feed_->MayHaveSent(8), 6u) << "what a stream before this one sent is out";
+  EXPECT_EQ(feed_->MayHaveSent(5), 5u);
+}
+
 TEST_F(FeedTest, DrainedOnceEverythingIsAcknowledged) {
   Write(1, 3);
   EXPECT_FALSE(feed_->records_drained());

@@ -31,7 +31,8 @@ class TrainerHost {
   virtual ~TrainerHost() = default;
   virtual void Attached(const RankId& rank, std::shared_ptr<CommandStream> commands) = 0;
   virtual void Detached(const RankId& rank, const CommandStream* commands) = 0;
-  virtual void Reported(const RankId& rank, uint64_t step) = 0;
+  // `sequence` is of the newest record in the outbox. Returns which the coordinator may have heard of: all up to that.
+  virtual uint64_t Reported(const RankId& rank, uint64_t step, uint64_t sequence) = 0;
   virtual void Set(const SetRequest& request, ValueCallback done) = 0;  // an empty value when it is set
   virtual void Get(const GetRequest& request, ValueCallback done) = 0;
   // Returns what stops it when the trainer has gone; may be called after `done`, too.

@@ -147,14 +147,16 @@ grpc::ServerWriteReactor<Command>* TrainerService::Attach(grpc::CallbackServerCo
 }
 
 grpc::ServerUnaryReactor* TrainerService::Report(grpc::CallbackServerContext* context, const ReportRequest* request,
-                                                 ReportReply*) {
+                                                 ReportReply* reply) {
   const absl::Status status = callers_->Check(context->peer(), request->key());
-  if (status.ok()) {
-    gate_->Post([rank = RankOf(request->key()), step = request->step()](TrainerHost* host) {
-      if (host != nullptr) host->Reported(rank, step);
-    });
-  }
-  return EndWith(context, status);
+  if (!status.ok()) return EndWith(context, status);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  gate_->Post([reactor, request, reply](TrainerHost* host) {
+    if (host == nullptr) return reactor->Finish(rpc::ToGrpc(Closing()));
+    reply->set_sent(host->Reported(RankOf(request->key()), request->step(), request->sequence()));
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* TrainerService::Set(grpc::CallbackServerContext* context, const SetRequest* request,

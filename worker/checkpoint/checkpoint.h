@@ -130,11 +130,13 @@ std::vector<StepName> List(const std::string& path);
 absl::Status Claim(const std::string& path, const std::string& job);
 
 // Removes what is no longer wanted below `path`, as rank 0 of `generation`:
-//   step folders that are not in `published` (names) and older than its newest; of the newer ones, which the
-//   coordinator has not heard of yet, all but the newest two; staging folders of older generations; half removed
-//   folders.
-// Never touches what a later generation wrote. Returns the names removed.
+//   step folders that are not in `published` (names) and older than its newest; of the newer ones that are not in
+//   `pending` either, which the coordinator has not heard of, all but the newest two; staging folders of older
+//   generations; half removed folders.
+// `pending` are newer than the published ones that rank 0 has heard of, and may be published already. Never touches
+// what a later generation wrote. Returns the names removed.
 absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, uint64_t generation,
-                                                const std::set<std::string>& published);
+                                                const std::set<std::string>& published,
+                                                const std::set<std::string>& pending = {});
 
 }  // namespace muster::checkpoint

@@ -526,6 +526,15 @@ TEST_F(CheckpointTest, RetentionKeepsThePublishedAndTheNewestTwoUnheardOf) {
   EXPECT_THAT(Retain(path_ + "/none", 1, {}).value(), IsEmpty());
 }
 
+TEST_F(CheckpointTest, RetentionKeepsWhatMayBePublishedAtAnyMoment) {
+  for (const uint64_t step : {1, 2, 3, 4, 5, 6, 7}) ASSERT_TRUE(WriteStep(step).ok());
+  const std::string one = StepName{1, 1}.Directory(), two = StepName{2, 1}.Directory(),
+                    three = StepName{3, 1}.Directory();
+  EXPECT_THAT(Retain(path_, 1, {one}, {two, three}).value(), ElementsAre("step-0000000005-g1", "step-0000000004-g1"));
+  EXPECT_THAT(List(path_), ElementsAre(StepName{7, 1}, StepName{6, 1}, StepName{3, 1}, StepName{2, 1}, StepName{1, 1}));
+  EXPECT_THAT(Retain(path_, 1, {three}, {two, three}).value(), ElementsAre(two, one)) << "others took their place";
+}
+
 TEST_F(CheckpointTest, RetentionGoesByTheOrderOfWritingAndLeavesLaterGenerationsAlone) {
   // Generation 2 went back to step 10, since 20 was damaged, and generation 3 is already there.
   for (const auto& [step, generation] :

@@ -93,7 +93,8 @@ absl::Status Claim(const std::string& path, const std::string& job) {
 }
 
 absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, uint64_t generation,
-                                                const std::set<std::string>& published) {
+                                                const std::set<std::string>& published,
+                                                const std::set<std::string>& pending) {
   std::optional<StepName> newest;
   for (const std::string& name : published) {
     const std::optional<StepName> step = ParseDirectory(name);
@@ -106,7 +107,7 @@ absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, uint64_
   for (const StepName& step : steps) {
     if (published.contains(step.Directory())) continue;
     const bool newer = !newest.has_value() || WrittenBefore(*newest, step);
-    if (newer && ++unpublished <= kUnpublishedKept) continue;
+    if (newer && (pending.contains(step.Directory()) || ++unpublished <= kUnpublishedKept)) continue;
     if (step.generation > generation) continue;
     if (absl::Status status = RemoveStep(path, step); !status.ok()) return status;
     removed.push_back(step.Directory());

@@ -77,8 +77,10 @@ struct FakeWorker::State final : public Trainer::Service {
     }
     return grpc::Status::CANCELLED;
   }
-  grpc::Status Report(grpc::ServerContext*, const ReportRequest* request, ReportReply*) override {
+  grpc::Status Report(grpc::ServerContext*, const ReportRequest* request, ReportReply* reply) override {
     absl::MutexLock lock(&mutex);
+    if (contact) sent = request->sequence();
+    reply->set_sent(sent);
     step = request->step();
     ++reports;
     return grpc::Status::OK;
@@ -90,6 +92,8 @@ struct FakeWorker::State final : public Trainer::Service {
   std::vector<Command> commands ABSL_GUARDED_BY(mutex);
   uint64_t revision ABSL_GUARDED_BY(mutex) = 0;
   bool refuse ABSL_GUARDED_BY(mutex) = false;
+  bool contact ABSL_GUARDED_BY(mutex) = false;
+  uint64_t sent ABSL_GUARDED_BY(mutex) = 0;
   int attaches ABSL_GUARDED_BY(mutex) = 0;
   uint64_t step ABSL_GUARDED_BY(mutex) = 0;
   int reports ABSL_GUARDED_BY(mutex) = 0;
@@ -132,6 +136,10 @@ void FakeWorker::SendStop(bool checkpoint_first) {
   ++state_->revision;
 }
 
+void FakeWorker::Contact(bool contact) {
+  absl::MutexLock lock(&state_->mutex);
+  state_->contact = contact;
+}
 void FakeWorker::RefuseVersions() {
   absl::MutexLock lock(&state_->mutex);
   state_->refuse = true;

@@ -40,6 +40,8 @@ class FakeWorker {
   // What streams carry: at once to those that are open, first to those that come.
   void Assign(const Assignment& assignment);
   void SendStop(bool checkpoint_first);
+  // Whether it is in contact with a coordinator, which may hear of every record then; false at first.
+  void Contact(bool contact);
   // Attach fails with FAILED_PRECONDITION.
   void RefuseVersions();
 

@@ -51,6 +51,7 @@ struct Link::State {
   uint64_t sequence ABSL_GUARDED_BY(mutex) = 0;
   uint64_t step ABSL_GUARDED_BY(mutex) = 0;
   bool rung ABSL_GUARDED_BY(mutex) = false;
+  bool away ABSL_GUARDED_BY(mutex) = false;  // there was no worker to hear the last report
   grpc::ClientContext* attached ABSL_GUARDED_BY(mutex) = nullptr;
   grpc::ClientContext* reporting ABSL_GUARDED_BY(mutex) = nullptr;
 
@@ -142,9 +143,13 @@ void Link::State::Bell() {
     context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(2)));
     ReportReply reply;
     // Its failure loses nothing: the worker reads the outbox by itself.
-    (void)stub->Report(&context, request, &reply);
+    const grpc::Status status = stub->Report(&context, request, &reply);
     absl::MutexLock lock(&mutex);
     reporting = nullptr;
+    // While no worker is there, nobody sends what was written since.
+    const bool was_away = std::exchange(away, status.error_code() == grpc::StatusCode::UNAVAILABLE);
+    if (!away || !was_away) told.unheard_after = status.ok() ? reply.sent() : request.sequence();
+    told.unheard_until = request.sequence();
     mutex.AwaitWithTimeout(absl::Condition(&ending), options.doorbell);
   }
 }

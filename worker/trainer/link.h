@@ -37,6 +37,8 @@ class Link {
     std::optional<Stop> stop;
     std::optional<TraceWish> trace;
     uint64_t checkpoint_wish = 0;  // another one than before: somebody asks for a checkpoint
+    // Records behind `unheard_after`, up to `unheard_until`, are known not to have reached the coordinator.
+    uint64_t unheard_after = 0, unheard_until = 0;
   };
 
   explicit Link(Options options);

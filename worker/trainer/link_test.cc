@@ -55,6 +55,28 @@ TEST(Link, ManyRingsAreFewCallsAndTheLastIsHeard) {
   EXPECT_LT(ringing, absl::Seconds(5)) << "no ring waits for a call";
 }
 
+TEST(Link, KnowsWhichRecordsNobodyHasHeardOf) {
+  Bench bench;
+  bench.worker().Contact(true);
+  Link link(OptionsFor(bench));
+  const auto unheard = [&](uint64_t after, uint64_t until) {
+    return Eventually([&] {
+      const Link::Told told = link.Newest();
+      return told.unheard_after == after && told.unheard_until == until;
+    });
+  };
+  link.Ring(5, 1);
+  EXPECT_TRUE(unheard(5, 5)) << "in contact all may be heard";
+  bench.worker().Contact(false);
+  link.Ring(8, 2);
+  EXPECT_TRUE(unheard(5, 8));
+  bench.worker().Stop();
+  link.Ring(10, 3);
+  EXPECT_TRUE(unheard(10, 10)) << "it may have read the outbox before it went";
+  link.Ring(12, 4);
+  EXPECT_TRUE(unheard(10, 12)) << "nobody was there since";
+}
+
 TEST(Link, EndsAtOnceWhateverItIsDoing) {
   Bench bench;
   for (int i = 0; i < 20; ++i) {

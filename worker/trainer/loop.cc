@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -88,6 +90,8 @@ class Loop {
   std::vector<uint32_t> batch_;
   std::optional<uint64_t> checkpointed_;  // step of the newest checkpoint, begun or resumed from
   SteadyTime checkpoint_begun_;           // that or, before the first one, the training
+  uint64_t appended_ = 0;                 // sequence of the newest record
+  std::map<std::string, uint64_t> told_;  // checkpoints of this generation and the records that tell of them
   uint64_t wish_heard_ = 0;
   uint64_t assignments_heard_ = 0;
   SteadyTime logged_;
@@ -97,7 +101,8 @@ class Loop {
 absl::Status Loop::Append(Record record, bool durable) {
   absl::StatusOr<uint64_t> sequence = outbox_.Append(std::move(record), durable);
   if (!sequence.ok()) return sequence.status();
-  link_.Ring(*sequence, step());
+  appended_ = *sequence;
+  link_.Ring(appended_, step());
   return absl::OkStatus();
 }
 
@@ -265,6 +270,7 @@ absl::Status Loop::TellOfCheckpoints() {
     spdlog::info("checkpoint {} written: {:.1f} MiB in {:.2f} s, for which training waited {:.3f} s",
                  done.written.name.Directory(), static_cast<double>(done.written.bytes) / (1 << 20),
                  absl::ToDoubleSeconds(done.took), absl::ToDoubleSeconds(done.stalled));
+    told_[done.written.name.Directory()] = appended_;
     Retain();
   }
 }
@@ -280,14 +286,23 @@ absl::StatusOr<Ended> Loop::Stop(double votes) {
 // Old checkpoints that stay cost disk, not the job: told, and tried again after the next one.
 void Loop::Retain() {
   if (!speaks() || !checkpointer_.writes()) return;
-  std::set<std::string> published;
-  for (const PublishedCheckpoint& checkpoint : link_.Newest().published) published.insert(checkpoint.directory());
-  const auto removed = checkpoint::Retain(train_.checkpoint().path(), assignment_.key().generation(), published);
+  const Link::Told heard = link_.Newest();
+  std::set<std::string> published, pending;
+  for (const PublishedCheckpoint& checkpoint : heard.published) published.insert(checkpoint.directory());
+  for (const auto& [name, sequence] : told_) {
+    const bool unheard = sequence > heard.unheard_after && sequence <= heard.unheard_until;
+    if (!unheard) pending.insert(name);
+  }
+  const auto removed =
+      checkpoint::Retain(train_.checkpoint().path(), assignment_.key().generation(), published, pending);
   if (!removed.ok()) {
     spdlog::warn("old checkpoints could not be removed: {}", std::string(removed.status().message()));
     return;
   }
-  for (const std::string& name : *removed) spdlog::info("removed {}", name);
+  for (const std::string& name : *removed) {
+    told_.erase(name);
+    spdlog::info("removed {}", name);
+  }
 }
 
 void Loop::LogProgress(const MetricPoint& point) {

@@ -80,9 +80,7 @@ TEST(Run, TrainsToTheEndAndRecordsEveryStep) {
   EXPECT_NEAR(points[0].learning_rate(), 3e-3 / 5, 1e-9);
   EXPECT_LT(points[39].validation_loss(), points[14].validation_loss());
 
-  // The newest two stay, since nothing was published; each says where the data went on.
-  const auto steps = checkpoint::List(spec.train().checkpoint().path());
-  ASSERT_EQ(steps.size(), 2u);
+  // Each says where the data went on.
   const auto last = checkpoint::Checkpoint::Open(bench.Path("checkpoints/step-0000000040-g1")).value();
   EXPECT_EQ(last.manifest().job(), "small-x7f2");
   EXPECT_EQ(last.manifest().samples_consumed(), 40u * 8);
