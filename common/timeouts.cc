@@ -16,6 +16,7 @@ Timeouts Derive(absl::Duration detection) {
   t.kill = std::clamp(detection / 5, absl::Seconds(1), absl::Seconds(10));
   t.detection = detection;
   t.node_grace = detection;
+  t.mass_grace = 30 * detection;
   t.startup_grace = std::max(absl::Seconds(15), 1.5 * detection);
   t.kill_grace = std::clamp(detection, absl::Seconds(2), absl::Seconds(30));
   t.hang = 3 * detection;
@@ -68,6 +69,7 @@ std::vector<TimeoutRule> Rules(const Timeouts& t) {
       {"what is left after a fault is killed", t.kill, "detection / 5, 1 s to 10 s"},
       {"a silent worker counts as gone", t.detection, "detection"},
       {"then its ranks are given up", t.node_grace, "detection"},
+      {"and if three nodes in ten are away at once", t.mass_grace, "30 x detection"},
       {"a restarted coordinator gives up nobody", t.startup_grace, "1.5 x detection, at least 15 s"},
       {"a trainer that ignores SIGTERM is killed", t.kill_grace, "detection, 2 s to 30 s"},
       {"a rank that makes no progress has hung", t.hang,

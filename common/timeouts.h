@@ -19,6 +19,7 @@ struct Timeouts {
   absl::Duration kill;        // after a fault, until what is left of its generation is killed: it has nothing to save
   absl::Duration detection;   // of silence, until a worker daemon counts as gone
   absl::Duration node_grace;  // from then, until its ranks are given up
+  absl::Duration mass_grace;  // from then, while that many are away at once that a network is likelier to be at fault
   absl::Duration startup_grace;  // after the coordinator's start, until it gives up a node
   absl::Duration kill_grace;     // of a trainer, from SIGTERM to SIGKILL
   absl::Duration hang;           // without progress, until a rank counts as hung; longer where steps are slow

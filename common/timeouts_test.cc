@@ -36,6 +36,7 @@ TEST(Timeouts, OfTheDefault) {
   } kCases[] = {
       {"kill", t.kill, absl::Seconds(2)},
       {"node_grace", t.node_grace, absl::Seconds(10)},
+      {"mass_grace", t.mass_grace, absl::Minutes(5)},
       {"startup_grace", t.startup_grace, absl::Seconds(15)},
       {"kill_grace", t.kill_grace, absl::Seconds(10)},
       {"hang", t.hang, absl::Seconds(30)},
@@ -84,7 +85,7 @@ TEST(Timeouts, AJobMayOnlyAllowMore) {
 
 TEST(Timeouts, RulesAscend) {
   const auto rules = Rules(Derive(absl::Seconds(10)));
-  EXPECT_EQ(rules.size(), 9u);
+  EXPECT_EQ(rules.size(), 10u);
   EXPECT_TRUE(std::is_sorted(rules.begin(), rules.end(),
                              [](const TimeoutRule& a, const TimeoutRule& b) { return a.time < b.time; }));
   EXPECT_EQ(rules.front().time, absl::Seconds(2));

@@ -73,6 +73,8 @@ int main(int argc, char** argv) {
   const CLI::Option* const start = AddDuration(app, "--start_deadline", start_deadline,
                                                "for every rank of a generation to run and to make its first step")
                                        ->default_str("6 x detection, at least 5m");
+  AddDuration(app, "--grow_after", options.core.grow_after,
+              "a job that runs on fewer ranks than it asks for is left so for at least as long");
   AddDuration(app, "--backoff_base", options.core.backoff_base,
               "before the first restart of a failed job; then doubled");
   AddDuration(app, "--backoff_max", options.core.backoff_max, "longest time before a restart");
@@ -81,6 +83,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   StartLog(log_level);
+  options.core.grow_settle = std::min(options.core.grow_settle, options.core.grow_after / 10);
   options.core.timeouts = muster::Derive(options.workers.detection);
   if (start->count() > 0) {
     options.core.timeouts.start = start_deadline;

@@ -67,8 +67,9 @@ struct JobEntry {
 
 struct NodeEntry {
   NodeMachine machine;
-  std::optional<SteadyTime> lost_at = {};  // of an AWAY node
-  uint64_t revision = 1;                   // of its desired state
+  std::optional<SteadyTime> lost_at = {};       // of an AWAY node
+  std::optional<SteadyTime> spared_until = {};  // it would be lost, but too many are away at once
+  uint64_t revision = 1;                        // of its desired state
   // In memory only. What its daemon said at its last hello; the record's boot_id is that of the last full report.
   std::string boot = {};
   // The full report of its stream was judged. Until then nothing is desired of it and nothing placed there: what it has

@@ -12,6 +12,8 @@ namespace muster::core {
 namespace {
 
 constexpr absl::Duration kLedgerInterval = absl::Minutes(1);
+// Workers tell of a rank that stands still so often: a report later it would be over the limit.
+constexpr absl::Duration kBetweenReports = absl::Seconds(1);
 
 }  // namespace
 
@@ -78,7 +80,7 @@ void Core::State::CheckHang(JobEntry& job, uint32_t reporter, Turn& turn) {
   }
   if (culprit == nullptr) return;
   const JobEntry::Progress progress = job.progress.at(culprit->rank());
-  if (progress.still > HangLimitOf(job, progress)) FailHung(job, *culprit, progress, turn);
+  if (progress.still > HangLimitOf(job, progress) - kBetweenReports) FailHung(job, *culprit, progress, turn);
 }
 
 void Core::State::FailHung(JobEntry& job, const RankPlacement& culprit, const JobEntry::Progress& progress,

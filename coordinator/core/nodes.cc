@@ -6,6 +6,12 @@
 #include "coordinator/core/state.h"
 
 namespace muster::core {
+namespace {
+
+constexpr size_t kFewestOfMany = 3;
+constexpr absl::Duration kLookAgain = absl::Seconds(1);
+
+}  // namespace
 
 absl::Status Core::State::CheckIdentity(const Node& node) const {
   if (node.id().empty() || node.incarnation().empty()) {
@@ -90,6 +96,7 @@ void Core::State::On(const NodeConnected& event, Turn& turn) {
     *fields.mutable_slots() = event.node.slots();
     KeepSpeeds(before, fields);
     known->lost_at.reset();
+    known->spared_until.reset();
     known->boot = event.node.boot_id();
     known->reported = false;
     std::erase_if(inbox, [&](const Report& report) { return report.node == id; });  // it says all of it again
@@ -271,19 +278,43 @@ void Core::State::On(const UndrainNode& event, Turn& turn) {
             absl::StrCat("node ", event.node.value(), " takes ranks again"));
 }
 
+std::string Core::State::ManyAway() const {
+  size_t away = 0, live = 0;
+  for (const auto& [id, node] : nodes) {
+    away += node.machine.state() == NODE_STATE_AWAY ? 1 : 0;
+    live += node.machine.state() == NODE_STATE_LIVE ? 1 : 0;
+  }
+  if (away < kFewestOfMany || away * 10 <= (away + live) * 3) return "";
+  return absl::StrCat(away, " of ", away + live, " nodes");
+}
+
+void Core::State::GiveUp(const NodeId& id, NodeEntry& node, const std::string& many_away, Turn& turn) {
+  const bool first = !node.spared_until.has_value();
+  // Its grace began node_grace ago.
+  const absl::Duration more = options.timeouts.mass_grace - options.timeouts.node_grace;
+  if (first) node.spared_until = turn.now.steady + more;
+  if (!many_away.empty() && turn.now.steady < *node.spared_until) {
+    node.lost_at = std::min(turn.now.steady + kLookAgain, *node.spared_until);
+    if (!first) return;
+    return turn.Tell(nullptr, 0, id.value(), "node.spared",
+                     absl::StrCat("node ", id.value(), " is not given up for up to ", absl::FormatDuration(more), ": ",
+                                  many_away, " are away at once, as when a network fails"));
+  }
+  node.machine.Lose(turn.now);
+  emptying.insert(id);
+  turn.Touch(id);
+  turn.Tell(nullptr, 0, id.value(), "node.lost", absl::StrCat("node ", id.value(), " is lost; its ranks are given up"));
+}
+
 void Core::State::On(const Tick&, Turn& turn) {
   const auto due = [&](std::optional<SteadyTime>& timer) {
     if (!timer.has_value() || turn.now.steady < *timer || turn.Full()) return false;
     timer.reset();
     return true;
   };
+  const std::string many_away = ManyAway();
   for (auto& [id, node] : nodes) {
-    if (node.machine.state() != NODE_STATE_AWAY || !due(node.lost_at)) continue;
-    node.machine.Lose(turn.now);
-    emptying.insert(id);
-    turn.Touch(id);
-    turn.Tell(nullptr, 0, id.value(), "node.lost",
-              absl::StrCat("node ", id.value(), " is lost; its ranks are given up"));
+    if (node.machine.state() == NODE_STATE_AWAY && due(node.lost_at)) GiveUp(id, node, many_away, turn);
   }
   for (auto& [id, job] : jobs) {
     if (job.machine.state() == JOB_STATE_STARTING && due(job.start_deadline)) CheckStart(job, turn);

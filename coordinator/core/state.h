@@ -131,6 +131,9 @@ struct Core::State {
   void On(const DrainNode& event, Turn& turn);
   void On(const UndrainNode& event, Turn& turn);
   void On(const Tick& event, Turn& turn);
+  // So many nodes are away at once that their network, or this machine's, is likelier to be at fault than they.
+  std::string ManyAway() const;  // "7 of 20 nodes"; empty: no
+  void GiveUp(const NodeId& id, NodeEntry& node, const std::string& many_away, Turn& turn);
   absl::Status CheckCurrent(const RankId& rank) const;
   // Ranks that do not run yet, have not come to the rendezvous, and keep waiting those that have.
   static std::vector<uint32_t> MissingRanks(const JobEntry& job);

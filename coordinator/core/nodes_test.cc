@@ -1,0 +1,101 @@
+// Nodes that fall silent, one or many at once: which are given up, and when.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/world_test.h"
+
+namespace muster::core {
+namespace {
+
+constexpr int kNodes = 10;
+
+std::string Name(int node) { return absl::StrCat("n", node); }
+
+// Ten nodes of one slot; a job of ten ranks runs on them. Detection 10 s: a node that is away is lost after 10 s more.
+class SilentNodes : public testing::Test {
+ protected:
+  SilentNodes() {
+    for (int node = 0; node < kNodes; ++node) w_.Return(Hello(Name(node), 1));
+    id_ = w_.Submit(Gang("g", kNodes));
+    for (uint32_t rank = 0; rank < kNodes; ++rank) w_.ReportRank(id_, rank, RANK_STATE_RUNNING);
+  }
+  void Silence(int nodes) {
+    for (int node = 0; node < nodes; ++node) w_.Do(NodeDisconnected{NodeId(Name(node)), Incarnation("i1")});
+  }
+  // Ticks whenever one is due, for so long.
+  void Pass(absl::Duration time) {
+    const SteadyTime end = w_.clock.Read().steady + time;
+    while (true) {
+      const auto next = w_.core->NextTick();
+      if (!next.has_value() || *next > end) break;
+      w_.clock.Advance(std::max(absl::ZeroDuration(), *next - w_.clock.Read().steady));
+      w_.Do(Tick{});
+    }
+    w_.clock.Advance(end - w_.clock.Read().steady);
+  }
+  int64_t Told(const std::string& kind) const { return std::count(w_.told.begin(), w_.told.end(), kind); }
+  int Lost() const {
+    int lost = 0;
+    for (int node = 0; node < kNodes; ++node) {
+      lost += w_.core->GetNode(NodeId(Name(node)))->state() == NODE_STATE_LOST ? 1 : 0;
+    }
+    return lost;
+  }
+
+  World w_{AnyWorld()};
+  JobId id_;
+};
+
+TEST_F(SilentNodes, AFewAreGivenUp) {
+  Silence(3);
+  Pass(absl::Seconds(9));
+  EXPECT_EQ(Lost(), 0);
+  Pass(absl::Seconds(2));
+  EXPECT_EQ(Lost(), 3) << "three of ten are not more than 30%";
+  EXPECT_EQ(Told("node.spared"), 0);
+}
+
+TEST_F(SilentNodes, ManyAtOnceAreSparedAndTheirRanksGoOn) {
+  Silence(7);
+  Pass(absl::Seconds(280));
+  EXPECT_EQ(Lost(), 0);
+  EXPECT_EQ(Told("node.spared"), 7) << "each once";
+  for (int node = 0; node < 7; ++node) w_.Do(NodeConnected{Hello(Name(node), 1)});
+  Pass(absl::Minutes(1));
+  EXPECT_EQ(Told("node.lost"), 0);
+  EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
+}
+
+TEST_F(SilentNodes, NotForEver) {
+  Silence(7);
+  Pass(absl::Seconds(299));
+  EXPECT_EQ(Lost(), 0);
+  Pass(absl::Seconds(2));
+  EXPECT_EQ(Lost(), 7);
+  EXPECT_EQ(Told("node.lost"), 7);
+}
+
+TEST_F(SilentNodes, WhenMostAreBackTheOthersAreGivenUp) {
+  Silence(7);
+  Pass(absl::Seconds(60));
+  for (int node = 1; node < 7; ++node) w_.Do(NodeConnected{Hello(Name(node), 1)});
+  Pass(absl::Seconds(2));
+  EXPECT_EQ(Lost(), 1) << "its time was up long ago";
+}
+
+// In a cluster of two, or of one, nothing can be told from a share.
+TEST(FewNodes, AreGivenUpAlthoughTheyAreAll) {
+  World w{AnyWorld()};
+  for (int node = 0; node < 2; ++node) w.Return(Hello(Name(node), 1));
+  for (int node = 0; node < 2; ++node) w.Do(NodeDisconnected{NodeId(Name(node)), Incarnation("i1")});
+  w.clock.Advance(absl::Seconds(11));
+  w.Do(Tick{});
+  for (int node = 0; node < 2; ++node) EXPECT_EQ(w.core->GetNode(NodeId(Name(node)))->state(), NODE_STATE_LOST);
+}
+
+}  // namespace
+}  // namespace muster::core
