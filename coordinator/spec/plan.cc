@@ -13,6 +13,7 @@
 #include "strategies/cost.h"
 #include "strategies/fit.h"
 #include "strategies/partition/explain.h"
+#include "strategies/partition/table.h"
 #include "strategies/schedule/memory.h"
 
 namespace muster::spec {
@@ -131,6 +132,22 @@ void AddOps(const Train& train, const Inventory& inventory, const strategies::Ou
   }
 }
 
+// What a checkpoint takes beside the peak, which is what training itself takes.
+void AddCheckpointNote(const strategies::Outlook& outlook, const Train& train, const Inventory& inventory,
+                       PlanReply& plan) {
+  const Checkpoint& checkpoint = train.checkpoint();
+  if (checkpoint.path().empty() || (checkpoint.has_async() && !checkpoint.async())) return;
+  const PartitionTable& table = outlook.layout.table;
+  const std::vector<uint64_t> own = partition::OwnedElements(partition::OwnedUnits(table, inventory), table.shards());
+  uint64_t most = 0;
+  for (size_t shard = 0; shard < own.size(); ++shard) {
+    most = std::max(most, 4 * own[shard] + outlook.by_shard[shard].optimizer_state);
+  }
+  plan.add_notes(absl::StrCat("a checkpoint is written from a copy of up to ", strategies::Binary(most),
+                              " a rank in its machine's memory, beside the peak; where that is not free, training "
+                              "waits until it is written"));
+}
+
 void AddChoice(const strategies::Choice& choice, PlanReply& plan) {
   plan.set_strategy_reason(choice.reason);
   for (const strategies::Candidate& candidate : choice.candidates) {
@@ -171,6 +188,7 @@ absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved, const PlanFor& on) {
   plan.set_schedule(Shown(Print(outlook->program.schedule, *inventory)));
   plan.set_schedule_digest(outlook->program.digest);
   AddRanks(*outlook, on.ranks, plan);
+  AddCheckpointNote(*outlook, train, *inventory, plan);
   if (const std::string why = strategies::WhyUnfit(*outlook, on.ranks); !why.empty()) {
     plan.set_unfit(absl::StrCat(why, "; ", strategies::WhatWouldFit(train, *inventory, on.ranks)));
   }

@@ -1,5 +1,6 @@
 #include "coordinator/spec/plan.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
@@ -89,6 +90,19 @@ TEST(Plan, CountsWhatAStepCosts) {
   EXPECT_TRUE(absl::StartsWith(plan.schedule(), "Forward embedding m0\n"));
   // 6 N FLOPs a token, and attention's share on top.
   EXPECT_NEAR(plan.flops_per_step() / (6.0 * plan.parameters() * plan.tokens_per_step()), 1.1, 0.15);
+}
+
+TEST(Plan, SaysWhatACheckpointCopies) {
+  JobSpec spec = Good();
+  spec.mutable_resources()->set_ranks(2);
+  spec.mutable_train()->mutable_strategy()->mutable_fsdp();
+  ASSERT_TRUE(Resolve({}, spec).empty());
+  EXPECT_THAT(Planned(spec).notes(), testing::IsEmpty());
+  spec.mutable_train()->mutable_checkpoint()->set_path("/c");
+  // Half of 842,496 parameters with two states of AdamW, 12 bytes each.
+  EXPECT_THAT(Planned(spec).notes(), testing::ElementsAre(testing::HasSubstr("a copy of up to 4.82 MiB a rank")));
+  spec.mutable_train()->mutable_checkpoint()->set_async(false);
+  EXPECT_THAT(Planned(spec).notes(), testing::IsEmpty());
 }
 
 TEST(Plan, OpsHaveTimesAndTheMemoryWhoseMostIsThePeak) {
