@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "common/failpoint.h"
 #include "common/sha256.h"
+#include "common/testing/sync_watch.h"
 #include "common/testing/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -364,6 +365,16 @@ TEST_F(CheckpointTest, InterruptedAtEachStageThePreviousOneIsValid) {
   EXPECT_THAT(Names(), ElementsAre("step-0000000001-g1", "step-0000000002-g1"));
   EXPECT_EQ(WriteStep(2).status().code(), absl::StatusCode::kAlreadyExists);
   ExpectWhole(2);
+}
+
+// Power may go at any moment: what has its name is on disk with every byte, and the name itself is when it is told.
+TEST_F(CheckpointTest, NothingIsNamedOrToldBeforeItIsSynced) {
+  const SyncWatch watch(path_);
+  for (const uint64_t step : {1, 2}) {
+    ASSERT_TRUE(WriteStep(step).ok());
+    EXPECT_THAT(watch.Unsynced(), IsEmpty());
+  }
+  EXPECT_THAT(watch.RenamedUnsynced(), IsEmpty());
 }
 
 // Every place that stands before a write, a fsync, a rename or a removal, and how often writing a step passes it.
