@@ -1,5 +1,5 @@
-// Jobs of several ranks with every process real: ranks on one node and on two, the same numbers as one rank's, stops
-// that all ranks take after the same step, and a rank that dies.
+// Jobs of several ranks with every process real: ranks on one node and on two, the same numbers as one rank's, and
+// stops that all ranks take after the same step.
 #include <gtest/gtest.h>
 
 #include <cmath>
