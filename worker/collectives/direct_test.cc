@@ -13,7 +13,6 @@
 #include <thread>
 #include <vector>
 
-#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "worker/collectives/gloo.h"
 #include "worker/collectives/memory_key_value.h"
@@ -128,24 +127,37 @@ TEST(Direct, RanksThatDisagreeAreTold) {
 
 // Its tensors may be freed, and are read no more; the others are told.
 TEST(Direct, AWorkThatIsDroppedEndsTheGroup) {
-  absl::BlockingCounter dropped(2);
-  OnRanks(3, true, [&](std::unique_ptr<Group> group) {
-    at::Tensor values = at::full({1000}, 1.0f);
-    if (group->rank() == 2) {
+  absl::Notification dropped, over;
+  OnRanks(2, true, [&](std::unique_ptr<Group> group) {
+    const at::Tensor values = at::full({1000}, 1.0f);
+    if (group->rank() == 1) {
       group->AllReduce(values).reset();
-      dropped.DecrementCount();
-    } else if (group->rank() == 1) {
+      dropped.Notify();
+      over.WaitForNotification();  // with a group that lives
+      return;
+    }
+    dropped.WaitForNotification();
+    const absl::Status status = group->AllReduce(values)->Wait();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 has given up"));
+    EXPECT_FALSE(group->AllReduce(values)->Wait().ok());
+    over.Notify();
+  });
+}
+
+TEST(Direct, AGroupMayEndBeforeItsWork) {
+  absl::Notification ended;
+  OnRanks(2, true, [&](std::unique_ptr<Group> group) {
+    const at::Tensor values = at::full({1000}, 1.0f);
+    if (group->rank() == 1) {
       const std::unique_ptr<Work> outlives = group->AllReduce(values);
       group.reset();
-      dropped.DecrementCount();
-      EXPECT_FALSE(outlives->Wait().ok());
-    } else {
-      dropped.Wait();
-      const absl::Status status = group->AllReduce(values)->Wait();
-      EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-      EXPECT_THAT(std::string(status.message()), HasSubstr("has given up"));
-      EXPECT_FALSE(group->AllReduce(values)->Wait().ok());
+      ended.Notify();
+      EXPECT_THAT(std::string(outlives->Wait().message()), HasSubstr("the group has ended"));
+      return;
     }
+    ended.WaitForNotification();
+    EXPECT_THAT(std::string(group->AllReduce(values)->Wait().message()), HasSubstr("rank 1 has given up"));
   });
 }
 
