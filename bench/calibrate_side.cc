@@ -19,6 +19,7 @@
 #include "bench/file_key_value.h"
 #include "bench/model.h"
 #include "bench/products.h"
+#include "bench/shape_options.h"
 #include "models/inventory.h"
 #include "worker/collectives/gloo.h"
 
@@ -83,15 +84,7 @@ int main(int argc, char** argv) {
   bench::Shape shape;
   std::string folder;
   CLI::App app("One rank of bench/scaling.py that measures the machine");
-  app.add_option("--layers", shape.layers);
-  app.add_option("--heads", shape.heads);
-  app.add_option("--width", shape.width);
-  app.add_option("--vocabulary", shape.vocabulary);
-  app.add_option("--context", shape.context);
-  app.add_option("--sequences", shape.sequences, "of this rank");
-  app.add_option("--threads", shape.threads);
-  app.add_option("--ranks", shape.ranks);
-  app.add_option("--rank", shape.rank);
+  bench::AddShape(app, shape);
   app.add_option("--folder", folder, "where the ranks meet")->required();
   CLI11_PARSE(app, argc, argv);
 

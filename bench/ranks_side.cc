@@ -15,6 +15,7 @@
 
 #include "bench/file_key_value.h"
 #include "bench/model.h"
+#include "bench/shape_options.h"
 #include "bench/status.h"
 #include "strategies/partition/flat.h"
 #include "worker/collectives/gloo.h"
@@ -100,15 +101,7 @@ int main(int argc, char** argv) {
   bench::Shape shape;
   std::string folder, reduce = "full";
   CLI::App app("One rank of bench/ranks.py");
-  app.add_option("--layers", shape.layers);
-  app.add_option("--heads", shape.heads);
-  app.add_option("--width", shape.width);
-  app.add_option("--vocabulary", shape.vocabulary);
-  app.add_option("--context", shape.context);
-  app.add_option("--sequences", shape.sequences, "of this rank");
-  app.add_option("--threads", shape.threads);
-  app.add_option("--ranks", shape.ranks);
-  app.add_option("--rank", shape.rank);
+  bench::AddShape(app, shape);
   app.add_option("--folder", folder, "where the ranks meet")->required();
   app.add_option("--strategy", shape.strategy);
   app.add_option("--reduce", reduce)->check(CLI::IsMember({"full", "none", "only"}));

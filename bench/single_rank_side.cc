@@ -12,6 +12,7 @@
 
 #include "bench/model.h"
 #include "bench/products.h"
+#include "bench/shape_options.h"
 #include "bench/status.h"
 #include "worker/engine/engine.h"
 
@@ -21,14 +22,7 @@ int main(int argc, char** argv) {
   std::string role = "engine";
   CLI::App app("One side of bench/single_rank.py");
   app.add_option("--role", role)->check(CLI::IsMember({"engine", "products"}));
-  app.add_option("--layers", shape.layers);
-  app.add_option("--heads", shape.heads);
-  app.add_option("--width", shape.width);
-  app.add_option("--vocabulary", shape.vocabulary);
-  app.add_option("--context", shape.context);
-  app.add_option("--sequences", shape.sequences);
-  app.add_option("--microbatch", shape.microbatch);
-  app.add_option("--threads", shape.threads);
+  bench::AddShape(app, shape);
   std::string dtype = "fp32";
   app.add_option("--dtype", dtype)->check(CLI::IsMember({"fp32", "bf16"}));
   CLI11_PARSE(app, argc, argv);

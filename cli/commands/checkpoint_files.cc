@@ -12,6 +12,7 @@
 #include "cli/output/format.h"
 #include "cli/output/table.h"
 #include "cli/output_format.h"
+#include "common/proto_time.h"
 #include "worker/checkpoint/checkpoint.h"
 
 namespace muster::cli {
@@ -93,7 +94,7 @@ std::vector<Found> Look(const Place& place, checkpoint::Verification verificatio
     step.name = {published.step(), published.generation()};
     step.directory = absl::StrCat(place.path, "/", published.directory());
     step.published = true;
-    step.written = ToTime(published.published());
+    step.written = FromProto(published.published());
   }
   std::vector<Found> found;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {

@@ -9,6 +9,7 @@
 #include "cli/follow_job.h"
 #include "cli/output/format.h"
 #include "cli/output_format.h"
+#include "common/proto_time.h"
 
 namespace muster::cli {
 namespace {
@@ -42,7 +43,7 @@ class LogPrinter {
   LogPrinter(bool name_ranks, absl::Time since) : name_ranks_(name_ranks), since_(since) {}
 
   void Take(const v1::LogChunk& chunk) {
-    if (chunk.has_time() && ToTime(chunk.time()) < since_) return;
+    if (chunk.has_time() && FromProto(chunk.time()) < since_) return;
     if (generation_ != 0 && chunk.generation() > generation_) {
       Flush();
       Say(absl::StrCat("-- generation ", chunk.generation(), " --"));
@@ -92,7 +93,8 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const Flags& flags) {
   LogPrinter printer(!flags.rank && got->job().spec().resources().ranks() > 1, *since);
   const auto take = [&](const v1::WatchItem& item) {
     if (flags.format == Format::kJson) {
-      if (item.has_log() && (!item.log().has_time() || ToTime(item.log().time()) >= *since)) PrintLine(ItemTree(item));
+      if (item.has_log() && (!item.log().has_time() || FromProto(item.log().time()) >= *since))
+        PrintLine(ItemTree(item));
     } else if (item.has_log()) {
       printer.Take(item.log());
     } else if (item.has_gap()) {

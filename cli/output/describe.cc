@@ -10,6 +10,7 @@
 #include "cli/output/format.h"
 #include "cli/output/live.h"
 #include "cli/spec/writer.h"
+#include "common/proto_time.h"
 
 namespace muster::cli {
 namespace {
@@ -27,12 +28,12 @@ std::string StepText(const v1::JobSummary& summary) {
 }
 
 std::string AgeOf(const google::protobuf::Timestamp& time, bool known, absl::Time now) {
-  return known ? Age(now - ToTime(time)) : "-";
+  return known ? Age(now - FromProto(time)) : "-";
 }
 
 std::string Ago(const google::protobuf::Timestamp& time, absl::Time now) {
-  return absl::StrCat(absl::FormatTime("%Y-%m-%d %H:%M:%S", ToTime(time), absl::LocalTimeZone()), " (",
-                      Age(now - ToTime(time)), " ago)");
+  return absl::StrCat(absl::FormatTime("%Y-%m-%d %H:%M:%S", FromProto(time), absl::LocalTimeZone()), " (",
+                      Age(now - FromProto(time)), " ago)");
 }
 
 std::string Ranks(int count) { return absl::StrCat(count, count == 1 ? " rank" : " ranks"); }
@@ -214,7 +215,7 @@ Table MetricsTable(const std::vector<v1::MetricPoint>& points) {
 }
 
 std::string EventLine(const v1::StateEvent& event, const Screen& screen) {
-  const std::string time = absl::FormatTime("%Y-%m-%d %H:%M:%S", ToTime(event.time()), absl::LocalTimeZone());
+  const std::string time = absl::FormatTime("%Y-%m-%d %H:%M:%S", FromProto(event.time()), absl::LocalTimeZone());
   return absl::StrCat(Paint(screen, Colour::kDim, time), "  ", absl::StrFormat("%-22s", OneLine(event.kind())), "  ",
                       OneLine(event.job().empty() ? event.node() : event.job()), "  ", OneLine(event.message()), "\n");
 }

@@ -41,10 +41,6 @@ std::string EnumName(State state, const google::protobuf::EnumDescriptor* type) 
 
 }  // namespace
 
-absl::Time ToTime(const google::protobuf::Timestamp& time) {
-  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
-}
-
 std::string Age(absl::Duration age) {
   const int64_t seconds = std::max<int64_t>(0, absl::ToInt64Seconds(age));
   if (seconds < 120) return absl::StrCat(seconds, "s");

@@ -12,8 +12,6 @@
 
 namespace muster::cli {
 
-absl::Time ToTime(const google::protobuf::Timestamp& time);
-
 std::string Age(absl::Duration age);    // "12s", "3m", "5h", "9d": one unit, for tables; "-" when it is not known
 std::string Span(absl::Duration span);  // "48s", "1m 20s", "2h 05m", "3d 4h"
 std::string Count(double count);        // "950", "12.3k", "124M", "1.56B"

@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "cli/output/format.h"
 #include "cli/output/plot.h"
+#include "common/proto_time.h"
 
 namespace muster::cli {
 namespace {
@@ -69,7 +70,7 @@ std::vector<std::string> JobView::Apply(const v1::WatchItem& item, absl::Time no
       return {};
     case v1::WatchItem::kEvent: {
       if (item.event().job_state() != v1::JOB_STATE_UNSPECIFIED) job_.set_state(item.event().job_state());
-      const std::string time = absl::FormatTime("%H:%M:%S", ToTime(item.event().time()), absl::LocalTimeZone());
+      const std::string time = absl::FormatTime("%H:%M:%S", FromProto(item.event().time()), absl::LocalTimeZone());
       std::vector<std::string> lines = Tick(absl::InfiniteFuture());
       lines.push_back(absl::StrCat(Paint(screen_, Colour::kDim, time), "  ", OneLine(item.event().message())));
       return lines;
@@ -146,7 +147,7 @@ std::string JobView::LiveLine(absl::Time now) const {
   if (job_.state() == v1::JOB_STATE_QUEUED || job_.state() == v1::JOB_STATE_PAUSED || step_ == 0) {
     std::string line = absl::StrCat(head, "  ", state);
     if (!job_.reason().empty()) absl::StrAppend(&line, "  ", OneLine(job_.reason()));
-    if (job_.has_submitted()) absl::StrAppend(&line, "  ", Span(now - ToTime(job_.submitted())));
+    if (job_.has_submitted()) absl::StrAppend(&line, "  ", Span(now - FromProto(job_.submitted())));
     return Cut(line, screen_.width, screen_.unicode);
   }
   std::vector<std::string> parts;
@@ -192,8 +193,8 @@ std::string JobView::Summary(absl::Time now) const {
   if (steps > 0) {
     std::string text = absl::StrCat(Grouped(steps), steps == 1 ? " step" : " steps");
     if (job_.has_started()) {
-      const absl::Time end = job_.has_ended() ? ToTime(job_.ended()) : now;
-      absl::StrAppend(&text, " in ", Span(end - ToTime(job_.started())));
+      const absl::Time end = job_.has_ended() ? FromProto(job_.ended()) : now;
+      absl::StrAppend(&text, " in ", Span(end - FromProto(job_.started())));
     }
     parts.push_back(text);
   }

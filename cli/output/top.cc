@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/output/format.h"
 #include "cli/output/table.h"
+#include "common/proto_time.h"
 
 namespace muster::cli {
 namespace {
@@ -61,7 +62,7 @@ Table Jobs(const v1::ListJobsReply& jobs, absl::Time now) {
          measures && metrics.has_tokens_per_second() ? Count(metrics.tokens_per_second()) : "",
          measures && metrics.has_step_seconds() ? absl::StrCat(Significant(metrics.step_seconds()), "s") : "",
          measures && metrics.has_peak_memory_bytes() ? Bytes(metrics.peak_memory_bytes()) : "", Left(job, metrics),
-         job.has_submitted() ? Age(now - ToTime(job.submitted())) : "", absl::StrJoin(summary.nodes(), ",")});
+         job.has_submitted() ? Age(now - FromProto(job.submitted())) : "", absl::StrJoin(summary.nodes(), ",")});
   }
   return table;
 }

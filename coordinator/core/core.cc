@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/proto_time.h"
 #include "coordinator/core/state.h"
 
 namespace muster::core {
@@ -12,7 +13,7 @@ namespace muster::core {
 void Turn::Tell(const JobEntry* job, uint64_t generation, const std::string& node, const std::string& kind,
                 const std::string& message) {
   StateEvent& event = events.emplace_back();
-  *event.mutable_time() = ToTimestamp(now.wall);
+  *event.mutable_time() = ToProto(now.wall);
   if (job != nullptr) {
     event.set_job(job->record().id());
     event.set_job_state(job->record().state());

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/proto_time.h"
 #include "coordinator/core/exits.h"
 #include "coordinator/core/state.h"
 
@@ -200,7 +201,7 @@ void Core::State::StartGeneration(JobEntry& job, Start start, Turn& turn) {
   record.set_number(job.record().generation() + 1);
   record.set_state(GENERATION_STATE_STARTING);
   record.set_device(decision.device);
-  *record.mutable_created() = ToTimestamp(turn.now.wall);
+  *record.mutable_created() = ToProto(turn.now.wall);
   if (!job.record().checkpoints().empty()) *record.mutable_resume_from() = *job.record().checkpoints().rbegin();
   record.set_table_sha256(plan.table_sha256);
   record.set_schedule_digest(plan.digests.at(0));
@@ -416,7 +417,7 @@ void Core::State::Publish(JobEntry& job, const CheckpointWritten& written, Turn&
   published.set_generation(record.generation());
   published.set_directory(written.directory());
   published.set_samples_consumed(written.samples_consumed());
-  *published.mutable_published() = ToTimestamp(turn.now.wall);
+  *published.mutable_published() = ToProto(turn.now.wall);
   const size_t keep = std::max(2u, record.spec().train().checkpoint().keep());
   while (static_cast<size_t>(record.checkpoints_size()) > keep) record.mutable_checkpoints()->DeleteSubrange(0, 1);
   turn.Touch(JobId(record.id()));

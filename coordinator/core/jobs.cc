@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/proto_time.h"
 #include "coordinator/core/state.h"
 
 namespace muster::core {
@@ -75,7 +76,7 @@ void Core::State::On(const SubmitJob& event, Turn& turn) {
   record.set_request_id(event.request_id);
   *record.mutable_spec() = event.spec;
   record.set_state(JOB_STATE_QUEUED);
-  *record.mutable_submitted() = ToTimestamp(turn.now.wall);
+  *record.mutable_submitted() = ToProto(turn.now.wall);
   record.set_sequence(next_sequence++);
   JobEntry& job = jobs.emplace(id, JobEntry{.machine = JobMachine(std::move(record))}).first->second;
   job.time = TimeLedger(Ledger(), TimeLedger::Phase::kQueued, 0, turn.now.steady);

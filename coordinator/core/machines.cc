@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "common/proto_time.h"
 #include "coordinator/core/transitions.h"
 
 namespace muster::core {
@@ -17,14 +18,6 @@ void CheckMove(const std::array<Move<State>, N>& moves, State from, State to, co
 }
 
 }  // namespace
-
-google::protobuf::Timestamp ToTimestamp(absl::Time time) {
-  const int64_t nanoseconds = absl::ToUnixNanos(time);
-  google::protobuf::Timestamp stamp;
-  stamp.set_seconds(nanoseconds / 1'000'000'000);
-  stamp.set_nanos(static_cast<int32_t>(nanoseconds % 1'000'000'000));
-  return stamp;
-}
 
 void JobMachine::Transition(JobState to) {
   CheckMove(kJobMoves, state_, to, "a job");
@@ -46,7 +39,7 @@ void JobMachine::Start(uint64_t generation) {
 
 void JobMachine::Run(Now now) {
   Transition(JOB_STATE_RUNNING);
-  if (!record_.has_started()) *record_.mutable_started() = ToTimestamp(now.wall);
+  if (!record_.has_started()) *record_.mutable_started() = ToProto(now.wall);
 }
 
 void JobMachine::Stop(StopIntent intent) {
@@ -60,7 +53,7 @@ void JobMachine::Pause() { Transition(JOB_STATE_PAUSED); }
 
 void JobMachine::End(JobState to, Now now) {
   Transition(to);
-  *record_.mutable_ended() = ToTimestamp(now.wall);
+  *record_.mutable_ended() = ToProto(now.wall);
 }
 
 void JobMachine::Complete(Now now) { End(JOB_STATE_COMPLETED, now); }
@@ -84,7 +77,7 @@ void GenerationMachine::Stop(EndReason reason) {
 void GenerationMachine::End(EndReason reason, Now now) {
   Transition(GENERATION_STATE_ENDED);
   record_.set_reason(reason);
-  *record_.mutable_ended() = ToTimestamp(now.wall);
+  *record_.mutable_ended() = ToProto(now.wall);
 }
 
 void GenerationMachine::TransitionRank(RankPlacement& rank, RankState to) {
@@ -136,7 +129,7 @@ void NodeMachine::Transition(NodeState to, Now now) {
   CheckMove(kNodeMoves, state_, to, "a node");
   record_.set_state(to);
   state_ = to;
-  *record_.mutable_changed() = ToTimestamp(now.wall);
+  *record_.mutable_changed() = ToProto(now.wall);
 }
 
 void NodeMachine::Return(Now now) {

@@ -89,7 +89,4 @@ class NodeMachine {
   NodeState state_;
 };
 
-// Wall time, for people.
-google::protobuf::Timestamp ToTimestamp(absl::Time time);
-
 }  // namespace muster::core

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/proto_time.h"
 #include "coordinator/core/state.h"
 
 namespace muster::core {
@@ -74,8 +75,8 @@ void Core::State::On(const NodeConnected& event, Turn& turn) {
     record.set_state(NODE_STATE_LIVE);
     record.set_draining(false);
     record.set_leaving(false);
-    *record.mutable_registered() = ToTimestamp(turn.now.wall);
-    *record.mutable_changed() = ToTimestamp(turn.now.wall);
+    *record.mutable_registered() = ToProto(turn.now.wall);
+    *record.mutable_changed() = ToProto(turn.now.wall);
     // No rank was ever placed there: there is nothing that it could report.
     nodes.emplace(id,
                   NodeEntry{.machine = NodeMachine(std::move(record)), .boot = event.node.boot_id(), .reported = true});
@@ -211,7 +212,7 @@ std::vector<ObservedRank> Core::State::Unreported(const NodeId& node, const std:
       RankExit& exit = *gone.mutable_exit();
       exit.set_cause(seen_before ? RankExit::VANISHED : RankExit::STOPPED);
       exit.set_message(absl::StrCat("rank ", rank.rank(), seen_before ? " is no longer known" : " was never started"));
-      *exit.mutable_ended() = ToTimestamp(turn.now.wall);
+      *exit.mutable_ended() = ToProto(turn.now.wall);
     }
   }
   return unreported;
@@ -253,7 +254,7 @@ void Core::State::LoseRanks(JobEntry& job, const NodeId& node, Turn& turn) {
     RankExit exit;
     exit.set_cause(RankExit::VANISHED);
     exit.set_message(absl::StrCat("node ", node.value(), " is lost, and rank ", rank, " with it"));
-    *exit.mutable_ended() = ToTimestamp(turn.now.wall);
+    *exit.mutable_ended() = ToProto(turn.now.wall);
     RankEnded(job, rank, std::move(exit), END_REASON_LOST, turn);
   }
 }

@@ -1,6 +1,7 @@
 // What others see of a Core: jobs with their reason, nodes with their slots, and what each node is to run.
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/proto_time.h"
 #include "coordinator/core/state.h"
 
 namespace muster::core {
@@ -13,11 +14,6 @@ std::string Ordinal(uint64_t n) {
                        : n % 10 == 3                  ? "rd"
                                                       : "th";
   return absl::StrCat(n, suffix);
-}
-
-void SetDuration(absl::Duration from, google::protobuf::Duration& to) {
-  to.set_seconds(absl::ToInt64Seconds(from));
-  to.set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(from - absl::Seconds(to.seconds()))));
 }
 
 }  // namespace
@@ -80,7 +76,7 @@ muster::Stop Core::State::MakeStop(EndReason reason, const Job& job) const {
   muster::Stop stop;
   stop.set_reason(reason);
   stop.set_checkpoint_first(!IsFault(reason) && !job.spec().train().checkpoint().path().empty());
-  SetDuration(StopDeadline(job, reason), *stop.mutable_deadline());
+  *stop.mutable_deadline() = ToProto(StopDeadline(job, reason));
   return stop;
 }
 
@@ -97,7 +93,7 @@ Assignment Core::State::MakeAssignment(const JobEntry& job, const Generation& ge
   *assignment.mutable_spec() = SpecOf(job.record(), generation);
   assignment.set_schedule_digest(generation.schedule_digest());
   if (generation.has_resume_from()) *assignment.mutable_resume_from() = generation.resume_from();
-  SetDuration(TimeoutsOf(job.record()).collective, *assignment.mutable_collective_deadline());
+  *assignment.mutable_collective_deadline() = ToProto(TimeoutsOf(job.record()).collective);
   *assignment.mutable_published() = job.record().checkpoints();
   if (rank.rank() == 0) assignment.set_checkpoint_wish(job.checkpoint_wish);  // it tells the others
   if (job.traced.contains(rank.rank())) *assignment.mutable_trace() = job.trace;

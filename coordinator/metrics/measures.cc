@@ -4,6 +4,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/strip.h"
+#include "common/proto_time.h"
 #include "common/version.h"
 
 namespace muster::metrics {
@@ -35,10 +36,6 @@ void WriteStates(const std::string& name, const std::string& help, const std::ma
     const auto found = counts.find(static_cast<State>(states->value(i)->number()));
     page.Add({{"state", Word(*states->value(i))}}, found == counts.end() ? 0 : static_cast<double>(found->second));
   }
-}
-
-absl::Time ToTime(const google::protobuf::Timestamp& time) {
-  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
 }
 
 // The label is not "job": Prometheus has one of that name itself.
@@ -77,12 +74,12 @@ Measures::Measures() : turn_(TurnBounds()), commit_(CommitBounds()), queue_wait_
 void Measures::ObserveEvent(const StateEvent& event, EndReason reason) {
   const std::lock_guard lock(mutex_);
   if (event.kind() == "job.queued") {
-    queued_.emplace(event.job(), ToTime(event.time()));
+    queued_.emplace(event.job(), FromProto(event.time()));
   } else if (event.kind() == "generation.starting") {
     ++generations_started_;
     const auto since = queued_.find(event.job());
     if (since == queued_.end()) return;  // it was queued before this coordinator started
-    queue_wait_.Observe(absl::ToDoubleSeconds(ToTime(event.time()) - since->second));
+    queue_wait_.Observe(absl::ToDoubleSeconds(FromProto(event.time()) - since->second));
     queued_.erase(since);
   } else if (event.kind() == "generation.ended") {
     ++generations_ended_[reason];

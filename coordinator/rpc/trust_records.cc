@@ -4,6 +4,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
 #include "common/sha256.h"
 #include "common/tls/private_file.h"
 
@@ -16,14 +17,6 @@ constexpr absl::Duration kJoinTokenLife = absl::Hours(1);
 constexpr absl::Duration kKeepEnded = absl::Hours(24 * 7);
 constexpr size_t kMaxUserBytes = 64;
 constexpr size_t kMaxRequestIdBytes = 64;
-
-google::protobuf::Timestamp ToProto(absl::Time time) {
-  google::protobuf::Timestamp proto;
-  proto.set_seconds(absl::ToUnixSeconds(time));
-  return proto;
-}
-
-absl::Time FromProto(const google::protobuf::Timestamp& proto) { return absl::FromUnixSeconds(proto.seconds()); }
 
 absl::Time EndOf(const TokenInfo& info) {
   return info.has_expires() ? FromProto(info.expires()) : absl::InfiniteFuture();

@@ -1,13 +1,12 @@
 // What the calls share that ask something of running ranks and wait for it.
 #pragma once
 
-#include <google/protobuf/duration.pb.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <random>
 
 #include "absl/time/time.h"
+#include "common/proto_time.h"
 
 namespace muster::rpc {
 
@@ -21,7 +20,7 @@ inline uint64_t NewWish() {
 template <typename Request>
 absl::Duration WaitOf(const Request& request, absl::Duration usual) {
   if (!request.has_wait()) return usual;
-  return std::min(absl::Hours(1), absl::Seconds(request.wait().seconds()) + absl::Nanoseconds(request.wait().nanos()));
+  return std::min(absl::Hours(1), FromProto(request.wait()));
 }
 
 }  // namespace muster::rpc

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/proto_time.h"
 #include "common/rpc/rpc.h"
 #include "coordinator/rpc/table_call.h"
 #include "coordinator/rpc/worker_stream.h"
@@ -42,10 +43,7 @@ absl::Status Explained(const absl::Status& status, const core::Core& core, const
       absl::StrCat(status.message(), ": ", missing.empty() ? "every rank has come; which sets it?" : missing));
 }
 
-absl::Duration WaitOf(const RendezvousGetRequest& request) {
-  const absl::Duration wait = absl::Seconds(request.wait().seconds()) + absl::Nanoseconds(request.wait().nanos());
-  return std::min(wait, kLongestWait);
-}
+absl::Duration WaitOf(const RendezvousGetRequest& request) { return std::min(FromProto(request.wait()), kLongestWait); }
 
 // One RendezvousGet: ends when its value is there, or its wait is over, or its caller has gone.
 class GetReactor final : public grpc::ServerUnaryReactor {

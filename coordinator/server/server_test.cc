@@ -186,7 +186,7 @@ TEST_F(ServerTest, PlansForSlotsAndHardwareThatAreNamed) {
   request.set_ops(true);
   PlanReply plan;
   ASSERT_TRUE(client_->jobs().Plan(client_->Context().get(), request, &plan).ok());
-  ASSERT_EQ(plan.timeouts_size(), 9) << "of --detection";
+  ASSERT_EQ(plan.timeouts_size(), 10) << "of --detection";
   EXPECT_LE(plan.timeouts(0).seconds(), plan.timeouts(8).seconds());
   EXPECT_TRUE(absl::StrContains(plan.unfit(), "its slot has 1 MiB")) << plan.unfit();
   EXPECT_EQ(plan.simulated().hardware(), "a100");

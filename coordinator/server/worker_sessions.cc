@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
 #include "common/version.h"
 #include "coordinator/server/fatal.h"
 #include "coordinator/server/shell.h"
@@ -23,11 +24,6 @@ void SetKey(const RankId& rank, RankKey& key) {
   key.set_job(rank.job.value());
   key.set_generation(rank.generation);
   key.set_rank(rank.rank);
-}
-
-void SetDuration(absl::Duration from, google::protobuf::Duration& to) {
-  to.set_seconds(absl::IDivDuration(from, absl::Seconds(1), &from));
-  to.set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(from)));
 }
 
 CoordinatorMessage Message() {
@@ -114,8 +110,8 @@ void WorkerSessions::Welcome(const core::Core& core, const NodeId& node) {
   CoordinatorMessage message = Message();
   muster::Welcome& welcome = *message.mutable_welcome();
   welcome.set_coordinator_version(kVersion);
-  SetDuration(options_.orphan_grace, *welcome.mutable_orphan_grace());
-  SetDuration(options_.detection, *welcome.mutable_detection());
+  *welcome.mutable_orphan_grace() = ToProto(options_.orphan_grace);
+  *welcome.mutable_detection() = ToProto(options_.detection);
   sessions_.at(node).link->Send(std::move(message));
   SendDesired(core, node);
 }

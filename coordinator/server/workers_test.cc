@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/proto_time.h"
 #include "common/sha256.h"
 #include "coordinator/server/server.h"
 #include "coordinator/server/server_fixture_test.h"
@@ -52,9 +53,7 @@ class WorkersTest : public ServerFixture {
     RendezvousGetRequest request;
     *request.mutable_key() = key;
     request.set_name(name);
-    request.mutable_wait()->set_seconds(absl::ToInt64Seconds(wait));
-    request.mutable_wait()->set_nanos(
-        static_cast<int32_t>(absl::ToInt64Nanoseconds(wait - absl::Trunc(wait, absl::Seconds(1)))));
+    *request.mutable_wait() = ToProto(wait);
     RendezvousGetReply reply;
     const grpc::Status status = client_->workers().RendezvousGet(client_->Context(deadline).get(), request, &reply);
     *value = reply.value();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
 #include "coordinator/simulate/coordinator.h"
 
 namespace muster::simulate {
@@ -349,7 +350,7 @@ void WorkerNode::StopRank(const RankId& rank) {
   absl::Duration deadline = kDrainDeadline;
   if (wanted != nullptr && wanted->has_stop()) {
     stop = wanted->stop();
-    deadline = absl::Seconds(stop.deadline().seconds()) + absl::Nanoseconds(stop.deadline().nanos());
+    deadline = FromProto(stop.deadline());
   }
   world_->Trace([&] { return absl::StrCat(id_, ": stops ", rank.ToString()); });
   daemon_->ranks.at(rank).told = agent::Told::kStop;

@@ -4,22 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
+#include "coordinator/spec/good_spec_test.h"
 #include "coordinator/spec/resolve.h"
 
 namespace muster::spec {
 namespace {
-
-JobSpec Good() {
-  JobSpec spec;
-  spec.set_api_version("muster/v1");
-  spec.set_kind("Job");
-  spec.set_name("gpt2-tiny");
-  Train& train = *spec.mutable_train();
-  train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
-  train.mutable_data()->set_tokens("/data/train.bin");
-  train.set_steps(100);
-  return spec;
-}
 
 PlanReply Planned(const JobSpec& spec, uint64_t memory_bytes = 0) {
   PlanFor on = AnySlots(spec, *strategies::FindHardware("h100"));

@@ -9,21 +9,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/spec/good_spec_test.h"
 
 namespace muster::spec {
 namespace {
-
-JobSpec Good() {
-  JobSpec spec;
-  spec.set_api_version("muster/v1");
-  spec.set_kind("Job");
-  spec.set_name("gpt2-tiny");
-  Train& train = *spec.mutable_train();
-  train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
-  train.mutable_data()->set_tokens("/data/train.bin");
-  train.set_steps(100);
-  return spec;
-}
 
 std::string Text(const std::vector<SpecError>& errors) {
   std::string text;

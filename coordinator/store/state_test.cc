@@ -14,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/testing/sync_watch.h"
 #include "common/testing/temporary_folder.h"
 
 namespace muster::store {
@@ -45,6 +46,19 @@ void ExecuteIn(const std::string& file, const std::string& sql) {
   ASSERT_EQ(sqlite3_open(file.c_str(), &handle), SQLITE_OK);
   EXPECT_EQ(sqlite3_exec(handle, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK) << sqlite3_errmsg(handle);
   sqlite3_close(handle);
+}
+
+// A kill leaves what the kernel holds; a loss of power does not.
+TEST_F(StateTest, WhatIsCommittedIsSynced) {
+  const SyncWatch watch(directory_);
+  for (int opening = 0; opening < 2; ++opening) {
+    auto store = Open();
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(store->Commit(1, {{{absl::StrCat("job/", i), std::string(10'000, 'x')}}}).ok());
+      EXPECT_EQ(watch.Unsynced(), std::vector<std::string>{});
+    }
+  }
+  EXPECT_EQ(watch.RenamedUnsynced(), std::vector<std::string>{});
 }
 
 TEST_F(StateTest, KeepsWhatItCommittedAcrossOpenings) {

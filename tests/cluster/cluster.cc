@@ -278,8 +278,13 @@ bool Cluster::WaitForState(const std::string& id, const std::string& state, absl
 
 std::vector<double> Cluster::Losses(const std::string& id) {
   const json all = json::parse(Muster({"metrics", id, "-o", "json"}).out, nullptr, false);
+  std::map<uint64_t, double> by_step;
+  for (const json& line : all) {
+    const json& point = line.contains("metrics") ? line["metrics"] : line;
+    by_step[Number(point["step"])] = point["loss"];
+  }
   std::vector<double> losses;
-  for (const json& point : all) losses.push_back((point.contains("metrics") ? point["metrics"] : point)["loss"]);
+  for (const auto& [step, loss] : by_step) losses.push_back(loss);
   return losses;
 }
 

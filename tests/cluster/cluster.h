@@ -82,7 +82,7 @@ class Cluster {
   bool WaitForState(const std::string& id, const std::string& state, absl::Duration deadline = absl::Seconds(90));
   bool WaitForStep(const std::string& id, uint64_t step, absl::Duration deadline = absl::Seconds(90));
 
-  // Of every step of whose metrics the coordinator has heard, in order.
+  // Of every step of whose metrics the coordinator has heard, in order; of one that was done again, the last.
   std::vector<double> Losses(const std::string& id);
 
   // -1: not running.

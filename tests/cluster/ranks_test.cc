@@ -1,7 +1,6 @@
-// Jobs of several ranks with every process real: ranks on one node and on two, the same numbers as one rank's, stops
-// that all ranks take after the same step, and a rank that dies.
+// Jobs of several ranks with every process real: ranks on one node and on two, the same numbers as one rank's, and
+// stops that all ranks take after the same step.
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <cmath>
 #include <fstream>
@@ -34,25 +33,6 @@ TEST(Ranks, OnTwoNodesTrainAsOneRankDoes) {
   for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(b[i], a[i], 5e-6 * a[i]) << "step " << i + 1;
   EXPECT_EQ(cluster.FinalWeights("three").first, 20u);
   EXPECT_EQ(cluster.Job(three)["generation"].dump(), cluster.Job(one)["generation"].dump()) << "no restart";
-}
-
-TEST(Ranks, ARankThatDiesTakesTheJobBackToItsCheckpointAndNoFurther) {
-  Cluster cluster;
-  cluster.StartCoordinator();
-  cluster.StartWorker(0, 2);
-  const JobOptions options{.name = "calm", .steps = 300, .checkpoint_every = 50, .extra = Ranks(2)};
-  const std::string calm = cluster.Submit(options);
-  ASSERT_TRUE(cluster.WaitForState(calm, "completed"));
-  JobOptions stormy = options;
-  stormy.name = "stormy";
-  const std::string id = cluster.Submit(stormy);
-  ASSERT_TRUE(cluster.WaitForStep(id, 60));
-  const std::vector<pid_t> trainers = cluster.Trainers();
-  ASSERT_EQ(trainers.size(), 2u);
-  kill(trainers[1], SIGKILL);
-  ASSERT_TRUE(cluster.WaitForState(id, "completed"));
-  EXPECT_EQ(cluster.FinalWeights("stormy"), cluster.FinalWeights("calm")) << "bit for bit";
-  EXPECT_TRUE(absl::StrContains(cluster.Job(id)["generation"].dump(), "2"));
 }
 
 TEST(Ranks, PauseStopsAllAfterTheSameStepWithACheckpoint) {

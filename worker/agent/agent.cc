@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
 #include "common/rpc/rpc.h"
 #include "worker/agent/prune.h"
 #include "worker/rundir/durable_file.h"
@@ -271,9 +272,7 @@ void Agent::StopRank(Rank& rank) {
   } else {  // this daemon ends
     stop.set_reason(END_REASON_DRAINED);
     stop.set_checkpoint_first(true);
-    absl::Duration rest;
-    stop.mutable_deadline()->set_seconds(absl::IDivDuration(options_.drain_deadline, absl::Seconds(1), &rest));
-    stop.mutable_deadline()->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(rest)));
+    *stop.mutable_deadline() = ToProto(options_.drain_deadline);
   }
   spdlog::info("stopping {} ({})", rank.id().ToString(), EndReason_Name(stop.reason()));
   rank.Stop(stop, loop_->now());

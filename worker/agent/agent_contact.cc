@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
 #include "common/version.h"
 #include "worker/agent/agent.h"
 
@@ -103,7 +104,7 @@ void Agent::Welcomed(const Welcome& welcome) {
   last_complaint_.clear();
   lease_->Renew();
   const auto duration = [](const google::protobuf::Duration& d, absl::Duration otherwise) {
-    const absl::Duration given = absl::Seconds(d.seconds()) + absl::Nanoseconds(d.nanos());
+    const absl::Duration given = FromProto(d);
     return given > absl::ZeroDuration() ? given : otherwise;
   };
   start_context_.orphan_grace = duration(welcome.orphan_grace(), start_context_.orphan_grace);

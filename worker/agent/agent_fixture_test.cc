@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
 #include "worker/agent/reconcile.h"
 #include "worker/rundir/durable_file.h"
 
@@ -128,9 +129,7 @@ DesiredRank AgentTest::StopWish(const RankId& rank, bool checkpoint_first, absl:
   *wanted.mutable_key() = KeyOf(rank);
   wanted.mutable_stop()->set_reason(END_REASON_CANCELLED);
   wanted.mutable_stop()->set_checkpoint_first(checkpoint_first);
-  const int64_t nanoseconds = absl::ToInt64Nanoseconds(deadline);
-  wanted.mutable_stop()->mutable_deadline()->set_seconds(nanoseconds / 1'000'000'000);
-  wanted.mutable_stop()->mutable_deadline()->set_nanos(static_cast<int32_t>(nanoseconds % 1'000'000'000));
+  *wanted.mutable_stop()->mutable_deadline() = ToProto(deadline);
   return wanted;
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/proto_time.h"
 #include "worker/agent/reconcile.h"
 
 namespace muster::agent {
@@ -244,9 +245,7 @@ grpc::Status FakeCoordinator::Connect(grpc::ServerContext*, Stream* stream) {
     stream_ = stream;
     CoordinatorMessage welcome;
     welcome.mutable_welcome()->set_coordinator_version("fake");
-    const int64_t grace = absl::ToInt64Nanoseconds(orphan_grace_);
-    welcome.mutable_welcome()->mutable_orphan_grace()->set_seconds(grace / 1'000'000'000);
-    welcome.mutable_welcome()->mutable_orphan_grace()->set_nanos(static_cast<int32_t>(grace % 1'000'000'000));
+    *welcome.mutable_welcome()->mutable_orphan_grace() = ToProto(orphan_grace_);
     Say(std::move(welcome));
     SendDesired();
   }
@@ -273,7 +272,7 @@ grpc::Status FakeCoordinator::RendezvousSet(grpc::ServerContext*, const Rendezvo
 grpc::Status FakeCoordinator::RendezvousGet(grpc::ServerContext*, const RendezvousGetRequest* request,
                                             RendezvousGetReply* reply) {
   absl::MutexLock lock(&mutex_);
-  const absl::Duration wait = absl::Seconds(request->wait().seconds()) + absl::Nanoseconds(request->wait().nanos());
+  const absl::Duration wait = FromProto(request->wait());
   const auto there = [this, request]()
                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return away_ || keys_.contains(request->name()); };
   const bool ready = mutex_.AwaitWithTimeout(absl::Condition(&there), wait);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/proto_time.h"
 #include "worker/agent/reconcile.h"
 #include "worker/rundir/log.h"
 
@@ -123,9 +124,7 @@ void Feed::CollectLogs(bool ended, Now now, std::vector<WorkerMessage>& messages
     chunk.set_rank(key_.rank());
     chunk.set_offset(piece->offset);
     chunk.set_text(std::move(piece->bytes));
-    const int64_t wall = absl::ToUnixNanos(now.wall);
-    chunk.mutable_time()->set_seconds(wall / 1'000'000'000);
-    chunk.mutable_time()->set_nanos(static_cast<int32_t>(wall % 1'000'000'000));
+    *chunk.mutable_time() = ToProto(now.wall);
     messages.push_back(std::move(message));
   }
 }

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
 
 namespace muster::agent {
 namespace {
@@ -18,12 +19,6 @@ constexpr absl::Duration kShimPatience = absl::Seconds(5);
 constexpr absl::Duration kDefaultStopDeadline = absl::Seconds(30);
 // Output that the coordinator is slow to take does not hold back the news of the end for longer.
 constexpr absl::Duration kLogWait = absl::Seconds(5);
-
-void SetTime(absl::Time from, google::protobuf::Timestamp& to) {
-  const int64_t nanoseconds = absl::ToUnixNanos(from);
-  to.set_seconds(nanoseconds / 1'000'000'000);
-  to.set_nanos(static_cast<int32_t>(nanoseconds % 1'000'000'000));
-}
 
 }  // namespace
 
@@ -81,7 +76,7 @@ LocalRank Rank::AsLocal() const {
 }
 
 void Rank::EndWith(RankExit exit, Now now) {
-  if (!exit.has_ended()) SetTime(now.wall, *exit.mutable_ended());
+  if (!exit.has_ended()) *exit.mutable_ended() = ToProto(now.wall);
   if (absl::IsNotFound(dir_.ReadExit().status())) {
     if (absl::Status status = dir_.WriteExit(exit); !status.ok()) {
       spdlog::error("{}: cannot keep how it ended: {}", id().ToString(), std::string(status.message()));
@@ -135,7 +130,7 @@ void Rank::Stop(const muster::Stop& stop, Now now) {
   if (ended() || told_ != Told::kNothing) return;
   told_ = Told::kStop;
   stop_ = stop;
-  absl::Duration deadline = absl::Seconds(stop.deadline().seconds()) + absl::Nanoseconds(stop.deadline().nanos());
+  absl::Duration deadline = FromProto(stop.deadline());
   if (!stop.has_deadline()) deadline = kDefaultStopDeadline;
   terminate_at_ = now.steady + std::min(kAttachWait, deadline);
   kill_at_ = now.steady + deadline;

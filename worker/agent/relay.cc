@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
 #include "common/rpc/rpc.h"
 #include "worker/agent/reconcile.h"
 
@@ -28,16 +29,11 @@ bool IsAway(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
 }
 
-absl::Duration DurationOf(const google::protobuf::Duration& d) {
-  return absl::Seconds(d.seconds()) + absl::Nanoseconds(d.nanos());
-}
-
 RendezvousGetRequest GetOf(const RankKey& key, const std::string& name, absl::Duration wait) {
   RendezvousGetRequest request;
   *request.mutable_key() = key;
   request.set_name(name);
-  request.mutable_wait()->set_seconds(absl::IDivDuration(wait, absl::Seconds(1), &wait));
-  request.mutable_wait()->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(wait)));
+  *request.mutable_wait() = ToProto(wait);
   return request;
 }
 
@@ -124,7 +120,7 @@ void Relay::Get(const GetRequest& request, ValueCallback done) {
 std::function<void()> Relay::Wait(const WaitRequest& request, ValueCallback done) {
   auto pending = std::make_shared<Pending>();
   pending->request = request;
-  pending->deadline = loop_->now().steady + DurationOf(request.timeout());
+  pending->deadline = loop_->now().steady + FromProto(request.timeout());
   pending->done = std::move(done);
   Ask(pending);
   return [pending] {

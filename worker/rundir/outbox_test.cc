@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/crc32c.h"
+#include "common/testing/sync_watch.h"
 #include "common/testing/temporary_folder.h"
 #include "worker/rundir/durable_file.h"
 #include "worker/rundir/segments.h"
@@ -65,6 +66,17 @@ TEST(Crc32c, KnownVectors) {
   EXPECT_EQ(Crc32c(std::string(32, '\0')), 0x8A9136AAu);
   EXPECT_EQ(Crc32c(std::string(32, '\xFF')), 0x62A8AB43u);
   EXPECT_EQ(Crc32c("123456789"), 0xE3069283u);
+}
+
+TEST_F(OutboxTest, WhatIsDurableIsSynced) {
+  const SyncWatch watch(folder_.path());
+  const auto writer = Open();
+  EXPECT_EQ(watch.Unsynced(), std::vector<std::string>{});
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(writer->Append(Large(), false).ok());  // over the ends of segments
+  ASSERT_TRUE(writer->Append(Point(1), true).ok());
+  EXPECT_EQ(watch.Unsynced(), std::vector<std::string>{}) << "and all before it";
+  ASSERT_TRUE(writer->Append(Point(2), false).ok());
+  EXPECT_EQ(watch.Unsynced(), std::vector<std::string>{Segment(2)});
 }
 
 TEST_F(OutboxTest, NumbersFromOneAndReadsBehind) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/testing/sync_watch.h"
 #include "common/testing/temporary_folder.h"
 #include "worker/rundir/durable_file.h"
 #include "worker/rundir/process_table.h"
@@ -180,6 +181,16 @@ TEST(ProgressPage, IsShared) {
   EXPECT_EQ((*reader)->step, 7u);
   (*writer)->layout = 99;
   EXPECT_EQ(ProgressPage::Open(dir.path()).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(WriteDurably, NothingIsNamedBeforeItIsSynced) {
+  const TemporaryFolder folder;
+  const SyncWatch watch(folder.path());
+  for (const char* content : {"old", "new"}) {
+    ASSERT_TRUE(WriteDurably(folder.path() + "/file", content).ok());
+    EXPECT_EQ(watch.Unsynced(), std::vector<std::string>{});
+  }
+  EXPECT_EQ(watch.RenamedUnsynced(), std::vector<std::string>{});
 }
 
 TEST(WriteDurably, FailureLeavesTheOldContent) {

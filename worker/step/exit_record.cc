@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
 
 namespace muster::step {
 namespace {
@@ -64,9 +65,7 @@ RankExit MakeExit(const Ending& ending) {
   exit.set_message(Message(ending, exit.cause()));
   exit.mutable_last_lines()->Assign(ending.last_lines.begin(), ending.last_lines.end());
   exit.set_peak_memory_bytes(ending.peak_memory_bytes);
-  const int64_t nanoseconds = absl::ToUnixNanos(ending.ended);
-  exit.mutable_ended()->set_seconds(nanoseconds / 1'000'000'000);
-  exit.mutable_ended()->set_nanos(static_cast<int32_t>(nanoseconds % 1'000'000'000));
+  *exit.mutable_ended() = ToProto(ending.ended);
   return exit;
 }
 

@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/proto_time.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/engine/learning_rate.h"
 #include "worker/rundir/outbox.h"
@@ -34,14 +35,6 @@ constexpr absl::Duration kLogEvery = absl::Seconds(10);
 constexpr double kStop = 1, kStopWithoutCheckpoint = 1 << 20;
 // What rank 0 adds so that all write a checkpoint after the step: more than all other votes together.
 constexpr double kCheckpoint = 1LL << 44;
-
-google::protobuf::Timestamp ToProto(absl::Time time) {
-  const absl::Duration since = time - absl::UnixEpoch();
-  google::protobuf::Timestamp proto;
-  proto.set_seconds(absl::ToInt64Seconds(absl::Floor(since, absl::Seconds(1))));
-  proto.set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(since - absl::Floor(since, absl::Seconds(1)))));
-  return proto;
-}
 
 class Loop {
  public:

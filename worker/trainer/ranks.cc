@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
 #include "worker/collectives/gloo.h"
 
 #ifdef MUSTER_CUDA
@@ -50,8 +51,7 @@ absl::StatusOr<std::unique_ptr<collectives::Group>> Make(const Assignment& assig
 }  // namespace
 
 absl::Duration CollectiveDeadline(const Assignment& assignment) {
-  const google::protobuf::Duration& given = assignment.collective_deadline();
-  const absl::Duration deadline = absl::Seconds(given.seconds()) + absl::Nanoseconds(given.nanos());
+  const absl::Duration deadline = FromProto(assignment.collective_deadline());
   return deadline > absl::ZeroDuration() ? deadline : kDefaultDeadline;
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/proto_time.h"
 #include "common/rpc/rpc.h"
 #include "worker/collectives/steady.h"
 
@@ -57,8 +58,7 @@ absl::StatusOr<std::string> Rendezvous::Wait(const std::string& name, absl::Dura
     WaitRequest request;
     *request.mutable_key() = key_;
     request.set_name(name);
-    request.mutable_timeout()->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(wait) % 1'000'000'000));
-    request.mutable_timeout()->set_seconds(absl::ToInt64Seconds(wait));
+    *request.mutable_timeout() = ToProto(wait);
     grpc::ClientContext context;
     Begin(context, wait);
     GetReply reply;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "common/proto_time.h"
 
 namespace muster::trainer {
 namespace {
@@ -58,9 +59,7 @@ std::optional<StepTrace> Tracer::EndStep(engine::Engine& engine) {
   trace.set_step(engine.step());
   trace.set_nanoseconds(Nanoseconds(begin_, std::chrono::steady_clock::now()));
   trace.set_last(left_ == 0);
-  const int64_t wall = absl::ToUnixNanos(wall_);
-  trace.mutable_begin()->set_seconds(wall / 1'000'000'000);
-  trace.mutable_begin()->set_nanos(static_cast<int32_t>(wall % 1'000'000'000));
+  *trace.mutable_begin() = ToProto(wall_);
   std::map<std::string, uint32_t> names;
   const auto add = [&](const engine::OpSpan& from, Lane lane) {
     if (static_cast<size_t>(trace.spans_size()) >= kMostSpans) return trace.set_dropped(trace.dropped() + 1);

@@ -1,0 +1,23 @@
+// A side's command line, as far as it says what to train.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "bench/model.h"
+
+namespace muster::bench {
+
+inline void AddShape(CLI::App& app, Shape& shape) {
+  app.add_option("--layers", shape.layers);
+  app.add_option("--heads", shape.heads);
+  app.add_option("--width", shape.width);
+  app.add_option("--vocabulary", shape.vocabulary);
+  app.add_option("--context", shape.context);
+  app.add_option("--sequences", shape.sequences, "of this rank");
+  app.add_option("--microbatch", shape.microbatch);
+  app.add_option("--threads", shape.threads);
+  app.add_option("--ranks", shape.ranks);
+  app.add_option("--rank", shape.rank);
+}
+
+}  // namespace muster::bench
