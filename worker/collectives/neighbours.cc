@@ -28,13 +28,14 @@ std::string KeyOf(const std::string& name, int rank, const char* what) {
   return absl::StrCat("near/", name, "/", rank, "/", what);
 }
 
-// Where process ids mean the same: this boot of this machine, and the process namespace. Empty: not known.
+// This boot of this machine, and the namespaces of processes, where their ids mean the same, and of networks: whoever
+// gives ranks networks of their own wants them apart, like machines. Empty: not known.
 std::string Machine() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  struct stat space = {};
-  if (boot.empty() || stat("/proc/self/ns/pid", &space) != 0) return "";
-  return absl::StrCat(boot, "/", space.st_ino);
+  struct stat processes = {}, network = {};
+  if (boot.empty() || stat("/proc/self/ns/pid", &processes) != 0 || stat("/proc/self/ns/net", &network) != 0) return "";
+  return absl::StrCat(boot, "/", processes.st_ino, "/", network.st_ino);
 }
 
 // What an offer says; Neighbours::Offer writes it.
@@ -86,7 +87,7 @@ absl::Status Compare(const std::vector<std::string>& offers) {
     if (rank == 0) machine = offered->machine;
     if (offered->machine != machine) {
       return absl::FailedPreconditionError(
-          absl::StrCat("rank ", rank, " is on another machine than rank 0, or in another process namespace"));
+          absl::StrCat("rank ", rank, " is on another machine than rank 0, or in other namespaces"));
     }
   }
   return absl::OkStatus();

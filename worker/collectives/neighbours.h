@@ -1,5 +1,6 @@
-// The ranks of a group that are all on one machine and may read each other's memory (process_vm_readv, "cross memory
-// attach", as MPI libraries do inside a node): one copy, no socket, no thread of the other side.
+// The ranks of a group that are all on one machine, in one network namespace, and may read each other's memory
+// (process_vm_readv, "cross memory attach", as MPI libraries do inside a node): one copy, no socket, no thread of the
+// other side.
 //
 // Whether they may is tried, not guessed: containers, Yama, seccomp and processes that are not dumpable forbid it.
 // Every rank offers itself in the rendezvous, reads a word of every other, and says there whether it could; the group

@@ -83,7 +83,7 @@ TEST(Neighbours, OneThatDeclinesDecidesForAll) {
   }
 }
 
-TEST(Neighbours, AnotherMachineOrProcessNamespaceIsNotTried) {
+TEST(Neighbours, AnotherMachineOrNamespaceIsNotTried) {
   for (const Met& one : MeetWith([](const std::string& offer) { return absl::StrCat("x", offer); })) {
     EXPECT_EQ(one.status().code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(one.status().message()), HasSubstr("rank 1 is on another machine than rank 0"));
