@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Groups GlooGroups(int size, absl::Duration timeout) {
+Groups Join(int size, absl::Duration timeout, bool direct) {
   // Kept for the groups' life; each is small.
   static std::vector<std::unique_ptr<MemoryKeyValue>> rendezvous;
   MemoryKeyValue& values = *rendezvous.emplace_back(std::make_unique<MemoryKeyValue>());
@@ -24,7 +24,8 @@ Groups GlooGroups(int size, absl::Duration timeout) {
                              .name = "world",
                              .host = "127.0.0.1",
                              .timeout = timeout,
-                             .join_timeout = absl::Seconds(20)},
+                             .join_timeout = absl::Seconds(20),
+                             .direct = direct},
                             values);
       EXPECT_TRUE(group.ok()) << group.status();
       groups[static_cast<size_t>(rank)] = *std::move(group);
@@ -34,6 +35,8 @@ Groups GlooGroups(int size, absl::Duration timeout) {
   return groups;
 }
 
+Groups GlooGroups(int size, absl::Duration timeout) { return Join(size, timeout, false); }
+Groups DirectGroups(int size, absl::Duration timeout) { return Join(size, timeout, true); }
 Groups ThreadGroups(int size, absl::Duration timeout) { return MakeThreads(size, timeout); }
 
 TEST_P(Conformance, SendAndReceiveMatchInOrder) {
@@ -76,7 +79,8 @@ TEST_P(Conformance, ARankThatNeverComesIsNamedAtTheDeadline) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
                          ::testing::Values(Backend{"threads", c10::kCPU, 4, ThreadGroups},
-                                           Backend{"gloo", c10::kCPU, 4, GlooGroups}),
+                                           Backend{"gloo", c10::kCPU, 4, GlooGroups},
+                                           Backend{"direct", c10::kCPU, 4, DirectGroups}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Threads, RanksThatDisagreeAreTold) {

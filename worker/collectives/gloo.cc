@@ -2,6 +2,7 @@
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
@@ -17,8 +18,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "worker/collectives/direct.h"
 #include "worker/collectives/failed_work.h"
+#include "worker/collectives/neighbours.h"
+#include "worker/collectives/parts.h"
 #include "worker/collectives/peers.h"
+#include "worker/collectives/standing.h"
 #include "worker/collectives/steady.h"
 
 namespace muster::collectives {
@@ -78,25 +83,19 @@ std::string Brief(const std::exception& error) {
   return what.substr(0, what.find('\n'));
 }
 
-struct Shared {
-  std::unique_ptr<Peers> peers;
-  absl::Duration timeout;
-  std::atomic<bool> failed = false;
-};
-
 class GlooWork final : public Work {
  public:
   using Pending = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
   // `futures`: sends and receives have none.
-  GlooWork(std::shared_ptr<Shared> shared, std::string what, Pending pending, std::vector<at::Tensor> alive,
+  GlooWork(std::shared_ptr<Standing> standing, std::string what, Pending pending, std::vector<at::Tensor> alive,
            bool futures, std::function<void()> then)
-      : shared_(std::move(shared)),
+      : standing_(std::move(standing)),
         what_(std::move(what)),
         pending_(std::move(pending)),
         alive_(std::move(alive)),
         then_(std::move(then)),
-        deadline_(After(shared_->timeout)) {
+        deadline_(After(standing_->timeout)) {
     for (const auto& one : pending_) {
       if (futures) Stamp(*one);
     }
@@ -112,9 +111,9 @@ class GlooWork final : public Work {
       if (then_) std::exchange(then_, nullptr)();
       return absl::OkStatus();
     } catch (const std::exception& error) {
-      shared_->failed = true;
+      standing_->failed = true;
       return absl::UnavailableError(
-          absl::StrCat(what_, " failed: ", shared_->peers->Diagnose(), "; Gloo says: ", Brief(error)));
+          absl::StrCat(what_, " failed: ", standing_->peers->Diagnose(), "; Gloo says: ", Brief(error)));
     }
   }
 
@@ -140,7 +139,7 @@ class GlooWork final : public Work {
   }
 
   const std::shared_ptr<Latest> latest_ = std::make_shared<Latest>();
-  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<Standing> standing_;
   const std::string what_;
   Pending pending_;
   const std::vector<at::Tensor> alive_;
@@ -191,8 +190,8 @@ class SharedWork final : public Work {
 
 class GlooGroup final : public Group {
  public:
-  GlooGroup(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, std::shared_ptr<Shared> shared)
-      : gloo_(std::move(gloo)), shared_(std::move(shared)) {}
+  GlooGroup(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, std::shared_ptr<Standing> standing)
+      : gloo_(std::move(gloo)), standing_(std::move(standing)) {}
   int rank() const override { return gloo_->getRank(); }
   int size() const override { return gloo_->getSize(); }
 
@@ -203,13 +202,13 @@ class GlooGroup final : public Group {
     });
   }
   std::unique_ptr<Work> AllGather(at::Tensor own, at::Tensor all) override {
-    const std::vector<Part> parts = Even(all, own.numel());
+    const std::vector<Part> parts = Even(all, own.numel(), size());
     const at::Tensor& place = parts[static_cast<size_t>(rank())].values;
     if (place.data_ptr() != own.data_ptr()) place.copy_(own);
     return BroadcastNamed("all-gather", parts);
   }
   std::unique_ptr<Work> ReduceScatter(at::Tensor all, at::Tensor own) override {
-    const std::vector<Part> parts = Even(all, own.numel());
+    const std::vector<Part> parts = Even(all, own.numel(), size());
     const at::Tensor place = parts[static_cast<size_t>(rank())].values;
     return ReduceNamed("reduce-scatter", parts, [place, own] {
       if (place.data_ptr() != own.data_ptr()) own.copy_(place);
@@ -243,27 +242,8 @@ class GlooGroup final : public Group {
   }
 
  private:
-  std::vector<Part> Even(const at::Tensor& all, int64_t each) const {
-    std::vector<Part> parts;
-    for (int root = 0; root < size(); ++root) parts.push_back({all.narrow(0, root * each, each), root});
-    return parts;
-  }
-
-  // Whether messages straight between the ranks move no more than Gloo's own algorithms, a ring or a tree for each
-  // part: they do, unless one root has nearly everything. 42 MB in 32 parts on two cores, in milliseconds: reduced over
-  // 2 ranks 13 against 39, over 4 ranks 34 against 118; broadcast on 4 ranks 24 against 45.
-  bool Straight(const std::vector<Part>& parts) const {
-    int64_t all = 0;
-    std::vector<int64_t> of_root(static_cast<size_t>(size()));
-    for (const Part& part : parts) {
-      all += part.values.numel();
-      of_root[static_cast<size_t>(part.root)] += part.values.numel();
-    }
-    return *std::max_element(of_root.begin(), of_root.end()) * (size() - 1) <= 2 * all;
-  }
-
   std::unique_ptr<Work> BroadcastNamed(const char* name, const std::vector<Part>& parts) {
-    const bool straight = Straight(parts);
+    const bool straight = Straight(parts, size());
     return Issue(
         name, Tensors(parts),
         [&](GlooWork::Pending& pending) {
@@ -287,7 +267,7 @@ class GlooGroup final : public Group {
   }
 
   std::unique_ptr<Work> ReduceNamed(const char* name, const std::vector<Part>& parts, std::function<void()> then) {
-    if (Straight(parts)) return ReduceStraight(name, parts, std::move(then));
+    if (Straight(parts, size())) return ReduceStraight(name, parts, std::move(then));
     return Issue(
         name, Tensors(parts),
         [&](GlooWork::Pending& pending) {
@@ -347,23 +327,44 @@ class GlooGroup final : public Group {
   std::unique_ptr<Work> Issue(const char* name, std::vector<at::Tensor> alive,
                               const std::function<void(GlooWork::Pending&)>& begin, bool futures = true,
                               std::function<void()> then = nullptr) {
-    if (shared_->failed) return std::make_unique<FailedWork>(absl::UnavailableError("the group failed before"));
-    const std::string what = absl::StrCat(name, " ", shared_->peers->Issue());
+    if (standing_->failed) return std::make_unique<FailedWork>(absl::UnavailableError("the group failed before"));
+    const std::string what = absl::StrCat(name, " ", standing_->peers->Issue());
     GlooWork::Pending pending;
     try {
       begin(pending);
     } catch (const std::exception& error) {
-      shared_->failed = true;
+      standing_->failed = true;
       return std::make_unique<FailedWork>(absl::UnavailableError(
-          absl::StrCat(what, " failed: ", shared_->peers->Diagnose(), "; Gloo says: ", Brief(error))));
+          absl::StrCat(what, " failed: ", standing_->peers->Diagnose(), "; Gloo says: ", Brief(error))));
     }
-    return std::make_unique<GlooWork>(shared_, what, std::move(pending), std::move(alive), futures, std::move(then));
+    return std::make_unique<GlooWork>(standing_, what, std::move(pending), std::move(alive), futures, std::move(then));
   }
 
   const c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
-  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<Standing> standing_;
   std::deque<std::shared_ptr<SharedWork::Once>> reductions_;  // that may be under way still, the oldest first
 };
+
+// The group itself, or one between neighbours on top of it.
+absl::StatusOr<std::unique_ptr<Group>> Nearer(std::unique_ptr<Group> gloo, const GlooOptions& options,
+                                              std::shared_ptr<Standing> standing, SteadyPoint deadline,
+                                              KeyValue& rendezvous) {
+  auto neighbours = Neighbours::Meet({.rank = options.rank,
+                                      .size = options.size,
+                                      .name = options.name,
+                                      .willing = options.direct,
+                                      .deadline = deadline},
+                                     rendezvous);
+  if (neighbours.ok()) return MakeDirect(std::move(gloo), *std::move(neighbours), std::move(standing));
+  if (absl::IsPermissionDenied(neighbours.status())) {
+    LOG(WARNING) << "the ranks of the group " << options.name
+                 << " are on one machine but exchange through sockets, which costs them processor time: "
+                 << neighbours.status().message();
+  } else if (!absl::IsFailedPrecondition(neighbours.status())) {
+    return neighbours.status();
+  }
+  return gloo;
+}
 
 }  // namespace
 
@@ -374,23 +375,27 @@ absl::StatusOr<std::unique_ptr<Group>> MakeGloo(const GlooOptions& options, KeyV
   }
   auto peers = Peers::Join(options.rank, options.size, options.name, options.host, rendezvous);
   if (!peers.ok()) return peers.status();
-  const auto shared = std::make_shared<Shared>();
-  shared->peers = *std::move(peers);
-  shared->timeout = options.timeout;
+  const auto standing = std::make_shared<Standing>();
+  standing->peers = *std::move(peers);
+  standing->timeout = options.timeout;
+  const SteadyPoint deadline = After(options.join_timeout);
+  std::unique_ptr<Group> made;
   try {
     const auto timeout = [](absl::Duration d) { return std::chrono::milliseconds(absl::ToInt64Milliseconds(d)); };
     auto gloo = c10d::ProcessGroupGloo::Options::create(timeout(std::max(options.timeout, options.join_timeout)));
     gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.host));
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
-        c10::make_intrusive<Store>(rendezvous, absl::StrCat("gloo/", options.name, "/"), After(options.join_timeout)),
-        options.rank, options.size, gloo);
+        c10::make_intrusive<Store>(rendezvous, absl::StrCat("gloo/", options.name, "/"), deadline), options.rank,
+        options.size, gloo);
     group->setTimeout(timeout(options.timeout));
-    return std::make_unique<GlooGroup>(std::move(group), shared);
+    made = std::make_unique<GlooGroup>(std::move(group), standing);
   } catch (const std::exception& error) {
     return absl::UnavailableError(absl::StrCat("rank ", options.rank, " cannot join the group ", options.name, " of ",
-                                               options.size, ": ", shared->peers->Diagnose(),
+                                               options.size, ": ", standing->peers->Diagnose(),
                                                "; Gloo says: ", Brief(error)));
   }
+  if (options.size == 1) return made;
+  return Nearer(std::move(made), options, standing, deadline, rendezvous);
 }
 
 }  // namespace muster::collectives

@@ -1,0 +1,180 @@
+// What the conformance test does not see of ranks that read each other's memory.
+#include "worker/collectives/direct.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "worker/collectives/gloo.h"
+#include "worker/collectives/memory_key_value.h"
+
+namespace muster::collectives {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Runs `body` on each rank of a group, on a thread of its own.
+void OnRanks(int size, bool direct, const std::function<void(std::unique_ptr<Group>)>& body,
+             absl::Duration timeout = absl::Seconds(30)) {
+  MemoryKeyValue values;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      auto group = MakeGloo({.rank = rank,
+                             .size = size,
+                             .name = "world",
+                             .host = "127.0.0.1",
+                             .timeout = timeout,
+                             .join_timeout = absl::Seconds(30),
+                             .direct = direct},
+                            values);
+      ASSERT_TRUE(group.ok()) << group.status();
+      body(*std::move(group));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+// What the ranks hold at first, by rank: numbers whose sum depends on the order.
+std::vector<at::Tensor> Inputs(int size, int64_t elements, at::ScalarType dtype) {
+  std::vector<at::Tensor> inputs;
+  for (int rank = 0; rank < size; ++rank) {
+    inputs.push_back(at::rand({elements}, at::kDouble).sub_(0.5).mul_(rank % 2 == 0 ? 1 : 1e3).to(dtype));
+  }
+  return inputs;
+}
+
+// Parts of uneven sizes, one of them empty, that come round the ranks.
+std::vector<Part> Cut(const at::Tensor& values, int size) {
+  std::vector<Part> parts;
+  const int64_t elements = values.numel(), cuts[] = {0, elements / 3, elements / 3, elements / 2, elements};
+  for (int i = 0; i < 4; ++i) parts.push_back({values.narrow(0, cuts[i], cuts[i + 1] - cuts[i]), (i + 1) % size});
+  return parts;
+}
+
+// By case: the all-reduced, then what is left of reduced parts at their roots, one after the other. `inputs`: by case,
+// then by rank.
+std::vector<at::Tensor> Sums(int size, bool direct, const std::vector<std::vector<at::Tensor>>& inputs) {
+  std::vector<at::Tensor> sums(2 * inputs.size());
+  for (size_t c = 0; c < inputs.size(); ++c) sums[2 * c + 1] = at::zeros_like(inputs[c][0]);
+  OnRanks(size, direct, [&](std::unique_ptr<Group> group) {
+    for (size_t c = 0; c < inputs.size(); ++c) {
+      const at::Tensor& input = inputs[c][static_cast<size_t>(group->rank())];
+      const at::Tensor all = input.clone(), parts = input.clone();
+      const auto first = group->AllReduce(all);
+      const auto second = group->ReduceParts(Cut(parts, size));
+      ASSERT_TRUE(first->Wait().ok());
+      ASSERT_TRUE(second->Wait().ok());
+      // What is received and then summed does not know when. One element alone is not shared out, so it is Gloo's.
+      EXPECT_TRUE(input.numel() == 1 || second->done_at().has_value() == direct) << "the other way was taken";
+      if (group->rank() == 0) sums[2 * c] = all;
+      const std::vector<Part> into = Cut(sums[2 * c + 1], size), from = Cut(parts, size);
+      for (size_t i = 0; i < into.size(); ++i) {
+        if (into[i].root == group->rank()) into[i].values.copy_(from[i].values);
+      }
+    }
+  });
+  return sums;
+}
+
+TEST(Direct, SumsAreThoseOfGlooBitForBit) {
+  for (const int size : {2, 3, 4}) {
+    std::vector<std::vector<at::Tensor>> inputs;
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+      for (const int64_t elements : {1, 5, 1000, 700'001}) inputs.push_back(Inputs(size, elements, dtype));
+    }
+    const auto direct = Sums(size, true, inputs), gloo = Sums(size, false, inputs);
+    for (size_t i = 0; i < direct.size(); ++i) {
+      const at::Tensor& input = inputs[i / 2][0];
+      EXPECT_TRUE(direct[i].equal(gloo[i])) << (i % 2 == 0 ? "all-reduce" : "reduce") << " of " << input.numel() << " "
+                                            << input.scalar_type() << " on " << size;
+    }
+  }
+}
+
+TEST(Direct, MoreUnderWayThanThereAreSlots) {
+  constexpr int kMany = 400;
+  OnRanks(2, true, [](std::unique_ptr<Group> group) {
+    std::vector<at::Tensor> values;
+    std::vector<std::unique_ptr<Work>> works;
+    for (int i = 0; i < kMany; ++i) {
+      values.push_back(at::full({3}, group->rank() + i, at::kFloat));
+      works.push_back(group->AllReduce(values.back()));
+    }
+    for (int i = kMany; i-- > 0;) {  // in any order
+      ASSERT_TRUE(works[static_cast<size_t>(i)]->Wait().ok());
+      EXPECT_EQ(values[static_cast<size_t>(i)][2].item<float>(), 2 * i + 1);
+    }
+  });
+}
+
+TEST(Direct, RanksThatDisagreeAreTold) {
+  OnRanks(2, true, [](std::unique_ptr<Group> group) {
+    const absl::Status status = group->AllReduce(at::zeros({100 + group->rank()}))->Wait();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), testing::AnyOf(HasSubstr("ranks disagree"), HasSubstr("has given up")));
+  });
+}
+
+// Its tensors may be freed, and are read no more; the others are told.
+TEST(Direct, AWorkThatIsDroppedEndsTheGroup) {
+  absl::Notification dropped, over;
+  OnRanks(2, true, [&](std::unique_ptr<Group> group) {
+    const at::Tensor values = at::full({1000}, 1.0f);
+    if (group->rank() == 1) {
+      group->AllReduce(values).reset();
+      dropped.Notify();
+      over.WaitForNotification();  // with a group that lives
+      return;
+    }
+    dropped.WaitForNotification();
+    const absl::Status status = group->AllReduce(values)->Wait();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 has given up"));
+    EXPECT_FALSE(group->AllReduce(values)->Wait().ok());
+    over.Notify();
+  });
+}
+
+TEST(Direct, AGroupMayEndBeforeItsWork) {
+  absl::Notification ended;
+  OnRanks(2, true, [&](std::unique_ptr<Group> group) {
+    const at::Tensor values = at::full({1000}, 1.0f);
+    if (group->rank() == 1) {
+      const std::unique_ptr<Work> outlives = group->AllReduce(values);
+      group.reset();
+      ended.Notify();
+      EXPECT_THAT(std::string(outlives->Wait().message()), HasSubstr("the group has ended"));
+      return;
+    }
+    ended.WaitForNotification();
+    EXPECT_THAT(std::string(group->AllReduce(values)->Wait().message()), HasSubstr("rank 1 has given up"));
+  });
+}
+
+// As long as one has not read them, its root must not have its tensors back.
+TEST(Direct, WaitReturnsOnlyWhenTheOthersHaveRead) {
+  absl::Notification over;
+  OnRanks(
+      2, true,
+      [&](std::unique_ptr<Group> group) {
+        if (group->rank() == 1) return over.WaitForNotification();
+        const absl::Status status = group->Broadcast(at::full({10}, 1.0f), 0)->Wait();
+        over.Notify();
+        EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+        EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 is behind"));
+      },
+      absl::Seconds(1));
+}
+
+}  // namespace
+}  // namespace muster::collectives
