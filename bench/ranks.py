@@ -12,7 +12,8 @@ rank, a time is the smallest of a round's steps; ratios are taken within a round
            no more cores than ranks, work that nothing can hide
 Memory is the largest rank's peak resident size less what it held before its model existed.
 --link_mbit runs everything in a network namespace of its own, whose loopback is that slow (tc tbf, both directions
-together). The PyTorch interpreter is $MUSTER_PEER_PYTHON (tools/fetch_torch.sh peer makes it).
+together), and takes --sockets for granted. The PyTorch interpreter is $MUSTER_PEER_PYTHON (tools/fetch_torch.sh peer
+makes it).
 """
 import argparse
 import contextlib
@@ -96,7 +97,8 @@ def measure(name, ranks, args):
     peer = [args.python, os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_peer.py")]
 
     def ours(mode):
-        return Group([args.side, "--reduce", mode] + flags, {**omp, **OURS}, ranks)
+        sockets = ["--sockets"] if args.sockets or args.link_mbit else []
+        return Group([args.side, "--reduce", mode] + sockets + flags, {**omp, **OURS}, ranks)
 
     groups = {"ours": ours("full"), "ours_none": ours("none"), "ours_only": ours("only"),
               "torch": Group(peer + flags, omp, ranks), "torch_none": Group(peer + ["--reduce", "none"] + flags, omp, ranks)}
@@ -160,6 +162,8 @@ def main():
     parser.add_argument("--threads", type=int, default=1, help="of each rank")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--link_mbit", type=int, default=0, help="0: as fast as loopback is")
+    parser.add_argument("--sockets", action="store_true",
+                        help="ours by Gloo, as between machines, where they would read each other's memory")
     parser.add_argument("--in_namespace", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", help="write the results there too")
     args = parser.parse_args()

@@ -62,28 +62,34 @@ absl::Status ReduceOnly(collectives::Group& group, const std::vector<at::Tensor>
   return absl::OkStatus();
 }
 
-absl::Status Prepare(const bench::Shape& shape, const std::string& folder, const std::string& reduce, Rank& rank) {
+struct Options {
+  std::string folder, reduce = "full";
+  bool sockets = false;
+};
+
+absl::Status Prepare(const bench::Shape& shape, const Options& options, Rank& rank) {
   auto config = bench::MakeConfig(shape, &rank.planned_bytes);
   if (!config.ok()) return config.status();
-  rank.rendezvous = std::make_unique<bench::FileKeyValue>(folder);
+  rank.rendezvous = std::make_unique<bench::FileKeyValue>(options.folder);
   auto group = collectives::MakeGloo({.rank = static_cast<int>(shape.rank),
                                       .size = static_cast<int>(shape.ranks),
                                       .name = "world",
-                                      .host = "127.0.0.1"},
+                                      .host = "127.0.0.1",
+                                      .direct = !options.sockets},
                                      *rank.rendezvous);
   if (!group.ok()) return group.status();
   rank.group = *std::move(group);
-  if (reduce == "only") {
+  if (options.reduce == "only") {
     std::vector<at::Tensor> buckets;
     for (const int64_t elements : Buckets(*config)) buckets.push_back(at::zeros({elements}));
     rank.step = [&rank, buckets] { return ReduceOnly(*rank.group, buckets); };
     return absl::OkStatus();
   }
-  if (reduce == "full" && shape.ranks > 1) {
+  if (options.reduce == "full" && shape.ranks > 1) {
     const bool sharded = config->table.shards() > 1;
     config->groups = {rank.group.get(), sharded ? rank.group.get() : nullptr, sharded ? nullptr : rank.group.get()};
   }
-  if (reduce == "none") WithoutReductions(config->schedule);
+  if (options.reduce == "none") WithoutReductions(config->schedule);
   auto made = engine::Engine::Create(*config);
   if (!made.ok()) return made.status();
   rank.engine = *std::move(made);
@@ -99,17 +105,18 @@ absl::Status Prepare(const bench::Shape& shape, const std::string& folder, const
 
 int main(int argc, char** argv) {
   bench::Shape shape;
-  std::string folder, reduce = "full";
+  Options options;
   CLI::App app("One rank of bench/ranks.py");
   bench::AddShape(app, shape);
-  app.add_option("--folder", folder, "where the ranks meet")->required();
+  app.add_option("--folder", options.folder, "where the ranks meet")->required();
   app.add_option("--strategy", shape.strategy);
-  app.add_option("--reduce", reduce)->check(CLI::IsMember({"full", "none", "only"}));
+  app.add_flag("--sockets", options.sockets, "also where ranks could read each other's memory");
+  app.add_option("--reduce", options.reduce)->check(CLI::IsMember({"full", "none", "only"}));
   CLI11_PARSE(app, argc, argv);
 
   const uint64_t before = bench::StatusBytes("VmRSS");
   Rank rank;
-  if (const absl::Status status = Prepare(shape, folder, reduce, rank); !status.ok()) {
+  if (const absl::Status status = Prepare(shape, options, rank); !status.ok()) {
     std::fprintf(stderr, "%s\n", status.ToString().c_str());
     return 1;
   }
