@@ -18,11 +18,12 @@ using cluster::Cluster;
 using cluster::Eventually;
 using nlohmann::json;
 
-constexpr int kSteps = 1200, kEvery = 50;
+// Steps of some 10 ms, so that the job outlives what happens to it.
+constexpr int kSteps = 900, kEvery = 50, kSequences = 32;
 constexpr uint32_t kAll = 4, kFew = 2;
 
 cluster::JobOptions Job(const std::string& name, const std::string& extra) {
-  return {.name = name, .steps = kSteps, .checkpoint_every = kEvery, .sequences = 8, .extra = extra};
+  return {.name = name, .steps = kSteps, .checkpoint_every = kEvery, .sequences = kSequences, .extra = extra};
 }
 
 // The newest generation is this one, it runs, and it has so many ranks.
@@ -37,7 +38,7 @@ bool RunsOn(Cluster& cluster, const std::string& id, uint64_t generation, uint32
 
 TEST(ElasticJob, ShrinksWhenAHostIsLostAndGrowsBack) {
   Cluster cluster;
-  cluster.coordinator_flags = {"--detection=2s", "--grow_after=4s"};
+  cluster.coordinator_flags = {"--detection=2s", "--grow_after=2s"};
   cluster.StartCoordinator();
   for (int worker = 0; worker < 2; ++worker) cluster.StartWorker(worker, 2);
   const std::string id = cluster.Submit(
@@ -74,8 +75,8 @@ TEST(ElasticJob, ShrinksWhenAHostIsLostAndGrowsBack) {
   }
   EXPECT_EQ(step, static_cast<uint64_t>(kSteps));
   EXPECT_GE(published, static_cast<uint64_t>(kSteps / kEvery)) << "and the one before it grew";
-  // The same samples in the same order: the losses are those of one rank but for rounding.
-  const std::string calm = cluster.Submit(Job("calm", ""));
+  // The same samples in the same order: the losses are those of two ranks but for rounding.
+  const std::string calm = cluster.Submit(Job("calm", "resources: {ranks: 2}\n"));
   ASSERT_TRUE(cluster.WaitForState(calm, "completed", absl::Seconds(180)));
   const std::vector<double> losses = cluster.Losses(id), undisturbed = cluster.Losses(calm);
   ASSERT_EQ(losses.size(), static_cast<size_t>(kSteps));
