@@ -12,6 +12,7 @@
 #include "cli/output/table.h"
 #include "cli/output_format.h"
 #include "cli/spec/writer.h"
+#include "common/proto_time.h"
 #include "common/tls/private_file.h"
 
 namespace muster::cli {
@@ -45,7 +46,7 @@ absl::StatusOr<absl::Duration> ParseLife(const std::string& text) {
 std::string Ends(const v1::TokenInfo& info, absl::Time now) {
   if (info.revoked()) return "revoked";
   if (!info.has_expires()) return "never";
-  const absl::Duration left = absl::FromUnixSeconds(info.expires().seconds()) - now;
+  const absl::Duration left = FromProto(info.expires()) - now;
   return left <= absl::ZeroDuration() ? "expired" : absl::StrCat("in ", Age(left));
 }
 
@@ -115,7 +116,7 @@ void RegisterList(CLI::App& app, Invocation& invocation) {
       Table table({{"TOKEN"}, {"ROLE"}, {"USER"}, {"ENDS"}, {"AGE", true}, {"MADE BY"}});
       for (const v1::TokenInfo& info : reply->tokens()) {
         table.Add({info.id(), NameOf(info.role()), info.user(), Ends(info, now),
-                   Age(now - absl::FromUnixSeconds(info.created().seconds())), info.created_by()});
+                   Age(now - FromProto(info.created())), info.created_by()});
       }
       Print(table.Render(invocation.Out()));
     }

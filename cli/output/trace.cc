@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "common/proto_time.h"
 
 namespace muster::cli {
 namespace {
@@ -41,7 +43,7 @@ const char* LaneName(v1::Lane lane) {
 }
 
 int64_t WallNanoseconds(const v1::StepTrace& step) {
-  return step.begin().seconds() * 1'000'000'000 + step.begin().nanos();
+  return absl::ToUnixNanos(FromProto(step.begin()));
 }
 
 // "Backward h.3 m0" by kind "Backward", by unit "h.3", by op itself without what it waits for.
