@@ -69,7 +69,7 @@ std::vector<TimeoutRule> Rules(const Timeouts& t) {
       {"what is left after a fault is killed", t.kill, "detection / 5, 1 s to 10 s"},
       {"a silent worker counts as gone", t.detection, "detection"},
       {"then its ranks are given up", t.node_grace, "detection"},
-      {"and if three nodes in ten are away at once", t.mass_grace, "30 x detection"},
+      {"nodes away are given up, if over 3 in 10 are", t.mass_grace, "30 x detection"},
       {"a restarted coordinator gives up nobody", t.startup_grace, "1.5 x detection, at least 15 s"},
       {"a trainer that ignores SIGTERM is killed", t.kill_grace, "detection, 2 s to 30 s"},
       {"a rank that makes no progress has hung", t.hang,
