@@ -2,7 +2,7 @@
 #include "worker/collectives/conformance_test.h"
 
 #include "absl/time/clock.h"
-#include "worker/collectives/gloo.h"
+#include "worker/collectives/gloo_groups_test.h"
 #include "worker/collectives/memory_key_value.h"
 #include "worker/collectives/threads.h"
 
@@ -15,24 +15,7 @@ Groups Join(int size, absl::Duration timeout, bool direct) {
   // Kept for the groups' life; each is small.
   static std::vector<std::unique_ptr<MemoryKeyValue>> rendezvous;
   MemoryKeyValue& values = *rendezvous.emplace_back(std::make_unique<MemoryKeyValue>());
-  Groups groups(static_cast<size_t>(size));
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < size; ++rank) {
-    ranks.emplace_back([&, rank] {
-      auto group = MakeGloo({.rank = rank,
-                             .size = size,
-                             .name = "world",
-                             .host = "127.0.0.1",
-                             .timeout = timeout,
-                             .join_timeout = absl::Seconds(20),
-                             .direct = direct},
-                            values);
-      EXPECT_TRUE(group.ok()) << group.status();
-      groups[static_cast<size_t>(rank)] = *std::move(group);
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
-  return groups;
+  return JoinGloo(size, timeout, direct, values);
 }
 
 Groups GlooGroups(int size, absl::Duration timeout) { return Join(size, timeout, false); }

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "worker/collectives/gloo.h"
+#include "worker/collectives/gloo_groups_test.h"
 #include "worker/collectives/memory_key_value.h"
 
 namespace muster::collectives {
@@ -27,19 +27,10 @@ void OnRanks(int size, bool direct, const std::function<void(std::unique_ptr<Gro
              absl::Duration timeout = absl::Seconds(30)) {
   MemoryKeyValue values;
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < size; ++rank) {
-    ranks.emplace_back([&, rank] {
-      auto group = MakeGloo({.rank = rank,
-                             .size = size,
-                             .name = "world",
-                             .host = "127.0.0.1",
-                             .timeout = timeout,
-                             .join_timeout = absl::Seconds(30),
-                             .direct = direct},
-                            values);
-      ASSERT_TRUE(group.ok()) << group.status();
-      body(*std::move(group));
-    });
+  std::vector<std::unique_ptr<Group>> groups = JoinGloo(size, timeout, direct, values);
+  for (const auto& group : groups) ASSERT_NE(group, nullptr);
+  for (std::unique_ptr<Group>& group : groups) {
+    ranks.emplace_back([&body, mine = std::move(group)]() mutable { body(std::move(mine)); });
   }
   for (std::thread& rank : ranks) rank.join();
 }
