@@ -102,6 +102,11 @@ absl::StatusOr<JobId> Core::Find(const std::string& id_or_prefix) const {
                    found.size() > shown ? ", …" : ""));
 }
 
+const Job* Core::Stored(const JobId& job) const {
+  const JobEntry* entry = state_->FindJob(job);
+  return entry == nullptr ? nullptr : &entry->record();
+}
+
 absl::StatusOr<Job> Core::GetJob(const JobId& job, std::optional<SteadyTime> at) const {
   const JobEntry* entry = state_->FindJob(job);
   if (entry == nullptr) return absl::NotFoundError(absl::StrCat("no job ", job.value()));
@@ -121,13 +126,10 @@ std::vector<Job> Core::ListJobs(bool ended_too) const {
       active.push_back(job.record());
     }
   }
-  const std::map<JobId, std::string> reasons = state_->QueueReasons();
-  uint32_t position = 0;
-  for (const scheduler::Claim& claim : state_->Queue()) {
-    Job job = state_->jobs.at(claim.job).record();
-    job.set_reason(reasons.at(claim.job));
-    job.set_queue_position(++position);
-    queued.push_back(std::move(job));
+  for (State::Waiting& waiting : state_->WaitingJobs()) {
+    Job& job = queued.emplace_back(state_->jobs.at(waiting.job).record());
+    job.set_reason(std::move(waiting.reason));
+    job.set_queue_position(waiting.position);
   }
   const auto by_sequence = [](const Job& a, const Job& b) { return a.sequence() < b.sequence(); };
   std::sort(active.begin(), active.end(), by_sequence);

@@ -176,6 +176,8 @@ class Core {
   // ---- Views. Valid until the next Handle. ----
   // By id, else by unique prefix of ids. NotFound; FailedPrecondition naming the candidates.
   absl::StatusOr<JobId> Find(const std::string& id_or_prefix) const;
+  // As it is on disk: without what looking through the queue would tell. Null: there is none.
+  const Job* Stored(const JobId& job) const;
   // With queue_position and reason as of now, and its ledger up to `at`, or to its last change.
   absl::StatusOr<Job> GetJob(const JobId& job, std::optional<SteadyTime> at = std::nullopt) const;
   std::vector<Job> ListJobs(bool ended_too) const;  // running, then the queue in its order, then ended, newest first

@@ -158,7 +158,13 @@ struct Core::State {
   // ---- views.cc ----
   Job View(const JobEntry& job) const;
   Node View(const NodeEntry& node, const Holders& holders) const;
-  std::map<JobId, std::string> QueueReasons() const;
+  struct Waiting {
+    JobId job;
+    uint32_t position;
+    std::string reason;  // why, as the scheduler sees it at this instant
+  };
+  // In the queue's order: `only` one, or all.
+  std::vector<Waiting> WaitingJobs(const JobId& only = JobId()) const;
   Desired DesiredFor(const NodeId& node) const;
   muster::Stop MakeStop(EndReason reason, const Job& job) const;
   Assignment MakeAssignment(const JobEntry& job, const Generation& generation, const RankPlacement& rank) const;

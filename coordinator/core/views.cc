@@ -18,50 +18,50 @@ std::string Ordinal(uint64_t n) {
 
 }  // namespace
 
-// Why each waiting job waits, as the scheduler sees it at this instant.
-std::map<JobId, std::string> Core::State::QueueReasons() const {
-  std::map<JobId, std::string> reasons;
+std::vector<Core::State::Waiting> Core::State::WaitingJobs(const JobId& only) const {
+  std::vector<Waiting> all;
   scheduler::Cluster cluster(NodeViews());
   scheduler::Pass pass(&cluster);
-  uint64_t position = 0;
+  uint32_t position = 0;
   for (const scheduler::Claim& claim : Queue()) {
     const JobEntry& job = jobs.at(claim.job);
-    std::string& reason = reasons[claim.job];
-    reason = absl::StrCat(Ordinal(++position), " in the queue: ");
+    const bool asked = only.empty() || claim.job == only;
+    ++position;
+    std::string why;
     if (job.not_before.has_value()) {
-      absl::StrAppend(&reason, "waits out its back-off");
+      why = "waits out its back-off";
     } else {
       const scheduler::Demand demand = DemandOf(job);
       const scheduler::Decision decision = pass.Consider(claim, demand);
       const Unfit* unfit = decision.ranks.empty() ? nullptr : RefusedOn(job, SlotsFor(decision));
       if (unfit != nullptr) {
-        absl::StrAppend(&reason, "does not fit the slots that are free: ", unfit->why);
+        why = "does not fit the slots that are free: " + unfit->why;
       } else if (!decision.ranks.empty()) {
-        absl::StrAppend(&reason, "is about to start");
+        why = "is about to start";
         pass.Start(claim, decision);
-      } else {
-        absl::StrAppend(&reason, pass.Why(decision, demand));
+      } else if (asked) {
+        why = pass.Why(decision, demand);
         if (!decision.fits_when_idle && !job.refused.empty()) {
-          absl::StrAppend(&reason, ": ", job.refused.back().unfit.why);
+          absl::StrAppend(&why, ": ", job.refused.back().unfit.why);
         }
       }
     }
-    // Why it is in the queue again.
-    if (!job.record().reason().empty()) absl::StrAppend(&reason, "; ", job.record().reason());
+    if (!asked) continue;
+    // With why it is in the queue again.
+    const std::string& again = job.record().reason();
+    all.push_back({claim.job, position,
+                   absl::StrCat(Ordinal(position), " in the queue: ", why, again.empty() ? "" : "; ", again)});
+    if (claim.job == only) break;
   }
-  return reasons;
+  return all;
 }
 
 Job Core::State::View(const JobEntry& job) const {
   Job view = job.record();
   if (job.machine.state() != JOB_STATE_QUEUED) return view;
-  const JobId id(view.id());
-  view.set_reason(QueueReasons().at(id));
-  uint32_t position = 0;
-  for (const scheduler::Claim& waiting : Queue()) {
-    ++position;
-    if (waiting.job == id) view.set_queue_position(position);
-  }
+  Waiting waiting = WaitingJobs(JobId(view.id())).at(0);
+  view.set_reason(std::move(waiting.reason));
+  view.set_queue_position(waiting.position);
   return view;
 }
 

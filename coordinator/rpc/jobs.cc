@@ -100,7 +100,8 @@ absl::Status AddPlacesOf(const core::Core& core, const Job& job, PlanReply& plan
 // So that an id is not taken; chance decides the rest.
 std::string FreeSuffix(const core::Core& core, const std::string& name) {
   std::string suffix = RandomSuffix();
-  for (int i = 0; i < 16 && core.GetJob(JobId(absl::StrCat(name, "-", suffix))).ok(); ++i) suffix = RandomSuffix();
+  for (int i = 0; i < 16 && core.Stored(JobId(absl::StrCat(name, "-", suffix))) != nullptr; ++i)
+    suffix = RandomSuffix();
   return suffix;
 }
 
@@ -232,9 +233,8 @@ grpc::ServerUnaryReactor* JobsService::Change(grpc::CallbackServerContext* conte
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, &job, caller = *std::move(caller)](Turn& turn) {
     const absl::StatusOr<JobId> id = turn.core().Find(job);
-    const absl::StatusOr<Job> found = id.ok() ? turn.core().GetJob(*id) : id.status();
-    absl::Status status = found.status();
-    if (found.ok()) status = Authorize(caller, method, {found->owner()});
+    absl::Status status = id.status();
+    if (status.ok()) status = Authorize(caller, method, {turn.core().Stored(*id)->owner()});
     if (status.ok()) status = turn.Handle(Event{*id}).status;
     if constexpr (std::is_same_v<Reply, DeleteReply>) {
       if (absl::IsNotFound(status)) status = absl::OkStatus();  // it may be a retry

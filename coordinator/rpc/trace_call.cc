@@ -39,7 +39,7 @@ class TraceReactor final : public grpc::ServerUnaryReactor {
     absl::Status status = event.status();
     if (status.ok()) status = turn.Handle(*event).status;
     if (!status.ok()) return Finish(ToGrpc(status));
-    const uint64_t generation = turn.core().GetJob(event->job)->generation();
+    const uint64_t generation = turn.core().Stored(event->job)->generation();
     reply_->set_generation(generation);
     turn.traces().Begin({event->job, generation}, wish_, event->ranks,
                         turn.now().steady + WaitOf(*request_, kUsualWait),

@@ -70,7 +70,7 @@ absl::StatusOr<std::unique_ptr<Shell>> Shell::Start(const LoopOptions& options, 
   // A kill between the deletion of a job and that of its history leaves the history.
   const uint64_t all = ledger->last_sequence() + 1;
   for (const JobId& job : ledger->Jobs()) {
-    if ((*core)->GetJob(job).ok()) continue;
+    if ((*core)->Stored(job) != nullptr) continue;
     if (absl::Status status = ledger->Forget(job, all); !status.ok()) return status;
   }
   return std::unique_ptr<Shell>(new Shell(options, clock, std::move(ledger), *std::move(core)));

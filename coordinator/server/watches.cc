@@ -12,8 +12,8 @@ namespace {
 constexpr size_t kServedAtOnce = 16;  // then requests have their turn
 
 bool HasEnded(const core::Core& core, const JobId& job) {
-  const absl::StatusOr<Job> found = core.GetJob(job);
-  return !found.ok() || found->state() == JOB_STATE_COMPLETED || found->state() == JOB_STATE_FAILED ||
+  const Job* found = core.Stored(job);
+  return found == nullptr || found->state() == JOB_STATE_COMPLETED || found->state() == JOB_STATE_FAILED ||
          found->state() == JOB_STATE_CANCELLED;
 }
 
@@ -129,7 +129,7 @@ void Watches::Wake(const std::set<JobId>& changed) {
 std::optional<WatchPage> Watches::AtEnd(const core::Core& core, SteadyTime now, Watch& watch) {
   if (!watch.follow) return WatchPage{{}, true, absl::OkStatus()};
   if (watch.filter.job.empty() || !HasEnded(core, watch.filter.job)) return std::nullopt;
-  if (!core.GetJob(watch.filter.job).ok()) {
+  if (core.Stored(watch.filter.job) == nullptr) {
     return WatchPage{
         {}, true, absl::NotFoundError(absl::StrCat("job ", watch.filter.job.value(), " was deleted meanwhile"))};
   }
