@@ -143,8 +143,12 @@ void Cluster::StartCoordinator() {
   std::vector<std::string> argv = {BinDir() + "/muster-coordinator", "--state_dir", folder_ + "/c", "--listen",
                                    address()};
   argv.insert(argv.end(), coordinator_flags.begin(), coordinator_flags.end());
+  const std::string out = folder_ + "/coordinator.out";
+  const size_t before = ReadFile(out).size();
   coordinator_ = Spawn(argv, "coordinator");
-  const bool serves = Eventually([&] { return Muster({"version"}).exit_code == 0; }, absl::Seconds(20));
+  // Its own word: a client that comes too early waits longer before it tries again than a start takes.
+  const bool serves = Eventually([&] { return ReadFile(out).find("listening on", before) != std::string::npos; },
+                                 absl::Seconds(20), absl::Milliseconds(5));
   EXPECT_TRUE(serves) << "the coordinator does not serve\n" << LogTail(coordinator_.log);
 }
 

@@ -279,16 +279,16 @@ TEST_F(StepTest, MuchOutputIsKeptInSegments) {
 }
 
 TEST_F(StepTest, FullDiskNeitherBlocksNorHidesTheEnd) {
-  ASSERT_TRUE(dir_.Create(Shell("yes 0123456 | head -c 500000; echo; echo the reason; exit 5")).ok());
+  ASSERT_TRUE(dir_.Create(Shell("yes 0123456 | head -c 3000000; echo; echo the reason; exit 5")).ok());
   const std::string command = absl::StrCat(
-      "ulimit -f 64; exec ", std::filesystem::absolute("worker/step/muster-step").string(), " ", dir_.path());
+      "ulimit -f 1536; exec ", std::filesystem::absolute("worker/step/muster-step").string(), " ", dir_.path());
   char* argv[] = {const_cast<char*>("sh"), const_cast<char*>("-c"), const_cast<char*>(command.c_str()), nullptr};
   ASSERT_EQ(posix_spawn(&shim_, "/bin/sh", nullptr, nullptr, argv, environ), 0);
   const RankExit exit = Wait();
   EXPECT_EQ(exit.exit_code(), 5);
   ASSERT_GT(exit.last_lines_size(), 0);
   EXPECT_EQ(exit.last_lines(exit.last_lines_size() - 1), "the reason");
-  EXPECT_LE(rundir::LogEnd(dir_.path()), 64u * 1024);
+  EXPECT_LE(rundir::LogEnd(dir_.path()), 1536u * 512);
 }
 
 TEST_F(StepTest, TheTrainerIsRestricted) {
