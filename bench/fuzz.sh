@@ -11,7 +11,7 @@ command -v clang++-14 >/dev/null ||
 seconds=${1:-600}
 shift || true
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(//cli/spec:reader_fuzz //worker/checkpoint:manifest_fuzz
+[ ${#targets[@]} -gt 0 ] || targets=(//cli/spec:reader_fuzz //cli/output:trace_fuzz //worker/checkpoint:manifest_fuzz
   //worker/checkpoint:safetensors_fuzz //worker/data:token_header_fuzz //worker/rundir:outbox_fuzz)
 
 out=${MUSTER_FUZZ_OUT:-$(mktemp -d)}

@@ -1,7 +1,6 @@
 #include "cli/output/trace.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -40,10 +39,6 @@ const char* LaneName(v1::Lane lane) {
     default:
       return "other";
   }
-}
-
-int64_t WallNanoseconds(const v1::StepTrace& step) {
-  return absl::ToUnixNanos(FromProto(step.begin()));
 }
 
 // "Backward h.3 m0" by kind "Backward", by unit "h.3", by op itself without what it waits for.
@@ -91,12 +86,12 @@ nlohmann::ordered_json Metadata(const char* what, uint32_t rank, int lane, const
   return {{"name", what}, {"ph", "M"}, {"pid", rank}, {"tid", lane}, {"args", {{"name", name}}}};
 }
 
-void AddRank(const v1::RankTrace& rank, int64_t origin, nlohmann::ordered_json& events) {
+void AddRank(const v1::RankTrace& rank, absl::Time origin, nlohmann::ordered_json& events) {
   events.push_back(Metadata("process_name", rank.rank(), 0, absl::StrCat("rank ", rank.rank(), " on ", rank.node())));
   events.push_back(Metadata("thread_name", rank.rank(), 0, "steps"));
   std::map<v1::Lane, bool> named;
   for (const v1::StepTrace& step : rank.steps()) {
-    const double begin = static_cast<double>(WallNanoseconds(step) - origin) / 1e3;
+    const double begin = absl::ToDoubleMicroseconds(FromProto(step.begin()) - origin);
     events.push_back({{"name", absl::StrCat("step ", step.step())},
                       {"ph", "X"},
                       {"pid", rank.rank()},
@@ -122,9 +117,9 @@ void AddRank(const v1::RankTrace& rank, int64_t origin, nlohmann::ordered_json& 
 }  // namespace
 
 nlohmann::ordered_json ChromeTrace(const std::vector<v1::RankTrace>& ranks) {
-  int64_t origin = std::numeric_limits<int64_t>::max();
+  absl::Time origin = absl::InfiniteFuture();
   for (const v1::RankTrace& rank : ranks) {
-    for (const v1::StepTrace& step : rank.steps()) origin = std::min(origin, WallNanoseconds(step));
+    for (const v1::StepTrace& step : rank.steps()) origin = std::min(origin, FromProto(step.begin()));
   }
   nlohmann::ordered_json events = nlohmann::ordered_json::array();
   for (const v1::RankTrace& rank : ranks) AddRank(rank, origin, events);
