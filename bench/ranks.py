@@ -24,6 +24,8 @@ import subprocess
 import sys
 import tempfile
 
+from aligned import aligned
+
 CASES = {
     "tiny": {"layers": 4, "heads": 4, "width": 128, "vocabulary": 256, "context": 128, "sequences": 8, "steps": 8},
     "6x384": {"layers": 6, "heads": 6, "width": 384, "vocabulary": 256, "context": 256, "sequences": 4, "steps": 1},
@@ -141,9 +143,7 @@ def table(results):
                 "%.1f" % (r["memory_bytes"]["torch"] / 2**20), "%.2f" % r["memory_over_torch"]]
     head = ["case", "ranks", "ours ms", "torch ms", "tokens/s", "speed/torch", "exposed ms", "torch exposed ms",
             "reductions ms", "cpu ms", "torch cpu ms", "hidden", "MiB/rank", "torch MiB", "ratio"]
-    rows = [head] + [row(r) for r in results]
-    widths = [max(len(r[i]) for r in rows) for i in range(len(head))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(r, widths)).rstrip() for r in rows)
+    return aligned([head] + [row(r) for r in results])
 
 
 def on_slow_link(mbit):

@@ -16,6 +16,8 @@ import statistics
 import subprocess
 import sys
 
+from aligned import aligned
+
 CASES = {
     "tiny": {"layers": 4, "heads": 4, "width": 128, "vocabulary": 256, "context": 128, "sequences": 8, "steps": 8},
     "6x384": {"layers": 6, "heads": 6, "width": 384, "vocabulary": 50257, "context": 256, "sequences": 4, "steps": 1},
@@ -103,9 +105,7 @@ def table(results):
             "%.2f" % r["memory_over_torch"], "%.1f/%.1f" % (r["planned_bytes"] / 2**20, r["counted_bytes"] / 2**20)]
     head = ["case", "dtype", "threads", "ours ms", "torch ms", "products ms", "tokens/s", "speed/torch", "time/products",
             "torch/products", "MiB", "torch MiB", "ratio", "planned/counted"]
-    rows = [head] + [row(r) for r in results]
-    widths = [max(len(r[i]) for r in rows) for i in range(len(head))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(r, widths)).rstrip() for r in rows)
+    return aligned([head] + [row(r) for r in results])
 
 
 def main():

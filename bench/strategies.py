@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 
+from aligned import aligned
 from ranks import CASES, OURS, Group, spread
 
 STRATEGIES = ["ddp", "zero1", "zero2", "zero3", "shard_grad_op", "full_shard"]
@@ -63,9 +64,7 @@ def table(rows):
                 "%.2f (%.2f-%.2f)" % (s["median"], s["min"], s["max"]) if s else "",
                 "%.2f" % r["memory_over"] if s else ""]
     head = ["case", "by", "strategy", "ms", "it/s", "tokens/s", "MiB/rank", "against", "speed", "memory"]
-    lines = [head] + [cells(r) for r in rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths)).rstrip() for line in lines)
+    return aligned([head] + [cells(r) for r in rows])
 
 
 def main():
