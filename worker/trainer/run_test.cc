@@ -2,7 +2,9 @@
 #include <signal.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -210,6 +212,13 @@ INSTANTIATE_TEST_SUITE_P(
                 [](const Bench&, Assignment& a) { a.mutable_resume_from()->set_directory("step-0000000007-g1"); },
                 {"no whole checkpoint is left", "step-0000000007-g1"}}),
     [](const auto& info) { return info.param.name; });
+
+// As deploy/ installs it: the folder of a machine's packages, with LibTorch, lies beside that of the programs.
+TEST(Run, LibTorchIsLookedForBesideTheProgram) {
+  std::ifstream file("worker/trainer/muster-trainer", std::ios::binary);
+  const std::string program((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_NE(program.find("$ORIGIN/../site/torch/lib:"), std::string::npos);
+}
 
 TEST(Run, VersionsThatDoNotFitEndIt) {
   Bench bench;
