@@ -1,6 +1,6 @@
 #!/bin/bash
 # Every decoder of bytes that others write under libFuzzer, with ASan and UBSan, without a finding: the promise is ten
-# minutes each. What breaks one is left in the folder that is named at the end.
+# minutes each, as many at a time as there are cores. What breaks one is left in the folder that is named at the end.
 #   bench/fuzz.sh            ten minutes each
 #   bench/fuzz.sh 60 //cli/spec:reader_fuzz //worker/rundir:outbox_fuzz      a minute each of these
 # Needs Debian's clang-14 and libclang-rt-14-dev. Builds into a folder of its own, so that the ordinary build stays warm.
@@ -20,20 +20,34 @@ fuzz_bazel() { bazel --output_base="$base" "$@"; }
 bazel build "${targets[@]/%/_test}"
 fuzz_bazel build --config=fuzz "${targets[@]}"
 bin=$(fuzz_bazel info --config=fuzz bazel-bin)
-failed=0
-for target in "${targets[@]}"; do
-  path=${target#//}
+fuzz_bazel shutdown
+
+# One target; fails with a finding.
+fuzz() {
+  local path=${1#//}
   path=${path/://}
-  name=${path##*/}
+  local name=${path##*/}
   MUSTER_FUZZ_SEEDS=$out/$name "bazel-bin/${path}_test" --gtest_filter='Fuzz.Seeded*' >/dev/null
-  echo "== $target, $seconds s"
   if (cd "$out" && "$bin/$path" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 \
       -artifact_prefix="$out/$name-" -dict="$out/$name.dict" "$out/$name") >"$out/$name.log" 2>&1; then
-    grep -E "stat::(number_of_executed_units|peak_rss)|^#.*DONE" "$out/$name.log" || true
+    echo "== $1, $seconds s: $(grep -oE 'number_of_executed_units: *[0-9]+' "$out/$name.log" | tr -s ' ') without a finding"
   else
-    failed=1
-    tail -n 40 "$out/$name.log"
+    echo "== $1: A FINDING" && tail -n 40 "$out/$name.log"
+    return 1
   fi
+}
+
+failed=0 running=0
+for target in "${targets[@]}"; do
+  if [ $running -ge "$(nproc)" ]; then
+    wait -n || failed=1
+    running=$((running - 1))
+  fi
+  fuzz "$target" &
+  running=$((running + 1))
 done
-fuzz_bazel shutdown
+while [ $running -gt 0 ]; do
+  wait -n || failed=1
+  running=$((running - 1))
+done
 [ $failed = 0 ] && echo "fuzz: ${#targets[@]} decoders, no finding" || { echo "fuzz: findings in $out" >&2; exit 1; }
