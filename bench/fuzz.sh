@@ -18,7 +18,7 @@ out=${MUSTER_FUZZ_OUT:-$(mktemp -d)}
 base=${MUSTER_CACHE:-$HOME/.cache/muster}/fuzz-build
 fuzz_bazel() { bazel --output_base="$base" "$@"; }
 bazel build "${targets[@]/%/_test}"
-fuzz_bazel build --config=fuzz "${targets[@]}"
+fuzz_bazel build --config=fuzz --experimental_convenience_symlinks=ignore "${targets[@]}"
 bin=$(fuzz_bazel info --config=fuzz bazel-bin)
 fuzz_bazel shutdown
 

@@ -39,6 +39,9 @@ std::string EnumName(State state, const google::protobuf::EnumDescriptor* type) 
   return value == nullptr ? absl::StrCat("state ", static_cast<int>(state)) : EnumText(*value);
 }
 
+// Three digits in all, of a number below a thousand.
+int Decimals(double value) { return value < 9.995 ? 2 : value < 99.95 ? 1 : 0; }
+
 }  // namespace
 
 std::string Age(absl::Duration age) {
@@ -67,7 +70,7 @@ std::string Count(double count) {
     ++unit;
   }
   if (unit == 0) return absl::StrFormat("%.0f", count);
-  return absl::StrFormat(count < 9.995 ? "%.2f%s" : count < 99.95 ? "%.1f%s" : "%.0f%s", count, kUnits[unit]);
+  return absl::StrFormat("%.*f%s", Decimals(count), count, kUnits[unit]);
 }
 
 std::string Bytes(uint64_t bytes) {
@@ -79,7 +82,7 @@ std::string Bytes(uint64_t bytes) {
     ++unit;
   }
   if (unit == 0) return absl::StrCat(bytes, " B");
-  return absl::StrFormat(value < 9.995 ? "%.2f %s" : value < 99.95 ? "%.1f %s" : "%.0f %s", value, kUnits[unit]);
+  return absl::StrFormat("%.*f %s", Decimals(value), value, kUnits[unit]);
 }
 
 std::string Significant(double value) { return absl::StrFormat("%.4g", value); }

@@ -145,7 +145,11 @@ std::string Quoted(const std::string& text) {
     const unsigned char byte = static_cast<unsigned char>(c);
     if (const size_t bytes = UnprintableBytes(absl::string_view(text).substr(i)); bytes > 0) {
       const unsigned char last = static_cast<unsigned char>(text[i += bytes - 1]);
-      absl::StrAppendFormat(&out, bytes == 2 ? "\\u%04X" : "\\uFF%02X", bytes == 2 ? last : last | 0x40);
+      if (bytes == 2) {
+        absl::StrAppendFormat(&out, "\\u%04X", last);
+      } else {
+        absl::StrAppendFormat(&out, "\\uFF%02X", last | 0x40);
+      }
     } else if (c == '"' || c == '\\') {
       absl::StrAppend(&out, "\\", std::string(1, c));
     } else if (c == '\n') {
