@@ -100,8 +100,9 @@ absl::Status AddPlacesOf(const core::Core& core, const Job& job, PlanReply& plan
 // So that an id is not taken; chance decides the rest.
 std::string FreeSuffix(const core::Core& core, const std::string& name) {
   std::string suffix = RandomSuffix();
-  for (int i = 0; i < 16 && core.Stored(JobId(absl::StrCat(name, "-", suffix))) != nullptr; ++i)
+  for (int i = 0; i < 16 && core.Stored(JobId(absl::StrCat(name, "-", suffix))) != nullptr; ++i) {
     suffix = RandomSuffix();
+  }
   return suffix;
 }
 

@@ -2,7 +2,7 @@
 # muster.sbatch under a real Slurm (Debian's), on this machine alone: three hosts in network namespaces on one bridge,
 # slurmctld on the first, a slurmd on each. Tries a job on one node, one on three, one that fails, an allocation that is
 # told to end and the next one that goes on from its checkpoint, and a plain scancel. Says what it saw; exit code 0: all
-# as promised. About two minutes.
+# as promised. About half a minute.
 #   deploy/slurm/try.sh [FOLDER OF THE FIVE PROGRAMS]      (default: bin, which tools/install.sh fills)
 # Needs root (namespaces), `apt-get install --no-install-recommends slurm-wlm munge iproute2`. Touches nothing outside of
 # its own namespaces and one folder in /tmp, and leaves no process.
@@ -91,7 +91,7 @@ echo "try: $(on 1 sinfo -V): $(on 1 sinfo -h -o '%D nodes %T: %N')"
 cd "$folder"
 head -c 200000 /usr/share/common-licenses/GPL-3 >text.txt
 "$MUSTER_BIN/muster" data prepare text.txt train.bin >/dev/null 2>&1
-job() {   # NAME RANKS STEPS [MORE LINES]
+job() {   # NAME RANKS STEPS
   cat >"$1.yaml" <<YAML
 apiVersion: muster/v1
 kind: Job
@@ -104,7 +104,6 @@ batch: {sequences: 6}
 optimizer: {kind: adamw, lr: 1e-3}
 steps: $3
 checkpoint: {path: $folder/checkpoints/$1, every_steps: 100000}
-${4:-}
 YAML
 }
 failed=0
@@ -145,7 +144,7 @@ check "a worker daemon on each node" '[ "$(ls muster-'"$id"'/worker-n?.log | wc 
 check "nothing is left" '[ "$(left)" = 0 ]'
 
 echo "a job that fails"
-job wrong 1 20 "seed: 1"
+job wrong 1 20
 sed -i "s/train.bin/nowhere.bin/" wrong.yaml
 id=$(submit --job-name=wrong --nodes=1 "$sbatch_file" wrong.yaml)
 check "it ends" "ended $id 60"
