@@ -46,10 +46,9 @@ struct JobEntry {
     absl::Duration still;  // so long nothing of these has changed
     // Its process does not run. Its peers may wait for what it had begun to send: it may have issued more than they
     // have.
-    bool frozen() const { return completed > issued; }
-    uint64_t op() const {
-      return !frozen() ? completed : issued == 0 ? 0 : issued - 1;
-    }  // index, of the one that it is at
+    bool frozen = false;
+    // Index of the op that it is at.
+    uint64_t op() const { return !frozen ? completed : issued == 0 ? 0 : issued - 1; }
   };
   std::map<uint32_t, Progress> progress;  // of its ranks, as they were last told of
   std::optional<SteadyTime> whole_until;  // before it, it is not started with fewer than all its ranks

@@ -42,7 +42,7 @@ void Core::State::NoteProgress(JobEntry& job, const ObservedRank& seen) {
   JobEntry::Progress& progress = job.progress[seen.key().rank()];
   // A restarted daemon may not know yet how far its rank had come.
   progress = {std::max(progress.step, seen.step()), seen.op_issued(), seen.op_completed(),
-              absl::Seconds(std::max(0.0, seen.still_seconds()))};
+              absl::Seconds(std::max(0.0, seen.still_seconds())), seen.frozen()};
 }
 
 // How long the rank that is furthest behind may stand still.
@@ -61,21 +61,22 @@ absl::Duration Core::State::HangLimitOf(const JobEntry& job, const JobEntry::Pro
 }
 
 // A rank that hangs keeps all others waiting in their collectives, so all stand still: the one furthest behind is to
-// blame. While a node is silent nothing is known of its ranks, and its own time-out comes first.
+// blame. As long as one does not, it may be what the others wait for: it moves, or its process was stopped and goes on
+// now. While a node is silent nothing is known of its ranks, and its own time-out comes first.
 void Core::State::CheckHang(JobEntry& job, uint32_t reporter, Turn& turn) {
   const GenerationMachine& generation = *job.newest();
-  if (generation.state() != GENERATION_STATE_RUNNING || job.progress.at(reporter).still <= options.timeouts.detection) {
-    return;
-  }
+  const auto stands = [&](uint32_t rank) { return job.progress.at(rank).still > options.timeouts.detection; };
+  if (generation.state() != GENERATION_STATE_RUNNING || !stands(reporter)) return;
   const RankPlacement* culprit = nullptr;
   const auto place = [&](const RankPlacement& rank) {
     const JobEntry::Progress& p = job.progress.at(rank.rank());
-    return std::tuple(!p.frozen(), p.step, p.issued, p.completed, rank.rank());
+    return std::tuple(!p.frozen, p.step, p.issued, p.completed, rank.rank());
   };
   for (const RankPlacement& rank : generation.record().ranks()) {
     if (rank.state() == RANK_STATE_EXITED) continue;
     const NodeEntry& node = nodes.at(NodeId(rank.node()));
-    if (node.machine.state() != NODE_STATE_LIVE || !node.reported || !job.progress.contains(rank.rank())) return;
+    if (node.machine.state() != NODE_STATE_LIVE || !node.reported) return;
+    if (!job.progress.contains(rank.rank()) || !stands(rank.rank())) return;
     if (culprit == nullptr || place(rank) < place(*culprit)) culprit = &rank;
   }
   if (culprit == nullptr) return;

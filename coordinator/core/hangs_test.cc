@@ -25,12 +25,13 @@ class Hangs : public testing::Test {
   struct Page {
     uint64_t step, issued, completed;
     double still;
+    bool frozen = false;
   };
   void Tell(const std::vector<Page>& pages) {
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
       if (w_.State(id_) != JOB_STATE_RUNNING) return;
       const Page& page = pages[rank];
-      w_.Progress(id_, rank, page.step, page.issued, page.completed, page.still);
+      w_.Progress(id_, rank, page.step, page.issued, page.completed, page.still, page.frozen);
     }
   }
   void Seconds(int seconds) { w_.clock.Advance(absl::Seconds(seconds)); }
@@ -48,7 +49,7 @@ TEST_F(Hangs, TheRankThatIsFurthestBehindIsNamed) {
       {"an earlier step", {{10, 9, 8, 31}, {10, 9, 8, 31}, {9, 9, 9, 31}, {10, 9, 8, 31}}, 2},
       {"fewer ops issued", {{10, 9, 8, 31}, {10, 3, 3, 31}, {10, 9, 8, 31}, {10, 9, 8, 31}}, 1},
       {"fewer ops completed", {{10, 9, 8, 31}, {10, 9, 8, 31}, {10, 9, 8, 31}, {10, 9, 4, 31}}, 3},
-      {"its process does not run", {{10, 9, 8, 31}, {10, 10, 11, 31}, {10, 9, 8, 31}, {10, 9, 4, 31}}, 1},
+      {"its process does not run", {{10, 9, 8, 31}, {10, 10, 8, 31, true}, {10, 9, 8, 31}, {10, 9, 4, 31}}, 1},
       {"all but one wait in the first op", {{10, 1, 0, 31}, {10, 1, 0, 31}, {10, 1, 0, 31}, {10, 0, 0, 31}}, 3},
       {"all alike", {{10, 9, 8, 31}, {10, 9, 8, 31}, {10, 9, 8, 31}, {10, 9, 8, 31}}, 0},
   };
@@ -115,6 +116,17 @@ TEST_F(Hangs, AsLongAsSomebodyMovesNobodyHangs) {
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
   Tell({{10, 20, 19, 29}, {10, 20, 19, 29}, {10, 20, 19, 29}, {10, 20, 19, 29}});
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING) << "the next report comes within 30 s";
+}
+
+// Nobody heard that it was stopped: what a coordinator finds that comes back just then.
+TEST_F(Hangs, NobodyIsBlamedWhenARankThatWasStoppedGoesOn) {
+  Tell({{10, 20, 19, 40}, {10, 20, 19, 2}, {10, 5, 4, 40}, {10, 20, 19, 40}});
+  EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
+  Tell({{10, 20, 19, 48}, {10, 20, 19, 10}, {10, 5, 4, 48}, {10, 20, 19, 48}});
+  EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
+  Tell({{10, 20, 19, 49}, {10, 20, 19, 11}, {10, 5, 4, 49}, {10, 20, 19, 49}});
+  EXPECT_EQ(w_.State(id_), JOB_STATE_STOPPING) << "it had time to do its part";
+  EXPECT_EQ(w_.Get(id_).failure().rank(), 2u);
 }
 
 TEST_F(Hangs, SlowStepsMayTakeLonger) {

@@ -131,7 +131,8 @@ class World {
     return Do(event);
   }
   // What its page says; `still`: for so many seconds.
-  Outcome Progress(const JobId& id, uint32_t number, uint64_t step, uint64_t issued, uint64_t completed, double still) {
+  Outcome Progress(const JobId& id, uint32_t number, uint64_t step, uint64_t issued, uint64_t completed, double still,
+                   bool frozen = false) {
     const Generation g = Newest(id);
     const NodeId node(g.ranks(static_cast<int>(number)).node());
     NodeObserved event{node, Incarnation(core->GetNode(node)->incarnation()), {}};
@@ -144,6 +145,7 @@ class World {
     rank.set_op_issued(issued);
     rank.set_op_completed(completed);
     rank.set_still_seconds(still);
+    rank.set_frozen(frozen);
     return Do(event);
   }
   Outcome Checkpoint(const JobId& id, uint64_t step, uint64_t generation = 0) {

@@ -35,7 +35,7 @@ TEST_F(Simulation, ASeedReplaysByteForByte) {
 
 // Each was red once (docs/reliability.md says why), at least in the simulation of its day.
 TEST_F(Simulation, SeedsThatWereRed) {
-  for (const uint64_t seed : {29u, 772u, 1170u, 2412u, 9371u}) EXPECT_EQ(Simulate(seed).failure, "") << seed;
+  for (const uint64_t seed : {29u, 772u, 1170u, 2412u, 9371u, 50183u}) EXPECT_EQ(Simulate(seed).failure, "") << seed;
 }
 
 // Ten blocks of a hundred; $MUSTER_SEEDS says of how many else, for builds that are slow.

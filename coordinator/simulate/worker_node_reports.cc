@@ -37,10 +37,11 @@ ObservedRank WorkerNode::Observe(const RankId& rank) const {
     seen.set_state(folder.outbox.empty() ? RANK_STATE_STARTING : RANK_STATE_RUNNING);
   }
   if (const absl::Duration still = StillFor(*folder.process); still > absl::ZeroDuration()) {
-    seen.set_step(folder.process->page.step);
-    seen.set_op_issued(folder.process->page.issued);
     const Page& page = folder.process->page;
-    seen.set_op_completed(folder.process->frozen ? page.issued + 1 : page.completed);
+    seen.set_step(page.step);
+    seen.set_op_issued(page.issued);
+    seen.set_op_completed(page.completed);
+    seen.set_frozen(folder.process->frozen);
     seen.set_still_seconds(absl::ToDoubleSeconds(still));
   }
   return seen;

@@ -223,7 +223,8 @@ ObservedRank Rank::Observe(bool unwanted, bool forgotten, Now now) const {
     result.set_state(facts.running ? RANK_STATE_RUNNING : RANK_STATE_STARTING);
     if (const auto& still = stillness_.told(); still.has_value() && !ended()) {
       result.set_op_issued(still->op_issued);
-      result.set_op_completed(still->frozen ? still->op_issued + 1 : still->op_completed);
+      result.set_op_completed(still->op_completed);
+      result.set_frozen(still->frozen);
       result.set_still_seconds(absl::ToDoubleSeconds(still->still));
     }
   }
