@@ -152,6 +152,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   app->formatter(std::make_shared<HelpPage>());
   app->get_formatter()->column_width(30);
   app->set_help_flag("-h,--help", "show this");
+  app->set_version_flag("--version", absl::StrCat("muster ", kVersion), "show this program's version, and no more");
   app->add_option("--address,--coordinator", invocation.flags.address,
                   "of the coordinator: unix:/path or host:port (MUSTER_ADDRESS)")
       ->type_name("ADDRESS")
@@ -221,6 +222,9 @@ int RunProgram(const std::vector<std::string>& arguments) {
     app->parse(reversed);
   } catch (const CLI::CallForHelp&) {
     Print(app->help());
+    return kOk;
+  } catch (const CLI::CallForVersion& version) {
+    Print(absl::StrCat(version.what(), "\n"));
     return kOk;
   } catch (const CLI::ParseError& error) {
     return UsageError(*app, error, arguments);

@@ -421,6 +421,9 @@ TEST_F(MusterTest, VersionOfBothSides) {
   EXPECT_EQ(alone.code, 3);
   EXPECT_TRUE(absl::StartsWith(alone.out, "muster 0.")) << alone.out;
   EXPECT_EQ(Run({"version", "--client"}).code, 0);
+  const Ended flag = Run({"--version"});
+  EXPECT_EQ(flag.code, 0);
+  EXPECT_EQ(flag.out, alone.out.substr(0, alone.out.find(" (")) + "\n");
   Serve();
   const json both = json::parse(Run({"version", "-o", "json"}).out);
   EXPECT_EQ(both["client"]["version"], both["server"]["version"]);
