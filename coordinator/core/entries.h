@@ -51,6 +51,7 @@ struct JobEntry {
     uint64_t op() const { return !frozen ? completed : issued == 0 ? 0 : issued - 1; }
   };
   std::map<uint32_t, Progress> progress;  // of its ranks, as they were last told of
+  SteadyTime went_on;                     // when one of them, as far as is known, ceased to keep the others waiting
   std::optional<SteadyTime> whole_until;  // before it, it is not started with fewer than all its ranks
   std::optional<SteadyTime> grow_at;      // when it runs on fewer: look for slots for more
   bool room_seen = false;                 // the last look found some

@@ -38,8 +38,11 @@ void Core::State::NoteStep(JobEntry& job, uint64_t step, Turn& turn) {
   if (turn.now.steady - job.time_kept >= kLedgerInterval) turn.Touch(JobId(job.record().id()));
 }
 
-void Core::State::NoteProgress(JobEntry& job, const ObservedRank& seen) {
-  JobEntry::Progress& progress = job.progress[seen.key().rank()];
+void Core::State::NoteProgress(JobEntry& job, const NodeEntry& node, const ObservedRank& seen, SteadyTime now) {
+  const auto [at, inserted] = job.progress.try_emplace(seen.key().rank());
+  JobEntry::Progress& progress = at->second;
+  // Of a rank that comes into contact it is not known whether its process was stopped until just now.
+  if (inserted || !node.reported || (progress.frozen && !seen.frozen())) job.went_on = now;
   // A restarted daemon may not know yet how far its rank had come.
   progress = {std::max(progress.step, seen.step()), seen.op_issued(), seen.op_completed(),
               absl::Seconds(std::max(0.0, seen.still_seconds())), seen.frozen()};
@@ -61,12 +64,13 @@ absl::Duration Core::State::HangLimitOf(const JobEntry& job, const JobEntry::Pro
 }
 
 // A rank that hangs keeps all others waiting in their collectives, so all stand still: the one furthest behind is to
-// blame. As long as one does not, it may be what the others wait for: it moves, or its process was stopped and goes on
-// now. While a node is silent nothing is known of its ranks, and its own time-out comes first.
+// blame. They may all have waited for one whose process was stopped: since it goes on their time counts anew. While a node
+// is silent nothing is known of its ranks, and its own time-out comes first.
 void Core::State::CheckHang(JobEntry& job, uint32_t reporter, Turn& turn) {
   const GenerationMachine& generation = *job.newest();
-  const auto stands = [&](uint32_t rank) { return job.progress.at(rank).still > options.timeouts.detection; };
-  if (generation.state() != GENERATION_STATE_RUNNING || !stands(reporter)) return;
+  if (generation.state() != GENERATION_STATE_RUNNING || job.progress.at(reporter).still <= options.timeouts.detection) {
+    return;
+  }
   const RankPlacement* culprit = nullptr;
   const auto place = [&](const RankPlacement& rank) {
     const JobEntry::Progress& p = job.progress.at(rank.rank());
@@ -75,13 +79,13 @@ void Core::State::CheckHang(JobEntry& job, uint32_t reporter, Turn& turn) {
   for (const RankPlacement& rank : generation.record().ranks()) {
     if (rank.state() == RANK_STATE_EXITED) continue;
     const NodeEntry& node = nodes.at(NodeId(rank.node()));
-    if (node.machine.state() != NODE_STATE_LIVE || !node.reported) return;
-    if (!job.progress.contains(rank.rank()) || !stands(rank.rank())) return;
+    if (node.machine.state() != NODE_STATE_LIVE || !node.reported || !job.progress.contains(rank.rank())) return;
     if (culprit == nullptr || place(rank) < place(*culprit)) culprit = &rank;
   }
   if (culprit == nullptr) return;
   const JobEntry::Progress progress = job.progress.at(culprit->rank());
-  if (progress.still > HangLimitOf(job, progress) - kBetweenReports) FailHung(job, *culprit, progress, turn);
+  const absl::Duration still = std::min(progress.still, turn.now.steady - job.went_on);
+  if (still > HangLimitOf(job, progress) - kBetweenReports) FailHung(job, *culprit, progress, turn);
 }
 
 void Core::State::FailHung(JobEntry& job, const RankPlacement& culprit, const JobEntry::Progress& progress,

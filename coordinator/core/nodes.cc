@@ -179,7 +179,7 @@ void Core::State::Observe(const NodeId& node, const ObservedRank& seen, Turn& tu
   if (rank == nullptr || rank->node() != node.value() || rank->state() == RANK_STATE_EXITED) return;
   NoteStep(*job, seen.step(), turn);
   if (seen.state() != RANK_STATE_EXITED) {
-    NoteProgress(*job, seen);
+    NoteProgress(*job, nodes.at(node), seen, turn.now.steady);
     RankReported(*job, rank->rank(), seen.state(), turn);
     return CheckHang(*job, rank->rank(), turn);
   }

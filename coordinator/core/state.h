@@ -110,7 +110,7 @@ struct Core::State {
   absl::Duration StopDeadline(const Job& job, EndReason reason) const;
   // The newest generation has finished `step`.
   void NoteStep(JobEntry& job, uint64_t step, Turn& turn);
-  static void NoteProgress(JobEntry& job, const ObservedRank& seen);
+  static void NoteProgress(JobEntry& job, const NodeEntry& node, const ObservedRank& seen, SteadyTime now);
   void CheckHang(JobEntry& job, uint32_t reporter, Turn& turn);
   absl::Duration HangLimitOf(const JobEntry& job, const JobEntry::Progress& furthest) const;
   void FailHung(JobEntry& job, const RankPlacement& culprit, const JobEntry::Progress& progress, Turn& turn);

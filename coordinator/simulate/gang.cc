@@ -236,7 +236,6 @@ void Gang::Terminate(Process& process) {
 void Gang::Freeze(Process& process) {
   if (!process.alive || process.frozen) return;
   process.frozen = true;
-  process.frozen_at = world_->agenda.now();
   world_->Trace([&] { return absl::StrCat(process.id.ToString(), " is frozen"); });
   world_->judge.Frozen(process.id, process.page.issued != kCollective);
   if (!running_) return;
@@ -246,7 +245,6 @@ void Gang::Freeze(Process& process) {
 
 void Gang::Thaw(Process& process) {
   if (!std::exchange(process.frozen, false)) return;
-  process.page.moved = process.page.moved + (world_->agenda.now() - process.frozen_at);
   world_->Trace([&] { return absl::StrCat(process.id.ToString(), " goes on"); });
   world_->judge.Thawed(process.id);
 }

@@ -34,7 +34,6 @@ struct Process {
   Gang* gang = nullptr;
   bool alive = true;
   bool frozen = false;
-  SteadyTime frozen_at;
   bool met = false;    // has been through the rendezvous
   bool asked = false;  // told to write a checkpoint and end
   Page page;

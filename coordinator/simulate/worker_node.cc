@@ -154,7 +154,8 @@ void WorkerNode::Timer() {
   if (!daemon_->welcomed) return;
   if (now - daemon_->answered < kInContact) lease_ = now;
   if (AnyStandsStill()) SendObserved(false);
-  if (now - daemon_->last_sent < kBeat) return;
+  if (now - daemon_->last_beat < kBeat) return;
+  daemon_->last_beat = now;
   WorkerMessage message;
   message.mutable_beat()->set_number(1);
   Send(std::move(message));
@@ -197,7 +198,6 @@ void WorkerNode::CallLater(absl::Duration delay) {
 
 void WorkerNode::Send(WorkerMessage message) {
   if (daemon_->connection == nullptr) return;
-  daemon_->last_sent = world_->agenda.now();
   daemon_->connection->SendUp(std::move(message));
 }
 

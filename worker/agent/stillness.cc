@@ -26,8 +26,6 @@ void Stillness::Look(SteadyTime now) {
   const uint64_t beat = page.beat;
   const absl::Duration since = looked_ ? std::min(now - looked_at_, kLongestLook) : absl::ZeroDuration();
   looked_at_ = now;
-  // Of a process that goes on: it can do at once what it could not do meanwhile.
-  if (beat != last_beat_ && silent_ >= kFrozen) still_ -= std::min(still_, silent_);
   still_ = seen == last_ && looked_ ? still_ + since : absl::ZeroDuration();
   silent_ = beat == last_beat_ && looked_ ? silent_ + since : absl::ZeroDuration();
   looked_ = true;

@@ -27,8 +27,8 @@ class Stillness {
   struct Seen {
     uint64_t step = 0;  // finished
     uint64_t op_issued = 0, op_completed = 0;
-    absl::Duration still;  // since one of them changed, or a stage between two steps was alive; without pauses that are over
-    bool frozen = false;   // nor does its process run at all, for two seconds: it is stopped, or starved (a pause)
+    absl::Duration still;  // since one of them changed, or a stage between two steps was alive
+    bool frozen = false;   // nor does its process run at all: it is stopped, or starved
   };
 
   void Look(SteadyTime now);

@@ -81,29 +81,6 @@ TEST_F(StillnessTest, AProcessThatBeatsIsNotFrozen) {
   EXPECT_TRUE(stillness_.told()->frozen);
 }
 
-TEST_F(StillnessTest, APauseCountsOnlyWhileItLasts) {
-  Create();
-  const auto run = [&](absl::Duration duration) {
-    for (; duration > absl::ZeroDuration(); duration -= Milliseconds(200)) {
-      ++page().beat;
-      Pass(Milliseconds(200));
-    }
-  };
-  run(Milliseconds(5200));
-  EXPECT_EQ(stillness_.told()->still, Seconds(5));
-  Pass(Seconds(40));
-  EXPECT_EQ(stillness_.told()->still, Seconds(45));
-  EXPECT_TRUE(stillness_.told()->frozen);
-  run(Seconds(2));
-  EXPECT_EQ(stillness_.told()->still, Seconds(7));
-  EXPECT_FALSE(stillness_.told()->frozen);
-  page().step = 1;
-  run(Milliseconds(200));
-  Pass(Seconds(40));
-  run(Milliseconds(200));
-  EXPECT_FALSE(stillness_.told().has_value()) << "it did not stand still before";
-}
-
 TEST_F(StillnessTest, TimeInWhichTheDaemonDidNotRunHardlyCounts) {
   Create();
   Pass(Milliseconds(400));
