@@ -189,7 +189,7 @@ TEST_F(LocalTest, NodesShareTheCores) {
       const int last = std::stoi(ends.second.empty() ? ends.first : ends.second);
       for (int core = std::stoi(ends.first); core <= last; ++core) share.push_back(core);
     }
-    EXPECT_EQ(share, ShareOfCores(cores, index, 3)) << log;
+    EXPECT_EQ(share, ShareOfCores(cores, index, 3, 2)) << log;
   }
   EXPECT_EQ(Run({"down"}).code, 0);
   // Fewer are started when none runs.
@@ -200,12 +200,29 @@ TEST_F(LocalTest, NodesShareTheCores) {
 
 TEST(ShareOfCores, Table) {
   using Cores = std::vector<int>;
-  EXPECT_EQ(ShareOfCores({0, 1, 2, 3}, 0, 2), (Cores{0, 1}));
-  EXPECT_EQ(ShareOfCores({0, 1, 2, 3}, 1, 2), (Cores{2, 3}));
-  EXPECT_EQ(ShareOfCores({4, 5, 6, 7, 9}, 0, 3), (Cores{4}));
-  EXPECT_EQ(ShareOfCores({4, 5, 6, 7, 9}, 2, 3), (Cores{7, 9}));
-  EXPECT_EQ(ShareOfCores({0, 1}, 2, 3), (Cores{0}));
-  EXPECT_EQ(ShareOfCores({}, 0, 3), (Cores{}));
+  const struct {
+    Cores cores;
+    int index, nodes, slots;
+    Cores share;
+  } kCases[] = {
+      {{0, 1, 2, 3}, 0, 2, 1, {0, 1}},
+      {{0, 1, 2, 3}, 1, 2, 2, {2, 3}},
+      {{4, 5, 6, 7, 9}, 0, 3, 1, {4}},
+      {{4, 5, 6, 7, 9}, 2, 3, 1, {7, 9}},
+      {{4, 5, 6, 7, 9}, 2, 3, 0, {7, 9}},
+      // More slots than cores: two ranks of one node have two.
+      {{0, 1}, 2, 3, 1, {0}},
+      {{0, 1}, 0, 3, 2, {0, 1}},
+      {{0, 1}, 2, 3, 2, {0, 1}},
+      {{4, 5, 6, 7, 9}, 1, 3, 2, {6, 7}},
+      {{4, 5, 6, 7, 9}, 2, 3, 2, {4, 9}},
+      {{0, 1}, 1, 2, 5, {0, 1}},
+      {{}, 0, 3, 1, {}},
+  };
+  for (const auto& test : kCases) {
+    EXPECT_EQ(ShareOfCores(test.cores, test.index, test.nodes, test.slots), test.share)
+        << test.cores.size() << " cores, node " << test.index << " of " << test.nodes << ", " << test.slots << " slots";
+  }
 }
 
 TEST_F(LocalTest, TooLongASocketPathIsRefused) {

@@ -132,11 +132,13 @@ std::vector<int> UsableCores() {
   return cores;
 }
 
-std::vector<int> ShareOfCores(const std::vector<int>& cores, int index, int count) {
-  const int all = static_cast<int>(cores.size());
-  if (all == 0) return {};
-  if (count > all) return {cores[static_cast<size_t>(index % all)]};
-  return {cores.begin() + index * all / count, cores.begin() + (index + 1) * all / count};
+std::vector<int> ShareOfCores(const std::vector<int>& cores, int index, int nodes, int slots) {
+  const int all = static_cast<int>(cores.size()), each = std::max(1, slots);
+  if (nodes * each <= all) return {cores.begin() + index * all / nodes, cores.begin() + (index + 1) * all / nodes};
+  std::vector<int> share;
+  for (int i = 0; i < std::min(each, all); ++i) share.push_back(cores[static_cast<size_t>((index * each + i) % all)]);
+  std::sort(share.begin(), share.end());
+  return share;
 }
 
 absl::Status Signal(const ProcessId& process, int signal) {

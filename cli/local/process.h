@@ -35,8 +35,9 @@ struct Daemon {
 
 // The cores that this process may use, ascending.
 std::vector<int> UsableCores();
-// Share `index` of `count` even ones, neighbours together; with more shares than cores, one core, in turns.
-std::vector<int> ShareOfCores(const std::vector<int>& cores, int index, int count);
+// Of node `index` of `nodes`, ascending: an even share, neighbours together; where there are more slots than cores, as
+// many as it has `slots` (at least one), in turns, so that ranks of one node do not share a core beside an idle one.
+std::vector<int> ShareOfCores(const std::vector<int>& cores, int index, int nodes, int slots);
 
 // A session of its own, standard input from /dev/null, no other descriptors. NotFound: no such program.
 absl::StatusOr<ProcessId> StartDaemon(const Daemon& daemon);

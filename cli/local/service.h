@@ -44,7 +44,8 @@ class LocalService {
       : folders_(std::move(folders)), say_(std::move(say)) {}
 
   // Starts what does not run and waits until the coordinator answers and `nodes` nodes are live. What runs is left
-  // alone. Each worker is a node of its own, node-0 and so on, with its own folders and an even share of the cores.
+  // alone. Each worker is a node of its own, node-0 and so on, with its own folders and its share of the cores
+  // (ShareOfCores).
   // FailedPrecondition: another number of nodes runs. InvalidArgument: a socket's path would be too long. NotFound: a
   // program is missing. AlreadyExists: something else serves the address. Unavailable: a daemon ended at once; the
   // message has the end of its log. DeadlineExceeded. Aborted: another `local` command is at work.
