@@ -234,7 +234,7 @@ TEST(Gangs, AStopThatIsOverdueIsTold) {
   w.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
   w.clock.Advance(absl::Seconds(59));
   w.Do(Tick{});
-  EXPECT_EQ(w.Get(id).reason(), "stopping: cancelled by its user");
+  EXPECT_EQ(w.Get(id).reason(), "cancelled by its user");
   w.clock.Advance(absl::Seconds(1));
   EXPECT_EQ(w.Do(Tick{}).events.size(), 1u);
   EXPECT_TRUE(absl::StrContains(w.Get(id).reason(), "overdue, still running: rank 1 on a")) << w.Get(id).reason();

@@ -199,7 +199,7 @@ void Core::State::Stop(JobEntry& job, EndReason reason, StopIntent intent, const
 
 void Core::State::ChangeIntent(JobEntry& job, StopIntent intent, const std::string& why, Turn& turn) {
   job.machine.Stop(intent);
-  job.machine.fields().set_reason(absl::StrCat("stopping: ", why));
+  job.machine.fields().set_reason(why);
   turn.Touch(JobId(job.record().id()));
   turn.Tell(&job, job.record().generation(), "", "job.stopping",
             absl::StrCat(job.record().id(), " is stopping: ", why));
