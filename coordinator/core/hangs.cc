@@ -63,9 +63,9 @@ absl::Duration Core::State::HangLimitOf(const JobEntry& job, const JobEntry::Pro
   return HangLimit(timeouts, job.step_times.Slowest());
 }
 
-// A rank that hangs keeps all others waiting in their collectives, so all stand still: the one furthest behind is to
-// blame. They may all have waited for one whose process was stopped: since it goes on their time counts anew. While a node
-// is silent nothing is known of its ranks, and its own time-out comes first.
+// A rank that hangs keeps all others waiting: they stand still in their collectives, or stay alive at a stage between
+// two steps. The one furthest behind is to blame. They may have waited for one whose process was stopped: since it
+// goes on their time counts anew. While a node is silent nothing is known of its ranks, and its own time-out is first.
 void Core::State::CheckHang(JobEntry& job, uint32_t reporter, Turn& turn) {
   const GenerationMachine& generation = *job.newest();
   if (generation.state() != GENERATION_STATE_RUNNING || job.progress.at(reporter).still <= options.timeouts.detection) {

@@ -26,7 +26,7 @@ enum Stage : uint64_t {
 
 // A rank makes progress when `step`, `op_issued`, `op_completed` or `alive_at_stage` changes. A rank of whom none does
 // stands still; it has hung, or waits for one that has: the one that is furthest behind. A step of several ranks ends
-// for all or for none, so when one has hung, soon all stand still; and while one of them makes progress, none has.
+// for all or for none, so when one has hung, soon no other gets further than to wait for it.
 //
 // What is no op (loading, a validation, a checkpoint) may take long and has no ops to count: a thread of the trainer
 // raises `alive_at_stage` meanwhile, for as long as ranks wait for each other (Assignment.collective_deadline). So a
