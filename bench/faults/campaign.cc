@@ -82,7 +82,6 @@ class Campaign {
       auto trial = std::make_unique<RankFaultTrial>(cluster_, fault, absl::StrCat("rank-", first + i));
       if (const absl::Status struck = trial->Strike(); !struck.ok()) {
         Fail(struck);
-        cluster_.Muster({"cancel", "-y", trial->job()});
         continue;
       }
       trials.emplace_back(fault, std::move(trial));

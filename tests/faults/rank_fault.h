@@ -70,20 +70,21 @@ class RankFaultTrial {
   // Submits the job. `cluster` outlives the trial.
   RankFaultTrial(cluster::Cluster& cluster, RankFault fault, const std::string& name);
 
-  const std::string& job() const { return job_; }
-
-  // Waits for the phase and strikes. DeadlineExceeded: the rank was never seen there, or never came so far.
+  // Waits for the phase and strikes. A busy machine may let the whole job go by unseen; then it is another job's turn.
+  // DeadlineExceeded: none of a few was seen there. Unavailable: its rank does not start.
   absl::Status Strike();
   // Waits until the job has completed. DeadlineExceeded: it does not.
   absl::StatusOr<Outcome> Finish();
 
  private:
+  void Submit(const std::string& name);
+  absl::Status StrikeThisJob();
   absl::Status Freeze(const rundir::RankDir& dir, pid_t pid);
 
   cluster::Cluster& cluster_;
   const RankFault fault_;
-  const std::string name_;
-  const std::string job_;
+  std::string name_;
+  std::string job_;
   uint64_t step_ = 0;
   absl::Time struck_;
 };

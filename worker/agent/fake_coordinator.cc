@@ -192,7 +192,7 @@ void FakeCoordinator::HearRecords(const Records& records) {
     if (record.sequence() != heard.records.size() + 1) {
       absl::StrAppend(&faults_, "record ", record.sequence(), " follows ", heard.records.size(), "; ");
     }
-    if (!heard.observed.empty() && heard.observed.back().state() == RANK_STATE_EXITED) {
+    if (heard.whole) {
       absl::StrAppend(&faults_, "record ", record.sequence(), " after EXITED; ");
     }
     heard.records.push_back(record);
@@ -211,6 +211,11 @@ void FakeCoordinator::HearLogs(const Logs& logs) {
   Acknowledge(rank);
 }
 
+bool FakeCoordinator::IsWanted(const RankKey& key) const {
+  return std::any_of(desired_.ranks().begin(), desired_.ranks().end(),
+                     [&](const DesiredRank& wanted) { return RankOf(wanted.key()) == RankOf(key); });
+}
+
 void FakeCoordinator::HearObserved(const Observed& observed) {
   full_reports_ += observed.full() ? 1 : 0;
   for (const ObservedRank& rank : observed.ranks()) {
@@ -218,6 +223,7 @@ void FakeCoordinator::HearObserved(const Observed& observed) {
     if (heard.observed.empty() || heard.observed.back().SerializeAsString() != rank.SerializeAsString()) {
       heard.observed.push_back(rank);
     }
+    heard.whole = rank.state() == RANK_STATE_EXITED && IsWanted(rank.key());
   }
 }
 

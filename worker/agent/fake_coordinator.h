@@ -28,6 +28,7 @@ class FakeCoordinator final : public Workers::Service {
     std::vector<Record> records;  // without repetitions
     std::string log;
     std::vector<ObservedRank> observed;  // each that differed from the one before
+    bool whole = false;                  // it was wanted when its end was told: no record may follow
   };
 
   // `path`: of its Unix socket.
@@ -83,6 +84,7 @@ class FakeCoordinator final : public Workers::Service {
   void HearRecords(const Records& records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void HearLogs(const Logs& logs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void HearObserved(const Observed& observed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsWanted(const RankKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Acknowledge(const RankId& rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendDesired() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Say(CoordinatorMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
