@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -52,6 +53,13 @@ size_t Coordinator::ResidentBytes() const {
   size_t pages = 0, resident = 0;
   std::ifstream(absl::StrCat("/proc/", pid_, "/statm")) >> pages >> resident;
   return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+absl::Duration Coordinator::CpuTime() const {
+  clockid_t clock = 0;
+  timespec time{};
+  if (clock_getcpuclockid(pid_, &clock) != 0 || clock_gettime(clock, &time) != 0) return absl::ZeroDuration();
+  return absl::DurationFromTimespec(time);
 }
 
 }  // namespace muster::bench

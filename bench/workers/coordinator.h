@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
+
 namespace muster::bench {
 
 class Coordinator {
@@ -22,6 +24,7 @@ class Coordinator {
 
   std::string address() const { return "unix:" + folder_ + "/run/c.sock"; }
   size_t ResidentBytes() const;
+  absl::Duration CpuTime() const;  // of all its threads
 
  private:
   const std::string program_, folder_;

@@ -78,6 +78,13 @@ class Herd::Member : public std::enable_shared_from_this<Member> {
       WorkerMessage beat;
       beat.mutable_beat()->set_number(++beats_);
       session_->Send(std::move(beat));
+      if (running_.empty()) return;
+      WorkerMessage progress;
+      for (const auto& [name, key] : running_) {
+        ObservedRank& rank = *progress.mutable_observed()->add_ranks() = Seen(key, RANK_STATE_RUNNING);
+        rank.set_step(beats_);
+      }
+      session_->Send(std::move(progress));
     }
   }
   void End() {

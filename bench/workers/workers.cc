@@ -3,6 +3,7 @@
 //     bazel run //bench/workers
 //
 //   register    so many workers connect to a coordinator that has so many jobs
+//   steady      each rank tells of a step a second, while a job waits in the queue: the coordinator's share of a core
 //   reconnect   the coordinator is killed and started again: all call at once, and nobody is taken for dead
 //   readers     watches that never read: memory, and how long a submission takes beside them
 //
@@ -50,11 +51,14 @@ struct Flags {
   std::string coordinator = "coordinator/muster-coordinator";
   std::string detection = "10s";  // from which the coordinator derives its other time-outs
   double register_seconds = 15;
+  double steady_cores = 1;
   double reconnect_seconds = 10;
   double readers_mib = 64;
   double submit_ms = 50;
   std::string herd_of;  // address: be the herd
 };
+
+constexpr absl::Duration kSteady = absl::Seconds(10);
 
 bool failed = false;
 
@@ -146,7 +150,7 @@ class Service {
 
   Jobs::Stub& jobs() { return *jobs_; }
 
-  void Submit(const std::string& request_id) {
+  void Submit(const std::string& request_id, Device device = DEVICE_CPU) {
     SubmitRequest request;
     request.set_request_id(request_id);
     JobSpec& spec = *request.mutable_spec();
@@ -156,6 +160,7 @@ class Service {
     spec.mutable_train()->mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
     spec.mutable_train()->mutable_data()->set_tokens("/train.bin");
     spec.mutable_train()->set_steps(1'000'000);
+    spec.mutable_resources()->set_device(device);
     SubmitReply reply;
     const grpc::Status status = jobs_->Submit(Context().get(), request, &reply);
     if (!status.ok()) Die("submit: " + status.error_message());
@@ -220,6 +225,14 @@ void MeasureHerd(const Flags& flags, Coordinator& coordinator) {
     Die(absl::StrCat("only ", service.Count(running), " jobs run"));
   }
   std::printf("coordinator: %zu MiB\n", coordinator.ResidentBytes() >> 20);
+
+  service.Submit("waits", DEVICE_CUDA);  // of which there is none
+  const absl::Duration used = coordinator.CpuTime();
+  begin = absl::Now();
+  absl::SleepFor(kSteady);  // this is what is measured
+  const absl::Duration wall = absl::Now() - begin;
+  Report(absl::StrCat("beside ", expected, " ranks that tell of their steps, and a job that waits"),
+         absl::FDivDuration(coordinator.CpuTime() - used, wall), "cores", flags.steady_cores);
 
   coordinator.Kill();
   herd.MustSay("lost");
@@ -301,6 +314,7 @@ int main(int argc, char** argv) {
   app.add_option("--folder", flags.folder, "where the store is made")->capture_default_str();
   app.add_option("--detection", flags.detection, "of the coordinator")->capture_default_str();
   app.add_option("--register_seconds", flags.register_seconds, "limit")->capture_default_str();
+  app.add_option("--steady_cores", flags.steady_cores, "limit")->capture_default_str();
   app.add_option("--reconnect_seconds", flags.reconnect_seconds, "limit")->capture_default_str();
   app.add_option("--readers_mib", flags.readers_mib, "limit")->capture_default_str();
   app.add_option("--submit_ms", flags.submit_ms, "limit")->capture_default_str();

@@ -184,7 +184,7 @@ absl::Status LocalService::StartWorker(int index, int nodes, int slots) {
                                         "--bin_dir",     folders_.bin};
   if (slots > 0) arguments.insert(arguments.end(), {"--slots", absl::StrCat(slots)});
   // Each believes that it has a machine of its own.
-  const std::vector<int> cores = nodes == 1 ? std::vector<int>() : ShareOfCores(UsableCores(), index, nodes, slots);
+  const std::vector<int> cores = ShareOfCores(UsableCores(), index, nodes, slots);
   const absl::Status status = Start(name, "muster-worker", arguments, cores);
   if (status.ok()) say_(absl::StrCat(name, " started (pid ", started_.back().process.pid, ")"));
   return status;

@@ -48,7 +48,7 @@ Outcome Core::Handle(const Event& event, Now now) {
   // Reports and lost nodes free slots, draining ones queue jobs, and then the queue is looked at.
   state_->ReadInbox(turn);
   state_->EmptyNodes(turn);
-  state_->Schedule(turn);
+  state_->ScheduleFor(event, turn);
   state_->KeepLedgers(turn);
   state_->more_work = turn.work_left ? std::optional(now.steady) : std::nullopt;
   outcome.reason = std::move(turn.reason);
@@ -71,6 +71,7 @@ std::optional<SteadyTime> Core::NextTick() const {
   };
   for (const auto& [id, job] : state_->jobs) {
     if (job.machine.state() == JOB_STATE_QUEUED) {
+      consider(state_->look_at);
       consider(job.not_before);
       consider(job.whole_until);
     }

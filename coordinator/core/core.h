@@ -166,7 +166,8 @@ class Core {
   ~Core();
 
   // At most 100 rows and events together, so that an outcome fits into one commit of any store. What one event begins
-  // and does not fit (a lost node with a hundred jobs) is done by the ticks that NextTick then asks for at once.
+  // and does not fit (a lost node with a hundred jobs) is done by the ticks that NextTick then asks for at once; so is
+  // the look at the queue that news from nodes and ranks calls for.
   Outcome Handle(const Event& event, Now now);
 
   // When the next Tick could change something. After a Tick it is later than that, or equal to it when work is left, so

@@ -184,6 +184,50 @@ TEST(Gangs, ARefusedJobFailsWithoutAnotherAttempt) {
   EXPECT_EQ(w.Get(id).failure().exit().cause(), RankExit::REFUSED);
 }
 
+bool IsDue(const World& w) {
+  const std::optional<SteadyTime> tick = w.core->NextTick();
+  return tick.has_value() && *tick <= w.clock.Read().steady;
+}
+
+// A look costs as much as the cluster is large, and many nodes may come at once.
+TEST(Gangs, TheQueueIsLookedAtOnceForAllThatATurnBrings) {
+  World w(AnyWorld());
+  const JobId id = w.Submit(Gang("g", 3));
+  EXPECT_FALSE(IsDue(w));
+  w.Alone(NodeConnected{Hello("a", 1)});
+  w.Alone(NodeConnected{Hello("b", 2)});
+  EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
+  ASSERT_TRUE(IsDue(w));
+  w.Alone(Tick{});
+  EXPECT_EQ(w.State(id), JOB_STATE_STARTING);
+  EXPECT_FALSE(IsDue(w));
+}
+
+TEST(Gangs, WhoTrainsDoesNotStirTheQueue) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 1)});
+  const JobId id = w.Submit(Gang("trains", 1)), waits = w.Submit(Gang("waits", 1));
+  w.ReportRank(id, 0, RANK_STATE_RUNNING);
+  const auto report = [&](RankState state, uint64_t step) {
+    NodeObserved event{NodeId("a"), Incarnation("i1"), {}};
+    ObservedRank& rank = *event.observed.add_ranks();
+    rank.mutable_key()->set_job(id.value());
+    rank.mutable_key()->set_generation(1);
+    rank.set_state(state);
+    rank.set_step(step);
+    if (state == RANK_STATE_EXITED) rank.mutable_exit()->set_cause(RankExit::COMPLETED);
+    w.Alone(event);
+  };
+  for (uint64_t step = 1; step <= 3; ++step) {
+    report(RANK_STATE_RUNNING, step);
+    EXPECT_FALSE(IsDue(w)) << step;
+  }
+  report(RANK_STATE_EXITED, 3);
+  EXPECT_TRUE(IsDue(w)) << "its slot is free";
+  w.Alone(Tick{});
+  EXPECT_EQ(w.State(waits), JOB_STATE_STARTING);
+}
+
 TEST(Gangs, ALargeJobIsNotOvertakenBySmallOnes) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 2)});

@@ -79,8 +79,20 @@ std::vector<scheduler::NodeView> Core::State::NodeViews() const {
   return views;
 }
 
+// A look costs as much as the cluster is large. What nodes tell comes by the thousand when many of them start, return or
+// train: most of it changes nothing for those who wait, and for the rest one look behind all of a turn's events suffices.
+void Core::State::ScheduleFor(const Event& event, Turn& turn) {
+  const bool contact = std::holds_alternative<NodeConnected>(event) || std::holds_alternative<NodeDisconnected>(event);
+  const bool report = std::holds_alternative<NodeObserved>(event) || std::holds_alternative<RankRecord>(event) ||
+                      std::holds_alternative<RankArrived>(event);
+  if (!contact && !report) return Schedule(turn);
+  if (contact || !turn.Empty() || !settled) look_at = turn.now.steady;
+}
+
 // By the rule of scheduler/pass.h. Jobs in back-off hold nobody back.
 void Core::State::Schedule(Turn& turn) {
+  settled = true;
+  look_at.reset();
   const std::vector<scheduler::Claim> queue = Queue();
   if (queue.empty()) return;
   scheduler::Cluster cluster(NodeViews());
@@ -120,6 +132,7 @@ std::optional<Core::State::Start> Core::State::FindStart(JobEntry& job, schedule
       return std::nullopt;
     }
   }
+  settled = false;
   return std::nullopt;
 }
 

@@ -295,7 +295,10 @@ void Core::State::GiveUp(const NodeId& id, NodeEntry& node, const std::string& m
   const absl::Duration more = options.timeouts.mass_grace - options.timeouts.node_grace;
   if (first) node.spared_until = turn.now.steady + more;
   if (!many_away.empty() && turn.now.steady < *node.spared_until) {
-    node.lost_at = std::min(turn.now.steady + kLookAgain, *node.spared_until);
+    // All of them in the same tick.
+    const int64_t step = absl::ToInt64Nanoseconds(kLookAgain);
+    const int64_t next = (turn.now.steady.nanoseconds() / step + 1) * step;
+    node.lost_at = std::min(SteadyTime::FromNanoseconds(next), *node.spared_until);
     if (!first) return;
     return turn.Tell(nullptr, 0, id.value(), "node.spared",
                      absl::StrCat("node ", id.value(), " is not given up for up to ", absl::FormatDuration(more), ": ",

@@ -34,6 +34,7 @@ class SilentNodes : public testing::Test {
       if (!next.has_value() || *next > end) break;
       w_.clock.Advance(std::max(absl::ZeroDuration(), *next - w_.clock.Read().steady));
       w_.Do(Tick{});
+      ++ticks_;
     }
     w_.clock.Advance(end - w_.clock.Read().steady);
   }
@@ -48,6 +49,7 @@ class SilentNodes : public testing::Test {
 
   World w_{AnyWorld()};
   JobId id_;
+  int ticks_ = 0;
 };
 
 TEST_F(SilentNodes, AFewAreGivenUp) {
@@ -68,6 +70,19 @@ TEST_F(SilentNodes, ManyAtOnceAreSparedAndTheirRanksGoOn) {
   Pass(absl::Minutes(1));
   EXPECT_EQ(Told("node.lost"), 0);
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
+}
+
+// However many they are, and whenever each went.
+TEST_F(SilentNodes, ThoseSparedAreLookedAtTogetherOnceASecond) {
+  for (int node = 0; node < 7; ++node) {
+    w_.Do(NodeDisconnected{NodeId(Name(node)), Incarnation("i1")});
+    w_.clock.Advance(absl::Milliseconds(130));
+  }
+  Pass(absl::Seconds(20));
+  ticks_ = 0;
+  Pass(absl::Seconds(60));
+  EXPECT_LE(ticks_, 61);
+  EXPECT_GE(ticks_, 59);
 }
 
 TEST_F(SilentNodes, NotForEver) {

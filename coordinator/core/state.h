@@ -31,6 +31,12 @@ class Turn {
     return work_left;
   }
 
+  // Nothing that is stored, told or done.
+  bool Empty() const {
+    return jobs.empty() && generations.empty() && nodes.empty() && desired.empty() && deleted_keys.empty() &&
+           events.empty() && actions.empty() && !work_left;
+  }
+
   void Touch(const JobId& job) { jobs.insert(job); }
   void Touch(const JobId& job, uint64_t generation) { generations.insert({job, generation}); }
   void Touch(const NodeId& node) { nodes.insert(node); }
@@ -80,6 +86,8 @@ struct Core::State {
   void On(const RankRecord& event, Turn& turn);
   void On(const RankArrived& event, Turn& turn);
   void Schedule(Turn& turn);  // places what can be placed
+  // After every event: the queue is looked at, or in the next tick.
+  void ScheduleFor(const Event& event, Turn& turn);
   // Where the job starts, and as what, or nothing: it waits, or it cannot be laid out, and has failed.
   struct Start {
     scheduler::Decision decision;
@@ -198,6 +206,8 @@ struct Core::State {
   std::deque<Report> inbox;
   std::set<NodeId> emptying;  // draining, leaving or LOST, as far as it is not known that no rank is left there
   std::optional<SteadyTime> more_work;  // the last Turn was full
+  std::optional<SteadyTime> look_at;    // the queue, if there is one
+  bool settled = false;                 // the last look at it tried all that it would try
 };
 
 inline constexpr size_t kGenerationsKept = 50;  // with its job, all of them are deleted in one commit

@@ -3,10 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -73,7 +77,18 @@ class World {
  public:
   explicit World(Options o = {}) : options(o) { core = Core::Recover(options, {}, clock.Read()).value(); }
 
+  // With the tick that ends a turn of the shell, if one is due.
   Outcome Do(const Event& event) {
+    Outcome out = Alone(event);
+    const std::optional<SteadyTime> tick = core->NextTick();
+    if (std::holds_alternative<Tick>(event) || !tick.has_value() || *tick > clock.Read().steady) return out;
+    Outcome more = Alone(Tick{});
+    std::move(more.rows.begin(), more.rows.end(), std::back_inserter(out.rows));
+    std::move(more.events.begin(), more.events.end(), std::back_inserter(out.events));
+    std::move(more.actions.begin(), more.actions.end(), std::back_inserter(out.actions));
+    return out;
+  }
+  Outcome Alone(const Event& event) {
     Outcome out = core->Handle(event, clock.Read());
     EXPECT_TRUE(out.status.ok() || (out.rows.empty() && out.events.empty() && out.actions.empty()))
         << "a refused event changes nothing";

@@ -38,15 +38,21 @@ void Judge::Fail(const std::string& invariant, const std::string& what) {
 void Judge::Committed(const std::vector<store::ChangeGroup>& groups) {
   for (const store::ChangeGroup& group : groups) {
     // What an event frees may be taken by the same event.
-    for (const bool claims : {false, true}) {
-      for (const store::Change& change : group) {
-        if (change.value.has_value() && absl::StartsWith(change.key, "generation/")) {
-          GenerationChanged(*change.value, claims);
-        } else if (!claims) {
-          Changed(change);
-        }
+    std::vector<Generation> claims;
+    for (const store::Change& change : group) {
+      if (!change.value.has_value() || !absl::StartsWith(change.key, "generation/")) {
+        Changed(change);
+        continue;
+      }
+      Generation generation;
+      if (!generation.ParseFromString(*change.value)) return Fail("rows", "a generation that does not parse");
+      if (generation.state() == GENERATION_STATE_ENDED) {
+        GenerationChanged(std::move(generation));
+      } else {
+        claims.push_back(std::move(generation));
       }
     }
+    for (Generation& generation : claims) GenerationChanged(std::move(generation));
     for (const store::Change& change : group) {
       for (const char c : change.key) fingerprint_ = (fingerprint_ ^ static_cast<uint8_t>(c)) * 0x100000001b3;
       if (!change.value.has_value()) continue;
@@ -202,14 +208,11 @@ void Judge::PublishedIn(const JobId& id, const Job& job, JobAccount& account) {
   }
 }
 
-void Judge::GenerationChanged(const std::string& bytes, bool claims) {
-  Generation generation;
-  if (!generation.ParseFromString(bytes)) return Fail("rows", "a generation that does not parse");
+void Judge::GenerationChanged(Generation generation) {
   const JobId id(generation.job());
   JobAccount& account = jobs_[id];
   const uint64_t number = generation.number();
   const bool over = generation.state() == GENERATION_STATE_ENDED;
-  if (over == claims) return;
   const std::string name = NameOf(id, number);
   const auto known = account.generations.find(number);
   if (known == account.generations.end()) {

@@ -98,7 +98,7 @@ class Judge {
   void Changed(const store::Change& change);
   void JobChanged(const JobId& id, const std::string& bytes);
   void PublishedIn(const JobId& id, const Job& job, JobAccount& account);
-  void GenerationChanged(const std::string& bytes, bool claims);
+  void GenerationChanged(Generation generation);
   void RowDeleted(const std::string& key);
   void EventAdded(const std::string& key, const std::optional<std::string>& value);
 
