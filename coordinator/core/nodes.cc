@@ -325,7 +325,7 @@ void Core::State::On(const Tick&, Turn& turn) {
     if (job.machine.state() == JOB_STATE_STOPPING && due(job.stop_overdue)) CheckStop(job, turn);
     if (job.machine.state() == JOB_STATE_RUNNING && due(job.grow_at)) CheckGrowth(job, turn);
     if (job.whole_until.has_value() && *job.whole_until <= turn.now.steady) job.whole_until.reset();
-    // Schedule, which follows every event, starts those that it can.
+    // Schedule, which follows, starts those that it can.
     if (job.not_before.has_value() && *job.not_before <= turn.now.steady) job.not_before.reset();
   }
 }
