@@ -19,6 +19,7 @@ bazel test --keep_going --build_event_json_file="$events" \
   --test_env=MUSTER_GPT2_VOCABULARY="${MUSTER_CACHE:-$HOME/.cache/muster}/gpt2-vocabulary" \
   "${options[@]}" -- "${targets[@]}"
 built=$?
+[ $built = 8 ] && { echo "test: interrupted" >&2; exit 1; }
 # 0: all passed, 3: some failed, 4: no tests; anything else: something did not build
 /usr/bin/python3 tools/count_tests.py "$events"
 counted=$?
