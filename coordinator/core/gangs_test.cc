@@ -184,23 +184,18 @@ TEST(Gangs, ARefusedJobFailsWithoutAnotherAttempt) {
   EXPECT_EQ(w.Get(id).failure().exit().cause(), RankExit::REFUSED);
 }
 
-bool IsDue(const World& w) {
-  const std::optional<SteadyTime> tick = w.core->NextTick();
-  return tick.has_value() && *tick <= w.clock.Read().steady;
-}
-
 // A look costs as much as the cluster is large, and many nodes may come at once.
 TEST(Gangs, TheQueueIsLookedAtOnceForAllThatATurnBrings) {
   World w(AnyWorld());
   const JobId id = w.Submit(Gang("g", 3));
-  EXPECT_FALSE(IsDue(w));
+  EXPECT_FALSE(w.IsTickDue());
   w.Alone(NodeConnected{Hello("a", 1)});
   w.Alone(NodeConnected{Hello("b", 2)});
   EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
-  ASSERT_TRUE(IsDue(w));
+  ASSERT_TRUE(w.IsTickDue());
   w.Alone(Tick{});
   EXPECT_EQ(w.State(id), JOB_STATE_STARTING);
-  EXPECT_FALSE(IsDue(w));
+  EXPECT_FALSE(w.IsTickDue());
 }
 
 TEST(Gangs, WhoTrainsDoesNotStirTheQueue) {
@@ -220,10 +215,10 @@ TEST(Gangs, WhoTrainsDoesNotStirTheQueue) {
   };
   for (uint64_t step = 1; step <= 3; ++step) {
     report(RANK_STATE_RUNNING, step);
-    EXPECT_FALSE(IsDue(w)) << step;
+    EXPECT_FALSE(w.IsTickDue()) << step;
   }
   report(RANK_STATE_EXITED, 3);
-  EXPECT_TRUE(IsDue(w)) << "its slot is free";
+  EXPECT_TRUE(w.IsTickDue()) << "its slot is free";
   w.Alone(Tick{});
   EXPECT_EQ(w.State(waits), JOB_STATE_STARTING);
 }

@@ -80,13 +80,16 @@ class World {
   // With the tick that ends a turn of the shell, if one is due.
   Outcome Do(const Event& event) {
     Outcome out = Alone(event);
-    const std::optional<SteadyTime> tick = core->NextTick();
-    if (std::holds_alternative<Tick>(event) || !tick.has_value() || *tick > clock.Read().steady) return out;
+    if (std::holds_alternative<Tick>(event) || !IsTickDue()) return out;
     Outcome more = Alone(Tick{});
     std::move(more.rows.begin(), more.rows.end(), std::back_inserter(out.rows));
     std::move(more.events.begin(), more.events.end(), std::back_inserter(out.events));
     std::move(more.actions.begin(), more.actions.end(), std::back_inserter(out.actions));
     return out;
+  }
+  bool IsTickDue() const {
+    const std::optional<SteadyTime> tick = core->NextTick();
+    return tick.has_value() && *tick <= clock.Read().steady;
   }
   Outcome Alone(const Event& event) {
     Outcome out = core->Handle(event, clock.Read());
