@@ -223,6 +223,31 @@ TEST(Gangs, WhoTrainsDoesNotStirTheQueue) {
   EXPECT_EQ(w.State(waits), JOB_STATE_STARTING);
 }
 
+// What did not fit into one commit is not forgotten over a report that changes nothing.
+TEST(Gangs, AReportBetweenTwoLooksDoesNotEndThem) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 1)});
+  const JobId trains = w.Submit(Gang("trains", 1));
+  w.ReportRank(trains, 0, RANK_STATE_RUNNING);
+  std::vector<JobId> waiting;
+  for (int i = 0; i < 60; ++i) waiting.push_back(w.Submit(Gang(absl::StrCat("j", i), 1)));
+  const auto started = [&] {
+    return std::count_if(waiting.begin(), waiting.end(),
+                         [&](const JobId& id) { return w.State(id) == JOB_STATE_STARTING; });
+  };
+  w.Alone(NodeConnected{Hello("b", 60)});
+  w.Alone(Tick{});
+  ASSERT_GT(started(), 0);
+  ASSERT_LT(started(), 60);
+  NodeObserved quiet{NodeId("a"), Incarnation("i1"), {}};
+  w.Alone(quiet);
+  for (int i = 0; i < 60 && w.IsTickDue(); ++i) {
+    w.Alone(Tick{});
+    w.Alone(quiet);
+  }
+  EXPECT_EQ(started(), 60);
+}
+
 TEST(Gangs, ALargeJobIsNotOvertakenBySmallOnes) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 2)});

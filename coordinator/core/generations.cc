@@ -105,6 +105,7 @@ void Core::State::Schedule(Turn& turn) {
       pass.Start(claim, start->decision);
       StartGeneration(job, *std::move(start), turn);
     }
+    if (turn.work_left) look_at = turn.now.steady;  // the rest of them
     if (turn.work_left || pass.Over()) return;
   }
 }
