@@ -31,16 +31,20 @@ absl::Status AddSets(const std::vector<std::string>& sets, std::vector<Assignmen
 
 constexpr char kStandardInput[] = "stdin";
 
-// The coordinator plans from the spec alone, so numbers that a spec with model.from leaves out are filled in from the
-// folder's config.json or manifest. A folder that only the workers see changes nothing: the coordinator says what is missing.
+// The coordinator plans from the spec alone, so numbers that a spec with model.from or checkpoint.resume_from leaves out
+// are filled in from the folder's config.json or manifest. A folder that only the workers see changes nothing: the
+// coordinator says what is missing.
 void FillFromConfig(Reading& reading) {
   v1::Train& train = *reading.spec.mutable_train();
-  if (train.model().from().empty() || !train.model().has_gpt2() || train.model().gpt2().has_size()) return;
-  const absl::StatusOr<v1::Gpt2> config = checkpoint::ReadModel(train.model().from());
+  const bool resumes = train.model().from().empty();
+  const std::string& from = resumes ? train.checkpoint().resume_from() : train.model().from();
+  if (from.empty() || !train.model().has_gpt2() || train.model().gpt2().has_size()) return;
+  const absl::StatusOr<v1::Gpt2> config = checkpoint::ReadModel(from);
   if (absl::IsNotFound(config.status()) || absl::IsPermissionDenied(config.status())) return;
   if (!config.ok()) {
-    const Location& where = reading.sources.Find("model.from");
-    reading.problems.push_back(Problem{where, "model.from", std::string(config.status().message()), ""});
+    const char* field = resumes ? "checkpoint.resume_from" : "model.from";
+    const Location& where = reading.sources.Find(field);
+    reading.problems.push_back(Problem{where, field, std::string(config.status().message()), ""});
     return;
   }
   v1::Gpt2 filled = *config;

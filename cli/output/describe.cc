@@ -48,6 +48,12 @@ std::string Indented(const std::string& text) {
   return out;
 }
 
+std::string ResumedFrom(const v1::Generation& generation, const v1::Checkpoint& checkpoint) {
+  const std::string step = generation.resumed_step() > 0 ? absl::StrCat("step ", generation.resumed_step()) : "";
+  if (generation.has_resume_from() || checkpoint.resume_from().empty()) return step.empty() ? "the start" : step;
+  return absl::StrCat(step, step.empty() ? "" : " of ", OneLine(checkpoint.resume_from()));
+}
+
 void AddGenerations(const v1::GetJobReply& reply, const Screen& screen, absl::Time now, std::string& out) {
   if (reply.generations().empty()) return;
   Table table({{"GENERATION", true},
@@ -66,7 +72,7 @@ void AddGenerations(const v1::GetJobReply& reply, const Screen& screen, absl::Ti
     table.Add({absl::StrCat(generation.number()), StateName(generation.state()), ReasonName(generation.reason()),
                absl::StrCat(generation.ranks_size()), DeviceName(generation.device()), absl::StrJoin(nodes, ","),
                AgeOf(generation.created(), generation.has_created(), now),
-               generation.has_resume_from() ? absl::StrCat("step ", generation.resume_from().step()) : "the start"});
+               ResumedFrom(generation, reply.job().spec().train().checkpoint())});
   }
   absl::StrAppend(&out, "\nGenerations:\n", Indented(table.Render(screen)));
   Table ranks({{"RANK", true}, {"NODE"}, {"SLOTS"}, {"STATE"}, {"EXIT"}});
@@ -123,8 +129,8 @@ std::string LedgerText(const v1::Ledger& l) {
 std::string LastFault(const v1::Job& job) {
   const v1::Failure& failure = job.failure();
   if (!job.has_failure() || job.state() == v1::JOB_STATE_FAILED) return "";
-  return absl::StrCat("generation ", failure.generation(), ", rank ", failure.rank(), " on ", OneLine(failure.node()),
-                      ": ", OneLine(failure.exit().message()));
+  return absl::StrCat("generation ", failure.generation(), " on ", OneLine(failure.node()), ": ",
+                      OneLine(failure.exit().message()));
 }
 
 }  // namespace

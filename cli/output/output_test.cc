@@ -416,6 +416,7 @@ TEST(DescribeJob, ShowsAllPartsOfAJob) {
   generation.set_state(v1::GENERATION_STATE_RUNNING);
   generation.set_device(v1::DEVICE_CPU);
   generation.mutable_resume_from()->set_step(100);
+  generation.set_resumed_step(100);
   generation.add_ranks()->set_node("node-a");
   generation.mutable_ranks(0)->set_state(v1::RANK_STATE_RUNNING);
   generation.mutable_ranks(0)->add_slots(0);
@@ -427,6 +428,12 @@ TEST(DescribeJob, ShowsAllPartsOfAJob) {
                            "step 100\n", "step-0000000100-g1\n", "Spec:\n  name: gpt2-tiny\n", "node-a"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
+
+  generation.clear_resume_from();
+  reply.mutable_job()->mutable_spec()->mutable_train()->mutable_checkpoint()->set_resume_from("/runs/other");
+  EXPECT_NE(DescribeJob(reply, {}, kPipe, kNow).find("  step 100 of /runs/other\n"), std::string::npos);
+  generation.set_resumed_step(0);
+  EXPECT_NE(DescribeJob(reply, {}, kPipe, kNow).find("  /runs/other\n"), std::string::npos) << "it has not told yet";
 }
 
 TEST(DescribeJob, SaysWhereTheTimeWentAndWhatTheLastFaultWas) {
@@ -450,7 +457,7 @@ TEST(DescribeJob, SaysWhereTheTimeWentAndWhatTheLastFaultWas) {
   for (const char* part : {"Strategy:    zero 3, 2 to 4 ranks\n",
                            "Effective:   93% of 16m 40s since it was placed: training 15m 30s, starting 20s, detecting "
                            "30s, recovering 20s, besides queued 1m 05s\n",
-                           "Last fault:  generation 1, rank 3 on node-b: rank 3 hung\n"}) {
+                           "Last fault:  generation 1 on node-b: rank 3 hung\n"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }

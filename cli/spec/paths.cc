@@ -32,7 +32,10 @@ void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_fol
     fix("data.tokens", *train.mutable_data()->mutable_tokens());
     fix("data.validation", *train.mutable_data()->mutable_validation());
   }
-  if (train.has_checkpoint()) fix("checkpoint.path", *train.mutable_checkpoint()->mutable_path());
+  if (train.has_checkpoint()) {
+    fix("checkpoint.path", *train.mutable_checkpoint()->mutable_path());
+    fix("checkpoint.resume_from", *train.mutable_checkpoint()->mutable_resume_from());
+  }
   SortProblems(reading.problems);
 }
 

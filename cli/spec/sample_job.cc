@@ -67,6 +67,7 @@ checkpoint:
   path: checkpoints/@NAME@
   every_steps: 100
   # keep: 2
+  # resume_from: runs/other    # go on where another job's newest checkpoint is; any strategy, any number of ranks
 
 # Restarts without progress before the job fails; higher priorities run first.
 # max_restarts: 3

@@ -97,7 +97,9 @@ TEST(Core, RestartsWithoutProgressEndTheJob) {
     EXPECT_EQ(w.State(id), JOB_STATE_QUEUED) << i;
     w.PassBackoff();
   }
+  EXPECT_EQ(w.Get(id).restarts_without_progress(), 2u);
   w.Checkpoint(id, 10);  // progress: the count begins anew
+  EXPECT_EQ(w.Get(id).restarts_without_progress(), 0u);
   for (int i = 0; i < 2; ++i) {
     w.Report(id, RANK_STATE_EXITED, RankExit::FAILED);
     EXPECT_EQ(w.State(id), JOB_STATE_QUEUED) << i;

@@ -217,6 +217,7 @@ void Core::State::StartGeneration(JobEntry& job, Start start, Turn& turn) {
   record.set_device(decision.device);
   *record.mutable_created() = ToProto(turn.now.wall);
   if (!job.record().checkpoints().empty()) *record.mutable_resume_from() = *job.record().checkpoints().rbegin();
+  record.set_resumed_step(record.resume_from().step());
   record.set_table_sha256(plan.table_sha256);
   record.set_schedule_digest(plan.digests.at(0));
   if (plan.strategy.has_value()) {
@@ -249,7 +250,7 @@ void Core::State::StartGeneration(JobEntry& job, Start start, Turn& turn) {
   job.step_times.Clear();
   job.progress.clear();
   job.whole_until.reset();
-  job.time.Place(generation.record().resume_from().step(), turn.now.steady);
+  job.time.Place(generation.record().resumed_step(), turn.now.steady);
   job.trace.Clear();
   job.traced.clear();
   job.checkpoint_wish = 0;
@@ -334,7 +335,7 @@ void Core::State::RankEnded(JobEntry& job, uint32_t number, RankExit exit, EndRe
     failure.set_rank(number);
     failure.set_node(rank.node());
     if (generation.state() == GENERATION_STATE_RUNNING) {
-      failure.set_step(std::max(job.highest_step, generation.record().resume_from().step()) + 1);
+      failure.set_step(std::max(job.highest_step, generation.record().resumed_step()) + 1);
     }
     failure.set_hint(HintFor(exit, id.value(), number));
     *failure.mutable_exit() = exit;
@@ -375,6 +376,7 @@ void Core::State::On(const RankRecord& event, Turn& turn) {
   switch (event.record.body_case()) {
     case Record::kRunning:
       Measured(*job->newest()->rank(event.rank.rank), event.record.running().flops_per_second(), turn);
+      if (job->newest()->Resume(event.record.running().resumed_step())) turn.Touch(event.rank.job, event.rank.generation);
       return RankReported(*job, event.rank.rank, RANK_STATE_RUNNING, turn);
     case Record::kCheckpoint:
       // One publisher, so that two ranks cannot disagree.
@@ -383,10 +385,7 @@ void Core::State::On(const RankRecord& event, Turn& turn) {
       return Publish(*job, event.record.checkpoint(), turn);
     case Record::kFinished:
       if (job->newest()->Finish(event.rank.rank)) turn.Touch(event.rank.job, event.rank.generation);
-      if (event.record.finished().step() > job->record().progress_step()) {
-        job->machine.fields().set_progress_step(event.record.finished().step());
-        turn.Touch(event.rank.job);
-      }
+      if (Gain(job->machine.fields(), event.record.finished().step())) turn.Touch(event.rank.job);
       return;
     case Record::kMetrics:
       return NoteStep(*job, event.record.metrics().step(), turn);
@@ -434,6 +433,7 @@ void Core::State::Publish(JobEntry& job, const CheckpointWritten& written, Turn&
   *published.mutable_published() = ToProto(turn.now.wall);
   const size_t keep = std::max(2u, record.spec().train().checkpoint().keep());
   while (static_cast<size_t>(record.checkpoints_size()) > keep) record.mutable_checkpoints()->DeleteSubrange(0, 1);
+  Gain(record, written.step());
   turn.Touch(JobId(record.id()));
   ChangeDesiredOf(*job.newest(), turn);
   turn.Tell(&job, record.generation(), "", "checkpoint.published",

@@ -52,7 +52,7 @@ void Core::State::NoteProgress(JobEntry& job, const NodeEntry& node, const Obser
 absl::Duration Core::State::HangLimitOf(const JobEntry& job, const JobEntry::Progress& furthest) const {
   const Timeouts timeouts = TimeoutsOf(job.record());
   const Train& train = job.record().spec().train();
-  const uint64_t resumed = job.newest()->record().resume_from().step();
+  const uint64_t resumed = job.newest()->record().resumed_step();
   const Checkpoint& checkpoint = train.checkpoint();
   const bool writes = !checkpoint.path().empty() && checkpoint.has_async() && !checkpoint.async() &&
                       checkpoint.every_steps() > 0 && furthest.step % checkpoint.every_steps() == 0;

@@ -171,6 +171,22 @@ TEST_F(Hangs, TheFirstStepAndTheLastCheckpointTakeAsLongAsAStart) {
   }
 }
 
+// Which step is the first one its ranks know: that of another job's checkpoint, or of an older one than the newest.
+TEST_F(Hangs, TheFirstStepIsTheOneBehindWhereItBegan) {
+  w_.Do(CancelJob{id_});
+  for (uint32_t rank = 0; rank < kRanks; ++rank) w_.ReportRank(id_, rank, RANK_STATE_EXITED, RankExit::STOPPED);
+  const JobId id = w_.Submit(Gang("h", 1));
+  EXPECT_TRUE(w_.Begin(id, 40).status.ok());
+  EXPECT_EQ(w_.Newest(id).resumed_step(), 40u);
+  EXPECT_FALSE(w_.Newest(id).has_resume_from());
+  Run(id);
+  w_.Progress(id, 0, 40, 1, 0, 290);
+  EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING);
+  w_.Progress(id, 0, 41, 1, 0, 290);
+  EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING);
+  EXPECT_EQ(w_.Get(id).failure().step(), 42u);
+}
+
 TEST_F(Hangs, AJobMayAllowMore) {
   w_.Do(CancelJob{id_});
   for (uint32_t rank = 0; rank < kRanks; ++rank) w_.ReportRank(id_, rank, RANK_STATE_EXITED, RankExit::STOPPED);

@@ -41,6 +41,13 @@ absl::Status AlreadyEnded(const JobEntry& job) {
 
 }  // namespace
 
+bool Gain(Job& job, uint64_t step) {
+  if (step <= job.progress_step()) return false;
+  job.set_progress_step(step);
+  job.set_restarts_without_progress(0);
+  return true;
+}
+
 void Core::State::On(const SubmitJob& event, Turn& turn) {
   if (event.request_id.empty() || event.request_id.size() > kRequestIdBytes) {
     turn.status = absl::InvalidArgumentError(absl::StrCat("a request id has 1 to ", kRequestIdBytes, " characters"));
@@ -241,9 +248,7 @@ void Core::State::Rest(JobEntry& job, Turn& turn) {
 // Only faults count against the restarts, and only while nothing is gained between them.
 void Core::State::SpendRestart(JobEntry& job, Turn& turn) {
   Job& record = job.machine.fields();
-  const uint64_t progress = ProgressOf(job);
-  if (progress > record.progress_step()) record.set_restarts_without_progress(0);
-  record.set_progress_step(std::max(progress, record.progress_step()));
+  Gain(record, ProgressOf(job));
   const uint32_t allowed = record.spec().max_restarts();
   const std::string& cause = record.failure().exit().message();
   if (record.failure().exit().cause() == RankExit::REFUSED && record.failure().generation() == record.generation()) {

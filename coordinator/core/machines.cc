@@ -125,6 +125,12 @@ bool GenerationMachine::Finish(uint32_t rank) {
   return true;
 }
 
+bool GenerationMachine::Resume(uint64_t step) {
+  if (record_.resumed_step() == step) return false;
+  record_.set_resumed_step(step);
+  return true;
+}
+
 void NodeMachine::Transition(NodeState to, Now now) {
   CheckMove(kNodeMoves, state_, to, "a node");
   record_.set_state(to);

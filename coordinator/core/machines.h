@@ -65,6 +65,7 @@ class GenerationMachine {
   bool Report(uint32_t rank, RankState state);
   void Exit(uint32_t rank, RankExit exit);  // REQUIRES: it has not exited
   bool Finish(uint32_t rank);               // its last step is done; true if that is news
+  bool Resume(uint64_t step);               // its ranks begin behind it; true if that is news
 
  private:
   void Transition(GenerationState to);

@@ -210,6 +210,9 @@ struct Core::State {
   bool settled = false;                 // the last look at it tried all that it would try
 };
 
+// The job is as far as `step` for good; true if that is news, and then no restart before it counts any more.
+bool Gain(Job& job, uint64_t step);
+
 inline constexpr size_t kGenerationsKept = 50;  // with its job, all of them are deleted in one commit
 
 std::string JobKey(const JobId& job);

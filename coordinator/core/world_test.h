@@ -172,6 +172,11 @@ class World {
     event.record.mutable_checkpoint()->set_directory(absl::StrCat("step-", step));
     return Do(event);
   }
+  Outcome Begin(const JobId& id, uint64_t resumed_step) {
+    RankRecord event{{id, Newest(id).number(), 0}, {}};
+    event.record.mutable_running()->set_resumed_step(resumed_step);
+    return Do(event);
+  }
   void Finish(const JobId& id) {
     RankRecord event{{id, Newest(id).number(), 0}, {}};
     event.record.mutable_finished()->set_step(100);

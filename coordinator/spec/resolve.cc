@@ -357,6 +357,13 @@ class Resolver {
   void Checkpoint_(Train& train) {
     Checkpoint& c = *train.mutable_checkpoint();
     Path("checkpoint.path", c.path());
+    Path("checkpoint.resume_from", c.resume_from());
+    if (!c.resume_from().empty() && !train.model().from().empty()) {
+      Error("checkpoint.resume_from", "model.from names other weights to begin with: leave one of them out");
+    }
+    if (!c.path().empty() && absl::StartsWith(absl::StrCat(c.resume_from(), "/"), absl::StrCat(c.path(), "/"))) {
+      Error("checkpoint.path", "is where checkpoint.resume_from is, another job's: name a folder of this job's own");
+    }
     if (c.path().empty() && (c.has_every_steps() || c.has_every_seconds() || c.has_keep())) {
       Error("checkpoint.path", "missing: checkpoint.every_steps, every_seconds and keep need a folder to write to");
       return;

@@ -96,6 +96,18 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"model.vocabulary", "16777216",
        [&](JobSpec& s) { train(s).mutable_model()->mutable_gpt2()->set_vocabulary(1 << 25); }},
       {"model.from", "absolute", [&](JobSpec& s) { train(s).mutable_model()->set_from("gpt2"); }},
+      {"checkpoint.resume_from", "absolute",
+       [&](JobSpec& s) { train(s).mutable_checkpoint()->set_resume_from("runs/a"); }},
+      {"checkpoint.resume_from", "model.from",
+       [&](JobSpec& s) {
+         train(s).mutable_checkpoint()->set_resume_from("/runs/a");
+         train(s).mutable_model()->set_from("/gpt2");
+       }},
+      {"checkpoint.path", "of this job's own",
+       [&](JobSpec& s) {
+         train(s).mutable_checkpoint()->set_resume_from("/runs/a/step-0000000100-g1");
+         train(s).mutable_checkpoint()->set_path("/runs/a");
+       }},
       {"data.tokens", "missing", [&](JobSpec& s) { train(s).clear_data(); }},
       {"data.tokens", "absolute", [&](JobSpec& s) { train(s).mutable_data()->set_tokens("a.bin"); }},
       {"data.validation", "absolute", [&](JobSpec& s) { train(s).mutable_data()->set_validation("a.bin"); }},

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/cluster/cluster.h"
@@ -96,6 +97,51 @@ TEST(Sharded, ItsCheckpointIsReadByAnybody) {
   };
   EXPECT_GT(loss(step), 0);
   EXPECT_EQ(loss(step), loss(out)) << "a checkpoint of two shards and its export";
+}
+
+// Each job goes on where another one of another strategy and size has ended: every step as if one rank had done all.
+TEST(Sharded, AnyStrategyAndSizeGoesOnFromAnyOther) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 2);
+  cluster.StartWorker(1, 2);
+  const std::vector<std::pair<int, std::string>> rows = {
+      {1, "kind: single"},
+      {3, "kind: zero, stage: 3"},
+      {2, "kind: ddp"},
+      {4, "kind: fsdp, reshard: hybrid, shard_ranks: 2"},
+      {2, "kind: zero, stage: 1"},
+      {3, "kind: fsdp, placement: rows"},
+      {1, "kind: single"},
+  };
+  constexpr int kEach = 4;
+  const int all = kEach * static_cast<int>(rows.size());
+  const std::string one = cluster.Submit({.name = "one", .steps = all, .sequences = 8});
+  ASSERT_TRUE(cluster.WaitForState(one, "completed"));
+  const std::vector<double> alone = cluster.Losses(one);
+  ASSERT_EQ(alone.size(), all);
+  std::vector<double> losses;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto& [ranks, strategy] = rows[i];
+    std::vector<std::string> submit = {"submit", "-d", "-o", "name"};
+    if (i > 0) {
+      const std::string before = cluster.CheckpointPath(absl::StrCat("row-", i - 1));
+      submit.insert(submit.end(), {"--set", absl::StrCat("checkpoint.resume_from=", before)});
+    }
+    submit.push_back(cluster.WriteJob({.name = absl::StrCat("row-", i),
+                                       .steps = kEach * static_cast<int>(i + 1),
+                                       .sequences = 8,
+                                       .extra = Options(ranks, strategy)}));
+    const Ran submitted = cluster.Muster(submit);
+    ASSERT_EQ(submitted.exit_code, 0) << submitted.err;
+    const std::string id(absl::StripAsciiWhitespace(submitted.out));
+    ASSERT_TRUE(cluster.WaitForState(id, "completed")) << strategy << cluster.Muster({"describe", id}).out;
+    for (const double loss : cluster.Losses(id)) losses.push_back(loss);
+    const std::string described = cluster.Muster({"describe", id}).out;
+    EXPECT_TRUE(i == 0 || absl::StrContains(described, absl::StrCat("step ", kEach * i, " of "))) << described;
+  }
+  ASSERT_EQ(losses.size(), alone.size()) << "no step twice, none left out";
+  for (size_t s = 0; s < losses.size(); ++s) EXPECT_NEAR(losses[s], alone[s], 5e-6 * alone[s]) << s;
 }
 
 TEST(Sharded, APauseKeepsEveryPart) {

@@ -117,12 +117,14 @@ struct Opened {
   std::vector<absl::Status> damaged;  // of the candidates before it: to be told loudly
 };
 
-// The first of `directories` (names below `path`, newest first) that is whole. DataLoss: none is; the message has
-// each one's cause. REQUIRES: not empty.
-absl::StatusOr<Opened> OpenFirstWhole(const std::string& path, const std::vector<std::string>& directories);
+// The first of `folders` (of a step each, newest first) that is whole. DataLoss: none is; the message has each one's
+// cause. REQUIRES: not empty.
+absl::StatusOr<Opened> OpenFirstWhole(const std::vector<std::string>& folders);
 
 // Names of the step folders below `path`, newest first. Empty if `path` is not there.
 std::vector<StepName> List(const std::string& path);
+// What a user may name: `path` itself if it is a step's folder, else the step folders below it, newest first.
+std::vector<std::string> StepFolders(const std::string& path);
 
 // Before a job's first step: makes `path` if it is not there, and finds out now rather than at the first checkpoint
 // whether it can be used. FailedPrecondition: it holds a checkpoint of another job, which would be mixed up with, or

@@ -239,13 +239,14 @@ TEST_F(CheckpointTest, TheNewestWholeOneIsTakenAndDamageIsTold) {
   for (const uint64_t step : {1, 2, 3}) ASSERT_TRUE(WriteStep(step).ok());
   fs::resize_file(Directory(3) + "/shard-00000.safetensors", 100);
   fs::remove(absl::StrCat(Directory(2), "/", kManifestFile));
-  const std::vector<std::string> names = {StepName{3, 1}.Directory(), StepName{2, 1}.Directory(),
-                                          StepName{1, 1}.Directory()};
-  const auto opened = OpenFirstWhole(path_, names).value();
+  const std::vector<std::string> folders = StepFolders(path_);
+  EXPECT_THAT(folders, ElementsAre(Directory(3), Directory(2), Directory(1)));
+  EXPECT_THAT(StepFolders(Directory(1)), ElementsAre(Directory(1)));
+  const auto opened = OpenFirstWhole(folders).value();
   EXPECT_EQ(opened.checkpoint.manifest().step(), 1u);
   ASSERT_EQ(opened.damaged.size(), 2u);
   EXPECT_THAT(std::string(opened.damaged[0].message()), HasSubstr("step-0000000003-g1/shard-00000"));
-  const auto none = OpenFirstWhole(path_, {names[0], names[1]});
+  const auto none = OpenFirstWhole({folders[0], folders[1]});
   EXPECT_EQ(none.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(none.status().message()), HasSubstr("step-0000000002-g1/manifest.json"));
 }

@@ -73,6 +73,14 @@ std::vector<StepName> List(const std::string& path) {
   return steps;
 }
 
+std::vector<std::string> StepFolders(const std::string& path) {
+  std::error_code error;
+  if (fs::exists(absl::StrCat(path, "/", kManifestFile), error)) return {path};
+  std::vector<std::string> folders;
+  for (const StepName& step : List(path)) folders.push_back(absl::StrCat(path, "/", step.Directory()));
+  return folders;
+}
+
 absl::Status Claim(const std::string& path, const std::string& job) {
   std::error_code error;
   fs::create_directories(path, error);
@@ -87,7 +95,8 @@ absl::Status Claim(const std::string& path, const std::string& job) {
     if (!owner.has_value() || *owner == job) continue;
     return absl::FailedPreconditionError(absl::StrCat("checkpoint.path ", path, " holds checkpoints of job ", *owner,
                                                       " (", step.Directory(), "): give job ", job,
-                                                      " a folder of its own, or move the old one away"));
+                                                      " a folder of its own (checkpoint.resume_from goes on from a "
+                                                      "checkpoint of another job), or move the old one away"));
   }
   return absl::OkStatus();
 }

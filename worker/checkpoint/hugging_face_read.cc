@@ -117,19 +117,13 @@ absl::StatusOr<Gpt2> ReadHuggingFaceConfig(const std::string& directory) {
 }
 
 absl::StatusOr<Gpt2> ReadModel(const std::string& path) {
-  std::error_code error;
-  std::string directory = path;
-  const bool one = std::filesystem::exists(absl::StrCat(path, "/", kManifestFile), error);
-  if (!one) {
-    const std::vector<StepName> steps = List(path);
-    if (steps.empty()) return ReadHuggingFaceConfig(path);
-    directory = absl::StrCat(path, "/", steps.front().Directory());
-  }
-  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(directory, Verification::kAsRead);
+  const std::vector<std::string> folders = StepFolders(path);
+  if (folders.empty()) return ReadHuggingFaceConfig(path);
+  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folders.front(), Verification::kAsRead);
   if (!checkpoint.ok()) return checkpoint.status();
   const Model& model = checkpoint->manifest().spec().train().model();
   if (!model.has_gpt2()) {
-    return absl::FailedPreconditionError(absl::StrCat(directory, " is of another family than GPT-2"));
+    return absl::FailedPreconditionError(absl::StrCat(folders.front(), " is of another family than GPT-2"));
   }
   Gpt2 numbers = model.gpt2();
   numbers.clear_size();

@@ -168,16 +168,16 @@ absl::Status Checkpoint::Read(const Part& part) const {
   return Read(part, scratch);
 }
 
-absl::StatusOr<Opened> OpenFirstWhole(const std::string& path, const std::vector<std::string>& directories) {
+absl::StatusOr<Opened> OpenFirstWhole(const std::vector<std::string>& folders) {
   std::vector<absl::Status> damaged;
-  for (const std::string& directory : directories) {
-    absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(absl::StrCat(path, "/", directory));
+  for (const std::string& folder : folders) {
+    absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folder);
     if (checkpoint.ok()) return Opened{*std::move(checkpoint), std::move(damaged)};
     damaged.push_back(checkpoint.status());
   }
   const std::string causes = absl::StrJoin(
       damaged, "; ", [](std::string* out, const absl::Status& status) { absl::StrAppend(out, status.message()); });
-  return absl::DataLossError(absl::StrCat("no whole checkpoint is left below ", path, ": ", causes));
+  return absl::DataLossError(absl::StrCat("no whole checkpoint is left: ", causes));
 }
 
 }  // namespace muster::checkpoint

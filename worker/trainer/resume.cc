@@ -9,12 +9,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/trainer/agree.h"
+#include "worker/trainer/ranks.h"
 #include "worker/trainer/weights.h"
 
 namespace muster::trainer {
 namespace {
+
+constexpr char kFolders[] = "resume_from";  // in the rendezvous
 
 // Names below checkpoint.path to resume from, best first: the one the coordinator chose, then older published ones.
 std::vector<std::string> Candidates(const Assignment& assignment) {
@@ -33,30 +37,70 @@ std::vector<std::string> Candidates(const Assignment& assignment) {
   return names;
 }
 
-absl::StatusOr<Resumed> LoadFrom(const std::string& directory, const std::string& job, engine::Engine& engine) {
+// Whether what was written is what this job may go on from.
+using Check = absl::Status(const Manifest& manifest, const std::string& directory, const Assignment& assignment);
+
+absl::Status CheckOwn(const Manifest& manifest, const std::string& directory, const Assignment& assignment) {
+  const std::string& job = assignment.key().job();
+  if (manifest.job() == job) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(directory, " was written by job ", manifest.job(), ", not by ", job,
+                                                    ": do two jobs share checkpoint.path?"));
+}
+
+// The order of the data is a function of what is compared here, and of the tokens: each sample comes once an epoch.
+absl::Status CheckOther(const Manifest& manifest, const std::string& directory, const Assignment& assignment) {
+  const Train& theirs = manifest.spec().train();
+  const Train& ours = assignment.spec().train();
+  const auto refuse = [&](auto... why) {
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint.resume_from: ", directory, " ", why...));
+  };
+  if (absl::Status status = CheckModel(theirs.model().gpt2(), ours.model().gpt2()); !status.ok()) {
+    return refuse("is of another model: ", std::string(status.message()));
+  }
+  const std::string instead = "; to begin anew with its weights: model.from";
+  if (theirs.optimizer().kind_case() != ours.optimizer().kind_case()) {
+    return refuse("has not the state of this job's optimizer.kind", instead);
+  }
+  if (theirs.seed() != ours.seed()) {
+    return refuse("has seed ", theirs.seed(), ", this job ", ours.seed(), ": its data would come in another order",
+                  instead);
+  }
+  if (theirs.data().order() != ours.data().order()) {
+    return refuse("has another data.order than this job: samples would come twice, others never", instead);
+  }
+  if (manifest.step() >= ours.steps()) {
+    return refuse("has step ", manifest.step(), " done, and this job ends with step ", ours.steps(),
+                  ": set steps higher", instead);
+  }
+  if (theirs.data().tokens() != ours.data().tokens() && assignment.key().rank() == 0) {
+    spdlog::warn("{} was trained on {}: sample {} of {} comes next, as if it were the same data", directory,
+                 theirs.data().tokens(), manifest.samples_consumed(), ours.data().tokens());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Resumed> LoadFrom(const std::string& directory, Check check, const Assignment& assignment,
+                                 engine::Engine& engine) {
   const absl::StatusOr<checkpoint::Checkpoint> checkpoint =
       checkpoint::Checkpoint::Open(directory, checkpoint::Verification::kAsRead);
   if (!checkpoint.ok()) return checkpoint.status();
   const Manifest& manifest = checkpoint->manifest();
-  if (manifest.job() != job) {
-    return absl::FailedPreconditionError(absl::StrCat(directory, " was written by job ", manifest.job(), ", not by ",
-                                                      job, ": do two jobs share checkpoint.path?"));
+  if (absl::Status status = check(manifest, directory, assignment); !status.ok()) return status;
+  if (absl::Status status = Load(*checkpoint, Which::kAll, engine); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat(directory, ": ", status.message()));
   }
-  if (absl::Status status = Load(*checkpoint, Which::kAll, engine); !status.ok()) return status;
   return Resumed{manifest.step(), manifest.samples_consumed()};
 }
 
 // Damage, as opposed to what no other checkpoint would change.
 bool IsDamage(const absl::Status& status) { return absl::IsDataLoss(status) || absl::IsNotFound(status); }
 
-}  // namespace
-
-absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world, engine::Engine& engine) {
-  const std::string& path = assignment.spec().train().checkpoint().path();
+// The first of `directories` that every rank finds whole.
+absl::StatusOr<Resumed> FirstWhole(const std::vector<std::string>& directories, Check check,
+                                   const Assignment& assignment, collectives::Group* world, engine::Engine& engine) {
   std::vector<std::string> causes;
-  for (const std::string& name : Candidates(assignment)) {
-    const std::string directory = absl::StrCat(path, "/", name);
-    absl::StatusOr<Resumed> resumed = LoadFrom(directory, assignment.key().job(), engine);
+  for (const std::string& directory : directories) {
+    absl::StatusOr<Resumed> resumed = LoadFrom(directory, check, assignment, engine);
     // First what ends the job, then what only ends this checkpoint; each rank of the world meets the others at both.
     const absl::Status own = IsDamage(resumed.status()) ? absl::OkStatus() : resumed.status();
     absl::Status all = Agree(world, assignment.device(), own,
@@ -76,8 +120,36 @@ absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group*
     spdlog::error("DAMAGED CHECKPOINT, an older one is used: {}", std::string(all.message()));
     causes.emplace_back(all.message());
   }
-  return absl::DataLossError(
-      absl::StrCat("no whole checkpoint is left below ", path, ": ", absl::StrJoin(causes, "; ")));
+  return absl::DataLossError(absl::StrCat("no whole checkpoint is left: ", absl::StrJoin(causes, "; ")));
+}
+
+}  // namespace
+
+absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world, engine::Engine& engine) {
+  std::vector<std::string> directories = Candidates(assignment);
+  for (std::string& name : directories) {
+    name = absl::StrCat(assignment.spec().train().checkpoint().path(), "/", name);
+  }
+  return FirstWhole(directories, CheckOwn, assignment, world, engine);
+}
+
+absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::Group* world,
+                                    collectives::KeyValue& rendezvous, engine::Engine& engine) {
+  const std::string& path = assignment.spec().train().checkpoint().resume_from();
+  // The other job may run, and write: what rank 0 sees counts for all.
+  std::string folders = absl::StrJoin(checkpoint::StepFolders(path), "\n");
+  if (world != nullptr && assignment.key().rank() == 0) {
+    if (absl::Status status = rendezvous.Set(kFolders, folders); !status.ok()) return status;
+  } else if (world != nullptr) {
+    absl::StatusOr<std::string> told = rendezvous.Wait(kFolders, CollectiveDeadline(assignment));
+    if (!told.ok()) return told.status();
+    folders = *std::move(told);
+  }
+  if (folders.empty()) {
+    return absl::NotFoundError(absl::StrCat("checkpoint.resume_from: ", path, " is no checkpoint and holds none",
+                                            assignment.key().rank() == 0 ? "" : " as rank 0 sees it"));
+  }
+  return FirstWhole(absl::StrSplit(folders, '\n'), CheckOther, assignment, world, engine);
 }
 
 }  // namespace muster::trainer

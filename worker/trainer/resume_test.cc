@@ -3,7 +3,9 @@
 #include <sys/resource.h>
 
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -158,6 +160,75 @@ TEST(Resume, AnotherModelOptimizerOrJobIsRefused) {
   sgd.mutable_train()->mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
   refused(sgd, "small-x7f2", "optimizer.momentum.wte.weight: the checkpoint has no such tensor");
   refused(spec, "other-a2b3", "holds checkpoints of job small-x7f2");
+}
+
+// Ends at a step of its first job with the weights and the place in the data of one that went all the way.
+TEST(Resume, AnotherJobGoesOnWhereOneStopped) {
+  Bench bench;
+  JobSpec spec = TheJob(bench);
+  Assignment first = bench.Assign(spec, 1);
+  Process trainer = bench.Start(first);
+  ASSERT_TRUE(Eventually([&] { return bench.StepOf(first) >= 65; })) << trainer.Log();
+  trainer.Signal(SIGTERM);
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+  const auto steps = checkpoint::List(bench.Path("checkpoints"));
+  ASSERT_GE(steps.size(), 2u);
+  fs::resize_file(absl::StrCat(bench.Path("checkpoints/"), steps[0].Directory(), "/shard-00000.safetensors"), 5000);
+
+  Checkpoint& options = *spec.mutable_train()->mutable_checkpoint();
+  options.set_resume_from(bench.Path("checkpoints"));
+  options.set_path(bench.Path("others"));
+  Assignment other = bench.Assign(spec, 2);
+  other.mutable_key()->set_job("other-a2b3");
+  Process killed = bench.Start(other);
+  ASSERT_TRUE(Eventually([&] { return bench.StepOf(other) >= 150; })) << killed.Log();
+  killed.Signal(SIGKILL);
+  killed.Wait();
+  EXPECT_THAT(killed.Log(), AllOf(HasSubstr("DAMAGED CHECKPOINT"), HasSubstr(steps[0].Directory())));
+  EXPECT_EQ(bench.Records(other).front().running().resumed_step(), steps[1].step);
+  // Its own ones go before the other job's, which is not even there any more.
+  fs::remove_all(bench.Path("checkpoints"));
+  Assignment again = bench.Assign(spec, 3);
+  again.mutable_key()->set_job("other-a2b3");
+  bench.Publish(again);
+  Process ended = bench.Start(again);
+  ASSERT_EQ(ended.Wait(), 0) << ended.Log();
+  EXPECT_GE(bench.Records(again).front().running().resumed_step(), 140u);
+  ExpectSameEnd(bench, spec);
+}
+
+TEST(Resume, WhatAnotherJobCannotGoOnFromIsRefused) {
+  Bench bench;
+  JobSpec spec = bench.MakeJob();
+  Process trainer = bench.Start(bench.Assign(spec, 1));
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+  spec.mutable_train()->mutable_checkpoint()->set_resume_from(
+      absl::StrCat(bench.Path("checkpoints/"), checkpoint::List(bench.Path("checkpoints"))[0].Directory()));
+  spec.mutable_train()->mutable_checkpoint()->set_path(bench.Path("others"));
+  spec.mutable_train()->set_steps(50);
+  const std::vector<std::pair<std::string, std::function<void(Train&)>>> rows = {
+      {"step 40 done, and this job ends with step 40: set steps higher", [](Train& t) { t.set_steps(40); }},
+      {"seed 1, this job 2", [](Train& t) { t.set_seed(2); }},
+      {"data.order", [](Train& t) { t.mutable_data()->set_order(DATA_ORDER_SEQUENTIAL); }},
+      {"n_head 2, but model.heads is 4", [](Train& t) { t.mutable_model()->mutable_gpt2()->set_heads(4); }},
+      {"optimizer.kind", [](Train& t) { t.mutable_optimizer()->mutable_sgd()->set_momentum(0.9); }},
+      {"others is no checkpoint and holds none",
+       [&](Train& t) { t.mutable_checkpoint()->set_resume_from(bench.Path("others")); }},
+  };
+  uint64_t generation = 1;
+  for (const auto& [says, change] : rows) {
+    JobSpec changed = spec;
+    change(*changed.mutable_train());
+    Process process = bench.Start(bench.Assign(changed, ++generation));
+    EXPECT_EQ(process.Wait(), 1) << says;
+    EXPECT_THAT(process.LastLine(), AllOf(HasSubstr("checkpoint.resume_from"), HasSubstr(says)));
+  }
+  // Other tokens are said, and taken.
+  fs::copy_file(bench.Path("train.bin"), bench.Path("moved.bin"));
+  spec.mutable_train()->mutable_data()->set_tokens(bench.Path("moved.bin"));
+  Process process = bench.Start(bench.Assign(spec, ++generation));
+  EXPECT_EQ(process.Wait(), 0) << process.Log();
+  EXPECT_THAT(process.Log(), HasSubstr("sample 320 of "));
 }
 
 TEST(Resume, PublishedCheckpointsStayAndTheOthersGo) {

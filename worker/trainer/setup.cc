@@ -98,8 +98,11 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
                                         .bf16 = train.precision().compute() == DTYPE_BF16,
                                         .cuda = assignment.device() == DEVICE_CUDA});
   for (const std::string& note : rank.engine->Notes()) spdlog::info("{}", note);
-  if (assignment.has_resume_from()) {
-    const absl::StatusOr<Resumed> resumed = Resume(assignment, rank.ranks.groups[kWorldGroup], *rank.engine);
+  if (assignment.has_resume_from() || !train.checkpoint().resume_from().empty()) {
+    collectives::Group* world = rank.ranks.groups[kWorldGroup];
+    const absl::StatusOr<Resumed> resumed = assignment.has_resume_from()
+                                                ? Resume(assignment, world, *rank.engine)
+                                                : ResumeOther(assignment, world, rendezvous, *rank.engine);
     if (!resumed.ok()) return resumed.status();
     rank.resumed_step = resumed->step;
     rank.samples_consumed = resumed->samples_consumed;

@@ -41,27 +41,31 @@ absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine:
   return engine.Push();
 }
 
-absl::Status Import(const std::string& directory, const Gpt2& model, engine::Engine& engine) {
-  const absl::StatusOr<checkpoint::HuggingFaceModel> from = checkpoint::HuggingFaceModel::Open(directory);
-  if (!from.ok()) return from.status();
-  const Gpt2& theirs = from->model();
+absl::Status CheckModel(const Gpt2& theirs, const Gpt2& ours) {
   const struct {
     const char *key, *field;
     uint32_t theirs, ours;
-  } numbers[] = {{"n_layer", "layers", theirs.layers(), model.layers()},
-                 {"n_head", "heads", theirs.heads(), model.heads()},
-                 {"n_embd", "width", theirs.width(), model.width()},
-                 {"vocab_size", "vocabulary", theirs.vocabulary(), model.vocabulary()},
-                 {"n_positions", "context", theirs.context(), model.context()}};
+  } numbers[] = {{"n_layer", "layers", theirs.layers(), ours.layers()},
+                 {"n_head", "heads", theirs.heads(), ours.heads()},
+                 {"n_embd", "width", theirs.width(), ours.width()},
+                 {"vocab_size", "vocabulary", theirs.vocabulary(), ours.vocabulary()},
+                 {"n_positions", "context", theirs.context(), ours.context()}};
   std::vector<std::string> differing;
   for (const auto& number : numbers) {
     if (number.theirs == number.ours) continue;
     differing.push_back(
         absl::StrCat(number.key, " ", number.theirs, ", but model.", number.field, " is ", number.ours));
   }
-  if (!differing.empty()) {
+  if (differing.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrJoin(differing, "; "));
+}
+
+absl::Status Import(const std::string& directory, const Gpt2& model, engine::Engine& engine) {
+  const absl::StatusOr<checkpoint::HuggingFaceModel> from = checkpoint::HuggingFaceModel::Open(directory);
+  if (!from.ok()) return from.status();
+  if (absl::Status status = CheckModel(from->model(), model); !status.ok()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("model.from: ", directory, "/config.json says ", absl::StrJoin(differing, "; ")));
+        absl::StrCat("model.from: ", directory, "/config.json says ", std::string(status.message())));
   }
   for (const checkpoint::Part& part : PartsOf(engine, Which::kParameters)) {
     if (absl::Status status = from->Read(part); !status.ok()) return status;
@@ -109,12 +113,10 @@ absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int thre
 }  // namespace
 
 absl::Status LoadInitial(const std::string& path, const Gpt2& model, engine::Engine& engine) {
-  std::error_code error;
-  const bool ours = !checkpoint::List(path).empty() ||
-                    std::filesystem::exists(absl::StrCat(path, "/", checkpoint::kManifestFile), error);
-  if (!ours) return Import(path, model, engine);
+  if (checkpoint::StepFolders(path).empty()) return Import(path, model, engine);
   const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path);
   absl::Status status = checkpoint.status();
+  if (status.ok()) status = CheckModel(checkpoint->manifest().spec().train().model().gpt2(), model);
   if (status.ok()) status = Load(*checkpoint, Which::kParameters, engine);
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat("model.from: ", status.message()));
@@ -151,17 +153,12 @@ absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& director
 }
 
 absl::StatusOr<checkpoint::Checkpoint> OpenNewest(const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::exists(absl::StrCat(path, "/", checkpoint::kManifestFile), error)) {
-    return checkpoint::Checkpoint::Open(path);
-  }
-  std::vector<std::string> names;
-  for (const checkpoint::StepName& step : checkpoint::List(path)) names.push_back(step.Directory());
-  if (names.empty()) {
+  const std::vector<std::string> folders = checkpoint::StepFolders(path);
+  if (folders.empty()) {
     return absl::NotFoundError(absl::StrCat(
         path, " is no checkpoint and holds none: expected a folder named like step-0000000100-g1, or one of such"));
   }
-  absl::StatusOr<checkpoint::Opened> opened = checkpoint::OpenFirstWhole(path, names);
+  absl::StatusOr<checkpoint::Opened> opened = checkpoint::OpenFirstWhole(folders);
   if (!opened.ok()) return opened.status();
   for (const absl::Status& damaged : opened->damaged) {
     spdlog::error("damaged checkpoint passed over: {}", std::string(damaged.message()));

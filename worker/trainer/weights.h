@@ -21,6 +21,9 @@ std::vector<checkpoint::Part> PartsOf(engine::Engine& engine, Which which);
 // the disk changed what is read; the state is then a mixture.
 absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine::Engine& engine);
 
+// FailedPrecondition: names the numbers in which two models differ, by config.json's keys and the spec's fields.
+absl::Status CheckModel(const Gpt2& theirs, const Gpt2& ours);
+
 // The parameters of an engine that has taken no step, from a folder of Hugging Face's. FailedPrecondition: config.json
 // says other numbers than `model`, all of which it names; others as checkpoint::HuggingFaceModel.
 absl::Status Import(const std::string& directory, const Gpt2& model, engine::Engine& engine);
