@@ -31,8 +31,8 @@ absl::Status AddSets(const std::vector<std::string>& sets, std::vector<Assignmen
 
 constexpr char kStandardInput[] = "stdin";
 
-// The coordinator plans from the spec alone, so numbers that a spec with model.from or checkpoint.resume_from leaves out
-// are filled in from the folder's config.json or manifest. A folder that only the workers see changes nothing: the
+// The coordinator plans from the spec alone, so numbers that a spec with model.from or checkpoint.resume_from leaves
+// out are filled in from the folder's config.json or manifest. A folder that only the workers see changes nothing: the
 // coordinator says what is missing.
 void FillFromConfig(Reading& reading) {
   v1::Train& train = *reading.spec.mutable_train();

@@ -40,7 +40,7 @@ constexpr PathFlag kPathFlags[] = {
     {"--validate_every", "validation.every_steps", "N", "steps between validations"},
     {"--checkpoint", "checkpoint.path", "FOLDER", "folder for checkpoints"},
     {"--checkpoint_every", "checkpoint.every_steps", "N", "steps between checkpoints"},
-    {"--resume_from", "checkpoint.resume_from", "FOLDER", "another job's checkpoints, to go on from the newest whole one"},
+    {"--resume_from", "checkpoint.resume_from", "FOLDER", "another job's checkpoints, to go on from the newest"},
     {"--seed", "seed", "N", "of initialisation and data order"},
     {"--priority", "priority", "N", "higher runs first"},
     {"--max_restarts", "max_restarts", "N", "restarts without progress before it fails"},

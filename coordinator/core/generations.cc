@@ -376,7 +376,9 @@ void Core::State::On(const RankRecord& event, Turn& turn) {
   switch (event.record.body_case()) {
     case Record::kRunning:
       Measured(*job->newest()->rank(event.rank.rank), event.record.running().flops_per_second(), turn);
-      if (job->newest()->Resume(event.record.running().resumed_step())) turn.Touch(event.rank.job, event.rank.generation);
+      if (job->newest()->Resume(event.record.running().resumed_step())) {
+        turn.Touch(event.rank.job, event.rank.generation);
+      }
       return RankReported(*job, event.rank.rank, RANK_STATE_RUNNING, turn);
     case Record::kCheckpoint:
       // One publisher, so that two ranks cannot disagree.
