@@ -57,10 +57,10 @@ absl::Status Agent::Start() {
     AssignAll();
     Reconcile();
   });
+  relay_ = std::make_unique<Relay>(loop_, channel, options_.token, options_.run_dir);
   LoadDesired();
   PruneDone(options_.run_dir, {});
   AdoptAll();
-  relay_ = std::make_unique<Relay>(loop_, channel, options_.token);
   stream_ = std::make_unique<CoordinatorStream>(
       loop_, channel, options_.token,
       CoordinatorStream::Handler{[this](const CoordinatorMessage& message) { Received(message); },
@@ -99,6 +99,8 @@ void Agent::AdoptAll() {
     auto rank = std::make_unique<Rank>(dir);
     if (!rank->Adopt()) continue;  // started again if it is wanted still, else removed: the coordinator will say
     spdlog::info("found {}: {}", dir.rank().ToString(), rank->ended() ? "ended" : "running; adopted");
+    relay_->Adopt(dir.rank());
+    if (rank->ended()) relay_->RankEnded(dir.rank());
     AddRank(std::move(rank));
   }
   Reconcile();

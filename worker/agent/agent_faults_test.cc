@@ -267,6 +267,24 @@ TEST_F(AgentTest, RankThatIsDoneWithIsReportedAgainButNotRunAgain) {
   EXPECT_TRUE(Exited(rank));
 }
 
+// Neither of them has what a rank has set before; other ranks may wait for it.
+TEST_F(AgentTest, KeysOutliveBothDaemons) {
+  coordinator_.Serve();
+  StartWorker();
+  const RankId rank = Id("a");
+  Want({Run(rank, "rendezvous")});
+  ASSERT_TRUE(Eventually([&] { return absl::StrContains(coordinator_.Of(rank).log, "waiting\n"); }));
+  for (const bool ended : {false, true}) {
+    coordinator_.GoAway();
+    KillWorker();
+    if (ended) kill(ProcessesOf(rank).trainer.pid, SIGKILL);
+    EXPECT_FALSE(coordinator_.HasKey("a"));
+    StartWorker();
+    coordinator_.Serve();
+    EXPECT_TRUE(Eventually([&] { return coordinator_.HasKey("a"); })) << ended;
+  }
+}
+
 TEST_F(AgentTest, LowerTermIsRefused) {
   coordinator_.set_term(5);
   const RankId rank = StartRank("count", 0, /*until_step=*/1);

@@ -155,9 +155,13 @@ class Life {
     wait.mutable_timeout()->set_seconds(60);
     std::printf("waiting\n");
     std::fflush(stdout);
-    grpc::ClientContext context;
     GetReply reply;
-    const grpc::Status status = stub_->Wait(&context, wait, &reply);
+    grpc::Status status;
+    do {  // through an absence of the daemon too
+      grpc::ClientContext context;
+      status = stub_->Wait(&context, wait, &reply);
+      if (!status.ok()) absl::SleepFor(absl::Milliseconds(50));
+    } while (status.error_code() == grpc::StatusCode::UNAVAILABLE && !stop_requested);
     std::printf("b is %s (%d)\n", reply.value().c_str(), status.error_code());
     Finish(1);
     return 0;

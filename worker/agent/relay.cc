@@ -11,6 +11,7 @@
 #include "common/proto_time.h"
 #include "common/rpc/rpc.h"
 #include "worker/agent/reconcile.h"
+#include "worker/rundir/rundir.h"
 
 namespace muster::agent {
 namespace {
@@ -69,8 +70,11 @@ struct Relay::Pending {
   }
 };
 
-Relay::Relay(EventLoop* loop, std::shared_ptr<grpc::Channel> channel, std::string token)
-    : loop_(loop), stub_(Workers::NewStub(std::move(channel))), token_(std::move(token)) {}
+Relay::Relay(EventLoop* loop, std::shared_ptr<grpc::Channel> channel, std::string token, std::string run_dir)
+    : loop_(loop),
+      stub_(Workers::NewStub(std::move(channel))),
+      token_(std::move(token)),
+      run_dir_(std::move(run_dir)) {}
 
 Relay::~Relay() { *alive_ = false; }
 
@@ -100,9 +104,22 @@ void Relay::TrySet(RendezvousSetRequest out, SteadyTime until, ValueCallback don
       });
       return;
     }
-    if (*alive && status.ok()) keys_[RankOf(out.key())].values[out.name()] = out.value();
+    if (*alive && status.ok()) Keep(out);
     done(status.ok() ? absl::StatusOr<std::string>("") : status);
   });
+}
+
+// Before the trainer is answered: it does not set a key again.
+void Relay::Keep(const RendezvousSetRequest& set) {
+  const RankId rank = RankOf(set.key());
+  if (!keys_[rank].values.emplace(set.name(), set.value()).second) return;
+  const absl::Status kept = rundir::RankDir(run_dir_, rank).KeepKey(set.name(), set.value());
+  if (!kept.ok()) spdlog::warn("{}: a restarted daemon will not know this key", std::string(kept.message()));
+}
+
+void Relay::Adopt(const RankId& rank) {
+  std::map<std::string, std::string> values = rundir::RankDir(run_dir_, rank).Keys();
+  if (!values.empty()) keys_[rank].values = std::move(values);
 }
 
 void Relay::Get(const GetRequest& request, ValueCallback done) {
@@ -176,12 +193,14 @@ void Relay::Resend() {
       *request.mutable_key() = KeyOf(rank);
       request.set_name(name);
       request.set_value(value);
-      SendSet(request, [this, alive = alive_, name = name, rank = rank](const absl::Status& status) {
-        if (status.ok()) return;
-        spdlog::debug("key {} of {} not set again: {}", name, rank.ToString(), std::string(status.message()));
-        // Its generation is over. Else the next reconnect tries again.
-        if (*alive && absl::IsFailedPrecondition(status)) keys_.erase(rank);
-      });
+      TrySet(std::move(request), loop_->now().steady + kSetPatience,
+             [this, alive = alive_, name = name, rank = rank](const absl::StatusOr<std::string>& set) {
+               if (set.ok()) return;
+               spdlog::debug("key {} of {} not set again: {}", name, rank.ToString(),
+                             std::string(set.status().message()));
+               // Its generation is over. Else the next reconnect tries again.
+               if (*alive && absl::IsFailedPrecondition(set.status())) keys_.erase(rank);
+             });
     }
   }
 }

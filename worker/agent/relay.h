@@ -1,5 +1,5 @@
 // The rendezvous calls of trainers, passed on to the coordinator (Workers.RendezvousSet and -Get), and carried over its
-// absence: waits are asked again, keys that were set are set again.
+// absence: waits are asked again, keys that were set are set again, also by the daemon that follows this one.
 //
 // Of the loop's thread.
 #pragma once
@@ -25,8 +25,8 @@ namespace muster::agent {
 
 class Relay {
  public:
-  // `loop` outlives the relay.
-  Relay(EventLoop* loop, std::shared_ptr<grpc::Channel> channel, std::string token);
+  // `loop` outlives the relay. `run_dir`: where the ranks' keys are kept for the daemon that follows.
+  Relay(EventLoop* loop, std::shared_ptr<grpc::Channel> channel, std::string token, std::string run_dir);
   ~Relay();
 
   // For the calls that follow.
@@ -38,6 +38,8 @@ class Relay {
   void Get(const GetRequest& request, ValueCallback done);
   std::function<void()> Wait(const WaitRequest& request, ValueCallback done);
 
+  // A rank that an earlier daemon started: what it has set may be known to nobody else.
+  void Adopt(const RankId& rank);
   // The coordinator is back, perhaps without its memory.
   void Resend();
   // The rank has ended. Ranks elsewhere may still need its keys, so they are sent again for a while, or until the
@@ -56,12 +58,13 @@ class Relay {
 
   EventLoop* const loop_;
   std::unique_ptr<Workers::Stub> stub_;
-  const std::string token_;
+  const std::string token_, run_dir_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   struct Keys {
     std::map<std::string, std::string> values;  // at most what the coordinator took
     std::optional<SteadyTime> ended;            // when the rank did
   };
+  void Keep(const RendezvousSetRequest& set);
   void DropOldKeys();
   std::map<RankId, Keys> keys_;
 };

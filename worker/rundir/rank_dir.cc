@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <google/protobuf/util/json_util.h>
 #include <unistd.h>
 
@@ -7,8 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "worker/rundir/durable_file.h"
 #include "worker/rundir/rundir.h"
 
@@ -172,6 +175,35 @@ absl::StatusOr<RankExit> RankDir::ReadExit() const {
     return absl::DataLossError(absl::StrCat(file, ": ", status.ToString(), "; check the disk"));
   }
   return exit;
+}
+
+// "base64(name) base64(value)" between two ends of lines: one that a killed daemon left in part spoils no other.
+absl::Status RankDir::KeepKey(const std::string& name, const std::string& value) const {
+  const std::string file = path_ + "/keys";
+  const std::string line = absl::StrCat("\n", absl::Base64Escape(name), " ", absl::Base64Escape(value), "\n");
+  const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", file));
+  const ssize_t written = write(fd, line.data(), line.size());
+  const int error = written < 0 ? errno : ENOSPC;
+  close(fd);
+  if (written == static_cast<ssize_t>(line.size())) return absl::OkStatus();
+  return absl::ErrnoToStatus(error, absl::StrCat("cannot append to ", file));
+}
+
+std::map<std::string, std::string> RankDir::Keys() const {
+  std::map<std::string, std::string> keys;
+  const absl::StatusOr<std::string> text = ReadWhole(path_ + "/keys");
+  if (!text.ok()) return keys;
+  const std::vector<std::string> lines = absl::StrSplit(*text, '\n');
+  // Behind the last end of a line nothing is whole.
+  for (size_t i = 0; i + 1 < lines.size(); ++i) {
+    const std::vector<std::string> parts = absl::StrSplit(lines[i], ' ');
+    std::string name, value;
+    if (parts.size() == 2 && absl::Base64Unescape(parts[0], &name) && absl::Base64Unescape(parts[1], &value)) {
+      keys[name] = value;
+    }
+  }
+  return keys;
 }
 
 absl::Status RankDir::MarkDone() const { return WriteDurably(path_ + "/done", ""); }

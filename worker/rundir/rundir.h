@@ -7,6 +7,7 @@
 //   log.NNNNNN      shim: 1 MiB segments of stdout and stderr together; the first and the newest 64 are kept
 //   outbox.NNNNNN   trainer: records (outbox.h)
 //   progress        trainer: a mapped page, what it is doing now
+//   keys            worker: what the rank has set in the rendezvous; a line each, appended
 //   done            worker: the coordinator has heard of the end; the folder may be removed
 //
 // And in <run>/ itself:
@@ -18,6 +19,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -76,6 +78,10 @@ class RankDir {
   absl::StatusOr<Processes> ReadProcesses() const;  // NotFound: not written yet
   absl::Status WriteExit(const RankExit& exit) const;
   absl::StatusOr<RankExit> ReadExit() const;  // NotFound: not ended
+  // For the daemon that follows: what the rank has set in its generation's rendezvous. Not synced, since no rank
+  // outlives the machine.
+  absl::Status KeepKey(const std::string& name, const std::string& value) const;
+  std::map<std::string, std::string> Keys() const;
   absl::Status MarkDone() const;
   bool IsDone() const;
   absl::Status Remove() const;

@@ -90,6 +90,25 @@ TEST(RankDir, ProcessesAndExitRoundTrip) {
   EXPECT_EQ(dir.ReadExit()->SerializeAsString(), exit.SerializeAsString());
 }
 
+TEST(RankDir, KeysAreKeptWhateverIsInThem) {
+  TemporaryFolder run;
+  const RankDir dir(run.path(), Rank("a", 1, 0));
+  EXPECT_FALSE(dir.KeepKey("no", "folder").ok());
+  ASSERT_TRUE(dir.Create(AStart()).ok());
+  EXPECT_TRUE(dir.Keys().empty());
+  const std::map<std::string, std::string> keys = {{"a", std::string("\0 \n\xFF", 4)}, {" b\n", ""}, {"c", "d"}};
+  for (const auto& [name, value] : keys) ASSERT_TRUE(dir.KeepKey(name, value).ok());
+  EXPECT_EQ(dir.Keys(), keys);
+  // A daemon was killed while it wrote one: it is no key, and spoils none.
+  const std::string whole = ReadWhole(dir.path() + "/keys").value();
+  for (size_t cut = 0; cut < whole.size(); ++cut) {
+    ASSERT_TRUE(WriteDurably(dir.path() + "/keys", whole.substr(0, cut)).ok());
+    for (const auto& [name, value] : dir.Keys()) EXPECT_EQ(keys.count(name) ? keys.at(name) : "none", value) << cut;
+    ASSERT_TRUE(dir.KeepKey("next", "one").ok());
+    EXPECT_EQ(dir.Keys()["next"], "one") << cut;
+  }
+}
+
 TEST(RankDir, DamagedFilesAreNamed) {
   TemporaryFolder run;
   const RankDir dir(run.path(), Rank("a", 1, 0));
