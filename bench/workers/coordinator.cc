@@ -23,8 +23,9 @@ Coordinator::~Coordinator() { Kill(); }
 bool Coordinator::Start() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return false;
-  std::vector<std::string> words = {program_,      "--state_dir", folder_ + "/state", "--listen", address(),
-                                    "--log_level", "warn"};
+  // A bench that is killed takes it along.
+  std::vector<std::string> words = {"setpriv",          "--pdeathsig", "KILL",    program_,      "--state_dir",
+                                    folder_ + "/state", "--listen",    address(), "--log_level", "warn"};
   words.insert(words.end(), flags_.begin(), flags_.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -32,7 +33,7 @@ bool Coordinator::Start() {
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_adddup2(&files, ends[1], 1);
-  const int error = posix_spawn(&pid_, program_.c_str(), &files, nullptr, argv.data(), environ);
+  const int error = posix_spawnp(&pid_, words[0].c_str(), &files, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&files);
   close(ends[1]);
   // It says one line when it serves; a pipe that ends says that it will not.
