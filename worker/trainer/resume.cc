@@ -18,7 +18,8 @@
 namespace muster::trainer {
 namespace {
 
-constexpr char kFolders[] = "resume_from";  // in the rendezvous
+constexpr char kFolders[] = "resume_from";  // in the rendezvous, whose values are bounded
+constexpr size_t kOthersTried = 8;
 
 // Names below checkpoint.path to resume from, best first: the one the coordinator chose, then older published ones.
 std::vector<std::string> Candidates(const Assignment& assignment) {
@@ -137,7 +138,9 @@ absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::G
                                     collectives::KeyValue& rendezvous, engine::Engine& engine) {
   const std::string& path = assignment.spec().train().checkpoint().resume_from();
   // The other job may run, and write: what rank 0 sees counts for all.
-  std::string folders = absl::StrJoin(checkpoint::StepFolders(path), "\n");
+  std::vector<std::string> newest = checkpoint::StepFolders(path);
+  if (newest.size() > kOthersTried) newest.resize(kOthersTried);
+  std::string folders = absl::StrJoin(newest, "\n");
   if (world != nullptr && assignment.key().rank() == 0) {
     if (absl::Status status = rendezvous.Set(kFolders, folders); !status.ok()) return status;
   } else if (world != nullptr) {
