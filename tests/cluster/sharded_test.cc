@@ -91,7 +91,7 @@ TEST(Sharded, ItsCheckpointIsReadByAnybody) {
   const Ran exported = cluster.Muster({"export", step, out});
   EXPECT_EQ(exported.exit_code, 0) << exported.err;
   const auto loss = [&](const std::string& path) {
-    const Ran ran = cluster.Muster({"eval", path, cluster.folder() + "/train.bin", "--sequences", "200", "-o", "json"});
+    const Ran ran = cluster.Muster({"eval", path, cluster.folder() + "/train.bin", "-o", "json"});
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
     return nlohmann::json::parse(ran.out, nullptr, false).value("loss", 0.0);
   };
