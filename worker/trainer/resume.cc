@@ -21,7 +21,7 @@ namespace {
 constexpr char kFolders[] = "resume_from";  // in the rendezvous, whose values are bounded
 constexpr size_t kOthersTried = 8;
 
-// Names below checkpoint.path to resume from, best first: the one the coordinator chose, then older published ones.
+// Folders below checkpoint.path to resume from, best first: the one the coordinator chose, then older published ones.
 std::vector<std::string> Candidates(const Assignment& assignment) {
   std::vector<PublishedCheckpoint> older;
   for (const PublishedCheckpoint& published : assignment.published()) {
@@ -33,9 +33,10 @@ std::vector<std::string> Candidates(const Assignment& assignment) {
   std::sort(older.begin(), older.end(), [](const PublishedCheckpoint& a, const PublishedCheckpoint& b) {
     return std::pair(a.step(), a.generation()) > std::pair(b.step(), b.generation());
   });
-  std::vector<std::string> names = {assignment.resume_from().directory()};
-  for (const PublishedCheckpoint& published : older) names.push_back(published.directory());
-  return names;
+  const std::string& path = assignment.spec().train().checkpoint().path();
+  std::vector<std::string> folders = {absl::StrCat(path, "/", assignment.resume_from().directory())};
+  for (const PublishedCheckpoint& published : older) folders.push_back(absl::StrCat(path, "/", published.directory()));
+  return folders;
 }
 
 // Whether what was written is what this job may go on from.
@@ -127,11 +128,7 @@ absl::StatusOr<Resumed> FirstWhole(const std::vector<std::string>& directories, 
 }  // namespace
 
 absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world, engine::Engine& engine) {
-  std::vector<std::string> directories = Candidates(assignment);
-  for (std::string& name : directories) {
-    name = absl::StrCat(assignment.spec().train().checkpoint().path(), "/", name);
-  }
-  return FirstWhole(directories, CheckOwn, assignment, world, engine);
+  return FirstWhole(Candidates(assignment), CheckOwn, assignment, world, engine);
 }
 
 absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::Group* world,

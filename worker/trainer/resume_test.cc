@@ -98,19 +98,26 @@ TEST(Resume, StoppedAndResumedEndsWithTheSameWeights) {
   ExpectSameEnd(bench, spec);
 }
 
-TEST(Resume, ADamagedCheckpointIsPassedOverLoudly) {
-  Bench bench;
-  JobSpec spec = TheJob(bench);
-  Assignment assignment = bench.Assign(spec, 1);
+// The job's first generation, killed; the newest of its checkpoints is then cut. All of them, newest first.
+std::vector<checkpoint::StepName> KillAndDamageTheNewest(Bench& bench, const JobSpec& spec) {
+  const Assignment assignment = bench.Assign(spec, 1);
   Process trainer = bench.Start(assignment);
-  ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) >= 65; })) << trainer.Log();
+  EXPECT_TRUE(Eventually([&] { return bench.StepOf(assignment) >= 65; })) << trainer.Log();
   trainer.Signal(SIGKILL);
   trainer.Wait();
-  const auto steps = checkpoint::List(bench.Path("checkpoints"));
-  ASSERT_GE(steps.size(), 2u);
-  fs::resize_file(absl::StrCat(bench.Path("checkpoints/"), steps[0].Directory(), "/shard-00000.safetensors"), 5000);
+  auto steps = checkpoint::List(bench.Path("checkpoints"));
+  if (!steps.empty()) {
+    fs::resize_file(absl::StrCat(bench.Path("checkpoints/"), steps[0].Directory(), "/shard-00000.safetensors"), 5000);
+  }
+  return steps;
+}
 
-  assignment = bench.Assign(spec, 2);
+TEST(Resume, ADamagedCheckpointIsPassedOverLoudly) {
+  Bench bench;
+  const JobSpec spec = TheJob(bench);
+  const auto steps = KillAndDamageTheNewest(bench, spec);
+  ASSERT_GE(steps.size(), 2u);
+  Assignment assignment = bench.Assign(spec, 2);
   bench.Publish(assignment);
   ASSERT_EQ(assignment.resume_from().directory(), steps[0].Directory());
   Process again = bench.Start(assignment);
@@ -166,15 +173,8 @@ TEST(Resume, AnotherModelOptimizerOrJobIsRefused) {
 TEST(Resume, AnotherJobGoesOnWhereOneStopped) {
   Bench bench;
   JobSpec spec = TheJob(bench);
-  Assignment first = bench.Assign(spec, 1);
-  Process trainer = bench.Start(first);
-  ASSERT_TRUE(Eventually([&] { return bench.StepOf(first) >= 65; })) << trainer.Log();
-  trainer.Signal(SIGTERM);
-  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
-  const auto steps = checkpoint::List(bench.Path("checkpoints"));
+  const auto steps = KillAndDamageTheNewest(bench, spec);
   ASSERT_GE(steps.size(), 2u);
-  fs::resize_file(absl::StrCat(bench.Path("checkpoints/"), steps[0].Directory(), "/shard-00000.safetensors"), 5000);
-
   Checkpoint& options = *spec.mutable_train()->mutable_checkpoint();
   options.set_resume_from(bench.Path("checkpoints"));
   options.set_path(bench.Path("others"));
