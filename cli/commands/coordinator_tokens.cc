@@ -115,8 +115,8 @@ void RegisterList(CLI::App& app, Invocation& invocation) {
       const absl::Time now = absl::Now();
       Table table({{"TOKEN"}, {"ROLE"}, {"USER"}, {"ENDS"}, {"AGE", true}, {"MADE BY"}});
       for (const v1::TokenInfo& info : reply->tokens()) {
-        table.Add({info.id(), NameOf(info.role()), info.user(), Ends(info, now),
-                   Age(now - FromProto(info.created())), info.created_by()});
+        table.Add({info.id(), NameOf(info.role()), info.user(), Ends(info, now), Age(now - FromProto(info.created())),
+                   info.created_by()});
       }
       Print(table.Render(invocation.Out()));
     }

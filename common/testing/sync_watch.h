@@ -6,8 +6,8 @@
 //   EXPECT_THAT(watch.Unsynced(), IsEmpty());
 //   EXPECT_THAT(watch.RenamedUnsynced(), IsEmpty());
 //
-// Defines open, write, pwrite, fsync, fdatasync and rename for the program that it is linked into, its shared libraries too.
-// What is written through a mapping is not seen. One at a time. Thread-safe.
+// Defines open, write, pwrite, fsync, fdatasync and rename for the program that it is linked into, its shared libraries
+// too. What is written through a mapping is not seen. One at a time. Thread-safe.
 #pragma once
 
 #include <string>

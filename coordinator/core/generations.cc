@@ -79,8 +79,9 @@ std::vector<scheduler::NodeView> Core::State::NodeViews() const {
   return views;
 }
 
-// A look costs as much as the cluster is large. What nodes tell comes by the thousand when many of them start, return or
-// train: most of it changes nothing for those who wait, and for the rest one look behind all of a turn's events suffices.
+// A look costs as much as the cluster is large. What nodes tell comes by the thousand when many of them start, return
+// or train: most of it changes nothing for those who wait, and for the rest one look behind all of a turn's events
+// suffices.
 void Core::State::ScheduleFor(const Event& event, Turn& turn) {
   const bool contact = std::holds_alternative<NodeConnected>(event) || std::holds_alternative<NodeDisconnected>(event);
   const bool report = std::holds_alternative<NodeObserved>(event) || std::holds_alternative<RankRecord>(event) ||

@@ -258,9 +258,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   parts->gate =
       std::make_unique<rpc::Gate>(rpc::Principal{NameOfThisUser(), rpc::Role::kLocal, {}, {}}, std::move(tokens),
                                   parts->authority == nullptr ? nullptr : parts->authority->records.get(), clock);
-  parts->jobs = std::make_unique<rpc::JobsService>(
-      rpc::JobsService::Options{options.state_dir, options.min_free_bytes, {options.max_ranks, options.core.timeouts}, options.tensorboard_dir},
-      parts->gate.get(), parts->loop.get());
+  parts->jobs = std::make_unique<rpc::JobsService>(rpc::JobsService::Options{options.state_dir,
+                                                                             options.min_free_bytes,
+                                                                             {options.max_ranks, options.core.timeouts},
+                                                                             options.tensorboard_dir},
+                                                   parts->gate.get(), parts->loop.get());
   parts->nodes = std::make_unique<rpc::NodesService>(parts->gate.get(), parts->loop.get());
   parts->admin = std::make_unique<rpc::AdminService>(options.state_dir, parts->gate.get(), parts->loop.get());
   parts->workers = std::make_unique<rpc::WorkersService>(parts->gate.get(), parts->loop.get());

@@ -25,7 +25,7 @@ struct ServerOptions {
   std::string token_file;           // to listen on TCP without an authority
   absl::Duration node_certificate_life = absl::Hours(24 * 30);
   uint64_t min_free_bytes = uint64_t{256} << 20;
-  uint32_t max_ranks = 4096;  // of a job; a larger one is refused at submit
+  uint32_t max_ranks = 4096;    // of a job; a larger one is refused at submit
   std::string tensorboard_dir;  // a folder of event files; empty: none are written
   std::string metrics_address;  // for Prometheus: 127.0.0.1:PORT; empty: not served
   core::Options core;

@@ -31,14 +31,14 @@ TEST(Ddp, ReducesEachUnitAsItsBackwardIsDoneInTheLastMicrobatchOnly) {
   const Inventory inventory = Layers(1);
   const std::vector<std::string> lines =
       absl::StrSplit(Print(Emit(inventory, 2, 1e-6), inventory), '\n', absl::SkipEmpty());
-  EXPECT_EQ(lines, (std::vector<std::string>{
-                       "Forward embedding m0", "Forward h.0 m0", "Forward head m0", "Backward head m0",
-                       "Backward h.0 m0", "Backward embedding m0", "Forward embedding m1", "Forward h.0 m1",
-                       "Forward head m1", "Backward head m1", "ReduceScalars on reduce in world after 9",
-                       "AllReduce head on reduce in replicas after 9", "Backward h.0 m1",
-                       "AllReduce h.0 on reduce in replicas after 12", "Backward embedding m1",
-                       "AllReduce embedding on reduce in replicas after 14", "ClipGradients after 15",
-                       "OptimizerStep"}));
+  EXPECT_EQ(
+      lines,
+      (std::vector<std::string>{
+          "Forward embedding m0", "Forward h.0 m0", "Forward head m0", "Backward head m0", "Backward h.0 m0",
+          "Backward embedding m0", "Forward embedding m1", "Forward h.0 m1", "Forward head m1", "Backward head m1",
+          "ReduceScalars on reduce in world after 9", "AllReduce head on reduce in replicas after 9", "Backward h.0 m1",
+          "AllReduce h.0 on reduce in replicas after 12", "Backward embedding m1",
+          "AllReduce embedding on reduce in replicas after 14", "ClipGradients after 15", "OptimizerStep"}));
 }
 
 TEST(Ddp, ChecksForRandomModelsAndCoversEveryUnitOnce) {

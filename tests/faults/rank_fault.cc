@@ -28,7 +28,7 @@ using cluster::Number;
 using nlohmann::json;
 
 constexpr int kSteps = 300;
-constexpr int kJobs = 3;  // to see the phase in one of them
+constexpr int kJobs = 3;                              // to see the phase in one of them
 constexpr auto kPatience = std::chrono::seconds(60);  // for the phase, on a busy machine
 constexpr absl::Duration kEnd = absl::Seconds(180);
 

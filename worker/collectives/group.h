@@ -26,8 +26,8 @@
 
 namespace muster::collectives {
 
-// One collective under way. Dropped before it is done, it may end the group: nobody would know then when its tensors are
-// read no more.
+// One collective under way. Dropped before it is done, it may end the group: nobody would know then when its tensors
+// are read no more.
 class Work {
  public:
   virtual ~Work() = default;

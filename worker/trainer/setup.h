@@ -55,8 +55,8 @@ struct Rank {
 // Besides the above. DataLoss: no published checkpoint is whole. FailedPrecondition: the checkpoint folder belongs to
 // another job. ResourceExhausted: memory. PermissionDenied: files.
 // Unavailable: not all ranks came; it comes last, so that a rank with nothing to complain of waits for the others. Of a
-// checkpoint, and of an import, each rank reads what it owns. The engine tells `progress` of its ops, which outlives the
-// rank.
+// checkpoint, and of an import, each rank reads what it owns. The engine tells `progress` of its ops, which outlives
+// the rank.
 absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous, engine::Progress* progress);
 
 }  // namespace muster::trainer
