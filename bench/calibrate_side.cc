@@ -17,8 +17,8 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/file_key_value.h"
+#include "bench/gemms.h"
 #include "bench/model.h"
-#include "bench/products.h"
 #include "bench/shape_options.h"
 #include "models/inventory.h"
 #include "worker/collectives/gloo.h"
@@ -45,7 +45,7 @@ void Check(const absl::Status& status) {
   std::exit(1);
 }
 
-double FlopsOf(const bench::Shape& shape) {
+double FlopsOf(const bench::Dimensions& shape) {
   Model model;
   Gpt2& gpt2 = *model.mutable_gpt2();
   gpt2.set_layers(shape.layers), gpt2.set_heads(shape.heads), gpt2.set_width(shape.width);
@@ -62,7 +62,7 @@ void MoveBuckets(collectives::Group& group, std::vector<at::Tensor>& buckets) {
   std::vector<std::unique_ptr<collectives::Work>> works;
   const int64_t each = kBucketElements / group.size();
   for (at::Tensor& bucket : buckets) {
-    std::vector<collectives::Part> parts;
+    std::vector<collectives::RankShare> parts;
     for (int root = 0; root < group.size(); ++root) parts.push_back({bucket.narrow(0, root * each, each), root});
     works.push_back(group.AllReduce(bucket));
     Check(works.back()->Wait());
@@ -74,14 +74,14 @@ void MoveBuckets(collectives::Group& group, std::vector<at::Tensor>& buckets) {
 }
 
 struct Best {
-  double products = std::numeric_limits<double>::infinity(), memory = products, buckets = products;
-  double pieces = products, pieces_and_messages = products;
+  double gemms = std::numeric_limits<double>::infinity(), memory = gemms, buckets = gemms;
+  double pieces = gemms, pieces_and_messages = gemms;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  bench::Shape shape;
+  bench::Dimensions shape;
   std::string folder;
   CLI::App app("One rank of bench/scaling.py that measures the machine");
   bench::AddShape(app, shape);
@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
                                       .host = "127.0.0.1"},
                                      rendezvous);
   Check(group.status());
-  const std::unique_ptr<bench::Products> products = bench::MakeProducts(shape);
+  const std::unique_ptr<bench::Gemms> gemms = bench::MakeGemms(shape);
   const at::Tensor a = at::ones({kArrayElements}), b = at::ones({kArrayElements});
   at::Tensor c = at::ones({kArrayElements}), scalar = at::ones({1});
   // A rank that waits for a message gets its core back when others let it: so messages are timed between work.
@@ -118,7 +118,7 @@ int main(int argc, char** argv) {
       least = std::min(least, SecondsOf(work));
     };
     for (int i = 0; i < rounds; ++i) {
-      keep(best.products, [&] { products->Step(); });
+      keep(best.gemms, [&] { gemms->Step(); });
       keep(best.memory, [&] { at::add_out(c, a, b); });
       keep(best.buckets, [&] { MoveBuckets(**group, buckets); });
       keep(best.pieces, [&] { pieces(false); });
@@ -128,7 +128,7 @@ int main(int argc, char** argv) {
     // An all-reduce moves twice, and a gather and a reduction once each, all but the own share into a rank.
     const double share = static_cast<double>(shape.ranks - 1) / shape.ranks;
     const nlohmann::json answer = {
-        {"flops", FlopsOf(shape) / best.products},
+        {"flops", FlopsOf(shape) / best.gemms},
         {"memory_bytes_per_second", 3.0 * 4 * kArrayElements / best.memory},
         {"link_bytes_per_second", 4 * share * 4 * kBucketElements * kBuckets / best.buckets},
         {"message_seconds", std::max(0.0, best.pieces_and_messages - best.pieces) / kPieces}};

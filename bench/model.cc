@@ -7,7 +7,7 @@ namespace muster::bench {
 
 namespace {
 
-absl::Status SetStrategy(const Shape& shape, Strategy& strategy) {
+absl::Status SetStrategy(const Dimensions& shape, Strategy& strategy) {
   const auto shard = [](auto& options, Placement placement) {
     options.set_placement(placement);
     options.set_accumulation(ACCUMULATION_REDUCE);
@@ -31,7 +31,7 @@ absl::Status SetStrategy(const Shape& shape, Strategy& strategy) {
 
 }  // namespace
 
-absl::StatusOr<engine::Config> MakeConfig(const Shape& shape, uint64_t* planned_bytes) {
+absl::StatusOr<engine::Config> MakeConfig(const Dimensions& shape, uint64_t* planned_bytes) {
   engine::Config config;
   Gpt2& model = *config.train.mutable_model()->mutable_gpt2();
   model.set_layers(shape.layers), model.set_heads(shape.heads), model.set_width(shape.width);
@@ -56,7 +56,7 @@ absl::StatusOr<engine::Config> MakeConfig(const Shape& shape, uint64_t* planned_
   return std::move(made->config);
 }
 
-std::vector<uint32_t> MakeTokens(const Shape& shape) {
+std::vector<uint32_t> MakeTokens(const Dimensions& shape) {
   std::vector<uint32_t> tokens(static_cast<size_t>(shape.sequences) * (shape.context + 1));
   uint32_t state = 12345;
   for (uint32_t& token : tokens) {

@@ -11,7 +11,7 @@
 
 namespace muster::bench {
 
-struct Shape {
+struct Dimensions {
   uint32_t layers = 4, heads = 4, width = 128, vocabulary = 256, context = 128, sequences = 8, microbatch = 0;
   uint32_t ranks = 1, rank = 0;  // `sequences` is a rank's share
   std::string strategy = "ddp";  // where there are several ranks: ddp, zero1, zero2, zero3, full_shard, shard_grad_op
@@ -21,9 +21,9 @@ struct Shape {
 
 // An engine's configuration for AdamW training with clipping, on one rank or by the strategy. Errors as
 // strategies::Compile; InvalidArgument: no such strategy.
-absl::StatusOr<engine::Config> MakeConfig(const Shape& shape, uint64_t* planned_bytes);
+absl::StatusOr<engine::Config> MakeConfig(const Dimensions& shape, uint64_t* planned_bytes);
 
 // Token ids of one batch, the same in each run.
-std::vector<uint32_t> MakeTokens(const Shape& shape);
+std::vector<uint32_t> MakeTokens(const Dimensions& shape);
 
 }  // namespace muster::bench

@@ -67,7 +67,7 @@ struct Options {
   bool sockets = false;
 };
 
-absl::Status Prepare(const bench::Shape& shape, const Options& options, Rank& rank) {
+absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Rank& rank) {
   auto config = bench::MakeConfig(shape, &rank.planned_bytes);
   if (!config.ok()) return config.status();
   rank.rendezvous = std::make_unique<bench::FileKeyValue>(options.folder);
@@ -104,7 +104,7 @@ absl::Status Prepare(const bench::Shape& shape, const Options& options, Rank& ra
 }  // namespace
 
 int main(int argc, char** argv) {
-  bench::Shape shape;
+  bench::Dimensions shape;
   Options options;
   CLI::App app("One rank of bench/ranks.py");
   bench::AddShape(app, shape);

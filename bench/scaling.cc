@@ -86,12 +86,12 @@ absl::StatusOr<Row> Predict(const Options& options, const strategies::Hardware& 
   const auto inventory = models::MakeInventory(train->model());
   if (!inventory.ok()) return inventory.status();
   const std::vector<RankPlace> places = strategies::FullNodes(ranks, hardware.ranks_per_node, options.memory_bytes);
-  const auto outlook = strategies::LookAt(*train, *inventory, places);
-  if (!outlook.ok()) return outlook.status();
-  Row row{.strategy = strategies::NameOf(*train), .ranks = ranks, .peak_bytes = outlook->peak()};
-  row.fits = strategies::WhyUnfit(*outlook, places).empty();
+  const auto memory_plan = strategies::PlanMemory(*train, *inventory, places);
+  if (!memory_plan.ok()) return memory_plan.status();
+  Row row{.strategy = strategies::NameOf(*train), .ranks = ranks, .peak_bytes = memory_plan->peak()};
+  row.fits = strategies::WhyUnfit(*memory_plan, places).empty();
   row.timeline =
-      strategies::PredictStep(*train, *inventory, outlook->layout, outlook->program, places, hardware).timeline;
+      strategies::PredictStep(*train, *inventory, memory_plan->layout, memory_plan->program, places, hardware).timeline;
   const double tokens = static_cast<double>(uint64_t{options.sequences} * ranks * inventory->context());
   row.tokens_per_second = tokens / row.timeline.seconds;
   return row;
@@ -104,7 +104,7 @@ absl::Status Run(const Options& options) {
   if (options.flops > 0) {
     hardware->fp32_flops = hardware->bf16_flops = options.flops;
     hardware->at_full_speed = 0;  // what is measured of ranks that share cores is what they get of them
-    hardware->assumptions = "rates of products, memory and links as they were measured";
+    hardware->assumptions = "rates of gemms, memory and links as they were measured";
   }
   if (options.memory_bytes_per_second > 0) hardware->memory_bytes_per_second = options.memory_bytes_per_second;
   if (options.link_bytes_per_second > 0) hardware->inside.bytes_per_second = options.link_bytes_per_second;
@@ -165,7 +165,7 @@ int main(int argc, char** argv) {
   app.add_option("--vocabulary", options.vocabulary);
   app.add_option("--context", options.context);
   app.add_option("--ranks_per_node", options.ranks_per_node, "instead of the hardware's");
-  app.add_option("--flops", options.flops, "of products a second, measured");
+  app.add_option("--flops", options.flops, "of gemms a second, measured");
   app.add_option("--memory_rate", options.memory_bytes_per_second, "bytes a second, measured");
   app.add_option("--link_rate", options.link_bytes_per_second, "bytes a second into a rank, measured");
   app.add_option("--link_seconds", options.link_seconds, "of a hop, measured");

@@ -5,7 +5,7 @@
 
 A step takes as long as its slowest rank; measured is the smallest of several. Predicted is what //bench:scaling says with
 rates that are measured in the same run, turn by turn, of as many ranks that work at the same time: the model's
-products alone, an addition of long arrays, buckets by each collective, a message of four bytes between pieces of work. So
+gemms alone, an addition of long arrays, buckets by each collective, a message of four bytes between pieces of work. So
 more ranks than cores are modelled by what each of them gets of the cores, and how soon, not by a rule.
 """
 import argparse

@@ -7,7 +7,7 @@
 
 namespace muster::bench {
 
-inline void AddShape(CLI::App& app, Shape& shape) {
+inline void AddShape(CLI::App& app, Dimensions& shape) {
   app.add_option("--layers", shape.layers);
   app.add_option("--heads", shape.heads);
   app.add_option("--width", shape.width);

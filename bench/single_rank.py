@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A single rank beside PyTorch eager and beside the floor (its products alone), interleaved in one run.
+"""A single rank beside PyTorch eager and beside the floor (its gemms alone), interleaved in one run.
 
     bazel build //bench:single_rank_side && python3 bench/single_rank.py [--json FILE]
 
-For each case three processes (ours, PyTorch, the products) live at the same time and take turns, a few steps each, for
+For each case three processes (ours, PyTorch, the gemms) live at the same time and take turns, a few steps each, for
 several rounds; who does not compute waits on a pipe. A time is the smallest of a round's steps; a ratio is taken within
 a round, and its median and range over the rounds are shown: the machine's speed drifts, ratios do not.
 Memory is the peak resident size less what the process held before its model existed, for both sides.
@@ -64,7 +64,7 @@ def measure(name, threads, dtype, args):
     sides = {
         "ours": Side([args.side, "--role", "engine", "--dtype", dtype] + flags, {**omp, **OURS}),
         "torch": Side(peer + ["--dtype", dtype] + flags, omp),
-        "products": Side([args.side, "--role", "products", "--dtype", dtype] + flags, {**omp, **OURS}),
+        "gemms": Side([args.side, "--role", "gemms", "--dtype", dtype] + flags, {**omp, **OURS}),
     }
     for side in sides.values():
         side.run(3)
@@ -79,9 +79,9 @@ def measure(name, threads, dtype, args):
         "milliseconds": {key: spread(values) for key, values in times.items()},
         "tokens_per_second": {key: tokens / min(values) * 1e3 for key, values in times.items()},
         "speed_over_torch": spread([b / a for a, b in zip(times["ours"], times["torch"])]),
-        "time_over_products": spread([a / b for a, b in zip(times["ours"], times["products"])]),
-        "torch_time_over_products": spread([a / b for a, b in zip(times["torch"], times["products"])]),
-        "time_over_products_of_minima": min(times["ours"]) / min(times["products"]),
+        "time_over_products": spread([a / b for a, b in zip(times["ours"], times["gemms"])]),
+        "torch_time_over_products": spread([a / b for a, b in zip(times["torch"], times["gemms"])]),
+        "time_over_products_of_minima": min(times["ours"]) / min(times["gemms"]),
         "memory_bytes": {key: last[key]["memory_bytes"] for key in ("ours", "torch")},
         "memory_over_torch": last["ours"]["memory_bytes"] / last["torch"]["memory_bytes"],
         "planned_bytes": last["ours"]["planned_bytes"], "counted_bytes": last["ours"]["counted_bytes"],
@@ -96,15 +96,15 @@ def has_bf16():
 def table(results):
     def row(r):
         ms, over, floor = r["milliseconds"], r["speed_over_torch"], r["time_over_products"]
-        return [r["case"], r["dtype"], str(r["threads"])] + ["%.1f" % ms[k]["min"] for k in ("ours", "torch", "products")] + [
+        return [r["case"], r["dtype"], str(r["threads"])] + ["%.1f" % ms[k]["min"] for k in ("ours", "torch", "gemms")] + [
             "%.0f" % r["tokens_per_second"]["ours"],
             "%.2f (%.2f-%.2f)" % (over["median"], over["min"], over["max"]),
             "%.2f (%.2f-%.2f)" % (floor["median"], floor["min"], floor["max"]),
             "%.2f" % r["torch_time_over_products"]["median"],
             "%.1f" % (r["memory_bytes"]["ours"] / 2**20), "%.1f" % (r["memory_bytes"]["torch"] / 2**20),
             "%.2f" % r["memory_over_torch"], "%.1f/%.1f" % (r["planned_bytes"] / 2**20, r["counted_bytes"] / 2**20)]
-    head = ["case", "dtype", "threads", "ours ms", "torch ms", "products ms", "tokens/s", "speed/torch", "time/products",
-            "torch/products", "MiB", "torch MiB", "ratio", "planned/counted"]
+    head = ["case", "dtype", "threads", "ours ms", "torch ms", "gemms ms", "tokens/s", "speed/torch", "time/gemms",
+            "torch/gemms", "MiB", "torch MiB", "ratio", "planned/counted"]
     return aligned([head] + [row(r) for r in results])
 
 

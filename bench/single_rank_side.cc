@@ -1,5 +1,5 @@
 // One side of bench/single_rank.py: waits for lines "N" on standard input, runs N steps, answers with one JSON line of
-// their times, the memory so far, and what was planned. `--role engine` trains, `--role products` computes the floor.
+// their times, the memory so far, and what was planned. `--role engine` trains, `--role gemms` computes the floor.
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -10,18 +10,18 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bench/gemms.h"
 #include "bench/model.h"
-#include "bench/products.h"
 #include "bench/shape_options.h"
 #include "bench/status.h"
 #include "worker/engine/engine.h"
 
 int main(int argc, char** argv) {
   using namespace muster;
-  bench::Shape shape;
+  bench::Dimensions shape;
   std::string role = "engine";
   CLI::App app("One side of bench/single_rank.py");
-  app.add_option("--role", role)->check(CLI::IsMember({"engine", "products"}));
+  app.add_option("--role", role)->check(CLI::IsMember({"engine", "gemms"}));
   bench::AddShape(app, shape);
   std::string dtype = "fp32";
   app.add_option("--dtype", dtype)->check(CLI::IsMember({"fp32", "bf16"}));
@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
   uint64_t planned = 0;
   const std::vector<uint32_t> tokens = bench::MakeTokens(shape);
   std::unique_ptr<engine::Engine> trained;
-  std::unique_ptr<bench::Products> products;
+  std::unique_ptr<bench::Gemms> gemms;
   std::function<bool()> step;
   if (role == "engine") {
     auto config = bench::MakeConfig(shape, &planned);
@@ -45,8 +45,8 @@ int main(int argc, char** argv) {
     const engine::Batch batch{shape.sequences, tokens, static_cast<uint64_t>(shape.sequences) * shape.context};
     step = [&, batch] { return trained->Step(batch, 1e-4).ok(); };
   } else {
-    products = bench::MakeProducts(shape);
-    step = [&] { return products->Step(), true; };
+    gemms = bench::MakeGemms(shape);
+    step = [&] { return gemms->Step(), true; };
   }
   std::printf("{\"ready\": true}\n");
   std::fflush(stdout);

@@ -170,15 +170,15 @@ class DoctorTest : public MusterTest {
     store_.nodes[0].set_version("0.1.0");
     store_.nodes[0].add_slots();
   }
-  // Verdict and text of the findings of one check.
+  // Severity and text of the findings of one check.
   std::string Of(const std::string& check) const {
     std::string text;
     const Ended ran = Run({"doctor", "-o", "json"});
     for (const json& finding : json::parse(ran.out)) {
       if (finding["check"] != check) continue;
-      absl::StrAppend(&text, finding["verdict"].get<std::string>(), ": ", finding["text"].get<std::string>(), "\n");
+      absl::StrAppend(&text, finding["severity"].get<std::string>(), ": ", finding["text"].get<std::string>(), "\n");
       // What is a problem has a remedy.
-      EXPECT_TRUE(finding["verdict"] == "ok" || !finding["remedy"].empty()) << finding;
+      EXPECT_TRUE(finding["severity"] == "ok" || !finding["remedy"].empty()) << finding;
     }
     EXPECT_EQ(ran.code, absl::StrContains(ran.out, "\"problem\"") ? 1 : 0) << ran.out;
     return text;

@@ -97,7 +97,7 @@ absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const
     if (!parsed.ok()) return parsed.status();
     connection.timeout = *parsed;
   }
-  // A flag for the file beats the variable with the token itself.
+  // A flag for the file heartbeats the variable with the token itself.
   const std::string variable = flags.token_file.empty() ? Or(environment("MUSTER_TOKEN"), "") : "";
   const std::string file = variable.empty() ? pick(flags.token_file, "MUSTER_TOKEN_FILE", "token_file") : "";
   if (!variable.empty()) {

@@ -9,7 +9,7 @@ namespace muster::cli {
 enum ExitCode {
   kOk = 0,
   kJobFailed = 1,  // also: something broke that is none of the others
-  kUsage = 2,      // wrong flags, a wrong spec, a name that does not exist, a wish that does not fit the state
+  kUsage = 2,      // wrong flags, a wrong spec, a name that does not exist, a request that does not fit the state
   kNoConnection = 3,
   kNotAllowed = 4,
   kTimeout = 5,

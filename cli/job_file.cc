@@ -5,11 +5,11 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/hugging_face.h"
 #include "cli/client.h"
 #include "cli/config.h"
 #include "cli/spec/paths.h"
 #include "cli/spec/set.h"
-#include "worker/checkpoint/hugging_face.h"
 
 namespace muster::cli {
 namespace {

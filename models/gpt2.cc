@@ -11,12 +11,12 @@
 namespace muster::models {
 namespace {
 
-struct Shape {
+struct Dimensions {
   uint32_t layers, heads, width, vocabulary, context;
 };
 
 // Radford et al. 2019, table 2; tiny is ours, for bytes as tokens.
-Shape ShapeOf(Gpt2Size size) {
+Dimensions DimensionsOf(Gpt2Size size) {
   switch (size) {
     case GPT2_SIZE_TINY:
       return {4, 4, 128, 256, 128};
@@ -74,7 +74,7 @@ Unit MakeBlock(const Gpt2& m, uint32_t layer) {
   AddNorm(unit, at + "ln_2", c);
   AddLinear(unit, at + "mlp.c_fc", c, 4 * c, kStandardDeviation);
   AddLinear(unit, at + "mlp.c_proj", 4 * c, c, residual);
-  // 12 c^2 weights per token, and attention's two products over the causal half.
+  // 12 c^2 weights per token, and attention's two GEMMs over the causal half.
   unit.set_forward_flops(2.0 * t * 12 * c * c + 2.0 * 2 * c * t * t / 2);
   // Input, q k v, attention's output, the sum behind it, the hidden layer before GELU; then each norm's mean and
   // deviation, and the softmax's log-sums. The CPU's block; autograd on a GPU keeps half as much again.
@@ -92,7 +92,7 @@ Unit MakeBlock(const Gpt2& m, uint32_t layer) {
 absl::StatusOr<Gpt2> ResolveGpt2(const Gpt2& model) {
   Gpt2 m = model;
   if (m.has_size()) {
-    const Shape s = ShapeOf(m.size());
+    const Dimensions s = DimensionsOf(m.size());
     if (s.layers == 0) return absl::InvalidArgumentError("size: not a size of gpt2");
     if (!m.has_layers()) m.set_layers(s.layers);
     if (!m.has_heads()) m.set_heads(s.heads);

@@ -73,17 +73,17 @@ std::string Reason(const Choice& choice, const Hardware& hardware) {
 absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                               const Hardware& hardware) {
   Choice choice;
-  std::vector<Outlook> outlooks;
+  std::vector<MemoryPlan> memory_plans;
   for (Train& way : Ways(train, ranks)) {
-    absl::StatusOr<Outlook> outlook = LookAt(way, inventory, ranks);
-    if (!outlook.ok()) return outlook.status();
+    absl::StatusOr<MemoryPlan> memory_plan = PlanMemory(way, inventory, ranks);
+    if (!memory_plan.ok()) return memory_plan.status();
     Candidate& candidate = choice.candidates.emplace_back();
-    candidate.peak_bytes = outlook->peak();
-    candidate.unfit = WhyUnfit(*outlook, ranks);
+    candidate.peak_bytes = memory_plan->peak();
+    candidate.unfit = WhyUnfit(*memory_plan, ranks);
     candidate.step_seconds =
-        PredictStep(way, inventory, outlook->layout, outlook->program, ranks, hardware).timeline.seconds;
+        PredictStep(way, inventory, memory_plan->layout, memory_plan->program, ranks, hardware).timeline.seconds;
     candidate.train = std::move(way);
-    outlooks.push_back(*std::move(outlook));
+    memory_plans.push_back(*std::move(memory_plan));
   }
   const auto less = [](const Candidate& a, const Candidate& b) { return a.peak_bytes < b.peak_bytes; };
   const auto least = std::min_element(choice.candidates.begin(), choice.candidates.end(), less);
@@ -101,7 +101,7 @@ absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, ab
     choice.chosen = c;
     break;
   }
-  choice.outlook = std::move(outlooks[choice.chosen]);
+  choice.memory_plan = std::move(memory_plans[choice.chosen]);
   choice.reason = Reason(choice, hardware);
   return choice;
 }

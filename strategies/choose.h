@@ -26,7 +26,7 @@ struct Choice {
   bool fits = false;        // else the chosen one is that which needs least
   std::string reason;       // one line: what was chosen, by which figures, and what does not fit
   uint64_t least_peak = 0;  // of all candidates: no slot of less than that suits the job
-  Outlook outlook;          // of the chosen one
+  MemoryPlan memory_plan;   // of the chosen one
 
   const Train& train() const { return candidates[chosen].train; }
 };

@@ -87,14 +87,14 @@ TEST(Fit, SaysWhoDoesNotAndWhatWould) {
   const Inventory inventory = *models::MakeInventory(train.model());
   std::vector<RankPlace> ranks = FullNodes(2, 8, 64 * kGiB);
   ranks[1].memory_bytes = 14 * kGiB;
-  const std::string why = WhyUnfit(*LookAt(train, inventory, ranks), ranks);
+  const std::string why = WhyUnfit(*PlanMemory(train, inventory, ranks), ranks);
   EXPECT_TRUE(absl::StartsWith(why, "rank 1 needs ")) << why;
   EXPECT_TRUE(absl::StrContains(why, "its slot has 14 GiB")) << why;
   const std::string would = WhatWouldFit(train, inventory, ranks);
   EXPECT_TRUE(absl::StrContains(would, "it would fit with ")) << would;
   EXPECT_TRUE(absl::StrContains(would, "strategy fsdp full_shard with activation_checkpointing")) << would;
   ranks[1].memory_bytes = 64 * kGiB;
-  EXPECT_EQ(WhyUnfit(*LookAt(train, inventory, ranks), ranks), "");
+  EXPECT_EQ(WhyUnfit(*PlanMemory(train, inventory, ranks), ranks), "");
   ranks[1].memory_bytes = 1 << 20;
   EXPECT_TRUE(absl::StrContains(WhatWouldFit(train, inventory, ranks), "nothing tried would fit; the least was "));
 }
@@ -106,12 +106,12 @@ TEST(Fit, AdviceIsTrue) {
   train.mutable_batch()->set_sequences(32);
   const Inventory inventory = *models::MakeInventory(train.model());
   const std::vector<RankPlace> ranks = FullNodes(1, 1, 8 * kGiB);
-  ASSERT_NE(WhyUnfit(*LookAt(train, inventory, ranks), ranks), "");
+  ASSERT_NE(WhyUnfit(*PlanMemory(train, inventory, ranks), ranks), "");
   const std::string would = WhatWouldFit(train, inventory, ranks);
   EXPECT_TRUE(absl::StrContains(would, "batch.microbatch 8 (")) << would;
   for (const uint32_t microbatch : {16u, 8u}) {
     train.mutable_batch()->set_microbatch(microbatch);
-    EXPECT_EQ(WhyUnfit(*LookAt(train, inventory, ranks), ranks).empty(), microbatch == 8) << microbatch;
+    EXPECT_EQ(WhyUnfit(*PlanMemory(train, inventory, ranks), ranks).empty(), microbatch == 8) << microbatch;
   }
 }
 
@@ -124,12 +124,12 @@ Train Ragged(uint32_t ranks) {
 }
 
 // The fast rank owns what fits into its slot, the slow ones the rest; without memory in the way, all by speed.
-TEST(LookAt, SharesBySpeedAreAsLargeAsMemoryAllows) {
+TEST(PlanMemory, SharesBySpeedAreAsLargeAsMemoryAllows) {
   const Train train = Ragged(3);
   const Inventory inventory = *models::MakeInventory(train.model());
   std::vector<RankPlace> ranks = FullNodes(3, 3, 0);
   ranks[0].flops_per_second = 8e12, ranks[1].flops_per_second = ranks[2].flops_per_second = 1e12;
-  const Outlook free = *LookAt(train, inventory, ranks);
+  const MemoryPlan free = *PlanMemory(train, inventory, ranks);
   EXPECT_TRUE(free.held.empty());
   EXPECT_GT(free.by_shard[0].optimizer_state, 7 * free.by_shard[1].optimizer_state);
 
@@ -139,7 +139,7 @@ TEST(LookAt, SharesBySpeedAreAsLargeAsMemoryAllows) {
     const uint64_t owning = 16 * partition::FlatElements(inventory);
     const auto peak = fixed + static_cast<uint64_t>(part * static_cast<double>(owning));
     ranks[0].memory_bytes = SlotBytesFor(peak);
-    const Outlook held = *LookAt(train, inventory, ranks);
+    const MemoryPlan held = *PlanMemory(train, inventory, ranks);
     EXPECT_EQ(held.held, std::vector<uint32_t>{0});
     EXPECT_EQ(WhyUnfit(held, ranks), "") << part;
     EXPECT_GT(static_cast<double>(held.by_shard[0].peak), 0.95 * static_cast<double>(peak)) << "it is used, too";
@@ -149,7 +149,7 @@ TEST(LookAt, SharesBySpeedAreAsLargeAsMemoryAllows) {
   }
   // What nobody can hold is told, as ever.
   for (RankPlace& rank : ranks) rank.memory_bytes = kGiB / 2;
-  EXPECT_NE(WhyUnfit(*LookAt(train, inventory, ranks), ranks), "");
+  EXPECT_NE(WhyUnfit(*PlanMemory(train, inventory, ranks), ranks), "");
 }
 
 TEST(MakeLayout, RefusesATableThatNoMessageHolds) {

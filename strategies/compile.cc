@@ -44,29 +44,30 @@ absl::StatusOr<PartitionTable> TableOf(const Train& train, const Inventory& inve
   }
 }
 
-absl::StatusOr<Shape> ShapeOf(const Train& train, const Inventory& inventory, uint32_t shards, uint32_t world) {
+absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& inventory, uint32_t shards,
+                                        uint32_t world) {
   const Strategy& strategy = train.strategy();
-  Shape shape;
+  ScheduleRecipe recipe;
   switch (strategy.kind_case()) {
     case Strategy::kSingle:
-      shape = single::ShapeOf();
+      recipe = single::RecipeOf();
       break;
     case Strategy::kDdp:
-      shape = ddp::ShapeOf(strategy.ddp(), inventory);
+      recipe = ddp::RecipeOf(strategy.ddp(), inventory);
       break;
     case Strategy::kZero:
-      shape = zero::ShapeOf(strategy.zero(), inventory);
+      recipe = zero::RecipeOf(strategy.zero(), inventory);
       break;
     case Strategy::kFsdp:
-      shape = fsdp::ShapeOf(strategy.fsdp(), inventory, shards, world);
+      recipe = fsdp::RecipeOf(strategy.fsdp(), inventory, shards, world);
       break;
     default:
       return NotYet(strategy);
   }
-  if (world == 1) shape = single::ShapeOf();
-  shape.microbatches = static_cast<int32_t>(Microbatches(train.batch(), world));
-  shape.recompute = train.activation_checkpointing();
-  return shape;
+  if (world == 1) recipe = single::RecipeOf();
+  recipe.microbatches = static_cast<int32_t>(Microbatches(train.batch(), world));
+  recipe.recompute = train.activation_checkpointing();
+  return recipe;
 }
 
 uint64_t StateTensors(const Optimizer& optimizer) {
@@ -186,9 +187,9 @@ absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& invento
                                     uint32_t rank) {
   const uint32_t world = static_cast<uint32_t>(layout.roles.size());
   if (rank >= world) return absl::InvalidArgumentError(absl::StrCat("strategy: rank ", rank, " of ", world));
-  const absl::StatusOr<Shape> shape = ShapeOf(train, inventory, layout.table.shards(), world);
-  if (!shape.ok()) return shape.status();
-  RankProgram program{.schedule = Build(inventory, *shape), .evaluation = BuildEvaluation(inventory, *shape)};
+  const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, inventory, layout.table.shards(), world);
+  if (!recipe.ok()) return recipe.status();
+  RankProgram program{.schedule = Build(inventory, *recipe), .evaluation = BuildEvaluation(inventory, *recipe)};
   for (const Schedule* schedule : {&program.schedule, &program.evaluation}) {
     if (absl::Status s = Check(*schedule, inventory); !s.ok()) return s;
   }

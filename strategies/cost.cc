@@ -13,7 +13,7 @@ namespace muster::strategies {
 namespace {
 
 // Of the groups of one kind: as many ranks as any has, spread as any is.
-struct GroupShape {
+struct GroupExtent {
   uint32_t ranks = 1;
   uint32_t nodes = 1;
   uint32_t least_on_node = 1;  // whose ports carry what goes to it
@@ -21,7 +21,7 @@ struct GroupShape {
 
 double Doublings(uint32_t n) { return n <= 1 ? 0 : std::bit_width(n - 1); }
 
-std::array<GroupShape, kGroups> ShapesOf(const Layout& layout, absl::Span<const RankPlace> ranks) {
+std::array<GroupExtent, kGroups> ShapesOf(const Layout& layout, absl::Span<const RankPlace> ranks) {
   std::array<std::map<uint32_t, std::map<uint32_t, uint32_t>>, kGroups> groups;  // kind -> group -> node -> ranks
   for (const RankRole& role : layout.roles) {
     const uint32_t node = ranks[role.rank()].node;
@@ -29,21 +29,21 @@ std::array<GroupShape, kGroups> ShapesOf(const Layout& layout, absl::Span<const 
     ++groups[kShardGroup][role.replica()][node];
     ++groups[kReplicaGroup][role.shard()][node];
   }
-  std::array<GroupShape, kGroups> shapes;
+  std::array<GroupExtent, kGroups> extents;
   for (size_t kind = 0; kind < kGroups; ++kind) {
-    GroupShape& shape = shapes[kind];
-    shape.least_on_node = static_cast<uint32_t>(ranks.size());
+    GroupExtent& extent = extents[kind];
+    extent.least_on_node = static_cast<uint32_t>(ranks.size());
     for (const auto& [group, nodes] : groups[kind]) {
       uint32_t members = 0;
       for (const auto& [node, count] : nodes) {
         members += count;
-        shape.least_on_node = std::min(shape.least_on_node, count);
+        extent.least_on_node = std::min(extent.least_on_node, count);
       }
-      shape.ranks = std::max(shape.ranks, members);
-      shape.nodes = std::max(shape.nodes, static_cast<uint32_t>(nodes.size()));
+      extent.ranks = std::max(extent.ranks, members);
+      extent.nodes = std::max(extent.nodes, static_cast<uint32_t>(nodes.size()));
     }
   }
-  return shapes;
+  return extents;
 }
 
 class CostModel {
@@ -136,7 +136,7 @@ class CostModel {
 
   // Into each rank comes all but its own, into each node the part of the others.
   OpCost Moved(int32_t group, double bytes, double incoming) const {
-    const GroupShape& g = groups_[group];
+    const GroupExtent& g = groups_[group];
     if (g.ranks <= 1) return {};
     const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : incoming / hardware_.inside.bytes_per_second;
     const double between = bytes * (g.nodes - 1) / g.nodes / (g.least_on_node * hardware_.between.bytes_per_second);
@@ -165,7 +165,7 @@ class CostModel {
   const Train& train_;
   const Inventory& inventory_;
   const Hardware& hardware_;
-  const std::array<GroupShape, kGroups> groups_;
+  const std::array<GroupExtent, kGroups> groups_;
   const uint64_t share_;  // sequences of a step
   const double compute_bytes_, reduce_bytes_;
   std::vector<uint64_t> elements_, least_, most_;  // by unit: all, and what a shard owns of it

@@ -1,6 +1,6 @@
 // How long each op of a schedule takes on assumed hardware, and with that the step. Pure.
 //
-// Computing takes its FLOPs over the rate of products, and its bytes over the memory's for what lies between them; a
+// Computing takes its FLOPs over the rate of GEMMs, and its bytes over the memory's for what lies between them; a
 // backward twice a forward. A collective moves, as rings and NCCL's trees do, the whole of its bytes but the own share
 // into each rank over the links of a node, and the share of the other nodes into each node over all its ports together;
 // the slower of the two counts. Its latency is that of as many hops as its ranks have doublings. A sum over ranks is

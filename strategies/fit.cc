@@ -66,11 +66,11 @@ class Advice {
   }
 
   bool On(const Train& train, absl::Span<const RankPlace> ranks, const std::string& what) {
-    const absl::StatusOr<Outlook> outlook = LookAt(train, inventory_, ranks);
-    if (!outlook.ok()) return false;
-    if (least_name_.empty() || outlook->peak() < least_) least_ = outlook->peak(), least_name_ = what;
-    if (!WhyUnfit(*outlook, ranks).empty()) return false;
-    fits_.push_back(absl::StrCat(what, " (", Binary(outlook->peak()), " a rank)"));
+    const absl::StatusOr<MemoryPlan> memory_plan = PlanMemory(train, inventory_, ranks);
+    if (!memory_plan.ok()) return false;
+    if (least_name_.empty() || memory_plan->peak() < least_) least_ = memory_plan->peak(), least_name_ = what;
+    if (!WhyUnfit(*memory_plan, ranks).empty()) return false;
+    fits_.push_back(absl::StrCat(what, " (", Binary(memory_plan->peak()), " a rank)"));
     return true;
   }
 
@@ -103,7 +103,7 @@ std::string Binary(uint64_t bytes) {
   return absl::StrFormat("%.3g GiB", static_cast<double>(bytes) / kGiB);
 }
 
-uint64_t Outlook::peak() const {
+uint64_t MemoryPlan::peak() const {
   uint64_t peak = 0;
   for (const Memory& memory : by_shard) peak = std::max(peak, memory.peak);
   return peak;
@@ -111,14 +111,14 @@ uint64_t Outlook::peak() const {
 
 namespace {
 
-absl::StatusOr<Outlook> LookOnce(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
+absl::StatusOr<MemoryPlan> LookOnce(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
   absl::StatusOr<Layout> layout = MakeLayout(train, inventory, ranks);
   if (!layout.ok()) return layout.status();
   absl::StatusOr<RankProgram> program = Compile(train, inventory, *layout, 0);
   if (!program.ok()) return program.status();
-  Outlook outlook{.layout = *std::move(layout), .program = *std::move(program), .by_shard = {}};
-  outlook.by_shard = MemoryByShard(train, inventory, outlook.layout, outlook.program);
-  return outlook;
+  MemoryPlan memory_plan{.layout = *std::move(layout), .program = *std::move(program), .by_shard = {}};
+  memory_plan.by_shard = MemoryByShard(train, inventory, memory_plan.layout, memory_plan.program);
+  return memory_plan;
 }
 
 // As many elements as fit into a slot beside what its rank needs anyway; a 64th less, by which a part of a unit may be
@@ -131,21 +131,23 @@ uint64_t MostElements(uint64_t memory_bytes, uint64_t own, uint64_t peak, uint64
 
 }  // namespace
 
-absl::StatusOr<Outlook> LookAt(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
-  absl::StatusOr<Outlook> outlook = LookOnce(train, inventory, ranks);
-  if (!outlook.ok() || !SharesBySpeed(train.strategy()) || WhyUnfit(*outlook, ranks).empty()) return outlook;
-  const uint64_t bytes = BytesAnElement(train, inventory, outlook->layout, outlook->program);
-  if (bytes == 0) return outlook;
-  const std::vector<uint64_t> own =
-      partition::OwnedElements(partition::OwnedUnits(outlook->layout.table, inventory), outlook->layout.table.shards());
+absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inventory,
+                                      absl::Span<const RankPlace> ranks) {
+  absl::StatusOr<MemoryPlan> memory_plan = LookOnce(train, inventory, ranks);
+  if (!memory_plan.ok() || !SharesBySpeed(train.strategy()) || WhyUnfit(*memory_plan, ranks).empty())
+    return memory_plan;
+  const uint64_t bytes = BytesAnElement(train, inventory, memory_plan->layout, memory_plan->program);
+  if (bytes == 0) return memory_plan;
+  const std::vector<uint64_t> own = partition::OwnedElements(
+      partition::OwnedUnits(memory_plan->layout.table, inventory), memory_plan->layout.table.shards());
   std::vector<RankPlace> bounded(ranks.begin(), ranks.end());
   std::set<uint32_t> held;
   for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].memory_bytes == 0) continue;
-    const uint32_t shard = outlook->layout.roles[rank].shard();
-    bounded[rank].most_elements = MostElements(ranks[rank].memory_bytes, own[shard], outlook->of(rank).peak, bytes);
+    const uint32_t shard = memory_plan->layout.roles[rank].shard();
+    bounded[rank].most_elements = MostElements(ranks[rank].memory_bytes, own[shard], memory_plan->of(rank).peak, bytes);
   }
-  absl::StatusOr<Outlook> again = LookOnce(train, inventory, bounded);
+  absl::StatusOr<MemoryPlan> again = LookOnce(train, inventory, bounded);
   if (!again.ok()) return again;
   for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
     const uint32_t shard = again->layout.roles[rank].shard();
@@ -156,17 +158,17 @@ absl::StatusOr<Outlook> LookAt(const Train& train, const Inventory& inventory, a
   return again;
 }
 
-std::string WhyUnfit(const Outlook& outlook, absl::Span<const RankPlace> ranks) {
+std::string WhyUnfit(const MemoryPlan& memory_plan, absl::Span<const RankPlace> ranks) {
   std::optional<uint32_t> worst;
   const auto over = [&](uint32_t rank) {
-    return static_cast<double>(outlook.of(rank).peak) / static_cast<double>(ranks[rank].memory_bytes);
+    return static_cast<double>(memory_plan.of(rank).peak) / static_cast<double>(ranks[rank].memory_bytes);
   };
   for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
-    if (ranks[rank].memory_bytes == 0 || SlotBytesFor(outlook.of(rank).peak) <= ranks[rank].memory_bytes) continue;
+    if (ranks[rank].memory_bytes == 0 || SlotBytesFor(memory_plan.of(rank).peak) <= ranks[rank].memory_bytes) continue;
     if (!worst.has_value() || over(rank) > over(*worst)) worst = rank;
   }
   if (!worst.has_value()) return "";
-  const uint64_t peak = outlook.of(*worst).peak;
+  const uint64_t peak = memory_plan.of(*worst).peak;
   return absl::StrCat("rank ", *worst, " needs ", Binary(SlotBytesFor(peak)), " (its predicted peak of ", Binary(peak),
                       " and 10% to spare), its slot has ", Binary(ranks[*worst].memory_bytes));
 }

@@ -22,7 +22,7 @@ uint64_t SlotBytesFor(uint64_t peak_bytes);
 std::string Binary(uint64_t bytes);
 
 // A job as it would run on given ranks.
-struct Outlook {
+struct MemoryPlan {
   Layout layout;
   RankProgram program;  // of every rank
   std::vector<Memory> by_shard;
@@ -33,11 +33,12 @@ struct Outlook {
 };
 
 // `train` is resolved and concrete. Shares by speed are as large as the ranks' memory allows. Errors as MakeLayout.
-absl::StatusOr<Outlook> LookAt(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks);
+absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inventory,
+                                      absl::Span<const RankPlace> ranks);
 
 // Empty: every rank fits, or its slot's memory is not known. Else which does not, with numbers: "rank 3 needs 61.2 GiB
 // (its predicted peak of 55.1 GiB and 10% to spare), its slot has 40 GiB".
-std::string WhyUnfit(const Outlook& outlook, absl::Span<const RankPlace> ranks);
+std::string WhyUnfit(const MemoryPlan& memory_plan, absl::Span<const RankPlace> ranks);
 
 // What would fit such slots, each tried: checkpointing, more sharding, a smaller microbatch, more ranks. "it would fit
 // with activation_checkpointing: true (31.0 GiB a rank), ..."; or that nothing does, and how much the least of them

@@ -9,7 +9,7 @@
 namespace muster::strategies {
 
 const std::vector<Hardware>& KnownHardware() {
-  // Reached rates of products: llm.c trains GPT-2 124M at 468,000 and 1558M at 46,800 tokens/s per H100 in bf16, which
+  // Reached rates of GEMMs: llm.c trains GPT-2 124M at 468,000 and 1558M at 46,800 tokens/s per H100 in bf16, which
   // are 373 and 459 TFLOP/s (38 and 46% of 989). Others are taken to reach the same 45% of their dense bf16 rate, 75%
   // of their fp32 rate without tensor cores, 80% of their memory's and of their links' rates. NCCL's latency grows with
   // the logarithm of the ranks (trees): about 20 us for eight GPUs of a node.
@@ -46,7 +46,7 @@ const std::vector<Hardware>& KnownHardware() {
        .between = {20e9, 10e-6}},
       {.name = "cpu",
        .assumptions = "two cores of a server, one thread a rank, as bench/ranks.py and bench/single_rank.py measured: "
-                      "90 GFLOP/s in products of fp32, half of that in bf16, 10 GB/s of memory beside them, Gloo "
+                      "90 GFLOP/s in GEMMs of fp32, half of that in bf16, 10 GB/s of memory beside them, Gloo "
                       "1.4 GB/s and 100 us a hop, and what moves bytes does not compute; 10G Ethernet between nodes",
        .ranks_per_node = 2,
        .fp32_flops = 90e9,

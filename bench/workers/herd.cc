@@ -17,7 +17,7 @@ namespace muster::bench {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(20);
-constexpr absl::Duration kBeat = absl::Seconds(1);
+constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 constexpr absl::Duration kCallAgain = absl::Milliseconds(500);
 
 ObservedRank Seen(const RankKey& key, RankState state) {
@@ -66,7 +66,7 @@ class Herd::Member : public std::enable_shared_from_this<Member> {
     share_ = number % 1000 / 4000.0;
   }
 
-  // A beat or a call, when it is due.
+  // A heartbeat or a call, when it is due.
   void Tick(absl::Time now) {
     absl::MutexLock lock(&mutex_);
     if (ending_ || now < due_) return;
@@ -74,15 +74,15 @@ class Herd::Member : public std::enable_shared_from_this<Member> {
       due_ = absl::InfiniteFuture();
       session_ = new Session(shared_from_this(), stub_.get(), hello_);  // deletes itself when it is done
     } else if (welcome_) {
-      due_ = now + kBeat;
-      WorkerMessage beat;
-      beat.mutable_beat()->set_number(++beats_);
-      session_->Send(std::move(beat));
+      due_ = now + kHeartbeat;
+      WorkerMessage heartbeat;
+      heartbeat.mutable_heartbeat()->set_number(++heartbeats_);
+      session_->Send(std::move(heartbeat));
       if (running_.empty()) return;
       WorkerMessage progress;
       for (const auto& [name, key] : running_) {
         ObservedRank& rank = *progress.mutable_observed()->add_ranks() = Seen(key, RANK_STATE_RUNNING);
-        rank.set_step(beats_);
+        rank.set_step(heartbeats_);
       }
       session_->Send(std::move(progress));
     }
@@ -101,7 +101,7 @@ class Herd::Member : public std::enable_shared_from_this<Member> {
     WorkerMessage report;
     if (message.has_welcome()) {
       welcome_ = true;
-      due_ = absl::Now() + kBeat;
+      due_ = absl::Now() + kHeartbeat;
       herd_->Contact(1);
       report.mutable_observed()->set_full(true);
       for (const auto& [name, key] : running_) {
@@ -136,7 +136,7 @@ class Herd::Member : public std::enable_shared_from_this<Member> {
   Session* session_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool welcome_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t beats_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t heartbeats_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, RankKey> running_ ABSL_GUARDED_BY(mutex_);
 };
 

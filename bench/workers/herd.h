@@ -1,7 +1,7 @@
 // Worker daemons that are only streams, thousands of them in one process: each with a connection and one CPU slot of
-// its own. They do what worker/agent does with the coordinator: Hello, a full report, a beat and a step of each rank a
-// second, what is to run runs, what is to stop has stopped, and when the stream breaks they call again, half a second
-// later or a little more.
+// its own. They do what worker/agent does with the coordinator: Hello, a full report, a heartbeat and a step of each
+// rank a second, what is to run runs, what is to stop has stopped, and when the stream breaks they call again, half a
+// second later or a little more.
 //
 //   Herd herd("unix:/tmp/c.sock", 5000);
 //   herd.WaitForContact(5000, absl::Seconds(15));
@@ -36,7 +36,7 @@ class Herd {
   class Session;
 
   void Contact(int change);
-  void KeepTime();  // beats and calls that are due
+  void KeepTime();  // heartbeats and calls that are due
 
   std::vector<std::shared_ptr<Member>> members_;
   mutable absl::Mutex mutex_;

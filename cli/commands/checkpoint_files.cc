@@ -8,12 +8,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "checkpoint/checkpoint.h"
 #include "cli/commands/commands.h"
 #include "cli/output/format.h"
 #include "cli/output/table.h"
 #include "cli/output_format.h"
 #include "common/proto_time.h"
-#include "worker/checkpoint/checkpoint.h"
 
 namespace muster::cli {
 namespace {

@@ -15,7 +15,7 @@
 #include "cli/commands/commands.h"
 #include "cli/output/format.h"
 #include "cli/output_format.h"
-#include "worker/data/prepare.h"
+#include "data/prepare.h"
 
 namespace muster::cli {
 namespace {

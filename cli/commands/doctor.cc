@@ -33,21 +33,21 @@ std::vector<Finding> Examine(Invocation& invocation, const Flags& flags) {
   return all;
 }
 
-const char* NameOf(Verdict verdict) {
-  return verdict == Verdict::kGood ? "ok" : verdict == Verdict::kNote ? "note" : "problem";
+const char* NameOf(Severity severity) {
+  return severity == Severity::kOk ? "ok" : severity == Severity::kNote ? "note" : "problem";
 }
 
 void PrintText(const std::vector<Finding>& findings, const Screen& screen) {
-  const auto mark = [&](Verdict verdict) {
-    const bool good = verdict == Verdict::kGood;
-    const Colour colour = good ? Colour::kGreen : verdict == Verdict::kNote ? Colour::kYellow : Colour::kRed;
-    const std::string text = good ? "ok" : NameOf(verdict);
+  const auto mark = [&](Severity severity) {
+    const bool good = severity == Severity::kOk;
+    const Colour colour = good ? Colour::kGreen : severity == Severity::kNote ? Colour::kYellow : Colour::kRed;
+    const std::string text = good ? "ok" : NameOf(severity);
     return Paint(screen, colour, text) + std::string(9 - text.size(), ' ');
   };
   int problems = 0;
   for (const Finding& finding : findings) {
-    problems += finding.verdict == Verdict::kBad ? 1 : 0;
-    Print(absl::StrCat(mark(finding.verdict), finding.check,
+    problems += finding.severity == Severity::kProblem ? 1 : 0;
+    Print(absl::StrCat(mark(finding.severity), finding.check,
                        std::string(16 - std::min<size_t>(finding.check.size(), 15), ' '), Lines(finding.text), "\n"));
     if (!finding.remedy.empty()) Print(absl::StrCat(std::string(25, ' '), "-> ", Lines(finding.remedy), "\n"));
   }
@@ -58,7 +58,7 @@ void PrintList(const std::vector<Finding>& findings, Format format) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Finding& finding : findings) {
     list.push_back({{"check", finding.check},
-                    {"verdict", NameOf(finding.verdict)},
+                    {"severity", NameOf(finding.severity)},
                     {"text", finding.text},
                     {"remedy", finding.remedy}});
   }
@@ -85,7 +85,7 @@ void RegisterDoctor(CLI::App& app, Invocation& invocation) {
       PrintList(findings, flags->format);
     }
     for (const Finding& finding : findings) {
-      if (finding.verdict == Verdict::kBad) return kJobFailed;
+      if (finding.severity == Severity::kProblem) return kJobFailed;
     }
     return kOk;
   });

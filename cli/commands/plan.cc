@@ -12,7 +12,7 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
   struct Flags {
     std::vector<std::string> files;
     std::vector<std::string> sets;
-    PlanParts parts;
+    PlanSections parts;
     std::string hardware;
     uint64_t memory_bytes = 0;
     Format format = Format::kTable;

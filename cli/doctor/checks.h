@@ -10,15 +10,15 @@
 
 namespace muster::cli {
 
-enum class Verdict {
-  kGood,
-  kNote,  // works, but worth knowing
-  kBad,   // jobs will not run, or not as they should
+enum class Severity {
+  kOk,
+  kNote,     // works, but worth knowing
+  kProblem,  // jobs will not run, or not as they should
 };
 
 struct Finding {
   std::string check;  // "disk"
-  Verdict verdict = Verdict::kGood;
+  Severity severity = Severity::kOk;
   std::string text;    // "12.3 GiB free at /var/lib/muster"
   std::string remedy;  // one line; empty when nothing is to be done
 };

@@ -33,43 +33,44 @@ Finding CheckDisk(const std::string& folder, const std::string& what) {
   const std::string existing = Existing(folder);
   struct statvfs disk {};
   if (statvfs(existing.c_str(), &disk) != 0) {
-    return {"disk", Verdict::kBad, absl::StrCat(what, " ", folder, ": ", std::strerror(errno)),
+    return {"disk", Severity::kProblem, absl::StrCat(what, " ", folder, ": ", std::strerror(errno)),
             absl::StrCat("make ", existing, " readable for this user")};
   }
   const uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize;
   const std::string text = absl::StrCat(Bytes(free), " free for ", what, " ", folder);
   if (access(existing.c_str(), W_OK | X_OK) != 0) {
-    return {"disk", Verdict::kBad, absl::StrCat(text, ", but ", existing, " may not be written"),
+    return {"disk", Severity::kProblem, absl::StrCat(text, ", but ", existing, " may not be written"),
             absl::StrCat("chown or chmod ", existing, ", or name another folder")};
   }
   if ((disk.f_flag & ST_RDONLY) != 0) {
-    return {"disk", Verdict::kBad, absl::StrCat(text, ", mounted read-only"), "mount it for writing, or name another"};
+    return {"disk", Severity::kProblem, absl::StrCat(text, ", mounted read-only"),
+            "mount it for writing, or name another"};
   }
   if (free < kTooLittleFree) {
-    return {"disk", Verdict::kBad, text, "make room: with less than 256 MiB the coordinator accepts no job"};
+    return {"disk", Severity::kProblem, text, "make room: with less than 256 MiB the coordinator accepts no job"};
   }
   if (free < kLittleFree) {
-    return {"disk", Verdict::kNote, text, "make room: a checkpoint of GPT-2 124M takes 1.5 GB, and two are kept"};
+    return {"disk", Severity::kNote, text, "make room: a checkpoint of GPT-2 124M takes 1.5 GB, and two are kept"};
   }
-  return {"disk", Verdict::kGood, text, ""};
+  return {"disk", Severity::kOk, text, ""};
 }
 
 Finding CheckRuntime(const std::string& folder) {
   if (folder.size() + kLongestSocket.size() > kMaxSocketPath) {
-    return {"runtime folder", Verdict::kBad, absl::StrCat(folder, ": its path is too long for a socket in it"),
+    return {"runtime folder", Severity::kProblem, absl::StrCat(folder, ": its path is too long for a socket in it"),
             "set MUSTER_RUNTIME_DIR to a folder with a path of at most 90 bytes"};
   }
   if (absl::Status ours = CheckRuntimeFolder(folder); !ours.ok()) {
-    return {"runtime folder", Verdict::kBad, std::string(ours.message()),
+    return {"runtime folder", Severity::kProblem, std::string(ours.message()),
             absl::StrCat("chmod 700 ", folder, " if it is yours, else set MUSTER_RUNTIME_DIR to another")};
   }
   struct stat found {};
   if (stat(folder.c_str(), &found) != 0) {
     const Finding disk = CheckDisk(folder, "the runtime folder");
-    if (disk.verdict == Verdict::kBad) return {"runtime folder", Verdict::kBad, disk.text, disk.remedy};
-    return {"runtime folder", Verdict::kGood, absl::StrCat(folder, ", made when it is needed"), ""};
+    if (disk.severity == Severity::kProblem) return {"runtime folder", Severity::kProblem, disk.text, disk.remedy};
+    return {"runtime folder", Severity::kOk, absl::StrCat(folder, ", made when it is needed"), ""};
   }
-  return {"runtime folder", Verdict::kGood, absl::StrCat(folder, ", closed to others"), ""};
+  return {"runtime folder", Severity::kOk, absl::StrCat(folder, ", closed to others"), ""};
 }
 
 }  // namespace muster::cli

@@ -41,27 +41,27 @@ std::vector<Finding> CheckGpus() {
   const int devices = CountDevices();
   const bool has_driver = access(driver.c_str(), R_OK) == 0;
   if (devices == 0 && !has_driver) {
-    return {{"gpus", Verdict::kGood, "none: jobs with device auto run on the cores", ""}};
+    return {{"gpus", Severity::kOk, "none: jobs with device auto run on the cores", ""}};
   }
   if (devices == 0) {
-    return {{"gpus", Verdict::kBad, "there is a driver, but no device /dev/nvidia0",
+    return {{"gpus", Severity::kProblem, "there is a driver, but no device /dev/nvidia0",
              "in a container: start it with --gpus all; else: nvidia-modprobe -u -c=0"}};
   }
   if (!HasNvml()) {
-    return {{"gpus", Verdict::kBad, absl::StrCat(devices, " devices, but libnvidia-ml.so.1 is missing"),
+    return {{"gpus", Severity::kProblem, absl::StrCat(devices, " devices, but libnvidia-ml.so.1 is missing"),
              "install the driver's libraries; in a container set NVIDIA_DRIVER_CAPABILITIES=compute,utility"}};
   }
   const std::vector<agent::Gpu> gpus = agent::ListGpus();
   if (gpus.empty()) {
-    return {{"gpus", Verdict::kBad, absl::StrCat(devices, " devices, but NVML lists none"),
+    return {{"gpus", Severity::kProblem, absl::StrCat(devices, " devices, but NVML lists none"),
              "nvidia-smi says why; a driver that was updated under a running system wants a restart"}};
   }
   std::vector<Finding> findings;
   for (const agent::Gpu& gpu : gpus) {
-    findings.push_back({"gpus", Verdict::kGood, absl::StrCat(gpu.model, ", ", Bytes(gpu.memory_bytes)), ""});
+    findings.push_back({"gpus", Severity::kOk, absl::StrCat(gpu.model, ", ", Bytes(gpu.memory_bytes)), ""});
   }
   if (!agent::IsCudaBuild()) {
-    findings.push_back({"gpus", Verdict::kNote, "this build does not use them",
+    findings.push_back({"gpus", Severity::kNote, "this build does not use them",
                         "build with --config=cuda (tools/fetch_torch.sh cuda first), or install such a build"});
   }
   return findings;

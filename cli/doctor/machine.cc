@@ -58,12 +58,12 @@ uint64_t MemoryLimit() {
 
 Finding Limit(const char* check, int resource, rlim_t few, rlim_t too_few, const char* what, const char* remedy) {
   rlimit limit{};
-  if (getrlimit(resource, &limit) != 0) return {check, Verdict::kNote, absl::StrCat("cannot be read"), ""};
+  if (getrlimit(resource, &limit) != 0) return {check, Severity::kNote, absl::StrCat("cannot be read"), ""};
   // The daemons raise their own to the hard limit.
   const rlim_t hard = limit.rlim_max;
-  if (hard == RLIM_INFINITY) return {check, Verdict::kGood, absl::StrCat("no limit of ", what), ""};
-  const Verdict verdict = hard < too_few ? Verdict::kBad : hard < few ? Verdict::kNote : Verdict::kGood;
-  return {check, verdict, absl::StrCat("at most ", hard, " ", what), verdict == Verdict::kGood ? "" : remedy};
+  if (hard == RLIM_INFINITY) return {check, Severity::kOk, absl::StrCat("no limit of ", what), ""};
+  const Severity severity = hard < too_few ? Severity::kProblem : hard < few ? Severity::kNote : Severity::kOk;
+  return {check, severity, absl::StrCat("at most ", hard, " ", what), severity == Severity::kOk ? "" : remedy};
 }
 
 }  // namespace
@@ -75,17 +75,18 @@ Finding CheckSystem() {
   confstr(_CS_GNU_LIBC_VERSION, library, sizeof(library));  // "glibc 2.36"
   const std::string text = absl::StrCat(system.sysname, " ", system.release, " on ", system.machine, ", ", library);
   if (absl::string_view(system.machine) != "x86_64") {
-    return {"system", Verdict::kBad, text, "Muster is built for x86_64; use such a machine"};
+    return {"system", Severity::kProblem, text, "Muster is built for x86_64; use such a machine"};
   }
   const std::vector<std::string> kernel = absl::StrSplit(system.release, absl::MaxSplits('.', 2));
   int major = 0, minor = 0;
   if (kernel.size() >= 2 && absl::SimpleAtoi(kernel[0], &major)) {
     const size_t digits = std::min(kernel[1].find_first_not_of("0123456789"), kernel[1].size());
     if (absl::SimpleAtoi(kernel[1].substr(0, digits), &minor) && std::pair(major, minor) < std::pair(5, 3)) {
-      return {"system", Verdict::kBad, text, "daemons watch processes by pidfd_open: Linux 5.3 or newer is needed"};
+      return {"system", Severity::kProblem, text,
+              "daemons watch processes by pidfd_open: Linux 5.3 or newer is needed"};
     }
   }
-  return {"system", Verdict::kGood, text, ""};
+  return {"system", Severity::kOk, text, ""};
 }
 
 Finding CheckCores() {
@@ -100,10 +101,10 @@ Finding CheckCores() {
   double used = 0, period = 0;
   if (quota.size() == 2 && absl::SimpleAtod(quota[0], &used) && absl::SimpleAtod(quota[1], &period) && period > 0 &&
       used / period < cores) {
-    return {"cores", Verdict::kNote, absl::StrCat(text, ", but the container may use ", Significant(used / period)),
+    return {"cores", Severity::kNote, absl::StrCat(text, ", but the container may use ", Significant(used / period)),
             "more threads than that only wait for each other: give the container more, or the worker fewer slots"};
   }
-  return {"cores", Verdict::kGood, text, ""};
+  return {"cores", Severity::kOk, text, ""};
 }
 
 Finding JudgeMemory(uint64_t total_bytes, uint64_t available_bytes, uint64_t limit_bytes) {
@@ -114,14 +115,14 @@ Finding JudgeMemory(uint64_t total_bytes, uint64_t available_bytes, uint64_t lim
   }
   const std::string remedy =
       "a trainer needs about 400 MiB before its model: end other programs, or use another machine";
-  if (available_bytes < kTooLittleMemory) return {"memory", Verdict::kBad, text, remedy};
-  if (available_bytes < kLittleMemory) return {"memory", Verdict::kNote, text, remedy};
-  return {"memory", Verdict::kGood, text, ""};
+  if (available_bytes < kTooLittleMemory) return {"memory", Severity::kProblem, text, remedy};
+  if (available_bytes < kLittleMemory) return {"memory", Severity::kNote, text, remedy};
+  return {"memory", Severity::kOk, text, ""};
 }
 
 Finding CheckMemory() {
   const absl::StatusOr<std::string> text = ReadFile("/proc/meminfo", kMaxProcBytes);
-  if (!text.ok()) return {"memory", Verdict::kBad, "/proc/meminfo cannot be read", "mount /proc"};
+  if (!text.ok()) return {"memory", Severity::kProblem, "/proc/meminfo cannot be read", "mount /proc"};
   return JudgeMemory(MemoryLine(*text, "MemTotal:"), MemoryLine(*text, "MemAvailable:"), MemoryLimit());
 }
 
@@ -136,15 +137,15 @@ Finding CheckClock() {
   const absl::Time now = absl::Now();
   const std::string text = absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", now, absl::UTCTimeZone());
   if (now < absl::FromCivil(absl::CivilYear(2025), absl::UTCTimeZone())) {
-    return {"clock", Verdict::kBad, absl::StrCat(text, ": lies in the past"),
+    return {"clock", Severity::kProblem, absl::StrCat(text, ": lies in the past"),
             "set it (timedatectl set-ntp true): ages and times of jobs are shown by it"};
   }
   timex state{};
   if (adjtimex(&state) == TIME_ERROR) {
-    return {"clock", Verdict::kNote, absl::StrCat(text, ", not known to be synchronised"),
+    return {"clock", Severity::kNote, absl::StrCat(text, ", not known to be synchronised"),
             "timedatectl set-ntp true, on the host; only the times that are shown depend on it"};
   }
-  return {"clock", Verdict::kGood, text, ""};
+  return {"clock", Severity::kOk, text, ""};
 }
 
 }  // namespace muster::cli

@@ -82,19 +82,19 @@ Finding CheckProgram(const std::string& path, const std::string& name) {
   const Answer answer = AskVersion(path);
   const std::string said = OneLine(absl::StripAsciiWhitespace(answer.text.substr(0, answer.text.find('\n'))));
   if (answer.code != 0 && absl::StrContains(said, "shared libraries")) {
-    return {"programs", Verdict::kBad, absl::StrCat(name, " does not load: ", said),
+    return {"programs", Severity::kProblem, absl::StrCat(name, " does not load: ", said),
             "a library is missing or of another version: tools/setup.sh fetches those that a build links to"};
   }
   // The shim has no options at all; that it says so shows that it runs.
-  if (name == "muster-step" && answer.code > 0 && answer.code < 126) return {"programs", Verdict::kGood, name, ""};
+  if (name == "muster-step" && answer.code > 0 && answer.code < 126) return {"programs", Severity::kOk, name, ""};
   if (answer.code != 0) {
-    return {"programs", Verdict::kBad, absl::StrCat(name, " does not run: ", said), "build or install it anew"};
+    return {"programs", Severity::kProblem, absl::StrCat(name, " does not run: ", said), "build or install it anew"};
   }
   if (said != kVersion) {
-    return {"programs", Verdict::kBad, absl::StrCat(name, " is version ", said, ", muster is ", kVersion),
+    return {"programs", Severity::kProblem, absl::StrCat(name, " is version ", said, ", muster is ", kVersion),
             "install all programs of one version"};
   }
-  return {"programs", Verdict::kGood, absl::StrCat(name, " ", said, name == "muster-trainer" ? ", LibTorch loads" : ""),
+  return {"programs", Severity::kOk, absl::StrCat(name, " ", said, name == "muster-trainer" ? ", LibTorch loads" : ""),
           ""};
 }
 
@@ -112,7 +112,8 @@ std::vector<Finding> CheckPrograms(const std::string& folder) {
     }
   }
   if (!missing.empty()) {
-    findings.push_back({"programs", Verdict::kBad, absl::StrCat("not in ", folder, ": ", absl::StrJoin(missing, ", ")),
+    findings.push_back({"programs", Severity::kProblem,
+                        absl::StrCat("not in ", folder, ": ", absl::StrJoin(missing, ", ")),
                         "install them beside muster, or set MUSTER_BIN_DIR to their folder"});
   }
   return findings;

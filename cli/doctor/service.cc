@@ -12,32 +12,32 @@ namespace {
 std::vector<Finding> CheckNodes(Client& client) {
   const absl::StatusOr<v1::ListNodesReply> nodes = client.ListNodes();
   if (!nodes.ok())
-    return {{"nodes", Verdict::kBad, std::string(nodes.status().message()), "see the coordinator's log"}};
+    return {{"nodes", Severity::kProblem, std::string(nodes.status().message()), "see the coordinator's log"}};
   int live = 0, slots = 0;
   std::vector<Finding> findings;
   for (const v1::Node& node : nodes->nodes()) {
     const std::string id = OneLine(node.id());
     if (node.state() != v1::NODE_STATE_LIVE) {
-      findings.push_back({"nodes", Verdict::kNote, absl::StrCat(id, " is ", StateName(node.state())),
+      findings.push_back({"nodes", Severity::kNote, absl::StrCat(id, " is ", StateName(node.state())),
                           absl::StrCat("look at its worker's log on ", OneLine(node.hostname()))});
       continue;
     }
     ++live;
     slots += node.slots_size();
     if (node.draining()) {
-      findings.push_back({"nodes", Verdict::kNote, absl::StrCat(id, " is drained: it takes no ranks"),
+      findings.push_back({"nodes", Severity::kNote, absl::StrCat(id, " is drained: it takes no ranks"),
                           absl::StrCat("muster undrain ", id)});
     }
     if (node.version() != kVersion) {
-      findings.push_back({"nodes", Verdict::kNote, absl::StrCat(id, " runs muster ", OneLine(node.version())),
+      findings.push_back({"nodes", Severity::kNote, absl::StrCat(id, " runs muster ", OneLine(node.version())),
                           absl::StrCat("install ", kVersion, " there")});
     }
   }
   if (live == 0) {
-    findings.push_back({"nodes", Verdict::kBad, "no worker is connected: jobs would wait",
+    findings.push_back({"nodes", Severity::kProblem, "no worker is connected: jobs would wait",
                         "muster local up, or start muster-worker --coordinator ADDRESS on a machine"});
   } else {
-    findings.insert(findings.begin(), {"nodes", Verdict::kGood, absl::StrCat(live, " live, ", slots, " slots"), ""});
+    findings.insert(findings.begin(), {"nodes", Severity::kOk, absl::StrCat(live, " live, ", slots, " slots"), ""});
   }
   return findings;
 }
@@ -47,16 +47,16 @@ std::vector<Finding> CheckNodes(Client& client) {
 std::vector<Finding> CheckService(const absl::StatusOr<Client*>& client) {
   const absl::StatusOr<v1::VersionReply> version = client.ok() ? (*client)->Version() : client.status();
   if (!version.ok()) {
-    return {{"coordinator", Verdict::kBad, std::string(version.status().message()),
+    return {{"coordinator", Severity::kProblem, std::string(version.status().message()),
              absl::IsUnavailable(version.status()) ? "muster local up, or --address of one that runs"
                                                    : "see what the message names"}};
   }
   std::vector<Finding> findings;
-  findings.push_back({"coordinator", Verdict::kGood,
+  findings.push_back({"coordinator", Severity::kOk,
                       absl::StrCat("muster ", OneLine(version->version()), " at ", (*client)->connection().address),
                       ""});
   if (version->version() != kVersion) {
-    findings.back().verdict = Verdict::kNote;
+    findings.back().severity = Severity::kNote;
     findings.back().remedy = absl::StrCat("this muster is ", kVersion, ": install one version everywhere");
   }
   for (Finding& finding : CheckNodes(**client)) findings.push_back(std::move(finding));

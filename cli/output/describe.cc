@@ -104,7 +104,7 @@ std::string RanksOf(const v1::Resources& resources) {
 }
 
 // Where the job's time went. Waiting for slots and pauses are nobody's loss: they are told apart.
-std::string LedgerText(const v1::Ledger& l) {
+std::string TimeBreakdownText(const v1::TimeBreakdown& l) {
   const std::pair<const char*, double> held[] = {
       {"training", l.training()},   {"starting", l.starting()},     {"checkpoint stall", l.checkpoint_stall()},
       {"detecting", l.detecting()}, {"recovering", l.recovering()}, {"recomputing", l.recomputing()},
@@ -255,7 +255,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
     if (metrics.has_tokens_per_second()) absl::StrAppend(&text, ", ", Count(metrics.tokens_per_second()), " tokens/s");
     line("Progress", text);
   }
-  line("Effective", LedgerText(job.ledger()));
+  line("Goodput", TimeBreakdownText(job.time_breakdown()));
   line("Last fault", LastFault(job));
   line("TensorBoard", OneLine(reply.tensorboard_directory()));
   JobView view(screen);

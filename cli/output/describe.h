@@ -17,12 +17,12 @@ Table MetricsTable(const std::vector<v1::MetricPoint>& points);
 // "2026-01-01 12:00:00  job.running             gpt2-x7f2  every rank runs", and a newline.
 std::string EventLine(const v1::StateEvent& event, const Screen& screen);
 
-struct PlanParts {
+struct PlanSections {
   bool schedule = false;  // the ops of a step
   bool times = false;     // how long it would take
 };
 // What runs where with how many bytes. Ranks that are alike share a row.
-std::string DescribePlan(const v1::PlanReply& plan, const PlanParts& parts, const Screen& screen);
+std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, const Screen& screen);
 
 std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::StateEvent>& events, const Screen& screen,
                         absl::Time now);

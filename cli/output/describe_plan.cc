@@ -156,7 +156,7 @@ std::string Ops(const v1::PlanReply& plan, const Screen& screen) {
 
 }  // namespace
 
-std::string DescribePlan(const v1::PlanReply& plan, const PlanParts& parts, const Screen& screen) {
+std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, const Screen& screen) {
   const v1::JobSpec& spec = plan.resolved();
   const int ranks = plan.ranks_size();
   std::string out = absl::StrCat(spec.name().empty() ? "" : absl::StrCat(OneLine(spec.name()), ": "), ModelName(spec),

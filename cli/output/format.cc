@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cli/spec/shape.h"
+#include "cli/spec/message_fields.h"
 
 namespace muster::cli {
 namespace {

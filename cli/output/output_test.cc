@@ -440,22 +440,22 @@ TEST(DescribeJob, SaysWhereTheTimeWentAndWhatTheLastFaultWas) {
   v1::GetJobReply reply;
   *reply.mutable_job() = MakeJob();
   v1::Job& job = *reply.mutable_job();
-  EXPECT_EQ(DescribeJob(reply, {}, kPipe, kNow).find("Effective"), std::string::npos) << "nothing is known";
+  EXPECT_EQ(DescribeJob(reply, {}, kPipe, kNow).find("Goodput"), std::string::npos) << "nothing is known";
   job.mutable_spec()->mutable_resources()->set_ranks(4);
   job.mutable_spec()->mutable_resources()->set_min_ranks(2);
-  v1::Ledger& ledger = *job.mutable_ledger();
-  ledger.set_queued(65);
-  ledger.set_training(930);
-  ledger.set_starting(20);
-  ledger.set_detecting(30);
-  ledger.set_recovering(20);
+  v1::TimeBreakdown& time_breakdown = *job.mutable_time_breakdown();
+  time_breakdown.set_queued(65);
+  time_breakdown.set_training(930);
+  time_breakdown.set_starting(20);
+  time_breakdown.set_detecting(30);
+  time_breakdown.set_recovering(20);
   job.mutable_failure()->set_generation(1);
   job.mutable_failure()->set_rank(3);
   job.mutable_failure()->set_node("node-b");
   job.mutable_failure()->mutable_exit()->set_message("rank 3 hung");
   const std::string text = DescribeJob(reply, {}, kPipe, kNow);
   for (const char* part : {"Strategy:    zero 3, 2 to 4 ranks\n",
-                           "Effective:   93% of 16m 40s since it was placed: training 15m 30s, starting 20s, detecting "
+                           "Goodput:     93% of 16m 40s since it was placed: training 15m 30s, starting 20s, detecting "
                            "30s, recovering 20s, besides queued 1m 05s\n",
                            "Last fault:  generation 1 on node-b: rank 3 hung\n"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;

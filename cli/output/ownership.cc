@@ -20,14 +20,14 @@ constexpr double kLeastWidth = 1;                           // of a part that is
 constexpr double kFont = 12, kLeastFont = 7, kDigit = 0.6;  // a digit's width, in font sizes
 constexpr int kLegendColumns = 3, kLegendMost = 192, kCharacters = 150;
 
-struct Part {
+struct Segment {
   uint32_t first = 0, last = 0;  // shards; several where each alone is too narrow
   uint64_t begin = 0, end = 0;   // elements
 };
 
 struct Row {
   std::string unit;
-  std::vector<Part> parts;
+  std::vector<Segment> parts;
   uint64_t elements = 0;
 };
 
@@ -59,7 +59,7 @@ Row MakeRow(const v1::UnitPartition& unit) {
 std::vector<uint64_t> ShardBytes(const std::vector<Row>& rows, uint32_t shards) {
   std::vector<uint64_t> bytes(shards);
   for (const Row& row : rows) {
-    for (const Part& part : row.parts) {
+    for (const Segment& part : row.parts) {
       if (part.first < shards) bytes[part.first] += ToBytes(part.end - part.begin);
     }
   }
@@ -67,10 +67,10 @@ std::vector<uint64_t> ShardBytes(const std::vector<Row>& rows, uint32_t shards) 
 }
 
 // Neighbours that are too narrow to see as one.
-std::vector<Part> Visible(const Row& row) {
+std::vector<Segment> Visible(const Row& row) {
   const double least = kLeastWidth / kBarsWidth * static_cast<double>(row.elements);
-  std::vector<Part> parts;
-  for (const Part& part : row.parts) {
+  std::vector<Segment> parts;
+  for (const Segment& part : row.parts) {
     if (!parts.empty() && static_cast<double>(parts.back().end - parts.back().begin) < least) {
       parts.back().end = part.end;
       parts.back().first = std::min(parts.back().first, part.first);
@@ -101,7 +101,7 @@ std::string Text(double x, double y, const std::string& text, const std::string&
   return absl::StrFormat("<text x=\"%.1f\" y=\"%.1f\"%s>%s</text>\n", x, y, attributes, Escape(text));
 }
 
-std::string ShardsName(const Part& part) {
+std::string ShardsName(const Segment& part) {
   return part.first == part.last ? absl::StrCat("shard ", part.first)
                                  : absl::StrCat("shards ", part.first, " to ", part.last);
 }
@@ -118,7 +118,7 @@ std::string RanksOf(uint32_t shard, uint32_t shards, uint32_t world) {
 std::string DrawRow(const Row& row, double top, double height) {
   const double scale = kBarsWidth / static_cast<double>(std::max<uint64_t>(1, row.elements));
   std::string out = Text(kBars - 10, top + height / 2 + 4, Cut(row.unit, 16, true), " text-anchor=\"end\"");
-  for (const Part& part : Visible(row)) {
+  for (const Segment& part : Visible(row)) {
     const double x = kBars + scale * static_cast<double>(part.begin);
     const double width = scale * static_cast<double>(part.end - part.begin);
     const uint64_t bytes = ToBytes(part.end - part.begin);

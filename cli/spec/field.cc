@@ -6,8 +6,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cli/spec/message_fields.h"
 #include "cli/spec/scalar.h"
-#include "cli/spec/shape.h"
 #include "cli/spec/source_text.h"
 #include "cli/spec/suggest.h"
 

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "cli/spec/message_fields.h"
 #include "cli/spec/reader.h"
-#include "cli/spec/shape.h"
 
 namespace muster::cli {
 namespace {

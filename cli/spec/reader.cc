@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/spec/field.h"
+#include "cli/spec/message_fields.h"
 #include "cli/spec/set.h"
-#include "cli/spec/shape.h"
 #include "cli/spec/suggest.h"
 
 namespace muster::cli {

@@ -112,11 +112,11 @@ TEST_F(SchemaPeerTest, AgreesWithTheReader) {
   const size_t right = texts.size();
   for (const std::string& body : Wrong()) texts.push_back(kHead + body);
   for (const char* text : {"kind: Job\n", "apiVersion: muster/v2\nkind: Job\n", "- a\n"}) texts.push_back(text);
-  const std::vector<std::string> verdicts = Judge(texts);
-  ASSERT_EQ(verdicts.size(), texts.size());
+  const std::vector<std::string> answers = Judge(texts);
+  ASSERT_EQ(answers.size(), texts.size());
   for (size_t i = 0; i < texts.size(); ++i) {
     EXPECT_EQ(ReadSpec(texts[i], "job.yaml", {}).problems.empty(), i < right) << texts[i];
-    EXPECT_EQ(verdicts[i] == "ok", i < right) << texts[i] << verdicts[i];
+    EXPECT_EQ(answers[i] == "ok", i < right) << texts[i] << answers[i];
   }
 }
 

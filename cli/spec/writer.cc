@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "cli/spec/message_fields.h"
 #include "cli/spec/scalar.h"
-#include "cli/spec/shape.h"
 
 namespace muster::cli {
 namespace {

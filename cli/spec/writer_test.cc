@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "cli/spec/message_fields.h"
 #include "cli/spec/reader.h"
-#include "cli/spec/shape.h"
 #include "proto/job.pb.h"
 
 namespace muster::cli {

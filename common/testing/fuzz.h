@@ -1,7 +1,7 @@
 // What a fuzzed decoder gives: libFuzzer's entry, and where to begin. The entry aborts when a promise is broken.
 //
 // `fuzz_test` calls it with seeded mutations for 20 seconds, in every configuration of the tests; bench/fuzz.sh under
-// libFuzzer, which follows the branches that are taken, for as long as wished.
+// libFuzzer, which follows the branches that are taken, for as long as requested.
 #pragma once
 
 #include <cstddef>

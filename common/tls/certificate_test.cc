@@ -97,7 +97,7 @@ TEST(Certificate, AHostCannotBringItsOwnExtension) {
   }
 }
 
-// Another implementation's verdict: the openssl program (Debian's package of that name).
+// Another implementation's verification: the openssl program (Debian's package of that name).
 TEST(Certificate, OpensslVerifiesTheChain) {
   ASSERT_EQ(std::system("openssl version >/dev/null"), 0) << "install openssl";
   const TemporaryFolder folder;

@@ -80,9 +80,9 @@ absl::StatusOr<Socket> Connect(const std::string& address, const Endpoint& endpo
 std::string Date(absl::Time time) { return absl::FormatTime("%Y-%m-%d %H:%M", time, absl::UTCTimeZone()) + " UTC"; }
 
 // Why the peer's certificate is not believed.
-absl::Status Judge(const std::string& address, long verdict, const Certificate& peer) {
+absl::Status Judge(const std::string& address, long verification, const Certificate& peer) {
   const std::string who = absl::StrCat("the coordinator at ", address);
-  switch (verdict) {
+  switch (verification) {
     case X509_V_OK:
       return absl::OkStatus();
     case X509_V_ERR_CERT_HAS_EXPIRED:
@@ -101,7 +101,7 @@ absl::Status Judge(const std::string& address, long verdict, const Certificate& 
     default:
       return absl::FailedPreconditionError(
           absl::StrCat(who, " is not the one that is expected: its certificate is not signed by the authority in use (",
-                       X509_verify_cert_error_string(verdict),
+                       X509_verify_cert_error_string(verification),
                        "); take ca.crt or a new token from that coordinator, if it is the right one"));
   }
 }
@@ -168,7 +168,7 @@ absl::StatusOr<std::vector<std::string>> Probe(const std::string& address, const
     SSL_set1_host(ssl.get(), endpoint->host.c_str());
     SSL_set_tlsext_host_name(ssl.get(), endpoint->host.c_str());
   }
-  // It goes on whatever it finds; the verdict is read below.
+  // It goes on whatever it finds; the verification is read below.
   SSL_set_verify(ssl.get(), SSL_VERIFY_NONE, nullptr);
   if (const int result = SSL_connect(ssl.get()); result != 1) {
     return Refusal(address, ssl.get(), result, SSL_get0_peer_certificate(ssl.get()) != nullptr, options.timeout);

@@ -10,8 +10,8 @@
 
 namespace muster::core {
 
-void Turn::Tell(const JobEntry* job, uint64_t generation, const std::string& node, const std::string& kind,
-                const std::string& message) {
+void Transaction::Tell(const JobEntry* job, uint64_t generation, const std::string& node, const std::string& kind,
+                       const std::string& message) {
   StateEvent& event = events.emplace_back();
   *event.mutable_time() = ToProto(now.wall);
   if (job != nullptr) {
@@ -36,26 +36,26 @@ absl::StatusOr<std::unique_ptr<Core>> Core::Recover(const Options& options, cons
 }
 
 Outcome Core::Handle(const Event& event, Now now) {
-  Turn turn(now);
-  std::visit([&](const auto& e) { state_->On(e, turn); }, event);
+  Transaction transaction(now);
+  std::visit([&](const auto& e) { state_->On(e, transaction); }, event);
   Outcome outcome;
-  outcome.status = turn.status;
-  outcome.job = turn.submitted;
-  if (!turn.status.ok()) {
-    outcome.reason = std::string(turn.status.message());
+  outcome.status = transaction.status;
+  outcome.job = transaction.submitted;
+  if (!transaction.status.ok()) {
+    outcome.reason = std::string(transaction.status.message());
     return outcome;
   }
   // Reports and lost nodes free slots, draining ones queue jobs, and then the queue is looked at.
-  state_->ReadInbox(turn);
-  state_->EmptyNodes(turn);
-  state_->ScheduleFor(event, turn);
-  state_->KeepLedgers(turn);
-  state_->more_work = turn.work_left ? std::optional(now.steady) : std::nullopt;
-  outcome.reason = std::move(turn.reason);
-  state_->Write(turn, outcome);
-  outcome.events = std::move(turn.events);
-  outcome.actions = std::move(turn.actions);
-  for (const NodeId& node : turn.desired) {
+  state_->ReadInbox(transaction);
+  state_->EmptyNodes(transaction);
+  state_->ScheduleFor(event, transaction);
+  state_->KeepTimeBreakdowns(transaction);
+  state_->more_work = transaction.work_left ? std::optional(now.steady) : std::nullopt;
+  outcome.reason = std::move(transaction.reason);
+  state_->Write(transaction, outcome);
+  outcome.events = std::move(transaction.events);
+  outcome.actions = std::move(transaction.actions);
+  for (const NodeId& node : transaction.desired) {
     NodeEntry* entry = state_->FindNode(node);
     if (entry == nullptr) continue;
     ++entry->revision;
@@ -112,7 +112,7 @@ absl::StatusOr<Job> Core::GetJob(const JobId& job, std::optional<SteadyTime> at)
   const JobEntry* entry = state_->FindJob(job);
   if (entry == nullptr) return absl::NotFoundError(absl::StrCat("no job ", job.value()));
   Job view = state_->View(*entry);
-  if (at.has_value()) *view.mutable_ledger() = entry->time.UpTo(*at);
+  if (at.has_value()) *view.mutable_time_breakdown() = entry->time.UpTo(*at);
   return view;
 }
 
@@ -197,14 +197,14 @@ Core::Placing Core::WouldPlace(const JobSpec& resolved) const {
   return placing;
 }
 
-Core::Standing Core::StandingOf(const RankId& rank, const NodeId& node) const {
+Core::RankStatus Core::StatusOf(const RankId& rank, const NodeId& node) const {
   const auto job = state_->jobs.find(rank.job);
-  if (job == state_->jobs.end()) return Standing::kNone;
+  if (job == state_->jobs.end()) return RankStatus::kNone;
   const auto generation = job->second.generations.find(rank.generation);
-  if (generation == job->second.generations.end()) return Standing::kNone;
+  if (generation == job->second.generations.end()) return RankStatus::kNone;
   const RankPlacement* placement = generation->second.rank(rank.rank);
-  if (placement == nullptr || placement->node() != node.value()) return Standing::kNone;
-  return job->second.record().generation() == rank.generation ? Standing::kCurrent : Standing::kPast;
+  if (placement == nullptr || placement->node() != node.value()) return RankStatus::kNone;
+  return job->second.record().generation() == rank.generation ? RankStatus::kCurrent : RankStatus::kPast;
 }
 
 bool Core::IsCurrent(const JobId& job, uint64_t generation) const {
@@ -240,16 +240,16 @@ NodeEntry* Core::State::FindNode(const NodeId& id) {
   return found == nodes.end() ? nullptr : &found->second;
 }
 
-JobEntry* Core::State::NeedJob(const JobId& id, Turn& turn) {
+JobEntry* Core::State::NeedJob(const JobId& id, Transaction& transaction) {
   JobEntry* job = FindJob(id);
-  if (job == nullptr) turn.status = absl::NotFoundError(absl::StrCat("no job ", id.value()));
+  if (job == nullptr) transaction.status = absl::NotFoundError(absl::StrCat("no job ", id.value()));
   return job;
 }
 
-NodeEntry* Core::State::NeedNode(const NodeId& id, Turn& turn) {
+NodeEntry* Core::State::NeedNode(const NodeId& id, Transaction& transaction) {
   NodeEntry* node = FindNode(id);
   if (node == nullptr) {
-    turn.status = absl::NotFoundError(absl::StrCat("no node ", id.value(), "; muster nodes lists them"));
+    transaction.status = absl::NotFoundError(absl::StrCat("no node ", id.value(), "; muster nodes lists them"));
   }
   return node;
 }

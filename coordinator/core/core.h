@@ -49,14 +49,14 @@ struct DeleteJob {
 // Lets those ranks of a running job record their next steps. Kept in memory only: after a restart nobody waits for it.
 struct TraceJob {
   JobId job;
-  TraceWish wish;
+  StepTraceRequest request;
   std::vector<uint32_t> ranks;
 };
-// Asks a running job's rank 0 for a checkpoint after the step under way. `wish` is of nobody else, and not 0. Kept in
-// memory only: after a restart nobody waits for it. FailedPrecondition: it does not run, or has no folder for it.
+// Asks a running job's rank 0 for a checkpoint after the step under way. `request` is of nobody else, and not 0. Kept
+// in memory only: after a restart nobody waits for it. FailedPrecondition: it does not run, or has no folder for it.
 struct CheckpointJob {
   JobId job;
-  uint64_t wish = 0;
+  uint64_t request_number = 0;
 };
 struct DrainNode {
   NodeId node;
@@ -179,7 +179,7 @@ class Core {
   absl::StatusOr<JobId> Find(const std::string& id_or_prefix) const;
   // As it is on disk: without what looking through the queue would tell. Null: there is none.
   const Job* Stored(const JobId& job) const;
-  // With queue_position and reason as of now, and its ledger up to `at`, or to its last change.
+  // With queue_position and reason as of now, and its time_breakdown up to `at`, or to its last change.
   absl::StatusOr<Job> GetJob(const JobId& job, std::optional<SteadyTime> at = std::nullopt) const;
   std::vector<Job> ListJobs(bool ended_too) const;  // running, then the queue in its order, then ended, newest first
   std::vector<Generation> ListGenerations(const JobId& job) const;  // newest first
@@ -212,12 +212,12 @@ class Core {
   // has come.
   std::string Missing(const JobId& job) const;
   // What a node's word about a rank is worth.
-  enum class Standing {
+  enum class RankStatus {
     kNone,     // that rank was never placed on that node, or its job was deleted, or its generation is forgotten
     kPast,     // its generation has a successor
     kCurrent,  // it is of the job's newest generation
   };
-  Standing StandingOf(const RankId& rank, const NodeId& node) const;
+  RankStatus StatusOf(const RankId& rank, const NodeId& node) const;
 
  private:
   struct State;

@@ -387,7 +387,7 @@ TEST(Core, APassedBackoffAsksForNoMoreTicks) {
   EXPECT_TRUE(absl::StrContains(w.Get(failed).reason(), "0 of 1 free")) << w.Get(failed).reason();
 }
 
-TEST(Core, ARepeatedWishTellsNothingNew) {
+TEST(Core, ARepeatedRequestTellsNothingNew) {
   World w;
   w.Do(NodeConnected{Hello("n", 1)});
   const JobId id = w.Submit(Spec("a"));

@@ -15,7 +15,7 @@
 #include "coordinator/core/machines.h"
 #include "coordinator/core/planner.h"
 #include "coordinator/core/step_times.h"
-#include "coordinator/core/time_ledger.h"
+#include "coordinator/core/time_tracker.h"
 #include "coordinator/scheduler/queue.h"
 #include "proto/worker.pb.h"
 
@@ -38,10 +38,10 @@ struct JobEntry {
   };
   std::deque<Refused> refused;
   uint64_t slot_bytes = 0;  // no slot of less memory suits it, as far as is known
-  TimeLedger time;          // the record's `ledger` is that of its last change
+  TimeTracker time;         // the record's `time_breakdown` is that of its last change
   SteadyTime time_kept;     // when that was
   StepTimes step_times;     // of the newest generation
-  struct Progress {
+  struct RankProgress {
     uint64_t step = 0, issued = 0, completed = 0;
     absl::Duration still;  // so long nothing of these has changed
     // Its process does not run. Its peers may wait for what it had begun to send: it may have issued more than they
@@ -50,14 +50,14 @@ struct JobEntry {
     // Index of the op that it is at.
     uint64_t op() const { return !frozen ? completed : issued == 0 ? 0 : issued - 1; }
   };
-  std::map<uint32_t, Progress> progress;  // of its ranks, as they were last told of
-  SteadyTime went_on;                     // when one of them, as far as is known, ceased to keep the others waiting
-  std::optional<SteadyTime> whole_until;  // before it, it is not started with fewer than all its ranks
-  std::optional<SteadyTime> grow_at;      // when it runs on fewer: look for slots for more
-  bool room_seen = false;                 // the last look found some
-  TraceWish trace;                        // of the newest generation; id 0: none
-  std::set<uint32_t> traced;              // ranks that it is for
-  uint64_t checkpoint_wish = 0;           // of the newest generation; 0: nobody asks
+  std::map<uint32_t, RankProgress> progress;  // of its ranks, as they were last told of
+  SteadyTime went_on;                         // when one of them, as far as is known, ceased to keep the others waiting
+  std::optional<SteadyTime> whole_until;      // before it, it is not started with fewer than all its ranks
+  std::optional<SteadyTime> grow_at;          // when it runs on fewer: look for slots for more
+  bool room_seen = false;                     // the last look found some
+  StepTraceRequest trace;                     // of the newest generation; id 0: none
+  std::set<uint32_t> traced;                  // ranks that it is for
+  uint64_t checkpoint_request = 0;            // of the newest generation; 0: nobody asks
 
   const Job& record() const { return machine.record(); }
   GenerationMachine* newest() { return generations.empty() ? nullptr : &generations.rbegin()->second; }

@@ -82,16 +82,16 @@ std::vector<scheduler::NodeView> Core::State::NodeViews() const {
 // A look costs as much as the cluster is large. What nodes tell comes by the thousand when many of them start, return
 // or train: most of it changes nothing for those who wait, and for the rest one look behind all of a turn's events
 // suffices.
-void Core::State::ScheduleFor(const Event& event, Turn& turn) {
+void Core::State::ScheduleFor(const Event& event, Transaction& transaction) {
   const bool contact = std::holds_alternative<NodeConnected>(event) || std::holds_alternative<NodeDisconnected>(event);
   const bool report = std::holds_alternative<NodeObserved>(event) || std::holds_alternative<RankRecord>(event) ||
                       std::holds_alternative<RankArrived>(event);
-  if (!contact && !report) return Schedule(turn);
-  if (contact || !turn.Empty() || !settled) look_at = turn.now.steady;
+  if (!contact && !report) return Schedule(transaction);
+  if (contact || !transaction.Empty() || !settled) look_at = transaction.now.steady;
 }
 
 // By the rule of scheduler/pass.h. Jobs in back-off hold nobody back.
-void Core::State::Schedule(Turn& turn) {
+void Core::State::Schedule(Transaction& transaction) {
   settled = true;
   look_at.reset();
   const std::vector<scheduler::Claim> queue = Queue();
@@ -100,29 +100,30 @@ void Core::State::Schedule(Turn& turn) {
   scheduler::Pass pass(&cluster);
   for (const scheduler::Claim& claim : queue) {
     JobEntry& job = jobs.at(claim.job);
-    if (job.not_before.has_value() && turn.now.steady < *job.not_before) continue;
+    if (job.not_before.has_value() && transaction.now.steady < *job.not_before) continue;
     job.not_before.reset();
-    if (std::optional<Start> start = FindStart(job, pass, turn)) {
+    if (std::optional<Start> start = FindStart(job, pass, transaction)) {
       pass.Start(claim, start->decision);
-      StartGeneration(job, *std::move(start), turn);
+      StartGeneration(job, *std::move(start), transaction);
     }
-    if (turn.work_left) look_at = turn.now.steady;  // the rest of them
-    if (turn.work_left || pass.Over()) return;
+    if (transaction.work_left) look_at = transaction.now.steady;  // the rest of them
+    if (transaction.work_left || pass.Over()) return;
   }
 }
 
 // What a job needs is asked for only where there are slots for it, and then remembered: so it costs nothing behind a
 // long queue. Where they turn out too small, it waits for larger ones like any other; one that may run on fewer ranks
 // is tried on fewer.
-std::optional<Core::State::Start> Core::State::FindStart(JobEntry& job, scheduler::Pass& pass, Turn& turn) {
+std::optional<Core::State::Start> Core::State::FindStart(JobEntry& job, scheduler::Pass& pass,
+                                                         Transaction& transaction) {
   scheduler::Demand demand = DemandOf(job);
   for (int attempt = 0; attempt < kSizesTried; ++attempt) {
     scheduler::Decision decision = pass.Consider(job.claim(), demand);
-    if (decision.ranks.empty() || turn.Full()) return std::nullopt;
+    if (decision.ranks.empty() || transaction.Full()) return std::nullopt;
     absl::StatusOr<std::optional<Planned>> plan = PlanOn(job, decision);
     if (!plan.ok()) {
-      job.machine.Fail(turn.now);
-      Finish(job, turn, "job.failed", absl::StrCat(job.record().id(), " cannot run: ", plan.status().message()));
+      job.machine.Fail(transaction.now);
+      Finish(job, transaction, "job.failed", absl::StrCat(job.record().id(), " cannot run: ", plan.status().message()));
       return std::nullopt;
     }
     if (plan->has_value()) return Start{std::move(decision), **std::move(plan)};
@@ -207,7 +208,7 @@ Slots PlacedSlots(const Generation& generation) {
   return slots;
 }
 
-void Core::State::StartGeneration(JobEntry& job, Start start, Turn& turn) {
+void Core::State::StartGeneration(JobEntry& job, Start start, Transaction& transaction) {
   const JobId id(job.record().id());
   const scheduler::Decision& decision = start.decision;
   Planned& plan = start.plan;
@@ -216,7 +217,7 @@ void Core::State::StartGeneration(JobEntry& job, Start start, Turn& turn) {
   record.set_number(job.record().generation() + 1);
   record.set_state(GENERATION_STATE_STARTING);
   record.set_device(decision.device);
-  *record.mutable_created() = ToProto(turn.now.wall);
+  *record.mutable_created() = ToProto(transaction.now.wall);
   if (!job.record().checkpoints().empty()) *record.mutable_resume_from() = *job.record().checkpoints().rbegin();
   record.set_resumed_step(record.resume_from().step());
   record.set_table_sha256(plan.table_sha256);
@@ -240,7 +241,7 @@ void Core::State::StartGeneration(JobEntry& job, Start start, Turn& turn) {
   const uint64_t number = record.number();
   GenerationMachine& generation = job.generations.emplace(number, GenerationMachine(std::move(record))).first->second;
   if (job.generations.size() > kGenerationsKept) {
-    turn.deleted_keys.push_back(GenerationKey(id, job.generations.begin()->first));
+    transaction.deleted_keys.push_back(GenerationKey(id, job.generations.begin()->first));
     job.generations.erase(job.generations.begin());
   }
   job.plan = std::move(plan);
@@ -251,62 +252,62 @@ void Core::State::StartGeneration(JobEntry& job, Start start, Turn& turn) {
   job.step_times.Clear();
   job.progress.clear();
   job.whole_until.reset();
-  job.time.Place(generation.record().resumed_step(), turn.now.steady);
+  job.time.Place(generation.record().resumed_step(), transaction.now.steady);
   job.trace.Clear();
   job.traced.clear();
-  job.checkpoint_wish = 0;
+  job.checkpoint_request = 0;
   job.arrived.clear();
-  job.start_deadline = turn.now.steady + TimeoutsOf(job.record()).start;
+  job.start_deadline = transaction.now.steady + TimeoutsOf(job.record()).start;
   const int ranks = generation.record().ranks_size();
   const std::string what = absl::StrCat(
       "generation ", number, ": ", ranks, ranks == 1 ? " rank on " : " ranks on ", Where(generation.record()),
       generation.record().has_resume_from() ? absl::StrCat(", from step ", generation.record().resume_from().step())
                                             : "");
   job.machine.fields().set_reason(absl::StrCat("starting ", what));
-  turn.Touch(id);
-  turn.Touch(id, number);
-  ChangeDesiredOf(generation, turn);
-  turn.Tell(&job, number, decision.ranks[0].node.value(), "generation.starting",
-            absl::StrCat(id.value(), " starts as ", what));
+  transaction.Touch(id);
+  transaction.Touch(id, number);
+  ChangeDesiredOf(generation, transaction);
+  transaction.Tell(&job, number, decision.ranks[0].node.value(), "generation.starting",
+                   absl::StrCat(id.value(), " starts as ", what));
   if (const std::string& why = generation.record().strategy_reason(); !why.empty()) {
-    turn.Tell(&job, number, "", "generation.strategy", absl::StrCat("strategy auto: ", why));
+    transaction.Tell(&job, number, "", "generation.strategy", absl::StrCat("strategy auto: ", why));
   }
 }
 
-void Core::State::ChangeDesiredOf(const GenerationMachine& generation, Turn& turn) {
-  for (const RankPlacement& rank : generation.record().ranks()) turn.ChangeDesired(NodeId(rank.node()));
+void Core::State::ChangeDesiredOf(const GenerationMachine& generation, Transaction& transaction) {
+  for (const RankPlacement& rank : generation.record().ranks()) transaction.ChangeDesired(NodeId(rank.node()));
 }
 
-void Core::State::RankReported(JobEntry& job, uint32_t rank, RankState state, Turn& turn) {
+void Core::State::RankReported(JobEntry& job, uint32_t rank, RankState state, Transaction& transaction) {
   GenerationMachine& generation = *job.newest();
   if (!generation.Report(rank, state)) return;
-  turn.Touch(JobId(job.record().id()), generation.record().number());
-  RunIfAllDo(job, turn);
+  transaction.Touch(JobId(job.record().id()), generation.record().number());
+  RunIfAllDo(job, transaction);
 }
 
-void Core::State::RunIfAllDo(JobEntry& job, Turn& turn) {
+void Core::State::RunIfAllDo(JobEntry& job, Transaction& transaction) {
   GenerationMachine& generation = *job.newest();
   if (generation.state() != GENERATION_STATE_STARTING || !generation.EveryRankRuns()) return;
   const JobId id(job.record().id());
   generation.Run();
-  job.machine.Run(turn.now);
-  job.time.Run(turn.now.steady);
+  job.machine.Run(transaction.now);
+  job.time.Run(transaction.now.steady);
   job.room_seen = false;
-  if (RunsOnFewer(job)) job.grow_at = turn.now.steady + options.grow_after;
+  if (RunsOnFewer(job)) job.grow_at = transaction.now.steady + options.grow_after;
   job.machine.fields().set_reason(absl::StrCat(
       "generation ", generation.record().number(), " on ", Where(generation.record()),
       RunsOnFewer(job) ? absl::StrCat(", with ", generation.record().ranks_size(), " of ",
                                       job.record().spec().resources().ranks(), " ranks until there are slots for more")
                        : ""));
   job.start_deadline.reset();
-  turn.Touch(id);
-  turn.Touch(id, generation.record().number());
-  turn.Tell(&job, generation.record().number(), "", "job.running", absl::StrCat(id.value(), " is running"));
+  transaction.Touch(id);
+  transaction.Touch(id, generation.record().number());
+  transaction.Tell(&job, generation.record().number(), "", "job.running", absl::StrCat(id.value(), " is running"));
 }
 
 // A worker reports EXITED only when the coordinator has acknowledged all records of the rank, so a Finished record is
 // here before the exit that follows it.
-void Core::State::RankEnded(JobEntry& job, uint32_t number, RankExit exit, EndReason fault, Turn& turn) {
+void Core::State::RankEnded(JobEntry& job, uint32_t number, RankExit exit, EndReason fault, Transaction& transaction) {
   GenerationMachine& generation = *job.newest();
   const RankPlacement& rank = *generation.rank(number);
   const JobId id(job.record().id());
@@ -314,21 +315,21 @@ void Core::State::RankEnded(JobEntry& job, uint32_t number, RankExit exit, EndRe
   exit = Judged(std::move(exit), rank);
   const bool faulty = told && IsFault(generation.record().reason()) &&
                       job.record().failure().generation() == generation.record().number();
-  if (faulty) AddToFault(job, number, exit, turn);
+  if (faulty) AddToFault(job, number, exit, transaction);
   RankExit kept = exit;
   kept.clear_last_lines();
   if (generation.record().ranks_size() > kRanksWithMessages) kept.clear_message();
   generation.Exit(number, std::move(kept));
-  turn.Touch(id, generation.record().number());
-  turn.ChangeDesired(NodeId(rank.node()));
+  transaction.Touch(id, generation.record().number());
+  transaction.ChangeDesired(NodeId(rank.node()));
 
   const std::string why = absl::StrCat(exit.message(), " (on ", rank.node(), ")");
   const bool completed = exit.cause() == RankExit::COMPLETED;
-  // Ended in good order, but not at its last step and not by our wish: its worker ends and takes it along, or somebody
-  // sent it a signal.
+  // Ended in good order, but not at its last step and not by our request: its worker ends and takes it along, or
+  // somebody sent it a signal.
   const bool stopped = exit.cause() == RankExit::STOPPED && nodes.at(NodeId(rank.node())).record().leaving();
   // What the other ranks die of after the first fault is its consequence, and not told.
-  if (!told) turn.Tell(&job, generation.record().number(), rank.node(), "rank.exited", why);
+  if (!told) transaction.Tell(&job, generation.record().number(), rank.node(), "rank.exited", why);
   if (!told && !completed && !stopped) {
     Failure& failure = *job.machine.fields().mutable_failure();
     failure.Clear();
@@ -340,58 +341,59 @@ void Core::State::RankEnded(JobEntry& job, uint32_t number, RankExit exit, EndRe
     }
     failure.set_hint(HintFor(exit, id.value(), number));
     *failure.mutable_exit() = exit;
-    turn.Touch(id);
+    transaction.Touch(id);
   }
   const EndReason reason = stopped ? END_REASON_DRAINED : fault;
-  if (generation.EveryRankExited()) return EndGenerationOf(job, reason, turn);
-  if (!told && !completed) return Stop(job, reason, STOP_INTENT_REQUEUE, why, turn);
-  RunIfAllDo(job, turn);
+  if (generation.EveryRankExited()) return EndGenerationOf(job, reason, transaction);
+  if (!told && !completed) return Stop(job, reason, STOP_INTENT_REQUEUE, why, transaction);
+  RunIfAllDo(job, transaction);
 }
 
-void Core::State::EndGenerationOf(JobEntry& job, EndReason reason, Turn& turn) {
+void Core::State::EndGenerationOf(JobEntry& job, EndReason reason, Transaction& transaction) {
   GenerationMachine& generation = *job.newest();
   if (generation.state() == GENERATION_STATE_STOPPING) reason = generation.record().reason();
   if (generation.EveryRankCompleted()) reason = END_REASON_COMPLETED;
-  generation.End(reason, turn.now);
+  generation.End(reason, transaction.now);
   const JobId id(job.record().id());
   const uint64_t number = generation.record().number();
-  turn.Touch(id, number);
-  turn.Do(EndGeneration{id, number});
-  turn.Tell(&job, number, "", "generation.ended",
-            absl::StrCat("generation ", number, " of ", id.value(), " has ended: ", Name(reason)));
-  AfterGeneration(job, generation, turn);
+  transaction.Touch(id, number);
+  transaction.Do(EndGeneration{id, number});
+  transaction.Tell(&job, number, "", "generation.ended",
+                   absl::StrCat("generation ", number, " of ", id.value(), " has ended: ", Name(reason)));
+  AfterGeneration(job, generation, transaction);
 }
 
-void Core::State::On(const RankRecord& event, Turn& turn) {
+void Core::State::On(const RankRecord& event, Transaction& transaction) {
   JobEntry* job = FindJob(event.rank.job);
   if (job == nullptr || job->record().generation() != event.rank.generation || job->newest() == nullptr ||
       job->newest()->ended()) {
-    turn.status = absl::FailedPreconditionError(
+    transaction.status = absl::FailedPreconditionError(
         absl::StrCat("a record of ", event.rank.ToString(), " comes too late: that generation is over"));
     return;
   }
   if (job->newest()->rank(event.rank.rank) == nullptr) {
-    turn.status = absl::FailedPreconditionError(absl::StrCat("a record of ", event.rank.ToString(), ": no such rank"));
+    transaction.status =
+        absl::FailedPreconditionError(absl::StrCat("a record of ", event.rank.ToString(), ": no such rank"));
     return;
   }
   switch (event.record.body_case()) {
     case Record::kRunning:
-      Measured(*job->newest()->rank(event.rank.rank), event.record.running().flops_per_second(), turn);
+      Measured(*job->newest()->rank(event.rank.rank), event.record.running().flops_per_second(), transaction);
       if (job->newest()->Resume(event.record.running().resumed_step())) {
-        turn.Touch(event.rank.job, event.rank.generation);
+        transaction.Touch(event.rank.job, event.rank.generation);
       }
-      return RankReported(*job, event.rank.rank, RANK_STATE_RUNNING, turn);
+      return RankReported(*job, event.rank.rank, RANK_STATE_RUNNING, transaction);
     case Record::kCheckpoint:
       // One publisher, so that two ranks cannot disagree.
       if (event.rank.rank != 0) return;
       job->time.Stall(event.record.checkpoint().stall_seconds());
-      return Publish(*job, event.record.checkpoint(), turn);
+      return Publish(*job, event.record.checkpoint(), transaction);
     case Record::kFinished:
-      if (job->newest()->Finish(event.rank.rank)) turn.Touch(event.rank.job, event.rank.generation);
-      if (Gain(job->machine.fields(), event.record.finished().step())) turn.Touch(event.rank.job);
+      if (job->newest()->Finish(event.rank.rank)) transaction.Touch(event.rank.job, event.rank.generation);
+      if (Gain(job->machine.fields(), event.record.finished().step())) transaction.Touch(event.rank.job);
       return;
     case Record::kMetrics:
-      return NoteStep(*job, event.record.metrics().step(), turn);
+      return NoteStep(*job, event.record.metrics().step(), transaction);
     case Record::kFailed:  // its worker tells it with the exit
     case Record::kTrace:   // of the shell
     case Record::BODY_NOT_SET:
@@ -400,29 +402,29 @@ void Core::State::On(const RankRecord& event, Turn& turn) {
 }
 
 // Of the slot, for the layouts of generations that come: also of other jobs.
-void Core::State::Measured(const RankPlacement& rank, double flops_per_second, Turn& turn) {
+void Core::State::Measured(const RankPlacement& rank, double flops_per_second, Transaction& transaction) {
   NodeEntry* node = FindNode(NodeId(rank.node()));
   if (node == nullptr || !std::isfinite(flops_per_second) || flops_per_second <= 0) return;
   for (Slot& slot : *node->machine.fields().mutable_slots()) {
     if (std::find(rank.slots().begin(), rank.slots().end(), slot.index()) == rank.slots().end()) continue;
     if (slot.flops_per_second() == flops_per_second) continue;
     slot.set_flops_per_second(flops_per_second);
-    turn.Touch(NodeId(rank.node()));
+    transaction.Touch(NodeId(rank.node()));
   }
 }
 
-void Core::State::On(const RankArrived& event, Turn& turn) {
-  turn.status = CheckCurrent(event.rank);
-  if (turn.status.ok()) jobs.at(event.rank.job).arrived.insert(event.rank.rank);
+void Core::State::On(const RankArrived& event, Transaction& transaction) {
+  transaction.status = CheckCurrent(event.rank);
+  if (transaction.status.ok()) jobs.at(event.rank.job).arrived.insert(event.rank.rank);
 }
 
 // Compare-and-set: of the current generation only, and only forward.
-void Core::State::Publish(JobEntry& job, const CheckpointWritten& written, Turn& turn) {
+void Core::State::Publish(JobEntry& job, const CheckpointWritten& written, Transaction& transaction) {
   Job& record = job.machine.fields();
   const std::string& directory = written.directory();
   if (directory.empty() || directory.size() > kDirectoryBytes || directory[0] == '.' ||
       absl::StrContains(directory, '/')) {
-    turn.status = absl::FailedPreconditionError(
+    transaction.status = absl::FailedPreconditionError(
         absl::StrCat("a checkpoint of ", record.id(), " names no folder below checkpoint.path: ", directory));
     return;
   }
@@ -433,14 +435,14 @@ void Core::State::Publish(JobEntry& job, const CheckpointWritten& written, Turn&
   published.set_generation(record.generation());
   published.set_directory(written.directory());
   published.set_samples_consumed(written.samples_consumed());
-  *published.mutable_published() = ToProto(turn.now.wall);
+  *published.mutable_published() = ToProto(transaction.now.wall);
   const size_t keep = std::max(2u, record.spec().train().checkpoint().keep());
   while (static_cast<size_t>(record.checkpoints_size()) > keep) record.mutable_checkpoints()->DeleteSubrange(0, 1);
   Gain(record, written.step());
-  turn.Touch(JobId(record.id()));
-  ChangeDesiredOf(*job.newest(), turn);
-  turn.Tell(&job, record.generation(), "", "checkpoint.published",
-            absl::StrCat("checkpoint of step ", written.step(), " (", written.directory(), ")"));
+  transaction.Touch(JobId(record.id()));
+  ChangeDesiredOf(*job.newest(), transaction);
+  transaction.Tell(&job, record.generation(), "", "checkpoint.published",
+                   absl::StrCat("checkpoint of step ", written.step(), " (", written.directory(), ")"));
 }
 
 }  // namespace muster::core

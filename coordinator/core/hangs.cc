@@ -11,7 +11,7 @@
 namespace muster::core {
 namespace {
 
-constexpr absl::Duration kLedgerInterval = absl::Minutes(1);
+constexpr absl::Duration kTimeBreakdownInterval = absl::Minutes(1);
 // Workers tell of a rank that stands still so often: a report later it would be over the limit.
 constexpr absl::Duration kBetweenReports = absl::Seconds(1);
 
@@ -28,19 +28,19 @@ absl::Duration Core::State::StopDeadline(const Job& job, EndReason reason) const
   return IsFault(reason) ? timeouts.kill : timeouts.stop;
 }
 
-void Core::State::NoteStep(JobEntry& job, uint64_t step, Turn& turn) {
+void Core::State::NoteStep(JobEntry& job, uint64_t step, Transaction& transaction) {
   if (step <= job.highest_step) return;
   job.highest_step = step;
   if (job.newest()->state() != GENERATION_STATE_RUNNING) return;
-  job.step_times.Saw(step, turn.now.steady);
-  job.time.Step(step, turn.now.steady);
+  job.step_times.Saw(step, transaction.now.steady);
+  job.time.Step(step, transaction.now.steady);
   // Else a job that runs for long and writes nothing would lose all of it with its coordinator.
-  if (turn.now.steady - job.time_kept >= kLedgerInterval) turn.Touch(JobId(job.record().id()));
+  if (transaction.now.steady - job.time_kept >= kTimeBreakdownInterval) transaction.Touch(JobId(job.record().id()));
 }
 
 void Core::State::NoteProgress(JobEntry& job, const NodeEntry& node, const ObservedRank& seen, SteadyTime now) {
   const auto [at, inserted] = job.progress.try_emplace(seen.key().rank());
-  JobEntry::Progress& progress = at->second;
+  JobEntry::RankProgress& progress = at->second;
   // Of a rank that comes into contact it is not known whether its process was stopped until just now.
   if (inserted || !node.reported || (progress.frozen && !seen.frozen())) job.went_on = now;
   // A restarted daemon may not know yet how far its rank had come.
@@ -49,7 +49,7 @@ void Core::State::NoteProgress(JobEntry& job, const NodeEntry& node, const Obser
 }
 
 // How long the rank that is furthest behind may stand still.
-absl::Duration Core::State::HangLimitOf(const JobEntry& job, const JobEntry::Progress& furthest) const {
+absl::Duration Core::State::HangLimitOf(const JobEntry& job, const JobEntry::RankProgress& furthest) const {
   const Timeouts timeouts = TimeoutsOf(job.record());
   const Train& train = job.record().spec().train();
   const uint64_t resumed = job.newest()->record().resumed_step();
@@ -66,14 +66,14 @@ absl::Duration Core::State::HangLimitOf(const JobEntry& job, const JobEntry::Pro
 // A rank that hangs keeps all others waiting: they stand still in their collectives, or stay alive at a stage between
 // two steps. The one furthest behind is to blame. They may have waited for one whose process was stopped: since it
 // goes on their time counts anew. While a node is silent nothing is known of its ranks, and its own time-out is first.
-void Core::State::CheckHang(JobEntry& job, uint32_t reporter, Turn& turn) {
+void Core::State::CheckHang(JobEntry& job, uint32_t reporter, Transaction& transaction) {
   const GenerationMachine& generation = *job.newest();
   if (generation.state() != GENERATION_STATE_RUNNING || job.progress.at(reporter).still <= options.timeouts.detection) {
     return;
   }
   const RankPlacement* culprit = nullptr;
   const auto place = [&](const RankPlacement& rank) {
-    const JobEntry::Progress& p = job.progress.at(rank.rank());
+    const JobEntry::RankProgress& p = job.progress.at(rank.rank());
     return std::tuple(!p.frozen, p.step, p.issued, p.completed, rank.rank());
   };
   for (const RankPlacement& rank : generation.record().ranks()) {
@@ -83,13 +83,13 @@ void Core::State::CheckHang(JobEntry& job, uint32_t reporter, Turn& turn) {
     if (culprit == nullptr || place(rank) < place(*culprit)) culprit = &rank;
   }
   if (culprit == nullptr) return;
-  const JobEntry::Progress progress = job.progress.at(culprit->rank());
-  const absl::Duration still = std::min(progress.still, turn.now.steady - job.went_on);
-  if (still > HangLimitOf(job, progress) - kBetweenReports) FailHung(job, *culprit, progress, turn);
+  const JobEntry::RankProgress progress = job.progress.at(culprit->rank());
+  const absl::Duration still = std::min(progress.still, transaction.now.steady - job.went_on);
+  if (still > HangLimitOf(job, progress) - kBetweenReports) FailHung(job, *culprit, progress, transaction);
 }
 
-void Core::State::FailHung(JobEntry& job, const RankPlacement& culprit, const JobEntry::Progress& progress,
-                           Turn& turn) {
+void Core::State::FailHung(JobEntry& job, const RankPlacement& culprit, const JobEntry::RankProgress& progress,
+                           Transaction& transaction) {
   const Generation& generation = job.newest()->record();
   const std::string op = options.op_namer == nullptr ? ""
                                                      : options.op_namer(SpecOf(job.record(), generation),
@@ -111,16 +111,16 @@ void Core::State::FailHung(JobEntry& job, const RankPlacement& culprit, const Jo
                    "nvidia-smi; its output: muster logs ",
                    job.record().id(), " --rank ", culprit.rank()));
   const std::string why = exit.message();
-  turn.Tell(&job, generation.number(), culprit.node(), "rank.hung", why);
+  transaction.Tell(&job, generation.number(), culprit.node(), "rank.hung", why);
   *job.machine.fields().mutable_failure() = std::move(failure);
-  Stop(job, END_REASON_FAILED, STOP_INTENT_REQUEUE, why, turn);
+  Stop(job, END_REASON_FAILED, STOP_INTENT_REQUEUE, why, transaction);
 }
 
 // A rank has ended behind the first fault of its generation: by it, or it is the one that is to blame.
-void Core::State::AddToFault(JobEntry& job, uint32_t rank, RankExit& exit, Turn& turn) {
+void Core::State::AddToFault(JobEntry& job, uint32_t rank, RankExit& exit, Transaction& transaction) {
   Failure& failure = *job.machine.fields().mutable_failure();
   if (exit.cause() == RankExit::COMPLETED) return;
-  turn.Touch(JobId(job.record().id()));
+  transaction.Touch(JobId(job.record().id()));
   if (rank != failure.rank()) {
     failure.add_collateral(rank);
     return;

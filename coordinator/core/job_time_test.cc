@@ -1,4 +1,4 @@
-// A job's ledger: what the core's transitions make of it, and what of it is kept.
+// A job's time_breakdown: what the core's transitions make of it, and what of it is kept.
 #include <gtest/gtest.h>
 
 #include "coordinator/core/core.h"
@@ -10,8 +10,8 @@ namespace {
 class JobTime : public testing::Test {
  protected:
   void Seconds(double seconds) { w_.clock.Advance(absl::Seconds(seconds)); }
-  Ledger Shown(const JobId& id) { return w_.core->GetJob(id, w_.clock.Read().steady)->ledger(); }
-  Ledger Stored(const JobId& id) { return w_.core->GetJob(id)->ledger(); }
+  TimeBreakdown Shown(const JobId& id) { return w_.core->GetJob(id, w_.clock.Read().steady)->time_breakdown(); }
+  TimeBreakdown Stored(const JobId& id) { return w_.core->GetJob(id)->time_breakdown(); }
   World w_{AnyWorld()};
 };
 
@@ -24,18 +24,18 @@ TEST_F(JobTime, OfALifeWithAFaultAndAPause) {
   Seconds(3);
   w_.ReportRank(id, 0, RANK_STATE_RUNNING);
   Seconds(2);
-  w_.Progress(id, 0, 1, 0, 0, 0);
+  w_.RankProgress(id, 0, 1, 0, 0, 0);
   Seconds(2);
-  w_.Progress(id, 0, 2, 0, 0, 0);
+  w_.RankProgress(id, 0, 2, 0, 0, 0);
   RankRecord written{{id, 1, 0}, {}};
   written.record.mutable_checkpoint()->set_step(1);
   written.record.mutable_checkpoint()->set_directory("step-1");
   written.record.mutable_checkpoint()->set_stall_seconds(0.5);
   w_.Do(written);
   Seconds(2);
-  w_.Progress(id, 0, 3, 0, 0, 0);
+  w_.RankProgress(id, 0, 3, 0, 0, 0);
   Seconds(31);
-  w_.Progress(id, 0, 3, 5, 4, 31);  // hung
+  w_.RankProgress(id, 0, 3, 5, 4, 31);  // hung
   Seconds(1);
   w_.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
   Seconds(1);
@@ -45,7 +45,7 @@ TEST_F(JobTime, OfALifeWithAFaultAndAPause) {
   w_.ReportRank(id, 0, RANK_STATE_RUNNING);
   for (const uint64_t step : {2u, 3u, 4u}) {
     Seconds(2);
-    w_.Progress(id, 0, step, 0, 0, 0);
+    w_.RankProgress(id, 0, step, 0, 0, 0);
   }
   w_.Do(PauseJob{id});
   Seconds(1);
@@ -56,16 +56,16 @@ TEST_F(JobTime, OfALifeWithAFaultAndAPause) {
   w_.ReportRank(id, 0, RANK_STATE_RUNNING);
   w_.FinishRank(id, 0);
   Seconds(1000);
-  const Ledger ledger = Shown(id);
-  EXPECT_DOUBLE_EQ(ledger.queued(), 7);
-  EXPECT_DOUBLE_EQ(ledger.starting(), 3 + 4);
-  EXPECT_DOUBLE_EQ(ledger.training(), 2 + 2 + 1.5 + 2 + 1);
-  EXPECT_DOUBLE_EQ(ledger.checkpoint_stall(), 0.5);
-  EXPECT_DOUBLE_EQ(ledger.detecting(), 31);
-  EXPECT_DOUBLE_EQ(ledger.recovering(), 1 + 1 + 3);
-  EXPECT_DOUBLE_EQ(ledger.recomputing(), 4);
-  EXPECT_DOUBLE_EQ(ledger.paused(), 100);
-  EXPECT_EQ(Stored(id).SerializeAsString(), ledger.SerializeAsString()) << "the end is on disk";
+  const TimeBreakdown time_breakdown = Shown(id);
+  EXPECT_DOUBLE_EQ(time_breakdown.queued(), 7);
+  EXPECT_DOUBLE_EQ(time_breakdown.starting(), 3 + 4);
+  EXPECT_DOUBLE_EQ(time_breakdown.training(), 2 + 2 + 1.5 + 2 + 1);
+  EXPECT_DOUBLE_EQ(time_breakdown.checkpoint_stall(), 0.5);
+  EXPECT_DOUBLE_EQ(time_breakdown.detecting(), 31);
+  EXPECT_DOUBLE_EQ(time_breakdown.recovering(), 1 + 1 + 3);
+  EXPECT_DOUBLE_EQ(time_breakdown.recomputing(), 4);
+  EXPECT_DOUBLE_EQ(time_breakdown.paused(), 100);
+  EXPECT_EQ(Stored(id).SerializeAsString(), time_breakdown.SerializeAsString()) << "the end is on disk";
 }
 
 TEST_F(JobTime, ARestartedCoordinatorGoesOnFromWhatWasStored) {
@@ -77,7 +77,7 @@ TEST_F(JobTime, ARestartedCoordinatorGoesOnFromWhatWasStored) {
   uint64_t step = 0;
   for (int i = 0; i < 70; ++i) {
     Seconds(1);
-    w_.Progress(id, 0, ++step, 0, 0, 0);
+    w_.RankProgress(id, 0, ++step, 0, 0, 0);
   }
   EXPECT_DOUBLE_EQ(Shown(id).training(), 70);
   EXPECT_DOUBLE_EQ(Stored(id).training(), 60) << "once a minute";
@@ -86,7 +86,7 @@ TEST_F(JobTime, ARestartedCoordinatorGoesOnFromWhatWasStored) {
   EXPECT_DOUBLE_EQ(Shown(id).training(), 60);
   Seconds(2);
   w_.Do(NodeConnected{Hello("n", 1)});
-  w_.Progress(id, 0, 80, 0, 0, 0);
+  w_.RankProgress(id, 0, 80, 0, 0, 0);
   EXPECT_DOUBLE_EQ(Shown(id).queued(), 5);
   EXPECT_DOUBLE_EQ(Shown(id).training(), 62);
 }
@@ -96,7 +96,7 @@ TEST_F(JobTime, AJobThatIsMovedIsRecovering) {
   const JobId id = w_.Submit(Gang("g", 1));
   w_.ReportRank(id, 0, RANK_STATE_RUNNING);
   Seconds(1);
-  w_.Progress(id, 0, 1, 0, 0, 0);
+  w_.RankProgress(id, 0, 1, 0, 0, 0);
   w_.Do(DrainNode{NodeId("n")});
   Seconds(5);
   w_.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);

@@ -48,29 +48,30 @@ bool Gain(Job& job, uint64_t step) {
   return true;
 }
 
-void Core::State::On(const SubmitJob& event, Turn& turn) {
+void Core::State::On(const SubmitJob& event, Transaction& transaction) {
   if (event.request_id.empty() || event.request_id.size() > kRequestIdBytes) {
-    turn.status = absl::InvalidArgumentError(absl::StrCat("a request id has 1 to ", kRequestIdBytes, " characters"));
+    transaction.status =
+        absl::InvalidArgumentError(absl::StrCat("a request id has 1 to ", kRequestIdBytes, " characters"));
     return;
   }
   if (event.spec.ByteSizeLong() > kSpecBytes) {
-    turn.status = absl::InvalidArgumentError(
+    transaction.status = absl::InvalidArgumentError(
         absl::StrCat("the spec has ", event.spec.ByteSizeLong(), " bytes, at most ", kSpecBytes, " are allowed"));
     return;
   }
   if (const auto known = by_request.find(event.request_id); known != by_request.end()) {
     const Job& job = jobs.at(known->second).record();
     if (job.owner() == event.owner && job.spec().SerializeAsString() == event.spec.SerializeAsString()) {
-      turn.submitted = known->second;
-      turn.reason = absl::StrCat("request ", event.request_id, " is ", job.id(), " already");
+      transaction.submitted = known->second;
+      transaction.reason = absl::StrCat("request ", event.request_id, " is ", job.id(), " already");
     } else {
-      turn.status = absl::AlreadyExistsError(
+      transaction.status = absl::AlreadyExistsError(
           absl::StrCat("request id ", event.request_id, " belongs to ", job.id(), ", which is another job"));
     }
     return;
   }
   if (const size_t waiting = Queue().size(); waiting >= options.max_queued_jobs) {
-    turn.status = absl::ResourceExhaustedError(
+    transaction.status = absl::ResourceExhaustedError(
         absl::StrCat("the queue is full: ", waiting, " jobs wait; cancel some, or try again later"));
     return;
   }
@@ -83,68 +84,68 @@ void Core::State::On(const SubmitJob& event, Turn& turn) {
   record.set_request_id(event.request_id);
   *record.mutable_spec() = event.spec;
   record.set_state(JOB_STATE_QUEUED);
-  *record.mutable_submitted() = ToProto(turn.now.wall);
+  *record.mutable_submitted() = ToProto(transaction.now.wall);
   record.set_sequence(next_sequence++);
   JobEntry& job = jobs.emplace(id, JobEntry{.machine = JobMachine(std::move(record))}).first->second;
-  job.time = TimeLedger(Ledger(), TimeLedger::Phase::kQueued, 0, turn.now.steady);
-  if (LeastRanks(job) < event.spec.resources().ranks()) job.whole_until = turn.now.steady + options.whole_wait;
+  job.time = TimeTracker(TimeBreakdown(), TimeTracker::Phase::kQueued, 0, transaction.now.steady);
+  if (LeastRanks(job) < event.spec.resources().ranks()) job.whole_until = transaction.now.steady + options.whole_wait;
   by_request[event.request_id] = id;
-  turn.submitted = id;
-  turn.Touch(id);
-  turn.Tell(&job, 0, "", "job.queued", absl::StrCat(id.value(), " was submitted by ", event.owner));
+  transaction.submitted = id;
+  transaction.Touch(id);
+  transaction.Tell(&job, 0, "", "job.queued", absl::StrCat(id.value(), " was submitted by ", event.owner));
 }
 
-void Core::State::On(const CancelJob& event, Turn& turn) {
-  JobEntry* job = NeedJob(event.job, turn);
+void Core::State::On(const CancelJob& event, Transaction& transaction) {
+  JobEntry* job = NeedJob(event.job, transaction);
   if (job == nullptr) return;
   const JobState state = job->machine.state();
   if (state == JOB_STATE_CANCELLED) return;
   if (job->machine.ended()) {
-    turn.status = AlreadyEnded(*job);
+    transaction.status = AlreadyEnded(*job);
   } else if (job->machine.active()) {
-    Stop(*job, END_REASON_CANCELLED, STOP_INTENT_CANCEL, "cancelled by its user", turn);
+    Stop(*job, END_REASON_CANCELLED, STOP_INTENT_CANCEL, "cancelled by its user", transaction);
   } else {
-    job->machine.Cancel(turn.now);
-    Finish(*job, turn, "job.cancelled",
+    job->machine.Cancel(transaction.now);
+    Finish(*job, transaction, "job.cancelled",
            absl::StrCat(job->record().id(), " was cancelled ",
                         job->generations.empty() ? "before it ran" : "while it did not run"));
   }
 }
 
-void Core::State::On(const PauseJob& event, Turn& turn) {
-  JobEntry* job = NeedJob(event.job, turn);
+void Core::State::On(const PauseJob& event, Transaction& transaction) {
+  JobEntry* job = NeedJob(event.job, transaction);
   if (job == nullptr || job->machine.state() == JOB_STATE_PAUSED) return;
   if (job->machine.ended()) {
-    turn.status = AlreadyEnded(*job);
+    transaction.status = AlreadyEnded(*job);
   } else if (job->machine.active()) {
     if (job->record().stop_intent() == STOP_INTENT_CANCEL) {
-      turn.status = absl::FailedPreconditionError(absl::StrCat(job->record().id(), " is being cancelled"));
+      transaction.status = absl::FailedPreconditionError(absl::StrCat(job->record().id(), " is being cancelled"));
       return;
     }
-    Stop(*job, END_REASON_PREEMPTED, STOP_INTENT_PAUSE, "paused by its user", turn);
+    Stop(*job, END_REASON_PREEMPTED, STOP_INTENT_PAUSE, "paused by its user", transaction);
   } else {
-    Rest(*job, turn);
+    Rest(*job, transaction);
   }
 }
 
-void Core::State::On(const ResumeJob& event, Turn& turn) {
-  JobEntry* job = NeedJob(event.job, turn);
+void Core::State::On(const ResumeJob& event, Transaction& transaction) {
+  JobEntry* job = NeedJob(event.job, transaction);
   if (job == nullptr) return;
   if (job->machine.ended()) {
-    turn.status = AlreadyEnded(*job);
+    transaction.status = AlreadyEnded(*job);
   } else if (job->machine.state() == JOB_STATE_PAUSED) {
-    Requeue(*job, "resumed by its user", absl::ZeroDuration(), turn);
+    Requeue(*job, "resumed by its user", absl::ZeroDuration(), transaction);
   } else if (job->record().stop_intent() == STOP_INTENT_PAUSE) {
     // It is still on its way to the pause: it goes through the queue instead.
-    ChangeIntent(*job, STOP_INTENT_REQUEUE, "resumed by its user: it is queued again when it has stopped", turn);
+    ChangeIntent(*job, STOP_INTENT_REQUEUE, "resumed by its user: it is queued again when it has stopped", transaction);
   }
 }
 
-void Core::State::On(const TraceJob& event, Turn& turn) {
-  JobEntry* job = NeedJob(event.job, turn);
+void Core::State::On(const TraceJob& event, Transaction& transaction) {
+  JobEntry* job = NeedJob(event.job, transaction);
   if (job == nullptr) return;
   if (job->machine.state() != JOB_STATE_RUNNING || job->newest() == nullptr) {
-    turn.status = absl::FailedPreconditionError(absl::StrCat(
+    transaction.status = absl::FailedPreconditionError(absl::StrCat(
         event.job.value(), " does not run, so there is no step to trace: it is ",
         absl::AsciiStrToLower(std::string(absl::StripPrefix(JobState_Name(job->machine.state()), "JOB_STATE_")))));
     return;
@@ -152,67 +153,68 @@ void Core::State::On(const TraceJob& event, Turn& turn) {
   const int ranks = job->newest()->record().ranks_size();
   for (const uint32_t rank : event.ranks) {
     if (rank < static_cast<uint32_t>(ranks)) continue;
-    turn.status =
+    transaction.status =
         absl::InvalidArgumentError(absl::StrCat(event.job.value(), " has ranks 0 to ", ranks - 1, ", not ", rank));
     return;
   }
-  job->trace = event.wish;
+  job->trace = event.request;
   job->traced = {event.ranks.begin(), event.ranks.end()};
-  ChangeDesiredOf(*job->newest(), turn);
+  ChangeDesiredOf(*job->newest(), transaction);
 }
 
-void Core::State::On(const DeleteJob& event, Turn& turn) {
+void Core::State::On(const DeleteJob& event, Transaction& transaction) {
   JobEntry* job = FindJob(event.job);
   if (job == nullptr) return;  // a retry; what is left of its history goes when the coordinator starts
   if (!job->machine.ended()) {
-    turn.status = absl::FailedPreconditionError(
+    transaction.status = absl::FailedPreconditionError(
         absl::StrCat(event.job.value(), " has not ended; cancel it first (muster cancel ", event.job.value(), ")"));
     return;
   }
-  turn.deleted_keys.push_back(JobKey(event.job));
+  transaction.deleted_keys.push_back(JobKey(event.job));
   for (const auto& [number, generation] : job->generations) {
-    turn.deleted_keys.push_back(GenerationKey(event.job, number));
+    transaction.deleted_keys.push_back(GenerationKey(event.job, number));
   }
-  turn.Do(ForgetJob{event.job});
-  turn.reason = absl::StrCat(event.job.value(), " is deleted");
+  transaction.Do(ForgetJob{event.job});
+  transaction.reason = absl::StrCat(event.job.value(), " is deleted");
   by_request.erase(job->record().request_id());
   jobs.erase(event.job);
 }
 
-void Core::State::Stop(JobEntry& job, EndReason reason, StopIntent intent, const std::string& why, Turn& turn) {
+void Core::State::Stop(JobEntry& job, EndReason reason, StopIntent intent, const std::string& why,
+                       Transaction& transaction) {
   GenerationMachine& generation = *job.newest();
   const JobId id(job.record().id());
   const uint64_t number = generation.record().number();
   if (generation.state() == GENERATION_STATE_STOPPING) {
-    const bool wish = intent == STOP_INTENT_CANCEL || intent == STOP_INTENT_PAUSE;
-    if (!wish || job.record().stop_intent() == intent) return;
+    const bool by_user = intent == STOP_INTENT_CANCEL || intent == STOP_INTENT_PAUSE;
+    if (!by_user || job.record().stop_intent() == intent) return;
     // The ranks are told already; only what a fault began stays a fault.
     if (!IsFault(generation.record().reason())) generation.Stop(reason);
-    turn.Touch(id, number);
-    return ChangeIntent(job, intent, why, turn);
+    transaction.Touch(id, number);
+    return ChangeIntent(job, intent, why, transaction);
   }
   generation.Stop(reason);
   if (IsFault(reason)) {
-    job.time.Fault(turn.now.steady);
+    job.time.Fault(transaction.now.steady);
   } else if (intent == STOP_INTENT_REQUEUE) {
-    job.time.Enter(TimeLedger::Phase::kRecovering, turn.now.steady);
+    job.time.Enter(TimeTracker::Phase::kRecovering, transaction.now.steady);
   }
   job.start_deadline.reset();
-  job.stop_overdue = turn.now.steady + 2 * StopDeadline(job.record(), reason);
-  turn.Touch(id, number);
-  ChangeDesiredOf(generation, turn);
-  ChangeIntent(job, intent, why, turn);
+  job.stop_overdue = transaction.now.steady + 2 * StopDeadline(job.record(), reason);
+  transaction.Touch(id, number);
+  ChangeDesiredOf(generation, transaction);
+  ChangeIntent(job, intent, why, transaction);
 }
 
-void Core::State::ChangeIntent(JobEntry& job, StopIntent intent, const std::string& why, Turn& turn) {
+void Core::State::ChangeIntent(JobEntry& job, StopIntent intent, const std::string& why, Transaction& transaction) {
   job.machine.Stop(intent);
   job.machine.fields().set_reason(why);
-  turn.Touch(JobId(job.record().id()));
-  turn.Tell(&job, job.record().generation(), "", "job.stopping",
-            absl::StrCat(job.record().id(), " is stopping: ", why));
+  transaction.Touch(JobId(job.record().id()));
+  transaction.Tell(&job, job.record().generation(), "", "job.stopping",
+                   absl::StrCat(job.record().id(), " is stopping: ", why));
 }
 
-void Core::State::AfterGeneration(JobEntry& job, const GenerationMachine& generation, Turn& turn) {
+void Core::State::AfterGeneration(JobEntry& job, const GenerationMachine& generation, Transaction& transaction) {
   const std::string& id = job.record().id();
   const EndReason reason = generation.record().reason();
   job.start_deadline.reset();
@@ -220,51 +222,52 @@ void Core::State::AfterGeneration(JobEntry& job, const GenerationMachine& genera
   job.plan.reset();
   job.grow_at.reset();
   job.progress.clear();
-  if (IsFault(reason)) job.time.Fault(turn.now.steady);
-  turn.Touch(JobId(id));
+  if (IsFault(reason)) job.time.Fault(transaction.now.steady);
+  transaction.Touch(JobId(id));
   if (reason == END_REASON_COMPLETED) {
-    job.machine.Complete(turn.now);
-    return Finish(job, turn, "job.completed", absl::StrCat(id, " has completed"));
+    job.machine.Complete(transaction.now);
+    return Finish(job, transaction, "job.completed", absl::StrCat(id, " has completed"));
   }
   const StopIntent intent = job.record().stop_intent();
   if (intent == STOP_INTENT_CANCEL) {
-    job.machine.Cancel(turn.now);
-    return Finish(job, turn, "job.cancelled", absl::StrCat(id, " was cancelled"));
+    job.machine.Cancel(transaction.now);
+    return Finish(job, transaction, "job.cancelled", absl::StrCat(id, " was cancelled"));
   }
-  if (intent == STOP_INTENT_PAUSE) return Rest(job, turn);
-  if (IsFault(reason)) return SpendRestart(job, turn);
-  Requeue(job, absl::StrCat("queued again, since its last generation was ", Name(reason)), absl::ZeroDuration(), turn);
+  if (intent == STOP_INTENT_PAUSE) return Rest(job, transaction);
+  if (IsFault(reason)) return SpendRestart(job, transaction);
+  Requeue(job, absl::StrCat("queued again, since its last generation was ", Name(reason)), absl::ZeroDuration(),
+          transaction);
 }
 
-void Core::State::Rest(JobEntry& job, Turn& turn) {
+void Core::State::Rest(JobEntry& job, Transaction& transaction) {
   job.machine.Pause();
-  job.time.Enter(TimeLedger::Phase::kPaused, turn.now.steady);
+  job.time.Enter(TimeTracker::Phase::kPaused, transaction.now.steady);
   job.machine.fields().set_reason("paused by its user; muster resume queues it again");
   job.not_before.reset();
-  turn.Touch(JobId(job.record().id()));
-  turn.Tell(&job, 0, "", "job.paused", absl::StrCat(job.record().id(), " is paused"));
+  transaction.Touch(JobId(job.record().id()));
+  transaction.Tell(&job, 0, "", "job.paused", absl::StrCat(job.record().id(), " is paused"));
 }
 
 // Only faults count against the restarts, and only while nothing is gained between them.
-void Core::State::SpendRestart(JobEntry& job, Turn& turn) {
+void Core::State::SpendRestart(JobEntry& job, Transaction& transaction) {
   Job& record = job.machine.fields();
   Gain(record, ProgressOf(job));
   const uint32_t allowed = record.spec().max_restarts();
   const std::string& cause = record.failure().exit().message();
   if (record.failure().exit().cause() == RankExit::REFUSED && record.failure().generation() == record.generation()) {
-    job.machine.Fail(turn.now);
-    return Finish(job, turn, "job.failed", absl::StrCat(record.id(), " has failed: ", cause));
+    job.machine.Fail(transaction.now);
+    return Finish(job, transaction, "job.failed", absl::StrCat(record.id(), " has failed: ", cause));
   }
   if (record.restarts_without_progress() >= allowed) {
-    job.machine.Fail(turn.now);
-    return Finish(job, turn, "job.failed",
+    job.machine.Fail(transaction.now);
+    return Finish(job, transaction, "job.failed",
                   absl::StrCat(record.id(), " has failed: ", cause,
                                allowed == 0 ? "" : absl::StrCat(" (", allowed, " restarts brought no progress)")));
   }
   record.set_restarts_without_progress(record.restarts_without_progress() + 1);
   record.set_restarts(record.restarts() + 1);
   Requeue(job, absl::StrCat("restart ", record.restarts_without_progress(), " of ", allowed, " after: ", cause),
-          Backoff(record), turn);
+          Backoff(record), transaction);
 }
 
 absl::Duration Core::State::Backoff(const Job& job) const {
@@ -273,22 +276,22 @@ absl::Duration Core::State::Backoff(const Job& job) const {
   return std::min(options.backoff_base * (int64_t{1} << std::min(n - 1, 20u)), options.backoff_max);
 }
 
-void Core::State::Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Turn& turn) {
+void Core::State::Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Transaction& transaction) {
   job.machine.Queue();
-  const bool rested = job.time.phase() == TimeLedger::Phase::kPaused;
-  job.time.Enter(rested ? TimeLedger::Phase::kQueued : TimeLedger::Phase::kRecovering, turn.now.steady);
+  const bool rested = job.time.phase() == TimeTracker::Phase::kPaused;
+  job.time.Enter(rested ? TimeTracker::Phase::kQueued : TimeTracker::Phase::kRecovering, transaction.now.steady);
   job.machine.fields().set_reason(why);
   job.not_before.reset();
-  if (delay > absl::ZeroDuration()) job.not_before = turn.now.steady + delay;
-  turn.Touch(JobId(job.record().id()));
-  turn.Tell(&job, 0, "", "job.queued", absl::StrCat(job.record().id(), ": ", why));
+  if (delay > absl::ZeroDuration()) job.not_before = transaction.now.steady + delay;
+  transaction.Touch(JobId(job.record().id()));
+  transaction.Tell(&job, 0, "", "job.queued", absl::StrCat(job.record().id(), ": ", why));
 }
 
-void Core::State::Finish(JobEntry& job, Turn& turn, const std::string& kind, const std::string& message) {
-  job.time.Enter(TimeLedger::Phase::kOver, turn.now.steady);
+void Core::State::Finish(JobEntry& job, Transaction& transaction, const std::string& kind, const std::string& message) {
+  job.time.Enter(TimeTracker::Phase::kOver, transaction.now.steady);
   job.machine.fields().set_reason(message.substr(std::min(message.size(), job.record().id().size() + 1)));
-  turn.Touch(JobId(job.record().id()));
-  turn.Tell(&job, job.record().generation(), "", kind, message);
+  transaction.Touch(JobId(job.record().id()));
+  transaction.Tell(&job, job.record().generation(), "", kind, message);
 }
 
 }  // namespace muster::core

@@ -65,9 +65,9 @@ void KeepSpeeds(const google::protobuf::RepeatedPtrField<Slot>& before, Node& no
 
 }  // namespace
 
-void Core::State::On(const NodeConnected& event, Turn& turn) {
-  turn.status = CheckIdentity(event.node);
-  if (!turn.status.ok()) return;
+void Core::State::On(const NodeConnected& event, Transaction& transaction) {
+  transaction.status = CheckIdentity(event.node);
+  if (!transaction.status.ok()) return;
   const NodeId id(event.node.id());
   NodeEntry* known = FindNode(id);
   if (known == nullptr) {
@@ -75,20 +75,20 @@ void Core::State::On(const NodeConnected& event, Turn& turn) {
     record.set_state(NODE_STATE_LIVE);
     record.set_draining(false);
     record.set_leaving(false);
-    *record.mutable_registered() = ToProto(turn.now.wall);
-    *record.mutable_changed() = ToProto(turn.now.wall);
+    *record.mutable_registered() = ToProto(transaction.now.wall);
+    *record.mutable_changed() = ToProto(transaction.now.wall);
     // No rank was ever placed there: there is nothing that it could report.
     nodes.emplace(id,
                   NodeEntry{.machine = NodeMachine(std::move(record)), .boot = event.node.boot_id(), .reported = true});
-    turn.Tell(nullptr, 0, id.value(), "node.joined",
-              absl::StrCat("node ", id.value(), " joined with ", event.node.slots_size(), " slots"));
+    transaction.Tell(nullptr, 0, id.value(), "node.joined",
+                     absl::StrCat("node ", id.value(), " joined with ", event.node.slots_size(), " slots"));
   } else {
     const bool back = known->machine.state() != NODE_STATE_LIVE;
     if (known->record().incarnation() != event.node.incarnation() && !back) {
-      turn.Do(
+      transaction.Do(
           CloseStream{id, Incarnation(known->record().incarnation()), "replaced by a newer incarnation of this node"});
     }
-    known->machine.Return(turn.now);
+    known->machine.Return(transaction.now);
     Node& fields = known->machine.fields();
     fields.set_hostname(event.node.hostname());
     fields.set_incarnation(event.node.incarnation());
@@ -103,41 +103,41 @@ void Core::State::On(const NodeConnected& event, Turn& turn) {
     std::erase_if(inbox, [&](const Report& report) { return report.node == id; });  // it says all of it again
     fields.set_leaving(false);
     if (!known->record().draining()) emptying.erase(id);
-    if (back) turn.Tell(nullptr, 0, id.value(), "node.returned", absl::StrCat("node ", id.value(), " is back"));
+    if (back) transaction.Tell(nullptr, 0, id.value(), "node.returned", absl::StrCat("node ", id.value(), " is back"));
   }
   for (Slot& slot : *FindNode(id)->machine.fields().mutable_slots()) {  // computed by us, never a worker's word
     slot.clear_state();
     slot.clear_job();
     if (known == nullptr) slot.clear_flops_per_second();
   }
-  turn.Touch(id);
-  turn.ChangeDesired(id);
+  transaction.Touch(id);
+  transaction.ChangeDesired(id);
 }
 
-void Core::State::On(const NodeDisconnected& event, Turn& turn) {
+void Core::State::On(const NodeDisconnected& event, Transaction& transaction) {
   NodeEntry* node = FindNode(event.node);
   if (node == nullptr || node->record().incarnation() != event.incarnation.value()) return;
   if (node->machine.state() != NODE_STATE_LIVE) return;
-  node->machine.GoAway(turn.now);
-  node->lost_at = turn.now.steady + options.timeouts.node_grace;
-  turn.Touch(event.node);
-  turn.Tell(nullptr, 0, event.node.value(), "node.away",
-            absl::StrCat("node ", event.node.value(), " is away; its ranks are thought to go on"));
+  node->machine.GoAway(transaction.now);
+  node->lost_at = transaction.now.steady + options.timeouts.node_grace;
+  transaction.Touch(event.node);
+  transaction.Tell(nullptr, 0, event.node.value(), "node.away",
+                   absl::StrCat("node ", event.node.value(), " is away; its ranks are thought to go on"));
 }
 
-void Core::State::On(const NodeObserved& event, Turn& turn) {
+void Core::State::On(const NodeObserved& event, Transaction& transaction) {
   NodeEntry* node = FindNode(event.node);
   if (node == nullptr || node->record().incarnation() != event.incarnation.value()) {
-    turn.status = absl::FailedPreconditionError(
+    transaction.status = absl::FailedPreconditionError(
         absl::StrCat("a report of node ", event.node.value(), " from an incarnation that was replaced"));
     return;
   }
   if (event.observed.leaving() && !node->record().leaving()) {
     node->machine.fields().set_leaving(true);
     emptying.insert(event.node);
-    turn.Touch(event.node);
-    turn.Tell(nullptr, 0, event.node.value(), "node.leaving",
-              absl::StrCat("node ", event.node.value(), " is leaving: its worker daemon was told to end"));
+    transaction.Touch(event.node);
+    transaction.Tell(nullptr, 0, event.node.value(), "node.leaving",
+                     absl::StrCat("node ", event.node.value(), " is leaving: its worker daemon was told to end"));
   }
   std::set<RankId> reported;
   for (const ObservedRank& seen : event.observed.ranks()) {
@@ -145,31 +145,31 @@ void Core::State::On(const NodeObserved& event, Turn& turn) {
     inbox.push_back({event.node, event.incarnation.value(), seen});
   }
   if (!event.observed.full()) return;
-  for (ObservedRank& gone : Unreported(event.node, reported, turn)) {
+  for (ObservedRank& gone : Unreported(event.node, reported, transaction)) {
     inbox.push_back({event.node, event.incarnation.value(), std::move(gone)});
   }
   inbox.push_back({event.node, event.incarnation.value(), std::nullopt});
 }
 
-void Core::State::ReadInbox(Turn& turn) {
-  while (!inbox.empty() && !turn.Full()) {
+void Core::State::ReadInbox(Transaction& transaction) {
+  while (!inbox.empty() && !transaction.Full()) {
     const Report report = std::move(inbox.front());
     inbox.pop_front();
     NodeEntry* node = FindNode(report.node);
     // What a replaced daemon said, its successor says again.
     if (node == nullptr || node->record().incarnation() != report.incarnation) continue;
     if (report.rank.has_value()) {
-      Observe(report.node, *report.rank, turn);
+      Observe(report.node, *report.rank, transaction);
     } else if (!node->reported) {
       node->reported = true;
-      if (node->record().boot_id() != node->boot) turn.Touch(report.node);
+      if (node->record().boot_id() != node->boot) transaction.Touch(report.node);
       node->machine.fields().set_boot_id(node->boot);
-      turn.ChangeDesired(report.node);
+      transaction.ChangeDesired(report.node);
     }
   }
 }
 
-void Core::State::Observe(const NodeId& node, const ObservedRank& seen, Turn& turn) {
+void Core::State::Observe(const NodeId& node, const ObservedRank& seen, Transaction& transaction) {
   JobEntry* job = FindJob(JobId(seen.key().job()));
   // A stale rank is absent from what is desired: its worker kills it.
   if (job == nullptr || job->record().generation() != seen.key().generation()) return;
@@ -177,21 +177,22 @@ void Core::State::Observe(const NodeId& node, const ObservedRank& seen, Turn& tu
   if (generation == nullptr || generation->ended()) return;
   const RankPlacement* rank = generation->rank(seen.key().rank());
   if (rank == nullptr || rank->node() != node.value() || rank->state() == RANK_STATE_EXITED) return;
-  NoteStep(*job, seen.step(), turn);
+  NoteStep(*job, seen.step(), transaction);
   if (seen.state() != RANK_STATE_EXITED) {
-    NoteProgress(*job, nodes.at(node), seen, turn.now.steady);
-    RankReported(*job, rank->rank(), seen.state(), turn);
-    return CheckHang(*job, rank->rank(), turn);
+    NoteProgress(*job, nodes.at(node), seen, transaction.now.steady);
+    RankReported(*job, rank->rank(), seen.state(), transaction);
+    return CheckHang(*job, rank->rank(), transaction);
   }
   const bool gone = seen.exit().cause() == RankExit::VANISHED || seen.exit().cause() == RankExit::ORPHANED;
-  RankEnded(*job, rank->rank(), seen.exit(), gone ? END_REASON_LOST : END_REASON_FAILED, turn);
+  RankEnded(*job, rank->rank(), seen.exit(), gone ? END_REASON_LOST : END_REASON_FAILED, transaction);
 }
 
 // What a full report does not name. A rank that was seen to run is gone: the node lost its run directory (a reboot).
 // So is, after a reboot, one that never was and is wanted: it may have run, and a rank starts once. Without a reboot it
 // is not judged: the worker has not begun with it yet, and will. One that never was and is to stop was never started,
 // and never will be.
-std::vector<ObservedRank> Core::State::Unreported(const NodeId& node, const std::set<RankId>& reported, Turn& turn) {
+std::vector<ObservedRank> Core::State::Unreported(const NodeId& node, const std::set<RankId>& reported,
+                                                  Transaction& transaction) {
   std::vector<ObservedRank> unreported;
   const NodeEntry& entry = nodes.at(node);
   const bool rebooted = entry.boot != entry.record().boot_id();
@@ -212,13 +213,13 @@ std::vector<ObservedRank> Core::State::Unreported(const NodeId& node, const std:
       RankExit& exit = *gone.mutable_exit();
       exit.set_cause(seen_before ? RankExit::VANISHED : RankExit::STOPPED);
       exit.set_message(absl::StrCat("rank ", rank.rank(), seen_before ? " is no longer known" : " was never started"));
-      *exit.mutable_ended() = ToProto(turn.now.wall);
+      *exit.mutable_ended() = ToProto(transaction.now.wall);
     }
   }
   return unreported;
 }
 
-void Core::State::EmptyNodes(Turn& turn) {
+void Core::State::EmptyNodes(Transaction& transaction) {
   if (emptying.empty()) return;
   for (auto& [id, job] : jobs) {
     if (!job.machine.active()) continue;
@@ -231,13 +232,13 @@ void Core::State::EmptyNodes(Turn& turn) {
       if (!here) continue;
       const bool lost = nodes.at(node).machine.state() == NODE_STATE_LOST;
       if (!lost && generation.state() == GENERATION_STATE_STOPPING) continue;
-      if (turn.Full()) return;
+      if (transaction.Full()) return;
       if (lost) {
-        LoseRanks(job, node, turn);
+        LoseRanks(job, node, transaction);
       } else {
         Stop(job, END_REASON_DRAINED, STOP_INTENT_REQUEUE,
              absl::StrCat("node ", node.value(), nodes.at(node).record().leaving() ? " is leaving" : " is drained"),
-             turn);
+             transaction);
       }
     }
   }
@@ -245,7 +246,7 @@ void Core::State::EmptyNodes(Turn& turn) {
   emptying.clear();
 }
 
-void Core::State::LoseRanks(JobEntry& job, const NodeId& node, Turn& turn) {
+void Core::State::LoseRanks(JobEntry& job, const NodeId& node, Transaction& transaction) {
   std::vector<uint32_t> lost;
   for (const RankPlacement& rank : job.newest()->record().ranks()) {
     if (rank.node() == node.value() && rank.state() != RANK_STATE_EXITED) lost.push_back(rank.rank());
@@ -254,29 +255,29 @@ void Core::State::LoseRanks(JobEntry& job, const NodeId& node, Turn& turn) {
     RankExit exit;
     exit.set_cause(RankExit::VANISHED);
     exit.set_message(absl::StrCat("node ", node.value(), " is lost, and rank ", rank, " with it"));
-    *exit.mutable_ended() = ToProto(turn.now.wall);
-    RankEnded(job, rank, std::move(exit), END_REASON_LOST, turn);
+    *exit.mutable_ended() = ToProto(transaction.now.wall);
+    RankEnded(job, rank, std::move(exit), END_REASON_LOST, transaction);
   }
 }
 
-void Core::State::On(const DrainNode& event, Turn& turn) {
-  NodeEntry* node = NeedNode(event.node, turn);
+void Core::State::On(const DrainNode& event, Transaction& transaction) {
+  NodeEntry* node = NeedNode(event.node, transaction);
   if (node == nullptr || node->record().draining()) return;
   node->machine.fields().set_draining(true);
   emptying.insert(event.node);
-  turn.Touch(event.node);
-  turn.Tell(nullptr, 0, event.node.value(), "node.draining",
-            absl::StrCat("node ", event.node.value(), " takes no new ranks"));
+  transaction.Touch(event.node);
+  transaction.Tell(nullptr, 0, event.node.value(), "node.draining",
+                   absl::StrCat("node ", event.node.value(), " takes no new ranks"));
 }
 
-void Core::State::On(const UndrainNode& event, Turn& turn) {
-  NodeEntry* node = NeedNode(event.node, turn);
+void Core::State::On(const UndrainNode& event, Transaction& transaction) {
+  NodeEntry* node = NeedNode(event.node, transaction);
   if (node == nullptr || !node->record().draining()) return;
   node->machine.fields().set_draining(false);
   if (node->machine.state() != NODE_STATE_LOST) emptying.erase(event.node);
-  turn.Touch(event.node);
-  turn.Tell(nullptr, 0, event.node.value(), "node.undrained",
-            absl::StrCat("node ", event.node.value(), " takes ranks again"));
+  transaction.Touch(event.node);
+  transaction.Tell(nullptr, 0, event.node.value(), "node.undrained",
+                   absl::StrCat("node ", event.node.value(), " takes ranks again"));
 }
 
 std::string Core::State::ManyAway() const {
@@ -289,44 +290,45 @@ std::string Core::State::ManyAway() const {
   return absl::StrCat(away, " of ", away + live, " nodes");
 }
 
-void Core::State::GiveUp(const NodeId& id, NodeEntry& node, const std::string& many_away, Turn& turn) {
+void Core::State::GiveUp(const NodeId& id, NodeEntry& node, const std::string& many_away, Transaction& transaction) {
   const bool first = !node.spared_until.has_value();
   // Its grace began node_grace ago.
   const absl::Duration more = options.timeouts.mass_grace - options.timeouts.node_grace;
-  if (first) node.spared_until = turn.now.steady + more;
-  if (!many_away.empty() && turn.now.steady < *node.spared_until) {
+  if (first) node.spared_until = transaction.now.steady + more;
+  if (!many_away.empty() && transaction.now.steady < *node.spared_until) {
     // All of them in the same tick.
     const int64_t step = absl::ToInt64Nanoseconds(kLookAgain);
-    const int64_t next = (turn.now.steady.nanoseconds() / step + 1) * step;
+    const int64_t next = (transaction.now.steady.nanoseconds() / step + 1) * step;
     node.lost_at = std::min(SteadyTime::FromNanoseconds(next), *node.spared_until);
     if (!first) return;
-    return turn.Tell(nullptr, 0, id.value(), "node.spared",
-                     absl::StrCat("node ", id.value(), " is not given up for up to ", absl::FormatDuration(more), ": ",
-                                  many_away, " are away at once, as when a network fails"));
+    return transaction.Tell(nullptr, 0, id.value(), "node.spared",
+                            absl::StrCat("node ", id.value(), " is not given up for up to ", absl::FormatDuration(more),
+                                         ": ", many_away, " are away at once, as when a network fails"));
   }
-  node.machine.Lose(turn.now);
+  node.machine.Lose(transaction.now);
   emptying.insert(id);
-  turn.Touch(id);
-  turn.Tell(nullptr, 0, id.value(), "node.lost", absl::StrCat("node ", id.value(), " is lost; its ranks are given up"));
+  transaction.Touch(id);
+  transaction.Tell(nullptr, 0, id.value(), "node.lost",
+                   absl::StrCat("node ", id.value(), " is lost; its ranks are given up"));
 }
 
-void Core::State::On(const Tick&, Turn& turn) {
+void Core::State::On(const Tick&, Transaction& transaction) {
   const auto due = [&](std::optional<SteadyTime>& timer) {
-    if (!timer.has_value() || turn.now.steady < *timer || turn.Full()) return false;
+    if (!timer.has_value() || transaction.now.steady < *timer || transaction.Full()) return false;
     timer.reset();
     return true;
   };
   const std::string many_away = ManyAway();
   for (auto& [id, node] : nodes) {
-    if (node.machine.state() == NODE_STATE_AWAY && due(node.lost_at)) GiveUp(id, node, many_away, turn);
+    if (node.machine.state() == NODE_STATE_AWAY && due(node.lost_at)) GiveUp(id, node, many_away, transaction);
   }
   for (auto& [id, job] : jobs) {
-    if (job.machine.state() == JOB_STATE_STARTING && due(job.start_deadline)) CheckStart(job, turn);
-    if (job.machine.state() == JOB_STATE_STOPPING && due(job.stop_overdue)) CheckStop(job, turn);
-    if (job.machine.state() == JOB_STATE_RUNNING && due(job.grow_at)) CheckGrowth(job, turn);
-    if (job.whole_until.has_value() && *job.whole_until <= turn.now.steady) job.whole_until.reset();
+    if (job.machine.state() == JOB_STATE_STARTING && due(job.start_deadline)) CheckStart(job, transaction);
+    if (job.machine.state() == JOB_STATE_STOPPING && due(job.stop_overdue)) CheckStop(job, transaction);
+    if (job.machine.state() == JOB_STATE_RUNNING && due(job.grow_at)) CheckGrowth(job, transaction);
+    if (job.whole_until.has_value() && *job.whole_until <= transaction.now.steady) job.whole_until.reset();
     // Schedule, which follows, starts those that it can.
-    if (job.not_before.has_value() && *job.not_before <= turn.now.steady) job.not_before.reset();
+    if (job.not_before.has_value() && *job.not_before <= transaction.now.steady) job.not_before.reset();
   }
 }
 
@@ -383,7 +385,7 @@ std::string Core::State::NamesOfMissing(const JobEntry& job) {
 }
 
 // Called when a generation should have been running for long.
-void Core::State::CheckStart(JobEntry& job, Turn& turn) {
+void Core::State::CheckStart(JobEntry& job, Transaction& transaction) {
   const Generation& generation = job.newest()->record();
   // Whom the others wait for, if some have come; those wait in the rendezvous, and are not at fault.
   std::vector<uint32_t> late = MissingRanks(job);
@@ -401,18 +403,18 @@ void Core::State::CheckStart(JobEntry& job, Turn& turn) {
   failure.set_hint(absl::StrCat("its output: muster logs ", job.record().id(), " --rank ", late.front()));
   const std::string why = failure.exit().message();
   *job.machine.fields().mutable_failure() = std::move(failure);
-  Stop(job, END_REASON_FAILED, STOP_INTENT_REQUEUE, why, turn);
+  Stop(job, END_REASON_FAILED, STOP_INTENT_REQUEUE, why, transaction);
 }
 
 // Called when the worker's own deadline is over twice. There is nothing left to tell it; people should know.
-void Core::State::CheckStop(JobEntry& job, Turn& turn) {
+void Core::State::CheckStop(JobEntry& job, Transaction& transaction) {
   const Generation& generation = job.newest()->record();
   const std::string why = absl::StrCat(
       "overdue, still running: rank ",
       Names(generation,
             RanksThat(generation, [](const RankPlacement& rank) { return rank.state() != RANK_STATE_EXITED; })),
       "; its worker should have killed it: see the worker's log, or restart the worker");
-  ChangeIntent(job, job.record().stop_intent(), why, turn);
+  ChangeIntent(job, job.record().stop_intent(), why, transaction);
 }
 
 Core::State::Holders Core::State::SlotHolders() const {

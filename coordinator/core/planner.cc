@@ -38,7 +38,7 @@ absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots
   Planned planned;
   Train train = spec.train();
   uint64_t least_peak = 0;
-  absl::StatusOr<strategies::Outlook> outlook;
+  absl::StatusOr<strategies::MemoryPlan> memory_plan;
   if (train.strategy().has_auto_()) {
     auto choice = strategies::Choose(train, *inventory, slots.ranks, HardwareOf(slots.device, slots.model));
     if (!choice.ok()) return choice.status();
@@ -47,35 +47,36 @@ absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots
     planned.activation_checkpointing = train.activation_checkpointing();
     planned.strategy_reason = choice->reason;
     least_peak = choice->least_peak;
-    outlook = std::move(choice->outlook);
+    memory_plan = std::move(choice->memory_plan);
   } else {
-    outlook = strategies::LookAt(train, *inventory, slots.ranks);
+    memory_plan = strategies::PlanMemory(train, *inventory, slots.ranks);
   }
-  if (!outlook.ok()) {
+  if (!memory_plan.ok()) {
     // On others it may be possible: hybrid wants as many ranks on every node.
-    const std::string why(outlook.status().message());
-    outlook = strategies::LookAt(train, *inventory, strategies::AnyPlaces(static_cast<uint32_t>(slots.ranks.size())));
-    if (!outlook.ok()) return outlook.status();
+    const std::string why(memory_plan.status().message());
+    memory_plan =
+        strategies::PlanMemory(train, *inventory, strategies::AnyPlaces(static_cast<uint32_t>(slots.ranks.size())));
+    if (!memory_plan.ok()) return memory_plan.status();
     planned.unfit = {why, 0};
-  } else if (const std::string why = strategies::WhyUnfit(*outlook, slots.ranks); !why.empty()) {
-    if (least_peak == 0 && !DependsOnOtherSlots(train.strategy())) least_peak = outlook->peak();
+  } else if (const std::string why = strategies::WhyUnfit(*memory_plan, slots.ranks); !why.empty()) {
+    if (least_peak == 0 && !DependsOnOtherSlots(train.strategy())) least_peak = memory_plan->peak();
     planned.unfit = {absl::StrCat(why, "; ", strategies::WhatWouldFit(train, *inventory, slots.ranks)),
                      least_peak == 0 ? 0 : strategies::SlotBytesFor(least_peak)};
   }
-  planned.digests.assign(slots.ranks.size(), outlook->program.digest);
-  planned.table = std::move(outlook->layout.table);
-  planned.table_sha256 = std::move(outlook->layout.table_sha256);
-  planned.roles = std::move(outlook->layout.roles);
+  planned.digests.assign(slots.ranks.size(), memory_plan->program.digest);
+  planned.table = std::move(memory_plan->layout.table);
+  planned.table_sha256 = std::move(memory_plan->layout.table_sha256);
+  planned.roles = std::move(memory_plan->layout.roles);
   return planned;
 }
 
 std::string NameOpByStrategies(const JobSpec& spec, const Slots& slots, uint64_t index) {
   const auto inventory = models::MakeInventory(spec.train().model());
   if (!inventory.ok()) return "";
-  const auto outlook = strategies::LookAt(spec.train(), *inventory, slots.ranks);
-  if (!outlook.ok() || index >= outlook->program.schedule.ops.size()) return "";
+  const auto memory_plan = strategies::PlanMemory(spec.train(), *inventory, slots.ranks);
+  if (!memory_plan.ok() || index >= memory_plan->program.schedule.ops.size()) return "";
   // What it does, without the buffers and streams that it needs for it.
-  const Op& op = outlook->program.schedule.ops[index];
+  const Op& op = memory_plan->program.schedule.ops[index];
   return Print(Op{.kind = op.kind, .unit = op.unit, .unit_end = op.unit_end, .microbatch = op.microbatch}, *inventory);
 }
 

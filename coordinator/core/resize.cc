@@ -47,15 +47,16 @@ bool Core::State::HasRoomToGrow(JobEntry& job) {
 
 // Called when its generation has run for a while, and then again and again. Slots count as free when two looks in a row
 // find them: what a node that flaps offers is left to it.
-void Core::State::CheckGrowth(JobEntry& job, Turn& turn) {
+void Core::State::CheckGrowth(JobEntry& job, Transaction& transaction) {
   const bool room = HasRoomToGrow(job);
   if (room && job.room_seen) {
     const int ranks = job.newest()->record().ranks_size();
     return Stop(job, END_REASON_RESIZED, STOP_INTENT_REQUEUE,
-                absl::StrCat("there are slots for more than its ", ranks, ranks == 1 ? " rank" : " ranks"), turn);
+                absl::StrCat("there are slots for more than its ", ranks, ranks == 1 ? " rank" : " ranks"),
+                transaction);
   }
   job.room_seen = room;
-  job.grow_at = turn.now.steady + options.grow_settle;
+  job.grow_at = transaction.now.steady + options.grow_settle;
 }
 
 }  // namespace muster::core

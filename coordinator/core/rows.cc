@@ -36,8 +36,8 @@ uint64_t DoneStep(const Job& job) {
 }
 
 // In which its coordinator died.
-TimeLedger::Phase PhaseOf(const JobEntry& job) {
-  using Phase = TimeLedger::Phase;
+TimeTracker::Phase PhaseOf(const JobEntry& job) {
+  using Phase = TimeTracker::Phase;
   const GenerationMachine* newest = job.newest();
   // The generation that ended last; a pause is no fault.
   const auto paused = [&](uint64_t number) {
@@ -174,7 +174,7 @@ void Core::State::Arm(Now now) {
   if (!emptying.empty()) more_work = now.steady;
   for (auto& [id, job] : jobs) {
     const JobState state = job.machine.state();
-    job.time = TimeLedger(job.record().ledger(), PhaseOf(job), DoneStep(job.record()), now.steady);
+    job.time = TimeTracker(job.record().time_breakdown(), PhaseOf(job), DoneStep(job.record()), now.steady);
     job.time_kept = now.steady;
     if (state == JOB_STATE_RUNNING && RunsOnFewer(job)) job.grow_at = now.steady + options.grow_after;
     if (state == JOB_STATE_QUEUED && job.record().restarts_without_progress() > 0) {
@@ -196,29 +196,29 @@ void Core::State::Arm(Now now) {
   }
 }
 
-void Core::State::KeepLedgers(const Turn& turn) {
-  for (const JobId& id : turn.jobs) {
+void Core::State::KeepTimeBreakdowns(const Transaction& transaction) {
+  for (const JobId& id : transaction.jobs) {
     JobEntry* job = FindJob(id);
     if (job == nullptr) continue;
-    *job->machine.fields().mutable_ledger() = job->time.UpTo(turn.now.steady);
-    job->time_kept = turn.now.steady;
+    *job->machine.fields().mutable_time_breakdown() = job->time.UpTo(transaction.now.steady);
+    job->time_kept = transaction.now.steady;
   }
 }
 
-void Core::State::Write(const Turn& turn, Outcome& outcome) const {
-  for (const std::string& key : turn.deleted_keys) outcome.rows.push_back({key, std::nullopt});
-  for (const JobId& id : turn.jobs) {
+void Core::State::Write(const Transaction& transaction, Outcome& outcome) const {
+  for (const std::string& key : transaction.deleted_keys) outcome.rows.push_back({key, std::nullopt});
+  for (const JobId& id : transaction.jobs) {
     const auto job = jobs.find(id);
     if (job != jobs.end()) outcome.rows.push_back({JobKey(id), Serialise(job->second.record())});
   }
-  for (const auto& [id, number] : turn.generations) {
+  for (const auto& [id, number] : transaction.generations) {
     const auto job = jobs.find(id);
     if (job == jobs.end()) continue;
     const auto generation = job->second.generations.find(number);
     if (generation == job->second.generations.end()) continue;
     outcome.rows.push_back({GenerationKey(id, number), Serialise(generation->second.record())});
   }
-  for (const NodeId& id : turn.nodes) {
+  for (const NodeId& id : transaction.nodes) {
     const auto node = nodes.find(id);
     if (node != nodes.end()) outcome.rows.push_back({NodeKey(id), Serialise(node->second.record())});
   }

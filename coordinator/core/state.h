@@ -19,9 +19,9 @@
 namespace muster::core {
 
 // One Handle call's results: which records changed, what to tell, what to do.
-class Turn {
+class Transaction {
  public:
-  explicit Turn(Now now) : now(now) {}
+  explicit Transaction(Now now) : now(now) {}
 
   // No room for another step of work in this commit: it is left for the next.
   bool Full() {
@@ -63,52 +63,52 @@ struct Core::State {
   explicit State(const Options& o) : options(o) {}
 
   // ---- jobs.cc ----
-  void On(const SubmitJob& event, Turn& turn);
-  void On(const CancelJob& event, Turn& turn);
-  void On(const PauseJob& event, Turn& turn);
-  void On(const ResumeJob& event, Turn& turn);
-  void On(const DeleteJob& event, Turn& turn);
-  void On(const TraceJob& event, Turn& turn);
-  void On(const CheckpointJob& event, Turn& turn);  // wishes.cc
+  void On(const SubmitJob& event, Transaction& transaction);
+  void On(const CancelJob& event, Transaction& transaction);
+  void On(const PauseJob& event, Transaction& transaction);
+  void On(const ResumeJob& event, Transaction& transaction);
+  void On(const DeleteJob& event, Transaction& transaction);
+  void On(const TraceJob& event, Transaction& transaction);
+  void On(const CheckpointJob& event, Transaction& transaction);  // requests.cc
   // A generation of the job has ended with `reason`: what the job becomes.
-  void AfterGeneration(JobEntry& job, const GenerationMachine& generation, Turn& turn);
-  void Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Turn& turn);
-  void SpendRestart(JobEntry& job, Turn& turn);
+  void AfterGeneration(JobEntry& job, const GenerationMachine& generation, Transaction& transaction);
+  void Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Transaction& transaction);
+  void SpendRestart(JobEntry& job, Transaction& transaction);
   absl::Duration Backoff(const Job& job) const;
-  void Rest(JobEntry& job, Turn& turn);  // into PAUSED
-  void ChangeIntent(JobEntry& job, StopIntent intent, const std::string& why, Turn& turn);
-  void Finish(JobEntry& job, Turn& turn, const std::string& kind, const std::string& message);
-  // The one way to stop a generation: cancel, pause, drain, failure, loss. `why` is for people. A wish of the user's
+  void Rest(JobEntry& job, Transaction& transaction);  // into PAUSED
+  void ChangeIntent(JobEntry& job, StopIntent intent, const std::string& why, Transaction& transaction);
+  void Finish(JobEntry& job, Transaction& transaction, const std::string& kind, const std::string& message);
+  // The one way to stop a generation: cancel, pause, drain, failure, loss. `why` is for people. A request of the user's
   // overrides what else the job was stopping for; otherwise one that is stopping already goes on as it is.
-  void Stop(JobEntry& job, EndReason reason, StopIntent intent, const std::string& why, Turn& turn);
+  void Stop(JobEntry& job, EndReason reason, StopIntent intent, const std::string& why, Transaction& transaction);
 
   // ---- generations.cc ----
-  void On(const RankRecord& event, Turn& turn);
-  void On(const RankArrived& event, Turn& turn);
-  void Schedule(Turn& turn);  // places what can be placed
+  void On(const RankRecord& event, Transaction& transaction);
+  void On(const RankArrived& event, Transaction& transaction);
+  void Schedule(Transaction& transaction);  // places what can be placed
   // After every event: the queue is looked at, or in the next tick.
-  void ScheduleFor(const Event& event, Turn& turn);
+  void ScheduleFor(const Event& event, Transaction& transaction);
   // Where the job starts, and as what, or nothing: it waits, or it cannot be laid out, and has failed.
   struct Start {
     scheduler::Decision decision;
     Planned plan;
   };
-  std::optional<Start> FindStart(JobEntry& job, scheduler::Pass& pass, Turn& turn);
+  std::optional<Start> FindStart(JobEntry& job, scheduler::Pass& pass, Transaction& transaction);
   // None: refused there, and that is remembered. An error of a plan on all ranks: it never can be.
   absl::StatusOr<std::optional<Planned>> PlanOn(JobEntry& job, const scheduler::Decision& decision) const;
-  void StartGeneration(JobEntry& job, Start start, Turn& turn);
-  void RankReported(JobEntry& job, uint32_t rank, RankState state, Turn& turn);
-  void RunIfAllDo(JobEntry& job, Turn& turn);
+  void StartGeneration(JobEntry& job, Start start, Transaction& transaction);
+  void RankReported(JobEntry& job, uint32_t rank, RankState state, Transaction& transaction);
+  void RunIfAllDo(JobEntry& job, Transaction& transaction);
   // `fault`: the generation's end reason, if nobody asked for this exit.
-  void RankEnded(JobEntry& job, uint32_t rank, RankExit exit, EndReason fault, Turn& turn);
-  void EndGenerationOf(JobEntry& job, EndReason reason, Turn& turn);
-  void Publish(JobEntry& job, const CheckpointWritten& written, Turn& turn);
-  void ChangeDesiredOf(const GenerationMachine& generation, Turn& turn);
+  void RankEnded(JobEntry& job, uint32_t rank, RankExit exit, EndReason fault, Transaction& transaction);
+  void EndGenerationOf(JobEntry& job, EndReason reason, Transaction& transaction);
+  void Publish(JobEntry& job, const CheckpointWritten& written, Transaction& transaction);
+  void ChangeDesiredOf(const GenerationMachine& generation, Transaction& transaction);
   std::vector<scheduler::Claim> Queue() const;  // in its order, those in back-off too
   static scheduler::Demand DemandOf(const JobEntry& job);
   Slots SlotsFor(const scheduler::Decision& decision) const;
   const Slot* SlotAt(const NodeId& node, uint32_t index) const;  // null: there is none
-  void Measured(const RankPlacement& rank, double flops_per_second, Turn& turn);
+  void Measured(const RankPlacement& rank, double flops_per_second, Transaction& transaction);
   // Why it was refused on those slots; null: it was not.
   static const Unfit* RefusedOn(const JobEntry& job, const Slots& slots);
   std::vector<scheduler::NodeView> NodeViews() const;
@@ -117,12 +117,13 @@ struct Core::State {
   Timeouts TimeoutsOf(const Job& job) const;
   absl::Duration StopDeadline(const Job& job, EndReason reason) const;
   // The newest generation has finished `step`.
-  void NoteStep(JobEntry& job, uint64_t step, Turn& turn);
+  void NoteStep(JobEntry& job, uint64_t step, Transaction& transaction);
   static void NoteProgress(JobEntry& job, const NodeEntry& node, const ObservedRank& seen, SteadyTime now);
-  void CheckHang(JobEntry& job, uint32_t reporter, Turn& turn);
-  absl::Duration HangLimitOf(const JobEntry& job, const JobEntry::Progress& furthest) const;
-  void FailHung(JobEntry& job, const RankPlacement& culprit, const JobEntry::Progress& progress, Turn& turn);
-  static void AddToFault(JobEntry& job, uint32_t rank, RankExit& exit, Turn& turn);
+  void CheckHang(JobEntry& job, uint32_t reporter, Transaction& transaction);
+  absl::Duration HangLimitOf(const JobEntry& job, const JobEntry::RankProgress& furthest) const;
+  void FailHung(JobEntry& job, const RankPlacement& culprit, const JobEntry::RankProgress& progress,
+                Transaction& transaction);
+  static void AddToFault(JobEntry& job, uint32_t rank, RankExit& exit, Transaction& transaction);
 
   // ---- resize.cc ----
   // Ranks that suffice for it now.
@@ -130,31 +131,31 @@ struct Core::State {
   static bool RunsOnFewer(const JobEntry& job);
   // Slots for more ranks are free, the planner takes them, and nobody in the queue can use them.
   bool HasRoomToGrow(JobEntry& job);
-  void CheckGrowth(JobEntry& job, Turn& turn);
+  void CheckGrowth(JobEntry& job, Transaction& transaction);
 
   // ---- nodes.cc ----
-  void On(const NodeConnected& event, Turn& turn);
-  void On(const NodeDisconnected& event, Turn& turn);
-  void On(const NodeObserved& event, Turn& turn);
-  void On(const DrainNode& event, Turn& turn);
-  void On(const UndrainNode& event, Turn& turn);
-  void On(const Tick& event, Turn& turn);
+  void On(const NodeConnected& event, Transaction& transaction);
+  void On(const NodeDisconnected& event, Transaction& transaction);
+  void On(const NodeObserved& event, Transaction& transaction);
+  void On(const DrainNode& event, Transaction& transaction);
+  void On(const UndrainNode& event, Transaction& transaction);
+  void On(const Tick& event, Transaction& transaction);
   // So many nodes are away at once that their network, or this machine's, is likelier to be at fault than they.
   std::string ManyAway() const;  // "7 of 20 nodes"; empty: no
-  void GiveUp(const NodeId& id, NodeEntry& node, const std::string& many_away, Turn& turn);
+  void GiveUp(const NodeId& id, NodeEntry& node, const std::string& many_away, Transaction& transaction);
   absl::Status CheckCurrent(const RankId& rank) const;
   // Ranks that do not run yet, have not come to the rendezvous, and keep waiting those that have.
   static std::vector<uint32_t> MissingRanks(const JobEntry& job);
   static std::string NamesOfMissing(const JobEntry& job);
-  void CheckStart(JobEntry& job, Turn& turn);
-  void CheckStop(JobEntry& job, Turn& turn);
+  void CheckStart(JobEntry& job, Transaction& transaction);
+  void CheckStop(JobEntry& job, Transaction& transaction);
   absl::Status CheckIdentity(const Node& node) const;
-  void ReadInbox(Turn& turn);
-  void Observe(const NodeId& node, const ObservedRank& seen, Turn& turn);
-  std::vector<ObservedRank> Unreported(const NodeId& node, const std::set<RankId>& reported, Turn& turn);
+  void ReadInbox(Transaction& transaction);
+  void Observe(const NodeId& node, const ObservedRank& seen, Transaction& transaction);
+  std::vector<ObservedRank> Unreported(const NodeId& node, const std::set<RankId>& reported, Transaction& transaction);
   // Stops what runs on draining nodes, gives up what ran on lost ones.
-  void EmptyNodes(Turn& turn);
-  void LoseRanks(JobEntry& job, const NodeId& node, Turn& turn);
+  void EmptyNodes(Transaction& transaction);
+  void LoseRanks(JobEntry& job, const NodeId& node, Transaction& transaction);
   struct Holder {
     JobId job;
     SlotState state;
@@ -181,14 +182,14 @@ struct Core::State {
   absl::Status Load(const std::vector<Row>& rows, Now now);
   absl::Status LoadRow(const Row& row);
   absl::Status CheckRows() const;
-  void Arm(Now now);                   // timers, after a recovery
-  void KeepLedgers(const Turn& turn);  // of the jobs that are about to be written
-  void Write(const Turn& turn, Outcome& outcome) const;
+  void Arm(Now now);                                        // timers, after a recovery
+  void KeepTimeBreakdowns(const Transaction& transaction);  // of the jobs that are about to be written
+  void Write(const Transaction& transaction, Outcome& outcome) const;
 
   JobEntry* FindJob(const JobId& id);
   NodeEntry* FindNode(const NodeId& id);
-  JobEntry* NeedJob(const JobId& id, Turn& turn);  // sets NotFound
-  NodeEntry* NeedNode(const NodeId& id, Turn& turn);
+  JobEntry* NeedJob(const JobId& id, Transaction& transaction);  // sets NotFound
+  NodeEntry* NeedNode(const NodeId& id, Transaction& transaction);
 
   Options options;
   std::map<JobId, JobEntry> jobs;
@@ -205,7 +206,7 @@ struct Core::State {
   };
   std::deque<Report> inbox;
   std::set<NodeId> emptying;  // draining, leaving or LOST, as far as it is not known that no rank is left there
-  std::optional<SteadyTime> more_work;  // the last Turn was full
+  std::optional<SteadyTime> more_work;  // the last Transaction was full
   std::optional<SteadyTime> look_at;    // the queue, if there is one
   bool settled = false;                 // the last look at it tried all that it would try
 };

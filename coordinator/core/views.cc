@@ -95,7 +95,7 @@ Assignment Core::State::MakeAssignment(const JobEntry& job, const Generation& ge
   if (generation.has_resume_from()) *assignment.mutable_resume_from() = generation.resume_from();
   *assignment.mutable_collective_deadline() = ToProto(TimeoutsOf(job.record()).collective);
   *assignment.mutable_published() = job.record().checkpoints();
-  if (rank.rank() == 0) assignment.set_checkpoint_wish(job.checkpoint_wish);  // it tells the others
+  if (rank.rank() == 0) assignment.set_checkpoint_request(job.checkpoint_request);  // it tells the others
   if (job.traced.contains(rank.rank())) *assignment.mutable_trace() = job.trace;
   if (job.plan.has_value()) {
     assignment.set_table_sha256(job.plan->table_sha256);

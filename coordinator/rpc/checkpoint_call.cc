@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/rpc/rpc.h"
-#include "coordinator/rpc/wish.h"
+#include "coordinator/rpc/request_number.h"
 #include "coordinator/server/cursor.h"
 
 namespace muster::rpc {
@@ -65,7 +65,7 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
     const absl::StatusOr<Job> job = id.ok() ? core.GetJob(*id) : id.status();
     absl::Status status = job.status();
     if (status.ok()) status = Authorize(caller_, "/muster.v1.Jobs/Checkpoint", {job->owner()});
-    if (status.ok()) status = turn.Handle(core::CheckpointJob{*id, NewWish()}).status;
+    if (status.ok()) status = turn.Handle(core::CheckpointJob{*id, NewRequestNumber()}).status;
     if (!status.ok()) return End(status, turn.watches());
     job_ = *id;
     generation_ = job->generation();
@@ -95,10 +95,11 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
   }
 
   absl::Status TooLate() const {
-    return absl::DeadlineExceededError(absl::StrCat(
-        "no checkpoint of ", job_.value(), " behind step ", behind_, " was published in ",
-        absl::FormatDuration(WaitOf(*request_, kUsualWait)),
-        "; the wish stands: a step may take longer than that, or its folder's disk (muster logs ", job_.value(), ")"));
+    return absl::DeadlineExceededError(
+        absl::StrCat("no checkpoint of ", job_.value(), " behind step ", behind_, " was published in ",
+                     absl::FormatDuration(WaitOf(*request_, kUsualWait)),
+                     "; the request stands: a step may take longer than that, or its folder's disk (muster logs ",
+                     job_.value(), ")"));
   }
 
   void Read(const core::Core& core, server::Watches& watches) {
@@ -114,8 +115,8 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
     const bool over = last || !core.IsCurrent(job_, generation_);
     if (!job->checkpoints().empty()) {
       const PublishedCheckpoint& newest = *job->checkpoints().rbegin();
-      // Written after the wish: at its earliest behind the step that was known to be done then. One that ends with that
-      // very step is the job's last.
+      // Written after the request: at its earliest behind the step that was known to be done then. One that ends with
+      // that very step is the job's last.
       if (newest.generation() == generation_ && (newest.step() > behind_ || (over && newest.step() == behind_))) {
         *reply_->mutable_checkpoint() = newest;
         return End(absl::OkStatus(), watches);

@@ -21,7 +21,7 @@ absl::StatusOr<Bytes> Find(Turn& turn, const FetchTableRequest& request, const s
   const RankId rank{JobId(request.key().job()), request.key().generation(), request.key().rank()};
   const core::Core& core = turn.core();
   if (absl::Status status = core.CheckCurrent(rank); !status.ok()) return status;
-  if (!node.empty() && core.StandingOf(rank, NodeId(node)) != core::Core::Standing::kCurrent) {
+  if (!node.empty() && core.StatusOf(rank, NodeId(node)) != core::Core::RankStatus::kCurrent) {
     return absl::PermissionDeniedError(
         absl::StrCat("rank ", rank.rank, " of job ", rank.job.value(), " was not placed on node ", node));
   }

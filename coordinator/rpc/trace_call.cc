@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/rpc/rpc.h"
-#include "coordinator/rpc/wish.h"
+#include "coordinator/rpc/request_number.h"
 
 namespace muster::rpc {
 namespace {
@@ -28,8 +28,9 @@ class TraceReactor final : public grpc::ServerUnaryReactor {
   }
 
   void OnCancel() override {
-    loop_->Post(
-        [wish = wish_](Turn& turn) { turn.AfterCommit([wish, &traces = turn.traces()] { traces.Cancel(wish); }); });
+    loop_->Post([number = request_number_](Turn& turn) {
+      turn.AfterCommit([request, &traces = turn.traces()] { traces.Cancel(number); });
+    });
   }
   void OnDone() override { delete this; }
 
@@ -41,7 +42,7 @@ class TraceReactor final : public grpc::ServerUnaryReactor {
     if (!status.ok()) return Finish(ToGrpc(status));
     const uint64_t generation = turn.core().Stored(event->job)->generation();
     reply_->set_generation(generation);
-    turn.traces().Begin({event->job, generation}, wish_, event->ranks,
+    turn.traces().Begin({event->job, generation}, request_number_, event->ranks,
                         turn.now().steady + WaitOf(*request_, kUsualWait),
                         [this, &core = turn.core()](Traces::Told told) { End(core, std::move(told)); });
   }
@@ -58,9 +59,9 @@ class TraceReactor final : public grpc::ServerUnaryReactor {
       return absl::InvalidArgumentError(
           absl::StrCat("ranks: at most ", kMostRanks, " at a time, got ", request_->ranks_size()));
     }
-    core::TraceJob event{.job = *id, .wish = {}, .ranks = {request_->ranks().begin(), request_->ranks().end()}};
-    event.wish.set_id(wish_);
-    event.wish.set_steps(request_->steps());
+    core::TraceJob event{.job = *id, .request = {}, .ranks = {request_->ranks().begin(), request_->ranks().end()}};
+    event.request.set_id(request_number_);
+    event.request.set_steps(request_->steps());
     // A job may run on fewer than it asks for.
     const std::vector<Generation> generations = core.ListGenerations(*id);
     const uint32_t ranks = generations.empty() ? 0 : static_cast<uint32_t>(generations.front().ranks_size());
@@ -89,7 +90,7 @@ class TraceReactor final : public grpc::ServerUnaryReactor {
   const TraceRequest* const request_;
   TraceReply* const reply_;
   server::Loop* const loop_;
-  const uint64_t wish_ = NewWish();
+  const uint64_t request_number_ = NewRequestNumber();
 };
 
 }  // namespace

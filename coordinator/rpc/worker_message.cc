@@ -103,7 +103,7 @@ absl::Status CheckWorkerMessage(bool first, WorkerMessage& message) {
     case WorkerMessage::kLogs:
       if (message.logs().chunk().text().size() > kMaxLogBytes) return Malformed("a log chunk over 256 KiB");
       return CheckKey(message.logs().key());
-    case WorkerMessage::kBeat:
+    case WorkerMessage::kHeartbeat:
       return absl::OkStatus();
     case WorkerMessage::BODY_NOT_SET:
       break;

@@ -26,7 +26,7 @@ RankId RankOf(const RankKey& key) { return {JobId(key.job()), key.generation(), 
 // certificate, which may speak for its own ranks only; empty: any.
 absl::Status Arrive(Turn& turn, const RankId& rank, const std::string& node) {
   const core::Core& core = turn.core();
-  if (!node.empty() && core.StandingOf(rank, NodeId(node)) != core::Core::Standing::kCurrent) {
+  if (!node.empty() && core.StatusOf(rank, NodeId(node)) != core::Core::RankStatus::kCurrent) {
     if (absl::Status status = core.CheckCurrent(rank); !status.ok()) return status;
     return absl::PermissionDeniedError(
         absl::StrCat("rank ", rank.rank, " of job ", rank.job.value(), " was not placed on node ", node));

@@ -33,7 +33,7 @@ class ChaosTest : public TrustFixture {
   // The clean ones are dialled before the network goes bad: the client of the fixture, and two nodes. n1 runs a job, n2
   // drains, so that whatever else is submitted stays in the queue.
   ChaosTest() {
-    options_.workers.detection = absl::Minutes(10);  // these nodes send no beats
+    options_.workers.detection = absl::Minutes(10);  // these nodes send no heartbeats
     Start();
     busy_ = std::make_unique<FakeWorker>(address(), "n1", "i1", "boot1");
     idle_ = std::make_unique<FakeWorker>(address(), "n2", "i2", "boot2");

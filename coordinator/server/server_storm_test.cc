@@ -53,7 +53,7 @@ class ServerStorm : public ServerFixture {
   void Work(int thread) {
     for (int life = 0; !done_; ++life) {
       FakeWorker worker(address_, absl::StrCat("n", thread), absl::StrCat(round_, "-", life));
-      if (life % 2 == 0) worker.SendBeat(1);
+      if (life % 2 == 0) worker.SendHeartbeat(1);
     }
   }
 

@@ -161,7 +161,7 @@ class Storm {
           seen.set_state(rank.has_stop() ? RANK_STATE_EXITED : RANK_STATE_RUNNING);
           if (rank.has_stop()) seen.mutable_exit()->set_cause(RankExit::STOPPED);
         }
-        if (!report.has_observed()) report.mutable_beat()->set_number(static_cast<uint64_t>(i));
+        if (!report.has_observed()) report.mutable_heartbeat()->set_number(static_cast<uint64_t>(i));
         Tell(link, report);
         std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the pace of a worker
       }

@@ -142,7 +142,7 @@ void FakeWorker::Read() {
     if (message.has_desired()) desired_ = message.desired();
     if (message.has_records_ack()) records_ack_ = std::max(records_ack_, message.records_ack().sequence());
     if (message.has_logs_ack()) logs_ack_ = std::max(logs_ack_, message.logs_ack().offset());
-    if (message.has_beat()) beat_ = message.beat().number();
+    if (message.has_heartbeat()) heartbeat_ = message.heartbeat().number();
   }
   const grpc::Status status = stream_->Finish();
   absl::MutexLock lock(&mutex_);
@@ -179,8 +179,8 @@ bool FakeWorker::WaitForLogsAck(uint64_t offset) {
   return Wait([this, offset] { return logs_ack_ >= offset; });
 }
 
-bool FakeWorker::WaitForBeat(uint64_t number) {
-  return Wait([this, number] { return beat_ == number; });
+bool FakeWorker::WaitForHeartbeat(uint64_t number) {
+  return Wait([this, number] { return heartbeat_ == number; });
 }
 
 bool FakeWorker::WaitForEnd(grpc::Status* status) {
@@ -214,9 +214,9 @@ void FakeWorker::SendLog(const RankKey& key, uint64_t offset, const std::string&
   Send(message);
 }
 
-void FakeWorker::SendBeat(uint64_t number) {
+void FakeWorker::SendHeartbeat(uint64_t number) {
   WorkerMessage message;
-  message.mutable_beat()->set_number(number);
+  message.mutable_heartbeat()->set_number(number);
   Send(message);
 }
 

@@ -71,13 +71,13 @@ class FakeWorker {
   bool WaitForRun(RankKey* key, std::string* table_sha256 = nullptr);
   bool WaitForRecordsAck(uint64_t sequence);
   bool WaitForLogsAck(uint64_t offset);
-  bool WaitForBeat(uint64_t number);
+  bool WaitForHeartbeat(uint64_t number);
   bool WaitForEnd(grpc::Status* status);
 
   void SendObserved(const RankKey& key, RankState state, RankExit::Cause cause = RankExit::CAUSE_UNSPECIFIED);
   void SendRecords(const RankKey& key, const std::vector<Record>& records);
   void SendLog(const RankKey& key, uint64_t offset, const std::string& text);
-  void SendBeat(uint64_t number);
+  void SendHeartbeat(uint64_t number);
 
   // What a trainer of SmallSpec does that comes to its end: RUNNING, a metric a step, Finished, EXITED. Record
   // sequences from 1.
@@ -99,7 +99,7 @@ class FakeWorker {
   Desired desired_;
   uint64_t records_ack_ = 0;
   uint64_t logs_ack_ = 0;
-  uint64_t beat_ = 0;
+  uint64_t heartbeat_ = 0;
   bool ended_ = false;
   grpc::Status status_;
   std::thread reader_;

@@ -11,29 +11,29 @@ bool Complete(const RankTrace& rank) { return !rank.steps().empty() && rank.step
 
 }  // namespace
 
-void Traces::Begin(const Key& generation, uint64_t wish, const std::vector<uint32_t>& ranks, SteadyTime deadline,
+void Traces::Begin(const Key& generation, uint64_t request_id, const std::vector<uint32_t>& ranks, SteadyTime deadline,
                    Done done) {
-  Wait& wait = waits_[wish];
+  Wait& wait = waits_[request_id];
   wait = {generation, deadline, std::move(done), {}};
   for (const uint32_t rank : ranks) wait.ranks[rank].set_rank(rank);
 }
 
 void Traces::Add(const RankId& rank, StepTrace step) {
-  const uint64_t wish = step.wish();
-  const auto wait = waits_.find(wish);
+  const uint64_t request_id = step.request_id();
+  const auto wait = waits_.find(request_id);
   if (wait == waits_.end() || wait->second.generation != Key{rank.job, rank.generation}) return;
   const auto its = wait->second.ranks.find(rank.rank);
   if (its == wait->second.ranks.end() || Complete(its->second)) return;
   *its->second.add_steps() = std::move(step);
   const auto& all = wait->second.ranks;
   if (std::all_of(all.begin(), all.end(), [](const auto& entry) { return Complete(entry.second); })) {
-    Finish(wish, absl::OkStatus());
+    Finish(request_id, absl::OkStatus());
   }
 }
 
 // `done` may call back into this object, so the wait is gone before.
-void Traces::Finish(uint64_t wish, const absl::Status& status) {
-  const auto found = waits_.find(wish);
+void Traces::Finish(uint64_t request_id, const absl::Status& status) {
+  const auto found = waits_.find(request_id);
   if (found == waits_.end()) return;
   Wait wait = std::move(found->second);
   waits_.erase(found);
@@ -47,14 +47,14 @@ void Traces::Finish(uint64_t wish, const absl::Status& status) {
 
 template <typename Matches>
 void Traces::FinishAll(const Matches& matches, const absl::Status& status) {
-  std::vector<uint64_t> wishes;
-  for (const auto& [wish, wait] : waits_) {
-    if (matches(wait)) wishes.push_back(wish);
+  std::vector<uint64_t> requests;
+  for (const auto& [request_id, wait] : waits_) {
+    if (matches(wait)) requests.push_back(request_id);
   }
-  for (const uint64_t wish : wishes) Finish(wish, status);
+  for (const uint64_t request_id : requests) Finish(request_id, status);
 }
 
-void Traces::Cancel(uint64_t wish) { Finish(wish, absl::CancelledError("the caller has gone")); }
+void Traces::Cancel(uint64_t request_id) { Finish(request_id, absl::CancelledError("the caller has gone")); }
 
 void Traces::End(const Key& generation) {
   FinishAll([&](const Wait& wait) { return wait.generation == generation; },
@@ -72,7 +72,7 @@ void Traces::Expire(SteadyTime now) {
 
 std::optional<SteadyTime> Traces::NextDeadline() const {
   std::optional<SteadyTime> next;
-  for (const auto& [wish, wait] : waits_) {
+  for (const auto& [request_id, wait] : waits_) {
     if (!next.has_value() || wait.deadline < *next) next = wait.deadline;
   }
   return next;

@@ -29,12 +29,13 @@ class Traces {
   using Done = std::function<void(Told)>;
 
   // Calls `done` once: when every rank has told of its last step, at the deadline, or at the end of the generation.
-  // `wish` is of nobody else.
-  void Begin(const Key& generation, uint64_t wish, const std::vector<uint32_t>& ranks, SteadyTime deadline, Done done);
+  // `request_id` is of nobody else.
+  void Begin(const Key& generation, uint64_t request_id, const std::vector<uint32_t>& ranks, SteadyTime deadline,
+             Done done);
   // Of no use if nobody waits for it.
   void Add(const RankId& rank, StepTrace step);
   // The caller has gone. Unknown ones are ignored.
-  void Cancel(uint64_t wish);
+  void Cancel(uint64_t request_id);
 
   void End(const Key& generation);
   void EndAll(const absl::Status& why);
@@ -48,11 +49,11 @@ class Traces {
     Done done;
     std::map<uint32_t, RankTrace> ranks;
   };
-  void Finish(uint64_t wish, const absl::Status& status);
+  void Finish(uint64_t request_id, const absl::Status& status);
   template <typename Matches>
   void FinishAll(const Matches& matches, const absl::Status& status);
 
-  std::map<uint64_t, Wait> waits_;  // by wish
+  std::map<uint64_t, Wait> waits_;  // by request_id
 };
 
 }  // namespace muster::server

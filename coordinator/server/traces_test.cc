@@ -10,15 +10,15 @@ using testing::ElementsAre;
 
 struct TracesTest : testing::Test {
   static SteadyTime At(int second) { return SteadyTime::FromNanoseconds(int64_t{second} * 1'000'000'000); }
-  void Begin(uint64_t wish, const std::vector<uint32_t>& ranks) {
-    traces.Begin({JobId("a"), 1}, wish, ranks, At(10), [this](Traces::Told t) {
+  void Begin(uint64_t request_id, const std::vector<uint32_t>& ranks) {
+    traces.Begin({JobId("a"), 1}, request_id, ranks, At(10), [this](Traces::Told t) {
       ++calls;
       told = std::move(t);
     });
   }
-  void Tell(uint32_t rank, uint64_t wish, uint64_t step, bool last, uint64_t generation = 1) {
+  void Tell(uint32_t rank, uint64_t request_id, uint64_t step, bool last, uint64_t generation = 1) {
     StepTrace trace;
-    trace.set_wish(wish);
+    trace.set_request_id(request_id);
     trace.set_step(step);
     trace.set_last(last);
     traces.Add({JobId("a"), generation, rank}, trace);
@@ -33,7 +33,7 @@ TEST_F(TracesTest, EndsWhenEveryRankHasToldOfItsLastStep) {
   Tell(0, 5, 7, false);
   Tell(0, 5, 8, true);
   Tell(1, 5, 8, true);     // was not asked
-  Tell(2, 4, 8, true);     // of another wish
+  Tell(2, 4, 8, true);     // of another request_id
   Tell(2, 5, 8, true, 2);  // of another generation
   EXPECT_EQ(calls, 0);
   Tell(2, 5, 8, true);

@@ -78,8 +78,8 @@ TEST_F(TrustTest, ANodeSpeaksForItselfOnly) {
   other.SendRecords(key, {RunningRecord(1), FinishedRecord(2, kSmallSteps)});
   other.SendObserved(key, RANK_STATE_EXITED, RankExit::COMPLETED);
   ASSERT_TRUE(other.WaitForRecordsAck(2));
-  other.SendBeat(7);
-  ASSERT_TRUE(other.WaitForBeat(7));  // so it has all been taken
+  other.SendHeartbeat(7);
+  ASSERT_TRUE(other.WaitForHeartbeat(7));  // so it has all been taken
   EXPECT_EQ(client_->StateOf(key.job()), JOB_STATE_STARTING);
 
   Client of_a(tls_address(), "", a), of_b(tls_address(), "", b);

@@ -76,9 +76,9 @@ void WorkerSessions::Receive(Turn& turn, const std::shared_ptr<WorkerLink>& link
     TakeRecords(turn, *session, message.records());
   } else if (message.has_logs()) {
     TakeLog(turn, *session, message.logs());
-  } else if (message.has_beat()) {
+  } else if (message.has_heartbeat()) {
     CoordinatorMessage echo = Message();
-    *echo.mutable_beat() = message.beat();
+    *echo.mutable_heartbeat() = message.heartbeat();
     link->Send(std::move(echo));
   }
 }
@@ -124,7 +124,7 @@ void WorkerSessions::SendDesired(const core::Core& core, const NodeId& node) {
   session->second.link->Send(std::move(message));
 }
 
-WorkerSessions::Progress& WorkerSessions::ProgressOf(Session& session, const RankId& rank) {
+WorkerSessions::Acknowledgements& WorkerSessions::AcknowledgementsOf(Session& session, const RankId& rank) {
   const auto found = session.ranks.find(rank);
   if (found != session.ranks.end()) return found->second;
   // What an earlier stream of this node has staged is not in the store yet.
@@ -134,19 +134,19 @@ WorkerSessions::Progress& WorkerSessions::ProgressOf(Session& session, const Ran
   }
   const absl::StatusOr<store::Acknowledged> stored = ledger_->GetAcknowledged(rank);
   if (!stored.ok()) EndProcess("reading what ranks have sent", stored.status());
-  return session.ranks.emplace(rank, Progress{*stored, *stored}).first->second;
+  return session.ranks.emplace(rank, Acknowledgements{*stored, *stored}).first->second;
 }
 
 void WorkerSessions::TakeRecords(Turn& turn, Session& session, const Records& records) {
   const RankId rank = RankOf(records.key());
   if (records.records().empty()) return;
   const uint64_t last = records.records(records.records_size() - 1).sequence();
-  const core::Core::Standing standing = turn.core().StandingOf(rank, session.node);
-  if (standing == core::Core::Standing::kNone) {  // deleted, or not this node's to tell: of no use
+  const core::Core::RankStatus status = turn.core().StatusOf(rank, session.node);
+  if (status == core::Core::RankStatus::kNone) {  // deleted, or not this node's to tell: of no use
     SendRecordsAck(rank, last, *session.link);
     return;
   }
-  Progress& progress = ProgressOf(session, rank);
+  Acknowledgements& progress = AcknowledgementsOf(session, rank);
   if (last <= progress.received.record_sequence) {  // sent again; what is staged is acknowledged when it is stored
     if (last <= progress.stored.record_sequence) {
       SendRecordsAck(rank, progress.stored.record_sequence, *session.link);
@@ -154,7 +154,7 @@ void WorkerSessions::TakeRecords(Turn& turn, Session& session, const Records& re
     return;
   }
   // Metrics of a generation that has a successor are stale: their steps are being done again.
-  const bool current = standing == core::Core::Standing::kCurrent;
+  const bool current = status == core::Core::RankStatus::kCurrent;
   bool behind_state = false;  // items behind a record that changes state are stored after its commit
   std::vector<MetricPoint> later;
   for (const Record& record : records.records()) {
@@ -179,7 +179,7 @@ void WorkerSessions::TakeRecords(Turn& turn, Session& session, const Records& re
   }
   turn.AfterCommit([this, rank, node = session.node, last, later = std::move(later), &core = turn.core()]() mutable {
     // Something else in the turn may have begun a successor, whose points may be stored already.
-    if (core.StandingOf(rank, node) != core::Core::Standing::kCurrent) later.clear();
+    if (core.StatusOf(rank, node) != core::Core::RankStatus::kCurrent) later.clear();
     for (MetricPoint& point : later) ledger_->Stage(rank.job, std::move(point));
     ledger_->Stage(rank, {last, 0});
   });
@@ -188,11 +188,11 @@ void WorkerSessions::TakeRecords(Turn& turn, Session& session, const Records& re
 void WorkerSessions::TakeLog(Turn& turn, Session& session, const Logs& logs) {
   const RankId rank = RankOf(logs.key());
   const uint64_t end = logs.chunk().offset() + logs.chunk().text().size();
-  if (turn.core().StandingOf(rank, session.node) == core::Core::Standing::kNone) {
+  if (turn.core().StatusOf(rank, session.node) == core::Core::RankStatus::kNone) {
     SendLogsAck(rank, end, *session.link);
     return;
   }
-  Progress& progress = ProgressOf(session, rank);
+  Acknowledgements& progress = AcknowledgementsOf(session, rank);
   if (end <= progress.received.log_offset) {
     if (end <= progress.stored.log_offset) SendLogsAck(rank, progress.stored.log_offset, *session.link);
     return;

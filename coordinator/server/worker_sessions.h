@@ -24,7 +24,7 @@ namespace muster::server {
 class Turn;
 
 // The transport of one stream. Called on the loop's thread; must not block. Only the newest of messages that replace
-// each other (Desired, acknowledgements of a rank, beats) need to be sent.
+// each other (Desired, acknowledgements of a rank, heartbeats) need to be sent.
 class WorkerLink {
  public:
   virtual ~WorkerLink() = default;
@@ -61,7 +61,7 @@ class WorkerSessions {
 
  private:
   // Of one rank: up to here received (not to be taken again), and stored.
-  struct Progress {
+  struct Acknowledgements {
     store::Acknowledged received;
     store::Acknowledged stored;
   };
@@ -70,13 +70,13 @@ class WorkerSessions {
     NodeId node;
     Incarnation incarnation;
     SteadyTime heard;
-    std::map<RankId, Progress> ranks;
+    std::map<RankId, Acknowledgements> ranks;
   };
 
   void Connect(Turn& turn, const std::shared_ptr<WorkerLink>& link, const Hello& hello);
   void TakeRecords(Turn& turn, Session& session, const Records& records);
   void TakeLog(Turn& turn, Session& session, const Logs& logs);
-  Progress& ProgressOf(Session& session, const RankId& rank);
+  Acknowledgements& AcknowledgementsOf(Session& session, const RankId& rank);
   void Drop(Turn& turn, std::map<NodeId, Session>::iterator session);
   Session* SessionOf(const WorkerLink* link);
   void Welcome(const core::Core& core, const NodeId& node);

@@ -125,8 +125,8 @@ TEST_F(WorkersTest, NewIncarnationReplacesItsPredecessor) {
   ASSERT_TRUE(first->WaitForEnd(&status));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << status.error_message();
   // That the first one's stream ended does not make the node absent.
-  second->SendBeat(5);
-  ASSERT_TRUE(second->WaitForBeat(5));
+  second->SendHeartbeat(5);
+  ASSERT_TRUE(second->WaitForHeartbeat(5));
   EXPECT_EQ(StateOfNode(), NODE_STATE_LIVE);
 }
 
@@ -138,8 +138,8 @@ TEST_F(WorkersTest, SameIncarnationMayReconnectBeforeItsOldStreamIsMissed) {
   ASSERT_TRUE(again->WaitForWelcome());
   grpc::Status status;
   ASSERT_TRUE(first->WaitForEnd(&status));
-  again->SendBeat(1);
-  ASSERT_TRUE(again->WaitForBeat(1));
+  again->SendHeartbeat(1);
+  ASSERT_TRUE(again->WaitForHeartbeat(1));
   EXPECT_EQ(StateOfNode(), NODE_STATE_LIVE);
 }
 
@@ -152,8 +152,8 @@ TEST_F(WorkersTest, SecondLiveHolderOfANodeIdIsRefusedNamingTheFirst) {
   ASSERT_TRUE(other->WaitForEnd(&status));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
   EXPECT_TRUE(absl::StrContains(status.error_message(), "host-of-here")) << status.error_message();
-  first->SendBeat(2);
-  EXPECT_TRUE(first->WaitForBeat(2));
+  first->SendHeartbeat(2);
+  EXPECT_TRUE(first->WaitForHeartbeat(2));
 }
 
 TEST_F(WorkersTest, BrokenStreamAndSilenceMakeANodeAway) {
@@ -174,15 +174,15 @@ TEST_F(WorkersTest, BrokenStreamAndSilenceMakeANodeAway) {
   EXPECT_TRUE(Eventually([&] { return StateOfNode() == NODE_STATE_AWAY; }));
 }
 
-TEST_F(WorkersTest, BeatsKeepANodeLive) {
+TEST_F(WorkersTest, HeartbeatsKeepANodeLive) {
   options_.workers.detection = absl::Milliseconds(800);
   Start();
   auto worker = Worker("i1");
   ASSERT_TRUE(worker->WaitForWelcome());
   const absl::Time begin = absl::Now();
   for (uint64_t number = 1; absl::Now() - begin < absl::Milliseconds(1600); ++number) {
-    worker->SendBeat(number);
-    ASSERT_TRUE(worker->WaitForBeat(number));
+    worker->SendHeartbeat(number);
+    ASSERT_TRUE(worker->WaitForHeartbeat(number));
     absl::SleepFor(absl::Milliseconds(50));  // the rhythm of a worker
   }
   EXPECT_EQ(StateOfNode(), NODE_STATE_LIVE);

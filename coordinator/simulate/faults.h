@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "coordinator/simulate/people.h"
+#include "coordinator/simulate/users.h"
 #include "coordinator/simulate/world.h"
 
 namespace muster::simulate {

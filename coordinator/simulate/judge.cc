@@ -19,13 +19,14 @@ int Order(GenerationState state) { return static_cast<int>(state); }
 
 std::string NameOf(const JobId& job, uint64_t generation) { return absl::StrCat(job.value(), "/", generation); }
 
-constexpr double (Ledger::*kLabels[])() const = {&Ledger::queued,           &Ledger::starting,  &Ledger::training,
-                                                 &Ledger::checkpoint_stall, &Ledger::detecting, &Ledger::recovering,
-                                                 &Ledger::recomputing,      &Ledger::paused};
+constexpr double (TimeBreakdown::*kLabels[])() const = {&TimeBreakdown::queued,      &TimeBreakdown::starting,
+                                                        &TimeBreakdown::training,    &TimeBreakdown::checkpoint_stall,
+                                                        &TimeBreakdown::detecting,   &TimeBreakdown::recovering,
+                                                        &TimeBreakdown::recomputing, &TimeBreakdown::paused};
 
-double Sum(const Ledger& ledger) {
+double Sum(const TimeBreakdown& time_breakdown) {
   double sum = 0;
-  for (const auto& label : kLabels) sum += (ledger.*label)();
+  for (const auto& label : kLabels) sum += (time_breakdown.*label)();
   return sum;
 }
 
@@ -125,7 +126,7 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
     return Fail("generations", absl::StrCat(id.value(), " went from ", newest, " to ", job.generation()));
   }
   PublishedIn(id, job, account);
-  LedgerChanged(id, job.ledger(), account);
+  TimeBreakdownChanged(id, job.time_breakdown(), account);
   const Failure& failure = job.failure();
   if (failure.exit().cause() == RankExit::HUNG && failure.generation() > account.hung_generation) {
     account.hung_generation = failure.generation();
@@ -154,16 +155,16 @@ void Judge::HangTold(const JobId& id, const Failure& failure, const Generation& 
                                         anybody ? ", but another rank is frozen" : ", but no rank of it was frozen"));
 }
 
-void Judge::LedgerChanged(const JobId& id, const Ledger& now, JobAccount& account) {
-  const Ledger& before = account.ledger;
+void Judge::TimeBreakdownChanged(const JobId& id, const TimeBreakdown& now, JobAccount& account) {
+  const TimeBreakdown& before = account.time_breakdown;
   for (const auto& label : kLabels) {
-    if ((now.*label)() + 1e-6 < (before.*label)()) Fail("no label of a ledger shrinks", id.value());
+    if ((now.*label)() + 1e-6 < (before.*label)()) Fail("no label of a time_breakdown shrinks", id.value());
   }
   const double passed = absl::ToDoubleSeconds(clock_->Read().steady - account.submitted_at);
   if (Sum(now) > passed + 1e-3) {
     Fail("each moment counts once", absl::StrCat(id.value(), " counts ", Sum(now), " s of ", passed));
   }
-  account.ledger = now;
+  account.time_breakdown = now;
 }
 
 void Judge::Frozen(const RankId& rank, bool seen) {
@@ -397,7 +398,8 @@ void Judge::Conclude(size_t read_to) {
       Fail("only faults cost restarts", absl::StrCat(id.value(), ": ", account.restarts, " of ", faults, " faults"));
     }
     // A restarted coordinator has lost what it had counted since the job's last change.
-    const double life = absl::ToDoubleSeconds(account.ended_at - account.submitted_at), counted = Sum(account.ledger);
+    const double life = absl::ToDoubleSeconds(account.ended_at - account.submitted_at),
+                 counted = Sum(account.time_breakdown);
     if (account.coordinator_starts == coordinator_starts_ && std::abs(life - counted) > 1e-3) {
       Fail("each moment counts once", absl::StrCat(id.value(), " counts ", counted, " s of ", life));
     }

@@ -42,7 +42,7 @@ struct JobAccount {
   uint32_t max_restarts = 0;
   Resources resources;
   bool deleted = false;
-  Ledger ledger;
+  TimeBreakdown time_breakdown;
   SteadyTime submitted_at, ended_at;  // when that was on disk
   uint64_t coordinator_starts = 0;    // before it was submitted
   uint64_t hung_generation = 0;       // the last one of which that was said
@@ -110,7 +110,7 @@ class Judge {
   std::set<JobId> cancelled_;
   std::set<WrittenCheckpoint> written_;
   void HangTold(const JobId& id, const Failure& failure, const Generation& generation);
-  void LedgerChanged(const JobId& id, const Ledger& ledger, JobAccount& account);
+  void TimeBreakdownChanged(const JobId& id, const TimeBreakdown& time_breakdown, JobAccount& account);
 
   const Clock* const clock_;
   std::map<RankId, std::string> started_;

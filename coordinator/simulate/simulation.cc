@@ -11,7 +11,7 @@
 #include "coordinator/simulate/coordinator.h"
 #include "coordinator/simulate/faults.h"
 #include "coordinator/simulate/gang.h"
-#include "coordinator/simulate/people.h"
+#include "coordinator/simulate/users.h"
 #include "coordinator/simulate/worker_node.h"
 #include "coordinator/simulate/world.h"
 
@@ -87,7 +87,7 @@ class Run {
     };
   }
 
-  Verdict Go() {
+  Outcome Go() {
     Begin();
     const SteadyTime start = world_.agenda.now();
     const auto run_until = [&](absl::Duration when) {
@@ -99,12 +99,12 @@ class Run {
     run_until(kAtLeast);
     for (absl::Duration more = kAtLeast; more < kAtMost && !AtRest(); more += absl::Minutes(1)) run_until(more);
     Conclude();
-    Verdict verdict;
-    verdict.failure = world_.judge.failure();
-    verdict.fingerprint = world_.judge.fingerprint();
-    verdict.virtual_time = world_.agenda.since_start();
-    verdict.counts = world_.counts;
-    return verdict;
+    Outcome outcome;
+    outcome.failure = world_.judge.failure();
+    outcome.fingerprint = world_.judge.fingerprint();
+    outcome.virtual_time = world_.agenda.since_start();
+    outcome.counts = world_.counts;
+    return outcome;
   }
 
  private:
@@ -188,6 +188,6 @@ class Run {
 
 }  // namespace
 
-Verdict Simulate(uint64_t seed, const std::function<void(const std::string&)>& trace) { return Run(seed, trace).Go(); }
+Outcome Simulate(uint64_t seed, const std::function<void(const std::string&)>& trace) { return Run(seed, trace).Go(); }
 
 }  // namespace muster::simulate

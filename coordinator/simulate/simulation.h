@@ -2,8 +2,8 @@
 // network and disk, with virtual workers, trainers, users and faults, in one thread and thousands of times faster than
 // life. At least 20 workers, 3 jobs, 10 faults and 10 virtual minutes; the judge (judge.h) looks at every effect.
 //
-//   Verdict verdict = Simulate(42);
-//   if (!verdict.failure.empty()) Simulate(42, [](const std::string& line) { std::puts(line.c_str()); });
+//   Outcome outcome = Simulate(42);
+//   if (!outcome.failure.empty()) Simulate(42, [](const std::string& line) { std::puts(line.c_str()); });
 //
 // Pure: the same seed gives the same trace, byte for byte, and the same fingerprint of all commits.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace muster::simulate {
 
-struct Verdict {
+struct Outcome {
   std::string failure;  // "invariant: what happened"; empty: all held
   uint64_t fingerprint = 0;
   absl::Duration virtual_time;
@@ -25,6 +25,6 @@ struct Verdict {
 };
 
 // `trace` gets a line for what happens, with the virtual time in front; none: nobody listens, which is faster.
-Verdict Simulate(uint64_t seed, const std::function<void(const std::string&)>& trace = nullptr);
+Outcome Simulate(uint64_t seed, const std::function<void(const std::string&)>& trace = nullptr);
 
 }  // namespace muster::simulate

@@ -51,10 +51,10 @@ class Seeds : public Simulation, public testing::WithParamInterface<uint64_t> {}
 TEST_P(Seeds, EveryInvariantHolds) {
   const uint64_t seeds = SeedsABlock();
   for (uint64_t seed = GetParam() * seeds + 1; seed <= (GetParam() + 1) * seeds; ++seed) {
-    const Verdict verdict = Simulate(seed);
-    EXPECT_EQ(verdict.failure, "") << "bazel run //coordinator/simulate/program:muster-simulate -- --verbose --seed "
+    const Outcome outcome = Simulate(seed);
+    EXPECT_EQ(outcome.failure, "") << "bazel run //coordinator/simulate/program:muster-simulate -- --verbose --seed "
                                    << seed;
-    EXPECT_GE(verdict.virtual_time, absl::Minutes(10));
+    EXPECT_GE(outcome.virtual_time, absl::Minutes(10));
   }
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 // Coarser than the daemon's, so that quiet nodes cost little.
 constexpr absl::Duration kTimer = absl::Seconds(2);
-constexpr absl::Duration kBeat = absl::Seconds(4);
+constexpr absl::Duration kHeartbeat = absl::Seconds(4);
 constexpr absl::Duration kInContact = absl::Seconds(7);
 constexpr absl::Duration kSoon = absl::Milliseconds(500);
 constexpr absl::Duration kKillGrace = absl::Seconds(10);  // the shim's, from SIGTERM to SIGKILL
@@ -154,10 +154,10 @@ void WorkerNode::Timer() {
   if (!daemon_->welcomed) return;
   if (now - daemon_->answered < kInContact) lease_ = now;
   if (AnyStandsStill()) SendObserved(false);
-  if (now - daemon_->last_beat < kBeat) return;
-  daemon_->last_beat = now;
+  if (now - daemon_->last_heartbeat < kHeartbeat) return;
+  daemon_->last_heartbeat = now;
   WorkerMessage message;
-  message.mutable_beat()->set_number(1);
+  message.mutable_heartbeat()->set_number(1);
   Send(std::move(message));
 }
 

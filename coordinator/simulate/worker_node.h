@@ -82,7 +82,7 @@ class WorkerNode {
     Desired desired;
     std::map<RankId, Local> ranks;
     SteadyTime answered;
-    SteadyTime last_beat;
+    SteadyTime last_heartbeat;
     SteadyTime frozen_until;
     SteadyTime started;
   };

@@ -43,7 +43,7 @@ void AddModel(const JobSpec& resolved, size_t ranks, const Inventory& inventory,
 }
 
 // "shares by measured speed, 12.1 to 48 GFLOP/s; ..."
-std::string SpeedLine(const strategies::Outlook& outlook, const std::vector<RankPlace>& ranks) {
+std::string SpeedLine(const strategies::MemoryPlan& memory_plan, const std::vector<RankPlace>& ranks) {
   double least = std::numeric_limits<double>::infinity(), most = 0;
   size_t unknown = 0;
   for (const RankPlace& rank : ranks) {
@@ -61,17 +61,17 @@ std::string SpeedLine(const strategies::Outlook& outlook, const std::vector<Rank
     absl::StrAppend(&line, "; of ", unknown, unknown == 1 ? " rank it is" : " ranks it is",
                     " not known, which counts as the mean");
   }
-  if (!outlook.held.empty()) {
-    absl::StrAppend(&line, "; shard ", absl::StrJoin(outlook.held, ", "),
-                    outlook.held.size() == 1 ? " is held" : " are held",
+  if (!memory_plan.held.empty()) {
+    absl::StrAppend(&line, "; shard ", absl::StrJoin(memory_plan.held, ", "),
+                    memory_plan.held.size() == 1 ? " is held" : " are held",
                     " to what their slots' memory takes, the others have the rest");
   }
   return line;
 }
 
-void AddTable(const strategies::Outlook& outlook, const Train& train, const Inventory& inventory,
+void AddTable(const strategies::MemoryPlan& memory_plan, const Train& train, const Inventory& inventory,
               const std::vector<RankPlace>& ranks, PlanReply& plan) {
-  const strategies::Layout& layout = outlook.layout;
+  const strategies::Layout& layout = memory_plan.layout;
   plan.set_table_sha256(layout.table_sha256);
   if (layout.table.ByteSizeLong() <= kMaxTableBytes) *plan.mutable_table() = layout.table;
   const bool by_speed = strategies::SharesBySpeed(train.strategy());
@@ -79,12 +79,12 @@ void AddTable(const strategies::Outlook& outlook, const Train& train, const Inve
        partition::Lines(partition::Explain(layout.table, inventory, layout.weights), by_speed ? "speed" : "memory")) {
     plan.add_placement(std::move(line));
   }
-  if (by_speed) plan.add_placement(SpeedLine(outlook, ranks));
+  if (by_speed) plan.add_placement(SpeedLine(memory_plan, ranks));
 }
 
-void AddRanks(const strategies::Outlook& outlook, const std::vector<RankPlace>& ranks, PlanReply& plan) {
+void AddRanks(const strategies::MemoryPlan& memory_plan, const std::vector<RankPlace>& ranks, PlanReply& plan) {
   for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
-    const strategies::Memory& memory = outlook.of(rank);
+    const strategies::Memory& memory = memory_plan.of(rank);
     RankPlan& r = *plan.add_ranks();
     r.set_rank(rank);
     r.set_parameter_bytes(memory.parameters);
@@ -95,8 +95,8 @@ void AddRanks(const strategies::Outlook& outlook, const std::vector<RankPlace>& 
     r.set_activation_bytes(memory.activations);
     r.set_peak_bytes(memory.peak);
     r.set_slot_bytes(ranks[rank].memory_bytes);
-    r.set_shard(outlook.layout.roles[rank].shard());
-    r.set_replica(outlook.layout.roles[rank].replica());
+    r.set_shard(memory_plan.layout.roles[rank].shard());
+    r.set_replica(memory_plan.layout.roles[rank].replica());
   }
 }
 
@@ -111,13 +111,13 @@ void AddTimes(const Timeline& timeline, const strategies::Hardware& hardware, Si
   simulated.set_exposed_seconds(timeline.exposed);
 }
 
-void AddOps(const Train& train, const Inventory& inventory, const strategies::Outlook& outlook,
+void AddOps(const Train& train, const Inventory& inventory, const strategies::MemoryPlan& memory_plan,
             const Timeline& timeline, PlanReply& plan) {
-  const Schedule& schedule = outlook.program.schedule;
-  const strategies::Memory& memory = outlook.of(0);
-  const std::vector<uint64_t> activations =
-      ActivationBytes(schedule, inventory,
-                      strategies::MicrobatchRows(train.batch(), static_cast<uint32_t>(outlook.layout.roles.size())));
+  const Schedule& schedule = memory_plan.program.schedule;
+  const strategies::Memory& memory = memory_plan.of(0);
+  const std::vector<uint64_t> activations = ActivationBytes(
+      schedule, inventory,
+      strategies::MicrobatchRows(train.batch(), static_cast<uint32_t>(memory_plan.layout.roles.size())));
   const uint64_t most = *std::max_element(activations.begin(), activations.end());
   for (size_t i = 0; i < std::min(schedule.ops.size(), kMaxOps); ++i) {
     PlannedOp& op = *plan.add_ops();
@@ -133,15 +133,15 @@ void AddOps(const Train& train, const Inventory& inventory, const strategies::Ou
 }
 
 // What a checkpoint takes beside the peak, which is what training itself takes.
-void AddCheckpointNote(const strategies::Outlook& outlook, const Train& train, const Inventory& inventory,
+void AddCheckpointNote(const strategies::MemoryPlan& memory_plan, const Train& train, const Inventory& inventory,
                        PlanReply& plan) {
   const Checkpoint& checkpoint = train.checkpoint();
   if (checkpoint.path().empty() || (checkpoint.has_async() && !checkpoint.async())) return;
-  const PartitionTable& table = outlook.layout.table;
+  const PartitionTable& table = memory_plan.layout.table;
   const std::vector<uint64_t> own = partition::OwnedElements(partition::OwnedUnits(table, inventory), table.shards());
   uint64_t most = 0;
   for (size_t shard = 0; shard < own.size(); ++shard) {
-    most = std::max(most, 4 * own[shard] + outlook.by_shard[shard].optimizer_state);
+    most = std::max(most, 4 * own[shard] + memory_plan.by_shard[shard].optimizer_state);
   }
   plan.add_notes(absl::StrCat("a checkpoint is written from a copy of up to ", strategies::Binary(most),
                               " a rank in its machine's memory, beside the peak; where that is not free, training "
@@ -171,31 +171,32 @@ absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved, const PlanFor& on) {
   PlanReply plan;
   *plan.mutable_resolved() = resolved;
   Train train = resolved.train();
-  absl::StatusOr<strategies::Outlook> outlook;
+  absl::StatusOr<strategies::MemoryPlan> memory_plan;
   if (train.strategy().has_auto_()) {
     auto choice = strategies::Choose(train, *inventory, on.ranks, on.hardware);
     if (!choice.ok()) return choice.status();
     AddChoice(*choice, plan);
     train = choice->train();
-    outlook = std::move(choice->outlook);
+    memory_plan = std::move(choice->memory_plan);
   } else {
-    outlook = strategies::LookAt(train, *inventory, on.ranks);
+    memory_plan = strategies::PlanMemory(train, *inventory, on.ranks);
   }
-  if (!outlook.ok()) return outlook.status();
+  if (!memory_plan.ok()) return memory_plan.status();
   AddModel(resolved, on.ranks.size(), *inventory, plan);
   plan.set_strategy(strategies::NameOf(train));
-  AddTable(*outlook, train, *inventory, on.ranks, plan);
-  plan.set_schedule(Shown(Print(outlook->program.schedule, *inventory)));
-  plan.set_schedule_digest(outlook->program.digest);
-  AddRanks(*outlook, on.ranks, plan);
-  AddCheckpointNote(*outlook, train, *inventory, plan);
-  if (const std::string why = strategies::WhyUnfit(*outlook, on.ranks); !why.empty()) {
+  AddTable(*memory_plan, train, *inventory, on.ranks, plan);
+  plan.set_schedule(Shown(Print(memory_plan->program.schedule, *inventory)));
+  plan.set_schedule_digest(memory_plan->program.digest);
+  AddRanks(*memory_plan, on.ranks, plan);
+  AddCheckpointNote(*memory_plan, train, *inventory, plan);
+  if (const std::string why = strategies::WhyUnfit(*memory_plan, on.ranks); !why.empty()) {
     plan.set_unfit(absl::StrCat(why, "; ", strategies::WhatWouldFit(train, *inventory, on.ranks)));
   }
   const Timeline timeline =
-      strategies::PredictStep(train, *inventory, outlook->layout, outlook->program, on.ranks, on.hardware).timeline;
+      strategies::PredictStep(train, *inventory, memory_plan->layout, memory_plan->program, on.ranks, on.hardware)
+          .timeline;
   AddTimes(timeline, on.hardware, *plan.mutable_simulated());
-  if (on.ops) AddOps(train, *inventory, *outlook, timeline, plan);
+  if (on.ops) AddOps(train, *inventory, *memory_plan, timeline, plan);
   return plan;
 }
 

@@ -186,9 +186,9 @@ absl::Status Database::CheckIntegrity() {
   if (!statement.ok()) return statement.status();
   const absl::StatusOr<bool> row = statement->Step();
   if (!row.ok()) return row.status();
-  const std::string verdict = *row ? statement->Blob(0) : "no verdict";
-  if (verdict == "ok") return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(path_, " is damaged: ", verdict, HintOf(SQLITE_CORRUPT)));
+  const std::string decision = *row ? statement->Blob(0) : "no decision";
+  if (decision == "ok") return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path_, " is damaged: ", decision, HintOf(SQLITE_CORRUPT)));
 }
 
 absl::Status Database::Error(int code, std::string_view what) const {

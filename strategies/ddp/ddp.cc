@@ -20,12 +20,12 @@ uint64_t DefaultBucketBytes(const Inventory& inventory) {
   return std::clamp(4 * partition::FlatElements(inventory) / kBuckets, kLeastBucket, kMostBucket);
 }
 
-Shape ShapeOf(const Ddp& options, const Inventory& inventory) {
-  Shape shape;
-  shape.replicated = true;
-  shape.reduce_bytes =
+ScheduleRecipe RecipeOf(const Ddp& options, const Inventory& inventory) {
+  ScheduleRecipe recipe;
+  recipe.replicated = true;
+  recipe.reduce_bytes =
       options.has_bucket_mib() ? static_cast<uint64_t>(options.bucket_mib() * kMiB) : DefaultBucketBytes(inventory);
-  return shape;
+  return recipe;
 }
 
 }  // namespace muster::ddp

@@ -16,7 +16,7 @@ PartitionTable TableOf(const Inventory& inventory);
 // Buckets are runs of whole units, filled from the model's end, where the backward begins: each is reduced as soon as
 // the backward of its first unit is done. A tied tensor lies in the bucket of the unit that owns it, whose backward
 // comes after those that borrow it.
-Shape ShapeOf(const Ddp& options, const Inventory& inventory);
+ScheduleRecipe RecipeOf(const Ddp& options, const Inventory& inventory);
 
 // What is reduced together at least, without the user's word: large enough for the link, small enough that most of it
 // overlaps the backward.

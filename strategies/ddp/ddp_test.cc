@@ -22,9 +22,9 @@ Inventory Layers(uint32_t layers) {
 Schedule Emit(const Inventory& inventory, int32_t microbatches, double bucket_mib) {
   Ddp options;
   options.set_bucket_mib(bucket_mib);
-  Shape shape = ShapeOf(options, inventory);
-  shape.microbatches = microbatches;
-  return Build(inventory, shape);
+  ScheduleRecipe recipe = RecipeOf(options, inventory);
+  recipe.microbatches = microbatches;
+  return Build(inventory, recipe);
 }
 
 TEST(Ddp, ReducesEachUnitAsItsBackwardIsDoneInTheLastMicrobatchOnly) {

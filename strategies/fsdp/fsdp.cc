@@ -44,19 +44,19 @@ absl::StatusOr<PartitionTable> TableOf(const Fsdp& options, const Inventory& inv
   return partition::Place(options.placement(), false, inventory, *shards, ranks, options.shares());
 }
 
-Shape ShapeOf(const Fsdp& options, const Inventory& inventory, uint32_t shards, uint32_t world) {
-  Shape shape;
-  shape.sharded = shards > 1;
-  shape.replicated = world > shards;
+ScheduleRecipe RecipeOf(const Fsdp& options, const Inventory& inventory, uint32_t shards, uint32_t world) {
+  ScheduleRecipe recipe;
+  recipe.sharded = shards > 1;
+  recipe.replicated = world > shards;
   const bool hold = options.accumulation() == ACCUMULATION_HOLD;
-  if (shape.sharded) {
-    shape.parameters = options.reshard() == RESHARD_SHARD_GRAD_OP ? Parameters::kKept : Parameters::kFreed;
-    shape.gradients = hold ? Gradients::kWhole : Gradients::kOwned;
+  if (recipe.sharded) {
+    recipe.parameters = options.reshard() == RESHARD_SHARD_GRAD_OP ? Parameters::kKept : Parameters::kFreed;
+    recipe.gradients = hold ? Gradients::kWhole : Gradients::kOwned;
   }
-  shape.prefetch = static_cast<int32_t>(options.prefetch());
-  shape.gather_bytes = static_cast<uint64_t>(options.wrap_mib() * kMiB);
-  if (!shape.sharded || hold) shape.reduce_bytes = ddp::DefaultBucketBytes(inventory);
-  return shape;
+  recipe.prefetch = static_cast<int32_t>(options.prefetch());
+  recipe.gather_bytes = static_cast<uint64_t>(options.wrap_mib() * kMiB);
+  if (!recipe.sharded || hold) recipe.reduce_bytes = ddp::DefaultBucketBytes(inventory);
+  return recipe;
 }
 
 }  // namespace muster::fsdp

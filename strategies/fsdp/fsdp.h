@@ -18,6 +18,6 @@ namespace muster::fsdp {
 absl::StatusOr<PartitionTable> TableOf(const Fsdp& options, const Inventory& inventory,
                                        absl::Span<const RankPlace> ranks);
 
-Shape ShapeOf(const Fsdp& options, const Inventory& inventory, uint32_t shards, uint32_t world);
+ScheduleRecipe RecipeOf(const Fsdp& options, const Inventory& inventory, uint32_t shards, uint32_t world);
 
 }  // namespace muster::fsdp

@@ -14,7 +14,7 @@ constexpr uint64_t kCorrection = 32;
 // A part smaller than this costs more by its message than by its bytes: small units have fewer owners. Elements.
 constexpr uint64_t kSmallestPart = 1024;
 
-// `weights` with a sum below 2^24, so that its products with a model's elements (up to 2^40) fit.
+// `weights` with a sum below 2^24, so that its GEMMs with a model's elements (up to 2^40) fit.
 std::vector<uint64_t> Scaled(absl::Span<const uint64_t> weights) {
   std::vector<uint64_t> scaled(weights.begin(), weights.end());
   const auto [least, most] = std::minmax_element(scaled.begin(), scaled.end());

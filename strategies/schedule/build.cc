@@ -73,18 +73,18 @@ std::vector<int32_t> AssignSlots(const std::vector<Span>& spans, const std::vect
 
 class Builder {
  public:
-  Builder(const Inventory& inventory, const Shape& shape)
-      : inventory_(inventory), shape_(shape), units_(inventory.units_size()) {
+  Builder(const Inventory& inventory, const ScheduleRecipe& recipe)
+      : inventory_(inventory), recipe_(recipe), units_(inventory.units_size()) {
     for (const Unit& unit : inventory.units()) bytes_.push_back(4 * partition::Flatten(unit).elements);
     gathers_ = GatherSpans();
     reductions_ = ReduceSpans();
   }
 
   void PlanTraining() {
-    for (int32_t m = 0; m < shape_.microbatches; ++m) {
+    for (int32_t m = 0; m < recipe_.microbatches; ++m) {
       for (int32_t u = 0; u < units_; ++u) Add(OpKind::kForward, u, m);
       for (int32_t u = units_; u-- > 0;) {
-        if (shape_.recompute && Recomputed(u)) Add(OpKind::kRecompute, u, m);
+        if (recipe_.recompute && Recomputed(u)) Add(OpKind::kRecompute, u, m);
         Add(OpKind::kBackward, u, m);
       }
     }
@@ -95,10 +95,10 @@ class Builder {
   Schedule Train() {
     PlanTraining();
     EmitEvents();
-    ops_.push_back({.kind = OpKind::kClipGradients, .group = shape_.sharded ? kShardGroup : -1});
+    ops_.push_back({.kind = OpKind::kClipGradients, .group = recipe_.sharded ? kShardGroup : -1});
     if (last_reduction_ >= 0) ops_.back().waits = {last_reduction_};
     ops_.push_back({.kind = OpKind::kOptimizerStep});
-    schedule_.microbatches = shape_.microbatches;
+    schedule_.microbatches = recipe_.microbatches;
     return std::move(schedule_);
   }
 
@@ -113,13 +113,13 @@ class Builder {
   }
 
  private:
-  bool Distributed() const { return shape_.sharded || shape_.replicated; }
+  bool Distributed() const { return recipe_.sharded || recipe_.replicated; }
   int32_t last() const { return static_cast<int32_t>(ops_.size()) - 1; }
 
   std::vector<Span> GatherSpans() const {
     std::vector<Span> spans;
     for (int32_t u = 0; u < units_; ++u) {
-      if (!spans.empty() && spans.back().bytes + bytes_[u] <= shape_.gather_bytes) {
+      if (!spans.empty() && spans.back().bytes + bytes_[u] <= recipe_.gather_bytes) {
         spans.back().end = u + 1;
         spans.back().bytes += bytes_[u];
       } else {
@@ -131,13 +131,13 @@ class Builder {
 
   // From the model's end, where the backward begins. A span without a byte joins the one before it.
   std::vector<Span> ReduceSpans() const {
-    if (shape_.gradients == Gradients::kOwned && shape_.gather_bytes > 0) return GatherSpans();
+    if (recipe_.gradients == Gradients::kOwned && recipe_.gather_bytes > 0) return GatherSpans();
     std::vector<Span> spans;
     Span span{units_, units_, 0};
     for (int32_t u = units_; u-- > 0;) {
       span.begin = u;
       span.bytes += bytes_[u];
-      const uint64_t enough = u < kFrontUnits ? std::min(shape_.reduce_bytes, kFrontBytes) : shape_.reduce_bytes;
+      const uint64_t enough = u < kFrontUnits ? std::min(recipe_.reduce_bytes, kFrontBytes) : recipe_.reduce_bytes;
       if (span.bytes == 0 || (span.bytes < enough && u > 0)) continue;
       spans.push_back(span);
       span = {u, u, 0};
@@ -175,8 +175,8 @@ class Builder {
   }
 
   void PlanGathers() {
-    if (shape_.parameters == Parameters::kWhole) return;
-    const bool freed = shape_.parameters == Parameters::kFreed;
+    if (recipe_.parameters == Parameters::kWhole) return;
+    const bool freed = recipe_.parameters == Parameters::kFreed;
     std::map<size_t, Hold> open;
     for (size_t e = 0; e < events_.size(); ++e) {
       for (const size_t s : events_[e].reads) {
@@ -201,7 +201,7 @@ class Builder {
     }
     if (!slot_.empty()) return;
     slot_.assign(gathers_.size(), -1);
-    if (shape_.parameters != Parameters::kUpdated) slot_ = AssignSlots(gathers_, taken, slots_);
+    if (recipe_.parameters != Parameters::kUpdated) slot_ = AssignSlots(gathers_, taken, slots_);
     schedule_.slots = slots_;
   }
 
@@ -211,7 +211,7 @@ class Builder {
     for (const Hold& hold : holds_) {
       if (begins.empty() || begins.back() != hold.begin) begins.push_back(hold.begin);
     }
-    const size_t ahead = static_cast<size_t>(shape_.prefetch);
+    const size_t ahead = static_cast<size_t>(recipe_.prefetch);
     std::map<size_t, size_t> issue;
     for (size_t i = 0; i < begins.size(); ++i) issue[begins[i]] = i < ahead ? 0 : begins[i - ahead];
     std::vector<Hold> taken = holds_;
@@ -238,13 +238,13 @@ class Builder {
   }
 
   void PlanGradients() {
-    const bool owned = shape_.gradients == Gradients::kOwned;
+    const bool owned = recipe_.gradients == Gradients::kOwned;
     if (!Distributed()) return;
     std::map<std::pair<size_t, int32_t>, Hold> holds;  // by (span, microbatch)
     for (size_t e = 0; e < events_.size(); ++e) {
       const Event& event = events_[e];
       if (event.kind != OpKind::kBackward) continue;
-      if (!owned && event.microbatch + 1 < shape_.microbatches) continue;
+      if (!owned && event.microbatch + 1 < recipe_.microbatches) continue;
       for (const int32_t owner : Owners(event.unit)) {
         const size_t s = Covering(reductions_, owner);
         holds.emplace(std::pair(s, event.microbatch), Hold{s, e, e}).first->second.end = e;
@@ -306,7 +306,7 @@ class Builder {
 
   void Reduce(size_t e, int32_t computed, std::map<int32_t, int32_t>& reduced) {
     const Event& event = events_[e];
-    const bool final = event.microbatch + 1 == shape_.microbatches;
+    const bool final = event.microbatch + 1 == recipe_.microbatches;
     // The loss is complete, and this small one hides behind the rest of the backward.
     if (Distributed() && final && event.kind == OpKind::kBackward && event.unit + 1 == units_) {
       ops_.push_back(
@@ -314,14 +314,14 @@ class Builder {
     }
     for (const size_t s : reduce_after_[e]) {
       Op op{.unit = reductions_[s].begin, .unit_end = reductions_[s].end, .stream = Stream::kReduce};
-      if (shape_.sharded) {
+      if (recipe_.sharded) {
         op.kind = OpKind::kReduce, op.group = kShardGroup, op.waits = {computed};
         ops_.push_back(op);
         if (gradient_slot_[s] >= 0) reduced[gradient_slot_[s]] = last();
       }
-      if (shape_.replicated && final) {
+      if (recipe_.replicated && final) {
         op.kind = OpKind::kAllReduce, op.group = kReplicaGroup;
-        op.waits = {shape_.sharded ? last() : computed};
+        op.waits = {recipe_.sharded ? last() : computed};
         ops_.push_back(op);
       }
       last_reduction_ = last();
@@ -329,7 +329,7 @@ class Builder {
   }
 
   const Inventory& inventory_;
-  const Shape& shape_;
+  const ScheduleRecipe& recipe_;
   const int32_t units_;
   std::vector<uint64_t> bytes_;             // by unit
   std::vector<Span> gathers_, reductions_;  // what is gathered, and what reduced, together
@@ -347,12 +347,12 @@ class Builder {
 
 }  // namespace
 
-Schedule Build(const Inventory& inventory, const Shape& shape) { return Builder(inventory, shape).Train(); }
+Schedule Build(const Inventory& inventory, const ScheduleRecipe& recipe) { return Builder(inventory, recipe).Train(); }
 
-Schedule BuildEvaluation(const Inventory& inventory, const Shape& shape) {
-  Builder training(inventory, shape);
+Schedule BuildEvaluation(const Inventory& inventory, const ScheduleRecipe& recipe) {
+  Builder training(inventory, recipe);
   training.PlanTraining();
-  return Builder(inventory, shape).Evaluate(training);
+  return Builder(inventory, recipe).Evaluate(training);
 }
 
 }  // namespace muster

@@ -20,7 +20,7 @@ enum class Gradients {
   kOwned,  // whole only in a slot, from the first backward that adds to them to their reduction, in each microbatch
 };
 
-struct Shape {
+struct ScheduleRecipe {
   int32_t microbatches = 1;
   Parameters parameters = Parameters::kWhole;
   Gradients gradients = Gradients::kWhole;
@@ -35,9 +35,9 @@ struct Shape {
 
 // A slot is held from a unit's gather to its release; a unit that would be gathered again at once is not released. A
 // tied tensor's gradient stays in its slot from the first backward that adds to it to the last, and is reduced once.
-Schedule Build(const Inventory& inventory, const Shape& shape);
+Schedule Build(const Inventory& inventory, const ScheduleRecipe& recipe);
 
 // A pass forward with parameters as in training, in the same slots.
-Schedule BuildEvaluation(const Inventory& inventory, const Shape& shape);
+Schedule BuildEvaluation(const Inventory& inventory, const ScheduleRecipe& recipe);
 
 }  // namespace muster

@@ -31,7 +31,9 @@ std::vector<std::string> Lines(const Schedule& schedule, const Inventory& invent
   return absl::StrSplit(Print(schedule, inventory), '\n', absl::SkipEmpty());
 }
 
-Shape FullShard() { return {.parameters = Parameters::kFreed, .gradients = Gradients::kOwned, .sharded = true}; }
+ScheduleRecipe FullShard() {
+  return {.parameters = Parameters::kFreed, .gradients = Gradients::kOwned, .sharded = true};
+}
 
 TEST(Build, FullShardGathersAheadAndReducesBehind) {
   const Inventory inventory = Layers(2);
@@ -71,30 +73,30 @@ TEST(Build, FullShardGathersAheadAndReducesBehind) {
                            ));
 }
 
-Shape Random(std::mt19937& random) {
-  Shape shape;
-  shape.microbatches = 1 + static_cast<int32_t>(random() % 4);
-  shape.sharded = random() % 4 != 0;
-  shape.replicated = !shape.sharded || random() % 2 == 0;
-  if (shape.sharded) {
-    shape.parameters = static_cast<Parameters>(1 + random() % 3);
-    shape.gradients = static_cast<Gradients>(random() % 2);
+ScheduleRecipe Random(std::mt19937& random) {
+  ScheduleRecipe recipe;
+  recipe.microbatches = 1 + static_cast<int32_t>(random() % 4);
+  recipe.sharded = random() % 4 != 0;
+  recipe.replicated = !recipe.sharded || random() % 2 == 0;
+  if (recipe.sharded) {
+    recipe.parameters = static_cast<Parameters>(1 + random() % 3);
+    recipe.gradients = static_cast<Gradients>(random() % 2);
   }
-  shape.recompute = random() % 2 == 0;
-  shape.prefetch = static_cast<int32_t>(random() % 5);
-  shape.gather_bytes = random() % 2 == 0 ? 0 : random() % (8 << 20);
-  shape.reduce_bytes = random() % 2 == 0 ? 0 : random() % (8 << 20);
-  return shape;
+  recipe.recompute = random() % 2 == 0;
+  recipe.prefetch = static_cast<int32_t>(random() % 5);
+  recipe.gather_bytes = random() % 2 == 0 ? 0 : random() % (8 << 20);
+  recipe.reduce_bytes = random() % 2 == 0 ? 0 : random() % (8 << 20);
+  return recipe;
 }
 
 TEST(Build, EveryShapeIsProven) {
   std::mt19937 random(11);
   for (int i = 0; i < 1000; ++i) {
     const Inventory inventory = Layers(1 + random() % 12);
-    const Shape shape = Random(random);
-    const Schedule schedule = Build(inventory, shape);
+    const ScheduleRecipe recipe = Random(random);
+    const Schedule schedule = Build(inventory, recipe);
     ASSERT_EQ(Check(schedule, inventory), absl::OkStatus()) << i << "\n" << Print(schedule, inventory);
-    const Schedule evaluation = BuildEvaluation(inventory, shape);
+    const Schedule evaluation = BuildEvaluation(inventory, recipe);
     ASSERT_EQ(Check(evaluation, inventory), absl::OkStatus()) << i;
     std::map<int32_t, int32_t> slots;
     for (const Op& op : schedule.ops) {
@@ -104,7 +106,7 @@ TEST(Build, EveryShapeIsProven) {
       ASSERT_TRUE(op.kind != OpKind::kGather || op.slot == slots.at(op.unit)) << i;
     }
     ASSERT_EQ(CheckMatching({schedule, schedule, schedule, schedule}, 2, inventory), absl::OkStatus());
-    EXPECT_EQ(Digest(schedule), Digest(Build(inventory, shape)));
+    EXPECT_EQ(Digest(schedule), Digest(Build(inventory, recipe)));
   }
 }
 
@@ -171,31 +173,31 @@ TEST(Build, FullShardHoldsTwoUnitsAtPrefetchOne) {
     const auto bytes = [&](int32_t u) { return 4 * partition::Flatten(inventory.units(u)).elements; };
     const uint64_t ends = bytes(0) + bytes(inventory.units_size() - 1);
     for (const int32_t microbatches : {1, 3}) {
-      Shape shape = FullShard();
-      shape.microbatches = microbatches;
-      const Schedule schedule = Build(inventory, shape);
+      ScheduleRecipe recipe = FullShard();
+      recipe.microbatches = microbatches;
+      const Schedule schedule = Build(inventory, recipe);
       EXPECT_LE(MostResident(schedule, inventory, /*blocks=*/true).units, 2u) << layers;
       EXPECT_LE(MostResident(schedule, inventory).bytes, 2 * bytes(1) + ends) << layers;
       EXPECT_LE(SlotBytes(schedule, inventory), 2 * bytes(1) + ends) << layers;
-      EXPECT_LE(MostResident(BuildEvaluation(inventory, shape), inventory).bytes, 2 * bytes(1)) << layers;
+      EXPECT_LE(MostResident(BuildEvaluation(inventory, recipe), inventory).bytes, 2 * bytes(1)) << layers;
     }
   }
 }
 
 TEST(Build, PrefetchOfNothingHoldsOneUnitAndWhatTheHeadBorrows) {
   const Inventory inventory = Layers(6);
-  Shape shape = FullShard();
-  shape.prefetch = 0;
-  EXPECT_EQ(MostResident(Build(inventory, shape), inventory).units, 2u);
+  ScheduleRecipe recipe = FullShard();
+  recipe.prefetch = 0;
+  EXPECT_EQ(MostResident(Build(inventory, recipe), inventory).units, 2u);
 }
 
 TEST(Build, HeldGradientsAreReducedOnceAndOwnedOnesInEachMicrobatch) {
   const Inventory inventory = Layers(3);
   const auto reductions = [&](Gradients gradients) {
-    Shape shape = FullShard();
-    shape.microbatches = 4;
-    shape.gradients = gradients;
-    const Schedule schedule = Build(inventory, shape);
+    ScheduleRecipe recipe = FullShard();
+    recipe.microbatches = 4;
+    recipe.gradients = gradients;
+    const Schedule schedule = Build(inventory, recipe);
     return std::count_if(schedule.ops.begin(), schedule.ops.end(),
                          [](const Op& op) { return op.kind == OpKind::kReduce; });
   };
@@ -205,10 +207,10 @@ TEST(Build, HeldGradientsAreReducedOnceAndOwnedOnesInEachMicrobatch) {
 
 TEST(Build, KeptParametersAreGatheredOnceAStep) {
   const Inventory inventory = Layers(3);
-  Shape shape = FullShard();
-  shape.parameters = Parameters::kKept;
-  shape.microbatches = 3;
-  const Schedule schedule = Build(inventory, shape);
+  ScheduleRecipe recipe = FullShard();
+  recipe.parameters = Parameters::kKept;
+  recipe.microbatches = 3;
+  const Schedule schedule = Build(inventory, recipe);
   EXPECT_EQ(
       std::count_if(schedule.ops.begin(), schedule.ops.end(), [](const Op& op) { return op.kind == OpKind::kGather; }),
       inventory.units_size());
@@ -216,9 +218,9 @@ TEST(Build, KeptParametersAreGatheredOnceAStep) {
 
 TEST(Build, WrappedUnitsTravelTogether) {
   const Inventory inventory = Layers(8);
-  Shape shape = FullShard();
-  shape.gather_bytes = 3 * 4 * partition::Flatten(inventory.units(1)).elements;
-  const Schedule schedule = Build(inventory, shape);
+  ScheduleRecipe recipe = FullShard();
+  recipe.gather_bytes = 3 * 4 * partition::Flatten(inventory.units(1)).elements;
+  const Schedule schedule = Build(inventory, recipe);
   std::set<std::pair<int32_t, int32_t>> gathered, reduced;
   for (const Op& op : schedule.ops) {
     if (op.kind == OpKind::kGather) gathered.insert({op.unit, op.unit_end});
@@ -235,9 +237,9 @@ TEST(Check, RefusesWhatShardingCanGetWrong) {
     std::function<void(Schedule&)> spoil;
   };
   const Inventory inventory = Layers(3);
-  Shape shape = FullShard();
-  shape.replicated = true;
-  shape.microbatches = 2;
+  ScheduleRecipe recipe = FullShard();
+  recipe.replicated = true;
+  recipe.microbatches = 2;
   const auto find = [](Schedule& s, OpKind kind, int32_t unit, int nth = 0) {
     return std::find_if(s.ops.begin(), s.ops.end(),
                         [&](const Op& op) { return op.kind == kind && op.unit == unit && nth-- == 0; });
@@ -276,7 +278,7 @@ TEST(Check, RefusesWhatShardingCanGetWrong) {
        [&](Schedule& s) { swap(find(s, OpKind::kAllReduce, 2), find(s, OpKind::kReduce, 2, 1)); }},
       {"is not reduced to its owners",
        [&](Schedule& s) {
-         Shape one = shape;
+         ScheduleRecipe one = recipe;
          one.microbatches = 1;
          s = Build(inventory, one);
          swap(find(s, OpKind::kAllReduce, 2), find(s, OpKind::kReduce, 2));
@@ -295,7 +297,7 @@ TEST(Check, RefusesWhatShardingCanGetWrong) {
       {"left gathered", [&](Schedule& s) { drop(find(s, OpKind::kRelease, 1, 3)); }},
       {"lies in no slot and is reduced again",
        [&](Schedule& s) {
-         Shape held = shape;
+         ScheduleRecipe held = recipe;
          held.gradients = Gradients::kWhole;
          held.replicated = false;
          held.microbatches = 2;
@@ -311,7 +313,7 @@ TEST(Check, RefusesWhatShardingCanGetWrong) {
        }},
   };
   for (const Case& c : cases) {
-    Schedule schedule = Build(inventory, shape);
+    Schedule schedule = Build(inventory, recipe);
     ASSERT_EQ(Check(schedule, inventory), absl::OkStatus());
     c.spoil(schedule);
     const absl::Status status = Check(schedule, inventory);

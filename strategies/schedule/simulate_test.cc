@@ -96,13 +96,13 @@ TEST(Simulate, KeepsTheOrderOfStreamsAndWaits) {
   for (int i = 0; i < 60; ++i) {
     model.mutable_gpt2()->set_layers(1 + random() % 8);
     const Inventory inventory = *models::MakeInventory(model);
-    Shape shape{.microbatches = 1 + static_cast<int32_t>(random() % 3),
-                .parameters = static_cast<Parameters>(random() % 4),
-                .gradients = static_cast<Gradients>(random() % 2),
-                .sharded = true,
-                .replicated = random() % 2 == 0,
-                .recompute = random() % 2 == 0,
-                .prefetch = static_cast<int32_t>(random() % 3)};
+    ScheduleRecipe shape{.microbatches = 1 + static_cast<int32_t>(random() % 3),
+                         .parameters = static_cast<Parameters>(random() % 4),
+                         .gradients = static_cast<Gradients>(random() % 2),
+                         .sharded = true,
+                         .replicated = random() % 2 == 0,
+                         .recompute = random() % 2 == 0,
+                         .prefetch = static_cast<int32_t>(random() % 3)};
     const Schedule schedule = Build(inventory, shape);
     std::vector<OpCost> costs;
     double all = 0, computing = 0;

@@ -6,6 +6,6 @@ namespace muster::single {
 
 PartitionTable TableOf(const Inventory& inventory) { return partition::Replicated(inventory); }
 
-Shape ShapeOf() { return {}; }
+ScheduleRecipe RecipeOf() { return {}; }
 
 }  // namespace muster::single

@@ -8,6 +8,6 @@
 namespace muster::single {
 
 PartitionTable TableOf(const Inventory& inventory);
-Shape ShapeOf();
+ScheduleRecipe RecipeOf();
 
 }  // namespace muster::single

@@ -14,19 +14,19 @@ PartitionTable TableOf(const Zero& options, const Inventory& inventory, absl::Sp
                           ranks, options.shares());
 }
 
-Shape ShapeOf(const Zero& options, const Inventory& inventory) {
-  Shape shape;
-  shape.sharded = true;
-  shape.prefetch = static_cast<int32_t>(options.prefetch());
-  shape.parameters = options.stage() == 3 ? Parameters::kFreed : Parameters::kUpdated;
+ScheduleRecipe RecipeOf(const Zero& options, const Inventory& inventory) {
+  ScheduleRecipe recipe;
+  recipe.sharded = true;
+  recipe.prefetch = static_cast<int32_t>(options.prefetch());
+  recipe.parameters = options.stage() == 3 ? Parameters::kFreed : Parameters::kUpdated;
   const bool hold = options.accumulation() == ACCUMULATION_HOLD;
-  shape.gradients = options.stage() == 1 || hold ? Gradients::kWhole : Gradients::kOwned;
-  shape.gather_bytes = static_cast<uint64_t>(options.wrap_mib() * kMiB);
+  recipe.gradients = options.stage() == 1 || hold ? Gradients::kWhole : Gradients::kOwned;
+  recipe.gather_bytes = static_cast<uint64_t>(options.wrap_mib() * kMiB);
   if (options.stage() < 3 || hold) {
-    shape.reduce_bytes = options.has_bucket_mib() ? static_cast<uint64_t>(options.bucket_mib() * kMiB)
-                                                  : ddp::DefaultBucketBytes(inventory);
+    recipe.reduce_bytes = options.has_bucket_mib() ? static_cast<uint64_t>(options.bucket_mib() * kMiB)
+                                                   : ddp::DefaultBucketBytes(inventory);
   }
-  return shape;
+  return recipe;
 }
 
 }  // namespace muster::zero

@@ -14,6 +14,6 @@ namespace muster::zero {
 PartitionTable TableOf(const Zero& options, const Inventory& inventory, absl::Span<const RankPlace> ranks);
 
 // Stages 1 and 2 gather each unit in place before its first use, behind the forward of those before it.
-Shape ShapeOf(const Zero& options, const Inventory& inventory);
+ScheduleRecipe RecipeOf(const Zero& options, const Inventory& inventory);
 
 }  // namespace muster::zero

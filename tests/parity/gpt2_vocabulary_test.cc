@@ -14,7 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/testing/temporary_folder.h"
-#include "worker/data/bpe.h"
+#include "data/bpe.h"
 
 namespace muster::data {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "data/bpe.h"
 #include "gtest/gtest.h"
-#include "worker/data/bpe.h"
 #include "worker/trainer/fake_worker.h"
 
 namespace muster::trainer {

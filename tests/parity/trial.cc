@@ -12,12 +12,12 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "data/sampler.h"
+#include "data/token_file.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
 #include "worker/collectives/gloo.h"
 #include "worker/collectives/memory_key_value.h"
-#include "worker/data/sampler.h"
-#include "worker/data/token_file.h"
 #include "worker/engine/configure.h"
 #include "worker/engine/engine.h"
 

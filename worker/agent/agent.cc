@@ -172,7 +172,7 @@ void Agent::ScheduleTick() {
 void Agent::Tick() {
   const Now now = loop_->now();
   for (const auto& [id, rank] : ranks_) rank->Tick(now);
-  Beat();
+  Heartbeat();
   SendNews();
   Reconcile();
   if (!finishing_) return;

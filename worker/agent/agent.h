@@ -108,7 +108,7 @@ class Agent final : public TrainerHost {
   // What the ranks have to say, as far as the windows allow. `full`: every rank's state, not only what has changed.
   void SendNews(bool full = false);
   void RingLater();  // SendNews, once for all that rings now
-  void Beat();
+  void Heartbeat();
   void Send(WorkerMessage message);
 
   const AgentOptions options_;
@@ -133,8 +133,8 @@ class Agent final : public TrainerHost {
   SteadyTime heard_;                // from it, last; else the start
   uint64_t log_bytes_dropped_ = 0;  // of ranks that are done with
   absl::Duration detection_ = absl::Seconds(10);
-  uint64_t beats_ = 0;
-  SteadyTime last_beat_;
+  uint64_t heartbeats_ = 0;
+  SteadyTime last_heartbeat_;
   std::string last_complaint_;  // logged once, not at each attempt
   bool finishing_ = false;
   bool leaving_ = false;

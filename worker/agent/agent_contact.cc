@@ -14,7 +14,7 @@
 namespace muster::agent {
 namespace {
 
-constexpr absl::Duration kBeat = absl::Seconds(1);
+constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 constexpr absl::Duration kInContact = absl::Seconds(3);  // since an answer, to renew the lease
 constexpr absl::Duration kProgress = absl::Seconds(1);   // between two reports that differ in progress only
 constexpr absl::Duration kSoon = absl::Milliseconds(500);
@@ -175,7 +175,7 @@ void Agent::RingLater() {
   });
 }
 
-void Agent::Beat() {
+void Agent::Heartbeat() {
   const SteadyTime now = loop_->now().steady;
   if (contact_ == Contact::kNone) return;
   if (now - answered_ >= detection_) {
@@ -184,10 +184,10 @@ void Agent::Beat() {
   }
   if (contact_ != Contact::kWelcomed) return;
   if (now - answered_ < kInContact) lease_->Renew();
-  if (now - last_beat_ < kBeat) return;
-  last_beat_ = now;
+  if (now - last_heartbeat_ < kHeartbeat) return;
+  last_heartbeat_ = now;
   WorkerMessage message;
-  message.mutable_beat()->set_number(++beats_);
+  message.mutable_heartbeat()->set_number(++heartbeats_);
   Send(std::move(message));
 }
 

@@ -81,7 +81,7 @@ TEST_F(AgentTest, EverythingKilledAtOnceMissesNothing) {
   const RankId rank = StartRank("count", 200, /*until_step=*/5);
   coordinator_.GoAway();
   KillWorker();
-  StartWorker();  // adopts, and knows its wishes from the disk
+  StartWorker();  // adopts, and knows its requests from the disk
   coordinator_.Serve();
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
   ExpectWholeHistory(rank, 200);
@@ -90,7 +90,7 @@ TEST_F(AgentTest, EverythingKilledAtOnceMissesNothing) {
 TEST_F(AgentTest, StopThatWasKnownIsCarriedOutWithoutTheCoordinator) {
   const RankId rank = StartRank("deaf", 0, /*until_step=*/1);
   const rundir::Processes processes = ProcessesOf(rank);
-  Want({StopWish(rank, false, absl::Milliseconds(1500))});
+  Want({StopRequest(rank, false, absl::Milliseconds(1500))});
   ASSERT_TRUE(Eventually([&] { return coordinator_.StateOf(rank) == RANK_STATE_STOPPING; }));
   coordinator_.GoAway();
   KillWorker();
@@ -261,8 +261,8 @@ TEST_F(AgentTest, RankThatIsDoneWithIsReportedAgainButNotRunAgain) {
   coordinator_.Serve();
   Want({Run(rank, "count", 3)});  // an older state than it once had
   ASSERT_TRUE(Eventually([&] { return coordinator_.full_reports() > reports; }));
-  const uint64_t beats = coordinator_.beats();
-  ASSERT_TRUE(Eventually([&] { return coordinator_.beats() >= beats + 2; }));
+  const uint64_t heartbeats = coordinator_.heartbeats();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.heartbeats() >= heartbeats + 2; }));
   EXPECT_EQ(ProcessesOf(rank).trainer, processes.trainer);
   EXPECT_TRUE(Exited(rank));
 }

@@ -124,7 +124,7 @@ RankId AgentTest::StartRank(const std::string& behaviour, uint64_t steps, uint64
   return rank;
 }
 
-DesiredRank AgentTest::StopWish(const RankId& rank, bool checkpoint_first, absl::Duration deadline) {
+DesiredRank AgentTest::StopRequest(const RankId& rank, bool checkpoint_first, absl::Duration deadline) {
   DesiredRank wanted;
   *wanted.mutable_key() = KeyOf(rank);
   wanted.mutable_stop()->set_reason(END_REASON_CANCELLED);

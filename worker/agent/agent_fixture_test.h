@@ -32,10 +32,10 @@ class AgentTest : public ::testing::Test {
   int RunWorker(const std::vector<std::string>& more_flags, std::string& errors);
   std::string trainer() const;
 
-  // ---- Wishes. `behaviour`: see fake_trainer.cc. ----
+  // ---- Requests. `behaviour`: see fake_trainer.cc. ----
   static RankId Id(const std::string& job, uint32_t rank = 0) { return {JobId(job), 1, rank}; }
   static DesiredRank Run(const RankId& rank, const std::string& behaviour, uint64_t steps = 0);
-  static DesiredRank StopWish(const RankId& rank, bool checkpoint_first, absl::Duration deadline);
+  static DesiredRank StopRequest(const RankId& rank, bool checkpoint_first, absl::Duration deadline);
   void Want(const std::vector<DesiredRank>& ranks);
   // Serves, starts the daemon, and wants one rank of the job named like its behaviour (no steps: it goes on until it is
   // stopped); waits until the coordinator heard of that step.

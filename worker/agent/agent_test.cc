@@ -65,8 +65,8 @@ TEST_F(AgentTest, EndIsReportedOnlyWhenItsRecordsAreAcknowledged) {
   const RankId rank = Id("a");
   Want({Run(rank, "count", 5)});
   ASSERT_TRUE(Eventually([&] { return Dir(rank).ReadExit().ok() && coordinator_.Of(rank).records.size() == 7; }));
-  const uint64_t beats = coordinator_.beats();
-  ASSERT_TRUE(Eventually([&] { return coordinator_.beats() >= beats + 2; }));
+  const uint64_t heartbeats = coordinator_.heartbeats();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.heartbeats() >= heartbeats + 2; }));
   EXPECT_EQ(coordinator_.StateOf(rank), RANK_STATE_RUNNING);
   coordinator_.SetAcknowledging(true);
   EXPECT_TRUE(Eventually([&] { return Exited(rank); }));
@@ -74,7 +74,7 @@ TEST_F(AgentTest, EndIsReportedOnlyWhenItsRecordsAreAcknowledged) {
 
 TEST_F(AgentTest, StopGoesThroughTheCommandStreamWithACheckpoint) {
   const RankId rank = StartRank("count", 0, /*until_step=*/3);
-  Want({StopWish(rank, /*checkpoint_first=*/true, absl::Seconds(30))});
+  Want({StopRequest(rank, /*checkpoint_first=*/true, absl::Seconds(30))});
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
   const FakeCoordinator::Heard heard = coordinator_.Of(rank);
   EXPECT_TRUE(heard.records.back().has_checkpoint());
@@ -85,7 +85,7 @@ TEST_F(AgentTest, StopGoesThroughTheCommandStreamWithACheckpoint) {
 
 TEST_F(AgentTest, DeafTrainerIsKilledAtTheDeadline) {
   const RankId rank = StartRank("deaf", 0, /*until_step=*/1);
-  Want({StopWish(rank, false, absl::Milliseconds(300))});
+  Want({StopRequest(rank, false, absl::Milliseconds(300))});
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
   EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::STOPPED);
   EXPECT_EQ(coordinator_.ExitOf(rank).signal(), SIGKILL);
@@ -93,7 +93,7 @@ TEST_F(AgentTest, DeafTrainerIsKilledAtTheDeadline) {
 
 TEST_F(AgentTest, TrainerThatIsNotAttachedIsStoppedBySignal) {
   const RankId rank = StartRank("mute", 0, /*until_step=*/1);
-  Want({StopWish(rank, true, absl::Seconds(30))});
+  Want({StopRequest(rank, true, absl::Seconds(30))});
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
   EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::STOPPED);
   EXPECT_TRUE(coordinator_.Of(rank).records.back().has_checkpoint());
@@ -109,7 +109,7 @@ TEST_F(AgentTest, WhatIsNotWantedIsKilledAndThenForgotten) {
 
 TEST_F(AgentTest, StopOfARankThatNeverWasHereIsAnEnd) {
   coordinator_.Serve();
-  Want({StopWish(Id("a"), true, absl::Seconds(1))});
+  Want({StopRequest(Id("a"), true, absl::Seconds(1))});
   StartWorker();
   ASSERT_TRUE(Eventually([&] { return Exited(Id("a")); }));
   EXPECT_EQ(coordinator_.ExitOf(Id("a")).cause(), RankExit::STOPPED);

@@ -65,7 +65,7 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
   set("LOCAL_WORLD_SIZE", local.size());
   set("OMP_NUM_THREADS", CoresOf(assignment, context.slots));
   // Threads that spin for work make a busy machine several times slower than it is; ones that sleep at once are woken
-  // hundreds of times a step. So they spin for about a tenth of a millisecond, what lies between two products.
+  // hundreds of times a step. So they spin for about a tenth of a millisecond, what lies between two GEMMs.
   set("OMP_WAIT_POLICY", "passive");
   set("GOMP_SPINCOUNT", 10'000);
   // One code path on every x86 of the last decade, so that a job that moves keeps its numbers.

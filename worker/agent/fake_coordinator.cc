@@ -128,9 +128,9 @@ uint64_t FakeCoordinator::StepOf(const RankId& rank) const {
   return step;
 }
 
-uint64_t FakeCoordinator::beats() const {
+uint64_t FakeCoordinator::heartbeats() const {
   absl::MutexLock lock(&mutex_);
-  return beats_;
+  return heartbeats_;
 }
 
 uint64_t FakeCoordinator::hellos() const {
@@ -231,11 +231,11 @@ void FakeCoordinator::Hear(const WorkerMessage& message) {
   if (message.has_records()) HearRecords(message.records());
   if (message.has_logs()) HearLogs(message.logs());
   if (message.has_observed()) HearObserved(message.observed());
-  if (message.has_beat()) {
-    ++beats_;
+  if (message.has_heartbeat()) {
+    ++heartbeats_;
     if (!answering_) return;
     CoordinatorMessage echo;
-    *echo.mutable_beat() = message.beat();
+    *echo.mutable_heartbeat() = message.heartbeat();
     Say(std::move(echo));
   }
 }

@@ -42,7 +42,7 @@ class FakeCoordinator final : public Workers::Service {
   // ---- Set before Serve, or while it serves. ----
   void Want(const Desired& desired);  // sent at once
   void SetAcknowledging(bool on);     // of records; turned on, it acknowledges all that it has
-  void set_answering(bool on);        // echo beats
+  void set_answering(bool on);        // echo heartbeats
   void set_term(uint64_t term);
   void set_orphan_grace(absl::Duration grace);
   void set_refusal(const grpc::Status& status);  // of every Hello
@@ -59,7 +59,7 @@ class FakeCoordinator final : public Workers::Service {
   // EXITED was reported; how.
   RankExit ExitOf(const RankId& rank) const;
   uint64_t StepOf(const RankId& rank) const;  // of the newest metrics
-  uint64_t beats() const;
+  uint64_t heartbeats() const;
   uint64_t hellos() const;
   uint64_t full_reports() const;
   Node node() const;
@@ -109,7 +109,7 @@ class FakeCoordinator final : public Workers::Service {
   int table_fetches_ ABSL_GUARDED_BY(mutex_) = 0;
 
   std::map<RankId, Heard> heard_ ABSL_GUARDED_BY(mutex_);
-  uint64_t beats_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t heartbeats_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t hellos_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t full_reports_ ABSL_GUARDED_BY(mutex_) = 0;
   Node node_ ABSL_GUARDED_BY(mutex_);

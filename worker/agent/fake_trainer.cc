@@ -122,7 +122,7 @@ class Life {
     (*page)->op_issued = 9;
     (*page)->op_completed = 8;
     while (!stop_requested && access((rank_dir + "/go").c_str(), F_OK) != 0) {
-      ++(*page)->beat;
+      ++(*page)->heartbeat;
       absl::SleepFor(absl::Milliseconds(10));
     }
     (*page)->step = 5;

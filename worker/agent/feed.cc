@@ -98,7 +98,7 @@ void Feed::CollectRecords(bool ended, std::vector<WorkerMessage>& messages) {
 void Feed::CollectLogs(bool ended, Now now, std::vector<WorkerMessage>& messages) {
   logs_at_end_ = false;
   while (sent_offset_ < acknowledged_offset_ + kLogBytesInFlight) {
-    absl::StatusOr<rundir::LogPiece> piece = rundir::ReadLog(directory_, sent_offset_, kChunkBytes);
+    absl::StatusOr<rundir::LogChunk> piece = rundir::ReadLog(directory_, sent_offset_, kChunkBytes);
     if (!piece.ok()) return;
     if (piece->bytes.empty()) {
       logs_at_end_ = ended;

@@ -48,7 +48,7 @@ RankExit RefineExit(RankExit exit, const Facts& facts, bool told) {
   return exit;
 }
 
-Rank::Rank(rundir::RankDir dir) : dir_(std::move(dir)), feed_(dir_), stillness_(dir_.path()) {}
+Rank::Rank(rundir::RankDir dir) : dir_(std::move(dir)), feed_(dir_), stall_detector_(dir_.path()) {}
 
 bool Rank::Adopt() {
   while (true) {
@@ -149,8 +149,8 @@ void Rank::Kill(Now now) {
 
 void Rank::Tick(Now now) {
   if (process_ == nullptr) return;
-  stillness_.Look(now.steady);
-  if (const auto& still = stillness_.told(); still.has_value()) ReportStep(still->step);
+  stall_detector_.Look(now.steady);
+  if (const auto& still = stall_detector_.told(); still.has_value()) ReportStep(still->step);
   if (told_ == Told::kNothing) return;
   if (told_ == Told::kStop && !terminated_ && commands_ == nullptr && now.steady >= terminate_at_) {
     spdlog::info("{}: its trainer is not attached; stopping it by SIGTERM", id().ToString());
@@ -221,7 +221,7 @@ ObservedRank Rank::Observe(bool unwanted, bool forgotten, Now now) const {
     result.set_state(RANK_STATE_STOPPING);
   } else {
     result.set_state(facts.running ? RANK_STATE_RUNNING : RANK_STATE_STARTING);
-    if (const auto& still = stillness_.told(); still.has_value() && !ended()) {
+    if (const auto& still = stall_detector_.told(); still.has_value() && !ended()) {
       result.set_op_issued(still->op_issued);
       result.set_op_completed(still->op_completed);
       result.set_frozen(still->frozen);

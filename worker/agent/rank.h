@@ -16,7 +16,7 @@
 #include "worker/agent/feed.h"
 #include "worker/agent/rank_process.h"
 #include "worker/agent/reconcile.h"
-#include "worker/agent/stillness.h"
+#include "worker/agent/stall_detector.h"
 #include "worker/agent/trainer_server.h"
 #include "worker/rundir/rundir.h"
 
@@ -78,7 +78,7 @@ class Rank {
 
   const rundir::RankDir dir_;
   Feed feed_;
-  Stillness stillness_;
+  StallDetector stall_detector_;
   std::unique_ptr<RankProcess> process_;
   std::optional<RankExit> exit_;
   SteadyTime ended_at_;

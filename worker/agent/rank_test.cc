@@ -34,7 +34,7 @@ TEST(RefineExit, Table) {
   };
   const Case cases[] = {
       {Exit(RankExit::COMPLETED), finished, false, RankExit::COMPLETED},
-      {Exit(RankExit::COMPLETED), finished, true, RankExit::COMPLETED},  // it was faster than the wish
+      {Exit(RankExit::COMPLETED), finished, true, RankExit::COMPLETED},  // it was faster than the request
       {Exit(RankExit::COMPLETED), midway, true, RankExit::STOPPED},
       {Exit(RankExit::COMPLETED), midway, false, RankExit::STOPPED},  // somebody else's signal
       {Exit(RankExit::COMPLETED), silent, true, RankExit::STOPPED},

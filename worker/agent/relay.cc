@@ -166,7 +166,7 @@ void Relay::Answered(const std::shared_ptr<Pending>& pending, absl::StatusOr<std
   const bool over = loop_->now().steady >= pending->deadline;
   switch (value.status().code()) {
     case absl::StatusCode::kUnavailable:       // away
-    case absl::StatusCode::kCancelled:         // going away: the trainer's own wish has answered it already
+    case absl::StatusCode::kCancelled:         // going away: the trainer's own request has answered it already
     case absl::StatusCode::kDeadlineExceeded:  // of one of several questions
     case absl::StatusCode::kNotFound:          // no time was left to wait
       if (over) {

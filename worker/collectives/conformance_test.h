@@ -122,11 +122,11 @@ inline std::vector<std::pair<int64_t, int>> UnevenShares() { return {{5, 0}, {0,
 
 TEST_P(Conformance, UnevenAndEmptySharesAreBroadcast) {
   OnRanks(4, [this](Group& group) {
-    std::vector<Part> parts;
+    std::vector<RankShare> parts;
     for (const auto& [elements, root] : UnevenShares())
       parts.push_back({Here(group, Of(group.rank(), elements)), root % group.size()});
     ASSERT_TRUE(group.BroadcastParts(parts)->Wait().ok());
-    for (const Part& part : parts) {
+    for (const RankShare& part : parts) {
       ExpectClose(part.values, Of(part.root, part.values.numel()), "part");
     }
   });
@@ -134,11 +134,11 @@ TEST_P(Conformance, UnevenAndEmptySharesAreBroadcast) {
 
 TEST_P(Conformance, UnevenAndEmptySharesAreReduced) {
   OnRanks(4, [this](Group& group) {
-    std::vector<Part> parts;
+    std::vector<RankShare> parts;
     for (const auto& [elements, root] : UnevenShares())
       parts.push_back({Here(group, Of(group.rank(), elements)), root % group.size()});
     ASSERT_TRUE(group.ReduceParts(parts)->Wait().ok());
-    for (const Part& part : parts) {
+    for (const RankShare& part : parts) {
       if (part.root == group.rank()) ExpectClose(part.values, SumOverRanks(group, part.values.numel()), "part");
     }
   });

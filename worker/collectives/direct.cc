@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/collectives/failed_work.h"
-#include "worker/collectives/parts.h"
+#include "worker/collectives/rank_shares.h"
 #include "worker/collectives/transfers.h"
 
 namespace muster::collectives {
@@ -19,9 +19,9 @@ using Kind = Transfers::Kind;
 class DirectWork final : public Work {
  public:
   // `transfer`: none if there was nothing to transfer.
-  DirectWork(std::shared_ptr<Standing> standing, std::shared_ptr<Transfers> transfers,
+  DirectWork(std::shared_ptr<GroupStatus> status, std::shared_ptr<Transfers> transfers,
              std::shared_ptr<Transfer> transfer, std::string what, std::function<void()> then)
-      : standing_(std::move(standing)),
+      : status_(std::move(status)),
         transfers_(std::move(transfers)),
         transfer_(std::move(transfer)),
         what_(std::move(what)),
@@ -34,9 +34,9 @@ class DirectWork final : public Work {
     waited_ = true;
     if (transfer_ != nullptr) {
       if (const absl::Status status = transfers_->Wait(*transfer_); !status.ok()) {
-        standing_->failed = true;
+        status_->failed = true;
         return absl::UnavailableError(
-            absl::StrCat(what_, " failed: ", standing_->peers->Diagnose(), "; ", status.message()));
+            absl::StrCat(what_, " failed: ", status_->peers->Diagnose(), "; ", status.message()));
       }
     }
     if (then_) std::exchange(then_, nullptr)();
@@ -49,7 +49,7 @@ class DirectWork final : public Work {
   }
 
  private:
-  const std::shared_ptr<Standing> standing_;
+  const std::shared_ptr<GroupStatus> status_;
   const std::shared_ptr<Transfers> transfers_;
   const std::shared_ptr<Transfer> transfer_;
   const std::string what_;
@@ -61,7 +61,7 @@ int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1)
 
 // As Gloo's ring cuts a tensor (gloo/allreduce.cc): chunks of whole segments, none larger than a mebibyte, at least two
 // a rank. So sums are those of ranks on several machines bit for bit, wherever a job is restarted.
-std::vector<Part> Ring(const at::Tensor& values, int size) {
+std::vector<RankShare> Ring(const at::Tensor& values, int size) {
   constexpr int64_t kLargestSegment = 1 << 20;
   const int64_t item = static_cast<int64_t>(values.element_size()), bytes = values.numel() * item;
   const int64_t largest = item * std::max<int64_t>(1, kLargestSegment / item);
@@ -69,7 +69,7 @@ std::vector<Part> Ring(const at::Tensor& values, int size) {
   const int64_t segment = RoundUp((bytes + segments - 1) / segments, item);
   const int64_t chunk = segments / size * (segment / item);
   const at::Tensor flat = values.view({-1});
-  std::vector<Part> parts;
+  std::vector<RankShare> parts;
   for (int root = 0; root < size; ++root) {
     const int64_t begin = std::min(flat.numel(), root * chunk), end = std::min(flat.numel(), begin + chunk);
     parts.push_back({flat.narrow(0, begin, end - begin), root});
@@ -79,10 +79,10 @@ std::vector<Part> Ring(const at::Tensor& values, int size) {
 
 class DirectGroup final : public Group {
  public:
-  DirectGroup(std::unique_ptr<Group> gloo, std::unique_ptr<Neighbours> neighbours, std::shared_ptr<Standing> standing)
+  DirectGroup(std::unique_ptr<Group> gloo, std::unique_ptr<Neighbours> neighbours, std::shared_ptr<GroupStatus> status)
       : gloo_(std::move(gloo)),
-        standing_(std::move(standing)),
-        transfers_(std::make_shared<Transfers>(std::move(neighbours), standing_->timeout)) {}
+        status_(std::move(status)),
+        transfers_(std::make_shared<Transfers>(std::move(neighbours), status_->timeout)) {}
   // Works that outlive the group are told.
   ~DirectGroup() override { transfers_->Stop(absl::CancelledError("the group has ended")); }
 
@@ -93,13 +93,13 @@ class DirectGroup final : public Group {
     return Issue("all-reduce", Kind::kAllReduce, Ring(values, size()));
   }
   std::unique_ptr<Work> AllGather(at::Tensor own, at::Tensor all) override {
-    std::vector<Part> parts = Even(all, own.numel(), size());
+    std::vector<RankShare> parts = Even(all, own.numel(), size());
     const at::Tensor& place = parts[static_cast<size_t>(rank())].values;
     if (place.data_ptr() != own.data_ptr()) place.copy_(own);
     return Issue("all-gather", Kind::kBroadcast, std::move(parts));
   }
   std::unique_ptr<Work> ReduceScatter(at::Tensor all, at::Tensor own) override {
-    std::vector<Part> parts = Even(all, own.numel(), size());
+    std::vector<RankShare> parts = Even(all, own.numel(), size());
     const at::Tensor place = parts[static_cast<size_t>(rank())].values;
     return Issue("reduce-scatter", Kind::kReduce, std::move(parts), [place, own] {
       if (place.data_ptr() != own.data_ptr()) own.copy_(place);
@@ -108,10 +108,10 @@ class DirectGroup final : public Group {
   std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
     return Issue("broadcast", Kind::kBroadcast, {{std::move(values), root}});
   }
-  std::unique_ptr<Work> BroadcastParts(std::vector<Part> parts) override {
+  std::unique_ptr<Work> BroadcastParts(std::vector<RankShare> parts) override {
     return Issue("broadcast", Kind::kBroadcast, std::move(parts));
   }
-  std::unique_ptr<Work> ReduceParts(std::vector<Part> parts) override {
+  std::unique_ptr<Work> ReduceParts(std::vector<RankShare> parts) override {
     // One root alone would add everything; Gloo shares that out.
     if (!Straight(parts, size())) return gloo_->ReduceParts(std::move(parts));
     return Issue("reduce", Kind::kReduce, std::move(parts));
@@ -121,25 +121,26 @@ class DirectGroup final : public Group {
   absl::Status Barrier() override { return gloo_->Barrier(); }
 
  private:
-  std::unique_ptr<Work> Issue(const char* name, Kind kind, std::vector<Part> parts,
+  std::unique_ptr<Work> Issue(const char* name, Kind kind, std::vector<RankShare> parts,
                               std::function<void()> then = nullptr) {
-    if (standing_->failed) return std::make_unique<FailedWork>(absl::UnavailableError("the group failed before"));
-    std::string what = absl::StrCat(name, " ", standing_->peers->Issue());
-    const bool any = std::any_of(parts.begin(), parts.end(), [](const Part& part) { return part.values.numel() > 0; });
+    if (status_->failed) return std::make_unique<FailedWork>(absl::UnavailableError("the group failed before"));
+    std::string what = absl::StrCat(name, " ", status_->peers->Issue());
+    const bool any =
+        std::any_of(parts.begin(), parts.end(), [](const RankShare& part) { return part.values.numel() > 0; });
     std::shared_ptr<Transfer> transfer = any ? transfers_->Begin(kind, std::move(parts)) : nullptr;
-    return std::make_unique<DirectWork>(standing_, transfers_, std::move(transfer), std::move(what), std::move(then));
+    return std::make_unique<DirectWork>(status_, transfers_, std::move(transfer), std::move(what), std::move(then));
   }
 
   const std::unique_ptr<Group> gloo_;
-  const std::shared_ptr<Standing> standing_;
+  const std::shared_ptr<GroupStatus> status_;
   const std::shared_ptr<Transfers> transfers_;
 };
 
 }  // namespace
 
 std::unique_ptr<Group> MakeDirect(std::unique_ptr<Group> gloo, std::unique_ptr<Neighbours> neighbours,
-                                  std::shared_ptr<Standing> standing) {
-  return std::make_unique<DirectGroup>(std::move(gloo), std::move(neighbours), std::move(standing));
+                                  std::shared_ptr<GroupStatus> status) {
+  return std::make_unique<DirectGroup>(std::move(gloo), std::move(neighbours), std::move(status));
 }
 
 }  // namespace muster::collectives

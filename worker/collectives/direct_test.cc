@@ -45,8 +45,8 @@ std::vector<at::Tensor> Inputs(int size, int64_t elements, at::ScalarType dtype)
 }
 
 // Parts of uneven sizes, one of them empty, that come round the ranks.
-std::vector<Part> Cut(const at::Tensor& values, int size) {
-  std::vector<Part> parts;
+std::vector<RankShare> Cut(const at::Tensor& values, int size) {
+  std::vector<RankShare> parts;
   const int64_t elements = values.numel(), cuts[] = {0, elements / 3, elements / 3, elements / 2, elements};
   for (int i = 0; i < 4; ++i) parts.push_back({values.narrow(0, cuts[i], cuts[i + 1] - cuts[i]), (i + 1) % size});
   return parts;
@@ -68,7 +68,7 @@ std::vector<at::Tensor> Sums(int size, bool direct, const std::vector<std::vecto
       // What is received and then summed does not know when. One element alone is not shared out, so it is Gloo's.
       EXPECT_TRUE(input.numel() == 1 || second->done_at().has_value() == direct) << "the other way was taken";
       if (group->rank() == 0) sums[2 * c] = all;
-      const std::vector<Part> into = Cut(sums[2 * c + 1], size), from = Cut(parts, size);
+      const std::vector<RankShare> into = Cut(sums[2 * c + 1], size), from = Cut(parts, size);
       for (size_t i = 0; i < into.size(); ++i) {
         if (into[i].root == group->rank()) into[i].values.copy_(from[i].values);
       }

@@ -20,10 +20,10 @@
 #include "absl/synchronization/mutex.h"
 #include "worker/collectives/direct.h"
 #include "worker/collectives/failed_work.h"
+#include "worker/collectives/group_status.h"
 #include "worker/collectives/neighbours.h"
-#include "worker/collectives/parts.h"
 #include "worker/collectives/peers.h"
-#include "worker/collectives/standing.h"
+#include "worker/collectives/rank_shares.h"
 #include "worker/collectives/steady.h"
 
 namespace muster::collectives {
@@ -88,14 +88,14 @@ class GlooWork final : public Work {
   using Pending = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
   // `futures`: sends and receives have none.
-  GlooWork(std::shared_ptr<Standing> standing, std::string what, Pending pending, std::vector<at::Tensor> alive,
+  GlooWork(std::shared_ptr<GroupStatus> status, std::string what, Pending pending, std::vector<at::Tensor> alive,
            bool futures, std::function<void()> then)
-      : standing_(std::move(standing)),
+      : status_(std::move(status)),
         what_(std::move(what)),
         pending_(std::move(pending)),
         alive_(std::move(alive)),
         then_(std::move(then)),
-        deadline_(After(standing_->timeout)) {
+        deadline_(After(status_->timeout)) {
     for (const auto& one : pending_) {
       if (futures) Stamp(*one);
     }
@@ -111,9 +111,9 @@ class GlooWork final : public Work {
       if (then_) std::exchange(then_, nullptr)();
       return absl::OkStatus();
     } catch (const std::exception& error) {
-      standing_->failed = true;
+      status_->failed = true;
       return absl::UnavailableError(
-          absl::StrCat(what_, " failed: ", standing_->peers->Diagnose(), "; Gloo says: ", Brief(error)));
+          absl::StrCat(what_, " failed: ", status_->peers->Diagnose(), "; Gloo says: ", Brief(error)));
     }
   }
 
@@ -139,7 +139,7 @@ class GlooWork final : public Work {
   }
 
   const std::shared_ptr<Latest> latest_ = std::make_shared<Latest>();
-  const std::shared_ptr<Standing> standing_;
+  const std::shared_ptr<GroupStatus> status_;
   const std::string what_;
   Pending pending_;
   const std::vector<at::Tensor> alive_;
@@ -190,8 +190,8 @@ class SharedWork final : public Work {
 
 class GlooGroup final : public Group {
  public:
-  GlooGroup(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, std::shared_ptr<Standing> standing)
-      : gloo_(std::move(gloo)), standing_(std::move(standing)) {}
+  GlooGroup(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, std::shared_ptr<GroupStatus> status)
+      : gloo_(std::move(gloo)), status_(std::move(status)) {}
   int rank() const override { return gloo_->getRank(); }
   int size() const override { return gloo_->getSize(); }
 
@@ -202,13 +202,13 @@ class GlooGroup final : public Group {
     });
   }
   std::unique_ptr<Work> AllGather(at::Tensor own, at::Tensor all) override {
-    const std::vector<Part> parts = Even(all, own.numel(), size());
+    const std::vector<RankShare> parts = Even(all, own.numel(), size());
     const at::Tensor& place = parts[static_cast<size_t>(rank())].values;
     if (place.data_ptr() != own.data_ptr()) place.copy_(own);
     return BroadcastNamed("all-gather", parts);
   }
   std::unique_ptr<Work> ReduceScatter(at::Tensor all, at::Tensor own) override {
-    const std::vector<Part> parts = Even(all, own.numel(), size());
+    const std::vector<RankShare> parts = Even(all, own.numel(), size());
     const at::Tensor place = parts[static_cast<size_t>(rank())].values;
     return ReduceNamed("reduce-scatter", parts, [place, own] {
       if (place.data_ptr() != own.data_ptr()) own.copy_(place);
@@ -217,8 +217,12 @@ class GlooGroup final : public Group {
   std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
     return BroadcastNamed("broadcast", {{std::move(values), root}});
   }
-  std::unique_ptr<Work> BroadcastParts(std::vector<Part> parts) override { return BroadcastNamed("broadcast", parts); }
-  std::unique_ptr<Work> ReduceParts(std::vector<Part> parts) override { return ReduceNamed("reduce", parts, nullptr); }
+  std::unique_ptr<Work> BroadcastParts(std::vector<RankShare> parts) override {
+    return BroadcastNamed("broadcast", parts);
+  }
+  std::unique_ptr<Work> ReduceParts(std::vector<RankShare> parts) override {
+    return ReduceNamed("reduce", parts, nullptr);
+  }
   std::unique_ptr<Work> Send(at::Tensor values, int to) override {
     return Issue(
         "send", {values},
@@ -242,12 +246,12 @@ class GlooGroup final : public Group {
   }
 
  private:
-  std::unique_ptr<Work> BroadcastNamed(const char* name, const std::vector<Part>& parts) {
+  std::unique_ptr<Work> BroadcastNamed(const char* name, const std::vector<RankShare>& parts) {
     const bool straight = Straight(parts, size());
     return Issue(
         name, Tensors(parts),
         [&](GlooWork::Pending& pending) {
-          for (const Part& part : parts) {
+          for (const RankShare& part : parts) {
             if (part.values.numel() == 0) continue;
             std::vector<at::Tensor> tensors{part.values};
             c10d::BroadcastOptions options;
@@ -266,12 +270,12 @@ class GlooGroup final : public Group {
         !straight);
   }
 
-  std::unique_ptr<Work> ReduceNamed(const char* name, const std::vector<Part>& parts, std::function<void()> then) {
+  std::unique_ptr<Work> ReduceNamed(const char* name, const std::vector<RankShare>& parts, std::function<void()> then) {
     if (Straight(parts, size())) return ReduceStraight(name, parts, std::move(then));
     return Issue(
         name, Tensors(parts),
         [&](GlooWork::Pending& pending) {
-          for (const Part& part : parts) {
+          for (const RankShare& part : parts) {
             std::vector<at::Tensor> tensors{part.values};
             c10d::ReduceOptions options;
             options.rootRank = part.root;
@@ -283,7 +287,8 @@ class GlooGroup final : public Group {
 
   // Every rank sends each part to its root, which adds up what it has received when it is waited for. What is received
   // takes memory until then, so older ones are ended before newer ones begin.
-  std::unique_ptr<Work> ReduceStraight(const char* name, const std::vector<Part>& parts, std::function<void()> then) {
+  std::unique_ptr<Work> ReduceStraight(const char* name, const std::vector<RankShare>& parts,
+                                       std::function<void()> then) {
     while (reductions_.size() >= kReductionsUnderWay) {
       (void)reductions_.front()->Wait();  // its failure is told to whom it was made for
       reductions_.pop_front();
@@ -292,7 +297,7 @@ class GlooGroup final : public Group {
     std::unique_ptr<Work> work = Issue(
         name, Tensors(parts),
         [&](GlooWork::Pending& pending) {
-          for (const Part& part : parts) {
+          for (const RankShare& part : parts) {
             if (part.values.numel() == 0) continue;
             std::vector<at::Tensor> tensors{part.values};
             if (part.root != rank()) {
@@ -318,36 +323,36 @@ class GlooGroup final : public Group {
     return std::make_unique<SharedWork>(reductions_.back());
   }
 
-  static std::vector<at::Tensor> Tensors(const std::vector<Part>& parts) {
+  static std::vector<at::Tensor> Tensors(const std::vector<RankShare>& parts) {
     std::vector<at::Tensor> tensors;
-    for (const Part& part : parts) tensors.push_back(part.values);
+    for (const RankShare& part : parts) tensors.push_back(part.values);
     return tensors;
   }
 
   std::unique_ptr<Work> Issue(const char* name, std::vector<at::Tensor> alive,
                               const std::function<void(GlooWork::Pending&)>& begin, bool futures = true,
                               std::function<void()> then = nullptr) {
-    if (standing_->failed) return std::make_unique<FailedWork>(absl::UnavailableError("the group failed before"));
-    const std::string what = absl::StrCat(name, " ", standing_->peers->Issue());
+    if (status_->failed) return std::make_unique<FailedWork>(absl::UnavailableError("the group failed before"));
+    const std::string what = absl::StrCat(name, " ", status_->peers->Issue());
     GlooWork::Pending pending;
     try {
       begin(pending);
     } catch (const std::exception& error) {
-      standing_->failed = true;
+      status_->failed = true;
       return std::make_unique<FailedWork>(absl::UnavailableError(
-          absl::StrCat(what, " failed: ", standing_->peers->Diagnose(), "; Gloo says: ", Brief(error))));
+          absl::StrCat(what, " failed: ", status_->peers->Diagnose(), "; Gloo says: ", Brief(error))));
     }
-    return std::make_unique<GlooWork>(standing_, what, std::move(pending), std::move(alive), futures, std::move(then));
+    return std::make_unique<GlooWork>(status_, what, std::move(pending), std::move(alive), futures, std::move(then));
   }
 
   const c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
-  const std::shared_ptr<Standing> standing_;
+  const std::shared_ptr<GroupStatus> status_;
   std::deque<std::shared_ptr<SharedWork::Once>> reductions_;  // that may be under way still, the oldest first
 };
 
 // The group itself, or one between neighbours on top of it.
 absl::StatusOr<std::unique_ptr<Group>> Nearer(std::unique_ptr<Group> gloo, const GlooOptions& options,
-                                              std::shared_ptr<Standing> standing, SteadyPoint deadline,
+                                              std::shared_ptr<GroupStatus> status, SteadyPoint deadline,
                                               KeyValue& rendezvous) {
   auto neighbours = Neighbours::Meet({.rank = options.rank,
                                       .size = options.size,
@@ -355,7 +360,7 @@ absl::StatusOr<std::unique_ptr<Group>> Nearer(std::unique_ptr<Group> gloo, const
                                       .willing = options.direct,
                                       .deadline = deadline},
                                      rendezvous);
-  if (neighbours.ok()) return MakeDirect(std::move(gloo), *std::move(neighbours), std::move(standing));
+  if (neighbours.ok()) return MakeDirect(std::move(gloo), *std::move(neighbours), std::move(status));
   if (absl::IsPermissionDenied(neighbours.status())) {
     LOG(WARNING) << "the ranks of the group " << options.name
                  << " are on one machine but exchange through sockets, which costs them processor time: "
@@ -375,9 +380,9 @@ absl::StatusOr<std::unique_ptr<Group>> MakeGloo(const GlooOptions& options, KeyV
   }
   auto peers = Peers::Join(options.rank, options.size, options.name, options.host, rendezvous);
   if (!peers.ok()) return peers.status();
-  const auto standing = std::make_shared<Standing>();
-  standing->peers = *std::move(peers);
-  standing->timeout = options.timeout;
+  const auto status = std::make_shared<GroupStatus>();
+  status->peers = *std::move(peers);
+  status->timeout = options.timeout;
   const SteadyPoint deadline = After(options.join_timeout);
   std::unique_ptr<Group> made;
   try {
@@ -388,14 +393,14 @@ absl::StatusOr<std::unique_ptr<Group>> MakeGloo(const GlooOptions& options, KeyV
         c10::make_intrusive<Store>(rendezvous, absl::StrCat("gloo/", options.name, "/"), deadline), options.rank,
         options.size, gloo);
     group->setTimeout(timeout(options.timeout));
-    made = std::make_unique<GlooGroup>(std::move(group), standing);
+    made = std::make_unique<GlooGroup>(std::move(group), status);
   } catch (const std::exception& error) {
     return absl::UnavailableError(absl::StrCat("rank ", options.rank, " cannot join the group ", options.name, " of ",
-                                               options.size, ": ", standing->peers->Diagnose(),
+                                               options.size, ": ", status->peers->Diagnose(),
                                                "; Gloo says: ", Brief(error)));
   }
   if (options.size == 1) return made;
-  return Nearer(std::move(made), options, standing, deadline, rendezvous);
+  return Nearer(std::move(made), options, status, deadline, rendezvous);
 }
 
 }  // namespace muster::collectives

@@ -39,7 +39,7 @@ class Work {
 };
 
 // A share of something that ranks hold together: `values` of rank `root`, maybe none.
-struct Part {
+struct RankShare {
   at::Tensor values;
   int root = 0;
 };
@@ -60,8 +60,8 @@ class Group {
   virtual std::unique_ptr<Work> Broadcast(at::Tensor values, int root) = 0;
   // The all-gather and reduce-scatter of uneven shares: each part from, or summed to, its root, as one collective. What
   // other ranks than the root hold of a reduced part is destroyed.
-  virtual std::unique_ptr<Work> BroadcastParts(std::vector<Part> parts) = 0;
-  virtual std::unique_ptr<Work> ReduceParts(std::vector<Part> parts) = 0;
+  virtual std::unique_ptr<Work> BroadcastParts(std::vector<RankShare> parts) = 0;
+  virtual std::unique_ptr<Work> ReduceParts(std::vector<RankShare> parts) = 0;
   // Between two ranks; those of one pair and direction match in order.
   virtual std::unique_ptr<Work> Send(at::Tensor values, int to) = 0;
   virtual std::unique_ptr<Work> Recv(at::Tensor values, int from) = 0;

@@ -106,14 +106,15 @@ class NcclGroup final : public Group {
   std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
     return BroadcastParts({{std::move(values), root}});
   }
-  std::unique_ptr<Work> BroadcastParts(std::vector<Part> parts) override {
-    return Grouped("broadcast", parts, [](const Part& part, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
-      void* const values = part.values.data_ptr();
-      return ncclBroadcast(values, values, Count(part.values), type, part.root, c, stream);
-    });
+  std::unique_ptr<Work> BroadcastParts(std::vector<RankShare> parts) override {
+    return Grouped("broadcast", parts,
+                   [](const RankShare& part, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
+                     void* const values = part.values.data_ptr();
+                     return ncclBroadcast(values, values, Count(part.values), type, part.root, c, stream);
+                   });
   }
-  std::unique_ptr<Work> ReduceParts(std::vector<Part> parts) override {
-    return Grouped("reduce", parts, [](const Part& part, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
+  std::unique_ptr<Work> ReduceParts(std::vector<RankShare> parts) override {
+    return Grouped("reduce", parts, [](const RankShare& part, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
       void* const values = part.values.data_ptr();
       return ncclReduce(values, values, Count(part.values), type, ncclSum, part.root, c, stream);
     });
@@ -183,17 +184,17 @@ class NcclGroup final : public Group {
 
   // One launch for all parts. Empty parts are left out by every rank alike.
   std::unique_ptr<Work> Grouped(
-      const char* name, const std::vector<Part>& parts,
-      const std::function<ncclResult_t(const Part&, ncclDataType_t, ncclComm_t, cudaStream_t)>& begin) {
+      const char* name, const std::vector<RankShare>& parts,
+      const std::function<ncclResult_t(const RankShare&, ncclDataType_t, ncclComm_t, cudaStream_t)>& begin) {
     std::vector<at::Tensor> tensors;
-    for (const Part& part : parts) tensors.push_back(part.values);
-    for (const Part& part : parts) {
+    for (const RankShare& part : parts) tensors.push_back(part.values);
+    for (const RankShare& part : parts) {
       const absl::StatusOr<ncclDataType_t> type = TypeOf(part.values);
       if (!type.ok()) return std::make_unique<FailedWork>(type.status());
     }
     return AsWork(Issue(name, std::move(tensors), [&](ncclComm_t communicator, cudaStream_t stream) {
       ncclResult_t result = ncclGroupStart();
-      for (const Part& part : parts) {
+      for (const RankShare& part : parts) {
         if (part.values.numel() == 0) continue;
         const ncclResult_t one = begin(part, *TypeOf(part.values), communicator, stream);
         if (one != ncclSuccess && one != ncclInProgress) result = one;

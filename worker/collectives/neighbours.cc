@@ -110,13 +110,13 @@ absl::StatusOr<std::unique_ptr<Neighbours>> Neighbours::Meet(const Options& opti
     if (rank == options.rank) continue;
     reached = met->Reach(rank, (*offers)[static_cast<size_t>(rank)]);
   }
-  const std::string verdict = reached.ok() ? kYes : std::string(reached.message());
-  if (absl::Status s = rendezvous.Set(KeyOf(options.name, options.rank, "reach"), verdict); !s.ok()) return s;
-  const auto verdicts = Collect(options, "reach", rendezvous);
-  if (!verdicts.ok()) return verdicts.status();
-  for (size_t rank = 0; rank < verdicts->size(); ++rank) {
-    if ((*verdicts)[rank] == kYes) continue;
-    return absl::PermissionDeniedError(absl::StrCat("rank ", rank, " says: ", (*verdicts)[rank]));
+  const std::string answer = reached.ok() ? kYes : std::string(reached.message());
+  if (absl::Status s = rendezvous.Set(KeyOf(options.name, options.rank, "reach"), answer); !s.ok()) return s;
+  const auto answers = Collect(options, "reach", rendezvous);
+  if (!answers.ok()) return answers.status();
+  for (size_t rank = 0; rank < answers->size(); ++rank) {
+    if ((*answers)[rank] == kYes) continue;
+    return absl::PermissionDeniedError(absl::StrCat("rank ", rank, " says: ", (*answers)[rank]));
   }
   met->own_->Shut();
   return met;

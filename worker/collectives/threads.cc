@@ -25,13 +25,13 @@ constexpr const char* kNames[] = {"all-reduce", "all-gather", "reduce-scatter", 
 // What one rank brings to a collective.
 struct Offer {
   Kind kind = Kind::kBarrier;
-  std::vector<Part> parts;  // kAllGather: own, all; kReduceScatter: all, own
+  std::vector<RankShare> parts;  // kAllGather: own, all; kReduceScatter: all, own
 };
 
 // "all-reduce of 5 Float": the same on every rank.
 std::string Form(const Offer& offer) {
   std::string form = kNames[static_cast<size_t>(offer.kind)];
-  for (const Part& part : offer.parts) {
+  for (const RankShare& part : offer.parts) {
     absl::StrAppend(&form, " ", part.values.numel(), " ", toString(part.values.scalar_type()), " @", part.root);
   }
   return form;
@@ -46,7 +46,7 @@ at::Tensor Sum(const std::vector<Offer>& offers, size_t part) {
 
 void Carry(std::vector<Offer>& offers) {
   const int64_t size = static_cast<int64_t>(offers.size());
-  const std::vector<Part>& first = offers[0].parts;
+  const std::vector<RankShare>& first = offers[0].parts;
   switch (offers[0].kind) {
     case Kind::kAllReduce: {
       const at::Tensor sum = Sum(offers, 0);
@@ -182,10 +182,10 @@ class ThreadGroup final : public Group {
   std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
     return Issue({Kind::kBroadcast, {{std::move(values), root}}});
   }
-  std::unique_ptr<Work> BroadcastParts(std::vector<Part> parts) override {
+  std::unique_ptr<Work> BroadcastParts(std::vector<RankShare> parts) override {
     return Issue({Kind::kBroadcast, std::move(parts)});
   }
-  std::unique_ptr<Work> ReduceParts(std::vector<Part> parts) override {
+  std::unique_ptr<Work> ReduceParts(std::vector<RankShare> parts) override {
     return Issue({Kind::kReduce, std::move(parts)});
   }
   std::unique_ptr<Work> Send(at::Tensor values, int to) override {

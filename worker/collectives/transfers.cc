@@ -88,11 +88,11 @@ Transfers::Transfers(std::unique_ptr<Neighbours> neighbours, absl::Duration time
 
 Transfers::~Transfers() { Stop(absl::CancelledError("the group has ended")); }
 
-std::shared_ptr<Transfer> Transfers::Begin(Kind kind, std::vector<Part> parts) {
+std::shared_ptr<Transfer> Transfers::Begin(Kind kind, std::vector<RankShare> parts) {
   auto transfer = std::make_shared<Transfer>();
   transfer->kind = kind;
   transfer->dtype = parts.front().values.scalar_type();
-  for (Part& part : parts) {
+  for (RankShare& part : parts) {
     transfer->ranges.push_back({part.values.nbytes(), part.root});
     transfer->addresses.push_back(reinterpret_cast<uint64_t>(part.values.data_ptr()));
     transfer->alive.push_back(std::move(part.values));

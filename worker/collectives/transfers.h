@@ -45,7 +45,7 @@ class Transfers {
   Transfers(const Transfers&) = delete;
 
   // `parts` have the same sizes, roots and dtype on every rank, and elements in at least one.
-  std::shared_ptr<Transfer> Begin(Kind kind, std::vector<Part> parts);
+  std::shared_ptr<Transfer> Begin(Kind kind, std::vector<RankShare> parts);
   // Returns when every rank has finished it. Unavailable: not in time, a rank has ended or given up, or ranks disagree
   // on what they transfer; then nothing is read into this rank's tensors any more.
   absl::Status Wait(const Transfer& transfer);

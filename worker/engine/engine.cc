@@ -21,13 +21,13 @@
 #include "worker/engine/check_config.h"
 #include "worker/engine/cpu_allocator.h"
 #include "worker/engine/exchange.h"
-#include "worker/engine/flight.h"
-#include "worker/engine/generation.h"
+#include "worker/engine/in_flight_microbatches.h"
 #include "worker/engine/initialise.h"
+#include "worker/engine/kv_cache.h"
 #include "worker/engine/optimizer.h"
 #include "worker/engine/state.h"
 #include "worker/engine/storage.h"
-#include "worker/engine/verdict.h"
+#include "worker/engine/update_decision.h"
 #include "worker/units/unit.h"
 
 #ifdef MUSTER_CUDA
@@ -79,7 +79,7 @@ class CompiledEngine final : public Engine {
   std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const;
   void Train(const Batch& batch, double learning_rate, double vote, StepResult& result);
   // What all schedules have in common: units that compute, and what moves their parameters and gradients.
-  void RunOp(const Schedule& schedule, int32_t index, Flight& flight);
+  void RunOp(const Schedule& schedule, int32_t index, InFlightMicrobatches& microbatches);
   double ForwardOnly(const Batch& batch, int64_t first, int64_t rows);
   void Optimize(const Batch& batch, const at::Tensor& seen, double learning_rate, StepResult& result);
   // Parameters were changed: what is made of them is made again.
@@ -94,7 +94,7 @@ class CompiledEngine final : public Engine {
   std::optional<engine::State> state_;
   Recorder recorder_;
   Exchange exchange_;
-  Generation generation_;
+  KvCache kv_cache_;
   std::vector<std::string> notes_;
   std::string doing_;  // for error messages
 };
@@ -166,7 +166,7 @@ absl::Status CompiledEngine::Prepare() {
 }
 
 void CompiledEngine::Initialise() {
-  for (const OwnedPart& part : storage_->parts()) {
+  for (const OwnedExtent& part : storage_->parts()) {
     const at::Tensor host = device_.is_cpu() ? part.master : at::empty(part.master.sizes(), at::kFloat);
     engine::Initialise(config_.train.seed(), *part.tensor, static_cast<uint64_t>(part.begin),
                        absl::MakeSpan(host.mutable_data_ptr<float>(), static_cast<size_t>(part.length)));
@@ -226,15 +226,15 @@ std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::
   return contexts;
 }
 
-void CompiledEngine::RunOp(const Schedule& schedule, int32_t index, Flight& flight) {
+void CompiledEngine::RunOp(const Schedule& schedule, int32_t index, InFlightMicrobatches& microbatches) {
   const Op& op = schedule.ops[index];
   switch (op.kind) {
     case OpKind::kForward:
-      return flight.Forward(op);
+      return microbatches.Forward(op);
     case OpKind::kRecompute:
-      return flight.Recompute(op);
+      return microbatches.Recompute(op);
     case OpKind::kBackward:
-      return flight.Backward(op);
+      return microbatches.Backward(op);
     case OpKind::kOpenGradients:
       return storage_->OpenGradients(op);
     case OpKind::kRelease:
@@ -255,7 +255,7 @@ void CompiledEngine::Train(const Batch& batch, double learning_rate, double vote
   storage_->ZeroGradients();
   const at::Tensor scalars = at::zeros({2}, at::TensorOptions(at::kDouble).device(device_));  // loss sum, votes
   scalars[1].fill_(vote);
-  Flight flight(config_.schedule, units_, MakeContexts(batch, scalars[0]));
+  InFlightMicrobatches microbatches(config_.schedule, units_, MakeContexts(batch, scalars[0]));
   at::Tensor norm;  // on the device: the step waits for it once, together with the scalars
   recorder_.End("Prepare");
 
@@ -274,7 +274,7 @@ void CompiledEngine::Train(const Batch& batch, double learning_rate, double vote
     } else if (op.kind == OpKind::kOptimizerStep) {
       Optimize(batch, at::cat({scalars, norm.to(at::kDouble).view({1})}), learning_rate, result);
     } else {
-      RunOp(config_.schedule, index, flight);
+      RunOp(config_.schedule, index, microbatches);
     }
     recorder_.End(op.stream == Stream::kCompute ? doing_ : "Issue");  // a collective's own span ends when it is done
   }
@@ -292,8 +292,8 @@ void CompiledEngine::Optimize(const Batch& batch, const at::Tensor& seen, double
     return std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
   };
   if (config_.decide_on_device || device_.is_cuda()) {
-    const Verdict verdict = Judge(seen, most);
-    optimizer_->StepUnless(verdict.skip, verdict.divisor, step_ + 1, learning_rate);
+    const UpdateDecision decision = DecideUpdate(seen, most);
+    optimizer_->StepUnless(decision.skip, decision.divisor, step_ + 1, learning_rate);
     Renew();
     read();
   } else if (read()) {
@@ -304,7 +304,7 @@ void CompiledEngine::Optimize(const Batch& batch, const at::Tensor& seen, double
 }
 
 void CompiledEngine::Renew() {
-  generation_.Forget();
+  kv_cache_.Forget();
   storage_->Renew();
 }
 
@@ -336,12 +336,12 @@ absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learn
 double CompiledEngine::ForwardOnly(const Batch& batch, int64_t first, int64_t rows) {
   Context context = MakeContext(batch, first, rows, Mode::kEvaluate);
   context.loss_sum = at::zeros({}, at::TensorOptions(at::kDouble).device(device_));
-  Flight flight(config_.evaluation, units_, {context});
+  InFlightMicrobatches microbatches(config_.evaluation, units_, {context});
   for (int32_t index = 0; index < static_cast<int32_t>(config_.evaluation.ops.size()); ++index) {
     const Op& op = config_.evaluation.ops[index];
     doing_ = absl::StrCat("evaluation, ", Print(op, config_.inventory));
     ThrowIfBad(exchange_.WaitFor(config_.evaluation, index, nullptr));
-    RunOp(config_.evaluation, index, flight);
+    RunOp(config_.evaluation, index, microbatches);
   }
   return context.loss_sum.item<double>();
 }
@@ -393,14 +393,14 @@ absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint3
   absl::Status status = Guarded([&] {
     doing_ = "logits";
     const c10::AutoGradMode off(false);
-    const absl::Span<const uint32_t> fresh = generation_.Begin(tokens, units_.size());
+    const absl::Span<const uint32_t> fresh = kv_cache_.Begin(tokens, units_.size());
     Context context;
     context.mode = Mode::kGenerate;
     context.position = static_cast<int64_t>(tokens.size() - fresh.size());
     context.inputs = Tokens(fresh, 1, static_cast<int64_t>(fresh.size()));
     Activations flow;
-    for (size_t u = 0; u < units_.size(); ++u) flow = units_[u]->Forward(context, flow, generation_.kept(u));
-    generation_.Done(fresh);
+    for (size_t u = 0; u < units_.size(); ++u) flow = units_[u]->Forward(context, flow, kv_cache_.kept(u));
+    kv_cache_.Done(fresh);
     const at::Tensor row = flow[0].to(at::kCPU, at::kFloat).contiguous();
     logits.assign(row.const_data_ptr<float>(), row.const_data_ptr<float>() + row.numel());
   });

@@ -22,7 +22,7 @@
 #include "proto/spec.pb.h"
 #include "strategies/schedule/schedule.h"
 #include "worker/collectives/group.h"
-#include "worker/engine/progress.h"
+#include "worker/engine/op_listener.h"
 #include "worker/engine/recorder.h"
 
 namespace muster::engine {
@@ -37,7 +37,7 @@ struct Config {
   bool cuda = false;
   bool decide_on_device = false;  // whether numbers are finite and how much is clipped, as a GPU always does
   std::array<collectives::Group*, kGroups> groups{};  // by Op::group; they outlive the engine. Null: no such group
-  Progress* progress = nullptr;                       // told of each op of a step; outlives the engine. Null: nobody is
+  OpListener* progress = nullptr;                     // told of each op of a step; outlives the engine. Null: nobody is
   bool poison = false;  // released parameters become NaN, so that a use of them shows: for tests
   int threads = 1;      // of the tensor library, fixed: results are bit-equal for equal threads
 };

@@ -69,7 +69,7 @@ TEST(Engine, FirstLossIsThatOfKnowingNothing) {
 }
 
 TEST(Engine, TellsOfEachOpAsItComesToIt) {
-  struct Told : Progress {
+  struct Told : OpListener {
     void Begin(int32_t index, OpKind kind) override { begun.emplace_back(index, kind); }
     void WaitFor(int32_t, OpKind) override { ++waits; }
     void EndWait(int32_t, OpKind) override {}

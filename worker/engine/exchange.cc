@@ -11,7 +11,7 @@ namespace muster::engine {
 
 void Exchange::Issue(const Op& op, int32_t index, const std::string& name, std::unique_ptr<collectives::Work> work,
                      std::function<void()> then) {
-  InFlight::Then done;
+  PendingCollectives::Then done;
   if (then || recorder_->on()) {
     done = [this, then = std::move(then), name, stream = op.stream,
             begin = std::chrono::steady_clock::now()](const collectives::Work& ended) {
@@ -19,7 +19,7 @@ void Exchange::Issue(const Op& op, int32_t index, const std::string& name, std::
       if (then) then();
     };
   }
-  in_flight_.Add(index, op.stream, std::move(work), std::move(done));
+  pending_.Add(index, op.stream, std::move(work), std::move(done));
 }
 
 void Exchange::Begin(const Schedule& schedule, int32_t index, const std::string& name, Storage& storage) {
@@ -48,18 +48,17 @@ void Exchange::BeginScalars(const Schedule& schedule, int32_t index, const std::
   Issue(op, index, name, GroupOf(op).AllReduce(scalars), nullptr);
 }
 
-absl::Status Exchange::WaitFor(const Schedule& schedule, int32_t index, Progress* progress) {
+absl::Status Exchange::WaitFor(const Schedule& schedule, int32_t index, OpListener* progress) {
   const Op& op = schedule.ops[index];
-  if (in_flight_.empty() || op.waits.empty()) return absl::OkStatus();
+  if (pending_.empty() || op.waits.empty()) return absl::OkStatus();
   const auto begin = std::chrono::steady_clock::now();
   for (const int32_t earlier : op.waits) {
     const Stream stream = schedule.ops[earlier].stream;
     // One by one, so that it is known which of a stream's does not end.
-    for (auto first = in_flight_.First(stream); first.has_value() && *first <= earlier;
-         first = in_flight_.First(stream)) {
+    for (auto first = pending_.First(stream); first.has_value() && *first <= earlier; first = pending_.First(stream)) {
       const Op& awaited = schedule.ops[*first];
       if (progress != nullptr) progress->WaitFor(*first, awaited.kind);
-      absl::Status status = in_flight_.Wait(*first, stream);
+      absl::Status status = pending_.Wait(*first, stream);
       if (status.ok()) continue;
       return absl::Status(status.code(),
                           absl::StrCat("waiting for ", Print(awaited, config_->inventory), ": ", status.message()));

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "strategies/schedule/schedule.h"
 #include "worker/engine/engine.h"
-#include "worker/engine/in_flight.h"
+#include "worker/engine/pending_collectives.h"
 #include "worker/engine/recorder.h"
 #include "worker/engine/storage.h"
 
@@ -30,11 +30,11 @@ class Exchange {
   void BeginScalars(const Schedule& schedule, int32_t index, const std::string& name, const at::Tensor& scalars);
   // Until what op `index` waits for is done. `progress` is told of each wait; null: nobody is. Unavailable: as a
   // Work's; the message names the op that was waited for.
-  absl::Status WaitFor(const Schedule& schedule, int32_t index, Progress* progress);
+  absl::Status WaitFor(const Schedule& schedule, int32_t index, OpListener* progress);
   // The square root of the sum of squares over the group of op, which is waited for; `norm` where it has none.
   absl::StatusOr<at::Tensor> GlobalNorm(const Op& op, const at::Tensor& norm);
   // After an error.
-  void Abandon() { in_flight_.Abandon(); }
+  void Abandon() { pending_.Abandon(); }
 
   double waited_seconds() const { return waited_.count(); }
 
@@ -45,7 +45,7 @@ class Exchange {
 
   const Config* const config_;
   Recorder* const recorder_;
-  InFlight in_flight_;
+  PendingCollectives pending_;
   std::chrono::duration<double> waited_{};  // in this step
 };
 

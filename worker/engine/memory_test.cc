@@ -16,7 +16,7 @@
 namespace muster::engine {
 namespace {
 
-struct Shape {
+struct Dimensions {
   uint32_t layers, heads, width, vocabulary, context, sequences, microbatch;
   bool momentum = false;  // SGD instead of AdamW
   bool bf16 = false;
@@ -27,7 +27,7 @@ struct Planned {
   uint64_t bytes = 0;
 };
 
-Planned Plan(const Shape& shape) {
+Planned Plan(const Dimensions& shape) {
   Planned planned;
   Config& config = planned.config;
   Gpt2& g = *config.train.mutable_model()->mutable_gpt2();
@@ -52,7 +52,7 @@ Planned Plan(const Shape& shape) {
   return planned;
 }
 
-absl::Status Train(Engine& engine, const Shape& shape, int steps) {
+absl::Status Train(Engine& engine, const Dimensions& shape, int steps) {
   const std::vector<uint32_t> tokens(shape.sequences * (shape.context + 1), 1);
   const Batch batch{shape.sequences, tokens, static_cast<uint64_t>(shape.sequences) * shape.context};
   for (int i = 0; i < steps; ++i) {
@@ -62,7 +62,7 @@ absl::Status Train(Engine& engine, const Shape& shape, int steps) {
 }
 
 TEST(Memory, ThePlanIsWhatTheEngineTakes) {
-  std::vector<Shape> shapes = {
+  std::vector<Dimensions> shapes = {
       {1, 2, 64, 128, 32, 4, 4, true}, {2, 2, 64, 300, 64, 8, 3},  // the last microbatch is smaller
       {1, 2, 32, 8000, 64, 16, 16},                                // the head is the peak
       {3, 4, 128, 256, 128, 8, 8},                                 // the blocks are
@@ -70,8 +70,9 @@ TEST(Memory, ThePlanIsWhatTheEngineTakes) {
       {2, 8, 512, 64, 128, 8, 8},                                  // the hidden layer by pieces
   };
   // The counter is the process's and never falls, so each must need more than those before it.
-  std::sort(shapes.begin(), shapes.end(), [](const Shape& a, const Shape& b) { return Plan(a).bytes < Plan(b).bytes; });
-  for (const Shape& shape : shapes) {
+  std::sort(shapes.begin(), shapes.end(),
+            [](const Dimensions& a, const Dimensions& b) { return Plan(a).bytes < Plan(b).bytes; });
+  for (const Dimensions& shape : shapes) {
     const Planned planned = Plan(shape);
     const std::string name = absl::StrCat(shape.layers, " x ", shape.width, ", vocabulary ", shape.vocabulary);
     auto engine = Engine::Create(planned.config).value();
@@ -84,22 +85,22 @@ TEST(Memory, ThePlanIsWhatTheEngineTakes) {
 
 // The plan bounds what an activation in bf16 takes by that in fp32. Larger than the models above, as they must be.
 TEST(Memory, Bf16TakesNoMoreThanPlanned) {
-  for (const Shape& shape : {Shape{.layers = 2,
-                            .heads = 4,
-                            .width = 128,
-                            .vocabulary = 40'000,
-                            .context = 128,
-                            .sequences = 8,
-                            .microbatch = 8,
-                            .bf16 = true},
-                             Shape{.layers = 12,
-                             .heads = 4,
-                             .width = 256,
-                             .vocabulary = 256,
-                             .context = 128,
-                             .sequences = 16,
-                             .microbatch = 16,
-                             .bf16 = true}}) {
+  for (const Dimensions& shape : {Dimensions{.layers = 2,
+                                 .heads = 4,
+                                 .width = 128,
+                                 .vocabulary = 40'000,
+                                 .context = 128,
+                                 .sequences = 8,
+                                 .microbatch = 8,
+                                 .bf16 = true},
+                                  Dimensions{.layers = 12,
+                                  .heads = 4,
+                                  .width = 256,
+                                  .vocabulary = 256,
+                                  .context = 128,
+                                  .sequences = 16,
+                                  .microbatch = 16,
+                                  .bf16 = true}}) {
     const Planned planned = Plan(shape);
     auto engine = Engine::Create(planned.config).value();
     ASSERT_TRUE(Train(*engine, shape, 2).ok());
@@ -111,7 +112,7 @@ TEST(Memory, Bf16TakesNoMoreThanPlanned) {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep books of their own
 TEST(Memory, AStepFaultsNoPageAfterTheSecond) {
-  const Shape shape{2, 4, 128, 5000, 128, 8, 4};
+  const Dimensions shape{2, 4, 128, 5000, 128, 8, 4};
   auto engine = Engine::Create(Plan(shape).config).value();
   const auto faults = [] {
     rusage usage;

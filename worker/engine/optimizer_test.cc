@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "worker/engine/verdict.h"
+#include "worker/engine/update_decision.h"
 
 namespace muster::engine {
 namespace {
@@ -132,11 +132,11 @@ TEST(StepUnless, DividesAndSkipsAsTold) {
   }
 }
 
-TEST(Verdict, ClipsAsTorchAndSkipsWhatIsNotFinite) {
+TEST(UpdateDecision, ClipsAsTorchAndSkipsWhatIsNotFinite) {
   const auto judge = [](double loss, double norm, double clip) {
     const at::Tensor numbers = at::full({3}, loss, at::kDouble);
     numbers.mutable_data_ptr<double>()[2] = norm;
-    const Verdict v = Judge(numbers, clip);
+    const UpdateDecision v = DecideUpdate(numbers, clip);
     return std::pair(v.divisor.item<float>(), v.skip.item<float>());
   };
   const double infinity = std::numeric_limits<double>::infinity();

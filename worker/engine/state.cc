@@ -8,24 +8,24 @@ namespace muster::engine {
 
 State::Kind& State::AddKind(std::string name) { return kinds_.emplace_back(Kind{std::move(name), {}}); }
 
-void State::AddPiece(Kind& kind, const OwnedPart& part, const at::Tensor& values) {
+void State::AddPiece(Kind& kind, const OwnedExtent& part, const at::Tensor& values) {
   kind.pieces.push_back({&part, values, values.is_cpu() ? values : at::zeros(values.sizes(), at::kFloat)});
 }
 
 void State::AddParameters() {
   Kind& kind = AddKind("parameter");
-  for (const OwnedPart& part : *parts_) AddPiece(kind, part, part.master);
+  for (const OwnedExtent& part : *parts_) AddPiece(kind, part, part.master);
 }
 
 void State::Add(std::string name, const at::Tensor& values) {
   Kind& kind = AddKind(std::move(name));
-  for (const OwnedPart& part : *parts_) AddPiece(kind, part, values.narrow(0, part.own, part.length));
+  for (const OwnedExtent& part : *parts_) AddPiece(kind, part, values.narrow(0, part.own, part.length));
 }
 
 std::vector<StateView> State::Views() {
   std::vector<StateView> views;
   for (Kind& kind : kinds_) {
-    for (Piece& piece : kind.pieces) {
+    for (OwnedState& piece : kind.pieces) {
       const Tensor& tensor = *piece.part->tensor;
       views.push_back({kind.name, tensor.name(), std::vector<uint64_t>(tensor.shape().begin(), tensor.shape().end()),
                        static_cast<uint64_t>(piece.part->begin),
@@ -37,7 +37,7 @@ std::vector<StateView> State::Views() {
 
 void State::ToHost() {
   for (Kind& kind : kinds_) {
-    for (Piece& piece : kind.pieces) {
+    for (OwnedState& piece : kind.pieces) {
       if (!piece.host.is_same(piece.device)) piece.host.copy_(piece.device);
     }
   }
@@ -45,7 +45,7 @@ void State::ToHost() {
 
 void State::FromHost() {
   for (Kind& kind : kinds_) {
-    for (Piece& piece : kind.pieces) {
+    for (OwnedState& piece : kind.pieces) {
       if (!piece.host.is_same(piece.device)) piece.device.copy_(piece.host);
     }
   }

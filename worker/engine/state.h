@@ -15,7 +15,7 @@ namespace muster::engine {
 class State {
  public:
   // `parts` outlive the state.
-  explicit State(const std::vector<OwnedPart>* parts) : parts_(parts) {}
+  explicit State(const std::vector<OwnedExtent>* parts) : parts_(parts) {}
   void AddParameters();
   // `kind`: of StateView; `values`: fp32, of all that is owned.
   void Add(std::string kind, const at::Tensor& values);
@@ -25,19 +25,19 @@ class State {
   void FromHost();
 
  private:
-  struct Piece {
-    const OwnedPart* part;
+  struct OwnedState {
+    const OwnedExtent* part;
     at::Tensor device;
     at::Tensor host;
   };
   struct Kind {
     std::string name;
-    std::vector<Piece> pieces;
+    std::vector<OwnedState> pieces;
   };
   Kind& AddKind(std::string name);
-  void AddPiece(Kind& kind, const OwnedPart& part, const at::Tensor& values);
+  void AddPiece(Kind& kind, const OwnedExtent& part, const at::Tensor& values);
 
-  const std::vector<OwnedPart>* const parts_;
+  const std::vector<OwnedExtent>* const parts_;
   std::vector<Kind> kinds_;
 };
 

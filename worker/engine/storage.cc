@@ -158,12 +158,12 @@ std::vector<units::Parameter> Storage::Parameters(int32_t unit) const {
 }
 
 std::vector<Run> Storage::Runs() const {
-  struct Piece {
+  struct RunCandidate {
     size_t mine;
     int64_t begin, length;  // in mine_[mine]
     bool decay;
   };
-  std::vector<Piece> pieces;
+  std::vector<RunCandidate> pieces;
   for (size_t m = 0; m < mine_.size(); ++m) {
     const Mine& mine = mine_[m];
     const partition::FlatUnit& flat = units_[mine.unit].flat;
@@ -182,7 +182,7 @@ std::vector<Run> Storage::Runs() const {
   const auto join = [](const at::Tensor& t, int64_t more) {
     return t.as_strided({t.numel() + more}, {1}, t.storage_offset());
   };
-  for (const Piece& piece : pieces) {
+  for (const RunCandidate& piece : pieces) {
     const Mine& mine = mine_[piece.mine];
     Run run{Master(mine).narrow(0, piece.begin, piece.length), OwnedGradient(mine).narrow(0, piece.begin, piece.length),
             mine.own + piece.begin, piece.length, piece.decay};
@@ -210,13 +210,13 @@ void Storage::Renew() {
   computed_.copy_(master_);
 }
 
-std::vector<collectives::Part> Storage::BeginGather(const Op& op) {
+std::vector<collectives::RankShare> Storage::BeginGather(const Op& op) {
   if (!master_within_) {
     for (const Mine& mine : MineOf(op.unit, op.unit_end)) {
       Computed(mine.unit).narrow(0, mine.begin, mine.length).copy_(Master(mine));
     }
   }
-  std::vector<collectives::Part> parts;
+  std::vector<collectives::RankShare> parts;
   for (int32_t u = op.unit; u < op.unit_end; ++u) {
     const at::Tensor computed = Computed(u);
     for (const partition::OwnedRange& range : units_[u].ranges) {
@@ -237,8 +237,8 @@ void Storage::OpenGradients(const Op& op) {
   gradient_slots_[op.slot].narrow(0, 0, begin_[op.unit_end] - begin_[op.unit]).zero_();
 }
 
-std::vector<collectives::Part> Storage::BeginReduce(const Op& op) {
-  std::vector<collectives::Part> parts;
+std::vector<collectives::RankShare> Storage::BeginReduce(const Op& op) {
+  std::vector<collectives::RankShare> parts;
   for (int32_t u = op.unit; u < op.unit_end; ++u) {
     const at::Tensor gradient = Gradient(u), travelling = Travelling(u);
     if (!travelling.is_same(gradient) && travelling.scalar_type() != at::kFloat) travelling.copy_(gradient);

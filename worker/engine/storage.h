@@ -28,7 +28,7 @@
 namespace muster::engine {
 
 // Elements of a tensor that this rank owns.
-struct OwnedPart {
+struct OwnedExtent {
   const Tensor* tensor = nullptr;  // of the inventory
   int64_t begin = 0;               // element of the tensor
   int64_t length = 0;
@@ -55,7 +55,7 @@ class Storage {
   std::vector<units::Parameter> Parameters(int32_t unit) const;
 
   // What the rank owns: in the order of its elements.
-  const std::vector<OwnedPart>& parts() const { return parts_; }
+  const std::vector<OwnedExtent>& parts() const { return parts_; }
   // The same for the optimizer: as few runs as its options and the buffers allow, without frozen tensors.
   std::vector<Run> Runs() const;
   int64_t owned_elements() const { return own_begin_.back(); }
@@ -66,11 +66,11 @@ class Storage {
   void Renew();
 
   // For the ops of a schedule; units [op.unit, op.unit_end). First what is owned is cast to where it is gathered.
-  std::vector<collectives::Part> BeginGather(const Op& op);
+  std::vector<collectives::RankShare> BeginGather(const Op& op);
   void Release(const Op& op);
   void OpenGradients(const Op& op);
   // Parts to be reduced, in the dtype in which they travel; afterwards what is owned of them is taken over.
-  std::vector<collectives::Part> BeginReduce(const Op& op);
+  std::vector<collectives::RankShare> BeginReduce(const Op& op);
   void EndReduce(const Op& op);
   // What is owned, to be summed over replicas.
   std::vector<at::Tensor> BeginAllReduce(const Op& op);
@@ -109,7 +109,7 @@ class Storage {
   std::vector<int64_t> begin_, own_begin_;                    // by unit, and the end
   std::vector<Mine> mine_;                                    // ascending
   std::vector<size_t> mine_begin_;                            // by unit, and the end
-  std::vector<OwnedPart> parts_;
+  std::vector<OwnedExtent> parts_;
   std::vector<Slotted> slotted_, gradient_slotted_;  // by unit
   bool master_within_ = false;                       // what is computed with
   at::Tensor computed_, master_, gradients_, own_gradients_, travelling_;

@@ -34,13 +34,13 @@ class LogWriter {
   std::unique_ptr<State> state_;
 };
 
-struct LogPiece {
+struct LogChunk {
   uint64_t offset = 0;  // of the first byte; higher than asked for when what was there is no longer kept
   std::string bytes;    // empty: nothing there yet
 };
 
 // The worker's end; also for a log that is being written. Bytes behind `offset`, at most `limit`.
-absl::StatusOr<LogPiece> ReadLog(const std::string& directory, uint64_t offset, size_t limit);
+absl::StatusOr<LogChunk> ReadLog(const std::string& directory, uint64_t offset, size_t limit);
 
 // Where the output ends now.
 uint64_t LogEnd(const std::string& directory);

@@ -56,8 +56,8 @@ absl::Status ReadSegment(const std::string& path, uint64_t position, size_t limi
 
 }  // namespace
 
-absl::StatusOr<LogPiece> ReadLog(const std::string& directory, uint64_t offset, size_t limit) {
-  LogPiece piece{offset, ""};
+absl::StatusOr<LogChunk> ReadLog(const std::string& directory, uint64_t offset, size_t limit) {
+  LogChunk piece{offset, ""};
   for (const uint64_t index : ListSegments(directory, kPrefix)) {
     const uint64_t begin = index * kLogSegmentBytes;
     const uint64_t next = piece.offset + piece.bytes.size();
@@ -86,7 +86,7 @@ uint64_t LogEnd(const std::string& directory) {
 std::vector<std::string> LastLogLines(const std::string& directory, size_t count, size_t line_bytes) {
   const uint64_t want = 64 * 1024;
   const uint64_t end = LogEnd(directory);
-  absl::StatusOr<LogPiece> tail = ReadLog(directory, end > want ? end - want : 0, want);
+  absl::StatusOr<LogChunk> tail = ReadLog(directory, end > want ? end - want : 0, want);
   return tail.ok() ? LastLines(std::move(tail->bytes), count, line_bytes) : std::vector<std::string>();
 }
 

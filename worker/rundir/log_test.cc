@@ -24,7 +24,7 @@ TEST(Log, PositionsRunThroughSegments) {
 
   std::string all;
   while (true) {
-    const LogPiece piece = ReadLog(dir.path(), all.size(), 64 * 1024).value();
+    const LogChunk piece = ReadLog(dir.path(), all.size(), 64 * 1024).value();
     EXPECT_EQ(piece.offset, all.size());
     if (piece.bytes.empty()) break;
     all += piece.bytes;
@@ -47,10 +47,10 @@ TEST(Log, KeepsTheFirstAndTheNewestSegmentsAndReadersJumpTheGap) {
   EXPECT_EQ(kept.front(), 0u);
   EXPECT_EQ(kept[1], 70 - kLogSegmentsKept);
   // Up to the gap, and then behind it.
-  const LogPiece before = ReadLog(dir.path(), kLogSegmentBytes - 10, 1000).value();
+  const LogChunk before = ReadLog(dir.path(), kLogSegmentBytes - 10, 1000).value();
   EXPECT_EQ(before.offset, kLogSegmentBytes - 10);
   EXPECT_EQ(before.bytes.size(), 10u);
-  const LogPiece after = ReadLog(dir.path(), kLogSegmentBytes, 1000).value();
+  const LogChunk after = ReadLog(dir.path(), kLogSegmentBytes, 1000).value();
   EXPECT_EQ(after.offset, kept[1] * kLogSegmentBytes);
   EXPECT_EQ(after.bytes.size(), 1000u);
 }

@@ -42,7 +42,7 @@ struct Progress {
   std::atomic<uint64_t> op_completed;
   std::atomic<uint64_t> stage;           // Stage
   std::atomic<uint64_t> alive_at_stage;  // rises four times a second at a stage below kOps
-  std::atomic<uint64_t> beat;            // rises four times a second whatever the rank does: its process runs
+  std::atomic<uint64_t> heartbeat;       // rises four times a second whatever the rank does: its process runs
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 

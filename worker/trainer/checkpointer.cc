@@ -44,7 +44,7 @@ Manifest MakeManifest(const Assignment& assignment, const Rank& rank, uint64_t s
 // One checkpoint and the thread that writes this rank's part of it. Destroyed before its end it is given up.
 class Checkpointer::Writing {
  public:
-  Writing(std::string path, uint32_t shard, std::vector<checkpoint::Part> parts, std::optional<Manifest> manifest,
+  Writing(std::string path, uint32_t shard, std::vector<checkpoint::TensorRun> parts, std::optional<Manifest> manifest,
           const StepName& name, uint64_t samples_consumed, SteadyTime since)
       : path_(std::move(path)),
         shard_(shard),
@@ -131,7 +131,7 @@ class Checkpointer::Writing {
 
   const std::string path_;
   const uint32_t shard_;
-  const std::vector<checkpoint::Part> parts_;
+  const std::vector<checkpoint::TensorRun> parts_;
   std::optional<Manifest> manifest_;  // on rank 0
   const StepName name_;
   const SteadyTime since_;
@@ -186,7 +186,7 @@ absl::Status Checkpointer::Start(uint64_t step, uint64_t samples_consumed, bool 
   const absl::Status own = before.ok() ? Explain(name, Prepare(name)) : before;
   const absl::Status all = Agree(own);
   if (!all.ok()) return own.ok() ? Explain(name, all) : own;
-  std::vector<checkpoint::Part> parts = PartsOf(*rank_.engine, Which::kAll);
+  std::vector<checkpoint::TensorRun> parts = PartsOf(*rank_.engine, Which::kAll);
   if (copy) parts = copy_->Take(std::move(parts));
   std::optional<Manifest> manifest;
   if (first()) manifest = MakeManifest(assignment_, rank_, step, samples_consumed);

@@ -18,8 +18,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "checkpoint/checkpoint.h"
 #include "proto/worker.pb.h"
-#include "worker/checkpoint/checkpoint.h"
 #include "worker/trainer/host_copy.h"
 #include "worker/trainer/setup.h"
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/checkpoint/checkpoint.h"
 #include "worker/trainer/fake_worker.h"
 
 namespace muster::trainer {
@@ -144,18 +144,18 @@ TEST(Checkpoints, AreWrittenWhenAskedForOnceEach) {
   Assignment assignment = bench.Assign(Job(bench, 1'000'000, 0), 1);
   Process trainer = bench.Start(assignment);
   ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) >= 5; })) << trainer.Log();
-  const auto asked = [&](uint64_t wish, size_t written) {
+  const auto asked = [&](uint64_t request_number, size_t written) {
     const uint64_t before = bench.StepOf(assignment);
-    assignment.set_checkpoint_wish(wish);
+    assignment.set_checkpoint_request(request_number);
     bench.worker().Assign(assignment);
     EXPECT_TRUE(Eventually([&] { return Written(bench.Records(assignment)).size() == written; })) << trainer.Log();
     EXPECT_GT(Steps(bench.Records(assignment)).back(), before);
   };
   asked(11, 1);
   asked(12, 2);
-  // The same again is no new wish, and the coordinator forgets wishes when it starts anew.
-  for (const uint64_t wish : {12, 0, 12}) {
-    assignment.set_checkpoint_wish(wish);
+  // The same again is no new request, and the coordinator forgets requests when it starts anew.
+  for (const uint64_t request_number : {12, 0, 12}) {
+    assignment.set_checkpoint_request(request_number);
     bench.worker().Assign(assignment);
     const uint64_t before = bench.StepOf(assignment);
     ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) >= before + 50; }));

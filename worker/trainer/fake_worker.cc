@@ -21,11 +21,11 @@
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "checkpoint/checkpoint.h"
 #include "common/sha256.h"
 #include "models/inventory.h"
 #include "proto/trainer_service.grpc.pb.h"
 #include "strategies/compile.h"
-#include "worker/checkpoint/checkpoint.h"
 #include "worker/rundir/outbox.h"
 #include "worker/rundir/progress.h"
 

@@ -46,8 +46,8 @@ uint64_t AvailableHostMemory() {
   return available;
 }
 
-HostCopy::HostCopy(absl::Span<const checkpoint::Part> parts) {
-  for (const checkpoint::Part& part : parts) bytes_ += part.values.size() * sizeof(float);
+HostCopy::HostCopy(absl::Span<const checkpoint::TensorRun> parts) {
+  for (const checkpoint::TensorRun& part : parts) bytes_ += part.values.size() * sizeof(float);
   if (bytes_ == 0) return;
   // A tenth of what is there stays for what else the training needs.
   const uint64_t available = AvailableHostMemory();
@@ -72,11 +72,11 @@ HostCopy::~HostCopy() {
   if (memory_ != nullptr) munmap(memory_, bytes_);
 }
 
-std::vector<checkpoint::Part> HostCopy::Take(std::vector<checkpoint::Part> parts) {
+std::vector<checkpoint::TensorRun> HostCopy::Take(std::vector<checkpoint::TensorRun> parts) {
   if (touch_.joinable()) touch_.join();
   std::vector<Chunk> chunks;
   float* to = memory_;
-  for (checkpoint::Part& part : parts) {
+  for (checkpoint::TensorRun& part : parts) {
     for (uint64_t at = 0; at < part.values.size(); at += kChunk) {
       chunks.push_back({to + at, part.values.data() + at, std::min<uint64_t>(kChunk, part.values.size() - at)});
     }

@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "worker/checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 
 namespace muster::trainer {
 
 class HostCopy {
  public:
   // Of parts of that size.
-  explicit HostCopy(absl::Span<const checkpoint::Part> parts);
+  explicit HostCopy(absl::Span<const checkpoint::TensorRun> parts);
   ~HostCopy();
   HostCopy(const HostCopy&) = delete;
 
@@ -31,7 +31,7 @@ class HostCopy {
 
   // The same parts, with values that are copies; by all threads of the tensor library. REQUIRES: fits(), and parts of
   // the size given.
-  std::vector<checkpoint::Part> Take(std::vector<checkpoint::Part> parts);
+  std::vector<checkpoint::TensorRun> Take(std::vector<checkpoint::TensorRun> parts);
 
  private:
   uint64_t bytes_ = 0;

@@ -89,7 +89,7 @@ void Link::State::Take(const Command& command) {
   if (command.has_assignment()) {
     if (!assignment.has_value()) assignment = command.assignment();
     ++told.assignments;
-    told.checkpoint_wish = command.assignment().checkpoint_wish();
+    told.checkpoint_request = command.assignment().checkpoint_request();
     if (command.assignment().has_trace()) told.trace = command.assignment().trace();
     told.published.assign(command.assignment().published().begin(), command.assignment().published().end());
   }

@@ -35,8 +35,8 @@ class Link {
     uint64_t assignments = 0;  // how many came; rises when `published` may have changed
     std::vector<PublishedCheckpoint> published;
     std::optional<Stop> stop;
-    std::optional<TraceWish> trace;
-    uint64_t checkpoint_wish = 0;  // another one than before: somebody asks for a checkpoint
+    std::optional<StepTraceRequest> trace;
+    uint64_t checkpoint_request = 0;  // another one than before: somebody asks for a checkpoint
     // Records behind `unheard_after`, up to `unheard_until`, are known not to have reached the coordinator.
     uint64_t unheard_after = 0, unheard_until = 0;
   };

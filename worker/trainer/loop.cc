@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "checkpoint/checkpoint.h"
 #include "common/clock.h"
 #include "common/proto_time.h"
-#include "worker/checkpoint/checkpoint.h"
 #include "worker/engine/learning_rate.h"
 #include "worker/rundir/outbox.h"
 #include "worker/trainer/checkpointer.h"
@@ -85,7 +85,7 @@ class Loop {
   SteadyTime checkpoint_begun_;           // that or, before the first one, the training
   uint64_t appended_ = 0;                 // sequence of the newest record
   std::map<std::string, uint64_t> told_;  // checkpoints of this generation and the records that tell of them
-  uint64_t wish_heard_ = 0;
+  uint64_t last_checkpoint_request_ = 0;
   uint64_t assignments_heard_ = 0;
   SteadyTime logged_;
   Tracer tracer_;
@@ -216,8 +216,8 @@ absl::StatusOr<double> Loop::Validate() {
 // Rank 0 decides, by its clock and by what it hears, and tells the others by its vote.
 bool Loop::WantsCheckpoint(const Link::Told& told) {
   if (!speaks() || !checkpointer_.writes()) return false;
-  const bool asked = told.checkpoint_wish != 0 && told.checkpoint_wish != wish_heard_;
-  if (told.checkpoint_wish != 0) wish_heard_ = told.checkpoint_wish;
+  const bool asked = told.checkpoint_request != 0 && told.checkpoint_request != last_checkpoint_request_;
+  if (told.checkpoint_request != 0) last_checkpoint_request_ = told.checkpoint_request;
   const double every = train_.checkpoint().every_seconds();
   // One that is still being written would only make training wait.
   const bool due =

@@ -14,10 +14,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/hugging_face.h"
 #include "common/version.h"
-#include "worker/checkpoint/checkpoint.h"
-#include "worker/checkpoint/hugging_face.h"
-#include "worker/data/bpe.h"
+#include "data/bpe.h"
 #include "worker/engine/engine.h"
 #include "worker/trainer/link.h"
 #include "worker/trainer/loop.h"

@@ -7,7 +7,7 @@
 namespace muster::trainer {
 namespace {
 
-constexpr absl::Duration kBeat = absl::Milliseconds(250);
+constexpr absl::Duration kHeartbeat = absl::Milliseconds(250);
 constexpr auto kRelaxed = std::memory_order_relaxed;  // each field alone is what readers look at
 
 }  // namespace
@@ -19,9 +19,9 @@ absl::StatusOr<std::unique_ptr<Pulse>> Pulse::Start(const std::string& rank_dir,
 }
 
 Pulse::Pulse(std::unique_ptr<rundir::ProgressPage> page, absl::Duration patience)
-    : page_(std::move(page)), most_beats_(absl::IDivDuration(patience, kBeat, &patience)) {
+    : page_(std::move(page)), most_heartbeats_(absl::IDivDuration(patience, kHeartbeat, &patience)) {
   Enter(rundir::kLoading);
-  thread_ = std::thread([this] { Beat(); });
+  thread_ = std::thread([this] { Heartbeat(); });
 }
 
 Pulse::~Pulse() {
@@ -35,7 +35,7 @@ Pulse::~Pulse() {
 
 void Pulse::Enter(rundir::Stage stage) {
   rundir::Progress& page = *page_->operator->();
-  beats_at_stage_.store(0, kRelaxed);
+  heartbeats_at_stage_.store(0, kRelaxed);
   page.op_issued.store(0, kRelaxed);
   page.op_completed.store(0, kRelaxed);
   page.stage.store(stage, kRelaxed);
@@ -59,13 +59,13 @@ void Pulse::WaitFor(int32_t earlier, OpKind kind) { Show(earlier, kind); }
 void Pulse::EndWait(int32_t index, OpKind kind) { Show(index, kind); }
 
 // By the steady clock, as std::condition_variable waits: a rank must not look stopped because the wall clock was set.
-void Pulse::Beat() {
+void Pulse::Heartbeat() {
   std::unique_lock<std::mutex> lock(mutex_);
-  while (!ended_.wait_for(lock, absl::ToChronoNanoseconds(kBeat), [this] { return ending_; })) {
+  while (!ended_.wait_for(lock, absl::ToChronoNanoseconds(kHeartbeat), [this] { return ending_; })) {
     rundir::Progress& page = *page_->operator->();
-    page.beat.fetch_add(1, kRelaxed);
+    page.heartbeat.fetch_add(1, kRelaxed);
     const bool between_steps = page.stage.load(kRelaxed) < rundir::kOps;
-    if (between_steps && beats_at_stage_.fetch_add(1, kRelaxed) < most_beats_)
+    if (between_steps && heartbeats_at_stage_.fetch_add(1, kRelaxed) < most_heartbeats_)
       page.alive_at_stage.fetch_add(1, kRelaxed);
   }
 }

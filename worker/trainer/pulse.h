@@ -5,7 +5,7 @@
 //   engine->Step(...);  // with config.progress = pulse.get()
 //   pulse->FinishStep(engine->step());
 //
-// Owns a thread that beats, which ends with it. Enter, FinishStep and what the engine tells: from one thread.
+// Owns a thread that heartbeats, which ends with it. Enter, FinishStep and what the engine tells: from one thread.
 #pragma once
 
 #include <atomic>
@@ -18,12 +18,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "worker/engine/progress.h"
+#include "worker/engine/op_listener.h"
 #include "worker/rundir/progress.h"
 
 namespace muster::trainer {
 
-class Pulse final : public engine::Progress {
+class Pulse final : public engine::OpListener {
  public:
   // Begins at kLoading. `patience`: for how long a stage counts as progress by itself. Errors as ProgressPage::Create.
   static absl::StatusOr<std::unique_ptr<Pulse>> Start(const std::string& rank_dir, absl::Duration patience);
@@ -32,7 +32,7 @@ class Pulse final : public engine::Progress {
   void Enter(rundir::Stage stage);
   void FinishStep(uint64_t step);
 
-  // ---- engine::Progress ----
+  // ---- engine::OpListener ----
   void Begin(int32_t index, OpKind kind) override;
   void WaitFor(int32_t earlier, OpKind kind) override;
   void EndWait(int32_t index, OpKind kind) override;
@@ -40,12 +40,12 @@ class Pulse final : public engine::Progress {
 
  private:
   Pulse(std::unique_ptr<rundir::ProgressPage> page, absl::Duration patience);
-  void Beat();
+  void Heartbeat();
   void Show(int32_t completed, OpKind kind);
 
   const std::unique_ptr<rundir::ProgressPage> page_;
-  const int64_t most_beats_;  // at one stage
-  std::atomic<int64_t> beats_at_stage_ = 0;
+  const int64_t most_heartbeats_;  // at one stage
+  std::atomic<int64_t> heartbeats_at_stage_ = 0;
   std::mutex mutex_;
   std::condition_variable ended_;
   bool ending_ = false;  // guarded by mutex_

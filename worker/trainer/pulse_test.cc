@@ -27,9 +27,9 @@ class PulseTest : public testing::Test {
     }
     return true;
   }
-  void WaitForBeats(uint64_t count) {
-    const uint64_t before = page().beat;
-    EXPECT_TRUE(Eventually([&] { return page().beat >= before + count; }));
+  void WaitForHeartbeats(uint64_t count) {
+    const uint64_t before = page().heartbeat;
+    EXPECT_TRUE(Eventually([&] { return page().heartbeat >= before + count; }));
   }
 
   TemporaryFolder folder_;
@@ -69,16 +69,16 @@ TEST_F(PulseTest, AStageIsAliveAndAnOpIsNot) {
   const uint64_t before = page().alive_at_stage;
   EXPECT_TRUE(Eventually([&] { return page().alive_at_stage >= before + 2; }));
   pulse_->Begin(0, OpKind::kForward);
-  WaitForBeats(1);  // one may have been on its way
+  WaitForHeartbeats(1);  // one may have been on its way
   const uint64_t then = page().alive_at_stage;
-  WaitForBeats(3);
+  WaitForHeartbeats(3);
   EXPECT_EQ(page().alive_at_stage, then);
 }
 
 TEST_F(PulseTest, AStageThatLastsForEverStandsStill) {
   Start(absl::Milliseconds(500));
   EXPECT_TRUE(Eventually([&] { return page().alive_at_stage == 2; }));
-  WaitForBeats(3);
+  WaitForHeartbeats(3);
   EXPECT_EQ(page().alive_at_stage, 2u);
   pulse_->Enter(rundir::kCheckpointing);
   EXPECT_TRUE(Eventually([&] { return page().alive_at_stage == 4; })) << "the next one begins anew";

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "worker/checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "worker/trainer/agree.h"
 #include "worker/trainer/ranks.h"
 #include "worker/trainer/weights.h"

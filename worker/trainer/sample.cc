@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "worker/data/sampler.h"
+#include "data/sampler.h"
 #include "worker/trainer/setup.h"
 
 namespace muster::trainer {

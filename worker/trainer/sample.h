@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "worker/data/bpe.h"
+#include "data/bpe.h"
 #include "worker/engine/engine.h"
 
 namespace muster::trainer {

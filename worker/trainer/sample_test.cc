@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "data/bpe.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/data/bpe.h"
 #include "worker/trainer/fake_worker.h"
 
 namespace muster::trainer {

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/checkpoint.h"
 #include "common/version.h"
 #include "models/inventory.h"
-#include "worker/checkpoint/checkpoint.h"
 #include "worker/trainer/resume.h"
 #include "worker/trainer/speed.h"
 #include "worker/trainer/weights.h"
@@ -16,7 +16,7 @@ namespace muster::trainer {
 namespace {
 
 absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& assignment, const Program& program,
-                                                           const Ranks& ranks, engine::Progress* progress) {
+                                                           const Ranks& ranks, engine::OpListener* progress) {
   engine::Config config;
   config.inventory = program.inventory;
   config.table = program.layout.table;
@@ -70,7 +70,7 @@ absl::StatusOr<TokenSource> OpenTokens(const std::string& field, const std::stri
 }
 
 absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous,
-                           engine::Progress* progress) {
+                           engine::OpListener* progress) {
   const Train& train = assignment.spec().train();
   absl::StatusOr<Program> program = CompileProgram(assignment);
   if (!program.ok()) return program.status();

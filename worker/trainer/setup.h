@@ -8,12 +8,12 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "data/sampler.h"
+#include "data/token_file.h"
 #include "proto/inventory.pb.h"
 #include "proto/worker.pb.h"
 #include "strategies/compile.h"
 #include "worker/collectives/key_value.h"
-#include "worker/data/sampler.h"
-#include "worker/data/token_file.h"
 #include "worker/engine/engine.h"
 #include "worker/trainer/ranks.h"
 
@@ -57,6 +57,7 @@ struct Rank {
 // Unavailable: not all ranks came; it comes last, so that a rank with nothing to complain of waits for the others. Of a
 // checkpoint, and of an import, each rank reads what it owns. The engine tells `progress` of its ops, which outlives
 // the rank.
-absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous, engine::Progress* progress);
+absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous,
+                           engine::OpListener* progress);
 
 }  // namespace muster::trainer

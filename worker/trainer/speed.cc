@@ -20,18 +20,18 @@ constexpr int64_t kCpuRows = 256, kCudaRows = 4096;
 constexpr std::chrono::milliseconds kLong(20);
 constexpr size_t kLeast = 3, kMost = 1000;
 
-double Measure(const Product& product) {
+double Measure(const Gemm& gemm) {
   const c10::AutoGradMode off(false);
-  const int64_t rows = product.cuda ? kCudaRows : kCpuRows;
+  const int64_t rows = gemm.cuda ? kCudaRows : kCpuRows;
   const auto options =
-      at::TensorOptions(product.bf16 ? at::kBFloat16 : at::kFloat).device(product.cuda ? at::kCUDA : at::kCPU);
-  const at::Tensor a = at::zeros({rows, product.width}, options);
-  const at::Tensor b = at::zeros({product.width, 4 * product.width}, options);
-  at::Tensor c = at::zeros({rows, 4 * product.width}, options);
+      at::TensorOptions(gemm.bf16 ? at::kBFloat16 : at::kFloat).device(gemm.cuda ? at::kCUDA : at::kCPU);
+  const at::Tensor a = at::zeros({rows, gemm.width}, options);
+  const at::Tensor b = at::zeros({gemm.width, 4 * gemm.width}, options);
+  at::Tensor c = at::zeros({rows, 4 * gemm.width}, options);
   // A device is done when an element of the result is here.
   const auto once = [&] {
     at::mm_out(c, a, b);
-    if (product.cuda) (void)c.view({-1})[0].item<float>();
+    if (gemm.cuda) (void)c.view({-1})[0].item<float>();
   };
   once();  // chooses and compiles kernels
   std::vector<double> seconds;
@@ -43,17 +43,17 @@ double Measure(const Product& product) {
   }
   const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
   std::nth_element(seconds.begin(), middle, seconds.end());
-  const double flops = 2.0 * static_cast<double>(rows * product.width) * 4.0 * static_cast<double>(product.width);
+  const double flops = 2.0 * static_cast<double>(rows * gemm.width) * 4.0 * static_cast<double>(gemm.width);
   return *middle > 0 ? flops / *middle : 0;
 }
 
 }  // namespace
 
-double MeasureSpeed(const Product& product) {
+double MeasureSpeed(const Gemm& gemm) {
   try {
-    return Measure(product);
+    return Measure(gemm);
   } catch (const std::exception& e) {
-    spdlog::warn("the speed of products could not be measured: {}", e.what());
+    spdlog::warn("the speed of GEMMs could not be measured: {}", e.what());
     return 0;
   }
 }

@@ -5,15 +5,15 @@
 
 namespace muster::trainer {
 
-struct Product {
+struct Gemm {
   int64_t width = 0;  // of the model: [rows, width] times [width, 4 * width]
   bool bf16 = false;
   bool cuda = false;
 };
 
-// FLOP/s of such products, by the median of as many as fit into some 20 ms, with the threads that the calling thread
+// FLOP/s of such GEMMs, by the median of as many as fit into some 20 ms, with the threads that the calling thread
 // has. Every rank of a generation measures at the same time, before its first step, so ranks that share cores find what
 // each gets of them. 0: it could not be measured; the log says why.
-double MeasureSpeed(const Product& product);
+double MeasureSpeed(const Gemm& gemm);
 
 }  // namespace muster::trainer

@@ -31,10 +31,10 @@ uint64_t Nanoseconds(engine::SteadyPoint from, engine::SteadyPoint to) {
 
 }  // namespace
 
-void Tracer::Hear(const std::optional<TraceWish>& wish) {
-  if (!wish.has_value() || wish->id() == wish_) return;
-  wish_ = wish->id();
-  left_ = wish->steps();
+void Tracer::Hear(const std::optional<StepTraceRequest>& request) {
+  if (!request.has_value() || request->id() == request_id_) return;
+  request_id_ = request->id();
+  left_ = request->steps();
 }
 
 void Tracer::BeginStep(engine::Engine& engine) {
@@ -55,7 +55,7 @@ std::optional<StepTrace> Tracer::EndStep(engine::Engine& engine) {
   recording_ = false;
   --left_;
   StepTrace trace;
-  trace.set_wish(wish_);
+  trace.set_request_id(request_id_);
   trace.set_step(engine.step());
   trace.set_nanoseconds(Nanoseconds(begin_, std::chrono::steady_clock::now()));
   trace.set_last(left_ == 0);

@@ -27,8 +27,8 @@ inline constexpr size_t kMostSpans = 20'000;
 // Of one thread.
 class Tracer {
  public:
-  // The newest wish; each is granted once.
-  void Hear(const std::optional<TraceWish>& wish);
+  // The newest request; each is granted once.
+  void Hear(const std::optional<StepTraceRequest>& request);
   void BeginStep(engine::Engine& engine);
   // Something that the host did, from `begin` to now, inside of the step.
   void Host(const std::string& name, engine::SteadyPoint begin);
@@ -36,7 +36,7 @@ class Tracer {
   std::optional<StepTrace> EndStep(engine::Engine& engine);
 
  private:
-  uint64_t wish_ = 0;
+  uint64_t request_id_ = 0;
   uint32_t left_ = 0;  // steps of it
   bool recording_ = false;
   absl::Time wall_;

@@ -22,11 +22,11 @@ std::unique_ptr<engine::Engine> MakeEngine() {
   return engine::Engine::Create(engine::Configure(train, *models::MakeInventory(train.model()))->config).value();
 }
 
-std::optional<TraceWish> Wish(uint64_t id, uint32_t steps) {
-  TraceWish wish;
-  wish.set_id(id);
-  wish.set_steps(steps);
-  return wish;
+std::optional<StepTraceRequest> Request(uint64_t id, uint32_t steps) {
+  StepTraceRequest request;
+  request.set_id(id);
+  request.set_steps(steps);
+  return request;
 }
 
 struct TracerTest : testing::Test {
@@ -43,23 +43,23 @@ struct TracerTest : testing::Test {
   Tracer tracer;
 };
 
-TEST_F(TracerTest, GrantsEachWishOnce) {
+TEST_F(TracerTest, GrantsEachRequestOnce) {
   EXPECT_FALSE(Step().has_value());
-  tracer.Hear(Wish(7, 2));
+  tracer.Hear(Request(7, 2));
   EXPECT_FALSE(Step()->last());
-  tracer.Hear(Wish(7, 2));  // the assignment came again
+  tracer.Hear(Request(7, 2));  // the assignment came again
   EXPECT_TRUE(Step()->last());
   EXPECT_FALSE(Step().has_value());
   tracer.Hear(std::nullopt);
-  tracer.Hear(Wish(8, 1));
+  tracer.Hear(Request(8, 1));
   const std::optional<StepTrace> trace = Step();
   ASSERT_TRUE(trace.has_value());
-  EXPECT_EQ(trace->wish(), 8u);
+  EXPECT_EQ(trace->request_id(), 8u);
   EXPECT_EQ(trace->step(), 5u);
 }
 
 TEST_F(TracerTest, SaysWhereTheStepWent) {
-  tracer.Hear(Wish(1, 1));
+  tracer.Hear(Request(1, 1));
   const StepTrace trace = *Step();
   // Two microbatches of four units, forward and backward, and what follows them; and the data.
   std::vector<std::string> seen;

@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "checkpoint/hugging_face.h"
 #include "models/inventory.h"
 #include "strategies/partition/planners.h"
-#include "worker/checkpoint/hugging_face.h"
 #include "worker/engine/configure.h"
 
 namespace muster::trainer {
@@ -22,8 +22,8 @@ constexpr uint32_t kInferenceSequences = 4;  // at a time
 
 }  // namespace
 
-std::vector<checkpoint::Part> PartsOf(engine::Engine& engine, Which which) {
-  std::vector<checkpoint::Part> parts;
+std::vector<checkpoint::TensorRun> PartsOf(engine::Engine& engine, Which which) {
+  std::vector<checkpoint::TensorRun> parts;
   for (engine::StateView& view : engine.State()) {
     const bool parameter = view.kind == "parameter";
     if (!parameter && which == Which::kParameters) continue;
@@ -35,7 +35,7 @@ std::vector<checkpoint::Part> PartsOf(engine::Engine& engine, Which which) {
 
 absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine::Engine& engine) {
   checkpoint::BlockScratch scratch;
-  for (const checkpoint::Part& part : PartsOf(engine, which)) {
+  for (const checkpoint::TensorRun& part : PartsOf(engine, which)) {
     if (absl::Status status = checkpoint.Read(part, scratch); !status.ok()) return status;
   }
   return engine.Push();
@@ -67,7 +67,7 @@ absl::Status Import(const std::string& directory, const Gpt2& model, engine::Eng
     return absl::FailedPreconditionError(
         absl::StrCat("model.from: ", directory, "/config.json says ", std::string(status.message())));
   }
-  for (const checkpoint::Part& part : PartsOf(engine, Which::kParameters)) {
+  for (const checkpoint::TensorRun& part : PartsOf(engine, Which::kParameters)) {
     if (absl::Status status = from->Read(part); !status.ok()) return status;
   }
   return engine.Push();

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "worker/checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "worker/engine/engine.h"
 
 namespace muster::trainer {
@@ -15,7 +15,7 @@ enum class Which { kParameters, kAll };
 
 // The engine's state as parts of a shard: parameters by their names, the rest as "optimizer.<kind>.<name>". Views into
 // the engine; on a GPU to be bracketed by Pull() or Push().
-std::vector<checkpoint::Part> PartsOf(engine::Engine& engine, Which which);
+std::vector<checkpoint::TensorRun> PartsOf(engine::Engine& engine, Which which);
 
 // Reads the engine's state from the checkpoint. FailedPrecondition: it belongs to another model or optimizer. DataLoss:
 // the disk changed what is read; the state is then a mixture.

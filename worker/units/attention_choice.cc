@@ -36,7 +36,7 @@ const char* NameOf(Backend backend) {
     case Backend::kPlain:
       break;
   }
-  return "plain products";
+  return "plain GEMMs";
 }
 
 void Allow(const std::vector<Backend>& backends) {

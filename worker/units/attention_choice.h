@@ -31,8 +31,8 @@ struct AttentionChoice {
   std::string Describe() const;
 };
 
-// Tries flash, memory-efficient and cuDNN (on a GPU) and plain products, and makes the fastest the one that the process
-// uses from now on, plain products where it cannot. Refused is what fails, and what gives other bits for equal inputs.
+// Tries flash, memory-efficient and cuDNN (on a GPU) and plain GEMMs, and makes the fastest the one that the process
+// uses from now on, plain GEMMs where it cannot. Refused is what fails, and what gives other bits for equal inputs.
 // Takes some steps' time and twice their memory. Not while others compute.
 AttentionChoice ChooseAttention(const AttentionShape& shape);
 

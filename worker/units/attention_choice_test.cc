@@ -21,7 +21,7 @@ TEST(AttentionChoice, TheFastestIsUsedFromThenOn) {
     EXPECT_GT(flash.milliseconds, 0);
     EXPECT_GT(plain.milliseconds, 0);
     const bool by_flash = flash.milliseconds <= plain.milliseconds;
-    EXPECT_EQ(choice.name, by_flash ? "flash" : "plain products");
+    EXPECT_EQ(choice.name, by_flash ? "flash" : "plain GEMMs");
     EXPECT_EQ(at::globalContext().userEnabledFlashSDP(), by_flash);
     EXPECT_TRUE(at::globalContext().userEnabledMathSDP()) << "where the fastest cannot, the plain one must";
     EXPECT_TRUE(absl::StartsWith(choice.Describe(), "attention by " + choice.name + ": flash "));

@@ -17,8 +17,8 @@ namespace {
 // Kept from forward to backward are the input, q k v, attention's output, the sum behind attention, the hidden layer
 // before GELU and some numbers a token: 10 widths, where autograd keeps 16. What norms and GELU give is cheaper to
 // compute again than to keep, and the MLP goes through memory by pieces of rows. Products add to the flat gradients.
-// With bf16 parameters the products are in bf16, and in fp32 what flows from block to block, the norms' and softmax's
-// numbers and the gradients of parameters, to which a product in bf16 is added.
+// With bf16 parameters the GEMMs are in bf16, and in fp32 what flows from block to block, the norms' and softmax's
+// numbers and the gradients of parameters, to which a gemm in bf16 is added.
 class CpuBlock final : public UnitModule {
  public:
   CpuBlock(std::vector<Parameter> p, int64_t heads, uint64_t piece_rows)
@@ -31,7 +31,7 @@ class CpuBlock final : public UnitModule {
     const at::Tensor statistics = Wide(x, 2), statistics2 = Wide(x, 2), qkv = Narrow(x, 3 * width);
     const at::Tensor normed = Narrow(x, width), sum = Wide(x, width);
     Norm(x, p_[kLn1W].value, p_[kLn1B].value, normed, statistics);
-    Product(normed, kAttnW, kAttnB, qkv);
+    Gemm(normed, kAttnW, kAttnB, qkv);
     at::Tensor attention, sums;
     if (context.mode == Mode::kGenerate) {
       saved.tensors.resize(1);
@@ -61,7 +61,7 @@ class CpuBlock final : public UnitModule {
     const at::Tensor normed = Narrow(x, x.size(1));
     NormAgain(x, statistics, p_[kLn1W].value, p_[kLn1B].value, normed);
     AddColumnSums(d_qkv, p_[kAttnB].gradient);
-    ProductBackward(normed, d_qkv, kAttnW, normed);
+    GemmBackward(normed, d_qkv, kAttnW, normed);
     NormBackward(normed, x, statistics, p_[kLn1W].value, rows, p_[kLn1W].gradient, p_[kLn1B].gradient);
     return {d};
   }
@@ -70,7 +70,7 @@ class CpuBlock final : public UnitModule {
   // The inventory's order.
   enum { kLn1W, kLn1B, kAttnW, kAttnB, kProjW, kProjB, kLn2W, kLn2B, kFcW, kFcB, kFcProjW, kFcProjB };
 
-  // As many rows as `like` has, of what flows from block to block and of what products take.
+  // As many rows as `like` has, of what flows from block to block and of what GEMMs take.
   static at::Tensor Wide(const at::Tensor& like, int64_t width) {
     return at::empty({like.size(0), width}, like.options());
   }
@@ -85,12 +85,12 @@ class CpuBlock final : public UnitModule {
   }
 
   // y = x weight + bias
-  void Product(const at::Tensor& x, int weight, int bias, at::Tensor y) const {
+  void Gemm(const at::Tensor& x, int weight, int bias, at::Tensor y) const {
     at::addmm_out(y, p_[bias].value, x, p_[weight].value);
   }
 
-  // The gradient of rows that a product and its bias gave, as a product takes it; the bias's is added.
-  at::Tensor ProductGradient(const at::Tensor& d, int bias) const {
+  // The gradient of rows that a gemm and its bias gave, as a gemm takes it; the bias's is added.
+  at::Tensor GemmGradient(const at::Tensor& d, int bias) const {
     if (!narrow_) {
       AddColumnSums(d, p_[bias].gradient);
       return d;
@@ -110,7 +110,7 @@ class CpuBlock final : public UnitModule {
   }
 
   // Also d_x, which may be x, becomes the gradient of x.
-  void ProductBackward(const at::Tensor& x, const at::Tensor& d, int weight, at::Tensor d_x) const {
+  void GemmBackward(const at::Tensor& x, const at::Tensor& d, int weight, at::Tensor d_x) const {
     WeightGradient(x, d, weight);
     at::mm_out(d_x, d, p_[weight].value.t());
   }
@@ -123,7 +123,7 @@ class CpuBlock final : public UnitModule {
   at::Tensor AttendAndProjectBackward(const at::Tensor& qkv, const at::Tensor& attention, const at::Tensor& sums,
                                       const at::Tensor& d, at::IntArrayRef shape) const {
     const at::Tensor d_attention = at::empty_like(attention), d_qkv = at::empty_like(qkv);
-    ProductBackward(attention, ProductGradient(d, kProjB), kProjW, d_attention);
+    GemmBackward(attention, GemmGradient(d, kProjB), kProjW, d_attention);
     AttendBackward(ByHead(qkv, shape), attention, sums, d_attention, ByHead(d_qkv, shape));
     return d_qkv;
   }
@@ -133,16 +133,16 @@ class CpuBlock final : public UnitModule {
     const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(sum);
     const at::Tensor y = at::empty_like(sum), active = at::empty({piece, 4 * width}, normed.options());
     const at::Tensor scratch = hidden.defined() ? hidden : at::empty_like(active);
-    const at::Tensor products = narrow_ ? at::empty({piece, width}, normed.options()) : at::Tensor();
+    const at::Tensor GEMMs = narrow_ ? at::empty({piece, width}, normed.options()) : at::Tensor();
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
       at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n);
       const at::Tensor g = active.narrow(0, 0, n), to = y.narrow(0, r, n);
       at::mm_out(h, normed.narrow(0, r, n), p_[kFcW].value);
       AddAndGelu(h, p_[kFcB].value, g);
-      at::Tensor product = narrow_ ? products.narrow(0, 0, n) : to;
-      at::mm_out(product, g, p_[kFcProjW].value);
-      AddProduct(sum.narrow(0, r, n), product, p_[kFcProjB].value, to);
+      at::Tensor gemm = narrow_ ? GEMMs.narrow(0, 0, n) : to;
+      at::mm_out(gemm, g, p_[kFcProjW].value);
+      AddGemm(sum.narrow(0, r, n), gemm, p_[kFcProjB].value, to);
     }
     return y;
   }
@@ -157,19 +157,19 @@ class CpuBlock final : public UnitModule {
       const int64_t n = std::min(piece, rows - r);
       const at::Tensor g = active.narrow(0, 0, n), row = normed.narrow(0, 0, n), s = sum.narrow(0, r, n);
       const at::Tensor h = hidden.narrow(0, r, n), st = statistics.narrow(0, r, n);
-      const at::Tensor dy = ProductGradient(d.narrow(0, r, n), kFcProjB);
+      const at::Tensor dy = GemmGradient(d.narrow(0, r, n), kFcProjB);
       at::Tensor dh = d_hidden.narrow(0, 0, n);
       at::mm_out(dh, dy, p_[kFcProjW].value.t());
       GeluBackward(h, p_[kFcB].value, g, dh, p_[kFcB].gradient);
       WeightGradient(g, dy, kFcProjW);
       NormAgain(s, st, p_[kLn2W].value, p_[kLn2B].value, row);
-      ProductBackward(row, dh, kFcW, row);
+      GemmBackward(row, dh, kFcW, row);
       NormBackward(row, s, st, p_[kLn2W].value, d.narrow(0, r, n), p_[kLn2W].gradient, p_[kLn2B].gradient);
     }
   }
 
   const std::vector<Parameter> p_;
-  const bool narrow_;  // parameters and products in bf16
+  const bool narrow_;  // parameters and GEMMs in bf16
   const int64_t heads_;
   const uint64_t piece_rows_;
 };

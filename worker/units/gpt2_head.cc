@@ -32,7 +32,7 @@ constexpr int64_t kAlignedLogits = 64;
 // Final norm, logits by the tied embedding, and cross entropy. The logits exist once, a piece of the rows at a time:
 // the backward computes them, takes the loss from them, lets them become their own gradient and multiplies with that.
 // So training has nothing to do forward, and keeps the input only. With bf16 parameters the loss is still computed from
-// fp32: of bf16 logits a row at a time on a CPU, of wider products on a GPU.
+// fp32: of bf16 logits a row at a time on a CPU, of wider GEMMs on a GPU.
 class Head final : public UnitModule {
  public:
   Head(std::vector<Parameter> p, uint64_t piece_rows, bool portable)
@@ -55,7 +55,7 @@ class Head final : public UnitModule {
       saved.tensors = {in[0]};
       return {};
     }
-    EachPiece(context, in[0].reshape({-1, width}), /*scale=*/0, [](const Piece&) {});
+    EachPiece(context, in[0].reshape({-1, width}), /*scale=*/0, [](const RowBlock&) {});
     return {};
   }
 
@@ -63,7 +63,7 @@ class Head final : public UnitModule {
     const int64_t width = saved.tensors[0].size(2);
     // Of pieces the CPU's own code adds to it.
     const at::Tensor x = saved.tensors[0].reshape({-1, width}), dx = portable_ ? at::empty_like(x) : at::zeros_like(x);
-    EachPiece(context, x, context.loss_scale, [&](const Piece& piece) {
+    EachPiece(context, x, context.loss_scale, [&](const RowBlock& piece) {
       const at::Tensor &d = piece.d, &normed = piece.norm.normed;
       AddTableGradient(piece);
       at::Tensor d_normed = normed;
@@ -89,7 +89,7 @@ class Head final : public UnitModule {
     at::Tensor normed, mean, rstd;
     at::Tensor statistics;  // in place of those two, by the CPU's own code
   };
-  struct Piece {
+  struct RowBlock {
     int64_t first;  // row
     at::Tensor x;
     Normed norm;
@@ -114,7 +114,7 @@ class Head final : public UnitModule {
     return {normed, mean, rstd, {}};
   }
 
-  void AddTableGradient(const Piece& piece) const {
+  void AddTableGradient(const RowBlock& piece) const {
     const at::Tensor turned = piece.d.t();
     if (!narrow_) {
       wte_.gradient.addmm_(turned, piece.norm.normed, /*beta=*/1, /*alpha=*/piece.factor);
@@ -137,7 +137,7 @@ class Head final : public UnitModule {
     for (int64_t first = 0; first < rows; first += most) {
       const int64_t n = std::min(most, rows - first);
       const at::Tensor d = padded.narrow(0, 0, n);
-      Piece piece{.first = first, .x = x.narrow(0, first, n), .norm = {}, .d = d.narrow(1, 0, vocabulary)};
+      RowBlock piece{.first = first, .x = x.narrow(0, first, n), .norm = {}, .d = d.narrow(1, 0, vocabulary)};
       piece.norm = Normalise(piece.x);
       const at::Tensor answers = targets.narrow(0, first, n), logits = wide.narrow(0, 0, n);
       Multiply(logits.narrow(1, 0, vocabulary), piece.norm.normed);

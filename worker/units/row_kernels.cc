@@ -47,9 +47,9 @@ MUSTER_INLINE void AddRow(const N* x, int64_t width, T* sum) {
 }
 
 template <typename T, typename N>
-MUSTER_INLINE void AddProductRow(const T* x, const N* product, const N* bias, int64_t width, T* out) {
+MUSTER_INLINE void AddGemmRow(const T* x, const N* gemm, const N* bias, int64_t width, T* out) {
 #pragma omp simd
-  for (int64_t i = 0; i < width; ++i) out[i] = x[i] + (Wide(product[i]) + Wide(bias[i]));
+  for (int64_t i = 0; i < width; ++i) out[i] = x[i] + (Wide(gemm[i]) + Wide(bias[i]));
 }
 
 template <typename T, typename N>
@@ -65,16 +65,16 @@ template <typename T, typename N>
 MUSTER_INLINE void NormRowBackward(const N* d, const T* x, const T* statistics, const N* weight, int64_t width, T* dx,
                                    T* d_weight, T* d_bias) {
   const T mean = statistics[0], rstd = statistics[1];
-  T sum = 0, product = 0;
-#pragma omp simd reduction(+ : sum, product)
+  T sum = 0, gemm = 0;
+#pragma omp simd reduction(+ : sum, gemm)
   for (int64_t i = 0; i < width; ++i) {
     const T hat = (x[i] - mean) * rstd, di = Wide(d[i]), dw = di * Wide(weight[i]);
     sum += dw;
-    product += dw * hat;
+    gemm += dw * hat;
     d_weight[i] += di * hat;
     d_bias[i] += di;
   }
-  const T a = sum / static_cast<T>(width), b = product / static_cast<T>(width);
+  const T a = sum / static_cast<T>(width), b = gemm / static_cast<T>(width);
 #pragma omp simd
   for (int64_t i = 0; i < width; ++i) {
     const T hat = (x[i] - mean) * rstd;
@@ -140,10 +140,10 @@ MUSTER_VECTOR void NormRows(const T* x, const N* w, const N* b, int64_t rows, in
 }
 
 template <typename T, typename N>
-MUSTER_VECTOR void AddNormRows(const T* x, const N* product, const N* product_bias, const N* w, const N* b,
-                               int64_t rows, int64_t n, T* sum, N* out, T* st) {
+MUSTER_VECTOR void AddNormRows(const T* x, const N* gemm, const N* gemm_bias, const N* w, const N* b, int64_t rows,
+                               int64_t n, T* sum, N* out, T* st) {
   for (int64_t r = 0; r < rows; ++r) {
-    AddProductRow(x + r * n, product + r * n, product_bias, n, sum + r * n);
+    AddGemmRow(x + r * n, gemm + r * n, gemm_bias, n, sum + r * n);
     Statistics(sum + r * n, n, st + 2 * r);
     Normalise(sum + r * n, st + 2 * r, w, b, n, out + r * n);
   }
@@ -173,8 +173,8 @@ MUSTER_VECTOR void GeluBackwardRows(const N* x, const N* b, int64_t rows, int64_
 }
 
 template <typename T, typename N>
-MUSTER_VECTOR void AddProductRows(const T* x, const N* product, const N* b, int64_t rows, int64_t n, T* out) {
-  for (int64_t r = 0; r < rows; ++r) AddProductRow(x + r * n, product + r * n, b, n, out + r * n);
+MUSTER_VECTOR void AddGemmRows(const T* x, const N* gemm, const N* b, int64_t rows, int64_t n, T* out) {
+  for (int64_t r = 0; r < rows; ++r) AddGemmRow(x + r * n, gemm + r * n, b, n, out + r * n);
 }
 
 template <typename T, typename N>
@@ -275,13 +275,12 @@ void Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
   });
 }
 
-void AddAndNorm(const at::Tensor& x, const at::Tensor& product, const at::Tensor& product_bias,
-                const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& sum, const at::Tensor& out,
-                const at::Tensor& statistics) {
+void AddAndNorm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& gemm_bias, const at::Tensor& weight,
+                const at::Tensor& bias, const at::Tensor& sum, const at::Tensor& out, const at::Tensor& statistics) {
   const int64_t n = x.size(1);
   Dispatch(out, [&]<typename T, typename N>(T, N) {
     const T* from = In<T>(x);
-    const N *p = In<N>(product), *pb = In<N>(product_bias), *w = In<N>(weight), *b = In<N>(bias);
+    const N *p = In<N>(gemm), *pb = In<N>(gemm_bias), *w = In<N>(weight), *b = In<N>(bias);
     T *both = In<T>(sum), *st = In<T>(statistics);
     N* to = In<N>(out);
     EachShare(x.size(0), n, [&](int64_t r, int64_t rows) {
@@ -336,23 +335,23 @@ void GeluBackward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor&
   });
 }
 
-void AddProduct(const at::Tensor& x, const at::Tensor& product, const at::Tensor& bias, const at::Tensor& out) {
+void AddGemm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& bias, const at::Tensor& out) {
   const int64_t n = x.size(1);
-  Dispatch(product, [&]<typename T, typename N>(T, N) {
+  Dispatch(gemm, [&]<typename T, typename N>(T, N) {
     const T* from = In<T>(x);
-    const N *p = In<N>(product), *b = In<N>(bias);
+    const N *p = In<N>(gemm), *b = In<N>(bias);
     T* to = In<T>(out);
     EachShare(x.size(0), n,
-              [&](int64_t r, int64_t rows) { AddProductRows(from + r * n, p + r * n, b, rows, n, to + r * n); });
+              [&](int64_t r, int64_t rows) { AddGemmRows(from + r * n, p + r * n, b, rows, n, to + r * n); });
   });
 }
 
-void AddTo(const at::Tensor& product, const at::Tensor& to) {
-  TORCH_CHECK(product.numel() == to.numel(), "a product of ", product.numel(), " elements is added to ", to.numel());
-  Dispatch(product, [&]<typename T, typename N>(T, N) {
-    const N* from = In<N>(product);
+void AddTo(const at::Tensor& gemm, const at::Tensor& to) {
+  TORCH_CHECK(gemm.numel() == to.numel(), "a gemm of ", gemm.numel(), " elements is added to ", to.numel());
+  Dispatch(gemm, [&]<typename T, typename N>(T, N) {
+    const N* from = In<N>(gemm);
     T* sum = In<T>(to);
-    EachShare(product.numel(), 1, [&](int64_t i, int64_t n) { ColumnSumRows(from + i, 1, n, sum + i); });
+    EachShare(gemm.numel(), 1, [&](int64_t i, int64_t n) { ColumnSumRows(from + i, 1, n, sum + i); });
   });
 }
 

@@ -1,10 +1,10 @@
-// What lies between the products of a transformer on a CPU: passes over the rows of matrices, each reading and writing
+// What lies between the GEMMs of a transformer on a CPU: passes over the rows of matrices, each reading and writing
 // memory once. LibTorch's own operators do the same one by one, with a pass over memory and a set of threads for each.
 //
 //   Norm(x, weight, bias, normed, statistics);
 //
 // Tensors are contiguous CPU matrices [rows, width], vectors [width], statistics [rows, 2] (mean, then 1 / standard
-// deviation). What products take and give and the parameters are *narrow*: bf16, fp32 or float64; what flows beside
+// deviation). What GEMMs take and give and the parameters are *narrow*: bf16, fp32 or float64; what flows beside
 // them (sums, statistics, gradients of vectors) is *wide*: fp32 for bf16, else the same. All is computed in the wide
 // dtype. Outputs exist already. Gradients of vectors are added to. Work is split over LibTorch's threads by rows, so
 // results are bit-equal for equal threads. Thread-safe for different outputs. A tensor of another dtype is a
@@ -22,10 +22,9 @@ at::ScalarType WideType(at::ScalarType narrow);
 void Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out,
           const at::Tensor& statistics);
 
-// sum = x + product + product_bias, then out = Norm(sum). x and sum wide, the others narrow; sum may be product.
-void AddAndNorm(const at::Tensor& x, const at::Tensor& product, const at::Tensor& product_bias,
-                const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& sum, const at::Tensor& out,
-                const at::Tensor& statistics);
+// sum = x + gemm + gemm_bias, then out = Norm(sum). x and sum wide, the others narrow; sum may be gemm.
+void AddAndNorm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& gemm_bias, const at::Tensor& weight,
+                const at::Tensor& bias, const at::Tensor& sum, const at::Tensor& out, const at::Tensor& statistics);
 
 // Norm once more, from its statistics.
 void NormAgain(const at::Tensor& x, const at::Tensor& statistics, const at::Tensor& weight, const at::Tensor& bias,
@@ -43,11 +42,11 @@ void AddAndGelu(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& o
 void GeluBackward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out, const at::Tensor& d,
                   const at::Tensor& d_bias);
 
-// out = x + product + bias. x and out wide, the others narrow; out may be product.
-void AddProduct(const at::Tensor& x, const at::Tensor& product, const at::Tensor& bias, const at::Tensor& out);
+// out = x + gemm + bias. x and out wide, the others narrow; out may be gemm.
+void AddGemm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& bias, const at::Tensor& out);
 
-// to += product, a product's narrow gradient of a matrix to the wide one. Any shape.
-void AddTo(const at::Tensor& product, const at::Tensor& to);
+// to += gemm, a gemm's narrow gradient of a matrix to the wide one. Any shape.
+void AddTo(const at::Tensor& gemm, const at::Tensor& to);
 
 // sums += column sums of d, which is wide or narrow.
 void AddColumnSums(const at::Tensor& d, const at::Tensor& sums);

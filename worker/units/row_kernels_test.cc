@@ -119,30 +119,30 @@ TEST(RowKernels, Bf16IsRoundedOnceAtTheEnd) {
   const auto expect = [&](const at::Tensor& out, const at::Tensor& right) {
     EXPECT_LE(Largest((wide(out) - right) / (right.abs() + 1e-3)), 1.01 * kHalfUnit);
   };
-  const at::Tensor x = Random(rows, width, 1, 1), product = narrow(Random(rows, width, 1, 2));
+  const at::Tensor x = Random(rows, width, 1, 1), gemm = narrow(Random(rows, width, 1, 2));
   const at::Tensor w = narrow(Random(1, width, 1, 3).view(-1)), b = narrow(Random(1, width, 1, 4).view(-1));
-  const at::Tensor out = at::empty_like(product), statistics = at::empty({rows, 2}), sum = at::empty_like(x);
+  const at::Tensor out = at::empty_like(gemm), statistics = at::empty({rows, 2}), sum = at::empty_like(x);
   const auto normed = [&](const at::Tensor& t) { return at::layer_norm(wide(t), {width}, wide(w), wide(b), 1e-5); };
   Norm(x, w, b, out, statistics);
   expect(out, normed(x));
-  AddAndNorm(x, product, b, w, b, sum, out, statistics);
-  EXPECT_LT(Largest(wide(sum) - (wide(x) + wide(product) + wide(b))), 1e-6);
+  AddAndNorm(x, gemm, b, w, b, sum, out, statistics);
+  EXPECT_LT(Largest(wide(sum) - (wide(x) + wide(gemm) + wide(b))), 1e-6);
   expect(out, normed(sum));
   NormAgain(sum, statistics, w, b, out);
   expect(out, normed(sum));
-  AddProduct(x, product, b, sum);
-  EXPECT_LT(Largest(wide(sum) - (wide(x) + wide(product) + wide(b))), 1e-6);
-  AddAndGelu(product, b, out);
-  const at::Tensor gelu = at::gelu(wide(product) + wide(b), "tanh");
+  AddGemm(x, gemm, b, sum);
+  EXPECT_LT(Largest(wide(sum) - (wide(x) + wide(gemm) + wide(b))), 1e-6);
+  AddAndGelu(gemm, b, out);
+  const at::Tensor gelu = at::gelu(wide(gemm) + wide(b), "tanh");
   expect(out, gelu);
   const at::Tensor d = narrow(Random(rows, width, 1, 5)), sums = at::ones({width}), given = wide(d);
-  const at::Tensor slope = at::gelu_backward(given, wide(product) + wide(b), "tanh");
-  GeluBackward(product, b, out, d, sums);
+  const at::Tensor slope = at::gelu_backward(given, wide(gemm) + wide(b), "tanh");
+  GeluBackward(gemm, b, out, d, sums);
   expect(out, gelu);
   expect(d, slope);
   EXPECT_LT(Largest(wide(sums) - 1 - slope.sum(0)), 1e-4) << "sums are of what was not rounded";
-  AddTo(product, x);
-  EXPECT_LT(Largest(wide(x) - wide(Random(rows, width, 1, 1)) - wide(product)), 1e-6);
+  AddTo(gemm, x);
+  EXPECT_LT(Largest(wide(x) - wide(Random(rows, width, 1, 1)) - wide(gemm)), 1e-6);
   NarrowAndSum(x, out, sums.zero_());
   EXPECT_TRUE(out.equal(narrow(x))) << "rounded as LibTorch does";
   EXPECT_LT(Largest(wide(sums) - wide(x).sum(0)), 1e-4);
@@ -169,7 +169,7 @@ TEST(RowKernels, RefuseWhatTheyWouldMisread) {
   EXPECT_THROW(Norm(x.t().contiguous().t(), v, v, out, s), c10::Error);
   EXPECT_THROW(Norm(x, v, v, out.to(at::kLong), s), c10::Error);
   EXPECT_THROW(Norm(x.to(at::kBFloat16), v, v, out, s), c10::Error);
-  EXPECT_THROW(Norm(x, v, v, out.to(at::kBFloat16), s), c10::Error) << "vectors in fp32 beside products in bf16";
+  EXPECT_THROW(Norm(x, v, v, out.to(at::kBFloat16), s), c10::Error) << "vectors in fp32 beside GEMMs in bf16";
 }
 
 }  // namespace

@@ -32,12 +32,12 @@
 namespace muster::units {
 namespace {
 
-struct Shape {
+struct Dimensions {
   uint32_t layers, heads, width, vocabulary, context;
   uint64_t piece_rows = 0;
 };
 
-Inventory Make(const Shape& shape) {
+Inventory Make(const Dimensions& shape) {
   Model model;
   Gpt2& g = *model.mutable_gpt2();
   g.set_layers(shape.layers), g.set_heads(shape.heads), g.set_width(shape.width);
@@ -78,34 +78,34 @@ class Chain {
   }
 
   // One microbatch on its way; several may live.
-  struct Flight {
+  struct Pass {
     Context context;
     std::vector<Saved> saved;
   };
 
-  Activations Forward(Flight& flight) {
+  Activations Forward(Pass& pass) {
     const c10::AutoGradMode off(false);
-    flight.context.loss_sum = at::zeros({}, at::kDouble);
-    flight.saved.resize(units_.size());
+    pass.context.loss_sum = at::zeros({}, at::kDouble);
+    pass.saved.resize(units_.size());
     Activations flow;
-    for (size_t u = 0; u < units_.size(); ++u) flow = units_[u]->Forward(flight.context, flow, flight.saved[u]);
+    for (size_t u = 0; u < units_.size(); ++u) flow = units_[u]->Forward(pass.context, flow, pass.saved[u]);
     return flow;
   }
 
   // The loss summed over the targets.
-  double Evaluate(Flight& flight) {
-    EXPECT_TRUE(Forward(flight).empty());
-    return flight.context.loss_sum.item<double>();
+  double Evaluate(Pass& pass) {
+    EXPECT_TRUE(Forward(pass).empty());
+    return pass.context.loss_sum.item<double>();
   }
 
-  double Backward(Flight& flight) {
+  double Backward(Pass& pass) {
     const c10::AutoGradMode off(false);
     Activations flow;
     for (size_t u = units_.size(); u-- > 0;) {
-      flow = units_[u]->Backward(flight.context, std::move(flight.saved[u]), flow);
+      flow = units_[u]->Backward(pass.context, std::move(pass.saved[u]), flow);
     }
     EXPECT_TRUE(flow.empty());
-    return flight.context.loss_sum.item<double>();
+    return pass.context.loss_sum.item<double>();
   }
 
   const std::map<std::string, Parameter>& parameters() const { return parameters_; }
@@ -117,7 +117,7 @@ class Chain {
   std::vector<std::unique_ptr<UnitModule>> units_;
 };
 
-Context Tokens(const Shape& shape, int64_t sequences, double scale, int64_t salt = 0) {
+Context Tokens(const Dimensions& shape, int64_t sequences, double scale, int64_t salt = 0) {
   at::Tensor ids = at::empty({sequences, shape.context + 1}, at::kLong);
   int64_t* out = ids.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < ids.numel(); ++i) out[i] = (i * i * 31 + i * 7 + salt) % shape.vocabulary;
@@ -131,7 +131,8 @@ Context Tokens(const Shape& shape, int64_t sequences, double scale, int64_t salt
 // The model by the definitions of its parts, none of which is the fused function that the units call.
 class Reference {
  public:
-  Reference(const Shape& shape, const std::map<std::string, Parameter>& parameters, at::ScalarType type = at::kDouble)
+  Reference(const Dimensions& shape, const std::map<std::string, Parameter>& parameters,
+            at::ScalarType type = at::kDouble)
       : shape_(shape) {
     for (const auto& [name, p] : parameters) leaf_[name] = p.value.to(type, false, true).requires_grad_(true);
   }
@@ -226,7 +227,7 @@ class Reference {
     return x + FusedLinear(h, at + "mlp.c_proj");
   }
 
-  Shape shape_;
+  Dimensions shape_;
   std::map<std::string, at::Tensor> leaf_;
 };
 
@@ -240,7 +241,7 @@ void ExpectGradients(const Chain& chain, const std::map<std::string, at::Tensor>
   }
 }
 
-const std::vector<Shape> kShapes = {
+const std::vector<Dimensions> kShapes = {
     {2, 2, 36, 61, 16},      // the engine's tests
     {1, 1, 5, 7, 3},         // odd everything
     {3, 4, 32, 256, 33},     // bytes
@@ -253,13 +254,13 @@ const std::vector<Shape> kShapes = {
 TEST(Units, EqualTheWholeGraphInDouble) {
   for (const bool portable : {false, true}) {
     SCOPED_TRACE(portable ? "the code for any device" : "the CPU's own code");
-    for (const Shape& shape : kShapes) {
+    for (const Dimensions& shape : kShapes) {
       Chain chain(Make(shape), at::kDouble, portable);
       const Reference reference(shape, chain.parameters());
-      Chain::Flight flight{Tokens(shape, 3, 0.25), {}};
-      const at::Tensor right = reference.Loss(flight.context);
-      EXPECT_TRUE(chain.Forward(flight).empty());
-      EXPECT_NEAR(chain.Backward(flight), right.item<double>(), 1e-11 * right.item<double>()) << shape.vocabulary;
+      Chain::Pass pass{Tokens(shape, 3, 0.25), {}};
+      const at::Tensor right = reference.Loss(pass.context);
+      EXPECT_TRUE(chain.Forward(pass).empty());
+      EXPECT_NEAR(chain.Backward(pass), right.item<double>(), 1e-11 * right.item<double>()) << shape.vocabulary;
       ExpectGradients(chain, reference.GradientsOf(right * 0.25), 1e-9);
     }
   }
@@ -270,13 +271,13 @@ TEST(Units, EqualTheWholeGraphInDouble) {
 TEST(Units, ComputeInBf16CloseToTheWholeGraph) {
   for (const bool portable : {false, true}) {
     SCOPED_TRACE(portable ? "the code for any device" : "the CPU's own code");
-    for (const Shape& shape : kShapes) {
+    for (const Dimensions& shape : kShapes) {
       Chain chain(Make(shape), at::kBFloat16, portable);
       const Reference reference(shape, chain.parameters());
-      Chain::Flight flight{Tokens(shape, 3, 0.25), {}}, evaluate = flight;
-      const at::Tensor right = reference.Loss(flight.context);
-      chain.Forward(flight);
-      const double loss = chain.Backward(flight);
+      Chain::Pass pass{Tokens(shape, 3, 0.25), {}}, evaluate = pass;
+      const at::Tensor right = reference.Loss(pass.context);
+      chain.Forward(pass);
+      const double loss = chain.Backward(pass);
       EXPECT_NEAR(loss, right.item<double>(), 0.01 * right.item<double>()) << shape.vocabulary;
       EXPECT_NE(loss, right.item<double>());
       ExpectGradients(chain, reference.GradientsOf(right * 0.25), 0.12);
@@ -290,15 +291,16 @@ TEST(Units, ComputeInBf16CloseToTheWholeGraph) {
 // gradient, relative to its size, and of the losses. One alone is a matter of luck.
 TEST(Units, InBf16AreAsCloseToFloat64AsPyTorch) {
   double ours = 0, theirs = 0, our_loss = 0, their_loss = 0;
-  for (const Shape& shape : {Shape{2, 2, 36, 61, 16}, Shape{3, 4, 32, 256, 33}, Shape{4, 4, 64, 256, 64},
-                             Shape{2, 2, 64, 1'009, 96}, Shape{1, 3, 12, 19, 150}}) {
+  for (const Dimensions& shape :
+       {Dimensions{2, 2, 36, 61, 16}, Dimensions{3, 4, 32, 256, 33}, Dimensions{4, 4, 64, 256, 64},
+        Dimensions{2, 2, 64, 1'009, 96}, Dimensions{1, 3, 12, 19, 150}}) {
     for (const int64_t salt : {0, 5, 11, 17}) {
       Chain chain(Make(shape), at::kBFloat16);
       const Reference exact(shape, chain.parameters()), eager(shape, chain.parameters(), at::kFloat);
-      Chain::Flight flight{Tokens(shape, 2, 0.25, salt), {}};
-      const at::Tensor right = exact.Loss(flight.context), other = eager.AutocastLoss(flight.context);
-      chain.Forward(flight);
-      const double loss = chain.Backward(flight), all = right.item<double>();
+      Chain::Pass pass{Tokens(shape, 2, 0.25, salt), {}};
+      const at::Tensor right = exact.Loss(pass.context), other = eager.AutocastLoss(pass.context);
+      chain.Forward(pass);
+      const double loss = chain.Backward(pass), all = right.item<double>();
       our_loss += std::abs(loss / all - 1), their_loss += std::abs(other.item<double>() / all - 1);
       const auto gradients = exact.GradientsOf(right * 0.25), eager_gradients = eager.GradientsOf(other * 0.25);
       for (const auto& [name, p] : chain.parameters()) {
@@ -312,23 +314,23 @@ TEST(Units, InBf16AreAsCloseToFloat64AsPyTorch) {
 }
 
 TEST(Units, EqualTheWholeGraphInFloat) {
-  for (const Shape& shape : kShapes) {
+  for (const Dimensions& shape : kShapes) {
     Chain chain(Make(shape), at::kFloat), exact(Make(shape), at::kDouble);
     const Reference reference(shape, exact.parameters());
-    Chain::Flight flight{Tokens(shape, 3, 0.25), {}};
-    const at::Tensor right = reference.Loss(flight.context);
-    chain.Forward(flight);
-    EXPECT_NEAR(chain.Backward(flight), right.item<double>(), 1e-5 * right.item<double>()) << shape.vocabulary;
+    Chain::Pass pass{Tokens(shape, 3, 0.25), {}};
+    const at::Tensor right = reference.Loss(pass.context);
+    chain.Forward(pass);
+    EXPECT_NEAR(chain.Backward(pass), right.item<double>(), 1e-5 * right.item<double>()) << shape.vocabulary;
     ExpectGradients(chain, reference.GradientsOf(right * 0.25), 2e-4);
   }
 }
 
 // Schedules other than single keep several microbatches on their way; each one's gradient enters once.
 TEST(Units, MicrobatchesMayBeOnTheirWayTogether) {
-  const Shape& shape = kShapes[0];
+  const Dimensions& shape = kShapes[0];
   Chain chain(Make(shape), at::kDouble);
   const Reference reference(shape, chain.parameters());
-  Chain::Flight a{Tokens(shape, 2, 0.5), {}}, b{Tokens(shape, 1, 0.5, 5), {}};
+  Chain::Pass a{Tokens(shape, 2, 0.5), {}}, b{Tokens(shape, 1, 0.5, 5), {}};
   chain.Forward(a);
   chain.Forward(b);
   chain.Backward(b);
@@ -337,9 +339,9 @@ TEST(Units, MicrobatchesMayBeOnTheirWayTogether) {
 }
 
 TEST(Units, EvaluationGivesTheLossOfTrainingAndKeepsNothing) {
-  for (const Shape& shape : kShapes) {
+  for (const Dimensions& shape : kShapes) {
     Chain chain(Make(shape), at::kDouble);
-    Chain::Flight train{Tokens(shape, 3, 1), {}}, evaluate = train;
+    Chain::Pass train{Tokens(shape, 3, 1), {}}, evaluate = train;
     evaluate.context.mode = Mode::kEvaluate;
     chain.Forward(train);
     const double loss = chain.Backward(train);
@@ -349,35 +351,35 @@ TEST(Units, EvaluationGivesTheLossOfTrainingAndKeepsNothing) {
 }
 
 TEST(Units, WithoutTargetsTheHeadGivesTheLastTokensLogits) {
-  const Shape& shape = kShapes[0];
+  const Dimensions& shape = kShapes[0];
   Chain chain(Make(shape), at::kDouble);
   const Reference reference(shape, chain.parameters());
-  Chain::Flight flight{Tokens(shape, 2, 1), {}};
-  flight.context.mode = Mode::kEvaluate;
-  flight.context.targets = at::Tensor();
-  flight.context.inputs = flight.context.inputs.narrow(1, 0, 7);  // a prompt is shorter than the context
-  const at::Tensor logits = chain.Forward(flight)[0];
-  const at::Tensor ours = logits.log_softmax(1), right = reference.LogProbabilities(flight.context.inputs).select(1, 6);
+  Chain::Pass pass{Tokens(shape, 2, 1), {}};
+  pass.context.mode = Mode::kEvaluate;
+  pass.context.targets = at::Tensor();
+  pass.context.inputs = pass.context.inputs.narrow(1, 0, 7);  // a prompt is shorter than the context
+  const at::Tensor logits = chain.Forward(pass)[0];
+  const at::Tensor ours = logits.log_softmax(1), right = reference.LogProbabilities(pass.context.inputs).select(1, 6);
   EXPECT_LT(Norm(ours - right), 1e-10 * Norm(right));
 }
 
 // Token by token or some at a time, with what is kept of those before: the logits of the whole.
 TEST(Units, GeneratingGivesTheLogitsOfTheWhole) {
-  std::vector<Shape> shapes = kShapes;
+  std::vector<Dimensions> shapes = kShapes;
   shapes.push_back({1, 1, 2, 11, 600});  // more than there is room for at first
-  for (const Shape& shape : shapes) {
+  for (const Dimensions& shape : shapes) {
     Chain chain(Make(shape), at::kDouble);
     const Reference reference(shape, chain.parameters());
     const at::Tensor ids = Tokens(shape, 2, 1).inputs;
     const at::Tensor right = reference.LogProbabilities(ids);
     for (const int64_t most : shape.context > 200 ? std::vector<int64_t>{150} : std::vector<int64_t>{1, 2, 40}) {
-      Chain::Flight flight;
-      flight.context.mode = Mode::kGenerate;
-      for (int64_t first = 0; first < ids.size(1); first += flight.context.inputs.size(1)) {
-        flight.context.position = first;
-        flight.context.inputs = ids.narrow(1, first, std::min(most, ids.size(1) - first));
-        const at::Tensor ours = chain.Forward(flight)[0].log_softmax(1);
-        const at::Tensor theirs = right.select(1, first + flight.context.inputs.size(1) - 1);
+      Chain::Pass pass;
+      pass.context.mode = Mode::kGenerate;
+      for (int64_t first = 0; first < ids.size(1); first += pass.context.inputs.size(1)) {
+        pass.context.position = first;
+        pass.context.inputs = ids.narrow(1, first, std::min(most, ids.size(1) - first));
+        const at::Tensor ours = chain.Forward(pass)[0].log_softmax(1);
+        const at::Tensor theirs = right.select(1, first + pass.context.inputs.size(1) - 1);
         EXPECT_LT(Norm(ours - theirs), 1e-9 * Norm(theirs)) << "token " << first << ", " << most << " at a time";
       }
     }

@@ -34,7 +34,7 @@ MUSTER_INLINE void Put(float x, c10::BFloat16& to) {
 MUSTER_INLINE double Exp(double x) { return std::exp(x); }
 
 // Cephes' expf: x = n ln 2 + r, a polynomial in r; 1e-7 relative. Zero below -87, where denormal numbers begin, with
-// which products are slow.
+// which GEMMs are slow.
 MUSTER_INLINE float Exp(float given) {
   constexpr float kRound = 12582912.0f;  // 1.5 x 2^23: adding it leaves the nearest integer in the low bits
   const float x = std::min(std::max(given, -87.0f), 88.0f);

@@ -34,12 +34,12 @@ struct Summary {
 
 void RunSeeds(uint64_t end, std::atomic<uint64_t>& next, uint64_t most_failures, Summary& summary) {
   for (uint64_t seed = next++; seed < end; seed = next++) {
-    const Verdict verdict = Simulate(seed);
+    const Outcome outcome = Simulate(seed);
     const std::lock_guard lock(summary.mutex);
     ++summary.seeds;
-    summary.virtual_time += verdict.virtual_time;
-    for (const auto& [what, count] : verdict.counts) summary.counts[what] += count;
-    if (!verdict.failure.empty()) summary.failures[seed] = verdict.failure;
+    summary.virtual_time += outcome.virtual_time;
+    for (const auto& [what, count] : outcome.counts) summary.counts[what] += count;
+    if (!outcome.failure.empty()) summary.failures[seed] = outcome.failure;
     if (summary.failures.size() >= most_failures) return;
   }
 }
@@ -57,11 +57,11 @@ void ShowFailure(uint64_t seed, const std::string& failure) {
 }
 
 int ShowOne(uint64_t seed) {
-  const Verdict verdict = Simulate(seed, [](const std::string& line) { std::printf("%s\n", line.c_str()); });
+  const Outcome outcome = Simulate(seed, [](const std::string& line) { std::printf("%s\n", line.c_str()); });
   std::printf("seed %llu: %s; fingerprint %016llx\n", static_cast<unsigned long long>(seed),
-              verdict.failure.empty() ? "every invariant held" : verdict.failure.c_str(),
-              static_cast<unsigned long long>(verdict.fingerprint));
-  return verdict.failure.empty() ? 0 : 1;
+              outcome.failure.empty() ? "every invariant held" : outcome.failure.c_str(),
+              static_cast<unsigned long long>(outcome.fingerprint));
+  return outcome.failure.empty() ? 0 : 1;
 }
 
 int RunMany(uint64_t first, uint64_t seeds, uint64_t most_failures, unsigned threads) {

@@ -1,0 +1,317 @@
+#include "checkpoint/checkpoint.h"
+
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "checkpoint/checkpoint_fixture_test.h"
+#include "common/sha256.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "strategies/partition/planners.h"
+
+namespace muster::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+TEST_F(CheckpointTest, WhatIsWrittenIsRead) {
+  const Written written = WriteStep(100, 3).value();
+  EXPECT_EQ(written.name.Directory(), "step-0000000100-g3");
+  EXPECT_THAT(Names(), ElementsAre("step-0000000100-g3"));
+  uint64_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(Directory(100, 3))) bytes += entry.file_size();
+  EXPECT_EQ(written.bytes, bytes);
+  ExpectWhole(100, 3);
+  const auto checkpoint = Checkpoint::Open(Directory(100, 3)).value();
+  EXPECT_EQ(checkpoint.manifest().samples_consumed(), 800u);
+  EXPECT_EQ(checkpoint.manifest().format(), 1u);
+  EXPECT_EQ(checkpoint.manifest().inventory().SerializeAsString(), MakeManifest(1).inventory().SerializeAsString());
+  EXPECT_EQ(checkpoint.manifest().spec().name(), "job");
+}
+
+TEST_F(CheckpointTest, ReadNamesWhatDoesNotFit) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  const auto checkpoint = Checkpoint::Open(Directory(1)).value();
+  std::vector<float> out(200);
+  const absl::Status missing = checkpoint.Read({"optimizer.momentum.w", {20, 10}, 0, absl::MakeSpan(out)});
+  EXPECT_EQ(missing.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("optimizer.momentum.w"));
+  const absl::Status shape = checkpoint.Read({"w", {10, 20}, 0, absl::MakeSpan(out)});
+  EXPECT_EQ(shape.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(shape.message()), HasSubstr("[20, 10] in the checkpoint, [10, 20] in the model"));
+  EXPECT_EQ(Checkpoint::Open(path_ + "/none").status().code(), absl::StatusCode::kNotFound);
+}
+
+// A tensor cut over shards is read in any other cut.
+TEST_F(CheckpointTest, ExtentsOfSeveralShardsAreJoined) {
+  const StepName name{5, 1};
+  Manifest manifest = MakeManifest(5);
+  manifest.mutable_table()->set_shards(2);
+  ASSERT_TRUE(Begin(path_, name).ok());
+  const auto whole = absl::MakeSpan(values_).subspan(0, 200);
+  for (uint32_t shard = 0; shard < 2; ++shard) {
+    const auto run = shard == 0 ? whole.subspan(0, 77) : whole.subspan(77);
+    const std::vector<TensorRun> parts = {{"w", {20, 10}, shard * 77, run}};
+    *manifest.add_shards() = WriteShard(path_, name, shard, parts).value();
+  }
+  ASSERT_TRUE(Finish(path_, manifest).ok());
+  const auto checkpoint = Checkpoint::Open(Directory(5)).value();
+  for (const auto& [begin, length] : {std::pair{0, 200}, std::pair{0, 77}, std::pair{50, 60}, std::pair{190, 10}}) {
+    std::vector<float> out(length, -1);
+    ASSERT_TRUE(checkpoint.Read({"w", {20, 10}, static_cast<uint64_t>(begin), absl::MakeSpan(out)}).ok());
+    EXPECT_EQ(out, std::vector<float>(values_.begin() + begin, values_.begin() + begin + length));
+  }
+}
+
+TEST_F(CheckpointTest, AHoleBetweenShardsIsFound) {
+  const StepName name{5, 1};
+  Manifest manifest = MakeManifest(5);
+  ASSERT_TRUE(Begin(path_, name).ok());
+  const std::vector<TensorRun> parts = {{"w", {20, 10}, 50, absl::MakeSpan(values_).subspan(0, 100)}};
+  *manifest.add_shards() = WriteShard(path_, name, 0, parts).value();
+  ASSERT_TRUE(Finish(path_, manifest).ok());
+  std::vector<float> out(200);
+  const absl::Status status = Checkpoint::Open(Directory(5)).value().Read({"w", {20, 10}, 0, absl::MakeSpan(out)});
+  EXPECT_THAT(std::string(status.message()), HasSubstr("holds 100 of 200 elements"));
+}
+
+TEST_F(CheckpointTest, EveryFlippedByteOfAManifestIsFound) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  for (const char* file : {kManifestFile, kManifestSumFile}) {
+    const std::string path = absl::StrCat(Directory(1), "/", file);
+    const std::string good = Slurp(path);
+    ASSERT_GT(good.size(), 70u);
+    std::fstream out(path, std::ios::binary | std::ios::in | std::ios::out);
+    for (size_t i = 0; i < good.size(); ++i) {
+      // The byte before goes back to what it was.
+      out.seekp(i > 0 ? static_cast<std::streamoff>(i - 1) : 0);
+      if (i > 0) out.put(good[i - 1]);
+      out.put(static_cast<char>(good[i] ^ (1 << (i % 8))));
+      out.flush();
+      const auto opened = Checkpoint::Open(Directory(1));
+      ASSERT_EQ(opened.status().code(), absl::StatusCode::kDataLoss) << file << " byte " << i << " " << opened.status();
+      ASSERT_THAT(std::string(opened.status().message()), HasSubstr("manifest"));
+    }
+    Dump(path, good);
+  }
+  EXPECT_TRUE(Checkpoint::Open(Directory(1)).ok());
+}
+
+TEST_F(CheckpointTest, FlippedBytesOfAShardAreFound) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  const std::string path = Directory(1) + "/shard-00000.safetensors";
+  const std::string good = Slurp(path);
+  std::mt19937_64 random(2);
+  for (int i = 0; i < 300; ++i) {
+    std::string bad = good;
+    bad[random() % bad.size()] ^= 1 << (random() % 8);
+    Dump(path, bad);
+    const auto opened = Checkpoint::Open(Directory(1));
+    ASSERT_EQ(opened.status().code(), absl::StatusCode::kDataLoss);
+    ASSERT_THAT(std::string(opened.status().message()), HasSubstr("shard-00000.safetensors: "));
+  }
+}
+
+// Who reads only what it needs verifies that, and reads nothing else.
+TEST_F(CheckpointTest, FlippedBytesAreFoundByWhoReadsThem) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  const std::string path = Directory(1) + "/shard-00000.safetensors";
+  const std::string good = Slurp(path);
+  std::fstream out(path, std::ios::binary | std::ios::in | std::ios::out);
+  std::mt19937_64 random(4);
+  std::vector<float> values(300);
+  const std::vector<TensorRun> parts = {{"w", {20, 10}, 0, absl::MakeSpan(values).subspan(0, 200)},
+                                        {"optimizer.exp_avg.w", {10, 10}, 0, absl::MakeSpan(values).subspan(200, 100)}};
+  for (int i = 0; i < 10'000; ++i) {
+    const size_t at = random() % good.size();
+    out.seekp(static_cast<std::streamoff>(at));
+    out.put(static_cast<char>(good[at] ^ (1 << (random() % 8))));
+    out.flush();
+    absl::Status status;
+    const auto opened = Checkpoint::Open(Directory(1), Verification::kAsRead);
+    status.Update(opened.status());
+    for (const TensorRun& part : parts) {
+      if (opened.ok()) status.Update(opened->Read(part));
+    }
+    ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss) << "byte " << at << ": " << status;
+    ASSERT_THAT(std::string(status.message()), HasSubstr("shard-00000.safetensors"));
+    out.seekp(static_cast<std::streamoff>(at));
+    out.put(good[at]);
+    out.flush();
+  }
+  EXPECT_TRUE(Checkpoint::Open(Directory(1)).ok());
+}
+
+TEST_F(CheckpointTest, OfALargeShardOnlyTheNeededBlocksAreRead) {
+  values_.resize(5 * kBlockBytes / sizeof(float) + 7);
+  Fill(1);
+  const std::vector<TensorRun> parts = {{"w", {values_.size()}, 0, absl::MakeSpan(values_)}};
+  ASSERT_TRUE(Write(path_, MakeManifest(1), parts).ok());
+  const std::string path = Directory(1) + "/shard-00000.safetensors";
+  const uint64_t header = fs::file_size(path) - values_.size() * sizeof(float);
+  ASSERT_EQ(Checkpoint::Open(Directory(1)).value().manifest().shards(0).block_crc32c_size(), 1 + 6);
+  // In the third block.
+  std::fstream out(path, std::ios::binary | std::ios::in | std::ios::out);
+  out.seekp(static_cast<std::streamoff>(header + 2 * kBlockBytes + 77));
+  out.put(1);
+  out.close();
+  const auto checkpoint = Checkpoint::Open(Directory(1), Verification::kAsRead).value();
+  const uint64_t block = kBlockBytes / sizeof(float);
+  BlockScratch scratch;
+  std::vector<float> got;
+  const auto read = [&](uint64_t begin, uint64_t length) {
+    got.assign(length, -1);
+    return checkpoint.Read({"w", {values_.size()}, begin, absl::MakeSpan(got)}, scratch);
+  };
+  for (const auto& [begin, length] : std::vector<std::pair<uint64_t, uint64_t>>{
+           {0, 2 * block}, {5, 100}, {block - 3, block}, {3 * block, 2 * block + 7}, {5 * block + 6, 1}}) {
+    ASSERT_TRUE(read(begin, length).ok()) << begin;
+    EXPECT_TRUE(std::equal(got.begin(), got.end(), values_.begin() + static_cast<std::ptrdiff_t>(begin))) << begin;
+  }
+  for (const auto& [begin, length] : std::vector<std::pair<uint64_t, uint64_t>>{
+           {0, values_.size()}, {2 * block, 1}, {3 * block - 1, 1}, {2 * block - 1, 2}}) {
+    const absl::Status status = read(begin, length);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << begin;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("bytes ", header + 2 * kBlockBytes, " to ")));
+  }
+  ASSERT_EQ(checkpoint.Verify().size(), 1u);
+  EXPECT_THAT(std::string(checkpoint.Verify()[0].message()),
+              AllOf(HasSubstr("SHA-256 is"), HasSubstr(absl::StrCat("damaged are bytes ", header + 2 * kBlockBytes))));
+}
+
+// As they were before there were checksums of blocks: the whole file is verified before anything is read.
+TEST_F(CheckpointTest, ShardsWithoutChecksumsOfBlocksAreStillRead) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  const std::string path = absl::StrCat(Directory(1), "/", kManifestFile);
+  std::string json = Slurp(path);
+  const size_t from = json.find(",\n   \"block_bytes\""), to = json.find("]", json.find("block_crc32c")) + 1;
+  ASSERT_NE(from, std::string::npos) << json;
+  json.erase(from, to - from);
+  Dump(path, json);
+  Dump(absl::StrCat(Directory(1), "/", kManifestSumFile), absl::StrCat(Sha256Hex(json), "  ", kManifestFile, "\n"));
+  ASSERT_EQ(Checkpoint::Open(Directory(1)).value().manifest().shards(0).block_crc32c_size(), 0);
+  ExpectWhole(1);
+  std::string shard = Slurp(Directory(1) + "/shard-00000.safetensors");
+  shard[shard.size() - 1] ^= 1;
+  Dump(Directory(1) + "/shard-00000.safetensors", shard);
+  EXPECT_EQ(Checkpoint::Open(Directory(1), Verification::kAsRead).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(CheckpointTest, CutAndMissingFilesAreFound) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  const std::string copy = path_ + "/copy";
+  for (const char* file : {"shard-00000.safetensors", kManifestFile, kManifestSumFile}) {
+    for (const double share : {0.0, 0.5, 0.99, -1.0}) {
+      fs::remove_all(copy);
+      fs::copy(Directory(1), copy);
+      const std::string path = absl::StrCat(copy, "/", file);
+      if (share < 0) {
+        fs::remove(path);
+      } else {
+        fs::resize_file(path, static_cast<uint64_t>(static_cast<double>(fs::file_size(path)) * share));
+      }
+      const absl::Status status = Checkpoint::Open(copy).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << file << " " << share << ": " << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("copy/"));
+    }
+  }
+}
+
+TEST_F(CheckpointTest, AFormatOfTheFutureIsNoDamage) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  std::string json = Slurp(absl::StrCat(Directory(1), "/", kManifestFile));
+  json.replace(json.find("\"format\": 1"), 11, "\"format\": 2");
+  Dump(absl::StrCat(Directory(1), "/", kManifestFile), json);
+  Dump(absl::StrCat(Directory(1), "/", kManifestSumFile), absl::StrCat(Sha256Hex(json), "  ", kManifestFile, "\n"));
+  const absl::Status status = Checkpoint::Open(Directory(1)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("format 2"));
+}
+
+TEST_F(CheckpointTest, TheNewestWholeOneIsTakenAndDamageIsTold) {
+  for (const uint64_t step : {1, 2, 3}) ASSERT_TRUE(WriteStep(step).ok());
+  fs::resize_file(Directory(3) + "/shard-00000.safetensors", 100);
+  fs::remove(absl::StrCat(Directory(2), "/", kManifestFile));
+  const std::vector<std::string> folders = StepFolders(path_);
+  EXPECT_THAT(folders, ElementsAre(Directory(3), Directory(2), Directory(1)));
+  EXPECT_THAT(StepFolders(Directory(1)), ElementsAre(Directory(1)));
+  const auto opened = OpenFirstWhole(folders).value();
+  EXPECT_EQ(opened.checkpoint.manifest().step(), 1u);
+  ASSERT_EQ(opened.damaged.size(), 2u);
+  EXPECT_THAT(std::string(opened.damaged[0].message()), HasSubstr("step-0000000003-g1/shard-00000"));
+  const auto none = OpenFirstWhole({folders[0], folders[1]});
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(none.status().message()), HasSubstr("step-0000000002-g1/manifest.json"));
+}
+
+TEST_F(CheckpointTest, RetentionKeepsThePublishedAndTheNewestTwoUnheardOf) {
+  for (const uint64_t step : {1, 2, 3, 4, 5, 6}) ASSERT_TRUE(WriteStep(step).ok());
+  EXPECT_THAT(Retain(path_, 1, {StepName{1, 1}.Directory(), StepName{3, 1}.Directory()}).value(),
+              ElementsAre("step-0000000004-g1", "step-0000000002-g1"));
+  EXPECT_THAT(List(path_), ElementsAre(StepName{6, 1}, StepName{5, 1}, StepName{3, 1}, StepName{1, 1}));
+  EXPECT_THAT(Retain(path_, 1, {StepName{1, 1}.Directory(), StepName{3, 1}.Directory()}).value(), IsEmpty());
+  EXPECT_THAT(Retain(path_, 1, {}).value(), ElementsAre("step-0000000003-g1", "step-0000000001-g1"));
+  EXPECT_THAT(List(path_), ElementsAre(StepName{6, 1}, StepName{5, 1}));
+  EXPECT_THAT(Retain(path_ + "/none", 1, {}).value(), IsEmpty());
+}
+
+TEST_F(CheckpointTest, RetentionKeepsWhatMayBePublishedAtAnyMoment) {
+  for (const uint64_t step : {1, 2, 3, 4, 5, 6, 7}) ASSERT_TRUE(WriteStep(step).ok());
+  const std::string one = StepName{1, 1}.Directory(), two = StepName{2, 1}.Directory(),
+                    three = StepName{3, 1}.Directory();
+  EXPECT_THAT(Retain(path_, 1, {one}, {two, three}).value(), ElementsAre("step-0000000005-g1", "step-0000000004-g1"));
+  EXPECT_THAT(List(path_), ElementsAre(StepName{7, 1}, StepName{6, 1}, StepName{3, 1}, StepName{2, 1}, StepName{1, 1}));
+  EXPECT_THAT(Retain(path_, 1, {three}, {two, three}).value(), ElementsAre(two, one)) << "others took their place";
+}
+
+TEST_F(CheckpointTest, RetentionGoesByTheOrderOfWritingAndLeavesLaterGenerationsAlone) {
+  // Generation 2 went back to step 10, since 20 was damaged, and generation 3 is already there.
+  for (const auto& [step, generation] :
+       std::vector<std::pair<uint64_t, uint64_t>>{{10, 1}, {20, 1}, {15, 2}, {16, 3}, {17, 3}, {18, 3}}) {
+    ASSERT_TRUE(WriteStep(step, generation).ok());
+  }
+  ASSERT_TRUE(Begin(path_, {30, 1}).ok());
+  ASSERT_TRUE(Begin(path_, {30, 2}).ok());
+  fs::create_directory(path_ + "/" + StepName{5, 1}.Removing());
+  EXPECT_THAT(Retain(path_, 2, {StepName{10, 1}.Directory(), StepName{15, 2}.Directory()}).value(),
+              ElementsAre("step-0000000020-g1", ::testing::_, ::testing::_));
+  EXPECT_THAT(Names(), ElementsAre(StepName{30, 2}.Staging(), "step-0000000010-g1", "step-0000000015-g2",
+                                   "step-0000000016-g3", "step-0000000017-g3", "step-0000000018-g3"));
+}
+
+TEST_F(CheckpointTest, AFolderBelongsToOneJob) {
+  EXPECT_TRUE(Claim(path_, "other").ok());
+  ASSERT_TRUE(WriteStep(1).ok());
+  EXPECT_TRUE(Claim(path_, "job-1").ok());
+  const absl::Status status = Claim(path_, "other");
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("holds checkpoints of job job-1"));
+  EXPECT_THAT(Names(), ElementsAre("step-0000000001-g1")) << "the probe is gone";
+  EXPECT_TRUE(Claim(path_ + "/new/folder", "other").ok());
+  Dump(path_ + "/file", "");
+  EXPECT_THAT(std::string(Claim(path_ + "/file", "job-1").message()), HasSubstr("checkpoint.path"));
+}
+
+TEST(StepName, RoundTrips) {
+  for (const StepName& name : {StepName{0, 0}, StepName{100, 3}, StepName{12345678901, 7}}) {
+    EXPECT_EQ(ParseDirectory(name.Directory()), name);
+    EXPECT_EQ(ParseStaging(name.Staging()), name);
+    EXPECT_EQ(ParseRemoving(name.Removing()), name);
+    EXPECT_EQ(ParseDirectory(name.Staging()), std::nullopt);
+  }
+  EXPECT_EQ((StepName{100, 3}.Staging()), ".staging-step-0000000100-g3");
+  for (const char* name : {"", "step-", "step-1-g1", "step-0000000001-g", "step-0000000001-g01", "step-0000000001-g1x",
+                           "step-000000000x-g1", "step--000000001-g1", "step-0000000001"}) {
+    EXPECT_EQ(ParseDirectory(name), std::nullopt) << name;
+  }
+}
+
+}  // namespace
+}  // namespace muster::checkpoint

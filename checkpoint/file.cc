@@ -1,0 +1,160 @@
+#include "checkpoint/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/crc32c.h"
+#include "common/failpoint.h"
+#include "common/file_error.h"
+
+namespace muster::checkpoint {
+
+namespace {
+
+// Small enough that what is checksummed is still in the cache when it is written.
+constexpr uint64_t kSlice = 1 << 20;
+
+}  // namespace
+
+absl::StatusOr<NewFile> NewFile::Create(const std::string& path, const FilePoints& points) {
+  if (const int error = failpoint::Hit(points.create)) return FileError(error, absl::StrCat("creating ", path));
+  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor < 0) return FileError(errno, absl::StrCat("creating ", path));
+  return NewFile(path, descriptor, points);
+}
+
+NewFile::NewFile(NewFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      points_(other.points_),
+      bytes_(other.bytes_),
+      block_bytes_(other.block_bytes_),
+      in_block_(other.in_block_),
+      crc_(other.crc_),
+      blocks_(std::move(other.blocks_)),
+      sha256_(std::move(other.sha256_)) {}
+
+NewFile::~NewFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+absl::Status NewFile::Write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    uint64_t length = std::min<uint64_t>(bytes.size(), kSlice);
+    if (block_bytes_ > 0) length = std::min(length, block_bytes_ - in_block_);
+    if (absl::Status status = WriteSlice(bytes.substr(0, length)); !status.ok()) return status;
+    bytes.remove_prefix(length);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NewFile::WriteSlice(std::string_view slice) {
+  sha256_->Update(slice);
+  crc_ = ExtendCrc32c(crc_, slice);
+  in_block_ += slice.size();
+  if (block_bytes_ > 0 && in_block_ == block_bytes_) EndBlock();
+  if (const int error = failpoint::Hit(points_.write)) return FileError(error, absl::StrCat("writing ", path_));
+  while (!slice.empty()) {
+    const ssize_t written = write(descriptor_, slice.data(), slice.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return FileError(errno, absl::StrCat("writing ", path_));
+    slice.remove_prefix(written);
+    bytes_ += written;
+  }
+  return absl::OkStatus();
+}
+
+void NewFile::BeginBlocks(uint64_t block_bytes) {
+  EndBlock();
+  block_bytes_ = block_bytes;
+}
+
+void NewFile::EndBlock() {
+  blocks_.push_back(std::exchange(crc_, 0));
+  in_block_ = 0;
+}
+
+absl::StatusOr<std::string> NewFile::Finish() {
+  if (block_bytes_ > 0 && in_block_ > 0) EndBlock();
+  if (const int error = failpoint::Hit(points_.sync)) return FileError(error, absl::StrCat("syncing ", path_));
+  if (fsync(descriptor_) != 0) return FileError(errno, absl::StrCat("syncing ", path_));
+  if (close(std::exchange(descriptor_, -1)) != 0) return FileError(errno, absl::StrCat("closing ", path_));
+  return sha256_->FinishHex();
+}
+
+absl::StatusOr<ReadFile> ReadFile::Open(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return FileError(errno, path);
+  ReadFile file(path, descriptor);
+  struct stat found;
+  if (fstat(descriptor, &found) != 0) return FileError(errno, path);
+  if (!S_ISREG(found.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": no regular file"));
+  file.bytes_ = found.st_size;
+  return file;
+}
+
+ReadFile::ReadFile(ReadFile&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), bytes_(other.bytes_) {}
+
+ReadFile::~ReadFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+absl::Status ReadFile::Read(uint64_t offset, uint64_t length, char* out) const {
+  while (length > 0) {
+    const ssize_t got = pread(descriptor_, out, length, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return FileError(errno, absl::StrCat("reading ", path_));
+    if (got == 0) return absl::DataLossError(absl::StrCat(path_, ": ends at byte ", offset, ": it was cut"));
+    out += got;
+    offset += got;
+    length -= got;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadFile::Sha256Hex() const {
+  Sha256 sha;
+  std::string part;
+  for (uint64_t offset = 0; offset < bytes_; offset += part.size()) {
+    part.resize(std::min<uint64_t>(4 << 20, bytes_ - offset));
+    if (absl::Status status = Read(offset, part.size(), part.data()); !status.ok()) return status;
+    sha.Update(part);
+  }
+  return sha.FinishHex();
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& path, uint64_t max_bytes) {
+  absl::StatusOr<ReadFile> file = ReadFile::Open(path);
+  if (!file.ok()) return file.status();
+  if (file->bytes() > max_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is too large: ", file->bytes(), " bytes"));
+  }
+  std::string text(file->bytes(), '\0');
+  if (absl::Status status = file->Read(0, text.size(), text.data()); !status.ok()) return status;
+  return text;
+}
+
+absl::Status Rename(const std::string& from, const std::string& to, std::string_view point) {
+  int error = failpoint::Hit(point);
+  if (error == 0 && rename(from.c_str(), to.c_str()) != 0) error = errno;
+  return error == 0 ? absl::OkStatus() : FileError(error, absl::StrCat("renaming ", from, " to ", to));
+}
+
+absl::Status SyncDirectory(const std::string& path, std::string_view point) {
+  if (const int error = failpoint::Hit(point)) return FileError(error, absl::StrCat("syncing folder ", path));
+  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return FileError(errno, absl::StrCat("opening folder ", path));
+  const int error = fsync(descriptor) == 0 ? 0 : errno;
+  close(descriptor);
+  return error == 0 ? absl::OkStatus() : FileError(error, absl::StrCat("syncing folder ", path));
+}
+
+}  // namespace muster::checkpoint

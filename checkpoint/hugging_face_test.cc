@@ -1,0 +1,317 @@
+#include "checkpoint/hugging_face.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "common/testing/temporary_folder.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/inventory.h"
+#include "strategies/partition/planners.h"
+
+namespace muster::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kGoodConfig[] =
+    R"({"model_type":"gpt2","n_layer":2,"n_head":2,"n_embd":8,"vocab_size":11,"n_positions":6,"n_inner":null})";
+
+// Every element has a value of its own, exact in every dtype that is tried.
+float ValueAt(size_t tensor, uint64_t element) { return static_cast<float>((tensor * 7 + element) % 199) - 99; }
+
+class HuggingFaceTest : public ::testing::Test {
+ protected:
+  HuggingFaceTest() {
+    Gpt2& m = *model_.mutable_gpt2();
+    m.set_layers(2), m.set_heads(2), m.set_width(8), m.set_vocabulary(11), m.set_context(6);
+    inventory_ = models::MakeInventory(model_).value();
+    for (const Unit& unit : inventory_.units()) {
+      for (const Tensor& tensor : unit.tensors()) tensors_.push_back(tensor);
+    }
+  }
+  std::string Path(const std::string& name) const { return absl::StrCat(folder_.path(), "/", name); }
+  static std::vector<uint64_t> ShapeOf(const Tensor& tensor) { return {tensor.shape().begin(), tensor.shape().end()}; }
+
+  Checkpoint WriteCheckpoint() {
+    Manifest manifest;
+    manifest.set_step(1);
+    manifest.set_generation(1);
+    *manifest.mutable_spec()->mutable_train()->mutable_model() = model_;
+    *manifest.mutable_inventory() = inventory_;
+    *manifest.mutable_table() = partition::Replicated(inventory_);
+    std::vector<std::vector<float>> values(tensors_.size());
+    std::vector<TensorRun> parts;
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      for (uint64_t e = 0; e < models::Elements(tensors_[i]); ++e) values[i].push_back(ValueAt(i, e));
+      parts.push_back({tensors_[i].name(), ShapeOf(tensors_[i]), 0, absl::MakeSpan(values[i])});
+    }
+    EXPECT_TRUE(Write(Path("run"), manifest, parts).ok());
+    return Checkpoint::Open(Path("run/step-0000000001-g1")).value();
+  }
+
+  // Any run of any tensor has its values.
+  void ExpectWeights(const std::string& directory) {
+    const absl::StatusOr<HuggingFaceModel> weights = HuggingFaceModel::Open(directory);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const uint64_t all = models::Elements(tensors_[i]);
+      for (const auto& [begin, length] : {std::pair<uint64_t, uint64_t>{0, all}, {all / 3, all / 2}, {all - 1, 1}}) {
+        std::vector<float> run(length, -1000);
+        const absl::Status read = weights->Read({tensors_[i].name(), ShapeOf(tensors_[i]), begin, absl::MakeSpan(run)});
+        ASSERT_TRUE(read.ok()) << read;
+        for (uint64_t e = 0; e < length; ++e) {
+          ASSERT_EQ(run[e], ValueAt(i, begin + e)) << tensors_[i].name() << " element " << begin + e;
+        }
+      }
+    }
+  }
+
+  // model.safetensors of this dtype; `change` may spoil the header before the bytes are written for it.
+  std::string WriteFile(const std::string& directory, const std::string& dtype, const std::string& prefix,
+                        const std::function<void(SafetensorsHeader&)>& change = nullptr) {
+    SafetensorsHeader header;
+    std::string bytes;
+    const auto append = [&](const void* value, size_t size) { bytes.append(static_cast<const char*>(value), size); };
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const uint64_t begin = bytes.size();
+      for (uint64_t e = 0; e < models::Elements(tensors_[i]); ++e) {
+        const float value = ValueAt(i, e);
+        uint32_t bits;
+        std::memcpy(&bits, &value, sizeof bits);
+        // Small whole numbers: the low bits of both short formats are zero.
+        const uint16_t brain = static_cast<uint16_t>(bits >> 16);
+        const uint32_t exponent = (bits >> 23) & 0xff;
+        const uint16_t half = static_cast<uint16_t>(
+            ((bits >> 16) & 0x8000) | (value == 0 ? 0 : ((exponent - 112) << 10) | ((bits >> 13) & 0x3ff)));
+        if (dtype == "F16") append(&half, 2);
+        if (dtype == "BF16") append(&brain, 2);
+        if (dtype == "F32") append(&value, 4);
+        const double wide = value;
+        if (dtype == "F64") append(&wide, 8);
+      }
+      header.tensors.push_back({prefix + tensors_[i].name(), dtype, ShapeOf(tensors_[i]), begin, bytes.size()});
+    }
+    // What such files have besides.
+    header.tensors.push_back({prefix + "h.0.attn.bias", "U8", {1, 1, 2, 2}, bytes.size(), bytes.size() + 4});
+    bytes.append(4, '\1');
+    if (change) change(header);
+    folder_.Write(directory + "/config.json", kGoodConfig);
+    folder_.Write(directory + "/model.safetensors", EncodeHeader(header) + bytes);
+    return Path(directory);
+  }
+
+  bool AnyBeginsWith(const std::string& name) const {
+    const fs::directory_iterator all(folder_.path());
+    return std::any_of(begin(all), end(all), [&](const fs::directory_entry& entry) {
+      return entry.path().filename().string().rfind(name, 0) == 0;
+    });
+  }
+
+  TemporaryFolder folder_;
+  Model model_;
+  Inventory inventory_;
+  std::vector<Tensor> tensors_;  // in the inventory's order
+};
+
+TEST_F(HuggingFaceTest, EveryDtypeAndPrefix) {
+  for (const char* dtype : {"F64", "F32", "F16", "BF16"}) {
+    for (const char* prefix : {"", "transformer."}) {
+      SCOPED_TRACE(absl::StrCat(dtype, " ", prefix));
+      ExpectWeights(WriteFile(absl::StrCat(dtype, prefix), dtype, prefix));
+    }
+  }
+}
+
+TEST_F(HuggingFaceTest, ExportIsReadAgain) {
+  const Checkpoint from = WriteCheckpoint();
+  const Exported whole = Export(from, {.out = Path("whole")}).value();
+  EXPECT_EQ(whole.files, 1u);
+  ExpectWeights(Path("whole"));
+  const absl::StatusOr<Gpt2> config = ReadHuggingFaceConfig(Path("whole"));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->SerializeAsString(), model_.gpt2().SerializeAsString());
+
+  const Exported sharded = Export(from, {.out = Path("sharded"), .max_shard_bytes = 1000}).value();
+  EXPECT_GT(sharded.files, 3u);
+  EXPECT_TRUE(fs::exists(Path("sharded/model.safetensors.index.json")));
+  for (const auto& entry : fs::directory_iterator(Path("sharded"))) {
+    // The largest tensor, h.N.mlp.c_fc.weight, takes 1024 bytes and has its file to itself.
+    if (entry.path().extension() == ".safetensors") {
+      EXPECT_LT(entry.file_size(), 1024u + 1500);
+    }
+  }
+  ExpectWeights(Path("sharded"));
+}
+
+TEST_F(HuggingFaceTest, ExportTakesTokenizerFilesAndRefusesAFullFolder) {
+  const Checkpoint from = WriteCheckpoint();
+  folder_.Write("tokenizer/vocab.json", "{}");
+  folder_.Write("tokenizer/merges.txt", "#version: 0.2\n");
+  folder_.Write("tokenizer/secret.txt", "no tokenizer file");
+  ASSERT_TRUE(Export(from, {.out = Path("out"), .tokenizer_from = Path("tokenizer")}).ok());
+  EXPECT_TRUE(fs::exists(Path("out/vocab.json")) && fs::exists(Path("out/merges.txt")));
+  EXPECT_FALSE(fs::exists(Path("out/secret.txt")));
+  const absl::Status again = Export(from, {.out = Path("out")}).status();
+  EXPECT_TRUE(absl::IsAlreadyExists(again)) << again;
+  EXPECT_TRUE(fs::exists(Path("out/vocab.json"))) << "what was there is as it was";
+  const absl::Status none = Export(from, {.out = Path("other"), .tokenizer_from = Path("run")}).status();
+  EXPECT_TRUE(absl::IsNotFound(none)) << none;
+  EXPECT_THAT(std::string(none.message()), HasSubstr("vocab.json and merges.txt"));
+  EXPECT_FALSE(AnyBeginsWith("other"));
+}
+
+TEST_F(HuggingFaceTest, ATokenizerFileThatCannotBeReadIsNotTakenForAnEmptyOne) {
+  const Checkpoint from = WriteCheckpoint();
+  folder_.Write("tokenizer/merges.txt", "#version: 0.2\n");
+  fs::create_directories(Path("tokenizer/vocab.json"));  // opens, and does not read
+  const absl::Status status = Export(from, {.out = Path("out"), .tokenizer_from = Path("tokenizer")}).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer/vocab.json: no regular file"));
+  EXPECT_FALSE(AnyBeginsWith("out"));
+}
+
+TEST_F(HuggingFaceTest, AFullDiskLeavesNothing) {
+  const Checkpoint from = WriteCheckpoint();
+  folder_.Write("tokenizer/vocab.json", std::string(20'000, ' '));
+  folder_.Write("tokenizer/merges.txt", "#version: 0.2\n");
+  const ExportOptions options{.out = Path("out"), .tokenizer_from = Path("tokenizer")};
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  // Below each of its files' sizes, config.json's to the tokenizer's.
+  for (rlim_t limit = 0; limit < 20'000; limit += 997) {
+    const rlimit small = {limit, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const absl::Status status = Export(from, options).status();
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    ASSERT_TRUE(absl::IsResourceExhausted(status)) << limit << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("file size limit reached"));
+    ASSERT_FALSE(AnyBeginsWith("out")) << limit;
+  }
+  ASSERT_TRUE(Export(from, options).ok());
+}
+
+// What exports that were killed left is removed; those of the living, of other hosts and for other folders stay.
+TEST_F(HuggingFaceTest, AnExportSweepsWhatKilledOnesLeft) {
+  const Checkpoint from = WriteCheckpoint();
+  char host[256] = "";
+  ASSERT_EQ(gethostname(host, sizeof host - 1), 0);
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);  // a number that no process has now
+  const auto left = [&](const std::string& out, const std::string& host_name, int64_t pid) {
+    const std::string name = absl::StrCat(out, ".part-", host_name, "-", pid);
+    folder_.Write(name + "/model.safetensors", "half");
+    return Path(name);
+  };
+  const std::string dead = left("out", host, child), own = left("out", host, getpid());
+  const std::string living = left("out", host, getppid()), elsewhere = left("out", "another", child);
+  const std::string other = left("out2", host, child);
+  const absl::StatusOr<Exported> exported = Export(from, {.out = Path("out")});
+  ASSERT_TRUE(exported.ok()) << exported.status();
+  EXPECT_FALSE(fs::exists(dead) || fs::exists(own));
+  EXPECT_TRUE(fs::exists(living) && fs::exists(elsewhere) && fs::exists(other));
+  ExpectWeights(Path("out"));
+}
+
+TEST_F(HuggingFaceTest, ConfigSaysWhatIsWrong) {
+  const std::string numbers = R"("n_layer":2,"n_head":2,"n_embd":8,"vocab_size":11,"n_positions":6)";
+  const struct {
+    std::string config, says;
+  } cases[] = {
+      {"{", "is no JSON object: was it cut?"},
+      {"[1]", "is no JSON object"},
+      {R"({"model_type":"llama","hidden_size":8})", R"(model_type is "llama", this build computes "gpt2" only)"},
+      {R"({"model_type":"gpt2","n_layer":2,"n_head":2,"n_embd":8,"vocab_size":11})", "n_positions is missing"},
+      {R"({"model_type":"gpt2","n_layer":-2,"n_head":2,"n_embd":8,"vocab_size":11,"n_positions":6})", "n_layer is"},
+      {absl::StrCat("{", numbers, R"(,"activation_function":"relu"})"), R"(activation_function is "relu")"},
+      {absl::StrCat("{", numbers, R"(,"tie_word_embeddings":false})"), "tie_word_embeddings is false"},
+      {absl::StrCat("{", numbers, R"(,"scale_attn_by_inverse_layer_idx":true})"), "this build computes false only"},
+      {absl::StrCat("{", numbers, R"(,"layer_norm_epsilon":1e-6})"), "layer_norm_epsilon is 1e-06"},
+      {absl::StrCat("{", numbers, R"(,"n_inner":33})"), "n_inner is 33"},
+  };
+  for (const auto& c : cases) {
+    folder_.Write("bad/config.json", c.config);
+    const absl::Status status = ReadHuggingFaceConfig(Path("bad")).status();
+    EXPECT_FALSE(status.ok()) << c.config;
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(c.says), HasSubstr("bad/config.json")));
+  }
+  EXPECT_TRUE(absl::IsNotFound(ReadHuggingFaceConfig(Path("none")).status()));
+  fs::create_directories(Path("folder/config.json"));
+  EXPECT_THAT(std::string(ReadHuggingFaceConfig(Path("folder")).status().message()), HasSubstr("no regular file"));
+  // The first configurations called the context otherwise; where both are, n_positions counts, as for transformers.
+  folder_.Write("old/config.json", R"({"n_layer":2,"n_head":2,"n_embd":8,"vocab_size":11,"n_ctx":6})");
+  EXPECT_EQ(ReadHuggingFaceConfig(Path("old"))->context(), 6u);
+  folder_.Write("both/config.json", absl::StrCat("{", numbers, R"(,"n_ctx":7})"));
+  EXPECT_EQ(ReadHuggingFaceConfig(Path("both"))->context(), 6u);
+}
+
+TEST_F(HuggingFaceTest, WeightsOfAnotherModelAreRefused) {
+  using Change = std::function<void(SafetensorsHeader&)>;
+  const auto refused = [&](const std::string& directory, const Change& change) {
+    const absl::StatusOr<HuggingFaceModel> model = HuggingFaceModel::Open(WriteFile(directory, "F32", "", change));
+    absl::Status status = model.status();
+    for (size_t i = 0; status.ok() && i < tensors_.size(); ++i) {
+      std::vector<float> values(models::Elements(tensors_[i]));
+      status = model->Read({tensors_[i].name(), ShapeOf(tensors_[i]), 0, absl::MakeSpan(values)});
+    }
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refused("shape",
+                      [](auto& header) {
+                        header.tensors[0].shape = {8, 11};
+                      }),
+              HasSubstr("wte.weight: shape [8, 11], expected [11, 8]"));
+  EXPECT_THAT(refused("name", [](auto& header) { header.tensors[1].name = "wpe.waight"; }),
+              HasSubstr("wpe.weight: no such tensor"));
+  EXPECT_THAT(refused("dtype", [](auto& header) { header.tensors[0].dtype = "I32"; }), HasSubstr("dtype I32"));
+  EXPECT_THAT(refused("twice", [](auto& header) { header.tensors.back().name = "transformer.wte.weight"; }),
+              HasSubstr("transformer.wte.weight is there twice"));
+  EXPECT_THAT(refused("score", [](auto& header) { header.tensors.back().name = "score.weight"; }),
+              HasSubstr("GPT-2 has no tensor score.weight"));
+  // Weights of a deeper model would otherwise pass for the first layers of theirs.
+  for (const char* name : {"h.2.ln_1.bias", "transformer.h.17.ln_1.bias", "h.x.ln_1.bias", "h.-1.ln_1.bias"}) {
+    EXPECT_THAT(refused(name, [&](auto& header) { header.tensors.back().name = name; }),
+                HasSubstr(absl::StrCat(name, ": config.json says 2 layers")));
+  }
+}
+
+TEST_F(HuggingFaceTest, OpenSaysWhatIsWrong) {
+  const auto says = [&](const char* directory) {
+    return std::string(HuggingFaceModel::Open(Path(directory)).status().message());
+  };
+  EXPECT_THAT(says("none"), HasSubstr("none/config.json: No such file"));
+  folder_.Write("pickle/config.json", kGoodConfig);
+  folder_.Write("pickle/pytorch_model.bin", "x");
+  EXPECT_THAT(says("pickle"), HasSubstr("a pickle, which may run any code"));
+  folder_.Write("empty/config.json", kGoodConfig);
+  EXPECT_THAT(says("empty"), HasSubstr("neither model.safetensors nor"));
+
+  ASSERT_TRUE(Export(WriteCheckpoint(), {.out = Path("sharded"), .max_shard_bytes = 1000}).ok());
+  for (const auto& [index, message] :
+       {std::pair("{", "is no JSON object"), std::pair("{}", "has no weight_map"),
+        std::pair(R"({"weight_map":{}})", "has no weight_map"), std::pair(R"({"weight_map":[]})", "has no weight_map"),
+        std::pair(R"({"weight_map":{"wte.weight":7}})", "names no file of this folder for wte.weight"),
+        std::pair(R"({"weight_map":{"wte.weight":"../../etc/passwd"}})", "names no file of this folder"),
+        std::pair(R"({"weight_map":{"wte.weight":"gone.safetensors"}})", "gone.safetensors")}) {
+    folder_.Write("sharded/model.safetensors.index.json", index);
+    EXPECT_THAT(says("sharded"), HasSubstr(message));
+  }
+}
+
+}  // namespace
+}  // namespace muster::checkpoint

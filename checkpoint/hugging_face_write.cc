@@ -1,0 +1,225 @@
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "checkpoint/file.h"
+#include "checkpoint/hugging_face.h"
+#include "common/file_error.h"
+
+namespace muster::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr uint64_t kPartElements = 1 << 20;
+constexpr uint64_t kMaxTokenizerBytes = 100 << 20;
+constexpr uint32_t kEndOfText = 50256;  // of GPT-2's own vocabulary
+
+struct Tensors {
+  std::string file;
+  SafetensorsHeader header;
+  std::vector<TensorRun> parts;  // without values
+  uint64_t bytes = 0;
+};
+
+// In the inventory's order, a new file when one is full.
+std::vector<Tensors> Distribute(const Inventory& inventory, uint64_t max_bytes) {
+  std::vector<Tensors> files(1);
+  for (const Unit& unit : inventory.units()) {
+    for (const Tensor& tensor : unit.tensors()) {
+      TensorRun part{.name = tensor.name(), .shape = {tensor.shape().begin(), tensor.shape().end()}};
+      uint64_t bytes = sizeof(float);
+      for (const uint64_t n : part.shape) bytes *= n;
+      if (!files.back().parts.empty() && files.back().bytes + bytes > max_bytes) files.emplace_back();
+      Tensors& file = files.back();
+      file.header.tensors.push_back({.name = absl::StrCat("transformer.", part.name),
+                                     .dtype = "F32",
+                                     .shape = part.shape,
+                                     .begin = file.bytes,
+                                     .end = file.bytes + bytes});
+      file.bytes += bytes;
+      file.parts.push_back(std::move(part));
+    }
+  }
+  for (size_t i = 0; i < files.size(); ++i) {
+    files[i].header.metadata["format"] = "pt";
+    files[i].file = files.size() == 1 ? "model.safetensors"
+                                      : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
+  }
+  return files;
+}
+
+absl::Status WriteTensors(const Checkpoint& checkpoint, const std::string& folder, const Tensors& tensors) {
+  absl::StatusOr<NewFile> file = NewFile::Create(absl::StrCat(folder, "/", tensors.file));
+  if (!file.ok()) return file.status();
+  if (absl::Status status = file->Write(EncodeHeader(tensors.header)); !status.ok()) return status;
+  std::vector<float> values;
+  for (size_t i = 0; i < tensors.parts.size(); ++i) {
+    const uint64_t elements = (tensors.header.tensors[i].end - tensors.header.tensors[i].begin) / sizeof(float);
+    TensorRun part = tensors.parts[i];
+    for (part.begin = 0; part.begin < elements; part.begin += values.size()) {
+      values.resize(std::min(kPartElements, elements - part.begin));
+      part.values = absl::MakeSpan(values);
+      if (absl::Status status = checkpoint.Read(part); !status.ok()) return status;
+      absl::Status status = file->Write({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
+      if (!status.ok()) return status;
+    }
+  }
+  return file->Finish().status();
+}
+
+absl::Status WriteText(const std::string& path, const std::string& text) {
+  absl::StatusOr<NewFile> file = NewFile::Create(path);
+  if (!file.ok()) return file.status();
+  if (absl::Status status = file->Write(text); !status.ok()) return status;
+  return file->Finish().status();
+}
+
+absl::Status WriteJson(const std::string& path, const ordered_json& json) {
+  return WriteText(path, json.dump(2) + "\n");
+}
+
+ordered_json Config(const Gpt2& model) {
+  ordered_json config = {{"architectures", {"GPT2LMHeadModel"}},
+                         {"model_type", "gpt2"},
+                         {"n_layer", model.layers()},
+                         {"n_head", model.heads()},
+                         {"n_embd", model.width()},
+                         {"n_inner", nullptr},
+                         {"n_positions", model.context()},
+                         {"n_ctx", model.context()},
+                         {"vocab_size", model.vocabulary()},
+                         {"activation_function", "gelu_new"},
+                         {"layer_norm_epsilon", 1e-5},
+                         {"initializer_range", 0.02},
+                         {"attn_pdrop", 0.0},
+                         {"embd_pdrop", 0.0},
+                         {"resid_pdrop", 0.0},
+                         {"scale_attn_weights", true},
+                         {"tie_word_embeddings", true},
+                         {"torch_dtype", "float32"}};
+  // Without them `transformers` takes GPT-2's own, which a smaller vocabulary does not have.
+  const bool own = model.vocabulary() > kEndOfText;
+  config["bos_token_id"] = own ? ordered_json(kEndOfText) : ordered_json();
+  config["eos_token_id"] = config["bos_token_id"];
+  return config;
+}
+
+absl::Status WriteIndex(const std::string& folder, const std::vector<Tensors>& files, uint64_t bytes) {
+  ordered_json index = {{"metadata", {{"total_size", bytes}}}, {"weight_map", ordered_json::object()}};
+  for (const Tensors& file : files) {
+    for (const TensorEntry& tensor : file.header.tensors) index["weight_map"][tensor.name] = file.file;
+  }
+  return WriteJson(folder + "/model.safetensors.index.json", index);
+}
+
+absl::Status CopyTokenizer(const std::string& from, const std::string& folder) {
+  const std::pair<const char*, const char*> names[] = {{"vocab.json", "vocab.json"},
+                                                       {"encoder.json", "vocab.json"},
+                                                       {"merges.txt", "merges.txt"},
+                                                       {"vocab.bpe", "merges.txt"},
+                                                       {"tokenizer.json", "tokenizer.json"},
+                                                       {"tokenizer_config.json", "tokenizer_config.json"},
+                                                       {"special_tokens_map.json", "special_tokens_map.json"},
+                                                       {"added_tokens.json", "added_tokens.json"}};
+  std::error_code error;
+  for (const auto& [name, as] : names) {
+    const std::string source = absl::StrCat(from, "/", name), target = absl::StrCat(folder, "/", as);
+    if (!fs::exists(source, error) || fs::exists(target, error)) continue;
+    const absl::StatusOr<std::string> text = ReadText(source, kMaxTokenizerBytes);
+    if (!text.ok()) return text.status();
+    if (absl::Status status = WriteText(target, *text); !status.ok()) return status;
+  }
+  const bool pair = fs::exists(folder + "/vocab.json", error) && fs::exists(folder + "/merges.txt", error);
+  if (pair || fs::exists(folder + "/tokenizer.json", error)) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat(from, " holds no tokenizer: expected tokenizer.json, or vocab.json and merges.txt"));
+}
+
+absl::Status WriteAll(const Checkpoint& checkpoint, const ExportOptions& options, const std::string& folder,
+                      Exported& exported) {
+  const Gpt2& model = checkpoint.manifest().spec().train().model().gpt2();
+  const std::vector<Tensors> files = Distribute(checkpoint.manifest().inventory(), options.max_shard_bytes);
+  for (const Tensors& file : files) {
+    if (absl::Status status = WriteTensors(checkpoint, folder, file); !status.ok()) return status;
+    exported.bytes += file.bytes;
+    ++exported.files;
+  }
+  if (files.size() > 1) {
+    if (absl::Status status = WriteIndex(folder, files, exported.bytes); !status.ok()) return status;
+  }
+  const ordered_json config = Config(model);
+  if (absl::Status status = WriteJson(folder + "/config.json", config); !status.ok()) return status;
+  const ordered_json generation = {
+      {"_from_model_config", true}, {"bos_token_id", config["bos_token_id"]}, {"eos_token_id", config["eos_token_id"]}};
+  if (absl::Status status = WriteJson(folder + "/generation_config.json", generation); !status.ok()) return status;
+  if (options.tokenizer_from.empty()) return absl::OkStatus();
+  return CopyTokenizer(options.tokenizer_from, folder);
+}
+
+// Where exports to `out` from this host are made, up to the process's number.
+std::string StagingPrefix(const std::string& out) {
+  char host[256] = "";
+  if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+  return absl::StrCat(out, ".part-", host, "-");
+}
+
+// Folders of processes that are gone: another host's are never touched, because its processes are not seen from here.
+void RemoveStale(const std::string& prefix) {
+  const fs::path path(prefix);
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const std::string begin = path.filename().string();
+  std::error_code error;
+  std::vector<fs::path> stale;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    pid_t pid = 0;
+    if (!absl::StartsWith(name, begin) || !absl::SimpleAtoi(name.substr(begin.size()), &pid) || pid <= 0) continue;
+    if (pid == getpid() || (kill(pid, 0) != 0 && errno == ESRCH)) stale.push_back(entry.path());
+  }
+  for (const fs::path& one : stale) fs::remove_all(one, error);  // what stays is told by the write that meets it
+}
+
+}  // namespace
+
+absl::StatusOr<Exported> Export(const Checkpoint& checkpoint, const ExportOptions& options) {
+  if (!checkpoint.manifest().spec().train().model().has_gpt2()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(checkpoint.directory(), " is no GPT-2: nothing else is exported"));
+  }
+  std::string out = options.out;
+  while (out.size() > 1 && out.back() == '/') out.pop_back();
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(out, error))) return absl::AlreadyExistsError(absl::StrCat(out, " exists already"));
+  const std::string prefix = StagingPrefix(out), staging = absl::StrCat(prefix, getpid());
+  RemoveStale(prefix);
+  fs::create_directory(staging, error);
+  if (error) return FileError(error.value(), absl::StrCat("creating ", staging));
+  Exported exported;
+  absl::Status status = WriteAll(checkpoint, options, staging, exported);
+  if (status.ok()) status = SyncDirectory(staging, "export.staging.sync");
+  if (status.ok() && rename(staging.c_str(), out.c_str()) != 0) {
+    status = FileError(errno, absl::StrCat("renaming ", staging, " to ", out));
+  }
+  if (!status.ok()) {
+    fs::remove_all(staging, error);
+    return status;
+  }
+  const fs::path parent = fs::path(out).parent_path();
+  if (status = SyncDirectory(parent.empty() ? "." : parent.string(), "export.folder.sync"); !status.ok()) return status;
+  return exported;
+}
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,183 @@
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include <google/protobuf/util/json_util.h>
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/file.h"
+#include "common/sha256.h"
+
+namespace muster::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A missing file in a step's folder is damage, not a wrong path.
+absl::Status AsDamage(const absl::Status& status) {
+  if (status.code() == absl::StatusCode::kFailedPrecondition) return status;
+  return absl::DataLossError(status.message());
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  absl::StatusOr<ReadFile> file = ReadFile::Open(path);
+  if (!file.ok()) return AsDamage(file.status());
+  if (file->bytes() > (64u << 20)) return absl::DataLossError(absl::StrCat(path, ": too large"));
+  std::string text(file->bytes(), '\0');
+  if (absl::Status status = file->Read(0, text.size(), text.data()); !status.ok()) return status;
+  return text;
+}
+
+absl::StatusOr<Manifest> ReadManifest(const std::string& directory) {
+  const std::string path = absl::StrCat(directory, "/", kManifestFile);
+  absl::StatusOr<std::string> json = ReadText(path);
+  if (!json.ok()) return json.status();
+  absl::StatusOr<std::string> sum = ReadText(absl::StrCat(directory, "/", kManifestSumFile));
+  if (!sum.ok()) return sum.status();
+  if (*sum != absl::StrCat(Sha256Hex(*json), "  ", kManifestFile, "\n")) {
+    return absl::DataLossError(absl::StrCat(path, ": differs from its checksum in ", kManifestSumFile));
+  }
+  Manifest manifest;
+  const auto parsed = google::protobuf::util::JsonStringToMessage(*json, &manifest);
+  if (!parsed.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": written by another version of muster? ",
+                                                      std::string(parsed.message().data(), parsed.message().size())));
+  }
+  if (manifest.format() != 1) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": format ", manifest.format(), " of ",
+                                                      manifest.written_by(), "; this build reads format 1"));
+  }
+  return manifest;
+}
+
+// "4096 256x128"
+bool ParseExtent(const std::string& text, uint64_t& begin, std::vector<uint64_t>& shape) {
+  const std::vector<std::string> words = absl::StrSplit(text, ' ');
+  if (words.size() != 2 || !absl::SimpleAtoi(words[0], &begin)) return false;
+  for (const auto& word : absl::StrSplit(words[1], 'x')) {
+    if (!absl::SimpleAtoi(word, &shape.emplace_back())) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& directory, Verification verification) {
+  std::error_code error;
+  if (!fs::is_directory(directory, error)) {
+    return absl::NotFoundError(absl::StrCat(directory, ": no such checkpoint folder"));
+  }
+  Checkpoint checkpoint;
+  checkpoint.directory_ = directory;
+  absl::StatusOr<Manifest> manifest = ReadManifest(directory);
+  if (!manifest.ok()) return manifest.status();
+  checkpoint.manifest_ = *std::move(manifest);
+  if (absl::Status status = checkpoint.OpenShards(); !status.ok()) return status;
+  if (verification == Verification::kEveryByte) {
+    if (const std::vector<absl::Status> damage = checkpoint.Verify(); !damage.empty()) return damage.front();
+  }
+  return checkpoint;
+}
+
+std::vector<absl::Status> Checkpoint::Verify() const {
+  std::vector<absl::Status> damage;
+  for (const ShardReader& shard : shards_) {
+    if (absl::Status status = shard.Verify(); !status.ok()) damage.push_back(std::move(status));
+  }
+  return damage;
+}
+
+absl::Status Checkpoint::OpenShards() {
+  if (manifest_.shards_size() == 0 || manifest_.shards_size() != static_cast<int>(manifest_.table().shards())) {
+    return absl::DataLossError(absl::StrCat(directory_, ": ", manifest_.shards_size(), " shard files for a table of ",
+                                            manifest_.table().shards(), " shards"));
+  }
+  for (int i = 0; i < manifest_.shards_size(); ++i) {
+    const ShardFile& shard = manifest_.shards(i);
+    if (shard.file() != absl::StrFormat("shard-%05d.safetensors", i)) {
+      return absl::DataLossError(absl::StrCat(directory_, ": shard ", i, " is named ", shard.file()));
+    }
+    absl::StatusOr<ShardReader> opened = ShardReader::Open(directory_, shard);
+    if (!opened.ok()) return opened.status();
+    shards_.push_back(*std::move(opened));
+    if (absl::Status status = Index(shards_.size() - 1); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::Index(size_t shard) {
+  const SafetensorsHeader& header = shards_[shard].header();
+  for (size_t i = 0; i < header.tensors.size(); ++i) {
+    const TensorEntry& entry = header.tensors[i];
+    const uint64_t elements = (entry.end - entry.begin) / sizeof(float);
+    StoredRun piece{.shard = shard, .entry = i, .shape = entry.shape, .end = elements};
+    std::string name = entry.name;
+    if (entry.dtype != "F32") {
+      return absl::FailedPreconditionError(absl::StrCat(directory_, ": ", name, " is ", entry.dtype, ", not F32"));
+    }
+    if (const auto extent = header.metadata.find(name); extent != header.metadata.end()) {
+      piece.shape.clear();
+      if (!ParseExtent(extent->second, piece.begin, piece.shape) || name.rfind('@') == std::string::npos) {
+        return absl::DataLossError(absl::StrCat(directory_, ": the extent of ", name, " is unreadable"));
+      }
+      name.resize(name.rfind('@'));
+      piece.end = piece.begin + elements;
+    }
+    pieces_[name].push_back(std::move(piece));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::Read(const TensorRun& part, BlockScratch& scratch) const {
+  const auto wrong = [&](std::string_view what) {
+    return absl::FailedPreconditionError(absl::StrCat(directory_, ": ", part.name, ": ", std::string(what)));
+  };
+  const auto found = pieces_.find(part.name);
+  if (found == pieces_.end()) {
+    return wrong("the checkpoint has no such tensor: was the model or the optimizer changed since?");
+  }
+  const uint64_t end = part.begin + part.values.size();
+  uint64_t filled = 0;
+  for (const StoredRun& piece : found->second) {
+    if (piece.shape != part.shape) {
+      return wrong(absl::StrCat("shape [", absl::StrJoin(piece.shape, ", "), "] in the checkpoint, [",
+                                absl::StrJoin(part.shape, ", "), "] in the model"));
+    }
+    const uint64_t from = std::max(piece.begin, part.begin), to = std::min(piece.end, end);
+    if (from >= to) continue;
+    const ShardReader& shard = shards_[piece.shard];
+    absl::Status status = shard.Read(shard.header().tensors[piece.entry], (from - piece.begin) * sizeof(float),
+                                     (to - from) * sizeof(float),
+                                     reinterpret_cast<char*>(part.values.data() + (from - part.begin)), scratch);
+    if (!status.ok()) return status;
+    filled += to - from;
+  }
+  if (filled != part.values.size()) {
+    return wrong(absl::StrCat("the checkpoint holds ", filled, " of ", part.values.size(), " elements"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::Read(const TensorRun& part) const {
+  BlockScratch scratch;
+  return Read(part, scratch);
+}
+
+absl::StatusOr<Opened> OpenFirstWhole(const std::vector<std::string>& folders) {
+  std::vector<absl::Status> damaged;
+  for (const std::string& folder : folders) {
+    absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folder);
+    if (checkpoint.ok()) return Opened{*std::move(checkpoint), std::move(damaged)};
+    damaged.push_back(checkpoint.status());
+  }
+  const std::string causes = absl::StrJoin(
+      damaged, "; ", [](std::string* out, const absl::Status& status) { absl::StrAppend(out, status.message()); });
+  return absl::DataLossError(absl::StrCat("no whole checkpoint is left: ", causes));
+}
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,43 @@
+#include "checkpoint/step_name.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+
+namespace muster::checkpoint {
+namespace {
+
+constexpr absl::string_view kStaging = ".staging-";
+constexpr absl::string_view kRemoving = ".removing-";
+
+std::optional<StepName> ParseBehind(std::string_view prefix, std::string_view name) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  return ParseDirectory(name.substr(prefix.size()));
+}
+
+}  // namespace
+
+std::string StepName::Directory() const { return absl::StrFormat("step-%010d-g%d", step, generation); }
+std::string StepName::Staging() const { return absl::StrCat(kStaging, Directory()); }
+std::string StepName::Removing() const { return absl::StrCat(kRemoving, Directory()); }
+
+std::optional<StepName> ParseDirectory(std::string_view name) {
+  const size_t cut = name.rfind("-g");
+  if (!name.starts_with("step-") || cut == std::string_view::npos || cut < 5) return std::nullopt;
+  StepName parsed;
+  if (!absl::SimpleAtoi(std::string(name.substr(5, cut - 5)), &parsed.step) ||
+      !absl::SimpleAtoi(std::string(name.substr(cut + 2)), &parsed.generation) || parsed.Directory() != name) {
+    return std::nullopt;
+  }
+  return parsed;
+}
+
+std::optional<StepName> ParseStaging(std::string_view name) {
+  return ParseBehind(std::string_view(kStaging.data(), kStaging.size()), name);
+}
+std::optional<StepName> ParseRemoving(std::string_view name) {
+  return ParseBehind(std::string_view(kRemoving.data(), kRemoving.size()), name);
+}
+
+}  // namespace muster::checkpoint

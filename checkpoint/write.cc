@@ -1,0 +1,222 @@
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include <google/protobuf/util/json_util.h>
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/file.h"
+#include "checkpoint/shard.h"
+#include "common/failpoint.h"
+#include "common/file_error.h"
+#include "common/version.h"
+
+namespace muster::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+uint64_t ElementsOf(const std::vector<uint64_t>& shape) {
+  uint64_t elements = 1;
+  for (const uint64_t n : shape) elements *= n;
+  return elements;
+}
+
+SafetensorsHeader MakeHeader(absl::Span<const TensorRun> parts) {
+  SafetensorsHeader header;
+  header.metadata["format"] = "pt";  // Hugging Face's readers look for it; the layout of its tensors is the same
+  uint64_t offset = 0;
+  for (const TensorRun& part : parts) {
+    TensorEntry entry{.name = part.name, .dtype = "F32", .shape = part.shape, .begin = offset};
+    if (part.values.size() != ElementsOf(part.shape)) {
+      entry.name = absl::StrCat(part.name, "@", part.begin);
+      entry.shape = {part.values.size()};
+      header.metadata[entry.name] = absl::StrCat(part.begin, " ", absl::StrJoin(part.shape, "x"));
+    }
+    offset += part.values.size() * sizeof(float);
+    entry.end = offset;
+    header.tensors.push_back(std::move(entry));
+  }
+  return header;
+}
+
+constexpr size_t kSumDigits = 64;  // of SHA-256, in hex
+
+// A comment for sha256sum.
+constexpr absl::string_view kBlocksPrefix = "# crc32c of the header and of every ";
+constexpr absl::string_view kBlocksMiddle = " bytes behind it:";
+
+std::string ShardName(uint32_t shard) { return absl::StrFormat("shard-%05d.safetensors", shard); }
+
+std::string SumPath(const std::string& path, const StepName& name, uint32_t shard) {
+  return absl::StrCat(path, "/", name.Staging(), absl::StrFormat("/shard-%05d.sha256", shard));
+}
+
+std::string SumText(const ShardFile& shard) {
+  std::string text =
+      absl::StrCat(shard.sha256(), "  ", shard.file(), "\n", kBlocksPrefix, shard.block_bytes(), kBlocksMiddle);
+  for (const uint32_t crc : shard.block_crc32c()) absl::StrAppendFormat(&text, " %08x", crc);
+  return text + "\n";
+}
+
+// The inverse; false: not what SumText makes of a shard of that name.
+bool ParseSum(absl::string_view text, ShardFile& shard) {
+  const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
+  if (lines.size() != 3 || lines[0].size() != kSumDigits + 2 + shard.file().size()) return false;
+  shard.set_sha256(std::string(lines[0].substr(0, kSumDigits)));
+  absl::string_view rest = lines[1];
+  if (!absl::ConsumePrefix(&rest, kBlocksPrefix)) return false;
+  const size_t cut = rest.find(kBlocksMiddle);
+  uint64_t block_bytes = 0;
+  if (cut == absl::string_view::npos || !absl::SimpleAtoi(rest.substr(0, cut), &block_bytes)) return false;
+  shard.set_block_bytes(block_bytes);
+  for (const absl::string_view word : absl::StrSplit(rest.substr(cut + kBlocksMiddle.size()), ' ', absl::SkipEmpty())) {
+    uint32_t crc = 0;
+    if (!absl::SimpleHexAtoi(word, &crc)) return false;
+    shard.add_block_crc32c(crc);
+  }
+  return SumText(shard) == text;
+}
+
+constexpr FilePoints kShardPoints{"checkpoint.shard.create", "checkpoint.shard.write", "checkpoint.shard.sync"};
+constexpr FilePoints kSumPoints{"checkpoint.sum.create", "checkpoint.sum.write", "checkpoint.sum.sync"};
+constexpr FilePoints kManifestPoints{"checkpoint.manifest.create", "checkpoint.manifest.write",
+                                     "checkpoint.manifest.sync"};
+constexpr FilePoints kManifestSumPoints{"checkpoint.manifest_sum.create", "checkpoint.manifest_sum.write",
+                                        "checkpoint.manifest_sum.sync"};
+
+absl::Status WriteFile(const std::string& path, const FilePoints& points, std::string_view content, uint64_t& bytes) {
+  absl::StatusOr<NewFile> file = NewFile::Create(path, points);
+  if (!file.ok()) return file.status();
+  if (absl::Status status = file->Write(content); !status.ok()) return status;
+  bytes += content.size();
+  return file->Finish().status();
+}
+
+}  // namespace
+
+absl::Status Begin(const std::string& path, const StepName& name) {
+  const std::string final_path = absl::StrCat(path, "/", name.Directory());
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) return FileError(error.value(), absl::StrCat("creating the checkpoint folder ", path));
+  if (fs::exists(fs::symlink_status(final_path, error))) {
+    return absl::AlreadyExistsError(absl::StrCat(final_path, " exists already: does another job use ", path, "?"));
+  }
+  const std::string staging = absl::StrCat(path, "/", name.Staging());
+  fs::remove_all(staging, error);
+  if (error) return FileError(error.value(), absl::StrCat("removing ", staging));
+  if (const int failed = failpoint::Hit("checkpoint.staging.create")) error.assign(failed, std::generic_category());
+  if (!error) fs::create_directory(staging, error);
+  if (error) return FileError(error.value(), absl::StrCat("creating ", staging));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& name, uint32_t shard,
+                                     absl::Span<const TensorRun> parts) {
+  ShardFile result;
+  result.set_shard(shard);
+  result.set_file(ShardName(shard));
+  absl::StatusOr<NewFile> file =
+      NewFile::Create(absl::StrCat(path, "/", name.Staging(), "/", result.file()), kShardPoints);
+  if (!file.ok()) return file.status();
+  if (absl::Status status = file->Write(EncodeHeader(MakeHeader(parts))); !status.ok()) return status;
+  file->BeginBlocks(kBlockBytes);
+  for (const TensorRun& part : parts) {
+    const std::string_view bytes(reinterpret_cast<const char*>(part.values.data()), part.values.size() * sizeof(float));
+    if (absl::Status status = file->Write(bytes); !status.ok()) return status;
+  }
+  result.set_bytes(file->bytes());
+  absl::StatusOr<std::string> sha256 = file->Finish();
+  if (!sha256.ok()) return sha256.status();
+  result.set_sha256(*sha256);
+  result.set_block_bytes(kBlockBytes);
+  result.mutable_block_crc32c()->Add(file->block_crc32c().begin(), file->block_crc32c().end());
+  // Renamed, so that who finds it finds all of it, and the shard behind it is on disk.
+  const std::string sum = SumPath(path, name, shard), part = sum + ".part";
+  uint64_t bytes = 0;
+  absl::Status status = WriteFile(part, kSumPoints, SumText(result), bytes);
+  if (status.ok()) status = Rename(part, sum, "checkpoint.sum.rename");
+  if (!status.ok()) return status;
+  return result;
+}
+
+bool ShardIsWritten(const std::string& path, const StepName& name, uint32_t shard) {
+  return ReadFile::Open(SumPath(path, name, shard)).ok();
+}
+
+namespace {
+
+constexpr uint64_t kMaxSumBytes = 64 << 20;
+
+// A shard in the staging folder, as who wrote it left it; adds its checksum's bytes.
+absl::StatusOr<ShardFile> FindShard(const std::string& path, const StepName& name, uint32_t shard, uint64_t& bytes) {
+  ShardFile found;
+  found.set_shard(shard);
+  found.set_file(ShardName(shard));
+  const absl::StatusOr<std::string> sum = ReadText(SumPath(path, name, shard), kMaxSumBytes);
+  const absl::StatusOr<ReadFile> file = ReadFile::Open(absl::StrCat(path, "/", name.Staging(), "/", found.file()));
+  if (!sum.ok() || !file.ok() || !ParseSum(*sum, found)) {
+    return absl::DataLossError(absl::StrCat(path, "/", name.Staging(), "/", found.file(),
+                                            ": not there as a rank wrote it; is checkpoint.path one directory that "
+                                            "every rank's node sees?"));
+  }
+  found.set_bytes(file->bytes());
+  bytes += sum->size();
+  return found;
+}
+
+}  // namespace
+
+absl::StatusOr<Written> Finish(const std::string& path, Manifest manifest) {
+  Written written{.name = {manifest.step(), manifest.generation()}};
+  manifest.clear_shards();
+  for (uint32_t shard = 0; shard < manifest.table().shards(); ++shard) {
+    absl::StatusOr<ShardFile> found = FindShard(path, written.name, shard, written.bytes);
+    if (!found.ok()) return found.status();
+    written.bytes += found->bytes();
+    *manifest.add_shards() = *std::move(found);
+  }
+  manifest.set_format(1);
+  manifest.set_written_by(absl::StrCat("muster ", kVersion));
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  if (!google::protobuf::util::MessageToJsonString(manifest, &json, options).ok()) {
+    return absl::InternalError("the checkpoint's manifest cannot be written as JSON");
+  }
+  const std::string staging = absl::StrCat(path, "/", written.name.Staging());
+  const std::string sum = absl::StrCat(Sha256Hex(json), "  ", kManifestFile, "\n");
+  absl::Status status = WriteFile(absl::StrCat(staging, "/", kManifestSumFile), kManifestSumPoints, sum, written.bytes);
+  if (status.ok()) status = WriteFile(absl::StrCat(staging, "/", kManifestFile), kManifestPoints, json, written.bytes);
+  if (status.ok()) status = SyncDirectory(staging, "checkpoint.staging.sync");
+  if (status.ok()) status = Rename(staging, absl::StrCat(path, "/", written.name.Directory()), "checkpoint.rename");
+  if (status.ok()) status = SyncDirectory(path, "checkpoint.path.sync");
+  if (!status.ok()) return status;
+  return written;
+}
+
+void Abandon(const std::string& path, const StepName& name) {
+  std::error_code ignored;
+  fs::remove_all(absl::StrCat(path, "/", name.Staging()), ignored);
+}
+
+absl::StatusOr<Written> Write(const std::string& path, Manifest manifest, absl::Span<const TensorRun> parts) {
+  const StepName name{manifest.step(), manifest.generation()};
+  if (absl::Status status = Begin(path, name); !status.ok()) return status;
+  const auto write = [&]() -> absl::StatusOr<Written> {
+    const absl::StatusOr<ShardFile> shard = WriteShard(path, name, 0, parts);
+    return shard.ok() ? Finish(path, std::move(manifest)) : shard.status();
+  };
+  absl::StatusOr<Written> written = write();
+  if (!written.ok()) Abandon(path, name);
+  return written;
+}
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,105 @@
+#include "cli/spec/message_fields.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "proto/options.pb.h"
+
+namespace muster::cli {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::EnumDescriptor;
+using google::protobuf::EnumValueDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::OneofDescriptor;
+
+// Specs are trees; this bounds a message type that contains itself.
+constexpr int kMaxDepth = 16;
+
+void CollectPaths(const Descriptor& type, absl::string_view key, const std::string& prefix, int depth,
+                  std::vector<std::string>& out) {
+  if (depth > kMaxDepth) return;
+  for (int i = 0; i < type.real_oneof_decl_count(); ++i) {
+    if (type.oneof_decl(i)->name() == key) out.push_back(absl::StrCat(prefix, key));
+  }
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    if (field.real_containing_oneof() != nullptr) {
+      if (field.message_type() != nullptr) CollectPaths(*field.message_type(), key, prefix, depth + 1, out);
+      continue;
+    }
+    const std::string path = absl::StrCat(prefix, KeyOf(field));
+    if (KeyOf(field) == key) out.push_back(path);
+    if (field.message_type() != nullptr && !field.is_repeated()) {
+      CollectPaths(*field.message_type(), key, path + ".", depth + 1, out);
+    }
+  }
+}
+
+}  // namespace
+
+std::string KeyOf(const FieldDescriptor& field) { return field.has_json_name() ? field.json_name() : field.name(); }
+
+std::string EnumText(const EnumValueDescriptor& value) {
+  absl::string_view prefix = value.type()->FindValueByNumber(0)->name();
+  absl::string_view text = value.name();
+  if (absl::ConsumeSuffix(&prefix, "UNSPECIFIED")) absl::ConsumePrefix(&text, prefix);
+  return absl::AsciiStrToLower(text);
+}
+
+std::vector<std::string> EnumTexts(const EnumDescriptor& type) {
+  std::vector<std::string> texts;
+  for (int i = 0; i < type.value_count(); ++i) {
+    if (type.value(i)->number() != 0) texts.push_back(EnumText(*type.value(i)));
+  }
+  return texts;
+}
+
+const EnumValueDescriptor* EnumValue(const EnumDescriptor& type, absl::string_view text) {
+  for (int i = 0; i < type.value_count(); ++i) {
+    if (type.value(i)->number() != 0 && EnumText(*type.value(i)) == text) return type.value(i);
+  }
+  return nullptr;
+}
+
+const FieldDescriptor* DefaultMember(const OneofDescriptor& oneof) {
+  const std::string& name = oneof.options().GetExtension(muster::v1::default_member);
+  return name.empty() ? nullptr : Member(oneof, name);
+}
+
+std::vector<std::string> MemberNames(const OneofDescriptor& oneof) {
+  std::vector<std::string> names;
+  for (int i = 0; i < oneof.field_count(); ++i) names.push_back(KeyOf(*oneof.field(i)));
+  return names;
+}
+
+const FieldDescriptor* Member(const OneofDescriptor& oneof, absl::string_view name) {
+  for (int i = 0; i < oneof.field_count(); ++i) {
+    if (KeyOf(*oneof.field(i)) == name) return oneof.field(i);
+  }
+  return nullptr;
+}
+
+std::vector<std::string> AllKeys(const Descriptor& type) {
+  std::vector<std::string> keys;
+  for (int i = 0; i < type.real_oneof_decl_count(); ++i) keys.push_back(type.oneof_decl(i)->name());
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    if (field.real_containing_oneof() == nullptr) {
+      keys.push_back(KeyOf(field));
+    } else if (field.message_type() != nullptr) {
+      for (std::string& key : AllKeys(*field.message_type())) keys.push_back(std::move(key));
+    }
+  }
+  return keys;
+}
+
+std::vector<std::string> PathsEndingIn(const Descriptor& type, absl::string_view key) {
+  std::vector<std::string> paths;
+  CollectPaths(type, key, "", 0, paths);
+  return paths;
+}
+
+}  // namespace muster::cli

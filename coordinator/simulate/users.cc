@@ -1,0 +1,148 @@
+#include "coordinator/simulate/users.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/simulate/worker_node.h"
+
+namespace muster::simulate {
+namespace {
+
+constexpr absl::Duration kRetry = absl::Seconds(1);
+
+}  // namespace
+
+void User::Submit() {
+  World* const world = world_;
+  const auto accepted = std::make_shared<JobId>();
+  // Each try has another random suffix, as in coordinator/rpc.
+  core::SubmitJob submit{request_, "somebody", spec_, absl::StrCat(request_, ".", ++tries_)};
+  world->coordinator->Call(
+      [submit, accepted](server::Turn& turn, const Coordinator::Reply& reply) {
+        const core::Outcome& outcome = turn.Handle(submit);
+        turn.AfterCommit([&outcome, accepted, reply] {
+          *accepted = outcome.job;
+          reply(outcome.status);
+        });
+      },
+      /*reachable=*/true,
+      [this, world, accepted](const absl::Status& status) {
+        if (absl::IsUnavailable(status)) return world->agenda.After(kRetry, [this] { Submit(); });
+        if (!status.ok()) return world->judge.Fail("a right job is accepted", status.ToString());
+        world->Trace([&] { return absl::StrCat("accepted ", request_, " as ", accepted->value()); });
+        job_ = *accepted;
+        world->judge.Accepted(request_, job_);
+      });
+}
+
+template <typename Event>
+void User::Change(const char* what, std::function<void()> accepted) {
+  if (job_.empty()) return;
+  World* const world = world_;
+  world->Count(what);
+  world->Trace([&] { return absl::StrCat(what, " ", job_.value()); });
+  world->coordinator->Call(
+      [job = job_](server::Turn& turn, const Coordinator::Reply& reply) {
+        const absl::Status status = turn.Handle(Event{job}).status;
+        turn.AfterCommit([status, reply] { reply(status); });
+      },
+      /*reachable=*/true,
+      [this, world, what, accepted](const absl::Status& status) {
+        if (absl::IsUnavailable(status)) {
+          return world->agenda.After(kRetry, [this, what, accepted] { Change<Event>(what, accepted); });
+        }
+        if (status.ok() && accepted != nullptr) accepted();
+      });
+}
+
+void User::Pause() { Change<core::PauseJob>("user pauses"); }
+void User::Resume() { Change<core::ResumeJob>("user resumes"); }
+void User::Cancel() {
+  Change<core::CancelJob>("user cancels", [this] { world_->judge.CancelAccepted(job_); });
+}
+
+void User::Delete() {
+  if (job_.empty()) return;
+  world_->judge.MayBeDeleted(job_);
+  Change<core::DeleteJob>("user deletes");
+}
+
+void User::ResumeInTheEnd() {
+  const auto account = world_->judge.jobs().find(job_);
+  if (account != world_->judge.jobs().end() && !account->second.deleted) Resume();
+  world_->agenda.After(absl::Seconds(30), [this] { ResumeInTheEnd(); });
+}
+
+void Drain(World* world, const std::string& node, bool drain) {
+  world->Count(drain ? "node drained" : "node undrained");
+  world->Trace([&] { return absl::StrCat(drain ? "drain " : "undrain ", node); });
+  world->coordinator->Call(
+      [=](server::Turn& turn, const Coordinator::Reply& reply) {
+        const NodeId id(node);
+        const absl::Status status =
+            turn.Handle(drain ? core::Event(core::DrainNode{id}) : core::UndrainNode{id}).status;
+        turn.AfterCommit([status, reply] { reply(status); });
+      },
+      /*reachable=*/true,
+      [=](const absl::Status& status) {
+        if (absl::IsUnavailable(status)) world->agenda.After(kRetry, [=] { Drain(world, node, drain); });
+      });
+}
+
+void Reader::Start() {
+  // As a client notices that its connection has ended.
+  if (life_ == nullptr || !life_->alive()) Open();
+  world_->agenda.After(kRetry, [this] { Start(); });
+}
+
+void Reader::Open() {
+  const uint64_t opened = ++opened_;
+  Coordinator& coordinator = *world_->coordinator;
+  if (!coordinator.up()) return;
+  life_ = coordinator.life();
+  coordinator.Post([this, opened, life = life_](server::Turn& turn) {
+    turn.AfterCommit([this, opened, life, &turn] {
+      if (opened != opened_) return;
+      WatchRequest request;
+      request.set_follow(true);
+      request.set_events(true);
+      request.set_cursor(cursor_);
+      auto watch = turn.watches().Open(turn.core(), request, JobId());
+      if (!watch.ok()) {
+        if (life->alive()) world_->judge.Fail("streams are the history", watch.status().ToString());
+        return;
+      }
+      watch_ = *watch;
+      turn.watches().Next(watch_, [this, life, opened](const server::WatchPage& page) { Got(life, opened, page); });
+    });
+  });
+}
+
+void Reader::Got(const std::shared_ptr<Life>& life, uint64_t opened, const server::WatchPage& page) {
+  if (!life->alive() || opened != opened_) return;
+  for (const WatchItem& item : page.items) {
+    if (item.has_event()) world_->judge.Read(item.event(), position_);
+    cursor_ = item.cursor();
+  }
+  Next();
+}
+
+void Reader::Next() {
+  world_->agenda.After(absl::Milliseconds(100), [this, opened = opened_, life = life_] {
+    if (opened != opened_) return;
+    if (!life->alive()) return;
+    world_->coordinator->Post([this, opened, life](server::Turn& turn) {
+      turn.AfterCommit([this, opened, life, &turn] {
+        if (opened != opened_) return turn.watches().Close(watch_);
+        turn.watches().Next(watch_, [this, life, opened](const server::WatchPage& page) { Got(life, opened, page); });
+      });
+    });
+  });
+}
+
+void Reader::Disconnect() {
+  world_->Count("reader disconnected");
+  Open();
+}
+
+}  // namespace muster::simulate

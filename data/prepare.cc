@@ -1,0 +1,307 @@
+#include "data/prepare.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/file_error.h"
+#include "data/output_file.h"
+#include "data/token_file.h"
+
+namespace muster::data {
+namespace {
+
+constexpr size_t kChunkBytes = 1 << 20;
+constexpr size_t kShownTokens = 256;
+
+// The text to read; closes it unless it is standard input.
+class Input {
+ public:
+  static absl::StatusOr<Input> Open(const std::string& path) {
+    if (path == "-") return Input("standard input", STDIN_FILENO);
+    const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0 && errno == ENOENT) return absl::NotFoundError(absl::StrCat(path, ": no such file"));
+    if (descriptor < 0) return FileError(errno, path);
+    return Input(path, descriptor);
+  }
+  Input(Input&& other) noexcept : name_(std::move(other.name_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+  Input& operator=(Input&&) = delete;
+  ~Input() {
+    if (descriptor_ > STDIN_FILENO) close(descriptor_);
+  }
+
+  const std::string& name() const { return name_; }
+  struct stat Stat() const {
+    struct stat found = {};
+    fstat(descriptor_, &found);
+    return found;
+  }
+  // 0: end.
+  absl::StatusOr<size_t> Read(absl::Span<unsigned char> out) const {
+    while (true) {
+      const ssize_t got = read(descriptor_, out.data(), out.size());
+      if (got >= 0) return static_cast<size_t>(got);
+      if (errno != EINTR) return FileError(errno, absl::StrCat("reading ", name_));
+    }
+  }
+
+ private:
+  Input(std::string name, int descriptor) : name_(std::move(name)), descriptor_(descriptor) {}
+  std::string name_;
+  int descriptor_;
+};
+
+bool SameFile(const struct stat& a, const std::string& path) {
+  struct stat b;
+  return stat(path.c_str(), &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+absl::Status CheckTexts(const PrepareOptions& options) {
+  if (options.texts.empty()) return absl::InvalidArgumentError("no text to make tokens of");
+  if (options.out.empty()) return absl::InvalidArgumentError("no name for the token file");
+  for (const std::string& text : options.texts) {
+    const absl::StatusOr<Input> input = Input::Open(text);
+    if (!input.ok()) return input.status();
+    for (const std::string* out : {&options.out, &options.validation_out}) {
+      if (!out->empty() && SameFile(input->Stat(), *out)) {
+        return absl::InvalidArgumentError(absl::StrCat(*out, " is the text itself: it would be lost"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOptions(const PrepareOptions& options) {
+  if (options.format == TokenFormat::kMegatron) return absl::InvalidArgumentError("format: write nanogpt or llmc");
+  if (options.end_of_text && (options.bpe == nullptr || !options.bpe->end_of_text().has_value())) {
+    return absl::InvalidArgumentError("end_of_text: the vocabulary has no <|endoftext|>");
+  }
+  if (options.format == TokenFormat::kNanoGpt && options.bpe != nullptr && options.bpe->vocabulary() > 65536) {
+    return absl::InvalidArgumentError(absl::StrCat("format: a vocabulary of ", options.bpe->vocabulary(),
+                                                   " does not fit nanoGPT's two bytes a token: use llmc"));
+  }
+  if (options.validation_out.empty()) return absl::OkStatus();
+  if (options.validation_out == options.out) {
+    return absl::InvalidArgumentError(absl::StrCat("training and validation tokens cannot both go to ", options.out));
+  }
+  if (!(options.validation_fraction > 0 && options.validation_fraction < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("validation_fraction must lie between 0 and 1, not ", options.validation_fraction));
+  }
+  return absl::OkStatus();
+}
+
+// How tokens lie in the file that is written.
+struct Layout {
+  explicit Layout(const PrepareOptions& options) {
+    if (options.format != TokenFormat::kLlmC) return;
+    header = kLlmCHeaderBytes;
+    if (options.bpe != nullptr && options.bpe->vocabulary() > 65536) width = 4;
+  }
+  uint64_t TokensIn(const OutputFile& file) const { return (file.size() - header) / width; }
+
+  uint64_t header = 0;  // bytes
+  uint64_t width = 2;
+};
+
+// The count is only known at the end.
+absl::Status WriteHeader(const Layout& layout, OutputFile& file, bool first) {
+  if (layout.header == 0) return absl::OkStatus();
+  const uint64_t tokens = first ? 0 : layout.TokensIn(file);
+  if (tokens > INT32_MAX) {
+    return absl::OutOfRangeError(absl::StrCat(tokens, " tokens are more than the header of llm.c's format can say (",
+                                              INT32_MAX, "): make several files, or use nanogpt"));
+  }
+  std::string header(layout.header, '\0');
+  const bool wide = layout.width == 4;
+  const uint32_t words[] = {wide ? kLlmCMagic32 : kLlmCMagic16, wide ? kLlmCVersion32 : kLlmCVersion16,
+                            static_cast<uint32_t>(tokens)};
+  std::memcpy(header.data(), words, sizeof words);
+  return first ? file.Write(header) : file.Overwrite(0, header);
+}
+
+// Turns texts into tokens in `out`, in parts.
+class Writer {
+ public:
+  Writer(const PrepareOptions& options, const Layout& layout, OutputFile& out)
+      : options_(options), layout_(layout), out_(out) {}
+
+  absl::Status Run() {
+    for (const std::string& text : options_.texts) {
+      const absl::StatusOr<Input> input = Input::Open(text);
+      if (!input.ok()) return input.status();
+      const struct stat found = input->Stat();
+      total_ += S_ISREG(found.st_mode) ? found.st_size : 0;
+      known_ &= S_ISREG(found.st_mode);
+    }
+    for (const std::string& text : options_.texts) {
+      if (absl::Status status = Text(text); !status.ok()) return status;
+    }
+    if (done_ > 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(options_.texts.size() > 1  ? "every text"
+                                                   : options_.texts[0] == "-" ? "standard input"
+                                                                              : options_.texts[0],
+                                                   " is empty"));
+  }
+
+ private:
+  absl::Status Text(const std::string& path) {
+    const absl::StatusOr<Input> input = Input::Open(path);
+    if (!input.ok()) return input.status();
+    std::vector<unsigned char> bytes(kChunkBytes);
+    std::string rest;  // what may still change by what follows
+    while (true) {
+      absl::StatusOr<size_t> got = input->Read(absl::MakeSpan(bytes));
+      if (!got.ok()) return got.status();
+      rest.append(reinterpret_cast<const char*>(bytes.data()), *got);
+      if (absl::Status status = Encode(rest, /*last=*/*got == 0); !status.ok()) return status;
+      if (*got == 0) return absl::OkStatus();
+      done_ += *got;
+      if (options_.progress) options_.progress(done_, known_ ? total_ : 0);
+    }
+  }
+
+  absl::Status Encode(std::string& rest, bool last) {
+    ids_.clear();
+    if (options_.bpe == nullptr) {
+      for (const char c : rest) ids_.push_back(static_cast<unsigned char>(c));
+      rest.clear();
+    } else {
+      rest.erase(0, options_.bpe->EncodePart(rest, last, ids_));
+      if (last && options_.end_of_text) ids_.push_back(*options_.bpe->end_of_text());
+    }
+    std::string raw(ids_.size() * layout_.width, '\0');
+    for (size_t i = 0; i < ids_.size(); ++i) std::memcpy(&raw[i * layout_.width], &ids_[i], layout_.width);
+    return out_.Write(raw);
+  }
+
+  const PrepareOptions& options_;
+  const Layout& layout_;
+  OutputFile& out_;
+  std::vector<uint32_t> ids_;
+  uint64_t done_ = 0, total_ = 0;
+  bool known_ = true;
+};
+
+// Moves the end of `out`, from token `begin` on, to `validation`.
+absl::Status Split(const Layout& layout, OutputFile& out, uint64_t begin, OutputFile& validation) {
+  const uint64_t cut = layout.header + begin * layout.width;
+  std::string part;
+  for (uint64_t offset = cut; offset < out.size(); offset += part.size()) {
+    part.resize(std::min<uint64_t>(kChunkBytes, out.size() - offset));
+    if (absl::Status status = out.ReadBack(offset, part.size(), part.data()); !status.ok()) return status;
+    if (absl::Status status = validation.Write(part); !status.ok()) return status;
+  }
+  return out.Truncate(cut);
+}
+
+// The tokens that go to validation, moved there.
+absl::StatusOr<uint64_t> HoldOut(const PrepareOptions& options, const Layout& layout, OutputFile& out,
+                                 OutputFile& validation) {
+  const uint64_t tokens = layout.TokensIn(out);
+  const auto held_out = static_cast<uint64_t>(std::llround(options.validation_fraction * static_cast<double>(tokens)));
+  if (held_out == 0 || held_out >= tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("a validation fraction of ", options.validation_fraction,
+                                                   " leaves one side of ", tokens, " tokens empty"));
+  }
+  if (absl::Status status = Split(layout, out, tokens - held_out, validation); !status.ok()) return status;
+  if (absl::Status status = WriteHeader(layout, validation, /*first=*/false); !status.ok()) return status;
+  return held_out;
+}
+
+}  // namespace
+
+absl::StatusOr<Prepared> Prepare(const PrepareOptions& options) {
+  if (absl::Status status = CheckTexts(options); !status.ok()) return status;
+  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  const auto existing = options.force ? OutputFile::Existing::kReplace : OutputFile::Existing::kRefuse;
+  const Layout layout(options);
+  absl::StatusOr<OutputFile> out = OutputFile::Create(options.out, existing);
+  if (!out.ok()) return out.status();
+  if (absl::Status status = WriteHeader(layout, *out, /*first=*/true); !status.ok()) return status;
+  std::optional<OutputFile> validation;
+  if (!options.validation_out.empty()) {
+    absl::StatusOr<OutputFile> second = OutputFile::Create(options.validation_out, existing);
+    if (!second.ok()) return second.status();
+    validation.emplace(*std::move(second));
+    if (absl::Status status = WriteHeader(layout, *validation, /*first=*/true); !status.ok()) return status;
+  }
+
+  if (absl::Status status = Writer(options, layout, *out).Run(); !status.ok()) return status;
+  Prepared prepared;
+  if (validation.has_value()) {
+    const absl::StatusOr<uint64_t> held_out = HoldOut(options, layout, *out, *validation);
+    if (!held_out.ok()) return held_out.status();
+    prepared.validation_tokens = *held_out;
+  }
+  prepared.tokens = layout.TokensIn(*out);
+  if (absl::Status status = WriteHeader(layout, *out, /*first=*/false); !status.ok()) return status;
+  if (validation.has_value()) {
+    if (absl::Status status = validation->Commit(); !status.ok()) return status;
+  }
+  absl::Status status = out->Commit();
+  if (status.ok()) return prepared;
+  if (validation.has_value()) unlink(options.validation_out.c_str());
+  return status;
+}
+
+absl::StatusOr<Inspection> Inspect(const std::string& pattern) {
+  const absl::StatusOr<TokenFile> file = TokenFile::Open(pattern, /*context=*/0);
+  if (!file.ok()) return file.status();
+  Inspection result{.tokens = file->tokens()};
+  for (const TokenShard& shard : file->shards()) {
+    result.bytes += shard.bytes();
+    result.shards.push_back(
+        {shard.path(), FormatName(shard.format()), shard.width(), shard.tokens(), shard.documents()});
+  }
+  constexpr size_t kUsual = 1 << 20;  // ids above are few, or the file is no token file
+  std::vector<uint64_t> counts(kUsual, 0);
+  std::map<uint32_t, uint64_t> others;
+  std::vector<uint32_t> part;
+  for (uint64_t begin = 0; begin < file->tokens(); begin += part.size()) {
+    part.resize(std::min<uint64_t>(kChunkBytes, file->tokens() - begin));
+    if (absl::Status status = file->Read(begin, absl::MakeSpan(part)); !status.ok()) return status;
+    for (const uint32_t token : part) ++(token < kUsual ? counts[token] : others[token]);
+    if (begin == 0) result.first.assign(part.begin(), part.begin() + std::min<size_t>(part.size(), kShownTokens));
+  }
+  bool first = true;
+  const auto add = [&](uint32_t id, uint64_t count) {
+    if (count == 0) return;
+    if (std::exchange(first, false)) result.smallest = id;
+    result.largest = id;
+    ++result.distinct;
+    const double share = static_cast<double>(count) / static_cast<double>(result.tokens);
+    result.entropy_bits -= share * std::log2(share);
+  };
+  for (size_t id = 0; id < kUsual; ++id) add(static_cast<uint32_t>(id), counts[id]);
+  for (const auto& [id, count] : others) add(id, count);
+  return result;
+}
+
+std::string Readable(absl::Span<const uint32_t> tokens, const Bpe* bpe) {
+  const uint64_t vocabulary = bpe == nullptr ? 256 : bpe->vocabulary();
+  std::string text;
+  for (const uint32_t token : tokens) {
+    if (token >= vocabulary) return "";
+    text += bpe == nullptr ? std::string(1, static_cast<char>(token)) : bpe->Decode({&token, 1});
+  }
+  for (char& c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool printable = (byte >= ' ' && byte < 127) || c == '\n' || c == '\t' || (bpe != nullptr && byte >= 0x80);
+    if (!printable) c = '.';
+  }
+  return text;
+}
+
+}  // namespace muster::data

@@ -1,0 +1,67 @@
+// Makes token files from text, and says what is in one: `muster data prepare` and `muster data inspect`.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "data/bpe.h"
+#include "data/token_shard.h"
+
+namespace muster::data {
+
+struct PrepareOptions {
+  std::vector<std::string> texts;              // files, one behind the other, or "-" for standard input
+  std::string out;                             // token file to write
+  TokenFormat format = TokenFormat::kNanoGpt;  // or kLlmC: 2 bytes a token, 4 if the vocabulary needs them
+  Bpe* bpe = nullptr;                          // none: a text's bytes are its tokens (vocabulary 256); not owned
+  bool end_of_text = false;                    // the vocabulary's <|endoftext|> behind each text; only with bpe
+  std::string validation_out;                  // second token file for the end of the text; empty: no split
+  double validation_fraction = 0.1;            // of the tokens, from the end; only with validation_out
+  bool force = false;                          // replace files that exist
+  // Called now and then, and at the end: bytes read, and the size of the texts (0: not known).
+  std::function<void(uint64_t done, uint64_t total)> progress;
+};
+
+struct Prepared {
+  uint64_t tokens = 0;             // in `out`
+  uint64_t validation_tokens = 0;  // in `validation_out`
+};
+
+// Streams: memory does not grow with the texts (only with the longest run of letters without a space). Files appear
+// whole or not at all; after an error none of ours is left.
+// NotFound: no such text; AlreadyExists: an output exists and `force` is not set; InvalidArgument: the texts are empty,
+// the fraction is not in (0, 1) or leaves one side empty, two of the paths are the same file, or the format cannot hold
+// the vocabulary's ids; ResourceExhausted: disk full; OutOfRange: more tokens than llm.c's header can say.
+absl::StatusOr<Prepared> Prepare(const PrepareOptions& options);
+
+struct Shard {
+  std::string path;
+  std::string format;  // "nanogpt", "llmc", "megatron"
+  uint32_t width = 0;  // bytes of a token
+  uint64_t tokens = 0;
+  uint64_t documents = 0;  // 0: the format does not say
+};
+
+struct Inspection {
+  std::vector<Shard> shards;
+  uint64_t tokens = 0;
+  uint64_t bytes = 0;     // of the files
+  uint32_t smallest = 0;  // token id
+  uint32_t largest = 0;
+  uint64_t distinct = 0;
+  double entropy_bits = 0;  // per token, of the ids' frequencies: a model that knows only these has this loss, in bits
+  std::vector<uint32_t> first;  // up to 256 tokens
+};
+
+// `pattern` and errors as TokenFile::Open. Reads everything.
+absl::StatusOr<Inspection> Inspect(const std::string& pattern);
+
+// Tokens as text: by `bpe`, or (null) as bytes; what is not printable ASCII or part of a UTF-8 character as '.'.
+// Empty: an id has no meaning there.
+std::string Readable(absl::Span<const uint32_t> tokens, const Bpe* bpe);
+
+}  // namespace muster::data

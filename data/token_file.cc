@@ -1,0 +1,87 @@
+#include "data/token_file.h"
+
+#include <glob.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster::data {
+namespace {
+
+bool Exists(const std::string& path) {
+  struct stat found;
+  return stat(path.c_str(), &found) == 0;
+}
+
+// In byte order; `pattern` itself if it is no pattern.
+std::vector<std::string> Paths(const std::string& pattern) {
+  if (pattern.find_first_of("*?[") == std::string::npos || Exists(pattern)) return {pattern};
+  glob_t matches = {};
+  std::vector<std::string> paths;
+  if (glob(pattern.c_str(), GLOB_NOSORT, nullptr, &matches) == 0) {
+    paths.assign(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
+  }
+  globfree(&matches);
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+}  // namespace
+
+absl::StatusOr<TokenFile> TokenFile::Open(const std::string& pattern, uint64_t context) {
+  const std::vector<std::string> paths = Paths(pattern);
+  if (paths.empty()) {
+    return absl::NotFoundError(absl::StrCat(pattern, ": no file on this machine matches (paths are the worker's)"));
+  }
+  TokenFile file;
+  std::set<std::string> opened;  // a pattern may match both files of a Megatron pair
+  uint64_t tokens = 0;
+  for (const std::string& path : paths) {
+    absl::StatusOr<TokenShard> shard = TokenShard::Open(path);
+    if (!shard.ok()) return shard.status();
+    if (!opened.insert(shard->path()).second) continue;
+    tokens += shard->tokens();
+    file.shards_.push_back(*std::move(shard));
+    file.ends_.push_back(tokens);
+  }
+  if (tokens < context + 1) {
+    return absl::InvalidArgumentError(absl::StrCat(pattern, " holds ", tokens, " tokens, but one sample needs ",
+                                                   context + 1,
+                                                   " (context + 1): use a longer text or a smaller model.context"));
+  }
+  return file;
+}
+
+absl::Status TokenFile::Read(uint64_t begin, absl::Span<uint32_t> out) const {
+  size_t shard = std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin();
+  while (!out.empty()) {
+    const uint64_t shard_begin = ends_[shard] - shards_[shard].tokens();
+    const uint64_t count = std::min<uint64_t>(out.size(), ends_[shard] - begin);
+    if (absl::Status status = shards_[shard].Read(begin - shard_begin, out.first(count)); !status.ok()) return status;
+    begin += count;
+    out.remove_prefix(count);
+    ++shard;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TokenFile::CheckVocabulary(uint64_t vocabulary) const {
+  for (const TokenShard& shard : shards_) {
+    const absl::StatusOr<uint64_t> position = shard.FindOutside(vocabulary);
+    if (!position.ok()) return position.status();
+    if (*position == shard.tokens()) continue;
+    uint32_t token = 0;
+    if (absl::Status status = shard.Read(*position, absl::MakeSpan(&token, 1)); !status.ok()) return status;
+    return absl::OutOfRangeError(
+        absl::StrCat(shard.path(), ": token ", token, " at position ", *position, " is not below the vocabulary of ",
+                     vocabulary, ": the file was made with another tokenizer, or model.vocabulary is too small"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster::data

@@ -1,0 +1,38 @@
+#include "worker/agent/stall_detector.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace muster::agent {
+namespace {
+
+constexpr absl::Duration kStill = absl::Seconds(1);
+constexpr absl::Duration kFrozen = absl::Seconds(2);  // the trainer heartbeats four times a second
+// A longer time between two looks means that this process did not run itself (machine asleep, cgroup frozen). The ranks
+// may not have run either, so that time says nothing about them.
+constexpr absl::Duration kLongestLook = absl::Seconds(2);
+
+}  // namespace
+
+void StallDetector::Look(SteadyTime now) {
+  if (page_ == nullptr) {
+    // Not there, or not whole yet: asked again.
+    absl::StatusOr<std::unique_ptr<rundir::ProgressPage>> page = rundir::ProgressPage::Open(rank_dir_);
+    if (!page.ok()) return;
+    page_ = *std::move(page);
+  }
+  const rundir::Progress& page = *std::as_const(*page_).operator->();
+  const std::array<uint64_t, 4> seen = {page.step, page.op_issued, page.op_completed, page.alive_at_stage};
+  const uint64_t heartbeat = page.heartbeat;
+  const absl::Duration since = looked_ ? std::min(now - looked_at_, kLongestLook) : absl::ZeroDuration();
+  looked_at_ = now;
+  still_ = seen == last_ && looked_ ? still_ + since : absl::ZeroDuration();
+  silent_ = heartbeat == last_heartbeat_ && looked_ ? silent_ + since : absl::ZeroDuration();
+  looked_ = true;
+  last_ = seen;
+  last_heartbeat_ = heartbeat;
+  told_.reset();
+  if (still_ >= kStill) told_ = {seen[0], seen[1], seen[2], still_, silent_ >= kFrozen};
+}
+
+}  // namespace muster::agent

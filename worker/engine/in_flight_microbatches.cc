@@ -1,0 +1,49 @@
+#include "worker/engine/in_flight_microbatches.h"
+
+#include <utility>
+
+namespace muster::engine {
+
+using units::Activations;
+using units::Context;
+using units::Mode;
+
+InFlightMicrobatches::InFlightMicrobatches(const Schedule& schedule,
+                                           const std::vector<std::unique_ptr<units::UnitModule>>& modules,
+                                           std::vector<Context> contexts)
+    : modules_(modules), contexts_(std::move(contexts)), flowing_(contexts_.size()), recomputed_(modules.size()) {
+  for (size_t m = 0; m < contexts_.size(); ++m) stops_.emplace_back(modules.size());
+  for (const Op& op : schedule.ops) {
+    if (op.kind == OpKind::kRecompute) recomputed_[op.unit] = true;
+  }
+}
+
+void InFlightMicrobatches::Forward(const Op& op) {
+  if (Empty(op)) return;
+  Activations& flow = flowing_[op.microbatch];
+  if (!recomputed_[op.unit]) {
+    flow = modules_[op.unit]->Forward(contexts_[op.microbatch], flow, At(op).saved);
+    return;
+  }
+  Context context = contexts_[op.microbatch];
+  context.mode = Mode::kEvaluate;  // keeps nothing
+  units::Saved none;
+  At(op).input = flow;
+  flow = modules_[op.unit]->Forward(context, flow, none);
+}
+
+void InFlightMicrobatches::Recompute(const Op& op) {
+  if (Empty(op)) return;
+  Context context = contexts_[op.microbatch];
+  context.mode = Mode::kRecompute;
+  const Activations input = std::exchange(At(op).input, {});
+  modules_[op.unit]->Forward(context, input, At(op).saved);
+}
+
+void InFlightMicrobatches::Backward(const Op& op) {
+  if (Empty(op)) return;
+  Activations& flow = flowing_[op.microbatch];
+  flow = modules_[op.unit]->Backward(contexts_[op.microbatch], std::exchange(At(op).saved, {}), flow);
+}
+
+}  // namespace muster::engine

@@ -1,0 +1,12 @@
+#include "worker/engine/update_decision.h"
+
+#include <ATen/ops/isfinite.h>
+
+namespace muster::engine {
+
+UpdateDecision DecideUpdate(const at::Tensor& numbers, double clip_norm) {
+  const at::Tensor divisor = numbers.narrow(0, numbers.size(0) - 1, 1).add(1e-6).div(clip_norm).clamp_min(1);
+  return {divisor.to(at::kFloat), at::isfinite(numbers).all().logical_not().to(at::kFloat).view({1})};
+}
+
+}  // namespace muster::engine
