@@ -1,6 +1,10 @@
-"""Our own C++ targets: the standard rules with warnings as errors."""
+"""Our own C++ targets: the standard rules with warnings as errors, one translation unit a target.
 
-WARNINGS = [
+Two thirds of the time to compile a small file go into reading headers, so the sources of a target are compiled together:
+a generated file includes them all. `--define=apart=1` compiles file by file, to see that each includes what it uses.
+"""
+
+_WARNINGS = [
     "-Wall",
     "-Wextra",
     "-Werror",
@@ -8,31 +12,113 @@ WARNINGS = [
     "-Wno-missing-field-initializers",
     "-Wnon-virtual-dtor",
     "-Woverloaded-virtual",
+    "-Wno-subobject-linkage",  # what a generated file includes is not a header
 ]
 
-def muster_library(name, copts = [], **kwargs):
-    native.cc_library(name = name, copts = WARNINGS + copts, **kwargs)
+# gRPC's reactors hide virtual functions of their own base classes.
+REACTORS = ["-Wno-overloaded-virtual"]
 
-def muster_binary(name, copts = [], **kwargs):
-    native.cc_binary(name = name, copts = WARNINGS + copts, **kwargs)
+def _as_one_unit(name, srcs, testonly):
+    """What cc_library and cc_test take as (srcs, deps) for `srcs`."""
+    files = [s for s in srcs if s.endswith(".cc") and not s.startswith(":")]
+    others = [s for s in srcs if s not in files]
+    if len(files) < 2:
+        return srcs, []
+    unit = name + ".unit.cc"
+    lines = ["#include \"%s/%s\"" % (native.package_name(), f) for f in files]
+    native.genrule(
+        name = name + "_unit",
+        outs = [unit],
+        cmd = "printf '%%s\\n' %s > $@" % " ".join(["'%s'" % l for l in lines]),
+        testonly = testonly,
+    )
+    native.cc_library(
+        name = name + "_sources",
+        textual_hdrs = files,
+        testonly = testonly,
+        visibility = ["//visibility:private"],
+    )
+    return others + select({
+        "//build_defs:apart": files,
+        "//conditions:default": [unit],
+    }), [":%s_sources" % name]
 
-def muster_test(name, copts = [], deps = [], size = "small", **kwargs):
-    """A GoogleTest binary; gtest's main comes along."""
-    native.cc_test(name = name, size = size, copts = WARNINGS + copts, deps = deps + ["//third_party/system:gtest_main"], **kwargs)
+def muster_library(name, srcs = [], copts = [], deps = [], testonly = False, **kwargs):
+    srcs, sources = _as_one_unit(name, srcs, testonly)
+    native.cc_library(name = name, srcs = srcs, copts = _WARNINGS + copts, deps = deps + sources, testonly = testonly, **kwargs)
 
-def muster_fuzz_test(name, srcs, deps = [], **kwargs):
-    """`name`_test: LLVMFuzzerTestOneInput of `srcs` (common/testing/fuzz.h) under seeded mutations for 20 seconds.
+def muster_binary(name, srcs = [], copts = [], deps = [], testonly = False, **kwargs):
+    srcs, sources = _as_one_unit(name, srcs, testonly)
+    native.cc_binary(name = name, srcs = srcs, copts = _WARNINGS + copts, deps = deps + sources, testonly = testonly, **kwargs)
+
+def muster_test(name, srcs = None, copts = [], deps = [], size = "medium", timeout = "long", **kwargs):
+    """A GoogleTest binary; gtest's main comes along. A time limit is there to end what hangs, it is no benchmark."""
+    srcs, sources = _as_one_unit(name, [name + ".cc"] if srcs == None else srcs, True)
+    native.cc_test(
+        name = name,
+        size = size,
+        timeout = timeout,
+        srcs = srcs,
+        copts = _WARNINGS + copts,
+        deps = deps + sources + ["//third_party/system:gtest_main"],
+        **kwargs
+    )
+
+def muster_component(
+        name,
+        deps = [],
+        folders = ["."],
+        exclude = [],
+        extra_srcs = [],
+        copts = [],
+        test_deps = [],
+        test_data = [],
+        test_tags = [],
+        test_shards = None,
+        **kwargs):
+    """A folder: the library `name` of its sources and the test `name`_test of its *_test.cc, each one translation unit.
+
+    Left to targets of their own: main.cc, *_fuzz.cc and what `exclude` names.
+    Headers that end in _test.h and fixtures in *_test.cc belong to the tests.
+    """
+    prefixes = ["" if f == "." else f + "/" for f in folders]
+    exclude = exclude + ["main.cc"]
+    tests = native.glob([p + "*_test.cc" for p in prefixes] + [p + "*_test.h" for p in prefixes], exclude = exclude)
+    muster_library(
+        name = name,
+        srcs = native.glob(
+            [p + "*.cc" for p in prefixes],
+            exclude = exclude + [p + "*_test.cc" for p in prefixes] + [p + "*_fuzz.cc" for p in prefixes],
+        ) + extra_srcs,
+        hdrs = native.glob([p + "*.h" for p in prefixes], exclude = exclude + [p + "*_test.h" for p in prefixes]),
+        copts = copts,
+        deps = deps,
+        **kwargs
+    )
+    if [t for t in tests if t.endswith(".cc")]:
+        muster_test(
+            name = name + "_test",
+            srcs = tests,
+            copts = copts,
+            data = test_data,
+            tags = test_tags,
+            shard_count = test_shards,
+            deps = [":" + name] + deps + test_deps,
+        )
+
+def muster_fuzz_test(name, deps = [], **kwargs):
+    """`name`_test: LLVMFuzzerTestOneInput of `name`.cc (common/testing/fuzz.h) under seeded mutations for 20 seconds.
     `name`: the same under libFuzzer, which bench/fuzz.sh builds with clang."""
     muster_library(
         name = name + "_entry",
         testonly = True,
-        srcs = srcs,
+        srcs = [name + ".cc"],
         alwayslink = True,
-        deps = deps + ["//common/testing:fuzz"],
+        deps = deps + ["//common/testing"],
     )
     muster_test(
         name = name + "_test",
-        size = "medium",
+        srcs = [],
         deps = [":" + name + "_entry", "//common/testing:fuzz_test_main"],
         **kwargs
     )

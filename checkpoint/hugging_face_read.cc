@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kPartElements = 1 << 18;
+constexpr uint64_t kReadElements = 1 << 18;
 constexpr uint64_t kMaxJsonBytes = 100 << 20;
 
 bool Exists(const std::string& path) {
@@ -53,7 +53,7 @@ absl::Status ReadConverted(const SafetensorsFile& file, const TensorEntry& entry
                            float (*convert)(T)) {
   std::vector<T> raw;
   for (uint64_t begin = 0; begin < part.values.size(); begin += raw.size()) {
-    raw.resize(std::min<uint64_t>(kPartElements, part.values.size() - begin));
+    raw.resize(std::min<uint64_t>(kReadElements, part.values.size() - begin));
     absl::Status status =
         file.Read(entry, (part.begin + begin) * sizeof(T), raw.size() * sizeof(T), reinterpret_cast<char*>(raw.data()));
     if (!status.ok()) return status;

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr uint64_t kPartElements = 1 << 20;
+constexpr uint64_t kWriteElements = 1 << 20;
 constexpr uint64_t kMaxTokenizerBytes = 100 << 20;
 constexpr uint32_t kEndOfText = 50256;  // of GPT-2's own vocabulary
 
@@ -70,7 +70,7 @@ absl::Status WriteTensors(const Checkpoint& checkpoint, const std::string& folde
     const uint64_t elements = (tensors.header.tensors[i].end - tensors.header.tensors[i].begin) / sizeof(float);
     TensorRun part = tensors.parts[i];
     for (part.begin = 0; part.begin < elements; part.begin += values.size()) {
-      values.resize(std::min(kPartElements, elements - part.begin));
+      values.resize(std::min(kWriteElements, elements - part.begin));
       part.values = absl::MakeSpan(values);
       if (absl::Status status = checkpoint.Read(part); !status.ok()) return status;
       absl::Status status = file->Write({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});

@@ -24,7 +24,7 @@ absl::Status AsDamage(const absl::Status& status) {
   return absl::DataLossError(status.message());
 }
 
-absl::StatusOr<std::string> ReadText(const std::string& path) {
+absl::StatusOr<std::string> ReadStepFile(const std::string& path) {
   absl::StatusOr<ReadFile> file = ReadFile::Open(path);
   if (!file.ok()) return AsDamage(file.status());
   if (file->bytes() > (64u << 20)) return absl::DataLossError(absl::StrCat(path, ": too large"));
@@ -35,9 +35,9 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
 
 absl::StatusOr<Manifest> ReadManifest(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/", kManifestFile);
-  absl::StatusOr<std::string> json = ReadText(path);
+  absl::StatusOr<std::string> json = ReadStepFile(path);
   if (!json.ok()) return json.status();
-  absl::StatusOr<std::string> sum = ReadText(absl::StrCat(directory, "/", kManifestSumFile));
+  absl::StatusOr<std::string> sum = ReadStepFile(absl::StrCat(directory, "/", kManifestSumFile));
   if (!sum.ok()) return sum.status();
   if (*sum != absl::StrCat(Sha256Hex(*json), "  ", kManifestFile, "\n")) {
     return absl::DataLossError(absl::StrCat(path, ": differs from its checksum in ", kManifestSumFile));

@@ -14,21 +14,18 @@ namespace {
 
 constexpr size_t kRangesNamed = 8;  // of damage
 
-// A missing or unreadable file in a step's folder is damage, not a wrong path.
-absl::Status AsDamage(const absl::Status& status) { return absl::DataLossError(status.message()); }
-
 }  // namespace
 
 absl::StatusOr<ShardReader> ShardReader::Open(const std::string& directory, ShardFile entry) {
   const std::string path = absl::StrCat(directory, "/", entry.file());
   absl::StatusOr<ReadFile> raw = ReadFile::Open(path);
-  if (!raw.ok()) return AsDamage(raw.status());
+  if (!raw.ok()) return absl::DataLossError(raw.status().message());
   if (raw->bytes() != entry.bytes()) {
     return absl::DataLossError(absl::StrCat(path, ": ", raw->bytes(), " bytes, the manifest says ", entry.bytes(),
                                             ": it was cut or added to"));
   }
   absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
-  if (!file.ok()) return AsDamage(file.status());
+  if (!file.ok()) return absl::DataLossError(file.status().message());
   ShardReader reader(std::move(entry), *std::move(file));
   if (!reader.has_blocks()) {
     if (absl::Status status = reader.Verify(); !status.ok()) return status;
@@ -107,7 +104,8 @@ absl::Status ShardReader::Verify() const {
   for (uint64_t at = 0; at < entry_.bytes(); at += bytes.size(), ++index) {
     const Block block = has_blocks() ? BlockAt(index) : Block{at, std::min(at + kBlockBytes, entry_.bytes())};
     bytes.resize(block.end - block.begin);
-    if (absl::Status status = file_.file().Read(at, bytes.size(), bytes.data()); !status.ok()) return AsDamage(status);
+    if (absl::Status status = file_.file().Read(at, bytes.size(), bytes.data()); !status.ok())
+      return absl::DataLossError(status.message());
     sha.Update(bytes);
     if (has_blocks() && Crc32c(bytes) != entry_.block_crc32c(static_cast<int>(index))) {
       damaged.push_back(absl::StrCat(block.begin, " to ", block.end - 1));

@@ -25,8 +25,8 @@ namespace {
 constexpr absl::Duration kCallTimeout = absl::Seconds(30);
 // How long a coordinator that was reached before may take to come back: it serves within 3 s after a restart.
 constexpr absl::Duration kRetryFor = absl::Seconds(8);
-constexpr absl::Duration kFirstPause = absl::Milliseconds(200);
-constexpr absl::Duration kLongestPause = absl::Seconds(1);
+constexpr absl::Duration kFirstRetryPause = absl::Milliseconds(200);
+constexpr absl::Duration kLongestRetryPause = absl::Seconds(1);
 
 std::string WhatToDo(const Connection& connection) {
   return connection.default_address ? "is it running? start one with: muster local up"
@@ -136,7 +136,7 @@ absl::StatusOr<Reply> Client::Call(Stub& stub, Method method, const Request& req
   const absl::Duration timeout =
       longer + (connection_.timeout > absl::ZeroDuration() ? connection_.timeout : kCallTimeout);
   bool reached = false;
-  for (absl::Duration pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
+  for (absl::Duration pause = kFirstRetryPause;; pause = std::min(pause * 2, kLongestRetryPause)) {
     const absl::Status probe = ProbeSocket(connection_);
     if (!probe.ok() && !(reached && absl::IsUnavailable(probe))) return probe;
     reached = reached || (probe.ok() && absl::StartsWith(connection_.address, "unix:"));

@@ -38,30 +38,30 @@ std::vector<const CLI::Option*> Positionals(const CLI::App& app) {
 }
 
 // Where the finished words lead.
-struct Place {
+struct Cursor {
   const CLI::App* command;
   size_t positionals = 0;                // already given
   const CLI::Option* pending = nullptr;  // whose value comes next
 };
 
-Place Walk(const CLI::App& app, const std::vector<std::string>& words) {
-  Place place{&app};
+Cursor Walk(const CLI::App& app, const std::vector<std::string>& words) {
+  Cursor cursor{&app};
   for (size_t i = 0; i + 1 < words.size(); ++i) {
     const std::string& word = words[i];
     if (word == "=") continue;  // bash makes a word of it
-    if (place.pending != nullptr) {
-      place.pending = nullptr;
+    if (cursor.pending != nullptr) {
+      cursor.pending = nullptr;
     } else if (absl::StartsWith(word, "-") && word.size() > 1) {
-      const CLI::Option* option = FindOption(place.command, word.substr(0, word.find('=')));
-      if (option != nullptr && TakesValue(*option) && !absl::StrContains(word, '=')) place.pending = option;
-    } else if (const CLI::App* command = place.positionals == 0 ? FindCommand(*place.command, word) : nullptr;
+      const CLI::Option* option = FindOption(cursor.command, word.substr(0, word.find('=')));
+      if (option != nullptr && TakesValue(*option) && !absl::StrContains(word, '=')) cursor.pending = option;
+    } else if (const CLI::App* command = cursor.positionals == 0 ? FindCommand(*cursor.command, word) : nullptr;
                command != nullptr) {
-      place.command = command;
+      cursor.command = command;
     } else {
-      ++place.positionals;
+      ++cursor.positionals;
     }
   }
-  return place;
+  return cursor;
 }
 
 class Collector {
@@ -110,17 +110,17 @@ class Collector {
 
 Completion Complete(const CLI::App& app, const std::vector<std::string>& words, const NamesOf& names) {
   const std::string last = words.empty() ? "" : words.back();
-  const Place place = Walk(app, words);
+  const Cursor cursor = Walk(app, words);
   Collector collector(last == "=" ? "" : last, names);
-  if (place.pending != nullptr) {
-    collector.AddValues(*place.pending);
+  if (cursor.pending != nullptr) {
+    collector.AddValues(*cursor.pending);
   } else if (absl::StartsWith(last, "-")) {
-    collector.AddOptions(place.command);
-  } else if (const auto commands = place.command->get_subcommands({}); !commands.empty()) {
+    collector.AddOptions(cursor.command);
+  } else if (const auto commands = cursor.command->get_subcommands({}); !commands.empty()) {
     for (const CLI::App* command : commands) collector.Add(command->get_name(), command->get_description());
-  } else if (const auto positionals = Positionals(*place.command); !positionals.empty()) {
-    const CLI::Option* at = positionals[std::min(place.positionals, positionals.size() - 1)];
-    const bool full = place.positionals >= positionals.size() && at->get_items_expected_max() <= 1;
+  } else if (const auto positionals = Positionals(*cursor.command); !positionals.empty()) {
+    const CLI::Option* at = positionals[std::min(cursor.positionals, positionals.size() - 1)];
+    const bool full = cursor.positionals >= positionals.size() && at->get_items_expected_max() <= 1;
     if (!full) collector.AddValues(*at);
   }
   return collector.Take();

@@ -18,10 +18,10 @@ namespace {
 
 // What is read ahead of a slow terminal.
 constexpr size_t kReadAhead = 1024;
-constexpr absl::Duration kFirstPause = absl::Milliseconds(250);
-constexpr absl::Duration kLongestPause = absl::Seconds(2);
+constexpr absl::Duration kFirstReconnectPause = absl::Milliseconds(250);
+constexpr absl::Duration kLongestReconnectPause = absl::Seconds(2);
 // How soon Ctrl-C is seen.
-constexpr absl::Duration kGlance = absl::Milliseconds(50);
+constexpr absl::Duration kFollowPoll = absl::Milliseconds(50);
 
 // The connection's fault, not the request's.
 bool Broken(const absl::Status& status) {
@@ -51,7 +51,7 @@ class Follower::Loop {
     absl::MutexLock lock(&mutex_);
     while (queue_.empty()) {
       if (Interrupted()) return Followed{Followed::Kind::kInterrupted, {}, absl::OkStatus()};
-      const absl::Time until = std::min(deadline, absl::Now() + kGlance);
+      const absl::Time until = std::min(deadline, absl::Now() + kFollowPoll);
       mutex_.AwaitWithDeadline(absl::Condition(this, &Loop::HasSomething), until);
       if (queue_.empty() && absl::Now() >= deadline) return Followed{};
     }
@@ -115,7 +115,7 @@ class Follower::Loop {
   }
 
   void Run() {
-    absl::Duration pause = kFirstPause;
+    absl::Duration pause = kFirstReconnectPause;
     bool reached = false;
     while (true) {
       const absl::Time before = absl::Now();
@@ -124,7 +124,7 @@ class Follower::Loop {
       if (Stopping()) return;
       if (last_heard_ > before) {
         reached = true;
-        pause = kFirstPause;
+        pause = kFirstReconnectPause;
       }
       // A coordinator that goes down in good order may end its streams without an error.
       const bool cut_short = status.ok() && request_.follow() && (request_.job().empty() || !Ended(state_));
@@ -143,7 +143,7 @@ class Follower::Loop {
       }
       if (!std::exchange(lost_, true) && !Push({Followed::Kind::kLost, {}, status})) return;
       Pause(pause);
-      pause = std::min(pause * 2, kLongestPause);
+      pause = std::min(pause * 2, kLongestReconnectPause);
     }
   }
 

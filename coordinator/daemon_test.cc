@@ -28,7 +28,7 @@
 #include "absl/time/clock.h"
 #include "common/testing/memory_folder.h"
 #include "common/testing/temporary_folder.h"
-#include "coordinator/server/testing.h"
+#include "coordinator/daemon/testing.h"
 
 extern char** environ;
 

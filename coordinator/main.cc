@@ -15,7 +15,7 @@
 #include "common/clock.h"
 #include "common/timeouts.h"
 #include "common/version.h"
-#include "coordinator/server/server.h"
+#include "coordinator/daemon/server.h"
 
 namespace {
 

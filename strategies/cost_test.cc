@@ -21,7 +21,7 @@ Hardware Round() {
           .between = {25e6, 5e-6}};
 }
 
-Train Tiny() {
+Train TinyToCost() {
   Train train;
   train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
   train.mutable_strategy()->mutable_single();
@@ -38,7 +38,7 @@ Predicted Predict(const Train& train, const std::vector<RankPlace>& ranks, const
 }
 
 TEST(PredictStep, SingleIsItsFlopsAndTheOptimizersBytes) {
-  const Train train = Tiny();
+  const Train train = TinyToCost();
   const Inventory inventory = *models::MakeInventory(train.model());
   double flops = 0, activations = 0;
   for (const Unit& unit : inventory.units()) {
@@ -55,7 +55,7 @@ TEST(PredictStep, SingleIsItsFlopsAndTheOptimizersBytes) {
 
 // All-reduce of B bytes over n ranks: 2 (n - 1) / n B over each link (Patarasuk and Yuan 2009), and the doublings.
 TEST(PredictStep, DdpReducesEveryByteOnceOverTheLinks) {
-  Train train = Tiny();
+  Train train = TinyToCost();
   train.mutable_strategy()->mutable_ddp()->set_bucket_mib(1000);
   const Inventory inventory = *models::MakeInventory(train.model());
   const double bytes = 4.0 * static_cast<double>(partition::FlatElements(inventory));
@@ -71,7 +71,7 @@ TEST(PredictStep, DdpReducesEveryByteOnceOverTheLinks) {
 }
 
 TEST(PredictStep, MoreRanksOfOneBatchNeverComputeLonger) {
-  Train train = Tiny();
+  Train train = TinyToCost();
   double before = 1e9;
   for (const uint32_t ranks : {1u, 2u, 4u, 8u}) {
     if (ranks > 1) train.mutable_strategy()->mutable_ddp();
@@ -82,7 +82,7 @@ TEST(PredictStep, MoreRanksOfOneBatchNeverComputeLonger) {
 }
 
 TEST(PredictStep, FasterPartsNeverMakeItSlower) {
-  Train train = Tiny();
+  Train train = TinyToCost();
   for (const int strategy : {0, 1, 2}) {
     if (strategy == 0) train.mutable_strategy()->mutable_ddp();
     if (strategy == 1) train.mutable_strategy()->mutable_zero()->set_stage(2);
@@ -101,7 +101,7 @@ TEST(PredictStep, FasterPartsNeverMakeItSlower) {
 }
 
 TEST(PredictStep, ShardingMovesMoreThanSummingDoes) {
-  Train train = Tiny();
+  Train train = TinyToCost();
   train.mutable_batch()->set_sequences(2);
   train.mutable_strategy()->mutable_ddp();
   const double ddp = Predict(train, FullNodes(2, 4, 0)).timeline.communication;
@@ -110,7 +110,7 @@ TEST(PredictStep, ShardingMovesMoreThanSummingDoes) {
 }
 
 TEST(PredictStep, GroupsInsideANodeDoNotUseItsPorts) {
-  Train train = Tiny();
+  Train train = TinyToCost();
   train.mutable_batch()->set_sequences(64);  // gathered eight times, summed over the nodes once
   Fsdp& fsdp = *train.mutable_strategy()->mutable_fsdp();
   fsdp.set_reshard(RESHARD_HYBRID);
@@ -124,7 +124,7 @@ TEST(PredictStep, GroupsInsideANodeDoNotUseItsPorts) {
 }
 
 TEST(PredictStep, RanksShareTheCoresOfTheirNode) {
-  Train train = Tiny();
+  Train train = TinyToCost();
   train.mutable_strategy()->mutable_ddp();
   Hardware h = Round();
   const double alone = Predict(train, FullNodes(4, 4, 0), h).timeline.busy[0];
@@ -140,7 +140,7 @@ TEST(PredictStep, OfRanksOnTwoCoresIsWithinAFifthOfTheMeasured) {
   };
   for (const Case& c :
        {Case{4, 4, 128, 128, 8, 1, 0.0693}, Case{4, 4, 128, 128, 8, 2, 0.0787}, Case{6, 6, 384, 256, 4, 2, 0.860}}) {
-    Train train = Tiny();
+    Train train = TinyToCost();
     Gpt2& g = *train.mutable_model()->mutable_gpt2();
     g.set_layers(c.layers), g.set_heads(c.heads), g.set_width(c.width), g.set_vocabulary(256), g.set_context(c.context);
     train.mutable_batch()->set_sequences(c.sequences * c.ranks);
@@ -152,7 +152,7 @@ TEST(PredictStep, OfRanksOnTwoCoresIsWithinAFifthOfTheMeasured) {
 }
 
 TEST(PredictStep, AThousandRanksAreQuick) {
-  Train train = Tiny();
+  Train train = TinyToCost();
   train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_XL);
   train.mutable_batch()->set_sequences(16384);
   train.mutable_batch()->set_microbatch(16);

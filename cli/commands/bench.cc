@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kLongestName = 40;
 
-struct Flags {
+struct BenchFlags {
   std::vector<std::string> files;
   std::vector<std::string> sets;
   std::vector<uint32_t> ranks = {1, 2, 4};
@@ -32,7 +32,7 @@ struct Flags {
 };
 
 // The job as it is measured: no checkpoints, no validation, no second attempt, a constant learning rate.
-v1::JobSpec Measured(v1::JobSpec spec, uint32_t ranks, const Flags& flags) {
+v1::JobSpec Measured(v1::JobSpec spec, uint32_t ranks, const BenchFlags& flags) {
   const std::string tail = absl::StrCat("-bench-", ranks);
   spec.set_name(absl::StrCat(spec.name().substr(0, kLongestName - tail.size()), tail));
   spec.mutable_resources()->set_ranks(ranks);
@@ -58,7 +58,7 @@ struct Outcome {
 
 // Submits, waits for the end, and sums up. Ctrl-C cancels what is measured.
 absl::StatusOr<Outcome> Measure(const Invocation& invocation, Client& client, const Reading& reading, uint32_t ranks,
-                                const Flags& flags) {
+                                const BenchFlags& flags) {
   v1::SubmitRequest request;
   request.set_request_id(NewRequestId());
   *request.mutable_spec() = Measured(reading.spec, ranks, flags);
@@ -97,7 +97,7 @@ absl::StatusOr<Outcome> Measure(const Invocation& invocation, Client& client, co
   return Outcome{kOk, std::move(row)};
 }
 
-absl::StatusOr<ExitCode> Run(const Invocation& invocation, const Flags& flags) {
+absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& flags) {
   const absl::StatusOr<Reading> reading = LoadJobFiles(flags.files, flags.sets, {});
   if (!reading.ok()) return reading.status();
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
@@ -120,7 +120,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const Flags& flags) {
 }  // namespace
 
 void RegisterBench(CLI::App& app, Invocation& invocation) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<BenchFlags>();
   CLI::App* command =
       AddCommand(app, "bench", kGroupRun, "Run a job on several numbers of ranks and compare their speed",
                  "muster bench job.yaml --ranks 1,2 --steps 10");

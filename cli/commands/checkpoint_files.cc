@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::StepName;
 
-struct Flags {
+struct CheckpointFilesFlags {
   std::string from;
   Format format = Format::kTable;
 };
@@ -152,7 +152,7 @@ void Show(const std::vector<Found>& steps, const Place& place, const char* good,
   Print(table.Render(screen));
 }
 
-absl::StatusOr<ExitCode> List(const Invocation& invocation, const Flags& flags) {
+absl::StatusOr<ExitCode> List(const Invocation& invocation, const CheckpointFilesFlags& flags) {
   const absl::StatusOr<Place> place = Find(invocation, flags.from);
   if (!place.ok()) return place.status();
   const std::vector<Found> steps = Look(*place, checkpoint::Verification::kAsRead);
@@ -164,7 +164,7 @@ absl::StatusOr<ExitCode> List(const Invocation& invocation, const Flags& flags) 
   return kOk;
 }
 
-absl::StatusOr<ExitCode> Verify(const Invocation& invocation, const Flags& flags) {
+absl::StatusOr<ExitCode> Verify(const Invocation& invocation, const CheckpointFilesFlags& flags) {
   const absl::StatusOr<Place> place = Find(invocation, flags.from);
   if (!place.ok()) return place.status();
   const std::vector<Found> steps = Look(*place, checkpoint::Verification::kEveryByte);
@@ -181,7 +181,7 @@ absl::StatusOr<ExitCode> Verify(const Invocation& invocation, const Flags& flags
 void RegisterCheckpointFiles(CLI::App& app, Invocation& invocation) {
   const struct {
     const char *name, *description, *example;
-    absl::StatusOr<ExitCode> (*run)(const Invocation&, const Flags&);
+    absl::StatusOr<ExitCode> (*run)(const Invocation&, const CheckpointFilesFlags&);
   } commands[] = {
       {"ls", "List those of a job or below a folder, and whether they are whole",
        "muster checkpoint ls @last\nmuster checkpoint ls runs/gpt2-tiny -o json", List},
@@ -189,7 +189,7 @@ void RegisterCheckpointFiles(CLI::App& app, Invocation& invocation) {
        "muster checkpoint verify runs/gpt2-tiny\nmuster checkpoint verify @last -o json", Verify},
   };
   for (const auto& entry : commands) {
-    const auto flags = std::make_shared<Flags>();
+    const auto flags = std::make_shared<CheckpointFilesFlags>();
     CLI::App* command = AddCommand(app, entry.name, "Commands", entry.description, entry.example);
     command->add_option("FROM", flags->from, "job, folder of checkpoints, or one step's folder")->required();
     AddFormat(command, flags->format, {"table", "json", "yaml", "name"});

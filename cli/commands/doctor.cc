@@ -10,13 +10,13 @@
 namespace muster::cli {
 namespace {
 
-struct Flags {
+struct DoctorFlags {
   std::vector<std::string> folders;
   std::string bin_dir;
   Format format = Format::kTable;
 };
 
-std::vector<Finding> Examine(Invocation& invocation, const Flags& flags) {
+std::vector<Finding> Examine(Invocation& invocation, const DoctorFlags& flags) {
   std::vector<Finding> all = {CheckSystem(), CheckCores(), CheckMemory()};
   const auto add = [&](std::vector<Finding> findings) {
     for (Finding& finding : findings) all.push_back(std::move(finding));
@@ -68,7 +68,7 @@ void PrintList(const std::vector<Finding>& findings, Format format) {
 }  // namespace
 
 void RegisterDoctor(CLI::App& app, Invocation& invocation) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<DoctorFlags>();
   CLI::App* command = AddCommand(app, "doctor", kGroupService, "Say what is missing or wrong here, with the remedy",
                                  "muster doctor\nmuster doctor --folder /data/checkpoints -o json");
   command->add_option("--folder", flags->folders, "look at its disk too, e.g. where checkpoints go; again for more")

@@ -7,7 +7,7 @@
 namespace muster::cli {
 namespace {
 
-struct Flags {
+struct EvalFlags {
   std::string from, data, sequences;
   Format format = Format::kTable;
 };
@@ -15,7 +15,7 @@ struct Flags {
 }  // namespace
 
 void RegisterEval(CLI::App& app, Invocation& invocation) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<EvalFlags>();
   CLI::App* command = AddCommand(app, "eval", kGroupData, "Loss and perplexity of a trained model on a token file",
                                  "muster eval runs/gpt2-tiny val.bin\nmuster eval @last val.bin -o json");
   command->add_option("FROM", flags->from, "job, folder of checkpoints, or a Hugging Face folder")->required();

@@ -6,12 +6,12 @@
 namespace muster::cli {
 namespace {
 
-struct Flags {
+struct ExportFlags {
   std::string from, out, tokenizer, max_shard;
 };
 
 void Add(CLI::App& app, Invocation& invocation, const std::string& group, const std::string& example) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<ExportFlags>();
   CLI::App* command =
       AddCommand(app, "export", group, "Write a checkpoint as Hugging Face's transformers load it", example);
   command->add_option("FROM", flags->from, "job, or folder of checkpoints")->required();

@@ -13,7 +13,7 @@
 namespace muster::cli {
 namespace {
 
-struct Flags {
+struct InitFlags {
   std::string file = "job.yaml";
   SampleJob job;
   bool force = false;
@@ -33,7 +33,7 @@ absl::Status WriteJobFile(const std::string& path, const std::string& text, bool
   return absl::ErrnoToStatus(error, absl::StrCat("cannot write ", path));
 }
 
-absl::StatusOr<ExitCode> Run(const Flags& flags) {
+absl::StatusOr<ExitCode> Run(const InitFlags& flags) {
   const std::string text = WriteSampleJob(flags.job);
   // What was given on the command line obeys the rules of a job file.
   const Reading reading = ReadSpec(text, flags.file, {});
@@ -52,7 +52,7 @@ absl::StatusOr<ExitCode> Run(const Flags& flags) {
 }  // namespace
 
 void RegisterInit(CLI::App& app, Invocation& invocation) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<InitFlags>();
   CLI::App* command = AddCommand(app, "init", kGroupRun, "Write a commented job file to begin with",
                                  "muster init my-job.yaml --data train.bin\nmuster init - --model gpt2:small");
   command->add_option("FILE", flags->file, "file to write; - for standard output")->capture_default_str();

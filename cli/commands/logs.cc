@@ -14,7 +14,7 @@
 namespace muster::cli {
 namespace {
 
-struct Flags {
+struct LogsFlags {
   std::string job;
   bool follow = false;
   std::optional<uint32_t> rank;
@@ -75,7 +75,7 @@ class LogPrinter {
   std::map<uint32_t, std::string> rest_;
 };
 
-absl::StatusOr<ExitCode> Run(const Invocation& invocation, const Flags& flags) {
+absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flags) {
   const absl::StatusOr<absl::Time> since = ParseSince(flags.since);
   if (!since.ok()) return since.status();
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
@@ -118,7 +118,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const Flags& flags) {
 }  // namespace
 
 void RegisterLogs(CLI::App& app, Invocation& invocation) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<LogsFlags>();
   CLI::App* command = AddCommand(app, "logs", kGroupLook, "Print what a job's ranks wrote",
                                  "muster logs -f @last\nmuster logs gpt2-tiny-x7f2 --rank 1 --tail 50");
   AddJob(command, flags->job);

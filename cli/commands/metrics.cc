@@ -13,7 +13,7 @@
 namespace muster::cli {
 namespace {
 
-struct Flags {
+struct MetricsFlags {
   std::string job;
   bool follow = false;
   bool plot = false;
@@ -55,7 +55,7 @@ class Rows {
   bool titled_ = false;
 };
 
-absl::StatusOr<ExitCode> Run(const Invocation& invocation, const Flags& flags) {
+absl::StatusOr<ExitCode> Run(const Invocation& invocation, const MetricsFlags& flags) {
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
   if (!client.ok()) return client.status();
   absl::StatusOr<std::string> job = invocation.JobNamed(flags.job, **client);
@@ -104,7 +104,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const Flags& flags) {
 }  // namespace
 
 void RegisterMetrics(CLI::App& app, Invocation& invocation) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<MetricsFlags>();
   CLI::App* command = AddCommand(app, "metrics", kGroupLook, "Show a job's loss, rates and times, step by step",
                                  "muster metrics @last --plot\nmuster metrics -f gpt2-tiny-x7f2 -o json");
   AddJob(command, flags->job);

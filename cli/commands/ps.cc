@@ -12,13 +12,13 @@
 namespace muster::cli {
 namespace {
 
-struct Flags {
+struct PsFlags {
   bool all = false;
   bool watch = false;
   Format format = Format::kTable;
 };
 
-std::string Text(const v1::ListJobsReply& reply, const Flags& flags, const Screen& screen) {
+std::string Text(const v1::ListJobsReply& reply, const PsFlags& flags, const Screen& screen) {
   if (flags.format == Format::kName) {
     std::string names;
     for (const v1::JobSummary& summary : reply.jobs()) absl::StrAppend(&names, summary.job().id(), "\n");
@@ -27,7 +27,7 @@ std::string Text(const v1::ListJobsReply& reply, const Flags& flags, const Scree
   return JobTable(reply, flags.format == Format::kWide, absl::Now()).Render(screen);
 }
 
-absl::StatusOr<ExitCode> Once(Client& client, const Flags& flags, const Screen& screen) {
+absl::StatusOr<ExitCode> Once(Client& client, const PsFlags& flags, const Screen& screen) {
   const absl::StatusOr<v1::ListJobsReply> reply = client.ListJobs(flags.all);
   if (!reply.ok()) return reply.status();
   if (flags.format == Format::kJson || flags.format == Format::kYaml) {
@@ -40,7 +40,7 @@ absl::StatusOr<ExitCode> Once(Client& client, const Flags& flags, const Screen& 
   return kOk;
 }
 
-absl::StatusOr<ExitCode> Again(Client& client, const Flags& flags, const Screen& screen) {
+absl::StatusOr<ExitCode> Again(Client& client, const PsFlags& flags, const Screen& screen) {
   const bool json = flags.format == Format::kJson;
   const auto glance = [&]() -> absl::StatusOr<std::string> {
     const absl::StatusOr<v1::ListJobsReply> reply = client.ListJobs(flags.all);
@@ -53,7 +53,7 @@ absl::StatusOr<ExitCode> Again(Client& client, const Flags& flags, const Screen&
 }  // namespace
 
 void RegisterPs(CLI::App& app, Invocation& invocation) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<PsFlags>();
   CLI::App* command = AddCommand(app, "ps", kGroupLook, "List jobs", "muster ps -a -o wide\nmuster ps --watch");
   command->add_flag("-a,--all", flags->all, "also those that have ended");
   command->add_flag("-w,--watch", flags->watch, "again every two seconds");

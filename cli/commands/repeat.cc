@@ -9,7 +9,7 @@ namespace muster::cli {
 namespace {
 
 constexpr absl::Duration kPeriod = absl::Seconds(2);
-constexpr absl::Duration kGlance = absl::Milliseconds(50);
+constexpr absl::Duration kKeyPoll = absl::Milliseconds(50);
 constexpr char kClear[] = "\x1b[H\x1b[2J";
 
 }  // namespace
@@ -32,7 +32,7 @@ absl::StatusOr<ExitCode> Repeat(const Screen& screen, bool changed,
     }
     reached |= text.ok();
     for (const absl::Time until = absl::Now() + kPeriod; absl::Now() < until && !Interrupted();) {
-      absl::SleepFor(kGlance);
+      absl::SleepFor(kKeyPoll);
     }
   }
   return kInterrupted;

@@ -6,7 +6,7 @@
 namespace muster::cli {
 namespace {
 
-struct Flags {
+struct SampleFlags {
   std::string from;
   std::string prompt, tokens, temperature, top_k, seed, vocab, merges;
 };
@@ -14,7 +14,7 @@ struct Flags {
 }  // namespace
 
 void RegisterSample(CLI::App& app, Invocation& invocation) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<SampleFlags>();
   CLI::App* command = AddCommand(app, "sample", kGroupData, "Write text with a trained model",
                                  "muster sample @last --prompt \"In the beginning\" --tokens 200\n"
                                  "muster sample runs/gpt2-tiny --prompt And --temperature 0");

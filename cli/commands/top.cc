@@ -11,7 +11,7 @@
 namespace muster::cli {
 namespace {
 
-struct Flags {
+struct TopFlags {
   bool once = false;
   Format format = Format::kTable;
 };
@@ -29,7 +29,7 @@ absl::StatusOr<Glance> Look(Client& client) {
   return Glance{*std::move(jobs), *std::move(nodes)};
 }
 
-absl::StatusOr<ExitCode> Run(const Invocation& invocation, const Flags& flags) {
+absl::StatusOr<ExitCode> Run(const Invocation& invocation, const TopFlags& flags) {
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
   if (!client.ok()) return client.status();
   const Screen screen = invocation.Out();
@@ -57,7 +57,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const Flags& flags) {
 }  // namespace
 
 void RegisterTop(CLI::App& app, Invocation& invocation) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<TopFlags>();
   CLI::App* command = AddCommand(app, "top", kGroupLook, "Show what runs and how fast, live on a terminal",
                                  "muster top\nmuster top -o json");
   command->add_flag("--once", flags->once, "one page, then end (the default when not on a terminal)");

@@ -15,7 +15,7 @@
 namespace muster::cli {
 namespace {
 
-struct Flags {
+struct TraceFlags {
   std::string job;
   uint32_t steps = 3;
   std::vector<uint32_t> ranks;
@@ -67,7 +67,7 @@ nlohmann::ordered_json Tree(const v1::RankTrace& rank, const StepProfile& profil
 }
 
 // The first rank in full, of the others a line each.
-void Show(const std::vector<v1::RankTrace>& ranks, const Flags& flags, const Screen& screen) {
+void Show(const std::vector<v1::RankTrace>& ranks, const TraceFlags& flags, const Screen& screen) {
   nlohmann::ordered_json trees = nlohmann::ordered_json::array();
   bool first = true;
   for (const v1::RankTrace& rank : ranks) {
@@ -82,7 +82,7 @@ void Show(const std::vector<v1::RankTrace>& ranks, const Flags& flags, const Scr
   if (flags.format != Format::kTable) PrintTree(trees, flags.format);
 }
 
-absl::StatusOr<ExitCode> Run(const Invocation& invocation, const Flags& flags) {
+absl::StatusOr<ExitCode> Run(const Invocation& invocation, const TraceFlags& flags) {
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
   if (!client.ok()) return client.status();
   const absl::StatusOr<std::string> job = invocation.JobNamed(flags.job, **client);
@@ -114,7 +114,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const Flags& flags) {
 }  // namespace
 
 void RegisterTrace(CLI::App& app, Invocation& invocation) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<TraceFlags>();
   CLI::App* command = AddCommand(app, "trace", kGroupLook, "Record a running job's next steps: where their time goes",
                                  "muster trace gpt2-tiny-x7f2 --steps 5 --save trace.json\n"
                                  "muster trace @last --by unit");

@@ -12,7 +12,7 @@
 namespace muster::cli {
 namespace {
 
-struct Flags {
+struct VerbFlags {
   std::vector<std::string> names;
   Format format = Format::kTable;
 };
@@ -21,7 +21,7 @@ using Resolve = std::function<absl::StatusOr<std::string>(Client& client, const 
 
 CLI::App* AddVerb(CLI::App& app, Invocation& invocation, const Verb& verb, const char* of, const char* what,
                   Resolve resolve, Apply apply) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<VerbFlags>();
   CLI::App* command = AddCommand(app, verb.name, kGroupSteer, verb.description, verb.example);
   command->add_option(of, flags->names, what)->required();
   AddFormat(command, flags->format, {"table", "json", "yaml", "name"});

@@ -12,9 +12,8 @@
 namespace muster::cli {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint64_t kTooLittleFree = 256 * kMiB;  // below it the coordinator accepts no job
-constexpr uint64_t kLittleFree = 2048 * kMiB;
+constexpr uint64_t kTooLittleFree = uint64_t{256} << 20;  // below it the coordinator accepts no job
+constexpr uint64_t kLittleFree = uint64_t{2048} << 20;
 constexpr size_t kMaxSocketPath = 107;
 constexpr absl::string_view kLongestSocket = "/coordinator.sock";
 

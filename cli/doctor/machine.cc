@@ -21,9 +21,9 @@
 namespace muster::cli {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint64_t kLittleMemory = 1024 * kMiB;  // a trainer with LibTorch takes about 400 MiB before its model
-constexpr uint64_t kTooLittleMemory = 512 * kMiB;
+constexpr uint64_t kLittleMemory = uint64_t{1024}
+                                   << 20;  // a trainer with LibTorch takes about 400 MiB before its model
+constexpr uint64_t kTooLittleMemory = uint64_t{512} << 20;
 constexpr rlim_t kFewFiles = 4096;  // a descriptor for each stream and each worker
 constexpr rlim_t kTooFewFiles = 256;
 constexpr rlim_t kFewProcesses = 1024;  // threads count

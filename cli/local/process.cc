@@ -27,7 +27,7 @@ extern char** environ;
 namespace muster::cli {
 namespace {
 
-constexpr absl::Duration kGlance = absl::Milliseconds(20);
+constexpr absl::Duration kExitPoll = absl::Milliseconds(20);
 constexpr uint64_t kTailBytes = 16 << 10;
 
 // What this thread starts has these cores, as long as the object lives.
@@ -158,7 +158,7 @@ bool WaitForEnd(const ProcessId& process, absl::Duration at_most) {
   const absl::Time deadline = absl::Now() + at_most;
   while (Alive(process)) {
     if (absl::Now() >= deadline) return false;
-    absl::SleepFor(kGlance);
+    absl::SleepFor(kExitPoll);
   }
   return true;
 }

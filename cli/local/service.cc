@@ -22,7 +22,7 @@
 namespace muster::cli {
 namespace {
 
-constexpr absl::Duration kGlance = absl::Milliseconds(50);
+constexpr absl::Duration kStartPoll = absl::Milliseconds(50);
 constexpr int kShownLines = 10;
 constexpr char kCoordinator[] = "coordinator";
 constexpr char kTrainerSocket[] = "/trainer.sock";
@@ -202,7 +202,7 @@ absl::Status LocalService::WaitUntilServing(absl::Time deadline) {
                                                       "\nits log ", LogFile(kCoordinator), " ends with:\n",
                                                       LastLines(LogFile(kCoordinator), 0, kShownLines)));
     }
-    absl::SleepFor(kGlance);
+    absl::SleepFor(kStartPoll);
   }
 }
 
@@ -221,7 +221,7 @@ absl::Status LocalService::WaitUntilLive(int nodes, absl::Time deadline) {
       return absl::DeadlineExceededError(absl::StrCat(live, " of ", nodes, " nodes are live; the log ", log,
                                                       " ends with:\n", LastLines(log, 0, kShownLines)));
     }
-    absl::SleepFor(kGlance);
+    absl::SleepFor(kStartPoll);
   }
 }
 

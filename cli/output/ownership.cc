@@ -15,7 +15,7 @@ namespace {
 
 // All in pixels.
 constexpr double kMargin = 20, kBars = 120, kBarsWidth = 700, kRight = kBars + kBarsWidth + 10, kWidth = 1000;
-constexpr double kLeastHeight = 14, kMostHeight = 64, kGap = 4, kLine = 18;
+constexpr double kLeastHeight = 14, kMostHeight = 64, kRowGap = 4, kLine = 18;
 constexpr double kLeastWidth = 1;                           // of a part that is drawn alone
 constexpr double kFont = 12, kLeastFont = 7, kDigit = 0.6;  // a digit's width, in font sizes
 constexpr int kLegendColumns = 3, kLegendMost = 192, kCharacters = 150;
@@ -87,7 +87,7 @@ std::string Escape(absl::string_view text) {
 }
 
 // Neighbouring shards are far apart on the colour circle (the golden angle); all are light enough for dark text.
-std::string ColourOf(uint32_t shard) {
+std::string FillOf(uint32_t shard) {
   const double hue = std::fmod(210 + 137.508 * shard, 360) / 60;
   const double light = std::array{0.72, 0.64, 0.80}[shard % 3], chroma = 0.6 * (1 - std::abs(2 * light - 1));
   const auto channel = [&](double offset) {  // a trapezium around the circle
@@ -123,7 +123,7 @@ std::string DrawRow(const Row& row, double top, double height) {
     const double width = scale * static_cast<double>(part.end - part.begin);
     const uint64_t bytes = ToBytes(part.end - part.begin);
     absl::StrAppendFormat(&out, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\">", x, top,
-                          width, height, ColourOf(part.first));
+                          width, height, FillOf(part.first));
     absl::StrAppendFormat(&out, "<title>%s: %s of %s, %.2f%%</title></rect>\n", Escape(row.unit), ShardsName(part),
                           Bytes(bytes),
                           100.0 * static_cast<double>(part.end - part.begin) / static_cast<double>(row.elements));
@@ -144,7 +144,7 @@ std::string DrawLegend(const std::vector<uint64_t>& bytes, uint32_t world, doubl
     const double x = kMargin + (kWidth - 2 * kMargin) / kLegendColumns * (s % kLegendColumns);
     const double y = top + kLine * (s / kLegendColumns);
     absl::StrAppendFormat(&out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x, y - 10,
-                          ColourOf(s));
+                          FillOf(s));
     out += Text(x + 18, y, absl::StrCat("shard ", s, ": ", Bytes(bytes[s]), ", ", RanksOf(s, shards, world)));
   }
   if (shown < shards) {
@@ -187,7 +187,7 @@ absl::StatusOr<std::string> OwnershipSvg(const v1::PlanReply& plan) {
     const double height =
         std::max(kLeastHeight, kMostHeight * static_cast<double>(row.elements) / static_cast<double>(largest));
     body += DrawRow(row, y, height);
-    y += height + kGap;
+    y += height + kRowGap;
   }
   y += kLine;
   body += DrawLegend(ShardBytes(rows, shards), world, y);

@@ -8,7 +8,7 @@
 namespace muster::cli {
 namespace {
 
-constexpr int kGap = 2;
+constexpr int kColumnGap = 2;
 // A cut column says at least this much.
 constexpr int kLeast = 8;
 
@@ -28,7 +28,7 @@ std::string Table::Render(const Screen& screen) const {
     }
   }
   int before_last = 0;
-  for (size_t i = 0; i + 1 < columns_.size(); ++i) before_last += widths[i] + kGap;
+  for (size_t i = 0; i + 1 < columns_.size(); ++i) before_last += widths[i] + kColumnGap;
   const int last = screen.width == 0 ? 0 : std::max(kLeast, screen.width - before_last);
   std::string out;
   for (const std::vector<Cell>& row : rows) {
@@ -39,7 +39,7 @@ std::string Table::Render(const Screen& screen) const {
       if (columns_[i].right) out += blanks;
       out += Paint(screen, row[i].colour, text);
       if (!columns_[i].right && !end) out += blanks;
-      if (!end) out.append(kGap, ' ');
+      if (!end) out.append(kColumnGap, ' ');
     }
     out += "\n";
   }

@@ -11,7 +11,7 @@
 namespace muster::cli {
 namespace {
 
-std::string Problems(const std::string& text) {
+std::string SampleProblems(const std::string& text) {
   const Reading reading = ReadSpec(text, "job.yaml", {});
   return absl::StrJoin(reading.problems, "\n",
                        [](std::string* out, const Problem& problem) { absl::StrAppend(out, problem.ToString()); });
@@ -32,7 +32,7 @@ std::string Uncommented(const std::string& text) {
 
 TEST(SampleJob, IsASpecAsItIs) {
   const std::string text = WriteSampleJob({});
-  EXPECT_EQ(Problems(text), "");
+  EXPECT_EQ(SampleProblems(text), "");
   const v1::JobSpec spec = ReadSpec(text, "job.yaml", {}).spec;
   EXPECT_EQ(spec.name(), "gpt2-tiny");
   EXPECT_EQ(spec.train().model().gpt2().size(), v1::GPT2_SIZE_TINY);
@@ -44,7 +44,7 @@ TEST(SampleJob, IsASpecAsItIs) {
 
 TEST(SampleJob, EveryFieldThatIsCommentedOutMayBeUncommented) {
   const std::string text = Uncommented(WriteSampleJob({}));
-  EXPECT_EQ(Problems(text), "");
+  EXPECT_EQ(SampleProblems(text), "");
   const v1::JobSpec spec = ReadSpec(text, "job.yaml", {}).spec;
   EXPECT_EQ(spec.priority(), 0);
   EXPECT_TRUE(spec.has_priority());
@@ -56,12 +56,12 @@ TEST(SampleJob, EveryFieldThatIsCommentedOutMayBeUncommented) {
 
 TEST(SampleJob, TakesWhatItIsGiven) {
   const std::string text = WriteSampleJob({"a", "gpt2:small", "my data: #1.bin", "v.bin"});
-  EXPECT_EQ(Problems(text), "");
+  EXPECT_EQ(SampleProblems(text), "");
   const v1::JobSpec spec = ReadSpec(text, "job.yaml", {}).spec;
   EXPECT_EQ(spec.train().model().gpt2().size(), v1::GPT2_SIZE_SMALL);
   EXPECT_EQ(spec.train().data().tokens(), "my data: #1.bin");
   EXPECT_EQ(spec.train().data().validation(), "v.bin");
-  EXPECT_TRUE(absl::StrContains(Problems(WriteSampleJob({"a", "gpt9"})), "expected gpt2"));
+  EXPECT_TRUE(absl::StrContains(SampleProblems(WriteSampleJob({"a", "gpt9"})), "expected gpt2"));
 }
 
 }  // namespace

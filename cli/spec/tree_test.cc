@@ -5,7 +5,7 @@
 namespace muster::cli {
 namespace {
 
-std::string Problems(const std::string& text) {
+std::string TreeProblems(const std::string& text) {
   std::string all;
   for (const Problem& problem : ParseYaml(text, "f").problems) all += problem.ToString() + "\n";
   return all;
@@ -73,11 +73,12 @@ TEST(ParseYaml, EachErrorHasItsPlace) {
       {std::string("a: \0", 4), "f:1:4: control character U+0000\n"},
       {"a: 1\rb: 2\r", "f:1:5: a carriage return alone: end lines with \\n or \\r\\n\n"},
   };
-  for (const auto& [text, expected] : kCases) EXPECT_EQ(Problems(text), expected) << text;
+  for (const auto& [text, expected] : kCases) EXPECT_EQ(TreeProblems(text), expected) << text;
 }
 
 TEST(ParseYaml, LimitsSizeAndDepth) {
-  EXPECT_EQ(Problems("a: " + std::string(kMaxYamlBytes, 'x')), "f:1:1: has 262147 bytes; a spec has at most 262144\n");
+  EXPECT_EQ(TreeProblems("a: " + std::string(kMaxYamlBytes, 'x')),
+            "f:1:1: has 262147 bytes; a spec has at most 262144\n");
   const ParsedYaml deep = ParseYaml(std::string(100'000, '['), "f");
   ASSERT_EQ(deep.problems.size(), 1u);
   EXPECT_EQ(deep.problems[0].message, "nested deeper than 32 levels");

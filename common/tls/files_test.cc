@@ -14,7 +14,7 @@
 namespace muster::tls {
 namespace {
 
-const absl::Time kNow = absl::FromUnixSeconds(1'800'000'000);
+const absl::Time kFilesNow = absl::FromUnixSeconds(1'800'000'000);
 
 unsigned ModeOf(const std::string& path) {
   struct stat info {};
@@ -100,53 +100,54 @@ TEST(PrivateFile, IsOursAloneWhateverTheUmask) {
 TEST(TrustFolder, MadeOnceAndReadAgain) {
   const TemporaryFolder folder;
   EXPECT_FALSE(HasTrust(folder.path()));
-  const absl::Status none = LoadTrust(folder.path(), kNow).status();
+  const absl::Status none = LoadTrust(folder.path(), kFilesNow).status();
   EXPECT_EQ(none.code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(absl::StrContains(none.message(), "muster coordinator init")) << none;
-  const Trust made = MakeTrust(folder.path(), {"gpu-head", "127.0.0.1"}, kNow).value();
+  const Trust made = MakeTrust(folder.path(), {"gpu-head", "127.0.0.1"}, kFilesNow).value();
   const std::string trust = TrustFolderOf(folder.path());
   EXPECT_EQ(ModeOf(trust), 0700u);
   EXPECT_EQ(ModeOf(trust + "/ca.key"), 0600u);
   EXPECT_EQ(ModeOf(trust + "/server.key"), 0600u);
   EXPECT_EQ(ModeOf(trust + "/ca.crt"), 0644u);
-  const Trust loaded = LoadTrust(folder.path(), kNow).value();
+  const Trust loaded = LoadTrust(folder.path(), kFilesNow).value();
   EXPECT_EQ(loaded.server_facts.sha256, made.server_facts.sha256);
   EXPECT_EQ(loaded.authority_facts.sha256, made.authority_facts.sha256);
   EXPECT_EQ(SplitCertificates(loaded.server.certificate)->size(), 2u);
   // Again: another certificate for other names, and the same authority.
-  const Trust again = MakeTrust(folder.path(), {"other"}, kNow).value();
+  const Trust again = MakeTrust(folder.path(), {"other"}, kFilesNow).value();
   EXPECT_EQ(again.authority_facts.sha256, made.authority_facts.sha256);
   EXPECT_EQ(again.server_facts.hosts, std::vector<std::string>{"other"});
 }
 
 TEST(TrustFolder, RenewsTheServersCertificateInItsLastThird) {
   const TemporaryFolder folder;
-  const Trust made = MakeTrust(folder.path(), {"gpu-head"}, kNow).value();
-  const absl::Duration life = made.server_facts.validity.end - kNow;
-  EXPECT_EQ(LoadTrust(folder.path(), kNow + life * 0.6)->server_facts.sha256, made.server_facts.sha256);
+  const Trust made = MakeTrust(folder.path(), {"gpu-head"}, kFilesNow).value();
+  const absl::Duration life = made.server_facts.validity.end - kFilesNow;
+  EXPECT_EQ(LoadTrust(folder.path(), kFilesNow + life * 0.6)->server_facts.sha256, made.server_facts.sha256);
   for (const double share : {0.7, 1.5}) {
-    const Trust renewed = LoadTrust(folder.path(), kNow + life * share).value();
+    const Trust renewed = LoadTrust(folder.path(), kFilesNow + life * share).value();
     EXPECT_NE(renewed.server_facts.sha256, made.server_facts.sha256) << share;
     EXPECT_EQ(renewed.server_facts.hosts, made.server_facts.hosts);
     EXPECT_TRUE(CheckPair(renewed.server).ok());
   }
-  EXPECT_TRUE(absl::StrContains(LoadTrust(folder.path(), kNow + absl::Hours(24 * 4000)).status().message(), "expired"));
+  EXPECT_TRUE(
+      absl::StrContains(LoadTrust(folder.path(), kFilesNow + absl::Hours(24 * 4000)).status().message(), "expired"));
 }
 
 TEST(TrustFolder, MendsHalfAPairAndRefusesWhatIsOpenToOthers) {
   const TemporaryFolder folder;
-  const Trust made = MakeTrust(folder.path(), {"gpu-head"}, kNow).value();
+  const Trust made = MakeTrust(folder.path(), {"gpu-head"}, kFilesNow).value();
   const std::string trust = TrustFolderOf(folder.path());
   ASSERT_TRUE(WritePrivateFile(trust + "/server.key", MakeKey().value()).ok());  // killed between the two
-  EXPECT_TRUE(CheckPair(LoadTrust(folder.path(), kNow)->server).ok());
+  EXPECT_TRUE(CheckPair(LoadTrust(folder.path(), kFilesNow)->server).ok());
   chmod((trust + "/ca.key").c_str(), 0644);
-  EXPECT_EQ(LoadTrust(folder.path(), kNow).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(LoadTrust(folder.path(), kFilesNow).status().code(), absl::StatusCode::kPermissionDenied);
   chmod((trust + "/ca.key").c_str(), 0600);
   chmod(trust.c_str(), 0755);
-  EXPECT_EQ(LoadTrust(folder.path(), kNow).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(LoadTrust(folder.path(), kFilesNow).status().code(), absl::StatusCode::kPermissionDenied);
   chmod(trust.c_str(), 0700);
   ASSERT_TRUE(WritePrivateFile(trust + "/ca.crt", "rubbish").ok());
-  EXPECT_TRUE(absl::StrContains(LoadTrust(folder.path(), kNow).status().message(), "ca.crt"));
+  EXPECT_TRUE(absl::StrContains(LoadTrust(folder.path(), kFilesNow).status().message(), "ca.crt"));
 }
 
 }  // namespace

@@ -19,7 +19,7 @@
 namespace muster::tls {
 namespace {
 
-KeyPair NewAuthority() {
+KeyPair ProbedAuthority() {
   const std::string key = MakeKey().value();
   return {MakeAuthority(key, "an authority", ValidFor(absl::Hours(1), absl::Now())).value(), key};
 }
@@ -96,7 +96,7 @@ void ExpectRefusal(const absl::Status& status, absl::StatusCode code, const std:
 
 TEST(Probe, SaysWhyAPeerIsNotBelieved) {
   signal(SIGPIPE, SIG_IGN);
-  const KeyPair authority = NewAuthority();
+  const KeyPair authority = ProbedAuthority();
   const absl::Time now = absl::Now();
   const Server good(Signed(authority, {Use::kServer, "c", {"localhost", "127.0.0.1"}, Hour()}));
   const Server named(Signed(authority, {Use::kServer, "c", {"gpu-head"}, Hour()}));
@@ -111,7 +111,7 @@ TEST(Probe, SaysWhyAPeerIsNotBelieved) {
     EXPECT_EQ(shown->size(), 2u);
   }
   const auto code = absl::StatusCode::kFailedPrecondition;
-  ExpectRefusal(Probe(good.At("127.0.0.1"), {.authority = NewAuthority().certificate}).status(), code,
+  ExpectRefusal(Probe(good.At("127.0.0.1"), {.authority = ProbedAuthority().certificate}).status(), code,
                 "not signed by the authority");
   ExpectRefusal(Probe(named.At("127.0.0.1"), options).status(), code, "is for gpu-head");
   ExpectRefusal(Probe(named.At("localhost"), options).status(), code, "is for gpu-head");
@@ -139,7 +139,7 @@ TEST(Probe, SilentPeerEndsAtTheTimeout) {
 
 TEST(Probe, SaysWhenThePeerDoesNotTakeOurCertificate) {
   signal(SIGPIPE, SIG_IGN);
-  const KeyPair authority = NewAuthority(), other = NewAuthority();
+  const KeyPair authority = ProbedAuthority(), other = ProbedAuthority();
   const Server server(Signed(authority, {Use::kServer, "c", {"127.0.0.1"}, Hour()}), authority.certificate);
   const auto probe = [&](const KeyPair& client) {
     return Probe(server.At("127.0.0.1"), {authority.certificate, client}).status();
@@ -154,7 +154,7 @@ TEST(Probe, SaysWhenThePeerDoesNotTakeOurCertificate) {
 
 TEST(FetchAuthority, BelievesOnlyThePinnedOne) {
   signal(SIGPIPE, SIG_IGN);
-  const KeyPair authority = NewAuthority(), other = NewAuthority();
+  const KeyPair authority = ProbedAuthority(), other = ProbedAuthority();
   const std::string pin = ReadCertificate(authority.certificate)->sha256;
   const Server good(Signed(authority, {Use::kServer, "c", {"127.0.0.1"}, Hour()}));
   const auto fetched = FetchAuthority(good.At("127.0.0.1"), pin);

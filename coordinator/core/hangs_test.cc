@@ -20,7 +20,7 @@ class Hangs : public testing::Test {
     w_.Do(NodeConnected{Hello("b", 2)});
     id_ = w_.Submit(Gang("g", kRanks));
     Run(id_);
-    for (uint32_t rank = 0; rank < kRanks; ++rank) w_.RankProgress(id_, rank, 10, 0, 0, 0);
+    for (uint32_t rank = 0; rank < kRanks; ++rank) w_.Progress(id_, rank, 10, 0, 0, 0);
   }
   struct Page {
     uint64_t step, issued, completed;
@@ -31,7 +31,7 @@ class Hangs : public testing::Test {
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
       if (w_.State(id_) != JOB_STATE_RUNNING) return;
       const Page& page = pages[rank];
-      w_.RankProgress(id_, rank, page.step, page.issued, page.completed, page.still, page.frozen);
+      w_.Progress(id_, rank, page.step, page.issued, page.completed, page.still, page.frozen);
     }
   }
   // For longer than any limit.
@@ -147,7 +147,7 @@ TEST_F(Hangs, OneMayBeAliveWhileItWaitsForTheOneThatHangs) {
 TEST_F(Hangs, SlowStepsMayTakeLonger) {
   for (uint64_t step = 11; step < 20; ++step) {
     Seconds(20);
-    for (uint32_t rank = 0; rank < kRanks; ++rank) w_.RankProgress(id_, rank, step, 0, 0, 0);
+    for (uint32_t rank = 0; rank < kRanks; ++rank) w_.Progress(id_, rank, step, 0, 0, 0);
   }
   Tell(std::vector<Page>(kRanks, {19, 9, 8, 199}));
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
@@ -162,9 +162,9 @@ TEST_F(Hangs, TheFirstStepAndTheLastCheckpointTakeAsLongAsAStart) {
   for (const uint64_t step : {0u, 100u}) {
     const JobId id = w_.Submit(spec);
     Run(id);
-    w_.RankProgress(id, 0, step, 1, 0, 290);
+    w_.Progress(id, 0, step, 1, 0, 290);
     EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << step;
-    w_.RankProgress(id, 0, step, 1, 0, 301);
+    w_.Progress(id, 0, step, 1, 0, 301);
     EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING) << step;
     w_.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
     w_.Do(CancelJob{id});
@@ -180,9 +180,9 @@ TEST_F(Hangs, TheFirstStepIsTheOneBehindWhereItBegan) {
   EXPECT_EQ(w_.Newest(id).resumed_step(), 40u);
   EXPECT_FALSE(w_.Newest(id).has_resume_from());
   Run(id);
-  w_.RankProgress(id, 0, 40, 1, 0, 290);
+  w_.Progress(id, 0, 40, 1, 0, 290);
   EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING);
-  w_.RankProgress(id, 0, 41, 1, 0, 290);
+  w_.Progress(id, 0, 41, 1, 0, 290);
   EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING);
   EXPECT_EQ(w_.Get(id).failure().step(), 42u);
 }
@@ -205,10 +205,10 @@ TEST_F(Hangs, AJobMayAllowMore) {
 // Its silence is judged first, and by itself.
 TEST_F(Hangs, NobodyIsBlamedWhileANodeIsSilent) {
   w_.Do(NodeDisconnected{NodeId("b"), Incarnation("i1")});
-  w_.RankProgress(id_, 0, 10, 9, 8, 60);
+  w_.Progress(id_, 0, 10, 9, 8, 60);
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
   w_.Do(NodeConnected{Hello("b", 2)});
-  w_.RankProgress(id_, 0, 10, 9, 8, 61);
+  w_.Progress(id_, 0, 10, 9, 8, 61);
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING) << "it has not reported yet";
 }
 
@@ -234,10 +234,10 @@ TEST_F(Hangs, ARestartedCoordinatorWaitsForAllReports) {
       EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
     }
   }
-  w_.RankProgress(id_, 0, 10, 9, 8, 46);
+  w_.Progress(id_, 0, 10, 9, 8, 46);
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING) << "a rank may have been stopped until just now";
   Seconds(30);
-  w_.RankProgress(id_, 0, 10, 9, 8, 76);
+  w_.Progress(id_, 0, 10, 9, 8, 76);
   EXPECT_EQ(w_.State(id_), JOB_STATE_STOPPING);
   EXPECT_EQ(w_.Get(id_).failure().rank(), 3u);
 }

@@ -11,8 +11,6 @@
 namespace muster::core {
 namespace {
 
-constexpr uint64_t kGiB = uint64_t{1} << 30;
-
 Node Sized(const std::string& id, int slots, uint64_t gib) {
   Node node = Hello(id, slots);
   for (Slot& slot : *node.mutable_slots()) slot.set_memory_bytes(gib * kGiB);

@@ -8,8 +8,6 @@
 namespace muster::core {
 namespace {
 
-constexpr uint64_t kGiB = uint64_t{1} << 30;
-
 JobSpec Large(uint32_t ranks) {
   JobSpec spec;
   spec.set_name("large");

@@ -22,6 +22,8 @@
 
 namespace muster::core {
 
+inline constexpr uint64_t kGiB = uint64_t{1} << 30;
+
 inline JobSpec Spec(const std::string& name, int priority = 0, uint32_t max_restarts = 3, uint64_t steps = 100) {
   JobSpec spec;
   spec.set_name(name);

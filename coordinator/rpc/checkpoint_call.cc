@@ -21,7 +21,7 @@ namespace {
 
 using server::Turn;
 
-constexpr absl::Duration kUsualWait = absl::Minutes(5);
+constexpr absl::Duration kUsualCheckpointWait = absl::Minutes(5);
 
 // Reads the job's events as any watcher does, and looks at the job whenever there is one. All but the reactions is done
 // on the loop's thread.
@@ -85,9 +85,9 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
     absl::StatusOr<std::shared_ptr<server::Watch>> watch = turn.watches().Open(turn.core(), events, job_);
     if (!watch.ok()) return End(watch.status(), turn.watches());
     watch_ = *std::move(watch);
-    const gpr_timespec deadline =
-        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                     gpr_time_from_millis(absl::ToInt64Milliseconds(WaitOf(*request_, kUsualWait)), GPR_TIMESPAN));
+    const gpr_timespec deadline = gpr_time_add(
+        gpr_now(GPR_CLOCK_MONOTONIC),
+        gpr_time_from_millis(absl::ToInt64Milliseconds(WaitOf(*request_, kUsualCheckpointWait)), GPR_TIMESPAN));
     alarm_.Set(deadline, [self = Self()](bool rang) {
       if (rang) self->EndBy(self->TooLate());
     });
@@ -97,7 +97,7 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
   absl::Status TooLate() const {
     return absl::DeadlineExceededError(
         absl::StrCat("no checkpoint of ", job_.value(), " behind step ", behind_, " was published in ",
-                     absl::FormatDuration(WaitOf(*request_, kUsualWait)),
+                     absl::FormatDuration(WaitOf(*request_, kUsualCheckpointWait)),
                      "; the request stands: a step may take longer than that, or its folder's disk (muster logs ",
                      job_.value(), ")"));
   }

@@ -18,7 +18,7 @@ using server::Turn;
 
 constexpr uint32_t kMostSteps = 20;
 constexpr uint32_t kMostRanks = 8;  // so that the reply stays small
-constexpr absl::Duration kUsualWait = absl::Minutes(1);
+constexpr absl::Duration kUsualTraceWait = absl::Minutes(1);
 
 class TraceReactor final : public grpc::ServerUnaryReactor {
  public:
@@ -29,7 +29,7 @@ class TraceReactor final : public grpc::ServerUnaryReactor {
 
   void OnCancel() override {
     loop_->Post([number = request_number_](Turn& turn) {
-      turn.AfterCommit([request, &traces = turn.traces()] { traces.Cancel(number); });
+      turn.AfterCommit([number, &traces = turn.traces()] { traces.Cancel(number); });
     });
   }
   void OnDone() override { delete this; }
@@ -43,7 +43,7 @@ class TraceReactor final : public grpc::ServerUnaryReactor {
     const uint64_t generation = turn.core().Stored(event->job)->generation();
     reply_->set_generation(generation);
     turn.traces().Begin({event->job, generation}, request_number_, event->ranks,
-                        turn.now().steady + WaitOf(*request_, kUsualWait),
+                        turn.now().steady + WaitOf(*request_, kUsualTraceWait),
                         [this, &core = turn.core()](Traces::Told told) { End(core, std::move(told)); });
   }
 

@@ -12,7 +12,7 @@ namespace muster::simulate {
 namespace {
 
 constexpr char kKey[] = "collective";
-constexpr absl::Duration kRetry = absl::Seconds(2);
+constexpr absl::Duration kGangRetry = absl::Seconds(2);
 constexpr uint64_t kCollective = 10;  // as an op of a step
 
 RankExit Exit(RankExit::Cause cause, const std::string& message, int signal = 0) {
@@ -51,7 +51,7 @@ void Gang::Join(const std::shared_ptr<Process>& process) {
 
 void Gang::Load(const std::shared_ptr<Process>& process) {
   if (!process->alive) return;
-  if (process->frozen) return world_->agenda.After(kRetry, [this, process] { Load(process); });
+  if (process->frozen) return world_->agenda.After(kGangRetry, [this, process] { Load(process); });
   const Assignment& assignment = process->assignment;
   if (assignment.has_resume_from()) {
     if (!world_->checkpoints[job_].contains(assignment.resume_from().directory())) {
@@ -71,7 +71,7 @@ void Gang::Load(const std::shared_ptr<Process>& process) {
 // Rank 0 sets the key that the others wait for, as with an NCCL id; all repeat it until it is answered.
 void Gang::Meet(const std::shared_ptr<Process>& process) {
   if (!process->alive || process->met) return;
-  const auto again = [this, process] { world_->agenda.After(kRetry, [this, process] { Meet(process); }); };
+  const auto again = [this, process] { world_->agenda.After(kGangRetry, [this, process] { Meet(process); }); };
   if (process->frozen) return again();
   Rendezvous(process, [=, this](const absl::Status& status) {
     if (!process->alive || process->met) return;
@@ -84,7 +84,7 @@ void Gang::Meet(const std::shared_ptr<Process>& process) {
 void Gang::Resend(const std::shared_ptr<Process>& process) {
   if (process->id.rank != 0 || !process->alive || !process->met || running_) return;
   Rendezvous(process, [this, process](const absl::Status& status) {
-    if (absl::IsUnavailable(status)) world_->agenda.After(kRetry, [this, process] { Resend(process); });
+    if (absl::IsUnavailable(status)) world_->agenda.After(kGangRetry, [this, process] { Resend(process); });
   });
 }
 

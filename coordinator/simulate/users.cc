@@ -8,7 +8,7 @@
 namespace muster::simulate {
 namespace {
 
-constexpr absl::Duration kRetry = absl::Seconds(1);
+constexpr absl::Duration kUserRetry = absl::Seconds(1);
 
 }  // namespace
 
@@ -27,7 +27,7 @@ void User::Submit() {
       },
       /*reachable=*/true,
       [this, world, accepted](const absl::Status& status) {
-        if (absl::IsUnavailable(status)) return world->agenda.After(kRetry, [this] { Submit(); });
+        if (absl::IsUnavailable(status)) return world->agenda.After(kUserRetry, [this] { Submit(); });
         if (!status.ok()) return world->judge.Fail("a right job is accepted", status.ToString());
         world->Trace([&] { return absl::StrCat("accepted ", request_, " as ", accepted->value()); });
         job_ = *accepted;
@@ -49,7 +49,7 @@ void User::Change(const char* what, std::function<void()> accepted) {
       /*reachable=*/true,
       [this, world, what, accepted](const absl::Status& status) {
         if (absl::IsUnavailable(status)) {
-          return world->agenda.After(kRetry, [this, what, accepted] { Change<Event>(what, accepted); });
+          return world->agenda.After(kUserRetry, [this, what, accepted] { Change<Event>(what, accepted); });
         }
         if (status.ok() && accepted != nullptr) accepted();
       });
@@ -85,14 +85,14 @@ void Drain(World* world, const std::string& node, bool drain) {
       },
       /*reachable=*/true,
       [=](const absl::Status& status) {
-        if (absl::IsUnavailable(status)) world->agenda.After(kRetry, [=] { Drain(world, node, drain); });
+        if (absl::IsUnavailable(status)) world->agenda.After(kUserRetry, [=] { Drain(world, node, drain); });
       });
 }
 
 void Reader::Start() {
   // As a client notices that its connection has ended.
   if (life_ == nullptr || !life_->alive()) Open();
-  world_->agenda.After(kRetry, [this] { Start(); });
+  world_->agenda.After(kUserRetry, [this] { Start(); });
 }
 
 void Reader::Open() {

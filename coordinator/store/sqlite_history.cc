@@ -9,7 +9,7 @@
 namespace muster::store {
 namespace {
 
-constexpr Schema kSchema{
+constexpr Schema kHistorySchema{
     0x4d535448, 1,
     "CREATE TABLE meta(name TEXT PRIMARY KEY NOT NULL, value INTEGER NOT NULL);"
     "INSERT INTO meta VALUES('sequence', 0);"
@@ -254,7 +254,8 @@ std::vector<JobId> SqliteHistory::Jobs() const {
 
 absl::StatusOr<std::unique_ptr<HistoryStore>> OpenSqliteHistory(const std::string& directory,
                                                                 const HistoryLimits& limits) {
-  absl::StatusOr<std::unique_ptr<Database>> database = Database::Open(absl::StrCat(directory, "/history.db"), kSchema);
+  absl::StatusOr<std::unique_ptr<Database>> database =
+      Database::Open(absl::StrCat(directory, "/history.db"), kHistorySchema);
   if (!database.ok()) return database.status();
   auto store = std::make_unique<SqliteHistory>(*std::move(database), limits);
   if (absl::Status status = store->Load(); !status.ok()) return status;

@@ -13,10 +13,10 @@
 namespace muster::store {
 namespace {
 
-constexpr Schema kSchema{0x4d535453, 1,
-                         "CREATE TABLE rows(key BLOB PRIMARY KEY NOT NULL, value BLOB NOT NULL);"
-                         "CREATE TABLE meta(name TEXT PRIMARY KEY NOT NULL, value INTEGER NOT NULL);"
-                         "INSERT INTO meta VALUES('term', 0);"};
+constexpr Schema kStateSchema{0x4d535453, 1,
+                              "CREATE TABLE rows(key BLOB PRIMARY KEY NOT NULL, value BLOB NOT NULL);"
+                              "CREATE TABLE meta(name TEXT PRIMARY KEY NOT NULL, value INTEGER NOT NULL);"
+                              "INSERT INTO meta VALUES('term', 0);"};
 
 absl::Status DiskError(const char* what, const std::string& path) {
   const int error = errno;
@@ -36,7 +36,7 @@ absl::Status SyncPath(const std::string& path, int flags) {
 class SqliteState final : public StateStore {
  public:
   static absl::StatusOr<std::unique_ptr<StateStore>> Open(const std::string& path) {
-    absl::StatusOr<std::unique_ptr<Database>> database = Database::Open(path, kSchema);
+    absl::StatusOr<std::unique_ptr<Database>> database = Database::Open(path, kStateSchema);
     if (!database.ok()) return database.status();
     std::unique_ptr<SqliteState> store(new SqliteState(*std::move(database)));
     if (absl::Status status = store->Prepare(); !status.ok()) return status;

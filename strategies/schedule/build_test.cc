@@ -16,16 +16,10 @@
 #include "models/inventory.h"
 #include "strategies/partition/flat.h"
 #include "strategies/schedule/check.h"
+#include "strategies/schedule/layers_test.h"
 
 namespace muster {
 namespace {
-
-Inventory Layers(uint32_t layers) {
-  Model model;
-  model.mutable_gpt2()->set_size(GPT2_SIZE_TINY);
-  model.mutable_gpt2()->set_layers(layers);
-  return *models::MakeInventory(model);
-}
 
 std::vector<std::string> Lines(const Schedule& schedule, const Inventory& inventory) {
   return absl::StrSplit(Print(schedule, inventory), '\n', absl::SkipEmpty());

@@ -15,7 +15,6 @@
 namespace muster {
 namespace {
 
-constexpr size_t kStreams = 4;
 using Clock = std::array<int32_t, kStreams>;
 
 bool NeedsGroup(OpKind kind) {

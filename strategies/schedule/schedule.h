@@ -35,6 +35,7 @@ inline constexpr int32_t kWorldGroup = 0, kShardGroup = 1, kReplicaGroup = 2;
 inline constexpr int32_t kGroups = 3;
 
 enum class Stream : uint8_t { kCompute, kGather, kReduce, kTransfer };
+inline constexpr size_t kStreams = 4;
 
 struct Op {
   OpKind kind;

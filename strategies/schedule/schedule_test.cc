@@ -8,17 +8,11 @@
 #include "models/inventory.h"
 #include "strategies/schedule/build.h"
 #include "strategies/schedule/check.h"
+#include "strategies/schedule/layers_test.h"
 #include "strategies/schedule/memory.h"
 
 namespace muster {
 namespace {
-
-Inventory Layers(uint32_t layers) {
-  Model model;
-  model.mutable_gpt2()->set_size(GPT2_SIZE_TINY);
-  model.mutable_gpt2()->set_layers(layers);
-  return *models::MakeInventory(model);
-}
 
 Schedule Single(const Inventory& inventory, int32_t microbatches) {
   return Build(inventory, {.microbatches = microbatches});

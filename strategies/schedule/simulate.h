@@ -14,8 +14,6 @@
 
 namespace muster {
 
-inline constexpr size_t kStreams = 4;  // of the enum Stream
-
 struct OpCost {
   double latency = 0;  // seconds that pass whatever else goes on
   double work = 0;     // seconds, alone on what it works with

@@ -19,7 +19,7 @@
 namespace muster::agent {
 namespace {
 
-constexpr auto kCallDeadline = std::chrono::seconds(10);
+constexpr auto kEnrollDeadline = std::chrono::seconds(10);
 constexpr absl::Duration kJoinPause = absl::Seconds(2);
 constexpr char kHowToJoin[] =
     "join with --join_token and a token of `muster coordinator token create --role worker`, made on the coordinator's "
@@ -66,7 +66,7 @@ absl::StatusOr<std::string> AskToJoin(const std::string& coordinator, const std:
   const std::unique_ptr<Trust::Stub> stub = Trust::NewStub(rpc::Dial(coordinator, {authority, {}}));
   grpc::ClientContext context;
   rpc::AddCallMetadata(token, context);
-  context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
+  context.set_deadline(std::chrono::system_clock::now() + kEnrollDeadline);
   JoinReply reply;
   const absl::Status status = rpc::FromGrpc(stub->Join(&context, request, &reply));
   if (!status.ok()) return WithPlace(absl::StrCat("the coordinator at ", coordinator), status);

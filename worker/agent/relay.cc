@@ -16,9 +16,9 @@
 namespace muster::agent {
 namespace {
 
-constexpr absl::Duration kCallDeadline = absl::Seconds(10);
+constexpr absl::Duration kRelayDeadline = absl::Seconds(10);
 constexpr absl::Duration kOneWait = absl::Seconds(30);  // then it is asked again
-constexpr absl::Duration kRetry = absl::Milliseconds(300);
+constexpr absl::Duration kRelayRetry = absl::Milliseconds(300);
 // As long as a coordinator may be away without harm; a rank that never gets through ends earlier, with its generation.
 constexpr absl::Duration kSetPatience = absl::Minutes(10);
 
@@ -79,7 +79,7 @@ Relay::Relay(EventLoop* loop, std::shared_ptr<grpc::Channel> channel, std::strin
 Relay::~Relay() { *alive_ = false; }
 
 void Relay::SendSet(const RendezvousSetRequest& request, std::function<void(absl::Status)> done) {
-  auto call = std::make_shared<Call<RendezvousSetRequest, RendezvousSetReply>>(request, token_, kCallDeadline);
+  auto call = std::make_shared<Call<RendezvousSetRequest, RendezvousSetReply>>(request, token_, kRelayDeadline);
   stub_->async()->RendezvousSet(
       &call->context, &call->request, &call->reply,
       [loop = loop_->shared_from_this(), call, alive = alive_, done = std::move(done)](const grpc::Status& status) {
@@ -99,7 +99,7 @@ void Relay::Set(const SetRequest& request, ValueCallback done) {
 void Relay::TrySet(RendezvousSetRequest out, SteadyTime until, ValueCallback done) {
   SendSet(out, [this, alive = alive_, out, until, done = std::move(done)](const absl::Status& status) {
     if (*alive && IsAway(status) && loop_->now().steady < until) {
-      loop_->PostAfter(kRetry, [this, alive, out, until, done] {
+      loop_->PostAfter(kRelayRetry, [this, alive, out, until, done] {
         if (*alive) TrySet(out, until, done);
       });
       return;
@@ -125,7 +125,7 @@ void Relay::Adopt(const RankId& rank) {
 void Relay::Get(const GetRequest& request, ValueCallback done) {
   using GetCall = Call<RendezvousGetRequest, RendezvousGetReply>;
   auto call =
-      std::make_shared<GetCall>(GetOf(request.key(), request.name(), absl::ZeroDuration()), token_, kCallDeadline);
+      std::make_shared<GetCall>(GetOf(request.key(), request.name(), absl::ZeroDuration()), token_, kRelayDeadline);
   stub_->async()->RendezvousGet(
       &call->context, &call->request, &call->reply,
       [loop = loop_->shared_from_this(), call, done = std::move(done)](const grpc::Status& status) {
@@ -151,7 +151,7 @@ void Relay::Ask(const std::shared_ptr<Pending>& pending) {
   const absl::Duration left = std::max(absl::ZeroDuration(), pending->deadline - loop_->now().steady);
   const absl::Duration wait = std::min(left, kOneWait);
   pending->call = std::make_shared<Call<RendezvousGetRequest, RendezvousGetReply>>(
-      GetOf(pending->request.key(), pending->request.name(), wait), token_, wait + kCallDeadline);
+      GetOf(pending->request.key(), pending->request.name(), wait), token_, wait + kRelayDeadline);
   stub_->async()->RendezvousGet(&pending->call->context, &pending->call->request, &pending->call->reply,
                                 [this, loop = loop_->shared_from_this(), alive = alive_, pending,
                                  call = pending->call](const grpc::Status& status) {
@@ -174,7 +174,7 @@ void Relay::Answered(const std::shared_ptr<Pending>& pending, absl::StatusOr<std
             absl::StrCat("\"", pending->request.name(),
                          "\" was not set in time; the coordinator says: ", value.status().message())));
       }
-      loop_->PostAfter(kRetry, [this, alive = alive_, pending] {
+      loop_->PostAfter(kRelayRetry, [this, alive = alive_, pending] {
         if (*alive) Ask(pending);
       });
       return;

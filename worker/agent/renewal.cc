@@ -12,7 +12,7 @@
 namespace muster::agent {
 namespace {
 
-constexpr auto kCallDeadline = std::chrono::seconds(10);
+constexpr auto kRenewDeadline = std::chrono::seconds(10);
 // Timers count the time that passes, certificates are judged by the calendar: it is looked at this often.
 constexpr absl::Duration kLook = absl::Minutes(10);
 
@@ -67,7 +67,7 @@ void Renewal::Ask() {
   call->request.set_certificate_request(*request);
   call->stub = Trust::NewStub(rpc::Dial(options_.coordinator, credentials_.security));
   rpc::AddCallMetadata("", call->context);
-  call->context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
+  call->context.set_deadline(std::chrono::system_clock::now() + kRenewDeadline);
   call->stub->async()->Renew(&call->context, &call->request, &call->reply,
                              [this, call, alive = alive_, loop = loop_->shared_from_this()](const grpc::Status& s) {
                                loop->Post([this, call, alive, status = rpc::FromGrpc(s)] {

@@ -20,7 +20,7 @@
 namespace muster::agent {
 namespace {
 
-constexpr absl::Duration kRetry = absl::Milliseconds(300);
+constexpr absl::Duration kTableRetry = absl::Milliseconds(300);
 constexpr absl::Duration kDeadline = absl::Minutes(1);  // of one attempt
 
 // It comes from the coordinator, and is the name of a file here.
@@ -190,7 +190,7 @@ void Tables::Ended(const std::string& sha256, const Fetch* fetch, const absl::St
     spdlog::warn("partition table {} of job {} did not come: {}; trying on", sha256, entry.key.job(), complaint);
   }
   entry.complaint = complaint;
-  loop_->PostAfter(kRetry, [this, alive = alive_, sha256] {
+  loop_->PostAfter(kTableRetry, [this, alive = alive_, sha256] {
     if (!*alive) return;
     const auto entry = entries_.find(sha256);
     if (entry == entries_.end() || entry->second.table != nullptr || entry->second.fetch != nullptr) return;

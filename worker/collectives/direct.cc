@@ -14,8 +14,6 @@
 namespace muster::collectives {
 namespace {
 
-using Kind = Transfers::Kind;
-
 class DirectWork final : public Work {
  public:
   // `transfer`: none if there was nothing to transfer.
@@ -90,38 +88,38 @@ class DirectGroup final : public Group {
   int size() const override { return gloo_->size(); }
 
   std::unique_ptr<Work> AllReduce(at::Tensor values) override {
-    return Issue("all-reduce", Kind::kAllReduce, Ring(values, size()));
+    return Issue("all-reduce", Transfers::Kind::kAllReduce, Ring(values, size()));
   }
   std::unique_ptr<Work> AllGather(at::Tensor own, at::Tensor all) override {
     std::vector<RankShare> parts = Even(all, own.numel(), size());
     const at::Tensor& place = parts[static_cast<size_t>(rank())].values;
     if (place.data_ptr() != own.data_ptr()) place.copy_(own);
-    return Issue("all-gather", Kind::kBroadcast, std::move(parts));
+    return Issue("all-gather", Transfers::Kind::kBroadcast, std::move(parts));
   }
   std::unique_ptr<Work> ReduceScatter(at::Tensor all, at::Tensor own) override {
     std::vector<RankShare> parts = Even(all, own.numel(), size());
     const at::Tensor place = parts[static_cast<size_t>(rank())].values;
-    return Issue("reduce-scatter", Kind::kReduce, std::move(parts), [place, own] {
+    return Issue("reduce-scatter", Transfers::Kind::kReduce, std::move(parts), [place, own] {
       if (place.data_ptr() != own.data_ptr()) own.copy_(place);
     });
   }
   std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
-    return Issue("broadcast", Kind::kBroadcast, {{std::move(values), root}});
+    return Issue("broadcast", Transfers::Kind::kBroadcast, {{std::move(values), root}});
   }
   std::unique_ptr<Work> BroadcastParts(std::vector<RankShare> parts) override {
-    return Issue("broadcast", Kind::kBroadcast, std::move(parts));
+    return Issue("broadcast", Transfers::Kind::kBroadcast, std::move(parts));
   }
   std::unique_ptr<Work> ReduceParts(std::vector<RankShare> parts) override {
     // One root alone would add everything; Gloo shares that out.
     if (!Straight(parts, size())) return gloo_->ReduceParts(std::move(parts));
-    return Issue("reduce", Kind::kReduce, std::move(parts));
+    return Issue("reduce", Transfers::Kind::kReduce, std::move(parts));
   }
   std::unique_ptr<Work> Send(at::Tensor values, int to) override { return gloo_->Send(std::move(values), to); }
   std::unique_ptr<Work> Recv(at::Tensor values, int from) override { return gloo_->Recv(std::move(values), from); }
   absl::Status Barrier() override { return gloo_->Barrier(); }
 
  private:
-  std::unique_ptr<Work> Issue(const char* name, Kind kind, std::vector<RankShare> parts,
+  std::unique_ptr<Work> Issue(const char* name, Transfers::Kind kind, std::vector<RankShare> parts,
                               std::function<void()> then = nullptr) {
     if (status_->failed) return std::make_unique<FailedWork>(absl::UnavailableError("the group failed before"));
     std::string what = absl::StrCat(name, " ", status_->peers->Issue());

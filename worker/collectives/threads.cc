@@ -18,13 +18,13 @@
 namespace muster::collectives {
 namespace {
 
-enum class Kind { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kReduce, kBarrier, kSend, kRecv };
+enum class Collective { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kReduce, kBarrier, kSend, kRecv };
 constexpr const char* kNames[] = {"all-reduce", "all-gather", "reduce-scatter", "broadcast",
                                   "reduce",     "barrier",    "send",           "recv"};
 
 // What one rank brings to a collective.
 struct Offer {
-  Kind kind = Kind::kBarrier;
+  Collective kind = Collective::kBarrier;
   std::vector<RankShare> parts;  // kAllGather: own, all; kReduceScatter: all, own
 };
 
@@ -48,12 +48,12 @@ void Carry(std::vector<Offer>& offers) {
   const int64_t size = static_cast<int64_t>(offers.size());
   const std::vector<RankShare>& first = offers[0].parts;
   switch (offers[0].kind) {
-    case Kind::kAllReduce: {
+    case Collective::kAllReduce: {
       const at::Tensor sum = Sum(offers, 0);
       for (Offer& offer : offers) offer.parts[0].values.copy_(sum);
       return;
     }
-    case Kind::kAllGather: {
+    case Collective::kAllGather: {
       const int64_t each = first[0].values.numel();
       for (Offer& to : offers) {
         for (int64_t rank = 0; rank < size; ++rank) {
@@ -64,7 +64,7 @@ void Carry(std::vector<Offer>& offers) {
       }
       return;
     }
-    case Kind::kReduceScatter: {
+    case Collective::kReduceScatter: {
       const int64_t each = first[1].values.numel();
       const at::Tensor sum = Sum(offers, 0);
       for (int64_t rank = 0; rank < size; ++rank) {
@@ -72,7 +72,7 @@ void Carry(std::vector<Offer>& offers) {
       }
       return;
     }
-    case Kind::kBroadcast:
+    case Collective::kBroadcast:
       for (size_t part = 0; part < first.size(); ++part) {
         const at::Tensor& from = offers[static_cast<size_t>(first[part].root)].parts[part].values;
         for (Offer& to : offers) {
@@ -80,16 +80,16 @@ void Carry(std::vector<Offer>& offers) {
         }
       }
       return;
-    case Kind::kReduce:
+    case Collective::kReduce:
       for (size_t part = 0; part < first.size(); ++part) {
         offers[static_cast<size_t>(first[part].root)].parts[part].values.copy_(Sum(offers, part));
       }
       return;
-    case Kind::kSend:
+    case Collective::kSend:
       offers[1].parts[0].values.copy_(first[0].values);
       return;
-    case Kind::kBarrier:
-    case Kind::kRecv:
+    case Collective::kBarrier:
+    case Collective::kRecv:
       return;
   }
 }
@@ -112,14 +112,15 @@ struct Shared {
   std::vector<uint64_t> issued ABSL_GUARDED_BY(mutex);  // by rank
   std::map<uint64_t, std::shared_ptr<Meeting>> meetings ABSL_GUARDED_BY(mutex);
   // By sender and receiver: those that have one side.
-  std::map<std::pair<int, int>, std::deque<std::pair<Kind, std::shared_ptr<Meeting>>>> pairs ABSL_GUARDED_BY(mutex);
+  std::map<std::pair<int, int>, std::deque<std::pair<Collective, std::shared_ptr<Meeting>>>> pairs
+      ABSL_GUARDED_BY(mutex);
   absl::Status failed ABSL_GUARDED_BY(mutex);
 };
 
 // Everybody is there.
 void Meet(Meeting& meeting, Shared& shared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared.mutex) {
   for (size_t i = 1; i < meeting.offers.size() && meeting.status.ok(); ++i) {
-    const bool pair = meeting.offers[0].kind == Kind::kSend;
+    const bool pair = meeting.offers[0].kind == Collective::kSend;
     const std::string first = Form(meeting.offers[0]), other = Form(meeting.offers[i]);
     const bool fits =
         pair ? meeting.offers[0].parts[0].values.numel() == meeting.offers[i].parts[0].values.numel() : first == other;
@@ -171,30 +172,30 @@ class ThreadGroup final : public Group {
   int size() const override { return shared_->size; }
 
   std::unique_ptr<Work> AllReduce(at::Tensor values) override {
-    return Issue({Kind::kAllReduce, {{std::move(values), 0}}});
+    return Issue({Collective::kAllReduce, {{std::move(values), 0}}});
   }
   std::unique_ptr<Work> AllGather(at::Tensor own, at::Tensor all) override {
-    return Issue({Kind::kAllGather, {{std::move(own), 0}, {std::move(all), 0}}});
+    return Issue({Collective::kAllGather, {{std::move(own), 0}, {std::move(all), 0}}});
   }
   std::unique_ptr<Work> ReduceScatter(at::Tensor all, at::Tensor own) override {
-    return Issue({Kind::kReduceScatter, {{std::move(all), 0}, {std::move(own), 0}}});
+    return Issue({Collective::kReduceScatter, {{std::move(all), 0}, {std::move(own), 0}}});
   }
   std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
-    return Issue({Kind::kBroadcast, {{std::move(values), root}}});
+    return Issue({Collective::kBroadcast, {{std::move(values), root}}});
   }
   std::unique_ptr<Work> BroadcastParts(std::vector<RankShare> parts) override {
-    return Issue({Kind::kBroadcast, std::move(parts)});
+    return Issue({Collective::kBroadcast, std::move(parts)});
   }
   std::unique_ptr<Work> ReduceParts(std::vector<RankShare> parts) override {
-    return Issue({Kind::kReduce, std::move(parts)});
+    return Issue({Collective::kReduce, std::move(parts)});
   }
   std::unique_ptr<Work> Send(at::Tensor values, int to) override {
-    return Pair(Kind::kSend, rank_, to, std::move(values));
+    return Pair(Collective::kSend, rank_, to, std::move(values));
   }
   std::unique_ptr<Work> Recv(at::Tensor values, int from) override {
-    return Pair(Kind::kRecv, from, rank_, std::move(values));
+    return Pair(Collective::kRecv, from, rank_, std::move(values));
   }
-  absl::Status Barrier() override { return Issue({Kind::kBarrier, {}})->Wait(); }
+  absl::Status Barrier() override { return Issue({Collective::kBarrier, {}})->Wait(); }
 
  private:
   std::unique_ptr<Work> Issue(Offer offer) {
@@ -210,7 +211,7 @@ class ThreadGroup final : public Group {
     return work;
   }
 
-  std::unique_ptr<Work> Pair(Kind kind, int from, int to, at::Tensor values) {
+  std::unique_ptr<Work> Pair(Collective kind, int from, int to, at::Tensor values) {
     Offer offer{kind, {{std::move(values), 0}}};
     const std::string what = Form(offer);
     const absl::MutexLock lock(&shared_->mutex);
@@ -225,7 +226,7 @@ class ThreadGroup final : public Group {
       waiting.emplace_back(kind, meeting);
     }
     auto work = std::make_unique<ThreadWork>(shared_, meeting, what);
-    Join(*meeting, kind == Kind::kSend ? 0 : 1, std::move(offer));
+    Join(*meeting, kind == Collective::kSend ? 0 : 1, std::move(offer));
     return work;
   }
 

@@ -22,7 +22,7 @@
 namespace muster::engine {
 namespace {
 
-constexpr uint64_t kContext = 16, kVocabulary = 61;
+constexpr uint64_t kTrialContext = 16, kTrialVocabulary = 61;
 constexpr int kSteps = 50;
 
 struct Trial {
@@ -41,7 +41,7 @@ struct Trial {
 Config MakeConfig(const Trial& trial, uint32_t rank) {
   Config config;
   Gpt2& g = *config.train.mutable_model()->mutable_gpt2();
-  g.set_layers(2), g.set_heads(2), g.set_width(36), g.set_vocabulary(kVocabulary), g.set_context(kContext);
+  g.set_layers(2), g.set_heads(2), g.set_width(36), g.set_vocabulary(kTrialVocabulary), g.set_context(kTrialContext);
   if (trial.ranks > 1) {
     config.train.mutable_strategy()->mutable_ddp()->set_bucket_mib(trial.bucket_mib);
   } else {
@@ -67,8 +67,8 @@ Config MakeConfig(const Trial& trial, uint32_t rank) {
 // The batch of a step, whoever shares it.
 std::vector<uint32_t> Sequences(uint64_t sequences, uint64_t step) {
   std::mt19937 random(static_cast<uint32_t>(step));
-  std::vector<uint32_t> tokens(sequences * (kContext + 1));
-  for (uint32_t& t : tokens) t = static_cast<uint32_t>(random() % kVocabulary);
+  std::vector<uint32_t> tokens(sequences * (kTrialContext + 1));
+  for (uint32_t& t : tokens) t = static_cast<uint32_t>(random() % kTrialVocabulary);
   return tokens;
 }
 
@@ -92,8 +92,9 @@ void OnRanks(const Trial& trial, const std::function<void(uint32_t, Engine&)>& b
 absl::StatusOr<StepResult> TakeStep(const Trial& trial, uint32_t rank, Engine& engine, double vote = 0) {
   const std::vector<uint32_t> all = Sequences(trial.sequences, engine.step());
   const strategies::Share share = strategies::ShareOf(trial.sequences, trial.ranks, rank);
-  const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
-  return engine.Step({share.sequences, own, trial.sequences * kContext}, trial.sgd ? 0.1 : 1e-3, vote);
+  const auto own =
+      absl::MakeSpan(all).subspan(share.first * (kTrialContext + 1), share.sequences * (kTrialContext + 1));
+  return engine.Step({share.sequences, own, trial.sequences * kTrialContext}, trial.sgd ? 0.1 : 1e-3, vote);
 }
 
 struct Curve {
@@ -198,12 +199,15 @@ TEST(Ranks, VotesReachAllAfterTheSameStep) {
 TEST(Ranks, EvaluateTogether) {
   const std::vector<uint32_t> all = Sequences(5, 1);
   double alone = 0;
-  OnRanks({.ranks = 1}, [&](uint32_t, Engine& engine) { alone = engine.Evaluate({5, all, 5 * kContext}).value(); });
+  OnRanks({.ranks = 1}, [&](uint32_t, Engine& engine) {
+    alone = engine.Evaluate({5, all, 5 * kTrialContext}).value();
+  });
   const Trial trial{.ranks = 3};
   OnRanks(trial, [&](uint32_t rank, Engine& engine) {
     const strategies::Share share = strategies::ShareOf(5, 3, rank);
-    const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
-    EXPECT_NEAR(engine.Evaluate({share.sequences, own, 5 * kContext}).value(), alone, 1e-6 * alone);
+    const auto own =
+        absl::MakeSpan(all).subspan(share.first * (kTrialContext + 1), share.sequences * (kTrialContext + 1));
+    EXPECT_NEAR(engine.Evaluate({share.sequences, own, 5 * kTrialContext}).value(), alone, 1e-6 * alone);
   });
 }
 

@@ -15,8 +15,6 @@
 namespace muster::rundir {
 namespace {
 
-constexpr char kPrefix[] = "log";
-
 // Length of the valid UTF-8 sequence at the start, or 0 (RFC 3629, table 3-7 of Unicode).
 size_t SequenceLength(std::string_view s) {
   const auto at = [&s](size_t i) { return i < s.size() ? static_cast<unsigned char>(s[i]) : 0u; };
@@ -58,7 +56,7 @@ absl::Status ReadSegment(const std::string& path, uint64_t position, size_t limi
 
 absl::StatusOr<LogChunk> ReadLog(const std::string& directory, uint64_t offset, size_t limit) {
   LogChunk piece{offset, ""};
-  for (const uint64_t index : ListSegments(directory, kPrefix)) {
+  for (const uint64_t index : ListSegments(directory, kLogPrefix)) {
     const uint64_t begin = index * kLogSegmentBytes;
     const uint64_t next = piece.offset + piece.bytes.size();
     if (begin + kLogSegmentBytes <= next) continue;
@@ -67,7 +65,7 @@ absl::StatusOr<LogChunk> ReadLog(const std::string& directory, uint64_t offset, 
       piece.offset = begin;
     }
     const uint64_t position = piece.offset + piece.bytes.size() - begin;
-    const absl::Status status = ReadSegment(SegmentPath(directory, kPrefix, index), position, limit, piece.bytes);
+    const absl::Status status = ReadSegment(SegmentPath(directory, kLogPrefix, index), position, limit, piece.bytes);
     if (absl::IsNotFound(status)) continue;  // removed as too old since it was listed
     if (!status.ok()) return status;
     if (piece.bytes.size() >= limit) break;
@@ -77,9 +75,9 @@ absl::StatusOr<LogChunk> ReadLog(const std::string& directory, uint64_t offset, 
 }
 
 uint64_t LogEnd(const std::string& directory) {
-  const std::vector<uint64_t> segments = ListSegments(directory, kPrefix);
+  const std::vector<uint64_t> segments = ListSegments(directory, kLogPrefix);
   struct stat found {};
-  if (segments.empty() || stat(SegmentPath(directory, kPrefix, segments.back()).c_str(), &found) != 0) return 0;
+  if (segments.empty() || stat(SegmentPath(directory, kLogPrefix, segments.back()).c_str(), &found) != 0) return 0;
   return segments.back() * kLogSegmentBytes + static_cast<uint64_t>(found.st_size);
 }
 

@@ -11,11 +11,7 @@
 #include "worker/rundir/segments.h"
 
 namespace muster::rundir {
-namespace {
-
-constexpr char kPrefix[] = "log";
-
-}  // namespace
+namespace {}  // namespace
 
 struct LogWriter::State {
   std::string directory;
@@ -30,7 +26,7 @@ struct LogWriter::State {
 
   absl::Status OpenSegment() {
     if (fd >= 0) close(fd);
-    const std::string path = SegmentPath(directory, kPrefix, segment);
+    const std::string path = SegmentPath(directory, kLogPrefix, segment);
     fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
     struct stat found {};
@@ -40,8 +36,8 @@ struct LogWriter::State {
   }
 
   void RemoveOld() const {
-    for (const uint64_t index : ListSegments(directory, kPrefix)) {
-      if (index != 0 && index + kLogSegmentsKept <= segment) unlink(SegmentPath(directory, kPrefix, index).c_str());
+    for (const uint64_t index : ListSegments(directory, kLogPrefix)) {
+      if (index != 0 && index + kLogSegmentsKept <= segment) unlink(SegmentPath(directory, kLogPrefix, index).c_str());
     }
   }
 
@@ -75,7 +71,7 @@ LogWriter::~LogWriter() = default;
 absl::StatusOr<std::unique_ptr<LogWriter>> LogWriter::Open(const std::string& directory) {
   auto state = std::make_unique<State>();
   state->directory = directory;
-  const std::vector<uint64_t> segments = ListSegments(directory, kPrefix);
+  const std::vector<uint64_t> segments = ListSegments(directory, kLogPrefix);
   if (!segments.empty()) state->segment = segments.back();
   if (absl::Status status = state->OpenSegment(); !status.ok()) return status;
   return std::unique_ptr<LogWriter>(new LogWriter(std::move(state)));

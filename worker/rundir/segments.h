@@ -8,6 +8,8 @@
 
 namespace muster::rundir {
 
+inline constexpr char kLogPrefix[] = "log";  // of a log's segments
+
 std::string SegmentPath(const std::string& directory, std::string_view prefix, uint64_t index);
 
 // Ascending; empty when there are none or the folder is gone.

@@ -30,7 +30,7 @@ std::vector<MetricPoint> Metrics(const std::vector<Record>& records) {
   return points;
 }
 
-std::vector<std::string> Written(const std::vector<Record>& records) {
+std::vector<std::string> WrittenNames(const std::vector<Record>& records) {
   std::vector<std::string> names;
   for (const Record& record : records) {
     if (record.has_checkpoint()) names.push_back(record.checkpoint().directory());
@@ -64,7 +64,7 @@ TEST(Run, TrainsToTheEndAndRecordsEveryStep) {
   EXPECT_EQ(records.front().running().schedule_digest(), assignment.schedule_digest());
   ASSERT_TRUE(records.back().has_finished());
   EXPECT_EQ(records.back().finished().step(), 40u);
-  EXPECT_THAT(Written(records),
+  EXPECT_THAT(WrittenNames(records),
               ElementsAre("step-0000000010-g1", "step-0000000020-g1", "step-0000000030-g1", "step-0000000040-g1"));
 
   const std::vector<MetricPoint> points = Metrics(records);
@@ -122,7 +122,7 @@ TEST(Run, StopsAsTold) {
       EXPECT_EQ(records.back().checkpoint().step(), points.back().step());
       EXPECT_EQ(bench.NewestWeights(assignment.spec()).first, points.back().step());
     } else {
-      EXPECT_THAT(Written(records), IsEmpty());
+      EXPECT_THAT(WrittenNames(records), IsEmpty());
     }
   }
 }

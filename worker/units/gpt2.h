@@ -11,6 +11,8 @@
 // autocast.
 namespace muster::units {
 
+inline constexpr double kGpt2Epsilon = 1e-5;  // of the layer norms
+
 // wte, wpe.
 std::unique_ptr<UnitModule> MakeGpt2Embedding(std::vector<Parameter> parameters, bool portable);
 // The block by LibTorch's autograd, for any device, and one with a hand-written backward for CPUs.

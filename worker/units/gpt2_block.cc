@@ -11,8 +11,6 @@
 namespace muster::units {
 namespace {
 
-constexpr double kEpsilon = 1e-5;
-
 class Block final : public UnitModule {
  public:
   Block(std::vector<Parameter> p, int64_t heads) : parameters_(std::move(p)), heads_(heads) {
@@ -56,9 +54,10 @@ class Block final : public UnitModule {
   at::Tensor Norm(const at::Tensor& x, int weight, int bias) const {
     // On a CPU the norm keeps its statistics in its parameters' dtype: too few digits in bf16.
     if (x.is_cpu() && x.scalar_type() == at::kBFloat16) {
-      return at::layer_norm(x, {x.size(-1)}, leaves_[weight].to(at::kFloat), leaves_[bias].to(at::kFloat), kEpsilon);
+      return at::layer_norm(x, {x.size(-1)}, leaves_[weight].to(at::kFloat), leaves_[bias].to(at::kFloat),
+                            kGpt2Epsilon);
     }
-    return at::layer_norm(x, {x.size(-1)}, leaves_[weight], leaves_[bias], kEpsilon);
+    return at::layer_norm(x, {x.size(-1)}, leaves_[weight], leaves_[bias], kGpt2Epsilon);
   }
 
   // `kept`: keys and values of the tokens before `position`, or none to begin with the first and keep nothing.

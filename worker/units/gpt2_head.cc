@@ -20,7 +20,6 @@
 namespace muster::units {
 namespace {
 
-constexpr double kEpsilon = 1e-5;
 // A GPU needs more rows for a good product, and has the memory. In bf16 twice the rows take the same memory, and each
 // piece's gradient of the embedding is made before it is added to that in fp32.
 constexpr uint64_t kGpuPieces = 16, kNarrowPieces = 2;
@@ -110,7 +109,7 @@ class Head final : public UnitModule {
       return out;
     }
     const auto [weight, bias] = Vectors();
-    auto [normed, mean, rstd] = at::native_layer_norm(x, {x.size(1)}, weight, bias, kEpsilon);
+    auto [normed, mean, rstd] = at::native_layer_norm(x, {x.size(1)}, weight, bias, kGpt2Epsilon);
     return {normed, mean, rstd, {}};
   }
 

@@ -12,9 +12,9 @@
 #include "absl/time/clock.h"
 #include "common/rpc/chaos.h"
 #include "common/rpc/rpc.h"
-#include "coordinator/server/all_methods_test.h"
-#include "coordinator/server/server.h"
-#include "coordinator/server/trust_fixture_test.h"
+#include "coordinator/daemon/all_methods_test.h"
+#include "coordinator/daemon/server.h"
+#include "coordinator/daemon/trust_fixture_test.h"
 
 namespace muster::server {
 namespace {

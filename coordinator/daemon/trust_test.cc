@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "coordinator/server/trust_fixture_test.h"
+#include "coordinator/daemon/trust_fixture_test.h"
 
 namespace muster::server {
 namespace {

@@ -10,7 +10,7 @@
 #include "common/tls/certificate.h"
 #include "common/tls/token.h"
 #include "common/tls/trust_folder.h"
-#include "coordinator/server/server_fixture_test.h"
+#include "coordinator/daemon/server_fixture_test.h"
 
 namespace muster::server {
 

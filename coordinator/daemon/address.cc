@@ -1,4 +1,4 @@
-#include "coordinator/server/address.h"
+#include "coordinator/daemon/address.h"
 
 #include <sys/un.h>
 

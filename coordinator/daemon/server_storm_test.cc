@@ -10,7 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/testing/memory_folder.h"
-#include "coordinator/server/server_fixture_test.h"
+#include "coordinator/daemon/server_fixture_test.h"
 
 namespace muster::server {
 namespace {

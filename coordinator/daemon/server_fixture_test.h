@@ -9,8 +9,8 @@
 
 #include "common/clock.h"
 #include "common/testing/temporary_folder.h"
-#include "coordinator/server/server.h"
-#include "coordinator/server/testing.h"
+#include "coordinator/daemon/server.h"
+#include "coordinator/daemon/testing.h"
 
 namespace muster::server {
 

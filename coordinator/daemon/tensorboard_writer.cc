@@ -1,4 +1,4 @@
-#include "coordinator/server/tensorboard_writer.h"
+#include "coordinator/daemon/tensorboard_writer.h"
 
 #include <spdlog/spdlog.h>
 

@@ -1,4 +1,4 @@
-#include "coordinator/server/exclusive.h"
+#include "coordinator/daemon/exclusive.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

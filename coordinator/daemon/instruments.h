@@ -17,7 +17,7 @@
 #include "common/metrics/endpoint.h"
 #include "coordinator/metrics/measures.h"
 #include "coordinator/server/loop.h"
-#include "coordinator/server/tensorboard_writer.h"
+#include "coordinator/daemon/tensorboard_writer.h"
 
 namespace muster::server {
 

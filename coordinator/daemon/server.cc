@@ -1,4 +1,4 @@
-#include "coordinator/server/server.h"
+#include "coordinator/daemon/server.h"
 
 #include <google/protobuf/descriptor.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
@@ -29,9 +29,9 @@
 #include "coordinator/rpc/nodes.h"
 #include "coordinator/rpc/trust.h"
 #include "coordinator/rpc/workers.h"
-#include "coordinator/server/address.h"
-#include "coordinator/server/exclusive.h"
-#include "coordinator/server/instruments.h"
+#include "coordinator/daemon/address.h"
+#include "coordinator/daemon/exclusive.h"
+#include "coordinator/daemon/instruments.h"
 
 namespace muster::server {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/match.h"
 #include "common/rpc/rpc.h"
-#include "coordinator/server/server.h"
-#include "coordinator/server/server_fixture_test.h"
+#include "coordinator/daemon/server.h"
+#include "coordinator/daemon/server_fixture_test.h"
 
 namespace muster::server {
 namespace {

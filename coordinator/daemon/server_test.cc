@@ -1,4 +1,4 @@
-#include "coordinator/server/server.h"
+#include "coordinator/daemon/server.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/rpc/rpc.h"
 #include "common/version.h"
-#include "coordinator/server/server_fixture_test.h"
+#include "coordinator/daemon/server_fixture_test.h"
 
 namespace muster::server {
 namespace {

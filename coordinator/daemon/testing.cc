@@ -1,4 +1,4 @@
-#include "coordinator/server/testing.h"
+#include "coordinator/daemon/testing.h"
 
 #include <stdlib.h>
 

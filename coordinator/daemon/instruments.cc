@@ -1,4 +1,4 @@
-#include "coordinator/server/instruments.h"
+#include "coordinator/daemon/instruments.h"
 
 #include <chrono>
 #include <future>

@@ -10,8 +10,8 @@
 #include "common/clock.h"
 #include "common/metrics/testing.h"
 #include "common/testing/temporary_folder.h"
-#include "coordinator/server/server.h"
-#include "coordinator/server/testing.h"
+#include "coordinator/daemon/server.h"
+#include "coordinator/daemon/testing.h"
 #include "proto/tensorboard.pb.h"
 
 namespace muster::server {
