@@ -45,7 +45,7 @@ void Core::State::NoteProgress(JobEntry& job, const NodeEntry& node, const Obser
   if (inserted || !node.reported || (progress.frozen && !seen.frozen())) job.went_on = now;
   // A restarted daemon may not know yet how far its rank had come.
   progress = {std::max(progress.step, seen.step()), seen.op_issued(), seen.op_completed(),
-              absl::Seconds(std::max(0.0, seen.still_seconds())), seen.frozen()};
+              absl::Seconds(std::max(0.0, seen.stalled_seconds())), seen.frozen()};
 }
 
 // How long the rank that is furthest behind may stand still.
