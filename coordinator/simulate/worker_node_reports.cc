@@ -42,7 +42,7 @@ ObservedRank WorkerNode::Observe(const RankId& rank) const {
     seen.set_op_issued(page.issued);
     seen.set_op_completed(page.completed);
     seen.set_frozen(folder.process->frozen);
-    seen.set_still_seconds(absl::ToDoubleSeconds(still));
+    seen.set_stalled_seconds(absl::ToDoubleSeconds(still));
   }
   return seen;
 }
