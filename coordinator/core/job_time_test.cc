@@ -1,4 +1,4 @@
-// A job's time_breakdown: what the core's transitions make of it, and what of it is kept.
+// A job's time_breakdown: how the core's transitions fill it, and what is stored.
 #include <gtest/gtest.h>
 
 #include "coordinator/core/core.h"
@@ -15,7 +15,7 @@ class JobTime : public testing::Test {
   World w_{AnyWorld()};
 };
 
-TEST_F(JobTime, OfALifeWithAFaultAndAPause) {
+TEST_F(JobTime, AJobWithAFaultAndAPause) {
   const JobId id = w_.Submit(Gang("g", 1));
   Seconds(7);
   EXPECT_DOUBLE_EQ(Shown(id).queued(), 7) << "also when nothing happens";
@@ -68,7 +68,7 @@ TEST_F(JobTime, OfALifeWithAFaultAndAPause) {
   EXPECT_EQ(Stored(id).SerializeAsString(), time_breakdown.SerializeAsString()) << "the end is on disk";
 }
 
-TEST_F(JobTime, ARestartedCoordinatorGoesOnFromWhatWasStored) {
+TEST_F(JobTime, ARestartedCoordinatorContinuesFromTheStoredBreakdown) {
   const JobId id = w_.Submit(Gang("g", 1));
   Seconds(5);
   w_.Do(NodeConnected{Hello("n", 1)});
@@ -91,7 +91,7 @@ TEST_F(JobTime, ARestartedCoordinatorGoesOnFromWhatWasStored) {
   EXPECT_DOUBLE_EQ(Shown(id).training(), 62);
 }
 
-TEST_F(JobTime, AJobThatIsMovedIsRecovering) {
+TEST_F(JobTime, ADrainedJobIsRecovering) {
   w_.Do(NodeConnected{Hello("n", 1)});
   const JobId id = w_.Submit(Gang("g", 1));
   w_.ReportRank(id, 0, RANK_STATE_RUNNING);
@@ -105,7 +105,7 @@ TEST_F(JobTime, AJobThatIsMovedIsRecovering) {
   w_.Do(NodeConnected{Hello("m", 1)});
   Seconds(2);
   EXPECT_DOUBLE_EQ(Shown(id).recovering(), 27);
-  EXPECT_DOUBLE_EQ(Shown(id).detecting(), 0) << "nobody had to find out";
+  EXPECT_DOUBLE_EQ(Shown(id).detecting(), 0) << "there was nothing to detect";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What is asked of a running job's ranks beside their training.
+// Requests to the ranks of a running job.
 #include <gmock/gmock.h>
 
 #include "coordinator/core/world_test.h"
@@ -12,7 +12,7 @@ uint64_t RequestOf(World& w, const std::string& node, int rank = 0) {
   return w.core->DesiredFor(NodeId(node)).ranks(rank).run().checkpoint_request();
 }
 
-TEST(Requests, ACheckpointIsAskedOfTheNewestGenerationOnly) {
+TEST(Requests, ACheckpointRequestIsForTheNewestGenerationOnly) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 1)});
   const JobId id = w.Submit(Spec("x"));
@@ -22,7 +22,7 @@ TEST(Requests, ACheckpointIsAskedOfTheNewestGenerationOnly) {
   ASSERT_TRUE(asked.status.ok()) << asked.status;
   ASSERT_EQ(asked.actions.size(), 1u);
   EXPECT_EQ(std::get<SendDesired>(asked.actions[0]).node.value(), "a");
-  EXPECT_TRUE(asked.rows.empty() && asked.events.empty()) << "nobody waits for it after a restart";
+  EXPECT_TRUE(asked.rows.empty() && asked.events.empty()) << "a restart ends the caller's wait, so it is not stored";
   EXPECT_EQ(RequestOf(w, "a"), 77u);
   w.Do(CheckpointJob{id, 78});
   EXPECT_EQ(RequestOf(w, "a"), 78u);
