@@ -133,7 +133,7 @@ TEST(Core, CancelInEveryState) {
   EXPECT_EQ(w.State(next), JOB_STATE_STARTING);
   w.Finish(next);
   EXPECT_EQ(w.Do(CancelJob{next}).status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(w.Do(CancelJob{JobId("nobody")}).status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(w.Do(CancelJob{JobId("no-such-job")}).status.code(), absl::StatusCode::kNotFound);
 }
 
 TEST(Core, PauseAndResume) {

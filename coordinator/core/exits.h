@@ -12,7 +12,7 @@ namespace muster::core {
 // Finished record; otherwise the rank was STOPPED.
 RankExit ClassifyExit(RankExit exit, const RankPlacement& rank);
 
-// Tells the user where to look next.
+// A hint for the user about where to look next.
 std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank);
 
 const char* Name(EndReason reason);

@@ -254,7 +254,7 @@ TEST(Gangs, ALargeJobIsNotOvertakenBySmallOnes) {
   const JobId first = w.Submit(Gang("first", 1)), large = w.Submit(Gang("large", 2)), small = w.Submit(Gang("s", 1));
   EXPECT_EQ(w.State(small), JOB_STATE_QUEUED);
   EXPECT_EQ(w.Get(small).reason(),
-            absl::StrCat("2nd in the queue: waits behind ", large.value(), ", for which 2 slots are kept"));
+            absl::StrCat("2nd in the queue: waits for ", large.value(), ", for which 2 slots are reserved"));
   // Also not while a node is away for a moment, or just after a restart of the coordinator.
   w.Do(NodeConnected{Hello("b", 1)});
   EXPECT_EQ(w.State(large), JOB_STATE_STARTING);

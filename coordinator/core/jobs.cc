@@ -188,7 +188,7 @@ void Core::State::Stop(JobEntry& job, EndReason reason, StopIntent intent, const
   if (generation.state() == GENERATION_STATE_STOPPING) {
     const bool by_user = intent == STOP_INTENT_CANCEL || intent == STOP_INTENT_PAUSE;
     if (!by_user || job.record().stop_intent() == intent) return;
-    // The ranks are told already; only what a fault began stays a fault.
+    // The ranks are already stopping. Only a stop that a fault started stays a fault.
     if (!IsFault(generation.record().reason())) generation.Stop(reason);
     transaction.Touch(id, number);
     return ChangeIntent(job, intent, why, transaction);

@@ -47,7 +47,7 @@ TEST(Requests, AJobThatDoesNotRunOrHasNoFolderRefuses) {
   refused(w.Submit(spec), "writes no checkpoints: it has no checkpoint.path");
   w.Do(CancelJob{waiting});
   refused(waiting, "it is cancelled");
-  EXPECT_EQ(w.Do(CheckpointJob{JobId("nobody"), 1}).status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(w.Do(CheckpointJob{JobId("no-such-job"), 1}).status.code(), absl::StatusCode::kNotFound);
 }
 
 TEST(Requests, TheHighestStepIsOfTheNewestGeneration) {
@@ -62,7 +62,7 @@ TEST(Requests, TheHighestStepIsOfTheNewestGeneration) {
   w.Report(id, RANK_STATE_EXITED, RankExit::FAILED);
   w.PassBackoff();
   EXPECT_EQ(w.core->HighestStep(id), 0u);
-  EXPECT_EQ(w.core->HighestStep(JobId("nobody")), 0u);
+  EXPECT_EQ(w.core->HighestStep(JobId("no-such-job")), 0u);
 }
 
 }  // namespace

@@ -149,8 +149,8 @@ class World {
     return Do(event);
   }
   // A report with the figures of the rank's progress page; `stalled`: seconds without progress.
-  Outcome Progress(const JobId& id, uint32_t number, uint64_t step, uint64_t issued, uint64_t completed, double stalled,
-                   bool frozen = false) {
+  Outcome RankProgress(const JobId& id, uint32_t number, uint64_t step, uint64_t issued, uint64_t completed,
+                       double stalled, bool frozen = false) {
     const Generation g = Newest(id);
     const NodeId node(g.ranks(static_cast<int>(number)).node());
     NodeObserved event{node, Incarnation(core->GetNode(node)->incarnation()), {}};
