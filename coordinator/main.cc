@@ -72,10 +72,9 @@ int main(int argc, char** argv) {
   AddDuration(app, "--detection", options.workers.detection,
               "how long a fault may go undetected; other time-outs are derived from it (see muster plan)");
   absl::Duration start_deadline;
-  const CLI::Option* const start =
-      AddDuration(app, "--start_deadline", start_deadline,
-                  "limit for every rank of a generation to start and finish its first step")
-          ->default_str("6 x detection, at least 5m");
+  const CLI::Option* const start = AddDuration(app, "--start_deadline", start_deadline,
+                                               "limit for every rank of a generation to start, and for the first step")
+                                       ->default_str("6 x detection, at least 5m");
   AddDuration(app, "--grow_after", options.core.grow_after,
               "how long a job on fewer ranks than it requests runs before it may grow");
   AddDuration(app, "--backoff_base", options.core.backoff_base,

@@ -280,19 +280,19 @@ TEST_F(WorkersTest, RendezvousServesTheCurrentGenerationOnly) {
   EXPECT_EQ(Get(key, "id", absl::Seconds(60), &value, absl::Milliseconds(50)).error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED);
   grpc::Status waited;
-  std::string value;
-  std::thread waiter([&] { waited = Get(key, "id", absl::Seconds(20), &value); });
+  std::string received;
+  std::thread waiter([&] { waited = Get(key, "id", absl::Seconds(20), &received); });
   EXPECT_TRUE(Set(key, "id", "nccl").ok());
   waiter.join();
   EXPECT_TRUE(waited.ok()) << waited.error_message();
-  EXPECT_EQ(value, "nccl");
+  EXPECT_EQ(received, "nccl");
   EXPECT_EQ(Set(key, "id", "other").error_code(), grpc::StatusCode::ALREADY_EXISTS);
   EXPECT_EQ(Set(key, "large", std::string(70'000, 'x')).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   RankKey stale = key;
   stale.set_generation(99);
   EXPECT_EQ(Set(stale, "id", "x").error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 
-  std::thread ending([&] { waited = Get(key, "never", absl::Seconds(20), &value); });
+  std::thread ending([&] { waited = Get(key, "never", absl::Seconds(20), &received); });
   worker->RunToTheEnd(key);
   ending.join();
   EXPECT_TRUE(waited.error_code() == grpc::StatusCode::ABORTED ||
