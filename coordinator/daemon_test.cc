@@ -1,4 +1,4 @@
-// The real binary: kill -9 at any instant, SIGTERM, a second one, a full disk.
+// The real binary: kill -9 at any instant, SIGTERM, a second daemon, a full disk.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -37,7 +37,7 @@ namespace {
 
 std::string Binary() { return std::filesystem::absolute("coordinator/muster-coordinator").string(); }
 
-// One muster-coordinator. Killed at the end if it still runs.
+// One muster-coordinator. Killed in the destructor if it still runs.
 class Daemon {
  public:
   Daemon(const std::string& folder, std::vector<std::string> more = {})
@@ -63,7 +63,7 @@ class Daemon {
 
   pid_t pid() const { return pid_; }
   void Signal(int number) { kill(pid_, number); }
-  // As waitpid.
+  // Returns a status as waitpid does.
   int Wait() {
     int status = 0;
     const pid_t pid = std::exchange(pid_, 0);
@@ -74,7 +74,7 @@ class Daemon {
   bool WaitUntilServing() {
     return Eventually([&] { return Serves(); });
   }
-  // It can still be waited for.
+  // The process can still be waited for.
   bool HasEnded() const {
     siginfo_t info{};
     return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid_;
@@ -92,7 +92,7 @@ class Daemon {
   pid_t pid_ = 0;
 };
 
-// Clients that submit, each request again with the same id until there is an answer.
+// Clients that submit jobs and repeat each request with the same id until they get a reply.
 class SubmitLoad {
  public:
   explicit SubmitLoad(const std::string& address) : address_(address) {
@@ -110,7 +110,7 @@ class SubmitLoad {
     return accepted_.size();
   }
 
-  // After Stop: each accepted request is one job, with one place in the order of submission and one event.
+  // After Stop: each accepted request is one job, with one sequence number and one event.
   void ExpectNoneLostOrDoubled(Client& client) const {
     ListJobsRequest all;
     all.set_all(true);
@@ -126,7 +126,7 @@ class SubmitLoad {
     }
     absl::MutexLock lock(&mutex_);
     for (const auto& [request, job] : accepted_) EXPECT_EQ(stored[request], job) << request;
-    EXPECT_LE(stored.size(), accepted_.size() + kSubmitters);  // one each may have been accepted without an answer
+    EXPECT_LE(stored.size(), accepted_.size() + kSubmitters);  // one each may have been accepted without a reply
     std::vector<WatchItem> items;
     WatchRequest request;
     request.set_events(true);
@@ -150,14 +150,14 @@ class SubmitLoad {
       SubmitReply reply;
       while (!done_ && !client->Submit(request, SmallSpec(absl::StrCat("job", submitter)), &reply).ok()) {
         absl::SleepFor(absl::Milliseconds(10));
-        client = std::make_unique<Client>(address_);  // a new connection has no back-off
+        client = std::make_unique<Client>(address_);  // a new connection has no backoff
       }
       if (done_) return;
       {
         absl::MutexLock lock(&mutex_);
         EXPECT_TRUE(accepted_.emplace(request, reply.job().id()).second);
       }
-      absl::SleepFor(absl::Milliseconds(10));  // so that the queue stays one that a test can look through
+      absl::SleepFor(absl::Milliseconds(10));  // keeps the queue short enough for a test
     }
   }
 
@@ -168,12 +168,12 @@ class SubmitLoad {
   std::vector<std::thread> submitters_;
 };
 
-// A node whose one rank tells of a step after the other, across lives of the coordinator.
+// A node with one rank, which reports one step after the other while coordinators come and go.
 class SteadyNode {
  public:
   explicit SteadyNode(const std::string& address) : address_(address) {}
 
-  // To a coordinator that has just begun to serve: with what it had, and all that is not known to be stored.
+  // To a coordinator that has just started to serve: the rank's state, and all records that may not be stored.
   void Connect() {
     worker_ = std::make_unique<FakeWorker>(address_, "steady", "i1", "boot", running_);
     if (running_.empty()) {
@@ -186,20 +186,20 @@ class SteadyNode {
     worker_->SendRecords(running_[0], records_);
   }
   void Disconnect() { worker_.reset(); }
-  void TellOfAStep() {
+  void ReportStep() {
     if (running_.empty()) return;
     const uint64_t sequence = records_.size() + 1;
     records_.push_back(MetricRecord(sequence, sequence - 1, 1));
     worker_->SendRecords(running_[0], {records_.back()});
   }
-  // Every step is stored once, in the first generation.
+  // Every step is stored exactly once, in the first generation.
   void ExpectAllStored(Client& client) {
     ASSERT_FALSE(running_.empty());
     ASSERT_TRUE(worker_->WaitForRecordsAck(records_.size()));
     GetJobReply reply;
     ASSERT_TRUE(client.Get(running_[0].job(), &reply).ok());
     EXPECT_EQ(reply.job().state(), JOB_STATE_RUNNING);
-    EXPECT_EQ(reply.job().generation(), 1u) << "its rank was disturbed";
+    EXPECT_EQ(reply.job().generation(), 1u) << "its rank was restarted";
     WatchRequest request;
     request.set_job(running_[0].job());
     request.set_metrics(true);
@@ -221,12 +221,12 @@ class SteadyNode {
   std::vector<Record> records_;
 };
 
-// What is killed and started again, and what goes on meanwhile.
+// The coordinator that is killed and restarted, and the clients and the node that continue meanwhile.
 class Lives {
  public:
   Lives() : address_("unix:" + folder_.path() + "/run/c.sock"), load_(address_), node_(address_) {}
 
-  // One life, which ends by SIGKILL: from `failpoint` if one is given, else after `wait` under load.
+  // One run of the coordinator, ended by SIGKILL: at `failpoint` if given, else after `wait` under load.
   void Live(const std::string& failpoint, absl::Duration wait) {
     if (!failpoint.empty()) setenv("MUSTER_FAILPOINTS", failpoint.c_str(), 1);
     Daemon daemon(folder_.path());
@@ -240,7 +240,7 @@ class Lives {
     }
     const absl::Time end = absl::Now() + (failpoint.empty() ? wait : absl::Seconds(20));
     while (absl::Now() < end && !daemon.HasEnded()) {
-      if (serves) node_.TellOfAStep();
+      if (serves) node_.ReportStep();
       absl::SleepFor(absl::Milliseconds(5));  // the pace of the steps
     }
     if (failpoint.empty()) {
@@ -261,7 +261,7 @@ class Lives {
     Client client(address_);
     load_.ExpectNoneLostOrDoubled(client);
     node_.ExpectAllStored(client);
-    // The median: a single one may have met another test's build.
+    // The median, since a single run may coincide with another test's build.
     std::sort(starts_.begin(), starts_.end());
     const absl::Duration median = starts_[starts_.size() / 2];
     std::printf("serving again: median %s, longest %s\n", absl::FormatDuration(median).c_str(),
@@ -287,11 +287,11 @@ TEST(Daemon, KilledAtAnyInstantLosesAndDoublesNothing) {
   lives.ExpectNothingLost();
 }
 
-// coordinator/store/failpoints_test has all passings of each in the store alone.
+// coordinator/store/failpoints_test covers the store alone, at every passing of each failpoint.
 TEST(Daemon, KilledAtEveryFailpointLosesAndDoublesNothing) {
   Lives lives;
   std::mt19937 random(21);
-  lives.Live("", absl::Milliseconds(100));  // so that the files are there
+  lives.Live("", absl::Milliseconds(100));  // creates the files
   for (const char* file : {"state", "history"}) {
     for (const char* point : {"create", "begin", "write", "sync", "commit", "committed", "journal.create",
                               "journal.write", "journal.sync"}) {
@@ -348,7 +348,7 @@ TEST(Daemon, SecondOneIsRefusedNamingTheFirst) {
   EXPECT_FALSE(client.MustSubmit("still-served").empty());
 }
 
-// The store cannot grow: the daemon ends loudly, and what it had accepted is there when there is room again.
+// The store cannot grow: the daemon ends with an error, and what it had accepted is there when there is space again.
 TEST(Daemon, FailedCommitEndsTheProcessAndLosesNothing) {
   const TemporaryFolder folder;
   std::vector<std::string> accepted;
@@ -373,7 +373,7 @@ TEST(Daemon, FailedCommitEndsTheProcessAndLosesNothing) {
   for (const std::string& job : accepted) EXPECT_EQ(client.StateOf(job), JOB_STATE_QUEUED) << job;
 }
 
-TEST(Daemon, SilentReadersCostBoundedMemoryAndDelayNobody) {
+TEST(Daemon, SilentReadersCostBoundedMemoryAndDelayNoOtherCall) {
   const TemporaryFolder folder;
   const std::string address = "unix:" + folder.path() + "/run/c.sock";
   Daemon daemon(folder.path());
@@ -407,7 +407,7 @@ TEST(Daemon, SilentReadersCostBoundedMemoryAndDelayNobody) {
     auto stream = client.jobs().Watch(context.get(), request);
     readers.emplace_back(std::move(context), std::move(stream));
     WatchItem item;
-    ASSERT_TRUE(readers.back().second->Read(&item));  // it is there, and reads no more
+    ASSERT_TRUE(readers.back().second->Read(&item));  // connected; reads no more from here
   }
   for (int i = 0; i < 50; ++i) client.MustSubmit(absl::StrCat("busy", i));
   const size_t after = resident();

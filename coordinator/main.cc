@@ -1,4 +1,4 @@
-// muster-coordinator: parses flags and wires objects.
+// muster-coordinator: parses flags and starts the server.
 #include <pthread.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -55,29 +55,31 @@ int main(int argc, char** argv) {
       ->required();
   app.add_option("--token_file", options.token_file,
                  "lines `token name role`; needed for TCP where `muster coordinator init` was not run");
-  app.add_option("--min_free_bytes", options.min_free_bytes, "with less on the store's disk no job is accepted")
+  app.add_option("--min_free_bytes", options.min_free_bytes,
+                 "refuse new jobs when the store's disk has less free space")
       ->capture_default_str();
-  app.add_option("--max_ranks", options.max_ranks, "larger jobs are refused")
+  app.add_option("--max_ranks", options.max_ranks, "refuse jobs with more ranks")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   app.add_option("--tensorboard", tensorboard,
                  "folder for TensorBoard's files (default: STATE_DIR/tensorboard; off: none)");
   app.add_option("--metrics_address", options.metrics_address,
-                 "serve /metrics for Prometheus there: 127.0.0.1:9464 (default: nowhere)");
+                 "address that serves /metrics for Prometheus: 127.0.0.1:9464 (default: off)");
   AddDuration(app, "--node_certificate_life", options.node_certificate_life,
-              "of the certificates of workers that join; they renew them when a third is left");
-  AddDuration(app, "--orphan_grace", options.workers.orphan_grace, "after it ranks without a worker daemon end");
+              "lifetime of worker certificates; workers renew them when a third is left");
+  AddDuration(app, "--orphan_grace", options.workers.orphan_grace,
+              "how long ranks keep running without their worker daemon");
   AddDuration(app, "--detection", options.workers.detection,
-              "how long a fault may stay unnoticed; every other time-out follows from it, as muster plan shows");
+              "how long a fault may go undetected; other time-outs are derived from it (see muster plan)");
   absl::Duration start_deadline;
   const CLI::Option* const start = AddDuration(app, "--start_deadline", start_deadline,
-                                               "for every rank of a generation to run and to make its first step")
+                                               "limit for every rank of a generation to start, and for the first step")
                                        ->default_str("6 x detection, at least 5m");
   AddDuration(app, "--grow_after", options.core.grow_after,
-              "a job that runs on fewer ranks than it asks for is left so for at least as long");
+              "how long a job on fewer ranks than it requests runs before it may grow");
   AddDuration(app, "--backoff_base", options.core.backoff_base,
-              "before the first restart of a failed job; then doubled");
-  AddDuration(app, "--backoff_max", options.core.backoff_max, "longest time before a restart");
+              "delay before the first restart of a failed job; doubles with each restart");
+  AddDuration(app, "--backoff_max", options.core.backoff_max, "longest delay before a restart");
   app.add_option("--log_level", log_level, "debug, info, warn, error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
@@ -90,13 +92,13 @@ int main(int argc, char** argv) {
     options.core.timeouts.collective = std::max(options.core.timeouts.collective, 2 * start_deadline);
   }
   if (absl::Status s = muster::Validate(options.core.timeouts, options.workers.orphan_grace); !s.ok()) {
-    std::fprintf(stderr, "muster-coordinator: time-outs: %s; they follow from --detection, but for --orphan_grace\n",
+    std::fprintf(stderr, "muster-coordinator: time-outs: %s; derived from --detection, except for --orphan_grace\n",
                  std::string(s.message()).c_str());
     return 1;
   }
 
-  // Writes beyond RLIMIT_FSIZE and to readers that left are errors to handle, not the end. The two that end us are
-  // waited for below, so every thread blocks them.
+  // Writes beyond RLIMIT_FSIZE and to closed sockets are errors to handle and must not end the process. main waits for
+  // the two signals that end it, so every thread blocks them.
   signal(SIGXFSZ, SIG_IGN);
   signal(SIGPIPE, SIG_IGN);
   sigset_t ending;

@@ -10,8 +10,8 @@
 
 namespace muster::core {
 
-void Transaction::Tell(const JobEntry* job, uint64_t generation, const std::string& node, const std::string& kind,
-                       const std::string& message) {
+void Transaction::AddEvent(const JobEntry* job, uint64_t generation, const std::string& node, const std::string& kind,
+                           const std::string& message) {
   StateEvent& event = events.emplace_back();
   *event.mutable_time() = ToProto(now.wall);
   if (job != nullptr) {
@@ -45,7 +45,7 @@ Outcome Core::Handle(const Event& event, Now now) {
     outcome.reason = std::string(transaction.status.message());
     return outcome;
   }
-  // Reports and lost nodes free slots, draining ones queue jobs, and then the queue is looked at.
+  // Reports and lost nodes free slots, and draining nodes requeue jobs; schedule after both.
   state_->ReadInbox(transaction);
   state_->EmptyNodes(transaction);
   state_->ScheduleFor(event, transaction);
@@ -71,7 +71,7 @@ std::optional<SteadyTime> Core::NextTick() const {
   };
   for (const auto& [id, job] : state_->jobs) {
     if (job.machine.state() == JOB_STATE_QUEUED) {
-      consider(state_->look_at);
+      consider(state_->schedule_at);
       consider(job.not_before);
       consider(job.whole_until);
     }

@@ -1,5 +1,5 @@
-// The coordinator's brain: state machines of jobs, generations and nodes. Deterministic: no clock, lock, thread, gRPC,
-// randomness or disk; the same events at the same times give the same outcomes, byte for byte.
+// The decisions of the coordinator: state machines of jobs, generations and nodes. Deterministic: no clock, lock,
+// thread, gRPC, randomness or disk. The same events at the same times give the same outcomes, byte for byte.
 //
 //   Core core = Core::Recover(options, rows, now).value();
 //   Outcome out = core.Handle(SubmitJob{...}, now);
@@ -27,7 +27,7 @@
 
 namespace muster::core {
 
-// ---- Events. Requests of users carry what is random or checked outside. ----
+// ---- Events. A user's request carries everything that is random or was checked elsewhere. ----
 struct SubmitJob {
   std::string request_id;
   std::string owner;
@@ -46,14 +46,14 @@ struct ResumeJob {
 struct DeleteJob {
   JobId job;
 };
-// Lets those ranks of a running job record their next steps. Kept in memory only: after a restart nobody waits for it.
+// Asks these ranks of a running job to record their next steps. Kept in memory only: a restart ends the caller's wait.
 struct TraceJob {
   JobId job;
   StepTraceRequest request;
   std::vector<uint32_t> ranks;
 };
-// Asks a running job's rank 0 for a checkpoint after the step under way. `request` is of nobody else, and not 0. Kept
-// in memory only: after a restart nobody waits for it. FailedPrecondition: it does not run, or has no folder for it.
+// Asks rank 0 of a running job for a checkpoint after the current step. `request_number` is unique and not 0. Kept in
+// memory only: a restart ends the caller's wait. FailedPrecondition: the job does not run, or has no checkpoint.path.
 struct CheckpointJob {
   JobId job;
   uint64_t request_number = 0;
@@ -64,33 +64,33 @@ struct DrainNode {
 struct UndrainNode {
   NodeId node;
 };
-// A worker's stream said Hello. Refused with AlreadyExists when another live daemon holds the id (with a different
-// boot or host) or one of its devices.
+// A worker opened its stream with Hello. AlreadyExists: another live daemon (with a different boot or host) holds the
+// node id or one of its devices.
 struct NodeConnected {
   Node node;
 };
-// The stream of that incarnation broke; ignored if a newer one is connected.
+// The stream of this incarnation broke. Ignored if a newer incarnation is connected.
 struct NodeDisconnected {
   NodeId node;
   Incarnation incarnation;
 };
-// `full` is what the node has as of Welcome: a rank that was running and is not in it has vanished, one that is to stop
-// and is not in it was never started; one that is to start may not have been begun with. A worker reports a rank as
-// EXITED only when all its records are acknowledged, so an exit never overtakes a checkpoint or the Finished record. A
-// node that was known before is told what is desired of it, and given new ranks, only after its first full report.
+// A full report lists the node's ranks as of Welcome. A rank that was running and is not listed has vanished; a rank to
+// be stopped that is not listed never started; a rank to be started may simply not have started yet. A worker reports a
+// rank as EXITED only after all its records are acknowledged, so an exit never overtakes a checkpoint or the Finished
+// record. A node that reconnects receives its desired state and new ranks only after its first full report.
 struct NodeObserved {
   NodeId node;
   Incarnation incarnation;
   Observed observed;
 };
-// A record of a rank that matters to state: running, checkpoint, finished. Stale generations are refused
-// (FailedPrecondition), which the shell acknowledges all the same: the record is of no use any more.
+// A rank's record that changes state: running, checkpoint, finished. FailedPrecondition: a stale generation; the shell
+// acknowledges the record anyway, since it has no further use.
 struct RankRecord {
   RankId rank;
   Record record;
 };
-// A rank has called at the rendezvous of its generation, for the first time. In memory only: after a restart it calls
-// again. Refused like a record of a stale generation.
+// A rank called at the rendezvous of its generation for the first time. In memory only: after a restart it calls again.
+// FailedPrecondition: a stale generation.
 struct RankArrived {
   RankId rank;
 };
@@ -99,7 +99,7 @@ struct Tick {};
 using Event = std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, TraceJob, CheckpointJob, DrainNode,
                            UndrainNode, NodeConnected, NodeDisconnected, NodeObserved, RankRecord, RankArrived, Tick>;
 
-// ---- Actions: done after the commit, in order; doing one twice is harmless. ----
+// ---- Actions: executed after the commit, in order. Executing one twice is harmless. ----
 struct SendDesired {
   NodeId node;
 };  // DesiredFor(node) changed
@@ -111,10 +111,10 @@ struct CloseStream {
 struct EndGeneration {
   JobId job;
   uint64_t generation;
-};  // its rendezvous keys are gone
+};  // removes its rendezvous keys
 struct ForgetJob {
   JobId job;
-};  // its history is to go
+};  // removes its metrics and logs
 using Action = std::variant<SendDesired, CloseStream, EndGeneration, ForgetJob>;
 
 struct RowChange {
@@ -136,22 +136,22 @@ struct Options {
   absl::Duration backoff_base = absl::Seconds(1);  // doubles per restart without progress
   absl::Duration backoff_max = absl::Minutes(1);
   uint32_t max_queued_jobs = 10'000;
-  // A job with min_ranks that has never run waits so long for all its ranks.
+  // How long a job with min_ranks that has never run waits for all its ranks.
   absl::Duration whole_wait = absl::Seconds(5);
-  // One that runs on fewer is not made larger before this, since its generation began to run; from then on slots for
-  // more have to be free for so long.
+  // A job that runs on fewer ranks is not resized before its generation has run this long; after that, slots for more
+  // ranks must stay free for grow_settle.
   absl::Duration grow_after = absl::Minutes(5);
   absl::Duration grow_settle = absl::Seconds(30);
   Planner planner = PlanByStrategies;
   OpNamer op_namer = NameOpByStrategies;
 };
 
-// The service's time-outs as they are for such a job.
+// The service's time-outs, adjusted to the job's detection_seconds.
 Timeouts TimeoutsOf(const Timeouts& service, const JobSpec& spec);
 
-// The job's spec as a generation runs it: strategy: auto is what it was resolved to.
+// The job's spec as this generation runs it, with `strategy: auto` replaced by the strategy that was chosen.
 JobSpec SpecOf(const Job& job, const Generation& generation);
-// The slots of a generation as they were when it was placed.
+// The generation's slots as they were at placement.
 Slots PlacedSlots(const Generation& generation);
 
 struct Row {
@@ -161,37 +161,37 @@ struct Row {
 
 class Core {
  public:
-  // From the rows of a store, all of them. DataLoss: a row that does not parse or contradicts another; names it.
+  // From all rows of a store. DataLoss: a row does not parse or contradicts another one; the message names it.
   static absl::StatusOr<std::unique_ptr<Core>> Recover(const Options& options, const std::vector<Row>& rows, Now now);
   ~Core();
 
-  // At most 100 rows and events together, so that an outcome fits into one commit of any store. What one event begins
-  // and does not fit (a lost node with a hundred jobs) is done by the ticks that NextTick then asks for at once; so is
-  // the look at the queue that news from nodes and ranks calls for.
+  // An outcome has at most 100 rows and events together, so that it fits into one commit of any store. Work that does
+  // not fit (a lost node with a hundred jobs) is left to later ticks, which NextTick makes due at once. The scheduling
+  // pass that a report of a node or rank requires is also left to the next tick.
   Outcome Handle(const Event& event, Now now);
 
-  // When the next Tick could change something. After a Tick it is later than that, or equal to it when work is left, so
-  // that a shell that ticks when it is due does not turn in circles. Nothing: never, until another event.
+  // When the next Tick could change something; nullopt: not before another event. After a Tick it is later than that
+  // Tick, or equal to it if work is left, so a shell that ticks when due never spins.
   std::optional<SteadyTime> NextTick() const;
 
   // ---- Views. Valid until the next Handle. ----
-  // By id, else by unique prefix of ids. NotFound; FailedPrecondition naming the candidates.
+  // By id, else by a unique prefix of an id. NotFound. FailedPrecondition: several jobs match; the message names them.
   absl::StatusOr<JobId> Find(const std::string& id_or_prefix) const;
-  // As it is on disk: without what looking through the queue would tell. Null: there is none.
+  // The job as it is on disk, without the reason and position that a look through the queue gives. Null: no such job.
   const Job* Stored(const JobId& job) const;
-  // With queue_position and reason as of now, and its time_breakdown up to `at`, or to its last change.
+  // With queue_position and reason as of now, and its time_breakdown up to `at`, or to its last change. NotFound.
   absl::StatusOr<Job> GetJob(const JobId& job, std::optional<SteadyTime> at = std::nullopt) const;
   std::vector<Job> ListJobs(bool ended_too) const;  // running, then the queue in its order, then ended, newest first
   std::vector<Generation> ListGenerations(const JobId& job) const;  // newest first
   std::vector<Node> ListNodes() const;                              // by id, slot states computed
   absl::StatusOr<Node> GetNode(const NodeId& node) const;
-  // Full desired state of a node, with its revision. A new rank may be desired on a slot where one of a lost generation
-  // is still being killed: the worker waits for the slot.
+  // The full desired state of a node, with its revision. A new rank may be desired on a slot where a rank of a lost
+  // generation is still being killed; the worker waits for the slot.
   Desired DesiredFor(const NodeId& node) const;
-  // False: since its Hello the node has not told in full what it has, so it must not hear what is desired of it yet.
+  // Whether the node has sent a full report since its Hello. Until then no desired state is sent to it.
   bool HasReported(const NodeId& node) const;
-  // Where such a job would start now: a node per rank, or none and why. Then `slots` are those that it would get if
-  // nothing ran, or none. Jobs that wait are not looked at.
+  // Where a job with this spec would start now: a node per rank, or none and the reason. If none, `slots` are those
+  // that it would get in an idle cluster, or none. Queued jobs are ignored.
   struct Placing {
     std::vector<NodeId> nodes;
     Slots slots;
@@ -200,22 +200,23 @@ class Core {
   Placing WouldPlace(const JobSpec& resolved) const;
   // True if it is the job's newest generation and has not ended.
   bool IsCurrent(const JobId& job, uint64_t generation) const;
-  // OK: of the newest generation, which has not ended, and there is such a rank. FailedPrecondition says what is wrong.
+  // FailedPrecondition: the generation is not the job's newest, or has ended, or has no such rank; the message says
+  // which.
   absl::Status CheckCurrent(const RankId& rank) const;
   bool HasArrived(const RankId& rank) const;
-  // That the newest generation has told of; 0: none, or there is no such job.
+  // The highest step that the newest generation reported; 0: none, or no such job.
   uint64_t HighestStep(const JobId& job) const;
-  // How the job's newest generation is laid out. Null: there is none, or this build would lay it out otherwise than it
-  // was started.
+  // The layout of the job's newest generation. Null: there is none, or this build plans it differently from the build
+  // that started it.
   const Planned* PlanOf(const JobId& job) const;
-  // "rank 3 on node-b has not come yet", of the newest generation: whom the others wait for. Empty: nobody, or nobody
-  // has come.
+  // Which ranks of the newest generation have not called at the rendezvous: "rank 3 on node-b has not arrived yet".
+  // Empty: no rank is missing, or none has arrived.
   std::string Missing(const JobId& job) const;
-  // What a node's word about a rank is worth.
+  // Whether a node's report about a rank is current.
   enum class RankStatus {
-    kNone,     // that rank was never placed on that node, or its job was deleted, or its generation is forgotten
-    kPast,     // its generation has a successor
-    kCurrent,  // it is of the job's newest generation
+    kNone,     // the rank was never placed on that node, or its job or generation was deleted
+    kPast,     // a newer generation exists
+    kCurrent,  // the rank belongs to the job's newest generation
   };
   RankStatus StatusOf(const RankId& rank, const NodeId& node) const;
 

@@ -1,4 +1,4 @@
-// What happens to one job and one node, scene by scene.
+// The state machines of one job and one node, scenario by scenario.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,8 +37,8 @@ TEST(Core, AJobRunsToItsEnd) {
   EXPECT_EQ(w.State(id), JOB_STATE_COMPLETED);
   EXPECT_EQ(w.Newest(id).reason(), END_REASON_COMPLETED);
   EXPECT_EQ(w.core->DesiredFor(NodeId("n")).ranks_size(), 0);
-  EXPECT_EQ(w.told, (std::vector<std::string>{"job.queued", "node.joined", "generation.starting", "job.running",
-                                              "rank.exited", "generation.ended", "job.completed"}));
+  EXPECT_EQ(w.events, (std::vector<std::string>{"job.queued", "node.joined", "generation.starting", "job.running",
+                                                "rank.exited", "generation.ended", "job.completed"}));
 }
 
 TEST(Core, SubmitIsIdempotentByRequest) {
@@ -50,7 +50,7 @@ TEST(Core, SubmitIsIdempotentByRequest) {
   EXPECT_EQ(w.Do(SubmitJob{"r", "me", Spec("b"), "zzzz"}).status.code(), absl::StatusCode::kAlreadyExists);
   w.Restart();
   EXPECT_EQ(w.Do(SubmitJob{"r", "me", Spec("a"), "wwww"}).job, first.job);
-  EXPECT_NE(w.Do(SubmitJob{"r2", "me", Spec("a"), "xxxx"}).job, first.job) << "a taken id is not given twice";
+  EXPECT_NE(w.Do(SubmitJob{"r2", "me", Spec("a"), "xxxx"}).job, first.job) << "an id in use is not assigned again";
 }
 
 TEST(Core, TheQueueIsOrderedAndSaysWhy) {
@@ -62,7 +62,7 @@ TEST(Core, TheQueueIsOrderedAndSaysWhy) {
   EXPECT_EQ(w.Get(b).queue_position(), 2u);
   EXPECT_EQ(w.Get(b).reason(), absl::StrCat("2nd in the queue: needs 1 slot, 0 of 1 free (in use: ", a.value(), ")"));
   w.Finish(a);
-  EXPECT_EQ(w.State(c), JOB_STATE_STARTING) << "the higher priority goes first";
+  EXPECT_EQ(w.State(c), JOB_STATE_STARTING) << "the higher priority runs first";
   EXPECT_EQ(w.State(b), JOB_STATE_QUEUED);
 }
 
@@ -98,7 +98,7 @@ TEST(Core, RestartsWithoutProgressEndTheJob) {
     w.PassBackoff();
   }
   EXPECT_EQ(w.Get(id).restarts_without_progress(), 2u);
-  w.Checkpoint(id, 10);  // progress: the count begins anew
+  w.Checkpoint(id, 10);  // progress: the count restarts
   EXPECT_EQ(w.Get(id).restarts_without_progress(), 0u);
   for (int i = 0; i < 2; ++i) {
     w.Report(id, RANK_STATE_EXITED, RankExit::FAILED);
@@ -116,7 +116,7 @@ TEST(Core, CancelInEveryState) {
   const JobId queued = w.Submit(Spec("a"));
   EXPECT_TRUE(w.Do(CancelJob{queued}).status.ok());
   EXPECT_EQ(w.State(queued), JOB_STATE_CANCELLED);
-  EXPECT_TRUE(w.Do(CancelJob{queued}).status.ok()) << "twice is once";
+  EXPECT_TRUE(w.Do(CancelJob{queued}).status.ok()) << "a repeated request changes nothing";
   w.Do(NodeConnected{Hello("n", 1)});
   const JobId running = w.Submit(Spec("b")), next = w.Submit(Spec("c"));
   w.Report(running, RANK_STATE_RUNNING);
@@ -126,14 +126,14 @@ TEST(Core, CancelInEveryState) {
   ASSERT_TRUE(desired.ranks(0).has_stop());
   EXPECT_TRUE(desired.ranks(0).stop().checkpoint_first());
   EXPECT_EQ(w.State(next), JOB_STATE_QUEUED) << "the slot is held until the rank has ended";
-  w.Checkpoint(running, 7);  // the last one, on the way out
+  w.Checkpoint(running, 7);  // the last one, during the stop
   w.Report(running, RANK_STATE_EXITED, RankExit::STOPPED);
   EXPECT_EQ(w.State(running), JOB_STATE_CANCELLED);
   EXPECT_EQ(w.Get(running).checkpoints_size(), 1);
   EXPECT_EQ(w.State(next), JOB_STATE_STARTING);
   w.Finish(next);
   EXPECT_EQ(w.Do(CancelJob{next}).status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(w.Do(CancelJob{JobId("nobody")}).status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(w.Do(CancelJob{JobId("no-such-job")}).status.code(), absl::StatusCode::kNotFound);
 }
 
 TEST(Core, PauseAndResume) {
@@ -145,7 +145,7 @@ TEST(Core, PauseAndResume) {
   w.Checkpoint(id, 30);
   w.Report(id, RANK_STATE_EXITED, RankExit::STOPPED);
   EXPECT_EQ(w.State(id), JOB_STATE_PAUSED);
-  EXPECT_EQ(w.Get(id).restarts(), 0u) << "a pause is no restart";
+  EXPECT_EQ(w.Get(id).restarts(), 0u) << "a pause is not a restart";
   w.PassBackoff();
   EXPECT_EQ(w.State(id), JOB_STATE_PAUSED);
   w.Do(ResumeJob{id});
@@ -156,7 +156,7 @@ TEST(Core, PauseAndResume) {
   w.Report(id, RANK_STATE_EXITED, RankExit::STOPPED);
   EXPECT_EQ(w.State(id), JOB_STATE_STARTING);
   w.Do(PauseJob{id});
-  w.Do(CancelJob{id});  // overrides
+  w.Do(CancelJob{id});  // replaces the pause
   w.Report(id, RANK_STATE_EXITED, RankExit::STOPPED);
   EXPECT_EQ(w.State(id), JOB_STATE_CANCELLED);
 }
@@ -176,8 +176,8 @@ TEST(Core, AnExitInGoodOrderBeforeTheLastStepIsNoEnd) {
   w.Do(NodeConnected{Hello("n", 1)});
   const JobId id = w.Submit(Spec("a"));
   w.Report(id, RANK_STATE_RUNNING);
-  w.Report(id, RANK_STATE_EXITED, RankExit::COMPLETED);  // no Finished record: somebody sent SIGTERM
-  EXPECT_EQ(w.State(id), JOB_STATE_QUEUED) << "not at once: its worker may be about to leave";
+  w.Report(id, RANK_STATE_EXITED, RankExit::COMPLETED);  // no Finished record: an outside SIGTERM
+  EXPECT_EQ(w.State(id), JOB_STATE_QUEUED) << "not restarted at once: its worker may be about to leave";
   w.PassBackoff();
   EXPECT_EQ(w.Newest(id).number(), 2u);
   EXPECT_EQ(w.State(id), JOB_STATE_STARTING);
@@ -208,21 +208,21 @@ TEST(Core, ANodeThatStaysAwayIsLost) {
   w.Do(NodeDisconnected{NodeId("n"), Incarnation("i1")});
   EXPECT_EQ(w.State(id), JOB_STATE_RUNNING);
   EXPECT_EQ(w.core->ListNodes()[0].slots(0).state(), SLOT_STATE_UNKNOWN);
-  w.clock.JumpWall(absl::Hours(100));  // decides nothing
+  w.clock.JumpWall(absl::Hours(100));  // no decision uses wall time
   w.Do(Tick{});
   EXPECT_EQ(w.State(id), JOB_STATE_RUNNING);
   w.clock.Advance(absl::Seconds(11));
   w.Do(Tick{});
   EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
   EXPECT_EQ(w.Newest(id).reason(), END_REASON_LOST);
-  // It returns with its rank: not wanted any more.
+  // It returns with its rank, which is no longer desired.
   w.Return(Hello("n", 1));
   EXPECT_EQ(w.core->DesiredFor(NodeId("n")).ranks_size(), 0);
   w.PassBackoff();
   EXPECT_EQ(w.core->DesiredFor(NodeId("n")).ranks(0).key().generation(), 2u);
 }
 
-TEST(Core, ANodeThatReturnsInTimeGoesOn) {
+TEST(Core, ANodeThatReturnsInTimeKeepsItsRanks) {
   World w;
   w.Do(NodeConnected{Hello("n", 1)});
   const JobId id = w.Submit(Spec("a"));
@@ -230,14 +230,14 @@ TEST(Core, ANodeThatReturnsInTimeGoesOn) {
   w.Do(NodeDisconnected{NodeId("n"), Incarnation("i1")});
   w.Do(NodeConnected{Hello("n", 1, "i2")});  // the daemon was restarted
   w.Report(id, RANK_STATE_RUNNING, RankExit::CAUSE_UNSPECIFIED, /*full=*/true);
-  w.Do(NodeDisconnected{NodeId("n"), Incarnation("i1")});  // late: of the predecessor
+  w.Do(NodeDisconnected{NodeId("n"), Incarnation("i1")});  // late, from the previous incarnation
   w.clock.Advance(absl::Minutes(1));
   w.Do(Tick{});
   EXPECT_EQ(w.State(id), JOB_STATE_RUNNING);
   EXPECT_EQ(w.Newest(id).number(), 1u);
 }
 
-TEST(Core, ARankThatAFullReportDoesNotKnowHasVanished) {
+TEST(Core, ARankMissingFromAFullReportHasVanished) {
   World w;
   w.Do(NodeConnected{Hello("n", 1)});
   const JobId id = w.Submit(Spec("a"));
@@ -251,21 +251,21 @@ TEST(Core, ARankThatAFullReportDoesNotKnowHasVanished) {
   EXPECT_EQ(w.Get(id).failure().exit().cause(), RankExit::VANISHED);
 }
 
-// Whatever its node forgets. The coordinator may die at any point between.
-TEST(Core, ARankStartsOnceThoughItsNodeForgetsIt) {
-  for (const bool dies_before_the_report : {false, true}) {
+// Whatever its node forgets. The coordinator may crash at any point in between.
+TEST(Core, ARankStartsOnceEvenIfItsNodeForgetsIt) {
+  for (const bool crash_before_report : {false, true}) {
     World w;
     w.Do(NodeConnected{Hello("n", 1)});
-    const JobId id = w.Submit(Spec("a"));  // it is told of, and spawned, and nobody has said so
+    const JobId id = w.Submit(Spec("a"));  // it was sent and spawned, but not reported yet
     w.Restart();
     Node rebooted = Hello("n", 1, "i2");
     rebooted.set_boot_id("boot 2");
     w.Do(NodeConnected{rebooted});
-    if (dies_before_the_report) {
+    if (crash_before_report) {
       w.Restart();
       w.Do(NodeConnected{rebooted});
     }
-    EXPECT_FALSE(w.core->HasReported(NodeId("n"))) << "it must not hear of the rank before";
+    EXPECT_FALSE(w.core->HasReported(NodeId("n"))) << "the rank must not be sent before";
     EXPECT_EQ(w.State(id), JOB_STATE_STARTING);
     w.ReportNothing("n", "i2");
     EXPECT_TRUE(w.core->HasReported(NodeId("n")));
@@ -273,8 +273,8 @@ TEST(Core, ARankStartsOnceThoughItsNodeForgetsIt) {
     EXPECT_EQ(w.Get(id).failure().exit().cause(), RankExit::VANISHED);
     w.PassBackoff();
     EXPECT_EQ(w.Newest(id).number(), 2u);
-    w.ReportNothing("n", "i2");  // says it again
-    EXPECT_EQ(w.State(id), JOB_STATE_STARTING) << "which was not told to it before the reboot";
+    w.ReportNothing("n", "i2");  // the same report again
+    EXPECT_EQ(w.State(id), JOB_STATE_STARTING) << "which was not sent to it before the reboot";
   }
 }
 
@@ -340,7 +340,7 @@ TEST(Core, DrainMovesJobsAway) {
   EXPECT_EQ(w.Do(DrainNode{NodeId("x")}).status.code(), absl::StatusCode::kNotFound);
 }
 
-TEST(Core, ARankThatNeverBeginsFailsAtItsDeadline) {
+TEST(Core, ARankThatNeverStartsFailsAtItsDeadline) {
   World w;
   w.Do(NodeConnected{Hello("n", 1)});
   const JobId id = w.Submit(Spec("a", 0, 0));
@@ -383,11 +383,11 @@ TEST(Core, APassedBackoffAsksForNoMoreTicks) {
   EXPECT_TRUE(absl::StrContains(w.Get(failed).reason(), "waits out its back-off; restart 1 of 3 after: "))
       << w.Get(failed).reason();
   w.PassBackoff();
-  EXPECT_EQ(w.core->NextTick(), std::nullopt) << "else the shell would turn in circles";
+  EXPECT_EQ(w.core->NextTick(), std::nullopt) << "otherwise the shell would spin";
   EXPECT_TRUE(absl::StrContains(w.Get(failed).reason(), "0 of 1 free")) << w.Get(failed).reason();
 }
 
-TEST(Core, ARepeatedRequestTellsNothingNew) {
+TEST(Core, ARepeatedReportChangesNothing) {
   World w;
   w.Do(NodeConnected{Hello("n", 1)});
   const JobId id = w.Submit(Spec("a"));
@@ -400,7 +400,7 @@ TEST(Core, ARepeatedRequestTellsNothingNew) {
   EXPECT_TRUE(again.events.empty() && again.rows.empty() && again.actions.empty());
 }
 
-// Without checkpoints the second attempt begins anew: how far the first one came says nothing about it.
+// Without checkpoints the second attempt starts over: how far the first one came says nothing about it.
 TEST(Core, AnEarlierGenerationsStepsDoNotCompleteTheJob) {
   World w;
   w.Do(NodeConnected{Hello("n", 1)});
@@ -422,7 +422,7 @@ TEST(Core, ARankThatIsToStopAndWasNeverStartedHasEnded) {
   World w;
   w.Do(NodeConnected{Hello("n", 1)});
   const JobId id = w.Submit(Spec("a"));
-  w.Do(NodeDisconnected{NodeId("n"), Incarnation("i1")});  // before it saw its desired state
+  w.Do(NodeDisconnected{NodeId("n"), Incarnation("i1")});  // before it received its desired state
   w.Do(CancelJob{id});
   w.Do(NodeConnected{Hello("n", 1)});
   EXPECT_EQ(w.State(id), JOB_STATE_STOPPING);

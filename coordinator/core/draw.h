@@ -1,10 +1,11 @@
+// Draws the state machines of transitions.h.
 #pragma once
 
 #include <string>
 
 namespace muster::core {
 
-// docs/states.md: the three state machines as Mermaid diagrams.
+// The content of docs/states.md: the state machines as Mermaid diagrams.
 std::string DrawStates();
 
 }  // namespace muster::core

@@ -25,7 +25,7 @@ std::string DefaultMessage(const RankExit& exit, uint32_t rank) {
     case RankExit::SPAWN_FAILED:
       return absl::StrCat(who, " could not be started");
     case RankExit::ORPHANED:
-      return absl::StrCat(who, " was ended because its worker was away too long");
+      return absl::StrCat(who, " was killed at its orphan deadline: its worker was away for too long");
     case RankExit::REFUSED:
       return absl::StrCat(who, " refused its job");
     case RankExit::VANISHED:
@@ -40,7 +40,7 @@ std::string DefaultMessage(const RankExit& exit, uint32_t rank) {
 
 }  // namespace
 
-RankExit Judged(RankExit exit, const RankPlacement& rank) {
+RankExit ClassifyExit(RankExit exit, const RankPlacement& rank) {
   const bool good = exit.cause() == RankExit::COMPLETED || exit.cause() == RankExit::STOPPED;
   if (exit.cause() == RankExit::CAUSE_UNSPECIFIED) exit.set_cause(RankExit::FAILED);
   if (good) exit.set_cause(rank.finished() ? RankExit::COMPLETED : RankExit::STOPPED);
@@ -60,7 +60,7 @@ std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank)
   if (exit.cause() == RankExit::ORPHANED) return "its worker daemon was away for longer than the orphan grace";
   if (exit.cause() == RankExit::REFUSED) {
     return absl::StrCat(
-        "not tried again, since another attempt would meet the same; correct it and submit again; its "
+        "not retried, since another attempt would fail in the same way; fix the job and submit it again; its "
         "output: muster logs ",
         job, " --rank ", rank);
   }

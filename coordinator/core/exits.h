@@ -1,4 +1,4 @@
-// What the end of a rank, or of a generation, means and is called. Pure.
+// Classifies how a rank or a generation ended, and names it for users. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace muster::core {
 
-// Bounded, and with the cause that the rank's Finished record proves: only with it, an exit in good order is the end of
-// the work; without it, somebody stopped the rank.
-RankExit Judged(RankExit exit, const RankPlacement& rank);
+// Returns `exit` with bounded texts and its final cause. An orderly exit is COMPLETED only if the rank has sent its
+// Finished record; otherwise the rank was STOPPED.
+RankExit ClassifyExit(RankExit exit, const RankPlacement& rank);
 
-// Where to look next.
+// A hint for the user about where to look next.
 std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank);
 
 const char* Name(EndReason reason);
-// Only these count against the restarts.
+// Whether generations that end this way count against max_restarts.
 bool IsFault(EndReason reason);
 
 }  // namespace muster::core

@@ -35,34 +35,34 @@ TEST(Gangs, ARankThatFinishesEarlyDoesNotKeepTheOthersFromRunning) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 2)});
   const JobId id = w.Submit(Gang("g", 2));
-  w.FinishRank(id, 0);  // so quick that nobody saw it run
+  w.FinishRank(id, 0);  // so quick that it was never reported as running
   w.ReportRank(id, 1, RANK_STATE_RUNNING);
   EXPECT_EQ(w.State(id), JOB_STATE_RUNNING);
   w.FinishRank(id, 1);
   EXPECT_EQ(w.State(id), JOB_STATE_COMPLETED);
 }
 
-TEST(Gangs, TheFirstFaultStopsTheOthersAndIsTheOneThatIsTold) {
+TEST(Gangs, TheFirstFaultStopsTheOthersAndIsTheOnlyOneReported) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 2)});
   w.Do(NodeConnected{Hello("b", 1)});
   const JobId id = w.Submit(Gang("g", 3));
   for (uint32_t rank = 0; rank < 3; ++rank) w.ReportRank(id, rank, RANK_STATE_RUNNING);
-  w.told.clear();
+  w.events.clear();
   w.ReportRank(id, 1, RANK_STATE_EXITED, RankExit::FAILED);
   EXPECT_EQ(w.State(id), JOB_STATE_STOPPING);
   const Desired desired = w.core->DesiredFor(NodeId("b"));
   ASSERT_TRUE(desired.ranks(0).has_stop());
   EXPECT_FALSE(desired.ranks(0).stop().checkpoint_first()) << "they wait for a peer that is gone";
   EXPECT_EQ(desired.ranks(0).stop().deadline().seconds(), 2) << "and have nothing to save";
-  EXPECT_EQ(w.core->DesiredFor(NodeId("a")).ranks_size(), 1) << "rank 1 is done with";
+  EXPECT_EQ(w.core->DesiredFor(NodeId("a")).ranks_size(), 1) << "rank 1 has ended";
   w.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::FAILED);  // its collective broke
   w.ReportRank(id, 2, RANK_STATE_EXITED, RankExit::STOPPED);
   EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
   EXPECT_EQ(w.Get(id).failure().rank(), 1u);
   EXPECT_EQ(w.Get(id).restarts(), 1u);
   EXPECT_EQ(w.Newest(id).reason(), END_REASON_FAILED);
-  EXPECT_EQ(std::count(w.told.begin(), w.told.end(), "rank.exited"), 1);
+  EXPECT_EQ(std::count(w.events.begin(), w.events.end(), "rank.exited"), 1);
 }
 
 TEST(Gangs, ALostNodeStopsTheRanksElsewhereFirst) {
@@ -100,7 +100,7 @@ TEST(Gangs, ACancelledJobDoesNotWaitForALostNodeForEver) {
   EXPECT_EQ(w.State(id), JOB_STATE_CANCELLED);
 }
 
-TEST(Gangs, AWorkerThatLeavesIsEmptiedAndNotUsedAgainBeforeItReturns) {
+TEST(Gangs, ALeavingWorkerIsDrainedAndNotUsedAgainUntilItReturns) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 1)});
   w.Do(NodeConnected{Hello("b", 1)});
@@ -125,52 +125,52 @@ TEST(Gangs, AWorkerThatLeavesIsEmptiedAndNotUsedAgainBeforeItReturns) {
   EXPECT_EQ(w.State(id), JOB_STATE_STARTING);
 }
 
-TEST(Gangs, ARankThatEndsBeforeItsLastStepUnaskedIsAFault) {
+TEST(Gangs, AnUnrequestedExitBeforeTheLastStepIsAFault) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 1)});
   const JobId id = w.Submit(Gang("g", 1, /*max_restarts=*/1));
   w.ReportRank(id, 0, RANK_STATE_RUNNING);
-  w.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);  // somebody sent the trainer a SIGTERM
+  w.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);  // an outside SIGTERM to the trainer
   EXPECT_EQ(w.Newest(id).reason(), END_REASON_FAILED);
   EXPECT_EQ(w.Get(id).restarts(), 1u);
   w.PassBackoff();
   w.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
-  EXPECT_EQ(w.State(id), JOB_STATE_FAILED) << "it does not turn in circles";
+  EXPECT_EQ(w.State(id), JOB_STATE_FAILED) << "it does not restart forever";
 }
 
-TEST(Gangs, ARankThatNeverComesToTheRendezvousIsNamed) {
+TEST(Gangs, ARankThatNeverArrivesAtTheRendezvousIsNamed) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 2)});
   w.Do(NodeConnected{Hello("b", 2)});
   const JobId id = w.Submit(Gang("g", 4, /*max_restarts=*/1));
-  EXPECT_EQ(w.core->Missing(id), "") << "nobody has come: nobody is waited for";
+  EXPECT_EQ(w.core->Missing(id), "") << "no rank has arrived, so none is missing";
   for (const uint32_t rank : {0u, 1u, 3u}) {
     EXPECT_TRUE(w.Do(RankArrived{{id, 1, rank}}).status.ok());
     EXPECT_TRUE(w.core->HasArrived({id, 1, rank}));
   }
   EXPECT_FALSE(w.core->HasArrived({id, 1, 2}));
-  EXPECT_EQ(w.core->Missing(id), "rank 2 on b has not come yet");
+  EXPECT_EQ(w.core->Missing(id), "rank 2 on b has not arrived yet");
   w.clock.Advance(absl::Minutes(5));
   w.Do(Tick{});
   EXPECT_EQ(w.State(id), JOB_STATE_STOPPING);
-  EXPECT_EQ(w.Get(id).failure().exit().message(), "never came to the rendezvous within 5m: rank 2 on b");
+  EXPECT_EQ(w.Get(id).failure().exit().message(), "did not arrive at the rendezvous within 5m: rank 2 on b");
   EXPECT_EQ(w.Get(id).failure().rank(), 2u);
   EXPECT_EQ(w.Get(id).failure().node(), "b");
   for (uint32_t rank = 0; rank < 4; ++rank) w.ReportRank(id, rank, RANK_STATE_EXITED, RankExit::STOPPED);
   w.PassBackoff();
-  // Who came to one generation has not come to the next.
+  // Arrivals at one generation's rendezvous do not count for the next.
   ASSERT_EQ(w.Newest(id).number(), 2u);
   EXPECT_FALSE(w.core->HasArrived({id, 2, 0}));
   EXPECT_EQ(w.Do(RankArrived{{id, 1, 0}}).status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(w.Do(RankArrived{{id, 2, 4}}).status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(w.Do(RankArrived{{JobId("other"), 1, 0}}).status.code(), absl::StatusCode::kFailedPrecondition);
-  // All have come, and none runs: then all are named.
+  // All have arrived and none runs, so all are named.
   for (uint32_t rank = 0; rank < 4; ++rank) w.Do(RankArrived{{id, 2, rank}});
   EXPECT_EQ(w.core->Missing(id), "");
   w.clock.Advance(absl::Minutes(5));
   w.Do(Tick{});
   EXPECT_EQ(w.Get(id).failure().exit().message(),
-            "never began to train within 5m: rank 0 on a, rank 1 on a, rank 2 on b and 1 more");
+            "did not start to train within 5m: rank 0 on a, rank 1 on a, rank 2 on b and 1 more");
 }
 
 TEST(Gangs, ARefusedJobFailsWithoutAnotherAttempt) {
@@ -184,8 +184,8 @@ TEST(Gangs, ARefusedJobFailsWithoutAnotherAttempt) {
   EXPECT_EQ(w.Get(id).failure().exit().cause(), RankExit::REFUSED);
 }
 
-// A look costs as much as the cluster is large, and many nodes may come at once.
-TEST(Gangs, TheQueueIsLookedAtOnceForAllThatATurnBrings) {
+// A scheduling pass costs time proportional to the cluster, and many nodes may connect at once.
+TEST(Gangs, OneSchedulingPassServesAllReportsOfATick) {
   World w(AnyWorld());
   const JobId id = w.Submit(Gang("g", 3));
   EXPECT_FALSE(w.IsTickDue());
@@ -198,7 +198,7 @@ TEST(Gangs, TheQueueIsLookedAtOnceForAllThatATurnBrings) {
   EXPECT_FALSE(w.IsTickDue());
 }
 
-TEST(Gangs, WhoTrainsDoesNotStirTheQueue) {
+TEST(Gangs, ProgressReportsDoNotCauseSchedulingPasses) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 1)});
   const JobId id = w.Submit(Gang("trains", 1)), waits = w.Submit(Gang("waits", 1));
@@ -223,8 +223,8 @@ TEST(Gangs, WhoTrainsDoesNotStirTheQueue) {
   EXPECT_EQ(w.State(waits), JOB_STATE_STARTING);
 }
 
-// What did not fit into one commit is not forgotten over a report that changes nothing.
-TEST(Gangs, AReportBetweenTwoLooksDoesNotEndThem) {
+// Work that did not fit into one commit is not forgotten when a report changes nothing.
+TEST(Gangs, AReportBetweenTwoPassesDoesNotEndThem) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 1)});
   const JobId trains = w.Submit(Gang("trains", 1));
@@ -254,8 +254,8 @@ TEST(Gangs, ALargeJobIsNotOvertakenBySmallOnes) {
   const JobId first = w.Submit(Gang("first", 1)), large = w.Submit(Gang("large", 2)), small = w.Submit(Gang("s", 1));
   EXPECT_EQ(w.State(small), JOB_STATE_QUEUED);
   EXPECT_EQ(w.Get(small).reason(),
-            absl::StrCat("2nd in the queue: waits behind ", large.value(), ", for which 2 slots are kept"));
-  // Also not while a node is away for a moment, or the coordinator has just started.
+            absl::StrCat("2nd in the queue: waits for ", large.value(), ", for which 2 slots are reserved"));
+  // Also not while a node is away for a moment, or just after a restart of the coordinator.
   w.Do(NodeConnected{Hello("b", 1)});
   EXPECT_EQ(w.State(large), JOB_STATE_STARTING);
   EXPECT_EQ(w.State(small), JOB_STATE_QUEUED);
@@ -282,7 +282,7 @@ TEST(Gangs, OneDeviceDoesNotHoldBackTheOther) {
   const JobId other = w.Submit(cpu);
   EXPECT_EQ(w.State(waits), JOB_STATE_QUEUED);
   EXPECT_EQ(w.State(other), JOB_STATE_STARTING);
-  // After a restart the CPU node is back first: a job for any device still waits for the GPUs that it would have had.
+  // After a restart the CPU node is back first: a job for any device still waits for the GPUs that it would have used.
   w.Do(CancelJob{other});
   w.ReportRank(other, 0, RANK_STATE_EXITED, RankExit::STOPPED);
   w.Restart();
@@ -290,7 +290,7 @@ TEST(Gangs, OneDeviceDoesNotHoldBackTheOther) {
   EXPECT_EQ(w.State(waits), JOB_STATE_QUEUED);
 }
 
-TEST(Gangs, AStopThatIsOverdueIsTold) {
+TEST(Gangs, AnOverdueStopIsReported) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 2)});
   const JobId id = w.Submit(Gang("g", 2));
@@ -302,7 +302,7 @@ TEST(Gangs, AStopThatIsOverdueIsTold) {
   w.clock.Advance(absl::Seconds(1));
   EXPECT_EQ(w.Do(Tick{}).events.size(), 1u);
   EXPECT_TRUE(absl::StrContains(w.Get(id).reason(), "overdue, still running: rank 1 on a")) << w.Get(id).reason();
-  EXPECT_TRUE(w.Do(Tick{}).events.empty()) << "told once";
+  EXPECT_TRUE(w.Do(Tick{}).events.empty()) << "reported once";
   EXPECT_EQ(w.core->NextTick(), std::nullopt);
 }
 
@@ -342,7 +342,7 @@ TEST(Gangs, RowsOfLargeGenerationsStaySmall) {
   w.Restart();  // half a character would not parse
 }
 
-// One event may concern more jobs than a commit may have keys; the rest follows in ticks that are asked for at once.
+// One event may concern more jobs than a commit may have keys; later ticks, due at once, do the rest.
 TEST(Gangs, LargeEventsAreDoneInSeveralCommits) {
   World w;
   std::vector<JobId> ids;
@@ -368,7 +368,7 @@ TEST(Gangs, LargeEventsAreDoneInSeveralCommits) {
   settle();
   EXPECT_EQ(count(JOB_STATE_RUNNING), 120);
   w.Do(DrainNode{NodeId("n")});
-  w.Restart();  // what is left to do follows from the rows
+  w.Restart();  // the remaining work follows from the rows
   settle();
   EXPECT_EQ(count(JOB_STATE_STOPPING), 120);
   w.clock.Advance(absl::Seconds(16));

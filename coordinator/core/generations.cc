@@ -1,4 +1,4 @@
-// Generations: placing them, following their ranks, ending them, and publishing what they write.
+// Generations: placement, the states of their ranks, their end, and the checkpoints that they publish.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -14,7 +14,7 @@ namespace muster::core {
 namespace {
 
 constexpr size_t kDirectoryBytes = 255;
-// Larger generations keep the message of the first fault only, in Job.failure: a row must stay below 512 KiB.
+// Larger generations keep only the message of the first fault, in Job.failure: a row must stay below 512 KiB.
 constexpr int kRanksWithMessages = 512;
 
 // "n", "n, m and 3 more".
@@ -30,9 +30,9 @@ std::string Where(const Generation& generation) {
 }
 
 constexpr size_t kRefusedKept = 16;
-constexpr int kSizesTried = 8;  // of a job that may run on fewer ranks, at a time
+constexpr int kSizesTried = 8;  // in one pass, for a job that may run on fewer ranks
 
-// Equal for slots on which the same job is planned alike.
+// Equal for slots on which the planner gives the same plan for a job.
 std::string Signature(const Slots& slots) {
   std::string signature = slots.model;
   for (const RankPlace& rank : slots.ranks) {
@@ -79,21 +79,20 @@ std::vector<scheduler::NodeView> Core::State::NodeViews() const {
   return views;
 }
 
-// A look costs as much as the cluster is large. What nodes tell comes by the thousand when many of them start, return
-// or train: most of it changes nothing for those who wait, and for the rest one look behind all of a turn's events
-// suffices.
+// A scheduling pass costs time proportional to the cluster. Reports arrive by the thousand when many nodes start,
+// return or train. Most of them do not affect queued jobs, and for the others one pass in the next tick is enough.
 void Core::State::ScheduleFor(const Event& event, Transaction& transaction) {
   const bool contact = std::holds_alternative<NodeConnected>(event) || std::holds_alternative<NodeDisconnected>(event);
   const bool report = std::holds_alternative<NodeObserved>(event) || std::holds_alternative<RankRecord>(event) ||
                       std::holds_alternative<RankArrived>(event);
   if (!contact && !report) return Schedule(transaction);
-  if (contact || !transaction.Empty() || !settled) look_at = transaction.now.steady;
+  if (contact || !transaction.Empty() || !settled) schedule_at = transaction.now.steady;
 }
 
-// By the rule of scheduler/pass.h. Jobs in back-off hold nobody back.
+// Follows the rule of scheduler/pass.h. Jobs in backoff do not hold back others.
 void Core::State::Schedule(Transaction& transaction) {
   settled = true;
-  look_at.reset();
+  schedule_at.reset();
   const std::vector<scheduler::Claim> queue = Queue();
   if (queue.empty()) return;
   scheduler::Cluster cluster(NodeViews());
@@ -106,14 +105,13 @@ void Core::State::Schedule(Transaction& transaction) {
       pass.Start(claim, start->decision);
       StartGeneration(job, *std::move(start), transaction);
     }
-    if (transaction.work_left) look_at = transaction.now.steady;  // the rest of them
+    if (transaction.work_left) schedule_at = transaction.now.steady;  // the rest of the queue
     if (transaction.work_left || pass.Over()) return;
   }
 }
 
-// What a job needs is asked for only where there are slots for it, and then remembered: so it costs nothing behind a
-// long queue. Where they turn out too small, it waits for larger ones like any other; one that may run on fewer ranks
-// is tried on fewer.
+// Plans a job only where slots are free for it, and remembers refusals, so a long queue costs nothing. If the slots are
+// too small, the job waits for larger ones; a job that may run on fewer ranks tries fewer.
 std::optional<Core::State::Start> Core::State::FindStart(JobEntry& job, scheduler::Pass& pass,
                                                          Transaction& transaction) {
   scheduler::Demand demand = DemandOf(job);
@@ -145,10 +143,10 @@ absl::StatusOr<std::optional<Planned>> Core::State::PlanOn(JobEntry& job, const 
   const bool whole = slots.ranks.size() == job.record().spec().resources().ranks();
   absl::StatusOr<Planned> plan = options.planner(job.record().spec(), slots);
   if (plan.ok() && !plan->unfit.has_value()) return *std::move(plan);
-  // The spec was planned at submit, for all its ranks; a later build may refuse what an earlier one took.
+  // Submit planned the spec for all its ranks, but a later build may refuse what an earlier build accepted.
   if (!plan.ok() && whole) return plan.status();
   Unfit unfit = plan.ok() ? *std::move(plan->unfit) : Unfit{std::string(plan.status().message()), 0};
-  // Fewer ranks need more each: what suits them says nothing of all.
+  // Fewer ranks need more memory each, so only a refusal for all ranks sets the job's bound.
   if (whole) job.slot_bytes = std::max(job.slot_bytes, unfit.slot_bytes);
   job.refused.push_back({Signature(slots), std::move(unfit)});
   if (job.refused.size() > kRefusedKept) job.refused.pop_front();
@@ -156,8 +154,8 @@ absl::StatusOr<std::optional<Planned>> Core::State::PlanOn(JobEntry& job, const 
 }
 
 scheduler::Demand Core::State::DemandOf(const JobEntry& job) {
-  const Resources& wanted = job.record().spec().resources();
-  scheduler::Demand demand{wanted.ranks(), wanted.device(), job.slot_bytes};
+  const Resources& resources = job.record().spec().resources();
+  scheduler::Demand demand{resources.ranks(), resources.device(), job.slot_bytes};
   if (!job.whole_until.has_value()) demand.least = LeastRanks(job);
   return demand;
 }
@@ -267,10 +265,10 @@ void Core::State::StartGeneration(JobEntry& job, Start start, Transaction& trans
   transaction.Touch(id);
   transaction.Touch(id, number);
   ChangeDesiredOf(generation, transaction);
-  transaction.Tell(&job, number, decision.ranks[0].node.value(), "generation.starting",
-                   absl::StrCat(id.value(), " starts as ", what));
+  transaction.AddEvent(&job, number, decision.ranks[0].node.value(), "generation.starting",
+                       absl::StrCat(id.value(), " starts as ", what));
   if (const std::string& why = generation.record().strategy_reason(); !why.empty()) {
-    transaction.Tell(&job, number, "", "generation.strategy", absl::StrCat("strategy auto: ", why));
+    transaction.AddEvent(&job, number, "", "generation.strategy", absl::StrCat("strategy auto: ", why));
   }
 }
 
@@ -282,17 +280,17 @@ void Core::State::RankReported(JobEntry& job, uint32_t rank, RankState state, Tr
   GenerationMachine& generation = *job.newest();
   if (!generation.Report(rank, state)) return;
   transaction.Touch(JobId(job.record().id()), generation.record().number());
-  RunIfAllDo(job, transaction);
+  RunIfAllRanksRun(job, transaction);
 }
 
-void Core::State::RunIfAllDo(JobEntry& job, Transaction& transaction) {
+void Core::State::RunIfAllRanksRun(JobEntry& job, Transaction& transaction) {
   GenerationMachine& generation = *job.newest();
   if (generation.state() != GENERATION_STATE_STARTING || !generation.EveryRankRuns()) return;
   const JobId id(job.record().id());
   generation.Run();
   job.machine.Run(transaction.now);
   job.time.Run(transaction.now.steady);
-  job.room_seen = false;
+  job.found_room = false;
   if (RunsOnFewer(job)) job.grow_at = transaction.now.steady + options.grow_after;
   job.machine.fields().set_reason(absl::StrCat(
       "generation ", generation.record().number(), " on ", Where(generation.record()),
@@ -302,7 +300,7 @@ void Core::State::RunIfAllDo(JobEntry& job, Transaction& transaction) {
   job.start_deadline.reset();
   transaction.Touch(id);
   transaction.Touch(id, generation.record().number());
-  transaction.Tell(&job, generation.record().number(), "", "job.running", absl::StrCat(id.value(), " is running"));
+  transaction.AddEvent(&job, generation.record().number(), "", "job.running", absl::StrCat(id.value(), " is running"));
 }
 
 // A worker reports EXITED only when the coordinator has acknowledged all records of the rank, so a Finished record is
@@ -311,9 +309,9 @@ void Core::State::RankEnded(JobEntry& job, uint32_t number, RankExit exit, EndRe
   GenerationMachine& generation = *job.newest();
   const RankPlacement& rank = *generation.rank(number);
   const JobId id(job.record().id());
-  const bool told = generation.state() == GENERATION_STATE_STOPPING;
-  exit = Judged(std::move(exit), rank);
-  const bool faulty = told && IsFault(generation.record().reason()) &&
+  const bool stopping = generation.state() == GENERATION_STATE_STOPPING;
+  exit = ClassifyExit(std::move(exit), rank);
+  const bool faulty = stopping && IsFault(generation.record().reason()) &&
                       job.record().failure().generation() == generation.record().number();
   if (faulty) AddToFault(job, number, exit, transaction);
   RankExit kept = exit;
@@ -325,12 +323,12 @@ void Core::State::RankEnded(JobEntry& job, uint32_t number, RankExit exit, EndRe
 
   const std::string why = absl::StrCat(exit.message(), " (on ", rank.node(), ")");
   const bool completed = exit.cause() == RankExit::COMPLETED;
-  // Ended in good order, but not at its last step and not by our request: its worker ends and takes it along, or
-  // somebody sent it a signal.
+  // An orderly exit before the last step that the coordinator did not request: either the worker is leaving and stops
+  // its ranks, or another process sent a signal.
   const bool stopped = exit.cause() == RankExit::STOPPED && nodes.at(NodeId(rank.node())).record().leaving();
-  // What the other ranks die of after the first fault is its consequence, and not told.
-  if (!told) transaction.Tell(&job, generation.record().number(), rank.node(), "rank.exited", why);
-  if (!told && !completed && !stopped) {
+  // Exits of other ranks after the first fault are its consequences and are not reported as events.
+  if (!stopping) transaction.AddEvent(&job, generation.record().number(), rank.node(), "rank.exited", why);
+  if (!stopping && !completed && !stopped) {
     Failure& failure = *job.machine.fields().mutable_failure();
     failure.Clear();
     failure.set_generation(generation.record().number());
@@ -345,8 +343,8 @@ void Core::State::RankEnded(JobEntry& job, uint32_t number, RankExit exit, EndRe
   }
   const EndReason reason = stopped ? END_REASON_DRAINED : fault;
   if (generation.EveryRankExited()) return EndGenerationOf(job, reason, transaction);
-  if (!told && !completed) return Stop(job, reason, STOP_INTENT_REQUEUE, why, transaction);
-  RunIfAllDo(job, transaction);
+  if (!stopping && !completed) return Stop(job, reason, STOP_INTENT_REQUEUE, why, transaction);
+  RunIfAllRanksRun(job, transaction);
 }
 
 void Core::State::EndGenerationOf(JobEntry& job, EndReason reason, Transaction& transaction) {
@@ -358,8 +356,8 @@ void Core::State::EndGenerationOf(JobEntry& job, EndReason reason, Transaction& 
   const uint64_t number = generation.record().number();
   transaction.Touch(id, number);
   transaction.Do(EndGeneration{id, number});
-  transaction.Tell(&job, number, "", "generation.ended",
-                   absl::StrCat("generation ", number, " of ", id.value(), " has ended: ", Name(reason)));
+  transaction.AddEvent(&job, number, "", "generation.ended",
+                       absl::StrCat("generation ", number, " of ", id.value(), " has ended: ", Name(reason)));
   AfterGeneration(job, generation, transaction);
 }
 
@@ -384,24 +382,24 @@ void Core::State::On(const RankRecord& event, Transaction& transaction) {
       }
       return RankReported(*job, event.rank.rank, RANK_STATE_RUNNING, transaction);
     case Record::kCheckpoint:
-      // One publisher, so that two ranks cannot disagree.
+      // Only rank 0 publishes, so ranks cannot disagree.
       if (event.rank.rank != 0) return;
       job->time.Stall(event.record.checkpoint().stall_seconds());
       return Publish(*job, event.record.checkpoint(), transaction);
     case Record::kFinished:
       if (job->newest()->Finish(event.rank.rank)) transaction.Touch(event.rank.job, event.rank.generation);
-      if (Gain(job->machine.fields(), event.record.finished().step())) transaction.Touch(event.rank.job);
+      if (AdvanceProgress(job->machine.fields(), event.record.finished().step())) transaction.Touch(event.rank.job);
       return;
     case Record::kMetrics:
       return NoteStep(*job, event.record.metrics().step(), transaction);
-    case Record::kFailed:  // its worker tells it with the exit
-    case Record::kTrace:   // of the shell
+    case Record::kFailed:  // the worker reports the failure with the exit
+    case Record::kTrace:   // handled by the shell
     case Record::BODY_NOT_SET:
       return;
   }
 }
 
-// Of the slot, for the layouts of generations that come: also of other jobs.
+// Stores the speed on the slot, for the layouts of later generations of any job.
 void Core::State::Measured(const RankPlacement& rank, double flops_per_second, Transaction& transaction) {
   NodeEntry* node = FindNode(NodeId(rank.node()));
   if (node == nullptr || !std::isfinite(flops_per_second) || flops_per_second <= 0) return;
@@ -418,7 +416,7 @@ void Core::State::On(const RankArrived& event, Transaction& transaction) {
   if (transaction.status.ok()) jobs.at(event.rank.job).arrived.insert(event.rank.rank);
 }
 
-// Compare-and-set: of the current generation only, and only forward.
+// Compare-and-set: accepts only the current generation, and only later steps.
 void Core::State::Publish(JobEntry& job, const CheckpointWritten& written, Transaction& transaction) {
   Job& record = job.machine.fields();
   const std::string& directory = written.directory();
@@ -438,11 +436,11 @@ void Core::State::Publish(JobEntry& job, const CheckpointWritten& written, Trans
   *published.mutable_published() = ToProto(transaction.now.wall);
   const size_t keep = std::max(2u, record.spec().train().checkpoint().keep());
   while (static_cast<size_t>(record.checkpoints_size()) > keep) record.mutable_checkpoints()->DeleteSubrange(0, 1);
-  Gain(record, written.step());
+  AdvanceProgress(record, written.step());
   transaction.Touch(JobId(record.id()));
   ChangeDesiredOf(*job.newest(), transaction);
-  transaction.Tell(&job, record.generation(), "", "checkpoint.published",
-                   absl::StrCat("checkpoint of step ", written.step(), " (", written.directory(), ")"));
+  transaction.AddEvent(&job, record.generation(), "", "checkpoint.published",
+                       absl::StrCat("checkpoint of step ", written.step(), " (", written.directory(), ")"));
 }
 
 }  // namespace muster::core

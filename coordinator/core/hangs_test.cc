@@ -1,4 +1,4 @@
-// Ranks that make no progress: whether that is a hang, and whose.
+// Detection of ranks that make no progress, and which rank is at fault.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -20,21 +20,21 @@ class Hangs : public testing::Test {
     w_.Do(NodeConnected{Hello("b", 2)});
     id_ = w_.Submit(Gang("g", kRanks));
     Run(id_);
-    for (uint32_t rank = 0; rank < kRanks; ++rank) w_.Progress(id_, rank, 10, 0, 0, 0);
+    for (uint32_t rank = 0; rank < kRanks; ++rank) w_.RankProgress(id_, rank, 10, 0, 0, 0);
   }
   struct Page {
     uint64_t step, issued, completed;
-    double still;
+    double stalled;
     bool frozen = false;
   };
-  void Tell(const std::vector<Page>& pages) {
+  void Report(const std::vector<Page>& pages) {
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
       if (w_.State(id_) != JOB_STATE_RUNNING) return;
       const Page& page = pages[rank];
-      w_.Progress(id_, rank, page.step, page.issued, page.completed, page.still, page.frozen);
+      w_.RankProgress(id_, rank, page.step, page.issued, page.completed, page.stalled, page.frozen);
     }
   }
-  // For longer than any limit.
+  // Longer than any limit.
   void Run(const JobId& id) {
     const Generation generation = w_.Newest(id);
     for (const RankPlacement& rank : generation.ranks()) w_.ReportRank(id, rank.rank(), RANK_STATE_RUNNING);
@@ -46,7 +46,7 @@ class Hangs : public testing::Test {
   JobId id_;
 };
 
-TEST_F(Hangs, TheRankThatIsFurthestBehindIsNamed) {
+TEST_F(Hangs, TheSlowestRankIsNamed) {
   const struct {
     const char* what;
     std::vector<Page> pages;
@@ -64,14 +64,14 @@ TEST_F(Hangs, TheRankThatIsFurthestBehindIsNamed) {
     for (uint32_t rank = 0; rank < kRanks; ++rank) w_.ReportRank(id_, rank, RANK_STATE_EXITED, RankExit::STOPPED);
     id_ = w_.Submit(Gang("g", kRanks));
     Run(id_);
-    Tell(test.pages);
+    Report(test.pages);
     EXPECT_EQ(w_.State(id_), JOB_STATE_STOPPING) << test.what;
     EXPECT_EQ(w_.Get(id_).failure().rank(), test.culprit) << test.what;
   }
 }
 
 TEST_F(Hangs, TheReportNamesRankNodeStepAndOp) {
-  Tell({{10, 20, 19, 31}, {10, 20, 19, 31}, {10, 13, 12, 31.5}, {10, 20, 19, 31}});
+  Report({{10, 20, 19, 31}, {10, 20, 19, 31}, {10, 13, 12, 31.5}, {10, 20, 19, 31}});
   ASSERT_EQ(w_.State(id_), JOB_STATE_STOPPING);
   const Failure failure = w_.Get(id_).failure();
   EXPECT_EQ(failure.rank(), 2u);
@@ -86,9 +86,9 @@ TEST_F(Hangs, TheReportNamesRankNodeStepAndOp) {
   EXPECT_EQ(stop.deadline().seconds(), 2);
 }
 
-TEST_F(Hangs, WhatEndsByItIsFolded) {
-  Tell({{10, 20, 19, 31}, {10, 20, 19, 31}, {10, 13, 12, 31}, {10, 20, 19, 31}});
-  w_.told.clear();
+TEST_F(Hangs, LaterExitsAreCollateral) {
+  Report({{10, 20, 19, 31}, {10, 20, 19, 31}, {10, 13, 12, 31}, {10, 20, 19, 31}});
+  w_.events.clear();
   w_.ReportRank(id_, 3, RANK_STATE_EXITED, RankExit::FAILED);
   NodeObserved killed{NodeId("b"), Incarnation("i1"), {}};
   ObservedRank& culprit = *killed.observed.add_ranks();
@@ -112,34 +112,34 @@ TEST_F(Hangs, WhatEndsByItIsFolded) {
   EXPECT_TRUE(absl::StrContains(failure.exit().message(), "hung in step 11")) << failure.exit().message();
   EXPECT_EQ(std::vector<uint32_t>(failure.collateral().begin(), failure.collateral().end()),
             (std::vector<uint32_t>{3, 0, 1}));
-  EXPECT_EQ(std::count(w_.told.begin(), w_.told.end(), "rank.exited"), 0) << "the first fault is told";
+  EXPECT_EQ(std::count(w_.events.begin(), w_.events.end(), "rank.exited"), 0) << "only the first fault is reported";
   EXPECT_EQ(w_.Get(id_).restarts(), 1u);
 }
 
-TEST_F(Hangs, AsLongAsSomebodyMovesNobodyHangs) {
-  // Rank 1 is slow: it is in a long op, and before it finished others.
-  Tell({{10, 20, 19, 40}, {10, 5, 4, 12}, {10, 20, 19, 40}, {10, 20, 19, 40}});
+TEST_F(Hangs, NoHangIsReportedWhileTheSlowestRankMakesProgress) {
+  // Rank 1 is slow: it is in a long op, and completed others before.
+  Report({{10, 20, 19, 40}, {10, 5, 4, 12}, {10, 20, 19, 40}, {10, 20, 19, 40}});
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
-  Tell({{10, 20, 19, 29}, {10, 20, 19, 29}, {10, 20, 19, 29}, {10, 20, 19, 29}});
+  Report({{10, 20, 19, 29}, {10, 20, 19, 29}, {10, 20, 19, 29}, {10, 20, 19, 29}});
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING) << "the next report comes within 30 s";
 }
 
-TEST_F(Hangs, TimeCountsAnewSinceARankThatWasStoppedGoesOn) {
-  Tell({{10, 20, 19, 25}, {10, 20, 19, 25, true}, {10, 5, 4, 25}, {10, 20, 19, 25}});
-  Tell({{10, 20, 19, 40}, {10, 20, 19, 1}, {10, 5, 4, 40}, {10, 20, 19, 40}});
+TEST_F(Hangs, StallTimeRestartsWhenAFrozenRankResumes) {
+  Report({{10, 20, 19, 25}, {10, 20, 19, 25, true}, {10, 5, 4, 25}, {10, 20, 19, 25}});
+  Report({{10, 20, 19, 40}, {10, 20, 19, 1}, {10, 5, 4, 40}, {10, 20, 19, 40}});
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
   Seconds(29);
-  Tell({{10, 20, 19, 69}, {10, 20, 19, 30}, {10, 5, 4, 69}, {10, 20, 19, 69}});
+  Report({{10, 20, 19, 69}, {10, 20, 19, 30}, {10, 5, 4, 69}, {10, 20, 19, 69}});
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
   Seconds(1);
-  Tell({{10, 20, 19, 70}, {10, 20, 19, 31}, {10, 5, 4, 70}, {10, 20, 19, 70}});
-  EXPECT_EQ(w_.State(id_), JOB_STATE_STOPPING) << "it had time to do its part";
+  Report({{10, 20, 19, 70}, {10, 20, 19, 31}, {10, 5, 4, 70}, {10, 20, 19, 70}});
+  EXPECT_EQ(w_.State(id_), JOB_STATE_STOPPING) << "it had enough time since it resumed";
   EXPECT_EQ(w_.Get(id_).failure().rank(), 2u);
 }
 
-// It waits in a stage that is no op, a checkpoint.
-TEST_F(Hangs, OneMayBeAliveWhileItWaitsForTheOneThatHangs) {
-  Tell({{10, 0, 0, 0}, {10, 0, 0, 31, true}, {10, 0, 0, 0}, {10, 0, 0, 0}});
+// It waits for a checkpoint, which is not an op.
+TEST_F(Hangs, ARankThatRunsMayWaitForTheOneThatHangs) {
+  Report({{10, 0, 0, 0}, {10, 0, 0, 31, true}, {10, 0, 0, 0}, {10, 0, 0, 0}});
   EXPECT_EQ(w_.State(id_), JOB_STATE_STOPPING);
   EXPECT_EQ(w_.Get(id_).failure().rank(), 1u);
 }
@@ -147,11 +147,11 @@ TEST_F(Hangs, OneMayBeAliveWhileItWaitsForTheOneThatHangs) {
 TEST_F(Hangs, SlowStepsMayTakeLonger) {
   for (uint64_t step = 11; step < 20; ++step) {
     Seconds(20);
-    for (uint32_t rank = 0; rank < kRanks; ++rank) w_.Progress(id_, rank, step, 0, 0, 0);
+    for (uint32_t rank = 0; rank < kRanks; ++rank) w_.RankProgress(id_, rank, step, 0, 0, 0);
   }
-  Tell(std::vector<Page>(kRanks, {19, 9, 8, 199}));
+  Report(std::vector<Page>(kRanks, {19, 9, 8, 199}));
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
-  Tell(std::vector<Page>(kRanks, {19, 9, 8, 201}));
+  Report(std::vector<Page>(kRanks, {19, 9, 8, 201}));
   EXPECT_EQ(w_.State(id_), JOB_STATE_STOPPING);
 }
 
@@ -162,17 +162,17 @@ TEST_F(Hangs, TheFirstStepAndTheLastCheckpointTakeAsLongAsAStart) {
   for (const uint64_t step : {0u, 100u}) {
     const JobId id = w_.Submit(spec);
     Run(id);
-    w_.Progress(id, 0, step, 1, 0, 290);
+    w_.RankProgress(id, 0, step, 1, 0, 290);
     EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << step;
-    w_.Progress(id, 0, step, 1, 0, 301);
+    w_.RankProgress(id, 0, step, 1, 0, 301);
     EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING) << step;
     w_.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
     w_.Do(CancelJob{id});
   }
 }
 
-// Which step is the first one its ranks know: that of another job's checkpoint, or of an older one than the newest.
-TEST_F(Hangs, TheFirstStepIsTheOneBehindWhereItBegan) {
+// The first step is the first that the ranks know: it may follow another job's checkpoint, or an older one of this job.
+TEST_F(Hangs, TheFirstStepIsTheOneAfterTheResumedStep) {
   w_.Do(CancelJob{id_});
   for (uint32_t rank = 0; rank < kRanks; ++rank) w_.ReportRank(id_, rank, RANK_STATE_EXITED, RankExit::STOPPED);
   const JobId id = w_.Submit(Gang("h", 1));
@@ -180,14 +180,14 @@ TEST_F(Hangs, TheFirstStepIsTheOneBehindWhereItBegan) {
   EXPECT_EQ(w_.Newest(id).resumed_step(), 40u);
   EXPECT_FALSE(w_.Newest(id).has_resume_from());
   Run(id);
-  w_.Progress(id, 0, 40, 1, 0, 290);
+  w_.RankProgress(id, 0, 40, 1, 0, 290);
   EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING);
-  w_.Progress(id, 0, 41, 1, 0, 290);
+  w_.RankProgress(id, 0, 41, 1, 0, 290);
   EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING);
   EXPECT_EQ(w_.Get(id).failure().step(), 42u);
 }
 
-TEST_F(Hangs, AJobMayAllowMore) {
+TEST_F(Hangs, AJobMayExtendTheLimit) {
   w_.Do(CancelJob{id_});
   for (uint32_t rank = 0; rank < kRanks; ++rank) w_.ReportRank(id_, rank, RANK_STATE_EXITED, RankExit::STOPPED);
   JobSpec spec = Gang("h", kRanks);
@@ -196,19 +196,19 @@ TEST_F(Hangs, AJobMayAllowMore) {
   Run(id_);
   const Assignment assignment = w_.core->DesiredFor(NodeId("a")).ranks(0).run();
   EXPECT_EQ(assignment.collective_deadline().seconds(), 720);
-  Tell(std::vector<Page>(kRanks, {10, 9, 8, 179}));
+  Report(std::vector<Page>(kRanks, {10, 9, 8, 179}));
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
-  Tell(std::vector<Page>(kRanks, {10, 9, 8, 181}));
+  Report(std::vector<Page>(kRanks, {10, 9, 8, 181}));
   EXPECT_EQ(w_.State(id_), JOB_STATE_STOPPING);
 }
 
-// Its silence is judged first, and by itself.
-TEST_F(Hangs, NobodyIsBlamedWhileANodeIsSilent) {
+// The silent node's own time-out comes first.
+TEST_F(Hangs, NoHangIsReportedWhileANodeIsSilent) {
   w_.Do(NodeDisconnected{NodeId("b"), Incarnation("i1")});
-  w_.Progress(id_, 0, 10, 9, 8, 60);
+  w_.RankProgress(id_, 0, 10, 9, 8, 60);
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
   w_.Do(NodeConnected{Hello("b", 2)});
-  w_.Progress(id_, 0, 10, 9, 8, 61);
+  w_.RankProgress(id_, 0, 10, 9, 8, 61);
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING) << "it has not reported yet";
 }
 
@@ -227,17 +227,17 @@ TEST_F(Hangs, ARestartedCoordinatorWaitsForAllReports) {
       seen.set_state(RANK_STATE_RUNNING);
       seen.set_step(10);
       seen.set_op_issued(rank == 3 ? 2 : 9);
-      seen.set_still_seconds(45);
+      seen.set_stalled_seconds(45);
     }
     w_.Do(event);
     if (node[0] == 'a') {
       EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
     }
   }
-  w_.Progress(id_, 0, 10, 9, 8, 46);
-  EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING) << "a rank may have been stopped until just now";
+  w_.RankProgress(id_, 0, 10, 9, 8, 46);
+  EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING) << "a rank may have been frozen until just now";
   Seconds(30);
-  w_.Progress(id_, 0, 10, 9, 8, 76);
+  w_.RankProgress(id_, 0, 10, 9, 8, 76);
   EXPECT_EQ(w_.State(id_), JOB_STATE_STOPPING);
   EXPECT_EQ(w_.Get(id_).failure().rank(), 3u);
 }

@@ -1,4 +1,4 @@
-// A job's time_breakdown: what the core's transitions make of it, and what of it is kept.
+// A job's time_breakdown: how the core's transitions fill it, and what is stored.
 #include <gtest/gtest.h>
 
 #include "coordinator/core/core.h"
@@ -15,7 +15,7 @@ class JobTime : public testing::Test {
   World w_{AnyWorld()};
 };
 
-TEST_F(JobTime, OfALifeWithAFaultAndAPause) {
+TEST_F(JobTime, AJobWithAFaultAndAPause) {
   const JobId id = w_.Submit(Gang("g", 1));
   Seconds(7);
   EXPECT_DOUBLE_EQ(Shown(id).queued(), 7) << "also when nothing happens";
@@ -24,18 +24,18 @@ TEST_F(JobTime, OfALifeWithAFaultAndAPause) {
   Seconds(3);
   w_.ReportRank(id, 0, RANK_STATE_RUNNING);
   Seconds(2);
-  w_.Progress(id, 0, 1, 0, 0, 0);
+  w_.RankProgress(id, 0, 1, 0, 0, 0);
   Seconds(2);
-  w_.Progress(id, 0, 2, 0, 0, 0);
+  w_.RankProgress(id, 0, 2, 0, 0, 0);
   RankRecord written{{id, 1, 0}, {}};
   written.record.mutable_checkpoint()->set_step(1);
   written.record.mutable_checkpoint()->set_directory("step-1");
   written.record.mutable_checkpoint()->set_stall_seconds(0.5);
   w_.Do(written);
   Seconds(2);
-  w_.Progress(id, 0, 3, 0, 0, 0);
+  w_.RankProgress(id, 0, 3, 0, 0, 0);
   Seconds(31);
-  w_.Progress(id, 0, 3, 5, 4, 31);  // hung
+  w_.RankProgress(id, 0, 3, 5, 4, 31);  // hung
   Seconds(1);
   w_.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
   Seconds(1);
@@ -45,7 +45,7 @@ TEST_F(JobTime, OfALifeWithAFaultAndAPause) {
   w_.ReportRank(id, 0, RANK_STATE_RUNNING);
   for (const uint64_t step : {2u, 3u, 4u}) {
     Seconds(2);
-    w_.Progress(id, 0, step, 0, 0, 0);
+    w_.RankProgress(id, 0, step, 0, 0, 0);
   }
   w_.Do(PauseJob{id});
   Seconds(1);
@@ -68,7 +68,7 @@ TEST_F(JobTime, OfALifeWithAFaultAndAPause) {
   EXPECT_EQ(Stored(id).SerializeAsString(), time_breakdown.SerializeAsString()) << "the end is on disk";
 }
 
-TEST_F(JobTime, ARestartedCoordinatorGoesOnFromWhatWasStored) {
+TEST_F(JobTime, ARestartedCoordinatorContinuesFromTheStoredBreakdown) {
   const JobId id = w_.Submit(Gang("g", 1));
   Seconds(5);
   w_.Do(NodeConnected{Hello("n", 1)});
@@ -77,7 +77,7 @@ TEST_F(JobTime, ARestartedCoordinatorGoesOnFromWhatWasStored) {
   uint64_t step = 0;
   for (int i = 0; i < 70; ++i) {
     Seconds(1);
-    w_.Progress(id, 0, ++step, 0, 0, 0);
+    w_.RankProgress(id, 0, ++step, 0, 0, 0);
   }
   EXPECT_DOUBLE_EQ(Shown(id).training(), 70);
   EXPECT_DOUBLE_EQ(Stored(id).training(), 60) << "once a minute";
@@ -86,17 +86,17 @@ TEST_F(JobTime, ARestartedCoordinatorGoesOnFromWhatWasStored) {
   EXPECT_DOUBLE_EQ(Shown(id).training(), 60);
   Seconds(2);
   w_.Do(NodeConnected{Hello("n", 1)});
-  w_.Progress(id, 0, 80, 0, 0, 0);
+  w_.RankProgress(id, 0, 80, 0, 0, 0);
   EXPECT_DOUBLE_EQ(Shown(id).queued(), 5);
   EXPECT_DOUBLE_EQ(Shown(id).training(), 62);
 }
 
-TEST_F(JobTime, AJobThatIsMovedIsRecovering) {
+TEST_F(JobTime, ADrainedJobIsRecovering) {
   w_.Do(NodeConnected{Hello("n", 1)});
   const JobId id = w_.Submit(Gang("g", 1));
   w_.ReportRank(id, 0, RANK_STATE_RUNNING);
   Seconds(1);
-  w_.Progress(id, 0, 1, 0, 0, 0);
+  w_.RankProgress(id, 0, 1, 0, 0, 0);
   w_.Do(DrainNode{NodeId("n")});
   Seconds(5);
   w_.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
@@ -105,7 +105,7 @@ TEST_F(JobTime, AJobThatIsMovedIsRecovering) {
   w_.Do(NodeConnected{Hello("m", 1)});
   Seconds(2);
   EXPECT_DOUBLE_EQ(Shown(id).recovering(), 27);
-  EXPECT_DOUBLE_EQ(Shown(id).detecting(), 0) << "nobody had to find out";
+  EXPECT_DOUBLE_EQ(Shown(id).detecting(), 0) << "there was nothing to detect";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Jobs: what users ask for, and what a job becomes when a generation of it has ended.
+// Jobs: requests of users, and what a job becomes when one of its generations has ended.
 #include <algorithm>
 #include <utility>
 
@@ -12,7 +12,7 @@ namespace muster::core {
 namespace {
 
 constexpr size_t kRequestIdBytes = 64;
-constexpr size_t kSpecBytes = 64 * 1024;  // each generation's assignments repeat it
+constexpr size_t kSpecBytes = 64 * 1024;  // every assignment repeats it
 
 std::string StateName(JobState state) {
   switch (state) {
@@ -27,7 +27,7 @@ std::string StateName(JobState state) {
   }
 }
 
-// How far the job has got for good: what a restart begins with, or without checkpoints how far it came.
+// The step that a restart resumes from; for a job without checkpoints, the highest step that it reached.
 uint64_t ProgressOf(const JobEntry& job) {
   const Job& record = job.record();
   if (record.spec().train().checkpoint().path().empty()) return job.highest_step;
@@ -41,7 +41,7 @@ absl::Status AlreadyEnded(const JobEntry& job) {
 
 }  // namespace
 
-bool Gain(Job& job, uint64_t step) {
+bool AdvanceProgress(Job& job, uint64_t step) {
   if (step <= job.progress_step()) return false;
   job.set_progress_step(step);
   job.set_restarts_without_progress(0);
@@ -92,7 +92,7 @@ void Core::State::On(const SubmitJob& event, Transaction& transaction) {
   by_request[event.request_id] = id;
   transaction.submitted = id;
   transaction.Touch(id);
-  transaction.Tell(&job, 0, "", "job.queued", absl::StrCat(id.value(), " was submitted by ", event.owner));
+  transaction.AddEvent(&job, 0, "", "job.queued", absl::StrCat(id.value(), " was submitted by ", event.owner));
 }
 
 void Core::State::On(const CancelJob& event, Transaction& transaction) {
@@ -124,7 +124,7 @@ void Core::State::On(const PauseJob& event, Transaction& transaction) {
     }
     Stop(*job, END_REASON_PREEMPTED, STOP_INTENT_PAUSE, "paused by its user", transaction);
   } else {
-    Rest(*job, transaction);
+    EnterPaused(*job, transaction);
   }
 }
 
@@ -188,7 +188,7 @@ void Core::State::Stop(JobEntry& job, EndReason reason, StopIntent intent, const
   if (generation.state() == GENERATION_STATE_STOPPING) {
     const bool by_user = intent == STOP_INTENT_CANCEL || intent == STOP_INTENT_PAUSE;
     if (!by_user || job.record().stop_intent() == intent) return;
-    // The ranks are told already; only what a fault began stays a fault.
+    // The ranks are already stopping. Only a stop that a fault started stays a fault.
     if (!IsFault(generation.record().reason())) generation.Stop(reason);
     transaction.Touch(id, number);
     return ChangeIntent(job, intent, why, transaction);
@@ -210,8 +210,8 @@ void Core::State::ChangeIntent(JobEntry& job, StopIntent intent, const std::stri
   job.machine.Stop(intent);
   job.machine.fields().set_reason(why);
   transaction.Touch(JobId(job.record().id()));
-  transaction.Tell(&job, job.record().generation(), "", "job.stopping",
-                   absl::StrCat(job.record().id(), " is stopping: ", why));
+  transaction.AddEvent(&job, job.record().generation(), "", "job.stopping",
+                       absl::StrCat(job.record().id(), " is stopping: ", why));
 }
 
 void Core::State::AfterGeneration(JobEntry& job, const GenerationMachine& generation, Transaction& transaction) {
@@ -233,25 +233,25 @@ void Core::State::AfterGeneration(JobEntry& job, const GenerationMachine& genera
     job.machine.Cancel(transaction.now);
     return Finish(job, transaction, "job.cancelled", absl::StrCat(id, " was cancelled"));
   }
-  if (intent == STOP_INTENT_PAUSE) return Rest(job, transaction);
+  if (intent == STOP_INTENT_PAUSE) return EnterPaused(job, transaction);
   if (IsFault(reason)) return SpendRestart(job, transaction);
   Requeue(job, absl::StrCat("queued again, since its last generation was ", Name(reason)), absl::ZeroDuration(),
           transaction);
 }
 
-void Core::State::Rest(JobEntry& job, Transaction& transaction) {
+void Core::State::EnterPaused(JobEntry& job, Transaction& transaction) {
   job.machine.Pause();
   job.time.Enter(TimeTracker::Phase::kPaused, transaction.now.steady);
   job.machine.fields().set_reason("paused by its user; muster resume queues it again");
   job.not_before.reset();
   transaction.Touch(JobId(job.record().id()));
-  transaction.Tell(&job, 0, "", "job.paused", absl::StrCat(job.record().id(), " is paused"));
+  transaction.AddEvent(&job, 0, "", "job.paused", absl::StrCat(job.record().id(), " is paused"));
 }
 
 // Only faults count against the restarts, and only while nothing is gained between them.
 void Core::State::SpendRestart(JobEntry& job, Transaction& transaction) {
   Job& record = job.machine.fields();
-  Gain(record, ProgressOf(job));
+  AdvanceProgress(record, ProgressOf(job));
   const uint32_t allowed = record.spec().max_restarts();
   const std::string& cause = record.failure().exit().message();
   if (record.failure().exit().cause() == RankExit::REFUSED && record.failure().generation() == record.generation()) {
@@ -284,14 +284,14 @@ void Core::State::Requeue(JobEntry& job, const std::string& why, absl::Duration 
   job.not_before.reset();
   if (delay > absl::ZeroDuration()) job.not_before = transaction.now.steady + delay;
   transaction.Touch(JobId(job.record().id()));
-  transaction.Tell(&job, 0, "", "job.queued", absl::StrCat(job.record().id(), ": ", why));
+  transaction.AddEvent(&job, 0, "", "job.queued", absl::StrCat(job.record().id(), ": ", why));
 }
 
 void Core::State::Finish(JobEntry& job, Transaction& transaction, const std::string& kind, const std::string& message) {
   job.time.Enter(TimeTracker::Phase::kOver, transaction.now.steady);
   job.machine.fields().set_reason(message.substr(std::min(message.size(), job.record().id().size() + 1)));
   transaction.Touch(JobId(job.record().id()));
-  transaction.Tell(&job, job.record().generation(), "", kind, message);
+  transaction.AddEvent(&job, job.record().generation(), "", kind, message);
 }
 
 }  // namespace muster::core

@@ -1,5 +1,5 @@
-// Records with their state machines: the only code that writes a `state`. Each refuses (CHECK) a move that its table in
-// transitions.h does not have: that is a bug of the core, not of its input.
+// Records with their state machines: the only code that writes a `state`. A move that the table in transitions.h does
+// not allow is a bug of the core, not of its input, and aborts.
 #pragma once
 
 #include <cstdlib>
@@ -10,7 +10,7 @@
 
 namespace muster::core {
 
-// Aborts if somebody else wrote the record's state.
+// Aborts if other code has changed the record's state.
 template <typename Record, typename State>
 const Record& Checked(const Record& record, State state) {
   if (record.state() != state) std::abort();
@@ -19,13 +19,12 @@ const Record& Checked(const Record& record, State state) {
 
 class JobMachine {
  public:
-  explicit JobMachine(Job record)
-      : record_(std::move(record)), state_(record_.state()) {}  // as it was stored, or new in QUEUED
+  explicit JobMachine(Job record) : record_(std::move(record)), state_(record_.state()) {}  // stored, or new in QUEUED
   const Job& record() const { return Checked(record_, state_); }
-  Job& fields() { return record_; }  // everything but `state`, which is checked
+  Job& fields() { return record_; }  // for everything except `state`, which is checked
   JobState state() const { return state_; }
   bool ended() const;
-  // Has a generation whose ranks may run.
+  // Has a generation whose ranks may be running.
   bool active() const;
 
   void Start(uint64_t generation);
@@ -41,7 +40,7 @@ class JobMachine {
   void Transition(JobState to);
   void End(JobState to, Now now);
   Job record_;
-  JobState state_;  // of the record too
+  JobState state_;  // a copy of the record's state
 };
 
 class GenerationMachine {
@@ -55,17 +54,17 @@ class GenerationMachine {
   void Stop(EndReason reason);
   void End(EndReason reason, Now now);
 
-  // Ranks, numbered from 0. Null: there is none of that number.
+  // Ranks are numbered from 0. Null: no such rank.
   const RankPlacement* rank(uint32_t number) const;
   bool EveryRankRuns() const;  // or has completed
   bool EveryRankExited() const;
   bool EveryRankCompleted() const;
-  // What a worker says: a state that the rank has left behind changes nothing. True if it is news.
+  // Applies a worker's report. A report of an earlier state changes nothing. True if the state changed.
   // REQUIRES for these: the rank exists.
   bool Report(uint32_t rank, RankState state);
   void Exit(uint32_t rank, RankExit exit);  // REQUIRES: it has not exited
-  bool Finish(uint32_t rank);               // its last step is done; true if that is news
-  bool Resume(uint64_t step);               // its ranks begin behind it; true if that is news
+  bool Finish(uint32_t rank);               // its last step is done; true if that is new
+  bool Resume(uint64_t step);               // its ranks resumed after `step`; true if that is new
 
  private:
   void Transition(GenerationState to);
@@ -77,10 +76,10 @@ class NodeMachine {
  public:
   explicit NodeMachine(Node record) : record_(std::move(record)), state_(record_.state()) {}
   const Node& record() const { return Checked(record_, state_); }
-  Node& fields() { return record_; }  // likewise
+  Node& fields() { return record_; }  // for everything except `state`, which is checked
   NodeState state() const { return state_; }
 
-  void Return(Now now);  // also when it never was away: another incarnation
+  void Return(Now now);  // also when it was not away: a new incarnation
   void GoAway(Now now);
   void Lose(Now now);
 

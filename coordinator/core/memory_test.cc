@@ -1,4 +1,4 @@
-// Jobs and the memory of slots: who waits for what, and what is stored.
+// Placement by slot memory, and what is stored about it.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -39,7 +39,7 @@ TEST(Memory, AJobWaitsForSlotsThatHoldItAndSaysWhatWouldFit) {
   EXPECT_TRUE(absl::StrContains(reason, "needs 2 slots of at least ")) << reason;
   EXPECT_TRUE(absl::StrContains(reason, "the largest has 8 GiB")) << reason;
   EXPECT_TRUE(absl::StrContains(reason, "it would fit with ")) << reason;
-  // It delays nobody, and starts where there is room.
+  // It does not delay others, and starts where there is room.
   const JobId small = w.Submit(Spec("small"));
   EXPECT_EQ(w.State(small), JOB_STATE_STARTING);
   w.Do(NodeConnected{Sized("b", 3, 40)});
@@ -81,7 +81,7 @@ TEST(Memory, AutoIsResolvedWhereItIsPlacedAndStored) {
   ASSERT_NE(w.core->PlanOf(id), nullptr);
   const PartitionTable table = w.core->PlanOf(id)->table;
   EXPECT_EQ(before.table_sha256(), partition::TableSha256(table));
-  // After a restart the same table is made again, from what was known of the slots then.
+  // After a restart the same table is made again, from the stored memory of the slots.
   w.Restart();
   const Assignment after = w.core->DesiredFor(NodeId("a")).ranks(1).run();
   EXPECT_EQ(after.SerializeAsString(), before.SerializeAsString());
@@ -89,13 +89,13 @@ TEST(Memory, AutoIsResolvedWhereItIsPlacedAndStored) {
   EXPECT_EQ(w.core->PlanOf(id)->table.SerializeAsString(), table.SerializeAsString());
 }
 
-Outcome TellSpeed(World& w, const JobId& id, uint32_t rank, double flops_per_second) {
+Outcome ReportSpeed(World& w, const JobId& id, uint32_t rank, double flops_per_second) {
   RankRecord running{{id, w.Newest(id).number(), rank}, {}};
   running.record.mutable_running()->set_flops_per_second(flops_per_second);
   return w.Do(running);
 }
 
-TEST(Speed, IsKeptOfTheSlotAndSharesOutTheNextGeneration) {
+TEST(Speed, IsStoredPerSlotAndSetsTheSharesOfTheNextGeneration) {
   World w;
   JobSpec spec = Large("uneven", 2);
   Fsdp& fsdp = *spec.mutable_train()->mutable_strategy()->mutable_fsdp();
@@ -106,11 +106,11 @@ TEST(Speed, IsKeptOfTheSlotAndSharesOutTheNextGeneration) {
   const JobId id = w.Submit(spec);
   ASSERT_EQ(w.State(id), JOB_STATE_STARTING) << w.Get(id).reason();
   const std::string equal = w.Newest(id).table_sha256();
-  TellSpeed(w, id, 0, 3e9);
-  TellSpeed(w, id, 1, 1e9);
-  EXPECT_TRUE(TellSpeed(w, id, 1, 1e9).rows.empty()) << "no news";
-  for (const double nonsense : {0.0, -1.0, std::numeric_limits<double>::infinity()}) TellSpeed(w, id, 1, nonsense);
-  // Over a restart, and when the worker comes back, whatever it says of its speed.
+  ReportSpeed(w, id, 0, 3e9);
+  ReportSpeed(w, id, 1, 1e9);
+  EXPECT_TRUE(ReportSpeed(w, id, 1, 1e9).rows.empty()) << "nothing new";
+  for (const double nonsense : {0.0, -1.0, std::numeric_limits<double>::infinity()}) ReportSpeed(w, id, 1, nonsense);
+  // It survives a restart, and a reconnect of the worker whatever speed that reports.
   w.Restart();
   Node again = Sized("a", 2, 80);
   again.set_incarnation("i2");
@@ -132,7 +132,7 @@ TEST(Speed, IsKeptOfTheSlotAndSharesOutTheNextGeneration) {
   const UnitPartition& block = w.core->PlanOf(id)->table.units(1);
   EXPECT_NEAR(static_cast<double>(block.boundaries(1)) / static_cast<double>(block.boundaries(2)), 0.75, 0.02);
 
-  // Another device on that slot is another speed.
+  // A new device on that slot has no measured speed.
   again.set_incarnation("i3");
   again.mutable_slots(0)->set_model("NVIDIA H200");
   w.Do(NodeConnected{again});

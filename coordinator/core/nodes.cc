@@ -1,4 +1,4 @@
-// Nodes: who is there, what they see, and what follows when they go.
+// Nodes: connection, reports, drain and loss.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +10,7 @@ namespace muster::core {
 namespace {
 
 constexpr size_t kFewestOfMany = 3;
-constexpr absl::Duration kLookAgain = absl::Seconds(1);
+constexpr absl::Duration kRecheckInterval = absl::Seconds(1);
 
 }  // namespace
 
@@ -49,7 +49,7 @@ absl::Status Core::State::CheckIdentity(const Node& node) const {
 
 namespace {
 
-// What ranks measured on a slot holds for as long as the slot is the same.
+// Speeds that ranks measured on a slot stay valid as long as the slot is the same device.
 void KeepSpeeds(const google::protobuf::RepeatedPtrField<Slot>& before, Node& node) {
   for (Slot& slot : *node.mutable_slots()) {
     slot.clear_flops_per_second();
@@ -77,11 +77,11 @@ void Core::State::On(const NodeConnected& event, Transaction& transaction) {
     record.set_leaving(false);
     *record.mutable_registered() = ToProto(transaction.now.wall);
     *record.mutable_changed() = ToProto(transaction.now.wall);
-    // No rank was ever placed there: there is nothing that it could report.
+    // No rank was ever placed there, so there is nothing to report.
     nodes.emplace(id,
                   NodeEntry{.machine = NodeMachine(std::move(record)), .boot = event.node.boot_id(), .reported = true});
-    transaction.Tell(nullptr, 0, id.value(), "node.joined",
-                     absl::StrCat("node ", id.value(), " joined with ", event.node.slots_size(), " slots"));
+    transaction.AddEvent(nullptr, 0, id.value(), "node.joined",
+                         absl::StrCat("node ", id.value(), " joined with ", event.node.slots_size(), " slots"));
   } else {
     const bool back = known->machine.state() != NODE_STATE_LIVE;
     if (known->record().incarnation() != event.node.incarnation() && !back) {
@@ -100,12 +100,13 @@ void Core::State::On(const NodeConnected& event, Transaction& transaction) {
     known->spared_until.reset();
     known->boot = event.node.boot_id();
     known->reported = false;
-    std::erase_if(inbox, [&](const Report& report) { return report.node == id; });  // it says all of it again
+    std::erase_if(inbox, [&](const Report& report) { return report.node == id; });  // reported again
     fields.set_leaving(false);
     if (!known->record().draining()) emptying.erase(id);
-    if (back) transaction.Tell(nullptr, 0, id.value(), "node.returned", absl::StrCat("node ", id.value(), " is back"));
+    if (back)
+      transaction.AddEvent(nullptr, 0, id.value(), "node.returned", absl::StrCat("node ", id.value(), " is back"));
   }
-  for (Slot& slot : *FindNode(id)->machine.fields().mutable_slots()) {  // computed by us, never a worker's word
+  for (Slot& slot : *FindNode(id)->machine.fields().mutable_slots()) {  // the coordinator computes these fields
     slot.clear_state();
     slot.clear_job();
     if (known == nullptr) slot.clear_flops_per_second();
@@ -121,8 +122,8 @@ void Core::State::On(const NodeDisconnected& event, Transaction& transaction) {
   node->machine.GoAway(transaction.now);
   node->lost_at = transaction.now.steady + options.timeouts.node_grace;
   transaction.Touch(event.node);
-  transaction.Tell(nullptr, 0, event.node.value(), "node.away",
-                   absl::StrCat("node ", event.node.value(), " is away; its ranks are thought to go on"));
+  transaction.AddEvent(nullptr, 0, event.node.value(), "node.away",
+                       absl::StrCat("node ", event.node.value(), " is away; its ranks are assumed to keep running"));
 }
 
 void Core::State::On(const NodeObserved& event, Transaction& transaction) {
@@ -136,8 +137,8 @@ void Core::State::On(const NodeObserved& event, Transaction& transaction) {
     node->machine.fields().set_leaving(true);
     emptying.insert(event.node);
     transaction.Touch(event.node);
-    transaction.Tell(nullptr, 0, event.node.value(), "node.leaving",
-                     absl::StrCat("node ", event.node.value(), " is leaving: its worker daemon was told to end"));
+    transaction.AddEvent(nullptr, 0, event.node.value(), "node.leaving",
+                         absl::StrCat("node ", event.node.value(), " is leaving: its worker daemon is shutting down"));
   }
   std::set<RankId> reported;
   for (const ObservedRank& seen : event.observed.ranks()) {
@@ -156,7 +157,7 @@ void Core::State::ReadInbox(Transaction& transaction) {
     const Report report = std::move(inbox.front());
     inbox.pop_front();
     NodeEntry* node = FindNode(report.node);
-    // What a replaced daemon said, its successor says again.
+    // The successor of a replaced daemon reports everything again.
     if (node == nullptr || node->record().incarnation() != report.incarnation) continue;
     if (report.rank.has_value()) {
       Observe(report.node, *report.rank, transaction);
@@ -171,7 +172,7 @@ void Core::State::ReadInbox(Transaction& transaction) {
 
 void Core::State::Observe(const NodeId& node, const ObservedRank& seen, Transaction& transaction) {
   JobEntry* job = FindJob(JobId(seen.key().job()));
-  // A stale rank is absent from what is desired: its worker kills it.
+  // A stale rank is not in the desired state, so its worker kills it.
   if (job == nullptr || job->record().generation() != seen.key().generation()) return;
   const GenerationMachine* generation = job->newest();
   if (generation == nullptr || generation->ended()) return;
@@ -187,10 +188,10 @@ void Core::State::Observe(const NodeId& node, const ObservedRank& seen, Transact
   RankEnded(*job, rank->rank(), seen.exit(), gone ? END_REASON_LOST : END_REASON_FAILED, transaction);
 }
 
-// What a full report does not name. A rank that was seen to run is gone: the node lost its run directory (a reboot).
-// So is, after a reboot, one that never was and is wanted: it may have run, and a rank starts once. Without a reboot it
-// is not judged: the worker has not begun with it yet, and will. One that never was and is to stop was never started,
-// and never will be.
+// Ranks that a full report does not list. A rank that has run is gone: the node lost its run directory (a reboot).
+// After a reboot, a rank to be started counts as gone too: it may have run, and a rank starts only once. Without a
+// reboot the worker has simply not started it yet. A rank to be stopped that never ran was never started, and will not
+// be.
 std::vector<ObservedRank> Core::State::Unreported(const NodeId& node, const std::set<RankId>& reported,
                                                   Transaction& transaction) {
   std::vector<ObservedRank> unreported;
@@ -242,7 +243,7 @@ void Core::State::EmptyNodes(Transaction& transaction) {
       }
     }
   }
-  // Nothing is placed there any more: what is emptied stays empty.
+  // No new ranks are placed on these nodes, so they stay empty.
   emptying.clear();
 }
 
@@ -266,8 +267,8 @@ void Core::State::On(const DrainNode& event, Transaction& transaction) {
   node->machine.fields().set_draining(true);
   emptying.insert(event.node);
   transaction.Touch(event.node);
-  transaction.Tell(nullptr, 0, event.node.value(), "node.draining",
-                   absl::StrCat("node ", event.node.value(), " takes no new ranks"));
+  transaction.AddEvent(nullptr, 0, event.node.value(), "node.draining",
+                       absl::StrCat("node ", event.node.value(), " takes no new ranks"));
 }
 
 void Core::State::On(const UndrainNode& event, Transaction& transaction) {
@@ -276,8 +277,8 @@ void Core::State::On(const UndrainNode& event, Transaction& transaction) {
   node->machine.fields().set_draining(false);
   if (node->machine.state() != NODE_STATE_LOST) emptying.erase(event.node);
   transaction.Touch(event.node);
-  transaction.Tell(nullptr, 0, event.node.value(), "node.undrained",
-                   absl::StrCat("node ", event.node.value(), " takes ranks again"));
+  transaction.AddEvent(nullptr, 0, event.node.value(), "node.undrained",
+                       absl::StrCat("node ", event.node.value(), " takes ranks again"));
 }
 
 std::string Core::State::ManyAway() const {
@@ -290,26 +291,28 @@ std::string Core::State::ManyAway() const {
   return absl::StrCat(away, " of ", away + live, " nodes");
 }
 
-void Core::State::GiveUp(const NodeId& id, NodeEntry& node, const std::string& many_away, Transaction& transaction) {
+void Core::State::LoseOrSpare(const NodeId& id, NodeEntry& node, const std::string& many_away,
+                              Transaction& transaction) {
   const bool first = !node.spared_until.has_value();
-  // Its grace began node_grace ago.
+  // The node's grace period of node_grace has just passed.
   const absl::Duration more = options.timeouts.mass_grace - options.timeouts.node_grace;
   if (first) node.spared_until = transaction.now.steady + more;
   if (!many_away.empty() && transaction.now.steady < *node.spared_until) {
-    // All of them in the same tick.
-    const int64_t step = absl::ToInt64Nanoseconds(kLookAgain);
+    // Rounded so that all of them are checked in the same tick.
+    const int64_t step = absl::ToInt64Nanoseconds(kRecheckInterval);
     const int64_t next = (transaction.now.steady.nanoseconds() / step + 1) * step;
     node.lost_at = std::min(SteadyTime::FromNanoseconds(next), *node.spared_until);
     if (!first) return;
-    return transaction.Tell(nullptr, 0, id.value(), "node.spared",
-                            absl::StrCat("node ", id.value(), " is not given up for up to ", absl::FormatDuration(more),
-                                         ": ", many_away, " are away at once, as when a network fails"));
+    return transaction.AddEvent(
+        nullptr, 0, id.value(), "node.spared",
+        absl::StrCat("node ", id.value(), " is not marked lost for up to ", absl::FormatDuration(more), ": ", many_away,
+                     " are away at once, which suggests a network failure"));
   }
   node.machine.Lose(transaction.now);
   emptying.insert(id);
   transaction.Touch(id);
-  transaction.Tell(nullptr, 0, id.value(), "node.lost",
-                   absl::StrCat("node ", id.value(), " is lost; its ranks are given up"));
+  transaction.AddEvent(nullptr, 0, id.value(), "node.lost",
+                       absl::StrCat("node ", id.value(), " is lost; its ranks are treated as failed"));
 }
 
 void Core::State::On(const Tick&, Transaction& transaction) {
@@ -320,14 +323,14 @@ void Core::State::On(const Tick&, Transaction& transaction) {
   };
   const std::string many_away = ManyAway();
   for (auto& [id, node] : nodes) {
-    if (node.machine.state() == NODE_STATE_AWAY && due(node.lost_at)) GiveUp(id, node, many_away, transaction);
+    if (node.machine.state() == NODE_STATE_AWAY && due(node.lost_at)) LoseOrSpare(id, node, many_away, transaction);
   }
   for (auto& [id, job] : jobs) {
     if (job.machine.state() == JOB_STATE_STARTING && due(job.start_deadline)) CheckStart(job, transaction);
     if (job.machine.state() == JOB_STATE_STOPPING && due(job.stop_overdue)) CheckStop(job, transaction);
     if (job.machine.state() == JOB_STATE_RUNNING && due(job.grow_at)) CheckGrowth(job, transaction);
     if (job.whole_until.has_value() && *job.whole_until <= transaction.now.steady) job.whole_until.reset();
-    // Schedule, which follows, starts those that it can.
+    // Schedule runs next and starts those that it can.
     if (job.not_before.has_value() && *job.not_before <= transaction.now.steady) job.not_before.reset();
   }
 }
@@ -381,15 +384,15 @@ std::string Core::State::NamesOfMissing(const JobEntry& job) {
   const std::vector<uint32_t> missing = MissingRanks(job);
   if (missing.empty()) return "";
   return absl::StrCat("rank ", Names(job.newest()->record(), missing),
-                      missing.size() == 1 ? " has not come yet" : " have not come yet");
+                      missing.size() == 1 ? " has not arrived yet" : " have not arrived yet");
 }
 
-// Called when a generation should have been running for long.
+// Called at the start deadline of a generation.
 void Core::State::CheckStart(JobEntry& job, Transaction& transaction) {
   const Generation& generation = job.newest()->record();
-  // Whom the others wait for, if some have come; those wait in the rendezvous, and are not at fault.
+  // The missing ranks, if some have arrived; those wait in the rendezvous and are not at fault.
   std::vector<uint32_t> late = MissingRanks(job);
-  const char* what = late.empty() ? "never began to train within " : "never came to the rendezvous within ";
+  const char* what = late.empty() ? "did not start to train within " : "did not arrive at the rendezvous within ";
   if (late.empty()) {
     late = RanksThat(generation, [](const RankPlacement& rank) { return rank.state() == RANK_STATE_STARTING; });
   }
@@ -406,7 +409,7 @@ void Core::State::CheckStart(JobEntry& job, Transaction& transaction) {
   Stop(job, END_REASON_FAILED, STOP_INTENT_REQUEUE, why, transaction);
 }
 
-// Called when the worker's own deadline is over twice. There is nothing left to tell it; people should know.
+// Called after twice the worker's own deadline. The core has nothing left to send, so it informs users.
 void Core::State::CheckStop(JobEntry& job, Transaction& transaction) {
   const Generation& generation = job.newest()->record();
   const std::string why = absl::StrCat(

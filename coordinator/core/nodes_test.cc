@@ -1,4 +1,4 @@
-// Nodes that fall silent, one or many at once: which are given up, and when.
+// Nodes that become silent, one or many at once: which are marked lost, and when.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class SilentNodes : public testing::Test {
   void Silence(int nodes) {
     for (int node = 0; node < nodes; ++node) w_.Do(NodeDisconnected{NodeId(Name(node)), Incarnation("i1")});
   }
-  // Ticks whenever one is due, for so long.
+  // Ticks whenever one is due, for this long.
   void Pass(absl::Duration time) {
     const SteadyTime end = w_.clock.Read().steady + time;
     while (true) {
@@ -38,7 +38,7 @@ class SilentNodes : public testing::Test {
     }
     w_.clock.Advance(end - w_.clock.Read().steady);
   }
-  int64_t Told(const std::string& kind) const { return std::count(w_.told.begin(), w_.told.end(), kind); }
+  int64_t CountOf(const std::string& kind) const { return std::count(w_.events.begin(), w_.events.end(), kind); }
   int Lost() const {
     int lost = 0;
     for (int node = 0; node < kNodes; ++node) {
@@ -52,28 +52,28 @@ class SilentNodes : public testing::Test {
   int ticks_ = 0;
 };
 
-TEST_F(SilentNodes, AFewAreGivenUp) {
+TEST_F(SilentNodes, AFewAreLost) {
   Silence(3);
   Pass(absl::Seconds(9));
   EXPECT_EQ(Lost(), 0);
   Pass(absl::Seconds(2));
   EXPECT_EQ(Lost(), 3) << "three of ten are not more than 30%";
-  EXPECT_EQ(Told("node.spared"), 0);
+  EXPECT_EQ(CountOf("node.spared"), 0);
 }
 
-TEST_F(SilentNodes, ManyAtOnceAreSparedAndTheirRanksGoOn) {
+TEST_F(SilentNodes, ManyAtOnceAreSparedAndTheirRanksContinue) {
   Silence(7);
   Pass(absl::Seconds(280));
   EXPECT_EQ(Lost(), 0);
-  EXPECT_EQ(Told("node.spared"), 7) << "each once";
+  EXPECT_EQ(CountOf("node.spared"), 7) << "each once";
   for (int node = 0; node < 7; ++node) w_.Do(NodeConnected{Hello(Name(node), 1)});
   Pass(absl::Minutes(1));
-  EXPECT_EQ(Told("node.lost"), 0);
+  EXPECT_EQ(CountOf("node.lost"), 0);
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
 }
 
-// However many they are, and whenever each went.
-TEST_F(SilentNodes, ThoseSparedAreLookedAtTogetherOnceASecond) {
+// Regardless of how many there are and when each went away.
+TEST_F(SilentNodes, SparedNodesAreCheckedTogetherOnceASecond) {
   for (int node = 0; node < 7; ++node) {
     w_.Do(NodeDisconnected{NodeId(Name(node)), Incarnation("i1")});
     w_.clock.Advance(absl::Milliseconds(130));
@@ -85,25 +85,25 @@ TEST_F(SilentNodes, ThoseSparedAreLookedAtTogetherOnceASecond) {
   EXPECT_GE(ticks_, 59);
 }
 
-TEST_F(SilentNodes, NotForEver) {
+TEST_F(SilentNodes, SparedNodesAreLostInTheEnd) {
   Silence(7);
   Pass(absl::Seconds(299));
   EXPECT_EQ(Lost(), 0);
   Pass(absl::Seconds(2));
   EXPECT_EQ(Lost(), 7);
-  EXPECT_EQ(Told("node.lost"), 7);
+  EXPECT_EQ(CountOf("node.lost"), 7);
 }
 
-TEST_F(SilentNodes, WhenMostAreBackTheOthersAreGivenUp) {
+TEST_F(SilentNodes, WhenMostAreBackTheOthersAreLost) {
   Silence(7);
   Pass(absl::Seconds(60));
   for (int node = 1; node < 7; ++node) w_.Do(NodeConnected{Hello(Name(node), 1)});
   Pass(absl::Seconds(2));
-  EXPECT_EQ(Lost(), 1) << "its time was up long ago";
+  EXPECT_EQ(Lost(), 1) << "its grace period was over long ago";
 }
 
-// In a cluster of two, or of one, nothing can be told from a share.
-TEST(FewNodes, AreGivenUpAlthoughTheyAreAll) {
+// In a cluster of one or two nodes, the share of silent nodes says nothing about the network.
+TEST(FewNodes, AreLostEvenIfAllAreSilent) {
   World w{AnyWorld()};
   for (int node = 0; node < 2; ++node) w.Return(Hello(Name(node), 1));
   for (int node = 0; node < 2; ++node) w.Do(NodeDisconnected{NodeId(Name(node)), Incarnation("i1")});

@@ -52,7 +52,7 @@ absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots
     memory_plan = strategies::PlanMemory(train, *inventory, slots.ranks);
   }
   if (!memory_plan.ok()) {
-    // On others it may be possible: hybrid wants as many ranks on every node.
+    // Other slots may work: hybrid needs equally many ranks on every node.
     const std::string why(memory_plan.status().message());
     memory_plan =
         strategies::PlanMemory(train, *inventory, strategies::AnyPlaces(static_cast<uint32_t>(slots.ranks.size())));

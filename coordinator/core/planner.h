@@ -1,5 +1,5 @@
-// What the core must know of a job's layout. A seam, so that the core's tests may run gangs of any size before a
-// strategy for them exists.
+// What the core needs to know about a job's layout. Injected, so that the core's tests may run gangs of any size
+// without a strategy for them.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,7 @@ using OpNamer = std::function<std::string(const JobSpec& spec, const Slots& slot
 
 std::string NameOpByStrategies(const JobSpec& spec, const Slots& slots, uint64_t index);
 
-// That times are predicted for, by what the device calls itself.
+// The hardware to predict times for, from the name that the device reports.
 strategies::Hardware HardwareOf(Device device, const std::string& model);
 
 }  // namespace muster::core

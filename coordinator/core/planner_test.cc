@@ -38,7 +38,7 @@ TEST(PlanByStrategies, NamesTheSmallestSlotThatSuits) {
   EXPECT_EQ(small.digests.size(), 2u);
 }
 
-// Of auto it is the slot of the strategy that needs least, and that is then chosen.
+// For auto, it is the slot of the strategy that needs least, which is then chosen.
 TEST(PlanByStrategies, AutoFitsWhatItNames) {
   JobSpec spec = Large(4);
   spec.mutable_train()->mutable_strategy()->mutable_auto_();

@@ -1,4 +1,4 @@
-// What a Core makes of the rows that it finds, and that any history leads to rows that give it back.
+// Recovery from stored rows. Any history leads to rows that restore the same state.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -74,7 +74,7 @@ TEST(Recovery, RowsThatContradictEachOtherAreNamed) {
 std::string Shown(const Core& core) {
   std::string out;
   for (Job job : core.ListJobs(true)) {
-    // Back-offs begin anew, and nodes are away: only that may change why a job waits.
+    // Backoffs restart, and nodes are away: only that may change why a job waits.
     if (job.state() == JOB_STATE_QUEUED) job.clear_reason();
     absl::StrAppend(&out, job.SerializeAsString(), "|");
     for (const Generation& g : core.ListGenerations(JobId(job.id()))) absl::StrAppend(&out, g.SerializeAsString());
@@ -111,7 +111,7 @@ void CheckInvariants(const Core& core, const std::set<std::string>& accepted) {
   ASSERT_EQ(seen, accepted) << "accepted jobs neither vanish nor appear";
 }
 
-// The job of a random event: mostly one that runs, so that histories get somewhere.
+// The job of a random event: mostly one that runs, so that histories make progress.
 JobId PickJob(std::mt19937& random, const Core& core) {
   const std::vector<Job> jobs = core.ListJobs(true);
   if (jobs.empty()) return JobId("none");
@@ -123,7 +123,7 @@ JobId PickJob(std::mt19937& random, const Core& core) {
   return JobId(jobs[random() % jobs.size()].id());
 }
 
-// What a rank of the job, of its newest generation or a stale one, has to say.
+// A random report of a rank, of its job's newest generation or a stale one.
 Event RandomNews(std::mt19937& random, World& w, const JobId& job) {
   const std::vector<Generation> generations = w.core->ListGenerations(job);
   if (generations.empty()) return Tick{};

@@ -1,4 +1,4 @@
-// What is asked of a running job's ranks beside their training.
+// Requests to the ranks of a running job.
 #include <gmock/gmock.h>
 
 #include "coordinator/core/world_test.h"
@@ -12,7 +12,7 @@ uint64_t RequestOf(World& w, const std::string& node, int rank = 0) {
   return w.core->DesiredFor(NodeId(node)).ranks(rank).run().checkpoint_request();
 }
 
-TEST(Requests, ACheckpointIsAskedOfTheNewestGenerationOnly) {
+TEST(Requests, ACheckpointRequestIsForTheNewestGenerationOnly) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 1)});
   const JobId id = w.Submit(Spec("x"));
@@ -22,7 +22,7 @@ TEST(Requests, ACheckpointIsAskedOfTheNewestGenerationOnly) {
   ASSERT_TRUE(asked.status.ok()) << asked.status;
   ASSERT_EQ(asked.actions.size(), 1u);
   EXPECT_EQ(std::get<SendDesired>(asked.actions[0]).node.value(), "a");
-  EXPECT_TRUE(asked.rows.empty() && asked.events.empty()) << "nobody waits for it after a restart";
+  EXPECT_TRUE(asked.rows.empty() && asked.events.empty()) << "a restart ends the caller's wait, so it is not stored";
   EXPECT_EQ(RequestOf(w, "a"), 77u);
   w.Do(CheckpointJob{id, 78});
   EXPECT_EQ(RequestOf(w, "a"), 78u);
@@ -47,7 +47,7 @@ TEST(Requests, AJobThatDoesNotRunOrHasNoFolderRefuses) {
   refused(w.Submit(spec), "writes no checkpoints: it has no checkpoint.path");
   w.Do(CancelJob{waiting});
   refused(waiting, "it is cancelled");
-  EXPECT_EQ(w.Do(CheckpointJob{JobId("nobody"), 1}).status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(w.Do(CheckpointJob{JobId("no-such-job"), 1}).status.code(), absl::StatusCode::kNotFound);
 }
 
 TEST(Requests, TheHighestStepIsOfTheNewestGeneration) {
@@ -62,7 +62,7 @@ TEST(Requests, TheHighestStepIsOfTheNewestGeneration) {
   w.Report(id, RANK_STATE_EXITED, RankExit::FAILED);
   w.PassBackoff();
   EXPECT_EQ(w.core->HighestStep(id), 0u);
-  EXPECT_EQ(w.core->HighestStep(JobId("nobody")), 0u);
+  EXPECT_EQ(w.core->HighestStep(JobId("no-such-job")), 0u);
 }
 
 }  // namespace

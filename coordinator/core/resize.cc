@@ -1,5 +1,5 @@
-// Jobs that may run on fewer ranks than they ask for. They shrink where a generation begins: it gets the most ranks
-// that there are slots for and that the planner takes. They grow by a stop in good order, with its checkpoint.
+// Jobs that may run on fewer ranks than they request. A job shrinks when a generation starts: it gets the most ranks
+// that there are free slots for and the planner accepts. It grows by an orderly stop with a checkpoint.
 #include <algorithm>
 #include <utility>
 
@@ -9,8 +9,8 @@
 namespace muster::core {
 
 uint32_t Core::State::LeastRanks(const JobEntry& job) {
-  const Resources& wanted = job.record().spec().resources();
-  return wanted.has_min_ranks() ? std::min(wanted.min_ranks(), wanted.ranks()) : wanted.ranks();
+  const Resources& resources = job.record().spec().resources();
+  return resources.has_min_ranks() ? std::min(resources.min_ranks(), resources.ranks()) : resources.ranks();
 }
 
 bool Core::State::RunsOnFewer(const JobEntry& job) {
@@ -22,8 +22,8 @@ bool Core::State::HasRoomToGrow(JobEntry& job) {
   std::vector<scheduler::NodeView> views = NodeViews();
   const scheduler::Cluster cluster(views);
   for (const scheduler::Claim& waiting : Queue()) {
-    // Whoever waits and could run has a claim to what is free, whatever its priority: a job is not stopped for slots
-    // that it may not get.
+    // A queued job that could run in an idle cluster takes precedence, whatever its priority: a job is not stopped for
+    // slots that it may not get.
     if (cluster.FitsWhenIdle(DemandOf(jobs.at(waiting.job)))) return false;
   }
   for (scheduler::NodeView& node : views) {
@@ -45,17 +45,17 @@ bool Core::State::HasRoomToGrow(JobEntry& job) {
   return false;
 }
 
-// Called when its generation has run for a while, and then again and again. Slots count as free when two looks in a row
-// find them: what a node that flaps offers is left to it.
+// Called after its generation has run for a while, and then periodically. Slots count as free when two checks in a row
+// find them, so a flapping node does not cause a resize.
 void Core::State::CheckGrowth(JobEntry& job, Transaction& transaction) {
   const bool room = HasRoomToGrow(job);
-  if (room && job.room_seen) {
+  if (room && job.found_room) {
     const int ranks = job.newest()->record().ranks_size();
     return Stop(job, END_REASON_RESIZED, STOP_INTENT_REQUEUE,
                 absl::StrCat("there are slots for more than its ", ranks, ranks == 1 ? " rank" : " ranks"),
                 transaction);
   }
-  job.room_seen = room;
+  job.found_room = room;
   job.grow_at = transaction.now.steady + options.grow_settle;
 }
 

@@ -1,4 +1,4 @@
-// Jobs that may run on fewer ranks than they ask for, and the reasons with which generations end.
+// Jobs that may run on fewer ranks than they request, and the end reasons of generations.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ class Resize : public testing::Test {
     ASSERT_EQ(w_.State(id), JOB_STATE_RUNNING) << w_.Get(id).reason();
   }
   void EndAll(const JobId& id, RankExit::Cause cause = RankExit::STOPPED) {
-    const Generation all = w_.Newest(id);  // its end may begin the next
+    const Generation all = w_.Newest(id);  // its end may start the next one
     for (int rank = 0; rank < all.ranks_size(); ++rank) {
       if (w_.Newest(id).number() != all.number() || w_.Newest(id).ranks(rank).state() == RANK_STATE_EXITED) continue;
       w_.ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_EXITED, cause);
@@ -39,13 +39,13 @@ class Resize : public testing::Test {
   World w_{AnyWorld()};
 };
 
-TEST_F(Resize, AJobThatHasNeverRunWaitsALittleForAllItsRanks) {
+TEST_F(Resize, AJobThatHasNeverRunWaitsBrieflyForAllItsRanks) {
   Join("a", 2);
   const JobId id = w_.Submit(Elastic("e", 4, 2));
   EXPECT_EQ(w_.State(id), JOB_STATE_QUEUED);
   Pass(absl::Seconds(2));
   Join("b", 2);
-  EXPECT_EQ(Ranks(id), 4) << "they have come";
+  EXPECT_EQ(Ranks(id), 4) << "the slots are there now";
   const JobId next = w_.Submit(Elastic("f", 3, 1));
   w_.Do(CancelJob{id});
   Join("c", 1);
@@ -56,7 +56,7 @@ TEST_F(Resize, AJobThatHasNeverRunWaitsALittleForAllItsRanks) {
   EXPECT_EQ(Ranks(next), 1);
 }
 
-TEST_F(Resize, FewerThanTheLeastAreNone) {
+TEST_F(Resize, FewerThanMinRanksDoNotStart) {
   Join("a", 1);
   const JobId id = w_.Submit(Elastic("e", 4, 2));
   Pass(absl::Minutes(1));
@@ -87,7 +87,7 @@ TEST_F(Resize, ALostNodeMakesTheNextGenerationSmallerAndAReturnedOneLarger) {
   Pass(absl::Minutes(4));
   EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << "not so soon";
   Pass(absl::Minutes(1));
-  EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << "not at the first look";
+  EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << "not at the first check";
   Pass(absl::Seconds(30));
   ASSERT_EQ(w_.State(id), JOB_STATE_STOPPING);
   EXPECT_EQ(w_.Newest(id).reason(), END_REASON_RESIZED);
@@ -100,7 +100,7 @@ TEST_F(Resize, ALostNodeMakesTheNextGenerationSmallerAndAReturnedOneLarger) {
   EXPECT_EQ(w_.Get(id).restarts(), restarts) << "no fault";
   Run(id);
   EXPECT_FALSE(absl::StrContains(w_.Get(id).reason(), "of 4")) << w_.Get(id).reason();
-  EXPECT_EQ(w_.core->NextTick(), std::nullopt) << "nothing to look for any more";
+  EXPECT_EQ(w_.core->NextTick(), std::nullopt) << "nothing left to check";
 }
 
 TEST_F(Resize, ANodeThatFlapsIsNotGrownOnto) {
@@ -119,7 +119,7 @@ TEST_F(Resize, ANodeThatFlapsIsNotGrownOnto) {
   EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING);
 }
 
-TEST_F(Resize, WhoWaitsComesFirst) {
+TEST_F(Resize, QueuedJobsComeFirst) {
   Join("a", 2);
   const JobId id = w_.Submit(Elastic("e", 4, 2));
   Pass(absl::Seconds(5));
@@ -135,11 +135,11 @@ TEST_F(Resize, WhoWaitsComesFirst) {
   w_.Do(CancelJob{waiting});
   Pass(absl::Minutes(1));
   Pass(absl::Minutes(1));
-  EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING) << "who could never run holds nobody back";
+  EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING) << "a job that can never run does not hold back others";
   EXPECT_EQ(w_.State(hopeless), JOB_STATE_QUEUED);
 }
 
-TEST_F(Resize, GrowthIsLookedForAfterARestartOfTheCoordinatorToo) {
+TEST_F(Resize, GrowthIsCheckedAfterARestartOfTheCoordinatorToo) {
   Join("a", 2);
   const JobId id = w_.Submit(Elastic("e", 4, 2));
   Pass(absl::Seconds(5));
@@ -162,8 +162,8 @@ TEST_F(Resize, GrowthIsLookedForAfterARestartOfTheCoordinatorToo) {
   EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING);
 }
 
-// Of the most that there are slots for, the planner decides.
-TEST_F(Resize, TheMostThatThePlannerTakes) {
+// Of the largest sizes that there are slots for, the planner decides.
+TEST_F(Resize, TheLargestSizeThatThePlannerAccepts) {
   Options options = AnyWorld();
   options.planner = [any = options.planner](const JobSpec& spec, const Slots& slots) -> absl::StatusOr<Planned> {
     if (slots.ranks.size() % 2 == 1) return absl::InvalidArgumentError("strategy: an odd number of ranks");
@@ -186,8 +186,8 @@ TEST_F(Resize, TheMostThatThePlannerTakes) {
   EXPECT_EQ(small.State(waits), JOB_STATE_QUEUED) << "an error on fewer ranks fails nothing";
 }
 
-// Each of the seven, as the generation keeps it, and whether it costs a restart.
-TEST_F(Resize, TheSevenReasonsOfAnEnd) {
+// All seven end reasons, as the generation stores them, and whether each costs a restart.
+TEST_F(Resize, TheSevenEndReasons) {
   Join("n", 2);
   std::set<EndReason> reached;
   const auto ended = [&](const JobId& id, EndReason reason, uint64_t restarts) {

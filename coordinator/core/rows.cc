@@ -1,4 +1,4 @@
-// Between records and the rows of a store.
+// Converts between records and the rows of a store.
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
@@ -29,17 +29,17 @@ absl::Status Damaged(const std::string& key, const std::string& why) {
                                           "; restore a backup of state.db (muster backup makes them)"));
 }
 
-// How far it had come, as far as its record tells.
+// The highest step that the record shows as done.
 uint64_t DoneStep(const Job& job) {
   const uint64_t published = job.checkpoints().empty() ? 0 : job.checkpoints().rbegin()->step();
   return std::max(published, job.progress_step());
 }
 
-// In which its coordinator died.
+// The phase in which the previous coordinator ended.
 TimeTracker::Phase PhaseOf(const JobEntry& job) {
   using Phase = TimeTracker::Phase;
   const GenerationMachine* newest = job.newest();
-  // The generation that ended last; a pause is no fault.
+  // Whether that generation ended by a pause, which is not a fault.
   const auto paused = [&](uint64_t number) {
     const auto found = job.generations.find(number);
     return found == job.generations.end() || found->second.record().reason() == END_REASON_PREEMPTED;
@@ -98,7 +98,7 @@ absl::Status Core::State::Load(const std::vector<Row>& rows, Now now) {
   for (const Row& row : rows) {
     if (absl::Status s = LoadRow(row); !s.ok()) return s;
   }
-  // Generations need their jobs.
+  // Generations need their jobs, which are loaded by now.
   for (const Row& row : rows) {
     if (!absl::StartsWith(row.key, "generation/")) continue;
     Generation generation;
@@ -117,14 +117,14 @@ absl::Status Core::State::Load(const std::vector<Row>& rows, Now now) {
   return absl::OkStatus();
 }
 
-// Rows that are right by themselves may still contradict each other.
+// Rows that are valid by themselves may still contradict each other.
 absl::Status Core::State::CheckRows() const {
   std::map<uint64_t, JobId> sequences;
   std::map<std::pair<std::string, uint32_t>, JobId> slots;
   for (const auto& [id, job] : jobs) {
     const std::string key = JobKey(id);
     if (const auto [other, fresh] = sequences.emplace(job.record().sequence(), id); !fresh) {
-      return Damaged(key, absl::StrCat("it was submitted at the same place as ", other->second.value()));
+      return Damaged(key, absl::StrCat("it has the same sequence number as ", other->second.value()));
     }
     if (by_request.at(job.record().request_id()) != id) {
       return Damaged(key, absl::StrCat("its request is that of ", by_request.at(job.record().request_id()).value()));
@@ -159,7 +159,7 @@ absl::Status Core::State::CheckRows() const {
   return absl::OkStatus();
 }
 
-// No stored field is a steady instant: every timer starts anew, and every node has yet to return.
+// No stored field is a steady-clock time: every timer restarts, and every node must reconnect.
 void Core::State::Arm(Now now) {
   for (auto& [id, node] : nodes) {
     if (node.machine.state() == NODE_STATE_LIVE) node.machine.GoAway(now);
@@ -185,9 +185,9 @@ void Core::State::Arm(Now now) {
     const Generation& generation = job.newest()->record();
     if (state == JOB_STATE_STOPPING)
       job.stop_overdue = now.steady + 2 * StopDeadline(job.record(), generation.reason());
-    // The table follows from the spec and the slots, so it is not stored. When this build makes another one, the
-    // generation keeps its digest: ranks that run go on, one that starts now refuses, and the next generation is of
-    // this build.
+    // The table is derived from the spec and the slots, so it is not stored. If this build plans a different one, the
+    // generation keeps its digest: running ranks continue, a rank that starts now refuses, and the next generation uses
+    // this build's plan.
     absl::StatusOr<Planned> plan = options.planner(SpecOf(job.record(), generation), PlacedSlots(generation));
     if (plan.ok() && plan->table_sha256 == generation.table_sha256() &&
         plan->digests.at(0) == generation.schedule_digest()) {

@@ -1,4 +1,4 @@
-// What a Core holds, and the operations that its event handlers share. Private to coordinator/core.
+// The state of a Core, and the operations that its event handlers share. Private to coordinator/core.
 #pragma once
 
 #include <deque>
@@ -18,12 +18,12 @@
 
 namespace muster::core {
 
-// One Handle call's results: which records changed, what to tell, what to do.
+// What one Handle call produces: changed records, events, actions.
 class Transaction {
  public:
   explicit Transaction(Now now) : now(now) {}
 
-  // No room for another step of work in this commit: it is left for the next.
+  // True if another step of work would not fit into this commit. The work is then left to the next tick.
   bool Full() {
     constexpr size_t kLimit = 100, kLargestStep = 10;
     const size_t used = jobs.size() + generations.size() + nodes.size() + deleted_keys.size() + events.size();
@@ -31,7 +31,7 @@ class Transaction {
     return work_left;
   }
 
-  // Nothing that is stored, told or done.
+  // Nothing to store, report or do.
   bool Empty() const {
     return jobs.empty() && generations.empty() && nodes.empty() && desired.empty() && deleted_keys.empty() &&
            events.empty() && actions.empty() && !work_left;
@@ -40,8 +40,8 @@ class Transaction {
   void Touch(const JobId& job) { jobs.insert(job); }
   void Touch(const JobId& job, uint64_t generation) { generations.insert({job, generation}); }
   void Touch(const NodeId& node) { nodes.insert(node); }
-  void Tell(const JobEntry* job, uint64_t generation, const std::string& node, const std::string& kind,
-            const std::string& message);
+  void AddEvent(const JobEntry* job, uint64_t generation, const std::string& node, const std::string& kind,
+                const std::string& message);
   void ChangeDesired(const NodeId& node) { desired.insert(node); }
   void Do(Action action) { actions.push_back(std::move(action)); }
 
@@ -70,46 +70,46 @@ struct Core::State {
   void On(const DeleteJob& event, Transaction& transaction);
   void On(const TraceJob& event, Transaction& transaction);
   void On(const CheckpointJob& event, Transaction& transaction);  // requests.cc
-  // A generation of the job has ended with `reason`: what the job becomes.
+  // Decides what the job becomes after this generation has ended.
   void AfterGeneration(JobEntry& job, const GenerationMachine& generation, Transaction& transaction);
   void Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Transaction& transaction);
   void SpendRestart(JobEntry& job, Transaction& transaction);
   absl::Duration Backoff(const Job& job) const;
-  void Rest(JobEntry& job, Transaction& transaction);  // into PAUSED
+  void EnterPaused(JobEntry& job, Transaction& transaction);  // PAUSED
   void ChangeIntent(JobEntry& job, StopIntent intent, const std::string& why, Transaction& transaction);
   void Finish(JobEntry& job, Transaction& transaction, const std::string& kind, const std::string& message);
-  // The one way to stop a generation: cancel, pause, drain, failure, loss. `why` is for people. A request of the user's
-  // overrides what else the job was stopping for; otherwise one that is stopping already goes on as it is.
+  // The only way to stop a generation: cancel, pause, drain, failure, loss. `why` is shown to users. A user's request
+  // replaces any other reason to stop; other requests do not change a generation that is already stopping.
   void Stop(JobEntry& job, EndReason reason, StopIntent intent, const std::string& why, Transaction& transaction);
 
   // ---- generations.cc ----
   void On(const RankRecord& event, Transaction& transaction);
   void On(const RankArrived& event, Transaction& transaction);
-  void Schedule(Transaction& transaction);  // places what can be placed
-  // After every event: the queue is looked at, or in the next tick.
+  void Schedule(Transaction& transaction);  // places all jobs that can start
+  // Called after every event: schedules now or in the next tick.
   void ScheduleFor(const Event& event, Transaction& transaction);
-  // Where the job starts, and as what, or nothing: it waits, or it cannot be laid out, and has failed.
+  // Where the job starts, and its layout. nullopt: it waits, or has failed because it cannot be laid out.
   struct Start {
     scheduler::Decision decision;
     Planned plan;
   };
   std::optional<Start> FindStart(JobEntry& job, scheduler::Pass& pass, Transaction& transaction);
-  // None: refused there, and that is remembered. An error of a plan on all ranks: it never can be.
+  // nullopt: these slots are too small, which is remembered. An error on all ranks means that the job can never run.
   absl::StatusOr<std::optional<Planned>> PlanOn(JobEntry& job, const scheduler::Decision& decision) const;
   void StartGeneration(JobEntry& job, Start start, Transaction& transaction);
   void RankReported(JobEntry& job, uint32_t rank, RankState state, Transaction& transaction);
-  void RunIfAllDo(JobEntry& job, Transaction& transaction);
-  // `fault`: the generation's end reason, if nobody asked for this exit.
+  void RunIfAllRanksRun(JobEntry& job, Transaction& transaction);
+  // `fault`: the generation's end reason if this exit was not requested.
   void RankEnded(JobEntry& job, uint32_t rank, RankExit exit, EndReason fault, Transaction& transaction);
   void EndGenerationOf(JobEntry& job, EndReason reason, Transaction& transaction);
   void Publish(JobEntry& job, const CheckpointWritten& written, Transaction& transaction);
   void ChangeDesiredOf(const GenerationMachine& generation, Transaction& transaction);
-  std::vector<scheduler::Claim> Queue() const;  // in its order, those in back-off too
+  std::vector<scheduler::Claim> Queue() const;  // in order, including jobs in backoff
   static scheduler::Demand DemandOf(const JobEntry& job);
   Slots SlotsFor(const scheduler::Decision& decision) const;
-  const Slot* SlotAt(const NodeId& node, uint32_t index) const;  // null: there is none
+  const Slot* SlotAt(const NodeId& node, uint32_t index) const;  // null: no such slot
   void Measured(const RankPlacement& rank, double flops_per_second, Transaction& transaction);
-  // Why it was refused on those slots; null: it was not.
+  // Why the planner refused the job on these slots; null: it did not.
   static const Unfit* RefusedOn(const JobEntry& job, const Slots& slots);
   std::vector<scheduler::NodeView> NodeViews() const;
 
@@ -120,16 +120,16 @@ struct Core::State {
   void NoteStep(JobEntry& job, uint64_t step, Transaction& transaction);
   static void NoteProgress(JobEntry& job, const NodeEntry& node, const ObservedRank& seen, SteadyTime now);
   void CheckHang(JobEntry& job, uint32_t reporter, Transaction& transaction);
-  absl::Duration HangLimitOf(const JobEntry& job, const JobEntry::RankProgress& furthest) const;
+  absl::Duration HangLimitOf(const JobEntry& job, const JobEntry::RankProgress& slowest) const;
   void FailHung(JobEntry& job, const RankPlacement& culprit, const JobEntry::RankProgress& progress,
                 Transaction& transaction);
   static void AddToFault(JobEntry& job, uint32_t rank, RankExit& exit, Transaction& transaction);
 
   // ---- resize.cc ----
-  // Ranks that suffice for it now.
+  // The least number of ranks that the job may start with now.
   static uint32_t LeastRanks(const JobEntry& job);
   static bool RunsOnFewer(const JobEntry& job);
-  // Slots for more ranks are free, the planner takes them, and nobody in the queue can use them.
+  // Slots for more ranks are free, the planner accepts them, and no queued job can use them.
   bool HasRoomToGrow(JobEntry& job);
   void CheckGrowth(JobEntry& job, Transaction& transaction);
 
@@ -140,11 +140,12 @@ struct Core::State {
   void On(const DrainNode& event, Transaction& transaction);
   void On(const UndrainNode& event, Transaction& transaction);
   void On(const Tick& event, Transaction& transaction);
-  // So many nodes are away at once that their network, or this machine's, is likelier to be at fault than they.
-  std::string ManyAway() const;  // "7 of 20 nodes"; empty: no
-  void GiveUp(const NodeId& id, NodeEntry& node, const std::string& many_away, Transaction& transaction);
+  // If so many nodes are away at once that a network failure is likelier than node failures: "7 of 20 nodes". Else
+  // empty.
+  std::string ManyAway() const;
+  void LoseOrSpare(const NodeId& id, NodeEntry& node, const std::string& many_away, Transaction& transaction);
   absl::Status CheckCurrent(const RankId& rank) const;
-  // Ranks that do not run yet, have not come to the rendezvous, and keep waiting those that have.
+  // Ranks that do not run yet and have not arrived at the rendezvous while other ranks wait there.
   static std::vector<uint32_t> MissingRanks(const JobEntry& job);
   static std::string NamesOfMissing(const JobEntry& job);
   void CheckStart(JobEntry& job, Transaction& transaction);
@@ -153,16 +154,16 @@ struct Core::State {
   void ReadInbox(Transaction& transaction);
   void Observe(const NodeId& node, const ObservedRank& seen, Transaction& transaction);
   std::vector<ObservedRank> Unreported(const NodeId& node, const std::set<RankId>& reported, Transaction& transaction);
-  // Stops what runs on draining nodes, gives up what ran on lost ones.
+  // Stops ranks on draining nodes, and marks ranks on lost nodes as lost.
   void EmptyNodes(Transaction& transaction);
   void LoseRanks(JobEntry& job, const NodeId& node, Transaction& transaction);
   struct Holder {
     JobId job;
     SlotState state;
   };
-  using Holders = std::map<NodeId, std::map<uint32_t, Holder>>;  // of slots
+  using Holders = std::map<NodeId, std::map<uint32_t, Holder>>;  // by slot index
   Holders SlotHolders() const;
-  static std::vector<Slot> SlotsOf(const NodeEntry& node, const Holders& holders);  // with their computed state
+  static std::vector<Slot> SlotsOf(const NodeEntry& node, const Holders& holders);  // with computed states
 
   // ---- views.cc ----
   Job View(const JobEntry& job) const;
@@ -170,9 +171,9 @@ struct Core::State {
   struct Waiting {
     JobId job;
     uint32_t position;
-    std::string reason;  // why, as the scheduler sees it at this instant
+    std::string reason;  // why it waits now
   };
-  // In the queue's order: `only` one, or all.
+  // In queue order: `only` one job, or all.
   std::vector<Waiting> WaitingJobs(const JobId& only = JobId()) const;
   Desired DesiredFor(const NodeId& node) const;
   muster::Stop MakeStop(EndReason reason, const Job& job) const;
@@ -182,8 +183,8 @@ struct Core::State {
   absl::Status Load(const std::vector<Row>& rows, Now now);
   absl::Status LoadRow(const Row& row);
   absl::Status CheckRows() const;
-  void Arm(Now now);                                        // timers, after a recovery
-  void KeepTimeBreakdowns(const Transaction& transaction);  // of the jobs that are about to be written
+  void Arm(Now now);                                        // starts timers after a recovery
+  void KeepTimeBreakdowns(const Transaction& transaction);  // of the jobs to be written
   void Write(const Transaction& transaction, Outcome& outcome) const;
 
   JobEntry* FindJob(const JobId& id);
@@ -197,24 +198,24 @@ struct Core::State {
   std::map<std::string, JobId> by_request;
   uint64_t next_sequence = 1;
 
-  // What is left of earlier events. Memory only: after a restart the nodes' states show what is to be emptied, and
-  // workers report in full.
+  // Work left over from earlier events. In memory only: after a restart the nodes' states show which to empty, and
+  // workers send full reports.
   struct Report {
     NodeId node;
     std::string incarnation;
-    std::optional<ObservedRank> rank;  // none: that was the full report
+    std::optional<ObservedRank> rank;  // none: marks the end of a full report
   };
   std::deque<Report> inbox;
-  std::set<NodeId> emptying;  // draining, leaving or LOST, as far as it is not known that no rank is left there
-  std::optional<SteadyTime> more_work;  // the last Transaction was full
-  std::optional<SteadyTime> look_at;    // the queue, if there is one
-  bool settled = false;                 // the last look at it tried all that it would try
+  std::set<NodeId> emptying;              // draining, leaving or LOST nodes that may still have ranks
+  std::optional<SteadyTime> more_work;    // the last Transaction was full
+  std::optional<SteadyTime> schedule_at;  // when to run the next scheduling pass
+  bool settled = false;                   // the last scheduling pass tried every job that it should
 };
 
-// The job is as far as `step` for good; true if that is news, and then no restart before it counts any more.
-bool Gain(Job& job, uint64_t step);
+// Records that the job has durably reached `step`. True if that is new; restarts before it then no longer count.
+bool AdvanceProgress(Job& job, uint64_t step);
 
-inline constexpr size_t kGenerationsKept = 50;  // with its job, all of them are deleted in one commit
+inline constexpr size_t kGenerationsKept = 50;  // so few that a job and its generations are deleted in one commit
 
 std::string JobKey(const JobId& job);
 std::string GenerationKey(const JobId& job, uint64_t generation);

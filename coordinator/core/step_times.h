@@ -1,5 +1,5 @@
-// How long a generation's steps take, as its workers' reports show it: they come at most once a second, so quick steps
-// are told several at a time, and count with their mean.
+// Durations of a generation's steps, from its workers' reports. Reports come at most once a second, so several quick
+// steps arrive at once and count with their mean.
 //
 // Pure, not thread-safe.
 #pragma once
@@ -15,12 +15,12 @@ namespace muster::core {
 
 class StepTimes {
  public:
-  // A generation begins, or its coordinator does: nothing is known.
+  // Forgets everything: a new generation, or a restarted coordinator.
   void Clear();
-  // The generation has finished `step`; a lower one than before is nothing new.
+  // The generation has finished `step`. Steps that are not higher than the last one are ignored.
   void Saw(uint64_t step, SteadyTime now);
 
-  // The 99th percentile of the newest hundred reports; zero: there are none.
+  // The 99th percentile of the newest hundred reports; zero if there are none.
   absl::Duration Slowest() const;
 
  private:

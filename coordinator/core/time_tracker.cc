@@ -27,7 +27,7 @@ void TimeTracker::Add(double seconds, TimeBreakdown& sums) const {
 void TimeTracker::Enter(Phase phase, SteadyTime now) {
   if (phase_ == Phase::kOver) return;
   if (phase_ == Phase::kRunning) {
-    // The end of its work: what the last step left is a checkpoint, as far as one was told of.
+    // The end of the generation's work: time since the last step is checkpoint stall, as far as one was reported.
     const double rest = absl::ToDoubleSeconds(now - since_);
     const double stall = std::min(rest, std::exchange(stalled_, 0));
     sums_.set_checkpoint_stall(sums_.checkpoint_stall() + stall);
@@ -51,7 +51,7 @@ void TimeTracker::Step(uint64_t step, SteadyTime now) {
   const double seconds = absl::ToDoubleSeconds(now - since_);
   const double stall = std::min(seconds, stalled_);
   stalled_ -= stall;
-  // Several steps may be told of at once, the first of them not new.
+  // A report may cover several steps, the first of which may repeat earlier ones.
   const uint64_t before = step_.value_or(step - 1);
   const uint64_t again = std::clamp(done_before_, before, step) - before;
   const double recomputing = (seconds - stall) * static_cast<double>(again) / static_cast<double>(step - before);

@@ -21,7 +21,7 @@ class TimeTrackerTest : public testing::Test {
   TimeTracker time_{TimeBreakdown(), Phase::kQueued, 0, start_};
 };
 
-TEST_F(TimeTrackerTest, ALifeWithAFault) {
+TEST_F(TimeTrackerTest, AJobWithAFault) {
   time_.Place(0, After(10));
   time_.Run(After(15));
   time_.Step(1, After(17));
@@ -41,7 +41,7 @@ TEST_F(TimeTrackerTest, ALifeWithAFault) {
   EXPECT_DOUBLE_EQ(l.detecting(), 3);
   EXPECT_DOUBLE_EQ(l.recovering(), 3 + 4);
   EXPECT_DOUBLE_EQ(l.recomputing(), 1 + 1);
-  EXPECT_DOUBLE_EQ(Sum(l), 34) << "it is over";
+  EXPECT_DOUBLE_EQ(Sum(l), 34) << "the job has ended";
 }
 
 TEST_F(TimeTrackerTest, AFaultBeforeTheFirstStepIsFoundAtOnce) {
@@ -55,7 +55,7 @@ TEST_F(TimeTrackerTest, AFaultBeforeTheFirstStepIsFoundAtOnce) {
   EXPECT_DOUBLE_EQ(l.detecting(), 0);
 }
 
-TEST_F(TimeTrackerTest, APauseIsNoFault) {
+TEST_F(TimeTrackerTest, APauseIsNotAFault) {
   time_.Place(0, After(1));
   time_.Run(After(2));
   time_.Step(1, After(4));
@@ -66,23 +66,23 @@ TEST_F(TimeTrackerTest, APauseIsNoFault) {
   time_.Run(After(21));
   const TimeBreakdown l = time_.UpTo(After(21));
   EXPECT_DOUBLE_EQ(l.training(), 2);
-  EXPECT_DOUBLE_EQ(l.checkpoint_stall(), 2) << "no more than there was time";
+  EXPECT_DOUBLE_EQ(l.checkpoint_stall(), 2) << "at most the elapsed time";
   EXPECT_DOUBLE_EQ(l.paused(), 10);
   EXPECT_DOUBLE_EQ(l.queued(), 1 + 4);
   EXPECT_DOUBLE_EQ(l.starting(), 2);
 }
 
-TEST_F(TimeTrackerTest, GoesOnFromWhatWasKept) {
+TEST_F(TimeTrackerTest, ContinuesFromTheStoredBreakdown) {
   TimeBreakdown kept;
   kept.set_training(100);
   TimeTracker time(kept, Phase::kRunning, /*done_step=*/50, start_);
-  time.Step(50, After(1));  // the first that is heard of: one step, as far as is known
+  time.Step(50, After(1));  // the first report: counts as one step
   time.Step(52, After(3));
   EXPECT_DOUBLE_EQ(time.UpTo(After(3)).recomputing(), 1);
   EXPECT_DOUBLE_EQ(time.UpTo(After(3)).training(), 102);
 }
 
-// Whatever happens: each moment once, and no label shrinks.
+// Whatever happens, every moment counts once and no category shrinks.
 TEST_F(TimeTrackerTest, EveryMomentCountsOnce) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);

@@ -37,7 +37,7 @@ TEST(Transitions, EveryStateIsReachedAndReachesAnEnd) {
                                          {JOB_STATE_COMPLETED, JOB_STATE_FAILED, JOB_STATE_CANCELLED});
   ExpectEveryStateReachesAnEnd<GenerationState>(kGenerationMoves, GENERATION_STATE_STARTING, {GENERATION_STATE_ENDED});
   ExpectEveryStateReachesAnEnd<RankState>(kRankMoves, RANK_STATE_STARTING, {RANK_STATE_EXITED});
-  // A node has no last state, since it may always come back: each state leads to each.
+  // A node has no terminal state, since it may always return: every state leads to every other.
   for (const NodeState goal : {NODE_STATE_LIVE, NODE_STATE_AWAY, NODE_STATE_LOST}) {
     std::set<NodeState> leads_there = {goal};
     for (size_t round = 0; round < kNodeMoves.size(); ++round) {
@@ -57,7 +57,7 @@ TEST(Transitions, RanksGoForwardOnly) {
       GenerationMachine machine(generation);
       const bool allowed = Allowed(kRankMoves, static_cast<RankState>(from), static_cast<RankState>(to));
       if (to != RANK_STATE_EXITED) {
-        // A worker's report may be late: then it is no news, and no error.
+        // A late report of a worker is neither a change nor an error.
         EXPECT_EQ(machine.Report(0, static_cast<RankState>(to)), allowed);
         EXPECT_EQ(machine.rank(0)->state(), allowed ? to : from);
       } else if (allowed) {
@@ -82,7 +82,7 @@ TEST(Transitions, NoMoveIsListedTwice) {
   for (const auto& m : kNodeMoves) EXPECT_TRUE(seen.insert({m.from, m.to}).second);
 }
 
-// Every method of a machine from every state: it moves exactly where the table allows, and dies where it does not.
+// Calls every method of a machine in every state: it moves exactly where the table allows, and aborts elsewhere.
 TEST(Transitions, JobMachineObeysItsTableFromEveryState) {
   struct Verb {
     JobState to;
@@ -157,7 +157,7 @@ TEST(Transitions, GenerationAndNodeMachinesObeyTheirTables) {
   }
 }
 
-TEST(Transitions, TheDocumentIsDrawnFromThem) {
+TEST(Transitions, TheDocumentMatchesTheTables) {
   std::ifstream in("docs/states.md");
   std::stringstream text;
   text << in.rdbuf();

@@ -1,4 +1,4 @@
-// What others see of a Core: jobs with their reason, nodes with their slots, and what each node is to run.
+// Read-only views of a Core: jobs with their reason, nodes with their slots, and the desired state of each node.
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/proto_time.h"
@@ -47,7 +47,7 @@ std::vector<Core::State::Waiting> Core::State::WaitingJobs(const JobId& only) co
       }
     }
     if (!asked) continue;
-    // With why it is in the queue again.
+    // Also why it was queued again.
     const std::string& again = job.record().reason();
     all.push_back({claim.job, position,
                    absl::StrCat(Ordinal(position), " in the queue: ", why, again.empty() ? "" : "; ", again)});
@@ -95,7 +95,7 @@ Assignment Core::State::MakeAssignment(const JobEntry& job, const Generation& ge
   if (generation.has_resume_from()) *assignment.mutable_resume_from() = generation.resume_from();
   *assignment.mutable_collective_deadline() = ToProto(TimeoutsOf(job.record()).collective);
   *assignment.mutable_published() = job.record().checkpoints();
-  if (rank.rank() == 0) assignment.set_checkpoint_request(job.checkpoint_request);  // it tells the others
+  if (rank.rank() == 0) assignment.set_checkpoint_request(job.checkpoint_request);  // rank 0 informs the other ranks
   if (job.traced.contains(rank.rank())) *assignment.mutable_trace() = job.trace;
   if (job.plan.has_value()) {
     assignment.set_table_sha256(job.plan->table_sha256);
@@ -112,16 +112,16 @@ Desired Core::State::DesiredFor(const NodeId& node) const {
     const GenerationMachine* generation = job.newest();
     if (generation == nullptr || generation->ended()) continue;
     for (const RankPlacement& rank : generation->record().ranks()) {
-      // An exited rank is left out once that is on disk: the worker may then forget it.
+      // A rank's exit is on disk before the rank is left out here; the worker may then forget it.
       if (rank.node() != node.value() || rank.state() == RANK_STATE_EXITED) continue;
-      DesiredRank& wanted = *desired.add_ranks();
-      wanted.mutable_key()->set_job(id.value());
-      wanted.mutable_key()->set_generation(generation->record().number());
-      wanted.mutable_key()->set_rank(rank.rank());
+      DesiredRank& goal = *desired.add_ranks();
+      goal.mutable_key()->set_job(id.value());
+      goal.mutable_key()->set_generation(generation->record().number());
+      goal.mutable_key()->set_rank(rank.rank());
       if (generation->state() == GENERATION_STATE_STOPPING) {
-        *wanted.mutable_stop() = MakeStop(generation->record().reason(), job.record());
+        *goal.mutable_stop() = MakeStop(generation->record().reason(), job.record());
       } else {
-        *wanted.mutable_run() = MakeAssignment(job, generation->record(), rank);
+        *goal.mutable_run() = MakeAssignment(job, generation->record(), rank);
       }
     }
   }

@@ -1,4 +1,4 @@
-// A Core with its store and a clock that is moved by hand, for tests.
+// A Core with its store and a manual clock, for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ inline Node Hello(const std::string& id, int slots, const std::string& incarnati
   return node;
 }
 
-// A job of several ranks; no strategy for it is needed, since only the table's and schedule's names are looked at.
+// A job of several ranks. It needs no real strategy, since tests only compare the names of its table and schedule.
 inline JobSpec Gang(const std::string& name, uint32_t ranks, uint32_t max_restarts = 3) {
   JobSpec spec = Spec(name, 0, max_restarts);
   spec.mutable_resources()->set_ranks(ranks);
@@ -79,7 +79,7 @@ class World {
  public:
   explicit World(Options o = {}) : options(o) { core = Core::Recover(options, {}, clock.Read()).value(); }
 
-  // With the tick that ends a turn of the shell, if one is due.
+  // Followed by the tick that ends the shell's iteration, if one is due.
   Outcome Do(const Event& event) {
     Outcome out = Alone(event);
     if (std::holds_alternative<Tick>(event) || !IsTickDue()) return out;
@@ -104,7 +104,7 @@ class World {
       else
         rows.erase(row.key);
     }
-    for (const StateEvent& e : out.events) told.push_back(e.kind());
+    for (const StateEvent& e : out.events) events.push_back(e.kind());
     return out;
   }
   JobId Submit(const JobSpec& spec) {
@@ -122,7 +122,7 @@ class World {
   JobState State(const JobId& id) { return Get(id).state(); }
   Generation Newest(const JobId& id) { return core->ListGenerations(id).at(0); }
 
-  // A node returns, and has nothing.
+  // A node reconnects and reports no ranks.
   Outcome Return(const Node& node) {
     const Outcome out = Do(NodeConnected{node});
     EXPECT_TRUE(out.status.ok()) << out.status;
@@ -134,7 +134,7 @@ class World {
     return Do(nothing);
   }
 
-  // What a worker would report of a rank of the job's newest generation.
+  // A worker's report about a rank of the job's newest generation.
   Outcome Report(const JobId& id, RankState state, RankExit::Cause cause = RankExit::CAUSE_UNSPECIFIED,
                  bool full = false, uint32_t number = 0) {
     const Generation g = Newest(id);
@@ -150,9 +150,9 @@ class World {
     if (cause == RankExit::FAILED) rank.mutable_exit()->set_message("rank 0 was killed by signal 9 (SIGKILL)");
     return Do(event);
   }
-  // What its page says; `still`: for so many seconds.
-  Outcome Progress(const JobId& id, uint32_t number, uint64_t step, uint64_t issued, uint64_t completed, double still,
-                   bool frozen = false) {
+  // A report with the figures of the rank's progress page; `stalled`: seconds without progress.
+  Outcome RankProgress(const JobId& id, uint32_t number, uint64_t step, uint64_t issued, uint64_t completed,
+                       double stalled, bool frozen = false) {
     const Generation g = Newest(id);
     const NodeId node(g.ranks(static_cast<int>(number)).node());
     NodeObserved event{node, Incarnation(core->GetNode(node)->incarnation()), {}};
@@ -164,7 +164,7 @@ class World {
     rank.set_step(step);
     rank.set_op_issued(issued);
     rank.set_op_completed(completed);
-    rank.set_still_seconds(still);
+    rank.set_stalled_seconds(stalled);
     rank.set_frozen(frozen);
     return Do(event);
   }
@@ -203,7 +203,7 @@ class World {
   Options options;
   FakeClock clock;
   std::map<std::string, std::string> rows;
-  std::vector<std::string> told;
+  std::vector<std::string> events;
   std::unique_ptr<Core> core;
   int requests = 0;
 };

@@ -1,5 +1,5 @@
-// Every method of every service, by its descriptor, so that a new one cannot be forgotten: none answers on TCP without
-// a token, each has a rule of its own, and every kind of caller is refused where the rule says so, over TLS too.
+// Every method of every service, by its descriptor, so that a new one is covered automatically: none answers on TCP
+// without a token, each has its own rule, and every kind of caller is refused where the rule says so, over TLS too.
 #include <google/protobuf/descriptor.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ std::string PathOf(const MethodDescriptor& method) {
   return absl::StrCat("/", std::string(method.service()->full_name()), "/", std::string(method.name()));
 }
 
-// An empty request, whatever the method's type; the status of the call.
+// Calls the method with an empty request, whatever its type; returns the status.
 grpc::Status Call(const std::string& address, const std::string& token, const MethodDescriptor& method,
                   const rpc::Security& security = {}) {
   grpc::GenericStub stub(rpc::Dial(address, security));
@@ -42,7 +42,7 @@ grpc::Status Call(const std::string& address, const std::string& token, const Me
   const auto call = stub.PrepareCall(&context, PathOf(method), &queue);
   call->StartCall(nullptr);
   if (next()) {
-    // What a worker's stream says has to end, or the server would wait for more of it.
+    // Closes the client's side of a worker stream, or the server would wait for more.
     call->WriteLast(grpc::ByteBuffer(nullptr, 0), grpc::WriteOptions(), nullptr);
     next();
   }
@@ -98,7 +98,7 @@ TEST_F(AccessTest, EveryMethodHasARuleAndIsImplemented) {
   }
 }
 
-// The rule that a method asks for is its own, not a neighbour's.
+// Each method applies its own rule, not another method's.
 TEST_F(AccessTest, EachRoleIsRefusedWhereItsRuleSaysSo) {
   const std::pair<const char*, rpc::Role> callers[] = {{"viewer-token-1234", rpc::Role::kViewer},
                                                        {"submit-token-1234", rpc::Role::kSubmitter},
@@ -170,7 +170,7 @@ TEST_F(TlsAccessTest, EveryCallWithEveryRoleAndWithNone) {
   request.set_id(revoked_id);
   RevokeTokenReply reply;
   ASSERT_TRUE(client_->trust().RevokeToken(client_->Context().get(), request, &reply).ok());
-  // Of another coordinator, with ours' name on it; and one with another secret than ours has.
+  // A token of another coordinator with a user of ours, and one with a different secret.
   const std::string foreign = tls::ToString(tls::MakeToken(trust_.authority_facts.sha256).value());
   std::string guessed = MakeToken(TOKEN_ROLE_ADMIN, "adam");
   guessed.back() = guessed.back() == 'a' ? 'b' : 'a';

@@ -1,4 +1,4 @@
-// Where the coordinator listens.
+// The addresses that the coordinator listens on.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 namespace muster::server {
 
 struct Address {
-  std::string text;         // "unix:/path" or "host:port", as gRPC takes it
-  std::string socket_path;  // of a Unix socket; empty: TCP
-  bool is_local = false;    // only processes of this machine reach it
+  std::string text;         // "unix:/path" or "host:port", in gRPC's form
+  std::string socket_path;  // path of a Unix socket; empty: TCP
+  bool is_local = false;    // only processes on this machine can reach it
 };
 
 // InvalidArgument: neither "unix:/absolute/path" of at most 107 bytes nor "host:port".

@@ -1,6 +1,6 @@
 // Every unary method of the coordinator, by its descriptor, over a network that loses requests and replies, until both
-// have happened to it: the caller gets its answer in the end, and what it asked for is done exactly once. Streams are
-// resumed behind the last item that was seen.
+// have happened to it: the caller gets its reply in the end, and the request is executed exactly once. Streams resume
+// after the last item that was seen.
 #include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
 
@@ -30,8 +30,8 @@ std::string NameOf(const MethodDescriptor& method) {
 
 class ChaosTest : public TrustFixture {
  protected:
-  // The clean ones are dialled before the network goes bad: the client of the fixture, and two nodes. n1 runs a job, n2
-  // drains, so that whatever else is submitted stays in the queue.
+  // Clean connections, made before the network fails: the client of the fixture, and two nodes. n1 runs a job, n2
+  // drains, so that every other submitted job stays in the queue.
   ChaosTest() {
     options_.workers.detection = absl::Minutes(10);  // these nodes send no heartbeats
     Start();
@@ -52,7 +52,7 @@ class ChaosTest : public TrustFixture {
   }
   ~ChaosTest() override { EXPECT_TRUE(rpc::chaos::Arm("").ok()); }
 
-  // As a client does that takes UNAVAILABLE for a broken connection.
+  // Reconnects, as a client does that treats UNAVAILABLE as a broken connection.
   template <typename Stub, typename Service, typename Request, typename Reply>
   grpc::Status Insist(Client& client, Stub& stub,
                       grpc::Status (Service::*method)(grpc::ClientContext*, const Request&, Reply*),
@@ -71,7 +71,7 @@ class ChaosTest : public TrustFixture {
     EXPECT_TRUE(status.ok()) << status.error_message();
   }
 
-  // Requests that name a job, and nothing else.
+  // Requests with only a job name.
   template <typename Request, typename Reply, typename Method>
   void AskOfJob(Method method, const std::string& job) {
     Request request;
@@ -118,7 +118,7 @@ class ChaosTest : public TrustFixture {
   std::unique_ptr<FakeWorker> busy_, idle_;
   RankKey running_;
   std::unique_ptr<Client> lossy_;
-  // Of each unary method: asks for something once, `n` being another one each time, and looks whether it is so.
+  // For each unary method: makes one request, with a different `n` each time, and checks its effect.
   std::map<std::string, std::function<void(const std::string& n)>> scenarios_;
 };
 
@@ -181,7 +181,7 @@ void ChaosTest::AddScenariosOfJobs() {
     GetJobReply reply;
     EXPECT_EQ(client_->Get(job, &reply).error_code(), grpc::StatusCode::NOT_FOUND);
   };
-  // Nobody records, so that what it returns is that all is missing.
+  // No rank records, so all traces are missing.
   scenarios_["Jobs/Trace"] = [this](const std::string&) {
     TraceRequest request;
     request.set_job(running_.job());
@@ -191,7 +191,7 @@ void ChaosTest::AddScenariosOfJobs() {
     MustInsist(lossy_->jobs(), &Jobs::Stub::Trace, request, &reply);
     EXPECT_EQ(client_->StateOf(running_.job()), JOB_STATE_RUNNING);
   };
-  // Nobody writes either: it says so, or that the job has no place for checkpoints.
+  // No rank writes either: the call times out, or reports that the job has no checkpoint.path.
   scenarios_["Jobs/Checkpoint"] = [this](const std::string&) {
     CheckpointRequest request;
     request.set_job(running_.job());
@@ -222,7 +222,7 @@ void ChaosTest::AddScenariosOfTheRest() {
     VersionReply reply;
     MustInsist(lossy_->admin(), &Admin::Stub::Version, VersionRequest(), &reply);
   };
-  // The one that says of itself that it was there already: a lost reply and a retry look like that.
+  // This reply says that the object exists already: a lost reply followed by a retry looks like that.
   scenarios_["Admin/Backup"] = [this](const std::string& n) {
     BackupRequest request;
     request.set_path(folder_.path() + "/backup-" + n);
@@ -252,7 +252,7 @@ void ChaosTest::AddScenariosOfTheRest() {
     request.set_request_id(n);
     CreateTokenReply reply;
     MustInsist(lossy_->trust(), &Trust::Stub::CreateToken, request, &reply);
-    EXPECT_EQ(LiveTokensOf("user-" + n), 1) << "one that nobody has is still good";
+    EXPECT_EQ(LiveTokensOf("user-" + n), 1) << "a token whose reply was lost is still valid";
     Client viewer(tls_address(), reply.token(), Plain());
     ListNodesReply nodes;
     const grpc::Status status = Insist(viewer, viewer.nodes(), &Nodes::Stub::List, ListNodesRequest(), &nodes);
@@ -314,7 +314,7 @@ TEST_F(ChaosTest, EveryUnaryMethodIsCarriedOutOnceHoweverOftenItIsSent) {
   for (const MethodDescriptor* method : AllMethods()) {
     const std::string name = NameOf(*method);
     if (method->server_streaming() || method->client_streaming()) continue;
-    ASSERT_TRUE(scenarios_.contains(name)) << name << ": say here what it is to do, and that it does it once";
+    ASSERT_TRUE(scenarios_.contains(name)) << name << ": add a scenario that checks that it takes effect exactly once";
     SCOPED_TRACE(name);
     const auto counted = [&] { return rpc::chaos::Counts()["/muster.v1." + name]; };
     int times = 0;
@@ -327,7 +327,7 @@ TEST_F(ChaosTest, EveryUnaryMethodIsCarriedOutOnceHoweverOftenItIsSent) {
   }
 }
 
-// Those with messages in a row. Connect and FetchTable have real daemons at both ends in tests/faults/rpc_chaos_test.
+// Streaming methods. tests/faults/rpc_chaos_test covers Connect and FetchTable with real daemons at both ends.
 TEST_F(ChaosTest, EveryStreamIsKnownToATest) {
   std::set<std::string> streams;
   for (const MethodDescriptor* method : AllMethods()) {
@@ -337,7 +337,7 @@ TEST_F(ChaosTest, EveryStreamIsKnownToATest) {
   EXPECT_EQ(streams, (std::set<std::string>{"Jobs/Watch", "Workers/Connect"}));
 }
 
-TEST_F(ChaosTest, AWatchThatBreaksGoesOnBehindTheLastItem) {
+TEST_F(ChaosTest, ABrokenWatchResumesAfterTheLastItem) {
   for (int i = 0; i < 40; ++i) client_->MustSubmit(absl::StrCat("job", i));
   std::vector<WatchItem> expected;
   ASSERT_TRUE(client_->Watch(WatchRequest(), &expected).ok());

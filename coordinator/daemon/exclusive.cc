@@ -24,7 +24,7 @@ absl::Status SystemError(const char* what, const std::string& path) {
 }  // namespace
 
 absl::Status PreparePrivateFolder(const std::string& path) {
-  std::error_code ignored;  // mkdir tells
+  std::error_code ignored;  // mkdir reports the error
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return SystemError("cannot create the folder", path);
   struct stat info {};

@@ -1,4 +1,4 @@
-// Folders and files that one coordinator has to itself.
+// Folders and files that one coordinator uses exclusively.
 #pragma once
 
 #include <string>
@@ -8,15 +8,15 @@
 
 namespace muster::server {
 
-// Makes `path`, and what is missing above it, a folder of this user that nobody else may enter. PermissionDenied: it is
-// there and belongs to somebody else, or others may enter it. Internal: the system's error.
+// Creates `path` and its missing parents as a folder of this user that no other user may enter. PermissionDenied: the
+// folder exists and belongs to another user, or others may enter it. Internal: the system's error.
 absl::Status PreparePrivateFolder(const std::string& path);
 
-// A file that is locked (flock) while this object lives, with our process id in it. The file stays: removing it would
-// let two processes lock two files of the same name.
+// A file that is locked (flock) while this object exists, and contains our process id. The file is not removed:
+// otherwise two processes could lock two files of the same name.
 class Lock {
  public:
-  // FailedPrecondition: another process has it; the message names `what` and the holder's process id.
+  // FailedPrecondition: another process has locked it; the message names `what` and that process's id.
   static absl::StatusOr<Lock> Take(const std::string& path, const std::string& what);
   Lock(Lock&& other) noexcept;
   Lock& operator=(Lock&& other) noexcept;

@@ -11,7 +11,7 @@
 namespace muster::server {
 namespace {
 
-// Sends one message's bytes and returns the first reply's.
+// Sends the bytes of one message and returns the first reply's.
 std::string Ask(const std::string& address, const std::string& method, const std::string& request) {
   grpc::GenericStub stub(rpc::Dial(address));
   grpc::ClientContext context;

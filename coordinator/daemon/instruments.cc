@@ -6,7 +6,7 @@
 namespace muster::server {
 namespace {
 
-// Prometheus itself gives up after 10 s by default.
+// Prometheus itself times out after 10 s by default.
 constexpr auto kPagePatience = std::chrono::seconds(2);
 
 metrics::Snapshot TakeSnapshot(Turn& turn) {

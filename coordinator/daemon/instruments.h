@@ -1,5 +1,5 @@
-// What a coordinator shows of itself: it counts what happens in the loop and in calls, serves the page of it, and has
-// the TensorBoard files of deleted jobs removed.
+// The coordinator's own instrumentation: counts what happens in the loop and in calls, serves the /metrics page, and
+// writes the TensorBoard folder, from which it removes deleted jobs.
 //
 //   Instruments instruments;
 //   loop = Loop::Start({..., .observer = &instruments});
@@ -23,18 +23,18 @@ namespace muster::server {
 
 class Instruments final : public LoopObserver {
  public:
-  // Before anything is asked of the loop: writes the TensorBoard folder of `loop` from now on. Errors as
+  // Called before the first request to the loop: from now on writes the TensorBoard folder of `loop`. Errors as
   // TensorBoardLog::Open.
   absl::Status WriteTensorBoard(const std::string& folder, Loop* loop);
   // Serves GET /metrics. Errors as MetricsEndpoint::Start.
   absl::Status Serve(const std::string& address, Loop* loop);
-  // Of the metrics, with the port that was chosen; empty: not served.
+  // The address of /metrics, with the actual port; empty: not served.
   std::string metrics_address() const { return endpoint_ == nullptr ? "" : endpoint_->address(); }
 
-  // One interceptor for each call, which counts it when it ends. This object outlives the server.
+  // Creates one interceptor per call, which counts the call when it finishes. This object outlives the server.
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> CallCounters();
 
-  // While the loop still runs, when no call does.
+  // Called while the loop still runs, after the last call.
   void Stop();
 
   // ---- LoopObserver ----

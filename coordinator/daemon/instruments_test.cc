@@ -40,7 +40,7 @@ class InstrumentsTest : public ::testing::Test {
   std::string PathOf(const std::string& job, int generation) const {
     return absl::StrCat(tensorboard_, "/", job, "/events.out.tfevents.000000000", generation, ".muster");
   }
-  // Steps in a file, and how often a session starts in it (as -1).
+  // The steps in a file; a session start counts as -1.
   static std::vector<int64_t> Steps(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     std::stringstream stream;
@@ -116,7 +116,7 @@ TEST_F(InstrumentsTest, TensorBoardHasEveryStepOnceAcrossRestarts) {
   ASSERT_TRUE(client_->Get(first, &reply).ok());
   EXPECT_EQ(reply.tensorboard_directory(), absl::StrCat(tensorboard_, "/", first));
 
-  // Restarts with all, nothing and too much of `progress`: the folder ends the same.
+  // Restarts with a complete, a missing and an invalid `progress`: the folder ends up the same.
   for (const char* state : {"kept", "lost", "ahead"}) {
     server_.reset();
     if (absl::string_view(state) == "lost") fs::remove(tensorboard_ + "/progress");
@@ -146,20 +146,20 @@ TEST_F(InstrumentsTest, AFolderOfAnotherStoreIsWrittenAnew) {
   EXPECT_TRUE(Eventually([&] { return Steps(PathOf(job, 1)) == AllSteps(); }));
 }
 
-TEST_F(InstrumentsTest, AFolderThatCannotBeWrittenDelaysNobody) {
+TEST_F(InstrumentsTest, AFolderThatCannotBeWrittenDelaysNoCall) {
   server_.reset();
   fs::remove_all(tensorboard_);
   fs::create_directories(tensorboard_);
   Start();
   const std::string job = client_->MustSubmit("blocked");
-  // A file where the job's folder would be.
+  // A file blocks the path of the job's folder.
   std::ofstream(tensorboard_ + "/" + job) << "in the way";
   FakeWorker worker(address_, "node-a", "i");
   RankKey key;
   ASSERT_TRUE(worker.WaitForRun(&key));
   worker.RunToTheEnd(key);
   EXPECT_TRUE(Eventually([&] { return client_->StateOf(job) == JOB_STATE_COMPLETED; }));
-  server_.reset();  // at once, and the next start has it all
+  server_.reset();  // stops at once; the next start writes everything
   fs::remove(tensorboard_ + "/" + job);
   Start();
   EXPECT_TRUE(Eventually([&] { return Steps(PathOf(job, 1)) == AllSteps(); }));

@@ -41,7 +41,7 @@ constexpr int kMaxSentBytes = 16 << 20;
 constexpr int kMaxMetadataBytes = 16 << 10;
 constexpr int kMaxStreamsPerConnection = 4096;
 constexpr size_t kMaxMemoryBytes = size_t{1} << 30;          // of gRPC's buffers
-constexpr auto kShutdownDeadline = std::chrono::seconds(1);  // idle clients are slow to let go of their connections
+constexpr auto kShutdownDeadline = std::chrono::seconds(1);  // idle clients close their connections slowly
 
 std::string NameOfThisUser() {
   const uid_t uid = geteuid();
@@ -62,7 +62,7 @@ void RaiseDescriptorLimit() {
   }
 }
 
-// Takes the socket's path for us: whoever holds the lock beside it is the only one who may remove a stale socket.
+// Prepares a socket path for this process: only the holder of the lock file beside it may remove a stale socket.
 absl::StatusOr<Lock> PrepareSocket(const std::string& path) {
   if (absl::Status status = PreparePrivateFolder(path.substr(0, path.rfind('/'))); !status.ok()) return status;
   absl::StatusOr<Lock> lock = Lock::Take(path + ".lock", absl::StrCat("the socket ", path));
@@ -70,7 +70,7 @@ absl::StatusOr<Lock> PrepareSocket(const std::string& path) {
   struct stat info {};
   if (lstat(path.c_str(), &info) == 0) {
     if (!S_ISSOCK(info.st_mode)) {
-      return absl::FailedPreconditionError(absl::StrCat(path, " is there and is no socket; name another path"));
+      return absl::FailedPreconditionError(absl::StrCat(path, " exists and is not a socket; choose another path"));
     }
     if (unlink(path.c_str()) != 0) {
       return absl::InternalError(absl::StrCat("cannot remove the stale socket ", path, ": ", std::strerror(errno)));
@@ -85,7 +85,7 @@ void SetLimits(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   builder.SetResourceQuota(grpc::ResourceQuota("coordinator").Resize(kMaxMemoryBytes));
-  // By default two servers share a port, and its clients.
+  // By default gRPC lets two servers share a port, and with it the clients.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   rpc::AllowKeepalive(builder);
   // Only reflection uses the synchronous API.
@@ -94,8 +94,7 @@ void SetLimits(grpc::ServerBuilder& builder) {
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
 }
 
-// A method that nobody may call would be found by the first user who needs it; one is refused to everybody all the
-// same.
+// Without this check, a method without a rule would stay unnoticed until a user calls it and is refused.
 absl::Status CheckRules() {
   for (const char* name :
        {"muster.v1.Jobs", "muster.v1.Nodes", "muster.v1.Admin", "muster.v1.Workers", "muster.v1.Trust"}) {
@@ -121,10 +120,10 @@ absl::Status CheckListener(const Address& address, const ServerOptions& options)
   if (!options.token_file.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("listening on ", address.text, " needs --token_file: any user of this machine reaches a TCP port, ",
-                   "and who may submit a job may run code"));
+                   "and a user who may submit a job may run code"));
 }
 
-// A client may come without a certificate (people have tokens); one that it shows is checked in the handshake.
+// Clients may come without a certificate (users have tokens); the handshake verifies a certificate that is presented.
 std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const tls::Trust& trust) {
   grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
   options.pem_root_certs = trust.authority.certificate;
@@ -134,7 +133,7 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const tls::Trust& trust) 
 
 }  // namespace
 
-// In the order of their making; destroyed backwards.
+// In construction order; destroyed in reverse.
 struct Server::Parts {
   std::optional<Lock> state_lock;
   std::vector<Lock> socket_locks;
@@ -158,7 +157,7 @@ struct Server::Parts {
   absl::Status Listen(const std::vector<Address>& addresses);
 };
 
-// All that can be refused before anything is opened.
+// All checks that are possible before anything is opened.
 absl::Status Server::Parts::Prepare(const ServerOptions& options, std::vector<Address>& addresses,
                                     std::optional<rpc::Tokens>& tokens) {
   if (options.listen.empty()) return absl::InvalidArgumentError("no address to listen on");
@@ -206,36 +205,36 @@ absl::Status Server::Parts::StartInstruments(const ServerOptions& options) {
   return instruments.Serve(options.metrics_address, loop.get());
 }
 
-absl::Status Server::Parts::Listen(const std::vector<Address>& wanted) {
+absl::Status Server::Parts::Listen(const std::vector<Address>& requested) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetLimits(builder);
-  std::vector<int> ports(wanted.size(), 0);
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    if (!wanted[i].socket_path.empty()) {
-      absl::StatusOr<Lock> lock = PrepareSocket(wanted[i].socket_path);
+  std::vector<int> ports(requested.size(), 0);
+  for (size_t i = 0; i < requested.size(); ++i) {
+    if (!requested[i].socket_path.empty()) {
+      absl::StatusOr<Lock> lock = PrepareSocket(requested[i].socket_path);
       if (!lock.ok()) return lock.status();
       socket_locks.push_back(*std::move(lock));
-      sockets.push_back(wanted[i].socket_path);
+      sockets.push_back(requested[i].socket_path);
     }
-    const bool encrypted = authority != nullptr && wanted[i].socket_path.empty();
+    const bool encrypted = authority != nullptr && requested[i].socket_path.empty();
     builder.AddListeningPort(
-        wanted[i].text, encrypted ? CredentialsOf(authority->trust) : grpc::InsecureServerCredentials(), &ports[i]);
+        requested[i].text, encrypted ? CredentialsOf(authority->trust) : grpc::InsecureServerCredentials(), &ports[i]);
   }
   builder.RegisterService(jobs.get()).RegisterService(nodes.get());
   builder.RegisterService(admin.get()).RegisterService(workers.get()).RegisterService(trust.get());
   builder.experimental().SetInterceptorCreators(instruments.CallCounters());
   server = builder.BuildAndStart();
-  for (size_t i = 0; i < wanted.size(); ++i) {
+  for (size_t i = 0; i < requested.size(); ++i) {
     if (server == nullptr || ports[i] == 0) {
-      return absl::UnavailableError(absl::StrCat("cannot listen on ", wanted[i].text,
-                                                 wanted.size() > 1 ? " or another of the addresses" : "",
-                                                 "; is the port taken? `ss -ltnp` shows by whom"));
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", requested[i].text,
+                                                 requested.size() > 1 ? " or another of the addresses" : "",
+                                                 "; is the port in use? `ss -ltnp` shows the process"));
     }
-    const std::string& text = wanted[i].text;
-    addresses.push_back(wanted[i].socket_path.empty() ? absl::StrCat(text.substr(0, text.rfind(':') + 1), ports[i])
-                                                      : text);
+    const std::string& text = requested[i].text;
+    addresses.push_back(requested[i].socket_path.empty() ? absl::StrCat(text.substr(0, text.rfind(':') + 1), ports[i])
+                                                         : text);
   }
   return absl::OkStatus();
 }

@@ -20,12 +20,12 @@
 namespace muster::server {
 
 struct ServerOptions {
-  std::string state_dir;            // created 0700 if it is not there
+  std::string state_dir;            // created with mode 0700 if it is missing
   std::vector<std::string> listen;  // addresses, at least one
-  std::string token_file;           // to listen on TCP without an authority
+  std::string token_file;           // required to listen on TCP without an authority
   absl::Duration node_certificate_life = absl::Hours(24 * 30);
   uint64_t min_free_bytes = uint64_t{256} << 20;
-  uint32_t max_ranks = 4096;    // of a job; a larger one is refused at submit
+  uint32_t max_ranks = 4096;    // limit for a job; Submit refuses larger ones
   std::string tensorboard_dir;  // a folder of event files; empty: none are written
   std::string metrics_address;  // for Prometheus: 127.0.0.1:PORT; empty: not served
   core::Options core;
@@ -35,22 +35,22 @@ struct ServerOptions {
 
 class Server {
  public:
-  // With an authority in `state_dir` (common/tls/trust_folder.h) every TCP address speaks TLS. Without one TCP is for
-  // loopback addresses alone.
+  // With a certificate authority in `state_dir` (common/tls/trust_folder.h) every TCP address uses TLS. Without one,
+  // only loopback TCP addresses are allowed.
   //
-  // FailedPrecondition: another coordinator has the folder or a socket, an address that needs TLS without an authority,
-  // TCP without a token file or an authority, a newer schema. InvalidArgument: an address or the token file.
-  // PermissionDenied: a folder that is not ours alone. DataLoss: damaged files. Unavailable: a port that is taken.
+  // FailedPrecondition: another coordinator uses the folder or a socket, an address needs TLS but there is no
+  // authority, TCP without a token file or an authority, a newer schema. InvalidArgument: an address or the token file.
+  // PermissionDenied: other users may enter a folder. DataLoss: damaged files. Unavailable: a port is in use.
   // `clock` outlives the server.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, const Clock* clock);
   ~Server();
 
-  // One for each of `listen`, with the ports that were chosen.
+  // One for each of `listen`, with the actual ports.
   const std::vector<std::string>& addresses() const;
-  // Where metrics are served; empty: nowhere.
+  // The address of /metrics; empty: not served.
   std::string metrics_address() const;
 
-  // No new calls; streams end with UNAVAILABLE; what is staged is stored.
+  // Refuses new calls, ends streams with UNAVAILABLE, and stores what is staged.
   void Shutdown();
 
  private:

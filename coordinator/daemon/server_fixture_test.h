@@ -1,4 +1,4 @@
-// What the tests of the server start from.
+// The fixture of the server's tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace muster::server {
 
-// A server in a folder of its own, and a client of it. Started by the test, which may change the options before.
+// A server in its own folder, and a client. The test starts it, and may change the options first.
 class ServerFixture : public ::testing::Test {
  protected:
   ServerFixture() {

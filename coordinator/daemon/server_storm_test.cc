@@ -1,4 +1,4 @@
-// As storm_test, with the transport: clients and workers over gRPC while the server shuts down. What was accepted is
+// Like storm_test, with the transport: clients and workers over gRPC while the server shuts down. Accepted jobs are
 // there when it serves again, and no call hangs.
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ class ServerStorm : public ServerFixture {
  protected:
   ServerStorm() { options_.state_dir = memory_.path() + "/state"; }
 
-  // Until the server has gone: every call ends, with an answer or with an error.
+  // Until the server is gone: every call ends with a reply or an error.
   void SubmitAndCancel(int thread) {
     Client client(address_);
     for (int i = 0; !done_; ++i) {

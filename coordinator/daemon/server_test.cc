@@ -25,7 +25,7 @@ class ServerTest : public ServerFixture {
   std::unique_ptr<FakeWorker> Worker(const std::string& incarnation) {
     return std::make_unique<FakeWorker>(address(), "n1", incarnation);
   }
-  // Of all jobs, or one, as it stands.
+  // The current plan of all jobs, or of one.
   std::vector<WatchItem> Stored(const std::string& job, const std::string& cursor = "") {
     WatchRequest request;
     request.set_job(job);
@@ -52,7 +52,7 @@ std::vector<std::string> Describe(const std::vector<WatchItem>& items) {
   return result;
 }
 
-TEST_F(ServerTest, DrivesAJobToItsEndAndTellsWhoFollows) {
+TEST_F(ServerTest, RunsAJobToItsEndAndStreamsItToFollowers) {
   Start();
   const std::string job = client_->MustSubmit("first");
   std::vector<WatchItem> followed;
@@ -75,22 +75,22 @@ TEST_F(ServerTest, DrivesAJobToItsEndAndTellsWhoFollows) {
   worker->SendRecords(key, {MetricRecord(2, 1, 5.0), MetricRecord(3, 2, 4.0), FinishedRecord(4, kSmallSteps)});
   EXPECT_TRUE(worker->WaitForRecordsAck(4));
   worker->SendObserved(key, RANK_STATE_EXITED, RankExit::COMPLETED);
-  worker->SendLog(key, 0, "late\n");  // behind the end
+  worker->SendLog(key, 0, "late\n");  // after the end
   EXPECT_TRUE(worker->WaitForLogsAck(5));
   EXPECT_TRUE(Eventually([&] { return client_->StateOf(job) == JOB_STATE_COMPLETED; }));
   follower.join();
   EXPECT_TRUE(followed_status.ok()) << followed_status.error_message();
 
-  const std::vector<std::string> told = Describe(followed);
-  ASSERT_FALSE(told.empty());
-  EXPECT_EQ(told[0], "snapshot");
+  const std::vector<std::string> items = Describe(followed);
+  ASSERT_FALSE(items.empty());
+  EXPECT_EQ(items[0], "snapshot");
   EXPECT_TRUE(followed[0].cursor().empty());
-  const auto at = [&](const std::string& what) { return std::find(told.begin(), told.end(), what) - told.begin(); };
+  const auto at = [&](const std::string& what) { return std::find(items.begin(), items.end(), what) - items.begin(); };
   EXPECT_LT(at("event job.running"), at("step 2"));
   EXPECT_LT(at("step 1"), at("step 2"));
   EXPECT_LT(at("step 2"), at("event job.completed"));
-  EXPECT_LT(static_cast<size_t>(at("log late\n")), told.size());
-  EXPECT_EQ(std::count(told.begin(), told.end(), "step 1"), 1);  // sent twice, stored once
+  EXPECT_LT(static_cast<size_t>(at("log late\n")), items.size());
+  EXPECT_EQ(std::count(items.begin(), items.end(), "step 1"), 1);  // sent twice, stored once
 
   GetJobReply reply;
   ASSERT_TRUE(client_->Get(job, &reply).ok());
@@ -126,7 +126,7 @@ TEST_F(ServerTest, CursorGoesOnAfterARestartWithoutLossOrRepetition) {
   const std::vector<WatchItem> rest = Stored(job, first.back().cursor());
   const std::vector<WatchItem> whole = Stored(job);
   ASSERT_GT(whole.size(), 300u);
-  // The whole stream is the first part and the rest, each behind a snapshot.
+  // The whole stream is the first part and the rest, each after a snapshot.
   std::vector<std::string> joined;
   for (const WatchItem& item : first) joined.push_back(item.cursor());
   for (size_t i = 1; i < rest.size(); ++i) joined.push_back(rest[i].cursor());
@@ -134,7 +134,7 @@ TEST_F(ServerTest, CursorGoesOnAfterARestartWithoutLossOrRepetition) {
   for (const WatchItem& item : whole) expected.push_back(item.cursor());
   EXPECT_EQ(joined, expected);
   EXPECT_EQ(std::set<std::string>(joined.begin(), joined.end()).size(), joined.size());
-  // New items come behind the old ones.
+  // New items come after the old ones.
   client_->MustSubmit("next");
   EXPECT_GT(Stored("").back().cursor(), whole.back().cursor());
 }
@@ -216,7 +216,7 @@ TEST_F(ServerTest, WatchRefusesWhatItDoesNotKnow) {
     std::vector<WatchItem> items;
     return client_->Watch(request, &items).error_code();
   };
-  EXPECT_EQ(watch([](auto& r) { r.set_job("nobody"); }), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(watch([](auto& r) { r.set_job("no-such-job"); }), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(watch([](auto& r) { r.set_cursor("7"); }), grpc::StatusCode::INVALID_ARGUMENT);
   const std::string cursor = Stored(job).back().cursor();
   EXPECT_EQ(watch([&](auto& r) { r.set_cursor(cursor), r.set_tail(1); }), grpc::StatusCode::INVALID_ARGUMENT);

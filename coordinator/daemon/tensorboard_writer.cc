@@ -19,7 +19,7 @@ constexpr auto kRetryAfter = std::chrono::seconds(5);
 
 }  // namespace
 
-// What the loop's thread hands over.
+// State shared with callbacks on the loop's thread.
 struct TensorBoardWriter::Shared {
   std::mutex mutex;
   std::condition_variable changed;
@@ -27,7 +27,7 @@ struct TensorBoardWriter::Shared {
   std::vector<JobId> forgotten ABSL_GUARDED_BY(mutex);
   bool stopping ABSL_GUARDED_BY(mutex) = false;
 
-  std::shared_ptr<Watch> watch;  // touched on the loop's thread only
+  std::shared_ptr<Watch> watch;  // touched by the loop's thread only
 
   void Deliver(WatchPage delivered) {
     const std::lock_guard lock(mutex);
@@ -62,7 +62,7 @@ void TensorBoardWriter::Forget(const JobId& job) {
   shared_->changed.notify_one();
 }
 
-// The reader's first page is asked for, or a page that says why not is on its way.
+// Requested the reader's first page, or a page with an error is on its way.
 void TensorBoardWriter::Open() {
   loop_->Post([shared = shared_, cursor = log_->cursor()](Turn& turn) {
     turn.AfterCommit([shared, cursor, &turn] {
@@ -89,15 +89,15 @@ void TensorBoardWriter::RemoveForgotten() {
 }
 
 void TensorBoardWriter::WriteUntilDone(const WatchPage& page) {
-  bool told = false;
+  bool reported = false;
   while (true) {
     const absl::Status status = log_->Write(page.items);
     if (status.ok()) break;
-    if (!std::exchange(told, true)) spdlog::error("TensorBoard: {}; it is tried again", std::string(status.message()));
+    if (!std::exchange(reported, true)) spdlog::error("TensorBoard: {}; retrying", std::string(status.message()));
     std::unique_lock lock(shared_->mutex);
     if (shared_->changed.wait_for(lock, kRetryAfter, [this] { return shared_->stopping; })) return;
   }
-  if (told) spdlog::info("TensorBoard: writes again");
+  if (reported) spdlog::info("TensorBoard: writing again");
 }
 
 void TensorBoardWriter::Run() {
@@ -123,7 +123,7 @@ void TensorBoardWriter::Run() {
       WriteUntilDone(*page);
       if (was_saved && log_->unsaved()) save_at = std::chrono::steady_clock::now() + kSaveAfter;
     }
-    // Behind the page, which may still hold items of the job.
+    // After the page, which may still hold items of the job.
     RemoveForgotten();
     if (log_->unsaved() && (stopping || std::chrono::steady_clock::now() >= save_at)) {
       const absl::Status saved = log_->Save();
@@ -132,7 +132,7 @@ void TensorBoardWriter::Run() {
     }
     if (!page.has_value() || stopping) continue;
     if (page->end && absl::IsInvalidArgument(page->status)) {
-      spdlog::warn("TensorBoard: the folder is of another store; its files are written anew");
+      spdlog::warn("TensorBoard: the folder belongs to another store; rewriting its files");
       log_->Restart();
       Open();
     } else if (!page->end) {

@@ -1,7 +1,7 @@
-// Writes the TensorBoard folder on a thread of its own: it reads the stream like any reader, a page at a time, so that
-// a slow or full disk costs one page of memory and delays nobody. What it cannot write now it tries again later.
+// Writes the TensorBoard folder on its own thread. It reads the stream like any other reader, one page at a time, so a
+// slow or full disk costs one page of memory and delays no one else. It retries failed writes later.
 //
-// Forget is thread-safe, and may come until the end. The loop outlives the call of Stop.
+// Forget is thread-safe until destruction. The loop outlives the call of Stop.
 #pragma once
 
 #include <memory>
@@ -14,17 +14,17 @@ namespace muster::server {
 
 class TensorBoardWriter {
  public:
-  // Starts. Goes on where `log` ended; a log of another coordinator's stream is written anew.
+  // Starts, and continues where `log` ended; a log of another coordinator's stream is rewritten.
   TensorBoardWriter(std::unique_ptr<metrics::TensorBoardLog> log, Loop* loop);
   ~TensorBoardWriter();
   TensorBoardWriter(const TensorBoardWriter&) = delete;
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
 
-  // While the loop still runs; the destructor does it if nobody did. The page at hand is written, and how far it came
-  // is saved; the rest is written after the next start.
+  // Called while the loop still runs; the destructor calls it too. Writes the current page and saves the progress; the
+  // rest is written after the next start.
   void Stop();
 
-  // The job was deleted; its files go.
+  // Removes the files of a deleted job.
   void Forget(const JobId& job);
 
  private:
@@ -37,7 +37,7 @@ class TensorBoardWriter {
 
   const std::unique_ptr<metrics::TensorBoardLog> log_;
   Loop* const loop_;
-  const std::shared_ptr<Shared> shared_;  // with the callbacks that the loop still has
+  const std::shared_ptr<Shared> shared_;  // shared with callbacks that the loop still holds
   std::thread thread_;
 };
 

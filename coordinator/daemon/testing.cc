@@ -229,7 +229,7 @@ void FakeWorker::RunToTheEnd(const RankKey& key) {
   SendObserved(key, RANK_STATE_RUNNING);
   SendRecords(key, records);
   SendLog(key, 0, "hello\nbye\n");
-  WaitForRecordsAck(steps + 2);  // as a worker does
+  WaitForRecordsAck(steps + 2);  // a worker waits for it too
   WaitForLogsAck(10);
   SendObserved(key, RANK_STATE_EXITED, RankExit::COMPLETED);
 }

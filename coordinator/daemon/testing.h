@@ -1,4 +1,4 @@
-// What the tests of the server share: a folder, clients, and a worker daemon that is only a stream.
+// Shared by the server's tests: a folder, clients, and a worker daemon that is only a stream.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -18,7 +18,7 @@
 
 namespace muster::server {
 
-// Asks until it is true; false after `deadline`.
+// Polls until the condition is true; false after `deadline`.
 bool Eventually(const std::function<bool()>& condition, absl::Duration deadline = absl::Seconds(20));
 
 // A job of kSmallSteps steps that needs one slot and writes no checkpoints.
@@ -27,16 +27,16 @@ JobSpec SmallSpec(const std::string& name);
 
 class Client {
  public:
-  // `address`: as gRPC takes it.
+  // `address`: in gRPC's form.
   explicit Client(const std::string& address, std::string token = "", const rpc::Security& security = {});
 
-  // OK: in `reply`.
+  // If OK, `reply` is set.
   grpc::Status Submit(const std::string& request_id, const JobSpec& spec, SubmitReply* reply);
   // CHECK-fails unless accepted.
   std::string MustSubmit(const std::string& name);
   grpc::Status Get(const std::string& job, GetJobReply* reply);
   JobState StateOf(const std::string& job);
-  // Reads until the stream ends, or `enough` says so of what was read (then it is cancelled, and OK).
+  // Reads until the stream ends, or until `enough` accepts the items read (then it cancels, and returns OK).
   grpc::Status Watch(const WatchRequest& request, std::vector<WatchItem>* items,
                      const std::function<bool(const std::vector<WatchItem>&)>& enough = nullptr);
   std::unique_ptr<grpc::ClientContext> Context(absl::Duration deadline = absl::Seconds(30)) const;
@@ -58,16 +58,17 @@ class Client {
   const std::unique_ptr<Trust::Stub> trust_;
 };
 
-// A worker daemon's stream. It says only what the test tells it, and keeps the newest of what it hears.
+// A worker daemon's stream. It sends only what the test asks for, and keeps the newest message of each kind it
+// receives.
 class FakeWorker {
  public:
-  // Says Hello with one CPU slot, and when it is welcome a full report: `running` run here.
+  // Sends Hello with one CPU slot, and after Welcome a full report that lists `running`.
   FakeWorker(const std::string& address, const std::string& node, const std::string& incarnation,
              const std::string& boot = "boot", std::vector<RankKey> running = {}, const rpc::Security& security = {});
   ~FakeWorker();  // breaks the stream
 
   bool WaitForWelcome();
-  // The rank that this node is to run, with a goal of that kind, and its table's hash.
+  // The rank that this node should run, with a goal of that kind, and its table's hash.
   bool WaitForRun(RankKey* key, std::string* table_sha256 = nullptr);
   bool WaitForRecordsAck(uint64_t sequence);
   bool WaitForLogsAck(uint64_t offset);
@@ -79,8 +80,8 @@ class FakeWorker {
   void SendLog(const RankKey& key, uint64_t offset, const std::string& text);
   void SendHeartbeat(uint64_t number);
 
-  // What a trainer of SmallSpec does that comes to its end: RUNNING, a metric a step, Finished, EXITED. Record
-  // sequences from 1.
+  // Sends what a trainer of SmallSpec reports over a whole run: RUNNING, a metric per step, Finished, EXITED. Record
+  // sequences start at 1.
   void RunToTheEnd(const RankKey& key);
 
  private:

@@ -1,4 +1,4 @@
-// A server that speaks TLS on a loopback port, and the kinds of callers that come there.
+// A server with TLS on a loopback port, and the kinds of callers that connect to it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ class TrustFixture : public ServerFixture {
   const std::string& tls_address() const { return server_->addresses()[1]; }
   rpc::Security Plain() const { return {trust_.authority.certificate, {}}; }  // TLS, and no certificate of ours
 
-  // By the operator, over the Unix socket.
+  // As the operator, over the Unix socket.
   std::string MakeToken(TokenRole role, const std::string& user, int64_t ttl_seconds = 0, std::string* id = nullptr) {
     CreateTokenRequest request;
     request.set_role(role);

@@ -74,12 +74,13 @@ TEST_F(TrustTest, ANodeSpeaksForItselfOnly) {
   ASSERT_TRUE(worker.WaitForRun(&key, &table_sha256));
   FakeWorker other(tls_address(), "a", "i2", "boot2", {}, a);
   ASSERT_TRUE(other.WaitForWelcome());
-  // What a says of b's rank changes nothing: its records are acknowledged, so that it forgets them, and dropped.
+  // A report of node a about a rank of node b changes nothing: its records are acknowledged, so that a forgets them,
+  // and dropped.
   other.SendRecords(key, {RunningRecord(1), FinishedRecord(2, kSmallSteps)});
   other.SendObserved(key, RANK_STATE_EXITED, RankExit::COMPLETED);
   ASSERT_TRUE(other.WaitForRecordsAck(2));
   other.SendHeartbeat(7);
-  ASSERT_TRUE(other.WaitForHeartbeat(7));  // so it has all been taken
+  ASSERT_TRUE(other.WaitForHeartbeat(7));  // so everything before it was handled
   EXPECT_EQ(client_->StateOf(key.job()), JOB_STATE_STARTING);
 
   Client of_a(tls_address(), "", a), of_b(tls_address(), "", b);
@@ -206,7 +207,7 @@ TEST_F(TrustTest, OnlyItsOwnAuthorityOpensAConnection) {
   EXPECT_EQ(ListNodesWith(ann, {other, {}}).error_code(), Code::UNAVAILABLE);
   // plain text is not understood,
   EXPECT_EQ(ListNodesWith(ann, {}).error_code(), Code::UNAVAILABLE);
-  // and the server refuses nodes of another authority, or whose time is over.
+  // and the server refuses nodes of another authority, or with an expired certificate.
   const std::string node_key = tls::MakeKey().value();
   const std::string request = tls::MakeRequest(node_key, "n").value();
   const auto with = [&](const tls::KeyPair& authority, const tls::Validity& validity) -> rpc::Security {
@@ -217,10 +218,10 @@ TEST_F(TrustTest, OnlyItsOwnAuthorityOpensAConnection) {
   EXPECT_EQ(RenewWith(with({other, key}, tls::ValidFor(absl::Hours(1), now))).error_code(), Code::UNAVAILABLE);
   EXPECT_EQ(RenewWith(with(trust_.authority, {now - absl::Hours(2), now - absl::Hours(1)})).error_code(),
             Code::UNAVAILABLE);
-  // One that our authority signed, and that did not come by a token.
+  // A certificate that our authority signed, but that was not issued for a token.
   Expect(RenewWith(with(trust_.authority, tls::ValidFor(absl::Hours(1), now))), Code::UNAUTHENTICATED,
          "not known here");
-  // The coordinator's own certificate is no node's.
+  // The coordinator's own certificate is not a node certificate.
   EXPECT_EQ(RenewWith({trust_.authority.certificate, trust_.server}).error_code(), Code::UNAVAILABLE);
 }
 
@@ -234,7 +235,7 @@ TEST_F(TrustTest, TokensAndNodesOutliveARestart) {
   EXPECT_TRUE(RenewWith(node).ok());
 }
 
-// The wall clock of the machine, and some more.
+// The machine's wall clock plus an offset.
 class ShiftedClock final : public Clock {
  public:
   Now Read() const override {
@@ -279,7 +280,7 @@ TEST_F(TrustTest, AddressesBeyondThisMachineAreServed) {
   EXPECT_TRUE(client.nodes().List(client.Context().get(), {}, &reply).ok());
 }
 
-TEST_F(ServerFixture, WithoutAnAuthorityNobodyGetsTokens) {
+TEST_F(ServerFixture, WithoutAnAuthorityThereAreNoTokens) {
   Start();
   CreateTokenRequest request;
   request.set_role(TOKEN_ROLE_WORKER);

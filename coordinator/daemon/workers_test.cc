@@ -71,7 +71,7 @@ class WorkersTest : public ServerFixture {
   }
 };
 
-// GPT-2 1.5B by rows on 1,024 shards, whatever the job.
+// The table of GPT-2 1.5B by rows on 1,024 shards, whatever the job.
 absl::StatusOr<core::Planned> PlanLarge(const JobSpec& spec, const core::Slots& slots) {
   absl::StatusOr<core::Planned> planned = core::PlanByStrategies(spec, slots);
   if (!planned.ok()) return planned;
@@ -93,7 +93,7 @@ TEST_F(WorkersTest, TableIsFetchedByItsHash) {
   ASSERT_TRUE(Fetch(request, &bytes).ok());
   EXPECT_GT(bytes.size(), size_t{4} << 20);
   EXPECT_EQ(Sha256Hex(bytes), request.table_sha256());
-  // Not stored, so made again after a restart: the same bytes.
+  // Not stored, so planned again after a restart: the same bytes.
   server_.reset();
   Start();
   std::string again;
@@ -124,7 +124,7 @@ TEST_F(WorkersTest, NewIncarnationReplacesItsPredecessor) {
   grpc::Status status;
   ASSERT_TRUE(first->WaitForEnd(&status));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << status.error_message();
-  // That the first one's stream ended does not make the node absent.
+  // The end of the first stream does not make the node away.
   second->SendHeartbeat(5);
   ASSERT_TRUE(second->WaitForHeartbeat(5));
   EXPECT_EQ(StateOfNode(), NODE_STATE_LIVE);
@@ -163,7 +163,7 @@ TEST_F(WorkersTest, BrokenStreamAndSilenceMakeANodeAway) {
   ASSERT_TRUE(worker->WaitForWelcome());
   EXPECT_EQ(StateOfNode(), NODE_STATE_LIVE);
   grpc::Status status;
-  ASSERT_TRUE(worker->WaitForEnd(&status));  // it says nothing
+  ASSERT_TRUE(worker->WaitForEnd(&status));  // it sends nothing
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
   EXPECT_EQ(StateOfNode(), NODE_STATE_AWAY);
 
@@ -183,7 +183,7 @@ TEST_F(WorkersTest, HeartbeatsKeepANodeLive) {
   for (uint64_t number = 1; absl::Now() - begin < absl::Milliseconds(1600); ++number) {
     worker->SendHeartbeat(number);
     ASSERT_TRUE(worker->WaitForHeartbeat(number));
-    absl::SleepFor(absl::Milliseconds(50));  // the rhythm of a worker
+    absl::SleepFor(absl::Milliseconds(50));  // a worker's heartbeat interval
   }
   EXPECT_EQ(StateOfNode(), NODE_STATE_LIVE);
 }
@@ -206,7 +206,7 @@ TEST_F(WorkersTest, RecordsSentAgainAreStoredOnceAlsoOverReconnectsAndRestarts) 
   RankKey key;
   ASSERT_TRUE(worker->WaitForRun(&key));
   worker->SendRecords(key, {RunningRecord(1), MetricRecord(2, 1, 1), MetricRecord(3, 2, 1)});
-  worker.reset();  // before it can have heard of it
+  worker.reset();  // before it can have received it
   worker = Worker("i1", "boot", {key});
   ASSERT_TRUE(worker->WaitForWelcome());
   worker->SendRecords(key, {RunningRecord(1), MetricRecord(2, 1, 1), MetricRecord(3, 2, 1), MetricRecord(4, 3, 1)});
@@ -216,7 +216,7 @@ TEST_F(WorkersTest, RecordsSentAgainAreStoredOnceAlsoOverReconnectsAndRestarts) 
   worker = Worker("i1", "boot", {key});
   ASSERT_TRUE(worker->WaitForWelcome());
   worker->SendRecords(key, {MetricRecord(3, 2, 1), MetricRecord(4, 3, 1)});
-  ASSERT_TRUE(worker->WaitForRecordsAck(4));  // all known: acknowledged at once
+  ASSERT_TRUE(worker->WaitForRecordsAck(4));  // all known: acknowledged immediately
   worker->SendRecords(key, {MetricRecord(4, 3, 1), MetricRecord(5, 4, 1)});
   ASSERT_TRUE(worker->WaitForRecordsAck(5));
   EXPECT_EQ(StepsOf(job), (std::vector<uint64_t>{1, 2, 3, 4}));
@@ -257,7 +257,7 @@ TEST_F(WorkersTest, AnotherNodesWordAboutARankIsNotTaken) {
   FakeWorker stranger(address(), "n2", "i1");
   ASSERT_TRUE(stranger.WaitForWelcome());
   stranger.SendRecords(key, {RunningRecord(1), MetricRecord(2, 1, 9), FinishedRecord(3, 10)});
-  EXPECT_TRUE(stranger.WaitForRecordsAck(3)) << "so that it does not send them for ever";
+  EXPECT_TRUE(stranger.WaitForRecordsAck(3)) << "so that it does not resend them forever";
   stranger.SendLog(key, 0, "not mine\n");
   EXPECT_TRUE(stranger.WaitForLogsAck(9));
   EXPECT_EQ(client_->StateOf(job), JOB_STATE_STARTING);
@@ -276,23 +276,23 @@ TEST_F(WorkersTest, RendezvousServesTheCurrentGenerationOnly) {
   std::string value;
   EXPECT_EQ(Get(key, "id", absl::ZeroDuration(), &value).error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(Get(key, "id", absl::Milliseconds(50), &value).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  // A caller that leaves costs nothing afterwards.
+  // A caller that disconnects leaves no state.
   EXPECT_EQ(Get(key, "id", absl::Seconds(60), &value, absl::Milliseconds(50)).error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED);
   grpc::Status waited;
-  std::string heard;
-  std::thread waiter([&] { waited = Get(key, "id", absl::Seconds(20), &heard); });
+  std::string received;
+  std::thread waiter([&] { waited = Get(key, "id", absl::Seconds(20), &received); });
   EXPECT_TRUE(Set(key, "id", "nccl").ok());
   waiter.join();
   EXPECT_TRUE(waited.ok()) << waited.error_message();
-  EXPECT_EQ(heard, "nccl");
+  EXPECT_EQ(received, "nccl");
   EXPECT_EQ(Set(key, "id", "other").error_code(), grpc::StatusCode::ALREADY_EXISTS);
   EXPECT_EQ(Set(key, "large", std::string(70'000, 'x')).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   RankKey stale = key;
   stale.set_generation(99);
   EXPECT_EQ(Set(stale, "id", "x").error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 
-  std::thread ending([&] { waited = Get(key, "never", absl::Seconds(20), &heard); });
+  std::thread ending([&] { waited = Get(key, "never", absl::Seconds(20), &received); });
   worker->RunToTheEnd(key);
   ending.join();
   EXPECT_TRUE(waited.error_code() == grpc::StatusCode::ABORTED ||

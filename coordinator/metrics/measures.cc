@@ -10,14 +10,14 @@
 namespace muster::metrics {
 namespace {
 
-// A commit waits for the disk: from a fast SSD to a disk that is about to fail.
+// Bucket bounds of commit times: from a fast SSD to a failing disk.
 std::vector<double> CommitBounds() { return {0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 5}; }
 std::vector<double> TurnBounds() {
   return {0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 5};
 }
 std::vector<double> WaitBounds() { return {0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}; }
 
-// "running" of JOB_STATE_RUNNING, by the enum's zero value JOB_STATE_UNSPECIFIED.
+// Returns "running" for JOB_STATE_RUNNING: the name without the prefix that JOB_STATE_UNSPECIFIED shows, in lower case.
 std::string Word(const google::protobuf::EnumValueDescriptor& value) {
   absl::string_view prefix = value.type()->FindValueByNumber(0)->name();
   absl::string_view word = value.name();
@@ -25,7 +25,7 @@ std::string Word(const google::protobuf::EnumValueDescriptor& value) {
   return absl::AsciiStrToLower(word);
 }
 
-// A gauge with a series for each state, also those that nothing is in.
+// A gauge with a series for each state, including states without members.
 template <typename State>
 void WriteStates(const std::string& name, const std::string& help, const std::map<State, uint64_t>& counts,
                  Exposition& page) {
@@ -38,7 +38,7 @@ void WriteStates(const std::string& name, const std::string& help, const std::ma
   }
 }
 
-// The label is not "job": Prometheus has one of that name itself.
+// The label is not "job", since Prometheus sets a label of that name.
 void WriteJobs(const Snapshot& snapshot, Exposition& page) {
   std::vector<std::pair<std::string, const Job*>> running;
   for (const Job& job : snapshot.jobs) {

@@ -1,4 +1,4 @@
-// What a coordinator counts for Prometheus, and the page of it.
+// The coordinator's Prometheus metrics: counters and histograms, and the /metrics page.
 //
 // Measures is thread-safe; CoordinatorPage is pure.
 #pragma once
@@ -21,13 +21,13 @@ class Measures {
  public:
   Measures();
 
-  // A turn of the event loop, its commit included; a commit of the store alone.
+  // Durations of an iteration of the event loop, including its commit, and of the commit alone.
   void ObserveTurn(absl::Duration took) { turn_.Observe(absl::ToDoubleSeconds(took)); }
   void ObserveCommit(absl::Duration took) { commit_.Observe(absl::ToDoubleSeconds(took)); }
-  // A state event that is on disk: "job.queued" begins a wait that "generation.starting" ends. `reason`: of
-  // "generation.ended", else unset.
+  // Counts a state event that is on disk. The time from "job.queued" to "generation.starting" is the queue wait.
+  // `reason`: for "generation.ended", else unset.
   void ObserveEvent(const StateEvent& event, EndReason reason);
-  // A call that has ended. `method`: "/muster.v1.Jobs/Submit", `code`: "OK", "NOT_FOUND".
+  // Counts a finished call. `method`: "/muster.v1.Jobs/Submit", `code`: "OK", "NOT_FOUND".
   void CountCall(const std::string& method, const std::string& code);
 
   void WriteTo(Exposition& page) const;
@@ -41,18 +41,18 @@ class Measures {
   uint64_t generations_started_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<EndReason, uint64_t> generations_ended_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<std::string, std::string>, uint64_t> calls_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, absl::Time> queued_ ABSL_GUARDED_BY(mutex_);  // jobs that wait, since
+  std::map<std::string, absl::Time> queued_ ABSL_GUARDED_BY(mutex_);  // queued jobs, and since when
 };
 
-// The coordinator at one instant.
+// The coordinator's state at one instant.
 struct Snapshot {
   std::vector<Job> jobs;  // all
   std::vector<Node> nodes;
-  std::map<std::string, MetricPoint> last;  // by job: newest known of each series
+  std::map<std::string, MetricPoint> last;  // by job: the newest value of each series
   size_t watch_streams = 0;
 };
 
-// Series of a job are there while it runs.
+// The /metrics page. A job has series only while it runs.
 std::string CoordinatorPage(const Snapshot& snapshot, const Measures& measures);
 
 }  // namespace muster::metrics

@@ -34,12 +34,12 @@ TEST(Measures, QueueWaitIsFromQueuedToStarting) {
   see(Event("a", "generation.ended", 200, JOB_STATE_QUEUED), END_REASON_FAILED);
   see(Event("a", "job.queued", 200, JOB_STATE_QUEUED));
   see(Event("a", "generation.starting", 204, JOB_STATE_STARTING));
-  // A job that was paused in the queue did not wait for its slots meanwhile.
+  // A job that was paused in the queue was not waiting for slots meanwhile.
   see(Event("b", "job.queued", 100, JOB_STATE_QUEUED));
   see(Event("b", "job.paused", 101, JOB_STATE_PAUSED));
   see(Event("b", "job.queued", 1000, JOB_STATE_QUEUED));
   see(Event("b", "generation.starting", 1002, JOB_STATE_STARTING));
-  // One that was queued before this process is not known.
+  // A job that was queued before this process started has no wait time.
   see(Event("c", "generation.starting", 9, JOB_STATE_STARTING));
   const std::string page = CoordinatorPage({}, measures);
   EXPECT_TRUE(absl::StrContains(page, "muster_queue_wait_seconds_sum 9\n")) << page;

@@ -48,7 +48,7 @@ absl::Status WriteAt(int fd, uint64_t offset, std::string_view bytes, const std:
 
 absl::Status Sync(const std::string& path, int flags) {
   const File file(path, flags);
-  if (file.fd() < 0 && errno == ENOENT) return absl::OkStatus();  // the job was deleted meanwhile
+  if (file.fd() < 0 && errno == ENOENT) return absl::OkStatus();  // the job was deleted in the meantime
   if (file.fd() < 0 || fsync(file.fd()) != 0) return FileError(errno, absl::StrCat("cannot store ", path));
   return absl::OkStatus();
 }
@@ -57,7 +57,7 @@ bool HasEnded(JobState state) {
   return state == JOB_STATE_COMPLETED || state == JOB_STATE_FAILED || state == JOB_STATE_CANCELLED;
 }
 
-// Ids come from names that were checked; a folder above ours is out of reach all the same.
+// Ids derive from validated names; nevertheless a path outside of the folder is refused.
 bool IsFolderName(const std::string& job) {
   return !job.empty() && job[0] != '.' && job.find('/') == std::string::npos;
 }
@@ -98,7 +98,7 @@ void TensorBoardLog::Restart() {
 }
 
 std::string TensorBoardLog::PathOf(const TensorBoardProgress::Run& run) const {
-  // TensorBoard reads the files of a run in the order of their names.
+  // TensorBoard reads the files of a run in name order.
   return absl::StrFormat("%s/%s%010d%s", FolderOf(folder_, run.job()), kPrefix, run.generation(), kSuffix);
 }
 
@@ -109,7 +109,7 @@ absl::Status TensorBoardLog::Append(const TensorBoardProgress::Run& run, const s
   }
   const std::string path = PathOf(run);
   const File file(path, O_WRONLY | O_CREAT);
-  // What lies behind was written before a crash, or by an attempt that failed.
+  // Data after this point was written before a crash, or by an attempt that failed.
   if (file.fd() < 0 || ftruncate(file.fd(), static_cast<off_t>(run.bytes())) != 0) {
     return FileError(errno, absl::StrCat("cannot write ", path));
   }

@@ -1,12 +1,12 @@
 // The TensorBoard folder of a coordinator: <folder>/<job>/events.out.tfevents.<generation>.muster, and
-// <folder>/progress, which says how far they are written. Every metric of the stream is in them once, also after a
-// crash at any instant: at the next start each file is cut back to what `progress` knows, and the stream is read on
-// from there.
+// <folder>/progress, which stores how far they are written. The files hold every metric of the stream exactly once,
+// even after a crash: at the next start each file is truncated to what `progress` covers, and the stream is read from
+// there.
 //
 //   auto log = TensorBoardLog::Open(folder).value();
-//   ... items of the stream behind log->cursor() ...
-//   status = log->Write(items);   // an error: nothing counts as written, the same call may be made again
-//   status = log->Save();         // now and then
+//   ... items of the stream after log->cursor() ...
+//   status = log->Write(items);   // on an error nothing counts as written; retry the same call
+//   status = log->Save();         // periodically
 //
 // Not thread-safe.
 #pragma once
@@ -27,22 +27,22 @@ namespace muster::metrics {
 
 class TensorBoardLog {
  public:
-  // Makes the folder if it is not there. A `progress` that is damaged, or knows of more than is there (after a power
-  // loss), means to begin at the beginning. Errors as FileError.
+  // Creates the folder if it is missing. If `progress` is damaged, or covers more than the files hold (after a power
+  // loss), writing starts from the beginning. Errors as FileError.
   static absl::StatusOr<std::unique_ptr<TensorBoardLog>> Open(const std::string& folder);
 
-  // Of the last item that was written; empty: none.
+  // Cursor of the last item that was written; empty: none.
   const std::string& cursor() const { return progress_.cursor(); }
-  // Forgets how far it is: the coordinator's stream is another one. Files are written anew as their items come.
+  // Resets the progress because the coordinator's stream is a different one. Files are rewritten as their items arrive.
   void Restart();
 
-  // Events and metrics of the stream, in its order; other items are left out. Errors as FileError.
+  // Writes the events and metrics of the stream, in order; ignores other items. Errors as FileError.
   absl::Status Write(const std::vector<WatchItem>& items);
-  // What is written so far survives a crash.
+  // Makes everything written so far durable.
   absl::Status Save();
   bool unsaved() const { return unsaved_; }
 
-  // Removes what is there of a job that was deleted; files of others in its folder stay.
+  // Removes the files of a deleted job; other files in its folder stay.
   void Remove(const JobId& job);
 
   static std::string FolderOf(const std::string& folder, const std::string& job) { return folder + "/" + job; }
@@ -55,7 +55,7 @@ class TensorBoardLog {
 
   const std::string folder_;
   TensorBoardProgress progress_;
-  std::set<std::string> unsynced_;  // files
+  std::set<std::string> unsynced_;  // paths of files to sync
   bool unsaved_ = false;
 };
 

@@ -1,4 +1,5 @@
-// The records against known bytes, and the folder across crashes; the real TensorBoard reads it in tests/tensorboard.
+// Records compared with known bytes, and the folder across crashes; tests/tensorboard reads it with the real
+// TensorBoard.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -145,7 +146,7 @@ TEST_F(TensorBoardTest, AFilePerGenerationThatVoidsWhatItRepeats) {
   EXPECT_EQ(Steps(Path("b", 0)), std::vector<int64_t>{1});
 }
 
-// Whatever was written behind the last Save, whole records or torn ones, is there once after the stream is read again.
+// Whatever was written after the last Save, complete or torn, is there exactly once after the stream is read again.
 TEST_F(TensorBoardTest, ACrashAtAnyInstantLosesAndDoublesNothing) {
   std::vector<WatchItem> items = {Event("a", 1, JOB_STATE_RUNNING)};
   for (uint64_t step = 1; step <= 6; ++step) items.push_back(Metric("a", step, 1.0 / static_cast<double>(step)));
@@ -170,7 +171,7 @@ TEST_F(TensorBoardTest, ACrashAtAnyInstantLosesAndDoublesNothing) {
   }
 }
 
-TEST_F(TensorBoardTest, AFileThatLostItsEndMeansToBeginAgain) {
+TEST_F(TensorBoardTest, ATruncatedFileRestartsFromTheBeginning) {
   {
     const auto log = Open();
     ASSERT_TRUE(log->Write({Event("a", 1, JOB_STATE_RUNNING), Metric("a", 1, 1)}).ok());
@@ -182,7 +183,7 @@ TEST_F(TensorBoardTest, AFileThatLostItsEndMeansToBeginAgain) {
   EXPECT_EQ(Open()->cursor(), "");
 }
 
-TEST_F(TensorBoardTest, AFullDiskIsToldAndTheSameCallMayBeMadeAgain) {
+TEST_F(TensorBoardTest, AFullDiskIsReportedAndTheSameCallMayBeRetried) {
   const auto log = Open();
   ASSERT_TRUE(log->Write({Event("a", 1, JOB_STATE_RUNNING), Metric("a", 1, 1)}).ok());
   signal(SIGXFSZ, SIG_IGN);
@@ -198,7 +199,7 @@ TEST_F(TensorBoardTest, AFullDiskIsToldAndTheSameCallMayBeMadeAgain) {
   EXPECT_EQ(Steps(Path("a", 1)), (std::vector<int64_t>{1, 2, 3}));
 }
 
-TEST_F(TensorBoardTest, ADeletedJobTakesItsFilesAlongAndNoOthers) {
+TEST_F(TensorBoardTest, DeletingAJobRemovesItsFilesAndNoOthers) {
   const auto log = Open();
   ASSERT_TRUE(log->Write({Event("a", 1, JOB_STATE_RUNNING), Metric("a", 1, 1), Metric("b", 1, 1)}).ok());
   std::ofstream(folder_ + "/b/notes.txt") << "mine";

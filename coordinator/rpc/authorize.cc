@@ -60,7 +60,7 @@ std::optional<Role> ParseRole(std::string_view text) {
   return std::nullopt;
 }
 
-// What would do instead; none: it may.
+// What the caller would need to be allowed; none: it is allowed.
 std::optional<std::string> Lacks(const Principal& principal, Needs needs, const Resource& resource) {
   const Role role = principal.role;
   if (role == Role::kLocal) return std::nullopt;
@@ -91,7 +91,7 @@ bool HasRule(std::string_view method) { return RuleOf(method) != nullptr; }
 absl::Status Authorize(const Principal& principal, std::string_view method, const Resource& resource) {
   const Rule* rule = RuleOf(method);
   if (rule == nullptr) {
-    return absl::PermissionDeniedError(absl::StrCat("nobody may call ", std::string(method), ": it has no rule"));
+    return absl::PermissionDeniedError(absl::StrCat("no role may call ", std::string(method), ": it has no rule"));
   }
   const std::optional<std::string> lacks = Lacks(principal, rule->needs, resource);
   if (!lacks.has_value()) return absl::OkStatus();
@@ -106,8 +106,8 @@ absl::StatusOr<Tokens> Tokens::Load(const std::string& path) {
   }
   if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("token file ", path,
-                                                   " must be a regular file that belongs to this user and that nobody "
-                                                   "else can read: chmod 600"));
+                                                   " must be a regular file that belongs to this user and that no "
+                                                   "other user can read: chmod 600"));
   }
   std::ifstream file(path);
   std::stringstream text;

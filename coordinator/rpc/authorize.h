@@ -1,7 +1,7 @@
-// Who calls, and what they may do. Every method of every service asks Authorize, with a rule of its own in one table; a
-// method without a rule is refused to everybody.
+// Identifies callers and checks their permissions. Every method of every service calls Authorize; one table has a rule
+// for each method, and a method without a rule is refused to all callers.
 //
-// Pure, but for Tokens::Load. Thread-safe after construction.
+// Pure, except for Tokens::Load. Thread-safe after construction.
 #pragma once
 
 #include <map>
@@ -15,49 +15,49 @@
 namespace muster::rpc {
 
 enum class Role {
-  kViewer,     // reads
-  kSubmitter,  // reads, submits, and changes its own jobs
-  kAdmin,      // all that people may do
+  kViewer,     // may read
+  kSubmitter,  // may read, submit, and change its own jobs
+  kAdmin,      // may do everything that users can do
   kWorker,     // a worker daemon: only the Workers service, and its own certificate
-  kJoiner,     // who has a join token: may ask for a node's certificate, and nothing else
-  kLocal,      // whoever reaches the Unix socket, which lies in a 0700 folder of our user: everything
+  kJoiner,     // the holder of a join token: may only request a node certificate
+  kLocal,      // a caller on the Unix socket, which is in a 0700 folder of our user: everything
 };
 
 struct Principal {
-  std::string name;  // becomes the owner of jobs
+  std::string name;  // the owner of jobs that it submits
   Role role = Role::kViewer;
-  // Of a worker that showed a certificate: the only node that it may speak for, and the hash of its key. Empty: a
-  // worker of this machine, which is believed.
+  // For a worker with a certificate: the only node that it may act for, and the hash of its key. Empty: a worker of
+  // this machine, which is trusted.
   std::string node;
   std::string key_sha256;
 };
 
-// What the call is about.
+// The object of a call.
 struct Resource {
-  std::optional<std::string> owner;  // of the job; none: no job, or not looked up yet
+  std::optional<std::string> owner;  // owner of the job; none: no job, or not looked up yet
 };
 
-// `method`: "/muster.v1.Jobs/Submit". PermissionDenied says which role would do. Methods that change a job pass while
-// the owner is not known, and ask again when it is.
+// `method`: "/muster.v1.Jobs/Submit". PermissionDenied: the message names a role that is allowed. Methods that change a
+// job pass while the owner is unknown, and call again once it is known.
 absl::Status Authorize(const Principal& principal, std::string_view method, const Resource& resource);
 
-// Whether the table has a rule for it.
+// Whether the table has a rule for the method.
 bool HasRule(std::string_view method);
 
-// A token file: lines `token name role`, roles viewer, submitter, admin, worker; blank lines and lines that begin with
-// # are skipped.
+// A token file: lines `token name role`, with the roles viewer, submitter, admin and worker. Blank lines and lines that
+// start with # are skipped.
 class Tokens {
  public:
-  // InvalidArgument: not a regular file of ours that only we can read, or a bad line (its number is named, never the
-  // token). NotFound: no such file.
+  // InvalidArgument: not a regular file that only our user can read, or a bad line (the message has its number, never
+  // the token). NotFound: no such file.
   static absl::StatusOr<Tokens> Load(const std::string& path);
   static absl::StatusOr<Tokens> Parse(std::string_view text);
 
-  // Unauthenticated: no token was given, or nobody has this one.
+  // Unauthenticated: no token was given, or the token is unknown.
   absl::StatusOr<Principal> Find(std::string_view token) const;
 
  private:
-  std::map<std::string, Principal> by_digest_;  // SHA-256 of the token: a look-up tells nothing by its time
+  std::map<std::string, Principal> by_digest_;  // SHA-256 of the token, so lookup time reveals nothing
 };
 
 }  // namespace muster::rpc

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Role kRoles[] = {Role::kViewer, Role::kSubmitter, Role::kAdmin, Role::kWorker, Role::kJoiner, Role::kLocal};
 
-// Who may: one letter for each of kRoles.
+// Who may call: one letter for each of kRoles.
 TEST(Authorize, Table) {
   const struct {
     const char* method;
@@ -37,7 +37,7 @@ TEST(Authorize, Table) {
       {"/muster.v1.Workers/Connect", {}, "---w-l"},
       {"/muster.v1.Workers/RendezvousSet", {}, "---w-l"},
       {"/muster.v1.Workers/FetchTable", {}, "---w-l"},
-      {"/muster.v1.Jobs/Unheard", {}, "------"},
+      {"/muster.v1.Jobs/Unknown", {}, "------"},
       {"/muster.v1.Trust/Join", {}, "----jl"},
       {"/muster.v1.Trust/Renew", {}, "---w-l"},
       {"/muster.v1.Trust/CreateToken", {}, "--a--l"},
@@ -57,7 +57,7 @@ TEST(Authorize, Table) {
 }
 
 TEST(Tokens, ParsesAndFinds) {
-  const auto tokens = Tokens::Parse("# people\n0123456789abcdef ann submitter\n\n  fedcba9876543210\tw1 worker\r\n");
+  const auto tokens = Tokens::Parse("# users\n0123456789abcdef ann submitter\n\n  fedcba9876543210\tw1 worker\r\n");
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   EXPECT_EQ(tokens->Find("0123456789abcdef")->name, "ann");
   EXPECT_EQ(tokens->Find("0123456789abcdef")->role, Role::kSubmitter);
@@ -86,7 +86,7 @@ TEST(Tokens, NamesTheBadLineNeverTheToken) {
   }
 }
 
-TEST(Tokens, FileMustBeOursAlone) {
+TEST(Tokens, FileMustBePrivate) {
   char path[] = "/tmp/muster-tokens-XXXXXX";
   close(mkstemp(path));
   std::ofstream(path) << "0123456789abcdef ann admin\n";

@@ -12,7 +12,7 @@
 namespace muster::rpc {
 namespace {
 
-// Of the connection; empty when it has none.
+// The certificate of the connection; empty if it has none.
 std::string PropertyOf(const grpc::ServerContextBase& context, const char* name) {
   const auto about = context.auth_context();
   if (about == nullptr) return "";
@@ -51,8 +51,8 @@ absl::StatusOr<Principal> Gate::OwnerOf(const std::string& token, bool encrypted
     if (!parsed.ok()) return absl::UnauthenticatedError(parsed.status().message());
     return records_->FindToken(*parsed, clock_->Read().wall);
   }
-  static const auto& nobody = *new Tokens();
-  absl::StatusOr<Principal> found = (tokens_.has_value() ? *tokens_ : nobody).Find(token);
+  static const auto& no_tokens = *new Tokens();
+  absl::StatusOr<Principal> found = (tokens_.has_value() ? *tokens_ : no_tokens).Find(token);
   if (found.ok() && found->role == Role::kWorker && encrypted) {
     return absl::UnauthenticatedError(
         "over TLS a worker shows a node certificate: start it with --join_token and a token of `muster coordinator "
@@ -61,11 +61,11 @@ absl::StatusOr<Principal> Gate::OwnerOf(const std::string& token, bool encrypted
   return found;
 }
 
-// The handshake has checked that our authority signed it, and that the peer has its key.
+// The handshake has verified that our authority signed it and that the peer has its key.
 absl::StatusOr<Principal> Gate::NodeOf(const std::string& pem) const {
   const absl::StatusOr<tls::Certificate> certificate = tls::ReadCertificate(pem);
   if (!certificate.ok()) return absl::UnauthenticatedError(certificate.status().message());
-  // A connection may outlive the certificate that it began with.
+  // A connection may outlive its certificate.
   if (clock_->Read().wall >= certificate->validity.end) {
     return absl::UnauthenticatedError(
         absl::StrCat("the certificate of node ", certificate->name, " has expired: join again with a token"));

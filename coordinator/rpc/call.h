@@ -1,4 +1,4 @@
-// What every method begins with: the version, the caller, and whether it may.
+// What every method checks first: the client's version, the caller, and the caller's permission.
 #pragma once
 
 #include <optional>
@@ -16,20 +16,20 @@
 
 namespace muster::rpc {
 
-// Whether the call came over TLS.
+// Whether the call came in over TLS.
 bool IsEncrypted(const grpc::ServerContextBase& context);
 
-// Who calls: over the Unix socket `local`; over TCP whoever has a token, of the token file or of the records; over TLS
-// also a node with a certificate. Over TLS a worker needs one: a bearer token names no node.
+// Identifies callers: over the Unix socket `local`; over TCP by a token, from the token file or the records; over TLS
+// also by a node certificate. Over TLS workers need a certificate, since a bearer token does not name a node.
 //
 // Thread-safe.
 class Gate {
  public:
-  // `records`: null when this coordinator has no authority; it and `clock` outlive the gate.
+  // `records`: null if this coordinator has no authority. It and `clock` outlive the gate.
   Gate(Principal local, std::optional<Tokens> tokens, const TrustRecords* records, const Clock* clock)
       : local_(std::move(local)), tokens_(std::move(tokens)), records_(records), clock_(clock) {}
 
-  // FailedPrecondition: a version that does not fit. Unauthenticated, PermissionDenied.
+  // FailedPrecondition: the client's version does not match. Unauthenticated, PermissionDenied.
   absl::StatusOr<Principal> Admit(const grpc::ServerContextBase& context, std::string_view method) const;
 
  private:
@@ -43,7 +43,7 @@ class Gate {
   const Clock* const clock_;
 };
 
-// A unary call that ends with `status`.
+// A unary call that finishes with `status`.
 grpc::ServerUnaryReactor* EndWith(const absl::Status& status, grpc::CallbackServerContext& context);
 
 }  // namespace muster::rpc

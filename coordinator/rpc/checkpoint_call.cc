@@ -23,8 +23,8 @@ using server::Turn;
 
 constexpr absl::Duration kUsualCheckpointWait = absl::Minutes(5);
 
-// Reads the job's events as any watcher does, and looks at the job whenever there is one. All but the reactions is done
-// on the loop's thread.
+// Watches the job's events, and checks the job after each of them. Everything except the gRPC reactions runs on the
+// loop's thread.
 class CheckpointReactor final : public grpc::ServerUnaryReactor {
  public:
   static CheckpointReactor* Start(Principal caller, const CheckpointRequest* request, CheckpointReply* reply,
@@ -38,7 +38,7 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
   CheckpointReactor(Principal caller, const CheckpointRequest* request, CheckpointReply* reply, server::Loop* loop)
       : caller_(std::move(caller)), request_(request), reply_(reply), loop_(loop) {}
 
-  void OnCancel() override { EndBy(absl::CancelledError("the caller has gone")); }
+  void OnCancel() override { EndBy(absl::CancelledError("the caller disconnected")); }
   void OnDone() override {
     std::shared_ptr<CheckpointReactor> last;  // outlives the lock
     const std::lock_guard lock(mutex_);
@@ -69,9 +69,9 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
     if (!status.ok()) return End(status, turn.watches());
     job_ = *id;
     generation_ = job->generation();
-    behind_ = core.HighestStep(job_);
+    after_step_ = core.HighestStep(job_);
     if (!job->checkpoints().empty() && job->checkpoints().rbegin()->generation() == generation_) {
-      behind_ = std::max(behind_, job->checkpoints().rbegin()->step());
+      after_step_ = std::max(after_step_, job->checkpoints().rbegin()->step());
     }
     turn.AfterCommit([self = Self(), &turn] { self->Wait(turn); });
   }
@@ -96,9 +96,9 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
 
   absl::Status TooLate() const {
     return absl::DeadlineExceededError(
-        absl::StrCat("no checkpoint of ", job_.value(), " behind step ", behind_, " was published in ",
+        absl::StrCat("no checkpoint of ", job_.value(), " after step ", after_step_, " was published in ",
                      absl::FormatDuration(WaitOf(*request_, kUsualCheckpointWait)),
-                     "; the request stands: a step may take longer than that, or its folder's disk (muster logs ",
+                     "; the request stays in effect: the step or the write may take longer than that (muster logs ",
                      job_.value(), ")"));
   }
 
@@ -115,9 +115,10 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
     const bool over = last || !core.IsCurrent(job_, generation_);
     if (!job->checkpoints().empty()) {
       const PublishedCheckpoint& newest = *job->checkpoints().rbegin();
-      // Written after the request: at its earliest behind the step that was known to be done then. One that ends with
-      // that very step is the job's last.
-      if (newest.generation() == generation_ && (newest.step() > behind_ || (over && newest.step() == behind_))) {
+      // Written after the request: its step is later than the highest one known at that time. A checkpoint of exactly
+      // that step is the job's last.
+      if (newest.generation() == generation_ &&
+          (newest.step() > after_step_ || (over && newest.step() == after_step_))) {
         *reply_->mutable_checkpoint() = newest;
         return End(absl::OkStatus(), watches);
       }
@@ -127,7 +128,7 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
                                                  " has ended before its checkpoint was published")),
                  watches);
     }
-    // Not from here: a watch is not asked again while it answers.
+    // In a later iteration, since a watch must not be read from within its own callback.
     loop_->Post([self = Self()](Turn& turn) {
       turn.AfterCommit([self, &core = turn.core(), &watches = turn.watches()] {
         if (!self->ended_) self->Read(core, watches);
@@ -147,10 +148,10 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
   CheckpointReply* const reply_;
   server::Loop* const loop_;
 
-  // On the loop's thread only.
+  // Touched by the loop's thread only.
   JobId job_;
   uint64_t generation_ = 0;
-  uint64_t behind_ = 0;
+  uint64_t after_step_ = 0;
   std::shared_ptr<server::Watch> watch_;
   bool ended_ = false;
   grpc::Alarm alarm_;

@@ -1,4 +1,4 @@
-// Jobs.Checkpoint: asks a running job for a checkpoint and waits until it is published.
+// Jobs.Checkpoint: requests a checkpoint of a running job and waits for its publication.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>
@@ -9,7 +9,7 @@
 
 namespace muster::rpc {
 
-// `caller` may call the method; whether the job is its own is found out here. `loop` outlives the call.
+// `caller` may call the method; this call checks whether the job is its own. `loop` outlives the call.
 grpc::ServerUnaryReactor* StartCheckpoint(Principal caller, const CheckpointRequest* request, CheckpointReply* reply,
                                           server::Loop* loop);
 

@@ -50,8 +50,7 @@ absl::StatusOr<JobSpec> ResolveSpec(const spec::Limits& limits, const JobSpec& a
   return status;
 }
 
-// The plan on the slots where the job would run now, or would if nothing else ran; on unknown ones where there are too
-// few.
+// The plan on the slots where the job would run now, or in an idle cluster; on unknown slots if there are too few.
 absl::StatusOr<PlanReply> PlanOnNodes(const core::Core& core, const PlanRequest& request, const JobSpec& resolved) {
   const core::Core::Placing placing = core.WouldPlace(resolved);
   spec::PlanFor on{.ranks = placing.slots.ranks, .hardware = {}, .ops = request.ops()};
@@ -76,7 +75,7 @@ absl::StatusOr<PlanReply> PlanOnNodes(const core::Core& core, const PlanRequest&
   return plan;
 }
 
-// The plan of a job that was just submitted, on the slots where it was placed, if it was.
+// The plan of a job that was just submitted, on the slots where it was placed, if any.
 absl::Status AddPlacesOf(const core::Core& core, const Job& job, PlanReply& plan) {
   const std::vector<Generation> generations = core.ListGenerations(JobId(job.id()));
   if (generations.empty()) {
@@ -97,7 +96,7 @@ absl::Status AddPlacesOf(const core::Core& core, const Job& job, PlanReply& plan
   return absl::OkStatus();
 }
 
-// So that an id is not taken; chance decides the rest.
+// Tries until the id is free; the suffix is random.
 std::string FreeSuffix(const core::Core& core, const std::string& name) {
   std::string suffix = RandomSuffix();
   for (int i = 0; i < 16 && core.Stored(JobId(absl::StrCat(name, "-", suffix))) != nullptr; ++i) {
@@ -110,7 +109,7 @@ std::string FreeSuffix(const core::Core& core, const std::string& name) {
 
 absl::Status JobsService::CheckFreeSpace() const {
   struct statvfs info {};
-  if (statvfs(options_.state_dir.c_str(), &info) != 0) return absl::OkStatus();  // the commit will tell
+  if (statvfs(options_.state_dir.c_str(), &info) != 0) return absl::OkStatus();  // the commit reports the error
   const uint64_t free = uint64_t{info.f_bavail} * info.f_frsize;
   if (free >= options_.min_free_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(

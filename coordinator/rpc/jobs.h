@@ -1,4 +1,5 @@
-// muster.v1.Jobs: requests become events of the loop, its state becomes replies. Semantics: proto/jobs_service.proto.
+// The service muster.v1.Jobs: turns requests into events of the loop, and its state into replies. Semantics:
+// proto/jobs_service.proto.
 //
 // Thread-safe. `gate` and `loop` outlive it.
 #pragma once
@@ -17,9 +18,9 @@ class JobsService final : public Jobs::CallbackService {
  public:
   struct Options {
     std::string state_dir;
-    uint64_t min_free_bytes = uint64_t{256} << 20;  // below it Submit is refused
+    uint64_t min_free_bytes = uint64_t{256} << 20;  // with less, Submit is refused
     spec::Limits limits;
-    std::string tensorboard_dir;  // of all jobs; empty: none is written
+    std::string tensorboard_dir;  // TensorBoard folder of all jobs; empty: not written
   };
 
   JobsService(const Options& options, const Gate* gate, server::Loop* loop)

@@ -1,4 +1,4 @@
-// muster.v1.Nodes. Thread-safe. `gate` and `loop` outlive it.
+// The service muster.v1.Nodes. Thread-safe. `gate` and `loop` outlive it.
 #pragma once
 
 #include <string>

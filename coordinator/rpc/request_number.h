@@ -1,4 +1,4 @@
-// What the calls share that ask something of running ranks and wait for it.
+// Shared by calls that request something of running ranks and wait for it.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 
 namespace muster::rpc {
 
-// Another number each time, never 0.
+// A random number, different each time, never 0.
 inline uint64_t NewRequestNumber() {
   std::random_device source;  // /dev/urandom
   return uint64_t{source()} << 32 | source() | 1;
 }
 
-// How long a request with an optional field `wait` is willing to wait: at most an hour.
+// How long a request waits, from its optional field `wait`: at most an hour.
 template <typename Request>
 absl::Duration WaitOf(const Request& request, absl::Duration usual) {
   if (!request.has_wait()) return usual;

@@ -16,7 +16,7 @@ using Bytes = std::shared_ptr<const std::string>;
 
 constexpr size_t kChunkBytes = 256 * 1024;
 
-// `node`: of the caller's certificate; empty: any.
+// `node`: from the caller's certificate; empty: any.
 absl::StatusOr<Bytes> Find(Turn& turn, const FetchTableRequest& request, const std::string& node) {
   const RankId rank{JobId(request.key().job()), request.key().generation(), request.key().rank()};
   const core::Core& core = turn.core();
@@ -35,7 +35,7 @@ absl::StatusOr<Bytes> Find(Turn& turn, const FetchTableRequest& request, const s
   return turn.tables().BytesOf({rank.job, rank.generation}, plan->table);
 }
 
-// Chunk by chunk: the next one when gRPC has taken the one before.
+// Sends one chunk at a time: the next when gRPC has taken the previous one.
 class TableCall final : public grpc::ServerWriteReactor<TableChunk> {
  public:
   TableCall(const absl::StatusOr<Principal>& caller, const FetchTableRequest& request, server::Loop* loop) {
@@ -43,7 +43,7 @@ class TableCall final : public grpc::ServerWriteReactor<TableChunk> {
       Finish(ToGrpc(caller.status()));
       return;
     }
-    // `this` lives until Finish, which nobody else calls.
+    // `this` lives until Finish, which only this class calls.
     loop->Post([this, request, node = caller->node](Turn& turn) {
       turn.AfterCommit([this, found = Find(turn, request, node)] {
         if (!found.ok()) return Finish(ToGrpc(found.status()));
@@ -54,7 +54,7 @@ class TableCall final : public grpc::ServerWriteReactor<TableChunk> {
   }
 
   void OnWriteDone(bool ok) override {
-    if (!ok) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the worker has gone"));
+    if (!ok) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the worker disconnected"));
     Next();
   }
   void OnDone() override { delete this; }

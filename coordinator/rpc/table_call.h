@@ -9,7 +9,7 @@
 
 namespace muster::rpc {
 
-// One Workers.FetchTable; owns itself until it is done. Ends at once with the status of `caller` if that is not OK.
+// One Workers.FetchTable; owns itself until it is done. Finishes with the status of `caller` if that is not OK.
 grpc::ServerWriteReactor<TableChunk>* StartTableCall(const absl::StatusOr<Principal>& caller,
                                                      const FetchTableRequest& request, server::Loop* loop);
 

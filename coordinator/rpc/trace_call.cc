@@ -17,7 +17,7 @@ using server::Traces;
 using server::Turn;
 
 constexpr uint32_t kMostSteps = 20;
-constexpr uint32_t kMostRanks = 8;  // so that the reply stays small
+constexpr uint32_t kMostRanks = 8;  // keeps the reply small
 constexpr absl::Duration kUsualTraceWait = absl::Minutes(1);
 
 class TraceReactor final : public grpc::ServerUnaryReactor {
@@ -44,7 +44,7 @@ class TraceReactor final : public grpc::ServerUnaryReactor {
     reply_->set_generation(generation);
     turn.traces().Begin({event->job, generation}, request_number_, event->ranks,
                         turn.now().steady + WaitOf(*request_, kUsualTraceWait),
-                        [this, &core = turn.core()](Traces::Told told) { End(core, std::move(told)); });
+                        [this, &core = turn.core()](Traces::Result result) { End(core, std::move(result)); });
   }
 
   absl::StatusOr<core::TraceJob> Ask(const core::Core& core) const {
@@ -62,7 +62,7 @@ class TraceReactor final : public grpc::ServerUnaryReactor {
     core::TraceJob event{.job = *id, .request = {}, .ranks = {request_->ranks().begin(), request_->ranks().end()}};
     event.request.set_id(request_number_);
     event.request.set_steps(request_->steps());
-    // A job may run on fewer than it asks for.
+    // A job may run on fewer ranks than it requests.
     const std::vector<Generation> generations = core.ListGenerations(*id);
     const uint32_t ranks = generations.empty() ? 0 : static_cast<uint32_t>(generations.front().ranks_size());
     for (uint32_t rank = 0; request_->ranks().empty() && rank < std::min(kMostRanks, ranks); ++rank) {
@@ -71,18 +71,18 @@ class TraceReactor final : public grpc::ServerUnaryReactor {
     return event;
   }
 
-  void End(const core::Core& core, Traces::Told told) {
-    if (!told.status.ok()) return Finish(ToGrpc(told.status));
+  void End(const core::Core& core, Traces::Result result) {
+    if (!result.status.ok()) return Finish(ToGrpc(result.status));
     const JobId id = *core.Find(request_->job());
     const std::vector<Generation> generations = core.ListGenerations(id);
-    for (RankTrace& rank : told.ranks) {
+    for (RankTrace& rank : result.ranks) {
       for (const Generation& generation : generations) {
         if (generation.number() != reply_->generation()) continue;
         rank.set_node(generation.ranks(static_cast<int>(rank.rank())).node());
       }
       *reply_->add_ranks() = std::move(rank);
     }
-    for (const uint32_t rank : told.missing) reply_->add_missing(rank);
+    for (const uint32_t rank : result.missing) reply_->add_missing(rank);
     Finish(grpc::Status::OK);
   }
 

@@ -1,4 +1,4 @@
-// Jobs.Trace: asks ranks to record their next steps and waits for what they tell.
+// Jobs.Trace: asks ranks to record their next steps and waits for their traces.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>
@@ -9,7 +9,7 @@
 
 namespace muster::rpc {
 
-// `caller` may call the method; whether the job is its own is found out here. `loop` outlives the call.
+// `caller` may call the method; this call checks whether the job is its own. `loop` outlives the call.
 grpc::ServerUnaryReactor* StartTrace(Principal caller, const TraceRequest* request, TraceReply* reply,
                                      server::Loop* loop);
 

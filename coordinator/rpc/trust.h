@@ -1,4 +1,4 @@
-// muster.v1.Trust. Thread-safe. `authority`, `gate` and `loop` outlive it.
+// The service muster.v1.Trust. Thread-safe. `authority`, `gate` and `loop` outlive it.
 #pragma once
 
 #include "absl/status/status.h"
@@ -11,7 +11,7 @@
 
 namespace muster::rpc {
 
-// What a coordinator of which `muster coordinator init` was run can sign with.
+// The certificate authority that `muster coordinator init` has set up.
 struct Authority {
   tls::Trust trust;
   std::unique_ptr<TrustRecords> records;
@@ -20,7 +20,7 @@ struct Authority {
 
 class TrustService final : public Trust::CallbackService {
  public:
-  // `authority`: null when there is none.
+  // `authority`: null if there is none.
   TrustService(const Authority* authority, const Clock* clock, const Gate* gate, server::Loop* loop)
       : authority_(authority), clock_(clock), gate_(gate), loop_(loop) {}
 
@@ -38,7 +38,7 @@ class TrustService final : public Trust::CallbackService {
                                        RevokeNodeReply* reply) override;
 
  private:
-  // The caller, and that there is an authority.
+  // Identifies the caller, and checks that there is an authority.
   absl::StatusOr<Principal> Admit(const grpc::CallbackServerContext& context, std::string_view method) const;
   absl::Status DoJoin(const JoinRequest& request, JoinReply& reply) const;
   absl::Status DoRenew(const Principal& caller, const RenewRequest& request, RenewReply& reply) const;

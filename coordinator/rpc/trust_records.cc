@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kFormat = 1;
 constexpr absl::Duration kJoinTokenLife = absl::Hours(1);
-// Tokens that ended are listed, and refused with their reason, for this long.
+// How long expired and revoked tokens are still listed, and refused with their reason.
 constexpr absl::Duration kKeepEnded = absl::Hours(24 * 7);
 constexpr size_t kMaxUserBytes = 64;
 constexpr size_t kMaxRequestIdBytes = 64;
@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<TrustRecords>> TrustRecords::Open(const std::stri
   if (!bytes.ok()) return bytes.status();
   StoredTrust stored;
   if (!stored.ParseFromString(*bytes)) {
-    return absl::DataLossError(absl::StrCat(path, " is damaged: put back a copy, or remove it; then people need new ",
+    return absl::DataLossError(absl::StrCat(path, " is damaged: restore a copy, or remove it; then users need new ",
                                             "tokens, and workers join again"));
   }
   if (stored.format() != kFormat) {
@@ -128,7 +128,7 @@ absl::StatusOr<CreateTokenReply> TrustRecords::CreateToken(const CreateTokenRequ
   PruneEnded(now);
   std::map<std::string, StoredToken> tokens = tokens_;
   if (!request.request_id().empty()) {
-    // Only the secret's hash is kept, so the first answer cannot be given again.
+    // Only the secret's hash is stored, so the first reply cannot be repeated.
     std::erase_if(tokens, [&](const auto& entry) {
       return entry.second.request_id() == request.request_id() && entry.second.info().created_by() == created_by;
     });
@@ -178,7 +178,7 @@ absl::StatusOr<Principal> TrustRecords::FindToken(const tls::Token& token, absl:
   const std::string digest = Sha256Hex(token.secret);
   const std::lock_guard lock(mutex_);
   const auto found = tokens_.find(token.id);
-  // Digests are compared: how long that takes says nothing of the secret.
+  // Compares digests, so the time it takes reveals nothing about the secret.
   if (found == tokens_.end() || found->second.secret_sha256() != digest) {
     return absl::UnauthenticatedError(
         "this coordinator does not know the token: it is of another one, or ended long ago; ask an admin for a new one "
@@ -204,7 +204,7 @@ absl::Status TrustRecords::Join(const std::string& node, const std::string& key_
   StoredNode& stored = nodes[node];
   const bool same_key = stored.key_sha256() == key_sha256 || stored.previous_key_sha256() == key_sha256;
   const bool known = !stored.id().empty() && !stored.revoked();
-  if (stored.revoked() && same_key) {  // whoever has the key has its old certificate too
+  if (stored.revoked() && same_key) {  // a holder of the key also has its old certificate
     return absl::AlreadyExistsError(absl::StrCat("the key of node ", node, " was revoked: remove the folder trust in ",
                                                  "its state directory, so that it makes a new one"));
   }
@@ -229,7 +229,7 @@ absl::Status TrustRecords::Renew(const std::string& node, const std::string& key
   std::map<std::string, StoredNode> nodes = nodes_;
   const auto found = nodes.find(node);
   if (found == nodes.end() || found->second.revoked()) return absl::UnauthenticatedError("the node was revoked");
-  // The one that asks stays good: the answer may be lost.
+  // The calling key stays valid, since the reply may be lost.
   found->second.set_previous_key_sha256(key_sha256);
   found->second.set_key_sha256(next_key_sha256);
   *found->second.mutable_expires() = ToProto(expires);

@@ -1,7 +1,7 @@
-// The tokens that were given out and the nodes that have joined: STATE/trust/records.pb. Of a token only the hash of
-// its secret is kept, of a node the hash of its public key.
+// The issued tokens and the nodes that have joined: STATE/trust/records.pb. Of a token it stores only the hash of its
+// secret, of a node only the hash of its public key.
 //
-// Every change is on disk before its call returns. Thread-safe.
+// Every change is durable before its call returns. Thread-safe.
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ class TrustRecords {
   static constexpr size_t kMaxTokens = 10'000;
   static constexpr size_t kMaxNodes = 20'000;
 
-  // DataLoss: `path` is damaged. PermissionDenied: others may read it.
+  // DataLoss: `path` is damaged. PermissionDenied: other users may read it.
   static absl::StatusOr<std::unique_ptr<TrustRecords>> Open(const std::string& path);
 
   // ---- Tokens. Errors as in proto/trust_service.proto. ----
@@ -38,13 +38,13 @@ class TrustRecords {
   absl::StatusOr<Principal> FindToken(const tls::Token& token, absl::Time now) const;
 
   // ---- Nodes, by the hash of the public key in their certificates. ----
-  // AlreadyExists: the node joined before with another key and is not revoked, or with this one and is.
+  // AlreadyExists: the node has joined with another key and is not revoked, or with this key and is revoked.
   absl::Status Join(const std::string& node, const std::string& key_sha256, absl::Time expires, absl::Time now);
-  // The certificate that asks has `key_sha256`; CheckNode has accepted it.
+  // The calling certificate has `key_sha256`; CheckNode has accepted it.
   absl::Status Renew(const std::string& node, const std::string& key_sha256, const std::string& next_key_sha256,
                      absl::Time expires);
   absl::Status RevokeNode(const std::string& node);
-  // Unauthenticated: the node has not joined, or was revoked, or has another key by now.
+  // Unauthenticated: the node has not joined, was revoked, or has a newer key.
   absl::Status CheckNode(const std::string& node, const std::string& key_sha256) const;
 
  private:
@@ -52,7 +52,7 @@ class TrustRecords {
 
   void Load(const StoredTrust& stored);
   void PruneEnded(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Writes what there would be with these; they take effect when that is on disk.
+  // Writes the new records; they take effect once they are on disk.
   absl::Status Store(std::map<std::string, StoredToken> tokens, std::map<std::string, StoredNode> nodes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

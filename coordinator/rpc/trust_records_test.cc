@@ -60,7 +60,7 @@ TEST_F(TrustRecordsTest, KnowsItsTokensAlsoAfterARestartAndKeepsNoSecret) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
-TEST_F(TrustRecordsTest, TimeEndsTokens) {
+TEST_F(TrustRecordsTest, TokensExpire) {
   const tls::Token join = Make(TOKEN_ROLE_WORKER, ""), ann = Make(TOKEN_ROLE_VIEWER, "ann", 100);
   const struct {
     const tls::Token& token;
@@ -79,7 +79,7 @@ TEST_F(TrustRecordsTest, TimeEndsTokens) {
   }
 }
 
-TEST_F(TrustRecordsTest, EndedTokensGoAfterAWeek) {
+TEST_F(TrustRecordsTest, ExpiredTokensAreRemovedAfterAWeek) {
   const tls::Token old = Make(TOKEN_ROLE_WORKER, ""), revoked = Make(TOKEN_ROLE_ADMIN, "ann");
   Make(TOKEN_ROLE_ADMIN, "adam");
   ASSERT_TRUE(records_->RevokeToken(revoked.id, kNow).ok());
@@ -130,9 +130,9 @@ TEST_F(TrustRecordsTest, NodesByTheirKeys) {
   EXPECT_EQ(records_->Join("n", "k2", end, kNow).code(), absl::StatusCode::kAlreadyExists);
   ASSERT_TRUE(records_->Renew("n", "k1", "k2", end).ok());
   Open();
-  EXPECT_TRUE(records_->CheckNode("n", "k1").ok());  // the answer may have been lost
+  EXPECT_TRUE(records_->CheckNode("n", "k1").ok());  // the reply may have been lost
   EXPECT_TRUE(records_->CheckNode("n", "k2").ok());
-  ASSERT_TRUE(records_->Renew("n", "k1", "k3", end).ok());  // as it was
+  ASSERT_TRUE(records_->Renew("n", "k1", "k3", end).ok());  // a retry
   EXPECT_FALSE(records_->CheckNode("n", "k2").ok());
   ASSERT_TRUE(records_->RevokeNode("n").ok());
   EXPECT_TRUE(records_->RevokeNode("n").ok());

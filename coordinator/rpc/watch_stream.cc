@@ -13,7 +13,7 @@ namespace {
 
 using server::Turn;
 
-// Operations are started under the mutex, so that none follows Finish; gRPC never runs a reaction inside of them.
+// Operations start under the mutex, so none follows Finish; gRPC never runs a reaction inside of them.
 class WatchStream final : public grpc::ServerWriteReactor<WatchItem> {
  public:
   static WatchStream* Start(const absl::Status& admitted, const WatchRequest& request, server::Loop* loop) {
@@ -90,12 +90,12 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem> {
     Step();
   }
 
-  // What is to be done when no write is under way.
+  // Decides what to do when no write is in progress.
   void Step() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (finished_) return;
     if (broken_) {
       finished_ = true;
-      Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the reader has gone"));
+      Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the reader disconnected"));
     } else if (next_ < page_.items.size()) {
       writing_ = true;
       StartWrite(&page_.items[next_++]);
@@ -110,7 +110,7 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem> {
   }
 
   server::Loop* const loop_;
-  std::shared_ptr<server::Watch> watch_;  // touched on the loop's thread only
+  std::shared_ptr<server::Watch> watch_;  // touched by the loop's thread only
 
   std::mutex mutex_;
   std::shared_ptr<WatchStream> self_ ABSL_GUARDED_BY(mutex_);  // until OnDone

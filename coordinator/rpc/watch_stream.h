@@ -8,8 +8,8 @@
 
 namespace muster::rpc {
 
-// The stream of one Jobs.Watch; owns itself until it is done. It holds one page and asks for the next when that is
-// written. Ends at once with `admitted` if that is not OK.
+// The stream of one Jobs.Watch; owns itself until it is done. It holds one page, and asks for the next when that page
+// is written. Finishes with `admitted` if that is not OK.
 grpc::ServerWriteReactor<WatchItem>* StartWatchStream(const absl::Status& admitted, const WatchRequest& request,
                                                       server::Loop* loop);
 

@@ -13,15 +13,15 @@ constexpr size_t kMaxIdBytes = 128;
 constexpr int kMaxSlots = 1024;
 constexpr int kMaxLastLines = 20;
 constexpr size_t kMaxLineBytes = 1024;
-constexpr size_t kMaxLinesBytes = 4096;  // the exits of all ranks of a generation stand in one row
+constexpr size_t kMaxLinesBytes = 4096;  // one row holds the exits of all ranks of a generation
 constexpr size_t kMaxMessageBytes = 1024;
-constexpr size_t kMaxLogBytes = 256 * 1024;  // 64 KiB by the contract; replaced bytes may make it longer
+constexpr size_t kMaxLogBytes = 256 * 1024;  // the contract says 64 KiB; replaced bytes may make it longer
 
 absl::Status Malformed(absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("malformed message of a worker: ", why));
 }
 
-// At most `bytes`, without cutting a character.
+// At most `bytes`, without splitting a character.
 void Shorten(size_t bytes, std::string& text) {
   if (text.size() <= bytes) return;
   while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) --bytes;

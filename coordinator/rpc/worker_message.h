@@ -5,9 +5,9 @@
 
 namespace muster::rpc {
 
-// Whether a worker's message has the form that proto/worker.proto promises; `first`: of its stream. Shortens what may
-// be long in it (last lines, messages), so that no row outgrows the store. InvalidArgument: malformed;
-// FailedPrecondition: a Hello of a version that does not fit.
+// Checks that a worker's message has the form that proto/worker.proto requires; `first`: the first of its stream.
+// Truncates long texts (last lines, messages), so that no row outgrows the store. InvalidArgument: malformed.
+// FailedPrecondition: a Hello whose version does not match.
 absl::Status CheckWorkerMessage(bool first, WorkerMessage& message);
 
 }  // namespace muster::rpc

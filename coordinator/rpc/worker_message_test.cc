@@ -37,7 +37,7 @@ TEST(WorkerMessage, HelloComesFirstAndOnce) {
   EXPECT_EQ(CheckWorkerMessage(false, empty).code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(WorkerMessage, ForeignProtocolIsAFailedPrecondition) {
+TEST(WorkerMessage, AnotherProtocolIsAFailedPrecondition) {
   WorkerMessage hello = GoodHello();
   hello.mutable_hello()->set_protocol(kProtocol + 1);
   EXPECT_EQ(CheckWorkerMessage(true, hello).code(), absl::StatusCode::kFailedPrecondition);
@@ -63,7 +63,7 @@ TEST(WorkerMessage, RefusesMissingIdsAndFallingSequences) {
   EXPECT_FALSE(CheckWorkerMessage(false, logs).ok());
 }
 
-TEST(WorkerMessage, ShortensWhatWouldOutgrowARow) {
+TEST(WorkerMessage, TruncatesTextsThatWouldOutgrowARow) {
   WorkerMessage message;
   ObservedRank& rank = *message.mutable_observed()->add_ranks();
   rank.mutable_key()->set_job("a-1");
@@ -74,7 +74,7 @@ TEST(WorkerMessage, ShortensWhatWouldOutgrowARow) {
   ASSERT_TRUE(CheckWorkerMessage(false, message).ok());
   EXPECT_EQ(rank.exit().last_lines_size(), 20);
   EXPECT_EQ(rank.exit().last_lines(0), "10");
-  EXPECT_EQ(rank.exit().last_lines(19), std::string(1023, 'x'));  // no half character
+  EXPECT_EQ(rank.exit().last_lines(19), std::string(1023, 'x'));  // no split character
   EXPECT_EQ(rank.exit().message().size(), 1024u);
   for (std::string& line : *rank.mutable_exit()->mutable_last_lines()) line = std::string(1000, 'y');
   ASSERT_TRUE(CheckWorkerMessage(false, message).ok());

@@ -17,7 +17,7 @@ namespace {
 
 using server::Turn;
 
-// Unsent messages. A newer one takes the place of an older one that says the same of the same rank.
+// Unsent messages. A newer message replaces an older one of the same kind and rank.
 class Outgoing {
  public:
   void Add(CoordinatorMessage message) {
@@ -38,7 +38,7 @@ class Outgoing {
   std::map<std::pair<int, RankId>, CoordinatorMessage> messages_;
 };
 
-// Operations are started under the mutex, so that none follows Finish; gRPC never runs a reaction inside of them.
+// Operations start under the mutex, so none follows Finish; gRPC never runs a reaction inside of them.
 class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, CoordinatorMessage>,
                            public server::WorkerLink,
                            public std::enable_shared_from_this<WorkerStream> {
@@ -90,11 +90,11 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
   void OnWriteDone(bool ok) override {
     const std::lock_guard lock(mutex_);
     writing_ = false;
-    if (!ok && !end_.has_value()) end_ = absl::CancelledError("the worker has gone");
+    if (!ok && !end_.has_value()) end_ = absl::CancelledError("the worker disconnected");
     Step();
   }
 
-  void OnCancel() override { Leave(absl::CancelledError("the worker has gone")); }
+  void OnCancel() override { Leave(absl::CancelledError("the worker disconnected")); }
 
   void OnDone() override {
     std::shared_ptr<WorkerStream> last;  // outlives the lock
@@ -103,7 +103,7 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
   }
 
  private:
-  // What follows the Hello is taken for the node that it names.
+  // Later messages are attributed to the node that the Hello names.
   absl::Status CheckNode() const {
     if (node_.empty() || !incoming_.has_hello() || incoming_.hello().node().id() == node_) return absl::OkStatus();
     return absl::PermissionDeniedError(absl::StrCat(
@@ -111,7 +111,7 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
         ": was node_id in the worker's state directory changed? Remove the folder trust beside it and join again"));
   }
 
-  // The worker's side has ended, or must.
+  // The worker has closed its side, or must close it.
   void Leave(const absl::Status& status) {
     loop_->Post([self = shared_from_this()](Turn& turn) { turn.workers().Gone(turn, self.get()); });
     Close(status);
@@ -133,7 +133,7 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
     }
   }
 
-  const std::string node_;  // of the certificate; empty: any
+  const std::string node_;  // from the certificate; empty: any
   server::Loop* const loop_;
   WorkerMessage incoming_;  // between a read and the loop: one at a time
   bool first_ = true;       // touched by OnReadDone only

@@ -22,8 +22,8 @@ constexpr absl::Duration kLongestWait = absl::Hours(1);
 
 RankId RankOf(const RankKey& key) { return {JobId(key.job()), key.generation(), key.rank()}; }
 
-// A rank of the current generation calls: now the others do not wait for it in vain. `node`: of the caller's
-// certificate, which may speak for its own ranks only; empty: any.
+// Records that a rank of the current generation has arrived at the rendezvous. `node`: from the caller's certificate,
+// which allows calls only for its own ranks; empty: any.
 absl::Status Arrive(Turn& turn, const RankId& rank, const std::string& node) {
   const core::Core& core = turn.core();
   if (!node.empty() && core.StatusOf(rank, NodeId(node)) != core::Core::RankStatus::kCurrent) {
@@ -35,17 +35,17 @@ absl::Status Arrive(Turn& turn, const RankId& rank, const std::string& node) {
   return turn.Handle(core::RankArrived{rank}).status;
 }
 
-// Whom it waits for, if that is known.
+// Adds the ranks that have not arrived, if known.
 absl::Status Explained(const absl::Status& status, const core::Core& core, const JobId& job) {
   if (!absl::IsDeadlineExceeded(status)) return status;
   const std::string missing = core.Missing(job);
   return absl::DeadlineExceededError(
-      absl::StrCat(status.message(), ": ", missing.empty() ? "every rank has come; which sets it?" : missing));
+      absl::StrCat(status.message(), ": ", missing.empty() ? "every rank has arrived, but none has set it" : missing));
 }
 
 absl::Duration WaitOf(const RendezvousGetRequest& request) { return std::min(FromProto(request.wait()), kLongestWait); }
 
-// One RendezvousGet: ends when its value is there, or its wait is over, or its caller has gone.
+// One RendezvousGet: finishes when the value is set, the wait is over, or the caller disconnects.
 class GetReactor final : public grpc::ServerUnaryReactor {
  public:
   GetReactor(const RendezvousGetRequest* request, RendezvousGetReply* reply, std::string node, server::Loop* loop)
@@ -67,7 +67,7 @@ class GetReactor final : public grpc::ServerUnaryReactor {
   void OnDone() override { delete this; }
 
  private:
-  // Of the loop's thread; may outlive the call.
+  // Touched by the loop's thread; may outlive the call.
   struct State {
     uint64_t wait = 0;
   };

@@ -17,7 +17,7 @@ Demand Pass::Beside(const Demand& demand, const Head& head) {
   return beside;
 }
 
-// It must wait for the head.
+// The job must wait for the head.
 Decision Pass::Held(const Demand& demand) const {
   Decision decision;
   decision.device = cluster_->Resolve(demand.device);
@@ -40,9 +40,9 @@ Decision Pass::Consider(const Claim& claim, const Demand& demand) {
   }
   Decision decision = cluster_->Place(allowed);
   if (decision.ranks.empty() && decision.fits_when_idle && head == heads_.end()) {
-    Demand wanted = demand;
-    wanted.device = device;
-    heads_[device] = {claim.job, wanted, cluster_->SlotsHeldBehind(claim, wanted)};
+    Demand resolved = demand;
+    resolved.device = device;
+    heads_[device] = {claim.job, resolved, cluster_->SlotsHeldAfter(claim, resolved)};
   }
   return decision;
 }
@@ -51,7 +51,7 @@ std::string Pass::Why(const Decision& decision, const Demand& demand) const {
   if (!decision.reason.empty()) return decision.reason;
   if (demand.needed() > cluster_->FreeSlots(demand)) return cluster_->Place(demand).reason;
   const Head& head = heads_.at(decision.device);
-  return absl::StrCat("waits behind ", head.job.value(), ", for which ", head.demand.needed(), " slots are kept");
+  return absl::StrCat("waits for ", head.job.value(), ", for which ", head.demand.needed(), " slots are reserved");
 }
 
 void Pass::Start(const Claim& claim, const Decision& decision) {

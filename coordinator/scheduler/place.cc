@@ -34,7 +34,7 @@ std::string Unavailable(const std::vector<NodeView>& nodes) {
   return absl::StrJoin(parts, ", ");
 }
 
-// " (in use: a, b, c and 2 more jobs)", of a map from job ids.
+// " (in use: a, b, c and 2 more jobs)", from a map of job ids.
 template <typename Users>
 std::string InUse(const Users& users) {
   constexpr size_t kNamed = 3;
@@ -99,8 +99,8 @@ uint64_t Cluster::Largest(Device device) const {
   return supply.by_memory.empty() ? 0 : supply.by_memory.rbegin()->first;
 }
 
-Device Cluster::Resolve(Device wanted) const {
-  if (wanted != DEVICE_AUTO) return wanted;
+Device Cluster::Resolve(Device requested) const {
+  if (requested != DEVICE_AUTO) return requested;
   return cuda_.all.hoped > 0 ? DEVICE_CUDA : DEVICE_CPU;
 }
 
@@ -113,12 +113,12 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
   const std::string others = unavailable_.empty() ? "" : absl::StrCat(" (", unavailable_, ")");
   if (!any_takes_ranks_) return absl::StrCat(needs, ", but no node takes ranks now", others);
   if (supply.hoped < needed) {
-    if (Of(device).all.hoped >= needed) {  // but of too little memory
+    if (Of(device).all.hoped >= needed) {  // the slots exist, but have too little memory
       return absl::StrCat(
           needs, ", the nodes have ", supply.hoped == 0 ? "none" : absl::StrCat(supply.hoped),
           absl::StrFormat(", the largest has %.3g GiB", static_cast<double>(Largest(device)) / (1 << 30)), others);
     }
-    // What the user can do about it: fewer ranks, or the other device.
+    // What the user can change: fewer ranks, or the other device.
     const Counts& other = Of(device == DEVICE_CUDA ? DEVICE_CPU : DEVICE_CUDA).all;
     const std::string instead = other.hoped < needed ? ""
                                                      : absl::StrCat(", or ", other.hoped, " with device ",
@@ -142,7 +142,7 @@ Decision Cluster::Place(const Demand& demand) const {
     return decision;
   }
   const auto ranks = std::min<uint64_t>(demand.ranks, free);
-  // Nodes by their number of free slots that suit, then id.
+  // Nodes by their number of suitable free slots, then by id.
   std::map<NodeId, std::vector<FreeSlot>> suitable;
   std::map<size_t, std::set<NodeId>> by_free;
   for (const auto& [node, slots] : Of(decision.device).free_slots) {
@@ -156,7 +156,7 @@ Decision Cluster::Place(const Demand& demand) const {
   while (decision.ranks.size() < ranks) {
     const size_t left = ranks - decision.ranks.size();
     auto chosen = by_free.lower_bound(left);
-    if (chosen == by_free.end()) --chosen;  // none holds the rest: the emptiest
+    if (chosen == by_free.end()) --chosen;  // no node holds the rest: take the emptiest
     const NodeId node = *chosen->second.begin();
     const std::vector<FreeSlot>& slots = suitable.at(node);
     for (size_t i = 0; i < std::min(left, slots.size()); ++i) {
@@ -182,7 +182,7 @@ void Cluster::Take(const Decision& decision, const Claim& holder) {
   }
 }
 
-uint64_t Cluster::SlotsHeldBehind(const Claim& claim, const Demand& demand) const {
+uint64_t Cluster::SlotsHeldAfter(const Claim& claim, const Demand& demand) const {
   uint64_t held = 0;
   for (const auto& [job, user] : Of(Resolve(demand.device)).users) {
     if (!Before(claim, user.claim)) continue;

@@ -1,4 +1,4 @@
-// Which slots a gang gets. Pure: snapshots in, a decision or none and its reason out.
+// Placement: which slots a gang gets. Pure: snapshots in, a decision with its reason out.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace muster::scheduler {
 
 enum class Availability {
   kTakesRanks,  // live and not draining
-  kAway,        // thought to come back: nothing is placed there now, but a job may hope for its slots
+  kAway,        // expected to return: gets no ranks now, but a job may wait for its slots
   kDraining,
   kLost,
 };
@@ -23,8 +23,8 @@ enum class Availability {
 struct SlotView {
   uint32_t index = 0;
   Device device = DEVICE_CPU;
-  Claim holder;               // no job: free
-  uint64_t memory_bytes = 0;  // 0: not known, taken to be enough
+  Claim holder;               // empty: the slot is free
+  uint64_t memory_bytes = 0;  // 0: unknown, assumed to be enough
 };
 
 struct NodeView {
@@ -36,9 +36,9 @@ struct NodeView {
 struct Demand {
   uint32_t ranks = 1;
   Device device = DEVICE_AUTO;
-  uint64_t slot_bytes = 0;   // on slots of no less memory
-  uint64_t below_bytes = 0;  // 0: any; else only on slots that are known to have less
-  uint32_t least = 0;        // of the ranks, that suffice where there are not enough slots for all; 0: all or none
+  uint64_t slot_bytes = 0;   // least memory of a slot
+  uint64_t below_bytes = 0;  // 0: any; else only slots that are known to have less memory
+  uint32_t least = 0;        // least number of ranks, if there are not enough slots for all; 0: all or none
 
   uint32_t needed() const { return least == 0 ? ranks : std::min(least, ranks); }
 };
@@ -51,61 +51,61 @@ struct RankSlot {
 
 struct Decision {
   std::vector<RankSlot> ranks;         // by rank; empty: it cannot start now
-  Device device = DEVICE_UNSPECIFIED;  // auto, resolved
-  std::string reason;                  // why not, for people; empty if it can
-  // It would fit if everything that runs now had ended and the away nodes were back.
+  Device device = DEVICE_UNSPECIFIED;  // resolved, never auto
+  std::string reason;                  // why it cannot start, for users; empty if it can
+  // It would fit if all running jobs had ended and away nodes were back.
   bool fits_when_idle = false;
 };
 
-// The slots of all nodes, counted once for the many jobs that ask. A refusal costs the same for any number of nodes.
+// The slots of all nodes, indexed once for many queries. A refusal costs the same for any number of nodes.
 // Not thread-safe.
 class Cluster {
  public:
   explicit Cluster(const std::vector<NodeView>& nodes);
 
-  // auto: cuda where any node that takes ranks or is away has a cuda slot, else cpu.
-  Device Resolve(Device wanted) const;
+  // auto: cuda if any node that takes ranks or is away has a cuda slot, else cpu.
+  Device Resolve(Device requested) const;
 
-  // All ranks, or where that does not go as many as there are slots for, but at least those needed; or none. On as few
-  // nodes as possible: as soon as one node holds all the ranks that are left, the fullest such; until then the
-  // emptiest; ties by node id. The ranks on a node follow each other, on ascending slots.
+  // Places all ranks; if that is impossible, as many as there are slots for, but at least demand.needed(); else none.
+  // Uses as few nodes as possible: the emptiest nodes first, until one node can hold all remaining ranks; of such nodes
+  // the fullest. Ties are broken by node id. The ranks on a node are consecutive, on ascending slots.
   Decision Place(const Demand& demand) const;
   bool FitsWhenIdle(const Demand& demand) const;
 
-  // The slots of a decision are no longer free.
+  // Marks the slots of a decision as used.
   void Take(const Decision& decision, const Claim& holder);
 
-  // That suit a demand of a resolved device, on nodes that take ranks.
+  // Free slots that suit a demand with a resolved device, on nodes that take ranks.
   uint64_t Slots(const Demand& demand) const { return Count(demand).total; }
   uint64_t FreeSlots(const Demand& demand) const { return Count(demand).free; }
-  // Those held by jobs that come after `claim` in the order.
-  uint64_t SlotsHeldBehind(const Claim& claim, const Demand& demand) const;
+  // Those held by jobs that come after `claim` in queue order.
+  uint64_t SlotsHeldAfter(const Claim& claim, const Demand& demand) const;
 
-  // Whether a slot of so much memory is one that the demand may have.
+  // Whether a slot with this much memory suits the demand.
   static bool Suits(uint64_t memory_bytes, const Demand& demand);
 
  private:
   struct Counts {
-    uint64_t total = 0;  // of nodes that take ranks
-    uint64_t hoped = 0;  // and of those that are away
+    uint64_t total = 0;  // slots of nodes that take ranks
+    uint64_t hoped = 0;  // the same plus away nodes
     uint64_t free = 0;
   };
   struct FreeSlot {
     uint32_t index = 0;
     uint64_t memory_bytes = 0;
   };
-  struct Supply {  // of one device
+  struct Supply {  // slots of one device
     Counts all;
     std::map<uint64_t, Counts> by_memory;
-    std::map<NodeId, std::vector<FreeSlot>> free_slots;  // of nodes that take ranks, ascending
+    std::map<NodeId, std::vector<FreeSlot>> free_slots;  // on nodes that take ranks, ascending
     struct User {
       Claim claim;
-      std::map<uint64_t, uint64_t> slots;  // by memory
+      std::map<uint64_t, uint64_t> slots;  // slot count by memory
     };
-    std::map<JobId, User> users;  // on nodes that take ranks
+    std::map<JobId, User> users;  // jobs on nodes that take ranks
   };
   const Supply& Of(Device device) const;
-  // Costs more only where memory matters: as much as there are different sizes of slots.
+  // If memory matters, the cost grows with the number of different slot sizes.
   Counts Count(const Demand& demand) const;
   uint64_t Largest(Device device) const;
   std::string WhyNot(const Demand& demand, Device device) const;

@@ -1,4 +1,4 @@
-// Placement and the queue's walk over random clusters and random streams of jobs.
+// Placement and the scheduling pass over random clusters and random streams of jobs.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -69,7 +69,7 @@ TEST(PlaceProperties, AllRanksOnFreeSlotsOfFewestNodesOrNone) {
     std::map<NodeId, const NodeView*> by_id;
     for (const NodeView& node : nodes) by_id[node.id] = &node;
     std::set<std::pair<NodeId, uint32_t>> taken;
-    std::vector<NodeId> order;  // of the nodes, as the ranks name them
+    std::vector<NodeId> order;  // nodes in rank order
     for (const RankSlot& rank : decision.ranks) {
       const NodeView& node = *by_id.at(rank.node);
       RC_ASSERT(node.availability == Availability::kTakesRanks);
@@ -78,13 +78,13 @@ TEST(PlaceProperties, AllRanksOnFreeSlotsOfFewestNodesOrNone) {
       RC_ASSERT(taken.insert({rank.node, rank.slot}).second);
       if (order.empty() || order.back() != rank.node) order.push_back(rank.node);
     }
-    // The ranks of a node follow each other.
+    // The ranks of a node are consecutive.
     RC_ASSERT(std::set<NodeId>(order.begin(), order.end()).size() == order.size());
     size_t fewest = 0, held = 0;
     while (held < decision.ranks.size()) held += free.at(fewest++);
     RC_ASSERT(order.size() == fewest);
 
-    // The same, in whatever order the nodes come.
+    // The result does not depend on the order of the nodes.
     std::reverse(nodes.begin(), nodes.end());
     const Decision again = Cluster(nodes).Place(demand);
     for (size_t i = 0; i < decision.ranks.size(); ++i) {
@@ -93,7 +93,7 @@ TEST(PlaceProperties, AllRanksOnFreeSlotsOfFewestNodesOrNone) {
   }));
 }
 
-// A cluster of one device under a stream of jobs, in rounds.
+// A cluster of one device with a stream of jobs, in rounds.
 class Stream {
  public:
   explicit Stream(std::vector<uint32_t> slots_of_nodes) {
@@ -104,14 +104,14 @@ class Stream {
     }
   }
 
-  // `least`: of them, 0: all.
+  // `least`: least number of ranks; 0: all.
   JobId Submit(uint32_t ranks, uint32_t rounds, int32_t priority, uint32_t least = 0) {
     const Claim claim{JobId(absl::StrCat("j", ++sequence_)), priority, sequence_};
     jobs_[claim.job] = {claim, {ranks, DEVICE_CPU, 0, 0, least}, rounds};
     return claim.job;
   }
 
-  // Ends what is due and starts what may.
+  // Ends jobs that are due and runs a scheduling pass.
   void Round() {
     for (auto& [id, job] : jobs_) {
       if (job.started && !job.ended && --job.rounds == 0) {
@@ -146,7 +146,7 @@ class Stream {
     SortQueue(queue);
     return queue.empty() ? std::nullopt : std::optional(queue.front().job);
   }
-  // Until everything that runs now has ended.
+  // Until every job that runs now has ended.
   uint32_t LongestLeft() const {
     uint32_t longest = 0;
     for (const auto& [id, job] : jobs_) {
@@ -183,8 +183,8 @@ class Stream {
   uint64_t sequence_ = 0;
 };
 
-// However many small jobs keep coming, of its priority or a lower one: once the large one is the first in the queue, it
-// starts when what runs at that moment has ended. And the slots that it can do without are not left idle.
+// However many small jobs keep coming, of its priority or a lower one: once the large job is first in the queue, it
+// starts when the jobs that ran at that moment have ended. Slots that it does not need are not left idle.
 TEST(PassProperties, AStreamOfSmallJobsDoesNotStarveALargeOne) {
   uint64_t overtakers = 0;
   EXPECT_TRUE(rc::check([&] {
@@ -209,7 +209,7 @@ TEST(PassProperties, AStreamOfSmallJobsDoesNotStarveALargeOne) {
     RC_ASSERT(stream.Started(large));
     overtakers += stream.overtaken(large);
   }));
-  EXPECT_GT(overtakers, 0u) << "nothing ever used what the head can do without";
+  EXPECT_GT(overtakers, 0u) << "no job ever used slots that the head does not need";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The order in which jobs are given slots. Pure.
+// The queue order. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace muster::scheduler {
 
-// A job that waits for slots or holds some, with its place in the order.
+// A job that waits for slots or holds some, with its position in queue order.
 struct Claim {
   JobId job;
   int32_t priority = 0;
-  uint64_t sequence = 0;  // of submission
+  uint64_t sequence = 0;  // order of submission
 };
 
 // Higher priority first, then first in, first out.

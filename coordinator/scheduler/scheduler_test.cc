@@ -13,8 +13,8 @@
 namespace muster::scheduler {
 namespace {
 
-// "a:FFU" is node a with two free slots and a used one; "A:" is the same with cuda slots; a last letter says that it is
-// away (-), draining (!) or lost (?).
+// "a:FFU" is node a with two free slots and a used one; "A:" has cuda slots; a last letter marks it as away (-),
+// draining (!) or lost (?).
 NodeView Node(const std::string& text) {
   NodeView node;
   const bool cuda = text[0] < 'a';
@@ -90,7 +90,7 @@ TEST(Place, Table) {
        "",
        "needs 2 slots on cpu, the nodes have 1 in all, 1 free; at most 1 rank would fit (1 lost)",
        false},
-      {1, DEVICE_AUTO, {"a:F", "B:F-"}, "", "needs 1 slot, 0 of 0 free (1 away)", true},  // its GPUs come back
+      {1, DEVICE_AUTO, {"a:F", "B:F-"}, "", "needs 1 slot, 0 of 0 free (1 away)", true},  // waits for its GPUs
       {1, DEVICE_AUTO, {"a:F", "B:F!"}, "a0", "", true},
   };
   for (const Case& c : cases) {
@@ -106,7 +106,7 @@ TEST(Place, Table) {
   }
 }
 
-// What is taken from a cluster leaves the same as a cluster that is counted anew.
+// A cluster after Take equals a cluster built from the same slots.
 TEST(Place, TakenSlotsAreNoLongerFree) {
   Cluster cluster({Node("a:FFF"), Node("b:FF")});
   const Decision first = cluster.Place({4, DEVICE_AUTO});
@@ -121,9 +121,9 @@ TEST(Place, TakenSlotsAreNoLongerFree) {
             "needs 1 slot, 0 of 5 free (in use: j-1, j-2, j-3 and 2 more jobs)");
 }
 
-// Runs a queue of jobs "name:ranks[:priority]" once; what started, and who waits why.
+// Runs one pass over a queue of jobs "name:ranks[:priority]"; returns what started, and why each other job waits.
 std::string Walk(std::vector<NodeView> nodes, const std::vector<Claim>& running, const std::vector<std::string>& jobs) {
-  size_t next = 0;  // the slots in use are the running jobs', in their order
+  size_t next = 0;  // running jobs hold the used slots, in order
   for (NodeView& node : nodes) {
     for (SlotView& slot : node.slots) {
       if (!slot.holder.job.empty()) slot.holder = running.at(next++);
@@ -160,13 +160,13 @@ TEST(Pass, Table) {
   const std::vector<Case> cases = {
       {{"a:FF"}, {}, {"x:1", "y:1", "z:1"}, "x y"},
       {{"a:FF"}, {}, {"x:1", "y:1:9"}, "y x"},
-      {{"a:UF"}, {early}, {"large:2", "s:1"}, ""},                   // the free slot is the large one's
+      {{"a:UF"}, {early}, {"large:2", "s:1"}, ""},                   // the free slot is reserved for large
       {{"a:UFFF"}, {early}, {"large:2", "s:1"}, "large s"},          //
-      {{"a:UUFF"}, {early, early}, {"large:3", "s:1", "t:1"}, "s"},  // it needs 3 of 4: one to spare
-      {{"a:UUFF"}, {early, late}, {"large:3", "s:1", "t:1"}, ""},    // which another one behind it has already
+      {{"a:UUFF"}, {early, early}, {"large:3", "s:1", "t:1"}, "s"},  // large needs 3 of 4: one to spare
+      {{"a:UUFF"}, {early, late}, {"large:3", "s:1", "t:1"}, ""},    // but a later job already has it
       {{"a:UUFF"}, {early, early}, {"large:3", "s:2", "t:1"}, "t"},  // s would take too many
       {{"a:UFFFF"}, {early}, {"large:5", "s:1"}, ""},
-      {{"a:UF"}, {early}, {"huge:3", "s:1"}, "s"},          // can never run here: keeps nothing
+      {{"a:UF"}, {early}, {"huge:3", "s:1"}, "s"},          // can never run here: reserves nothing
       {{"a:UF", "b:F-"}, {early}, {"large:3", "s:1"}, ""},  // may run when b is back
       {{"a:UFF"}, {early}, {"large:3", "next:3", "s:1", "urgent:2:1"}, "urgent"},
       {{"A:U", "a:F"}, {early}, {"gpu:1", "s:1"}, ""},
@@ -178,20 +178,20 @@ TEST(Pass, Table) {
   }
 }
 
-TEST(Pass, WhoIsHeldBackLearnsByWhom) {
+TEST(Pass, TheReasonNamesTheJobThatHoldsBack) {
   Cluster cluster({Node("a:UFF")});
   Pass pass(&cluster);
   const auto why = [&](const char* job, uint64_t sequence, const Demand& demand) {
     return pass.Why(pass.Consider({JobId(job), 0, sequence}, demand), demand);
   };
   EXPECT_EQ(why("large", 5, {3, DEVICE_AUTO}), "needs 3 slots, 2 of 3 free (in use: other-job)");
-  EXPECT_EQ(why("small", 6, {1, DEVICE_AUTO}), "waits behind large, for which 3 slots are kept");
+  EXPECT_EQ(why("small", 6, {1, DEVICE_AUTO}), "waits for large, for which 3 slots are reserved");
   EXPECT_EQ(why("next", 7, {3, DEVICE_AUTO}), "needs 3 slots, 2 of 3 free (in use: other-job)");
   EXPECT_EQ(why("huge", 8, {8, DEVICE_AUTO}),
             "needs 8 slots on cpu, the nodes have 3 in all, 2 free; at most 3 ranks would fit");
 }
 
-// A node of free slots with so many GiB each; 0: not known.
+// A node of free slots with this many GiB each; 0: unknown.
 NodeView Sized(const std::string& id, const std::vector<uint64_t>& gib) {
   NodeView node{.id = NodeId(id)};
   for (const uint64_t g : gib) {
@@ -208,7 +208,7 @@ TEST(Place, OnSlotsOfEnoughMemory) {
     return cluster.Place({ranks, DEVICE_AUTO, gib << 30, below << 30});
   };
   EXPECT_EQ(Placed(place(2, 60)), "a2 b0");
-  EXPECT_EQ(Placed(place(3, 60)), "a2 b0 c0") << "what is not known may be enough";
+  EXPECT_EQ(Placed(place(3, 60)), "a2 b0 c0") << "unknown memory may be enough";
   EXPECT_EQ(Placed(place(2, 0)), "a0 a1");
   EXPECT_EQ(Placed(place(2, 0, 60)), "a0 a1");
   EXPECT_EQ(Placed(place(3, 0, 60)), "");
@@ -219,8 +219,8 @@ TEST(Place, OnSlotsOfEnoughMemory) {
             "needs 6 slots of at least 60 GiB on cpu, the nodes have 3 in all, 3 free; at most 3 ranks would fit");
 }
 
-// Slots that are too small for the head are free for those behind it, the others are kept.
-TEST(Pass, AHeadThatNeedsMemoryKeepsOnlySlotsThatSuitIt) {
+// Slots that are too small for the head are free for later jobs; the others are reserved.
+TEST(Pass, AHeadThatNeedsMemoryReservesOnlySuitableSlots) {
   std::vector<NodeView> nodes = {Sized("a", {80, 80, 40, 40})};
   nodes[0].slots[0].holder = {JobId("early"), 0, 1};
   Cluster cluster(nodes);
@@ -231,7 +231,7 @@ TEST(Pass, AHeadThatNeedsMemoryKeepsOnlySlotsThatSuitIt) {
   EXPECT_EQ(Placed(head), "");
   EXPECT_EQ(pass.Why(head, large), "needs 2 slots of at least 60 GiB, 1 of 2 free (in use: early)");
   EXPECT_EQ(pass.Why(pass.Consider({JobId("wide"), 0, 3}, three), three),
-            "waits behind large, for which 2 slots are kept");
+            "waits for large, for which 2 slots are reserved");
   EXPECT_FALSE(pass.Over());
   for (const char* expected : {"a2", "a3"}) {
     const Decision small = pass.Consider({JobId("small"), 0, 4}, one);
@@ -251,18 +251,18 @@ TEST(Queue, PriorityThenArrival) {
 }
 
 // A job that may run on fewer ranks.
-TEST(Pass, AnElasticJobTakesWhatThereIs) {
+TEST(Pass, AnElasticJobTakesTheFreeSlots) {
   NodeView node{NodeId("n"), {}};
   for (uint32_t slot = 0; slot < 6; ++slot) node.slots.push_back({slot, DEVICE_CPU, {}});
   const auto demand = [](uint32_t ranks, uint32_t least) { return Demand{ranks, DEVICE_CPU, 0, 0, least}; };
   const struct {
     const char* what;
-    Demand head;  // it comes first, and takes what it gets
-    Demand behind;
-    size_t head_ranks, behind_ranks;
+    Demand head;  // comes first, and starts if it can
+    Demand second;
+    size_t head_ranks, second_ranks;
   } kCases[] = {
-      {"all there are", demand(8, 2), demand(1, 0), 6, 0},
-      {"no more than it wants", demand(4, 2), demand(4, 1), 4, 2},
+      {"all free slots", demand(8, 2), demand(1, 0), 6, 0},
+      {"no more than it requests", demand(4, 2), demand(4, 1), 4, 2},
       {"not fewer than the least", demand(9, 7), demand(1, 0), 0, 1},
   };
   for (const auto& test : kCases) {
@@ -272,12 +272,12 @@ TEST(Pass, AnElasticJobTakesWhatThereIs) {
     const Decision head = pass.Consider(first, test.head);
     if (!head.ranks.empty()) pass.Start(first, head);
     EXPECT_EQ(head.ranks.size(), test.head_ranks) << test.what;
-    EXPECT_EQ(pass.Consider(second, test.behind).ranks.size(), test.behind_ranks) << test.what;
+    EXPECT_EQ(pass.Consider(second, test.second).ranks.size(), test.second_ranks) << test.what;
   }
 }
 
-// Only what the head needs is kept for it, and those behind it shrink into the rest.
-TEST(Pass, AnElasticHeadKeepsItsLeast) {
+// Only the head's least number of ranks is reserved; later jobs shrink into the rest.
+TEST(Pass, AnElasticHeadReservesItsLeast) {
   NodeView node{NodeId("n"), {}};
   for (uint32_t slot = 0; slot < 8; ++slot) node.slots.push_back({slot, DEVICE_CPU, {}});
   for (uint32_t slot = 0; slot < 4; ++slot) node.slots[slot].holder = {JobId("old"), 1, 0};
@@ -285,12 +285,12 @@ TEST(Pass, AnElasticHeadKeepsItsLeast) {
   Pass pass(&cluster);
   const Demand head{8, DEVICE_CPU, 0, 0, 5};
   EXPECT_TRUE(pass.Consider({JobId("head"), 0, 1}, head).ranks.empty());
-  const Demand behind{4, DEVICE_CPU, 0, 0, 1};
-  EXPECT_EQ(pass.Consider({JobId("behind"), 0, 2}, behind).ranks.size(), 3u);
+  const Demand second{4, DEVICE_CPU, 0, 0, 1};
+  EXPECT_EQ(pass.Consider({JobId("second"), 0, 2}, second).ranks.size(), 3u);
   const Demand rigid{4, DEVICE_CPU};
   const Decision held = pass.Consider({JobId("rigid"), 0, 3}, rigid);
   EXPECT_TRUE(held.ranks.empty());
-  EXPECT_EQ(pass.Why(held, rigid), "waits behind head, for which 5 slots are kept");
+  EXPECT_EQ(pass.Why(held, rigid), "waits for head, for which 5 slots are reserved");
 }
 
 }  // namespace

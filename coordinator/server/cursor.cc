@@ -19,8 +19,8 @@ absl::StatusOr<uint64_t> ParseCursor(const std::string& cursor) {
     return sequence;
   }
   return absl::InvalidArgumentError(absl::StrCat("\"", cursor.substr(0, 64),
-                                                 "\" is no cursor that a coordinator made; take it from an item of a "
-                                                 "watch, or leave it out to begin at the beginning"));
+                                                 "\" is not a cursor of a coordinator; take it from an item of a "
+                                                 "watch, or omit it to start at the beginning"));
 }
 
 }  // namespace muster::server

@@ -1,4 +1,4 @@
-// A position in the stream as clients see it: opaque, and checked, so that a typed or foreign one is refused.
+// A position in the stream in the form that clients see: opaque, with a checksum that rejects mistyped cursors.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace muster::server {
 
 std::string CursorOf(uint64_t sequence);
 
-// InvalidArgument: no coordinator made it.
+// InvalidArgument: not a cursor that a coordinator has issued.
 absl::StatusOr<uint64_t> ParseCursor(const std::string& cursor);
 
 }  // namespace muster::server

@@ -4,8 +4,8 @@
 
 namespace muster::server {
 
-// For errors after which nothing may be assumed about what is on disk: logs what failed and aborts. The next start
-// recovers from the disk.
+// Ends the process after an error that leaves the state of the disk unknown: logs what failed and aborts. The next
+// start recovers from the disk.
 [[noreturn]] void EndProcess(const char* what, const absl::Status& status);
 
 }  // namespace muster::server

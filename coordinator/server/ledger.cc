@@ -11,7 +11,7 @@ namespace muster::server {
 namespace {
 
 constexpr char kEventPrefix[] = "event/";
-constexpr char kEventEnd[] = "event0";  // '0' follows '/'
+constexpr char kEventEnd[] = "event0";  // '0' is the character after '/'
 constexpr char kSequenceKey[] = "sequence";
 
 std::string EventKey(uint64_t sequence) { return absl::StrFormat("%s%020d", kEventPrefix, sequence); }
@@ -22,7 +22,7 @@ uint64_t LinesOf(const LogChunk& chunk) {
   return std::max<uint64_t>(1, text.empty() || text.back() == '\n' ? lines : lines + 1);
 }
 
-// Splits the changes of one event into groups that any store takes. SQLite commits them in one transaction anyway.
+// Splits the changes of one event into groups within any store's limits. SQLite commits them in one transaction anyway.
 void AddGroups(std::vector<store::Change> changes, std::vector<store::ChangeGroup>& groups) {
   for (size_t begin = 0; begin < changes.size(); begin += store::kMaxCommitKeys) {
     const size_t end = std::min(changes.size(), begin + store::kMaxCommitKeys);
@@ -82,9 +82,9 @@ absl::Status Ledger::LoadEvents() {
 absl::StatusOr<std::vector<store::KeyValue>> Ledger::Rows() {
   auto rows = state_->Range("", kEventPrefix, 0);
   if (!rows.ok()) return rows;
-  auto behind = state_->Range(kEventEnd, "", 0);
-  if (!behind.ok()) return behind;
-  for (store::KeyValue& row : *behind) {
+  auto after_events = state_->Range(kEventEnd, "", 0);
+  if (!after_events.ok()) return after_events;
+  for (store::KeyValue& row : *after_events) {
     if (row.key != kSequenceKey) rows->push_back(std::move(row));
   }
   return rows;
@@ -108,7 +108,7 @@ absl::Status Ledger::Commit(const std::vector<Transaction>& transactions) {
     AddGroups(std::move(changes), groups);
   }
   if (groups.empty()) return absl::OkStatus();
-  // The events themselves may be forgotten with their job, the position must not.
+  // The events may be deleted with their job, but the position must not go back.
   if (!events.empty()) groups.push_back({{kSequenceKey, absl::StrCat(last_sequence_)}});
   if (absl::Status status = state_->Commit(kTerm, groups); !status.ok()) return status;
   for (const auto& [sequence, job] : events) {
@@ -164,7 +164,7 @@ absl::Status Ledger::ReadEvents(const StreamFilter& filter, uint64_t after, Stre
     if (!value.ok()) return value.status();
     StateEvent event;
     if (!value->has_value() || !event.ParseFromString(**value)) {
-      return absl::DataLossError(absl::StrCat("state.db: event ", *at, " is gone or does not parse"));
+      return absl::DataLossError(absl::StrCat("state.db: event ", *at, " is missing or does not parse"));
     }
     size += (*value)->size();
     JobId job(event.job());
@@ -173,7 +173,7 @@ absl::Status Ledger::ReadEvents(const StreamFilter& filter, uint64_t after, Stre
   return absl::OkStatus();
 }
 
-// `horizon`: up to where the events of the page are known; comes back as up to where everything is.
+// `horizon`: in: up to which position the page's events are known; out: up to which position all kinds are known.
 absl::Status Ledger::ReadHistory(const StreamFilter& filter, uint64_t after, uint64_t& horizon, StreamPage& page) {
   auto history = history_->Read({filter.job, filter.metrics, filter.logs, filter.rank}, after, kPageItems, kPageBytes);
   if (!history.ok()) return history.status();
@@ -231,7 +231,7 @@ absl::StatusOr<TailStart> Ledger::FindTail(const StreamFilter& filter, uint64_t 
   size_t events_left = filter.events ? events.size() : 0;
   store::HistoryPage page;
   page.more = filter.metrics || filter.logs;
-  size_t at = 0;  // of the page
+  size_t at = 0;  // index in the page
   uint64_t before = last_sequence_ + 1;
   uint64_t history_before = before;
   while (count > 0) {
@@ -268,7 +268,7 @@ std::set<JobId> Ledger::Jobs() const {
 }
 
 absl::Status Ledger::Forget(const JobId& job, uint64_t before) {
-  // Input of its ranks that is still staged would bring the job back.
+  // Otherwise staged input of its ranks would bring the job back.
   if (absl::Status status = Flush(); !status.ok()) return status;
   if (absl::Status status = history_->Forget(job); !status.ok()) return status;
   const auto found = events_of_job_.find(job);

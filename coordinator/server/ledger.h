@@ -1,12 +1,12 @@
-// The two stores under one sequence: every state event and every history item has a position in it, given when it is
-// committed, so that what a reader has seen never gets an item in front of it. It goes on behind the highest position
-// ever given, also when those items are gone.
+// The two stores under one sequence: every state event and every history item gets its position at commit, so no item
+// is ever inserted before one that a reader has seen. Numbering continues after the highest position ever assigned,
+// even if those items are gone.
 //
-//   ledger.Stage(job, point);           // shown and acknowledged after the next Flush
+//   ledger.Stage(job, point);           // visible and acknowledged after the next Flush
 //   ledger.Commit({{rows, events}});    // on disk when it returns
 //   StreamPage page = ledger.Read(filter, after).value();
 //
-// Not thread-safe. An error of Commit or Flush: nothing may be assumed; the caller ends the process.
+// Not thread-safe. After an error of Commit or Flush the state of the disk is unknown; the caller ends the process.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,10 @@
 
 namespace muster::server {
 
-// Of the leader. There is one until there are several.
+// The leader's term. Constant as long as there is only one coordinator.
 inline constexpr uint64_t kTerm = 1;
 
-// What one event of the core changed.
+// The changes of one event of the core.
 struct Transaction {
   std::vector<store::Change> rows;
   std::vector<StateEvent> events;
@@ -48,18 +48,18 @@ struct StreamFilter {
 };
 
 struct StreamItem {
-  uint64_t sequence = 0;  // a reader that goes on from here has seen it
+  uint64_t sequence = 0;  // a reader that continues from here has seen it
   JobId job;
   std::variant<StateEvent, MetricPoint, LogChunk, Gap> body;
 };
 
 struct StreamPage {
   std::vector<StreamItem> items;
-  uint64_t next = 0;  // read on from here
+  uint64_t next = 0;  // continue reading from here
   bool more = false;
 };
 
-// Where the newest items begin: behind `after`, without the first lines of the log chunk that comes first.
+// Where the newest items start: after `after`, without the first lines of the first log chunk.
 struct TailStart {
   uint64_t after = 0;
   uint64_t skip_lines = 0;
@@ -70,23 +70,23 @@ using StoredInput = std::vector<std::pair<RankId, store::Acknowledged>>;
 class Ledger {
  public:
   static constexpr size_t kPageItems = 256;
-  static constexpr size_t kPageBytes = 64 * 1024;  // and up to one log chunk more
+  static constexpr size_t kPageBytes = 64 * 1024;  // plus at most one log chunk
 
   // Opens or creates both files in `directory`. Errors as OpenSqliteState.
   static absl::StatusOr<std::unique_ptr<Ledger>> Open(const std::string& directory, const store::HistoryLimits& limits);
-  // Over stores that are open. DataLoss: a row of the stream that does not parse.
+  // Uses stores that are open. DataLoss: a row of the stream does not parse.
   static absl::StatusOr<std::unique_ptr<Ledger>> Over(std::unique_ptr<store::StateStore> state,
                                                       std::unique_ptr<store::HistoryStore> history);
 
-  // All rows but those of events.
+  // All rows except events.
   absl::StatusOr<std::vector<store::KeyValue>> Rows();
 
-  // One transaction on disk. Staged history of jobs that have an event in it is flushed first, so that a job's last
-  // metrics stand before its end.
+  // One durable transaction. First flushes staged history of jobs that have an event in it, so that a job's last
+  // metrics come before its end.
   absl::Status Commit(const std::vector<Transaction>& transactions);
 
   void Stage(const JobId& job, std::variant<MetricPoint, LogChunk> item);
-  // How far a rank's input is stored once everything staged so far is.
+  // How far a rank's input will be stored once everything that is staged is flushed.
   void Stage(const RankId& rank, const store::Acknowledged& input);
   size_t staged() const { return staged_items_.size() + staged_input_.size(); }
   bool HasStaged(const JobId& job) const { return staged_jobs_.contains(job); }
@@ -99,8 +99,8 @@ class Ledger {
   absl::StatusOr<store::Acknowledged> GetAcknowledged(const RankId& rank) { return history_->GetAcknowledged(rank); }
 
   uint64_t last_sequence() const { return last_sequence_; }
-  // Committed items behind `after`, ascending. What is no longer kept appears as at most one Gap per page and kind, at
-  // the first place where something is missing, with the number of all that is missing in the page.
+  // Committed items after `after`, ascending. Items that are no longer kept appear as at most one Gap per page and
+  // kind, at the first place where something is missing, with the number of all items missing in the page.
   absl::StatusOr<StreamPage> Read(const StreamFilter& filter, uint64_t after);
   // The newest `count` items; each line of a log counts as one.
   absl::StatusOr<TailStart> FindTail(const StreamFilter& filter, uint64_t count);
@@ -108,7 +108,7 @@ class Ledger {
 
   // All jobs that have events or history.
   std::set<JobId> Jobs() const;
-  // Removes the job's events and history, but for events younger than `before`: that it was deleted is news itself.
+  // Removes the job's events and history, except events at or after `before`: the event of its deletion stays.
   absl::Status Forget(const JobId& job, uint64_t before);
   absl::StatusOr<bool> Prune(const std::function<std::vector<JobId>()>& ended) { return history_->Prune(ended); }
   absl::StatusOr<uint64_t> Backup(const std::string& path) { return state_->Backup(path); }
@@ -125,7 +125,7 @@ class Ledger {
   std::unique_ptr<store::HistoryStore> history_;
   uint64_t last_sequence_ = 0;
   std::vector<uint64_t> events_;                          // sequences of all events, ascending
-  std::map<JobId, std::vector<uint64_t>> events_of_job_;  // the same of each job
+  std::map<JobId, std::vector<uint64_t>> events_of_job_;  // the same for each job
 
   std::vector<store::HistoryItem> staged_items_;  // without sequences yet
   std::map<RankId, store::Acknowledged> staged_input_;

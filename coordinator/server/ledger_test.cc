@@ -100,7 +100,7 @@ TEST_F(LedgerTest, StagedItemsAreInvisibleUntilStoredAndStandBeforeTheirJobsEven
   EXPECT_TRUE(ledger_->TakeChangedJobs().empty());
 }
 
-TEST_F(LedgerTest, TellsWhoseInputIsStored) {
+TEST_F(LedgerTest, ReportsWhoseInputIsStored) {
   const RankId rank{JobId("a"), 1, 0};
   ledger_->Stage(rank, {4, 0});
   ledger_->Stage(rank, {0, 100});

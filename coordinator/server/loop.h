@@ -1,12 +1,12 @@
-// The one thread that owns the shell, and with it the core and both stores. Work from other threads is done in turns
-// (shell.h).
+// The thread that owns the shell, and with it the core and both stores. Other threads post work, which the loop runs in
+// turns (shell.h).
 //
 //   loop->Post([=](Turn& turn) {
 //     const core::Outcome& outcome = turn.Handle(core::CancelJob{job});
 //     turn.AfterCommit([=, status = outcome.status] { reply(status); });
 //   });
 //
-// Post is thread-safe; everything else that Turn reaches belongs to the loop's thread. A failed commit ends the
+// Post is thread-safe; only the loop's thread may use what Turn gives access to. A failed commit ends the
 // process.
 #pragma once
 
@@ -30,28 +30,27 @@ class Loop {
   // Opens the stores, recovers the core and starts the thread. `clock` outlives the loop. Errors as OpenSqliteState and
   // Core::Recover.
   static absl::StatusOr<std::unique_ptr<Loop>> Start(const LoopOptions& options, const Clock* clock);
-  // Stops.
+  // Calls Stop.
   ~Loop();
 
   void Post(std::function<void(Turn&)> work) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends streams, waits and workers' connections with UNAVAILABLE, and those that come later. Requests are still
-  // served.
+  // Ends streams, waits and workers' connections with UNAVAILABLE, and refuses new ones. Requests are still served.
   void Drain();
-  // Does what was posted, stores what is staged and ends the thread. Nothing may be posted after it.
+  // Runs all posted work, stores staged items and ends the thread. REQUIRES: no Post afterwards.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   Loop(const Clock* clock, std::unique_ptr<Shell> shell) : clock_(clock), shell_(std::move(shell)) {}
 
   void Run();
-  // Waits for work or for the next deadline. False: stopped, and nothing is left.
+  // Waits for work or the next deadline. False: stopped, and no work is left.
   bool TakeWork(bool wait, std::deque<std::function<void(Turn&)>>& work) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Clock* const clock_;
   const std::unique_ptr<Shell> shell_;
 
-  // The standard ones, which the thread sanitizer sees through.
+  // std types, since the thread sanitizer understands them.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void(Turn&)>> queue_ ABSL_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// The loop without a transport: many threads, links that are only lists.
+// The loop without a transport: many threads, and links that only collect messages.
 #include "coordinator/server/loop.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ JobSpec Spec(const std::string& name) {
   return spec;
 }
 
-// Keeps what it is sent.
+// Keeps the messages that it is sent.
 class FakeLink final : public WorkerLink {
  public:
   void Send(CoordinatorMessage message) override {
@@ -161,7 +161,7 @@ TEST_F(LoopTest, WorkersAreServedByRealEventsAndDrainedSilently) {
   loop_->Post([=](Turn& turn) { turn.workers().Receive(turn, link, hello); });
   loop_->Post([](Turn& turn) { turn.Handle(core::SubmitJob{"r", "me", Spec("a"), "aaaa"}); });
   EXPECT_EQ(Jobs(), 1u);
-  EXPECT_EQ(Jobs(), 1u);  // of a later turn: actions follow the answers of theirs
+  EXPECT_EQ(Jobs(), 1u);  // from a later turn: actions run after the replies of their turn
   const std::vector<CoordinatorMessage> sent = link->sent();
   ASSERT_GE(sent.size(), 2u);
   EXPECT_TRUE(sent[0].has_welcome());
@@ -174,7 +174,7 @@ TEST_F(LoopTest, WorkersAreServedByRealEventsAndDrainedSilently) {
   EXPECT_EQ(link->closed()->code(), absl::StatusCode::kUnavailable);
   loop_->Post([=](Turn& turn) { turn.workers().Gone(turn, link.get()); });
   const NodeState state = Ask<NodeState>([](Turn& turn) { return turn.core().GetNode(NodeId("n1"))->state(); });
-  EXPECT_EQ(state, NODE_STATE_LIVE);  // it was us who left
+  EXPECT_EQ(state, NODE_STATE_LIVE);  // the coordinator closed the stream
 }
 
 TEST_F(LoopTest, HistoryOfAJobThatStateDoesNotKnowIsForgottenAtTheStart) {

@@ -30,7 +30,7 @@ absl::Status Rendezvous::Set(const Key& generation, const std::string& name, con
   if (found != entry.values.end()) {
     if (found->second == value) return absl::OkStatus();
     return absl::AlreadyExistsError(
-        absl::StrCat("\"", name, "\" was set before to another value in ", NameOf(generation)));
+        absl::StrCat("\"", name, "\" is already set to another value in ", NameOf(generation)));
   }
   const size_t bytes = name.size() + value.size();
   if (entry.bytes + bytes > kMaxGenerationBytes) {
@@ -76,14 +76,14 @@ uint64_t Rendezvous::Get(const Key& generation, const std::string& name, SteadyT
   return number;
 }
 
-// `done` may call back into this object, so the wait is gone before.
+// `done` may call back into this object, so the wait is removed first.
 void Rendezvous::Finish(uint64_t number, absl::StatusOr<std::string> result) {
   const auto found = waits_.find(number);
   if (found == waits_.end()) return;
   const Wait wait = std::move(found->second);
   waits_.erase(found);
   deadlines_.erase({wait.deadline, number});
-  // Not there: this wait came from an answer while its generation was ended.
+  // May be gone: this wait may come from a callback while its generation was ended.
   if (const auto entry = generations_.find(wait.generation); entry != generations_.end()) {
     Generation& generation = entry->second;
     --generation.wait_count;
@@ -99,7 +99,7 @@ void Rendezvous::FinishAll(const std::vector<uint64_t>& numbers, const absl::Sta
   for (const uint64_t number : numbers) Finish(number, result);
 }
 
-void Rendezvous::Cancel(uint64_t wait) { Finish(wait, absl::CancelledError("the caller has gone")); }
+void Rendezvous::Cancel(uint64_t wait) { Finish(wait, absl::CancelledError("the caller disconnected")); }
 
 void Rendezvous::End(const Key& generation) {
   const auto found = generations_.find(generation);

@@ -1,8 +1,8 @@
-// The key-value rendezvous of generations: how ranks exchange NCCL ids and addresses. In memory; gone with the
-// generation.
+// The key-value rendezvous of generations, through which ranks exchange NCCL ids and addresses. In memory; removed with
+// the generation.
 //
-// Not thread-safe: the loop owns it. Whoever calls has checked that the generation is current. A Set costs what it
-// wakes, a turn of the loop what has expired, whatever else waits: a thousand ranks may wait for one key.
+// Not thread-safe: the loop owns it. Callers check that the generation is current. The cost of a Set is proportional to
+// the waits that it completes, that of a turn to the waits that have expired: a thousand ranks may wait for one key.
 #pragma once
 
 #include <cstdint>
@@ -31,15 +31,15 @@ class Rendezvous {
   using Key = std::pair<JobId, uint64_t>;  // job, generation
   using Done = std::function<void(absl::StatusOr<std::string>)>;
 
-  // InvalidArgument: the name's length. ResourceExhausted: a value over 64 KiB, or 16 MiB in the generation.
-  // AlreadyExists: set before to another value; the same value again is OK.
+  // InvalidArgument: the name's length. ResourceExhausted: a value over 64 KiB, or over 16 MiB in the generation.
+  // AlreadyExists: already set to another value; setting the same value again is OK.
   absl::Status Set(const Key& generation, const std::string& name, const std::string& value);
 
-  // Calls `done` once: at once if the value is there or `deadline` is not behind `now` (NotFound); else when it is set,
-  // at the deadline (DeadlineExceeded), or at the end of the generation (Aborted). Returns the wait's number, 0 if
-  // there is none.
+  // Calls `done` once: immediately if the value is set, or with NotFound if `deadline` is not after `now`; otherwise
+  // when the value is set, at the deadline (DeadlineExceeded), or at the end of the generation (Aborted). Returns the
+  // number of the wait, or 0 if `done` was called.
   uint64_t Get(const Key& generation, const std::string& name, SteadyTime deadline, SteadyTime now, Done done);
-  // The caller has gone: Cancelled. Unknown numbers are ignored.
+  // Called when the caller disconnects: finishes the wait with Cancelled. Unknown numbers are ignored.
   void Cancel(uint64_t wait);
 
   void End(const Key& generation);
@@ -57,11 +57,11 @@ class Rendezvous {
   struct Generation {
     std::map<std::string, std::string> values;
     size_t bytes = 0;
-    std::map<std::string, std::set<uint64_t>> waits;  // by the name that they wait for
+    std::map<std::string, std::set<uint64_t>> waits;  // wait numbers by key name
     size_t wait_count = 0;
   };
   void Finish(uint64_t wait, absl::StatusOr<std::string> result);
-  // Those of `numbers` that still wait: an answer may end others.
+  // Those of `numbers` that still wait, since a callback may finish others.
   void FinishAll(const std::vector<uint64_t>& numbers, const absl::StatusOr<std::string>& result);
 
   std::map<Key, Generation> generations_;

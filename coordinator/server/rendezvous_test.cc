@@ -97,7 +97,8 @@ TEST(Rendezvous, AnswerMayCallBack) {
   EXPECT_EQ(calls, 3);
 }
 
-// What a generation's answers begin while it is ended ends with the next that ends it, or at its deadline.
+// A wait that a callback starts while its generation ends is finished by the next end of that generation, or at its
+// deadline.
 TEST(Rendezvous, AWaitFromAnAnswerOfAnEndedGenerationIsNotLost) {
   Rendezvous rendezvous;
   Answers late;

@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<Shell>> Shell::Start(const LoopOptions& options, 
   if (!core.ok()) {
     return absl::Status(core.status().code(), absl::StrCat(options.state_dir, "/state.db: ", core.status().message()));
   }
-  // A kill between the deletion of a job and that of its history leaves the history.
+  // A crash between the deletion of a job and that of its history leaves the history.
   const uint64_t all = ledger->last_sequence() + 1;
   for (const JobId& job : ledger->Jobs()) {
     if ((*core)->Stored(job) != nullptr) continue;
@@ -109,7 +109,7 @@ void Shell::DoTurn(std::deque<std::function<void(Turn&)>> work) {
     next_liveness_ = turn.now().steady + liveness_interval_;
   }
   Commit(turn);
-  // They may add further ones.
+  // Callbacks may add more callbacks.
   while (!turn.after_commit_.empty()) {
     const std::function<void()> answer = std::move(turn.after_commit_.front());
     turn.after_commit_.pop_front();
@@ -181,7 +181,7 @@ void Shell::FlushIfDue(SteadyTime now, bool stopping) {
   staged_since_.reset();
 }
 
-// Tells of what is stored now.
+// Acknowledges what is stored, and wakes its readers.
 void Shell::Publish() {
   workers_.Acknowledge(ledger_->TakeStoredInput());
   watches_.Wake(ledger_->TakeChangedJobs());

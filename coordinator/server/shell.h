@@ -1,6 +1,6 @@
-// What is around the core, in turns: everything that waits is handled, then one commit puts all of it on disk, then its
-// answers go out, then the core's actions are done. Without a thread and with the time as an argument of its clock, so
-// that coordinator/simulate runs the same code as the daemon does.
+// Runs the core in turns: handles everything that is pending, puts all of it on disk with one commit, sends the
+// replies, and then executes the core's actions. It has no thread, and reads time only from its clock, so
+// coordinator/simulate runs the same code as the daemon.
 //
 //   shell->DoTurn({[=](Turn& turn) {
 //     const core::Outcome& outcome = turn.Handle(core::CancelJob{job});
@@ -32,18 +32,18 @@
 
 namespace muster::server {
 
-// Learns what happens in the loop, on its thread; must not block.
+// Observes what happens in the loop, on its thread; must not block.
 class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   virtual void TurnEnded(absl::Duration took) = 0;
-  // `events` are on disk; `core` is as of the end of the turn.
+  // `events` are on disk; `core` is in its state at the end of the turn.
   virtual void Committed(absl::Duration took, const std::vector<StateEvent>& events, const core::Core& core) = 0;
   virtual void Forgot(const JobId& job) = 0;
 };
 
 struct LoopOptions {
-  std::string state_dir;  // exists, and is locked by the caller
+  std::string state_dir;  // exists; the caller has locked it
   core::Options core;
   store::HistoryLimits history;
   WorkerSessions::Options workers;
@@ -52,16 +52,16 @@ struct LoopOptions {
 
 class Shell;
 
-// What is handled together is committed together.
+// One turn: everything handled in it is committed together.
 class Turn {
  public:
   Now now() const { return now_; }
-  // May be ahead of the disk until AfterCommit: answers are made there.
+  // May be ahead of the disk until AfterCommit; build replies there.
   const core::Core& core() const;
 
-  // The outcome stays where it is for the rest of the turn.
+  // Returns an outcome that stays valid for the rest of the turn.
   const core::Outcome& Handle(const core::Event& event);
-  // Runs in order, after the turn's changes are on disk. It may look at core() and ledger(), but not Handle.
+  // Runs in order, once the turn's changes are on disk. May read core() and ledger(), but must not call Handle.
   void AfterCommit(std::function<void()> work) { after_commit_.push_back(std::move(work)); }
 
   Ledger& ledger();
@@ -87,12 +87,12 @@ class Shell {
   static absl::StatusOr<std::unique_ptr<Shell>> Start(const LoopOptions& options, const Clock* clock,
                                                       std::unique_ptr<Ledger> ledger);
 
-  // The next turn is due, though nobody may have asked for anything.
+  // When the next turn is due even without posted work.
   SteadyTime NextDeadline() const;
-  // Some readers were not served yet: the next turn is due at once.
+  // Some readers were not served yet: the next turn is due immediately.
   bool readers_wait() const { return readers_wait_; }
   void DoTurn(std::deque<std::function<void(Turn&)>> work);
-  // Stores what is staged. Nothing follows.
+  // Stores what is staged. REQUIRES: no call afterwards.
   void Finish();
 
  private:
@@ -120,7 +120,7 @@ class Shell {
   SteadyTime next_prune_;
   SteadyTime next_liveness_;
   const absl::Duration liveness_interval_;
-  uint64_t commit_sequence_ = 0;  // of the stream, before the turn's commit
+  uint64_t commit_sequence_ = 0;  // stream position before the turn's commit
   bool readers_wait_ = false;
 };
 

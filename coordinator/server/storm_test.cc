@@ -1,5 +1,5 @@
 // Everything at once: submissions, cancellations, pauses, deletions, watches, workers that come and go, rendezvous, and
-// in the midst of it the end. Without a transport, so that the thread sanitizer sees every access and what orders it.
+// a shutdown in between. Without a transport, so that the thread sanitizer sees every access and its ordering.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -33,7 +33,7 @@ JobSpec Spec() {
   return spec;
 }
 
-// Keeps the newest of what it is to run.
+// Keeps the newest desired state.
 class Link final : public WorkerLink {
  public:
   void Send(CoordinatorMessage message) override {
@@ -62,7 +62,7 @@ class Storm {
       threads_.emplace_back([this, i] { Work(i); });
     }
   }
-  // Answers that were promised and came; all of them, once the loop has stopped.
+  // Replies that were expected and received; equal once the loop has stopped.
   void Join() {
     done_ = true;
     for (std::thread& thread : threads_) thread.join();
@@ -80,7 +80,7 @@ class Storm {
     });
   }
 
-  // Ids of jobs, of which some exist: what comes too early or too late must do no harm.
+  // Ids of jobs, some of which exist: a call that comes too early or too late must do no harm.
   void SubmitAndEnd(int thread) {
     std::mt19937 random(static_cast<unsigned>(seed_ * 10 + static_cast<unsigned>(thread)));
     const JobSpec spec = Spec();
@@ -131,7 +131,7 @@ class Storm {
     }
   }
 
-  // A node that connects, does what it is told, and goes, again and again.
+  // A node that connects, does what is desired, and disconnects, repeatedly.
   void Work(int number) {
     const std::string node = absl::StrCat("n", number);
     for (int life = 0; !done_; ++life) {
@@ -148,10 +148,10 @@ class Storm {
       slot.set_device(DEVICE_CPU);
       slot.set_cores(1);
       slot.set_memory_bytes(uint64_t{8} << 30);
-      Tell(link, hello);
+      Send(link, hello);
       WorkerMessage full;
       full.mutable_observed()->set_full(true);
-      Tell(link, full);
+      Send(link, full);
       for (int i = 0; i < 20 && !done_ && !link->closed(); ++i) {
         WorkerMessage report;
         const Desired desired = link->desired();
@@ -162,13 +162,13 @@ class Storm {
           if (rank.has_stop()) seen.mutable_exit()->set_cause(RankExit::STOPPED);
         }
         if (!report.has_observed()) report.mutable_heartbeat()->set_number(static_cast<uint64_t>(i));
-        Tell(link, report);
+        Send(link, report);
         std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the pace of a worker
       }
       loop_->Post([link](Turn& turn) { turn.workers().Gone(turn, link.get()); });
     }
   }
-  void Tell(const std::shared_ptr<Link>& link, const WorkerMessage& message) {
+  void Send(const std::shared_ptr<Link>& link, const WorkerMessage& message) {
     loop_->Post([link, message](Turn& turn) { turn.workers().Receive(turn, link, message); });
   }
 
@@ -186,13 +186,13 @@ TEST(Storm, EndsInOrderInTheMidstOfEverything) {
   options.state_dir = folder.path();
   for (uint64_t round = 0; round < kRounds; ++round) {
     auto loop = Loop::Start(options, &clock);
-    ASSERT_TRUE(loop.ok()) << loop.status();  // also after the storms before
+    ASSERT_TRUE(loop.ok()) << loop.status();  // also after the earlier storms
     Storm storm(loop->get(), round);
     std::this_thread::sleep_for(kStorm);
     (*loop)->Drain();
     storm.Join();
     (*loop)->Stop();
-    EXPECT_EQ(storm.answered(), storm.asked()) << "a caller waits for ever";
+    EXPECT_EQ(storm.answered(), storm.asked()) << "a caller would wait forever";
     EXPECT_GT(storm.answered(), 20);
   }
 }

@@ -1,6 +1,6 @@
-// The partition tables of running generations as they are handed out: serialised once, at the first worker that asks.
+// The serialized partition tables of running generations, serialized once when the first worker fetches them.
 //
-// Not thread-safe: the loop owns it. What it hands out may be read by any thread, for as long as it is held.
+// Not thread-safe: the loop owns it. Any thread may read a returned table for as long as it holds it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class Tables {
  public:
   using Key = std::pair<JobId, uint64_t>;  // job, generation
 
-  // The bytes that the table's hash is of. `table`: the generation's own.
+  // The bytes that the table's hash covers. `table`: the generation's own.
   std::shared_ptr<const std::string> BytesOf(const Key& generation, const PartitionTable& table);
   void End(const Key& generation);
 

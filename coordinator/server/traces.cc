@@ -31,18 +31,18 @@ void Traces::Add(const RankId& rank, StepTrace step) {
   }
 }
 
-// `done` may call back into this object, so the wait is gone before.
+// `done` may call back into this object, so the wait is removed first.
 void Traces::Finish(uint64_t request_id, const absl::Status& status) {
   const auto found = waits_.find(request_id);
   if (found == waits_.end()) return;
   Wait wait = std::move(found->second);
   waits_.erase(found);
-  Told told{.status = status, .ranks = {}, .missing = {}};
+  Result result{.status = status, .ranks = {}, .missing = {}};
   for (auto& [rank, trace] : wait.ranks) {
-    if (!Complete(trace)) told.missing.push_back(rank);
-    told.ranks.push_back(std::move(trace));
+    if (!Complete(trace)) result.missing.push_back(rank);
+    result.ranks.push_back(std::move(trace));
   }
-  wait.done(std::move(told));
+  wait.done(std::move(result));
 }
 
 template <typename Matches>
@@ -54,12 +54,12 @@ void Traces::FinishAll(const Matches& matches, const absl::Status& status) {
   for (const uint64_t request_id : requests) Finish(request_id, status);
 }
 
-void Traces::Cancel(uint64_t request_id) { Finish(request_id, absl::CancelledError("the caller has gone")); }
+void Traces::Cancel(uint64_t request_id) { Finish(request_id, absl::CancelledError("the caller disconnected")); }
 
 void Traces::End(const Key& generation) {
   FinishAll([&](const Wait& wait) { return wait.generation == generation; },
             absl::AbortedError(absl::StrCat("generation ", generation.second, " of job ", generation.first.value(),
-                                            " has ended before its ranks had told of all steps")));
+                                            " ended before its ranks reported all steps")));
 }
 
 void Traces::EndAll(const absl::Status& why) {

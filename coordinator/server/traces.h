@@ -1,4 +1,4 @@
-// Traces that somebody waits for: what ranks tell of the steps that they were asked to record. In memory.
+// Pending Trace requests: collects the traces that ranks report. In memory.
 //
 // Not thread-safe: the loop owns it.
 #pragma once
@@ -20,21 +20,21 @@ namespace muster::server {
 class Traces {
  public:
   using Key = std::pair<JobId, uint64_t>;  // job, generation
-  // What has come, a rank each, those that told of nothing too, and who has not told of its last step.
-  struct Told {
+  // The traces received, by rank (empty ones included), and the ranks that have not reported their last step.
+  struct Result {
     absl::Status status;  // Aborted: the generation has ended; Cancelled; Unavailable. Else OK, also at the deadline
     std::vector<RankTrace> ranks;
     std::vector<uint32_t> missing;
   };
-  using Done = std::function<void(Told)>;
+  using Done = std::function<void(Result)>;
 
-  // Calls `done` once: when every rank has told of its last step, at the deadline, or at the end of the generation.
-  // `request_id` is of nobody else.
+  // Calls `done` once: when every rank has reported its last step, at the deadline, or at the end of the generation.
+  // `request_id` is unique.
   void Begin(const Key& generation, uint64_t request_id, const std::vector<uint32_t>& ranks, SteadyTime deadline,
              Done done);
-  // Of no use if nobody waits for it.
+  // Ignored if no request waits for it.
   void Add(const RankId& rank, StepTrace step);
-  // The caller has gone. Unknown ones are ignored.
+  // Called when the caller disconnects. Unknown ids are ignored.
   void Cancel(uint64_t request_id);
 
   void End(const Key& generation);

@@ -9,7 +9,7 @@
 namespace muster::server {
 namespace {
 
-constexpr size_t kServedAtOnce = 16;  // then requests have their turn
+constexpr size_t kServedAtOnce = 16;  // then the loop handles requests
 
 bool HasEnded(const core::Core& core, const JobId& job) {
   const Job* found = core.Stored(job);
@@ -17,7 +17,7 @@ bool HasEnded(const core::Core& core, const JobId& job) {
          found->state() == JOB_STATE_CANCELLED;
 }
 
-// Cuts off the first `lines` lines.
+// Removes the first `lines` lines.
 void SkipLines(uint64_t lines, LogChunk& chunk) {
   size_t begin = 0;
   for (; lines > 0 && begin < chunk.text().size(); --lines) {
@@ -45,14 +45,14 @@ struct Watch {
   StreamFilter filter;
   bool follow = false;
   uint64_t after = 0;                // delivered up to here
-  uint64_t end = 0;                  // of a reader that does not follow
+  uint64_t end = 0;                  // last position for a reader that does not follow
   uint64_t trim = 0;                 // sequence of the log chunk that is cut for `tail`
-  uint64_t trim_lines = 0;           // of it
-  bool snapshot = false;             // is still to come
-  bool saw_running = false;          // the job had not ended when the reader came
-  std::optional<SteadyTime> linger;  // the job has ended; wait until then for what is on its way
-  bool lingers = false;              // that instant is on the list
-  Watches::Ready ready;              // none: the reader has not asked
+  uint64_t trim_lines = 0;           // lines to cut from it
+  bool snapshot = false;             // not sent yet
+  bool saw_running = false;          // the job had not ended when the stream opened
+  std::optional<SteadyTime> linger;  // the job has ended; wait until then for its last items
+  bool lingers = false;              // it is in lingering_
+  Watches::Ready ready;              // none: no page was requested
   bool closed = false;
   std::shared_ptr<const char> open;  // counts the readers
 };
@@ -74,7 +74,7 @@ absl::StatusOr<std::shared_ptr<Watch>> Watches::Open(const core::Core& core, con
     if (*after > ledger_->last_sequence()) {
       return absl::InvalidArgumentError(
           absl::StrCat("the cursor ", request.cursor(),
-                       " lies behind all that is stored: it is another coordinator's, or the store "
+                       " is after everything that is stored: it is from another coordinator, or the store "
                        "was restored from a backup; watch from the beginning"));
     }
     watch->after = *after;
@@ -130,8 +130,7 @@ std::optional<WatchPage> Watches::AtEnd(const core::Core& core, SteadyTime now, 
   if (!watch.follow) return WatchPage{{}, true, absl::OkStatus()};
   if (watch.filter.job.empty() || !HasEnded(core, watch.filter.job)) return std::nullopt;
   if (core.Stored(watch.filter.job) == nullptr) {
-    return WatchPage{
-        {}, true, absl::NotFoundError(absl::StrCat("job ", watch.filter.job.value(), " was deleted meanwhile"))};
+    return WatchPage{{}, true, absl::NotFoundError(absl::StrCat("job ", watch.filter.job.value(), " was deleted"))};
   }
   if (watch.saw_running && !watch.linger.has_value()) watch.linger = now + kLinger;
   if (watch.linger.has_value() && *watch.linger > now) return std::nullopt;
@@ -139,7 +138,7 @@ std::optional<WatchPage> Watches::AtEnd(const core::Core& core, SteadyTime now, 
   return WatchPage{{}, true, absl::OkStatus()};
 }
 
-// None: there is nothing for it now.
+// nullopt: there is nothing for it now.
 absl::StatusOr<std::optional<WatchPage>> Watches::Read(const core::Core& core, SteadyTime now, Watch& watch) {
   WatchPage result;
   if (watch.snapshot) {

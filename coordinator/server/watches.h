@@ -1,7 +1,7 @@
-// Readers of the stream. A reader asks for a page when it has passed on the one before, so one that does not read costs
-// one page; it is parked while there is nothing new. Semantics: Jobs.Watch in proto/jobs_service.proto.
+// Readers of the stream. A reader asks for the next page after it has delivered the previous one, so a slow reader
+// costs one page; it is parked while there is nothing new. Semantics: Jobs.Watch in proto/jobs_service.proto.
 //
-// Not thread-safe: the loop owns it, and calls it only between commits, so that readers see what is on disk.
+// Not thread-safe: the loop owns it, and calls it only between commits, so readers see only what is on disk.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@
 
 namespace muster::server {
 
-// One reader's place. Only Watches looks inside.
+// One reader's position. Only Watches accesses it.
 struct Watch;
 
 struct WatchPage {
   std::vector<WatchItem> items;
-  bool end = false;     // nothing follows; `status` is the stream's
+  bool end = false;     // last page; `status` is the stream's
   absl::Status status;  // OK: all was delivered
 };
 
@@ -37,30 +37,30 @@ class Watches {
  public:
   using Ready = std::function<void(WatchPage)>;
 
-  // Log lines may arrive a moment after the end of their job; a reader that saw it end waits this long for them.
+  // Log lines may arrive shortly after the end of their job; a reader that saw it end waits this long for them.
   static constexpr absl::Duration kLinger = absl::Milliseconds(300);
 
   explicit Watches(Ledger* ledger) : ledger_(ledger) {}
 
-  // A reader of `job` (found by the caller; empty: of all). InvalidArgument: a cursor that no coordinator made, or with
-  // `tail`. Unavailable: shutting down.
+  // A reader of `job`, which the caller has looked up (empty: all jobs). InvalidArgument: an invalid cursor, or a
+  // cursor with `tail`. Unavailable: shutting down.
   absl::StatusOr<std::shared_ptr<Watch>> Open(const core::Core& core, const WatchRequest& request, const JobId& job);
 
-  // `ready` gets the next page, now or later, once. At most one call at a time for each reader.
+  // Calls `ready` once with the next page, now or later. At most one pending call for each reader.
   void Next(const std::shared_ptr<Watch>& watch, Ready ready);
-  // The reader has gone; its `ready` is not called any more.
+  // Called when the reader disconnects; its `ready` is not called any more.
   void Close(const std::shared_ptr<Watch>& watch);
 
-  // Readers that are neither closed nor at their end.
+  // Readers that are neither closed nor finished.
   size_t open() const { return static_cast<size_t>(open_.use_count()) - 1; }
 
-  // There are new items of these jobs (the empty id: of nodes).
+  // These jobs have new items (the empty id: events of nodes).
   void Wake(const std::set<JobId>& changed);
-  // Serves some of the readers that wait; false: none is left. The ledger's errors.
+  // Serves some of the waiting readers; false: none is left. Errors as the ledger's.
   absl::StatusOr<bool> Serve(const core::Core& core, SteadyTime now);
   std::optional<SteadyTime> NextDeadline() const;
 
-  // Ends all, and any later one, with `why`.
+  // Ends all readers, and any later one, with `why`.
   void CloseAll(const absl::Status& why);
 
  private:
@@ -69,11 +69,11 @@ class Watches {
   std::optional<WatchPage> AtEnd(const core::Core& core, SteadyTime now, Watch& watch);
 
   Ledger* const ledger_;
-  std::deque<std::shared_ptr<Watch>> waiting_;                 // to be served, in order
-  std::map<JobId, std::set<std::shared_ptr<Watch>>> parked_;   // until there is something of that job; empty: any
-  std::multimap<SteadyTime, std::weak_ptr<Watch>> lingering_;  // parked until then at most
+  std::deque<std::shared_ptr<Watch>> waiting_;                 // waiting readers, in order
+  std::map<JobId, std::set<std::shared_ptr<Watch>>> parked_;   // until that job has new items; empty: any job
+  std::multimap<SteadyTime, std::weak_ptr<Watch>> lingering_;  // parked until at most this time
   absl::Status closed_;
-  const std::shared_ptr<const char> open_ = std::make_shared<const char>();  // each reader holds it too
+  const std::shared_ptr<const char> open_ = std::make_shared<const char>();  // every reader holds a reference
 };
 
 }  // namespace muster::server

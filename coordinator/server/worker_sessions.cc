@@ -15,7 +15,7 @@
 namespace muster::server {
 namespace {
 
-// A session remembers how far each rank's input has come; beyond this it asks the store again.
+// A session caches the progress of this many ranks; for more it reads the store again.
 constexpr size_t kRememberedRanks = 65'536;
 
 RankId RankOf(const RankKey& key) { return {JobId(key.job()), key.generation(), key.rank()}; }
@@ -46,7 +46,7 @@ void SendLogsAck(const RankId& rank, uint64_t offset, WorkerLink& link) {
   link.Send(std::move(message));
 }
 
-// Cuts off the first `bytes` bytes, and what they leave of a character.
+// Removes the first `bytes` bytes, and the rest of a character that they split.
 void CutFront(uint64_t bytes, LogChunk& chunk) {
   const std::string& text = chunk.text();
   while (bytes < text.size() && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) ++bytes;
@@ -68,8 +68,8 @@ void WorkerSessions::Receive(Turn& turn, const std::shared_ptr<WorkerLink>& link
   }
   if (message.has_hello()) return Connect(turn, link, message.hello());
   Session* session = SessionOf(link.get());
-  if (session == nullptr) return;  // replaced, and closed
-  session->heard = turn.now().steady;
+  if (session == nullptr) return;  // replaced and closed
+  session->last_contact = turn.now().steady;
   if (message.has_observed()) {
     turn.Handle(core::NodeObserved{session->node, session->incarnation, message.observed()});
   } else if (message.has_records()) {
@@ -127,7 +127,7 @@ void WorkerSessions::SendDesired(const core::Core& core, const NodeId& node) {
 WorkerSessions::Acknowledgements& WorkerSessions::AcknowledgementsOf(Session& session, const RankId& rank) {
   const auto found = session.ranks.find(rank);
   if (found != session.ranks.end()) return found->second;
-  // What an earlier stream of this node has staged is not in the store yet.
+  // Input that an earlier stream of this node has staged is not in the store yet.
   if (staged_by_.contains(rank) || session.ranks.size() >= kRememberedRanks) {
     if (absl::Status status = ledger_->Flush(); !status.ok()) EndProcess("storing metrics and logs", status);
     if (session.ranks.size() >= kRememberedRanks) session.ranks.clear();
@@ -142,43 +142,43 @@ void WorkerSessions::TakeRecords(Turn& turn, Session& session, const Records& re
   if (records.records().empty()) return;
   const uint64_t last = records.records(records.records_size() - 1).sequence();
   const core::Core::RankStatus status = turn.core().StatusOf(rank, session.node);
-  if (status == core::Core::RankStatus::kNone) {  // deleted, or not this node's to tell: of no use
+  if (status == core::Core::RankStatus::kNone) {  // the rank was deleted or is not this node's: drop the records
     SendRecordsAck(rank, last, *session.link);
     return;
   }
   Acknowledgements& progress = AcknowledgementsOf(session, rank);
-  if (last <= progress.received.record_sequence) {  // sent again; what is staged is acknowledged when it is stored
+  if (last <= progress.received.record_sequence) {  // a duplicate; staged records are acknowledged when they are stored
     if (last <= progress.stored.record_sequence) {
       SendRecordsAck(rank, progress.stored.record_sequence, *session.link);
     }
     return;
   }
-  // Metrics of a generation that has a successor are stale: their steps are being done again.
+  // Metrics of an older generation are stale: the current one repeats their steps.
   const bool current = status == core::Core::RankStatus::kCurrent;
-  bool behind_state = false;  // items behind a record that changes state are stored after its commit
+  bool after_state_change = false;  // items after a record that changes state are stored after its commit
   std::vector<MetricPoint> later;
   for (const Record& record : records.records()) {
     if (record.sequence() <= progress.received.record_sequence) continue;
     if (record.has_metrics()) {
-      if (current && behind_state) later.push_back(record.metrics());
-      if (current && !behind_state) ledger_->Stage(rank.job, record.metrics());
+      if (current && after_state_change) later.push_back(record.metrics());
+      if (current && !after_state_change) ledger_->Stage(rank.job, record.metrics());
     } else if (record.has_trace()) {
       turn.AfterCommit([rank, trace = record.trace(), &traces = turn.traces()] { traces.Add(rank, trace); });
     } else {
-      if (!behind_state) ledger_->Stage(rank, {progress.received.record_sequence, 0});
-      behind_state = true;
-      // A refusal, as of a stale generation, is acknowledged all the same.
+      if (!after_state_change) ledger_->Stage(rank, {progress.received.record_sequence, 0});
+      after_state_change = true;
+      // A refused record, as of a stale generation, is acknowledged too.
       turn.Handle(core::RankRecord{rank, record});
     }
     progress.received.record_sequence = record.sequence();
   }
   staged_by_[rank] = session.node;
-  if (!behind_state) {
+  if (!after_state_change) {
     ledger_->Stage(rank, {last, 0});
     return;
   }
   turn.AfterCommit([this, rank, node = session.node, last, later = std::move(later), &core = turn.core()]() mutable {
-    // Something else in the turn may have begun a successor, whose points may be stored already.
+    // Another event of the turn may have started a new generation, whose points may be stored already.
     if (core.StatusOf(rank, node) != core::Core::RankStatus::kCurrent) later.clear();
     for (MetricPoint& point : later) ledger_->Stage(rank.job, std::move(point));
     ledger_->Stage(rank, {last, 0});
@@ -260,19 +260,19 @@ void WorkerSessions::CloseNode(Turn& turn, const NodeId& node, const absl::Statu
 
 void WorkerSessions::CheckLiveness(Turn& turn) {
   const SteadyTime now = turn.now().steady;
-  // This process may have been stopped, or waited for its disk: what was not heard then does not count.
+  // Time in which this process was frozen, or waited for its disk, does not count as silence.
   absl::Duration held = absl::ZeroDuration();
   if (last_check_.has_value()) held = std::max(absl::ZeroDuration(), now - *last_check_ - options_.detection / 2);
   last_check_ = now;
   std::vector<NodeId> silent;
   for (auto& [node, session] : sessions_) {
-    session.heard = session.heard + held;
-    if (now - session.heard > options_.detection) silent.push_back(node);
+    session.last_contact = session.last_contact + held;
+    if (now - session.last_contact > options_.detection) silent.push_back(node);
   }
   for (const NodeId& node : silent) {
     const auto session = sessions_.find(node);
-    const std::string why =
-        absl::StrCat("no message of worker ", node.value(), " for ", absl::FormatDuration(now - session->second.heard));
+    const std::string why = absl::StrCat("no message from worker ", node.value(), " for ",
+                                         absl::FormatDuration(now - session->second.last_contact));
     spdlog::warn("{}: it counts as disconnected", why);
     turn.AfterCommit([link = session->second.link, why] { link->Close(absl::UnavailableError(why)); });
     Drop(turn, session);

@@ -1,5 +1,5 @@
-// The worker daemons' streams: their messages become events and history, and what the coordinator wants of them goes
-// back. Semantics: Workers.Connect in proto/workers_service.proto.
+// The worker daemons' streams: turns their messages into events and history, and sends them their desired state.
+// Semantics: Workers.Connect in proto/workers_service.proto.
 //
 // Not thread-safe: the loop owns it.
 #pragma once
@@ -23,44 +23,44 @@ namespace muster::server {
 
 class Turn;
 
-// The transport of one stream. Called on the loop's thread; must not block. Only the newest of messages that replace
-// each other (Desired, acknowledgements of a rank, heartbeats) need to be sent.
+// The transport of one stream. Called on the loop's thread; must not block. Of messages that replace each other
+// (Desired, acknowledgements of a rank, heartbeats) only the newest needs to be sent.
 class WorkerLink {
  public:
   virtual ~WorkerLink() = default;
   virtual void Send(CoordinatorMessage message) = 0;
-  // The last call.
+  // The last call on the link.
   virtual void Close(const absl::Status& status) = 0;
 };
 
 class WorkerSessions {
  public:
   struct Options {
-    absl::Duration detection = absl::Seconds(10);     // of silence, until a worker counts as disconnected
-    absl::Duration orphan_grace = absl::Minutes(30);  // goes to the workers
+    absl::Duration detection = absl::Seconds(10);     // a worker silent for this long counts as disconnected
+    absl::Duration orphan_grace = absl::Minutes(30);  // sent to the workers
   };
 
   WorkerSessions(const Options& options, Ledger* ledger) : options_(options), ledger_(ledger) {}
 
-  // A message of a stream, checked for its form by the transport; the first one is a Hello. One message of a stream at
-  // a time: the next one may come after the turn's commit.
+  // Handles a message whose form the transport has checked; the first one is a Hello. One message of a stream at a
+  // time: the next one may come after the turn's commit.
   void Receive(Turn& turn, const std::shared_ptr<WorkerLink>& link, const WorkerMessage& message);
   // The stream broke or was closed.
   void Gone(Turn& turn, const WorkerLink* link);
 
   void SendDesired(const core::Core& core, const NodeId& node);
   void CloseStream(const core::CloseStream& close);
-  // Whatever its incarnation: the node counts as disconnected.
+  // Disconnects the node, whatever its incarnation.
   void CloseNode(Turn& turn, const NodeId& node, const absl::Status& why);
   void Acknowledge(const StoredInput& stored);
 
-  // Disconnects who was silent for too long.
+  // Disconnects workers that have been silent for too long.
   void CheckLiveness(Turn& turn);
-  // Closes all streams; what they say later is ignored, so that their nodes do not count as away.
+  // Closes all streams and ignores their later messages, so that their nodes do not count as away.
   void CloseAll(const absl::Status& why);
 
  private:
-  // Of one rank: up to here received (not to be taken again), and stored.
+  // For one rank: input up to here was received (duplicates are skipped), and stored.
   struct Acknowledgements {
     store::Acknowledged received;
     store::Acknowledged stored;
@@ -69,7 +69,7 @@ class WorkerSessions {
     std::shared_ptr<WorkerLink> link;
     NodeId node;
     Incarnation incarnation;
-    SteadyTime heard;
+    SteadyTime last_contact;
     std::map<RankId, Acknowledgements> ranks;
   };
 
@@ -84,8 +84,8 @@ class WorkerSessions {
   const Options options_;
   Ledger* const ledger_;
   std::map<NodeId, Session> sessions_;
-  std::map<const WorkerLink*, NodeId> nodes_;  // of the sessions' links
-  std::map<RankId, NodeId> staged_by_;         // whom to tell when a rank's input is stored
+  std::map<const WorkerLink*, NodeId> nodes_;  // node of each session's link
+  std::map<RankId, NodeId> staged_by_;         // the node that gets the acknowledgement of a rank's input
   std::optional<SteadyTime> last_check_;
   bool closed_ = false;
 };

@@ -1,5 +1,4 @@
-// Virtual time: what is to happen, in order. Two things of the same instant happen in the order in which they were
-// planned.
+// Virtual time: planned work, in order. Work planned for the same instant runs in the order in which it was planned.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +24,7 @@ class Agenda {
   void At(SteadyTime when, Work work) { planned_.emplace(std::pair(std::max(when, now()), ++order_), std::move(work)); }
   void After(absl::Duration delay, Work work) { At(now() + delay, std::move(work)); }
 
-  // The next thing, if it is due at `until` or earlier. False: there is none.
+  // Runs the next work if it is due at `until` or earlier. False: there is none.
   bool RunNext(SteadyTime until) {
     if (planned_.empty() || planned_.begin()->first.first > until) return false;
     auto next = planned_.extract(planned_.begin());
@@ -33,7 +32,7 @@ class Agenda {
     next.mapped()();
     return true;
   }
-  // The wall clock alone.
+  // Moves the wall clock only.
   void JumpWall(absl::Duration by) { clock_.JumpWall(by); }
 
  private:

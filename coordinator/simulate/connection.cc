@@ -8,7 +8,7 @@
 
 namespace muster::simulate {
 
-SteadyTime Connection::ArrivalBehind(SteadyTime last) {
+SteadyTime Connection::ArrivalAfter(SteadyTime last) {
   absl::Duration delay = world_->random.Between(absl::Milliseconds(1), absl::Milliseconds(20));
   if (world_->slow_network > absl::ZeroDuration()) {
     delay += world_->random.Between(absl::ZeroDuration(), world_->slow_network);
@@ -24,7 +24,7 @@ void Connection::SendUp(WorkerMessage message) {
   if (worker_gone_) return;
   const bool repeatable = message.has_observed() || message.has_records();
   const bool repeated = repeatable && world_->random.Percent(world_->settings.repeated_messages_percent);
-  last_up_ = ArrivalBehind(last_up_);
+  last_up_ = ArrivalAfter(last_up_);
   if (repeated) {
     world_->Count("message repeated");
     up_.push_back({last_up_, message});
@@ -35,15 +35,15 @@ void Connection::SendUp(WorkerMessage message) {
 
 void Connection::Break() {
   if (std::exchange(worker_gone_, true)) return;
-  last_up_ = ArrivalBehind(last_up_);
+  last_up_ = ArrivalAfter(last_up_);
   up_.push_back({last_up_, std::nullopt});
   PumpAt(last_up_);
 }
 
 void Connection::Send(CoordinatorMessage message) {
   if (server_gone_ || !server_->alive()) return;
-  if (message.has_desired()) world_->judge.Told(message.desired(), last_revision_);
-  last_down_ = ArrivalBehind(last_down_);
+  if (message.has_desired()) world_->judge.DesiredSent(message.desired(), last_revision_);
+  last_down_ = ArrivalAfter(last_down_);
   down_.push_back({last_down_, std::move(message)});
   PumpAt(last_down_);
 }
@@ -51,14 +51,14 @@ void Connection::Send(CoordinatorMessage message) {
 void Connection::Close(const absl::Status& status) {
   if (server_gone_ || (server_ != nullptr && !server_->alive())) return;
   server_gone_ = true;
-  last_down_ = ArrivalBehind(last_down_);
+  last_down_ = ArrivalAfter(last_down_);
   down_.push_back({last_down_, status});
   PumpAt(last_down_);
 }
 
 void Connection::Reset() {
   if (std::exchange(server_gone_, true)) return;
-  last_down_ = ArrivalBehind(last_down_);
+  last_down_ = ArrivalAfter(last_down_);
   down_.push_back({last_down_, absl::UnavailableError("connection reset")});
   PumpAt(last_down_);
 }
@@ -70,18 +70,18 @@ void Connection::Pump() {
   }
 }
 
-// True: there may be more.
+// Returns true if there may be more to deliver.
 bool Connection::DeliverUp() {
   if (up_.empty() || !route_->up || reading_ || up_.front().at > world_->agenda.now()) return false;
   Coordinator& coordinator = *world_->coordinator;
   if (!coordinator.up()) {
-    if (!coordinator.refuses()) return false;  // nobody answers
+    if (!coordinator.refuses()) return false;  // no process answers
     up_.clear();
     Reset();
     return false;
   }
   if (server_ == nullptr) server_ = coordinator.life();
-  if (server_ != coordinator.life()) {  // a stream of an earlier run
+  if (server_ != coordinator.life()) {  // a stream to an earlier run
     up_.clear();
     Reset();
     return false;
@@ -116,7 +116,7 @@ bool Connection::DeliverDown() {
   down_.pop_front();
   if (const auto* end = std::get_if<absl::Status>(&next.message)) {
     worker_gone_ = true;
-    // As gRPC does, when the coordinator has not taken leave itself.
+    // As gRPC does, if the coordinator has not closed the stream itself.
     if (!server_gone_) up_.push_back({world_->agenda.now(), std::nullopt});
     node_->Ended(this, *end);
     return false;

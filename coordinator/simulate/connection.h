@@ -1,5 +1,5 @@
-// One stream between a worker daemon and the coordinator over the virtual network: two ordered pipes. What is on its
-// way when the route is cut waits, as TCP would send it again; each end learns of the other's end only by a message, or
+// One stream between a worker daemon and the coordinator over the virtual network: two ordered pipes. While the route
+// is cut, messages in transit wait, as with TCP retransmission; each end learns of the other's end only by a message or
 // by its own time-out.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace muster::simulate {
 
-// Between one node and the coordinator.
+// The route between one node and the coordinator.
 struct Route {
   bool up = true;    // towards the coordinator
   bool down = true;  // towards the node
@@ -25,34 +25,34 @@ struct Route {
 
 class Connection final : public server::WorkerLink, public std::enable_shared_from_this<Connection> {
  public:
-  // The worker's side is called back; `route` and `node` outlive the connection.
+  // Calls back the worker's side. `route` and `node` outlive the connection.
   Connection(World* world, const Route* route, WorkerNode* node) : world_(world), route_(route), node_(node) {}
 
   // ---- The worker's end. ----
   void SendUp(WorkerMessage message);
-  // The worker has gone, or gives up.
+  // The worker closes the stream or times out.
   void Break();
 
   // ---- The coordinator's end. ----
   void Send(CoordinatorMessage message) override;
   void Close(const absl::Status& status) override;
-  // Its process has died.
+  // The coordinator's process has crashed.
   void Reset();
 
-  // The route or an end has changed: what waits may go on.
+  // The route or an end has changed: waiting messages may continue.
   void Pump();
 
  private:
   struct Up {
     SteadyTime at;
-    std::optional<WorkerMessage> message;  // none: the end
+    std::optional<WorkerMessage> message;  // none: end of stream
   };
   struct Down {
     SteadyTime at;
-    std::variant<CoordinatorMessage, absl::Status> message;  // a status is the end
+    std::variant<CoordinatorMessage, absl::Status> message;  // a status ends the stream
   };
 
-  SteadyTime ArrivalBehind(SteadyTime last);
+  SteadyTime ArrivalAfter(SteadyTime last);
   void PumpAt(SteadyTime when);
   bool DeliverUp();
   bool DeliverDown();
@@ -64,7 +64,7 @@ class Connection final : public server::WorkerLink, public std::enable_shared_fr
   std::deque<Up> up_;
   std::deque<Down> down_;
   SteadyTime last_up_, last_down_;
-  bool reading_ = false;  // the coordinator has not finished with the message before
+  bool reading_ = false;  // the coordinator still handles the previous message
   bool worker_gone_ = false;
   bool server_gone_ = false;
   uint64_t last_revision_ = 0;

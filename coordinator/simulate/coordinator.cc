@@ -14,7 +14,7 @@ constexpr absl::Duration kCallTimeout = absl::Seconds(3);
 
 void Coordinator::Start() {
   if (up()) return;
-  life_ = std::make_shared<Life>([this] { Died(); });
+  life_ = std::make_shared<Life>([this] { Crashed(); });
   silent_ = false;
   posted_.clear();
   frozen_until_ = SteadyTime();
@@ -37,11 +37,11 @@ void Coordinator::Start() {
   Wake(world_->agenda.now());
 }
 
-void Coordinator::Died() {
-  world_->Trace([] { return "coordinator dies at a write"; });
+void Coordinator::Crashed() {
+  world_->Trace([] { return "coordinator crashes at a write"; });
   // The shell is still on the stack.
   world_->agenda.After(absl::ZeroDuration(), [this] {
-    for (const auto& node : world_->nodes) node->CoordinatorDied(silent_);
+    for (const auto& node : world_->nodes) node->CoordinatorCrashed(silent_);
     world_->agenda.After(down_, [this] { Start(); });
   });
 }
@@ -49,9 +49,9 @@ void Coordinator::Died() {
 void Coordinator::Kill(absl::Duration down, bool silent) {
   if (!up()) return;
   world_->Trace([&] { return absl::StrCat("coordinator is killed", silent ? ", silently" : ""); });
-  life_->Die();
+  life_->Kill();
   silent_ = silent;
-  for (const auto& node : world_->nodes) node->CoordinatorDied(silent);
+  for (const auto& node : world_->nodes) node->CoordinatorCrashed(silent);
   world_->agenda.After(down, [this] { Start(); });
 }
 
@@ -59,7 +59,7 @@ void Coordinator::KillAtWrite(Life::Cut cut, absl::Duration down) {
   if (!up()) return;
   down_ = down;
   silent_ = false;
-  life_->DieAtNextWrite(cut);
+  life_->CrashAtNextWrite(cut);
 }
 
 void Coordinator::Freeze(absl::Duration time) {
@@ -71,7 +71,7 @@ void Coordinator::Freeze(absl::Duration time) {
 
 void Coordinator::Post(std::function<void(server::Turn&)> work) {
   posted_.push_back(std::move(work));
-  // What comes within a millisecond shares a turn.
+  // Calls within the same millisecond share a turn.
   if (!in_turn_) Wake(std::max(frozen_until_, world_->agenda.now() + absl::Milliseconds(1)));
 }
 

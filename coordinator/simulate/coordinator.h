@@ -1,5 +1,5 @@
 // The coordinator's process: the daemon's own shell (coordinator/server/shell.h), which can be killed, frozen and
-// started again.
+// restarted.
 #pragma once
 
 #include <deque>
@@ -18,26 +18,26 @@ class Coordinator {
   explicit Coordinator(World* world) : world_(world) {}
 
   void Start();
-  // `down`: until it is started again. `silent`: as at a power loss, nobody's connection is reset.
+  // `down`: time until the restart. `silent`: as in a power loss, connections are not reset.
   void Kill(absl::Duration down, bool silent);
-  // At its next write.
+  // Kills it at its next write.
   void KillAtWrite(Life::Cut cut, absl::Duration down);
   void Freeze(absl::Duration time);
 
   bool up() const { return life_ != nullptr && life_->alive(); }
-  // Tells one run from another; a message for an earlier one is refused.
+  // Identifies the current run; messages for an earlier run are refused.
   const std::shared_ptr<Life>& life() const { return life_; }
-  // Its machine answers for a process that is not there.
+  // The process is down but its machine is up, so connections are refused.
   bool refuses() const { return !up() && !silent_; }
   void Post(std::function<void(server::Turn&)> work);
 
-  // A request of one message. `work` runs in a turn and gives the reply to its second argument; request or reply may be
-  // lost, and then `reply` gets UNAVAILABLE after a while.
+  // A unary call. `work` runs in a turn and passes the reply to its second argument. The request or the reply may be
+  // lost; then `reply` gets UNAVAILABLE after a while.
   using Reply = std::function<void(absl::Status)>;
   void Call(const std::function<void(server::Turn&, const Reply&)>& work, bool reachable, const Reply& reply);
 
  private:
-  void Died();
+  void Crashed();
   void Wake(SteadyTime when);
   void DoTurn();
 

@@ -22,7 +22,7 @@ class VirtualState final : public store::StateStore {
   }
 
   absl::StatusOr<std::optional<std::string>> Get(std::string_view key) override {
-    if (const auto row = after_death_.find(key); row != after_death_.end()) return row->second;
+    if (const auto row = unwritten_.find(key); row != unwritten_.end()) return row->second;
     const auto row = disk_->rows_.find(key);
     return row == disk_->rows_.end() ? std::nullopt : std::optional(row->second);
   }
@@ -34,7 +34,7 @@ class VirtualState final : public store::StateStore {
     }
     if (!life_->BeginWrite()) {
       for (const store::ChangeGroup& group : groups) {
-        for (const store::Change& change : group) after_death_[change.key] = change.value;
+        for (const store::Change& change : group) unwritten_[change.key] = change.value;
       }
       return absl::OkStatus();
     }
@@ -60,8 +60,8 @@ class VirtualState final : public store::StateStore {
  private:
   Disk* const disk_;
   const std::shared_ptr<Life> life_;
-  // What a dead process believes to have written, so that it does not contradict itself.
-  std::map<std::string, std::optional<std::string>, std::less<>> after_death_;
+  // Writes of a killed process, which it reads back so that it stays consistent.
+  std::map<std::string, std::optional<std::string>, std::less<>> unwritten_;
 };
 
 // Metric points only: the virtual trainers print nothing.
@@ -73,7 +73,7 @@ class VirtualHistory final : public store::HistoryStore {
                       const std::vector<std::pair<RankId, store::Acknowledged>>& acknowledged) override {
     if (!life_->BeginWrite()) return absl::OkStatus();
     for (const store::HistoryItem& item : items) {
-      if (item.sequence <= disk_->last_sequence_) disk_->judge_->Fail("stream", "a metric point behind a later one");
+      if (item.sequence <= disk_->last_sequence_) disk_->judge_->Fail("stream", "a metric point after a later one");
       disk_->last_sequence_ = item.sequence;
       const auto& point = std::get<MetricPoint>(item.body);
       disk_->judge_->Stored(item.job, point);

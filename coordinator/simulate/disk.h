@@ -1,5 +1,5 @@
-// The coordinator's virtual disk, behind the interfaces of coordinator/store. What was committed stays, whatever
-// happens to the process; a process that is dead writes nothing.
+// The coordinator's virtual disk; implements the interfaces of coordinator/store. Committed data survives the process,
+// and a killed process writes nothing.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,21 @@
 
 namespace muster::simulate {
 
-// One run of the coordinator's process. A killed one goes on computing in the simulation, but nothing that it does
-// reaches the disk or the network any more: so it can be killed between any two of its effects.
+// One run of the coordinator's process. After a kill the simulation still executes its code, but none of its effects
+// reach the disk or the network. So it can be killed between any two effects.
 class Life {
  public:
   enum class Cut { kNone, kBefore, kAfter };
 
-  // `died` is called when it dies at a write.
-  explicit Life(std::function<void()> died) : died_(std::move(died)) {}
+  // `crashed` is called when a write kills it.
+  explicit Life(std::function<void()> crashed) : crashed_(std::move(crashed)) {}
 
   bool alive() const { return alive_; }
-  void Die() { alive_ = false; }
-  // Dies at its next write: with the write lost, or with it on disk and nothing that should follow it done.
-  void DieAtNextWrite(Cut cut) { cut_ = cut; }
+  void Kill() { alive_ = false; }
+  // Crashes at its next write: either the write is lost, or it is on disk and nothing after it happens.
+  void CrashAtNextWrite(Cut cut) { cut_ = cut; }
 
-  // False: the write is not to happen.
+  // False: the write must not happen.
   bool BeginWrite() {
     if (alive_ && cut_ == Cut::kBefore) End();
     return alive_;
@@ -41,9 +41,9 @@ class Life {
  private:
   void End() {
     alive_ = false;
-    died_();
+    crashed_();
   }
-  const std::function<void()> died_;
+  const std::function<void()> crashed_;
   bool alive_ = true;
   Cut cut_ = Cut::kNone;
 };

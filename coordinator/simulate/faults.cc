@@ -27,7 +27,7 @@ void Faults::Plan(absl::Duration end) {
 }
 
 WorkerNode& Faults::AnyNode() {
-  // Mostly where something runs.
+  // Mostly a node on which ranks run.
   if (world_->random.Percent(70)) {
     const auto living = world_->gangs->Living();
     if (!living.empty()) return *living[world_->random.Below(living.size())]->node;
@@ -37,11 +37,11 @@ WorkerNode& Faults::AnyNode() {
 
 void Faults::One() {
   if (world_->settings.only_coordinator_fails) return HitCoordinator();
-  const uint64_t die = world_->random.Below(100);
-  if (die < 20) return HitCoordinator();
-  if (die < 42) return HitDaemon();
-  if (die < 52) return HitMachine();
-  if (die < 80) return HitNetwork();
+  const uint64_t roll = world_->random.Below(100);
+  if (roll < 20) return HitCoordinator();
+  if (roll < 42) return HitDaemon();
+  if (roll < 52) return HitMachine();
+  if (roll < 80) return HitNetwork();
   return HitRank();
 }
 
@@ -55,7 +55,7 @@ void Faults::HitCoordinator() {
       world_->Count("coordinator killed");
       return coordinator.Kill(down, /*silent=*/false);
     case 1:
-      world_->Count("coordinator's machine without power");
+      world_->Count("coordinator's machine lost power");
       return coordinator.Kill(down, /*silent=*/true);
     case 2:
       world_->Count("coordinator killed before a commit");
@@ -83,7 +83,7 @@ void Faults::HitDaemon() {
       world_->Count("worker daemon frozen");
       return node.FreezeDaemon(random.Between(absl::Seconds(1), absl::Seconds(40)));
     default:
-      world_->Count("worker daemon told to end");
+      world_->Count("worker daemon got SIGTERM");
       return node.Leave(down);
   }
 }
@@ -132,7 +132,7 @@ void Faults::HitNetwork() {
       Partition(node);
       return world_->agenda.After(time, [&node] { node.SetRoute({true, true}); });
     }
-    case 2:  // several at once, as behind one switch
+    case 2:  // several at once, as on one switch
       for (int i = 0; i < 5; ++i) {
         WorkerNode& node = AnyNode();
         Partition(node);
@@ -171,7 +171,7 @@ void Faults::HitRank() {
     RankExit exit;
     exit.set_cause(RankExit::FAILED);
     exit.set_signal(9);
-    return process->gang->Die(*process, exit);
+    return process->gang->EndProcess(*process, exit);
   }
   process->gang->Freeze(*process);
   if (random.Percent(30)) return world_->Count("rank frozen for good");
@@ -193,7 +193,7 @@ void Faults::Whim() {
     case 3:
       return user.Delete();
     case 4:
-      return user.Submit();  // again, with the same request
+      return user.Submit();  // again, with the same request id
     case 5:
       return (*readers_)[random.Below(readers_->size())]->Disconnect();
     default: {

@@ -1,4 +1,4 @@
-// What goes wrong in a simulated cluster, and when.
+// The faults of a simulated cluster, and when they happen.
 #pragma once
 
 #include <memory>
@@ -16,9 +16,9 @@ class Faults {
          const std::vector<std::unique_ptr<Reader>>* readers)
       : world_(world), users_(users), readers_(readers) {}
 
-  // 10 to 30 faults and some whims of users, all of them before `end`.
+  // Plans 10 to 30 faults and some requests of users, all of them before `end`.
   void Plan(absl::Duration end);
-  // What is broken works again, but for what is gone for good.
+  // Repairs everything that can be repaired.
   void HealAll();
 
  private:

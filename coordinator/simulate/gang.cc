@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kKey[] = "collective";
 constexpr absl::Duration kGangRetry = absl::Seconds(2);
-constexpr uint64_t kCollective = 10;  // as an op of a step
+constexpr uint64_t kCollective = 10;  // index of the op in a step
 
 RankExit Exit(RankExit::Cause cause, const std::string& message, int signal = 0) {
   RankExit exit;
@@ -55,20 +55,20 @@ void Gang::Load(const std::shared_ptr<Process>& process) {
   const Assignment& assignment = process->assignment;
   if (assignment.has_resume_from()) {
     if (!world_->checkpoints[job_].contains(assignment.resume_from().directory())) {
-      // A generation that has a successor may find its checkpoint gone; it is about to be killed.
+      // An outdated generation may find its checkpoint gone; it will be killed soon.
       const auto& account = world_->judge.jobs().at(job_);
       if (account.generations.rbegin()->first == generation_ && !account.ended.contains(generation_)) {
         world_->judge.Fail("nothing published is lost",
                            absl::StrCat(process->id.ToString(), " finds no ", assignment.resume_from().directory()));
       }
-      return Die(*process, Exit(RankExit::FAILED, "the checkpoint is not there"));
+      return EndProcess(*process, Exit(RankExit::FAILED, "the checkpoint is not there"));
     }
     step_ = assignment.resume_from().step();
   }
   Meet(process);
 }
 
-// Rank 0 sets the key that the others wait for, as with an NCCL id; all repeat it until it is answered.
+// Rank 0 sets the key that the others wait for, as with an NCCL id. Each rank retries until it gets a reply.
 void Gang::Meet(const std::shared_ptr<Process>& process) {
   if (!process->alive || process->met) return;
   const auto again = [this, process] { world_->agenda.After(kGangRetry, [this, process] { Meet(process); }); };
@@ -104,7 +104,7 @@ void Gang::Rendezvous(const std::shared_ptr<Process>& process, std::function<voi
       rendezvous.Get({job_, generation_}, kKey, now + absl::Seconds(1), now,
                      [=, this](const absl::StatusOr<std::string>& got) {
                        if (got.ok() && *got != value) {
-                         world_->judge.Fail("a rendezvous of its own",
+                         world_->judge.Fail("rendezvous are separate",
                                             absl::StrCat(process->id.ToString(), " got the key ", *got));
                        }
                        reply(got.status());
@@ -130,7 +130,7 @@ void Gang::BeginIfAllMet() {
     record.mutable_running()->set_resumed_step(step_);
     process->node->Append(process->id, std::move(record));
   }
-  // The generation before wrote its last checkpoint, and did not live to end in good order.
+  // The previous generation wrote its last checkpoint, but was killed before its orderly end.
   if (step_ >= train().steps()) return EndAll(RankExit::COMPLETED);
   PlanStep();
 }
@@ -165,7 +165,7 @@ void Gang::EndStep() {
   PlanStep();
 }
 
-// Asynchronous, except for the last: the next step begins at once.
+// Asynchronous, except for the last one: the next step starts at once.
 void Gang::WriteCheckpoint(bool last) {
   writing_ = true;
   const uint64_t step = step_;
@@ -175,7 +175,7 @@ void Gang::WriteCheckpoint(bool last) {
     const bool full = world_->agenda.now() < world_->disk_full_until;
     if (full) {
       world_->Count("checkpoint on a full disk");
-      if (last) {  // what is on disk stays as it is, and the job says so
+      if (last) {  // earlier checkpoints stay, and the job reports the failure
         const auto exit = Exit(RankExit::FAILED, "no space left on device");
         const auto members = members_;
         for (const auto& [rank, process] : members) EndSoon(process, absl::Seconds(1), exit);
@@ -214,7 +214,7 @@ void Gang::EndSoon(const std::shared_ptr<Process>& process, absl::Duration lates
   world_->agenda.After(delay, [this, process, latest, exit = std::move(exit)] {
     if (!process->alive) return;
     if (process->frozen) return EndSoon(process, latest, exit);
-    Die(*process, exit);
+    EndProcess(*process, exit);
   });
 }
 
@@ -228,7 +228,7 @@ void Gang::Stop(Process& process, const muster::Stop& stop) {
 }
 
 void Gang::Terminate(Process& process) {
-  // Some hang in a collective, and wait for their worker's deadline.
+  // Some ranks hang in a collective until their worker's deadline.
   if (!process.alive || world_->random.Percent(20)) return;
   EndSoon(members_.at(process.id.rank), absl::Seconds(2), Exit(RankExit::STOPPED, ""));
 }
@@ -245,11 +245,11 @@ void Gang::Freeze(Process& process) {
 
 void Gang::Thaw(Process& process) {
   if (!std::exchange(process.frozen, false)) return;
-  world_->Trace([&] { return absl::StrCat(process.id.ToString(), " goes on"); });
+  world_->Trace([&] { return absl::StrCat(process.id.ToString(), " resumes"); });
   world_->judge.Thawed(process.id);
 }
 
-void Gang::Die(Process& process, RankExit exit) {
+void Gang::EndProcess(Process& process, RankExit exit) {
   if (!process.alive) return;
   process.alive = false;
   process.node->ProcessEnded(process.id, std::move(exit));
@@ -257,7 +257,7 @@ void Gang::Die(Process& process, RankExit exit) {
   const auto members = members_;
   for (const auto& [rank, other] : members) {
     if (!other->alive || world_->random.Percent(25)) continue;  // hangs
-    EndSoon(other, absl::Seconds(4), Exit(RankExit::FAILED, absl::StrCat("rank ", process.id.rank, " has gone")));
+    EndSoon(other, absl::Seconds(4), Exit(RankExit::FAILED, absl::StrCat("rank ", process.id.rank, " is gone")));
   }
 }
 

@@ -1,5 +1,5 @@
-// Virtual trainers: processes that load, meet at the rendezvous, train in step with each other, write checkpoints and
-// end. A rank's process outlives its worker daemon.
+// Virtual trainers: processes that load, meet at the rendezvous, train in lockstep, write checkpoints and end. A rank's
+// process outlives its worker daemon.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace muster::simulate {
 
 class Gang;
 
-// What a rank's progress page says (worker/rundir/progress.h). Of the ops of a step only one is modelled: the
-// collective in which all ranks meet.
+// A rank's progress page (worker/rundir/progress.h). Only one op of a step is modeled: the collective in which all
+// ranks meet.
 struct Page {
   uint64_t step = 0, issued = 0, completed = 0;
   SteadyTime moved;
@@ -34,8 +34,8 @@ struct Process {
   Gang* gang = nullptr;
   bool alive = true;
   bool frozen = false;
-  bool met = false;    // has been through the rendezvous
-  bool asked = false;  // told to write a checkpoint and end
+  bool met = false;    // has passed the rendezvous
+  bool asked = false;  // asked to write a checkpoint and stop
   Page page;
 };
 
@@ -45,13 +45,13 @@ class Gang {
   Gang(World* world, JobId job, uint64_t generation) : world_(world), job_(std::move(job)), generation_(generation) {}
 
   void Join(const std::shared_ptr<Process>& process);
-  // Command and signal of its worker.
+  // The worker's command and signal.
   void Stop(Process& process, const muster::Stop& stop);
   void Terminate(Process& process);
-  // The coordinator has come back, perhaps without its memory: the worker sets again what its rank has set.
+  // The coordinator is back, perhaps without its memory: the worker sets its ranks' keys again.
   void Resend(const std::shared_ptr<Process>& process);
-  void Die(Process& process, RankExit exit);
-  // SIGSTOP, somewhere before the collective; and SIGCONT.
+  void EndProcess(Process& process, RankExit exit);
+  // SIGSTOP, at some point before the collective; and SIGCONT.
   void Freeze(Process& process);
   void Thaw(Process& process);
 
@@ -67,7 +67,7 @@ class Gang {
   void EndStep();
   void WriteCheckpoint(bool last);
   void EndAll(RankExit::Cause cause);
-  bool Intact() const;  // every member is there and goes on
+  bool Intact() const;  // every member is there and runs
   void EndSoon(const std::shared_ptr<Process>& process, absl::Duration latest, RankExit exit);
   const Train& train() const { return members_.begin()->second->assignment.spec().train(); }
 
@@ -78,7 +78,7 @@ class Gang {
   absl::Duration step_time_;
   uint64_t step_ = 0;
   bool running_ = false;
-  bool ending_ = false;  // in good order
+  bool ending_ = false;  // by an orderly stop
   bool writing_ = false;
 };
 
@@ -86,7 +86,7 @@ class Gangs {
  public:
   explicit Gangs(World* world) : world_(world) {}
   Gang& Of(const RankId& rank);
-  // Of all gangs.
+  // All gangs.
   std::vector<std::shared_ptr<Process>> Living() const;
 
  private:

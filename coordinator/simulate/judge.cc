@@ -38,7 +38,7 @@ void Judge::Fail(const std::string& invariant, const std::string& what) {
 
 void Judge::Committed(const std::vector<store::ChangeGroup>& groups) {
   for (const store::ChangeGroup& group : groups) {
-    // What an event frees may be taken by the same event.
+    // One event may free a slot and assign it again.
     std::vector<Generation> claims;
     for (const store::Change& change : group) {
       if (!change.value.has_value() || !absl::StartsWith(change.key, "generation/")) {
@@ -70,7 +70,7 @@ void Judge::Changed(const store::Change& change) {
 
 void Judge::EventAdded(const std::string& key, const std::optional<std::string>& value) {
   uint64_t sequence = 0;
-  if (!absl::SimpleAtoi(key.substr(6), &sequence)) return Fail("stream", absl::StrCat("a key ", key));
+  if (!absl::SimpleAtoi(key.substr(6), &sequence)) return Fail("stream", absl::StrCat("an invalid key ", key));
   if (!value.has_value()) {
     const auto found = std::lower_bound(stream_.begin(), stream_.end(), sequence,
                                         [](const StreamEvent& event, uint64_t s) { return event.sequence < s; });
@@ -80,7 +80,7 @@ void Judge::EventAdded(const std::string& key, const std::optional<std::string>&
     return;
   }
   if (!stream_.empty() && sequence <= stream_.back().sequence) {
-    return Fail("stream", absl::StrCat("event ", sequence, " was stored behind ", stream_.back().sequence));
+    return Fail("stream", absl::StrCat("event ", sequence, " was stored after ", stream_.back().sequence));
   }
   StateEvent event;
   if (!event.ParseFromString(*value)) return Fail("stream", "an event that does not parse");
@@ -94,7 +94,7 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
   if (account.deleted) return Fail("jobs", absl::StrCat(id.value(), " is back after its deletion"));
   if (account.state == JOB_STATE_UNSPECIFIED) {
     const auto [known, fresh] = requests_.emplace(job.request_id(), id);
-    // A deleted job's request is forgotten with it.
+    // A deleted job's request id is forgotten with it.
     if (!fresh && !jobs_[known->second].deleted)
       return Fail("no job doubled", absl::StrCat(id.value(), " is ", known->second.value(), " again"));
     known->second = id;
@@ -121,7 +121,7 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
     return Fail("restarts", absl::StrCat(id.value(), " failed after ", job.restarts_without_progress(), " restarts"));
   }
   const uint64_t newest = account.generations.empty() ? 0 : account.generations.rbegin()->first;
-  // The generation's own row comes behind the job's in the same group.
+  // The generation's own row comes after the job's in the same group.
   if (job.generation() < newest || job.generation() > newest + 1) {
     return Fail("generations", absl::StrCat(id.value(), " went from ", newest, " to ", job.generation()));
   }
@@ -130,17 +130,17 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
   const Failure& failure = job.failure();
   if (failure.exit().cause() == RankExit::HUNG && failure.generation() > account.hung_generation) {
     account.hung_generation = failure.generation();
-    HangTold(id, failure, account.generations[failure.generation()]);
+    CheckHangReport(id, failure, account.generations[failure.generation()]);
   }
   if (!Terminal(account.state) && Terminal(job.state())) account.ended_at = clock_->Read().steady;
   account.state = job.state();
 }
 
-// Who is blamed has stood still, and nobody whose page was seen to be behind is overlooked. Where a process is dead the
-// news of it is on its way.
-void Judge::HangTold(const JobId& id, const Failure& failure, const Generation& generation) {
-  constexpr absl::Duration kLongEnough = absl::Seconds(20);  // a thawed rank's page moves with its next step
-  bool anybody = false;
+// The rank at fault was frozen for long enough, and no frozen rank whose page was seen to show less progress is
+// overlooked. If a process has ended, its exit is about to be reported.
+void Judge::CheckHangReport(const JobId& id, const Failure& failure, const Generation& generation) {
+  constexpr absl::Duration kLongEnough = absl::Seconds(20);  // a resumed rank's page changes with its next step
+  bool any_frozen = false;
   for (const RankPlacement& rank : generation.ranks()) {
     const RankId key{id, generation.number(), rank.rank()};
     if (!running_.contains(key)) return;
@@ -149,10 +149,10 @@ void Judge::HangTold(const JobId& id, const Failure& failure, const Generation& 
     const FrozenRank& frozen = found->second;
     const bool counts = frozen.frozen || frozen.longest >= kLongEnough;
     if (counts && (rank.rank() == failure.rank() || !frozen.seen)) return;
-    anybody |= counts;
+    any_frozen |= counts;
   }
-  Fail("a hang is a hang", absl::StrCat(failure.exit().message(),
-                                        anybody ? ", but another rank is frozen" : ", but no rank of it was frozen"));
+  Fail("a hang is a hang", absl::StrCat(failure.exit().message(), any_frozen ? ", but another rank is frozen"
+                                                                             : ", but no rank of it was frozen"));
 }
 
 void Judge::TimeBreakdownChanged(const JobId& id, const TimeBreakdown& now, JobAccount& account) {
@@ -248,7 +248,7 @@ void Judge::GenerationChanged(Generation generation) {
         return Fail("generations", absl::StrCat("rank ", rank, " of ", name, " is back"));
       }
       const RankExit::Cause cause = generation.ranks(rank).exit().cause();
-      const bool seen = cause == RankExit::FAILED || cause == RankExit::COMPLETED;  // else it may only be thought so
+      const bool seen = cause == RankExit::FAILED || cause == RankExit::COMPLETED;  // other causes may be assumptions
       if (seen && running_.contains({id, number, static_cast<uint32_t>(rank)})) {
         return Fail("an exit is an exit", absl::StrCat("rank ", rank, " of ", name, " runs"));
       }
@@ -269,7 +269,7 @@ void Judge::RowDeleted(const std::string& key) {
     const JobId id(key.substr(4));
     JobAccount& account = jobs_[id];
     if (!deletable_.contains(id) || !Terminal(account.state)) {
-      return Fail("no accepted job lost", absl::StrCat(id.value(), " was removed, and nobody asked for it"));
+      return Fail("no accepted job lost", absl::StrCat(id.value(), " was removed, but not by a request"));
     }
     account.deleted = true;
   } else if (absl::StartsWith(key, "node/")) {
@@ -278,7 +278,7 @@ void Judge::RowDeleted(const std::string& key) {
 }
 
 void Judge::Stored(const JobId& job, const MetricPoint& point) {
-  // The virtual trainers write their generation into the loss.
+  // Virtual trainers write their generation into the loss.
   const auto generation = static_cast<uint64_t>(point.loss());
   const auto found = jobs_.find(job);
   if (found == jobs_.end() || found->second.generations.empty()) {
@@ -289,7 +289,7 @@ void Judge::Stored(const JobId& job, const MetricPoint& point) {
   }
 }
 
-void Judge::Told(const Desired& desired, uint64_t& last_revision) {
+void Judge::DesiredSent(const Desired& desired, uint64_t& last_revision) {
   if (desired.revision() < last_revision) Fail("revisions never go back", absl::StrCat(desired.revision()));
   last_revision = desired.revision();
   for (const DesiredRank& rank : desired.ranks()) {
@@ -313,7 +313,7 @@ void Judge::Accepted(const std::string& request, const JobId& job) {
     return Fail("accepted means durable", absl::StrCat(job.value(), " was accepted, but is not on disk"));
   }
   if (known->second != job && !jobs_[job].deleted) {
-    Fail("no job doubled", absl::StrCat(job.value(), " was told of, but ", known->second.value(), " is on disk"));
+    Fail("no job doubled", absl::StrCat(job.value(), " was returned, but ", known->second.value(), " is on disk"));
   }
 }
 
@@ -323,7 +323,7 @@ void Judge::Acknowledged(const RankId& rank, const std::vector<Record>& records)
   const JobAccount& account = found->second;
   const auto generation = account.generations.find(rank.generation);
   const bool over = account.ended.contains(rank.generation) || generation == account.generations.end();
-  if (over) return;  // refused as too late
+  if (over) return;  // refused as stale
   for (const Record& record : records) {
     if (record.has_checkpoint() && rank.rank == 0) {
       const uint64_t newest = account.published.empty() ? 0 : account.published.rbegin()->first;
@@ -345,7 +345,7 @@ void Judge::Read(const StateEvent& event, size_t& position) {
       ++position;
       return;
     }
-    // Only what went with its job may be missing.
+    // Only events of deleted jobs may be missing.
     if (next.job.empty() || !jobs_[next.job].deleted) {
       return Fail("streams are the history",
                   absl::StrCat("a reader got \"", event.message(), "\" and missed event ", next.sequence));
@@ -364,13 +364,13 @@ void Judge::Started(const RankId& rank, const std::string& node) {
   if (!fresh) Fail("a rank starts once", absl::StrCat(rank.ToString(), " on ", known->second, " and ", node));
 }
 
-void Judge::Unwanted(const RankId& rank) {
+void Judge::KilledAsStale(const RankId& rank) {
   const auto job = jobs_.find(rank.job);
   if (job == jobs_.end() || job->second.deleted || job->second.ended.contains(rank.generation)) return;
   const auto generation = job->second.generations.find(rank.generation);
   if (generation == job->second.generations.end()) return;
   if (generation->second.ranks(static_cast<int>(rank.rank)).state() == RANK_STATE_EXITED) return;
-  Fail("what is wanted is not killed", rank.ToString());
+  Fail("a desired rank is not killed", rank.ToString());
 }
 
 void Judge::ConcludeUndisturbed() {
@@ -397,7 +397,7 @@ void Judge::Conclude(size_t read_to) {
     if (account.restarts > faults) {
       Fail("only faults cost restarts", absl::StrCat(id.value(), ": ", account.restarts, " of ", faults, " faults"));
     }
-    // A restarted coordinator has lost what it had counted since the job's last change.
+    // A restarted coordinator has lost what it counted since the job's last change.
     const double life = absl::ToDoubleSeconds(account.ended_at - account.submitted_at),
                  counted = Sum(account.time_breakdown);
     if (account.coordinator_starts == coordinator_starts_ && std::abs(life - counted) > 1e-3) {

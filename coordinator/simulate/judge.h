@@ -1,6 +1,5 @@
-// The invariants. The judge sees every row that reaches the virtual disk, everything that the coordinator says to the
-// outside and everything that happens on the nodes, and keeps its own account of it; the first thing that should not be
-// ends the run.
+// Checks the invariants. The judge sees every row that reaches the virtual disk, everything that the coordinator sends
+// and everything that happens on the nodes, and keeps its own record of it. The first violation ends the run.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@
 
 namespace muster::simulate {
 
-// A checkpoint that is whole on the shared disk of the nodes.
+// A complete checkpoint on the nodes' shared disk.
 struct WrittenCheckpoint {
   JobId job;
   uint64_t generation = 0;
@@ -28,24 +27,24 @@ struct WrittenCheckpoint {
   friend auto operator<=>(const WrittenCheckpoint&, const WrittenCheckpoint&) = default;
 };
 
-// What the judge knows of a job from the committed rows.
+// A job, as the judge knows it from the committed rows.
 struct JobAccount {
   std::string request;
   uint64_t sequence = 0;
   JobState state = JOB_STATE_UNSPECIFIED;
   uint64_t restarts = 0;
   std::map<uint64_t, Generation> generations;
-  std::set<uint64_t> ended;                           // of the generations, also those whose rows are gone
+  std::set<uint64_t> ended;                           // ended generations, including deleted ones
   std::map<uint64_t, PublishedCheckpoint> published;  // ever, by step
   uint64_t progress_step = 0;
-  uint64_t steps = 0;  // of its spec
+  uint64_t steps = 0;  // from its spec
   uint32_t max_restarts = 0;
   Resources resources;
   bool deleted = false;
   TimeBreakdown time_breakdown;
-  SteadyTime submitted_at, ended_at;  // when that was on disk
+  SteadyTime submitted_at, ended_at;  // when it was committed
   uint64_t coordinator_starts = 0;    // before it was submitted
-  uint64_t hung_generation = 0;       // the last one of which that was said
+  uint64_t hung_generation = 0;       // the last generation that was reported as hung
 };
 
 class Judge {
@@ -53,45 +52,45 @@ class Judge {
   explicit Judge(const Clock* clock) : clock_(clock) {}
 
   bool failed() const { return !failure_.empty(); }
-  // "invariant: what happened"; empty: none was broken.
+  // "invariant: what happened"; empty: no violation.
   const std::string& failure() const { return failure_; }
   void Fail(const std::string& invariant, const std::string& what);
 
   // ---- The disk. ----
-  // In the order of the commit; each group is one event's.
+  // In commit order; each group has the changes of one event.
   void Committed(const std::vector<store::ChangeGroup>& groups);
   // A metric point was stored.
   void Stored(const JobId& job, const MetricPoint& point);
 
-  // ---- The coordinator's word. ----
-  // To a node, on one stream; `last_revision` is that stream's.
-  void Told(const Desired& desired, uint64_t& last_revision);
-  // To a user: the request was taken as this job.
+  // ---- What the coordinator sends. ----
+  // To a node, on one stream; `last_revision` belongs to that stream.
+  void DesiredSent(const Desired& desired, uint64_t& last_revision);
+  // To a user: the request was accepted as this job.
   void Accepted(const std::string& request, const JobId& job);
   void MayBeDeleted(const JobId& job) { deletable_.insert(job); }
   void CancelAccepted(const JobId& job) { cancelled_.insert(job); }
   // To a worker: these records need not be sent again.
   void Acknowledged(const RankId& rank, const std::vector<Record>& records);
-  // To a reader of the whole stream, which had seen `position` events before.
+  // To a reader of the whole stream, which has seen `position` events.
   void Read(const StateEvent& event, size_t& position);
 
   // ---- The nodes. ----
   void Written(const WrittenCheckpoint& checkpoint) { written_.insert(checkpoint); }
   void Started(const RankId& rank, const std::string& node);
   void Ended(const RankId& rank) { running_.erase(rank); }
-  // `seen`: by its page it is behind the others.
+  // `seen`: its page shows less progress than the other ranks'.
   void Frozen(const RankId& rank, bool seen);
   void Thawed(const RankId& rank);
   void CoordinatorStarted() { ++coordinator_starts_; }
-  // A worker ends a rank since it is not wanted.
-  void Unwanted(const RankId& rank);
+  // A worker kills a rank that is not in its desired state.
+  void KilledAsStale(const RankId& rank);
 
   const std::map<JobId, JobAccount>& jobs() const { return jobs_; }
   size_t events() const { return stream_.size(); }
   uint64_t fingerprint() const { return fingerprint_; }
-  // Everything has had time to come to rest: each job has ended as it should.
+  // Called when the cluster is quiet: checks that each job has ended as it should.
   void Conclude(size_t read_to);
-  // Only the coordinator failed: no generation ended by a fault.
+  // Called if only the coordinator failed: checks that no generation ended by a fault.
   void ConcludeUndisturbed();
 
  private:
@@ -105,16 +104,16 @@ class Judge {
   std::string failure_;
   std::map<JobId, JobAccount> jobs_;
   std::map<std::string, JobId> requests_;
-  std::map<std::pair<std::string, uint32_t>, std::pair<JobId, uint64_t>> slots_;  // to the generation that holds them
+  std::map<std::pair<std::string, uint32_t>, std::pair<JobId, uint64_t>> slots_;  // the generation that holds each slot
   std::set<JobId> deletable_;
   std::set<JobId> cancelled_;
   std::set<WrittenCheckpoint> written_;
-  void HangTold(const JobId& id, const Failure& failure, const Generation& generation);
+  void CheckHangReport(const JobId& id, const Failure& failure, const Generation& generation);
   void TimeBreakdownChanged(const JobId& id, const TimeBreakdown& time_breakdown, JobAccount& account);
 
   const Clock* const clock_;
   std::map<RankId, std::string> started_;
-  std::set<RankId> running_;  // its process is there
+  std::set<RankId> running_;  // ranks with a running process
   struct StreamEvent {
     uint64_t sequence;
     JobId job;
@@ -122,10 +121,10 @@ class Judge {
   };
   std::vector<StreamEvent> stream_;
   struct FrozenRank {
-    bool seen = false;    // its page stands behind those of the others
+    bool seen = false;    // its page shows less progress than the other ranks'
     bool frozen = false;  // now
     SteadyTime since;
-    absl::Duration longest;  // before
+    absl::Duration longest;  // longest earlier freeze
   };
   std::map<RankId, FrozenRank> frozen_;
   uint64_t coordinator_starts_ = 0;

@@ -1,4 +1,4 @@
-// A small generator of its own (splitmix64, Steele et al. 2014), so that a seed means the same on every machine and
+// A small random generator (splitmix64, Steele et al. 2014), so that a seed gives the same numbers on every machine and
 // with every standard library.
 #pragma once
 

@@ -18,11 +18,11 @@
 namespace muster::simulate {
 namespace {
 
-constexpr absl::Duration kCalm = absl::Minutes(6);  // no fault begins after it, and all are over
+constexpr absl::Duration kCalm = absl::Minutes(6);  // no fault starts after it; all are repaired
 constexpr absl::Duration kAtLeast = absl::Minutes(10);
 constexpr absl::Duration kAtMost = absl::Minutes(40);  // by then every job has ended
 
-// No strategy is needed: the core looks only at the names of tables and schedules.
+// No real strategy is needed: the core only compares the names of tables and schedules.
 absl::StatusOr<core::Planned> AnyPlan(const JobSpec& spec, const core::Slots& slots) {
   core::Planned planned;
   planned.table_sha256 = absl::StrCat("table of ", spec.name());
@@ -38,12 +38,12 @@ JobSpec MakeSpec(Random& random, uint64_t number, int64_t slots) {
   spec.set_name(absl::StrCat("job", number));
   spec.set_priority(static_cast<int32_t>(random.Between(-1, 1)));
   spec.set_max_restarts(static_cast<uint32_t>(random.Between(2, 8)));
-  // Now and then one that needs most of the cluster.
+  // Sometimes a job that needs most of the cluster.
   const int64_t most = random.Percent(15) ? slots * 2 / 3 : 8;
   spec.mutable_resources()->set_ranks(static_cast<uint32_t>(random.Between(1, most)));
   spec.mutable_resources()->set_device(DEVICE_AUTO);
   if (random.Percent(40)) {
-    // Now and then one that takes all there is, and grows when there is more.
+    // Sometimes a job that takes all free slots, and grows when there are more.
     const bool all = random.Percent(12);
     if (all) spec.mutable_resources()->set_ranks(static_cast<uint32_t>(slots));
     spec.mutable_resources()->set_min_ranks(
@@ -156,7 +156,7 @@ class Run {
 
   void Conclude() {
     if (world_.judge.failed()) return;
-    // For acknowledgements that are on their way, and processes that are being killed.
+    // Waits for acknowledgements in transit, and processes that are being killed.
     const SteadyTime until = world_.agenda.now() + absl::Minutes(1);
     while (!world_.judge.failed() && world_.agenda.RunNext(until)) {
     }

@@ -1,6 +1,6 @@
-// One simulated cluster from a seed: the real core, scheduler and shell of the coordinator under a virtual clock,
-// network and disk, with virtual workers, trainers, users and faults, in one thread and thousands of times faster than
-// life. At least 20 workers, 3 jobs, 10 faults and 10 virtual minutes; the judge (judge.h) looks at every effect.
+// One simulated cluster from a seed: the coordinator's real core, scheduler and shell under a virtual clock, network
+// and disk, with virtual workers, trainers, users and faults, in one thread and thousands of times faster than real
+// time. At least 20 workers, 3 jobs, 10 faults and 10 virtual minutes; the judge (judge.h) checks every effect.
 //
 //   Outcome outcome = Simulate(42);
 //   if (!outcome.failure.empty()) Simulate(42, [](const std::string& line) { std::puts(line.c_str()); });
@@ -18,13 +18,13 @@
 namespace muster::simulate {
 
 struct Outcome {
-  std::string failure;  // "invariant: what happened"; empty: all held
+  std::string failure;  // "invariant: what happened"; empty: every invariant held
   uint64_t fingerprint = 0;
   absl::Duration virtual_time;
-  std::map<std::string, uint64_t> counts;  // faults and other things that happened, by name
+  std::map<std::string, uint64_t> counts;  // faults and other events, by name
 };
 
-// `trace` gets a line for what happens, with the virtual time in front; none: nobody listens, which is faster.
+// `trace` gets a line per event, starting with the virtual time; none: no trace, which is faster.
 Outcome Simulate(uint64_t seed, const std::function<void(const std::string&)>& trace = nullptr);
 
 }  // namespace muster::simulate

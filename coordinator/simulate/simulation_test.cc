@@ -17,7 +17,7 @@ std::string TraceOf(uint64_t seed) {
   return trace;
 }
 
-// Nobody reads what the coordinators would log.
+// Discards the logs of the coordinators.
 class Simulation : public testing::Test {
  public:
   static void SetUpTestSuite() { spdlog::set_level(spdlog::level::off); }
@@ -33,12 +33,12 @@ TEST_F(Simulation, ASeedReplaysByteForByte) {
   EXPECT_NE(Simulate(1).fingerprint, Simulate(2).fingerprint);
 }
 
-// Each was red once (docs/reliability.md says why), at least in the simulation of its day.
+// Each of these seeds once found a bug (docs/reliability.md explains them), at least in the simulation of that time.
 TEST_F(Simulation, SeedsThatWereRed) {
   for (const uint64_t seed : {29u, 772u, 1170u, 2412u, 9371u, 50183u}) EXPECT_EQ(Simulate(seed).failure, "") << seed;
 }
 
-// Ten blocks of a hundred; $MUSTER_SEEDS says of how many else, for builds that are slow.
+// Ten blocks of a hundred seeds; $MUSTER_SEEDS gives another number, for slow builds.
 uint64_t SeedsABlock() {
   const char* const text = getenv("MUSTER_SEEDS");
   uint64_t seeds = 100;

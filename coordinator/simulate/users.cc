@@ -15,7 +15,7 @@ constexpr absl::Duration kUserRetry = absl::Seconds(1);
 void User::Submit() {
   World* const world = world_;
   const auto accepted = std::make_shared<JobId>();
-  // Each try has another random suffix, as in coordinator/rpc.
+  // Each attempt has a new random suffix, as in coordinator/rpc.
   core::SubmitJob submit{request_, "somebody", spec_, absl::StrCat(request_, ".", ++tries_)};
   world->coordinator->Call(
       [submit, accepted](server::Turn& turn, const Coordinator::Reply& reply) {
@@ -28,7 +28,7 @@ void User::Submit() {
       /*reachable=*/true,
       [this, world, accepted](const absl::Status& status) {
         if (absl::IsUnavailable(status)) return world->agenda.After(kUserRetry, [this] { Submit(); });
-        if (!status.ok()) return world->judge.Fail("a right job is accepted", status.ToString());
+        if (!status.ok()) return world->judge.Fail("a valid job is accepted", status.ToString());
         world->Trace([&] { return absl::StrCat("accepted ", request_, " as ", accepted->value()); });
         job_ = *accepted;
         world->judge.Accepted(request_, job_);

@@ -1,5 +1,5 @@
-// Those who use the cluster: users, who submit jobs and change their minds, an administrator, and readers of the
-// stream. Their calls may get lost either way; they call again until they have an answer.
+// The users of the cluster: users who submit jobs and change their minds, an administrator, and readers of the stream.
+// Their calls and replies may get lost; they retry until they get a reply.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ class User {
       : world_(world), request_(std::move(request)), spec_(std::move(spec)) {}
 
   void Submit();
-  // What users do to a job, once: nothing before it is accepted.
+  // Requests about the job, once each; they do nothing before it is accepted.
   void Pause();
   void Resume();
   void Cancel();
-  void Delete();  // once it has ended, if it has
-  // Nobody forgets a job for ever.
+  void Delete();  // only if it has ended
+  // Resumes the job if it is paused, so that no job stays paused forever.
   void ResumeInTheEnd();
 
   const JobId& job() const { return job_; }
@@ -39,15 +39,15 @@ class User {
   uint64_t tries_ = 0;
 };
 
-// Drains or undrains; again until it is answered.
+// Drains or undrains; retries until it gets a reply.
 void Drain(World* world, const std::string& node, bool drain);
 
-// Follows all events, from the first, across restarts of the coordinator and its own disconnections.
+// Follows all events from the first one, across restarts of the coordinator and its own disconnects.
 class Reader {
  public:
   explicit Reader(World* world) : world_(world) {}
   void Start();
-  // It loses its stream.
+  // Breaks its stream.
   void Disconnect();
   size_t position() const { return position_; }
 
@@ -58,7 +58,7 @@ class Reader {
 
   World* const world_;
   std::string cursor_;
-  size_t position_ = 0;  // of the history, read so far
+  size_t position_ = 0;  // number of events read
   uint64_t opened_ = 0;
   std::shared_ptr<server::Watch> watch_;
   std::shared_ptr<Life> life_;

@@ -10,7 +10,7 @@
 namespace muster::simulate {
 namespace {
 
-// Coarser than the daemon's, so that quiet nodes cost little.
+// Coarser than the daemon's, so that idle nodes cost little.
 constexpr absl::Duration kTimer = absl::Seconds(2);
 constexpr absl::Duration kHeartbeat = absl::Seconds(4);
 constexpr absl::Duration kInContact = absl::Seconds(7);
@@ -80,7 +80,7 @@ void WorkerNode::Reboot(absl::Duration down, bool folders_lost) {
   daemon_.reset();
   ++boot_;
   for (auto& [rank, folder] : folders_) {
-    if (folder.process->alive) folder.process->gang->Die(*folder.process, Killed("", RankExit::VANISHED));
+    if (folder.process->alive) folder.process->gang->EndProcess(*folder.process, Killed("", RankExit::VANISHED));
   }
   if (folders_lost) folders_.clear();
   world_->agenda.After(down, [this] { StartDaemon(); });
@@ -92,7 +92,7 @@ void WorkerNode::Destroy() {
   daemon_.reset();
   destroyed_ = true;
   for (auto& [rank, folder] : folders_) {
-    if (folder.process->alive) folder.process->gang->Die(*folder.process, Killed("", RankExit::VANISHED));
+    if (folder.process->alive) folder.process->gang->EndProcess(*folder.process, Killed("", RankExit::VANISHED));
   }
 }
 
@@ -118,7 +118,7 @@ void WorkerNode::BreakStream() {
 
 void WorkerNode::Leave(absl::Duration down) {
   if (daemon_ == nullptr || daemon_->leaving || !Listens()) return;
-  world_->Trace([&] { return absl::StrCat(id_, ": daemon is told to end"); });
+  world_->Trace([&] { return absl::StrCat(id_, ": daemon gets SIGTERM"); });
   daemon_->leaving = true;
   SendObserved(true);
   Reconcile();
@@ -129,7 +129,7 @@ void WorkerNode::Leave(absl::Duration down) {
   });
 }
 
-void WorkerNode::CoordinatorDied(bool silent) {
+void WorkerNode::CoordinatorCrashed(bool silent) {
   if (silent || daemon_ == nullptr || daemon_->connection == nullptr) return;
   daemon_->connection->Reset();
 }
@@ -153,7 +153,7 @@ void WorkerNode::Timer() {
   }
   if (!daemon_->welcomed) return;
   if (now - daemon_->answered < kInContact) lease_ = now;
-  if (AnyStandsStill()) SendObserved(false);
+  if (AnyStalled()) SendObserved(false);
   if (now - daemon_->last_heartbeat < kHeartbeat) return;
   daemon_->last_heartbeat = now;
   WorkerMessage message;
@@ -166,7 +166,7 @@ void WorkerNode::CheckOrphans() {
   for (auto& [rank, folder] : folders_) {
     if (!folder.process->alive) continue;
     world_->Count("orphan ended");
-    folder.process->gang->Die(*folder.process, Killed("", RankExit::ORPHANED));
+    folder.process->gang->EndProcess(*folder.process, Killed("", RankExit::ORPHANED));
   }
 }
 
@@ -248,15 +248,15 @@ void WorkerNode::ApplyDesired(const Desired& desired) {
   stored_ = std::move(stored);
   daemon_->desired = desired;
   daemon_->fresh = true;
-  for (const DesiredRank& wanted : desired.ranks()) {
-    const RankId rank = agent::RankOf(wanted.key());
+  for (const DesiredRank& goal : desired.ranks()) {
+    const RankId rank = agent::RankOf(goal.key());
     const auto folder = folders_.find(rank);
     if (folder == folders_.end()) continue;
-    if (folder->second.done) {  // the coordinator lost the news of its end
+    if (folder->second.done) {  // the coordinator lost the report of its exit
       folder->second.done = false;
       daemon_->ranks[rank];
     }
-    if (wanted.has_run()) Assign(rank, wanted.run());
+    if (goal.has_run()) Assign(rank, goal.run());
   }
   Reconcile();
   ReportAbsent();
@@ -277,9 +277,9 @@ void WorkerNode::Assign(const RankId& rank, const Assignment& assignment) {
   local->second.published = std::move(published);
 }
 
-const DesiredRank* WorkerNode::WantedOf(const RankId& rank) const {
-  for (const DesiredRank& wanted : daemon_->desired.ranks()) {
-    if (agent::RankOf(wanted.key()) == rank) return &wanted;
+const DesiredRank* WorkerNode::DesiredOf(const RankId& rank) const {
+  for (const DesiredRank& goal : daemon_->desired.ranks()) {
+    if (agent::RankOf(goal.key()) == rank) return &goal;
   }
   return nullptr;
 }
@@ -305,7 +305,7 @@ void WorkerNode::Carry(const agent::Operation& operation) {
       return StopRank(rank);
     case agent::Operation::kKill: {
       world_->Trace([&] { return absl::StrCat(id_, ": kills ", rank.ToString()); });
-      world_->judge.Unwanted(rank);
+      world_->judge.KilledAsStale(rank);
       daemon_->ranks.at(rank).told = agent::Told::kKill;
       Process& process = *folders_.at(rank).process;
       process.gang->Terminate(process);
@@ -320,12 +320,12 @@ void WorkerNode::Carry(const agent::Operation& operation) {
 }
 
 void WorkerNode::StartRank(const RankId& rank) {
-  const DesiredRank* wanted = WantedOf(rank);
+  const DesiredRank* desired = DesiredOf(rank);
   world_->Trace([&] { return absl::StrCat(id_, ": starts ", rank.ToString()); });
   world_->Count("rank started");
   world_->judge.Started(rank, id_);
   Folder& folder = folders_[rank];
-  folder.slots.assign(wanted->run().slots().begin(), wanted->run().slots().end());
+  folder.slots.assign(desired->run().slots().begin(), desired->run().slots().end());
   for (const auto& [other, theirs] : folders_) {
     if (other == rank || !theirs.process->alive) continue;
     for (const uint32_t slot : theirs.slots) {
@@ -337,19 +337,19 @@ void WorkerNode::StartRank(const RankId& rank) {
   folder.process = std::make_shared<Process>();
   folder.process->id = rank;
   folder.process->node = this;
-  folder.process->assignment = wanted->run();
+  folder.process->assignment = desired->run();
   daemon_->ranks[rank];
-  Assign(rank, wanted->run());
+  Assign(rank, desired->run());
   world_->gangs->Of(rank).Join(folder.process);
 }
 
 void WorkerNode::StopRank(const RankId& rank) {
-  const DesiredRank* wanted = WantedOf(rank);
+  const DesiredRank* desired = DesiredOf(rank);
   muster::Stop stop;
   stop.set_checkpoint_first(true);
   absl::Duration deadline = kDrainDeadline;
-  if (wanted != nullptr && wanted->has_stop()) {
-    stop = wanted->stop();
+  if (desired != nullptr && desired->has_stop()) {
+    stop = desired->stop();
     deadline = FromProto(stop.deadline());
   }
   world_->Trace([&] { return absl::StrCat(id_, ": stops ", rank.ToString()); });
@@ -359,12 +359,12 @@ void WorkerNode::StopRank(const RankId& rank) {
   KillAt(rank, deadline);
 }
 
-// Simpler than in life, where a restarted daemon begins the deadline anew.
+// Simpler than the real daemon, which restarts the deadline when it is restarted.
 void WorkerNode::KillAt(const RankId& rank, absl::Duration delay) {
   world_->agenda.After(delay, [this, process = folders_.at(rank).process] {
     if (!process->alive) return;
     world_->Trace([&] { return absl::StrCat(id_, ": deadline of ", process->id.ToString()); });
-    process->gang->Die(*process, Killed("killed at its deadline", RankExit::STOPPED));
+    process->gang->EndProcess(*process, Killed("killed at its deadline", RankExit::STOPPED));
   });
 }
 
@@ -398,7 +398,7 @@ void WorkerNode::ProcessEnded(const RankId& rank, RankExit exit) {
 
 void WorkerNode::Soon(std::function<void()> work) {
   world_->agenda.After(absl::Milliseconds(1), [this, work = std::move(work)] {
-    if (Listens()) work();  // when it thaws or starts, it looks at everything anyway
+    if (Listens()) work();  // after a freeze or a start it checks everything anyway
   });
 }
 

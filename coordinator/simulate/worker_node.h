@@ -1,6 +1,6 @@
-// A machine with a worker daemon on it. The daemon's decisions are the real ones (worker/agent/reconcile.h); how it
-// talks follows worker/agent/agent.cc. What it keeps in files here outlives it: the folders of its ranks, and what the
-// coordinator wanted last.
+// A machine with a worker daemon. The daemon's decisions are the real ones (worker/agent/reconcile.h); its protocol
+// follows worker/agent/agent.cc. State that the daemon keeps in files outlives it here: its ranks' folders, and the
+// last desired state.
 #pragma once
 
 #include <cstdint>
@@ -26,24 +26,24 @@ class WorkerNode {
   uint32_t slots() const { return slots_; }
   bool daemon_up() const { return daemon_ != nullptr; }
   size_t living() const;      // processes
-  size_t unfinished() const;  // ranks that the daemon is not done with
+  size_t unfinished() const;  // ranks that the daemon has not finished handling
 
   // ---- Faults. ----
   void StartDaemon();
   void KillDaemon();
   void FreezeDaemon(absl::Duration time);
-  // Every process dies; `folders_lost`: they were in memory. The daemon comes back after `down`.
+  // Every process is killed; `folders_lost`: the folders were in memory. The daemon restarts after `down`.
   void Reboot(absl::Duration down, bool folders_lost);
-  // For good.
+  // The node never returns.
   void Destroy();
   bool destroyed() const { return destroyed_; }
   void SetRoute(Route route);
   void BreakStream();
-  // SIGTERM: it stops its ranks and ends; another is started after `down`.
+  // SIGTERM: the daemon stops its ranks and ends; another one starts after `down`.
   void Leave(absl::Duration down);
 
   // ---- The network. ----
-  void CoordinatorDied(bool silent);
+  void CoordinatorCrashed(bool silent);
   bool Listens() const;
   bool reaches_coordinator() const { return route_.both(); }
   void Received(Connection* connection, const CoordinatorMessage& message);
@@ -55,7 +55,7 @@ class WorkerNode {
   void ProcessEnded(const RankId& rank, RankExit exit);
 
  private:
-  // Of one rank: in files.
+  // State of one rank in files.
   struct Folder {
     std::vector<uint32_t> slots;
     std::vector<Record> outbox;
@@ -63,7 +63,7 @@ class WorkerNode {
     std::optional<RankExit> exit;
     bool done = false;
   };
-  // Of one rank: in the daemon's memory.
+  // State of one rank in the daemon's memory.
   struct Local {
     agent::Told told = agent::Told::kNothing;
     uint64_t sent = 0;
@@ -102,12 +102,12 @@ class WorkerNode {
   void SendObserved(bool full);
   void ReportAbsent();
   ObservedRank Observe(const RankId& rank) const;
-  // Of a rank that runs; zero: it moves, as far as this daemon saw.
-  absl::Duration StillFor(const Process& process) const;
-  bool AnyStandsStill() const;
-  const DesiredRank* WantedOf(const RankId& rank) const;
+  // How long a running rank has stalled; zero: it makes progress, as far as this daemon has seen.
+  absl::Duration StalledFor(const Process& process) const;
+  bool AnyStalled() const;
+  const DesiredRank* DesiredOf(const RankId& rank) const;
   void CheckOrphans();
-  // At once, or when the daemon is no longer frozen; nothing if it has gone by then.
+  // Now, or when the daemon is no longer frozen; nothing if it has ended by then.
   void Soon(std::function<void()> work);
 
   World* const world_;

@@ -1,4 +1,4 @@
-// What a worker daemon tells of its ranks.
+// A worker daemon's reports about its ranks.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -9,7 +9,7 @@
 namespace muster::simulate {
 namespace {
 
-constexpr absl::Duration kStill = absl::Seconds(10);  // longer than a step; the daemon tells of less
+constexpr absl::Duration kReportedStall = absl::Seconds(10);  // longer than a step; real daemons report less
 
 bool SameButStep(ObservedRank a, ObservedRank b) {
   a.clear_step();
@@ -22,8 +22,8 @@ bool SameButStep(ObservedRank a, ObservedRank b) {
 ObservedRank WorkerNode::Observe(const RankId& rank) const {
   const Local& local = daemon_->ranks.at(rank);
   const Folder& folder = folders_.at(rank);
-  const DesiredRank* wanted = WantedOf(rank);
-  const bool forgotten = daemon_->fresh && wanted == nullptr;
+  const DesiredRank* desired = DesiredOf(rank);
+  const bool forgotten = daemon_->fresh && desired == nullptr;
   ObservedRank seen;
   *seen.mutable_key() = agent::KeyOf(rank);
   seen.set_step(local.step);
@@ -36,27 +36,27 @@ ObservedRank WorkerNode::Observe(const RankId& rank) const {
   } else {
     seen.set_state(folder.outbox.empty() ? RANK_STATE_STARTING : RANK_STATE_RUNNING);
   }
-  if (const absl::Duration still = StillFor(*folder.process); still > absl::ZeroDuration()) {
+  if (const absl::Duration stalled = StalledFor(*folder.process); stalled > absl::ZeroDuration()) {
     const Page& page = folder.process->page;
     seen.set_step(page.step);
     seen.set_op_issued(page.issued);
     seen.set_op_completed(page.completed);
     seen.set_frozen(folder.process->frozen);
-    seen.set_still_seconds(absl::ToDoubleSeconds(still));
+    seen.set_stalled_seconds(absl::ToDoubleSeconds(stalled));
   }
   return seen;
 }
 
-absl::Duration WorkerNode::StillFor(const Process& process) const {
+absl::Duration WorkerNode::StalledFor(const Process& process) const {
   if (!process.alive || !process.met) return absl::ZeroDuration();
-  // A restarted daemon sees the page for the first time.
-  const absl::Duration still = world_->agenda.now() - std::max(process.page.moved, daemon_->started);
-  return still < kStill ? absl::ZeroDuration() : still;
+  // A restarted daemon reads the page for the first time.
+  const absl::Duration stalled = world_->agenda.now() - std::max(process.page.moved, daemon_->started);
+  return stalled < kReportedStall ? absl::ZeroDuration() : stalled;
 }
 
-bool WorkerNode::AnyStandsStill() const {
+bool WorkerNode::AnyStalled() const {
   return std::any_of(daemon_->ranks.begin(), daemon_->ranks.end(), [this](const auto& rank) {
-    return StillFor(*folders_.at(rank.first).process) > absl::ZeroDuration();
+    return StalledFor(*folders_.at(rank.first).process) > absl::ZeroDuration();
   });
 }
 
@@ -81,10 +81,10 @@ void WorkerNode::SendObserved(bool full) {
 void WorkerNode::ReportAbsent() {
   if (!daemon_->welcomed) return;
   WorkerMessage message;
-  for (const DesiredRank& wanted : daemon_->desired.ranks()) {
-    if (!wanted.has_stop() || daemon_->ranks.contains(agent::RankOf(wanted.key()))) continue;
+  for (const DesiredRank& goal : daemon_->desired.ranks()) {
+    if (!goal.has_stop() || daemon_->ranks.contains(agent::RankOf(goal.key()))) continue;
     ObservedRank& absent = *message.mutable_observed()->add_ranks();
-    *absent.mutable_key() = wanted.key();
+    *absent.mutable_key() = goal.key();
     absent.set_state(RANK_STATE_EXITED);
     absent.mutable_exit()->set_cause(RankExit::STOPPED);
   }

@@ -1,4 +1,4 @@
-// What the parts of one simulated cluster share.
+// State shared by the parts of one simulated cluster.
 #pragma once
 
 #include <cstdint>
@@ -22,21 +22,21 @@ class Coordinator;
 class Gangs;
 class WorkerNode;
 
-// Drawn from the seed.
+// Options, drawn from the seed.
 struct Settings {
   core::Options core;
   absl::Duration detection = absl::Seconds(10);
   absl::Duration orphan_grace = absl::Minutes(30);
-  uint64_t lost_calls_percent = 10;        // of requests, and of replies, of users and trainers
-  uint64_t repeated_messages_percent = 2;  // of what workers say of their ranks
-  // Nothing else fails, and then no rank may be restarted.
+  uint64_t lost_calls_percent = 10;        // share of lost requests, and of lost replies, of users and trainers
+  uint64_t repeated_messages_percent = 2;  // share of worker reports that are repeated
+  // No other faults, and then no rank may be restarted.
   bool only_coordinator_fails = false;
 };
 
 struct World {
   explicit World(uint64_t seed) : random(seed), judge(agenda.clock()), disk(&judge) {}
 
-  // Called with a line for people; nothing when nobody listens.
+  // Called with a line of the trace; empty: no trace.
   void Trace(const std::function<std::string()>& line) const {
     if (trace) trace(line());
   }
@@ -51,7 +51,7 @@ struct World {
   std::map<std::string, uint64_t> counts;
   absl::Duration slow_network = absl::ZeroDuration();  // added to every delay, at most
 
-  // On the disk that all nodes share: whole checkpoints, by job and folder.
+  // On the nodes' shared disk: complete checkpoints, by job and folder.
   std::map<JobId, std::set<std::string>> checkpoints;
   SteadyTime disk_full_until;
 

@@ -1,4 +1,4 @@
-// A spec with what every job must say and nothing else, for tests to spoil.
+// A spec with only the required fields, which tests then change.
 #pragma once
 
 #include "proto/spec.pb.h"

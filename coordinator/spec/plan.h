@@ -1,4 +1,4 @@
-// What follows from a resolved spec before anything runs. Pure.
+// The plan of a resolved spec: what is known before anything runs. Pure.
 #pragma once
 
 #include <vector>
@@ -12,12 +12,12 @@
 namespace muster::spec {
 
 struct PlanFor {
-  std::vector<RankPlace> ranks;   // as many as the spec's, or from its min_ranks; memory 0 where it is not known
-  strategies::Hardware hardware;  // that times are predicted for
-  bool ops = false;               // also each op's time and memory
+  std::vector<RankPlace> ranks;   // from the spec's min_ranks up to its ranks; memory 0: unknown
+  strategies::Hardware hardware;  // the hardware to predict times for
+  bool ops = false;               // include each op's time and memory
 };
 
-// Ranks on nodes of which nothing is known, as full as the hardware's usually are.
+// Ranks on unknown nodes, with as many per node as the hardware usually has.
 PlanFor AnySlots(const JobSpec& resolved, const strategies::Hardware& hardware);
 
 // The numbers of a resolved spec: parameters, tokens, FLOPs, bytes per rank, predicted times, schedule and digests; of

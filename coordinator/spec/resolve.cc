@@ -21,11 +21,11 @@ constexpr size_t kMaxPathBytes = 4095;  // PATH_MAX without its zero
 constexpr uint32_t kMaxPrefetch = 64;
 constexpr double kMaxDetectionSeconds = 3600;
 constexpr uint32_t kMaxCheckpointSeconds = 1'000'000;
-constexpr uint32_t kMaxKeep = 1000;  // a job's row names each kept checkpoint
-// The coordinator compiles each schedule: about two ops for each of these, some 50 MB.
+constexpr uint32_t kMaxKeep = 1000;  // a job's row lists each kept checkpoint
+// Bounds the schedule that the coordinator compiles: about two ops for each of these, some 50 MB.
 constexpr uint64_t kMaxUnitMicrobatches = 250'000;
 
-// Collects errors; every check goes on after one.
+// Collects errors; checking continues after each one.
 class Resolver {
  public:
   Resolver(const Limits& limits, JobSpec& spec) : limits_(limits), spec_(spec) {}
@@ -68,7 +68,7 @@ class Resolver {
     Detection();
   }
 
-  // Left out, it stays so: a restarted coordinator may have another one.
+  // An omitted value stays absent, since a restarted coordinator may have another default.
   void Detection() {
     if (!spec_.has_detection_seconds()) return;
     const double seconds = spec_.detection_seconds(), least = absl::ToDoubleSeconds(limits_.timeouts.detection);
@@ -88,7 +88,7 @@ class Resolver {
           Nearest(name));
   }
 
-  // The nearest good name, as a suggestion.
+  // The nearest valid name, as a suggestion.
   static std::string Nearest(const std::string& name) {
     std::string out;
     for (const char c : name.substr(0, 40)) {
@@ -119,7 +119,7 @@ class Resolver {
       Error("resources.min_ranks", absl::StrCat("must be 1 to resources.ranks, ", r.ranks(), ", got ", r.min_ranks()));
     } else if (r.min_ranks() < r.ranks() && spec_.train().checkpoint().path().empty()) {
       Error("resources.min_ranks",
-            "needs checkpoint.path: a job that changes its ranks goes on from its checkpoint, and would begin anew");
+            "needs checkpoint.path: a job resumes from a checkpoint when its number of ranks changes");
     }
   }
 
@@ -127,7 +127,7 @@ class Resolver {
     if (!known) Error(path, "not a value that this build knows");
   }
 
-  // Errors of `models` name a field of the family: "heads: 5 does not divide width 128".
+  // `models` starts an error with the field's name: "heads: 5 does not divide width 128".
   void Model_(Train& train) {
     Path("model.from", train.model().from());
     if (train.model().family_case() == Model::FAMILY_NOT_SET) return Error("model.family", "missing; known: gpt2");
@@ -177,7 +177,7 @@ class Resolver {
                          ranks, " ranks), got ", batch.microbatch()),
             absl::StrCat(share));
     }
-    // On the fewest ranks that it may run on each has the most to do.
+    // With its fewest ranks, each rank has the most sequences.
     const uint32_t least = spec_.resources().has_min_ranks() ? std::max(1u, spec_.resources().min_ranks()) : ranks;
     if (model_good_ && batch.microbatch() > 0) {
       CheckScheduleSize(train, (batch.sequences() + std::min(least, ranks) - 1) / std::min(least, ranks));
@@ -186,7 +186,7 @@ class Resolver {
 
   void CheckScheduleSize(const Train& train, uint32_t share) {
     const auto inventory = models::MakeInventory(train.model());
-    if (!inventory.ok()) return;  // told by Model_
+    if (!inventory.ok()) return;  // Model_ reports the error
     const auto units = static_cast<uint64_t>(inventory->units_size());
     const uint32_t microbatch = train.batch().microbatch();
     const uint64_t microbatches = (uint64_t{share} + microbatch - 1) / microbatch;
@@ -265,14 +265,14 @@ class Resolver {
         s.mutable_constant();
         return;
     }
-    if (!given) return;  // a default is wrong only where optimizer.lr is, and that is told
+    if (!given) return;  // a default is invalid only if optimizer.lr is, which is reported
     Range("optimizer.lr_schedule.min_lr", min_lr, 0, false, infinite, true);
     if (min_lr > o.lr()) {
       Error("optimizer.lr_schedule.min_lr", absl::StrCat("is above optimizer.lr ", o.lr(), ", got ", min_lr));
     }
   }
 
-  // Errors of `strategies` begin with "strategy: ".
+  // `strategies` starts an error with "strategy: ".
   void Strategy_(Train& train) {
     Strategy& s = *train.mutable_strategy();
     if (s.kind_case() == Strategy::KIND_NOT_SET) {
@@ -288,7 +288,7 @@ class Resolver {
     strategies::FillDefaults(s);
     if (s.has_zero()) Zero_(s.zero());
     if (s.has_fsdp()) Fsdp_(s.fsdp());
-    if (s.has_auto_()) return;  // it is resolved where the ranks are placed, to what fits there
+    if (s.has_auto_()) return;  // resolved at placement, to a strategy that fits there
     const uint32_t ranks = spec_.resources().ranks();
     if (!model_good_ || ranks == 0 || ranks > limits_.max_ranks) return;
     const auto layout =
@@ -296,11 +296,11 @@ class Resolver {
     if (layout.ok()) return;
     std::string message(layout.status().message());
     if (absl::StartsWith(message, "strategy: ")) message = message.substr(10);
-    // A world that does not fit is the ranks' fault as much; the kind is what the user looks at.
+    // The number of ranks may be at fault too, but the user is more likely to look at the strategy.
     Error("strategy.kind", message);
   }
 
-  // What zero and fsdp have in common.
+  // Checks that zero and fsdp share.
   template <typename Sharded>
   void Sharded_(const Sharded& s) {
     Known("strategy.placement", Placement_IsValid(s.placement()) && s.placement() != PLACEMENT_UNSPECIFIED);
@@ -368,7 +368,7 @@ class Resolver {
       Error("checkpoint.path", "missing: checkpoint.every_steps, every_seconds and keep need a folder to write to");
       return;
     }
-    // Below a second the ranks would do little else; NaN is no number of seconds either.
+    // With less than a second, ranks would do little else. Also rejects NaN.
     if (c.every_seconds() != 0 && !(c.every_seconds() >= 1 && c.every_seconds() <= kMaxCheckpointSeconds)) {
       Error("checkpoint.every_seconds",
             absl::StrCat("must be 0 (never) or 1 to ", kMaxCheckpointSeconds, ", got ", c.every_seconds()));

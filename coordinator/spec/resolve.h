@@ -1,4 +1,4 @@
-// What a job spec means: defaults and checks. Pure; plan.h has what follows from it.
+// Resolves a job spec: applies defaults and checks it. Pure; plan.h plans the result.
 #pragma once
 
 #include <vector>
@@ -12,11 +12,11 @@ namespace muster::spec {
 
 struct Limits {
   uint32_t max_ranks = 4096;
-  Timeouts timeouts = Derive(absl::Seconds(10));  // of the service
+  Timeouts timeouts = Derive(absl::Seconds(10));  // the service's time-outs
 };
 
-// Fills in every default, so that the result, resolved again, is itself. Returns all errors at once; empty: `spec` is
-// resolved. Paths are those of the YAML file ("optimizer.lr", "model.heads").
+// Fills in every default; resolving the result again does not change it. Returns all errors at once; empty: `spec` is
+// resolved. Error paths are those of the YAML file ("optimizer.lr", "model.heads").
 std::vector<SpecError> Resolve(const Limits& limits, JobSpec& spec);
 
 }  // namespace muster::spec

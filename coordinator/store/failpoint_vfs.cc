@@ -16,7 +16,7 @@
 namespace muster::store {
 namespace {
 
-// Ours, and behind it in the same memory the file of the VFS below.
+// Our file object; the file of the underlying VFS follows it in the same memory.
 struct File {
   sqlite3_file base;
   std::string* name;  // "store.state.journal", owned; null: not opened
@@ -36,7 +36,7 @@ std::string PartOf(const char* path) {
   return absl::StrCat("store.", part, journal ? ".journal" : "");
 }
 
-// SQLITE_OK, or how an operation fails whose place has been armed so.
+// SQLITE_OK, or the error of an armed failpoint for the operation.
 int Hit(std::string_view part, std::string_view operation, int failure) {
   const int error = failpoint::Hit(absl::StrCat(absl::string_view(part.data(), part.size()), ".",
                                                 absl::string_view(operation.data(), operation.size())));
@@ -61,7 +61,7 @@ int Sync(sqlite3_file* file, int flags) {
   return Of(file)->real()->pMethods->xSync(Of(file)->real(), flags);
 }
 
-// What only reads, locks or asks goes straight on.
+// Operations that only read, lock or query are passed on.
 template <auto kMethod, typename... Arguments>
 int Forward(sqlite3_file* file, Arguments... arguments) {
   return (Of(file)->real()->pMethods->*kMethod)(Of(file)->real(), arguments...);
@@ -113,7 +113,7 @@ int Delete(sqlite3_vfs* vfs, const char* path, int sync_folder) {
 const char* FailpointVfs() {
   static sqlite3_vfs* const registered = [] {
     sqlite3_vfs* const below = sqlite3_vfs_find(nullptr);
-    // What is not ours, the VFS below does with its own object; it keeps no state in it that we would have to share.
+    // Other methods use the underlying VFS's own object; it keeps no state there that we would have to share.
     auto* vfs = new sqlite3_vfs(*below);
     vfs->zName = "muster";
     vfs->pNext = nullptr;

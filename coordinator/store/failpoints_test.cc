@@ -1,5 +1,5 @@
-// The stores die, or the disk fails, at every failpoint of theirs: what was acknowledged is there afterwards, what was
-// not is there whole or not at all, and the file opens.
+// Crashes or disk errors at every failpoint of the stores: acknowledged writes are there afterwards, others are there
+// completely or not at all, and the file opens.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -19,7 +19,8 @@ namespace {
 
 constexpr int kCommits = 3;
 
-// Two rows a commit, so that half a commit would show. Large enough that the journal's and the database's pages differ.
+// Two rows a commit, so that a partial commit is visible. Large enough that the journal's and the database's pages
+// differ.
 std::vector<ChangeGroup> CommitOf(int number) {
   const std::string value = absl::StrCat(number, std::string(6000, static_cast<char>('a' + number)));
   return {{{absl::StrCat("a/", number), value}}, {{absl::StrCat("b/", number), value}, {"newest", value}}};
@@ -33,8 +34,8 @@ HistoryItem PointOf(int number) {
   return item;
 }
 
-// Opens both stores and fills them; tells `acknowledged` of each step that is done. Steps 0 to kCommits - 1 are
-// commits, the rest are appends.
+// Opens both stores and fills them; calls `acknowledged` for each completed step. Steps 0 to kCommits - 1 are commits,
+// the rest are appends.
 absl::Status Fill(const std::string& folder, const std::function<void(int)>& acknowledged) {
   auto state = OpenSqliteState(folder);
   if (!state.ok()) return state.status();
@@ -52,7 +53,7 @@ absl::Status Fill(const std::string& folder, const std::function<void(int)>& ack
   return size.status();
 }
 
-// All of what was acknowledged is in the folder, and of the rest whole steps only.
+// Checks that the folder has all acknowledged steps, and of the rest only complete steps.
 void ExpectWhole(const std::string& folder, const std::set<int>& acknowledged, const std::string& when) {
   auto state = OpenSqliteState(folder);
   ASSERT_TRUE(state.ok()) << when << ": " << state.status();
@@ -88,7 +89,7 @@ std::map<std::string, uint64_t> PassedByFill() {
   return passed;
 }
 
-// A place that this misses would be one that no test kills at.
+// A failpoint that this list misses would never be tested.
 TEST(Failpoints, StandBeforeEveryStepOfACommit) {
   std::set<std::string> names;
   for (const auto& [name, count] : PassedByFill()) names.insert(name);
@@ -101,7 +102,7 @@ TEST(Failpoints, StandBeforeEveryStepOfACommit) {
   for (const char* point : {"store.copy.write", "store.copy.sync"}) EXPECT_TRUE(names.contains(point)) << point;
 }
 
-// How a process that fills the stores with this armed ends, and what it said was done.
+// How a process that fills the stores with this failpoint armed ends, and the last step that it acknowledged.
 int FillInProcess(const std::string& folder, const std::string& failpoints, std::set<int>& acknowledged) {
   int pipe_ends[2];
   EXPECT_EQ(pipe(pipe_ends), 0);
@@ -140,10 +141,10 @@ TEST(Failpoints, KilledAtEveryPassingOfEachLosesNothing) {
   RecordProperty("kills", kills);
 }
 
-// Of an error nothing is assumed and nothing is retried: it comes up, whatever failed.
+// After an error the stores neither assume success nor retry: every error is returned.
 TEST(Failpoints, ErrorOfTheDiskComesUpAndLosesNothing) {
   for (const auto& [name, count] : PassedByFill()) {
-    // SQLite clears the place of the copy's journal before it begins one, and goes on when there is nothing to clear.
+    // SQLite deletes an old journal of the copy before it starts, and continues if there is none.
     if (name == "store.copy.journal.delete") continue;
     for (const char* error : {"EIO", "ENOSPC"}) {
       const MemoryFolder folder;

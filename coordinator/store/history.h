@@ -1,4 +1,4 @@
-// Rows that tell: metric points and log text. Append-only, batched, bounded; losing it loses no job.
+// The history store: metric points and log text. Append-only, batched, bounded; losing it loses no job.
 //
 // Not thread-safe; the thread that owns the state store owns it too, and gives both one sequence of numbers.
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace muster::store {
 
-// Stands in the stream where items were pruned to keep the total cap.
+// Marks where items were pruned to keep the total cap.
 struct Pruned {
   uint64_t metrics = 0;
   uint64_t log_chunks = 0;
@@ -29,22 +29,22 @@ struct HistoryItem {
   uint64_t sequence = 0;  // position in the coordinator's one stream
   JobId job;
   std::variant<MetricPoint, LogChunk, Pruned> body;  // Append takes no Pruned
-  // Filled in by reads: how many items of this series (metrics of the job, log of the rank) lay directly before this
-  // one and are no longer kept, and the sequence of the newest of them. Zero when the reader started behind that.
+  // Set by reads: how many items of this series (metrics of the job, log of the rank) directly before this one are no
+  // longer kept, and the sequence of the newest of them. Zero when the reader started after that.
   uint64_t dropped = 0;
   uint64_t dropped_through = 0;
 };
 
-// How far a rank's records and output are stored: what the worker need not send again.
+// How far a rank's records and output are stored; the worker need not send them again.
 struct Acknowledged {
   uint64_t record_sequence = 0;
   uint64_t log_offset = 0;
 };
 
 struct HistoryLimits {
-  uint64_t points_per_job = 100'000;         // then windows of old points are halved, keeping extremes of loss
-  uint64_t log_bytes_per_rank = 1 << 20;     // the newest
-  uint64_t total_bytes = uint64_t{4} << 30;  // in use in the file; then the oldest ended jobs' history goes
+  uint64_t points_per_job = 100'000;         // beyond it, windows of old points are halved, keeping extremes of loss
+  uint64_t log_bytes_per_rank = 1 << 20;     // the newest text is kept
+  uint64_t total_bytes = uint64_t{4} << 30;  // bytes used in the file; then the oldest ended jobs lose their history
 };
 
 struct HistoryFilter {
@@ -63,11 +63,11 @@ class HistoryStore {
  public:
   virtual ~HistoryStore() = default;
 
-  // One transaction, on disk when it returns: the items, whose sequences rise and lie behind LastSequence(), and how
-  // far each rank's input is now stored. Any error: nothing may be assumed; the caller ends the process.
+  // One durable transaction: the items, whose sequences ascend and are greater than LastSequence(), and how far each
+  // rank's input is now stored. After an error the state of the disk is unknown; the caller ends the process.
   virtual absl::Status Append(const std::vector<HistoryItem>& items,
                               const std::vector<std::pair<RankId, Acknowledged>>& acknowledged) = 0;
-  // Zeros for a rank that was never heard of.
+  // Zeros for an unknown rank.
   virtual absl::StatusOr<Acknowledged> GetAcknowledged(const RankId& rank) = 0;
 
   // Items with sequence > `after`, ascending: at most `limit`, and no more once `bytes` of them are exceeded.
@@ -77,15 +77,15 @@ class HistoryStore {
   // Newest value of each series; an empty point when there is none. In memory.
   virtual MetricPoint LastMetrics(const JobId& job) const = 0;
 
-  // Highest ever appended, also if that item is gone.
+  // The highest sequence ever appended, even if that item is gone.
   virtual uint64_t LastSequence() const = 0;
-  // All jobs that have something here.
+  // All jobs that have items here.
   virtual std::vector<JobId> Jobs() const = 0;
-  // From now on nothing of the job is seen; Prune removes its rows bit by bit.
+  // Hides everything of the job at once; Prune removes its rows later.
   virtual absl::Status Forget(const JobId& job) = 0;
-  // One bounded portion (milliseconds) of what keeps the total cap and empties forgotten jobs; true: there is more to
-  // do. `ended` gives the jobs whose history may go, oldest first, and is called only when something must; when they do
-  // not suffice, the oldest log chunks of any job go. Cheap when there is nothing to do.
+  // Runs one bounded portion (milliseconds) of the work that keeps the total cap and removes forgotten jobs; true:
+  // there is more to do. `ended` returns the jobs whose history may be removed, oldest first, and is called only if
+  // needed; if they do not suffice, the oldest log chunks of any job are removed. Cheap when there is nothing to do.
   virtual absl::StatusOr<bool> Prune(const std::function<std::vector<JobId>()>& ended) = 0;
 };
 

@@ -80,7 +80,7 @@ TEST_F(HistoryTest, ReadsByJobKindAndRankAcrossOpenings) {
   EXPECT_EQ(Sequences({JobId("a"), false, true, std::nullopt}), (std::vector<uint64_t>{2, 4}));
   EXPECT_EQ(Sequences({JobId("a"), false, true, 1}), (std::vector<uint64_t>{4}));
   EXPECT_EQ(Sequences(Of("a"), 2), (std::vector<uint64_t>{4, 5}));
-  EXPECT_TRUE(Sequences(Of("nobody")).empty());
+  EXPECT_TRUE(Sequences(Of("no-such-job")).empty());
   EXPECT_EQ(store_->LastSequence(), 5u);
   const auto items = Read({JobId("a"), false, true, 1});
   EXPECT_EQ(std::get<LogChunk>(items[0].body).text(), "y\n");
@@ -185,7 +185,7 @@ TEST_F(HistoryTest, ThinsBeyondTheLimitKeepsExtremesAndAccountsForEveryPoint) {
   EXPECT_EQ(items.size() + dropped, kPoints);
   EXPECT_TRUE(high && low);
   EXPECT_EQ(items.back().sequence, kPoints);
-  // A reader that was already there sees no gap.
+  // A reader that was already past it sees no gap.
   for (const HistoryItem& item : Read(Of("a"), items[5].sequence - 1, 1)) EXPECT_EQ(item.dropped, 0u);
 }
 
@@ -224,7 +224,7 @@ TEST_F(HistoryTest, ForgottenJobVanishesAtOnceAndFromTheFileBitByBit) {
   while (store_->Prune(Ended({})).value()) ++portions;
   EXPECT_GE(portions, 2);
   EXPECT_EQ(Read({}).size(), 1250u);
-  Append({Point("a", 1, 1)});  // an id may come again
+  Append({Point("a", 1, 1)});  // an id may be reused
   EXPECT_EQ(Read(Of("a")).size(), 1u);
   EXPECT_EQ(store_->GetAcknowledged({JobId("a"), 1, 0})->record_sequence, 0u);
   EXPECT_EQ(store_->LastSequence(), 2501u);
@@ -251,7 +251,7 @@ TEST_F(HistoryTest, TotalCapPrunesTheOldestEndedJobFirstAndLeavesAMark) {
   EXPECT_EQ(Read(Of("new")).size(), 50u);
   EXPECT_EQ(Read(Of("running")).size(), 50u);
   EXPECT_EQ(store_->LastMetrics(JobId("old")).step(), 9u);
-  // Nothing ended is left to go: the oldest log goes, whoever it belongs to.
+  // No history of ended jobs is left: the oldest log is removed, whichever job it belongs to.
   std::vector<HistoryItem> more;
   for (int i = 0; i < 40; ++i) more.push_back(Log("running", 1, std::string(10'000, 'x')));
   Append(more);

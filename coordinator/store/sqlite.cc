@@ -149,8 +149,8 @@ absl::Status Database::Initialise(const Schema& schema) {
       if (absl::Status status = Run(sql.c_str()); !status.ok()) return status;
     }
   } else if (*application != schema.application_id) {
-    return absl::DataLossError(absl::StrCat(path_, " is a database, but not the one that belongs here (application id ",
-                                            *application, "); move it away or name another folder"));
+    return absl::DataLossError(absl::StrCat(path_, " is a database of another kind (application id ", *application,
+                                            "); move it away or name another folder"));
   } else if (*version > schema.version) {
     return absl::FailedPreconditionError(absl::StrCat(path_, " has schema ", *version,
                                                       ", written by a newer muster; this build knows schemas up to ",

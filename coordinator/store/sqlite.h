@@ -1,7 +1,7 @@
-// The little of SQLite that both stores need: a file opened as our durability rules want it, and statements.
+// A thin SQLite wrapper for both stores: files opened with our durability settings, and statements.
 //
-// Not thread-safe. No error is retried: after an error of the disk (fsync above all) nothing may be assumed about what
-// is stored, so it goes up and the process ends. Errors by code: DataLoss (not a database, or damaged),
+// Not thread-safe. No error is retried: after a disk error (above all of fsync) the state of the disk is unknown, so
+// the error is returned and the process ends. Errors by code: DataLoss (not a database, or damaged),
 // ResourceExhausted (disk full), FailedPrecondition (another process has it, or a newer schema), PermissionDenied,
 // Internal (any other error of the disk).
 #pragma once
@@ -21,14 +21,14 @@ struct sqlite3_stmt;
 namespace muster::store {
 
 struct Schema {
-  int application_id;  // tells our files from each other and from other programs'
+  int application_id;  // distinguishes our files from each other and from other programs'
   int version;
-  const char* sql;  // of a new file
+  const char* sql;  // creates the schema of a new file
 };
 
 class Database;
 
-// A prepared statement; lives at most as long as its Database.
+// A prepared statement; must not outlive its Database.
 class Statement {
  public:
   Statement() = default;
@@ -36,7 +36,7 @@ class Statement {
   Statement& operator=(Statement&& other) noexcept;
   ~Statement();
 
-  // Resets it and binds its parameters in order.
+  // Resets the statement and binds its parameters in order.
   template <typename... Arguments>
   void Bind(const Arguments&... arguments) {
     Reset();
@@ -44,9 +44,9 @@ class Statement {
     (BindOne(++index, arguments), ...);
   }
 
-  // True: a row is there. False: done, and reset.
+  // True: a row is available. False: done, and reset.
   absl::StatusOr<bool> Step();
-  // Runs it to its end, ignoring rows.
+  // Runs it to the end, ignoring rows.
   absl::Status Run();
   void Reset();
 
@@ -80,24 +80,24 @@ class Database {
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
-  // BEGIN, `work`, COMMIT: on disk when it returns OK; else rolled back, if that still works. Its failpoints, beside
-  // those of failpoint_vfs.h: store.NAME.begin, store.NAME.commit (before it), store.NAME.committed (behind it, so what
-  // waits for the answer does not get it).
+  // BEGIN, `work`, COMMIT: durable when it returns OK; otherwise rolled back, if that is still possible. Its
+  // failpoints, in addition to those of failpoint_vfs.h: store.NAME.begin, store.NAME.commit (before the commit),
+  // store.NAME.committed (after it, so the caller does not get the result).
   template <typename Work>
   absl::Status InTransaction(const Work& work) {
     if (absl::Status status = Step("begin", "BEGIN IMMEDIATE"); !status.ok()) return status;
     absl::Status status = work();
     if (status.ok()) status = Step("commit", "COMMIT");
-    // So that the object may be destroyed in order; whether it works does not matter any more.
+    // Only so that the object may be destroyed; the result does not matter any more.
     if (!status.ok()) Run("ROLLBACK").IgnoreError();
     return status.ok() ? Step("committed", nullptr) : status;
   }
 
   absl::Status Run(const char* sql);
   absl::StatusOr<Statement> Prepare(const char* sql);
-  // The single integer that `sql` gives.
+  // The single integer that `sql` returns.
   absl::StatusOr<int64_t> Integer(const char* sql);
-  // Walks the whole file. DataLoss names the first fault.
+  // Checks the whole file. DataLoss: the message has the first error.
   absl::Status CheckIntegrity();
 
   // The Status of a SQLite result code.
@@ -111,7 +111,7 @@ class Database {
   absl::Status Initialise(const Schema& schema);
 
   std::string path_;
-  std::string failpoints_;  // what their names begin with
+  std::string failpoints_;  // prefix of their names
   sqlite3* handle_;
 };
 

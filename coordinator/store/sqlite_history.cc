@@ -80,7 +80,7 @@ absl::Status SqliteHistory::Append(const std::vector<HistoryItem>& items,
   for (const HistoryItem& item : items) {
     if (item.sequence <= sequence_) {
       return absl::InvalidArgumentError(
-          absl::StrCat("sequence ", item.sequence, " does not lie behind ", sequence_, ", the last one"));
+          absl::StrCat("sequence ", item.sequence, " is not greater than ", sequence_, ", the last one"));
     }
     sequence_ = item.sequence;
   }
@@ -109,7 +109,7 @@ absl::Status SqliteHistory::AppendMetrics(const HistoryItem& item, const MetricP
   const absl::StatusOr<JobRow*> found = JobOf(item.job);
   if (!found.ok()) return found.status();
   JobRow& job = **found;
-  // SQLite would store a NaN as NULL.
+  // SQLite would store NaN as NULL.
   const auto column = [](bool measured, double value) -> std::optional<double> {
     if (!measured) return std::nullopt;
     return std::isnan(value) ? std::numeric_limits<double>::infinity() : value;
@@ -119,7 +119,7 @@ absl::Status SqliteHistory::AppendMetrics(const HistoryItem& item, const MetricP
                                    column(point.has_validation_loss(), point.validation_loss()),
                                    point.SerializeAsString()));
   ++job.points;
-  job.last.clear_time();  // merging would mix the fields of two instants
+  job.last.clear_time();  // merging would mix the fields of two times
   job.last.MergeFrom(point);
   return absl::OkStatus();
 }
@@ -154,7 +154,7 @@ absl::Status SqliteHistory::TrimLog(int64_t job, const LogChunk& chunk) {
             job, chunk.generation(), chunk.rank());
   if (!oldest.ok()) return oldest.status();
   uint64_t dropped = 0;
-  uint64_t kept = 0;  // the oldest that stays
+  uint64_t kept = 0;  // the oldest chunk that stays
   while (true) {
     const absl::StatusOr<bool> row = (*oldest)->Step();
     if (!row.ok()) return row.status();
@@ -196,7 +196,7 @@ absl::Status SqliteHistory::ThinWindow(JobRow& job) {
     window.push_back(point);
     dropped_before.push_back(static_cast<uint64_t>((*select)->Integer(3)));
   }
-  // At the newest point the sweep begins anew, over what its predecessor left.
+  // After the newest point the sweep restarts, over the points that the previous sweep kept.
   job.thinned = window.size() < window_size ? 0 : window.back().sequence;
   const std::vector<bool> keep = Thin(window);
   uint64_t dropped = 0, through = 0;

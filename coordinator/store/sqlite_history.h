@@ -28,9 +28,9 @@ inline constexpr uint64_t kEndOfSequence = static_cast<uint64_t>(std::numeric_li
 struct JobRow {
   int64_t number = 0;
   uint64_t points = 0;
-  uint64_t thinned = 0;  // windows of the thinning have passed up to this sequence; 0: begins anew
+  uint64_t thinned = 0;  // thinning has processed windows up to this sequence; 0: restart
   MetricPoint last;
-  bool empty = false;  // the pruning found nothing of it that may go
+  bool empty = false;  // pruning found nothing to remove
 };
 
 class SqliteHistory final : public HistoryStore {
@@ -54,7 +54,7 @@ class SqliteHistory final : public HistoryStore {
  private:
   enum class Kind { kMetrics, kLogs, kPruned };
 
-  // The statement of `sql`, bound; prepared at its first use.
+  // The statement for `sql`, bound; prepared at its first use.
   template <typename... Arguments>
   absl::StatusOr<Statement*> Bound(const std::string& sql, const Arguments&... arguments) {
     auto found = statements_.find(sql);
@@ -83,7 +83,7 @@ class SqliteHistory final : public HistoryStore {
   absl::StatusOr<HistoryItem> ItemOf(Kind kind, const Statement& row, uint64_t after) const;
 
   absl::StatusOr<uint64_t> UsedBytes();
-  // Deletes up to `rows` oldest rows of a table, of one job or (0) of all. Adds to `deleted`.
+  // Deletes up to `rows` oldest rows of a table, of one job or (0) of all jobs. Adds to `deleted`.
   absl::Status PruneTable(Kind kind, int64_t job, uint64_t rows, uint64_t& deleted);
   absl::Status CountPruned(int64_t job, uint64_t sequence, uint64_t metrics, uint64_t logs);
   absl::Status EmptyForgotten(uint64_t& deleted);
@@ -92,8 +92,8 @@ class SqliteHistory final : public HistoryStore {
   std::unique_ptr<Database> database_;  // before the statements, which it must outlive
   std::map<std::string, Statement> statements_;
   std::map<JobId, JobRow> jobs_;
-  std::map<int64_t, JobId> ids_;  // of jobs_
-  std::set<int64_t> forgotten_;   // still has rows
+  std::map<int64_t, JobId> ids_;  // ids of jobs_
+  std::set<int64_t> forgotten_;   // jobs that still have rows
   uint64_t sequence_ = 0;
   int64_t next_number_ = 1;
 };

@@ -4,7 +4,7 @@
 namespace muster::store {
 namespace {
 
-constexpr uint64_t kPruneRows = 1000;  // of one portion
+constexpr uint64_t kPruneRows = 1000;  // rows per portion
 
 }  // namespace
 
@@ -67,7 +67,7 @@ absl::Status SqliteHistory::PruneTable(Kind kind, int64_t job, uint64_t rows, ui
               row.job, row.generation, row.rank));
     }
     const auto id = ids_.find(row.job);
-    if (id == ids_.end()) continue;  // forgotten: nobody sees the gap
+    if (id == ids_.end()) continue;  // forgotten: no reader sees the gap
     const uint64_t count = 1 + row.dropped;
     MUSTER_STORE_RETURN_IF_ERROR(CountPruned(row.job, row.sequence, logs ? 0 : count, logs ? count : 0));
     if (!logs) {

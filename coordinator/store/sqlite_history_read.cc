@@ -54,7 +54,7 @@ absl::Status SqliteHistory::ReadKind(Kind kind, const HistoryFilter& filter, uin
     absl::StatusOr<HistoryItem> item = ItemOf(kind, **select, back ? kEndOfSequence : from);
     if (!item.ok()) return item.status();
     if (const auto* chunk = std::get_if<LogChunk>(&item->body)) size += chunk->text().size();
-    size += 64;  // about what a point takes
+    size += 64;  // approximate size of a point
     items.push_back(*std::move(item));
     ++count;
   }
@@ -66,7 +66,7 @@ absl::Status SqliteHistory::ReadKind(Kind kind, const HistoryFilter& filter, uin
 absl::StatusOr<HistoryPage> SqliteHistory::Read(const HistoryFilter& filter, uint64_t after, size_t limit,
                                                 size_t bytes) {
   HistoryPage page;
-  uint64_t horizon = kEndOfSequence;  // what lies behind it is not known of every kind
+  uint64_t horizon = kEndOfSequence;  // beyond it some kinds have not been read
   for (const Kind kind : {Kind::kMetrics, Kind::kLogs, Kind::kPruned}) {
     if ((kind == Kind::kMetrics && !filter.metrics) || (kind == Kind::kLogs && !filter.logs)) continue;
     bool more = false;

@@ -174,7 +174,7 @@ class SqliteState final : public StateStore {
 
   std::unique_ptr<Database> database_;  // before the statements, which it must outlive
   Statement select_from_, select_range_, select_one_, put_, delete_, put_term_;
-  uint64_t term_ = 0;  // highest that has written
+  uint64_t term_ = 0;  // highest term that has written
 };
 
 }  // namespace

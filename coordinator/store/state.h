@@ -1,5 +1,5 @@
-// Rows that decide: jobs, generations, nodes, state events. A small transactional key-value store, so that etcd can
-// take SQLite's place.
+// The state store: jobs, generations, nodes and state events. A small transactional key-value store, so that etcd can
+// replace SQLite.
 //
 // Not thread-safe; one thread owns it.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace muster::store {
 
-inline constexpr size_t kMaxValueBytes = 512 * 1024;  // etcd's limits, kept by every implementation
+inline constexpr size_t kMaxValueBytes = 512 * 1024;  // etcd's limits, enforced by every implementation
 inline constexpr size_t kMaxCommitKeys = 100;         // per group of a Commit
 
 struct KeyValue {
@@ -40,21 +40,21 @@ class StateStore {
   // Rows with begin <= key < end (an empty `end`: no bound), in key order, at most `limit` (0: all).
   virtual absl::StatusOr<std::vector<KeyValue>> Range(std::string_view begin, std::string_view end, size_t limit) = 0;
 
-  // None: there is no such row.
+  // nullopt: no such row.
   virtual absl::StatusOr<std::optional<std::string>> Get(std::string_view key) = 0;
 
-  // On disk (fsync) when it returns OK. A group is all or nothing, and groups become visible in order; SQLite writes
-  // all of them in one transaction. InvalidArgument: a key or group over the limits; nothing was written.
-  // FailedPrecondition: a leader with a higher term has written. Any other error: nothing may be assumed; the caller
-  // ends the process and recovers from the disk.
+  // Durable (fsync) when it returns OK. A group is atomic, and groups become visible in order; SQLite writes all of
+  // them in one transaction. InvalidArgument: a key or group over the limits; nothing was written. FailedPrecondition:
+  // a leader with a higher term has written. After any other error the state of the disk is unknown; the caller ends
+  // the process and recovers from the disk.
   virtual absl::Status Commit(uint64_t term, const std::vector<ChangeGroup>& groups) = 0;
 
-  // A consistent copy in one new file, on disk when it returns. Its size in bytes. AlreadyExists, InvalidArgument (not
+  // Writes a consistent, durable copy to one new file. Returns its size in bytes. AlreadyExists, InvalidArgument (not
   // an absolute path), or the disk's error, after which no file is left.
   virtual absl::StatusOr<uint64_t> Backup(const std::string& path) = 0;
 };
 
-// `directory`/state.db, created if it is not there: journal_mode=PERSIST, synchronous=FULL, locking_mode=EXCLUSIVE.
+// `directory`/state.db, created if it is missing: journal_mode=PERSIST, synchronous=FULL, locking_mode=EXCLUSIVE.
 // FailedPrecondition: a schema newer than this build, or another process has it open; DataLoss: not a database, or
 // damaged; other codes: the disk's error.
 absl::StatusOr<std::unique_ptr<StateStore>> OpenSqliteState(const std::string& directory);

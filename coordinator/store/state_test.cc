@@ -48,7 +48,7 @@ void ExecuteIn(const std::string& file, const std::string& sql) {
   sqlite3_close(handle);
 }
 
-// A kill leaves what the kernel holds; a loss of power does not.
+// A process crash keeps the kernel's unsynced pages; a power loss does not.
 TEST_F(StateTest, WhatIsCommittedIsSynced) {
   const SyncWatch watch(directory_);
   for (int opening = 0; opening < 2; ++opening) {
@@ -159,14 +159,15 @@ TEST_F(StateTest, BackupIsWholeAndNeverOverwrites) {
   EXPECT_EQ(store->Backup("relative.db").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(store->Backup(directory_ + "/no/such/folder.db").status().code(), absl::StatusCode::kInternal);
 
-  ASSERT_TRUE(store->Commit(4, {{{"job/b", "2"}}}).ok());  // the store goes on
+  ASSERT_TRUE(store->Commit(4, {{{"job/b", "2"}}}).ok());  // the store still works
   const auto copy = OpenSqliteState(folder);
   ASSERT_TRUE(copy.ok()) << copy.status();
   EXPECT_EQ(Keys(**copy, "", ""), std::vector<std::string>{"job/a"});
-  EXPECT_EQ((*copy)->Commit(3, {{{"x", "y"}}}).code(), absl::StatusCode::kFailedPrecondition);  // its term came along
+  EXPECT_EQ((*copy)->Commit(3, {{{"x", "y"}}}).code(),
+            absl::StatusCode::kFailedPrecondition);  // the copy includes the term
 }
 
-// A child commits until the file size limit stops it, and tells how many commits were acknowledged.
+// A child commits until the file size limit stops it, and reports how many commits were acknowledged.
 TEST_F(StateTest, FullDiskFailsTheCommitAndKeepsTheOnesBefore) {
   int pipe_ends[2];
   ASSERT_EQ(pipe2(pipe_ends, O_CLOEXEC), 0);

@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kBucket = 4;
 
-// Keeps two of each whole bucket of the points at `indices`: those with the smallest and the largest value.
+// Keeps two of each whole bucket of the points at `indices`: the smallest and the largest value.
 void KeepExtremes(const std::vector<size_t>& indices, const std::vector<std::optional<double>>& values,
                   std::vector<bool>& keep) {
   size_t begin = 0;

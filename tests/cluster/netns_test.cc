@@ -77,7 +77,8 @@ TEST_F(NetworkTest, AHostWithoutItsCableIsNotWaitedForForEver) {
   const std::string id =
       cluster_.Submit({.name = "cut", .steps = 20, .extra = "resources: {ranks: 3}\nmax_restarts: 0\n"});
   EXPECT_TRUE(cluster_.WaitForState(id, "failed"));
-  EXPECT_TRUE(absl::StrContains(cluster_.Job(id)["failure"].dump(), "never came to the rendezvous within 12s: rank "))
+  EXPECT_TRUE(
+      absl::StrContains(cluster_.Job(id)["failure"].dump(), "did not arrive at the rendezvous within 12s: rank "))
       << cluster_.Job(id).dump();
   ASSERT_TRUE(hosts->Connect(2, true).ok());
   const std::string again = cluster_.Submit({.name = "again", .steps = 5, .extra = "resources: {ranks: 3}\n"});

@@ -105,7 +105,7 @@ TEST_F(RendezvousTest, ARankThatNeverComesEndsTheGenerationAndIsNamed) {
   const json failure = cluster_.Job(id)["failure"];
   EXPECT_EQ(failure["rank"].dump(), "3") << failure.dump();
   const std::string message = failure["exit"].value("message", "");
-  EXPECT_TRUE(absl::StrContains(message, "never came to the rendezvous within 6s: rank 3 on ")) << failure.dump();
+  EXPECT_TRUE(absl::StrContains(message, "did not arrive at the rendezvous within 6s: rank 3 on ")) << failure.dump();
   EXPECT_TRUE(absl::StrContains(message, failure.value("node", "?"))) << failure.dump();
 }
 

@@ -25,7 +25,7 @@ std::string WithoutProgress(ObservedRank rank) {
   rank.clear_step();
   rank.clear_op_issued();
   rank.clear_op_completed();
-  rank.clear_still_seconds();
+  rank.clear_stalled_seconds();
   rank.clear_frozen();
   return rank.SerializeAsString();
 }

@@ -194,20 +194,20 @@ TEST_F(AgentTest, ARankThatStandsStillIsToldUntilItMoves) {
     const std::vector<ObservedRank> observed = coordinator_.Of(rank).observed;
     return observed.empty() ? ObservedRank() : observed.back();
   };
-  ASSERT_TRUE(Eventually([&] { return newest().still_seconds() >= 2; }));
+  ASSERT_TRUE(Eventually([&] { return newest().stalled_seconds() >= 2; }));
   EXPECT_EQ(newest().step(), 4u);
   EXPECT_EQ(newest().op_issued(), 9u);
   EXPECT_EQ(newest().op_completed(), 8u);
   // About once a second.
   const size_t said = coordinator_.Of(rank).observed.size();
-  const double before = newest().still_seconds();
-  ASSERT_TRUE(Eventually([&] { return newest().still_seconds() >= before + 2; }));
-  EXPECT_LE(coordinator_.Of(rank).observed.size(), said + 1 + static_cast<size_t>(newest().still_seconds() - before));
+  const double before = newest().stalled_seconds();
+  ASSERT_TRUE(Eventually([&] { return newest().stalled_seconds() >= before + 2; }));
+  EXPECT_LE(coordinator_.Of(rank).observed.size(), said + 1 + static_cast<size_t>(newest().stalled_seconds() - before));
   // The next daemon sees it too, and begins to count anew.
   KillWorker();
   StartWorker();
-  ASSERT_TRUE(Eventually([&] { return newest().still_seconds() == 0; }));
-  ASSERT_TRUE(Eventually([&] { return newest().still_seconds() >= 1 && newest().op_issued() == 9; }));
+  ASSERT_TRUE(Eventually([&] { return newest().stalled_seconds() == 0; }));
+  ASSERT_TRUE(Eventually([&] { return newest().stalled_seconds() >= 1 && newest().op_issued() == 9; }));
   // Its process is stopped.
   kill(ProcessesOf(rank).trainer.pid, SIGSTOP);
   ASSERT_TRUE(Eventually([&] { return newest().op_issued() == 9 && newest().frozen(); }));
@@ -215,7 +215,7 @@ TEST_F(AgentTest, ARankThatStandsStillIsToldUntilItMoves) {
   kill(ProcessesOf(rank).trainer.pid, SIGCONT);
   ASSERT_TRUE(Eventually([&] { return !newest().frozen() && newest().op_issued() == 9; }));
   std::ofstream(Dir(rank).path() + "/go") << "";
-  ASSERT_TRUE(Eventually([&] { return newest().still_seconds() == 0 && newest().op_issued() == 0; }));
+  ASSERT_TRUE(Eventually([&] { return newest().stalled_seconds() == 0 && newest().op_issued() == 0; }));
 }
 
 TEST_F(AgentTest, KilledTrainerIsAFailure) {

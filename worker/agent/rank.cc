@@ -225,7 +225,7 @@ ObservedRank Rank::Observe(bool unwanted, bool forgotten, Now now) const {
       result.set_op_issued(still->op_issued);
       result.set_op_completed(still->op_completed);
       result.set_frozen(still->frozen);
-      result.set_still_seconds(absl::ToDoubleSeconds(still->still));
+      result.set_stalled_seconds(absl::ToDoubleSeconds(still->still));
     }
   }
   return result;

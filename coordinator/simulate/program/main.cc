@@ -1,4 +1,5 @@
-// muster-simulate: whole clusters with faults, one per seed, against the invariants of docs/reliability.md.
+// muster-simulate: simulates whole clusters with faults, one per seed, and checks the invariants of
+// docs/reliability.md.
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
@@ -23,7 +24,7 @@ namespace {
 
 constexpr size_t kLastLines = 60;
 
-// Of all threads together.
+// Totals of all threads.
 struct Summary {
   std::mutex mutex;
   std::map<std::string, uint64_t> counts;
@@ -44,7 +45,7 @@ void RunSeeds(uint64_t end, std::atomic<uint64_t>& next, uint64_t most_failures,
   }
 }
 
-// A seed is replayed for its last events.
+// Replays a seed and prints its last events.
 void ShowFailure(uint64_t seed, const std::string& failure) {
   std::deque<std::string> last;
   Simulate(seed, [&](const std::string& line) {
@@ -52,7 +53,7 @@ void ShowFailure(uint64_t seed, const std::string& failure) {
     if (last.size() > kLastLines) last.pop_front();
   });
   for (const std::string& line : last) std::printf("  %s\n", line.c_str());
-  std::printf("seed %llu: %s\n  all of it: muster-simulate --seed %llu --verbose\n",
+  std::printf("seed %llu: %s\n  full trace: muster-simulate --seed %llu --verbose\n",
               static_cast<unsigned long long>(seed), failure.c_str(), static_cast<unsigned long long>(seed));
 }
 
@@ -98,12 +99,12 @@ int main(int argc, char** argv) {
   std::optional<uint64_t> seed;
   bool verbose = false;
   unsigned threads = std::max(1u, std::thread::hardware_concurrency());
-  app.add_option("--seeds", seeds, "how many")->capture_default_str();
-  app.add_option("--first", first, "the first of them")->capture_default_str();
-  app.add_option("--seed", seed, "this one only");
-  app.add_flag("--verbose", verbose, "with --seed: every event");
-  app.add_option("--max-failures", most_failures, "stop after so many")->capture_default_str();
-  app.add_option("--threads", threads, "seeds at the same time")->check(CLI::Range(1, 1024));
+  app.add_option("--seeds", seeds, "number of seeds")->capture_default_str();
+  app.add_option("--first", first, "the first seed")->capture_default_str();
+  app.add_option("--seed", seed, "run only this seed");
+  app.add_flag("--verbose", verbose, "with --seed: print every event");
+  app.add_option("--max-failures", most_failures, "stop after this many failures")->capture_default_str();
+  app.add_option("--threads", threads, "seeds to run in parallel")->check(CLI::Range(1, 1024));
   CLI11_PARSE(app, argc, argv);
   if (seed.has_value() && verbose) return muster::simulate::ShowOne(*seed);
   if (seed.has_value()) return muster::simulate::RunMany(*seed, 1, 1, 1);
