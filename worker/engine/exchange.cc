@@ -27,9 +27,9 @@ void Exchange::Begin(const Schedule& schedule, int32_t index, const std::string&
   collectives::Group& group = GroupOf(op);
   switch (op.kind) {
     case OpKind::kGather:
-      return Issue(op, index, name, group.BroadcastParts(storage.BeginGather(op)), nullptr);
+      return Issue(op, index, name, group.BroadcastShares(storage.BeginGather(op)), nullptr);
     case OpKind::kReduce:
-      return Issue(op, index, name, group.ReduceParts(storage.BeginReduce(op)),
+      return Issue(op, index, name, group.ReduceShares(storage.BeginReduce(op)),
                    [&storage, &op] { storage.EndReduce(op); });
     default: {
       const std::vector<at::Tensor> owned = storage.BeginAllReduce(op);

@@ -27,10 +27,10 @@ class Mute final : public collectives::Group {
   std::unique_ptr<collectives::Work> AllGather(at::Tensor, at::Tensor) override { return std::make_unique<Done>(); }
   std::unique_ptr<collectives::Work> ReduceScatter(at::Tensor, at::Tensor) override { return std::make_unique<Done>(); }
   std::unique_ptr<collectives::Work> Broadcast(at::Tensor, int) override { return std::make_unique<Done>(); }
-  std::unique_ptr<collectives::Work> BroadcastParts(std::vector<collectives::RankShare>) override {
+  std::unique_ptr<collectives::Work> BroadcastShares(std::vector<collectives::RankShare>) override {
     return std::make_unique<Done>();
   }
-  std::unique_ptr<collectives::Work> ReduceParts(std::vector<collectives::RankShare>) override {
+  std::unique_ptr<collectives::Work> ReduceShares(std::vector<collectives::RankShare>) override {
     return std::make_unique<Done>();
   }
   std::unique_ptr<collectives::Work> Send(at::Tensor, int) override { return std::make_unique<Done>(); }
