@@ -54,7 +54,7 @@ absl::Status Exchange::WaitFor(const Schedule& schedule, int32_t index, OpListen
   const auto begin = std::chrono::steady_clock::now();
   for (const int32_t earlier : op.waits) {
     const Stream stream = schedule.ops[earlier].stream;
-    // One by one, so that it is known which of a stream's does not end.
+    // Waits one by one, so that the hang detector knows which op does not end.
     for (auto first = pending_.First(stream); first.has_value() && *first <= earlier; first = pending_.First(stream)) {
       const Op& awaited = schedule.ops[*first];
       if (progress != nullptr) progress->WaitFor(*first, awaited.kind);

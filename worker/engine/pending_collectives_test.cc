@@ -57,7 +57,7 @@ TEST_F(PendingCollectivesTest, StopsAtAFailure) {
   Add(2, Stream::kReduce, "behind");
   EXPECT_EQ(pending.Wait(2, Stream::kReduce), absl::UnavailableError("rank 2 is gone"));
   EXPECT_THAT(log, ElementsAre("bad"));
-  EXPECT_EQ(pending.First(Stream::kReduce), 1) << "that is the one";
+  EXPECT_EQ(pending.First(Stream::kReduce), 1) << "the failed op stays pending";
   pending.Abandon();
   EXPECT_TRUE(pending.empty());
 }
