@@ -69,7 +69,7 @@ void Ask(const std::string& where, Question& question) {
   }
 }
 
-void Hear(Question& question, const std::string& name, uint64_t issued) {
+void ReadAnswer(Question& question, const std::string& name, uint64_t issued) {
   if (!question.connected) {
     int error = 0;
     socklen_t size = sizeof error;
@@ -180,7 +180,7 @@ std::string Peers::Diagnose(absl::Duration patience) const {
     const int64_t left = absl::ToInt64Milliseconds(Left(end));
     if (poll(waiting.data(), waiting.size(), static_cast<int>(std::max<int64_t>(1, left))) <= 0) continue;
     for (size_t i = 0; i < waiting.size(); ++i) {
-      if (waiting[i].revents != 0) Hear(*asked[i], name_, issued_.load());
+      if (waiting[i].revents != 0) ReadAnswer(*asked[i], name_, issued_.load());
     }
   }
   std::vector<std::string> findings;
