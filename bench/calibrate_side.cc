@@ -62,13 +62,13 @@ void MoveBuckets(collectives::Group& group, std::vector<at::Tensor>& buckets) {
   std::vector<std::unique_ptr<collectives::Work>> works;
   const int64_t each = kBucketElements / group.size();
   for (at::Tensor& bucket : buckets) {
-    std::vector<collectives::RankShare> parts;
-    for (int root = 0; root < group.size(); ++root) parts.push_back({bucket.narrow(0, root * each, each), root});
+    std::vector<collectives::RankShare> shares;
+    for (int root = 0; root < group.size(); ++root) shares.push_back({bucket.narrow(0, root * each, each), root});
     works.push_back(group.AllReduce(bucket));
     Check(works.back()->Wait());
-    works.push_back(group.ReduceParts(parts));
+    works.push_back(group.ReduceShares(shares));
     Check(works.back()->Wait());
-    works.push_back(group.BroadcastParts(parts));
+    works.push_back(group.BroadcastShares(shares));
     Check(works.back()->Wait());
   }
 }

@@ -1,4 +1,4 @@
-// Checkpoints of a small tensor and a half, written to a folder that ends with the test.
+// Small checkpoints in a temporary folder.
 #pragma once
 
 #include <algorithm>

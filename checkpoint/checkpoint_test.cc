@@ -58,8 +58,8 @@ TEST_F(CheckpointTest, ExtentsOfSeveralShardsAreJoined) {
   const auto whole = absl::MakeSpan(values_).subspan(0, 200);
   for (uint32_t shard = 0; shard < 2; ++shard) {
     const auto run = shard == 0 ? whole.subspan(0, 77) : whole.subspan(77);
-    const std::vector<TensorRun> parts = {{"w", {20, 10}, shard * 77, run}};
-    *manifest.add_shards() = WriteShard(path_, name, shard, parts).value();
+    const std::vector<TensorRun> runs = {{"w", {20, 10}, shard * 77, run}};
+    *manifest.add_shards() = WriteShard(path_, name, shard, runs).value();
   }
   ASSERT_TRUE(Finish(path_, manifest).ok());
   const auto checkpoint = Checkpoint::Open(Directory(5)).value();
@@ -74,8 +74,8 @@ TEST_F(CheckpointTest, AHoleBetweenShardsIsFound) {
   const StepName name{5, 1};
   Manifest manifest = MakeManifest(5);
   ASSERT_TRUE(Begin(path_, name).ok());
-  const std::vector<TensorRun> parts = {{"w", {20, 10}, 50, absl::MakeSpan(values_).subspan(0, 100)}};
-  *manifest.add_shards() = WriteShard(path_, name, 0, parts).value();
+  const std::vector<TensorRun> runs = {{"w", {20, 10}, 50, absl::MakeSpan(values_).subspan(0, 100)}};
+  *manifest.add_shards() = WriteShard(path_, name, 0, runs).value();
   ASSERT_TRUE(Finish(path_, manifest).ok());
   std::vector<float> out(200);
   const absl::Status status = Checkpoint::Open(Directory(5)).value().Read({"w", {20, 10}, 0, absl::MakeSpan(out)});
@@ -119,7 +119,7 @@ TEST_F(CheckpointTest, FlippedBytesOfAShardAreFound) {
   }
 }
 
-// Who reads only what it needs verifies that, and reads nothing else.
+// A partial read verifies and reads only the blocks that it needs.
 TEST_F(CheckpointTest, FlippedBytesAreFoundByWhoReadsThem) {
   ASSERT_TRUE(WriteStep(1).ok());
   const std::string path = Directory(1) + "/shard-00000.safetensors";
@@ -127,8 +127,8 @@ TEST_F(CheckpointTest, FlippedBytesAreFoundByWhoReadsThem) {
   std::fstream out(path, std::ios::binary | std::ios::in | std::ios::out);
   std::mt19937_64 random(4);
   std::vector<float> values(300);
-  const std::vector<TensorRun> parts = {{"w", {20, 10}, 0, absl::MakeSpan(values).subspan(0, 200)},
-                                        {"optimizer.exp_avg.w", {10, 10}, 0, absl::MakeSpan(values).subspan(200, 100)}};
+  const std::vector<TensorRun> runs = {{"w", {20, 10}, 0, absl::MakeSpan(values).subspan(0, 200)},
+                                       {"optimizer.exp_avg.w", {10, 10}, 0, absl::MakeSpan(values).subspan(200, 100)}};
   for (int i = 0; i < 10'000; ++i) {
     const size_t at = random() % good.size();
     out.seekp(static_cast<std::streamoff>(at));
@@ -137,8 +137,8 @@ TEST_F(CheckpointTest, FlippedBytesAreFoundByWhoReadsThem) {
     absl::Status status;
     const auto opened = Checkpoint::Open(Directory(1), Verification::kAsRead);
     status.Update(opened.status());
-    for (const TensorRun& part : parts) {
-      if (opened.ok()) status.Update(opened->Read(part));
+    for (const TensorRun& run : runs) {
+      if (opened.ok()) status.Update(opened->Read(run));
     }
     ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss) << "byte " << at << ": " << status;
     ASSERT_THAT(std::string(status.message()), HasSubstr("shard-00000.safetensors"));
@@ -152,8 +152,8 @@ TEST_F(CheckpointTest, FlippedBytesAreFoundByWhoReadsThem) {
 TEST_F(CheckpointTest, OfALargeShardOnlyTheNeededBlocksAreRead) {
   values_.resize(5 * kBlockBytes / sizeof(float) + 7);
   Fill(1);
-  const std::vector<TensorRun> parts = {{"w", {values_.size()}, 0, absl::MakeSpan(values_)}};
-  ASSERT_TRUE(Write(path_, MakeManifest(1), parts).ok());
+  const std::vector<TensorRun> runs = {{"w", {values_.size()}, 0, absl::MakeSpan(values_)}};
+  ASSERT_TRUE(Write(path_, MakeManifest(1), runs).ok());
   const std::string path = Directory(1) + "/shard-00000.safetensors";
   const uint64_t header = fs::file_size(path) - values_.size() * sizeof(float);
   ASSERT_EQ(Checkpoint::Open(Directory(1)).value().manifest().shards(0).block_crc32c_size(), 1 + 6);
@@ -186,7 +186,7 @@ TEST_F(CheckpointTest, OfALargeShardOnlyTheNeededBlocksAreRead) {
               AllOf(HasSubstr("SHA-256 is"), HasSubstr(absl::StrCat("damaged are bytes ", header + 2 * kBlockBytes))));
 }
 
-// As they were before there were checksums of blocks: the whole file is verified before anything is read.
+// Older checkpoints without block checksums: the whole file is verified before any read.
 TEST_F(CheckpointTest, ShardsWithoutChecksumsOfBlocksAreStillRead) {
   ASSERT_TRUE(WriteStep(1).ok());
   const std::string path = absl::StrCat(Directory(1), "/", kManifestFile);
@@ -235,7 +235,7 @@ TEST_F(CheckpointTest, AFormatOfTheFutureIsNoDamage) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("format 2"));
 }
 
-TEST_F(CheckpointTest, TheNewestWholeOneIsTakenAndDamageIsTold) {
+TEST_F(CheckpointTest, TheNewestIntactOneIsUsedAndDamageIsReported) {
   for (const uint64_t step : {1, 2, 3}) ASSERT_TRUE(WriteStep(step).ok());
   fs::resize_file(Directory(3) + "/shard-00000.safetensors", 100);
   fs::remove(absl::StrCat(Directory(2), "/", kManifestFile));
@@ -251,7 +251,7 @@ TEST_F(CheckpointTest, TheNewestWholeOneIsTakenAndDamageIsTold) {
   EXPECT_THAT(std::string(none.status().message()), HasSubstr("step-0000000002-g1/manifest.json"));
 }
 
-TEST_F(CheckpointTest, RetentionKeepsThePublishedAndTheNewestTwoUnheardOf) {
+TEST_F(CheckpointTest, RetentionKeepsThePublishedAndTheNewestTwoUnreported) {
   for (const uint64_t step : {1, 2, 3, 4, 5, 6}) ASSERT_TRUE(WriteStep(step).ok());
   EXPECT_THAT(Retain(path_, 1, {StepName{1, 1}.Directory(), StepName{3, 1}.Directory()}).value(),
               ElementsAre("step-0000000004-g1", "step-0000000002-g1"));

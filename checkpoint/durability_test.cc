@@ -1,4 +1,4 @@
-// What a full disk, a failing one, a kill at any place and a loss of power leave of checkpoints.
+// Checkpoints survive a full disk, a failing disk, a kill at any point and a power loss.
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -57,7 +57,7 @@ TEST_F(DurabilityTest, InterruptedAtEachStageThePreviousOneIsValid) {
   ASSERT_TRUE(WriteStep(1).ok());
   const StepName name{2, 1};
   const std::string staging = absl::StrCat(path_, "/", name.Staging());
-  // Each stage is a process that went no further; the next attempt takes its place.
+  // Each stage is a process that stopped there; the next attempt replaces its files.
   ASSERT_TRUE(Begin(path_, name).ok());
   EXPECT_THAT(List(path_), ElementsAre(StepName{1, 1}));
   ASSERT_TRUE(Begin(path_, name).ok());
@@ -72,8 +72,8 @@ TEST_F(DurabilityTest, InterruptedAtEachStageThePreviousOneIsValid) {
   ExpectWhole(2);
 }
 
-// Power may go at any moment: what has its name is on disk with every byte, and the name itself is when it is told.
-TEST_F(DurabilityTest, NothingIsNamedOrToldBeforeItIsSynced) {
+// Power may fail at any moment: a named folder is on disk in full, and its name is synced before it is reported.
+TEST_F(DurabilityTest, NothingIsNamedOrReportedBeforeItIsSynced) {
   const SyncWatch watch(path_);
   for (const uint64_t step : {1, 2}) {
     ASSERT_TRUE(WriteStep(step).ok());
@@ -132,7 +132,7 @@ TEST_F(EveryFailpointTest, KilledThereAWholeCheckpointIsLeft) {
     ASSERT_EQ(waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status));
     ASSERT_NO_FATAL_FAILURE(ExpectAllWhole());
-    // The next generation goes on and leaves nothing of the killed one behind.
+    // The next generation continues and removes what the killed one left.
     ASSERT_TRUE(WriteAndRetain(3, 2).ok());
     ASSERT_NO_FATAL_FAILURE(ExpectWhole(3, 2));
     EXPECT_THAT(Names(), ElementsAre("step-0000000001-g1", "step-0000000003-g2"));
@@ -165,14 +165,14 @@ TEST_F(DurabilityTest, AFullFileSystemLeavesThePreviousOne) {
     values_.resize(20'000);
     const auto write = [&](uint64_t step) {
       Fill(step);
-      const std::vector<TensorRun> parts = {{"w", {values_.size()}, 0, absl::MakeSpan(values_)}};
-      return Write(path_, MakeManifest(step), parts).status();
+      const std::vector<TensorRun> runs = {{"w", {values_.size()}, 0, absl::MakeSpan(values_)}};
+      return Write(path_, MakeManifest(step), runs).status();
     };
     if (!write(1).ok() || !write(2).ok()) _exit(4);
     if (!absl::IsResourceExhausted(write(3))) _exit(5);
     if (List(path_) != std::vector<StepName>{{2, 1}, {1, 1}} || Names().size() != 2) _exit(6);
     if (!Checkpoint::Open(Directory(2)).ok() || !Checkpoint::Open(Directory(1)).ok()) _exit(7);
-    // Room again: it goes on.
+    // With free space again, writing succeeds.
     fs::remove_all(Directory(1));
     _exit(write(3).ok() ? 0 : 8);
   }
@@ -200,7 +200,7 @@ TEST_F(DurabilityTest, AShardIsWrittenWhenItsChecksumsAre) {
   EXPECT_FALSE(ShardIsWritten(path_, name, 1));
 }
 
-// A writer killed at any instant: whatever has a step's name is whole.
+// A writer killed at any instant: every folder with a step's name is complete.
 TEST_F(DurabilityTest, KilledAtAnyInstant) {
   std::mt19937_64 random(3);
   uint64_t first = 1;

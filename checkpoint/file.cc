@@ -18,7 +18,7 @@ namespace muster::checkpoint {
 
 namespace {
 
-// Small enough that what is checksummed is still in the cache when it is written.
+// Small enough that checksummed bytes are still in the cache when they are written.
 constexpr uint64_t kSlice = 1 << 20;
 
 }  // namespace
@@ -122,11 +122,11 @@ absl::Status ReadFile::Read(uint64_t offset, uint64_t length, char* out) const {
 
 absl::StatusOr<std::string> ReadFile::Sha256Hex() const {
   Sha256 sha;
-  std::string part;
-  for (uint64_t offset = 0; offset < bytes_; offset += part.size()) {
-    part.resize(std::min<uint64_t>(4 << 20, bytes_ - offset));
-    if (absl::Status status = Read(offset, part.size(), part.data()); !status.ok()) return status;
-    sha.Update(part);
+  std::string chunk;
+  for (uint64_t offset = 0; offset < bytes_; offset += chunk.size()) {
+    chunk.resize(std::min<uint64_t>(4 << 20, bytes_ - offset));
+    if (absl::Status status = Read(offset, chunk.size(), chunk.data()); !status.ok()) return status;
+    sha.Update(chunk);
   }
   return sha.FinishHex();
 }

@@ -32,7 +32,7 @@ class NewFile {
   // ResourceExhausted: disk full.
   absl::Status Write(std::string_view bytes);
   uint64_t bytes() const { return bytes_; }
-  // From here on a CRC-32C is taken of every `block_bytes`, and now of all that was written before.
+  // Takes a CRC-32C of all bytes written so far, and from now on of every `block_bytes`.
   void BeginBlocks(uint64_t block_bytes);
   // fsync and close; the SHA-256 of the content. Call once.
   absl::StatusOr<std::string> Finish();
@@ -50,7 +50,7 @@ class NewFile {
   FilePoints points_;
   uint64_t bytes_ = 0;
   uint64_t block_bytes_ = 0;  // 0: not begun
-  uint64_t in_block_ = 0;     // bytes of the block under way
+  uint64_t in_block_ = 0;     // bytes of the current block
   uint32_t crc_ = 0;          // and its checksum
   std::vector<uint32_t> blocks_;
   std::unique_ptr<Sha256> sha256_ = std::make_unique<Sha256>();

@@ -30,7 +30,7 @@ std::vector<std::string> EntryNames(const std::string& path) {
   return names;
 }
 
-// The job in a manifest that may be damaged; none: not readable.
+// The job in a manifest that may be damaged; none: unreadable.
 std::optional<std::string> JobOf(const std::string& directory) {
   std::ifstream in(absl::StrCat(directory, "/", kManifestFile), std::ios::binary);
   const std::string json{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
@@ -50,12 +50,12 @@ absl::Status RemoveTree(const std::string& path) {
   return error ? FileError(error.value(), absl::StrCat("removing ", path)) : absl::OkStatus();
 }
 
-// A generation that went back to an older step (the newest was damaged) writes lower steps later.
+// After resuming from an older step (the newest was damaged), a later generation writes lower steps.
 bool WrittenBefore(const StepName& a, const StepName& b) {
   return std::tie(a.generation, a.step) < std::tie(b.generation, b.step);
 }
 
-// Renamed first, so that a folder with a step's name is never half removed.
+// Renamed first, so that a folder with a step's name is never partly removed.
 absl::Status RemoveStep(const std::string& path, const StepName& name) {
   const std::string from = absl::StrCat(path, "/", name.Directory()), to = absl::StrCat(path, "/", name.Removing());
   if (absl::Status status = Rename(from, to, "checkpoint.retain.rename"); !status.ok()) return status;
@@ -95,7 +95,7 @@ absl::Status Claim(const std::string& path, const std::string& job) {
     if (!owner.has_value() || *owner == job) continue;
     return absl::FailedPreconditionError(absl::StrCat("checkpoint.path ", path, " holds checkpoints of job ", *owner,
                                                       " (", step.Directory(), "): give job ", job,
-                                                      " a folder of its own (checkpoint.resume_from goes on from a "
+                                                      " a folder of its own (checkpoint.resume_from resumes from a "
                                                       "checkpoint of another job), or move the old one away"));
   }
   return absl::OkStatus();

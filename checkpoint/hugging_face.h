@@ -1,8 +1,8 @@
-// GPT-2 as Hugging Face keeps it in a folder: config.json, and model.safetensors or the several files that
+// Reads and writes GPT-2 in Hugging Face's folder format: config.json, and model.safetensors or the files that
 // model.safetensors.index.json names. Never pickle.
 //
 //   HuggingFaceModel model = HuggingFaceModel::Open("gpt2").value();
-//   model.Read(part);                                   // "h.0.attn.c_attn.weight", a range of it, as fp32
+//   model.Read(run);                                   // "h.0.attn.c_attn.weight", a range of it, as fp32
 //
 // Thread-safe: reads change nothing.
 #pragma once
@@ -24,12 +24,12 @@ namespace muster::checkpoint {
 inline constexpr char kConfigFile[] = "config.json";
 
 // The five numbers of `directory`/config.json; the context is n_positions, or n_ctx where that is missing. NotFound: no
-// such file. InvalidArgument: not JSON, or a number is missing. FailedPrecondition: another model than GPT-2, or a
-// variant whose mathematics is another (its activation, an untied head, ...); names the key.
+// such file. InvalidArgument: not JSON, or a number is missing. FailedPrecondition: not GPT-2, or a variant that
+// computes something else (another activation, an untied head, ...); names the key.
 absl::StatusOr<Gpt2> ReadHuggingFaceConfig(const std::string& directory);
 
-// The same of whatever model.from may name: such a folder, a step's folder of Muster's, or a folder of these (its
-// newest). Besides the above DataLoss: its manifest is damaged.
+// The same for any value of model.from: such a folder, a step folder, or a folder of step folders (the newest).
+// Also DataLoss: its manifest is damaged.
 absl::StatusOr<Gpt2> ReadModel(const std::string& path);
 
 class HuggingFaceModel {
@@ -40,9 +40,9 @@ class HuggingFaceModel {
 
   const Gpt2& model() const { return model_; }
 
-  // Fills part.values, converted from F64, F32, F16 or BF16; reads those bytes only. FailedPrecondition: no such
+  // Fills run.values, converted from F64, F32, F16 or BF16; reads those bytes only. FailedPrecondition: no such
   // tensor, another shape or dtype. DataLoss: the disk fails.
-  absl::Status Read(const TensorRun& part) const;
+  absl::Status Read(const TensorRun& run) const;
 
  private:
   HuggingFaceModel() = default;
@@ -65,11 +65,10 @@ struct Exported {
   uint32_t files = 0;  // of weights
 };
 
-// Writes the parameters of a GPT-2's checkpoint, fp32, with what `transformers` needs to load them. The folder appears
-// whole or not at all: it is made as `<out>.part-<host>-<pid>` beside it. What exports that were killed left there is
-// removed by the next export to the same folder on that host. AlreadyExists: options.out is there. FailedPrecondition:
-// the checkpoint is of another family. NotFound: options.tokenizer_from holds no tokenizer. ResourceExhausted: disk
-// full.
+// Writes a GPT-2 checkpoint's parameters in fp32 with the files that `transformers` needs to load them. The folder
+// appears complete or not at all: it is written as `<out>.part-<host>-<pid>` and renamed. The next export to the same
+// folder on the same host removes what killed exports left. AlreadyExists: options.out exists. FailedPrecondition: the
+// checkpoint is of another family. NotFound: options.tokenizer_from holds no tokenizer. ResourceExhausted: disk full.
 absl::StatusOr<Exported> Export(const Checkpoint& checkpoint, const ExportOptions& options);
 
 }  // namespace muster::checkpoint

@@ -49,25 +49,25 @@ float FromBfloat(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 
 float FromDouble(double value) { return static_cast<float>(value); }
 
 template <typename T>
-absl::Status ReadConverted(const SafetensorsFile& file, const TensorEntry& entry, const TensorRun& part,
+absl::Status ReadConverted(const SafetensorsFile& file, const TensorEntry& entry, const TensorRun& run,
                            float (*convert)(T)) {
   std::vector<T> raw;
-  for (uint64_t begin = 0; begin < part.values.size(); begin += raw.size()) {
-    raw.resize(std::min<uint64_t>(kReadElements, part.values.size() - begin));
+  for (uint64_t begin = 0; begin < run.values.size(); begin += raw.size()) {
+    raw.resize(std::min<uint64_t>(kReadElements, run.values.size() - begin));
     absl::Status status =
-        file.Read(entry, (part.begin + begin) * sizeof(T), raw.size() * sizeof(T), reinterpret_cast<char*>(raw.data()));
+        file.Read(entry, (run.begin + begin) * sizeof(T), raw.size() * sizeof(T), reinterpret_cast<char*>(raw.data()));
     if (!status.ok()) return status;
-    std::transform(raw.begin(), raw.end(), part.values.begin() + static_cast<ptrdiff_t>(begin), convert);
+    std::transform(raw.begin(), raw.end(), run.values.begin() + static_cast<ptrdiff_t>(begin), convert);
   }
   return absl::OkStatus();
 }
 
-// Saved by older versions: the causal mask, which is no parameter.
+// The causal mask, which older versions saved though it is no parameter.
 bool IsMask(absl::string_view name) {
   return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias");
 }
 
-// Settings that change what the model computes, and the only value that ours has.
+// Settings that change what the model computes, with the only supported value.
 absl::Status CheckVariant(const std::string& path, const json& config) {
   const auto refuse = [&](const std::string& key, const std::string& expected) {
     return absl::FailedPreconditionError(
@@ -105,7 +105,7 @@ absl::StatusOr<Gpt2> ReadHuggingFaceConfig(const std::string& directory) {
                                                                       {"n_positions", &Gpt2::set_context}};
   if (config->contains("model_type") && (*config)["model_type"] != "gpt2") return CheckVariant(path, *config);
   for (const auto& [name, set] : numbers) {
-    // The first configurations had it by another name.
+    // The first configurations used another name.
     const std::string key = name == std::string_view("n_positions") && !config->contains(name) ? "n_ctx" : name;
     if (!config->contains(key) || !(*config)[key].is_number_unsigned() || (*config)[key].get<uint64_t>() > UINT32_MAX) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": ", name, " is missing, or no whole number"));
@@ -194,23 +194,24 @@ absl::Status HuggingFaceModel::OpenFile(const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::Status HuggingFaceModel::Read(const TensorRun& part) const {
+absl::Status HuggingFaceModel::Read(const TensorRun& run) const {
   const auto wrong = [&](auto... what) {
-    return absl::FailedPreconditionError(absl::StrCat(directory_, ": ", part.name, ": ", what...));
+    return absl::FailedPreconditionError(absl::StrCat(directory_, ": ", run.name, ": ", what...));
   };
-  const auto found = tensors_.find(part.name);
-  if (found == tensors_.end()) return wrong("no such tensor: the folder is not whole, or config.json of another model");
+  const auto found = tensors_.find(run.name);
+  if (found == tensors_.end())
+    return wrong("no such tensor: the folder is incomplete, or config.json belongs to another model");
   const SafetensorsFile& file = files_[found->second.first];
   const TensorEntry& entry = file.header().tensors[found->second.second];
-  if (entry.shape != part.shape) {
-    return wrong("shape [", absl::StrJoin(entry.shape, ", "), "], expected [", absl::StrJoin(part.shape, ", "), "]");
+  if (entry.shape != run.shape) {
+    return wrong("shape [", absl::StrJoin(entry.shape, ", "), "], expected [", absl::StrJoin(run.shape, ", "), "]");
   }
   if (entry.dtype == "F32") {
-    return file.Read(entry, part.begin * 4, part.values.size() * 4, reinterpret_cast<char*>(part.values.data()));
+    return file.Read(entry, run.begin * 4, run.values.size() * 4, reinterpret_cast<char*>(run.values.data()));
   }
-  if (entry.dtype == "F64") return ReadConverted<double>(file, entry, part, FromDouble);
-  if (entry.dtype == "F16") return ReadConverted<uint16_t>(file, entry, part, FromHalf);
-  if (entry.dtype == "BF16") return ReadConverted<uint16_t>(file, entry, part, FromBfloat);
+  if (entry.dtype == "F64") return ReadConverted<double>(file, entry, run, FromDouble);
+  if (entry.dtype == "F16") return ReadConverted<uint16_t>(file, entry, run, FromHalf);
+  if (entry.dtype == "BF16") return ReadConverted<uint16_t>(file, entry, run, FromBfloat);
   return wrong("dtype ", entry.dtype, ", expected F64, F32, F16 or BF16");
 }
 

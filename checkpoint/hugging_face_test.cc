@@ -55,12 +55,12 @@ class HuggingFaceTest : public ::testing::Test {
     *manifest.mutable_inventory() = inventory_;
     *manifest.mutable_table() = partition::Replicated(inventory_);
     std::vector<std::vector<float>> values(tensors_.size());
-    std::vector<TensorRun> parts;
+    std::vector<TensorRun> runs;
     for (size_t i = 0; i < tensors_.size(); ++i) {
       for (uint64_t e = 0; e < models::Elements(tensors_[i]); ++e) values[i].push_back(ValueAt(i, e));
-      parts.push_back({tensors_[i].name(), ShapeOf(tensors_[i]), 0, absl::MakeSpan(values[i])});
+      runs.push_back({tensors_[i].name(), ShapeOf(tensors_[i]), 0, absl::MakeSpan(values[i])});
     }
-    EXPECT_TRUE(Write(Path("run"), manifest, parts).ok());
+    EXPECT_TRUE(Write(Path("run"), manifest, runs).ok());
     return Checkpoint::Open(Path("run/step-0000000001-g1")).value();
   }
 
@@ -168,7 +168,7 @@ TEST_F(HuggingFaceTest, ExportTakesTokenizerFilesAndRefusesAFullFolder) {
   EXPECT_FALSE(fs::exists(Path("out/secret.txt")));
   const absl::Status again = Export(from, {.out = Path("out")}).status();
   EXPECT_TRUE(absl::IsAlreadyExists(again)) << again;
-  EXPECT_TRUE(fs::exists(Path("out/vocab.json"))) << "what was there is as it was";
+  EXPECT_TRUE(fs::exists(Path("out/vocab.json"))) << "the existing folder is unchanged";
   const absl::Status none = Export(from, {.out = Path("other"), .tokenizer_from = Path("run")}).status();
   EXPECT_TRUE(absl::IsNotFound(none)) << none;
   EXPECT_THAT(std::string(none.message()), HasSubstr("vocab.json and merges.txt"));
@@ -205,7 +205,7 @@ TEST_F(HuggingFaceTest, AFullDiskLeavesNothing) {
   ASSERT_TRUE(Export(from, options).ok());
 }
 
-// What exports that were killed left is removed; those of the living, of other hosts and for other folders stay.
+// Leftovers of killed exports are removed; those of running processes, other hosts and other folders stay.
 TEST_F(HuggingFaceTest, AnExportSweepsWhatKilledOnesLeft) {
   const Checkpoint from = WriteCheckpoint();
   char host[256] = "";
@@ -218,13 +218,13 @@ TEST_F(HuggingFaceTest, AnExportSweepsWhatKilledOnesLeft) {
     folder_.Write(name + "/model.safetensors", "half");
     return Path(name);
   };
-  const std::string dead = left("out", host, child), own = left("out", host, getpid());
-  const std::string living = left("out", host, getppid()), elsewhere = left("out", "another", child);
+  const std::string ended = left("out", host, child), own = left("out", host, getpid());
+  const std::string running = left("out", host, getppid()), elsewhere = left("out", "another", child);
   const std::string other = left("out2", host, child);
   const absl::StatusOr<Exported> exported = Export(from, {.out = Path("out")});
   ASSERT_TRUE(exported.ok()) << exported.status();
-  EXPECT_FALSE(fs::exists(dead) || fs::exists(own));
-  EXPECT_TRUE(fs::exists(living) && fs::exists(elsewhere) && fs::exists(other));
+  EXPECT_FALSE(fs::exists(ended) || fs::exists(own));
+  EXPECT_TRUE(fs::exists(running) && fs::exists(elsewhere) && fs::exists(other));
   ExpectWeights(Path("out"));
 }
 

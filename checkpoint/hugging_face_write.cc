@@ -30,27 +30,27 @@ constexpr uint32_t kEndOfText = 50256;  // of GPT-2's own vocabulary
 struct Tensors {
   std::string file;
   SafetensorsHeader header;
-  std::vector<TensorRun> parts;  // without values
+  std::vector<TensorRun> runs;  // without values
   uint64_t bytes = 0;
 };
 
-// In the inventory's order, a new file when one is full.
+// Splits the tensors into files in the inventory's order.
 std::vector<Tensors> Distribute(const Inventory& inventory, uint64_t max_bytes) {
   std::vector<Tensors> files(1);
   for (const Unit& unit : inventory.units()) {
     for (const Tensor& tensor : unit.tensors()) {
-      TensorRun part{.name = tensor.name(), .shape = {tensor.shape().begin(), tensor.shape().end()}};
+      TensorRun run{.name = tensor.name(), .shape = {tensor.shape().begin(), tensor.shape().end()}};
       uint64_t bytes = sizeof(float);
-      for (const uint64_t n : part.shape) bytes *= n;
-      if (!files.back().parts.empty() && files.back().bytes + bytes > max_bytes) files.emplace_back();
+      for (const uint64_t n : run.shape) bytes *= n;
+      if (!files.back().runs.empty() && files.back().bytes + bytes > max_bytes) files.emplace_back();
       Tensors& file = files.back();
-      file.header.tensors.push_back({.name = absl::StrCat("transformer.", part.name),
+      file.header.tensors.push_back({.name = absl::StrCat("transformer.", run.name),
                                      .dtype = "F32",
-                                     .shape = part.shape,
+                                     .shape = run.shape,
                                      .begin = file.bytes,
                                      .end = file.bytes + bytes});
       file.bytes += bytes;
-      file.parts.push_back(std::move(part));
+      file.runs.push_back(std::move(run));
     }
   }
   for (size_t i = 0; i < files.size(); ++i) {
@@ -66,13 +66,13 @@ absl::Status WriteTensors(const Checkpoint& checkpoint, const std::string& folde
   if (!file.ok()) return file.status();
   if (absl::Status status = file->Write(EncodeHeader(tensors.header)); !status.ok()) return status;
   std::vector<float> values;
-  for (size_t i = 0; i < tensors.parts.size(); ++i) {
+  for (size_t i = 0; i < tensors.runs.size(); ++i) {
     const uint64_t elements = (tensors.header.tensors[i].end - tensors.header.tensors[i].begin) / sizeof(float);
-    TensorRun part = tensors.parts[i];
-    for (part.begin = 0; part.begin < elements; part.begin += values.size()) {
-      values.resize(std::min(kWriteElements, elements - part.begin));
-      part.values = absl::MakeSpan(values);
-      if (absl::Status status = checkpoint.Read(part); !status.ok()) return status;
+    TensorRun run = tensors.runs[i];
+    for (run.begin = 0; run.begin < elements; run.begin += values.size()) {
+      values.resize(std::min(kWriteElements, elements - run.begin));
+      run.values = absl::MakeSpan(values);
+      if (absl::Status status = checkpoint.Read(run); !status.ok()) return status;
       absl::Status status = file->Write({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
       if (!status.ok()) return status;
     }
@@ -110,7 +110,7 @@ ordered_json Config(const Gpt2& model) {
                          {"scale_attn_weights", true},
                          {"tie_word_embeddings", true},
                          {"torch_dtype", "float32"}};
-  // Without them `transformers` takes GPT-2's own, which a smaller vocabulary does not have.
+  // Without them `transformers` uses GPT-2's ids, which a smaller vocabulary lacks.
   const bool own = model.vocabulary() > kEndOfText;
   config["bos_token_id"] = own ? ordered_json(kEndOfText) : ordered_json();
   config["eos_token_id"] = config["bos_token_id"];
@@ -169,14 +169,14 @@ absl::Status WriteAll(const Checkpoint& checkpoint, const ExportOptions& options
   return CopyTokenizer(options.tokenizer_from, folder);
 }
 
-// Where exports to `out` from this host are made, up to the process's number.
+// The temporary path of exports to `out` from this host, up to the pid.
 std::string StagingPrefix(const std::string& out) {
   char host[256] = "";
   if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
   return absl::StrCat(out, ".part-", host, "-");
 }
 
-// Folders of processes that are gone: another host's are never touched, because its processes are not seen from here.
+// Folders of processes that have ended. Another host's are never touched, because its processes are not visible here.
 void RemoveStale(const std::string& prefix) {
   const fs::path path(prefix);
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
@@ -189,7 +189,7 @@ void RemoveStale(const std::string& prefix) {
     if (!absl::StartsWith(name, begin) || !absl::SimpleAtoi(name.substr(begin.size()), &pid) || pid <= 0) continue;
     if (pid == getpid() || (kill(pid, 0) != 0 && errno == ESRCH)) stale.push_back(entry.path());
   }
-  for (const fs::path& one : stale) fs::remove_all(one, error);  // what stays is told by the write that meets it
+  for (const fs::path& one : stale) fs::remove_all(one, error);  // a later write reports what could not be removed
 }
 
 }  // namespace

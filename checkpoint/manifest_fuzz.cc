@@ -1,6 +1,6 @@
-// Any bytes are a file of a checkpoint that is whole but for that one: its manifest (with a checksum that fits, as a
-// writer of another version would leave it) or the checksums of its shard. It is refused, or every byte that is read
-// out of it is what was written.
+// Replaces one file of an intact checkpoint with arbitrary bytes: its manifest (with a matching checksum, as a writer
+// of another version would leave it) or the checksums of its shard. The checkpoint is refused, or reads return what was
+// written.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -39,12 +39,12 @@ struct Sample {
   std::string directory, manifest, sums;
 
   Sample() {
-    Manifest wanted;
-    wanted.set_step(7);
-    wanted.set_generation(1);
-    wanted.mutable_table()->set_shards(1);
-    const TensorRun part{.name = "a", .shape = {2, 3}, .begin = 0, .values = absl::MakeSpan(values)};
-    const auto written = Write(folder.path(), wanted, {part});
+    Manifest original;
+    original.set_step(7);
+    original.set_generation(1);
+    original.mutable_table()->set_shards(1);
+    const TensorRun run{.name = "a", .shape = {2, 3}, .begin = 0, .values = absl::MakeSpan(values)};
+    const auto written = Write(folder.path(), original, {run});
     if (!written.ok()) Fail(written.status().ToString());
     directory = folder.path() + "/" + written->name.Directory();
     manifest = Text(directory + "/manifest.json");
@@ -91,8 +91,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       continue;
     }
     std::vector<float> values(sample.values.size());
-    const TensorRun part{.name = "a", .shape = {2, 3}, .begin = 0, .values = absl::MakeSpan(values)};
-    if (checkpoint->Read(part).ok() && values != sample.values) Fail("another value was read than was written");
+    const TensorRun run{.name = "a", .shape = {2, 3}, .begin = 0, .values = absl::MakeSpan(values)};
+    if (checkpoint->Read(run).ok() && values != sample.values) Fail("another value was read than was written");
   }
   return 0;
 }

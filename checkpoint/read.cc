@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A missing file in a step's folder is damage, not a wrong path.
+// A missing file in a step folder is damage, not a wrong path.
 absl::Status AsDamage(const absl::Status& status) {
   if (status.code() == absl::StatusCode::kFailedPrecondition) return status;
   return absl::DataLossError(status.message());
@@ -115,57 +115,57 @@ absl::Status Checkpoint::Index(size_t shard) {
   for (size_t i = 0; i < header.tensors.size(); ++i) {
     const TensorEntry& entry = header.tensors[i];
     const uint64_t elements = (entry.end - entry.begin) / sizeof(float);
-    StoredRun piece{.shard = shard, .entry = i, .shape = entry.shape, .end = elements};
+    StoredRun stored{.shard = shard, .entry = i, .shape = entry.shape, .end = elements};
     std::string name = entry.name;
     if (entry.dtype != "F32") {
       return absl::FailedPreconditionError(absl::StrCat(directory_, ": ", name, " is ", entry.dtype, ", not F32"));
     }
     if (const auto extent = header.metadata.find(name); extent != header.metadata.end()) {
-      piece.shape.clear();
-      if (!ParseExtent(extent->second, piece.begin, piece.shape) || name.rfind('@') == std::string::npos) {
+      stored.shape.clear();
+      if (!ParseExtent(extent->second, stored.begin, stored.shape) || name.rfind('@') == std::string::npos) {
         return absl::DataLossError(absl::StrCat(directory_, ": the extent of ", name, " is unreadable"));
       }
       name.resize(name.rfind('@'));
-      piece.end = piece.begin + elements;
+      stored.end = stored.begin + elements;
     }
-    pieces_[name].push_back(std::move(piece));
+    runs_[name].push_back(std::move(stored));
   }
   return absl::OkStatus();
 }
 
-absl::Status Checkpoint::Read(const TensorRun& part, BlockScratch& scratch) const {
+absl::Status Checkpoint::Read(const TensorRun& run, BlockScratch& scratch) const {
   const auto wrong = [&](std::string_view what) {
-    return absl::FailedPreconditionError(absl::StrCat(directory_, ": ", part.name, ": ", std::string(what)));
+    return absl::FailedPreconditionError(absl::StrCat(directory_, ": ", run.name, ": ", std::string(what)));
   };
-  const auto found = pieces_.find(part.name);
-  if (found == pieces_.end()) {
+  const auto found = runs_.find(run.name);
+  if (found == runs_.end()) {
     return wrong("the checkpoint has no such tensor: was the model or the optimizer changed since?");
   }
-  const uint64_t end = part.begin + part.values.size();
+  const uint64_t end = run.begin + run.values.size();
   uint64_t filled = 0;
-  for (const StoredRun& piece : found->second) {
-    if (piece.shape != part.shape) {
-      return wrong(absl::StrCat("shape [", absl::StrJoin(piece.shape, ", "), "] in the checkpoint, [",
-                                absl::StrJoin(part.shape, ", "), "] in the model"));
+  for (const StoredRun& stored : found->second) {
+    if (stored.shape != run.shape) {
+      return wrong(absl::StrCat("shape [", absl::StrJoin(stored.shape, ", "), "] in the checkpoint, [",
+                                absl::StrJoin(run.shape, ", "), "] in the model"));
     }
-    const uint64_t from = std::max(piece.begin, part.begin), to = std::min(piece.end, end);
+    const uint64_t from = std::max(stored.begin, run.begin), to = std::min(stored.end, end);
     if (from >= to) continue;
-    const ShardReader& shard = shards_[piece.shard];
-    absl::Status status = shard.Read(shard.header().tensors[piece.entry], (from - piece.begin) * sizeof(float),
+    const ShardReader& shard = shards_[stored.shard];
+    absl::Status status = shard.Read(shard.header().tensors[stored.entry], (from - stored.begin) * sizeof(float),
                                      (to - from) * sizeof(float),
-                                     reinterpret_cast<char*>(part.values.data() + (from - part.begin)), scratch);
+                                     reinterpret_cast<char*>(run.values.data() + (from - run.begin)), scratch);
     if (!status.ok()) return status;
     filled += to - from;
   }
-  if (filled != part.values.size()) {
-    return wrong(absl::StrCat("the checkpoint holds ", filled, " of ", part.values.size(), " elements"));
+  if (filled != run.values.size()) {
+    return wrong(absl::StrCat("the checkpoint holds ", filled, " of ", run.values.size(), " elements"));
   }
   return absl::OkStatus();
 }
 
-absl::Status Checkpoint::Read(const TensorRun& part) const {
+absl::Status Checkpoint::Read(const TensorRun& run) const {
   BlockScratch scratch;
-  return Read(part, scratch);
+  return Read(run, scratch);
 }
 
 absl::StatusOr<Opened> OpenFirstWhole(const std::vector<std::string>& folders) {

@@ -23,7 +23,7 @@ absl::Status Wrong(std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("safetensors header: ", std::string(what)));
 }
 
-// JSON whose objects have no key twice (a library that keeps the last, or the first, would read another file).
+// Parses JSON and refuses duplicate keys, which other libraries resolve in different ways.
 absl::StatusOr<json> ParseJson(std::string_view text) {
   std::vector<std::set<std::string>> keys;
   std::string twice;
@@ -86,14 +86,14 @@ absl::Status CheckCover(const std::vector<TensorEntry>& tensors, uint64_t buffer
   for (const TensorEntry& tensor : tensors) {
     if (tensor.begin != covered) {
       return Wrong(absl::StrCat(tensor.name, " begins at byte ", tensor.begin,
-                                tensor.begin > covered ? " behind a hole from " : ", which overlaps what reaches to ",
+                                tensor.begin > covered ? " after a hole from " : ", which overlaps what reaches to ",
                                 covered));
     }
     covered = tensor.end;
   }
   if (covered == buffer_bytes) return absl::OkStatus();
   return Wrong(absl::StrCat("tensors take ", covered, " bytes, the file has ", buffer_bytes,
-                            " behind the header: ", covered > buffer_bytes ? "it was cut" : "something was added"));
+                            " after the header: ", covered > buffer_bytes ? "it was cut" : "something was added"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The safetensors format (Hugging Face): a little-endian u64 header length N, N bytes of JSON, then the tensors' bytes.
-// Strict in what it reads, so that a file means one thing: no header over 100 MB, no unknown or repeated keys, no
+// The reader is strict, so that a file has one meaning: no header over 100 MB, no unknown or repeated keys, no
 // overlaps or holes, sizes equal to shape times dtype.
 //
 //   SafetensorsFile file = SafetensorsFile::Open("shard-00000.safetensors").value();

@@ -1,5 +1,5 @@
-// Any bytes are a safetensors header: it is refused, or it covers its buffer without holes and is read again as the
-// same when it is written again.
+// Parses arbitrary bytes as a safetensors header: it is refused, or it covers its buffer without holes and survives a
+// round trip.
 #include <cstdio>
 #include <cstdlib>
 

@@ -14,6 +14,9 @@ namespace {
 
 constexpr size_t kRangesNamed = 8;  // of damage
 
+// A missing or unreadable file in a step folder is damage, not a wrong path.
+absl::Status AsDamage(const absl::Status& status) { return absl::DataLossError(status.message()); }
+
 }  // namespace
 
 absl::StatusOr<ShardReader> ShardReader::Open(const std::string& directory, ShardFile entry) {
@@ -32,9 +35,9 @@ absl::StatusOr<ShardReader> ShardReader::Open(const std::string& directory, Shar
     return reader;
   }
   const ShardFile& said = reader.entry_;
-  const uint64_t behind = said.bytes() - reader.file_.header_bytes();
-  if (said.block_bytes() == 0 ||
-      static_cast<uint64_t>(said.block_crc32c_size()) != 1 + (behind + said.block_bytes() - 1) / said.block_bytes()) {
+  const uint64_t body_bytes = said.bytes() - reader.file_.header_bytes();
+  if (said.block_bytes() == 0 || static_cast<uint64_t>(said.block_crc32c_size()) !=
+                                     1 + (body_bytes + said.block_bytes() - 1) / said.block_bytes()) {
     return absl::DataLossError(absl::StrCat(path, ": its header is of another length than when it was written"));
   }
   BlockScratch scratch;
@@ -79,18 +82,18 @@ absl::Status ShardReader::Read(const TensorEntry& tensor, uint64_t offset, uint6
   for (const uint64_t end = at + length; at < end;) {
     const size_t index = BlockOf(at);
     const Block block = BlockAt(index);
-    const uint64_t wanted = std::min(end, block.end) - at;
+    const uint64_t length_here = std::min(end, block.end) - at;
     absl::Status status;
-    if (wanted == block.end - block.begin) {
-      status = file_.file().Read(at, wanted, out);
-      if (status.ok()) status = CheckBlock(index, {out, wanted});
+    if (length_here == block.end - block.begin) {
+      status = file_.file().Read(at, length_here, out);
+      if (status.ok()) status = CheckBlock(index, {out, length_here});
     } else {
       status = ReadBlock(index, scratch);
-      if (status.ok()) std::memcpy(out, scratch.bytes.data() + (at - block.begin), wanted);
+      if (status.ok()) std::memcpy(out, scratch.bytes.data() + (at - block.begin), length_here);
     }
     if (!status.ok()) return status;
-    out += wanted;
-    at += wanted;
+    out += length_here;
+    at += length_here;
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,6 @@
-// A shard of a checkpoint, of which no byte is given out that does not agree with its checksum.
+// Reads a shard of a checkpoint. Returns only bytes that match their checksums.
 //
-// Thread-safe, but for the scratch, which is the caller's.
+// Thread-safe, except for the caller's scratch.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace muster::checkpoint {
 
 inline constexpr uint64_t kBlockBytes = 4 << 20;  // of shards that are written
 
-// The last block of which only a part was wanted: small tensors that lie side by side are read from disk once.
+// Caches the last partly used block, so that adjacent small tensors are read from disk once.
 struct BlockScratch {
   const void* shard = nullptr;
   size_t block = 0;
@@ -26,8 +26,8 @@ struct BlockScratch {
 
 class ShardReader {
  public:
-  // `entry`: what the manifest says of it. Verifies its header, and all of it if the manifest has no checksums of
-  // blocks, as older ones have. DataLoss: missing, cut, damaged; names the file and the cause.
+  // `entry`: the shard in the manifest. Verifies the header; verifies the whole file if the manifest is an older one
+  // without block checksums. DataLoss: missing, cut or damaged; names the file and the cause.
   static absl::StatusOr<ShardReader> Open(const std::string& directory, ShardFile entry);
 
   const SafetensorsHeader& header() const { return file_.header(); }
@@ -37,7 +37,7 @@ class ShardReader {
   absl::Status Read(const TensorEntry& tensor, uint64_t offset, uint64_t length, char* out,
                     BlockScratch& scratch) const;
 
-  // Every byte, also against the checksum of the whole file. DataLoss names the damaged ranges.
+  // Verifies every byte, also against the checksum of the whole file. DataLoss names the damaged ranges.
   absl::Status Verify() const;
 
  private:
@@ -47,7 +47,7 @@ class ShardReader {
   ShardReader(ShardFile entry, SafetensorsFile file) : entry_(std::move(entry)), file_(std::move(file)) {}
   bool has_blocks() const { return entry_.block_crc32c_size() > 0; }
   Block BlockAt(size_t index) const;
-  // The block that file byte `at`, behind the header, lies in.
+  // The block that contains byte `at` of the file, which lies after the header.
   size_t BlockOf(uint64_t at) const;
   absl::Status CheckBlock(size_t index, std::string_view bytes) const;
   absl::Status ReadBlock(size_t index, BlockScratch& scratch) const;

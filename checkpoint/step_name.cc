@@ -11,7 +11,7 @@ namespace {
 constexpr absl::string_view kStaging = ".staging-";
 constexpr absl::string_view kRemoving = ".removing-";
 
-std::optional<StepName> ParseBehind(std::string_view prefix, std::string_view name) {
+std::optional<StepName> ParseAfter(std::string_view prefix, std::string_view name) {
   if (!name.starts_with(prefix)) return std::nullopt;
   return ParseDirectory(name.substr(prefix.size()));
 }
@@ -34,10 +34,10 @@ std::optional<StepName> ParseDirectory(std::string_view name) {
 }
 
 std::optional<StepName> ParseStaging(std::string_view name) {
-  return ParseBehind(std::string_view(kStaging.data(), kStaging.size()), name);
+  return ParseAfter(std::string_view(kStaging.data(), kStaging.size()), name);
 }
 std::optional<StepName> ParseRemoving(std::string_view name) {
-  return ParseBehind(std::string_view(kRemoving.data(), kRemoving.size()), name);
+  return ParseAfter(std::string_view(kRemoving.data(), kRemoving.size()), name);
 }
 
 }  // namespace muster::checkpoint

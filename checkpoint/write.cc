@@ -27,18 +27,18 @@ uint64_t ElementsOf(const std::vector<uint64_t>& shape) {
   return elements;
 }
 
-SafetensorsHeader MakeHeader(absl::Span<const TensorRun> parts) {
+SafetensorsHeader MakeHeader(absl::Span<const TensorRun> runs) {
   SafetensorsHeader header;
   header.metadata["format"] = "pt";  // Hugging Face's readers look for it; the layout of its tensors is the same
   uint64_t offset = 0;
-  for (const TensorRun& part : parts) {
-    TensorEntry entry{.name = part.name, .dtype = "F32", .shape = part.shape, .begin = offset};
-    if (part.values.size() != ElementsOf(part.shape)) {
-      entry.name = absl::StrCat(part.name, "@", part.begin);
-      entry.shape = {part.values.size()};
-      header.metadata[entry.name] = absl::StrCat(part.begin, " ", absl::StrJoin(part.shape, "x"));
+  for (const TensorRun& run : runs) {
+    TensorEntry entry{.name = run.name, .dtype = "F32", .shape = run.shape, .begin = offset};
+    if (run.values.size() != ElementsOf(run.shape)) {
+      entry.name = absl::StrCat(run.name, "@", run.begin);
+      entry.shape = {run.values.size()};
+      header.metadata[entry.name] = absl::StrCat(run.begin, " ", absl::StrJoin(run.shape, "x"));
     }
-    offset += part.values.size() * sizeof(float);
+    offset += run.values.size() * sizeof(float);
     entry.end = offset;
     header.tensors.push_back(std::move(entry));
   }
@@ -49,7 +49,7 @@ constexpr size_t kSumDigits = 64;  // of SHA-256, in hex
 
 // A comment for sha256sum.
 constexpr absl::string_view kBlocksPrefix = "# crc32c of the header and of every ";
-constexpr absl::string_view kBlocksMiddle = " bytes behind it:";
+constexpr absl::string_view kBlocksMiddle = " bytes after it:";
 
 std::string ShardName(uint32_t shard) { return absl::StrFormat("shard-%05d.safetensors", shard); }
 
@@ -64,7 +64,7 @@ std::string SumText(const ShardFile& shard) {
   return text + "\n";
 }
 
-// The inverse; false: not what SumText makes of a shard of that name.
+// The inverse of SumText; false: not a valid checksum file for this shard.
 bool ParseSum(absl::string_view text, ShardFile& shard) {
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
   if (lines.size() != 3 || lines[0].size() != kSumDigits + 2 + shard.file().size()) return false;
@@ -118,17 +118,17 @@ absl::Status Begin(const std::string& path, const StepName& name) {
 }
 
 absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& name, uint32_t shard,
-                                     absl::Span<const TensorRun> parts) {
+                                     absl::Span<const TensorRun> runs) {
   ShardFile result;
   result.set_shard(shard);
   result.set_file(ShardName(shard));
   absl::StatusOr<NewFile> file =
       NewFile::Create(absl::StrCat(path, "/", name.Staging(), "/", result.file()), kShardPoints);
   if (!file.ok()) return file.status();
-  if (absl::Status status = file->Write(EncodeHeader(MakeHeader(parts))); !status.ok()) return status;
+  if (absl::Status status = file->Write(EncodeHeader(MakeHeader(runs))); !status.ok()) return status;
   file->BeginBlocks(kBlockBytes);
-  for (const TensorRun& part : parts) {
-    const std::string_view bytes(reinterpret_cast<const char*>(part.values.data()), part.values.size() * sizeof(float));
+  for (const TensorRun& run : runs) {
+    const std::string_view bytes(reinterpret_cast<const char*>(run.values.data()), run.values.size() * sizeof(float));
     if (absl::Status status = file->Write(bytes); !status.ok()) return status;
   }
   result.set_bytes(file->bytes());
@@ -137,11 +137,11 @@ absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& na
   result.set_sha256(*sha256);
   result.set_block_bytes(kBlockBytes);
   result.mutable_block_crc32c()->Add(file->block_crc32c().begin(), file->block_crc32c().end());
-  // Renamed, so that who finds it finds all of it, and the shard behind it is on disk.
-  const std::string sum = SumPath(path, name, shard), part = sum + ".part";
+  // Renamed, so that the file is complete when it appears, and its shard is on disk.
+  const std::string sum = SumPath(path, name, shard), temporary = sum + ".part";
   uint64_t bytes = 0;
-  absl::Status status = WriteFile(part, kSumPoints, SumText(result), bytes);
-  if (status.ok()) status = Rename(part, sum, "checkpoint.sum.rename");
+  absl::Status status = WriteFile(temporary, kSumPoints, SumText(result), bytes);
+  if (status.ok()) status = Rename(temporary, sum, "checkpoint.sum.rename");
   if (!status.ok()) return status;
   return result;
 }
@@ -154,7 +154,7 @@ namespace {
 
 constexpr uint64_t kMaxSumBytes = 64 << 20;
 
-// A shard in the staging folder, as who wrote it left it; adds its checksum's bytes.
+// Reads a shard's entry from the staging folder; adds the bytes of its checksum file.
 absl::StatusOr<ShardFile> FindShard(const std::string& path, const StepName& name, uint32_t shard, uint64_t& bytes) {
   ShardFile found;
   found.set_shard(shard);
@@ -162,9 +162,10 @@ absl::StatusOr<ShardFile> FindShard(const std::string& path, const StepName& nam
   const absl::StatusOr<std::string> sum = ReadText(SumPath(path, name, shard), kMaxSumBytes);
   const absl::StatusOr<ReadFile> file = ReadFile::Open(absl::StrCat(path, "/", name.Staging(), "/", found.file()));
   if (!sum.ok() || !file.ok() || !ParseSum(*sum, found)) {
-    return absl::DataLossError(absl::StrCat(path, "/", name.Staging(), "/", found.file(),
-                                            ": not there as a rank wrote it; is checkpoint.path one directory that "
-                                            "every rank's node sees?"));
+    return absl::DataLossError(
+        absl::StrCat(path, "/", name.Staging(), "/", found.file(),
+                     ": missing or not as its rank wrote it; is checkpoint.path one directory that "
+                     "every rank's node sees?"));
   }
   found.set_bytes(file->bytes());
   bytes += sum->size();
@@ -207,11 +208,11 @@ void Abandon(const std::string& path, const StepName& name) {
   fs::remove_all(absl::StrCat(path, "/", name.Staging()), ignored);
 }
 
-absl::StatusOr<Written> Write(const std::string& path, Manifest manifest, absl::Span<const TensorRun> parts) {
+absl::StatusOr<Written> Write(const std::string& path, Manifest manifest, absl::Span<const TensorRun> runs) {
   const StepName name{manifest.step(), manifest.generation()};
   if (absl::Status status = Begin(path, name); !status.ok()) return status;
   const auto write = [&]() -> absl::StatusOr<Written> {
-    const absl::StatusOr<ShardFile> shard = WriteShard(path, name, 0, parts);
+    const absl::StatusOr<ShardFile> shard = WriteShard(path, name, 0, runs);
     return shard.ok() ? Finish(path, std::move(manifest)) : shard.status();
   };
   absl::StatusOr<Written> written = write();

@@ -21,7 +21,7 @@ constexpr char kEndOfText[] = "<|endoftext|>";
 constexpr size_t kRememberedPieces = 1 << 17, kRememberedBytes = 32;
 constexpr uint64_t kMaxFileBytes = 256 << 20;
 
-// The character that stands for each byte in the two files: itself if it prints, else one from U+0100 on.
+// The character that represents each byte in the two files: itself if printable, else one from U+0100 on.
 std::array<uint32_t, 256> ByteCharacters() {
   std::array<uint32_t, 256> characters;
   uint32_t next = 256;
@@ -37,7 +37,7 @@ std::string Utf8(uint32_t character) {  // below U+0800
   return {static_cast<char>(0xc0 | character >> 6), static_cast<char>(0x80 | (character & 0x3f))};
 }
 
-// A name of the vocabulary as the bytes that it stands for; none: it holds other characters (a special token).
+// Decodes a name of the vocabulary to bytes; none: it holds other characters (a special token).
 std::optional<std::string> BytesOf(const std::string& name) {
   static const auto* const kBytes = [] {
     auto* bytes = new std::unordered_map<uint32_t, char>;
@@ -151,8 +151,8 @@ absl::Status Bpe::State::LoadMerges(const std::string& path) {
   return absl::OkStatus();
 }
 
-// The pair of least rank first, the leftmost of equal ones: a heap of candidates over a linked list, so that long
-// pieces take n log n.
+// Merges the pair of lowest rank first, and the leftmost of equal ones, with a heap of candidates over a linked list:
+// O(n log n) for a piece of n bytes.
 void Bpe::State::MergePairs(std::vector<uint32_t>& symbols) const {
   constexpr size_t kNone = std::numeric_limits<size_t>::max();
   constexpr uint32_t kGone = std::numeric_limits<uint32_t>::max();

@@ -6,9 +6,9 @@
 //   bpe->Encode("Hello world", ids);       // 15496 995
 //   bpe->Decode(ids);                      // "Hello world"
 //
-// Equal to the published encoder on UTF-8; any other bytes are encoded too, each run of them as a piece of its own, so
-// that Decode gives back what Encode was given. Text that reads "<|endoftext|>" is encoded as text.
-// Not thread-safe: pieces seen before are remembered.
+// Equal to the published encoder on UTF-8. Other bytes are encoded too, each run as a separate piece, so that Decode
+// inverts Encode. The text "<|endoftext|>" is encoded as ordinary text.
+// Not thread-safe: it caches encoded pieces.
 #pragma once
 
 #include <cstdint>
@@ -36,11 +36,11 @@ class Bpe {
 
   // Appends the ids of `text`.
   void Encode(std::string_view text, std::vector<uint32_t>& ids);
-  // The same for the next part of a stream: encodes what later parts cannot change and returns its length. The rest is
-  // to begin the next call's `text`. `last`: nothing follows, all is encoded.
+  // The same for the next part of a stream: encodes the prefix that later parts cannot change and returns its length.
+  // The next call's `text` must begin with the rest. `last`: nothing follows, so everything is encoded.
   size_t EncodePart(std::string_view text, bool last, std::vector<uint32_t>& ids);
 
-  // Bytes, which may end or begin inside a character. An id that the vocabulary does not have gives nothing.
+  // Returns bytes, which may begin or end inside a character. Unknown ids are skipped.
   std::string Decode(absl::Span<const uint32_t> ids) const;
 
  private:

@@ -77,7 +77,7 @@ TEST(Bpe, MergesByRankFromTheLeft) {
   EXPECT_EQ(bpe->Decode({{262, 999}}), "<|endoftext|>");
 }
 
-// Any bytes come back, and the parts in which they come make no difference.
+// Any bytes survive a round trip, however the stream is cut into parts.
 TEST(Bpe, AnyBytesInAnyParts) {
   const auto bpe = Small();
   std::mt19937 random(7);

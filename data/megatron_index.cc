@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
 constexpr uint64_t kHeaderBytes = 9 + 8 + 1 + 8 + 8;
-constexpr uint64_t kPart = 1 << 16;  // sequences at a time
+constexpr uint64_t kBatch = 1 << 16;  // sequences per read
 
 // Megatron's DType codes; 0: holds no token ids.
 uint32_t WidthOf(uint8_t code) {
@@ -47,12 +47,12 @@ bool ReadAt(std::ifstream& file, uint64_t offset, std::vector<T>& out) {
       file.read(reinterpret_cast<char*>(out.data()), static_cast<std::streamsize>(out.size() * sizeof(T))));
 }
 
-// Adds up the lengths; each place must be the bytes before it.
+// Adds up the lengths; each place must equal the number of bytes before it.
 absl::Status CheckSequences(std::ifstream& file, const std::string& path, MegatronIndex& index) {
   const auto wrong = [&](auto... what) { return absl::InvalidArgumentError(absl::StrCat(path, what...)); };
   const uint64_t places_at = kHeaderBytes + 4 * index.sequences;
-  for (uint64_t first = 0; first < index.sequences; first += kPart) {
-    std::vector<int32_t> lengths(std::min(kPart, index.sequences - first));
+  for (uint64_t first = 0; first < index.sequences; first += kBatch) {
+    std::vector<int32_t> lengths(std::min(kBatch, index.sequences - first));
     std::vector<int64_t> places(lengths.size());
     if (!ReadAt(file, kHeaderBytes + 4 * first, lengths) || !ReadAt(file, places_at + 8 * first, places)) {
       return wrong(": its sequences cannot be read: the disk fails, or it was cut meanwhile");
@@ -61,8 +61,8 @@ absl::Status CheckSequences(std::ifstream& file, const std::string& path, Megatr
       if (lengths[i] < 0) return wrong(": sequence ", first + i, " has a length of ", lengths[i]);
       if (places[i] != static_cast<int64_t>(index.tokens * index.width)) {
         return wrong(": sequence ", first + i, " begins at byte ", places[i], " of the .bin file, expected ",
-                     index.tokens * index.width, " (each behind the one before): it was damaged, or another program ",
-                     "ordered it");
+                     index.tokens * index.width,
+                     " (each follows the previous one): it was damaged, or another program ", "ordered it");
       }
       index.tokens += static_cast<uint64_t>(lengths[i]);
     }

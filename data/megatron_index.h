@@ -1,5 +1,5 @@
-// The .idx file of Megatron-LM's indexed data sets (megatron/core/datasets/indexed_dataset.py): where each sequence of
-// the .bin file begins and how long it is.
+// The .idx file of Megatron-LM's indexed datasets (megatron/core/datasets/indexed_dataset.py): the begin and length of
+// each sequence in the .bin file.
 //
 //   "MMIDIDX\0\0", u64 1, u8 dtype, u64 sequences, u64 documents + 1, i32 lengths, i64 places, i64 first sequences
 #pragma once
@@ -19,7 +19,7 @@ struct MegatronIndex {
   uint64_t bytes = 0;  // of the index itself
 };
 
-// Whether the file is there and begins like one.
+// Whether the file exists and begins like an index.
 bool LooksLikeMegatronIndex(const std::string& path);
 
 // Reads it in parts and checks that the sequences follow each other without holes, so that the .bin file is one stream.

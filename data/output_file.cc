@@ -37,7 +37,7 @@ absl::StatusOr<OutputFile> OutputFile::Create(const std::string& path, Existing 
       absl::StrCat(DirectoryOf(path), "/.", path.substr(path.rfind('/') + 1), ".", getpid(), ".");
   std::string temporary;
   int descriptor = -1;
-  // Another number only where a killed process of the same id left its file.
+  // A second number is only needed if a killed process with the same pid left its file.
   for (int i = 0; descriptor < 0 && i < 100; ++i) {
     temporary = absl::StrCat(prefix, i, ".part");
     descriptor = open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -120,7 +120,7 @@ absl::Status OutputFile::Commit() {
   if (fsync(descriptor_) != 0) return FileError(errno, absl::StrCat("syncing ", path_));
   const unsigned flags = existing_ == Existing::kRefuse ? RENAME_NOREPLACE : 0;
   int result = renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), flags);
-  // Some network file systems know no flags.
+  // Some network file systems do not support the flags.
   if (result != 0 && errno == EINVAL && flags != 0) result = rename(temporary_.c_str(), path_.c_str());
   if (result != 0 && errno == EEXIST) return absl::AlreadyExistsError(absl::StrCat(path_, " exists already"));
   if (result != 0) return FileError(errno, absl::StrCat("renaming ", temporary_, " to ", path_));

@@ -1,4 +1,4 @@
-// A file that appears under its name whole and on disk, or not at all.
+// An output file that appears complete and durable under its name, or not at all.
 //
 //   auto file = OutputFile::Create("train.bin", OutputFile::Existing::kRefuse).value();
 //   file.Write(bytes);
@@ -19,14 +19,14 @@ namespace muster::data {
 // "/a/b" of "/a/b/c", "." of "c".
 std::string DirectoryOf(const std::string& path);
 
-// After it, names created, renamed or removed in the directory survive a power loss.
+// Makes creations, renames and removals in the directory durable.
 absl::Status SyncDirectory(const std::string& path);
 
 class OutputFile {
  public:
   enum class Existing { kRefuse, kReplace };
 
-  // AlreadyExists: `path` is there and not to be replaced; NotFound: its folder is not; PermissionDenied.
+  // AlreadyExists: `path` exists and must not be replaced; NotFound: no such folder; PermissionDenied.
   static absl::StatusOr<OutputFile> Create(const std::string& path, Existing existing);
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;
@@ -40,7 +40,7 @@ class OutputFile {
   absl::Status ReadBack(uint64_t offset, size_t length, char* out) const;
   // Replaces bytes that were written, from `offset` on. Errors as Write. REQUIRES: they were written.
   absl::Status Overwrite(uint64_t offset, std::string_view bytes);
-  // Cuts what was written behind `size`.
+  // Removes the bytes after `size`.
   absl::Status Truncate(uint64_t size);
   // fsync, rename, fsync of the folder. AlreadyExists: the name appeared meanwhile. Call once.
   absl::Status Commit();

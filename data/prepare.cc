@@ -25,7 +25,7 @@ namespace {
 constexpr size_t kChunkBytes = 1 << 20;
 constexpr size_t kShownTokens = 256;
 
-// The text to read; closes it unless it is standard input.
+// An input text; the destructor closes it unless it is standard input.
 class Input {
  public:
   static absl::StatusOr<Input> Open(const std::string& path) {
@@ -68,14 +68,14 @@ bool SameFile(const struct stat& a, const std::string& path) {
 }
 
 absl::Status CheckTexts(const PrepareOptions& options) {
-  if (options.texts.empty()) return absl::InvalidArgumentError("no text to make tokens of");
+  if (options.texts.empty()) return absl::InvalidArgumentError("no input text");
   if (options.out.empty()) return absl::InvalidArgumentError("no name for the token file");
   for (const std::string& text : options.texts) {
     const absl::StatusOr<Input> input = Input::Open(text);
     if (!input.ok()) return input.status();
     for (const std::string* out : {&options.out, &options.validation_out}) {
       if (!out->empty() && SameFile(input->Stat(), *out)) {
-        return absl::InvalidArgumentError(absl::StrCat(*out, " is the text itself: it would be lost"));
+        return absl::InvalidArgumentError(absl::StrCat(*out, " is the input text, which would be overwritten"));
       }
     }
   }
@@ -102,7 +102,7 @@ absl::Status CheckOptions(const PrepareOptions& options) {
   return absl::OkStatus();
 }
 
-// How tokens lie in the file that is written.
+// The layout of tokens in the output file.
 struct Layout {
   explicit Layout(const PrepareOptions& options) {
     if (options.format != TokenFormat::kLlmC) return;
@@ -115,12 +115,12 @@ struct Layout {
   uint64_t width = 2;
 };
 
-// The count is only known at the end.
+// Written at the end, when the count is known.
 absl::Status WriteHeader(const Layout& layout, OutputFile& file, bool first) {
   if (layout.header == 0) return absl::OkStatus();
   const uint64_t tokens = first ? 0 : layout.TokensIn(file);
   if (tokens > INT32_MAX) {
-    return absl::OutOfRangeError(absl::StrCat(tokens, " tokens are more than the header of llm.c's format can say (",
+    return absl::OutOfRangeError(absl::StrCat(tokens, " tokens are more than the header of llm.c's format can hold (",
                                               INT32_MAX, "): make several files, or use nanogpt"));
   }
   std::string header(layout.header, '\0');
@@ -131,7 +131,7 @@ absl::Status WriteHeader(const Layout& layout, OutputFile& file, bool first) {
   return first ? file.Write(header) : file.Overwrite(0, header);
 }
 
-// Turns texts into tokens in `out`, in parts.
+// Streams texts as tokens into `out`.
 class Writer {
  public:
   Writer(const PrepareOptions& options, const Layout& layout, OutputFile& out)
@@ -160,7 +160,7 @@ class Writer {
     const absl::StatusOr<Input> input = Input::Open(path);
     if (!input.ok()) return input.status();
     std::vector<unsigned char> bytes(kChunkBytes);
-    std::string rest;  // what may still change by what follows
+    std::string rest;  // input that later input may still change
     while (true) {
       absl::StatusOr<size_t> got = input->Read(absl::MakeSpan(bytes));
       if (!got.ok()) return got.status();
@@ -197,16 +197,16 @@ class Writer {
 // Moves the end of `out`, from token `begin` on, to `validation`.
 absl::Status Split(const Layout& layout, OutputFile& out, uint64_t begin, OutputFile& validation) {
   const uint64_t cut = layout.header + begin * layout.width;
-  std::string part;
-  for (uint64_t offset = cut; offset < out.size(); offset += part.size()) {
-    part.resize(std::min<uint64_t>(kChunkBytes, out.size() - offset));
-    if (absl::Status status = out.ReadBack(offset, part.size(), part.data()); !status.ok()) return status;
-    if (absl::Status status = validation.Write(part); !status.ok()) return status;
+  std::string chunk;
+  for (uint64_t offset = cut; offset < out.size(); offset += chunk.size()) {
+    chunk.resize(std::min<uint64_t>(kChunkBytes, out.size() - offset));
+    if (absl::Status status = out.ReadBack(offset, chunk.size(), chunk.data()); !status.ok()) return status;
+    if (absl::Status status = validation.Write(chunk); !status.ok()) return status;
   }
   return out.Truncate(cut);
 }
 
-// The tokens that go to validation, moved there.
+// Moves the validation tokens; returns their number.
 absl::StatusOr<uint64_t> HoldOut(const PrepareOptions& options, const Layout& layout, OutputFile& out,
                                  OutputFile& validation) {
   const uint64_t tokens = layout.TokensIn(out);
@@ -268,12 +268,12 @@ absl::StatusOr<Inspection> Inspect(const std::string& pattern) {
   constexpr size_t kUsual = 1 << 20;  // ids above are few, or the file is no token file
   std::vector<uint64_t> counts(kUsual, 0);
   std::map<uint32_t, uint64_t> others;
-  std::vector<uint32_t> part;
-  for (uint64_t begin = 0; begin < file->tokens(); begin += part.size()) {
-    part.resize(std::min<uint64_t>(kChunkBytes, file->tokens() - begin));
-    if (absl::Status status = file->Read(begin, absl::MakeSpan(part)); !status.ok()) return status;
-    for (const uint32_t token : part) ++(token < kUsual ? counts[token] : others[token]);
-    if (begin == 0) result.first.assign(part.begin(), part.begin() + std::min<size_t>(part.size(), kShownTokens));
+  std::vector<uint32_t> chunk;
+  for (uint64_t begin = 0; begin < file->tokens(); begin += chunk.size()) {
+    chunk.resize(std::min<uint64_t>(kChunkBytes, file->tokens() - begin));
+    if (absl::Status status = file->Read(begin, absl::MakeSpan(chunk)); !status.ok()) return status;
+    for (const uint32_t token : chunk) ++(token < kUsual ? counts[token] : others[token]);
+    if (begin == 0) result.first.assign(chunk.begin(), chunk.begin() + std::min<size_t>(chunk.size(), kShownTokens));
   }
   bool first = true;
   const auto add = [&](uint32_t id, uint64_t count) {

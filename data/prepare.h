@@ -1,4 +1,4 @@
-// Makes token files from text, and says what is in one: `muster data prepare` and `muster data inspect`.
+// Makes token files from text and inspects token files: `muster data prepare` and `muster data inspect`.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@
 namespace muster::data {
 
 struct PrepareOptions {
-  std::vector<std::string> texts;              // files, one behind the other, or "-" for standard input
+  std::vector<std::string> texts;              // files, concatenated in order, or "-" for standard input
   std::string out;                             // token file to write
   TokenFormat format = TokenFormat::kNanoGpt;  // or kLlmC: 2 bytes a token, 4 if the vocabulary needs them
-  Bpe* bpe = nullptr;                          // none: a text's bytes are its tokens (vocabulary 256); not owned
-  bool end_of_text = false;                    // the vocabulary's <|endoftext|> behind each text; only with bpe
+  Bpe* bpe = nullptr;                          // null: bytes are tokens (vocabulary 256); not owned
+  bool end_of_text = false;                    // append the vocabulary's <|endoftext|> to each text; only with bpe
   std::string validation_out;                  // second token file for the end of the text; empty: no split
   double validation_fraction = 0.1;            // of the tokens, from the end; only with validation_out
   bool force = false;                          // replace files that exist
-  // Called now and then, and at the end: bytes read, and the size of the texts (0: not known).
+  // Called periodically and at the end: bytes read, and the size of the texts (0: unknown).
   std::function<void(uint64_t done, uint64_t total)> progress;
 };
 
@@ -32,7 +32,7 @@ struct Prepared {
 };
 
 // Streams: memory does not grow with the texts (only with the longest run of letters without a space). Files appear
-// whole or not at all; after an error none of ours is left.
+// complete or not at all; after an error no file is left.
 // NotFound: no such text; AlreadyExists: an output exists and `force` is not set; InvalidArgument: the texts are empty,
 // the fraction is not in (0, 1) or leaves one side empty, two of the paths are the same file, or the format cannot hold
 // the vocabulary's ids; ResourceExhausted: disk full; OutOfRange: more tokens than llm.c's header can say.

@@ -112,7 +112,7 @@ TEST_F(PrepareTest, SaysWhatIsWrong) {
   EXPECT_THAT(Names(), ElementsAre("text.txt"));
 }
 
-TEST_F(PrepareTest, AFullDiskLeavesNothingBehind) {
+TEST_F(PrepareTest, AFullDiskLeavesNoFiles) {
   const std::string text = Text(std::string(1'000'000, 'x'));
   signal(SIGXFSZ, SIG_IGN);
   rlimit before;
@@ -127,7 +127,7 @@ TEST_F(PrepareTest, AFullDiskLeavesNothingBehind) {
   }
 }
 
-TEST_F(PrepareTest, SeveralTextsGoBehindEachOther) {
+TEST_F(PrepareTest, SeveralTextsAreConcatenated) {
   std::ofstream(Path("b.txt")) << "cd";
   std::ofstream(Path("empty.txt"));
   const auto prepared = Prepare({.texts = {Text("ab"), Path("empty.txt"), Path("b.txt")}, .out = Path("o")}).value();

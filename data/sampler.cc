@@ -6,7 +6,7 @@
 namespace muster::data {
 namespace {
 
-// The finaliser of SplitMix64 (Steele, Lea and Flood 2014): each bit of the result depends on each of the input.
+// The finalizer of SplitMix64 (Steele, Lea and Flood 2014): each output bit depends on every input bit.
 uint64_t Mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;

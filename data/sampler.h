@@ -1,5 +1,5 @@
-// Which tokens are sample k of a job: a pure function of (seed, k), never of the world size, so a resumed or resized
-// job goes on where it was by the number of samples consumed alone.
+// Maps sample k of a job to tokens: a pure function of (seed, k), independent of the world size. So the number of
+// consumed samples is all that a resumed or resized job needs to continue.
 //
 //   Order order({.tokens = file.tokens(), .context = 128, .order = DATA_ORDER_SHUFFLED, .seed = 1});
 //   std::vector<uint32_t> batch;
@@ -9,7 +9,7 @@
 // the last target of one being the first input of the next, so each token is a target once.
 //
 // sequential: sample k is tokens [k T, k T + T], T the context. At the end of the file it starts again: with
-//   W = (tokens - 1) / T whole windows, sample k is window k mod W; the rest behind the last window is never read.
+//   W = (tokens - 1) / T whole windows, sample k is window k mod W; the rest after the last window is never read.
 // shuffled: epoch e (samples [e W, e W + W)) takes each of W windows exactly once, in an order keyed by (seed, e). The
 //   windows of an epoch start at an offset in [0, T) keyed by (seed, e), so that cuts fall elsewhere in each epoch. To
 //   have room for every offset, W is one less than in `sequential`, but at least 1.

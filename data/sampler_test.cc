@@ -30,7 +30,7 @@ TEST(Permute, IsABijectionForEverySize) {
   }
 }
 
-// Each of the 6 orders of 3 elements within 5 standard deviations of its share: no order is preferred.
+// Each of the 6 orders of 3 elements is within 5 standard deviations of its expected count.
 TEST(Permute, TakesEveryOrderOfASmallSet) {
   std::vector<int> counts(27, 0);
   constexpr int kKeys = 60000;
@@ -124,9 +124,9 @@ TEST(ReadSamples, GivesRowsOfContextPlusOneWhateverTheCut) {
       for (uint64_t t = 0; t < 10; ++t) EXPECT_EQ(all[i * 10 + t], order.Begin(40 + i) + t);
     }
     // Another share of the same samples gives the same rows.
-    std::vector<uint32_t> part;
-    ASSERT_TRUE(ReadSamples(file, order, 50, 7, part).ok());
-    EXPECT_EQ(part, std::vector<uint32_t>(all.begin() + 100, all.begin() + 170));
+    std::vector<uint32_t> rows;
+    ASSERT_TRUE(ReadSamples(file, order, 50, 7, rows).ok());
+    EXPECT_EQ(rows, std::vector<uint32_t>(all.begin() + 100, all.begin() + 170));
   }
 }
 

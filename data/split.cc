@@ -16,8 +16,8 @@ constexpr char kPattern[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^)" 
                             R"(\p{L}\p{N}]+|[)" MUSTER_SPACE R"(]+(?![^)" MUSTER_SPACE R"(])|[)" MUSTER_SPACE "]+";
 #undef MUSTER_SPACE
 
-// A piece is settled when this many bytes behind it are known: the pattern looks at no more than two characters there,
-// the last of which may still lack bytes.
+// A piece is final once this many bytes after it are known: the pattern looks ahead at most two characters, the last of
+// which may be incomplete.
 constexpr size_t kLookahead = 12;
 
 // Length of the well-formed UTF-8 character (Unicode 15, table 3-7) at `at`; 0: none.
@@ -83,7 +83,7 @@ size_t Splitter::Split(std::string_view text, bool last, const std::function<voi
     while (at < end) {
       const int found = pcre2_match(state_->code, reinterpret_cast<PCRE2_SPTR>(run.data()), run.size(), at,
                                     PCRE2_NO_UTF_CHECK | PCRE2_ANCHORED, state_->match, nullptr);
-      // Every character begins a match; a limit of the library's (none is known to be met) must not lose text.
+      // Every character begins a match; if PCRE2 hits an internal limit (no such case is known), no text may be lost.
       size_t match_end = found >= 0 ? pcre2_get_ovector_pointer(state_->match)[1] : at;
       if (match_end == at) match_end = at + CharacterBytes(text, at);
       if (match_end > settled) return at;

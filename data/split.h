@@ -1,6 +1,6 @@
 // Cuts text into the pieces within which byte pairs are merged: GPT-2's pattern
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-// over UTF-8; a run of bytes that are none is a piece of its own. Not thread-safe.
+// over UTF-8; a run of invalid bytes is a separate piece. Not thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,9 @@
-// The tokens that a job reads: one file, or several shards as one stream, in the formats of token_shard.h.
+// A job's tokens: one file, or several shards as one stream, in the formats of token_shard.h.
 //
 //   auto file = TokenFile::Open("train_*.bin", /*context=*/128).value();
 //   file.CheckVocabulary(256);
 //
-// Shards are taken in byte order of their paths and joined end to end, of whatever formats and widths; a sample may
+// Shards of any formats and widths are concatenated in byte order of their paths; a sample may
 // begin in one and end in the next, as it may cross documents within one.
 // Thread-safe: no method changes the object.
 #pragma once

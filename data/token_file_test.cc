@@ -201,7 +201,7 @@ TEST_F(TokenFileTest, EveryWayForAMegatronPairToBeWrong) {
   ExpectError(TokenFile::Open(Path("alone.idx"), 1).status(), absl::StatusCode::kNotFound, "is Megatron's index of it");
 }
 
-TEST_F(TokenFileTest, NamesTheFirstTokenBehindTheVocabulary) {
+TEST_F(TokenFileTest, NamesTheFirstTokenBeyondTheVocabulary) {
   std::vector<uint16_t> tokens(1'200'000, 99);
   {
     const auto file = TokenFile::Open(WriteTokens(tokens), 4).value();

@@ -1,5 +1,5 @@
-// Any bytes are a file of tokens, or (by the first byte) an index of Megatron's beside tokens: it is refused with a
-// message that names the file, or all the tokens that it is said to have can be read.
+// Opens arbitrary bytes as a token file or (by the first byte) as a Megatron index: it is refused with a message that
+// names the file, or all of its tokens can be read.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>

@@ -35,7 +35,7 @@ absl::Status Wrong(const std::string& path, const std::string& what) {
 constexpr char kExpected[] =
     "; expected token ids: nanoGPT's headerless uint16, llm.c's with its header, or Megatron's .idx and .bin";
 
-// What a file that is none of the formats seems to be; empty: nothing that is known.
+// Guesses what a file in none of the formats is; empty: unknown.
 std::string Foreign(std::string_view head) {
   const std::pair<std::string_view, const char*> kinds[] = {
       {"\x1f\x8b", "compressed by gzip (gunzip it)"},
@@ -76,7 +76,7 @@ void Widen(const char* raw, absl::Span<uint32_t> out) {
 }
 
 // Index of the first of `count` tokens at or above `limit`, else `count`. Whole blocks are compared without a branch,
-// which the compiler makes wide.
+// so that the compiler vectorizes the loop.
 template <typename T>
 size_t FirstOutside(const T* tokens, size_t count, uint64_t limit) {
   using Unsigned = std::make_unsigned_t<T>;  // a negative id is above every vocabulary
@@ -134,7 +134,7 @@ absl::StatusOr<TokenShard> TokenShard::Open(const std::string& path) {
   const bool megatron = (absl::EndsWith(path, ".idx") || IsRegular(index)) && (stem != path || !IsRegular(path)) &&
                         LooksLikeMegatronIndex(index);
   const std::string data = megatron ? stem + ".bin" : path;
-  // O_NONBLOCK: a pipe by mistake is refused below instead of waited for.
+  // O_NONBLOCK: a pipe is refused below instead of blocking here.
   const int descriptor = open(data.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0 && errno == ENOENT) {
     return absl::NotFoundError(
@@ -236,11 +236,11 @@ absl::Status TokenShard::Read(uint64_t begin, absl::Span<uint32_t> out) const {
 
 absl::StatusOr<uint64_t> TokenShard::FindOutside(uint64_t vocabulary) const {
   if (width_ < 4 && vocabulary >> (8 * width_) > 0) return tokens_;
-  const uint64_t part = kScanBytes / width_;
+  const uint64_t batch = kScanBytes / width_;
   std::vector<uint64_t> raw(kScanBytes / sizeof(uint64_t));
   posix_fadvise(descriptor_, 0, 0, POSIX_FADV_SEQUENTIAL);
-  for (uint64_t begin = 0; begin < tokens_; begin += part) {
-    const uint64_t count = std::min(part, tokens_ - begin);
+  for (uint64_t begin = 0; begin < tokens_; begin += batch) {
+    const uint64_t count = std::min(batch, tokens_ - begin);
     absl::Status status = ReadRaw(begin, count, reinterpret_cast<char*>(raw.data()));
     if (!status.ok()) return status;
     size_t found = count;

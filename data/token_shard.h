@@ -1,4 +1,4 @@
-// One file of token ids, in whichever of the formats that users have; told apart by what is in it.
+// A file of token ids in one of three formats, which are recognized by content.
 //
 //   nanogpt   headerless little-endian uint16
 //   llmc      256 int32 of header: magic 20240520, version 1, count; then uint16. Or 20240801, 7, count; then uint32
@@ -7,8 +7,8 @@
 //   auto shard = TokenShard::Open("train.bin").value();
 //   shard.Read(0, tokens);
 //
-// Read by pread and not by mapping: the page cache serves both, but a file that is cut or a disk that fails while a job
-// trains is an error here and a SIGBUS there. Thread-safe: no method changes the object.
+// Reads with pread instead of mmap: both use the page cache, but a truncated file or a failing disk is an error with
+// pread and a SIGBUS with mmap. Thread-safe: no method changes the object.
 #pragma once
 
 #include <cstdint>

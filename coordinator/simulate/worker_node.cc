@@ -305,8 +305,8 @@ void WorkerNode::Carry(const agent::Operation& operation) {
       return StopRank(rank);
     case agent::Operation::kKill: {
       world_->Trace([&] { return absl::StrCat(id_, ": kills ", rank.ToString()); });
-      world_->judge.KilledAsStale(rank);
-      daemon_->ranks.at(rank).told = agent::Told::kKill;
+      world_->judge.Unwanted(rank);
+      daemon_->ranks.at(rank).told = agent::Termination::kKill;
       Process& process = *folders_.at(rank).process;
       process.gang->Terminate(process);
       return KillAt(rank, kKillGrace);
@@ -353,7 +353,7 @@ void WorkerNode::StopRank(const RankId& rank) {
     deadline = FromProto(stop.deadline());
   }
   world_->Trace([&] { return absl::StrCat(id_, ": stops ", rank.ToString()); });
-  daemon_->ranks.at(rank).told = agent::Told::kStop;
+  daemon_->ranks.at(rank).told = agent::Termination::kStop;
   Process& process = *folders_.at(rank).process;
   process.gang->Stop(process, stop);
   KillAt(rank, deadline);

@@ -15,9 +15,9 @@ namespace muster::agent {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(200);
-// After a drain: for the coordinator to take the last records.
+// After a drain: how long to wait for the coordinator to acknowledge the last records.
 constexpr absl::Duration kFarewell = absl::Seconds(5);
-// For a stream to end in good order.
+// How long a stream may take to close cleanly.
 constexpr absl::Duration kGoodbye = absl::Seconds(1);
 
 }  // namespace
@@ -43,12 +43,12 @@ WorkerView Agent::View() const {
     view.log_bytes_dropped += rank->feed().log_bytes_dropped();
   }
   view.connected = contact_ == Contact::kWelcomed;
-  view.contact_age = loop_->now().steady - heard_;
+  view.contact_age = loop_->now().steady - last_contact_;
   return view;
 }
 
 absl::Status Agent::Start() {
-  heard_ = loop_->now().steady;
+  last_contact_ = loop_->now().steady;
   absl::StatusOr<std::unique_ptr<rundir::Lease>> lease = rundir::Lease::Open(options_.run_dir, true);
   if (!lease.ok()) return lease.status();
   lease_ = *std::move(lease);
@@ -85,19 +85,19 @@ void Agent::LoadDesired() {
   if (!stored.ok()) return;
   CoordinatorMessage message;
   if (!message.ParseFromString(*stored)) {
-    spdlog::warn("{}/desired.pb is damaged; waiting for the coordinator's word", options_.state_dir);
+    spdlog::warn("{}/desired.pb is damaged; waiting for the desired state from the coordinator", options_.state_dir);
     return;
   }
   term_ = message.term();
   desired_ = message.desired();
-  WantTables();
+  KeepTables();
 }
 
 void Agent::AdoptAll() {
   for (const rundir::RankDir& dir : rundir::RankDir::List(options_.run_dir)) {
     if (dir.IsDone()) continue;
     auto rank = std::make_unique<Rank>(dir);
-    if (!rank->Adopt()) continue;  // started again if it is wanted still, else removed: the coordinator will say
+    if (!rank->Adopt()) continue;  // restarted or removed once the coordinator sends the desired state
     spdlog::info("found {}: {}", dir.rank().ToString(), rank->ended() ? "ended" : "running; adopted");
     relay_->Adopt(dir.rank());
     if (rank->ended()) relay_->RankEnded(dir.rank());
@@ -107,8 +107,8 @@ void Agent::AdoptAll() {
 }
 
 void Agent::AddRank(std::unique_ptr<Rank> rank) {
-  if (const DesiredRank* wanted = WantedOf(rank->id()); wanted != nullptr && wanted->has_run()) {
-    rank->Assign(AssignmentOf(*wanted), tables_->Find(wanted->run().table_sha256()));
+  if (const DesiredRank* desired = DesiredOf(rank->id()); desired != nullptr && desired->has_run()) {
+    rank->Assign(AssignmentOf(*desired), tables_->Find(desired->run().table_sha256()));
   }
   Watch(*rank);
   ranks_[rank->id()] = std::move(rank);
@@ -121,44 +121,44 @@ void Agent::Watch(Rank& rank) {
     rank.HandleShimEnd(loop_->now());
     Watch(rank);  // if another shim was found
     if (rank.ended()) relay_->RankEnded(rank.id());
-    SendNews();
+    SendUpdates();
     Reconcile();
   });
 }
 
-const DesiredRank* Agent::WantedOf(const RankId& id) const {
-  for (const DesiredRank& wanted : desired_.ranks()) {
-    if (RankOf(wanted.key()) == id) return &wanted;
+const DesiredRank* Agent::DesiredOf(const RankId& id) const {
+  for (const DesiredRank& desired : desired_.ranks()) {
+    if (RankOf(desired.key()) == id) return &desired;
   }
   return nullptr;
 }
 
-Assignment Agent::AssignmentOf(const DesiredRank& wanted) const {
-  Assignment assignment = wanted.run();
-  *assignment.mutable_key() = wanted.key();
+Assignment Agent::AssignmentOf(const DesiredRank& desired) const {
+  Assignment assignment = desired.run();
+  *assignment.mutable_key() = desired.key();
   assignment.set_cores(CoresOf(assignment, start_context_.slots));
   assignment.set_host(options_.host);
   return assignment;
 }
 
 void Agent::AssignAll() {
-  for (const DesiredRank& wanted : desired_.ranks()) {
-    const auto rank = ranks_.find(RankOf(wanted.key()));
-    if (rank == ranks_.end() || !wanted.has_run()) continue;
-    rank->second->Assign(AssignmentOf(wanted), tables_->Find(wanted.run().table_sha256()));
+  for (const DesiredRank& desired : desired_.ranks()) {
+    const auto rank = ranks_.find(RankOf(desired.key()));
+    if (rank == ranks_.end() || !desired.has_run()) continue;
+    rank->second->Assign(AssignmentOf(desired), tables_->Find(desired.run().table_sha256()));
   }
 }
 
-void Agent::WantTables() {
-  std::map<std::string, RankKey> wanted;
+void Agent::KeepTables() {
+  std::map<std::string, RankKey> tables;
   for (const DesiredRank& rank : desired_.ranks()) {
-    if (!rank.run().table_sha256().empty()) wanted[rank.run().table_sha256()] = rank.key();
+    if (!rank.run().table_sha256().empty()) tables[rank.run().table_sha256()] = rank.key();
   }
-  tables_->Want(wanted);
+  tables_->Keep(tables);
 }
 
-bool Agent::HasTable(const DesiredRank& wanted) const {
-  const std::string& sha256 = wanted.run().table_sha256();
+bool Agent::HasTable(const DesiredRank& desired) const {
+  const std::string& sha256 = desired.run().table_sha256();
   return sha256.empty() || tables_->Find(sha256) != nullptr;
 }
 
@@ -173,15 +173,15 @@ void Agent::Tick() {
   const Now now = loop_->now();
   for (const auto& [id, rank] : ranks_) rank->Tick(now);
   Heartbeat();
-  SendNews();
+  SendUpdates();
   Reconcile();
   if (!finishing_) return;
   const bool all_ended =
       std::all_of(ranks_.begin(), ranks_.end(), [](const auto& entry) { return entry.second->ended(); });
-  const bool all_told = std::all_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
+  const bool all_reported = std::all_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
     return entry.second->observed.has_value() && entry.second->observed->state() == RANK_STATE_EXITED;
   });
-  if (all_ended && (all_told || contact_ != Contact::kWelcomed || now.steady >= finish_by_)) return Stop();
+  if (all_ended && (all_reported || contact_ != Contact::kWelcomed || now.steady >= finish_by_)) return Stop();
   if (now.steady >= finish_by_ + kFarewell) {
     spdlog::error("some ranks did not end in time; the next daemon adopts them");
     Stop();
@@ -193,13 +193,13 @@ void Agent::ApplyDesired(const Desired& desired) {
   stored.set_term(term_);
   *stored.mutable_desired() = desired;
   const std::string path = options_.state_dir + "/desired.pb";
-  // Before anything starts: a rank whose folder is there was in what is stored.
+  // Store the desired state before starting anything, so that every rank with a folder is in it.
   if (absl::Status status = rundir::WriteDurably(path, stored.SerializeAsString()); !status.ok()) {
-    spdlog::error("cannot keep what the coordinator wants: {}", std::string(status.message()));
+    spdlog::error("cannot store the desired state: {}", std::string(status.message()));
   }
   desired_ = desired;
   const bool first = !std::exchange(fresh_, true);
-  WantTables();
+  KeepTables();
   TakeBackDone();
   if (first) RemoveUnspawned();
   AssignAll();
@@ -207,20 +207,20 @@ void Agent::ApplyDesired(const Desired& desired) {
   ReportAbsent();
 }
 
-// A rank that was done with and is wanted again (the coordinator lost the news of its end): it is reported again.
+// Reports a finished rank again if it is in the desired state: the coordinator lost the report of its end.
 void Agent::TakeBackDone() {
-  for (const DesiredRank& wanted : desired_.ranks()) {
-    const rundir::RankDir dir(options_.run_dir, RankOf(wanted.key()));
+  for (const DesiredRank& desired : desired_.ranks()) {
+    const rundir::RankDir dir(options_.run_dir, RankOf(desired.key()));
     if (ranks_.contains(dir.rank()) || !dir.IsDone()) continue;
     auto rank = std::make_unique<Rank>(dir);
     if (rank->Adopt()) AddRank(std::move(rank));
   }
 }
 
-// Folders that an earlier daemon made for ranks that never started, and that are not wanted any more.
+// Removes folders that an earlier daemon made for ranks that never started and are no longer desired.
 void Agent::RemoveUnspawned() {
   for (const rundir::RankDir& dir : rundir::RankDir::List(options_.run_dir)) {
-    if (dir.IsDone() || ranks_.contains(dir.rank()) || WantedOf(dir.rank()) != nullptr) continue;
+    if (dir.IsDone() || ranks_.contains(dir.rank()) || DesiredOf(dir.rank()) != nullptr) continue;
     if (absl::Status status = dir.Remove(); !status.ok()) {
       spdlog::warn("cannot remove {}: {}", dir.path(), std::string(status.message()));
     }
@@ -242,7 +242,7 @@ void Agent::Carry(const Operation& operation) {
     case Operation::kStop:
       return StopRank(*ranks_.at(operation.rank));
     case Operation::kKill:
-      spdlog::info("{} is not wanted any more; ending it", operation.rank.ToString());
+      spdlog::info("{} is no longer desired; killing it", operation.rank.ToString());
       return ranks_.at(operation.rank)->Kill(loop_->now());
     case Operation::kFinish:
       return FinishRank(operation.rank);
@@ -250,8 +250,8 @@ void Agent::Carry(const Operation& operation) {
 }
 
 void Agent::StartRank(const RankId& id) {
-  const DesiredRank* wanted = WantedOf(id);
-  if (!HasTable(*wanted)) return;  // once it has come
+  const DesiredRank* desired = DesiredOf(id);
+  if (!HasTable(*desired)) return;  // starts when the table arrives
   std::vector<uint32_t> local;
   for (const DesiredRank& other : desired_.ranks()) {
     if (other.key().job() == id.job.value() && other.key().generation() == id.generation) {
@@ -259,7 +259,7 @@ void Agent::StartRank(const RankId& id) {
     }
   }
   std::sort(local.begin(), local.end());
-  const Assignment assignment = AssignmentOf(*wanted);
+  const Assignment assignment = AssignmentOf(*desired);
   auto rank = std::make_unique<Rank>(rundir::RankDir(options_.run_dir, id));
   spdlog::info("starting {}", id.ToString());
   rank->Start(MakeStart(assignment, local, rank->dir(), start_context_), options_.step_binary, loop_->now());
@@ -267,10 +267,10 @@ void Agent::StartRank(const RankId& id) {
 }
 
 void Agent::StopRank(Rank& rank) {
-  const DesiredRank* wanted = WantedOf(rank.id());
+  const DesiredRank* desired = DesiredOf(rank.id());
   muster::Stop stop;
-  if (wanted != nullptr && wanted->has_stop()) {
-    stop = wanted->stop();
+  if (desired != nullptr && desired->has_stop()) {
+    stop = desired->stop();
   } else {  // this daemon ends
     stop.set_reason(END_REASON_DRAINED);
     stop.set_checkpoint_first(true);
@@ -282,7 +282,7 @@ void Agent::StopRank(Rank& rank) {
 
 void Agent::FinishRank(const RankId& id) {
   const auto rank = ranks_.find(id);
-  SendObserved(/*full=*/false);  // its end, if that was not said yet
+  SendObserved(/*full=*/false);  // report its end, if not yet reported
   if (absl::Status status = rank->second->dir().MarkDone(); !status.ok()) {
     spdlog::warn("cannot mark {} as done: {}", id.ToString(), std::string(status.message()));
   }
@@ -301,7 +301,7 @@ void Agent::Finish() {
   spdlog::info("draining: stopping {} ranks", ranks_.size());
   finishing_ = true;
   finish_by_ = loop_->now().steady + options_.drain_deadline;
-  SendObserved(/*full=*/true);  // that it is leaving
+  SendObserved(/*full=*/true);  // report that this node is leaving
   Reconcile();
 }
 
@@ -326,7 +326,7 @@ uint64_t Agent::Reported(const RankId& id, uint64_t step, uint64_t sequence) {
   const auto rank = ranks_.find(id);
   if (rank == ranks_.end()) return sequence;
   rank->second->ReportStep(step);
-  RingLater();
+  SendUpdatesLater();
   const uint64_t sent = rank->second->feed().MayHaveSent(sequence);
   return contact_ == Contact::kWelcomed ? sequence : sent;
 }

@@ -1,11 +1,11 @@
-// The worker daemon: keeps what runs on this node in step with what the coordinator wants of it, and carries what its
-// trainers say to the coordinator.
+// The worker daemon. Reconciles the ranks on this node with the coordinator's desired state, and forwards the trainers'
+// records and logs to the coordinator.
 //
 //   Agent agent(options, node, &loop, clock);
 //   status = agent.Start();
 //   loop.Run();  // until the agent stops the loop: agent.result()
 //
-// Of the loop's thread.
+// Used on the loop's thread only.
 #pragma once
 
 #include <map>
@@ -39,8 +39,8 @@ struct AgentOptions {
   std::string run_dir;
   std::string step_binary;
   std::string trainer;
-  std::string host = "127.0.0.1";  // on which ranks of other nodes reach those of this one
-  bool handover = false;           // Finish leaves ranks to the next daemon
+  std::string host = "127.0.0.1";  // where ranks of other nodes reach the ranks of this one
+  bool handover = false;           // Finish leaves the ranks running for the next daemon
   absl::Duration drain_deadline = absl::Seconds(30);
   absl::Duration kill_grace = absl::Seconds(10);
 };
@@ -51,14 +51,14 @@ class Agent final : public TrainerHost {
   Agent(AgentOptions options, Node node, EventLoop* loop);
   ~Agent() override;
 
-  // Adopts what an earlier daemon left, serves trainers, and calls the coordinator, for ever.
+  // Adopts the ranks of an earlier daemon, serves trainers, and keeps connecting to the coordinator.
   absl::Status Start();
-  // SIGTERM: drains with a deadline, or leaves everything as it is; then stops the loop.
+  // On SIGTERM: drains within drain_deadline, or leaves the ranks running (handover); then stops the loop.
   void Finish();
   // Once the loop has stopped. FailedPrecondition: the coordinator's version does not fit this build.
   const absl::Status& result() const { return result_; }
   WorkerView View() const;
-  // From now on, for new streams and calls: the node has another certificate. What is open goes on.
+  // Uses a new certificate for new streams and calls. Open streams continue.
   void UseSecurity(const rpc::Security& security);
 
   // ---- TrainerHost ----
@@ -89,12 +89,12 @@ class Agent final : public TrainerHost {
   void FinishRank(const RankId& id);
   // Says goodbye to the coordinator, then stops the loop.
   void Stop();
-  const DesiredRank* WantedOf(const RankId& id) const;
-  Assignment AssignmentOf(const DesiredRank& wanted) const;
-  void AssignAll();  // what is wanted of the ranks that are here
-  // Of ranks that are to run.
-  void WantTables();
-  bool HasTable(const DesiredRank& wanted) const;
+  const DesiredRank* DesiredOf(const RankId& id) const;
+  Assignment AssignmentOf(const DesiredRank& desired) const;
+  void AssignAll();  // sends each local rank its newest assignment
+  // Keeps the tables of all desired ranks.
+  void KeepTables();
+  bool HasTable(const DesiredRank& desired) const;
 
   // ---- agent_contact.cc: the coordinator's side ----
   void Call();
@@ -103,11 +103,11 @@ class Agent final : public TrainerHost {
   void Welcomed(const Welcome& welcome);
   void Ended(const absl::Status& why);
   void SendObserved(bool full);
-  // Ranks that are to stop and never were here: they have stopped.
+  // Reports ranks that are to stop but never ran here as stopped.
   void ReportAbsent();
-  // What the ranks have to say, as far as the windows allow. `full`: every rank's state, not only what has changed.
-  void SendNews(bool full = false);
-  void RingLater();  // SendNews, once for all that rings now
+  // Sends changed states, records and logs, as far as the windows allow. `full`: every rank's state.
+  void SendUpdates(bool full = false);
+  void SendUpdatesLater();  // posts one SendUpdates
   void Heartbeat();
   void Send(WorkerMessage message);
 
@@ -123,22 +123,22 @@ class Agent final : public TrainerHost {
   std::unique_ptr<Relay> relay_;
   std::unique_ptr<Tables> tables_;
 
-  std::map<RankId, std::unique_ptr<Rank>> ranks_;  // those not done with
+  std::map<RankId, std::unique_ptr<Rank>> ranks_;  // unfinished ranks
   Desired desired_;
-  bool fresh_ = false;  // desired_ was said on a stream of this daemon
+  bool fresh_ = false;  // desired_ was received by this daemon, not read from disk
   uint64_t term_ = 0;   // highest seen
 
   Contact contact_ = Contact::kNone;
-  SteadyTime answered_;             // by the coordinator, last
-  SteadyTime heard_;                // from it, last; else the start
-  uint64_t log_bytes_dropped_ = 0;  // of ranks that are done with
+  SteadyTime answered_;             // last message of, or call to, the coordinator
+  SteadyTime last_contact_;         // last message from the coordinator; else the start
+  uint64_t log_bytes_dropped_ = 0;  // of finished ranks
   absl::Duration detection_ = absl::Seconds(10);
   uint64_t heartbeats_ = 0;
   SteadyTime last_heartbeat_;
   std::string last_complaint_;  // logged once, not at each attempt
   bool finishing_ = false;
   bool leaving_ = false;
-  bool rung_ = false;
+  bool update_posted_ = false;
   SteadyTime finish_by_;
 };
 

@@ -1,4 +1,4 @@
-// The coordinator's side of the agent: the stream and what goes through it.
+// The agent's stream to the coordinator.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -15,11 +15,11 @@ namespace muster::agent {
 namespace {
 
 constexpr absl::Duration kHeartbeat = absl::Seconds(1);
-constexpr absl::Duration kInContact = absl::Seconds(3);  // since an answer, to renew the lease
-constexpr absl::Duration kProgress = absl::Seconds(1);   // between two reports that differ in progress only
+constexpr absl::Duration kInContact = absl::Seconds(3);  // the lease is renewed within this time of an answer
+constexpr absl::Duration kProgress = absl::Seconds(1);  // minimum interval between reports that differ only in progress
 constexpr absl::Duration kSoon = absl::Milliseconds(500);
 constexpr absl::Duration kLater = absl::Seconds(10);
-constexpr size_t kQueued = 64;  // messages that wait for the network; then no more records are read
+constexpr size_t kQueued = 64;  // messages waiting for the network; beyond this no more records are read
 
 std::string WithoutProgress(ObservedRank rank) {
   rank.clear_step();
@@ -30,8 +30,8 @@ std::string WithoutProgress(ObservedRank rank) {
   return rank.SerializeAsString();
 }
 
-// Whether the coordinator, which was told `last`, is to hear this.
-bool IsNews(const std::optional<ObservedRank>& last, absl::Duration since, const ObservedRank& seen) {
+// Whether `seen` must be reported to the coordinator, whose last report is `last`.
+bool HasChanged(const std::optional<ObservedRank>& last, absl::Duration since, const ObservedRank& seen) {
   if (!last.has_value() || WithoutProgress(*last) != WithoutProgress(seen)) return true;
   return since >= kProgress && last->SerializeAsString() != seen.SerializeAsString();
 }
@@ -48,7 +48,7 @@ void Agent::Call() {
 }
 
 void Agent::CallLater(absl::Duration delay) {
-  // Up to a quarter more, by the incarnation, so that a thousand workers do not come back at the same instant.
+  // Add a jitter of up to a quarter, derived from the incarnation, so that many workers do not reconnect at once.
   const double share = static_cast<double>(std::hash<std::string>()(node_.incarnation()) % 1000) / 4000.0;
   loop_->PostAfter(delay * (1.0 + share), [this] {
     if (!stream_->is_open()) Call();
@@ -66,10 +66,10 @@ void Agent::Ended(const absl::Status& why) {
   }
   const std::string complaint = why.ToString();
   if (!was_welcomed && complaint != last_complaint_) {
-    spdlog::warn("the coordinator at {} does not take this worker: {}; trying on", options_.coordinator, complaint);
+    spdlog::warn("the coordinator at {} does not accept this worker: {}; retrying", options_.coordinator, complaint);
   }
   last_complaint_ = complaint;
-  // Somebody has to act first; everything else may pass at any moment.
+  // A refusal needs an operator, so retry slowly; other errors may pass at any moment.
   const bool refused = absl::IsAlreadyExists(why) || absl::IsPermissionDenied(why) || absl::IsUnauthenticated(why) ||
                        absl::IsInvalidArgument(why) || (absl::IsCancelled(why) && !was_welcomed);
   CallLater(refused ? kLater : kSoon);
@@ -77,11 +77,11 @@ void Agent::Ended(const absl::Status& why) {
 
 void Agent::Received(const CoordinatorMessage& message) {
   if (message.term() < term_) {
-    return stream_->Break(absl::CancelledError(absl::StrCat("its term is ", message.term(), ", and one with term ",
-                                                            term_, " has spoken before; it is out of date")));
+    return stream_->Break(absl::CancelledError(
+        absl::StrCat("the coordinator's term ", message.term(), " is stale: term ", term_, " was seen before")));
   }
   term_ = message.term();
-  answered_ = heard_ = loop_->now().steady;
+  answered_ = last_contact_ = loop_->now().steady;
   if (message.has_welcome()) return Welcomed(message.welcome());
   if (contact_ != Contact::kWelcomed) {
     return stream_->Break(absl::InternalError("the coordinator did not begin with a Welcome"));
@@ -91,12 +91,12 @@ void Agent::Received(const CoordinatorMessage& message) {
     const auto rank = ranks_.find(RankOf(message.records_ack().key()));
     if (rank == ranks_.end()) return;
     rank->second->feed().AcknowledgeRecords(message.records_ack().sequence());
-    RingLater();
+    SendUpdatesLater();
   } else if (message.has_logs_ack()) {
     const auto rank = ranks_.find(RankOf(message.logs_ack().key()));
     if (rank == ranks_.end()) return;
     rank->second->feed().AcknowledgeLogs(message.logs_ack().offset());
-    RingLater();
+    SendUpdatesLater();
   }
 }
 
@@ -116,7 +116,7 @@ void Agent::Welcomed(const Welcome& welcome) {
     rank->feed().Reconnected();
     rank->observed.reset();
   }
-  SendNews(/*full=*/true);
+  SendUpdates(/*full=*/true);
   relay_->Resend();
 }
 
@@ -130,10 +130,10 @@ void Agent::SendObserved(bool full) {
   observed.set_full(full);
   observed.set_leaving(finishing_);
   for (const auto& [id, rank] : ranks_) {
-    const DesiredRank* wanted = WantedOf(id);
-    const bool forgotten = fresh_ && wanted == nullptr;
-    ObservedRank seen = rank->Observe(wanted != nullptr && wanted->has_stop(), forgotten, now);
-    if (!full && !IsNews(rank->observed, now.steady - rank->observed_at, seen)) continue;
+    const DesiredRank* desired = DesiredOf(id);
+    const bool forgotten = fresh_ && desired == nullptr;
+    ObservedRank seen = rank->Observe(desired != nullptr && desired->has_stop(), forgotten, now);
+    if (!full && !HasChanged(rank->observed, now.steady - rank->observed_at, seen)) continue;
     rank->observed = seen;
     rank->observed_at = now.steady;
     *observed.add_ranks() = std::move(seen);
@@ -144,34 +144,34 @@ void Agent::SendObserved(bool full) {
 void Agent::ReportAbsent() {
   if (contact_ != Contact::kWelcomed) return;
   WorkerMessage message;
-  for (const DesiredRank& wanted : desired_.ranks()) {
-    if (!wanted.has_stop() || ranks_.contains(RankOf(wanted.key()))) continue;
+  for (const DesiredRank& desired : desired_.ranks()) {
+    if (!desired.has_stop() || ranks_.contains(RankOf(desired.key()))) continue;
     ObservedRank& absent = *message.mutable_observed()->add_ranks();
-    *absent.mutable_key() = wanted.key();
+    *absent.mutable_key() = desired.key();
     absent.set_state(RANK_STATE_EXITED);
     absent.mutable_exit()->set_cause(RankExit::STOPPED);
     absent.mutable_exit()->set_message(
-        absl::StrCat("rank ", wanted.key().rank(), " was told to stop before it started"));
+        absl::StrCat("rank ", desired.key().rank(), " was asked to stop before it started"));
   }
   if (message.observed().ranks_size() > 0) Send(std::move(message));
 }
 
-void Agent::SendNews(bool full) {
+void Agent::SendUpdates(bool full) {
   if (contact_ != Contact::kWelcomed) return;
   std::vector<WorkerMessage> messages;
   if (stream_->queued() < kQueued) {
     for (const auto& [id, rank] : ranks_) rank->feed().Collect(rank->ended(), loop_->now(), messages);
   }
-  // What a rank is now goes before the records that prove it.
+  // Send a rank's state before the records that it follows from.
   SendObserved(full);
   for (WorkerMessage& message : messages) Send(std::move(message));
 }
 
-void Agent::RingLater() {
-  if (std::exchange(rung_, true)) return;
+void Agent::SendUpdatesLater() {
+  if (std::exchange(update_posted_, true)) return;
   loop_->Post([this] {
-    rung_ = false;
-    SendNews();
+    update_posted_ = false;
+    SendUpdates();
   });
 }
 
@@ -179,7 +179,7 @@ void Agent::Heartbeat() {
   const SteadyTime now = loop_->now().steady;
   if (contact_ == Contact::kNone) return;
   if (now - answered_ >= detection_) {
-    answered_ = now;  // once
+    answered_ = now;  // break only once
     return stream_->Break(absl::UnavailableError(absl::StrCat("no answer for ", absl::FormatDuration(detection_))));
   }
   if (contact_ != Contact::kWelcomed) return;

@@ -1,4 +1,4 @@
-// The daemon among deaths: of itself, of its coordinator, of shims.
+// Crashes of the daemon, its coordinator and its shims.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -20,7 +20,7 @@ bool GoneOrZombie(pid_t pid) {
   return !row.ok() || row->state == 'Z';
 }
 
-// That the trainer "litter" tells of; 0: not yet.
+// The child that the trainer "litter" reports; 0: not yet.
 pid_t ChildIn(const std::string& log) {
   const size_t at = log.find("child "), end = log.find('.', at);
   pid_t child = 0;
@@ -28,9 +28,9 @@ pid_t ChildIn(const std::string& log) {
   return absl::SimpleAtoi(log.substr(at + 6, end - at - 6), &child) ? child : 0;
 }
 
-size_t CountOf(const std::string& text, const std::string& part) {
+size_t CountOf(const std::string& text, const std::string& word) {
   size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++count;
   return count;
 }
 
@@ -81,7 +81,7 @@ TEST_F(AgentTest, EverythingKilledAtOnceMissesNothing) {
   const RankId rank = StartRank("count", 200, /*until_step=*/5);
   coordinator_.GoAway();
   KillWorker();
-  StartWorker();  // adopts, and knows its requests from the disk
+  StartWorker();  // adopts the rank and reads the desired state from disk
   coordinator_.Serve();
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
   ExpectWholeHistory(rank, 200);
@@ -141,7 +141,7 @@ TEST_F(AgentTest, KilledShimTakesItsTrainerAlongAndTheRankHasVanished) {
 }
 
 // What it leaves is found by its environment, also in a session of its own.
-TEST_F(AgentTest, KilledShimLeavesNobodyBehind) {
+TEST_F(AgentTest, KilledShimLeavesNoProcesses) {
   const RankId rank = StartRank("litter", 0, /*until_step=*/1);
   pid_t child = 0;
   ASSERT_TRUE(Eventually([&] { return (child = ChildIn(coordinator_.Of(rank).log)) > 0; }));
@@ -150,14 +150,14 @@ TEST_F(AgentTest, KilledShimLeavesNobodyBehind) {
   EXPECT_TRUE(Eventually([&] { return GoneOrZombie(child); }));
 }
 
-// The same where the daemon was dead meanwhile: its successor sweeps.
+// The same while the daemon is down: the next daemon cleans up.
 TEST_F(AgentTest, StartSweepsWhatADeadShimLeft) {
   const RankId rank = StartRank("litter", 0, /*until_step=*/1);
   pid_t child = 0;
   ASSERT_TRUE(Eventually([&] { return (child = ChildIn(coordinator_.Of(rank).log)) > 0; }));
   KillWorker();
   kill(ProcessesOf(rank).shim.pid, SIGKILL);
-  coordinator_.GoAway();  // nobody's word is needed
+  coordinator_.GoAway();  // no desired state is needed
   StartWorker();
   EXPECT_TRUE(Eventually([&] { return GoneOrZombie(child); }));
 }
@@ -168,7 +168,7 @@ TEST_F(AgentTest, RankOfAnOlderGenerationIsKilledBySuccessorsWithinSeconds) {
   KillWorker();
   Want({Run({rank.job, 2, 0}, "count")});
   const absl::Time begin = absl::Now();
-  StartWorker({"--kill_grace", "1h"});  // it is not asked politely
+  StartWorker({"--kill_grace", "1h"});  // it is killed without SIGTERM
   ASSERT_TRUE(Eventually([&] { return !rundir::IsAlive(processes.trainer); }));
   EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
   EXPECT_TRUE(Eventually([&] { return coordinator_.StepOf({rank.job, 2, 0}) >= 1; })) << "the slot is free";
@@ -185,7 +185,7 @@ TEST_F(AgentTest, FrozenShimDoesNotKeepItsTrainer) {
   EXPECT_TRUE(Eventually([&] { return Exited(rank); }));
 }
 
-TEST_F(AgentTest, ARankThatStandsStillIsToldUntilItMoves) {
+TEST_F(AgentTest, AStalledRankIsReportedUntilItMoves) {
   coordinator_.Serve();
   StartWorker();
   const RankId rank = Id("still");
@@ -200,10 +200,10 @@ TEST_F(AgentTest, ARankThatStandsStillIsToldUntilItMoves) {
   EXPECT_EQ(newest().op_completed(), 8u);
   // About once a second.
   const size_t said = coordinator_.Of(rank).observed.size();
-  const double before = newest().stalled_seconds();
-  ASSERT_TRUE(Eventually([&] { return newest().stalled_seconds() >= before + 2; }));
-  EXPECT_LE(coordinator_.Of(rank).observed.size(), said + 1 + static_cast<size_t>(newest().stalled_seconds() - before));
-  // The next daemon sees it too, and begins to count anew.
+  const double before = newest().still_seconds();
+  ASSERT_TRUE(Eventually([&] { return newest().still_seconds() >= before + 2; }));
+  EXPECT_LE(coordinator_.Of(rank).observed.size(), said + 1 + static_cast<size_t>(newest().still_seconds() - before));
+  // The next daemon sees the stall too, and counts from zero.
   KillWorker();
   StartWorker();
   ASSERT_TRUE(Eventually([&] { return newest().stalled_seconds() == 0; }));
@@ -296,7 +296,7 @@ TEST_F(AgentTest, LowerTermIsRefused) {
   const uint64_t reports = coordinator_.full_reports();
   coordinator_.Serve();
   ASSERT_TRUE(Eventually([&] { return coordinator_.hellos() > hellos; }));
-  KillWorker();  // also the next daemon knows the term
+  KillWorker();  // the next daemon knows the term too
   StartWorker();
   ASSERT_TRUE(Eventually([&] { return coordinator_.hellos() > hellos + 1; }));
   EXPECT_TRUE(rundir::IsAlive(processes.trainer));

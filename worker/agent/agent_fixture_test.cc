@@ -104,15 +104,15 @@ int AgentTest::RunWorker(const std::vector<std::string>& more_flags, std::string
 }
 
 DesiredRank AgentTest::Run(const RankId& rank, const std::string& behaviour, uint64_t steps) {
-  DesiredRank wanted;
-  *wanted.mutable_key() = KeyOf(rank);
-  Assignment& assignment = *wanted.mutable_run();
+  DesiredRank desired;
+  *desired.mutable_key() = KeyOf(rank);
+  Assignment& assignment = *desired.mutable_run();
   *assignment.mutable_key() = KeyOf(rank);
   assignment.set_world(1);
   assignment.add_slots(0);
   assignment.mutable_spec()->set_name(behaviour);
   assignment.mutable_spec()->mutable_train()->set_steps(steps);
-  return wanted;
+  return desired;
 }
 
 RankId AgentTest::StartRank(const std::string& behaviour, uint64_t steps, uint64_t until_step) {
@@ -125,12 +125,12 @@ RankId AgentTest::StartRank(const std::string& behaviour, uint64_t steps, uint64
 }
 
 DesiredRank AgentTest::StopRequest(const RankId& rank, bool checkpoint_first, absl::Duration deadline) {
-  DesiredRank wanted;
-  *wanted.mutable_key() = KeyOf(rank);
-  wanted.mutable_stop()->set_reason(END_REASON_CANCELLED);
-  wanted.mutable_stop()->set_checkpoint_first(checkpoint_first);
-  *wanted.mutable_stop()->mutable_deadline() = ToProto(deadline);
-  return wanted;
+  DesiredRank desired;
+  *desired.mutable_key() = KeyOf(rank);
+  desired.mutable_stop()->set_reason(END_REASON_CANCELLED);
+  desired.mutable_stop()->set_checkpoint_first(checkpoint_first);
+  *desired.mutable_stop()->mutable_deadline() = ToProto(deadline);
+  return desired;
 }
 
 void AgentTest::Want(const std::vector<DesiredRank>& ranks) {
@@ -145,11 +145,11 @@ rundir::Processes AgentTest::ProcessesOf(const RankId& rank) {
 }
 
 void AgentTest::ExpectWholeHistory(const RankId& rank, uint64_t steps) {
-  const FakeCoordinator::Heard heard = coordinator_.Of(rank);
-  ASSERT_EQ(heard.records.size(), steps + 2);
-  EXPECT_TRUE(heard.records.front().has_running());
-  for (uint64_t step = 1; step <= steps; ++step) EXPECT_EQ(heard.records[step].metrics().step(), step);
-  EXPECT_TRUE(heard.records.back().has_finished());
+  const FakeCoordinator::Received received = coordinator_.Of(rank);
+  ASSERT_EQ(received.records.size(), steps + 2);
+  EXPECT_TRUE(received.records.front().has_running());
+  for (uint64_t step = 1; step <= steps; ++step) EXPECT_EQ(received.records[step].metrics().step(), step);
+  EXPECT_TRUE(received.records.back().has_finished());
 }
 
 }  // namespace muster::agent

@@ -37,8 +37,8 @@ class AgentTest : public ::testing::Test {
   static DesiredRank Run(const RankId& rank, const std::string& behaviour, uint64_t steps = 0);
   static DesiredRank StopRequest(const RankId& rank, bool checkpoint_first, absl::Duration deadline);
   void Want(const std::vector<DesiredRank>& ranks);
-  // Serves, starts the daemon, and wants one rank of the job named like its behaviour (no steps: it goes on until it is
-  // stopped); waits until the coordinator heard of that step.
+  // Serves, starts the daemon, and requests one rank of the job named like its behaviour (no steps: it runs until it is
+  // stopped); waits until the coordinator has received that step.
   RankId StartRank(const std::string& behaviour, uint64_t steps, uint64_t until_step);
 
   rundir::RankDir Dir(const RankId& rank) const { return {run_, rank}; }

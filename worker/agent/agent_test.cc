@@ -1,4 +1,4 @@
-// The daemon's ordinary life: real muster-worker and muster-step, a fake coordinator, fake trainers.
+// The daemon in normal operation: real muster-worker and muster-step, a fake coordinator, fake trainers.
 #include <grpcpp/client_context.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -35,18 +35,18 @@ TEST_F(AgentTest, RanksLiveAndEndAndAreReported) {
   ASSERT_TRUE(Eventually([&] { return Exited(good) && Exited(bad); }));
 
   ExpectWholeHistory(good, 20);
-  const FakeCoordinator::Heard heard = coordinator_.Of(good);
-  EXPECT_EQ(heard.observed.back().exit().cause(), RankExit::COMPLETED);
-  EXPECT_EQ(heard.observed.back().step(), 20u);
+  const FakeCoordinator::Received received = coordinator_.Of(good);
+  EXPECT_EQ(received.observed.back().exit().cause(), RankExit::COMPLETED);
+  EXPECT_EQ(received.observed.back().step(), 20u);
   std::vector<RankState> states;
-  for (const ObservedRank& seen : heard.observed) {
+  for (const ObservedRank& seen : received.observed) {
     if (states.empty() || states.back() != seen.state()) states.push_back(seen.state());
   }
   EXPECT_EQ(states, (std::vector<RankState>{RANK_STATE_STARTING, RANK_STATE_RUNNING, RANK_STATE_EXITED}));
-  EXPECT_TRUE(absl::StartsWith(heard.log, absl::StrCat("assigned count world 1 cores ", node.slots(0).cores(),
-                                                       " OMP_NUM_THREADS ", node.slots(0).cores(), "\nstep 1\n")))
-      << heard.log;
-  EXPECT_TRUE(absl::EndsWith(heard.log, "step 20\n")) << heard.log;
+  EXPECT_TRUE(absl::StartsWith(received.log, absl::StrCat("assigned count world 1 cores ", node.slots(0).cores(),
+                                                          " OMP_NUM_THREADS ", node.slots(0).cores(), "\nstep 1\n")))
+      << received.log;
+  EXPECT_TRUE(absl::EndsWith(received.log, "step 20\n")) << received.log;
 
   const RankExit exit = coordinator_.ExitOf(bad);
   EXPECT_EQ(exit.cause(), RankExit::FAILED);
@@ -76,11 +76,11 @@ TEST_F(AgentTest, StopGoesThroughTheCommandStreamWithACheckpoint) {
   const RankId rank = StartRank("count", 0, /*until_step=*/3);
   Want({StopRequest(rank, /*checkpoint_first=*/true, absl::Seconds(30))});
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
-  const FakeCoordinator::Heard heard = coordinator_.Of(rank);
-  EXPECT_TRUE(heard.records.back().has_checkpoint());
-  EXPECT_EQ(heard.observed.back().exit().cause(), RankExit::STOPPED);
-  EXPECT_EQ(heard.observed.back().exit().signal(), 0);
-  EXPECT_TRUE(absl::StrContains(heard.log, "stopped\n"));
+  const FakeCoordinator::Received received = coordinator_.Of(rank);
+  EXPECT_TRUE(received.records.back().has_checkpoint());
+  EXPECT_EQ(received.observed.back().exit().cause(), RankExit::STOPPED);
+  EXPECT_EQ(received.observed.back().exit().signal(), 0);
+  EXPECT_TRUE(absl::StrContains(received.log, "stopped\n"));
 }
 
 TEST_F(AgentTest, DeafTrainerIsKilledAtTheDeadline) {
@@ -162,7 +162,7 @@ TEST_F(AgentTest, RendezvousSurvivesACoordinatorThatForgot) {
   coordinator_.SetKey("b", "value");
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
   EXPECT_TRUE(absl::StrContains(coordinator_.Of(rank).log, "b is value (0)\n")) << coordinator_.Of(rank).log;
-  // Others may still need what a rank that is done has set.
+  // Other ranks may still need the keys of a finished rank.
   Want({});
   EXPECT_TRUE(Eventually([&] { return Dir(rank).IsDone(); }));
   coordinator_.GoAway();
@@ -170,13 +170,13 @@ TEST_F(AgentTest, RendezvousSurvivesACoordinatorThatForgot) {
   EXPECT_TRUE(Eventually([&] { return coordinator_.HasKey("a"); }));
 }
 
-// A key is set while nobody is there to take it: the trainer's call is answered when the coordinator is back.
+// A key is set while the coordinator is away: the trainer's call is answered when it is back.
 TEST_F(AgentTest, AKeyIsSetThroughAnAbsenceOfTheCoordinator) {
   coordinator_.Serve();
   StartWorker();
   ASSERT_TRUE(Eventually([&] { return coordinator_.full_reports() > 0; }));
   const RankId rank = Id("a");
-  coordinator_.set_refusing_keys(true);  // as one that goes away at this moment
+  coordinator_.set_refusing_keys(true);  // like a coordinator that is going away
   Want({Run(rank, "rendezvous")});
   ASSERT_TRUE(Eventually([&] { return coordinator_.refused_keys() > 1; }));
   EXPECT_FALSE(absl::StrContains(coordinator_.Of(rank).log, "waiting"));
@@ -239,7 +239,7 @@ TEST_F(AgentTest, SecondDaemonInTheSameFolderIsRefused) {
   EXPECT_TRUE(absl::StrContains(errors, absl::StrCat("another muster-worker (process ", worker_pid(), ")"))) << errors;
 }
 
-TEST_F(AgentTest, BadFoldersAreToldPlainly) {
+TEST_F(AgentTest, BadFoldersGetAClearError) {
   std::string errors;
   EXPECT_EQ(RunWorker({"--trainer", "/no/such/trainer"}, errors), 1);
   EXPECT_TRUE(absl::StrContains(errors, "no program /no/such/trainer")) << errors;

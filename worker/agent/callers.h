@@ -1,4 +1,4 @@
-// Which processes are at the other ends of a Unix socket, by the kernel's word.
+// Identifies the peer processes of a Unix socket by their kernel credentials.
 //
 // Thread-safe.
 #pragma once
@@ -20,7 +20,7 @@ class Callers {
   // `run`: the worker's run directory.
   explicit Callers(std::string run) : run_(std::move(run)) {}
 
-  // Notes who is connected through `fd`, before gRPC gets it. PermissionDenied: a process of another user.
+  // Records the peer of `fd` before gRPC gets it. PermissionDenied: a process of another user.
   absl::Status Connected(int fd);
 
   // `peer`: grpc::ServerContextBase::peer(), "fd:N" for a connection that was handed over as a descriptor.
@@ -30,7 +30,7 @@ class Callers {
  private:
   struct Caller {
     pid_t pid = 0;
-    std::string rank;  // checked before; empty: none
+    std::string rank;  // already verified rank; empty: none
   };
   const std::string run_;
   absl::Mutex mutex_;

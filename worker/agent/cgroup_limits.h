@@ -1,5 +1,5 @@
-// What the control groups of this process leave it of the machine: a container's --cpus and --memory, a Slurm step's
-// allocation, a systemd unit's CPUQuota and MemoryMax.
+// The limits that this process's control groups set: a container's --cpus and --memory, a Slurm step's allocation, a
+// systemd unit's CPUQuota and MemoryMax.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct CgroupLimits {
   std::optional<uint64_t> memory_bytes;
 };
 
-// Reads both hierarchies, as many levels up as can be seen, and takes the narrowest. What is not there is no limit.
+// Reads both hierarchies at every visible level and takes the tightest limit. A missing file is no limit.
 // `mount`: where cgroupfs is mounted; `self`: this process's /proc/self/cgroup. See cgroups(7), and
 // Documentation/admin-guide/cgroup-v2.rst of the kernel for cpu.max and memory.max.
 CgroupLimits ReadCgroupLimits(const std::string& mount = "/sys/fs/cgroup",

@@ -10,8 +10,8 @@
 namespace muster::agent {
 namespace {
 
-// Everything else, LD_* and NCCL_* before all, stays out: a trainer's numbers must not depend on who started the
-// worker.
+// All other variables, above all LD_* and NCCL_*, are dropped: a trainer's results must not depend on the environment
+// that the worker was started from.
 constexpr const char* kInherited[] = {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "MUSTER_FAILPOINTS"};
 
 const Slot* FindSlot(uint32_t index, const std::vector<Slot>& slots) {
@@ -64,11 +64,11 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
   set("LOCAL_RANK", place);
   set("LOCAL_WORLD_SIZE", local.size());
   set("OMP_NUM_THREADS", CoresOf(assignment, context.slots));
-  // Threads that spin for work make a busy machine several times slower than it is; ones that sleep at once are woken
-  // hundreds of times a step. So they spin for about a tenth of a millisecond, what lies between two GEMMs.
+  // Threads that spin for work slow a busy machine several times; threads that sleep at once are woken hundreds of
+  // times a step. So they spin for about a tenth of a millisecond, the time between two GEMMs.
   set("OMP_WAIT_POLICY", "passive");
   set("GOMP_SPINCOUNT", 10'000);
-  // One code path on every x86 of the last decade, so that a job that moves keeps its numbers.
+  // One code path on every x86 CPU since 2013, so that a job gives equal results on another node.
   set("MKL_CBWR", "AVX2");
   set("CUDA_VISIBLE_DEVICES", absl::StrJoin(devices, ","));
   return start;

@@ -1,4 +1,4 @@
-// How a trainer is started: its arguments, environment and limits. Pure but for `inherited`.
+// Builds a trainer's arguments, environment and limits. Pure.
 #pragma once
 
 #include <cstdint>

@@ -50,7 +50,7 @@ absl::StatusOr<Credentials> Check(const std::string& node, const std::string& ce
   return credentials;
 }
 
-// The same key at each attempt: the coordinator takes a node's second request for a retry only if its key is the same.
+// Each attempt uses the same key: the coordinator treats a second request as a retry only if its key is the same.
 absl::StatusOr<std::string> KeyForJoining(const std::string& folder) {
   const std::string path = folder + "/join.key";
   absl::StatusOr<std::string> kept = tls::ReadPrivateFile(path);
@@ -147,7 +147,7 @@ absl::StatusOr<Credentials> ObtainCredentials(const Membership& membership,
   do {
     credentials = Join(membership.coordinator, *membership.join_token, membership.state_dir, membership.node);
     if (credentials.ok()) {
-      spdlog::info("joined the coordinator at {} as node {}; the token is not needed any more", membership.coordinator,
+      spdlog::info("joined the coordinator at {} as node {}; the token is no longer needed", membership.coordinator,
                    membership.node);
       return credentials;
     }
@@ -155,10 +155,10 @@ absl::StatusOr<Credentials> ObtainCredentials(const Membership& membership,
     if (!absl::IsUnavailable(why) && !absl::IsDeadlineExceeded(why)) return why;
     if (complaint != why.message()) {
       complaint = std::string(why.message());
-      spdlog::warn("cannot join yet: {}; trying on", complaint);
+      spdlog::warn("cannot join yet: {}; retrying", complaint);
     }
   } while (pause(kJoinPause));
-  return absl::CancelledError("told to end before it had joined");
+  return absl::CancelledError("asked to end before it had joined");
 }
 
 absl::Status CheckConnection(const std::string& coordinator, const rpc::Security& security) {
@@ -167,8 +167,8 @@ absl::Status CheckConnection(const std::string& coordinator, const rpc::Security
   }
   if (security.authority.empty()) return absl::OkStatus();
   const auto shown = tls::Probe(coordinator, {.authority = security.authority, .client = security.own});
-  // Not the end: ranks that an earlier daemon left are adopted whatever the coordinator's certificate says.
-  if (!shown.ok()) spdlog::error("{}; trying on", std::string(shown.status().message()));
+  // Continue anyway: the ranks of an earlier daemon are adopted whatever the coordinator's certificate says.
+  if (!shown.ok()) spdlog::error("{}; retrying", std::string(shown.status().message()));
   return absl::OkStatus();
 }
 

@@ -1,5 +1,5 @@
-// What a node that has joined holds: STATE/trust/node.pem (0600) with its certificate, the authority's certificate, and
-// its key, in one file so that they always fit. STATE/trust/join.key is the key while the first answer is awaited.
+// A joined node's credentials. STATE/trust/node.pem (0600) holds its certificate, the authority's certificate and its
+// key, in one file so that they always match. STATE/trust/join.key holds the key until the first answer arrives.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ namespace muster::agent {
 
 struct Credentials {
   rpc::Security security;        // the authority, and our own pair
-  tls::Certificate certificate;  // what ours says
+  tls::Certificate certificate;  // the parsed fields of this node's certificate
   std::string authority_sha256;
 };
 
@@ -31,29 +31,28 @@ absl::StatusOr<Credentials> KeepCredentials(const std::string& state_dir, const 
 // When to ask for the next certificate: with a third of its life left.
 absl::Time RenewalTime(const tls::Validity& validity);
 
-// One attempt to join: believes the coordinator whose authority `token` pins, sends it a request for a key that was
-// made here, and keeps what it answers. Blocking, seconds. Unavailable, DeadlineExceeded: the coordinator is away.
-// Anything else needs somebody to act, and says who should do what.
+// Attempts once to join: trusts only the coordinator whose authority `token` pins, sends a certificate request for a
+// local key, and stores the answer. Blocks for seconds. Unavailable, DeadlineExceeded: the coordinator is away. Any
+// other error needs an operator; the message says what to do.
 absl::StatusOr<Credentials> Join(const std::string& coordinator, const std::string& token, const std::string& state_dir,
                                  const std::string& node);
 
 struct Membership {
   std::string coordinator;  // address
-  // Empty: there is none. An error, as of a file that was removed after its use: of no weight to a node that has
-  // joined.
+  // Empty: no token. An error (such as a file removed after its use) is ignored on a node that has joined.
   absl::StatusOr<std::string> join_token;
   std::string state_dir;
   std::string node;
 };
-// What the node holds, or gets by joining: that it does when it has a token and nothing that is good for the token's
-// coordinator. While the coordinator is away it tries on; `pause` waits, and says false when the program is to end
-// (Cancelled). NotFound: it holds nothing, and there is no token. FailedPrecondition: its certificate has expired, and
-// there is no token. Else as Join.
+// Returns the stored credentials, or joins if there is a token and no valid credentials for the token's coordinator.
+// Retries while the coordinator is away; `pause` waits, and returns false when the program must end (Cancelled).
+// NotFound: neither credentials nor a token. FailedPrecondition: the certificate has expired and there is no token.
+// Other errors as Join.
 absl::StatusOr<Credentials> ObtainCredentials(const Membership& membership,
                                               const std::function<bool(absl::Duration)>& pause);
 
-// FailedPrecondition: plain text would leave this machine. Logs why a connection would not come about, in words that
-// gRPC does not find.
+// FailedPrecondition: plain text would leave this machine. Logs why a TLS connection would fail, more clearly than gRPC
+// does.
 absl::Status CheckConnection(const std::string& coordinator, const rpc::Security& security);
 
 }  // namespace muster::agent

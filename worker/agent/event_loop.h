@@ -1,5 +1,5 @@
-// The worker daemon's one thread: what it owns needs no locks. Shared by those who post to it, so that a late callback
-// of gRPC's still finds it.
+// The worker daemon's event loop: state owned by its thread needs no locks. Held by shared_ptr in every poster, so that
+// a late gRPC callback can still post.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class EventLoop : public std::enable_shared_from_this<EventLoop> {
   void Unwatch(int fd);
 
   void Run();  // until Stop
-  // After Run, while others end: runs what is posted now, or waits a little for it.
+  // After Run, during shutdown: runs posted callbacks, or waits briefly for one.
   void RunPending();
   void Stop();  // after the running callback; from the loop's thread
   Now now() const { return clock_->Read(); }

@@ -1,5 +1,5 @@
-// The worker daemon's one thread under others that post to it, cancel what they asked for, and go on while it ends: for
-// the thread sanitizer, too.
+// Other threads post to the event loop, cancel their requests, and continue while it ends. Also for the thread
+// sanitizer.
 #include "worker/agent/event_loop.h"
 
 #include <gtest/gtest.h>
@@ -90,7 +90,7 @@ TEST(EventLoop, AStormOfPostsAndCancellationsWhileItStops) {
     loop->PostAfter(absl::Milliseconds(5), [&] { loop->Stop(); });
     loop->Run();
     stopped = true;
-    // As the daemon ends: what others still say is heard until they have ended.
+    // During shutdown, posts are still run until the other threads have ended.
     for (std::thread& thread : threads) {
       loop->RunPending();
       thread.join();

@@ -56,7 +56,7 @@ void FakeCoordinator::Want(const Desired& desired) {
 void FakeCoordinator::SetAcknowledging(bool on) {
   absl::MutexLock lock(&mutex_);
   acknowledging_ = on;
-  for (const auto& [rank, heard] : heard_) Acknowledge(rank);
+  for (const auto& [rank, received] : received_) Acknowledge(rank);
 }
 
 void FakeCoordinator::set_answering(bool on) {
@@ -106,20 +106,20 @@ int FakeCoordinator::table_fetches() const {
   return table_fetches_;
 }
 
-FakeCoordinator::Heard FakeCoordinator::Of(const RankId& rank) const {
+FakeCoordinator::Received FakeCoordinator::Of(const RankId& rank) const {
   absl::MutexLock lock(&mutex_);
-  const auto heard = heard_.find(rank);
-  return heard == heard_.end() ? Heard() : heard->second;
+  const auto received = received_.find(rank);
+  return received == received_.end() ? Received() : received->second;
 }
 
 RankState FakeCoordinator::StateOf(const RankId& rank) const {
-  const Heard heard = Of(rank);
-  return heard.observed.empty() ? RANK_STATE_UNSPECIFIED : heard.observed.back().state();
+  const Received received = Of(rank);
+  return received.observed.empty() ? RANK_STATE_UNSPECIFIED : received.observed.back().state();
 }
 
 RankExit FakeCoordinator::ExitOf(const RankId& rank) const {
-  const Heard heard = Of(rank);
-  return heard.observed.empty() ? RankExit() : heard.observed.back().exit();
+  const Received received = Of(rank);
+  return received.observed.empty() ? RankExit() : received.observed.back().exit();
 }
 
 uint64_t FakeCoordinator::StepOf(const RankId& rank) const {
@@ -171,66 +171,66 @@ void FakeCoordinator::SendDesired() {
 }
 
 void FakeCoordinator::Acknowledge(const RankId& rank) {
-  const Heard& heard = heard_[rank];
+  const Received& received = received_[rank];
   if (acknowledging_) {
     CoordinatorMessage records;
     *records.mutable_records_ack()->mutable_key() = KeyOf(rank);
-    records.mutable_records_ack()->set_sequence(heard.records.size());
+    records.mutable_records_ack()->set_sequence(received.records.size());
     Say(std::move(records));
   }
   CoordinatorMessage logs;
   *logs.mutable_logs_ack()->mutable_key() = KeyOf(rank);
-  logs.mutable_logs_ack()->set_offset(heard.log.size());
+  logs.mutable_logs_ack()->set_offset(received.log.size());
   Say(std::move(logs));
 }
 
-void FakeCoordinator::HearRecords(const Records& records) {
+void FakeCoordinator::ReceiveRecords(const Records& records) {
   const RankId rank = RankOf(records.key());
-  Heard& heard = heard_[rank];
+  Received& received = received_[rank];
   for (const Record& record : records.records()) {
-    if (record.sequence() <= heard.records.size()) continue;
-    if (record.sequence() != heard.records.size() + 1) {
-      absl::StrAppend(&faults_, "record ", record.sequence(), " follows ", heard.records.size(), "; ");
+    if (record.sequence() <= received.records.size()) continue;
+    if (record.sequence() != received.records.size() + 1) {
+      absl::StrAppend(&faults_, "record ", record.sequence(), " follows ", received.records.size(), "; ");
     }
-    if (heard.whole) {
+    if (received.whole) {
       absl::StrAppend(&faults_, "record ", record.sequence(), " after EXITED; ");
     }
-    heard.records.push_back(record);
+    received.records.push_back(record);
   }
   Acknowledge(rank);
 }
 
-void FakeCoordinator::HearLogs(const Logs& logs) {
+void FakeCoordinator::ReceiveLogs(const Logs& logs) {
   const RankId rank = RankOf(logs.key());
-  Heard& heard = heard_[rank];
+  Received& received = received_[rank];
   const uint64_t offset = logs.chunk().offset();
-  if (offset > heard.log.size()) absl::StrAppend(&faults_, "log jumps to ", offset, "; ");
-  if (offset + logs.chunk().text().size() > heard.log.size()) {
-    heard.log += logs.chunk().text().substr(heard.log.size() - offset);
+  if (offset > received.log.size()) absl::StrAppend(&faults_, "log jumps to ", offset, "; ");
+  if (offset + logs.chunk().text().size() > received.log.size()) {
+    received.log += logs.chunk().text().substr(received.log.size() - offset);
   }
   Acknowledge(rank);
 }
 
-bool FakeCoordinator::IsWanted(const RankKey& key) const {
+bool FakeCoordinator::IsDesired(const RankKey& key) const {
   return std::any_of(desired_.ranks().begin(), desired_.ranks().end(),
-                     [&](const DesiredRank& wanted) { return RankOf(wanted.key()) == RankOf(key); });
+                     [&](const DesiredRank& desired) { return RankOf(desired.key()) == RankOf(key); });
 }
 
-void FakeCoordinator::HearObserved(const Observed& observed) {
+void FakeCoordinator::ReceiveObserved(const Observed& observed) {
   full_reports_ += observed.full() ? 1 : 0;
   for (const ObservedRank& rank : observed.ranks()) {
-    Heard& heard = heard_[RankOf(rank.key())];
-    if (heard.observed.empty() || heard.observed.back().SerializeAsString() != rank.SerializeAsString()) {
-      heard.observed.push_back(rank);
+    Received& received = received_[RankOf(rank.key())];
+    if (received.observed.empty() || received.observed.back().SerializeAsString() != rank.SerializeAsString()) {
+      received.observed.push_back(rank);
     }
-    heard.whole = rank.state() == RANK_STATE_EXITED && IsWanted(rank.key());
+    received.whole = rank.state() == RANK_STATE_EXITED && IsDesired(rank.key());
   }
 }
 
-void FakeCoordinator::Hear(const WorkerMessage& message) {
-  if (message.has_records()) HearRecords(message.records());
-  if (message.has_logs()) HearLogs(message.logs());
-  if (message.has_observed()) HearObserved(message.observed());
+void FakeCoordinator::Receive(const WorkerMessage& message) {
+  if (message.has_records()) ReceiveRecords(message.records());
+  if (message.has_logs()) ReceiveLogs(message.logs());
+  if (message.has_observed()) ReceiveObserved(message.observed());
   if (message.has_heartbeat()) {
     ++heartbeats_;
     if (!answering_) return;
@@ -257,7 +257,7 @@ grpc::Status FakeCoordinator::Connect(grpc::ServerContext*, Stream* stream) {
   }
   while (stream->Read(&message)) {
     absl::MutexLock lock(&mutex_);
-    Hear(message);
+    Receive(message);
   }
   absl::MutexLock lock(&mutex_);
   if (stream_ == stream) stream_ = nullptr;

@@ -1,4 +1,4 @@
-// For tests: a coordinator that remembers what a worker says, deduplicates as the real one does, and can go away.
+// For tests: a coordinator that records a worker's messages, deduplicates like the real one, and can go away.
 //
 // Thread-safe.
 #pragma once
@@ -24,11 +24,11 @@ bool Eventually(const std::function<bool()>& condition);
 
 class FakeCoordinator final : public Workers::Service {
  public:
-  struct Heard {
+  struct Received {
     std::vector<Record> records;  // without repetitions
     std::string log;
     std::vector<ObservedRank> observed;  // each that differed from the one before
-    bool whole = false;                  // it was wanted when its end was told: no record may follow
+    bool whole = false;                  // its end was reported while it was desired: no record may follow
   };
 
   // `path`: of its Unix socket.
@@ -53,7 +53,7 @@ class FakeCoordinator final : public Workers::Service {
   // How often it was asked since then.
   int table_fetches() const;
 
-  Heard Of(const RankId& rank) const;
+  Received Of(const RankId& rank) const;
   // The newest state, UNSPECIFIED when there is none.
   RankState StateOf(const RankId& rank) const;
   // EXITED was reported; how.
@@ -80,11 +80,11 @@ class FakeCoordinator final : public Workers::Service {
  private:
   using Stream = grpc::ServerReaderWriter<CoordinatorMessage, WorkerMessage>;
 
-  void Hear(const WorkerMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void HearRecords(const Records& records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void HearLogs(const Logs& logs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void HearObserved(const Observed& observed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool IsWanted(const RankKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Receive(const WorkerMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReceiveRecords(const Records& records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReceiveLogs(const Logs& logs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReceiveObserved(const Observed& observed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsDesired(const RankKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Acknowledge(const RankId& rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendDesired() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Say(CoordinatorMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -108,7 +108,7 @@ class FakeCoordinator final : public Workers::Service {
   std::string table_ ABSL_GUARDED_BY(mutex_);
   int table_fetches_ ABSL_GUARDED_BY(mutex_) = 0;
 
-  std::map<RankId, Heard> heard_ ABSL_GUARDED_BY(mutex_);
+  std::map<RankId, Received> received_ ABSL_GUARDED_BY(mutex_);
   uint64_t heartbeats_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t hellos_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t full_reports_ ABSL_GUARDED_BY(mutex_) = 0;

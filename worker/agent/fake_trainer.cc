@@ -1,12 +1,12 @@
 // For tests: a trainer that trains nothing. It attaches as the real one does, writes records, and does what the name in
 // its spec says:
-//   count      one step every 10 ms, up to train.steps (0: for ever); Finished; stops when told to, with a checkpoint
+//   count      one step every 10 ms, up to train.steps (0: without end); Finished; stops on request, with a checkpoint
 //   table      prints how many shards and bytes its partition table has, then as count
 //   deaf       ignores commands and SIGTERM
-//   mute       never attaches; prints, writes records for ever, ends well on SIGTERM
-//   still      as count, but at first shows op 9 of step 5 and stands there until there is a file `go` in its folder
+//   mute       never attaches; prints, writes records without end, exits with 0 on SIGTERM
+//   still      as count, but first stalls at op 9 of step 5 until there is a file `go` in its folder
 //   litter     as count, with a child in a session of its own, whose pid it prints
-//   silent     writes no record; stops when told to
+//   silent     writes no record; stops on request
 //   fail       prints two lines and exits with code 3
 //   damage     writes records, damages its outbox, exits with code 0
 //   rendezvous sets key "a", waits for key "b", prints it, ends as finished
@@ -116,7 +116,7 @@ class Life {
   }
 
   // At op 9 of step 5, until there is a file `go`.
-  void StandStill(const std::string& rank_dir) {
+  void Stall(const std::string& rank_dir) {
     const auto page = rundir::ProgressPage::Create(rank_dir).value();
     (*page)->step = 4;
     (*page)->op_issued = 9;
@@ -255,7 +255,7 @@ int Run(std::map<std::string, std::string> flags) {
   }
   if (behaviour == "rendezvous") return life.Rendezvous();
   if (behaviour == "gather") return life.Gather(assignment.world());
-  if (behaviour == "still") life.StandStill(flags["--rank_dir"]);
+  if (behaviour == "still") life.Stall(flags["--rank_dir"]);
   if (behaviour == "litter") {
     const pid_t child = fork();  // only calls that are safe beside other threads until it execs
     if (child == 0) {
@@ -287,5 +287,5 @@ int main(int argc, char** argv) {
   for (int i = 2; i + 1 < argc; i += 2) flags[argv[i]] = argv[i + 1];
   const int code = muster::Run(std::move(flags));
   std::fflush(stdout);
-  _exit(code);  // the attaching thread goes on until here
+  _exit(code);  // the attaching thread runs until here
 }

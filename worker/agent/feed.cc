@@ -19,7 +19,7 @@ constexpr uint64_t kLogBytesInFlight = 256 * 1024;
 constexpr absl::Duration kPartialLineWait = absl::Seconds(1);
 constexpr size_t kMaxDirectoryBytes = 256;
 
-// A trainer of somebody else's may write what the coordinator refuses; then the stream of the whole node would end.
+// A custom trainer may write a record that the coordinator refuses, which would end the whole node's stream.
 absl::Status CheckForm(const Record& record) {
   if (record.body_case() == Record::BODY_NOT_SET) {
     return absl::DataLossError(absl::StrCat("record ", record.sequence(), " of the trainer is of no known kind"));
@@ -70,7 +70,7 @@ void Feed::CollectRecords(bool ended, std::vector<WorkerMessage>& messages) {
   while (facts_.damage.ok() && sent_sequence_ < acknowledged_sequence_ + kRecordsInFlight) {
     absl::StatusOr<std::vector<Record>> read = reader_.Read(sent_sequence_, kRecordsInAMessage);
     if (!read.ok()) {
-      // Other errors may pass, and the disk is looked at again; but an ended rank must be reported some day.
+      // Other errors may pass, so reading is retried; but the end of a rank must be reported eventually.
       if (ended || absl::IsDataLoss(read.status())) facts_.damage = read.status();
       break;
     }
@@ -86,7 +86,7 @@ void Feed::CollectRecords(bool ended, std::vector<WorkerMessage>& messages) {
       Learn(record);
       sent_sequence_ = record.sequence();
       ever_sent_ = std::max(ever_sent_, sent_sequence_);
-      // After a restart of this daemon the coordinator may have more than it knows; those are only learnt from.
+      // After a restart the coordinator may have newer records; they are read for their facts and not sent.
       if (sent_sequence_ <= acknowledged_sequence_) continue;
       *message.mutable_records()->add_records() = std::move(record);
     }
@@ -137,7 +137,7 @@ uint64_t Feed::MayHaveSent(uint64_t sequence) {
 void Feed::AcknowledgeRecords(uint64_t sequence) {
   if (sequence <= acknowledged_sequence_) return;
   acknowledged_sequence_ = sequence;
-  // Not what was not read yet. A segment that cannot be removed now is looked at again the next time.
+  // Only what was read. A segment that cannot be removed now is retried the next time.
   reader_.Drop(std::min(sequence, sent_sequence_)).IgnoreError();
 }
 

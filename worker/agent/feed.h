@@ -1,5 +1,5 @@
-// One rank's records and output on their way from its folder to the coordinator: sent within a window, sent again from
-// the acknowledged position on a new stream, removed from the folder once acknowledged.
+// Sends one rank's records and output from its folder to the coordinator: within a window, again from the acknowledged
+// position on a new stream, and removed from the folder once acknowledged.
 //
 // Not thread-safe.
 #pragma once
@@ -19,14 +19,14 @@
 
 namespace muster::agent {
 
-// What the records that went by say about the rank.
+// What the records read so far say about the rank.
 struct Facts {
   bool any = false;
-  bool running = false;           // it has begun its first step
+  bool running = false;           // its first step has begun
   bool finished = false;          // all steps are done
   uint64_t step = 0;              // last finished
-  std::optional<Failed> failure;  // what the trainer itself said of its end
-  // Not OK: the outbox is damaged behind the records that went by, or a record is malformed. Nothing more will come.
+  std::optional<Failed> failure;  // the trainer's own report of its failure
+  // Not OK: the outbox is damaged after the records read so far, or a record is malformed. No more records follow.
   absl::Status damage;
 };
 
@@ -34,15 +34,15 @@ class Feed {
  public:
   explicit Feed(const rundir::RankDir& dir);
 
-  // A new stream: what was sent and not acknowledged is sent again.
+  // On a new stream: sends unacknowledged records and output again.
   void Reconnected();
 
-  // Appends what may be sent now. `ended`: the rank is gone, so that what is there is all there will be, and an
-  // unfinished line is sent too.
+  // Appends the messages that may be sent now. `ended`: the rank has exited, so no more data follows, and an unfinished
+  // line is sent too.
   void Collect(bool ended, Now now, std::vector<WorkerMessage>& messages);
 
-  // The newest record up to `sequence` that was ever sent, by this daemon or, for all it knows, by an earlier one: what
-  // was there when it was first asked counts as sent.
+  // The newest record up to `sequence` that may have been sent, by this daemon or an earlier one: records that existed
+  // at the first call count as sent.
   uint64_t MayHaveSent(uint64_t sequence);
 
   void AcknowledgeRecords(uint64_t sequence);
@@ -52,7 +52,7 @@ class Feed {
   bool records_drained() const { return records_at_end_ && acknowledged_sequence_ >= sent_sequence_; }
   bool logs_drained() const { return logs_at_end_ && acknowledged_offset_ >= sent_offset_; }
   const Facts& facts() const { return facts_; }
-  // Of the output, gone from the folder before it could be sent.
+  // Output that was removed from the folder before it could be sent.
   uint64_t log_bytes_dropped() const { return log_bytes_dropped_; }
 
  private:

@@ -1,4 +1,4 @@
-// Which of this machine's addresses others reach.
+// Finds the address at which other machines reach this one.
 #pragma once
 
 #include <string>

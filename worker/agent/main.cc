@@ -67,14 +67,15 @@ void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value, 
 void AddFlags(CLI::App& app, Flags& flags) {
   app.set_version_flag("--version", muster::kVersion);
   app.add_option("--coordinator", flags.agent.coordinator, "unix:/path or HOST:PORT")->required();
-  app.add_option("--state_dir", flags.agent.state_dir, "folder of what this node is; one daemon at a time")->required();
+  app.add_option("--state_dir", flags.agent.state_dir, "folder of this node's identity and state; one daemon at a time")
+      ->required();
   app.add_option("--run_dir", flags.agent.run_dir, "folder of the ranks and of the trainers' socket")->required();
   app.add_option("--slots", flags.slots, "shares of the cores, where there are no GPUs for this build")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option(
       "--host", flags.host,
-      "name or address on which ranks of other nodes reach this one's; default: that towards the coordinator");
+      "name or address where ranks of other nodes reach this node's; default: its address towards the coordinator");
   app.add_option("--token_file", flags.token_file, "a token, or lines `token name role` with one of role worker");
   app.add_option("--join_token", flags.join_token_file,
                  "file with a token of `muster coordinator token create --role worker`; needed once, beyond this "
@@ -82,10 +83,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--metrics_address", flags.metrics_address,
                  "serve /metrics for Prometheus there: 127.0.0.1:9465 (default: nowhere)");
   app.add_option("--bin_dir", flags.bin_dir, "folder of muster-step and muster-trainer; default: this program's");
-  app.add_option("--trainer", flags.agent.trainer, "another trainer than BIN_DIR/muster-trainer");
-  app.add_flag("--handover", flags.agent.handover, "on SIGTERM leave the ranks to the next daemon");
-  AddDuration(app, "--drain_deadline", flags.agent.drain_deadline, "on SIGTERM: for the ranks to stop");
-  AddDuration(app, "--kill_grace", flags.agent.kill_grace, "from SIGTERM to SIGKILL of a trainer");
+  app.add_option("--trainer", flags.agent.trainer, "trainer to use instead of BIN_DIR/muster-trainer");
+  app.add_flag("--handover", flags.agent.handover, "on SIGTERM leave the ranks running for the next daemon");
+  AddDuration(app, "--drain_deadline", flags.agent.drain_deadline, "on SIGTERM: how long the ranks may take to stop");
+  AddDuration(app, "--kill_grace", flags.agent.kill_grace, "time from SIGTERM to SIGKILL of a trainer");
   app.add_option("--log_level", flags.log_level, "debug, info, warn, error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
@@ -173,7 +174,7 @@ void RaiseFileLimit() {
   setrlimit(RLIMIT_NOFILE, &files);
 }
 
-// What the loop's thread knows, for Prometheus. Null: not asked for.
+// Serves the loop's state to Prometheus. Null: not requested.
 absl::StatusOr<std::unique_ptr<muster::MetricsEndpoint>> ServeMetrics(const Flags& flags, const muster::Node& node,
                                                                       const muster::agent::Agent& agent,
                                                                       muster::agent::EventLoop& loop) {

@@ -42,7 +42,7 @@ std::string Hostname() {
   return name[0] == '\0' ? "localhost" : name;
 }
 
-// What a node id may hold of it.
+// The part of a hostname that is valid in a node id.
 std::string Plain(absl::string_view hostname) {
   std::string plain;
   for (const char c : hostname.substr(0, hostname.find('.'))) {
@@ -54,7 +54,7 @@ std::string Plain(absl::string_view hostname) {
 }  // namespace
 
 absl::Status PreparePrivateFolder(const std::string& path) {
-  std::error_code ignored;  // mkdir tells
+  std::error_code ignored;  // mkdir reports it
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the folder ", path));

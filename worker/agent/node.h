@@ -1,4 +1,4 @@
-// Who this worker is and what it has.
+// This node's identity and hardware.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace muster::agent {
 
-// Makes `path`, and what is missing above it, a folder that only this user may enter. PermissionDenied: it is there,
-// and belongs to another user or lets others in.
+// Creates `path` and its missing parents as folders that only this user may enter. PermissionDenied: it exists
+// and belongs to another user, or other users may enter it.
 absl::Status PreparePrivateFolder(const std::string& path);
 
 // `folder`/lock, held until this process ends. FailedPrecondition: another daemon has it; the message names its
@@ -28,7 +28,7 @@ struct Machine {
   uint64_t memory_bytes = 0;
   std::string cpu_model;
 };
-// Of the whole machine, less what affinity and control groups withhold.
+// The machine's hardware, within the limits of CPU affinity and control groups.
 Machine ReadMachine();
 
 struct Gpu {

@@ -1,4 +1,4 @@
-// Which folders of ranks that are done with are to go. Pure.
+// Chooses which folders of finished ranks to remove. Pure.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct PruneLimits {
 // Paths, oldest first; what is left keeps both limits.
 std::vector<std::string> ChoosePruned(std::vector<DoneFolder> folders, const PruneLimits& limits);
 
-// Removes such folders of `run`. Never one that is not marked done.
+// Removes such folders of `run`, and only ones that are marked done.
 void PruneDone(const std::string& run, const PruneLimits& limits);
 
 }  // namespace muster::agent

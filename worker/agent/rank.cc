@@ -12,20 +12,20 @@
 namespace muster::agent {
 namespace {
 
-// For a trainer to attach, before a stop goes by signal instead.
+// How long a trainer may take to attach before a stop is sent as a signal.
 constexpr absl::Duration kAttachWait = absl::Seconds(2);
-// For the shim to write down the end of a trainer that it was told to kill. One that is frozen itself does not.
+// How long the shim may take to record the end of a trainer that it kills. A frozen shim never does.
 constexpr absl::Duration kShimPatience = absl::Seconds(5);
 constexpr absl::Duration kDefaultStopDeadline = absl::Seconds(30);
-// Output that the coordinator is slow to take does not hold back the news of the end for longer.
+// Unacknowledged output delays the report of a rank's end for at most this long.
 constexpr absl::Duration kLogWait = absl::Seconds(5);
 
 }  // namespace
 
-RankExit RefineExit(RankExit exit, const Facts& facts, bool told) {
+RankExit RefineExit(RankExit exit, const Facts& facts, bool stop_requested) {
   if (!facts.damage.ok()) {
     if (exit.cause() == RankExit::COMPLETED || exit.cause() == RankExit::STOPPED) exit.set_cause(RankExit::FAILED);
-    exit.set_message(absl::StrCat(exit.message(), "; what it had to say is lost: ", facts.damage.message()));
+    exit.set_message(absl::StrCat(exit.message(), "; its records are lost: ", facts.damage.message()));
     return exit;
   }
   if (exit.cause() == RankExit::FAILED && exit.signal() == 0 && facts.failure.has_value()) {
@@ -37,12 +37,12 @@ RankExit RefineExit(RankExit exit, const Facts& facts, bool told) {
   if (!clean || exit.exit_code() != 0 || exit.signal() != 0) return exit;
   if (facts.finished) {
     exit.set_cause(RankExit::COMPLETED);
-  } else if (exit.cause() == RankExit::COMPLETED && (told || facts.any)) {
+  } else if (exit.cause() == RankExit::COMPLETED && (stop_requested || facts.any)) {
     exit.set_cause(RankExit::STOPPED);
-    if (!told) {
+    if (!stop_requested) {
       exit.set_message(absl::StrCat(exit.message(),
-                                    " before its last step, without having been told to stop by muster: "
-                                    "somebody else sent it a signal"));
+                                    " before its last step without a stop request from muster: "
+                                    "another process sent it a signal"));
     }
   }
   return exit;
@@ -57,7 +57,7 @@ bool Rank::Adopt() {
     trainer_ran_ = true;
     if (const auto* end = std::get_if<Ended>(&found)) {
       exit_ = end->exit;
-      // So that the folder says the same the next time. If the disk is full, it will be found out again.
+      // Record it for the next daemon. On a full disk the next daemon examines the rank again.
       if (exit_->cause() == RankExit::VANISHED) dir_.WriteExit(*exit_).IgnoreError();
       return true;
     }
@@ -70,7 +70,7 @@ bool Rank::Adopt() {
 }
 
 LocalRank Rank::AsLocal() const {
-  LocalRank local{id(), ended(), told_, std::nullopt};
+  LocalRank local{id(), ended(), termination_, std::nullopt};
   if (assignment_.has_value()) local.slots.emplace(assignment_->slots().begin(), assignment_->slots().end());
   return local;
 }
@@ -79,7 +79,7 @@ void Rank::EndWith(RankExit exit, Now now) {
   if (!exit.has_ended()) *exit.mutable_ended() = ToProto(now.wall);
   if (absl::IsNotFound(dir_.ReadExit().status())) {
     if (absl::Status status = dir_.WriteExit(exit); !status.ok()) {
-      spdlog::error("{}: cannot keep how it ended: {}", id().ToString(), std::string(status.message()));
+      spdlog::error("{}: cannot store its exit record: {}", id().ToString(), std::string(status.message()));
     }
   }
   spdlog::info("{} ended: {}", id().ToString(), exit.message());
@@ -118,17 +118,17 @@ void Rank::HandleShimEnd(Now now) {
     }
   }
   RankExit exit;
-  exit.set_cause(told_ == Told::kNothing ? RankExit::SPAWN_FAILED : RankExit::STOPPED);
-  exit.set_message(absl::StrCat(
-      "rank ", id().rank,
-      told_ == Told::kNothing ? ": muster-step ended before it started the trainer; it tells why in the worker's log"
-                              : " was told to stop before it started"));
+  exit.set_cause(termination_ == Termination::kNone ? RankExit::SPAWN_FAILED : RankExit::STOPPED);
+  exit.set_message(absl::StrCat("rank ", id().rank,
+                                termination_ == Termination::kNone
+                                    ? ": muster-step ended before it started the trainer; the worker's log says why"
+                                    : " was asked to stop before it started"));
   EndWith(std::move(exit), now);
 }
 
 void Rank::Stop(const muster::Stop& stop, Now now) {
-  if (ended() || told_ != Told::kNothing) return;
-  told_ = Told::kStop;
+  if (ended() || termination_ != Termination::kNone) return;
+  termination_ = Termination::kStop;
   stop_ = stop;
   absl::Duration deadline = FromProto(stop.deadline());
   if (!stop.has_deadline()) deadline = kDefaultStopDeadline;
@@ -141,8 +141,8 @@ void Rank::Stop(const muster::Stop& stop, Now now) {
 }
 
 void Rank::Kill(Now now) {
-  if (ended() || told_ == Told::kKill) return;
-  told_ = Told::kKill;
+  if (ended() || termination_ == Termination::kKill) return;
+  termination_ = Termination::kKill;
   kill_at_ = now.steady;
   Tick(now);
 }
@@ -150,20 +150,21 @@ void Rank::Kill(Now now) {
 void Rank::Tick(Now now) {
   if (process_ == nullptr) return;
   stall_detector_.Look(now.steady);
-  if (const auto& still = stall_detector_.told(); still.has_value()) ReportStep(still->step);
-  if (told_ == Told::kNothing) return;
-  if (told_ == Told::kStop && !terminated_ && commands_ == nullptr && now.steady >= terminate_at_) {
-    spdlog::info("{}: its trainer is not attached; stopping it by SIGTERM", id().ToString());
+  if (const auto& stall = stall_detector_.stall(); stall.has_value()) ReportStep(stall->step);
+  if (termination_ == Termination::kNone) return;
+  if (termination_ == Termination::kStop && !terminated_ && commands_ == nullptr && now.steady >= terminate_at_) {
+    spdlog::info("{}: its trainer is not attached; sending it SIGTERM", id().ToString());
     terminated_ = true;
     process_->Terminate();
   }
   if (now.steady >= kill_at_ && !killed_) {
-    if (told_ == Told::kStop) spdlog::warn("{}: did not stop in time; killing it", id().ToString());
+    if (termination_ == Termination::kStop)
+      spdlog::warn("{}: did not stop before its deadline; killing it", id().ToString());
     killed_ = true;
     process_->Kill();
   }
   if (now.steady >= kill_at_ + kShimPatience && !destroyed_) {
-    spdlog::error("{}: its muster-step does nothing; killing that, and with it the trainer", id().ToString());
+    spdlog::error("{}: its muster-step does not respond; killing it and its trainer", id().ToString());
     destroyed_ = true;
     process_->Destroy();
   }
@@ -172,14 +173,14 @@ void Rank::Tick(Now now) {
 void Rank::Attach(std::shared_ptr<CommandStream> commands) {
   if (ended()) return commands->Close(absl::AbortedError("the rank has ended"));
   const bool assigned = assignment_.has_value() && HasTable();
-  if (!assigned && told_ == Told::kNothing) {
+  if (!assigned && termination_ == Termination::kNone) {
     return commands->Close(absl::UnavailableError(absl::StrCat(
         "the worker has no ", assignment_.has_value() ? "partition table" : "assignment", " for this rank yet")));
   }
   if (commands_ != nullptr) commands_->Close(absl::AbortedError("replaced by a newer stream of the same rank"));
   commands_ = std::move(commands);
   if (assigned) SendAssignment(/*with_table=*/true);
-  if (told_ == Told::kStop) {
+  if (termination_ == Termination::kStop) {
     Command command;
     *command.mutable_stop()->mutable_stop() = stop_;
     commands_->Send(std::move(command));
@@ -206,26 +207,26 @@ void Rank::SendAssignment(bool with_table) {
 
 void Rank::ReportStep(uint64_t step) { reported_step_ = std::max(reported_step_, step); }
 
-ObservedRank Rank::Observe(bool unwanted, bool forgotten, Now now) const {
+ObservedRank Rank::Observe(bool stop_desired, bool forgotten, Now now) const {
   ObservedRank result;
   *result.mutable_key() = KeyOf(id());
   const Facts& facts = feed_.facts();
   result.set_step(std::max(facts.step, reported_step_));
-  const bool told = unwanted || forgotten || told_ != Told::kNothing;
-  const bool heard =
+  const bool stop_requested = stop_desired || forgotten || termination_ != Termination::kNone;
+  const bool delivered =
       forgotten || (feed_.records_drained() && (feed_.logs_drained() || now.steady - ended_at_ >= kLogWait));
-  if (ended() && heard) {
+  if (ended() && delivered) {
     result.set_state(RANK_STATE_EXITED);
-    *result.mutable_exit() = RefineExit(*exit_, facts, told);
-  } else if (told_ != Told::kNothing) {
+    *result.mutable_exit() = RefineExit(*exit_, facts, stop_requested);
+  } else if (termination_ != Termination::kNone) {
     result.set_state(RANK_STATE_STOPPING);
   } else {
     result.set_state(facts.running ? RANK_STATE_RUNNING : RANK_STATE_STARTING);
-    if (const auto& still = stall_detector_.told(); still.has_value() && !ended()) {
-      result.set_op_issued(still->op_issued);
-      result.set_op_completed(still->op_completed);
-      result.set_frozen(still->frozen);
-      result.set_stalled_seconds(absl::ToDoubleSeconds(still->still));
+    if (const auto& stall = stall_detector_.stall(); stall.has_value() && !ended()) {
+      result.set_op_issued(stall->op_issued);
+      result.set_op_completed(stall->op_completed);
+      result.set_frozen(stall->frozen);
+      result.set_still_seconds(absl::ToDoubleSeconds(stall->duration));
     }
   }
   return result;

@@ -1,6 +1,6 @@
-// One rank on this node: its folder, its processes, what it was told, and what is known of its end.
+// One rank on this node: its folder, its processes, its termination, and its exit.
 //
-// Of the loop's thread.
+// Used on the loop's thread only.
 #pragma once
 
 #include <functional>
@@ -22,52 +22,53 @@
 
 namespace muster::agent {
 
-// Pure. What the coordinator is told of an end: the shim's record, refined by what only the worker knows. `told`: the
-// rank was told to stop or was not wanted any more.
-RankExit RefineExit(RankExit exit, const Facts& facts, bool told);
+// The exit to report to the coordinator: the shim's record, refined by the facts that the worker knows. Pure.
+// `stop_requested`: the rank was asked to stop, or was no longer desired.
+RankExit RefineExit(RankExit exit, const Facts& facts, bool stop_requested);
 
 class Rank {
  public:
   explicit Rank(rundir::RankDir dir);
 
-  // From a folder that an earlier daemon left. False: no trainer ever ran in it; the rank may be started there.
+  // Adopts the folder of an earlier daemon. False: no trainer ever ran in it; the rank may be started there.
   bool Adopt();
   // Makes the folder, if it is not there, and spawns the shim. A failure is this rank's end (SPAWN_FAILED).
   void Start(const rundir::Start& start, const std::string& step_binary, Now now);
 
   const RankId& id() const { return dir_.rank(); }
   const rundir::RankDir& dir() const { return dir_; }
-  // Of the living shim, readable when it ends; -1: none.
+  // A descriptor that becomes readable when the shim ends; -1: no shim.
   int fd() const { return process_ == nullptr ? -1 : process_->fd(); }
   bool ended() const { return exit_.has_value(); }
-  Told told() const { return told_; }
+  Termination termination() const { return termination_; }
   LocalRank AsLocal() const;
 
   // The shim's descriptor became readable.
   void HandleShimEnd(Now now);
 
-  // ---- Telling it to end. Each leaves told() at least so far; deadlines run in Tick. ----
+  // ---- Termination. Each call advances termination() at least that far; Tick enforces the deadlines. ----
   void Stop(const muster::Stop& stop, Now now);
-  // At once: nobody would take what it could still save.
+  // Kills it at once: its results are no longer needed.
   void Kill(Now now);
-  // Looks at the progress page. SIGTERM when it is told to stop and its trainer is not attached; SIGKILL at the
+  // Reads the progress page. Sends SIGTERM if a stop was requested and the trainer is not attached; SIGKILL at the
   // deadline.
   void Tick(Now now);
 
   // ---- The trainer's command stream. ----
   void Attach(std::shared_ptr<CommandStream> commands);
   void Detach(const CommandStream* commands);
-  // Newest assignment; sent on when it has changed. `table`: that which it names; null: it names none, or the table is
-  // not there yet; until it is, a trainer that attaches is sent away. It goes with the first assignment of a stream.
+  // Takes the newest assignment, and forwards it if it has changed. `table`: the table that it names; null: it names
+  // none, or the table has not arrived. Until it arrives, a trainer that attaches is refused (Unavailable). The table
+  // is sent with the first assignment of a stream.
   void Assign(const Assignment& assignment, std::shared_ptr<const PartitionTable> table);
   void ReportStep(uint64_t step);
 
   Feed& feed() { return feed_; }
-  // `unwanted`: the coordinator wants it to stop, or to be gone. EXITED only once the coordinator has all its records,
-  // and its output or a few seconds to take it, except when nobody wants it any more (`forgotten`). How long it stands
-  // still is told of a rank that is to go on, from a second on.
-  ObservedRank Observe(bool unwanted, bool forgotten, Now now) const;
-  // What the coordinator was last told on this stream; none: nothing.
+  // The state to report. `stop_desired`: the desired state asks it to stop. `forgotten`: the desired state no longer
+  // holds it. EXITED is reported once the coordinator has acknowledged all records, and the output or a few seconds
+  // have passed, or if the rank is forgotten. A stall of a second or more is reported unless the rank is stopping.
+  ObservedRank Observe(bool stop_desired, bool forgotten, Now now) const;
+  // The last state reported on this stream; none: nothing was reported.
   std::optional<ObservedRank> observed;
   SteadyTime observed_at;
 
@@ -85,7 +86,7 @@ class Rank {
   bool trainer_ran_ = false;
   uint64_t reported_step_ = 0;
 
-  Told told_ = Told::kNothing;
+  Termination termination_ = Termination::kNone;
   muster::Stop stop_;
   SteadyTime terminate_at_;
   SteadyTime kill_at_;

@@ -56,7 +56,7 @@ bool HasEnvironmentOf(pid_t pid, const rundir::RankDir& dir) {
   return at != std::string::npos && (at == 0 || (*environment)[at - 1] == '\0');
 }
 
-// A trainer dies with its shim, but what it started may be left.
+// A trainer dies with its shim, but its child processes may survive.
 void KillLeftovers(const rundir::RankDir& dir, const rundir::Processes& processes) {
   const absl::StatusOr<std::string> boot = rundir::ReadBootId();
   if (!boot.ok() || *boot != processes.shim.boot_id || processes.trainer.pid <= 0) return;
@@ -130,13 +130,13 @@ std::variant<Unspawned, Running, Ended> Examine(const rundir::RankDir& dir) {
   const absl::StatusOr<rundir::Processes> processes = dir.ReadProcesses();
   if (processes.ok()) {
     if (rundir::IsAlive(processes->shim)) return Running{processes->shim};
-    exit = dir.ReadExit();  // it may have been its last deed
+    exit = dir.ReadExit();  // the shim may have written it just before its end
     if (exit.ok()) return Ended{*std::move(exit)};
     KillLeftovers(dir, *processes);
     const absl::StatusOr<std::string> boot = rundir::ReadBootId();
     return Vanished(dir, boot.ok() && *boot != processes->shim.boot_id
-                             ? "its machine was restarted"
-                             : "muster-step, its parent, was killed, and it died with it");
+                             ? "its node was rebooted"
+                             : "its parent muster-step was killed, and the trainer died with it");
   }
   if (!absl::IsNotFound(processes.status())) return Vanished(dir, std::string(processes.status().message()));
   const absl::StatusOr<rundir::ProcessId> shim = FindShim(dir);

@@ -14,10 +14,10 @@
 
 namespace muster::agent {
 
-// Names the rank's folder to the trainer and to all that it starts: how they are known when the shim is gone.
+// Holds the rank's folder in the environment of the trainer and its children, to find them after the shim is gone.
 inline constexpr char kRankDirVariable[] = "MUSTER_RANK_DIR";
 
-// A living shim, by a descriptor that stays its own when its number is used again.
+// A running shim, held by a pidfd, which stays valid when the pid is reused.
 class RankProcess {
  public:
   // A new shim for a folder with a start.json. The error of posix_spawn.
@@ -33,8 +33,8 @@ class RankProcess {
 
   void Terminate();  // stop; the shim kills after its kill_grace
   void Kill();       // at once, exit record included
-  void Destroy();    // the shim itself, where it does not obey: the trainer dies with it, nobody records how
-  // Once fd() is readable: no zombie stays, if it was a child of this process.
+  void Destroy();    // kills an unresponsive shim and with it the trainer; no exit record is written
+  // Reaps the shim once fd() is readable, if it is a child of this process.
   void Reap();
 
  private:
@@ -43,13 +43,13 @@ class RankProcess {
   const int fd_;
 };
 
-// What a rank's folder and the kernel tell about it.
+// The state of a rank according to its folder and the kernel.
 struct Unspawned {};  // no trainer ever ran in it, and no shim is about to start one
 struct Running {
   rundir::ProcessId shim;
 };
 struct Ended {
-  RankExit exit;  // VANISHED when nobody wrote it
+  RankExit exit;  // VANISHED if there is no exit record
 };
 std::variant<Unspawned, Running, Ended> Examine(const rundir::RankDir& dir);
 

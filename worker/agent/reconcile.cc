@@ -14,7 +14,7 @@ std::map<RankId, Goal> Goals(const Desired& desired) {
   return goals;
 }
 
-// Another rank still runs on one of the slots, or may.
+// Whether another rank runs, or may run, on one of the slots.
 bool SlotsBusy(const Assignment& assignment, const std::vector<LocalRank>& local) {
   return std::any_of(local.begin(), local.end(), [&](const LocalRank& here) {
     if (here.ended) return false;
@@ -53,17 +53,18 @@ std::vector<Operation> Reconcile(const Desired& desired, const std::vector<Local
     if (goal == Goal::kNone && circumstances.fresh) {
       if (here.ended) {
         operations.push_back({Operation::kFinish, here.rank});
-      } else if (here.told != Told::kKill) {
+      } else if (here.termination != Termination::kKill) {
         operations.push_back({Operation::kKill, here.rank});
       }
-    } else if (!here.ended && here.told == Told::kNothing && (goal == Goal::kStop || circumstances.draining)) {
+    } else if (!here.ended && here.termination == Termination::kNone &&
+               (goal == Goal::kStop || circumstances.draining)) {
       operations.push_back({Operation::kStop, here.rank});
     }
   }
   if (circumstances.fresh && !circumstances.draining) {
-    for (const DesiredRank& wanted : desired.ranks()) {
-      const RankId rank = RankOf(wanted.key());
-      if (!wanted.has_run() || !goals.contains(rank) || SlotsBusy(wanted.run(), local)) continue;
+    for (const DesiredRank& desired_rank : desired.ranks()) {
+      const RankId rank = RankOf(desired_rank.key());
+      if (!desired_rank.has_run() || !goals.contains(rank) || SlotsBusy(desired_rank.run(), local)) continue;
       operations.push_back({Operation::kStart, rank});
     }
   }

@@ -1,4 +1,4 @@
-// From what the coordinator wants and what is here to what must be done. Pure: no process, file or clock.
+// Computes the operations that bring the local ranks to the desired state. Pure: no process, file or clock.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,15 @@ namespace muster::agent {
 RankId RankOf(const RankKey& key);
 RankKey KeyOf(const RankId& rank);
 
-enum class Told { kNothing, kStop, kKill };
+// How far the termination of a rank has been requested.
+enum class Termination { kNone, kStop, kKill };
 
-// A rank with a folder here that is not done with.
+// A rank with an unfinished folder on this node.
 struct LocalRank {
   RankId rank;
   bool ended = false;
-  Told told = Told::kNothing;
-  // On which it runs; none: not known, of a rank that an earlier daemon started and that is to stop.
+  Termination termination = Termination::kNone;
+  // The slots it runs on; none: unknown (an earlier daemon started it, and it is stopping).
   std::optional<std::vector<uint32_t>> slots = std::vector<uint32_t>();
 };
 
@@ -29,7 +30,7 @@ struct Operation {
   enum Kind {
     kStart,   // make its folder and spawn it
     kStop,    // as its Stop, or the daemon's own end, says
-    kKill,    // it is not to run
+    kKill,    // it is not in the desired state
     kFinish,  // it has ended, and the coordinator knows
   };
   Kind kind;
@@ -39,17 +40,16 @@ struct Operation {
 std::ostream& operator<<(std::ostream& out, const Operation& operation);  // "kill a/1/0", for tests and logs
 
 struct Circumstances {
-  // The coordinator itself said so on a stream of this daemon. Else `desired` was read from disk after a restart: it
-  // may be out of date, so nothing is started, killed or forgotten on its word.
+  // `desired` was received on a stream of this daemon. Otherwise it was read from disk after a restart and may be
+  // stale, so it does not start, kill or finish anything.
   bool fresh = false;
-  // The daemon is about to end: what runs is to stop, nothing is to start.
+  // The daemon is draining: running ranks stop, and none starts.
   bool draining = false;
 };
 
-// Ordered by rank, what frees slots before what takes them. Carried out, it leaves nothing to do: the same call on the
-// outcome returns nothing. A rank starts once: one that has ended is never started again. Nor is one started while
-// another runs on a slot of its own (of a lost generation, and being killed): it waits for the call that follows the
-// end.
+// Ordered by rank; operations that free slots come before those that take them. Idempotent: after the operations are
+// carried out, the next call returns none. A rank that has ended is never started again. A rank does not start while
+// another (of a lost generation, being killed) still runs on one of its slots; it starts in the call after that end.
 std::vector<Operation> Reconcile(const Desired& desired, const std::vector<LocalRank>& local,
                                  const Circumstances& circumstances);
 

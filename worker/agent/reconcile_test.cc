@@ -33,10 +33,10 @@ std::vector<LocalRank> Local(std::vector<Here> here) {
   std::vector<LocalRank> local;
   for (size_t i = 0; i < here.size(); ++i) {
     const RankId id = Id(static_cast<uint32_t>(i));
-    if (here[i] == Here::kAlive) local.push_back({id, false, Told::kNothing});
-    if (here[i] == Here::kStopping) local.push_back({id, false, Told::kStop});
-    if (here[i] == Here::kBeingKilled) local.push_back({id, false, Told::kKill});
-    if (here[i] == Here::kEnded) local.push_back({id, true, Told::kNothing});
+    if (here[i] == Here::kAlive) local.push_back({id, false, Termination::kNone});
+    if (here[i] == Here::kStopping) local.push_back({id, false, Termination::kStop});
+    if (here[i] == Here::kBeingKilled) local.push_back({id, false, Termination::kKill});
+    if (here[i] == Here::kEnded) local.push_back({id, true, Termination::kNone});
   }
   return local;
 }
@@ -92,13 +92,13 @@ TEST(Reconcile, ARankWaitsForItsSlot) {
   using enum Operation::Kind;
   Desired desired = Wanted({Want::kRun});
   desired.mutable_ranks(0)->mutable_run()->add_slots(3);
-  LocalRank old{Id(1), false, Told::kNothing, {{2, 3}}};
+  LocalRank old{Id(1), false, Termination::kNone, {{2, 3}}};
   EXPECT_EQ(Reconcile(desired, {old}, kFresh), (std::vector<Operation>{{kKill, Id(1)}}));
-  old.told = Told::kKill;
+  old.termination = Termination::kKill;
   EXPECT_TRUE(Reconcile(desired, {old}, kFresh).empty());
   old.slots = {2};  // another's slot does not matter
   EXPECT_EQ(Reconcile(desired, {old}, kFresh), (std::vector<Operation>{{kStart, Id(0)}}));
-  old.slots.reset();  // an earlier daemon started it, nobody knows where
+  old.slots.reset();  // an earlier daemon started it on unknown slots
   EXPECT_TRUE(Reconcile(desired, {old}, kFresh).empty());
   old.ended = true;
   EXPECT_EQ(Reconcile(desired, {old}, kFresh), (std::vector<Operation>{{kFinish, Id(1)}, {kStart, Id(0)}}));
@@ -111,12 +111,12 @@ void Apply(const std::vector<Operation>& operations, std::vector<LocalRank>& loc
                                     [&operation](const LocalRank& here) { return here.rank == operation.rank; });
     if (operation.kind == Operation::kStart) {
       RC_ASSERT(found == local.end());
-      local.push_back({operation.rank, false, Told::kNothing});
+      local.push_back({operation.rank, false, Termination::kNone});
       continue;
     }
     RC_ASSERT(found != local.end());
-    if (operation.kind == Operation::kStop) found->told = Told::kStop;
-    if (operation.kind == Operation::kKill) found->told = Told::kKill;
+    if (operation.kind == Operation::kStop) found->termination = Termination::kStop;
+    if (operation.kind == Operation::kKill) found->termination = Termination::kKill;
     if (operation.kind == Operation::kFinish) {
       RC_ASSERT(found->ended);
       local.erase(found);

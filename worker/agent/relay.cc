@@ -17,15 +17,15 @@ namespace muster::agent {
 namespace {
 
 constexpr absl::Duration kRelayDeadline = absl::Seconds(10);
-constexpr absl::Duration kOneWait = absl::Seconds(30);  // then it is asked again
+constexpr absl::Duration kOneWait = absl::Seconds(30);  // then it is retried
 constexpr absl::Duration kRelayRetry = absl::Milliseconds(300);
-// As long as a coordinator may be away without harm; a rank that never gets through ends earlier, with its generation.
+// A coordinator may be away this long without harm; a rank that never gets through ends earlier with its generation.
 constexpr absl::Duration kSetPatience = absl::Minutes(10);
 
-// Ranks meet at the start of a generation, which has a deadline of minutes.
+// Ranks join at the start of a generation, which has a deadline of minutes.
 constexpr absl::Duration kKeptAfterTheEnd = absl::Minutes(10);
 
-// It says nothing about the request: the coordinator is away, goes at this moment, or is slow.
+// Whether the error is transient: the coordinator is away, going away, or slow.
 bool IsAway(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
 }
@@ -45,7 +45,7 @@ absl::StatusOr<std::string> Outcome(const grpc::Status& status, const Rendezvous
 
 }  // namespace
 
-// What a call needs until it has ended.
+// The state of a call until it ends.
 template <typename Request, typename Reply>
 struct Relay::Call {
   grpc::ClientContext context;
@@ -109,7 +109,7 @@ void Relay::TrySet(RendezvousSetRequest out, SteadyTime until, ValueCallback don
   });
 }
 
-// Before the trainer is answered: it does not set a key again.
+// Keep it before answering the trainer, which does not set a key again.
 void Relay::Keep(const RendezvousSetRequest& set) {
   const RankId rank = RankOf(set.key());
   if (!keys_[rank].values.emplace(set.name(), set.value()).second) return;
@@ -166,8 +166,8 @@ void Relay::Answered(const std::shared_ptr<Pending>& pending, absl::StatusOr<std
   const bool over = loop_->now().steady >= pending->deadline;
   switch (value.status().code()) {
     case absl::StatusCode::kUnavailable:       // away
-    case absl::StatusCode::kCancelled:         // going away: the trainer's own request has answered it already
-    case absl::StatusCode::kDeadlineExceeded:  // of one of several questions
+    case absl::StatusCode::kCancelled:         // going away; a cancellation by the trainer is already answered
+    case absl::StatusCode::kDeadlineExceeded:  // of one attempt
     case absl::StatusCode::kNotFound:          // no time was left to wait
       if (over) {
         return pending->Finish(absl::DeadlineExceededError(

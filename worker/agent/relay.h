@@ -1,7 +1,7 @@
-// The rendezvous calls of trainers, passed on to the coordinator (Workers.RendezvousSet and -Get), and carried over its
-// absence: waits are asked again, keys that were set are set again, also by the daemon that follows this one.
+// Relays the trainers' rendezvous calls to the coordinator (Workers.RendezvousSet and -Get) and retries while it is
+// away: waits are repeated, and keys are set again, also by the next daemon after a restart.
 //
-// Of the loop's thread.
+// Used on the loop's thread only.
 #pragma once
 
 #include <functional>
@@ -25,22 +25,21 @@ namespace muster::agent {
 
 class Relay {
  public:
-  // `loop` outlives the relay. `run_dir`: where the ranks' keys are kept for the daemon that follows.
+  // `loop` outlives the relay. `run_dir`: where the ranks' keys are stored for the next daemon.
   Relay(EventLoop* loop, std::shared_ptr<grpc::Channel> channel, std::string token, std::string run_dir);
   ~Relay();
 
-  // For the calls that follow.
+  // For later calls.
   void UseChannel(std::shared_ptr<grpc::Channel> channel) { stub_ = Workers::NewStub(std::move(channel)); }
 
-  // As in proto/trainer_service.proto. `done` is called on the loop's thread; by Set when the coordinator has the key,
-  // also after an absence.
+  // As in proto/trainer_service.proto. `done` is called on the loop's thread; by Set once the coordinator has the key.
   void Set(const SetRequest& request, ValueCallback done);
   void Get(const GetRequest& request, ValueCallback done);
   std::function<void()> Wait(const WaitRequest& request, ValueCallback done);
 
-  // A rank that an earlier daemon started: what it has set may be known to nobody else.
+  // Loads the keys of a rank that an earlier daemon started; the coordinator may not have them.
   void Adopt(const RankId& rank);
-  // The coordinator is back, perhaps without its memory.
+  // Sets all keys again: the coordinator is back, and may have lost them.
   void Resend();
   // The rank has ended. Ranks elsewhere may still need its keys, so they are sent again for a while, or until the
   // coordinator says that the generation is over.

@@ -13,12 +13,12 @@ namespace muster::agent {
 namespace {
 
 constexpr auto kRenewDeadline = std::chrono::seconds(10);
-// Timers count the time that passes, certificates are judged by the calendar: it is looked at this often.
+// Timers use the steady clock but certificates expire by the calendar, so the calendar is checked this often.
 constexpr absl::Duration kLook = absl::Minutes(10);
 
 }  // namespace
 
-// What a call needs until it has ended.
+// The state of a call until it ends.
 struct Renewal::Call {
   std::unique_ptr<Trust::Stub> stub;
   grpc::ClientContext context;
@@ -83,14 +83,14 @@ void Renewal::Answered(const Call& call, const absl::Status& status) {
                                          : status;
   const auto day = [](absl::Time time) { return absl::FormatTime("%Y-%m-%d %H:%M", time, absl::UTCTimeZone()); };
   if (!next.ok()) {
-    spdlog::warn("the node's certificate ends on {} UTC and cannot be renewed yet: {}; trying on",
+    spdlog::warn("the node's certificate expires on {} UTC and cannot be renewed yet: {}; retrying",
                  day(credentials_.certificate.validity.end), next.status().ToString());
     next_ = loop_->now().wall + Pause();
     return Schedule();
   }
   credentials_ = *std::move(next);
   next_ = RenewalTime(credentials_.certificate.validity);
-  spdlog::info("the node's certificate was renewed, until {} UTC", day(credentials_.certificate.validity.end));
+  spdlog::info("the node's certificate was renewed; it expires on {} UTC", day(credentials_.certificate.validity.end));
   renewed_(credentials_.security);
   Schedule();
 }

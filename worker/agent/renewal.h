@@ -1,7 +1,7 @@
-// Keeps a node's certificate young: asks for the next one, with a new key, when a third of its life is left
-// (Trust.Renew), and goes on asking until there is one.
+// Renews a node's certificate: when a third of its lifetime is left, requests the next one with a new key
+// (Trust.Renew), and retries until it succeeds.
 //
-// Of the loop's thread.
+// Used on the loop's thread only.
 #pragma once
 
 #include <functional>

@@ -6,17 +6,17 @@
 namespace muster::agent {
 namespace {
 
-constexpr absl::Duration kStill = absl::Seconds(1);
+constexpr absl::Duration kStallThreshold = absl::Seconds(1);
 constexpr absl::Duration kFrozen = absl::Seconds(2);  // the trainer heartbeats four times a second
-// A longer time between two looks means that this process did not run itself (machine asleep, cgroup frozen). The ranks
-// may not have run either, so that time says nothing about them.
+// A longer time between two looks means that this process itself did not run (machine asleep, cgroup frozen). The ranks
+// may not have run either, so time beyond this does not count as a stall.
 constexpr absl::Duration kLongestLook = absl::Seconds(2);
 
 }  // namespace
 
 void StallDetector::Look(SteadyTime now) {
   if (page_ == nullptr) {
-    // Not there, or not whole yet: asked again.
+    // Missing or incomplete: retried at the next look.
     absl::StatusOr<std::unique_ptr<rundir::ProgressPage>> page = rundir::ProgressPage::Open(rank_dir_);
     if (!page.ok()) return;
     page_ = *std::move(page);
@@ -26,13 +26,13 @@ void StallDetector::Look(SteadyTime now) {
   const uint64_t heartbeat = page.heartbeat;
   const absl::Duration since = looked_ ? std::min(now - looked_at_, kLongestLook) : absl::ZeroDuration();
   looked_at_ = now;
-  still_ = seen == last_ && looked_ ? still_ + since : absl::ZeroDuration();
+  stalled_ = seen == last_ && looked_ ? stalled_ + since : absl::ZeroDuration();
   silent_ = heartbeat == last_heartbeat_ && looked_ ? silent_ + since : absl::ZeroDuration();
   looked_ = true;
   last_ = seen;
   last_heartbeat_ = heartbeat;
-  told_.reset();
-  if (still_ >= kStill) told_ = {seen[0], seen[1], seen[2], still_, silent_ >= kFrozen};
+  stall_.reset();
+  if (stalled_ >= kStallThreshold) stall_ = {seen[0], seen[1], seen[2], stalled_, silent_ >= kFrozen};
 }
 
 }  // namespace muster::agent

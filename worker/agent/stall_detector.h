@@ -1,10 +1,10 @@
-// For how long a rank has stood still, as its progress page shows it to whoever looks often.
+// Detects that a rank makes no progress, by sampling its progress page.
 //
-//   StallDetector stall(dir.path());
-//   stall.Look(now);  // several times a second
-//   if (stall.told().has_value()) ...
+//   StallDetector detector(dir.path());
+//   detector.Look(now);  // several times a second
+//   if (detector.stall().has_value()) ...
 //
-// Of the loop's thread. A rank that was adopted begins anew: what it did before is not known.
+// Used on the loop's thread only. For an adopted rank the count starts at the adoption.
 #pragma once
 
 #include <array>
@@ -21,29 +21,29 @@ namespace muster::agent {
 
 class StallDetector {
  public:
-  // `rank_dir`: of a rank whose trainer may not have come yet.
+  // `rank_dir`: a rank's folder; its trainer may not have started yet.
   explicit StallDetector(std::string rank_dir) : rank_dir_(std::move(rank_dir)) {}
 
-  struct Seen {
+  struct Stall {
     uint64_t step = 0;  // finished
     uint64_t op_issued = 0, op_completed = 0;
-    absl::Duration still;  // since one of them changed, or a stage between two steps was alive
-    bool frozen = false;   // nor does its process run at all: it is stopped, or starved
+    absl::Duration duration;  // since one of these changed, or a stage between two steps showed progress
+    bool frozen = false;      // no heartbeats either: the process is stopped or starved of CPU
   };
 
   void Look(SteadyTime now);
-  // Of a rank that stands still for a second and longer. None: it makes progress, or shows none yet.
-  const std::optional<Seen>& told() const { return told_; }
+  // A stall of at least a second. None: the rank makes progress, or has no progress page yet.
+  const std::optional<Stall>& stall() const { return stall_; }
 
  private:
   const std::string rank_dir_;
   std::unique_ptr<rundir::ProgressPage> page_;
   bool looked_ = false;
   SteadyTime looked_at_;
-  std::array<uint64_t, 4> last_{};  // what makes progress
+  std::array<uint64_t, 4> last_{};  // counters whose change is progress
   uint64_t last_heartbeat_ = 0;
-  absl::Duration still_, silent_;
-  std::optional<Seen> told_;
+  absl::Duration stalled_, silent_;
+  std::optional<Stall> stall_;
 };
 
 }  // namespace muster::agent

@@ -14,7 +14,7 @@ class StallDetectorTest : public testing::Test {
  protected:
   void Create() { page_ = rundir::ProgressPage::Create(folder_.path()).value(); }
   rundir::Progress& page() { return *page_->operator->(); }
-  // As the daemon looks.
+  // Looks as often as the daemon does.
   void Pass(absl::Duration duration, absl::Duration each = Milliseconds(200)) {
     for (; duration > absl::ZeroDuration(); duration -= each) {
       now_ = now_ + each;
@@ -28,42 +28,42 @@ class StallDetectorTest : public testing::Test {
   SteadyTime now_ = SteadyTime::FromNanoseconds(1'000'000'000'000);
 };
 
-TEST_F(StallDetectorTest, WithoutAPageNothingIsTold) {
+TEST_F(StallDetectorTest, WithoutAPageNothingIsReported) {
   Pass(Seconds(10));
-  EXPECT_FALSE(stall_detector_.told().has_value());
+  EXPECT_FALSE(stall_detector_.stall().has_value());
   Create();
   Pass(Milliseconds(400));
-  EXPECT_FALSE(stall_detector_.told().has_value()) << "the time before the page says nothing";
+  EXPECT_FALSE(stall_detector_.stall().has_value()) << "the time before the page says nothing";
 }
 
-TEST_F(StallDetectorTest, IsToldFromASecondOnUntilItMoves) {
+TEST_F(StallDetectorTest, AStallIsReportedFromASecondOnUntilProgress) {
   Create();
   page().step = 7;
   page().op_issued = 5;
   page().op_completed = 3;
   Pass(Seconds(1));
-  EXPECT_FALSE(stall_detector_.told().has_value()) << "the first look only begins";
+  EXPECT_FALSE(stall_detector_.stall().has_value()) << "the first look only begins";
   Pass(Milliseconds(200));
-  ASSERT_TRUE(stall_detector_.told().has_value());
-  EXPECT_EQ(stall_detector_.told()->still, Seconds(1));
-  EXPECT_EQ(stall_detector_.told()->step, 7u);
-  EXPECT_EQ(stall_detector_.told()->op_issued, 5u);
-  EXPECT_EQ(stall_detector_.told()->op_completed, 3u);
+  ASSERT_TRUE(stall_detector_.stall().has_value());
+  EXPECT_EQ(stall_detector_.stall()->duration, Seconds(1));
+  EXPECT_EQ(stall_detector_.stall()->step, 7u);
+  EXPECT_EQ(stall_detector_.stall()->op_issued, 5u);
+  EXPECT_EQ(stall_detector_.stall()->op_completed, 3u);
   Pass(Seconds(59));
-  EXPECT_EQ(stall_detector_.told()->still, Seconds(60));
+  EXPECT_EQ(stall_detector_.stall()->duration, Seconds(60));
   page().op_completed = 4;
   Pass(Milliseconds(200));
-  EXPECT_FALSE(stall_detector_.told().has_value());
+  EXPECT_FALSE(stall_detector_.stall().has_value());
 }
 
 TEST_F(StallDetectorTest, EachFieldIsProgress) {
   Create();
   for (std::atomic<uint64_t>* field : {&page().step, &page().op_issued, &page().op_completed, &page().alive_at_stage}) {
     Pass(Seconds(5));
-    EXPECT_TRUE(stall_detector_.told().has_value());
+    EXPECT_TRUE(stall_detector_.stall().has_value());
     ++*field;
     Pass(Milliseconds(200));
-    EXPECT_FALSE(stall_detector_.told().has_value());
+    EXPECT_FALSE(stall_detector_.stall().has_value());
   }
 }
 
@@ -73,20 +73,20 @@ TEST_F(StallDetectorTest, AProcessThatHeartbeatsIsNotFrozen) {
     ++page().heartbeat;
     Pass(Milliseconds(400));
   }
-  ASSERT_TRUE(stall_detector_.told().has_value());
-  EXPECT_FALSE(stall_detector_.told()->frozen);
+  ASSERT_TRUE(stall_detector_.stall().has_value());
+  EXPECT_FALSE(stall_detector_.stall()->frozen);
   Pass(Milliseconds(1600));
-  EXPECT_FALSE(stall_detector_.told()->frozen);
+  EXPECT_FALSE(stall_detector_.stall()->frozen);
   Pass(Milliseconds(400));
-  EXPECT_TRUE(stall_detector_.told()->frozen);
+  EXPECT_TRUE(stall_detector_.stall()->frozen);
 }
 
 TEST_F(StallDetectorTest, TimeInWhichTheDaemonDidNotRunHardlyCounts) {
   Create();
   Pass(Milliseconds(400));
   Pass(absl::Hours(1), absl::Hours(1));  // one look after an hour
-  ASSERT_TRUE(stall_detector_.told().has_value());
-  EXPECT_LE(stall_detector_.told()->still, Seconds(3));
+  ASSERT_TRUE(stall_detector_.stall().has_value());
+  EXPECT_LE(stall_detector_.stall()->duration, Seconds(3));
 }
 
 }  // namespace

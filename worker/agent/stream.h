@@ -1,6 +1,6 @@
 // The worker's stream to the coordinator (Workers.Connect): one attempt at a time.
 //
-// Owned by the loop's thread; gRPC's threads only post to it.
+// Used on the loop's thread only; gRPC's threads post to the loop.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ namespace muster::agent {
 
 class CoordinatorStream {
  public:
-  // Called on the loop's thread, and not any more after the stream object is gone.
+  // Called on the loop's thread, never after the stream object is destroyed.
   struct Handler {
     std::function<void(CoordinatorMessage)> received;
     std::function<void(absl::Status)> ended;  // once per Open
@@ -30,11 +30,11 @@ class CoordinatorStream {
 
   // Begins an attempt and says Hello. REQUIRES: none is open.
   void Open(const Hello& hello);
-  // For the attempts that follow.
+  // For later attempts.
   void UseChannel(std::shared_ptr<grpc::Channel> channel) { channel_ = std::move(channel); }
   // Ignored when none is open.
   void Send(WorkerMessage message);
-  // Says nothing more once what was sent has gone out; `ended` follows when the coordinator has seen it all.
+  // Half-closes after the queued messages; `ended` follows once the coordinator has received them.
   void Close();
   // Ends the attempt; `ended` follows with `why`.
   void Break(const absl::Status& why);

@@ -23,7 +23,7 @@ namespace {
 constexpr absl::Duration kTableRetry = absl::Milliseconds(300);
 constexpr absl::Duration kDeadline = absl::Minutes(1);  // of one attempt
 
-// It comes from the coordinator, and is the name of a file here.
+// Checked because the coordinator sends it and it becomes a file name here.
 bool IsHash(const std::string& text) {
   if (text.size() != 64) return false;
   for (const char c : text) {
@@ -123,16 +123,16 @@ std::shared_ptr<const PartitionTable> Tables::Find(const std::string& sha256) co
   return entry == entries_.end() ? nullptr : entry->second.table;
 }
 
-void Tables::Want(const std::map<std::string, RankKey>& wanted) {
+void Tables::Keep(const std::map<std::string, RankKey>& tables) {
   for (auto entry = entries_.begin(); entry != entries_.end();) {
-    if (wanted.contains(entry->first)) {
+    if (tables.contains(entry->first)) {
       ++entry;
       continue;
     }
     if (entry->second.fetch != nullptr) entry->second.fetch->Cancel();
     entry = entries_.erase(entry);
   }
-  for (const auto& [sha256, key] : wanted) {
+  for (const auto& [sha256, key] : tables) {
     if (!IsHash(sha256)) {
       spdlog::error("the coordinator names a partition table \"{}\", which is no SHA-256", sha256);
       continue;
@@ -173,7 +173,7 @@ void Tables::Begin(const std::string& sha256, Entry& entry) {
 
 void Tables::Ended(const std::string& sha256, const Fetch* fetch, const absl::StatusOr<std::string>& bytes) {
   const auto found = entries_.find(sha256);
-  if (found == entries_.end() || found->second.fetch.get() != fetch) return;  // it was not wanted for a while
+  if (found == entries_.end() || found->second.fetch.get() != fetch) return;  // it was dropped meanwhile
   Entry& entry = found->second;
   entry.fetch.reset();
   absl::StatusOr<std::shared_ptr<const PartitionTable>> table = Parse(bytes, sha256);
@@ -187,7 +187,7 @@ void Tables::Ended(const std::string& sha256, const Fetch* fetch, const absl::St
   }
   const std::string complaint = table.status().ToString();
   if (complaint != entry.complaint) {
-    spdlog::warn("partition table {} of job {} did not come: {}; trying on", sha256, entry.key.job(), complaint);
+    spdlog::warn("partition table {} of job {} could not be fetched: {}; retrying", sha256, entry.key.job(), complaint);
   }
   entry.complaint = complaint;
   loop_->PostAfter(kTableRetry, [this, alive = alive_, sha256] {

@@ -1,12 +1,12 @@
-// The partition tables that this node's ranks run by. An assignment names its table by the SHA-256; the daemon fetches
-// each one once (Workers.FetchTable), however many ranks want it, and keeps it on disk for as long as any of them does:
-// so a daemon that was restarted has them also while the coordinator is away.
+// The partition tables of this node's ranks. An assignment names its table by SHA-256. The daemon fetches each table
+// once (Workers.FetchTable), however many ranks use it, and keeps it on disk while any rank uses it, so that a
+// restarted daemon has it even while the coordinator is away.
 //
-//   Tables tables(&loop, channel, token, state_dir + "/tables", [] { /* something is there now */ });
-//   tables.Want({{sha256, key_of_a_rank}});
+//   Tables tables(&loop, channel, token, state_dir + "/tables", [] { /* a table has arrived */ });
+//   tables.Keep({{sha256, key_of_a_rank}});
 //   std::shared_ptr<const PartitionTable> table = tables.Find(sha256);  // null: not yet
 //
-// Of the loop's thread.
+// Used on the loop's thread only.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@
 
 namespace muster::agent {
 
-// A larger one would not fit into a trainer's message; the coordinator makes none (strategies/compile.h).
+// The limit of a trainer's message; the coordinator makes no larger table (strategies/compile.h).
 inline constexpr size_t kMaxTableBytes = size_t{15} << 20;
 
 class Tables {
@@ -32,13 +32,12 @@ class Tables {
          std::function<void()> arrived);
   ~Tables();
 
-  // All tables that ranks here are to run by, each with one such rank. The others are forgotten, on disk too; what is
-  // neither in memory nor on disk is fetched, again and again until it comes or is not wanted any more. Bytes that do
-  // not have the hash that was asked for count as not there.
-  void Want(const std::map<std::string, RankKey>& wanted);
-  // Null: not there yet, or not wanted.
+  // Keeps exactly these tables, each with a rank that uses it. Removes all others, also from disk. Fetches the missing
+  // ones, and retries until they arrive or are no longer kept. Bytes with a wrong hash count as missing.
+  void Keep(const std::map<std::string, RankKey>& tables);
+  // Null: it has not arrived, or is not kept.
   std::shared_ptr<const PartitionTable> Find(const std::string& sha256) const;
-  // For calls that follow.
+  // For later calls.
   void UseChannel(std::shared_ptr<grpc::Channel> channel) { channel_ = std::move(channel); }
 
  private:
@@ -46,7 +45,7 @@ class Tables {
   struct Entry {
     RankKey key;
     std::shared_ptr<const PartitionTable> table;
-    std::shared_ptr<Fetch> fetch;  // under way
+    std::shared_ptr<Fetch> fetch;  // in progress
     std::string complaint;         // logged once, not at each attempt
   };
 
@@ -61,7 +60,7 @@ class Tables {
   const std::string token_;
   const std::string folder_;
   const std::function<void()> arrived_;
-  std::map<std::string, Entry> entries_;  // by hash: what is wanted
+  std::map<std::string, Entry> entries_;  // by hash
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

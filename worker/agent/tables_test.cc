@@ -1,4 +1,4 @@
-// Partition tables: fetched once per node, checked, kept as long as they are wanted.
+// Partition tables: fetched once per node, checked, kept as long as they are used.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -26,10 +26,10 @@ class TablesTest : public AgentTest {
  protected:
   // The rank runs on a slot of its own, by that table.
   DesiredRank RunBy(uint32_t rank, const std::string& sha256) {
-    DesiredRank wanted = Run(Id("table", rank), "table");
-    wanted.mutable_run()->set_slots(0, rank);
-    wanted.mutable_run()->set_table_sha256(sha256);
-    return wanted;
+    DesiredRank desired = Run(Id("table", rank), "table");
+    desired.mutable_run()->set_slots(0, rank);
+    desired.mutable_run()->set_table_sha256(sha256);
+    return desired;
   }
   bool Runs(uint32_t rank) { return coordinator_.StateOf(Id("table", rank)) == RANK_STATE_RUNNING; }
   std::vector<std::string> Kept() {

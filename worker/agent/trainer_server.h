@@ -25,17 +25,17 @@ class CommandStream {
 // An answer that may come later, from any thread, once.
 using ValueCallback = std::function<void(absl::StatusOr<std::string>)>;
 
-// Who serves the trainers' calls; callers are checked to be processes of that rank. Called on the loop's thread.
+// Handles the trainers' calls, on the loop's thread. Callers are verified to be processes of that rank.
 class TrainerHost {
  public:
   virtual ~TrainerHost() = default;
   virtual void Attached(const RankId& rank, std::shared_ptr<CommandStream> commands) = 0;
   virtual void Detached(const RankId& rank, const CommandStream* commands) = 0;
-  // `sequence` is of the newest record in the outbox. Returns which the coordinator may have heard of: all up to that.
+  // `sequence`: the newest record in the outbox. Returns the newest record that the coordinator may have received.
   virtual uint64_t Reported(const RankId& rank, uint64_t step, uint64_t sequence) = 0;
   virtual void Set(const SetRequest& request, ValueCallback done) = 0;  // an empty value when it is set
   virtual void Get(const GetRequest& request, ValueCallback done) = 0;
-  // Returns what stops it when the trainer has gone; may be called after `done`, too.
+  // Returns a function that cancels the wait when the trainer has gone; it may be called after `done`, too.
   virtual std::function<void()> Wait(const WaitRequest& request, ValueCallback done) = 0;
 };
 

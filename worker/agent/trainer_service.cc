@@ -88,7 +88,7 @@ class Commands final : public grpc::ServerWriteReactor<Command>,
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// A call that is answered later, and whose caller may go before.
+// A call that is answered later; its caller may be gone by then.
 class Waiting final : public grpc::ServerUnaryReactor {
  public:
   Waiting(std::shared_ptr<HostGate> gate, const WaitRequest* request, GetReply* reply)

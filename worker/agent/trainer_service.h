@@ -1,4 +1,4 @@
-// The calls of the Trainer service: checked, then handed to the host on the loop's thread. For trainer_server.cc.
+// Implements the Trainer service: verifies each call, then passes it to the host on the loop's thread.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace muster::agent {
 
-// The way to the host, until the server is shut down. Thread-safe.
+// Posts calls to the host until the server is shut down. Thread-safe.
 class HostGate : public std::enable_shared_from_this<HostGate> {
  public:
   HostGate(EventLoop* loop, TrainerHost* host) : loop_(loop->shared_from_this()), host_(host) {}

@@ -9,9 +9,9 @@ std::string WorkerPage(const WorkerView& view, const Node& node) {
   Exposition page;
   page.Begin("muster_worker_build_info", Kind::kGauge, "Always 1; the labels say which build and node this is.");
   page.Add({{"version", node.version()}, {"node", node.id()}}, 1);
-  page.Gauge("muster_worker_ranks_running", "Ranks whose processes live here.",
+  page.Gauge("muster_worker_ranks_running", "Ranks with running processes on this node.",
              static_cast<double>(view.ranks_running));
-  page.Gauge("muster_worker_ranks_ended", "Ended ranks of which the coordinator has not taken everything yet.",
+  page.Gauge("muster_worker_ranks_ended", "Ended ranks with unacknowledged records or output.",
              static_cast<double>(view.ranks_ended));
   page.Gauge("muster_worker_slots", "Slots of this node.", node.slots_size());
   page.Begin("muster_worker_slot_memory_bytes", Kind::kGauge, "Memory of a slot.");
@@ -20,9 +20,10 @@ std::string WorkerPage(const WorkerView& view, const Node& node) {
              static_cast<double>(slot.memory_bytes()));
   }
   page.Gauge("muster_worker_connected", "1 while the coordinator is in contact, else 0.", view.connected ? 1 : 0);
-  page.Gauge("muster_worker_contact_age_seconds", "Time since the coordinator's last word, or since the start.",
+  page.Gauge("muster_worker_contact_age_seconds", "Time since the coordinator's last message, or since the start.",
              absl::ToDoubleSeconds(view.contact_age));
-  page.Counter("muster_worker_log_dropped_bytes_total", "Output of ranks that was gone before the coordinator had it.",
+  page.Counter("muster_worker_log_dropped_bytes_total",
+               "Output of ranks that was lost before the coordinator acknowledged it.",
                static_cast<double>(view.log_bytes_dropped));
   return page.Take();
 }

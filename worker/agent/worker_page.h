@@ -1,4 +1,4 @@
-// The page that a worker daemon shows to Prometheus. Pure.
+// Renders a worker daemon's metrics page for Prometheus. Pure.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace muster::agent {
 
 // The daemon at one instant.
 struct WorkerView {
-  uint64_t ranks_running = 0;  // their processes live
-  uint64_t ranks_ended = 0;    // of which the coordinator has not taken everything yet
+  uint64_t ranks_running = 0;  // with running processes
+  uint64_t ranks_ended = 0;    // ended, with unacknowledged records or output
   bool connected = false;
-  absl::Duration contact_age;      // since the coordinator's last word, or since the start
-  uint64_t log_bytes_dropped = 0;  // of output that was gone before the coordinator had it
+  absl::Duration contact_age;      // since the coordinator's last message, or since the start
+  uint64_t log_bytes_dropped = 0;  // output lost before the coordinator acknowledged it
 };
 
 // `node`: with its slots.

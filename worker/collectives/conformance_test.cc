@@ -1,4 +1,4 @@
-// Conformance of the groups between CPU ranks, and what they say of a rank that is not there.
+// Conformance of the groups between CPU ranks, and their errors when a rank is missing.
 #include "worker/collectives/conformance_test.h"
 
 #include "absl/time/clock.h"
@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 
 Groups Join(int size, absl::Duration timeout, bool direct) {
-  // Kept for the groups' life; each is small.
+  // Kept for the lifetime of the groups; each is small.
   static std::vector<std::unique_ptr<MemoryKeyValue>> rendezvous;
   MemoryKeyValue& values = *rendezvous.emplace_back(std::make_unique<MemoryKeyValue>());
   return JoinGloo(size, timeout, direct, values);
@@ -46,7 +46,7 @@ TEST_P(Conformance, ARankThatNeverComesIsNamedAtTheDeadline) {
         at::Tensor values = Of(group.rank(), 100);
         ASSERT_TRUE(group.AllReduce(values)->Wait().ok());
         if (group.rank() == 1) {
-          // It stays away until the others gave up, so that its sockets do not tell.
+          // It stays away until the others have failed, so that no socket reveals it.
           absl::SleepFor(absl::Seconds(3));
           return;
         }
@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
                                            Backend{"direct", c10::kCPU, 4, DirectGroups}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(Threads, RanksThatDisagreeAreTold) {
+TEST(Threads, RanksThatDisagreeFail) {
   Groups groups = MakeThreads(2);
   const auto first = groups[0]->AllReduce(at::zeros({3}, at::kFloat));
   const auto second = groups[1]->Broadcast(at::zeros({3}, at::kFloat), 0);

@@ -49,7 +49,7 @@ class Conformance : public ::testing::TestWithParam<Backend> {
   }
 };
 
-// What rank r holds at first: r + 1, plus a tenth of the index.
+// Rank r's initial values: r + 1, plus a tenth of the index.
 inline at::Tensor Of(int rank, int64_t elements, int shift = 0) {
   return at::arange(elements, at::kFloat).mul_(0.1).add_(rank + 1 + shift);
 }
@@ -57,8 +57,8 @@ inline at::Tensor SumOverRanks(const Group& group, int64_t elements) {
   const int n = group.size();
   return at::arange(elements, at::kFloat).mul_(0.1 * n).add_(n * (n + 1) / 2);
 }
-inline void ExpectClose(const at::Tensor& seen, const at::Tensor& wanted, const std::string& what) {
-  EXPECT_TRUE(seen.cpu().allclose(wanted, 1e-5, 1e-5)) << what;
+inline void ExpectClose(const at::Tensor& seen, const at::Tensor& expected, const std::string& what) {
+  EXPECT_TRUE(seen.cpu().allclose(expected, 1e-5, 1e-5)) << what;
 }
 
 TEST_P(Conformance, AllReduceSumsOnEveryRank) {
@@ -125,7 +125,7 @@ TEST_P(Conformance, UnevenAndEmptySharesAreBroadcast) {
     std::vector<RankShare> parts;
     for (const auto& [elements, root] : UnevenShares())
       parts.push_back({Here(group, Of(group.rank(), elements)), root % group.size()});
-    ASSERT_TRUE(group.BroadcastParts(parts)->Wait().ok());
+    ASSERT_TRUE(group.BroadcastShares(parts)->Wait().ok());
     for (const RankShare& part : parts) {
       ExpectClose(part.values, Of(part.root, part.values.numel()), "part");
     }
@@ -137,7 +137,7 @@ TEST_P(Conformance, UnevenAndEmptySharesAreReduced) {
     std::vector<RankShare> parts;
     for (const auto& [elements, root] : UnevenShares())
       parts.push_back({Here(group, Of(group.rank(), elements)), root % group.size()});
-    ASSERT_TRUE(group.ReduceParts(parts)->Wait().ok());
+    ASSERT_TRUE(group.ReduceShares(parts)->Wait().ok());
     for (const RankShare& part : parts) {
       if (part.root == group.rank()) ExpectClose(part.values, SumOverRanks(group, part.values.numel()), "part");
     }
@@ -153,7 +153,7 @@ TEST_P(Conformance, ManyUnderWayAtOnce) {
     for (int i = 0; i < 50; ++i) {
       values.push_back(Here(group, Of(group.rank(), 100 + i)));
       works.push_back(i % 2 == 0 ? group.AllReduce(values.back())
-                                 : group.ReduceParts({{values.back(), RootOf(i, group)}}));
+                                 : group.ReduceShares({{values.back(), RootOf(i, group)}}));
     }
     for (const auto& work : works) ASSERT_TRUE(work->Wait().ok());
     for (size_t i = 0; i < 50; ++i) {

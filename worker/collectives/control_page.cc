@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<MappedPage>> MappedPage::Create() {
   const int descriptor = memfd_create("muster-collectives", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (descriptor < 0) return absl::UnavailableError("cannot make shared memory (memfd_create)");
   void* memory = MAP_FAILED;
-  // Sealed, so that no reader's access ever falls behind its end.
+  // Sealed, so that no reader ever accesses memory past its end.
   if (ftruncate(descriptor, sizeof(ControlPage)) == 0 &&
       fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
     memory = mmap(nullptr, sizeof(ControlPage), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
@@ -74,7 +74,7 @@ absl::StatusOr<std::unique_ptr<MappedPage>> MappedPage::Open(const char* path) {
                      found.st_size >= static_cast<off_t>(sizeof(ControlPage));
   void* const memory = whole ? mmap(nullptr, sizeof(ControlPage), PROT_READ, MAP_SHARED, descriptor, 0) : MAP_FAILED;
   close(descriptor);
-  if (memory == MAP_FAILED) return absl::FailedPreconditionError("what it shares is not a control page");
+  if (memory == MAP_FAILED) return absl::FailedPreconditionError("its shared memory is not a control page");
   return std::unique_ptr<MappedPage>(new MappedPage(static_cast<ControlPage*>(memory), -1));
 }
 

@@ -1,8 +1,8 @@
-// What a rank tells the others of its machine: a page of shared memory that it alone writes and they map read-only. The
-// others wait on it by a futex, so nobody needs to know who waits.
+// A page of shared memory that one rank writes and the other ranks of its machine map read-only. The others wait on it
+// with a futex, so the owner need not know who waits.
 //
-// Transfers are numbered from 1. The counters only grow; what a rank wrote to its memory before it raised one is seen
-// by who has seen it raised.
+// Transfers are numbered from 1. The counters only grow, with release order: a rank that reads a raised counter sees
+// what the owner wrote to its memory before.
 #pragma once
 
 #include <array>
@@ -19,16 +19,16 @@ struct ControlPage {
   static constexpr uint64_t kSlots = 128;
   // Transfer n's is n % kSlots, from when n is posted until every rank has finished n.
   struct Slot {
-    std::atomic<uint64_t> digest = 0;     // of its shape, which must be every rank's
-    std::atomic<uint64_t> addresses = 0;  // in this rank's memory: an array of uint64_t, the address of each part
+    std::atomic<uint64_t> digest = 0;     // of its sizes, roots and dtype, which must be equal on all ranks
+    std::atomic<uint64_t> addresses = 0;  // in this rank's memory: an array of uint64_t, the address of each share
   };
 
-  std::atomic<uint64_t> nonce = 0;     // tells this page from another rank's
-  std::atomic<uint32_t> changes = 0;   // of anything below; the futex
-  std::atomic<uint32_t> failed = 0;    // this rank has given up: what was read of its memory since is worth nothing
-  std::atomic<uint64_t> posted = 0;    // up to this transfer, others may read this rank's parts
-  std::atomic<uint64_t> summed = 0;    // up to this one, the parts whose root it is hold the sum
-  std::atomic<uint64_t> finished = 0;  // up to this one, it reads nobody's parts any more
+  std::atomic<uint64_t> nonce = 0;     // distinguishes this page from another rank's
+  std::atomic<uint32_t> changes = 0;   // the futex; grows with every change below
+  std::atomic<uint32_t> failed = 0;    // this rank has failed: discard what was read from its memory since
+  std::atomic<uint64_t> posted = 0;    // up to this transfer, others may read this rank's shares
+  std::atomic<uint64_t> summed = 0;    // up to this one, the shares whose root it is hold the sum
+  std::atomic<uint64_t> finished = 0;  // up to this one, it no longer reads other ranks' shares
   std::array<Slot, kSlots> slots;
 
   using Counter = std::atomic<uint64_t> ControlPage::*;
@@ -36,7 +36,7 @@ struct ControlPage {
   Slot& slot(uint64_t number) { return slots[number % kSlots]; }
   const Slot& slot(uint64_t number) const { return slots[number % kSlots]; }
 
-  // By the owner. Wakes whoever waits.
+  // Called by the owner. Wakes all waiters.
   void Raise(Counter counter, uint64_t to);
   void Fail();
   // Waits until `changes` is no longer `seen`, at most `patience`; may return earlier.
@@ -56,7 +56,7 @@ class MappedPage {
   // Writable with Create only.
   ControlPage& operator*() const { return *page_; }
   int descriptor() const { return descriptor_; }
-  // Nobody opens it any more.
+  // Closes the descriptor, once no other rank will open it.
   void Shut();
 
  private:

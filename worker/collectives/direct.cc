@@ -57,8 +57,8 @@ class DirectWork final : public Work {
 
 int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// As Gloo's ring cuts a tensor (gloo/allreduce.cc): chunks of whole segments, none larger than a mebibyte, at least two
-// a rank. So sums are those of ranks on several machines bit for bit, wherever a job is restarted.
+// Cuts a tensor as Gloo's ring does (gloo/allreduce.cc): chunks of whole segments of at most a mebibyte, at least two
+// per rank. So sums are bit-equal to those of ranks on several machines, wherever a job is restarted.
 std::vector<RankShare> Ring(const at::Tensor& values, int size) {
   constexpr int64_t kLargestSegment = 1 << 20;
   const int64_t item = static_cast<int64_t>(values.element_size()), bytes = values.numel() * item;
@@ -67,12 +67,12 @@ std::vector<RankShare> Ring(const at::Tensor& values, int size) {
   const int64_t segment = RoundUp((bytes + segments - 1) / segments, item);
   const int64_t chunk = segments / size * (segment / item);
   const at::Tensor flat = values.view({-1});
-  std::vector<RankShare> parts;
+  std::vector<RankShare> shares;
   for (int root = 0; root < size; ++root) {
     const int64_t begin = std::min(flat.numel(), root * chunk), end = std::min(flat.numel(), begin + chunk);
-    parts.push_back({flat.narrow(0, begin, end - begin), root});
+    shares.push_back({flat.narrow(0, begin, end - begin), root});
   }
-  return parts;
+  return shares;
 }
 
 class DirectGroup final : public Group {
@@ -81,7 +81,7 @@ class DirectGroup final : public Group {
       : gloo_(std::move(gloo)),
         status_(std::move(status)),
         transfers_(std::make_shared<Transfers>(std::move(neighbours), status_->timeout)) {}
-  // Works that outlive the group are told.
+  // Fails Works that outlive the group.
   ~DirectGroup() override { transfers_->Stop(absl::CancelledError("the group has ended")); }
 
   int rank() const override { return gloo_->rank(); }
@@ -91,41 +91,41 @@ class DirectGroup final : public Group {
     return Issue("all-reduce", Transfers::Kind::kAllReduce, Ring(values, size()));
   }
   std::unique_ptr<Work> AllGather(at::Tensor own, at::Tensor all) override {
-    std::vector<RankShare> parts = Even(all, own.numel(), size());
-    const at::Tensor& place = parts[static_cast<size_t>(rank())].values;
+    std::vector<RankShare> shares = Even(all, own.numel(), size());
+    const at::Tensor& place = shares[static_cast<size_t>(rank())].values;
     if (place.data_ptr() != own.data_ptr()) place.copy_(own);
-    return Issue("all-gather", Transfers::Kind::kBroadcast, std::move(parts));
+    return Issue("all-gather", Kind::kBroadcast, std::move(shares));
   }
   std::unique_ptr<Work> ReduceScatter(at::Tensor all, at::Tensor own) override {
-    std::vector<RankShare> parts = Even(all, own.numel(), size());
-    const at::Tensor place = parts[static_cast<size_t>(rank())].values;
-    return Issue("reduce-scatter", Transfers::Kind::kReduce, std::move(parts), [place, own] {
+    std::vector<RankShare> shares = Even(all, own.numel(), size());
+    const at::Tensor place = shares[static_cast<size_t>(rank())].values;
+    return Issue("reduce-scatter", Kind::kReduce, std::move(shares), [place, own] {
       if (place.data_ptr() != own.data_ptr()) own.copy_(place);
     });
   }
   std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
     return Issue("broadcast", Transfers::Kind::kBroadcast, {{std::move(values), root}});
   }
-  std::unique_ptr<Work> BroadcastParts(std::vector<RankShare> parts) override {
-    return Issue("broadcast", Transfers::Kind::kBroadcast, std::move(parts));
+  std::unique_ptr<Work> BroadcastShares(std::vector<RankShare> shares) override {
+    return Issue("broadcast", Kind::kBroadcast, std::move(shares));
   }
-  std::unique_ptr<Work> ReduceParts(std::vector<RankShare> parts) override {
-    // One root alone would add everything; Gloo shares that out.
-    if (!Straight(parts, size())) return gloo_->ReduceParts(std::move(parts));
-    return Issue("reduce", Transfers::Kind::kReduce, std::move(parts));
+  std::unique_ptr<Work> ReduceShares(std::vector<RankShare> shares) override {
+    // If one root owns nearly everything, it alone would add; Gloo spreads that over the ranks.
+    if (!Straight(shares, size())) return gloo_->ReduceShares(std::move(shares));
+    return Issue("reduce", Kind::kReduce, std::move(shares));
   }
   std::unique_ptr<Work> Send(at::Tensor values, int to) override { return gloo_->Send(std::move(values), to); }
   std::unique_ptr<Work> Recv(at::Tensor values, int from) override { return gloo_->Recv(std::move(values), from); }
   absl::Status Barrier() override { return gloo_->Barrier(); }
 
  private:
-  std::unique_ptr<Work> Issue(const char* name, Transfers::Kind kind, std::vector<RankShare> parts,
+  std::unique_ptr<Work> Issue(const char* name, Kind kind, std::vector<RankShare> shares,
                               std::function<void()> then = nullptr) {
     if (status_->failed) return std::make_unique<FailedWork>(absl::UnavailableError("the group failed before"));
     std::string what = absl::StrCat(name, " ", status_->peers->Issue());
     const bool any =
-        std::any_of(parts.begin(), parts.end(), [](const RankShare& part) { return part.values.numel() > 0; });
-    std::shared_ptr<Transfer> transfer = any ? transfers_->Begin(kind, std::move(parts)) : nullptr;
+        std::any_of(shares.begin(), shares.end(), [](const RankShare& share) { return share.values.numel() > 0; });
+    std::shared_ptr<Transfer> transfer = any ? transfers_->Begin(kind, std::move(shares)) : nullptr;
     return std::make_unique<DirectWork>(status_, transfers_, std::move(transfer), std::move(what), std::move(then));
   }
 

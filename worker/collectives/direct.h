@@ -1,4 +1,4 @@
-// A group whose ranks are all on one machine and read each other's memory (neighbours.h, transfers.h).
+// A group whose ranks are on one machine and read each other's memory (neighbours.h, transfers.h).
 #pragma once
 
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace muster::collectives {
 
-// All-reduce, all-gather, reduce-scatter and parts go between the neighbours, with the same results as `gloo`'s bit for
-// bit; everything else goes through `gloo`, which shares the status. A Work that is dropped before it is done ends
-// the group, for nobody would know when its tensors are read no more.
+// All-reduce, all-gather, reduce-scatter and the collectives of shares use memory reads, bit-equal to `gloo`'s results;
+// everything else goes through `gloo`, which shares the status. Dropping a Work before it is done fails the group,
+// because other ranks may still read its tensors.
 std::unique_ptr<Group> MakeDirect(std::unique_ptr<Group> gloo, std::unique_ptr<Neighbours> neighbours,
                                   std::shared_ptr<GroupStatus> status);
 

@@ -34,7 +34,7 @@ using ::testing::Not;
 
 constexpr absl::Duration kLong = absl::Seconds(60);
 
-// A rendezvous that processes share.
+// A rendezvous shared between processes.
 class Folder final : public KeyValue {
  public:
   Folder() {
@@ -114,8 +114,8 @@ class Ranks {
 
 constexpr float kGarbage = -1e6f;
 
-// All-reduces until it fails, then answers why. Its tensor holds garbage as soon as it may: a sum that some rank made
-// of that must not be believed anywhere.
+// All-reduces until it fails, then returns the error. Fills its tensor with garbage as soon as that is allowed: no rank
+// may accept a sum of that garbage.
 std::string SumUntilItFails(Group& group, KeyValue& values) {
   const int size = group.size();
   const at::Tensor sum = at::empty({400'000});
@@ -128,7 +128,7 @@ std::string SumUntilItFails(Group& group, KeyValue& values) {
     if (i == 3) (void)values.Set(absl::StrCat("going/", group.rank()), "");
     if (status.ok()) continue;
     (void)values.Set(absl::StrCat("failed/", group.rank()), "");
-    (void)values.Wait("over", kLong);  // it lives, so that only its word tells that it has given up
+    (void)values.Wait("over", kLong);  // stays alive, so that only its control page shows the failure
     return std::string(status.message());
   }
 }
@@ -166,10 +166,10 @@ void DropCapabilities() {
   syscall(SYS_capset, &header, none);
 }
 
-// Which way the rank went, and whether what came was right.
+// Which transport the rank used, and whether the result was right.
 std::string Way(Group& group, KeyValue&) {
   const at::Tensor values = at::full({10}, 1.0f);
-  const std::unique_ptr<Work> work = group.ReduceParts({{values, 0}});
+  const std::unique_ptr<Work> work = group.ReduceShares({{values, 0}});
   if (!work->Wait().ok()) return "failed";
   if (group.rank() == 0 && values[9].item<float>() != static_cast<float>(group.size())) return "wrong";
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {

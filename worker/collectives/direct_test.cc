@@ -1,4 +1,4 @@
-// What the conformance test does not see of ranks that read each other's memory.
+// Tests of DirectGroup that the conformance test does not cover.
 #include "worker/collectives/direct.h"
 
 #include <ATen/ops/full.h>
@@ -35,7 +35,7 @@ void OnRanks(int size, bool direct, const std::function<void(std::unique_ptr<Gro
   for (std::thread& rank : ranks) rank.join();
 }
 
-// What the ranks hold at first, by rank: numbers whose sum depends on the order.
+// Initial values by rank: numbers whose sum depends on the order.
 std::vector<at::Tensor> Inputs(int size, int64_t elements, at::ScalarType dtype) {
   std::vector<at::Tensor> inputs;
   for (int rank = 0; rank < size; ++rank) {
@@ -44,15 +44,15 @@ std::vector<at::Tensor> Inputs(int size, int64_t elements, at::ScalarType dtype)
   return inputs;
 }
 
-// Parts of uneven sizes, one of them empty, that come round the ranks.
+// Shares of uneven sizes, one of them empty, that come round the ranks.
 std::vector<RankShare> Cut(const at::Tensor& values, int size) {
-  std::vector<RankShare> parts;
+  std::vector<RankShare> shares;
   const int64_t elements = values.numel(), cuts[] = {0, elements / 3, elements / 3, elements / 2, elements};
-  for (int i = 0; i < 4; ++i) parts.push_back({values.narrow(0, cuts[i], cuts[i + 1] - cuts[i]), (i + 1) % size});
-  return parts;
+  for (int i = 0; i < 4; ++i) shares.push_back({values.narrow(0, cuts[i], cuts[i + 1] - cuts[i]), (i + 1) % size});
+  return shares;
 }
 
-// By case: the all-reduced, then what is left of reduced parts at their roots, one after the other. `inputs`: by case,
+// By case: the all-reduced, then what is left of reduced shares at their roots, one after the other. `inputs`: by case,
 // then by rank.
 std::vector<at::Tensor> Sums(int size, bool direct, const std::vector<std::vector<at::Tensor>>& inputs) {
   std::vector<at::Tensor> sums(2 * inputs.size());
@@ -60,15 +60,15 @@ std::vector<at::Tensor> Sums(int size, bool direct, const std::vector<std::vecto
   OnRanks(size, direct, [&](std::unique_ptr<Group> group) {
     for (size_t c = 0; c < inputs.size(); ++c) {
       const at::Tensor& input = inputs[c][static_cast<size_t>(group->rank())];
-      const at::Tensor all = input.clone(), parts = input.clone();
+      const at::Tensor all = input.clone(), shares = input.clone();
       const auto first = group->AllReduce(all);
-      const auto second = group->ReduceParts(Cut(parts, size));
+      const auto second = group->ReduceShares(Cut(shares, size));
       ASSERT_TRUE(first->Wait().ok());
       ASSERT_TRUE(second->Wait().ok());
-      // What is received and then summed does not know when. One element alone is not shared out, so it is Gloo's.
-      EXPECT_TRUE(input.numel() == 1 || second->done_at().has_value() == direct) << "the other way was taken";
+      // Gloo's received and summed shares have no done_at. A single element is not split, so it goes through Gloo.
+      EXPECT_TRUE(input.numel() == 1 || second->done_at().has_value() == direct) << "wrong transport";
       if (group->rank() == 0) sums[2 * c] = all;
-      const std::vector<RankShare> into = Cut(sums[2 * c + 1], size), from = Cut(parts, size);
+      const std::vector<RankShare> into = Cut(sums[2 * c + 1], size), from = Cut(shares, size);
       for (size_t i = 0; i < into.size(); ++i) {
         if (into[i].root == group->rank()) into[i].values.copy_(from[i].values);
       }
@@ -108,15 +108,15 @@ TEST(Direct, MoreUnderWayThanThereAreSlots) {
   });
 }
 
-TEST(Direct, RanksThatDisagreeAreTold) {
+TEST(Direct, RanksThatDisagreeFail) {
   OnRanks(2, true, [](std::unique_ptr<Group> group) {
     const absl::Status status = group->AllReduce(at::zeros({100 + group->rank()}))->Wait();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-    EXPECT_THAT(std::string(status.message()), testing::AnyOf(HasSubstr("ranks disagree"), HasSubstr("has given up")));
+    EXPECT_THAT(std::string(status.message()), testing::AnyOf(HasSubstr("ranks disagree"), HasSubstr("has aborted")));
   });
 }
 
-// Its tensors may be freed, and are read no more; the others are told.
+// Its tensors may be freed and are no longer read; the other ranks fail.
 TEST(Direct, AWorkThatIsDroppedEndsTheGroup) {
   absl::Notification dropped, over;
   OnRanks(2, true, [&](std::unique_ptr<Group> group) {
@@ -124,13 +124,13 @@ TEST(Direct, AWorkThatIsDroppedEndsTheGroup) {
     if (group->rank() == 1) {
       group->AllReduce(values).reset();
       dropped.Notify();
-      over.WaitForNotification();  // with a group that lives
+      over.WaitForNotification();  // while its group is alive
       return;
     }
     dropped.WaitForNotification();
     const absl::Status status = group->AllReduce(values)->Wait();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 has given up"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 has aborted"));
     EXPECT_FALSE(group->AllReduce(values)->Wait().ok());
     over.Notify();
   });
@@ -148,11 +148,11 @@ TEST(Direct, AGroupMayEndBeforeItsWork) {
       return;
     }
     ended.WaitForNotification();
-    EXPECT_THAT(std::string(group->AllReduce(values)->Wait().message()), HasSubstr("rank 1 has given up"));
+    EXPECT_THAT(std::string(group->AllReduce(values)->Wait().message()), HasSubstr("rank 1 has aborted"));
   });
 }
 
-// As long as one has not read them, its root must not have its tensors back.
+// A root must not get its tensors back before every rank has read them.
 TEST(Direct, WaitReturnsOnlyWhenTheOthersHaveRead) {
   absl::Notification over;
   OnRanks(
@@ -162,7 +162,7 @@ TEST(Direct, WaitReturnsOnlyWhenTheOthersHaveRead) {
         const absl::Status status = group->Broadcast(at::full({10}, 1.0f), 0)->Wait();
         over.Notify();
         EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-        EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 is behind"));
+        EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 lags"));
       },
       absl::Seconds(1));
 }

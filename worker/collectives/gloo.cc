@@ -31,8 +31,8 @@ namespace {
 
 constexpr int kMostRanks = 64;
 constexpr int kTag = 1;  // Gloo keeps pairs' messages in order, so one is enough
-constexpr int kPartsTag = 2;
-// Reductions that hold memory for what they receive.
+constexpr int kSharesTag = 2;
+// Reductions that may hold receive buffers at a time.
 constexpr size_t kReductionsUnderWay = 4;
 
 // Gloo's store over ours. It needs only set, get and wait.
@@ -69,7 +69,7 @@ class Store final : public c10d::Store {
     if (!status.ok()) throw std::runtime_error(std::string(status.message()));
   }
   static int64_t Unsupported(const char* what) {
-    throw std::runtime_error(absl::StrCat("the rendezvous does not offer ", what));
+    throw std::runtime_error(absl::StrCat("the rendezvous does not support ", what));
   }
 
   KeyValue& values_;
@@ -77,7 +77,7 @@ class Store final : public c10d::Store {
   const SteadyPoint deadline_;
 };
 
-// The first line of an exception of LibTorch's, without its backtrace.
+// The first line of a LibTorch exception, without its backtrace.
 std::string Brief(const std::exception& error) {
   const std::string what = error.what();
   return what.substr(0, what.find('\n'));
@@ -113,7 +113,7 @@ class GlooWork final : public Work {
     } catch (const std::exception& error) {
       status_->failed = true;
       return absl::UnavailableError(
-          absl::StrCat(what_, " failed: ", status_->peers->Diagnose(), "; Gloo says: ", Brief(error)));
+          absl::StrCat(what_, " failed: ", status_->peers->Diagnose(), "; Gloo reports: ", Brief(error)));
     }
   }
 
@@ -133,7 +133,7 @@ class GlooWork final : public Work {
     }
   };
 
-  // On Gloo's thread, as soon as it is done, whenever somebody waits.
+  // Runs on Gloo's thread as soon as the collective is done, whenever Wait is called.
   void Stamp(c10d::Work& one) const {
     one.getFuture()->addCallback([latest = latest_](c10::ivalue::Future&) { latest->Raise(); });
   }
@@ -147,12 +147,12 @@ class GlooWork final : public Work {
   const SteadyPoint deadline_;
 };
 
-// A part as its root receives it.
+// A share that its root reduces.
 struct Reduction {
   at::Tensor own;
   std::vector<at::Tensor> others;  // by rank; the root's is not defined
 
-  // In the order of the ranks, so that the sum does not depend on who comes first, nor on who is the root.
+  // Adds in rank order, so that the sum depends neither on the order of arrival nor on the root.
   void Sum(int root) {
     for (int r = 1; r <= root; ++r) {
       at::Tensor& to = r == root ? own : others[static_cast<size_t>(r)];
@@ -163,7 +163,7 @@ struct Reduction {
   }
 };
 
-// May be waited for twice: by whom it was made for, and by the group.
+// May be waited for twice: by the caller and by the group.
 class SharedWork final : public Work {
  public:
   class Once {
@@ -202,26 +202,26 @@ class GlooGroup final : public Group {
     });
   }
   std::unique_ptr<Work> AllGather(at::Tensor own, at::Tensor all) override {
-    const std::vector<RankShare> parts = Even(all, own.numel(), size());
-    const at::Tensor& place = parts[static_cast<size_t>(rank())].values;
+    const std::vector<RankShare> shares = Even(all, own.numel(), size());
+    const at::Tensor& place = shares[static_cast<size_t>(rank())].values;
     if (place.data_ptr() != own.data_ptr()) place.copy_(own);
-    return BroadcastNamed("all-gather", parts);
+    return BroadcastNamed("all-gather", shares);
   }
   std::unique_ptr<Work> ReduceScatter(at::Tensor all, at::Tensor own) override {
-    const std::vector<RankShare> parts = Even(all, own.numel(), size());
-    const at::Tensor place = parts[static_cast<size_t>(rank())].values;
-    return ReduceNamed("reduce-scatter", parts, [place, own] {
+    const std::vector<RankShare> shares = Even(all, own.numel(), size());
+    const at::Tensor place = shares[static_cast<size_t>(rank())].values;
+    return ReduceNamed("reduce-scatter", shares, [place, own] {
       if (place.data_ptr() != own.data_ptr()) own.copy_(place);
     });
   }
   std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
     return BroadcastNamed("broadcast", {{std::move(values), root}});
   }
-  std::unique_ptr<Work> BroadcastParts(std::vector<RankShare> parts) override {
-    return BroadcastNamed("broadcast", parts);
+  std::unique_ptr<Work> BroadcastShares(std::vector<RankShare> shares) override {
+    return BroadcastNamed("broadcast", shares);
   }
-  std::unique_ptr<Work> ReduceParts(std::vector<RankShare> parts) override {
-    return ReduceNamed("reduce", parts, nullptr);
+  std::unique_ptr<Work> ReduceShares(std::vector<RankShare> shares) override {
+    return ReduceNamed("reduce", shares, nullptr);
   }
   std::unique_ptr<Work> Send(at::Tensor values, int to) override {
     return Issue(
@@ -246,23 +246,23 @@ class GlooGroup final : public Group {
   }
 
  private:
-  std::unique_ptr<Work> BroadcastNamed(const char* name, const std::vector<RankShare>& parts) {
-    const bool straight = Straight(parts, size());
+  std::unique_ptr<Work> BroadcastNamed(const char* name, const std::vector<RankShare>& shares) {
+    const bool straight = Straight(shares, size());
     return Issue(
-        name, Tensors(parts),
+        name, Tensors(shares),
         [&](GlooWork::Pending& pending) {
-          for (const RankShare& part : parts) {
-            if (part.values.numel() == 0) continue;
-            std::vector<at::Tensor> tensors{part.values};
+          for (const RankShare& share : shares) {
+            if (share.values.numel() == 0) continue;
+            std::vector<at::Tensor> tensors{share.values};
             c10d::BroadcastOptions options;
-            options.rootRank = part.root;
+            options.rootRank = share.root;
             if (!straight) {
               pending.push_back(gloo_->broadcast(tensors, options));
-            } else if (part.root != rank()) {
-              pending.push_back(gloo_->recv(tensors, part.root, kPartsTag));
+            } else if (share.root != rank()) {
+              pending.push_back(gloo_->recv(tensors, share.root, kSharesTag));
             } else {
               for (int other = 0; other < size(); ++other) {
-                if (other != rank()) pending.push_back(gloo_->send(tensors, other, kPartsTag));
+                if (other != rank()) pending.push_back(gloo_->send(tensors, other, kSharesTag));
               }
             }
           }
@@ -270,47 +270,48 @@ class GlooGroup final : public Group {
         !straight);
   }
 
-  std::unique_ptr<Work> ReduceNamed(const char* name, const std::vector<RankShare>& parts, std::function<void()> then) {
-    if (Straight(parts, size())) return ReduceStraight(name, parts, std::move(then));
+  std::unique_ptr<Work> ReduceNamed(const char* name, const std::vector<RankShare>& shares,
+                                    std::function<void()> then) {
+    if (Straight(shares, size())) return ReduceStraight(name, shares, std::move(then));
     return Issue(
-        name, Tensors(parts),
+        name, Tensors(shares),
         [&](GlooWork::Pending& pending) {
-          for (const RankShare& part : parts) {
-            std::vector<at::Tensor> tensors{part.values};
+          for (const RankShare& share : shares) {
+            std::vector<at::Tensor> tensors{share.values};
             c10d::ReduceOptions options;
-            options.rootRank = part.root;
-            if (part.values.numel() > 0) pending.push_back(gloo_->reduce(tensors, options));
+            options.rootRank = share.root;
+            if (share.values.numel() > 0) pending.push_back(gloo_->reduce(tensors, options));
           }
         },
         true, std::move(then));
   }
 
-  // Every rank sends each part to its root, which adds up what it has received when it is waited for. What is received
-  // takes memory until then, so older ones are ended before newer ones begin.
-  std::unique_ptr<Work> ReduceStraight(const char* name, const std::vector<RankShare>& parts,
+  // Every rank sends each share to its root, which adds what it has received in Wait. The receive buffers take memory
+  // until then, so older reductions are finished before newer ones begin.
+  std::unique_ptr<Work> ReduceStraight(const char* name, const std::vector<RankShare>& shares,
                                        std::function<void()> then) {
     while (reductions_.size() >= kReductionsUnderWay) {
-      (void)reductions_.front()->Wait();  // its failure is told to whom it was made for
+      (void)reductions_.front()->Wait();  // its own caller gets the failure
       reductions_.pop_front();
     }
     auto sums = std::make_shared<std::vector<Reduction>>();
     std::unique_ptr<Work> work = Issue(
-        name, Tensors(parts),
+        name, Tensors(shares),
         [&](GlooWork::Pending& pending) {
-          for (const RankShare& part : parts) {
-            if (part.values.numel() == 0) continue;
-            std::vector<at::Tensor> tensors{part.values};
-            if (part.root != rank()) {
-              pending.push_back(gloo_->send(tensors, part.root, kPartsTag));
+          for (const RankShare& share : shares) {
+            if (share.values.numel() == 0) continue;
+            std::vector<at::Tensor> tensors{share.values};
+            if (share.root != rank()) {
+              pending.push_back(gloo_->send(tensors, share.root, kSharesTag));
               continue;
             }
             Reduction& sum = sums->emplace_back();
-            sum.own = part.values;
+            sum.own = share.values;
             sum.others.resize(static_cast<size_t>(size()));
             for (int other = 0; other < size(); ++other) {
               if (other == rank()) continue;
-              tensors[0] = sum.others[static_cast<size_t>(other)] = at::empty_like(part.values);
-              pending.push_back(gloo_->recv(tensors, other, kPartsTag));
+              tensors[0] = sum.others[static_cast<size_t>(other)] = at::empty_like(share.values);
+              pending.push_back(gloo_->recv(tensors, other, kSharesTag));
             }
           }
         },
@@ -323,9 +324,9 @@ class GlooGroup final : public Group {
     return std::make_unique<SharedWork>(reductions_.back());
   }
 
-  static std::vector<at::Tensor> Tensors(const std::vector<RankShare>& parts) {
+  static std::vector<at::Tensor> Tensors(const std::vector<RankShare>& shares) {
     std::vector<at::Tensor> tensors;
-    for (const RankShare& part : parts) tensors.push_back(part.values);
+    for (const RankShare& share : shares) tensors.push_back(share.values);
     return tensors;
   }
 
@@ -340,17 +341,17 @@ class GlooGroup final : public Group {
     } catch (const std::exception& error) {
       status_->failed = true;
       return std::make_unique<FailedWork>(absl::UnavailableError(
-          absl::StrCat(what, " failed: ", status_->peers->Diagnose(), "; Gloo says: ", Brief(error))));
+          absl::StrCat(what, " failed: ", status_->peers->Diagnose(), "; Gloo reports: ", Brief(error))));
     }
     return std::make_unique<GlooWork>(status_, what, std::move(pending), std::move(alive), futures, std::move(then));
   }
 
   const c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   const std::shared_ptr<GroupStatus> status_;
-  std::deque<std::shared_ptr<SharedWork::Once>> reductions_;  // that may be under way still, the oldest first
+  std::deque<std::shared_ptr<SharedWork::Once>> reductions_;  // those that may be in progress, oldest first
 };
 
-// The group itself, or one between neighbours on top of it.
+// Returns the group itself, or a DirectGroup on top of it.
 absl::StatusOr<std::unique_ptr<Group>> Nearer(std::unique_ptr<Group> gloo, const GlooOptions& options,
                                               std::shared_ptr<GroupStatus> status, SteadyPoint deadline,
                                               KeyValue& rendezvous) {
@@ -363,7 +364,7 @@ absl::StatusOr<std::unique_ptr<Group>> Nearer(std::unique_ptr<Group> gloo, const
   if (neighbours.ok()) return MakeDirect(std::move(gloo), *std::move(neighbours), std::move(status));
   if (absl::IsPermissionDenied(neighbours.status())) {
     LOG(WARNING) << "the ranks of the group " << options.name
-                 << " are on one machine but exchange through sockets, which costs them processor time: "
+                 << " are on one machine but communicate through sockets, which costs CPU time: "
                  << neighbours.status().message();
   } else if (!absl::IsFailedPrecondition(neighbours.status())) {
     return neighbours.status();
@@ -397,7 +398,7 @@ absl::StatusOr<std::unique_ptr<Group>> MakeGloo(const GlooOptions& options, KeyV
   } catch (const std::exception& error) {
     return absl::UnavailableError(absl::StrCat("rank ", options.rank, " cannot join the group ", options.name, " of ",
                                                options.size, ": ", status->peers->Diagnose(),
-                                               "; Gloo says: ", Brief(error)));
+                                               "; Gloo reports: ", Brief(error)));
   }
   if (options.size == 1) return made;
   return Nearer(std::move(made), options, status, deadline, rendezvous);

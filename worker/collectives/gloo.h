@@ -1,6 +1,6 @@
-// Collectives between CPU ranks: over TCP by LibTorch's Gloo, full mesh, so at most 64 ranks. Where all ranks of a
-// group are on one machine and may read each other's memory, sums and gathers go that way instead (direct.h), bit-equal
-// and at less than half the processor time; Gloo still joins them, sends and receives.
+// Collectives between CPU ranks: LibTorch's Gloo over TCP, a full mesh, so at most 64 ranks. If all ranks of a group
+// are on one machine and may read each other's memory, reductions and gathers use memory reads instead (direct.h),
+// bit-equal and at less than half the CPU time; Gloo still does the joining, sends and receives.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ struct GlooOptions {
   std::string host;                           // a name or address of this machine that the other ranks reach
   absl::Duration timeout = absl::Minutes(5);  // of a collective
   absl::Duration join_timeout = absl::Minutes(5);  // for all ranks to come
-  bool direct = true;  // false: by Gloo alone, which holds for the group if it does for one rank
+  bool direct = true;                              // false on any rank: the whole group uses Gloo alone
 };
 
 // Connects to every other rank; `rendezvous` outlives the group. Unavailable: a rank did not come, or could

@@ -1,4 +1,4 @@
-// What the ways between the ranks of one group share: who the ranks are, and whether the group has failed.
+// State shared by the transports of one group: its peers, and whether the group has failed.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// Where ranks find each other: the rendezvous of one generation, as a group sees it. The trainer's goes through its
-// worker to the coordinator; tests keep it in memory.
+// The rendezvous store of one generation, through which ranks find each other. The trainer's implementation goes
+// through its worker to the coordinator; tests keep it in memory.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace muster::collectives {
 class KeyValue {
  public:
   virtual ~KeyValue() = default;
-  // A name is set once. AlreadyExists: to another value.
+  // Each name is set once. AlreadyExists: it has another value.
   virtual absl::Status Set(const std::string& name, const std::string& value) = 0;
   // Waits until it is set. DeadlineExceeded: not within `timeout`.
   virtual absl::StatusOr<std::string> Wait(const std::string& name, absl::Duration timeout) = 0;

@@ -45,13 +45,13 @@ absl::StatusOr<ncclDataType_t> TypeOf(const at::Tensor& values) {
     case at::kInt:
       return ncclInt32;
     default:
-      return absl::InvalidArgumentError(absl::StrCat("NCCL sends no ", toString(values.scalar_type())));
+      return absl::InvalidArgumentError(absl::StrCat("NCCL does not support ", toString(values.scalar_type())));
   }
 }
 
 size_t Count(const at::Tensor& values) { return static_cast<size_t>(values.numel()); }
 
-// One collective on the device, from its issue to its end.
+// One collective on the device.
 struct Pending {
   std::string what;
   SteadyPoint deadline;
@@ -75,7 +75,7 @@ class NcclGroup final : public Group {
     watchdog_.join();
     const absl::MutexLock lock(&mutex_);
     if (communicator_ == nullptr) return;
-    // In good order only when nothing is under way: a peer that is gone would be waited for.
+    // Destroy cleanly only when nothing is in progress; otherwise it would wait for a lost peer.
     if (pending_.empty()) {
       ncclCommFinalize(communicator_);
       AwaitReady(After(absl::Seconds(5))).IgnoreError();
@@ -104,20 +104,21 @@ class NcclGroup final : public Group {
     });
   }
   std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
-    return BroadcastParts({{std::move(values), root}});
+    return BroadcastShares({{std::move(values), root}});
   }
-  std::unique_ptr<Work> BroadcastParts(std::vector<RankShare> parts) override {
-    return Grouped("broadcast", parts,
-                   [](const RankShare& part, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
-                     void* const values = part.values.data_ptr();
-                     return ncclBroadcast(values, values, Count(part.values), type, part.root, c, stream);
+  std::unique_ptr<Work> BroadcastShares(std::vector<RankShare> shares) override {
+    return Grouped("broadcast", shares,
+                   [](const RankShare& share, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
+                     void* const values = share.values.data_ptr();
+                     return ncclBroadcast(values, values, Count(share.values), type, share.root, c, stream);
                    });
   }
-  std::unique_ptr<Work> ReduceParts(std::vector<RankShare> parts) override {
-    return Grouped("reduce", parts, [](const RankShare& part, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
-      void* const values = part.values.data_ptr();
-      return ncclReduce(values, values, Count(part.values), type, ncclSum, part.root, c, stream);
-    });
+  std::unique_ptr<Work> ReduceShares(std::vector<RankShare> shares) override {
+    return Grouped("reduce", shares,
+                   [](const RankShare& share, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
+                     void* const values = share.values.data_ptr();
+                     return ncclReduce(values, values, Count(share.values), type, ncclSum, share.root, c, stream);
+                   });
   }
   std::unique_ptr<Work> Send(at::Tensor values, int to) override {
     return Typed("send", {values}, [=](ncclDataType_t type, ncclComm_t communicator, cudaStream_t stream) {
@@ -148,7 +149,7 @@ class NcclGroup final : public Group {
     return status;
   }
 
-  // The watchdog's word, of this or an earlier collective.
+  // The watchdog's error, for this or an earlier collective.
   absl::Status failed() {
     const absl::MutexLock lock(&mutex_);
     return failed_;
@@ -182,21 +183,21 @@ class NcclGroup final : public Group {
         Issue(name, std::move(tensors), [&](ncclComm_t c, cudaStream_t stream) { return begin(*type, c, stream); }));
   }
 
-  // One launch for all parts. Empty parts are left out by every rank alike.
+  // One launch for all shares. Empty shares are left out by every rank alike.
   std::unique_ptr<Work> Grouped(
-      const char* name, const std::vector<RankShare>& parts,
+      const char* name, const std::vector<RankShare>& shares,
       const std::function<ncclResult_t(const RankShare&, ncclDataType_t, ncclComm_t, cudaStream_t)>& begin) {
     std::vector<at::Tensor> tensors;
-    for (const RankShare& part : parts) tensors.push_back(part.values);
-    for (const RankShare& part : parts) {
-      const absl::StatusOr<ncclDataType_t> type = TypeOf(part.values);
+    for (const RankShare& share : shares) tensors.push_back(share.values);
+    for (const RankShare& share : shares) {
+      const absl::StatusOr<ncclDataType_t> type = TypeOf(share.values);
       if (!type.ok()) return std::make_unique<FailedWork>(type.status());
     }
     return AsWork(Issue(name, std::move(tensors), [&](ncclComm_t communicator, cudaStream_t stream) {
       ncclResult_t result = ncclGroupStart();
-      for (const RankShare& part : parts) {
-        if (part.values.numel() == 0) continue;
-        const ncclResult_t one = begin(part, *TypeOf(part.values), communicator, stream);
+      for (const RankShare& share : shares) {
+        if (share.values.numel() == 0) continue;
+        const ncclResult_t one = begin(share, *TypeOf(share.values), communicator, stream);
         if (one != ncclSuccess && one != ncclInProgress) result = one;
       }
       const ncclResult_t ended = ncclGroupEnd();
@@ -246,7 +247,7 @@ class NcclGroup final : public Group {
     }
   }
 
-  // Kernels of an aborted communicator end, so streams that wait for them go on.
+  // Kernels of an aborted communicator end, so streams that wait for them continue.
   absl::Status Fail(const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     failed_ = absl::UnavailableError(absl::StrCat(why, " (", peers_->Diagnose(), ")"));
     ncclCommAbort(communicator_);
@@ -279,7 +280,7 @@ class NcclGroup final : public Group {
   std::deque<std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mutex_);
   absl::Status failed_ ABSL_GUARDED_BY(mutex_);
   absl::Notification ending_;
-  std::thread watchdog_;  // last: it uses the others
+  std::thread watchdog_;  // last: it uses the other members
 };
 
 }  // namespace
@@ -306,7 +307,7 @@ absl::StatusOr<std::unique_ptr<Group>> MakeNccl(const NcclOptions& options, KeyV
   }
   const c10::cuda::CUDAGuard device(static_cast<c10::DeviceIndex>(options.device));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;  // so that a rank that never comes is met by our deadline
+  config.blocking = 0;  // non-blocking, so that our deadline covers a rank that never joins
   ncclComm_t communicator = nullptr;
   ncclResult_t state = ncclCommInitRankConfig(&communicator, options.size, id, options.rank, &config);
   while (state == ncclInProgress && Left(deadline) > absl::ZeroDuration()) {

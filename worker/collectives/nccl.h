@@ -1,4 +1,4 @@
-// Collectives between GPUs: NCCL's own interface, on a stream of its own. In builds with --config=cuda only.
+// Collectives between GPUs by the NCCL API, on a separate stream. Only in builds with --config=cuda.
 #pragma once
 
 #include <memory>
@@ -15,16 +15,16 @@ struct NcclOptions {
   int rank = 0;
   int size = 1;
   std::string name;  // of the group, the same on all its ranks and unique in the generation
-  std::string host;  // a name or address of this machine that the other ranks reach; NCCL finds its own ways besides
+  std::string host;  // a name or address of this machine that the other ranks reach; NCCL chooses its own interfaces
   int device = 0;    // CUDA ordinal in this process
   absl::Duration timeout = absl::Minutes(5);       // of a collective, from its issue
   absl::Duration join_timeout = absl::Minutes(5);  // for all ranks to come
 };
 
-// Rank 0 makes the id and publishes it in the rendezvous, the others wait for it there; `rendezvous` outlives the
-// group. Unavailable: not all ranks came in time, or NCCL's own error. A collective waits for what the current stream
-// holds at its issue. A thread watches the collectives under way: one that misses its deadline aborts the communicator,
-// so that nothing waits for ever on the device, and the next call says why.
+// Rank 0 creates the NCCL id and publishes it in the rendezvous, where the others wait for it; `rendezvous` outlives
+// the group. Unavailable: not all ranks joined in time, or an NCCL error. A collective starts after the work that the
+// current stream holds at its issue. A watchdog thread aborts the communicator when a collective misses its deadline,
+// so that no kernel waits without end; the next call returns the cause.
 absl::StatusOr<std::unique_ptr<Group>> MakeNccl(const NcclOptions& options, KeyValue& rendezvous);
 
 }  // namespace muster::collectives

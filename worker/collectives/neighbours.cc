@@ -28,8 +28,8 @@ std::string KeyOf(const std::string& name, int rank, const char* what) {
   return absl::StrCat("near/", name, "/", rank, "/", what);
 }
 
-// This boot of this machine, and the namespaces of processes, where their ids mean the same, and of networks: whoever
-// gives ranks networks of their own wants them apart, like machines. Empty: not known.
+// Identifies this boot of this machine and its pid and network namespaces. Process ids are valid within a pid
+// namespace; ranks in separate network namespaces are treated like separate machines. Empty: unknown.
 std::string Machine() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
@@ -38,7 +38,7 @@ std::string Machine() {
   return absl::StrCat(boot, "/", processes.st_ino, "/", network.st_ino);
 }
 
-// What an offer says; Neighbours::Offer writes it.
+// A parsed offer; Neighbours::Offer writes it.
 struct Offered {
   std::string machine;
   pid_t process = 0;
@@ -54,13 +54,13 @@ absl::StatusOr<Offered> Parse(const std::string& text) {
   if (words.size() != 5 || !absl::SimpleAtoi(words[1], &offered.process) ||
       !absl::SimpleAtoi(words[2], &offered.descriptor) || !absl::SimpleAtoi(words[3], &offered.address) ||
       !absl::SimpleAtoi(words[4], &offered.nonce)) {
-    return absl::FailedPreconditionError(absl::StrCat("its offer is not understood: ", text));
+    return absl::FailedPreconditionError(absl::StrCat("cannot parse its offer: ", text));
   }
   offered.machine = words[0];
   return offered;
 }
 
-// What every rank has set. Unavailable: one has not.
+// Waits for every rank's value. Unavailable: one is missing.
 absl::StatusOr<std::vector<std::string>> Collect(const Neighbours::Options& options, const char* what,
                                                  KeyValue& rendezvous) {
   std::vector<std::string> all;
@@ -76,7 +76,7 @@ absl::StatusOr<std::vector<std::string>> Collect(const Neighbours::Options& opti
   return all;
 }
 
-// Whether the offers, which every rank sees alike, leave anything to try.
+// Whether the offers, which are the same on every rank, allow memory reads.
 absl::Status Compare(const std::vector<std::string>& offers) {
   std::string machine;
   for (size_t rank = 0; rank < offers.size(); ++rank) {
@@ -98,7 +98,7 @@ absl::Status Compare(const std::vector<std::string>& offers) {
 absl::StatusOr<std::unique_ptr<Neighbours>> Neighbours::Meet(const Options& options, KeyValue& rendezvous) {
   std::unique_ptr<Neighbours> met(new Neighbours(options.rank, options.size));
   const absl::StatusOr<std::string> offer =
-      options.willing ? met->Offer() : absl::FailedPreconditionError("it is told to use Gloo only");
+      options.willing ? met->Offer() : absl::FailedPreconditionError("it is configured to use Gloo only");
   const std::string said = offer.ok() ? *offer : absl::StrCat(kNo, offer.status().message());
   if (absl::Status s = rendezvous.Set(KeyOf(options.name, options.rank, "offer"), said); !s.ok()) return s;
   const auto offers = Collect(options, "offer", rendezvous);
@@ -116,7 +116,7 @@ absl::StatusOr<std::unique_ptr<Neighbours>> Neighbours::Meet(const Options& opti
   if (!answers.ok()) return answers.status();
   for (size_t rank = 0; rank < answers->size(); ++rank) {
     if ((*answers)[rank] == kYes) continue;
-    return absl::PermissionDeniedError(absl::StrCat("rank ", rank, " says: ", (*answers)[rank]));
+    return absl::PermissionDeniedError(absl::StrCat("rank ", rank, " reports: ", (*answers)[rank]));
   }
   met->own_->Shut();
   return met;
@@ -124,9 +124,9 @@ absl::StatusOr<std::unique_ptr<Neighbours>> Neighbours::Meet(const Options& opti
 
 absl::StatusOr<std::string> Neighbours::Offer() {
   const std::string machine = Machine();
-  if (machine.empty()) return absl::FailedPreconditionError("/proc does not tell which machine it is on");
+  if (machine.empty()) return absl::FailedPreconditionError("/proc does not identify its machine");
   if (getrandom(&probe_, sizeof probe_, 0) != static_cast<ssize_t>(sizeof probe_)) {
-    return absl::FailedPreconditionError("it has no random numbers");
+    return absl::FailedPreconditionError("cannot get random numbers");
   }
   auto page = MappedPage::Create();
   if (!page.ok()) return page.status();
@@ -143,7 +143,7 @@ absl::Status Neighbours::Reach(int rank, const std::string& offer) {
   if (!offered.ok()) return offered.status();
   Other& other = others_[static_cast<size_t>(rank)];
   other.process = offered->process;
-  // Before the probe: if that finds the rank's nonce, this names the rank's process for good.
+  // Opened before the probe: if the probe then finds the nonce, this pidfd names the rank's process.
   other.pidfd = static_cast<int>(syscall(SYS_pidfd_open, other.process, 0));
   if (other.pidfd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot watch the process of rank ", rank));
   const std::string path = absl::StrCat("/proc/", other.process, "/fd/", offered->descriptor);
@@ -187,9 +187,9 @@ absl::Status Neighbours::Believe(int rank) const {
   if (rank == rank_) return absl::OkStatus();
   pollfd ended = {others_[static_cast<size_t>(rank)].pidfd, POLLIN, 0};
   if (poll(&ended, 1, 0) > 0) return absl::UnavailableError(absl::StrCat("the process of rank ", rank, " has ended"));
-  // After the system call, so that this is not read before what was read for the caller.
+  // Read after the system call, so that it is not older than the caller's data.
   if (page(rank).failed.load(std::memory_order_seq_cst) != 0) {
-    return absl::UnavailableError(absl::StrCat("rank ", rank, " has given up"));
+    return absl::UnavailableError(absl::StrCat("rank ", rank, " has aborted"));
   }
   return absl::OkStatus();
 }

@@ -1,13 +1,12 @@
-// The ranks of a group that are all on one machine, in one network namespace, and may read each other's memory
-// (process_vm_readv, "cross memory attach", as MPI libraries do inside a node): one copy, no socket, no thread of the
-// other side.
+// Memory access between the ranks of a group on one machine and in one network namespace (process_vm_readv, "cross
+// memory attach", as MPI libraries do inside a node): one copy, no socket, no thread on the other side.
 //
-// Whether they may is tried, not guessed: containers, Yama, seccomp and processes that are not dumpable forbid it.
-// Every rank offers itself in the rendezvous, reads a word of every other, and says there whether it could; the group
-// goes this way only if all of them could, so all ranks decide alike.
+// Meet probes whether this works, because containers, Yama, seccomp and processes that are not dumpable forbid it.
+// Every rank publishes an offer in the rendezvous, reads a word of every other rank's memory, and publishes whether
+// that worked. The group uses memory reads only if they worked on all ranks, so all ranks decide alike.
 //
-// Under Yama a process may be read by its ancestors only, so Meet allows it to every process of the same user
-// (PR_SET_PTRACER_ANY), which is the rule where there is no Yama.
+// Under Yama only its ancestors may read a process, so Meet allows every process of the same user
+// (PR_SET_PTRACER_ANY), which is the rule without Yama.
 //
 // Thread-safe after Meet.
 #pragma once
@@ -34,12 +33,12 @@ class Neighbours {
     int rank = 0;
     int size = 1;
     std::string name;      // of the group
-    bool willing = true;   // false: this rank declines, and so the group
-    SteadyPoint deadline;  // for all ranks to come
+    bool willing = true;   // false: this rank, and so the group, declines
+    SteadyPoint deadline;  // for all ranks to join
   };
 
-  // On every rank alike, saying which: FailedPrecondition, the ranks are on several machines or one declines;
-  // PermissionDenied, one may not read another's memory. Unavailable: a rank did not come.
+  // Fails alike on every rank, and names the rank. FailedPrecondition: the ranks are on several machines, or one
+  // declines. PermissionDenied: one may not read another's memory. Unavailable: a rank did not join.
   static absl::StatusOr<std::unique_ptr<Neighbours>> Meet(const Options& options, KeyValue& rendezvous);
   ~Neighbours();
   Neighbours(const Neighbours&) = delete;
@@ -49,10 +48,10 @@ class Neighbours {
   ControlPage& own() const { return **own_; }
   const ControlPage& page(int rank) const;
 
-  // Copies `bytes` at the address `from` of another rank's memory. Unavailable: it has no such memory any more.
+  // Copies `bytes` from the address `from` in another rank's memory. Unavailable: that memory is gone.
   absl::Status Read(int rank, uint64_t from, void* to, size_t bytes) const;
-  // Unavailable: the rank has ended or given up. If OK, what was read of it before was what it had posted: it keeps
-  // that until everybody has finished or it has said that it gave up, and its process id was its own.
+  // Validates data read from a rank before. OK: the data was what the rank had posted, because a rank keeps it until
+  // all ranks have finished or it has published its failure. Unavailable: the rank has ended or aborted.
   absl::Status Believe(int rank) const;
 
  private:
@@ -69,7 +68,7 @@ class Neighbours {
   const int rank_;
   std::vector<Other> others_;  // by rank
   std::unique_ptr<MappedPage> own_;
-  uint64_t probe_ = 0;  // what the others read first: in this process's own memory, like what they read later
+  uint64_t probe_ = 0;  // the word that the other ranks read as a probe
 };
 
 }  // namespace muster::collectives

@@ -1,4 +1,4 @@
-// Meeting: all ranks decide alike, whatever one of them finds.
+// Meet: all ranks decide alike, whatever one of them finds.
 #include "worker/collectives/neighbours.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using Met = absl::StatusOr<std::unique_ptr<Neighbours>>;
 
-// What one rank sets is changed on its way.
+// Alters what one rank publishes.
 class Changed final : public KeyValue {
  public:
   Changed(KeyValue& values, std::function<std::string(const std::string&)> change)
@@ -72,14 +72,14 @@ TEST(Neighbours, ReadEachOther) {
   EXPECT_EQ((*met[0])->page(1).posted, 0u);
   EXPECT_TRUE((*met[0])->Believe(2).ok());
   (*met[2])->own().Fail();
-  EXPECT_THAT(std::string((*met[0])->Believe(2).message()), HasSubstr("rank 2 has given up"));
+  EXPECT_THAT(std::string((*met[0])->Believe(2).message()), HasSubstr("rank 2 has aborted"));
   EXPECT_EQ((*met[1])->own().failed, 0u);
 }
 
 TEST(Neighbours, OneThatDeclinesDecidesForAll) {
   for (const Met& one : MeetWith(Same, false)) {
     EXPECT_EQ(one.status().code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(one.status().message()), HasSubstr("rank 1: it is told to use Gloo only"));
+    EXPECT_THAT(std::string(one.status().message()), HasSubstr("rank 1: it is configured to use Gloo only"));
   }
 }
 
@@ -90,7 +90,7 @@ TEST(Neighbours, AnotherMachineOrNamespaceIsNotTried) {
   }
 }
 
-// A process that has the number of a rank, as seen from another namespace, is not that rank.
+// A process with a rank's pid in another namespace is not that rank.
 TEST(Neighbours, AForeignProcessIsNotTheRank) {
   const auto other_nonce = [](const std::string& offer) {
     return absl::StrCat(offer.substr(0, offer.size() - 1), offer.back() == '1' ? "2" : "1");

@@ -45,13 +45,13 @@ absl::StatusOr<Address> Resolve(const std::string& host, const std::string& port
   return address;
 }
 
-// One question to one peer.
+// One query to one peer.
 struct Question {
   int rank = 0;
   int fd = -1;
   bool connected = false;
   std::string answer;
-  std::string finding;  // for people, empty as long as nothing is known
+  std::string finding;  // the diagnosis for the error message; empty: none yet
 };
 
 void Ask(const std::string& where, Question& question) {
@@ -69,7 +69,7 @@ void Ask(const std::string& where, Question& question) {
   }
 }
 
-void Hear(Question& question, const std::string& name, uint64_t issued) {
+void ReadAnswer(Question& question, const std::string& name, uint64_t issued) {
   if (!question.connected) {
     int error = 0;
     socklen_t size = sizeof error;
@@ -88,10 +88,10 @@ void Hear(Question& question, const std::string& name, uint64_t issued) {
   const std::vector<std::string> parts = absl::StrSplit(question.answer, ' ');
   uint64_t theirs = 0;
   if (parts.size() != 2 || parts[0] != name || !absl::SimpleAtoi(parts[1], &theirs)) {
-    question.finding = absl::StrCat("rank ", question.rank, " is gone (somebody else has its port)");
+    question.finding = absl::StrCat("rank ", question.rank, " is gone (another process has its port)");
   } else if (theirs < issued) {
-    question.finding = absl::StrCat("rank ", question.rank, " is behind (it has begun ", theirs,
-                                    " collectives, this rank ", issued, ")");
+    question.finding =
+        absl::StrCat("rank ", question.rank, " lags (it has issued ", theirs, " collectives, this rank ", issued, ")");
   } else {
     question.finding = "answers";
   }
@@ -146,7 +146,7 @@ void Peers::Answer() {
     const int peer = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (peer < 0) continue;
     const std::string answer = absl::StrCat(name_, " ", issued_.load());
-    // A fresh socket takes so little at once; an asker that is gone misses nothing.
+    // A fresh socket buffers this little at once; a failed send needs no handling, as the asker has gone.
     [[maybe_unused]] const ssize_t sent = send(peer, answer.data(), answer.size(), MSG_NOSIGNAL);
     close(peer);
   }
@@ -165,7 +165,7 @@ std::string Peers::Diagnose(absl::Duration patience) const {
     } else if (absl::IsDeadlineExceeded(where.status()) || absl::IsNotFound(where.status())) {
       question.finding = absl::StrCat("rank ", rank, " never came");
     } else {
-      question.finding = absl::StrCat("of rank ", rank, " nothing is known: ", where.status().message());
+      question.finding = absl::StrCat("the state of rank ", rank, " is unknown: ", where.status().message());
     }
   }
   while (Left(end) > absl::ZeroDuration()) {
@@ -180,7 +180,7 @@ std::string Peers::Diagnose(absl::Duration patience) const {
     const int64_t left = absl::ToInt64Milliseconds(Left(end));
     if (poll(waiting.data(), waiting.size(), static_cast<int>(std::max<int64_t>(1, left))) <= 0) continue;
     for (size_t i = 0; i < waiting.size(); ++i) {
-      if (waiting[i].revents != 0) Hear(*asked[i], name_, issued_.load());
+      if (waiting[i].revents != 0) ReadAnswer(*asked[i], name_, issued_.load());
     }
   }
   std::vector<std::string> findings;
@@ -191,7 +191,7 @@ std::string Peers::Diagnose(absl::Duration patience) const {
                            ? absl::StrCat("rank ", question.rank, " does not answer (frozen, or cut off)")
                            : question.finding);
   }
-  if (findings.empty()) return "every other rank answers, and has begun as many collectives";
+  if (findings.empty()) return "every other rank answers and has issued as many collectives";
   const size_t more = findings.size() > kNamed ? findings.size() - kNamed : 0;
   findings.resize(findings.size() - more);
   return absl::StrCat(absl::StrJoin(findings, "; "), more > 0 ? absl::StrCat("; and ", more, " more") : "");

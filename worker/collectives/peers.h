@@ -1,6 +1,6 @@
-// Who of a group is still there. Each rank answers, on a TCP port of its own, how many collectives it has issued; when
-// one fails, the others ask, so that the error names the rank that is gone, silent or behind, whatever the transport
-// said. The answer holds nothing but that number and the group's name.
+// Diagnoses the peers of a group. Each rank listens on a TCP port and answers how many collectives it has issued. When
+// a collective fails, the ranks ask each other, so that the error names the rank that is gone, silent or lagging,
+// whatever the transport reported. The answer holds only that number and the group's name.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ namespace muster::collectives {
 
 class Peers {
  public:
-  // Listens and publishes where. Thread-safe. `rendezvous` outlives it. Unavailable: no port on `host`.
+  // Listens and publishes the address. Thread-safe. `rendezvous` outlives it. Unavailable: no port on `host`.
   static absl::StatusOr<std::unique_ptr<Peers>> Join(int rank, int size, const std::string& name,
                                                      const std::string& host, KeyValue& rendezvous);
   ~Peers();
@@ -26,7 +26,7 @@ class Peers {
   // Counts one more collective of this rank; its number, from 1.
   uint64_t Issue() { return ++issued_; }
 
-  // "rank 2 is gone; rank 3 does not answer; rank 4 has issued 16 collectives, this rank 17", or that all answer.
+  // "rank 2 is gone (...); rank 3 does not answer (...); rank 4 lags (...)", or that all answer.
   // Takes at most `patience`.
   std::string Diagnose(absl::Duration patience = absl::Seconds(2)) const;
 

@@ -23,7 +23,7 @@ TEST(Peers, NamesTheOneThatIsGoneAndTheOneThatIsBehind) {
   peers[3]->Issue();
   peers[2].reset();
   const std::string found = peers[0]->Diagnose();
-  EXPECT_THAT(found, HasSubstr("rank 1 is behind (it has begun 1 collectives, this rank 2)"));
+  EXPECT_THAT(found, HasSubstr("rank 1 lags (it has issued 1 collectives, this rank 2)"));
   EXPECT_THAT(found, HasSubstr("rank 2 is gone"));
   EXPECT_THAT(found, HasSubstr("rank 4 never came"));
   EXPECT_THAT(found, ::testing::Not(HasSubstr("rank 3")));
@@ -34,7 +34,7 @@ TEST(Peers, AForeignAnswerIsNotTheRank) {
   const auto one = Peers::Join(0, 2, "a", "127.0.0.1", rendezvous).value();
   const auto other = Peers::Join(0, 2, "b", "127.0.0.1", rendezvous).value();
   ASSERT_TRUE(rendezvous.Set("peers/a/1", rendezvous.Wait("peers/b/0", absl::ZeroDuration()).value()).ok());
-  EXPECT_THAT(one->Diagnose(), HasSubstr("rank 1 is gone (somebody else has its port)"));
+  EXPECT_THAT(one->Diagnose(), HasSubstr("rank 1 is gone (another process has its port)"));
 }
 
 TEST(Peers, AnAddressThatIsNotOursIsRefused) {

@@ -1,4 +1,4 @@
-// Deadlines by the steady clock: a wall clock that is set must not end a collective.
+// Deadlines by the steady clock: a change of the wall clock must not time out a collective.
 #pragma once
 
 #include <chrono>

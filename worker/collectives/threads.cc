@@ -22,43 +22,43 @@ enum class Collective { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kRed
 constexpr const char* kNames[] = {"all-reduce", "all-gather", "reduce-scatter", "broadcast",
                                   "reduce",     "barrier",    "send",           "recv"};
 
-// What one rank brings to a collective.
+// One rank's input to a collective.
 struct Offer {
-  Collective kind = Collective::kBarrier;
-  std::vector<RankShare> parts;  // kAllGather: own, all; kReduceScatter: all, own
+  Kind kind = Kind::kBarrier;
+  std::vector<RankShare> shares;  // kAllGather: own, all; kReduceScatter: all, own
 };
 
-// "all-reduce of 5 Float": the same on every rank.
+// For example "all-reduce 5 Float @0"; must be equal on every rank.
 std::string Form(const Offer& offer) {
   std::string form = kNames[static_cast<size_t>(offer.kind)];
-  for (const RankShare& part : offer.parts) {
-    absl::StrAppend(&form, " ", part.values.numel(), " ", toString(part.values.scalar_type()), " @", part.root);
+  for (const RankShare& share : offer.shares) {
+    absl::StrAppend(&form, " ", share.values.numel(), " ", toString(share.values.scalar_type()), " @", share.root);
   }
   return form;
 }
 
 // The sum of the ranks' tensors, in rank order.
-at::Tensor Sum(const std::vector<Offer>& offers, size_t part) {
-  at::Tensor sum = offers[0].parts[part].values.clone();
-  for (size_t rank = 1; rank < offers.size(); ++rank) sum.add_(offers[rank].parts[part].values);
+at::Tensor Sum(const std::vector<Offer>& offers, size_t share) {
+  at::Tensor sum = offers[0].shares[share].values.clone();
+  for (size_t rank = 1; rank < offers.size(); ++rank) sum.add_(offers[rank].shares[share].values);
   return sum;
 }
 
 void Carry(std::vector<Offer>& offers) {
   const int64_t size = static_cast<int64_t>(offers.size());
-  const std::vector<RankShare>& first = offers[0].parts;
+  const std::vector<RankShare>& first = offers[0].shares;
   switch (offers[0].kind) {
     case Collective::kAllReduce: {
       const at::Tensor sum = Sum(offers, 0);
-      for (Offer& offer : offers) offer.parts[0].values.copy_(sum);
+      for (Offer& offer : offers) offer.shares[0].values.copy_(sum);
       return;
     }
     case Collective::kAllGather: {
       const int64_t each = first[0].values.numel();
       for (Offer& to : offers) {
         for (int64_t rank = 0; rank < size; ++rank) {
-          const at::Tensor& from = offers[static_cast<size_t>(rank)].parts[0].values;
-          const at::Tensor place = to.parts[1].values.narrow(0, rank * each, each);
+          const at::Tensor& from = offers[static_cast<size_t>(rank)].shares[0].values;
+          const at::Tensor place = to.shares[1].values.narrow(0, rank * each, each);
           if (place.data_ptr() != from.data_ptr()) place.copy_(from);
         }
       }
@@ -68,25 +68,25 @@ void Carry(std::vector<Offer>& offers) {
       const int64_t each = first[1].values.numel();
       const at::Tensor sum = Sum(offers, 0);
       for (int64_t rank = 0; rank < size; ++rank) {
-        offers[static_cast<size_t>(rank)].parts[1].values.copy_(sum.narrow(0, rank * each, each));
+        offers[static_cast<size_t>(rank)].shares[1].values.copy_(sum.narrow(0, rank * each, each));
       }
       return;
     }
-    case Collective::kBroadcast:
-      for (size_t part = 0; part < first.size(); ++part) {
-        const at::Tensor& from = offers[static_cast<size_t>(first[part].root)].parts[part].values;
+    case Kind::kBroadcast:
+      for (size_t share = 0; share < first.size(); ++share) {
+        const at::Tensor& from = offers[static_cast<size_t>(first[share].root)].shares[share].values;
         for (Offer& to : offers) {
-          if (to.parts[part].values.data_ptr() != from.data_ptr()) to.parts[part].values.copy_(from);
+          if (to.shares[share].values.data_ptr() != from.data_ptr()) to.shares[share].values.copy_(from);
         }
       }
       return;
-    case Collective::kReduce:
-      for (size_t part = 0; part < first.size(); ++part) {
-        offers[static_cast<size_t>(first[part].root)].parts[part].values.copy_(Sum(offers, part));
+    case Kind::kReduce:
+      for (size_t share = 0; share < first.size(); ++share) {
+        offers[static_cast<size_t>(first[share].root)].shares[share].values.copy_(Sum(offers, share));
       }
       return;
-    case Collective::kSend:
-      offers[1].parts[0].values.copy_(first[0].values);
+    case Kind::kSend:
+      offers[1].shares[0].values.copy_(first[0].values);
       return;
     case Collective::kBarrier:
     case Collective::kRecv:
@@ -111,19 +111,18 @@ struct Shared {
   absl::Mutex mutex;
   std::vector<uint64_t> issued ABSL_GUARDED_BY(mutex);  // by rank
   std::map<uint64_t, std::shared_ptr<Meeting>> meetings ABSL_GUARDED_BY(mutex);
-  // By sender and receiver: those that have one side.
-  std::map<std::pair<int, int>, std::deque<std::pair<Collective, std::shared_ptr<Meeting>>>> pairs
-      ABSL_GUARDED_BY(mutex);
+  // Sends and receives without a partner yet, by sender and receiver.
+  std::map<std::pair<int, int>, std::deque<std::pair<Kind, std::shared_ptr<Meeting>>>> pairs ABSL_GUARDED_BY(mutex);
   absl::Status failed ABSL_GUARDED_BY(mutex);
 };
 
-// Everybody is there.
+// Runs when all ranks have issued the collective.
 void Meet(Meeting& meeting, Shared& shared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared.mutex) {
   for (size_t i = 1; i < meeting.offers.size() && meeting.status.ok(); ++i) {
     const bool pair = meeting.offers[0].kind == Collective::kSend;
     const std::string first = Form(meeting.offers[0]), other = Form(meeting.offers[i]);
-    const bool fits =
-        pair ? meeting.offers[0].parts[0].values.numel() == meeting.offers[i].parts[0].values.numel() : first == other;
+    const bool fits = pair ? meeting.offers[0].shares[0].values.numel() == meeting.offers[i].shares[0].values.numel()
+                           : first == other;
     if (!fits) meeting.status = absl::InternalError(absl::StrCat("ranks disagree: ", first, " and ", other));
   }
   if (meeting.status.ok()) Carry(meeting.offers);
@@ -183,11 +182,11 @@ class ThreadGroup final : public Group {
   std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
     return Issue({Collective::kBroadcast, {{std::move(values), root}}});
   }
-  std::unique_ptr<Work> BroadcastParts(std::vector<RankShare> parts) override {
-    return Issue({Collective::kBroadcast, std::move(parts)});
+  std::unique_ptr<Work> BroadcastShares(std::vector<RankShare> shares) override {
+    return Issue({Kind::kBroadcast, std::move(shares)});
   }
-  std::unique_ptr<Work> ReduceParts(std::vector<RankShare> parts) override {
-    return Issue({Collective::kReduce, std::move(parts)});
+  std::unique_ptr<Work> ReduceShares(std::vector<RankShare> shares) override {
+    return Issue({Kind::kReduce, std::move(shares)});
   }
   std::unique_ptr<Work> Send(at::Tensor values, int to) override {
     return Pair(Collective::kSend, rank_, to, std::move(values));

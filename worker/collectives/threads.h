@@ -9,7 +9,7 @@
 
 namespace muster::collectives {
 
-// One group per rank, to be used by a thread each. Results are summed in rank order: bit-equal on every run.
+// Returns one group per rank, each for one thread. Sums are in rank order: bit-equal on every run.
 std::vector<std::unique_ptr<Group>> MakeThreads(int size, absl::Duration timeout = absl::Seconds(60));
 
 }  // namespace muster::collectives

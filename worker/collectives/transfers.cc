@@ -33,15 +33,15 @@ namespace {
 using Kind = Transfers::Kind;
 
 // 42 MB in 21 MB halves, read and added in milliseconds by chunks of 64 KiB 5.5, 256 KiB 4.8, 1 MiB 4.4, all at once
-// 4.9, on a core with 1 MiB of its own cache, which the computing thread wants too.
+// 4.9, on a core with a private cache of 1 MiB, which the compute thread needs too.
 constexpr size_t kChunk = size_t{256} << 10;
-// Read without a sum: nothing to keep in the cache, only not too long without a look at the others.
+// For reads without a sum: no need to fit the cache; bounded so that peers are checked often enough.
 constexpr size_t kReadAtOnce = size_t{1} << 20;
-// LibTorch adds more elements than 32,767 with all its threads; those are busy computing.
+// LibTorch uses all its threads to add more than 32,767 elements; those threads are busy computing.
 constexpr int64_t kAddAtOnce = 16 << 10;
-// About 5 microseconds. Ranks share cores with threads that compute, so they sleep soon.
+// About 5 microseconds. Ranks share cores with compute threads, so they spin only briefly.
 constexpr int kSpins = 100;
-// The longest sleep before a look at whether the other process lives.
+// The longest sleep between checks that the other process is alive.
 constexpr absl::Duration kNap = absl::Milliseconds(50);
 
 // FNV-1a: the same in every process.
@@ -59,7 +59,7 @@ uint64_t Digest(const Transfer& transfer) {
   return digest;
 }
 
-// The ranks in the order in which their parts are summed at `root`. Gloo's ring passes a chunk downwards and ends at
+// The ranks in the order in which their shares are summed at `root`. Gloo's ring passes a chunk downwards and ends at
 // the rank whose chunk it is.
 std::vector<int> Order(Kind kind, int root, int size) {
   std::vector<int> order;
@@ -88,14 +88,14 @@ Transfers::Transfers(std::unique_ptr<Neighbours> neighbours, absl::Duration time
 
 Transfers::~Transfers() { Stop(absl::CancelledError("the group has ended")); }
 
-std::shared_ptr<Transfer> Transfers::Begin(Kind kind, std::vector<RankShare> parts) {
+std::shared_ptr<Transfer> Transfers::Begin(Kind kind, std::vector<RankShare> shares) {
   auto transfer = std::make_shared<Transfer>();
   transfer->kind = kind;
-  transfer->dtype = parts.front().values.scalar_type();
-  for (RankShare& part : parts) {
-    transfer->ranges.push_back({part.values.nbytes(), part.root});
-    transfer->addresses.push_back(reinterpret_cast<uint64_t>(part.values.data_ptr()));
-    transfer->alive.push_back(std::move(part.values));
+  transfer->dtype = shares.front().values.scalar_type();
+  for (RankShare& share : shares) {
+    transfer->ranges.push_back({share.values.nbytes(), share.root});
+    transfer->addresses.push_back(reinterpret_cast<uint64_t>(share.values.data_ptr()));
+    transfer->alive.push_back(std::move(share.values));
   }
   transfer->digest = Digest(*transfer);
   transfer->deadline = After(timeout_);
@@ -115,7 +115,7 @@ uint64_t Transfers::Over() const {
   return over;
 }
 
-// As far as there are slots.
+// Publishes issued transfers while slots are free.
 void Transfers::Publish() {
   const uint64_t end = std::min(issued_, Over() + ControlPage::kSlots);
   if (posted_ >= end) return;
@@ -188,11 +188,11 @@ absl::Status Transfers::Sum(const Transfer& transfer) {
     if (!addresses.ok()) return addresses.status();
     theirs[static_cast<size_t>(other)] = *std::move(addresses);
   }
-  for (size_t part = 0; part < transfer.ranges.size(); ++part) {
-    const Transfer::Range& range = transfer.ranges[part];
+  for (size_t share = 0; share < transfer.ranges.size(); ++share) {
+    const Transfer::Range& range = transfer.ranges[share];
     if (range.root != rank) continue;
     for (size_t begin = 0; begin < range.bytes; begin += kChunk) {
-      absl::Status status = SumChunk(transfer, theirs, part, begin, std::min(kChunk, range.bytes - begin));
+      absl::Status status = SumChunk(transfer, theirs, share, begin, std::min(kChunk, range.bytes - begin));
       if (!status.ok()) return status;
     }
   }
@@ -202,10 +202,10 @@ absl::Status Transfers::Sum(const Transfer& transfer) {
   return absl::OkStatus();
 }
 
-absl::Status Transfers::SumChunk(const Transfer& transfer, const Addresses& theirs, size_t part, size_t begin,
+absl::Status Transfers::SumChunk(const Transfer& transfer, const Addresses& theirs, size_t share, size_t begin,
                                  size_t bytes) {
   const int rank = neighbours_->rank();
-  std::byte* const own = Pointer(transfer.addresses[part] + begin);
+  std::byte* const own = Pointer(transfer.addresses[share] + begin);
   std::byte* sum = nullptr;
   for (const int other : Order(transfer.kind, rank, neighbours_->size())) {
     if (other == rank) {
@@ -215,7 +215,7 @@ absl::Status Transfers::SumChunk(const Transfer& transfer, const Addresses& thei
     }
     std::byte* const more = scratch_[sum == scratch_[0].get() ? 1 : 0].get();
     absl::Status status =
-        Read(other, theirs[static_cast<size_t>(other)][part] + begin, reinterpret_cast<uint64_t>(more), bytes);
+        Read(other, theirs[static_cast<size_t>(other)][share] + begin, reinterpret_cast<uint64_t>(more), bytes);
     if (!status.ok()) return status;
     if (sum == nullptr) {
       sum = more;
@@ -230,17 +230,17 @@ absl::Status Transfers::Fetch(const Transfer& transfer) {
   const int rank = neighbours_->rank(), size = neighbours_->size();
   const auto counter = transfer.kind == Kind::kBroadcast ? &ControlPage::posted : &ControlPage::summed;
   for (int step = 1; step < size; ++step) {
-    const int root = (rank + step) % size;  // not all from one rank at once
+    const int root = (rank + step) % size;  // staggered, so that not all read from one rank at once
     std::vector<uint64_t> theirs;
-    for (size_t part = 0; part < transfer.ranges.size(); ++part) {
-      const Transfer::Range& range = transfer.ranges[part];
+    for (size_t share = 0; share < transfer.ranges.size(); ++share) {
+      const Transfer::Range& range = transfer.ranges[share];
       if (range.root != root || range.bytes == 0) continue;
       if (theirs.empty()) {
         auto addresses = Ask(transfer, root, counter);
         if (!addresses.ok()) return addresses.status();
         theirs = *std::move(addresses);
       }
-      absl::Status status = Read(root, theirs[part], transfer.addresses[part], range.bytes);
+      absl::Status status = Read(root, theirs[share], transfer.addresses[share], range.bytes);
       if (!status.ok()) return status;
     }
     if (absl::Status status = neighbours_->Believe(root); !theirs.empty() && !status.ok()) return status;
@@ -248,13 +248,13 @@ absl::Status Transfers::Fetch(const Transfer& transfer) {
   return absl::OkStatus();
 }
 
-// Where a rank's parts lie, once it has come so far.
+// The addresses of a rank's shares, once it has reached this transfer.
 absl::StatusOr<std::vector<uint64_t>> Transfers::Ask(const Transfer& transfer, int rank, ControlPage::Counter counter) {
   if (absl::Status s = Await(rank, counter, transfer.number, transfer.deadline); !s.ok()) return s;
   const ControlPage::Slot& slot = neighbours_->page(rank).slot(transfer.number);
   if (slot.digest.load(std::memory_order_relaxed) != transfer.digest) {
-    return absl::UnavailableError(
-        absl::StrCat("ranks disagree: what rank ", rank, " exchanges has other sizes, roots or dtype than here"));
+    return absl::UnavailableError(absl::StrCat("ranks disagree: what rank ", rank,
+                                               " transfers has other sizes, roots or dtype than on this rank"));
   }
   std::vector<uint64_t> addresses(transfer.addresses.size());
   absl::Status status = neighbours_->Read(rank, slot.addresses.load(std::memory_order_relaxed), addresses.data(),
@@ -290,7 +290,7 @@ absl::Status Transfers::Await(int rank, ControlPage::Counter counter, uint64_t n
     const absl::Duration left = Left(deadline);
     if (left <= absl::ZeroDuration()) {
       return absl::UnavailableError(
-          absl::StrCat("rank ", rank, " did not come so far in ", absl::FormatDuration(timeout_)));
+          absl::StrCat("rank ", rank, " did not reach this collective within ", absl::FormatDuration(timeout_)));
     }
     page.WaitForChange(seen, std::min(left, kNap));
   }
@@ -310,7 +310,7 @@ absl::Status Transfers::Wait(const Transfer& transfer) {
 }
 
 void Transfers::Abandon(const Transfer& transfer) {
-  if (transfer.number > Over()) Stop(absl::CancelledError("a collective was given up before its end"));
+  if (transfer.number > Over()) Stop(absl::CancelledError("a collective was dropped before it was done"));
 }
 
 void Transfers::Stop(const absl::Status& why) {

@@ -1,10 +1,10 @@
-// Collectives between neighbours. A thread of each rank carries them out in the order of their issue, while the rank
-// computes: it reads the other ranks' parts straight from their tensors, adds what it is the root of, chunk by chunk in
-// its cache, and reads what others are the roots of straight into its own tensors. Nothing is received into buffers.
+// Collectives by memory reads between ranks on one machine. A thread of each rank runs them in the order of their
+// issue, overlapped with compute. It reads the other ranks' shares directly from their tensors and adds those of which
+// it is the root, chunk by chunk in its cache; then it reads the other roots' results into its own tensors. There are
+// no receive buffers.
 //
-// A rank's tensors are read until every rank has finished; only then does Wait return. A rank that fails says so in its
-// control page before anybody uses its tensors for anything else, and whoever read them looks there before it believes
-// what it read.
+// Wait returns only when every rank has finished, because a rank's tensors are read until then. A failing rank sets the
+// flag in its control page before its tensors are reused, and readers check that flag before they accept data.
 //
 // Begin is called by one thread, everything else by any.
 #pragma once
@@ -28,14 +28,14 @@
 
 namespace muster::collectives {
 
-struct Transfer;  // one collective under way
+struct Transfer;  // one collective in progress
 
 class Transfers {
  public:
   enum class Kind {
-    kBroadcast,  // each part from its root to every rank
-    kReduce,     // each part summed at its root, in the order of the ranks
-    kAllReduce,  // each part summed at its root, in the order of Gloo's ring, and from there to every rank
+    kBroadcast,  // each share from its root to every rank
+    kReduce,     // each share summed at its root, in the order of the ranks
+    kAllReduce,  // each share summed at its root, in the order of Gloo's ring, and from there to every rank
   };
 
   // `timeout`: of a transfer, from its issue.
@@ -44,25 +44,25 @@ class Transfers {
   ~Transfers();
   Transfers(const Transfers&) = delete;
 
-  // `parts` have the same sizes, roots and dtype on every rank, and elements in at least one.
-  std::shared_ptr<Transfer> Begin(Kind kind, std::vector<RankShare> parts);
-  // Returns when every rank has finished it. Unavailable: not in time, a rank has ended or given up, or ranks disagree
-  // on what they transfer; then nothing is read into this rank's tensors any more.
+  // `shares` have the same sizes, roots and dtype on every rank, and elements in at least one.
+  std::shared_ptr<Transfer> Begin(Kind kind, std::vector<RankShare> shares);
+  // Returns when every rank has finished it. Unavailable: the deadline passed, a rank has ended or aborted, or the
+  // ranks disagree on the transfer; this rank's tensors are then no longer written.
   absl::Status Wait(const Transfer& transfer);
-  // Nobody will wait for it: stops, unless every rank has finished it.
+  // For a transfer that will not be waited for: stops, unless every rank has finished it.
   void Abandon(const Transfer& transfer);
-  // Gives up whatever is under way, and what comes after. Nothing is read into this rank's tensors any more.
+  // Fails the transfers in progress and all later ones. This rank's tensors are no longer written.
   void Stop(const absl::Status& why);
 
-  // When this rank had all that it needed, after Wait; others may have read from it for longer.
+  // After Wait: when this rank had its result; others may have read from it for longer.
   static std::chrono::steady_clock::time_point DoneAt(const Transfer& transfer);
 
  private:
   using Scratch = std::unique_ptr<std::byte[]>;
-  // Where the parts lie in the memory of each rank that was asked.
+  // The addresses of the shares in each rank's memory.
   using Addresses = std::vector<std::vector<uint64_t>>;
 
-  // Up to this number, every rank has finished.
+  // The newest transfer that every rank has finished.
   uint64_t Over() const;
   void Publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -71,7 +71,7 @@ class Transfers {
   void Run();
   absl::Status Carry(Transfer& transfer);
   absl::Status Sum(const Transfer& transfer);
-  absl::Status SumChunk(const Transfer& transfer, const Addresses& theirs, size_t part, size_t begin, size_t bytes);
+  absl::Status SumChunk(const Transfer& transfer, const Addresses& theirs, size_t share, size_t begin, size_t bytes);
   absl::Status Fetch(const Transfer& transfer);
   absl::StatusOr<std::vector<uint64_t>> Ask(const Transfer& transfer, int rank, ControlPage::Counter counter);
   absl::Status Read(int rank, uint64_t from, uint64_t to, size_t bytes);
@@ -85,7 +85,8 @@ class Transfers {
   std::array<Scratch, 2> scratch_;  // the thread's
 
   mutable absl::Mutex mutex_;
-  std::deque<std::shared_ptr<Transfer>> transfers_ ABSL_GUARDED_BY(mutex_);  // those that somebody may read, in order
+  std::deque<std::shared_ptr<Transfer>> transfers_
+      ABSL_GUARDED_BY(mutex_);  // those that a rank may still read, in order
   uint64_t issued_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t carried_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -1,4 +1,4 @@
-// The implementation of attention that a model's blocks use.
+// Chooses the implementation of attention for a model's blocks.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,8 +9,8 @@
 
 namespace muster::engine {
 
-// Chooses it by trying them with the blocks' shape and one microbatch. Returns what
-// was chosen and why. Process-wide, as LibTorch's choice is.
+// Times the implementations with the blocks' shape and one microbatch, and selects the fastest. Returns the choice and
+// the reason, for the log. Process-wide, like LibTorch's setting.
 std::string ChooseAttention(const Config& config, at::Device device);
 
 }  // namespace muster::engine

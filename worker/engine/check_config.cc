@@ -46,7 +46,7 @@ bool Known(OpKind kind) {
   }
 }
 
-// Views into slots are made once.
+// Checked because views into slots are created only once.
 absl::Status CheckSlots(const Config& config) {
   std::map<int32_t, int32_t> slots;
   for (const Op& op : config.schedule.ops) {

@@ -1,4 +1,4 @@
-// Whether the engine can run what it is given, found out before anything is allocated or computed.
+// Validates the engine's inputs before anything is allocated or computed.
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,4 +1,4 @@
-// The configuration of a rank whose layout is made here, as the coordinator makes it for a job.
+// Builds a rank's configuration, with a layout as the coordinator makes it for a job.
 #pragma once
 
 #include <cstdint>

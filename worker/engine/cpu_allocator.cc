@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
-// Eight size classes between powers of two: a block is at most an eighth larger than what was asked for.
+// Eight size classes between powers of two: a block is at most an eighth larger than requested.
 constexpr int kSteps = 8;
 constexpr int kClasses = 65 * kSteps;
 
@@ -31,7 +31,7 @@ size_t ClassBytes(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-// In front of each block, so that freeing needs no look-up.
+// Stored before each block, so that free needs no lookup.
 struct alignas(kAlignment) Header {
   Header* next;      // in the list of free blocks
   size_t requested;  // rounded up to kAlignment

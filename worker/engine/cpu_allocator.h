@@ -1,22 +1,22 @@
-// The process's allocator of CPU tensors: 64-byte aligned, counting, and keeping what is freed. A training step
-// allocates the same sizes again and again; kept blocks spare it the system calls and page faults (a tenth of a step
-// of a 6 x 384 model), and the counter is the measured memory that a plan's prediction is compared with.
+// The process's allocator of CPU tensors: 64-byte aligned, with counters and a cache of freed blocks. A training step
+// repeats the same allocations; the cache avoids system calls and page faults (a tenth of a step of a 6 x 384 model).
+// The counters give the measured memory that a plan's prediction is compared with.
 //
-// Thread-safe. Process-wide, as LibTorch's allocators are: several engines in one process share it and its counts.
+// Thread-safe. Process-wide, like LibTorch's allocators: several engines in one process share it and its counters.
 #pragma once
 
 #include <cstdint>
 
 namespace muster::engine {
 
-// From the first call on, every new CPU tensor comes from here. Later calls do nothing.
+// Installs the allocator for all new CPU tensors. Later calls do nothing.
 void InstallCpuAllocator();
 
 struct CpuMemory {
   uint64_t bytes = 0;               // of live tensors, each rounded up to 64
   uint64_t peak_bytes = 0;          // the largest `bytes` so far
-  uint64_t system_bytes = 0;        // held from the system: live and kept
-  uint64_t system_allocations = 0;  // blocks that were asked of it; stands still in a steady state
+  uint64_t system_bytes = 0;        // held from the system: live and cached
+  uint64_t system_allocations = 0;  // blocks requested from the system; constant in a steady state
 };
 
 CpuMemory CpuMemoryUse();

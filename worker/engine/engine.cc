@@ -65,7 +65,7 @@ class CompiledEngine final : public Engine {
   uint64_t peak_memory_bytes() const override;
 
  private:
-  // The border: what LibTorch throws becomes a Status that says where.
+  // Turns LibTorch's exceptions into a Status that names rank, step and op.
   template <typename F>
   absl::Status Guarded(F&& body);
 
@@ -78,11 +78,11 @@ class CompiledEngine final : public Engine {
 
   std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const;
   void Train(const Batch& batch, double learning_rate, double vote, StepResult& result);
-  // What all schedules have in common: units that compute, and what moves their parameters and gradients.
+  // Runs the ops that training and evaluation share: compute, and the movement of parameters and gradients.
   void RunOp(const Schedule& schedule, int32_t index, InFlightMicrobatches& microbatches);
   double ForwardOnly(const Batch& batch, int64_t first, int64_t rows);
   void Optimize(const Batch& batch, const at::Tensor& seen, double learning_rate, StepResult& result);
-  // Parameters were changed: what is made of them is made again.
+  // Rebuilds what is derived from the parameters after they change.
   void Renew();
 
   const Config config_;
@@ -99,7 +99,7 @@ class CompiledEngine final : public Engine {
   std::string doing_;  // for error messages
 };
 
-// Carries a Status out of where only exceptions can.
+// Carries a Status out of code that can only throw.
 struct Failed {
   absl::Status status;
 };
@@ -139,8 +139,8 @@ absl::Status CompiledEngine::Prepare() {
     doing_ = "allocating the model";
     at::set_num_threads(config_.threads);
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
-    // That alone would also fill every new tensor with NaN: a pass over memory for nothing, since nothing here reads
-    // what it has not written.
+    // Deterministic mode alone also fills every new tensor with NaN, a needless pass over memory: the engine never
+    // reads uninitialized memory.
     at::globalContext().setDeterministicFillUninitializedMemory(false);
     const Precision& precision = config_.train.precision();
     storage_.emplace(Storage::Options{
@@ -166,11 +166,11 @@ absl::Status CompiledEngine::Prepare() {
 }
 
 void CompiledEngine::Initialise() {
-  for (const OwnedExtent& part : storage_->parts()) {
-    const at::Tensor host = device_.is_cpu() ? part.master : at::empty(part.master.sizes(), at::kFloat);
-    engine::Initialise(config_.train.seed(), *part.tensor, static_cast<uint64_t>(part.begin),
-                       absl::MakeSpan(host.mutable_data_ptr<float>(), static_cast<size_t>(part.length)));
-    if (!device_.is_cpu()) part.master.copy_(host);
+  for (const OwnedExtent& extent : storage_->extents()) {
+    const at::Tensor host = device_.is_cpu() ? extent.master : at::empty(extent.master.sizes(), at::kFloat);
+    engine::Initialise(config_.train.seed(), *extent.tensor, static_cast<uint64_t>(extent.begin),
+                       absl::MakeSpan(host.mutable_data_ptr<float>(), static_cast<size_t>(extent.length)));
+    if (!device_.is_cpu()) extent.master.copy_(host);
   }
 }
 
@@ -185,13 +185,13 @@ absl::Status CompiledEngine::MakeUnits() {
 
 void CompiledEngine::MakeState() {
   optimizer_ = MakeOptimizer(config_.train.optimizer(), storage_->Runs(), storage_->owned_elements(), device_);
-  state_.emplace(&storage_->parts());
+  state_.emplace(&storage_->extents());
   state_->AddParameters();
   for (const auto& [kind, values] : optimizer_->State()) state_->Add(kind, values);
 }
 
 at::Tensor CompiledEngine::Tokens(absl::Span<const uint32_t> tokens, int64_t rows, int64_t columns) const {
-  // Pinned, so that a GPU fetches them when it comes to it and the host need not wait.
+  // Pinned, so that the copy to a GPU is asynchronous.
   at::Tensor ids = at::empty({rows, columns}, at::TensorOptions(at::kLong).pinned_memory(device_.is_cuda()));
   std::copy(tokens.begin(), tokens.end(), ids.mutable_data_ptr<int64_t>());
   return ids.to(device_, /*non_blocking=*/true);
@@ -208,7 +208,7 @@ Context CompiledEngine::MakeContext(const Batch& batch, int64_t first, int64_t r
   return context;
 }
 
-// Rows of a microbatch: the spec's, else the rank's whole share of a step.
+// Rows of a microbatch: from the spec, else the rank's whole share of a step.
 int64_t CompiledEngine::MicrobatchRows(const Batch& batch) const {
   const int64_t rows = config_.train.batch().microbatch();
   return rows > 0 ? rows : static_cast<int64_t>(batch.sequences);
@@ -244,7 +244,7 @@ void CompiledEngine::RunOp(const Schedule& schedule, int32_t index, InFlightMicr
     case OpKind::kAllReduce:
       return exchange_.Begin(schedule, index, doing_, *storage_);
     default:
-      return;  // of the step as a whole, or refused by CheckConfig
+      return;  // handled by Train, or refused by CheckConfig
   }
 }
 
@@ -256,7 +256,7 @@ void CompiledEngine::Train(const Batch& batch, double learning_rate, double vote
   const at::Tensor scalars = at::zeros({2}, at::TensorOptions(at::kDouble).device(device_));  // loss sum, votes
   scalars[1].fill_(vote);
   InFlightMicrobatches microbatches(config_.schedule, units_, MakeContexts(batch, scalars[0]));
-  at::Tensor norm;  // on the device: the step waits for it once, together with the scalars
+  at::Tensor norm;  // stays on the device; read once, together with the scalars
   recorder_.End("Prepare");
 
   for (int32_t index = 0; index < static_cast<int32_t>(config_.schedule.ops.size()); ++index) {
@@ -276,12 +276,13 @@ void CompiledEngine::Train(const Batch& batch, double learning_rate, double vote
     } else {
       RunOp(config_.schedule, index, microbatches);
     }
-    recorder_.End(op.stream == Stream::kCompute ? doing_ : "Issue");  // a collective's own span ends when it is done
+    recorder_.End(op.stream == Stream::kCompute ? doing_
+                                                : "Issue");  // a collective's own span ends when the collective is done
   }
 }
 
-// `seen`: loss sum, votes, gradient norm. A CPU has computed them when it comes here; a GPU has not, so it decides by
-// itself, and the host waits for it only behind the last thing that it has to issue.
+// `seen`: loss sum, votes, gradient norm. On a CPU they are computed by now. On a GPU they may not be, so the update is
+// decided on the device, and the host waits only after it has issued the whole step.
 void CompiledEngine::Optimize(const Batch& batch, const at::Tensor& seen, double learning_rate, StepResult& result) {
   const double clip_norm = config_.train.optimizer().clip_norm();
   const double most = clip_norm > 0 ? clip_norm : std::numeric_limits<double>::infinity();
@@ -324,15 +325,16 @@ absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learn
   if (config_.progress != nullptr) config_.progress->EndStep();
   if (!done.ok()) return done;
   if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
-    return absl::OutOfRangeError(absl::StrCat(
-        "rank ", config_.role.rank(), ", step ", step_ + 1, ": the loss is ", result.loss, " and the gradient's norm ",
-        result.gradient_norm, "; nothing was updated. Try a lower optimizer.lr, a longer warm-up, or clip_norm"));
+    return absl::OutOfRangeError(
+        absl::StrCat("rank ", config_.role.rank(), ", step ", step_ + 1, ": the loss is ", result.loss,
+                     " and the gradient's norm ", result.gradient_norm,
+                     "; the parameters were not updated. Try a lower optimizer.lr, a longer warm-up, or clip_norm"));
   }
   ++step_;
   return result;
 }
 
-// The loss, summed over the targets of `rows` of the batch.
+// Returns the loss summed over the targets of `rows` rows of the batch.
 double CompiledEngine::ForwardOnly(const Batch& batch, int64_t first, int64_t rows) {
   Context context = MakeContext(batch, first, rows, Mode::kEvaluate);
   context.loss_sum = at::zeros({}, at::TensorOptions(at::kDouble).device(device_));
@@ -351,8 +353,8 @@ absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
   double sum = 0;
   absl::Status status = Guarded([&] {
     const c10::AutoGradMode off(false);
-    // No more at a time than in training, so that a long validation needs no memory that the plan has not counted; and
-    // as often on every rank, since it gathers.
+    // At most a training microbatch at a time, so that validation stays within the planned memory; and equally often on
+    // every rank, because each pass gathers parameters.
     const int64_t share = std::max<int64_t>(1, config_.train.batch().sequences());
     const int64_t rows = std::clamp<int64_t>(MicrobatchRows(batch), 1, share);
     const collectives::Group* world = config_.groups[kWorldGroup];
@@ -374,7 +376,7 @@ absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
   if (!status.ok()) return status;
   const double loss = sum / static_cast<double>(batch.global_targets);
   if (!std::isfinite(loss)) {
-    return absl::OutOfRangeError(absl::StrCat("rank ", config_.role.rank(), ", behind step ", step_,
+    return absl::OutOfRangeError(absl::StrCat("rank ", config_.role.rank(), ", after step ", step_,
                                               ", evaluation: the loss is ", loss, "; the weights have diverged"));
   }
   return loss;
@@ -387,7 +389,7 @@ absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint3
   }
   if (absl::Status s = CheckTokens(config_.inventory, tokens); !s.ok()) return s;
   if (config_.table.shards() > 1) {
-    return absl::FailedPreconditionError("this rank has only a part of the model: logits need all of it");
+    return absl::FailedPreconditionError("this rank holds only a part of the model, and logits need all of it");
   }
   std::vector<float> logits;
   absl::Status status = Guarded([&] {
@@ -420,7 +422,7 @@ absl::Status CompiledEngine::Pull() {
 
 absl::Status CompiledEngine::Push() {
   return Guarded([&] {
-    doing_ = "taking over changed parameters";
+    doing_ = "copying changed parameters to the device";
     state_->FromHost();
     Renew();
   });

@@ -35,25 +35,25 @@ struct Config {
   Schedule evaluation;
   Train train;  // resolved
   bool cuda = false;
-  bool decide_on_device = false;  // whether numbers are finite and how much is clipped, as a GPU always does
+  bool decide_on_device = false;                      // decide skipping and clipping on the device; always so on a GPU
   std::array<collectives::Group*, kGroups> groups{};  // by Op::group; they outlive the engine. Null: no such group
-  OpListener* progress = nullptr;                     // told of each op of a step; outlives the engine. Null: nobody is
-  bool poison = false;  // released parameters become NaN, so that a use of them shows: for tests
-  int threads = 1;      // of the tensor library, fixed: results are bit-equal for equal threads
+  OpListener* progress = nullptr;                     // receives each op of a step; outlives the engine. May be null
+  bool poison = false;  // for tests: fill released parameters with NaN, to expose a use after release
+  int threads = 1;      // LibTorch's threads; results are bit-equal for equal threads
 };
 
 // Token ids [sequences, context + 1], row-major; position t predicts t + 1. The rank's share of one step, maybe empty.
 struct Batch {
   uint64_t sequences = 0;
   absl::Span<const uint32_t> tokens;
-  uint64_t global_targets = 0;  // over all ranks: what the loss sum is divided by
+  uint64_t global_targets = 0;  // over all ranks; the loss sum is divided by it
 };
 
 struct StepResult {
   double loss = 0;            // mean over the step's targets of all ranks, nats
   double gradient_norm = 0;   // global, before clipping
-  double votes = 0;           // the sum of the ranks' votes: the same on each of them
-  double waited_seconds = 0;  // on a CPU: for collectives, with nothing else to do
+  double votes = 0;           // the sum of the ranks' votes, equal on all ranks
+  double waited_seconds = 0;  // on a CPU: time blocked in collectives
 };
 
 // A contiguous run of a tensor's elements that this rank owns; fp32. Valid until the engine is destroyed.
@@ -76,38 +76,37 @@ class Engine {
   // One optimizer step by the schedule. Internal: an op failed; the message names rank, step and op.
   // OutOfRange: the loss or the gradient is not finite; nothing was updated. InvalidArgument: the batch has the wrong
   // size or a token outside the vocabulary, or the learning rate is negative or not finite. ResourceExhausted: memory.
-  // Unavailable: a collective failed; the message names the ranks that are gone or behind. The engine is of no use
-  // then. `vote` is any number that ranks want summed, so that all know of something after the same step.
+  // Unavailable: a collective failed; the message names the ranks that are gone or lag. The engine is then unusable.
+  // `vote` is summed over all ranks, so that all ranks learn of a request after the same step.
   virtual absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate, double vote = 0) = 0;
 
-  // Mean loss in nats over all ranks' shares of a batch of any number of sequences, without touching any state; at most
-  // a training microbatch at a time. OutOfRange: it is not finite. Other errors as Step.
+  // Mean loss in nats over all ranks' shares of a batch of any number of sequences. Changes no state; runs at most a
+  // training microbatch at a time. OutOfRange: the loss is not finite. Other errors as Step.
   virtual absl::StatusOr<double> Evaluate(const Batch& batch) = 0;
 
-  // Logits [vocabulary] behind the last of `tokens` (1..context of them). OutOfRange: they are not finite.
-  // FailedPrecondition: this rank has only a part of the model. When
-  // `tokens` are those of the call before and some more, only these are computed; keys and values of the others were
-  // kept.
+  // Logits [vocabulary] after the last of `tokens` (1..context tokens). If `tokens` extend those of the previous call,
+  // only the new ones are computed, with the KV cache. OutOfRange: the logits are not finite.
+  // FailedPrecondition: this rank has only a part of the model.
   virtual absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) = 0;
 
-  // The ops of the next Step are timed; TakeRecord gives what was seen since, and ends it.
+  // Record starts timing ops; TakeRecord returns the spans since then and stops.
   virtual void Record() = 0;
   virtual std::vector<OpSpan> TakeRecord() = 0;
 
   virtual uint64_t step() const = 0;         // optimizer steps done
   virtual void set_step(uint64_t step) = 0;  // after loading a checkpoint
 
-  // Everything that a checkpoint holds, in table order.
+  // All state of a checkpoint, in table order.
   virtual std::vector<StateView> State() = 0;
-  // On a GPU: device to host copies of State(), and back. On a CPU nothing is copied; Push() tells of changed
-  // parameters.
+  // On a GPU: Pull copies State() to the host, Push back to the device. On a CPU nothing is copied. Call Push after
+  // changing parameters.
   virtual absl::Status Pull() = 0;
   virtual absl::Status Push() = 0;
 
-  // What was chosen at start-up and why, for the log: on a GPU the implementation of attention.
+  // Choices made at startup, for the log: on a GPU, the implementation of attention.
   virtual std::vector<std::string> Notes() const = 0;
 
-  // The most bytes that live tensors took on the device so far: the process's CPU tensors, or those on the GPU.
+  // Peak bytes of live tensors: the process's CPU tensors, or those on the GPU.
   virtual uint64_t peak_memory_bytes() const = 0;
 };
 

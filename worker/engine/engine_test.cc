@@ -68,31 +68,31 @@ TEST(Engine, FirstLossIsThatOfKnowingNothing) {
   EXPECT_EQ(engine->step(), 0u);
 }
 
-TEST(Engine, TellsOfEachOpAsItComesToIt) {
-  struct Told : OpListener {
+TEST(Engine, ReportsEachOpInOrder) {
+  struct RecordingListener : OpListener {
     void Begin(int32_t index, OpKind kind) override { begun.emplace_back(index, kind); }
     void WaitFor(int32_t, OpKind) override { ++waits; }
     void EndWait(int32_t, OpKind) override {}
     void EndStep() override { ++steps; }
     std::vector<std::pair<int32_t, OpKind>> begun;
     int waits = 0, steps = 0;
-  } told;
+  } listener;
   Config config = Small(8, 4);
-  config.progress = &told;
+  config.progress = &listener;
   auto engine = Engine::Create(config).value();
   const Tokens tokens(8);
   ASSERT_TRUE(engine->Evaluate(tokens.batch).ok());
-  EXPECT_TRUE(told.begun.empty()) << "that is not of a step";
+  EXPECT_TRUE(listener.begun.empty()) << "evaluation is no step";
   ASSERT_TRUE(engine->Step(tokens.batch, 1e-3).ok());
-  ASSERT_EQ(told.begun.size(), config.schedule.ops.size());
-  for (size_t i = 0; i < told.begun.size(); ++i) {
-    EXPECT_EQ(told.begun[i], std::pair(static_cast<int32_t>(i), config.schedule.ops[i].kind));
+  ASSERT_EQ(listener.begun.size(), config.schedule.ops.size());
+  for (size_t i = 0; i < listener.begun.size(); ++i) {
+    EXPECT_EQ(listener.begun[i], std::pair(static_cast<int32_t>(i), config.schedule.ops[i].kind));
   }
-  EXPECT_EQ(told.steps, 1);
-  EXPECT_EQ(told.waits, 0) << "a rank alone waits for nobody";
+  EXPECT_EQ(listener.steps, 1);
+  EXPECT_EQ(listener.waits, 0) << "a single rank never waits";
   EXPECT_EQ(engine->Step(tokens.batch, 1e30).status().code(), absl::StatusCode::kOk);
   EXPECT_FALSE(engine->Step(tokens.batch, 1e-3).ok()) << "the weights have diverged";
-  EXPECT_EQ(told.steps, 3) << "also of a step that failed";
+  EXPECT_EQ(listener.steps, 3) << "a failed step ends too";
 }
 
 TEST(Engine, LearnsABatchByHeart) {
@@ -107,7 +107,7 @@ TEST(Engine, LearnsABatchByHeart) {
   EXPECT_EQ(std::max_element(logits.begin(), logits.end()) - logits.begin(), tokens.values[kContext]);
 }
 
-// A text that grows costs its new tokens; one that does not continue the last one, or other weights, start afresh.
+// A growing text computes only new tokens; a text that does not extend the last one, or new weights, start from zero.
 TEST(Engine, LogitsOfAGrowingTextAreThoseOfTheWhole) {
   auto growing = Engine::Create(Small(4, 2)).value(), fresh = Engine::Create(Small(4, 2)).value();
   std::vector<uint32_t> text;
@@ -219,7 +219,7 @@ TEST(Engine, TrainsInBf16) {
   EXPECT_EQ(Engine::Create(config).status().code(), absl::StatusCode::kUnimplemented);
 }
 
-// What Push() brings is what is computed with, also where that is a copy.
+// After Push() the engine computes with the new parameters, even where it keeps a copy.
 TEST(Engine, Bf16ComputesWithLoadedParameters) {
   Config config = Small(2, 2);
   config.train.mutable_precision()->set_compute(DTYPE_BF16);
@@ -348,7 +348,7 @@ TEST(Engine, ALossThatIsNotFiniteUpdatesNothing) {
   EXPECT_EQ(engine->step(), 0u);
 }
 
-// A step is cheap because it asks the system for nothing; what it needs at most is what it reports.
+// A steady step makes no system allocations, and its peak is the peak that it reports.
 TEST(Engine, ASteadyStepTakesNothingFromTheSystem) {
   auto engine = Engine::Create(Small(4, 2)).value();
   const Tokens tokens(4);

@@ -27,9 +27,9 @@ void Exchange::Begin(const Schedule& schedule, int32_t index, const std::string&
   collectives::Group& group = GroupOf(op);
   switch (op.kind) {
     case OpKind::kGather:
-      return Issue(op, index, name, group.BroadcastParts(storage.BeginGather(op)), nullptr);
+      return Issue(op, index, name, group.BroadcastShares(storage.BeginGather(op)), nullptr);
     case OpKind::kReduce:
-      return Issue(op, index, name, group.ReduceParts(storage.BeginReduce(op)),
+      return Issue(op, index, name, group.ReduceShares(storage.BeginReduce(op)),
                    [&storage, &op] { storage.EndReduce(op); });
     default: {
       const std::vector<at::Tensor> owned = storage.BeginAllReduce(op);
@@ -54,7 +54,7 @@ absl::Status Exchange::WaitFor(const Schedule& schedule, int32_t index, OpListen
   const auto begin = std::chrono::steady_clock::now();
   for (const int32_t earlier : op.waits) {
     const Stream stream = schedule.ops[earlier].stream;
-    // One by one, so that it is known which of a stream's does not end.
+    // Waits one by one, so that the hang detector knows which op does not end.
     for (auto first = pending_.First(stream); first.has_value() && *first <= earlier; first = pending_.First(stream)) {
       const Op& awaited = schedule.ops[*first];
       if (progress != nullptr) progress->WaitFor(*first, awaited.kind);

@@ -1,4 +1,4 @@
-// What a rank exchanges with others in a step: begun when the schedule says so, waited for where it says so.
+// Issues a step's collectives and waits for them where the schedule says.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@
 
 namespace muster::engine {
 
-// Of one thread. All that it is given outlives it.
+// Not thread-safe. Its arguments outlive it.
 class Exchange {
  public:
   Exchange(const Config* config, Recorder* recorder) : config_(config), recorder_(recorder) {}
@@ -28,10 +28,10 @@ class Exchange {
   void Begin(const Schedule& schedule, int32_t index, const std::string& name, Storage& storage);
   // kReduceScalars.
   void BeginScalars(const Schedule& schedule, int32_t index, const std::string& name, const at::Tensor& scalars);
-  // Until what op `index` waits for is done. `progress` is told of each wait; null: nobody is. Unavailable: as a
-  // Work's; the message names the op that was waited for.
+  // Waits for the ops that op `index` depends on. `progress` (may be null) receives each wait. Unavailable: a
+  // collective failed; the message names the awaited op.
   absl::Status WaitFor(const Schedule& schedule, int32_t index, OpListener* progress);
-  // The square root of the sum of squares over the group of op, which is waited for; `norm` where it has none.
+  // The norm over all ranks of the op's group: the root of the sum of squares. Without a group, `norm`. Blocks.
   absl::StatusOr<at::Tensor> GlobalNorm(const Op& op, const at::Tensor& norm);
   // After an error.
   void Abandon() { pending_.Abandon(); }

@@ -11,8 +11,8 @@ using units::Mode;
 InFlightMicrobatches::InFlightMicrobatches(const Schedule& schedule,
                                            const std::vector<std::unique_ptr<units::UnitModule>>& modules,
                                            std::vector<Context> contexts)
-    : modules_(modules), contexts_(std::move(contexts)), flowing_(contexts_.size()), recomputed_(modules.size()) {
-  for (size_t m = 0; m < contexts_.size(); ++m) stops_.emplace_back(modules.size());
+    : modules_(modules), contexts_(std::move(contexts)), activations_(contexts_.size()), recomputed_(modules.size()) {
+  for (size_t m = 0; m < contexts_.size(); ++m) states_.emplace_back(modules.size());
   for (const Op& op : schedule.ops) {
     if (op.kind == OpKind::kRecompute) recomputed_[op.unit] = true;
   }
@@ -20,15 +20,15 @@ InFlightMicrobatches::InFlightMicrobatches(const Schedule& schedule,
 
 void InFlightMicrobatches::Forward(const Op& op) {
   if (Empty(op)) return;
-  Activations& flow = flowing_[op.microbatch];
+  Activations& flow = activations_[op.microbatch];
   if (!recomputed_[op.unit]) {
-    flow = modules_[op.unit]->Forward(contexts_[op.microbatch], flow, At(op).saved);
+    flow = modules_[op.unit]->Forward(contexts_[op.microbatch], flow, StateOf(op).saved);
     return;
   }
   Context context = contexts_[op.microbatch];
-  context.mode = Mode::kEvaluate;  // keeps nothing
+  context.mode = Mode::kEvaluate;  // saves no activations
   units::Saved none;
-  At(op).input = flow;
+  StateOf(op).input = flow;
   flow = modules_[op.unit]->Forward(context, flow, none);
 }
 
@@ -36,14 +36,14 @@ void InFlightMicrobatches::Recompute(const Op& op) {
   if (Empty(op)) return;
   Context context = contexts_[op.microbatch];
   context.mode = Mode::kRecompute;
-  const Activations input = std::exchange(At(op).input, {});
-  modules_[op.unit]->Forward(context, input, At(op).saved);
+  const Activations input = std::exchange(StateOf(op).input, {});
+  modules_[op.unit]->Forward(context, input, StateOf(op).saved);
 }
 
 void InFlightMicrobatches::Backward(const Op& op) {
   if (Empty(op)) return;
-  Activations& flow = flowing_[op.microbatch];
-  flow = modules_[op.unit]->Backward(contexts_[op.microbatch], std::exchange(At(op).saved, {}), flow);
+  Activations& flow = activations_[op.microbatch];
+  flow = modules_[op.unit]->Backward(contexts_[op.microbatch], std::exchange(StateOf(op).saved, {}), flow);
 }
 
 }  // namespace muster::engine

@@ -1,4 +1,4 @@
-// Microbatches on their way through the units, forward and back.
+// The activations of the microbatches in flight through the units.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +10,29 @@
 
 namespace muster::engine {
 
-// Of one pass through a schedule, which outlives it, as the units do. A microbatch without a sequence passes through
-// without a word.
+// Serves one pass through a schedule; the schedule and the units outlive it. An empty microbatch is skipped.
 class InFlightMicrobatches {
  public:
-  // A context for each microbatch.
+  // `contexts`: one per microbatch.
   InFlightMicrobatches(const Schedule& schedule, const std::vector<std::unique_ptr<units::UnitModule>>& modules,
                        std::vector<units::Context> contexts);
 
-  void Forward(const Op& op);  // keeps only the unit's input where the schedule recomputes
+  void Forward(const Op& op);  // saves only the unit's input if the schedule recomputes it
   void Recompute(const Op& op);
   void Backward(const Op& op);
 
  private:
-  struct Stop {  // a microbatch at a unit
+  struct UnitState {  // what one microbatch keeps at one unit
     units::Saved saved;
     units::Activations input;  // until it is recomputed
   };
   bool Empty(const Op& op) const { return contexts_[op.microbatch].inputs.size(0) == 0; }
-  Stop& At(const Op& op) { return stops_[op.microbatch][op.unit]; }
+  UnitState& StateOf(const Op& op) { return states_[op.microbatch][op.unit]; }
 
   const std::vector<std::unique_ptr<units::UnitModule>>& modules_;
   const std::vector<units::Context> contexts_;
-  std::vector<units::Activations> flowing_;  // by microbatch: activations forward, their gradients back
-  std::vector<std::vector<Stop>> stops_;
+  std::vector<units::Activations> activations_;  // by microbatch: activations forward, their gradients back
+  std::vector<std::vector<UnitState>> states_;
   std::vector<bool> recomputed_;  // by unit
 };
 

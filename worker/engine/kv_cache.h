@@ -1,4 +1,4 @@
-// The tokens whose keys and values the units keep, so that a text that grows by a token costs a token.
+// Tracks the tokens whose keys and values the units cache, so that each new token costs one token's compute.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +10,16 @@
 
 namespace muster::engine {
 
-// Of one thread. Begin, then each unit's forward with its kept(), then Done; after a failed forward Begin starts
-// afresh.
+// Not thread-safe. Call Begin, then each unit's forward with its kept(), then Done; after a failed forward, Begin
+// starts with an empty cache.
 class KvCache {
  public:
-  // Which of `tokens` are still to be computed: at least the last, and all of them unless the rest are those kept.
+  // Returns the tokens to compute: those after the cached prefix, at least the last; all if the prefix differs.
   absl::Span<const uint32_t> Begin(absl::Span<const uint32_t> tokens, size_t units);
   units::Saved& kept(size_t unit) { return kept_[unit]; }
   void Done(absl::Span<const uint32_t> computed);
 
-  // Other parameters: what is kept is worth nothing.
+  // Clears the cache, because the parameters have changed.
   void Forget();
 
  private:

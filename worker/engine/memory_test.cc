@@ -1,4 +1,4 @@
-// What the plan says a rank needs is what the engine takes, and once it has it, a step asks the system for nothing.
+// The engine uses the memory that the plan predicts, and a steady step makes no system allocations.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -66,8 +66,8 @@ TEST(Memory, ThePlanIsWhatTheEngineTakes) {
       {1, 2, 64, 128, 32, 4, 4, true}, {2, 2, 64, 300, 64, 8, 3},  // the last microbatch is smaller
       {1, 2, 32, 8000, 64, 16, 16},                                // the head is the peak
       {3, 4, 128, 256, 128, 8, 8},                                 // the blocks are
-      {2, 4, 128, 20'000, 128, 8, 8},                              // logits by pieces
-      {2, 8, 512, 64, 128, 8, 8},                                  // the hidden layer by pieces
+      {2, 4, 128, 20'000, 128, 8, 8},                              // logits in blocks
+      {2, 8, 512, 64, 128, 8, 8},                                  // the hidden layer in blocks
   };
   // The counter is the process's and never falls, so each must need more than those before it.
   std::sort(shapes.begin(), shapes.end(),
@@ -110,7 +110,7 @@ TEST(Memory, Bf16TakesNoMoreThanPlanned) {
   }
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep books of their own
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they have their own bookkeeping
 TEST(Memory, AStepFaultsNoPageAfterTheSecond) {
   const Dimensions shape{2, 4, 128, 5000, 128, 8, 4};
   auto engine = Engine::Create(Plan(shape).config).value();

@@ -1,6 +1,7 @@
-// Where the engine says what it is at, as it comes to it: for a page that others read (worker/rundir/progress.h).
+// Receives each op that the engine starts, for the progress page (worker/rundir/progress.h).
 //
-// Calls cost the step: an implementation stores a number or two. All come from the engine's thread.
+// Calls are on the step's critical path, so an implementation only stores a number or two. All come from the engine's
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +13,12 @@ namespace muster::engine {
 class OpListener {
  public:
   virtual ~OpListener() = default;
-  // The host has come to op `index` of the training schedule, and all before it are done, as far as the host sees: on a
-  // GPU collectives and compute may be under way still.
+  // The host has reached op `index` of the training schedule and has issued all earlier ops; on a GPU those may still
+  // run.
   virtual void Begin(int32_t index, OpKind kind) = 0;
-  // It waits for an earlier op, which has begun and not ended.
+  // The host waits for an earlier op that has not finished.
   virtual void WaitFor(int32_t earlier, OpKind kind) = 0;
-  // It waits no more, and runs the op that it had come to.
+  // The wait is over; the host runs the op that it had reached.
   virtual void EndWait(int32_t index, OpKind kind) = 0;
   // The last op of the step is done. Also when the step failed.
   virtual void EndStep() = 0;

@@ -10,7 +10,7 @@
 namespace muster::engine {
 namespace {
 
-// The runs with, or those without, weight decay.
+// Selects the runs with, or without, weight decay.
 std::vector<Run> Select(const std::vector<Run>& runs, bool decay) {
   std::vector<Run> selected;
   for (const Run& run : runs) {

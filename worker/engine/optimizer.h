@@ -25,10 +25,10 @@ class FlatOptimizer {
   virtual ~FlatOptimizer() = default;
   // Step number `step` (from 1) with gradients multiplied by `factor` (clipping). May overwrite the gradients.
   virtual void Step(uint64_t step, double learning_rate, double factor) = 0;
-  // The same with gradients divided by what `divisor` holds, and nothing at all where `skip` holds 1: both fp32 [1], on
-  // the parameters' device, and not read by the host.
+  // The same with gradients divided by `divisor`, and no update if `skip` is 1: both fp32 [1] on the parameters'
+  // device, never read by the host.
   virtual void StepUnless(const at::Tensor& skip, const at::Tensor& divisor, uint64_t step, double learning_rate) = 0;
-  // fp32 [elements] each, with the names that checkpoints give them.
+  // fp32 [elements] each, with their names in checkpoints.
   virtual std::vector<std::pair<std::string, at::Tensor>> State() = 0;
 };
 

@@ -99,8 +99,8 @@ TEST(Sgd, FollowsTheRule) {
 
 at::Tensor One(double value) { return at::full({1}, value, at::kFloat); }
 
-// What a GPU decides by itself is what the host would have decided.
-TEST(StepUnless, DividesAndSkipsAsTold) {
+// A decision on the device equals the host's decision.
+TEST(StepUnless, DividesAndSkips) {
   Optimizer adamw, sgd, momentum, nesterov;
   adamw.mutable_adamw()->set_beta1(0.9);
   adamw.mutable_adamw()->set_beta2(0.95);

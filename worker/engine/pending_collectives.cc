@@ -10,9 +10,9 @@ void PendingCollectives::Add(int32_t op, Stream stream, std::unique_ptr<collecti
 }
 
 absl::Status PendingCollectives::Wait(int32_t op, Stream stream) {
-  std::deque<One>& waiting = streams_[static_cast<size_t>(stream)];
+  std::deque<Pending>& waiting = streams_[static_cast<size_t>(stream)];
   while (!waiting.empty() && waiting.front().op <= op) {
-    One& first = waiting.front();
+    Pending& first = waiting.front();
     if (absl::Status status = first.work->Wait(); !status.ok()) return status;
     if (first.then) first.then(*first.work);
     waiting.pop_front();
@@ -25,7 +25,7 @@ bool PendingCollectives::empty() const {
 }
 
 std::optional<int32_t> PendingCollectives::First(Stream stream) const {
-  const std::deque<One>& waiting = streams_[static_cast<size_t>(stream)];
+  const std::deque<Pending>& waiting = streams_[static_cast<size_t>(stream)];
   if (waiting.empty()) return std::nullopt;
   return waiting.front().op;
 }

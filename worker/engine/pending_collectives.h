@@ -1,4 +1,4 @@
-// The collectives of a step that were issued and not yet waited for, by stream.
+// The issued collectives of a step that were not yet waited for, by stream.
 #pragma once
 
 #include <array>
@@ -14,31 +14,31 @@
 
 namespace muster::engine {
 
-// Of one thread.
+// Not thread-safe.
 class PendingCollectives {
  public:
   using Then = std::function<void(const collectives::Work&)>;
 
-  // `op` is later than those added before. `then` is called once, when it is waited for and has not failed.
+  // Ops are added in ascending order. `then` is called once, after a successful wait.
   void Add(int32_t op, Stream stream, std::unique_ptr<collectives::Work> work, Then then = nullptr);
 
-  // Until `op` and all before it on its stream are done, as Work::Wait. Nothing if it is not in flight. Errors as a
-  // Work's; what is behind the failed one stays.
+  // Waits for `op` and all earlier ops of its stream, as Work::Wait. Returns at once if `op` is not pending. Errors as
+  // Work::Wait; the ops from the failed one on stay pending.
   absl::Status Wait(int32_t op, Stream stream);
 
   bool empty() const;
-  // Of the stream, not yet waited for. None: there is none.
+  // The stream's earliest pending op, if any.
   std::optional<int32_t> First(Stream stream) const;
-  // After an error: nobody will wait for what is left.
+  // After an error: drops all pending collectives.
   void Abandon();
 
  private:
-  struct One {
+  struct Pending {
     int32_t op;
     std::unique_ptr<collectives::Work> work;
     Then then;
   };
-  std::array<std::deque<One>, 4> streams_;  // ascending by op
+  std::array<std::deque<Pending>, 4> streams_;  // ascending by op
 };
 
 }  // namespace muster::engine

@@ -54,10 +54,10 @@ TEST_F(PendingCollectivesTest, WaitsForAllBeforeItOnItsStreamAndForNothingElse) 
 
 TEST_F(PendingCollectivesTest, StopsAtAFailure) {
   Add(1, Stream::kReduce, "bad", absl::UnavailableError("rank 2 is gone"));
-  Add(2, Stream::kReduce, "behind");
+  Add(2, Stream::kReduce, "later");
   EXPECT_EQ(pending.Wait(2, Stream::kReduce), absl::UnavailableError("rank 2 is gone"));
   EXPECT_THAT(log, ElementsAre("bad"));
-  EXPECT_EQ(pending.First(Stream::kReduce), 1) << "that is the one";
+  EXPECT_EQ(pending.First(Stream::kReduce), 1) << "the failed op stays pending";
   pending.Abandon();
   EXPECT_TRUE(pending.empty());
 }

@@ -1,4 +1,4 @@
-// Several ranks, as threads of this process, against one: the same losses, gradient norms and weights.
+// Several ranks (threads of this process) give the same losses, gradient norms and weights as one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -64,7 +64,7 @@ Config MakeConfig(const Trial& trial, uint32_t rank) {
   return Configure(config.train, *models::MakeInventory(config.train.model()), trial.ranks, rank)->config;
 }
 
-// The batch of a step, whoever shares it.
+// The batch of a step, for any number of ranks.
 std::vector<uint32_t> Sequences(uint64_t sequences, uint64_t step) {
   std::mt19937 random(static_cast<uint32_t>(step));
   std::vector<uint32_t> tokens(sequences * (kTrialContext + 1));
@@ -102,7 +102,7 @@ struct Curve {
   std::vector<float> weights;
 };
 
-// What every rank saw.
+// Each rank's results.
 std::vector<Curve> Train(const Trial& trial) {
   std::vector<Curve> curves(trial.ranks);
   OnRanks(trial, [&](uint32_t rank, Engine& engine) {
@@ -136,11 +136,11 @@ double Distance(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 // Limits that real mistakes exceed (a forgotten division by the ranks, a gradient reduced twice or too early).
-void ExpectSame(const Curve& seen, const Curve& wanted, bool sgd, const std::string& what) {
-  ASSERT_EQ(seen.losses.size(), wanted.losses.size()) << what;
-  EXPECT_LE(Relative(seen.losses, wanted.losses), 5e-6) << what;
-  EXPECT_LE(Relative(seen.norms, wanted.norms), 3e-5) << what;
-  EXPECT_LE(Distance(seen.weights, wanted.weights), sgd ? 1e-6 : 6e-5) << what;
+void ExpectSame(const Curve& seen, const Curve& expected, bool sgd, const std::string& what) {
+  ASSERT_EQ(seen.losses.size(), expected.losses.size()) << what;
+  EXPECT_LE(Relative(seen.losses, expected.losses), 5e-6) << what;
+  EXPECT_LE(Relative(seen.norms, expected.norms), 3e-5) << what;
+  EXPECT_LE(Distance(seen.weights, expected.weights), sgd ? 1e-6 : 6e-5) << what;
 }
 
 TEST(Ranks, TrainAsOneDoes) {

@@ -32,7 +32,7 @@ void Recorder::Start() {
 #ifdef MUSTER_CUDA
   if (!cuda_) return;
   events_ = std::make_unique<Events>();
-  c10::cuda::device_synchronize();  // so that the base's time is known on both sides
+  c10::cuda::device_synchronize();  // so that the base event has a known host time
   events_->base.record();
   c10::cuda::device_synchronize();
   events_->base_time = std::chrono::steady_clock::now();

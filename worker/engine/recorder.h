@@ -1,5 +1,4 @@
-// Where the time of a step goes: when each op began and ended. Off unless asked for, and then it costs a few clock
-// readings an op.
+// Records when each op of a step began and ended. Off by default; when on, it costs a few clock reads per op.
 #pragma once
 
 #include <chrono>
@@ -20,10 +19,10 @@ struct OpSpan {
   SteadyPoint begin, end;
 };
 
-// Of one thread.
+// Not thread-safe.
 class Recorder {
  public:
-  // On a GPU ops are timed there, by events in the current stream; what the host waits for is not seen.
+  // On a GPU, ops are timed by CUDA events in the current stream; host waits are not recorded.
   explicit Recorder(bool cuda);
   ~Recorder();
 
@@ -32,9 +31,9 @@ class Recorder {
   // One op of the compute stream.
   void Begin();
   void End(std::string name);
-  // One whose times are known.
+  // Adds a span with known times.
   void Add(OpSpan span);
-  // What was recorded since Start, which ends it. On a GPU waits for it.
+  // Stops, and returns the spans since Start. On a GPU, waits for the device.
   std::vector<OpSpan> Take();
 
  private:

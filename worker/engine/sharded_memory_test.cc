@@ -1,4 +1,4 @@
-// What the plan says a rank of a sharded model needs is what the engine takes.
+// The engine uses the memory that the plan predicts for a rank of a sharded model.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace muster::engine {
 namespace {
 
-// A group whose collectives are done at once: a rank takes what it takes, whoever the others are.
+// A group whose collectives finish at once: a rank's memory does not depend on the other ranks.
 class Mute final : public collectives::Group {
  public:
   Mute(int rank, int size) : rank_(rank), size_(size) {}
@@ -27,10 +27,10 @@ class Mute final : public collectives::Group {
   std::unique_ptr<collectives::Work> AllGather(at::Tensor, at::Tensor) override { return std::make_unique<Done>(); }
   std::unique_ptr<collectives::Work> ReduceScatter(at::Tensor, at::Tensor) override { return std::make_unique<Done>(); }
   std::unique_ptr<collectives::Work> Broadcast(at::Tensor, int) override { return std::make_unique<Done>(); }
-  std::unique_ptr<collectives::Work> BroadcastParts(std::vector<collectives::RankShare>) override {
+  std::unique_ptr<collectives::Work> BroadcastShares(std::vector<collectives::RankShare>) override {
     return std::make_unique<Done>();
   }
-  std::unique_ptr<collectives::Work> ReduceParts(std::vector<collectives::RankShare>) override {
+  std::unique_ptr<collectives::Work> ReduceShares(std::vector<collectives::RankShare>) override {
     return std::make_unique<Done>();
   }
   std::unique_ptr<collectives::Work> Send(at::Tensor, int) override { return std::make_unique<Done>(); }

@@ -8,28 +8,29 @@ namespace muster::engine {
 
 State::Kind& State::AddKind(std::string name) { return kinds_.emplace_back(Kind{std::move(name), {}}); }
 
-void State::AddPiece(Kind& kind, const OwnedExtent& part, const at::Tensor& values) {
-  kind.pieces.push_back({&part, values, values.is_cpu() ? values : at::zeros(values.sizes(), at::kFloat)});
+void State::AddExtent(Kind& kind, const OwnedExtent& extent, const at::Tensor& values) {
+  kind.states.push_back({&extent, values, values.is_cpu() ? values : at::zeros(values.sizes(), at::kFloat)});
 }
 
 void State::AddParameters() {
   Kind& kind = AddKind("parameter");
-  for (const OwnedExtent& part : *parts_) AddPiece(kind, part, part.master);
+  for (const OwnedExtent& extent : *extents_) AddExtent(kind, extent, extent.master);
 }
 
 void State::Add(std::string name, const at::Tensor& values) {
   Kind& kind = AddKind(std::move(name));
-  for (const OwnedExtent& part : *parts_) AddPiece(kind, part, values.narrow(0, part.own, part.length));
+  for (const OwnedExtent& extent : *extents_) AddExtent(kind, extent, values.narrow(0, extent.own, extent.length));
 }
 
 std::vector<StateView> State::Views() {
   std::vector<StateView> views;
   for (Kind& kind : kinds_) {
-    for (OwnedState& piece : kind.pieces) {
-      const Tensor& tensor = *piece.part->tensor;
-      views.push_back({kind.name, tensor.name(), std::vector<uint64_t>(tensor.shape().begin(), tensor.shape().end()),
-                       static_cast<uint64_t>(piece.part->begin),
-                       absl::MakeSpan(piece.host.mutable_data_ptr<float>(), static_cast<size_t>(piece.part->length))});
+    for (OwnedState& state : kind.states) {
+      const Tensor& tensor = *state.extent->tensor;
+      views.push_back(
+          {kind.name, tensor.name(), std::vector<uint64_t>(tensor.shape().begin(), tensor.shape().end()),
+           static_cast<uint64_t>(state.extent->begin),
+           absl::MakeSpan(state.host.mutable_data_ptr<float>(), static_cast<size_t>(state.extent->length))});
     }
   }
   return views;
@@ -37,16 +38,16 @@ std::vector<StateView> State::Views() {
 
 void State::ToHost() {
   for (Kind& kind : kinds_) {
-    for (OwnedState& piece : kind.pieces) {
-      if (!piece.host.is_same(piece.device)) piece.host.copy_(piece.device);
+    for (OwnedState& state : kind.states) {
+      if (!state.host.is_same(state.device)) state.host.copy_(state.device);
     }
   }
 }
 
 void State::FromHost() {
   for (Kind& kind : kinds_) {
-    for (OwnedState& piece : kind.pieces) {
-      if (!piece.host.is_same(piece.device)) piece.device.copy_(piece.host);
+    for (OwnedState& state : kind.states) {
+      if (!state.host.is_same(state.device)) state.device.copy_(state.host);
     }
   }
 }

@@ -1,5 +1,4 @@
-// What a checkpoint holds of this rank: parameters and the optimizer's state, as far as it owns them, and on a GPU
-// their copies in host memory.
+// This rank's part of a checkpoint: the parameters and optimizer state that it owns, and on a GPU their host copies.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,30 +13,30 @@ namespace muster::engine {
 
 class State {
  public:
-  // `parts` outlive the state.
-  explicit State(const std::vector<OwnedExtent>* parts) : parts_(parts) {}
+  // `extents` outlive the state.
+  explicit State(const std::vector<OwnedExtent>* extents) : extents_(extents) {}
   void AddParameters();
-  // `kind`: of StateView; `values`: fp32, of all that is owned.
+  // `kind`: as StateView::kind; `values`: fp32, all owned elements.
   void Add(std::string kind, const at::Tensor& values);
   std::vector<StateView> Views();
-  // Nothing on a CPU, where both are the same.
+  // No-ops on a CPU, where device and host tensors are the same.
   void ToHost();
   void FromHost();
 
  private:
   struct OwnedState {
-    const OwnedExtent* part;
+    const OwnedExtent* extent;
     at::Tensor device;
     at::Tensor host;
   };
   struct Kind {
     std::string name;
-    std::vector<OwnedState> pieces;
+    std::vector<OwnedState> states;
   };
   Kind& AddKind(std::string name);
-  void AddPiece(Kind& kind, const OwnedExtent& part, const at::Tensor& values);
+  void AddExtent(Kind& kind, const OwnedExtent& extent, const at::Tensor& values);
 
-  const std::vector<OwnedExtent>* const parts_;
+  const std::vector<OwnedExtent>* const extents_;
   std::vector<Kind> kinds_;
 };
 

@@ -15,7 +15,7 @@
 namespace muster::engine {
 namespace {
 
-// Each unit's place in its slot, by the ops of one kind.
+// Finds each unit's place in its slot from the ops of one kind.
 template <typename Slotted>
 void FindPlaces(const Schedule& schedule, OpKind kind, const std::vector<int64_t>& begin,
                 std::vector<Slotted>& places) {
@@ -85,10 +85,10 @@ Storage::Storage(const Options& options)
     own_gradients_ = at::zeros({own}, fp32);
     if (narrows) travelling_slots_ = Buffers(gradient_slots, narrow);
   }
-  FindParts();
+  FindExtents();
 }
 
-void Storage::FindParts() {
+void Storage::FindExtents() {
   std::map<std::string, const Tensor*> tensors;
   for (const Unit& unit : inventory_->units()) {
     for (const Tensor& tensor : unit.tensors()) tensors[tensor.name()] = &tensor;
@@ -98,8 +98,8 @@ void Storage::FindParts() {
       const int64_t begin = std::max(mine.begin, static_cast<int64_t>(flat.begin)),
                     end = std::min(mine.begin + mine.length, static_cast<int64_t>(flat.begin + flat.elements));
       if (begin >= end) continue;
-      parts_.push_back({tensors.at(flat.name), begin - static_cast<int64_t>(flat.begin), end - begin,
-                        mine.own + begin - mine.begin, Master(mine).narrow(0, begin - mine.begin, end - begin)});
+      extents_.push_back({tensors.at(flat.name), begin - static_cast<int64_t>(flat.begin), end - begin,
+                          mine.own + begin - mine.begin, Master(mine).narrow(0, begin - mine.begin, end - begin)});
     }
   }
 }
@@ -148,7 +148,7 @@ std::vector<units::Parameter> Storage::Parameters(int32_t unit) const {
       if (tensor.name() == name) shape.assign(tensor.shape().begin(), tensor.shape().end());
     }
     const int64_t begin = static_cast<int64_t>(flat.begin), elements = static_cast<int64_t>(flat.elements);
-    // With a version of its own: autograd need not be told that a slot holds the same again.
+    // With its own version counter, so that autograd accepts a slot that is gathered again.
     parameters.push_back({Computed(owner).narrow(0, begin, elements).view(shape).variable_data(),
                           Gradient(owner).narrow(0, begin, elements).view(shape)});
   };
@@ -163,7 +163,7 @@ std::vector<Run> Storage::Runs() const {
     int64_t begin, length;  // in mine_[mine]
     bool decay;
   };
-  std::vector<RunCandidate> pieces;
+  std::vector<RunCandidate> candidates;
   for (size_t m = 0; m < mine_.size(); ++m) {
     const Mine& mine = mine_[m];
     const partition::FlatUnit& flat = units_[mine.unit].flat;
@@ -173,19 +173,20 @@ std::vector<Run> Storage::Runs() const {
       const int64_t begin = std::max(mine.begin, static_cast<int64_t>(flat.tensors[i].begin)),
                     end = std::min(mine.begin + mine.length, static_cast<int64_t>(next));
       if (begin >= end || flat.tensors[i].frozen) continue;
-      pieces.push_back({m, begin - mine.begin, end - begin, flat.tensors[i].decay});
+      candidates.push_back({m, begin - mine.begin, end - begin, flat.tensors[i].decay});
     }
   }
-  // Neighbours become one where they are also neighbours in every buffer.
+  // Merges neighboring runs that are contiguous in every buffer.
   std::vector<Run> runs;
   const auto ends_at = [](const at::Tensor& t) { return t.const_data_ptr<float>() + t.numel(); };
   const auto join = [](const at::Tensor& t, int64_t more) {
     return t.as_strided({t.numel() + more}, {1}, t.storage_offset());
   };
-  for (const RunCandidate& piece : pieces) {
-    const Mine& mine = mine_[piece.mine];
-    Run run{Master(mine).narrow(0, piece.begin, piece.length), OwnedGradient(mine).narrow(0, piece.begin, piece.length),
-            mine.own + piece.begin, piece.length, piece.decay};
+  for (const RunCandidate& candidate : candidates) {
+    const Mine& mine = mine_[candidate.mine];
+    Run run{Master(mine).narrow(0, candidate.begin, candidate.length),
+            OwnedGradient(mine).narrow(0, candidate.begin, candidate.length), mine.own + candidate.begin,
+            candidate.length, candidate.decay};
     if (!runs.empty() && runs.back().decay == run.decay && runs.back().begin + runs.back().length == run.begin &&
         ends_at(runs.back().parameter) == run.parameter.const_data_ptr<float>() &&
         ends_at(runs.back().gradient) == run.gradient.const_data_ptr<float>()) {
@@ -216,15 +217,15 @@ std::vector<collectives::RankShare> Storage::BeginGather(const Op& op) {
       Computed(mine.unit).narrow(0, mine.begin, mine.length).copy_(Master(mine));
     }
   }
-  std::vector<collectives::RankShare> parts;
+  std::vector<collectives::RankShare> shares;
   for (int32_t u = op.unit; u < op.unit_end; ++u) {
     const at::Tensor computed = Computed(u);
     for (const partition::OwnedRange& range : units_[u].ranges) {
       const int64_t begin = static_cast<int64_t>(range.begin), end = static_cast<int64_t>(range.end);
-      parts.push_back({computed.narrow(0, begin, end - begin), static_cast<int>(range.shard)});
+      shares.push_back({computed.narrow(0, begin, end - begin), static_cast<int>(range.shard)});
     }
   }
-  return parts;
+  return shares;
 }
 
 void Storage::Release(const Op& op) {
@@ -238,16 +239,16 @@ void Storage::OpenGradients(const Op& op) {
 }
 
 std::vector<collectives::RankShare> Storage::BeginReduce(const Op& op) {
-  std::vector<collectives::RankShare> parts;
+  std::vector<collectives::RankShare> shares;
   for (int32_t u = op.unit; u < op.unit_end; ++u) {
     const at::Tensor gradient = Gradient(u), travelling = Travelling(u);
     if (!travelling.is_same(gradient) && travelling.scalar_type() != at::kFloat) travelling.copy_(gradient);
     for (const partition::OwnedRange& range : units_[u].ranges) {
       const int64_t begin = static_cast<int64_t>(range.begin), end = static_cast<int64_t>(range.end);
-      parts.push_back({travelling.narrow(0, begin, end - begin), static_cast<int>(range.shard)});
+      shares.push_back({travelling.narrow(0, begin, end - begin), static_cast<int>(range.shard)});
     }
   }
-  return parts;
+  return shares;
 }
 
 void Storage::EndReduce(const Op& op) {

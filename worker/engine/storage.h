@@ -1,10 +1,11 @@
-// Where a rank's numbers lie. Units lie one after another in the inventory's order, each as its table orders it
-// (strategies/partition/table.h); what is whole and what is only owned follows from the schedule:
+// A rank's buffers for parameters and gradients. Units lie one after another in the inventory's order, each in its
+// table's order (strategies/partition/table.h). The schedule decides what is resident:
 //
-//   computed with   all of it for good, where no gather names a slot; else a buffer for each slot
-//   master weights  what the rank owns, fp32: within the former where that is whole and fp32, else a buffer of its own
-//   gradients       fp32, all of it for good, where no slot is opened for them, and what is owned lies within that;
-//                   else a buffer for each slot, and one for what is owned
+//   compute parameters  if no gather names a slot: one buffer for the whole model; else one buffer per slot
+//   master weights      the owned elements, fp32: a view of the compute parameters if those are whole and fp32, else a
+//                       separate buffer
+//   gradients           fp32; if no op opens a gradient slot: one buffer for the whole model that contains the owned
+//                       elements; else one buffer per slot, and one for the owned elements
 //
 // A unit has one slot, so views into slots are made once. Not thread-safe.
 #pragma once
@@ -32,7 +33,7 @@ struct OwnedExtent {
   const Tensor* tensor = nullptr;  // of the inventory
   int64_t begin = 0;               // element of the tensor
   int64_t length = 0;
-  int64_t own = 0;    // element of what the rank owns, all units together
+  int64_t own = 0;    // index among all elements that the rank owns
   at::Tensor master;  // fp32 [length]
 };
 
@@ -45,34 +46,34 @@ class Storage {
     uint32_t shard = 0;
     at::Device device = at::kCPU;
     at::ScalarType compute = at::kFloat;
-    at::ScalarType reduce = at::kFloat;  // in which gradients travel
-    bool poison = false;                 // what is released is filled with NaN, so that a use of it shows
+    at::ScalarType reduce = at::kFloat;  // dtype in which gradients are communicated
+    bool poison = false;                 // fill released parameters with NaN, to expose a use after release
   };
-  // All zeros.
+  // Zero-initializes all buffers.
   explicit Storage(const Options& options);
 
-  // What a unit is made with: its tensors in the inventory's order, then those that it borrows.
+  // A unit's tensors in the inventory's order, then those that it borrows.
   std::vector<units::Parameter> Parameters(int32_t unit) const;
 
-  // What the rank owns: in the order of its elements.
-  const std::vector<OwnedExtent>& parts() const { return parts_; }
-  // The same for the optimizer: as few runs as its options and the buffers allow, without frozen tensors.
+  // The extents that the rank owns, in the order of their elements.
+  const std::vector<OwnedExtent>& extents() const { return extents_; }
+  // The owned extents for the optimizer, without frozen tensors, merged into as few runs as possible.
   std::vector<Run> Runs() const;
   int64_t owned_elements() const { return own_begin_.back(); }
 
-  // A step begins: gradients are zero.
+  // Called at the start of a step.
   void ZeroGradients();
-  // Makes all of what is computed with from what is owned; nothing where that is left to gathers, or one and the same.
+  // Rebuilds the compute parameters from the master weights; a no-op if gathers do that, or if both alias.
   void Renew();
 
-  // For the ops of a schedule; units [op.unit, op.unit_end). First what is owned is cast to where it is gathered.
+  // For units [op.unit, op.unit_end) of a gather: casts the owned extents into the slot; returns the shares to gather.
   std::vector<collectives::RankShare> BeginGather(const Op& op);
   void Release(const Op& op);
   void OpenGradients(const Op& op);
-  // Parts to be reduced, in the dtype in which they travel; afterwards what is owned of them is taken over.
+  // The shares to reduce, in the reduce dtype; EndReduce then adds the owned ones to the owned gradients.
   std::vector<collectives::RankShare> BeginReduce(const Op& op);
   void EndReduce(const Op& op);
-  // What is owned, to be summed over replicas.
+  // The owned gradients, to be summed over replicas.
   std::vector<at::Tensor> BeginAllReduce(const Op& op);
   void EndAllReduce(const Op& op);
 
@@ -86,10 +87,10 @@ class Storage {
   };
   bool OwnsAll() const { return table_->shards() == 1; }
   int64_t Elements(int32_t unit) const { return static_cast<int64_t>(units_[unit].flat.elements); }
-  void FindParts();
-  at::Tensor Computed(int32_t unit) const;  // flat, of the unit
+  void FindExtents();
+  at::Tensor Computed(int32_t unit) const;  // the unit's flat compute parameters
   at::Tensor Gradient(int32_t unit) const;
-  at::Tensor Travelling(int32_t unit) const;  // as Gradient, in the dtype in which it travels
+  at::Tensor Travelling(int32_t unit) const;  // as Gradient, in the reduce dtype
   at::Tensor Master(const Mine& mine) const;
   at::Tensor OwnedGradient(const Mine& mine) const;
   absl::Span<const Mine> MineOf(int32_t unit, int32_t unit_end) const;
@@ -109,9 +110,9 @@ class Storage {
   std::vector<int64_t> begin_, own_begin_;                    // by unit, and the end
   std::vector<Mine> mine_;                                    // ascending
   std::vector<size_t> mine_begin_;                            // by unit, and the end
-  std::vector<OwnedExtent> parts_;
+  std::vector<OwnedExtent> extents_;
   std::vector<Slotted> slotted_, gradient_slotted_;  // by unit
-  bool master_within_ = false;                       // what is computed with
+  bool master_within_ = false;                       // master weights are views of computed_
   at::Tensor computed_, master_, gradients_, own_gradients_, travelling_;
   std::vector<at::Tensor> slots_, gradient_slots_, travelling_slots_;
   std::vector<bool> reduced_;  // by unit, in this step

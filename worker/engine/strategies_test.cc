@@ -1,5 +1,5 @@
-// Every strategy trains as one rank does: the same losses, gradient norms and weights, on ranks that are threads of
-// this process, with sizes that nothing divides. What is released becomes NaN, so that a use of it shows.
+// Every strategy gives the same losses, gradient norms and weights as one rank. Ranks are threads of this process;
+// sizes divide by nothing; released parameters become NaN, to expose a use after release.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -71,7 +71,7 @@ std::vector<uint32_t> Sequences(uint64_t step) {
 struct Curve {
   std::vector<double> losses, norms;
   double evaluation = 0;
-  std::map<std::string, std::vector<float>> weights;  // by tensor, put together from those who own it
+  std::map<std::string, std::vector<float>> weights;  // by tensor, assembled from its owners
   std::map<std::string, std::vector<float>> state;    // all of it, by kind and tensor
 };
 
@@ -144,7 +144,7 @@ void RunRank(const Trial& trial, uint32_t rank, const Leg& leg, Engine& engine, 
   }
 }
 
-// Adds what another rank owns; what both own is the same.
+// Adds what another rank owns; replicas must be equal.
 void Join(const std::string& name, const std::map<std::string, std::vector<float>>& from,
           std::map<std::string, std::vector<float>>& to) {
   for (const auto& [tensor, values] : from) {
@@ -158,7 +158,7 @@ void Join(const std::string& name, const std::map<std::string, std::vector<float
   }
 }
 
-// What rank 0 saw, with everybody's weights; all ranks must have seen the same.
+// Rank 0's results with the weights of all ranks; all ranks must have the same results.
 Curve Train(const Trial& trial, const Leg& leg = {}) {
   const ::muster::Train train = MakeTrain(trial);
   const Inventory inventory = *models::MakeInventory(train.model());
@@ -195,20 +195,20 @@ double Relative(const std::vector<double>& a, const std::vector<double>& b) {
   return most;
 }
 
-// Adam makes noise of a gradient that is zero in truth: softmax does not see the bias of keys.
+// The bias of keys has a true gradient of zero (softmax is invariant to it), so Adam amplifies rounding noise there.
 bool IsNoise(const std::string& tensor, size_t element, size_t elements) {
   return tensor.ends_with("c_attn.bias") && element >= elements / 3 && element < 2 * elements / 3;
 }
 
-void ExpectSameWeights(const Trial& trial, const Curve& seen, const Curve& wanted) {
+void ExpectSameWeights(const Trial& trial, const Curve& seen, const Curve& expected) {
   const double rate = trial.sgd ? kSgdRate : kAdamRate;
-  ASSERT_EQ(seen.weights.size(), wanted.weights.size()) << trial.name;
-  for (const auto& [tensor, right] : wanted.weights) {
+  ASSERT_EQ(seen.weights.size(), expected.weights.size()) << trial.name;
+  for (const auto& [tensor, right] : expected.weights) {
     const std::vector<float>& ours = seen.weights.at(tensor);
     ASSERT_EQ(ours.size(), right.size()) << trial.name << " " << tensor;
     double difference = 0, norm = 0, most = 0;
     for (size_t i = 0; i < right.size(); ++i) {
-      ASSERT_FALSE(std::isnan(ours[i])) << trial.name << ": nobody owns " << tensor << " " << i;
+      ASSERT_FALSE(std::isnan(ours[i])) << trial.name << ": no rank owns " << tensor << " " << i;
       if (!trial.sgd && IsNoise(tensor, i, right.size())) continue;
       const double d = static_cast<double>(ours[i]) - right[i];
       difference += d * d;
@@ -220,11 +220,11 @@ void ExpectSameWeights(const Trial& trial, const Curve& seen, const Curve& wante
   }
 }
 
-void ExpectSame(const Trial& trial, const Curve& seen, const Curve& wanted) {
-  EXPECT_LE(Relative(seen.losses, wanted.losses), 5e-6) << trial.name;
-  EXPECT_LE(Relative(seen.norms, wanted.norms), 3e-5) << trial.name;
-  EXPECT_LE(std::abs(seen.evaluation - wanted.evaluation), 5e-6 * wanted.evaluation) << trial.name;
-  ExpectSameWeights(trial, seen, wanted);
+void ExpectSame(const Trial& trial, const Curve& seen, const Curve& expected) {
+  EXPECT_LE(Relative(seen.losses, expected.losses), 5e-6) << trial.name;
+  EXPECT_LE(Relative(seen.norms, expected.norms), 3e-5) << trial.name;
+  EXPECT_LE(std::abs(seen.evaluation - expected.evaluation), 5e-6 * expected.evaluation) << trial.name;
+  ExpectSameWeights(trial, seen, expected);
 }
 
 void Single(::muster::Train& train) { train.mutable_strategy()->mutable_single(); }
@@ -330,7 +330,7 @@ TEST(Strategies, RecomputingChangesNoBit) {
   EXPECT_EQ(again.weights, kept.weights);
 }
 
-// Every strategy takes over from every other's neighbour, on another number of ranks: all state is where it says.
+// Each strategy resumes from the state of the next one in the list, on another number of ranks.
 TEST(Strategies, GoOnFromWhatAnotherLeft) {
   for (const bool sgd : {false, true}) {
     const Curve alone = Train({.name = "single", .choose = Single, .sgd = sgd});

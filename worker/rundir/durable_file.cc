@@ -73,7 +73,7 @@ absl::Status SyncDirectory(const std::string& directory) {
   const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open folder ", directory));
   const auto closed = absl::MakeCleanup([fd] { close(fd); });
-  // Some file systems (FUSE, network) have no fsync of folders; there is nothing better to do on them.
+  // Some file systems (FUSE, network) do not support fsync of folders; nothing better is possible there.
   if (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot fsync folder ", directory));
   }

@@ -1,4 +1,4 @@
-// Small files that are there whole or not at all, whatever is killed or loses power.
+// Atomic, durable writes of small files: after a kill or power loss a file is complete or unchanged.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,20 @@
 
 namespace muster::rundir {
 
-// Writes beside `path`, fsyncs, renames over it, fsyncs the directory; mode 0600. ResourceExhausted: the disk is full;
-// then what was at `path` before is still there.
+// Writes a temporary file, fsyncs it, renames it to `path` and fsyncs the directory; mode 0600. ResourceExhausted: the
+// disk is full; the previous content of `path` is intact.
 absl::Status WriteDurably(const std::string& path, std::string_view content);
 
-// From `offset` to the end; nothing when the file is not longer. NotFound: no such file.
+// Reads from `offset` to the end; empty if the file is not longer. NotFound: no such file.
 absl::StatusOr<std::string> ReadWhole(const std::string& path, uint64_t offset = 0);
 
-// Makes directory entries (creations, renames) of `directory` durable.
+// Makes creations and renames in `directory` durable.
 absl::Status SyncDirectory(const std::string& directory);
 
-// A directory of mode 0700, durable in its parent. OK when it is there already.
+// Creates a directory of mode 0700, durable in its parent. OK if it exists.
 absl::Status MakeDirectory(const std::string& path);
 
-// Writes all bytes at the end of `fd`; `written` counts those that were, also when it fails.
+// Appends all bytes to `fd`; `written` counts the bytes written, also on failure.
 absl::Status WriteFully(int fd, std::string_view bytes, size_t& written);
 
 }  // namespace muster::rundir

@@ -1,5 +1,5 @@
-// A rank's output, stdout and stderr together, as bytes with positions: segments of 1 MiB, of which the first and the
-// newest 64 are kept. Byte k of the whole output is byte k % 1 MiB of segment k / 1 MiB; nothing else numbers it.
+// A rank's output, stdout and stderr together, in segments of 1 MiB, of which the first and the newest 64 are kept.
+// Byte k of the output is byte k % 1 MiB of segment k / 1 MiB.
 #pragma once
 
 #include <cstddef>
@@ -17,15 +17,15 @@ namespace muster::rundir {
 inline constexpr uint64_t kLogSegmentBytes = 1 << 20;
 inline constexpr size_t kLogSegmentsKept = 64;  // besides the first
 
-// The shim's end. Not thread-safe.
+// Used by the shim. Not thread-safe.
 class LogWriter {
  public:
-  // Begins behind what is there.
+  // Appends after existing segments.
   static absl::StatusOr<std::unique_ptr<LogWriter>> Open(const std::string& directory);
   ~LogWriter();
 
-  // Appends and removes what is too old. ResourceExhausted and others: the text, or its rest, is not kept. The writer
-  // goes on: the next text may fit again, and then a line says how many bytes are missing before it.
+  // Appends the text and removes old segments. ResourceExhausted and others: the text, or the rest of it, is dropped.
+  // The writer stays usable: once a later text fits, a line before it says how many bytes are missing.
   absl::Status Append(std::string_view text);
 
  private:
@@ -35,22 +35,22 @@ class LogWriter {
 };
 
 struct LogChunk {
-  uint64_t offset = 0;  // of the first byte; higher than asked for when what was there is no longer kept
-  std::string bytes;    // empty: nothing there yet
+  uint64_t offset = 0;  // of the first byte; larger than requested if that segment was removed
+  std::string bytes;    // empty: no output there yet
 };
 
-// The worker's end; also for a log that is being written. Bytes behind `offset`, at most `limit`.
+// Used by the worker, also while the log is written. Reads from `offset` on, at most `limit` bytes.
 absl::StatusOr<LogChunk> ReadLog(const std::string& directory, uint64_t offset, size_t limit);
 
-// Where the output ends now.
+// The current length of the output.
 uint64_t LogEnd(const std::string& directory);
 
-// Of a text: its last lines, oldest first; each cut to `line_bytes`, and valid UTF-8.
+// The last lines of a text, oldest first; each is cut to `line_bytes` and valid UTF-8.
 std::vector<std::string> LastLines(std::string text, size_t count, size_t line_bytes);
-// The same of what is kept of a log.
+// The same for a log.
 std::vector<std::string> LastLogLines(const std::string& directory, size_t count, size_t line_bytes);
 
-// Each byte that is no part of valid UTF-8 becomes '?', so that lengths and positions stay.
+// Replaces each byte of invalid UTF-8 by '?', which keeps lengths and positions.
 void ReplaceInvalidUtf8(std::string& bytes);
 
 }  // namespace muster::rundir

@@ -46,7 +46,7 @@ TEST(Log, KeepsTheFirstAndTheNewestSegmentsAndReadersJumpTheGap) {
   ASSERT_EQ(kept.size(), 1 + kLogSegmentsKept);
   EXPECT_EQ(kept.front(), 0u);
   EXPECT_EQ(kept[1], 70 - kLogSegmentsKept);
-  // Up to the gap, and then behind it.
+  // Up to the gap, and then after it.
   const LogChunk before = ReadLog(dir.path(), kLogSegmentBytes - 10, 1000).value();
   EXPECT_EQ(before.offset, kLogSegmentBytes - 10);
   EXPECT_EQ(before.bytes.size(), 10u);
@@ -64,7 +64,7 @@ TEST(Log, NothingThereIsEmpty) {
   EXPECT_EQ(ReadLog(dir.path(), 0, 100)->offset, 0u);
 }
 
-TEST(Log, FullDiskIsCountedAndToldLater) {
+TEST(Log, FullDiskIsCountedAndReportedLater) {
   TemporaryFolder dir;
   auto writer = LogWriter::Open(dir.path()).value();
   ASSERT_TRUE(writer->Append("begin\n").ok());

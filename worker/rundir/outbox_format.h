@@ -1,4 +1,4 @@
-// One record of an outbox segment, encoded and found again. For outbox_writer.cc and outbox_reader.cc.
+// Encodes and decodes a record of an outbox segment. For outbox_writer.cc and outbox_reader.cc.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ inline constexpr size_t kRecordHeaderBytes = 8;
 std::string EncodeRecord(const Record& record);
 
 enum class Found {
-  kRecord,   // whole
+  kRecord,   // complete
   kEnd,      // the bytes end here
-  kTorn,     // its bytes are not all there: a write that is under way or was cut off
-  kDamaged,  // its bytes are there, and wrong
+  kTorn,     // incomplete: a write in progress, or one that was cut off
+  kDamaged,  // complete but invalid
 };
 
-// Looks at `bytes` (a segment from some record's start to its end). `size`: bytes of the record, when whole.
-// A wrong record that reaches the very end is torn, not damaged: after a power loss its pages may be zeros.
+// Decodes the first record of `bytes` (the rest of a segment). `size`: its bytes, if complete.
+// An invalid record that reaches the end is torn, not damaged: after a power loss its pages may be zeros.
 Found DecodeRecord(std::string_view bytes, Record& record, size_t& size);
 
 }  // namespace muster::rundir

@@ -1,5 +1,5 @@
-// Any bytes are a segment of an outbox: records are found up to the first that is torn or damaged, each is within the
-// bytes, and what was found is found again when it is written again.
+// Decodes arbitrary bytes as an outbox segment: records are found up to the first torn or damaged one, each lies within
+// the bytes, and each survives a round trip.
 #include <cstdio>
 #include <cstdlib>
 

@@ -12,8 +12,7 @@
 
 namespace muster::rundir {
 
-// A cursor: the next record that it will see begins at `offset` of `segment`, and everything up to `sequence` is
-// behind.
+// A read cursor: the next record begins at `offset` of `segment`, and all records up to `sequence` were read.
 struct OutboxReader::State {
   std::string directory;
   std::optional<uint64_t> segment;
@@ -33,7 +32,7 @@ struct OutboxReader::State {
     sequence = 0;
   }
 
-  // To the oldest segment at the beginning, else to the one behind the current. False: there is none.
+  // Moves to the first segment, or to the one after the current. False: there is none.
   bool NextSegment() {
     const std::vector<uint64_t> all = ListSegments(directory, kOutboxPrefix);
     const auto next = segment.has_value() ? std::upper_bound(all.begin(), all.end(), *segment) : all.begin();
@@ -43,10 +42,10 @@ struct OutboxReader::State {
     return true;
   }
 
-  // Records of the current segment behind `after`. OK also when it ends.
+  // Reads records with a sequence above `after` from the current segment. OK at its end, too.
   absl::Status ReadSegment(uint64_t after, size_t limit, bool newest, std::vector<Record>& records) {
     absl::StatusOr<std::string> content = ReadWhole(Path(*segment), offset);
-    if (absl::IsNotFound(content.status())) return absl::OkStatus();  // dropped since the cursor came here
+    if (absl::IsNotFound(content.status())) return absl::OkStatus();  // dropped meanwhile
     if (!content.ok()) return content.status();
     std::string_view rest = *content;
     while (records.size() < limit) {
@@ -56,7 +55,7 @@ struct OutboxReader::State {
       if (found == Found::kDamaged) return Damage("checksum");
       if (found == Found::kTorn && !newest) return Damage("a record is cut off, and others follow");
       if (found != Found::kRecord) return absl::OkStatus();
-      // Before the first one seen nothing is known: older segments may have been dropped.
+      // The first record read may have any sequence: older segments may have been dropped.
       if (sequence != 0 && record.sequence() != sequence + 1) {
         return Damage(absl::StrCat("record ", record.sequence(), " follows ", sequence));
       }
@@ -80,11 +79,11 @@ absl::StatusOr<std::vector<Record>> OutboxReader::Read(uint64_t after, size_t li
   std::vector<Record> records;
   if (!state.segment.has_value() && !state.NextSegment()) return records;
   while (records.size() < limit) {
-    // Listed before reading: a segment that was not the newest then is complete.
+    // List before reading: a segment that was not the newest at that time is complete.
     const std::vector<uint64_t> all = ListSegments(state.directory, kOutboxPrefix);
     const bool newest = all.empty() || all.back() <= *state.segment;
     absl::Status status = state.ReadSegment(after, limit, newest, records);
-    // What lies before the damage is good; the next call begins at the damage.
+    // Return the good records before the damage; the next call returns the damage.
     if (!status.ok() && !records.empty()) return records;
     if (!status.ok()) return status;
     if (records.size() == limit || newest || !state.NextSegment()) break;

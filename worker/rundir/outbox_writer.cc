@@ -17,7 +17,7 @@ struct OutboxWriter::State {
   int fd = -1;
   uint64_t bytes = 0;     // whole records in the open segment
   uint64_t sequence = 0;  // of the last record
-  absl::Status broken;    // set for good: what is on disk is no longer known
+  absl::Status broken;    // permanent: the state on disk is unknown
 
   ~State() {
     if (fd >= 0) close(fd);
@@ -32,7 +32,7 @@ struct OutboxWriter::State {
     return SyncDirectory(directory);
   }
 
-  // Where the whole records of one segment end; leaves `sequence` at its last record.
+  // Finds the end of the complete records of a segment; sets `sequence` to the last one.
   absl::Status Scan(uint64_t index) {
     const std::string path = SegmentPath(directory, kOutboxPrefix, index);
     absl::StatusOr<std::string> content = ReadWhole(path);
@@ -54,7 +54,7 @@ struct OutboxWriter::State {
 
   absl::Status Sync() {
     if (fsync(fd) == 0) return absl::OkStatus();
-    // What the kernel could not write it may have dropped, so a second fsync proves nothing.
+    // The kernel may have dropped the pages that it failed to write, so a second fsync proves nothing.
     broken = absl::ErrnoToStatus(errno, absl::StrCat("cannot fsync ", Path()));
     return broken;
   }
@@ -88,7 +88,7 @@ absl::StatusOr<std::unique_ptr<OutboxWriter>> OutboxWriter::Open(const std::stri
   auto state = std::make_unique<State>();
   state->directory = directory;
   const std::vector<uint64_t> segments = ListSegments(directory, kOutboxPrefix);
-  // The newest may hold no whole record yet; then the one before it tells the sequence.
+  // The newest segment may hold no complete record yet; the one before it then gives the sequence.
   const size_t first = segments.size() < 2 ? 0 : segments.size() - 2;
   for (size_t i = first; i < segments.size(); ++i) {
     state->segment = segments[i];

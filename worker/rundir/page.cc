@@ -12,11 +12,11 @@
 namespace muster::rundir {
 
 absl::StatusOr<void*> MapPage(const std::string& path, bool writable) {
-  // Never replaced by a new file: other processes have this one mapped.
+  // Never replace the file: other processes have it mapped.
   const int fd = open(path.c_str(), (writable ? O_RDWR | O_CREAT : O_RDONLY) | O_CLOEXEC, 0600);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
   const auto closed = absl::MakeCleanup([fd] { close(fd); });
-  // Real blocks, not a hole: a store to a hole on a full disk would be a SIGBUS.
+  // Allocate blocks: a store to a hole on a full disk would raise SIGBUS.
   if (const int error = writable ? posix_fallocate(fd, 0, kPageBytes) : 0; error != 0) {
     return absl::ErrnoToStatus(error, absl::StrCat("cannot make room for ", path));
   }

@@ -10,8 +10,8 @@ namespace muster::rundir {
 
 inline constexpr size_t kPageBytes = 4096;
 
-// `writable`: created when it is not there, its content kept when it is. NotFound: not there. ResourceExhausted: no
-// room. Unmap with munmap(page, kPageBytes).
+// `writable`: creates the file if missing, and keeps existing content. NotFound: no such file. ResourceExhausted: disk
+// full. Unmap with munmap(page, kPageBytes).
 absl::StatusOr<void*> MapPage(const std::string& path, bool writable);
 
 }  // namespace muster::rundir

@@ -1,4 +1,4 @@
-// What the kernel says of processes (/proc/<pid>/stat).
+// The kernel's process table (/proc/<pid>/stat).
 #pragma once
 
 #include <sys/types.h>
@@ -22,7 +22,7 @@ struct ProcessRow {
 // NotFound: no such process.
 absl::StatusOr<ProcessRow> ReadProcess(pid_t pid);
 
-// Those that were there while it looked, in no order.
+// All current processes, in no order.
 std::vector<ProcessRow> ListProcesses();
 
 }  // namespace muster::rundir

@@ -177,7 +177,7 @@ absl::StatusOr<RankExit> RankDir::ReadExit() const {
   return exit;
 }
 
-// "base64(name) base64(value)" between two ends of lines: one that a killed daemon left in part spoils no other.
+// "base64(name) base64(value)" between two newlines, so that a torn line of a killed daemon damages no other.
 absl::Status RankDir::KeepKey(const std::string& name, const std::string& value) const {
   const std::string file = path_ + "/keys";
   const std::string line = absl::StrCat("\n", absl::Base64Escape(name), " ", absl::Base64Escape(value), "\n");
@@ -195,7 +195,7 @@ std::map<std::string, std::string> RankDir::Keys() const {
   const absl::StatusOr<std::string> text = ReadWhole(path_ + "/keys");
   if (!text.ok()) return keys;
   const std::vector<std::string> lines = absl::StrSplit(*text, '\n');
-  // Behind the last end of a line nothing is whole.
+  // The text after the last newline is incomplete.
   for (size_t i = 0; i + 1 < lines.size(); ++i) {
     const std::vector<std::string> parts = absl::StrSplit(lines[i], ' ');
     std::string name, value;

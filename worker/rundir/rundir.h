@@ -1,18 +1,19 @@
-// The folder of one rank, <run>/<job>/<generation>/<rank>/, by which worker daemon, shim and trainer find each other,
-// also after any of them was killed. Files, all written whole (temporary name, fsync, rename) unless noted:
+// The folder of one rank, <run>/<job>/<generation>/<rank>/, through which worker daemon, shim and trainer share state
+// across restarts. Files are written atomically (temporary name, fsync, rename) unless noted:
 //
 //   start.json      worker: command line, limits, orphan grace; written before the shim is spawned
 //   processes.json  shim: pid and start time of shim and trainer, boot id
-//   exit.json       shim: how the trainer ended
+//   exit.json       shim: the trainer's exit
 //   log.NNNNNN      shim: 1 MiB segments of stdout and stderr together; the first and the newest 64 are kept
 //   outbox.NNNNNN   trainer: records (outbox.h)
-//   progress        trainer: a mapped page, what it is doing now
-//   keys            worker: what the rank has set in the rendezvous; a line each, appended
-//   done            worker: the coordinator has heard of the end; the folder may be removed
+//   progress        trainer: a mapped page with its current op
+//   keys            worker: the rank's rendezvous keys, one per line, appended
+//   done            worker: the coordinator has received the exit; the folder may be removed
 //
 // And in <run>/ itself:
-//   lease           worker: a mapped counter that rises while the coordinator is in contact. A shim that sees it stand
-//                   still for orphan_grace ends its trainer: one rule for a dead worker, a frozen one and a partition.
+//   lease           worker: a mapped counter that grows while the worker is connected to the coordinator. If it stalls
+//                   for orphan_grace, the shim ends its trainer: one rule for a crashed worker, a frozen worker and a
+//                   network partition.
 //   trainer.sock    worker: where trainers attach
 #pragma once
 
@@ -33,7 +34,7 @@
 
 namespace muster::rundir {
 
-// A process told from a later one with the same number.
+// Identifies a process even if its pid is reused.
 struct ProcessId {
   pid_t pid = 0;
   uint64_t start_ticks = 0;  // field 22 of /proc/<pid>/stat
@@ -41,7 +42,7 @@ struct ProcessId {
   friend bool operator==(const ProcessId&, const ProcessId&) = default;
 };
 
-// Random per boot of the machine.
+// A random id per boot of the machine.
 absl::StatusOr<std::string> ReadBootId();
 
 // NotFound: no such process.
@@ -78,8 +79,7 @@ class RankDir {
   absl::StatusOr<Processes> ReadProcesses() const;  // NotFound: not written yet
   absl::Status WriteExit(const RankExit& exit) const;
   absl::StatusOr<RankExit> ReadExit() const;  // NotFound: not ended
-  // For the daemon that follows: what the rank has set in its generation's rendezvous. Not synced, since no rank
-  // outlives the machine.
+  // Stores a rendezvous key of the rank for the next daemon. Not synced, since no rank survives a crash of the machine.
   absl::Status KeepKey(const std::string& name, const std::string& value) const;
   std::map<std::string, std::string> Keys() const;
   absl::Status MarkDone() const;

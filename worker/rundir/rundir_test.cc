@@ -99,7 +99,7 @@ TEST(RankDir, KeysAreKeptWhateverIsInThem) {
   const std::map<std::string, std::string> keys = {{"a", std::string("\0 \n\xFF", 4)}, {" b\n", ""}, {"c", "d"}};
   for (const auto& [name, value] : keys) ASSERT_TRUE(dir.KeepKey(name, value).ok());
   EXPECT_EQ(dir.Keys(), keys);
-  // A daemon was killed while it wrote one: it is no key, and spoils none.
+  // A daemon was killed while it wrote a key: the torn line is ignored and damages no other key.
   const std::string whole = ReadWhole(dir.path() + "/keys").value();
   for (size_t cut = 0; cut < whole.size(); ++cut) {
     ASSERT_TRUE(WriteDurably(dir.path() + "/keys", whole.substr(0, cut)).ok());
@@ -163,7 +163,7 @@ TEST(ProcessId, TellsTheLivingFromTheDeadAndFromNamesakes) {
   kill(child, SIGKILL);
   siginfo_t info{};
   waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);
-  EXPECT_FALSE(IsAlive(id)) << "a zombie does nothing any more";
+  EXPECT_FALSE(IsAlive(id)) << "a zombie is not alive";
   EXPECT_EQ(Identify(child).value(), id) << "but it still has its name";
   waitpid(child, nullptr, 0);
   EXPECT_TRUE(absl::IsNotFound(Identify(child).status()));

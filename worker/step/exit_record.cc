@@ -28,7 +28,7 @@ RankExit::Cause CauseOf(const Ending& ending) {
     return WEXITSTATUS(ending.wait_status) == 0 ? RankExit::COMPLETED : RankExit::FAILED;
   const int signal = WTERMSIG(ending.wait_status);
   const bool ours =
-      (ending.intervention == Intervention::kTold && signal == SIGTERM) || (ending.killed && signal == SIGKILL);
+      (ending.intervention == Intervention::kRequested && signal == SIGTERM) || (ending.killed && signal == SIGKILL);
   return ours ? RankExit::STOPPED : RankExit::FAILED;
 }
 
@@ -38,11 +38,11 @@ std::string Message(const Ending& ending, RankExit::Cause cause) {
     case RankExit::SPAWN_FAILED:
       return absl::StrCat(rank, "could not be started: ", ending.spawn_error);
     case RankExit::ORPHANED:
-      return absl::StrCat(rank, "was ended because its worker had been out of touch with the coordinator for ",
+      return absl::StrCat(rank, "was ended because its worker had no contact with the coordinator for ",
                           absl::FormatDuration(ending.orphan_grace), " (orphan_grace); it ", How(ending));
     case RankExit::STOPPED:
-      if (!ending.killed) return absl::StrCat(rank, "was told to stop and ", How(ending));
-      return absl::StrCat(rank, "was told to stop, did not end in time and ", How(ending));
+      if (!ending.killed) return absl::StrCat(rank, "was asked to stop and ", How(ending));
+      return absl::StrCat(rank, "was asked to stop, did not end in time and ", How(ending));
     case RankExit::FAILED:
       if (WIFSIGNALED(ending.wait_status) && WTERMSIG(ending.wait_status) == SIGKILL) {
         return absl::StrCat(rank, How(ending), ", not by muster: often the kernel's out-of-memory killer, see dmesg");

@@ -1,4 +1,4 @@
-// What a trainer's end is called. Pure.
+// Classifies a trainer's exit. Pure.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 namespace muster::step {
 
 // Why the shim itself ended the trainer, if it did.
-enum class Intervention { kNone, kTold, kOrphaned };
+enum class Intervention { kNone, kRequested, kOrphaned };
 
 struct Ending {
   uint32_t rank = 0;
-  std::string spawn_error;  // not empty: it never ran
+  std::string spawn_error;  // not empty: the trainer never ran
   int wait_status = 0;      // as waitpid gives it
   Intervention intervention = Intervention::kNone;
   bool killed = false;  // SIGKILL by the shim
@@ -26,8 +26,8 @@ struct Ending {
   std::vector<std::string> last_lines;
 };
 
-// COMPLETED for exit code 0 (the worker, who knows of the outbox and of goals, may call it STOPPED); STOPPED for a
-// signal that the shim sent on request; ORPHANED for whatever follows its orphan deadline; else FAILED.
+// COMPLETED: exit code 0 (the worker, which knows the outbox and the desired state, may refine it to STOPPED). STOPPED:
+// ended by a signal that the shim sent on request. ORPHANED: any end after the orphan deadline. Else FAILED.
 RankExit MakeExit(const Ending& ending);
 
 }  // namespace muster::step

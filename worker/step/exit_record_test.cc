@@ -21,27 +21,27 @@ struct Case {
 TEST(MakeExit, Table) {
   const Case cases[] = {
       {"end", Intervention::kNone, false, Code(0), RankExit::COMPLETED, "rank 3 exited with code 0"},
-      {"told, end", Intervention::kTold, false, Code(0), RankExit::COMPLETED, "rank 3 exited with code 0"},
+      {"requested, end", Intervention::kRequested, false, Code(0), RankExit::COMPLETED, "rank 3 exited with code 0"},
       {"fault", Intervention::kNone, false, Code(1), RankExit::FAILED, "rank 3 exited with code 1"},
-      {"told, fault", Intervention::kTold, false, Code(1), RankExit::FAILED, "rank 3 exited with code 1"},
+      {"requested, fault", Intervention::kRequested, false, Code(1), RankExit::FAILED, "rank 3 exited with code 1"},
       {"crash", Intervention::kNone, false, SIGSEGV, RankExit::FAILED, "rank 3 was killed by signal 11 (SIGSEGV)"},
       {"crash with the core flag", Intervention::kNone, false, SIGABRT | 0x80, RankExit::FAILED,
        "rank 3 was killed by signal 6 (SIGABRT)"},
       {"foreign kill", Intervention::kNone, false, SIGKILL, RankExit::FAILED,
        "rank 3 was killed by signal 9 (SIGKILL), not by muster: often the kernel's out-of-memory killer, see dmesg"},
-      {"foreign kill while stopping", Intervention::kTold, false, SIGKILL, RankExit::FAILED,
+      {"foreign kill while stopping", Intervention::kRequested, false, SIGKILL, RankExit::FAILED,
        "rank 3 was killed by signal 9 (SIGKILL), not by muster: often the kernel's out-of-memory killer, see dmesg"},
       {"foreign term", Intervention::kNone, false, SIGTERM, RankExit::FAILED,
        "rank 3 was killed by signal 15 (SIGTERM)"},
-      {"told", Intervention::kTold, false, SIGTERM, RankExit::STOPPED,
-       "rank 3 was told to stop and was killed by signal 15 (SIGTERM)"},
-      {"told, deaf", Intervention::kTold, true, SIGKILL, RankExit::STOPPED,
-       "rank 3 was told to stop, did not end in time and was killed by signal 9 (SIGKILL)"},
+      {"requested", Intervention::kRequested, false, SIGTERM, RankExit::STOPPED,
+       "rank 3 was asked to stop and was killed by signal 15 (SIGTERM)"},
+      {"requested, deaf", Intervention::kRequested, true, SIGKILL, RankExit::STOPPED,
+       "rank 3 was asked to stop, did not end in time and was killed by signal 9 (SIGKILL)"},
       {"orphan", Intervention::kOrphaned, true, SIGKILL, RankExit::ORPHANED,
-       "rank 3 was ended because its worker had been out of touch with the coordinator for 30m (orphan_grace); it was "
+       "rank 3 was ended because its worker had no contact with the coordinator for 30m (orphan_grace); it was "
        "killed by signal 9 (SIGKILL)"},
       {"orphan, gentle", Intervention::kOrphaned, false, Code(0), RankExit::ORPHANED,
-       "rank 3 was ended because its worker had been out of touch with the coordinator for 30m (orphan_grace); it "
+       "rank 3 was ended because its worker had no contact with the coordinator for 30m (orphan_grace); it "
        "exited with code 0"},
   };
   for (const Case& c : cases) {

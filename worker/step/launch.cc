@@ -46,7 +46,7 @@ struct Failure {
   int error;
 };
 
-// All that the child needs, made before the fork: after it only calls that allocate nothing.
+// Everything that the child needs, prepared before the fork; the child must not allocate.
 struct Prepared {
   std::vector<char*> argv;
   std::vector<char*> environment;
@@ -109,7 +109,7 @@ absl::Status Explain(const Failure& failure, const rundir::Start& start) {
 }  // namespace
 
 void RestrictSelf() {
-  // None of these can be missing on a kernel that runs the rest; a trainer without them still trains.
+  // Supported by every kernel that runs the rest; errors are ignored because training works without them.
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
   rlimit files{};
@@ -129,7 +129,7 @@ absl::StatusOr<Trainer> Launch(const rundir::Start& start, const std::function<a
   const pid_t pid = fork();
   if (pid < 0) return absl::ErrnoToStatus(errno, "cannot fork");
   if (pid == 0) RunChild(prepared);
-  setpgid(pid, pid);  // here too: whoever comes first, the group is there for both
+  setpgid(pid, pid);  // in both processes, so that the group exists whichever runs first
   prepared.output.CloseWrite();
   prepared.failure.CloseWrite();
   prepared.go.CloseRead();

@@ -22,13 +22,13 @@ namespace {
 
 constexpr off_t kReserveBytes = 64 * 1024;
 
-// Room for exit.json, kept from the start: a trainer that filled the disk must still be able to end.
+// Reserves disk space for exit.json from the start, in case the trainer fills the disk.
 class Reserve {
  public:
   explicit Reserve(const rundir::RankDir& dir) : path_(dir.path() + "/reserve") {
     const int fd = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0) return;
-    // Without it exit.json may fail on a full disk; that is no reason not to train.
+    // Without the reserve exit.json may fail on a full disk; that does not prevent training.
     [[maybe_unused]] const int error = posix_fallocate(fd, 0, kReserveBytes);
     close(fd);
   }
@@ -48,7 +48,7 @@ absl::StatusOr<int> BlockSignals() {
   return fd;
 }
 
-// The worker's terminal, files and sockets are none of the shim's.
+// Detaches from the worker's terminal, files and sockets.
 absl::Status Detach() {
   if (setsid() < 0 && errno != EPERM) return absl::ErrnoToStatus(errno, "cannot begin a session");
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0) return absl::ErrnoToStatus(errno, "cannot become a subreaper");
@@ -59,8 +59,8 @@ absl::Status Detach() {
   return absl::OkStatus();
 }
 
-// One shim per folder, and one life per rank, whatever a restarted worker believes: the lock is held until this process
-// ends.
+// One shim per folder and one start per rank, even if a restarted worker tries again: the lock is held until this
+// process ends.
 absl::Status TakeFolder(const rundir::RankDir& dir) {
   const std::string path = dir.path() + "/start.json";
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);

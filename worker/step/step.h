@@ -1,5 +1,5 @@
-// The shim of one rank: parent of its trainer, so that the worker daemon may die and be replaced. Everything that it
-// needs is in the rank's folder; what it leaves there is processes.json, the log and exit.json.
+// The shim of one rank: the parent of its trainer, so that the worker daemon can restart. It reads its input from the
+// rank's folder, and writes processes.json, the log and exit.json there.
 #pragma once
 
 #include "absl/status/status.h"
@@ -9,7 +9,7 @@
 namespace muster::step {
 
 // Runs the rank to its end. Changes this process: session, subreaper, limits, signals, standard descriptors. Errors:
-// the folder is of no use (no start.json, no log, no exit.json could be written); a trainer that fails is no error.
+// the folder is unusable (no start.json, or the log or exit.json cannot be written); a trainer's failure is no error.
 // Single-threaded.
 absl::Status RunRank(const rundir::RankDir& dir, const Clock& clock);
 

@@ -163,7 +163,7 @@ TEST_F(StepTest, TermIsForwardedAndATrainerMayEndWell) {
   ASSERT_TRUE(LogHas("ready"));
   kill(shim_, SIGTERM);
   const RankExit exit = Wait();
-  EXPECT_EQ(exit.cause(), RankExit::COMPLETED);  // the worker knows that it was told to
+  EXPECT_EQ(exit.cause(), RankExit::COMPLETED);  // the worker knows of the stop request
   EXPECT_TRUE(absl::StrContains(Log(), "stopping"));
 }
 
@@ -196,7 +196,7 @@ TEST_F(StepTest, StoppedTrainerStillHearsTerm) {
   EXPECT_EQ(Wait().exit_code(), 0);
 }
 
-TEST_F(StepTest, WhatTheTrainerLeavesBehindIsKilledAndDoesNotHoldUpTheEnd) {
+TEST_F(StepTest, LeftoverProcessesAreKilledAndDoNotDelayTheEnd) {
   // One grandchild in the trainer's group, one in a session of its own; both hold the pipe.
   Spawn(
       Shell("sleep 1000 & echo near=$!; setsid sh -c 'echo far=$$; exec sleep 1000' & "
@@ -229,10 +229,10 @@ TEST_F(StepTest, LeaseThatStandsStillEndsTheTrainer) {
   start.orphan_grace = absl::Seconds(1);
   Spawn(start);
   ASSERT_TRUE(LogHas("ready"));
-  lease->Renew();  // that it rose before does not help
+  lease->Renew();  // earlier renewals do not count
   const RankExit exit = Wait();
   EXPECT_EQ(exit.cause(), RankExit::ORPHANED);
-  EXPECT_TRUE(absl::StrContains(Log(), "no sign of the coordinator for 1s")) << Log();
+  EXPECT_TRUE(absl::StrContains(Log(), "no contact with the coordinator for 1s")) << Log();
 }
 
 TEST_F(StepTest, LeaseThatRisesKeepsTheTrainer) {

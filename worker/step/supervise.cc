@@ -19,9 +19,9 @@ namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(500);
 // A longer time between two looks means that the shim itself did not run (machine asleep, cgroup frozen). The worker
-// may not have run either, so that time says nothing about the lease.
+// may not have run either, so time beyond this does not count against the lease.
 constexpr absl::Duration kLongestLook = absl::Seconds(2);
-// For what others wrote into the pipe, and for processes that sit in the kernel and do not die at once.
+// For output left in the pipe, and for processes that are blocked in the kernel and do not die at once.
 constexpr absl::Duration kAftermath = absl::Seconds(3);
 constexpr size_t kTailBytes = 64 * 1024;
 constexpr size_t kLastLines = 20;
@@ -40,12 +40,12 @@ Ending Supervisor::Run(const Trainer& trainer) {
   lease_value_ = lease_ == nullptr ? 0 : lease_->Read();
   lease_looked_ = clock_.Read().steady;
   bool output_open = true;
-  SteadyTime give_up;
+  SteadyTime deadline;
   while (true) {
     const SteadyTime now = clock_.Read().steady;
     if (trainer_ended_) {
       KillDescendants();
-      if ((!output_open && !children_left_) || now >= give_up) break;
+      if ((!output_open && !children_left_) || now >= deadline) break;
     }
     pollfd fds[2] = {{signals_, POLLIN, 0}, {output_open ? trainer_.output : -1, POLLIN, 0}};
     absl::Duration wait = trainer_ended_ ? absl::Milliseconds(20) : kLook;
@@ -58,14 +58,14 @@ Ending Supervisor::Run(const Trainer& trainer) {
     Reap();
     if (trainer_ended_ && ran) {
       ending_.ended = clock_.Read().wall;
-      give_up = clock_.Read().steady + kAftermath;
+      deadline = clock_.Read().steady + kAftermath;
     }
     if (trainer_ended_) continue;
     CheckLease();
-    const bool told = ending_.intervention != Intervention::kNone;
-    if (told && !ending_.killed && clock_.Read().steady >= kill_at_) Kill();
+    const bool ending = ending_.intervention != Intervention::kNone;
+    if (ending && !ending_.killed && clock_.Read().steady >= kill_at_) Kill();
   }
-  if (output_open) Say("a process that the trainer left behind still holds its output; what it writes is lost");
+  if (output_open) Say("a process that the trainer started still holds its output pipe; its further output is lost");
   close(trainer_.output);
   ending_.last_lines = rundir::LastLines(std::move(tail_), kLastLines, kLastLineBytes);
   return ending_;
@@ -74,9 +74,9 @@ Ending Supervisor::Run(const Trainer& trainer) {
 void Supervisor::HandleSignals() {
   signalfd_siginfo info{};
   while (read(signals_, &info, sizeof info) == sizeof info) {
-    if (info.ssi_signo == SIGTERM) Terminate(Intervention::kTold);
+    if (info.ssi_signo == SIGTERM) Terminate(Intervention::kRequested);
     if (info.ssi_signo == SIGUSR1 && !trainer_ended_) {
-      if (ending_.intervention == Intervention::kNone) ending_.intervention = Intervention::kTold;
+      if (ending_.intervention == Intervention::kNone) ending_.intervention = Intervention::kRequested;
       Kill();
     }
   }
@@ -104,7 +104,7 @@ void Supervisor::CheckLease() {
   lease_value_ = value;
   lease_looked_ = now;
   if (lease_stood_ < start_.orphan_grace || ending_.intervention != Intervention::kNone) return;
-  Say(absl::StrCat("no sign of the coordinator for ", absl::FormatDuration(start_.orphan_grace),
+  Say(absl::StrCat("no contact with the coordinator for ", absl::FormatDuration(start_.orphan_grace),
                    " (orphan_grace): ending the trainer"));
   Terminate(Intervention::kOrphaned);
 }
@@ -122,7 +122,7 @@ void Supervisor::Kill() {
   kill(-trainer_.pid, SIGKILL);
 }
 
-// What left the trainer's group has, as a subreaper's orphan, this process as its parent.
+// Processes that left the trainer's group are children of this process, because it is a subreaper.
 void Supervisor::KillDescendants() {
   if (!children_left_) return;
   for (const rundir::ProcessRow& row : rundir::ListProcesses()) {
@@ -137,7 +137,7 @@ bool Supervisor::Pump() {
   if (n < 0) return errno == EAGAIN || errno == EINTR;
   tail_.append(buffer, static_cast<size_t>(n));
   if (tail_.size() > 2 * kTailBytes) tail_.erase(0, tail_.size() - kTailBytes);
-  // A full disk: the log itself counts what is missing and says so later.
+  // On a full disk, the log counts the missing bytes and reports them later.
   log_.Append(std::string_view(buffer, static_cast<size_t>(n))).IgnoreError();
   return true;
 }

@@ -17,16 +17,15 @@
 namespace muster::step {
 
 // SIGTERM to the shim: SIGTERM to the trainer's group, SIGKILL after kill_grace. SIGUSR1: SIGKILL at once. A lease that
-// stands still for orphan_grace: as SIGTERM. Output goes to the log; when the disk is full, the trainer does not wait.
+// is not renewed for orphan_grace: as SIGTERM. Output goes to the log; a full disk does not block the trainer.
 class Supervisor {
  public:
   // `signals`: a signalfd of SIGCHLD, SIGTERM and SIGUSR1, which are blocked. `lease` may be null (it could not be
-  // opened): then it counts as standing still. All outlive the supervisor.
+  // opened) and then counts as never renewed. All arguments outlive the supervisor.
   Supervisor(const rundir::Start& start, const rundir::Lease* lease, rundir::LogWriter& log, const Clock& clock,
              int signals);
 
-  // How it ended: all of Ending but `rank`. Returns when no descendant is left (or none of them can be
-  // killed) and the output is in the log.
+  // Returns all of Ending but `rank`, once no descendant is left (or none can be killed) and the output is in the log.
   Ending Run(const Trainer& trainer);
 
  private:
@@ -47,7 +46,7 @@ class Supervisor {
   const int signals_;
 
   Trainer trainer_;
-  std::string tail_;  // of the output, also of what a full disk did not take
+  std::string tail_;  // last output, including bytes that a full disk dropped
   Ending ending_;
   bool trainer_ended_ = false;
   bool children_left_ = true;

@@ -8,9 +8,9 @@ absl::Status Agree(collectives::Group* group, Device device, const absl::Status&
   if (group == nullptr) return own;
   const at::Device where(device == DEVICE_CUDA ? at::kCUDA : at::kCPU);
   const at::Tensor failed = at::full({1}, own.ok() ? 0.0 : 1.0, at::TensorOptions(at::kDouble).device(where));
-  const absl::Status told = group->AllReduce(failed)->Wait();
+  const absl::Status reduced = group->AllReduce(failed)->Wait();
   if (!own.ok()) return own;
-  if (!told.ok()) return told;
+  if (!reduced.ok()) return reduced;
   return failed.item<double>() == 0 ? absl::OkStatus() : others;
 }
 

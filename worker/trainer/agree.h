@@ -1,4 +1,4 @@
-// What one rank found, told to all.
+// Agrees on one status across the ranks of a group.
 #pragma once
 
 #include "absl/status/status.h"

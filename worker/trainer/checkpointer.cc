@@ -18,13 +18,13 @@ namespace {
 
 using checkpoint::StepName;
 
-// Between looks for the other ranks' shards.
+// Polling intervals while rank 0 waits for the other ranks' shards.
 constexpr absl::Duration kFirstLook = absl::Milliseconds(1), kLooks = absl::Milliseconds(50);
 
 absl::Status Explain(const StepName& name, const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat("the checkpoint of step ", name.step,
-                                                  " failed, earlier ones are as they were: ", status.message()));
+                                                  " failed (earlier checkpoints are intact): ", status.message()));
 }
 
 Manifest MakeManifest(const Assignment& assignment, const Rank& rank, uint64_t step, uint64_t samples_consumed) {
@@ -41,36 +41,36 @@ Manifest MakeManifest(const Assignment& assignment, const Rank& rank, uint64_t s
 
 }  // namespace
 
-// One checkpoint and the thread that writes this rank's part of it. Destroyed before its end it is given up.
+// One checkpoint and the thread that writes this rank's shard of it. The destructor cancels an unfinished write.
 class Checkpointer::Writing {
  public:
-  Writing(std::string path, uint32_t shard, std::vector<checkpoint::TensorRun> parts, std::optional<Manifest> manifest,
+  Writing(std::string path, uint32_t shard, std::vector<checkpoint::TensorRun> runs, std::optional<Manifest> manifest,
           const StepName& name, uint64_t samples_consumed, SteadyTime since)
       : path_(std::move(path)),
         shard_(shard),
-        parts_(std::move(parts)),
+        runs_(std::move(runs)),
         manifest_(std::move(manifest)),
         name_(name),
         since_(since),
         thread_([this] { Run(); }) {
-    told_.samples_consumed = samples_consumed;
+    result_.samples_consumed = samples_consumed;
   }
   ~Writing() {
     {
       absl::MutexLock lock(&mutex_);
-      given_up_ = true;
+      cancelled_ = true;
     }
     thread_.join();
   }
 
-  void Stalled(absl::Duration time) { told_.stalled += time; }
+  void Stalled(absl::Duration time) { result_.stalled += time; }
 
-  absl::Status AwaitPart() {
+  absl::Status AwaitShard() {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&part_done_));
+    mutex_.Await(absl::Condition(&shard_done_));
     return status_;
   }
-  // REQUIRES: rank 0, of Told too.
+  // REQUIRES: rank 0; the same holds for Result.
   absl::Status AwaitName() {
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(&done_));
@@ -84,25 +84,25 @@ class Checkpointer::Writing {
     absl::MutexLock lock(&mutex_);
     return status_;
   }
-  Done Told() {
+  Done Result() {
     absl::MutexLock lock(&mutex_);
-    Done told = told_;
-    told.written = written_;
-    told.took = took_;
-    return told;
+    Done result = result_;
+    result.written = written_;
+    result.took = took_;
+    return result;
   }
 
  private:
   void Run() {
-    const absl::Status part = checkpoint::WriteShard(path_, name_, shard_, parts_).status();
+    const absl::Status shard_status = checkpoint::WriteShard(path_, name_, shard_, runs_).status();
     {
       absl::MutexLock lock(&mutex_);
-      status_ = Explain(name_, part);
-      part_done_ = true;
-      done_ = !part.ok() || !manifest_.has_value();
+      status_ = Explain(name_, shard_status);
+      shard_done_ = true;
+      done_ = !shard_status.ok() || !manifest_.has_value();
     }
     if (!manifest_.has_value()) return;
-    const absl::Status all = part.ok() ? AwaitShards() : part;
+    const absl::Status all = shard_status.ok() ? AwaitShards() : shard_status;
     absl::StatusOr<checkpoint::Written> written =
         all.ok() ? checkpoint::Finish(path_, *std::move(manifest_)) : absl::StatusOr<checkpoint::Written>(all);
     if (!written.ok()) checkpoint::Abandon(path_, name_);
@@ -121,8 +121,8 @@ class Checkpointer::Writing {
         continue;
       }
       absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&given_up_), pause)) {
-        return absl::CancelledError("the rank ends before the others had written their parts");
+      if (mutex_.AwaitWithTimeout(absl::Condition(&cancelled_), pause)) {
+        return absl::CancelledError("this rank is ending before the other ranks wrote their shards");
       }
       pause = std::min(2 * pause, kLooks);
     }
@@ -131,15 +131,15 @@ class Checkpointer::Writing {
 
   const std::string path_;
   const uint32_t shard_;
-  const std::vector<checkpoint::TensorRun> parts_;
+  const std::vector<checkpoint::TensorRun> runs_;
   std::optional<Manifest> manifest_;  // on rank 0
   const StepName name_;
   const SteadyTime since_;
-  Done told_;  // of the owner's thread
+  Done result_;  // owner's thread only
 
   absl::Mutex mutex_;
-  bool given_up_ ABSL_GUARDED_BY(mutex_) = false;
-  bool part_done_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool shard_done_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   checkpoint::Written written_ ABSL_GUARDED_BY(mutex_);
@@ -148,12 +148,12 @@ class Checkpointer::Writing {
 };
 
 Checkpointer::Checkpointer(const Assignment& assignment, Rank& rank) : assignment_(assignment), rank_(rank) {
-  const Checkpoint& wanted = assignment.spec().train().checkpoint();
-  // On a GPU Pull() has made the copy. What is asked for at times only is copied when it is.
-  if (!writes() || assignment.device() == DEVICE_CUDA || (wanted.has_async() && !wanted.async())) return;
-  if (wanted.every_steps() > 0 || wanted.every_seconds() > 0) copy_.emplace(PartsOf(*rank_.engine, Which::kAll));
+  const Checkpoint& options = assignment.spec().train().checkpoint();
+  // On a GPU, Pull() makes the copy. Without periodic checkpoints, the first request allocates the copy.
+  if (!writes() || assignment.device() == DEVICE_CUDA || (options.has_async() && !options.async())) return;
+  if (options.every_steps() > 0 || options.every_seconds() > 0) copy_.emplace(RunsOf(*rank_.engine, Which::kAll));
   if (copy_.has_value() && !copy_->fits()) {
-    spdlog::warn("checkpoints are written while training waits: {}", copy_->why());
+    spdlog::warn("asynchronous checkpoints are off, so training waits for each write: {}", copy_->why());
   }
 }
 
@@ -165,10 +165,10 @@ bool Checkpointer::writes() const {
 }
 
 absl::Status Checkpointer::Begin(uint64_t step, uint64_t samples_consumed) {
-  const Checkpoint& wanted = assignment_.spec().train().checkpoint();
-  if (wanted.has_async() && !wanted.async()) return Write(step, samples_consumed);
+  const Checkpoint& options = assignment_.spec().train().checkpoint();
+  if (options.has_async() && !options.async()) return Write(step, samples_consumed);
   if (assignment_.device() == DEVICE_CUDA) return Start(step, samples_consumed, /*copy=*/false);
-  if (!copy_.has_value()) copy_.emplace(PartsOf(*rank_.engine, Which::kAll));
+  if (!copy_.has_value()) copy_.emplace(RunsOf(*rank_.engine, Which::kAll));
   if (!copy_->fits()) return Write(step, samples_consumed);
   return Start(step, samples_consumed, /*copy=*/true);
 }
@@ -181,18 +181,18 @@ absl::Status Checkpointer::Write(uint64_t step, uint64_t samples_consumed) {
 absl::Status Checkpointer::Start(uint64_t step, uint64_t samples_consumed, bool copy) {
   const SteadyTime begin = RealClock().Read().steady;
   const StepName name{step, assignment_.key().generation()};
-  if (absl::Status status = AwaitParts(); !status.ok()) return status;
+  if (absl::Status status = AwaitAllShards(); !status.ok()) return status;
   const absl::Status before = AwaitName();
   const absl::Status own = before.ok() ? Explain(name, Prepare(name)) : before;
   const absl::Status all = Agree(own);
   if (!all.ok()) return own.ok() ? Explain(name, all) : own;
-  std::vector<checkpoint::TensorRun> parts = PartsOf(*rank_.engine, Which::kAll);
-  if (copy) parts = copy_->Take(std::move(parts));
+  std::vector<checkpoint::TensorRun> runs = RunsOf(*rank_.engine, Which::kAll);
+  if (copy) runs = copy_->Take(std::move(runs));
   std::optional<Manifest> manifest;
   if (first()) manifest = MakeManifest(assignment_, rank_, step, samples_consumed);
   const uint32_t shard = rank_.program.layout.roles[assignment_.key().rank()].shard();
   writing_ =
-      std::make_unique<Writing>(path(), shard, std::move(parts), std::move(manifest), name, samples_consumed, begin);
+      std::make_unique<Writing>(path(), shard, std::move(runs), std::move(manifest), name, samples_consumed, begin);
   begun_ = name;
   writing_->Stalled(RealClock().Read().steady - begin);
   return absl::OkStatus();
@@ -206,7 +206,7 @@ absl::Status Checkpointer::Prepare(const StepName& name) {
 absl::Status Checkpointer::Wait() {
   if (!begun_.has_value()) return absl::OkStatus();
   const SteadyTime begin = RealClock().Read().steady;
-  if (absl::Status status = AwaitParts(); !status.ok()) return status;
+  if (absl::Status status = AwaitAllShards(); !status.ok()) return status;
   if (writing_ != nullptr) {
     if (first()) (void)writing_->AwaitName();
     writing_->Stalled(RealClock().Read().steady - begin);
@@ -214,19 +214,19 @@ absl::Status Checkpointer::Wait() {
   return AwaitName();
 }
 
-// Until all ranks' parts are on disk, so that rank 0 then need not wait long for the name, nor in vain.
-absl::Status Checkpointer::AwaitParts() {
+// Waits until every rank's shard is on disk; rank 0 can then publish without a long wait.
+absl::Status Checkpointer::AwaitAllShards() {
   if (!begun_.has_value()) return absl::OkStatus();
   const StepName name = *std::exchange(begun_, std::nullopt);
-  const absl::Status own = writing_ == nullptr ? absl::OkStatus() : writing_->AwaitPart();
+  const absl::Status own = writing_ == nullptr ? absl::OkStatus() : writing_->AwaitShard();
   const absl::Status all = Agree(own);
   return own.ok() ? Explain(name, all) : own;
 }
 
 absl::Status Checkpointer::AwaitName() {
   if (writing_ == nullptr) return absl::OkStatus();
-  absl::Status status = first() ? writing_->AwaitName() : writing_->AwaitPart();
-  if (status.ok() && first()) done_.push(writing_->Told());
+  absl::Status status = first() ? writing_->AwaitName() : writing_->AwaitShard();
+  if (status.ok() && first()) done_.push(writing_->Result());
   writing_.reset();
   return status;
 }
@@ -243,7 +243,7 @@ absl::StatusOr<std::optional<Checkpointer::Done>> Checkpointer::Take() {
 
 absl::Status Checkpointer::Agree(const absl::Status& own) const {
   return trainer::Agree(rank_.ranks.groups[kShardGroup], assignment_.device(), own,
-                        absl::UnavailableError("another rank could not write its part; its own message says why"));
+                        absl::UnavailableError("another rank could not write its shard; its own message says why"));
 }
 
 }  // namespace muster::trainer

@@ -1,13 +1,14 @@
-// Writes the checkpoints of a job: every rank of the first replica what it owns, without anybody having the whole.
+// Writes the checkpoints of a job. Each rank of the first replica writes the shard that it owns.
 //
-// Training stops while the rank's part is copied into host memory; a thread then writes it. Nobody meets anybody for
-// that: a shard's checksums appear in the staging folder when the shard is on disk, and the thread of rank 0 waits for
-// all of them, writes the manifest and renames. At most one checkpoint is under way: Begin waits for the one before.
+// Training pauses while the shard is copied into host memory; a background thread then writes it. This needs no
+// collective: a shard's checksum file appears in the staging folder once the shard is on disk. Rank 0's thread waits
+// for all checksum files, writes the manifest and renames the folder. At most one checkpoint is in progress: Begin
+// waits for the previous one.
 //
 //   checkpointer.Begin(step, samples);               // after the same steps on every rank that writes()
-//   while (auto done = checkpointer.Take().value())  // sooner or later
+//   while (auto done = checkpointer.Take().value())  // poll for completed checkpoints
 //     ...
-//   checkpointer.Write(step, samples);               // the last one
+//   checkpointer.Write(step, samples);               // synchronous, after the last step
 #pragma once
 
 #include <cstdint>
@@ -25,42 +26,43 @@
 
 namespace muster::trainer {
 
-// Of one thread, and owns one more while a checkpoint is under way. What it is given outlives it.
+// Used from one thread; owns a second one while a checkpoint is in progress. The constructor's arguments outlive it.
 //
-// Errors are of all ranks, at the latest when they next meet here or in a step; then the rank ends, and with it what is
-// under way. ResourceExhausted: disk full. Unavailable: another rank's. Earlier checkpoints are as they were.
+// An error reaches all ranks at their next call here or in their next step; the rank then ends and cancels the
+// checkpoint in progress. ResourceExhausted: disk full. Unavailable: another rank failed. Earlier checkpoints are
+// intact.
 class Checkpointer {
  public:
   struct Done {
     checkpoint::Written written;
     uint64_t samples_consumed = 0;
-    absl::Duration stalled;  // training waited
-    absl::Duration took;     // from its step to its final name
+    absl::Duration stalled;  // how long training waited
+    absl::Duration took;     // from the step to the final rename
   };
 
   Checkpointer(const Assignment& assignment, Rank& rank);
   ~Checkpointer();
 
-  // Whether this rank takes part.
+  // Whether this rank writes a shard.
   bool writes() const;
-  // Begun, and not known to be whole.
+  // A checkpoint was begun and is not known to be complete.
   bool under_way() const { return writing_ != nullptr; }
 
-  // The state after `step`: returns when it is copied.
+  // Checkpoints the state after `step`; returns once it is copied.
   absl::Status Begin(uint64_t step, uint64_t samples_consumed);
-  // The same without a copy, and waits for it: on rank 0 until it has its name, on others until their part is on disk.
+  // The same without a copy, and waits: on rank 0 for the final rename, on others until their shard is on disk.
   absl::Status Write(uint64_t step, uint64_t samples_consumed);
-  // For what is under way, likewise; nothing: returns at once. Every rank that writes calls it.
+  // Waits for the checkpoint in progress, if any. Every rank that writes calls it.
   absl::Status Wait();
 
-  // On rank 0 the oldest that has got its name and was not taken yet. Does not wait.
+  // On rank 0, the oldest completed checkpoint not yet returned by Take. Does not wait.
   absl::StatusOr<std::optional<Done>> Take();
 
  private:
   class Writing;
   absl::Status Start(uint64_t step, uint64_t samples_consumed, bool copy);
   absl::Status Prepare(const checkpoint::StepName& name);
-  absl::Status AwaitParts();
+  absl::Status AwaitAllShards();
   absl::Status AwaitName();
   absl::Status Agree(const absl::Status& own) const;
   bool first() const { return assignment_.key().rank() == 0; }
@@ -68,9 +70,9 @@ class Checkpointer {
 
   const Assignment& assignment_;
   Rank& rank_;
-  std::optional<HostCopy> copy_;  // none: nothing is copied on purpose, or the state has its own copy on the host
-  std::optional<checkpoint::StepName> begun_;  // since ranks last waited for each other's parts: the same on all
-  std::unique_ptr<Writing> writing_;           // its thread may be done
+  std::optional<HostCopy> copy_;               // none: writes are synchronous, or the engine already holds a host copy
+  std::optional<checkpoint::StepName> begun_;  // begun and not yet awaited by AwaitAllShards; equal on all ranks
+  std::unique_ptr<Writing> writing_;           // its thread may have finished
   std::queue<Done> done_;
 };
 

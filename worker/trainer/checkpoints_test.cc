@@ -1,4 +1,4 @@
-// When a trainer writes checkpoints, what training waits for, and what is left where its disk fails or it is killed.
+// When a trainer writes checkpoints, how long training waits, and what remains after a disk failure or a kill.
 #include <signal.h>
 #include <stdlib.h>
 
@@ -48,7 +48,7 @@ std::vector<uint64_t> Steps(const std::vector<Record>& records) {
   return steps;
 }
 
-// Steps that were told of before the first checkpoint was.
+// Steps that were reported before the first checkpoint.
 uint64_t StepsBeforeTheFirst(const std::vector<Record>& records) {
   uint64_t step = 0;
   for (const Record& record : records) {
@@ -134,7 +134,7 @@ TEST(Checkpoints, AreWrittenAfterSoManySeconds) {
   for (size_t i = 1; i + 1 < written.size(); ++i) {
     const double apart = static_cast<double>(written[i].time().seconds() - written[i - 1].time().seconds()) +
                          1e-9 * (written[i].time().nanos() - written[i - 1].time().nanos());
-    // From begin to begin it is 0.2 s; what is timed here is when each was told of.
+    // Checkpoints begin 0.2 s apart; the timestamps are those of their reports.
     EXPECT_GT(apart + written[i - 1].write_seconds(), 0.19) << i;
   }
 }
@@ -171,7 +171,7 @@ TEST(Checkpoints, WhatIsBeingWrittenIsWaitedForAtTheEnd) {
   ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
   const std::vector<Record> records = bench.Records(assignment);
   EXPECT_THAT(Steps(records), ElementsAre(20u)) << "once";
-  EXPECT_TRUE(records.back().has_finished()) << "behind the checkpoint";
+  EXPECT_TRUE(records.back().has_finished()) << "after the checkpoint";
 }
 
 TEST(Checkpoints, AFailingDiskEndsTheRankWithItsName) {

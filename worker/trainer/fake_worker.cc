@@ -39,7 +39,6 @@ std::string Slurp(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-// Without its bench no test means anything.
 [[noreturn]] void Broken(const std::string& what) {
   std::fprintf(stderr, "the test's bench is broken: %s\n", what.c_str());
   std::abort();
@@ -68,7 +67,7 @@ struct FakeWorker::State final : public Trainer::Service {
         sent = revision;
         for (const auto& command : commands) writer->Write(command);
       }
-      // Looks again for cancellation, too, which nobody signals.
+      // Wakes up to check for cancellation, which is not signalled.
       const std::pair<State*, uint64_t> seen(this, sent);
       mutex.AwaitWithTimeout(
           absl::Condition(

@@ -1,11 +1,11 @@
-// For tests: the worker daemon as a trainer sees it, a trainer as a process, and a small job to give it.
+// For tests: a fake worker daemon, a trainer process, and a small job to run.
 //
 //   Bench bench;                                         // a temporary folder, token files, a fake worker
 //   JobSpec spec = bench.MakeJob();
 //   Process trainer = bench.Start(bench.Assign(spec, /*generation=*/1));
 //   EXPECT_EQ(trainer.Wait(), 0);
 //
-// What keeps the bench itself from working ends the test program with a message.
+// A failure of the bench itself ends the test program with a message.
 #pragma once
 
 #include <sys/types.h>
@@ -37,10 +37,10 @@ class FakeWorker {
   void Start();
   void Stop();  // breaks every stream
 
-  // What streams carry: at once to those that are open, first to those that come.
+  // Sent at once on open streams, and first on new ones.
   void Assign(const Assignment& assignment);
   void SendStop(bool checkpoint_first);
-  // Whether it is in contact with a coordinator, which may hear of every record then; false at first.
+  // Whether the worker is connected to a coordinator, which may then receive every record. Initially false.
   void Contact(bool contact);
   // Attach fails with FAILED_PRECONDITION.
   void RefuseVersions();
@@ -54,7 +54,7 @@ class FakeWorker {
   std::unique_ptr<State> state_;
 };
 
-// A program, with the environment that the worker daemon gives a trainer; MUSTER_FAILPOINTS is passed on.
+// A process with the environment that the worker daemon gives a trainer, plus MUSTER_FAILPOINTS.
 class Process {
  public:
   // Output goes to files beginning with `log`.
@@ -93,15 +93,15 @@ class Bench {
 
   // Resolved: GPT-2 of 2 layers, width 32, context 16, bytes; AdamW; checkpoints in Path("checkpoints").
   JobSpec MakeJob() const;
-  // What a coordinator would send for it.
+  // The assignment that a coordinator would send.
   Assignment Assign(const JobSpec& spec, uint64_t generation) const;
-  // The newest checkpoints below the job's folder as published, the newest to resume from.
+  // Marks the job's checkpoints as published; the assignment resumes from the newest.
   void Publish(Assignment& assignment) const;
   Process Start(const Assignment& assignment);
 
   std::string RankDir(const Assignment& assignment) const;
   std::vector<Record> Records(const Assignment& assignment) const;
-  uint64_t StepOf(const Assignment& assignment) const;  // from its progress page; 0: not there yet
+  uint64_t StepOf(const Assignment& assignment) const;  // from its progress page; 0: no page yet
   // SHA-256 of the shard of the newest checkpoint, and its step.
   std::pair<uint64_t, std::string> NewestWeights(const JobSpec& spec) const;
 

@@ -14,7 +14,7 @@
 namespace muster::trainer {
 namespace {
 
-constexpr uint64_t kChunk = 256 << 10;  // floats that a thread copies at a time
+constexpr uint64_t kChunk = 256 << 10;  // floats per parallel copy task
 constexpr uint64_t kPage = 4096;
 
 uint64_t FirstNumber(const char* path, uint64_t otherwise) {
@@ -46,18 +46,18 @@ uint64_t AvailableHostMemory() {
   return available;
 }
 
-HostCopy::HostCopy(absl::Span<const checkpoint::TensorRun> parts) {
-  for (const checkpoint::TensorRun& part : parts) bytes_ += part.values.size() * sizeof(float);
+HostCopy::HostCopy(absl::Span<const checkpoint::TensorRun> runs) {
+  for (const checkpoint::TensorRun& run : runs) bytes_ += run.values.size() * sizeof(float);
   if (bytes_ == 0) return;
-  // A tenth of what is there stays for what else the training needs.
+  // Leave a tenth of the available memory for the rest of training.
   const uint64_t available = AvailableHostMemory();
   if (bytes_ > available - available / 10) {
-    why_ = absl::StrCat("a copy takes ", bytes_ >> 20, " MiB of the host's memory, ", available >> 20, " MiB are left");
+    why_ = absl::StrCat("a host copy needs ", bytes_ >> 20, " MiB, but only ", available >> 20, " MiB are available");
     return;
   }
   void* const memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
-    why_ = absl::StrCat("the host gives no memory for a copy of ", bytes_ >> 20, " MiB");
+    why_ = absl::StrCat("the host refused to allocate a copy of ", bytes_ >> 20, " MiB");
     return;
   }
   madvise(memory, bytes_, MADV_HUGEPAGE);
@@ -72,21 +72,21 @@ HostCopy::~HostCopy() {
   if (memory_ != nullptr) munmap(memory_, bytes_);
 }
 
-std::vector<checkpoint::TensorRun> HostCopy::Take(std::vector<checkpoint::TensorRun> parts) {
+std::vector<checkpoint::TensorRun> HostCopy::Take(std::vector<checkpoint::TensorRun> runs) {
   if (touch_.joinable()) touch_.join();
   std::vector<Chunk> chunks;
   float* to = memory_;
-  for (checkpoint::TensorRun& part : parts) {
-    for (uint64_t at = 0; at < part.values.size(); at += kChunk) {
-      chunks.push_back({to + at, part.values.data() + at, std::min<uint64_t>(kChunk, part.values.size() - at)});
+  for (checkpoint::TensorRun& run : runs) {
+    for (uint64_t at = 0; at < run.values.size(); at += kChunk) {
+      chunks.push_back({to + at, run.values.data() + at, std::min<uint64_t>(kChunk, run.values.size() - at)});
     }
-    part.values = absl::MakeSpan(to, part.values.size());
-    to += part.values.size();
+    run.values = absl::MakeSpan(to, run.values.size());
+    to += run.values.size();
   }
   at::parallel_for(0, static_cast<int64_t>(chunks.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) std::memcpy(chunks[i].to, chunks[i].from, chunks[i].length * sizeof(float));
   });
-  return parts;
+  return runs;
 }
 
 }  // namespace muster::trainer

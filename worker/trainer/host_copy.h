@@ -1,8 +1,8 @@
-// A copy of what a rank owns, in memory of the host that is used again for the next one: so that training goes on while
-// it is written.
+// A host-memory copy of a rank's owned state, so that training continues while a thread writes the checkpoint. The
+// buffer is reused for each checkpoint.
 //
-//   HostCopy copy(parts);                                       // in the background: the memory, touched
-//   if (copy.fits()) parts = copy.Take(std::move(parts));       // now training may change what was copied
+//   HostCopy copy(runs);                                 // allocates and faults in the pages in the background
+//   if (copy.fits()) runs = copy.Take(std::move(runs));  // training may now change the originals
 //
 // Not thread-safe. What Take returns is valid until the next Take.
 #pragma once
@@ -19,19 +19,19 @@ namespace muster::trainer {
 
 class HostCopy {
  public:
-  // Of parts of that size.
-  explicit HostCopy(absl::Span<const checkpoint::TensorRun> parts);
+  // Allocates for runs of this total size.
+  explicit HostCopy(absl::Span<const checkpoint::TensorRun> runs);
   ~HostCopy();
   HostCopy(const HostCopy&) = delete;
 
-  // False: the host has not that much memory left, as `why` says.
+  // False: the host lacks the memory; `why` says how much.
   bool fits() const { return why_.empty(); }
   const std::string& why() const { return why_; }
   uint64_t bytes() const { return bytes_; }
 
-  // The same parts, with values that are copies; by all threads of the tensor library. REQUIRES: fits(), and parts of
-  // the size given.
-  std::vector<checkpoint::TensorRun> Take(std::vector<checkpoint::TensorRun> parts);
+  // Returns the same runs with copied values; copies with all of LibTorch's threads. REQUIRES: fits(), and runs of
+  // the constructor's size.
+  std::vector<checkpoint::TensorRun> Take(std::vector<checkpoint::TensorRun> runs);
 
  private:
   uint64_t bytes_ = 0;

@@ -36,7 +36,7 @@ struct Link::State {
   }
 
   void Commands();
-  absl::Status Attach(bool& heard);
+  absl::Status Attach(bool& got_command);
   void Take(const Command& command);
   void Bell();
 
@@ -47,11 +47,11 @@ struct Link::State {
   bool ending ABSL_GUARDED_BY(mutex) = false;
   std::optional<Assignment> assignment ABSL_GUARDED_BY(mutex);  // the first
   absl::Status refused ABSL_GUARDED_BY(mutex);
-  Told told ABSL_GUARDED_BY(mutex);
+  Received received ABSL_GUARDED_BY(mutex);
   uint64_t sequence ABSL_GUARDED_BY(mutex) = 0;
   uint64_t step ABSL_GUARDED_BY(mutex) = 0;
   bool rung ABSL_GUARDED_BY(mutex) = false;
-  bool away ABSL_GUARDED_BY(mutex) = false;  // there was no worker to hear the last report
+  bool away ABSL_GUARDED_BY(mutex) = false;  // the last report did not reach the worker
   grpc::ClientContext* attached ABSL_GUARDED_BY(mutex) = nullptr;
   grpc::ClientContext* reporting ABSL_GUARDED_BY(mutex) = nullptr;
 
@@ -59,8 +59,8 @@ struct Link::State {
   std::thread bell;
 };
 
-// One stream, from its opening to its end. `heard`: a command came over it.
-absl::Status Link::State::Attach(bool& heard) {
+// Opens one stream and reads it to its end. Sets `got_command` once a command arrives.
+absl::Status Link::State::Attach(bool& got_command) {
   grpc::ClientContext context;
   rpc::AddCallMetadata("", context);
   {
@@ -75,7 +75,7 @@ absl::Status Link::State::Attach(bool& heard) {
   const auto reader = stub->Attach(&context, request);
   Command command;
   while (reader->Read(&command)) {
-    heard = true;
+    got_command = true;
     Take(command);
   }
   const absl::Status status = rpc::FromGrpc(reader->Finish());
@@ -88,21 +88,21 @@ void Link::State::Take(const Command& command) {
   absl::MutexLock lock(&mutex);
   if (command.has_assignment()) {
     if (!assignment.has_value()) assignment = command.assignment();
-    ++told.assignments;
-    told.checkpoint_request = command.assignment().checkpoint_request();
-    if (command.assignment().has_trace()) told.trace = command.assignment().trace();
-    told.published.assign(command.assignment().published().begin(), command.assignment().published().end());
+    ++received.assignments;
+    received.checkpoint_request = command.assignment().checkpoint_request();
+    if (command.assignment().has_trace()) received.trace = command.assignment().trace();
+    received.published.assign(command.assignment().published().begin(), command.assignment().published().end());
   }
-  if (command.has_stop()) told.stop = command.stop().stop();
+  if (command.has_stop()) received.stop = command.stop().stop();
 }
 
 void Link::State::Commands() {
   absl::Duration backoff = options.first_backoff;
   std::string last;
   while (true) {
-    bool heard = false;
-    const absl::Status status = Attach(heard);
-    if (heard) backoff = options.first_backoff;
+    bool got_command = false;
+    const absl::Status status = Attach(got_command);
+    if (got_command) backoff = options.first_backoff;
     absl::MutexLock lock(&mutex);
     if (ending) return;
     const bool final =
@@ -111,11 +111,11 @@ void Link::State::Commands() {
       refused = absl::Status(status.code(), absl::StrCat("the worker refuses this rank: ", status.message()));
       return;
     }
-    // Said once per cause: a worker may be away for long.
+    // Logged once per cause: the worker may be away for a long time.
     std::string text = status.ok() ? "the stream ended" : status.ToString();
-    if (heard || text != last) {
+    if (got_command || text != last) {
       spdlog::warn("no contact with the worker at {} ({}); {}", options.socket, text,
-                   assignment.has_value() ? "training goes on" : "waiting for it");
+                   assignment.has_value() ? "training continues" : "waiting for it");
     }
     last = std::move(text);
     mutex.AwaitWithTimeout(absl::Condition(&ending), backoff);
@@ -142,14 +142,14 @@ void Link::State::Bell() {
     rpc::AddCallMetadata("", context);
     context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(2)));
     ReportReply reply;
-    // Its failure loses nothing: the worker reads the outbox by itself.
+    // A failed call loses nothing: the worker also polls the outbox.
     const grpc::Status status = stub->Report(&context, request, &reply);
     absl::MutexLock lock(&mutex);
     reporting = nullptr;
-    // While no worker is there, nobody sends what was written since.
+    // While the worker is away, later records are not delivered.
     const bool was_away = std::exchange(away, status.error_code() == grpc::StatusCode::UNAVAILABLE);
-    if (!away || !was_away) told.unheard_after = status.ok() ? reply.sent() : request.sequence();
-    told.unheard_until = request.sequence();
+    if (!away || !was_away) received.undelivered_after = status.ok() ? reply.sent() : request.sequence();
+    received.undelivered_until = request.sequence();
     mutex.AwaitWithTimeout(absl::Condition(&ending), options.doorbell);
   }
 }
@@ -160,21 +160,21 @@ Link::~Link() = default;
 absl::StatusOr<Assignment> Link::WaitForAssignment(const std::function<bool()>& interrupted) {
   State& state = *state_;
   const auto decided = [](State* s) {
-    return s->assignment.has_value() || s->told.stop.has_value() || !s->refused.ok();
+    return s->assignment.has_value() || s->received.stop.has_value() || !s->refused.ok();
   };
   while (!interrupted()) {
     absl::MutexLock lock(&state.mutex);
     if (!state.mutex.AwaitWithTimeout(absl::Condition(+decided, &state), absl::Milliseconds(50))) continue;
     if (!state.refused.ok()) return state.refused;
-    if (state.told.stop.has_value()) return absl::CancelledError("told to stop before the first step");
+    if (state.received.stop.has_value()) return absl::CancelledError("asked to stop before the first step");
     return *state.assignment;
   }
   return absl::CancelledError("interrupted before the first step");
 }
 
-Link::Told Link::Newest() const {
+Link::Received Link::Newest() const {
   absl::MutexLock lock(&state_->mutex);
-  return state_->told;
+  return state_->received;
 }
 
 void Link::Ring(uint64_t sequence, uint64_t step) {

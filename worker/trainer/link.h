@@ -1,5 +1,6 @@
-// The trainer's end of the Trainer service (proto/trainer_service.proto): keeps the command stream open, for ever, and
-// rings the worker's doorbell. Training never waits for it: while the worker is away, what was last heard stands.
+// The trainer's client of the Trainer service (proto/trainer_service.proto). Keeps the command stream open, reconnects
+// without end, and notifies the worker of new records. Training never waits for it: while the worker is away, the last
+// received commands remain in force.
 //
 //   Link link({.socket = "/run/muster/trainer.sock", .key = key});
 //   Assignment assignment = link.WaitForAssignment([] { return false; }).value();
@@ -28,31 +29,31 @@ class Link {
     RankKey key;
     absl::Duration first_backoff = absl::Milliseconds(200);
     absl::Duration max_backoff = absl::Seconds(2);
-    absl::Duration doorbell = absl::Milliseconds(200);  // at least between two calls of Report
+    absl::Duration doorbell = absl::Milliseconds(200);  // minimum interval between calls of Report
   };
-  // What the worker last said.
-  struct Told {
-    uint64_t assignments = 0;  // how many came; rises when `published` may have changed
+  // The newest commands from the worker.
+  struct Received {
+    uint64_t assignments = 0;  // number of assignments received; grows when `published` may have changed
     std::vector<PublishedCheckpoint> published;
     std::optional<Stop> stop;
     std::optional<StepTraceRequest> trace;
-    uint64_t checkpoint_request = 0;  // another one than before: somebody asks for a checkpoint
-    // Records behind `unheard_after`, up to `unheard_until`, are known not to have reached the coordinator.
-    uint64_t unheard_after = 0, unheard_until = 0;
+    uint64_t checkpoint_request = 0;  // a changed value requests a checkpoint
+    // Records in (undelivered_after, undelivered_until] are known not to have reached the coordinator.
+    uint64_t undelivered_after = 0, undelivered_until = 0;
   };
 
   explicit Link(Options options);
   ~Link();
   Link(const Link&) = delete;
 
-  // Waits as long as it takes. Cancelled: told to stop, or `interrupted` (asked several times a second) said so.
-  // FailedPrecondition: versions that do not fit; InvalidArgument: the worker refuses the rank's key.
+  // Waits without a deadline. Cancelled: a stop request came, or `interrupted` (polled several times a second) returned
+  // true. FailedPrecondition: the versions do not match. InvalidArgument: the worker refuses the rank's key.
   absl::StatusOr<Assignment> WaitForAssignment(const std::function<bool()>& interrupted);
 
-  Told Newest() const;
+  Received Newest() const;
 
-  // There is a record `sequence` in the outbox, and step `step` is finished. Returns at once; calls close together
-  // reach the worker as one.
+  // Notifies the worker that record `sequence` is in the outbox and step `step` is finished. Does not block; close
+  // calls are sent as one.
   void Ring(uint64_t sequence, uint64_t step);
 
  private:

@@ -43,7 +43,7 @@ TEST(Link, WaitsForAWorkerThatComesLater) {
   EXPECT_TRUE(link.WaitForAssignment(never).ok());
 }
 
-TEST(Link, ManyRingsAreFewCallsAndTheLastIsHeard) {
+TEST(Link, ManyRingsAreFewCallsAndTheLastArrives) {
   Bench bench;
   Link link(OptionsFor(bench));
   const absl::Time begin = absl::Now();
@@ -55,26 +55,26 @@ TEST(Link, ManyRingsAreFewCallsAndTheLastIsHeard) {
   EXPECT_LT(ringing, absl::Seconds(5)) << "no ring waits for a call";
 }
 
-TEST(Link, KnowsWhichRecordsNobodyHasHeardOf) {
+TEST(Link, KnowsWhichRecordsWereNotDelivered) {
   Bench bench;
   bench.worker().Contact(true);
   Link link(OptionsFor(bench));
-  const auto unheard = [&](uint64_t after, uint64_t until) {
+  const auto undelivered = [&](uint64_t after, uint64_t until) {
     return Eventually([&] {
-      const Link::Told told = link.Newest();
-      return told.unheard_after == after && told.unheard_until == until;
+      const Link::Received received = link.Newest();
+      return received.undelivered_after == after && received.undelivered_until == until;
     });
   };
   link.Ring(5, 1);
-  EXPECT_TRUE(unheard(5, 5)) << "in contact all may be heard";
+  EXPECT_TRUE(undelivered(5, 5)) << "while connected, every record may be delivered";
   bench.worker().Contact(false);
   link.Ring(8, 2);
-  EXPECT_TRUE(unheard(5, 8));
+  EXPECT_TRUE(undelivered(5, 8));
   bench.worker().Stop();
   link.Ring(10, 3);
-  EXPECT_TRUE(unheard(10, 10)) << "it may have read the outbox before it went";
+  EXPECT_TRUE(undelivered(10, 10)) << "it may have read the outbox before it went";
   link.Ring(12, 4);
-  EXPECT_TRUE(unheard(10, 12)) << "nobody was there since";
+  EXPECT_TRUE(undelivered(10, 12)) << "the worker has been away since";
 }
 
 TEST(Link, EndsAtOnceWhateverItIsDoing) {

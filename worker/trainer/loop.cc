@@ -30,10 +30,10 @@ namespace {
 
 constexpr absl::Duration kLogEvery = absl::Seconds(10);
 
-// What a rank that was told to stop votes, so that all stop after the same step. Without a checkpoint outweighs any
-// number of ranks that want one.
+// Votes of a rank that received a stop request; all ranks stop after the same step. One vote for a stop without a
+// checkpoint outweighs the votes of all ranks for a stop with one.
 constexpr double kStop = 1, kStopWithoutCheckpoint = 1 << 20;
-// What rank 0 adds so that all write a checkpoint after the step: more than all other votes together.
+// Added by rank 0 so that all ranks write a checkpoint after the step; larger than the sum of all other votes.
 constexpr double kCheckpoint = 1LL << 44;
 
 class Loop {
@@ -53,7 +53,7 @@ class Loop {
   uint64_t step() const { return rank_.engine->step(); }
   uint64_t steps() const { return train_.steps(); }
   bool alone() const { return assignment_.world() <= 1; }
-  // For all ranks: metrics, and which checkpoints there are.
+  // Rank 0 reports metrics and checkpoints for all ranks.
   bool speaks() const { return assignment_.key().rank() == 0; }
   strategies::Share ShareOf(uint64_t sequences) const {
     return strategies::ShareOf(sequences, assignment_.world(), assignment_.key().rank());
@@ -63,10 +63,10 @@ class Loop {
   absl::StatusOr<double> TakeStep(double vote);
   absl::Status Report(const engine::StepResult& result, double learning_rate, Now begin);
   absl::StatusOr<double> Validate();
-  bool WantsCheckpoint(const Link::Told& told);
+  bool WantsCheckpoint(const Link::Received& received);
   absl::Status BeginCheckpoint();
   absl::Status LastCheckpoint();
-  absl::Status TellOfCheckpoints();
+  absl::Status ReportCheckpoints();
   absl::StatusOr<Ended> Stop(double votes);
   absl::Status Append(Record record, bool durable);
   void Retain();
@@ -84,9 +84,10 @@ class Loop {
   std::optional<uint64_t> checkpointed_;  // step of the newest checkpoint, begun or resumed from
   SteadyTime checkpoint_begun_;           // that or, before the first one, the training
   uint64_t appended_ = 0;                 // sequence of the newest record
-  std::map<std::string, uint64_t> told_;  // checkpoints of this generation and the records that tell of them
+  // Checkpoints of this generation, and the sequence numbers of the records that report them.
+  std::map<std::string, uint64_t> checkpoint_records_;
   uint64_t last_checkpoint_request_ = 0;
-  uint64_t assignments_heard_ = 0;
+  uint64_t assignments_seen_ = 0;
   SteadyTime logged_;
   Tracer tracer_;
 };
@@ -111,18 +112,18 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
                train_.batch().sequences(), rank_.tokens.order.samples_per_epoch());
 
   while (step() < steps()) {
-    const Link::Told told = link_.Newest();
+    const Link::Received received = link_.Newest();
     double vote = 0;
-    if (told.stop.has_value() || terminated()) {
-      vote = !told.stop.has_value() || told.stop->checkpoint_first() ? kStop : kStopWithoutCheckpoint;
+    if (received.stop.has_value() || terminated()) {
+      vote = !received.stop.has_value() || received.stop->checkpoint_first() ? kStop : kStopWithoutCheckpoint;
     }
     if (alone() && vote > 0) return Stop(vote);
-    if (absl::Status status = TellOfCheckpoints(); !status.ok()) return status;
-    if (WantsCheckpoint(told)) vote += kCheckpoint;
-    if (told.assignments != assignments_heard_) {
-      assignments_heard_ = told.assignments;
+    if (absl::Status status = ReportCheckpoints(); !status.ok()) return status;
+    if (WantsCheckpoint(received)) vote += kCheckpoint;
+    if (received.assignments != assignments_seen_) {
+      assignments_seen_ = received.assignments;
       Retain();
-      tracer_.Hear(told.trace);
+      tracer_.Request(received.trace);
     }
     const absl::StatusOr<double> votes = TakeStep(vote);
     if (!votes.ok()) return votes.status();
@@ -136,7 +137,7 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
   return Ended::kCompleted;
 }
 
-// One step of all ranks; the sum of their votes.
+// Takes one step on all ranks; returns the sum of their votes.
 absl::StatusOr<double> Loop::TakeStep(double vote) {
   pulse_.Enter(rundir::kReading);
   tracer_.BeginStep(*rank_.engine);
@@ -158,8 +159,8 @@ absl::StatusOr<double> Loop::TakeStep(double vote) {
   const auto reporting = std::chrono::steady_clock::now();
   if (absl::Status status = Report(*result, learning_rate, begin); !status.ok()) return status;
   tracer_.Host("report", reporting);
-  const bool asked = result->votes >= kCheckpoint;
-  if (checkpointer_.writes() && (asked || Due(step(), train_.checkpoint().every_steps()))) {
+  const bool requested = result->votes >= kCheckpoint;
+  if (checkpointer_.writes() && (requested || Due(step(), train_.checkpoint().every_steps()))) {
     const auto writing = std::chrono::steady_clock::now();
     if (absl::Status status = BeginCheckpoint(); !status.ok()) return status;
     tracer_.Host("checkpoint", writing);
@@ -169,10 +170,10 @@ absl::StatusOr<double> Loop::TakeStep(double vote) {
     *record.mutable_trace() = *std::move(trace);
     if (absl::Status status = Append(std::move(record), /*durable=*/false); !status.ok()) return status;
   }
-  return asked ? result->votes - kCheckpoint : result->votes;
+  return requested ? result->votes - kCheckpoint : result->votes;
 }
 
-// Validates where it is due, which all ranks do together, and tells of the step.
+// Reports the step; first runs validation on all ranks if it is due.
 absl::Status Loop::Report(const engine::StepResult& result, double learning_rate, Now begin) {
   const Now end = clock_.Read();
   const double seconds = absl::ToDoubleSeconds(end.steady - begin.steady);
@@ -198,7 +199,7 @@ absl::Status Loop::Report(const engine::StepResult& result, double learning_rate
   return speaks() ? Append(std::move(record), /*durable=*/false) : absl::OkStatus();
 }
 
-// On the first windows of the file, so that losses of different steps, jobs and world sizes compare.
+// Uses the first windows of the file, so that losses are comparable across steps, jobs and world sizes.
 absl::StatusOr<double> Loop::Validate() {
   pulse_.Enter(rundir::kValidating);
   const uint64_t sequences =
@@ -213,16 +214,16 @@ absl::StatusOr<double> Loop::Validate() {
                                  .global_targets = sequences * rank_.program.inventory.context()});
 }
 
-// Rank 0 decides, by its clock and by what it hears, and tells the others by its vote.
-bool Loop::WantsCheckpoint(const Link::Told& told) {
+// Rank 0 decides, from its clock and its commands; its vote carries the decision to the other ranks.
+bool Loop::WantsCheckpoint(const Link::Received& received) {
   if (!speaks() || !checkpointer_.writes()) return false;
-  const bool asked = told.checkpoint_request != 0 && told.checkpoint_request != last_checkpoint_request_;
-  if (told.checkpoint_request != 0) last_checkpoint_request_ = told.checkpoint_request;
+  const bool requested = received.checkpoint_request != 0 && received.checkpoint_request != last_checkpoint_request_;
+  if (received.checkpoint_request != 0) last_checkpoint_request_ = received.checkpoint_request;
   const double every = train_.checkpoint().every_seconds();
-  // One that is still being written would only make training wait.
+  // While one is still being written, another would only make training wait.
   const bool due =
       every > 0 && !checkpointer_.under_way() && clock_.Read().steady - checkpoint_begun_ >= absl::Seconds(every);
-  return asked || due;
+  return requested || due;
 }
 
 absl::Status Loop::BeginCheckpoint() {
@@ -230,10 +231,10 @@ absl::Status Loop::BeginCheckpoint() {
   checkpoint_begun_ = clock_.Read().steady;
   if (absl::Status status = checkpointer_.Begin(step(), rank_.samples_consumed); !status.ok()) return status;
   checkpointed_ = step();
-  return TellOfCheckpoints();
+  return ReportCheckpoints();
 }
 
-// The state as it is, and whatever is still being written, are on disk.
+// Returns once the current state and any checkpoint in progress are on disk.
 absl::Status Loop::LastCheckpoint() {
   if (!checkpointer_.writes()) return absl::OkStatus();
   pulse_.Enter(rundir::kCheckpointing);
@@ -241,29 +242,29 @@ absl::Status Loop::LastCheckpoint() {
       checkpointed_ == step() ? checkpointer_.Wait() : checkpointer_.Write(step(), rank_.samples_consumed);
   if (!status.ok()) return status;
   checkpointed_ = step();
-  return TellOfCheckpoints();
+  return ReportCheckpoints();
 }
 
-absl::Status Loop::TellOfCheckpoints() {
+absl::Status Loop::ReportCheckpoints() {
   while (true) {
     const absl::StatusOr<std::optional<Checkpointer::Done>> taken = checkpointer_.Take();
     if (!taken.ok()) return taken.status();
     if (!taken->has_value()) return absl::OkStatus();
     const Checkpointer::Done& done = **taken;
     Record record;
-    CheckpointWritten& told = *record.mutable_checkpoint();
-    told.set_step(done.written.name.step);
-    told.set_directory(done.written.name.Directory());
-    told.set_samples_consumed(done.samples_consumed);
-    told.set_bytes(done.written.bytes);
-    told.set_stall_seconds(absl::ToDoubleSeconds(done.stalled));
-    told.set_write_seconds(absl::ToDoubleSeconds(done.took));
-    *told.mutable_time() = ToProto(clock_.Read().wall);
+    CheckpointWritten& report = *record.mutable_checkpoint();
+    report.set_step(done.written.name.step);
+    report.set_directory(done.written.name.Directory());
+    report.set_samples_consumed(done.samples_consumed);
+    report.set_bytes(done.written.bytes);
+    report.set_stall_seconds(absl::ToDoubleSeconds(done.stalled));
+    report.set_write_seconds(absl::ToDoubleSeconds(done.took));
+    *report.mutable_time() = ToProto(clock_.Read().wall);
     if (absl::Status status = Append(std::move(record), /*durable=*/true); !status.ok()) return status;
-    spdlog::info("checkpoint {} written: {:.1f} MiB in {:.2f} s, for which training waited {:.3f} s",
+    spdlog::info("checkpoint {} written: {:.1f} MiB in {:.2f} s (training waited {:.3f} s)",
                  done.written.name.Directory(), static_cast<double>(done.written.bytes) / (1 << 20),
                  absl::ToDoubleSeconds(done.took), absl::ToDoubleSeconds(done.stalled));
-    told_[done.written.name.Directory()] = appended_;
+    checkpoint_records_[done.written.name.Directory()] = appended_;
     Retain();
   }
 }
@@ -272,29 +273,30 @@ absl::StatusOr<Ended> Loop::Stop(double votes) {
   if (votes < kStopWithoutCheckpoint && step() > 0) {
     if (absl::Status status = LastCheckpoint(); !status.ok()) return status;
   }
-  spdlog::info("stopped as told after step {}{}", step(), checkpointed_ == step() ? ", which a checkpoint holds" : "");
+  spdlog::info("stopped on request after step {}{}", step(), checkpointed_ == step() ? " (checkpoint saved)" : "");
   return Ended::kStopped;
 }
 
-// Old checkpoints that stay cost disk, not the job: told, and tried again after the next one.
+// A failed removal only costs disk space: it is logged, and retried after the next checkpoint.
 void Loop::Retain() {
   if (!speaks() || !checkpointer_.writes()) return;
-  const Link::Told heard = link_.Newest();
+  const Link::Received received = link_.Newest();
   std::set<std::string> published, pending;
-  for (const PublishedCheckpoint& checkpoint : heard.published) published.insert(checkpoint.directory());
-  for (const auto& [name, sequence] : told_) {
-    const bool unheard = sequence > heard.unheard_after && sequence <= heard.unheard_until;
-    if (!unheard) pending.insert(name);
+  for (const PublishedCheckpoint& checkpoint : received.published) published.insert(checkpoint.directory());
+  for (const auto& [name, sequence] : checkpoint_records_) {
+    const bool undelivered = sequence > received.undelivered_after && sequence <= received.undelivered_until;
+    if (!undelivered) pending.insert(name);
   }
   const auto removed =
       checkpoint::Retain(train_.checkpoint().path(), assignment_.key().generation(), published, pending);
   if (!removed.ok()) {
-    spdlog::warn("old checkpoints could not be removed: {}", std::string(removed.status().message()));
+    spdlog::warn("could not remove old checkpoints (will retry after the next one): {}",
+                 std::string(removed.status().message()));
     return;
   }
   for (const std::string& name : *removed) {
-    told_.erase(name);
-    spdlog::info("removed {}", name);
+    checkpoint_records_.erase(name);
+    spdlog::info("removed old checkpoint {}", name);
   }
 }
 
@@ -326,13 +328,14 @@ absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string&
     Record record;
     record.mutable_failed()->set_message(std::string(status.message()));
     record.mutable_failed()->set_refused(refused);
-    // A full disk may refuse this too; the exit code and stderr say it then.
-    if (const auto told = (*outbox)->Append(std::move(record), /*durable=*/false); told.ok()) link.Ring(*told, 0);
+    // On a full disk this may fail too; the exit code and stderr still carry the error.
+    if (const auto appended = (*outbox)->Append(std::move(record), /*durable=*/false); appended.ok())
+      link.Ring(*appended, 0);
     return status;
   };
   absl::StatusOr<Rank> rank = SetUp(assignment, rendezvous, pulse->get());
   if (!rank.ok() && (link.Newest().stop.has_value() || terminated())) {
-    spdlog::info("stopped as told before the first step: {}", std::string(rank.status().message()));
+    spdlog::info("stopped on request before the first step: {}", std::string(rank.status().message()));
     return Ended::kStopped;
   }
   if (!rank.ok()) return failed(rank.status(), IsRefusal(rank.status()));

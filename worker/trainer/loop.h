@@ -13,16 +13,16 @@ namespace muster::trainer {
 
 enum class Ended {
   kCompleted,  // all steps done; the last record is Finished
-  kStopped,    // as told
+  kStopped,    // on request
 };
 
-// What the job names is wrong, so that no other attempt can do better: said of errors before the first step.
+// Whether an error before the first step is final: the job is wrong, so a restart cannot help.
 bool IsRefusal(const absl::Status& status);
 
-// Sets the rank up and trains to the end of its job, until the worker says stop, or until `terminated` (asked before
-// every step) says that the process was told to end, which means a stop with a checkpoint. With several ranks all stop
-// after the same step, when one of them was told. Records go to the outbox in `rank_dir`; the link hears of them. Any
-// error ends the rank: the message says what failed, why, and where to look, and is the last record (Failed).
+// Sets up the rank and trains until the job is complete, the worker requests a stop, or `terminated` (polled before
+// every step) returns true, which requests a stop with a checkpoint. A request to one rank stops all ranks after the
+// same step. Records go to the outbox in `rank_dir`, and the link is notified of them. Any error ends the rank: the
+// message says what failed, why, and where to look, and is the last record (Failed).
 absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string& rank_dir, Link& link,
                                 collectives::KeyValue& rendezvous, const std::function<bool()>& terminated);
 

@@ -1,4 +1,4 @@
-// muster-trainer: one rank of a job (run), and what is done with a checkpoint (sample, eval, export, import). Parses
+// muster-trainer: runs one rank of a job (run), or reads a checkpoint (sample, eval, export, import). Parses
 // flags and wires objects.
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -38,7 +38,7 @@ void CatchSignals() {
   action.sa_handler = [](int) { terminated = true; };
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
-  // A gone reader and a full disk are errors of the calls that meet them.
+  // A closed pipe and a file size limit become errors of the failing call instead of signals.
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);
 }
@@ -72,7 +72,7 @@ struct Tokenizer {
   std::string vocabulary, merges;
 };
 
-// The files given, else those beside the model; null: its tokens are bytes.
+// Loads the given tokenizer files, or those beside the model. Null: the model's tokens are bytes.
 absl::StatusOr<std::unique_ptr<muster::data::Bpe>> LoadTokenizer(Tokenizer files, const std::string& model) {
   std::error_code error;
   if (files.vocabulary.empty() && std::filesystem::exists(model + "/vocab.json", error)) {
@@ -92,7 +92,7 @@ absl::Status Sample(const std::string& path, int threads, const Tokenizer& files
     return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   };
   const auto begin = [&, begun = false](std::string_view text) mutable {
-    // The prompt once the model is known to answer it.
+    // Print the prompt only once the model has accepted it.
     if (!begun) put(options.prompt);
     begun = true;
     return put(text);
@@ -170,7 +170,7 @@ int main(int argc, char** argv) {
   SampleOptions sample;
   CLI::App* sample_command = app.add_subcommand("sample", "write text with a trained model");
   add_model(sample_command);
-  sample_command->add_option("--prompt", sample.prompt, "text to go on from");
+  sample_command->add_option("--prompt", sample.prompt, "text to continue");
   sample_command->add_option("--tokens", sample.tokens, "tokens to write")->capture_default_str();
   sample_command->add_option("--temperature", sample.temperature, "0: always the likeliest token")
       ->capture_default_str();

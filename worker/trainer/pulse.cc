@@ -8,7 +8,7 @@ namespace muster::trainer {
 namespace {
 
 constexpr absl::Duration kHeartbeat = absl::Milliseconds(250);
-constexpr auto kRelaxed = std::memory_order_relaxed;  // each field alone is what readers look at
+constexpr auto kRelaxed = std::memory_order_relaxed;  // readers use each field on its own
 
 }  // namespace
 
@@ -58,7 +58,7 @@ void Pulse::WaitFor(int32_t earlier, OpKind kind) { Show(earlier, kind); }
 
 void Pulse::EndWait(int32_t index, OpKind kind) { Show(index, kind); }
 
-// By the steady clock, as std::condition_variable waits: a rank must not look stopped because the wall clock was set.
+// std::condition_variable waits by the steady clock: a change of the wall clock must not make a rank look stalled.
 void Pulse::Heartbeat() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!ended_.wait_for(lock, absl::ToChronoNanoseconds(kHeartbeat), [this] { return ending_; })) {

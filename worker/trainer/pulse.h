@@ -1,11 +1,11 @@
-// The trainer's end of the progress page: what the loop and its engine are at, and that the process runs at all.
+// Writes the trainer's progress page: the current stage and op, and heartbeats that show that the process runs.
 //
 //   auto pulse = Pulse::Start(rank_dir, patience).value();
 //   pulse->Enter(rundir::kReading);
 //   engine->Step(...);  // with config.progress = pulse.get()
 //   pulse->FinishStep(engine->step());
 //
-// Owns a thread that heartbeats, which ends with it. Enter, FinishStep and what the engine tells: from one thread.
+// Owns a heartbeat thread. Enter, FinishStep and the engine's callbacks must come from one thread.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ namespace muster::trainer {
 
 class Pulse final : public engine::OpListener {
  public:
-  // Begins at kLoading. `patience`: for how long a stage counts as progress by itself. Errors as ProgressPage::Create.
+  // Starts in kLoading. A stage counts as progress for at most `patience`. Errors as ProgressPage::Create.
   static absl::StatusOr<std::unique_ptr<Pulse>> Start(const std::string& rank_dir, absl::Duration patience);
   ~Pulse() override;
 
@@ -44,12 +44,12 @@ class Pulse final : public engine::OpListener {
   void Show(int32_t completed, OpKind kind);
 
   const std::unique_ptr<rundir::ProgressPage> page_;
-  const int64_t most_heartbeats_;  // at one stage
+  const int64_t most_heartbeats_;  // per stage
   std::atomic<int64_t> heartbeats_at_stage_ = 0;
   std::mutex mutex_;
   std::condition_variable ended_;
   bool ending_ = false;  // guarded by mutex_
-  std::thread thread_;   // last: it uses the others
+  std::thread thread_;   // last: it uses the other members
 };
 
 }  // namespace muster::trainer

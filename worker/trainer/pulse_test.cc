@@ -51,7 +51,7 @@ TEST_F(PulseTest, OpsAreNumberedAndAWaitShowsWhatItIsFor) {
   EXPECT_EQ(page().op_completed, 7u);
   pulse_->WaitFor(3, OpKind::kReduce);
   EXPECT_EQ(page().op_issued, 8u);
-  EXPECT_EQ(page().op_completed, 3u) << "op number 4 is waited for";
+  EXPECT_EQ(page().op_completed, 3u) << "the rank waits for op 4";
   EXPECT_EQ(page().stage, rundir::kOps + static_cast<uint64_t>(OpKind::kReduce));
   pulse_->EndWait(7, OpKind::kForward);
   EXPECT_EQ(page().stage, rundir::kOps + static_cast<uint64_t>(OpKind::kForward));
@@ -69,7 +69,7 @@ TEST_F(PulseTest, AStageIsAliveAndAnOpIsNot) {
   const uint64_t before = page().alive_at_stage;
   EXPECT_TRUE(Eventually([&] { return page().alive_at_stage >= before + 2; }));
   pulse_->Begin(0, OpKind::kForward);
-  WaitForHeartbeats(1);  // one may have been on its way
+  WaitForHeartbeats(1);  // one may have been in progress
   const uint64_t then = page().alive_at_stage;
   WaitForHeartbeats(3);
   EXPECT_EQ(page().alive_at_stage, then);
@@ -81,7 +81,7 @@ TEST_F(PulseTest, AStageThatLastsForEverStandsStill) {
   WaitForHeartbeats(3);
   EXPECT_EQ(page().alive_at_stage, 2u);
   pulse_->Enter(rundir::kCheckpointing);
-  EXPECT_TRUE(Eventually([&] { return page().alive_at_stage == 4; })) << "the next one begins anew";
+  EXPECT_TRUE(Eventually([&] { return page().alive_at_stage == 4; })) << "the next stage starts from zero";
 }
 
 }  // namespace

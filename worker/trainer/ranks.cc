@@ -17,7 +17,7 @@
 namespace muster::trainer {
 namespace {
 
-constexpr absl::Duration kDefaultDeadline = absl::Minutes(15);  // a coordinator that says none
+constexpr absl::Duration kDefaultDeadline = absl::Minutes(15);  // if the coordinator sends none
 
 struct Membership {
   std::string name;
@@ -78,7 +78,7 @@ absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, c
     const Membership replicas{absl::StrCat("replicas-", shard), replica, world / shards};
     if (absl::Status s = join(kReplicaGroup, replicas); !s.ok()) return s;
   }
-  spdlog::info("rank {} of {} has met the others in {}", rank, world,
+  spdlog::info("rank {} of {} joined its groups in {}", rank, world,
                absl::FormatDuration(
                    absl::Trunc(absl::FromChrono(std::chrono::steady_clock::now() - begin), absl::Milliseconds(1))));
   return ranks;

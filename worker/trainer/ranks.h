@@ -1,4 +1,4 @@
-// Where the ranks of a generation become groups: NCCL between GPUs, Gloo between CPUs.
+// Forms the process groups of a generation: NCCL between GPUs, Gloo between CPUs.
 #pragma once
 
 #include <array>
@@ -15,16 +15,16 @@
 namespace muster::trainer {
 
 struct Ranks {
-  std::array<collectives::Group*, kGroups> groups{};  // by Op::group; null: there is none, or it has one member
+  std::array<collectives::Group*, kGroups> groups{};  // indexed by Op::group; null: no such group, or it has one member
   std::vector<std::unique_ptr<collectives::Group>> owned;
 };
 
-// How long ranks wait for each other, when they meet and in each collective: the coordinator's word, which is longer
-// than it needs itself to name the rank that hangs or never came. So this only ends a rank that nobody ends.
+// The timeout for joining the groups and for each collective. The coordinator chooses it longer than its own hang
+// detection, so it only ends ranks that the coordinator does not end.
 absl::Duration CollectiveDeadline(const Assignment& assignment);
 
-// Waits for all other ranks; `rendezvous` outlives the groups. `shards` ranks together hold one copy of what is
-// sharded. Unavailable: a rank did not come within CollectiveDeadline; it is named.
+// Waits for all other ranks; `rendezvous` outlives the groups. A replica consists of `shards` ranks.
+// Unavailable: a rank did not join within CollectiveDeadline; the message names it.
 absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, collectives::KeyValue& rendezvous);
 
 }  // namespace muster::trainer

@@ -14,9 +14,9 @@
 namespace muster::trainer {
 namespace {
 
-constexpr absl::Duration kOneWait = absl::Seconds(1);  // then `interrupted` is asked
+constexpr absl::Duration kOneWait = absl::Seconds(1);  // then `interrupted` is polled
 constexpr absl::Duration kRetry = absl::Milliseconds(200);
-constexpr absl::Duration kSlack = absl::Seconds(15);  // of one call, for a worker that asks a slow coordinator
+constexpr absl::Duration kSlack = absl::Seconds(15);  // per call, for a slow coordinator
 
 void Begin(grpc::ClientContext& context, absl::Duration patience) {
   rpc::AddCallMetadata("", context);

@@ -1,5 +1,5 @@
-// The generation's rendezvous, asked through the worker daemon (Trainer.Set and .Wait), which carries it over an
-// absence of the coordinator; an absence of the worker is carried over here.
+// The generation's rendezvous, reached through the worker daemon (Trainer.Set and .Wait). The worker retries while the
+// coordinator is away; this class retries while the worker is away.
 #pragma once
 
 #include <functional>
@@ -15,11 +15,11 @@ namespace muster::trainer {
 // Thread-safe.
 class Rendezvous final : public collectives::KeyValue {
  public:
-  // `socket`: the worker's. `patience`: of Set. `interrupted` is asked about once a second while a call waits, by any
-  // thread.
+  // `socket`: the worker's. `patience`: how long Set retries. `interrupted` is polled about once a second while a call
+  // waits, from any thread.
   Rendezvous(const std::string& socket, RankKey key, absl::Duration patience, std::function<bool()> interrupted);
 
-  // Besides KeyValue's errors. Unavailable: neither worker nor coordinator took it within `patience`.
+  // Errors beyond KeyValue's. Unavailable: the worker or the coordinator was away for `patience`.
   // Cancelled: interrupted. Aborted: the generation has ended. ResourceExhausted: value or generation too large.
   absl::Status Set(const std::string& name, const std::string& value) override;
   absl::StatusOr<std::string> Wait(const std::string& name, absl::Duration timeout) override;

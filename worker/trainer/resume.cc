@@ -18,7 +18,7 @@
 namespace muster::trainer {
 namespace {
 
-constexpr char kFolders[] = "resume_from";  // in the rendezvous, whose values are bounded
+constexpr char kFolders[] = "resume_from";  // rendezvous key; its values are bounded
 constexpr size_t kOthersTried = 8;
 
 // Folders below checkpoint.path to resume from, best first: the one the coordinator chose, then older published ones.
@@ -39,7 +39,7 @@ std::vector<std::string> Candidates(const Assignment& assignment) {
   return folders;
 }
 
-// Whether what was written is what this job may go on from.
+// Checks that this job may resume from a checkpoint.
 using Check = absl::Status(const Manifest& manifest, const std::string& directory, const Assignment& assignment);
 
 absl::Status CheckOwn(const Manifest& manifest, const std::string& directory, const Assignment& assignment) {
@@ -49,7 +49,8 @@ absl::Status CheckOwn(const Manifest& manifest, const std::string& directory, co
                                                     ": do two jobs share checkpoint.path?"));
 }
 
-// The order of the data is a function of what is compared here, and of the tokens: each sample comes once an epoch.
+// The data order depends only on the fields compared here and the tokens. If they match, each sample is used once an
+// epoch.
 absl::Status CheckOther(const Manifest& manifest, const std::string& directory, const Assignment& assignment) {
   const Train& theirs = manifest.spec().train();
   const Train& ours = assignment.spec().train();
@@ -59,23 +60,22 @@ absl::Status CheckOther(const Manifest& manifest, const std::string& directory, 
   if (absl::Status status = CheckModel(theirs.model().gpt2(), ours.model().gpt2()); !status.ok()) {
     return refuse("is of another model: ", std::string(status.message()));
   }
-  const std::string instead = "; to begin anew with its weights: model.from";
+  const std::string instead = "; to start a new run from its weights, use model.from";
   if (theirs.optimizer().kind_case() != ours.optimizer().kind_case()) {
-    return refuse("has not the state of this job's optimizer.kind", instead);
+    return refuse("has no state for this job's optimizer.kind", instead);
   }
   if (theirs.seed() != ours.seed()) {
-    return refuse("has seed ", theirs.seed(), ", this job ", ours.seed(), ": its data would come in another order",
-                  instead);
+    return refuse("has seed ", theirs.seed(), ", this job ", ours.seed(), ": the data order would differ", instead);
   }
   if (theirs.data().order() != ours.data().order()) {
-    return refuse("has another data.order than this job: samples would come twice, others never", instead);
+    return refuse("has another data.order than this job: some samples would be used twice and others never", instead);
   }
   if (manifest.step() >= ours.steps()) {
     return refuse("has step ", manifest.step(), " done, and this job ends with step ", ours.steps(),
                   ": set steps higher", instead);
   }
   if (theirs.data().tokens() != ours.data().tokens() && assignment.key().rank() == 0) {
-    spdlog::warn("{} was trained on {}: sample {} of {} comes next, as if it were the same data", directory,
+    spdlog::warn("{} was trained on {}; continuing at sample {} of {} as if it were the same data", directory,
                  theirs.data().tokens(), manifest.samples_consumed(), ours.data().tokens());
   }
   return absl::OkStatus();
@@ -94,7 +94,7 @@ absl::StatusOr<Resumed> LoadFrom(const std::string& directory, Check check, cons
   return Resumed{manifest.step(), manifest.samples_consumed()};
 }
 
-// Damage, as opposed to what no other checkpoint would change.
+// Whether an older checkpoint may help.
 bool IsDamage(const absl::Status& status) { return absl::IsDataLoss(status) || absl::IsNotFound(status); }
 
 // The first of `directories` that every rank finds whole.
@@ -103,7 +103,7 @@ absl::StatusOr<Resumed> FirstWhole(const std::vector<std::string>& directories, 
   std::vector<std::string> causes;
   for (const std::string& directory : directories) {
     absl::StatusOr<Resumed> resumed = LoadFrom(directory, check, assignment, engine);
-    // First what ends the job, then what only ends this checkpoint; each rank of the world meets the others at both.
+    // Two collectives on every rank: first for errors that end the job, then for damage to this checkpoint.
     const absl::Status own = IsDamage(resumed.status()) ? absl::OkStatus() : resumed.status();
     absl::Status all = Agree(world, assignment.device(), own,
                              absl::FailedPreconditionError(absl::StrCat("another rank cannot resume from ", directory,
@@ -119,7 +119,7 @@ absl::StatusOr<Resumed> FirstWhole(const std::vector<std::string>& directories, 
       return resumed;
     }
     if (!IsDamage(all)) return all;
-    spdlog::error("DAMAGED CHECKPOINT, an older one is used: {}", std::string(all.message()));
+    spdlog::error("DAMAGED CHECKPOINT, trying an older one: {}", std::string(all.message()));
     causes.emplace_back(all.message());
   }
   return absl::DataLossError(absl::StrCat("no whole checkpoint is left: ", absl::StrJoin(causes, "; ")));
@@ -134,16 +134,16 @@ absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group*
 absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::Group* world,
                                     collectives::KeyValue& rendezvous, engine::Engine& engine) {
   const std::string& path = assignment.spec().train().checkpoint().resume_from();
-  // The other job may run, and write: what rank 0 sees counts for all.
+  // The other job may still be writing, so all ranks use the list that rank 0 reads.
   std::vector<std::string> newest = checkpoint::StepFolders(path);
   if (newest.size() > kOthersTried) newest.resize(kOthersTried);
   std::string folders = absl::StrJoin(newest, "\n");
   if (world != nullptr && assignment.key().rank() == 0) {
     if (absl::Status status = rendezvous.Set(kFolders, folders); !status.ok()) return status;
   } else if (world != nullptr) {
-    absl::StatusOr<std::string> told = rendezvous.Wait(kFolders, CollectiveDeadline(assignment));
-    if (!told.ok()) return told.status();
-    folders = *std::move(told);
+    absl::StatusOr<std::string> folder_list = rendezvous.Wait(kFolders, CollectiveDeadline(assignment));
+    if (!folder_list.ok()) return folder_list.status();
+    folders = *std::move(folder_list);
   }
   if (folders.empty()) {
     return absl::NotFoundError(absl::StrCat("checkpoint.resume_from: ", path, " is no checkpoint and holds none",

@@ -1,4 +1,4 @@
-// From where a generation goes on.
+// Loads the checkpoint that a generation resumes from.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@ struct Resumed {
   uint64_t samples_consumed = 0;
 };
 
-// Loads assignment.resume_from, or, if that is damaged, the newest older published one that is whole, and says so
-// loudly. Each rank reads what it owns and verifies what it reads, so that together they read a checkpoint once for
-// every replica; what one of them finds damaged none uses. Every rank of `world` calls it (null: there is only this).
-// DataLoss: none is whole. FailedPrecondition: it belongs to another job, model or optimizer, for this rank or another.
+// Loads assignment.resume_from or, if that is damaged, the newest older published checkpoint that is intact, and logs
+// an error. Each rank reads and verifies only what it owns, so each replica reads a checkpoint once. If one rank finds
+// damage, all ranks skip that checkpoint. Every rank of `world` calls it (null: a world of one rank).
+// DataLoss: no checkpoint is intact. FailedPrecondition: on some rank, it belongs to another job, model or optimizer.
 absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world, engine::Engine& engine);
 
-// Likewise from another job's: the spec's checkpoint.resume_from, a step's folder or one of such, of which rank 0 takes
-// the newest for all, and, where that is damaged, the next. Whatever strategy and number of ranks wrote it.
-// NotFound: nothing is there. FailedPrecondition: it is of another model, optimizer, seed or order of data, or has all
-// the steps that this job is to do.
+// Loads another job's checkpoint: the spec's checkpoint.resume_from names a step folder, or a folder of step folders,
+// of which rank 0 picks the newest intact one for all ranks. Any strategy and number of ranks may have written it.
+// NotFound: no checkpoint there. FailedPrecondition: its model, optimizer, seed or data order differs, or it already
+// has as many steps as this job.
 absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::Group* world,
                                     collectives::KeyValue& rendezvous, engine::Engine& engine);
 

@@ -1,4 +1,4 @@
-// A trainer killed, refused a disk, or given a damaged checkpoint: it ends with the weights of an undisturbed run.
+// After a kill, a full disk or a damaged checkpoint, a trainer ends with the weights of an undisturbed run.
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -223,7 +223,7 @@ TEST(Resume, WhatAnotherJobCannotGoOnFromIsRefused) {
     EXPECT_EQ(process.Wait(), 1) << says;
     EXPECT_THAT(process.LastLine(), AllOf(HasSubstr("checkpoint.resume_from"), HasSubstr(says)));
   }
-  // Other tokens are said, and taken.
+  // Other tokens are logged and accepted.
   fs::copy_file(bench.Path("train.bin"), bench.Path("moved.bin"));
   spec.mutable_train()->mutable_data()->set_tokens(bench.Path("moved.bin"));
   Process process = bench.Start(bench.Assign(spec, ++generation));
@@ -242,7 +242,7 @@ TEST(Resume, PublishedCheckpointsStayAndTheOthersGo) {
     return steps.empty() ? 0 : steps[0].step;
   };
   ASSERT_TRUE(Eventually([&] { return newest() >= 10; })) << trainer.Log();
-  // The coordinator publishes what it heard of, and the worker repeats the assignment.
+  // The coordinator publishes the reported checkpoints, and the worker sends the assignment again.
   const auto kept = checkpoint::List(bench.Path("checkpoints"))[0];
   bench.Publish(assignment);
   assignment.clear_resume_from();
@@ -259,7 +259,7 @@ TEST(Resume, PublishedCheckpointsStayAndTheOthersGo) {
   EXPECT_TRUE(checkpoint::Checkpoint::Open(bench.Path("checkpoints/" + steps[0].Directory())).ok());
 }
 
-// The coordinator may have published what it was sent, though its word does not arrive.
+// The coordinator may have published reported checkpoints even if the trainer does not learn of it.
 TEST(Resume, WhatWasSentStaysUntilOthersArePublished) {
   Bench bench;
   JobSpec spec = bench.MakeJob();
@@ -271,7 +271,7 @@ TEST(Resume, WhatWasSentStaysUntilOthersArePublished) {
   ASSERT_TRUE(Eventually([&] { return bench.worker().reported_step() >= 200; })) << trainer.Log();
   bench.worker().Contact(false);
   const uint64_t sent = bench.worker().reported_step() / 10 * 10;
-  // What is written later has reached nobody.
+  // Later records have reached no worker.
   const auto there = [&](uint64_t step) {
     const auto found = steps();
     return std::count(found.begin(), found.end(), checkpoint::StepName{step, 1}) == 1;

@@ -82,7 +82,7 @@ TEST(Run, TrainsToTheEndAndRecordsEveryStep) {
   EXPECT_NEAR(points[0].learning_rate(), 3e-3 / 5, 1e-9);
   EXPECT_LT(points[39].validation_loss(), points[14].validation_loss());
 
-  // Each says where the data went on.
+  // Each record holds the data cursor.
   const auto last = checkpoint::Checkpoint::Open(bench.Path("checkpoints/step-0000000040-g1")).value();
   EXPECT_EQ(last.manifest().job(), "small-x7f2");
   EXPECT_EQ(last.manifest().samples_consumed(), 40u * 8);
@@ -106,7 +106,7 @@ TEST(Run, WithoutCheckpointsThereAreNone) {
   EXPECT_FALSE(std::filesystem::exists(bench.Path("checkpoints")));
 }
 
-TEST(Run, StopsAsTold) {
+TEST(Run, StopsOnRequest) {
   for (const bool checkpoint_first : {true, false}) {
     Bench bench;
     const Assignment assignment = bench.Assign(Endless(bench), 1);
@@ -167,7 +167,7 @@ TEST_P(Refused, BeforeTheFirstStep) {
   EXPECT_EQ(trainer.Wait(), 1);
   const std::vector<Record> records = bench.Records(assignment);
   ASSERT_EQ(records.size(), 1u);
-  EXPECT_TRUE(records[0].failed().refused()) << "no restart can help";
+  EXPECT_TRUE(records[0].failed().refused()) << "a restart cannot help";
   for (const std::string& part : GetParam().says) {
     EXPECT_THAT(trainer.LastLine(), HasSubstr(part));
     EXPECT_THAT(records[0].failed().message(), HasSubstr(part));
@@ -191,7 +191,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"NoTokens",
                 [](const Bench&, Assignment& a) { TrainOf(a).mutable_data()->set_tokens("/none/train.bin"); },
                 {"data.tokens: /none/train.bin: no such file"}},
-        Refusal{"TokenBehindTheVocabulary",
+        Refusal{"TokenBeyondTheVocabulary",
                 [](const Bench& bench, Assignment& a) {
                   std::vector<uint16_t> tokens(1000, 7);
                   tokens[123] = 300;
@@ -253,7 +253,7 @@ TEST(Run, GoesOnWhileTheWorkerIsAway) {
   bench.worker().Stop();
   const uint64_t then = bench.StepOf(assignment);
   EXPECT_TRUE(Eventually([&] { return bench.StepOf(assignment) > then + 50; })) << trainer.Log();
-  EXPECT_THAT(trainer.Log(), HasSubstr("training goes on"));
+  EXPECT_THAT(trainer.Log(), HasSubstr("training continues"));
   const int before = bench.worker().attaches();
   bench.worker().Start();
   EXPECT_TRUE(Eventually([&] { return bench.worker().attaches() > before; })) << trainer.Log();

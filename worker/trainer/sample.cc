@@ -106,13 +106,13 @@ absl::StatusOr<Evaluation> Evaluate(engine::Engine& engine, const Inventory& inv
   double sum = 0;
   std::vector<uint32_t> rows;
   for (uint64_t first = 0; first < count; first += kEvaluateSequences) {
-    const uint64_t part = std::min(kEvaluateSequences, count - first);
-    absl::Status read = data::ReadSamples(source->file, source->order, first, part, rows);
+    const uint64_t batch = std::min(kEvaluateSequences, count - first);
+    absl::Status read = data::ReadSamples(source->file, source->order, first, batch, rows);
     if (!read.ok()) return read;
     absl::StatusOr<double> loss =
-        engine.Evaluate({.sequences = part, .tokens = rows, .global_targets = part * inventory.context()});
+        engine.Evaluate({.sequences = batch, .tokens = rows, .global_targets = batch * inventory.context()});
     if (!loss.ok()) return loss.status();
-    sum += *loss * static_cast<double>(part);
+    sum += *loss * static_cast<double>(batch);
   }
   return Evaluation{.loss = sum / static_cast<double>(count), .tokens = count * inventory.context(), .windows = count};
 }

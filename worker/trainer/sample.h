@@ -1,4 +1,4 @@
-// What a trained model says: text and losses from a checkpoint.
+// Samples text from a checkpoint and evaluates its loss.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace muster::trainer {
 
 struct SampleOptions {
-  std::string prompt;  // empty: begin behind <|endoftext|>, or behind a line's end
+  std::string prompt;  // empty: start after <|endoftext|>, or after a newline
   uint64_t tokens = 200;
   double temperature = 0.8;  // 0: always the likeliest
   uint32_t top_k = 0;        // only among the k likeliest; 0: all
@@ -34,8 +34,8 @@ uint32_t Choose(absl::Span<const float> logits, double temperature, uint32_t top
 
 struct Evaluation {
   double loss = 0;       // mean over the tokens, nats
-  uint64_t tokens = 0;   // that were predicted
-  uint64_t windows = 0;  // of context + 1 tokens, each beginning with the last token of the one before
+  uint64_t tokens = 0;   // predicted tokens
+  uint64_t windows = 0;  // of context + 1 tokens; consecutive windows share one token
 };
 
 // "loss 2.1 nats a token, perplexity 8.2, over 992 tokens in 62 windows", or a JSON object. The perplexity, the loss's

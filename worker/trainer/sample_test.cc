@@ -56,7 +56,7 @@ class SampleTest : public ::testing::Test {
   }
   static void TearDownTestSuite() { delete bench_; }
 
-  // The validation loss behind the last step.
+  // The validation loss after the last step.
   static double Trained(uint64_t generation, Dtype compute, const std::string& checkpoints) {
     JobSpec spec = bench_->MakeJob();
     Train& train = *spec.mutable_train();
@@ -129,7 +129,7 @@ TEST_F(SampleTest, EvalGivesTheValidationLoss) {
   EXPECT_EQ(windows, 62u);  // of 1,000 tokens
 }
 
-// What is exported says the same: sampled and evaluated in its place.
+// An exported model gives the same samples and losses.
 TEST_F(SampleTest, AnExportIsTheSameModel) {
   const auto run = [](std::vector<std::string> arguments) {
     Process process = Run(arguments);

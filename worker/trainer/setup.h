@@ -1,5 +1,4 @@
-// From an assignment to a rank that can take its next step: everything that can be refused is refused here, before the
-// first step.
+// Sets up a rank from its assignment. Everything that can be refused is refused here, before the first step.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@
 
 namespace muster::trainer {
 
-// What this rank computes, compiled here from the spec and the table that the coordinator planned with.
+// The rank's program, compiled from the spec and the partition table that the coordinator planned with.
 struct Program {
   Inventory inventory;
   strategies::Layout layout;
@@ -54,8 +53,8 @@ struct Rank {
 
 // Besides the above. DataLoss: no published checkpoint is whole. FailedPrecondition: the checkpoint folder belongs to
 // another job. ResourceExhausted: memory. PermissionDenied: files.
-// Unavailable: not all ranks came; it comes last, so that a rank with nothing to complain of waits for the others. Of a
-// checkpoint, and of an import, each rank reads what it owns. The engine tells `progress` of its ops, which outlives
+// Unavailable: not all ranks joined. Joining comes last, so a rank refuses its own errors before it waits for others.
+// Each rank reads what it owns of a checkpoint or an import. The engine reports its ops to `progress`, which outlives
 // the rank.
 absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous,
                            engine::OpListener* progress);

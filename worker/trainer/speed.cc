@@ -28,7 +28,7 @@ double Measure(const Gemm& gemm) {
   const at::Tensor a = at::zeros({rows, gemm.width}, options);
   const at::Tensor b = at::zeros({gemm.width, 4 * gemm.width}, options);
   at::Tensor c = at::zeros({rows, 4 * gemm.width}, options);
-  // A device is done when an element of the result is here.
+  // Copying an element to the host waits for the device.
   const auto once = [&] {
     at::mm_out(c, a, b);
     if (gemm.cuda) (void)c.view({-1})[0].item<float>();

@@ -1,4 +1,4 @@
-// How fast a rank multiplies on its slot, for shares in proportion to it (spec: strategy.shares: speed).
+// Measures a rank's GEMM speed, for shares in proportion to it (spec: strategy.shares: speed).
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@ struct Gemm {
   bool cuda = false;
 };
 
-// FLOP/s of such GEMMs, by the median of as many as fit into some 20 ms, with the threads that the calling thread
-// has. Every rank of a generation measures at the same time, before its first step, so ranks that share cores find what
-// each gets of them. 0: it could not be measured; the log says why.
+// The median FLOP/s of as many such GEMMs as fit into about 20 ms, with the calling thread's number of threads. Every
+// rank of a generation measures at the same time, before its first step, so ranks that share cores measure their share.
+// 0: the measurement failed; the log says why.
 double MeasureSpeed(const Gemm& gemm);
 
 }  // namespace muster::trainer

@@ -31,7 +31,7 @@ uint64_t Nanoseconds(engine::SteadyPoint from, engine::SteadyPoint to) {
 
 }  // namespace
 
-void Tracer::Hear(const std::optional<StepTraceRequest>& request) {
+void Tracer::Request(const std::optional<StepTraceRequest>& request) {
   if (!request.has_value() || request->id() == request_id_) return;
   request_id_ = request->id();
   left_ = request->steps();

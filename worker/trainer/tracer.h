@@ -1,6 +1,6 @@
-// Records steps while somebody asks (Assignment.trace), and costs nothing otherwise.
+// Records the steps that a trace request (Assignment.trace) asks for; costs nothing otherwise.
 //
-//   tracer.Hear(link.Newest().trace);
+//   tracer.Request(link.Newest().trace);
 //   tracer.BeginStep(engine);
 //   ...
 //   tracer.Host("data", begin, end);
@@ -21,18 +21,18 @@
 
 namespace muster::trainer {
 
-// At most so many spans of a step; the rest is counted.
+// Spans kept per step; the rest are only counted.
 inline constexpr size_t kMostSpans = 20'000;
 
-// Of one thread.
+// Not thread-safe.
 class Tracer {
  public:
-  // The newest request; each is granted once.
-  void Hear(const std::optional<StepTraceRequest>& request);
+  // Takes the newest request; a repeated one is ignored.
+  void Request(const std::optional<StepTraceRequest>& request);
   void BeginStep(engine::Engine& engine);
-  // Something that the host did, from `begin` to now, inside of the step.
+  // Adds a span of host work in the current step, from `begin` to now.
   void Host(const std::string& name, engine::SteadyPoint begin);
-  // Behind the step; none: nobody asked.
+  // After a step. None: no trace was requested.
   std::optional<StepTrace> EndStep(engine::Engine& engine);
 
  private:

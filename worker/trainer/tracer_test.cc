@@ -45,13 +45,13 @@ struct TracerTest : testing::Test {
 
 TEST_F(TracerTest, GrantsEachRequestOnce) {
   EXPECT_FALSE(Step().has_value());
-  tracer.Hear(Request(7, 2));
+  tracer.Request(Request(7, 2));
   EXPECT_FALSE(Step()->last());
-  tracer.Hear(Request(7, 2));  // the assignment came again
+  tracer.Request(Request(7, 2));  // the assignment came again
   EXPECT_TRUE(Step()->last());
   EXPECT_FALSE(Step().has_value());
-  tracer.Hear(std::nullopt);
-  tracer.Hear(Request(8, 1));
+  tracer.Request(std::nullopt);
+  tracer.Request(Request(8, 1));
   const std::optional<StepTrace> trace = Step();
   ASSERT_TRUE(trace.has_value());
   EXPECT_EQ(trace->request_id(), 8u);
@@ -59,7 +59,7 @@ TEST_F(TracerTest, GrantsEachRequestOnce) {
 }
 
 TEST_F(TracerTest, SaysWhereTheStepWent) {
-  tracer.Hear(Request(1, 1));
+  tracer.Request(Request(1, 1));
   const StepTrace trace = *Step();
   // Two microbatches of four units, forward and backward, and what follows them; and the data.
   std::vector<std::string> seen;

@@ -18,25 +18,25 @@
 namespace muster::trainer {
 namespace {
 
-constexpr uint32_t kInferenceSequences = 4;  // at a time
+constexpr uint32_t kInferenceSequences = 4;  // per batch
 
 }  // namespace
 
-std::vector<checkpoint::TensorRun> PartsOf(engine::Engine& engine, Which which) {
-  std::vector<checkpoint::TensorRun> parts;
+std::vector<checkpoint::TensorRun> RunsOf(engine::Engine& engine, Which which) {
+  std::vector<checkpoint::TensorRun> runs;
   for (engine::StateView& view : engine.State()) {
     const bool parameter = view.kind == "parameter";
     if (!parameter && which == Which::kParameters) continue;
-    parts.push_back({parameter ? view.tensor : absl::StrCat("optimizer.", view.kind, ".", view.tensor),
-                     std::move(view.shape), view.begin, view.values});
+    runs.push_back({parameter ? view.tensor : absl::StrCat("optimizer.", view.kind, ".", view.tensor),
+                    std::move(view.shape), view.begin, view.values});
   }
-  return parts;
+  return runs;
 }
 
 absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine::Engine& engine) {
   checkpoint::BlockScratch scratch;
-  for (const checkpoint::TensorRun& part : PartsOf(engine, which)) {
-    if (absl::Status status = checkpoint.Read(part, scratch); !status.ok()) return status;
+  for (const checkpoint::TensorRun& run : RunsOf(engine, which)) {
+    if (absl::Status status = checkpoint.Read(run, scratch); !status.ok()) return status;
   }
   return engine.Push();
 }
@@ -67,15 +67,15 @@ absl::Status Import(const std::string& directory, const Gpt2& model, engine::Eng
     return absl::FailedPreconditionError(
         absl::StrCat("model.from: ", directory, "/config.json says ", std::string(status.message())));
   }
-  for (const checkpoint::TensorRun& part : PartsOf(engine, Which::kParameters)) {
-    if (absl::Status status = from->Read(part); !status.ok()) return status;
+  for (const checkpoint::TensorRun& run : RunsOf(engine, Which::kParameters)) {
+    if (absl::Status status = from->Read(run); !status.ok()) return status;
   }
   return engine.Push();
 }
 
 namespace {
 
-// However it was trained: here one rank holds all of it, and plain SGD keeps no state.
+// Independent of how it was trained: one rank holds the whole model, and plain SGD keeps no state.
 absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Inventory& inventory, const Train& train,
                                                            int threads) {
   Train alone = train;
@@ -149,7 +149,7 @@ absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& director
   *manifest.mutable_inventory() = model->inventory;
   *manifest.mutable_table() = partition::Replicated(model->inventory);
   if (absl::Status status = model->engine->Pull(); !status.ok()) return status;
-  return checkpoint::Write(path, std::move(manifest), PartsOf(*model->engine, Which::kParameters));
+  return checkpoint::Write(path, std::move(manifest), RunsOf(*model->engine, Which::kParameters));
 }
 
 absl::StatusOr<checkpoint::Checkpoint> OpenNewest(const std::string& path) {
@@ -161,7 +161,7 @@ absl::StatusOr<checkpoint::Checkpoint> OpenNewest(const std::string& path) {
   absl::StatusOr<checkpoint::Opened> opened = checkpoint::OpenFirstWhole(folders);
   if (!opened.ok()) return opened.status();
   for (const absl::Status& damaged : opened->damaged) {
-    spdlog::error("damaged checkpoint passed over: {}", std::string(damaged.message()));
+    spdlog::error("skipping a damaged checkpoint: {}", std::string(damaged.message()));
   }
   return std::move(opened->checkpoint);
 }

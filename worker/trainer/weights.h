@@ -1,4 +1,4 @@
-// Between an engine's state and a checkpoint's tensors.
+// Copies between an engine's state and a checkpoint's tensors.
 #pragma once
 
 #include <memory>
@@ -13,12 +13,12 @@ namespace muster::trainer {
 
 enum class Which { kParameters, kAll };
 
-// The engine's state as parts of a shard: parameters by their names, the rest as "optimizer.<kind>.<name>". Views into
-// the engine; on a GPU to be bracketed by Pull() or Push().
-std::vector<checkpoint::TensorRun> PartsOf(engine::Engine& engine, Which which);
+// The engine's state as runs of a shard: parameters under their names, the rest as "optimizer.<kind>.<name>". Views
+// into the engine; on a GPU, call Pull() before reading them and Push() after writing.
+std::vector<checkpoint::TensorRun> RunsOf(engine::Engine& engine, Which which);
 
 // Reads the engine's state from the checkpoint. FailedPrecondition: it belongs to another model or optimizer. DataLoss:
-// the disk changed what is read; the state is then a mixture.
+// the data read is damaged; the state is then partly overwritten.
 absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine::Engine& engine);
 
 // FailedPrecondition: names the numbers in which two models differ, by config.json's keys and the spec's fields.
@@ -46,7 +46,7 @@ struct InferenceModel {
 // checkpoint::HuggingFaceModel.
 absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int threads);
 
-// `path` itself if it is a step's folder, else the newest whole step below it; tells damaged ones in the log.
+// Opens `path` itself if it is a step folder, else the newest intact step below it; logs the damaged ones it skips.
 // NotFound: no checkpoint there. DataLoss: none is whole.
 absl::StatusOr<checkpoint::Checkpoint> OpenNewest(const std::string& path);
 

@@ -52,7 +52,7 @@ void Synchronise(const at::Device& device) {
   if (!device.is_cpu()) c10::impl::getDeviceGuardImpl(device.type())->synchronizeDevice(device.index());
 }
 
-// The gradient of attention's input, and how long it took from the input on.
+// The gradient of attention's input, and the time of forward and backward.
 struct Pass {
   at::Tensor gradient;
   double milliseconds;
@@ -73,11 +73,11 @@ AttentionTrial Try(Backend backend, const at::Tensor& input, const at::Device& d
   AttentionTrial trial{.name = NameOf(backend), .milliseconds = std::numeric_limits<double>::infinity()};
   Allow({backend});
   try {
-    const at::Tensor first = Run(input, device).gradient;  // also what is done once: plans, workspaces
+    const at::Tensor first = Run(input, device).gradient;  // warm-up: plans, workspaces
     for (int i = 0; i < kTrials && trial.refused.empty(); ++i) {
       const Pass pass = Run(input, device);
       trial.milliseconds = std::min(trial.milliseconds, pass.milliseconds);
-      if (!at::equal(first, pass.gradient)) trial.refused = "not the same twice";
+      if (!at::equal(first, pass.gradient)) trial.refused = "not deterministic";
     }
   } catch (const c10::Error& e) {
     const std::string what = e.what_without_backtrace();
@@ -94,7 +94,7 @@ std::string AttentionChoice::Describe() const {
                     trial.refused.empty() ? absl::StrFormat("%.3g ms", trial.milliseconds)
                                           : absl::StrCat("refused (", trial.refused, ")"));
   });
-  return absl::StrCat("attention by ", name.empty() ? "the library's own choice" : name, ": ", all);
+  return absl::StrCat("attention by ", name.empty() ? "LibTorch's default" : name, ": ", all);
 }
 
 AttentionChoice ChooseAttention(const AttentionShape& shape) {

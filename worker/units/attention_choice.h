@@ -1,5 +1,5 @@
-// Which of LibTorch's implementations of attention is the fastest for a model's shape on this device: found by trying
-// them, because no rule says it for every GPU, length and dtype.
+// Finds the fastest of LibTorch's implementations of attention for a model's shape on this device by timing them,
+// because no rule covers every GPU, length and dtype.
 //
 //   const AttentionChoice choice = ChooseAttention({.sequences = 8, .heads = 12, .tokens = 1024, .width = 64, ...});
 //   log(choice.Describe());   // "attention by flash: flash 1.21 ms, memory-efficient 1.93 ms, ..."
@@ -21,19 +21,20 @@ struct AttentionShape {
 
 struct AttentionTrial {
   std::string name;
-  double milliseconds = 0;  // forward and backward, the best of some
-  std::string refused;      // why it is out of the question; empty: it is not
+  double milliseconds = 0;  // forward and backward, best of several runs
+  std::string refused;      // why it cannot be used; empty: usable
 };
 
 struct AttentionChoice {
-  std::string name;  // of the fastest; empty: each was refused, and LibTorch's own choice stays
+  std::string name;  // the fastest; empty: all were refused, and LibTorch's default stays
   std::vector<AttentionTrial> trials;
   std::string Describe() const;
 };
 
-// Tries flash, memory-efficient and cuDNN (on a GPU) and plain GEMMs, and makes the fastest the one that the process
-// uses from now on, plain GEMMs where it cannot. Refused is what fails, and what gives other bits for equal inputs.
-// Takes some steps' time and twice their memory. Not while others compute.
+// Times flash, memory-efficient and cuDNN attention (on a GPU) and plain GEMMs, and enables the fastest for the
+// process, with plain GEMMs as the fallback for shapes that it does not support. An implementation is refused if it
+// fails or is not deterministic. Takes the time of a few steps and twice their memory. No other thread may compute
+// meanwhile.
 AttentionChoice ChooseAttention(const AttentionShape& shape);
 
 }  // namespace muster::units

@@ -32,7 +32,7 @@ TEST(AttentionChoice, WhatFailsIsNamedAndNotChosen) {
   const AttentionChoice choice = ChooseAttention({.tokens = 4, .width = 2, .dtype = at::kLong});
   EXPECT_EQ(choice.name, "");
   for (const AttentionTrial& trial : choice.trials) EXPECT_NE(trial.refused, "") << trial.name;
-  EXPECT_TRUE(absl::StartsWith(choice.Describe(), "attention by the library's own choice: flash refused ("));
+  EXPECT_TRUE(absl::StartsWith(choice.Describe(), "attention by LibTorch's default: flash refused ("));
   EXPECT_TRUE(at::globalContext().userEnabledFlashSDP());
 }
 

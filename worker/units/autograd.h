@@ -1,4 +1,4 @@
-// LibTorch's autograd inside one unit; the only header of ours behind which autograd is included.
+// Runs LibTorch's autograd inside one unit; the only place that includes autograd.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,7 +7,7 @@
 
 namespace muster::units {
 
-// Gradients of `output` (whose own gradient is given) with respect to `inputs`, which must all take part.
+// Gradients of `output`, given its own gradient, with respect to `inputs`; `output` must depend on all inputs.
 std::vector<at::Tensor> Gradients(const at::Tensor& output, const at::Tensor& output_gradient,
                                   const std::vector<at::Tensor>& inputs);
 

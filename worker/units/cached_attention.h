@@ -1,5 +1,4 @@
-// Attention of tokens that come after others whose keys and values were kept: what text generation does, token by
-// token.
+// Attention with a KV cache, for text generation token by token.
 #pragma once
 
 #include <ATen/core/Tensor.h>

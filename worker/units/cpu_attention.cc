@@ -10,7 +10,7 @@
 
 #include "worker/units/vector_math.h"
 
-// BLAS, out of LibTorch: its own operators cost more than a block's product.
+// BLAS from LibTorch: the overhead of LibTorch's operators exceeds the GEMM of a block.
 extern "C" {
 void sgemm_(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*,
             const float*, const int*, const float*, float*, const int*);
@@ -35,7 +35,7 @@ struct Matrix {
 template <typename T>
 void Multiply(bool a_turned, bool b_turned, int64_t m, int64_t n, int64_t k, T alpha, Matrix<T> a, Matrix<T> b, T beta,
               Matrix<T> c) {
-  // BLAS counts by columns: there the same memory is the transposed product, b before a.
+  // BLAS is column-major: the same memory is the transposed result, so b comes before a.
   const int rows = static_cast<int>(n), columns = static_cast<int>(m), inner = static_cast<int>(k);
   const int lda = static_cast<int>(b.stride), ldb = static_cast<int>(a.stride), ldc = static_cast<int>(c.stride);
   const char *first = b_turned ? "T" : "N", *second = a_turned ? "T" : "N";
@@ -98,8 +98,8 @@ MUSTER_VECTOR void NarrowRows(Matrix<T> from, int64_t rows, int64_t width, Matri
   }
 }
 
-// Scores become weights; d, the gradients of the weights, becomes that of the scores before their scale. `out` and
-// `d_out` are the rows' outputs, whose product is what a softmax subtracts.
+// Turns scores into weights, and d from the gradient of the weights into the gradient of the unscaled scores. `out` and
+// `d_out` are the rows' outputs and their gradients; softmax's backward subtracts their dot product.
 template <typename T>
 MUSTER_VECTOR void SoftmaxRowsBackward(Matrix<T> scores, Matrix<T> d, int64_t rows, int64_t first, int64_t end,
                                        const T* log_sums, Matrix<T> out, Matrix<T> d_out, int64_t width, T scale) {
@@ -136,10 +136,10 @@ T* Data(const at::Tensor& t) {
   return t.mutable_data_ptr<T>();
 }
 
-// What a thread computes in: `blocks` matrices of [kQueries, tokens], and where tensors are bf16 (N) rooms for some of
-// their rows in fp32 (T): `wholes` for all of a head's tokens, then `parts` for a block's.
+// A thread's scratch memory: `blocks` matrices of [kQueries, tokens] and, if tensors are bf16 (N), fp32 (T) copies of
+// some of their rows: `head_rooms` for all of a head's tokens, then `block_rooms` for one block's.
 struct Rooms {
-  int64_t blocks, wholes, parts;
+  int64_t blocks, head_rooms, block_rooms;
 };
 
 template <typename T, typename N>
@@ -150,40 +150,41 @@ class Scratch {
         rooms_(data + r.blocks * kQueries * z.tokens),
         tokens_(z.tokens),
         head_(z.head),
-        wholes_(r.wholes) {}
+        head_rooms_(r.head_rooms) {}
 
   static int64_t Elements(const Sizes& z, const Rooms& r) {
     return r.blocks * kQueries * z.tokens +
-           (std::is_same_v<T, N> ? 0 : (r.wholes * z.tokens + r.parts * kQueries) * z.head);
+           (std::is_same_v<T, N> ? 0 : (r.head_rooms * z.tokens + r.block_rooms * kQueries) * z.head);
   }
 
   Matrix<T> Block(int64_t index, int64_t keys) const { return {data_ + index * kQueries * tokens_, keys}; }
 
-  // Where `rows` can be read and written as T: themselves, or the room `index`, which has other numbers.
+  // Memory of type T for `rows`: the rows themselves, or the (uninitialized) room `index`.
   Matrix<T> Room(int64_t index, Matrix<N> rows) const {
     if constexpr (std::is_same_v<T, N>) {
       return rows;
     } else {
-      return {rooms_ + (std::min(index, wholes_) * tokens_ + std::max<int64_t>(0, index - wholes_) * kQueries) * head_,
+      return {rooms_ + (std::min(index, head_rooms_) * tokens_ + std::max<int64_t>(0, index - head_rooms_) * kQueries) *
+                           head_,
               head_};
     }
   }
 
-  // With their numbers.
+  // The same, with the rows' values.
   Matrix<T> Read(int64_t index, Matrix<N> rows, int64_t count) const {
     const Matrix<T> room = Room(index, rows);
     if constexpr (!std::is_same_v<T, N>) WidenRows(rows, count, head_, room);
     return room;
   }
 
-  // `room` to the rows that it was made for.
+  // Writes `room` back to its rows.
   void Write(Matrix<T> room, Matrix<N> rows, int64_t count) const {
     if constexpr (!std::is_same_v<T, N>) NarrowRows(room, count, head_, rows);
   }
 
  private:
   T *const data_, *const rooms_;
-  const int64_t tokens_, head_, wholes_;
+  const int64_t tokens_, head_, head_rooms_;
 };
 
 // body(sequence, head, scratch)
@@ -212,13 +213,13 @@ void AttendAs(const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& lo
   T* const sums = Data<T>(log_sums);
   const T scale = static_cast<T>(1 / std::sqrt(static_cast<double>(z.head)));
   EachHead<T, N>(qkv, z, {1, 2, 2}, [&](int64_t sequence, int64_t head, const Scratch<T, N>& scratch) {
-    const auto part = [&](int64_t p) { return Head(in, z, sequence, p * c + head * z.head, 3 * c); };
-    const Matrix<T> k = scratch.Read(0, part(1), z.tokens), v = scratch.Read(1, part(2), z.tokens);
+    const auto qkv_rows = [&](int64_t p) { return Head(in, z, sequence, p * c + head * z.head, 3 * c); };
+    const Matrix<T> k = scratch.Read(0, qkv_rows(1), z.tokens), v = scratch.Read(1, qkv_rows(2), z.tokens);
     T factors[kQueries];
     for (int64_t first = 0; first < z.tokens; first += kQueries) {
       const int64_t n = std::min(kQueries, z.tokens - first), end = first + n;
       const Matrix<N> y = Head(to, z, sequence, head * z.head, c).From(first);
-      const Matrix<T> q = scratch.Read(2, part(0).From(first), n), wide = scratch.Room(3, y);
+      const Matrix<T> q = scratch.Read(2, qkv_rows(0).From(first), n), wide = scratch.Room(3, y);
       const Matrix<T> scores = scratch.Block(0, end);
       Multiply(false, true, n, end, z.head, scale, q, k, T(0), scores);
       SoftmaxRows(scores, n, first, end, sums + (sequence * z.heads + head) * z.tokens + first, factors);
@@ -237,18 +238,19 @@ void AttendBackwardAs(const at::Tensor& qkv, const at::Tensor& out, const at::Te
   const T* const sums = Data<T>(log_sums);
   const T scale = static_cast<T>(1 / std::sqrt(static_cast<double>(z.head)));
   EachHead<T, N>(qkv, z, {2, 4, 4}, [&](int64_t sequence, int64_t head, const Scratch<T, N>& scratch) {
-    const auto part = [&](N* data, int64_t p) { return Head(data, z, sequence, p * c + head * z.head, 3 * c); };
+    const auto qkv_rows = [&](N* data, int64_t p) { return Head(data, z, sequence, p * c + head * z.head, 3 * c); };
     const auto whole = [&](N* data) { return Head(data, z, sequence, head * z.head, c); };
-    const Matrix<T> k = scratch.Read(0, part(in, 1), z.tokens), v = scratch.Read(1, part(in, 2), z.tokens);
-    const Matrix<T> dk = scratch.Room(2, part(d_in, 1)), dv = scratch.Room(3, part(d_in, 2));
+    const Matrix<T> k = scratch.Read(0, qkv_rows(in, 1), z.tokens), v = scratch.Read(1, qkv_rows(in, 2), z.tokens);
+    const Matrix<T> dk = scratch.Room(2, qkv_rows(d_in, 1)), dv = scratch.Room(3, qkv_rows(d_in, 2));
     // From the last block, which has all keys and so writes all of dk and dv; the others add to them.
     const int64_t last = (z.tokens - 1) / kQueries * kQueries;
     for (int64_t first = last; first >= 0; first -= kQueries) {
       const int64_t n = std::min(kQueries, z.tokens - first), end = first + n;
       const T add = first == last ? 0 : 1;
-      const Matrix<T> q = scratch.Read(4, part(in, 0).From(first), n), y = scratch.Read(5, whole(from).From(first), n),
+      const Matrix<T> q = scratch.Read(4, qkv_rows(in, 0).From(first), n),
+                      y = scratch.Read(5, whole(from).From(first), n),
                       dy = scratch.Read(6, whole(d_from).From(first), n),
-                      dq = scratch.Room(7, part(d_in, 0).From(first));
+                      dq = scratch.Room(7, qkv_rows(d_in, 0).From(first));
       const Matrix<T> scores = scratch.Block(0, end), d = scratch.Block(1, end);
       Multiply(false, true, n, end, z.head, scale, q, k, T(0), scores);
       Multiply(false, true, n, end, z.head, T(1), dy, v, T(0), d);
@@ -257,10 +259,10 @@ void AttendBackwardAs(const at::Tensor& qkv, const at::Tensor& out, const at::Te
       Multiply(false, false, n, z.head, end, T(1), d, k, T(0), dq);
       Multiply(true, false, end, z.head, n, T(1), d, q, add, dk);
       Multiply(true, false, end, z.head, n, T(1), scores, dy, add, dv);
-      scratch.Write(dq, part(d_in, 0).From(first), n);
+      scratch.Write(dq, qkv_rows(d_in, 0).From(first), n);
     }
-    scratch.Write(dk, part(d_in, 1), z.tokens);
-    scratch.Write(dv, part(d_in, 2), z.tokens);
+    scratch.Write(dk, qkv_rows(d_in, 1), z.tokens);
+    scratch.Write(dv, qkv_rows(d_in, 2), z.tokens);
   });
 }
 

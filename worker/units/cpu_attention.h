@@ -1,6 +1,6 @@
 // Causal scaled dot product attention on a CPU (Vaswani et al. 2017), forward and backward, by blocks of queries over
-// the keys up to them. LibTorch's fused operator for CPUs packs each small block anew and returns three gradients that
-// must be copied together; this one writes where the next product reads.
+// their preceding keys. LibTorch's fused CPU operator repacks each small block and returns three gradients that must be
+// concatenated; this one writes directly where the next GEMM reads.
 //
 // q, k and v lie beside each other: qkv [sequences, tokens, 3, heads, width / heads]. All tensors contiguous on the
 // CPU, of one dtype, bf16, fp32 or float64; log_sums in fp32 for bf16, whose heads are computed in fp32 too. Work is

@@ -6,8 +6,8 @@
 
 #include "worker/units/unit.h"
 
-// `portable`: by LibTorch's operators alone, as any device has them. Between portable units flows the parameters'
-// dtype; between a CPU's own fp32 if that is bf16: what blocks add to one another keeps its digits, as under PyTorch's
+// `portable`: LibTorch's operators only, for any device. The residual stream of portable units has the parameters'
+// dtype; that of the CPU units is fp32 if the parameters are bf16, which keeps its precision, as under PyTorch's
 // autocast.
 namespace muster::units {
 

@@ -52,7 +52,7 @@ class Block final : public UnitModule {
   }
 
   at::Tensor Norm(const at::Tensor& x, int weight, int bias) const {
-    // On a CPU the norm keeps its statistics in its parameters' dtype: too few digits in bf16.
+    // On a CPU, LibTorch's norm keeps its statistics in the parameters' dtype; bf16 is not precise enough.
     if (x.is_cpu() && x.scalar_type() == at::kBFloat16) {
       return at::layer_norm(x, {x.size(-1)}, leaves_[weight].to(at::kFloat), leaves_[bias].to(at::kFloat),
                             kGpt2Epsilon);

@@ -14,11 +14,10 @@
 namespace muster::units {
 namespace {
 
-// Kept from forward to backward are the input, q k v, attention's output, the sum behind attention, the hidden layer
-// before GELU and some numbers a token: 10 widths, where autograd keeps 16. What norms and GELU give is cheaper to
-// compute again than to keep, and the MLP goes through memory by pieces of rows. Products add to the flat gradients.
-// With bf16 parameters the GEMMs are in bf16, and in fp32 what flows from block to block, the norms' and softmax's
-// numbers and the gradients of parameters, to which a gemm in bf16 is added.
+// Saves for backward: the input, q k v, attention's output, the sum after attention, the hidden layer before GELU and a
+// few scalars per token: 10 widths, where autograd saves 16. Norms and GELU are cheaper to recompute than to save. The
+// MLP runs in blocks of rows. GEMMs add to the flat gradients. With bf16 parameters the GEMMs are bf16; the residual
+// stream, the statistics of norms and softmax, and the parameters' gradients are fp32.
 class CpuBlock final : public UnitModule {
  public:
   CpuBlock(std::vector<Parameter> p, int64_t heads, uint64_t piece_rows)
@@ -70,7 +69,7 @@ class CpuBlock final : public UnitModule {
   // The inventory's order.
   enum { kLn1W, kLn1B, kAttnW, kAttnB, kProjW, kProjB, kLn2W, kLn2B, kFcW, kFcB, kFcProjW, kFcProjB };
 
-  // As many rows as `like` has, of what flows from block to block and of what GEMMs take.
+  // Tensors with as many rows as `like`: in the residual stream's dtype, and in the GEMMs' dtype.
   static at::Tensor Wide(const at::Tensor& like, int64_t width) {
     return at::empty({like.size(0), width}, like.options());
   }
@@ -79,7 +78,7 @@ class CpuBlock final : public UnitModule {
   }
   static at::Tensor Flat(const at::Tensor& t) { return t.view({t.size(0) * t.size(1), -1}); }
 
-  // Rows of one piece.
+  // Rows of one block.
   int64_t Piece(const at::Tensor& x) const {
     return static_cast<int64_t>(models::PieceRows(static_cast<uint64_t>(x.size(0)), piece_rows_));
   }
@@ -119,7 +118,7 @@ class CpuBlock final : public UnitModule {
     return qkv.view({shape[0], shape[1], 3, heads_, shape[2] / heads_});
   }
 
-  // Of the projection behind attention and of attention. Returns the gradient of q k v.
+  // Backward of attention and of its output projection. Returns the gradient of q k v.
   at::Tensor AttendAndProjectBackward(const at::Tensor& qkv, const at::Tensor& attention, const at::Tensor& sums,
                                       const at::Tensor& d, at::IntArrayRef shape) const {
     const at::Tensor d_attention = at::empty_like(attention), d_qkv = at::empty_like(qkv);
@@ -133,14 +132,14 @@ class CpuBlock final : public UnitModule {
     const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(sum);
     const at::Tensor y = at::empty_like(sum), active = at::empty({piece, 4 * width}, normed.options());
     const at::Tensor scratch = hidden.defined() ? hidden : at::empty_like(active);
-    const at::Tensor GEMMs = narrow_ ? at::empty({piece, width}, normed.options()) : at::Tensor();
+    const at::Tensor gemm_out = narrow_ ? at::empty({piece, width}, normed.options()) : at::Tensor();
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
       at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n);
       const at::Tensor g = active.narrow(0, 0, n), to = y.narrow(0, r, n);
       at::mm_out(h, normed.narrow(0, r, n), p_[kFcW].value);
       AddAndGelu(h, p_[kFcB].value, g);
-      at::Tensor gemm = narrow_ ? GEMMs.narrow(0, 0, n) : to;
+      at::Tensor gemm = narrow_ ? gemm_out.narrow(0, 0, n) : to;
       at::mm_out(gemm, g, p_[kFcProjW].value);
       AddGemm(sum.narrow(0, r, n), gemm, p_[kFcProjB].value, to);
     }

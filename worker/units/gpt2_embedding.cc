@@ -42,7 +42,7 @@ class Embedding final : public UnitModule {
 
  private:
   const Parameter wte_, wpe_;
-  const at::ScalarType flow_;  // of what it gives
+  const at::ScalarType flow_;  // dtype of its output
 };
 
 }  // namespace

@@ -20,18 +20,19 @@
 namespace muster::units {
 namespace {
 
-// A GPU needs more rows for a good product, and has the memory. In bf16 twice the rows take the same memory, and each
-// piece's gradient of the embedding is made before it is added to that in fp32.
-constexpr uint64_t kGpuPieces = 16, kNarrowPieces = 2;
-// The logits have a multiple of so many columns: without it a vocabulary like 50,257 leaves tensor cores unused, and on
-// a CPU, where no row but the first begins at a cache line, the product takes a third longer. What is more than the
-// vocabulary is masked or left out; the embedding has no rows for it.
+constexpr double kEpsilon = 1e-5;
+// Factors on piece_rows. A GPU needs more rows for an efficient GEMM, and has the memory. In bf16 twice the rows take
+// the same memory, and each block's embedding gradient is a separate bf16 GEMM that is then added to the fp32 one.
+constexpr uint64_t kGpuRowFactor = 16, kNarrowRowFactor = 2;
+// Logits are padded to a multiple of this many columns. Otherwise a vocabulary like 50,257 leaves tensor cores unused,
+// and on a CPU the GEMM takes a third longer because rows do not start at a cache line. Padding columns are masked or
+// skipped; the embedding has no rows for them.
 constexpr int64_t kAlignedLogits = 64;
 
-// Final norm, logits by the tied embedding, and cross entropy. The logits exist once, a piece of the rows at a time:
-// the backward computes them, takes the loss from them, lets them become their own gradient and multiplies with that.
-// So training has nothing to do forward, and keeps the input only. With bf16 parameters the loss is still computed from
-// fp32: of bf16 logits a row at a time on a CPU, of wider GEMMs on a GPU.
+// Final norm, logits by the tied embedding, and cross entropy, in blocks of rows. Backward computes a block's logits,
+// adds their loss, turns them into their gradient in place, and multiplies with it. So in training, forward only saves
+// the input. With bf16 parameters the loss is still computed in fp32: from bf16 logits row by row on a CPU, from a GEMM
+// with fp32 output on a GPU.
 class Head final : public UnitModule {
  public:
   Head(std::vector<Parameter> p, uint64_t piece_rows, bool portable)
@@ -40,8 +41,8 @@ class Head final : public UnitModule {
         wte_(p[2]),
         narrow_(wte_.value.scalar_type() == at::kBFloat16),
         portable_(portable),
-        piece_rows_(piece_rows * (!wte_.value.is_cpu() ? kGpuPieces
-                                  : narrow_            ? kNarrowPieces
+        piece_rows_(piece_rows * (!wte_.value.is_cpu() ? kGpuRowFactor
+                                  : narrow_            ? kNarrowRowFactor
                                                        : 1)) {}
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
@@ -54,29 +55,29 @@ class Head final : public UnitModule {
       saved.tensors = {in[0]};
       return {};
     }
-    EachPiece(context, in[0].reshape({-1, width}), /*scale=*/0, [](const RowBlock&) {});
+    EachBlock(context, in[0].reshape({-1, width}), /*scale=*/0, [](const RowBlock&) {});
     return {};
   }
 
   Activations Backward(const Context& context, Saved saved, const Activations&) override {
     const int64_t width = saved.tensors[0].size(2);
-    // Of pieces the CPU's own code adds to it.
+    // The CPU code adds each block to dx, so dx starts at zero.
     const at::Tensor x = saved.tensors[0].reshape({-1, width}), dx = portable_ ? at::empty_like(x) : at::zeros_like(x);
-    EachPiece(context, x, context.loss_scale, [&](const RowBlock& piece) {
-      const at::Tensor &d = piece.d, &normed = piece.norm.normed;
-      AddTableGradient(piece);
+    EachBlock(context, x, context.loss_scale, [&](const RowBlock& block) {
+      const at::Tensor &d = block.d, &normed = block.norm.normed;
+      AddTableGradient(block);
       at::Tensor d_normed = normed;
       at::mm_out(d_normed, d, wte_.value);
-      if (piece.factor != 1) d_normed.mul_(piece.factor);
-      const at::Tensor rows = dx.narrow(0, piece.first, piece.x.size(0));
+      if (block.factor != 1) d_normed.mul_(block.factor);
+      const at::Tensor rows = dx.narrow(0, block.first, block.x.size(0));
       if (!portable_) {
-        return NormBackward(d_normed, piece.x, piece.norm.statistics, weight_.value, rows, weight_.gradient,
+        return NormBackward(d_normed, block.x, block.norm.statistics, weight_.value, rows, weight_.gradient,
                             bias_.gradient);
       }
       const auto [weight, bias] = Vectors();
-      const auto [d_piece, d_weight, d_bias] = at::native_layer_norm_backward(
-          d_normed, piece.x, {width}, piece.norm.mean, piece.norm.rstd, weight, bias, {true, true, true});
-      rows.copy_(d_piece);
+      const auto [d_block, d_weight, d_bias] = at::native_layer_norm_backward(
+          d_normed, block.x, {width}, block.norm.mean, block.norm.rstd, weight, bias, {true, true, true});
+      rows.copy_(d_block);
       weight_.gradient.add_(d_weight);
       bias_.gradient.add_(d_bias);
     });
@@ -86,17 +87,17 @@ class Head final : public UnitModule {
  private:
   struct Normed {
     at::Tensor normed, mean, rstd;
-    at::Tensor statistics;  // in place of those two, by the CPU's own code
+    at::Tensor statistics;  // instead of those two in the CPU code
   };
   struct RowBlock {
     int64_t first;  // row
     at::Tensor x;
     Normed norm;
-    at::Tensor d;       // the logits' gradient, when it was asked for,
-    double factor = 1;  // but for this
+    at::Tensor d;       // the logits' gradient, if requested, without
+    double factor = 1;  // this factor
   };
 
-  // On a CPU the norm keeps its statistics in its parameters' dtype: too few digits in bf16.
+  // On a CPU, LibTorch's norm keeps its statistics in the parameters' dtype; bf16 is not precise enough.
   std::pair<at::Tensor, at::Tensor> Vectors() const {
     if (!narrow_ || !weight_.value.is_cpu()) return {weight_.value, bias_.value};
     return {weight_.value.to(at::kFloat), bias_.value.to(at::kFloat)};
@@ -113,61 +114,61 @@ class Head final : public UnitModule {
     return {normed, mean, rstd, {}};
   }
 
-  void AddTableGradient(const RowBlock& piece) const {
-    const at::Tensor turned = piece.d.t();
+  void AddTableGradient(const RowBlock& block) const {
+    const at::Tensor turned = block.d.t();
     if (!narrow_) {
-      wte_.gradient.addmm_(turned, piece.norm.normed, /*beta=*/1, /*alpha=*/piece.factor);
+      wte_.gradient.addmm_(turned, block.norm.normed, /*beta=*/1, /*alpha=*/block.factor);
     } else if (portable_) {
-      wte_.gradient.add_(at::mm(turned, piece.norm.normed), piece.factor);
+      wte_.gradient.add_(at::mm(turned, block.norm.normed), block.factor);
     } else {
-      AddTo(at::mm(turned, piece.norm.normed), wte_.gradient);
+      AddTo(at::mm(turned, block.norm.normed), wte_.gradient);
     }
   }
 
-  // Adds each piece's loss, and calls `body` with the logits' gradient if `scale` is not zero.
+  // Adds each block's loss, and calls `body` with the logits' gradient if `scale` is not zero.
   template <typename F>
-  void EachPiece(const Context& context, const at::Tensor& x, double scale, const F& body) const {
+  void EachBlock(const Context& context, const at::Tensor& x, double scale, const F& body) const {
     const int64_t rows = x.size(0), vocabulary = wte_.value.size(0);
     const int64_t most = static_cast<int64_t>(models::PieceRows(static_cast<uint64_t>(rows), piece_rows_));
     const int64_t columns = (vocabulary + kAlignedLogits - 1) / kAlignedLogits * kAlignedLogits;
     const at::Tensor targets = context.targets.reshape({-1}), padded = at::empty({most, columns}, wte_.value.options());
-    at::Tensor wide = padded;  // the logits in fp32, where `padded` is to be their gradient
+    at::Tensor wide = padded;  // fp32 logits; `padded` then holds their gradient
     if (portable_ && narrow_) wide = at::empty({most, columns}, x.options().dtype(at::kFloat));
     for (int64_t first = 0; first < rows; first += most) {
       const int64_t n = std::min(most, rows - first);
       const at::Tensor d = padded.narrow(0, 0, n);
-      RowBlock piece{.first = first, .x = x.narrow(0, first, n), .norm = {}, .d = d.narrow(1, 0, vocabulary)};
-      piece.norm = Normalise(piece.x);
+      RowBlock block{.first = first, .x = x.narrow(0, first, n), .norm = {}, .d = d.narrow(1, 0, vocabulary)};
+      block.norm = Normalise(block.x);
       const at::Tensor answers = targets.narrow(0, first, n), logits = wide.narrow(0, 0, n);
-      Multiply(logits.narrow(1, 0, vocabulary), piece.norm.normed);
+      Multiply(logits.narrow(1, 0, vocabulary), block.norm.normed);
       if (portable_) {
         logits.narrow(1, vocabulary, columns - vocabulary).fill_(-std::numeric_limits<double>::infinity());
         AddLossByOperators(logits, answers, scale != 0, d, context.loss_sum);
-        piece.factor = scale;
+        block.factor = scale;
       } else {
-        *context.loss_sum.mutable_data_ptr<double>() += CrossEntropy(piece.d, answers, scale);
+        *context.loss_sum.mutable_data_ptr<double>() += CrossEntropy(block.d, answers, scale);
       }
-      body(piece);
+      body(block);
     }
   }
 
-  // logits = normed wte^T, without rounding to bf16 between where that can be.
+  // logits = normed wte^T, without an intermediate rounding to bf16 where possible.
   void Multiply(at::Tensor logits, const at::Tensor& normed) const {
     const at::Tensor turned = wte_.value.t();
     if (logits.scalar_type() == normed.scalar_type()) {
       at::mm_out(logits, normed, turned);
-    } else if (logits.is_cpu()) {  // LibTorch has the wider product on GPUs only
+    } else if (logits.is_cpu()) {  // LibTorch has a GEMM with wider output on GPUs only
       logits.copy_(at::mm(normed, turned));
     } else {
       at::mm_out(logits, normed, turned, at::kFloat);
     }
   }
 
-  // sum += the loss of these rows. The logits become log-probabilities, and `d`, which may be they, their gradient.
+  // sum += the loss of these rows. The logits become log-probabilities; `d`, which may alias them, their gradient.
   static void AddLossByOperators(at::Tensor logits, const at::Tensor& targets, bool gradient, at::Tensor d,
                                  at::Tensor sum) {
     at::_log_softmax_out(logits, logits, 1, /*half_to_float=*/false);
-    // Where each row's target stands, in one dimension, because LibTorch is deterministic there on a GPU.
+    // Flat indices of the targets: LibTorch is deterministic on a GPU only for one-dimensional indexing.
     const at::Tensor picks = at::arange(targets.size(0), targets.options()).mul_(logits.size(1)).add_(targets);
     sum.sub_(logits.view(-1).index_select(0, picks).sum(at::kDouble));
     if (!gradient) return;
@@ -177,7 +178,7 @@ class Head final : public UnitModule {
 
   const Parameter weight_, bias_, wte_;
   const bool narrow_;    // parameters and activations in bf16
-  const bool portable_;  // by LibTorch's operators alone
+  const bool portable_;  // LibTorch's operators only
   const uint64_t piece_rows_;
 };
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kEpsilon = 1e-5;
 constexpr double kGelu = 0.7978845608028654, kGeluCube = 0.044715;  // sqrt(2 / pi)
-constexpr int64_t kGrain = 16'384;                                  // elements that are worth another thread
+constexpr int64_t kGrain = 16'384;                                  // elements that are worth one more thread
 constexpr int64_t kBlock = 128;  // rows whose sums are added up before they join a longer sum
 
 // T is the wide dtype, N the narrow one.
@@ -130,7 +130,7 @@ MUSTER_INLINE double CrossEntropyRow(T* x, int64_t width, int64_t target, T scal
   return std::log(static_cast<double>(sum)) - static_cast<double>(picked);
 }
 
-// The loops over rows. What they call is inlined, so that it is compiled for their vector unit.
+// Loops over rows. Their callees are inlined, so that they are compiled for the same vector unit.
 template <typename T, typename N>
 MUSTER_VECTOR void NormRows(const T* x, const N* w, const N* b, int64_t rows, int64_t n, N* out, T* st) {
   for (int64_t r = 0; r < rows; ++r) {
@@ -236,8 +236,8 @@ void EachShare(int64_t rows, int64_t width, const F& body) {
                    [&](int64_t begin, int64_t end) { body(begin, end - begin); });
 }
 
-// body(first row, rows, sums) on pieces of kBlock rows of each thread's share, `vectors` sums of `width` each; then
-// adds the sums to `totals`, in the order of the rows. Short sums keep their digits where one long one would lose them.
+// body(first row, rows, sums) on blocks of kBlock rows of each thread's share, `vectors` sums of `width` each; then
+// adds the sums to `totals`, in the order of the rows. Short sums lose less precision than one long sum.
 template <typename T, typename F>
 void EachShareSumming(int64_t rows, int64_t width, std::vector<T*> totals, const F& body) {
   const int64_t n = width * static_cast<int64_t>(totals.size()), most = at::get_num_threads();

@@ -1,12 +1,12 @@
-// What lies between the GEMMs of a transformer on a CPU: passes over the rows of matrices, each reading and writing
-// memory once. LibTorch's own operators do the same one by one, with a pass over memory and a set of threads for each.
+// The fused row operations between the GEMMs of a transformer on a CPU. Each reads and writes memory once, where
+// LibTorch's separate operators take a pass over memory and a parallel region each.
 //
 //   Norm(x, weight, bias, normed, statistics);
 //
 // Tensors are contiguous CPU matrices [rows, width], vectors [width], statistics [rows, 2] (mean, then 1 / standard
-// deviation). What GEMMs take and give and the parameters are *narrow*: bf16, fp32 or float64; what flows beside
-// them (sums, statistics, gradients of vectors) is *wide*: fp32 for bf16, else the same. All is computed in the wide
-// dtype. Outputs exist already. Gradients of vectors are added to. Work is split over LibTorch's threads by rows, so
+// deviation). GEMM inputs and outputs and the parameters are *narrow*: bf16, fp32 or float64. The residual stream,
+// statistics and gradients of vectors are *wide*: fp32 for bf16, else the same. All arithmetic is in the wide dtype.
+// The caller allocates outputs. Gradients of vectors are added to. Work is split over LibTorch's threads by rows, so
 // results are bit-equal for equal threads. Thread-safe for different outputs. A tensor of another dtype is a
 // c10::Error.
 #pragma once
@@ -26,7 +26,7 @@ void Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
 void AddAndNorm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& gemm_bias, const at::Tensor& weight,
                 const at::Tensor& bias, const at::Tensor& sum, const at::Tensor& out, const at::Tensor& statistics);
 
-// Norm once more, from its statistics.
+// Recomputes Norm from its statistics.
 void NormAgain(const at::Tensor& x, const at::Tensor& statistics, const at::Tensor& weight, const at::Tensor& bias,
                const at::Tensor& out);
 
@@ -38,14 +38,14 @@ void NormBackward(const at::Tensor& d_out, const at::Tensor& x, const at::Tensor
 // u = sqrt(2 / pi) (x + 0.044715 x^3). Narrow.
 void AddAndGelu(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out);
 
-// out = gelu(x + bias) once more; d becomes from the gradient of that the gradient of x; d_bias += its column sums.
+// Recomputes out = gelu(x + bias); d turns from the gradient of out into that of x; d_bias += its column sums.
 void GeluBackward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out, const at::Tensor& d,
                   const at::Tensor& d_bias);
 
 // out = x + gemm + bias. x and out wide, the others narrow; out may be gemm.
 void AddGemm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& bias, const at::Tensor& out);
 
-// to += gemm, a gemm's narrow gradient of a matrix to the wide one. Any shape.
+// to += gemm: adds a GEMM's narrow gradient to the wide one. Any shape.
 void AddTo(const at::Tensor& gemm, const at::Tensor& to);
 
 // sums += column sums of d, which is wide or narrow.
@@ -55,7 +55,7 @@ void AddColumnSums(const at::Tensor& d, const at::Tensor& sums);
 void NarrowAndSum(const at::Tensor& d, const at::Tensor& narrow, const at::Tensor& sums);
 
 // The sum over the rows of -log softmax(logits)[target]; targets int64 [rows]. With `scale` other than zero the logits
-// become scale times their gradient. Rows of logits may lie further apart than they are wide.
+// become scale times their gradient. The row stride of logits may exceed their width.
 double CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale);
 
 }  // namespace muster::units

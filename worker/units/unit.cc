@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vect
       break;
     default:
       return absl::UnimplementedError(
-          absl::StrCat("unit ", unit.name(), " is of kind ", unit.kind(), ", which this build has no code for"));
+          absl::StrCat("unit ", unit.name(), " is of kind ", unit.kind(), ", which this build does not implement"));
   }
   if (parameters.size() != expected) {
     return absl::InvalidArgumentError(

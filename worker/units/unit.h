@@ -1,4 +1,4 @@
-// A unit as the engine drives it: forward and backward called explicitly, seams between units detached.
+// The interface of a unit. The engine calls forward and backward explicitly; autograd never crosses units.
 //
 // A unit's tensors are views into the engine's flat buffers; it never declares a shape. Gradients are added to the
 // views of Parameter, never to `.grad`. Not thread-safe. Functions may throw c10::Error, which the engine turns into a
@@ -22,18 +22,18 @@ struct Context {
   Mode mode = Mode::kTrain;
   int microbatch = 0;
   at::Tensor inputs;        // int64 [sequences, tokens]
-  int64_t position = 0;     // in the context, of the first of them; other than 0 in mode generate only
+  int64_t position = 0;     // position of the first token; nonzero in mode generate only
   at::Tensor targets;       // int64 [sequences, tokens]; undefined: the head gives logits instead of a loss
-  double loss_scale = 1.0;  // what each target's gradient is multiplied by: 1 / targets of the whole step
+  double loss_scale = 1.0;  // factor on each target's gradient: 1 / targets of the whole step
   at::Tensor loss_sum;      // float64 scalar: the head adds its loss summed over the targets, in backward when training
 };
 
-// A short list: hidden states [sequences, tokens, width] between units; out of the head nothing, or without targets the
-// logits behind the last token [sequences, vocabulary].
+// Between units: hidden states [sequences, tokens, width]. From the head: nothing or, without targets, the logits after
+// the last token [sequences, vocabulary].
 using Activations = std::vector<at::Tensor>;
 
-// What one (unit, microbatch) keeps from forward to backward; several may live. In mode generate: what the tokens so
-// far leave for those behind them, which the next call is given and adds to.
+// What one (unit, microbatch) saves from forward to backward; several may exist at once. In mode generate: the KV
+// cache, which each call extends.
 struct Saved {
   std::vector<at::Tensor> tensors;
 };
@@ -58,8 +58,8 @@ class UnitModule {
 };
 
 // `parameters`: the unit's tensors in the inventory's order, then those it borrows.
-// `portable`: by the code that any device has, also on a CPU, which has faster code of its own.
-// Unimplemented: a kind that this build has no code for.
+// `portable`: uses the code for any device even on a CPU, instead of the faster CPU code.
+// Unimplemented: this build has no code for the unit's kind.
 absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vector<Parameter> parameters,
                                                      bool portable = false);
 

@@ -1,5 +1,5 @@
-// The units, one behind the other, against the whole model written down once more as one graph of LibTorch's autograd:
-// in float64, where a wrong formula cannot hide behind rounding, and in fp32, which takes other code on a CPU.
+// The chained units against a reference model in one graph of LibTorch's autograd: in float64, where rounding cannot
+// mask a wrong formula, and in fp32, which takes other code paths on a CPU.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
@@ -77,7 +77,7 @@ class Chain {
     }
   }
 
-  // One microbatch on its way; several may live.
+  // One microbatch in flight; several may exist.
   struct Pass {
     Context context;
     std::vector<Saved> saved;
@@ -246,7 +246,7 @@ const std::vector<Dimensions> kShapes = {
     {1, 1, 5, 7, 3},         // odd everything
     {3, 4, 32, 256, 33},     // bytes
     {1, 2, 8, 3'011, 20},    // many logits
-    {2, 2, 36, 61, 16, 11},  // rows in uneven pieces
+    {2, 2, 36, 61, 16, 11},  // rows in uneven blocks
     {2, 1, 4, 5, 6, 1},      // and one by one
     {1, 3, 12, 19, 150},     // more than one block of queries
 };
@@ -266,8 +266,8 @@ TEST(Units, EqualTheWholeGraphInDouble) {
   }
 }
 
-// From equal bf16 parameters, of 8 bits: each rounding is up to 0.4%, and behind weights as large as these a gradient
-// is up to 20 of them away. A wrong one is so by its own size.
+// Both start from equal bf16 parameters. Each bf16 rounding is up to 0.4%; with weights as large as these, a gradient
+// is off by up to 20 roundings. A wrong gradient is off by its own size.
 TEST(Units, ComputeInBf16CloseToTheWholeGraph) {
   for (const bool portable : {false, true}) {
     SCOPED_TRACE(portable ? "the code for any device" : "the CPU's own code");
@@ -325,7 +325,7 @@ TEST(Units, EqualTheWholeGraphInFloat) {
   }
 }
 
-// Schedules other than single keep several microbatches on their way; each one's gradient enters once.
+// Schedules may keep several microbatches in flight; each one's gradient enters once.
 TEST(Units, MicrobatchesMayBeOnTheirWayTogether) {
   const Dimensions& shape = kShapes[0];
   Chain chain(Make(shape), at::kDouble);
@@ -363,7 +363,7 @@ TEST(Units, WithoutTargetsTheHeadGivesTheLastTokensLogits) {
   EXPECT_LT(Norm(ours - right), 1e-10 * Norm(right));
 }
 
-// Token by token or some at a time, with what is kept of those before: the logits of the whole.
+// Token by token or several at a time with the KV cache gives the logits of the whole text.
 TEST(Units, GeneratingGivesTheLogitsOfTheWhole) {
   std::vector<Dimensions> shapes = kShapes;
   shapes.push_back({1, 1, 2, 11, 600});  // more than there is room for at first

@@ -1,4 +1,4 @@
-// What loops that the compiler turns into vector code share.
+// Shared by loops that the compiler vectorizes.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -15,7 +15,7 @@
 #else
 #define MUSTER_VECTOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #endif
-// For what such a function calls: compiled as a part of it.
+// For callees of such a function: always inlined into it.
 #define MUSTER_INLINE [[gnu::always_inline]] inline
 
 namespace muster::units {
