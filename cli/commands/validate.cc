@@ -42,8 +42,7 @@ void RegisterValidate(CLI::App& app, Invocation& invocation) {
         status = plan.ok() ? absl::OkStatus() : WithPlaces(plan.status(), reading->sources);
         if (plan.ok() && flags->resolved) Print(WriteSpec(plan->resolved()));
         if (absl::IsUnavailable(status)) {
-          Say(absl::StrCat(file,
-                           ": names and types are right; its meaning was not checked (--offline asks for no more)"));
+          Say(absl::StrCat(file, ": names and types are valid; values were not checked (--offline)"));
           return status;
         }
       }
