@@ -90,7 +90,7 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // Vector clocks: for each stream, how many of its ops are surely done when this op begins, itself counted.
+  // Vector clocks: for each stream, how many of its ops are known to be done when this op begins, including itself.
   void Order(const Op& op) {
     const size_t stream = static_cast<size_t>(op.stream);
     Clock& clock = seen_[at_];
@@ -203,7 +203,7 @@ class Checker {
     return Take(op, gradient_owner_, gradient_freed_, gradient_slot_of_);
   }
 
-  // Whose parameters a unit uses: its own, and those that it borrows.
+  // The units whose parameters a unit uses: its own, and those that it borrows.
   std::set<int32_t> Owners(int32_t unit) const {
     std::set<int32_t> owners = {unit};
     for (const Borrow& borrow : inventory_.units(unit).borrows()) {
