@@ -20,8 +20,9 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* command = AddCommand(app, "plan", kGroupRun, "Show what a job would need, before anything runs",
                                  "muster plan job.yaml --schedule");
-  command->add_option("FILE", flags->files, "job files, - for standard input; later ones override")->required();
-  command->add_option("--set", flags->sets, "PATH=VALUE: override a field; again for more")
+  command->add_option("FILE", flags->files, "job files, - for standard input; later files override earlier ones")
+      ->required();
+  command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
       ->type_name("PATH=VALUE")
       ->allow_extra_args(false);
   command->add_flag("--schedule", flags->parts.schedule, "also show the ops of a step, with their times and memory");
