@@ -27,7 +27,7 @@ MISTAKES = ("betas", "eps", "decay_all", "gelu", "no_clip", "mean_of_means", "me
 
 
 class Model(torch.nn.Module):
-    """What DistributedDataParallel wants around the tensors."""
+    """The module that DistributedDataParallel needs around the tensors."""
 
     def __init__(self, weights, config):
         super().__init__()
@@ -106,7 +106,7 @@ def make_optimizer(w, config):
 
 
 def share_of(sequences, ranks, rank):
-    """First sequence and count of a rank: the first ranks have one more where it does not divide."""
+    """First sequence and count of a rank: the first ranks have one more if it does not divide."""
     each, left = divmod(sequences, ranks)
     return rank * each + min(rank, left), each + (rank < left)
 
@@ -147,7 +147,7 @@ def train(config, rank=0):
                 elif mistake == "mean_of_ranks":  # right only when every rank has the same share
                     loss = loss / (count * t)
                 else:
-                    loss = loss * ranks / (b * t)  # gradients are averaged over ranks
+                    loss = loss * ranks / (b * t)  # DDP averages gradients over ranks
                 loss.backward()
             total += loss.item() / ranks
         if ranks > 1:
@@ -163,7 +163,7 @@ def train(config, rank=0):
 
 
 def train_ranks(config):
-    """A process a rank, forked from this one; the answer of rank 0."""
+    """One forked process for each rank; returns the answer of rank 0."""
     with tempfile.TemporaryDirectory() as folder:
         read, write = os.pipe()
         children = []
