@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long training stands still for an asynchronous checkpoint, beside PyTorch's DCP async_save of the same tensors on
+"""How long training stalls for an asynchronous checkpoint, compared to PyTorch's DCP async_save of the same tensors on
 the same disk, interleaved in one run.
 
     bazel build //bench:checkpoint_side && nice -n -15 python3 bench/checkpoint.py [--json FILE]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A single rank beside PyTorch eager and beside the floor (its gemms alone), interleaved in one run.
+"""A single rank compared to PyTorch eager and to the lower bound (its GEMMs alone), interleaved in one run.
 
     bazel build //bench:single_rank_side && python3 bench/single_rank.py [--json FILE]
 

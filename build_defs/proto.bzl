@@ -16,7 +16,7 @@ def muster_proto(name, deps = [], grpc = False, **kwargs):
         name = name,
         srcs = [o for o in outs if o.endswith(".cc")],
         hdrs = [o for o in outs if o.endswith(".h")],
-        alwayslink = grpc,  # reflection finds services by their descriptors, which nothing else refers to
+        alwayslink = grpc,  # reflection finds services by their descriptors, which no symbol references
         deps = deps + ["//third_party/system:grpc" if grpc else "//third_party/system:protobuf"],
         **kwargs
     )

@@ -1,5 +1,5 @@
-// Kills and freezes ranks, worker daemons, hosts and the coordinator of real jobs, and prints how soon each is found
-// out and recovered from. Exit code 1: a job did not end with the weights of an undisturbed one, or a fault was missed.
+// Kills and freezes ranks, worker daemons, hosts and the coordinator of real jobs, and prints how soon each fault is
+// detected and recovered. Exit code 1: a job did not end with the weights of an undisturbed one, or a fault was missed.
 //
 //   bazel run //bench/faults -- --faults 200 --detection 2s
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "bench/faults/campaign.h"
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);  // the cluster reports what does not start as test failures
+  testing::InitGoogleTest(&argc, argv);  // the cluster reports daemons that do not start as test failures
   CLI::App app("Faults of running jobs: how soon they are found out and recovered from.", "faults");
   muster::faults::CampaignOptions options;
   std::string detection = "2s";
