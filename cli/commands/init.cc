@@ -19,7 +19,7 @@ struct Flags {
   bool force = false;
 };
 
-// Unlike WriteFile of config.h: readable by everybody, and never overwrites a user's file unless --force is given.
+// Unlike WriteFile of config.h: readable by all users, and never overwrites a user's file unless --force is given.
 absl::Status WriteJobFile(const std::string& path, const std::string& text, bool force) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (force ? O_TRUNC : O_EXCL), 0644);
   if (file < 0 && errno == EEXIST) {
