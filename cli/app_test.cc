@@ -123,7 +123,7 @@ TEST_F(ConfigTest, WhomToBelieveBeyondThisMachine) {
   absl::StatusOr<Connection> connection = Resolve({});
   const absl::Status no_authority = Client::Secure(*connection);
   EXPECT_TRUE(absl::IsFailedPrecondition(no_authority));
-  EXPECT_TRUE(absl::StrContains(no_authority.message(), "MUSTER_CA")) << nobody;
+  EXPECT_TRUE(absl::StrContains(no_authority.message(), "MUSTER_CA")) << no_authority;
   const std::string key = tls::MakeKey().value();
   const std::string ca = tls::MakeAuthority(key, "a", tls::ValidFor(absl::Hours(1), absl::Now())).value();
   ASSERT_TRUE(WriteFile(folder_ + "/ca.crt", ca).ok());

@@ -1,4 +1,4 @@
-// Model families as inventories: names, shapes, initialisation, FLOPs and bytes, without a tensor library.
+// Model families as inventories: names, shapes, initialization, FLOPs and bytes, without a tensor library.
 #pragma once
 
 #include <cstdint>

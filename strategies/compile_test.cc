@@ -183,7 +183,7 @@ TEST(Memory, HybridHoldsAShardOfItsGroup) {
   const Memory two = Needs(train, inventory, *MakeLayout(train, inventory, AnyPlaces(2)));
   EXPECT_EQ(four.parameters, two.parameters);
   EXPECT_EQ(four.gather_buffers, two.gather_buffers);
-  EXPECT_EQ(four.reduce_buffers, two.reduce_buffers) << "what it owns travels to the replicas as it lies";
+  EXPECT_EQ(four.reduce_buffers, two.reduce_buffers) << "what it owns is sent to the replicas in place";
 }
 
 TEST(Memory, AThousandRanksAreQuick) {

@@ -137,12 +137,12 @@ Finding CheckClock() {
   const absl::Time now = absl::Now();
   const std::string text = absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", now, absl::UTCTimeZone());
   if (now < absl::FromCivil(absl::CivilYear(2025), absl::UTCTimeZone())) {
-    return {"clock", Severity::kProblem, absl::StrCat(text, ": lies in the past"),
+    return {"clock", Severity::kProblem, absl::StrCat(text, ": is in the past"),
             "set it (timedatectl set-ntp true): ages and times of jobs are shown by it"};
   }
   timex state{};
   if (adjtimex(&state) == TIME_ERROR) {
-    return {"clock", Severity::kNote, absl::StrCat(text, ", not known to be synchronised"),
+    return {"clock", Severity::kNote, absl::StrCat(text, ", not known to be synchronized"),
             "timedatectl set-ntp true, on the host; it affects only the times that are shown"};
   }
   return {"clock", Severity::kOk, text, ""};

@@ -108,7 +108,7 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
   std::string text = table.Render(screen);
   if (all > kMostRows) {
     absl::StrAppend(&text, "only the ranks that need least and most are shown; ", all - 2,
-                    " others lie between (-o json has all)\n");
+                    " others are between them (-o json has all)\n");
   }
   return text;
 }

@@ -382,7 +382,7 @@ TEST(DescribePlan, RanksThatAreAlikeShareARow) {
   EXPECT_TRUE(absl::StrContains(text, "\n       7  ")) << text;
   for (v1::RankPlan& r : *plan.mutable_ranks()) r.set_peak_bytes(1024 + r.rank());
   text = DescribePlan(plan, {}, kPipe);
-  EXPECT_TRUE(absl::StrContains(text, "62 others lie between")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "62 others are between them")) << text;
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 7) << text;
 }
 

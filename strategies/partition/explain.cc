@@ -123,7 +123,7 @@ std::string RangesLine(const Explanation& e) {
     owners += unit.owners;
   }
   return absl::StrFormat(
-      "a gather is of up to %d ranges, %.1f × as many as owners: rows of every tensor lie apart, which copies or "
+      "a gather is of up to %d ranges, %.1f × as many as owners: every tensor is cut by its own rows, which copies or "
       "sends more pieces",
       e.most_ranges, static_cast<double>(ranges) / static_cast<double>(owners));
 }

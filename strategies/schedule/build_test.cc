@@ -294,7 +294,7 @@ TEST(Check, RefusesWhatShardingCanGetWrong) {
       {"are not gathered",
        [&](Schedule& s) { find(s, OpKind::kGather, 1)->unit_end = 1, drop(find(s, OpKind::kGather, 1)); }},
       {"left gathered", [&](Schedule& s) { drop(find(s, OpKind::kRelease, 1, 3)); }},
-      {"lies in no slot and is reduced again",
+      {"is in no slot and is reduced again",
        [&](Schedule& s) {
          ScheduleRecipe held = recipe;
          held.gradients = Gradients::kWhole;

@@ -275,7 +275,7 @@ class Checker {
   absl::Status Close(const Op& op, int32_t owner) {
     if (!ever_opened_.contains(owner)) {
       if (!reduced_at_.contains(owner)) return absl::OkStatus();
-      return Wrong("reduction", absl::StrCat(inventory_.units(owner).name(), " lies in no slot and is reduced again"));
+      return Wrong("reduction", absl::StrCat(inventory_.units(owner).name(), " is in no slot and is reduced again"));
     }
     const Op& open = schedule_.ops[opened_at_.at(owner)];
     if (open.unit != op.unit || open.unit_end != op.unit_end) {

@@ -18,7 +18,7 @@ namespace muster {
 //  - order: each (unit, microbatch) is forwarded once, after the units before it; its backward comes once, after its
 //    forward and after the backward of the units after it; a recomputation comes between the two
 //  - gradients: those of a unit that has a slot for them are added to only between their opening and their reduction,
-//    which takes all that lies in the slot
+//    which takes everything in the slot
 //  - reduction: with any kReduce or kAllReduce, each contribution (owner of the tensors, unit that used them,
 //    microbatch) enters exactly one reduction of its owner, after its backward: a tied tensor has one from its own unit
 //    and one from each that borrows it. Where there are both, every unit's kAllReduce comes once, after its last

@@ -34,7 +34,7 @@ struct OpTime {
 struct Timeline {
   std::vector<OpTime> ops;              // by op
   double seconds = 0;                   // until the last op has ended
-  std::array<double, kStreams> busy{};  // by stream: one of its ops was under way
+  std::array<double, kStreams> busy{};  // by stream: one of its ops was in progress
   double communication = 0;             // at least one op of a stream other than kCompute was in progress
   double exposed = 0;                   // and no op of kCompute
 };

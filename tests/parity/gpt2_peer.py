@@ -1,11 +1,11 @@
 """GPT-2 training in plain PyTorch, for comparison: own model code, torch.optim, clip_grad_norm_.
 
-Reads runs from standard input, a JSON object a line, and answers each with a line {"losses": [...], "norms": [...]}.
+Reads runs from standard input, one JSON object on each line, and answers each with a line {"losses": [...], "norms": [...]}.
 
 A run: model numbers, optimizer numbers, `tokens` (a file of uint16), `weights` (a shard of a checkpoint, *.safetensors,
 or raw float32, tensors one after another as `tensors` lists them), `steps`, `sequences`, `microbatch` (of a rank),
-`ranks` (more than one: over Gloo, a process each, by `strategy`: "ddp" for DistributedDataParallel, or "fsdp2" for
-fully_shard), and `mistake`: "" or one of MISTAKES, by which the test shows that its limits would catch it.
+`ranks` (more than one: over Gloo, one process each, by `strategy`: "ddp" for DistributedDataParallel, or "fsdp2" for
+fully_shard), and `mistake`: "" or one of MISTAKES, to show that the test's limits catch it.
 """
 import array
 import contextlib
