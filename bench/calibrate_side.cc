@@ -1,5 +1,5 @@
-// One rank of bench/scaling.py: waits for lines "N" on standard input, measures N times what the simulator's cost model
-// is made of, at the same time as the other ranks do, and answers with one JSON line of the best.
+// One rank of bench/scaling.py: reads lines "N" from standard input, measures the inputs of the simulator's cost model
+// N times, at the same time as the other ranks, and answers with one JSON line of the best values.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -57,7 +57,7 @@ double FlopsOf(const bench::Dimensions& shape) {
   return 3 * forward * shape.sequences;
 }
 
-// Each bucket by each of the collectives that schedules have.
+// Each bucket by each collective that schedules use.
 void MoveBuckets(collectives::Group& group, std::vector<at::Tensor>& buckets) {
   std::vector<std::unique_ptr<collectives::Work>> works;
   const int64_t each = kBucketElements / group.size();
@@ -98,12 +98,12 @@ int main(int argc, char** argv) {
   const std::unique_ptr<bench::Gemms> gemms = bench::MakeGemms(shape);
   const at::Tensor a = at::ones({kArrayElements}), b = at::ones({kArrayElements});
   at::Tensor c = at::ones({kArrayElements}), scalar = at::ones({1});
-  // A rank that waits for a message gets its core back when others let it: so messages are timed between work.
+  // A rank that waits for a message gets its core back only when others yield, so messages are timed between work.
   const at::Tensor left = at::ones({kPieceRows, shape.width}), right = at::ones({shape.width, 4 * shape.width});
-  at::Tensor product = at::ones({kPieceRows, 4 * shape.width});
+  at::Tensor output = at::ones({kPieceRows, 4 * shape.width});
   const auto pieces = [&](bool messages) {
     for (int i = 0; i < kPieces; ++i) {
-      at::mm_out(product, left, right);
+      at::mm_out(output, left, right);
       if (messages) Check((*group)->AllReduce(scalar)->Wait());
     }
   };
@@ -125,7 +125,7 @@ int main(int argc, char** argv) {
       keep(best.pieces_and_messages, [&] { pieces(true); });
       for (at::Tensor& bucket : buckets) bucket.fill_(1);
     }
-    // An all-reduce moves twice, and a gather and a reduction once each, all but the own share into a rank.
+    // An all-reduce moves all but the own share into a rank twice, a gather and a reduction once each.
     const double share = static_cast<double>(shape.ranks - 1) / shape.ranks;
     const nlohmann::json answer = {
         {"flops", FlopsOf(shape) / best.gemms},

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How long training stands still for an asynchronous checkpoint, beside PyTorch's DCP async_save of the same tensors on
+"""How long training stalls for an asynchronous checkpoint, compared to PyTorch's DCP async_save of the same tensors on
 the same disk, interleaved in one run.
 
     bazel build //bench:checkpoint_side && nice -n -15 python3 bench/checkpoint.py [--json FILE]
 
 Each round is one job of ours (a trainer of GPT-2 with AdamW that takes small steps, `stall_seconds` of its records) and
-one process of PyTorch's that holds as many fp32 tensors of the same shapes; both have one thread, and neither begins one
-before the last is written. The first checkpoint of each process, which
-meets cold memory, is shown apart; ratios are taken between the medians of a round. The PyTorch interpreter is
+one process of PyTorch's that holds as many fp32 tensors of the same shapes. Both have one thread, and neither begins a
+checkpoint before the previous one is written. The first checkpoint of each process, which uses cold memory, is shown
+separately; ratios are taken between the medians of a round. The PyTorch interpreter is
 $MUSTER_PEER_PYTHON (tools/fetch_torch.sh peer makes it).
 """
 import argparse

@@ -1,5 +1,5 @@
-// Our side of checkpoint.py: a real trainer that trains a small batch of a GPT-2 and writes a checkpoint every few
-// steps. Prints a JSON line for each checkpoint: how long training waited, how long it was written, its bytes.
+// Our side of checkpoint.py: a real trainer that trains a GPT-2 on a small batch and writes a checkpoint every few
+// steps. Prints a JSON line for each checkpoint: how long training waited, how long the write took, its bytes.
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   for (const muster::Record& record : bench.Records(assignment)) {
-    // The last one of a job is written while it waits.
+    // A job's last checkpoint is written while training waits.
     if (!record.has_checkpoint() || record.checkpoint().step() == train.steps()) continue;
     const nlohmann::json line = {{"stall_seconds", record.checkpoint().stall_seconds()},
                                  {"write_seconds", record.checkpoint().write_seconds()},

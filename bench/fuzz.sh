@@ -1,6 +1,7 @@
 #!/bin/bash
-# Every decoder of bytes that others write under libFuzzer, with ASan and UBSan, without a finding: the promise is ten
-# minutes each, as many at a time as there are cores. What breaks one is left in the folder that is named at the end.
+# Runs every decoder of untrusted bytes under libFuzzer, with ASan and UBSan. docs/reliability.md promises ten minutes
+# each without a finding. Runs one for each core at a time. A failing input is kept in the folder that is named at the
+# end.
 #   bench/fuzz.sh            ten minutes each
 #   bench/fuzz.sh 60 //cli/spec:reader_fuzz //worker/rundir:outbox_fuzz      a minute each of these
 # Needs Debian's clang-14 and libclang-rt-14-dev. Builds into a folder of its own, so that the ordinary build stays warm.

@@ -1,4 +1,4 @@
-// The floor of a training step: its linear and attention gemms alone, by the same library.
+// The lower bound of a training step: its linear and attention GEMMs alone, by the same library.
 #pragma once
 
 #include <memory>
@@ -7,12 +7,12 @@
 
 namespace muster::bench {
 
-// Holds weights, their gradients and activations of the model's sizes. Not thread-safe.
+// Holds weights, their gradients and activations with the model's sizes. Not thread-safe.
 class Gemms {
  public:
   virtual ~Gemms() = default;
-  // Each product of one step once: every linear layer's output, input gradient and weight gradient (accumulated), and
-  // scaled dot product attention forward and backward by LibTorch's fused operators. Into buffers that exist already.
+  // Runs each GEMM of one step once: every linear layer's output, input gradient and weight gradient (accumulated), and
+  // scaled dot product attention forward and backward by LibTorch's fused operators. Writes into preallocated buffers.
   virtual void Step() = 0;
 };
 

@@ -3,8 +3,8 @@
 
     bazel build //bench:ranks_side && python3 bench/large_model.py
 
-Run it alone on the machine. Prints each step's time, and of each rank the peak resident size of the whole process, beside
-what the plan predicts for its tensors. fp32 parameters, gradients and AdamW's state alone are 11.5 GiB.
+Run it alone on the machine. Prints each step's time, and for each rank the peak resident size of the whole process and
+the planned bytes of its tensors. fp32 parameters, gradients and AdamW's state alone are 11.5 GiB.
 """
 import argparse
 import json

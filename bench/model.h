@@ -1,4 +1,4 @@
-// The models that bench/ measures, made the way the trainer makes them.
+// The models that bench/ measures, built as the trainer builds them.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ struct Dimensions {
   bool bf16 = false;
 };
 
-// An engine's configuration for AdamW training with clipping, on one rank or by the strategy. Errors as
+// The configuration of an engine for AdamW training with clipping, on one rank or by the strategy. Errors as
 // strategies::Compile; InvalidArgument: no such strategy.
 absl::StatusOr<engine::Config> MakeConfig(const Dimensions& shape, uint64_t* planned_bytes);
 
-// Token ids of one batch, the same in each run.
+// Token ids of one batch, the same in every run.
 std::vector<uint32_t> MakeTokens(const Dimensions& shape);
 
 }  // namespace muster::bench

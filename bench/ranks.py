@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Data parallel ranks on this machine beside PyTorch's DistributedDataParallel over Gloo, interleaved in one run.
+"""Data parallel ranks on this machine compared to PyTorch's DistributedDataParallel over Gloo, interleaved in one run.
 
     bazel build //bench:ranks_side && python3 bench/ranks.py [--link_mbit 1200] [--json FILE]
 
 For each case five groups of processes take turns, a few steps each, for several rounds: ours and PyTorch's, each also
-without reductions, and our reductions alone; who does not compute waits on a pipe. A step takes as long as its slowest
+without reductions, and our reductions alone; idle groups wait on a pipe. A step takes as long as its slowest
 rank, a time is the smallest of a round's steps; ratios are taken within a round, with their median and range.
   exposed  (step - the same step without reductions) as a share of the step
   hidden   1 - exposed time / time of the reductions alone
-  cpu      processor time of a rank's step less that of the same step without reductions, all threads: where there are
-           no more cores than ranks, work that nothing can hide
+  cpu      processor time of a rank's step less that of the same step without reductions, all threads: if there are
+           no more cores than ranks, this work cannot overlap
 Memory is the largest rank's peak resident size less what it held before its model existed.
 --link_mbit runs everything in a network namespace of its own, whose loopback is that slow (tc tbf, both directions
-together), and takes --sockets for granted. The PyTorch interpreter is $MUSTER_PEER_PYTHON (tools/fetch_torch.sh peer
+together), and implies --sockets. The PyTorch interpreter is $MUSTER_PEER_PYTHON (tools/fetch_torch.sh peer
 makes it).
 """
 import argparse

@@ -1,6 +1,6 @@
-// One rank of bench/ranks.py: waits for lines "N" on standard input, runs N steps, answers with one JSON line of their
-// times and the memory so far. `--reduce full` trains by ddp, `none` the same without its reductions (ranks drift
-// apart), `only` nothing but the reductions.
+// One rank of bench/ranks.py: reads lines "N" from standard input, runs N steps, and answers with one JSON line of
+// their times and the memory so far. `--reduce full` trains by ddp, `none` the same without its reductions (ranks
+// diverge), `only` nothing but the reductions.
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -34,7 +34,7 @@ struct Rank {
   std::function<absl::Status()> step;
 };
 
-// The ops that compute, as one rank alone would run them.
+// The compute ops, as a single rank would run them.
 void WithoutReductions(Schedule& schedule) {
   std::erase_if(schedule.ops, [](const Op& op) { return op.group >= 0; });
   for (Op& op : schedule.ops) op.waits.clear();

@@ -1,10 +1,11 @@
-// Predicted step times of every strategy on 1 to 1,024 ranks, each with the same share of the batch, by the simulator.
+// Predicts the step time of every strategy on 1 to 1,024 ranks, each with the same share of the batch, by the
+// simulator.
 //
 //    bazel run //bench:scaling -- [--model xl] [--hardware h100] [--sequences 8] [--microbatch 8] [--compute bf16]
 //                                 [--memory 80GiB] [--least 1] [--most 1024] [--ranks_per_node 8] [--json]
 //
-// Nothing is measured. A row says which part of the step no computing hides, the tokens a second, and these per rank
-// against one rank that holds everything; "-" is more than a slot holds.
+// Measures nothing. A row states the part of the step that does not overlap with compute, the tokens per second, and
+// those per rank relative to one rank that holds everything; "-" does not fit into a slot.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -29,7 +30,7 @@ struct Options {
   uint32_t layers = 0, heads = 0, width = 0, vocabulary = 0, context = 0;  // 0: the model's
   uint32_t least = 1;
   uint32_t ranks_per_node = 0;  // 0: the hardware's
-  // Measured ones, of ranks that work at the same time, in place of the hardware's; 0: the hardware's.
+  // Measured values, of ranks that work at the same time, in place of the hardware's; 0: the hardware's.
   double flops = 0, memory_bytes_per_second = 0, link_bytes_per_second = 0, link_seconds = 0;
   uint64_t memory_bytes = uint64_t{80} << 30;
   bool json = false;
@@ -103,8 +104,8 @@ absl::Status Run(const Options& options) {
   if (options.ranks_per_node > 0) hardware->ranks_per_node = options.ranks_per_node;
   if (options.flops > 0) {
     hardware->fp32_flops = hardware->bf16_flops = options.flops;
-    hardware->at_full_speed = 0;  // what is measured of ranks that share cores is what they get of them
-    hardware->assumptions = "rates of gemms, memory and links as they were measured";
+    hardware->at_full_speed = 0;  // the measured rates already include the sharing of cores
+    hardware->assumptions = "measured rates of GEMMs, memory and links";
   }
   if (options.memory_bytes_per_second > 0) hardware->memory_bytes_per_second = options.memory_bytes_per_second;
   if (options.link_bytes_per_second > 0) hardware->inside.bytes_per_second = options.link_bytes_per_second;
@@ -165,7 +166,7 @@ int main(int argc, char** argv) {
   app.add_option("--vocabulary", options.vocabulary);
   app.add_option("--context", options.context);
   app.add_option("--ranks_per_node", options.ranks_per_node, "instead of the hardware's");
-  app.add_option("--flops", options.flops, "of gemms a second, measured");
+  app.add_option("--flops", options.flops, "measured FLOP/s of GEMMs");
   app.add_option("--memory_rate", options.memory_bytes_per_second, "bytes a second, measured");
   app.add_option("--link_rate", options.link_bytes_per_second, "bytes a second into a rank, measured");
   app.add_option("--link_seconds", options.link_seconds, "of a hop, measured");

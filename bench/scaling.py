@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The simulator's step times beside measured ones: ranks of this machine, over Gloo, one thread each.
+"""The simulator's step times compared to measured ones: ranks of this machine, over Gloo, one thread each.
 
     bazel build //bench:ranks_side //bench:calibrate_side //bench:scaling && python3 bench/scaling.py [--json FILE]
 
-A step takes as long as its slowest rank; measured is the smallest of several. Predicted is what //bench:scaling says with
-rates that are measured in the same run, turn by turn, of as many ranks that work at the same time: the model's
-gemms alone, an addition of long arrays, buckets by each collective, a message of four bytes between pieces of work. So
-more ranks than cores are modelled by what each of them gets of the cores, and how soon, not by a rule.
+A step takes as long as its slowest rank; measured is the smallest of several. The prediction is that of //bench:scaling with
+rates measured in the same run, interleaved with the steps, with as many ranks at work at the same time: the model's GEMMs
+alone, an addition of long arrays, buckets by each collective, a message of four bytes between pieces of work. More ranks
+than cores are therefore modeled by each rank's measured share of the cores and its latency, not by a rule.
 """
 import argparse
 import json

@@ -1,4 +1,4 @@
-// A side's command line, as far as it says what to train.
+// The flags of a side that say what to train.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A single rank beside PyTorch eager and beside the floor (its gemms alone), interleaved in one run.
+"""A single rank compared to PyTorch eager and to the lower bound (its GEMMs alone), interleaved in one run.
 
     bazel build //bench:single_rank_side && python3 bench/single_rank.py [--json FILE]
 
-For each case three processes (ours, PyTorch, the gemms) live at the same time and take turns, a few steps each, for
-several rounds; who does not compute waits on a pipe. A time is the smallest of a round's steps; a ratio is taken within
+For each case three processes (ours, PyTorch, the GEMMs) live at the same time and take turns, a few steps each, for
+several rounds; idle processes wait on a pipe. A time is the smallest of a round's steps; a ratio is taken within
 a round, and its median and range over the rounds are shown: the machine's speed drifts, ratios do not.
 Memory is the peak resident size less what the process held before its model existed, for both sides.
 The PyTorch interpreter is $MUSTER_PEER_PYTHON (tools/fetch_torch.sh peer makes it).

@@ -1,5 +1,6 @@
-// One side of bench/single_rank.py: waits for lines "N" on standard input, runs N steps, answers with one JSON line of
-// their times, the memory so far, and what was planned. `--role engine` trains, `--role gemms` computes the floor.
+// One side of bench/single_rank.py: reads lines "N" from standard input, runs N steps, and answers with one JSON line
+// of their times, the memory so far, and the planned memory. `--role engine` trains, `--role gemms` runs the GEMMs
+// alone.
 #include <chrono>
 #include <cstdio>
 #include <functional>

@@ -1,4 +1,4 @@
-// What the kernel says of this process.
+// Reads /proc/self/status.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Every strategy on several ranks of this machine, beside PyTorch's, interleaved in one run.
+"""Every strategy on several ranks of this machine, compared to PyTorch's, interleaved in one run.
 
     bazel build //bench:ranks_side && python3 bench/strategies.py [--json FILE]
 
 Ours: ddp, zero 1 to 3 (whole tensors), fsdp full_shard and shard_grad_op (even cuts). PyTorch's: DistributedDataParallel,
 the same with ZeroRedundancyOptimizer, FSDP2's fully_shard of each block and the root. All over Gloo with AdamW and
-clipping, one thread a rank; groups of processes take turns, a few steps each, for several rounds, and who does not
-compute waits on a pipe. A step takes as long as its slowest rank, a time is the smallest of a round's steps; ratios are
+clipping, one thread a rank; groups of processes take turns, a few steps each, for several rounds, and idle
+groups wait on a pipe. A step takes as long as its slowest rank, a time is the smallest of a round's steps; ratios are
 taken within a round, with their median and range. Memory is the largest rank's peak resident size less what it held
 before its model existed. The PyTorch interpreter is $MUSTER_PEER_PYTHON (tools/fetch_torch.sh peer makes it).
 """

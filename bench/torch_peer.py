@@ -88,7 +88,7 @@ def main():
         fully_shard(model, mesh=mesh, reshard_after_forward=a.strategy == "fsdp2")
     elif a.ranks > 1:
         run = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-        if a.reduce == "none":  # the same step, buckets and all, but nothing travels
+        if a.reduce == "none":  # the same step, with buckets, but without communication
             run.register_comm_hook(None, unreduced)
     decay = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() == 1]

@@ -28,7 +28,7 @@ constexpr char kFooter[] =
     "`muster COMMAND --help` says more. Exit codes: 0 ok, 1 job failed, 2 usage or wrong spec, 3 no connection,\n"
     "4 not allowed, 5 time-out, 6 job cancelled, 130 Ctrl-C.";
 
-// Commands before the options that all of them share.
+// Commands come before the options that all of them share.
 class HelpPage final : public CLI::Formatter {
  public:
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
@@ -42,7 +42,7 @@ class HelpPage final : public CLI::Formatter {
   std::string Footer(const CLI::App* app) const { return absl::StrCat("\n", app->get_footer(), "\n"); }
 };
 
-// The names of all options of a command and of those above it: unknown ones fall through to these.
+// The names of all options of a command and its parents; unknown options fall through to the parents.
 std::vector<std::string> OptionsOf(const CLI::App* app) {
   std::vector<std::string> names;
   for (; app != nullptr; app = app->get_parent()) {
@@ -59,7 +59,8 @@ std::vector<std::string> CommandsOf(const CLI::App* app) {
   return names;
 }
 
-// --weight-decay is --weight_decay: people try both. Values and what stands behind `--` stay.
+// Accepts --weight-decay for --weight_decay, since users try both. Option values and everything after `--` stay as
+// typed.
 std::vector<std::string> WithKnownDashes(const CLI::App& app, std::vector<std::string> arguments) {
   std::vector<std::string> names;
   std::vector<const CLI::App*> all = {&app};
@@ -85,14 +86,14 @@ std::vector<std::string> WithKnownDashes(const CLI::App& app, std::vector<std::s
   return arguments;
 }
 
-// The command that the command line reached.
+// The subcommand that was parsed.
 const CLI::App* Reached(const CLI::App& app) {
   const CLI::App* at = &app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
   return at;
 }
 
-// For the end of an unfinished command line: who waits for it waits for a second at most.
+// For shell completion: the shell waits for at most a second.
 std::vector<Candidate> LiveNames(Invocation& invocation, const std::vector<std::string>& words, Named what) {
   for (size_t i = 0; i + 2 < words.size(); ++i) {
     if (words[i] == "--address" || words[i] == "--coordinator") invocation.flags.address = words[i + 1];
@@ -129,7 +130,7 @@ int UsageError(const CLI::App& app, const CLI::ParseError& error, const std::vec
       message = absl::StrCat(option ? "unknown option " : "unknown command or argument ", OneLine(first));
     suggestion = Nearest(first, option ? OptionsOf(at) : CommandsOf(at));
   } else if (at == &app && !arguments.empty() && !absl::StartsWith(arguments[0], "-")) {
-    // CLI11 says "a subcommand is required" where it met one that it does not know.
+    // CLI11 says "a subcommand is required" when it meets an unknown one.
     message = absl::StrCat("unknown command ", OneLine(arguments[0]));
     suggestion = Nearest(arguments[0], CommandsOf(&app));
   }
@@ -152,18 +153,20 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   app->formatter(std::make_shared<HelpPage>());
   app->get_formatter()->column_width(30);
   app->set_help_flag("-h,--help", "show this");
-  app->set_version_flag("--version", absl::StrCat("muster ", kVersion), "show this program's version, and no more");
+  app->set_version_flag("--version", absl::StrCat("muster ", kVersion), "show this program's version and exit");
   app->add_option("--address,--coordinator", invocation.flags.address,
-                  "of the coordinator: unix:/path or host:port (MUSTER_ADDRESS)")
+                  "the coordinator's address: unix:/path or host:port (MUSTER_ADDRESS)")
       ->type_name("ADDRESS")
       ->group("Everywhere");
-  app->add_option("--token_file,--token", invocation.flags.token_file, "file with the token for it (MUSTER_TOKEN_FILE)")
+  app->add_option("--token_file,--token", invocation.flags.token_file,
+                  "file with the token for the coordinator (MUSTER_TOKEN_FILE)")
       ->type_name("FILE")
       ->group("Everywhere");
-  app->add_option("--ca", invocation.flags.ca, "its ca.crt, unless the token pins it (MUSTER_CA)")
+  app->add_option("--ca", invocation.flags.ca, "the coordinator's ca.crt, unless the token pins it (MUSTER_CA)")
       ->type_name("FILE")
       ->group("Everywhere");
-  app->add_option("--timeout", invocation.flags.timeout, "of a call, or of following: 30s, 5m (MUSTER_TIMEOUT)")
+  app->add_option("--timeout", invocation.flags.timeout,
+                  "limit for a call, or for following a job: 30s, 5m (MUSTER_TIMEOUT)")
       ->type_name("TIME")
       ->group("Everywhere");
   app->add_flag("--no_colour,--no-color", invocation.no_colour, "no colours (NO_COLOR)")->group("Everywhere");
@@ -215,7 +218,7 @@ int RunProgram(const std::vector<std::string>& arguments) {
     Print(CompletionLines(Complete(*app, words, [&](Named what) { return LiveNames(invocation, words, what); })));
     return kOk;
   }
-  // CLI11 takes them from the back.
+  // CLI11 takes arguments from the back.
   std::vector<std::string> reversed = WithKnownDashes(*app, arguments);
   std::reverse(reversed.begin(), reversed.end());
   try {
@@ -232,7 +235,7 @@ int RunProgram(const std::vector<std::string>& arguments) {
   const absl::StatusOr<ExitCode> code = invocation.run();
   if (!code.ok()) {
     const std::string message = Lines(std::string(code.status().message()));
-    // Errors of a spec begin with their place, so that editors find it.
+    // Errors of a spec start with their location, so that editors can jump to it.
     const bool placed = absl::IsInvalidArgument(code.status());
     Say(placed ? message : absl::StrCat("muster: ", message));
     return ExitCodeOf(code.status());

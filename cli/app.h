@@ -10,10 +10,10 @@
 
 namespace muster::cli {
 
-// Every command, registered. `invocation` outlives it.
+// Registers every command. `invocation` outlives the returned app.
 std::unique_ptr<CLI::App> BuildApp(Invocation& invocation);
 
-// Parses and runs; returns the exit code. Data on stdout, messages on stderr.
+// Parses the command line and runs the command; returns the exit code. Data goes to stdout, messages to stderr.
 int RunProgram(const std::vector<std::string>& arguments);
 
 }  // namespace muster::cli

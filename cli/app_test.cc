@@ -121,9 +121,9 @@ TEST_F(ConfigTest, WhomToBelieveBeyondThisMachine) {
   variables_["MUSTER_ADDRESS"] = "gpu-head:2";
   EXPECT_EQ(Resolve({})->address, "gpu-head:2");
   absl::StatusOr<Connection> connection = Resolve({});
-  const absl::Status nobody = Client::Secure(*connection);
-  EXPECT_TRUE(absl::IsFailedPrecondition(nobody));
-  EXPECT_TRUE(absl::StrContains(nobody.message(), "MUSTER_CA")) << nobody;
+  const absl::Status no_authority = Client::Secure(*connection);
+  EXPECT_TRUE(absl::IsFailedPrecondition(no_authority));
+  EXPECT_TRUE(absl::StrContains(no_authority.message(), "MUSTER_CA")) << no_authority;
   const std::string key = tls::MakeKey().value();
   const std::string ca = tls::MakeAuthority(key, "a", tls::ValidFor(absl::Hours(1), absl::Now())).value();
   ASSERT_TRUE(WriteFile(folder_ + "/ca.crt", ca).ok());

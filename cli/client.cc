@@ -23,7 +23,7 @@ namespace muster::cli {
 namespace {
 
 constexpr absl::Duration kCallTimeout = absl::Seconds(30);
-// How long a coordinator that was reached before may take to come back: it serves within 3 s after a restart.
+// How long to retry a coordinator that answered before: it serves within 3 s of a restart.
 constexpr absl::Duration kRetryFor = absl::Seconds(8);
 constexpr absl::Duration kFirstRetryPause = absl::Milliseconds(200);
 constexpr absl::Duration kLongestRetryPause = absl::Seconds(1);
@@ -33,7 +33,7 @@ std::string WhatToDo(const Connection& connection) {
                                     : "is it running, and is the address right? (--address, MUSTER_ADDRESS)";
 }
 
-// gRPC says the same for every reason; the socket itself says which.
+// gRPC gives the same error for every reason; connecting to the socket directly shows which.
 absl::Status ProbeSocket(const Connection& connection) {
   absl::string_view path = connection.address;
   if (!absl::ConsumePrefix(&path, "unix:")) return absl::OkStatus();
@@ -61,7 +61,7 @@ absl::Status ProbeSocket(const Connection& connection) {
 
 constexpr absl::Duration kHandshakeTimeout = absl::Seconds(5);
 
-// gRPC tells no more of a handshake than that it failed: one of our own finds the reason. OK: it finds none.
+// gRPC reports only that a handshake failed. A handshake of our own finds the reason; OK if it finds none.
 absl::Status ProbeHandshake(const Connection& connection) {
   if (absl::StartsWith(connection.address, "unix:")) return absl::OkStatus();
   const bool plain = connection.authority.empty();
@@ -153,7 +153,7 @@ absl::StatusOr<Reply> Client::Call(Stub& stub, Method method, const Request& req
     }
     if (!absl::IsUnavailable(status)) return status;
     if (!reached || absl::Now() - start + pause > std::min(timeout, kRetryFor)) {
-      // What the coordinator itself says ("shutting down") is worth more than our guess.
+      // The coordinator's own message ("shutting down") is worth more than our guess.
       const bool ours = absl::StrContains(status.message(), "failed to connect") ||
                         absl::StrContains(status.message(), "Socket closed") ||
                         absl::StrContains(status.message(), "Connection reset");
@@ -205,7 +205,7 @@ absl::StatusOr<v1::PauseReply> Client::Pause(const std::string& job) {
 
 namespace {
 
-// How long the coordinator is to wait for what ranks do.
+// How long the coordinator should wait for the ranks.
 absl::Duration WaitOf(absl::Duration asked, absl::Duration usual) {
   return asked > absl::ZeroDuration() ? std::min(asked, absl::Hours(1)) : usual;
 }

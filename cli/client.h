@@ -1,4 +1,4 @@
-// The coordinator, as the commands see it. gRPC stays behind this header.
+// The coordinator, as the commands see it. gRPC stays inside this component.
 #pragma once
 
 #include <memory>
@@ -19,22 +19,22 @@ class WatchCall {
   virtual ~WatchCall() = default;
   // Waits for the next item. False: the stream ended; Finish says why.
   virtual bool Read(v1::WatchItem& item) = 0;
-  // After Read gave false. Ok: the coordinator closed it.
+  // Call after Read returned false. Ok: the coordinator closed the stream.
   virtual absl::Status Finish() = 0;
   virtual void Cancel() = 0;
 };
 
-// Thread-safe. Every call may be repeated without harm, so a call whose connection breaks is tried again for a few
-// seconds; a coordinator that cannot be reached at all is an error at once.
+// Thread-safe. Every call is idempotent, so a call whose connection breaks is retried for a few seconds. A coordinator
+// that cannot be reached at all is an error at once.
 //
-// Errors, besides those of each call (proto/jobs_service.proto): Unavailable: cannot reach it, with what to do about
-// it. DeadlineExceeded: no answer in time. PermissionDenied: the socket is not ours to open. Details of a status are
-// under rpc::kErrorDetails.
+// Errors, besides those of each call (proto/jobs_service.proto): Unavailable: the coordinator cannot be reached, with
+// what to do about it. DeadlineExceeded: no answer in time. PermissionDenied: the socket belongs to another user. A
+// status's details are under rpc::kErrorDetails.
 class Client {
  public:
-  // Whom to believe beyond this machine: `connection.authority` stays if there is one; else the authority that the
-  // token pins is asked for at the address. FailedPrecondition: an address beyond this machine and neither.
-  // PermissionDenied: another coordinator answers. Unavailable: none does.
+  // Fills in which authority to trust for an address beyond this machine. Keeps `connection.authority` if it is set;
+  // otherwise fetches from the address the authority that the token pins. FailedPrecondition: an address beyond this
+  // machine and neither. PermissionDenied: another coordinator answers. Unavailable: none answers.
   static absl::Status Secure(Connection& connection);
 
   explicit Client(const Connection& connection);
@@ -48,9 +48,9 @@ class Client {
   absl::StatusOr<v1::PauseReply> Pause(const std::string& job);
   absl::StatusOr<v1::ResumeReply> Resume(const std::string& job);
   absl::StatusOr<v1::DeleteReply> Delete(const std::string& job);
-  // Waits for what the ranks tell: --timeout, or a minute.
+  // Waits for the ranks' traces: --timeout, or a minute.
   absl::StatusOr<v1::TraceReply> Trace(v1::TraceRequest request);
-  // Waits until it is published: --timeout, or five minutes.
+  // Waits until the checkpoint is published: --timeout, or five minutes.
   absl::StatusOr<v1::CheckpointReply> Checkpoint(const std::string& job);
   absl::StatusOr<v1::ListNodesReply> ListNodes();
   absl::StatusOr<v1::DrainReply> Drain(const std::string& node);

@@ -36,7 +36,8 @@ absl::StatusOr<std::string> Invocation::JobNamed(const std::string& text, const 
   const absl::StatusOr<std::string> last = ReadFile(LastFile(environment), kMaxLastBytes);
   if (!last.ok()) return absl::NotFoundError("@last: no job was submitted from here yet");
   const std::vector<std::string> lines = absl::StrSplit(*last, '\n');
-  if (lines.size() < 2 || lines[0].empty()) return absl::NotFoundError("@last: what was remembered is damaged");
+  if (lines.size() < 2 || lines[0].empty())
+    return absl::NotFoundError("@last: the record of the last job is damaged; submit again, or name the job");
   if (lines[1] != client.connection().address) {
     return absl::NotFoundError(absl::StrCat("@last: the newest job from here, ", lines[0],
                                             ", was submitted to another coordinator, ", lines[1]));

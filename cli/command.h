@@ -1,4 +1,4 @@
-// What every command is given and how it registers. Lists of commands are written out in app.cc.
+// What every command receives and how it registers. The list of commands is in app.cc.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -16,11 +16,10 @@
 
 namespace muster::cli {
 
-// One run of the program. Flags are filled in while the command line is parsed; `run` is set by the command that it
-// names. Outlives the CLI::App.
+// One run of the program. Parsing fills in the flags; the chosen command sets `run`. Outlives the CLI::App.
 class Invocation {
  public:
-  // Ok: the exit code. An error is printed to stderr and mapped to one.
+  // Ok: the exit code. An error is printed to stderr and mapped to an exit code.
   using Run = std::function<absl::StatusOr<ExitCode>()>;
 
   ConnectionFlags flags;
@@ -28,23 +27,25 @@ class Invocation {
   Environment environment = ProcessEnvironment();
   Run run;
 
-  // The streams as they are once the flags are known.
+  // The output streams; call after the flags are parsed.
   Screen Out() const;
   Screen Err() const;
 
-  // Talks only to learn whom to believe (Client::Secure). Errors as that, ResolveConnection and CheckRuntimeFolder.
+  // Connects only to learn which authority to trust (Client::Secure). Errors: those of Client::Secure,
+  // ResolveConnection and CheckRuntimeFolder.
   absl::StatusOr<std::unique_ptr<Client>> Connect() const;
 
-  // "@last" is the newest job that was submitted from here to this coordinator; anything else is itself. NotFound.
+  // Resolves "@last" to the newest job that was submitted from here to this coordinator; returns other text unchanged.
+  // NotFound.
   absl::StatusOr<std::string> JobNamed(const std::string& text, const Client& client) const;
-  // Failing to remember is no error of the submission: a message on stderr.
+  // Remembers the job for @last. A failure prints a note on stderr; the submission still counts.
   void Remember(const std::string& job, const Client& client) const;
 
-  // The folder in which Muster's other programs lie: MUSTER_BIN_DIR, else that of this one.
+  // The folder of Muster's other programs: MUSTER_BIN_DIR, else the folder of this program.
   std::string BinaryFolder() const;
 };
 
-// Groups of the help page, in its order.
+// Groups of the help page, in order.
 inline constexpr char kGroupRun[] = "Run";
 inline constexpr char kGroupLook[] = "Look";
 inline constexpr char kGroupSteer[] = "Steer";
@@ -57,7 +58,7 @@ CLI::App* AddCommand(CLI::App& parent, const std::string& name, const std::strin
 void OnRun(CLI::App* command, Invocation& invocation, Invocation::Run run);
 void AddJob(CLI::App* command, std::string& job);
 
-// To stdout, whole and at once; what a pipe's reader no longer takes is dropped.
+// Writes all of it to stdout at once; drops what a closed pipe no longer reads.
 void Print(const std::string& text);
 // To stderr, with a newline.
 void Say(const std::string& message);

@@ -150,7 +150,7 @@ TEST_F(MusterTest, InitWritesAJobThatIsAcceptedAsItIs) {
   EXPECT_EQ(store_.submitted.train().data().tokens(), folder_.path() + "/train.bin");
   const Ended again = Run({"init", path});
   EXPECT_EQ(again.code, 2);
-  EXPECT_EQ(again.err, absl::StrCat("muster: ", path, " is there already; name another file, or say --force\n"));
+  EXPECT_EQ(again.err, absl::StrCat("muster: ", path, " already exists; name another file, or use --force\n"));
   EXPECT_EQ(Run({"init", path, "--force"}).code, 0);
   EXPECT_EQ(Run({"init", "-", "--model", "gpt2:enormous"}).code, 2);
   EXPECT_EQ(Run({"validate", "--offline", "-"}, Run({"init", "-"}).out).code, 0);

@@ -10,7 +10,7 @@
 namespace muster::cli {
 namespace {
 
-// A visible option of a command or of those above it.
+// A visible option of a command or of its parents.
 const CLI::Option* FindOption(const CLI::App* app, const std::string& word) {
   for (; app != nullptr; app = app->get_parent()) {
     for (const CLI::Option* option : app->get_options()) {
@@ -37,20 +37,20 @@ std::vector<const CLI::Option*> Positionals(const CLI::App& app) {
   return all;
 }
 
-// Where the finished words lead.
-struct Cursor {
+// The command and option state after the finished words.
+struct Place {
   const CLI::App* command;
   size_t positionals = 0;                // already given
-  const CLI::Option* pending = nullptr;  // whose value comes next
+  const CLI::Option* pending = nullptr;  // its value comes next
 };
 
 Cursor Walk(const CLI::App& app, const std::vector<std::string>& words) {
   Cursor cursor{&app};
   for (size_t i = 0; i + 1 < words.size(); ++i) {
     const std::string& word = words[i];
-    if (word == "=") continue;  // bash makes a word of it
-    if (cursor.pending != nullptr) {
-      cursor.pending = nullptr;
+    if (word == "=") continue;  // bash splits at "="
+    if (place.pending != nullptr) {
+      place.pending = nullptr;
     } else if (absl::StartsWith(word, "-") && word.size() > 1) {
       const CLI::Option* option = FindOption(cursor.command, word.substr(0, word.find('=')));
       if (option != nullptr && TakesValue(*option) && !absl::StrContains(word, '=')) cursor.pending = option;
@@ -72,7 +72,7 @@ class Collector {
     if (absl::StartsWith(text, begin_)) result_.candidates.push_back({text, description});
   }
 
-  // By what its help calls it.
+  // The kind of completion, from the placeholder in the option's help.
   void AddValues(const CLI::Option& option) {
     const std::string kind = option.get_positional() ? option.get_name() : option.get_type_name();
     if (kind == "JOB" || kind == "FROM") {

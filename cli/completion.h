@@ -1,5 +1,5 @@
-// What could stand at the end of an unfinished command line. The scripts of `muster completion` ask for it by the
-// hidden first argument __complete, so that they know nothing of the commands themselves.
+// Completion of an unfinished command line. The scripts of `muster completion` call it by the hidden first argument
+// __complete, so that they need to know nothing about the commands.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -17,15 +17,15 @@ struct Candidate {
 };
 
 enum class Named { kJobs, kNodes };
-// Live names; empty when they cannot be had quickly.
+// Live names; empty if they cannot be fetched quickly.
 using NamesOf = std::function<std::vector<Candidate>(Named)>;
 
 struct Completion {
-  std::vector<Candidate> candidates;  // those that begin with the unfinished word
-  bool files = false;                 // paths fit too
+  std::vector<Candidate> candidates;  // those that start with the unfinished word
+  bool files = false;                 // file paths fit too
 };
 
-// `words`: what stands behind "muster"; the last one is unfinished, perhaps empty.
+// `words`: the words after "muster"; the last one is unfinished, perhaps empty.
 Completion Complete(const CLI::App& app, const std::vector<std::string>& words, const NamesOf& names);
 
 // "text<TAB>description" a line, and the line ":files" when paths fit too.

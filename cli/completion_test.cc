@@ -1,4 +1,4 @@
-// What stands at the end of an unfinished command line: asked of the function, and of real shells.
+// Completion of an unfinished command line, by the function itself and by real shells.
 #include "cli/completion.h"
 
 #include <unistd.h>
@@ -70,7 +70,7 @@ class ShellTest : public MusterTest {
 };
 
 TEST_F(ShellTest, Bash) {
-  // As bash does it when TAB is pressed behind the words.
+  // As bash does when TAB is pressed after the words.
   const Ended ran = Shell("bash", absl::StrCat("cd ", folder_.path(), R"(
 source <(muster completion bash) || exit 1
 complete -p muster || exit 2
@@ -96,7 +96,7 @@ TEST_F(ShellTest, BashIsNotHeldUpByACoordinatorThatIsAway) {
 // zsh and fish are tested where they are installed; their scripts only call what the tests above check.
 TEST_F(ShellTest, Zsh) {
   ASSERT_TRUE(Has("zsh")) << "tools/setup.sh test installs it";
-  // The completion system wants a terminal; its two entry points are stood in for.
+  // The completion system needs a terminal; stubs replace its two entry points.
   const Ended ran = Shell("zsh", absl::StrCat("cd ", folder_.path(), R"(
 compdef() { echo "compdef $*" }
 _describe() { print -l -- "${(@P)3}" }

@@ -32,7 +32,7 @@ std::string Or(const std::optional<std::string>& value, const std::string& other
 
 std::string Home(const Environment& environment) { return Or(environment("HOME"), "/"); }
 
-// The context file's keys and values; none when there is no file.
+// The context file's keys and values; empty if there is no file.
 absl::StatusOr<std::map<std::string, std::string>> ReadContext(const Environment& environment) {
   std::map<std::string, std::string> values;
   const std::string folder = Or(environment("XDG_CONFIG_HOME"), Home(environment) + "/.config");
@@ -97,7 +97,7 @@ absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const
     if (!parsed.ok()) return parsed.status();
     connection.timeout = *parsed;
   }
-  // A flag for the file heartbeats the variable with the token itself.
+  // A flag that names a token file takes precedence over the variable that holds the token itself.
   const std::string variable = flags.token_file.empty() ? Or(environment("MUSTER_TOKEN"), "") : "";
   const std::string file = variable.empty() ? pick(flags.token_file, "MUSTER_TOKEN_FILE", "token_file") : "";
   if (!variable.empty()) {

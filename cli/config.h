@@ -1,4 +1,4 @@
-// Where the coordinator is and how to speak to it: flag, then environment, then context file, then default.
+// Where the coordinator is and how to connect to it: flag, then environment, then context file, then default.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace muster::cli {
 
-// What the command line said; empty: nothing.
+// The command line's flags; an empty string is an absent flag.
 struct ConnectionFlags {
   std::string address;
   std::string token_file;
@@ -21,11 +21,11 @@ struct ConnectionFlags {
 };
 
 struct Connection {
-  std::string address;           // "unix:/run/user/1000/muster/coordinator.sock", "127.0.0.1:7000"
-  std::string token;             // empty: none
-  std::string authority;         // PEM of who must have signed the coordinator's certificate; empty: plain text
+  std::string address;    // "unix:/run/user/1000/muster/coordinator.sock", "127.0.0.1:7000"
+  std::string token;      // empty: none
+  std::string authority;  // PEM of the authority that must have signed the coordinator's certificate; empty: plain text
   absl::Duration timeout;        // of one call, or of following; zero: each call's default
-  bool default_address = false;  // nobody named one
+  bool default_address = false;  // no address was configured
 };
 
 using Environment = std::function<std::optional<std::string>(const char* name)>;
@@ -43,16 +43,16 @@ std::string RuntimeFolder(const Environment& environment);
 // $XDG_STATE_HOME/muster, else ~/.local/state/muster.
 std::string StateFolder(const Environment& environment);
 
-// Ok when the folder does not exist, or is ours and closed to others: in /tmp anyone may make a folder of that name and
-// listen in it. PermissionDenied else.
+// Ok if the folder does not exist, or is ours and closed to others: in /tmp anyone may create a folder of that name and
+// listen in it. Otherwise PermissionDenied.
 absl::Status CheckRuntimeFolder(const std::string& folder);
 
 // "30s", "1h30m"; a bare number is seconds. InvalidArgument.
 absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text);
 
-// NotFound, PermissionDenied, ...: with the path and the system's reason.
+// Reads a file. NotFound, PermissionDenied, ...: with the path and the system's reason.
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes);
-// Through a temporary file and a rename, mode 0600; makes the folder (0700).
+// Writes through a temporary file and a rename, mode 0600; creates the folder (0700).
 absl::Status WriteFile(const std::string& path, const std::string& text);
 absl::Status MakeFolders(const std::string& path);
 

@@ -1,4 +1,4 @@
-// What the process says when it ends. For a followed job its state decides.
+// The exit codes of `muster`. For a followed job the job's state decides.
 #pragma once
 
 #include "absl/status/status.h"
@@ -8,7 +8,7 @@ namespace muster::cli {
 
 enum ExitCode {
   kOk = 0,
-  kJobFailed = 1,  // also: something broke that is none of the others
+  kJobFailed = 1,  // also: any failure that no other code covers
   kUsage = 2,      // wrong flags, a wrong spec, a name that does not exist, a request that does not fit the state
   kNoConnection = 3,
   kNotAllowed = 4,
@@ -18,7 +18,7 @@ enum ExitCode {
 };
 
 ExitCode ExitCodeOf(const absl::Status& status);
-// Of an ended job; kOk for one that goes on.
+// The exit code of an ended job; kOk for a job that still runs.
 ExitCode ExitCodeOf(v1::JobState state);
 
 }  // namespace muster::cli

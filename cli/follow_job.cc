@@ -13,17 +13,17 @@
 namespace muster::cli {
 namespace {
 
-// Of a read whose stream broke: how long it may take to get on.
+// How long a read whose stream broke may take to reconnect.
 constexpr absl::Duration kFirstPatience = absl::Milliseconds(500);
-constexpr absl::Duration kPatience = absl::Seconds(8);  // as of every other call (client.cc)
+constexpr absl::Duration kPatience = absl::Seconds(8);  // the same as for every other call (client.cc)
 constexpr absl::Duration kPause = absl::Milliseconds(200);
-// A coordinator may be away this long while its jobs go on.
+// How long the coordinator may be away while its jobs continue.
 constexpr absl::Duration kGiveUpAfter = absl::Minutes(10);
 constexpr absl::Duration kIdle = absl::Milliseconds(200);
-// More often does not look smoother.
+// Redrawing more often does not look smoother.
 constexpr absl::Duration kRedraw = absl::Milliseconds(100);
 
-// The line at the bottom of a terminal that is drawn over itself.
+// The status line at the bottom of a terminal, which redraws itself.
 class BottomLine {
  public:
   explicit BottomLine(bool on) : on_(on) {}
@@ -35,7 +35,7 @@ class BottomLine {
   }
   void Draw(const std::string& line, absl::Time now) {
     if (!on_ || (drawn_ && now - last_ < kRedraw)) return;
-    // No line breaks, should the terminal have been made narrower since.
+    // No line breaks, in case the terminal has become narrower.
     Print(absl::StrCat("\r\x1b[?7l", line, "\x1b[K\x1b[?7h"));
     drawn_ = true;
     last_ = now;
@@ -59,22 +59,22 @@ nlohmann::ordered_json ItemTree(const v1::WatchItem& item) { return MessageTree(
 absl::Status ReadItems(Client& client, const v1::WatchRequest& request,
                        const std::function<void(const v1::WatchItem&)>& take) {
   v1::WatchRequest rest = request;
-  absl::Time heard = absl::Now();
-  // Nothing was heard yet: it may not be there at all, which is to be said at once.
+  absl::Time last_contact = absl::Now();
+  // Before the first item the coordinator may not exist at all, which must be reported at once.
   absl::Duration patience = kFirstPatience;
   while (true) {
     const std::unique_ptr<WatchCall> call = client.Watch(rest);
     v1::WatchItem item;
     while (call->Read(item)) {
       take(item);
-      heard = absl::Now();
+      last_contact = absl::Now();
       patience = kPatience;
       if (item.cursor().empty()) continue;
       rest.set_cursor(item.cursor());
       rest.clear_tail();  // belongs to the first call
     }
     const absl::Status status = call->Finish();
-    if (!absl::IsUnavailable(status) || absl::Now() - heard > patience) return status;
+    if (!absl::IsUnavailable(status) || absl::Now() - last_contact > patience) return status;
     absl::SleepFor(kPause);
   }
 }
@@ -95,7 +95,7 @@ absl::StatusOr<ExitCode> FollowItems(Client& client, const v1::WatchRequest& req
         break;
       case Followed::Kind::kLost:
         idle();
-        Say("lost the coordinator; the job goes on without it. Connecting again ...");
+        Say("lost the coordinator; the job continues without it. Reconnecting ...");
         break;
       case Followed::Kind::kBack:
         Say("connected again");
@@ -109,7 +109,7 @@ absl::StatusOr<ExitCode> FollowItems(Client& client, const v1::WatchRequest& req
     }
     if (absl::Now() > deadline) {
       return absl::DeadlineExceededError(
-          absl::StrCat("not at its end within ", absl::FormatDuration(timeout), "; nothing was stopped"));
+          absl::StrCat("the job did not end within ", absl::FormatDuration(timeout), "; nothing was stopped"));
     }
     idle();
   }
@@ -145,12 +145,12 @@ absl::StatusOr<ExitCode> FollowJob(Client& client, const std::string& job, const
   };
   const absl::StatusOr<ExitCode> followed =
       FollowItems(client, request, options.timeout, take, json ? [] {} : std::function<void()>(idle),
-                  absl::StrCat("detached; ", id, " goes on. Follow it again with: muster watch ", id,
-                               "   end it with: muster cancel ", id));
+                  absl::StrCat("detached; ", id, " continues. Follow it again with: muster watch ", id,
+                               "   cancel it with: muster cancel ", id));
   bottom.PrintAbove(view.Tick(absl::InfiniteFuture()));
   bottom.Clear();
   if (!followed.ok() || *followed != kOk) return followed;
-  // The stream's last event and the job's record agree; the record also has its failure.
+  // The stream's last event and the job's record agree, and the record also has the failure.
   got = client.GetJob(id);
   if (!got.ok()) return got.status();
   view.SetJob(got->job());

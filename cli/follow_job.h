@@ -19,7 +19,7 @@ struct FollowOptions {
   absl::Duration timeout = absl::ZeroDuration();  // zero: none
 };
 
-// Prints until the job ends, the time is over (kTimeout) or Ctrl-C detaches (kInterrupted; the job goes on). The exit
+// Prints until the job ends, the time is over (kTimeout) or Ctrl-C detaches (kInterrupted; the job continues). The exit
 // code is the job's.
 absl::StatusOr<ExitCode> FollowJob(Client& client, const std::string& job, const FollowOptions& options,
                                    const Screen& out);
@@ -27,12 +27,12 @@ absl::StatusOr<ExitCode> FollowJob(Client& client, const std::string& job, const
 // One item as JSON: {"job": ..., "event" | "metrics" | "log" | "gap" | "snapshot": {...}, "cursor": ...}.
 nlohmann::ordered_json ItemTree(const v1::WatchItem& item);
 
-// Items that are kept now, without following.
+// Prints the stored items without following.
 absl::Status ReadItems(Client& client, const v1::WatchRequest& request,
                        const std::function<void(const v1::WatchItem&)>& take);
 
-// The loop of every streaming command: says on stderr when the coordinator is lost and back, and that Ctrl-C detached.
-// `take` returns false to stop. kOk at the end of the stream.
+// The loop of every streaming command: reports on stderr when the coordinator is lost and when it is back, and that
+// Ctrl-C detached. `take` returns false to stop. kOk at the end of the stream.
 absl::StatusOr<ExitCode> FollowItems(Client& client, const v1::WatchRequest& request, absl::Duration timeout,
                                      const std::function<bool(const v1::WatchItem&)>& take,
                                      const std::function<void()>& idle, const std::string& detached);

@@ -16,14 +16,14 @@
 namespace muster::cli {
 namespace {
 
-// What is read ahead of a slow terminal.
+// Items to read ahead for a slow terminal.
 constexpr size_t kReadAhead = 1024;
 constexpr absl::Duration kFirstReconnectPause = absl::Milliseconds(250);
 constexpr absl::Duration kLongestReconnectPause = absl::Seconds(2);
-// How soon Ctrl-C is seen.
-constexpr absl::Duration kFollowPoll = absl::Milliseconds(50);
+// How soon Ctrl-C is noticed.
+constexpr absl::Duration kGlance = absl::Milliseconds(50);
 
-// The connection's fault, not the request's.
+// Errors of the connection, not of the request.
 bool Broken(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsCancelled(status) ||
          (absl::IsInternal(status) && absl::StrContains(status.message(), "RST_STREAM")) ||
@@ -57,7 +57,7 @@ class Follower::Loop {
     }
     if (Interrupted()) return Followed{Followed::Kind::kInterrupted, {}, absl::OkStatus()};
     Followed next = std::move(queue_.front());
-    // The end stays.
+    // The final item stays.
     if (next.kind == Followed::Kind::kEnded) return queue_.front() = next;
     queue_.pop_front();
     return next;
@@ -126,14 +126,14 @@ class Follower::Loop {
         reached = true;
         pause = kFirstReconnectPause;
       }
-      // A coordinator that goes down in good order may end its streams without an error.
+      // A coordinator that shuts down may end its streams without an error.
       const bool cut_short = status.ok() && request_.follow() && (request_.job().empty() || !Ended(state_));
       if (!cut_short && (status.ok() || !Broken(status))) {
         Push({Followed::Kind::kEnded, {}, status});
         return;
       }
       if (!reached || absl::Now() - last_heard_ > give_up_after_) {
-        // A plain call finds out, and says, why.
+        // A plain call returns the reason.
         absl::Status why = client_.Version().status();
         if (why.ok() && !reached) why = status.ok() ? absl::UnavailableError("the stream ended at once") : status;
         if (!why.ok()) {
@@ -155,7 +155,7 @@ class Follower::Loop {
   Client& client_;
   const absl::Duration give_up_after_;
 
-  // Of the reading thread alone.
+  // Used by the reading thread only.
   v1::WatchRequest request_;
   v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
   bool lost_ = false;
@@ -166,7 +166,7 @@ class Follower::Loop {
   std::unique_ptr<WatchCall> call_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, since it uses the other members
 };
 
 Follower::Follower(Client& client, const v1::WatchRequest& request, absl::Duration give_up_after)

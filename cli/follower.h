@@ -1,4 +1,4 @@
-// A Watch that outlives the coordinator: when the stream breaks it is opened again behind the last item that was seen.
+// A Watch that survives coordinator restarts: when the stream breaks, it reopens after the last item received.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@ struct Followed {
   enum class Kind {
     kItem,         // `item`
     kNothing,      // nothing came in time
-    kLost,         // the stream broke; it is being opened again
-    kBack,         // open again
+    kLost,         // the stream broke and is being reopened
+    kBack,         // reopened
     kEnded,        // no more items: `status`
     kInterrupted,  // Ctrl-C
   };
@@ -24,12 +24,12 @@ struct Followed {
   absl::Status status;  // ok: the newest item, or the end of the job
 };
 
-// Owns a thread that reads the stream. `Next` is for one thread.
+// Owns a thread that reads the stream. Call `Next` from one thread.
 class Follower {
  public:
-  // `give_up_after`: how long the coordinator may be away. `client` outlives this.
+  // `give_up_after`: how long the coordinator may be away. `client` outlives this object.
   Follower(Client& client, const v1::WatchRequest& request, absl::Duration give_up_after);
-  // Ends the call and joins the thread.
+  // Cancels the call and joins the thread.
   ~Follower();
 
   // Waits at most `at_most`. kEnded and kInterrupted repeat.

@@ -9,7 +9,7 @@
 namespace muster::cli {
 namespace {
 
-// A signal handler reaches nothing else.
+// A signal handler can reach only globals.
 volatile std::sig_atomic_t interrupts = 0;
 
 void OnInterrupt(int) {

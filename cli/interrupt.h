@@ -1,9 +1,9 @@
-// Ctrl-C while a job is followed: it ends the following, never the job.
+// Ctrl-C while following a job: it stops following, never the job.
 #pragma once
 
 namespace muster::cli {
 
-// While one lives, the first SIGINT is only noted; a second one ends the process with 130.
+// While one exists, the first SIGINT is only recorded; a second one exits with 130.
 class InterruptScope {
  public:
   InterruptScope();

@@ -16,7 +16,7 @@ namespace {
 
 absl::StatusOr<std::string> WorkingFolder() {
   char folder[4096];
-  if (getcwd(folder, sizeof(folder)) == nullptr) return absl::ErrnoToStatus(errno, "cannot tell the working folder");
+  if (getcwd(folder, sizeof(folder)) == nullptr) return absl::ErrnoToStatus(errno, "cannot get the working folder");
   return std::string(folder);
 }
 
@@ -31,9 +31,9 @@ absl::Status AddSets(const std::vector<std::string>& sets, std::vector<Assignmen
 
 constexpr char kStandardInput[] = "stdin";
 
-// The coordinator plans from the spec alone, so numbers that a spec with model.from or checkpoint.resume_from leaves
-// out are filled in from the folder's config.json or manifest. A folder that only the workers see changes nothing: the
-// coordinator says what is missing.
+// The coordinator plans from the spec alone, so numbers that a spec with model.from or checkpoint.resume_from omits are
+// filled in from the folder's config.json or manifest. If only the workers see the folder, nothing changes, and the
+// coordinator reports what is missing.
 void FillFromConfig(Reading& reading) {
   v1::Train& train = *reading.spec.mutable_train();
   const bool resumes = train.model().from().empty();
@@ -48,11 +48,11 @@ void FillFromConfig(Reading& reading) {
     return;
   }
   v1::Gpt2 filled = *config;
-  filled.MergeFrom(train.model().gpt2());  // what is written goes first; the trainer names what differs
+  filled.MergeFrom(train.model().gpt2());  // the spec takes precedence; the trainer reports differences
   *train.mutable_model()->mutable_gpt2() = filled;
 }
 
-// Paths in a file are meant from its own folder.
+// Relative paths in a file start from the file's folder.
 absl::StatusOr<Reading> Finish(Reading reading, const std::string& working_folder) {
   const auto folder_of = [&](const std::string& file) {
     if (file == kStandardInput) return working_folder;
@@ -78,7 +78,7 @@ absl::StatusOr<Reading> LoadJobFiles(const std::vector<std::string>& files, cons
   }
   std::vector<SpecText> texts;
   for (const std::string& file : files) {
-    // A byte more than the reader takes, so that it is the one to refuse.
+    // One byte more than the reader accepts, so that the reader refuses an oversized file.
     absl::StatusOr<std::string> text = ReadFile(file == "-" ? "/dev/stdin" : file, kMaxYamlBytes + 1);
     if (!text.ok()) return text.status();
     texts.push_back({*std::move(text), file == "-" ? kStandardInput : file});

@@ -1,4 +1,4 @@
-// From a job file and flags to a spec that can be sent.
+// Turns a job file and flags into a spec to send.
 #pragma once
 
 #include <string>
@@ -10,14 +10,15 @@
 
 namespace muster::cli {
 
-// `files`: at least one path, or "-" for standard input; later ones add to and override earlier ones. `sets`: the texts
-// of --set. InvalidArgument with every problem.
+// `files`: at least one path, or "-" for standard input; later files override earlier ones. `sets`: the values of
+// --set. InvalidArgument with every problem.
 absl::StatusOr<Reading> LoadJobFiles(const std::vector<std::string>& files, const std::vector<std::string>& sets,
                                      const std::vector<Assignment>& flags);
-// The same from flags alone.
+// Builds the spec from flags alone.
 absl::StatusOr<Reading> LoadFlags(const std::vector<Assignment>& flags, const std::vector<std::string>& sets);
 
-// What Submit or Plan said: its errors at their places when it refused the spec; other errors as they are.
+// The status of Submit or Plan: if the coordinator refused the spec, its errors with their locations; other errors
+// unchanged.
 absl::Status WithPlaces(const absl::Status& status, const SourceMap& sources);
 
 }  // namespace muster::cli

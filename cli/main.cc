@@ -6,9 +6,9 @@
 #include "cli/app.h"
 
 int main(int argc, char** argv) {
-  // gRPC's own log lines tell users nothing that our messages do not; GRPC_VERBOSITY=DEBUG brings them back.
+  // gRPC's own log lines add nothing to our messages; GRPC_VERBOSITY=DEBUG brings them back.
   setenv("GRPC_VERBOSITY", "NONE", 0);
-  // `muster ps | head` ends quietly, also under a parent that ignores the signal.
+  // `muster ps | head` ends quietly, even if the parent ignores SIGPIPE.
   std::signal(SIGPIPE, SIG_DFL);
   return muster::cli::RunProgram(std::vector<std::string>(argv + 1, argv + argc));
 }

@@ -21,7 +21,7 @@ const std::map<std::string, Format>& Formats() {
 }
 
 std::string Json(const nlohmann::ordered_json& tree, int indent) {
-  // Text that is not UTF-8 (a log line of another program) is replaced, not thrown at.
+  // Replaces bytes that are not UTF-8 (a log line of another program) instead of throwing.
   return tree.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -35,7 +35,7 @@ void AddFormat(CLI::App* command, Format& format, const std::vector<std::string>
             const auto found = Formats().find(text);
             if (found == Formats().end() || std::find(formats.begin(), formats.end(), text) == formats.end()) {
               throw CLI::ValidationError("--output",
-                                         absl::StrCat("\"", text, "\" is none of ", absl::StrJoin(formats, ", ")));
+                                         absl::StrCat("\"", text, "\" is not one of ", absl::StrJoin(formats, ", ")));
             }
             format = found->second;
           },

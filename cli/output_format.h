@@ -1,4 +1,4 @@
-// -o: how data is printed. JSON field names are those of proto/; they are a stable interface.
+// -o: the output format. JSON field names are those of proto/; they are a stable interface.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -14,13 +14,13 @@ namespace muster::cli {
 
 enum class Format { kTable, kWide, kJson, kYaml, kName, kSvg };
 
-// Adds -o to a command with the formats that it has.
+// Adds -o with the formats that the command supports.
 void AddFormat(CLI::App* command, Format& format, const std::vector<std::string>& formats);
 
 // One document: indented JSON, or YAML.
 void PrintTree(const nlohmann::ordered_json& tree, Format format);
 void PrintMessage(const google::protobuf::Message& message, Format format);
-// The answer of a command that changed something: "gpt2-x7f2 stopping: reason" on stderr, or the whole job.
+// The result of a command that changed a job: "gpt2-x7f2 stopping: reason" on stderr, or the whole job.
 void PrintJob(const v1::Job& job, Format format);
 void PrintNode(const v1::Node& node, Format format);
 // One item of a stream: a line of JSON.

@@ -1,4 +1,4 @@
-// The real program as a process against a fake coordinator over a real socket: what scripts rely on.
+// The real program as a process against a fake coordinator over a real socket: the behavior that scripts rely on.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -27,7 +27,7 @@ TEST_F(MusterTest, WithoutACoordinatorSaysWhatToDo) {
   EXPECT_EQ(ps.out, "");
   EXPECT_EQ(ps.err, absl::StrCat("muster: cannot reach the coordinator at unix:", folder_.path(),
                                  "/coordinator.sock: is it running? start one with: muster local up\n"));
-  // A socket that nobody listens at, and an address of TCP.
+  // A socket without a listener, and a TCP address.
   Serve();
   coordinator_.reset();
   EXPECT_EQ(Run({"ps"}).code, 3);
@@ -216,7 +216,7 @@ TEST_F(MusterTest, TrainMakesASpecFromFlags) {
 }
 
 TEST_F(MusterTest, ASubmissionIsRetriedWithTheSameRequestId) {
-  // As if the coordinator died between its commit and its reply.
+  // Simulates a coordinator that died between its commit and its reply.
   store_.Fail("Submit", absl::UnavailableError("shutting down"), true);
   Serve();
   const Ended ended = Run({"submit", "-d", folder_.Write("job.yaml", kSpec)});
@@ -271,7 +271,7 @@ TEST_F(MusterTest, CtrlCDetachesAndNeverCancels) {
     program.Signal(SIGINT);
     const Ended ended = program.Wait();
     EXPECT_EQ(ended.code, 130);
-    EXPECT_TRUE(absl::StrContains(ended.err, "detached; a-0001 goes on")) << ended.err;
+    EXPECT_TRUE(absl::StrContains(ended.err, "detached; a-0001 continues")) << ended.err;
   }
   EXPECT_FALSE(Called("Cancel a-0001"));
 }
@@ -367,7 +367,7 @@ TEST_F(MusterTest, LogsPutsPiecesOfLinesTogether) {
   store_.AppendLog("a-0001", 1, "late\n");
   ASSERT_TRUE(program.WaitForOut("rank 1: late\n"));
   store_.AppendEvent("a-0001", "over", v1::JOB_STATE_COMPLETED);
-  // Events are not asked for, so the stream itself must end.
+  // Events are not requested, so the stream itself must end.
   program.Signal(SIGINT);
   EXPECT_EQ(program.Wait().code, 130);
 }

@@ -1,4 +1,4 @@
-// Time as an argument. Decisions read only the steady part; the wall part is copied into records for people.
+// Time as an argument. Decisions read only the steady part; the wall part is copied into records for users.
 #pragma once
 
 #include <compare>
@@ -40,13 +40,13 @@ class Clock {
   virtual Now Read() const = 0;
 };
 
-// CLOCK_BOOTTIME (goes on while the machine sleeps) and CLOCK_REALTIME.
+// CLOCK_BOOTTIME (runs while the machine sleeps) and CLOCK_REALTIME.
 class RealClock final : public Clock {
  public:
   Now Read() const override;
 };
 
-// Moves only when told to. Not thread-safe.
+// Moves only through Advance and JumpWall. Not thread-safe.
 class FakeClock final : public Clock {
  public:
   Now Read() const override { return now_; }
@@ -54,7 +54,7 @@ class FakeClock final : public Clock {
     now_.steady = now_.steady + d;
     now_.wall += d;
   }
-  // The wall clock alone jumps, as when an operator sets it.
+  // Moves only the wall clock, as when an operator sets it.
   void JumpWall(absl::Duration d) { now_.wall += d; }
 
  private:

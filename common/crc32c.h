@@ -8,7 +8,7 @@ namespace muster {
 
 uint32_t Crc32c(std::string_view bytes);
 
-// Of what `crc` is of, and `bytes` behind it. Of nothing it is 0. With SSE 4.2 several GB/s.
+// The CRC of the data of `crc` followed by `bytes`; the CRC of nothing is 0. With SSE 4.2 several GB/s.
 uint32_t ExtendCrc32c(uint32_t crc, std::string_view bytes);
 
 }  // namespace muster

@@ -25,7 +25,7 @@ class FailpointTest : public ::testing::Test {
   FailpointTest() { EXPECT_TRUE(Arm("").ok()); }
   ~FailpointTest() override { EXPECT_TRUE(Arm("").ok()); }
 
-  // How a child process that does so ends.
+  // The exit status of a child process that runs `what`.
   static int StatusOf(const std::function<void()>& what) {
     const pid_t child = fork();
     if (child == 0) {

@@ -6,7 +6,7 @@
 
 namespace muster {
 
-// A failed file operation as a Status, "<what>: <cause>". As absl::ErrnoToStatus, but with what to look at next: no
+// The Status of a failed file operation, "<what>: <cause>". Like absl::ErrnoToStatus, but says what to check next: no
 // space, a quota or a size limit is ResourceExhausted, EIO is DataLoss. `error` is an errno.
 absl::Status FileError(int error, std::string_view what);
 

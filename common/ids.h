@@ -1,4 +1,4 @@
-// Ids as types of their own: protos carry scalars, which become these on entry.
+// Strong types for ids: protos carry scalars, which become these at the border.
 #pragma once
 
 #include <compare>
@@ -25,7 +25,7 @@ class StringId {
 
 using JobId = StringId<struct JobIdTag>;
 using NodeId = StringId<struct NodeIdTag>;
-// Of a worker daemon: random at each start, so that a restart is told from a retry.
+// Identifies one run of a worker daemon: random at each start, so that a restart differs from a retry.
 using Incarnation = StringId<struct IncarnationTag>;
 
 // One rank of one generation of a job.

@@ -1,4 +1,4 @@
-// Times and durations as messages carry them, to the nanosecond.
+// Conversions of times and durations to and from messages, to the nanosecond.
 #pragma once
 
 #include <google/protobuf/duration.pb.h>

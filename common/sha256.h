@@ -9,13 +9,13 @@ namespace muster {
 // SHA-256 of bytes, as 64 lower-case hexadecimal digits.
 std::string Sha256Hex(std::string_view bytes);
 
-// The same in pieces.
+// The same, incrementally.
 class Sha256 {
  public:
   Sha256();
   ~Sha256();
   void Update(std::string_view bytes);
-  // Ends it; call once.
+  // Finishes the hash; call once.
   std::string FinishHex();
 
  private:

@@ -29,7 +29,7 @@ Timeouts Derive(absl::Duration detection) {
 Timeouts Stretch(const Timeouts& service, absl::Duration detection) {
   if (detection <= service.detection) return service;
   Timeouts stretched = Derive(detection);
-  // The operator may have set this one: it says how long trainers take to load.
+  // The operator may have set this one: it depends on how long trainers take to load.
   stretched.start = std::max(stretched.start, service.start);
   stretched.collective = 2 * stretched.start;
   return stretched;
@@ -66,17 +66,17 @@ absl::Duration HangLimit(const Timeouts& t, absl::Duration slowest_step) {
 
 std::vector<TimeoutRule> Rules(const Timeouts& t) {
   std::vector<TimeoutRule> rules = {
-      {"what is left after a fault is killed", t.kill, "detection / 5, 1 s to 10 s"},
+      {"the remaining ranks are killed after a fault", t.kill, "detection / 5, 1 s to 10 s"},
       {"a silent worker counts as gone", t.detection, "detection"},
-      {"then its ranks are given up", t.node_grace, "detection"},
-      {"nodes away are given up, if over 3 in 10 are", t.mass_grace, "30 x detection"},
-      {"a restarted coordinator gives up nobody", t.startup_grace, "1.5 x detection, at least 15 s"},
+      {"then its ranks count as lost", t.node_grace, "detection"},
+      {"ranks of away nodes count as lost, if over 3 in 10 nodes are away", t.mass_grace, "30 x detection"},
+      {"a restarted coordinator may count nodes as lost", t.startup_grace, "1.5 x detection, at least 15 s"},
       {"a trainer that ignores SIGTERM is killed", t.kill_grace, "detection, 2 s to 30 s"},
       {"a rank that makes no progress has hung", t.hang,
        absl::StrCat("3 x detection, at least ", kStepsUntilHung, " x the slowest steps")},
       {"a rank stops, its checkpoint included", t.stop, "3 x detection, at least 30 s"},
-      {"every rank runs, and makes its first step", t.start, "6 x detection, at least 5 m"},
-      {"a rank gives up waiting for its peers", t.collective, "2 x the time to start"},
+      {"every rank runs and has made its first step", t.start, "6 x detection, at least 5 m"},
+      {"a rank stops waiting for its peers", t.collective, "2 x the time to start"},
   };
   std::stable_sort(rules.begin(), rules.end(),
                    [](const TimeoutRule& a, const TimeoutRule& b) { return a.time < b.time; });

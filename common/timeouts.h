@@ -1,10 +1,11 @@
-// Every time-out of the service, from the one that its user sets: how long a fault may stay unnoticed.
+// Derives every time-out of the service from the one that the user sets: how long a fault may go undetected.
 //
 //   const Timeouts timeouts = Derive(absl::Seconds(10));
 //   if (absl::Status s = Validate(timeouts, orphan_grace); !s.ok()) ...
 //
-// Pure values. Each waits for less than the one that would blame somebody else for the same fault: a lost node is named
-// before its peers, which stand still, count as hung; a hung rank before the others give up waiting for it.
+// Pure values. Each time-out is shorter than the one that would blame another rank or node for the same fault: a lost
+// node is detected before its peers, which stall, count as hung; a hung rank is detected before its peers stop waiting
+// for it.
 #pragma once
 
 #include <string>
@@ -16,33 +17,33 @@
 namespace muster {
 
 struct Timeouts {
-  absl::Duration kill;        // after a fault, until what is left of its generation is killed: it has nothing to save
-  absl::Duration detection;   // of silence, until a worker daemon counts as gone
-  absl::Duration node_grace;  // from then, until its ranks are given up
-  absl::Duration mass_grace;  // from then, while that many are away at once that a network is likelier to be at fault
-  absl::Duration startup_grace;  // after the coordinator's start, until it gives up a node
-  absl::Duration kill_grace;     // of a trainer, from SIGTERM to SIGKILL
+  absl::Duration kill;           // from a fault until the rest of its generation is killed: it has nothing to save
+  absl::Duration detection;      // silence until a worker daemon counts as gone
+  absl::Duration node_grace;     // from then until its ranks count as lost
+  absl::Duration mass_grace;     // from then, if so many nodes are away at once that a network fault is likelier
+  absl::Duration startup_grace;  // from the coordinator's start until it may count a node as lost
+  absl::Duration kill_grace;     // from a trainer's SIGTERM to its SIGKILL
   absl::Duration hang;           // without progress, until a rank counts as hung; longer where steps are slow
-  absl::Duration stop;           // for a rank to stop in good order, its checkpoint included
+  absl::Duration stop;           // for a rank to stop cleanly, including its checkpoint
   absl::Duration start;          // for every rank of a generation to run, and for its first step
-  absl::Duration collective;     // after which a rank gives up waiting for its peers
+  absl::Duration collective;     // after which a rank stops waiting for its peers
 };
 
-// Ordered, whatever `detection` is. Its least useful value is a second: workers say something once a second.
+// Ordered for every `detection`. Below a second it makes no sense: workers report once a second.
 Timeouts Derive(absl::Duration detection);
 
-// Of a job that allows faults to stay unnoticed for longer than the service does; the same where it allows no more.
+// The time-outs of a job that allows a longer detection than the service; otherwise unchanged.
 Timeouts Stretch(const Timeouts& service, absl::Duration detection);
 
-// InvalidArgument: two that must be ordered are not, and which. `orphan_grace`, after which a rank without a worker
-// daemon ends, is not derived: it must outlast an outage of the coordinator, and so at least the detection of one.
+// InvalidArgument names two time-outs that are in the wrong order. `orphan_grace`, after which a rank without a worker
+// daemon ends, is not derived: it must outlast an outage of the coordinator, and so at least its detection.
 absl::Status Validate(const Timeouts& timeouts, absl::Duration orphan_grace);
 
-// When a rank that makes no progress counts as hung. `slowest_step`: the 99th percentile of recent steps; zero: none
-// was seen. Always shorter than `collective`.
+// How long a rank may make no progress before it counts as hung. `slowest_step`: the 99th percentile of recent steps;
+// zero: none yet. Always shorter than `collective`.
 absl::Duration HangLimit(const Timeouts& timeouts, absl::Duration slowest_step);
 
-// For people.
+// A rule for display.
 struct TimeoutRule {
   std::string what;  // "a rank that makes no progress has hung"
   absl::Duration time;

@@ -22,12 +22,12 @@ TEST(Timeouts, AreOrderedForEveryDetection) {
     for (const absl::Duration step : {absl::ZeroDuration(), absl::Milliseconds(1), absl::Minutes(1), absl::Hours(1)}) {
       const absl::Duration limit = HangLimit(t, step);
       EXPECT_GE(limit, t.hang);
-      EXPECT_LT(limit, t.collective) << "the detector names the culprit before its peers give up";
+      EXPECT_LT(limit, t.collective) << "the detector names the culprit before its peers stop waiting";
     }
   }
 }
 
-// What the documentation promises.
+// The values that the documentation promises.
 TEST(Timeouts, OfTheDefault) {
   const Timeouts t = Derive(absl::Seconds(10));
   const struct {
@@ -89,7 +89,7 @@ TEST(Timeouts, RulesAscend) {
   EXPECT_TRUE(std::is_sorted(rules.begin(), rules.end(),
                              [](const TimeoutRule& a, const TimeoutRule& b) { return a.time < b.time; }));
   EXPECT_EQ(rules.front().time, absl::Seconds(2));
-  EXPECT_EQ(rules.back().what, "a rank gives up waiting for its peers");
+  EXPECT_EQ(rules.back().what, "a rank stops waiting for its peers");
 }
 
 }  // namespace

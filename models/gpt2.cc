@@ -35,8 +35,8 @@ Dimensions DimensionsOf(Gpt2Size size) {
 
 constexpr double kStandardDeviation = 0.02;
 
-// Of one piece of rows. The hidden layer's: rows enough for a good product, few enough for the cache. The logits': each
-// piece reads and writes the embedding's gradient, so a few more.
+// Rows of one piece. For the hidden layer: enough rows for an efficient GEMM, few enough for the cache. For the logits
+// a few more, because each piece reads and writes the embedding's gradient.
 constexpr uint64_t kHiddenPieceBytes = 2 << 20, kLogitsPieceBytes = 64 << 20;
 
 void AddTensor(Unit& unit, const std::string& name, const std::vector<uint64_t>& shape, Initialisation::Kind kind,
@@ -76,8 +76,8 @@ Unit MakeBlock(const Gpt2& m, uint32_t layer) {
   AddLinear(unit, at + "mlp.c_proj", 4 * c, c, residual);
   // 12 c^2 weights per token, and attention's two GEMMs over the causal half.
   unit.set_forward_flops(2.0 * t * 12 * c * c + 2.0 * 2 * c * t * t / 2);
-  // Input, q k v, attention's output, the sum behind it, the hidden layer before GELU; then each norm's mean and
-  // deviation, and the softmax's log-sums. The CPU's block; autograd on a GPU keeps half as much again.
+  // Input, q k v, attention's output, the sum after it, the hidden layer before GELU; then each norm's mean and
+  // deviation, and the softmax's log-sums. For the CPU's block; autograd on a GPU keeps half as much again.
   unit.set_saved_bytes(4 * t * (c + 3 * c + c + c + 4 * c) + 4 * t * (4 + m.heads()));
   unit.set_piece_rows(std::max<uint64_t>(64, kHiddenPieceBytes / (16 * c)));
   unit.set_forward_bytes(4 * t * c);                  // ln_2

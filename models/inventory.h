@@ -1,4 +1,4 @@
-// Model families as inventories: names, shapes, initialisation, FLOPs and bytes, without a tensor library.
+// Model families as inventories: names, shapes, initialization, FLOPs and bytes, without a tensor library.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ absl::StatusOr<Inventory> MakeInventory(const Model& model);
 uint64_t Parameters(const Inventory& inventory);
 uint64_t Elements(const Tensor& tensor);
 
-// Rows of each piece but the last when `rows` are computed at most `most` (0: any number) at a time: about equal
-// pieces.
+// Rows of each piece but the last when `rows` are computed at most `most` (0: no limit) at a time: pieces of about
+// equal size.
 uint64_t PieceRows(uint64_t rows, uint64_t most);
 
-// What a training step that computes in bf16 takes at most besides what the inventory says, which counts fp32: the
-// largest tensor's gradient is made before it is added to that in fp32.
+// The most that a training step in bf16 takes beyond what the inventory states, which counts fp32: the largest tensor's
+// gradient in bf16, before it is added to the fp32 gradient.
 uint64_t Bf16Bytes(const Inventory& inventory);
 
 }  // namespace muster::models

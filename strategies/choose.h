@@ -21,19 +21,19 @@ struct Candidate {
 };
 
 struct Choice {
-  std::vector<Candidate> candidates;  // the simplest first
+  std::vector<Candidate> candidates;  // simplest first
   size_t chosen = 0;
-  bool fits = false;        // else the chosen one is that which needs least
+  bool fits = false;        // otherwise the chosen one is the one that needs least
   std::string reason;       // one line: what was chosen, by which figures, and what does not fit
-  uint64_t least_peak = 0;  // of all candidates: no slot of less than that suits the job
-  MemoryPlan memory_plan;   // of the chosen one
+  uint64_t least_peak = 0;  // smallest of all candidates: no smaller slot suits the job
+  MemoryPlan memory_plan;   // of the chosen candidate
 
   const Train& train() const { return candidates[chosen].train; }
 };
 
 // Candidates are single on one rank; ddp, zero 1 and 2, fsdp shard_grad_op and full_shard on several, and hybrid on
-// several nodes of as many ranks; each strategy that keeps least also with activation checkpointing. The fastest of
-// those that fit is taken; a simpler one that is less than 2% slower is preferred. REQUIRES: `train` is resolved, its
+// several nodes with equally many ranks; each strategy that shards most also with activation checkpointing. Takes the
+// fastest that fits, but prefers a simpler one that is less than 2% slower. REQUIRES: `train` is resolved and its
 // strategy auto. Errors as Compile.
 absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                               const Hardware& hardware);

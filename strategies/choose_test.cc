@@ -42,7 +42,7 @@ TEST(Choose, NotKnownMemoryFitsEverything) {
   for (const Candidate& candidate : choice.candidates) EXPECT_EQ(candidate.unfit, "");
 }
 
-// Less memory, more sharding; never one that does not fit while another does.
+// With less memory it shards more, and never chooses one that does not fit while another does.
 TEST(Choose, LessMemoryNeedsMoreSharding) {
   const Train train = Gpt2(GPT2_SIZE_XL, 16, 2);
   size_t before = 0;
@@ -96,10 +96,11 @@ TEST(Fit, SaysWhoDoesNotAndWhatWould) {
   ranks[1].memory_bytes = 64 * kGiB;
   EXPECT_EQ(WhyUnfit(*PlanMemory(train, inventory, ranks), ranks), "");
   ranks[1].memory_bytes = 1 << 20;
-  EXPECT_TRUE(absl::StrContains(WhatWouldFit(train, inventory, ranks), "nothing tried would fit; the least was "));
+  EXPECT_TRUE(
+      absl::StrContains(WhatWouldFit(train, inventory, ranks), "nothing tried would fit; the smallest tried needs "));
 }
 
-// Each piece of advice is followed and fits.
+// Each suggestion fits when it is followed.
 TEST(Fit, AdviceIsTrue) {
   Train train = Gpt2(GPT2_SIZE_SMALL, 64, 32);
   train.mutable_strategy()->mutable_single();
@@ -123,7 +124,7 @@ Train Ragged(uint32_t ranks) {
   return train;
 }
 
-// The fast rank owns what fits into its slot, the slow ones the rest; without memory in the way, all by speed.
+// The fast rank owns what fits into its slot, the slow ones the rest; without a memory limit, all by speed.
 TEST(PlanMemory, SharesBySpeedAreAsLargeAsMemoryAllows) {
   const Train train = Ragged(3);
   const Inventory inventory = *models::MakeInventory(train.model());
@@ -135,7 +136,7 @@ TEST(PlanMemory, SharesBySpeedAreAsLargeAsMemoryAllows) {
 
   const uint64_t fixed = free.by_shard[0].peak - free.by_shard[0].parameters - free.by_shard[0].gradients -
                          free.by_shard[0].optimizer_state;
-  for (const double part : {0.2, 0.4, 0.6}) {  // of all that owning costs
+  for (const double part : {0.2, 0.4, 0.6}) {  // of the bytes of all that is owned
     const uint64_t owning = 16 * partition::FlatElements(inventory);
     const auto peak = fixed + static_cast<uint64_t>(part * static_cast<double>(owning));
     ranks[0].memory_bytes = SlotBytesFor(peak);
@@ -147,7 +148,7 @@ TEST(PlanMemory, SharesBySpeedAreAsLargeAsMemoryAllows) {
         static_cast<double>(held.by_shard[1].optimizer_state) / static_cast<double>(held.by_shard[2].optimizer_state),
         1, 0.03);
   }
-  // What nobody can hold is told, as ever.
+  // A model that fits no slots is still reported.
   for (RankPlace& rank : ranks) rank.memory_bytes = kGiB / 2;
   EXPECT_NE(WhyUnfit(*PlanMemory(train, inventory, ranks), ranks), "");
 }

@@ -77,15 +77,15 @@ uint64_t StateTensors(const Optimizer& optimizer) {
 
 // What a rank holds by its schedules, in elements of flat buffers.
 struct Buffers {
-  uint64_t all = 0;              // units one after another, with the table's padding
-  bool whole_parameters = true;  // resident from step to step, not only what is owned
-  bool whole_gradients = true;   // not only what is owned
+  uint64_t all = 0;              // all units, with the table's padding
+  bool whole_parameters = true;  // resident across steps, not only the owned ones
+  bool whole_gradients = true;   // not only the owned ones
   uint64_t gathered = 0;         // slots that parameters are gathered into
   uint64_t waiting = 0;          // slots that gradients wait in for their reduction
-  bool reduces = false;          // gradients travel
+  bool reduces = false;          // gradients are reduced
 };
 
-// Evaluation uses the slots of training.
+// Evaluation uses training's slots.
 Buffers BuffersOf(const RankProgram& program, const std::vector<partition::OwnedUnit>& owned) {
   Buffers buffers;
   std::vector<uint64_t> units;
@@ -147,7 +147,7 @@ absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory
   if (absl::Status s = partition::Check(table, inventory); !s.ok()) return s;
   if (world % table.shards() != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a table of ", table.shards(), " shards, ", world, " ranks are no multiple of that"));
+        absl::StrCat("a table of ", table.shards(), " shards, ", and ", world, " ranks are not a multiple of that"));
   }
   Layout layout;
   for (uint32_t rank = 0; rank < world; ++rank) {
@@ -170,9 +170,9 @@ absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory
   absl::StatusOr<PartitionTable> table = TableOf(train, inventory, ranks);
   if (!table.ok()) return table.status();
   if (const size_t bytes = table->ByteSizeLong(); bytes > kMaxTableBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("strategy: on ", ranks.size(), " ranks its partition table takes ", bytes >> 20, " MiB, at most ",
-                     kMaxTableBytes >> 20, " can be handed out; of the placements, even has the smallest tables"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "strategy: on ", ranks.size(), " ranks its partition table takes ", bytes >> 20, " MiB, and at most ",
+        kMaxTableBytes >> 20, " can be handed out; of the placements, even has the smallest tables"));
   }
   absl::StatusOr<Layout> layout = LayoutOf(*std::move(table), inventory, static_cast<uint32_t>(ranks.size()));
   if (layout.ok()) {
@@ -213,12 +213,12 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
   std::vector<Memory> shards;
   for (const uint64_t own : partition::OwnedElements(owned, layout.table.shards())) {
     Memory& memory = shards.emplace_back(common);
-    // Where a rank has all of them anyway, what it owns is part of that, unless it computes in another dtype.
-    // BytesAnElement says the same by element.
+    // A rank that has all parameters anyway has the owned ones among them, unless it computes in another dtype.
+    // BytesAnElement states the same by element.
     memory.parameters = !buffers.whole_parameters ? 4 * own : bf16 ? 2 * buffers.all + 4 * own : 4 * buffers.all;
     memory.gradients = 4 * (buffers.whole_gradients ? buffers.all : own);
     memory.optimizer_state = 4 * own * StateTensors(train.optimizer());
-    // What replicas sum of a sharded model travels as it lies.
+    // The sum over replicas of a sharded model is sent in place.
     if (reduce_bf16 && buffers.reduces) {
       memory.reduce_buffers += 2 * (buffers.whole_gradients ? buffers.all : buffers.waiting);
     }

@@ -16,7 +16,8 @@
 
 namespace muster::strategies {
 
-// A worker hands a table to its trainers in one message (worker/agent/tables.h): 1.5B by rows on 1,024 ranks has 5 MiB.
+// A worker hands a table to its trainers in one message (worker/agent/tables.h): 1.5B by rows on 1,024 ranks takes 5
+// MiB.
 inline constexpr size_t kMaxTableBytes = size_t{15} << 20;
 
 // `world` ranks on one node, of equal memory.
@@ -27,19 +28,19 @@ struct Layout {
   PartitionTable table;
   std::string table_sha256;     // of the table's deterministic serialisation
   std::vector<RankRole> roles;  // by rank: its shard is rank % shards, its replica rank / shards
-  // By shard: what its part is measured by, as partition::Weights; none of a table that came from elsewhere.
+  // By shard: what its shares are in proportion to, as partition::Weights; empty for a table from elsewhere.
   std::vector<uint64_t> weights;
 };
 
-// A table that came from elsewhere. InvalidArgument: it is not one of this model, or `world` is no multiple of its
-// shards.
+// Lays out a table from elsewhere. InvalidArgument: it is not a table of this model, or `world` is not a multiple of
+// its shards.
 absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory, uint32_t world);
 
-// Unimplemented: a strategy of the spec that this build does not have yet; InvalidArgument: it does not fit the ranks
-// (single with 2). Messages begin with the field's path, "strategy: ".
+// Unimplemented: a strategy that this build does not have yet; InvalidArgument: it does not match the ranks (single
+// with 2). Messages begin with the field's path, "strategy: ".
 absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks);
 
-// As a spec says it: "fsdp".
+// The name in a spec: "fsdp".
 const char* KindOf(const Strategy& strategy);
 
 // Whether ragged shares are in proportion to speed.
@@ -55,38 +56,38 @@ struct RankProgram {
 absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& inventory, const Layout& layout,
                                     uint32_t rank);
 
-// Bytes that a rank needs. All but the activations are there from the first step to the last: the parts' sum with the
-// activations' peak is the peak.
+// Bytes that a rank needs. All but the activations are allocated from the first step to the last: the sum of the parts
+// with the activations' peak is the peak.
 struct Memory {
-  // Master weights of what it owns, fp32. Where its schedule gathers into no slot it has all parameters instead, in
-  // fp32, or all in bf16 beside the master weights.
+  // Master weights of what it owns, fp32. If its schedule gathers into no slot, it has all parameters instead, in fp32,
+  // or all in bf16 beside the master weights.
   uint64_t parameters = 0;
   uint64_t gradients = 0;        // fp32, of what it owns, or of all where none wait in slots
   uint64_t optimizer_state = 0;  // fp32, of what it owns
   uint64_t gather_buffers = 0;   // slots that parameters are gathered into, in the dtype of computing
-  uint64_t reduce_buffers = 0;   // slots of gradients, fp32; what travels in bf16 has a buffer of half its size beside
+  uint64_t reduce_buffers = 0;   // slots of gradients, fp32; with bf16 reductions also a buffer of half the size
   uint64_t activations = 0;      // the peak of the walks through training and evaluation
   uint64_t peak = 0;
 };
 // By shard, of the ranks that run `program`: cheap for any number of ranks.
 std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory, const Layout& layout,
                                   const RankProgram& program);
-// By how much each element more that a rank owns raises its peak.
+// How much each additional owned element raises a rank's peak.
 uint64_t BytesAnElement(const Train& train, const Inventory& inventory, const Layout& layout,
                         const RankProgram& program);
-// Of one rank.
+// The plan of one rank.
 Memory MemoryOf(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
                 uint32_t rank);
 
-// A rank's part of `sequences` that come one after another: all parts together are all of them, in the order of the
-// ranks; the first ones have one more where it does not divide.
+// A rank's share of `sequences`: consecutive, in the order of the ranks; together the shares are all of them, and the
+// first ranks have one more if it does not divide.
 struct Share {
   uint64_t first = 0;
   uint64_t sequences = 0;
 };
 Share ShareOf(uint64_t sequences, uint32_t world, uint32_t rank);
 
-// Sequences of the largest microbatch of any rank.
+// Sequences in the largest microbatch of any rank.
 uint32_t MicrobatchRows(const Batch& batch, uint32_t world);
 
 // Microbatches of a step, the same on every rank: the largest share of the batch over `microbatch`, rounded up.

@@ -101,7 +101,7 @@ TEST(Compile, SmallBucketsAreMore) {
   EXPECT_GT(reductions(0), 1) << "some of it overlaps the backward, also for small models";
 }
 
-// What a rank holds, by hand: `own` elements are its shard's, `all` are everybody's.
+// Expected bytes by hand: `own` elements belong to its shard, `all` to every shard.
 TEST(Memory, ShardsHoldWhatTheyOwnAndTheirSlots) {
   Train train = Tiny();
   train.mutable_batch()->set_sequences(12);
@@ -147,7 +147,7 @@ TEST(Memory, ShardsHoldWhatTheyOwnAndTheirSlots) {
       EXPECT_EQ(m.optimizer_state, 8 * owned[rank]) << c.name;
       EXPECT_EQ(m.gather_buffers > 0, !c.whole_parameters) << c.name;
       EXPECT_EQ(m.reduce_buffers > 0, !c.whole_gradients) << c.name;
-      // The embedding, which the head borrows, keeps its slot for a while.
+      // The embedding, which the head borrows, keeps its slot for longer.
       EXPECT_LE(m.gather_buffers, 4 * 3 * largest) << c.name;
       EXPECT_LE(m.reduce_buffers, 4 * all) << c.name;
       EXPECT_EQ(m.peak,
@@ -183,7 +183,7 @@ TEST(Memory, HybridHoldsAShardOfItsGroup) {
   const Memory two = Needs(train, inventory, *MakeLayout(train, inventory, AnyPlaces(2)));
   EXPECT_EQ(four.parameters, two.parameters);
   EXPECT_EQ(four.gather_buffers, two.gather_buffers);
-  EXPECT_EQ(four.reduce_buffers, two.reduce_buffers) << "what it owns travels to the replicas as it lies";
+  EXPECT_EQ(four.reduce_buffers, two.reduce_buffers) << "what it owns is sent to the replicas in place";
 }
 
 TEST(Memory, AThousandRanksAreQuick) {

@@ -12,16 +12,16 @@
 namespace muster::strategies {
 namespace {
 
-// Of the groups of one kind: as many ranks as any has, spread as any is.
-struct GroupExtent {
+// The groups of one kind, as the cost model sees them: the most ranks and the most nodes of any group.
+struct GroupTopology {
   uint32_t ranks = 1;
   uint32_t nodes = 1;
-  uint32_t least_on_node = 1;  // whose ports carry what goes to it
+  uint32_t least_on_node = 1;  // their ports carry the traffic into the node
 };
 
 double Doublings(uint32_t n) { return n <= 1 ? 0 : std::bit_width(n - 1); }
 
-std::array<GroupExtent, kGroups> ShapesOf(const Layout& layout, absl::Span<const RankPlace> ranks) {
+std::array<GroupTopology, kGroups> TopologiesOf(const Layout& layout, absl::Span<const RankPlace> ranks) {
   std::array<std::map<uint32_t, std::map<uint32_t, uint32_t>>, kGroups> groups;  // kind -> group -> node -> ranks
   for (const RankRole& role : layout.roles) {
     const uint32_t node = ranks[role.rank()].node;
@@ -29,21 +29,21 @@ std::array<GroupExtent, kGroups> ShapesOf(const Layout& layout, absl::Span<const
     ++groups[kShardGroup][role.replica()][node];
     ++groups[kReplicaGroup][role.shard()][node];
   }
-  std::array<GroupExtent, kGroups> extents;
+  std::array<GroupTopology, kGroups> topologies;
   for (size_t kind = 0; kind < kGroups; ++kind) {
-    GroupExtent& extent = extents[kind];
-    extent.least_on_node = static_cast<uint32_t>(ranks.size());
+    GroupTopology& topology = topologies[kind];
+    topology.least_on_node = static_cast<uint32_t>(ranks.size());
     for (const auto& [group, nodes] : groups[kind]) {
       uint32_t members = 0;
       for (const auto& [node, count] : nodes) {
         members += count;
-        extent.least_on_node = std::min(extent.least_on_node, count);
+        topology.least_on_node = std::min(topology.least_on_node, count);
       }
-      extent.ranks = std::max(extent.ranks, members);
-      extent.nodes = std::max(extent.nodes, static_cast<uint32_t>(nodes.size()));
+      topology.ranks = std::max(topology.ranks, members);
+      topology.nodes = std::max(topology.nodes, static_cast<uint32_t>(nodes.size()));
     }
   }
-  return extents;
+  return topologies;
 }
 
 class CostModel {
@@ -53,7 +53,7 @@ class CostModel {
       : train_(train),
         inventory_(inventory),
         hardware_(hardware),
-        groups_(ShapesOf(layout, ranks)),
+        groups_(TopologiesOf(layout, ranks)),
         share_(ShareOf(train.batch().sequences(), static_cast<uint32_t>(ranks.size()), 0).sequences),
         compute_bytes_(train.precision().compute() == DTYPE_BF16 ? 2 : 4),
         reduce_bytes_(train.precision().reduce() == DTYPE_BF16 ? 2 : 4) {
@@ -101,7 +101,7 @@ class CostModel {
       case OpKind::kOffload:
       case OpKind::kFetch:
       case OpKind::kSnapshot:
-        return {};  // frees nothing that takes time; the others are in no schedule yet
+        return {};  // the others take no time, or are in no schedule yet
     }
     return {};
   }
@@ -134,9 +134,9 @@ class CostModel {
                     (unit.forward_flops() * sequences / flops_ + bytes / hardware_.memory_bytes_per_second)};
   }
 
-  // Into each rank comes all but its own, into each node the part of the others.
+  // A rank receives all but its own share; a node receives the other nodes' share.
   OpCost Moved(int32_t group, double bytes, double incoming) const {
-    const GroupExtent& g = groups_[group];
+    const GroupTopology& g = groups_[group];
     if (g.ranks <= 1) return {};
     const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : incoming / hardware_.inside.bytes_per_second;
     const double between = bytes * (g.nodes - 1) / g.nodes / (g.least_on_node * hardware_.between.bytes_per_second);
@@ -156,7 +156,8 @@ class CostModel {
     return {.latency = 2 * once.latency, .work = 2 * once.work};
   }
 
-  // Read and written for each element: weights and gradients, the gradient cleared for the next step, and the state.
+  // Reads and writes for each element: weights and gradients, the gradient cleared for the next step, and the optimizer
+  // state.
   double StepBytes() const {
     const double state = train_.optimizer().has_adamw() ? 2 : train_.optimizer().sgd().momentum() > 0 ? 1 : 0;
     return 4 * (4 + 2 * state) + (compute_bytes_ == 2 ? 2 : 0);
@@ -165,13 +166,13 @@ class CostModel {
   const Train& train_;
   const Inventory& inventory_;
   const Hardware& hardware_;
-  const std::array<GroupExtent, kGroups> groups_;
+  const std::array<GroupTopology, kGroups> groups_;
   const uint64_t share_;  // sequences of a step
   const double compute_bytes_, reduce_bytes_;
-  std::vector<uint64_t> elements_, least_, most_;  // by unit: all, and what a shard owns of it
-  uint64_t own_ = 0;                               // the most that a shard owns
+  std::vector<uint64_t> elements_, least_, most_;  // by unit: all, and the least and most that a shard owns
+  uint64_t own_ = 0;                               // the most that any shard owns
   double flops_ = 0;
-  double slowdown_ = 1;  // of computing
+  double slowdown_ = 1;  // of compute, when ranks of a node share its cores
 };
 
 }  // namespace

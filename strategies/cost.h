@@ -1,11 +1,11 @@
-// How long each op of a schedule takes on assumed hardware, and with that the step. Pure.
+// How long each op of a schedule takes on assumed hardware, and from that the step. Pure.
 //
-// Computing takes its FLOPs over the rate of GEMMs, and its bytes over the memory's for what lies between them; a
-// backward twice a forward. A collective moves, as rings and NCCL's trees do, the whole of its bytes but the own share
-// into each rank over the links of a node, and the share of the other nodes into each node over all its ports together;
-// the slower of the two counts. Its latency is that of as many hops as its ranks have doublings. A sum over ranks is
-// twice that. What ranks own unevenly is bounded by the one that owns least, since it receives most. Every rank is the
-// slowest one: the most sequences, the most owned elements.
+// Compute takes its FLOPs over the rate of GEMMs, plus the bytes between GEMMs over the memory's rate; a backward takes
+// twice a forward. A collective moves data as rings and NCCL's trees do: into each rank, over the links of a node, all
+// bytes but its own share; into each node, over all its ports together, the share of the other nodes; the slower of the
+// two counts. Its latency is that of log2(ranks) hops. A sum over ranks takes twice that. With uneven ownership the
+// rank that owns least bounds the time, since it receives most. Every rank is assumed to be the slowest one: the most
+// sequences, the most owned elements.
 #pragma once
 
 #include <vector>

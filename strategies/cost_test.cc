@@ -132,7 +132,7 @@ TEST(PredictStep, RanksShareTheCoresOfTheirNode) {
   EXPECT_GT(Predict(train, FullNodes(4, 4, 0), h).timeline.busy[0], 1.9 * alone);
 }
 
-// Measured by bench/ranks.py on the machine that the preset names: ddp's step, and that without reductions.
+// Measured by bench/ranks.py on the machine that the preset names: ddp's step, and the same step without reductions.
 TEST(PredictStep, OfRanksOnTwoCoresIsWithinAFifthOfTheMeasured) {
   struct Case {
     uint32_t layers, heads, width, context, sequences, ranks;

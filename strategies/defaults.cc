@@ -3,7 +3,7 @@
 namespace muster::strategies {
 namespace {
 
-// What zero and fsdp have in common.
+// Defaults that zero and fsdp share.
 template <typename Sharded>
 void Fill(Sharded& sharded, Placement placement) {
   if (!sharded.has_placement()) sharded.set_placement(placement);

@@ -1,11 +1,11 @@
-// What a strategy's options are where the user does not say. Pure.
+// The defaults of a strategy's options. Pure.
 #pragma once
 
 #include "proto/spec.pb.h"
 
 namespace muster::strategies {
 
-// Fills in what is absent; what is given stays, also where it is wrong.
+// Fills in absent options; keeps given ones, even invalid ones.
 void FillDefaults(Strategy& strategy);
 
 }  // namespace muster::strategies

@@ -19,7 +19,7 @@ namespace {
 constexpr uint32_t kMostRanks = 4096;
 constexpr size_t kMostAdvice = 4;
 
-// More sharding than `train` has, the least first.
+// Strategies that shard more than `train` does, the least sharded first.
 std::vector<Strategy> MoreSharded(const Train& train) {
   std::vector<Strategy> all(4);
   all[0].mutable_zero()->set_stage(1);
@@ -34,7 +34,7 @@ std::vector<Strategy> MoreSharded(const Train& train) {
   return all;
 }
 
-// Tries ways to run, and remembers the peaks of those that fit.
+// Tries ways to run, and records those that fit, with their peaks.
 class Advice {
  public:
   Advice(const Inventory& inventory, absl::Span<const RankPlace> ranks) : inventory_(inventory), ranks_(ranks) {
@@ -44,17 +44,17 @@ class Advice {
   }
 
   bool Try(const Train& train, const std::string& what) { return On(train, ranks_, what); }
-  // On more ranks, each with the smallest slot of those that there are, as many on a node.
+  // On more ranks, each with the smallest of the given slots, and as many on a node.
   bool Try(const Train& train, uint32_t world, const std::string& what) {
     std::vector<RankPlace> more(world);
     for (uint32_t rank = 0; rank < world; ++rank) more[rank] = {rank / std::max(1u, PerNode()), smallest_};
     return On(train, more, what);
   }
 
-  std::string Told() const {
+  std::string Text() const {
     if (!fits_.empty()) return absl::StrCat("it would fit with ", absl::StrJoin(fits_, ", or "));
-    return absl::StrCat("nothing tried would fit; the least was ", least_name_, " with ", Binary(least_),
-                        " a rank: a smaller model, or slots of ", Binary(SlotBytesFor(least_)));
+    return absl::StrCat("nothing tried would fit; the smallest tried needs ", Binary(least_), " a rank (", least_name_,
+                        "): use a smaller model, or slots of ", Binary(SlotBytesFor(least_)));
   }
   bool Enough() const { return fits_.size() >= kMostAdvice; }
 
@@ -121,8 +121,8 @@ absl::StatusOr<MemoryPlan> LookOnce(const Train& train, const Inventory& invento
   return memory_plan;
 }
 
-// As many elements as fit into a slot beside what its rank needs anyway; a 64th less, by which a part of a unit may be
-// larger than its share.
+// The elements that fit into a slot beside what its rank needs anyway, less a 64th, by which a part of a unit may
+// exceed its share.
 uint64_t MostElements(uint64_t memory_bytes, uint64_t own, uint64_t peak, uint64_t bytes_an_element) {
   const double fixed = static_cast<double>(peak) - static_cast<double>(own * bytes_an_element);
   const double room = kUsable * static_cast<double>(memory_bytes) - fixed;
@@ -197,7 +197,7 @@ std::string WhatWouldFit(const Train& train, const Inventory& inventory, absl::S
     more.mutable_batch()->set_microbatch(std::min(std::max(1u, train.batch().microbatch()), share));
     if (advice.Try(more, world, absl::StrCat("resources.ranks ", world, " and strategy ", NameOf(more)))) break;
   }
-  return advice.Told();
+  return advice.Text();
 }
 
 std::string NameOf(const Train& train) {

@@ -1,4 +1,4 @@
-// Whether ranks fit into the memory of their slots, and what would. Pure.
+// Whether ranks fit into the memory of their slots, and what would fit. Pure.
 #pragma once
 
 #include <cstdint>
@@ -11,47 +11,47 @@
 
 namespace muster::strategies {
 
-// The part of a slot's memory that a predicted peak may take. The rest is the process's own: program and libraries, a
-// device's context, collectives' buffers, and what the prediction does not see.
+// The share of a slot's memory that a predicted peak may take. The rest is for the process itself: program and
+// libraries, a device's context, collectives' buffers, and what the prediction misses.
 inline constexpr double kUsable = 0.9;
 
-// The least slot for a peak.
+// The smallest slot for a peak.
 uint64_t SlotBytesFor(uint64_t peak_bytes);
 
 // "61.2 GiB"
 std::string Binary(uint64_t bytes);
 
-// A job as it would run on given ranks.
+// A job's plan on given ranks.
 struct MemoryPlan {
   Layout layout;
   RankProgram program;  // of every rank
   std::vector<Memory> by_shard;
-  std::vector<uint32_t> held;  // shards that own less than by their speed, since their ranks' memory takes no more
+  std::vector<uint32_t> held;  // shards that own less than their speed's share, since their ranks' memory holds no more
 
   const Memory& of(uint32_t rank) const { return by_shard[layout.roles[rank].shard()]; }
   uint64_t peak() const;  // of the rank that needs most
 };
 
-// `train` is resolved and concrete. Shares by speed are as large as the ranks' memory allows. Errors as MakeLayout.
+// `train` is resolved and concrete. Shares by speed are limited by the ranks' memory. Errors as MakeLayout.
 absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inventory,
                                       absl::Span<const RankPlace> ranks);
 
-// Empty: every rank fits, or its slot's memory is not known. Else which does not, with numbers: "rank 3 needs 61.2 GiB
-// (its predicted peak of 55.1 GiB and 10% to spare), its slot has 40 GiB".
+// Empty: every rank fits, or its slot's memory is unknown. Otherwise names the rank that does not, with figures: "rank
+// 3 needs 61.2 GiB (its predicted peak of 55.1 GiB and 10% to spare), its slot has 40 GiB".
 std::string WhyUnfit(const MemoryPlan& memory_plan, absl::Span<const RankPlace> ranks);
 
-// What would fit such slots, each tried: checkpointing, more sharding, a smaller microbatch, more ranks. "it would fit
-// with activation_checkpointing: true (31.0 GiB a rank), ..."; or that nothing does, and how much the least of them
-// needs. REQUIRES: `train` is concrete and does not fit.
+// Suggests what would fit such slots, each suggestion tried: checkpointing, more sharding, a smaller microbatch, more
+// ranks. "it would fit with activation_checkpointing: true (31.0 GiB a rank), ..."; or says that nothing does, and how
+// much the smallest of them needs. REQUIRES: `train` is concrete and does not fit.
 std::string WhatWouldFit(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks);
 
 // "ddp", "zero 2", "fsdp full_shard", with ", activation checkpointing" where the spec has it.
 std::string NameOf(const Train& train);
 
-// fsdp, its other options left out.
+// fsdp with default options.
 Strategy FsdpOf(Reshard reshard);
 
-// `train` with another strategy, its options the defaults.
+// `train` with another strategy, whose options are the defaults.
 Train With(const Train& train, Strategy strategy, bool activation_checkpointing);
 
 }  // namespace muster::strategies

@@ -78,7 +78,7 @@ absl::StatusOr<Hardware> FindHardware(absl::string_view name) {
     names.push_back(hardware.name);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("hardware: \"", name, "\" is not known; there are ", absl::StrJoin(names, ", ")));
+      absl::StrCat("hardware: \"", name, "\" is unknown; known: ", absl::StrJoin(names, ", ")));
 }
 
 std::vector<RankPlace> FullNodes(uint32_t world, uint32_t ranks_per_node, uint64_t memory_bytes) {

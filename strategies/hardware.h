@@ -1,4 +1,4 @@
-// What machines are assumed to do, for predictions of time. Pure.
+// Assumed hardware, for predictions of time. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,33 +12,33 @@
 
 namespace muster::strategies {
 
-// What one rank gets of it, one way.
+// One rank's share of a link, in one direction.
 struct Link {
   double bytes_per_second = 0;
   double seconds = 0;  // latency of one hop
 };
 
-// Rates are those that training reaches, not the data sheet's; `assumptions` says where they come from.
+// Rates are those that training reaches, not those of the data sheet; `assumptions` states their source.
 struct Hardware {
   std::string name;
   std::string assumptions;
-  uint32_t ranks_per_node = 1;  // where the nodes are not known
-  double fp32_flops = 0;        // a second, of a rank
+  uint32_t ranks_per_node = 1;  // if the nodes are unknown
+  double fp32_flops = 0;        // FLOP/s of a rank
   double bf16_flops = 0;
-  uint32_t at_full_speed = 0;  // ranks of a node that compute so at the same time, more share; 0: all
+  uint32_t at_full_speed = 0;  // ranks of a node that compute at full speed at the same time, more share; 0: all
   double memory_bytes_per_second = 0;
-  double op_seconds = 0;  // that a unit's forward takes at least: launches, small operators
+  double op_seconds = 0;  // least time of a unit's forward: launches, small operators
   Link inside;            // between ranks of a node
   Link between;           // between nodes
   Sharing sharing = Sharing::kLinks;
 };
 
-// The built-in ones, each with its sources.
+// The built-in ones, with their sources.
 const std::vector<Hardware>& KnownHardware();
-// InvalidArgument naming those that there are.
+// InvalidArgument lists the known ones.
 absl::StatusOr<Hardware> FindHardware(absl::string_view name);
 
-// `world` ranks that fill nodes of `ranks_per_node`, with slots of so much memory (0: not known).
+// `world` ranks that fill nodes of `ranks_per_node`, with slots of this memory (0: unknown).
 std::vector<RankPlace> FullNodes(uint32_t world, uint32_t ranks_per_node, uint64_t memory_bytes);
 
 }  // namespace muster::strategies

@@ -1,6 +1,6 @@
 #!/bin/bash
-# GPT-2's vocabulary and merges (encoder.json, vocab.bpe) into $MUSTER_CACHE/gpt2-vocabulary, else ~/.cache/muster/..., for
-# the tests that compare our byte pairs with the reference. Quick when they are there.
+# Fetches GPT-2's vocabulary and merges (encoder.json, vocab.bpe) into $MUSTER_CACHE/gpt2-vocabulary, else
+# ~/.cache/muster/..., for the tests that compare our byte pairs with the reference. Quick if they exist.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${MUSTER_CACHE:-$HOME/.cache/muster}
@@ -21,6 +21,6 @@ echo "fetch_gpt2_vocabulary: downloading GPT-2's vocabulary (once; kept in $dest
 /usr/bin/python3 -m pip download -q --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
   -d "$tmp" -r "$list" || die "the download failed (see above): no network, or pip's index lacks what $list names"
 unzip -q -j "$tmp"/*.whl '*/encoder.json' '*/vocab.bpe' -d "$tmp/out" || die "the package does not hold the two files, or the disk is full"
-whole "$tmp/out" || die "the package's files are not those that OpenAI published (their SHA-256 differ)"
+whole "$tmp/out" || die "the package's files differ from those that OpenAI published (by SHA-256)"
 rm -rf "$dest"
 mv "$tmp/out" "$dest"

@@ -16,7 +16,7 @@ case $want in
   peer) list=$here/peer.txt dest=$cache/peer needed_mib=500 ;;
   *) die "unknown argument '$want': cpu, cuda or peer" ;;
 esac
-# The stamp holds the list's hash, so that another pin is fetched anew.
+# The stamp holds the list's hash, so that a new pin is fetched again.
 lists=("$list")
 [ "$want" = peer ] && lists+=("$here/torch.txt")   # it uses that wheel
 stamp=$dest/.done pin=$(cat "${lists[@]}" | sha256sum | cut -c1-16)
@@ -48,7 +48,7 @@ echo "fetch_torch: downloading $(grep -o '^[a-z][^ ]*' "$list" | tr '\n' ' ')(on
   -d "$tmp" -r "$list" || die "the download failed (see above). No network? Or pip's index has no such wheel: those without CUDA ('+cpu') lie in
   PyTorch's own index, whose address its installation page gives: set PIP_EXTRA_INDEX_URL to it. Or a hash differs from $list"
 for wheel in "$tmp"/*.whl; do
-  # 11: a pattern that this wheel has no file for
+  # 11: the wheel has no file that matches a pattern
   unzip -q -o "$wheel" 'torch/*' 'torchgen/*' 'functorch/*' 'nvidia/*' -d "$tmp/out" 2>/dev/null || [ $? = 11 ] || die "cannot unpack $(basename "$wheel"): disk full?"
 done
 rm -rf "$dest"

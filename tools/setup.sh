@@ -1,6 +1,6 @@
 #!/bin/bash
-# Brings a Debian 12 machine to where `bazel build //...` works: packages and the LibTorch wheel. Says what it installs;
-# does nothing, quickly, when everything is there.   tools/setup.sh [test]   (test: also what only the tests need)
+# Prepares a Debian 12 machine for `bazel build //...`: packages and the LibTorch wheel. Prints what it installs; quick
+# if everything is there.   tools/setup.sh [test]   (test: also what only the tests need)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 die() { echo "setup: $*" >&2; exit 1; }

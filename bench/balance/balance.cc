@@ -1,6 +1,6 @@
 // How even the planners' tables are: the largest shard's bytes over the mean, for GPT-2's sizes on 2 to 64 ranks, with
-// the busiest owner of a unit beside its share, and the ranges of a gather; Tiny-FSDP's rule beside them. Then ranks of
-// 80 GB and 40 GB, and the time to plan 1.5B on 1,024 ranks. Markdown on stdout; nothing here is random but the times.
+// the busiest owner of a unit over its share, and the ranges of a gather, next to Tiny-FSDP's rule. Then ranks of 80 GB
+// and 40 GB, and the time to plan 1.5B on 1,024 ranks. Markdown on stdout; only the times vary between runs.
 //
 //   bazel run //bench/balance
 #include <algorithm>
@@ -66,7 +66,8 @@ double OverMean(const std::vector<uint64_t>& sizes) {
 
 std::string Number(double n) { return absl::StrFormat("%.3f", n); }
 
-// Over its share: of the worst unit (of those worth more than a message to each), and of all units by their bytes.
+// Busiest owner over its share: for the worst unit (among those worth more than a message to each rank), and for all
+// units weighted by bytes.
 std::string Busiest(const partition::Explanation& e) {
   double worst = 0, busiest_bytes = 0, bytes = 0;
   for (const partition::UnitExplanation& unit : e.units) {
@@ -77,7 +78,7 @@ std::string Busiest(const partition::Explanation& e) {
   return absl::StrCat(Number(worst), ", ", Number(busiest_bytes * static_cast<double>(e.bytes.size()) / bytes));
 }
 
-// A row of cells per model and planner, a column per number of ranks.
+// A row for each model and planner, a column for each number of ranks.
 void PrintTable(const std::string& title, const std::vector<Named>& models, const std::vector<uint32_t>& ranks,
                 const std::function<std::string(const partition::Explanation&)>& cell, bool tiny_fsdp) {
   std::printf("\n%s\n\n| model | placement |", title.c_str());

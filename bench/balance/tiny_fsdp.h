@@ -1,6 +1,6 @@
-// How Tiny-FSDP (github.com/liangyuwang/Tiny-FSDP) gives tensors to ranks, from its published rule: in the tensors'
-// order, a rank after another; target = total / ranks; a rank is full when the next tensor would take it above
-// target * (1 + evenness_priority * (its size / target - 1)); the last rank takes the rest.
+// Tiny-FSDP's published rule for assigning tensors to ranks (github.com/liangyuwang/Tiny-FSDP): in the tensors' order,
+// one rank after another; target = total / ranks; a rank is full when the next tensor would take it above target * (1 +
+// evenness_priority * (its size / target - 1)); the last rank takes the rest.
 #pragma once
 
 #include <cstdint>

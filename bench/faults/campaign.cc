@@ -49,7 +49,7 @@ class Campaign {
     return from[random_() % from.size()];
   }
 
-  // In turn through phases and strategies, so that few faults already meet many; the rest by chance.
+  // Cycles through phases and strategies, so that few faults cover many combinations; the rest is random.
   RankFault Choose(int number) {
     RankFault fault;
     fault.phase = kPhases[static_cast<size_t>(number) % kPhases.size()];
@@ -57,7 +57,7 @@ class Campaign {
     while (!HasPhase(fault.strategy, fault.phase)) fault.strategy = Pick(kStrategies);
     fault.kind = random_() % 2 == 0 ? FaultKind::kKill : FaultKind::kFreeze;
     fault.ranks = 2 + static_cast<int>(random_() % 2);
-    // Of ddp only the first rank writes.
+    // With ddp only the first rank writes.
     const bool first = fault.phase == "checkpoint" && fault.strategy == "ddp";
     fault.victim = first ? 0 : static_cast<uint32_t>(random_() % static_cast<uint64_t>(fault.ranks));
     fault.step = 5 + random_() % 90;

@@ -1,4 +1,4 @@
-// Many faults, one after another, and their figures.
+// Injects many faults, one after another, and collects their figures.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct CampaignOptions {
   int at_once = 3;
 };
 
-// Prints each fault as it ends, then the table. False: a weight differed, a fault was missed, a job did not end.
+// Prints each fault as it ends, then the table. False: weights differed, a fault was missed, or a job did not end.
 bool RunCampaign(const CampaignOptions& options);
 
 }  // namespace muster::faults

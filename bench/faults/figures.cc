@@ -7,7 +7,7 @@
 namespace muster::faults {
 namespace {
 
-// The smallest value that at least that share of all does not exceed.
+// The smallest value that at least this share of all values does not exceed.
 double Percentile(const std::vector<absl::Duration>& sorted, double share) {
   const double rank = std::ceil(share * static_cast<double>(sorted.size()));
   return absl::ToDoubleSeconds(sorted[static_cast<size_t>(std::max(rank, 1.0)) - 1]);

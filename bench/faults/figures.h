@@ -1,4 +1,4 @@
-// Times by kind of fault, and their table.
+// Times by kind of fault, as a table.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@ class Figures {
   void Add(const std::string& kind, const std::string& what, absl::Duration time) {
     times_[{kind, what}].push_back(time);
   }
-  // count, median, 99th percentile and maximum of each, in seconds.
+  // Count, median, 99th percentile and maximum of each, in seconds.
   void Print() const;
 
  private:

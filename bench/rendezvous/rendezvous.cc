@@ -1,11 +1,11 @@
-// How long 1,000 ranks need to learn one key: the NCCL id that rank 0 makes and the others wait for.
+// How long 1,000 ranks take to learn one key: the NCCL id that rank 0 creates and the others wait for.
 //
 //     bazel run -c opt //bench/rendezvous
 //
-// A real coordinator is one process; this one plays 125 worker daemons with 8 ranks each, every worker with its own
-// connection, as in life: each rank's call goes to the coordinator through its worker. A run is a job of 1,000 ranks
-// that the coordinator has placed: 999 ranks wait, then rank 0 sets the key. Two times are told: from the last call
-// sent (rank 0's) to the last answer, and from the first call sent, which counts the sending of all of them.
+// The coordinator is a real process; this process simulates 125 worker daemons with 8 ranks each, every worker with its
+// own connection. As in production, each rank's call goes to the coordinator through its worker. A run is a job of
+// 1,000 ranks that the coordinator has placed: 999 ranks wait, then rank 0 sets the key. It reports two times: from the
+// last call sent (rank 0's) to the last answer, and from the first call sent, which includes sending all calls.
 #include <grpcpp/client_context.h>
 #include <signal.h>
 #include <spawn.h>
@@ -40,12 +40,12 @@ constexpr absl::Duration kPatience = absl::Minutes(2);
 
 struct Flags {
   int workers = 125;
-  int ranks = 8;  // of each
+  int ranks = 8;  // of each worker
   int runs = 7;
   std::string coordinator = "coordinator/muster-coordinator";
 };
 
-pid_t coordinator_pid = -1;  // 1 at a time, also ended when this program gives up
+pid_t coordinator_pid = -1;  // at most one; killed also when this program fails
 
 [[noreturn]] void Die(const std::string& why) {
   std::fprintf(stderr, "rendezvous: %s\n", why.c_str());
@@ -85,11 +85,11 @@ class Coordinator {
   std::string folder_;
 };
 
-// Answers of one run, counted.
+// Counts the answers of one run.
 struct Run {
   std::atomic<int> left{0};
   std::atomic<int> failed{0};
-  absl::Time last;  // written by the one that brings `left` to 0
+  absl::Time last;  // written by the thread that brings `left` to 0
   absl::Mutex mutex;
   bool over ABSL_GUARDED_BY(mutex) = false;
 
@@ -102,7 +102,7 @@ struct Run {
   }
 };
 
-// A worker daemon that only says what it must.
+// A worker daemon that sends only what it must.
 class Worker {
  public:
   Worker(const std::string& address, int number, int slots) : stub_(Workers::NewStub(rpc::Dial(address))) {
@@ -131,7 +131,7 @@ class Worker {
     reader_.join();
   }
 
-  // Until this node is to run that many ranks; which.
+  // Waits until this node should run that many ranks; returns them.
   std::vector<RankKey> WaitForRanks(size_t count) {
     absl::MutexLock lock(&mutex_);
     const auto there = [&] {

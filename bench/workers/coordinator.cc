@@ -23,7 +23,7 @@ Coordinator::~Coordinator() { Kill(); }
 bool Coordinator::Start() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return false;
-  // A bench that is killed takes it along.
+  // Dies with the bench, even if the bench is killed.
   std::vector<std::string> words = {"setpriv",          "--pdeathsig", "KILL",    program_,      "--state_dir",
                                     folder_ + "/state", "--listen",    address(), "--log_level", "warn"};
   words.insert(words.end(), flags_.begin(), flags_.end());
@@ -36,7 +36,7 @@ bool Coordinator::Start() {
   const int error = posix_spawnp(&pid_, words[0].c_str(), &files, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&files);
   close(ends[1]);
-  // It says one line when it serves; a pipe that ends says that it will not.
+  // The coordinator prints a line when it serves; the end of the pipe means that it will not.
   char byte = 0;
   const bool serves = error == 0 && read(ends[0], &byte, 1) == 1;
   close(ends[0]);

@@ -1,4 +1,4 @@
-// The coordinator's process for measurements: started, killed, started again over the same state.
+// The coordinator's process for measurements: started, killed, restarted with the same state.
 #pragma once
 
 #include <sys/types.h>
@@ -13,12 +13,12 @@ namespace muster::bench {
 
 class Coordinator {
  public:
-  // `folder` exists and outlives it; further flags in `flags`.
+  // `folder` exists and outlives this object; `flags` are further flags.
   Coordinator(std::string program, std::string folder, std::vector<std::string> flags);
   ~Coordinator();  // SIGKILL
   Coordinator(const Coordinator&) = delete;
 
-  // Returns when it says that it listens; false: it does not, and stderr says why.
+  // Returns when the coordinator prints that it listens; false: it does not, and stderr says why.
   bool Start();
   void Kill();
 

@@ -30,7 +30,7 @@ ObservedRank Seen(const RankKey& key, RankState state) {
 
 }  // namespace
 
-// One attempt. gRPC calls it; operations are started under the member's mutex.
+// One attempt. gRPC calls it; operations start under the member's mutex.
 class Herd::Session final : public grpc::ClientBidiReactor<WorkerMessage, CoordinatorMessage> {
  public:
   Session(std::shared_ptr<Member> member, Workers::Stub* stub, WorkerMessage hello);
@@ -66,13 +66,13 @@ class Herd::Member : public std::enable_shared_from_this<Member> {
     share_ = number % 1000 / 4000.0;
   }
 
-  // A heartbeat or a call, when it is due.
+  // Sends the heartbeat or makes the call that is due.
   void Tick(absl::Time now) {
     absl::MutexLock lock(&mutex_);
     if (ending_ || now < due_) return;
     if (session_ == nullptr) {
       due_ = absl::InfiniteFuture();
-      session_ = new Session(shared_from_this(), stub_.get(), hello_);  // deletes itself when it is done
+      session_ = new Session(shared_from_this(), stub_.get(), hello_);  // deletes itself when it ends
     } else if (welcome_) {
       due_ = now + kHeartbeat;
       WorkerMessage heartbeat;
@@ -165,7 +165,7 @@ void Herd::Session::OnReadDone(bool ok) {
 
 void Herd::Session::OnWriteDone(bool ok) {
   absl::MutexLock lock(&member_->mutex_);
-  if (!ok) return;  // what waits stays unsent, and nothing is started behind it
+  if (!ok) return;  // pending messages stay unsent, and no operation follows
   outgoing_.pop_front();
   if (!outgoing_.empty()) StartWrite(&outgoing_.front());
 }

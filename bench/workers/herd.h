@@ -1,12 +1,12 @@
-// Worker daemons that are only streams, thousands of them in one process: each with a connection and one CPU slot of
-// its own. They do what worker/agent does with the coordinator: Hello, a full report, a heartbeat and a step of each
-// rank a second, what is to run runs, what is to stop has stopped, and when the stream breaks they call again, half a
-// second later or a little more.
+// Thousands of worker daemons reduced to their streams, in one process: each with its own connection and one CPU slot.
+// They treat the coordinator as worker/agent does: Hello, a full report, a heartbeat and a step of each rank every
+// second; desired ranks run, and the others have stopped; when the stream breaks they call again after half a second or
+// a little more.
 //
 //   Herd herd("unix:/tmp/c.sock", 5000);
 //   herd.WaitForContact(5000, absl::Seconds(15));
 //
-// Thread-safe. The coordinator must be another process: what both need would count twice.
+// Thread-safe. The coordinator must be another process, so that its cost is counted apart.
 #pragma once
 
 #include <atomic>
@@ -26,9 +26,9 @@ class Herd {
   ~Herd();  // breaks all streams
   Herd(const Herd&) = delete;
 
-  // That are welcome at this moment.
+  // Those that the coordinator currently welcomes.
   int in_contact() const { return in_contact_; }
-  // False: not so many at once within `patience`.
+  // False: fewer at the same time within `patience`.
   bool WaitForContact(int count, absl::Duration patience);
 
  private:
@@ -36,7 +36,7 @@ class Herd {
   class Session;
 
   void Contact(int change);
-  void KeepTime();  // heartbeats and calls that are due
+  void KeepTime();  // sends heartbeats and makes calls that are due
 
   std::vector<std::shared_ptr<Member>> members_;
   mutable absl::Mutex mutex_;

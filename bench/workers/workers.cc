@@ -1,13 +1,13 @@
-// What many workers and many readers cost the coordinator, against the promises of docs/reliability.md:
+// What many workers and many readers cost the coordinator, against the limits of docs/reliability.md:
 //
 //     bazel run //bench/workers
 //
-//   register    so many workers connect to a coordinator that has so many jobs
-//   steady      each rank tells of a step a second, while a job waits in the queue: the coordinator's share of a core
-//   reconnect   the coordinator is killed and started again: all call at once, and nobody is taken for dead
-//   readers     watches that never read: memory, and how long a submission takes beside them
+//   register    --workers workers connect to a coordinator that has --jobs jobs
+//   steady      each rank reports a step every second while a job waits in the queue: the coordinator's share of a core
+//   reconnect   the coordinator is killed and restarted: all workers call at once, and none counts as lost
+//   readers     watches that never read: memory, and the latency of a submission meanwhile
 //
-// Prints a line each and exits with 1 when one is over its limit. The herd is a process of its own (this program
+// Prints one line for each and exits with 1 if one exceeds its limit. The herd is a separate process (this program
 // again).
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>
@@ -55,7 +55,7 @@ struct Flags {
   double reconnect_seconds = 10;
   double readers_mib = 64;
   double submit_ms = 50;
-  std::string herd_of;  // address: be the herd
+  std::string herd_of;  // address; if set, this process is the herd
 };
 
 constexpr absl::Duration kSteady = absl::Seconds(10);
@@ -74,7 +74,7 @@ void Report(const std::string& what, double value, const char* unit, double limi
   exit(1);
 }
 
-// The other process: says "contact" each time that all are, and ends with its standard input.
+// The herd process: prints "contact" each time that all are connected, and ends with its standard input.
 int BeTheHerd(const Flags& flags) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
@@ -90,7 +90,7 @@ int BeTheHerd(const Flags& flags) {
     std::fflush(stdout);
     all = now;
   }
-  _exit(0);  // without thousands of farewells
+  _exit(0);  // skips closing thousands of streams
 }
 
 class HerdProcess {
@@ -120,7 +120,7 @@ class HerdProcess {
     fclose(output_);
   }
 
-  // The next line that it says; dies when none comes.
+  // The herd's next line; dies if none comes.
   void MustSay(const std::string& expected) {
     char line[64] = "";
     pollfd readable{fileno(output_), POLLIN, 0};
@@ -165,7 +165,7 @@ class Service {
     const grpc::Status status = jobs_->Submit(Context().get(), request, &reply);
     if (!status.ok()) Die("submit: " + status.error_message());
   }
-  // How many jobs are of that kind.
+  // The number of jobs of that kind.
   int Count(const std::function<bool(const Job&)>& kind) {
     ListJobsRequest request;
     request.set_all(true);
@@ -226,35 +226,35 @@ void MeasureHerd(const Flags& flags, Coordinator& coordinator) {
   }
   std::printf("coordinator: %zu MiB\n", coordinator.ResidentBytes() >> 20);
 
-  service.Submit("waits", DEVICE_CUDA);  // of which there is none
+  service.Submit("waits", DEVICE_CUDA);  // no node has one
   const absl::Duration used = coordinator.CpuTime();
   begin = absl::Now();
-  absl::SleepFor(kSteady);  // this is what is measured
+  absl::SleepFor(kSteady);  // the interval that is measured
   const absl::Duration wall = absl::Now() - begin;
-  Report(absl::StrCat("beside ", expected, " ranks that tell of their steps, and a job that waits"),
+  Report(absl::StrCat("beside ", expected, " ranks that report their steps, and a waiting job"),
          absl::FDivDuration(coordinator.CpuTime() - used, wall), "cores", flags.steady_cores);
 
   coordinator.Kill();
   herd.MustSay("lost");
   begin = absl::Now();
-  if (!coordinator.Start()) Die("it does not start again");
+  if (!coordinator.Start()) Die("the coordinator did not restart");
   Report("serving again after SIGKILL", absl::ToDoubleSeconds(absl::Now() - begin), "s", 3);
   begin = absl::Now();
   herd.MustSay("contact");
   Report("all workers are back", absl::ToDoubleSeconds(absl::Now() - begin), "s", flags.reconnect_seconds);
-  Service again(coordinator.address());  // the connection of before may not know yet that it is broken
-  // A death would be found when the grace after the start and the time of detection are over.
+  Service again(coordinator.address());  // the old connection may not know yet that it is broken
+  // A lost worker would be noticed after the startup grace and the detection.
   absl::Duration detection;
   if (!absl::ParseDuration(flags.detection, &detection)) Die("--detection is no duration");
   Eventually([&] { return again.Count(running) != expected || again.LiveNodes() != flags.workers; },
              Derive(detection).startup_grace + detection + absl::Seconds(2));
   Report("jobs that do not run as before", expected - again.Count(running), "", 0);
-  Report("workers taken for dead", flags.workers - again.LiveNodes(), "", 0);
+  Report("workers counted as lost", flags.workers - again.LiveNodes(), "", 0);
 }
 
 void MeasureReaders(const Flags& flags, Coordinator& coordinator) {
   Service service(coordinator.address());
-  // So that each reader has more before it than a connection holds.
+  // So that each reader has more pending than a connection buffers.
   SubmitMany(coordinator.address(), "history", flags.jobs);
   const size_t before = coordinator.ResidentBytes();
   std::vector<std::pair<std::unique_ptr<grpc::ClientContext>, std::unique_ptr<grpc::ClientReader<WatchItem>>>> readers;

@@ -5,8 +5,8 @@
 
 namespace {
 
-// The store lies in memory: what is measured is not this machine's disk. A submission may take longer than it is
-// promised to, since a test does not have its cores for itself.
+// The store is in memory, so that this machine's disk is not measured. A submission may take longer than promised,
+// since a test shares its cores.
 TEST(Workers, TwoHundredRegisterAndComeBackWithoutAFalseDeath) {
   const int status = system(
       "bench/workers/workers --workers 200 --jobs 50 --readers 100 --submissions 200 --submit_ms 500 --detection 2s "

@@ -31,8 +31,8 @@ struct BenchFlags {
   Format format = Format::kTable;
 };
 
-// The job as it is measured: no checkpoints, no validation, no second attempt, a constant learning rate.
-v1::JobSpec Measured(v1::JobSpec spec, uint32_t ranks, const BenchFlags& flags) {
+// The job as measured: no checkpoints, no validation, no restarts, a constant learning rate.
+v1::JobSpec Measured(v1::JobSpec spec, uint32_t ranks, const Flags& flags) {
   const std::string tail = absl::StrCat("-bench-", ranks);
   spec.set_name(absl::StrCat(spec.name().substr(0, kLongestName - tail.size()), tail));
   spec.mutable_resources()->set_ranks(ranks);
@@ -42,8 +42,9 @@ v1::JobSpec Measured(v1::JobSpec spec, uint32_t ranks, const BenchFlags& flags) 
   train.clear_checkpoint();
   train.clear_validation();
   train.mutable_data()->clear_validation();
-  if (train.has_optimizer()) train.mutable_optimizer()->clear_lr_schedule();  // a warm-up may be longer than this
-  // One rank is single, several are ddp, unless the job names a strategy that runs on any number.
+  if (train.has_optimizer())
+    train.mutable_optimizer()->clear_lr_schedule();  // a warm-up may be longer than the benchmark
+  // One rank runs `single`, several run `ddp`, unless the job names a strategy that runs on any number.
   if (train.strategy().has_single()) train.clear_strategy();
   if (flags.weak && train.has_batch() && train.batch().has_sequences()) {
     train.mutable_batch()->set_sequences(train.batch().sequences() * ranks);
@@ -56,7 +57,7 @@ struct Outcome {
   std::optional<Scaling> row;
 };
 
-// Submits, waits for the end, and sums up. Ctrl-C cancels what is measured.
+// Submits the job, waits for its end, and summarizes. Ctrl-C cancels the measured job.
 absl::StatusOr<Outcome> Measure(const Invocation& invocation, Client& client, const Reading& reading, uint32_t ranks,
                                 const BenchFlags& flags) {
   v1::SubmitRequest request;
@@ -124,8 +125,9 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
   CLI::App* command =
       AddCommand(app, "bench", kGroupRun, "Run a job on several numbers of ranks and compare their speed",
                  "muster bench job.yaml --ranks 1,2 --steps 10");
-  command->add_option("FILE", flags->files, "job files, - for standard input; later ones override")->required();
-  command->add_option("--set", flags->sets, "PATH=VALUE: override a field; again for more")
+  command->add_option("FILE", flags->files, "job files, - for standard input; later files override earlier ones")
+      ->required();
+  command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
       ->type_name("PATH=VALUE")
       ->allow_extra_args(false);
   command->add_option("--ranks", flags->ranks, "numbers of ranks, one job after the other")
@@ -133,11 +135,11 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
       ->check(CLI::Range(1, 4096))
       ->type_name("N,...")
       ->default_str("1,2,4");
-  command->add_option("--steps", flags->steps, "steps that count")
+  command->add_option("--steps", flags->steps, "steps to measure")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
-  command->add_option("--warm_up", flags->warm_up, "steps before them")->capture_default_str();
-  command->add_flag("--weak", flags->weak, "a batch that grows with the ranks: batch.sequences is each rank's");
+  command->add_option("--warm_up", flags->warm_up, "steps to run before measuring")->capture_default_str();
+  command->add_flag("--weak", flags->weak, "weak scaling: batch.sequences is the batch of each rank");
   AddFormat(command, flags->format, {"table", "json", "yaml"});
   OnRun(command, invocation, [&invocation, flags] { return Run(invocation, *flags); });
 }

@@ -10,7 +10,7 @@
 namespace muster::cli {
 namespace {
 
-// Only people are asked, and they are shown which job a prefix or @last means.
+// Only interactive users are asked for confirmation; the prompt shows which job a prefix or @last resolves to.
 bool Agrees(const v1::Job& job) {
   std::cerr << "cancel " << OneLine(job.id()) << " (" << StateName(job.state()) << ")? [y/N] " << std::flush;
   std::string answer;

@@ -15,9 +15,10 @@ void RegisterNow(CLI::App& app, Invocation& invocation) {
     Format format = Format::kTable;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = AddCommand(app, "now", "Commands", "Let a running job write one, and wait until it is published",
-                                 "muster checkpoint now gpt2-tiny-x7f2\n"
-                                 "muster checkpoint now @last --timeout 20m -o name");
+  CLI::App* command =
+      AddCommand(app, "now", "Commands", "Write a checkpoint of a running job, and wait until it is published",
+                 "muster checkpoint now gpt2-tiny-x7f2\n"
+                 "muster checkpoint now @last --timeout 20m -o name");
   AddJob(command, flags->job);
   AddFormat(command, flags->format, {"table", "json", "yaml", "name"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
@@ -45,11 +46,11 @@ void RegisterImport(CLI::App& app, Invocation& invocation) {
     std::string from, out;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command =
-      AddCommand(app, "import", "Commands", "Make one of a Hugging Face folder: a job starts from it by model.from",
-                 "muster checkpoint import gpt2-hf runs/gpt2-start");
-  command->add_option("DIR", flags->from, "with config.json and weights in safetensors")->required();
-  command->add_option("OUT", flags->out, "folder of checkpoints to make")->required();
+  CLI::App* command = AddCommand(app, "import", "Commands",
+                                 "Turn a Hugging Face folder into a checkpoint that a job can start from (model.from)",
+                                 "muster checkpoint import gpt2-hf runs/gpt2-start");
+  command->add_option("DIR", flags->from, "folder with config.json and weights in safetensors")->required();
+  command->add_option("OUT", flags->out, "folder of checkpoints to create")->required();
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     return BecomeTrainer(invocation, {"import", "--from", flags->from, "--out", flags->out});
   });

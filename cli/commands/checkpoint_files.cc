@@ -1,4 +1,4 @@
-// What is on disk below a checkpoint.path, beside what the coordinator has published of it.
+// The checkpoints on disk below a checkpoint.path, merged with those that the coordinator has published.
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -26,7 +26,7 @@ struct CheckpointFilesFlags {
   Format format = Format::kTable;
 };
 
-// Of one step, newest first.
+// One step's checkpoint. Lists are newest first.
 struct Found {
   StepName name;
   std::string directory;  // path
@@ -39,11 +39,12 @@ struct Found {
 
 struct Place {
   std::string path;  // checkpoint.path, or one step's folder
-  std::string job;   // empty: a path was given
+  std::string job;   // empty if a path was given
   std::vector<v1::PublishedCheckpoint> published;
 };
 
-// A folder as it is; else a job, whose folder and published checkpoints the coordinator knows.
+// Takes an existing folder as it is; anything else is a job, whose folder and published checkpoints the coordinator
+// knows.
 absl::StatusOr<Place> Find(const Invocation& invocation, const std::string& from) {
   std::error_code error;
   if (fs::is_directory(from, error)) return Place{.path = from, .job = "", .published = {}};
@@ -77,7 +78,7 @@ void Measure(Found& step) {
   if (!error) step.written = absl::FromChrono(std::chrono::file_clock::to_sys(changed));
 }
 
-// Looks at every step; reads all of its bytes if `verification` says so.
+// Checks every step; reads all bytes if `verification` asks for it.
 std::vector<Found> Look(const Place& place, checkpoint::Verification verification) {
   std::map<StepName, Found> steps;
   std::error_code error;
@@ -183,9 +184,9 @@ void RegisterCheckpointFiles(CLI::App& app, Invocation& invocation) {
     const char *name, *description, *example;
     absl::StatusOr<ExitCode> (*run)(const Invocation&, const CheckpointFilesFlags&);
   } commands[] = {
-      {"ls", "List those of a job or below a folder, and whether they are whole",
+      {"ls", "List the checkpoints of a job or folder, and whether they are complete",
        "muster checkpoint ls @last\nmuster checkpoint ls runs/gpt2-tiny -o json", List},
-      {"verify", "Read every byte of them; exit code 1 when one is damaged, and where",
+      {"verify", "Verify every byte of the checkpoints; exit code 1 if one is corrupt, with the place",
        "muster checkpoint verify runs/gpt2-tiny\nmuster checkpoint verify @last -o json", Verify},
   };
   for (const auto& entry : commands) {

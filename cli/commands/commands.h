@@ -1,5 +1,5 @@
-// One function for each verb: adds the subcommand, its flags and what runs. All take the root (or the group they belong
-// to) and the invocation, which outlives it.
+// One function for each verb: adds the subcommand, its flags and its action. Each takes the root app (or the group of
+// the verb) and the invocation, which outlives it.
 #pragma once
 
 #include "cli/command.h"

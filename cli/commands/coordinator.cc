@@ -16,7 +16,8 @@
 namespace muster::cli {
 namespace {
 
-// The names that the coordinator is always reached by from its own machine, and this machine's, after those given.
+// The given names, then the names by which the coordinator is always reached on its own machine, then this machine's
+// names.
 std::vector<std::string> WithOwnNames(std::vector<std::string> hosts) {
   char name[256] = {};
   gethostname(name, sizeof name - 1);
@@ -42,12 +43,12 @@ void RegisterInitCoordinator(CLI::App& app, Invocation& invocation) {
     std::vector<std::string> hosts;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command =
-      AddCommand(app, "init", "Commands", "Make authority and certificate for TLS; again: only the certificate",
-                 "muster coordinator init --host gpu-head --host 10.0.0.5");
+  CLI::App* command = AddCommand(app, "init", "Commands",
+                                 "Create the TLS authority and certificate; if run again, only renew the certificate",
+                                 "muster coordinator init --host gpu-head --host 10.0.0.5");
   command
       ->add_option("--state_dir,--state", flags->state_dir,
-                   "of the coordinator (default: muster/coordinator in the user's state folder)")
+                   "the coordinator's state folder (default: muster/coordinator in the user's state folder)")
       ->type_name("FOLDER");
   command->add_option("--host", flags->hosts, "name or address that others use; may be repeated")->type_name("HOST");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
@@ -95,7 +96,7 @@ void RegisterRevokeNode(CLI::App& app, Invocation& invocation) {
 }  // namespace
 
 void RegisterCoordinator(CLI::App& app, Invocation& invocation) {
-  CLI::App* group = AddCommand(app, "coordinator", kGroupService, "Let other machines and people in, over TLS",
+  CLI::App* group = AddCommand(app, "coordinator", kGroupService, "Give other machines and users access, over TLS",
                                "muster coordinator init --host gpu-head\n"
                                "muster coordinator token create --role worker -o join.token");
   group->require_subcommand(1);

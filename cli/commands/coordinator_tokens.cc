@@ -34,7 +34,7 @@ std::string NameOf(v1::TokenRole role) {
   return "unknown";
 }
 
-// Days too, which tokens live.
+// Also accepts days, since tokens live long.
 absl::StatusOr<absl::Duration> ParseLife(const std::string& text) {
   if (!absl::EndsWith(text, "d")) return ParseTimeout(text);
   const absl::StatusOr<absl::Duration> number = ParseTimeout(text.substr(0, text.size() - 1));
@@ -55,17 +55,21 @@ void RegisterCreate(CLI::App& app, Invocation& invocation) {
     std::string role, user, ttl, file;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = AddCommand(app, "create", "Commands", "Make a token: for workers to join, or for a person",
+  CLI::App* command = AddCommand(app, "create", "Commands", "Create a token for workers to join with, or for a user",
                                  "muster coordinator token create --role worker --ttl 1h -o join.token\n"
                                  "muster coordinator token create --role submitter --user ann --ttl 90d -o ann.token");
   command->add_option("--role", flags->role, "worker|viewer|submitter|admin")
       ->required()
       ->type_name("ROLE")
       ->check(CLI::IsMember({"worker", "viewer", "submitter", "admin"}).description(""));
-  command->add_option("--user", flags->user, "whose it is: the owner of jobs submitted with it")->type_name("NAME");
-  command->add_option("--ttl", flags->ttl, "how long it is good: 30m, 8h, 90d (default: 1h for worker, else no end)")
+  command->add_option("--user", flags->user, "the token's user, who owns the jobs submitted with it")
+      ->type_name("NAME");
+  command
+      ->add_option("--ttl", flags->ttl,
+                   "how long the token is valid: 30m, 8h, 90d (default: 1h for worker, else forever)")
       ->type_name("TIME");
-  command->add_option("-o,--output", flags->file, "a new file for it (mode 600), instead of standard output")
+  command
+      ->add_option("-o,--output", flags->file, "write the token to this new file (mode 600) instead of standard output")
       ->type_name("FILE");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     v1::CreateTokenRequest request;
@@ -84,7 +88,7 @@ void RegisterCreate(CLI::App& app, Invocation& invocation) {
     if (flags->file.empty()) {
       Print(reply->token() + "\n");
     } else if (absl::Status kept = tls::CreatePrivateFile(flags->file, reply->token() + "\n"); !kept.ok()) {
-      const auto revoked = (*client)->RevokeToken(reply->info().id());  // nobody will ever have it
+      const auto revoked = (*client)->RevokeToken(reply->info().id());  // the user never saw this token
       return absl::Status(kept.code(), absl::StrCat(kept.message(), revoked.ok() ? ""
                                                                                  : "; and the token that was made "
                                                                                    "could not be revoked"));
@@ -126,8 +130,8 @@ void RegisterList(CLI::App& app, Invocation& invocation) {
 
 void RegisterRevoke(CLI::App& app, Invocation& invocation) {
   const auto ids = std::make_shared<std::vector<std::string>>();
-  CLI::App* command =
-      AddCommand(app, "revoke", "Commands", "End tokens before their time", "muster coordinator token revoke k3j9x2m4");
+  CLI::App* command = AddCommand(app, "revoke", "Commands", "Revoke tokens before they expire",
+                                 "muster coordinator token revoke k3j9x2m4");
   command->add_option("TOKEN", *ids, "ids (muster coordinator token ls)")->required();
   OnRun(command, invocation, [&invocation, ids]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
@@ -144,7 +148,7 @@ void RegisterRevoke(CLI::App& app, Invocation& invocation) {
 }  // namespace
 
 void RegisterCoordinatorTokens(CLI::App& app, Invocation& invocation) {
-  CLI::App* group = AddCommand(app, "token", "Commands", "Tokens: for workers to join, and for people",
+  CLI::App* group = AddCommand(app, "token", "Commands", "Tokens for workers to join with, and for users",
                                "muster coordinator token create --role worker -o join.token\n"
                                "muster coordinator token ls");
   group->require_subcommand(1);

@@ -36,7 +36,7 @@ struct Vocabulary {
   }
 };
 
-// One line that is written over: bytes, share, rate and time left.
+// A progress line that is redrawn: bytes, share, rate and time left.
 std::function<void(uint64_t, uint64_t)> LiveProgress() {
   const absl::Time begin = absl::Now();
   return [begin, shown = absl::InfinitePast()](uint64_t done, uint64_t total) mutable {
@@ -102,7 +102,7 @@ void RegisterPrepare(CLI::App& app, Invocation& invocation) {
   command->add_option("--tokenizer", flags->tokenizer, "bytes (each is a token), or gpt2")
       ->check(CLI::IsMember({"bytes", "gpt2"}));
   flags->vocabulary.AddTo(command);
-  command->add_flag("--end_of_text", flags->options.end_of_text, "put <|endoftext|> behind each text");
+  command->add_flag("--end_of_text", flags->options.end_of_text, "put <|endoftext|> after each text");
   command->add_option("--format", flags->format, "nanogpt (no header), or llmc")
       ->check(CLI::IsMember({"nanogpt", "llmc"}))
       ->capture_default_str();

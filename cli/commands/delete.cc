@@ -9,7 +9,7 @@ void RegisterDelete(CLI::App& app, Invocation& invocation) {
   const Verb verb = {"delete", "Forget ended jobs, their events, metrics and logs; checkpoints stay",
                      "muster delete gpt2-tiny-x7f2"};
   AddJobVerb(app, invocation, verb, [](Client& client, const std::string& name, Format format) {
-    // Deleting what is not there is fine for a retry, but a slip of the finger should be told.
+    // The coordinator accepts deleting an unknown job, for retries; here a mistyped name must be an error.
     const absl::StatusOr<v1::GetJobReply> got = client.GetJob(name);
     if (!got.ok()) return got.status();
     const absl::StatusOr<v1::DeleteReply> reply = client.Delete(got->job().id());

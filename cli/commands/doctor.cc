@@ -68,15 +68,18 @@ void PrintList(const std::vector<Finding>& findings, Format format) {
 }  // namespace
 
 void RegisterDoctor(CLI::App& app, Invocation& invocation) {
-  const auto flags = std::make_shared<DoctorFlags>();
-  CLI::App* command = AddCommand(app, "doctor", kGroupService, "Say what is missing or wrong here, with the remedy",
-                                 "muster doctor\nmuster doctor --folder /data/checkpoints -o json");
-  command->add_option("--folder", flags->folders, "look at its disk too, e.g. where checkpoints go; again for more")
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command =
+      AddCommand(app, "doctor", kGroupService, "Check this machine for problems and say how to fix them",
+                 "muster doctor\nmuster doctor --folder /data/checkpoints -o json");
+  command
+      ->add_option("--folder", flags->folders,
+                   "also check the disk of this folder, e.g. of the checkpoints; may be repeated")
       ->type_name("FOLDER")
       ->allow_extra_args(false);
   command->add_option("--bin_dir", flags->bin_dir, "folder of Muster's other programs")->type_name("FOLDER");
   AddFormat(command, flags->format, {"table", "json", "yaml"});
-  command->footer(command->get_footer() + "\n\nExit code: 0 nothing is wrong, 1 something is.");
+  command->footer(command->get_footer() + "\n\nExit code: 0 no problems, 1 problems found.");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const std::vector<Finding> findings = Examine(invocation, *flags);
     if (flags->format == Format::kTable) {

@@ -15,9 +15,10 @@ struct EvalFlags {
 }  // namespace
 
 void RegisterEval(CLI::App& app, Invocation& invocation) {
-  const auto flags = std::make_shared<EvalFlags>();
-  CLI::App* command = AddCommand(app, "eval", kGroupData, "Loss and perplexity of a trained model on a token file",
-                                 "muster eval runs/gpt2-tiny val.bin\nmuster eval @last val.bin -o json");
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command =
+      AddCommand(app, "eval", kGroupData, "Compute loss and perplexity of a trained model on a token file",
+                 "muster eval runs/gpt2-tiny val.bin\nmuster eval @last val.bin -o json");
   command->add_option("FROM", flags->from, "job, folder of checkpoints, or a Hugging Face folder")->required();
   command->add_option("DATA", flags->data, "token file, or a quoted pattern of its shards")->required();
   command->add_option("--sequences", flags->sequences, "only the first N windows")->type_name("N");

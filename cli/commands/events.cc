@@ -21,8 +21,8 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* command = AddCommand(app, "events", kGroupLook, "Show what happened to a job, or to all jobs and nodes",
                                  "muster events @last\nmuster events -f");
-  command->add_option("JOB", flags->job, "id, a unique beginning of one, or @last; without it: everything");
-  command->add_flag("-f,--follow", flags->follow, "go on");
+  command->add_option("JOB", flags->job, "id, a unique beginning of one, or @last; default: all jobs and nodes");
+  command->add_flag("-f,--follow", flags->follow, "keep printing new events");
   command->add_option("--tail", flags->tail, "only the newest N")->type_name("N");
   AddFormat(command, flags->format, {"table", "json"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
@@ -30,7 +30,7 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
     if (!client.ok()) return client.status();
     const absl::StatusOr<std::string> job = invocation.JobNamed(flags->job, **client);
     if (!job.ok()) return job.status();
-    // A plain call first: its error is the clear one.
+    // Makes a plain call first, because its error message is the clear one.
     std::string id;
     if (!job->empty()) {
       const absl::StatusOr<v1::GetJobReply> got = (*client)->GetJob(*job);

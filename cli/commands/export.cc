@@ -11,14 +11,14 @@ struct ExportFlags {
 };
 
 void Add(CLI::App& app, Invocation& invocation, const std::string& group, const std::string& example) {
-  const auto flags = std::make_shared<ExportFlags>();
-  CLI::App* command =
-      AddCommand(app, "export", group, "Write a checkpoint as Hugging Face's transformers load it", example);
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = AddCommand(app, "export", group,
+                                 "Write a checkpoint in Hugging Face's format, for transformers to load", example);
   command->add_option("FROM", flags->from, "job, or folder of checkpoints")->required();
-  command->add_option("OUT", flags->out, "folder to make")->required();
+  command->add_option("OUT", flags->out, "folder to create")->required();
   command->add_option("--tokenizer-from", flags->tokenizer, "folder whose tokenizer files are copied")
       ->type_name("DIR");
-  command->add_option("--max-shard-size", flags->max_shard, "of a file of weights; default 5GB")->type_name("SIZE");
+  command->add_option("--max-shard-size", flags->max_shard, "largest file of weights; default 5GB")->type_name("SIZE");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::string> folder = ModelFolder(invocation, flags->from);
     if (!folder.ok()) return folder.status();

@@ -19,11 +19,11 @@ struct InitFlags {
   bool force = false;
 };
 
-// Unlike WriteFile of config.h for everybody to read, and never over a file of the user's unless that is wanted.
+// Unlike WriteFile of config.h: readable by all users, and never overwrites a user's file unless --force is given.
 absl::Status WriteJobFile(const std::string& path, const std::string& text, bool force) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (force ? O_TRUNC : O_EXCL), 0644);
   if (file < 0 && errno == EEXIST) {
-    return absl::AlreadyExistsError(absl::StrCat(path, " is there already; name another file, or say --force"));
+    return absl::AlreadyExistsError(absl::StrCat(path, " already exists; name another file, or use --force"));
   }
   if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
   const ssize_t written = write(file, text.data(), text.size());
@@ -35,7 +35,7 @@ absl::Status WriteJobFile(const std::string& path, const std::string& text, bool
 
 absl::StatusOr<ExitCode> Run(const InitFlags& flags) {
   const std::string text = WriteSampleJob(flags.job);
-  // What was given on the command line obeys the rules of a job file.
+  // Values from the command line obey the rules of a job file.
   const Reading reading = ReadSpec(text, flags.file, {});
   if (!reading.problems.empty()) return ToStatus(reading.problems);
   if (flags.file == "-") {
@@ -52,8 +52,8 @@ absl::StatusOr<ExitCode> Run(const InitFlags& flags) {
 }  // namespace
 
 void RegisterInit(CLI::App& app, Invocation& invocation) {
-  const auto flags = std::make_shared<InitFlags>();
-  CLI::App* command = AddCommand(app, "init", kGroupRun, "Write a commented job file to begin with",
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = AddCommand(app, "init", kGroupRun, "Write a commented job file as a starting point",
                                  "muster init my-job.yaml --data train.bin\nmuster init - --model gpt2:small");
   command->add_option("FILE", flags->file, "file to write; - for standard output")->capture_default_str();
   command->add_option("--model", flags->job.model, "family:size")->type_name("MODEL")->capture_default_str();

@@ -27,8 +27,9 @@ void RegisterUp(CLI::App& app, Invocation& invocation) {
     std::string bin_dir;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = AddCommand(app, "up", "Commands", "Start what does not run yet, and wait until it is ready",
-                                 "muster local up\nmuster local down && muster local up --nodes 3 --slots 2");
+  CLI::App* command =
+      AddCommand(app, "up", "Commands", "Start the daemons that do not run yet, and wait until they are ready",
+                 "muster local up\nmuster local down && muster local up --nodes 3 --slots 2");
   command->add_option("--nodes", flags->options.nodes, "worker daemons, each a node of its own (default: 1)")
       ->type_name("N")
       ->check(CLI::Range(1, 64).description(""));
@@ -58,7 +59,7 @@ void RegisterDown(CLI::App& app, Invocation& invocation) {
   const auto force = std::make_shared<bool>(false);
   CLI::App* command =
       AddCommand(app, "down", "Commands", "Drain and stop what `local up` started", "muster local down");
-  command->add_flag("--force", *force, "kill what does not stop in time (--timeout, default 2m)");
+  command->add_flag("--force", *force, "kill daemons that do not stop in time (--timeout, default 2m)");
   OnRun(command, invocation, [&invocation, force]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<absl::Duration> timeout = TimeoutOr(invocation, absl::Minutes(2));
     if (!timeout.ok()) return timeout.status();

@@ -37,7 +37,7 @@ absl::StatusOr<absl::Time> ParseSince(const std::string& text) {
   return absl::Now() - *ago;
 }
 
-// Puts chunks together to lines: a chunk may end in the middle of one.
+// Joins chunks into lines: a chunk may end in the middle of a line.
 class LogPrinter {
  public:
   LogPrinter(bool name_ranks, absl::Time since) : name_ranks_(name_ranks), since_(since) {}
@@ -58,7 +58,7 @@ class LogPrinter {
     Print(out);
   }
 
-  // Lines that never got an end.
+  // Flushes lines that have no newline at their end.
   void Flush() {
     for (auto& [rank, rest] : rest_) {
       if (!rest.empty()) Print(absl::StrCat(Prefix(rank), rest, "\n"));
@@ -110,7 +110,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flag
   }
   const absl::StatusOr<ExitCode> code = FollowItems(
       **client, request, (*client)->connection().timeout, take, [] {},
-      absl::StrCat("detached; ", got->job().id(), " goes on"));
+      absl::StrCat("detached; ", got->job().id(), " continues"));
   printer.Flush();
   return code;
 }
@@ -122,10 +122,10 @@ void RegisterLogs(CLI::App& app, Invocation& invocation) {
   CLI::App* command = AddCommand(app, "logs", kGroupLook, "Print what a job's ranks wrote",
                                  "muster logs -f @last\nmuster logs gpt2-tiny-x7f2 --rank 1 --tail 50");
   AddJob(command, flags->job);
-  command->add_flag("-f,--follow", flags->follow, "go on until the job ends");
-  command->add_option("--rank", flags->rank, "of this rank only")->type_name("N");
+  command->add_flag("-f,--follow", flags->follow, "keep printing until the job ends");
+  command->add_option("--rank", flags->rank, "only the lines of this rank")->type_name("N");
   command->add_option("--tail", flags->tail, "only the newest N lines")->type_name("N");
-  command->add_option("--since", flags->since, "not older than 10m, 2h, or a time")->type_name("AGO");
+  command->add_option("--since", flags->since, "only lines since 10m or 2h ago, or since a time")->type_name("AGO");
   AddFormat(command, flags->format, {"table", "json"});
   OnRun(command, invocation, [&invocation, flags] { return Run(invocation, *flags); });
 }

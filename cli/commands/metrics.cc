@@ -21,7 +21,7 @@ struct MetricsFlags {
   Format format = Format::kTable;
 };
 
-// The rows of a stream: titles once, then one row each, in columns that do not move.
+// Rows of a stream: the titles once, then one row each, in columns of fixed width.
 class Rows {
  public:
   explicit Rows(Format format) : json_(format == Format::kJson) {}
@@ -36,7 +36,7 @@ class Rows {
   }
 
  private:
-  // Every word right-aligned in a column of its own.
+  // Right-aligns every word in a column of its own.
   static std::string Padded(const std::string& line) {
     std::string out;
     for (size_t at = 0; at < line.size();) {
@@ -75,7 +75,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const MetricsFlags& f
     };
     return FollowItems(
         **client, request, (*client)->connection().timeout, take, [] {},
-        absl::StrCat("detached; ", got->job().id(), " goes on"));
+        absl::StrCat("detached; ", got->job().id(), " continues"));
   }
   std::vector<v1::MetricPoint> points;
   JobView view(invocation.Out());
@@ -108,7 +108,7 @@ void RegisterMetrics(CLI::App& app, Invocation& invocation) {
   CLI::App* command = AddCommand(app, "metrics", kGroupLook, "Show a job's loss, rates and times, step by step",
                                  "muster metrics @last --plot\nmuster metrics -f gpt2-tiny-x7f2 -o json");
   AddJob(command, flags->job);
-  auto* follow = command->add_flag("-f,--follow", flags->follow, "go on until the job ends");
+  auto* follow = command->add_flag("-f,--follow", flags->follow, "keep printing until the job ends");
   command->add_flag("--plot", flags->plot, "draw the loss")->excludes(follow);
   command->add_option("--tail", flags->tail, "only the newest N")->type_name("N");
   AddFormat(command, flags->format, {"table", "json", "yaml"});

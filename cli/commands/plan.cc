@@ -20,15 +20,16 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* command = AddCommand(app, "plan", kGroupRun, "Show what a job would need, before anything runs",
                                  "muster plan job.yaml --schedule");
-  command->add_option("FILE", flags->files, "job files, - for standard input; later ones override")->required();
-  command->add_option("--set", flags->sets, "PATH=VALUE: override a field; again for more")
+  command->add_option("FILE", flags->files, "job files, - for standard input; later files override earlier ones")
+      ->required();
+  command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
       ->type_name("PATH=VALUE")
       ->allow_extra_args(false);
-  command->add_flag("--schedule", flags->parts.schedule, "also the ops of a step, with their times and memory");
-  command->add_flag("--simulate", flags->parts.times, "also how long a step would take");
+  command->add_flag("--schedule", flags->parts.schedule, "also show the ops of a step, with their times and memory");
+  command->add_flag("--simulate", flags->parts.times, "also predict how long a step would take");
   command->add_option("--hardware", flags->hardware,
-                      "that times are predicted for: h100, h200, a100, rtx4090, cpu (default: that of the nodes)");
-  command->add_option("--memory", flags->memory_bytes, "of every slot, as 80GiB (default: that of the nodes)")
+                      "hardware to predict times for: h100, h200, a100, rtx4090, cpu (default: that of the nodes)");
+  command->add_option("--memory", flags->memory_bytes, "memory of every slot, e.g. 80GiB (default: that of the nodes)")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE");
   AddFormat(command, flags->format, {"table", "json", "yaml", "svg"});

@@ -33,7 +33,7 @@ absl::StatusOr<ExitCode> Once(Client& client, const PsFlags& flags, const Screen
   if (flags.format == Format::kJson || flags.format == Format::kYaml) {
     PrintTree(MessageTree(*reply)["jobs"], flags.format);
   } else if (reply->jobs().empty() && flags.format != Format::kName) {
-    Say(flags.all ? "no jobs" : "no jobs that run or wait; ended ones: muster ps -a");
+    Say(flags.all ? "no jobs" : "no running or waiting jobs; for ended jobs: muster ps -a");
   } else {
     Print(Text(*reply, flags, screen));
   }
@@ -55,8 +55,8 @@ absl::StatusOr<ExitCode> Again(Client& client, const PsFlags& flags, const Scree
 void RegisterPs(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<PsFlags>();
   CLI::App* command = AddCommand(app, "ps", kGroupLook, "List jobs", "muster ps -a -o wide\nmuster ps --watch");
-  command->add_flag("-a,--all", flags->all, "also those that have ended");
-  command->add_flag("-w,--watch", flags->watch, "again every two seconds");
+  command->add_flag("-a,--all", flags->all, "also show ended jobs");
+  command->add_flag("-w,--watch", flags->watch, "refresh every two seconds");
   AddFormat(command, flags->format, {"table", "wide", "json", "yaml", "name"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();

@@ -1,4 +1,4 @@
-// What `ps --watch` and `top` share: the same glance again and again.
+// The refresh loop that `ps --watch` and `top` share.
 #pragma once
 
 #include <functional>
@@ -10,9 +10,9 @@
 
 namespace muster::cli {
 
-// Prints what `glance` gives every two seconds until Ctrl-C: in place on a terminal, else one below the other;
-// `changed` then leaves out what is as before. A coordinator that goes away after a first answer is waited for; other
-// errors end it.
+// Prints what `glance` returns, every two seconds until Ctrl-C: in place on a terminal, otherwise one page after the
+// other. For the latter, `changed` leaves out what is unchanged. If the coordinator goes away after a first answer,
+// waits for it to come back; other errors end the loop.
 absl::StatusOr<ExitCode> Repeat(const Screen& screen, bool changed,
                                 const std::function<absl::StatusOr<std::string>()>& glance);
 

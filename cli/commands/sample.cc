@@ -19,11 +19,11 @@ void RegisterSample(CLI::App& app, Invocation& invocation) {
                                  "muster sample @last --prompt \"In the beginning\" --tokens 200\n"
                                  "muster sample runs/gpt2-tiny --prompt And --temperature 0");
   command->add_option("FROM", flags->from, "job, folder of checkpoints, or a Hugging Face folder")->required();
-  command->add_option("--prompt", flags->prompt, "text to go on from")->required();
+  command->add_option("--prompt", flags->prompt, "text to continue")->required();
   command->add_option("--tokens", flags->tokens, "how many to write")->type_name("N");
-  command->add_option("--temperature", flags->temperature, "0: always the likeliest")->type_name("X");
-  command->add_option("--top_k", flags->top_k, "choose among the K likeliest")->type_name("K");
-  command->add_option("--seed", flags->seed, "of the choice")->type_name("N");
+  command->add_option("--temperature", flags->temperature, "0: always take the likeliest token")->type_name("X");
+  command->add_option("--top_k", flags->top_k, "sample from the K likeliest tokens")->type_name("K");
+  command->add_option("--seed", flags->seed, "seed of the sampling")->type_name("N");
   auto* vocab = command->add_option("--vocab", flags->vocab, "GPT-2's vocab.json; default: FROM's")->type_name("FILE");
   auto* merges = command->add_option("--merges", flags->merges, "GPT-2's merges.txt")->type_name("FILE");
   vocab->needs(merges);

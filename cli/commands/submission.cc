@@ -56,17 +56,17 @@ absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading&
   if (!reply.ok()) return WithPlaces(reply.status(), reading.sources);
   const std::string& id = reply->job().id();
   invocation.Remember(id, **client);
-  const bool people = options.format == Format::kTable;
-  const bool follow = options.follow || (!options.detach && people && invocation.Out().terminal);
-  if (people) Say(DescribePlan(reply->plan(), {}, invocation.Err()));
-  if (people || options.format == Format::kName) {
+  const bool interactive = options.format == Format::kTable;
+  const bool follow = options.follow || (!options.detach && interactive && invocation.Out().terminal);
+  if (interactive) Say(DescribePlan(reply->plan(), {}, invocation.Err()));
+  if (interactive || options.format == Format::kName) {
     Print(id + "\n");
   } else if (follow) {
     PrintLine(MessageTree(*reply));
   } else {
     PrintMessage(*reply, options.format);
   }
-  if (people && !follow) {
+  if (interactive && !follow) {
     Say(absl::StrCat("submitted. Next: muster watch ", id, "   muster logs -f ", id, "   muster cancel ", id));
   }
   if (!follow) return kOk;

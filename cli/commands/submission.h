@@ -1,4 +1,4 @@
-// What `submit` and `train` share once they have a spec.
+// What `submit` and `train` do once they have a spec.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -11,15 +11,15 @@ namespace muster::cli {
 struct SubmitOptions {
   bool follow = false;
   bool detach = false;
-  bool dry_run = false;  // only the plan
+  bool dry_run = false;  // only print the plan
   Format format = Format::kTable;
 };
 
-// -f, -d, --dry-run and -o.
+// Adds -f, -d, --dry-run and -o.
 void AddSubmitFlags(CLI::App* command, SubmitOptions& options);
 
-// Prints the plan (stderr), then the id (stdout) and the next commands, and follows on a terminal or with -f.
-// InvalidArgument: the coordinator's errors at their places.
+// Prints the plan (stderr), then the id (stdout) and the next commands, and follows the job on a terminal or with -f.
+// InvalidArgument: the coordinator's errors with their locations.
 absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading& reading, const SubmitOptions& options);
 
 // 128 random bits, hexadecimal.

@@ -18,8 +18,9 @@ void RegisterSubmit(CLI::App& app, Invocation& invocation) {
                                  "muster submit job.yaml --set optimizer.lr=3e-4\n"
                                  "muster submit job.yaml larger.yaml\n"
                                  "id=$(muster submit -d job.yaml)");
-  command->add_option("FILE", flags->files, "job files, - for standard input; later ones override")->required();
-  command->add_option("--set", flags->sets, "PATH=VALUE: override a field; again for more")
+  command->add_option("FILE", flags->files, "job files, - for standard input; later files override earlier ones")
+      ->required();
+  command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
       ->type_name("PATH=VALUE")
       ->allow_extra_args(false);
   command->add_option("--name", flags->name, "name of the job");

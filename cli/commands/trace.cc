@@ -40,8 +40,8 @@ std::string Headline(const v1::RankTrace& rank, const StepProfile& profile) {
                                       : absl::StrCat("steps ", profile.first_step, " to ", profile.last_step),
                                   absl::StrFormat(": %.2f ms a step", profile.milliseconds));
   if (profile.collectives > 0) {
-    absl::StrAppend(&line, absl::StrFormat(", collectives %.2f ms, %.0f%% of them behind compute", profile.collectives,
-                                           100 * profile.hidden / profile.collectives));
+    absl::StrAppend(&line, absl::StrFormat(", collectives %.2f ms, %.0f%% of them overlapped with compute",
+                                           profile.collectives, 100 * profile.hidden / profile.collectives));
   }
   return line + "\n";
 }
@@ -66,8 +66,8 @@ nlohmann::ordered_json Tree(const v1::RankTrace& rank, const StepProfile& profil
           {"rows", std::move(rows)}};
 }
 
-// The first rank in full, of the others a line each.
-void Show(const std::vector<v1::RankTrace>& ranks, const TraceFlags& flags, const Screen& screen) {
+// The first rank in full, one line for each other rank.
+void Show(const std::vector<v1::RankTrace>& ranks, const Flags& flags, const Screen& screen) {
   nlohmann::ordered_json trees = nlohmann::ordered_json::array();
   bool first = true;
   for (const v1::RankTrace& rank : ranks) {
@@ -98,11 +98,11 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const TraceFlags& fla
     if (rank.steps_size() > 0) ranks.push_back(rank);
   }
   if (!reply->missing().empty()) {
-    Say(absl::StrCat("not heard of in time, or not of all steps: rank ", absl::StrJoin(reply->missing(), ", "),
+    Say(absl::StrCat("no complete trace arrived in time from rank ", absl::StrJoin(reply->missing(), ", "),
                      "; a step may take longer than that (--timeout), or its node is away (muster describe ", *job,
                      ")"));
   }
-  if (ranks.empty()) return absl::DeadlineExceededError("no rank told of a step");
+  if (ranks.empty()) return absl::DeadlineExceededError("no rank reported a step in time");
   if (!flags.output.empty()) {
     if (absl::Status status = WriteTrace(flags.output, ranks); !status.ok()) return status;
     Say(absl::StrCat(flags.output, ": open it in https://ui.perfetto.dev or chrome://tracing"));
@@ -120,10 +120,10 @@ void RegisterTrace(CLI::App& app, Invocation& invocation) {
                                  "muster trace @last --by unit");
   AddJob(command, flags->job);
   command->add_option("--steps", flags->steps, "how many")->check(CLI::Range(1, 20))->capture_default_str();
-  command->add_option("--ranks", flags->ranks, "which, at most eight; default: the first eight")
+  command->add_option("--ranks", flags->ranks, "ranks to trace, at most eight; default: the first eight")
       ->delimiter(',')
       ->type_name("N,...");
-  command->add_option("--save", flags->output, "also a trace for ui.perfetto.dev or chrome://tracing")
+  command->add_option("--save", flags->output, "also write a trace for ui.perfetto.dev or chrome://tracing")
       ->type_name("FILE");
   command->add_option("--by", flags->by, "rows of the table: kind, unit or op")
       ->transform(CLI::CheckedTransformer(std::map<std::string, TraceRows>{

@@ -11,7 +11,7 @@
 namespace muster::cli {
 namespace {
 
-// Flags that stand for one path each, typed by the spec's reader.
+// Flags that each set one path of the spec, typed by the spec's reader.
 struct PathFlag {
   const char* flag;
   const char* path;
@@ -20,7 +20,7 @@ struct PathFlag {
 };
 constexpr PathFlag kPathFlags[] = {
     {"--size", "model.size", "SIZE", "tiny, small, medium, large or xl"},
-    {"--from", "model.from", "FOLDER", "Hugging Face folder with the weights to begin with; gives the size too"},
+    {"--from", "model.from", "FOLDER", "Hugging Face folder with the weights to start from; also sets the size"},
     {"--data", "data.tokens", "FILE", "token file to train on (muster data prepare makes one)"},
     {"--validation", "data.validation", "FILE", "token file to validate on"},
     {"--order", "data.order", "ORDER", "shuffled or sequential"},
@@ -34,20 +34,20 @@ constexpr PathFlag kPathFlags[] = {
     {"--lr_schedule", "optimizer.lr_schedule.kind", "KIND", "constant, linear or cosine"},
     {"--warmup_steps", "optimizer.lr_schedule.warmup_steps", "N", "steps from 0 to the peak rate"},
     {"--min_lr", "optimizer.lr_schedule.min_lr", "X", "last learning rate of linear and cosine"},
-    {"--weight_decay", "optimizer.weight_decay", "X", "of tensors with two dimensions or more"},
+    {"--weight_decay", "optimizer.weight_decay", "X", "weight decay of tensors with two dimensions or more"},
     {"--clip_norm", "optimizer.clip_norm", "X", "largest gradient norm; 0: no clipping"},
     {"--momentum", "optimizer.momentum", "X", "of sgd"},
     {"--validate_every", "validation.every_steps", "N", "steps between validations"},
     {"--checkpoint", "checkpoint.path", "FOLDER", "folder for checkpoints"},
     {"--checkpoint_every", "checkpoint.every_steps", "N", "steps between checkpoints"},
-    {"--resume_from", "checkpoint.resume_from", "FOLDER", "another job's checkpoints, to go on from the newest"},
-    {"--seed", "seed", "N", "of initialisation and data order"},
+    {"--resume_from", "checkpoint.resume_from", "FOLDER", "another job's checkpoints; resumes from the newest"},
+    {"--seed", "seed", "N", "seed of initialization and data order"},
     {"--priority", "priority", "N", "higher runs first"},
-    {"--max_restarts", "max_restarts", "N", "restarts without progress before it fails"},
+    {"--max_restarts", "max_restarts", "N", "restarts without progress before the job fails"},
     {"--name", "name", "NAME", "name of the job"},
 };
 
-// "zero3" to kind zero, stage 3; other names are kinds of their own.
+// "zero3" becomes kind zero, stage 3; other names are kinds themselves.
 std::vector<Assignment> StrategyAssignments(const std::string& text) {
   const std::string flag = "--strategy";
   if (text.size() == 5 && absl::StartsWith(text, "zero") && text[4] >= '0' && text[4] <= '9') {
@@ -64,7 +64,7 @@ std::vector<Assignment> ModelAssignments(const std::string& text) {
   return assignments;
 }
 
-// A job without a name is called after its model.
+// A job without a name takes the name of its model.
 void AddName(std::vector<Assignment>& assignments) {
   std::string family, size;
   for (const Assignment& assignment : assignments) {
@@ -100,7 +100,7 @@ void RegisterTrain(CLI::App& app, Invocation& invocation) {
   command->add_option("--set", flags->sets, "PATH=VALUE: any other field of the spec")
       ->type_name("PATH=VALUE")
       ->allow_extra_args(false);
-  command->add_flag("--print", flags->print, "print the spec and do nothing");
+  command->add_flag("--print", flags->print, "print the spec and exit");
   AddSubmitFlags(command, flags->options);
   OnRun(command, invocation, [&invocation, flags, command]() -> absl::StatusOr<ExitCode> {
     std::vector<Assignment> assignments = ModelAssignments(flags->model);

@@ -40,7 +40,7 @@ absl::Status BecomeTrainer(const Invocation& invocation, std::vector<std::string
   argv.push_back(nullptr);
   execv(program.c_str(), argv.data());
   return absl::NotFoundError(absl::StrCat("cannot run ", program, ": ", std::strerror(errno),
-                                          "; Muster's programs lie in one folder, or MUSTER_BIN_DIR names it"));
+                                          "; Muster's programs must be in one folder, or MUSTER_BIN_DIR names it"));
 }
 
 }  // namespace muster::cli

@@ -1,5 +1,4 @@
-// What the CLI does with a model it has the trainer do, which links the tensor library: its program takes this one's
-// place.
+// Commands that need the tensor library run in the trainer: its program replaces this process (exec).
 #pragma once
 
 #include <string>
@@ -11,11 +10,11 @@
 
 namespace muster::cli {
 
-// A folder is taken as it is; anything else is a job, whose checkpoints the coordinator knows. NotFound: neither.
+// Takes a folder as it is; anything else is a job, whose checkpoints the coordinator knows. NotFound: neither.
 // FailedPrecondition: a job without a checkpoint.
 absl::StatusOr<std::string> ModelFolder(const Invocation& invocation, const std::string& from);
 
-// Does not return if it succeeds. NotFound: the program is not there.
+// Does not return on success. NotFound: the program is missing.
 absl::Status BecomeTrainer(const Invocation& invocation, std::vector<std::string> arguments);
 
 }  // namespace muster::cli

@@ -19,7 +19,7 @@ void RegisterValidate(CLI::App& app, Invocation& invocation) {
   CLI::App* command = AddCommand(app, "validate", kGroupRun, "Check job files, all errors at once",
                                  "muster validate job.yaml\nmuster validate --offline jobs/*.yaml");
   command->add_option("FILE", flags->files, "job files; - for standard input")->required();
-  command->add_option("--set", flags->sets, "PATH=VALUE: override a field; again for more")
+  command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
       ->type_name("PATH=VALUE")
       ->allow_extra_args(false);
   command->add_flag("--offline", flags->offline, "check names and types only, without a coordinator");
@@ -42,8 +42,7 @@ void RegisterValidate(CLI::App& app, Invocation& invocation) {
         status = plan.ok() ? absl::OkStatus() : WithPlaces(plan.status(), reading->sources);
         if (plan.ok() && flags->resolved) Print(WriteSpec(plan->resolved()));
         if (absl::IsUnavailable(status)) {
-          Say(absl::StrCat(file,
-                           ": names and types are right; its meaning was not checked (--offline asks for no more)"));
+          Say(absl::StrCat(file, ": names and types are valid; values were not checked (--offline)"));
           return status;
         }
       }

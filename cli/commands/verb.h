@@ -17,17 +17,17 @@ struct Verb {
   std::string example;
 };
 
-// Does it to one and prints the answer. `name` is an id, or a unique beginning of a job's.
+// Applies the verb to one job or node and prints the answer. `name` is an id, or a unique prefix of a job's id.
 using Apply = std::function<absl::Status(Client& client, const std::string& name, Format format)>;
 
-// JOB...: ids, unique beginnings or @last. NODE...: ids or unique beginnings, which are found here.
+// JOB...: ids, unique prefixes or @last. NODE...: ids or unique prefixes, which are resolved here.
 //
-// Every name is tried, also after one that failed; each failure is told, and the exit code is that of the first.
+// Tries every name, even after a failure. Prints each failure; the exit code is that of the first.
 CLI::App* AddJobVerb(CLI::App& app, Invocation& invocation, const Verb& verb, Apply apply);
 CLI::App* AddNodeVerb(CLI::App& app, Invocation& invocation, const Verb& verb, Apply apply);
 
-// The id of the one node that `text` names: its id or a beginning of it. NotFound; FailedPrecondition lists the nodes
-// that fit.
+// The id of the one node that `text` names: its id or a prefix of it. NotFound; FailedPrecondition lists the nodes that
+// match.
 absl::StatusOr<std::string> NodeNamed(const std::string& text, const v1::ListNodesReply& nodes);
 
 }  // namespace muster::cli

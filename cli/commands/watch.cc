@@ -14,7 +14,7 @@ void RegisterWatch(CLI::App& app, Invocation& invocation) {
   CLI::App* command = AddCommand(app, "watch", kGroupLook, "Follow a job to its end; Ctrl-C only detaches",
                                  "muster watch @last\nmuster watch gpt2-tiny-x7f2 -o json | jq .metrics.loss");
   AddJob(command, flags->job);
-  command->add_flag("--logs", flags->options.logs, "also the lines of its log");
+  command->add_flag("--logs", flags->options.logs, "also print the lines of its log");
   AddFormat(command, flags->options.format, {"table", "json"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();

@@ -1,4 +1,4 @@
-// What `muster doctor` looks at on this machine, and what to do about what it finds. Nothing is changed by looking.
+// The checks of `muster doctor` on this machine, and how to fix what they find. Checks change nothing.
 #pragma once
 
 #include <string>

@@ -17,7 +17,7 @@ constexpr uint64_t kLittleFree = uint64_t{2048} << 20;
 constexpr size_t kMaxSocketPath = 107;
 constexpr absl::string_view kLongestSocket = "/coordinator.sock";
 
-// `folder` or the nearest folder above it that is there.
+// `folder`, or the nearest parent folder that exists.
 std::string Existing(std::string folder) {
   struct stat found {};
   while (folder.size() > 1 && stat(folder.c_str(), &found) != 0) {
@@ -43,7 +43,7 @@ Finding CheckDisk(const std::string& folder, const std::string& what) {
   }
   if ((disk.f_flag & ST_RDONLY) != 0) {
     return {"disk", Severity::kProblem, absl::StrCat(text, ", mounted read-only"),
-            "mount it for writing, or name another"};
+            "mount it for writing, or name another folder"};
   }
   if (free < kTooLittleFree) {
     return {"disk", Severity::kProblem, text, "make room: with less than 256 MiB the coordinator accepts no job"};

@@ -54,7 +54,7 @@ std::vector<Finding> CheckGpus() {
   const std::vector<agent::Gpu> gpus = agent::ListGpus();
   if (gpus.empty()) {
     return {{"gpus", Severity::kProblem, absl::StrCat(devices, " devices, but NVML lists none"),
-             "nvidia-smi says why; a driver that was updated under a running system wants a restart"}};
+             "nvidia-smi says why; a driver that was updated under a running system needs a restart"}};
   }
   std::vector<Finding> findings;
   for (const agent::Gpu& gpu : gpus) {

@@ -30,7 +30,7 @@ constexpr rlim_t kFewProcesses = 1024;  // threads count
 constexpr rlim_t kTooFewProcesses = 128;
 constexpr size_t kMaxProcBytes = 64 << 10;
 
-// The first line of a file of the kernel's; empty when there is none.
+// The first line of a kernel file; empty if there is none.
 std::string FirstLine(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFile(path, kMaxProcBytes);
   return text.ok() ? std::string(absl::StripAsciiWhitespace(text->substr(0, text->find('\n')))) : "";
@@ -46,7 +46,7 @@ uint64_t MemoryLine(const std::string& text, const std::string& name) {
   return 0;
 }
 
-// Of a container; 0: none.
+// The container's memory limit; 0: none.
 uint64_t MemoryLimit() {
   for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     uint64_t bytes = 0;
@@ -59,7 +59,7 @@ uint64_t MemoryLimit() {
 Finding Limit(const char* check, int resource, rlim_t few, rlim_t too_few, const char* what, const char* remedy) {
   rlimit limit{};
   if (getrlimit(resource, &limit) != 0) return {check, Severity::kNote, absl::StrCat("cannot be read"), ""};
-  // The daemons raise their own to the hard limit.
+  // The daemons raise their soft limit to the hard limit.
   const rlim_t hard = limit.rlim_max;
   if (hard == RLIM_INFINITY) return {check, Severity::kOk, absl::StrCat("no limit of ", what), ""};
   const Severity severity = hard < too_few ? Severity::kProblem : hard < few ? Severity::kNote : Severity::kOk;
@@ -102,7 +102,7 @@ Finding CheckCores() {
   if (quota.size() == 2 && absl::SimpleAtod(quota[0], &used) && absl::SimpleAtod(quota[1], &period) && period > 0 &&
       used / period < cores) {
     return {"cores", Severity::kNote, absl::StrCat(text, ", but the container may use ", Significant(used / period)),
-            "more threads than that only wait for each other: give the container more, or the worker fewer slots"};
+            "threads beyond that compete for cores: give the container more, or the worker fewer slots"};
   }
   return {"cores", Severity::kOk, text, ""};
 }
@@ -137,13 +137,13 @@ Finding CheckClock() {
   const absl::Time now = absl::Now();
   const std::string text = absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", now, absl::UTCTimeZone());
   if (now < absl::FromCivil(absl::CivilYear(2025), absl::UTCTimeZone())) {
-    return {"clock", Severity::kProblem, absl::StrCat(text, ": lies in the past"),
+    return {"clock", Severity::kProblem, absl::StrCat(text, ": is in the past"),
             "set it (timedatectl set-ntp true): ages and times of jobs are shown by it"};
   }
   timex state{};
   if (adjtimex(&state) == TIME_ERROR) {
-    return {"clock", Severity::kNote, absl::StrCat(text, ", not known to be synchronised"),
-            "timedatectl set-ntp true, on the host; only the times that are shown depend on it"};
+    return {"clock", Severity::kNote, absl::StrCat(text, ", not known to be synchronized"),
+            "timedatectl set-ntp true, on the host; it affects only the times that are shown"};
   }
   return {"clock", Severity::kOk, text, ""};
 }

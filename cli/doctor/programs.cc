@@ -26,10 +26,10 @@ constexpr size_t kMaxOutput = 4096;
 
 struct Answer {
   int code = -1;
-  std::string text;  // both streams
+  std::string text;  // stdout and stderr
 };
 
-// Until the end of what it prints or the deadline.
+// Reads until the end of the output or the deadline.
 std::string ReadAll(int descriptor, absl::Time deadline) {
   std::string text;
   char buffer[512];
@@ -85,10 +85,10 @@ Finding CheckProgram(const std::string& path, const std::string& name) {
     return {"programs", Severity::kProblem, absl::StrCat(name, " does not load: ", said),
             "a library is missing or of another version: tools/setup.sh fetches those that a build links to"};
   }
-  // The shim has no options at all; that it says so shows that it runs.
+  // The shim has no options; its refusal shows that it runs.
   if (name == "muster-step" && answer.code > 0 && answer.code < 126) return {"programs", Severity::kOk, name, ""};
   if (answer.code != 0) {
-    return {"programs", Severity::kProblem, absl::StrCat(name, " does not run: ", said), "build or install it anew"};
+    return {"programs", Severity::kProblem, absl::StrCat(name, " does not run: ", said), "rebuild or reinstall it"};
   }
   if (said != kVersion) {
     return {"programs", Severity::kProblem, absl::StrCat(name, " is version ", said, ", muster is ", kVersion),

@@ -48,7 +48,7 @@ std::vector<Finding> CheckService(const absl::StatusOr<Client*>& client) {
   const absl::StatusOr<v1::VersionReply> version = client.ok() ? (*client)->Version() : client.status();
   if (!version.ok()) {
     return {{"coordinator", Severity::kProblem, std::string(version.status().message()),
-             absl::IsUnavailable(version.status()) ? "muster local up, or --address of one that runs"
+             absl::IsUnavailable(version.status()) ? "muster local up, or --address of a running coordinator"
                                                    : "see what the message names"}};
   }
   std::vector<Finding> findings;
@@ -60,7 +60,7 @@ std::vector<Finding> CheckService(const absl::StatusOr<Client*>& client) {
     findings.back().remedy = absl::StrCat("this muster is ", kVersion, ": install one version everywhere");
   }
   for (Finding& finding : CheckNodes(**client)) findings.push_back(std::move(finding));
-  // Another machine's folders are not here.
+  // Folders of another machine are not visible here.
   if (!absl::StartsWith((*client)->connection().address, "unix:")) return findings;
   const absl::StatusOr<v1::ListJobsReply> jobs = (*client)->ListJobs(/*all=*/false);
   std::set<std::string> folders;

@@ -1,5 +1,5 @@
-// Stands in for muster-coordinator in the tests of `muster local`: serves, and lists a live node for each file in
-// $FAKE_NODES. The fake worker is a shell script that makes such a file.
+// Replaces muster-coordinator in the tests of `muster local`: serves, and lists a live node for each file in
+// $FAKE_NODES. The fake worker is a shell script that creates such a file.
 #include <csignal>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// `muster local` as people run it, with daemons that only pretend.
+// `muster local` as users run it, with fake daemons.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-// Says hello like a worker, drains on SIGTERM.
+// Logs a start line like a worker; drains on SIGTERM.
 constexpr char kWorker[] =
     "#!/bin/sh\n"
     "echo \"arguments: $@\" >&2\n"
@@ -38,7 +38,7 @@ class LocalTest : public ::testing::Test {
                     {"MUSTER_BIN_DIR", folder_.path() + "/bin"},
                     {"FAKE_NODES", folder_.path() + "/nodes"}};
   }
-  // Nothing of a failed test is left running; pids come from our own pid files.
+  // A failed test leaves no processes behind; the pids come from our own pid files.
   ~LocalTest() override {
     for (const auto& [name, pid] : Pids()) kill(pid, SIGKILL);
   }
@@ -48,7 +48,7 @@ class LocalTest : public ::testing::Test {
     command.insert(command.end(), arguments.begin(), arguments.end());
     return RunToEnd(command, environment_);
   }
-  // Of those that run.
+  // Pids of the running daemons.
   std::map<std::string, pid_t> Pids() const {
     std::map<std::string, pid_t> pids;
     const json status = json::parse(Run({"status", "-o", "json"}).out);
@@ -73,7 +73,7 @@ TEST_F(LocalTest, UpStartsWhatDoesNotRunAndLeavesTheRestAlone) {
   ASSERT_EQ(first.size(), 3u);
   EXPECT_TRUE(absl::StrContains(LastLines(StateFile("worker-1.log"), 0, 5), "--slots 3"));
   EXPECT_TRUE(std::ifstream(StateFile("worker-1/state/node_id")).good());
-  // Again: nothing changes.
+  // A second `up` changes nothing.
   const Ended again = Run({"up"});
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_TRUE(absl::StrContains(again.err, "coordinator runs"));
@@ -82,7 +82,7 @@ TEST_F(LocalTest, UpStartsWhatDoesNotRunAndLeavesTheRestAlone) {
   EXPECT_EQ(other.code, 2);
   EXPECT_TRUE(absl::StrContains(other.err, "a service of 2 nodes runs here, not of 3")) << other.err;
   EXPECT_EQ(Pids(), first);
-  // What died is started again, and only that.
+  // Only the daemon that died is restarted.
   kill(first.at("worker-0"), SIGKILL);
   ASSERT_TRUE(WaitForEnd({first.at("worker-0"), ReadPidFile(StateFile("worker-0.pid"))->start}, absl::Seconds(10)));
   const Ended status = Run({"status"});
@@ -92,7 +92,7 @@ TEST_F(LocalTest, UpStartsWhatDoesNotRunAndLeavesTheRestAlone) {
   EXPECT_EQ(second.at("coordinator"), first.at("coordinator"));
   EXPECT_EQ(second.at("worker-1"), first.at("worker-1"));
   EXPECT_NE(second.at("worker-0"), first.at("worker-0"));
-  // Down drains, and leaves nothing.
+  // `down` drains, and leaves no process.
   const Ended down = Run({"down"});
   EXPECT_EQ(down.code, 0) << down.err;
   for (const char* line : {"draining", "worker-0 stopped", "worker-1 stopped", "coordinator stopped"}) {
@@ -109,9 +109,9 @@ TEST_F(LocalTest, ADaemonThatEndsAtOnceShowsItsLog) {
   folder_.Write("bin/muster-worker", "#!/bin/sh\necho 'no slots: something is wrong' >&2\nexit 1\n", true);
   const Ended up = Run({"up"});
   EXPECT_EQ(up.code, 3);
-  EXPECT_TRUE(absl::StrContains(up.err, "worker-0 ended right after its start")) << up.err;
+  EXPECT_TRUE(absl::StrContains(up.err, "worker-0 exited right after its start")) << up.err;
   EXPECT_TRUE(absl::StrContains(up.err, "  no slots: something is wrong")) << up.err;
-  // The coordinator stays for the next try.
+  // The coordinator keeps running for the next attempt.
   EXPECT_EQ(Pids().size(), 1u);
   EXPECT_EQ(Run({"down"}).code, 0);
 }
@@ -136,14 +136,14 @@ TEST_F(LocalTest, MissingProgramsAreNamed) {
 }
 
 TEST_F(LocalTest, DownTouchesNothingThatItDidNotStart) {
-  // A pid file whose process is another one by now: ours.
+  // A pid file whose pid now belongs to another process: this test's.
   std::filesystem::create_directories(StateFile(""));
   std::ofstream(StateFile("coordinator.pid")) << getpid() << " 12345\n";
   std::ofstream(StateFile("worker-0.pid")) << "1 0\n";
   const Ended down = Run({"down"});
   EXPECT_EQ(down.code, 0);
   EXPECT_EQ(down.err, "nothing runs\n");
-  // A coordinator that someone else runs at the address.
+  // A coordinator that somebody else runs at the address.
   std::filesystem::create_directories(folder_.path() + "/run");
   chmod((folder_.path() + "/run").c_str(), 0700);
   Program other({folder_.path() + "/bin/muster-coordinator", "--listen",
@@ -192,7 +192,7 @@ TEST_F(LocalTest, NodesShareTheCores) {
     EXPECT_EQ(share, ShareOfCores(cores, index, 3, 2)) << log;
   }
   EXPECT_EQ(Run({"down"}).code, 0);
-  // Fewer are started when none runs.
+  // Fewer nodes may be started when none runs.
   EXPECT_EQ(Run({"up", "--nodes", "1"}).code, 0);
   EXPECT_EQ(Pids().size(), 2u);
   EXPECT_EQ(Run({"down"}).code, 0);
@@ -212,7 +212,7 @@ TEST(ShareOfCores, Table) {
       {{4, 5, 6, 7, 9}, 0, 3, 1, {4}},
       {{4, 5, 6, 7, 9}, 2, 3, 1, {7, 9}},
       {{4, 5, 6, 7, 9}, 2, 3, 0, {7, 9}},
-      // More slots than cores: two ranks of one node have two.
+      // More slots than cores: two ranks of one node get two cores.
       {{0, 1}, 2, 3, 1, {0}},
       {{0, 1}, 0, 3, 2, {0, 1}},
       {{0, 1}, 2, 3, 2, {0, 1}},
@@ -232,7 +232,7 @@ TEST_F(LocalTest, TooLongASocketPathIsRefused) {
   const Ended up = Run({"up"});
   EXPECT_EQ(up.code, 2);
   EXPECT_TRUE(absl::StrContains(up.err, "more than 107")) << up.err;
-  // The coordinator's fits, the trainers' does not, neither there nor in the state folder.
+  // The coordinator's socket path fits, the trainers' does not, in neither the run folder nor the state folder.
   environment_["MUSTER_RUNTIME_DIR"] = folder_.path() + "/" + std::string(86 - folder_.path().size(), 'r');
   environment_["XDG_STATE_HOME"] = folder_.path() + "/" + std::string(100, 's');
   const Ended trainers = Run({"up"});

@@ -30,7 +30,7 @@ namespace {
 constexpr absl::Duration kExitPoll = absl::Milliseconds(20);
 constexpr uint64_t kTailBytes = 16 << 10;
 
-// What this thread starts has these cores, as long as the object lives.
+// Pins this thread, and the processes that it starts, to these cores while the object exists.
 class CoresOfChildren {
  public:
   explicit CoresOfChildren(const std::vector<int>& cores) {
@@ -57,12 +57,13 @@ int OpenPidfd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 
 
 std::optional<ProcessId> FindProcess(pid_t pid) {
   if (pid <= 0) return std::nullopt;
-  // Our own child would stay a zombie until it is waited for.
+  // Our own child would stay a zombie until waited for.
   waitpid(pid, nullptr, WNOHANG);
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string text;
   if (!std::getline(file, text)) return std::nullopt;
-  // The name in parentheses may hold anything; the last ')' ends it. State follows, start time is the 20th after it.
+  // The name in parentheses may contain anything; the last ')' ends it. The state follows; the start time is the 20th
+  // field after it.
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos || name_end + 2 >= text.size()) return std::nullopt;
   const std::vector<std::string> fields = absl::StrSplit(text.substr(name_end + 2), ' ');
@@ -96,7 +97,8 @@ absl::StatusOr<ProcessId> StartDaemon(const Daemon& daemon) {
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, daemon.log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
   posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
-  // A pipe that this program was given (by a test, by a script that waits for its end) must not live on in a daemon.
+  // A pipe that this program inherited (from a test, or a script that waits for its end) must not stay open in a
+  // daemon.
   posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
@@ -113,12 +115,12 @@ absl::StatusOr<ProcessId> StartDaemon(const Daemon& daemon) {
   posix_spawn_file_actions_destroy(&files);
   if (error == ENOENT && access(program.c_str(), F_OK) != 0) {
     return absl::NotFoundError(absl::StrCat("there is no ", program,
-                                            ": Muster's programs lie in one folder; name it with --bin_dir or "
+                                            ": Muster's programs are in one folder; name it with --bin_dir or "
                                             "MUSTER_BIN_DIR"));
   }
   if (error != 0) return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", program, " (log ", daemon.log, ")"));
   const std::optional<ProcessId> process = FindProcess(pid);
-  // Already over: the caller sees from the log why.
+  // It has exited already: the caller sees from the log why.
   return process.value_or(ProcessId{pid, 0});
 }
 
@@ -144,7 +146,7 @@ std::vector<int> ShareOfCores(const std::vector<int>& cores, int index, int node
 absl::Status Signal(const ProcessId& process, int signal) {
   const int pidfd = OpenPidfd(process.pid);
   if (pidfd < 0) return absl::NotFoundError(absl::StrCat("process ", process.pid, " is gone"));
-  // The descriptor holds the process; only now is the look at its start time worth something.
+  // The descriptor pins the process, so only now is the start time conclusive.
   const bool same = Alive(process);
   const int result = same ? static_cast<int>(syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0)) : -1;
   const int error = same ? errno : ESRCH;

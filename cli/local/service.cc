@@ -31,7 +31,7 @@ bool FitsASocket(const std::string& path) { return path.size() < sizeof(sockaddr
 
 std::string WorkerName(int index) { return absl::StrCat("worker-", index); }
 
-// One `local up` or `down` at a time.
+// Held by one `local up` or `down` at a time.
 class FolderLock {
  public:
   static absl::StatusOr<std::unique_ptr<FolderLock>> Take(const std::string& folder) {
@@ -41,7 +41,7 @@ class FolderLock {
     if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
     if (flock(file, LOCK_EX | LOCK_NB) != 0) {
       close(file);
-      return absl::AbortedError(absl::StrCat("another `muster local` command is at work in ", folder));
+      return absl::AbortedError(absl::StrCat("another `muster local` command is running in ", folder));
     }
     return std::unique_ptr<FolderLock>(new FolderLock(file));
   }
@@ -97,7 +97,7 @@ absl::Status LocalService::Start(const std::string& name, const std::string& pro
   if (!process.ok()) return process.status();
   started_.push_back({name, *process, log_begin});
   if (absl::Status written = WritePidFile(PidFile(name), *process); !written.ok()) {
-    // What cannot be found again must not be left running.
+    // Kill a daemon that could not be found again.
     Signal(*process, SIGTERM).IgnoreError();
     return written;
   }
@@ -108,7 +108,7 @@ absl::Status LocalService::CheckStarted() const {
   for (const Started& daemon : started_) {
     if (Alive(daemon.process)) continue;
     std::string lines = LastLines(LogFile(daemon.name), daemon.log_begin, kShownLines);
-    return absl::UnavailableError(absl::StrCat("the ", daemon.name, " ended right after its start; its log ",
+    return absl::UnavailableError(absl::StrCat("the ", daemon.name, " exited right after its start; its log ",
                                                LogFile(daemon.name), lines.empty() ? " is empty" : " ends with:\n",
                                                lines));
   }
@@ -132,7 +132,7 @@ absl::Status LocalService::StartCoordinator() {
   return status;
 }
 
-// The trainers' socket lies in the run folder, and a socket's path has room for 107 bytes.
+// The trainers' socket is in the run folder, and a socket's path has room for 107 bytes.
 std::string LocalService::RunFolder(const std::string& worker) const {
   std::string run = absl::StrCat(folders_.state, "/", worker, "/run");
   if (FitsASocket(run + kTrainerSocket)) return run;
@@ -176,14 +176,14 @@ absl::Status LocalService::StartWorker(int index, int nodes, int slots) {
   for (const std::string& made : {state, run}) {
     if (absl::Status status = MakeFolders(made); !status.ok()) return status;
   }
-  // A worker takes its id from there, and would make up one of the host's name.
+  // A worker takes its id from this file; without it, it would derive one from the hostname.
   if (const std::string id = state + "/node_id"; access(id.c_str(), F_OK) != 0) {
     if (absl::Status status = WriteFile(id, absl::StrCat("node-", index, "\n")); !status.ok()) return status;
   }
   std::vector<std::string> arguments = {"--coordinator", folders_.Address(), "--state_dir", state, "--run_dir", run,
                                         "--bin_dir",     folders_.bin};
   if (slots > 0) arguments.insert(arguments.end(), {"--slots", absl::StrCat(slots)});
-  // Each believes that it has a machine of its own.
+  // Each worker assumes that it has the machine to itself.
   const std::vector<int> cores = ShareOfCores(UsableCores(), index, nodes, slots);
   const absl::Status status = Start(name, "muster-worker", arguments, cores);
   if (status.ok()) say_(absl::StrCat(name, " started (pid ", started_.back().process.pid, ")"));
@@ -237,7 +237,7 @@ absl::Status LocalService::Up(const LocalOptions& options) {
   const absl::Time deadline = absl::Now() + options.timeout;
   if (absl::Status status = StartCoordinator(); !status.ok()) return status;
   if (absl::Status status = WaitUntilServing(deadline); !status.ok()) return status;
-  for (const LocalDaemon& daemon : List()) {  // of an earlier, larger service
+  for (const LocalDaemon& daemon : List()) {  // left from an earlier, larger service
     int index = 0;
     absl::string_view name = daemon.name;
     if (absl::ConsumePrefix(&name, "worker-") && absl::SimpleAtoi(name, &index) && index >= *nodes) {
@@ -284,7 +284,7 @@ absl::Status LocalService::Down(absl::Duration timeout, bool force) {
   std::vector<LocalDaemon> coordinators, workers;
   for (LocalDaemon& daemon : List()) {
     if (!daemon.process) {
-      unlink(PidFile(daemon.name).c_str());  // died earlier
+      unlink(PidFile(daemon.name).c_str());  // it exited earlier
       continue;
     }
     (daemon.name == kCoordinator ? coordinators : workers).push_back(std::move(daemon));
@@ -299,7 +299,7 @@ absl::Status LocalService::Down(absl::Duration timeout, bool force) {
     say_("nothing runs");
     return absl::OkStatus();
   }
-  if (!workers.empty()) say_("draining: running jobs write a checkpoint and go back to the queue");
+  if (!workers.empty()) say_("draining: running jobs write a checkpoint and return to the queue");
   if (absl::Status status = Stop(workers, timeout, force); !status.ok()) return status;
   return Stop(coordinators, timeout, force);
 }

@@ -1,7 +1,7 @@
 // A coordinator and workers on this machine, for one user: `muster local`.
 //
-// Below the state folder: coordinator/ and worker-N/ with the daemons' own files (worker-N is the node node-N), and for
-// each daemon NAME.pid, NAME.log.
+// Below the state folder: coordinator/ and worker-N/ with the daemons' own files (worker-N is the node node-N), and
+// NAME.pid and NAME.log for each daemon.
 #pragma once
 
 #include <functional>
@@ -39,23 +39,23 @@ struct LocalOptions {
 
 class LocalService {
  public:
-  // `say` is told what is done, a line each.
+  // `say` receives one line for each action.
   LocalService(LocalFolders folders, std::function<void(const std::string&)> say)
       : folders_(std::move(folders)), say_(std::move(say)) {}
 
-  // Starts what does not run and waits until the coordinator answers and `nodes` nodes are live. What runs is left
-  // alone. Each worker is a node of its own, node-0 and so on, with its own folders and its share of the cores
-  // (ShareOfCores).
+  // Starts the daemons that do not run and waits until the coordinator answers and `nodes` nodes are live. Leaves
+  // running daemons alone. Each worker is a node of its own, node-0 and so on, with its own folders and its share of
+  // the cores (ShareOfCores).
   // FailedPrecondition: another number of nodes runs. InvalidArgument: a socket's path would be too long. NotFound: a
   // program is missing. AlreadyExists: something else serves the address. Unavailable: a daemon ended at once; the
   // message has the end of its log. DeadlineExceeded. Aborted: another `local` command is at work.
   absl::Status Up(const LocalOptions& options);
 
-  // SIGTERM to the workers, which drain, then to the coordinator. DeadlineExceeded names what still runs; with `force`
-  // that is killed instead. Only processes that Up started are touched.
+  // Sends SIGTERM to the workers, which drain, then to the coordinator. DeadlineExceeded names the daemons that still
+  // run; with `force` they are killed instead. Touches only processes that Up started.
   absl::Status Down(absl::Duration timeout, bool force);
 
-  // The coordinator first. Daemons that once were started here.
+  // The daemons that were started here, the coordinator first.
   std::vector<LocalDaemon> List() const;
 
  private:
@@ -63,7 +63,7 @@ class LocalService {
   std::string LogFile(const std::string& name) const { return folders_.state + "/" + name + ".log"; }
   std::optional<ProcessId> Running(const std::string& name) const;
   absl::Status StartCoordinator();
-  // How many workers there are to be.
+  // The number of workers to run.
   absl::StatusOr<int> DecideNodes(const LocalOptions& options) const;
   absl::Status CheckSocketPaths(int nodes) const;
   std::string RunFolder(const std::string& worker) const;
@@ -72,7 +72,7 @@ class LocalService {
                      const std::vector<int>& cores = {});
   absl::Status WaitUntilServing(absl::Time deadline);
   absl::Status WaitUntilLive(int nodes, absl::Time deadline);
-  // Unavailable when a daemon of this round has ended.
+  // Unavailable if a daemon started by this call has exited.
   absl::Status CheckStarted() const;
   absl::Status Stop(const std::vector<LocalDaemon>& daemons, absl::Duration timeout, bool force);
 

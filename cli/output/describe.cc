@@ -103,29 +103,30 @@ std::string RanksOf(const v1::Resources& resources) {
   return absl::StrCat(resources.min_ranks(), " to ", Ranks(static_cast<int>(resources.ranks())));
 }
 
-// Where the job's time went. Waiting for slots and pauses are nobody's loss: they are told apart.
-std::string TimeBreakdownText(const v1::TimeBreakdown& l) {
-  const std::pair<const char*, double> held[] = {
-      {"training", l.training()},   {"starting", l.starting()},     {"checkpoint stall", l.checkpoint_stall()},
-      {"detecting", l.detecting()}, {"recovering", l.recovering()}, {"recomputing", l.recomputing()},
+// Where the job's time went. Waiting for slots and pauses are not overhead, so they are listed apart.
+std::string TimeBreakdownText(const v1::TimeBreakdown& time) {
+  const std::pair<const char*, double> counted[] = {
+      {"training", time.training()},   {"starting", time.starting()},     {"checkpoint stall", time.checkpoint_stall()},
+      {"detecting", time.detecting()}, {"recovering", time.recovering()}, {"recomputing", time.recomputing()},
   };
   double all = 0;
-  std::vector<std::string> parts;
-  const auto add = [&](const char* label, double seconds) {
-    if (seconds >= 0.5) parts.push_back(absl::StrCat(label, " ", Span(absl::Seconds(seconds))));
+  std::vector<std::string> parts, excluded;
+  const auto add = [](std::vector<std::string>& to, const char* label, double seconds) {
+    if (seconds >= 0.5) to.push_back(absl::StrCat(label, " ", Span(absl::Seconds(seconds))));
   };
-  for (const auto& [label, seconds] : held) {
+  for (const auto& [label, seconds] : counted) {
     all += seconds;
-    add(label, seconds);
+    add(parts, label, seconds);
   }
   if (all <= 0) return "";
-  add("besides queued", l.queued());
-  add("paused", l.paused());
-  return absl::StrFormat("%.3g%% of %s since it was placed%s%s", 100 * l.training() / all, Span(absl::Seconds(all)),
-                         parts.empty() ? "" : ": ", absl::StrJoin(parts, ", "));
+  add(excluded, "queued", time.queued());
+  add(excluded, "paused", time.paused());
+  return absl::StrFormat("%.3g%% of %s since it was first placed%s%s%s%s", 100 * time.training() / all,
+                         Span(absl::Seconds(all)), parts.empty() ? "" : ": ", absl::StrJoin(parts, ", "),
+                         excluded.empty() ? "" : "; excludes ", absl::StrJoin(excluded, ", "));
 }
 
-// Of a job that went on after it.
+// The last fault of a job that continued after it.
 std::string LastFault(const v1::Job& job) {
   const v1::Failure& failure = job.failure();
   if (!job.has_failure() || job.state() == v1::JOB_STATE_FAILED) return "";

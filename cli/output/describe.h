@@ -1,4 +1,4 @@
-// A job, a plan, a node as text for people. Pure.
+// A job, a plan, a node as text for users. Pure.
 #pragma once
 
 #include <string>
@@ -18,10 +18,10 @@ Table MetricsTable(const std::vector<v1::MetricPoint>& points);
 std::string EventLine(const v1::StateEvent& event, const Screen& screen);
 
 struct PlanSections {
-  bool schedule = false;  // the ops of a step
-  bool times = false;     // how long it would take
+  bool schedule = false;  // also list the ops of a step
+  bool times = false;     // also show the predicted times
 };
-// What runs where with how many bytes. Ranks that are alike share a row.
+// What runs where, and the bytes it takes. Identical ranks share a row.
 std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, const Screen& screen);
 
 std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::StateEvent>& events, const Screen& screen,

@@ -1,4 +1,4 @@
-// A plan as text.
+// Describes a plan as text.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -14,7 +14,7 @@
 namespace muster::cli {
 namespace {
 
-constexpr size_t kMostRows = 40;  // more, and only the extremes are shown
+constexpr size_t kMostRows = 40;  // above this, only the extremes are shown
 
 // "44.0 GFLOP"
 std::string Flops(double flops) {
@@ -107,7 +107,8 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
   }
   std::string text = table.Render(screen);
   if (all > kMostRows) {
-    absl::StrAppend(&text, "the ranks that need least and most; ", all - 2, " others lie between (-o json has all)\n");
+    absl::StrAppend(&text, "only the ranks that need least and most are shown; ", all - 2,
+                    " others are between them (-o json has all)\n");
   }
   return text;
 }
@@ -128,7 +129,7 @@ std::string Times(const v1::PlanReply& plan) {
                       Count(tokens), " tokens/s\n  compute ", Seconds(t.compute_seconds()), ", gather ",
                       Seconds(t.gather_seconds()), ", reduce ", Seconds(t.reduce_seconds()), "; communication ",
                       Seconds(t.communication_seconds()), ", of which ", Seconds(t.exposed_seconds()),
-                      " behind no computing\n  assumed: ", OneLine(t.assumptions()), "\n");
+                      " not overlapped with compute\n  assumed: ", OneLine(t.assumptions()), "\n");
 }
 
 std::string Timeouts(const v1::PlanReply& plan, const Screen& screen) {

@@ -35,11 +35,11 @@ std::string Clean(absl::string_view text, bool keep_breaks) {
 template <typename State>
 std::string EnumName(State state, const google::protobuf::EnumDescriptor* type) {
   const auto* value = type->FindValueByNumber(static_cast<int>(state));
-  // An unknown number is of a newer coordinator.
+  // An unknown value comes from a newer coordinator.
   return value == nullptr ? absl::StrCat("state ", static_cast<int>(state)) : EnumText(*value);
 }
 
-// Three digits in all, of a number below a thousand.
+// Three significant digits of a number below a thousand.
 int Decimals(double value) { return value < 9.995 ? 2 : value < 99.95 ? 1 : 0; }
 
 }  // namespace
@@ -64,7 +64,7 @@ std::string Span(absl::Duration span) {
 std::string Count(double count) {
   static constexpr const char* kUnits[] = {"", "k", "M", "B", "T", "P", "E"};
   size_t unit = 0;
-  // 999.95k would be printed as 1000.0k.
+  // 999.95k would print as 1000.0k.
   while (std::fabs(count) >= 999.5 && unit + 1 < std::size(kUnits)) {
     count /= 1000;
     ++unit;

@@ -1,4 +1,4 @@
-// Numbers, times and states as people read them. Pure.
+// Numbers, times and states as users read them. Pure.
 #pragma once
 
 #include <google/protobuf/timestamp.pb.h>
@@ -33,15 +33,15 @@ bool Ended(v1::JobState state);
 std::string ModelName(const v1::JobSpec& spec);
 std::string StrategyName(const v1::JobSpec& spec);
 
-// Text of others (log lines in tables, messages, names) must not move the cursor: control characters become '?', line
-// breaks spaces.
+// Text from elsewhere (log lines in tables, messages, names) must not move the cursor: control characters become '?',
+// line breaks become spaces.
 std::string OneLine(absl::string_view text);
-// The same for a text of several lines: line breaks and tabs stay.
+// The same for text of several lines: keeps line breaks and tabs.
 std::string Lines(absl::string_view text);
 
-// Columns that UTF-8 text takes, one a character (wide ones are not told apart).
+// Columns that UTF-8 text takes, one for each character (wide characters count as one).
 int Width(absl::string_view text);
-// The first `columns` of it; "…" (or "~") tells that something is missing.
+// The first `columns` of it; "…" (or "~") marks the cut.
 std::string Cut(const std::string& text, int columns, bool unicode);
 
 }  // namespace muster::cli

@@ -16,12 +16,12 @@ namespace {
 
 // Weight of the newest step in the smoothed step time: a pause for a checkpoint fades within some ten steps.
 constexpr double kSmoothing = 0.1;
-// The curve needs no more, and a stream may bring 100,000 points.
+// The curve needs no more points, and a stream may bring 100,000.
 constexpr size_t kMaxPoints = 8192;
 
-// Keeps every second point once there are too many.
+// Drops every second point when there are too many.
 void AddPoint(std::vector<std::pair<double, double>>& points, double step, double value) {
-  // A restarted job repeats steps since its checkpoint.
+  // A restarted job repeats the steps since its checkpoint.
   while (!points.empty() && points.back().first >= step) points.pop_back();
   points.emplace_back(step, value);
   if (points.size() < kMaxPoints) return;
@@ -164,7 +164,7 @@ std::string JobView::LiveLine(absl::Time now) const {
   if (const auto left = TimeLeft()) parts.push_back(absl::StrCat(Span(*left), " left"));
   if (job_.state() != v1::JOB_STATE_RUNNING) head = absl::StrCat(head, "  ", state);
   const std::string tail = absl::StrJoin(parts, "  ");
-  // The bar takes what the words leave, between 8 and 30 columns.
+  // The bar gets the columns that the text leaves, between 8 and 30.
   const int free = screen_.width - Width(head) - Width(tail) - 5;
   const int columns = screen_.width == 0 ? 20 : std::min(30, free - (screen_.unicode ? 0 : 2));
   if (TotalSteps() == 0 || columns < 8) {

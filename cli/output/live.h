@@ -1,4 +1,4 @@
-// What `watch` shows of one job, fed with the items of its stream. Pure: time comes with each call.
+// What `watch` shows of one job, from the items of its stream. Pure: each call passes the time.
 #pragma once
 
 #include <optional>
@@ -15,19 +15,19 @@ class JobView {
  public:
   explicit JobView(Screen screen) : screen_(screen) {}
 
-  // Takes an item in; the lines that are to be printed because of it: state events, gaps, log lines, and, where there
-  // is no live line, metrics: at most one line a second, but every validation and the last step.
+  // Applies an item; returns the lines to print for it: state events, gaps, log lines, and, where there is no live
+  // line, metrics: at most one line a second, but every validation and the last step.
   std::vector<std::string> Apply(const v1::WatchItem& item, absl::Time now);
-  // A metrics line that was held back by the limit, if its second is over.
+  // A metrics line that the rate limit held back, once its second is over.
   std::vector<std::string> Tick(absl::Time now);
 
   // One line for a terminal, at most its width: name, state, bar, step, loss, tokens/s, time left.
   std::string LiveLine(absl::Time now) const;
 
-  // The end: "gpt2-tiny-x7f2 completed: 1000 steps in 1m 52s, loss 5.545 -> 1.742, validation loss 1.781", and the
-  // curve.
+  // The summary at the end: "gpt2-tiny-x7f2 completed: 1000 steps in 1m 52s, loss 5.545 -> 1.742, validation loss
+  // 1.781", and the curve.
   std::string Summary(absl::Time now) const;
-  // Why it failed: first failing rank, its last lines, hint. Empty for other jobs.
+  // Why the job failed: the first failing rank, its last lines, a hint. Empty for other jobs.
   std::string FailureText() const;
   std::string Curve() const;
 

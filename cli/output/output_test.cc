@@ -261,10 +261,10 @@ TEST(JobView, PlainLinesAreLimitedToOneASecond) {
   EXPECT_EQ(view.Apply(Metrics(1, 5.5), kNow), Lines({"step 1/1000  loss 5.5  12.3k tokens/s  1m 40s left"}));
   EXPECT_EQ(view.Apply(Metrics(2, 5.4), kNow + absl::Milliseconds(100)), Lines());
   EXPECT_EQ(view.Tick(kNow + absl::Milliseconds(900)), Lines());
-  // What was held back comes once its second is over.
+  // The held-back line is printed once its second is over.
   EXPECT_EQ(view.Tick(kNow + absl::Milliseconds(1000)), Lines({"step 2/1000  loss 5.4  12.3k tokens/s  1m 40s left"}));
   EXPECT_EQ(view.Tick(kNow + absl::Seconds(5)), Lines());
-  // Validation and the last step always do.
+  // Validation lines and the last step are always printed.
   v1::WatchItem validation = Metrics(3, 5.3);
   validation.mutable_metrics()->set_validation_loss(5.35);
   EXPECT_EQ(view.Apply(validation, kNow + absl::Milliseconds(1100)),
@@ -382,7 +382,7 @@ TEST(DescribePlan, RanksThatAreAlikeShareARow) {
   EXPECT_TRUE(absl::StrContains(text, "\n       7  ")) << text;
   for (v1::RankPlan& r : *plan.mutable_ranks()) r.set_peak_bytes(1024 + r.rank());
   text = DescribePlan(plan, {}, kPipe);
-  EXPECT_TRUE(absl::StrContains(text, "62 others lie between")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "62 others are between them")) << text;
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 7) << text;
 }
 
@@ -433,7 +433,8 @@ TEST(DescribeJob, ShowsAllPartsOfAJob) {
   reply.mutable_job()->mutable_spec()->mutable_train()->mutable_checkpoint()->set_resume_from("/runs/other");
   EXPECT_NE(DescribeJob(reply, {}, kPipe, kNow).find("  step 100 of /runs/other\n"), std::string::npos);
   generation.set_resumed_step(0);
-  EXPECT_NE(DescribeJob(reply, {}, kPipe, kNow).find("  /runs/other\n"), std::string::npos) << "it has not told yet";
+  EXPECT_NE(DescribeJob(reply, {}, kPipe, kNow).find("  /runs/other\n"), std::string::npos)
+      << "no checkpoint resumed from yet";
 }
 
 TEST(DescribeJob, SaysWhereTheTimeWentAndWhatTheLastFaultWas) {
@@ -454,10 +455,11 @@ TEST(DescribeJob, SaysWhereTheTimeWentAndWhatTheLastFaultWas) {
   job.mutable_failure()->set_node("node-b");
   job.mutable_failure()->mutable_exit()->set_message("rank 3 hung");
   const std::string text = DescribeJob(reply, {}, kPipe, kNow);
-  for (const char* part : {"Strategy:    zero 3, 2 to 4 ranks\n",
-                           "Goodput:     93% of 16m 40s since it was placed: training 15m 30s, starting 20s, detecting "
-                           "30s, recovering 20s, besides queued 1m 05s\n",
-                           "Last fault:  generation 1 on node-b: rank 3 hung\n"}) {
+  for (const char* part :
+       {"Strategy:    zero 3, 2 to 4 ranks\n",
+        "Goodput:     93% of 16m 40s since it was first placed: training 15m 30s, starting 20s, detecting "
+        "30s, recovering 20s; excludes queued 1m 05s\n",
+        "Last fault:  generation 1 on node-b: rank 3 hung\n"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }

@@ -13,7 +13,7 @@
 namespace muster::cli {
 namespace {
 
-// All in pixels.
+// In pixels.
 constexpr double kMargin = 20, kBars = 120, kBarsWidth = 700, kRight = kBars + kBarsWidth + 10, kWidth = 1000;
 constexpr double kLeastHeight = 14, kMostHeight = 64, kRowGap = 4, kLine = 18;
 constexpr double kLeastWidth = 1;                           // of a part that is drawn alone
@@ -66,7 +66,7 @@ std::vector<uint64_t> ShardBytes(const std::vector<Row>& rows, uint32_t shards) 
   return bytes;
 }
 
-// Neighbours that are too narrow to see as one.
+// Merges neighbors that are too narrow to see.
 std::vector<Segment> Visible(const Row& row) {
   const double least = kLeastWidth / kBarsWidth * static_cast<double>(row.elements);
   std::vector<Segment> parts;
@@ -86,7 +86,7 @@ std::string Escape(absl::string_view text) {
   return absl::StrReplaceAll(OneLine(text), {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
 }
 
-// Neighbouring shards are far apart on the colour circle (the golden angle); all are light enough for dark text.
+// Neighboring shards get hues far apart (the golden angle); all are light enough for dark text.
 std::string FillOf(uint32_t shard) {
   const double hue = std::fmod(210 + 137.508 * shard, 360) / 60;
   const double light = std::array{0.72, 0.64, 0.80}[shard % 3], chroma = 0.6 * (1 - std::abs(2 * light - 1));
@@ -106,7 +106,7 @@ std::string ShardsName(const Segment& part) {
                                  : absl::StrCat("shards ", part.first, " to ", part.last);
 }
 
-// The rank r holds shard r % shards: "rank 3", "ranks 3, 11 and 6 more".
+// Rank r holds shard r % shards: "rank 3", "ranks 3, 11 and 6 more".
 std::string RanksOf(uint32_t shard, uint32_t shards, uint32_t world) {
   const uint32_t count = shard < world ? (world - shard - 1) / shards + 1 : 0;
   if (count == 0) return "no rank";

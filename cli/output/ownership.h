@@ -8,10 +8,10 @@
 
 namespace muster::cli {
 
-// SVG 1.1: a row per unit, as high as its bytes (a minimum keeps small ones readable), cut into what each shard owns of
-// it, in the order of its flat buffer; below, each shard's bytes and ranks. Parts too narrow to see share one with
-// their neighbours. Bytes are of parameters in fp32, padding included. NotFound: the coordinator sent no table, as it
-// is too large, or the coordinator too old.
+// SVG 1.1: a row for each unit, as high as its bytes (with a minimum, so that small ones stay readable), divided into
+// what each shard owns of it, in the order of its flat buffer; below, each shard's bytes and ranks. Parts too narrow to
+// see are merged with their neighbors. Bytes are of parameters in fp32, padding included. NotFound: the coordinator
+// sent no table, because it is too large or the coordinator too old.
 absl::StatusOr<std::string> OwnershipSvg(const v1::PlanReply& plan);
 
 }  // namespace muster::cli

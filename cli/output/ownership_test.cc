@@ -20,7 +20,7 @@ struct Rect {
   std::string colour, title;
 };
 
-// Throws where the text is no XML.
+// Throws if the text is not XML.
 std::vector<Rect> Rects(const std::string& svg, ptree* whole = nullptr) {
   std::istringstream stream(svg);
   ptree tree;
@@ -89,7 +89,7 @@ TEST(OwnershipSvg, DrawsExtents) {
     extent.set_length(25);
   }
   const std::vector<Rect> rects = Rects(*OwnershipSvg(plan));
-  ASSERT_EQ(rects.size(), 3u);  // the neighbours of shard 1 are one
+  ASSERT_EQ(rects.size(), 3u);  // the neighbors of shard 1 are merged
   EXPECT_NEAR(rects[1].width, 2 * rects[0].width, 0.02);
   EXPECT_EQ(rects[1].title, "h.0: shard 1 of 200 B, 50.00%");
 }

@@ -80,7 +80,7 @@ class Canvas {
   std::vector<bool> marks_;
 };
 
-// Per column of dots the mean of its points, joined by vertical strokes; columns without points are passed over.
+// Plots the mean of each dot column's points, joined by vertical strokes; skips columns without points.
 void DrawLine(const std::vector<std::pair<double, double>>& points, const Range& x, const Range& y, Canvas& canvas) {
   const auto at = [](double fraction, int size) {
     return std::clamp(static_cast<int>(std::lround(fraction * (size - 1))), 0, size - 1);
@@ -99,7 +99,7 @@ void DrawLine(const std::vector<std::pair<double, double>>& points, const Range&
     if (last_column < 0) {
       canvas.Dot(column, row);
     } else {
-      // Straight from the last point, so that few points make a curve too.
+      // A straight line from the last point, so that a few points also make a curve.
       const int steps = std::max(column - last_column, std::abs(row - last_row));
       for (int i = 1; i <= steps; ++i) {
         canvas.Dot(last_column + (column - last_column) * i / steps, last_row + (row - last_row) * i / steps);

@@ -1,4 +1,4 @@
-// What `muster bench` finds out: how fast one job is on different numbers of ranks.
+// The results of `muster bench`: how fast one job runs on different numbers of ranks.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,21 @@
 
 namespace muster::cli {
 
-// One number of ranks.
+// The result for one number of ranks.
 struct Scaling {
   uint32_t ranks = 0;
   uint32_t sequences = 0;   // a step, over all ranks
-  uint64_t steps = 0;       // that were measured
+  uint64_t steps = 0;       // measured steps
   double step_seconds = 0;  // median
   double least_seconds = 0;
-  double tokens_per_second = 0;         // at the median
-  double samples_per_second = 0;        // sequences
-  uint64_t peak_memory_bytes = 0;       // of rank 0
-  std::optional<double> communication;  // median share of a step in which rank 0 waited for others; none: not known
+  double tokens_per_second = 0;    // at the median
+  double samples_per_second = 0;   // sequences
+  uint64_t peak_memory_bytes = 0;  // of rank 0
+  std::optional<double>
+      communication;  // median share of a step in which rank 0 waited for other ranks; nullopt: unknown
 };
 
-// The first `warm_up` of `points` do not count. None: no other has a time.
+// Skips the first `warm_up` of `points`. Nullopt: no later point has a time.
 std::optional<Scaling> Summarise(const std::vector<v1::MetricPoint>& points, uint64_t warm_up, uint32_t ranks,
                                  uint32_t sequences);
 

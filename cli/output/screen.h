@@ -1,4 +1,4 @@
-// What an output stream can show.
+// What an output stream can display.
 #pragma once
 
 #include <string>
@@ -12,13 +12,13 @@ struct Screen {
   int width = 0;         // columns; 0: no limit (not a terminal)
 };
 
-// Of a file descriptor. NO_COLOR (set, not empty), TERM=dumb and `no_colour` switch colour off; TERM=dumb also what
-// moves the cursor.
+// Detects it for a file descriptor. NO_COLOR (set, not empty), TERM=dumb and `no_colour` switch color off; TERM=dumb
+// also switches off cursor movement.
 Screen ScreenOf(int descriptor, bool no_colour);
 
 enum class Colour { kNone, kRed, kGreen, kYellow, kCyan, kDim, kBold };
 
-// `text` in a colour, or as it is.
+// `text` in a color, or unchanged.
 std::string Paint(const Screen& screen, Colour colour, const std::string& text);
 
 }  // namespace muster::cli

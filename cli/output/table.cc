@@ -9,7 +9,7 @@ namespace muster::cli {
 namespace {
 
 constexpr int kColumnGap = 2;
-// A cut column says at least this much.
+// The minimum width of a cut column.
 constexpr int kLeast = 8;
 
 }  // namespace

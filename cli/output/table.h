@@ -1,4 +1,4 @@
-// Tables for people: aligned columns, two spaces between them, no borders.
+// Tables for users: aligned columns, two spaces between them, no borders.
 #pragma once
 
 #include <string>
@@ -30,8 +30,8 @@ class Table {
   void Add(std::vector<Cell> row) { rows_.push_back(std::move(row)); }
   size_t rows() const { return rows_.size(); }
 
-  // On a terminal the last column is cut so that a row fits its width. Empty cells show as "-"; blanks at the end of a
-  // line are left out.
+  // On a terminal, cuts the last column so that a row fits the width. Empty cells print as "-"; trailing blanks are
+  // removed.
   std::string Render(const Screen& screen) const;
 
  private:

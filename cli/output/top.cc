@@ -12,7 +12,7 @@
 namespace muster::cli {
 namespace {
 
-// Metrics of a job that does not run are of the past.
+// Metrics of a job that does not run are out of date.
 bool Measures(const v1::Job& job) { return job.state() == v1::JOB_STATE_RUNNING; }
 
 std::string Left(const v1::Job& job, const v1::MetricPoint& metrics) {

@@ -9,7 +9,7 @@
 
 namespace muster::cli {
 
-// A line of totals, the running and waiting jobs with what they measure, and the nodes with what they hold.
+// A line of totals, the running and waiting jobs with their metrics, and the nodes with their ranks.
 std::string TopPage(const v1::ListJobsReply& jobs, const v1::ListNodesReply& nodes, const Screen& screen,
                     absl::Time now);
 

@@ -41,7 +41,7 @@ const char* LaneName(v1::Lane lane) {
   }
 }
 
-// "Backward h.3 m0" by kind "Backward", by unit "h.3", by op itself without what it waits for.
+// "Backward h.3 m0" by kind is "Backward", by unit "h.3", by op the op without its waits.
 std::string RowOf(const std::string& name, v1::Lane lane, TraceRows by) {
   const std::vector<std::string> words = absl::StrSplit(name, ' ');
   const bool unit = lane == v1::LANE_COMPUTE && words.size() > 1 && words[1] != "after";
@@ -51,7 +51,7 @@ std::string RowOf(const std::string& name, v1::Lane lane, TraceRows by) {
   return name.substr(0, after);
 }
 
-// Overlaps merged, ascending.
+// Merges overlapping intervals; ascending.
 std::vector<Interval> Union(std::vector<Interval> intervals) {
   std::sort(intervals.begin(), intervals.end());
   std::vector<Interval> merged;
@@ -71,7 +71,7 @@ double Milliseconds(const std::vector<Interval>& merged) {
   return sum / 1e6;
 }
 
-// Both merged.
+// Both lists are merged already.
 std::vector<Interval> Common(const std::vector<Interval>& a, const std::vector<Interval>& b) {
   std::vector<Interval> common;
   for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {

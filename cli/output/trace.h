@@ -1,4 +1,4 @@
-// Where the time of a step went, for people and for trace viewers. Pure.
+// Where the time of a step went, for users and for trace viewers. Pure.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ nlohmann::ordered_json ChromeTrace(const std::vector<v1::RankTrace>& ranks);
 
 enum class TraceRows { kKind, kUnit, kOp };  // "Backward", "h.3", "Backward h.3 m0"
 
-// Milliseconds of one rank, a mean over its steps; collectives of other streams than compute are in no row.
+// Milliseconds of one rank, averaged over its steps; collectives on streams other than compute have no row.
 struct StepProfile {
   struct Row {
     std::string name;
@@ -27,12 +27,12 @@ struct StepProfile {
   };
   uint64_t first_step = 0, last_step = 0;
   double milliseconds = 0;  // a step, by the clock
-  std::vector<Row> rows;    // longest first; "(between)" is what lies in no span: together they are the step
-  double collectives = 0;   // at least one was under way
-  double hidden = 0;        // of that, while an op computed
+  std::vector<Row> rows;    // longest first; "(between)" is time outside of spans, so that the rows sum to the step
+  double collectives = 0;   // time in which at least one was in progress
+  double hidden = 0;        // part of `collectives` in which an op computed
 };
 
-// `rank` has a step.
+// REQUIRES: `rank` has a step.
 StepProfile Profile(const v1::RankTrace& rank, TraceRows by);
 Table ProfileTable(const StepProfile& profile);
 

@@ -1,5 +1,5 @@
-// Any bytes are a rank's trace, as a worker sends it: where they can be read at all, a viewer's file and a table of its
-// steps come of them, whatever its times, names and lanes say.
+// Feeds arbitrary bytes as a rank's trace, as a worker sends it: if they parse, a viewer's file and a table must come
+// out, whatever the times, names and lanes are.
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>

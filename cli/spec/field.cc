@@ -83,7 +83,7 @@ std::optional<FieldProblem> SetDouble(const Node& node, const FieldDescriptor& f
   return std::nullopt;
 }
 
-// The integer that is meant by 1e6, 100.0 or "8"; empty if it is none.
+// The integer that 1e6, 100.0 or "8" stands for; empty if there is none.
 std::string MeantInteger(const Node& node) {
   if (node.kind != Node::Kind::kScalar) return "";
   if (CoreType(node.text) == ScalarType::kInteger) return node.text;
@@ -165,7 +165,7 @@ std::optional<FieldProblem> SetScalar(const Node& node, const FieldDescriptor& f
     case FieldDescriptor::CPPTYPE_MESSAGE:
       break;
   }
-  return FieldProblem{"is no scalar", ""};
+  return FieldProblem{"is not a scalar", ""};
 }
 
 }  // namespace muster::cli

@@ -16,7 +16,7 @@ struct FieldProblem {
   std::string suggestion;
 };
 
-// Sets `field` of `owner`, or adds to it when it is repeated. Nothing: it is set. Not for fields of message type.
+// Sets `field` of `owner`, or adds to it if it is repeated. Returns nothing on success. Not for fields of message type.
 std::optional<FieldProblem> SetScalar(const Node& node, const google::protobuf::FieldDescriptor& field,
                                       google::protobuf::Message& owner);
 

@@ -1,5 +1,5 @@
-// Every field of a spec, found by reflection so that a new one cannot be forgotten, written wrong in every way that its
-// type allows: the exact line, column and path, and what the message says.
+// Writes every field of a spec, found by reflection so that a new one cannot be forgotten, wrong in every way that its
+// type allows, and checks line, column, path and message.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,13 +19,13 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::OneofDescriptor;
 
-// A field, or the key of a oneof, and the choices that make it a legal key.
+// A field, or the key of a oneof, and the choices that make the key legal.
 struct Place {
   std::string path;
   const FieldDescriptor* field = nullptr;  // null: the oneof's key
   const OneofDescriptor* oneof = nullptr;
   std::map<std::string, std::string> choices;   // path of a oneof's key to its member
-  std::map<std::string, std::string> required;  // the same, of keys beside it that may not be left out
+  std::map<std::string, std::string> required;  // the same, of required keys beside it
 };
 
 void Collect(const Descriptor& type, const std::string& prefix, const std::map<std::string, std::string>& choices,
@@ -59,7 +59,7 @@ std::vector<Place> AllPlaces() {
   return places;
 }
 
-// A file in which everything is right but the line of one path. Block style: line and column are counted here,
+// A file in which only the line of one path is wrong. In block style, so that line and column are counted here,
 // independently of the reader.
 struct File {
   std::string text;
@@ -257,7 +257,7 @@ TEST(Fields, EveryWrongValueHasItsLineColumnPathAndMessage) {
 TEST(Fields, EveryMisspeltKeyIsUnknownAndSuggestsItself) {
   for (const Place& place : AllPlaces()) {
     const std::string key = place.path.substr(place.path.rfind('.') + 1);
-    // The wrong key of a oneof leaves its choice open; that of a header is also missing: other tests.
+    // A wrong key of a oneof leaves the choice open; a wrong key of a header is also missing: other tests cover both.
     if (place.oneof != nullptr || place.path == "apiVersion" || place.path == "kind") continue;
     std::string slip = key;
     slip.insert(1, 1, key[0]);

@@ -15,7 +15,7 @@ using google::protobuf::EnumValueDescriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::OneofDescriptor;
 
-// Specs are trees; this bounds a message type that contains itself.
+// Specs are trees; this bounds the recursion for a message type that contains itself.
 constexpr int kMaxDepth = 16;
 
 void CollectPaths(const Descriptor& type, absl::string_view key, const std::string& prefix, int depth,

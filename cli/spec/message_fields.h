@@ -1,4 +1,4 @@
-// How a message's fields are called in YAML: the rules of proto/options.proto, for any descriptor.
+// The keys of a message's fields in YAML: the rules of proto/options.proto, for any descriptor.
 #pragma once
 
 #include <google/protobuf/descriptor.h>
@@ -10,26 +10,26 @@
 
 namespace muster::cli {
 
-// The field's name, or the json_name that the .proto states.
+// The field's name, or its json_name if the .proto states one.
 std::string KeyOf(const google::protobuf::FieldDescriptor& field);
 
 // "full_shard" of RESHARD_FULL_SHARD: lower case, without the prefix that the enum's zero value shows.
 std::string EnumText(const google::protobuf::EnumValueDescriptor& value);
-// Of every value but zero, which means "not set".
+// The texts of all values but zero, which means "not set".
 std::vector<std::string> EnumTexts(const google::protobuf::EnumDescriptor& type);
 // Null: no such value, or the zero value.
 const google::protobuf::EnumValueDescriptor* EnumValue(const google::protobuf::EnumDescriptor& type,
                                                        absl::string_view text);
 
-// The member that is taken when the oneof's key is left out; null: the key is required.
+// The default member, for a map without the oneof's key; null: the key is required.
 const google::protobuf::FieldDescriptor* DefaultMember(const google::protobuf::OneofDescriptor& oneof);
 std::vector<std::string> MemberNames(const google::protobuf::OneofDescriptor& oneof);
 const google::protobuf::FieldDescriptor* Member(const google::protobuf::OneofDescriptor& oneof, absl::string_view name);
 
-// Every key that can stand in a map of this type, those of each member of its oneofs included.
+// Every key that a map of this type may contain, including those of every member of its oneofs.
 std::vector<std::string> AllKeys(const google::protobuf::Descriptor& type);
 
-// Every path whose last part is `key`, in a map of this type ("optimizer.lr" for "lr").
+// Every path below a map of this type whose last part is `key` ("optimizer.lr" for "lr").
 std::vector<std::string> PathsEndingIn(const google::protobuf::Descriptor& type, absl::string_view key);
 
 }  // namespace muster::cli

@@ -11,7 +11,7 @@ std::string AbsolutePath(const std::string& path, const std::string& folder) {
   absl::string_view rest = path;
   while (absl::ConsumePrefix(&rest, "./")) {
   }
-  // ".." stays: behind a symbolic link it means something else than the folder before it.
+  // Keeps "..": after a symbolic link it is not the folder before it.
   if (rest.empty() || rest == ".") return folder;
   return absl::StrCat(folder, absl::EndsWith(folder, "/") ? "" : "/", rest);
 }

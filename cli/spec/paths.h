@@ -1,4 +1,4 @@
-// Paths of a spec are paths on the workers, which do not know where the job file lies.
+// Paths of a spec are paths on the workers, which do not know the job file's folder.
 #pragma once
 
 #include <functional>
@@ -8,15 +8,14 @@
 
 namespace muster::cli {
 
-// The folder of a file that is named as in the reading's locations. Absolute.
+// The folder of a file, named as in the reading's locations. Absolute.
 using FolderOf = std::function<std::string(const std::string& file)>;
 
-// Makes data.tokens, data.validation and checkpoint.path absolute: from the folder of the job file in which they were
-// written, from `working_folder` (absolute) where they came from a flag. Notes a problem for "~", which only a shell
-// expands.
+// Makes data.tokens, data.validation and checkpoint.path absolute: relative to the folder of the job file that set
+// them, or to `working_folder` (absolute) if a flag set them. Adds a problem for "~", which only a shell expands.
 void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_folder, Reading& reading);
 
-// "runs/a" from "/home/u" is "/home/u/runs/a"; absolute paths stay.
+// "runs/a" from "/home/u" is "/home/u/runs/a"; absolute paths stay unchanged.
 std::string AbsolutePath(const std::string& path, const std::string& folder);
 
 }  // namespace muster::cli

@@ -16,7 +16,7 @@ std::string Location::ToString() const {
 
 std::string Problem::ToString() const {
   std::string text = where.ToString();
-  // "--set optimizer.lr: optimizer.lr: ..." would say it twice.
+  // Avoids "--set optimizer.lr: optimizer.lr: ...".
   if (!path.empty() && text != absl::StrCat("--set ", path)) absl::StrAppend(&text, ": ", path);
   absl::StrAppend(&text, ": ", message);
   if (!suggestion.empty()) absl::StrAppend(&text, ", did you mean ", suggestion, "?");
@@ -24,7 +24,7 @@ std::string Problem::ToString() const {
 }
 
 void SortProblems(std::vector<Problem>& problems) {
-  // Of several files, each file's together.
+  // Groups the problems of several files by file.
   std::map<std::string, size_t> files;
   for (const Problem& problem : problems) {
     if (problem.where.line > 0 && problem.where.source) files.emplace(*problem.where.source, files.size());

@@ -1,4 +1,4 @@
-// Where a value of a spec was written, and what is wrong with it.
+// The location of a value in a spec, and what is wrong with it.
 #pragma once
 
 #include <map>
@@ -32,13 +32,13 @@ struct Problem {
   std::string ToString() const;
 };
 
-// In the order of the file, of several files each file's together, flags last.
+// Sorts in the order of the file; several files one after another, flags last.
 void SortProblems(std::vector<Problem>& problems);
 
-// InvalidArgument, one problem a line. `problems` is not empty.
+// InvalidArgument with one problem on each line. REQUIRES: `problems` is not empty.
 absl::Status ToStatus(const std::vector<Problem>& problems);
 
-// Remembers where the value of each field was written, so that a later error that names only a path finds its line.
+// Records the location of each field's value, so that a later error that names only a path finds its line.
 class SourceMap {
  public:
   explicit SourceMap(Location root = {}) : root_(std::move(root)) {}
@@ -46,7 +46,7 @@ class SourceMap {
   void SetRoot(Location root) { root_ = std::move(root); }
   void Set(const std::string& path, Location where) { places_[path] = std::move(where); }
 
-  // The place of `path`, or of its nearest parent that was written, or of the whole file.
+  // The location of `path`, or of its nearest parent that was written, or of the whole file.
   const Location& Find(absl::string_view path) const;
 
  private:

@@ -33,7 +33,7 @@ class MessageReader {
   MessageReader(const Descriptor& root, SourceMap& sources, std::vector<Problem>& problems)
       : root_(root), sources_(sources), problems_(problems) {}
 
-  // `where`: the key that holds the map.
+  // `where`: the key of the map.
   void ReadMap(const Node& node, const std::string& path, const Location& where, Message& message) {
     if (node.kind == Node::Kind::kNull && !path.empty()) {
       return Note(node.where, path, "is empty: give it a value or leave the key out");
@@ -42,7 +42,7 @@ class MessageReader {
       return Note(node.where, path, absl::StrCat("expected a map, got ", Describe(node)));
     }
     std::map<std::string, Slot> slots;
-    std::map<std::string, std::string> chosen;  // oneof's key to the member's name; empty: none
+    std::map<std::string, std::string> chosen;  // oneof's key to the chosen member's name; empty: none
     Collect(node, path, where, message, slots, chosen);
     for (const Entry& entry : node.entries) {
       const auto slot = slots.find(entry.key);
@@ -59,7 +59,7 @@ class MessageReader {
     problems_.push_back(Problem{where, path, std::move(message), std::move(suggestion)});
   }
 
-  // The keys that `message` takes, given the members that `node` chooses; the members are created.
+  // The keys that `message` accepts, given the members that `node` chooses; creates the members.
   void Collect(const Node& node, const std::string& path, const Location& where, Message& message,
                std::map<std::string, Slot>& slots, std::map<std::string, std::string>& chosen) {
     const Descriptor& type = *message.GetDescriptor();
@@ -138,7 +138,7 @@ class MessageReader {
     }
   }
 
-  // A key that fits nothing here: of another member, misspelt, or at home in another map.
+  // A key that does not fit here: another member's, a misspelled one, or one of another map.
   void NoteUnknown(const Entry& entry, const std::string& path, const Descriptor& type,
                    const std::map<std::string, Slot>& slots, const std::map<std::string, std::string>& chosen) {
     const std::string own_path = Join(path, entry.key);
@@ -176,7 +176,7 @@ class MessageReader {
       if (owners.empty()) continue;
       const auto it = chosen.find(oneof.name());
       if (it == chosen.end()) continue;
-      // An unknown member has been reported; its fields cannot be judged.
+      // The unknown member has been reported; its fields cannot be checked.
       if (it->second.empty()) return true;
       Note(entry.where, path,
            absl::StrCat("belongs to ", absl::StrJoin(owners, " or "), ", but ", oneof.name(), " is ", it->second));
@@ -190,7 +190,7 @@ class MessageReader {
   std::vector<Problem>& problems_;
 };
 
-// `kind` and `apiVersion`: the two that every file states, so that a later version can tell old files.
+// Checks `kind` and `apiVersion`, which every file states so that a later version can recognize old files.
 void CheckHeader(const Node& root, Reading& reading) {
   const auto check = [&](const std::string& key, const std::string& value, const std::string& expected) {
     const auto entry =
@@ -254,7 +254,7 @@ Reading ReadSpecs(const std::vector<SpecText>& files, const std::vector<Assignme
   ParsedYaml merged = ParseYaml(files.front().text, files.front().name);
   for (size_t i = 1; i < files.size(); ++i) {
     ParsedYaml next = ParseYaml(files[i].text, files[i].name);
-    // A file that is no map has nothing to merge; it is told of as if it were alone.
+    // A file that is not a map cannot be merged; report it as if it were alone.
     const bool fits = merged.root.kind == Node::Kind::kMap && next.root.kind == Node::Kind::kMap;
     if (!fits && next.problems.empty() && merged.problems.empty()) {
       return ReadTree(std::move(merged.root.kind == Node::Kind::kMap ? next : merged), {});

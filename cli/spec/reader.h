@@ -3,8 +3,8 @@
 //   Reading reading = ReadSpec(text, "job.yaml", {});
 //   for (const Problem& p : reading.problems) std::cerr << p.ToString() << "\n";
 //
-// Checks the form: names, types, ranges of the types, oneofs. What the values mean is the coordinator's to check; its
-// errors name paths, which Locate turns into lines. All problems are reported at once. Pure; safe from any thread.
+// Checks the form: names, types, ranges of the types, oneofs. The coordinator checks the values; its errors name paths,
+// which Locate maps to lines. Reports all problems at once. Pure; safe from any thread.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ inline constexpr char kApiVersion[] = "muster/v1";
 inline constexpr char kJobKind[] = "Job";
 
 struct Reading {
-  v1::JobSpec spec;  // whole only without problems
+  v1::JobSpec spec;  // complete only if there are no problems
   SourceMap sources;
   std::vector<Problem> problems;  // in the file's order
 };
@@ -39,20 +39,20 @@ struct SpecText {
   std::string name;  // of the file: how errors and sources name it
 };
 
-// Applies `assignments` to the file's tree, in order, then reads the result: both obey the same rules.
+// Applies `assignments` to the file's tree, in order, then reads the result: both follow the same rules.
 Reading ReadSpec(absl::string_view text, const std::string& name, const std::vector<Assignment>& assignments);
 
-// The same of several files, at least one: maps are merged key by key; of everything else the last file's value stands.
+// The same for several files, at least one: maps are merged key by key; for everything else the last file wins.
 Reading ReadSpecs(const std::vector<SpecText>& files, const std::vector<Assignment>& assignments);
 
-// A spec from flags alone; apiVersion and kind are filled in.
+// A spec from flags alone; fills in apiVersion and kind.
 Reading ReadFlags(const std::vector<Assignment>& assignments);
 
-// The generic part: `root` into any message.
+// The generic part: reads `root` into any message.
 void ReadMessage(const Node& root, google::protobuf::Message& message, SourceMap& sources,
                  std::vector<Problem>& problems);
 
-// The coordinator's errors, each with the place where its field, or the nearest parent of it, was written.
+// The coordinator's errors, each with the location of its field or the nearest written parent.
 std::vector<Problem> Locate(const v1::SpecErrors& errors, const SourceMap& sources);
 
 }  // namespace muster::cli

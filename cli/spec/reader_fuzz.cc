@@ -1,5 +1,5 @@
-// libFuzzer's entry: any bytes are a job file. Aborts when a spec that was read does not survive being written and read
-// again, or an error has no place.
+// libFuzzer's entry: reads arbitrary bytes as a job file. Aborts if a parsed spec does not survive being written and
+// read again, or if an error has no location.
 #include <google/protobuf/util/message_differencer.h>
 
 #include <cstddef>

@@ -68,7 +68,7 @@ TEST(ReadSpec, UnknownFieldsSuggestTheNearestName) {
   EXPECT_EQ(Problems("optimizer:\n  lrr: 1\n"),
             "job.yaml:4:3: optimizer.lrr: unknown field, did you mean optimizer.lr?\n");
   EXPECT_EQ(Problems("apiversion: x\n"), "job.yaml:3:1: apiversion: unknown field, did you mean apiVersion?\n");
-  // At home in another map, in one only.
+  // A key of exactly one other map gets a suggestion.
   EXPECT_EQ(Problems("lr: 1\n"), "job.yaml:3:1: lr: unknown field, did you mean optimizer.lr?\n");
   EXPECT_EQ(Problems("every_steps: 1\n"), "job.yaml:3:1: every_steps: unknown field\n");
   EXPECT_EQ(Problems("blah: 1\n"), "job.yaml:3:1: blah: unknown field\n");
@@ -84,7 +84,7 @@ TEST(ReadSpec, FieldsOfAnotherMemberNameTheirOwner) {
   EXPECT_EQ(Problems("optimizer: {lr_schedule: {min_lr: 1}}\n"),
             "job.yaml:3:27: optimizer.lr_schedule.min_lr: belongs to kind: linear or kind: cosine, "
             "but kind is constant\n");
-  // The wrong member is the one error; its fields cannot be judged.
+  // The wrong member is the only error; its fields cannot be checked.
   EXPECT_EQ(Problems("strategy: {kind: zerro, stage: 1}\n"),
             "job.yaml:3:18: strategy.kind: expected single, ddp, zero, fsdp, pipeline or auto, "
             "got the string \"zerro\", did you mean zero?\n");

@@ -67,14 +67,14 @@ checkpoint:
   path: checkpoints/@NAME@
   every_steps: 100
   # keep: 2
-  # resume_from: runs/other    # go on where another job's newest checkpoint is; any strategy, any number of ranks
+  # resume_from: runs/other    # continue from another job's newest checkpoint; any strategy, any number of ranks
 
 # Restarts without progress before the job fails; higher priorities run first.
 # max_restarts: 3
 # priority: 0
 )";
 
-// As YAML would have it: quoted only where a plain scalar reads as something else.
+// As a YAML scalar: quoted only where a plain scalar would read as something else.
 std::string Scalar(const std::string& text) {
   const std::string line = ToYaml(nlohmann::ordered_json{{"k", text}});
   return line.substr(3, line.size() - 4);

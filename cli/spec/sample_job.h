@@ -1,4 +1,4 @@
-// A job file to begin with: what `muster init` writes. Pure.
+// The commented job file that `muster init` writes. Pure.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@ struct SampleJob {
   std::string name = "gpt2-tiny";
   std::string model = "gpt2:tiny";  // family:size
   std::string tokens = "train.bin";
-  std::string validation;  // empty: only a comment says how
+  std::string validation;  // empty: a comment shows how
 };
 
-// Commented YAML that can be submitted as it is once the data is there. Fields that are commented out show their
-// defaults; each may be uncommented alone or with all others.
+// Commented YAML that can be submitted once the data exists. Commented-out fields show their defaults; each may be
+// uncommented alone or with all others.
 std::string WriteSampleJob(const SampleJob& job);
 
 }  // namespace muster::cli

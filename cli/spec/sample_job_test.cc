@@ -17,7 +17,7 @@ std::string SampleProblems(const std::string& text) {
                        [](std::string* out, const Problem& problem) { absl::StrAppend(out, problem.ToString()); });
 }
 
-// "  # keep: 2" to "  keep: 2": comments that show a field, not those that talk.
+// "  # keep: 2" to "  keep: 2": comments that show a field, not prose.
 std::string Uncommented(const std::string& text) {
   std::vector<std::string> lines = absl::StrSplit(text, '\n');
   for (std::string& line : lines) {

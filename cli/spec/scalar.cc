@@ -97,7 +97,8 @@ ScalarType CoreType(absl::string_view t) {
 std::string DescribeScalar(absl::string_view text, ScalarType type) {
   const bool cut = text.size() > kShown;
   size_t end = std::min(kShown, text.size());
-  while (cut && end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // no half characters
+  while (cut && end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
+    --end;  // do not cut a UTF-8 character
   const std::string shown = absl::StrCat(absl::Utf8SafeCEscape(text.substr(0, end)), cut ? "..." : "");
   switch (type) {
     case ScalarType::kNull:
@@ -142,7 +143,7 @@ absl::StatusOr<double> ParseDouble(absl::string_view text) {
   double value = 0;
   const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc::result_out_of_range) return absl::OutOfRangeError("does not fit a double");
-  if (error != std::errc() || at != text.data() + text.size()) return absl::InvalidArgumentError("is no number");
+  if (error != std::errc() || at != text.data() + text.size()) return absl::InvalidArgumentError("is not a number");
   return value;
 }
 
@@ -150,7 +151,7 @@ std::string FormatDouble(double value) {
   char buffer[64];
   if (value == 0) return std::signbit(value) ? "-0.0" : "0";
   const double magnitude = std::fabs(value);
-  // Plain digits where people expect them; to_chars alone writes 0.0003 as 3e-04.
+  // Plain digits where users expect them; to_chars alone writes 0.0003 as 3e-04.
   const bool plain = magnitude >= 1e-4 && magnitude < 1e7;
   const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value,
                                  plain ? std::chars_format::fixed : std::chars_format::scientific)

@@ -14,13 +14,14 @@ enum class ScalarType { kNull, kBool, kInteger, kFloat, kString };
 
 ScalarType CoreType(absl::string_view plain);
 
-// "the integer 12", "the string \"abc\"", "nothing": for messages. Long or unprintable text is cut and escaped.
+// Describes a value for messages: "the integer 12", "the string \"abc\"", "nothing". Cuts long text and escapes
+// unprintable text.
 std::string DescribeScalar(absl::string_view text, ScalarType type);
 
-// Of plain text whose CoreType is kInteger. OutOfRange.
+// REQUIRES: plain text whose CoreType is kInteger. OutOfRange.
 absl::StatusOr<int64_t> ParseSigned(absl::string_view text);
 absl::StatusOr<uint64_t> ParseUnsigned(absl::string_view text);
-// Of kInteger or kFloat. OutOfRange for what a double does not hold; InvalidArgument for infinities and NaN.
+// REQUIRES: kInteger or kFloat. OutOfRange if a double cannot hold it; InvalidArgument for infinities and NaN.
 absl::StatusOr<double> ParseDouble(absl::string_view text);
 
 // The shortest text that reads as the same double: "0.0003", "1e-8".

@@ -27,7 +27,7 @@ using google::protobuf::OneofDescriptor;
 using google::protobuf::SourceLocation;
 using nlohmann::ordered_json;
 
-// The generated descriptors have no comments; these do.
+// The generated descriptors have no comments; these have.
 const DescriptorPool& Commented() {
   static const DescriptorPool* const pool = [] {
     auto* const built = new DescriptorPool();
@@ -55,7 +55,7 @@ class SchemaWriter {
     schema["properties"]["kind"] = {{"const", kJobKind}};
     schema["required"] = {"apiVersion", "kind"};
     ordered_json definitions = ordered_json::object();
-    // Writing one may name further ones.
+    // Writing one schema may add further ones.
     while (!waiting_.empty()) {
       const Descriptor* const type = waiting_.back();
       waiting_.pop_back();
@@ -69,7 +69,7 @@ class SchemaWriter {
   }
 
  private:
-  // Every key that can stand in the map, and what a oneof's choice says about its members' keys.
+  // Every key that the map may contain, and what a oneof's choice implies for its members' keys.
   struct Keys {
     std::map<std::string, ordered_json> schemas;
     std::vector<std::string> order;
@@ -103,7 +103,7 @@ class SchemaWriter {
     if (added) {
       keys.order.push_back(key);
     } else if (place->second != schema) {
-      // Two members have such a key; which one is meant, their condition says.
+      // Two members have this key; their conditions decide which one is meant.
       place->second = {{"anyOf", {place->second, std::move(schema)}}};
     }
   }

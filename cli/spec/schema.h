@@ -1,4 +1,4 @@
-// JSON Schema (draft 2020-12) of what the reader takes, by protobuf reflection; descriptions are the comments of the
+// JSON Schema (draft 2020-12) of what the reader accepts, by protobuf reflection; descriptions are the comments of the
 // .proto. Editors complete and check job files with it. Pure.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace muster::cli {
 std::string CommentOf(const google::protobuf::FieldDescriptor& field);
 std::string CommentOf(const google::protobuf::Descriptor& message);
 
-// Of a job file.
+// The schema of a job file.
 nlohmann::ordered_json SpecSchema();
 
 }  // namespace muster::cli

@@ -1,4 +1,4 @@
-"""Says of each YAML file named behind the schema whether it fits: a line "ok" or "wrong: why" for each."""
+"""For each YAML file named after the schema, prints whether it is valid: a line "ok" or "wrong: why" for each."""
 import json
 import sys
 

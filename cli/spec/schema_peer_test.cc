@@ -81,7 +81,7 @@ std::string Read(const std::string& path) {
 
 class SchemaPeerTest : public ::testing::Test {
  protected:
-  // What jsonschema says of each text.
+  // The result of jsonschema for each text.
   std::vector<std::string> Judge(const std::vector<std::string>& texts) const {
     const char* python = getenv("MUSTER_PEER_PYTHON");
     if (python == nullptr) {

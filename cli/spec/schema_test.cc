@@ -14,7 +14,7 @@ TEST(Schema, FollowsTheRulesOfTheReader) {
   EXPECT_EQ(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
   EXPECT_EQ(schema["additionalProperties"], false);
   EXPECT_EQ(schema["properties"]["apiVersion"]["const"], "muster/v1");
-  // Members of a oneof stand beside its key.
+  // Members of a oneof are next to its key.
   EXPECT_EQ(schema["properties"]["optimizer"]["$ref"], "#/$defs/Optimizer");
   const ordered_json optimizer = schema["$defs"]["Optimizer"];
   EXPECT_EQ(optimizer["properties"]["kind"]["enum"], (ordered_json{"adamw", "sgd"}));
@@ -32,7 +32,7 @@ TEST(Schema, DescribesByTheCommentsOfTheProto) {
             "restarts without progress before the job fails; default 3");
   EXPECT_EQ(schema["$defs"]["Optimizer"]["properties"]["lr"]["description"],
             "peak learning rate; default 3e-4 (adamw), 0.1 (sgd)");
-  // Two members' keys of one name keep both comments.
+  // If two members have a key of the same name, both comments stay.
   const ordered_json& least = schema["$defs"]["LrSchedule"]["properties"]["min_lr"]["anyOf"];
   ASSERT_EQ(least.size(), 2u);
   EXPECT_EQ(least[0]["description"], "default 0");

@@ -9,11 +9,11 @@
 
 namespace muster::cli {
 
-// "optimizer.lr=3e-4" of --set. InvalidArgument without a path or a `=`.
+// Parses "optimizer.lr=3e-4" of --set. InvalidArgument without a path or a `=`.
 absl::StatusOr<Assignment> ParseAssignment(absl::string_view text);
 
-// Puts the value at its path of the tree, creating the maps on the way; whether the path exists in a spec is the
-// reader's to say. Notes a problem when the way leads through something that is no map.
+// Sets the value at its path of the tree, creating maps on the way; the reader checks whether the path exists in a
+// spec. Adds a problem if a parent is not a map.
 void Assign(const Assignment& assignment, Node& root, std::vector<Problem>& problems);
 
 }  // namespace muster::cli

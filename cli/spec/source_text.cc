@@ -11,7 +11,7 @@ namespace {
 
 bool Continues(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-// Length of the UTF-8 sequence at the start of `text` and its character; length 0: malformed.
+// The character at the start of `text` and the length of its UTF-8 sequence; length 0: malformed.
 std::pair<size_t, char32_t> DecodeUtf8(absl::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -28,7 +28,7 @@ std::pair<size_t, char32_t> DecodeUtf8(absl::string_view text) {
   return {length, value};
 }
 
-// YAML 1.2.2, production 1 (c-printable), without carriage return, which is looked at apart.
+// YAML 1.2.2, production 1 (c-printable), without carriage return, which is checked separately.
 bool Printable(char32_t c) {
   return c == '\t' || c == '\n' || (c >= 0x20 && c < 0x7F) || c == 0x85 || (c >= 0xA0 && c != 0xFFFE && c != 0xFFFF);
 }

@@ -1,4 +1,4 @@
-// The bytes of a YAML file: whether they are text at all, and where a byte lies for people.
+// The bytes of a YAML file: whether they are text at all, and the line and column of a byte.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,22 @@ bool IsUtf8(absl::string_view text);
 
 class SourceText {
  public:
-  // `text` outlives this object. A UTF-8 byte order mark is skipped.
+  // `text` outlives this object. Skips a UTF-8 byte order mark.
   SourceText(absl::string_view text, const std::string& name);
 
   absl::string_view text() const { return text_; }
   absl::string_view From(size_t byte) const { return text_.substr(std::min(byte, text_.size())); }
 
-  // Line and column (in characters) of a byte; the end of the text for bytes beyond it.
+  // Line and column (in characters) of a byte; the end of the text for bytes past it.
   Location At(size_t byte) const;
 
-  // The first reason not to hand it to a parser: too big, empty, not UTF-8, control characters.
+  // The first reason to refuse the text before parsing: too big, empty, not UTF-8, control characters.
   std::optional<Problem> Check(size_t max_bytes) const;
 
-  // Whether a scalar at `byte` (perhaps behind tags) is a quoted one without an end, which yaml-cpp accepts.
+  // Whether a scalar at `byte` (perhaps after tags) is a quoted one that never ends, which yaml-cpp accepts.
   bool QuoteNeverCloses(size_t byte) const;
 
-  // The first tab among the leading blanks of a line that has text, in lines up to that of `byte`.
+  // The first tab in the indentation of a line that has text, in lines up to that of `byte`.
   std::optional<size_t> FirstIndentingTab(size_t byte) const;
 
  private:

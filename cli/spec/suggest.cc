@@ -7,7 +7,7 @@
 namespace muster::cli {
 namespace {
 
-// Longer words are no slips of the finger, and the distance is quadratic.
+// Longer words are not typos, and the distance is quadratic.
 constexpr size_t kLongest = 64;
 
 char Fold(char c) { return c == '-' ? '_' : absl::ascii_tolower(static_cast<unsigned char>(c)); }
@@ -15,7 +15,7 @@ char Fold(char c) { return c == '-' ? '_' : absl::ascii_tolower(static_cast<unsi
 }  // namespace
 
 int EditDistance(absl::string_view a, absl::string_view b) {
-  // Optimal string alignment: three rows of the usual table.
+  // Optimal string alignment, with three rows of the usual table.
   std::vector<int> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) above[j] = static_cast<int>(j);
   for (size_t i = 1; i <= a.size(); ++i) {
@@ -39,7 +39,7 @@ std::string Nearest(absl::string_view word, const std::vector<std::string>& cand
   int best_distance = std::max<int>(1, static_cast<int>(word.size()) / 3) + 1;
   for (const std::string& candidate : candidates) {
     const int distance = EditDistance(word, candidate);
-    // Replacing all of a short word is no likeness.
+    // Replacing every letter of a short word is not a likely typo.
     if (distance < best_distance && distance < static_cast<int>(std::max(word.size(), candidate.size()))) {
       best = candidate;
       best_distance = distance;

@@ -8,11 +8,11 @@
 
 namespace muster::cli {
 
-// Edits (insert, delete, replace, swap of neighbours) that turn one word into the other, '-' and '_' taken as equal and
-// case ignored.
+// Edits (insert, delete, replace, swap of neighbors) that turn one word into the other; '-' equals '_', case is
+// ignored.
 int EditDistance(absl::string_view a, absl::string_view b);
 
-// The nearest candidate that is near enough to be meant (a third of the word's length, at least one edit), or empty.
+// The nearest candidate within a third of the word's length (at least one edit), or empty.
 std::string Nearest(absl::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace muster::cli

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kMaxProblems = 100;
 constexpr char kCoreTags[] = "tag:yaml.org,2002:";
 
-// Leaves yaml-cpp from inside an event; the problem is already noted.
+// Leaves yaml-cpp from inside an event; the problem is recorded already.
 struct Abandon {};
 
 class TreeBuilder final : public YAML::EventHandler {
@@ -28,7 +28,7 @@ class TreeBuilder final : public YAML::EventHandler {
 
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (++documents_ == 1) return;
-    // yaml-cpp also begins a new document where a line lies left of the first key.
+    // yaml-cpp also starts a new document at a line left of the first key.
     const bool marked = absl::StartsWith(source_.From(mark.pos), "---");
     Note(mark, marked ? "a second document begins here: one job per file"
                       : "wrong indentation: this line is not in line with the keys above it");
@@ -43,7 +43,7 @@ class TreeBuilder final : public YAML::EventHandler {
     Add(Node{.kind = Node::Kind::kNull, .where = At(mark)});
   }
   void OnNull(const YAML::Mark& mark, YAML::anchor_t) override {
-    // For a key without anything behind it yaml-cpp names the place of whatever follows, perhaps lines later.
+    // For a key without a value yaml-cpp reports the location of the next token, perhaps lines later.
     Location where = At(mark);
     const bool written = absl::string_view("~nN").find(source_.From(mark.pos).substr(0, 1)) != absl::string_view::npos;
     if (!open_.empty() && open_.back().has_key) {
@@ -71,7 +71,7 @@ class TreeBuilder final : public YAML::EventHandler {
   }
   void OnMapEnd() override { Close(); }
 
-  // When yaml-cpp gives up in the middle: keeps what is whole. A half-read key is none.
+  // After yaml-cpp fails in the middle: keeps the complete nodes and drops a half-read key.
   void CloseAll() {
     while (!open_.empty()) {
       Node node = std::move(open_.back().node);
@@ -80,7 +80,7 @@ class TreeBuilder final : public YAML::EventHandler {
       if (!key) Add(std::move(node));
     }
   }
-  // About the text itself: yaml-cpp is often ahead of the place, so that the path would mislead.
+  // For problems of the text itself: yaml-cpp is often ahead of the location, so the path would mislead.
   void NoteText(const YAML::Mark& mark, std::string message) {
     if (out_.problems.size() < kMaxProblems) {
       out_.problems.push_back(Problem{At(mark), "", std::move(message), ""});
@@ -96,7 +96,7 @@ class TreeBuilder final : public YAML::EventHandler {
   struct Open_ {
     Node node;
     bool has_key = false;
-    bool bad_key = false;                        // its value is dropped
+    bool bad_key = false;                        // drop its value
     Entry entry;                                 // kMap: the key read last
     std::unordered_map<std::string, int> lines;  // of keys
   };
@@ -185,7 +185,7 @@ class TreeBuilder final : public YAML::EventHandler {
     parent.entry.where = key.where;
     parent.has_key = true;
     if (message.empty()) return;
-    // A duplicate is named, the others have no name to show.
+    // A duplicate key has a name, other bad keys have none to show.
     parent.bad_key = key.kind != Node::Kind::kScalar || key.text == "<<";
     if (out_.problems.size() < kMaxProblems) out_.problems.push_back(Problem{key.where, Path(), message, ""});
     parent.bad_key = true;

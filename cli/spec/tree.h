@@ -1,8 +1,8 @@
-// YAML text as a tree of nodes that know where they were written. Nothing is typed here.
+// YAML text as a tree of nodes with their locations. Nothing is typed here.
 //
-// yaml-cpp 0.7 does the syntax; what it lets pass is checked on top: duplicate keys, several documents, quotes that are
-// never closed, text that is not UTF-8, control characters (it takes U+0004 for the end of the file). Anchors, aliases,
-// merge keys and foreign tags are refused: a spec says what it means where it means it.
+// yaml-cpp 0.7 parses the syntax; what it accepts wrongly is checked on top: duplicate keys, several documents,
+// unclosed quotes, text that is not UTF-8, control characters (it takes U+0004 for the end of the file). Anchors,
+// aliases, merge keys and foreign tags are refused, so that every value of a spec is written where it applies.
 #pragma once
 
 #include <string>
@@ -43,11 +43,11 @@ struct ParsedYaml {
 inline constexpr size_t kMaxYamlBytes = 256 << 10;
 inline constexpr int kMaxYamlDepth = 32;
 
-// `name` is the file's name in locations. When the syntax is broken, the root is what was read before that place.
+// `name` is the file's name in locations. If the syntax is broken, the root has what was read before that point.
 ParsedYaml ParseYaml(absl::string_view text, const std::string& name);
 
-// `text` as the value of a flag: a map, list or quoted string when it begins like one ({ [ " '), else bare text.
-// Every node's location is `where`.
+// `text` as the value of a flag: a map, list or quoted string if it starts like one ({ [ " '), else bare text. Every
+// node's location is `where`.
 ParsedYaml ParseFlagValue(absl::string_view text, const Location& where);
 
 }  // namespace muster::cli

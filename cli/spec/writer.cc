@@ -64,7 +64,7 @@ ordered_json List(const Message& message, const FieldDescriptor& field) {
 
 bool InSpec(const Message& message) { return message.GetDescriptor()->file() == v1::JobSpec::descriptor()->file(); }
 
-// Adds the fields of a message of a spec to `out`.
+// Adds the fields of a spec's message to `out`.
 void AddFields(const Message& message, bool root, ordered_json& out) {
   const Descriptor& type = *message.GetDescriptor();
   const Reflection& r = *message.GetReflection();
@@ -74,7 +74,7 @@ void AddFields(const Message& message, bool root, ordered_json& out) {
       if (!r.HasField(message, &field)) continue;
       ordered_json member = ordered_json::object();
       AddFields(r.GetMessage(message, &field), false, member);
-      // At the root of a spec its fields say it: `model:` is a field of `train` alone.
+      // At the root of a spec its fields imply it: only `train` has a field `model:`.
       if (!root || DefaultMember(*oneof) != &field || member.empty()) out[oneof->name()] = KeyOf(field);
       for (auto& [key, value] : member.items()) out[key] = value;
     } else if (field.is_repeated()) {
@@ -129,8 +129,8 @@ bool Plain(const std::string& text) {
   return true;
 }
 
-// Of the UTF-8 at the start of `text`: how many bytes are a character beyond ASCII that no YAML text may hold as it is
-// (YAML 1.2.2, production 1), or that ends a line there: U+0080 to U+009F, U+FFFE, U+FFFF. 0: none.
+// The number of bytes, at the start of the UTF-8 `text`, of a character beyond ASCII that YAML text may not contain
+// unescaped (YAML 1.2.2, production 1), or that ends a line: U+0080 to U+009F, U+FFFE, U+FFFF. 0: none.
 size_t UnprintableBytes(absl::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
   if (byte(0) == 0xC2 && byte(1) < 0xA0) return 2;
@@ -179,7 +179,7 @@ void Emit(const ordered_json& value, int indent, bool in_list, std::string& out)
 void EmitEntries(const ordered_json& map, int indent, bool in_list, std::string& out) {
   bool first = true;
   for (const auto& [key, value] : map.items()) {
-    // The first key of a map in a list stands behind the dash.
+    // The first key of a map in a list follows the dash.
     if (!(first && in_list)) out.append(indent, ' ');
     first = false;
     absl::StrAppend(&out, ScalarText(key), ":");

@@ -41,7 +41,7 @@ steps: 10
             "steps: 10\n");
 }
 
-// Random specs: each field present or not, values from the corners of their types.
+// Random specs: each field present or not, values from the extremes of their types.
 class Generator {
  public:
   explicit Generator(uint64_t seed) : random_(seed) {}

@@ -49,7 +49,7 @@ void FakeStore::AppendMetrics(const std::string& job, uint64_t step, double loss
   item.mutable_metrics()->set_step(step);
   item.mutable_metrics()->set_loss(loss);
   item.mutable_metrics()->set_step_seconds(0.01);
-  // Validations are always printed, so that tests see every point.
+  // Validations are always printed, so tests see every point.
   item.mutable_metrics()->set_validation_loss(loss + 0.5);
   Append(std::move(item));
 }
@@ -73,7 +73,7 @@ void FakeStore::AppendLog(const std::string& job, uint32_t rank, const std::stri
   Append(std::move(item));
 }
 
-std::vector<v1::WatchItem> FakeStore::Behind(uint64_t cursor, absl::Duration at_most) const {
+std::vector<v1::WatchItem> FakeStore::After(uint64_t cursor, absl::Duration at_most) const {
   absl::MutexLock lock(&mutex_);
   const auto more = [&] { return items_.size() > cursor; };
   mutex_.AwaitWithTimeout(absl::Condition(&more), at_most);
@@ -168,7 +168,7 @@ class FakeJobs final : public v1::Jobs::Service {
     }
     const bool all = !request->events() && !request->metrics() && !request->logs();
     while (!stop && !context->IsCancelled()) {
-      const auto items = store_.Behind(cursor, request->follow() ? absl::Milliseconds(20) : absl::ZeroDuration());
+      const auto items = store_.After(cursor, request->follow() ? absl::Milliseconds(20) : absl::ZeroDuration());
       for (const v1::WatchItem& item : items) {
         ++cursor;
         if (!request->job().empty() && item.job() != request->job()) continue;

@@ -15,35 +15,35 @@
 
 namespace muster::cli {
 
-// What survives a restart: jobs, and one stream of items whose cursors are their places in it. Thread-safe.
+// The state that survives a restart: jobs, and one stream of items whose cursors are their indexes. Thread-safe.
 class FakeStore {
  public:
   void PutJob(const v1::Job& job);
   v1::Job Job(const std::string& id) const;
   std::vector<v1::Job> Jobs() const;
-  // Sets the cursor. An event with a job state changes the job's.
+  // Sets the cursor. An event with a job state changes the job's state.
   void Append(v1::WatchItem item);
   void AppendMetrics(const std::string& job, uint64_t step, double loss);
   void AppendEvent(const std::string& job, const std::string& message, v1::JobState state);
   void AppendLog(const std::string& job, uint32_t rank, const std::string& text);
 
-  // Items behind `cursor`; waits a little when there is none.
-  std::vector<v1::WatchItem> Behind(uint64_t cursor, absl::Duration at_most) const;
+  // Items after `cursor`; waits briefly if there is none.
+  std::vector<v1::WatchItem> After(uint64_t cursor, absl::Duration at_most) const;
 
-  // Answers of methods by name ("Submit"): every call, or only the next one.
+  // Canned answers by method name ("Submit"): for every call, or only for the next one.
   void Fail(const std::string& method, absl::Status status, bool once = false);
   absl::Status TakeFailure(const std::string& method);
-  // Method and what it was about, in order: "Cancel a-x7f2".
+  // The calls in order, with their subject: "Cancel a-x7f2".
   void Record(const std::string& call);
   std::vector<std::string> Calls() const;
 
-  // Guarded by the caller: set before the server starts, read after it stopped.
+  // Not synchronized: set before the server starts, read after it stopped.
   std::vector<v1::Node> nodes;
   std::function<std::vector<v1::Node>()> list_nodes;  // instead of `nodes`
   v1::PlanReply plan;
   v1::JobSpec submitted;
   std::vector<std::string> request_ids;
-  absl::Duration delay = absl::ZeroDuration();  // of every unary call
+  absl::Duration delay = absl::ZeroDuration();  // added to every unary call
 
  private:
   mutable absl::Mutex mutex_;
@@ -53,7 +53,7 @@ class FakeStore {
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Serves until it is destroyed, then breaks its streams as a killed process would: without a word.
+// Serves until it is destroyed, then breaks its streams as a killed process would: without a status.
 class FakeCoordinator {
  public:
   FakeCoordinator(const std::string& socket_path, FakeStore& store);

@@ -72,7 +72,7 @@ Program::~Program() {
   }
 }
 
-// Reads what there is. False: both streams are at their end.
+// Reads the available output. False: both streams are at their end.
 bool Program::Pump(absl::Duration at_most) {
   pollfd fds[2] = {{out_fd_, POLLIN, 0}, {err_fd_, POLLIN, 0}};
   if (out_fd_ < 0 && err_fd_ < 0) return false;

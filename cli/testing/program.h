@@ -12,13 +12,13 @@
 
 namespace muster::cli {
 
-// A folder below /tmp (socket paths are short) that goes away with its contents.
+// A folder below /tmp (socket paths are short) that the destructor removes with its contents.
 struct Ended {
   int code = -1;  // 128 + signal for one that was killed
   std::string out, err;
 };
 
-// Where `bazel test` put a program of this repository: "cli/muster".
+// The path of one of this repository's programs under `bazel test`: "cli/muster".
 std::string ProgramPath(const std::string& target);
 
 class Program {
@@ -33,11 +33,11 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // Reads until `text` was printed. False: it ended, or the time is over.
+  // Reads until `text` appears. False: the program ended or the time is over.
   bool WaitForOut(const std::string& text, absl::Duration at_most = absl::Seconds(30));
   bool WaitForErr(const std::string& text, absl::Duration at_most = absl::Seconds(30));
   void Signal(int signal);
-  // Waits for its end; kills it when the time is over.
+  // Waits for the exit; kills the program when the time is over.
   Ended Wait(absl::Duration at_most = absl::Seconds(60));
   pid_t pid() const { return pid_; }
 
@@ -51,7 +51,7 @@ class Program {
   Ended ended_;
 };
 
-// Start and Wait.
+// Start, then Wait.
 Ended RunToEnd(const std::vector<std::string>& command, const Program::Environment& environment,
                const std::string& input = "");
 

@@ -19,7 +19,7 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using tcp = asio::ip::tcp;
 
-constexpr auto kPatience = std::chrono::seconds(10);  // of a connection, for a request and for taking the answer
+constexpr auto kPatience = std::chrono::seconds(10);  // for the request, and for sending the response
 constexpr int kMaxConnections = 16;
 constexpr uint32_t kMaxHeaderBytes = 16 << 10;
 
@@ -69,7 +69,7 @@ class MetricsEndpoint::Server {
   const std::string& address() const { return address_; }
 
  private:
-  // One connection: a request and its answer at a time. Kept alive by the handler that is under way.
+  // One connection: one request and its response at a time. The pending handler keeps it alive.
   class Session : public std::enable_shared_from_this<Session> {
    public:
     Session(tcp::socket socket, Server* server) : stream_(std::move(socket)), server_(server) {
@@ -132,7 +132,7 @@ class MetricsEndpoint::Server {
     });
   }
 
-  int connections_ = 0;  // of the thread; outlives the sessions that the context still holds
+  int connections_ = 0;  // used by the thread; outlives the sessions that the context still holds
   const std::unique_ptr<asio::io_context> context_;
   tcp::acceptor acceptor_;
   const Page page_;
@@ -152,7 +152,7 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(const st
   if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
   if (error) {
     return absl::UnavailableError(absl::StrCat("cannot serve metrics at ", address, ": ", error.message(),
-                                               "; is the port taken? `ss -ltnp` shows by whom"));
+                                               "; is the port taken? `ss -ltnp` shows the process"));
   }
   return std::unique_ptr<MetricsEndpoint>(
       new MetricsEndpoint(std::make_unique<Server>(std::move(context), std::move(acceptor), std::move(page))));

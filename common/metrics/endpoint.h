@@ -1,7 +1,7 @@
 // Serves one page over HTTP: GET /metrics, for Prometheus. Plain HTTP without a password, so on loopback addresses
 // only.
 //
-// Thread-safe. A thread of its own serves a few connections at once; more are closed, and so are silent ones.
+// Thread-safe. Its own thread serves a few connections at a time; it closes further and idle ones.
 #pragma once
 
 #include <functional>
@@ -14,16 +14,16 @@ namespace muster {
 
 class MetricsEndpoint {
  public:
-  // Makes the page; on the endpoint's thread, one call at a time. An error becomes a 503 with its message.
+  // Renders the page, on the endpoint's thread, one call at a time. An error becomes a 503 with its message.
   using Page = std::function<absl::StatusOr<std::string>()>;
 
-  // `address`: "127.0.0.1:9464", "[::1]:0" (a free port). InvalidArgument: not of this form. FailedPrecondition: not
+  // `address`: "127.0.0.1:9464", "[::1]:0" (a free port). InvalidArgument: another form. FailedPrecondition: not
   // loopback. Unavailable: the port is taken.
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(const std::string& address, Page page);
-  // Ends when the page at hand is made.
+  // Waits for the page that is being rendered.
   ~MetricsEndpoint();
 
-  // With the port that was chosen: "127.0.0.1:43127".
+  // The address with the chosen port: "127.0.0.1:43127".
   const std::string& address() const;
 
  private:

@@ -16,7 +16,7 @@ std::string Number(double value) {
   return absl::StrFormat("%.17g", value);
 }
 
-// 0.005, not 0.0050000000000000001: bounds are written by people.
+// 0.005, not 0.0050000000000000001: bounds are decimal literals.
 std::string Bound(double value) { return absl::StrFormat("%g", value); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Measures of a daemon and the page of them that Prometheus reads (its text format, version 0.0.4).
+// A daemon's metrics and their page for Prometheus (text format, version 0.0.4).
 //
 //   Exposition page;
 //   page.Begin("muster_jobs", Kind::kGauge, "Jobs by state.");
@@ -18,7 +18,7 @@ namespace muster {
 
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
-// How often values fell below each of a few bounds. Thread-safe.
+// A histogram: counts of values below each of a few bounds. Thread-safe.
 class Histogram {
  public:
   // `bounds`: ascending.
@@ -44,13 +44,13 @@ enum class Kind { kGauge, kCounter, kHistogram };
 // Not thread-safe.
 class Exposition {
  public:
-  // Of what follows. `name`: muster_..., base units, _total for counters.
+  // Starts a metric; Add adds its series. `name`: muster_..., base units, _total for counters.
   void Begin(const std::string& name, Kind kind, const std::string& help);
   void Add(const Labels& labels, double value);
   void Add(double value) { Add({}, value); }
   void Add(const Histogram::Values& values);
 
-  // One with one value.
+  // A metric with one value.
   void Gauge(const std::string& name, const std::string& help, double value);
   void Counter(const std::string& name, const std::string& help, double value);
 

@@ -1,14 +1,14 @@
-// A client for tests: one GET, the whole answer.
+// A client for tests: one GET, the whole response.
 #pragma once
 
 #include <string>
 
 namespace muster {
 
-// Of "127.0.0.1:PORT"; the body of a 200, else the whole answer. Empty: nobody answers.
+// GET /metrics of "127.0.0.1:PORT": the body of a 200, else the whole response. Empty: no server answers.
 std::string GetPage(const std::string& address, const std::string& path = "/metrics");
 
-// The value of a series in a page, as it is written ("muster_jobs{state=\"queued\"}" gives "3"); empty: there is none.
+// The value of a series, as text ("muster_jobs{state=\"queued\"}" gives "3"); empty: no such series.
 std::string SeriesValue(const std::string& page, const std::string& series);
 
 }  // namespace muster

@@ -66,7 +66,7 @@ class UnaryCall final : public Interceptor {
       if (methods->QueryInterceptionHookPoint(Point::PRE_RECV_STATUS)) {
         *methods->GetRecvStatus() = Lost("the request was lost");
       }
-      // What it takes over once goes no further, and the points of the answer come to it.
+      // A hijacked call goes no further, and this interceptor receives the hooks of its answer.
       if (methods->QueryInterceptionHookPoint(Point::PRE_SEND_INITIAL_METADATA)) return methods->Hijack();
     }
     if (lose_reply_ && methods->QueryInterceptionHookPoint(Point::POST_RECV_STATUS)) {

@@ -17,7 +17,7 @@
 namespace muster::rpc {
 namespace {
 
-// Shared by both sides: a client that pings more often than its server allows is cut off.
+// Both sides use it: a server cuts off a client that pings more often than it allows.
 constexpr int kKeepaliveMilliseconds = 20'000;
 constexpr int kKeepaliveTimeoutMilliseconds = 10'000;
 
@@ -56,7 +56,7 @@ absl::Status CheckSecure(const std::string& address, const Security& security) {
   if (!endpoint.ok()) return endpoint.status();
   if (tls::IsLoopback(endpoint->host)) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat(address, " is beyond this machine, which needs TLS, and nothing says whom to believe there"));
+      absl::StrCat(address, " is beyond this machine, which needs TLS, and no authority to trust is configured"));
 }
 
 std::shared_ptr<grpc::Channel> Dial(const std::string& address, const Security& security) {
@@ -68,7 +68,7 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& address, const Security& 
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMilliseconds);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMilliseconds);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no bound: a watch may be silent for hours
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit: a watch may be silent for hours
   arguments.SetMaxReceiveMessageSize(16 << 20);
   if (security.authority.empty() || absl::StartsWith(address, "unix:")) {
     return grpc::experimental::CreateCustomChannelWithInterceptors(address, grpc::InsecureChannelCredentials(),
@@ -95,7 +95,7 @@ void AddCallMetadata(const std::string& token, grpc::ClientContext& context) {
 
 absl::Status CheckVersion(unsigned protocol, const std::string& version) {
   if (protocol == kProtocol) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("versions do not fit: this is muster ", kVersion, " (protocol ",
+  return absl::FailedPreconditionError(absl::StrCat("versions do not match: this is muster ", kVersion, " (protocol ",
                                                     kProtocol, "), the caller is muster ", version, " (protocol ",
                                                     protocol, "); install the same release on both sides"));
 }
@@ -105,7 +105,7 @@ absl::Status CheckVersion(const grpc::ServerContextBase& context) {
   if (protocol.empty()) return absl::OkStatus();
   unsigned number = 0;
   if (!absl::SimpleAtoi(protocol, &number)) {
-    return absl::InvalidArgumentError(absl::StrCat("metadata ", kProtocolMetadata, " is no number: ", protocol));
+    return absl::InvalidArgumentError(absl::StrCat("metadata ", kProtocolMetadata, " is not a number: ", protocol));
   }
   return CheckVersion(number, MetadataOf(context, kVersionMetadata));
 }

@@ -1,7 +1,7 @@
-// What a fuzzed decoder gives: libFuzzer's entry, and where to begin. The entry aborts when a promise is broken.
+// What a fuzzed decoder provides: libFuzzer's entry, and seeds. The entry aborts when a property is violated.
 //
-// `fuzz_test` calls it with seeded mutations for 20 seconds, in every configuration of the tests; bench/fuzz.sh under
-// libFuzzer, which follows the branches that are taken, for as long as requested.
+// `fuzz_test` calls it with seeded mutations for 20 seconds, in every configuration of the tests; bench/fuzz.sh runs it
+// under libFuzzer, which follows the covered branches, for any time.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace muster::fuzz {
 
-// Whole inputs, good and nearly good.
+// Whole inputs, valid and nearly valid.
 std::vector<std::string> Seeds();
-// What inputs are made of: inserted at any place.
+// Building blocks of inputs, inserted at any position.
 std::vector<std::string> Words();
 
 }  // namespace muster::fuzz

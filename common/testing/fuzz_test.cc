@@ -1,5 +1,5 @@
-// See fuzz.h. $MUSTER_FUZZ_SECONDS: for how long (20); $MUSTER_FUZZ_SEEDS: writes the seeds into that folder instead,
-// and the words as a dictionary beside it, for libFuzzer.
+// See fuzz.h. $MUSTER_FUZZ_SECONDS: run time (default 20); $MUSTER_FUZZ_SEEDS: instead writes the seeds into that
+// folder, and the words as a dictionary beside it, for libFuzzer.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Far above what any input takes, so that only a hang or a quadratic decoder exceeds it, on a loaded machine too.
+// Far above what any input takes, even on a loaded machine, so that only a hang or a quadratic decoder exceeds it.
 constexpr auto kLongest = std::chrono::seconds(10);
 constexpr size_t kLargest = 16 << 10;
 
@@ -69,7 +69,7 @@ class Mutator {
         return;
       }
       case 7: {
-        // Runs find what is quadratic or recursive.
+        // Repetition finds quadratic and recursive behavior.
         std::string run;
         const std::string& word = Pick(words_);
         for (size_t n = random_() % 2000; n > 0; --n) run += word;
@@ -86,7 +86,7 @@ class Mutator {
   std::mt19937_64 random_;
 };
 
-// As libFuzzer reads it: a quoted string a line, with \xAB for what is not plain.
+// In libFuzzer's format: a quoted string on each line, with \xAB for other bytes.
 void WriteForLibFuzzer(const std::string& folder) {
   std::filesystem::create_directories(folder);
   int number = 0;
@@ -123,7 +123,7 @@ TEST(Fuzz, SeededMutationsNeitherCrashNorHang) {
   EXPECT_GT(inputs, 50u) << "too slow to find anything";
 }
 
-// A full-size input of one repeated word: what is quadratic shows here.
+// A full-size input of one repeated word shows quadratic behavior.
 TEST(Fuzz, LongRunsOfEachWordEnd) {
   for (const std::string& word : Words()) {
     std::string text;

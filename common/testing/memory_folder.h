@@ -1,5 +1,5 @@
-// For tests: a folder in memory (tmpfs) that goes with the object. For those that end processes hundreds of times and
-// ask for fsync in between: what they look for does not depend on a disk, and a busy one would make them take minutes.
+// For tests: a folder in memory (tmpfs), removed with the object. For tests that kill processes hundreds of times and
+// call fsync in between: their result does not depend on a disk, and a busy disk would make them take minutes.
 #pragma once
 
 #include <stdlib.h>

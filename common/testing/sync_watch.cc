@@ -16,7 +16,7 @@ namespace muster {
 namespace {
 
 struct State {
-  std::string root;  // empty: nobody watches
+  std::string root;  // empty: not watching
   std::set<std::string> unsynced;
   std::vector<std::string> renamed;
 };

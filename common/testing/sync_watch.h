@@ -1,13 +1,13 @@
-// What a loss of power would take away now, by the calls that this process makes: a kill cannot show that an fsync is
-// missing, since the page cache outlives the process.
+// What a power loss at this moment would lose, from the system calls of this process. Killing a process does not show a
+// missing fsync, since the page cache outlives the process.
 //
 //   SyncWatch watch(folder);
 //   ASSERT_TRUE(WriteDurably(folder + "/a", "bytes").ok());
 //   EXPECT_THAT(watch.Unsynced(), IsEmpty());
 //   EXPECT_THAT(watch.RenamedUnsynced(), IsEmpty());
 //
-// Defines open, write, pwrite, fsync, fdatasync and rename for the program that it is linked into, its shared libraries
-// too. What is written through a mapping is not seen. One at a time. Thread-safe.
+// Defines open, write, pwrite, fsync, fdatasync and rename for the program that links it, including its shared
+// libraries. Does not see writes through a mapping. One at a time. Thread-safe.
 #pragma once
 
 #include <string>
@@ -17,14 +17,14 @@ namespace muster {
 
 class SyncWatch {
  public:
-  // Below `root` alone. What is there already counts as synced.
+  // Watches only below `root`. Existing files count as synced.
   explicit SyncWatch(const std::string& root);
   ~SyncWatch();
   SyncWatch(const SyncWatch&) = delete;
 
-  // Files with bytes, and folders with names, that were not synced since; ascending.
+  // Files with unsynced bytes, and folders with unsynced entries; ascending.
   std::vector<std::string> Unsynced() const;
-  // "from -> to: file" of every rename so far of something with unsynced bytes or names in it.
+  // "from -> to: file" for every rename so far of something with unsynced bytes or entries.
   std::vector<std::string> RenamedUnsynced() const;
 };
 

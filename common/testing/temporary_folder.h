@@ -1,4 +1,5 @@
-// For tests: a folder under /tmp that goes with the object. Short, because socket paths must stay under 107 bytes.
+// For tests: a folder under /tmp, removed with the object. Its path is short, because socket paths must stay under 107
+// bytes.
 #pragma once
 
 #include <stdlib.h>
@@ -26,7 +27,7 @@ class TemporaryFolder {
 
   const std::string& path() const { return path_; }
 
-  // Writes a file in it, and the folders above it; returns its path.
+  // Writes a file in it, creating parent folders; returns its path.
   std::string Write(const std::string& name, const std::string& bytes, bool executable = false) const {
     const std::filesystem::path file = std::filesystem::path(path_) / name;
     std::filesystem::create_directories(file.parent_path());

@@ -21,7 +21,7 @@ constexpr int kVersion3 = 2;  // X.509 counts from 0
 
 absl::Status LibraryError(const char* what) { return absl::InternalError(absl::StrCat(what, ": ", TakeError())); }
 
-// A file may name a passphrase; nobody is asked for it.
+// A file may be encrypted with a passphrase; never prompt for it.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
 absl::StatusOr<Key> ReadKey(const std::string& pem) {
@@ -38,7 +38,7 @@ absl::StatusOr<X509Object> ReadX509(const std::string& pem) {
   return certificate;
 }
 
-// Whoever asks has the key to it.
+// The signature proves that the requester has the key.
 absl::StatusOr<X509Request> ReadRequest(const std::string& pem) {
   X509Request request(PEM_read_bio_X509_REQ(BioOf(pem).get(), nullptr, NoPassphrase, nullptr));
   if (request == nullptr) {
@@ -109,7 +109,7 @@ absl::StatusOr<std::string> AlternativeNames(const std::vector<std::string>& hos
   for (const std::string& host : hosts) {
     unsigned char bytes[sizeof(in6_addr)];
     const bool address = inet_pton(AF_INET, host.c_str(), bytes) == 1 || inet_pton(AF_INET6, host.c_str(), bytes) == 1;
-    // The library reads a list of settings: a name must not be able to add one.
+    // The library parses a list of settings: a name must not be able to add one.
     const bool plain = host.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-") ==
                            std::string::npos &&
                        !host.empty() && host.size() <= 253;

@@ -5,8 +5,7 @@
 //   std::string request = MakeRequest(key, "node-a").value();           // the key stays where it was made
 //   std::string certificate = Sign(request, authority, {...}).value();  // at the coordinator
 //
-// Pure and thread-safe. Errors: InvalidArgument: text that is not what it should be, from a peer or a file; Internal:
-// the library refuses for a reason of its own.
+// Pure and thread-safe. Errors: InvalidArgument: malformed text from a peer or a file; Internal: the library fails.
 #pragma once
 
 #include <string>
@@ -19,13 +18,13 @@
 
 namespace muster::tls {
 
-// Certificates are valid from this long before they are made: clocks of machines differ.
+// Certificates are valid from this long before their creation, since clocks of machines differ.
 inline constexpr absl::Duration kClockSkew = absl::Minutes(10);
 
 inline constexpr size_t kMaxNameBytes = 64;  // of a subject's common name (RFC 5280, ub-common-name)
 
 struct KeyPair {
-  std::string certificate;  // may be followed by those that signed it
+  std::string certificate;  // may be followed by its issuers
   std::string key;
 };
 
@@ -33,7 +32,7 @@ struct Validity {
   absl::Time begin;
   absl::Time end;
 };
-// From `now` less kClockSkew to `now` and `life`.
+// From `now` less kClockSkew to `now` plus `life`.
 Validity ValidFor(absl::Duration life, absl::Time now);
 
 enum class Use {
@@ -48,35 +47,35 @@ struct Issue {
   Validity validity;
 };
 
-// What a certificate says.
+// The content of a certificate.
 struct Certificate {
   std::string name;
   std::vector<std::string> hosts;
   Validity validity;
   std::string sha256;      // of the whole certificate, 64 hexadecimal digits: what is pinned
-  std::string key_sha256;  // of its public key
+  std::string key_sha256;  // of the public key
   bool is_authority = false;
 };
 
-// A new private key, PKCS#8.
+// Makes a private key, PKCS#8.
 absl::StatusOr<std::string> MakeKey();
-// An authority that signs itself and may sign only end certificates.
+// Makes a self-signed authority that may sign only end certificates.
 absl::StatusOr<std::string> MakeAuthority(const std::string& key, const std::string& name, const Validity& validity);
-// A PKCS#10 request, which proves that its maker has the key.
+// Makes a PKCS#10 request, which proves that its maker has the key.
 absl::StatusOr<std::string> MakeRequest(const std::string& key, const std::string& name);
-// Takes nothing but the public key from the request: what the certificate says, the issuer decides. InvalidArgument:
-// no request, not signed by its own key, or a key that is not P-256.
+// Takes only the public key from the request: the issuer decides the content. InvalidArgument: no request, not signed
+// by its own key, or a key that is not P-256.
 absl::StatusOr<std::string> Sign(const std::string& request, const KeyPair& authority, const Issue& issue);
 
 // The SHA-256 of the public key in a request.
 absl::StatusOr<std::string> KeyOfRequest(const std::string& request);
 // The first certificate in `pem`.
 absl::StatusOr<Certificate> ReadCertificate(const std::string& pem);
-// Each certificate in `pem` by itself, in order.
+// Each certificate in `pem` separately, in order.
 absl::StatusOr<std::vector<std::string>> SplitCertificates(const std::string& pem);
 // OK: the key belongs to the (first) certificate.
 absl::Status CheckPair(const KeyPair& pair);
-// OK: `authority` signed the first certificate in `pem`, whatever the time.
+// OK: `authority` signed the first certificate in `pem`, at any time.
 absl::Status CheckSignedBy(const std::string& pem, const std::string& authority);
 
 }  // namespace muster::tls

@@ -64,7 +64,7 @@ TEST(Certificate, WhatIsNoneIsRefused) {
   const KeyPair authority = NewAuthority();
   const Issue issue = {Use::kNode, "n", {}, ValidFor(absl::Hours(1), kNow)};
   const std::string request = MakeRequest(MakeKey().value(), "n").value();
-  // One letter of its body, so that the signature no longer fits, or the form.
+  // Changes one letter of the body, so that the signature or the encoding is wrong.
   int refused = 0, tried = 0;
   for (size_t at = 60; at < request.size() - 60; at += 7) {
     std::string damaged = request;
@@ -97,7 +97,7 @@ TEST(Certificate, AHostCannotBringItsOwnExtension) {
   }
 }
 
-// Another implementation's verification: the openssl program (Debian's package of that name).
+// Verified by another implementation: the openssl program (Debian's package of that name).
 TEST(Certificate, OpensslVerifiesTheChain) {
   ASSERT_EQ(std::system("openssl version >/dev/null"), 0) << "install openssl";
   const TemporaryFolder folder;

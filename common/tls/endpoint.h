@@ -1,4 +1,4 @@
-// host:port, and whether other machines reach it. Pure.
+// host:port, and whether other machines can reach it. Pure.
 #pragma once
 
 #include <string>
@@ -15,7 +15,8 @@ struct Endpoint {
 // "127.0.0.1:7070", "gpu-head:7070", "[::1]:7070". InvalidArgument: neither, or a port over 65535.
 absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text);
 
-// An address of this machine's loopback, or the name localhost. Other names are not looked up: they count as beyond.
+// Whether it is a loopback address of this machine or the name localhost. Other names are not resolved: they count as
+// beyond this machine.
 bool IsLoopback(const std::string& host);
 
 }  // namespace muster::tls

@@ -1,4 +1,4 @@
-// Ownership of OpenSSL's objects, and its errors. For the .cc files of this folder.
+// Ownership of OpenSSL's objects, and its errors. Only for the .cc files of this folder.
 #pragma once
 
 #include <openssl/bio.h>
@@ -35,7 +35,7 @@ inline std::string TextOf(BIO* bio) {
   return std::string(data, size > 0 ? static_cast<size_t>(size) : 0);
 }
 
-// The newest error that OpenSSL remembers for this thread, "no reason given" if none; forgets them all.
+// The newest error of this thread's OpenSSL queue, "no reason given" if none; clears the queue.
 std::string TakeError();
 
 }  // namespace muster::tls

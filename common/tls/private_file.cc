@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 20;
 
-// ErrnoToStatus gives the code that fits; the system's text follows ours.
+// ErrnoToStatus chooses the code; the system's text follows ours.
 absl::Status Failed(const char* what, const std::string& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat(what, " ", path));
 }
@@ -73,7 +73,7 @@ absl::StatusOr<std::string> Read(const File& file, const std::string& path) {
 
 absl::Status WritePrivateFile(const std::string& path, std::string_view content, unsigned mode) {
   const std::string temporary = absl::StrCat(path, ".", getpid(), ".new");
-  unlink(temporary.c_str());  // of a process of this number that was killed
+  unlink(temporary.c_str());  // left by a killed process with this pid
   {
     File file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (file.fd() < 0) return Failed("cannot make", temporary);

@@ -23,8 +23,8 @@
 namespace muster::tls {
 namespace {
 
-// OpenSSL writes with write(2): to a peer that has gone that raises SIGPIPE, which would end a program that has not
-// blocked it.
+// OpenSSL writes with write(2), which raises SIGPIPE if the peer is gone; that would end a program that has not blocked
+// it.
 class NoBrokenPipe {
  public:
   NoBrokenPipe() {
@@ -73,13 +73,13 @@ absl::StatusOr<Socket> Connect(const std::string& address, const Endpoint& endpo
     if (connect(socket.fd(), one->ai_addr, one->ai_addrlen) == 0) return socket;
     error = errno == EINPROGRESS ? ETIMEDOUT : errno;
   }
-  return absl::UnavailableError(absl::StrCat("nobody answers at ", address, " (", std::strerror(error),
+  return absl::UnavailableError(absl::StrCat("no server answers at ", address, " (", std::strerror(error),
                                              "): is the coordinator running, and does it listen there?"));
 }
 
 std::string Date(absl::Time time) { return absl::FormatTime("%Y-%m-%d %H:%M", time, absl::UTCTimeZone()) + " UTC"; }
 
-// Why the peer's certificate is not believed.
+// Why the peer's certificate is not trusted.
 absl::Status Judge(const std::string& address, long verification, const Certificate& peer) {
   const std::string who = absl::StrCat("the coordinator at ", address);
   switch (verification) {
@@ -100,7 +100,7 @@ absl::Status Judge(const std::string& address, long verification, const Certific
           ": use one of these names, or add this one there with `muster coordinator init --host` and restart it"));
     default:
       return absl::FailedPreconditionError(
-          absl::StrCat(who, " is not the one that is expected: its certificate is not signed by the authority in use (",
+          absl::StrCat(who, " is not the expected one: its certificate is not signed by the authority in use (",
                        X509_verify_cert_error_string(verification),
                        "); take ca.crt or a new token from that coordinator, if it is the right one"));
   }
@@ -127,7 +127,7 @@ absl::Status Configure(SSL_CTX* context, const ProbeOptions& options) {
   return absl::OkStatus();
 }
 
-// The peer's word to a handshake that it refused, or to our certificate (in TLS 1.3 that comes with its first data).
+// The peer refused the handshake or our certificate (in TLS 1.3 that arrives with its first data).
 absl::Status Refusal(const std::string& address, SSL* ssl, int result, bool shown, absl::Duration timeout) {
   const int kind = SSL_get_error(ssl, result);
   const unsigned long error = ERR_peek_last_error();
@@ -143,7 +143,7 @@ absl::Status Refusal(const std::string& address, SSL* ssl, int result, bool show
         absl::StrCat("what answers at ", address, " does not speak TLS with us (", error == 0 ? "it hung up" : text,
                      "): is the port the coordinator's, and was `muster coordinator init` run for it?"));
   }
-  return absl::UnauthenticatedError(absl::StrCat("the coordinator at ", address, " does not take our certificate (",
+  return absl::UnauthenticatedError(absl::StrCat("the coordinator at ", address, " does not accept our certificate (",
                                                  error == 0 ? "it hung up" : text,
                                                  "): it has expired, or another authority signed it; join again ",
                                                  "with a token of `muster coordinator token create --role worker`"));
@@ -162,13 +162,13 @@ absl::StatusOr<std::vector<std::string>> Probe(const std::string& address, const
   if (!socket.ok()) return socket.status();
   const SslConnection ssl(SSL_new(context.get()));
   SSL_set_fd(ssl.get(), socket->fd());
-  // An address is compared with the certificate's addresses, a name with its names.
+  // Compares an address with the certificate's addresses, a name with its names.
   if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl.get()), endpoint->host.c_str()) != 1) {
     TakeError();
     SSL_set1_host(ssl.get(), endpoint->host.c_str());
     SSL_set_tlsext_host_name(ssl.get(), endpoint->host.c_str());
   }
-  // It goes on whatever it finds; the verification is read below.
+  // Continues whatever it finds; the verification result is read below.
   SSL_set_verify(ssl.get(), SSL_VERIFY_NONE, nullptr);
   if (const int result = SSL_connect(ssl.get()); result != 1) {
     return Refusal(address, ssl.get(), result, SSL_get0_peer_certificate(ssl.get()) != nullptr, options.timeout);

@@ -1,4 +1,4 @@
-// A TLS handshake by itself, to learn what gRPC does not tell: who answers, and why a connection does not come about.
+// A TLS handshake by itself, to find what gRPC does not report: who answers, and why a connection fails.
 //
 // Blocking, at most `timeout`. Thread-safe.
 #pragma once
@@ -19,15 +19,15 @@ struct ProbeOptions {
   absl::Duration timeout = absl::Seconds(5);
 };
 
-// The certificates that the peer at `address` (host:port) shows, its own first, once it has accepted ours.
-// Unavailable: nobody listens there, no answer in time, or it does not speak TLS. FailedPrecondition: its certificate
-// is signed by another authority, is for other names, has expired, or is not valid yet. Unauthenticated: it does not
-// take our certificate. Every message says what to do. InvalidArgument: `address`, `authority` or `client`.
+// The certificates of the peer at `address` (host:port), its own first, once it has accepted ours. Unavailable: no
+// server listens there, no answer in time, or it does not speak TLS. FailedPrecondition: its certificate is signed by
+// another authority, is for other names, has expired, or is not valid yet. Unauthenticated: it does not accept our
+// certificate. Every message says what to do. InvalidArgument: `address`, `authority` or `client`.
 absl::StatusOr<std::vector<std::string>> Probe(const std::string& address, const ProbeOptions& options);
 
-// The authority's certificate with that SHA-256, from whoever answers at `address`: what it shows is believed only if
-// it is the pinned one, has signed the peer's certificate, and that fits the address and the time.
-// FailedPrecondition: another authority answers. Else as Probe.
+// Fetches the authority's certificate with that SHA-256 from the server at `address`. Accepts it only if it is the
+// pinned one and has signed the peer's certificate, and that certificate matches the address and the time.
+// FailedPrecondition: another authority answers. Otherwise as Probe.
 absl::StatusOr<std::string> FetchAuthority(const std::string& address, const std::string& sha256,
                                            absl::Duration timeout = absl::Seconds(5));
 

@@ -1,4 +1,4 @@
-// Against a TLS server of the test's own, so that every wrong peer can be made.
+// Against the test's own TLS server, which can be any kind of wrong peer.
 #include "common/tls/probe.h"
 
 #include <arpa/inet.h>
@@ -31,7 +31,7 @@ KeyPair Signed(const KeyPair& authority, const Issue& issue) {
 
 Validity Hour() { return ValidFor(absl::Hours(1), absl::Now()); }
 
-// Accepts one connection after the other; without a pair it answers in plain text.
+// Accepts one connection after another; without a key pair it answers in plain text.
 class Server {
  public:
   Server(const KeyPair& pair, const std::string& clients_authority = "") : context_(SSL_CTX_new(TLS_server_method())) {
@@ -118,7 +118,7 @@ TEST(Probe, SaysWhyAPeerIsNotBelieved) {
   ExpectRefusal(Probe(old.At("127.0.0.1"), options).status(), code, "expired on");
   ExpectRefusal(Probe(early.At("127.0.0.1"), options).status(), code, "clock");
   ExpectRefusal(Probe(plain.At("127.0.0.1"), options).status(), absl::StatusCode::kUnavailable, "does not speak TLS");
-  ExpectRefusal(Probe("127.0.0.1:1", options).status(), absl::StatusCode::kUnavailable, "nobody answers");
+  ExpectRefusal(Probe("127.0.0.1:1", options).status(), absl::StatusCode::kUnavailable, "no server answers");
   ExpectRefusal(Probe("nowhere", options).status(), absl::StatusCode::kInvalidArgument, "HOST:PORT");
 }
 
@@ -147,7 +147,7 @@ TEST(Probe, SaysWhenThePeerDoesNotTakeOurCertificate) {
   EXPECT_TRUE(probe(Signed(authority, {Use::kNode, "n", {}, Hour()})).ok());
   const absl::Time now = absl::Now();
   const auto code = absl::StatusCode::kUnauthenticated;
-  ExpectRefusal(probe(Signed(other, {Use::kNode, "n", {}, Hour()})), code, "does not take our certificate");
+  ExpectRefusal(probe(Signed(other, {Use::kNode, "n", {}, Hour()})), code, "does not accept our certificate");
   ExpectRefusal(probe(Signed(authority, {Use::kNode, "n", {}, {now - absl::Hours(2), now - absl::Hours(1)}})), code,
                 "expired");
 }
@@ -163,7 +163,7 @@ TEST(FetchAuthority, BelievesOnlyThePinnedOne) {
   const Server foreign(Signed(other, {Use::kServer, "c", {"127.0.0.1"}, Hour()}));
   ExpectRefusal(FetchAuthority(foreign.At("127.0.0.1"), pin).status(), absl::StatusCode::kFailedPrecondition,
                 "not the one that made this token");
-  // Shows the right authority, but is not signed by it: who is between has seen ca.crt, which is no secret.
+  // Shows the right authority, but is not signed by it: a man in the middle has ca.crt too, which is no secret.
   KeyPair liar = Signed(other, {Use::kServer, "c", {"127.0.0.1"}, Hour()});
   liar.certificate = SplitCertificates(liar.certificate)->front() + authority.certificate;
   const Server between(liar);

@@ -15,7 +15,7 @@ namespace {
 constexpr absl::string_view kPrefix = "muster1.";
 constexpr size_t kIdSize = 8;
 constexpr size_t kSecretSize = 32;
-// 32 letters, so that a byte's low five bits choose evenly.
+// 32 letters, so that a byte's low five bits choose uniformly.
 constexpr absl::string_view kLetters = "abcdefghijkmnpqrstuvwxyz23456789";
 static_assert(kLetters.size() == 32);
 

@@ -1,9 +1,10 @@
-// Tokens as people carry them:
+// Tokens as users hold them:
 //
 //   muster1.<SHA-256 of the coordinator's authority>.<id>.<secret>
 //
-// The first part pins the authority, so that who has nothing but the token knows whom to believe; the id names the
-// token in lists; the secret (160 random bits) proves that it was given. The coordinator keeps only the secret's hash.
+// The first part pins the authority, so that a client with nothing but the token knows which coordinator to trust; the
+// id names the token in lists; the secret (160 random bits) authenticates its holder. The coordinator keeps only the
+// secret's hash.
 #pragma once
 
 #include <string>
@@ -19,14 +20,14 @@ struct Token {
   std::string secret;            // 32 characters
 };
 
-// A new one. Internal: no randomness.
+// Makes a token. Internal: no randomness.
 absl::StatusOr<Token> MakeToken(const std::string& authority_sha256);
 
 std::string ToString(const Token& token);
 
-// Whether `text` begins as a token of this form; those of a coordinator's --token_file do not.
+// Whether `text` starts like a token of this form; those of a coordinator's --token_file do not.
 bool IsToken(std::string_view text);
-// Blanks around it are ignored. InvalidArgument: not of that form; the message never holds the secret.
+// Ignores surrounding blanks. InvalidArgument: another form; the message never contains the secret.
 absl::StatusOr<Token> ParseToken(std::string_view text);
 
 }  // namespace muster::tls

@@ -24,7 +24,7 @@ absl::Status InFile(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
-// The key first: a certificate without its key would look like a whole pair that was damaged.
+// Writes the key first: a certificate without its key would look like a damaged pair.
 absl::StatusOr<KeyPair> MakeAuthorityFiles(const std::string& folder, absl::Time now) {
   KeyPair pair;
   absl::StatusOr<std::string> key = MakeKey();
@@ -50,9 +50,9 @@ absl::StatusOr<KeyPair> MakeServerFiles(const std::string& folder, const KeyPair
   const absl::StatusOr<std::string> certificate =
       Sign(*request, authority, {Use::kServer, "muster coordinator", hosts, ValidFor(kServerLife, now)});
   if (!certificate.ok()) return certificate.status();
-  // The authority goes along, so that a client that has only its fingerprint gets it from here.
+  // Appends the authority, so that a client that has only its fingerprint can fetch it here.
   pair.certificate = *certificate + authority.certificate;
-  // One file replaces the other one at a time: between them the pair does not fit, which LoadTrust mends.
+  // The files are replaced one at a time: in between the pair does not match, which LoadTrust repairs.
   absl::Status status = WritePrivateFile(folder + "/server.key", pair.key);
   if (status.ok()) status = WritePrivateFile(folder + "/server.crt", pair.certificate, kPublic);
   if (!status.ok()) return status;

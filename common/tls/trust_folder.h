@@ -1,4 +1,4 @@
-// Where a coordinator keeps what makes it believable: STATE/trust (0700) with
+// The coordinator's TLS identity: STATE/trust (0700) with
 //   ca.crt ca.key          the authority, made once, ten years
 //   server.crt server.key  the coordinator's own certificate, 825 days; server.crt is followed by ca.crt
 //   records.pb             tokens and nodes (coordinator/rpc/trust_records.h)
@@ -29,9 +29,9 @@ std::string TrustFolderOf(const std::string& state_dir);
 // Whether `muster coordinator init` was run for this state directory.
 bool HasTrust(const std::string& state_dir);
 
-// Makes the folder and the authority where they are not there yet, and a new server certificate for `hosts` in any
-// case: an authority is never replaced, or nobody who pinned it could come back. InvalidArgument: a host that is none.
-// PermissionDenied: a folder or key that is not ours alone.
+// Creates the folder and the authority if they do not exist, and always a new server certificate for `hosts`. Never
+// replaces an authority, since every client that pinned it would be locked out. InvalidArgument: an invalid host.
+// PermissionDenied: a folder or key that other users may access.
 absl::StatusOr<Trust> MakeTrust(const std::string& state_dir, const std::vector<std::string>& hosts, absl::Time now);
 
 // Reads it, and makes a new server certificate for the same hosts when less than a third of its life is left. NotFound:

@@ -69,7 +69,7 @@ TEST(PlanByStrategies, WhatOtherNodesCouldHoldWaits) {
   slots.ranks[2].node = 1;
   const Planned uneven = *PlanByStrategies(spec, slots);
   ASSERT_TRUE(uneven.unfit.has_value());
-  EXPECT_TRUE(absl::StrContains(uneven.unfit->why, "as many ranks on every node")) << uneven.unfit->why;
+  EXPECT_TRUE(absl::StrContains(uneven.unfit->why, "the same number of ranks on every node")) << uneven.unfit->why;
 }
 
 TEST(HardwareOf, KnowsDevicesByTheirName) {

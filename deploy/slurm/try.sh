@@ -1,11 +1,11 @@
 #!/bin/bash
-# muster.sbatch under a real Slurm (Debian's), on this machine alone: three hosts in network namespaces on one bridge,
-# slurmctld on the first, a slurmd on each. Tries a job on one node, one on three, one that fails, an allocation that is
-# told to end and the next one that goes on from its checkpoint, and a plain scancel. Says what it saw; exit code 0: all
-# as promised. About half a minute.
+# Runs muster.sbatch under a real Slurm (Debian's), on this machine alone: three hosts in network namespaces on one
+# bridge, slurmctld on the first, a slurmd on each. Tries a job on one node, one on three, one that fails, an
+# allocation that is asked to end and the next one that continues from its checkpoint, and a plain scancel. Prints the
+# results; exit code 0: all as expected. About half a minute.
 #   deploy/slurm/try.sh [FOLDER OF THE FIVE PROGRAMS]      (default: bin, which tools/install.sh fills)
-# Needs root (namespaces), `apt-get install --no-install-recommends slurm-wlm munge iproute2`. Touches nothing outside of
-# its own namespaces and one folder in /tmp, and leaves no process.
+# Needs root (namespaces), `apt-get install --no-install-recommends slurm-wlm munge iproute2`. Touches only its own
+# namespaces and one folder in /tmp, and leaves no process behind.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 if [ -z "${MUSTER_TRY_INSIDE:-}" ]; then
@@ -84,7 +84,7 @@ on 1 slurmctld -D >/dev/null 2>&1 &
 for h in $(seq $hosts); do on "$h" slurmd -D -N "n$h" >/dev/null 2>&1 & done
 ready() { [ "$(on 1 sinfo -h -t idle -o %D 2>/dev/null)" = $hosts ]; }
 for _ in $(seq 300); do ready && break; sleep 0.1; done
-ready || { echo "try: Slurm does not come up" >&2; exit 1; }
+ready || { echo "try: Slurm did not start" >&2; exit 1; }
 echo "try: $(on 1 sinfo -V): $(on 1 sinfo -h -o '%D nodes %T: %N')"
 
 # The data: a byte a token.
@@ -111,14 +111,14 @@ check() { if eval "$2"; then echo "  yes: $1"; else echo "  NO:  $1 ($2)"; faile
 submit() { on 1 sbatch --parsable --output="$folder/%x-%j.out" "$@"; }
 sbatch_file=$OLDPWD/deploy/slurm/muster.sbatch
 state() { on 1 scontrol show job "$1" 2>/dev/null | grep -oE 'JobState=[A-Z_]+' | cut -d= -f2; }
-# Until allocation $1 has ended; at most $2 seconds.
+# Waits until allocation $1 has ended; at most $2 seconds.
 ended() {
   for _ in $(seq $(($2 * 5))); do
     case $(state "$1") in PENDING | RUNNING | COMPLETING) sleep 0.2 ;; *) return 0 ;; esac
   done
   return 1
 }
-# Until a line of the output of allocation $2 (named $1) has $3.
+# Waits until a line of the output of allocation $2 (named $1) contains $3.
 says() {
   for _ in $(seq 300); do grep -q "$3" "$folder/$1-$2.out" 2>/dev/null && return 0; sleep 0.2; done
   return 1
@@ -152,7 +152,7 @@ check "FAILED" '[ "$(state '"$id"')" = FAILED ]'
 check "its output names the file" "grep -q nowhere.bin wrong-$id.out"
 check "nothing is left" '[ "$(left)" = 0 ]'
 
-echo "an allocation that is told to end, and the next one"
+echo "an allocation that is asked to end, and the next one"
 job long 3 100000
 export MUSTER_STATE=$folder/long-state
 id=$(submit --job-name=long --nodes=3 "$sbatch_file" long.yaml)
@@ -164,7 +164,7 @@ check "a checkpoint was written" 'ls -d checkpoints/long/step-* >/dev/null'
 newest=$(ls -d checkpoints/long/step-* | sed -E 's/.*step-0*([0-9]+).*/\1/' | sort -n | tail -n 1)
 check "nothing is left" '[ "$(left)" = 0 ]'
 id=$(submit --job-name=long --nodes=3 "$sbatch_file" long.yaml)
-check "the next allocation says that it goes on" "says long $id 'going on with long'"
+check "the next allocation says that it continues" "says long $id 'continuing long'"
 check "it resumes from step $newest" "says long $id 'step $newest\\b'"
 
 echo "a plain scancel"
@@ -173,4 +173,4 @@ on 1 scancel "$id"
 check "it ends" "ended $id 120"
 check "CANCELLED" '[ "$(state '"$id"')" = CANCELLED ]'
 check "nothing is left" '[ "$(left)" = 0 ]'
-[ $failed = 0 ] && echo "try: all as promised" || { echo "try: something is not as promised" >&2; exit 1; }
+[ $failed = 0 ] && echo "try: all as expected" || { echo "try: something is not as expected" >&2; exit 1; }

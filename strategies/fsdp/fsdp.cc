@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kMiB = 1 << 20;
 
-// Ranks that share one copy of the model: those of a node, where all nodes have as many.
+// Ranks that share one copy of the model: the ranks of a node, if all nodes have equally many.
 absl::StatusOr<uint32_t> ShardRanks(const Fsdp& options, absl::Span<const RankPlace> ranks) {
   const uint32_t world = static_cast<uint32_t>(ranks.size());
   if (options.reshard() == RESHARD_NO_SHARD) return 1;
@@ -24,8 +24,8 @@ absl::StatusOr<uint32_t> ShardRanks(const Fsdp& options, absl::Span<const RankPl
     for (const auto& [node, count] : of_node) {
       if (count == shards) continue;
       return absl::InvalidArgumentError(
-          absl::StrCat("strategy: hybrid needs as many ranks on every node: there are ", shards, " and ", count,
-                       "; strategy.shard_ranks says how many share one copy of the model"));
+          absl::StrCat("strategy: hybrid needs the same number of ranks on every node: there are ", shards, " and ",
+                       count, "; strategy.shard_ranks says how many share one copy of the model"));
     }
   }
   if (shards > world || world % shards != 0) {

@@ -1,5 +1,5 @@
-// Parameters, gradients and optimizer state cut among the ranks; a unit's parameters are whole while it computes (Zhao
-// et al. 2023, "PyTorch FSDP": full_shard, shard_grad_op, hybrid, no_shard).
+// Parameters, gradients and optimizer state are sharded over the ranks; a unit's parameters are whole while it computes
+// (Zhao et al. 2023, "PyTorch FSDP": full_shard, shard_grad_op, hybrid, no_shard).
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kBytes = 4;  // an element of master weights
 
-// A unit whose busiest owner sends so little is no bottleneck.
+// A unit whose busiest owner sends this little is no bottleneck.
 constexpr uint64_t kSmallUnitBytes = 64 << 10;
 
 UnitExplanation ExplainUnit(const std::string& name, const OwnedUnit& unit, const std::vector<double>& due) {
@@ -73,7 +73,7 @@ std::string Bytes(double bytes) {
   return absl::StrFormat("%.2f GiB", bytes / (1 << 30));
 }
 
-// "h.11.mlp.c_fc.weight" as "h.*.mlp.c_fc.weight": the number of a layer stands between dots.
+// "h.11.mlp.c_fc.weight" becomes "h.*.mlp.c_fc.weight": a layer's number is between dots.
 std::string AnyLayer(const std::string& name) {
   std::string out;
   for (size_t i = 0; i < name.size();) {
@@ -123,25 +123,25 @@ std::string RangesLine(const Explanation& e) {
     owners += unit.owners;
   }
   return absl::StrFormat(
-      "a gather is of up to %d ranges, %.1f × as many as owners: rows of every tensor lie apart, which copies or "
+      "a gather is of up to %d ranges, %.1f × as many as owners: every tensor is cut by its own rows, which copies or "
       "sends more pieces",
       e.most_ranges, static_cast<double>(ranges) / static_cast<double>(owners));
 }
 
 // "wte.weight (8 parts), 12 × h.*.mlp.c_fc.weight (2 to 3 parts)"; empty where none is `larger`, or not.
 std::string ListCuts(const Explanation& e, bool larger) {
-  struct Alike {
+  struct Similar {
     std::string first;
     uint32_t count = 0;
     uint32_t least = UINT32_MAX;
     uint32_t most = 0;
   };
-  std::map<std::string, Alike> alike;
+  std::map<std::string, Similar> similar;
   std::vector<std::string> names;  // in the model's order
   for (const CutTensor& cut : e.cut) {
     if (cut.larger != larger) continue;
     const std::string name = AnyLayer(cut.tensor);
-    Alike& a = alike[name];
+    Similar& a = similar[name];
     if (a.count++ == 0) {
       names.push_back(name);
       a.first = cut.tensor;
@@ -150,7 +150,7 @@ std::string ListCuts(const Explanation& e, bool larger) {
     a.most = std::max(a.most, cut.parts);
   }
   return absl::StrJoin(names, ", ", [&](std::string* out, const std::string& name) {
-    const Alike& a = alike[name];
+    const Similar& a = similar[name];
     absl::StrAppend(out, a.count > 1 ? absl::StrCat(a.count, " × ", name) : a.first, " (", a.least,
                     a.most > a.least ? absl::StrCat(" to ", a.most) : "", " parts)");
   });

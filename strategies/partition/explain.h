@@ -1,4 +1,4 @@
-// What a partition table comes to: balance, each unit's busiest owner, what was cut and why, ranges per gather.
+// Explains a partition table: balance, each unit's busiest owner, what was cut and why, ranges per gather.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace muster::partition {
 
-// Bytes are of master weights: fp32, padding included. AdamW's state is twice as many.
+// Bytes are of master weights: fp32, padding included. AdamW's state takes twice as many.
 struct UnitExplanation {
   std::string unit;
   uint64_t bytes = 0;
-  uint32_t busiest = 0;  // the shard that owns most of it beside its weight: its broadcast takes longest
+  uint32_t busiest = 0;  // the shard that owns most of it relative to its weight: its broadcast takes longest
   uint64_t busiest_bytes = 0;
-  uint64_t largest_bytes = 0;  // that any shard owns of it
+  uint64_t largest_bytes = 0;  // most that any shard owns of it
   double share = 0;            // busiest_bytes / bytes
   double over = 0;             // share over the shard's part of all weights: 1 is the best
   uint32_t owners = 0;
-  uint32_t ranges = 0;  // that a gather is of; as many as there are owners in a chained table
+  uint32_t ranges = 0;  // of a gather; as many as there are owners in a chained table
 };
 
 struct CutTensor {
   std::string tensor;
   uint32_t parts = 0;
-  bool larger = false;  // than what any shard owns of its unit; else a share had less left than the tensor
+  bool larger = false;  // larger than what any shard owns of its unit; otherwise a share had less left than the tensor
 };
 
 // Where tensors are cut.
@@ -48,10 +48,10 @@ struct Explanation {
   Cuts cuts = Cuts::kFitted;
 };
 
-// `weights`: one a shard, as the planner had them; empty: all equal. REQUIRES: the table passed Check.
+// `weights`: one for each shard, as the planner used; empty: all equal. REQUIRES: the table passed Check.
 Explanation Explain(const PartitionTable& table, const Inventory& inventory, absl::Span<const uint64_t> weights = {});
 
-// A few lines for people; layers that fare alike share one. `measure`: what the weights are, "memory" or "speed".
+// A few lines for users; similar layers share one. `measure`: what the weights are, "memory" or "speed".
 std::vector<std::string> Lines(const Explanation& explanation, const std::string& measure = "memory");
 
 }  // namespace muster::partition

@@ -10,7 +10,7 @@ namespace muster::partition {
 std::vector<int> FlatOrder(const Unit& unit) {
   std::vector<int> order(static_cast<size_t>(unit.tensors_size()));
   std::iota(order.begin(), order.end(), 0);
-  // Grouped by what the optimizer does with them, so that it works on few long runs.
+  // Grouped by how the optimizer treats them, so that it works on a few long runs.
   const auto group = [&](int t) { return unit.tensors(t).frozen() ? 2 : unit.tensors(t).decay() ? 0 : 1; };
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return group(a) < group(b); });
   return order;

@@ -1,6 +1,6 @@
-// Where a unit's tensors lie in its flat buffer: one after another, each start rounded up so that every tensor begins
-// at a multiple of 64 bytes in fp32. Unless a partition table orders them otherwise, those that the optimizer treats
-// alike come together, in the inventory's order.
+// Where a unit's tensors are in its flat buffer: one after another, each start rounded up so that every tensor begins
+// at a multiple of 64 bytes in fp32. Unless a partition table orders them otherwise, tensors that the optimizer treats
+// the same way are adjacent, in the inventory's order.
 #pragma once
 
 #include <cstdint>

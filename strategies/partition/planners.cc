@@ -48,7 +48,7 @@ PartitionTable Even(const Inventory& inventory, uint32_t shards) {
 PartitionTable Rows(const Inventory& inventory, uint32_t shards) {
   PartitionTable table;
   table.set_shards(shards);
-  uint32_t next_whole = 0;  // tensors that have no rows to share out go round
+  uint32_t next_whole = 0;  // tensors without rows are dealt out in turn
   for (const Unit& unit : inventory.units()) {
     UnitPartition& part = *table.add_units();
     part.set_unit(unit.name());
@@ -84,7 +84,7 @@ std::vector<uint64_t> ByMemory(absl::Span<const RankPlace> ranks, uint32_t shard
   return weights;
 }
 
-// In FLOP/s; 1 each where none is known.
+// In FLOP/s; all 1 if none is known.
 std::vector<double> BySpeed(absl::Span<const RankPlace> ranks, uint32_t shards) {
   double sum = 0, known = 0;
   for (const RankPlace& rank : ranks) {
@@ -111,7 +111,7 @@ std::vector<uint64_t> Bounds(absl::Span<const RankPlace> ranks, uint32_t shards)
   return bounds;
 }
 
-// Each turn of the loop takes out at least one shard whose share is beyond its bound.
+// Each pass removes at least one shard whose share exceeds its bound.
 std::vector<uint64_t> Bounded(const std::vector<double>& weights, const std::vector<uint64_t>& bounds,
                               uint64_t elements) {
   std::vector<uint64_t> shares(weights.size());

@@ -7,14 +7,14 @@
 namespace muster::partition {
 namespace {
 
-// How far a part may be from its share, so that a tensor stays whole or is cut between rows: one in so many.
+// How far a part may be from its share so that a tensor stays whole or is cut between rows: a 64th of the share.
 constexpr uint64_t kSlack = 64;
-// How far a part of a unit may be from its share to make up for what other units left uneven.
+// How far a part of a unit may be from its share to compensate for other units: a 32nd of the share.
 constexpr uint64_t kCorrection = 32;
-// A part smaller than this costs more by its message than by its bytes: small units have fewer owners. Elements.
+// For a smaller part the message costs more than its bytes: small units have fewer owners. Elements.
 constexpr uint64_t kSmallestPart = 1024;
 
-// `weights` with a sum below 2^24, so that its GEMMs with a model's elements (up to 2^40) fit.
+// `weights` scaled to a sum below 2^24, so that they multiply with a model's elements (up to 2^40) within 64 bits.
 std::vector<uint64_t> Scaled(absl::Span<const uint64_t> weights) {
   std::vector<uint64_t> scaled(weights.begin(), weights.end());
   const auto [least, most] = std::minmax_element(scaled.begin(), scaled.end());
@@ -35,7 +35,7 @@ uint64_t Sum(absl::Span<const uint64_t> numbers) {
 // Fills one unit's shares, one after another, with its tensors.
 class UnitFiller {
  public:
-  // Where each shard's part shall end; a shard whose part would be empty gets none.
+  // Where each shard's part should end; a shard whose part would be empty gets none.
   UnitFiller(const Unit& unit, const std::vector<uint64_t>& ends) : unit_(unit), ends_(ends) {
     left_ = FlatOrder(unit);
     std::stable_sort(left_.begin(), left_.end(), [&](int a, int b) { return Size(a) > Size(b); });
@@ -66,7 +66,7 @@ class UnitFiller {
  private:
   uint64_t Size(int tensor) const { return PaddedElements(unit_.tensors(tensor)); }
 
-  // Up to `end`, or `slack` to either side of it; UINT64_MAX: all that is left.
+  // Up to `end`, or `slack` to either side of it; UINT64_MAX: all of the rest.
   void FillShare(uint64_t end, uint64_t slack) {
     if (open_ >= 0 && !GoOn(end, slack)) return;
     const size_t first_whole = order_.size();
@@ -92,7 +92,7 @@ class UnitFiller {
     GoOn(end, slack);
   }
 
-  // Takes more of the tensor that the last share cut. Whether that is used up.
+  // Takes more of the tensor that the last share cut. Returns whether the tensor is used up.
   bool GoOn(uint64_t end, uint64_t slack) {
     const uint64_t rest = Size(open_) - taken_;
     uint64_t taken = Size(open_);
@@ -107,8 +107,7 @@ class UnitFiller {
     return true;
   }
 
-  // The largest tensor that can be cut about there; else the one whose nearest cut is nearest; -1: none has any but its
-  // begin.
+  // The largest tensor that can be cut about there; otherwise the one with the nearest cut; -1: none can be cut.
   int ToCut(uint64_t room, uint64_t slack) const {
     int best = -1;
     uint64_t best_off = 0;
@@ -126,7 +125,7 @@ class UnitFiller {
 
   const Unit& unit_;
   const std::vector<uint64_t>& ends_;
-  std::vector<size_t> place_;  // by tensor: in FlatOrder
+  std::vector<size_t> place_;  // by tensor: its place in FlatOrder
   std::vector<int> left_;      // untouched tensors, the largest first
   int open_ = -1;              // the tensor that the last share cut, and how much of it is taken
   uint64_t taken_ = 0;
@@ -135,13 +134,13 @@ class UnitFiller {
   std::vector<uint64_t> boundaries_{0};
 };
 
-// What each shard shall own of the next unit, given what it owns of those before.
+// What each shard should own of the next unit, given what it owns of the units before.
 class Shares {
  public:
   explicit Shares(absl::Span<const uint64_t> weights)
       : weights_(Scaled(weights)), all_weights_(Sum(weights_)), owned_(weights_.size()) {}
 
-  // Where the shards' parts of a unit of so many elements shall end.
+  // Where the shards' parts of a unit of `elements` should end.
   std::vector<uint64_t> Next(uint64_t elements) {
     seen_ += elements;
     std::vector<uint64_t> wanted(weights_.size());
@@ -155,7 +154,7 @@ class Shares {
           small ? weights_[s]
                 : std::max<uint64_t>(1, std::clamp(lacking, share - share / kCorrection, share + share / kCorrection));
     }
-    // The product of two such numbers may not fit into 64 bits. A double may be off by an element.
+    // The product may not fit into 64 bits. A double may be off by an element.
     const double all = static_cast<double>(Sum(wanted));
     uint64_t sum = 0;
     for (uint64_t& w : wanted) {
@@ -176,7 +175,7 @@ class Shares {
     return shards;
   }
 
-  // Those whose part of what is due is smallest.
+  // Shards with the smallest part of what is due.
   std::vector<size_t> MostLacking(uint64_t count) const {
     std::vector<size_t> shards = All();
     std::stable_sort(shards.begin(), shards.end(), [&](size_t a, size_t b) {

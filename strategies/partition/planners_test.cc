@@ -68,7 +68,7 @@ std::vector<Planner> RespectfulPlanners() {
           {"ragged in runs", [](const Inventory& i, const Weighting& w) { return RaggedInRuns(i, w); }}};
 }
 
-// Check proves that all is covered once and no atom divided.
+// Check proves that everything is covered exactly once and no atom is divided.
 void ExpectSound(const PartitionTable& table, const Inventory& inventory, bool chained) {
   const absl::Status status = Check(table, inventory);
   ASSERT_TRUE(status.ok()) << status;
@@ -152,7 +152,7 @@ TEST(Whole, TheLargestGoesToWhoHasLeast) {
             "4 5 1 2 3");
 }
 
-// The smallest largest run, by trying all cuts.
+// The smallest possible largest run, by trying all cuts.
 uint64_t BestRuns(const std::vector<uint64_t>& sizes, size_t from, uint32_t parts) {
   uint64_t rest = 0;
   for (size_t i = from; i < sizes.size(); ++i) rest += sizes[i];
@@ -189,7 +189,7 @@ TEST(Whole, OfLargeModelsIsBalanced) {
   }
 }
 
-// A unit of one owner would be gathered at the speed of one rank's link.
+// A unit with one owner would be gathered at the speed of one rank's link.
 TEST(Whole, UnitsHaveSeveralOwners) {
   for (const Gpt2Size size : {GPT2_SIZE_SMALL, GPT2_SIZE_MEDIUM, GPT2_SIZE_LARGE, GPT2_SIZE_XL}) {
     const Inventory inventory = Gpt2Of(size);
@@ -322,7 +322,8 @@ TEST(Weights, BySpeed) {
   EXPECT_EQ(by_speed({Fast(8e9, 100), Fast(1e9, 300)}, 2), (Weighting{100, 300})) << "no room for all";
 }
 
-// Nothing is lost, nobody has more than its bound, and who is not at its bound has shares as the speeds are.
+// All elements are assigned, no shard exceeds its bound, and shards below their bound have shares in proportion to
+// speed.
 TEST(Weights, BySpeedWithBoundsAnyhow) {
   std::mt19937 random(11);
   for (int round = 0; round < 500; ++round) {

@@ -12,7 +12,7 @@
 namespace muster::partition {
 namespace {
 
-// Parts that a greedy walk makes of `sizes` when none may exceed `most`.
+// The number of parts that a greedy walk makes of `sizes` if none may exceed `most`.
 uint64_t PartsWithin(const std::vector<uint64_t>& sizes, uint64_t most) {
   uint64_t parts = 1, filled = 0;
   for (const uint64_t size : sizes) {
@@ -25,7 +25,7 @@ uint64_t PartsWithin(const std::vector<uint64_t>& sizes, uint64_t most) {
   return parts;
 }
 
-// The smallest largest part of any cut of `sizes`, in their order, into so many parts.
+// The smallest possible largest part, over all cuts of `sizes`, in order, into this many parts.
 uint64_t SmallestLargest(const std::vector<uint64_t>& sizes, uint32_t parts) {
   uint64_t low = 0, high = 0;
   for (const uint64_t size : sizes) {
@@ -45,7 +45,7 @@ uint64_t SmallestLargest(const std::vector<uint64_t>& sizes, uint32_t parts) {
 
 // The largest first, each to the shard that has least: by size, how many tensors each shard gets.
 std::map<uint64_t, std::vector<uint64_t>> ShareOut(const Inventory& inventory, uint32_t shards) {
-  std::map<uint64_t, uint64_t, std::greater<>> sizes;  // and how many there are
+  std::map<uint64_t, uint64_t, std::greater<>> sizes;  // and their count
   for (const Unit& unit : inventory.units()) {
     for (const Tensor& tensor : unit.tensors()) ++sizes[PaddedElements(tensor)];
   }
@@ -66,8 +66,8 @@ std::map<uint64_t, std::vector<uint64_t>> ShareOut(const Inventory& inventory, u
   return quotas;
 }
 
-// Which of the tensors of one size a shard gets makes no difference to its bytes. So each unit's are spread: a shard
-// gets its own of a size at an even pace through the model, and rather where it owns little of the unit.
+// Which tensors of one size a shard gets does not change its bytes, so each unit's tensors are spread: a shard gets its
+// tensors of a size at an even pace through the model, preferably where it owns little of the unit.
 class Spread {
  public:
   Spread(const Inventory& inventory, uint32_t shards) : shards_(shards) {
@@ -96,7 +96,7 @@ class Spread {
   }
 
  private:
-  // More would let a shard's tensors wait until the last units are full of them.
+  // A larger quota would let a shard's tensors pile up in the last units.
   static constexpr double kUnitWeight = 0.5;
 
   struct OfSize {
@@ -155,7 +155,7 @@ PartitionTable WholeTensorsInRuns(const Inventory& inventory, uint32_t shards) {
   std::vector<uint64_t> cuts{0};
   uint64_t at = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    // No shard stays empty as long as there is a tensor for each.
+    // No shard is empty as long as there is a tensor for each.
     const bool one_each = sizes.size() - i <= shards - cuts.size();
     if (at > cuts.back() && (at + sizes[i] - cuts.back() > most || one_each)) cuts.push_back(at);
     at += sizes[i];

@@ -17,7 +17,7 @@ absl::Status Wrong(const std::string& name, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("partition table: ", name, ": ", what));
 }
 
-// Whether a cut before element `at` of the tensor divides what must stay whole.
+// Whether a cut before element `at` of the tensor divides an atom.
 bool Divides(const Tensor& tensor, uint64_t at) {
   if (at == 0 || at >= models::Elements(tensor)) return false;
   if (tensor.atom() == ATOM_WHOLE) return true;
@@ -54,7 +54,7 @@ absl::Status CheckBoundaries(const UnitPartition& part, const FlatUnit& flat, co
   for (int i = 1; i < part.boundaries_size(); ++i) {
     const uint64_t at = part.boundaries(i);
     if (at < part.boundaries(i - 1)) return Wrong(part.unit(), absl::StrCat("overlap at element ", at));
-    if (at % kAlignElements != 0) return Wrong(part.unit(), absl::StrCat("boundary ", at, " is no multiple of 16"));
+    if (at % kAlignElements != 0) return Wrong(part.unit(), absl::StrCat("boundary ", at, " is not a multiple of 16"));
     for (const FlatTensor& t : flat.tensors) {
       if (at <= t.begin || !Divides(*tensors.at(t.name), at - t.begin)) continue;
       return Wrong(t.name, absl::StrCat("must not be cut at element ", at - t.begin));

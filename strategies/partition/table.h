@@ -12,7 +12,7 @@
 
 namespace muster::partition {
 
-// Elements [begin, end) of a unit's flat buffer. Padding belongs to the owner of what lies before it.
+// Elements [begin, end) of a unit's flat buffer. Padding belongs to the owner of the element before it.
 struct OwnedRange {
   uint32_t shard = 0;
   uint64_t begin = 0;
@@ -20,8 +20,8 @@ struct OwnedRange {
   friend bool operator==(const OwnedRange&, const OwnedRange&) = default;
 };
 
-// A unit's flat buffer in its table's order, and who owns what of it: ascending ranges that cover it, neighbours of
-// different shards, none empty.
+// A unit's flat buffer in its table's order, and its owners: ascending ranges that cover it, none empty, adjacent ones
+// of different shards.
 struct OwnedUnit {
   FlatUnit flat;
   std::vector<OwnedRange> ranges;
@@ -33,12 +33,12 @@ std::vector<OwnedUnit> OwnedUnits(const PartitionTable& table, const Inventory& 
 // By shard: elements of the flat buffers that it owns, padding included.
 std::vector<uint64_t> OwnedElements(const std::vector<OwnedUnit>& units, uint32_t shards);
 
-// InvalidArgument naming the tensor: a unit or tensor is missing, unknown or twice; extents leave a hole, overlap,
-// reach past the tensor, or name a shard that does not exist; boundaries are too few, descend, are no multiples of 16
-// or end before the tensors do; a cut divides what its atom keeps whole.
+// InvalidArgument names the tensor: a unit or tensor is missing, unknown or listed twice; extents leave a hole,
+// overlap, exceed the tensor, or name a shard that does not exist; boundaries are too few, descend, are not multiples
+// of 16 or end before the tensors do; a cut divides an atom.
 absl::Status Check(const PartitionTable& table, const Inventory& inventory);
 
-// The bytes that a table's hash is of, and in which it is handed out: its deterministic serialisation.
+// The bytes that a table is sent as and that its hash covers: its deterministic serialization.
 std::string TableBytes(const PartitionTable& table);
 
 // SHA-256, hex, of TableBytes.

@@ -12,8 +12,8 @@
 namespace muster {
 namespace {
 
-// Units at the model's front, whose backward comes last: what waits there for company is hidden behind nothing, so
-// smaller reductions go at once.
+// Units at the model's front, whose backward comes last: these reductions cannot overlap backward, so small buckets are
+// flushed early.
 constexpr int32_t kFrontUnits = 3;
 constexpr uint64_t kFrontBytes = 1 << 20;
 
@@ -32,7 +32,7 @@ struct Event {
   std::set<size_t> reads;
 };
 
-// That a span is held, from before event `begin` to behind event `end`.
+// A span is held from before event `begin` until after event `end`.
 struct Hold {
   size_t span;
   size_t begin;
@@ -48,8 +48,8 @@ bool Overlap(const std::vector<Hold>& a, const std::vector<Hold>& b) {
   return false;
 }
 
-// A slot for each span, the same one for all its holds, where no other span's overlap them. The largest spans come
-// first, so that a slot is as large as its first. `holds` are ascending.
+// Assigns a slot to each span, the same one for all its holds, in which no other span's holds overlap them. The largest
+// spans come first, so that a slot is as large as its first. `holds` are ascending.
 std::vector<int32_t> AssignSlots(const std::vector<Span>& spans, const std::vector<Hold>& holds, int32_t& slots) {
   const auto earlier = [](const Hold& a, const Hold& b) { return a.begin < b.begin; };
   std::vector<size_t> order(spans.size());
@@ -102,7 +102,7 @@ class Builder {
     return std::move(schedule_);
   }
 
-  // With the slots that training has.
+  // Uses training's slots.
   Schedule Evaluate(const Builder& training) {
     slot_ = training.slot_;
     schedule_.slots = training.slots_;
@@ -129,7 +129,7 @@ class Builder {
     return spans;
   }
 
-  // From the model's end, where the backward begins. A span without a byte joins the one before it.
+  // From the model's end, where the backward begins. A span without bytes joins the one before it.
   std::vector<Span> ReduceSpans() const {
     if (recipe_.gradients == Gradients::kOwned && recipe_.gather_bytes > 0) return GatherSpans();
     std::vector<Span> spans;
@@ -145,7 +145,7 @@ class Builder {
     return spans;
   }
 
-  // Its own, and those that it borrows from.
+  // Its own units, and those that they borrow from.
   std::vector<int32_t> Owners(int32_t unit) const {
     std::vector<int32_t> owners = {unit};
     for (const Borrow& borrow : inventory_.units(unit).borrows()) {
@@ -161,7 +161,7 @@ class Builder {
     return s;
   }
 
-  // Keeping only the input costs nothing where no more is kept anyway.
+  // Recomputing a unit that keeps only its input anyway saves nothing.
   bool Recomputed(int32_t u) const {
     return u > 0 && inventory_.units(u).saved_bytes() > inventory_.units(u - 1).output_bytes();
   }
@@ -205,7 +205,7 @@ class Builder {
     schedule_.slots = slots_;
   }
 
-  // The holds from where their gathers are issued: those that begin together are one step of the prefetch.
+  // The holds, by the event that issues their gathers: those that begin together are one step of the prefetch.
   std::vector<Hold> Taken() const {
     std::vector<size_t> begins;
     for (const Hold& hold : holds_) {
@@ -219,7 +219,7 @@ class Builder {
     return taken;
   }
 
-  // A gather that would be issued before the span's last release, or at once behind it, makes one hold of both.
+  // A gather that would be issued before the span's last release, or right after it, extends the hold instead.
   bool JoinWhatMeets(const std::vector<Hold>& taken) {
     std::vector<Hold> joined;
     std::map<size_t, size_t> last;  // span -> index in joined
@@ -252,7 +252,7 @@ class Builder {
     }
     std::vector<Hold> taken;
     for (const auto& [key, hold] : holds) {
-      taken.push_back({hold.span, hold.begin, hold.end + 1});  // a reduction goes on while the next unit computes
+      taken.push_back({hold.span, hold.begin, hold.end + 1});  // a reduction runs while the next unit computes
       reduce_after_[hold.end].push_back(hold.span);
       if (owned) open_before_[hold.begin].push_back(hold.span);
     }
@@ -307,7 +307,7 @@ class Builder {
   void Reduce(size_t e, int32_t computed, std::map<int32_t, int32_t>& reduced) {
     const Event& event = events_[e];
     const bool final = event.microbatch + 1 == recipe_.microbatches;
-    // The loss is complete, and this small one hides behind the rest of the backward.
+    // The loss is complete, and this small reduction overlaps the rest of the backward.
     if (Distributed() && final && event.kind == OpKind::kBackward && event.unit + 1 == units_) {
       ops_.push_back(
           {.kind = OpKind::kReduceScalars, .stream = Stream::kReduce, .group = kWorldGroup, .waits = {computed}});
@@ -332,7 +332,7 @@ class Builder {
   const ScheduleRecipe& recipe_;
   const int32_t units_;
   std::vector<uint64_t> bytes_;             // by unit
-  std::vector<Span> gathers_, reductions_;  // what is gathered, and what reduced, together
+  std::vector<Span> gathers_, reductions_;  // spans gathered, and spans reduced, together
   std::vector<Event> events_;
   std::vector<Hold> holds_;                                           // of parameters, by begin
   std::vector<int32_t> slot_, gradient_slot_;                         // by span

@@ -1,4 +1,4 @@
-// The schedule of a training step from what lies where: what the strategies have in common. Pure.
+// Builds the schedule of a training step from a recipe: what the strategies have in common. Pure.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,16 @@
 namespace muster {
 
 enum class Parameters {
-  kWhole,    // every rank has all of them, and updates all that its shard owns: all
-  kUpdated,  // has all of them, updates what it owns; each is gathered in place before its first use in the step
+  kWhole,    // every rank has all of them, and updates all of them
+  kUpdated,  // every rank has all of them, updates what it owns, and gathers each in place before its first use in the
+             // step
   kKept,     // gathered into a slot of its own from the first use in the step to the last
-  kFreed,    // gathered into a slot for each use, forward and backward, and freed behind it
+  kFreed,    // gathered into a slot for each use, forward and backward, and freed after it
 };
 
 enum class Gradients {
   kWhole,  // in place; reduced in the last microbatch
-  kOwned,  // whole only in a slot, from the first backward that adds to them to their reduction, in each microbatch
+  kOwned,  // whole only in a slot, in each microbatch from the first backward that adds to them to their reduction
 };
 
 struct ScheduleRecipe {
@@ -26,9 +27,9 @@ struct ScheduleRecipe {
   Gradients gradients = Gradients::kWhole;
   bool sharded = false;     // gradients go to their owners
   bool replicated = false;  // gradients are summed over replicas
-  bool recompute = false;   // what a unit keeps for its backward is computed again, where it is more than its input
-  int32_t prefetch = 1;     // gathers under way behind the one whose unit computes
-  // Neighbouring units are gathered together up to, and reduced together from, so many bytes of fp32.
+  bool recompute = false;   // recompute a unit's saved activations for its backward, if it saves more than its input
+  int32_t prefetch = 1;     // gathers in progress ahead of the unit that computes
+  // Neighboring units are gathered together up to this many bytes of fp32, and reduced together from this many on.
   uint64_t gather_bytes = 0;
   uint64_t reduce_bytes = 0;
 };
@@ -37,7 +38,7 @@ struct ScheduleRecipe {
 // tied tensor's gradient stays in its slot from the first backward that adds to it to the last, and is reduced once.
 Schedule Build(const Inventory& inventory, const ScheduleRecipe& recipe);
 
-// A pass forward with parameters as in training, in the same slots.
+// A forward pass with parameters as in training, in the same slots.
 Schedule BuildEvaluation(const Inventory& inventory, const ScheduleRecipe& recipe);
 
 }  // namespace muster

@@ -104,8 +104,7 @@ TEST(Build, EveryShapeIsProven) {
   }
 }
 
-// What must wait for what is not only enough but is needed: without any one wait a rule is broken, or the same order
-// follows from others.
+// Every wait is needed: without any one of them a rule is broken, or the same order follows from others.
 TEST(Build, NoWaitIsForgotten) {
   std::mt19937 random(5);
   int broken = 0, all = 0;
@@ -124,7 +123,7 @@ TEST(Build, NoWaitIsForgotten) {
   EXPECT_GT(broken, all * 2 / 3) << broken << " of " << all;
 }
 
-// At any time: the units that are gathered, and their bytes.
+// At any time: the gathered units, and their bytes.
 struct Resident {
   size_t units = 0;
   uint64_t bytes = 0;
@@ -159,8 +158,8 @@ uint64_t SlotBytes(const Schedule& schedule, const Inventory& inventory) {
   return sum;
 }
 
-// The blocks are the units of the steady state; around the head there are, in slots of their own, the head and the
-// embedding that it borrows from.
+// The blocks are the units of the steady state; around the head, in slots of their own, are the head and the embedding
+// that it borrows from.
 TEST(Build, FullShardHoldsTwoUnitsAtPrefetchOne) {
   for (const uint32_t layers : {2u, 3u, 12u, 40u}) {
     const Inventory inventory = Layers(layers);
@@ -238,11 +237,11 @@ TEST(Check, RefusesWhatShardingCanGetWrong) {
     return std::find_if(s.ops.begin(), s.ops.end(),
                         [&](const Op& op) { return op.kind == kind && op.unit == unit && nth-- == 0; });
   };
-  // Without disturbing what others wait for: an op that does nothing.
+  // Keeps the waits of others valid: replaces the op by one that does nothing.
   const auto drop = [](std::vector<Op>::iterator op) {
     *op = {.kind = OpKind::kSend, .stream = op->stream, .waits = op->waits};
   };
-  // Two ops change places, each to wait for what the other did.
+  // Swaps two ops; each waits for what the other waited for.
   const auto swap = [](std::vector<Op>::iterator a, std::vector<Op>::iterator b) {
     std::iter_swap(a, b);
     std::swap(a->waits, b->waits);
@@ -289,14 +288,14 @@ TEST(Check, RefusesWhatShardingCanGetWrong) {
       {"are not gathered",
        [&](Schedule& s) { find(s, OpKind::kGather, 1)->unit_end = 1, drop(find(s, OpKind::kGather, 1)); }},
       {"left gathered", [&](Schedule& s) { drop(find(s, OpKind::kRelease, 1, 3)); }},
-      {"lies in no slot and is reduced again",
+      {"is in no slot and is reduced again",
        [&](Schedule& s) {
          ScheduleRecipe held = recipe;
          held.gradients = Gradients::kWhole;
          held.replicated = false;
          held.microbatches = 2;
          s = Build(inventory, held);
-         // Also behind the first microbatch's backward.
+         // Also after the first microbatch's backward.
          Op early = *find(s, OpKind::kReduce, 4);
          const auto first = find(s, OpKind::kBackward, 4);
          early.waits = {static_cast<int32_t>(first - s.ops.begin())};

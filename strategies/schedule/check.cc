@@ -89,7 +89,7 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // Vector clocks: for each stream, how many of its ops are surely done when this op begins, itself counted.
+  // Vector clocks: for each stream, how many of its ops are known to be done when this op begins, including itself.
   void Order(const Op& op) {
     const size_t stream = static_cast<size_t>(op.stream);
     Clock& clock = seen_[at_];
@@ -202,7 +202,7 @@ class Checker {
     return Take(op, gradient_owner_, gradient_freed_, gradient_slot_of_);
   }
 
-  // Whose parameters a unit uses: its own, and those that it borrows.
+  // The units whose parameters a unit uses: its own, and those that it borrows.
   std::set<int32_t> Owners(int32_t unit) const {
     std::set<int32_t> owners = {unit};
     for (const Borrow& borrow : inventory_.units(unit).borrows()) {
@@ -274,7 +274,7 @@ class Checker {
   absl::Status Close(const Op& op, int32_t owner) {
     if (!ever_opened_.contains(owner)) {
       if (!reduced_at_.contains(owner)) return absl::OkStatus();
-      return Wrong("reduction", absl::StrCat(inventory_.units(owner).name(), " lies in no slot and is reduced again"));
+      return Wrong("reduction", absl::StrCat(inventory_.units(owner).name(), " is in no slot and is reduced again"));
     }
     const Op& open = schedule_.ops[opened_at_.at(owner)];
     if (open.unit != op.unit || open.unit_end != op.unit_end) {

@@ -16,25 +16,24 @@ namespace muster {
 //    that is never gathered is always resident; nothing is left gathered; nothing is gathered twice
 //  - slots: none has two live owners, and a unit has the same one each time; likewise for gradients
 //  - order: each (unit, microbatch) is forwarded once, after the units before it; its backward comes once, after its
-//    forward and after the backward of the units behind it; a recomputation comes between the two
+//    forward and after the backward of the units after it; a recomputation comes between the two
 //  - gradients: those of a unit that has a slot for them are added to only between their opening and their reduction,
-//    which takes all that lies in the slot
+//    which takes everything in the slot
 //  - reduction: with any kReduce or kAllReduce, each contribution (owner of the tensors, unit that used them,
 //    microbatch) enters exactly one reduction of its owner, after its backward: a tied tensor has one from its own unit
 //    and one from each that borrows it. Where there are both, every unit's kAllReduce comes once, after its last
-//    kReduce. What lies in no slot is reduced once: a second time would sum sums. Without any, every gradient stays
-//    where it is
-//  - step: one kClipGradients, behind it one kOptimizerStep, after every backward and reduction; no parameter is used
-//  after it. A schedule
-//    without a backward, as of an evaluation, has none
-//  - streams: ops are in order only within their stream and behind what they wait for. By that order alone a use comes
+//    kReduce. A gradient outside of the slots is reduced once: a second reduction would add sums twice. Without any,
+//    every gradient stays where it is
+//  - step: one kClipGradients, then one kOptimizerStep, after every backward and reduction; no parameter is used
+//    after it. A schedule without a backward, such as an evaluation, has neither
+//  - streams: ops are in order only within their stream and after what they wait for. By that order alone a use comes
 //    after its gather, a gather after the release of its slot, a release after the uses, a reduction after the
 //    backwards that it takes, a slot's opening after its last reduction, clipping and the step after all reductions
 //  - groups: a reduction has a group, a gather and clipping may have one, no other op has
 absl::Status Check(const Schedule& schedule, const Inventory& inventory);
 
-// The schedules of all ranks, of which `shards` together hold one copy: those of a group issue the same collectives in
-// the same order. The message names the two ranks and the first ops that differ.
+// Checks the schedules of all ranks, of which `shards` together hold one copy: the ranks of a group issue the same
+// collectives in the same order. The message names the two ranks and the first ops that differ.
 absl::Status CheckMatching(const std::vector<Schedule>& by_rank, uint32_t shards, const Inventory& inventory);
 
 }  // namespace muster

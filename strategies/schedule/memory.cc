@@ -9,7 +9,7 @@
 namespace muster {
 namespace {
 
-// Of `kind`, by what is put there.
+// The largest of what is put into each slot of `kind`.
 std::vector<uint64_t> Slots(const Schedule& schedule, OpKind kind, int32_t slots,
                             const std::vector<uint64_t>& unit_elements) {
   std::vector<uint64_t> elements(slots);
@@ -32,7 +32,7 @@ class Walk {
     }
   }
 
-  // While it runs.
+  // While the op runs.
   uint64_t Run(const Op& op) {
     if (op.unit < 0 || op.unit >= inventory_.units_size()) return kept_;
     const Unit& unit = inventory_.units(op.unit);
@@ -52,7 +52,7 @@ class Walk {
         return kept_ + 2 * output + forward;
       case OpKind::kBackward:
         kept_ -= std::min(kept_, all);
-        // What flows in is the gradient of the output.
+        // The incoming gradient is that of the output.
         return before + output + unit.backward_bytes() * sequences_ + unit.backward_piece_bytes() * piece;
       default:
         return kept_;

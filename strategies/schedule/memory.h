@@ -10,16 +10,16 @@
 namespace muster {
 
 // By op: the bytes of activations, fp32, while it runs, for microbatches of `sequences` samples: what is kept from each
-// forward to its backward, what flows between units, and each unit's temporaries, as the inventory states them. A unit
-// that is recomputed keeps only its input from its forward to its recomputation; one without a backward (evaluation)
-// keeps nothing. Parameters, gradients and buffers are not counted: they do not change while the schedule runs.
+// forward to its backward, what flows between units, and each unit's temporaries, as the inventory states them. A
+// recomputed unit keeps only its input from its forward to its recomputation; one without a backward (evaluation) keeps
+// nothing. Parameters, gradients and buffers are not counted: they do not change while the schedule runs.
 std::vector<uint64_t> ActivationBytes(const Schedule& schedule, const Inventory& inventory, uint64_t sequences);
 
-// The most of them.
+// Their maximum.
 uint64_t PeakActivationBytes(const Schedule& schedule, const Inventory& inventory, uint64_t sequences);
 
-// By slot, elements: as many as the largest that is gathered into it, or that waits in it for its reduction.
-// `unit_elements`: of each unit's flat buffer, the table's padding included.
+// By slot, elements: the largest that is gathered into it, or that waits in it for its reduction. `unit_elements`: of
+// each unit's flat buffer, the table's padding included.
 std::vector<uint64_t> GatherSlots(const Schedule& schedule, const std::vector<uint64_t>& unit_elements);
 std::vector<uint64_t> GradientSlots(const Schedule& schedule, const std::vector<uint64_t>& unit_elements);
 

@@ -29,8 +29,8 @@ enum class OpKind : uint8_t {
   kSnapshot,       // owned state to host memory, for a checkpoint
 };
 
-// Process groups by number: all ranks of the generation; those that together hold one copy of what is sharded; those
-// that hold the same shard.
+// Process groups by number: all ranks of the generation; the ranks that together hold one copy of the sharded state;
+// the ranks that hold the same shard.
 inline constexpr int32_t kWorldGroup = 0, kShardGroup = 1, kReplicaGroup = 2;
 inline constexpr int32_t kGroups = 3;
 
@@ -49,12 +49,12 @@ struct Op {
   std::vector<int32_t> waits;  // indices of earlier ops of this schedule; ops of one stream wait for each other anyway
 };
 
-// A unit is gathered into the same slot whenever it is, and likewise has one slot for its gradients, so that addresses
-// repeat; a slot is as large as the largest that is put there.
+// A unit always uses the same slot for its gathers, and likewise one for its gradients, so that addresses repeat; a
+// slot is as large as the largest unit in it.
 struct Schedule {
   int32_t microbatches = 1;
-  int32_t slots = 0;           // that parameters are gathered into
-  int32_t gradient_slots = 0;  // that gradients wait in for their reduction
+  int32_t slots = 0;           // for gathered parameters
+  int32_t gradient_slots = 0;  // for gradients that wait for their reduction
   std::vector<Op> ops;
 };
 
@@ -65,7 +65,7 @@ std::string Print(const Op& op, const Inventory& inventory);
 // One op a line.
 std::string Print(const Schedule& schedule, const Inventory& inventory);
 
-// SHA-256, hex, of the schedule: equal for equal schedules on every machine and build that orders fields alike.
+// SHA-256, hex, of the schedule: equal for equal schedules on every machine and build with the same order of fields.
 std::string Digest(const Schedule& schedule);
 
 }  // namespace muster

@@ -30,7 +30,8 @@ TEST(Schedule, PrintsOneOpALine) {
 
 TEST(Schedule, DigestIsPinnedAndSeesEveryField) {
   const Schedule base = Single(Layers(1), 1);
-  // Changing this number means that coordinators and trainers of different builds refuse each other: raise kProtocol.
+  // A change of this number means that coordinators and trainers of different builds refuse each other: raise
+  // kProtocol.
   EXPECT_EQ(Digest(base), "05b557fe3315662a325e290cbebfe1c7a296eb1f0e577e59c045565ad7263c1a");
   const std::vector<std::function<void(Schedule&)>> changes = {
       [](Schedule& s) { s.slots = 1; },
@@ -109,13 +110,13 @@ TEST(Check, RefusesEachBrokenRule) {
        [&](Schedule& s) { insert(s, 4, {.kind = OpKind::kReduce, .unit = 2, .unit_end = 3, .group = 0}); }},
       {"nothing to reduce",
        [&](Schedule& s) { insert(s, 3, {.kind = OpKind::kReduce, .unit = 0, .unit_end = 3, .group = 0}); }},
-      // A second reduction of the head would add them twice.
+      // A second reduction of the head would add its gradients twice.
       {"nothing to reduce of head",
        [&](Schedule& s) {
          insert(s, 4, {.kind = OpKind::kReduce, .unit = 2, .unit_end = 3, .group = 0});
          insert(s, 7, {.kind = OpKind::kReduce, .unit = 0, .unit_end = 3, .group = 0});
        }},
-      // The head's part of the tied embedding must not be left behind when it comes after the embedding's reduction.
+      // The head's part of the tied embedding must not be left out when it comes after the embedding's reduction.
       {"gradient of embedding from embedding m0 enters none",
        [&](Schedule& s) {
          insert(s, 4, {.kind = OpKind::kReduce, .unit = 0, .unit_end = 1, .group = 0});
@@ -156,9 +157,9 @@ TEST(Check, AcceptsGatherAndReduceInTheirPlaces) {
   EXPECT_EQ(Check(s, inventory), absl::OkStatus());
 }
 
-// The order of a stream is its own; across streams only what is waited for. Here: 0 gather h.0, 1 forward embedding, 2
-// forward h.0, 3 forward head, 4 backward head, 5 backward h.0, 6 release h.0, 7 backward embedding, 8 gather head,
-// 9 release head, 10 reduce, 11 scalars, 12 clip, 13 step.
+// Ops of a stream keep their order; across streams only the waits count. Here: 0 gather h.0, 1 forward embedding, 2
+// forward h.0, 3 forward head, 4 backward head, 5 backward h.0, 6 release h.0, 7 backward embedding, 8 gather head, 9
+// release head, 10 reduce, 11 scalars, 12 clip, 13 step.
 Schedule AcrossStreams() {
   Schedule s = Single(Layers(1), 1);
   s.slots = 1;
@@ -222,7 +223,7 @@ TEST(Memory, AccumulationCostsNothingAndLayersDo) {
   const uint64_t one = PeakActivationBytes(Single(Layers(4), 1), Layers(4), 8);
   EXPECT_EQ(PeakActivationBytes(Single(Layers(4), 5), Layers(4), 8), one);
   EXPECT_GT(PeakActivationBytes(Single(Layers(8), 1), Layers(8), 8), one);
-  // Twice the sequences are twice the bytes, but for what goes through memory by pieces.
+  // Twice the sequences take twice the bytes, except for what is computed in pieces.
   const uint64_t two = PeakActivationBytes(Single(Layers(4), 1), Layers(4), 16);
   EXPECT_LT(two, 2 * one);
   EXPECT_GT(two, 2 * one - (8 << 20));
@@ -237,13 +238,13 @@ TEST(Memory, RecomputationKeepsInputs) {
   const uint64_t e = inventory.units(0).saved_bytes(), saved = block.saved_bytes(), output = block.output_bytes();
   const uint64_t piece = models::PieceRows(inventory.context(), block.piece_rows());
   const uint64_t forward = block.forward_bytes() + block.forward_piece_bytes() * piece;
-  ASSERT_EQ(plain.ops[2].unit, 2);  // Forward h.1, behind the embedding and h.0
+  ASSERT_EQ(plain.ops[2].unit, 2);  // Forward h.1, after the embedding and h.0
   EXPECT_EQ(a[2], e + 2 * saved + output + forward);
   EXPECT_EQ(b[2], e + output + saved + output + forward) << "of h.0 only the input is left";
-  ASSERT_EQ(recompute.ops[5].kind, OpKind::kRecompute);  // h.1, behind the head's backward
+  ASSERT_EQ(recompute.ops[5].kind, OpKind::kRecompute);  // h.1, after the head's backward
   EXPECT_EQ(b[5], e + output + saved + 2 * output + forward);
   EXPECT_EQ(b[6], e + output + saved + output + block.backward_bytes() + block.backward_piece_bytes() * piece);
-  // In the end nothing is left: only the embedding's token ids while its own backward runs.
+  // At the end nothing is left but the embedding's token ids while its own backward runs.
   EXPECT_EQ(b[9], e + inventory.units(0).output_bytes());
   EXPECT_EQ(b[10], 0u);
   EXPECT_EQ(a.back(), 0u);

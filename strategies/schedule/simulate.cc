@@ -27,9 +27,9 @@ class Play {
   struct Lane {
     std::vector<size_t> queue;  // its ops, in order
     size_t next = 0;
-    std::optional<size_t> op;  // under way
-    double latency = 0;        // left
-    double work = 0;           // left
+    std::optional<size_t> op;  // in progress
+    double latency = 0;        // remaining
+    double work = 0;           // remaining
   };
 
   bool Ready(size_t op) const {
@@ -37,7 +37,7 @@ class Play {
     return std::all_of(waits.begin(), waits.end(), [this](int32_t wait) { return ended_[wait]; });
   }
 
-  // What costs nothing ends at once, and may let others begin. False: nothing is under way any more.
+  // Ends ops without cost at once, which may let others begin. False: no op is in progress any more.
   bool BeginWhatCan() {
     bool any = false;
     for (bool changed = true; changed;) {
@@ -68,7 +68,7 @@ class Play {
     return sharing_ == Sharing::kProcessor || (op.group >= 0 && op.stream != Stream::kCompute);
   }
 
-  // To the next instant at which an op ends or begins to work.
+  // Advances to the next instant at which an op ends or begins to work.
   void Advance() {
     const double sharers = static_cast<double>(
         std::count_if(streams_.begin(), streams_.end(), [this](const Lane& lane) { return Shares(lane); }));
@@ -81,7 +81,7 @@ class Play {
       if (lane.op.has_value()) step = std::min(step, left(lane));
     }
     Count(step);
-    // Who shares is asked before anything changes.
+    // Compute the sharing before anything changes.
     std::array<bool, kStreams> shares{}, done{};
     for (size_t s = 0; s < kStreams; ++s) {
       shares[s] = Shares(streams_[s]);

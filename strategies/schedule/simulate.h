@@ -1,9 +1,9 @@
-// The time of a schedule, found by playing it: each stream runs its ops in order, an op begins when those that it waits
-// for have ended. Pure and deterministic.
+// The time of a schedule, found by simulating it: each stream runs its ops in order, and an op begins when the ops that
+// it waits for have ended. Pure and deterministic.
 //
 //   const Timeline timeline = Simulate(schedule, costs, Sharing::kLinks);
 //   timeline.seconds;                      // of the step
-//   timeline.exposed;                      // communication that no computing hides
+//   timeline.exposed;                      // communication not overlapped with compute
 #pragma once
 
 #include <array>
@@ -15,11 +15,11 @@
 namespace muster {
 
 struct OpCost {
-  double latency = 0;  // seconds that pass whatever else goes on
-  double work = 0;     // seconds, alone on what it works with
+  double latency = 0;  // seconds that nothing else slows
+  double work = 0;     // seconds, when no other op shares its resource
 };
 
-// With whom an op shares what it works with: each of n at work at the same time is n times slower.
+// Which ops share a resource: each of n ops at work at the same time is n times slower.
 enum class Sharing {
   kLinks,      // ops with a process group, on other streams than kCompute, share the links
   kProcessor,  // all ops share one processor, which also moves the bytes: ranks on cores of their own machine
@@ -32,9 +32,9 @@ struct OpTime {
 struct Timeline {
   std::vector<OpTime> ops;              // by op
   double seconds = 0;                   // until the last op has ended
-  std::array<double, kStreams> busy{};  // by stream: one of its ops was under way
-  double communication = 0;             // at least one op of another stream than kCompute was
-  double exposed = 0;                   // and none of kCompute
+  std::array<double, kStreams> busy{};  // by stream: one of its ops was in progress
+  double communication = 0;             // at least one op of a stream other than kCompute was in progress
+  double exposed = 0;                   // and no op of kCompute
 };
 
 // REQUIRES: a cost for each op, none negative; waits name earlier ops.

@@ -32,21 +32,21 @@ TEST(Simulate, Table) {
   const Sharing links = Sharing::kLinks, processor = Sharing::kProcessor;
   const std::vector<Case> cases = {
       {"one after another", {Compute(), Compute()}, {{1, 2}, {0, 3}}, links, {{0, 3}, {3, 6}}, 0, 0},
-      {"a collective hides behind computing",
+      {"a collective overlaps compute",
        {Compute(), Collective(Stream::kReduce, {0}), Compute()},
        {{0, 1}, {1, 2}, {0, 4}},
        links,
        {{0, 1}, {1, 4}, {1, 5}},
        3,
        0},
-      {"what is not hidden is exposed",
+      {"what is not overlapped is exposed",
        {Compute(), Collective(Stream::kReduce, {0}), Compute(), Compute({1})},
        {{0, 1}, {0, 5}, {0, 2}, {0, 1}},
        links,
        {{0, 1}, {1, 6}, {1, 3}, {6, 7}},
        5,
        3},
-      {"two collectives share the links, computing does not",
+      {"two collectives share the links, compute does not",
        {Collective(Stream::kGather), Collective(Stream::kReduce), Compute()},
        {{0, 2}, {0, 3}, {0, 4}},
        links,
@@ -67,7 +67,7 @@ TEST(Simulate, Table) {
        {{0, 4}, {0, 6}, {4, 6}},
        6,
        0},
-      {"what costs nothing lets others begin at once",
+      {"ops without cost let others begin at once",
        {Compute(), Collective(Stream::kReduce, {0}), Compute({1})},
        {{0, 0}, {0, 0}, {0, 1}},
        links,
@@ -87,8 +87,8 @@ TEST(Simulate, Table) {
   }
 }
 
-// Over random shapes and costs: no op overtakes what it waits for or its stream, a stream is never busier than the
-// step is long, nor the step longer than all ops one after another.
+// Over random schedules and costs: no op overtakes its waits or its stream, no stream is busier than the step is long,
+// and the step is no longer than all ops in sequence.
 TEST(Simulate, KeepsTheOrderOfStreamsAndWaits) {
   std::mt19937 random(11);
   Model model;

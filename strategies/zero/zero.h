@@ -1,5 +1,5 @@
-// The optimizer's state, then gradients, then parameters shared out among the ranks (Rajbhandari et al. 2020, "ZeRO",
-// section 5: P_os, P_os+g, P_os+g+p), by default as whole tensors.
+// Shards the optimizer state, then also gradients, then also parameters over the ranks (Rajbhandari et al. 2020,
+// "ZeRO", section 5: P_os, P_os+g, P_os+g+p), by default as whole tensors.
 #pragma once
 
 #include "absl/types/span.h"
@@ -13,7 +13,7 @@ namespace muster::zero {
 
 PartitionTable TableOf(const Zero& options, const Inventory& inventory, absl::Span<const RankPlace> ranks);
 
-// Stages 1 and 2 gather each unit in place before its first use, behind the forward of those before it.
+// Stages 1 and 2 gather each unit in place before its first use, overlapped with the forward of the units before it.
 ScheduleRecipe RecipeOf(const Zero& options, const Inventory& inventory);
 
 }  // namespace muster::zero

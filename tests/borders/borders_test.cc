@@ -77,7 +77,7 @@ const Rule* RuleFor(const std::map<std::string, Rule>& rules, fs::path folder, s
   return nullptr;
 }
 
-// The word of the allow-list that an included path falls under; the path itself if it is none of the fixed words.
+// The rule of the allow-list that an included path falls under; the path itself if no fixed rule matches.
 std::string WordFor(absl::string_view path, bool angled) {
   if (absl::EndsWith(path, ".grpc.pb.h") || absl::StartsWith(path, "grpc")) return "grpc";
   if (absl::StartsWith(path, "proto/")) return "proto";
@@ -146,7 +146,7 @@ TEST(Borders, EveryIncludeIsAllowed) {
   EXPECT_GT(checked, 10u) << "the sources were not found";
 }
 
-// The rules themselves: what each border exists for is refused.
+// The rules themselves: each border refuses the includes that it exists for.
 TEST(Borders, RulesRefuseWhatTheyAreFor) {
   std::map<std::string, Rule> rules = ReadRules();
   EXPECT_FALSE(Allowed(rules["coordinator/core"], "grpcpp/grpcpp.h", true));

@@ -95,7 +95,7 @@ bool Eventually(const std::function<bool()>& condition, absl::Duration deadline,
 Cluster::Cluster() {
   std::array<char, 32> name{"/tmp/muster-test-XXXXXX"};
   folder_ = mkdtemp(name.data());
-  // Real English, a byte a token: this machine's copy of the licence.
+  // Real English text, one byte for each token: this machine's copy of the license.
   std::string text = ReadFile("/usr/share/common-licenses/GPL-3");
   if (text.empty()) ADD_FAILURE() << "no /usr/share/common-licenses/GPL-3 (Debian's base-files)";
   std::ofstream tokens(folder_ + "/train.bin", std::ios::binary);
@@ -106,7 +106,7 @@ Cluster::~Cluster() {
   for (auto& [index, worker] : workers_) {
     if (worker.pid > 0) kill(worker.pid, SIGKILL), WaitFor(worker, absl::Seconds(10));
   }
-  // Shims outlive their worker on purpose: end those of this folder.
+  // Shims outlive their worker by design: kill those of this folder.
   for (const pid_t trainer : Trainers()) kill(trainer, SIGKILL);
   if (coordinator_.pid > 0) kill(coordinator_.pid, SIGKILL), WaitFor(coordinator_, absl::Seconds(10));
   Eventually([&] { return Trainers().empty(); }, absl::Seconds(10));
@@ -119,7 +119,7 @@ Cluster::Daemon Cluster::Spawn(const std::vector<std::string>& command, const st
   std::vector<std::string> argv = prefix ? prefix(name) : std::vector<std::string>();
   argv.insert(argv.end(), command.begin(), command.end());
   daemon.log = absl::StrCat(folder_, "/", name, ".log");
-  std::vector<std::string> all = environment;  // before the inherited ones: the first of a name counts
+  std::vector<std::string> all = environment;  // before the inherited ones: the first value of a name counts
   for (char** e = environ; *e != nullptr; ++e) all.emplace_back(*e);
   daemon.pid = SpawnProcess(argv, all, absl::StrCat(folder_, "/", name, ".out"), daemon.log);
   return daemon;
@@ -128,7 +128,7 @@ Cluster::Daemon Cluster::Spawn(const std::vector<std::string>& command, const st
 int Cluster::WaitFor(Daemon& daemon, absl::Duration deadline) {
   int status = 0;
   const bool ended = Eventually([&] { return waitpid(daemon.pid, &status, WNOHANG) == daemon.pid; }, deadline);
-  EXPECT_TRUE(ended) << "process " << daemon.pid << " does not end\n" << LogTail(daemon.log);
+  EXPECT_TRUE(ended) << "process " << daemon.pid << " did not exit\n" << LogTail(daemon.log);
   daemon.pid = -1;
   return ExitCode(status);
 }
@@ -146,7 +146,7 @@ void Cluster::StartCoordinator() {
   const std::string out = folder_ + "/coordinator.out";
   const size_t before = ReadFile(out).size();
   coordinator_ = Spawn(argv, "coordinator");
-  // Its own word: a client that comes too early waits longer before it tries again than a start takes.
+  // Reads the coordinator's own output: a client that connects too early backs off for longer than a start takes.
   const bool serves = Eventually([&] { return ReadFile(out).find("listening on", before) != std::string::npos; },
                                  absl::Seconds(20), absl::Milliseconds(5));
   EXPECT_TRUE(serves) << "the coordinator does not serve\n" << LogTail(coordinator_.log);
@@ -217,7 +217,7 @@ Ran Cluster::Run(const std::vector<std::string>& argv, absl::Duration deadline) 
   Ran ran;
   int status = 0;
   if (!Eventually([&] { return waitpid(process.pid, &status, WNOHANG) == process.pid; }, deadline)) {
-    ADD_FAILURE() << absl::StrJoin(argv, " ") << " does not end";
+    ADD_FAILURE() << absl::StrJoin(argv, " ") << " did not exit";
     kill(process.pid, SIGKILL);
     waitpid(process.pid, &status, 0);
   }

@@ -1,5 +1,5 @@
 // A whole service of real processes for a test: coordinator, worker daemons, shims, trainers, driven by the CLI as a
-// user drives it. Everything lives in one temporary folder and ends with the object.
+// user drives it. Everything is in one temporary folder and ends with the object.
 //
 //   Cluster cluster;
 //   cluster.StartCoordinator();
@@ -27,13 +27,13 @@ struct Ran {
   std::string err;
 };
 
-// A job of a second or so: 2 layers, width 32, context 16, byte vocabulary.
+// A job of about a second: 2 layers, width 32, context 16, byte vocabulary.
 struct JobOptions {
   std::string name = "small";
   int steps = 40;
   int checkpoint_every = 10;
   int priority = 0;
-  int sequences = 4;  // a step; microbatches of 2
+  int sequences = 4;  // per step; microbatches of 2
   std::string extra;  // YAML lines at the end
 };
 
@@ -49,25 +49,25 @@ class Cluster {
   // Flags of later starts, e.g. "--orphan_grace=2s".
   std::vector<std::string> coordinator_flags;
   std::vector<std::string> worker_flags;
-  // What workers call; empty: address().
+  // The address that workers dial; empty: address().
   std::string worker_coordinator;
-  // Of everything that starts later, the CLI too: "NAME=value".
+  // Environment of everything that starts later, including the CLI: "NAME=value".
   std::vector<std::string> environment;
-  // What comes before the command of a daemon ("coordinator", "w0"), e.g. to start it on another host's network.
+  // A prefix for the command of a daemon ("coordinator", "w0"), e.g. to start it in another host's network.
   std::function<std::vector<std::string>(const std::string& name)> prefix;
 
   void StartCoordinator();
   void StartWorker(int index, int slots);
-  // SIGKILL, and waits until the process is gone.
+  // Sends SIGKILL, and waits until the process is gone.
   void KillCoordinator();
   void KillWorker(int index);
-  // SIGTERM; the exit code.
+  // Sends SIGTERM; returns the exit code.
   int StopCoordinator();
   int StopWorker(int index);
 
   // Runs the CLI against this cluster's coordinator.
   Ran Muster(const std::vector<std::string>& arguments, absl::Duration deadline = absl::Seconds(120));
-  // The same for a line of bash that runs `muster`, in a folder of the caller's.
+  // The same for a line of bash that runs `muster`, in the caller's folder.
   Ran Shell(const std::string& line, const std::string& folder, absl::Duration deadline = absl::Seconds(120));
   nlohmann::json MusterJson(std::vector<std::string> arguments);
 
@@ -78,17 +78,17 @@ class Cluster {
   nlohmann::json Job(const std::string& id);
   std::string State(const std::string& id);    // "running"
   uint64_t Generation(const std::string& id);  // the newest
-  // Polls until the job is in that state; a test failure after the deadline, or if it ends otherwise.
+  // Polls until the job is in that state; a test failure at the deadline, or if it ends otherwise.
   bool WaitForState(const std::string& id, const std::string& state, absl::Duration deadline = absl::Seconds(90));
   bool WaitForStep(const std::string& id, uint64_t step, absl::Duration deadline = absl::Seconds(90));
 
-  // Of every step of whose metrics the coordinator has heard, in order; of one that was done again, the last.
+  // The metrics of every step that the coordinator has received, in order; of a repeated step the last.
   std::vector<double> Losses(const std::string& id);
 
   // -1: not running.
   pid_t CoordinatorPid() const { return coordinator_.pid; }
   pid_t WorkerPid(int index) const;
-  // Where a worker keeps its ranks; of all that were ever started.
+  // Where a worker keeps its ranks; for all workers that were ever started.
   std::string RunDir(int index) const;
   std::vector<std::string> RunDirs() const;
   // Pids of live trainers, in order.
@@ -115,7 +115,7 @@ class Cluster {
 // 64-bit numbers are strings in protobuf's JSON.
 uint64_t Number(const nlohmann::json& value);
 
-// Polls; false after the deadline.
+// Polls `done`; false at the deadline.
 bool Eventually(const std::function<bool()>& condition, absl::Duration deadline,
                 absl::Duration each = absl::Milliseconds(20));
 

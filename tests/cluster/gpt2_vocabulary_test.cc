@@ -1,4 +1,4 @@
-// A job over GPT-2's own vocabulary, from a text to a text: prepared, trained and sampled as a user does it.
+// A job over GPT-2's own vocabulary, from text to text: prepared, trained and sampled as a user does it.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -27,7 +27,7 @@ absl::Status Write(const std::string& path, const std::string& text) {
   return file.fail() ? absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path)) : absl::OkStatus();
 }
 
-// A network of our own, and the right to change it.
+// Creates a private network and the right to change it.
 absl::Status LeaveTheNetwork() {
   const uid_t user = geteuid();
   const gid_t group = getegid();
@@ -42,7 +42,7 @@ absl::Status LeaveTheNetwork() {
   return Write("/proc/self/gid_map", absl::StrCat("0 ", group, " 1"));
 }
 
-// Runs a line of shell made of our own constants; its output, or its error.
+// Runs a shell command made of our own constants; returns its output or its error.
 absl::StatusOr<std::string> Shell(const std::string& line) {
   FILE* pipe = popen(absl::StrCat("(", line, ") 2>&1").c_str(), "re");
   if (pipe == nullptr) return absl::ErrnoToStatus(errno, "no shell");
@@ -66,9 +66,9 @@ absl::StatusOr<pid_t> StartHolder() {
   }
   close(ready[1]);
   char good = 'n';
-  const bool told = pid > 0 && read(ready[0], &good, 1) == 1;
+  const bool reported = pid > 0 && read(ready[0], &good, 1) == 1;
   close(ready[0]);
-  if (!told || good != 'y') return absl::FailedPreconditionError("no second network namespace");
+  if (!reported || good != 'y') return absl::FailedPreconditionError("no second network namespace");
   return pid;
 }
 
@@ -115,7 +115,7 @@ std::vector<std::string> Hosts::Enter(int host) const {
 }
 
 absl::StatusOr<uint64_t> Hosts::BytesSent(int host) const {
-  // What the host sends its cable's other end receives. Two lines: the fields' names, then bytes first.
+  // What the host sends, the other end of its cable receives. Two lines: the field names, then the values, bytes first.
   const absl::StatusOr<std::string> shown =
       Shell(absl::StrCat("ip -s link show cable", host, " | grep -A1 RX: | tail -n1 | awk '{print $1}'"));
   if (!shown.ok()) return shown.status();
@@ -124,7 +124,7 @@ absl::StatusOr<uint64_t> Hosts::BytesSent(int host) const {
   return bytes;
 }
 
-// To an Ethernet address that nobody has.
+// Directs the traffic to an Ethernet address that no interface has.
 absl::Status Hosts::Lose(int from, int to, bool lost) const {
   const std::string inside =
       absl::StrCat("nsenter --net=/proc/", holders_.at(static_cast<size_t>(from)), "/ns/net -- ");

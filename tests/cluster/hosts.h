@@ -1,5 +1,5 @@
-// Several hosts on one wire, inside this machine: network namespaces, each with an interface of its own on one bridge,
-// in a network that has no way out. Everything is gone when the process is.
+// Several hosts on one wire, inside this machine: network namespaces, each with its own interface on one bridge, in a
+// network without a way out. They disappear with the process.
 //
 //   auto hosts = Hosts::Make(3);
 //   // {"/usr/bin/nsenter", "--net=...", "--"}: put before a command, it runs on host 1, whose address is 10.77.0.2
@@ -21,8 +21,8 @@ namespace muster::cluster {
 
 class Hosts {
  public:
-  // Takes this process out of the machine's network for good: once a process, before it has other threads.
-  // FailedPrecondition: the kernel does not let us (neither root nor user namespaces), or a program is missing.
+  // Moves this process out of the machine's network for good: once for each process, before it has other threads.
+  // FailedPrecondition: the kernel forbids it (neither root nor user namespaces), or a program is missing.
   static absl::StatusOr<Hosts> Make(int count);
   ~Hosts();
   Hosts(Hosts&& other) noexcept;
@@ -30,11 +30,11 @@ class Hosts {
 
   std::string Address(int host) const;
   std::vector<std::string> Enter(int host) const;
-  // Of what the host has sent over the wire.
+  // Bytes that the host has sent over the wire.
   absl::StatusOr<uint64_t> BytesSent(int host) const;
-  // Its cable is pulled, or put in again.
+  // Unplugs its cable, or plugs it in again.
   absl::Status Connect(int host, bool connected) const;
-  // What one host sends to another is lost on the wire, and nobody is told; the other way goes on. Or no longer.
+  // Silently drops what one host sends to another; the other direction works. `lost` false: ends that.
   absl::Status Lose(int from, int to, bool lost) const;
 
  private:

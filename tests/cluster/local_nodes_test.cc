@@ -1,4 +1,4 @@
-// `muster local up --nodes 3`: three worker daemons on one machine as nodes of their own, as people run them.
+// `muster local up --nodes 3`: three worker daemons on one machine as separate nodes, as users run them.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -19,7 +19,7 @@ class LocalNodesTest : public testing::Test {
  protected:
   ~LocalNodesTest() override { Muster("local down --force --timeout 10s"); }
 
-  // At the address that `local` chose, as without any setting.
+  // At the address that `local` chose, without any setting.
   Ran Muster(const std::string& arguments) {
     return cluster_.Shell(absl::StrCat("unset MUSTER_ADDRESS; muster ", arguments), cluster_.folder());
   }
@@ -37,7 +37,7 @@ class LocalNodesTest : public testing::Test {
     }
     return pids;
   }
-  // Of each node, by its id: "live".
+  // Each node's state, by its id: "live".
   std::map<std::string, std::string> Nodes() {
     std::map<std::string, std::string> states;
     const json reply = MusterJson("nodes");
@@ -90,7 +90,7 @@ TEST_F(LocalNodesTest, ThreeNodesRunJobsAndOneIsLostAndComesBack) {
   for (const std::string& id : {gang, large}) Muster("cancel -y " + id);
   EXPECT_TRUE(Reaches(large, "cancelled"));
 
-  // A daemon that dies leaves its ranks to the next one, which `local up` starts.
+  // When a daemon dies, its ranks stay for the next one, which `local up` starts.
   const std::string one = Submit("one", 2000, "");
   ASSERT_TRUE(Reaches(one, "running"));
   const std::map<std::string, pid_t> before = Pids();
@@ -105,7 +105,7 @@ TEST_F(LocalNodesTest, ThreeNodesRunJobsAndOneIsLostAndComesBack) {
   EXPECT_TRUE(Reaches(one, "completed"));
   EXPECT_EQ(Job(one).value("restarts", 0), 0);
 
-  // One that stays away is lost; the others run on.
+  // A node that stays away is lost; the others continue.
   kill(Pids().at("worker-2"), SIGKILL);
   EXPECT_TRUE(Eventually([&] { return Nodes().at("node-2") == "lost"; }, absl::Seconds(60)));
   EXPECT_EQ(Nodes().at("node-1"), "live");

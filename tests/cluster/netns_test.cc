@@ -1,7 +1,7 @@
-// Three hosts on a wire, a coordinator on one and a worker on each that joins it over TLS with a token, and jobs whose
-// ranks talk over that wire.
+// Three hosts on a wire, a coordinator on one and on each a worker that joins it over TLS with a token, and jobs whose
+// ranks communicate over that wire.
 //
-// A main of its own: the hosts are made once, before anything else is.
+// Has its own main: the hosts are made once, before anything else.
 #include <gtest/gtest.h>
 
 #include <signal.h>
@@ -32,7 +32,7 @@ class NetworkTest : public testing::Test {
     cluster_.prefix = [](const std::string& name) { return hosts->Enter(name == "coordinator" ? 0 : name[1] - '0'); };
   }
 
-  // As an administrator does it: an authority, a coordinator at an address, a token, and the daemons with it.
+  // As an administrator does it: an authority, a coordinator at an address, a token, and daemons that use it.
   void Start(int first = 0) {
     const std::string address = hosts->Address(0) + ":7070", token = cluster_.folder() + "/join.token";
     Ran ran =
@@ -65,11 +65,12 @@ TEST_F(NetworkTest, ThreeHostsTrainOneModel) {
   ASSERT_TRUE(cluster_.WaitForState(id, "completed"));
   EXPECT_EQ(cluster_.Job(id).value("restarts", 0), 0);
   EXPECT_EQ(cluster_.FinalWeights("wide").first, 20u);
-  // A ring of three sends 4/3 of the gradients a step: 2 layers of width 32 have some 34,000 parameters.
+  // A ring of three sends 4/3 of the gradients in a step: 2 layers of width 32 have about 34,000 parameters.
   for (int host = 0; host < 3; ++host) EXPECT_GT(BytesSent(host) - before[host], 20u * 34'000 * 4) << "host " << host;
 }
 
-// Its worker is away, its rank cannot be reached: the others do not wait for ever, and when it is back all is well.
+// The host's worker is away and its rank unreachable: the others do not wait forever, and the job recovers when it is
+// back.
 TEST_F(NetworkTest, AHostWithoutItsCableIsNotWaitedForForEver) {
   cluster_.coordinator_flags = {"--start_deadline=12s"};
   Start();
@@ -85,8 +86,8 @@ TEST_F(NetworkTest, AHostWithoutItsCableIsNotWaitedForForEver) {
   EXPECT_TRUE(cluster_.WaitForState(again, "completed"));
 }
 
-// A rank whose host the coordinator cannot reach goes on training beside the generation that replaces it, and writes
-// checkpoints that nobody publishes.
+// A rank whose host the coordinator cannot reach continues to train beside the generation that replaces it, and writes
+// checkpoints that are never published.
 class PartitionTest : public NetworkTest {
  protected:
   // Workers on hosts 1 and 2; a job of one rank, and the host on which it runs.
@@ -107,7 +108,7 @@ class PartitionTest : public NetworkTest {
     return Eventually([&] { return std::filesystem::exists(absl::StrCat(cluster_.RunDir(3 - host_), "/", id_, "/2")); },
                       absl::Seconds(60));
   }
-  // By the events, which are the committed history.
+  // Reads the events, which are the committed history.
   void ExpectOnePublisher(uint64_t generations) {
     ASSERT_TRUE(cluster_.WaitForState(id_, "completed", absl::Seconds(180)));
     uint64_t generation = 0, step = 0, published = 0;
@@ -149,11 +150,12 @@ TEST_F(PartitionTest, BothWays) {
   ASSERT_TRUE(hosts->Connect(host_, false).ok());
   EXPECT_TRUE(RunsElsewhere());
   ASSERT_TRUE(hosts->Connect(host_, true).ok());
-  EXPECT_TRUE(Eventually([&] { return kill(trainer_, 0) != 0; }, absl::Seconds(30))) << "killed once it is known";
+  EXPECT_TRUE(Eventually([&] { return kill(trainer_, 0) != 0; }, absl::Seconds(30)))
+      << "killed once the node is in contact";
   ExpectOnePublisher(2);
 }
 
-// It goes on publishing what it hears of until it gives the worker up; none of that may be removed meanwhile.
+// It continues to publish what is reported until the worker counts as lost; none of that may be removed meanwhile.
 TEST_F(PartitionTest, TheCoordinatorIsNotHeard) {
   Begin("deaf");
   ASSERT_TRUE(hosts->Lose(0, host_, true).ok());

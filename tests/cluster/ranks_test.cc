@@ -1,5 +1,5 @@
-// Jobs of several ranks with every process real: ranks on one node and on two, the same numbers as one rank's, and
-// stops that all ranks take after the same step.
+// Jobs of several ranks with every process real: ranks on one node and on two give the same numbers as one rank, and
+// all ranks stop after the same step.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -115,7 +115,7 @@ TEST(Ranks, BenchComparesNumbersOfRanks) {
   EXPECT_EQ(rows[1]["steps"], 5);
   EXPECT_GT(rows[1]["tokens_per_second"], 0);
   EXPECT_GE(rows[1]["communication_share"], 0);
-  // One that cannot run names what is wrong.
+  // A rank that cannot run reports what is wrong.
   const Ran wrong = cluster.Muster({"bench", file, "--ranks", "2", "--set", "data.tokens=/nowhere.bin"});
   EXPECT_EQ(wrong.exit_code, 1) << wrong.err;
   EXPECT_TRUE(absl::StrContains(wrong.err, "muster describe")) << wrong.err;

@@ -1,4 +1,4 @@
-// The rendezvous of several ranks on several nodes, by real daemons; the trainers only meet
+// The rendezvous of several ranks on several nodes, with real daemons; the trainers only do the rendezvous
 // (worker/agent/fake_trainer).
 #include <grpcpp/client_context.h>
 #include <gtest/gtest.h>
@@ -19,11 +19,11 @@ namespace {
 
 using nlohmann::json;
 
-// Two nodes of two slots, and a job of four ranks. The last rank comes when Go is called.
+// Two nodes of two slots, and a job of four ranks. The last rank joins when Go is called.
 class RendezvousTest : public testing::Test {
  protected:
   RendezvousTest() {
-    // By its name the cluster finds what is left at its end.
+    // The cluster finds leftover processes by this name.
     std::filesystem::create_symlink(std::filesystem::canonical("worker/agent/fake_trainer"),
                                     bin_.path() + "/muster-trainer");
     cluster_.worker_flags = {"--trainer", bin_.path() + "/muster-trainer"};
@@ -46,7 +46,7 @@ class RendezvousTest : public testing::Test {
     return std::string(absl::StripAsciiWhitespace(ran.out));
   }
 
-  // Until that many ranks have set their key and wait.
+  // Waits until that many ranks have set their key and wait.
   void WaitUntilWaiting(const std::string& id, size_t ranks) {
     EXPECT_TRUE(Eventually(
         [&] {
@@ -70,7 +70,7 @@ TEST_F(RendezvousTest, CompletesThoughTheCoordinatorIsKilledInItsMiddle) {
   Start();
   const std::string id = Submit(/*restarts=*/0);
   WaitUntilWaiting(id, 3);
-  // It forgets three keys and nine waits; the last key is set while nobody is there to take it.
+  // It forgets three keys and nine waits; the last key is set while the coordinator is down.
   cluster_.KillCoordinator();
   Go();
   cluster_.StartCoordinator();
@@ -81,7 +81,7 @@ TEST_F(RendezvousTest, CompletesThoughTheCoordinatorIsKilledInItsMiddle) {
   }
   EXPECT_EQ(cluster_.Job(id).value("restarts", 0), 0);
 
-  // It is over: neither set nor asked for any more.
+  // The rendezvous is over: ranks neither set nor request keys any more.
   const auto stub = Workers::NewStub(rpc::Dial(cluster_.address()));
   grpc::ClientContext set_context, get_context;
   RendezvousSetRequest set;

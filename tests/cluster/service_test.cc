@@ -168,7 +168,7 @@ TEST(Service, PauseFreesTheSlotAndResumeGoesOn) {
   EXPECT_TRUE(cluster.Trainers().empty());
   EXPECT_EQ(cluster.Muster({"resume", id}).exit_code, 0);
   ASSERT_TRUE(cluster.WaitForState(id, "completed"));
-  // No step was lost or done twice: the pause took a checkpoint.
+  // No step was lost or repeated: the pause wrote a checkpoint.
   std::set<uint64_t> steps;
   size_t points = 0;
   for (const json& line : Items(cluster.Muster({"metrics", id, "-o", "json"}).out)) {

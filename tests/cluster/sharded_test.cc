@@ -1,5 +1,5 @@
-// Jobs whose parameters, gradients or optimizer state are cut among the ranks, with every process real and Gloo
-// between them: the same numbers as one rank's, checkpoints that nobody wrote alone, and a rank that dies.
+// Jobs whose parameters, gradients or optimizer state are sharded over the ranks, with every process real and Gloo
+// between them: the same numbers as one rank's, checkpoints written by several ranks, and a rank that dies.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -52,7 +52,7 @@ TEST(Sharded, EveryStrategyTrainsAsOneRankDoes) {
   }
 }
 
-// The first job's ranks measure, the second one's shares follow.
+// The first job's ranks measure; the second job's shares use the result.
 TEST(Sharded, SharesFollowTheMeasuredSpeed) {
   Cluster cluster;
   cluster.StartCoordinator();
@@ -82,7 +82,7 @@ TEST(Sharded, ItsCheckpointIsReadByAnybody) {
       cluster.Submit({.name = "calm", .steps = 40, .checkpoint_every = 20, .extra = Options(2, "kind: fsdp")});
   ASSERT_TRUE(cluster.WaitForState(id, "completed"));
 
-  // Two files, each with its checksum; whole for whoever reads it.
+  // Two files, each with its checksum; readable as one checkpoint.
   const std::string step = cluster.CheckpointPath("calm") + "/step-0000000040-g1";
   EXPECT_TRUE(std::filesystem::exists(step + "/shard-00001.safetensors"));
   const Ran sums = cluster.Shell("sha256sum -c manifest.sha256 shard-00000.sha256 shard-00001.sha256", step);
@@ -99,7 +99,7 @@ TEST(Sharded, ItsCheckpointIsReadByAnybody) {
   EXPECT_EQ(loss(step), loss(out)) << "a checkpoint of two shards and its export";
 }
 
-// Each job goes on where another one of another strategy and size has ended: every step as if one rank had done all.
+// Each job resumes from one of another strategy and size: every step as if one rank had done all.
 TEST(Sharded, AnyStrategyAndSizeGoesOnFromAnyOther) {
   Cluster cluster;
   cluster.StartCoordinator();

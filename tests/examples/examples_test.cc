@@ -1,4 +1,4 @@
-// Every example that a help page shows, run against a real service: what is promised there must work as it stands.
+// Every example of a help page, run against a real service: it must work as printed.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -18,19 +18,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Examples that go on until Ctrl-C.
+// Examples that run until Ctrl-C.
 bool IsEndless(const std::string& line) {
   return absl::StrContains(line, "ps --watch") || absl::StrContains(line, "events -f");
 }
 
-// Commands that change a job: each of their examples gets one of its own.
+// Commands that change a job: each of their examples gets its own job.
 const std::set<std::string>& Steering() {
   static const auto& names =
       *new std::set<std::string>{"cancel", "delete", "pause", "resume", "trace", "checkpoint now"};
   return names;
 }
 
-// A GPT-2 vocabulary of the single bytes: those that print stand for themselves, the others for U+0100 and on.
+// A GPT-2 vocabulary of the single bytes: printable ones map to themselves, the others to U+0100 and on.
 std::string ByteVocabulary() {
   nlohmann::ordered_json vocabulary;
   int next = 0x100;
@@ -110,9 +110,9 @@ class ExamplesTest : public ::testing::Test {
     return folder;
   }
 
-  // A job in the state that the command is for.
+  // A job in the state that the command needs.
   std::string JobFor(const std::string& command) {
-    // Each with a checkpoint folder of its own.
+    // Each with its own checkpoint folder.
     const std::string job = cluster_.Submit({.name = absl::StrCat("steered-", count_++), .steps = 100000});
     if (command == "trace" || command == "checkpoint now") {
       EXPECT_TRUE(cluster_.WaitForStep(job, 1));
@@ -138,7 +138,7 @@ class ExamplesTest : public ::testing::Test {
                                                      {"k3j9x2m4", token_},
                                                      {"/var/backups", folder},
                                                      {"/data/checkpoints", folder}});
-    if (absl::StrContains(line, "data prepare")) {  // makes what the others find
+    if (absl::StrContains(line, "data prepare")) {  // makes the files that other examples read
       for (const char* name : {"/train.bin", "/val.bin"}) fs::remove(folder + name);
     }
     if (absl::StrContains(line, "checkpoint import")) {
@@ -147,10 +147,10 @@ class ExamplesTest : public ::testing::Test {
     if (IsEndless(line)) line = absl::StrCat("timeout --preserve-status -s INT 2 ", line);
     if (absl::EndsWith(line, "fish | source")) line = absl::StrCat("fish -c '", line, "'");
     const Ran ran = cluster_.Shell(line, folder);
-    // This cluster's node came over the Unix socket: it has no certificate that could be revoked, and that is said.
+    // This cluster's node came over the Unix socket: it has no certificate to revoke, and the command says so.
     const bool unjoined = absl::StartsWith(line, "muster coordinator revoke ");
     EXPECT_EQ(ran.exit_code, IsEndless(line) ? 130 : unjoined ? 2 : 0) << ran.err << ran.out;
-    // What it left running is in the way of the next one.
+    // Remove what the example left running, since it blocks the next one.
     if (steers || command == "train" || command == "submit") {
       for (const std::string& name : std::vector<std::string>(
                absl::StrSplit(cluster_.Muster({"ps", "-o", "name"}).out, '\n', absl::SkipEmpty()))) {
@@ -169,7 +169,7 @@ TEST_F(ExamplesTest, AllOfThemWork) {
   for (const std::string& name : Words({""})) {
     std::vector<std::vector<std::string>> commands = {{name}};
     if (ExamplesOf({name}).empty()) ADD_FAILURE() << "muster " << name << " has no example";
-    // A group's own example is one of its commands'.
+    // A group's own example is that of one of its commands.
     if (const bool group = name == "local" || name == "data" || name == "coordinator" || name == "checkpoint"; group) {
       commands.clear();
       for (const std::string& inner : Words({name, ""})) {

@@ -1,5 +1,5 @@
-// Checkpoints of real jobs: written when somebody asks, damaged, refused by the disk of one rank, and cut off by kills
-// in the writer.
+// Checkpoints of real jobs: written on request, corrupted, refused by one rank's disk, and interrupted by kills in the
+// writer.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -64,7 +64,7 @@ TEST(Checkpoints, NowAndWhatIsDoneWithThem) {
   const Ran imported = cluster.Muster({"checkpoint", "import", out, again});
   EXPECT_EQ(imported.exit_code, 0) << imported.err;
   EXPECT_EQ(cluster.Muster({"checkpoint", "verify", again}).exit_code, 0);
-  // The same weights: the same text; and a job starts from them without saying what model it is.
+  // The same weights give the same text; and a job starts from them without naming the model.
   const auto sample = [&](const std::string& from) {
     return cluster.Muster({"sample", from, "--prompt", "The", "--tokens", "8", "--temperature", "0"}).out;
   };
@@ -95,7 +95,7 @@ TEST(Checkpoints, ADamagedOneIsPassedOverByAllRanksAndSaidAloud) {
   ASSERT_TRUE(cluster.WaitForState(id, "paused"));
   const std::string newest = Newest(cluster, "hurt");
   ASSERT_NE(fs::path(newest).filename().string(), whole["directory"]) << "written before it stopped";
-  // Only rank 1 reads this one.
+  // Only rank 1 reads this file.
   Damage(newest + "/shard-00001.safetensors");
   ASSERT_EQ(cluster.Muster({"resume", id}).exit_code, 0);
   const auto log = [&](const char* rank) { return cluster.Muster({"logs", id, "--rank", rank}).out; };
@@ -116,7 +116,7 @@ TEST(Checkpoints, ADamagedOneIsPassedOverByAllRanksAndSaidAloud) {
   EXPECT_TRUE(cluster.WaitForState(id, "cancelled"));
 }
 
-// Worker 1's rank alone has no room left for its second part.
+// Only worker 1's rank has no room for its second part.
 TEST(Checkpoints, AFullDiskOfOneRankFailsTheJobAndLeavesThePreviousOne) {
   Cluster cluster;
   cluster.prefix = [](const std::string& name) {
@@ -140,7 +140,7 @@ TEST(Checkpoints, AFullDiskOfOneRankFailsTheJobAndLeavesThePreviousOne) {
   EXPECT_EQ(cluster.Muster({"checkpoint", "verify", id}).exit_code, 0);
 }
 
-// Each generation is killed in front of its second rename, so that each brings the job one checkpoint further.
+// Each generation is killed before its second rename, so that each moves the job one checkpoint forward.
 TEST(Checkpoints, KilledBeforeEverySecondRenameAJobStillEndsWithTheSameWeights) {
   std::string undisturbed;
   for (const char* points : {"", "MUSTER_FAILPOINTS=checkpoint.rename=kill@2"}) {

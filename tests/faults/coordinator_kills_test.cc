@@ -1,8 +1,8 @@
-// SIGKILL of the coordinator, again and again, while jobs are submitted, while the ranks of a job meet, while they
-// publish checkpoints, and with a worker daemon killed at the same moment. No job is lost or doubled, every one that
-// runs comes to its end in its first generation, and a rank that trains all the while does not notice.
+// SIGKILL of the coordinator, again and again, while jobs are submitted, while the ranks of a job rendezvous, while
+// they publish checkpoints, and with a worker daemon killed at the same moment. No job is lost or doubled, every
+// running job completes in its first generation, and a rank that trains all the time is not disturbed.
 //
-// 20 kills; $MUSTER_KILLS says how many else, with its figures in the output:
+// 20 kills; $MUSTER_KILLS sets another number and prints the figures:
 //   MUSTER_KILLS=200 bazel run //tests/faults:coordinator_kills_test
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -33,7 +33,8 @@ int Kills() {
   return kills;
 }
 
-// The coordinator through its own calls: a process of the CLI for each would take longer than what is waited for.
+// Calls the coordinator directly: a CLI process for each call would take longer than the events that the test waits
+// for.
 class Service {
  public:
   explicit Service(const std::string& address) : stub_(Jobs::NewStub(rpc::Dial(address))) {}
@@ -45,7 +46,7 @@ class Service {
     ListJobsReply reply;
     return stub_->List(Context().get(), ListJobsRequest(), &reply).ok();
   }
-  // Empty while it is away.
+  // Empty while the coordinator is away.
   std::vector<Job> List() {
     ListJobsRequest request;
     request.set_all(true);
@@ -73,16 +74,16 @@ class Service {
   const std::unique_ptr<Jobs::Stub> stub_;
 };
 
-// Jobs of two ranks that meet, take a few steps with a checkpoint after each, and end: one after the other, so that at
-// any time one of them meets or publishes. With them, jobs that nobody has room for stay in the queue.
+// Jobs of two ranks that rendezvous, take a few steps with a checkpoint after each, and end: one after the other, so
+// that at any time one of them is at the rendezvous or publishes. Jobs that do not fit stay in the queue beside them.
 class Load {
  public:
-  // `checkpoints`: of each gang, with its number behind.
+  // `checkpoints`: each gang's folder is this path with the gang's number appended.
   Load(const std::string& address, const JobSpec& gang, const std::string& checkpoints)
       : address_(address), checkpoints_(checkpoints), gang_(gang) {
     queued_ = gang;
     queued_.set_name("queued");
-    queued_.set_priority(0);  // behind every gang
+    queued_.set_priority(0);  // after every gang
     queued_.mutable_resources()->set_ranks(64);
     queued_.mutable_train()->mutable_batch()->set_sequences(128);
     submitter_ = std::thread([this] { Run(); });
@@ -92,7 +93,7 @@ class Load {
     done_ = true;
     if (submitter_.joinable()) submitter_.join();
   }
-  // Of the gang that is under way; empty: none yet.
+  // The running gang; empty: none yet.
   std::string newest() const {
     absl::MutexLock lock(&mutex_);
     return newest_;
@@ -118,7 +119,7 @@ class Load {
         Insist(service, gang_, absl::StrCat("gang-", number));
       }
       Insist(service, queued_, absl::StrCat("queued-", number));
-      absl::SleepFor(absl::Milliseconds(50));  // so that the queue stays short enough to be looked through
+      absl::SleepFor(absl::Milliseconds(50));  // keeps the queue short enough to list
     }
   }
   void Insist(Service& service, const JobSpec& spec, const std::string& request_id) {
@@ -150,11 +151,11 @@ class Load {
   std::thread submitter_;
 };
 
-// Returns when the newest gang is where the coordinator shall die, or after a while: with it away there is nothing to
-// wait for.
+// Returns when the newest gang is in the phase in which the coordinator is to be killed, or after a while: with the
+// coordinator away there is nothing to wait for.
 void WaitForPhase(int round, Service& service, const Load& load) {
   const auto newest = [&] { return service.Get(load.newest()); };
-  if (round % 3 == 1) {  // the ranks meet
+  if (round % 3 == 1) {  // the ranks rendezvous
     Eventually([&] { return newest().state() == JOB_STATE_STARTING; }, absl::Seconds(5));
   } else if (round % 3 == 2) {  // they publish
     Eventually([&] { return newest().checkpoints_size() > 0 && newest().state() == JOB_STATE_RUNNING; },
@@ -199,7 +200,7 @@ TEST(CoordinatorKills, NoJobIsLostAndNoRankDisturbed) {
     if (both) cluster.KillWorker(1);
     const absl::Time begin = absl::Now();
     cluster.StartCoordinator();
-    EXPECT_TRUE(Service(cluster.address()).Serves());  // a client of its own, which has met no silence yet
+    EXPECT_TRUE(Service(cluster.address()).Serves());  // a new client, without backoff from earlier failures
     starts.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
     if (both) cluster.StartWorker(1, 2);
   }

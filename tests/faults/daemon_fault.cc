@@ -37,7 +37,7 @@ class Trial {
           return page.ok() && (*std::as_const(**page).operator->()).step >= step;
         },
         kLong);
-    if (!there) return absl::DeadlineExceededError("the job does not come to its step");
+    if (!there) return absl::DeadlineExceededError("the job did not reach its step");
     const absl::StatusOr<rundir::RankDir> dir = FindRank(cluster_, job_, 1, 0);
     if (!dir.ok()) return dir.status();
     worker_ = dir->run() == cluster_.RunDir(0) ? 0 : 1;
@@ -79,7 +79,7 @@ class Trial {
           return joined.has_value();
         },
         kLong);
-    if (!back) return absl::DeadlineExceededError("the new daemon does not come into contact");
+    if (!back) return absl::DeadlineExceededError("the new daemon did not connect");
     return Trainers(1) == before ? absl::OkStatus() : absl::InternalError("a rank was not adopted");
   }
 
@@ -93,7 +93,7 @@ class Trial {
     const std::vector<rundir::ProcessId> stale = Trainers(1);
     const bool ended =
         Eventually([&] { return std::none_of(stale.begin(), stale.end(), rundir::IsAlive); }, absl::Seconds(30));
-    if (!ended) return absl::InternalError("ranks that were given up live on beside a daemon that is in contact");
+    if (!ended) return absl::InternalError("ranks that count as lost still run although their daemon is in contact");
     outcome_.back = absl::Now() - woken;
     return absl::OkStatus();
   }
@@ -115,9 +115,9 @@ class Trial {
     const bool runs = Eventually([&] { return SpawnTimes(2, spawned); }, kLong);
     const auto away = EventTime(cluster_, "", {"node.away"}, struck_);
     if (away.has_value()) outcome_.detection = *away - struck_;
-    if (!runs) return absl::DeadlineExceededError("no next generation on the other worker");
+    if (!runs) return absl::DeadlineExceededError("no next generation started on the other worker");
     outcome_.recovery = *std::max_element(spawned.begin(), spawned.end()) - struck_;
-    return away.has_value() ? absl::OkStatus() : absl::InternalError("the silent node was not told of");
+    return away.has_value() ? absl::OkStatus() : absl::InternalError("the silent node was not reported");
   }
 
   bool SpawnTimes(uint64_t generation, std::vector<absl::Time>& times) {
@@ -141,9 +141,9 @@ class Trial {
   }
 
   absl::StatusOr<DaemonOutcome> Finish(uint64_t generations) {
-    if (!cluster_.WaitForState(job_, "completed", kLong)) return absl::DeadlineExceededError("the job does not end");
+    if (!cluster_.WaitForState(job_, "completed", kLong)) return absl::DeadlineExceededError("the job did not end");
     const bool both = Eventually([&] { return cluster_.MusterJson({"nodes"}).size() == 2; }, kLong);
-    if (!both) return absl::DeadlineExceededError("the workers do not come back");
+    if (!both) return absl::DeadlineExceededError("the workers did not come back");
     outcome_.weights = cluster_.FinalWeights(name_).second;
     for (uint64_t g = 1; FindRank(cluster_, job_, g, 0).ok(); ++g) outcome_.generations = g;
     if (outcome_.generations == generations) return outcome_;

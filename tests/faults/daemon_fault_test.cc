@@ -1,5 +1,5 @@
-// Daemons and hosts that die or freeze under a job of two ranks: what is alive is kept, what is not begins again
-// elsewhere, and the weights in the end are those of an undisturbed run.
+// Daemons and hosts that die or freeze under a job of two ranks: living ranks are kept, the job restarts elsewhere
+// otherwise, and the final weights are those of an undisturbed run.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"

@@ -1,5 +1,5 @@
-// A job that may run on fewer ranks, with real processes: it shrinks when a host is lost, grows back when the host is
-// there again, and nothing of its training is lost or done twice.
+// A job that may run on fewer ranks, with real processes: it shrinks when a host is lost, grows back when the host
+// returns, and loses or repeats no training.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -18,7 +18,7 @@ using cluster::Cluster;
 using cluster::Eventually;
 using nlohmann::json;
 
-// Steps of some 10 ms, so that the job outlives what happens to it.
+// Steps of about 10 ms, so that the job outlives the faults.
 constexpr int kSteps = 900, kEvery = 50, kSequences = 32;
 constexpr uint32_t kAll = 4, kFew = 2;
 
@@ -26,7 +26,7 @@ cluster::JobOptions Job(const std::string& name, const std::string& extra) {
   return {.name = name, .steps = kSteps, .checkpoint_every = kEvery, .sequences = kSequences, .extra = extra};
 }
 
-// The newest generation is this one, it runs, and it has so many ranks.
+// The newest generation is this one, it runs, and it has this many ranks.
 bool RunsOn(Cluster& cluster, const std::string& id, uint64_t generation, uint32_t ranks) {
   const bool runs = Eventually([&] { return cluster.State(id) == "running" && cluster.Generation(id) == generation; },
                                absl::Seconds(60));
@@ -54,7 +54,7 @@ TEST(ElasticJob, ShrinksWhenAHostIsLostAndGrowsBack) {
   }
   ASSERT_TRUE(RunsOn(cluster, id, 2, kFew)) << cluster.Job(id).dump(1);
   const uint64_t shrunk_at = cluster::Number(cluster.Job(id)["progress"]["step"]);
-  ASSERT_TRUE(cluster.WaitForStep(id, shrunk_at + 2 * kEvery)) << "it goes on with two ranks";
+  ASSERT_TRUE(cluster.WaitForStep(id, shrunk_at + 2 * kEvery)) << "it continues with two ranks";
 
   cluster.StartWorker(1, 2);
   ASSERT_TRUE(RunsOn(cluster, id, 3, kAll)) << cluster.Job(id).dump(1);
@@ -75,7 +75,7 @@ TEST(ElasticJob, ShrinksWhenAHostIsLostAndGrowsBack) {
   }
   EXPECT_EQ(step, static_cast<uint64_t>(kSteps));
   EXPECT_GE(published, static_cast<uint64_t>(kSteps / kEvery)) << "and the one before it grew";
-  // The same samples in the same order: the losses are those of two ranks but for rounding.
+  // The same samples in the same order: the losses are those of two ranks except for rounding.
   const std::string calm = cluster.Submit(Job("calm", "resources: {ranks: 2}\n"));
   ASSERT_TRUE(cluster.WaitForState(calm, "completed", absl::Seconds(180)));
   const std::vector<double> losses = cluster.Losses(id), undisturbed = cluster.Losses(calm);

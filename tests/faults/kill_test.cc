@@ -1,5 +1,5 @@
 // kill -9 of coordinator, worker daemon and trainer, one at a time and together, while a job runs: it ends with the
-// same weights as undisturbed.
+// same weights as an undisturbed one.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -21,7 +21,7 @@ constexpr int kEvery = 25;
 
 JobOptions TheJob() { return {.name = "same", .steps = kSteps, .checkpoint_every = kEvery}; }
 
-// Starts both daemons and the job, and waits for that step of it; its id.
+// Starts both daemons and the job, and waits for that step; returns the job's id.
 std::string StartAndWaitForStep(Cluster& cluster, uint64_t step, const JobOptions& job = TheJob()) {
   cluster.StartCoordinator();
   cluster.StartWorker(0, 1);
@@ -30,7 +30,7 @@ std::string StartAndWaitForStep(Cluster& cluster, uint64_t step, const JobOption
   return id;
 }
 
-// The weights of the job when nothing happens to it. One run serves all tests.
+// The weights of an undisturbed job. One run serves all tests.
 const std::string& Undisturbed() {
   static const std::string weights = [] {
     Cluster cluster;
@@ -78,7 +78,7 @@ TEST(Kill, CoordinatorIsNotMissed) {
   const std::string id = StartAndWaitForStep(cluster, 40);
   const std::vector<pid_t> before = cluster.Trainers();
   cluster.KillCoordinator();
-  // The trainer goes on without it, to its end or for a while.
+  // The trainer continues without it, to its end or for a while.
   EXPECT_FALSE(Eventually([&] { return cluster.Trainers() != before; }, absl::Milliseconds(300)) &&
                !cluster.Trainers().empty());
   cluster.StartCoordinator();

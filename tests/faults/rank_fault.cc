@@ -28,14 +28,14 @@ using cluster::Number;
 using nlohmann::json;
 
 constexpr int kSteps = 300;
-constexpr int kJobs = 3;                              // to see the phase in one of them
+constexpr int kJobs = 3;                              // so that one of them shows the phase
 constexpr auto kPatience = std::chrono::seconds(60);  // for the phase, on a busy machine
 constexpr absl::Duration kEnd = absl::Seconds(180);
 
 uint64_t At(OpKind kind) { return rundir::kOps + static_cast<uint64_t>(kind); }
 
 std::set<uint64_t> StagesOf(const std::string& phase) {
-  if (phase == "data") return {rundir::kReporting, rundir::kReading};  // of a small job each takes microseconds
+  if (phase == "data") return {rundir::kReporting, rundir::kReading};  // in a small job each takes microseconds
   if (phase == "forward") return {At(OpKind::kForward)};
   if (phase == "gather") return {At(OpKind::kGather)};
   if (phase == "backward") return {At(OpKind::kBackward)};
@@ -122,14 +122,15 @@ void RankFaultTrial::Submit(const std::string& name) {
   job_ = cluster_.Submit(JobOf(fault_.strategy, fault_.ranks, name_));
 }
 
-// Stopped, looked at, and sent on its way again if it was stopped elsewhere: so it is known where it is.
+// Stops the rank, reads its state, and continues it if it is in another phase: so the phase is certain.
 absl::Status RankFaultTrial::Freeze(const rundir::RankDir& dir, pid_t pid) {
   const absl::StatusOr<std::unique_ptr<rundir::ProgressPage>> opened = rundir::ProgressPage::Open(dir.path());
   if (!opened.ok()) return opened.status();
   const rundir::Progress& page = *std::as_const(**opened).operator->();
   const std::set<uint64_t> stages = StagesOf(fault_.phase);
   const auto there = [&] { return page.step >= fault_.step && stages.contains(page.stage); };
-  // To see a short phase this process must run when the rank does. Where it may not go first, it tries for longer.
+  // To catch a short phase this process must run when the rank does. Without the right to raise its priority it tries
+  // longer.
   setpriority(PRIO_PROCESS, 0, -10);
   const auto usual = absl::MakeCleanup([] { setpriority(PRIO_PROCESS, 0, 0); });
   const auto end = std::chrono::steady_clock::now() + kPatience;
@@ -144,7 +145,8 @@ absl::Status RankFaultTrial::Freeze(const rundir::RankDir& dir, pid_t pid) {
     }
     kill(pid, SIGCONT);
   }
-  return absl::DeadlineExceededError(absl::StrCat(Describe(fault_), ": was never seen there; step ", page.step.load()));
+  return absl::DeadlineExceededError(
+      absl::StrCat(Describe(fault_), ": the rank was never seen in this phase; step ", page.step.load()));
 }
 
 absl::Status RankFaultTrial::Strike() {
@@ -166,7 +168,7 @@ absl::Status RankFaultTrial::StrikeThisJob() {
         return dir.ok() && rundir::ProgressPage::Open(dir->path()).ok();
       },
       absl::Seconds(60));
-  if (!runs) return absl::UnavailableError(absl::StrCat(Describe(fault_), ": its rank does not start"));
+  if (!runs) return absl::UnavailableError(absl::StrCat(Describe(fault_), ": its rank did not start"));
   const pid_t pid = dir->ReadProcesses()->trainer.pid;
   if (absl::Status status = Freeze(*dir, pid); !status.ok()) return status;
   if (fault_.kind == FaultKind::kKill) {

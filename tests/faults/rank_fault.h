@@ -1,4 +1,4 @@
-// A rank that is killed or frozen in a chosen phase of a step, and what becomes of its job: for rank_fault_test and
+// A rank that is killed or frozen in a chosen phase of a step, and what happens to its job: for rank_fault_test and
 // bench/faults.
 //
 //   Cluster cluster;  // with a coordinator and workers
@@ -6,7 +6,7 @@
 //   ASSERT_TRUE(trial.Strike().ok());
 //   const absl::StatusOr<Outcome> outcome = trial.Finish();
 //
-// Several trials may be under way at once. Not thread-safe.
+// Several trials may run at the same time. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -30,20 +30,20 @@ struct RankFault {
   std::string strategy = "ddp";   // ddp, zero1, zero3, fsdp
   int ranks = 2;
   uint32_t victim = 1;
-  uint64_t step = 10;  // not before it has finished so many
+  uint64_t step = 10;  // not before it has finished this many
 };
 // "freeze rank 1 of 3 in gather, fsdp"
 std::string Describe(const RankFault& fault);
-// A phase that every strategy has but ddp, which gathers nothing.
+// A phase of every strategy but ddp, which gathers nothing.
 bool HasPhase(const std::string& strategy, const std::string& phase);
 
-// What the coordinator's events and the ranks' folders tell; times since the fault.
+// What the coordinator's events and the ranks' folders report; times since the fault.
 struct Outcome {
   uint64_t generations = 0;
-  absl::Duration detection;  // until the coordinator wrote down that a rank is gone or hangs
+  absl::Duration detection;  // until the coordinator recorded that a rank is gone or hangs
   absl::Duration recovery;   // until the last rank of the next generation was spawned
-  uint64_t step = 0;         // that the rank was in
-  std::string weights;       // in the end
+  uint64_t step = 0;         // the rank's step at the fault
+  std::string weights;       // at the end
   // Job.failure
   std::string cause;
   int64_t failed_rank = -1;
@@ -52,16 +52,16 @@ struct Outcome {
   std::string text;
 };
 
-// The job that suffers, and that the undisturbed one is compared with: a second or so.
+// The job under test, and the undisturbed one that it is compared with: about a second each.
 cluster::JobOptions JobOf(const std::string& strategy, int ranks, const std::string& name);
 
-// The folder of a rank, on whatever worker it is. NotFound: on none of them yet.
+// The folder of a rank, on any worker. NotFound: none has it yet.
 absl::StatusOr<rundir::RankDir> FindRank(const cluster::Cluster& cluster, const std::string& job, uint64_t generation,
                                          uint32_t rank);
-// When its trainer was spawned.
+// When the rank's trainer was spawned.
 absl::StatusOr<absl::Time> SpawnedAt(const rundir::RankDir& dir);
 
-// Time of the first event of a job (empty: of any or of none) that is one of `kinds`, not before `after`.
+// Time of the first event of a job (empty: of any job or of none) that is one of `kinds`, not before `after`.
 std::optional<absl::Time> EventTime(cluster::Cluster& cluster, const std::string& job,
                                     const std::vector<std::string>& kinds, absl::Time after);
 
@@ -70,10 +70,10 @@ class RankFaultTrial {
   // Submits the job. `cluster` outlives the trial.
   RankFaultTrial(cluster::Cluster& cluster, RankFault fault, const std::string& name);
 
-  // Waits for the phase and strikes. A busy machine may let the whole job go by unseen; then it is another job's turn.
-  // DeadlineExceeded: none of a few was seen there. Unavailable: its rank does not start.
+  // Waits for the phase and injects the fault. On a busy machine a whole job may pass unseen; then it tries another
+  // job. DeadlineExceeded: none of a few was seen in the phase. Unavailable: its rank does not start.
   absl::Status Strike();
-  // Waits until the job has completed. DeadlineExceeded: it does not.
+  // Waits until the job has completed. DeadlineExceeded: it has not.
   absl::StatusOr<Outcome> Finish();
 
  private:

@@ -1,6 +1,6 @@
-// SIGKILL and SIGSTOP of a rank in each phase of a step, on two and three Gloo ranks, across strategies: it is found
-// out in time, the next generation begins in time, and the weights in the end are those of an undisturbed run, bit for
-// bit. bench/faults does it two hundred times.
+// SIGKILL and SIGSTOP of a rank in each phase of a step, on two and three Gloo ranks, across strategies: the fault is
+// detected in time, the next generation starts in time, and the final weights are bit-identical to those of an
+// undisturbed run. bench/faults does it two hundred times.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -17,12 +17,12 @@ namespace {
 using cluster::Cluster;
 
 constexpr absl::Duration kDetection = absl::Seconds(2);
-// The promises (docs/reliability.md) are an exit in a second and a hang in three times the detection, on a machine that
-// has the time; bench/faults measures them. Here six ranks and the coordinator share two cores with whatever else runs.
+// docs/reliability.md promises detection of an exit in a second and of a hang in three times the detection, on an idle
+// machine; bench/faults measures it. Here six ranks and the coordinator share two cores with other processes.
 constexpr absl::Duration kSlack = absl::Seconds(4);
 constexpr absl::Duration kRecovery = absl::Seconds(15);
 
-// Three by three at once: what is frozen takes no time.
+// Three trials at a time: a frozen rank takes no CPU.
 const std::vector<std::vector<RankFault>> kGroups = {
     {{FaultKind::kFreeze, "forward", "ddp", 2, 1, 10},
      {FaultKind::kFreeze, "gather", "fsdp", 3, 2, 30},

@@ -1,6 +1,6 @@
 // Real daemons, trainers and the CLI over a network that loses a tenth of all requests and a tenth of all replies and
-// breaks every twentieth message's stream (common/rpc/chaos.h): jobs come to their end as if nothing had been, in their
-// first generation, and what the CLI asks for is done. coordinator/server/chaos_test has each method by its name.
+// breaks the stream of every twentieth message (common/rpc/chaos.h): jobs complete in their first generation as if
+// nothing had happened, and CLI requests succeed. coordinator/server/chaos_test covers each method by name.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -31,7 +31,7 @@ class RpcChaos : public ::testing::Test {
     EXPECT_EQ(ran.exit_code, 0) << what << ": " << ran.out << ran.err;
     json whole = json::parse(ran.out, nullptr, /*allow_exceptions=*/false);
     if (whole.is_array()) return whole;
-    json items = json::array();  // one a line
+    json items = json::array();  // one for each line
     std::stringstream lines(ran.out);
     for (std::string line; std::getline(lines, line);) items.push_back(json::parse(line, nullptr, false));
     return items;

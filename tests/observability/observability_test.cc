@@ -1,5 +1,5 @@
-// What others see of a running service, through their own tools: the pages through promtool, the alerts and the
-// dashboard against what the daemons export, the event files through TensorBoard's reader.
+// What other tools see of a running service: the pages through promtool, the alerts and the dashboard against what the
+// daemons export, the event files through TensorBoard's reader.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -28,7 +28,7 @@ std::string Read(const std::string& path) {
   return text.str();
 }
 
-// What a command prints on both streams, and its status.
+// The output of a command on both streams, and its exit status.
 std::pair<int, std::string> Shell(const std::string& command) {
   std::FILE* pipe = popen(absl::StrCat(command, " 2>&1").c_str(), "r");
   std::string out;
@@ -50,7 +50,7 @@ std::string AddressIn(const std::string& path) {
   return std::regex_search(text, found, std::regex("metrics at http://(.*)/metrics")) ? found[1].str() : "";
 }
 
-// Every name of ours in a text of PromQL.
+// Every metric name of ours in a text of PromQL.
 std::set<std::string> NamesIn(const std::string& text) {
   static const std::regex name("\\bmuster_[a-z_]+");
   std::set<std::string> names;
@@ -58,7 +58,7 @@ std::set<std::string> NamesIn(const std::string& text) {
   return names;
 }
 
-// Names of the series of a page, labels left out.
+// Names of the series of a page, without labels.
 std::set<std::string> SeriesOf(const std::string& page) {
   std::set<std::string> names;
   for (const std::string& line : std::vector<std::string>(absl::StrSplit(page, '\n', absl::SkipEmpty()))) {
@@ -137,10 +137,10 @@ TEST_F(ObservabilityTest, PagesAlertsAndDashboardFitEachOther) {
   for (const std::string& text : {dashboard, Read("deploy/prometheus/alerts.yml")}) {
     for (const std::string& name : NamesIn(text)) EXPECT_TRUE(exported.contains(name)) << name;
   }
-  const auto [rules, said] = Shell("promtool check rules deploy/prometheus/alerts.yml");
-  EXPECT_EQ(rules, 0) << said;
-  const auto [config, told] = Shell("promtool check config deploy/prometheus/prometheus.yml");
-  EXPECT_EQ(config, 0) << told;
+  const auto [rules, rules_output] = Shell("promtool check rules deploy/prometheus/alerts.yml");
+  EXPECT_EQ(rules, 0) << rules_output;
+  const auto [config, config_output] = Shell("promtool check config deploy/prometheus/prometheus.yml");
+  EXPECT_EQ(config, 0) << config_output;
 
   EXPECT_EQ(cluster_.Muster({"cancel", "-y", job}).exit_code, 0);
   ASSERT_TRUE(cluster_.WaitForState(job, "cancelled"));
@@ -151,7 +151,7 @@ TEST_F(ObservabilityTest, TensorBoardReadsEveryStepAlsoOfARestartedJob) {
   constexpr int kSteps = 60;
   const std::string job = cluster_.Submit({.name = "board", .steps = kSteps, .checkpoint_every = 20});
   ASSERT_TRUE(cluster_.WaitForStep(job, 25));
-  // A second generation repeats the steps behind its checkpoint; the coordinator is killed besides.
+  // A second generation repeats the steps after its checkpoint; the coordinator is killed as well.
   for (const pid_t trainer : cluster_.Trainers()) kill(trainer, SIGKILL);
   cluster_.KillCoordinator();
   cluster_.StartCoordinator();
@@ -169,7 +169,7 @@ TEST_F(ObservabilityTest, TensorBoardReadsEveryStepAlsoOfARestartedJob) {
   EXPECT_EQ(events["train/gradient_norm"].size(), static_cast<size_t>(kSteps));
   EXPECT_TRUE(events.contains("train/learning_rate"));
   EXPECT_TRUE(events.contains("perf/tokens_per_second"));
-  // The same numbers as everywhere else.
+  // The same values as everywhere else.
   const json points = json::parse(cluster_.Muster({"metrics", job, "-o", "json", "--tail", "1"}).out);
   EXPECT_NEAR(events["train/loss"][kSteps - 1][1].get<double>(), points[0]["loss"].get<double>(), 1e-6);
   EXPECT_TRUE(absl::StrContains(cluster_.Muster({"describe", job}).out, "TensorBoard:"));

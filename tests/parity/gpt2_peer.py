@@ -1,11 +1,11 @@
 """GPT-2 training in plain PyTorch, for comparison: own model code, torch.optim, clip_grad_norm_.
 
-Reads runs from standard input, a JSON object a line, and answers each with a line {"losses": [...], "norms": [...]}.
+Reads runs from standard input, one JSON object on each line, and answers each with a line {"losses": [...], "norms": [...]}.
 
 A run: model numbers, optimizer numbers, `tokens` (a file of uint16), `weights` (a shard of a checkpoint, *.safetensors,
 or raw float32, tensors one after another as `tensors` lists them), `steps`, `sequences`, `microbatch` (of a rank),
-`ranks` (more than one: over Gloo, a process each, by `strategy`: "ddp" for DistributedDataParallel, or "fsdp2" for
-fully_shard), and `mistake`: "" or one of MISTAKES, by which the test shows that its limits would catch it.
+`ranks` (more than one: over Gloo, one process each, by `strategy`: "ddp" for DistributedDataParallel, or "fsdp2" for
+fully_shard), and `mistake`: "" or one of MISTAKES, to show that the test's limits catch it.
 """
 import array
 import contextlib
@@ -27,7 +27,7 @@ MISTAKES = ("betas", "eps", "decay_all", "gelu", "no_clip", "mean_of_means", "me
 
 
 class Model(torch.nn.Module):
-    """What DistributedDataParallel wants around the tensors."""
+    """The module that DistributedDataParallel needs around the tensors."""
 
     def __init__(self, weights, config):
         super().__init__()
@@ -106,7 +106,7 @@ def make_optimizer(w, config):
 
 
 def share_of(sequences, ranks, rank):
-    """First sequence and count of a rank: the first ranks have one more where it does not divide."""
+    """First sequence and count of a rank: the first ranks have one more if it does not divide."""
     each, left = divmod(sequences, ranks)
     return rank * each + min(rank, left), each + (rank < left)
 
@@ -147,7 +147,7 @@ def train(config, rank=0):
                 elif mistake == "mean_of_ranks":  # right only when every rank has the same share
                     loss = loss / (count * t)
                 else:
-                    loss = loss * ranks / (b * t)  # gradients are averaged over ranks
+                    loss = loss * ranks / (b * t)  # DDP averages gradients over ranks
                 loss.backward()
             total += loss.item() / ranks
         if ranks > 1:
@@ -163,7 +163,7 @@ def train(config, rank=0):
 
 
 def train_ranks(config):
-    """A process a rank, forked from this one; the answer of rank 0."""
+    """One forked process for each rank; returns the answer of rank 0."""
     with tempfile.TemporaryDirectory() as folder:
         read, write = os.pipe()
         children = []

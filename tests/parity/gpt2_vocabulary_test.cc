@@ -1,4 +1,4 @@
-// GPT-2's own vocabulary: our byte pairs beside Hugging Face's GPT2Tokenizer.
+// GPT-2's own vocabulary: our byte pairs against Hugging Face's GPT2Tokenizer.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -76,7 +76,7 @@ TEST_F(Gpt2Vocabulary, TextsHaveTheReferencesIds) {
   ASSERT_NE(bpe, nullptr);
   const TemporaryFolder made;
   const std::string texts_path = made.path() + "/texts.json", ids_path = made.path() + "/ids.json";
-  // Paths of ours, without a character that a shell reads.
+  // Our own paths, without a character that the shell interprets.
   const std::string command =
       absl::StrCat("HF_HUB_OFFLINE=1 '", Environment("MUSTER_PEER_PYTHON"),
                    "' tests/parity/transformers_peer.py gpt2 '", folder_, "' ", texts_path, " 1 > ", ids_path);
@@ -87,7 +87,7 @@ TEST_F(Gpt2Vocabulary, TextsHaveTheReferencesIds) {
   ASSERT_GE(texts.size(), 12'000u);
   for (size_t i = 0; i < texts.size(); ++i) {
     const std::string text = texts[i].get<std::string>();
-    if (absl::StrContains(text, "<|endoftext|>")) continue;  // there an end, here text
+    if (absl::StrContains(text, "<|endoftext|>")) continue;  // an end there, text here
     std::vector<uint32_t> ids;
     bpe->Encode(text, ids);
     ASSERT_EQ(ids, expected[i].get<std::vector<uint32_t>>()) << "text " << i << ": " << texts[i];

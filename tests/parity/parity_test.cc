@@ -1,6 +1,6 @@
-// A single rank against plain PyTorch: same initial weights, same real text in order, the same numbers. The limits are
-// those that catch real mistakes: fp32 is 3e-7 (losses) and 8e-6 (gradient norms) from float64, and each of the
-// mistakes below exceeds them.
+// A single rank against plain PyTorch: same initial weights, same real text in order, same numbers. The limits catch
+// real mistakes: fp32 is 3e-7 (losses) and 8e-6 (gradient norms) from float64, and each of the mistakes below exceeds
+// them.
 //
 // The peer's interpreter is $MUSTER_PEER_PYTHON (./test.sh sets it; tools/fetch_torch.sh peer makes it).
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ TEST(Parity, AdamWSizesThatDoNotDivide) { ExpectSame({.sequences = 7, .microbatc
 TEST(Parity, Sgd) { ExpectSame({.optimizer = "sgd", .lr = 0.1}); }
 TEST(Parity, SgdAccumulatingFour) { ExpectSame({.optimizer = "sgd", .microbatch = 2, .lr = 0.1}); }
 
-// A test that cannot turn red shows nothing: each of these mistakes must exceed the limits.
+// A test that cannot fail shows nothing: each of these mistakes must exceed the limits.
 TEST(Parity, CatchesWrongBetas) { ExpectCaught({.mistake = "betas"}); }
 TEST(Parity, CatchesWrongEps) { ExpectCaught({.mistake = "eps"}); }
 TEST(Parity, CatchesForgottenDecayExclusion) { ExpectCaught({.mistake = "decay_all"}); }

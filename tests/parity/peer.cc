@@ -68,7 +68,7 @@ Peer::Peer() {
 }
 
 Peer::~Peer() {
-  if (to_ != nullptr) std::fclose(to_);  // it ends at the end of its input
+  if (to_ != nullptr) std::fclose(to_);  // the peer exits at the end of its input
   if (from_ != nullptr) std::fclose(from_);
   if (pid_ > 0) waitpid(pid_, nullptr, 0);
 }
@@ -85,7 +85,7 @@ absl::StatusOr<Curve> Peer::Train(const nlohmann::json& config) {
   const nlohmann::json result = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
   if (!result.is_object()) {
     return absl::InternalError(
-        absl::StrCat("the peer ended or answered no JSON (does its Python have torch?): ", answer));
+        absl::StrCat("the peer exited or did not answer with JSON (does its Python have torch?): ", answer));
   }
   return Curve{result["losses"], result["norms"]};
 }

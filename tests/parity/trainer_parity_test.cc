@@ -1,6 +1,6 @@
 // The trainer process against plain PyTorch, end to end: PyTorch reads the checkpoint of step 0 from which the trainer
-// starts, and must have the losses and gradient norms that the trainer's outbox reports. parity_test does the same with
-// the engine alone, and more of its options.
+// starts, and must get the losses and gradient norms that the trainer's outbox reports. parity_test does the same with
+// the engine alone and more of its options.
 #include <stdlib.h>
 
 #include <cmath>
@@ -49,7 +49,7 @@ class TrainerParity : public ::testing::Test {
   }
 
   Curve Ours(JobSpec spec) {
-    // A job of no steps leaves a checkpoint of its initial weights; both sides begin with that file.
+    // A job of no steps leaves a checkpoint of its initial weights; both sides start from that file.
     spec.mutable_train()->set_steps(0);
     Assignment assignment = bench_.Assign(spec, 1);
     Process initial = bench_.Start(assignment);
@@ -106,7 +106,7 @@ TEST_F(TrainerParity, AdamWAccumulatingFour) {
   const auto [loss, norm] = parity::Compare(ours, Theirs(spec, ""));
   EXPECT_LE(loss, parity::kLossLimit);
   EXPECT_LE(norm, parity::kNormLimit);
-  EXPECT_LT(ours.losses.back(), 0.7 * ours.losses.front()) << "nothing was learnt, so nothing was compared";
+  EXPECT_LT(ours.losses.back(), 0.7 * ours.losses.front()) << "the model learned nothing, so the comparison is void";
   for (const char* mistake : {"betas", "decay_all", "gelu"}) {
     const parity::Difference wrong = parity::Compare(ours, Theirs(spec, mistake));
     EXPECT_TRUE(std::isfinite(wrong.loss)) << mistake << ": nothing was compared";

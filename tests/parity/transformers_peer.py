@@ -53,14 +53,14 @@ def gpt2(folder, texts, seed):
 
     chance = random.Random(int(seed))
     known = known_characters()
-    # Every character once, among others and by itself between letters; then words, scripts, emoji of several parts, runs
+    # Every character once, among others and alone between letters; then words, scripts, emoji of several parts, runs
     # of white space and contractions in any order.
     made = ["".join(map(chr, known[i : i + 200])) for i in range(0, len(known), 200)]
     made += ["x".join(map(chr, known[i : i + 50])) for i in range(0, len(known), 50)]
     near = [c for c in known if c < 0x3000]
     cjk = [c for c in known if 0x3040 <= c < 0xA000 or 0xAC00 <= c < 0xD7A4]
     emoji = ["\U0001F600", "\U0001F469\u200d\U0001F4BB", "\U0001F1E9\U0001F1EA", "\U0001F44D\U0001F3FD", "\u2764\ufe0f"]
-    words = ["the", " the", " people", "Training", " models", "don't", "we'll", "I'VE", "they're", "'s", "'d", "''", "it's", "2026",
+    words = ["the", " the", " users", "Training", " models", "don't", "we'll", "I'VE", "they're", "'s", "'d", "''", "it's", "2026",
              " 3.14159", "e\u0301", "na\u00efve", "\ufb01", "\u00b2", "<|endoftext", "|>", "http://", "_x_", "...", "--", "\x00", "\x7f"]
     blanks = [" ", "  ", "   ", "\n", "\n\n", "\t", " \n", "\r\n", "\u00a0", "\u3000", "\u180e", "\x85", "\x1c", " " * 17, "\u200b"]
     pools = [lambda: chance.choice(words), lambda: chance.choice(blanks), lambda: chance.choice(emoji),

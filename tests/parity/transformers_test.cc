@@ -1,4 +1,4 @@
-// Hugging Face's own libraries beside ours: weights in both directions, and byte pairs.
+// Hugging Face's own libraries against ours: weights in both directions, and byte pairs.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -72,7 +72,7 @@ TEST_F(Transformers, WhatIsExportedHasTheSameLossThere) {
   ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
   const std::string from = bench_.Path("checkpoints");
   const double ours = OurLoss(from);
-  EXPECT_LT(ours, 5) << "nothing was learnt, so nothing was compared";
+  EXPECT_LT(ours, 5) << "the model learned nothing, so the comparison is void";
   for (const char* size : {"5GB", "9kB"}) {
     const std::string out = bench_.Path(absl::StrCat("out-", size));
     Run({"export", "--checkpoint", from, "--out", out, "--max_shard_size", size});

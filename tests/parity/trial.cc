@@ -109,7 +109,7 @@ Curve Lab::Ours(const Trial& trial) const {
   std::vector<std::thread> ranks;
   for (uint32_t rank = 0; rank < trial.ranks; ++rank) ranks.emplace_back(run, rank);
   for (std::thread& rank : ranks) rank.join();
-  for (const Curve& curve : curves) EXPECT_EQ(curve.losses, curves[0].losses) << "ranks tell different losses";
+  for (const Curve& curve : curves) EXPECT_EQ(curve.losses, curves[0].losses) << "ranks report different losses";
   return curves[0];
 }
 

@@ -17,24 +17,24 @@ struct Trial {
   uint32_t sequences = 8;   // a step, over all ranks
   uint32_t microbatch = 8;  // of a rank
   double lr = 3e-4;
-  std::string mistake;  // that the peer makes: gpt2_peer.py
+  std::string mistake;  // a mistake for the peer to make: gpt2_peer.py
 };
 
 // Keeps the token file.
 class Lab {
  public:
   Lab();
-  // 50 steps; a test failure if a step fails.
+  // Trains 50 steps; a test failure if a step fails.
   Curve Ours(const Trial& trial) const;
   Curve Theirs(const Trial& trial) const;
-  // Infinite where nothing could be compared.
+  // Infinite if there was nothing to compare.
   Difference Compared(const Trial& trial) const { return Compare(Ours(trial), Theirs(trial)); }
 
  private:
   TemporaryFolder folder_;
 };
 
-// Test failures beyond the limits, or within them.
+// Test failures unless the differences are within the limits, or beyond them.
 void ExpectSame(const Trial& trial);
 void ExpectCaught(const Trial& trial);
 

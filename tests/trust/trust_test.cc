@@ -1,5 +1,5 @@
-// Joining and trust with the real programs, as docs/security.md tells people to type it. TLS is on a loopback address:
-// a coordinator that has an authority speaks it on every TCP address.
+// Joining and trust with the real programs and the commands of docs/security.md. TLS is on a loopback address: a
+// coordinator that has an authority uses it on every TCP address.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -60,7 +60,7 @@ class TrustTest : public ::testing::Test {
     return token.substr(token.find('.', 8) + 1, 8);
   }
 
-  // A worker daemon beyond the coordinator's socket.
+  // A worker daemon that does not use the coordinator's socket.
   std::unique_ptr<Program> StartWorker(const std::string& name, const std::string& coordinator,
                                        const std::vector<std::string>& more = {}) {
     const std::string bin = folder() + "/bin";
@@ -86,7 +86,7 @@ class TrustTest : public ::testing::Test {
     return tls::ReadSmallFile(StateOf(name) + "/trust/node.pem").value_or("");
   }
 
-  // Over TLS, as a person elsewhere.
+  // Over TLS, as a user on another machine.
   Ran From(const std::string& token_file, std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), {"--address", At("127.0.0.1"), "--token_file", token_file});
     return cluster_.Muster(arguments);
@@ -125,14 +125,15 @@ TEST_F(TrustTest, AWorkerJoinsOnceAndComesBackWithoutTheToken) {
   fs::remove(join);
   worker->Signal(SIGKILL);
   worker->Wait();
-  worker = StartWorker("w", At("127.0.0.1"), {"--join_token", join});  // as a unit file has it, and it is gone
+  worker = StartWorker("w", At("127.0.0.1"),
+                       {"--join_token", join});  // the flag may stay in a unit file after the token is gone
   EXPECT_TRUE(worker->WaitForErr("in contact with the coordinator"));
   worker->Signal(SIGTERM);
   worker->Wait();
   worker = StartWorker("w", At("127.0.0.1"));
   EXPECT_TRUE(worker->WaitForErr("in contact with the coordinator"));
   RunAJob(ann, "second");
-  // What it holds is for this node alone.
+  // The certificate that it holds is valid for this node only.
   worker->Signal(SIGTERM);
   worker->Wait();
   std::ofstream(StateOf("w") + "/node_id") << "another\n";
@@ -151,12 +152,12 @@ TEST_F(TrustTest, ACertificateIsRenewedBeforeItEnds) {
   ASSERT_TRUE(worker->WaitForErr("the node's certificate was renewed"));
   const std::string second = Certificate("w");
   EXPECT_NE(second, first);
-  // Again, with what it got: by then the first one has ended.
+  // Restarts with the renewed certificate; by then the first one has expired.
   ASSERT_TRUE(Eventually([&] { return Certificate("w") != second; }, absl::Seconds(60)));
   cluster_.KillCoordinator();
   cluster_.coordinator_flags[1] = At("0.0.0.0");
   cluster_.StartCoordinator();
-  // The next connection shows the newest one: the first one would be refused by now.
+  // The next connection presents the newest one: the first would be refused by now.
   RunAJob(ann, "later");
 }
 
@@ -167,7 +168,7 @@ TEST_F(TrustTest, ARevokedNodeIsOut) {
   const std::string node(absl::StripAsciiWhitespace(cluster_.Muster({"nodes", "-o", "name"}).out));
   EXPECT_EQ(cluster_.Muster({"coordinator", "revoke", node}).exit_code, 0);
   EXPECT_TRUE(worker->WaitForErr("the certificate of this node was revoked"));
-  EXPECT_EQ(cluster_.Muster({"coordinator", "revoke", "nobody"}).exit_code, 2);
+  EXPECT_EQ(cluster_.Muster({"coordinator", "revoke", "no-such-node"}).exit_code, 2);
 }
 
 TEST_F(TrustTest, WorkersAreToldWhyTheyMayNotJoin) {
@@ -192,7 +193,7 @@ TEST_F(TrustTest, WorkersAreToldWhyTheyMayNotJoin) {
       },
       absl::Seconds(20)));
   EXPECT_TRUE(absl::StrContains(refused(At("127.0.0.1"), {"--join_token", brief}), "expired on"));
-  // A coordinator that is not there yet is waited for.
+  // A worker waits for a coordinator that does not run yet.
   auto early = StartWorker("early", "127.0.0.1:1", {"--join_token", MakeToken("worker", "")});
   EXPECT_TRUE(early->WaitForErr("cannot join yet"));
   early->Signal(SIGTERM);
@@ -225,7 +226,7 @@ TEST_F(TrustTest, PeopleAreToldWhatIsWrong) {
   ExpectRefusal(at(At("127.0.0.2"), {"--token_file", vera}), 4, "certificate of the coordinator at 127.0.0.2");
   ExpectRefusal(at(At("127.0.0.2"), {"--token_file", vera, "--ca", ca}), 4, "is for gpu-head");
   ExpectRefusal(at("10.255.255.1:7070", {}), 2, "beyond this machine");
-  ExpectRefusal(at("127.0.0.1:1", {"--token_file", vera}), 3, "nobody answers");
+  ExpectRefusal(at("127.0.0.1:1", {"--token_file", vera}), 3, "no server answers");
   // Another coordinator's authority, and its token.
   ASSERT_EQ(cluster_.Muster({"coordinator", "init", "--state_dir", folder() + "/other"}).exit_code, 0);
   ExpectRefusal(at(At("127.0.0.1"), {"--token_file", vera, "--ca", folder() + "/other/trust/ca.crt"}), 4,
