@@ -34,9 +34,10 @@ def muster_protos(name, srcs, deps = [], grpc = False, **kwargs):
     )
     native.cc_library(
         name = name,
-        srcs = [o for o in outs if o.endswith(".cc")],
-        hdrs = [o for o in outs if o.endswith(".h")],
-        alwayslink = grpc,  # reflection finds services by their descriptors, which no symbol references
+        srcs = [name + ".unit.cc"],
+        hdrs = [s + ".h" for s in stems],
+        textual_hdrs = [s + ".cc" for s in stems],
+        alwayslink = grpc,  # reflection finds services by their descriptors, which nothing else refers to
         deps = deps + ["//third_party/system:grpc" if grpc else "//third_party/system:protobuf"],
         **kwargs
     )

@@ -14,9 +14,6 @@ namespace {
 
 constexpr size_t kRangesNamed = 8;  // of damage
 
-// A missing or unreadable file in a step folder is damage, not a wrong path.
-absl::Status AsDamage(const absl::Status& status) { return absl::DataLossError(status.message()); }
-
 }  // namespace
 
 absl::StatusOr<ShardReader> ShardReader::Open(const std::string& directory, ShardFile entry) {

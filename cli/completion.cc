@@ -38,7 +38,7 @@ std::vector<const CLI::Option*> Positionals(const CLI::App& app) {
 }
 
 // The command and option state after the finished words.
-struct Place {
+struct Cursor {
   const CLI::App* command;
   size_t positionals = 0;                // already given
   const CLI::Option* pending = nullptr;  // its value comes next
@@ -49,8 +49,8 @@ Cursor Walk(const CLI::App& app, const std::vector<std::string>& words) {
   for (size_t i = 0; i + 1 < words.size(); ++i) {
     const std::string& word = words[i];
     if (word == "=") continue;  // bash splits at "="
-    if (place.pending != nullptr) {
-      place.pending = nullptr;
+    if (cursor.pending != nullptr) {
+      cursor.pending = nullptr;
     } else if (absl::StartsWith(word, "-") && word.size() > 1) {
       const CLI::Option* option = FindOption(cursor.command, word.substr(0, word.find('=')));
       if (option != nullptr && TakesValue(*option) && !absl::StrContains(word, '=')) cursor.pending = option;

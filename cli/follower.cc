@@ -21,7 +21,7 @@ constexpr size_t kReadAhead = 1024;
 constexpr absl::Duration kFirstReconnectPause = absl::Milliseconds(250);
 constexpr absl::Duration kLongestReconnectPause = absl::Seconds(2);
 // How soon Ctrl-C is noticed.
-constexpr absl::Duration kGlance = absl::Milliseconds(50);
+constexpr absl::Duration kFollowPoll = absl::Milliseconds(50);
 
 // Errors of the connection, not of the request.
 bool Broken(const absl::Status& status) {

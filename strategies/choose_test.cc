@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-Train Gpt2(Gpt2Size size, uint32_t sequences, uint32_t microbatch) {
+Train SizedGpt2(Gpt2Size size, uint32_t sequences, uint32_t microbatch) {
   Train train;
   train.mutable_model()->mutable_gpt2()->set_size(size);
   train.mutable_strategy()->mutable_auto_();
@@ -31,20 +31,20 @@ Choice Chosen(const Train& train, uint32_t ranks, uint64_t memory_bytes) {
 }
 
 TEST(Choose, TakesTheSimplestWhereAllFits) {
-  EXPECT_EQ(NameOf(Chosen(Gpt2(GPT2_SIZE_SMALL, 8, 8), 1, 80 * kGiB).train()), "single");
-  const Choice eight = Chosen(Gpt2(GPT2_SIZE_SMALL, 512, 32), 8, 80 * kGiB);
+  EXPECT_EQ(NameOf(Chosen(SizedGpt2(GPT2_SIZE_SMALL, 8, 8), 1, 80 * kGiB).train()), "single");
+  const Choice eight = Chosen(SizedGpt2(GPT2_SIZE_SMALL, 512, 32), 8, 80 * kGiB);
   EXPECT_EQ(NameOf(eight.train()), "ddp") << eight.reason;
   EXPECT_EQ(eight.candidates.size(), 6u);
 }
 
 TEST(Choose, NotKnownMemoryFitsEverything) {
-  const Choice choice = Chosen(Gpt2(GPT2_SIZE_XL, 8, 1), 8, 0);
+  const Choice choice = Chosen(SizedGpt2(GPT2_SIZE_XL, 8, 1), 8, 0);
   for (const Candidate& candidate : choice.candidates) EXPECT_EQ(candidate.unfit, "");
 }
 
 // With less memory it shards more, and never chooses one that does not fit while another does.
 TEST(Choose, LessMemoryNeedsMoreSharding) {
-  const Train train = Gpt2(GPT2_SIZE_XL, 16, 2);
+  const Train train = SizedGpt2(GPT2_SIZE_XL, 16, 2);
   size_t before = 0;
   bool some = false;
   for (const uint64_t gib : {200, 60, 40, 30, 24, 20, 16, 12, 10, 8, 6, 4, 2}) {
@@ -68,12 +68,12 @@ TEST(Choose, LessMemoryNeedsMoreSharding) {
 }
 
 TEST(Choose, HybridIsTriedOnSeveralNodes) {
-  const Choice choice = Chosen(Gpt2(GPT2_SIZE_XL, 64, 1), 16, 0);
+  const Choice choice = Chosen(SizedGpt2(GPT2_SIZE_XL, 64, 1), 16, 0);
   EXPECT_EQ(NameOf(choice.candidates[5].train), "fsdp hybrid");
 }
 
 TEST(Choose, KeepsWhatTheUserSaid) {
-  Train train = Gpt2(GPT2_SIZE_SMALL, 64, 8);
+  Train train = SizedGpt2(GPT2_SIZE_SMALL, 64, 8);
   train.set_activation_checkpointing(true);
   for (const Candidate& candidate : Chosen(train, 8, 0).candidates) {
     EXPECT_TRUE(candidate.train.activation_checkpointing());
@@ -82,7 +82,7 @@ TEST(Choose, KeepsWhatTheUserSaid) {
 }
 
 TEST(Fit, SaysWhoDoesNotAndWhatWould) {
-  Train train = Gpt2(GPT2_SIZE_LARGE, 16, 8);
+  Train train = SizedGpt2(GPT2_SIZE_LARGE, 16, 8);
   train.mutable_strategy()->mutable_ddp();
   const Inventory inventory = *models::MakeInventory(train.model());
   std::vector<RankPlace> ranks = FullNodes(2, 8, 64 * kGiB);
@@ -102,7 +102,7 @@ TEST(Fit, SaysWhoDoesNotAndWhatWould) {
 
 // Each suggestion fits when it is followed.
 TEST(Fit, AdviceIsTrue) {
-  Train train = Gpt2(GPT2_SIZE_SMALL, 64, 32);
+  Train train = SizedGpt2(GPT2_SIZE_SMALL, 64, 32);
   train.mutable_strategy()->mutable_single();
   train.mutable_batch()->set_sequences(32);
   const Inventory inventory = *models::MakeInventory(train.model());
@@ -117,7 +117,7 @@ TEST(Fit, AdviceIsTrue) {
 }
 
 Train Ragged(uint32_t ranks) {
-  Train train = Gpt2(GPT2_SIZE_SMALL, ranks, 1);
+  Train train = SizedGpt2(GPT2_SIZE_SMALL, ranks, 1);
   train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
   train.mutable_strategy()->mutable_fsdp()->set_placement(PLACEMENT_RAGGED);
   train.mutable_strategy()->mutable_fsdp()->set_shares(SHARES_SPEED);

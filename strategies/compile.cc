@@ -147,7 +147,7 @@ absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory
   if (absl::Status s = partition::Check(table, inventory); !s.ok()) return s;
   if (world % table.shards() != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a table of ", table.shards(), " shards, ", and ", world, " ranks are not a multiple of that"));
+        absl::StrCat("a table of ", table.shards(), " shards, and ", world, " ranks are not a multiple of that"));
   }
   Layout layout;
   for (uint32_t rank = 0; rank < world; ++rank) {

@@ -32,7 +32,7 @@ struct BenchFlags {
 };
 
 // The job as measured: no checkpoints, no validation, no restarts, a constant learning rate.
-v1::JobSpec Measured(v1::JobSpec spec, uint32_t ranks, const Flags& flags) {
+v1::JobSpec Measured(v1::JobSpec spec, uint32_t ranks, const BenchFlags& flags) {
   const std::string tail = absl::StrCat("-bench-", ranks);
   spec.set_name(absl::StrCat(spec.name().substr(0, kLongestName - tail.size()), tail));
   spec.mutable_resources()->set_ranks(ranks);

@@ -68,7 +68,7 @@ void PrintList(const std::vector<Finding>& findings, Format format) {
 }  // namespace
 
 void RegisterDoctor(CLI::App& app, Invocation& invocation) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<DoctorFlags>();
   CLI::App* command =
       AddCommand(app, "doctor", kGroupService, "Check this machine for problems and say how to fix them",
                  "muster doctor\nmuster doctor --folder /data/checkpoints -o json");

@@ -15,7 +15,7 @@ struct EvalFlags {
 }  // namespace
 
 void RegisterEval(CLI::App& app, Invocation& invocation) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<EvalFlags>();
   CLI::App* command =
       AddCommand(app, "eval", kGroupData, "Compute loss and perplexity of a trained model on a token file",
                  "muster eval runs/gpt2-tiny val.bin\nmuster eval @last val.bin -o json");

@@ -11,7 +11,7 @@ struct ExportFlags {
 };
 
 void Add(CLI::App& app, Invocation& invocation, const std::string& group, const std::string& example) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<ExportFlags>();
   CLI::App* command = AddCommand(app, "export", group,
                                  "Write a checkpoint in Hugging Face's format, for transformers to load", example);
   command->add_option("FROM", flags->from, "job, or folder of checkpoints")->required();

@@ -52,7 +52,7 @@ absl::StatusOr<ExitCode> Run(const InitFlags& flags) {
 }  // namespace
 
 void RegisterInit(CLI::App& app, Invocation& invocation) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<InitFlags>();
   CLI::App* command = AddCommand(app, "init", kGroupRun, "Write a commented job file as a starting point",
                                  "muster init my-job.yaml --data train.bin\nmuster init - --model gpt2:small");
   command->add_option("FILE", flags->file, "file to write; - for standard output")->capture_default_str();

@@ -67,7 +67,7 @@ nlohmann::ordered_json Tree(const v1::RankTrace& rank, const StepProfile& profil
 }
 
 // The first rank in full, one line for each other rank.
-void Show(const std::vector<v1::RankTrace>& ranks, const Flags& flags, const Screen& screen) {
+void Show(const std::vector<v1::RankTrace>& ranks, const TraceFlags& flags, const Screen& screen) {
   nlohmann::ordered_json trees = nlohmann::ordered_json::array();
   bool first = true;
   for (const v1::RankTrace& rank : ranks) {

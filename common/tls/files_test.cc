@@ -114,7 +114,7 @@ TEST(TrustFolder, MadeOnceAndReadAgain) {
   EXPECT_EQ(loaded.authority_facts.sha256, made.authority_facts.sha256);
   EXPECT_EQ(SplitCertificates(loaded.server.certificate)->size(), 2u);
   // A second run makes another certificate for other names, with the same authority.
-  const Trust again = MakeTrust(folder.path(), {"other"}, kNow).value();
+  const Trust again = MakeTrust(folder.path(), {"other"}, kFilesNow).value();
   EXPECT_EQ(again.authority_facts.sha256, made.authority_facts.sha256);
   EXPECT_EQ(again.server_facts.hosts, std::vector<std::string>{"other"});
 }

@@ -11,10 +11,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/rpc.h"
-#include "coordinator/rpc/authorize.h"
 #include "coordinator/daemon/all_methods_test.h"
 #include "coordinator/daemon/server.h"
 #include "coordinator/daemon/trust_fixture_test.h"
+#include "coordinator/rpc/authorize.h"
 
 namespace muster::server {
 namespace {

@@ -15,9 +15,9 @@
 
 #include "absl/status/status.h"
 #include "common/metrics/endpoint.h"
+#include "coordinator/daemon/tensorboard_writer.h"
 #include "coordinator/metrics/measures.h"
 #include "coordinator/server/loop.h"
-#include "coordinator/daemon/tensorboard_writer.h"
 
 namespace muster::server {
 

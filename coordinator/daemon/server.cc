@@ -23,15 +23,15 @@
 #include "absl/time/clock.h"
 #include "common/rpc/rpc.h"
 #include "common/tls/trust_folder.h"
+#include "coordinator/daemon/address.h"
+#include "coordinator/daemon/exclusive.h"
+#include "coordinator/daemon/instruments.h"
 #include "coordinator/rpc/admin.h"
 #include "coordinator/rpc/call.h"
 #include "coordinator/rpc/jobs.h"
 #include "coordinator/rpc/nodes.h"
 #include "coordinator/rpc/trust.h"
 #include "coordinator/rpc/workers.h"
-#include "coordinator/daemon/address.h"
-#include "coordinator/daemon/exclusive.h"
-#include "coordinator/daemon/instruments.h"
 
 namespace muster::server {
 namespace {

@@ -305,7 +305,7 @@ void WorkerNode::Carry(const agent::Operation& operation) {
       return StopRank(rank);
     case agent::Operation::kKill: {
       world_->Trace([&] { return absl::StrCat(id_, ": kills ", rank.ToString()); });
-      world_->judge.Unwanted(rank);
+      world_->judge.KilledAsStale(rank);
       daemon_->ranks.at(rank).told = agent::Termination::kKill;
       Process& process = *folders_.at(rank).process;
       process.gang->Terminate(process);

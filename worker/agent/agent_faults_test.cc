@@ -200,9 +200,9 @@ TEST_F(AgentTest, AStalledRankIsReportedUntilItMoves) {
   EXPECT_EQ(newest().op_completed(), 8u);
   // About once a second.
   const size_t said = coordinator_.Of(rank).observed.size();
-  const double before = newest().still_seconds();
-  ASSERT_TRUE(Eventually([&] { return newest().still_seconds() >= before + 2; }));
-  EXPECT_LE(coordinator_.Of(rank).observed.size(), said + 1 + static_cast<size_t>(newest().still_seconds() - before));
+  const double before = newest().stalled_seconds();
+  ASSERT_TRUE(Eventually([&] { return newest().stalled_seconds() >= before + 2; }));
+  EXPECT_LE(coordinator_.Of(rank).observed.size(), said + 1 + static_cast<size_t>(newest().stalled_seconds() - before));
   // The next daemon sees the stall too, and counts from zero.
   KillWorker();
   StartWorker();

@@ -226,7 +226,7 @@ ObservedRank Rank::Observe(bool stop_desired, bool forgotten, Now now) const {
       result.set_op_issued(stall->op_issued);
       result.set_op_completed(stall->op_completed);
       result.set_frozen(stall->frozen);
-      result.set_still_seconds(absl::ToDoubleSeconds(stall->duration));
+      result.set_stalled_seconds(absl::ToDoubleSeconds(stall->duration));
     }
   }
   return result;

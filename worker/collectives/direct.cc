@@ -94,12 +94,12 @@ class DirectGroup final : public Group {
     std::vector<RankShare> shares = Even(all, own.numel(), size());
     const at::Tensor& place = shares[static_cast<size_t>(rank())].values;
     if (place.data_ptr() != own.data_ptr()) place.copy_(own);
-    return Issue("all-gather", Kind::kBroadcast, std::move(shares));
+    return Issue("all-gather", Transfers::Kind::kBroadcast, std::move(shares));
   }
   std::unique_ptr<Work> ReduceScatter(at::Tensor all, at::Tensor own) override {
     std::vector<RankShare> shares = Even(all, own.numel(), size());
     const at::Tensor place = shares[static_cast<size_t>(rank())].values;
-    return Issue("reduce-scatter", Kind::kReduce, std::move(shares), [place, own] {
+    return Issue("reduce-scatter", Transfers::Kind::kReduce, std::move(shares), [place, own] {
       if (place.data_ptr() != own.data_ptr()) own.copy_(place);
     });
   }
@@ -107,19 +107,19 @@ class DirectGroup final : public Group {
     return Issue("broadcast", Transfers::Kind::kBroadcast, {{std::move(values), root}});
   }
   std::unique_ptr<Work> BroadcastShares(std::vector<RankShare> shares) override {
-    return Issue("broadcast", Kind::kBroadcast, std::move(shares));
+    return Issue("broadcast", Transfers::Kind::kBroadcast, std::move(shares));
   }
   std::unique_ptr<Work> ReduceShares(std::vector<RankShare> shares) override {
     // If one root owns nearly everything, it alone would add; Gloo spreads that over the ranks.
     if (!Straight(shares, size())) return gloo_->ReduceShares(std::move(shares));
-    return Issue("reduce", Kind::kReduce, std::move(shares));
+    return Issue("reduce", Transfers::Kind::kReduce, std::move(shares));
   }
   std::unique_ptr<Work> Send(at::Tensor values, int to) override { return gloo_->Send(std::move(values), to); }
   std::unique_ptr<Work> Recv(at::Tensor values, int from) override { return gloo_->Recv(std::move(values), from); }
   absl::Status Barrier() override { return gloo_->Barrier(); }
 
  private:
-  std::unique_ptr<Work> Issue(const char* name, Kind kind, std::vector<RankShare> shares,
+  std::unique_ptr<Work> Issue(const char* name, Transfers::Kind kind, std::vector<RankShare> shares,
                               std::function<void()> then = nullptr) {
     if (status_->failed) return std::make_unique<FailedWork>(absl::UnavailableError("the group failed before"));
     std::string what = absl::StrCat(name, " ", status_->peers->Issue());

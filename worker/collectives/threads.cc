@@ -24,7 +24,7 @@ constexpr const char* kNames[] = {"all-reduce", "all-gather", "reduce-scatter", 
 
 // One rank's input to a collective.
 struct Offer {
-  Kind kind = Kind::kBarrier;
+  Collective kind = Collective::kBarrier;
   std::vector<RankShare> shares;  // kAllGather: own, all; kReduceScatter: all, own
 };
 
@@ -72,7 +72,7 @@ void Carry(std::vector<Offer>& offers) {
       }
       return;
     }
-    case Kind::kBroadcast:
+    case Collective::kBroadcast:
       for (size_t share = 0; share < first.size(); ++share) {
         const at::Tensor& from = offers[static_cast<size_t>(first[share].root)].shares[share].values;
         for (Offer& to : offers) {
@@ -80,12 +80,12 @@ void Carry(std::vector<Offer>& offers) {
         }
       }
       return;
-    case Kind::kReduce:
+    case Collective::kReduce:
       for (size_t share = 0; share < first.size(); ++share) {
         offers[static_cast<size_t>(first[share].root)].shares[share].values.copy_(Sum(offers, share));
       }
       return;
-    case Kind::kSend:
+    case Collective::kSend:
       offers[1].shares[0].values.copy_(first[0].values);
       return;
     case Collective::kBarrier:
@@ -112,7 +112,8 @@ struct Shared {
   std::vector<uint64_t> issued ABSL_GUARDED_BY(mutex);  // by rank
   std::map<uint64_t, std::shared_ptr<Meeting>> meetings ABSL_GUARDED_BY(mutex);
   // Sends and receives without a partner yet, by sender and receiver.
-  std::map<std::pair<int, int>, std::deque<std::pair<Kind, std::shared_ptr<Meeting>>>> pairs ABSL_GUARDED_BY(mutex);
+  std::map<std::pair<int, int>, std::deque<std::pair<Collective, std::shared_ptr<Meeting>>>> pairs
+      ABSL_GUARDED_BY(mutex);
   absl::Status failed ABSL_GUARDED_BY(mutex);
 };
 
@@ -183,10 +184,10 @@ class ThreadGroup final : public Group {
     return Issue({Collective::kBroadcast, {{std::move(values), root}}});
   }
   std::unique_ptr<Work> BroadcastShares(std::vector<RankShare> shares) override {
-    return Issue({Kind::kBroadcast, std::move(shares)});
+    return Issue({Collective::kBroadcast, std::move(shares)});
   }
   std::unique_ptr<Work> ReduceShares(std::vector<RankShare> shares) override {
-    return Issue({Kind::kReduce, std::move(shares)});
+    return Issue({Collective::kReduce, std::move(shares)});
   }
   std::unique_ptr<Work> Send(at::Tensor values, int to) override {
     return Pair(Collective::kSend, rank_, to, std::move(values));

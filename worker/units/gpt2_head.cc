@@ -20,7 +20,6 @@
 namespace muster::units {
 namespace {
 
-constexpr double kEpsilon = 1e-5;
 // Factors on piece_rows. A GPU needs more rows for an efficient GEMM, and has the memory. In bf16 twice the rows take
 // the same memory, and each block's embedding gradient is a separate bf16 GEMM that is then added to the fp32 one.
 constexpr uint64_t kGpuRowFactor = 16, kNarrowRowFactor = 2;
