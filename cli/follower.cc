@@ -87,7 +87,7 @@ class Follower::Loop {
     }
     v1::WatchItem item;
     while (reader->Read(item)) {
-      last_heard_ = absl::Now();
+      last_contact_ = absl::Now();
       if (std::exchange(lost_, false) && !Push({Followed::Kind::kBack, {}, absl::OkStatus()})) break;
       Note(item);
       if (!Push({Followed::Kind::kItem, std::move(item), absl::OkStatus()})) break;
@@ -119,10 +119,10 @@ class Follower::Loop {
     bool reached = false;
     while (true) {
       const absl::Time before = absl::Now();
-      if (!reached) last_heard_ = before;
+      if (!reached) last_contact_ = before;
       const absl::Status status = ReadStream();
       if (Stopping()) return;
-      if (last_heard_ > before) {
+      if (last_contact_ > before) {
         reached = true;
         pause = kFirstReconnectPause;
       }
@@ -132,7 +132,7 @@ class Follower::Loop {
         Push({Followed::Kind::kEnded, {}, status});
         return;
       }
-      if (!reached || absl::Now() - last_heard_ > give_up_after_) {
+      if (!reached || absl::Now() - last_contact_ > give_up_after_) {
         // A plain call returns the reason.
         absl::Status why = client_.Version().status();
         if (why.ok() && !reached) why = status.ok() ? absl::UnavailableError("the stream ended at once") : status;
@@ -159,7 +159,7 @@ class Follower::Loop {
   v1::WatchRequest request_;
   v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
   bool lost_ = false;
-  absl::Time last_heard_ = absl::InfinitePast();
+  absl::Time last_contact_ = absl::InfinitePast();
 
   absl::Mutex mutex_;
   std::deque<Followed> queue_ ABSL_GUARDED_BY(mutex_);

@@ -186,7 +186,7 @@ void RegisterCheckpointFiles(CLI::App& app, Invocation& invocation) {
   } commands[] = {
       {"ls", "List the checkpoints of a job or folder, and whether they are complete",
        "muster checkpoint ls @last\nmuster checkpoint ls runs/gpt2-tiny -o json", List},
-      {"verify", "Verify every byte of the checkpoints; exit code 1 if one is corrupt, with the place",
+      {"verify", "Verify every byte of the checkpoints; exit code 1 if one is corrupt",
        "muster checkpoint verify runs/gpt2-tiny\nmuster checkpoint verify @last -o json", Verify},
   };
   for (const auto& entry : commands) {

@@ -44,7 +44,7 @@ void RegisterInitCoordinator(CLI::App& app, Invocation& invocation) {
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* command = AddCommand(app, "init", "Commands",
-                                 "Create the TLS authority and certificate; if run again, only renew the certificate",
+                                 "Create the TLS authority and certificate, or renew the certificate",
                                  "muster coordinator init --host gpu-head --host 10.0.0.5");
   command
       ->add_option("--state_dir,--state", flags->state_dir,

@@ -19,7 +19,7 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 using google::protobuf::util::MessageDifferencer;
 
-TEST(WriteSpec, WritesWhatPeopleWrite) {
+TEST(WriteSpec, WritesWhatUsersWrite) {
   const Reading reading = ReadSpec(R"(
 apiVersion: muster/v1
 kind: Job

@@ -87,7 +87,7 @@ TEST_F(EndpointTest, ServesThePageAndNothingElse) {
   EXPECT_EQ(made, 1);
 }
 
-TEST_F(EndpointTest, WhatIsNoHttpAndWhoIsSilentHarmsNobody) {
+TEST_F(EndpointTest, WhatIsNoHttpAndWhoIsSilentHarmsNoOne) {
   Start([]() -> absl::StatusOr<std::string> { return absl::UnavailableError("busy"); });
   EXPECT_EQ(Ask(absl::StrCat(std::string(100'000, 'x'), "\r\n\r\n")), "");
   EXPECT_EQ(Ask(absl::StrCat("GET /metrics HTTP/1.1\r\nA: ", std::string(100'000, 'x'), "\r\n\r\n")), "");

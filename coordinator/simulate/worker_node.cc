@@ -289,7 +289,7 @@ void WorkerNode::Reconcile() {
   std::vector<agent::LocalRank> local;
   for (const auto& [rank, state] : daemon_->ranks) {
     const Folder& folder = folders_.at(rank);
-    local.push_back({rank, folder.exit.has_value(), state.told, folder.slots});
+    local.push_back({rank, folder.exit.has_value(), state.termination, folder.slots});
   }
   const auto operations = agent::Reconcile(daemon_->desired, local, {daemon_->fresh, daemon_->leaving});
   for (const agent::Operation& operation : operations) Carry(operation);
@@ -306,7 +306,7 @@ void WorkerNode::Carry(const agent::Operation& operation) {
     case agent::Operation::kKill: {
       world_->Trace([&] { return absl::StrCat(id_, ": kills ", rank.ToString()); });
       world_->judge.KilledAsStale(rank);
-      daemon_->ranks.at(rank).told = agent::Termination::kKill;
+      daemon_->ranks.at(rank).termination = agent::Termination::kKill;
       Process& process = *folders_.at(rank).process;
       process.gang->Terminate(process);
       return KillAt(rank, kKillGrace);
@@ -353,7 +353,7 @@ void WorkerNode::StopRank(const RankId& rank) {
     deadline = FromProto(stop.deadline());
   }
   world_->Trace([&] { return absl::StrCat(id_, ": stops ", rank.ToString()); });
-  daemon_->ranks.at(rank).told = agent::Termination::kStop;
+  daemon_->ranks.at(rank).termination = agent::Termination::kStop;
   Process& process = *folders_.at(rank).process;
   process.gang->Stop(process, stop);
   KillAt(rank, deadline);

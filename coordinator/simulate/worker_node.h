@@ -65,7 +65,7 @@ class WorkerNode {
   };
   // State of one rank in the daemon's memory.
   struct Local {
-    agent::Termination told = agent::Termination::kNone;
+    agent::Termination termination = agent::Termination::kNone;
     uint64_t sent = 0;
     uint64_t acknowledged = 0;
     uint64_t step = 0;

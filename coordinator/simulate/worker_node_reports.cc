@@ -31,7 +31,7 @@ ObservedRank WorkerNode::Observe(const RankId& rank) const {
   if (folder.exit.has_value() && (drained || forgotten)) {
     seen.set_state(RANK_STATE_EXITED);
     *seen.mutable_exit() = *folder.exit;
-  } else if (local.told != agent::Termination::kNone) {
+  } else if (local.termination != agent::Termination::kNone) {
     seen.set_state(RANK_STATE_STOPPING);
   } else {
     seen.set_state(folder.outbox.empty() ? RANK_STATE_STARTING : RANK_STATE_RUNNING);

@@ -1,5 +1,6 @@
-// Every #include of our sources against allowed_includes.txt, and the pure folders against clocks, randomness and
-// unordered iteration by name. Bazel's visibility keeps our own targets apart; it does not see system headers.
+// Every #include of our sources against allowed_includes.txt, the pure folders against clocks, randomness and
+// unordered iteration by name, and every file against words that were replaced by the field's own. Bazel's visibility
+// keeps our own targets apart; it does not see system headers.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -10,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -49,9 +52,9 @@ std::map<std::string, Rule> ReadRules() {
   return rules;
 }
 
-std::vector<fs::path> Sources() {
+std::vector<fs::path> Sources(const std::set<std::string>& endings = {".h", ".cc", ".cu"}) {
   std::vector<fs::path> files;
-  const std::set<std::string> skipped = {"third_party", ".git", "bin"};
+  const std::set<std::string> skipped = {"third_party", ".git", "bin", "runs"};
   for (auto it = fs::recursive_directory_iterator(Root()); it != fs::recursive_directory_iterator(); ++it) {
     const std::string name = it->path().filename().string();
     if (it->is_symlink() || skipped.contains(name)) {
@@ -59,7 +62,7 @@ std::vector<fs::path> Sources() {
       continue;
     }
     const std::string ext = it->path().extension().string();
-    if (it->is_regular_file() && (ext == ".h" || ext == ".cc" || ext == ".cu")) {
+    if (it->is_regular_file() && endings.contains(ext)) {
       files.push_back(fs::relative(it->path(), Root()));
     }
   }
@@ -127,6 +130,54 @@ void CheckFile(const fs::path& file, const Rule& rule, const Rule& test_rule, co
       }
     }
   }
+}
+
+// The retired words, each with the one that is used now.
+std::map<std::string, std::string> ReadRetiredWords() {
+  std::map<std::string, std::string> words;
+  std::ifstream in(Root() / "tests/borders/retired_words.txt");
+  for (std::string line; std::getline(in, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const std::pair<std::string, std::string> pair = absl::StrSplit(line, absl::MaxSplits(absl::ByAnyChar(" "), 1));
+    words.insert(pair);
+  }
+  return words;
+}
+
+// The words of a line in lower case: of Wish, kWishes, wish_ and checkpoint_wish "wish", "wishes", "wish", "wish".
+std::vector<std::string> WordsOf(absl::string_view line) {
+  std::vector<std::string> words(1);
+  for (size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    const bool letter = absl::ascii_isalpha(static_cast<unsigned char>(c));
+    const bool starts = absl::ascii_isupper(static_cast<unsigned char>(c)) && i > 0 &&
+                        absl::ascii_islower(static_cast<unsigned char>(line[i - 1]));
+    if (!letter || starts) words.emplace_back();
+    if (letter) words.back() += absl::ascii_tolower(static_cast<unsigned char>(c));
+  }
+  return words;
+}
+
+TEST(Borders, RetiredWordsStayRetired) {
+  const std::map<std::string, std::string> retired = ReadRetiredWords();
+  ASSERT_TRUE(retired.contains("wish"));
+  for (const fs::path& file : Sources({".h", ".cc", ".cu", ".proto", ".md", ".py", ".sh", ".yaml", ".bzl"})) {
+    if (file == "CHANGELOG.md") continue;
+    std::ifstream in(Root() / file);
+    int number = 0;
+    for (std::string line; std::getline(in, line);) {
+      ++number;
+      for (const std::string& word : WordsOf(line)) {
+        const auto found = retired.find(word);
+        if (found == retired.end() || file == "tests/borders/borders_test.cc") continue;
+        ADD_FAILURE() << file.string() << ":" << number << ": say " << found->second << " for \"" << word << "\"";
+      }
+    }
+  }
+}
+
+TEST(Borders, WordsAreFoundInsideOfNames) {
+  EXPECT_EQ(absl::StrJoin(WordsOf("kLastWish(checkpoint_wish)"), " "), "k last wish checkpoint wish ");
 }
 
 TEST(Borders, EveryIncludeIsAllowed) {

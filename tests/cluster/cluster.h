@@ -79,8 +79,8 @@ class Cluster {
   std::string State(const std::string& id);    // "running"
   uint64_t Generation(const std::string& id);  // the newest
   // Polls until the job is in that state; a test failure at the deadline, or if it ends otherwise.
-  bool WaitForState(const std::string& id, const std::string& state, absl::Duration deadline = absl::Seconds(90));
-  bool WaitForStep(const std::string& id, uint64_t step, absl::Duration deadline = absl::Seconds(90));
+  bool WaitForState(const std::string& id, const std::string& state, absl::Duration deadline = absl::Minutes(5));
+  bool WaitForStep(const std::string& id, uint64_t step, absl::Duration deadline = absl::Minutes(5));
 
   // The metrics of every step that the coordinator has received, in order; of a repeated step the last.
   std::vector<double> Losses(const std::string& id);

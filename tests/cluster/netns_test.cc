@@ -156,7 +156,7 @@ TEST_F(PartitionTest, BothWays) {
 }
 
 // It continues to publish what is reported until the worker counts as lost; none of that may be removed meanwhile.
-TEST_F(PartitionTest, TheCoordinatorIsNotHeard) {
+TEST_F(PartitionTest, NothingArrivesFromTheCoordinator) {
   Begin("deaf");
   ASSERT_TRUE(hosts->Lose(0, host_, true).ok());
   EXPECT_TRUE(RunsElsewhere());
@@ -164,7 +164,7 @@ TEST_F(PartitionTest, TheCoordinatorIsNotHeard) {
   ExpectOnePublisher(2);
 }
 
-TEST_F(PartitionTest, TheWorkerIsNotHeard) {
+TEST_F(PartitionTest, NothingArrivesFromTheWorker) {
   Begin("mute");
   ASSERT_TRUE(hosts->Lose(host_, 0, true).ok());
   EXPECT_TRUE(RunsElsewhere());

@@ -83,7 +83,7 @@ TEST(Checkpoints, NowAndWhatIsDoneWithThem) {
   EXPECT_TRUE(absl::StrContains(verified.out, "damaged are bytes")) << verified.out;
 }
 
-TEST(Checkpoints, ADamagedOneIsPassedOverByAllRanksAndSaidAloud) {
+TEST(Checkpoints, AllRanksSkipADamagedOneAndLogIt) {
   Cluster cluster;
   cluster.StartCoordinator();
   cluster.StartWorker(0, 2);

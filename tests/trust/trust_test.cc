@@ -171,7 +171,7 @@ TEST_F(TrustTest, ARevokedNodeIsOut) {
   EXPECT_EQ(cluster_.Muster({"coordinator", "revoke", "no-such-node"}).exit_code, 2);
 }
 
-TEST_F(TrustTest, WorkersAreToldWhyTheyMayNotJoin) {
+TEST_F(TrustTest, WorkersSayWhyTheyMayNotJoin) {
   StartCoordinator();
   const auto refused = [&](const std::string& coordinator, const std::vector<std::string>& more) {
     const cli::Ended ended = StartWorker("w", coordinator, more)->Wait();
@@ -200,7 +200,7 @@ TEST_F(TrustTest, WorkersAreToldWhyTheyMayNotJoin) {
   EXPECT_EQ(early->Wait().code, 1);
 }
 
-TEST_F(TrustTest, PeopleAreToldWhatIsWrong) {
+TEST_F(TrustTest, ErrorsSayWhatIsWrong) {
   StartCoordinator();
   const std::string vera = MakeToken("viewer", "vera"), ann = MakeToken("submitter", "ann");
   const std::string ca = folder() + "/c/trust/ca.crt";

@@ -146,7 +146,7 @@ class Life {
     grpc::ClientContext get_context;
     GetReply got;
     std::printf("a is whole: %d\n", stub_->Get(&get_context, get, &got).ok() && got.value() == set.value());
-    get.set_name("nobody");
+    get.set_name("absent");
     grpc::ClientContext missing_context;
     std::printf("missing gives %d\n", stub_->Get(&missing_context, get, &got).error_code());
     WaitRequest wait;

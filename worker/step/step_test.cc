@@ -187,7 +187,7 @@ TEST_F(StepTest, Usr1KillsAtOnce) {
   EXPECT_EQ(Wait().cause(), RankExit::STOPPED);
 }
 
-TEST_F(StepTest, StoppedTrainerStillHearsTerm) {
+TEST_F(StepTest, AStoppedTrainerStillReceivesTerm) {
   rundir::Start start = Shell("trap 'exit 0' TERM; echo ready; kill -STOP $$; while :; do sleep 0.02; done");
   start.kill_grace = absl::Hours(1);
   Spawn(start);

@@ -16,7 +16,7 @@ Link::Options OptionsFor(Bench& bench) {
 
 const auto never = [] { return false; };
 
-TEST(Link, HearsAssignmentsAndStops) {
+TEST(Link, ReceivesAssignmentsAndStops) {
   Bench bench;
   Link link(OptionsFor(bench));
   Assignment assignment = bench.Assign(bench.MakeJob(), 1);

@@ -237,24 +237,24 @@ void EachShare(int64_t rows, int64_t width, const F& body) {
 }
 
 // body(first row, rows, sums) on blocks of kBlock rows of each thread's share, `vectors` sums of `width` each; then
-// adds the sums to `totals`, in the order of the rows. Short sums lose less precision than one long sum.
+// adds the sums to `totals`, in the order of the rows. Blocks are short and are added up in float64, so the digits of a
+// long sum do not depend on how many threads share it.
 template <typename T, typename F>
 void EachShareSumming(int64_t rows, int64_t width, std::vector<T*> totals, const F& body) {
   const int64_t n = width * static_cast<int64_t>(totals.size()), most = at::get_num_threads();
-  std::vector<T> sums(static_cast<size_t>(n * most), T(0));
+  std::vector<double> sums(static_cast<size_t>(n * most), 0);
   EachShare(rows, width, [&](int64_t begin, int64_t count) {
-    T* const mine = sums.data() + n * at::get_thread_num();
-    std::vector<T> piece(static_cast<size_t>(n));
+    double* const mine = sums.data() + n * at::get_thread_num();
+    std::vector<T> block(static_cast<size_t>(n));
     for (int64_t r = 0; r < count; r += kBlock) {
-      std::fill(piece.begin(), piece.end(), T(0));
-      body(begin + r, std::min(kBlock, count - r), piece.data());
-      ColumnSumRows(piece.data(), 1, n, mine);
+      std::fill(block.begin(), block.end(), T(0));
+      body(begin + r, std::min(kBlock, count - r), block.data());
+      ColumnSumRows(block.data(), 1, n, mine);
     }
   });
-  for (int64_t thread = 0; thread < most; ++thread) {
-    for (size_t v = 0; v < totals.size(); ++v) {
-      ColumnSumRows(sums.data() + n * thread + width * static_cast<int64_t>(v), 1, width, totals[v]);
-    }
+  for (int64_t thread = 1; thread < most; ++thread) ColumnSumRows(sums.data() + n * thread, 1, n, sums.data());
+  for (size_t v = 0; v < totals.size(); ++v) {
+    ColumnSumRows(sums.data() + width * static_cast<int64_t>(v), 1, width, totals[v]);
   }
 }
 

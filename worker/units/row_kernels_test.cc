@@ -79,9 +79,14 @@ TEST(RowKernels, InfiniteAndUndefinedNumbersAreNotHidden) {
 
 TEST(RowKernels, LongColumnsKeepTheirDigits) {
   const int64_t rows = 100'000;
-  const at::Tensor d = at::full({rows, 3}, 0.1f), sums = at::zeros({3});
-  AddColumnSums(d, sums);
-  EXPECT_NEAR(sums[1].item<double>() / (rows * 0.1), 1, 1e-6);
+  const int before = at::get_num_threads();
+  for (const int threads : {1, 2, 5}) {
+    at::set_num_threads(threads);
+    const at::Tensor d = at::full({rows, 3}, 0.1f), sums = at::zeros({3});
+    AddColumnSums(d, sums);
+    EXPECT_NEAR(sums[1].item<double>() / (rows * 0.1), 1, 1e-6) << threads << " threads";
+  }
+  at::set_num_threads(before);
 }
 
 // Threads share the rows; only the order of sums over rows may differ, and equal threads give equal bits.
