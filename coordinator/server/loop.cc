@@ -1,6 +1,7 @@
 #include "coordinator/server/loop.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <utility>
 
@@ -24,7 +25,7 @@ absl::StatusOr<std::unique_ptr<Loop>> Loop::Start(const LoopOptions& options, co
 Loop::~Loop() { Stop(); }
 
 void Loop::Post(std::function<void(Turn&)> work) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   queue_.push_back(std::move(work));
   changed_.notify_one();
 }
@@ -43,7 +44,7 @@ void Loop::Drain() {
 
 void Loop::Stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     changed_.notify_one();
   }
@@ -52,9 +53,10 @@ void Loop::Stop() {
 
 bool Loop::TakeWork(bool wait, std::deque<std::function<void(Turn&)>>& work) {
   const absl::Duration timeout = wait ? shell_->NextDeadline() - clock_->Read().steady : absl::ZeroDuration();
-  std::unique_lock lock(mutex_);
-  if (timeout > absl::ZeroDuration()) {
-    changed_.wait_for(lock, absl::ToChronoNanoseconds(timeout), [this] { return stopping_ || !queue_.empty(); });
+  const MutexLock lock(mutex_);
+  const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout);
+  while (wait && !stopping_ && queue_.empty()) {
+    if (changed_.wait_until(mutex_, deadline) == std::cv_status::timeout) break;
   }
   if (stopping_ && queue_.empty()) return false;
   const size_t count = std::min(queue_.size(), kWorkPerTurn);

@@ -14,13 +14,13 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/clock.h"
+#include "common/mutex.h"
 #include "coordinator/server/shell.h"
 
 namespace muster::server {
@@ -50,9 +50,8 @@ class Loop {
   const Clock* const clock_;
   const std::unique_ptr<Shell> shell_;
 
-  // std types, since the thread sanitizer understands them.
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  std::condition_variable_any changed_;
   std::deque<std::function<void(Turn&)>> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

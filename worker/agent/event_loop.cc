@@ -16,14 +16,14 @@ EventLoop::EventLoop(const Clock* clock) : clock_(clock), wake_(eventfd(0, EFD_C
 EventLoop::~EventLoop() { close(wake_); }
 
 void EventLoop::Post(Callback callback) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   posted_.push_back(std::move(callback));
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t n = write(wake_, &one, sizeof one);
 }
 
 void EventLoop::PostAfter(absl::Duration delay, Callback callback) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   timers_.emplace(clock_->Read().steady + delay, std::move(callback));
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t n = write(wake_, &one, sizeof one);
@@ -36,7 +36,7 @@ void EventLoop::Unwatch(int fd) { watched_.erase(fd); }
 void EventLoop::Stop() { stopped_ = true; }
 
 int EventLoop::WaitMilliseconds() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!posted_.empty()) return 0;
   if (timers_.empty()) return -1;
   const absl::Duration wait = timers_.begin()->first - clock_->Read().steady;
@@ -49,7 +49,7 @@ void EventLoop::RunPosted() {
   [[maybe_unused]] const ssize_t n = read(wake_, &ignored, sizeof ignored);
   std::vector<Callback> posted;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     posted.swap(posted_);
   }
   for (Callback& callback : posted) callback();
@@ -66,7 +66,7 @@ void EventLoop::RunTimers() {
   while (!stopped_) {
     Callback callback;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (timers_.empty() || timers_.begin()->first > now) return;
       callback = std::move(timers_.begin()->second);
       timers_.erase(timers_.begin());

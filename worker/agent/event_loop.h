@@ -6,13 +6,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/mutex.h"
 
 namespace muster::agent {
 
@@ -49,7 +49,7 @@ class EventLoop : public std::enable_shared_from_this<EventLoop> {
   bool stopped_ = false;
   std::map<int, Callback> watched_;
 
-  std::mutex mutex_;  // the thread sanitizer sees through it, unlike absl::Mutex in a library
+  Mutex mutex_;
   std::vector<Callback> posted_ ABSL_GUARDED_BY(mutex_);
   std::multimap<SteadyTime, Callback> timers_ ABSL_GUARDED_BY(mutex_);
 };

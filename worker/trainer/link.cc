@@ -131,7 +131,11 @@ void Link::State::Bell() {
     {
       absl::MutexLock lock(&mutex);
       mutex.Await(absl::Condition(
-          +[](State* state) { return state->ending || state->rung; }, this));
+          +[](State* state) {
+            state->mutex.AssertHeld();
+            return state->ending || state->rung;
+          },
+          this));
       if (ending) return;
       rung = false;
       *request.mutable_key() = options.key;
@@ -160,6 +164,7 @@ Link::~Link() = default;
 absl::StatusOr<Assignment> Link::WaitForAssignment(const std::function<bool()>& interrupted) {
   State& state = *state_;
   const auto decided = [](State* s) {
+    s->mutex.AssertHeld();
     return s->assignment.has_value() || s->received.stop.has_value() || !s->refused.ok();
   };
   while (!interrupted()) {
