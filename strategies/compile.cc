@@ -97,9 +97,7 @@ Buffers BuffersOf(const RankProgram& program, const std::vector<partition::Owned
   buffers.waiting = std::accumulate(gradients.begin(), gradients.end(), uint64_t{0});
   buffers.whole_parameters = slots.empty();
   buffers.whole_gradients = gradients.empty();
-  for (const Op& op : program.schedule.ops) {
-    buffers.reduces |= op.kind == OpKind::kReduce || op.kind == OpKind::kAllReduce;
-  }
+  for (const Op& op : program.schedule.ops) buffers.reduces |= ReducesGradients(op.kind);
   return buffers;
 }
 

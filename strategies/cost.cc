@@ -72,38 +72,14 @@ class CostModel {
   }
 
   OpCost Of(const Op& op) const {
-    switch (op.kind) {
-      case OpKind::kForward:
-      case OpKind::kRecompute:
-        return Compute(op, 1);
-      case OpKind::kBackward:
-        return Compute(op, 2);
-      case OpKind::kGather:
-        return Sharded(op, compute_bytes_);
-      case OpKind::kReduce:
-        return Sharded(op, reduce_bytes_);
-      case OpKind::kAllReduce:
-        return Summed(op.group, static_cast<double>(Sum(most_, op)) * reduce_bytes_);
-      case OpKind::kOpenGradients:
-        return Memory(4.0 * static_cast<double>(Sum(elements_, op)));
-      case OpKind::kReduceScalars:
-        return Summed(op.group, 16);
-      case OpKind::kClipGradients: {
-        OpCost cost = op.group >= 0 ? Summed(op.group, 8) : OpCost{};
-        cost.work += Memory(4.0 * static_cast<double>(own_)).work;
-        return cost;
-      }
-      case OpKind::kOptimizerStep:
-        return Memory(StepBytes() * static_cast<double>(own_));
-      case OpKind::kRelease:
-      case OpKind::kSend:
-      case OpKind::kRecv:
-      case OpKind::kOffload:
-      case OpKind::kFetch:
-      case OpKind::kSnapshot:
-        return {};  // the others take no time, or are in no schedule yet
+    const OpTraits& traits = Traits(op.kind);
+    OpCost cost;
+    for (const OpCost& part : {Compute(op, traits.forwards), Sent(op, traits.payload),
+                               Summed(op.group, traits.scalar_bytes), Memory(Touched(op, traits.memory))}) {
+      cost.latency += part.latency;
+      cost.work += part.work;
     }
-    return {};
+    return cost;
   }
 
  private:
@@ -121,7 +97,23 @@ class CostModel {
 
   OpCost Memory(double bytes) const { return {.work = bytes / hardware_.memory_bytes_per_second}; }
 
-  OpCost Compute(const Op& op, double passes) const {
+  // Bytes that the op reads or writes beside its passes.
+  double Touched(const Op& op, MemoryTraffic traffic) const {
+    switch (traffic) {
+      case MemoryTraffic::kNone:
+        break;
+      case MemoryTraffic::kUnitGradients:
+        return 4.0 * static_cast<double>(Sum(elements_, op));
+      case MemoryTraffic::kOwnedGradients:
+        return 4.0 * static_cast<double>(own_);
+      case MemoryTraffic::kOptimizerState:
+        return StepBytes() * static_cast<double>(own_);
+    }
+    return 0;
+  }
+
+  OpCost Compute(const Op& op, double forwards) const {
+    if (forwards == 0) return {};
     const Unit& unit = inventory_.units(op.unit);
     const uint64_t microbatch = train_.batch().microbatch() > 0 ? train_.batch().microbatch() : share_;
     const uint64_t before = microbatch * static_cast<uint64_t>(op.microbatch);
@@ -129,8 +121,8 @@ class CostModel {
     if (sequences == 0) return {};
     const double activations = static_cast<double>(unit.saved_bytes() + unit.output_bytes()) * compute_bytes_ / 4;
     const double bytes = static_cast<double>(elements_[op.unit]) * compute_bytes_ + sequences * activations;
-    return {.latency = passes * hardware_.op_seconds,
-            .work = slowdown_ * passes *
+    return {.latency = forwards * hardware_.op_seconds,
+            .work = slowdown_ * forwards *
                     (unit.forward_flops() * sequences / flops_ + bytes / hardware_.memory_bytes_per_second)};
   }
 
@@ -145,12 +137,27 @@ class CostModel {
     return {.latency = latency, .work = g.nodes > 1 ? std::max(inside, between) : inside};
   }
 
+  OpCost Sent(const Op& op, Payload payload) const {
+    switch (payload) {
+      case Payload::kNone:
+        break;
+      case Payload::kParameters:
+        return Sharded(op, compute_bytes_);
+      case Payload::kGradients:
+        return Sharded(op, reduce_bytes_);
+      case Payload::kOwnedGradients:
+        return Summed(op.group, static_cast<double>(Sum(most_, op)) * reduce_bytes_);
+    }
+    return {};
+  }
+
   OpCost Sharded(const Op& op, double width) const {
     const double bytes = static_cast<double>(Sum(elements_, op)) * width;
     return Moved(op.group, bytes, bytes - static_cast<double>(Sum(least_, op)) * width);
   }
 
   OpCost Summed(int32_t group, double bytes) const {
+    if (group < 0 || bytes == 0) return {};
     const double ranks = groups_[group].ranks;
     const OpCost once = Moved(group, bytes, bytes * (ranks - 1) / ranks);
     return {.latency = 2 * once.latency, .work = 2 * once.work};

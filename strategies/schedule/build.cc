@@ -95,9 +95,9 @@ class Builder {
   Schedule Train() {
     PlanTraining();
     EmitEvents();
-    ops_.push_back({.kind = OpKind::kClipGradients, .group = recipe_.sharded ? kShardGroup : -1});
+    Emit({.kind = OpKind::kClipGradients, .group = recipe_.sharded ? kShardGroup : -1});
     if (last_reduction_ >= 0) ops_.back().waits = {last_reduction_};
-    ops_.push_back({.kind = OpKind::kOptimizerStep});
+    Emit({.kind = OpKind::kOptimizerStep});
     schedule_.microbatches = recipe_.microbatches;
     return std::move(schedule_);
   }
@@ -166,9 +166,16 @@ class Builder {
     return u > 0 && inventory_.units(u).saved_bytes() > inventory_.units(u - 1).output_bytes();
   }
 
+  // An op is on its stream of the table of ops.
+  void Emit(Op op) {
+    op.stream = Traits(op.kind).stream;
+    ops_.push_back(std::move(op));
+  }
+
   void Add(OpKind kind, int32_t unit, int32_t microbatch) {
     Event event{kind, unit, microbatch, {}};
-    if (kind != OpKind::kBackward || !inventory_.units(unit).backward_without_parameters()) {
+    if (Traits(kind).parameters != ParameterUse::kReadIfBackwardDoes ||
+        !inventory_.units(unit).backward_without_parameters()) {
       for (const int32_t owner : Owners(unit)) event.reads.insert(Covering(gathers_, owner));
     }
     events_.push_back(std::move(event));
@@ -272,7 +279,7 @@ class Builder {
       Op op{.kind = event.kind, .unit = event.unit, .microbatch = event.microbatch};
       for (const size_t h : begin_at_[e]) op.waits.push_back(gathered.at(h));
       std::sort(op.waits.begin(), op.waits.end());
-      ops_.push_back(op);
+      Emit(std::move(op));
       const int32_t computed = last();
       for (const size_t s : release_after_[e]) Release(s, freed);
       Reduce(e, computed, reduced);
@@ -283,15 +290,14 @@ class Builder {
     Op op{.kind = OpKind::kGather,
           .unit = gathers_[s].begin,
           .unit_end = gathers_[s].end,
-          .stream = Stream::kGather,
           .group = kShardGroup,
           .slot = slot_[s]};
     if (freed.contains(op.slot)) op.waits = {freed.at(op.slot)};
-    ops_.push_back(op);
+    Emit(std::move(op));
   }
 
   void Release(size_t s, std::map<int32_t, int32_t>& freed) {
-    ops_.push_back({.kind = OpKind::kRelease, .unit = gathers_[s].begin, .unit_end = gathers_[s].end});
+    Emit({.kind = OpKind::kRelease, .unit = gathers_[s].begin, .unit_end = gathers_[s].end});
     if (slot_[s] >= 0) freed[slot_[s]] = last();
   }
 
@@ -301,7 +307,7 @@ class Builder {
           .unit_end = reductions_[s].end,
           .slot = gradient_slot_[s]};
     if (reduced.contains(op.slot)) op.waits = {reduced.at(op.slot)};
-    ops_.push_back(op);
+    Emit(std::move(op));
   }
 
   void Reduce(size_t e, int32_t computed, std::map<int32_t, int32_t>& reduced) {
@@ -309,20 +315,19 @@ class Builder {
     const bool final = event.microbatch + 1 == recipe_.microbatches;
     // The loss is complete, and this small reduction overlaps the rest of the backward.
     if (Distributed() && final && event.kind == OpKind::kBackward && event.unit + 1 == units_) {
-      ops_.push_back(
-          {.kind = OpKind::kReduceScalars, .stream = Stream::kReduce, .group = kWorldGroup, .waits = {computed}});
+      Emit({.kind = OpKind::kReduceScalars, .group = kWorldGroup, .waits = {computed}});
     }
     for (const size_t s : reduce_after_[e]) {
-      Op op{.unit = reductions_[s].begin, .unit_end = reductions_[s].end, .stream = Stream::kReduce};
+      Op op{.unit = reductions_[s].begin, .unit_end = reductions_[s].end};
       if (recipe_.sharded) {
         op.kind = OpKind::kReduce, op.group = kShardGroup, op.waits = {computed};
-        ops_.push_back(op);
+        Emit(op);
         if (gradient_slot_[s] >= 0) reduced[gradient_slot_[s]] = last();
       }
       if (recipe_.replicated && final) {
         op.kind = OpKind::kAllReduce, op.group = kReplicaGroup;
         op.waits = {recipe_.sharded ? last() : computed};
-        ops_.push_back(op);
+        Emit(op);
       }
       last_reduction_ = last();
     }

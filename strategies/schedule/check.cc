@@ -17,19 +17,6 @@ namespace {
 
 using Clock = std::array<int32_t, kStreams>;
 
-bool NeedsGroup(OpKind kind) {
-  return kind == OpKind::kReduce || kind == OpKind::kAllReduce || kind == OpKind::kReduceScalars;
-}
-bool MayHaveGroup(OpKind kind) { return NeedsGroup(kind) || kind == OpKind::kGather || kind == OpKind::kClipGradients; }
-// Of units [unit, unit_end).
-bool OfRange(OpKind kind) {
-  return kind == OpKind::kGather || kind == OpKind::kRelease || kind == OpKind::kOpenGradients ||
-         kind == OpKind::kReduce || kind == OpKind::kAllReduce;
-}
-bool OfMicrobatch(OpKind kind) {
-  return kind == OpKind::kForward || kind == OpKind::kBackward || kind == OpKind::kRecompute;
-}
-
 // Walks the ops once in issue order, keeping what is true at that point.
 class Checker {
  public:
@@ -42,13 +29,14 @@ class Checker {
         backward_left_(schedule.microbatches, units_),
         used_(units_) {
     for (const Op& op : schedule.ops) {
+      const OpTraits& traits = Traits(op.kind);
       for (int32_t u = op.unit; u < op.unit_end; ++u) {
-        if (op.kind == OpKind::kGather) ever_gathered_.insert(u);
-        if (op.kind == OpKind::kOpenGradients) ever_opened_.insert(u);
+        if (traits.parameters == ParameterUse::kGather) ever_gathered_.insert(u);
+        if (traits.gradients == GradientUse::kOpen) ever_opened_.insert(u);
       }
-      reduces_ |= op.kind == OpKind::kReduce;
-      all_reduces_ |= op.kind == OpKind::kAllReduce;
-      trains_ |= op.kind == OpKind::kBackward || op.kind == OpKind::kOptimizerStep;
+      reduces_ |= traits.gradients == GradientUse::kReduce;
+      all_reduces_ |= traits.gradients == GradientUse::kAllReduce;
+      trains_ |= traits.pass == Pass::kBackward || traits.gradients == GradientUse::kApply;
     }
   }
 
@@ -69,22 +57,35 @@ class Checker {
     return absl::InternalError(absl::StrCat("schedule: ", where, ": ", rule, ": ", what));
   }
 
+  int32_t SlotsOf(SlotPool pool) const {
+    switch (pool) {
+      case SlotPool::kNone:
+        break;
+      case SlotPool::kParameters:
+        return schedule_.slots;
+      case SlotPool::kGradients:
+        return schedule_.gradient_slots;
+    }
+    return 0;
+  }
+
   absl::Status CheckIndices(const Op& op) const {
-    if ((OfRange(op.kind) || OfMicrobatch(op.kind)) && op.unit < 0) return Wrong("indices", "no such unit");
-    if (op.unit < -1 || op.unit >= units_) return Wrong("indices", "no such unit");
-    if (OfRange(op.kind) && (op.unit_end <= op.unit || op.unit_end > units_)) {
+    const OpTraits& traits = Traits(op.kind);
+    if (op.unit < (traits.scope == OpScope::kStep ? -1 : 0) || op.unit >= units_) {
+      return Wrong("indices", "no such unit");
+    }
+    if (traits.scope == OpScope::kUnits && (op.unit_end <= op.unit || op.unit_end > units_)) {
       return Wrong("indices", "empty or too long a range of units");
     }
-    if (OfMicrobatch(op.kind) && (op.microbatch < 0 || op.microbatch >= schedule_.microbatches)) {
+    if (traits.scope == OpScope::kMicrobatch && (op.microbatch < 0 || op.microbatch >= schedule_.microbatches)) {
       return Wrong("indices", "no such microbatch");
     }
-    const int32_t slots = op.kind == OpKind::kOpenGradients ? schedule_.gradient_slots : schedule_.slots;
-    if (op.slot < -1 || op.slot >= slots) return Wrong("indices", "no such slot");
+    if (op.slot < -1 || op.slot >= SlotsOf(traits.slots)) return Wrong("indices", "no such slot");
     for (const int32_t w : op.waits) {
       if (w < 0 || static_cast<size_t>(w) >= at_) return Wrong("indices", "waits for an op that is not before it");
     }
-    if (op.group < 0 && NeedsGroup(op.kind)) return Wrong("groups", "a collective needs a group");
-    if (op.group >= 0 && !MayHaveGroup(op.kind)) return Wrong("groups", "is no collective");
+    if (op.group < 0 && traits.group == GroupUse::kRequired) return Wrong("groups", "a collective needs a group");
+    if (op.group >= 0 && traits.group == GroupUse::kNone) return Wrong("groups", "is no collective");
     if (op.group >= kGroups || op.group < -1) return Wrong("groups", "no such group");
     return absl::OkStatus();
   }
@@ -117,41 +118,74 @@ class Checker {
   }
 
   absl::Status CheckOp(const Op& op) {
-    if (stepped_ && op.kind != OpKind::kSnapshot && op.kind != OpKind::kGather && op.kind != OpKind::kRelease) {
-      return Wrong("step", "comes after the optimizer's step");
-    }
-    switch (op.kind) {
-      case OpKind::kGather:
-        return Gather(op);
-      case OpKind::kRelease:
-        return Release(op);
-      case OpKind::kForward:
-        return Forward(op);
-      case OpKind::kRecompute:
+    const OpTraits& traits = Traits(op.kind);
+    if (stepped_ && !traits.after_step) return Wrong("step", "comes after the optimizer's step");
+    if (absl::Status s = CheckPass(op, traits.pass); !s.ok()) return s;
+    if (absl::Status s = CheckGradients(op, traits.gradients); !s.ok()) return s;
+    return CheckParameters(op, traits.parameters);
+  }
+
+  absl::Status CheckPass(const Op& op, Pass pass) {
+    switch (pass) {
+      case Pass::kNone:
+        break;
+      case Pass::kForward:
+        if (op.unit != forwarded_[op.microbatch]) return Wrong("order", "forward out of order, or twice");
+        ++forwarded_[op.microbatch];
+        break;
+      case Pass::kRecompute:
         if (op.unit >= forwarded_[op.microbatch]) return Wrong("order", "recomputed before its forward");
         if (op.unit >= backward_left_[op.microbatch]) return Wrong("order", "recomputed after its backward");
-        return Use(op.unit);
-      case OpKind::kBackward:
-        return Backward(op);
-      case OpKind::kOpenGradients:
+        break;
+      case Pass::kBackward:
+        if (op.unit >= forwarded_[op.microbatch]) return Wrong("order", "backward before its forward");
+        if (op.unit != backward_left_[op.microbatch] - 1) return Wrong("order", "backward out of order, or twice");
+        --backward_left_[op.microbatch];
+        break;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckGradients(const Op& op, GradientUse use) {
+    switch (use) {
+      case GradientUse::kNone:
+        break;
+      case GradientUse::kOpen:
         return OpenGradients(op);
-      case OpKind::kReduce:
+      case GradientUse::kAdd:
+        return AddGradients(op);
+      case GradientUse::kReduce:
         return Reduce(op);
-      case OpKind::kAllReduce:
+      case GradientUse::kAllReduce:
         return reduces_ ? AllReduceOwned(op) : Reduce(op);
-      case OpKind::kClipGradients:
+      case GradientUse::kMeasure:
         if (!backward_done_everywhere()) return Wrong("step", "clips before the last backward");
         clipped_ = true;
         return AfterAllGradients();
-      case OpKind::kOptimizerStep:
+      case GradientUse::kApply:
         if (!backward_done_everywhere()) return Wrong("step", "steps before the last backward");
         if (!clipped_) return Wrong("step", "steps without the gradients' norm");
         if (Unreduced()) return Wrong("reduction", *Unreduced());
         stepped_ = true;
         return AfterAllGradients();
-      default:
-        return absl::OkStatus();
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckParameters(const Op& op, ParameterUse use) {
+    switch (use) {
+      case ParameterUse::kNone:
+        break;
+      case ParameterUse::kGather:
+        return Gather(op);
+      case ParameterUse::kRead:
+        return Use(op.unit);
+      case ParameterUse::kReadIfBackwardDoes:
+        return inventory_.units(op.unit).backward_without_parameters() ? absl::OkStatus() : Use(op.unit);
+      case ParameterUse::kRelease:
+        return Release(op);
+    }
+    return absl::OkStatus();
   }
 
   // Takes the slot for units [unit, unit_end).
@@ -226,16 +260,7 @@ class Checker {
     return absl::OkStatus();
   }
 
-  absl::Status Forward(const Op& op) {
-    if (op.unit != forwarded_[op.microbatch]) return Wrong("order", "forward out of order, or twice");
-    ++forwarded_[op.microbatch];
-    return Use(op.unit);
-  }
-
-  absl::Status Backward(const Op& op) {
-    if (op.unit >= forwarded_[op.microbatch]) return Wrong("order", "backward before its forward");
-    if (op.unit != backward_left_[op.microbatch] - 1) return Wrong("order", "backward out of order, or twice");
-    --backward_left_[op.microbatch];
+  absl::Status AddGradients(const Op& op) {
     for (const int32_t owner : Owners(op.unit)) {
       pending_[{owner, op.unit, op.microbatch}] = at_;
       if (!ever_opened_.contains(owner)) continue;
@@ -245,13 +270,13 @@ class Checker {
       if (absl::Status s = MustFollow(opened_at_.at(owner)); !s.ok()) return s;
     }
     if (!reduces_ && !all_reduces_) gradients_.push_back(at_);
-    return inventory_.units(op.unit).backward_without_parameters() ? absl::OkStatus() : Use(op.unit);
+    return absl::OkStatus();
   }
 
   absl::Status Reduce(const Op& op) {
     for (int32_t owner = op.unit; owner < op.unit_end; ++owner) {
       const std::string& name = inventory_.units(owner).name();
-      if (op.kind == OpKind::kReduce && all_reduced_at_.contains(owner)) {
+      if (Traits(op.kind).gradients == GradientUse::kReduce && all_reduced_at_.contains(owner)) {
         return Wrong("reduction", absl::StrCat(name, " has been summed over replicas"));
       }
       const auto first = pending_.lower_bound({owner, -1, -1}), last = pending_.lower_bound({owner + 1, -1, -1});

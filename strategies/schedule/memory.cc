@@ -9,12 +9,12 @@
 namespace muster {
 namespace {
 
-// The largest of what is put into each slot of `kind`.
-std::vector<uint64_t> Slots(const Schedule& schedule, OpKind kind, int32_t slots,
+// The largest of what is put into each slot of `pool`.
+std::vector<uint64_t> Slots(const Schedule& schedule, SlotPool pool, int32_t slots,
                             const std::vector<uint64_t>& unit_elements) {
   std::vector<uint64_t> elements(slots);
   for (const Op& op : schedule.ops) {
-    if (op.kind != kind || op.slot < 0) continue;
+    if (Traits(op.kind).slots != pool || op.slot < 0) continue;
     uint64_t span = 0;
     for (int32_t u = op.unit; u < op.unit_end; ++u) span += unit_elements[u];
     elements[op.slot] = std::max(elements[op.slot], span);
@@ -27,8 +27,8 @@ class Walk {
   Walk(const Schedule& schedule, const Inventory& inventory, uint64_t sequences)
       : inventory_(inventory), sequences_(sequences) {
     for (const Op& op : schedule.ops) {
-      if (op.kind == OpKind::kBackward) backwards_.emplace(op.unit, op.microbatch);
-      if (op.kind == OpKind::kRecompute) recomputed_.emplace(op.unit, op.microbatch);
+      if (Traits(op.kind).pass == Pass::kBackward) backwards_.emplace(op.unit, op.microbatch);
+      if (Traits(op.kind).pass == Pass::kRecompute) recomputed_.emplace(op.unit, op.microbatch);
     }
   }
 
@@ -42,21 +42,22 @@ class Walk {
                    forward = unit.forward_bytes() * sequences_ + unit.forward_piece_bytes() * piece;
     const std::pair<int32_t, int32_t> key(op.unit, op.microbatch);
     const uint64_t before = kept_;
-    switch (op.kind) {
-      case OpKind::kForward:
+    switch (Traits(op.kind).pass) {
+      case Pass::kForward:
         kept_ += recomputed_.contains(key) ? input : backwards_.contains(key) ? all : 0;
         return before + all + output + forward;
-      case OpKind::kRecompute:
+      case Pass::kRecompute:
         kept_ += all - input;
         // The output once more, and its gradient, which waits for the backward.
         return kept_ + 2 * output + forward;
-      case OpKind::kBackward:
+      case Pass::kBackward:
         kept_ -= std::min(kept_, all);
         // The incoming gradient is that of the output.
         return before + output + unit.backward_bytes() * sequences_ + unit.backward_piece_bytes() * piece;
-      default:
-        return kept_;
+      case Pass::kNone:
+        break;
     }
+    return kept_;
   }
 
  private:
@@ -88,11 +89,11 @@ uint64_t PeakActivationBytes(const Schedule& schedule, const Inventory& inventor
 }
 
 std::vector<uint64_t> GatherSlots(const Schedule& schedule, const std::vector<uint64_t>& unit_elements) {
-  return Slots(schedule, OpKind::kGather, schedule.slots, unit_elements);
+  return Slots(schedule, SlotPool::kParameters, schedule.slots, unit_elements);
 }
 
 std::vector<uint64_t> GradientSlots(const Schedule& schedule, const std::vector<uint64_t>& unit_elements) {
-  return Slots(schedule, OpKind::kOpenGradients, schedule.gradient_slots, unit_elements);
+  return Slots(schedule, SlotPool::kGradients, schedule.gradient_slots, unit_elements);
 }
 
 }  // namespace muster

@@ -6,44 +6,6 @@
 namespace muster {
 namespace {
 
-const char* Name(OpKind kind) {
-  switch (kind) {
-    case OpKind::kGather:
-      return "Gather";
-    case OpKind::kForward:
-      return "Forward";
-    case OpKind::kBackward:
-      return "Backward";
-    case OpKind::kRecompute:
-      return "Recompute";
-    case OpKind::kRelease:
-      return "Release";
-    case OpKind::kOpenGradients:
-      return "OpenGradients";
-    case OpKind::kReduce:
-      return "Reduce";
-    case OpKind::kAllReduce:
-      return "AllReduce";
-    case OpKind::kSend:
-      return "Send";
-    case OpKind::kRecv:
-      return "Recv";
-    case OpKind::kOffload:
-      return "Offload";
-    case OpKind::kFetch:
-      return "Fetch";
-    case OpKind::kReduceScalars:
-      return "ReduceScalars";
-    case OpKind::kClipGradients:
-      return "ClipGradients";
-    case OpKind::kOptimizerStep:
-      return "OptimizerStep";
-    case OpKind::kSnapshot:
-      return "Snapshot";
-  }
-  return "?";
-}
-
 std::string GroupName(int32_t group) {
   switch (group) {
     case kWorldGroup:
@@ -74,7 +36,7 @@ const char* Name(Stream stream) {
 }
 
 std::string Print(const Op& op, const Inventory& inventory) {
-  std::string line = Name(op.kind);
+  std::string line(Traits(op.kind).name);
   const auto unit = [&](int32_t u) {
     return u >= 0 && u < inventory.units_size() ? inventory.units(u).name() : absl::StrCat("unit ", u);
   };

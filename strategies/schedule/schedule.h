@@ -7,35 +7,14 @@
 #include <vector>
 
 #include "proto/inventory.pb.h"
+#include "strategies/schedule/ops.h"
 
 namespace muster {
-
-enum class OpKind : uint8_t {
-  kGather,         // from their owners: the parameters of units [unit, unit_end) become resident in `slot`
-  kForward,        // unit, microbatch
-  kBackward,       // unit, microbatch
-  kRecompute,      // unit, microbatch: forward again, to have Saved back
-  kRelease,        // the parameters of units [unit, unit_end) are no longer resident
-  kOpenGradients,  // a gradient of zeros for units [unit, unit_end), in `slot` of the gradient slots
-  kReduce,         // gradients of units [unit, unit_end) to their owners; frees their slot
-  kAllReduce,      // gradients that this rank's shard owns of units [unit, unit_end), over its replicas
-  kSend,           // activations or their gradients of (unit, microbatch) to `peer`
-  kRecv,
-  kOffload,  // unit's owned state to host memory
-  kFetch,
-  kReduceScalars,  // loss sum and votes of the step over all ranks
-  kClipGradients,  // global norm over owned extents (a group: summed over it), and the factor where the spec clips
-  kOptimizerStep,  // over owned extents
-  kSnapshot,       // owned state to host memory, for a checkpoint
-};
 
 // Process groups by number: all ranks of the generation; the ranks that together hold one copy of the sharded state;
 // the ranks that hold the same shard.
 inline constexpr int32_t kWorldGroup = 0, kShardGroup = 1, kReplicaGroup = 2;
 inline constexpr int32_t kGroups = 3;
-
-enum class Stream : uint8_t { kCompute, kGather, kReduce, kTransfer };
-inline constexpr size_t kStreams = 4;
 
 struct Op {
   OpKind kind;

@@ -126,6 +126,9 @@ TEST(Check, RefusesEachBrokenRule) {
        [&](Schedule& s) { insert(s, 6, {.kind = OpKind::kRecompute, .unit = 0, .microbatch = 0}); }},
       {"no such unit", [&](Schedule& s) { insert(s, 0, {.kind = OpKind::kSend, .unit = 3}); }},
       {"no such slot", [](Schedule& s) { s.ops[0].slot = -2; }},
+      {"no such slot", [](Schedule& s) { s.slots = 1, s.ops[0].slot = 0; }},  // a forward takes none
+      {"no such unit", [&](Schedule& s) { insert(s, 0, {.kind = OpKind::kOffload}); }},
+      {"no such microbatch", [&](Schedule& s) { insert(s, 0, {.kind = OpKind::kRecv, .unit = 0}); }},
       {"needs a group", [&](Schedule& s) { insert(s, 6, {.kind = OpKind::kReduceScalars}); }},
       {"no such group", [&](Schedule& s) { insert(s, 6, {.kind = OpKind::kReduceScalars, .group = 3}); }},
       {"is no collective", [](Schedule& s) { s.ops[0].group = 0; }},

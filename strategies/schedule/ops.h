@@ -1,0 +1,228 @@
+// The kinds of ops in a schedule, and one table row for each kind. The printer, the checker, the memory walk and the
+// cost model read the rows instead of switching over kinds.
+//
+//   if (Traits(op.kind).pass == Pass::kBackward) ...
+//
+// To add an op: its kind and its row in this file, the row that ops_test.cc expects, and a handler in
+// worker/engine/engine.cc.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace muster {
+
+// A schedule's digest and the progress page hold the numbers: new kinds come last, before kEnd.
+enum class OpKind : uint8_t {
+  kGather,         // from their owners: the parameters of units [unit, unit_end) become resident in `slot`
+  kForward,        // unit, microbatch
+  kBackward,       // unit, microbatch
+  kRecompute,      // unit, microbatch: forward again, to have Saved back
+  kRelease,        // the parameters of units [unit, unit_end) are no longer resident
+  kOpenGradients,  // a gradient of zeros for units [unit, unit_end), in `slot` of the gradient slots
+  kReduce,         // gradients of units [unit, unit_end) to their owners; frees their slot
+  kAllReduce,      // gradients that this rank's shard owns of units [unit, unit_end), over its replicas
+  kSend,           // activations or their gradients of (unit, microbatch) to `peer`
+  kRecv,
+  kOffload,  // owned state of units [unit, unit_end) to host memory
+  kFetch,
+  kReduceScalars,  // loss sum and votes of the step over all ranks
+  kClipGradients,  // global norm over owned extents (a group: summed over it), and the factor where the spec clips
+  kOptimizerStep,  // over owned extents
+  kSnapshot,       // owned state to host memory, for a checkpoint
+  kEnd,            // not an op: the number of kinds
+};
+inline constexpr size_t kOpKinds = static_cast<size_t>(OpKind::kEnd);
+
+enum class Stream : uint8_t { kCompute, kGather, kReduce, kTransfer };
+inline constexpr size_t kStreams = 4;
+
+// What an op works on, and so which of its indices must be set.
+enum class OpScope : uint8_t {
+  kStep,        // all of the rank's state
+  kUnits,       // units [unit, unit_end)
+  kMicrobatch,  // unit and microbatch
+};
+
+// Whether Op::group may, or must, name a process group.
+enum class GroupUse : uint8_t { kNone, kOptional, kRequired };
+
+// The pool in which the op takes Op::slot.
+enum class SlotPool : uint8_t { kNone, kParameters, kGradients };
+
+// A pass of the model over a (unit, microbatch), and what happens to the activations.
+enum class Pass : uint8_t {
+  kNone,
+  kForward,    // keeps what the backward needs, or only its input if it is recomputed
+  kRecompute,  // restores the rest
+  kBackward,   // frees both
+};
+
+// What the op does with parameters.
+enum class ParameterUse : uint8_t {
+  kNone,
+  kGather,              // makes them resident
+  kRead,                // needs them resident, those that the unit borrows included
+  kReadIfBackwardDoes,  // likewise, except for a unit with backward_without_parameters
+  kRelease,             // ends what kGather began
+};
+
+// What the op does with gradients.
+enum class GradientUse : uint8_t {
+  kNone,
+  kOpen,       // takes their slot
+  kAdd,        // adds the contribution of a (unit, microbatch)
+  kReduce,     // sums contributions over ranks, at their owners; frees their slot
+  kAllReduce,  // sums over replicas what an owner has; all of it, where a schedule has no kReduce
+  kMeasure,    // takes the norm of all of them
+  kApply,      // updates parameters with them
+};
+
+// What the op sends over the links of its group.
+enum class Payload : uint8_t {
+  kNone,
+  kParameters,      // of its units, between owners and the others, in the dtype of computing
+  kGradients,       // likewise, in the dtype of reductions
+  kOwnedGradients,  // what one shard owns of its units, summed over the group
+};
+
+// What the op reads or writes in memory beside its passes.
+enum class MemoryTraffic : uint8_t {
+  kNone,
+  kUnitGradients,   // of its units, once
+  kOwnedGradients,  // of all that the rank owns, once
+  kOptimizerState,  // weights, gradients and state of all that the rank owns
+};
+
+struct OpTraits {
+  OpKind kind;
+  std::string_view name;  // as printed, in schedules, traces and messages
+  Stream stream;          // that the builder puts it on
+  OpScope scope;
+  // Rules of the checker.
+  GroupUse group = GroupUse::kNone;
+  SlotPool slots = SlotPool::kNone;
+  Pass pass = Pass::kNone;  // also of the memory walk
+  ParameterUse parameters = ParameterUse::kNone;
+  GradientUse gradients = GradientUse::kNone;
+  bool after_step = false;  // may come after the optimizer's step
+  // Its cost is the sum of these.
+  double forwards = 0;  // passes that take as long as a forward of the unit
+  Payload payload = Payload::kNone;
+  uint32_t scalar_bytes = 0;  // summed over its group, where it has one
+  MemoryTraffic memory = MemoryTraffic::kNone;
+
+  bool operator==(const OpTraits&) const = default;
+};
+
+inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
+    {.kind = OpKind::kGather,
+     .name = "Gather",
+     .stream = Stream::kGather,
+     .scope = OpScope::kUnits,
+     .group = GroupUse::kOptional,
+     .slots = SlotPool::kParameters,
+     .parameters = ParameterUse::kGather,
+     .after_step = true,
+     .payload = Payload::kParameters},
+    {.kind = OpKind::kForward,
+     .name = "Forward",
+     .stream = Stream::kCompute,
+     .scope = OpScope::kMicrobatch,
+     .pass = Pass::kForward,
+     .parameters = ParameterUse::kRead,
+     .forwards = 1},
+    {.kind = OpKind::kBackward,
+     .name = "Backward",
+     .stream = Stream::kCompute,
+     .scope = OpScope::kMicrobatch,
+     .pass = Pass::kBackward,
+     .parameters = ParameterUse::kReadIfBackwardDoes,
+     .gradients = GradientUse::kAdd,
+     .forwards = 2},
+    {.kind = OpKind::kRecompute,
+     .name = "Recompute",
+     .stream = Stream::kCompute,
+     .scope = OpScope::kMicrobatch,
+     .pass = Pass::kRecompute,
+     .parameters = ParameterUse::kRead,
+     .forwards = 1},
+    {.kind = OpKind::kRelease,
+     .name = "Release",
+     .stream = Stream::kCompute,
+     .scope = OpScope::kUnits,
+     .parameters = ParameterUse::kRelease,
+     .after_step = true},
+    {.kind = OpKind::kOpenGradients,
+     .name = "OpenGradients",
+     .stream = Stream::kCompute,
+     .scope = OpScope::kUnits,
+     .slots = SlotPool::kGradients,
+     .gradients = GradientUse::kOpen,
+     .memory = MemoryTraffic::kUnitGradients},
+    {.kind = OpKind::kReduce,
+     .name = "Reduce",
+     .stream = Stream::kReduce,
+     .scope = OpScope::kUnits,
+     .group = GroupUse::kRequired,
+     .gradients = GradientUse::kReduce,
+     .payload = Payload::kGradients},
+    {.kind = OpKind::kAllReduce,
+     .name = "AllReduce",
+     .stream = Stream::kReduce,
+     .scope = OpScope::kUnits,
+     .group = GroupUse::kRequired,
+     .gradients = GradientUse::kAllReduce,
+     .payload = Payload::kOwnedGradients},
+    // kSend, kRecv, kOffload, kFetch and kSnapshot are in no schedule yet, and cost nothing until they are.
+    {.kind = OpKind::kSend, .name = "Send", .stream = Stream::kTransfer, .scope = OpScope::kMicrobatch},
+    {.kind = OpKind::kRecv, .name = "Recv", .stream = Stream::kTransfer, .scope = OpScope::kMicrobatch},
+    {.kind = OpKind::kOffload, .name = "Offload", .stream = Stream::kTransfer, .scope = OpScope::kUnits},
+    {.kind = OpKind::kFetch, .name = "Fetch", .stream = Stream::kTransfer, .scope = OpScope::kUnits},
+    {.kind = OpKind::kReduceScalars,
+     .name = "ReduceScalars",
+     .stream = Stream::kReduce,
+     .scope = OpScope::kStep,
+     .group = GroupUse::kRequired,
+     .scalar_bytes = 16},
+    {.kind = OpKind::kClipGradients,
+     .name = "ClipGradients",
+     .stream = Stream::kCompute,
+     .scope = OpScope::kStep,
+     .group = GroupUse::kOptional,
+     .gradients = GradientUse::kMeasure,
+     .scalar_bytes = 8,
+     .memory = MemoryTraffic::kOwnedGradients},
+    {.kind = OpKind::kOptimizerStep,
+     .name = "OptimizerStep",
+     .stream = Stream::kCompute,
+     .scope = OpScope::kStep,
+     .gradients = GradientUse::kApply,
+     .memory = MemoryTraffic::kOptimizerState},
+    {.kind = OpKind::kSnapshot,
+     .name = "Snapshot",
+     .stream = Stream::kTransfer,
+     .scope = OpScope::kStep,
+     .after_step = true},
+}};
+
+// Also catches a missing row: the array would end in an empty one.
+constexpr bool EveryKindHasItsRow() {
+  for (size_t kind = 0; kind < kOpKinds; ++kind) {
+    if (kOpTable[kind].kind != static_cast<OpKind>(kind) || kOpTable[kind].name.empty()) return false;
+  }
+  return true;
+}
+static_assert(EveryKindHasItsRow(), "kOpTable needs one row for each OpKind, in its order");
+
+// REQUIRES: a kind before kEnd.
+constexpr const OpTraits& Traits(OpKind kind) { return kOpTable[static_cast<size_t>(kind)]; }
+
+// Contributions are summed over ranks.
+constexpr bool ReducesGradients(OpKind kind) {
+  return Traits(kind).gradients == GradientUse::kReduce || Traits(kind).gradients == GradientUse::kAllReduce;
+}
+
+}  // namespace muster

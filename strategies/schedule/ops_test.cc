@@ -1,0 +1,83 @@
+#include "strategies/schedule/ops.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+namespace muster {
+namespace {
+
+// What each op is, written down a second time: a row that changes must change here too.
+TEST(Ops, TableIsTheExpectedOne) {
+  constexpr GroupUse no_group = GroupUse::kNone, may = GroupUse::kOptional, must = GroupUse::kRequired;
+  constexpr SlotPool no_slot = SlotPool::kNone;
+  constexpr Pass no_pass = Pass::kNone;
+  constexpr ParameterUse no_parameters = ParameterUse::kNone;
+  constexpr GradientUse no_gradients = GradientUse::kNone;
+  constexpr Payload nothing = Payload::kNone;
+  constexpr MemoryTraffic none = MemoryTraffic::kNone;
+  // clang-format off
+  const std::vector<OpTraits> expected = {
+      {OpKind::kGather, "Gather", Stream::kGather, OpScope::kUnits, may, SlotPool::kParameters, no_pass,
+       ParameterUse::kGather, no_gradients, true, 0, Payload::kParameters, 0, none},
+      {OpKind::kForward, "Forward", Stream::kCompute, OpScope::kMicrobatch, no_group, no_slot, Pass::kForward,
+       ParameterUse::kRead, no_gradients, false, 1, nothing, 0, none},
+      {OpKind::kBackward, "Backward", Stream::kCompute, OpScope::kMicrobatch, no_group, no_slot, Pass::kBackward,
+       ParameterUse::kReadIfBackwardDoes, GradientUse::kAdd, false, 2, nothing, 0, none},
+      {OpKind::kRecompute, "Recompute", Stream::kCompute, OpScope::kMicrobatch, no_group, no_slot, Pass::kRecompute,
+       ParameterUse::kRead, no_gradients, false, 1, nothing, 0, none},
+      {OpKind::kRelease, "Release", Stream::kCompute, OpScope::kUnits, no_group, no_slot, no_pass,
+       ParameterUse::kRelease, no_gradients, true, 0, nothing, 0, none},
+      {OpKind::kOpenGradients, "OpenGradients", Stream::kCompute, OpScope::kUnits, no_group, SlotPool::kGradients,
+       no_pass, no_parameters, GradientUse::kOpen, false, 0, nothing, 0, MemoryTraffic::kUnitGradients},
+      {OpKind::kReduce, "Reduce", Stream::kReduce, OpScope::kUnits, must, no_slot, no_pass,
+       no_parameters, GradientUse::kReduce, false, 0, Payload::kGradients, 0, none},
+      {OpKind::kAllReduce, "AllReduce", Stream::kReduce, OpScope::kUnits, must, no_slot, no_pass,
+       no_parameters, GradientUse::kAllReduce, false, 0, Payload::kOwnedGradients, 0, none},
+      {OpKind::kSend, "Send", Stream::kTransfer, OpScope::kMicrobatch, no_group, no_slot, no_pass,
+       no_parameters, no_gradients, false, 0, nothing, 0, none},
+      {OpKind::kRecv, "Recv", Stream::kTransfer, OpScope::kMicrobatch, no_group, no_slot, no_pass,
+       no_parameters, no_gradients, false, 0, nothing, 0, none},
+      {OpKind::kOffload, "Offload", Stream::kTransfer, OpScope::kUnits, no_group, no_slot, no_pass,
+       no_parameters, no_gradients, false, 0, nothing, 0, none},
+      {OpKind::kFetch, "Fetch", Stream::kTransfer, OpScope::kUnits, no_group, no_slot, no_pass,
+       no_parameters, no_gradients, false, 0, nothing, 0, none},
+      {OpKind::kReduceScalars, "ReduceScalars", Stream::kReduce, OpScope::kStep, must, no_slot, no_pass,
+       no_parameters, no_gradients, false, 0, nothing, 16, none},
+      {OpKind::kClipGradients, "ClipGradients", Stream::kCompute, OpScope::kStep, may, no_slot, no_pass,
+       no_parameters, GradientUse::kMeasure, false, 0, nothing, 8, MemoryTraffic::kOwnedGradients},
+      {OpKind::kOptimizerStep, "OptimizerStep", Stream::kCompute, OpScope::kStep, no_group, no_slot, no_pass,
+       no_parameters, GradientUse::kApply, false, 0, nothing, 0, MemoryTraffic::kOptimizerState},
+      {OpKind::kSnapshot, "Snapshot", Stream::kTransfer, OpScope::kStep, no_group, no_slot, no_pass,
+       no_parameters, no_gradients, true, 0, nothing, 0, none},
+  };
+  // clang-format on
+  ASSERT_EQ(kOpTable.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(kOpTable[i], expected[i]) << kOpTable[i].name;
+}
+
+// The numbers are in digests and on progress pages of running trainers: a kind keeps its own.
+TEST(Ops, KindsKeepTheirNumbers) {
+  EXPECT_EQ(static_cast<int>(OpKind::kGather), 0);
+  EXPECT_EQ(static_cast<int>(OpKind::kBackward), 2);
+  EXPECT_EQ(static_cast<int>(OpKind::kAllReduce), 7);
+  EXPECT_EQ(static_cast<int>(OpKind::kSnapshot), 15);
+}
+
+TEST(Ops, NamesDiffer) {
+  std::set<std::string> names;
+  for (const OpTraits& op : kOpTable) EXPECT_TRUE(names.emplace(op.name).second) << op.name;
+}
+
+TEST(Ops, OnlyReductionsReduceGradients) {
+  std::vector<OpKind> reductions;
+  for (const OpTraits& op : kOpTable) {
+    if (ReducesGradients(op.kind)) reductions.push_back(op.kind);
+  }
+  EXPECT_EQ(reductions, (std::vector<OpKind>{OpKind::kReduce, OpKind::kAllReduce}));
+}
+
+}  // namespace
+}  // namespace muster
