@@ -27,33 +27,16 @@ absl::Status CheckTensors(const Inventory& inventory) {
   return absl::OkStatus();
 }
 
-bool Known(OpKind kind) {
-  switch (kind) {
-    case OpKind::kGather:
-    case OpKind::kForward:
-    case OpKind::kBackward:
-    case OpKind::kRecompute:
-    case OpKind::kRelease:
-    case OpKind::kOpenGradients:
-    case OpKind::kReduce:
-    case OpKind::kAllReduce:
-    case OpKind::kReduceScalars:
-    case OpKind::kClipGradients:
-    case OpKind::kOptimizerStep:
-      return true;
-    default:
-      return false;
-  }
-}
+bool IsGather(const Op& op) { return Traits(op.kind).slots == SlotPool::kParameters; }
 
 // Checked because views into slots are created only once.
 absl::Status CheckSlots(const Config& config) {
   std::map<int32_t, int32_t> slots;
   for (const Op& op : config.schedule.ops) {
-    for (int32_t u = op.unit; op.kind == OpKind::kGather && u < op.unit_end; ++u) slots[u] = op.slot;
+    for (int32_t u = op.unit; IsGather(op) && u < op.unit_end; ++u) slots[u] = op.slot;
   }
   for (const Op& op : config.evaluation.ops) {
-    for (int32_t u = op.unit; op.kind == OpKind::kGather && u < op.unit_end; ++u) {
+    for (int32_t u = op.unit; IsGather(op) && u < op.unit_end; ++u) {
       if (slots.contains(u) && slots.at(u) == op.slot) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("evaluation: ", Print(op, config.inventory), ": training gathers it into another slot"));
@@ -62,14 +45,18 @@ absl::Status CheckSlots(const Config& config) {
   return absl::OkStatus();
 }
 
-absl::Status CheckOps(const Config& config) {
-  std::vector<Op> ops = config.schedule.ops;
-  ops.insert(ops.end(), config.evaluation.ops.begin(), config.evaluation.ops.end());
-  for (const Op& op : ops) {
-    const auto name = [&] { return Print(op, config.inventory); };
-    if (!Known(op.kind)) return absl::UnimplementedError(absl::StrCat("this engine cannot execute ", name()));
-    if (op.group >= 0 && config.groups[op.group] == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat("no group for ", name()));
+absl::Status CheckOps(const Config& config, absl::FunctionRef<bool(OpKind)> runs) {
+  for (const Schedule* schedule : {&config.schedule, &config.evaluation}) {
+    const bool evaluation = schedule == &config.evaluation;
+    for (const Op& op : schedule->ops) {
+      const auto name = [&] { return absl::StrCat(evaluation ? "evaluation, " : "", Print(op, config.inventory)); };
+      // An evaluation has no gradients, and its loss is summed by the engine.
+      if (!runs(op.kind) || (evaluation && Traits(op.kind).scope == OpScope::kStep)) {
+        return absl::UnimplementedError(absl::StrCat("this engine cannot execute ", name()));
+      }
+      if (op.group >= 0 && config.groups[op.group] == nullptr) {
+        return absl::InvalidArgumentError(absl::StrCat("no group for ", name()));
+      }
     }
   }
   return absl::OkStatus();
@@ -77,7 +64,7 @@ absl::Status CheckOps(const Config& config) {
 
 }  // namespace
 
-absl::Status CheckConfig(const Config& config) {
+absl::Status CheckConfig(const Config& config, absl::FunctionRef<bool(OpKind)> runs) {
   if (absl::Status s = partition::Check(config.table, config.inventory); !s.ok()) return s;
   if (absl::Status s = Check(config.schedule, config.inventory); !s.ok()) {
     return absl::InvalidArgumentError(s.message());
@@ -96,7 +83,7 @@ absl::Status CheckConfig(const Config& config) {
   if (const Dtype compute = config.train.precision().compute(); compute == DTYPE_FP16) {
     return absl::UnimplementedError("this engine computes in fp32 or bf16, precision.compute is fp16");
   }
-  return CheckOps(config);
+  return CheckOps(config, runs);
 }
 
 absl::Status CheckBatch(const Inventory& inventory, const Batch& batch) {

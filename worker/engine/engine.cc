@@ -76,12 +76,31 @@ class CompiledEngine final : public Engine {
   Context MakeContext(const Batch& batch, int64_t first, int64_t rows, Mode mode) const;
   int64_t MicrobatchRows(const Batch& batch) const;
 
+  // What a training step has beside its microbatches.
+  struct Training {
+    const Batch& batch;
+    double learning_rate = 0;
+    at::Tensor scalars{};  // loss sum, votes
+    at::Tensor norm{};     // stays on the device; read once, together with the scalars
+    StepResult result = {};
+  };
+  // A pass through a schedule.
+  struct Execution {
+    const Schedule& schedule;
+    InFlightMicrobatches microbatches;
+    Training* training = nullptr;  // null: an evaluation, which has no op of OpScope::kStep
+    int32_t index = -1;            // of the op that runs
+
+    const Op& op() const { return schedule.ops[index]; }
+  };
+  using Handler = void (*)(CompiledEngine& engine, Execution& run);
+  // By kind; null: this engine does not run such an op, and CheckConfig refuses it.
+  static Handler HandlerOf(OpKind kind);
+
   std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const;
-  void Train(const Batch& batch, double learning_rate, double vote, StepResult& result);
-  // Runs the ops that training and evaluation share: compute, and the movement of parameters and gradients.
-  void RunOp(const Schedule& schedule, int32_t index, InFlightMicrobatches& microbatches);
+  void Train(Training& training);
   double ForwardOnly(const Batch& batch, int64_t first, int64_t rows);
-  void Optimize(const Batch& batch, const at::Tensor& seen, double learning_rate, StepResult& result);
+  void Optimize(Training& training);
   // Rebuilds what is derived from the parameters after they change.
   void Renew();
 
@@ -96,7 +115,13 @@ class CompiledEngine final : public Engine {
   Exchange exchange_;
   KvCache kv_cache_;
   std::vector<std::string> notes_;
-  std::string doing_;  // for error messages
+
+  // What it is at, formatted only for an error message.
+  struct {
+    const char* what = "";
+    const Schedule* schedule = nullptr;
+    int32_t op = -1;  // of `schedule`
+  } at_;
 };
 
 // Carries a Status out of code that can only throw.
@@ -109,7 +134,7 @@ void ThrowIfBad(absl::Status status) {
 
 template <typename F>
 absl::Status CompiledEngine::Guarded(F&& body) {
-  doing_.clear();
+  at_ = {};
   absl::Status status;
   try {
     body();
@@ -127,16 +152,18 @@ absl::Status CompiledEngine::Guarded(F&& body) {
     status = absl::InternalError(e.what());
   }
   exchange_.Abandon();
-  return absl::Status(status.code(), absl::StrCat("rank ", config_.role.rank(), ", step ", step_ + 1,
-                                                  doing_.empty() ? "" : ", ", doing_, ": ", status.message()));
+  std::string where = absl::StrCat("rank ", config_.role.rank(), ", step ", step_ + 1);
+  if (*at_.what != 0) absl::StrAppend(&where, ", ", at_.what);
+  if (at_.schedule != nullptr) absl::StrAppend(&where, ", ", Print(at_.schedule->ops[at_.op], config_.inventory));
+  return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
 }
 
 absl::Status CompiledEngine::Prepare() {
-  if (absl::Status s = CheckConfig(config_); !s.ok()) return s;
+  if (absl::Status s = CheckConfig(config_, [](OpKind kind) { return HandlerOf(kind) != nullptr; }); !s.ok()) return s;
   InstallCpuAllocator();
   absl::Status made = absl::OkStatus();
   absl::Status guarded = Guarded([&] {
-    doing_ = "allocating the model";
+    at_.what = "allocating the model";
     at::set_num_threads(config_.threads);
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
     // Deterministic mode alone also fills every new tensor with NaN, a needless pass over memory: the engine never
@@ -156,7 +183,7 @@ absl::Status CompiledEngine::Prepare() {
     Initialise();
     Renew();
     if (device_.is_cuda()) {
-      doing_ = "trying implementations of attention";
+      at_.what = "trying implementations of attention";
       notes_.push_back(ChooseAttention(config_, device_));
     }
     made = MakeUnits();
@@ -226,80 +253,85 @@ std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::
   return contexts;
 }
 
-void CompiledEngine::RunOp(const Schedule& schedule, int32_t index, InFlightMicrobatches& microbatches) {
-  const Op& op = schedule.ops[index];
-  switch (op.kind) {
+CompiledEngine::Handler CompiledEngine::HandlerOf(OpKind kind) {
+  switch (kind) {
     case OpKind::kForward:
-      return microbatches.Forward(op);
+      return [](CompiledEngine&, Execution& run) { run.microbatches.Forward(run.op()); };
     case OpKind::kRecompute:
-      return microbatches.Recompute(op);
+      return [](CompiledEngine&, Execution& run) { run.microbatches.Recompute(run.op()); };
     case OpKind::kBackward:
-      return microbatches.Backward(op);
+      return [](CompiledEngine&, Execution& run) { run.microbatches.Backward(run.op()); };
     case OpKind::kOpenGradients:
-      return storage_->OpenGradients(op);
+      return [](CompiledEngine& e, Execution& run) { e.storage_->OpenGradients(run.op()); };
     case OpKind::kRelease:
-      return storage_->Release(op);
+      return [](CompiledEngine& e, Execution& run) { e.storage_->Release(run.op()); };
     case OpKind::kGather:
+      return [](CompiledEngine& e, Execution& run) { e.exchange_.Gather(run.schedule, run.index, *e.storage_); };
     case OpKind::kReduce:
+      return [](CompiledEngine& e, Execution& run) { e.exchange_.Reduce(run.schedule, run.index, *e.storage_); };
     case OpKind::kAllReduce:
-      return exchange_.Begin(schedule, index, doing_, *storage_);
+      return [](CompiledEngine& e, Execution& run) { e.exchange_.AllReduce(run.schedule, run.index, *e.storage_); };
+    case OpKind::kReduceScalars:
+      return [](CompiledEngine& e, Execution& run) {
+        e.exchange_.ReduceScalars(run.schedule, run.index, run.training->scalars);
+      };
+    case OpKind::kClipGradients:
+      return [](CompiledEngine& e, Execution& run) {
+        auto global = e.exchange_.GlobalNorm(run.op(), e.storage_->OwnedNorm());
+        ThrowIfBad(global.status());
+        run.training->norm = *std::move(global);
+      };
+    case OpKind::kOptimizerStep:
+      return [](CompiledEngine& e, Execution& run) { e.Optimize(*run.training); };
     default:
-      return;  // handled by Train, or refused by CheckConfig
+      return nullptr;
   }
 }
 
-void CompiledEngine::Train(const Batch& batch, double learning_rate, double vote, StepResult& result) {
+void CompiledEngine::Train(Training& training) {
   const c10::AutoGradMode off(false);
   exchange_.BeginStep();
   recorder_.Begin();
   storage_->ZeroGradients();
-  const at::Tensor scalars = at::zeros({2}, at::TensorOptions(at::kDouble).device(device_));  // loss sum, votes
-  scalars[1].fill_(vote);
-  InFlightMicrobatches microbatches(config_.schedule, units_, MakeContexts(batch, scalars[0]));
-  at::Tensor norm;  // stays on the device; read once, together with the scalars
+  Execution run{.schedule = config_.schedule,
+                .microbatches = {config_.schedule, units_, MakeContexts(training.batch, training.scalars[0])},
+                .training = &training};
   recorder_.End("Prepare");
 
-  for (int32_t index = 0; index < static_cast<int32_t>(config_.schedule.ops.size()); ++index) {
-    const Op& op = config_.schedule.ops[index];
-    doing_ = Print(op, config_.inventory);
-    if (config_.progress != nullptr) config_.progress->Begin(index, op.kind);
-    ThrowIfBad(exchange_.WaitFor(config_.schedule, index, config_.progress));
+  for (run.index = 0; run.index < static_cast<int32_t>(run.schedule.ops.size()); ++run.index) {
+    const Op& op = run.op();
+    at_ = {.schedule = &run.schedule, .op = run.index};
+    if (config_.progress != nullptr) config_.progress->Begin(run.index, op.kind);
+    ThrowIfBad(exchange_.WaitFor(run.schedule, run.index, config_.progress));
     recorder_.Begin();
-    if (op.kind == OpKind::kReduceScalars) {
-      exchange_.BeginScalars(config_.schedule, index, doing_, scalars);
-    } else if (op.kind == OpKind::kClipGradients) {
-      auto global = exchange_.GlobalNorm(op, storage_->OwnedNorm());
-      ThrowIfBad(global.status());
-      norm = *std::move(global);
-    } else if (op.kind == OpKind::kOptimizerStep) {
-      Optimize(batch, at::cat({scalars, norm.to(at::kDouble).view({1})}), learning_rate, result);
-    } else {
-      RunOp(config_.schedule, index, microbatches);
-    }
-    recorder_.End(op.stream == Stream::kCompute ? doing_
-                                                : "Issue");  // a collective's own span ends when the collective is done
+    HandlerOf(op.kind)(*this, run);
+    // A collective's own span ends when the collective is done.
+    if (recorder_.on()) recorder_.End(op.stream == Stream::kCompute ? Print(op, config_.inventory) : "Issue");
   }
 }
 
-// `seen`: loss sum, votes, gradient norm. On a CPU they are computed by now. On a GPU they may not be, so the update is
-// decided on the device, and the host waits only after it has issued the whole step.
-void CompiledEngine::Optimize(const Batch& batch, const at::Tensor& seen, double learning_rate, StepResult& result) {
+// On a CPU the scalars and the norm are computed by now. On a GPU they may not be, so the update is decided on the
+// device, and the host waits only after it has issued the whole step.
+void CompiledEngine::Optimize(Training& training) {
+  const at::Tensor seen = at::cat({training.scalars, training.norm.to(at::kDouble).view({1})});
+  StepResult& result = training.result;
   const double clip_norm = config_.train.optimizer().clip_norm();
   const double most = clip_norm > 0 ? clip_norm : std::numeric_limits<double>::infinity();
   const auto read = [&] {
     const at::Tensor host = seen.cpu();
     const double* values = host.const_data_ptr<double>();
-    result = {values[0] / static_cast<double>(batch.global_targets), values[2], values[1], exchange_.waited_seconds()};
+    result = {values[0] / static_cast<double>(training.batch.global_targets), values[2], values[1],
+              exchange_.waited_seconds()};
     return std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
   };
   if (config_.decide_on_device || device_.is_cuda()) {
     const UpdateDecision decision = DecideUpdate(seen, most);
-    optimizer_->StepUnless(decision.skip, decision.divisor, step_ + 1, learning_rate);
+    optimizer_->StepUnless(decision.skip, decision.divisor, step_ + 1, training.learning_rate);
     Renew();
     read();
   } else if (read()) {
     // torch.nn.utils.clip_grad_norm_
-    optimizer_->Step(step_ + 1, learning_rate, std::min(1.0, most / (result.gradient_norm + 1e-6)));
+    optimizer_->Step(step_ + 1, training.learning_rate, std::min(1.0, most / (result.gradient_norm + 1e-6)));
     Renew();
   }
 }
@@ -320,8 +352,13 @@ absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learn
   if (!std::isfinite(learning_rate) || learning_rate < 0) {
     return absl::InvalidArgumentError(absl::StrCat("a learning rate of ", learning_rate));
   }
-  StepResult result;
-  const absl::Status done = Guarded([&] { Train(batch, learning_rate, vote, result); });
+  Training training{.batch = batch, .learning_rate = learning_rate};
+  const absl::Status done = Guarded([&] {
+    training.scalars = at::zeros({2}, at::TensorOptions(at::kDouble).device(device_));
+    training.scalars[1].fill_(vote);
+    Train(training);
+  });
+  const StepResult& result = training.result;
   if (config_.progress != nullptr) config_.progress->EndStep();
   if (!done.ok()) return done;
   if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
@@ -338,12 +375,11 @@ absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learn
 double CompiledEngine::ForwardOnly(const Batch& batch, int64_t first, int64_t rows) {
   Context context = MakeContext(batch, first, rows, Mode::kEvaluate);
   context.loss_sum = at::zeros({}, at::TensorOptions(at::kDouble).device(device_));
-  InFlightMicrobatches microbatches(config_.evaluation, units_, {context});
-  for (int32_t index = 0; index < static_cast<int32_t>(config_.evaluation.ops.size()); ++index) {
-    const Op& op = config_.evaluation.ops[index];
-    doing_ = absl::StrCat("evaluation, ", Print(op, config_.inventory));
-    ThrowIfBad(exchange_.WaitFor(config_.evaluation, index, nullptr));
-    RunOp(config_.evaluation, index, microbatches);
+  Execution run{.schedule = config_.evaluation, .microbatches = {config_.evaluation, units_, {context}}};
+  for (run.index = 0; run.index < static_cast<int32_t>(run.schedule.ops.size()); ++run.index) {
+    at_ = {.what = "evaluation", .schedule = &run.schedule, .op = run.index};
+    ThrowIfBad(exchange_.WaitFor(run.schedule, run.index, nullptr));
+    HandlerOf(run.op().kind)(*this, run);
   }
   return context.loss_sum.item<double>();
 }
@@ -366,7 +402,7 @@ absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
       const int64_t first = std::min(begin, sequences);
       sum += ForwardOnly(batch, first, std::min(rows, sequences - first));
     }
-    doing_ = "evaluation";
+    at_ = {.what = "evaluation"};
     if (world != nullptr) {
       at::Tensor total = at::full({1}, sum, at::TensorOptions(at::kDouble).device(device_));
       ThrowIfBad(config_.groups[kWorldGroup]->AllReduce(total)->Wait());
@@ -393,7 +429,7 @@ absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint3
   }
   std::vector<float> logits;
   absl::Status status = Guarded([&] {
-    doing_ = "logits";
+    at_.what = "logits";
     const c10::AutoGradMode off(false);
     const absl::Span<const uint32_t> fresh = kv_cache_.Begin(tokens, units_.size());
     Context context;
@@ -415,14 +451,14 @@ absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint3
 
 absl::Status CompiledEngine::Pull() {
   return Guarded([&] {
-    doing_ = "copying the state to the host";
+    at_.what = "copying the state to the host";
     state_->ToHost();
   });
 }
 
 absl::Status CompiledEngine::Push() {
   return Guarded([&] {
-    doing_ = "copying changed parameters to the device";
+    at_.what = "copying changed parameters to the device";
     state_->FromHost();
     Renew();
   });

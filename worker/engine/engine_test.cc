@@ -400,6 +400,13 @@ TEST(Engine, RefusesWhatItCannotRun) {
   config = Small(2, 2);
   config.evaluation.ops.pop_back();
   EXPECT_EQ(Engine::Create(config).status().code(), absl::StatusCode::kInvalidArgument);
+  config = Small(2, 2);
+  config.schedule.ops.push_back({.kind = OpKind::kSnapshot});
+  EXPECT_EQ(Engine::Create(config).status(), absl::UnimplementedError("this engine cannot execute Snapshot"));
+  config = Small(2, 2);
+  config.evaluation.ops.push_back({.kind = OpKind::kReduceScalars, .group = kWorldGroup});
+  EXPECT_EQ(Engine::Create(config).status(),
+            absl::UnimplementedError("this engine cannot execute evaluation, ReduceScalars in world"));
 #ifndef MUSTER_CUDA
   config = Small(2, 2);
   config.cuda = true;

@@ -9,43 +9,44 @@
 
 namespace muster::engine {
 
-void Exchange::Issue(const Op& op, int32_t index, const std::string& name, std::unique_ptr<collectives::Work> work,
-                     std::function<void()> then) {
+void Exchange::Issue(const Op& op, int32_t index, std::unique_ptr<collectives::Work> work, std::function<void()> then) {
   PendingCollectives::Then done;
   if (then || recorder_->on()) {
-    done = [this, then = std::move(then), name, stream = op.stream,
+    done = [this, &op, then = std::move(then),
             begin = std::chrono::steady_clock::now()](const collectives::Work& ended) {
-      recorder_->Add({name, stream, begin, ended.done_at().value_or(std::chrono::steady_clock::now())});
+      if (recorder_->on()) {
+        recorder_->Add({Print(op, config_->inventory), op.stream, begin,
+                        ended.done_at().value_or(std::chrono::steady_clock::now())});
+      }
       if (then) then();
     };
   }
   pending_.Add(index, op.stream, std::move(work), std::move(done));
 }
 
-void Exchange::Begin(const Schedule& schedule, int32_t index, const std::string& name, Storage& storage) {
+void Exchange::Gather(const Schedule& schedule, int32_t index, Storage& storage) {
   const Op& op = schedule.ops[index];
-  collectives::Group& group = GroupOf(op);
-  switch (op.kind) {
-    case OpKind::kGather:
-      return Issue(op, index, name, group.BroadcastShares(storage.BeginGather(op)), nullptr);
-    case OpKind::kReduce:
-      return Issue(op, index, name, group.ReduceShares(storage.BeginReduce(op)),
-                   [&storage, &op] { storage.EndReduce(op); });
-    default: {
-      const std::vector<at::Tensor> owned = storage.BeginAllReduce(op);
-      for (size_t i = 0; i < owned.size(); ++i) {
-        std::function<void()> then;
-        if (i + 1 == owned.size()) then = [&storage, &op] { storage.EndAllReduce(op); };
-        Issue(op, index, name, group.AllReduce(owned[i]), std::move(then));
-      }
-    }
+  Issue(op, index, GroupOf(op).BroadcastShares(storage.BeginGather(op)), nullptr);
+}
+
+void Exchange::Reduce(const Schedule& schedule, int32_t index, Storage& storage) {
+  const Op& op = schedule.ops[index];
+  Issue(op, index, GroupOf(op).ReduceShares(storage.BeginReduce(op)), [&storage, &op] { storage.EndReduce(op); });
+}
+
+void Exchange::AllReduce(const Schedule& schedule, int32_t index, Storage& storage) {
+  const Op& op = schedule.ops[index];
+  const std::vector<at::Tensor> owned = storage.BeginAllReduce(op);
+  for (size_t i = 0; i < owned.size(); ++i) {
+    std::function<void()> then;
+    if (i + 1 == owned.size()) then = [&storage, &op] { storage.EndAllReduce(op); };
+    Issue(op, index, GroupOf(op).AllReduce(owned[i]), std::move(then));
   }
 }
 
-void Exchange::BeginScalars(const Schedule& schedule, int32_t index, const std::string& name,
-                            const at::Tensor& scalars) {
+void Exchange::ReduceScalars(const Schedule& schedule, int32_t index, const at::Tensor& scalars) {
   const Op& op = schedule.ops[index];
-  Issue(op, index, name, GroupOf(op).AllReduce(scalars), nullptr);
+  Issue(op, index, GroupOf(op).AllReduce(scalars), nullptr);
 }
 
 absl::Status Exchange::WaitFor(const Schedule& schedule, int32_t index, OpListener* progress) {

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 
 #include "absl/status/status.h"
 #include "strategies/schedule/schedule.h"
@@ -24,10 +23,11 @@ class Exchange {
   Exchange(const Config* config, Recorder* recorder) : config_(config), recorder_(recorder) {}
 
   void BeginStep() { waited_ = {}; }
-  // Op `index` of `schedule`, called `name`: kGather, kReduce or kAllReduce.
-  void Begin(const Schedule& schedule, int32_t index, const std::string& name, Storage& storage);
-  // kReduceScalars.
-  void BeginScalars(const Schedule& schedule, int32_t index, const std::string& name, const at::Tensor& scalars);
+  // Each issues op `index` of `schedule`, which outlives the step.
+  void Gather(const Schedule& schedule, int32_t index, Storage& storage);
+  void Reduce(const Schedule& schedule, int32_t index, Storage& storage);
+  void AllReduce(const Schedule& schedule, int32_t index, Storage& storage);
+  void ReduceScalars(const Schedule& schedule, int32_t index, const at::Tensor& scalars);
   // Waits for the ops that op `index` depends on. `progress` (may be null) receives each wait. Unavailable: a
   // collective failed; the message names the awaited op.
   absl::Status WaitFor(const Schedule& schedule, int32_t index, OpListener* progress);
@@ -39,8 +39,7 @@ class Exchange {
   double waited_seconds() const { return waited_.count(); }
 
  private:
-  void Issue(const Op& op, int32_t index, const std::string& name, std::unique_ptr<collectives::Work> work,
-             std::function<void()> then);
+  void Issue(const Op& op, int32_t index, std::unique_ptr<collectives::Work> work, std::function<void()> then);
   collectives::Group& GroupOf(const Op& op) const { return *config_->groups[op.group]; }
 
   const Config* const config_;

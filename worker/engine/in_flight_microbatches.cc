@@ -14,7 +14,7 @@ InFlightMicrobatches::InFlightMicrobatches(const Schedule& schedule,
     : modules_(modules), contexts_(std::move(contexts)), activations_(contexts_.size()), recomputed_(modules.size()) {
   for (size_t m = 0; m < contexts_.size(); ++m) states_.emplace_back(modules.size());
   for (const Op& op : schedule.ops) {
-    if (op.kind == OpKind::kRecompute) recomputed_[op.unit] = true;
+    if (Traits(op.kind).pass == Pass::kRecompute) recomputed_[op.unit] = true;
   }
 }
 

@@ -38,7 +38,7 @@ class PendingCollectives {
     std::unique_ptr<collectives::Work> work;
     Then then;
   };
-  std::array<std::deque<Pending>, 4> streams_;  // ascending by op
+  std::array<std::deque<Pending>, kStreams> streams_;  // ascending by op
 };
 
 }  // namespace muster::engine

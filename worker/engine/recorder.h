@@ -28,7 +28,7 @@ class Recorder {
 
   void Start();
   bool on() const { return on_; }
-  // One op of the compute stream.
+  // One op of the compute stream. Nothing while it is off: a name that must be formatted is made only if on().
   void Begin();
   void End(std::string name);
   // Adds a span with known times.

@@ -15,12 +15,12 @@
 namespace muster::engine {
 namespace {
 
-// Finds each unit's place in its slot from the ops of one kind.
+// Finds each unit's place in its slot of one pool.
 template <typename Slotted>
-void FindPlaces(const Schedule& schedule, OpKind kind, const std::vector<int64_t>& begin,
+void FindPlaces(const Schedule& schedule, SlotPool pool, const std::vector<int64_t>& begin,
                 std::vector<Slotted>& places) {
   for (const Op& op : schedule.ops) {
-    if (op.kind != kind || op.slot < 0) continue;
+    if (Traits(op.kind).slots != pool || op.slot < 0) continue;
     for (int32_t u = op.unit; u < op.unit_end; ++u) places[u] = {op.slot, begin[u] - begin[op.unit]};
   }
 }
@@ -65,13 +65,12 @@ Storage::Storage(const Options& options)
   const at::TensorOptions fp32 = at::TensorOptions(at::kFloat).device(options.device);
   const at::TensorOptions compute = fp32.dtype(options.compute), narrow = fp32.dtype(options.reduce);
   const bool narrows =
-      options.reduce != at::kFloat && std::any_of(schedule_->ops.begin(), schedule_->ops.end(), [](const Op& op) {
-        return op.kind == OpKind::kReduce || op.kind == OpKind::kAllReduce;
-      });
+      options.reduce != at::kFloat &&
+      std::any_of(schedule_->ops.begin(), schedule_->ops.end(), [](const Op& op) { return ReducesGradients(op.kind); });
   std::vector<uint64_t> elements;
   for (const partition::OwnedUnit& unit : units_) elements.push_back(unit.flat.elements);
-  FindPlaces(*schedule_, OpKind::kGather, begin_, slotted_);
-  FindPlaces(*schedule_, OpKind::kOpenGradients, begin_, gradient_slotted_);
+  FindPlaces(*schedule_, SlotPool::kParameters, begin_, slotted_);
+  FindPlaces(*schedule_, SlotPool::kGradients, begin_, gradient_slotted_);
   slots_ = Buffers(GatherSlots(*schedule_, elements), compute);
   if (slots_.empty()) computed_ = at::zeros({all}, compute);
   master_within_ = slots_.empty() && options.compute == at::kFloat;
