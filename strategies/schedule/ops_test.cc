@@ -45,7 +45,7 @@ TEST(Ops, TableIsTheExpectedOne) {
       {OpKind::kFetch, "Fetch", Stream::kTransfer, OpScope::kUnits, no_group, no_slot, no_pass,
        no_parameters, no_gradients, false, 0, nothing, 0, none},
       {OpKind::kReduceScalars, "ReduceScalars", Stream::kReduce, OpScope::kStep, must, no_slot, no_pass,
-       no_parameters, no_gradients, false, 0, nothing, 16, none},
+       no_parameters, no_gradients, false, 0, nothing, 32, none},
       {OpKind::kClipGradients, "ClipGradients", Stream::kCompute, OpScope::kStep, may, no_slot, no_pass,
        no_parameters, GradientUse::kMeasure, false, 0, nothing, 8, MemoryTraffic::kOwnedGradients},
       {OpKind::kOptimizerStep, "OptimizerStep", Stream::kCompute, OpScope::kStep, no_group, no_slot, no_pass,

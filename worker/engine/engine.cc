@@ -51,7 +51,7 @@ class CompiledEngine final : public Engine {
 
   absl::Status Prepare();
 
-  absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate, double vote) override;
+  absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate, const Votes& votes) override;
   absl::StatusOr<double> Evaluate(const Batch& batch) override;
   absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) override;
   void Record() override { recorder_.Start(); }
@@ -80,7 +80,7 @@ class CompiledEngine final : public Engine {
   struct Training {
     const Batch& batch;
     double learning_rate = 0;
-    at::Tensor scalars{};  // loss sum, votes
+    at::Tensor scalars{};  // by StepScalar
     at::Tensor norm{};     // stays on the device; read once, together with the scalars
     StepResult result = {};
   };
@@ -294,7 +294,7 @@ void CompiledEngine::Train(Training& training) {
   recorder_.Begin();
   storage_->ZeroGradients();
   Execution run{.schedule = config_.schedule,
-                .microbatches = {config_.schedule, units_, MakeContexts(training.batch, training.scalars[0])},
+                .microbatches = {config_.schedule, units_, MakeContexts(training.batch, training.scalars[kLossSum])},
                 .training = &training};
   recorder_.End("Prepare");
 
@@ -313,6 +313,7 @@ void CompiledEngine::Train(Training& training) {
 // On a CPU the scalars and the norm are computed by now. On a GPU they may not be, so the update is decided on the
 // device, and the host waits only after it has issued the whole step.
 void CompiledEngine::Optimize(Training& training) {
+  // The scalars, then the norm.
   const at::Tensor seen = at::cat({training.scalars, training.norm.to(at::kDouble).view({1})});
   StepResult& result = training.result;
   const double clip_norm = config_.train.optimizer().clip_norm();
@@ -320,8 +321,8 @@ void CompiledEngine::Optimize(Training& training) {
   const auto read = [&] {
     const at::Tensor host = seen.cpu();
     const double* values = host.const_data_ptr<double>();
-    result = {values[0] / static_cast<double>(training.batch.global_targets), values[2], values[1],
-              exchange_.waited_seconds()};
+    result = {values[kLossSum] / static_cast<double>(training.batch.global_targets), values[kStepScalars],
+              ToVotes(values), exchange_.waited_seconds()};
     return std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
   };
   if (config_.decide_on_device || device_.is_cuda()) {
@@ -341,7 +342,7 @@ void CompiledEngine::Renew() {
   storage_->Renew();
 }
 
-absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learning_rate, double vote) {
+absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learning_rate, const Votes& votes) {
   if (absl::Status s = CheckBatch(config_.inventory, batch); !s.ok()) return s;
   const uint64_t room = static_cast<uint64_t>(MicrobatchRows(batch)) * config_.schedule.microbatches;
   if (batch.sequences > room) {
@@ -354,8 +355,11 @@ absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learn
   }
   Training training{.batch = batch, .learning_rate = learning_rate};
   const absl::Status done = Guarded([&] {
-    training.scalars = at::zeros({2}, at::TensorOptions(at::kDouble).device(device_));
-    training.scalars[1].fill_(vote);
+    const StepScalars own = ToScalars(votes);
+    training.scalars = at::zeros({kStepScalars}, at::TensorOptions(at::kDouble).device(device_));
+    for (size_t i = 0; i < kStepScalars; ++i) {
+      if (own[i] != 0) training.scalars[static_cast<int64_t>(i)].fill_(own[i]);
+    }
     Train(training);
   });
   const StepResult& result = training.result;

@@ -24,6 +24,7 @@
 #include "worker/collectives/group.h"
 #include "worker/engine/op_listener.h"
 #include "worker/engine/recorder.h"
+#include "worker/engine/step_scalars.h"
 
 namespace muster::engine {
 
@@ -52,7 +53,7 @@ struct Batch {
 struct StepResult {
   double loss = 0;            // mean over the step's targets of all ranks, nats
   double gradient_norm = 0;   // global, before clipping
-  double votes = 0;           // the sum of the ranks' votes, equal on all ranks
+  Votes votes;                // counted over all ranks, equal on all of them
   double waited_seconds = 0;  // on a CPU: time blocked in collectives
 };
 
@@ -77,8 +78,8 @@ class Engine {
   // OutOfRange: the loss or the gradient is not finite; nothing was updated. InvalidArgument: the batch has the wrong
   // size or a token outside the vocabulary, or the learning rate is negative or not finite. ResourceExhausted: memory.
   // Unavailable: a collective failed; the message names the ranks that are gone or lag. The engine is then unusable.
-  // `vote` is summed over all ranks, so that all ranks learn of a request after the same step.
-  virtual absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate, double vote = 0) = 0;
+  // `votes` of all ranks are counted, so that all ranks learn of a request after the same step.
+  virtual absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate, const Votes& votes = {}) = 0;
 
   // Mean loss in nats over all ranks' shares of a batch of any number of sequences. Changes no state; runs at most a
   // training microbatch at a time. OutOfRange: the loss is not finite. Other errors as Step.

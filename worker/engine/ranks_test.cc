@@ -89,12 +89,12 @@ void OnRanks(const Trial& trial, const std::function<void(uint32_t, Engine&)>& b
   for (std::thread& thread : threads) thread.join();
 }
 
-absl::StatusOr<StepResult> TakeStep(const Trial& trial, uint32_t rank, Engine& engine, double vote = 0) {
+absl::StatusOr<StepResult> TakeStep(const Trial& trial, uint32_t rank, Engine& engine, const Votes& votes = {}) {
   const std::vector<uint32_t> all = Sequences(trial.sequences, engine.step());
   const strategies::Share share = strategies::ShareOf(trial.sequences, trial.ranks, rank);
   const auto own =
       absl::MakeSpan(all).subspan(share.first * (kTrialContext + 1), share.sequences * (kTrialContext + 1));
-  return engine.Step({share.sequences, own, trial.sequences * kTrialContext}, trial.sgd ? 0.1 : 1e-3, vote);
+  return engine.Step({share.sequences, own, trial.sequences * kTrialContext}, trial.sgd ? 0.1 : 1e-3, votes);
 }
 
 struct Curve {
@@ -189,9 +189,16 @@ TEST(Ranks, VotesReachAllAfterTheSameStep) {
   const Trial trial{.ranks = 3, .sequences = 6};
   OnRanks(trial, [&](uint32_t rank, Engine& engine) {
     for (int step = 0; step < 4; ++step) {
-      const auto result = TakeStep(trial, rank, engine, rank == 1 && step == 2 ? 1 : 0);
+      Votes own;
+      if (rank == 1 && step == 2) own.stop = 1;
+      if (rank == 0 && step >= 1) own.checkpoint = 1;
+      if (step == 3) own.stop_without_checkpoint = 1024;  // as many as a rank of a large job would see
+      const auto result = TakeStep(trial, rank, engine, own);
       ASSERT_TRUE(result.ok()) << result.status();
-      EXPECT_EQ(result->votes, step == 2 ? 1 : 0) << step;
+      const Votes all{.stop = step == 2 ? 1u : 0u,
+                      .stop_without_checkpoint = step == 3 ? 3 * 1024u : 0u,
+                      .checkpoint = step >= 1 ? 1u : 0u};
+      EXPECT_EQ(result->votes, all) << step;
     }
   });
 }

@@ -108,7 +108,7 @@ absl::StatusOr<StepResult> TakeStep(const Trial& trial, uint32_t rank, Engine& e
   const std::vector<uint32_t> all = Sequences(engine.step());
   const strategies::Share share = strategies::ShareOf(kSequences, trial.ranks, rank);
   const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
-  return engine.Step({share.sequences, own, kSequences * kContext}, trial.sgd ? kSgdRate : kAdamRate, 0);
+  return engine.Step({share.sequences, own, kSequences * kContext}, trial.sgd ? kSgdRate : kAdamRate);
 }
 
 void Load(const Leg& leg, Engine& engine) {

@@ -30,11 +30,9 @@ namespace {
 
 constexpr absl::Duration kLogEvery = absl::Seconds(10);
 
-// Votes of a rank that received a stop request; all ranks stop after the same step. One vote for a stop without a
-// checkpoint outweighs the votes of all ranks for a stop with one.
-constexpr double kStop = 1, kStopWithoutCheckpoint = 1 << 20;
-// Added by rank 0 so that all ranks write a checkpoint after the step; larger than the sum of all other votes.
-constexpr double kCheckpoint = 1LL << 44;
+using engine::Votes;
+
+bool WantsStop(const Votes& votes) { return votes.stop + votes.stop_without_checkpoint > 0; }
 
 class Loop {
  public:
@@ -60,14 +58,14 @@ class Loop {
   }
   static bool Due(uint64_t step, uint64_t every) { return every > 0 && step % every == 0; }
 
-  absl::StatusOr<double> TakeStep(double vote);
+  absl::StatusOr<Votes> TakeStep(const Votes& own);
   absl::Status Report(const engine::StepResult& result, double learning_rate, Now begin);
   absl::StatusOr<double> Validate();
   bool WantsCheckpoint(const Link::Received& received);
   absl::Status BeginCheckpoint();
   absl::Status LastCheckpoint();
   absl::Status ReportCheckpoints();
-  absl::StatusOr<Ended> Stop(double votes);
+  absl::StatusOr<Ended> Stop(const Votes& votes);
   absl::Status Append(Record record, bool durable);
   void Retain();
   void LogProgress(const MetricPoint& point);
@@ -113,21 +111,21 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
 
   while (step() < steps()) {
     const Link::Received received = link_.Newest();
-    double vote = 0;
+    Votes own;
     if (received.stop.has_value() || terminated()) {
-      vote = !received.stop.has_value() || received.stop->checkpoint_first() ? kStop : kStopWithoutCheckpoint;
+      (!received.stop.has_value() || received.stop->checkpoint_first() ? own.stop : own.stop_without_checkpoint) = 1;
     }
-    if (alone() && vote > 0) return Stop(vote);
+    if (alone() && WantsStop(own)) return Stop(own);
     if (absl::Status status = ReportCheckpoints(); !status.ok()) return status;
-    if (WantsCheckpoint(received)) vote += kCheckpoint;
+    if (WantsCheckpoint(received)) own.checkpoint = 1;
     if (received.assignments != assignments_seen_) {
       assignments_seen_ = received.assignments;
       Retain();
       tracer_.Request(received.trace);
     }
-    const absl::StatusOr<double> votes = TakeStep(vote);
+    const absl::StatusOr<Votes> votes = TakeStep(own);
     if (!votes.ok()) return votes.status();
-    if (*votes > 0 && step() < steps()) return Stop(*votes);
+    if (WantsStop(*votes) && step() < steps()) return Stop(*votes);
   }
   if (absl::Status status = LastCheckpoint(); !status.ok()) return status;
   Record finished;
@@ -137,8 +135,8 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
   return Ended::kCompleted;
 }
 
-// Takes one step on all ranks; returns the sum of their votes.
-absl::StatusOr<double> Loop::TakeStep(double vote) {
+// Takes one step on all ranks; returns their votes, counted.
+absl::StatusOr<Votes> Loop::TakeStep(const Votes& own) {
   pulse_.Enter(rundir::kReading);
   tracer_.BeginStep(*rank_.engine);
   const Now begin = clock_.Read();
@@ -152,14 +150,14 @@ absl::StatusOr<double> Loop::TakeStep(double vote) {
   const double learning_rate = engine::LearningRate(train_.optimizer(), step(), steps());
   const engine::Batch batch{
       .sequences = share.sequences, .tokens = batch_, .global_targets = sequences * rank_.program.inventory.context()};
-  const absl::StatusOr<engine::StepResult> result = rank_.engine->Step(batch, learning_rate, vote);
+  const absl::StatusOr<engine::StepResult> result = rank_.engine->Step(batch, learning_rate, own);
   if (!result.ok()) return result.status();
   rank_.samples_consumed += sequences;
   pulse_.FinishStep(step());
   const auto reporting = std::chrono::steady_clock::now();
   if (absl::Status status = Report(*result, learning_rate, begin); !status.ok()) return status;
   tracer_.Host("report", reporting);
-  const bool requested = result->votes >= kCheckpoint;
+  const bool requested = result->votes.checkpoint > 0;
   if (checkpointer_.writes() && (requested || Due(step(), train_.checkpoint().every_steps()))) {
     const auto writing = std::chrono::steady_clock::now();
     if (absl::Status status = BeginCheckpoint(); !status.ok()) return status;
@@ -170,7 +168,7 @@ absl::StatusOr<double> Loop::TakeStep(double vote) {
     *record.mutable_trace() = *std::move(trace);
     if (absl::Status status = Append(std::move(record), /*durable=*/false); !status.ok()) return status;
   }
-  return requested ? result->votes - kCheckpoint : result->votes;
+  return result->votes;
 }
 
 // Reports the step; first runs validation on all ranks if it is due.
@@ -269,8 +267,9 @@ absl::Status Loop::ReportCheckpoints() {
   }
 }
 
-absl::StatusOr<Ended> Loop::Stop(double votes) {
-  if (votes < kStopWithoutCheckpoint && step() > 0) {
+// A single vote for a stop without a checkpoint outweighs any number of votes for a stop with one.
+absl::StatusOr<Ended> Loop::Stop(const Votes& votes) {
+  if (votes.stop_without_checkpoint == 0 && step() > 0) {
     if (absl::Status status = LastCheckpoint(); !status.ok()) return status;
   }
   spdlog::info("stopped on request after step {}{}", step(), checkpointed_ == step() ? " (checkpoint saved)" : "");
