@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
@@ -37,6 +38,19 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& ass
   return engine::Engine::Create(config);
 }
 
+// What the rank owns, and who it sums with, follow from its role, which no digest of a schedule covers: ranks that
+// count shards differently would mix up each other's state.
+absl::Status CheckRole(const Assignment& assignment, const std::vector<RankRole>& roles) {
+  const uint32_t rank = assignment.key().rank();
+  const RankRole &assigned = assignment.role(), &own = roles[rank];
+  if (assigned.rank() == rank && assigned.shard() == own.shard() && assigned.replica() == own.replica())
+    return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this trainer (muster ", kVersion, ") gives rank ", rank, " shard ", own.shard(), " of replica ", own.replica(),
+      ", the coordinator assigned rank ", assigned.rank(), " shard ", assigned.shard(), " of replica ",
+      assigned.replica(), ": two different builds; install the same release on coordinator and workers"));
+}
+
 }  // namespace
 
 absl::StatusOr<Program> CompileProgram(const Assignment& assignment) {
@@ -53,6 +67,7 @@ absl::StatusOr<Program> CompileProgram(const Assignment& assignment) {
         "this trainer (muster ", kVersion, ") compiles the schedule ", rank->digest, ", the coordinator's build ",
         assignment.schedule_digest(), ": two different builds; install the same release on coordinator and workers"));
   }
+  if (absl::Status s = CheckRole(assignment, layout->roles); !s.ok()) return s;
   return Program{*std::move(inventory), *std::move(layout), *std::move(rank)};
 }
 

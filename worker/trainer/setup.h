@@ -25,8 +25,8 @@ struct Program {
   strategies::RankProgram rank;
 };
 
-// FailedPrecondition: this build compiles another schedule than the coordinator's; names both. InvalidArgument: the
-// table is not one of this model.
+// FailedPrecondition: this build compiles another schedule than the coordinator's, or gives the rank another shard or
+// replica; names both. InvalidArgument: the table is not one of this model.
 // Others: as strategies::Compile.
 absl::StatusOr<Program> CompileProgram(const Assignment& assignment);
 
