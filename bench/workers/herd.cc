@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/rpc/rpc.h"
+#include "common/rpc/self_owned.h"
 #include "common/version.h"
 #include "proto/workers_service.grpc.pb.h"
 
@@ -31,9 +32,11 @@ ObservedRank Seen(const RankKey& key, RankState state) {
 }  // namespace
 
 // One attempt. gRPC calls it; operations start under the member's mutex.
-class Herd::Session final : public grpc::ClientBidiReactor<WorkerMessage, CoordinatorMessage> {
+class Herd::Session final : public grpc::ClientBidiReactor<WorkerMessage, CoordinatorMessage>,
+                            public rpc::SelfOwned<Session> {
  public:
-  Session(std::shared_ptr<Member> member, Workers::Stub* stub, WorkerMessage hello);
+  explicit Session(std::shared_ptr<Member> member) : member_(std::move(member)) {}
+  void Start(Workers::Stub* stub, WorkerMessage hello);
   void Send(WorkerMessage message);  // under the member's mutex
   void Cancel() { context_.TryCancel(); }
 
@@ -72,7 +75,8 @@ class Herd::Member : public std::enable_shared_from_this<Member> {
     if (ending_ || now < due_) return;
     if (session_ == nullptr) {
       due_ = absl::InfiniteFuture();
-      session_ = new Session(shared_from_this(), stub_.get(), hello_);  // deletes itself when it ends
+      session_ = Session::Make(shared_from_this()).get();  // until Ended
+      session_->Start(stub_.get(), hello_);
     } else if (welcome_) {
       due_ = now + kHeartbeat;
       WorkerMessage heartbeat;
@@ -140,8 +144,7 @@ class Herd::Member : public std::enable_shared_from_this<Member> {
   std::map<std::string, RankKey> running_ ABSL_GUARDED_BY(mutex_);
 };
 
-Herd::Session::Session(std::shared_ptr<Member> member, Workers::Stub* stub, WorkerMessage hello)
-    : member_(std::move(member)) {
+void Herd::Session::Start(Workers::Stub* stub, WorkerMessage hello) {
   rpc::AddCallMetadata("", context_);
   stub->async()->Connect(&context_, this);
   StartRead(&incoming_);
@@ -175,7 +178,7 @@ void Herd::Session::OnDone(const grpc::Status&) {
     absl::MutexLock lock(&member_->mutex_);
     member_->Ended();
   }
-  delete this;
+  Release();
 }
 
 Herd::Herd(const std::string& address, int count) {

@@ -5,14 +5,13 @@
 
 #include <algorithm>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/rpc/rpc.h"
+#include "common/rpc/self_owned.h"
 #include "coordinator/rpc/request_number.h"
 #include "coordinator/server/cursor.h"
 
@@ -25,41 +24,26 @@ constexpr absl::Duration kUsualCheckpointWait = absl::Minutes(5);
 
 // Watches the job's events, and checks the job after each of them. Everything except the gRPC reactions runs on the
 // loop's thread.
-class CheckpointReactor final : public grpc::ServerUnaryReactor {
+class CheckpointReactor final : public grpc::ServerUnaryReactor, public SelfOwned<CheckpointReactor> {
  public:
-  static CheckpointReactor* Start(Principal caller, const CheckpointRequest* request, CheckpointReply* reply,
-                                  server::Loop* loop) {
-    auto reactor = std::make_shared<CheckpointReactor>(std::move(caller), request, reply, loop);
-    reactor->self_ = reactor;
-    loop->Post([reactor](Turn& turn) { reactor->Begin(turn); });
-    return reactor.get();
-  }
-
   CheckpointReactor(Principal caller, const CheckpointRequest* request, CheckpointReply* reply, server::Loop* loop)
       : caller_(std::move(caller)), request_(request), reply_(reply), loop_(loop) {}
 
-  void OnCancel() override { EndBy(absl::CancelledError("the caller disconnected")); }
-  void OnDone() override {
-    std::shared_ptr<CheckpointReactor> last;  // outlives the lock
-    const std::lock_guard lock(mutex_);
-    last = std::move(self_);
+  void Begin() {
+    loop_->Post([self = shared_from_this()](Turn& turn) { self->Ask(turn); });
   }
+
+  void OnCancel() override { EndBy(absl::CancelledError("the caller disconnected")); }
+  void OnDone() override { Release(); }
 
  private:
-  std::shared_ptr<CheckpointReactor> Self() {
-    const std::lock_guard lock(mutex_);
-    return self_;
-  }
-
   void EndBy(const absl::Status& status) {
-    if (const std::shared_ptr<CheckpointReactor> self = Self(); self != nullptr) {
-      loop_->Post([self, status](Turn& turn) {
-        turn.AfterCommit([self, status, &watches = turn.watches()] { self->End(status, watches); });
-      });
-    }
+    loop_->Post([self = shared_from_this(), status](Turn& turn) {
+      turn.AfterCommit([self, status, &watches = turn.watches()] { self->End(status, watches); });
+    });
   }
 
-  void Begin(Turn& turn) {
+  void Ask(Turn& turn) {
     const core::Core& core = turn.core();
     const absl::StatusOr<JobId> id = core.Find(request_->job());
     const absl::StatusOr<Job> job = id.ok() ? core.GetJob(*id) : id.status();
@@ -73,7 +57,7 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
     if (!job->checkpoints().empty() && job->checkpoints().rbegin()->generation() == generation_) {
       after_step_ = std::max(after_step_, job->checkpoints().rbegin()->step());
     }
-    turn.AfterCommit([self = Self(), &turn] { self->Wait(turn); });
+    turn.AfterCommit([self = shared_from_this(), &turn] { self->Wait(turn); });
   }
 
   void Wait(Turn& turn) {
@@ -88,7 +72,7 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
     const gpr_timespec deadline = gpr_time_add(
         gpr_now(GPR_CLOCK_MONOTONIC),
         gpr_time_from_millis(absl::ToInt64Milliseconds(WaitOf(*request_, kUsualCheckpointWait)), GPR_TIMESPAN));
-    alarm_.Set(deadline, [self = Self()](bool rang) {
+    alarm_.Set(deadline, [self = shared_from_this()](bool rang) {
       if (rang) self->EndBy(self->TooLate());
     });
     Read(turn.core(), turn.watches());
@@ -103,7 +87,7 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
   }
 
   void Read(const core::Core& core, server::Watches& watches) {
-    watches.Next(watch_, [self = Self(), &core, &watches](server::WatchPage page) {
+    watches.Next(watch_, [self = shared_from_this(), &core, &watches](server::WatchPage page) {
       if (page.end && !page.status.ok()) return self->End(page.status, watches);
       self->Look(core, watches, page.end);
     });
@@ -129,7 +113,7 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
                  watches);
     }
     // In a later iteration, since a watch must not be read from within its own callback.
-    loop_->Post([self = Self()](Turn& turn) {
+    loop_->Post([self = shared_from_this()](Turn& turn) {
       turn.AfterCommit([self, &core = turn.core(), &watches = turn.watches()] {
         if (!self->ended_) self->Read(core, watches);
       });
@@ -155,16 +139,15 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor {
   std::shared_ptr<server::Watch> watch_;
   bool ended_ = false;
   grpc::Alarm alarm_;
-
-  std::mutex mutex_;
-  std::shared_ptr<CheckpointReactor> self_ ABSL_GUARDED_BY(mutex_);  // until OnDone
 };
 
 }  // namespace
 
 grpc::ServerUnaryReactor* StartCheckpoint(Principal caller, const CheckpointRequest* request, CheckpointReply* reply,
                                           server::Loop* loop) {
-  return CheckpointReactor::Start(std::move(caller), request, reply, loop);
+  const std::shared_ptr<CheckpointReactor> call = CheckpointReactor::Make(std::move(caller), request, reply, loop);
+  call->Begin();
+  return call.get();
 }
 
 }  // namespace muster::rpc

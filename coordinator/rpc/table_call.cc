@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/rpc.h"
+#include "common/rpc/self_owned.h"
 
 namespace muster::rpc {
 namespace {
@@ -36,19 +37,18 @@ absl::StatusOr<Bytes> Find(Turn& turn, const FetchTableRequest& request, const s
 }
 
 // Sends one chunk at a time: the next when gRPC has taken the previous one.
-class TableCall final : public grpc::ServerWriteReactor<TableChunk> {
+class TableCall final : public grpc::ServerWriteReactor<TableChunk>, public SelfOwned<TableCall> {
  public:
-  TableCall(const absl::StatusOr<Principal>& caller, const FetchTableRequest& request, server::Loop* loop) {
+  void Begin(const absl::StatusOr<Principal>& caller, const FetchTableRequest& request, server::Loop* loop) {
     if (!caller.ok()) {
       Finish(ToGrpc(caller.status()));
       return;
     }
-    // `this` lives until Finish, which only this class calls.
-    loop->Post([this, request, node = caller->node](Turn& turn) {
-      turn.AfterCommit([this, found = Find(turn, request, node)] {
-        if (!found.ok()) return Finish(ToGrpc(found.status()));
-        bytes_ = *found;
-        Next();
+    loop->Post([self = shared_from_this(), request, node = caller->node](Turn& turn) {
+      turn.AfterCommit([self, found = Find(turn, request, node)] {
+        if (!found.ok()) return self->Finish(ToGrpc(found.status()));
+        self->bytes_ = *found;
+        self->Next();
       });
     });
   }
@@ -57,7 +57,7 @@ class TableCall final : public grpc::ServerWriteReactor<TableChunk> {
     if (!ok) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the worker disconnected"));
     Next();
   }
-  void OnDone() override { delete this; }
+  void OnDone() override { Release(); }
 
  private:
   void Next() {
@@ -77,7 +77,9 @@ class TableCall final : public grpc::ServerWriteReactor<TableChunk> {
 
 grpc::ServerWriteReactor<TableChunk>* StartTableCall(const absl::StatusOr<Principal>& caller,
                                                      const FetchTableRequest& request, server::Loop* loop) {
-  return new TableCall(caller, request, loop);
+  const std::shared_ptr<TableCall> call = TableCall::Make();
+  call->Begin(caller, request, loop);
+  return call.get();
 }
 
 }  // namespace muster::rpc

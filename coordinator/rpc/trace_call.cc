@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/rpc/rpc.h"
+#include "common/rpc/self_owned.h"
 #include "coordinator/rpc/request_number.h"
 
 namespace muster::rpc {
@@ -20,11 +21,13 @@ constexpr uint32_t kMostSteps = 20;
 constexpr uint32_t kMostRanks = 8;  // keeps the reply small
 constexpr absl::Duration kUsualTraceWait = absl::Minutes(1);
 
-class TraceReactor final : public grpc::ServerUnaryReactor {
+class TraceReactor final : public grpc::ServerUnaryReactor, public SelfOwned<TraceReactor> {
  public:
   TraceReactor(Principal caller, const TraceRequest* request, TraceReply* reply, server::Loop* loop)
-      : caller_(std::move(caller)), request_(request), reply_(reply), loop_(loop) {
-    loop_->Post([this](Turn& turn) { Begin(turn); });
+      : caller_(std::move(caller)), request_(request), reply_(reply), loop_(loop) {}
+
+  void Begin() {
+    loop_->Post([self = shared_from_this()](Turn& turn) { self->Trace(turn); });
   }
 
   void OnCancel() override {
@@ -32,10 +35,10 @@ class TraceReactor final : public grpc::ServerUnaryReactor {
       turn.AfterCommit([number, &traces = turn.traces()] { traces.Cancel(number); });
     });
   }
-  void OnDone() override { delete this; }
+  void OnDone() override { Release(); }
 
  private:
-  void Begin(Turn& turn) {
+  void Trace(Turn& turn) {
     const absl::StatusOr<core::TraceJob> event = Ask(turn.core());
     absl::Status status = event.status();
     if (status.ok()) status = turn.Handle(*event).status;
@@ -44,7 +47,9 @@ class TraceReactor final : public grpc::ServerUnaryReactor {
     reply_->set_generation(generation);
     turn.traces().Begin({event->job, generation}, request_number_, event->ranks,
                         turn.now().steady + WaitOf(*request_, kUsualTraceWait),
-                        [this, &core = turn.core()](Traces::Result result) { End(core, std::move(result)); });
+                        [self = shared_from_this(), &core = turn.core()](Traces::Result result) {
+                          self->End(core, std::move(result));
+                        });
   }
 
   absl::StatusOr<core::TraceJob> Ask(const core::Core& core) const {
@@ -97,7 +102,9 @@ class TraceReactor final : public grpc::ServerUnaryReactor {
 
 grpc::ServerUnaryReactor* StartTrace(Principal caller, const TraceRequest* request, TraceReply* reply,
                                      server::Loop* loop) {
-  return new TraceReactor(std::move(caller), request, reply, loop);
+  const std::shared_ptr<TraceReactor> call = TraceReactor::Make(std::move(caller), request, reply, loop);
+  call->Begin();
+  return call.get();
 }
 
 }  // namespace muster::rpc

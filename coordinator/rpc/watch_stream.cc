@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "common/rpc/rpc.h"
+#include "common/rpc/self_owned.h"
 
 namespace muster::rpc {
 namespace {
@@ -14,11 +15,10 @@ namespace {
 using server::Turn;
 
 // Operations start under the mutex, so none follows Finish; gRPC never runs a reaction inside of them.
-class WatchStream final : public grpc::ServerWriteReactor<WatchItem> {
+class WatchStream final : public grpc::ServerWriteReactor<WatchItem>, public SelfOwned<WatchStream> {
  public:
   static WatchStream* Start(const absl::Status& admitted, const WatchRequest& request, server::Loop* loop) {
-    auto stream = std::make_shared<WatchStream>(loop);
-    stream->self_ = stream;
+    const std::shared_ptr<WatchStream> stream = Make(loop);
     if (admitted.ok()) {
       stream->Open(request);
     } else {
@@ -42,27 +42,18 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem> {
       broken_ = true;
       if (!writing_) Step();
     }
-    loop_->Post([self = Self()](Turn& turn) {
+    loop_->Post([self = shared_from_this()](Turn& turn) {
       turn.AfterCommit([self, &watches = turn.watches()] {
         if (self->watch_ != nullptr) watches.Close(self->watch_);
       });
     });
   }
 
-  void OnDone() override {
-    std::shared_ptr<WatchStream> last;  // outlives the lock
-    const std::lock_guard lock(mutex_);
-    last = std::move(self_);
-  }
+  void OnDone() override { Release(); }
 
  private:
-  std::shared_ptr<WatchStream> Self() {
-    const std::lock_guard lock(mutex_);
-    return self_;
-  }
-
   void Open(const WatchRequest& request) {
-    loop_->Post([self = self_, request](Turn& turn) {
+    loop_->Post([self = shared_from_this(), request](Turn& turn) {
       turn.AfterCommit([self, request, &turn] {
         absl::StatusOr<JobId> job = JobId();
         if (!request.job().empty()) job = turn.core().Find(request.job());
@@ -76,9 +67,11 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem> {
   }
 
   void Ask(server::Watches& watches) {
-    const std::shared_ptr<WatchStream> self = Self();
-    if (self == nullptr) return;
-    watches.Next(watch_, [self](server::WatchPage page) { self->Deliver(std::move(page)); });
+    {
+      const std::lock_guard lock(mutex_);
+      if (finished_) return;
+    }
+    watches.Next(watch_, [self = shared_from_this()](server::WatchPage page) { self->Deliver(std::move(page)); });
   }
 
   void End(const absl::Status& status) { Deliver({{}, true, status}); }
@@ -104,8 +97,9 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem> {
       Finish(ToGrpc(page_.status));
     } else {
       page_.items = {};
-      loop_->Post(
-          [self = self_](Turn& turn) { turn.AfterCommit([self, &watches = turn.watches()] { self->Ask(watches); }); });
+      loop_->Post([self = shared_from_this()](Turn& turn) {
+        turn.AfterCommit([self, &watches = turn.watches()] { self->Ask(watches); });
+      });
     }
   }
 
@@ -113,7 +107,6 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem> {
   std::shared_ptr<server::Watch> watch_;  // touched by the loop's thread only
 
   std::mutex mutex_;
-  std::shared_ptr<WatchStream> self_ ABSL_GUARDED_BY(mutex_);  // until OnDone
   server::WatchPage page_ ABSL_GUARDED_BY(mutex_);
   size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

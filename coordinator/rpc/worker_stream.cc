@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/rpc.h"
+#include "common/rpc/self_owned.h"
 #include "coordinator/rpc/worker_message.h"
 
 namespace muster::rpc {
@@ -41,14 +42,13 @@ class Outgoing {
 // Operations start under the mutex, so none follows Finish; gRPC never runs a reaction inside of them.
 class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, CoordinatorMessage>,
                            public server::WorkerLink,
-                           public std::enable_shared_from_this<WorkerStream> {
+                           public SelfOwned<WorkerStream> {
  public:
   WorkerStream(std::string node, server::Loop* loop) : node_(std::move(node)), loop_(loop) {}
 
   static WorkerStream* Start(const absl::StatusOr<Principal>& caller, server::Loop* loop) {
-    auto stream = std::make_shared<WorkerStream>(caller.ok() ? caller->node : "", loop);
+    const std::shared_ptr<WorkerStream> stream = Make(caller.ok() ? caller->node : "", loop);
     const std::lock_guard lock(stream->mutex_);
-    stream->self_ = stream;
     if (!caller.ok()) stream->end_ = caller.status();
     stream->Read();
     stream->Step();
@@ -96,11 +96,7 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
 
   void OnCancel() override { Leave(absl::CancelledError("the worker disconnected")); }
 
-  void OnDone() override {
-    std::shared_ptr<WorkerStream> last;  // outlives the lock
-    const std::lock_guard lock(mutex_);
-    last = std::move(self_);
-  }
+  void OnDone() override { Release(); }
 
  private:
   // Later messages are attributed to the node that the Hello names.
@@ -139,7 +135,6 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
   bool first_ = true;       // touched by OnReadDone only
 
   std::mutex mutex_;
-  std::shared_ptr<WorkerStream> self_ ABSL_GUARDED_BY(mutex_);  // until OnDone
   Outgoing outgoing_ ABSL_GUARDED_BY(mutex_);
   CoordinatorMessage current_ ABSL_GUARDED_BY(mutex_);  // being written
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "common/proto_time.h"
 #include "common/rpc/rpc.h"
+#include "common/rpc/self_owned.h"
 #include "coordinator/rpc/table_call.h"
 #include "coordinator/rpc/worker_stream.h"
 
@@ -46,47 +47,45 @@ absl::Status Explained(const absl::Status& status, const core::Core& core, const
 absl::Duration WaitOf(const RendezvousGetRequest& request) { return std::min(FromProto(request.wait()), kLongestWait); }
 
 // One RendezvousGet: finishes when the value is set, the wait is over, or the caller disconnects.
-class GetReactor final : public grpc::ServerUnaryReactor {
+class GetReactor final : public grpc::ServerUnaryReactor, public SelfOwned<GetReactor> {
  public:
   GetReactor(const RendezvousGetRequest* request, RendezvousGetReply* reply, std::string node, server::Loop* loop)
-      : request_(request), reply_(reply), node_(std::move(node)), loop_(loop) {
-    loop_->Post([this, state = state_](Turn& turn) {
-      const absl::Status current = Arrive(turn, RankOf(request_->key()), node_);
-      turn.AfterCommit([this, state, current, &turn] {
-        if (!current.ok()) return Finish(ToGrpc(current));
-        Begin(*state, turn);
+      : request_(request), reply_(reply), node_(std::move(node)), loop_(loop) {}
+
+  void Begin() {
+    loop_->Post([self = shared_from_this()](Turn& turn) {
+      const absl::Status current = Arrive(turn, RankOf(self->request_->key()), self->node_);
+      turn.AfterCommit([self, current, &turn] {
+        if (!current.ok()) return self->Finish(ToGrpc(current));
+        self->Wait(turn);
       });
     });
   }
 
   void OnCancel() override {
-    loop_->Post([state = state_](Turn& turn) {
-      turn.AfterCommit([state, &rendezvous = turn.rendezvous()] { rendezvous.Cancel(state->wait); });
+    loop_->Post([self = shared_from_this()](Turn& turn) {
+      turn.AfterCommit([self, &rendezvous = turn.rendezvous()] { rendezvous.Cancel(self->wait_); });
     });
   }
-  void OnDone() override { delete this; }
+  void OnDone() override { Release(); }
 
  private:
-  // Touched by the loop's thread; may outlive the call.
-  struct State {
-    uint64_t wait = 0;
-  };
-
-  void Begin(State& state, Turn& turn) {
+  void Wait(Turn& turn) {
     const SteadyTime now = turn.now().steady;
     const JobId job(request_->key().job());
-    state.wait = turn.rendezvous().Get({job, request_->key().generation()}, request_->name(), now + WaitOf(*request_),
-                                       now, [this, job, &core = turn.core()](absl::StatusOr<std::string> value) {
-                                         if (value.ok()) reply_->set_value(*std::move(value));
-                                         Finish(ToGrpc(Explained(value.status(), core, job)));
-                                       });
+    wait_ =
+        turn.rendezvous().Get({job, request_->key().generation()}, request_->name(), now + WaitOf(*request_), now,
+                              [self = shared_from_this(), job, &core = turn.core()](absl::StatusOr<std::string> value) {
+                                if (value.ok()) self->reply_->set_value(*std::move(value));
+                                self->Finish(ToGrpc(Explained(value.status(), core, job)));
+                              });
   }
 
   const RendezvousGetRequest* const request_;
   RendezvousGetReply* const reply_;
   const std::string node_;
   server::Loop* const loop_;
-  const std::shared_ptr<State> state_ = std::make_shared<State>();
+  uint64_t wait_ = 0;  // of the loop's thread
 };
 
 }  // namespace
@@ -121,7 +120,9 @@ grpc::ServerUnaryReactor* WorkersService::RendezvousGet(grpc::CallbackServerCont
                                                         RendezvousGetReply* reply) {
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Workers/RendezvousGet");
   if (!caller.ok()) return EndWith(caller.status(), *context);
-  return new GetReactor(request, reply, caller->node, loop_);
+  const std::shared_ptr<GetReactor> call = GetReactor::Make(request, reply, caller->node, loop_);
+  call->Begin();
+  return call.get();
 }
 
 grpc::ServerWriteReactor<TableChunk>* WorkersService::FetchTable(grpc::CallbackServerContext* context,

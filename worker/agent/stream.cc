@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/rpc/rpc.h"
+#include "common/rpc/self_owned.h"
 #include "proto/workers_service.grpc.pb.h"
 
 namespace muster::agent {
@@ -22,14 +23,13 @@ struct CoordinatorStream::Owner {
 
 // Lives until OnDone, whatever becomes of the stream object.
 class CoordinatorStream::Session final : public grpc::ClientBidiReactor<WorkerMessage, CoordinatorMessage>,
-                                         public std::enable_shared_from_this<Session> {
+                                         public rpc::SelfOwned<Session> {
  public:
   Session(std::shared_ptr<EventLoop> loop, const std::shared_ptr<grpc::Channel>& channel, std::shared_ptr<Owner> owner)
       : loop_(std::move(loop)), owner_(std::move(owner)), stub_(Workers::NewStub(channel)) {}
 
   void Start(const std::string& token, const Hello& hello) {
     rpc::AddCallMetadata(token, context_);
-    self_ = shared_from_this();
     stub_->async()->Connect(&context_, this);
     WorkerMessage first;
     *first.mutable_hello() = hello;
@@ -91,7 +91,7 @@ class CoordinatorStream::Session final : public grpc::ClientBidiReactor<WorkerMe
       absl::MutexLock lock(&mutex_);
       if (why_.has_value()) why = *why_;
     }
-    loop_->Post([self = std::move(self_), why = std::move(why)] {
+    loop_->Post([self = Release(), why = std::move(why)] {
       CoordinatorStream* stream = self->owner_->stream;
       if (stream == nullptr || stream->session_ != self) return;
       stream->session_.reset();
@@ -123,7 +123,6 @@ class CoordinatorStream::Session final : public grpc::ClientBidiReactor<WorkerMe
   const std::unique_ptr<Workers::Stub> stub_;
   grpc::ClientContext context_;
   CoordinatorMessage incoming_;
-  std::shared_ptr<Session> self_;
 
   mutable absl::Mutex mutex_;
   std::deque<WorkerMessage> outgoing_ ABSL_GUARDED_BY(mutex_);
@@ -147,7 +146,7 @@ CoordinatorStream::~CoordinatorStream() {
 }
 
 void CoordinatorStream::Open(const Hello& hello) {
-  session_ = std::make_shared<Session>(loop_->shared_from_this(), channel_, owner_);
+  session_ = Session::Make(loop_->shared_from_this(), channel_, owner_);
   session_->Start(token_, hello);
 }
 

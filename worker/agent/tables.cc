@@ -13,6 +13,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/rpc.h"
+#include "common/rpc/self_owned.h"
 #include "common/sha256.h"
 #include "proto/workers_service.grpc.pb.h"
 #include "worker/rundir/durable_file.h"
@@ -45,7 +46,7 @@ absl::StatusOr<std::shared_ptr<const PartitionTable>> Parse(const absl::StatusOr
 }  // namespace
 
 // Lives until OnDone.
-class Tables::Fetch final : public grpc::ClientReadReactor<TableChunk>, public std::enable_shared_from_this<Fetch> {
+class Tables::Fetch final : public grpc::ClientReadReactor<TableChunk>, public rpc::SelfOwned<Fetch> {
  public:
   using Done = std::function<void(const Fetch*, const absl::StatusOr<std::string>&)>;
 
@@ -57,7 +58,6 @@ class Tables::Fetch final : public grpc::ClientReadReactor<TableChunk>, public s
     context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(kDeadline));
     *request_.mutable_key() = key;
     request_.set_table_sha256(sha256);
-    self_ = shared_from_this();
     stub_->async()->FetchTable(&context_, &request_, this);
     StartRead(&chunk_);
     StartCall();
@@ -83,7 +83,7 @@ class Tables::Fetch final : public grpc::ClientReadReactor<TableChunk>, public s
     } else if (!status.ok()) {
       outcome = rpc::FromGrpc(status);
     }
-    loop_->Post([self = std::move(self_), outcome = std::move(outcome)] { self->done_(self.get(), outcome); });
+    loop_->Post([self = Release(), outcome = std::move(outcome)] { self->done_(self.get(), outcome); });
   }
 
  private:
@@ -94,7 +94,6 @@ class Tables::Fetch final : public grpc::ClientReadReactor<TableChunk>, public s
   FetchTableRequest request_;
   TableChunk chunk_;
   std::string bytes_;
-  std::shared_ptr<Fetch> self_;
 };
 
 Tables::Tables(EventLoop* loop, std::shared_ptr<grpc::Channel> channel, std::string token, std::string folder,
@@ -163,11 +162,11 @@ void Tables::RemoveOthers() const {
 }
 
 void Tables::Begin(const std::string& sha256, Entry& entry) {
-  entry.fetch = std::make_shared<Fetch>(
-      loop_->shared_from_this(), channel_,
-      [this, alive = alive_, sha256](const Fetch* fetch, const absl::StatusOr<std::string>& bytes) {
-        if (*alive) Ended(sha256, fetch, bytes);
-      });
+  entry.fetch =
+      Fetch::Make(loop_->shared_from_this(), channel_,
+                  [this, alive = alive_, sha256](const Fetch* fetch, const absl::StatusOr<std::string>& bytes) {
+                    if (*alive) Ended(sha256, fetch, bytes);
+                  });
   entry.fetch->Start(token_, entry.key, sha256);
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "common/rpc/rpc.h"
+#include "common/rpc/self_owned.h"
 #include "worker/agent/reconcile.h"
 
 namespace muster::agent {
@@ -15,14 +16,11 @@ namespace {
 
 absl::Status Closing() { return absl::UnavailableError("the worker daemon is ending; attach to the next one"); }
 
-// The command stream of one trainer. Its own owner until gRPC is done with it.
-class Commands final : public grpc::ServerWriteReactor<Command>,
-                       public CommandStream,
-                       public std::enable_shared_from_this<Commands> {
+// The command stream of one trainer.
+class Commands final : public grpc::ServerWriteReactor<Command>, public CommandStream, public rpc::SelfOwned<Commands> {
  public:
   static Commands* Start(std::shared_ptr<HostGate> gate, const RankId& rank, const absl::Status& admitted) {
-    auto commands = std::make_shared<Commands>(std::move(gate), rank);
-    commands->self_ = commands;
+    const std::shared_ptr<Commands> commands = Make(std::move(gate), rank);
     if (!admitted.ok()) {
       commands->Close(admitted);
       return commands.get();
@@ -60,7 +58,7 @@ class Commands final : public grpc::ServerWriteReactor<Command>,
   void OnCancel() override { Close(absl::CancelledError("the trainer has gone")); }
 
   void OnDone() override {
-    gate_->Post([self = std::move(self_)](TrainerHost* host) {
+    gate_->Post([self = Release()](TrainerHost* host) {
       if (host != nullptr) host->Detached(self->rank_, self.get());
     });
   }
@@ -80,7 +78,6 @@ class Commands final : public grpc::ServerWriteReactor<Command>,
 
   const std::shared_ptr<HostGate> gate_;
   const RankId rank_;
-  std::shared_ptr<Commands> self_;
   absl::Mutex mutex_;
   std::deque<Command> outgoing_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
@@ -89,42 +86,38 @@ class Commands final : public grpc::ServerWriteReactor<Command>,
 };
 
 // A call that is answered later; its caller may be gone by then.
-class Waiting final : public grpc::ServerUnaryReactor {
+class Waiting final : public grpc::ServerUnaryReactor, public rpc::SelfOwned<Waiting> {
  public:
   Waiting(std::shared_ptr<HostGate> gate, const WaitRequest* request, GetReply* reply)
       : gate_(std::move(gate)), request_(request), reply_(reply) {}
 
   void Begin() {
-    gate_->Post([this, state = state_](TrainerHost* host) {
-      if (host == nullptr) return Finish(rpc::ToGrpc(Closing()));
-      // Until Finish is called this object is there, also after a cancellation.
-      auto stop = host->Wait(*request_, [this](absl::StatusOr<std::string> value) {
-        if (value.ok()) reply_->set_value(*std::move(value));
-        Finish(rpc::ToGrpc(value.status()));
+    gate_->Post([self = shared_from_this()](TrainerHost* host) {
+      if (host == nullptr) return self->Finish(rpc::ToGrpc(Closing()));
+      auto stop = host->Wait(*self->request_, [self](absl::StatusOr<std::string> value) {
+        if (value.ok()) self->reply_->set_value(*std::move(value));
+        self->Finish(rpc::ToGrpc(value.status()));
       });
-      state->stop = std::move(stop);
-      if (state->cancelled) state->stop();
+      self->stop_ = std::move(stop);
+      if (self->cancelled_) self->stop_();
     });
   }
 
   void OnCancel() override {
-    gate_->Post([state = state_](TrainerHost* host) {
-      state->cancelled = true;
-      if (state->stop) state->stop();
+    gate_->Post([self = shared_from_this()](TrainerHost* host) {
+      self->cancelled_ = true;
+      if (self->stop_) self->stop_();
     });
   }
-  void OnDone() override { delete this; }
+  void OnDone() override { Release(); }
 
  private:
-  // Of the loop's thread; may outlive the call.
-  struct State {
-    std::function<void()> stop;
-    bool cancelled = false;
-  };
   const std::shared_ptr<HostGate> gate_;
   const WaitRequest* const request_;
   GetReply* const reply_;
-  const std::shared_ptr<State> state_ = std::make_shared<State>();
+  // Of the loop's thread.
+  std::function<void()> stop_;
+  bool cancelled_ = false;
 };
 
 grpc::ServerUnaryReactor* EndWith(grpc::CallbackServerContext* context, const absl::Status& status) {
@@ -191,9 +184,9 @@ grpc::ServerUnaryReactor* TrainerService::Wait(grpc::CallbackServerContext* cont
                                                GetReply* reply) {
   const absl::Status status = callers_->Check(context->peer(), request->key());
   if (!status.ok()) return EndWith(context, status);
-  auto* waiting = new Waiting(gate_, request, reply);
+  const std::shared_ptr<Waiting> waiting = Waiting::Make(gate_, request, reply);
   waiting->Begin();
-  return waiting;
+  return waiting.get();
 }
 
 }  // namespace muster::agent
