@@ -5,7 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
+
+#include "common/check.h"
 
 namespace muster::data {
 namespace {
@@ -54,7 +55,8 @@ Splitter::Splitter() : state_(std::make_unique<State>()) {
   PCRE2_SIZE where = 0;
   state_->code =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF, &error, &where, nullptr);
-  if (state_->code == nullptr) std::abort();            // our own pattern
+  MUSTER_CHECK(state_->code != nullptr, "the pattern that splits text into words: PCRE2 error ", error, " at offset ",
+               where);
   pcre2_jit_compile(state_->code, PCRE2_JIT_COMPLETE);  // slower without
   state_->match = pcre2_match_data_create(1, nullptr);
 }

@@ -9,13 +9,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/check.h"
 
 namespace muster::cli {
 
@@ -35,16 +38,18 @@ Program::Program(const std::vector<std::string>& command, const Environment& env
   argv.push_back(nullptr);
   envp.push_back(nullptr);
   int in[2], out[2], err[2];
-  if (pipe2(in, O_CLOEXEC) != 0) abort();
+  MUSTER_CHECK(pipe2(in, O_CLOEXEC) == 0, arguments[0], ": pipe: ", std::strerror(errno));
   if (terminal) {
     winsize size{.ws_row = 40, .ws_col = 100, .ws_xpixel = 0, .ws_ypixel = 0};
-    if (openpty(&out[0], &out[1], nullptr, nullptr, &size) != 0) abort();
+    const int opened = openpty(&out[0], &out[1], nullptr, nullptr, &size);
+    MUSTER_CHECK(opened == 0, arguments[0], ": openpty: ", std::strerror(errno));
     fcntl(out[0], F_SETFD, FD_CLOEXEC);
     fcntl(out[1], F_SETFD, FD_CLOEXEC);
     err[0] = -1;
     err[1] = out[1];
-  } else if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0) {
-    abort();
+  } else {
+    MUSTER_CHECK(pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0, arguments[0],
+                 ": pipe: ", std::strerror(errno));
   }
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
@@ -56,7 +61,8 @@ Program::Program(const std::vector<std::string>& command, const Environment& env
   close(in[0]);
   close(out[1]);
   if (!terminal) close(err[1]);
-  if (write(in[1], input.data(), input.size()) < 0) abort();
+  const ssize_t written = write(in[1], input.data(), input.size());
+  MUSTER_CHECK(written >= 0, arguments[0], ": write to its stdin: ", std::strerror(errno));
   close(in[1]);
   out_fd_ = out[0];
   err_fd_ = err[0];

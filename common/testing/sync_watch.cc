@@ -7,10 +7,11 @@
 #include <unistd.h>
 
 #include <cstdarg>
-#include <cstdlib>
 #include <filesystem>
 #include <mutex>
 #include <set>
+
+#include "common/check.h"
 
 namespace muster {
 namespace {
@@ -84,7 +85,7 @@ void Renamed(const std::string& from, const std::string& to) {
 SyncWatch::SyncWatch(const std::string& root) {
   const std::lock_guard lock(mutex);
   State& state = TheState();
-  if (!state.root.empty()) std::abort();
+  MUSTER_CHECK(state.root.empty(), "a SyncWatch of ", state.root, " is still there; ", root, " needs the only one");
   state = {.root = root, .unsynced = {}, .renamed = {}};
 }
 

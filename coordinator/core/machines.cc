@@ -1,26 +1,22 @@
 #include "coordinator/core/machines.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 
+#include "common/check.h"
 #include "common/proto_time.h"
 #include "coordinator/core/transitions.h"
 
 namespace muster::core {
-namespace {
 
-template <typename State, size_t N>
-void CheckMove(const std::array<Move<State>, N>& moves, State from, State to, const char* what) {
-  if (Allowed(moves, from, to)) return;
-  std::fprintf(stderr, "bug: %s cannot go from state %d to %d\n", what, static_cast<int>(from), static_cast<int>(to));
-  std::abort();
+const Job& JobMachine::record() const {
+  MUSTER_CHECK(record_.state() == state_, "job ", record_.id(), " is ", JobState_Name(state_),
+               ", but its record was set to ", JobState_Name(record_.state()));
+  return record_;
 }
 
-}  // namespace
-
 void JobMachine::Transition(JobState to) {
-  CheckMove(kJobMoves, state_, to, "a job");
+  MUSTER_CHECK(Allowed(kJobMoves, state_, to), "job ", record_.id(), " cannot go from ", JobState_Name(state_), " to ",
+               JobState_Name(to));
   record_.set_state(to);
   state_ = to;
   if (to != JOB_STATE_STOPPING) record_.set_stop_intent(STOP_INTENT_UNSPECIFIED);
@@ -63,7 +59,8 @@ void JobMachine::Fail(Now now) { End(JOB_STATE_FAILED, now); }
 void JobMachine::Cancel(Now now) { End(JOB_STATE_CANCELLED, now); }
 
 void GenerationMachine::Transition(GenerationState to) {
-  CheckMove(kGenerationMoves, record_.state(), to, "a generation");
+  MUSTER_CHECK(Allowed(kGenerationMoves, state(), to), "generation ", record_.number(), " of job ", record_.job(),
+               " cannot go from ", GenerationState_Name(state()), " to ", GenerationState_Name(to));
   record_.set_state(to);
 }
 
@@ -81,7 +78,8 @@ void GenerationMachine::End(EndReason reason, Now now) {
 }
 
 void GenerationMachine::TransitionRank(RankPlacement& rank, RankState to) {
-  CheckMove(kRankMoves, rank.state(), to, "a rank");
+  MUSTER_CHECK(Allowed(kRankMoves, rank.state(), to), "rank ", rank.rank(), " of generation ", record_.number(),
+               " of job ", record_.job(), " cannot go from ", RankState_Name(rank.state()), " to ", RankState_Name(to));
   rank.set_state(to);
 }
 
@@ -105,21 +103,27 @@ bool GenerationMachine::EveryRankCompleted() const {
                      [](const RankPlacement& rank) { return rank.exit().cause() == RankExit::COMPLETED; });
 }
 
+RankPlacement& GenerationMachine::Placement(uint32_t rank) {
+  MUSTER_CHECK(rank < static_cast<uint32_t>(record_.ranks_size()), "generation ", record_.number(), " of job ",
+               record_.job(), " has ", record_.ranks_size(), " ranks, and no rank ", rank);
+  return *record_.mutable_ranks(static_cast<int>(rank));
+}
+
 bool GenerationMachine::Report(uint32_t rank, RankState state) {
-  RankPlacement& placement = *record_.mutable_ranks(static_cast<int>(rank));
+  RankPlacement& placement = Placement(rank);
   if (state == RANK_STATE_EXITED || !Allowed(kRankMoves, placement.state(), state)) return false;
   TransitionRank(placement, state);
   return true;
 }
 
 void GenerationMachine::Exit(uint32_t rank, RankExit exit) {
-  RankPlacement& placement = *record_.mutable_ranks(static_cast<int>(rank));
+  RankPlacement& placement = Placement(rank);
   TransitionRank(placement, RANK_STATE_EXITED);
   *placement.mutable_exit() = std::move(exit);
 }
 
 bool GenerationMachine::Finish(uint32_t rank) {
-  RankPlacement& placement = *record_.mutable_ranks(static_cast<int>(rank));
+  RankPlacement& placement = Placement(rank);
   if (placement.finished()) return false;
   placement.set_finished(true);
   return true;
@@ -131,8 +135,15 @@ bool GenerationMachine::Resume(uint64_t step) {
   return true;
 }
 
+const Node& NodeMachine::record() const {
+  MUSTER_CHECK(record_.state() == state_, "node ", record_.id(), " is ", NodeState_Name(state_),
+               ", but its record was set to ", NodeState_Name(record_.state()));
+  return record_;
+}
+
 void NodeMachine::Transition(NodeState to, Now now) {
-  CheckMove(kNodeMoves, state_, to, "a node");
+  MUSTER_CHECK(Allowed(kNodeMoves, state_, to), "node ", record_.id(), " cannot go from ", NodeState_Name(state_),
+               " to ", NodeState_Name(to));
   record_.set_state(to);
   state_ = to;
   *record_.mutable_changed() = ToProto(now.wall);

@@ -2,7 +2,6 @@
 // not allow is a bug of the core, not of its input, and aborts.
 #pragma once
 
-#include <cstdlib>
 #include <utility>
 
 #include "common/clock.h"
@@ -10,17 +9,10 @@
 
 namespace muster::core {
 
-// Aborts if other code has changed the record's state.
-template <typename Record, typename State>
-const Record& Checked(const Record& record, State state) {
-  if (record.state() != state) std::abort();
-  return record;
-}
-
 class JobMachine {
  public:
   explicit JobMachine(Job record) : record_(std::move(record)), state_(record_.state()) {}  // stored, or new in QUEUED
-  const Job& record() const { return Checked(record_, state_); }
+  const Job& record() const;         // aborts if other code has changed the record's state
   Job& fields() { return record_; }  // for everything except `state`, which is checked
   JobState state() const { return state_; }
   bool ended() const;
@@ -69,13 +61,14 @@ class GenerationMachine {
  private:
   void Transition(GenerationState to);
   void TransitionRank(RankPlacement& rank, RankState to);
+  RankPlacement& Placement(uint32_t rank);
   Generation record_;
 };
 
 class NodeMachine {
  public:
   explicit NodeMachine(Node record) : record_(std::move(record)), state_(record_.state()) {}
-  const Node& record() const { return Checked(record_, state_); }
+  const Node& record() const;         // aborts if other code has changed the record's state
   Node& fields() { return record_; }  // for everything except `state`, which is checked
   NodeState state() const { return state_; }
 

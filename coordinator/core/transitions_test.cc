@@ -53,6 +53,8 @@ TEST(Transitions, RanksGoForwardOnly) {
   for (int from = RANK_STATE_STARTING; from <= RANK_STATE_EXITED; ++from) {
     for (int to = RANK_STATE_STARTING; to <= RANK_STATE_EXITED; ++to) {
       Generation generation;
+      generation.set_job("small-x7f2");
+      generation.set_number(3);
       generation.add_ranks()->set_state(static_cast<RankState>(from));
       GenerationMachine machine(generation);
       const bool allowed = Allowed(kRankMoves, static_cast<RankState>(from), static_cast<RankState>(to));
@@ -65,7 +67,7 @@ TEST(Transitions, RanksGoForwardOnly) {
         machine.Exit(0, {});
         EXPECT_TRUE(machine.EveryRankExited());
       } else {
-        EXPECT_DEATH(machine.Exit(0, {}), "cannot go");
+        EXPECT_DEATH(machine.Exit(0, {}), "rank 0 of generation 3 of job small-x7f2 cannot go from RANK_STATE_EXITED");
       }
     }
   }
@@ -103,6 +105,7 @@ TEST(Transitions, JobMachineObeysItsTableFromEveryState) {
   for (int from = JOB_STATE_QUEUED; from <= JOB_STATE_CANCELLED; ++from) {
     for (const Verb& verb : verbs) {
       Job job;
+      job.set_id("small-x7f2");
       job.set_state(static_cast<JobState>(from));
       JobMachine machine(job);
       const bool allowed = Allowed(kJobMoves, static_cast<JobState>(from), verb.to) || (verb.stays && from == verb.to);
@@ -110,7 +113,8 @@ TEST(Transitions, JobMachineObeysItsTableFromEveryState) {
         verb.act(machine);
         EXPECT_EQ(machine.state(), verb.to);
       } else {
-        EXPECT_DEATH(verb.act(machine), "cannot go from state") << from << " to " << verb.to;
+        EXPECT_DEATH(verb.act(machine), "job small-x7f2 cannot go from JOB_STATE_[A-Z]+ to JOB_STATE_")
+            << from << " to " << verb.to;
       }
     }
   }
@@ -120,6 +124,8 @@ TEST(Transitions, GenerationAndNodeMachinesObeyTheirTables) {
   const Now now;
   for (int from = GENERATION_STATE_STARTING; from <= GENERATION_STATE_ENDED; ++from) {
     Generation generation;
+    generation.set_job("small-x7f2");
+    generation.set_number(3);
     generation.set_state(static_cast<GenerationState>(from));
     const auto allowed = [&](GenerationState to) {
       return Allowed(kGenerationMoves, static_cast<GenerationState>(from), to);
@@ -128,7 +134,7 @@ TEST(Transitions, GenerationAndNodeMachinesObeyTheirTables) {
     if (allowed(GENERATION_STATE_RUNNING))
       run.Run();
     else
-      EXPECT_DEATH(run.Run(), "cannot go");
+      EXPECT_DEATH(run.Run(), "generation 3 of job small-x7f2 cannot go");
     if (allowed(GENERATION_STATE_STOPPING) || from == GENERATION_STATE_STOPPING) {
       stop.Stop(END_REASON_CANCELLED);
     } else {
@@ -141,6 +147,7 @@ TEST(Transitions, GenerationAndNodeMachinesObeyTheirTables) {
   }
   for (int from = NODE_STATE_LIVE; from <= NODE_STATE_LOST; ++from) {
     Node node;
+    node.set_id("node-a");
     node.set_state(static_cast<NodeState>(from));
     const auto allowed = [&](NodeState to) { return Allowed(kNodeMoves, static_cast<NodeState>(from), to); };
     NodeMachine back(node), away(node), lost(node);
@@ -149,12 +156,26 @@ TEST(Transitions, GenerationAndNodeMachinesObeyTheirTables) {
     if (allowed(NODE_STATE_AWAY))
       away.GoAway(now);
     else
-      EXPECT_DEATH(away.GoAway(now), "cannot go");
+      EXPECT_DEATH(away.GoAway(now), "node node-a cannot go from NODE_STATE_");
     if (allowed(NODE_STATE_LOST))
       lost.Lose(now);
     else
       EXPECT_DEATH(lost.Lose(now), "cannot go");
   }
+}
+
+TEST(Transitions, BrokenInvariantsNameTheObject) {
+  Job job;
+  job.set_id("small-x7f2");
+  job.set_state(JOB_STATE_QUEUED);
+  JobMachine machine(job);
+  machine.fields().set_state(JOB_STATE_RUNNING);
+  EXPECT_DEATH(machine.record(), "job small-x7f2 is JOB_STATE_QUEUED, but its record was set to JOB_STATE_RUNNING");
+  Generation generation;
+  generation.set_job("small-x7f2");
+  generation.set_number(3);
+  generation.add_ranks();
+  EXPECT_DEATH(GenerationMachine(generation).Finish(1), "generation 3 of job small-x7f2 has 1 ranks, and no rank 1");
 }
 
 TEST(Transitions, TheDocumentMatchesTheTables) {

@@ -5,12 +5,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <cerrno>
+#include <cstring>
+
+#include "common/check.h"
 
 namespace muster::agent {
 
 EventLoop::EventLoop(const Clock* clock) : clock_(clock), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (wake_ < 0) std::abort();  // no descriptors at start: nothing could work
+  MUSTER_CHECK(wake_ >= 0, "eventfd for the daemon's event loop: ", std::strerror(errno),
+               "; raise its limit of open files (ulimit -n)");
 }
 
 EventLoop::~EventLoop() { close(wake_); }
