@@ -7,7 +7,9 @@
 #include "absl/strings/str_join.h"
 
 namespace muster::strategies {
+namespace {
 
+// The built-in ones, with their sources.
 const std::vector<Hardware>& KnownHardware() {
   // Reached rates of GEMMs: llm.c trains GPT-2 124M at 468,000 and 1558M at 46,800 tokens/s per H100 in bf16, which
   // are 373 and 459 TFLOP/s (38 and 46% of 989). Others are taken to reach the same 45% of their dense bf16 rate, 75%
@@ -70,6 +72,8 @@ const std::vector<Hardware>& KnownHardware() {
   };
   return *known;
 }
+
+}  // namespace
 
 absl::StatusOr<Hardware> FindHardware(absl::string_view name) {
   std::vector<std::string> names;

@@ -33,8 +33,6 @@ struct Hardware {
   Sharing sharing = Sharing::kLinks;
 };
 
-// The built-in ones, with their sources.
-const std::vector<Hardware>& KnownHardware();
 // InvalidArgument lists the known ones.
 absl::StatusOr<Hardware> FindHardware(absl::string_view name);
 

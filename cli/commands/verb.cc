@@ -43,6 +43,26 @@ CLI::App* AddVerb(CLI::App& app, Invocation& invocation, const Verb& verb, const
   return command;
 }
 
+// The id of the one node that `text` names: its id or a prefix of it. NotFound; FailedPrecondition lists the nodes that
+// match.
+absl::StatusOr<std::string> NodeNamed(const std::string& text, const v1::ListNodesReply& nodes) {
+  std::vector<std::string> ids, fitting;
+  for (const v1::Node& node : nodes.nodes()) {
+    if (node.id() == text) return text;
+    ids.push_back(node.id());
+    if (!text.empty() && absl::StartsWith(node.id(), text)) fitting.push_back(node.id());
+  }
+  if (fitting.size() == 1) return fitting.front();
+  if (!fitting.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("\"", text, "\" is the beginning of ", fitting.size(), " nodes: ", absl::StrJoin(fitting, ", ")));
+  }
+  const std::string nearest = Nearest(text, ids);
+  return absl::NotFoundError(absl::StrCat("there is no node \"", text, "\"",
+                                          nearest.empty() ? "" : absl::StrCat(", did you mean ", nearest, "?"),
+                                          "; muster nodes lists them"));
+}
+
 }  // namespace
 
 CLI::App* AddJobVerb(CLI::App& app, Invocation& invocation, const Verb& verb, Apply apply) {
@@ -61,24 +81,6 @@ CLI::App* AddNodeVerb(CLI::App& app, Invocation& invocation, const Verb& verb, A
         return NodeNamed(text, *nodes);
       },
       std::move(apply));
-}
-
-absl::StatusOr<std::string> NodeNamed(const std::string& text, const v1::ListNodesReply& nodes) {
-  std::vector<std::string> ids, fitting;
-  for (const v1::Node& node : nodes.nodes()) {
-    if (node.id() == text) return text;
-    ids.push_back(node.id());
-    if (!text.empty() && absl::StartsWith(node.id(), text)) fitting.push_back(node.id());
-  }
-  if (fitting.size() == 1) return fitting.front();
-  if (!fitting.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("\"", text, "\" is the beginning of ", fitting.size(), " nodes: ", absl::StrJoin(fitting, ", ")));
-  }
-  const std::string nearest = Nearest(text, ids);
-  return absl::NotFoundError(absl::StrCat("there is no node \"", text, "\"",
-                                          nearest.empty() ? "" : absl::StrCat(", did you mean ", nearest, "?"),
-                                          "; muster nodes lists them"));
 }
 
 }  // namespace muster::cli

@@ -26,8 +26,4 @@ using Apply = std::function<absl::Status(Client& client, const std::string& name
 CLI::App* AddJobVerb(CLI::App& app, Invocation& invocation, const Verb& verb, Apply apply);
 CLI::App* AddNodeVerb(CLI::App& app, Invocation& invocation, const Verb& verb, Apply apply);
 
-// The id of the one node that `text` names: its id or a prefix of it. NotFound; FailedPrecondition lists the nodes that
-// match.
-absl::StatusOr<std::string> NodeNamed(const std::string& text, const v1::ListNodesReply& nodes);
-
 }  // namespace muster::cli

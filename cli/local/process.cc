@@ -53,8 +53,7 @@ class CoresOfChildren {
 // Debian 12's headers have no pidfd_open.
 int OpenPidfd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
 
-}  // namespace
-
+// Empty: the process is gone, or a zombie.
 std::optional<ProcessId> FindProcess(pid_t pid) {
   if (pid <= 0) return std::nullopt;
   // Our own child would stay a zombie until waited for.
@@ -72,6 +71,8 @@ std::optional<ProcessId> FindProcess(pid_t pid) {
   if (!absl::SimpleAtoi(fields[19], &process.start)) return std::nullopt;
   return process;
 }
+
+}  // namespace
 
 bool Alive(const ProcessId& process) {
   const std::optional<ProcessId> found = FindProcess(process.pid);

@@ -20,8 +20,6 @@ struct ProcessId {
   uint64_t start = 0;
 };
 
-// Empty: the process is gone, or a zombie.
-std::optional<ProcessId> FindProcess(pid_t pid);
 bool Alive(const ProcessId& process);
 // When the process started.
 absl::Duration RunningFor(const ProcessId& process);

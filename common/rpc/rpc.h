@@ -41,10 +41,6 @@ absl::Status CheckSecure(const std::string& address, const Security& security);
 // closes the connection), and sends its own, so that it detects a vanished peer machine.
 void AllowKeepalive(grpc::ServerBuilder& builder);
 
-// Keeps gRPC's threads for the life of the process; Dial and AllowKeepalive call it. Otherwise destroying the last
-// channel or server joins them, which sometimes took 10 s (an executor thread that polls; gRPC 1.51).
-void KeepLibrary();
-
 // Client side: sends our version, and the token if there is one.
 void AddCallMetadata(const std::string& token, grpc::ClientContext& context);
 

@@ -20,11 +20,12 @@ std::string PropertyOf(const grpc::ServerContextBase& context, const char* name)
   return values.empty() ? "" : std::string(values.front().data(), values.front().size());
 }
 
-}  // namespace
-
+// Whether the call came in over TLS.
 bool IsEncrypted(const grpc::ServerContextBase& context) {
   return PropertyOf(context, GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME) == GRPC_SSL_TRANSPORT_SECURITY_TYPE;
 }
+
+}  // namespace
 
 absl::StatusOr<Principal> Gate::Admit(const grpc::ServerContextBase& context, std::string_view method) const {
   absl::StatusOr<Principal> caller = Identify(context);

@@ -16,9 +16,6 @@
 
 namespace muster::rpc {
 
-// Whether the call came in over TLS.
-bool IsEncrypted(const grpc::ServerContextBase& context);
-
 // Identifies callers: over the Unix socket `local`; over TCP by a token, from the token file or the records; over TLS
 // also by a node certificate. Over TLS workers need a certificate, since a bearer token does not name a node.
 //

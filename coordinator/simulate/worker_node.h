@@ -24,7 +24,6 @@ class WorkerNode {
 
   const std::string& id() const { return id_; }
   uint32_t slots() const { return slots_; }
-  bool daemon_up() const { return daemon_ != nullptr; }
   size_t living() const;      // processes
   size_t unfinished() const;  // ranks that the daemon has not finished handling
 

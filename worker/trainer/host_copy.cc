@@ -29,8 +29,7 @@ struct Chunk {
   uint64_t length;
 };
 
-}  // namespace
-
+// Bytes that this process may still use, by the kernel and its control group.
 uint64_t AvailableHostMemory() {
   uint64_t available = std::numeric_limits<uint64_t>::max();
   std::ifstream info("/proc/meminfo");
@@ -45,6 +44,8 @@ uint64_t AvailableHostMemory() {
   if (most != none) available = std::min(available, most - std::min(most, used));
   return available;
 }
+
+}  // namespace
 
 HostCopy::HostCopy(absl::Span<const checkpoint::TensorRun> runs) {
   for (const checkpoint::TensorRun& run : runs) bytes_ += run.values.size() * sizeof(float);

@@ -40,7 +40,4 @@ class HostCopy {
   std::thread touch_;  // so that the first copy, too, meets no page fault
 };
 
-// Bytes that this process may still use, by the kernel and its control group.
-uint64_t AvailableHostMemory();
-
 }  // namespace muster::trainer

@@ -309,13 +309,14 @@ void Loop::LogProgress(const MetricPoint& point) {
                left);
 }
 
-}  // namespace
-
+// Whether an error before the first step is final: the job is wrong, so a restart cannot help.
 bool IsRefusal(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsNotFound(status) || absl::IsPermissionDenied(status) ||
          absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status) || absl::IsOutOfRange(status) ||
          absl::IsDataLoss(status);
 }
+
+}  // namespace
 
 absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string& rank_dir, Link& link,
                                 collectives::KeyValue& rendezvous, const std::function<bool()>& terminated) {

@@ -16,9 +16,6 @@ enum class Ended {
   kStopped,    // on request
 };
 
-// Whether an error before the first step is final: the job is wrong, so a restart cannot help.
-bool IsRefusal(const absl::Status& status);
-
 // Sets up the rank and trains until the job is complete, the worker requests a stop, or `terminated` (polled before
 // every step) returns true, which requests a stop with a checkpoint. A request to one rank stops all ranks after the
 // same step. Records go to the outbox in `rank_dir`, and the link is notified of them. Any error ends the rank: the

@@ -51,8 +51,6 @@ absl::Status CheckRole(const Assignment& assignment, const std::vector<RankRole>
       assigned.replica(), ": two different builds; install the same release on coordinator and workers"));
 }
 
-}  // namespace
-
 absl::StatusOr<Program> CompileProgram(const Assignment& assignment) {
   const Train& train = assignment.spec().train();
   absl::StatusOr<Inventory> inventory = models::MakeInventory(train.model());
@@ -70,6 +68,8 @@ absl::StatusOr<Program> CompileProgram(const Assignment& assignment) {
   if (absl::Status s = CheckRole(assignment, layout->roles); !s.ok()) return s;
   return Program{*std::move(inventory), *std::move(layout), *std::move(rank)};
 }
+
+}  // namespace
 
 absl::StatusOr<TokenSource> OpenTokens(const std::string& field, const std::string& path, const Inventory& inventory,
                                        DataOrder order, uint64_t seed) {

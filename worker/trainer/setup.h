@@ -25,11 +25,6 @@ struct Program {
   strategies::RankProgram rank;
 };
 
-// FailedPrecondition: this build compiles another schedule than the coordinator's, or gives the rank another shard or
-// replica; names both. InvalidArgument: the table is not one of this model.
-// Others: as strategies::Compile.
-absl::StatusOr<Program> CompileProgram(const Assignment& assignment);
-
 struct TokenSource {
   data::TokenFile file;
   data::Order order;
@@ -51,8 +46,10 @@ struct Rank {
   double flops_per_second = 0;  // see speed.h
 };
 
-// Besides the above. DataLoss: no published checkpoint is whole. FailedPrecondition: the checkpoint folder belongs to
-// another job. ResourceExhausted: memory. PermissionDenied: files.
+// Errors as OpenTokens, strategies::Compile and Engine::Create. DataLoss: no published checkpoint is whole.
+// FailedPrecondition: this build compiles another schedule than the coordinator's, or gives the rank another shard or
+// replica (names both), or the checkpoint folder belongs to another job. InvalidArgument: the table is not one of this
+// model. ResourceExhausted: memory. PermissionDenied: files.
 // Unavailable: not all ranks joined. Joining comes last, so a rank refuses its own errors before it waits for others.
 // Each rank reads what it owns of a checkpoint or an import. The engine reports its ops to `progress`, which outlives
 // the rank.
