@@ -166,7 +166,7 @@ TEST(Resume, AnotherModelOptimizerOrJobIsRefused) {
   JobSpec sgd = spec;
   sgd.mutable_train()->mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
   refused(sgd, "small-x7f2", "optimizer.momentum.wte.weight: the checkpoint has no such tensor");
-  refused(spec, "other-a2b3", "holds checkpoints of job small-x7f2");
+  refused(spec, "other-a2b3", "belongs to job small-x7f2");
 }
 
 // Ends at a step of its first job with the weights and the place in the data of one that went all the way.
