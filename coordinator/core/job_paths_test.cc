@@ -70,12 +70,12 @@ TEST(JobPaths, TheSameSpecTwiceIsTwoFolders) {
   const JobId one = w.Submit(SpecAt("a", "/runs/{job}")), two = w.Submit(SpecAt("a", "/runs/{job}"));
   EXPECT_NE(PathOf(w, one), PathOf(w, two));
   // {name} is no folder of the job's own.
-  EXPECT_TRUE(SubmitStatus(w, SpecAt("a", "/named/{name}"), "r1").ok());
-  EXPECT_FALSE(SubmitStatus(w, SpecAt("a", "/named/{name}"), "r2").ok());
-  EXPECT_TRUE(SubmitStatus(w, SpecAt("b", "/named/{name}"), "r3").ok());
+  EXPECT_TRUE(SubmitStatus(w, SpecAt("a", "/named/{name}"), "q1").ok());
+  EXPECT_FALSE(SubmitStatus(w, SpecAt("a", "/named/{name}"), "q2").ok());
+  EXPECT_TRUE(SubmitStatus(w, SpecAt("b", "/named/{name}"), "q3").ok());
   // Jobs without checkpoints have nothing to share.
-  EXPECT_TRUE(SubmitStatus(w, SpecAt("a", ""), "r4").ok());
-  EXPECT_TRUE(SubmitStatus(w, SpecAt("a", ""), "r5").ok());
+  EXPECT_TRUE(SubmitStatus(w, SpecAt("a", ""), "q4").ok());
+  EXPECT_TRUE(SubmitStatus(w, SpecAt("a", ""), "q5").ok());
 }
 
 TEST(JobPaths, AFolderOfAnotherJobIsRefusedHoweverItIsWritten) {
@@ -106,7 +106,7 @@ TEST(JobPaths, AnEndedJobKeepsItsFolderUntilItIsDeleted) {
   EXPECT_EQ(SubmitStatus(w, SpecAt("two", "/runs/a"), "r").message(), refused.message()) << "also after a restart";
   ASSERT_TRUE(w.Do(DeleteJob{one}).status.ok());
   EXPECT_TRUE(SubmitStatus(w, SpecAt("two", "/runs/a"), "r").ok());
-  EXPECT_FALSE(SubmitStatus(w, SpecAt("three", "/runs/a"), "r3").ok());
+  EXPECT_FALSE(SubmitStatus(w, SpecAt("three", "/runs/a"), "q3").ok());
 }
 
 // An older Muster let jobs share a folder: its store is read, each of them keeps it, and nobody else gets it.
