@@ -146,7 +146,7 @@ absl::Status CheckFolder(const std::string& path, const std::string& job);
 // On rank 0: CheckFolder, then makes `job` the owner unless it is already. After OK the owner file is on disk. If
 // several jobs claim a folder concurrently, exactly one succeeds.
 absl::Status Claim(const std::string& path, const std::string& job);
-// The owner of `path`; "": none. FailedPrecondition: the owner file cannot be read.
+// The owner of `path`; "": none. FailedPrecondition: the owner file names no job. Others: it cannot be read.
 absl::StatusOr<std::string> OwnerOf(const std::string& path);
 
 // Removes old checkpoints below `path`, as rank 0 of `generation` of `job`:

@@ -32,7 +32,7 @@ std::string OwnFolderHint() {
          "continues from another job's checkpoint), or, if the other job is over, move or remove its folder";
 }
 
-// Takes the name `to`, unless it exists, in one step.
+// Atomically gives the file the name `to`, unless that exists (EEXIST). Returns an errno.
 int LinkExclusively(const std::string& from, const std::string& to) {
   if (const int error = failpoint::Hit("checkpoint.owner.link")) return error;
   if (link(from.c_str(), to.c_str()) == 0) return 0;
@@ -53,24 +53,24 @@ absl::Status WriteOwner(const std::string& path, const std::string& job) {
   if (!google::protobuf::util::MessageToJsonString(owner, &json, options).ok()) {
     return absl::InternalError("the owner of a checkpoint folder cannot be written as JSON");
   }
-  // Whole and on disk before it has its name: whoever finds an owner can read it.
+  // The file is complete and synced before it gets its name, so an owner file can always be read.
   const std::string part = absl::StrCat(path, "/", kClaimPrefix, job, "-", getpid());
-  unlink(part.c_str());  // of a process that was killed here
+  unlink(part.c_str());  // left by a killed process
   absl::StatusOr<NewFile> file = NewFile::Create(part, kOwnerPoints);
   absl::Status status = file.status();
   if (status.ok()) status = file->Write(json);
   if (status.ok()) status = file->Finish().status();
   if (status.ok()) {
     const int error = LinkExclusively(part, absl::StrCat(path, "/", kOwnerFile));
-    // Another was faster, and may have tidied up already: the caller looks who.
-    if (error != 0 && error != EEXIST && error != ENOENT)
-      status = FileError(error, absl::StrCat("claiming checkpoint.path ", path));
+    // Another job was faster, and may have removed this file already: the caller reads who owns the folder.
+    const bool lost = error == EEXIST || error == ENOENT;
+    if (error != 0 && !lost) status = FileError(error, absl::StrCat("claiming checkpoint.path ", path));
   }
   unlink(part.c_str());
   return status;
 }
 
-// Checkpoints that an older Muster wrote, or that were copied here.
+// For a folder without an owner: an older Muster wrote its checkpoints, or they were copied there.
 absl::Status CheckWriters(const std::string& path, const std::string& job) {
   for (const StepName& step : List(path)) {
     const std::optional<std::string> writer = WriterOf(absl::StrCat(path, "/", step.Directory()));
@@ -107,19 +107,22 @@ absl::StatusOr<std::string> OwnerOf(const std::string& path) {
   FolderOwner owner;
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
-  const bool readable = json.ok() && google::protobuf::util::JsonStringToMessage(*json, &owner, options).ok();
-  if (readable && !owner.job().empty()) return owner.job();
-  const std::string cause = json.ok() ? "it names no job" : std::string(json.status().message());
-  return absl::FailedPreconditionError(absl::StrCat("cannot tell which job checkpoint.path ", path,
-                                                    " belongs to: ", cause, " (", file,
-                                                    "); if no job uses the folder, remove the file"));
+  if (!json.ok()) {
+    return absl::Status(json.status().code(), absl::StrCat("cannot tell which job checkpoint.path ", path,
+                                                           " belongs to: ", json.status().message()));
+  }
+  if (google::protobuf::util::JsonStringToMessage(*json, &owner, options).ok() && !owner.job().empty()) {
+    return owner.job();
+  }
+  return absl::FailedPreconditionError(absl::StrCat("cannot tell which job checkpoint.path ", path, " belongs to: ",
+                                                    file, " names no job; if no job uses the folder, remove the file"));
 }
 
 absl::Status CheckFolder(const std::string& path, const std::string& job) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) return FileError(error.value(), absl::StrCat("creating checkpoint.path ", path));
-  // Somebody's of the same process id, perhaps on another machine, shows the same.
+  // EEXIST: a process with the same id, perhaps on another machine, is trying it too.
   const std::string probe = absl::StrCat(path, "/.probe-", getpid());
   if (mkdir(probe.c_str(), 0777) != 0 && errno != EEXIST) {
     return FileError(errno, absl::StrCat("writing to checkpoint.path ", path));
@@ -138,7 +141,7 @@ absl::Status CheckFolder(const std::string& path, const std::string& job) {
 absl::Status Claim(const std::string& path, const std::string& job) {
   absl::Status status = CheckFolder(path, job);
   if (status.ok()) status = Hold(path, job);
-  // Also of an owner that is there already: the process that made it may have ended before this.
+  // Also if the owner file was there: the process that wrote it may have died before its own sync.
   return status.ok() ? SyncDirectory(path, "checkpoint.owner.sync_folder") : status;
 }
 

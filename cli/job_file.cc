@@ -55,8 +55,8 @@ void FillFromConfig(Reading& reading) {
   *train.mutable_model()->mutable_gpt2() = filled;
 }
 
-// Relative paths in a file start from the file's folder; the default for checkpoints from that of `first_file`, which is
-// empty if there are only flags.
+// Relative paths in a file start from the file's folder; the default for checkpoints from that of `first_file`, which
+// is empty if there are only flags.
 absl::StatusOr<Reading> Finish(Reading reading, const std::string& first_file, const std::string& working_folder) {
   const auto folder_of = [&](const std::string& file) {
     if (file == kStandardInput || file.empty()) return working_folder;

@@ -474,7 +474,7 @@ TEST_F(MusterTest, SampleRunsTheTrainerOnAFolderOrAJobsNewestCheckpoint) {
   store_.PutJob(Published(job, path, {10, 20}));
   const Ended away = Run({"sample", "a-0001", "--prompt", "x"});
   EXPECT_EQ(away.code, 2);
-  EXPECT_TRUE(absl::StrContains(away.err, "this machine does not see")) << away.err;
+  EXPECT_TRUE(absl::StrContains(away.err, "this machine cannot reach")) << away.err;
   WriteStep(path, "a-0001", 10);
   const std::string newest = WriteStep(path, "a-0001", 20);
   WriteStep(path, "a-0001", 30);  // not published

@@ -25,7 +25,7 @@ absl::StatusOr<JobCheckpoints> FindJobCheckpoints(const Invocation& invocation, 
   checkpoints.published.assign(found.checkpoints().begin(), found.checkpoints().end());
   std::error_code error;
   if (!checkpoints.published.empty() && !std::filesystem::is_directory(checkpoints.path, error)) {
-    return absl::NotFoundError(absl::StrCat("this machine does not see ", checkpoints.path, ", the checkpoint.path of ",
+    return absl::NotFoundError(absl::StrCat("this machine cannot reach ", checkpoints.path, ", the checkpoint.path of ",
                                             found.id(), ": run this where it is mounted"));
   }
   return checkpoints;
@@ -40,16 +40,18 @@ absl::StatusOr<std::string> NewestPublished(const JobCheckpoints& checkpoints) {
   absl::Status status = checkpoint::Checkpoint::Open(folder, checkpoint::Verification::kAsRead).status();
   if (status.ok()) status = CheckWriter(folder, checkpoints.job);
   if (status.ok()) return folder;
-  return absl::Status(status.code(),
-                      absl::StrCat("the newest checkpoint that ", checkpoints.job, " published, ", name,
-                                   ", cannot be used: ", status.message(), "; muster checkpoint verify ",
-                                   checkpoints.job, " shows which others are whole: name the folder of one of them"));
+  return absl::Status(
+      status.code(),
+      absl::StrCat("the newest checkpoint that ", checkpoints.job, " published, ", name,
+                   ", cannot be used: ", status.message(), "; muster checkpoint verify ", checkpoints.job,
+                   " shows which of the others are intact; to read one of them, name its folder"));
 }
 
 absl::Status CheckWriter(const std::string& folder, const std::string& job) {
   const std::optional<std::string> writer = checkpoint::WriterOf(folder);
-  if (!writer.has_value())
+  if (!writer.has_value()) {
     return absl::DataLossError(absl::StrCat(folder, "/", checkpoint::kManifestFile, " cannot be read"));
+  }
   if (*writer == job) return absl::OkStatus();
   return absl::DataLossError(
       absl::StrCat(folder, " was written by job ", writer->empty() ? "(none: imported)" : *writer, ", not by ", job));

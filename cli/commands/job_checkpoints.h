@@ -1,5 +1,4 @@
-// What a job published, where this machine can read it. Commands on a job read exactly that, whatever else lies in its
-// folder.
+// The checkpoints that a job published. Commands on a job read these and nothing else that lies in its folder.
 #pragma once
 
 #include <string>
@@ -18,16 +17,16 @@ struct JobCheckpoints {
   std::vector<v1::PublishedCheckpoint> published;  // oldest first
 };
 
-// NotFound: no such job; or this machine does not see the folder of its published checkpoints. FailedPrecondition: it
+// NotFound: no such job, or this machine cannot reach the folder of its published checkpoints. FailedPrecondition: it
 // writes none.
 absl::StatusOr<JobCheckpoints> FindJobCheckpoints(const Invocation& invocation, const std::string& name);
 
-// The folder of the newest published one, which is there and says that it is the job's; all its bytes are not read.
-// FailedPrecondition: none is published yet. NotFound, DataLoss: it is not there, is damaged, or is another job's; an
-// older one is not looked for.
+// The folder of the newest published checkpoint. Its manifest and headers are intact and name the job; the tensors are
+// not read. FailedPrecondition: none is published yet. NotFound, DataLoss: it is missing, damaged or another job's;
+// never an older one instead.
 absl::StatusOr<std::string> NewestPublished(const JobCheckpoints& checkpoints);
 
-// OK: the checkpoint in `folder` says that `job` wrote it. DataLoss: another did, or it cannot be read.
+// OK: the manifest in `folder` names `job`. DataLoss: it names another job, or cannot be read.
 absl::Status CheckWriter(const std::string& folder, const std::string& job);
 
 }  // namespace muster::cli

@@ -187,10 +187,10 @@ struct Core::State {
   void KeepTimeBreakdowns(const Transaction& transaction);  // of the jobs to be written
   void Write(const Transaction& transaction, Outcome& outcome) const;
 
-  // Of jobs.cc; `job` comes or goes.
+  // In jobs.cc: keep `folders`, when a job is added or removed.
   void AddFolder(const Job& job);
   void RemoveFolder(const Job& job);
-  // Why a job cannot have the checkpoint.path of `spec`, which is expanded; empty: it can.
+  // Why a new job cannot have the (expanded) checkpoint.path of `spec`; empty: it can.
   std::string FolderConflict(const JobSpec& spec) const;
 
   JobEntry* FindJob(const JobId& id);
@@ -202,7 +202,7 @@ struct Core::State {
   std::map<JobId, JobEntry> jobs;
   std::map<NodeId, NodeEntry> nodes;
   std::map<std::string, JobId> by_request;
-  // The normalized checkpoint.path of every job that has one. A store of an older Muster may have one several times.
+  // The normalized checkpoint.path of every job that has one. In the store of an older Muster jobs may share one.
   std::set<std::pair<std::string, JobId>> folders;
   uint64_t next_sequence = 1;
 
