@@ -208,8 +208,8 @@ TEST_F(MusterTest, TrainMakesASpecFromFlags) {
       absl::StrCat("apiVersion: muster/v1\nkind: Job\nname: gpt2-tiny\nresources:\n  ranks: 2\n"
                    "model:\n  family: gpt2\n  size: tiny\ndata:\n  tokens: /d/t.bin\n"
                    "strategy:\n  kind: zero\n  stage: 3\noptimizer:\n  kind: adamw\n  lr: 0.0003\n  weight_decay: 0.1\n"
-                   "checkpoint:\n  path: ",
-                   std::filesystem::current_path().string(), "/runs/{job}\n  keep: 3\nsteps: 100\n"));
+                   "checkpoint:\n  path: \"",
+                   std::filesystem::current_path().string(), "/runs/{job}\"\n  keep: 3\nsteps: 100\n"));
   Serve();
   EXPECT_EQ(Run({"submit", "-", "-d"}, print.out).code, 0);
   EXPECT_EQ(store_.submitted.train().strategy().zero().stage(), 3u);

@@ -54,7 +54,7 @@ void Gang::Load(const std::shared_ptr<Process>& process) {
   if (process->frozen) return world_->agenda.After(kGangRetry, [this, process] { Load(process); });
   const Assignment& assignment = process->assignment;
   if (process->id.rank == 0 && !Claim()) {
-    return Die(*process, Exit(RankExit::REFUSED, "checkpoint.path belongs to another job"));
+    return EndProcess(*process, Exit(RankExit::REFUSED, "checkpoint.path belongs to another job"));
   }
   if (assignment.has_resume_from()) {
     if (!folder().steps.contains(assignment.resume_from().directory())) {
