@@ -82,7 +82,7 @@ TEST_F(FolderOwnerTest, TheSameFileSubmittedAgainAndAgainIsAJobEach) {
   Exported(id, "writes no checkpoints");
   // What a resolved spec says is what is meant when it is read again.
   const Ran resolved = cluster_.Muster({"validate", "--resolved", without});
-  EXPECT_TRUE(absl::StrContains(resolved.out, absl::StrCat("path: ", cluster_.folder(), "/runs/{job}")))
+  EXPECT_TRUE(absl::StrContains(resolved.out, absl::StrCat("path: \"", cluster_.folder(), "/runs/{job}\"")))
       << resolved.out;
 }
 
@@ -151,7 +151,7 @@ TEST_F(FolderOwnerTest, ADeletedJobsFolderIsTakenOverOnlyByHand) {
   const Ran again = cluster_.Muster({"submit", "-d", file});
   EXPECT_EQ(again.exit_code, 2);
   EXPECT_TRUE(absl::StrContains(again.err, absl::StrCat("muster delete ", first))) << again.err;
-  ASSERT_EQ(cluster_.Muster({"delete", "-y", first}).exit_code, 0);
+  ASSERT_EQ(cluster_.Muster({"delete", first}).exit_code, 0);
   // Its checkpoints are still there, and nobody else's.
   const std::string weights = Exported(path);
   const std::string second = Submit(file);
@@ -161,7 +161,7 @@ TEST_F(FolderOwnerTest, ADeletedJobsFolderIsTakenOverOnlyByHand) {
   EXPECT_TRUE(absl::StrContains(said, "move or remove its folder")) << said;
   EXPECT_EQ(Exported(path), weights);
   fs::rename(path, path + "-old");
-  ASSERT_EQ(cluster_.Muster({"delete", "-y", second}).exit_code, 0);
+  ASSERT_EQ(cluster_.Muster({"delete", second}).exit_code, 0);
   const std::string third = Submit(file);
   ASSERT_TRUE(cluster_.WaitForState(third, "completed"));
   EXPECT_EQ(cluster_.Muster({"checkpoint", "verify", third}).exit_code, 0);

@@ -308,7 +308,8 @@ TEST(Resume, AFullDiskEndsTheRankAndLeavesTheOlderCheckpoint) {
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_EQ(full.Wait(), 1);
   EXPECT_THAT(full.LastLine(), AllOf(HasSubstr("the checkpoint of step 20 failed"), HasSubstr("file size limit")));
-  EXPECT_EQ(std::distance(fs::directory_iterator(bench.Path("checkpoints")), fs::directory_iterator()), 1);
+  EXPECT_EQ(std::distance(fs::directory_iterator(bench.Path("checkpoints")), fs::directory_iterator()), 2)
+      << "the older checkpoint and the owner file";
   EXPECT_TRUE(checkpoint::Checkpoint::Open(bench.Path("checkpoints/step-0000000010-g1")).ok());
 }
 
