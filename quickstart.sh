@@ -29,7 +29,6 @@ if [ ! -s "$work/val.bin" ]; then
   bin/muster data prepare "$work/text.txt" "$work/train.bin" --validation "$work/val.bin" --force
 fi
 cp examples/gpt2_tiny.yaml "$work/job.yaml"
-rm -rf "$work/checkpoints"   # of an earlier run of this script
 
 say "4. The service: a coordinator and a worker daemon on this machine"
 bin/muster local up

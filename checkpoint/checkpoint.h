@@ -4,6 +4,11 @@
 //   step-0000000100-g1/shard-00000.sha256        as `sha256sum -c` reads it, and checksums of its blocks
 //   step-0000000100-g1/manifest.sha256           of manifest.json, as `sha256sum -c` reads it
 //   step-0000000100-g1/manifest.json             proto/manifest.proto; names and checksums of the shards
+//   owner.json                                   FolderOwner of proto/manifest.proto: the job that owns the path
+//
+// A path has one owner, and only the owner writes and removes there. The owner is checked before anything is written,
+// renamed or removed, so two jobs never mix or delete each other's checkpoints, whichever names the path has. Callers
+// say for which job they act; job "" writes an imported checkpoint, to a path without an owner.
 //
 // A folder is written under a hidden staging name: each file is fsynced, the manifest last, then the folder is renamed.
 // So a folder with a step's name is complete after any kill or power loss. Checksums detect later damage.
@@ -18,6 +23,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -33,6 +39,7 @@ namespace muster::checkpoint {
 
 inline constexpr char kManifestFile[] = "manifest.json";
 inline constexpr char kManifestSumFile[] = "manifest.sha256";
+inline constexpr char kOwnerFile[] = "owner.json";
 
 // A run of a tensor's fp32 elements in memory: the source of a write, or the target of a read.
 struct TensorRun {
@@ -47,9 +54,10 @@ struct Written {
   uint64_t bytes = 0;  // of all files
 };
 
-// Creates the staging folder of `name` below `path` (which is created if missing), and replaces one that a killed
-// attempt left. AlreadyExists: the step's folder exists.
-absl::Status Begin(const std::string& path, const StepName& name);
+// Creates the staging folder of `name` below `path`, and replaces one that a killed attempt left. `path` is created if
+// missing, and claimed for `job` if it has no owner. AlreadyExists: the step's folder exists. FailedPrecondition:
+// `path` belongs to another job.
+absl::Status Begin(const std::string& path, const std::string& job, const StepName& name);
 
 // Writes one shard and its checksums into the staging folder. Processes may write different shards concurrently.
 absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& name, uint32_t shard,
@@ -58,11 +66,12 @@ absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& na
 bool ShardIsWritten(const std::string& path, const StepName& name, uint32_t shard);
 
 // Completes a checkpoint whose shards are all in the staging folder: fills in the manifest's list of shards, format and
-// written_by, writes it, and renames the folder. DataLoss: a shard is missing.
+// written_by, writes it, and renames the folder. DataLoss: a shard is missing. FailedPrecondition: `path` belongs to
+// another job than manifest.job().
 absl::StatusOr<Written> Finish(const std::string& path, Manifest manifest);
 
-// After an error: removes the staging folder.
-void Abandon(const std::string& path, const StepName& name);
+// After an error: removes the staging folder, if `path` still belongs to `job`.
+void Abandon(const std::string& path, const std::string& job, const StepName& name);
 
 // Begin, WriteShard and Finish for a table of one shard. ResourceExhausted: disk full. After an error the staging
 // folder is removed and earlier checkpoints are intact. The caller must not retry on a disk that failed (promise 9),
@@ -126,18 +135,28 @@ std::vector<StepName> List(const std::string& path);
 // first.
 std::vector<std::string> StepFolders(const std::string& path);
 
-// Before a job's first step: makes `path` if it is not there, and finds out now rather than at the first checkpoint
-// whether it can be used. FailedPrecondition: it holds a checkpoint of another job, which would be mixed up with, or
-// lost to, this one's. PermissionDenied, ResourceExhausted: nothing can be written there.
-absl::Status Claim(const std::string& path, const std::string& job);
+// The job in a step folder's manifest; "": an imported checkpoint; none: the manifest cannot be read.
+std::optional<std::string> WriterOf(const std::string& folder);
 
-// Removes old checkpoints below `path`, as rank 0 of `generation`:
+// Run on every rank before the job's first step: creates `path` if missing and checks that `job` can use it, so that a
+// bad path fails at the start and not at the first checkpoint. FailedPrecondition: it belongs to another job, or has no
+// owner but holds another job's checkpoints, written by an older Muster; the message names that job and says what to
+// do. PermissionDenied, ResourceExhausted: nothing can be written there.
+absl::Status CheckFolder(const std::string& path, const std::string& job);
+// On rank 0: CheckFolder, then makes `job` the owner unless it is already. After OK the owner file is on disk. If
+// several jobs claim a folder concurrently, exactly one succeeds.
+absl::Status Claim(const std::string& path, const std::string& job);
+// The owner of `path`; "": none. FailedPrecondition: the owner file names no job. Others: it cannot be read.
+absl::StatusOr<std::string> OwnerOf(const std::string& path);
+
+// Removes old checkpoints below `path`, as rank 0 of `generation` of `job`:
 //   - step folders older than the newest of `published` (names) that are not in `published`;
 //   - of the newer folders, those in neither `published` nor `pending`, except the newest two;
 //   - staging folders of older generations, and partly removed folders.
 // `pending` are reported checkpoints that may be published already, although rank 0 has not received that yet. Never
-// touches the checkpoints of a later generation. Returns the names removed.
-absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, uint64_t generation,
+// touches the checkpoints of a later generation or of another job, or a folder without a readable manifest. Does
+// nothing if `path` has no owner. Returns the names removed. FailedPrecondition: `path` belongs to another job.
+absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, const std::string& job, uint64_t generation,
                                                 const std::set<std::string>& published,
                                                 const std::set<std::string>& pending = {});
 

@@ -36,9 +36,9 @@ class CheckpointTest : public ::testing::Test {
   void Fill(uint64_t step) {
     for (size_t i = 0; i < values_.size(); ++i) values_[i] = static_cast<float>(step * 1000 + i);
   }
-  static Manifest MakeManifest(uint64_t step, uint64_t generation = 1) {
+  static Manifest MakeManifest(uint64_t step, uint64_t generation = 1, const std::string& job = "job-1") {
     Manifest manifest;
-    manifest.set_job("job-1");
+    manifest.set_job(job);
     manifest.set_step(step);
     manifest.set_generation(generation);
     manifest.set_samples_consumed(step * 8);
@@ -61,9 +61,12 @@ class CheckpointTest : public ::testing::Test {
   std::string Directory(uint64_t step, uint64_t generation = 1) const {
     return absl::StrCat(path_, "/", StepName{step, generation}.Directory());
   }
+  // Of all entries but the owner file.
   std::vector<std::string> Names() const {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) names.push_back(entry.path().filename());
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      if (entry.path().filename() != kOwnerFile) names.push_back(entry.path().filename());
+    }
     std::sort(names.begin(), names.end());
     return names;
   }

@@ -54,7 +54,7 @@ TEST_F(CheckpointTest, ExtentsOfSeveralShardsAreJoined) {
   const StepName name{5, 1};
   Manifest manifest = MakeManifest(5);
   manifest.mutable_table()->set_shards(2);
-  ASSERT_TRUE(Begin(path_, name).ok());
+  ASSERT_TRUE(Begin(path_, "job-1", name).ok());
   const auto whole = absl::MakeSpan(values_).subspan(0, 200);
   for (uint32_t shard = 0; shard < 2; ++shard) {
     const auto run = shard == 0 ? whole.subspan(0, 77) : whole.subspan(77);
@@ -73,7 +73,7 @@ TEST_F(CheckpointTest, ExtentsOfSeveralShardsAreJoined) {
 TEST_F(CheckpointTest, AHoleBetweenShardsIsFound) {
   const StepName name{5, 1};
   Manifest manifest = MakeManifest(5);
-  ASSERT_TRUE(Begin(path_, name).ok());
+  ASSERT_TRUE(Begin(path_, "job-1", name).ok());
   const std::vector<TensorRun> runs = {{"w", {20, 10}, 50, absl::MakeSpan(values_).subspan(0, 100)}};
   *manifest.add_shards() = WriteShard(path_, name, 0, runs).value();
   ASSERT_TRUE(Finish(path_, manifest).ok());
@@ -253,22 +253,24 @@ TEST_F(CheckpointTest, TheNewestIntactOneIsUsedAndDamageIsReported) {
 
 TEST_F(CheckpointTest, RetentionKeepsThePublishedAndTheNewestTwoUnreported) {
   for (const uint64_t step : {1, 2, 3, 4, 5, 6}) ASSERT_TRUE(WriteStep(step).ok());
-  EXPECT_THAT(Retain(path_, 1, {StepName{1, 1}.Directory(), StepName{3, 1}.Directory()}).value(),
+  EXPECT_THAT(Retain(path_, "job-1", 1, {StepName{1, 1}.Directory(), StepName{3, 1}.Directory()}).value(),
               ElementsAre("step-0000000004-g1", "step-0000000002-g1"));
   EXPECT_THAT(List(path_), ElementsAre(StepName{6, 1}, StepName{5, 1}, StepName{3, 1}, StepName{1, 1}));
-  EXPECT_THAT(Retain(path_, 1, {StepName{1, 1}.Directory(), StepName{3, 1}.Directory()}).value(), IsEmpty());
-  EXPECT_THAT(Retain(path_, 1, {}).value(), ElementsAre("step-0000000003-g1", "step-0000000001-g1"));
+  EXPECT_THAT(Retain(path_, "job-1", 1, {StepName{1, 1}.Directory(), StepName{3, 1}.Directory()}).value(), IsEmpty());
+  EXPECT_THAT(Retain(path_, "job-1", 1, {}).value(), ElementsAre("step-0000000003-g1", "step-0000000001-g1"));
   EXPECT_THAT(List(path_), ElementsAre(StepName{6, 1}, StepName{5, 1}));
-  EXPECT_THAT(Retain(path_ + "/none", 1, {}).value(), IsEmpty());
+  EXPECT_THAT(Retain(path_ + "/none", "job-1", 1, {}).value(), IsEmpty());
 }
 
 TEST_F(CheckpointTest, RetentionKeepsWhatMayBePublishedAtAnyMoment) {
   for (const uint64_t step : {1, 2, 3, 4, 5, 6, 7}) ASSERT_TRUE(WriteStep(step).ok());
   const std::string one = StepName{1, 1}.Directory(), two = StepName{2, 1}.Directory(),
                     three = StepName{3, 1}.Directory();
-  EXPECT_THAT(Retain(path_, 1, {one}, {two, three}).value(), ElementsAre("step-0000000005-g1", "step-0000000004-g1"));
+  EXPECT_THAT(Retain(path_, "job-1", 1, {one}, {two, three}).value(),
+              ElementsAre("step-0000000005-g1", "step-0000000004-g1"));
   EXPECT_THAT(List(path_), ElementsAre(StepName{7, 1}, StepName{6, 1}, StepName{3, 1}, StepName{2, 1}, StepName{1, 1}));
-  EXPECT_THAT(Retain(path_, 1, {three}, {two, three}).value(), ElementsAre(two, one)) << "others took their place";
+  EXPECT_THAT(Retain(path_, "job-1", 1, {three}, {two, three}).value(), ElementsAre(two, one))
+      << "others took their place";
 }
 
 TEST_F(CheckpointTest, RetentionGoesByTheOrderOfWritingAndLeavesLaterGenerationsAlone) {
@@ -277,26 +279,13 @@ TEST_F(CheckpointTest, RetentionGoesByTheOrderOfWritingAndLeavesLaterGenerations
        std::vector<std::pair<uint64_t, uint64_t>>{{10, 1}, {20, 1}, {15, 2}, {16, 3}, {17, 3}, {18, 3}}) {
     ASSERT_TRUE(WriteStep(step, generation).ok());
   }
-  ASSERT_TRUE(Begin(path_, {30, 1}).ok());
-  ASSERT_TRUE(Begin(path_, {30, 2}).ok());
+  ASSERT_TRUE(Begin(path_, "job-1", {30, 1}).ok());
+  ASSERT_TRUE(Begin(path_, "job-1", {30, 2}).ok());
   fs::create_directory(path_ + "/" + StepName{5, 1}.Removing());
-  EXPECT_THAT(Retain(path_, 2, {StepName{10, 1}.Directory(), StepName{15, 2}.Directory()}).value(),
+  EXPECT_THAT(Retain(path_, "job-1", 2, {StepName{10, 1}.Directory(), StepName{15, 2}.Directory()}).value(),
               ElementsAre("step-0000000020-g1", ::testing::_, ::testing::_));
   EXPECT_THAT(Names(), ElementsAre(StepName{30, 2}.Staging(), "step-0000000010-g1", "step-0000000015-g2",
                                    "step-0000000016-g3", "step-0000000017-g3", "step-0000000018-g3"));
-}
-
-TEST_F(CheckpointTest, AFolderBelongsToOneJob) {
-  EXPECT_TRUE(Claim(path_, "other").ok());
-  ASSERT_TRUE(WriteStep(1).ok());
-  EXPECT_TRUE(Claim(path_, "job-1").ok());
-  const absl::Status status = Claim(path_, "other");
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("holds checkpoints of job job-1"));
-  EXPECT_THAT(Names(), ElementsAre("step-0000000001-g1")) << "the probe is gone";
-  EXPECT_TRUE(Claim(path_ + "/new/folder", "other").ok());
-  Dump(path_ + "/file", "");
-  EXPECT_THAT(std::string(Claim(path_ + "/file", "job-1").message()), HasSubstr("checkpoint.path"));
 }
 
 TEST(StepName, RoundTrips) {

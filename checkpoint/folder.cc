@@ -1,16 +1,13 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <tuple>
 
-#include <google/protobuf/util/json_util.h>
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file.h"
+#include "checkpoint/owner.h"
 #include "common/failpoint.h"
 #include "common/file_error.h"
 
@@ -28,17 +25,6 @@ std::vector<std::string> EntryNames(const std::string& path) {
     names.push_back(it->path().filename());
   }
   return names;
-}
-
-// The job in a manifest that may be damaged; none: unreadable.
-std::optional<std::string> JobOf(const std::string& directory) {
-  std::ifstream in(absl::StrCat(directory, "/", kManifestFile), std::ios::binary);
-  const std::string json{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  Manifest manifest;
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;
-  if (!google::protobuf::util::JsonStringToMessage(json, &manifest, options).ok()) return std::nullopt;
-  return manifest.job();
 }
 
 absl::Status RemoveTree(const std::string& path) {
@@ -81,29 +67,13 @@ std::vector<std::string> StepFolders(const std::string& path) {
   return folders;
 }
 
-absl::Status Claim(const std::string& path, const std::string& job) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) return FileError(error.value(), absl::StrCat("creating checkpoint.path ", path));
-  const std::string probe = absl::StrCat(path, "/.probe-", getpid());
-  fs::create_directory(probe, error);
-  if (error) return FileError(error.value(), absl::StrCat("writing to checkpoint.path ", path));
-  fs::remove(probe, error);
-  for (const StepName& step : List(path)) {
-    const std::string directory = absl::StrCat(path, "/", step.Directory());
-    const std::optional<std::string> owner = JobOf(directory);
-    if (!owner.has_value() || *owner == job) continue;
-    return absl::FailedPreconditionError(absl::StrCat("checkpoint.path ", path, " holds checkpoints of job ", *owner,
-                                                      " (", step.Directory(), "): give job ", job,
-                                                      " a folder of its own (checkpoint.resume_from resumes from a "
-                                                      "checkpoint of another job), or move the old one away"));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, uint64_t generation,
+absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, const std::string& job, uint64_t generation,
                                                 const std::set<std::string>& published,
                                                 const std::set<std::string>& pending) {
+  const absl::StatusOr<std::string> owner = OwnerOf(path);
+  if (!owner.ok()) return owner.status();
+  if (owner->empty()) return std::vector<std::string>();
+  if (*owner != job) return BelongsToAnother(path, *owner, job);
   std::optional<StepName> newest;
   for (const std::string& name : published) {
     const std::optional<StepName> step = ParseDirectory(name);
@@ -116,7 +86,9 @@ absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, uint64_
   for (const StepName& step : steps) {
     if (published.contains(step.Directory())) continue;
     const bool newer = !newest.has_value() || WrittenBefore(*newest, step);
-    if (newer && (pending.contains(step.Directory()) || ++unpublished <= kUnpublishedKept)) continue;
+    if (newer && pending.contains(step.Directory())) continue;
+    if (WriterOf(absl::StrCat(path, "/", step.Directory())) != job) continue;
+    if (newer && ++unpublished <= kUnpublishedKept) continue;
     if (step.generation > generation) continue;
     if (absl::Status status = RemoveStep(path, step); !status.ok()) return status;
     removed.push_back(step.Directory());
@@ -125,7 +97,8 @@ absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, uint64_
     const std::optional<StepName> staging = ParseStaging(name);
     const bool stale = staging.has_value() && staging->generation < generation;
     const std::optional<StepName> half = ParseRemoving(name);
-    if (!stale && !(half.has_value() && half->generation <= generation)) continue;
+    const bool claim = absl::StartsWith(name, kClaimPrefix);  // of a killed process, or in vain
+    if (!stale && !claim && !(half.has_value() && half->generation <= generation)) continue;
     if (absl::Status status = RemoveTree(absl::StrCat(path, "/", name)); !status.ok()) return status;
     removed.push_back(name);
   }

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file.h"
+#include "checkpoint/owner.h"
 #include "checkpoint/shard.h"
 #include "common/failpoint.h"
 #include "common/file_error.h"
@@ -100,11 +101,12 @@ absl::Status WriteFile(const std::string& path, const FilePoints& points, std::s
 
 }  // namespace
 
-absl::Status Begin(const std::string& path, const StepName& name) {
+absl::Status Begin(const std::string& path, const std::string& job, const StepName& name) {
   const std::string final_path = absl::StrCat(path, "/", name.Directory());
   std::error_code error;
   fs::create_directories(path, error);
   if (error) return FileError(error.value(), absl::StrCat("creating the checkpoint folder ", path));
+  if (absl::Status status = Hold(path, job); !status.ok()) return status;
   if (fs::exists(fs::symlink_status(final_path, error))) {
     return absl::AlreadyExistsError(absl::StrCat(final_path, " exists already: does another job use ", path, "?"));
   }
@@ -197,26 +199,30 @@ absl::StatusOr<Written> Finish(const std::string& path, Manifest manifest) {
   absl::Status status = WriteFile(absl::StrCat(staging, "/", kManifestSumFile), kManifestSumPoints, sum, written.bytes);
   if (status.ok()) status = WriteFile(absl::StrCat(staging, "/", kManifestFile), kManifestPoints, json, written.bytes);
   if (status.ok()) status = SyncDirectory(staging, "checkpoint.staging.sync");
+  if (status.ok()) status = Hold(path, manifest.job());
   if (status.ok()) status = Rename(staging, absl::StrCat(path, "/", written.name.Directory()), "checkpoint.rename");
   if (status.ok()) status = SyncDirectory(path, "checkpoint.path.sync");
   if (!status.ok()) return status;
   return written;
 }
 
-void Abandon(const std::string& path, const StepName& name) {
+void Abandon(const std::string& path, const std::string& job, const StepName& name) {
+  const absl::StatusOr<std::string> owner = OwnerOf(path);
+  if (!owner.ok() || *owner != job) return;
   std::error_code ignored;
   fs::remove_all(absl::StrCat(path, "/", name.Staging()), ignored);
 }
 
 absl::StatusOr<Written> Write(const std::string& path, Manifest manifest, absl::Span<const TensorRun> runs) {
   const StepName name{manifest.step(), manifest.generation()};
-  if (absl::Status status = Begin(path, name); !status.ok()) return status;
+  const std::string job = manifest.job();
+  if (absl::Status status = Begin(path, job, name); !status.ok()) return status;
   const auto write = [&]() -> absl::StatusOr<Written> {
     const absl::StatusOr<ShardFile> shard = WriteShard(path, name, 0, runs);
     return shard.ok() ? Finish(path, std::move(manifest)) : shard.status();
   };
   absl::StatusOr<Written> written = write();
-  if (!written.ok()) Abandon(path, name);
+  if (!written.ok()) Abandon(path, job, name);
   return written;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "checkpoint/hugging_face.h"
 #include "cli/client.h"
 #include "cli/config.h"
@@ -37,7 +38,9 @@ constexpr char kStandardInput[] = "stdin";
 void FillFromConfig(Reading& reading) {
   v1::Train& train = *reading.spec.mutable_train();
   const bool resumes = train.model().from().empty();
-  const std::string& from = resumes ? train.checkpoint().resume_from() : train.model().from();
+  const std::string from =
+      resumes ? absl::StrReplaceAll(train.checkpoint().resume_from(), {{"{name}", reading.spec.name()}})
+              : train.model().from();
   if (from.empty() || !train.model().has_gpt2() || train.model().gpt2().has_size()) return;
   const absl::StatusOr<v1::Gpt2> config = checkpoint::ReadModel(from);
   if (absl::IsNotFound(config.status()) || absl::IsPermissionDenied(config.status())) return;
@@ -52,14 +55,16 @@ void FillFromConfig(Reading& reading) {
   *train.mutable_model()->mutable_gpt2() = filled;
 }
 
-// Relative paths in a file start from the file's folder.
-absl::StatusOr<Reading> Finish(Reading reading, const std::string& working_folder) {
+// Relative paths in a file start from the file's folder; the default for checkpoints from that of `first_file`, which
+// is empty if there are only flags.
+absl::StatusOr<Reading> Finish(Reading reading, const std::string& first_file, const std::string& working_folder) {
   const auto folder_of = [&](const std::string& file) {
-    if (file == kStandardInput) return working_folder;
+    if (file == kStandardInput || file.empty()) return working_folder;
     const std::string absolute = AbsolutePath(file, working_folder);
     return absolute.substr(0, std::max<size_t>(absolute.rfind('/'), 1));
   };
   MakePathsAbsolute(folder_of, working_folder, reading);
+  AddDefaultPath(folder_of(first_file), reading);
   if (reading.problems.empty()) FillFromConfig(reading);
   if (!reading.problems.empty()) return ToStatus(reading.problems);
   return reading;
@@ -83,7 +88,7 @@ absl::StatusOr<Reading> LoadJobFiles(const std::vector<std::string>& files, cons
     if (!text.ok()) return text.status();
     texts.push_back({*std::move(text), file == "-" ? kStandardInput : file});
   }
-  return Finish(ReadSpecs(texts, assignments), *working_folder);
+  return Finish(ReadSpecs(texts, assignments), texts.front().name, *working_folder);
 }
 
 absl::StatusOr<Reading> LoadFlags(const std::vector<Assignment>& flags, const std::vector<std::string>& sets) {
@@ -91,7 +96,7 @@ absl::StatusOr<Reading> LoadFlags(const std::vector<Assignment>& flags, const st
   if (absl::Status added = AddSets(sets, assignments); !added.ok()) return added;
   const absl::StatusOr<std::string> working_folder = WorkingFolder();
   if (!working_folder.ok()) return working_folder.status();
-  return Finish(ReadFlags(assignments), *working_folder);
+  return Finish(ReadFlags(assignments), "", *working_folder);
 }
 
 absl::Status WithPlaces(const absl::Status& status, const SourceMap& sources) {

@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/cord.h"
@@ -9,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "absl/types/span.h"
+#include "checkpoint/checkpoint.h"
 #include "cli/testing/muster_fixture_test.h"
 #include "common/rpc/rpc.h"
 
@@ -198,11 +203,13 @@ TEST_F(MusterTest, TrainMakesASpecFromFlags) {
       Run({"train", "--model", "gpt2:tiny", "--data", "/d/t.bin", "--strategy", "zero3", "--ranks", "2", "--lr", "3e-4",
            "--steps", "100", "--weight-decay", "0.1", "--set", "checkpoint.keep=3", "--print"});
   EXPECT_EQ(print.code, 0) << print.err;
-  EXPECT_EQ(print.out,
-            "apiVersion: muster/v1\nkind: Job\nname: gpt2-tiny\nresources:\n  ranks: 2\n"
-            "model:\n  family: gpt2\n  size: tiny\ndata:\n  tokens: /d/t.bin\n"
-            "strategy:\n  kind: zero\n  stage: 3\noptimizer:\n  kind: adamw\n  lr: 0.0003\n  weight_decay: 0.1\n"
-            "checkpoint:\n  keep: 3\nsteps: 100\n");
+  EXPECT_EQ(
+      print.out,
+      absl::StrCat("apiVersion: muster/v1\nkind: Job\nname: gpt2-tiny\nresources:\n  ranks: 2\n"
+                   "model:\n  family: gpt2\n  size: tiny\ndata:\n  tokens: /d/t.bin\n"
+                   "strategy:\n  kind: zero\n  stage: 3\noptimizer:\n  kind: adamw\n  lr: 0.0003\n  weight_decay: 0.1\n"
+                   "checkpoint:\n  path: \"",
+                   std::filesystem::current_path().string(), "/runs/{job}\"\n  keep: 3\nsteps: 100\n"));
   Serve();
   EXPECT_EQ(Run({"submit", "-", "-d"}, print.out).code, 0);
   EXPECT_EQ(store_.submitted.train().strategy().zero().stage(), 3u);
@@ -429,25 +436,118 @@ TEST_F(MusterTest, VersionOfBothSides) {
   EXPECT_EQ(both["client"]["version"], both["server"]["version"]);
 }
 
-TEST_F(MusterTest, SampleRunsTheTrainerOnAFolderOrAJobsCheckpoints) {
+// As the trainer of `job` writes it; returns its folder.
+std::string WriteStep(const std::string& path, const std::string& job, uint64_t step) {
+  v1::Manifest manifest;
+  manifest.set_job(job);
+  manifest.set_step(step);
+  manifest.set_generation(1);
+  manifest.mutable_table()->set_shards(1);
+  std::vector<float> values(64, static_cast<float>(step));
+  const std::vector<checkpoint::TensorRun> parts = {{"w", {64}, 0, absl::MakeSpan(values)}};
+  const auto written = checkpoint::Write(path, manifest, parts);
+  EXPECT_TRUE(written.ok()) << written.status();
+  return absl::StrCat(path, "/", checkpoint::StepName{step, 1}.Directory());
+}
+
+// A job with that checkpoint.path which has published these steps.
+v1::Job Published(v1::Job job, const std::string& path, const std::vector<uint64_t>& steps) {
+  job.mutable_spec()->mutable_train()->mutable_checkpoint()->set_path(path);
+  for (const uint64_t step : steps) {
+    v1::PublishedCheckpoint& published = *job.add_checkpoints();
+    published.set_step(step);
+    published.set_generation(1);
+    published.set_directory(checkpoint::StepName{step, 1}.Directory());
+  }
+  return job;
+}
+
+TEST_F(MusterTest, SampleRunsTheTrainerOnAFolderOrAJobsNewestCheckpoint) {
   Serve();
   folder_.Write("bin/muster-trainer", "#!/bin/sh\necho \"$@\"\n", true);
   environment_["MUSTER_BIN_DIR"] = folder_.path() + "/bin";
   EXPECT_EQ(Run({"sample", folder_.path(), "--prompt", "In the", "--top-k", "3"}).out,
             absl::StrCat("sample --checkpoint ", folder_.path(), " --prompt In the --top_k 3\n"));
-  v1::Job job = PutJob("a-0001", v1::JOB_STATE_COMPLETED);
+  const v1::Job job = PutJob("a-0001", v1::JOB_STATE_COMPLETED);
   EXPECT_EQ(Run({"sample", "a-0001", "--prompt", "x"}).code, 2);
-  job.mutable_spec()->mutable_train()->mutable_checkpoint()->set_path("/runs/a");
-  job.add_checkpoints()->set_step(10);
-  store_.PutJob(job);
-  EXPECT_EQ(Run({"sample", "a-0001", "--prompt", "x"}).out, "sample --checkpoint /runs/a --prompt x\n");
-  EXPECT_EQ(Run({"eval", "a-0001", "val.bin", "-o", "json"}).out, "eval --checkpoint /runs/a --data val.bin --json\n");
-  EXPECT_EQ(Run({"export", "a-0001", "out", "--max-shard-size", "2GB"}).out,
-            "export --checkpoint /runs/a --out out --max_shard_size 2GB\n");
-  EXPECT_EQ(Run({"checkpoint", "export", "a-0001", "out"}).out, "export --checkpoint /runs/a --out out\n");
+  const std::string path = folder_.path() + "/runs/a";
+  store_.PutJob(Published(job, path, {10, 20}));
+  const Ended away = Run({"sample", "a-0001", "--prompt", "x"});
+  EXPECT_EQ(away.code, 2);
+  EXPECT_TRUE(absl::StrContains(away.err, "this machine cannot reach")) << away.err;
+  WriteStep(path, "a-0001", 10);
+  const std::string newest = WriteStep(path, "a-0001", 20);
+  WriteStep(path, "a-0001", 30);  // not published
+  EXPECT_EQ(Run({"sample", "a-0001", "--prompt", "x"}).out,
+            absl::StrCat("sample --checkpoint ", newest, " --prompt x\n"));
+  EXPECT_EQ(Run({"eval", "a-0001", "val.bin", "-o", "json"}).out,
+            absl::StrCat("eval --checkpoint ", newest, " --data val.bin --json\n"));
+  const std::string exported = absl::StrCat("export --checkpoint ", newest, " --out out");
+  EXPECT_EQ(Run({"export", "a-0001", "out", "--max-shard-size", "2GB"}).out, exported + " --max_shard_size 2GB\n");
+  EXPECT_EQ(Run({"checkpoint", "export", "a-0001", "out"}).out, exported + "\n");
   EXPECT_EQ(Run({"checkpoint", "import", "hf", "start"}).out, "import --from hf --out start\n");
   environment_["MUSTER_BIN_DIR"] = "/nowhere";
   EXPECT_EQ(Run({"sample", "a-0001", "--prompt", "x"}).code, 2);
+}
+
+// As two jobs of an older Muster left a folder that they shared: `export two` took the weights of one.
+TEST_F(MusterTest, CommandsOnAJobReadOnlyWhatItPublished) {
+  Serve();
+  folder_.Write("bin/muster-trainer", "#!/bin/sh\necho \"$@\"\n", true);
+  environment_["MUSTER_BIN_DIR"] = folder_.path() + "/bin";
+  const std::string shared = folder_.path() + "/shared", aside = folder_.path() + "/aside";
+  const std::string of_two = WriteStep(shared, "two-0002", 50);
+  WriteStep(aside, "one-0001", 60);
+  WriteStep(aside, "one-0001", 70);
+  const std::string taken = shared + "/step-0000000060-g1", other = shared + "/step-0000000070-g1";
+  std::filesystem::rename(aside + "/step-0000000060-g1", taken);
+  std::filesystem::rename(aside + "/step-0000000070-g1", other);
+  const v1::Job two = PutJob("two-0002", v1::JOB_STATE_COMPLETED);
+  const std::vector<std::vector<std::string>> kReaders = {
+      {"export", "two-0002", "out"},
+      {"checkpoint", "export", "two-0002", "out"},
+      {"eval", "two-0002", "val.bin"},
+      {"sample", "two-0002", "--prompt", "x"},
+  };
+  // Its newest is there: it is read, though a newer one of another job lies beside it.
+  store_.PutJob(Published(two, shared, {50}));
+  for (const auto& command : kReaders) {
+    const Ended ended = Run(command);
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_TRUE(absl::StrContains(ended.out, absl::StrCat(" --checkpoint ", of_two, " "))) << ended.out;
+  }
+  const json ls = json::parse(Run({"checkpoint", "ls", "two-0002", "-o", "json"}).out);
+  ASSERT_EQ(ls.size(), 1u) << ls;
+  EXPECT_EQ(ls[0]["step"], 50);
+  EXPECT_EQ(Run({"checkpoint", "verify", "two-0002"}).code, 0);
+  EXPECT_EQ(json::parse(Run({"checkpoint", "ls", shared, "-o", "json"}).out).size(), 3u) << "a folder is read as it is";
+  // The other job's stands where it published its own; its own was removed; its own was damaged: none is used instead.
+  const std::vector<std::pair<std::string, std::function<void()>>> kRows = {
+      {"was written by job one-0001, not by two-0002",
+       [&] {
+         store_.PutJob(Published(two, shared, {50, 60}));
+       }},
+      {"step-0000000055-g1: no such checkpoint folder",
+       [&] {
+         store_.PutJob(Published(two, shared, {50, 55}));
+       }},
+      {"manifest.json",
+       [&] {
+         store_.PutJob(Published(two, shared, {50}));
+         std::ofstream(of_two + "/manifest.json", std::ios::app) << " ";
+       }},
+  };
+  for (const auto& [says, spoil] : kRows) {
+    spoil();
+    for (const auto& command : kReaders) {
+      const Ended ended = Run(command);
+      EXPECT_NE(ended.code, 0) << says;
+      EXPECT_EQ(ended.out, "") << "nothing is read";
+      EXPECT_TRUE(absl::StrContains(ended.err, says)) << ended.err;
+      EXPECT_TRUE(absl::StrContains(ended.err, "the newest checkpoint that two-0002 published")) << ended.err;
+    }
+    EXPECT_EQ(Run({"checkpoint", "verify", "two-0002"}).code, 1);
+  }
 }
 
 TEST_F(MusterTest, CheckpointFilesAreFoundWhereTheyAre) {

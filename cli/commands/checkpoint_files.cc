@@ -3,6 +3,8 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -10,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/job_checkpoints.h"
 #include "cli/output/format.h"
 #include "cli/output/table.h"
 #include "cli/output_format.h"
@@ -49,23 +52,9 @@ absl::StatusOr<Place> Find(const Invocation& invocation, const std::string& from
   std::error_code error;
   if (fs::is_directory(from, error)) return Place{.path = from, .job = "", .published = {}};
   if (absl::StrContains(from, '/')) return absl::NotFoundError(absl::StrCat("there is no folder ", from));
-  const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
-  if (!client.ok()) return client.status();
-  const absl::StatusOr<std::string> job = invocation.JobNamed(from, **client);
+  absl::StatusOr<JobCheckpoints> job = FindJobCheckpoints(invocation, from);
   if (!job.ok()) return job.status();
-  const absl::StatusOr<v1::GetJobReply> reply = (*client)->GetJob(*job);
-  if (!reply.ok()) return reply.status();
-  const v1::Job& found = reply->job();
-  Place place{.path = found.spec().train().checkpoint().path(), .job = found.id(), .published = {}};
-  if (place.path.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(found.id(), " writes no checkpoints: it has no checkpoint.path"));
-  }
-  place.published.assign(found.checkpoints().begin(), found.checkpoints().end());
-  if (!place.published.empty() && !fs::is_directory(place.path, error)) {
-    return absl::NotFoundError(absl::StrCat("this machine does not see ", place.path, ", the checkpoint.path of ",
-                                            found.id(), ": run this where it is mounted"));
-  }
-  return place;
+  return Place{.path = job->path, .job = job->job, .published = std::move(job->published)};
 }
 
 void Measure(Found& step) {
@@ -88,7 +77,11 @@ std::vector<Found> Look(const Place& place, checkpoint::Verification verificatio
     steps[name] = {.name = name, .directory = place.path, .on_disk = true};
   }
   for (const StepName& name : checkpoint::List(place.path)) {
-    steps[name] = {.name = name, .directory = absl::StrCat(place.path, "/", name.Directory()), .on_disk = true};
+    const std::string directory = absl::StrCat(place.path, "/", name.Directory());
+    // In a folder that jobs shared under an older Muster: what others wrote is not this job's.
+    const std::optional<std::string> writer = checkpoint::WriterOf(directory);
+    if (!place.job.empty() && writer.has_value() && *writer != place.job) continue;
+    steps[name] = {.name = name, .directory = directory, .on_disk = true};
   }
   for (const v1::PublishedCheckpoint& published : place.published) {
     Found& step = steps[{published.step(), published.generation()}];
@@ -104,6 +97,10 @@ std::vector<Found> Look(const Place& place, checkpoint::Verification verificatio
     std::vector<std::string> damage;
     if (!opened.ok()) {
       damage.emplace_back(opened.status().message());
+    } else if (absl::Status mine =
+                   place.job.empty() ? absl::OkStatus() : CheckWriter(step->second.directory, place.job);
+               !mine.ok()) {
+      damage.emplace_back(mine.message());
     } else if (verification == checkpoint::Verification::kEveryByte) {
       for (const absl::Status& status : opened->Verify()) damage.emplace_back(status.message());
     }

@@ -59,6 +59,8 @@ absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading&
   const bool interactive = options.format == Format::kTable;
   const bool follow = options.follow || (!options.detach && interactive && invocation.Out().terminal);
   if (interactive) Say(DescribePlan(reply->plan(), {}, invocation.Err()));
+  const std::string& checkpoints = reply->job().spec().train().checkpoint().path();
+  if (interactive && !checkpoints.empty()) Say(absl::StrCat("checkpoints: ", checkpoints));
   if (interactive || options.format == Format::kName) {
     Print(id + "\n");
   } else if (follow) {

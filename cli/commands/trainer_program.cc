@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <memory>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cli/commands/job_checkpoints.h"
 
 namespace muster::cli {
 
@@ -15,21 +15,9 @@ absl::StatusOr<std::string> ModelFolder(const Invocation& invocation, const std:
   struct stat found {};
   if (stat(from.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) return from;
   if (absl::StrContains(from, '/')) return absl::NotFoundError(absl::StrCat("there is no folder ", from));
-  const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
-  if (!client.ok()) return client.status();
-  const absl::StatusOr<std::string> job = invocation.JobNamed(from, **client);
-  if (!job.ok()) return job.status();
-  const absl::StatusOr<v1::GetJobReply> reply = (*client)->GetJob(*job);
-  if (!reply.ok()) return reply.status();
-  const std::string& path = reply->job().spec().train().checkpoint().path();
-  if (path.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(reply->job().id(), " writes no checkpoints: it has no checkpoint.path"));
-  }
-  if (reply->job().checkpoints().empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(reply->job().id(), " has no checkpoint yet"));
-  }
-  return path;
+  const absl::StatusOr<JobCheckpoints> checkpoints = FindJobCheckpoints(invocation, from);
+  if (!checkpoints.ok()) return checkpoints.status();
+  return NewestPublished(*checkpoints);
 }
 
 absl::Status BecomeTrainer(const Invocation& invocation, std::vector<std::string> arguments) {

@@ -10,8 +10,8 @@
 
 namespace muster::cli {
 
-// Takes a folder as it is; anything else is a job, whose checkpoints the coordinator knows. NotFound: neither.
-// FailedPrecondition: a job without a checkpoint.
+// Takes a folder as it is; anything else is a job, and gives the folder of its newest published checkpoint. NotFound:
+// neither. Other errors as FindJobCheckpoints and NewestPublished (job_checkpoints.h).
 absl::StatusOr<std::string> ModelFolder(const Invocation& invocation, const std::string& from);
 
 // Does not return on success. NotFound: the program is missing.

@@ -40,7 +40,10 @@ std::optional<FieldProblem> SetString(const Node& node, const FieldDescriptor& f
   if (!node.quoted && !node.from_flag && CoreType(node.text) != ScalarType::kString) {
     return WrongType("a string", node, absl::StrCat("\"", node.text, "\""));
   }
-  if (node.text.empty()) return FieldProblem{"must not be empty: leave the key out instead", ""};
+  // An optional string may be empty on purpose, which then is not the default.
+  if (node.text.empty() && !field.has_presence()) {
+    return FieldProblem{"must not be empty: leave the key out instead", ""};
+  }
   if (node.text.find('\0') != std::string::npos) return FieldProblem{"contains a NUL character", ""};
   // yaml-cpp turns the escapes \_ and \N into single bytes.
   if (!IsUtf8(node.text)) return FieldProblem{"is not UTF-8: write the character itself, or \\u and its number", ""};

@@ -179,10 +179,10 @@ std::vector<Wrong> WrongsOf(const Place& place) {
           {"true", "expected a string, got true", "\"true\""},
           {"[a]", "expected a string, got a list", ""},
           {"{a: b}", "expected a string, got a map", ""},
-          {"''", "must not be empty: leave the key out instead", ""},
           {"\"a\\0b\"", "contains a NUL character", ""},
           {"\"a\\_b\"", "is not UTF-8: write the character itself, or \\u and its number", ""},
       };
+      if (!place.field->has_presence()) wrongs.push_back({"''", "must not be empty: leave the key out instead", ""});
       break;
     case FieldDescriptor::CPPTYPE_BOOL:
       wrongs = {

@@ -16,6 +16,11 @@ std::string AbsolutePath(const std::string& path, const std::string& folder) {
   return absl::StrCat(folder, absl::EndsWith(folder, "/") ? "" : "/", rest);
 }
 
+void AddDefaultPath(const std::string& folder, Reading& reading) {
+  if (reading.spec.train().checkpoint().has_path()) return;
+  reading.spec.mutable_train()->mutable_checkpoint()->set_path(AbsolutePath("runs/{job}", folder));
+}
+
 void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_folder, Reading& reading) {
   const auto fix = [&](const char* path, std::string& value) {
     if (value.empty()) return;
@@ -33,7 +38,7 @@ void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_fol
     fix("data.validation", *train.mutable_data()->mutable_validation());
   }
   if (train.has_checkpoint()) {
-    fix("checkpoint.path", *train.mutable_checkpoint()->mutable_path());
+    if (train.checkpoint().has_path()) fix("checkpoint.path", *train.mutable_checkpoint()->mutable_path());
     fix("checkpoint.resume_from", *train.mutable_checkpoint()->mutable_resume_from());
   }
   SortProblems(reading.problems);

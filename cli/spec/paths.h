@@ -15,6 +15,9 @@ using FolderOf = std::function<std::string(const std::string& file)>;
 // them, or to `working_folder` (absolute) if a flag set them. Adds a problem for "~", which only a shell expands.
 void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_folder, Reading& reading);
 
+// Sets a missing checkpoint.path to "<folder>/runs/{job}", a folder per job. An empty one stays: no checkpoints.
+void AddDefaultPath(const std::string& folder, Reading& reading);
+
 // "runs/a" from "/home/u" is "/home/u/runs/a"; absolute paths stay unchanged.
 std::string AbsolutePath(const std::string& path, const std::string& folder);
 

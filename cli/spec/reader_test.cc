@@ -231,6 +231,21 @@ TEST(Paths, AreRelativeToWhereTheyWereWritten) {
   EXPECT_EQ(AbsolutePath("a", "/"), "/a");
 }
 
+TEST(Paths, WithoutOneEachJobHasAFolderOfItsOwn) {
+  const auto path = [](const std::string& checkpoint) {
+    Reading reading = ReadSpec("apiVersion: muster/v1\nkind: Job\nname: a\n" + checkpoint, "job.yaml", {});
+    MakePathsAbsolute([](const std::string&) { return "/jobs"; }, "/here", reading);
+    AddDefaultPath("/jobs", reading);
+    EXPECT_EQ(Text(reading.problems), "");
+    EXPECT_TRUE(reading.spec.train().checkpoint().has_path());
+    return reading.spec.train().checkpoint().path();
+  };
+  EXPECT_EQ(path(""), "/jobs/runs/{job}");
+  EXPECT_EQ(path("checkpoint: {keep: 3}\n"), "/jobs/runs/{job}");
+  EXPECT_EQ(path("checkpoint: {path: \"\"}\n"), "") << "no checkpoints";
+  EXPECT_EQ(path("checkpoint:\n  path: out/{name}\n"), "/jobs/out/{name}");
+}
+
 TEST(Paths, RefuseTheTilde) {
   Reading reading = ReadSpec("apiVersion: muster/v1\nkind: Job\ndata: {tokens: ~/a.bin}\n", "f", {});
   MakePathsAbsolute([](const std::string&) { return "/jobs"; }, "/here", reading);

@@ -64,7 +64,7 @@ steps: 1000
 
 # Training resumes from the newest one after a fault, a pause or a drained node. Without it, it starts anew.
 checkpoint:
-  path: checkpoints/@NAME@
+  path: runs/{job}             # of this job alone: {job} is its id, {name} its name; "" for no checkpoints
   every_steps: 100
   # keep: 2
   # resume_from: runs/other    # continue from another job's newest checkpoint; any strategy, any number of ranks

@@ -38,7 +38,7 @@ TEST(SampleJob, IsASpecAsItIs) {
   EXPECT_EQ(spec.train().model().gpt2().size(), v1::GPT2_SIZE_TINY);
   EXPECT_EQ(spec.train().data().tokens(), "train.bin");
   EXPECT_EQ(spec.train().data().validation(), "");
-  EXPECT_EQ(spec.train().checkpoint().path(), "checkpoints/gpt2-tiny");
+  EXPECT_EQ(spec.train().checkpoint().path(), "runs/{job}");
   for (const std::string& line : std::vector<std::string>(absl::StrSplit(text, '\n'))) EXPECT_LE(line.size(), 120u);
 }
 

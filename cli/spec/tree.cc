@@ -206,7 +206,12 @@ void NoteSyntax(const YAML::Exception& error, const SourceText& source, TreeBuil
     builder.NoteText(mark, "a tab in the indentation: YAML allows only spaces there");
     return;
   }
-  builder.NoteText(mark, absl::StrCat("bad syntax: ", error.msg));
+  // "{path: runs/{job}}": inside of braces a brace needs quotes.
+  const absl::string_view rest = source.From(at);
+  const bool placeholder = absl::StartsWith(rest, "{name}") || absl::StartsWith(rest, "{job}");
+  builder.NoteText(mark,
+                   absl::StrCat("bad syntax: ", error.msg,
+                                placeholder ? "; inside { } a text with braces needs quotes: \"runs/{job}\"" : ""));
 }
 
 void SetLocations(Node& node, const Location& where) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/proto_time.h"
+#include "coordinator/core/job_paths.h"
 #include "coordinator/core/state.h"
 
 namespace muster::core {
@@ -170,6 +171,14 @@ bool Core::HasReported(const NodeId& node) const {
 }
 
 // Twice where the first slots are too small and the planner knows which are not.
+std::string Core::FolderConflict(const JobSpec& resolved) const {
+  // With an id of its own in the path no other job has it.
+  if (absl::StrContains(resolved.train().checkpoint().path(), "{job}")) return "";
+  JobSpec spec = resolved;
+  ExpandPlaceholders(JobId(), spec);
+  return state_->FolderConflict(spec);
+}
+
 Core::Placing Core::WouldPlace(const JobSpec& resolved) const {
   const std::vector<scheduler::NodeView> views = state_->NodeViews();
   std::vector<scheduler::NodeView> idle = views;

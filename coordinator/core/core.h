@@ -28,10 +28,11 @@
 namespace muster::core {
 
 // ---- Events. A user's request carries everything that is random or was checked elsewhere. ----
+// FailedPrecondition: checkpoint.path belongs to another job; an ended job keeps it until it is deleted.
 struct SubmitJob {
   std::string request_id;
   std::string owner;
-  JobSpec spec;        // resolved
+  JobSpec spec;        // resolved; placeholders in its paths are expanded here, where the job gets its id
   std::string suffix;  // four random characters; the job's id is <name>-<suffix>
 };
 struct CancelJob {
@@ -198,6 +199,8 @@ class Core {
     std::string reason;
   };
   Placing WouldPlace(const JobSpec& resolved) const;
+  // Why SubmitJob would refuse such a job now: its checkpoint.path belongs to another job. Empty: it would not.
+  std::string FolderConflict(const JobSpec& resolved) const;
   // True if it is the job's newest generation and has not ended.
   bool IsCurrent(const JobId& job, uint64_t generation) const;
   // FailedPrecondition: the generation is not the job's newest, or has ended, or has no such rank; the message says

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/proto_time.h"
+#include "coordinator/core/job_paths.h"
 #include "coordinator/core/state.h"
 
 namespace muster::core {
@@ -13,6 +14,11 @@ namespace {
 
 constexpr size_t kRequestIdBytes = 64;
 constexpr size_t kSpecBytes = 64 * 1024;  // every assignment repeats it
+
+// "running"
+std::string NameOf(JobState state) {
+  return absl::AsciiStrToLower(std::string(absl::StripPrefix(JobState_Name(state), "JOB_STATE_")));
+}
 
 std::string StateName(JobState state) {
   switch (state) {
@@ -61,7 +67,9 @@ void Core::State::On(const SubmitJob& event, Transaction& transaction) {
   }
   if (const auto known = by_request.find(event.request_id); known != by_request.end()) {
     const Job& job = jobs.at(known->second).record();
-    if (job.owner() == event.owner && job.spec().SerializeAsString() == event.spec.SerializeAsString()) {
+    JobSpec again = event.spec;
+    ExpandPlaceholders(known->second, again);
+    if (job.owner() == event.owner && job.spec().SerializeAsString() == again.SerializeAsString()) {
       transaction.submitted = known->second;
       transaction.reason = absl::StrCat("request ", event.request_id, " is ", job.id(), " already");
     } else {
@@ -77,12 +85,18 @@ void Core::State::On(const SubmitJob& event, Transaction& transaction) {
   }
   JobId id(absl::StrCat(event.spec.name(), "-", event.suffix));
   for (int n = 2; jobs.contains(id); ++n) id = JobId(absl::StrCat(event.spec.name(), "-", event.suffix, n));
+  JobSpec spec = event.spec;
+  ExpandPlaceholders(id, spec);
+  if (const std::string conflict = FolderConflict(spec); !conflict.empty()) {
+    transaction.status = absl::FailedPreconditionError(conflict);
+    return;
+  }
 
   Job record;
   record.set_id(id.value());
   record.set_owner(event.owner);
   record.set_request_id(event.request_id);
-  *record.mutable_spec() = event.spec;
+  *record.mutable_spec() = std::move(spec);
   record.set_state(JOB_STATE_QUEUED);
   *record.mutable_submitted() = ToProto(transaction.now.wall);
   record.set_sequence(next_sequence++);
@@ -90,9 +104,38 @@ void Core::State::On(const SubmitJob& event, Transaction& transaction) {
   job.time = TimeTracker(TimeBreakdown(), TimeTracker::Phase::kQueued, 0, transaction.now.steady);
   if (LeastRanks(job) < event.spec.resources().ranks()) job.whole_until = transaction.now.steady + options.whole_wait;
   by_request[event.request_id] = id;
+  AddFolder(job.record());
   transaction.submitted = id;
   transaction.Touch(id);
   transaction.AddEvent(&job, 0, "", "job.queued", absl::StrCat(id.value(), " was submitted by ", event.owner));
+}
+
+void Core::State::AddFolder(const Job& job) {
+  const std::string& path = job.spec().train().checkpoint().path();
+  if (!path.empty()) folders.emplace(NormalizedPath(path), JobId(job.id()));
+}
+
+void Core::State::RemoveFolder(const Job& job) {
+  const std::string& path = job.spec().train().checkpoint().path();
+  if (!path.empty()) folders.erase({NormalizedPath(path), JobId(job.id())});
+}
+
+std::string Core::State::FolderConflict(const JobSpec& spec) const {
+  const std::string& path = spec.train().checkpoint().path();
+  if (path.empty()) return "";
+  const std::string folder = NormalizedPath(path);
+  const auto first = folders.lower_bound({folder, JobId()});
+  if (first == folders.end() || first->first != folder) return "";
+  const JobEntry& other = jobs.at(first->second);
+  const std::string& id = first->second.value();
+  std::string conflict =
+      absl::StrCat("checkpoint.path ", path, " belongs to job \"", other.record().spec().name(), "\" (", id, ", ",
+                   NameOf(other.machine.state()), "): choose another path, or put {job} in it for a folder per job");
+  if (other.machine.ended()) {
+    absl::StrAppend(&conflict, "; to use the folder again, forget that job (muster delete ", id,
+                    ") and move or remove its checkpoints");
+  }
+  return conflict;
 }
 
 void Core::State::On(const CancelJob& event, Transaction& transaction) {
@@ -146,8 +189,7 @@ void Core::State::On(const TraceJob& event, Transaction& transaction) {
   if (job == nullptr) return;
   if (job->machine.state() != JOB_STATE_RUNNING || job->newest() == nullptr) {
     transaction.status = absl::FailedPreconditionError(absl::StrCat(
-        event.job.value(), " does not run, so there is no step to trace: it is ",
-        absl::AsciiStrToLower(std::string(absl::StripPrefix(JobState_Name(job->machine.state()), "JOB_STATE_")))));
+        event.job.value(), " does not run, so there is no step to trace: it is ", NameOf(job->machine.state())));
     return;
   }
   const int ranks = job->newest()->record().ranks_size();
@@ -177,6 +219,7 @@ void Core::State::On(const DeleteJob& event, Transaction& transaction) {
   transaction.Do(ForgetJob{event.job});
   transaction.reason = absl::StrCat(event.job.value(), " is deleted");
   by_request.erase(job->record().request_id());
+  RemoveFolder(job->record());
   jobs.erase(event.job);
 }
 

@@ -80,6 +80,7 @@ absl::Status Core::State::LoadRow(const Row& row) {
       return Damaged(row.key, "it has no state");
     next_sequence = std::max(next_sequence, job.sequence() + 1);
     by_request[job.request_id()] = id;
+    AddFolder(job);
     jobs.emplace(id, JobEntry{.machine = JobMachine(std::move(job))});
   } else if (absl::StartsWith(row.key, "node/")) {
     Node node;

@@ -187,6 +187,12 @@ struct Core::State {
   void KeepTimeBreakdowns(const Transaction& transaction);  // of the jobs to be written
   void Write(const Transaction& transaction, Outcome& outcome) const;
 
+  // In jobs.cc: keep `folders`, when a job is added or removed.
+  void AddFolder(const Job& job);
+  void RemoveFolder(const Job& job);
+  // Why a new job cannot have the (expanded) checkpoint.path of `spec`; empty: it can.
+  std::string FolderConflict(const JobSpec& spec) const;
+
   JobEntry* FindJob(const JobId& id);
   NodeEntry* FindNode(const NodeId& id);
   JobEntry* NeedJob(const JobId& id, Transaction& transaction);  // sets NotFound
@@ -196,6 +202,8 @@ struct Core::State {
   std::map<JobId, JobEntry> jobs;
   std::map<NodeId, NodeEntry> nodes;
   std::map<std::string, JobId> by_request;
+  // The normalized checkpoint.path of every job that has one. In the store of an older Muster jobs may share one.
+  std::set<std::pair<std::string, JobId>> folders;
   uint64_t next_sequence = 1;
 
   // Work left over from earlier events. In memory only: after a restart the nodes' states show which to empty, and

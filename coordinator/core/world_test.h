@@ -32,7 +32,7 @@ inline JobSpec Spec(const std::string& name, int priority = 0, uint32_t max_rest
   Train& train = *spec.mutable_train();
   train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
   train.mutable_data()->set_tokens("/t.bin");
-  train.mutable_checkpoint()->set_path("/c");
+  train.mutable_checkpoint()->set_path("/c/{job}");
   train.set_steps(steps);
   EXPECT_TRUE(spec::Resolve({}, spec).empty());
   return spec;

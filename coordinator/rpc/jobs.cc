@@ -69,6 +69,9 @@ absl::StatusOr<PlanReply> PlanOnNodes(const core::Core& core, const PlanRequest&
   if (const uint32_t all = resolved.resources().ranks(); on.ranks.size() < all) {
     plan->add_notes(absl::StrCat("on ", on.ranks.size(), " of ", all, " ranks, until there are slots for more"));
   }
+  if (const std::string conflict = core.FolderConflict(resolved); !conflict.empty()) {
+    plan->add_notes(absl::StrCat("submit would be refused: ", conflict));
+  }
   if (placing.nodes.empty() && placing.reason != plan->unfit()) {
     plan->add_notes(absl::StrCat("the job would wait: ", placing.reason));
   }

@@ -53,8 +53,11 @@ void Gang::Load(const std::shared_ptr<Process>& process) {
   if (!process->alive) return;
   if (process->frozen) return world_->agenda.After(kGangRetry, [this, process] { Load(process); });
   const Assignment& assignment = process->assignment;
+  if (process->id.rank == 0 && !Claim()) {
+    return EndProcess(*process, Exit(RankExit::REFUSED, "checkpoint.path belongs to another job"));
+  }
   if (assignment.has_resume_from()) {
-    if (!world_->checkpoints[job_].contains(assignment.resume_from().directory())) {
+    if (!folder().steps.contains(assignment.resume_from().directory())) {
       // An outdated generation may find its checkpoint gone; it will be killed soon.
       const auto& account = world_->judge.jobs().at(job_);
       if (account.generations.rbegin()->first == generation_ && !account.ended.contains(generation_)) {
@@ -66,6 +69,23 @@ void Gang::Load(const std::shared_ptr<Process>& process) {
     step_ = assignment.resume_from().step();
   }
   Meet(process);
+}
+
+World::CheckpointFolder& Gang::folder() { return world_->folders[train().checkpoint().path()]; }
+
+// As checkpoint::Claim. A deleted job still owns its folder.
+bool Gang::Claim() {
+  JobId& owner = folder().owner;
+  if (owner.empty()) owner = job_;
+  if (owner == job_) return true;
+  // A rank of a deleted job may still start on a node that was cut off.
+  const auto& jobs = world_->judge.jobs();
+  if (!jobs.at(owner).deleted && !jobs.at(job_).deleted) {
+    world_->judge.Fail("a folder has one owner",
+                       absl::StrCat(job_.value(), " was placed with the folder of ", owner.value()));
+  }
+  world_->Count("folder of a deleted job");
+  return false;
 }
 
 // Rank 0 sets the key that the others wait for, as with an NCCL id. Each rank retries until it gets a reply.
@@ -184,7 +204,8 @@ void Gang::WriteCheckpoint(bool last) {
     } else {
       const WrittenCheckpoint written{job_, generation_, step, absl::StrFormat("step-%06d-g%d", step, generation_)};
       world_->judge.Written(written);
-      world_->checkpoints[job_].insert(written.directory);
+      if (folder().owner != job_) world_->judge.Fail("a folder has one owner", absl::StrCat(job_.value(), " writes"));
+      folder().steps.insert(written.directory);
       Record record;
       record.mutable_checkpoint()->set_step(step);
       record.mutable_checkpoint()->set_directory(written.directory);

@@ -59,6 +59,8 @@ class Gang {
   const std::map<uint32_t, std::shared_ptr<Process>>& members() const { return members_; }
 
  private:
+  World::CheckpointFolder& folder();
+  bool Claim();  // the folder, for the job
   void Load(const std::shared_ptr<Process>& process);
   void Meet(const std::shared_ptr<Process>& process);
   void Rendezvous(const std::shared_ptr<Process>& process, std::function<void(absl::Status)> answered);

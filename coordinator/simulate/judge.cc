@@ -101,6 +101,12 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
     account.request = job.request_id();
     account.sequence = job.sequence();
     account.steps = job.spec().train().steps();
+    account.folder = job.spec().train().checkpoint().path();
+    for (const auto& [other, theirs] : jobs_) {
+      if (other == id || theirs.deleted || theirs.folder != account.folder) continue;
+      return Fail("a folder has one owner",
+                  absl::StrCat(account.folder, " of ", id.value(), " is ", other.value(), "'s"));
+    }
     account.max_restarts = job.spec().max_restarts();
     account.resources = job.spec().resources();
     account.submitted_at = clock_->Read().steady;
@@ -117,7 +123,8 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
   }
   account.restarts = job.restarts();
   account.progress_step = job.progress_step();
-  if (job.state() == JOB_STATE_FAILED && job.restarts_without_progress() < account.max_restarts) {
+  account.refused |= job.failure().exit().cause() == RankExit::REFUSED;
+  if (job.state() == JOB_STATE_FAILED && job.restarts_without_progress() < account.max_restarts && !account.refused) {
     return Fail("restarts", absl::StrCat(id.value(), " failed after ", job.restarts_without_progress(), " restarts"));
   }
   const uint64_t newest = account.generations.empty() ? 0 : account.generations.rbegin()->first;
@@ -373,8 +380,13 @@ void Judge::KilledAsStale(const RankId& rank) {
   Fail("a desired rank is not killed", rank.ToString());
 }
 
+bool Judge::WasTaken(const std::string& folder) const {
+  return std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) { return job.second.folder == folder; });
+}
+
 void Judge::ConcludeUndisturbed() {
   for (const auto& [id, account] : jobs_) {
+    if (account.refused) continue;
     for (const auto& [number, generation] : account.generations) {
       const EndReason reason = generation.reason();
       if (reason != END_REASON_FAILED && reason != END_REASON_LOST) continue;

@@ -37,7 +37,9 @@ struct JobAccount {
   std::set<uint64_t> ended;                           // ended generations, including deleted ones
   std::map<uint64_t, PublishedCheckpoint> published;  // ever, by step
   uint64_t progress_step = 0;
-  uint64_t steps = 0;  // from its spec
+  uint64_t steps = 0;    // from its spec
+  std::string folder;    // checkpoint.path
+  bool refused = false;  // by its ranks, since the folder belongs to a deleted job
   uint32_t max_restarts = 0;
   Resources resources;
   bool deleted = false;
@@ -86,6 +88,8 @@ class Judge {
   void KilledAsStale(const RankId& rank);
 
   const std::map<JobId, JobAccount>& jobs() const { return jobs_; }
+  // Whether any job has, or had, that checkpoint.path.
+  bool WasTaken(const std::string& folder) const;
   size_t events() const { return stream_.size(); }
   uint64_t fingerprint() const { return fingerprint_; }
   // Called when the cluster is quiet: checks that each job has ended as it should.

@@ -51,7 +51,8 @@ JobSpec MakeSpec(Random& random, uint64_t number, int64_t slots) {
   }
   Train& train = *spec.mutable_train();
   train.set_steps(static_cast<uint64_t>(random.Between(5, 40)));
-  train.mutable_checkpoint()->set_path("/checkpoints");
+  // Some users give their jobs the same folder: one has it, the others are refused and put {job} in.
+  train.mutable_checkpoint()->set_path(number < 4 ? "/checkpoints/{job}" : "/checkpoints/shared");
   train.mutable_checkpoint()->set_every_steps(static_cast<uint64_t>(random.Between(2, 8)));
   train.mutable_checkpoint()->set_keep(static_cast<uint32_t>(random.Between(1, 3)));
   return spec;

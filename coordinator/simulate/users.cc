@@ -26,12 +26,20 @@ void User::Submit() {
         });
       },
       /*reachable=*/true,
-      [this, world, accepted](const absl::Status& status) {
+      [this, world, accepted, request = submit.request_id](const absl::Status& status) {
         if (absl::IsUnavailable(status)) return world->agenda.After(kUserRetry, [this] { Submit(); });
+        if (absl::IsFailedPrecondition(status) && request != request_) return;  // a later attempt replaced it
+        const std::string path = spec_.train().checkpoint().path();
+        if (absl::IsFailedPrecondition(status) && world->judge.WasTaken(path)) {
+          world->Count("checkpoint.path of another job refused");
+          request_ += "-own";
+          spec_.mutable_train()->mutable_checkpoint()->set_path(path + "/{job}");
+          return Submit();
+        }
         if (!status.ok()) return world->judge.Fail("a valid job is accepted", status.ToString());
-        world->Trace([&] { return absl::StrCat("accepted ", request_, " as ", accepted->value()); });
+        world->Trace([&] { return absl::StrCat("accepted ", request, " as ", accepted->value()); });
         job_ = *accepted;
-        world->judge.Accepted(request_, job_);
+        world->judge.Accepted(request, job_);
       });
 }
 

@@ -17,6 +17,7 @@ class User {
   User(World* world, std::string request, JobSpec spec)
       : world_(world), request_(std::move(request)), spec_(std::move(spec)) {}
 
+  // With another checkpoint.path if that one is another job's.
   void Submit();
   // Requests about the job, once each; they do nothing before it is accepted.
   void Pause();
@@ -33,8 +34,8 @@ class User {
   void Change(const char* what, std::function<void()> accepted = nullptr);
 
   World* const world_;
-  const std::string request_;
-  const JobSpec spec_;
+  std::string request_;
+  JobSpec spec_;
   JobId job_;  // once it is accepted
   uint64_t tries_ = 0;
 };

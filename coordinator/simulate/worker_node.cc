@@ -271,7 +271,8 @@ void WorkerNode::Assign(const RankId& rank, const Assignment& assignment) {
   if (folders_.at(rank).process->alive) {
     for (const std::string& before : local->second.published) {
       if (std::find(published.begin(), published.end(), before) != published.end()) continue;
-      world_->checkpoints[rank.job].erase(before);
+      World::CheckpointFolder& folder = world_->folders[assignment.spec().train().checkpoint().path()];
+      if (folder.owner == rank.job) folder.steps.erase(before);
     }
   }
   local->second.published = std::move(published);

@@ -51,8 +51,12 @@ struct World {
   std::map<std::string, uint64_t> counts;
   absl::Duration slow_network = absl::ZeroDuration();  // added to every delay, at most
 
-  // On the nodes' shared disk: complete checkpoints, by job and folder.
-  std::map<JobId, std::set<std::string>> checkpoints;
+  // On the nodes' shared disk, by checkpoint.path.
+  struct CheckpointFolder {
+    JobId owner;                  // empty: not claimed yet
+    std::set<std::string> steps;  // complete checkpoints
+  };
+  std::map<std::string, CheckpointFolder> folders;
   SteadyTime disk_full_until;
 
   std::unique_ptr<Coordinator> coordinator;

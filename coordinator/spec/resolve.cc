@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "coordinator/core/job_paths.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
 #include "strategies/defaults.h"
@@ -150,6 +151,13 @@ class Resolver {
     } else if (!value.empty() && value[0] != '/') {
       Error(path, absl::StrCat("\"", value, "\" is relative; a path on the workers must be absolute"));
     }
+  }
+
+  // A path in which placeholders can stand. They are expanded when the job has its id.
+  void Expandable(const std::string& path, const std::string& value) {
+    constexpr char kSuffix[] = "-xxxx";
+    Path(path, core::ExpandPlaceholders(value, spec_.name(), spec_.name() + kSuffix));
+    if (const auto wrong = core::CheckPlaceholders(value)) Error(path, wrong->message, wrong->suggestion);
   }
 
   void Data_(Train& train) {
@@ -356,12 +364,17 @@ class Resolver {
 
   void Checkpoint_(Train& train) {
     Checkpoint& c = *train.mutable_checkpoint();
-    Path("checkpoint.path", c.path());
-    Path("checkpoint.resume_from", c.resume_from());
+    if (!c.has_path()) c.set_path("");
+    Expandable("checkpoint.path", c.path());
+    Expandable("checkpoint.resume_from", c.resume_from());
     if (!c.resume_from().empty() && !train.model().from().empty()) {
       Error("checkpoint.resume_from", "model.from names other weights to begin with: leave one of them out");
     }
-    if (!c.path().empty() && absl::StartsWith(absl::StrCat(c.resume_from(), "/"), absl::StrCat(c.path(), "/"))) {
+    // {job} may stay: it is the same on both sides, and in no other job's path.
+    const auto folder = [&](const std::string& path) {
+      return absl::StrCat(core::NormalizedPath(core::ExpandPlaceholders(path, spec_.name(), "{job}")), "/");
+    };
+    if (!c.path().empty() && !c.resume_from().empty() && absl::StartsWith(folder(c.resume_from()), folder(c.path()))) {
       Error("checkpoint.path", "is where checkpoint.resume_from is, another job's: name a folder of this job's own");
     }
     if (c.path().empty() && (c.has_every_steps() || c.has_every_seconds() || c.has_keep())) {

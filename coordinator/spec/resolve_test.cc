@@ -108,6 +108,24 @@ TEST(Resolve, EveryMistakeHasItsPath) {
          train(s).mutable_checkpoint()->set_resume_from("/runs/a/step-0000000100-g1");
          train(s).mutable_checkpoint()->set_path("/runs/a");
        }},
+      {"checkpoint.path", "of this job's own",  // once both are expanded and written alike
+       [&](JobSpec& s) {
+         train(s).mutable_checkpoint()->set_resume_from("/runs/x/../{name}/step-0000000100-g1");
+         train(s).mutable_checkpoint()->set_path(absl::StrCat("/runs//", s.name(), "/"));
+       }},
+      {"checkpoint.path", "of this job's own",
+       [&](JobSpec& s) {
+         train(s).mutable_checkpoint()->set_resume_from("/runs/{job}");
+         train(s).mutable_checkpoint()->set_path("/runs/{job}");
+       }},
+      {"checkpoint.path", "unknown placeholder {id}: {name} (the job's name) and {job} (its id)",
+       [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("/runs/{id}"); }},
+      {"checkpoint.resume_from", "unknown placeholder {jobname}",
+       [&](JobSpec& s) { train(s).mutable_checkpoint()->set_resume_from("/runs/{jobname}"); }},
+      {"checkpoint.path", "brace", [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("/runs/{job"); }},
+      {"checkpoint.path", "brace", [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("/runs/job}"); }},
+      {"checkpoint.path", "4095",  // with the id
+       [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("/" + std::string(4088, 'c') + "{job}"); }},
       {"data.tokens", "missing", [&](JobSpec& s) { train(s).clear_data(); }},
       {"data.tokens", "absolute", [&](JobSpec& s) { train(s).mutable_data()->set_tokens("a.bin"); }},
       {"data.validation", "absolute", [&](JobSpec& s) { train(s).mutable_data()->set_validation("a.bin"); }},
@@ -199,6 +217,35 @@ TEST(Resolve, SuggestsANameNearby) {
   EXPECT_EQ(Resolve({}, spec)[0].suggestion(), "my-job-1");
 }
 
+TEST(Resolve, PlaceholdersStayUntilTheJobHasItsId) {
+  JobSpec spec = Good();
+  spec.mutable_train()->mutable_checkpoint()->set_path("/runs/{name}/{job}");
+  spec.mutable_train()->mutable_checkpoint()->set_resume_from("/runs/{name}-before");
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  EXPECT_EQ(spec.train().checkpoint().path(), "/runs/{name}/{job}");
+  EXPECT_EQ(spec.train().checkpoint().resume_from(), "/runs/{name}-before");
+  // Elsewhere braces are letters as any others.
+  spec.mutable_train()->mutable_data()->set_tokens("/data/{x}.bin");
+  EXPECT_EQ(Text(Resolve({}, spec)), "");
+}
+
+TEST(Resolve, APlaceholderIsSuggested) {
+  for (const auto& [written, meant] : {std::pair{"{id}", "{job}"}, {"{job_id}", "{job}"}, {"{job_name}", "{name}"}}) {
+    JobSpec spec = Good();
+    spec.mutable_train()->mutable_checkpoint()->set_path(absl::StrCat("/runs/", written));
+    EXPECT_EQ(Resolve({}, spec)[0].suggestion(), meant);
+  }
+}
+
+// Said, so that a spec that is submitted again means the same wherever it is read.
+TEST(Resolve, WithoutAPathThereAreNoCheckpoints) {
+  JobSpec spec = Good();
+  spec.mutable_train()->clear_checkpoint();
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  EXPECT_TRUE(spec.train().checkpoint().has_path());
+  EXPECT_EQ(spec.train().checkpoint().path(), "");
+}
+
 // A resolved spec, submitted again, is itself.
 TEST(Resolve, IsIdempotent) {
   std::mt19937 random(5);
@@ -210,7 +257,7 @@ TEST(Resolve, IsIdempotent) {
     if (random() % 2) train.mutable_optimizer()->mutable_lr_schedule()->mutable_cosine();
     if (random() % 2) train.mutable_optimizer()->mutable_lr_schedule()->mutable_linear();
     if (random() % 2) train.mutable_data()->set_validation("/v.bin");
-    if (random() % 2) train.mutable_checkpoint()->set_path("/c");
+    if (random() % 2) train.mutable_checkpoint()->set_path(random() % 2 ? "/c" : "/c/{job}");
     if (random() % 2) train.mutable_model()->mutable_gpt2()->set_layers(1 + random() % 9);
     if (random() % 2) spec.set_priority(static_cast<int>(random() % 9) - 4);
     ASSERT_EQ(Text(Resolve({}, spec)), "");

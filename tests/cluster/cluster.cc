@@ -244,8 +244,8 @@ std::string Cluster::WriteJob(const JobOptions& options) {
       "\nmodel: {family: gpt2, layers: 2, heads: 2, width: 32, vocabulary: 256, context: 16}\n"
       "data: {tokens: train.bin}\nbatch: {sequences: ",
       options.sequences, ", microbatch: 2}\nsteps: ", options.steps, "\npriority: ", options.priority,
-      "\ncheckpoint: {path: ", CheckpointPath(options.name), ", every_steps: ", options.checkpoint_every,
-      ", keep: 2}\n", options.extra);
+      "\ncheckpoint: {path: \"", options.checkpoints.empty() ? CheckpointPath(options.name) : options.checkpoints,
+      "\", every_steps: ", options.checkpoint_every, ", keep: 2}\n", options.extra);
   return path;
 }
 

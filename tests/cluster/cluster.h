@@ -33,8 +33,9 @@ struct JobOptions {
   int steps = 40;
   int checkpoint_every = 10;
   int priority = 0;
-  int sequences = 4;  // per step; microbatches of 2
-  std::string extra;  // YAML lines at the end
+  int sequences = 4;        // per step; microbatches of 2
+  std::string checkpoints;  // checkpoint.path; empty: CheckpointPath(name)
+  std::string extra;        // YAML lines at the end
 };
 
 class Cluster {

@@ -91,7 +91,7 @@ class ExamplesTest : public ::testing::Test {
   std::string MakeFolder() {
     const std::string folder = absl::StrCat(cluster_.folder(), "/x", count_++);
     for (const char* name : {"", "/jobs", "/runs", "/shards"}) fs::create_directories(folder + name);
-    const std::string spec = cluster_.WriteJob({.name = "gpt2-tiny", .steps = 20});
+    const std::string spec = cluster_.WriteJob({.name = "gpt2-tiny", .steps = 20, .checkpoints = "out/{job}"});
     fs::copy_file(spec, folder + "/job.yaml");
     fs::copy_file(spec, folder + "/jobs/job.yaml");
     std::ofstream(folder + "/larger.yaml") << "priority: 1\nsteps: 30\n";

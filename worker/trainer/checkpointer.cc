@@ -102,10 +102,11 @@ class Checkpointer::Writing {
       done_ = !shard_status.ok() || !manifest_.has_value();
     }
     if (!manifest_.has_value()) return;
+    const std::string job = manifest_->job();
     const absl::Status all = shard_status.ok() ? AwaitShards() : shard_status;
     absl::StatusOr<checkpoint::Written> written =
         all.ok() ? checkpoint::Finish(path_, *std::move(manifest_)) : absl::StatusOr<checkpoint::Written>(all);
-    if (!written.ok()) checkpoint::Abandon(path_, name_);
+    if (!written.ok()) checkpoint::Abandon(path_, job, name_);
     absl::MutexLock lock(&mutex_);
     if (written.ok()) written_ = *written;
     status_ = Explain(name_, written.status());
@@ -200,7 +201,7 @@ absl::Status Checkpointer::Start(uint64_t step, uint64_t samples_consumed, bool 
 
 absl::Status Checkpointer::Prepare(const StepName& name) {
   if (absl::Status status = rank_.engine->Pull(); !status.ok()) return status;
-  return first() ? checkpoint::Begin(path(), name) : absl::OkStatus();
+  return first() ? checkpoint::Begin(path(), assignment_.key().job(), name) : absl::OkStatus();
 }
 
 absl::Status Checkpointer::Wait() {

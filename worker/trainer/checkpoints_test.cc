@@ -196,6 +196,46 @@ TEST(Checkpoints, AFailingDiskEndsTheRankWithItsName) {
   }
 }
 
+// The failure that lost users' work. The coordinator refuses the second job at submit; this is what holds where it
+// cannot know: another name of the folder, or another coordinator.
+TEST(Checkpoints, ASecondJobInTheFolderIsRefusedAndTouchesNothing) {
+  Bench bench;
+  const Assignment first = bench.Assign(Job(bench, 20, 10), 1);
+  Process trainer = bench.Start(first);
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+  const auto before = checkpoint::List(bench.Path("checkpoints"));
+  ASSERT_EQ(before.size(), 2u);
+  std::filesystem::create_directory_symlink(bench.Path("checkpoints"), bench.Path("alias"));
+  for (const char* path : {"checkpoints", "alias", "checkpoints/../alias/."}) {
+    static uint64_t generation = 1;
+    JobSpec spec = Job(bench, 40, 5);
+    spec.mutable_train()->mutable_checkpoint()->set_path(bench.Path(path));
+    Assignment second = bench.Assign(spec, ++generation);
+    second.mutable_key()->set_job("second-a2b3");
+    Process refused = bench.Start(second);
+    EXPECT_EQ(refused.Wait(), 1) << path;
+    EXPECT_THAT(refused.LastLine(),
+                AllOf(HasSubstr("belongs to job small-x7f2"), HasSubstr("not to second-a2b3"), HasSubstr("{job}")));
+    ASSERT_TRUE(bench.Records(second).back().has_failed());
+    EXPECT_TRUE(bench.Records(second).back().failed().refused()) << "no restart can help";
+    EXPECT_EQ(checkpoint::List(bench.Path("checkpoints")), before);
+  }
+  for (const checkpoint::StepName& step : before) {
+    const auto opened = checkpoint::Checkpoint::Open(bench.Path("checkpoints/" + step.Directory()));
+    EXPECT_EQ(opened.value().manifest().job(), "small-x7f2");
+  }
+  // Read only, as another job's, it still serves.
+  JobSpec goes_on = Job(bench, 30, 5);
+  goes_on.mutable_train()->mutable_checkpoint()->set_resume_from(bench.Path("alias"));
+  goes_on.mutable_train()->mutable_checkpoint()->set_path(bench.Path("own"));
+  Assignment third = bench.Assign(goes_on, 9);
+  third.mutable_key()->set_job("third-c4d5");
+  Process trained = bench.Start(third);
+  EXPECT_EQ(trained.Wait(), 0) << trained.Log();
+  EXPECT_EQ(bench.Records(third).front().running().resumed_step(), 20u);
+  EXPECT_EQ(checkpoint::List(bench.Path("checkpoints")), before);
+}
+
 // Whatever was killed in front of, the next generation resumes and ends with the weights of one that nothing happened
 // to.
 TEST(Checkpoints, KilledAnywhereInTheWriterItResumes) {

@@ -286,8 +286,8 @@ void Loop::Retain() {
     const bool undelivered = sequence > received.undelivered_after && sequence <= received.undelivered_until;
     if (!undelivered) pending.insert(name);
   }
-  const auto removed =
-      checkpoint::Retain(train_.checkpoint().path(), assignment_.key().generation(), published, pending);
+  const auto removed = checkpoint::Retain(train_.checkpoint().path(), assignment_.key().job(),
+                                          assignment_.key().generation(), published, pending);
   if (!removed.ok()) {
     spdlog::warn("could not remove old checkpoints (will retry after the next one): {}",
                  std::string(removed.status().message()));

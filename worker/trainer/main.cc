@@ -75,8 +75,12 @@ struct Tokenizer {
 // Loads the given tokenizer files, or those beside the model. Null: the model's tokens are bytes.
 absl::StatusOr<std::unique_ptr<muster::data::Bpe>> LoadTokenizer(Tokenizer files, const std::string& model) {
   std::error_code error;
-  if (files.vocabulary.empty() && std::filesystem::exists(model + "/vocab.json", error)) {
-    files = {model + "/vocab.json", model + "/merges.txt"};
+  // Of a step's folder, those beside the steps.
+  const std::filesystem::path path(model);
+  const bool step = muster::checkpoint::ParseDirectory(path.filename().string()).has_value();
+  const std::string folder = step ? path.parent_path().string() : model;
+  if (files.vocabulary.empty() && std::filesystem::exists(folder + "/vocab.json", error)) {
+    files = {folder + "/vocab.json", folder + "/merges.txt"};
   }
   if (files.vocabulary.empty()) return std::unique_ptr<muster::data::Bpe>();
   return muster::data::Bpe::Load(files.vocabulary, files.merges);

@@ -166,7 +166,7 @@ TEST(Resume, AnotherModelOptimizerOrJobIsRefused) {
   JobSpec sgd = spec;
   sgd.mutable_train()->mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
   refused(sgd, "small-x7f2", "optimizer.momentum.wte.weight: the checkpoint has no such tensor");
-  refused(spec, "other-a2b3", "holds checkpoints of job small-x7f2");
+  refused(spec, "other-a2b3", "belongs to job small-x7f2");
 }
 
 // Ends at a step of its first job with the weights and the place in the data of one that went all the way.
@@ -320,7 +320,8 @@ TEST(Resume, AFullDiskEndsTheRankAndLeavesTheOlderCheckpoint) {
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_EQ(full.Wait(), 1);
   EXPECT_THAT(full.LastLine(), AllOf(HasSubstr("the checkpoint of step 20 failed"), HasSubstr("file size limit")));
-  EXPECT_EQ(std::distance(fs::directory_iterator(bench.Path("checkpoints")), fs::directory_iterator()), 1);
+  EXPECT_EQ(std::distance(fs::directory_iterator(bench.Path("checkpoints")), fs::directory_iterator()), 2)
+      << "the older checkpoint and the owner file";
   EXPECT_TRUE(checkpoint::Checkpoint::Open(bench.Path("checkpoints/step-0000000010-g1")).ok());
 }
 

@@ -100,7 +100,8 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
     rank.validation.emplace(*std::move(validation));
   }
   if (!train.checkpoint().path().empty()) {
-    absl::Status status = checkpoint::Claim(train.checkpoint().path(), assignment.key().job());
+    const auto check = assignment.key().rank() == 0 ? checkpoint::Claim : checkpoint::CheckFolder;
+    absl::Status status = check(train.checkpoint().path(), assignment.key().job());
     if (!status.ok()) return status;
   }
   absl::StatusOr<Ranks> ranks = JoinRanks(assignment, rank.program.layout.table.shards(), rendezvous);

@@ -1,0 +1,253 @@
+// A folder of checkpoints belongs to one job: who gets it, who is refused, and what the others leave alone.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "checkpoint/checkpoint_fixture_test.h"
+#include "common/failpoint.h"
+
+namespace muster::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class OwnerTest : public CheckpointTest {
+ protected:
+  void TearDown() override { ASSERT_TRUE(failpoint::Arm("").ok()); }
+
+  absl::Status WriteAs(const std::string& job, uint64_t step) {
+    Fill(step);
+    return Write(path_, MakeManifest(step, 1, job), Parts()).status();
+  }
+  void ExpectRefused(const absl::Status& status, const std::string& owner) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr(absl::StrCat("belongs to job ", owner)), HasSubstr("{job}"), HasSubstr("resume_from")));
+  }
+  // As an older Muster left it, whose jobs shared folders: without an owner.
+  void MixSteps() {
+    for (const auto& [job, step] : {std::pair{"job-1", 10}, {"job-2", 15}, {"job-1", 20}, {"job-2", 30}}) {
+      fs::remove(path_ + "/" + kOwnerFile);
+      const std::string aside = absl::StrCat(path_, "-aside");
+      fs::create_directories(aside);
+      for (const std::string& name : Names()) fs::rename(path_ + "/" + name, aside + "/" + name);
+      ASSERT_TRUE(WriteAs(job, step).ok());
+      for (const auto& entry : fs::directory_iterator(aside)) {
+        fs::rename(entry.path(), path_ / entry.path().filename());
+      }
+      fs::remove_all(aside);
+    }
+    fs::remove(path_ + "/" + kOwnerFile);
+  }
+};
+
+TEST_F(OwnerTest, TheFirstClaimStaysAndOthersAreToldWhoseItIs) {
+  EXPECT_EQ(OwnerOf(path_).value(), "");
+  ASSERT_TRUE(Claim(path_, "job-1").ok());
+  EXPECT_EQ(OwnerOf(path_).value(), "job-1");
+  EXPECT_THAT(Slurp(path_ + "/owner.json"), HasSubstr("\"job\": \"job-1\"")) << "people read it too";
+  EXPECT_THAT(Names(), IsEmpty()) << "nothing else is left of it";
+  // At every start of a generation, whichever rank's.
+  EXPECT_TRUE(Claim(path_, "job-1").ok());
+  EXPECT_TRUE(CheckFolder(path_, "job-1").ok());
+  ExpectRefused(Claim(path_, "job-2"), "job-1");
+  ExpectRefused(CheckFolder(path_, "job-2"), "job-1");
+  EXPECT_EQ(OwnerOf(path_).value(), "job-1");
+}
+
+TEST_F(OwnerTest, AFolderIsMadeAndTriedOut) {
+  EXPECT_TRUE(Claim(path_ + "/new/folder", "job-1").ok());
+  EXPECT_TRUE(CheckFolder(path_ + "/other/folder", "job-1").ok());
+  EXPECT_EQ(OwnerOf(path_ + "/other/folder").value(), "") << "rank 0 alone makes it the job's";
+  Dump(path_ + "/file", "");
+  EXPECT_THAT(std::string(Claim(path_ + "/file", "job-1").message()), HasSubstr("checkpoint.path"));
+  ASSERT_TRUE(WriteStep(1).ok());
+  EXPECT_THAT(std::string(Claim(Directory(1), "job-1").message()), HasSubstr("is itself a checkpoint"));
+}
+
+// The failure that lost users' work: with a checkpoint.path of two jobs, each removed what the other had published.
+TEST_F(OwnerTest, NobodyElseWritesRemovesOrTidiesUpThere) {
+  for (const uint64_t step : {1, 2, 3, 4}) ASSERT_TRUE(WriteAs("job-1", step).ok());
+  const StepName under_way{5, 1};
+  ASSERT_TRUE(Begin(path_, "job-1", under_way).ok());
+  const std::vector<std::string> before = Names();
+  ExpectRefused(WriteAs("job-2", 7), "job-1");
+  ExpectRefused(Begin(path_, "job-2", under_way), "job-1");
+  ExpectRefused(Retain(path_, "job-2", 9, {"step-0000000007-g1"}).status(), "job-1");
+  Abandon(path_, "job-2", under_way);
+  ExpectRefused(WriteAs("", 0), "job-1");
+  EXPECT_EQ(Names(), before);
+  for (const uint64_t step : {1, 2, 3, 4}) ExpectWhole(step);
+  // The owner goes on.
+  ASSERT_TRUE(WriteShard(path_, under_way, 0, Parts()).ok());
+  ASSERT_TRUE(Finish(path_, MakeManifest(5)).ok());
+  EXPECT_THAT(Retain(path_, "job-1", 1, {"step-0000000005-g1"}).value(),
+              ElementsAre("step-0000000004-g1", "step-0000000003-g1", "step-0000000002-g1", "step-0000000001-g1"));
+}
+
+TEST_F(OwnerTest, AFolderThatOlderJobsSharedIsNobodys) {
+  ASSERT_NO_FATAL_FAILURE(MixSteps());
+  for (const char* job : {"job-1", "job-2", "job-3"}) {
+    const absl::Status status = Claim(path_, job);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("holds checkpoints of job job-"));
+  }
+  EXPECT_THAT(Retain(path_, "job-1", 1, {"step-0000000020-g1"}).value(), IsEmpty()) << "without an owner";
+  // Somebody gave it to job-1 by hand.
+  Dump(path_ + "/owner.json", R"({"format": 1, "job": "job-1"})");
+  fs::remove(Directory(30) + "/" + kManifestFile);  // does not say whose it is
+  ASSERT_TRUE(WriteAs("job-1", 40).ok());
+  EXPECT_THAT(Retain(path_, "job-1", 1, {"step-0000000040-g1"}).value(),
+              ElementsAre("step-0000000020-g1", "step-0000000010-g1"));
+  EXPECT_THAT(Names(), ElementsAre("step-0000000015-g1", "step-0000000030-g1", "step-0000000040-g1"));
+}
+
+TEST_F(OwnerTest, OnesOwnOlderFolderIsTakenAnImportedOneIsNot) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  fs::remove(path_ + "/owner.json");
+  EXPECT_THAT(std::string(Claim(path_, "job-2").message()), HasSubstr("holds checkpoints of job job-1"));
+  EXPECT_TRUE(Claim(path_, "job-1").ok());
+  fs::remove_all(path_);
+  ASSERT_TRUE(WriteAs("", 0).ok());
+  EXPECT_EQ(OwnerOf(path_).value(), "") << "an import is no job's";
+  EXPECT_THAT(std::string(Claim(path_, "job-1").message()), HasSubstr("holds imported checkpoints"));
+}
+
+TEST_F(OwnerTest, OtherNamesOfAFolderAreTheSameFolder) {
+  ASSERT_TRUE(Claim(path_, "job-1").ok());
+  const TemporaryFolder elsewhere;
+  const std::string alias = elsewhere.path() + "/alias";
+  fs::create_directory_symlink(path_, alias);
+  ExpectRefused(Claim(alias, "job-2"), "job-1");
+  ExpectRefused(Claim(path_ + "/../" + fs::path(path_).filename().string(), "job-2"), "job-1");
+  EXPECT_TRUE(Claim(alias, "job-1").ok());
+}
+
+TEST_F(OwnerTest, AnUnreadableOwnerIsNobodysToTake) {
+  for (const char* text : {"", "{}", "{\"job\": ", "\xff\xfe"}) {
+    Dump(path_ + "/owner.json", text);
+    for (const char* job : {"job-1", "job-2"}) {
+      const absl::Status status = Claim(path_, job);
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("owner.json")) << text;
+    }
+    EXPECT_EQ(Slurp(path_ + "/owner.json"), text);
+  }
+  // A newer Muster may know more about an owner.
+  Dump(path_ + "/owner.json", R"({"format": 2, "job": "job-1", "coordinator": "x"})");
+  EXPECT_TRUE(Claim(path_, "job-1").ok());
+  ExpectRefused(Claim(path_, "job-2"), "job-1");
+}
+
+// The folder changes hands while a checkpoint is written, by somebody's hand.
+TEST_F(OwnerTest, WhoLostTheFolderPublishesNothingAndLeavesItAlone) {
+  ASSERT_TRUE(WriteStep(1).ok());
+  const StepName name{2, 1};
+  ASSERT_TRUE(Begin(path_, "job-1", name).ok());
+  ASSERT_TRUE(WriteShard(path_, name, 0, Parts()).ok());
+  Dump(path_ + "/owner.json", R"({"format": 1, "job": "job-2"})");
+  ExpectRefused(Finish(path_, MakeManifest(2)).status(), "job-2");
+  Abandon(path_, "job-1", name);
+  EXPECT_THAT(Names(), ElementsAre(name.Staging(), "step-0000000001-g1"));
+  ExpectRefused(Retain(path_, "job-1", 2, {}).status(), "job-2");
+  // Whoever removes the folder, or the file, of a job that runs takes nothing from it.
+  fs::remove_all(path_);
+  ASSERT_TRUE(WriteStep(3).ok());
+  EXPECT_EQ(OwnerOf(path_).value(), "job-1");
+}
+
+TEST_F(OwnerTest, OfManyThreadsThatClaimAtOnceOneWins) {
+  constexpr int kRounds = 50, kJobs = 8;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string path = absl::StrCat(path_, "/", round);
+    std::vector<absl::Status> ends(kJobs);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kJobs; ++i) {
+      threads.emplace_back([&, i] { ends[i] = Claim(path, absl::StrCat("job-", i)); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    const std::string owner = OwnerOf(path).value();
+    for (int i = 0; i < kJobs; ++i) {
+      if (owner == absl::StrCat("job-", i)) {
+        EXPECT_TRUE(ends[i].ok()) << ends[i];
+      } else {
+        ExpectRefused(ends[i], owner);
+      }
+    }
+  }
+}
+
+TEST_F(OwnerTest, OfManyProcessesThatClaimAtOnceOneWins) {
+  constexpr int kRounds = 10, kJobs = 6;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string path = absl::StrCat(path_, "/", round), go = absl::StrCat(path_, "/go-", round);
+    std::vector<pid_t> claimants;
+    for (int i = 0; i < kJobs; ++i) {
+      claimants.push_back(fork());
+      if (claimants.back() != 0) continue;
+      while (access(go.c_str(), F_OK) != 0) usleep(100);
+      const absl::Status status = Claim(path, absl::StrCat("job-", i));
+      _exit(status.ok() ? 0 : absl::IsFailedPrecondition(status) ? 1 : 2);
+    }
+    Dump(go, "");
+    std::vector<int> codes;
+    for (const pid_t claimant : claimants) {
+      int status = 0;
+      ASSERT_EQ(waitpid(claimant, &status, 0), claimant);
+      codes.push_back(WEXITSTATUS(status));
+    }
+    EXPECT_EQ(std::count(codes.begin(), codes.end(), 0), 1);
+    EXPECT_EQ(std::count(codes.begin(), codes.end(), 1), kJobs - 1);
+    const std::string owner = OwnerOf(path).value();
+    ASSERT_EQ(owner.size(), 5u);
+    EXPECT_EQ(codes[owner[4] - '0'], 0);
+  }
+}
+
+TEST_F(OwnerTest, KilledOrFailedInAClaimTheNextOneFindsNothingHalf) {
+  ASSERT_TRUE(failpoint::Arm("none=kill").ok());
+  ASSERT_TRUE(Claim(path_ + "/first", "job-1").ok());
+  std::vector<std::string> places;
+  for (const auto& [name, count] : failpoint::Passed()) places.push_back(name);
+  ASSERT_EQ(places.size(), 5u) << "create, write, sync, link, and the folder's sync";
+  for (const std::string& place : places) {
+    SCOPED_TRACE(place);
+    const std::string path = absl::StrCat(path_, "/", place);
+    ASSERT_TRUE(failpoint::Arm(place + "=ENOSPC").ok());
+    EXPECT_EQ(Claim(path, "job-1").code(), absl::StatusCode::kResourceExhausted);
+    ASSERT_TRUE(failpoint::Arm("").ok());
+    const bool linked = place == "checkpoint.owner.sync_folder";
+    EXPECT_EQ(OwnerOf(path).value(), linked ? "job-1" : "");
+    fs::remove_all(path);
+
+    const pid_t child = fork();
+    if (child == 0) {
+      if (!failpoint::Arm(place + "=kill").ok()) _exit(1);
+      _exit(Claim(path, "job-1").ok() ? 2 : 3);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    const std::string next = linked ? "job-1" : "job-2";
+    ASSERT_TRUE(Claim(path, next).ok());
+    EXPECT_EQ(OwnerOf(path).value(), next);
+    // What the killed one left goes with the first retention.
+    ASSERT_TRUE(Retain(path, next, 1, {}).ok());
+    for (const auto& entry : fs::directory_iterator(path)) EXPECT_EQ(entry.path().filename(), kOwnerFile);
+  }
+}
+
+}  // namespace
+}  // namespace muster::checkpoint
