@@ -13,7 +13,7 @@ done
 [ ${#targets[@]} -gt 0 ] || targets=(//...)
 events=$(mktemp)
 trap 'rm -f "$events"' EXIT
-echo "test: bazel test ${targets[*]} ${options[*]:-} (from nothing about 25 minutes to build on two cores, then 10 to run)" >&2
+echo "test: bazel test ${targets[*]} ${options[*]:-} (the first build takes minutes on two cores)" >&2
 bazel test --keep_going --build_event_json_file="$events" \
   --test_env=MUSTER_PEER_PYTHON="${MUSTER_CACHE:-$HOME/.cache/muster}/peer/bin/python" \
   --test_env=MUSTER_GPT2_VOCABULARY="${MUSTER_CACHE:-$HOME/.cache/muster}/gpt2-vocabulary" \
