@@ -11,8 +11,8 @@ namespace muster::checkpoint {
 // Of files that were to become an owner file.
 inline constexpr char kClaimPrefix[] = ".owner-";
 
-// Before something is written: OK if `path` belongs to `job`. One that nobody owns (any more) is claimed for it.
-// Errors as Claim.
+// Before something is written: OK if `path` belongs to `job`. A folder without an owner, or whose owner has released
+// it, is claimed for the job. Errors as Claim.
 absl::Status Hold(const std::string& path, const std::string& job);
 
 // The error that refuses `job`: names the owner and what to do.

@@ -53,11 +53,11 @@ class OwnerTest : public CheckpointTest {
   }
 };
 
-TEST_F(OwnerTest, TheFirstClaimStaysAndOthersAreToldWhoseItIs) {
+TEST_F(OwnerTest, TheFirstClaimStaysAndOthersSeeTheOwner) {
   EXPECT_EQ(OwnerOf(path_).value(), "");
   ASSERT_TRUE(Claim(path_, "job-1").ok());
   EXPECT_EQ(OwnerOf(path_).value(), "job-1");
-  EXPECT_THAT(Slurp(path_ + "/owner.json"), HasSubstr("\"job\": \"job-1\"")) << "people read it too";
+  EXPECT_THAT(Slurp(path_ + "/owner.json"), HasSubstr("\"job\": \"job-1\"")) << "users read it too";
   EXPECT_THAT(Names(), IsEmpty()) << "nothing else is left of it";
   // At every start of a generation, whichever rank's.
   EXPECT_TRUE(Claim(path_, "job-1").ok());
@@ -78,7 +78,7 @@ TEST_F(OwnerTest, AFolderIsMadeAndTriedOut) {
 }
 
 // The failure that lost users' work: with a checkpoint.path of two jobs, each removed what the other had published.
-TEST_F(OwnerTest, NobodyElseWritesRemovesOrTidiesUpThere) {
+TEST_F(OwnerTest, NoOtherJobWritesRemovesOrCleansUpThere) {
   for (const uint64_t step : {1, 2, 3, 4}) ASSERT_TRUE(WriteAs("job-1", step).ok());
   const StepName under_way{5, 1};
   ASSERT_TRUE(Begin(path_, "job-1", under_way).ok());
@@ -97,7 +97,7 @@ TEST_F(OwnerTest, NobodyElseWritesRemovesOrTidiesUpThere) {
               ElementsAre("step-0000000004-g1", "step-0000000003-g1", "step-0000000002-g1", "step-0000000001-g1"));
 }
 
-TEST_F(OwnerTest, AFolderThatOlderJobsSharedIsNobodys) {
+TEST_F(OwnerTest, AFolderThatOlderJobsSharedHasNoOwner) {
   ASSERT_NO_FATAL_FAILURE(MixSteps());
   for (const char* job : {"job-1", "job-2", "job-3"}) {
     const absl::Status status = Claim(path_, job);
@@ -135,7 +135,7 @@ TEST_F(OwnerTest, OtherNamesOfAFolderAreTheSameFolder) {
   EXPECT_TRUE(Claim(alias, "job-1").ok());
 }
 
-TEST_F(OwnerTest, AnUnreadableOwnerIsNobodysToTake) {
+TEST_F(OwnerTest, AnUnreadableOwnerIsNotTakenOver) {
   for (const char* text : {"", "{}", "{\"job\": ", "\xff\xfe"}) {
     Dump(path_ + "/owner.json", text);
     for (const char* job : {"job-1", "job-2"}) {

@@ -41,7 +41,8 @@ def main():
                 label = ident["testResult"]["label"]
                 for output in event["testResult"].get("testActionOutput", []):
                     if output.get("name") == "test.xml":
-                        logs[label] = urllib.parse.unquote(output["uri"][len("file://"):])
+                        logs.setdefault(label, {})[ident["testResult"].get("shard", 1)] = urllib.parse.unquote(
+                            output["uri"][len("file://"):])
             if "testSummary" in ident and "testSummary" in event:
                 status[ident["testSummary"]["label"]] = event["testSummary"]["overallStatus"]
 
@@ -49,7 +50,10 @@ def main():
     for label in sorted(wanted):
         if label not in status:
             continue  # excluded by tag, or incompatible with this configuration
-        counts = cases_of(logs[label]) if label in logs else None
+        shards = [cases_of(log) for log in logs.get(label, {}).values()]
+        counts = None
+        if shards and None not in shards:
+            counts = sum(s[0] for s in shards), [name for s in shards for name in s[1]]
         good = status[label] in ("PASSED", "FLAKY")
         names = counts[1] if counts else []
         if not good and not names:

@@ -46,9 +46,9 @@ void RegisterImport(CLI::App& app, Invocation& invocation) {
     std::string from, out;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = AddCommand(app, "import", "Commands",
-                                 "Turn a Hugging Face folder into a checkpoint to start from (model.from)",
-                                 "muster checkpoint import gpt2-hf runs/gpt2-start");
+  CLI::App* command =
+      AddCommand(app, "import", "Commands", "Turn a Hugging Face folder into a checkpoint to start from (model.from)",
+                 "muster checkpoint import gpt2-hf runs/gpt2-start");
   command->add_option("DIR", flags->from, "folder with config.json and weights in safetensors")->required();
   command->add_option("OUT", flags->out, "folder of checkpoints to create")->required();
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {

@@ -43,9 +43,9 @@ void RegisterInitCoordinator(CLI::App& app, Invocation& invocation) {
     std::vector<std::string> hosts;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = AddCommand(app, "init", "Commands",
-                                 "Create the TLS authority and certificate, or renew the certificate",
-                                 "muster coordinator init --host gpu-head --host 10.0.0.5");
+  CLI::App* command =
+      AddCommand(app, "init", "Commands", "Create the TLS authority and certificate, or renew the certificate",
+                 "muster coordinator init --host gpu-head --host 10.0.0.5");
   command
       ->add_option("--state_dir,--state", flags->state_dir,
                    "the coordinator's state folder (default: muster/coordinator in the user's state folder)")

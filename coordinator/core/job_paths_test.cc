@@ -109,7 +109,7 @@ TEST(JobPaths, AnEndedJobKeepsItsFolderUntilItIsDeleted) {
   EXPECT_FALSE(SubmitStatus(w, SpecAt("three", "/runs/a"), "q3").ok());
 }
 
-// An older Muster let jobs share a folder: its store is read, each of them keeps it, and nobody else gets it.
+// An older Muster let jobs share a folder: its store is read, each of them keeps it, and no other job gets it.
 TEST(JobPaths, AStoreOfJobsThatShareAFolderIsRead) {
   World w;
   const JobId one = w.Submit(SpecAt("one", "/runs/a")), two = w.Submit(SpecAt("two", "/runs/b"));

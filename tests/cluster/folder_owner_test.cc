@@ -152,7 +152,7 @@ TEST_F(FolderOwnerTest, ADeletedJobsFolderIsTakenOverOnlyByHand) {
   EXPECT_EQ(again.exit_code, 2);
   EXPECT_TRUE(absl::StrContains(again.err, absl::StrCat("muster delete ", first))) << again.err;
   ASSERT_EQ(cluster_.Muster({"delete", first}).exit_code, 0);
-  // Its checkpoints are still there, and nobody else's.
+  // Its checkpoints are still there, and no others.
   const std::string weights = Exported(path);
   const std::string second = Submit(file);
   ASSERT_TRUE(cluster_.WaitForState(second, "failed"));

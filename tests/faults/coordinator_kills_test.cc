@@ -85,6 +85,7 @@ class Load {
     queued_.set_name("queued");
     queued_.set_priority(0);  // after every gang
     queued_.mutable_resources()->set_ranks(64);
+    queued_.mutable_train()->mutable_checkpoint()->set_path(checkpoints + "-{job}");  // a folder belongs to one job
     queued_.mutable_train()->mutable_batch()->set_sequences(128);
     submitter_ = std::thread([this] { Run(); });
   }
