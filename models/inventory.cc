@@ -53,7 +53,7 @@ uint64_t Bf16Bytes(const Inventory& inventory) {
   for (const Unit& unit : inventory.units()) {
     for (const Tensor& tensor : unit.tensors()) largest = std::max(largest, Elements(tensor));
   }
-  return 2 * largest;
+  return std::max(2 * largest, kBf16PanelBytes);
 }
 
 }  // namespace muster::models

@@ -25,8 +25,13 @@ uint64_t Elements(const Tensor& tensor);
 // equal size.
 uint64_t PieceRows(uint64_t rows, uint64_t most);
 
-// The most that a training step in bf16 takes beyond what the inventory states, which counts fp32: the largest tensor's
-// gradient in bf16, before it is added to the fp32 gradient.
+// The fp32 panels through which GEMMs go on a CPU without bf16 instructions (worker/units/gemm.h): three of
+// 1,024 x 1,024.
+inline constexpr uint64_t kBf16PanelBytes = uint64_t{12} << 20;
+
+// The most that a training step in bf16 takes beyond what the inventory states, which counts fp32. With native bf16
+// GEMMs that is the largest tensor's gradient in bf16, before it is added to the fp32 gradient; without, it is the
+// panels.
 uint64_t Bf16Bytes(const Inventory& inventory);
 
 }  // namespace muster::models

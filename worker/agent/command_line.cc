@@ -11,8 +11,19 @@ namespace muster::agent {
 namespace {
 
 // All other variables, above all LD_* and NCCL_*, are dropped: a trainer's results must not depend on the environment
-// that the worker was started from.
-constexpr const char* kInherited[] = {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "MUSTER_FAILPOINTS"};
+// that the worker was started from. The last three are the exception: they limit the instruction set
+// (common/instruction_set.h), so that unlike nodes compute alike.
+constexpr const char* kInherited[] = {"PATH",
+                                      "HOME",
+                                      "LANG",
+                                      "LC_ALL",
+                                      "TZ",
+                                      "TMPDIR",
+                                      "USER",
+                                      "MUSTER_FAILPOINTS",
+                                      "ATEN_CPU_CAPABILITY",
+                                      "ONEDNN_MAX_CPU_ISA",
+                                      "DNNL_MAX_CPU_ISA"};
 
 const Slot* FindSlot(uint32_t index, const std::vector<Slot>& slots) {
   const auto found = std::find_if(slots.begin(), slots.end(), [index](const Slot& s) { return s.index() == index; });

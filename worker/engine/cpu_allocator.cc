@@ -54,6 +54,11 @@ class CpuAllocator final : public c10::Allocator {
     return use_;
   }
 
+  void ResetPeak() {
+    const std::lock_guard lock(mutex_);
+    use_.peak_bytes = use_.bytes;
+  }
+
   // Never destroyed: tensors in static storage are freed after everything else.
   static CpuAllocator& Instance() {
     static CpuAllocator* const instance = new CpuAllocator;
@@ -134,5 +139,7 @@ void InstallCpuAllocator() {
 }
 
 CpuMemory CpuMemoryUse() { return CpuAllocator::Instance().use(); }
+
+void ResetCpuMemoryPeak() { CpuAllocator::Instance().ResetPeak(); }
 
 }  // namespace muster::engine

@@ -21,4 +21,7 @@ struct CpuMemory {
 
 CpuMemory CpuMemoryUse();
 
+// Counts the peak from here on, so that a test can measure one engine after another.
+void ResetCpuMemoryPeak();
+
 }  // namespace muster::engine

@@ -26,6 +26,8 @@ TEST(CpuAllocator, CountsLiveTensorsAndTheirPeak) {
   }
   EXPECT_EQ(CpuMemoryUse().bytes, before.bytes);
   EXPECT_GE(CpuMemoryUse().peak_bytes, before.bytes + Rounded(4000) + 64);
+  ResetCpuMemoryPeak();
+  EXPECT_EQ(CpuMemoryUse().peak_bytes, before.bytes);
 }
 
 TEST(CpuAllocator, EverySizeIsAlignedWholeAndApart) {

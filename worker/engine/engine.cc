@@ -202,8 +202,14 @@ void CompiledEngine::Initialise() {
 }
 
 absl::Status CompiledEngine::MakeUnits() {
+  units::UnitOptions options;
+  if (device_.is_cpu() && config_.train.precision().compute() == DTYPE_BF16) {
+    const units::Bf16Choice choice = units::ChooseBf16Gemms();
+    options.bf16_gemms = config_.bf16_gemms.value_or(choice.gemms);
+    if (!config_.bf16_gemms.has_value()) notes_.push_back(choice.log);
+  }
   for (int32_t u = 0; u < config_.inventory.units_size(); ++u) {
-    auto made = units::MakeUnit(config_.inventory.units(u), storage_->Parameters(u));
+    auto made = units::MakeUnit(config_.inventory.units(u), storage_->Parameters(u), options);
     if (!made.ok()) return made.status();
     units_.push_back(*std::move(made));
   }

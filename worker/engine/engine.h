@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@
 #include "worker/engine/op_listener.h"
 #include "worker/engine/recorder.h"
 #include "worker/engine/step_scalars.h"
+#include "worker/units/bf16_gemms.h"
 
 namespace muster::engine {
 
@@ -40,7 +42,8 @@ struct Config {
   std::array<collectives::Group*, kGroups> groups{};  // by Op::group; they outlive the engine. Null: no such group
   OpListener* progress = nullptr;                     // receives each op of a step; outlives the engine. May be null
   bool poison = false;  // for tests: fill released parameters with NaN, to expose a use after release
-  int threads = 1;      // LibTorch's threads; results are bit-equal for equal threads
+  std::optional<units::Bf16Gemms> bf16_gemms;  // on a CPU; none: chosen by its instruction set
+  int threads = 1;                             // LibTorch's threads; results are bit-equal for equal threads
 };
 
 // Token ids [sequences, context + 1], row-major; position t predicts t + 1. The rank's share of one step, maybe empty.
@@ -104,7 +107,7 @@ class Engine {
   virtual absl::Status Pull() = 0;
   virtual absl::Status Push() = 0;
 
-  // Choices made at startup, for the log: on a GPU, the implementation of attention.
+  // Choices made at startup, for the log: on a GPU, the implementation of attention; on a CPU, that of bf16 GEMMs.
   virtual std::vector<std::string> Notes() const = 0;
 
   // Peak bytes of live tensors: the process's CPU tensors, or those on the GPU.

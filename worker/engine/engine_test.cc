@@ -176,11 +176,15 @@ TEST(Engine, DecidingOnTheDeviceUpdatesNothingByNumbersThatAreNotFinite) {
   EXPECT_TRUE(engine->Step(Tokens(2).batch, 1e-3).ok());
 }
 
+class Bf16Engine : public testing::TestWithParam<units::Bf16Gemms> {};
+INSTANTIATE_TEST_SUITE_P(Engine, Bf16Engine, testing::Values(units::Bf16Gemms::kNative, units::Bf16Gemms::kPanels));
+
 // Master weights, gradients and state stay fp32: what is learned in small steps is not lost to 8 bits.
-TEST(Engine, TrainsInBf16) {
+TEST_P(Bf16Engine, TrainsAsInFp32) {
   Config config = Small(4, 2);
   auto exact = Engine::Create(config).value();
   config.train.mutable_precision()->set_compute(DTYPE_BF16);
+  config.bf16_gemms = GetParam();
   auto narrow = Engine::Create(config).value();
   const Tokens tokens(4);
   StepResult b;
@@ -217,6 +221,30 @@ TEST(Engine, TrainsInBf16) {
 
   config.train.mutable_precision()->set_compute(DTYPE_FP16);
   EXPECT_EQ(Engine::Create(config).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+// Both round at the same points, so the runs differ by single roundings only.
+TEST(Engine, Bf16ThroughPanelsFollowsTheNativeRun) {
+  Config config = Small(4, 2);
+  config.train.mutable_precision()->set_compute(DTYPE_BF16);
+  config.bf16_gemms = units::Bf16Gemms::kNative;
+  auto native = Engine::Create(config).value();
+  config.bf16_gemms = units::Bf16Gemms::kPanels;
+  auto panels = Engine::Create(config).value();
+  const Tokens tokens(4);
+  for (int i = 0; i < 20; ++i) {
+    const StepResult a = native->Step(tokens.batch, 3e-3).value(), b = panels->Step(tokens.batch, 3e-3).value();
+    EXPECT_NEAR(b.loss, a.loss, 3e-3 * a.loss) << i;
+  }
+}
+
+TEST(Engine, SaysHowBf16IsComputed) {
+  Config config = Small(4, 2);
+  EXPECT_TRUE(Engine::Create(config).value()->Notes().empty()) << "fp32 has one way";
+  config.train.mutable_precision()->set_compute(DTYPE_BF16);
+  const std::vector<std::string> notes = Engine::Create(config).value()->Notes();
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_EQ(notes[0], units::ChooseBf16Gemms().log);
 }
 
 // After Push() the engine computes with the new parameters, even where it keeps a copy.

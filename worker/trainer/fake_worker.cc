@@ -167,8 +167,10 @@ Process StartTrainer(std::vector<std::string> arguments, std::string log) {
 Process::Process(std::vector<std::string> argv, std::string log) : log_(std::move(log)) {
   // As the worker daemon sets it, so that equal runs give equal bits.
   std::vector<std::string> environment = {"OMP_NUM_THREADS=1", "MKL_CBWR=AVX2", "PATH=/usr/bin:/bin", "LANG=C"};
-  if (const char* const points = getenv("MUSTER_FAILPOINTS"); points != nullptr) {
-    environment.push_back(absl::StrCat("MUSTER_FAILPOINTS=", points));
+  for (const char* name : {"MUSTER_FAILPOINTS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA"}) {
+    if (const char* const value = getenv(name); value != nullptr) {
+      environment.push_back(absl::StrCat(name, "=", value));
+    }
   }
   std::vector<char*> argv_pointers, environment_pointers;
   for (std::string& s : argv) argv_pointers.push_back(s.data());

@@ -54,7 +54,8 @@ class FakeWorker {
   std::unique_ptr<State> state_;
 };
 
-// A process with the environment that the worker daemon gives a trainer, plus MUSTER_FAILPOINTS.
+// A process with the environment that the worker daemon gives a trainer, plus MUSTER_FAILPOINTS and the variables that
+// limit the instruction set.
 class Process {
  public:
   // Output goes to files beginning with `log`.

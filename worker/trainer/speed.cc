@@ -1,7 +1,6 @@
 #include "worker/trainer/speed.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <spdlog/spdlog.h>
@@ -10,6 +9,8 @@
 #include <chrono>
 #include <exception>
 #include <vector>
+
+#include "worker/units/gemm.h"
 
 namespace muster::trainer {
 namespace {
@@ -27,10 +28,11 @@ double Measure(const Gemm& gemm) {
       at::TensorOptions(gemm.bf16 ? at::kBFloat16 : at::kFloat).device(gemm.cuda ? at::kCUDA : at::kCPU);
   const at::Tensor a = at::zeros({rows, gemm.width}, options);
   const at::Tensor b = at::zeros({gemm.width, 4 * gemm.width}, options);
-  at::Tensor c = at::zeros({rows, 4 * gemm.width}, options);
+  const at::Tensor c = at::zeros({rows, 4 * gemm.width}, options);
+  const units::Gemms gemms(units::ChooseBf16Gemms().gemms);  // the same GEMMs as the rank's engine
   // Copying an element to the host waits for the device.
   const auto once = [&] {
-    at::mm_out(c, a, b);
+    gemms.Compute(a, b, c);
     if (gemm.cuda) (void)c.view({-1})[0].item<float>();
   };
   once();  // chooses and compiles kernels

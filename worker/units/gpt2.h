@@ -16,9 +16,11 @@ inline constexpr double kGpt2Epsilon = 1e-5;  // of the layer norms
 // wte, wpe.
 std::unique_ptr<UnitModule> MakeGpt2Embedding(std::vector<Parameter> parameters, bool portable);
 // The block by LibTorch's autograd, for any device, and one with a hand-written backward for CPUs.
-std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads);
-std::unique_ptr<UnitModule> MakeCpuGpt2Block(std::vector<Parameter> parameters, int64_t heads, uint64_t piece_rows);
+std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads, Bf16Gemms bf16);
+std::unique_ptr<UnitModule> MakeCpuGpt2Block(std::vector<Parameter> parameters, int64_t heads, uint64_t piece_rows,
+                                             Bf16Gemms bf16);
 // ln_f weight and bias, borrowed wte.
-std::unique_ptr<UnitModule> MakeGpt2Head(std::vector<Parameter> parameters, uint64_t piece_rows, bool portable);
+std::unique_ptr<UnitModule> MakeGpt2Head(std::vector<Parameter> parameters, uint64_t piece_rows,
+                                         const UnitOptions& options);
 
 }  // namespace muster::units

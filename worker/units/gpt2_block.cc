@@ -1,4 +1,3 @@
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -6,6 +5,7 @@
 
 #include "worker/units/autograd.h"
 #include "worker/units/cached_attention.h"
+#include "worker/units/gemm.h"
 #include "worker/units/gpt2.h"
 
 namespace muster::units {
@@ -13,7 +13,8 @@ namespace {
 
 class Block final : public UnitModule {
  public:
-  Block(std::vector<Parameter> p, int64_t heads) : parameters_(std::move(p)), heads_(heads) {
+  Block(std::vector<Parameter> p, int64_t heads, Bf16Gemms bf16)
+      : parameters_(std::move(p)), gemms_(bf16), heads_(heads) {
     // Leaves of autograd that share the flat buffer's storage.
     for (const Parameter& parameter : parameters_) leaves_.push_back(parameter.value.detach().requires_grad_(true));
   }
@@ -47,7 +48,7 @@ class Block final : public UnitModule {
 
   at::Tensor Linear(const at::Tensor& x, int weight, int bias) const {
     const at::Tensor& w = leaves_[weight];  // [in, out]
-    const at::Tensor y = at::addmm(leaves_[bias], x.reshape({-1, x.size(-1)}), w);
+    const at::Tensor y = gemms_.Differentiable(x.reshape({-1, x.size(-1)}), w, leaves_[bias]);
     return y.view({x.size(0), x.size(1), w.size(1)});
   }
 
@@ -78,13 +79,14 @@ class Block final : public UnitModule {
 
   std::vector<Parameter> parameters_;
   std::vector<at::Tensor> leaves_;
+  const Gemms gemms_;
   int64_t heads_;
 };
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads) {
-  return std::make_unique<Block>(std::move(parameters), heads);
+std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads, Bf16Gemms bf16) {
+  return std::make_unique<Block>(std::move(parameters), heads, bf16);
 }
 
 }  // namespace muster::units

@@ -1,18 +1,21 @@
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 
 #include <algorithm>
 
 #include "models/inventory.h"
 #include "worker/units/cached_attention.h"
 #include "worker/units/cpu_attention.h"
+#include "worker/units/gemm.h"
 #include "worker/units/gpt2.h"
 #include "worker/units/row_kernels.h"
 
 namespace muster::units {
 namespace {
+
+// Through panels, each block of rows widens the weights again, so a block has more rows. In bf16 they take the same
+// memory.
+constexpr uint64_t kPanelRowFactor = 2;
 
 // Saves for backward: the input, q k v, attention's output, the sum after attention, the hidden layer before GELU and a
 // few scalars per token: 10 widths, where autograd saves 16. Norms and GELU are cheaper to recompute than to save. The
@@ -20,8 +23,12 @@ namespace {
 // stream, the statistics of norms and softmax, and the parameters' gradients are fp32.
 class CpuBlock final : public UnitModule {
  public:
-  CpuBlock(std::vector<Parameter> p, int64_t heads, uint64_t piece_rows)
-      : p_(std::move(p)), narrow_(p_[0].value.scalar_type() == at::kBFloat16), heads_(heads), piece_rows_(piece_rows) {}
+  CpuBlock(std::vector<Parameter> p, int64_t heads, uint64_t piece_rows, Bf16Gemms bf16)
+      : p_(std::move(p)),
+        gemms_(bf16),
+        narrow_(p_[0].value.scalar_type() == at::kBFloat16),
+        heads_(heads),
+        piece_rows_(piece_rows * (gemms_.ThroughPanels(p_[0].value) ? kPanelRowFactor : 1)) {}
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
     const bool keep = context.mode == Mode::kTrain || context.mode == Mode::kRecompute;
@@ -30,17 +37,21 @@ class CpuBlock final : public UnitModule {
     const at::Tensor statistics = Wide(x, 2), statistics2 = Wide(x, 2), qkv = Narrow(x, 3 * width);
     const at::Tensor normed = Narrow(x, width), sum = Wide(x, width);
     Norm(x, p_[kLn1W].value, p_[kLn1B].value, normed, statistics);
-    Gemm(normed, kAttnW, kAttnB, qkv);
+    gemms_.ComputeWithBias(normed, p_[kAttnW].value, p_[kAttnB].value, qkv);
     at::Tensor attention, sums;
     if (context.mode == Mode::kGenerate) {
       saved.tensors.resize(1);
-      attention = AttendAfter(ByHead(qkv, in[0].sizes()), context.position, saved.tensors[0]).view({-1, width});
+      // LibTorch's attention multiplies in the dtype of its inputs, so these are widened as well.
+      const at::Tensor given = gemms_.ThroughPanels(qkv) ? qkv.to(at::kFloat) : qkv;
+      attention = AttendAfter(ByHead(given, in[0].sizes()), context.position, saved.tensors[0])
+                      .view({-1, width})
+                      .to(qkv.scalar_type());
     } else {
       attention = Narrow(x, width), sums = at::empty({x.size(0) * heads_}, x.options());
       Attend(ByHead(qkv, in[0].sizes()), attention, sums);
     }
-    at::Tensor projected = narrow_ ? Narrow(x, width) : sum;
-    at::mm_out(projected, attention, p_[kProjW].value);
+    const at::Tensor projected = narrow_ ? Narrow(x, width) : sum;
+    gemms_.Compute(attention, p_[kProjW].value, projected);
     AddAndNorm(x, projected, p_[kProjB].value, p_[kLn2W].value, p_[kLn2B].value, sum, normed, statistics2);
     const at::Tensor hidden = keep ? Narrow(x, 4 * width) : at::Tensor();
     const at::Tensor y = FeedForward(normed, sum, hidden);
@@ -83,11 +94,6 @@ class CpuBlock final : public UnitModule {
     return static_cast<int64_t>(models::PieceRows(static_cast<uint64_t>(x.size(0)), piece_rows_));
   }
 
-  // y = x weight + bias
-  void Gemm(const at::Tensor& x, int weight, int bias, at::Tensor y) const {
-    at::addmm_out(y, p_[bias].value, x, p_[weight].value);
-  }
-
   // The gradient of rows that a gemm and its bias gave, as a gemm takes it; the bias's is added.
   at::Tensor GemmGradient(const at::Tensor& d, int bias) const {
     if (!narrow_) {
@@ -101,17 +107,13 @@ class CpuBlock final : public UnitModule {
 
   // Adds the gradient of a weight.
   void WeightGradient(const at::Tensor& x, const at::Tensor& d, int weight) const {
-    if (narrow_) {
-      AddTo(at::mm(x.t(), d), p_[weight].gradient);
-    } else {
-      p_[weight].gradient.addmm_(x.t(), d);
-    }
+    gemms_.AddTo(p_[weight].gradient, x.t(), d);
   }
 
   // Also d_x, which may be x, becomes the gradient of x.
   void GemmBackward(const at::Tensor& x, const at::Tensor& d, int weight, at::Tensor d_x) const {
     WeightGradient(x, d, weight);
-    at::mm_out(d_x, d, p_[weight].value.t());
+    gemms_.Compute(d, p_[weight].value.t(), d_x);
   }
 
   at::Tensor ByHead(const at::Tensor& qkv, at::IntArrayRef shape) const {
@@ -135,12 +137,12 @@ class CpuBlock final : public UnitModule {
     const at::Tensor gemm_out = narrow_ ? at::empty({piece, width}, normed.options()) : at::Tensor();
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
-      at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n);
+      const at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n);
       const at::Tensor g = active.narrow(0, 0, n), to = y.narrow(0, r, n);
-      at::mm_out(h, normed.narrow(0, r, n), p_[kFcW].value);
+      gemms_.Compute(normed.narrow(0, r, n), p_[kFcW].value, h);
       AddAndGelu(h, p_[kFcB].value, g);
-      at::Tensor gemm = narrow_ ? gemm_out.narrow(0, 0, n) : to;
-      at::mm_out(gemm, g, p_[kFcProjW].value);
+      const at::Tensor gemm = narrow_ ? gemm_out.narrow(0, 0, n) : to;
+      gemms_.Compute(g, p_[kFcProjW].value, gemm);
       AddGemm(sum.narrow(0, r, n), gemm, p_[kFcProjB].value, to);
     }
     return y;
@@ -157,8 +159,8 @@ class CpuBlock final : public UnitModule {
       const at::Tensor g = active.narrow(0, 0, n), row = normed.narrow(0, 0, n), s = sum.narrow(0, r, n);
       const at::Tensor h = hidden.narrow(0, r, n), st = statistics.narrow(0, r, n);
       const at::Tensor dy = GemmGradient(d.narrow(0, r, n), kFcProjB);
-      at::Tensor dh = d_hidden.narrow(0, 0, n);
-      at::mm_out(dh, dy, p_[kFcProjW].value.t());
+      const at::Tensor dh = d_hidden.narrow(0, 0, n);
+      gemms_.Compute(dy, p_[kFcProjW].value.t(), dh);
       GeluBackward(h, p_[kFcB].value, g, dh, p_[kFcB].gradient);
       WeightGradient(g, dy, kFcProjW);
       NormAgain(s, st, p_[kLn2W].value, p_[kLn2B].value, row);
@@ -168,6 +170,7 @@ class CpuBlock final : public UnitModule {
   }
 
   const std::vector<Parameter> p_;
+  const Gemms gemms_;
   const bool narrow_;  // parameters and GEMMs in bf16
   const int64_t heads_;
   const uint64_t piece_rows_;
@@ -175,8 +178,9 @@ class CpuBlock final : public UnitModule {
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakeCpuGpt2Block(std::vector<Parameter> parameters, int64_t heads, uint64_t piece_rows) {
-  return std::make_unique<CpuBlock>(std::move(parameters), heads, piece_rows);
+std::unique_ptr<UnitModule> MakeCpuGpt2Block(std::vector<Parameter> parameters, int64_t heads, uint64_t piece_rows,
+                                             Bf16Gemms bf16) {
+  return std::make_unique<CpuBlock>(std::move(parameters), heads, piece_rows, bf16);
 }
 
 }  // namespace muster::units

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "models/inventory.h"
+#include "worker/units/gemm.h"
 #include "worker/units/gpt2.h"
 #include "worker/units/row_kernels.h"
 
@@ -34,12 +35,13 @@ constexpr int64_t kAlignedLogits = 64;
 // with fp32 output on a GPU.
 class Head final : public UnitModule {
  public:
-  Head(std::vector<Parameter> p, uint64_t piece_rows, bool portable)
+  Head(std::vector<Parameter> p, uint64_t piece_rows, const UnitOptions& options)
       : weight_(p[0]),
         bias_(p[1]),
         wte_(p[2]),
         narrow_(wte_.value.scalar_type() == at::kBFloat16),
-        portable_(portable),
+        portable_(options.portable),
+        gemms_(options.bf16_gemms),
         piece_rows_(piece_rows * (!wte_.value.is_cpu() ? kGpuRowFactor
                                   : narrow_            ? kNarrowRowFactor
                                                        : 1)) {}
@@ -48,7 +50,9 @@ class Head final : public UnitModule {
     const int64_t width = in[0].size(2);
     if (!context.targets.defined()) {
       const at::Tensor last = in[0].select(1, in[0].size(1) - 1).contiguous();
-      return {at::mm(Normalise(last).normed, wte_.value.t())};
+      const at::Tensor logits = at::empty({last.size(0), wte_.value.size(0)}, wte_.value.options());
+      gemms_.Compute(Normalise(last).normed, wte_.value.t(), logits);
+      return {logits};
     }
     if (context.mode == Mode::kTrain || context.mode == Mode::kRecompute) {
       saved.tensors = {in[0]};
@@ -66,7 +70,7 @@ class Head final : public UnitModule {
       const at::Tensor &d = block.d, &normed = block.norm.normed;
       AddTableGradient(block);
       at::Tensor d_normed = normed;
-      at::mm_out(d_normed, d, wte_.value);
+      gemms_.Compute(d, wte_.value, d_normed);
       if (block.factor != 1) d_normed.mul_(block.factor);
       const at::Tensor rows = dx.narrow(0, block.first, block.x.size(0));
       if (!portable_) {
@@ -114,14 +118,7 @@ class Head final : public UnitModule {
   }
 
   void AddTableGradient(const RowBlock& block) const {
-    const at::Tensor turned = block.d.t();
-    if (!narrow_) {
-      wte_.gradient.addmm_(turned, block.norm.normed, /*beta=*/1, /*alpha=*/block.factor);
-    } else if (portable_) {
-      wte_.gradient.add_(at::mm(turned, block.norm.normed), block.factor);
-    } else {
-      AddTo(at::mm(turned, block.norm.normed), wte_.gradient);
-    }
+    gemms_.AddTo(wte_.gradient, block.d.t(), block.norm.normed, block.factor);
   }
 
   // Adds each block's loss, and calls `body` with the logits' gradient if `scale` is not zero.
@@ -155,9 +152,11 @@ class Head final : public UnitModule {
   void Multiply(at::Tensor logits, const at::Tensor& normed) const {
     const at::Tensor turned = wte_.value.t();
     if (logits.scalar_type() == normed.scalar_type()) {
-      at::mm_out(logits, normed, turned);
+      gemms_.Compute(normed, turned, logits);
     } else if (logits.is_cpu()) {  // LibTorch has a GEMM with wider output on GPUs only
-      logits.copy_(at::mm(normed, turned));
+      const at::Tensor rounded = at::empty(logits.sizes(), normed.options());
+      gemms_.Compute(normed, turned, rounded);
+      logits.copy_(rounded);
     } else {
       at::mm_out(logits, normed, turned, at::kFloat);
     }
@@ -178,13 +177,15 @@ class Head final : public UnitModule {
   const Parameter weight_, bias_, wte_;
   const bool narrow_;    // parameters and activations in bf16
   const bool portable_;  // LibTorch's operators only
+  const Gemms gemms_;
   const uint64_t piece_rows_;
 };
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakeGpt2Head(std::vector<Parameter> parameters, uint64_t piece_rows, bool portable) {
-  return std::make_unique<Head>(std::move(parameters), piece_rows, portable);
+std::unique_ptr<UnitModule> MakeGpt2Head(std::vector<Parameter> parameters, uint64_t piece_rows,
+                                         const UnitOptions& options) {
+  return std::make_unique<Head>(std::move(parameters), piece_rows, options);
 }
 
 }  // namespace muster::units

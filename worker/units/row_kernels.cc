@@ -187,6 +187,51 @@ MUSTER_VECTOR void NarrowRows(const T* d, int64_t rows, int64_t n, N* out, T* su
   for (int64_t r = 0; r < rows; ++r) NarrowRow(d + r * n, n, out + r * n, sums);
 }
 
+MUSTER_VECTOR void WidenMatrix(const c10::BFloat16* from, int64_t stride, int64_t rows, int64_t n, float* to,
+                               int64_t to_stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const c10::BFloat16* const row = from + r * stride;
+    float* const out = to + r * to_stride;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) out[i] = Wide(row[i]);
+  }
+}
+
+MUSTER_VECTOR void RoundMatrix(const float* from, int64_t stride, int64_t rows, int64_t n, c10::BFloat16* to,
+                               int64_t to_stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* const row = from + r * stride;
+    c10::BFloat16* const out = to + r * to_stride;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) Put(row[i], out[i]);
+  }
+}
+
+MUSTER_VECTOR void RoundMatrixWithBias(const float* from, int64_t stride, const c10::BFloat16* bias, int64_t rows,
+                                       int64_t n, c10::BFloat16* to, int64_t to_stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* const row = from + r * stride;
+    c10::BFloat16* const out = to + r * to_stride;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) Put(row[i] + Wide(bias[i]), out[i]);
+  }
+}
+
+template <typename T>
+MUSTER_VECTOR void AddRoundedMatrix(const T* from, int64_t stride, int64_t rows, int64_t n, float alpha, float* to,
+                                    int64_t to_stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* const row = from + r * stride;
+    float* const out = to + r * to_stride;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      c10::BFloat16 rounded;
+      Put(Wide(row[i]), rounded);
+      out[i] += alpha * Wide(rounded);
+    }
+  }
+}
+
 // `wide` has room for a row where N is not T.
 template <typename T, typename N>
 MUSTER_VECTOR double CrossEntropyRows(N* x, int64_t stride, const int64_t* targets, int64_t rows, int64_t n, T scale,
@@ -226,6 +271,13 @@ void Dispatch(const at::Tensor& narrow, const F& body) {
 template <typename T>
 T* In(const at::Tensor& t) {
   TORCH_CHECK(t.is_contiguous() && t.is_cpu(), "row kernels take contiguous CPU tensors");
+  return t.mutable_data_ptr<T>();
+}
+
+// A matrix with whole rows.
+template <typename T>
+T* Rows(const at::Tensor& t) {
+  TORCH_CHECK(t.is_cpu() && t.dim() == 2 && (t.size(1) <= 1 || t.stride(1) == 1), "row kernels take whole rows");
   return t.mutable_data_ptr<T>();
 }
 
@@ -346,15 +398,6 @@ void AddGemm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& bias
   });
 }
 
-void AddTo(const at::Tensor& gemm, const at::Tensor& to) {
-  TORCH_CHECK(gemm.numel() == to.numel(), "a gemm of ", gemm.numel(), " elements is added to ", to.numel());
-  Dispatch(gemm, [&]<typename T, typename N>(T, N) {
-    const N* from = In<N>(gemm);
-    T* sum = In<T>(to);
-    EachShare(gemm.numel(), 1, [&](int64_t i, int64_t n) { ColumnSumRows(from + i, 1, n, sum + i); });
-  });
-}
-
 void AddColumnSums(const at::Tensor& d, const at::Tensor& sums) {
   const int64_t n = d.size(1);
   Dispatch(d, [&]<typename T, typename N>(T, N) {
@@ -392,6 +435,47 @@ double CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double 
   double loss = 0;
   for (const double part : losses) loss += part;
   return loss;
+}
+
+void Widen(const at::Tensor& from, const at::Tensor& to) {
+  TORCH_CHECK(from.sizes() == to.sizes(), "a matrix is widened into one of its size");
+  const c10::BFloat16* const in = Rows<c10::BFloat16>(from);
+  float* const out = Rows<float>(to);
+  const int64_t n = from.size(1), stride = from.stride(0), to_stride = to.stride(0);
+  EachShare(from.size(0), n, [&](int64_t r, int64_t rows) {
+    WidenMatrix(in + r * stride, stride, rows, n, out + r * to_stride, to_stride);
+  });
+}
+
+void Round(const at::Tensor& from, const at::Tensor& bias, const at::Tensor& to) {
+  TORCH_CHECK(from.sizes() == to.sizes(), "a matrix is rounded into one of its size");
+  const float* const in = Rows<float>(from);
+  const c10::BFloat16* const added = bias.defined() ? In<c10::BFloat16>(bias) : nullptr;
+  c10::BFloat16* const out = Rows<c10::BFloat16>(to);
+  const int64_t n = from.size(1), stride = from.stride(0), to_stride = to.stride(0);
+  EachShare(from.size(0), n, [&](int64_t r, int64_t rows) {
+    if (added != nullptr) {
+      RoundMatrixWithBias(in + r * stride, stride, added, rows, n, out + r * to_stride, to_stride);
+    } else {
+      RoundMatrix(in + r * stride, stride, rows, n, out + r * to_stride, to_stride);
+    }
+  });
+}
+
+void AddRounded(const at::Tensor& gemm, double alpha, const at::Tensor& to) {
+  TORCH_CHECK(gemm.sizes() == to.sizes(), "a matrix is added to one of its size");
+  float* const out = Rows<float>(to);
+  const int64_t n = gemm.size(1), stride = gemm.stride(0), to_stride = to.stride(0);
+  Dispatch(gemm, [&]<typename T, typename N>(T, N) {
+    if constexpr (std::is_same_v<T, float>) {
+      const N* const in = Rows<N>(gemm);
+      EachShare(gemm.size(0), n, [&](int64_t r, int64_t rows) {
+        AddRoundedMatrix(in + r * stride, stride, rows, n, static_cast<float>(alpha), out + r * to_stride, to_stride);
+      });
+    } else {
+      TORCH_CHECK(false, "a gemm in float64 is not rounded to bf16");
+    }
+  });
 }
 
 }  // namespace muster::units

@@ -45,9 +45,6 @@ void GeluBackward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor&
 // out = x + gemm + bias. x and out wide, the others narrow; out may be gemm.
 void AddGemm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& bias, const at::Tensor& out);
 
-// to += gemm: adds a GEMM's narrow gradient to the wide one. Any shape.
-void AddTo(const at::Tensor& gemm, const at::Tensor& to);
-
 // sums += column sums of d, which is wide or narrow.
 void AddColumnSums(const at::Tensor& d, const at::Tensor& sums);
 
@@ -57,5 +54,16 @@ void NarrowAndSum(const at::Tensor& d, const at::Tensor& narrow, const at::Tenso
 // The sum over the rows of -log softmax(logits)[target]; targets int64 [rows]. With `scale` other than zero the logits
 // become scale times their gradient. The row stride of logits may exceed their width.
 double CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale);
+
+// The three below convert between bf16 matrices and fp32 panels (gemm.h). Row strides may exceed widths.
+//
+// to = from, widened from bf16 to fp32, which is exact.
+void Widen(const at::Tensor& from, const at::Tensor& to);
+
+// to = from + bias, rounded once from fp32 to bf16. `bias` [columns] is bf16 or undefined.
+void Round(const at::Tensor& from, const at::Tensor& bias, const at::Tensor& to);
+
+// to += alpha * gemm, where `gemm` is rounded to bf16 first if it is fp32; `to` is fp32.
+void AddRounded(const at::Tensor& gemm, double alpha, const at::Tensor& to);
 
 }  // namespace muster::units

@@ -146,11 +146,31 @@ TEST(RowKernels, Bf16IsRoundedOnceAtTheEnd) {
   expect(out, gelu);
   expect(d, slope);
   EXPECT_LT(Largest(wide(sums) - 1 - slope.sum(0)), 1e-4) << "sums are of what was not rounded";
-  AddTo(gemm, x);
-  EXPECT_LT(Largest(wide(x) - wide(Random(rows, width, 1, 1)) - wide(gemm)), 1e-6);
+  AddRounded(gemm, 0.5, x);
+  EXPECT_LT(Largest(wide(x) - wide(Random(rows, width, 1, 1)) - 0.5 * wide(gemm)), 1e-6);
   NarrowAndSum(x, out, sums.zero_());
   EXPECT_TRUE(out.equal(narrow(x))) << "rounded as LibTorch does";
   EXPECT_LT(Largest(wide(sums) - wide(x).sum(0)), 1e-4);
+}
+
+// LibTorch's own casts are the reference; rows of both matrices lie apart.
+TEST(RowKernels, PanelsAreWidenedExactlyAndRoundedOnce) {
+  const int64_t rows = 37, width = 101;
+  const at::Tensor apart = Random(rows, width + 3, 1, 1), x = apart.narrow(1, 0, width);
+  const at::Tensor bias = Random(1, width, 1, 2).view(-1).to(at::kBFloat16);
+  const at::Tensor room = at::zeros({rows, width + 7}, at::kBFloat16), narrow = room.narrow(1, 0, width);
+  Round(x, at::Tensor(), narrow);
+  EXPECT_TRUE(narrow.equal(x.to(at::kBFloat16)));
+  const at::Tensor wide = at::empty({rows, width});
+  Widen(narrow, wide);
+  EXPECT_TRUE(wide.equal(narrow.to(at::kFloat)));
+  Round(x, bias, narrow);
+  EXPECT_TRUE(narrow.equal((x + bias.to(at::kFloat)).to(at::kBFloat16)));
+  EXPECT_TRUE(room.narrow(1, width, 7).equal(at::zeros({rows, 7}, at::kBFloat16))) << "what lies between the rows";
+  const at::Tensor sum = at::ones({rows, width + 1}), to = sum.narrow(1, 0, width);
+  AddRounded(x, 1, to);
+  EXPECT_TRUE(to.equal(x.to(at::kBFloat16).to(at::kFloat) + 1)) << "it is rounded before it is added";
+  EXPECT_TRUE(sum.narrow(1, width, 1).equal(at::ones({rows, 1})));
 }
 
 TEST(RowKernels, Bf16CrossEntropyIsComputedInFp32) {

@@ -7,7 +7,7 @@
 namespace muster::units {
 
 absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vector<Parameter> parameters,
-                                                     bool portable) {
+                                                     const UnitOptions& options) {
   size_t expected = 0;
   switch (unit.kind()) {
     case UNIT_KIND_GPT2_EMBEDDING:
@@ -27,13 +27,14 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vect
     return absl::InvalidArgumentError(
         absl::StrCat("unit ", unit.name(), " has ", parameters.size(), " tensors, its kind needs ", expected));
   }
-  const bool by_operators = portable || !parameters[0].value.is_cpu();
-  if (unit.kind() == UNIT_KIND_GPT2_EMBEDDING) return MakeGpt2Embedding(std::move(parameters), by_operators);
+  UnitOptions o = options;
+  o.portable |= !parameters[0].value.is_cpu();
+  if (unit.kind() == UNIT_KIND_GPT2_EMBEDDING) return MakeGpt2Embedding(std::move(parameters), o.portable);
   if (unit.kind() == UNIT_KIND_GPT2_BLOCK) {
-    if (by_operators) return MakeGpt2Block(std::move(parameters), unit.heads());
-    return MakeCpuGpt2Block(std::move(parameters), unit.heads(), unit.piece_rows());
+    if (o.portable) return MakeGpt2Block(std::move(parameters), unit.heads(), o.bf16_gemms);
+    return MakeCpuGpt2Block(std::move(parameters), unit.heads(), unit.piece_rows(), o.bf16_gemms);
   }
-  return MakeGpt2Head(std::move(parameters), unit.piece_rows(), by_operators);
+  return MakeGpt2Head(std::move(parameters), unit.piece_rows(), o);
 }
 
 }  // namespace muster::units

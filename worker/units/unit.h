@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/inventory.pb.h"
+#include "worker/units/gemm.h"
 
 namespace muster::units {
 
@@ -57,10 +58,14 @@ class UnitModule {
   virtual Activations Backward(const Context& context, Saved saved, const Activations& grads) = 0;
 };
 
+struct UnitOptions {
+  bool portable = false;                      // the code for any device even on a CPU, instead of the faster CPU code
+  Bf16Gemms bf16_gemms = Bf16Gemms::kNative;  // on a CPU
+};
+
 // `parameters`: the unit's tensors in the inventory's order, then those it borrows.
-// `portable`: uses the code for any device even on a CPU, instead of the faster CPU code.
 // Unimplemented: this build has no code for the unit's kind.
 absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vector<Parameter> parameters,
-                                                     bool portable = false);
+                                                     const UnitOptions& options = {});
 
 }  // namespace muster::units

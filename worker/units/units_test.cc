@@ -58,7 +58,7 @@ at::Tensor Filled(at::IntArrayRef shape, at::ScalarType type, double seed) {
 // Units over their own parameters, and what flows through them for each microbatch.
 class Chain {
  public:
-  Chain(const Inventory& inventory, at::ScalarType type, bool portable = false) {
+  Chain(const Inventory& inventory, at::ScalarType type, const UnitOptions& options = {}) {
     at::set_num_threads(1);  // threads that wait for each other are slow on a busy machine
     double seed = 0;
     for (const Unit& unit : inventory.units()) {
@@ -73,7 +73,7 @@ class Chain {
       std::vector<Parameter> own;
       for (const Tensor& tensor : unit.tensors()) own.push_back(parameters_.at(tensor.name()));
       for (const Borrow& borrow : unit.borrows()) own.push_back(parameters_.at(borrow.tensor()));
-      units_.push_back(MakeUnit(unit, std::move(own), portable).value());
+      units_.push_back(MakeUnit(unit, std::move(own), options).value());
     }
   }
 
@@ -251,11 +251,19 @@ const std::vector<Dimensions> kShapes = {
     {1, 3, 12, 19, 150},     // more than one block of queries
 };
 
+const std::vector<UnitOptions> kEachBf16 = {
+    {false, Bf16Gemms::kNative}, {false, Bf16Gemms::kPanels}, {true, Bf16Gemms::kNative}, {true, Bf16Gemms::kPanels}};
+
+std::string Describe(const UnitOptions& options) {
+  return std::string(options.portable ? "the code for any device" : "the CPU's own code") +
+         (options.bf16_gemms == Bf16Gemms::kPanels ? ", through panels" : ", native");
+}
+
 TEST(Units, EqualTheWholeGraphInDouble) {
   for (const bool portable : {false, true}) {
     SCOPED_TRACE(portable ? "the code for any device" : "the CPU's own code");
     for (const Dimensions& shape : kShapes) {
-      Chain chain(Make(shape), at::kDouble, portable);
+      Chain chain(Make(shape), at::kDouble, {.portable = portable});
       const Reference reference(shape, chain.parameters());
       Chain::Pass pass{Tokens(shape, 3, 0.25), {}};
       const at::Tensor right = reference.Loss(pass.context);
@@ -269,10 +277,10 @@ TEST(Units, EqualTheWholeGraphInDouble) {
 // Both start from equal bf16 parameters. Each bf16 rounding is up to 0.4%; with weights as large as these, a gradient
 // is off by up to 20 roundings. A wrong gradient is off by its own size.
 TEST(Units, ComputeInBf16CloseToTheWholeGraph) {
-  for (const bool portable : {false, true}) {
-    SCOPED_TRACE(portable ? "the code for any device" : "the CPU's own code");
+  for (const UnitOptions& options : kEachBf16) {
+    SCOPED_TRACE(Describe(options));
     for (const Dimensions& shape : kShapes) {
-      Chain chain(Make(shape), at::kBFloat16, portable);
+      Chain chain(Make(shape), at::kBFloat16, options);
       const Reference reference(shape, chain.parameters());
       Chain::Pass pass{Tokens(shape, 3, 0.25), {}}, evaluate = pass;
       const at::Tensor right = reference.Loss(pass.context);
@@ -287,15 +295,36 @@ TEST(Units, ComputeInBf16CloseToTheWholeGraph) {
   }
 }
 
+// Native GEMMs and those through panels round at the same points, so they part by single roundings only: by less than
+// the distance of either from float64.
+TEST(Units, InBf16GiveTheSameThroughPanels) {
+  for (const bool portable : {false, true}) {
+    SCOPED_TRACE(portable ? "the code for any device" : "the CPU's own code");
+    for (const Dimensions& shape : kShapes) {
+      Chain native(Make(shape), at::kBFloat16, {portable, Bf16Gemms::kNative});
+      Chain panels(Make(shape), at::kBFloat16, {portable, Bf16Gemms::kPanels});
+      Chain::Pass a{Tokens(shape, 3, 0.25), {}}, b = a;
+      native.Forward(a), panels.Forward(b);
+      const double loss = native.Backward(a);
+      EXPECT_NEAR(panels.Backward(b), loss, 2e-3 * loss) << shape.vocabulary;
+      std::map<std::string, at::Tensor> expected;
+      for (const auto& [name, p] : native.parameters()) expected[name] = p.gradient;
+      ExpectGradients(panels, expected, 0.05);
+    }
+  }
+}
+
 // As close to float64 as what PyTorch eager gives under autocast: over some models the errors of each tensor's
 // gradient, relative to its size, and of the losses. One alone is a matter of luck.
-TEST(Units, InBf16AreAsCloseToFloat64AsPyTorch) {
+class Bf16Units : public testing::TestWithParam<Bf16Gemms> {};
+
+TEST_P(Bf16Units, AreAsCloseToFloat64AsPyTorch) {
   double ours = 0, theirs = 0, our_loss = 0, their_loss = 0;
   for (const Dimensions& shape :
        {Dimensions{2, 2, 36, 61, 16}, Dimensions{3, 4, 32, 256, 33}, Dimensions{4, 4, 64, 256, 64},
         Dimensions{2, 2, 64, 1'009, 96}, Dimensions{1, 3, 12, 19, 150}}) {
     for (const int64_t salt : {0, 5, 11, 17}) {
-      Chain chain(Make(shape), at::kBFloat16);
+      Chain chain(Make(shape), at::kBFloat16, {.bf16_gemms = GetParam()});
       const Reference exact(shape, chain.parameters()), eager(shape, chain.parameters(), at::kFloat);
       Chain::Pass pass{Tokens(shape, 2, 0.25, salt), {}};
       const at::Tensor right = exact.Loss(pass.context), other = eager.AutocastLoss(pass.context);
@@ -312,6 +341,8 @@ TEST(Units, InBf16AreAsCloseToFloat64AsPyTorch) {
   EXPECT_LT(ours, 1.1 * theirs);
   EXPECT_LT(our_loss, 1.2 * their_loss);
 }
+
+INSTANTIATE_TEST_SUITE_P(Units, Bf16Units, testing::Values(Bf16Gemms::kNative, Bf16Gemms::kPanels));
 
 TEST(Units, EqualTheWholeGraphInFloat) {
   for (const Dimensions& shape : kShapes) {

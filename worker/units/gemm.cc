@@ -1,0 +1,114 @@
+#include "worker/units/gemm.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+
+#include <algorithm>
+
+#include "models/inventory.h"
+#include "worker/units/row_kernels.h"
+
+namespace muster::units {
+namespace {
+
+// The most rows and columns of a panel. At 1,024, an element is widened once per 2,048 floating-point operations, and
+// three panels still fit a last-level cache.
+constexpr int64_t kPanel = 1024;
+static_assert(3 * kPanel * kPanel * sizeof(float) == models::kBf16PanelBytes);
+
+at::Tensor PanelOf(const at::Tensor& scratch, int64_t index, int64_t rows, int64_t columns) {
+  return scratch.narrow(0, index * kPanel * kPanel, rows * columns).view({rows, columns});
+}
+
+// A block of `matrix`, widened into panel `index`. A block that is transposed in memory stays so.
+at::Tensor Widened(const at::Tensor& matrix, int64_t row, int64_t rows, int64_t column, int64_t columns,
+                   const at::Tensor& scratch, int64_t index) {
+  const at::Tensor block = matrix.narrow(0, row, rows).narrow(1, column, columns);
+  const bool transposed = block.stride(1) != 1 && block.stride(0) == 1;
+  const at::Tensor panel = PanelOf(scratch, index, transposed ? columns : rows, transposed ? rows : columns);
+  Widen(transposed ? block.t() : block, panel);
+  return transposed ? panel.t() : panel;
+}
+
+// With unit stride along one dimension, as the kernels need it.
+at::Tensor Dense(const at::Tensor& matrix) {
+  return matrix.stride(0) == 1 || matrix.stride(1) == 1 ? matrix : matrix.contiguous();
+}
+
+// done(first row, rows, first column, columns, block of x w in fp32)
+template <typename F>
+void EachPanel(const at::Tensor& x_given, const at::Tensor& w_given, const F& done) {
+  const at::Tensor x = Dense(x_given), w = Dense(w_given);
+  const int64_t m = x.size(0), k = x.size(1), n = w.size(1);
+  TORCH_CHECK(w.size(0) == k, "a GEMM of [", m, ", ", k, "] and [", w.size(0), ", ", n, "]");
+  // Always the same size: the allocator keeps one block for all GEMMs, and the plan counts it once.
+  const at::Tensor scratch = at::empty({3 * kPanel * kPanel}, x.options().dtype(at::kFloat));
+  for (int64_t i = 0; i < m; i += kPanel) {
+    const int64_t rows = std::min(kPanel, m - i);
+    at::Tensor left;
+    for (int64_t j = 0; j < n; j += kPanel) {
+      const int64_t columns = std::min(kPanel, n - j);
+      at::Tensor block = PanelOf(scratch, 2, rows, columns);
+      for (int64_t p = 0; p < k; p += kPanel) {
+        const int64_t inner = std::min(kPanel, k - p);
+        if (j == 0 || k > kPanel) left = Widened(x, i, rows, p, inner, scratch, 0);
+        const at::Tensor right = Widened(w, p, inner, j, columns, scratch, 1);
+        if (p == 0) {
+          at::mm_out(block, left, right);
+        } else {
+          block.addmm_(left, right);
+        }
+      }
+      done(i, rows, j, columns, block);
+    }
+  }
+}
+
+at::Tensor BlockOf(const at::Tensor& matrix, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  return matrix.narrow(0, row, rows).narrow(1, column, columns);
+}
+
+}  // namespace
+
+void Gemms::Compute(const at::Tensor& x, const at::Tensor& w, at::Tensor y) const {
+  if (!ThroughPanels(x) || x.numel() == 0) {
+    at::mm_out(y, x, w);
+    return;
+  }
+  EachPanel(x, w, [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
+    Round(block, at::Tensor(), BlockOf(y, i, rows, j, columns));
+  });
+}
+
+void Gemms::ComputeWithBias(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, at::Tensor y) const {
+  if (!ThroughPanels(x) || x.numel() == 0) {
+    at::addmm_out(y, bias, x, w);
+    return;
+  }
+  EachPanel(x, w, [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
+    Round(block, bias.narrow(0, j, columns), BlockOf(y, i, rows, j, columns));
+  });
+}
+
+void Gemms::AddTo(at::Tensor sum, const at::Tensor& x, const at::Tensor& w, double alpha) const {
+  if (sum.scalar_type() == x.scalar_type()) {
+    sum.addmm_(x, w, /*beta=*/1, alpha);
+  } else if (!x.is_cpu()) {
+    sum.add_(at::mm(x, w), alpha);
+  } else if (!ThroughPanels(x) || x.numel() == 0) {
+    AddRounded(at::mm(x, w), alpha, sum);
+  } else {
+    EachPanel(x, w, [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
+      AddRounded(block, alpha, BlockOf(sum, i, rows, j, columns));
+    });
+  }
+}
+
+at::Tensor Gemms::Differentiable(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias) const {
+  if (!ThroughPanels(x)) return at::addmm(bias, x, w);
+  // The derivative of a cast to fp32 rounds the gradient to bf16, as a native GEMM does.
+  return at::addmm(bias.to(at::kFloat), x.to(at::kFloat), w.to(at::kFloat)).to(at::kBFloat16);
+}
+
+}  // namespace muster::units
