@@ -33,7 +33,7 @@ struct Hardware {
   Sharing sharing = Sharing::kLinks;
 };
 
-// InvalidArgument lists the known ones.
+// The built-in ones; "cpu" has no instructions for bf16, "cpu-bf16" has them. InvalidArgument lists the known ones.
 absl::StatusOr<Hardware> FindHardware(absl::string_view name);
 
 // `world` ranks that fill nodes of `ranks_per_node`, with slots of this memory (0: unknown).

@@ -17,7 +17,7 @@ struct DoctorFlags {
 };
 
 std::vector<Finding> Examine(Invocation& invocation, const DoctorFlags& flags) {
-  std::vector<Finding> all = {CheckSystem(), CheckCores(), CheckMemory()};
+  std::vector<Finding> all = {CheckSystem(), CheckCores(), CheckCpu(), CheckMemory()};
   const auto add = [&](std::vector<Finding> findings) {
     for (Finding& finding : findings) all.push_back(std::move(finding));
   };

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/client.h"
+#include "common/instruction_set.h"
 
 namespace muster::cli {
 
@@ -26,9 +27,12 @@ struct Finding {
 // ---- machine.cc ----
 Finding CheckSystem();  // kernel, architecture, C library
 Finding CheckCores();
+Finding CheckCpu();  // model and vector instructions
 Finding CheckMemory();
 std::vector<Finding> CheckLimits();  // open files, processes
 Finding CheckClock();
+// Pure: what cpuid and the environment say.
+Finding JudgeCpu(const std::string& model, const UsableInstructions& instructions);
 // Pure: what was read of /proc/meminfo and of the container's limit (0: none).
 Finding JudgeMemory(uint64_t total_bytes, uint64_t available_bytes, uint64_t limit_bytes);
 

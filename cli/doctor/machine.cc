@@ -17,6 +17,7 @@
 #include "cli/config.h"
 #include "cli/doctor/checks.h"
 #include "cli/output/format.h"
+#include "worker/agent/node.h"
 
 namespace muster::cli {
 namespace {
@@ -105,6 +106,25 @@ Finding CheckCores() {
             "threads beyond that compete for cores: give the container more, or the worker fewer slots"};
   }
   return {"cores", Severity::kOk, text, ""};
+}
+
+Finding JudgeCpu(const std::string& model, const UsableInstructions& instructions) {
+  std::string text = absl::StrCat(model.empty() ? "" : absl::StrCat(model, ", "), NameOf(instructions.usable));
+  if (!instructions.limited_by.empty()) {
+    absl::StrAppend(&text, " (", instructions.limited_by, " hides ", NameOf(instructions.cpu), ")");
+  }
+  if (HasFastBf16(instructions.usable)) {
+    return {"cpu", Severity::kOk, absl::StrCat(text, ": bf16 is computed natively"), ""};
+  }
+  return {"cpu", Severity::kNote, absl::StrCat(text, ": bf16 is computed through fp32, at about its speed"),
+          HasFastBf16(instructions.cpu) ? "unset the variable for faster bf16"
+                                        : "precision: {compute: bf16} saves memory here, but no time; for time use a "
+                                          "CPU with AVX-512 BF16 or AMX BF16, or a GPU"};
+}
+
+Finding CheckCpu() {
+  const agent::Machine machine = agent::ReadMachine();
+  return JudgeCpu(machine.cpu_model, machine.instructions);
 }
 
 Finding JudgeMemory(uint64_t total_bytes, uint64_t available_bytes, uint64_t limit_bytes) {

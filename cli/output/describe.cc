@@ -168,7 +168,7 @@ Table JobTable(const v1::ListJobsReply& reply, bool wide, absl::Time now) {
 Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
   std::vector<Column> columns = {{"NODE"}, {"STATE"}, {"SLOTS", true}, {"FREE", true}, {"DEVICE"}, {"AGE", true}};
   if (wide) {
-    for (const char* title : {"HOSTNAME", "VERSION", "MEMORY", "MODEL"}) columns.push_back({title});
+    for (const char* title : {"HOSTNAME", "VERSION", "MEMORY", "MODEL", "CPU"}) columns.push_back({title});
   }
   columns.push_back({"JOBS"});
   Table table(columns);
@@ -193,7 +193,13 @@ Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
                              absl::StrCat(free),
                              node.slots_size() > 0 ? DeviceName(first.device()) : "",
                              AgeOf(node.registered(), node.has_registered(), now)};
-    if (wide) row.insert(row.end(), {node.hostname(), node.version(), Bytes(memory), first.model()});
+    if (wide) {
+      // A CPU's model is that of its slots already.
+      const bool named = first.device() == v1::DEVICE_CPU || node.cpu().model().empty();
+      row.insert(row.end(),
+                 {node.hostname(), node.version(), Bytes(memory), first.model(),
+                  absl::StrCat(named ? "" : absl::StrCat(node.cpu().model(), ", "), node.cpu().instruction_set())});
+    }
     row.emplace_back(absl::StrJoin(jobs, ","));
     table.Add(std::move(row));
   }

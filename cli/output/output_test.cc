@@ -168,6 +168,27 @@ TEST(NodeTable, CountsFreeSlotsAndJobs) {
             "node-a  live,draining      3     1  cpu      3h  gpt2-tiny-x7f2\n");
 }
 
+TEST(NodeTable, WideNamesTheInstructionsOfTheCpu) {
+  v1::ListNodesReply reply;
+  for (const auto& [id, device, model] :
+       {std::tuple("a", v1::DEVICE_CPU, "AMD EPYC 7B13"), std::tuple("b", v1::DEVICE_CUDA, "NVIDIA H200")}) {
+    v1::Node& node = *reply.add_nodes();
+    node.set_id(id);
+    node.set_state(v1::NODE_STATE_LIVE);
+    SetTime(*node.mutable_registered(), absl::Hours(3));
+    node.mutable_cpu()->set_model(device == v1::DEVICE_CPU ? "AMD EPYC 7B13" : "Xeon 8481C");
+    node.mutable_cpu()->set_instruction_set(device == v1::DEVICE_CPU ? "AVX2" : "AMX BF16");
+    node.add_slots()->set_device(device);
+    node.mutable_slots(0)->set_model(model);
+    node.mutable_slots(0)->set_memory_bytes(uint64_t{1} << 30);
+  }
+  EXPECT_EQ(
+      NodeTable(reply, true, kNow).Render(kPipe),
+      "NODE  STATE  SLOTS  FREE  DEVICE  AGE  HOSTNAME  VERSION  MEMORY    MODEL          CPU                   JOBS\n"
+      "a     live       1     0  cpu      3h  -         -        1.00 GiB  AMD EPYC 7B13  AVX2                  -\n"
+      "b     live       1     0  cuda     3h  -         -        1.00 GiB  NVIDIA H200    Xeon 8481C, AMX BF16  -\n");
+}
+
 TEST(MetricsTable, LeavesOutWhatWasNotMeasured) {
   v1::MetricPoint point;
   point.set_step(10);

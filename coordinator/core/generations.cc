@@ -34,7 +34,7 @@ constexpr int kSizesTried = 8;  // in one pass, for a job that may run on fewer 
 
 // Equal for slots on which the planner gives the same plan for a job.
 std::string Signature(const Slots& slots) {
-  std::string signature = slots.model;
+  std::string signature = absl::StrCat(slots.model, slots.fast_bf16 ? " bf16" : "");
   for (const RankPlace& rank : slots.ranks) {
     absl::StrAppend(&signature, "/", rank.node, ":", rank.memory_bytes, ":", rank.flops_per_second);
   }
@@ -161,9 +161,10 @@ scheduler::Demand Core::State::DemandOf(const JobEntry& job) {
 }
 
 Slots Core::State::SlotsFor(const scheduler::Decision& decision) const {
-  Slots slots{.device = decision.device};
+  Slots slots{.device = decision.device, .fast_bf16 = true};
   std::map<NodeId, uint32_t> numbers;
   for (const scheduler::RankSlot& rank : decision.ranks) {
+    slots.fast_bf16 &= HasFastBf16(nodes.at(rank.node).record().cpu());
     const uint32_t node = numbers.emplace(rank.node, static_cast<uint32_t>(numbers.size())).first->second;
     slots.ranks.push_back({node, rank.memory_bytes});
     const Slot* slot = SlotAt(rank.node, rank.slot);

@@ -93,6 +93,7 @@ void Core::State::On(const NodeConnected& event, Transaction& transaction) {
     fields.set_hostname(event.node.hostname());
     fields.set_incarnation(event.node.incarnation());
     fields.set_version(event.node.version());
+    *fields.mutable_cpu() = event.node.cpu();
     const auto before = fields.slots();
     *fields.mutable_slots() = event.node.slots();
     KeepSpeeds(before, fields);

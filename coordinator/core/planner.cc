@@ -1,10 +1,12 @@
 #include "coordinator/core/planner.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/instruction_set.h"
 #include "models/inventory.h"
 #include "strategies/choose.h"
 #include "strategies/compile.h"
@@ -22,8 +24,13 @@ bool DependsOnOtherSlots(const Strategy& strategy) {
 
 }  // namespace
 
-strategies::Hardware HardwareOf(Device device, const std::string& model) {
-  if (device != DEVICE_CUDA) return *strategies::FindHardware("cpu");
+bool HasFastBf16(const Cpu& cpu) {
+  const std::optional<InstructionSet> set = InstructionSetOfName(cpu.instruction_set());
+  return set.has_value() && muster::HasFastBf16(*set);
+}
+
+strategies::Hardware HardwareOf(Device device, const std::string& model, bool fast_bf16) {
+  if (device != DEVICE_CUDA) return *strategies::FindHardware(fast_bf16 ? "cpu-bf16" : "cpu");
   const std::string lower = absl::AsciiStrToLower(model);
   for (const char* name : {"h200", "h100", "a100"}) {
     if (absl::StrContains(lower, name)) return *strategies::FindHardware(name);
@@ -40,7 +47,8 @@ absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots
   uint64_t least_peak = 0;
   absl::StatusOr<strategies::MemoryPlan> memory_plan;
   if (train.strategy().has_auto_()) {
-    auto choice = strategies::Choose(train, *inventory, slots.ranks, HardwareOf(slots.device, slots.model));
+    auto choice =
+        strategies::Choose(train, *inventory, slots.ranks, HardwareOf(slots.device, slots.model, slots.fast_bf16));
     if (!choice.ok()) return choice.status();
     train = choice->train();
     planned.strategy = train.strategy();

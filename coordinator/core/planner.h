@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/job.pb.h"
 #include "proto/partition.pb.h"
 #include "proto/spec.pb.h"
 #include "strategies/hardware.h"
@@ -21,6 +22,7 @@ struct Slots {
   std::vector<RankPlace> ranks;        // by rank; nodes numbered in the order of the ranks
   Device device = DEVICE_UNSPECIFIED;  // resolved
   std::string model;                   // of the device of rank 0: "NVIDIA H200"; may be empty
+  bool fast_bf16 = false;              // every node's CPU is known to have instructions for bf16
 };
 
 // Why a job cannot start on its slots, though it could elsewhere.
@@ -54,7 +56,10 @@ using OpNamer = std::function<std::string(const JobSpec& spec, const Slots& slot
 
 std::string NameOpByStrategies(const JobSpec& spec, const Slots& slots, uint64_t index);
 
-// The hardware to predict times for, from the name that the device reports.
-strategies::Hardware HardwareOf(Device device, const std::string& model);
+// Whether the CPU is known to have instructions for bf16.
+bool HasFastBf16(const Cpu& cpu);
+
+// The hardware to predict times for, from the name that the device reports. `fast_bf16` counts for CPUs only.
+strategies::Hardware HardwareOf(Device device, const std::string& model, bool fast_bf16 = false);
 
 }  // namespace muster::core

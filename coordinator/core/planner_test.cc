@@ -72,11 +72,22 @@ TEST(PlanByStrategies, WhatOtherNodesCouldHoldWaits) {
   EXPECT_TRUE(absl::StrContains(uneven.unfit->why, "the same number of ranks on every node")) << uneven.unfit->why;
 }
 
+TEST(HasFastBf16, IsFalseForCpusThatAreNotKnown) {
+  Cpu cpu;
+  EXPECT_FALSE(HasFastBf16(cpu)) << "an older worker";
+  cpu.set_instruction_set("AVX2");
+  EXPECT_FALSE(HasFastBf16(cpu));
+  cpu.set_instruction_set("AMX BF16");
+  EXPECT_TRUE(HasFastBf16(cpu));
+}
+
 TEST(HardwareOf, KnowsDevicesByTheirName) {
   EXPECT_EQ(HardwareOf(DEVICE_CUDA, "NVIDIA H200").name, "h200");
   EXPECT_EQ(HardwareOf(DEVICE_CUDA, "NVIDIA GeForce RTX 4090").name, "rtx4090");
   EXPECT_EQ(HardwareOf(DEVICE_CUDA, "").name, "h100");
   EXPECT_EQ(HardwareOf(DEVICE_CPU, "AMD EPYC 7B13").name, "cpu");
+  EXPECT_EQ(HardwareOf(DEVICE_CPU, "AMD EPYC 9354", /*fast_bf16=*/true).name, "cpu-bf16");
+  EXPECT_EQ(HardwareOf(DEVICE_CUDA, "NVIDIA H200", /*fast_bf16=*/true).name, "h200");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
 #include <type_traits>
@@ -50,11 +51,25 @@ absl::StatusOr<JobSpec> ResolveSpec(const spec::Limits& limits, const JobSpec& a
   return status;
 }
 
+// Notes how the CPUs that the ranks are placed on compute bf16.
+void AddBf16Note(const core::Core& core, const JobSpec& spec, Device device, PlanReply& plan) {
+  if (device != DEVICE_CPU || spec.train().precision().compute() != DTYPE_BF16) return;
+  std::map<std::string, Cpu> cpus;
+  for (const RankPlan& rank : plan.ranks()) {
+    if (rank.node().empty() || cpus.contains(rank.node())) continue;
+    if (const absl::StatusOr<Node> node = core.GetNode(NodeId(rank.node())); node.ok()) {
+      cpus[rank.node()] = node->cpu();
+    }
+  }
+  for (std::string& note : spec::Bf16Notes(cpus)) plan.add_notes(std::move(note));
+}
+
 // The plan on the slots where the job would run now, or in an idle cluster; on unknown slots if there are too few.
 absl::StatusOr<PlanReply> PlanOnNodes(const core::Core& core, const PlanRequest& request, const JobSpec& resolved) {
   const core::Core::Placing placing = core.WouldPlace(resolved);
   spec::PlanFor on{.ranks = placing.slots.ranks, .hardware = {}, .ops = request.ops()};
-  absl::StatusOr<strategies::Hardware> hardware = core::HardwareOf(placing.slots.device, placing.slots.model);
+  absl::StatusOr<strategies::Hardware> hardware =
+      core::HardwareOf(placing.slots.device, placing.slots.model, placing.slots.fast_bf16);
   if (!request.hardware().empty()) hardware = strategies::FindHardware(request.hardware());
   if (!hardware.ok()) return hardware.status();
   on.hardware = *std::move(hardware);
@@ -66,6 +81,7 @@ absl::StatusOr<PlanReply> PlanOnNodes(const core::Core& core, const PlanRequest&
   for (RankPlan& rank : *plan->mutable_ranks()) {
     if (rank.rank() < placing.nodes.size()) rank.set_node(placing.nodes[rank.rank()].value());
   }
+  AddBf16Note(core, resolved, placing.slots.device, *plan);
   if (const uint32_t all = resolved.resources().ranks(); on.ranks.size() < all) {
     plan->add_notes(absl::StrCat("on ", on.ranks.size(), " of ", all, " ranks, until there are slots for more"));
   }
@@ -86,9 +102,14 @@ absl::Status AddPlacesOf(const core::Core& core, const Job& job, PlanReply& plan
     return absl::OkStatus();
   }
   const Generation& generation = generations.front();
-  const core::Slots slots = core::PlacedSlots(generation);
-  absl::StatusOr<PlanReply> placed = spec::MakePlan(
-      core::SpecOf(job, generation), {.ranks = slots.ranks, .hardware = core::HardwareOf(slots.device, slots.model)});
+  core::Slots slots = core::PlacedSlots(generation);
+  slots.fast_bf16 = std::all_of(generation.ranks().begin(), generation.ranks().end(), [&](const RankPlacement& rank) {
+    const absl::StatusOr<Node> node = core.GetNode(NodeId(rank.node()));
+    return node.ok() && core::HasFastBf16(node->cpu());
+  });
+  absl::StatusOr<PlanReply> placed =
+      spec::MakePlan(core::SpecOf(job, generation),
+                     {.ranks = slots.ranks, .hardware = core::HardwareOf(slots.device, slots.model, slots.fast_bf16)});
   if (!placed.ok()) return placed.status();
   plan = *std::move(placed);
   *plan.mutable_resolved() = job.spec();
@@ -96,6 +117,7 @@ absl::Status AddPlacesOf(const core::Core& core, const Job& job, PlanReply& plan
   for (RankPlan& rank : *plan.mutable_ranks()) {
     rank.set_node(generation.ranks(static_cast<int>(rank.rank())).node());
   }
+  AddBf16Note(core, job.spec(), slots.device, plan);
   return absl::OkStatus();
 }
 

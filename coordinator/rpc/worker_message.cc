@@ -43,6 +43,9 @@ absl::Status CheckHello(const Hello& hello) {
     }
   }
   if (node.hostname().size() > kMaxIdBytes * 2 || node.version().size() > kMaxIdBytes) return Malformed("a long name");
+  for (const std::string* text : {&node.cpu().model(), &node.cpu().instruction_set(), &node.cpu().limited_by()}) {
+    if (text->size() > kMaxIdBytes) return Malformed("a long name");
+  }
   if (node.slots_size() > kMaxSlots) return Malformed("more than 1024 slots");
   for (const Slot& slot : node.slots()) {
     if (slot.device_uuid().size() > kMaxIdBytes || slot.model().size() > kMaxIdBytes) return Malformed("a long name");

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/instruction_set.h"
 #include "models/inventory.h"
 #include "strategies/choose.h"
 #include "strategies/cost.h"
@@ -163,6 +165,26 @@ void AddChoice(const strategies::Choice& choice, PlanReply& plan) {
 
 PlanFor AnySlots(const JobSpec& resolved, const strategies::Hardware& hardware) {
   return {strategies::FullNodes(resolved.resources().ranks(), hardware.ranks_per_node, 0), hardware};
+}
+
+std::vector<std::string> Bf16Notes(const std::map<std::string, Cpu>& cpus) {
+  constexpr size_t kNamed = 3;
+  std::vector<std::string> native, panels, notes;
+  for (const auto& [node, cpu] : cpus) {
+    const std::optional<InstructionSet> set = InstructionSetOfName(cpu.instruction_set());
+    if (!set.has_value()) continue;
+    const std::string limited = cpu.limited_by().empty() ? "" : absl::StrCat(" by ", cpu.limited_by());
+    (HasFastBf16(*set) ? native : panels).push_back(absl::StrCat(node, " (", cpu.instruction_set(), limited, ")"));
+  }
+  const auto note = [&](absl::string_view how, const std::vector<std::string>& on) {
+    if (on.empty()) return;
+    const auto end = on.begin() + static_cast<ptrdiff_t>(std::min(on.size(), kNamed));
+    notes.push_back(absl::StrCat("bf16 GEMMs ", how, " on ", absl::StrJoin(on.begin(), end, ", "),
+                                 on.size() > kNamed ? absl::StrCat(" and ", on.size() - kNamed, " more") : ""));
+  };
+  note("are native", native);
+  note("go through fp32 panels, at about the speed of fp32,", panels);
+  return notes;
 }
 
 absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved, const PlanFor& on) {

@@ -1,9 +1,12 @@
 // The plan of a resolved spec: what is known before anything runs. Pure.
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/job.pb.h"
 #include "proto/jobs.pb.h"
 #include "proto/spec.pb.h"
 #include "strategies/hardware.h"
@@ -19,6 +22,10 @@ struct PlanFor {
 
 // Ranks on unknown nodes, with as many per node as the hardware usually has.
 PlanFor AnySlots(const JobSpec& resolved, const strategies::Hardware& hardware);
+
+// One line for each way in which these nodes' CPUs compute a job in bf16, by node; none for those that do not tell:
+// "bf16 GEMMs go through fp32 panels, at about the speed of fp32, on node-a (AVX2)".
+std::vector<std::string> Bf16Notes(const std::map<std::string, Cpu>& cpus);
 
 // The numbers of a resolved spec: parameters, tokens, FLOPs, bytes per rank, predicted times, schedule and digests; of
 // strategy: auto what it is resolved to, beside the other candidates. Node names are left empty.

@@ -64,6 +64,25 @@ TEST(Plan, SaysBySpeedWhoOwnsWhat) {
   EXPECT_TRUE(absl::StrContains(line(on), "; shard 0 is held to what")) << line(on);
 }
 
+TEST(Bf16Notes, NameNodesByHowTheyCompute) {
+  std::map<std::string, Cpu> cpus;
+  cpus["a"].set_instruction_set("AVX-512 BF16");
+  cpus["b"].set_instruction_set("AVX2");
+  cpus["c"].set_instruction_set("AVX2");
+  cpus["c"].set_limited_by("ONEDNN_MAX_CPU_ISA=AVX2");
+  cpus["older"];
+  EXPECT_THAT(
+      Bf16Notes(cpus),
+      testing::ElementsAre("bf16 GEMMs are native on a (AVX-512 BF16)",
+                           "bf16 GEMMs go through fp32 panels, at about the speed of fp32, on b (AVX2), c (AVX2 "
+                           "by ONEDNN_MAX_CPU_ISA=AVX2)"));
+  cpus.erase("a");
+  cpus["d"].set_instruction_set("AVX-512");
+  cpus["e"].set_instruction_set("AVX2");
+  EXPECT_THAT(Bf16Notes(cpus), testing::ElementsAre(testing::EndsWith("d (AVX-512) and 1 more")));
+  EXPECT_THAT(Bf16Notes({}), testing::IsEmpty());
+}
+
 TEST(Plan, CountsWhatAStepCosts) {
   JobSpec spec = Good();
   spec.mutable_train()->mutable_batch()->set_microbatch(3);

@@ -143,7 +143,9 @@ absl::StatusOr<muster::Node> PrepareNode(const Flags& flags) {
   if (!node.ok()) return node.status();
   std::vector<muster::agent::Gpu> gpus;
   if (muster::agent::IsCudaBuild()) gpus = muster::agent::ListGpus();
-  for (muster::Slot& slot : muster::agent::MakeSlots(muster::agent::ReadMachine(), gpus, flags.slots)) {
+  const muster::agent::Machine machine = muster::agent::ReadMachine();
+  *node->mutable_cpu() = muster::agent::CpuOf(machine);
+  for (muster::Slot& slot : muster::agent::MakeSlots(machine, gpus, flags.slots)) {
     *node->add_slots() = std::move(slot);
   }
   return node;

@@ -142,6 +142,7 @@ Machine ReadMachine() {
     if (parts.size() == 2) machine.cpu_model = parts[1].substr(0, 100);
     break;
   }
+  machine.instructions = FindInstructions();
   return machine;
 }
 
@@ -151,6 +152,14 @@ bool IsCudaBuild() {
 #else
   return false;
 #endif
+}
+
+Cpu CpuOf(const Machine& machine) {
+  Cpu cpu;
+  cpu.set_model(machine.cpu_model);
+  cpu.set_instruction_set(std::string(NameOf(machine.instructions.usable)));
+  cpu.set_limited_by(machine.instructions.limited_by);
+  return cpu;
 }
 
 std::vector<Slot> MakeSlots(const Machine& machine, const std::vector<Gpu>& gpus, uint32_t cpu_slots) {

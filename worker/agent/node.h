@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/instruction_set.h"
 #include "proto/job.pb.h"
 
 namespace muster::agent {
@@ -27,6 +28,7 @@ struct Machine {
   uint32_t cores = 1;  // that this process may use
   uint64_t memory_bytes = 0;
   std::string cpu_model;
+  UsableInstructions instructions;
 };
 // The machine's hardware, within the limits of CPU affinity and control groups.
 Machine ReadMachine();
@@ -41,6 +43,9 @@ std::vector<Gpu> ListGpus();
 
 // True in the CUDA build, whose trainers can use GPUs.
 bool IsCudaBuild();
+
+// What a node reports of its CPU.
+Cpu CpuOf(const Machine& machine);
 
 // One slot per GPU; without GPUs `cpu_slots` shares of the cores and the memory. A share has at least one core.
 std::vector<Slot> MakeSlots(const Machine& machine, const std::vector<Gpu>& gpus, uint32_t cpu_slots);

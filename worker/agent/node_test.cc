@@ -40,6 +40,16 @@ TEST(MakeSlots, OnePerGpu) {
 TEST(ReadMachine, FindsThisOne) {
   EXPECT_GE(ReadMachine().cores, 1u);
   EXPECT_GT(ReadMachine().memory_bytes, uint64_t{64} << 20);
+  EXPECT_EQ(ReadMachine().instructions.usable, FindInstructions().usable);
+}
+
+TEST(CpuOf, SaysWhatTrainersMayUse) {
+  Machine machine{10, 1000, "AMD EPYC 9354"};
+  machine.instructions = LimitInstructions(InstructionSet::kAvx512Bf16, "AVX2", "");
+  const Cpu cpu = CpuOf(machine);
+  EXPECT_EQ(cpu.model(), "AMD EPYC 9354");
+  EXPECT_EQ(cpu.instruction_set(), "AVX2");
+  EXPECT_EQ(cpu.limited_by(), "ONEDNN_MAX_CPU_ISA=AVX2");
 }
 
 TEST(IdentifyNode, IdStaysAndIncarnationsDiffer) {
