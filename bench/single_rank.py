@@ -2,12 +2,15 @@
 """A single rank compared to PyTorch eager and to the lower bound (its GEMMs alone), interleaved in one run.
 
     bazel build //bench:single_rank_side && python3 bench/single_rank.py [--json FILE]
+    python3 bench/single_rank.py --bf16-over-fp32 [--isas native,avx512,avx2]    # our bf16 step over our fp32 step
 
 For each case three processes (ours, PyTorch, the GEMMs) live at the same time and take turns, a few steps each, for
 several rounds; idle processes wait on a pipe. A time is the smallest of a round's steps; a ratio is taken within
 a round, and its median and range over the rounds are shown: the machine's speed drifts, ratios do not.
 Memory is the peak resident size less what the process held before its model existed, for both sides.
 The PyTorch interpreter is $MUSTER_PEER_PYTHON (tools/fetch_torch.sh peer makes it).
+
+--bf16-over-fp32 needs no PyTorch. Each line names the instruction set that LibTorch was held to and how it computed bf16.
 """
 import argparse
 import json
@@ -22,6 +25,12 @@ CASES = {
     "tiny": {"layers": 4, "heads": 4, "width": 128, "vocabulary": 256, "context": 128, "sequences": 8, "steps": 8},
     "6x384": {"layers": 6, "heads": 6, "width": 384, "vocabulary": 50257, "context": 256, "sequences": 4, "steps": 1},
 }
+# What holds LibTorch and oneDNN to fewer instructions than the CPU has (common/instruction_set.h).
+ISAS = {
+    "native": {},
+    "avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+}
 # The environment that the worker daemon gives to a trainer.
 OURS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000", "MKL_CBWR": "AVX2"}
 
@@ -33,7 +42,7 @@ class Side:
         self.command = command
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env={**os.environ, **environment})
-        self.read()
+        self.ready = self.read()
 
     def read(self):
         line = self.process.stdout.readline()
@@ -55,10 +64,48 @@ def spread(values):
     return {"min": min(values), "median": statistics.median(values), "max": max(values)}
 
 
-def measure(name, threads, dtype, args):
+def flags_of(name, threads):
+    """A case's number of steps a round, and its flags."""
     case = dict(CASES[name])
     steps = case.pop("steps")
-    flags = [word for key, value in {**case, "threads": threads}.items() for word in ("--" + key, str(value))]
+    return steps, [word for key, value in {**case, "threads": threads}.items() for word in ("--" + key, str(value))]
+
+
+def measure_bf16(name, threads, isa, args):
+    steps, flags = flags_of(name, threads)
+    environment = {"OMP_NUM_THREADS": str(threads), **OURS, **ISAS[isa]}
+    sides = {dtype: Side([args.side, "--role", "engine", "--dtype", dtype] + flags, environment)
+             for dtype in ("fp32", "bf16")}
+    for side in sides.values():
+        side.run(3)
+    rounds = [{key: min(side.run(steps)["milliseconds"]) for key, side in sides.items()} for _ in range(args.rounds)]
+    last = {key: side.run(1) for key, side in sides.items()}
+    for side in sides.values():
+        side.end()
+    return {
+        "case": name, "threads": threads, "instruction_set": sides["bf16"].ready["instruction_set"],
+        "path": sides["bf16"].ready["notes"][0], "rounds": args.rounds,
+        "milliseconds": {key: spread([r[key] for r in rounds]) for key in sides},
+        "bf16_over_fp32": spread([r["bf16"] / r["fp32"] for r in rounds]),
+        "planned_bytes": last["bf16"]["planned_bytes"], "counted_bytes": last["bf16"]["counted_bytes"],
+    }
+
+
+def bf16_table(results):
+    def row(r):
+        ms, ratio = r["milliseconds"], r["bf16_over_fp32"]
+        path = "native" if "native" in r["path"] else "fp32 panels"
+        return [r["case"], r["instruction_set"], path, str(r["threads"]), "%.1f" % ms["fp32"]["min"],
+                "%.1f" % ms["bf16"]["min"], "%.2f" % ratio["min"], "%.2f" % ratio["median"], "%.2f" % ratio["max"],
+                "%.1f/%.1f" % (r["planned_bytes"] / 2**20, r["counted_bytes"] / 2**20)]
+    head = ["case", "instruction set", "bf16 GEMMs", "threads", "fp32 ms", "bf16 ms", "bf16/fp32 min", "median", "max",
+            "bf16 MiB planned/counted"]
+    return aligned([head] + [row(r) for r in results])
+
+
+def measure(name, threads, dtype, args):
+    case = CASES[name]
+    steps, flags = flags_of(name, threads)
     omp = {"OMP_NUM_THREADS": str(threads)}
     peer = [args.python, os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_peer.py")]
     sides = {
@@ -66,6 +113,12 @@ def measure(name, threads, dtype, args):
         "torch": Side(peer + ["--dtype", dtype] + flags, omp),
         "gemms": Side([args.side, "--role", "gemms", "--dtype", dtype] + flags, {**omp, **OURS}),
     }
+    if dtype == "bf16" and not sides["ours"].ready["fast_bf16"]:
+        for side in sides.values():
+            side.end()
+        print("bf16: %s has no instructions for it, so PyTorch's would take minutes; see --bf16-over-fp32"
+              % sides["ours"].ready["instruction_set"], file=sys.stderr)
+        return None
     for side in sides.values():
         side.run(3)
     rounds = [{key: side.run(steps) for key, side in sides.items()} for _ in range(args.rounds)]
@@ -76,6 +129,7 @@ def measure(name, threads, dtype, args):
     tokens = case["context"] * case["sequences"]
     return {
         "case": name, "threads": threads, "dtype": dtype, "rounds": args.rounds, "tokens_per_step": tokens,
+        "instruction_set": sides["ours"].ready["instruction_set"],
         "milliseconds": {key: spread(values) for key, values in times.items()},
         "tokens_per_second": {key: tokens / min(values) * 1e3 for key, values in times.items()},
         "speed_over_torch": spread([b / a for a, b in zip(times["ours"], times["torch"])]),
@@ -88,22 +142,17 @@ def measure(name, threads, dtype, args):
     }
 
 
-def has_bf16():
-    with open("/proc/cpuinfo", encoding="ascii") as f:
-        return "avx512_bf16" in f.read()
-
-
 def table(results):
     def row(r):
         ms, over, floor = r["milliseconds"], r["speed_over_torch"], r["time_over_products"]
-        return [r["case"], r["dtype"], str(r["threads"])] + ["%.1f" % ms[k]["min"] for k in ("ours", "torch", "gemms")] + [
+        return [r["case"], r["instruction_set"], r["dtype"], str(r["threads"])] + ["%.1f" % ms[k]["min"] for k in ("ours", "torch", "gemms")] + [
             "%.0f" % r["tokens_per_second"]["ours"],
             "%.2f (%.2f-%.2f)" % (over["median"], over["min"], over["max"]),
             "%.2f (%.2f-%.2f)" % (floor["median"], floor["min"], floor["max"]),
             "%.2f" % r["torch_time_over_products"]["median"],
             "%.1f" % (r["memory_bytes"]["ours"] / 2**20), "%.1f" % (r["memory_bytes"]["torch"] / 2**20),
             "%.2f" % r["memory_over_torch"], "%.1f/%.1f" % (r["planned_bytes"] / 2**20, r["counted_bytes"] / 2**20)]
-    head = ["case", "dtype", "threads", "ours ms", "torch ms", "gemms ms", "tokens/s", "speed/torch", "time/gemms",
+    head = ["case", "instruction set", "dtype", "threads", "ours ms", "torch ms", "gemms ms", "tokens/s", "speed/torch", "time/gemms",
             "torch/gemms", "MiB", "torch MiB", "ratio", "planned/counted"]
     return aligned([head] + [row(r) for r in results])
 
@@ -118,16 +167,22 @@ def main():
     parser.add_argument("--dtypes", default="fp32")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", help="write the results there too")
+    parser.add_argument("--bf16-over-fp32", action="store_true", help="our bf16 step over our fp32 step, without PyTorch")
+    parser.add_argument("--isas", default="native,avx2", help="for --bf16-over-fp32: of %s" % ", ".join(ISAS))
     args = parser.parse_args()
-    results = []
-    for dtype in args.dtypes.split(","):
-        if dtype == "bf16" and not has_bf16():
-            print("bf16: this CPU lacks avx512_bf16, left out", file=sys.stderr)
-            continue
-        for name in args.cases.split(","):
-            for threads in args.threads.split(","):
-                results.append(measure(name, int(threads), dtype, args))
-    print(table(results))
+    cases = [(name, int(threads)) for name in args.cases.split(",") for threads in args.threads.split(",")]
+    if args.bf16_over_fp32:
+        results = []
+        for isa in args.isas.split(","):
+            for name, threads in cases:
+                results.append(measure_bf16(name, threads, isa, args))
+                ratio = results[-1]["bf16_over_fp32"]
+                print("%s %s, %d threads: %.2f" % (isa, name, threads, ratio["median"]), file=sys.stderr, flush=True)
+        print(bf16_table(results))
+    else:
+        results = [measure(name, threads, dtype, args) for dtype in args.dtypes.split(",") for name, threads in cases]
+        results = [r for r in results if r is not None]
+        print(table(results))
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump(results, f, indent=1)

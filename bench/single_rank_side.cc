@@ -15,6 +15,7 @@
 #include "bench/model.h"
 #include "bench/shape_options.h"
 #include "bench/status.h"
+#include "common/instruction_set.h"
 #include "worker/engine/engine.h"
 
 int main(int argc, char** argv) {
@@ -49,8 +50,11 @@ int main(int argc, char** argv) {
     gemms = bench::MakeGemms(shape);
     step = [&] { return gemms->Step(), true; };
   }
-  std::printf("{\"ready\": true}\n");
-  std::fflush(stdout);
+  nlohmann::json ready = {{"instruction_set", std::string(NameOf(FindInstructions().usable))},
+                          {"fast_bf16", HasFastBf16(FindInstructions().usable)},
+                          {"notes", nlohmann::json::array()}};
+  if (trained != nullptr) ready["notes"] = trained->Notes();
+  std::cout << ready << std::endl;
   for (int steps = 0; std::cin >> steps;) {
     nlohmann::json answer = {{"milliseconds", nlohmann::json::array()}};
     for (int i = 0; i < steps; ++i) {
