@@ -71,19 +71,18 @@ std::string Reason(const Choice& choice, const Hardware& hardware) {
 }  // namespace
 
 absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
-                              const Hardware& hardware) {
+                              const Hardware& hardware, Budget* budget) {
   Choice choice;
-  std::vector<MemoryPlan> memory_plans;
   for (Train& way : Ways(train, ranks)) {
-    absl::StatusOr<MemoryPlan> memory_plan = PlanMemory(way, inventory, ranks);
+    absl::StatusOr<MemoryPlan> memory_plan = PlanMemory(way, inventory, ranks, budget);
     if (!memory_plan.ok()) return memory_plan.status();
+    if (absl::Status status = SpendOnTimes(memory_plan->program, budget); !status.ok()) return status;
     Candidate& candidate = choice.candidates.emplace_back();
     candidate.peak_bytes = memory_plan->peak();
     candidate.unfit = WhyUnfit(*memory_plan, ranks);
     candidate.step_seconds =
         PredictStep(way, inventory, memory_plan->layout, memory_plan->program, ranks, hardware).timeline.seconds;
     candidate.train = std::move(way);
-    memory_plans.push_back(*std::move(memory_plan));
   }
   const auto less = [](const Candidate& a, const Candidate& b) { return a.peak_bytes < b.peak_bytes; };
   const auto least = std::min_element(choice.candidates.begin(), choice.candidates.end(), less);
@@ -101,7 +100,10 @@ absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, ab
     choice.chosen = c;
     break;
   }
-  choice.memory_plan = std::move(memory_plans[choice.chosen]);
+  // Made once more: all of them together are large.
+  absl::StatusOr<MemoryPlan> chosen = PlanMemory(choice.train(), inventory, ranks, budget);
+  if (!chosen.ok()) return chosen.status();
+  choice.memory_plan = *std::move(chosen);
   choice.reason = Reason(choice, hardware);
   return choice;
 }

@@ -36,6 +36,6 @@ struct Choice {
 // fastest that fits, but prefers a simpler one that is less than 2% slower. REQUIRES: `train` is resolved and its
 // strategy auto. Errors as Compile.
 absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
-                              const Hardware& hardware);
+                              const Hardware& hardware, Budget* budget = nullptr);
 
 }  // namespace muster::strategies

@@ -36,9 +36,9 @@ absl::StatusOr<PartitionTable> TableOf(const Train& train, const Inventory& inve
     case Strategy::kDdp:
       return ddp::TableOf(inventory);
     case Strategy::kZero:
-      return zero::TableOf(strategy.zero(), inventory, ranks);
+      return zero::TableOf(strategy.zero(), inventory, ranks, kMaxTableBytes);
     case Strategy::kFsdp:
-      return fsdp::TableOf(strategy.fsdp(), inventory, ranks);
+      return fsdp::TableOf(strategy.fsdp(), inventory, ranks, kMaxTableBytes);
     default:
       return NotYet(strategy);
   }
@@ -70,6 +70,65 @@ absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& inv
   return recipe;
 }
 
+// Work and bytes for each of the things that are counted before they are made.
+constexpr uint64_t kWorkPerOp = 16;       // emitted, checked, walked
+constexpr uint64_t kWorkPerDigested = 8;  // an op's text, hashed
+constexpr uint64_t kBytesPerOp = sizeof(Op) + 24;
+constexpr uint64_t kWorkPerCut = 1;   // of a unit: planned, checked, summed up, serialized
+constexpr uint64_t kBytesPerCut = 8;  // as boundaries
+
+// Most ops that a schedule of that recipe has: all that may come for a unit and a microbatch, and once a step.
+uint64_t MostOps(const ScheduleRecipe& recipe, uint64_t units) {
+  uint64_t each = 2 + (recipe.recompute ? 1 : 0);
+  if (recipe.parameters == Parameters::kFreed) each += 4;
+  if (recipe.sharded && recipe.gradients == Gradients::kOwned) each += 2;
+  return units * (each * static_cast<uint64_t>(recipe.microbatches) + 4) + 3;
+}
+
+uint64_t Tensors(const Inventory& inventory) {
+  uint64_t tensors = 0;
+  for (const Unit& unit : inventory.units()) tensors += static_cast<uint64_t>(unit.tensors_size());
+  return tensors;
+}
+
+// Before a table is made. Whole and ragged placements look for an owner of every tensor among all shards.
+absl::Status SpendOnTable(const Train& train, const Inventory& inventory, uint64_t ranks, Budget* budget) {
+  const Strategy& strategy = train.strategy();
+  const bool sharded = strategy.has_zero() || strategy.has_fsdp();
+  const Placement placement = strategy.has_zero() ? strategy.zero().placement() : strategy.fsdp().placement();
+  const bool searched = placement == PLACEMENT_WHOLE || placement == PLACEMENT_RAGGED;
+  const uint64_t shards = sharded ? ranks : 1, tensors = Tensors(inventory),
+                 units = static_cast<uint64_t>(inventory.units_size());
+  // It ends when it is too large to be handed out, and each cut takes a byte at least.
+  const uint64_t cuts = std::min<uint64_t>(kMaxTableBytes, units * shards);
+  const auto what = [&] {
+    return absl::StrCat("a partition table of ", units, " units on ", ranks,
+                        " ranks; use fewer ranks, or strategy.placement: even");
+  };
+  absl::Status status =
+      Spend(budget, 16 * tensors + kWorkPerCut * cuts + (searched ? cuts * tensors / units / 4 : 0), what);
+  return status.ok() ? Hold(budget, kBytesPerCut * cuts, what) : status;
+}
+
+absl::StatusOr<RankProgram> CompileRecipe(const ScheduleRecipe& recipe, const Inventory& inventory, Budget* budget,
+                                          bool digest) {
+  const uint64_t units = static_cast<uint64_t>(inventory.units_size());
+  const uint64_t ops = MostOps(recipe, units);
+  const auto what = [&] {
+    return absl::StrCat("a schedule of ", recipe.microbatches, " microbatches of ", units, " units, up to ", ops,
+                        " ops; raise batch.microbatch");
+  };
+  absl::Status status = Spend(budget, ops * (kWorkPerOp + (digest ? kWorkPerDigested : 0)), what);
+  if (status.ok()) status = Hold(budget, ops * kBytesPerOp, what);
+  if (!status.ok()) return status;
+  RankProgram program{.schedule = Build(inventory, recipe), .evaluation = BuildEvaluation(inventory, recipe)};
+  for (const Schedule* schedule : {&program.schedule, &program.evaluation}) {
+    if (absl::Status s = Check(*schedule, inventory); !s.ok()) return s;
+  }
+  if (digest) program.digest = DigestOf(program);
+  return program;
+}
+
 uint64_t StateTensors(const Optimizer& optimizer) {
   if (optimizer.has_adamw()) return 2;
   return optimizer.sgd().momentum() > 0 ? 1 : 0;
@@ -85,11 +144,9 @@ struct Buffers {
   bool reduces = false;          // gradients are reduced
 };
 
-// Evaluation uses training's slots.
-Buffers BuffersOf(const RankProgram& program, const std::vector<partition::OwnedUnit>& owned) {
+// Evaluation uses the slots of training. `units`: elements of each unit's flat buffer.
+Buffers BuffersOf(const RankProgram& program, const std::vector<uint64_t>& units) {
   Buffers buffers;
-  std::vector<uint64_t> units;
-  for (const partition::OwnedUnit& unit : owned) units.push_back(unit.flat.elements);
   buffers.all = std::accumulate(units.begin(), units.end(), uint64_t{0});
   const std::vector<uint64_t> slots = GatherSlots(program.schedule, units);
   buffers.gathered = std::accumulate(slots.begin(), slots.end(), uint64_t{0});
@@ -164,13 +221,16 @@ bool SharesBySpeed(const Strategy& strategy) {
          (strategy.fsdp().placement() == PLACEMENT_RAGGED && strategy.fsdp().shares() == SHARES_SPEED);
 }
 
-absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
+absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
+                                  Budget* budget) {
+  if (absl::Status s = SpendOnTable(train, inventory, ranks.size(), budget); !s.ok()) return s;
   absl::StatusOr<PartitionTable> table = TableOf(train, inventory, ranks);
   if (!table.ok()) return table.status();
-  if (const size_t bytes = table->ByteSizeLong(); bytes > kMaxTableBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "strategy: on ", ranks.size(), " ranks its partition table takes ", bytes >> 20, " MiB, and at most ",
-        kMaxTableBytes >> 20, " can be handed out; of the placements, even has the smallest tables"));
+  if (table->ByteSizeLong() > kMaxTableBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("strategy: on ", ranks.size(), " ranks its partition table takes more than ", kMaxTableBytes >> 20,
+                     " MiB, the most that can be handed out; of the placements, even has the smallest tables; use "
+                     "that, fewer ranks, or a model of fewer layers"));
   }
   absl::StatusOr<Layout> layout = LayoutOf(*std::move(table), inventory, static_cast<uint32_t>(ranks.size()));
   if (layout.ok()) {
@@ -181,24 +241,49 @@ absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory
   return layout;
 }
 
-absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& inventory, const Layout& layout,
-                                    uint32_t rank) {
+absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& inventory, const Layout& layout, uint32_t rank,
+                                    Budget* budget) {
   const uint32_t world = static_cast<uint32_t>(layout.roles.size());
   if (rank >= world) return absl::InvalidArgumentError(absl::StrCat("strategy: rank ", rank, " of ", world));
   const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, inventory, layout.table.shards(), world);
   if (!recipe.ok()) return recipe.status();
-  RankProgram program{.schedule = Build(inventory, *recipe), .evaluation = BuildEvaluation(inventory, *recipe)};
-  for (const Schedule* schedule : {&program.schedule, &program.evaluation}) {
-    if (absl::Status s = Check(*schedule, inventory); !s.ok()) return s;
-  }
-  program.digest = Sha256Hex(absl::StrCat(Digest(program.schedule), Digest(program.evaluation)));
+  return CompileRecipe(*recipe, inventory, budget, /*digest=*/true);
+}
+
+std::string DigestOf(const RankProgram& program) {
+  return Sha256Hex(absl::StrCat(Digest(program.schedule), Digest(program.evaluation)));
+}
+
+absl::StatusOr<RankProgram> Outline(const Train& train, const Inventory& inventory, const Layout& layout,
+                                    Budget* budget) {
+  // So many show how a step begins, goes on and ends, whatever is gathered ahead.
+  constexpr int32_t kLeast = 6, kUnitMicrobatches = 8000;
+  absl::StatusOr<ScheduleRecipe> recipe =
+      RecipeOf(train, inventory, layout.table.shards(), static_cast<uint32_t>(layout.roles.size()));
+  if (!recipe.ok()) return recipe.status();
+  const int32_t all = recipe->microbatches;
+  recipe->microbatches = std::min(all, std::max(kLeast, kUnitMicrobatches / inventory.units_size()));
+  absl::StatusOr<RankProgram> program = CompileRecipe(*recipe, inventory, budget, /*digest=*/false);
+  if (program.ok()) program->left_out = static_cast<uint32_t>(all - recipe->microbatches);
   return program;
 }
 
+namespace {
+
+// Of each unit's flat buffer, the table's padding included.
+std::vector<uint64_t> UnitElements(const PartitionTable& table, const Inventory& inventory) {
+  std::vector<uint64_t> elements;
+  for (int u = 0; u < inventory.units_size(); ++u) {
+    elements.push_back(partition::BufferElements(table, inventory, u));
+  }
+  return elements;
+}
+
+}  // namespace
+
 std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory, const Layout& layout,
                                   const RankProgram& program) {
-  const std::vector<partition::OwnedUnit> owned = partition::OwnedUnits(layout.table, inventory);
-  const Buffers buffers = BuffersOf(program, owned);
+  const Buffers buffers = BuffersOf(program, UnitElements(layout.table, inventory));
   const uint64_t sequences = MicrobatchRows(train.batch(), static_cast<uint32_t>(layout.roles.size()));
   const bool bf16 = train.precision().compute() == DTYPE_BF16, reduce_bf16 = train.precision().reduce() == DTYPE_BF16;
 
@@ -209,7 +294,7 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
                                 PeakActivationBytes(program.evaluation, inventory, sequences));
   if (bf16) common.activations += models::Bf16Bytes(inventory);
   std::vector<Memory> shards;
-  for (const uint64_t own : partition::OwnedElements(owned, layout.table.shards())) {
+  for (const uint64_t own : partition::OwnedElements(layout.table, inventory)) {
     Memory& memory = shards.emplace_back(common);
     // A rank that has all parameters anyway has the owned ones among them, unless it computes in another dtype.
     // BytesAnElement states the same by element.
@@ -228,7 +313,7 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
 
 uint64_t BytesAnElement(const Train& train, const Inventory& inventory, const Layout& layout,
                         const RankProgram& program) {
-  const Buffers buffers = BuffersOf(program, partition::OwnedUnits(layout.table, inventory));
+  const Buffers buffers = BuffersOf(program, UnitElements(layout.table, inventory));
   const bool own_parameters = !buffers.whole_parameters || train.precision().compute() == DTYPE_BF16;
   return (own_parameters ? 4 : 0) + (buffers.whole_gradients ? 0 : 4) + 4 * StateTensors(train.optimizer());
 }

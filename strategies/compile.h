@@ -11,6 +11,7 @@
 #include "proto/inventory.pb.h"
 #include "proto/partition.pb.h"
 #include "proto/spec.pb.h"
+#include "strategies/budget.h"
 #include "strategies/partition/planners.h"
 #include "strategies/schedule/schedule.h"
 
@@ -19,6 +20,9 @@ namespace muster::strategies {
 // A worker hands a table to its trainers in one message (worker/agent/tables.h): 1.5B by rows on 1,024 ranks takes 5
 // MiB.
 inline constexpr size_t kMaxTableBytes = size_t{15} << 20;
+
+// Units x microbatches of a step that a spec may ask for: a schedule has up to nine ops for each of these, 130 MB.
+inline constexpr uint64_t kMaxUnitMicrobatches = 250'000;
 
 // `world` ranks on one node, of equal memory.
 std::vector<RankPlace> AnyPlaces(uint32_t world);
@@ -37,8 +41,10 @@ struct Layout {
 absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory, uint32_t world);
 
 // Unimplemented: a strategy that this build does not have yet; InvalidArgument: it does not match the ranks (single
-// with 2). Messages begin with the field's path, "strategy: ".
-absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks);
+// with 2), or its table is too large. Messages begin with the field's path, "strategy: ". ResourceExhausted, Cancelled:
+// from the budget.
+absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
+                                  Budget* budget = nullptr);
 
 // The name in a spec: "fsdp".
 const char* KindOf(const Strategy& strategy);
@@ -49,12 +55,22 @@ bool SharesBySpeed(const Strategy& strategy);
 struct RankProgram {
   Schedule schedule;    // of a training step
   Schedule evaluation;  // of a pass forward
-  std::string digest;   // of both
+  std::string digest;   // of both; empty: this is an outline
+  // Of an outline: microbatches that are left out in the middle of the step.
+  uint32_t left_out = 0;
 };
 
 // `train` must be resolved. Errors as MakeLayout.
-absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& inventory, const Layout& layout,
-                                    uint32_t rank);
+absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& inventory, const Layout& layout, uint32_t rank,
+                                    Budget* budget = nullptr);
+
+// Of both schedules.
+std::string DigestOf(const RankProgram& program);
+
+// The same with fewer microbatches where there are very many: they repeat each other, so a few of them show what a rank
+// needs and how long it takes. What a program is compared by before it is compiled.
+absl::StatusOr<RankProgram> Outline(const Train& train, const Inventory& inventory, const Layout& layout,
+                                    Budget* budget = nullptr);
 
 // Bytes that a rank needs. All but the activations are allocated from the first step to the last: the sum of the parts
 // with the activations' peak is the peak.

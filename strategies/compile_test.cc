@@ -131,7 +131,7 @@ TEST(Memory, ShardsHoldWhatTheyOwnAndTheirSlots) {
     const Layout layout = *MakeLayout(t, inventory, AnyPlaces(3));
     const RankProgram program = *Compile(t, inventory, layout, 0);
     const std::vector<partition::OwnedUnit> units = partition::OwnedUnits(layout.table, inventory);
-    const std::vector<uint64_t> owned = partition::OwnedElements(units, 3);
+    const std::vector<uint64_t> owned = partition::OwnedElements(layout.table, inventory);
     uint64_t all = 0, largest = 0;
     for (const partition::OwnedUnit& unit : units) {
       all += unit.flat.elements;

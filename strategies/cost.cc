@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "strategies/partition/table.h"
 
 namespace muster::strategies {
@@ -48,17 +49,20 @@ std::array<GroupTopology, kGroups> TopologiesOf(const Layout& layout, absl::Span
 
 class CostModel {
  public:
-  CostModel(const Train& train, const Inventory& inventory, const Layout& layout, absl::Span<const RankPlace> ranks,
-            const Hardware& hardware)
+  CostModel(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
+            absl::Span<const RankPlace> ranks, const Hardware& hardware)
       : train_(train),
         inventory_(inventory),
         hardware_(hardware),
+        last_microbatch_(program.schedule.microbatches - 1),
+        left_out_(program.left_out),
         groups_(TopologiesOf(layout, ranks)),
         share_(ShareOf(train.batch().sequences(), static_cast<uint32_t>(ranks.size()), 0).sequences),
         compute_bytes_(train.precision().compute() == DTYPE_BF16 ? 2 : 4),
         reduce_bytes_(train.precision().reduce() == DTYPE_BF16 ? 2 : 4) {
     std::vector<uint64_t> own(layout.table.shards());
-    for (const partition::OwnedUnit& unit : partition::OwnedUnits(layout.table, inventory)) {
+    for (int u = 0; u < inventory.units_size(); ++u) {
+      const partition::OwnedUnit unit = partition::OwnedUnitOf(layout.table, inventory, u);
       std::vector<uint64_t> of(layout.table.shards());
       for (const partition::OwnedRange& range : unit.ranges) of[range.shard] += range.end - range.begin;
       elements_.push_back(unit.flat.elements);
@@ -116,7 +120,9 @@ class CostModel {
     if (forwards == 0) return {};
     const Unit& unit = inventory_.units(op.unit);
     const uint64_t microbatch = train_.batch().microbatch() > 0 ? train_.batch().microbatch() : share_;
-    const uint64_t before = microbatch * static_cast<uint64_t>(op.microbatch);
+    // The last one may have fewer sequences.
+    const uint64_t index = static_cast<uint64_t>(op.microbatch) + (op.microbatch == last_microbatch_ ? left_out_ : 0);
+    const uint64_t before = microbatch * index;
     const double sequences = static_cast<double>(std::min(microbatch, share_ - std::min(share_, before)));
     if (sequences == 0) return {};
     const double activations = static_cast<double>(unit.saved_bytes() + unit.output_bytes()) * compute_bytes_ / 4;
@@ -173,6 +179,8 @@ class CostModel {
   const Train& train_;
   const Inventory& inventory_;
   const Hardware& hardware_;
+  const int32_t last_microbatch_;
+  const uint32_t left_out_;
   const std::array<GroupTopology, kGroups> groups_;
   const uint64_t share_;  // sequences of a step
   const double compute_bytes_, reduce_bytes_;
@@ -184,13 +192,39 @@ class CostModel {
 
 }  // namespace
 
+namespace {
+
+// The second half of an outline's microbatches but the last, as often more as it leaves out microbatches.
+Repeated RepeatedBy(const RankProgram& program) {
+  if (program.left_out == 0) return {};
+  const int32_t last = program.schedule.microbatches - 1, middle = last / 2;
+  Repeated repeated{.times = static_cast<double>(program.left_out) / (last - middle)};
+  for (size_t i = 0; i < program.schedule.ops.size(); ++i) {
+    const Op& op = program.schedule.ops[i];
+    if (op.kind != OpKind::kForward || op.unit != 0) continue;
+    if (op.microbatch == middle) repeated.from = i;
+    if (op.microbatch == last) repeated.to = i;
+  }
+  return repeated;
+}
+
+}  // namespace
+
+absl::Status SpendOnTimes(const RankProgram& program, Budget* budget) {
+  constexpr uint64_t kWorkPerTimed = 10, kBytesPerTimed = sizeof(Op) + sizeof(OpCost) + sizeof(OpTime) + 8;
+  const uint64_t ops = program.schedule.ops.size();
+  const auto what = [&] { return absl::StrCat("a schedule of ", ops, " ops; raise batch.microbatch"); };
+  const absl::Status status = Spend(budget, ops * kWorkPerTimed, what);
+  return status.ok() ? Hold(budget, ops * kBytesPerTimed, what) : status;
+}
+
 Predicted PredictStep(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
                       absl::Span<const RankPlace> ranks, const Hardware& hardware) {
-  const CostModel model(train, inventory, layout, ranks, hardware);
+  const CostModel model(train, inventory, layout, program, ranks, hardware);
   Predicted predicted;
   predicted.costs.reserve(program.schedule.ops.size());
   for (const Op& op : program.schedule.ops) predicted.costs.push_back(model.Of(op));
-  predicted.timeline = Simulate(program.schedule, predicted.costs, hardware.sharing);
+  predicted.timeline = Simulate(program.schedule, predicted.costs, hardware.sharing, RepeatedBy(program));
   return predicted;
 }
 

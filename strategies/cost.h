@@ -22,7 +22,11 @@ struct Predicted {
   Timeline timeline;
 };
 
-// `train` must be resolved and concrete; `ranks` as many as the layout has.
+// Before PredictStep. Errors of the budget.
+absl::Status SpendOnTimes(const RankProgram& program, Budget* budget);
+
+// `train` must be resolved and concrete; `ranks` as many as the layout has. Of an outline, the times of the whole step;
+// only those of single ops, and their costs, are the outline's.
 Predicted PredictStep(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
                       absl::Span<const RankPlace> ranks, const Hardware& hardware);
 

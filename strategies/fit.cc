@@ -37,7 +37,8 @@ std::vector<Strategy> MoreSharded(const Train& train) {
 // Tries ways to run, and records those that fit, with their peaks.
 class Advice {
  public:
-  Advice(const Inventory& inventory, absl::Span<const RankPlace> ranks) : inventory_(inventory), ranks_(ranks) {
+  Advice(const Inventory& inventory, absl::Span<const RankPlace> ranks, Budget* budget)
+      : inventory_(inventory), ranks_(ranks), budget_(budget) {
     for (const RankPlace& rank : ranks) {
       if (rank.memory_bytes > 0 && (smallest_ == 0 || rank.memory_bytes < smallest_)) smallest_ = rank.memory_bytes;
     }
@@ -53,10 +54,17 @@ class Advice {
 
   std::string Text() const {
     if (!fits_.empty()) return absl::StrCat("it would fit with ", absl::StrJoin(fits_, ", or "));
+    if (least_name_.empty()) return "nothing else was tried, since planning it takes too long";
     return absl::StrCat("nothing tried would fit; the smallest tried needs ", Binary(least_), " a rank (", least_name_,
                         "): use a smaller model, or slots of ", Binary(SlotBytesFor(least_)));
   }
-  bool Enough() const { return fits_.size() >= kMostAdvice; }
+  bool Enough() const { return exhausted_ || fits_.size() >= kMostAdvice; }
+  // Whether a spec may ask for so small a microbatch.
+  bool Allowed(const Train& train, uint32_t world) const {
+    return uint64_t{Microbatches(train.batch(), world)} * static_cast<uint64_t>(inventory_.units_size()) <=
+           kMaxUnitMicrobatches;
+  }
+  uint32_t world() const { return static_cast<uint32_t>(ranks_.size()); }
 
  private:
   uint32_t PerNode() const {
@@ -66,7 +74,9 @@ class Advice {
   }
 
   bool On(const Train& train, absl::Span<const RankPlace> ranks, const std::string& what) {
-    const absl::StatusOr<MemoryPlan> memory_plan = PlanMemory(train, inventory_, ranks);
+    if (exhausted_ || !Allowed(train, static_cast<uint32_t>(ranks.size()))) return false;
+    const absl::StatusOr<MemoryPlan> memory_plan = PlanMemory(train, inventory_, ranks, budget_);
+    exhausted_ = absl::IsResourceExhausted(memory_plan.status()) || absl::IsCancelled(memory_plan.status());
     if (!memory_plan.ok()) return false;
     if (least_name_.empty() || memory_plan->peak() < least_) least_ = memory_plan->peak(), least_name_ = what;
     if (!WhyUnfit(*memory_plan, ranks).empty()) return false;
@@ -76,6 +86,8 @@ class Advice {
 
   const Inventory& inventory_;
   const absl::Span<const RankPlace> ranks_;
+  Budget* const budget_;
+  bool exhausted_ = false;
   uint64_t smallest_ = 0;
   std::vector<std::string> fits_;
   uint64_t least_ = 0;
@@ -86,6 +98,7 @@ class Advice {
 bool TryMicrobatches(Train train, const std::string& with, Advice& advice) {
   while (train.batch().microbatch() > 1) {
     train.mutable_batch()->set_microbatch(train.batch().microbatch() / 2);
+    if (advice.Enough() || !advice.Allowed(train, advice.world())) return false;
     if (advice.Try(train, absl::StrCat(with, "batch.microbatch ", train.batch().microbatch()))) return true;
   }
   return false;
@@ -111,10 +124,11 @@ uint64_t MemoryPlan::peak() const {
 
 namespace {
 
-absl::StatusOr<MemoryPlan> LookOnce(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
-  absl::StatusOr<Layout> layout = MakeLayout(train, inventory, ranks);
+absl::StatusOr<MemoryPlan> LookOnce(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
+                                    Budget* budget) {
+  absl::StatusOr<Layout> layout = MakeLayout(train, inventory, ranks, budget);
   if (!layout.ok()) return layout.status();
-  absl::StatusOr<RankProgram> program = Compile(train, inventory, *layout, 0);
+  absl::StatusOr<RankProgram> program = Outline(train, inventory, *layout, budget);
   if (!program.ok()) return program.status();
   MemoryPlan memory_plan{.layout = *std::move(layout), .program = *std::move(program), .by_shard = {}};
   memory_plan.by_shard = MemoryByShard(train, inventory, memory_plan.layout, memory_plan.program);
@@ -131,15 +145,14 @@ uint64_t MostElements(uint64_t memory_bytes, uint64_t own, uint64_t peak, uint64
 
 }  // namespace
 
-absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inventory,
-                                      absl::Span<const RankPlace> ranks) {
-  absl::StatusOr<MemoryPlan> memory_plan = LookOnce(train, inventory, ranks);
+absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
+                                      Budget* budget) {
+  absl::StatusOr<MemoryPlan> memory_plan = LookOnce(train, inventory, ranks, budget);
   if (!memory_plan.ok() || !SharesBySpeed(train.strategy()) || WhyUnfit(*memory_plan, ranks).empty())
     return memory_plan;
   const uint64_t bytes = BytesAnElement(train, inventory, memory_plan->layout, memory_plan->program);
   if (bytes == 0) return memory_plan;
-  const std::vector<uint64_t> own = partition::OwnedElements(
-      partition::OwnedUnits(memory_plan->layout.table, inventory), memory_plan->layout.table.shards());
+  const std::vector<uint64_t> own = partition::OwnedElements(memory_plan->layout.table, inventory);
   std::vector<RankPlace> bounded(ranks.begin(), ranks.end());
   std::set<uint32_t> held;
   for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
@@ -147,7 +160,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inven
     const uint32_t shard = memory_plan->layout.roles[rank].shard();
     bounded[rank].most_elements = MostElements(ranks[rank].memory_bytes, own[shard], memory_plan->of(rank).peak, bytes);
   }
-  absl::StatusOr<MemoryPlan> again = LookOnce(train, inventory, bounded);
+  absl::StatusOr<MemoryPlan> again = LookOnce(train, inventory, bounded, budget);
   if (!again.ok()) return again;
   for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
     const uint32_t shard = again->layout.roles[rank].shard();
@@ -156,6 +169,21 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inven
   }
   again->held.assign(held.begin(), held.end());
   return again;
+}
+
+absl::StatusOr<WholeProgram> CompileWhole(const Train& train, const Inventory& inventory, const MemoryPlan& memory_plan,
+                                          Budget* budget) {
+  const std::vector<Op>& outline = memory_plan.program.schedule.ops;
+  if (memory_plan.program.left_out == 0) {
+    return WholeProgram{DigestOf(memory_plan.program), OpNames(memory_plan.program.schedule, inventory),
+                        outline.size()};
+  }
+  const absl::StatusOr<RankProgram> program = Compile(train, inventory, memory_plan.layout, 0, budget);
+  if (!program.ok()) return program.status();
+  const std::vector<Op>& ops = program->schedule.ops;
+  const auto differ = std::mismatch(outline.begin(), outline.end(), ops.begin(), ops.end());
+  return WholeProgram{program->digest, OpNames(program->schedule, inventory),
+                      static_cast<size_t>(differ.first - outline.begin())};
 }
 
 std::string WhyUnfit(const MemoryPlan& memory_plan, absl::Span<const RankPlace> ranks) {
@@ -173,8 +201,10 @@ std::string WhyUnfit(const MemoryPlan& memory_plan, absl::Span<const RankPlace> 
                       " and 10% to spare), its slot has ", Binary(ranks[*worst].memory_bytes));
 }
 
-std::string WhatWouldFit(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
-  Advice advice(inventory, ranks);
+namespace {
+
+std::string TryAll(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks, Budget* budget) {
+  Advice advice(inventory, ranks, budget);
   if (!train.activation_checkpointing()) {
     advice.Try(With(train, train.strategy(), true), "activation_checkpointing: true");
   }
@@ -198,6 +228,17 @@ std::string WhatWouldFit(const Train& train, const Inventory& inventory, absl::S
     if (advice.Try(more, world, absl::StrCat("resources.ranks ", world, " and strategy ", NameOf(more)))) break;
   }
   return advice.Text();
+}
+
+}  // namespace
+
+std::string WhatWouldFit(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
+                         Budget* budget) {
+  if (budget == nullptr) return TryAll(train, inventory, ranks, nullptr);
+  Budget part = budget->Part(0.5);
+  std::string advice = TryAll(train, inventory, ranks, &part);
+  budget->Charge(part);
+  return advice;
 }
 
 std::string NameOf(const Train& train) {

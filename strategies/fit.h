@@ -1,13 +1,16 @@
 // Whether ranks fit into the memory of their slots, and what would fit. Pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "strategies/budget.h"
 #include "strategies/compile.h"
+#include "strategies/schedule/op_names.h"
 
 namespace muster::strategies {
 
@@ -24,7 +27,7 @@ std::string Binary(uint64_t bytes);
 // A job's plan on given ranks.
 struct MemoryPlan {
   Layout layout;
-  RankProgram program;  // of every rank
+  RankProgram program;  // of every rank, or its outline
   std::vector<Memory> by_shard;
   std::vector<uint32_t> held;  // shards that own less than their speed's share, since their ranks' memory holds no more
 
@@ -33,8 +36,19 @@ struct MemoryPlan {
 };
 
 // `train` is resolved and concrete. Shares by speed are limited by the ranks' memory. Errors as MakeLayout.
-absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inventory,
-                                      absl::Span<const RankPlace> ranks);
+absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
+                                      Budget* budget = nullptr);
+
+// What is kept of the program that a planned job's trainers compile, which may be too large to keep.
+struct WholeProgram {
+  std::string digest;
+  OpNames names;
+  size_t outlined = 0;  // so many of its first ops are those of the plan's program
+};
+
+// Errors as Compile.
+absl::StatusOr<WholeProgram> CompileWhole(const Train& train, const Inventory& inventory, const MemoryPlan& memory_plan,
+                                          Budget* budget = nullptr);
 
 // Empty: every rank fits, or its slot's memory is unknown. Otherwise names the rank that does not, with figures: "rank
 // 3 needs 61.2 GiB (its predicted peak of 55.1 GiB and 10% to spare), its slot has 40 GiB".
@@ -42,8 +56,10 @@ std::string WhyUnfit(const MemoryPlan& memory_plan, absl::Span<const RankPlace> 
 
 // Suggests what would fit such slots, each suggestion tried: checkpointing, more sharding, a smaller microbatch, more
 // ranks. "it would fit with activation_checkpointing: true (31.0 GiB a rank), ..."; or says that nothing does, and how
-// much the smallest of them needs. REQUIRES: `train` is concrete and does not fit.
-std::string WhatWouldFit(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks);
+// much the smallest of them needs. Tries only what a spec may ask for, and spends at most half of the remaining budget.
+// REQUIRES: `train` is concrete and does not fit.
+std::string WhatWouldFit(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
+                         Budget* budget = nullptr);
 
 // "ddp", "zero 2", "fsdp full_shard", with ", activation checkpointing" where the spec has it.
 std::string NameOf(const Train& train);

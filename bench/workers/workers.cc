@@ -5,6 +5,7 @@
 //   register    --workers workers connect to a coordinator that has --jobs jobs
 //   steady      each rank reports a step every second while a job waits in the queue: the coordinator's share of a core
 //   reconnect   the coordinator is killed and restarted: all workers call at once, and none counts as lost
+//   planning    the largest plans that a spec may ask for, and one that fits nothing: latency of Jobs.Get meanwhile
 //   readers     watches that never read: memory, and the latency of a submission meanwhile
 //
 // Prints one line for each and exits with 1 if one exceeds its limit. The herd is a separate process (this program
@@ -21,6 +22,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -55,6 +57,10 @@ struct Flags {
   double reconnect_seconds = 10;
   double readers_mib = 64;
   double submit_ms = 50;
+  double get_ms = 100;
+  double plan_seconds = 5;
+  double plan_mib = 256;
+  bool only_planning = false;
   std::string herd_of;  // address; if set, this process is the herd
 };
 
@@ -285,9 +291,77 @@ void MeasureReaders(const Flags& flags, Coordinator& coordinator) {
   }
 }
 
+// 64 ranks x 1,000 layers x 200 microbatches; 4,096 layers; and 2^20 sequences, of which no slot holds a microbatch.
+std::vector<JobSpec> LargePlans() {
+  std::vector<JobSpec> specs;
+  const auto add = [&](Gpt2Size size, uint32_t ranks, uint32_t layers, uint32_t sequences, uint32_t microbatch) {
+    JobSpec& spec = specs.emplace_back();
+    spec.set_api_version("muster/v1");
+    spec.set_kind("Job");
+    spec.set_name("large");
+    spec.mutable_resources()->set_ranks(ranks);
+    Train& train = *spec.mutable_train();
+    train.mutable_model()->mutable_gpt2()->set_size(size);
+    if (layers > 0) train.mutable_model()->mutable_gpt2()->set_layers(layers);
+    train.mutable_data()->set_tokens("/train.bin");
+    train.set_steps(1);
+    train.mutable_batch()->set_sequences(sequences);
+    if (microbatch > 0) train.mutable_batch()->set_microbatch(microbatch);
+    train.mutable_strategy()->mutable_auto_();
+  };
+  add(GPT2_SIZE_TINY, 64, 1000, 64 * 200, 1);
+  add(GPT2_SIZE_TINY, 64, 4096, 64 * 61, 1);
+  add(GPT2_SIZE_XL, 1, 0, 1 << 20, 0);
+  return specs;
+}
+
+void MeasurePlanning(const Flags& flags, Coordinator& coordinator) {
+  Service service(coordinator.address());
+  service.Submit("looked-at");
+  ListJobsReply jobs;
+  if (const auto status = service.jobs().List(Context().get(), {}, &jobs); !status.ok()) Die(status.error_message());
+  GetJobRequest request;
+  request.set_job(jobs.jobs(0).job().id());
+  const size_t before = coordinator.ResidentBytes();
+  std::atomic<bool> over = false;
+  std::thread planner([&] {
+    Service other(coordinator.address());
+    for (const JobSpec& spec : LargePlans()) {
+      PlanRequest plan;
+      *plan.mutable_spec() = spec;
+      plan.set_memory_bytes(1);
+      PlanReply reply;
+      const absl::Time begin = absl::Now();
+      if (const auto status = other.jobs().Plan(Context(false).get(), plan, &reply); !status.ok()) {
+        Die("plan: " + status.error_message());
+      }
+      Report(absl::StrCat("a plan of ", spec.resources().ranks(), " ranks, ", reply.microbatches(), " microbatches"),
+             absl::ToDoubleSeconds(absl::Now() - begin), "s", flags.plan_seconds);
+    }
+    over = true;
+  });
+  std::vector<double> took;
+  size_t most = before;
+  while (!over) {
+    const absl::Time begin = absl::Now();
+    GetJobReply reply;
+    if (const auto status = service.jobs().Get(Context().get(), request, &reply); !status.ok()) {
+      Die("get: " + status.error_message());
+    }
+    took.push_back(absl::ToDoubleMilliseconds(absl::Now() - begin));
+    most = std::max(most, coordinator.ResidentBytes());
+    absl::SleepFor(absl::Milliseconds(1));  // else the calls themselves are the load
+  }
+  planner.join();
+  std::sort(took.begin(), took.end());
+  std::printf("get beside them: %zu calls, median %.3g ms\n", took.size(), took[took.size() / 2]);
+  Report("get beside them, slowest", took.back(), "ms", flags.get_ms);
+  Report("planning, memory", static_cast<double>(most - before) / (1 << 20), "MiB", flags.plan_mib);
+}
+
 int Measure(const Flags& flags) {
   std::printf("%u cores\n", std::thread::hardware_concurrency());
-  for (const auto& measure : {MeasureHerd, MeasureReaders}) {
+  for (const auto& measure : {MeasurePlanning, MeasureHerd, MeasureReaders}) {
     std::string folder = flags.folder + "/muster-bench-XXXXXX";
     if (mkdtemp(folder.data()) == nullptr) Die("cannot make a folder in " + flags.folder);
     {
@@ -297,6 +371,7 @@ int Measure(const Flags& flags) {
     }
     std::error_code ignored;
     std::filesystem::remove_all(folder, ignored);
+    if (flags.only_planning) break;
   }
   return failed ? 1 : 0;
 }
@@ -318,6 +393,10 @@ int main(int argc, char** argv) {
   app.add_option("--reconnect_seconds", flags.reconnect_seconds, "limit")->capture_default_str();
   app.add_option("--readers_mib", flags.readers_mib, "limit")->capture_default_str();
   app.add_option("--submit_ms", flags.submit_ms, "limit")->capture_default_str();
+  app.add_option("--get_ms", flags.get_ms, "limit, beside planning")->capture_default_str();
+  app.add_option("--plan_seconds", flags.plan_seconds, "limit")->capture_default_str();
+  app.add_option("--plan_mib", flags.plan_mib, "limit")->capture_default_str();
+  app.add_flag("--planning", flags.only_planning, "measure nothing else");
   app.add_option("--coordinator", flags.coordinator, "program; the default is right below `bazel run`")
       ->capture_default_str();
   app.add_option("--be_herd_of", flags.herd_of)->group("");

@@ -56,6 +56,9 @@ Outcome Core::Handle(const Event& event, Now now) {
   state_->Write(transaction, outcome);
   outcome.events = std::move(transaction.events);
   outcome.actions = std::move(transaction.actions);
+  Plans::Requests plans = state_->plans.TakeRequests();
+  for (CancelPlan& cancel : plans.cancelled) outcome.actions.push_back(std::move(cancel));
+  for (RequestPlan& request : plans.requested) outcome.actions.push_back(std::move(request));
   for (const NodeId& node : transaction.desired) {
     NodeEntry* entry = state_->FindNode(node);
     if (entry == nullptr) continue;
@@ -170,7 +173,6 @@ bool Core::HasReported(const NodeId& node) const {
   return entry != nullptr && entry->reported;
 }
 
-// Twice where the first slots are too small and the planner knows which are not.
 std::string Core::FolderConflict(const JobSpec& resolved) const {
   // With an id of its own in the path no other job has it.
   if (absl::StrContains(resolved.train().checkpoint().path(), "{job}")) return "";
@@ -179,7 +181,7 @@ std::string Core::FolderConflict(const JobSpec& resolved) const {
   return state_->FolderConflict(spec);
 }
 
-Core::Placing Core::WouldPlace(const JobSpec& resolved) const {
+Core::Placing Core::WouldPlace(const JobSpec& resolved, uint64_t slot_bytes, bool whole) const {
   const std::vector<scheduler::NodeView> views = state_->NodeViews();
   std::vector<scheduler::NodeView> idle = views;
   for (scheduler::NodeView& node : idle) {
@@ -187,22 +189,12 @@ Core::Placing Core::WouldPlace(const JobSpec& resolved) const {
     for (scheduler::SlotView& slot : node.slots) slot.holder = {};
   }
   scheduler::Demand demand{resolved.resources().ranks(), resolved.resources().device()};
-  demand.least = resolved.resources().min_ranks();
-  Placing placing;
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    const scheduler::Decision now = scheduler::Cluster(views).Place(demand);
-    const scheduler::Decision later = now.ranks.empty() ? scheduler::Cluster(idle).Place(demand) : now;
-    if (attempt > 0 && later.ranks.empty()) break;  // the first slots show what does not fit
-    placing = {.nodes = {}, .slots = state_->SlotsFor(later), .reason = now.reason};
-    for (const scheduler::RankSlot& rank : now.ranks) placing.nodes.push_back(rank.node);
-    if (later.ranks.empty()) break;
-    const absl::StatusOr<Planned> plan = state_->options.planner(resolved, placing.slots);
-    if (!plan.ok() || !plan->unfit.has_value()) break;
-    placing.nodes.clear();
-    placing.reason = plan->unfit->why;
-    if (plan->unfit->slot_bytes == 0) break;
-    demand.slot_bytes = plan->unfit->slot_bytes;
-  }
+  demand.slot_bytes = slot_bytes;
+  if (!whole) demand.least = resolved.resources().min_ranks();
+  const scheduler::Decision now = scheduler::Cluster(views).Place(demand);
+  const scheduler::Decision later = now.ranks.empty() ? scheduler::Cluster(idle).Place(demand) : now;
+  Placing placing{.nodes = {}, .slots = state_->SlotsFor(later), .reason = now.reason};
+  for (const scheduler::RankSlot& rank : now.ranks) placing.nodes.push_back(rank.node);
   return placing;
 }
 
@@ -231,7 +223,11 @@ bool Core::HasArrived(const RankId& rank) const {
 
 const Planned* Core::PlanOf(const JobId& id) const {
   const JobEntry* job = state_->FindJob(id);
-  return job == nullptr || !job->plan.has_value() ? nullptr : &*job->plan;
+  return job == nullptr ? nullptr : job->plan.get();
+}
+
+bool Core::IsPlanPending(const JobId& id) const {
+  return state_->plans.Find(id, Plans::Purpose::kGeneration) != nullptr;
 }
 
 std::string Core::Missing(const JobId& id) const {

@@ -21,6 +21,7 @@
 #include "common/ids.h"
 #include "common/timeouts.h"
 #include "coordinator/core/planner.h"
+#include "coordinator/core/plans.h"
 #include "proto/job.pb.h"
 #include "proto/records.pb.h"
 #include "proto/worker.pb.h"
@@ -34,6 +35,8 @@ struct SubmitJob {
   std::string owner;
   JobSpec spec;        // resolved; placeholders in its paths are expanded here, where the job gets its id
   std::string suffix;  // four random characters; the job's id is <name>-<suffix>
+  // The plan that checked the spec. If the job can start on exactly those slots, it is not made again.
+  std::optional<PlanReady> plan = std::nullopt;
 };
 struct CancelJob {
   JobId job;
@@ -97,8 +100,9 @@ struct RankArrived {
 };
 struct Tick {};
 
-using Event = std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, TraceJob, CheckpointJob, DrainNode,
-                           UndrainNode, NodeConnected, NodeDisconnected, NodeObserved, RankRecord, RankArrived, Tick>;
+using Event =
+    std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, TraceJob, CheckpointJob, DrainNode, UndrainNode,
+                 NodeConnected, NodeDisconnected, NodeObserved, RankRecord, RankArrived, PlanReady, Tick>;
 
 // ---- Actions: executed after the commit, in order. Executing one twice is harmless. ----
 struct SendDesired {
@@ -116,7 +120,7 @@ struct EndGeneration {
 struct ForgetJob {
   JobId job;
 };  // removes its metrics and logs
-using Action = std::variant<SendDesired, CloseStream, EndGeneration, ForgetJob>;
+using Action = std::variant<SendDesired, CloseStream, EndGeneration, ForgetJob, CancelPlan, RequestPlan>;
 
 struct RowChange {
   std::string key;                   // "job/<id>", "generation/<job>/<10 digits>", "node/<id>"
@@ -143,8 +147,6 @@ struct Options {
   // ranks must stay free for grow_settle.
   absl::Duration grow_after = absl::Minutes(5);
   absl::Duration grow_settle = absl::Seconds(30);
-  Planner planner = PlanByStrategies;
-  OpNamer op_namer = NameOpByStrategies;
 };
 
 // The service's time-outs, adjusted to the job's detection_seconds.
@@ -192,13 +194,14 @@ class Core {
   // Whether the node has sent a full report since its Hello. Until then no desired state is sent to it.
   bool HasReported(const NodeId& node) const;
   // Where a job with this spec would start now: a node per rank, or none and the reason. If none, `slots` are those
-  // that it would get in an idle cluster, or none. Queued jobs are ignored.
+  // that it would get in an idle cluster, or none. Queued jobs are ignored. Only slots of at least `slot_bytes` are
+  // considered, and with `whole` only as many as the job has ranks.
   struct Placing {
     std::vector<NodeId> nodes;
     Slots slots;
     std::string reason;
   };
-  Placing WouldPlace(const JobSpec& resolved) const;
+  Placing WouldPlace(const JobSpec& resolved, uint64_t slot_bytes = 0, bool whole = false) const;
   // Why SubmitJob would refuse such a job now: its checkpoint.path belongs to another job. Empty: it would not.
   std::string FolderConflict(const JobSpec& resolved) const;
   // True if it is the job's newest generation and has not ended.
@@ -209,9 +212,11 @@ class Core {
   bool HasArrived(const RankId& rank) const;
   // The highest step that the newest generation reported; 0: none, or no such job.
   uint64_t HighestStep(const JobId& job) const;
-  // The layout of the job's newest generation. Null: there is none, or this build plans it differently from the build
-  // that started it.
+  // The layout of the job's newest generation. Null: there is none, its plan is being made again (IsPlanPending), or
+  // this build plans it differently from the build that started it.
   const Planned* PlanOf(const JobId& job) const;
+  // The coordinator was restarted, and the plan of the job's newest generation is not there yet.
+  bool IsPlanPending(const JobId& job) const;
   // Which ranks of the newest generation have not called at the rendezvous: "rank 3 on node-b has not arrived yet".
   // Empty: no rank is missing, or none has arrived.
   std::string Missing(const JobId& job) const;

@@ -30,7 +30,7 @@ struct JobEntry {
   std::optional<SteadyTime> stop_overdue;    // of the newest generation
   uint64_t highest_step = 0;                 // reported in the newest generation
   std::set<uint32_t> arrived;                // ranks that called at the newest generation's rendezvous
-  std::optional<Planned> plan;               // of the newest generation; derived from the spec and the slots
+  PlannedPtr plan;                           // of the newest generation; derived from the spec and the slots
   // Slots that the planner refused because they are too small; newest last, bounded.
   struct Refused {
     std::string slots;  // their signature

@@ -32,13 +32,11 @@ std::string Where(const Generation& generation) {
 constexpr size_t kRefusedKept = 16;
 constexpr int kSizesTried = 8;  // in one pass, for a job that may run on fewer ranks
 
-// Equal for slots on which the planner gives the same plan for a job.
-std::string Signature(const Slots& slots) {
-  std::string signature = absl::StrCat(slots.model, slots.fast_bf16 ? " bf16" : "");
-  for (const RankPlace& rank : slots.ranks) {
-    absl::StrAppend(&signature, "/", rank.node, ":", rank.memory_bytes, ":", rank.flops_per_second);
-  }
-  return signature;
+bool SameSlots(const scheduler::Decision& a, const scheduler::Decision& b) {
+  const auto same = [](const scheduler::RankSlot& x, const scheduler::RankSlot& y) {
+    return x.node == y.node && x.slot == y.slot && x.memory_bytes == y.memory_bytes;
+  };
+  return a.device == b.device && std::equal(a.ranks.begin(), a.ranks.end(), b.ranks.begin(), b.ranks.end(), same);
 }
 
 }  // namespace
@@ -84,7 +82,7 @@ std::vector<scheduler::NodeView> Core::State::NodeViews() const {
 void Core::State::ScheduleFor(const Event& event, Transaction& transaction) {
   const bool contact = std::holds_alternative<NodeConnected>(event) || std::holds_alternative<NodeDisconnected>(event);
   const bool report = std::holds_alternative<NodeObserved>(event) || std::holds_alternative<RankRecord>(event) ||
-                      std::holds_alternative<RankArrived>(event);
+                      std::holds_alternative<RankArrived>(event) || std::holds_alternative<PlanReady>(event);
   if (!contact && !report) return Schedule(transaction);
   if (contact || !transaction.Empty() || !settled) schedule_at = transaction.now.steady;
 }
@@ -110,21 +108,40 @@ void Core::State::Schedule(Transaction& transaction) {
   }
 }
 
-// Plans a job only where slots are free for it, and remembers refusals, so a long queue costs nothing. If the slots are
-// too small, the job waits for larger ones; a job that may run on fewer ranks tries fewer.
+// Plans a job only where slots are free for it, and remembers refusals, so a long queue costs nothing. While the plan
+// is being made, those slots are reserved against jobs behind it in the queue, and the job keeps them even if better
+// ones become free: otherwise a cluster that changes all the time would keep it planning forever. Jobs before it in the
+// queue may still take them. If the slots are too small, the job waits for larger ones; a job that may run on fewer
+// ranks tries fewer.
 std::optional<Core::State::Start> Core::State::FindStart(JobEntry& job, scheduler::Pass& pass,
                                                          Transaction& transaction) {
+  using Purpose = Plans::Purpose;
+  const JobId id(job.record().id());
   scheduler::Demand demand = DemandOf(job);
   for (int attempt = 0; attempt < kSizesTried; ++attempt) {
-    scheduler::Decision decision = pass.Consider(job.claim(), demand);
-    if (decision.ranks.empty() || transaction.Full()) return std::nullopt;
-    absl::StatusOr<std::optional<Planned>> plan = PlanOn(job, decision);
-    if (!plan.ok()) {
-      job.machine.Fail(transaction.now);
-      Finish(job, transaction, "job.failed", absl::StrCat(job.record().id(), " cannot run: ", plan.status().message()));
+    const Plans::Wanted* wanted = plans.Find(id, Purpose::kStart);
+    scheduler::Decision decision = pass.Consider(job.claim(), demand, wanted == nullptr ? nullptr : &wanted->decision);
+    if (decision.ranks.empty()) {
+      plans.Drop(id, Purpose::kStart);
       return std::nullopt;
     }
-    if (plan->has_value()) return Start{std::move(decision), **std::move(plan)};
+    if (transaction.Full()) return std::nullopt;
+    const PlanState state = PlanOn(job, Purpose::kStart, decision);
+    if (state == PlanState::kPending) {
+      pass.Start(job.claim(), decision);
+      return std::nullopt;
+    }
+    if (state == PlanState::kFailed) {
+      const std::string why(plans.Find(id, Purpose::kStart)->answer->status().message());
+      job.machine.Fail(transaction.now);
+      Finish(job, transaction, "job.failed", absl::StrCat(id.value(), " cannot run: ", why));
+      return std::nullopt;
+    }
+    if (state == PlanState::kReady) {
+      wanted = plans.Find(id, Purpose::kStart);
+      return Start{std::move(decision), wanted->slots, **wanted->answer};
+    }
+    plans.Drop(id, Purpose::kStart);
     if (job.slot_bytes != demand.slot_bytes) {
       demand.slot_bytes = job.slot_bytes;
     } else if (decision.ranks.size() > LeastRanks(job)) {
@@ -137,20 +154,59 @@ std::optional<Core::State::Start> Core::State::FindStart(JobEntry& job, schedule
   return std::nullopt;
 }
 
-absl::StatusOr<std::optional<Planned>> Core::State::PlanOn(JobEntry& job, const scheduler::Decision& decision) const {
-  const Slots slots = SlotsFor(decision);
-  if (RefusedOn(job, slots) != nullptr) return std::nullopt;
-  const bool whole = slots.ranks.size() == job.record().spec().resources().ranks();
-  absl::StatusOr<Planned> plan = options.planner(job.record().spec(), slots);
-  if (plan.ok() && !plan->unfit.has_value()) return *std::move(plan);
+Core::State::PlanState Core::State::PlanOn(JobEntry& job, Plans::Purpose purpose, const scheduler::Decision& decision) {
+  const JobId id(job.record().id());
+  const Plans::Wanted* wanted = plans.Find(id, purpose);
+  if (wanted == nullptr || !SameSlots(wanted->decision, decision)) {
+    Slots slots = SlotsFor(decision);
+    if (RefusedOn(job, slots) != nullptr) return PlanState::kRefused;
+    wanted = plans.Ask(id, purpose, job.record().spec(), std::move(slots), decision);
+  }
+  if (!wanted->answer.has_value()) return PlanState::kPending;
+  const absl::StatusOr<PlannedPtr>& plan = *wanted->answer;
+  if (plan.ok() && !(*plan)->unfit.has_value()) return PlanState::kReady;
+  const bool whole = wanted->slots.ranks.size() == job.record().spec().resources().ranks();
   // Submit planned the spec for all its ranks, but a later build may refuse what an earlier build accepted.
-  if (!plan.ok() && whole) return plan.status();
-  Unfit unfit = plan.ok() ? *std::move(plan->unfit) : Unfit{std::string(plan.status().message()), 0};
+  if (!plan.ok() && whole) return PlanState::kFailed;
+  Unfit unfit = plan.ok() ? *(*plan)->unfit : Unfit{std::string(plan.status().message()), 0};
   // Fewer ranks need more memory each, so only a refusal for all ranks sets the job's bound.
   if (whole) job.slot_bytes = std::max(job.slot_bytes, unfit.slot_bytes);
-  job.refused.push_back({Signature(slots), std::move(unfit)});
+  if (RefusedOn(job, wanted->slots) == nullptr) job.refused.push_back({SignatureOf(wanted->slots), std::move(unfit)});
   if (job.refused.size() > kRefusedKept) job.refused.pop_front();
-  return std::nullopt;
+  return PlanState::kRefused;
+}
+
+void Core::State::On(const PlanReady& event, Transaction& transaction) {
+  for (const auto& [id, purpose] : plans.Answer(event)) {
+    JobEntry& job = jobs.at(id);
+    switch (purpose) {
+      case Plans::Purpose::kStart:
+        schedule_at = transaction.now.steady;
+        break;
+      case Plans::Purpose::kGrowth:
+        job.grow_at = transaction.now.steady;
+        break;
+      case Plans::Purpose::kGeneration:
+        TakeGenerationPlan(job, transaction);
+        break;
+    }
+  }
+}
+
+// The table is derived from the spec and the slots, so it is not stored. If this build plans a different one, the
+// generation keeps its digest: running ranks continue, a rank that starts now refuses, and the next generation uses
+// this build's plan.
+void Core::State::TakeGenerationPlan(JobEntry& job, Transaction& transaction) {
+  const JobId id(job.record().id());
+  const absl::StatusOr<PlannedPtr> plan = *plans.Find(id, Plans::Purpose::kGeneration)->answer;
+  plans.Drop(id, Plans::Purpose::kGeneration);
+  const Generation& generation = job.newest()->record();
+  if (plan.ok() && (*plan)->table_sha256 == generation.table_sha256() &&
+      (*plan)->digests.at(0) == generation.schedule_digest()) {
+    job.plan = *plan;
+  } else {
+    ChangeDesiredOf(*job.newest(), transaction);
+  }
 }
 
 scheduler::Demand Core::State::DemandOf(const JobEntry& job) {
@@ -182,7 +238,7 @@ const Slot* Core::State::SlotAt(const NodeId& node, uint32_t index) const {
 }
 
 const Unfit* Core::State::RefusedOn(const JobEntry& job, const Slots& slots) {
-  const std::string signature = Signature(slots);
+  const std::string signature = SignatureOf(slots);
   for (const JobEntry::Refused& refused : job.refused) {
     if (refused.slots == signature) return &refused.unfit;
   }
@@ -210,7 +266,7 @@ Slots PlacedSlots(const Generation& generation) {
 void Core::State::StartGeneration(JobEntry& job, Start start, Transaction& transaction) {
   const JobId id(job.record().id());
   const scheduler::Decision& decision = start.decision;
-  Planned& plan = start.plan;
+  const Planned& plan = *start.plan;
   Generation record;
   record.set_job(id.value());
   record.set_number(job.record().generation() + 1);
@@ -232,9 +288,8 @@ void Core::State::StartGeneration(JobEntry& job, Start start, Transaction& trans
     placement.set_node(decision.ranks[rank].node.value());
     placement.add_slots(decision.ranks[rank].slot);
     *placement.mutable_role() = plan.roles.at(rank);
-    placement.set_memory_bytes(decision.ranks[rank].memory_bytes);
-    const Slot* slot = SlotAt(decision.ranks[rank].node, decision.ranks[rank].slot);
-    placement.set_flops_per_second(slot == nullptr ? 0 : slot->flops_per_second());
+    placement.set_memory_bytes(start.slots.ranks[rank].memory_bytes);
+    placement.set_flops_per_second(start.slots.ranks[rank].flops_per_second);
     placement.set_state(RANK_STATE_STARTING);
   }
   const uint64_t number = record.number();
@@ -243,7 +298,8 @@ void Core::State::StartGeneration(JobEntry& job, Start start, Transaction& trans
     transaction.deleted_keys.push_back(GenerationKey(id, job.generations.begin()->first));
     job.generations.erase(job.generations.begin());
   }
-  job.plan = std::move(plan);
+  job.plan = std::move(start.plan);
+  plans.DropAll(id);
   job.refused.clear();
   job.machine.Start(number);
   job.not_before.reset();

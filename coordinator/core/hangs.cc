@@ -92,9 +92,7 @@ void Core::State::CheckHang(JobEntry& job, uint32_t reporter, Transaction& trans
 void Core::State::FailHung(JobEntry& job, const RankPlacement& culprit, const JobEntry::RankProgress& progress,
                            Transaction& transaction) {
   const Generation& generation = job.newest()->record();
-  const std::string op = options.op_namer == nullptr ? ""
-                                                     : options.op_namer(SpecOf(job.record(), generation),
-                                                                        PlacedSlots(generation), progress.op());
+  const std::string op = job.plan == nullptr ? "" : job.plan->op_names.NameOf(progress.op());
   Failure failure;
   failure.set_generation(generation.number());
   failure.set_rank(culprit.rank());

@@ -77,10 +77,10 @@ TEST_F(Hangs, TheReportNamesRankNodeStepAndOp) {
   EXPECT_EQ(failure.rank(), 2u);
   EXPECT_EQ(failure.node(), "b");
   EXPECT_EQ(failure.step(), 11u);
-  EXPECT_EQ(failure.op(), "op 12");
+  EXPECT_EQ(failure.op(), "Release u12");
   EXPECT_DOUBLE_EQ(failure.detected_seconds(), 31.5);
   EXPECT_EQ(failure.exit().cause(), RankExit::HUNG);
-  EXPECT_EQ(failure.exit().message(), "rank 2 on b hung in step 11 at op 12: no progress for 31 s");
+  EXPECT_EQ(failure.exit().message(), "rank 2 on b hung in step 11 at Release u12: no progress for 31 s");
   const Stop stop = w_.core->DesiredFor(NodeId("b")).ranks(0).stop();
   EXPECT_FALSE(stop.checkpoint_first());
   EXPECT_EQ(stop.deadline().seconds(), 2);

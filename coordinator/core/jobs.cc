@@ -83,6 +83,7 @@ void Core::State::On(const SubmitJob& event, Transaction& transaction) {
         absl::StrCat("the queue is full: ", waiting, " jobs wait; cancel some, or try again later"));
     return;
   }
+  if (event.plan.has_value()) plans.Offer(*event.plan);
   JobId id(absl::StrCat(event.spec.name(), "-", event.suffix));
   for (int n = 2; jobs.contains(id); ++n) id = JobId(absl::StrCat(event.spec.name(), "-", event.suffix, n));
   JobSpec spec = event.spec;
@@ -237,6 +238,7 @@ void Core::State::Stop(JobEntry& job, EndReason reason, StopIntent intent, const
     return ChangeIntent(job, intent, why, transaction);
   }
   generation.Stop(reason);
+  plans.Drop(id, Plans::Purpose::kGrowth);
   if (IsFault(reason)) {
     job.time.Fault(transaction.now.steady);
   } else if (intent == STOP_INTENT_REQUEUE) {
@@ -263,6 +265,7 @@ void Core::State::AfterGeneration(JobEntry& job, const GenerationMachine& genera
   job.start_deadline.reset();
   job.stop_overdue.reset();
   job.plan.reset();
+  plans.DropAll(JobId(id));
   job.grow_at.reset();
   job.progress.clear();
   if (IsFault(reason)) job.time.Fault(transaction.now.steady);
@@ -283,6 +286,7 @@ void Core::State::AfterGeneration(JobEntry& job, const GenerationMachine& genera
 }
 
 void Core::State::EnterPaused(JobEntry& job, Transaction& transaction) {
+  plans.DropAll(JobId(job.record().id()));
   job.machine.Pause();
   job.time.Enter(TimeTracker::Phase::kPaused, transaction.now.steady);
   job.machine.fields().set_reason("paused by its user; muster resume queues it again");
@@ -331,6 +335,7 @@ void Core::State::Requeue(JobEntry& job, const std::string& why, absl::Duration 
 }
 
 void Core::State::Finish(JobEntry& job, Transaction& transaction, const std::string& kind, const std::string& message) {
+  plans.DropAll(JobId(job.record().id()));
   job.time.Enter(TimeTracker::Phase::kOver, transaction.now.steady);
   job.machine.fields().set_reason(message.substr(std::min(message.size(), job.record().id().size() + 1)));
   transaction.Touch(JobId(job.record().id()));

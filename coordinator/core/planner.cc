@@ -1,5 +1,8 @@
 #include "coordinator/core/planner.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
 #include <optional>
 #include <utility>
 
@@ -7,10 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/instruction_set.h"
+#include "common/sha256.h"
 #include "models/inventory.h"
-#include "strategies/choose.h"
 #include "strategies/compile.h"
-#include "strategies/fit.h"
 
 namespace muster::core {
 namespace {
@@ -39,53 +41,100 @@ strategies::Hardware HardwareOf(Device device, const std::string& model, bool fa
   return *strategies::FindHardware("h100");
 }
 
-absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots) {
-  const auto inventory = models::MakeInventory(spec.train().model());
-  if (!inventory.ok()) return inventory.status();
-  Planned planned;
+std::string SignatureOf(const Slots& slots) {
+  std::string signature = absl::StrCat(slots.model, slots.fast_bf16 ? " bf16" : "");
+  for (const RankPlace& rank : slots.ranks) {
+    absl::StrAppend(&signature, "/", rank.node, ":", rank.memory_bytes, ":", rank.flops_per_second);
+  }
+  return signature;
+}
+
+std::string PlanKey(const JobSpec& spec, const Slots& slots) {
   Train train = spec.train();
+  train.clear_data();
+  train.clear_steps();
+  train.clear_seed();
+  train.clear_validation();
+  train.mutable_model()->clear_from();
+  // Whether there are checkpoints, and whether they are copied, is all that a plan says of them.
+  Checkpoint checkpoint;
+  if (!train.checkpoint().path().empty()) checkpoint.set_path("/");
+  if (train.checkpoint().has_async()) checkpoint.set_async(train.checkpoint().async());
+  *train.mutable_checkpoint() = checkpoint;
+  std::string bytes;
+  google::protobuf::io::StringOutputStream stream(&bytes);
+  {
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    train.SerializeToCodedStream(&coded);
+  }
+  return Sha256Hex(absl::StrCat(bytes, "/", slots.device, "/", SignatureOf(slots)));
+}
+
+absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const strategies::Hardware& hardware,
+                                strategies::Budget* budget) {
+  absl::StatusOr<Inventory> inventory = models::MakeInventory(spec.train().model());
+  if (!inventory.ok()) return inventory.status();
+  JobPlan plan{.inventory = *std::move(inventory), .train = spec.train()};
   uint64_t least_peak = 0;
+  bool unfit_by_memory = false;
   absl::StatusOr<strategies::MemoryPlan> memory_plan;
-  if (train.strategy().has_auto_()) {
-    auto choice =
-        strategies::Choose(train, *inventory, slots.ranks, HardwareOf(slots.device, slots.model, slots.fast_bf16));
+  if (plan.train.strategy().has_auto_()) {
+    auto choice = strategies::Choose(plan.train, plan.inventory, slots.ranks, hardware, budget);
     if (!choice.ok()) return choice.status();
-    train = choice->train();
-    planned.strategy = train.strategy();
-    planned.activation_checkpointing = train.activation_checkpointing();
-    planned.strategy_reason = choice->reason;
+    plan.train = choice->train();
     least_peak = choice->least_peak;
     memory_plan = std::move(choice->memory_plan);
+    plan.choice = *std::move(choice);
   } else {
-    memory_plan = strategies::PlanMemory(train, *inventory, slots.ranks);
+    memory_plan = strategies::PlanMemory(plan.train, plan.inventory, slots.ranks, budget);
   }
-  if (!memory_plan.ok()) {
+  if (absl::IsInvalidArgument(memory_plan.status())) {
     // Other slots may work: hybrid needs equally many ranks on every node.
     const std::string why(memory_plan.status().message());
-    memory_plan =
-        strategies::PlanMemory(train, *inventory, strategies::AnyPlaces(static_cast<uint32_t>(slots.ranks.size())));
-    if (!memory_plan.ok()) return memory_plan.status();
-    planned.unfit = {why, 0};
-  } else if (const std::string why = strategies::WhyUnfit(*memory_plan, slots.ranks); !why.empty()) {
-    if (least_peak == 0 && !DependsOnOtherSlots(train.strategy())) least_peak = memory_plan->peak();
-    planned.unfit = {absl::StrCat(why, "; ", strategies::WhatWouldFit(train, *inventory, slots.ranks)),
-                     least_peak == 0 ? 0 : strategies::SlotBytesFor(least_peak)};
+    memory_plan = strategies::PlanMemory(plan.train, plan.inventory,
+                                         strategies::AnyPlaces(static_cast<uint32_t>(slots.ranks.size())), budget);
+    if (memory_plan.ok()) plan.unfit = {why, 0};
+  } else if (memory_plan.ok()) {
+    if (const std::string why = strategies::WhyUnfit(*memory_plan, slots.ranks); !why.empty()) {
+      if (least_peak == 0 && !DependsOnOtherSlots(plan.train.strategy())) least_peak = memory_plan->peak();
+      unfit_by_memory = true;
+      plan.unfit = {why, least_peak == 0 ? 0 : strategies::SlotBytesFor(least_peak)};
+    }
   }
-  planned.digests.assign(slots.ranks.size(), memory_plan->program.digest);
-  planned.table = std::move(memory_plan->layout.table);
-  planned.table_sha256 = std::move(memory_plan->layout.table_sha256);
-  planned.roles = std::move(memory_plan->layout.roles);
+  if (!memory_plan.ok()) return memory_plan.status();
+  plan.memory_plan = *std::move(memory_plan);
+  absl::StatusOr<strategies::WholeProgram> program =
+      strategies::CompileWhole(plan.train, plan.inventory, plan.memory_plan, budget);
+  if (!program.ok()) return program.status();
+  plan.program = *std::move(program);
+  if (unfit_by_memory) {
+    absl::StrAppend(&plan.unfit->why, "; ", strategies::WhatWouldFit(plan.train, plan.inventory, slots.ranks, budget));
+  }
+  return plan;
+}
+
+Planned PlannedOf(const JobPlan& plan) {
+  Planned planned;
+  planned.table = plan.memory_plan.layout.table;
+  planned.table_sha256 = plan.memory_plan.layout.table_sha256;
+  planned.roles = plan.memory_plan.layout.roles;
+  planned.digests.assign(planned.roles.size(), plan.program.digest);
+  planned.op_names = plan.program.names;
+  planned.unfit = plan.unfit;
+  if (plan.choice.has_value()) {
+    planned.strategy = plan.train.strategy();
+    planned.activation_checkpointing = plan.train.activation_checkpointing();
+    planned.strategy_reason = plan.choice->reason;
+  }
   return planned;
 }
 
-std::string NameOpByStrategies(const JobSpec& spec, const Slots& slots, uint64_t index) {
-  const auto inventory = models::MakeInventory(spec.train().model());
-  if (!inventory.ok()) return "";
-  const auto memory_plan = strategies::PlanMemory(spec.train(), *inventory, slots.ranks);
-  if (!memory_plan.ok() || index >= memory_plan->program.schedule.ops.size()) return "";
-  // What it does, without the buffers and streams that it needs for it.
-  const Op& op = memory_plan->program.schedule.ops[index];
-  return Print(Op{.kind = op.kind, .unit = op.unit, .unit_end = op.unit_end, .microbatch = op.microbatch}, *inventory);
+absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots, strategies::Budget* budget) {
+  const absl::StatusOr<JobPlan> plan =
+      PlanJob(spec, slots, HardwareOf(slots.device, slots.model, slots.fast_bf16), budget);
+  if (!plan.ok()) return plan.status();
+  return PlannedOf(*plan);
 }
 
 }  // namespace muster::core

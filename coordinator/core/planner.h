@@ -1,19 +1,24 @@
-// What the core needs to know about a job's layout. Injected, so that the core's tests may run gangs of any size
-// without a strategy for them.
+// How a job is laid out on slots: what a generation is started with. Made outside of the core, which asks for it
+// (RequestPlan) and gets it as an event (PlanReady), since it may take seconds. Pure.
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/inventory.pb.h"
 #include "proto/job.pb.h"
 #include "proto/partition.pb.h"
 #include "proto/spec.pb.h"
+#include "strategies/budget.h"
+#include "strategies/choose.h"
+#include "strategies/fit.h"
 #include "strategies/hardware.h"
 #include "strategies/partition/planners.h"
+#include "strategies/schedule/op_names.h"
 
 namespace muster::core {
 
@@ -24,6 +29,9 @@ struct Slots {
   std::string model;                   // of the device of rank 0: "NVIDIA H200"; may be empty
   bool fast_bf16 = false;              // every node's CPU is known to have instructions for bf16
 };
+
+// Equal for slots on which the planner gives the same plan for a job.
+std::string SignatureOf(const Slots& slots);
 
 // Why a job cannot start on its slots, though it could elsewhere.
 struct Unfit {
@@ -36,30 +44,45 @@ struct Planned {
   std::string table_sha256;
   std::vector<RankRole> roles;       // by rank
   std::vector<std::string> digests;  // of each rank's schedule
+  OpNames op_names;                  // of each rank's training step
   // strategy: auto, resolved, and why; none: the spec's.
   std::optional<Strategy> strategy;
   bool activation_checkpointing = false;  // goes with it
   std::string strategy_reason;
   std::optional<Unfit> unfit;  // none: every rank fits, as far as its slot's memory is known
 };
+using PlannedPtr = std::shared_ptr<const Planned>;
 
-// Of a resolved spec on given slots. Pure: the same answer in every process of one build. InvalidArgument,
-// Unimplemented: it cannot be laid out so; the job fails with that message.
-using Planner = std::function<absl::StatusOr<Planned>(const JobSpec& spec, const Slots& slots)>;
-
-// The real one: by models and strategies, as each trainer does it.
-absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots);
-
-// What the op of that index in a rank's training step is called: "Gather h.3". Of a spec that was planned on these
-// slots, with strategy: auto resolved. Empty: there is no such op.
-using OpNamer = std::function<std::string(const JobSpec& spec, const Slots& slots, uint64_t index)>;
-
-std::string NameOpByStrategies(const JobSpec& spec, const Slots& slots, uint64_t index);
-
-// Whether the CPU is known to have instructions for bf16.
-bool HasFastBf16(const Cpu& cpu);
+// A name of the plan of a resolved spec on slots: equal only where both are planned alike. Of the spec it leaves out
+// what no layout depends on: the job's name, its data, its steps and the like.
+std::string PlanKey(const JobSpec& spec, const Slots& slots);
 
 // The hardware to predict times for, from the name that the device reports. `fast_bf16` counts for CPUs only.
 strategies::Hardware HardwareOf(Device device, const std::string& model, bool fast_bf16 = false);
+
+// A plan with all that explains it.
+struct JobPlan {
+  Inventory inventory;
+  Train train;                               // concrete: with strategy: auto resolved
+  std::optional<strategies::Choice> choice;  // of strategy: auto, without its memory plan
+  strategies::MemoryPlan memory_plan;
+  strategies::WholeProgram program;
+  std::optional<Unfit> unfit;
+};
+
+// Of a resolved spec. The same answer in every process of one build. InvalidArgument, Unimplemented: it cannot be laid
+// out so on any slots. ResourceExhausted: planning it takes more than the budget; the message says what is large and
+// what to change. Cancelled: by the budget.
+absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const strategies::Hardware& hardware,
+                                strategies::Budget* budget = nullptr);
+
+// What a generation needs of it.
+Planned PlannedOf(const JobPlan& plan);
+
+// Both. Errors as PlanJob.
+absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots, strategies::Budget* budget = nullptr);
+
+// Whether the CPU is known to have instructions for bf16.
+bool HasFastBf16(const Cpu& cpu);
 
 }  // namespace muster::core

@@ -17,14 +17,14 @@ bool Core::State::RunsOnFewer(const JobEntry& job) {
   return static_cast<uint32_t>(job.newest()->record().ranks_size()) < job.record().spec().resources().ranks();
 }
 
-bool Core::State::HasRoomToGrow(JobEntry& job) {
+Core::State::Room Core::State::RoomToGrow(JobEntry& job) {
   const JobId id(job.record().id());
   std::vector<scheduler::NodeView> views = NodeViews();
   const scheduler::Cluster cluster(views);
   for (const scheduler::Claim& waiting : Queue()) {
     // A queued job that could run in an idle cluster takes precedence, whatever its priority: a job is not stopped for
     // slots that it may not get.
-    if (cluster.FitsWhenIdle(DemandOf(jobs.at(waiting.job)))) return false;
+    if (cluster.FitsWhenIdle(DemandOf(jobs.at(waiting.job)))) return Room::kNone;
   }
   for (scheduler::NodeView& node : views) {
     for (scheduler::SlotView& slot : node.slots) {
@@ -35,20 +35,31 @@ bool Core::State::HasRoomToGrow(JobEntry& job) {
   scheduler::Demand demand = DemandOf(job);
   demand.least = static_cast<uint32_t>(job.newest()->record().ranks_size()) + 1;
   while (demand.ranks >= demand.least) {
-    const scheduler::Decision decision = without.Place(demand);
-    if (decision.ranks.empty()) return false;
-    const absl::StatusOr<std::optional<Planned>> plan = PlanOn(job, decision);
-    if (!plan.ok()) return false;
-    if (plan->has_value()) return true;
+    const Plans::Wanted* wanted = plans.Find(id, Plans::Purpose::kGrowth);
+    const scheduler::Decision decision = without.Place(demand, wanted == nullptr ? nullptr : &wanted->decision);
+    if (decision.ranks.empty()) return Room::kNone;
+    switch (PlanOn(job, Plans::Purpose::kGrowth, decision)) {
+      case PlanState::kPending:
+        return Room::kNotKnownYet;
+      case PlanState::kReady:
+        return Room::kSome;
+      case PlanState::kFailed:
+        return Room::kNone;
+      case PlanState::kRefused:
+        plans.Drop(id, Plans::Purpose::kGrowth);
+    }
     demand.ranks = static_cast<uint32_t>(decision.ranks.size()) - 1;
   }
-  return false;
+  return Room::kNone;
 }
 
 // Called after its generation has run for a while, and then periodically. Slots count as free when two checks in a row
 // find them, so a flapping node does not cause a resize.
 void Core::State::CheckGrowth(JobEntry& job, Transaction& transaction) {
-  const bool room = HasRoomToGrow(job);
+  const Room found = RoomToGrow(job);
+  if (found == Room::kNotKnownYet) return job.grow_at.reset();  // until PlanReady
+  const bool room = found == Room::kSome;
+  if (!room) plans.Drop(JobId(job.record().id()), Plans::Purpose::kGrowth);
   if (room && job.found_room) {
     const int ranks = job.newest()->record().ranks_size();
     return Stop(job, END_REASON_RESIZED, STOP_INTENT_REQUEUE,

@@ -164,7 +164,7 @@ TEST_F(Resize, GrowthIsCheckedAfterARestartOfTheCoordinatorToo) {
 
 // Of the largest sizes that there are slots for, the planner decides.
 TEST_F(Resize, TheLargestSizeThatThePlannerAccepts) {
-  Options options = AnyWorld();
+  WorldOptions options = AnyWorld();
   options.planner = [any = options.planner](const JobSpec& spec, const Slots& slots) -> absl::StatusOr<Planned> {
     if (slots.ranks.size() % 2 == 1) return absl::InvalidArgumentError("strategy: an odd number of ranks");
     auto planned = any(spec, slots);

@@ -184,16 +184,11 @@ void Core::State::Arm(Now now) {
     if (state == JOB_STATE_STARTING) job.start_deadline = now.steady + TimeoutsOf(job.record()).start;
     if (!job.machine.active()) continue;
     const Generation& generation = job.newest()->record();
-    if (state == JOB_STATE_STOPPING)
+    if (state == JOB_STATE_STOPPING) {
       job.stop_overdue = now.steady + 2 * StopDeadline(job.record(), generation.reason());
-    // The table is derived from the spec and the slots, so it is not stored. If this build plans a different one, the
-    // generation keeps its digest: running ranks continue, a rank that starts now refuses, and the next generation uses
-    // this build's plan.
-    absl::StatusOr<Planned> plan = options.planner(SpecOf(job.record(), generation), PlacedSlots(generation));
-    if (plan.ok() && plan->table_sha256 == generation.table_sha256() &&
-        plan->digests.at(0) == generation.schedule_digest()) {
-      job.plan = *std::move(plan);
     }
+    plans.Ask(id, Plans::Purpose::kGeneration, SpecOf(job.record(), generation), PlacedSlots(generation), {});
+    more_work = now.steady;  // a tick, which takes the request along
   }
 }
 

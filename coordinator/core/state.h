@@ -88,14 +88,24 @@ struct Core::State {
   void Schedule(Transaction& transaction);  // places all jobs that can start
   // Called after every event: schedules now or in the next tick.
   void ScheduleFor(const Event& event, Transaction& transaction);
+  void On(const PlanReady& event, Transaction& transaction);
   // Where the job starts, and its layout. nullopt: it waits, or has failed because it cannot be laid out.
   struct Start {
     scheduler::Decision decision;
-    Planned plan;
+    Slots slots;  // of the decision, as they were planned for
+    PlannedPtr plan;
   };
   std::optional<Start> FindStart(JobEntry& job, scheduler::Pass& pass, Transaction& transaction);
-  // nullopt: these slots are too small, which is remembered. An error on all ranks means that the job can never run.
-  absl::StatusOr<std::optional<Planned>> PlanOn(JobEntry& job, const scheduler::Decision& decision) const;
+  // What is known of the job's plan on those slots.
+  enum class PlanState {
+    kPending,  // it is being made
+    kRefused,  // the ranks do not fit there, or it cannot be made for so few; that is remembered
+    kReady,    // plans.Find has it
+    kFailed,   // it cannot be made on all ranks of the job: it never can be
+  };
+  PlanState PlanOn(JobEntry& job, Plans::Purpose purpose, const scheduler::Decision& decision);
+  // The plan of a running generation was made again, after a restart.
+  void TakeGenerationPlan(JobEntry& job, Transaction& transaction);
   void StartGeneration(JobEntry& job, Start start, Transaction& transaction);
   void RankReported(JobEntry& job, uint32_t rank, RankState state, Transaction& transaction);
   void RunIfAllRanksRun(JobEntry& job, Transaction& transaction);
@@ -129,8 +139,9 @@ struct Core::State {
   // The least number of ranks that the job may start with now.
   static uint32_t LeastRanks(const JobEntry& job);
   static bool RunsOnFewer(const JobEntry& job);
-  // Slots for more ranks are free, the planner accepts them, and no queued job can use them.
-  bool HasRoomToGrow(JobEntry& job);
+  // kSome: slots for more ranks are free, the planner accepts them, and no queued job can use them.
+  enum class Room { kNone, kSome, kNotKnownYet };
+  Room RoomToGrow(JobEntry& job);
   void CheckGrowth(JobEntry& job, Transaction& transaction);
 
   // ---- nodes.cc ----
@@ -204,6 +215,7 @@ struct Core::State {
   std::map<std::string, JobId> by_request;
   // The normalized checkpoint.path of every job that has one. In the store of an older Muster jobs may share one.
   std::set<std::pair<std::string, JobId>> folders;
+  Plans plans;
   uint64_t next_sequence = 1;
 
   // Work left over from earlier events. In memory only: after a restart the nodes' states show which to empty, and

@@ -32,9 +32,14 @@ std::vector<Core::State::Waiting> Core::State::WaitingJobs(const JobId& only) co
       why = "waits out its back-off";
     } else {
       const scheduler::Demand demand = DemandOf(job);
-      const scheduler::Decision decision = pass.Consider(claim, demand);
+      const Plans::Wanted* wanted = plans.Find(claim.job, Plans::Purpose::kStart);
+      const scheduler::Decision decision =
+          pass.Consider(claim, demand, wanted == nullptr ? nullptr : &wanted->decision);
       const Unfit* unfit = decision.ranks.empty() ? nullptr : RefusedOn(job, SlotsFor(decision));
-      if (unfit != nullptr) {
+      if (wanted != nullptr && !wanted->answer.has_value() && !decision.ranks.empty()) {
+        why = "slots are free for it, and its plan is being made";
+        pass.Start(claim, decision);
+      } else if (unfit != nullptr) {
         why = "does not fit the slots that are free: " + unfit->why;
       } else if (!decision.ranks.empty()) {
         why = "is about to start";
@@ -97,7 +102,10 @@ Assignment Core::State::MakeAssignment(const JobEntry& job, const Generation& ge
   *assignment.mutable_published() = job.record().checkpoints();
   if (rank.rank() == 0) assignment.set_checkpoint_request(job.checkpoint_request);  // rank 0 informs the other ranks
   if (job.traced.contains(rank.rank())) *assignment.mutable_trace() = job.trace;
-  if (job.plan.has_value()) {
+  if (plans.Find(JobId(generation.job()), Plans::Purpose::kGeneration) != nullptr) {
+    assignment.set_table_sha256(generation.table_sha256());  // it can be fetched when the plan is made again
+  }
+  if (job.plan != nullptr) {
     assignment.set_table_sha256(job.plan->table_sha256);
     assignment.set_schedule_digest(job.plan->digests.at(rank.rank()));
   }

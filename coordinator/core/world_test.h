@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -58,36 +59,74 @@ inline JobSpec Gang(const std::string& name, uint32_t ranks, uint32_t max_restar
   return spec;
 }
 
-inline Options AnyWorld() {
-  Options options;
+// With what makes the plans that the core asks for.
+struct WorldOptions : Options {
+  std::function<absl::StatusOr<Planned>(const JobSpec& spec, const Slots& slots)> planner =
+      [](const JobSpec& spec, const Slots& slots) { return PlanByStrategies(spec, slots); };
+};
+
+// "Release u0" to "Release u19".
+inline OpNames AnyOps() {
+  Inventory inventory;
+  Schedule schedule;
+  for (int32_t u = 0; u < 20; ++u) {
+    inventory.add_units()->set_name(absl::StrCat("u", u));
+    schedule.ops.push_back({.kind = OpKind::kRelease, .unit = u, .unit_end = u + 1});
+  }
+  return OpNames(schedule, inventory);
+}
+
+inline WorldOptions AnyWorld() {
+  WorldOptions options;
   options.planner = [](const JobSpec& spec, const Slots& slots) -> absl::StatusOr<Planned> {
     if (absl::StartsWith(spec.name(), "bad")) return absl::UnimplementedError("strategy: not in this build");
     Planned planned;
     planned.table_sha256 = absl::StrCat("table of ", spec.name());
+    planned.op_names = AnyOps();
     for (uint32_t rank = 0; rank < slots.ranks.size(); ++rank) {
       planned.roles.emplace_back().set_rank(rank);
       planned.digests.push_back(absl::StrCat("digest ", rank));
     }
     return planned;
   };
-  options.op_namer = [](const JobSpec&, const Slots&, uint64_t index) { return absl::StrCat("op ", index); };
   return options;
 }
 
 // A Core with its store: every outcome is applied to the rows as the shell does.
 class World {
  public:
-  explicit World(Options o = {}) : options(o) { core = Core::Recover(options, {}, clock.Read()).value(); }
+  explicit World(WorldOptions o = {}) : options(std::move(o)) {
+    core = Core::Recover(options, {}, clock.Read()).value();
+  }
 
-  // Followed by the tick that ends the shell's iteration, if one is due.
+  // Followed by the tick that ends the shell's iteration, if one is due, and by the plans that the core asks for, each
+  // in an iteration of its own, unless `held`.
   Outcome Do(const Event& event) {
+    Outcome out = Turn(event);
+    for (int turns = 0; !held && !requested.empty(); ++turns) {
+      EXPECT_LT(turns, 1000) << "plans are asked for again and again";
+      if (turns == 1000) break;
+      const RequestPlan request = requested.begin()->second;
+      requested.erase(requested.begin());
+      Append(Turn(PlanReady{request.key, Make(request)}), out);
+    }
+    return out;
+  }
+  Outcome Turn(const Event& event) {
     Outcome out = Alone(event);
     if (std::holds_alternative<Tick>(event) || !IsTickDue()) return out;
-    Outcome more = Alone(Tick{});
+    Append(Alone(Tick{}), out);
+    return out;
+  }
+  static void Append(Outcome more, Outcome& out) {
     std::move(more.rows.begin(), more.rows.end(), std::back_inserter(out.rows));
     std::move(more.events.begin(), more.events.end(), std::back_inserter(out.events));
     std::move(more.actions.begin(), more.actions.end(), std::back_inserter(out.actions));
-    return out;
+  }
+  absl::StatusOr<PlannedPtr> Make(const RequestPlan& request) const {
+    absl::StatusOr<Planned> planned = options.planner(request.spec, request.slots);
+    if (!planned.ok()) return planned.status();
+    return std::make_shared<const Planned>(*std::move(planned));
   }
   bool IsTickDue() const {
     const std::optional<SteadyTime> tick = core->NextTick();
@@ -105,6 +144,10 @@ class World {
         rows.erase(row.key);
     }
     for (const StateEvent& e : out.events) events.push_back(e.kind());
+    for (const Action& action : out.actions) {
+      if (const auto* cancel = std::get_if<CancelPlan>(&action)) requested.erase(cancel->key);
+      if (const auto* request = std::get_if<RequestPlan>(&action)) requested.emplace(request->key, *request);
+    }
     return out;
   }
   JobId Submit(const JobSpec& spec) {
@@ -117,6 +160,8 @@ class World {
     auto recovered = Core::Recover(options, all, clock.Read());
     ASSERT_TRUE(recovered.ok()) << recovered.status();
     core = *std::move(recovered);
+    requested.clear();
+    if (IsTickDue()) Do(Tick{});
   }
   Job Get(const JobId& id) { return core->GetJob(id).value(); }
   JobState State(const JobId& id) { return Get(id).state(); }
@@ -200,7 +245,9 @@ class World {
     Do(Tick{});
   }
 
-  Options options;
+  WorldOptions options;
+  std::map<std::string, RequestPlan> requested;  // by key
+  bool held = false;                             // plans are not made
   FakeClock clock;
   std::map<std::string, std::string> rows;
   std::vector<std::string> events;

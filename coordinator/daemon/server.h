@@ -30,6 +30,7 @@ struct ServerOptions {
   std::string metrics_address;  // for Prometheus: 127.0.0.1:PORT; empty: not served
   core::Options core;
   WorkerSessions::Options workers;
+  PlanPool::Options plans;
   store::HistoryLimits history;
 };
 

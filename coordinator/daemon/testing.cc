@@ -94,7 +94,8 @@ grpc::Status Client::Watch(const WatchRequest& request, std::vector<WatchItem>* 
 }
 
 FakeWorker::FakeWorker(const std::string& address, const std::string& node, const std::string& incarnation,
-                       const std::string& boot, std::vector<RankKey> running, const rpc::Security& security)
+                       const std::string& boot, std::vector<RankKey> running, const rpc::Security& security,
+                       uint64_t memory_bytes)
     : running_(std::move(running)), stub_(Workers::NewStub(rpc::Dial(address, security))) {
   rpc::AddCallMetadata("", context_);
   stream_ = stub_->Connect(&context_);
@@ -109,7 +110,7 @@ FakeWorker::FakeWorker(const std::string& address, const std::string& node, cons
   Slot& slot = *hello.mutable_node()->add_slots();
   slot.set_device(DEVICE_CPU);
   slot.set_cores(1);
-  slot.set_memory_bytes(uint64_t{8} << 30);
+  slot.set_memory_bytes(memory_bytes);
   Send(message);
   reader_ = std::thread([this] { Read(); });
 }

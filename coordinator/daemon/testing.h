@@ -62,9 +62,10 @@ class Client {
 // receives.
 class FakeWorker {
  public:
-  // Sends Hello with one CPU slot, and after Welcome a full report that lists `running`.
+  // Sends Hello with one CPU slot of that memory, and after Welcome a full report that lists `running`.
   FakeWorker(const std::string& address, const std::string& node, const std::string& incarnation,
-             const std::string& boot = "boot", std::vector<RankKey> running = {}, const rpc::Security& security = {});
+             const std::string& boot = "boot", std::vector<RankKey> running = {}, const rpc::Security& security = {},
+             uint64_t memory_bytes = uint64_t{8} << 30);
   ~FakeWorker();  // breaks the stream
 
   bool WaitForWelcome();

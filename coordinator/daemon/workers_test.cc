@@ -72,18 +72,20 @@ class WorkersTest : public ServerFixture {
 };
 
 // The table of GPT-2 1.5B by rows on 1,024 shards, whatever the job.
-absl::StatusOr<core::Planned> PlanLarge(const JobSpec& spec, const core::Slots& slots) {
-  absl::StatusOr<core::Planned> planned = core::PlanByStrategies(spec, slots);
-  if (!planned.ok()) return planned;
+absl::StatusOr<spec::MadePlan> PlanLarge(const PlanQuestion& question, strategies::Budget* budget) {
+  absl::StatusOr<spec::MadePlan> made = spec::MakePlan(question.spec, question.on, budget);
+  if (!made.ok()) return made;
+  core::Planned planned = *made->planned;
   Model model;
   model.mutable_gpt2()->set_size(GPT2_SIZE_XL);
-  planned->table = partition::Rows(*models::MakeInventory(model), 1024);
-  planned->table_sha256 = partition::TableSha256(planned->table);
-  return planned;
+  planned.table = partition::Rows(*models::MakeInventory(model), 1024);
+  planned.table_sha256 = partition::TableSha256(planned.table);
+  made->planned = std::make_shared<const core::Planned>(std::move(planned));
+  return made;
 }
 
 TEST_F(WorkersTest, TableIsFetchedByItsHash) {
-  options_.core.planner = PlanLarge;
+  options_.plans.maker = PlanLarge;
   Start();
   client_->MustSubmit("a");
   auto worker = Worker("i1");
@@ -97,7 +99,11 @@ TEST_F(WorkersTest, TableIsFetchedByItsHash) {
   server_.reset();
   Start();
   std::string again;
-  const grpc::Status status = Fetch(request, &again);
+  grpc::Status status;
+  EXPECT_TRUE(Eventually([&] {
+    status = Fetch(request, &again);
+    return status.error_code() != grpc::StatusCode::UNAVAILABLE;  // until it is planned again
+  }));
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_TRUE(again == bytes);
 

@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/rpc/rpc.h"
 #include "coordinator/rpc/checkpoint_call.h"
+#include "coordinator/rpc/plan_call.h"
 #include "coordinator/rpc/trace_call.h"
 #include "coordinator/rpc/watch_stream.h"
-#include "coordinator/spec/plan.h"
 
 namespace muster::rpc {
 namespace {
@@ -52,73 +52,50 @@ absl::StatusOr<JobSpec> ResolveSpec(const spec::Limits& limits, const JobSpec& a
 }
 
 // Notes how the CPUs that the ranks are placed on compute bf16.
-void AddBf16Note(const core::Core& core, const JobSpec& spec, Device device, PlanReply& plan) {
-  if (device != DEVICE_CPU || spec.train().precision().compute() != DTYPE_BF16) return;
-  std::map<std::string, Cpu> cpus;
-  for (const RankPlan& rank : plan.ranks()) {
-    if (rank.node().empty() || cpus.contains(rank.node())) continue;
-    if (const absl::StatusOr<Node> node = core.GetNode(NodeId(rank.node())); node.ok()) {
-      cpus[rank.node()] = node->cpu();
-    }
-  }
+void AddBf16Notes(const JobSpec& spec, const std::map<std::string, Cpu>& cpus, PlanReply& plan) {
+  if (spec.train().precision().compute() != DTYPE_BF16) return;
   for (std::string& note : spec::Bf16Notes(cpus)) plan.add_notes(std::move(note));
 }
 
 // The plan on the slots where the job would run now, or in an idle cluster; on unknown slots if there are too few.
-absl::StatusOr<PlanReply> PlanOnNodes(const core::Core& core, const PlanRequest& request, const JobSpec& resolved) {
-  const core::Core::Placing placing = core.WouldPlace(resolved);
-  spec::PlanFor on{.ranks = placing.slots.ranks, .hardware = {}, .ops = request.ops()};
-  absl::StatusOr<strategies::Hardware> hardware =
-      core::HardwareOf(placing.slots.device, placing.slots.model, placing.slots.fast_bf16);
-  if (!request.hardware().empty()) hardware = strategies::FindHardware(request.hardware());
-  if (!hardware.ok()) return hardware.status();
-  on.hardware = *std::move(hardware);
-  if (on.ranks.empty() || request.memory_bytes() > 0) {
-    on.ranks = strategies::FullNodes(resolved.resources().ranks(), on.hardware.ranks_per_node, request.memory_bytes());
-  }
-  absl::StatusOr<PlanReply> plan = spec::MakePlan(resolved, on);
-  if (!plan.ok()) return plan.status();
-  for (RankPlan& rank : *plan->mutable_ranks()) {
+PlanReply PlanOnNodes(const PlanCall::Found& found, const JobSpec& resolved) {
+  const core::Core::Placing& placing = found.placing;
+  PlanReply plan = found.plan->reply;
+  *plan.mutable_resolved() = resolved;
+  for (RankPlan& rank : *plan.mutable_ranks()) {
     if (rank.rank() < placing.nodes.size()) rank.set_node(placing.nodes[rank.rank()].value());
   }
-  AddBf16Note(core, resolved, placing.slots.device, *plan);
-  if (const uint32_t all = resolved.resources().ranks(); on.ranks.size() < all) {
-    plan->add_notes(absl::StrCat("on ", on.ranks.size(), " of ", all, " ranks, until there are slots for more"));
+  AddBf16Notes(resolved, found.cpus, plan);
+  if (const uint32_t all = resolved.resources().ranks(); found.on.slots.ranks.size() < all) {
+    plan.add_notes(
+        absl::StrCat("on ", found.on.slots.ranks.size(), " of ", all, " ranks, until there are slots for more"));
   }
-  if (const std::string conflict = core.FolderConflict(resolved); !conflict.empty()) {
-    plan->add_notes(absl::StrCat("submit would be refused: ", conflict));
-  }
-  if (placing.nodes.empty() && placing.reason != plan->unfit()) {
-    plan->add_notes(absl::StrCat("the job would wait: ", placing.reason));
+  if (!found.folder_conflict.empty()) plan.add_notes(absl::StrCat("submit would be refused: ", found.folder_conflict));
+  if (placing.nodes.empty() && placing.reason != plan.unfit()) {
+    plan.add_notes(absl::StrCat("the job would wait: ", placing.reason));
   }
   return plan;
 }
 
-// The plan of a job that was just submitted, on the slots where it was placed, if any.
-absl::Status AddPlacesOf(const core::Core& core, const Job& job, PlanReply& plan) {
+// Adds the nodes where a job that was just submitted was placed, if it was, to its plan.
+void AddPlacesOf(const core::Core& core, const Job& job, PlanReply& plan) {
   const std::vector<Generation> generations = core.ListGenerations(JobId(job.id()));
   if (generations.empty()) {
     plan.add_notes(absl::StrCat("the job waits: ", job.reason()));
-    return absl::OkStatus();
+    return;
   }
   const Generation& generation = generations.front();
-  core::Slots slots = core::PlacedSlots(generation);
-  slots.fast_bf16 = std::all_of(generation.ranks().begin(), generation.ranks().end(), [&](const RankPlacement& rank) {
-    const absl::StatusOr<Node> node = core.GetNode(NodeId(rank.node()));
-    return node.ok() && core::HasFastBf16(node->cpu());
-  });
-  absl::StatusOr<PlanReply> placed =
-      spec::MakePlan(core::SpecOf(job, generation),
-                     {.ranks = slots.ranks, .hardware = core::HardwareOf(slots.device, slots.model, slots.fast_bf16)});
-  if (!placed.ok()) return placed.status();
-  plan = *std::move(placed);
-  *plan.mutable_resolved() = job.spec();
-  plan.set_strategy_reason(generation.strategy_reason());
+  if (generation.table_sha256() != plan.table_sha256() || generation.schedule_digest() != plan.schedule_digest() ||
+      generation.ranks_size() != plan.ranks_size()) {
+    plan.add_notes("the job runs on other slots than those that this plan was made for");
+    return;
+  }
+  std::vector<NodeId> nodes;
   for (RankPlan& rank : *plan.mutable_ranks()) {
     rank.set_node(generation.ranks(static_cast<int>(rank.rank())).node());
+    nodes.emplace_back(rank.node());
   }
-  AddBf16Note(core, job.spec(), slots.device, plan);
-  return absl::OkStatus();
+  AddBf16Notes(job.spec(), CpusOf(core, core::PlacedSlots(generation).device, nodes), plan);
 }
 
 // Tries until the id is free; the suffix is random.
@@ -151,51 +128,48 @@ grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* conte
   }
   const absl::StatusOr<JobSpec> resolved = ResolveSpec(options_.limits, request->spec());
   if (!resolved.ok()) return EndWith(resolved.status(), *context);
-  absl::StatusOr<PlanReply> plan =
-      spec::MakePlan(*resolved, spec::AnySlots(*resolved, core::HardwareOf(resolved->resources().device(), "")));
-  if (!plan.ok()) return EndWith(plan.status(), *context);
   if (absl::Status status = CheckFreeSpace(); !status.ok()) return EndWith(status, *context);
-  *reply->mutable_plan() = *std::move(plan);
 
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([=, owner = caller->name](Turn& turn) {
-    const JobSpec& spec = reply->plan().resolved();
-    const core::Outcome& outcome =
-        turn.Handle(core::SubmitJob{request->request_id(), owner, spec, FreeSuffix(turn.core(), spec.name())});
-    turn.AfterCommit([=, &outcome, &core = turn.core()] {
-      if (outcome.status.ok()) {
-        const absl::StatusOr<Job> job = core.GetJob(outcome.job);
-        if (job.ok()) *reply->mutable_job() = *job;
-        const absl::Status placed = AddPlacesOf(core, reply->job(), *reply->mutable_plan());
-        if (!placed.ok()) reply->mutable_plan()->add_notes(std::string(placed.message()));
-      }
-      reactor->Finish(ToGrpc(outcome.status));
+  PlanCall::Question question{.resolved = *resolved, .whole = true};
+  const auto answer = [=, this, owner = caller->name](const PlanCall::Found& found, PlanCall* call) {
+    // Copied here: it may be large, and the loop has others to serve.
+    *reply->mutable_plan() = found.plan->reply;
+    *reply->mutable_plan()->mutable_resolved() = *resolved;
+    core::PlanReady plan{core::PlanKey(*resolved, found.on.slots), found.plan->planned};
+    loop_->Post([=, plan = std::move(plan)](Turn& turn) {
+      core::SubmitJob submit{request->request_id(), owner, *resolved, FreeSuffix(turn.core(), resolved->name()), plan};
+      const core::Outcome& outcome = turn.Handle(submit);
+      turn.AfterCommit([=, &outcome, &core = turn.core()] {
+        if (outcome.status.ok()) {
+          const absl::StatusOr<Job> job = core.GetJob(outcome.job);
+          if (job.ok()) *reply->mutable_job() = *job;
+          AddPlacesOf(core, reply->job(), *reply->mutable_plan());
+        }
+        call->Finish(ToGrpc(outcome.status));
+      });
     });
-  });
-  return reactor;
+  };
+  return PlanCall::Start(std::move(question), loop_, answer);
 }
 
 grpc::ServerUnaryReactor* JobsService::Plan(grpc::CallbackServerContext* context, const PlanRequest* request,
                                             PlanReply* reply) {
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Plan");
   if (!caller.ok()) return EndWith(caller.status(), *context);
-  absl::StatusOr<JobSpec> resolved = ResolveSpec(options_.limits, request->spec());
+  const absl::StatusOr<JobSpec> resolved = ResolveSpec(options_.limits, request->spec());
   if (!resolved.ok()) return EndWith(resolved.status(), *context);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([=, this, resolved = *std::move(resolved)](Turn& turn) {
-    turn.AfterCommit([=, this, &core = turn.core()] {
-      absl::StatusOr<PlanReply> plan = PlanOnNodes(core, *request, resolved);
-      if (plan.ok()) *reply = *std::move(plan);
-      for (const TimeoutRule& rule : Rules(core::TimeoutsOf(options_.limits.timeouts, resolved))) {
-        Timeout& timeout = *reply->add_timeouts();
-        timeout.set_name(rule.what);
-        timeout.set_seconds(absl::ToDoubleSeconds(rule.time));
-        timeout.set_rule(rule.rule);
-      }
-      reactor->Finish(ToGrpc(plan.status()));
-    });
-  });
-  return reactor;
+  PlanCall::Question question{*resolved, request->hardware(), request->memory_bytes(), request->ops()};
+  return PlanCall::Start(std::move(question), loop_,
+                         [=, this, spec = *resolved](const PlanCall::Found& found, PlanCall* call) {
+                           *reply = PlanOnNodes(found, spec);
+                           for (const TimeoutRule& rule : Rules(core::TimeoutsOf(options_.limits.timeouts, spec))) {
+                             Timeout& timeout = *reply->add_timeouts();
+                             timeout.set_name(rule.what);
+                             timeout.set_seconds(absl::ToDoubleSeconds(rule.time));
+                             timeout.set_rule(rule.rule);
+                           }
+                           call->Finish(grpc::Status::OK);
+                         });
 }
 
 grpc::ServerUnaryReactor* JobsService::Get(grpc::CallbackServerContext* context, const GetJobRequest* request,

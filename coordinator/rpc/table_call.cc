@@ -26,6 +26,10 @@ absl::StatusOr<Bytes> Find(Turn& turn, const FetchTableRequest& request, const s
     return absl::PermissionDeniedError(
         absl::StrCat("rank ", rank.rank, " of job ", rank.job.value(), " was not placed on node ", node));
   }
+  if (core.IsPlanPending(rank.job)) {
+    return absl::UnavailableError(absl::StrCat("the table of job ", rank.job.value(),
+                                               " is being made again after a restart; try again in a moment"));
+  }
   const core::Planned* plan = core.PlanOf(rank.job);
   if (plan == nullptr || plan->table_sha256 != request.table_sha256()) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -25,7 +25,7 @@ Decision Pass::Held(const Demand& demand) const {
   return decision;
 }
 
-Decision Pass::Consider(const Claim& claim, const Demand& demand) {
+Decision Pass::Consider(const Claim& claim, const Demand& demand, const Decision* kept) {
   const Device device = cluster_->Resolve(demand.device);
   const auto head = heads_.find(device);
   Demand allowed = demand;
@@ -33,12 +33,12 @@ Decision Pass::Consider(const Claim& claim, const Demand& demand) {
     const uint64_t spare = Spare(head->second);
     if (demand.needed() > spare) {
       if (head->second.demand.slot_bytes == 0) return Held(demand);
-      Decision beside = cluster_->Place(Beside(demand, head->second));
+      Decision beside = cluster_->Place(Beside(demand, head->second), kept);
       return beside.ranks.empty() ? Held(demand) : beside;
     }
     allowed.ranks = static_cast<uint32_t>(std::min<uint64_t>(demand.ranks, spare));
   }
-  Decision decision = cluster_->Place(allowed);
+  Decision decision = cluster_->Place(allowed, kept);
   if (decision.ranks.empty() && decision.fits_when_idle && head == heads_.end()) {
     Demand resolved = demand;
     resolved.device = device;

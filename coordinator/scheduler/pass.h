@@ -40,8 +40,8 @@ class Pass {
   // `cluster` outlives it.
   explicit Pass(Cluster* cluster) : cluster_(cluster) {}
 
-  // Where the job would start, or no ranks. REQUIRES: calls in queue order.
-  Decision Consider(const Claim& claim, const Demand& demand);
+  // Where the job would start, or no ranks. `kept`: as Cluster::Place. REQUIRES: calls in queue order.
+  Decision Consider(const Claim& claim, const Demand& demand, const Decision* kept = nullptr);
   // Why the job got no ranks, for users.
   std::string Why(const Decision& decision, const Demand& demand) const;
   // The job starts: the slots of the decision are no longer free.

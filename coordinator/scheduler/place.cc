@@ -132,13 +132,30 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
 
 bool Cluster::FitsWhenIdle(const Demand& demand) const { return Count(demand).hoped >= demand.needed(); }
 
-Decision Cluster::Place(const Demand& demand) const {
+bool Cluster::StillFree(const Decision& kept, const Demand& demand) const {
+  if (kept.device != Resolve(demand.device)) return false;
+  if (kept.ranks.size() < demand.needed() || kept.ranks.size() > demand.ranks) return false;
+  const auto& free_slots = Of(kept.device).free_slots;
+  return std::all_of(kept.ranks.begin(), kept.ranks.end(), [&](const RankSlot& rank) {
+    const auto node = free_slots.find(rank.node);
+    if (node == free_slots.end() || !Suits(rank.memory_bytes, demand)) return false;
+    return std::any_of(node->second.begin(), node->second.end(), [&](const FreeSlot& slot) {
+      return slot.index == rank.slot && slot.memory_bytes == rank.memory_bytes;
+    });
+  });
+}
+
+Decision Cluster::Place(const Demand& demand, const Decision* kept) const {
   Decision decision;
   decision.device = Resolve(demand.device);
   decision.fits_when_idle = FitsWhenIdle(demand);
   const uint64_t free = Count(demand).free;
   if (free < demand.needed()) {
     decision.reason = WhyNot(demand, decision.device);
+    return decision;
+  }
+  if (kept != nullptr && StillFree(*kept, demand)) {
+    decision.ranks = kept->ranks;
     return decision;
   }
   const auto ranks = std::min<uint64_t>(demand.ranks, free);

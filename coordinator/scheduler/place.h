@@ -68,8 +68,9 @@ class Cluster {
 
   // Places all ranks; if that is impossible, as many as there are slots for, but at least demand.needed(); else none.
   // Uses as few nodes as possible: the emptiest nodes first, until one node can hold all remaining ranks; of such nodes
-  // the fullest. Ties are broken by node id. The ranks on a node are consecutive, on ascending slots.
-  Decision Place(const Demand& demand) const;
+  // the fullest. Ties are broken by node id. The ranks on a node are consecutive, on ascending slots. `kept`: a former
+  // decision, which is made again if all of its slots are still free and suit the demand.
+  Decision Place(const Demand& demand, const Decision* kept = nullptr) const;
   bool FitsWhenIdle(const Demand& demand) const;
 
   // Marks the slots of a decision as used.
@@ -105,6 +106,7 @@ class Cluster {
     std::map<JobId, User> users;  // jobs on nodes that take ranks
   };
   const Supply& Of(Device device) const;
+  bool StillFree(const Decision& kept, const Demand& demand) const;
   // If memory matters, the cost grows with the number of different slot sizes.
   Counts Count(const Demand& demand) const;
   uint64_t Largest(Device device) const;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <map>
+#include <string>
 #include <utility>
 
 namespace muster::server {
@@ -12,12 +14,56 @@ constexpr size_t kWorkPerTurn = 256;
 
 }  // namespace
 
+// What the core asks for goes to the pool, and comes back in a turn.
+class Loop::PooledPlans final : public CorePlans {
+ public:
+  explicit PooledPlans(Loop* loop) : loop_(loop) {}
+
+  void Request(const core::RequestPlan& request) override {
+    PlanQuestion question{
+        request.spec,
+        {request.slots, core::HardwareOf(request.slots.device, request.slots.model, request.slots.fast_bf16)}};
+    tickets_[request.key] =
+        loop_->plans_.Ask(std::move(question), PlanPool::For::kCore,
+                          [this, key = request.key](const PlanPool::Answer& answer) { Answer(key, answer); });
+  }
+
+  void Cancel(const std::string& key) override {
+    const auto ticket = tickets_.extract(key);
+    if (!ticket.empty()) loop_->plans_.Cancel(ticket.mapped());
+  }
+
+ private:
+  // On any thread.
+  void Answer(const std::string& key, const PlanPool::Answer& answer) {
+    if (absl::IsUnavailable(answer.status())) return;  // shutting down
+    core::PlanReady ready{key, nullptr};
+    if (answer.ok()) {
+      ready.plan = (*answer)->planned;
+    } else {
+      ready.plan = answer.status();
+    }
+    loop_->Post([this, ready = std::move(ready)](Turn& turn) {
+      tickets_.erase(ready.key);
+      turn.Handle(ready);
+    });
+  }
+
+  Loop* const loop_;
+  std::map<std::string, uint64_t> tickets_;  // by key; of the loop's thread
+};
+
+Loop::Loop(const LoopOptions& options, const Clock* clock)
+    : clock_(clock), plans_(options.plans), core_plans_(std::make_unique<PooledPlans>(this)) {}
+
 absl::StatusOr<std::unique_ptr<Loop>> Loop::Start(const LoopOptions& options, const Clock* clock) {
   absl::StatusOr<std::unique_ptr<Ledger>> ledger = Ledger::Open(options.state_dir, options.history);
   if (!ledger.ok()) return ledger.status();
-  absl::StatusOr<std::unique_ptr<Shell>> shell = Shell::Start(options, clock, *std::move(ledger));
+  std::unique_ptr<Loop> loop(new Loop(options, clock));
+  absl::StatusOr<std::unique_ptr<Shell>> shell =
+      Shell::Start(options, clock, loop->core_plans_.get(), *std::move(ledger));
   if (!shell.ok()) return shell.status();
-  std::unique_ptr<Loop> loop(new Loop(clock, *std::move(shell)));
+  loop->shell_ = *std::move(shell);
   loop->thread_ = std::thread([loop = loop.get()] { loop->Run(); });
   return loop;
 }
@@ -43,6 +89,7 @@ void Loop::Drain() {
 }
 
 void Loop::Stop() {
+  plans_.Stop();
   {
     const MutexLock lock(mutex_);
     stopping_ = true;

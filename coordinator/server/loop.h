@@ -33,22 +33,29 @@ class Loop {
   // Calls Stop.
   ~Loop();
 
+  // Makes the plans of jobs, for the core and for callers.
+  PlanPool& plans() { return plans_; }
+
   void Post(std::function<void(Turn&)> work) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ends streams, waits and workers' connections with UNAVAILABLE, and refuses new ones. Requests are still served.
   void Drain();
-  // Runs all posted work, stores staged items and ends the thread. REQUIRES: no Post afterwards.
+  // Gives up plans that are being made, runs all posted work, stores staged items and ends the thread. REQUIRES: no
+  // Post afterwards.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  Loop(const Clock* clock, std::unique_ptr<Shell> shell) : clock_(clock), shell_(std::move(shell)) {}
+  class PooledPlans;
+  Loop(const LoopOptions& options, const Clock* clock);
 
   void Run();
   // Waits for work or the next deadline. False: stopped, and no work is left.
   bool TakeWork(bool wait, std::deque<std::function<void(Turn&)>>& work) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Clock* const clock_;
-  const std::unique_ptr<Shell> shell_;
+  PlanPool plans_;
+  const std::unique_ptr<PooledPlans> core_plans_;
+  std::unique_ptr<Shell> shell_;
 
   Mutex mutex_;
   std::condition_variable_any changed_;

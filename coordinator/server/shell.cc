@@ -31,6 +31,7 @@ std::string_view NameOf(const core::Event& event) {
                                                 "node observed",
                                                 "rank record",
                                                 "rank arrived",
+                                                "plan ready",
                                                 "tick"};
   static_assert(std::size(kNames) == std::variant_size_v<core::Event>);
   return kNames[event.index()];
@@ -56,7 +57,7 @@ const core::Outcome& Turn::Handle(const core::Event& event) {
   return outcome;
 }
 
-absl::StatusOr<std::unique_ptr<Shell>> Shell::Start(const LoopOptions& options, const Clock* clock,
+absl::StatusOr<std::unique_ptr<Shell>> Shell::Start(const LoopOptions& options, const Clock* clock, CorePlans* plans,
                                                     std::unique_ptr<Ledger> ledger) {
   absl::StatusOr<std::vector<store::KeyValue>> stored = ledger->Rows();
   if (!stored.ok()) return stored.status();
@@ -73,12 +74,13 @@ absl::StatusOr<std::unique_ptr<Shell>> Shell::Start(const LoopOptions& options, 
     if ((*core)->Stored(job) != nullptr) continue;
     if (absl::Status status = ledger->Forget(job, all); !status.ok()) return status;
   }
-  return std::unique_ptr<Shell>(new Shell(options, clock, std::move(ledger), *std::move(core)));
+  return std::unique_ptr<Shell>(new Shell(options, clock, plans, std::move(ledger), *std::move(core)));
 }
 
-Shell::Shell(const LoopOptions& options, const Clock* clock, std::unique_ptr<Ledger> ledger,
+Shell::Shell(const LoopOptions& options, const Clock* clock, CorePlans* plans, std::unique_ptr<Ledger> ledger,
              std::unique_ptr<core::Core> core)
     : clock_(clock),
+      plans_(plans),
       observer_(options.observer),
       ledger_(std::move(ledger)),
       core_(std::move(core)),
@@ -165,6 +167,10 @@ void Shell::Act(const core::Action& action) {
     }
     watches_.Wake({forget->job});
     if (observer_ != nullptr) observer_->Forgot(forget->job);
+  } else if (const auto* request = std::get_if<core::RequestPlan>(&action)) {
+    plans_->Request(*request);
+  } else if (const auto* cancel = std::get_if<core::CancelPlan>(&action)) {
+    plans_->Cancel(cancel->key);
   }
 }
 

@@ -23,6 +23,7 @@
 #include "common/clock.h"
 #include "coordinator/core/core.h"
 #include "coordinator/server/ledger.h"
+#include "coordinator/server/plan_pool.h"
 #include "coordinator/server/rendezvous.h"
 #include "coordinator/server/tables.h"
 #include "coordinator/server/traces.h"
@@ -42,12 +43,22 @@ class LoopObserver {
   virtual void Forgot(const JobId& job) = 0;
 };
 
+// Makes the plans that the core asks for, outside of its turns.
+class CorePlans {
+ public:
+  virtual ~CorePlans() = default;
+  // Answered by core::PlanReady in a later turn, at most once.
+  virtual void Request(const core::RequestPlan& request) = 0;
+  virtual void Cancel(const std::string& key) = 0;
+};
+
 struct LoopOptions {
   std::string state_dir;  // exists; the caller has locked it
   core::Options core;
   store::HistoryLimits history;
   WorkerSessions::Options workers;
   LoopObserver* observer = nullptr;  // outlives the loop
+  PlanPool::Options plans;
 };
 
 class Shell;
@@ -83,8 +94,9 @@ class Turn {
 
 class Shell {
  public:
-  // Recovers the core from the ledger. `clock` and the options' observer outlive the shell. Errors as Core::Recover.
-  static absl::StatusOr<std::unique_ptr<Shell>> Start(const LoopOptions& options, const Clock* clock,
+  // Recovers the core from the ledger. `clock`, `plans` and the options' observer outlive the shell. Errors as
+  // Core::Recover.
+  static absl::StatusOr<std::unique_ptr<Shell>> Start(const LoopOptions& options, const Clock* clock, CorePlans* plans,
                                                       std::unique_ptr<Ledger> ledger);
 
   // When the next turn is due even without posted work.
@@ -97,7 +109,7 @@ class Shell {
 
  private:
   friend class Turn;
-  Shell(const LoopOptions& options, const Clock* clock, std::unique_ptr<Ledger> ledger,
+  Shell(const LoopOptions& options, const Clock* clock, CorePlans* plans, std::unique_ptr<Ledger> ledger,
         std::unique_ptr<core::Core> core);
 
   void Commit(Turn& turn);
@@ -108,6 +120,7 @@ class Shell {
   std::vector<JobId> EndedJobs() const;
 
   const Clock* const clock_;
+  CorePlans* const plans_;
   LoopObserver* const observer_;
   const std::unique_ptr<Ledger> ledger_;
   const std::unique_ptr<core::Core> core_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/simulate/plans.h"
 #include "coordinator/simulate/worker_node.h"
 
 namespace muster::simulate {
@@ -23,10 +24,12 @@ void Coordinator::Start() {
   options.core = world_->settings.core;
   options.workers.detection = world_->settings.detection;
   options.workers.orphan_grace = world_->settings.orphan_grace;
+  shell_.reset();
+  plans_ = std::make_unique<SlowPlans>(world_);
   auto ledger = server::Ledger::Over(world_->disk.OpenState(life_), world_->disk.OpenHistory(life_));
   absl::Status status = ledger.status();
   if (ledger.ok()) {
-    auto shell = server::Shell::Start(options, world_->agenda.clock(), *std::move(ledger));
+    auto shell = server::Shell::Start(options, world_->agenda.clock(), plans_.get(), *std::move(ledger));
     status = shell.status();
     if (shell.ok()) shell_ = *std::move(shell);
   }

@@ -43,6 +43,7 @@ class Coordinator {
 
   World* const world_;
   std::shared_ptr<Life> life_;
+  std::unique_ptr<server::CorePlans> plans_;  // of this life; outlives its shell
   std::unique_ptr<server::Shell> shell_;
   std::deque<std::function<void(server::Turn&)>> posted_;
   SteadyTime frozen_until_;

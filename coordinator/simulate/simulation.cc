@@ -22,17 +22,6 @@ constexpr absl::Duration kCalm = absl::Minutes(6);  // no fault starts after it;
 constexpr absl::Duration kAtLeast = absl::Minutes(10);
 constexpr absl::Duration kAtMost = absl::Minutes(40);  // by then every job has ended
 
-// No real strategy is needed: the core only compares the names of tables and schedules.
-absl::StatusOr<core::Planned> AnyPlan(const JobSpec& spec, const core::Slots& slots) {
-  core::Planned planned;
-  planned.table_sha256 = absl::StrCat("table of ", spec.name());
-  for (uint32_t rank = 0; rank < slots.ranks.size(); ++rank) {
-    planned.roles.emplace_back().set_rank(rank);
-    planned.digests.push_back(absl::StrCat("digest ", rank));
-  }
-  return planned;
-}
-
 JobSpec MakeSpec(Random& random, uint64_t number, int64_t slots) {
   JobSpec spec;
   spec.set_name(absl::StrCat("job", number));
@@ -61,8 +50,6 @@ JobSpec MakeSpec(Random& random, uint64_t number, int64_t slots) {
 void DrawSettings(World& world) {
   Random& random = world.random;
   core::Options& core = world.settings.core;
-  core.planner = AnyPlan;
-  core.op_namer = [](const JobSpec&, const core::Slots&, uint64_t index) { return absl::StrCat("op ", index); };
   core.grow_after = random.Between(absl::Seconds(10), absl::Minutes(1));
   core.grow_settle = random.Between(absl::Seconds(5), absl::Seconds(30));
   Timeouts& timeouts = core.timeouts;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,7 +12,6 @@
 #include "absl/strings/str_join.h"
 #include "common/instruction_set.h"
 #include "models/inventory.h"
-#include "strategies/choose.h"
 #include "strategies/cost.h"
 #include "strategies/fit.h"
 #include "strategies/partition/explain.h"
@@ -26,14 +26,6 @@ constexpr size_t kMaxOps = 20'000;
 constexpr size_t kMaxTableBytes = 4 << 20;  // of a plan's table: rows of every tensor on a thousand ranks are more
 
 // The first lines of a long schedule, and how many are left out.
-std::string Shown(std::string schedule) {
-  if (schedule.size() <= kMaxPrintedBytes) return schedule;
-  const size_t end = schedule.rfind('\n', kMaxPrintedBytes) + 1;
-  const auto more = std::count(schedule.begin() + static_cast<std::ptrdiff_t>(end), schedule.end(), '\n');
-  schedule.resize(end);
-  return absl::StrCat(schedule, "... and ", more, " more ops\n");
-}
-
 void AddModel(const JobSpec& resolved, size_t ranks, const Inventory& inventory, PlanReply& plan) {
   const Train& train = resolved.train();
   plan.set_parameters(models::Parameters(inventory));
@@ -113,15 +105,34 @@ void AddTimes(const Timeline& timeline, const strategies::Hardware& hardware, Si
   simulated.set_exposed_seconds(timeline.exposed);
 }
 
-void AddOps(const Train& train, const Inventory& inventory, const strategies::MemoryPlan& memory_plan,
-            const Timeline& timeline, PlanReply& plan) {
+// The beginning of the schedule; of one that is outlined, of the part that is as in the whole one.
+void AddSchedule(const core::JobPlan& job, PlanReply& plan) {
+  const Schedule& schedule = job.memory_plan.program.schedule;
+  const size_t known = std::min(job.program.outlined, schedule.ops.size());
+  std::string text;
+  size_t shown = 0;
+  for (; shown < known && text.size() < kMaxPrintedBytes; ++shown) {
+    absl::StrAppend(&text, Print(schedule.ops[shown], job.inventory), "\n");
+  }
+  if (shown < job.program.names.ops()) {
+    absl::StrAppend(&text, "... and ", job.program.names.ops() - shown, " more ops\n");
+  }
+  plan.set_schedule(std::move(text));
+  plan.set_schedule_digest(job.program.digest);
+}
+
+void AddOps(const core::JobPlan& job, const Timeline& timeline, PlanReply& plan) {
+  const Train& train = job.train;
+  const Inventory& inventory = job.inventory;
+  const strategies::MemoryPlan& memory_plan = job.memory_plan;
   const Schedule& schedule = memory_plan.program.schedule;
   const strategies::Memory& memory = memory_plan.of(0);
   const std::vector<uint64_t> activations = ActivationBytes(
       schedule, inventory,
       strategies::MicrobatchRows(train.batch(), static_cast<uint32_t>(memory_plan.layout.roles.size())));
   const uint64_t most = *std::max_element(activations.begin(), activations.end());
-  for (size_t i = 0; i < std::min(schedule.ops.size(), kMaxOps); ++i) {
+  const size_t shown = std::min({schedule.ops.size(), job.program.outlined, kMaxOps});
+  for (size_t i = 0; i < shown; ++i) {
     PlannedOp& op = *plan.add_ops();
     op.set_op(Print(schedule.ops[i], inventory));
     op.set_stream(Name(schedule.ops[i].stream));
@@ -129,8 +140,8 @@ void AddOps(const Train& train, const Inventory& inventory, const strategies::Me
     op.set_end_seconds(timeline.ops[i].end);
     op.set_memory_bytes(memory.peak - most + activations[i]);
   }
-  if (schedule.ops.size() > kMaxOps) {
-    plan.add_notes(absl::StrCat("only the first ", kMaxOps, " of ", schedule.ops.size(), " ops are shown"));
+  if (job.program.names.ops() > shown) {
+    plan.add_notes(absl::StrCat("only the first ", shown, " of ", job.program.names.ops(), " ops are shown"));
   }
 }
 
@@ -139,8 +150,7 @@ void AddCheckpointNote(const strategies::MemoryPlan& memory_plan, const Train& t
                        PlanReply& plan) {
   const Checkpoint& checkpoint = train.checkpoint();
   if (checkpoint.path().empty() || (checkpoint.has_async() && !checkpoint.async())) return;
-  const PartitionTable& table = memory_plan.layout.table;
-  const std::vector<uint64_t> own = partition::OwnedElements(partition::OwnedUnits(table, inventory), table.shards());
+  const std::vector<uint64_t> own = partition::OwnedElements(memory_plan.layout.table, inventory);
   uint64_t most = 0;
   for (size_t shard = 0; shard < own.size(); ++shard) {
     most = std::max(most, 4 * own[shard] + memory_plan.by_shard[shard].optimizer_state);
@@ -163,8 +173,11 @@ void AddChoice(const strategies::Choice& choice, PlanReply& plan) {
 
 }  // namespace
 
-PlanFor AnySlots(const JobSpec& resolved, const strategies::Hardware& hardware) {
-  return {strategies::FullNodes(resolved.resources().ranks(), hardware.ranks_per_node, 0), hardware};
+PlanFor AnySlots(const JobSpec& resolved, const strategies::Hardware& hardware, uint64_t memory_bytes) {
+  return {{strategies::FullNodes(resolved.resources().ranks(), hardware.ranks_per_node, memory_bytes),
+           resolved.resources().device(),
+           {}},
+          hardware};
 }
 
 std::vector<std::string> Bf16Notes(const std::map<std::string, Cpu>& cpus) {
@@ -187,39 +200,29 @@ std::vector<std::string> Bf16Notes(const std::map<std::string, Cpu>& cpus) {
   return notes;
 }
 
-absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved, const PlanFor& on) {
-  const auto inventory = models::MakeInventory(resolved.train().model());
-  if (!inventory.ok()) return inventory.status();
-  PlanReply plan;
-  *plan.mutable_resolved() = resolved;
-  Train train = resolved.train();
-  absl::StatusOr<strategies::MemoryPlan> memory_plan;
-  if (train.strategy().has_auto_()) {
-    auto choice = strategies::Choose(train, *inventory, on.ranks, on.hardware);
-    if (!choice.ok()) return choice.status();
-    AddChoice(*choice, plan);
-    train = choice->train();
-    memory_plan = std::move(choice->memory_plan);
-  } else {
-    memory_plan = strategies::PlanMemory(train, *inventory, on.ranks);
-  }
-  if (!memory_plan.ok()) return memory_plan.status();
-  AddModel(resolved, on.ranks.size(), *inventory, plan);
-  plan.set_strategy(strategies::NameOf(train));
-  AddTable(*memory_plan, train, *inventory, on.ranks, plan);
-  plan.set_schedule(Shown(Print(memory_plan->program.schedule, *inventory)));
-  plan.set_schedule_digest(memory_plan->program.digest);
-  AddRanks(*memory_plan, on.ranks, plan);
-  AddCheckpointNote(*memory_plan, train, *inventory, plan);
-  if (const std::string why = strategies::WhyUnfit(*memory_plan, on.ranks); !why.empty()) {
-    plan.set_unfit(absl::StrCat(why, "; ", strategies::WhatWouldFit(train, *inventory, on.ranks)));
-  }
+absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, strategies::Budget* budget) {
+  const absl::StatusOr<core::JobPlan> job = core::PlanJob(resolved, on.slots, on.hardware, budget);
+  if (!job.ok()) return job.status();
+  const strategies::MemoryPlan& memory_plan = job->memory_plan;
+  if (absl::Status status = strategies::SpendOnTimes(memory_plan.program, budget); !status.ok()) return status;
+  const std::vector<RankPlace>& ranks = on.slots.ranks;
+  MadePlan made;
+  PlanReply& plan = made.reply;
+  if (job->choice.has_value()) AddChoice(*job->choice, plan);
+  AddModel(resolved, ranks.size(), job->inventory, plan);
+  plan.set_strategy(strategies::NameOf(job->train));
+  AddTable(memory_plan, job->train, job->inventory, ranks, plan);
+  AddSchedule(*job, plan);
+  AddRanks(memory_plan, ranks, plan);
+  AddCheckpointNote(memory_plan, job->train, job->inventory, plan);
+  if (job->unfit.has_value()) plan.set_unfit(job->unfit->why);
   const Timeline timeline =
-      strategies::PredictStep(train, *inventory, memory_plan->layout, memory_plan->program, on.ranks, on.hardware)
+      strategies::PredictStep(job->train, job->inventory, memory_plan.layout, memory_plan.program, ranks, on.hardware)
           .timeline;
   AddTimes(timeline, on.hardware, *plan.mutable_simulated());
-  if (on.ops) AddOps(train, *inventory, *memory_plan, timeline, plan);
-  return plan;
+  if (on.ops) AddOps(*job, timeline, plan);
+  made.planned = std::make_shared<const core::Planned>(core::PlannedOf(*job));
+  return made;
 }
 
 }  // namespace muster::spec

@@ -6,29 +6,38 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/core/planner.h"
 #include "proto/job.pb.h"
 #include "proto/jobs.pb.h"
 #include "proto/spec.pb.h"
+#include "strategies/budget.h"
 #include "strategies/hardware.h"
-#include "strategies/partition/planners.h"
 
 namespace muster::spec {
 
 struct PlanFor {
-  std::vector<RankPlace> ranks;   // from the spec's min_ranks up to its ranks; memory 0: unknown
+  core::Slots slots;              // from the spec's min_ranks up to its ranks; memory 0: unknown
   strategies::Hardware hardware;  // the hardware to predict times for
   bool ops = false;               // include each op's time and memory
 };
 
 // Ranks on unknown nodes, with as many per node as the hardware usually has.
-PlanFor AnySlots(const JobSpec& resolved, const strategies::Hardware& hardware);
+PlanFor AnySlots(const JobSpec& resolved, const strategies::Hardware& hardware, uint64_t memory_bytes = 0);
 
 // One line for each way in which these nodes' CPUs compute a job in bf16, by node; none for those that do not tell:
 // "bf16 GEMMs go through fp32 panels, at about the speed of fp32, on node-a (AVX2)".
 std::vector<std::string> Bf16Notes(const std::map<std::string, Cpu>& cpus);
 
-// The numbers of a resolved spec: parameters, tokens, FLOPs, bytes per rank, predicted times, schedule and digests; of
-// strategy: auto what it is resolved to, beside the other candidates. Node names are left empty.
-absl::StatusOr<PlanReply> MakePlan(const JobSpec& resolved, const PlanFor& on);
+// One plan, for those who start a job and for those who look at it.
+struct MadePlan {
+  core::PlannedPtr planned;
+  // The numbers of a resolved spec: parameters, tokens, FLOPs, bytes per rank, predicted times, schedule and digests;
+  // of strategy: auto what it is resolved to, beside the other candidates. Node names and `resolved` are left empty:
+  // specs that differ in what no plan depends on (core::PlanKey) share it.
+  PlanReply reply;
+};
+
+// Errors as core::PlanJob.
+absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, strategies::Budget* budget = nullptr);
 
 }  // namespace muster::spec

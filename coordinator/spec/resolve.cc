@@ -23,8 +23,6 @@ constexpr uint32_t kMaxPrefetch = 64;
 constexpr double kMaxDetectionSeconds = 3600;
 constexpr uint32_t kMaxCheckpointSeconds = 1'000'000;
 constexpr uint32_t kMaxKeep = 1000;  // a job's row lists each kept checkpoint
-// Bounds the schedule that the coordinator compiles: about two ops for each of these, some 50 MB.
-constexpr uint64_t kMaxUnitMicrobatches = 250'000;
 
 // Collects errors; checking continues after each one.
 class Resolver {
@@ -135,7 +133,8 @@ class Resolver {
     const absl::StatusOr<Model> resolved = models::Resolve(train.model());
     if (resolved.ok()) {
       *train.mutable_model() = *resolved;
-      model_good_ = true;
+      inventory_ = models::MakeInventory(train.model()).value_or(Inventory());
+      model_good_ = inventory_.units_size() > 0;
       return;
     }
     const std::vector<std::string> parts =
@@ -193,13 +192,11 @@ class Resolver {
   }
 
   void CheckScheduleSize(const Train& train, uint32_t share) {
-    const auto inventory = models::MakeInventory(train.model());
-    if (!inventory.ok()) return;  // Model_ reports the error
-    const auto units = static_cast<uint64_t>(inventory->units_size());
+    const auto units = static_cast<uint64_t>(inventory_.units_size());
     const uint32_t microbatch = train.batch().microbatch();
     const uint64_t microbatches = (uint64_t{share} + microbatch - 1) / microbatch;
-    if (microbatches * units <= kMaxUnitMicrobatches) return;
-    const uint64_t most = kMaxUnitMicrobatches / units;
+    if (microbatches * units <= strategies::kMaxUnitMicrobatches) return;
+    const uint64_t most = strategies::kMaxUnitMicrobatches / units;
     const uint64_t least = (share + most - 1) / most;
     Error("batch.microbatch",
           absl::StrCat("makes ", microbatches, " microbatches a step, at most ", most, " are allowed with ", units,
@@ -299,8 +296,10 @@ class Resolver {
     if (s.has_auto_()) return;  // resolved at placement, to a strategy that fits there
     const uint32_t ranks = spec_.resources().ranks();
     if (!model_good_ || ranks == 0 || ranks > limits_.max_ranks) return;
-    const auto layout =
-        strategies::MakeLayout(train, *models::MakeInventory(train.model()), strategies::AnyPlaces(ranks));
+    // Of one unit: a table of all of them may take a second, and is made when the job is planned.
+    Inventory one;
+    *one.add_units() = inventory_.units(0);
+    const auto layout = strategies::MakeLayout(train, one, strategies::AnyPlaces(ranks));
     if (layout.ok()) return;
     std::string message(layout.status().message());
     if (absl::StartsWith(message, "strategy: ")) message = message.substr(10);
@@ -411,6 +410,7 @@ class Resolver {
   JobSpec& spec_;
   std::vector<SpecError> errors_;
   bool model_good_ = false;
+  Inventory inventory_;  // of a good model
 };
 
 }  // namespace

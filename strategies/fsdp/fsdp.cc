@@ -38,10 +38,10 @@ absl::StatusOr<uint32_t> ShardRanks(const Fsdp& options, absl::Span<const RankPl
 }  // namespace
 
 absl::StatusOr<PartitionTable> TableOf(const Fsdp& options, const Inventory& inventory,
-                                       absl::Span<const RankPlace> ranks) {
+                                       absl::Span<const RankPlace> ranks, size_t most_bytes) {
   const absl::StatusOr<uint32_t> shards = ShardRanks(options, ranks);
   if (!shards.ok()) return shards.status();
-  return partition::Place(options.placement(), false, inventory, *shards, ranks, options.shares());
+  return partition::Place(options.placement(), false, inventory, *shards, ranks, options.shares(), most_bytes);
 }
 
 ScheduleRecipe RecipeOf(const Fsdp& options, const Inventory& inventory, uint32_t shards, uint32_t world) {

@@ -14,9 +14,10 @@
 
 namespace muster::fsdp {
 
+// `most_bytes`: a table that takes more is not made in full (partition/planners.h).
 // InvalidArgument: hybrid on ranks that the groups do not divide; the message begins with "strategy: ".
 absl::StatusOr<PartitionTable> TableOf(const Fsdp& options, const Inventory& inventory,
-                                       absl::Span<const RankPlace> ranks);
+                                       absl::Span<const RankPlace> ranks, size_t most_bytes);
 
 ScheduleRecipe RecipeOf(const Fsdp& options, const Inventory& inventory, uint32_t shards, uint32_t world);
 

@@ -30,10 +30,12 @@ void AddUnit(PartitionTable& table, const Unit& unit, const std::vector<int>& or
   UnitPartition& part = *table.add_units();
   part.set_unit(unit.name());
   for (const int t : order) part.add_pieces()->set_tensor(unit.tensors(t).name());
+  part.mutable_boundaries()->Reserve(static_cast<int>(boundaries.size()));
   for (const uint64_t boundary : boundaries) part.add_boundaries(boundary);
 }
 
-PartitionTable CutInRuns(const Inventory& inventory, absl::Span<const uint64_t> cuts) {
+PartitionTable CutInRuns(const Inventory& inventory, absl::Span<const uint64_t> cuts, size_t most_bytes) {
+  SizeLimit limit(most_bytes);
   PartitionTable table;
   table.set_shards(static_cast<uint32_t>(cuts.size() - 1));
   uint64_t begin = 0;
@@ -42,6 +44,7 @@ PartitionTable CutInRuns(const Inventory& inventory, absl::Span<const uint64_t> 
     std::vector<uint64_t> boundaries;
     for (const uint64_t cut : cuts) boundaries.push_back(std::clamp(cut, begin, end) - begin);
     AddUnit(table, unit, {}, boundaries);
+    if (limit.Exceeded(table)) break;
     begin = end;
   }
   return table;

@@ -1,6 +1,7 @@
 // Shared by the planners of chained tables: where a tensor may be cut, and how cuts become a table.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -21,8 +22,23 @@ uint64_t NearestCut(const Tensor& tensor, uint64_t at, uint64_t coarse);
 void AddUnit(PartitionTable& table, const Unit& unit, const std::vector<int>& order,
              absl::Span<const uint64_t> boundaries);
 
-// Concatenates all units' flat buffers and cuts them at `cuts`: one more than there are shards, ascending, from 0 to
+// Counts a table's bytes while units are added to it.
+class SizeLimit {
+ public:
+  explicit SizeLimit(size_t most_bytes) : most_bytes_(most_bytes) {}
+  // Called after each unit: whether the table is too large now.
+  bool Exceeded(const PartitionTable& table) {
+    bytes_ += table.units(table.units_size() - 1).ByteSizeLong();
+    return bytes_ > most_bytes_;
+  }
+
+ private:
+  const size_t most_bytes_;
+  size_t bytes_ = 0;
+};
+
+// All units' flat buffers, one behind the other, cut at `cuts`: one more than there are shards, ascending, from 0 to
 // their end.
-PartitionTable CutInRuns(const Inventory& inventory, absl::Span<const uint64_t> cuts);
+PartitionTable CutInRuns(const Inventory& inventory, absl::Span<const uint64_t> cuts, size_t most_bytes);
 
 }  // namespace muster::partition

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -18,15 +19,22 @@ constexpr uint64_t kBytes = 4;  // an element of master weights
 // A unit whose busiest owner sends this little is no bottleneck.
 constexpr uint64_t kSmallUnitBytes = 64 << 10;
 
-UnitExplanation ExplainUnit(const std::string& name, const OwnedUnit& unit, const std::vector<double>& due) {
-  std::map<uint32_t, uint64_t> owned;
-  for (const OwnedRange& range : unit.ranges) owned[range.shard] += kBytes * (range.end - range.begin);
+// `owned`: a zero for each shard, and left so.
+UnitExplanation ExplainUnit(const std::string& name, const OwnedUnit& unit, const std::vector<double>& due,
+                            std::vector<uint64_t>& owned) {
+  std::vector<uint32_t> owners;
+  for (const OwnedRange& range : unit.ranges) {
+    if (owned[range.shard] == 0) owners.push_back(range.shard);
+    owned[range.shard] += kBytes * (range.end - range.begin);
+  }
+  std::sort(owners.begin(), owners.end());
   UnitExplanation out;
   out.unit = name;
   out.bytes = kBytes * unit.flat.elements;
-  out.owners = static_cast<uint32_t>(owned.size());
+  out.owners = static_cast<uint32_t>(owners.size());
   out.ranges = static_cast<uint32_t>(unit.ranges.size());
-  for (const auto& [shard, bytes] : owned) {
+  for (const uint32_t shard : owners) {
+    const uint64_t bytes = std::exchange(owned[shard], 0);
     out.largest_bytes = std::max(out.largest_bytes, bytes);
     const double share = static_cast<double>(bytes) / static_cast<double>(out.bytes);
     if (share / due[shard] <= out.over) continue;
@@ -181,20 +189,21 @@ Explanation Explain(const PartitionTable& table, const Inventory& inventory, abs
     for (size_t s = 0; s < shards; ++s) due[s] = static_cast<double>(weights[s]) / sum;
   }
   Explanation e;
-  const std::vector<OwnedUnit> units = OwnedUnits(table, inventory);
-  for (const uint64_t elements : OwnedElements(units, table.shards())) e.bytes.push_back(kBytes * elements);
+  for (const uint64_t elements : OwnedElements(table, inventory)) e.bytes.push_back(kBytes * elements);
   const double total = std::accumulate(e.bytes.begin(), e.bytes.end(), 0.0);
   for (size_t s = 0; s < shards; ++s) {
     const double share = static_cast<double>(e.bytes[s]) / total;
     e.over_mean = std::max(e.over_mean, share * static_cast<double>(shards));
     e.over_share = std::max(e.over_share, share / due[s]);
   }
+  std::vector<uint64_t> scratch(shards);
   for (int u = 0; u < inventory.units_size(); ++u) {
-    const UnitExplanation unit = ExplainUnit(inventory.units(u).name(), units[u], due);
+    const OwnedUnit owned = OwnedUnitOf(table, inventory, u);
+    const UnitExplanation unit = ExplainUnit(inventory.units(u).name(), owned, due, scratch);
     e.most_ranges = std::max(e.most_ranges, unit.ranges);
     e.units.push_back(unit);
-    AddCuts(units[u], unit.largest_bytes, e.cut);
-    e.tensors += static_cast<uint32_t>(units[u].flat.tensors.size());
+    AddCuts(owned, unit.largest_bytes, e.cut);
+    e.tensors += static_cast<uint32_t>(owned.flat.tensors.size());
   }
   e.cuts = CutsOf(table, e.units);
   return e;

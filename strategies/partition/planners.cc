@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/inventory.h"
+#include "strategies/partition/cuts.h"
 #include "strategies/partition/flat.h"
 
 namespace muster::partition {
@@ -32,7 +33,8 @@ PartitionTable Replicated(const Inventory& inventory) {
   return table;
 }
 
-PartitionTable Even(const Inventory& inventory, uint32_t shards) {
+PartitionTable Even(const Inventory& inventory, uint32_t shards, size_t most_bytes) {
+  SizeLimit limit(most_bytes);
   PartitionTable table;
   table.set_shards(shards);
   for (const Unit& unit : inventory.units()) {
@@ -40,12 +42,15 @@ PartitionTable Even(const Inventory& inventory, uint32_t shards) {
     part.set_unit(unit.name());
     const uint64_t blocks = Flatten(unit).elements / kAlignElements;
     const uint64_t share = (blocks + shards - 1) / shards * kAlignElements;
+    part.mutable_boundaries()->Reserve(static_cast<int>(shards) + 1);
     for (uint32_t s = 0; s <= shards; ++s) part.add_boundaries(s * share);
+    if (limit.Exceeded(table)) break;
   }
   return table;
 }
 
-PartitionTable Rows(const Inventory& inventory, uint32_t shards) {
+PartitionTable Rows(const Inventory& inventory, uint32_t shards, size_t most_bytes) {
+  SizeLimit limit(most_bytes);
   PartitionTable table;
   table.set_shards(shards);
   uint32_t next_whole = 0;  // tensors without rows are dealt out in turn
@@ -68,6 +73,7 @@ PartitionTable Rows(const Inventory& inventory, uint32_t shards) {
         AddExtent(piece, s, begin, std::min(each, elements - begin));
       }
     }
+    if (limit.Exceeded(table)) break;
   }
   return table;
 }
@@ -144,18 +150,18 @@ std::vector<uint64_t> Weights(absl::Span<const RankPlace> ranks, uint32_t shards
 }
 
 PartitionTable Place(Placement placement, bool in_runs, const Inventory& inventory, uint32_t shards,
-                     absl::Span<const RankPlace> ranks, Shares by) {
+                     absl::Span<const RankPlace> ranks, Shares by, size_t most_bytes) {
   switch (placement) {
     case PLACEMENT_ROWS:
-      return Rows(inventory, shards);
+      return Rows(inventory, shards, most_bytes);
     case PLACEMENT_WHOLE:
-      return in_runs ? WholeTensorsInRuns(inventory, shards) : WholeTensors(inventory, shards);
+      return in_runs ? WholeTensorsInRuns(inventory, shards, most_bytes) : WholeTensors(inventory, shards, most_bytes);
     case PLACEMENT_RAGGED: {
       const std::vector<uint64_t> weights = Weights(ranks, shards, by, FlatElements(inventory));
-      return in_runs ? RaggedInRuns(inventory, weights) : Ragged(inventory, weights);
+      return in_runs ? RaggedInRuns(inventory, weights, most_bytes) : Ragged(inventory, weights, most_bytes);
     }
     default:
-      return Even(inventory, shards);
+      return Even(inventory, shards, most_bytes);
   }
 }
 

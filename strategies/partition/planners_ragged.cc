@@ -194,7 +194,8 @@ class Shares {
 
 }  // namespace
 
-PartitionTable Ragged(const Inventory& inventory, absl::Span<const uint64_t> weights) {
+PartitionTable Ragged(const Inventory& inventory, absl::Span<const uint64_t> weights, size_t most_bytes) {
+  SizeLimit limit(most_bytes);
   PartitionTable table;
   table.set_shards(static_cast<uint32_t>(weights.size()));
   Shares shares(weights);
@@ -204,11 +205,12 @@ PartitionTable Ragged(const Inventory& inventory, absl::Span<const uint64_t> wei
     filler.Fill();
     shares.Own(filler.boundaries());
     AddUnit(table, unit, filler.order(), filler.boundaries());
+    if (limit.Exceeded(table)) break;
   }
   return table;
 }
 
-PartitionTable RaggedInRuns(const Inventory& inventory, absl::Span<const uint64_t> weights) {
+PartitionTable RaggedInRuns(const Inventory& inventory, absl::Span<const uint64_t> weights, size_t most_bytes) {
   const std::vector<uint64_t> scaled = Scaled(weights);
   const uint64_t total = FlatElements(inventory), sum = Sum(scaled);
   std::vector<uint64_t> cuts{0};
@@ -234,7 +236,7 @@ PartitionTable RaggedInRuns(const Inventory& inventory, absl::Span<const uint64_
     }
   }
   cuts.resize(scaled.size() + 1, total);
-  return CutInRuns(inventory, cuts);
+  return CutInRuns(inventory, cuts, most_bytes);
 }
 
 }  // namespace muster::partition

@@ -130,7 +130,8 @@ class Spread {
 
 }  // namespace
 
-PartitionTable WholeTensors(const Inventory& inventory, uint32_t shards) {
+PartitionTable WholeTensors(const Inventory& inventory, uint32_t shards, size_t most_bytes) {
+  SizeLimit limit(most_bytes);
   PartitionTable table;
   table.set_shards(shards);
   Spread spread(inventory, shards);
@@ -142,11 +143,12 @@ PartitionTable WholeTensors(const Inventory& inventory, uint32_t shards) {
     for (const int t : order) boundaries[owner[t] + 1] += PaddedElements(unit.tensors(t));
     std::partial_sum(boundaries.begin(), boundaries.end(), boundaries.begin());
     AddUnit(table, unit, order, boundaries);
+    if (limit.Exceeded(table)) break;
   }
   return table;
 }
 
-PartitionTable WholeTensorsInRuns(const Inventory& inventory, uint32_t shards) {
+PartitionTable WholeTensorsInRuns(const Inventory& inventory, uint32_t shards, size_t most_bytes) {
   std::vector<uint64_t> sizes;
   for (const Unit& unit : inventory.units()) {
     for (const int t : FlatOrder(unit)) sizes.push_back(PaddedElements(unit.tensors(t)));
@@ -161,7 +163,7 @@ PartitionTable WholeTensorsInRuns(const Inventory& inventory, uint32_t shards) {
     at += sizes[i];
   }
   cuts.resize(shards + 1, at);
-  return CutInRuns(inventory, cuts);
+  return CutInRuns(inventory, cuts, most_bytes);
 }
 
 }  // namespace muster::partition

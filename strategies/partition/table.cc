@@ -49,16 +49,19 @@ absl::Status CheckBoundaries(const UnitPartition& part, const FlatUnit& flat, co
   if (part.boundaries(static_cast<int>(shards)) < flat.elements) {
     return Wrong(part.unit(), absl::StrCat("hole at element ", part.boundaries(static_cast<int>(shards))));
   }
-  std::map<std::string, const Tensor*> tensors;
-  for (const Tensor& tensor : unit.tensors()) tensors[tensor.name()] = &tensor;
+  std::map<std::string, const Tensor*> by_name;
+  for (const Tensor& tensor : unit.tensors()) by_name[tensor.name()] = &tensor;
+  std::vector<const Tensor*> tensors;  // in the order of the flat buffer
+  for (const FlatTensor& t : flat.tensors) tensors.push_back(by_name.at(t.name));
+  size_t t = 0;  // the tensor that the boundary lies in, or before
   for (int i = 1; i < part.boundaries_size(); ++i) {
     const uint64_t at = part.boundaries(i);
     if (at < part.boundaries(i - 1)) return Wrong(part.unit(), absl::StrCat("overlap at element ", at));
     if (at % kAlignElements != 0) return Wrong(part.unit(), absl::StrCat("boundary ", at, " is not a multiple of 16"));
-    for (const FlatTensor& t : flat.tensors) {
-      if (at <= t.begin || !Divides(*tensors.at(t.name), at - t.begin)) continue;
-      return Wrong(t.name, absl::StrCat("must not be cut at element ", at - t.begin));
-    }
+    while (t < tensors.size() && at >= flat.tensors[t].begin + flat.tensors[t].elements) ++t;
+    if (t == tensors.size() || at <= flat.tensors[t].begin || !Divides(*tensors[t], at - flat.tensors[t].begin))
+      continue;
+    return Wrong(flat.tensors[t].name, absl::StrCat("must not be cut at element ", at - flat.tensors[t].begin));
   }
   return absl::OkStatus();
 }
@@ -132,16 +135,28 @@ OwnedUnit Own(const UnitPartition& part, const Unit& unit) {
 
 }  // namespace
 
+OwnedUnit OwnedUnitOf(const PartitionTable& table, const Inventory& inventory, int unit) {
+  return Own(table.units(unit), inventory.units(unit));
+}
+
 std::vector<OwnedUnit> OwnedUnits(const PartitionTable& table, const Inventory& inventory) {
   std::vector<OwnedUnit> units;
-  for (int u = 0; u < inventory.units_size(); ++u) units.push_back(Own(table.units(u), inventory.units(u)));
+  for (int u = 0; u < inventory.units_size(); ++u) units.push_back(OwnedUnitOf(table, inventory, u));
   return units;
 }
 
-std::vector<uint64_t> OwnedElements(const std::vector<OwnedUnit>& units, uint32_t shards) {
-  std::vector<uint64_t> elements(shards);
-  for (const OwnedUnit& unit : units) {
-    for (const OwnedRange& range : unit.ranges) elements[range.shard] += range.end - range.begin;
+uint64_t BufferElements(const PartitionTable& table, const Inventory& inventory, int unit) {
+  const UnitPartition& part = table.units(unit);
+  if (part.boundaries_size() > 0) return part.boundaries(part.boundaries_size() - 1);
+  return Flatten(inventory.units(unit)).elements;
+}
+
+std::vector<uint64_t> OwnedElements(const PartitionTable& table, const Inventory& inventory) {
+  std::vector<uint64_t> elements(table.shards());
+  for (int u = 0; u < inventory.units_size(); ++u) {
+    for (const OwnedRange& range : OwnedUnitOf(table, inventory, u).ranges) {
+      elements[range.shard] += range.end - range.begin;
+    }
   }
   return elements;
 }

@@ -27,11 +27,17 @@ struct OwnedUnit {
   std::vector<OwnedRange> ranges;
 };
 
-// REQUIRES: the table passed Check.
+// Of one unit. REQUIRES: the table passed Check.
+OwnedUnit OwnedUnitOf(const PartitionTable& table, const Inventory& inventory, int unit);
+// Of all of them: as many ranges as there are units and shards, so where they are only summed up, one after another
+// takes less memory.
 std::vector<OwnedUnit> OwnedUnits(const PartitionTable& table, const Inventory& inventory);
 
+// Of a unit's flat buffer, the table's padding included.
+uint64_t BufferElements(const PartitionTable& table, const Inventory& inventory, int unit);
+
 // By shard: elements of the flat buffers that it owns, padding included.
-std::vector<uint64_t> OwnedElements(const std::vector<OwnedUnit>& units, uint32_t shards);
+std::vector<uint64_t> OwnedElements(const PartitionTable& table, const Inventory& inventory);
 
 // InvalidArgument names the tensor: a unit or tensor is missing, unknown or listed twice; extents leave a hole,
 // overlap, exceed the tensor, or name a shard that does not exist; boundaries are too few, descend, are not multiples

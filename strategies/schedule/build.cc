@@ -1,12 +1,15 @@
 #include "strategies/schedule/build.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <numeric>
-#include <set>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "strategies/partition/flat.h"
 
 namespace muster {
@@ -24,51 +27,72 @@ struct Span {
   uint64_t bytes = 0;
 };
 
-// An op of the compute stream, and the spans whose parameters it reads.
+// An op of the compute stream.
 struct Event {
   OpKind kind;
   int32_t unit;
   int32_t microbatch;
-  std::set<size_t> reads;
 };
 
 // A span is held from before event `begin` until after event `end`.
 struct Hold {
-  size_t span;
-  size_t begin;
-  size_t end;
+  uint32_t span;
+  uint32_t begin;
+  uint32_t end;
 };
 
-// Both ascending.
-bool Overlap(const std::vector<Hold>& a, const std::vector<Hold>& b) {
-  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    if (a[i].begin <= b[j].end && b[j].begin <= a[i].end) return true;
-    a[i].end < b[j].end ? ++i : ++j;
-  }
-  return false;
+// The times at which a slot is taken: intervals that do not overlap, by their begin.
+using Taken = absl::btree_map<uint32_t, uint32_t>;
+
+bool IsFree(const Taken& taken, const Hold& hold) {
+  const auto after = taken.upper_bound(hold.end);
+  return after == taken.begin() || std::prev(after)->second < hold.begin;
 }
 
 // Assigns a slot to each span, the same one for all its holds, in which no other span's holds overlap them. The largest
 // spans come first, so that a slot is as large as its first. `holds` are ascending.
 std::vector<int32_t> AssignSlots(const std::vector<Span>& spans, const std::vector<Hold>& holds, int32_t& slots) {
-  const auto earlier = [](const Hold& a, const Hold& b) { return a.begin < b.begin; };
   std::vector<size_t> order(spans.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return spans[a].bytes > spans[b].bytes; });
-  std::vector<std::vector<Hold>> of(spans.size()), taken;
+  std::vector<std::vector<Hold>> of(spans.size());
   for (const Hold& hold : holds) of[hold.span].push_back(hold);
+  std::vector<Taken> taken;
   std::vector<int32_t> slot(spans.size(), -1);
   for (const size_t s : order) {
     if (of[s].empty()) continue;
     size_t at = 0;
-    while (at < taken.size() && Overlap(of[s], taken[at])) ++at;
+    const auto fits = [&](const Hold& hold) { return IsFree(taken[at], hold); };
+    while (at < taken.size() && !std::all_of(of[s].begin(), of[s].end(), fits)) ++at;
     if (at == taken.size()) taken.emplace_back();
-    const auto middle = taken[at].insert(taken[at].end(), of[s].begin(), of[s].end());
-    std::inplace_merge(taken[at].begin(), middle, taken[at].end(), earlier);
+    for (const Hold& hold : of[s]) taken[at].emplace(hold.begin, hold.end);
     slot[s] = static_cast<int32_t>(at);
   }
   slots = static_cast<int32_t>(taken.size());
   return slot;
+}
+
+// By unit: those whose parameters it uses, its own first, then those that it borrows from.
+std::vector<std::vector<int32_t>> OwnersByUnit(const Inventory& inventory) {
+  std::map<std::string, int32_t> by_name;
+  for (int32_t u = 0; u < inventory.units_size(); ++u) by_name[inventory.units(u).name()] = u;
+  std::vector<std::vector<int32_t>> owners;
+  for (int32_t u = 0; u < inventory.units_size(); ++u) {
+    std::vector<int32_t>& its = owners.emplace_back(1, u);
+    for (const Borrow& borrow : inventory.units(u).borrows()) {
+      if (const auto found = by_name.find(borrow.unit()); found != by_name.end()) its.push_back(found->second);
+    }
+  }
+  return owners;
+}
+
+// By unit: the span that it is in; -1: none, since it has no bytes.
+std::vector<int32_t> SpanByUnit(const std::vector<Span>& spans, int32_t units) {
+  std::vector<int32_t> by_unit(static_cast<size_t>(units), -1);
+  for (size_t s = 0; s < spans.size(); ++s) {
+    for (int32_t u = spans[s].begin; u < spans[s].end; ++u) by_unit[u] = static_cast<int32_t>(s);
+  }
+  return by_unit;
 }
 
 class Builder {
@@ -78,9 +102,19 @@ class Builder {
     for (const Unit& unit : inventory.units()) bytes_.push_back(4 * partition::Flatten(unit).elements);
     gathers_ = GatherSpans();
     reductions_ = ReduceSpans();
+    gather_of_ = SpanByUnit(gathers_, units_);
+    reduction_of_ = SpanByUnit(reductions_, units_);
+    owners_ = OwnersByUnit(inventory);
+    for (const std::vector<int32_t>& owners : owners_) {
+      std::vector<int32_t>& reads = reads_.emplace_back();
+      for (const int32_t owner : owners) reads.push_back(gather_of_[owner]);
+      std::sort(reads.begin(), reads.end());
+      reads.erase(std::unique(reads.begin(), reads.end()), reads.end());
+    }
   }
 
   void PlanTraining() {
+    events_.reserve(static_cast<size_t>(recipe_.microbatches) * units_ * (recipe_.recompute ? 3 : 2));
     for (int32_t m = 0; m < recipe_.microbatches; ++m) {
       for (int32_t u = 0; u < units_; ++u) Add(OpKind::kForward, u, m);
       for (int32_t u = units_; u-- > 0;) {
@@ -105,7 +139,7 @@ class Builder {
   // Uses training's slots.
   Schedule Evaluate(const Builder& training) {
     slot_ = training.slot_;
-    schedule_.slots = training.slots_;
+    schedule_.slots = slots_ = training.slots_;
     for (int32_t u = 0; u < units_; ++u) Add(OpKind::kForward, u, 0);
     PlanGathers();
     EmitEvents();
@@ -145,23 +179,7 @@ class Builder {
     return spans;
   }
 
-  // Its own units, and those that they borrow from.
-  std::vector<int32_t> Owners(int32_t unit) const {
-    std::vector<int32_t> owners = {unit};
-    for (const Borrow& borrow : inventory_.units(unit).borrows()) {
-      for (int32_t u = 0; u < units_; ++u) {
-        if (inventory_.units(u).name() == borrow.unit()) owners.push_back(u);
-      }
-    }
-    return owners;
-  }
-  static size_t Covering(const std::vector<Span>& spans, int32_t unit) {
-    size_t s = 0;
-    while (spans[s].begin > unit || spans[s].end <= unit) ++s;
-    return s;
-  }
-
-  // Recomputing a unit that keeps only its input anyway saves nothing.
+  // Keeping only the input costs nothing where no more is kept anyway.
   bool Recomputed(int32_t u) const {
     return u > 0 && inventory_.units(u).saved_bytes() > inventory_.units(u - 1).output_bytes();
   }
@@ -172,70 +190,76 @@ class Builder {
     ops_.push_back(std::move(op));
   }
 
-  void Add(OpKind kind, int32_t unit, int32_t microbatch) {
-    Event event{kind, unit, microbatch, {}};
-    if (Traits(kind).parameters != ParameterUse::kReadIfBackwardDoes ||
-        !inventory_.units(unit).backward_without_parameters()) {
-      for (const int32_t owner : Owners(unit)) event.reads.insert(Covering(gathers_, owner));
-    }
-    events_.push_back(std::move(event));
+  void Add(OpKind kind, int32_t unit, int32_t microbatch) { events_.push_back({kind, unit, microbatch}); }
+
+  bool ReadsParameters(const Event& event) const {
+    return Traits(event.kind).parameters != ParameterUse::kReadIfBackwardDoes ||
+           !inventory_.units(event.unit).backward_without_parameters();
   }
 
   void PlanGathers() {
     if (recipe_.parameters == Parameters::kWhole) return;
-    const bool freed = recipe_.parameters == Parameters::kFreed;
-    std::map<size_t, Hold> open;
-    for (size_t e = 0; e < events_.size(); ++e) {
-      for (const size_t s : events_[e].reads) {
-        if (gathers_[s].bytes == 0) continue;
-        const auto [held, fresh] = open.emplace(s, Hold{s, e, e});
-        if (!fresh && freed && e > held->second.end + 1) {
-          holds_.push_back(held->second);
-          held->second.begin = e;
-        }
-        held->second.end = e;
-      }
-    }
-    for (const auto& [s, hold] : open) holds_.push_back(hold);
-    std::sort(holds_.begin(), holds_.end(),
-              [](const Hold& a, const Hold& b) { return std::pair(a.begin, a.span) < std::pair(b.begin, b.span); });
-    std::vector<Hold> taken = Taken();
-    while (JoinWhatMeets(taken)) taken = Taken();
-    for (size_t h = 0; h < holds_.size(); ++h) {
-      gather_before_[taken[h].begin].push_back(h);
-      begin_at_[holds_[h].begin].push_back(h);
-      release_after_[holds_[h].end].push_back(holds_[h].span);
-    }
+    FindHolds();
+    std::vector<Hold> taken = TakenHolds();
+    while (JoinWhatMeets(taken)) taken = TakenHolds();
+    gathered_from_.reserve(taken.size());
+    for (const Hold& hold : taken) gathered_from_.push_back(hold.begin);
+    released_.resize(holds_.size());
+    std::iota(released_.begin(), released_.end(), 0);
+    std::stable_sort(released_.begin(), released_.end(),
+                     [this](uint32_t a, uint32_t b) { return holds_[a].end < holds_[b].end; });
     if (!slot_.empty()) return;
     slot_.assign(gathers_.size(), -1);
     if (recipe_.parameters != Parameters::kUpdated) slot_ = AssignSlots(gathers_, taken, slots_);
     schedule_.slots = slots_;
   }
 
-  // The holds, by the event that issues their gathers: those that begin together are one step of the prefetch.
-  std::vector<Hold> Taken() const {
-    std::vector<size_t> begins;
-    for (const Hold& hold : holds_) {
-      if (begins.empty() || begins.back() != hold.begin) begins.push_back(hold.begin);
+  void FindHolds() {
+    const bool freed = recipe_.parameters == Parameters::kFreed;
+    std::vector<std::optional<Hold>> open(gathers_.size());
+    for (uint32_t e = 0; e < events_.size(); ++e) {
+      if (!ReadsParameters(events_[e])) continue;
+      for (const int32_t s : reads_[events_[e].unit]) {
+        if (s < 0 || gathers_[s].bytes == 0) continue;
+        std::optional<Hold>& held = open[s];
+        if (held.has_value() && freed && e > held->end + 1) {
+          holds_.push_back(*held);
+          held.reset();
+        }
+        if (!held.has_value()) held = Hold{static_cast<uint32_t>(s), e, e};
+        held->end = e;
+      }
     }
+    for (const std::optional<Hold>& hold : open) {
+      if (hold.has_value()) holds_.push_back(*hold);
+    }
+    std::sort(holds_.begin(), holds_.end(),
+              [](const Hold& a, const Hold& b) { return std::pair(a.begin, a.span) < std::pair(b.begin, b.span); });
+  }
+
+  // The holds, by the event that issues their gathers: those that begin together are one step of the prefetch.
+  std::vector<Hold> TakenHolds() const {
     const size_t ahead = static_cast<size_t>(recipe_.prefetch);
-    std::map<size_t, size_t> issue;
-    for (size_t i = 0; i < begins.size(); ++i) issue[begins[i]] = i < ahead ? 0 : begins[i - ahead];
+    std::vector<uint32_t> begins;
     std::vector<Hold> taken = holds_;
-    for (Hold& hold : taken) hold.begin = issue.at(hold.begin);
+    for (Hold& hold : taken) {
+      if (begins.empty() || begins.back() != hold.begin) begins.push_back(hold.begin);
+      hold.begin = begins.size() <= ahead ? 0 : begins[begins.size() - 1 - ahead];
+    }
     return taken;
   }
 
   // A gather that would be issued before the span's last release, or right after it, extends the hold instead.
   bool JoinWhatMeets(const std::vector<Hold>& taken) {
     std::vector<Hold> joined;
-    std::map<size_t, size_t> last;  // span -> index in joined
+    joined.reserve(holds_.size());
+    std::vector<int64_t> last(gathers_.size(), -1);  // by span: index in joined
     for (size_t h = 0; h < holds_.size(); ++h) {
-      const auto before = last.find(holds_[h].span);
-      if (before != last.end() && taken[h].begin <= joined[before->second].end + 1) {
-        joined[before->second].end = holds_[h].end;
+      int64_t& before = last[holds_[h].span];
+      if (before >= 0 && taken[h].begin <= joined[before].end + 1) {
+        joined[before].end = holds_[h].end;
       } else {
-        last[holds_[h].span] = joined.size();
+        before = static_cast<int64_t>(joined.size());
         joined.push_back(holds_[h]);
       }
     }
@@ -247,103 +271,132 @@ class Builder {
   void PlanGradients() {
     const bool owned = recipe_.gradients == Gradients::kOwned;
     if (!Distributed()) return;
-    std::map<std::pair<size_t, int32_t>, Hold> holds;  // by (span, microbatch)
-    for (size_t e = 0; e < events_.size(); ++e) {
+    std::vector<Hold> taken;
+    std::vector<std::optional<Hold>> open(reductions_.size());  // of one microbatch
+    for (uint32_t e = 0; e < events_.size(); ++e) {
       const Event& event = events_[e];
       if (event.kind != OpKind::kBackward) continue;
       if (!owned && event.microbatch + 1 < recipe_.microbatches) continue;
-      for (const int32_t owner : Owners(event.unit)) {
-        const size_t s = Covering(reductions_, owner);
-        holds.emplace(std::pair(s, event.microbatch), Hold{s, e, e}).first->second.end = e;
+      for (const int32_t owner : owners_[event.unit]) {
+        const int32_t s = reduction_of_[owner];
+        if (s < 0) continue;
+        if (!open[s].has_value()) open[s] = Hold{static_cast<uint32_t>(s), e, e};
+        open[s]->end = e;
+      }
+      if (event.unit > 0) continue;
+      // The microbatch's last backward.
+      for (std::optional<Hold>& hold : open) {
+        if (hold.has_value()) reductions_after_.push_back(*std::exchange(hold, std::nullopt));
       }
     }
-    std::vector<Hold> taken;
-    for (const auto& [key, hold] : holds) {
-      taken.push_back({hold.span, hold.begin, hold.end + 1});  // a reduction runs while the next unit computes
-      reduce_after_[hold.end].push_back(hold.span);
-      if (owned) open_before_[hold.begin].push_back(hold.span);
-    }
-    std::sort(taken.begin(), taken.end(), [](const Hold& a, const Hold& b) { return a.begin < b.begin; });
+    const auto by_end = [](const Hold& a, const Hold& b) {
+      return std::pair(a.end, a.span) < std::pair(b.end, b.span);
+    };
+    const auto by_begin = [](const Hold& a, const Hold& b) {
+      return std::pair(a.begin, a.span) < std::pair(b.begin, b.span);
+    };
+    std::sort(reductions_after_.begin(), reductions_after_.end(), by_end);
     gradient_slot_.assign(reductions_.size(), -1);
-    if (owned) gradient_slot_ = AssignSlots(reductions_, taken, schedule_.gradient_slots);
+    if (!owned) return;
+    opens_before_ = reductions_after_;
+    std::sort(opens_before_.begin(), opens_before_.end(), by_begin);
+    taken = opens_before_;
+    for (Hold& hold : taken) ++hold.end;  // a reduction runs while the next unit computes
+    gradient_slot_ = AssignSlots(reductions_, taken, schedule_.gradient_slots);
   }
 
   void EmitEvents() {
-    std::map<size_t, int32_t> gathered;  // by hold: its op
-    std::map<int32_t, int32_t> freed;    // by slot: the release
-    std::map<int32_t, int32_t> reduced;  // by gradient slot: the reduction
-    for (size_t e = 0; e < events_.size(); ++e) {
+    ops_.reserve(events_.size() + 2 * holds_.size() + opens_before_.size() +
+                 reductions_after_.size() * (recipe_.sharded && recipe_.replicated ? 2 : 1) + 3);
+    std::vector<int32_t> gathered(holds_.size());                                     // by hold: its op
+    std::vector<int32_t> freed(static_cast<size_t>(slots_), -1);                      // by slot: the release
+    std::vector<int32_t> reduced(static_cast<size_t>(schedule_.gradient_slots), -1);  // by gradient slot
+    size_t gather = 0, begun = 0, release = 0, opening = 0, reduction = 0;            // the next of each list
+    for (uint32_t e = 0; e < events_.size(); ++e) {
       const Event& event = events_[e];
-      for (const size_t h : gather_before_[e]) Gather(holds_[h].span, freed), gathered[h] = last();
-      for (const size_t s : open_before_[e]) Open(s, reduced);
+      for (; gather < holds_.size() && gathered_from_[gather] == e; ++gather) {
+        Gather(holds_[gather].span, freed);
+        gathered[gather] = last();
+      }
+      for (; opening < opens_before_.size() && opens_before_[opening].begin == e; ++opening) {
+        Open(opens_before_[opening].span, reduced);
+      }
       Op op{.kind = event.kind, .unit = event.unit, .microbatch = event.microbatch};
-      for (const size_t h : begin_at_[e]) op.waits.push_back(gathered.at(h));
+      for (; begun < holds_.size() && holds_[begun].begin == e; ++begun) op.waits.push_back(gathered[begun]);
       std::sort(op.waits.begin(), op.waits.end());
       Emit(std::move(op));
       const int32_t computed = last();
-      for (const size_t s : release_after_[e]) Release(s, freed);
-      Reduce(e, computed, reduced);
+      for (; release < released_.size() && holds_[released_[release]].end == e; ++release) {
+        Release(holds_[released_[release]].span, freed);
+      }
+      ReduceScalars(event, computed);
+      for (; reduction < reductions_after_.size() && reductions_after_[reduction].end == e; ++reduction) {
+        Reduce(event, reductions_after_[reduction].span, computed, reduced);
+      }
     }
   }
 
-  void Gather(size_t s, const std::map<int32_t, int32_t>& freed) {
+  void Gather(size_t s, const std::vector<int32_t>& freed) {
     Op op{.kind = OpKind::kGather,
           .unit = gathers_[s].begin,
           .unit_end = gathers_[s].end,
           .group = kShardGroup,
           .slot = slot_[s]};
-    if (freed.contains(op.slot)) op.waits = {freed.at(op.slot)};
+    if (op.slot >= 0 && freed[op.slot] >= 0) op.waits = {freed[op.slot]};
     Emit(std::move(op));
   }
 
-  void Release(size_t s, std::map<int32_t, int32_t>& freed) {
+  void Release(size_t s, std::vector<int32_t>& freed) {
     Emit({.kind = OpKind::kRelease, .unit = gathers_[s].begin, .unit_end = gathers_[s].end});
     if (slot_[s] >= 0) freed[slot_[s]] = last();
   }
 
-  void Open(size_t s, const std::map<int32_t, int32_t>& reduced) {
+  void Open(size_t s, const std::vector<int32_t>& reduced) {
     Op op{.kind = OpKind::kOpenGradients,
           .unit = reductions_[s].begin,
           .unit_end = reductions_[s].end,
           .slot = gradient_slot_[s]};
-    if (reduced.contains(op.slot)) op.waits = {reduced.at(op.slot)};
+    if (op.slot >= 0 && reduced[op.slot] >= 0) op.waits = {reduced[op.slot]};
     Emit(std::move(op));
   }
 
-  void Reduce(size_t e, int32_t computed, std::map<int32_t, int32_t>& reduced) {
-    const Event& event = events_[e];
+  // The loss is complete, and this small reduction overlaps the rest of the backward.
+  void ReduceScalars(const Event& event, int32_t computed) {
     const bool final = event.microbatch + 1 == recipe_.microbatches;
-    // The loss is complete, and this small reduction overlaps the rest of the backward.
-    if (Distributed() && final && event.kind == OpKind::kBackward && event.unit + 1 == units_) {
-      Emit({.kind = OpKind::kReduceScalars, .group = kWorldGroup, .waits = {computed}});
+    if (!Distributed() || !final || event.kind != OpKind::kBackward || event.unit + 1 != units_) return;
+    Emit({.kind = OpKind::kReduceScalars, .group = kWorldGroup, .waits = {computed}});
+  }
+
+  void Reduce(const Event& event, size_t s, int32_t computed, std::vector<int32_t>& reduced) {
+    Op op{.unit = reductions_[s].begin, .unit_end = reductions_[s].end};
+    if (recipe_.sharded) {
+      op.kind = OpKind::kReduce, op.group = kShardGroup, op.waits = {computed};
+      Emit(op);
+      if (gradient_slot_[s] >= 0) reduced[gradient_slot_[s]] = last();
     }
-    for (const size_t s : reduce_after_[e]) {
-      Op op{.unit = reductions_[s].begin, .unit_end = reductions_[s].end};
-      if (recipe_.sharded) {
-        op.kind = OpKind::kReduce, op.group = kShardGroup, op.waits = {computed};
-        Emit(op);
-        if (gradient_slot_[s] >= 0) reduced[gradient_slot_[s]] = last();
-      }
-      if (recipe_.replicated && final) {
-        op.kind = OpKind::kAllReduce, op.group = kReplicaGroup;
-        op.waits = {recipe_.sharded ? last() : computed};
-        Emit(op);
-      }
-      last_reduction_ = last();
+    if (recipe_.replicated && event.microbatch + 1 == recipe_.microbatches) {
+      op.kind = OpKind::kAllReduce, op.group = kReplicaGroup;
+      op.waits = {recipe_.sharded ? last() : computed};
+      Emit(op);
     }
+    last_reduction_ = last();
   }
 
   const Inventory& inventory_;
   const ScheduleRecipe& recipe_;
   const int32_t units_;
-  std::vector<uint64_t> bytes_;             // by unit
-  std::vector<Span> gathers_, reductions_;  // spans gathered, and spans reduced, together
+  std::vector<uint64_t> bytes_;                    // by unit
+  std::vector<Span> gathers_, reductions_;         // what is gathered, and what reduced, together
+  std::vector<int32_t> gather_of_, reduction_of_;  // by unit: its span of those
+  std::vector<std::vector<int32_t>> owners_;       // by unit
+  std::vector<std::vector<int32_t>> reads_;        // by unit: spans of gathers_ that its events read, ascending
   std::vector<Event> events_;
-  std::vector<Hold> holds_;                                           // of parameters, by begin
-  std::vector<int32_t> slot_, gradient_slot_;                         // by span
-  std::map<size_t, std::vector<size_t>> gather_before_, begin_at_;    // event -> holds
-  std::map<size_t, std::vector<size_t>> release_after_;               // event -> spans of gathers_
-  std::map<size_t, std::vector<size_t>> open_before_, reduce_after_;  // event -> spans of reductions_
+  std::vector<Hold> holds_;                    // of parameters, by begin
+  std::vector<uint32_t> gathered_from_;        // by hold: the event that its gather is issued before; ascending
+  std::vector<uint32_t> released_;             // indices of holds_, by end
+  std::vector<Hold> opens_before_;             // of gradients, by begin
+  std::vector<Hold> reductions_after_;         // of gradients, by end
+  std::vector<int32_t> slot_, gradient_slot_;  // by span
   int32_t slots_ = 0;
   Schedule schedule_;
   std::vector<Op>& ops_ = schedule_.ops;

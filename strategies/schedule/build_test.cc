@@ -282,8 +282,8 @@ TEST(Check, RefusesWhatShardingCanGetWrong) {
        [&](Schedule& s) {
          for (Op& op : s.ops) {
            if (op.kind == OpKind::kGather && op.unit == 1) op.unit_end = 3;
-           if (op.kind == OpKind::kGather && op.unit == 2)
-             op = {.kind = OpKind::kSend, .unit = 0, .microbatch = 0, .stream = op.stream};
+           const Op send{.kind = OpKind::kSend, .unit = 0, .microbatch = 0, .stream = op.stream};
+           if (op.kind == OpKind::kGather && op.unit == 2) op = send;
          }
        }},
       {"are not gathered",

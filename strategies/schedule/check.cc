@@ -17,6 +17,33 @@ namespace {
 
 using Clock = std::array<int32_t, kStreams>;
 
+// By unit: the units whose parameters it uses: its own, and those that it borrows.
+std::vector<std::vector<int32_t>> ParametersUsedBy(const Inventory& inventory) {
+  std::map<std::string, int32_t> by_name;
+  for (int32_t u = 0; u < inventory.units_size(); ++u) by_name[inventory.units(u).name()] = u;
+  std::vector<std::vector<int32_t>> owners;
+  for (int32_t u = 0; u < inventory.units_size(); ++u) {
+    std::set<int32_t> its = {u};
+    for (const Borrow& borrow : inventory.units(u).borrows()) {
+      if (const auto found = by_name.find(borrow.unit()); found != by_name.end()) its.insert(found->second);
+    }
+    owners.emplace_back(its.begin(), its.end());
+  }
+  return owners;
+}
+
+struct SlotState {
+  int32_t owner = -1;     // the first unit that holds it; -1: none
+  int64_t freed_at = -1;  // the op; -1: it was never held
+};
+
+// That a backward adds to an owner's gradient.
+struct Contribution {
+  int32_t user;
+  int32_t microbatch;
+  size_t at;  // the op
+};
+
 // Walks the ops once in issue order, keeping what is true at that point.
 class Checker {
  public:
@@ -24,15 +51,27 @@ class Checker {
       : schedule_(schedule),
         inventory_(inventory),
         units_(inventory.units_size()),
+        ever_gathered_(units_),
+        ever_opened_(units_),
+        owners_(ParametersUsedBy(inventory)),
         seen_(schedule.ops.size()),
+        gathered_at_(units_),
+        opened_at_(units_),
+        reduced_at_(units_),
+        all_reduced_at_(units_),
+        slot_of_(units_),
+        gradient_slot_of_(units_),
+        slots_(static_cast<size_t>(std::max(0, schedule.slots))),
+        gradient_slots_(static_cast<size_t>(std::max(0, schedule.gradient_slots))),
         forwarded_(schedule.microbatches, 0),
         backward_left_(schedule.microbatches, units_),
-        used_(units_) {
+        used_(units_),
+        pending_(units_) {
     for (const Op& op : schedule.ops) {
       const OpTraits& traits = Traits(op.kind);
-      for (int32_t u = op.unit; u < op.unit_end; ++u) {
-        if (traits.parameters == ParameterUse::kGather) ever_gathered_.insert(u);
-        if (traits.gradients == GradientUse::kOpen) ever_opened_.insert(u);
+      for (int32_t u = std::max(0, op.unit); u < std::min(op.unit_end, units_); ++u) {
+        if (traits.parameters == ParameterUse::kGather) ever_gathered_[u] = true;
+        if (traits.gradients == GradientUse::kOpen) ever_opened_[u] = true;
       }
       reduces_ |= traits.gradients == GradientUse::kReduce;
       all_reduces_ |= traits.gradients == GradientUse::kAllReduce;
@@ -189,85 +228,73 @@ class Checker {
   }
 
   // Takes the slot for units [unit, unit_end).
-  absl::Status Take(const Op& op, std::map<int32_t, int32_t>& owners, const std::map<int32_t, size_t>& freed_at,
-                    std::map<int32_t, int32_t>& slot_of) {
+  absl::Status Take(const Op& op, std::vector<SlotState>& slots, std::vector<std::optional<int32_t>>& slot_of) {
     for (int32_t u = op.unit; u < op.unit_end; ++u) {
-      if (slot_of.emplace(u, op.slot).first->second != op.slot) {
+      if (!slot_of[u].has_value()) slot_of[u] = op.slot;
+      if (*slot_of[u] != op.slot) {
         return Wrong("slots", absl::StrCat(inventory_.units(u).name(), " has another one elsewhere"));
       }
     }
     if (op.slot < 0) return absl::OkStatus();
-    const auto [owner, free] = owners.emplace(op.slot, op.unit);
-    if (!free) return Wrong("slots", absl::StrCat("still held by ", inventory_.units(owner->second).name()));
-    return freed_at.contains(op.slot) ? MustFollow(freed_at.at(op.slot)) : absl::OkStatus();
+    SlotState& slot = slots[op.slot];
+    if (slot.owner >= 0) return Wrong("slots", absl::StrCat("still held by ", inventory_.units(slot.owner).name()));
+    slot.owner = op.unit;
+    return slot.freed_at >= 0 ? MustFollow(static_cast<size_t>(slot.freed_at)) : absl::OkStatus();
   }
 
   absl::Status Gather(const Op& op) {
     for (int32_t u = op.unit; u < op.unit_end; ++u) {
-      if (!gathered_at_.emplace(u, at_).second) return Wrong("resident", "gathered twice");
+      if (gathered_at_[u].has_value()) return Wrong("resident", "gathered twice");
+      gathered_at_[u] = at_;
     }
-    return Take(op, slot_owner_, slot_released_, slot_of_);
+    return Take(op, slots_, slot_of_);
   }
 
   absl::Status Release(const Op& op) {
     for (int32_t u = op.unit; u < op.unit_end; ++u) {
-      const auto found = gathered_at_.find(u);
-      if (found == gathered_at_.end()) return Wrong("resident", "released, but not gathered");
-      const Op& gather = schedule_.ops[found->second];
+      if (!gathered_at_[u].has_value()) return Wrong("resident", "released, but not gathered");
+      const Op& gather = schedule_.ops[*gathered_at_[u]];
       if (gather.unit != op.unit || gather.unit_end != op.unit_end) {
         return Wrong("resident", "releases not what was gathered together");
       }
-      if (absl::Status s = MustFollow(found->second); !s.ok()) return s;
+      if (absl::Status s = MustFollow(*gathered_at_[u]); !s.ok()) return s;
       if (absl::Status s = MustFollowAll(used_[u]); !s.ok()) return s;
       used_[u].clear();
-      if (gather.slot >= 0) {
-        slot_owner_.erase(gather.slot);
-        slot_released_[gather.slot] = at_;
-      }
-      gathered_at_.erase(found);
+      if (gather.slot >= 0) slots_[gather.slot] = {-1, static_cast<int64_t>(at_)};
+      gathered_at_[u].reset();
     }
     return absl::OkStatus();
   }
 
   absl::Status OpenGradients(const Op& op) {
     for (int32_t u = op.unit; u < op.unit_end; ++u) {
-      if (!opened_at_.emplace(u, at_).second) return Wrong("gradients", "opened twice");
+      if (opened_at_[u].has_value()) return Wrong("gradients", "opened twice");
+      opened_at_[u] = at_;
     }
-    return Take(op, gradient_owner_, gradient_freed_, gradient_slot_of_);
-  }
-
-  // The units whose parameters a unit uses: its own, and those that it borrows.
-  std::set<int32_t> Owners(int32_t unit) const {
-    std::set<int32_t> owners = {unit};
-    for (const Borrow& borrow : inventory_.units(unit).borrows()) {
-      for (int32_t u = 0; u < units_; ++u) {
-        if (inventory_.units(u).name() == borrow.unit()) owners.insert(u);
-      }
-    }
-    return owners;
+    return Take(op, gradient_slots_, gradient_slot_of_);
   }
 
   // The op reads the unit's parameters.
   absl::Status Use(int32_t unit) {
-    for (const int32_t u : Owners(unit)) {
-      if (!ever_gathered_.contains(u)) continue;
-      if (!gathered_at_.contains(u)) {
+    for (const int32_t u : owners_[unit]) {
+      if (!ever_gathered_[u]) continue;
+      if (!gathered_at_[u].has_value()) {
         return Wrong("resident", absl::StrCat("the parameters of ", inventory_.units(u).name(), " are not gathered"));
       }
-      if (absl::Status s = MustFollow(gathered_at_.at(u)); !s.ok()) return s;
+      if (absl::Status s = MustFollow(*gathered_at_[u]); !s.ok()) return s;
       used_[u].push_back(at_);
     }
     return absl::OkStatus();
   }
 
   absl::Status AddGradients(const Op& op) {
-    for (const int32_t owner : Owners(op.unit)) {
-      pending_[{owner, op.unit, op.microbatch}] = at_;
-      if (!ever_opened_.contains(owner)) continue;
-      if (!opened_at_.contains(owner)) {
+    for (const int32_t owner : owners_[op.unit]) {
+      pending_[owner].push_back({op.unit, op.microbatch, at_});
+      if (!ever_opened_[owner]) continue;
+      if (!opened_at_[owner].has_value()) {
         return Wrong("gradients", absl::StrCat("those of ", inventory_.units(owner).name(), " are not open"));
       }
-      if (absl::Status s = MustFollow(opened_at_.at(owner)); !s.ok()) return s;
+      if (absl::Status s = MustFollow(*opened_at_[owner]); !s.ok()) return s;
     }
     if (!reduces_ && !all_reduces_) gradients_.push_back(at_);
     return absl::OkStatus();
@@ -276,18 +303,17 @@ class Checker {
   absl::Status Reduce(const Op& op) {
     for (int32_t owner = op.unit; owner < op.unit_end; ++owner) {
       const std::string& name = inventory_.units(owner).name();
-      if (Traits(op.kind).gradients == GradientUse::kReduce && all_reduced_at_.contains(owner)) {
+      if (Traits(op.kind).gradients == GradientUse::kReduce && all_reduced_at_[owner].has_value()) {
         return Wrong("reduction", absl::StrCat(name, " has been summed over replicas"));
       }
-      const auto first = pending_.lower_bound({owner, -1, -1}), last = pending_.lower_bound({owner + 1, -1, -1});
-      if (first == last) {
+      if (pending_[owner].empty()) {
         return Wrong("reduction",
                      absl::StrCat("there is nothing to reduce of ", name, ": not computed yet, or reduced already"));
       }
-      for (auto it = first; it != last; ++it) {
-        if (absl::Status s = MustFollow(it->second); !s.ok()) return s;
+      for (const Contribution& contribution : pending_[owner]) {
+        if (absl::Status s = MustFollow(contribution.at); !s.ok()) return s;
       }
-      pending_.erase(first, last);
+      pending_[owner].clear();
       if (absl::Status s = Close(op, owner); !s.ok()) return s;
       reduced_at_[owner] = at_;
     }
@@ -297,26 +323,30 @@ class Checker {
 
   // The gradient of `owner` leaves its slot, or must never be reduced again.
   absl::Status Close(const Op& op, int32_t owner) {
-    if (!ever_opened_.contains(owner)) {
-      if (!reduced_at_.contains(owner)) return absl::OkStatus();
+    if (!ever_opened_[owner]) {
+      if (!reduced_at_[owner].has_value()) return absl::OkStatus();
       return Wrong("reduction", absl::StrCat(inventory_.units(owner).name(), " is in no slot and is reduced again"));
     }
-    const Op& open = schedule_.ops[opened_at_.at(owner)];
+    if (!opened_at_[owner].has_value()) {
+      return Wrong("gradients", absl::StrCat("those of ", inventory_.units(owner).name(), " are not open"));
+    }
+    const Op& open = schedule_.ops[*opened_at_[owner]];
     if (open.unit != op.unit || open.unit_end != op.unit_end) {
       return Wrong("gradients", "reduces not what was opened together");
     }
-    gradient_owner_.erase(open.slot);
-    gradient_freed_[open.slot] = at_;
-    opened_at_.erase(owner);
+    if (open.slot >= 0) gradient_slots_[open.slot] = {-1, static_cast<int64_t>(at_)};
+    opened_at_[owner].reset();
     return absl::OkStatus();
   }
 
   absl::Status AllReduceOwned(const Op& op) {
     for (int32_t owner = op.unit; owner < op.unit_end; ++owner) {
       const std::string& name = inventory_.units(owner).name();
-      if (!all_reduced_at_.emplace(owner, at_).second) return Wrong("reduction", absl::StrCat(name, " comes twice"));
-      if (!reduced_at_.contains(owner)) return Wrong("reduction", absl::StrCat(name, " is not reduced to its owners"));
-      if (absl::Status s = MustFollow(reduced_at_.at(owner)); !s.ok()) return s;
+      if (all_reduced_at_[owner].has_value()) return Wrong("reduction", absl::StrCat(name, " comes twice"));
+      all_reduced_at_[owner] = at_;
+      if (!reduced_at_[owner].has_value())
+        return Wrong("reduction", absl::StrCat(name, " is not reduced to its owners"));
+      if (absl::Status s = MustFollow(*reduced_at_[owner]); !s.ok()) return s;
     }
     gradients_.push_back(at_);
     return absl::OkStatus();
@@ -332,13 +362,17 @@ class Checker {
   }
 
   std::optional<std::string> Unreduced() const {
-    if ((reduces_ || all_reduces_) && !pending_.empty()) {
-      const auto& [owner, user, microbatch] = pending_.begin()->first;
-      return absl::StrCat("the gradient of ", inventory_.units(owner).name(), " from ", inventory_.units(user).name(),
-                          " m", microbatch, " enters none");
+    for (int32_t owner = 0; owner < units_; ++owner) {
+      if ((!reduces_ && !all_reduces_) || pending_[owner].empty()) continue;
+      const auto first =
+          std::min_element(pending_[owner].begin(), pending_[owner].end(), [](const auto& a, const auto& b) {
+            return std::pair(a.user, a.microbatch) < std::pair(b.user, b.microbatch);
+          });
+      return absl::StrCat("the gradient of ", inventory_.units(owner).name(), " from ",
+                          inventory_.units(first->user).name(), " m", first->microbatch, " enters none");
     }
-    for (const auto& [owner, op] : reduced_at_) {
-      if (reduces_ && all_reduces_ && !all_reduced_at_.contains(owner)) {
+    for (int32_t owner = 0; owner < units_; ++owner) {
+      if (reduces_ && all_reduces_ && reduced_at_[owner].has_value() && !all_reduced_at_[owner].has_value()) {
         return absl::StrCat(inventory_.units(owner).name(), " is not summed over replicas");
       }
     }
@@ -349,8 +383,9 @@ class Checker {
     for (const int32_t forwarded : forwarded_) {
       if (forwarded != units_) return Wrong("order", "a forward is missing");
     }
-    if (!gathered_at_.empty()) {
-      return Wrong("resident", absl::StrCat(inventory_.units(gathered_at_.begin()->first).name(), " is left gathered"));
+    for (int32_t u = 0; u < units_; ++u) {
+      if (!gathered_at_[u].has_value()) continue;
+      return Wrong("resident", absl::StrCat(inventory_.units(u).name(), " is left gathered"));
     }
     if (!trains_) return absl::OkStatus();
     if (!backward_done_everywhere()) return Wrong("order", "a backward is missing");
@@ -363,21 +398,21 @@ class Checker {
   const Inventory& inventory_;
   const int32_t units_;
   size_t at_ = 0;
-  std::set<int32_t> ever_gathered_, ever_opened_;
+  std::vector<bool> ever_gathered_, ever_opened_;   // by unit
+  const std::vector<std::vector<int32_t>> owners_;  // by unit
   bool reduces_ = false, all_reduces_ = false, trains_ = false;
   bool clipped_ = false, stepped_ = false;
-  std::vector<Clock> seen_;                                   // by op
-  std::array<Clock, kStreams> last_{};                        // of each stream's last op
-  std::map<int32_t, size_t> gathered_at_, opened_at_;         // unit -> op, while it is
-  std::map<int32_t, int32_t> slot_of_, gradient_slot_of_;     // unit -> slot
-  std::map<int32_t, int32_t> slot_owner_, gradient_owner_;    // slot -> unit, while it has one
-  std::map<int32_t, size_t> slot_released_, gradient_freed_;  // slot -> op
-  std::map<int32_t, size_t> reduced_at_, all_reduced_at_;     // unit -> op, the last
-  std::vector<int32_t> forwarded_;                            // by microbatch: units forwarded
-  std::vector<int32_t> backward_left_;                        // by microbatch: units still to go back
-  std::vector<std::vector<size_t>> used_;                     // by unit: ops that read what is gathered now
-  std::vector<size_t> gradients_;                             // ops that complete them: reductions, or all backwards
-  std::map<std::tuple<int32_t, int32_t, int32_t>, size_t> pending_;  // (owner, user, microbatch) in no reduction yet
+  std::vector<Clock> seen_;                                         // by op
+  std::array<Clock, kStreams> last_{};                              // of each stream's last op
+  std::vector<std::optional<size_t>> gathered_at_, opened_at_;      // by unit: the op, while it is
+  std::vector<std::optional<size_t>> reduced_at_, all_reduced_at_;  // by unit: the last op
+  std::vector<std::optional<int32_t>> slot_of_, gradient_slot_of_;  // by unit
+  std::vector<SlotState> slots_, gradient_slots_;
+  std::vector<int32_t> forwarded_;                  // by microbatch: units forwarded
+  std::vector<int32_t> backward_left_;              // by microbatch: units still to go back
+  std::vector<std::vector<size_t>> used_;           // by unit: ops that read what is gathered now
+  std::vector<size_t> gradients_;                   // ops that complete them: reductions, or all backwards
+  std::vector<std::vector<Contribution>> pending_;  // by owner: those that entered no reduction yet
 };
 
 bool SameCollective(const Op& a, const Op& b) {

@@ -1,8 +1,6 @@
 #include "strategies/schedule/memory.h"
 
 #include <algorithm>
-#include <set>
-#include <utility>
 
 #include "models/inventory.h"
 
@@ -25,10 +23,14 @@ std::vector<uint64_t> Slots(const Schedule& schedule, SlotPool pool, int32_t slo
 class Walk {
  public:
   Walk(const Schedule& schedule, const Inventory& inventory, uint64_t sequences)
-      : inventory_(inventory), sequences_(sequences) {
+      : inventory_(inventory),
+        sequences_(sequences),
+        microbatches_(static_cast<size_t>(std::max(1, schedule.microbatches))),
+        backwards_(microbatches_ * static_cast<size_t>(inventory.units_size())),
+        recomputed_(backwards_.size()) {
     for (const Op& op : schedule.ops) {
-      if (Traits(op.kind).pass == Pass::kBackward) backwards_.emplace(op.unit, op.microbatch);
-      if (Traits(op.kind).pass == Pass::kRecompute) recomputed_.emplace(op.unit, op.microbatch);
+      if (Traits(op.kind).pass == Pass::kBackward) backwards_[At(op)] = true;
+      if (Traits(op.kind).pass == Pass::kRecompute) recomputed_[At(op)] = true;
     }
   }
 
@@ -40,11 +42,10 @@ class Walk {
                    output = unit.output_bytes() * sequences_,
                    piece = models::PieceRows(sequences_ * inventory_.context(), unit.piece_rows()),
                    forward = unit.forward_bytes() * sequences_ + unit.forward_piece_bytes() * piece;
-    const std::pair<int32_t, int32_t> key(op.unit, op.microbatch);
     const uint64_t before = kept_;
     switch (Traits(op.kind).pass) {
       case Pass::kForward:
-        kept_ += recomputed_.contains(key) ? input : backwards_.contains(key) ? all : 0;
+        kept_ += recomputed_[At(op)] ? input : backwards_[At(op)] ? all : 0;
         return before + all + output + forward;
       case Pass::kRecompute:
         kept_ += all - input;
@@ -61,6 +62,9 @@ class Walk {
   }
 
  private:
+  size_t At(const Op& op) const {
+    return static_cast<size_t>(op.unit) * microbatches_ + static_cast<size_t>(op.microbatch);
+  }
   uint64_t InputBytes(int32_t unit) const {
     return unit == 0 ? inventory_.units(0).saved_bytes() * sequences_
                      : inventory_.units(unit - 1).output_bytes() * sequences_;
@@ -68,7 +72,8 @@ class Walk {
 
   const Inventory& inventory_;
   const uint64_t sequences_;
-  std::set<std::pair<int32_t, int32_t>> backwards_, recomputed_;  // (unit, microbatch)
+  const size_t microbatches_;
+  std::vector<bool> backwards_, recomputed_;  // by unit and microbatch
   uint64_t kept_ = 0;
 };
 
@@ -83,8 +88,9 @@ std::vector<uint64_t> ActivationBytes(const Schedule& schedule, const Inventory&
 }
 
 uint64_t PeakActivationBytes(const Schedule& schedule, const Inventory& inventory, uint64_t sequences) {
+  Walk walk(schedule, inventory, sequences);
   uint64_t peak = 0;
-  for (const uint64_t bytes : ActivationBytes(schedule, inventory, sequences)) peak = std::max(peak, bytes);
+  for (const Op& op : schedule.ops) peak = std::max(peak, walk.Run(op));
   return peak;
 }
 

@@ -35,11 +35,12 @@ const char* Name(Stream stream) {
   return "?";
 }
 
-std::string Print(const Op& op, const Inventory& inventory) {
+namespace {
+
+// `unit`: from its index to its name.
+template <typename UnitName>
+std::string PrintWith(const Op& op, const UnitName& unit) {
   std::string line(Traits(op.kind).name);
-  const auto unit = [&](int32_t u) {
-    return u >= 0 && u < inventory.units_size() ? inventory.units(u).name() : absl::StrCat("unit ", u);
-  };
   if (op.unit >= 0) absl::StrAppend(&line, " ", unit(op.unit));
   if (op.unit_end > op.unit + 1) absl::StrAppend(&line, "..", unit(op.unit_end - 1));
   if (op.microbatch >= 0) absl::StrAppend(&line, " m", op.microbatch);
@@ -54,6 +55,20 @@ std::string Print(const Op& op, const Inventory& inventory) {
   return line;
 }
 
+}  // namespace
+
+std::string Print(const Op& op, const Inventory& inventory) {
+  return PrintWith(op, [&](int32_t u) {
+    return u >= 0 && u < inventory.units_size() ? inventory.units(u).name() : absl::StrCat("unit ", u);
+  });
+}
+
+std::string Print(const Op& op, const std::vector<std::string>& units) {
+  return PrintWith(op, [&](int32_t u) {
+    return u >= 0 && static_cast<size_t>(u) < units.size() ? units[u] : absl::StrCat("unit ", u);
+  });
+}
+
 std::string Print(const Schedule& schedule, const Inventory& inventory) {
   std::string text;
   for (const Op& op : schedule.ops) absl::StrAppend(&text, Print(op, inventory), "\n");
@@ -61,6 +76,8 @@ std::string Print(const Schedule& schedule, const Inventory& inventory) {
 }
 
 std::string Digest(const Schedule& schedule) {
+  constexpr size_t kChunkBytes = 64 * 1024;  // the whole text of a large schedule has 100 MB
+  Sha256 sha;
   std::string canonical =
       absl::StrCat("v2 ", schedule.microbatches, " ", schedule.slots, " ", schedule.gradient_slots, "\n");
   for (const Op& op : schedule.ops) {
@@ -69,8 +86,12 @@ std::string Digest(const Schedule& schedule) {
     absl::StrAppend(&canonical, op.slot, " ", op.peer);
     for (const int32_t w : op.waits) absl::StrAppend(&canonical, " ", w);
     absl::StrAppend(&canonical, "\n");
+    if (canonical.size() < kChunkBytes) continue;
+    sha.Update(canonical);
+    canonical.clear();
   }
-  return Sha256Hex(canonical);
+  sha.Update(canonical);
+  return sha.FinishHex();
 }
 
 }  // namespace muster

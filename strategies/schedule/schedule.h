@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "proto/inventory.pb.h"
 #include "strategies/schedule/ops.h"
 
@@ -16,16 +17,20 @@ namespace muster {
 inline constexpr int32_t kWorldGroup = 0, kShardGroup = 1, kReplicaGroup = 2;
 inline constexpr int32_t kGroups = 3;
 
+// Few ops wait for more: a step may have millions of them.
+using Waits = absl::InlinedVector<int32_t, 4>;
+
 struct Op {
   OpKind kind;
   int32_t unit = -1;      // index in the inventory; -1: all
   int32_t unit_end = -1;  // where a range of units is meant
   int32_t microbatch = -1;
   Stream stream = Stream::kCompute;
-  int32_t group = -1;          // process group, -1: none
-  int32_t slot = -1;           // buffer of the pool, -1: the unit's own storage
-  int32_t peer = -1;           // kSend, kRecv
-  std::vector<int32_t> waits;  // indices of earlier ops of this schedule; ops of one stream wait for each other anyway
+  int32_t group = -1;  // process group, -1: none
+  int32_t slot = -1;   // buffer of the pool, -1: the unit's own storage
+  int32_t peer = -1;   // kSend, kRecv
+  Waits waits;         // indices of earlier ops of this schedule; ops of one stream wait for each other anyway
+  friend bool operator==(const Op&, const Op&) = default;
 };
 
 // A unit always uses the same slot for its gathers, and likewise one for its gradients, so that addresses repeat; a
@@ -41,6 +46,8 @@ struct Schedule {
 const char* Name(Stream stream);
 // "Forward h.0 m1", "Gather h.0..h.3".
 std::string Print(const Op& op, const Inventory& inventory);
+// The same with the units' names alone.
+std::string Print(const Op& op, const std::vector<std::string>& units);
 // One op a line.
 std::string Print(const Schedule& schedule, const Inventory& inventory);
 

@@ -9,31 +9,46 @@ namespace {
 
 class Play {
  public:
-  Play(const Schedule& schedule, const std::vector<OpCost>& costs, Sharing sharing)
-      : schedule_(schedule), costs_(costs), sharing_(sharing), ended_(schedule.ops.size()) {
+  Play(const Schedule& schedule, const std::vector<OpCost>& costs, Sharing sharing, const Repeated& repeated)
+      : schedule_(schedule), costs_(costs), sharing_(sharing), repeated_(repeated), ended_(schedule.ops.size()) {
     timeline_.ops.resize(schedule.ops.size());
     for (size_t i = 0; i < schedule.ops.size(); ++i) {
-      streams_[static_cast<size_t>(schedule.ops[i].stream)].queue.push_back(i);
+      streams_[static_cast<size_t>(schedule.ops[i].stream)].queue.push_back(static_cast<uint32_t>(i));
     }
   }
 
   Timeline Run() {
     while (BeginWhatCan()) Advance();
     timeline_.seconds = now_;
+    if (repeated_.times > 0) Repeat();
     return std::move(timeline_);
   }
 
  private:
   struct Lane {
-    std::vector<size_t> queue;  // its ops, in order
+    std::vector<uint32_t> queue;  // its ops, in order
     size_t next = 0;
     std::optional<size_t> op;  // in progress
     double latency = 0;        // remaining
     double work = 0;           // remaining
   };
 
+  // What the timeline counts, up to now.
+  struct Counts {
+    double seconds = 0, communication = 0, exposed = 0;
+    std::array<double, kStreams> busy{};
+  };
+  Counts CountsNow() const { return {now_, timeline_.communication, timeline_.exposed, timeline_.busy}; }
+
+  void Repeat() {
+    timeline_.seconds += repeated_.times * (to_.seconds - from_.seconds);
+    timeline_.communication += repeated_.times * (to_.communication - from_.communication);
+    timeline_.exposed += repeated_.times * (to_.exposed - from_.exposed);
+    for (size_t s = 0; s < kStreams; ++s) timeline_.busy[s] += repeated_.times * (to_.busy[s] - from_.busy[s]);
+  }
+
   bool Ready(size_t op) const {
-    const std::vector<int32_t>& waits = schedule_.ops[op].waits;
+    const Waits& waits = schedule_.ops[op].waits;
     return std::all_of(waits.begin(), waits.end(), [this](int32_t wait) { return ended_[wait]; });
   }
 
@@ -47,6 +62,8 @@ class Play {
           lane.op = lane.queue[lane.next++];
           lane.latency = costs_[*lane.op].latency, lane.work = costs_[*lane.op].work;
           timeline_.ops[*lane.op].begin = now_;
+          if (*lane.op == repeated_.from) from_ = CountsNow();
+          if (*lane.op == repeated_.to) to_ = CountsNow();
           changed = true;
         }
         if (lane.op.has_value() && lane.latency <= 0 && lane.work <= 0) End(lane), changed = true;
@@ -111,16 +128,19 @@ class Play {
   const Schedule& schedule_;
   const std::vector<OpCost>& costs_;
   const Sharing sharing_;
+  const Repeated repeated_;
   std::vector<bool> ended_;
   std::array<Lane, kStreams> streams_;
   double now_ = 0;
+  Counts from_, to_;  // when the repeated stretch began and ended
   Timeline timeline_;
 };
 
 }  // namespace
 
-Timeline Simulate(const Schedule& schedule, const std::vector<OpCost>& costs, Sharing sharing) {
-  return Play(schedule, costs, sharing).Run();
+Timeline Simulate(const Schedule& schedule, const std::vector<OpCost>& costs, Sharing sharing,
+                  const Repeated& repeated) {
+  return Play(schedule, costs, sharing, repeated).Run();
 }
 
 }  // namespace muster

@@ -37,7 +37,15 @@ struct Timeline {
   double exposed = 0;                   // and no op of kCompute
 };
 
+// What passes from the begin of one op to the begin of a later one counts so many times more: for a schedule that
+// leaves out what repeats itself. Times of ops are those without it.
+struct Repeated {
+  size_t from = 0, to = 0;  // ops
+  double times = 0;
+};
+
 // REQUIRES: a cost for each op, none negative; waits name earlier ops.
-Timeline Simulate(const Schedule& schedule, const std::vector<OpCost>& costs, Sharing sharing);
+Timeline Simulate(const Schedule& schedule, const std::vector<OpCost>& costs, Sharing sharing,
+                  const Repeated& repeated = {});
 
 }  // namespace muster

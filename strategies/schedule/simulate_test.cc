@@ -11,10 +11,8 @@
 namespace muster {
 namespace {
 
-Op Compute(std::vector<int32_t> waits = {}) {
-  return {.kind = OpKind::kForward, .unit = 0, .microbatch = 0, .waits = waits};
-}
-Op Collective(Stream stream, std::vector<int32_t> waits = {}) {
+Op Compute(Waits waits = {}) { return {.kind = OpKind::kForward, .unit = 0, .microbatch = 0, .waits = waits}; }
+Op Collective(Stream stream, Waits waits = {}) {
   return {.kind = OpKind::kReduce, .unit = 0, .unit_end = 1, .stream = stream, .group = 1, .waits = waits};
 }
 

@@ -9,9 +9,10 @@ constexpr double kMiB = 1 << 20;
 
 }  // namespace
 
-PartitionTable TableOf(const Zero& options, const Inventory& inventory, absl::Span<const RankPlace> ranks) {
+PartitionTable TableOf(const Zero& options, const Inventory& inventory, absl::Span<const RankPlace> ranks,
+                       size_t most_bytes) {
   return partition::Place(options.placement(), options.contiguous(), inventory, static_cast<uint32_t>(ranks.size()),
-                          ranks, options.shares());
+                          ranks, options.shares(), most_bytes);
 }
 
 ScheduleRecipe RecipeOf(const Zero& options, const Inventory& inventory) {

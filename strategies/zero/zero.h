@@ -11,7 +11,9 @@
 
 namespace muster::zero {
 
-PartitionTable TableOf(const Zero& options, const Inventory& inventory, absl::Span<const RankPlace> ranks);
+// `most_bytes`: a table that takes more is not made in full (partition/planners.h).
+PartitionTable TableOf(const Zero& options, const Inventory& inventory, absl::Span<const RankPlace> ranks,
+                       size_t most_bytes);
 
 // Stages 1 and 2 gather each unit in place before its first use, overlapped with the forward of the units before it.
 ScheduleRecipe RecipeOf(const Zero& options, const Inventory& inventory);

@@ -1,0 +1,161 @@
+// What planning may cost: that outlines show what whole programs do, that advice keeps to what a spec may ask for, and
+// that work is counted and ended.
+#include "strategies/budget.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "absl/strings/match.h"
+#include "models/inventory.h"
+#include "strategies/choose.h"
+#include "strategies/cost.h"
+#include "strategies/defaults.h"
+#include "strategies/fit.h"
+
+namespace muster::strategies {
+namespace {
+
+Train Layered(uint32_t layers, uint32_t ranks, uint32_t microbatches) {
+  Train train;
+  Gpt2& model = *train.mutable_model()->mutable_gpt2();
+  model.set_size(GPT2_SIZE_TINY);
+  model.set_layers(layers);
+  *train.mutable_model() = *models::Resolve(train.model());
+  train.mutable_batch()->set_sequences(ranks * microbatches);
+  train.mutable_batch()->set_microbatch(1);
+  train.mutable_optimizer()->mutable_adamw();
+  return train;
+}
+
+TEST(Budget, CountsWorkAndEndsIt) {
+  Budget budget({.work = 100, .bytes = 4 << 20});
+  EXPECT_EQ(budget.Spend(60, [] { return "x"; }), absl::OkStatus());
+  const absl::Status over = budget.Spend(41, [] { return "a table of 9 ranks; use fewer ranks"; });
+  EXPECT_EQ(over.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(over.message(), "planning stops at its limit of work: a table of 9 ranks; use fewer ranks");
+  EXPECT_EQ(budget.Spend(40, [] { return "x"; }), absl::OkStatus());
+  EXPECT_EQ(budget.Hold(4 << 20, [] { return "x"; }), absl::OkStatus());
+  EXPECT_EQ(budget.Hold((4 << 20) + 1, [] { return "x"; }).code(), absl::StatusCode::kResourceExhausted);
+  bool gone = false;
+  Budget cancelled({}, [&] { return gone; });
+  EXPECT_EQ(cancelled.Spend(1, [] { return "x"; }), absl::OkStatus());
+  gone = true;
+  EXPECT_EQ(cancelled.Spend(1, [] { return "x"; }).code(), absl::StatusCode::kCancelled);
+}
+
+TEST(Budget, APlanThatExceedsItSaysWhatToChange) {
+  const Train train = With(Layered(50, 4, 100), FsdpOf(RESHARD_FULL_SHARD), false);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  Budget budget({.work = 100'000});
+  const absl::Status status = PlanMemory(train, inventory, AnyPlaces(4), &budget).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(absl::StrContains(status.message(), "of 52 units")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "raise batch.microbatch")) << status;
+}
+
+// The largest schedules that a spec may ask for.
+TEST(Budget, HoldsTheLargestOfEachStrategy) {
+  for (const uint32_t layers : {1u, 100u, 998u, 4096u}) {
+    const uint32_t units = layers + 2, microbatches = static_cast<uint32_t>(kMaxUnitMicrobatches / units);
+    Train train = Layered(layers, 8, microbatches);
+    train.mutable_strategy()->mutable_auto_();
+    const Inventory inventory = *models::MakeInventory(train.model());
+    const std::vector<RankPlace> ranks = FullNodes(8, 4, 1 << 20);
+    Budget budget;
+    const auto choice = Choose(train, inventory, ranks, *FindHardware("h100"), &budget);
+    ASSERT_TRUE(choice.ok()) << layers << ": " << choice.status();
+    const auto whole = CompileWhole(choice->train(), inventory, choice->memory_plan, &budget);
+    ASSERT_TRUE(whole.ok()) << layers << ": " << whole.status();
+    EXPECT_NE(WhatWouldFit(choice->train(), inventory, ranks, &budget), "");
+    EXPECT_LT(whole->names.bytes(), size_t{4} << 20);
+  }
+}
+
+// An outline leaves microbatches out: peaks are those of the whole program, and so is the time, nearly.
+TEST(Outline, ShowsWhatTheWholeProgramNeeds) {
+  std::mt19937 random(5);
+  for (int i = 0; i < 40; ++i) {
+    const uint32_t layers = 700 + random() % 600, microbatches = 10 + random() % 12;
+    Train train = Layered(layers, 4, microbatches);
+    if (random() % 2 == 0) train.mutable_batch()->set_sequences(4 * microbatches * 3 - random() % 8);
+    train.mutable_batch()->set_microbatch(train.batch().sequences() > 4 * microbatches ? 3 : 1);
+    Strategy strategy;
+    if (random() % 3 == 0) {
+      strategy.mutable_zero()->set_stage(1 + random() % 3);
+      strategy.mutable_zero()->set_prefetch(random() % 65);
+    } else if (random() % 8 == 0) {
+      strategy.mutable_ddp();
+    } else {
+      strategy = FsdpOf(random() % 3 == 0 ? RESHARD_SHARD_GRAD_OP : RESHARD_FULL_SHARD);
+      strategy.mutable_fsdp()->set_prefetch(random() % 2 == 0 ? 1 : random() % 65);
+      if (random() % 4 == 0) strategy.mutable_fsdp()->set_accumulation(ACCUMULATION_HOLD);
+    }
+    train = With(train, strategy, random() % 2 == 0);
+    const Inventory inventory = *models::MakeInventory(train.model());
+    const std::vector<RankPlace> ranks = FullNodes(4, 2, 0);
+    const MemoryPlan plan = *PlanMemory(train, inventory, ranks);
+    ASSERT_GT(plan.program.left_out, 0u);
+    const RankProgram whole = *Compile(train, inventory, plan.layout, 0);
+    const std::vector<Memory> memory = MemoryByShard(train, inventory, plan.layout, whole);
+    ASSERT_EQ(memory.size(), plan.by_shard.size());
+    for (size_t s = 0; s < memory.size(); ++s) ASSERT_EQ(memory[s].peak, plan.by_shard[s].peak) << NameOf(train);
+    const Hardware h100 = *FindHardware("h100");
+    const Timeline a = PredictStep(train, inventory, plan.layout, plan.program, ranks, h100).timeline;
+    const Timeline b = PredictStep(train, inventory, plan.layout, whole, ranks, h100).timeline;
+    EXPECT_NEAR(a.seconds / b.seconds, 1, 0.01) << NameOf(train) << " of " << layers << " layers";
+    EXPECT_NEAR(a.communication, b.communication, 0.02 * b.seconds) << NameOf(train);
+    EXPECT_NEAR(a.exposed, b.exposed, 0.02 * b.seconds) << NameOf(train);
+    const WholeProgram kept = *CompileWhole(train, inventory, plan);
+    EXPECT_EQ(kept.digest, whole.digest);
+    ASSERT_EQ(kept.names.ops(), whole.schedule.ops.size());
+    for (const size_t op : {size_t{0}, whole.schedule.ops.size() / 3, whole.schedule.ops.size() - 1}) {
+      const Op& its = whole.schedule.ops[op];
+      EXPECT_EQ(kept.names.NameOf(op),
+                Print(Op{.kind = its.kind, .unit = its.unit, .unit_end = its.unit_end, .microbatch = its.microbatch},
+                      inventory));
+    }
+    ASSERT_GT(kept.outlined, plan.program.schedule.ops.size() / 2);
+    for (size_t op = 0; op < kept.outlined; ++op) ASSERT_EQ(whole.schedule.ops[op], plan.program.schedule.ops[op]);
+  }
+}
+
+// Regression: a job of 48 layers and 2^20 sequences, on slots of a byte, kept the coordinator busy until its memory was
+// gone, since microbatches down to 1 were tried.
+TEST(WhatWouldFit, TriesNoMicrobatchThatASpecMayNotAskFor) {
+  Train train = Layered(48, 1, 1);
+  train.mutable_strategy()->mutable_single();
+  train.mutable_batch()->set_sequences(1 << 20);
+  train.mutable_batch()->set_microbatch(1 << 20);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  std::vector<RankPlace> ranks = AnyPlaces(1);
+  // What 256 sequences need: 4,096 microbatches of 50 units. 128 are more than a spec may ask for.
+  Train least = train;
+  least.mutable_batch()->set_microbatch(256);
+  ranks[0].memory_bytes = SlotBytesFor(PlanMemory(least, inventory, AnyPlaces(1))->peak());
+  EXPECT_TRUE(absl::StrContains(WhatWouldFit(train, inventory, ranks), "batch.microbatch 256 "))
+      << WhatWouldFit(train, inventory, ranks);
+  ranks[0].memory_bytes -= 1 << 20;
+  const std::string none = WhatWouldFit(train, inventory, ranks);
+  EXPECT_FALSE(absl::StrContains(none, "batch.microbatch 128 ")) << none;
+  ranks[0].memory_bytes = 1;
+  Budget budget;
+  EXPECT_TRUE(absl::StrContains(WhatWouldFit(train, inventory, ranks, &budget), "nothing tried would fit"));
+}
+
+TEST(MakeLayout, ATableThatIsTooLargeIsNotMade) {
+  Train train = Layered(4096, 4096, 1);
+  for (const Placement placement : {PLACEMENT_EVEN, PLACEMENT_ROWS, PLACEMENT_WHOLE, PLACEMENT_RAGGED}) {
+    train.mutable_strategy()->mutable_zero()->set_placement(placement);
+    FillDefaults(*train.mutable_strategy());
+    Budget budget;
+    const absl::Status status =
+        MakeLayout(train, *models::MakeInventory(train.model()), AnyPlaces(4096), &budget).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "takes more than 15 MiB")) << status;
+  }
+}
+
+}  // namespace
+}  // namespace muster::strategies
