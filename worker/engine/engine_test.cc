@@ -429,10 +429,12 @@ TEST(Engine, RefusesWhatItCannotRun) {
   config.evaluation.ops.pop_back();
   EXPECT_EQ(Engine::Create(config).status().code(), absl::StatusCode::kInvalidArgument);
   config = Small(2, 2);
-  config.schedule.ops.push_back({.kind = OpKind::kSnapshot});
+  const Op snapshot{.kind = OpKind::kSnapshot};
+  config.schedule.ops.push_back(snapshot);
   EXPECT_EQ(Engine::Create(config).status(), absl::UnimplementedError("this engine cannot execute Snapshot"));
   config = Small(2, 2);
-  config.evaluation.ops.push_back({.kind = OpKind::kReduceScalars, .group = kWorldGroup});
+  const Op reduce{.kind = OpKind::kReduceScalars, .group = kWorldGroup};
+  config.evaluation.ops.push_back(reduce);
   EXPECT_EQ(Engine::Create(config).status(),
             absl::UnimplementedError("this engine cannot execute evaluation, ReduceScalars in world"));
 #ifndef MUSTER_CUDA
