@@ -11,28 +11,13 @@
 
 namespace muster::core {
 
-void Transaction::AddEvent(const JobEntry* job, uint64_t generation, const std::string& node, const std::string& kind,
-                           const std::string& message) {
-  StateEvent& event = events.emplace_back();
-  *event.mutable_time() = ToProto(now.wall);
-  if (job != nullptr) {
-    event.set_job(job->record().id());
-    event.set_job_state(job->record().state());
-  }
-  event.set_generation(generation);
-  event.set_node(node);
-  event.set_kind(kind);
-  event.set_message(message);
-  reason = reason.empty() ? message : absl::StrCat(reason, "; ", message);
-}
-
 Core::Core(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 Core::~Core() = default;
 
 absl::StatusOr<std::unique_ptr<Core>> Core::Recover(const Options& options, const std::vector<Row>& rows, Now now) {
   auto state = std::make_unique<State>(options);
-  if (absl::Status s = state->Load(rows, now); !s.ok()) return s;
+  if (absl::Status s = state->Recover(rows, now); !s.ok()) return s;
   return std::unique_ptr<Core>(new Core(std::move(state)));
 }
 
@@ -47,20 +32,20 @@ Outcome Core::Handle(const Event& event, Now now) {
     return outcome;
   }
   // Reports and lost nodes free slots, and draining nodes requeue jobs; schedule after both.
-  state_->ReadInbox(transaction);
-  state_->EmptyNodes(transaction);
-  state_->ScheduleFor(event, transaction);
-  state_->KeepTimeBreakdowns(transaction);
+  state_->nodes.ReadInbox(transaction);
+  state_->nodes.Empty(transaction);
+  state_->queue.ScheduleAfter(event, transaction);
+  state_->jobs.KeepTimeBreakdowns(transaction);
   state_->more_work = transaction.work_left ? std::optional(now.steady) : std::nullopt;
   outcome.reason = std::move(transaction.reason);
-  state_->Write(transaction, outcome);
+  state_->records.Write(transaction, outcome);
   outcome.events = std::move(transaction.events);
   outcome.actions = std::move(transaction.actions);
   Plans::Requests plans = state_->plans.TakeRequests();
   for (CancelPlan& cancel : plans.cancelled) outcome.actions.push_back(std::move(cancel));
   for (RequestPlan& request : plans.requested) outcome.actions.push_back(std::move(request));
   for (const NodeId& node : transaction.desired) {
-    NodeEntry* entry = state_->FindNode(node);
+    NodeEntry* entry = state_->records.FindNode(node);
     if (entry == nullptr) continue;
     ++entry->revision;
     outcome.actions.push_back(SendDesired{node});
@@ -73,24 +58,24 @@ std::optional<SteadyTime> Core::NextTick() const {
   const auto consider = [&](const std::optional<SteadyTime>& t) {
     if (t.has_value() && (!next.has_value() || *t < *next)) next = t;
   };
-  for (const auto& [id, job] : state_->jobs) {
+  for (const auto& [id, job] : state_->records.jobs) {
     if (job.machine.state() == JOB_STATE_QUEUED) {
-      consider(state_->schedule_at);
+      consider(state_->queue.schedule_at());
       consider(job.not_before);
       consider(job.whole_until);
     }
-    if (job.machine.state() == JOB_STATE_RUNNING) consider(job.grow_at);
-    if (job.machine.state() == JOB_STATE_STARTING) consider(job.start_deadline);
-    if (job.machine.state() == JOB_STATE_STOPPING) consider(job.stop_overdue);
+    if (job.machine.state() == JOB_STATE_RUNNING) consider(job.running->grow_at);
+    if (job.machine.state() == JOB_STATE_STARTING) consider(job.running->start_deadline);
+    if (job.machine.state() == JOB_STATE_STOPPING) consider(job.running->stop_overdue);
   }
-  for (const auto& [id, node] : state_->nodes) {
+  for (const auto& [id, node] : state_->records.nodes) {
     if (node.machine.state() == NODE_STATE_AWAY) consider(node.lost_at);
   }
   return next;
 }
 
 absl::StatusOr<JobId> Core::Find(const std::string& id_or_prefix) const {
-  const auto& jobs = state_->jobs;
+  const auto& jobs = state_->records.jobs;
   if (id_or_prefix.empty()) return absl::InvalidArgumentError("no job named");
   if (jobs.contains(JobId(id_or_prefix))) return JobId(id_or_prefix);
   std::vector<std::string> found;
@@ -108,31 +93,29 @@ absl::StatusOr<JobId> Core::Find(const std::string& id_or_prefix) const {
 }
 
 const Job* Core::Stored(const JobId& job) const {
-  const JobEntry* entry = state_->FindJob(job);
+  const JobEntry* entry = state_->records.FindJob(job);
   return entry == nullptr ? nullptr : &entry->record();
 }
 
 absl::StatusOr<Job> Core::GetJob(const JobId& job, std::optional<SteadyTime> at) const {
-  const JobEntry* entry = state_->FindJob(job);
+  const JobEntry* entry = state_->records.FindJob(job);
   if (entry == nullptr) return absl::NotFoundError(absl::StrCat("no job ", job.value()));
-  Job view = state_->View(*entry);
+  Job view = state_->views.Of(*entry);
   if (at.has_value()) *view.mutable_time_breakdown() = entry->time.UpTo(*at);
   return view;
 }
 
 std::vector<Job> Core::ListJobs(bool ended_too) const {
   std::vector<Job> active, queued, ended;
-  for (const auto& [id, job] : state_->jobs) {
+  for (const auto& [id, job] : state_->records.jobs) {
     if (job.machine.ended()) {
       if (ended_too) ended.push_back(job.record());
-    } else if (job.machine.state() == JOB_STATE_QUEUED || job.machine.state() == JOB_STATE_PAUSED) {
-      if (job.machine.state() == JOB_STATE_PAUSED) active.push_back(job.record());
-    } else {
+    } else if (job.machine.state() != JOB_STATE_QUEUED) {
       active.push_back(job.record());
     }
   }
-  for (State::Waiting& waiting : state_->WaitingJobs()) {
-    Job& job = queued.emplace_back(state_->jobs.at(waiting.job).record());
+  for (Queue::Waiting& waiting : state_->queue.WaitingJobs()) {
+    Job& job = queued.emplace_back(state_->records.jobs.at(waiting.job).record());
     job.set_reason(std::move(waiting.reason));
     job.set_queue_position(waiting.position);
   }
@@ -146,7 +129,7 @@ std::vector<Job> Core::ListJobs(bool ended_too) const {
 
 std::vector<Generation> Core::ListGenerations(const JobId& job) const {
   std::vector<Generation> all;
-  if (const JobEntry* entry = state_->FindJob(job)) {
+  if (const JobEntry* entry = state_->records.FindJob(job)) {
     for (auto it = entry->generations.rbegin(); it != entry->generations.rend(); ++it)
       all.push_back(it->second.record());
   }
@@ -155,21 +138,21 @@ std::vector<Generation> Core::ListGenerations(const JobId& job) const {
 
 std::vector<Node> Core::ListNodes() const {
   std::vector<Node> all;
-  const State::Holders holders = state_->SlotHolders();
-  for (const auto& [id, node] : state_->nodes) all.push_back(state_->View(node, holders));
+  const Records::Holders holders = state_->records.SlotHolders();
+  for (const auto& [id, node] : state_->records.nodes) all.push_back(state_->views.Of(node, holders));
   return all;
 }
 
 absl::StatusOr<Node> Core::GetNode(const NodeId& node) const {
-  const NodeEntry* entry = state_->FindNode(node);
+  const NodeEntry* entry = state_->records.FindNode(node);
   if (entry == nullptr) return absl::NotFoundError(absl::StrCat("no node ", node.value(), "; muster nodes lists them"));
-  return state_->View(*entry, state_->SlotHolders());
+  return state_->views.Of(*entry, state_->records.SlotHolders());
 }
 
-Desired Core::DesiredFor(const NodeId& node) const { return state_->DesiredFor(node); }
+Desired Core::DesiredFor(const NodeId& node) const { return state_->views.DesiredFor(node); }
 
 bool Core::HasReported(const NodeId& node) const {
-  const NodeEntry* entry = state_->FindNode(node);
+  const NodeEntry* entry = state_->records.FindNode(node);
   return entry != nullptr && entry->reported;
 }
 
@@ -178,11 +161,11 @@ std::string Core::FolderConflict(const JobSpec& resolved) const {
   if (absl::StrContains(resolved.train().checkpoint().path(), "{job}")) return "";
   JobSpec spec = resolved;
   ExpandPlaceholders(JobId(), spec);
-  return state_->FolderConflict(spec);
+  return state_->records.FolderConflict(spec);
 }
 
 Core::Placing Core::WouldPlace(const JobSpec& resolved, uint64_t slot_bytes, bool whole) const {
-  const std::vector<scheduler::NodeView> views = state_->NodeViews();
+  const std::vector<scheduler::NodeView> views = state_->queue.NodeViews();
   std::vector<scheduler::NodeView> idle = views;
   for (scheduler::NodeView& node : idle) {
     if (node.availability == scheduler::Availability::kAway) node.availability = scheduler::Availability::kTakesRanks;
@@ -193,37 +176,42 @@ Core::Placing Core::WouldPlace(const JobSpec& resolved, uint64_t slot_bytes, boo
   if (!whole) demand.least = resolved.resources().min_ranks();
   const scheduler::Decision now = scheduler::Cluster(views).Place(demand);
   const scheduler::Decision later = now.ranks.empty() ? scheduler::Cluster(idle).Place(demand) : now;
-  Placing placing{.nodes = {}, .slots = state_->SlotsFor(later), .reason = now.reason};
+  Placing placing{.nodes = {}, .slots = state_->queue.SlotsFor(later), .reason = now.reason};
   for (const scheduler::RankSlot& rank : now.ranks) placing.nodes.push_back(rank.node);
   return placing;
 }
 
 Core::RankStatus Core::StatusOf(const RankId& rank, const NodeId& node) const {
-  const auto job = state_->jobs.find(rank.job);
-  if (job == state_->jobs.end()) return RankStatus::kNone;
-  const auto generation = job->second.generations.find(rank.generation);
-  if (generation == job->second.generations.end()) return RankStatus::kNone;
+  const JobEntry* job = state_->records.FindJob(rank.job);
+  if (job == nullptr) return RankStatus::kNone;
+  const auto generation = job->generations.find(rank.generation);
+  if (generation == job->generations.end()) return RankStatus::kNone;
   const RankPlacement* placement = generation->second.rank(rank.rank);
   if (placement == nullptr || placement->node() != node.value()) return RankStatus::kNone;
-  return job->second.record().generation() == rank.generation ? RankStatus::kCurrent : RankStatus::kPast;
+  return job->record().generation() == rank.generation ? RankStatus::kCurrent : RankStatus::kPast;
 }
 
 bool Core::IsCurrent(const JobId& job, uint64_t generation) const {
-  const JobEntry* entry = state_->FindJob(job);
-  return entry != nullptr && entry->record().generation() == generation && entry->newest() != nullptr &&
-         !entry->newest()->ended();
+  const JobEntry* entry = state_->records.FindJob(job);
+  return entry != nullptr && entry->record().generation() == generation && entry->running.has_value();
 }
 
-absl::Status Core::CheckCurrent(const RankId& rank) const { return state_->CheckCurrent(rank); }
+absl::Status Core::CheckCurrent(const RankId& rank) const { return state_->generations.CheckCurrent(rank); }
+
+uint64_t Core::HighestStep(const JobId& id) const {
+  const JobEntry* job = state_->records.FindJob(id);
+  return job == nullptr || !job->running.has_value() ? 0 : job->running->highest_step;
+}
 
 bool Core::HasArrived(const RankId& rank) const {
-  const JobEntry* job = state_->FindJob(rank.job);
-  return job != nullptr && job->record().generation() == rank.generation && job->arrived.contains(rank.rank);
+  const JobEntry* job = state_->records.FindJob(rank.job);
+  return job != nullptr && job->record().generation() == rank.generation && job->running.has_value() &&
+         job->running->arrived.contains(rank.rank);
 }
 
 const Planned* Core::PlanOf(const JobId& id) const {
-  const JobEntry* job = state_->FindJob(id);
-  return job == nullptr ? nullptr : job->plan.get();
+  const JobEntry* job = state_->records.FindJob(id);
+  return job == nullptr || !job->running.has_value() ? nullptr : job->running->plan.get();
 }
 
 bool Core::IsPlanPending(const JobId& id) const {
@@ -231,32 +219,59 @@ bool Core::IsPlanPending(const JobId& id) const {
 }
 
 std::string Core::Missing(const JobId& id) const {
-  const JobEntry* job = state_->FindJob(id);
-  return job == nullptr ? "" : State::NamesOfMissing(*job);
+  const JobEntry* job = state_->records.FindJob(id);
+  return job == nullptr ? "" : Generations::NamesOfMissing(*job);
 }
 
-JobEntry* Core::State::FindJob(const JobId& id) {
-  const auto found = jobs.find(id);
-  return found == jobs.end() ? nullptr : &found->second;
-}
-
-NodeEntry* Core::State::FindNode(const NodeId& id) {
-  const auto found = nodes.find(id);
-  return found == nodes.end() ? nullptr : &found->second;
-}
-
-JobEntry* Core::State::NeedJob(const JobId& id, Transaction& transaction) {
-  JobEntry* job = FindJob(id);
-  if (job == nullptr) transaction.status = absl::NotFoundError(absl::StrCat("no job ", id.value()));
-  return job;
-}
-
-NodeEntry* Core::State::NeedNode(const NodeId& id, Transaction& transaction) {
-  NodeEntry* node = FindNode(id);
-  if (node == nullptr) {
-    transaction.status = absl::NotFoundError(absl::StrCat("no node ", id.value(), "; muster nodes lists them"));
+absl::Status Core::State::Recover(const std::vector<Row>& rows, Now now) {
+  if (absl::Status s = records.Load(rows); !s.ok()) return s;
+  bool work_left = nodes.Recover(now);
+  for (auto& [id, job] : records.jobs) {
+    jobs.Recover(job, now);
+    if (!job.machine.active()) continue;
+    generations.Recover(job, now);
+    work_left = true;  // a tick takes the request for its plan along
   }
-  return node;
+  if (work_left) more_work = now.steady;
+  return absl::OkStatus();
+}
+
+void Core::State::On(const PlanReady& event, Transaction& transaction) {
+  for (const auto& [id, purpose] : plans.Answer(event)) {
+    JobEntry& job = records.jobs.at(id);
+    switch (purpose) {
+      case Plans::Purpose::kStart:
+        queue.ScheduleSoon(transaction.now.steady);
+        break;
+      case Plans::Purpose::kGrowth:
+        job.running->grow_at = transaction.now.steady;
+        break;
+      case Plans::Purpose::kGeneration:
+        generations.TakePlan(job, transaction);
+        break;
+    }
+  }
+}
+
+void Core::State::On(const Tick&, Transaction& transaction) {
+  const auto due = [&](std::optional<SteadyTime>& timer) {
+    if (!timer.has_value() || transaction.now.steady < *timer || transaction.Full()) return false;
+    timer.reset();
+    return true;
+  };
+  nodes.CheckAway(transaction);
+  for (auto& [id, job] : records.jobs) {
+    if (job.machine.state() == JOB_STATE_STARTING && due(job.running->start_deadline)) {
+      generations.CheckStart(job, transaction);
+    }
+    if (job.machine.state() == JOB_STATE_STOPPING && due(job.running->stop_overdue)) {
+      generations.CheckStop(job, transaction);
+    }
+    if (job.machine.state() == JOB_STATE_RUNNING && due(job.running->grow_at)) growth.Check(job, transaction);
+    if (job.whole_until.has_value() && *job.whole_until <= transaction.now.steady) job.whole_until.reset();
+    // The scheduling pass runs next and starts those that it can.
+    if (job.not_before.has_value() && *job.not_before <= transaction.now.steady) job.not_before.reset();
+  }
 }
 
 }  // namespace muster::core

@@ -2,6 +2,7 @@
 // Private to coordinator/core.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -21,26 +22,15 @@
 
 namespace muster::core {
 
-struct JobEntry {
-  JobMachine machine;
-  std::map<uint64_t, GenerationMachine> generations;
-  // In memory only; timers restart after a recovery.
-  std::optional<SteadyTime> not_before;      // end of its backoff
-  std::optional<SteadyTime> start_deadline;  // of the newest generation
-  std::optional<SteadyTime> stop_overdue;    // of the newest generation
-  uint64_t highest_step = 0;                 // reported in the newest generation
-  std::set<uint32_t> arrived;                // ranks that called at the newest generation's rendezvous
-  PlannedPtr plan;                           // of the newest generation; derived from the spec and the slots
-  // Slots that the planner refused because they are too small; newest last, bounded.
-  struct Refused {
-    std::string slots;  // their signature
-    Unfit unfit;
-  };
-  std::deque<Refused> refused;
-  uint64_t slot_bytes = 0;  // the least slot memory that fits it, if known
-  TimeTracker time;         // the record's `time_breakdown` dates from its last change
-  SteadyTime time_kept;     // when the record's time_breakdown was updated
-  StepTimes step_times;     // of the newest generation
+// What is only in memory of a job's newest generation, from its start until it has ended. After a restart of the
+// coordinator it begins anew: timers restart, and what ranks reported is unknown until they report again.
+struct RunningGeneration {
+  std::optional<SteadyTime> start_deadline;
+  std::optional<SteadyTime> stop_overdue;
+  PlannedPtr plan;             // derived from the spec and the slots
+  std::set<uint32_t> arrived;  // ranks that called at its rendezvous
+  uint64_t highest_step = 0;   // that any of its ranks reported
+  StepTimes step_times;
   struct RankProgress {
     uint64_t step = 0, issued = 0, completed = 0;
     absl::Duration stalled;  // how long these three have not changed
@@ -51,18 +41,46 @@ struct JobEntry {
     uint64_t op() const { return !frozen ? completed : issued == 0 ? 0 : issued - 1; }
   };
   std::map<uint32_t, RankProgress> progress;  // by rank, from the last report
-  SteadyTime peers_unblocked_at;          // when a frozen or unknown rank resumed; its peers' stalls count from here
+  SteadyTime peers_unblocked_at;      // when a frozen or unknown rank resumed; its peers' stalls count from here
+  std::optional<SteadyTime> grow_at;  // of one on fewer ranks: the next check for free slots
+  bool found_room = false;            // the last check found slots
+  StepTraceRequest trace;             // id 0: none
+  std::set<uint32_t> traced;          // ranks that `trace` is for
+  uint64_t checkpoint_request = 0;    // 0: none
+};
+
+struct JobEntry {
+  JobMachine machine;
+  std::map<uint64_t, GenerationMachine> generations;
+  // Set exactly while the newest generation has not ended. All that follows is in memory only.
+  std::optional<RunningGeneration> running;
+  TimeTracker time;      // the record's `time_breakdown` dates from its last change
+  SteadyTime time_kept;  // when the record's time_breakdown was updated
+  // Of a job that waits in the queue.
+  std::optional<SteadyTime> not_before;   // end of its backoff
   std::optional<SteadyTime> whole_until;  // until then it starts only with all its ranks
-  std::optional<SteadyTime> grow_at;      // when it runs on fewer ranks: the next check for free slots
-  bool found_room = false;                // the last check found slots
-  StepTraceRequest trace;                 // of the newest generation; id 0: none
-  std::set<uint32_t> traced;              // ranks that `trace` is for
-  uint64_t checkpoint_request = 0;        // of the newest generation; 0: none
+  // Slots that the planner refused because they are too small; newest last, bounded.
+  struct Refused {
+    std::string slots;  // their signature
+    Unfit unfit;
+  };
+  std::deque<Refused> refused;
+  uint64_t slot_bytes = 0;  // the least slot memory that fits it, if known
 
   const Job& record() const { return machine.record(); }
+  JobId id() const { return JobId(record().id()); }
   GenerationMachine* newest() { return generations.empty() ? nullptr : &generations.rbegin()->second; }
   const GenerationMachine* newest() const { return generations.empty() ? nullptr : &generations.rbegin()->second; }
-  scheduler::Claim claim() const { return {JobId(record().id()), record().spec().priority(), record().sequence()}; }
+  scheduler::Claim claim() const { return {id(), record().spec().priority(), record().sequence()}; }
+  // The least number of ranks that it may run with.
+  uint32_t least_ranks() const {
+    const Resources& resources = record().spec().resources();
+    return resources.has_min_ranks() ? std::min(resources.min_ranks(), resources.ranks()) : resources.ranks();
+  }
+  // REQUIRES: it has a generation.
+  bool RunsOnFewer() const {
+    return static_cast<uint32_t>(newest()->record().ranks_size()) < record().spec().resources().ranks();
+  }
 };
 
 struct NodeEntry {

@@ -1,31 +1,186 @@
-#include "absl/strings/ascii.h"
+#include "coordinator/core/requests.h"
+
+#include <utility>
+
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
-#include "coordinator/core/state.h"
+#include "common/proto_time.h"
+#include "coordinator/core/job_paths.h"
 
 namespace muster::core {
+namespace {
 
-void Core::State::On(const CheckpointJob& event, Transaction& transaction) {
-  JobEntry* job = NeedJob(event.job, transaction);
+constexpr size_t kRequestIdBytes = 64;
+
+constexpr size_t kSpecBytes = 64 * 1024;  // every assignment repeats it
+
+std::string StateName(JobState state) {
+  switch (state) {
+    case JOB_STATE_COMPLETED:
+      return "completed";
+    case JOB_STATE_FAILED:
+      return "failed";
+    case JOB_STATE_CANCELLED:
+      return "been cancelled";
+    default:
+      return "not ended";
+  }
+}
+
+absl::Status AlreadyEnded(const JobEntry& job) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(job.record().id(), " has ", StateName(job.machine.state()), " already"));
+}
+
+}  // namespace
+
+void Requests::On(const SubmitJob& event, Transaction& transaction) {
+  if (event.request_id.empty() || event.request_id.size() > kRequestIdBytes) {
+    transaction.status =
+        absl::InvalidArgumentError(absl::StrCat("a request id has 1 to ", kRequestIdBytes, " characters"));
+    return;
+  }
+  if (event.spec.ByteSizeLong() > kSpecBytes) {
+    transaction.status = absl::InvalidArgumentError(
+        absl::StrCat("the spec has ", event.spec.ByteSizeLong(), " bytes, at most ", kSpecBytes, " are allowed"));
+    return;
+  }
+  if (const JobEntry* known = records_->FindRequest(event.request_id); known != nullptr) {
+    const Job& job = known->record();
+    JobSpec again = event.spec;
+    ExpandPlaceholders(known->id(), again);
+    if (job.owner() == event.owner && job.spec().SerializeAsString() == again.SerializeAsString()) {
+      transaction.submitted = known->id();
+      transaction.reason = absl::StrCat("request ", event.request_id, " is ", job.id(), " already");
+    } else {
+      transaction.status = absl::AlreadyExistsError(
+          absl::StrCat("request id ", event.request_id, " belongs to ", job.id(), ", which is another job"));
+    }
+    return;
+  }
+  if (const size_t waiting = queue_->InOrder().size(); waiting >= options_->max_queued_jobs) {
+    transaction.status = absl::ResourceExhaustedError(
+        absl::StrCat("the queue is full: ", waiting, " jobs wait; cancel some, or try again later"));
+    return;
+  }
+  if (event.plan.has_value()) plans_->Offer(*event.plan);
+  JobId id(absl::StrCat(event.spec.name(), "-", event.suffix));
+  for (int n = 2; records_->jobs.contains(id); ++n) id = JobId(absl::StrCat(event.spec.name(), "-", event.suffix, n));
+  JobSpec spec = event.spec;
+  ExpandPlaceholders(id, spec);
+  if (const std::string conflict = records_->FolderConflict(spec); !conflict.empty()) {
+    transaction.status = absl::FailedPreconditionError(conflict);
+    return;
+  }
+
+  Job record;
+  record.set_id(id.value());
+  record.set_owner(event.owner);
+  record.set_request_id(event.request_id);
+  *record.mutable_spec() = std::move(spec);
+  record.set_state(JOB_STATE_QUEUED);
+  *record.mutable_submitted() = ToProto(transaction.now.wall);
+  JobEntry& job = records_->Add(std::move(record));
+  job.time = TimeTracker(TimeBreakdown(), TimeTracker::Phase::kQueued, 0, transaction.now.steady);
+  if (job.least_ranks() < event.spec.resources().ranks())
+    job.whole_until = transaction.now.steady + options_->whole_wait;
+  transaction.submitted = id;
+  transaction.Touch(id);
+  transaction.AddEvent(&job, 0, "", "job.queued", absl::StrCat(id.value(), " was submitted by ", event.owner));
+}
+
+void Requests::On(const CancelJob& event, Transaction& transaction) {
+  JobEntry* job = records_->NeedJob(event.job, transaction);
+  if (job == nullptr) return;
+  const JobState state = job->machine.state();
+  if (state == JOB_STATE_CANCELLED) return;
+  if (job->machine.ended()) {
+    transaction.status = AlreadyEnded(*job);
+  } else if (job->machine.active()) {
+    generations_->Stop(*job, END_REASON_CANCELLED, STOP_INTENT_CANCEL, "cancelled by its user", transaction);
+  } else {
+    jobs_->Cancel(*job, job->generations.empty() ? "was cancelled before it ran" : "was cancelled while it did not run",
+                  transaction);
+  }
+}
+
+void Requests::On(const PauseJob& event, Transaction& transaction) {
+  JobEntry* job = records_->NeedJob(event.job, transaction);
+  if (job == nullptr || job->machine.state() == JOB_STATE_PAUSED) return;
+  if (job->machine.ended()) {
+    transaction.status = AlreadyEnded(*job);
+  } else if (job->machine.active()) {
+    if (job->record().stop_intent() == STOP_INTENT_CANCEL) {
+      transaction.status = absl::FailedPreconditionError(absl::StrCat(job->record().id(), " is being cancelled"));
+      return;
+    }
+    generations_->Stop(*job, END_REASON_PREEMPTED, STOP_INTENT_PAUSE, "paused by its user", transaction);
+  } else {
+    jobs_->Pause(*job, transaction);
+  }
+}
+
+void Requests::On(const ResumeJob& event, Transaction& transaction) {
+  JobEntry* job = records_->NeedJob(event.job, transaction);
+  if (job == nullptr) return;
+  if (job->machine.ended()) {
+    transaction.status = AlreadyEnded(*job);
+  } else if (job->machine.state() == JOB_STATE_PAUSED) {
+    jobs_->Requeue(*job, "resumed by its user", absl::ZeroDuration(), transaction);
+  } else if (job->record().stop_intent() == STOP_INTENT_PAUSE) {
+    // It is still on its way to the pause: it goes through the queue instead.
+    jobs_->ChangeIntent(*job, STOP_INTENT_REQUEUE, "resumed by its user: it is queued again when it has stopped",
+                        transaction);
+  }
+}
+
+void Requests::On(const TraceJob& event, Transaction& transaction) {
+  JobEntry* job = records_->NeedJob(event.job, transaction);
+  if (job == nullptr) return;
+  if (job->machine.state() != JOB_STATE_RUNNING) {
+    transaction.status = absl::FailedPreconditionError(absl::StrCat(
+        event.job.value(), " does not run, so there is no step to trace: it is ", NameOf(job->machine.state())));
+    return;
+  }
+  const int ranks = job->newest()->record().ranks_size();
+  for (const uint32_t rank : event.ranks) {
+    if (rank < static_cast<uint32_t>(ranks)) continue;
+    transaction.status =
+        absl::InvalidArgumentError(absl::StrCat(event.job.value(), " has ranks 0 to ", ranks - 1, ", not ", rank));
+    return;
+  }
+  job->running->trace = event.request;
+  job->running->traced = {event.ranks.begin(), event.ranks.end()};
+  transaction.ChangeDesired(*job->newest());
+}
+
+void Requests::On(const DeleteJob& event, Transaction& transaction) {
+  JobEntry* job = records_->FindJob(event.job);
+  if (job == nullptr) return;  // a retry; what is left of its history goes when the coordinator starts
+  if (!job->machine.ended()) {
+    transaction.status = absl::FailedPreconditionError(
+        absl::StrCat(event.job.value(), " has not ended; cancel it first (muster cancel ", event.job.value(), ")"));
+    return;
+  }
+  transaction.Do(ForgetJob{event.job});
+  transaction.reason = absl::StrCat(event.job.value(), " is deleted");
+  records_->Delete(event.job, transaction);
+}
+
+void Requests::On(const CheckpointJob& event, Transaction& transaction) {
+  JobEntry* job = records_->NeedJob(event.job, transaction);
   if (job == nullptr) return;
   if (job->record().spec().train().checkpoint().path().empty()) {
     transaction.status = absl::FailedPreconditionError(
         absl::StrCat(event.job.value(), " writes no checkpoints: it has no checkpoint.path"));
     return;
   }
-  if (job->machine.state() != JOB_STATE_RUNNING || job->newest() == nullptr) {
+  if (job->machine.state() != JOB_STATE_RUNNING) {
     transaction.status = absl::FailedPreconditionError(absl::StrCat(
-        event.job.value(), " does not run, so it has nothing new to write: it is ",
-        absl::AsciiStrToLower(std::string(absl::StripPrefix(JobState_Name(job->machine.state()), "JOB_STATE_")))));
+        event.job.value(), " does not run, so it has nothing new to write: it is ", NameOf(job->machine.state())));
     return;
   }
-  job->checkpoint_request = event.request_number;
-  ChangeDesiredOf(*job->newest(), transaction);
-}
-
-uint64_t Core::HighestStep(const JobId& id) const {
-  const JobEntry* job = state_->FindJob(id);
-  return job == nullptr ? 0 : job->highest_step;
+  job->running->checkpoint_request = event.request_number;
+  transaction.ChangeDesired(*job->newest());
 }
 
 }  // namespace muster::core

@@ -1,4 +1,5 @@
-// Converts between records and the rows of a store.
+#include "coordinator/core/records.h"
+
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
@@ -8,7 +9,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "coordinator/core/state.h"
+#include "coordinator/core/job_paths.h"
+#include "coordinator/core/jobs.h"
 
 namespace muster::core {
 namespace {
@@ -29,37 +31,6 @@ absl::Status Damaged(const std::string& key, const std::string& why) {
                                           "; restore a backup of state.db (muster backup makes them)"));
 }
 
-// The highest step that the record shows as done.
-uint64_t DoneStep(const Job& job) {
-  const uint64_t published = job.checkpoints().empty() ? 0 : job.checkpoints().rbegin()->step();
-  return std::max(published, job.progress_step());
-}
-
-// The phase in which the previous coordinator ended.
-TimeTracker::Phase PhaseOf(const JobEntry& job) {
-  using Phase = TimeTracker::Phase;
-  const GenerationMachine* newest = job.newest();
-  // Whether that generation ended by a pause, which is not a fault.
-  const auto paused = [&](uint64_t number) {
-    const auto found = job.generations.find(number);
-    return found == job.generations.end() || found->second.record().reason() == END_REASON_PREEMPTED;
-  };
-  switch (job.machine.state()) {
-    case JOB_STATE_QUEUED:
-      return newest == nullptr || paused(job.record().generation()) ? Phase::kQueued : Phase::kRecovering;
-    case JOB_STATE_STARTING:
-      return paused(job.record().generation() - 1) ? Phase::kStarting : Phase::kRecovering;
-    case JOB_STATE_STOPPING:
-      return job.record().stop_intent() == STOP_INTENT_REQUEUE ? Phase::kRecovering : Phase::kRunning;
-    case JOB_STATE_RUNNING:
-      return Phase::kRunning;
-    case JOB_STATE_PAUSED:
-      return Phase::kPaused;
-    default:
-      return Phase::kOver;
-  }
-}
-
 }  // namespace
 
 std::string JobKey(const JobId& job) { return absl::StrCat("job/", job.value()); }
@@ -70,7 +41,7 @@ std::string GenerationKey(const JobId& job, uint64_t generation) {
 
 std::string NodeKey(const NodeId& node) { return absl::StrCat("node/", node.value()); }
 
-absl::Status Core::State::LoadRow(const Row& row) {
+absl::Status Records::LoadRow(const Row& row) {
   if (absl::StartsWith(row.key, "job/")) {
     Job job;
     if (!job.ParseFromString(row.value)) return Damaged(row.key, "it does not parse");
@@ -78,9 +49,8 @@ absl::Status Core::State::LoadRow(const Row& row) {
     if (row.key != JobKey(id)) return Damaged(row.key, absl::StrCat("it holds job ", job.id()));
     if (!JobState_IsValid(job.state()) || job.state() == JOB_STATE_UNSPECIFIED)
       return Damaged(row.key, "it has no state");
-    next_sequence = std::max(next_sequence, job.sequence() + 1);
-    by_request[job.request_id()] = id;
-    AddFolder(job);
+    next_sequence_ = std::max(next_sequence_, job.sequence() + 1);
+    Index(job);
     jobs.emplace(id, JobEntry{.machine = JobMachine(std::move(job))});
   } else if (absl::StartsWith(row.key, "node/")) {
     Node node;
@@ -95,31 +65,34 @@ absl::Status Core::State::LoadRow(const Row& row) {
   return absl::OkStatus();
 }
 
-absl::Status Core::State::Load(const std::vector<Row>& rows, Now now) {
+absl::Status Records::Load(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     if (absl::Status s = LoadRow(row); !s.ok()) return s;
   }
   // Generations need their jobs, which are loaded by now.
   for (const Row& row : rows) {
     if (!absl::StartsWith(row.key, "generation/")) continue;
-    Generation generation;
-    if (!generation.ParseFromString(row.value)) return Damaged(row.key, "it does not parse");
-    JobEntry* job = FindJob(JobId(generation.job()));
-    if (job == nullptr) return Damaged(row.key, absl::StrCat("there is no job ", generation.job()));
-    const uint64_t number = generation.number();
-    if (row.key != GenerationKey(JobId(generation.job()), number)) return Damaged(row.key, "its key is another's");
-    if (!GenerationState_IsValid(generation.state()) || generation.state() == GENERATION_STATE_UNSPECIFIED) {
-      return Damaged(row.key, "it has no state");
-    }
-    job->generations.emplace(number, GenerationMachine(std::move(generation)));
+    if (absl::Status s = LoadGeneration(row); !s.ok()) return s;
   }
-  if (absl::Status s = CheckRows(); !s.ok()) return s;
-  Arm(now);
+  return Check();
+}
+
+absl::Status Records::LoadGeneration(const Row& row) {
+  Generation generation;
+  if (!generation.ParseFromString(row.value)) return Damaged(row.key, "it does not parse");
+  JobEntry* job = FindJob(JobId(generation.job()));
+  if (job == nullptr) return Damaged(row.key, absl::StrCat("there is no job ", generation.job()));
+  const uint64_t number = generation.number();
+  if (row.key != GenerationKey(JobId(generation.job()), number)) return Damaged(row.key, "its key is another's");
+  if (!GenerationState_IsValid(generation.state()) || generation.state() == GENERATION_STATE_UNSPECIFIED) {
+    return Damaged(row.key, "it has no state");
+  }
+  job->generations.emplace(number, GenerationMachine(std::move(generation)));
   return absl::OkStatus();
 }
 
 // Rows that are valid by themselves may still contradict each other.
-absl::Status Core::State::CheckRows() const {
+absl::Status Records::Check() const {
   std::map<uint64_t, JobId> sequences;
   std::map<std::pair<std::string, uint32_t>, JobId> slots;
   for (const auto& [id, job] : jobs) {
@@ -127,8 +100,8 @@ absl::Status Core::State::CheckRows() const {
     if (const auto [other, fresh] = sequences.emplace(job.record().sequence(), id); !fresh) {
       return Damaged(key, absl::StrCat("it has the same sequence number as ", other->second.value()));
     }
-    if (by_request.at(job.record().request_id()) != id) {
-      return Damaged(key, absl::StrCat("its request is that of ", by_request.at(job.record().request_id()).value()));
+    if (by_request_.at(job.record().request_id()) != id) {
+      return Damaged(key, absl::StrCat("its request is that of ", by_request_.at(job.record().request_id()).value()));
     }
     const GenerationMachine* newest = job.newest();
     const uint64_t number = newest == nullptr ? 0 : newest->record().number();
@@ -160,48 +133,7 @@ absl::Status Core::State::CheckRows() const {
   return absl::OkStatus();
 }
 
-// No stored field is a steady-clock time: every timer restarts, and every node must reconnect.
-void Core::State::Arm(Now now) {
-  for (auto& [id, node] : nodes) {
-    if (node.machine.state() == NODE_STATE_LIVE) node.machine.GoAway(now);
-    if (node.machine.state() == NODE_STATE_AWAY) {
-      node.lost_at = now.steady + std::max(options.timeouts.startup_grace, options.timeouts.node_grace);
-    }
-  }
-  for (const auto& [id, node] : nodes) {
-    if (node.record().draining() || node.record().leaving() || node.machine.state() == NODE_STATE_LOST)
-      emptying.insert(id);
-  }
-  if (!emptying.empty()) more_work = now.steady;
-  for (auto& [id, job] : jobs) {
-    const JobState state = job.machine.state();
-    job.time = TimeTracker(job.record().time_breakdown(), PhaseOf(job), DoneStep(job.record()), now.steady);
-    job.time_kept = now.steady;
-    if (state == JOB_STATE_RUNNING && RunsOnFewer(job)) job.grow_at = now.steady + options.grow_after;
-    if (state == JOB_STATE_QUEUED && job.record().restarts_without_progress() > 0) {
-      job.not_before = now.steady + Backoff(job.record());
-    }
-    if (state == JOB_STATE_STARTING) job.start_deadline = now.steady + TimeoutsOf(job.record()).start;
-    if (!job.machine.active()) continue;
-    const Generation& generation = job.newest()->record();
-    if (state == JOB_STATE_STOPPING) {
-      job.stop_overdue = now.steady + 2 * StopDeadline(job.record(), generation.reason());
-    }
-    plans.Ask(id, Plans::Purpose::kGeneration, SpecOf(job.record(), generation), PlacedSlots(generation), {});
-    more_work = now.steady;  // a tick, which takes the request along
-  }
-}
-
-void Core::State::KeepTimeBreakdowns(const Transaction& transaction) {
-  for (const JobId& id : transaction.jobs) {
-    JobEntry* job = FindJob(id);
-    if (job == nullptr) continue;
-    *job->machine.fields().mutable_time_breakdown() = job->time.UpTo(transaction.now.steady);
-    job->time_kept = transaction.now.steady;
-  }
-}
-
-void Core::State::Write(const Transaction& transaction, Outcome& outcome) const {
+void Records::Write(const Transaction& transaction, Outcome& outcome) const {
   for (const std::string& key : transaction.deleted_keys) outcome.rows.push_back({key, std::nullopt});
   for (const JobId& id : transaction.jobs) {
     const auto job = jobs.find(id);
@@ -218,6 +150,105 @@ void Core::State::Write(const Transaction& transaction, Outcome& outcome) const 
     const auto node = nodes.find(id);
     if (node != nodes.end()) outcome.rows.push_back({NodeKey(id), Serialise(node->second.record())});
   }
+}
+
+void Records::Index(const Job& job) {
+  by_request_[job.request_id()] = JobId(job.id());
+  const std::string& path = job.spec().train().checkpoint().path();
+  if (!path.empty()) folders_.emplace(NormalizedPath(path), JobId(job.id()));
+}
+
+JobEntry& Records::Add(Job record) {
+  record.set_sequence(next_sequence_++);
+  Index(record);
+  const JobId id(record.id());
+  return jobs.emplace(id, JobEntry{.machine = JobMachine(std::move(record))}).first->second;
+}
+
+void Records::Delete(const JobId& id, Transaction& transaction) {
+  const JobEntry& job = jobs.at(id);
+  transaction.deleted_keys.push_back(JobKey(id));
+  for (const auto& [number, generation] : job.generations)
+    transaction.deleted_keys.push_back(GenerationKey(id, number));
+  by_request_.erase(job.record().request_id());
+  folders_.erase({NormalizedPath(job.record().spec().train().checkpoint().path()), id});
+  jobs.erase(id);
+}
+
+const JobEntry* Records::FindRequest(const std::string& request_id) const {
+  const auto found = by_request_.find(request_id);
+  return found == by_request_.end() ? nullptr : &jobs.at(found->second);
+}
+
+std::string Records::FolderConflict(const JobSpec& spec) const {
+  const std::string& path = spec.train().checkpoint().path();
+  if (path.empty()) return "";
+  const std::string folder = NormalizedPath(path);
+  const auto first = folders_.lower_bound({folder, JobId()});
+  if (first == folders_.end() || first->first != folder) return "";
+  const JobEntry& other = jobs.at(first->second);
+  const std::string& id = first->second.value();
+  std::string conflict =
+      absl::StrCat("checkpoint.path ", path, " belongs to job \"", other.record().spec().name(), "\" (", id, ", ",
+                   NameOf(other.machine.state()), "): choose another path, or put {job} in it for a folder per job");
+  if (other.machine.ended()) {
+    absl::StrAppend(&conflict, "; to use the folder again, forget that job (muster delete ", id,
+                    ") and move or remove its checkpoints");
+  }
+  return conflict;
+}
+
+const Slot* Records::SlotAt(const NodeId& node, uint32_t index) const {
+  const auto& slots = nodes.at(node).record().slots();
+  const auto found = std::find_if(slots.begin(), slots.end(), [&](const Slot& slot) { return slot.index() == index; });
+  return found == slots.end() ? nullptr : &*found;
+}
+
+Records::Holders Records::SlotHolders() const {
+  Holders holders;
+  for (const auto& [id, job] : jobs) {
+    const GenerationMachine* generation = job.newest();
+    if (generation == nullptr || generation->ended()) continue;
+    for (const RankPlacement& rank : generation->record().ranks()) {
+      const SlotState state = rank.state() == RANK_STATE_STARTING ? SLOT_STATE_RESERVED : SLOT_STATE_USED;
+      for (const uint32_t slot : rank.slots()) holders[NodeId(rank.node())][slot] = {id, state};
+    }
+  }
+  return holders;
+}
+
+JobEntry* Records::FindJob(const JobId& id) {
+  const auto found = jobs.find(id);
+  return found == jobs.end() ? nullptr : &found->second;
+}
+
+const JobEntry* Records::FindJob(const JobId& id) const {
+  const auto found = jobs.find(id);
+  return found == jobs.end() ? nullptr : &found->second;
+}
+
+NodeEntry* Records::FindNode(const NodeId& id) {
+  const auto found = nodes.find(id);
+  return found == nodes.end() ? nullptr : &found->second;
+}
+
+const NodeEntry* Records::FindNode(const NodeId& id) const {
+  const auto found = nodes.find(id);
+  return found == nodes.end() ? nullptr : &found->second;
+}
+
+JobEntry* Records::NeedJob(const JobId& id, Transaction& transaction) {
+  JobEntry* job = FindJob(id);
+  if (job == nullptr) transaction.status = absl::NotFoundError(absl::StrCat("no job ", id.value()));
+  return job;
+}
+
+NodeEntry* Records::NeedNode(const NodeId& id, Transaction& transaction) {
+  NodeEntry* node = FindNode(id);
+  if (node == nullptr) {
+    transaction.status = absl::NotFoundError(absl::StrCat("no node ", id.value(), "; muster nodes lists them"));
+  }
+  return node;
 }
 
 }  // namespace muster::core

@@ -1,0 +1,60 @@
+#include "coordinator/core/growth.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::core {
+
+Growth::Room Growth::Find(JobEntry& job) {
+  const JobId id = job.id();
+  std::vector<scheduler::NodeView> views = queue_->NodeViews();
+  const scheduler::Cluster cluster(views);
+  for (const scheduler::Claim& waiting : queue_->InOrder()) {
+    // A queued job that could run in an idle cluster takes precedence, whatever its priority: a job is not stopped for
+    // slots that it may not get.
+    if (cluster.FitsWhenIdle(Queue::DemandOf(records_->jobs.at(waiting.job)))) return Room::kNone;
+  }
+  for (scheduler::NodeView& node : views) {
+    for (scheduler::SlotView& slot : node.slots) {
+      if (slot.holder.job == id) slot.holder = {};
+    }
+  }
+  const scheduler::Cluster without(views);
+  scheduler::Demand demand = Queue::DemandOf(job);
+  demand.least = static_cast<uint32_t>(job.newest()->record().ranks_size()) + 1;
+  while (demand.ranks >= demand.least) {
+    const Plans::Wanted* wanted = plans_->Find(id, Plans::Purpose::kGrowth);
+    const scheduler::Decision decision = without.Place(demand, wanted == nullptr ? nullptr : &wanted->decision);
+    if (decision.ranks.empty()) return Room::kNone;
+    switch (queue_->PlanOn(job, Plans::Purpose::kGrowth, decision)) {
+      case Queue::PlanState::kPending:
+        return Room::kNotKnownYet;
+      case Queue::PlanState::kReady:
+        return Room::kSome;
+      case Queue::PlanState::kFailed:
+        return Room::kNone;
+      case Queue::PlanState::kRefused:
+        plans_->Drop(id, Plans::Purpose::kGrowth);
+    }
+    demand.ranks = static_cast<uint32_t>(decision.ranks.size()) - 1;
+  }
+  return Room::kNone;
+}
+
+void Growth::Check(JobEntry& job, Transaction& transaction) {
+  const Room found = Find(job);
+  if (found == Room::kNotKnownYet) return job.running->grow_at.reset();  // until PlanReady
+  const bool room = found == Room::kSome;
+  if (!room) plans_->Drop(job.id(), Plans::Purpose::kGrowth);
+  if (room && job.running->found_room) {
+    const int ranks = job.newest()->record().ranks_size();
+    return generations_->Stop(
+        job, END_REASON_RESIZED, STOP_INTENT_REQUEUE,
+        absl::StrCat("there are slots for more than its ", ranks, ranks == 1 ? " rank" : " ranks"), transaction);
+  }
+  job.running->found_room = room;
+  job.running->grow_at = transaction.now.steady + options_->grow_settle;
+}
+
+}  // namespace muster::core

@@ -1,0 +1,32 @@
+// Detects ranks that run but make no progress. Workers measure stalls by their own clocks, from each rank's progress
+// page. The core sees all ranks and decides which one is at fault. Private to coordinator/core.
+#pragma once
+
+#include <cstdint>
+
+#include "coordinator/core/generations.h"
+
+namespace muster::core {
+
+class Hangs {
+ public:
+  // All outlive it.
+  Hangs(const Options* options, Records* records, Generations* generations)
+      : options_(options), records_(records), generations_(generations) {}
+
+  // A worker's report of a running rank: its progress.
+  void Note(JobEntry& job, const NodeEntry& node, const ObservedRank& seen, SteadyTime now) const;
+  // After Note: stops the generation if one of its ranks hangs.
+  void Check(JobEntry& job, uint32_t reporter, Transaction& transaction);
+
+ private:
+  absl::Duration LimitOf(const JobEntry& job, const RunningGeneration::RankProgress& slowest) const;
+  void Fail(JobEntry& job, const RankPlacement& culprit, const RunningGeneration::RankProgress& progress,
+            Transaction& transaction);
+
+  const Options* const options_;
+  Records* const records_;
+  Generations* const generations_;
+};
+
+}  // namespace muster::core

@@ -1,0 +1,54 @@
+// What a job becomes when none of its generations runs: queued again, paused, completed, failed, cancelled. Private to
+// coordinator/core.
+#pragma once
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "coordinator/core/entries.h"
+#include "coordinator/core/plans.h"
+#include "coordinator/core/records.h"
+#include "coordinator/core/transaction.h"
+
+namespace muster::core {
+
+class Jobs {
+ public:
+  // All outlive it.
+  Jobs(const Options* options, Records* records, Plans* plans) : options_(options), records_(records), plans_(plans) {}
+
+  // After a restart of the coordinator.
+  void Recover(JobEntry& job, Now now);
+
+  // Why its generation stops, and what the job becomes after that.
+  void ChangeIntent(JobEntry& job, StopIntent intent, const std::string& why, Transaction& transaction);
+  // Decides what the job becomes after its newest generation has ended.
+  void AfterGeneration(JobEntry& job, Transaction& transaction);
+  // Into the queue, from which it does not start before `delay` is over.
+  void Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Transaction& transaction);
+  void Pause(JobEntry& job, Transaction& transaction);
+  void Complete(JobEntry& job, Transaction& transaction);
+  // `message` completes "<id> ".
+  void Fail(JobEntry& job, const std::string& message, Transaction& transaction);
+  void Cancel(JobEntry& job, const std::string& message, Transaction& transaction);
+
+  // Of the jobs to be written.
+  void KeepTimeBreakdowns(const Transaction& transaction);
+
+ private:
+  void Finish(JobEntry& job, const std::string& kind, const std::string& message, Transaction& transaction);
+  void SpendRestart(JobEntry& job, uint64_t reached_step, Transaction& transaction);
+  absl::Duration Backoff(const Job& job) const;
+
+  const Options* const options_;
+  Records* const records_;
+  Plans* const plans_;
+};
+
+// Records that the job has durably reached `step`. True if that is new; restarts before it then no longer count.
+bool AdvanceProgress(Job& job, uint64_t step);
+
+// "running".
+std::string NameOf(JobState state);
+
+}  // namespace muster::core

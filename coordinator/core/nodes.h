@@ -1,0 +1,63 @@
+// Nodes: connection, reports, drain and loss. Private to coordinator/core.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/generations.h"
+#include "coordinator/core/hangs.h"
+
+namespace muster::core {
+
+class Nodes {
+ public:
+  // All outlive it.
+  Nodes(const Options* options, Records* records, Generations* generations, Hangs* hangs)
+      : options_(options), records_(records), generations_(generations), hangs_(hangs) {}
+
+  // After a restart of the coordinator: every node must connect again. True: there are nodes to empty.
+  bool Recover(Now now);
+
+  void On(const NodeConnected& event, Transaction& transaction);
+  void On(const NodeDisconnected& event, Transaction& transaction);
+  void On(const NodeObserved& event, Transaction& transaction);
+  void On(const DrainNode& event, Transaction& transaction);
+  void On(const UndrainNode& event, Transaction& transaction);
+  // Nodes whose time to come back is over.
+  void CheckAway(Transaction& transaction);
+
+  // Called after every event: takes what nodes reported, then stops ranks on draining nodes, and marks ranks on lost
+  // nodes as lost; as far as the transaction has room.
+  void ReadInbox(Transaction& transaction);
+  void Empty(Transaction& transaction);
+
+ private:
+  absl::Status CheckIdentity(const Node& node) const;
+  void Observe(const NodeId& node, const ObservedRank& seen, Transaction& transaction);
+  std::vector<ObservedRank> Unreported(const NodeId& node, const std::set<RankId>& reported, Now now) const;
+  void LoseRanks(JobEntry& job, const NodeId& node, Transaction& transaction);
+  // If so many nodes are away at once that a network failure is likelier than node failures: "7 of 20 nodes". Else
+  // empty.
+  std::string ManyAway() const;
+  void LoseOrSpare(const NodeId& id, NodeEntry& node, const std::string& many_away, Transaction& transaction);
+
+  const Options* const options_;
+  Records* const records_;
+  Generations* const generations_;
+  Hangs* const hangs_;
+
+  // Work left over from earlier events. In memory only: after a restart the nodes' states show which to empty, and
+  // workers send full reports.
+  struct Report {
+    NodeId node;
+    std::string incarnation;
+    std::optional<ObservedRank> rank;  // none: marks the end of a full report
+  };
+  std::deque<Report> inbox_;
+  std::set<NodeId> emptying_;  // draining, leaving or LOST nodes that may still have ranks
+};
+
+}  // namespace muster::core

@@ -1,0 +1,239 @@
+#include "coordinator/core/queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::core {
+namespace {
+
+constexpr size_t kRefusedKept = 16;
+constexpr int kSizesTried = 8;  // in one pass, for a job that may run on fewer ranks
+
+bool SameSlots(const scheduler::Decision& a, const scheduler::Decision& b) {
+  const auto same = [](const scheduler::RankSlot& x, const scheduler::RankSlot& y) {
+    return x.node == y.node && x.slot == y.slot && x.memory_bytes == y.memory_bytes;
+  };
+  return a.device == b.device && std::equal(a.ranks.begin(), a.ranks.end(), b.ranks.begin(), b.ranks.end(), same);
+}
+
+// Why the planner refused the job on these slots; null: it did not.
+const Unfit* RefusedOn(const JobEntry& job, const Slots& slots) {
+  const std::string signature = SignatureOf(slots);
+  for (const JobEntry::Refused& refused : job.refused) {
+    if (refused.slots == signature) return &refused.unfit;
+  }
+  return nullptr;
+}
+
+std::string Ordinal(uint64_t n) {
+  const char* suffix = n % 100 >= 11 && n % 100 <= 13 ? "th"
+                       : n % 10 == 1                  ? "st"
+                       : n % 10 == 2                  ? "nd"
+                       : n % 10 == 3                  ? "rd"
+                                                      : "th";
+  return absl::StrCat(n, suffix);
+}
+
+}  // namespace
+
+std::vector<scheduler::Claim> Queue::InOrder() const {
+  std::vector<scheduler::Claim> waiting;
+  for (const auto& [id, job] : records_->jobs) {
+    if (job.machine.state() == JOB_STATE_QUEUED) waiting.push_back(job.claim());
+  }
+  scheduler::SortQueue(waiting);
+  return waiting;
+}
+
+std::vector<scheduler::NodeView> Queue::NodeViews() const {
+  using scheduler::Availability;
+  const Records::Holders holders = records_->SlotHolders();
+  std::vector<scheduler::NodeView> views;
+  for (const auto& [id, node] : records_->nodes) {
+    Availability availability = Availability::kTakesRanks;
+    if (node.machine.state() == NODE_STATE_AWAY || !node.reported) availability = Availability::kAway;
+    if (node.record().draining() || node.record().leaving()) availability = Availability::kDraining;
+    if (node.machine.state() == NODE_STATE_LOST) availability = Availability::kLost;
+    scheduler::NodeView& view = views.emplace_back();
+    view.id = id;
+    view.availability = availability;
+    const auto here = holders.find(id);
+    for (const Slot& slot : node.record().slots()) {
+      scheduler::SlotView& its = view.slots.emplace_back();
+      its.index = slot.index();
+      its.device = slot.device();
+      its.memory_bytes = slot.memory_bytes();
+      if (here == holders.end()) continue;
+      if (const auto held = here->second.find(slot.index()); held != here->second.end()) {
+        its.holder = records_->jobs.at(held->second.job).claim();
+      }
+    }
+  }
+  return views;
+}
+
+// A scheduling pass costs time proportional to the cluster. Reports arrive by the thousand when many nodes start,
+// return or train. Most of them do not affect queued jobs, and for the others one pass in the next tick is enough.
+void Queue::ScheduleAfter(const Event& event, Transaction& transaction) {
+  const bool contact = std::holds_alternative<NodeConnected>(event) || std::holds_alternative<NodeDisconnected>(event);
+  const bool report = std::holds_alternative<NodeObserved>(event) || std::holds_alternative<RankRecord>(event) ||
+                      std::holds_alternative<RankArrived>(event) || std::holds_alternative<PlanReady>(event);
+  if (!contact && !report) return Schedule(transaction);
+  if (contact || !transaction.Empty() || !settled_) schedule_at_ = transaction.now.steady;
+}
+
+// Follows the rule of scheduler/pass.h. Jobs in backoff do not hold back others.
+void Queue::Schedule(Transaction& transaction) {
+  settled_ = true;
+  schedule_at_.reset();
+  const std::vector<scheduler::Claim> queue = InOrder();
+  if (queue.empty()) return;
+  scheduler::Cluster cluster(NodeViews());
+  scheduler::Pass pass(&cluster);
+  for (const scheduler::Claim& claim : queue) {
+    JobEntry& job = records_->jobs.at(claim.job);
+    if (job.not_before.has_value() && transaction.now.steady < *job.not_before) continue;
+    job.not_before.reset();
+    if (std::optional<Placement> start = FindStart(job, pass, transaction)) {
+      pass.Start(claim, start->decision);
+      generations_->Start(job, *std::move(start), transaction);
+    }
+    if (transaction.work_left) schedule_at_ = transaction.now.steady;  // the rest of the queue
+    if (transaction.work_left || pass.Over()) return;
+  }
+}
+
+// Plans a job only where slots are free for it, and remembers refusals, so a long queue costs nothing. While the plan
+// is being made, those slots are reserved against jobs after it in the queue, and the job keeps them even if better
+// ones become free: otherwise a cluster that changes all the time would keep it planning forever. Jobs before it in the
+// queue may still take them. If the slots are too small, the job waits for larger ones; a job that may run on fewer
+// ranks tries fewer.
+std::optional<Placement> Queue::FindStart(JobEntry& job, scheduler::Pass& pass, Transaction& transaction) {
+  using Purpose = Plans::Purpose;
+  const JobId id = job.id();
+  scheduler::Demand demand = DemandOf(job);
+  for (int attempt = 0; attempt < kSizesTried; ++attempt) {
+    const Plans::Wanted* wanted = plans_->Find(id, Purpose::kStart);
+    scheduler::Decision decision = pass.Consider(job.claim(), demand, wanted == nullptr ? nullptr : &wanted->decision);
+    if (decision.ranks.empty()) {
+      plans_->Drop(id, Purpose::kStart);
+      return std::nullopt;
+    }
+    if (transaction.Full()) return std::nullopt;
+    const PlanState state = PlanOn(job, Purpose::kStart, decision);
+    if (state == PlanState::kPending) {
+      pass.Start(job.claim(), decision);
+      return std::nullopt;
+    }
+    if (state == PlanState::kFailed) {
+      const std::string why(plans_->Find(id, Purpose::kStart)->answer->status().message());
+      jobs_->Fail(job, absl::StrCat("cannot run: ", why), transaction);
+      return std::nullopt;
+    }
+    if (state == PlanState::kReady) {
+      wanted = plans_->Find(id, Purpose::kStart);
+      return Placement{std::move(decision), wanted->slots, **wanted->answer};
+    }
+    plans_->Drop(id, Purpose::kStart);
+    if (job.slot_bytes != demand.slot_bytes) {
+      demand.slot_bytes = job.slot_bytes;
+    } else if (decision.ranks.size() > job.least_ranks()) {
+      demand.ranks = static_cast<uint32_t>(decision.ranks.size()) - 1;
+    } else {
+      return std::nullopt;
+    }
+  }
+  settled_ = false;
+  return std::nullopt;
+}
+
+Queue::PlanState Queue::PlanOn(JobEntry& job, Plans::Purpose purpose, const scheduler::Decision& decision) {
+  const JobId id = job.id();
+  const Plans::Wanted* wanted = plans_->Find(id, purpose);
+  if (wanted == nullptr || !SameSlots(wanted->decision, decision)) {
+    Slots slots = SlotsFor(decision);
+    if (RefusedOn(job, slots) != nullptr) return PlanState::kRefused;
+    wanted = plans_->Ask(id, purpose, job.record().spec(), std::move(slots), decision);
+  }
+  if (!wanted->answer.has_value()) return PlanState::kPending;
+  const absl::StatusOr<PlannedPtr>& plan = *wanted->answer;
+  if (plan.ok() && !(*plan)->unfit.has_value()) return PlanState::kReady;
+  const bool whole = wanted->slots.ranks.size() == job.record().spec().resources().ranks();
+  // Submit planned the spec for all its ranks, but a later build may refuse what an earlier build accepted.
+  if (!plan.ok() && whole) return PlanState::kFailed;
+  Unfit unfit = plan.ok() ? *(*plan)->unfit : Unfit{std::string(plan.status().message()), 0};
+  // Fewer ranks need more memory each, so only a refusal for all ranks sets the job's bound.
+  if (whole) job.slot_bytes = std::max(job.slot_bytes, unfit.slot_bytes);
+  if (RefusedOn(job, wanted->slots) == nullptr) job.refused.push_back({SignatureOf(wanted->slots), std::move(unfit)});
+  if (job.refused.size() > kRefusedKept) job.refused.pop_front();
+  return PlanState::kRefused;
+}
+
+scheduler::Demand Queue::DemandOf(const JobEntry& job) {
+  const Resources& resources = job.record().spec().resources();
+  scheduler::Demand demand{resources.ranks(), resources.device(), job.slot_bytes};
+  if (!job.whole_until.has_value()) demand.least = job.least_ranks();
+  return demand;
+}
+
+Slots Queue::SlotsFor(const scheduler::Decision& decision) const {
+  Slots slots{.device = decision.device, .fast_bf16 = true};
+  std::map<NodeId, uint32_t> numbers;
+  for (const scheduler::RankSlot& rank : decision.ranks) {
+    slots.fast_bf16 &= HasFastBf16(records_->nodes.at(rank.node).record().cpu());
+    const uint32_t node = numbers.emplace(rank.node, static_cast<uint32_t>(numbers.size())).first->second;
+    slots.ranks.push_back({node, rank.memory_bytes});
+    const Slot* slot = records_->SlotAt(rank.node, rank.slot);
+    if (slot == nullptr) continue;
+    slots.ranks.back().flops_per_second = slot->flops_per_second();
+    if (slots.ranks.size() == 1) slots.model = slot->model();
+  }
+  return slots;
+}
+
+std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
+  std::vector<Waiting> all;
+  scheduler::Cluster cluster(NodeViews());
+  scheduler::Pass pass(&cluster);
+  uint32_t position = 0;
+  for (const scheduler::Claim& claim : InOrder()) {
+    const JobEntry& job = records_->jobs.at(claim.job);
+    const bool asked = only.empty() || claim.job == only;
+    ++position;
+    std::string why;
+    if (job.not_before.has_value()) {
+      why = "waits out its back-off";
+    } else {
+      const scheduler::Demand demand = DemandOf(job);
+      const Plans::Wanted* wanted = plans_->Find(claim.job, Plans::Purpose::kStart);
+      const scheduler::Decision decision =
+          pass.Consider(claim, demand, wanted == nullptr ? nullptr : &wanted->decision);
+      const Unfit* unfit = decision.ranks.empty() ? nullptr : RefusedOn(job, SlotsFor(decision));
+      if (wanted != nullptr && !wanted->answer.has_value() && !decision.ranks.empty()) {
+        why = "slots are free for it, and its plan is being made";
+        pass.Start(claim, decision);
+      } else if (unfit != nullptr) {
+        why = "does not fit the slots that are free: " + unfit->why;
+      } else if (!decision.ranks.empty()) {
+        why = "is about to start";
+        pass.Start(claim, decision);
+      } else if (asked) {
+        why = pass.Why(decision, demand);
+        if (!decision.fits_when_idle && !job.refused.empty()) {
+          absl::StrAppend(&why, ": ", job.refused.back().unfit.why);
+        }
+      }
+    }
+    if (!asked) continue;
+    // Also why it was queued again.
+    const std::string& again = job.record().reason();
+    all.push_back({claim.job, position,
+                   absl::StrCat(Ordinal(position), " in the queue: ", why, again.empty() ? "" : "; ", again)});
+    if (claim.job == only) break;
+  }
+  return all;
+}
+
+}  // namespace muster::core

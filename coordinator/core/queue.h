@@ -1,0 +1,65 @@
+// The queue: which of the waiting jobs starts where. The order is scheduler/queue.h's, the slots are
+// scheduler/place.h's; here a job waits for its plan, and for larger slots if it does not fit. Private to
+// coordinator/core.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/generations.h"
+#include "coordinator/core/plans.h"
+#include "coordinator/scheduler/pass.h"
+
+namespace muster::core {
+
+class Queue {
+ public:
+  // All outlive it.
+  Queue(Records* records, Plans* plans, Jobs* jobs, Generations* generations)
+      : records_(records), plans_(plans), jobs_(jobs), generations_(generations) {}
+
+  // Places all jobs that can start.
+  void Schedule(Transaction& transaction);
+  // Called after every event: schedules now or in the next tick.
+  void ScheduleAfter(const Event& event, Transaction& transaction);
+  // In the next tick.
+  void ScheduleSoon(SteadyTime now) { schedule_at_ = now; }
+  std::optional<SteadyTime> schedule_at() const { return schedule_at_; }
+
+  std::vector<scheduler::Claim> InOrder() const;  // including jobs in backoff
+  struct Waiting {
+    JobId job;
+    uint32_t position;
+    std::string reason;  // why it waits now
+  };
+  // In queue order: `only` one job, or all.
+  std::vector<Waiting> WaitingJobs(const JobId& only = JobId()) const;
+
+  // ---- For those who look for slots for a job ----
+  static scheduler::Demand DemandOf(const JobEntry& job);
+  std::vector<scheduler::NodeView> NodeViews() const;
+  Slots SlotsFor(const scheduler::Decision& decision) const;
+  // What is known of the job's plan on those slots.
+  enum class PlanState {
+    kPending,  // it is being made
+    kRefused,  // the ranks do not fit there, or it cannot be made for so few; that is remembered
+    kReady,    // Plans::Find has it
+    kFailed,   // it cannot be made on all ranks of the job: it never can be
+  };
+  PlanState PlanOn(JobEntry& job, Plans::Purpose purpose, const scheduler::Decision& decision);
+
+ private:
+  // nullopt: it waits, or has failed because it cannot be laid out.
+  std::optional<Placement> FindStart(JobEntry& job, scheduler::Pass& pass, Transaction& transaction);
+
+  Records* const records_;
+  Plans* const plans_;
+  Jobs* const jobs_;
+  Generations* const generations_;
+  std::optional<SteadyTime> schedule_at_;  // when to run the next scheduling pass
+  bool settled_ = false;                   // the last scheduling pass tried every job that it should
+};
+
+}  // namespace muster::core

@@ -1,0 +1,70 @@
+// The jobs and nodes of a Core, what they are found by, and the rows that they are stored as. Private to
+// coordinator/core.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/entries.h"
+#include "coordinator/core/transaction.h"
+
+namespace muster::core {
+
+std::string JobKey(const JobId& job);
+std::string GenerationKey(const JobId& job, uint64_t generation);
+std::string NodeKey(const NodeId& node);
+
+class Records {
+ public:
+  // From all rows of a store, without what is only in memory. Errors as Core::Recover.
+  absl::Status Load(const std::vector<Row>& rows);
+  // The rows that the transaction changes.
+  void Write(const Transaction& transaction, Outcome& outcome) const;
+
+  // Null: there is none.
+  JobEntry* FindJob(const JobId& id);
+  const JobEntry* FindJob(const JobId& id) const;
+  NodeEntry* FindNode(const NodeId& id);
+  const NodeEntry* FindNode(const NodeId& id) const;
+  // As well; the transaction then fails with NotFound.
+  JobEntry* NeedJob(const JobId& id, Transaction& transaction);
+  NodeEntry* NeedNode(const NodeId& id, Transaction& transaction);
+  const JobEntry* FindRequest(const std::string& request_id) const;
+
+  // Gives it the next sequence number.
+  JobEntry& Add(Job record);
+  // With its generations. REQUIRES: it has ended.
+  void Delete(const JobId& id, Transaction& transaction);
+
+  // Why a new job cannot have the (expanded) checkpoint.path of `spec`; empty: it can.
+  std::string FolderConflict(const JobSpec& spec) const;
+
+  const Slot* SlotAt(const NodeId& node, uint32_t index) const;  // null: no such slot
+  struct Holder {
+    JobId job;
+    SlotState state;
+  };
+  using Holders = std::map<NodeId, std::map<uint32_t, Holder>>;  // by slot index
+  Holders SlotHolders() const;
+
+  std::map<JobId, JobEntry> jobs;
+  std::map<NodeId, NodeEntry> nodes;
+
+ private:
+  absl::Status LoadRow(const Row& row);
+  absl::Status LoadGeneration(const Row& row);
+  absl::Status Check() const;
+  void Index(const Job& job);
+
+  std::map<std::string, JobId> by_request_;
+  // The normalized checkpoint.path of every job that has one. In the store of an older Muster jobs may share one.
+  std::set<std::pair<std::string, JobId>> folders_;
+  uint64_t next_sequence_ = 1;
+};
+
+}  // namespace muster::core

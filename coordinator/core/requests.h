@@ -1,0 +1,31 @@
+// What users ask for: submit, cancel, pause, resume, delete, trace, checkpoint. Private to coordinator/core.
+#pragma once
+
+#include "coordinator/core/queue.h"
+
+namespace muster::core {
+
+class Requests {
+ public:
+  // All outlive it.
+  Requests(const Options* options, Records* records, Plans* plans, Jobs* jobs, Generations* generations, Queue* queue)
+      : options_(options), records_(records), plans_(plans), jobs_(jobs), generations_(generations), queue_(queue) {}
+
+  void On(const SubmitJob& event, Transaction& transaction);
+  void On(const CancelJob& event, Transaction& transaction);
+  void On(const PauseJob& event, Transaction& transaction);
+  void On(const ResumeJob& event, Transaction& transaction);
+  void On(const DeleteJob& event, Transaction& transaction);
+  void On(const TraceJob& event, Transaction& transaction);
+  void On(const CheckpointJob& event, Transaction& transaction);
+
+ private:
+  const Options* const options_;
+  Records* const records_;
+  Plans* const plans_;
+  Jobs* const jobs_;
+  Generations* const generations_;
+  Queue* const queue_;
+};
+
+}  // namespace muster::core

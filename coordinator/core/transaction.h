@@ -1,0 +1,58 @@
+// What one Handle call of a Core produces: changed records, events, actions. Private to coordinator/core.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/core.h"
+#include "coordinator/core/entries.h"
+
+namespace muster::core {
+
+class Transaction {
+ public:
+  explicit Transaction(Now now) : now(now) {}
+
+  // True if another step of work would not fit into this commit. The work is then left to the next tick.
+  bool Full() {
+    constexpr size_t kLimit = 100, kLargestStep = 10;
+    const size_t used = jobs.size() + generations.size() + nodes.size() + deleted_keys.size() + events.size();
+    work_left |= used + kLargestStep > kLimit;
+    return work_left;
+  }
+
+  // Nothing to store, report or do.
+  bool Empty() const {
+    return jobs.empty() && generations.empty() && nodes.empty() && desired.empty() && deleted_keys.empty() &&
+           events.empty() && actions.empty() && !work_left;
+  }
+
+  void Touch(const JobId& job) { jobs.insert(job); }
+  void Touch(const JobId& job, uint64_t generation) { generations.insert({job, generation}); }
+  void Touch(const NodeId& node) { nodes.insert(node); }
+  void AddEvent(const JobEntry* job, uint64_t generation, const std::string& node, const std::string& kind,
+                const std::string& message);
+  void ChangeDesired(const NodeId& node) { desired.insert(node); }
+  // Of every node of the generation.
+  void ChangeDesired(const GenerationMachine& generation);
+  void Do(Action action) { actions.push_back(std::move(action)); }
+
+  const Now now;
+  bool work_left = false;
+  absl::Status status;
+  std::string reason;
+  JobId submitted;
+  std::set<JobId> jobs;
+  std::set<std::pair<JobId, uint64_t>> generations;
+  std::set<NodeId> nodes;
+  std::set<NodeId> desired;
+  std::vector<std::string> deleted_keys;
+  std::vector<StateEvent> events;
+  std::vector<Action> actions;
+};
+
+}  // namespace muster::core
