@@ -3,7 +3,6 @@
 #include <grpc/support/time.h>
 #include <grpcpp/alarm.h>
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "absl/time/time.h"
 #include "common/rpc/rpc.h"
 #include "common/rpc/self_owned.h"
+#include "coordinator/core/checkpoint_answer.h"
 #include "coordinator/rpc/request_number.h"
 #include "coordinator/server/cursor.h"
 
@@ -52,11 +52,7 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor, public SelfOwne
     if (status.ok()) status = turn.Handle(core::CheckpointJob{*id, NewRequestNumber()}).status;
     if (!status.ok()) return End(status, turn.watches());
     job_ = *id;
-    generation_ = job->generation();
-    after_step_ = core.HighestStep(job_);
-    if (!job->checkpoints().empty() && job->checkpoints().rbegin()->generation() == generation_) {
-      after_step_ = std::max(after_step_, job->checkpoints().rbegin()->step());
-    }
+    requested_ = core::RequestedNow(*job, core.HighestStep(job_));
     turn.AfterCommit([self = shared_from_this(), &turn] { self->Wait(turn); });
   }
 
@@ -80,7 +76,7 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor, public SelfOwne
 
   absl::Status TooLate() const {
     return absl::DeadlineExceededError(
-        absl::StrCat("no checkpoint of ", job_.value(), " after step ", after_step_, " was published in ",
+        absl::StrCat("no checkpoint of ", job_.value(), " after step ", requested_.after_step, " was published in ",
                      absl::FormatDuration(WaitOf(*request_, kUsualCheckpointWait)),
                      "; the request stays in effect: the step or the write may take longer than that (muster logs ",
                      job_.value(), ")"));
@@ -96,19 +92,13 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor, public SelfOwne
   void Look(const core::Core& core, server::Watches& watches, bool last) {
     const absl::StatusOr<Job> job = core.GetJob(job_);
     if (!job.ok()) return End(job.status(), watches);
-    const bool over = last || !core.IsCurrent(job_, generation_);
-    if (!job->checkpoints().empty()) {
-      const PublishedCheckpoint& newest = *job->checkpoints().rbegin();
-      // Written after the request: its step is later than the highest one known at that time. A checkpoint of exactly
-      // that step is the job's last.
-      if (newest.generation() == generation_ &&
-          (newest.step() > after_step_ || (over && newest.step() == after_step_))) {
-        *reply_->mutable_checkpoint() = newest;
-        return End(absl::OkStatus(), watches);
-      }
+    const bool over = last || !core.IsCurrent(job_, requested_.generation);
+    if (const auto answer = core::AnswerTo(requested_, *job, over); answer.has_value()) {
+      *reply_->mutable_checkpoint() = *answer;
+      return End(absl::OkStatus(), watches);
     }
     if (over) {
-      return End(absl::AbortedError(absl::StrCat("generation ", generation_, " of ", job_.value(),
+      return End(absl::AbortedError(absl::StrCat("generation ", requested_.generation, " of ", job_.value(),
                                                  " has ended before its checkpoint was published")),
                  watches);
     }
@@ -134,8 +124,7 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor, public SelfOwne
 
   // Touched by the loop's thread only.
   JobId job_;
-  uint64_t generation_ = 0;
-  uint64_t after_step_ = 0;
+  core::CheckpointRequested requested_;
   std::shared_ptr<server::Watch> watch_;
   bool ended_ = false;
   grpc::Alarm alarm_;

@@ -21,12 +21,6 @@ std::map<std::string, Cpu> CpusOf(const core::Core& core, Device device, const s
 
 PlanCall* PlanCall::Start(Question question, server::Loop* loop, Answer answer) {
   const std::shared_ptr<PlanCall> call = Make(std::move(question), loop, std::move(answer));
-  if (const std::string& name = call->question_.hardware; !name.empty()) {
-    if (const auto hardware = strategies::FindHardware(name); !hardware.ok()) {
-      call->End(hardware.status());
-      return call.get();
-    }
-  }
   loop->Post([call](Turn& turn) { call->Look(turn); });
   return call.get();
 }
@@ -36,16 +30,9 @@ void PlanCall::Look(Turn& turn) {
   core::Core::Placing placing = turn.core().WouldPlace(question_.resolved, slot_bytes_, question_.whole);
   // The slots of the first look show what does not fit.
   if (slot_bytes_ > 0 && placing.slots.ranks.empty()) return Conclude();
-  const std::string& name = question_.hardware;
-  strategies::Hardware hardware =
-      name.empty() ? core::HardwareOf(placing.slots.device, placing.slots.model, placing.slots.fast_bf16)
-                   : *strategies::FindHardware(name);
-  if (placing.slots.ranks.empty() || question_.memory_bytes > 0) {
-    found_.on = spec::AnySlots(question_.resolved, hardware, question_.memory_bytes);
-  } else {
-    found_.on = {placing.slots, std::move(hardware)};
-  }
-  found_.on.ops = question_.ops;
+  absl::StatusOr<spec::PlanFor> on = spec::SlotsToPlanFor(question_.resolved, placing.slots, question_.assumptions);
+  if (!on.ok()) return End(on.status());
+  found_.on = *std::move(on);
   found_.cpus = CpusOf(turn.core(), placing.slots.device, placing.nodes);
   found_.placing = std::move(placing);
   found_.folder_conflict = turn.core().FolderConflict(question_.resolved);
@@ -72,7 +59,7 @@ void PlanCall::Planned(const PlanPool::Answer& plan) {
   if (const std::optional<core::Unfit>& unfit = (*plan)->planned->unfit; unfit.has_value()) {
     found_.placing.nodes.clear();
     found_.placing.reason = unfit->why;
-    const bool on_nodes = !found_.placing.slots.ranks.empty() && question_.memory_bytes == 0;
+    const bool on_nodes = !found_.placing.slots.ranks.empty() && question_.assumptions.memory_bytes == 0;
     if (first && on_nodes && unfit->slot_bytes > 0) {
       slot_bytes_ = unfit->slot_bytes;
       return loop_->Post([self = shared_from_this()](Turn& turn) { self->Look(turn); });

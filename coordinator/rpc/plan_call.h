@@ -28,9 +28,7 @@ class PlanCall final : public grpc::ServerUnaryReactor, public SelfOwned<PlanCal
  public:
   struct Question {
     JobSpec resolved;
-    std::string hardware;       // that times are predicted for; empty: what the slots are
-    uint64_t memory_bytes = 0;  // of every slot; 0: as the nodes have it
-    bool ops = false;
+    spec::PlanAssumptions assumptions;
     bool whole = false;  // on all of its ranks, though it may run on fewer
   };
   struct Found {

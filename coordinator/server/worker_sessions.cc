@@ -2,7 +2,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -69,7 +68,7 @@ void WorkerSessions::Receive(Turn& turn, const std::shared_ptr<WorkerLink>& link
   if (message.has_hello()) return Connect(turn, link, message.hello());
   Session* session = SessionOf(link.get());
   if (session == nullptr) return;  // replaced and closed
-  session->last_contact = turn.now().steady;
+  liveness_.Contact(session->node, turn.now().steady);
   if (message.has_observed()) {
     turn.Handle(core::NodeObserved{session->node, session->incarnation, message.observed()});
   } else if (message.has_records()) {
@@ -100,7 +99,8 @@ void WorkerSessions::Connect(Turn& turn, const std::shared_ptr<WorkerLink>& link
     sessions_.erase(previous);
   }
   nodes_[link.get()] = node;
-  sessions_[node] = Session{link, node, Incarnation(hello.node().incarnation()), turn.now().steady, {}};
+  sessions_[node] = Session{link, node, Incarnation(hello.node().incarnation()), {}};
+  liveness_.Contact(node, turn.now().steady);
   turn.AfterCommit([this, &core = turn.core(), node, link] {
     if (SessionOf(link.get()) != nullptr) Welcome(core, node);
   });
@@ -233,6 +233,7 @@ void WorkerSessions::Acknowledge(const StoredInput& stored) {
 void WorkerSessions::Drop(Turn& turn, std::map<NodeId, Session>::iterator session) {
   turn.Handle(core::NodeDisconnected{session->second.node, session->second.incarnation});
   nodes_.erase(session->second.link.get());
+  liveness_.Forget(session->first);
   sessions_.erase(session);
 }
 
@@ -248,6 +249,7 @@ void WorkerSessions::CloseStream(const core::CloseStream& close) {
   if (session == sessions_.end() || session->second.incarnation != close.incarnation) return;
   session->second.link->Close(absl::CancelledError(close.why));
   nodes_.erase(session->second.link.get());
+  liveness_.Forget(session->first);
   sessions_.erase(session);
 }
 
@@ -259,20 +261,10 @@ void WorkerSessions::CloseNode(Turn& turn, const NodeId& node, const absl::Statu
 }
 
 void WorkerSessions::CheckLiveness(Turn& turn) {
-  const SteadyTime now = turn.now().steady;
-  // Time in which this process was frozen, or waited for its disk, does not count as silence.
-  absl::Duration held = absl::ZeroDuration();
-  if (last_check_.has_value()) held = std::max(absl::ZeroDuration(), now - *last_check_ - options_.detection / 2);
-  last_check_ = now;
-  std::vector<NodeId> silent;
-  for (auto& [node, session] : sessions_) {
-    session.last_contact = session.last_contact + held;
-    if (now - session.last_contact > options_.detection) silent.push_back(node);
-  }
-  for (const NodeId& node : silent) {
-    const auto session = sessions_.find(node);
-    const std::string why = absl::StrCat("no message from worker ", node.value(), " for ",
-                                         absl::FormatDuration(now - session->second.last_contact));
+  for (const Liveness::Silent& silent : liveness_.Check(turn.now().steady)) {
+    const auto session = sessions_.find(silent.node);
+    const std::string why =
+        absl::StrCat("no message from worker ", silent.node.value(), " for ", absl::FormatDuration(silent.time));
     spdlog::warn("{}: it counts as disconnected", why);
     turn.AfterCommit([link = session->second.link, why] { link->Close(absl::UnavailableError(why)); });
     Drop(turn, session);
@@ -281,7 +273,10 @@ void WorkerSessions::CheckLiveness(Turn& turn) {
 
 void WorkerSessions::CloseAll(const absl::Status& why) {
   closed_ = true;
-  for (const auto& [node, session] : sessions_) session.link->Close(why);
+  for (const auto& [node, session] : sessions_) {
+    session.link->Close(why);
+    liveness_.Forget(node);
+  }
   sessions_.clear();
   nodes_.clear();
 }

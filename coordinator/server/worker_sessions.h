@@ -16,6 +16,7 @@
 #include "common/ids.h"
 #include "coordinator/core/core.h"
 #include "coordinator/server/ledger.h"
+#include "coordinator/server/liveness.h"
 #include "coordinator/store/history.h"
 #include "proto/worker.pb.h"
 
@@ -40,7 +41,8 @@ class WorkerSessions {
     absl::Duration orphan_grace = absl::Minutes(30);  // sent to the workers
   };
 
-  WorkerSessions(const Options& options, Ledger* ledger) : options_(options), ledger_(ledger) {}
+  WorkerSessions(const Options& options, Ledger* ledger)
+      : options_(options), ledger_(ledger), liveness_(options.detection) {}
 
   // Handles a message whose form the transport has checked; the first one is a Hello. One message of a stream at a
   // time: the next one may come after the turn's commit.
@@ -69,7 +71,6 @@ class WorkerSessions {
     std::shared_ptr<WorkerLink> link;
     NodeId node;
     Incarnation incarnation;
-    SteadyTime last_contact;
     std::map<RankId, Acknowledgements> ranks;
   };
 
@@ -86,7 +87,7 @@ class WorkerSessions {
   std::map<NodeId, Session> sessions_;
   std::map<const WorkerLink*, NodeId> nodes_;  // node of each session's link
   std::map<RankId, NodeId> staged_by_;         // the node that gets the acknowledgement of a rank's input
-  std::optional<SteadyTime> last_check_;
+  Liveness liveness_;
   bool closed_ = false;
 };
 

@@ -180,6 +180,20 @@ PlanFor AnySlots(const JobSpec& resolved, const strategies::Hardware& hardware, 
           hardware};
 }
 
+absl::StatusOr<PlanFor> SlotsToPlanFor(const JobSpec& resolved, const core::Slots& placed,
+                                       const PlanAssumptions& assumptions) {
+  strategies::Hardware hardware = core::HardwareOf(placed.device, placed.model, placed.fast_bf16);
+  if (!assumptions.hardware.empty()) {
+    absl::StatusOr<strategies::Hardware> found = strategies::FindHardware(assumptions.hardware);
+    if (!found.ok()) return found.status();
+    hardware = *std::move(found);
+  }
+  const bool anywhere = placed.ranks.empty() || assumptions.memory_bytes > 0;
+  PlanFor on = anywhere ? AnySlots(resolved, hardware, assumptions.memory_bytes) : PlanFor{placed, std::move(hardware)};
+  on.ops = assumptions.ops;
+  return on;
+}
+
 std::vector<std::string> Bf16Notes(const std::map<std::string, Cpu>& cpus) {
   constexpr size_t kNamed = 3;
   std::vector<std::string> native, panels, notes;

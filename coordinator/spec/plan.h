@@ -1,6 +1,7 @@
 // The plan of a resolved spec: what is known before anything runs. Pure.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -23,6 +24,16 @@ struct PlanFor {
 
 // Ranks on unknown nodes, with as many per node as the hardware usually has.
 PlanFor AnySlots(const JobSpec& resolved, const strategies::Hardware& hardware, uint64_t memory_bytes = 0);
+
+// Where a job would be placed now is `placed`; no ranks: there are too few slots, even in an idle cluster.
+struct PlanAssumptions {
+  std::string hardware;       // to predict times for; empty: what the slots are
+  uint64_t memory_bytes = 0;  // of every slot, on unknown nodes; 0: as the nodes have it
+  bool ops = false;
+};
+// InvalidArgument: no such hardware; the message names those that there are.
+absl::StatusOr<PlanFor> SlotsToPlanFor(const JobSpec& resolved, const core::Slots& placed,
+                                       const PlanAssumptions& assumptions);
 
 // One line for each way in which these nodes' CPUs compute a job in bf16, by node; none for those that do not tell:
 // "bf16 GEMMs go through fp32 panels, at about the speed of fp32, on node-a (AVX2)".

@@ -134,6 +134,34 @@ TEST(Plan, OpsHaveTimesAndTheMemoryWhoseMostIsThePeak) {
   EXPECT_EQ(plan.unfit(), "");
 }
 
+TEST(Plan, IsMadeForTheSlotsThatAreThereUnlessTheCallerAssumesOthers) {
+  JobSpec spec;
+  spec.mutable_resources()->set_ranks(8);
+  const core::Slots placed{.ranks = {{0, 1000}, {1, 2000}}, .device = DEVICE_CUDA, .model = "NVIDIA H200"};
+
+  PlanFor on = *SlotsToPlanFor(spec, placed, {});
+  EXPECT_EQ(on.hardware.name, "h200");
+  ASSERT_EQ(on.slots.ranks.size(), 2u);
+  EXPECT_EQ(on.slots.ranks[1].memory_bytes, 2000u);
+
+  on = *SlotsToPlanFor(spec, placed, {.hardware = "a100", .ops = true});
+  EXPECT_EQ(on.hardware.name, "a100");
+  EXPECT_EQ(on.slots.ranks.size(), 2u) << "times for other hardware, on the same nodes";
+  EXPECT_TRUE(on.ops);
+
+  on = *SlotsToPlanFor(spec, placed, {.memory_bytes = 5000});
+  EXPECT_EQ(on.hardware.name, "h200");
+  ASSERT_EQ(on.slots.ranks.size(), 8u) << "all of its ranks, on unknown nodes";
+  EXPECT_EQ(on.slots.ranks[7].memory_bytes, 5000u);
+
+  on = *SlotsToPlanFor(spec, {.device = DEVICE_CPU}, {});
+  EXPECT_EQ(on.hardware.name, "cpu");
+  ASSERT_EQ(on.slots.ranks.size(), 8u) << "there are too few slots";
+  EXPECT_EQ(on.slots.ranks[0].memory_bytes, 0u);
+
+  EXPECT_EQ(SlotsToPlanFor(spec, placed, {.hardware = "abacus"}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(Plan, OfWhatDoesNotFitSaysWhatWould) {
   JobSpec spec = Good();
   spec.mutable_train()->mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_SMALL);
