@@ -130,11 +130,4 @@ Planned PlannedOf(const JobPlan& plan) {
   return planned;
 }
 
-absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots, strategies::Budget* budget) {
-  const absl::StatusOr<JobPlan> plan =
-      PlanJob(spec, slots, HardwareOf(slots.device, slots.model, slots.fast_bf16), budget);
-  if (!plan.ok()) return plan.status();
-  return PlannedOf(*plan);
-}
-
 }  // namespace muster::core

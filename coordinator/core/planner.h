@@ -79,9 +79,6 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const s
 // What a generation needs of it.
 Planned PlannedOf(const JobPlan& plan);
 
-// Both. Errors as PlanJob.
-absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots, strategies::Budget* budget = nullptr);
-
 // Whether the CPU is known to have instructions for bf16.
 bool HasFastBf16(const Cpu& cpu);
 

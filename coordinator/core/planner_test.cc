@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
+#include "coordinator/core/world_test.h"
 #include "coordinator/spec/resolve.h"
 
 namespace muster::core {

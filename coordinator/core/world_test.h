@@ -59,10 +59,16 @@ inline JobSpec Gang(const std::string& name, uint32_t ranks, uint32_t max_restar
   return spec;
 }
 
+// As the pool of the real coordinator plans.
+inline absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots) {
+  const absl::StatusOr<JobPlan> plan = PlanJob(spec, slots, HardwareOf(slots.device, slots.model, slots.fast_bf16));
+  if (!plan.ok()) return plan.status();
+  return PlannedOf(*plan);
+}
+
 // With what makes the plans that the core asks for.
 struct WorldOptions : Options {
-  std::function<absl::StatusOr<Planned>(const JobSpec& spec, const Slots& slots)> planner =
-      [](const JobSpec& spec, const Slots& slots) { return PlanByStrategies(spec, slots); };
+  std::function<absl::StatusOr<Planned>(const JobSpec& spec, const Slots& slots)> planner = PlanByStrategies;
 };
 
 // "Release u0" to "Release u19".
