@@ -122,6 +122,10 @@ absl::StatusOr<RankProgram> CompileRecipe(const ScheduleRecipe& recipe, const In
   if (status.ok()) status = Hold(budget, ops * kBytesPerOp, what);
   if (!status.ok()) return status;
   RankProgram program{.schedule = Build(inventory, recipe), .evaluation = BuildEvaluation(inventory, recipe)};
+  if (program.schedule.ops.size() > ops) {
+    return absl::InternalError(
+        absl::StrCat("planning expected at most ", ops, " ops, the schedule has ", program.schedule.ops.size()));
+  }
   for (const Schedule* schedule : {&program.schedule, &program.evaluation}) {
     if (absl::Status s = Check(*schedule, inventory); !s.ok()) return s;
   }

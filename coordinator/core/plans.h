@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,7 @@ struct CancelPlan {
 };
 // Event. Errors: those of PlanJob; the job cannot be laid out on those slots.
 struct PlanReady {
+  static constexpr std::string_view kName = "plan ready";
   std::string key;
   absl::StatusOr<PlannedPtr> plan;
 };

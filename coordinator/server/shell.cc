@@ -16,27 +16,6 @@ constexpr size_t kFlushItems = 1000;
 constexpr absl::Duration kPruneInterval = absl::Seconds(1);
 constexpr absl::Duration kPrunePause = absl::Milliseconds(20);  // between two portions
 
-std::string_view NameOf(const core::Event& event) {
-  static constexpr std::string_view kNames[] = {"submit",
-                                                "cancel",
-                                                "pause",
-                                                "resume",
-                                                "delete",
-                                                "trace",
-                                                "checkpoint",
-                                                "drain",
-                                                "undrain",
-                                                "node connected",
-                                                "node disconnected",
-                                                "node observed",
-                                                "rank record",
-                                                "rank arrived",
-                                                "plan ready",
-                                                "tick"};
-  static_assert(std::size(kNames) == std::variant_size_v<core::Event>);
-  return kNames[event.index()];
-}
-
 }  // namespace
 
 const core::Core& Turn::core() const { return *shell_->core_; }
@@ -50,9 +29,9 @@ Traces& Turn::traces() { return shell_->traces_; }
 const core::Outcome& Turn::Handle(const core::Event& event) {
   core::Outcome& outcome = outcomes_.emplace_back(shell_->core_->Handle(event, now_));
   if (!outcome.status.ok()) {
-    spdlog::debug("{} refused: {}", NameOf(event), outcome.status.ToString());
+    spdlog::debug("{} refused: {}", core::NameOf(event), outcome.status.ToString());
   } else if (!outcome.reason.empty() && !(outcome.rows.empty() && outcome.events.empty())) {
-    spdlog::info("{}: {}", NameOf(event), outcome.reason);
+    spdlog::info("{}: {}", core::NameOf(event), outcome.reason);
   }
   return outcome;
 }

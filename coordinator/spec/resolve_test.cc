@@ -34,6 +34,62 @@ TEST(Resolve, FillsInDefaults) {
   EXPECT_EQ(spec.train().seed(), 1u);
 }
 
+// Paths of the optional fields that a message lets open, in all messages that it has.
+void CollectOpen(const google::protobuf::Message& message, const std::string& path, std::set<std::string>& open) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  const google::protobuf::Descriptor& type = *message.GetDescriptor();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor& field = *type.field(i);
+    const std::string name = path + field.name();
+    if (field.cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE && !field.is_repeated()) {
+      if (reflection.HasField(message, &field)) CollectOpen(reflection.GetMessage(message, &field), name + ".", open);
+    } else if (field.has_presence() && !reflection.HasField(message, &field)) {
+      open.insert(name);
+    }
+  }
+}
+
+// A trainer reads 0 where a default is forgotten, so each field has one, or is here.
+TEST(Resolve, LeavesNoFieldWithoutAValue) {
+  const std::set<std::string> decided_later = {
+      "detection_seconds",                // the coordinator's --detection
+      "resources.device",                 // by the nodes that are there
+      "resources.min_ranks",              // all ranks
+      "train.checkpoint.async",           // by the memory of the ranks' nodes
+      "train.checkpoint.path",            // none
+      "train.strategy.ddp.bucket_mib",    // by the size of the units
+      "train.strategy.fsdp.shard_ranks",  // the ranks of a node
+      "train.strategy.fsdp.wrap_mib",     // units as they are
+      "train.strategy.zero.bucket_mib",
+      "train.strategy.zero.wrap_mib",
+  };
+  const std::vector<std::function<void(Train&)>> kinds = {
+      [](Train& train) { train.mutable_strategy()->mutable_single(); },
+      [](Train& train) { train.mutable_strategy()->mutable_ddp(); },
+      [](Train& train) { train.mutable_strategy()->mutable_zero(); },
+      [](Train& train) { train.mutable_strategy()->mutable_fsdp(); },
+      [](Train& train) { train.mutable_strategy()->mutable_auto_(); },
+      [](Train& train) { train.mutable_optimizer()->mutable_adamw(); },
+      [](Train& train) { train.mutable_optimizer()->mutable_sgd(); },
+      [](Train& train) { train.mutable_optimizer()->mutable_schedule()->mutable_constant(); },
+      [](Train& train) { train.mutable_optimizer()->mutable_schedule()->mutable_linear(); },
+      [](Train& train) { train.mutable_optimizer()->mutable_schedule()->mutable_cosine(); },
+      [](Train& train) { train.mutable_precision(); },
+      [](Train& train) { train.mutable_checkpoint()->set_path("/c"); },
+      [](Train& train) { train.mutable_data()->set_validation("/v.bin"); },
+  };
+  for (const auto& kind : kinds) {
+    JobSpec spec = Good();
+    kind(*spec.mutable_train());
+    ASSERT_EQ(Text(Resolve({}, spec)), "");
+    std::set<std::string> open;
+    CollectOpen(spec, "", open);
+    for (const std::string& path : open) {
+      EXPECT_TRUE(decided_later.contains(path)) << path << " has no default:\n" << spec.ShortDebugString();
+    }
+  }
+}
+
 TEST(Resolve, EveryMistakeHasItsPath) {
   struct Case {
     std::string path, says;

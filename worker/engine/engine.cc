@@ -361,6 +361,7 @@ absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learn
   }
   Training training{.batch = batch, .learning_rate = learning_rate};
   const absl::Status done = Guarded([&] {
+    static_assert(sizeof(StepScalars) == Traits(OpKind::kReduceScalars).scalar_bytes);  // what the cost model takes
     const StepScalars own = ToScalars(votes);
     training.scalars = at::zeros({kStepScalars}, at::TensorOptions(at::kDouble).device(device_));
     for (size_t i = 0; i < kStepScalars; ++i) {
