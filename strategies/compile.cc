@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "common/sha256.h"
 #include "models/inventory.h"
 #include "strategies/ddp/ddp.h"
@@ -169,8 +170,8 @@ absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory
   if (!table.ok()) return table.status();
   if (const size_t bytes = table->ByteSizeLong(); bytes > kMaxTableBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "strategy: on ", ranks.size(), " ranks its partition table takes ", bytes >> 20, " MiB, and at most ",
-        kMaxTableBytes >> 20, " can be handed out; of the placements, even has the smallest tables"));
+        "strategy: on ", ranks.size(), " ranks its partition table takes ", FormatBytes(bytes), ", and at most ",
+        FormatBytes(kMaxTableBytes), " can be handed out; of the placements, even has the smallest tables"));
   }
   absl::StatusOr<Layout> layout = LayoutOf(*std::move(table), inventory, static_cast<uint32_t>(ranks.size()));
   if (layout.ok()) {

@@ -162,4 +162,16 @@ int rename(const char* from, const char* to) noexcept {
   return static_cast<int>(syscall(SYS_rename, from, to));
 }
 
+int link(const char* from, const char* to) noexcept {
+  const int result = static_cast<int>(syscall(SYS_link, from, to));
+  if (result == 0) muster::Renamed(from, to);
+  return result;
+}
+
+int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
+  const int result = static_cast<int>(syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
+  if (result == 0) muster::Renamed(from, to);
+  return result;
+}
+
 }  // extern "C"

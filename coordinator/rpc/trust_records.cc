@@ -4,9 +4,10 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/file/durable_file.h"
+#include "common/file/read_file.h"
 #include "common/proto_time.h"
 #include "common/sha256.h"
-#include "common/tls/private_file.h"
 
 namespace muster::rpc {
 namespace {
@@ -67,7 +68,7 @@ absl::Status CheckRequest(const CreateTokenRequest& request) {
 
 absl::StatusOr<std::unique_ptr<TrustRecords>> TrustRecords::Open(const std::string& path) {
   std::unique_ptr<TrustRecords> records(new TrustRecords(path));
-  const absl::StatusOr<std::string> bytes = tls::ReadPrivateFile(path);
+  const absl::StatusOr<std::string> bytes = ReadPrivateFile(path);
   if (absl::IsNotFound(bytes.status())) return records;
   if (!bytes.ok()) return bytes.status();
   StoredTrust stored;
@@ -94,7 +95,7 @@ absl::Status TrustRecords::Store(std::map<std::string, StoredToken> tokens, std:
   stored.set_format(kFormat);
   for (const auto& [id, token] : tokens) *stored.add_tokens() = token;
   for (const auto& [id, node] : nodes) *stored.add_nodes() = node;
-  if (absl::Status status = tls::WritePrivateFile(path_, stored.SerializeAsString()); !status.ok()) return status;
+  if (absl::Status status = WriteDurably(path_, stored.SerializeAsString()); !status.ok()) return status;
   tokens_ = std::move(tokens);
   nodes_ = std::move(nodes);
   return absl::OkStatus();

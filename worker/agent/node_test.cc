@@ -62,14 +62,6 @@ TEST(IdentifyNode, IdStaysAndIncarnationsDiffer) {
   EXPECT_EQ(first.id()[first.id().size() - 5], '-');
 }
 
-TEST(PreparePrivateFolder, RefusesWhatOthersMayEnter) {
-  TemporaryFolder folder;
-  EXPECT_TRUE(PreparePrivateFolder(folder.path() + "/a/b").ok());
-  EXPECT_TRUE(PreparePrivateFolder(folder.path() + "/a/b").ok());
-  chmod((folder.path() + "/a/b").c_str(), 0750);
-  EXPECT_TRUE(absl::IsPermissionDenied(PreparePrivateFolder(folder.path() + "/a/b")));
-}
-
 TEST(ParseToken, OneTokenOrAWorkersLine) {
   EXPECT_EQ(ParseToken("secret\n").value(), "secret");
   EXPECT_EQ(ParseToken("# of the cluster\nt1 ada admin\n\nt2 node worker\n").value(), "t2");
