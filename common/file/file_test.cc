@@ -18,8 +18,8 @@
 #include "common/file/lock.h"
 #include "common/file/private_folder.h"
 #include "common/file/read_file.h"
-#include "common/testing/sync_watch.h"
-#include "common/testing/temporary_folder.h"
+#include "testing/sync_watch.h"
+#include "testing/temporary_folder.h"
 
 namespace muster {
 namespace {

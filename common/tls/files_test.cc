@@ -6,10 +6,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/file/durable_file.h"
-#include "common/testing/temporary_folder.h"
 #include "common/tls/endpoint.h"
 #include "common/tls/token.h"
 #include "common/tls/trust_folder.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::tls {
 namespace {

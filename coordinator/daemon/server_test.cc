@@ -16,6 +16,8 @@
 #include "common/rpc/rpc.h"
 #include "common/version.h"
 #include "coordinator/daemon/server_fixture_test.h"
+#include "testing/fake_worker.h"
+#include "testing/wait.h"
 
 namespace muster::server {
 namespace {
@@ -23,7 +25,7 @@ namespace {
 class ServerTest : public ServerFixture {
  protected:
   std::unique_ptr<FakeWorker> Worker(const std::string& incarnation) {
-    return std::make_unique<FakeWorker>(address(), "n1", incarnation);
+    return std::make_unique<FakeWorker>(address(), FakeWorker::Options{.incarnation = incarnation});
   }
   // The current plan of all jobs, or of one.
   std::vector<WatchItem> Stored(const std::string& job, const std::string& cursor = "") {

@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
-#include "common/testing/temporary_folder.h"
 #include "coordinator/spec/resolve.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::server {
 namespace {

@@ -126,7 +126,7 @@ void CheckFile(const fs::path& file, const Rule& rule, const Rule& test_rule, co
       const bool angled = line[0] == '<';
       const absl::string_view path = line.substr(1, line.find(angled ? '>' : '"', 1) - 1);
       const bool own = absl::StartsWith(path, absl::StrCat(file.parent_path().string(), "/")) ||
-                       absl::StartsWith(path, absl::StrCat(rule_name, "/"));
+                       absl::StartsWith(path, absl::StrCat(rule_name, "/")) || absl::StartsWith(path, "testing/");
       if (own || Allowed(rule, path, angled) || (test && Allowed(test_rule, path, angled))) continue;
       ADD_FAILURE() << where << ": " << rule_name << " may not include " << path
                     << " (tests/borders/allowed_includes.txt)";

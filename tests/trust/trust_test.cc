@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "cli/testing/program.h"
 #include "common/file/read_file.h"
+#include "testing/wait.h"
 #include "tests/cluster/cluster.h"
 
 namespace muster::cluster {

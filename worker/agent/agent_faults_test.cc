@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "testing/wait.h"
 #include "worker/agent/agent_fixture_test.h"
 #include "worker/rundir/process_table.h"
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/file/read_file.h"
 #include "common/proto_time.h"
+#include "testing/wait.h"
 #include "worker/agent/reconcile.h"
 
 namespace muster::agent {

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "absl/strings/match.h"
-#include "common/testing/temporary_folder.h"
+#include "testing/temporary_folder.h"
 #include "worker/agent/command_line.h"
 #include "worker/agent/prune.h"
 #include "worker/agent/token.h"

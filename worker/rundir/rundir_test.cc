@@ -11,7 +11,7 @@
 
 #include "common/file/durable_file.h"
 #include "common/file/read_file.h"
-#include "common/testing/temporary_folder.h"
+#include "testing/temporary_folder.h"
 #include "worker/rundir/process_table.h"
 #include "worker/rundir/progress.h"
 

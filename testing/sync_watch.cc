@@ -1,4 +1,4 @@
-#include "common/testing/sync_watch.h"
+#include "testing/sync_watch.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <random>
 
-#include "common/testing/fuzz.h"
+#include "testing/fuzz.h"
 
 namespace muster::fuzz {
 namespace {
