@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "worker/trainer/fake_worker.h"
+#include "worker/trainer/fake_trainer_server.h"
 
 int main(int argc, char** argv) {
   uint32_t layers = 4, width = 768, vocabulary = 50257, checkpoints = 4, every = 2;

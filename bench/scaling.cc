@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "models/inventory.h"
 #include "strategies/cost.h"
 #include "strategies/defaults.h"
@@ -114,7 +115,7 @@ absl::Status Run(const Options& options) {
   if (!options.json) {
     std::printf("GPT-2 %s, %u sequences a rank in microbatches of %u, compute %s, slots of %s\n%s\n\n",
                 options.model.c_str(), options.sequences, options.microbatch, options.compute.c_str(),
-                strategies::Binary(options.memory_bytes).c_str(), hardware->assumptions.c_str());
+                FormatBytes(options.memory_bytes).c_str(), hardware->assumptions.c_str());
     std::printf("%-20s %6s %10s %10s %12s %14s %11s\n", "STRATEGY", "RANKS", "STEP ms", "EXPOSED ms", "GiB A RANK",
                 "TOKENS/S", "EFFICIENCY");
   }

@@ -107,19 +107,19 @@ def muster_component(
         )
 
 def muster_fuzz_test(name, deps = [], **kwargs):
-    """`name`_test: LLVMFuzzerTestOneInput of `name`.cc (common/testing/fuzz.h) under seeded mutations for 20 seconds.
+    """`name`_test: LLVMFuzzerTestOneInput of `name`.cc (testing/fuzz.h) under seeded mutations for 20 seconds.
     `name`: the same under libFuzzer, which bench/fuzz.sh builds with clang."""
     muster_library(
         name = name + "_entry",
         testonly = True,
         srcs = [name + ".cc"],
         alwayslink = True,
-        deps = deps + ["//common/testing"],
+        deps = deps + ["//testing"],
     )
     muster_test(
         name = name + "_test",
         srcs = [],
-        deps = [":" + name + "_entry", "//common/testing:fuzz_test_main"],
+        deps = [":" + name + "_entry", "//testing:fuzz_test_main"],
         **kwargs
     )
     muster_binary(

@@ -10,11 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
-#include "common/testing/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/inventory.h"
 #include "strategies/partition/planners.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::checkpoint {
 

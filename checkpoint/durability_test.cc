@@ -19,10 +19,10 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_fixture_test.h"
 #include "common/failpoint.h"
-#include "common/testing/sync_watch.h"
-#include "common/testing/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/sync_watch.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::checkpoint {
 namespace {

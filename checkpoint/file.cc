@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/crc32c.h"
-#include "common/failpoint.h"
 #include "common/file_error.h"
 
 namespace muster::checkpoint {
@@ -23,26 +21,10 @@ constexpr uint64_t kSlice = 1 << 20;
 
 }  // namespace
 
-absl::StatusOr<NewFile> NewFile::Create(const std::string& path, const FilePoints& points) {
-  if (const int error = failpoint::Hit(points.create)) return FileError(error, absl::StrCat("creating ", path));
-  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor < 0) return FileError(errno, absl::StrCat("creating ", path));
-  return NewFile(path, descriptor, points);
-}
-
-NewFile::NewFile(NewFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      points_(other.points_),
-      bytes_(other.bytes_),
-      block_bytes_(other.block_bytes_),
-      in_block_(other.in_block_),
-      crc_(other.crc_),
-      blocks_(std::move(other.blocks_)),
-      sha256_(std::move(other.sha256_)) {}
-
-NewFile::~NewFile() {
-  if (descriptor_ >= 0) close(descriptor_);
+absl::StatusOr<NewFile> NewFile::Create(const std::string& path, std::string_view points) {
+  absl::StatusOr<DurableFile> file = DurableFile::CreateInPlace(path, {.points = points});
+  if (!file.ok()) return file.status();
+  return NewFile(*std::move(file));
 }
 
 absl::Status NewFile::Write(std::string_view bytes) {
@@ -60,15 +42,7 @@ absl::Status NewFile::WriteSlice(std::string_view slice) {
   crc_ = ExtendCrc32c(crc_, slice);
   in_block_ += slice.size();
   if (block_bytes_ > 0 && in_block_ == block_bytes_) EndBlock();
-  if (const int error = failpoint::Hit(points_.write)) return FileError(error, absl::StrCat("writing ", path_));
-  while (!slice.empty()) {
-    const ssize_t written = write(descriptor_, slice.data(), slice.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return FileError(errno, absl::StrCat("writing ", path_));
-    slice.remove_prefix(written);
-    bytes_ += written;
-  }
-  return absl::OkStatus();
+  return file_.Write(slice);
 }
 
 void NewFile::BeginBlocks(uint64_t block_bytes) {
@@ -83,9 +57,7 @@ void NewFile::EndBlock() {
 
 absl::StatusOr<std::string> NewFile::Finish() {
   if (block_bytes_ > 0 && in_block_ > 0) EndBlock();
-  if (const int error = failpoint::Hit(points_.sync)) return FileError(error, absl::StrCat("syncing ", path_));
-  if (fsync(descriptor_) != 0) return FileError(errno, absl::StrCat("syncing ", path_));
-  if (close(std::exchange(descriptor_, -1)) != 0) return FileError(errno, absl::StrCat("closing ", path_));
+  if (absl::Status status = file_.Commit(); !status.ok()) return status;
   return sha256_->FinishHex();
 }
 
@@ -140,21 +112,6 @@ absl::StatusOr<std::string> ReadText(const std::string& path, uint64_t max_bytes
   std::string text(file->bytes(), '\0');
   if (absl::Status status = file->Read(0, text.size(), text.data()); !status.ok()) return status;
   return text;
-}
-
-absl::Status Rename(const std::string& from, const std::string& to, std::string_view point) {
-  int error = failpoint::Hit(point);
-  if (error == 0 && rename(from.c_str(), to.c_str()) != 0) error = errno;
-  return error == 0 ? absl::OkStatus() : FileError(error, absl::StrCat("renaming ", from, " to ", to));
-}
-
-absl::Status SyncDirectory(const std::string& path, std::string_view point) {
-  if (const int error = failpoint::Hit(point)) return FileError(error, absl::StrCat("syncing folder ", path));
-  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return FileError(errno, absl::StrCat("opening folder ", path));
-  const int error = fsync(descriptor) == 0 ? 0 : errno;
-  close(descriptor);
-  return error == 0 ? absl::OkStatus() : FileError(error, absl::StrCat("syncing folder ", path));
 }
 
 }  // namespace muster::checkpoint

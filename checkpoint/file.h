@@ -10,28 +10,20 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/file/durable_file.h"
 #include "common/sha256.h"
 
 namespace muster::checkpoint {
 
-// Failpoints of a file (common/failpoint.h).
-struct FilePoints {
-  std::string_view create, write, sync;
-};
-inline constexpr FilePoints kExportPoints{"export.create", "export.write", "export.sync"};
-
-// A new file. Not thread-safe.
+// A new file in a folder that gets its name when all of its files are written. Not thread-safe.
 class NewFile {
  public:
-  // AlreadyExists: `path` is there.
-  static absl::StatusOr<NewFile> Create(const std::string& path, const FilePoints& points = kExportPoints);
-  NewFile(NewFile&& other) noexcept;
-  NewFile& operator=(NewFile&&) = delete;
-  ~NewFile();
+  // AlreadyExists: `path` is there. `points` names the failpoints (common/file/durable_file.h).
+  static absl::StatusOr<NewFile> Create(const std::string& path, std::string_view points);
 
   // ResourceExhausted: disk full.
   absl::Status Write(std::string_view bytes);
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return file_.size(); }
   // Takes a CRC-32C of all bytes written so far, and from now on of every `block_bytes`.
   void BeginBlocks(uint64_t block_bytes);
   // fsync and close; the SHA-256 of the content. Call once.
@@ -40,15 +32,11 @@ class NewFile {
   const std::vector<uint32_t>& block_crc32c() const { return blocks_; }
 
  private:
-  NewFile(std::string path, int descriptor, const FilePoints& points)
-      : path_(std::move(path)), descriptor_(descriptor), points_(points) {}
+  explicit NewFile(DurableFile file) : file_(std::move(file)) {}
   absl::Status WriteSlice(std::string_view slice);
   void EndBlock();
 
-  std::string path_;
-  int descriptor_;
-  FilePoints points_;
-  uint64_t bytes_ = 0;
+  DurableFile file_;
   uint64_t block_bytes_ = 0;  // 0: not begun
   uint64_t in_block_ = 0;     // bytes of the current block
   uint32_t crc_ = 0;          // and its checksum
@@ -81,9 +69,5 @@ class ReadFile {
 
 // The whole of a file. Besides ReadFile's errors InvalidArgument: it has more than `max_bytes`.
 absl::StatusOr<std::string> ReadText(const std::string& path, uint64_t max_bytes);
-
-// `point`: the failpoint before it.
-absl::Status Rename(const std::string& from, const std::string& to, std::string_view point);
-absl::Status SyncDirectory(const std::string& path, std::string_view point);
 
 }  // namespace muster::checkpoint

@@ -1,6 +1,5 @@
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "checkpoint/file.h"
 #include "checkpoint/hugging_face.h"
+#include "common/file/durable_file.h"
 #include "common/file_error.h"
 
 namespace muster::checkpoint {
@@ -23,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
+constexpr FileOptions kFile{.points = "export"};
 constexpr uint64_t kWriteElements = 1 << 20;
 constexpr uint64_t kMaxTokenizerBytes = 100 << 20;
 constexpr uint32_t kEndOfText = 50256;  // of GPT-2's own vocabulary
@@ -62,7 +63,7 @@ std::vector<Tensors> Distribute(const Inventory& inventory, uint64_t max_bytes) 
 }
 
 absl::Status WriteTensors(const Checkpoint& checkpoint, const std::string& folder, const Tensors& tensors) {
-  absl::StatusOr<NewFile> file = NewFile::Create(absl::StrCat(folder, "/", tensors.file));
+  absl::StatusOr<DurableFile> file = DurableFile::CreateInPlace(absl::StrCat(folder, "/", tensors.file), kFile);
   if (!file.ok()) return file.status();
   if (absl::Status status = file->Write(EncodeHeader(tensors.header)); !status.ok()) return status;
   std::vector<float> values;
@@ -77,18 +78,11 @@ absl::Status WriteTensors(const Checkpoint& checkpoint, const std::string& folde
       if (!status.ok()) return status;
     }
   }
-  return file->Finish().status();
-}
-
-absl::Status WriteText(const std::string& path, const std::string& text) {
-  absl::StatusOr<NewFile> file = NewFile::Create(path);
-  if (!file.ok()) return file.status();
-  if (absl::Status status = file->Write(text); !status.ok()) return status;
-  return file->Finish().status();
+  return file->Commit();
 }
 
 absl::Status WriteJson(const std::string& path, const ordered_json& json) {
-  return WriteText(path, json.dump(2) + "\n");
+  return WriteInPlace(path, json.dump(2) + "\n", kFile);
 }
 
 ordered_json Config(const Gpt2& model) {
@@ -140,7 +134,7 @@ absl::Status CopyTokenizer(const std::string& from, const std::string& folder) {
     if (!fs::exists(source, error) || fs::exists(target, error)) continue;
     const absl::StatusOr<std::string> text = ReadText(source, kMaxTokenizerBytes);
     if (!text.ok()) return text.status();
-    if (absl::Status status = WriteText(target, *text); !status.ok()) return status;
+    if (absl::Status status = WriteInPlace(target, *text, kFile); !status.ok()) return status;
   }
   const bool pair = fs::exists(folder + "/vocab.json", error) && fs::exists(folder + "/merges.txt", error);
   if (pair || fs::exists(folder + "/tokenizer.json", error)) return absl::OkStatus();
@@ -209,16 +203,13 @@ absl::StatusOr<Exported> Export(const Checkpoint& checkpoint, const ExportOption
   if (error) return FileError(error.value(), absl::StrCat("creating ", staging));
   Exported exported;
   absl::Status status = WriteAll(checkpoint, options, staging, exported);
-  if (status.ok()) status = SyncDirectory(staging, "export.staging.sync");
-  if (status.ok() && rename(staging.c_str(), out.c_str()) != 0) {
-    status = FileError(errno, absl::StrCat("renaming ", staging, " to ", out));
-  }
+  if (status.ok()) status = SyncFolder(staging, "export.staging.sync");
+  if (status.ok()) status = Rename(staging, out, "export.rename");
   if (!status.ok()) {
     fs::remove_all(staging, error);
     return status;
   }
-  const fs::path parent = fs::path(out).parent_path();
-  if (status = SyncDirectory(parent.empty() ? "." : parent.string(), "export.folder.sync"); !status.ok()) return status;
+  if (status = SyncFolder(ParentFolder(out), "export.folder.sync"); !status.ok()) return status;
   return exported;
 }
 

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
 #include "common/sha256.h"
-#include "common/testing/fuzz.h"
-#include "common/testing/memory_folder.h"
+#include "testing/fuzz.h"
+#include "testing/memory_folder.h"
 
 namespace muster::fuzz {
 namespace {

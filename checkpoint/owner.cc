@@ -1,9 +1,7 @@
 #include "checkpoint/owner.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <google/protobuf/util/json_util.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,28 +15,18 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file.h"
-#include "common/failpoint.h"
+#include "common/file/durable_file.h"
 #include "common/file_error.h"
 #include "common/version.h"
 
 namespace muster::checkpoint {
 namespace {
 
-constexpr FilePoints kOwnerPoints{"checkpoint.owner.create", "checkpoint.owner.write", "checkpoint.owner.sync"};
 constexpr uint64_t kMaxOwnerBytes = 64 << 10;
 
 std::string OwnFolderHint() {
   return "give this job a folder of its own ({name} or {job} in checkpoint.path makes one; checkpoint.resume_from "
          "continues from another job's checkpoint), or, if the other job is over, move or remove its folder";
-}
-
-// Atomically gives the file the name `to`, unless that exists (EEXIST). Returns an errno.
-int LinkExclusively(const std::string& from, const std::string& to) {
-  if (const int error = failpoint::Hit("checkpoint.owner.link")) return error;
-  if (link(from.c_str(), to.c_str()) == 0) return 0;
-  if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS) return errno;
-  // A file system without hard links.
-  return renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0 ? 0 : errno;
 }
 
 absl::Status WriteOwner(const std::string& path, const std::string& job) {
@@ -54,20 +42,12 @@ absl::Status WriteOwner(const std::string& path, const std::string& job) {
     return absl::InternalError("the owner of a checkpoint folder cannot be written as JSON");
   }
   // The file is complete and synced before it gets its name, so an owner file can always be read.
-  const std::string part = absl::StrCat(path, "/", kClaimPrefix, job, "-", getpid());
-  unlink(part.c_str());  // left by a killed process
-  absl::StatusOr<NewFile> file = NewFile::Create(part, kOwnerPoints);
-  absl::Status status = file.status();
-  if (status.ok()) status = file->Write(json);
-  if (status.ok()) status = file->Finish().status();
-  if (status.ok()) {
-    const int error = LinkExclusively(part, absl::StrCat(path, "/", kOwnerFile));
-    // Another job was faster, and may have removed this file already: the caller reads who owns the folder.
-    const bool lost = error == EEXIST || error == ENOENT;
-    if (error != 0 && !lost) status = FileError(error, absl::StrCat("claiming checkpoint.path ", path));
-  }
-  unlink(part.c_str());
-  return status;
+  const absl::Status status = WriteDurably(absl::StrCat(path, "/", kOwnerFile), json,
+                                           {.existing = FileOptions::kRefuse, .points = "checkpoint.owner"});
+  // Another job was faster, and may have removed our temporary already: the caller reads who owns the folder.
+  if (absl::IsAlreadyExists(status) || absl::IsNotFound(status)) return absl::OkStatus();
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("claiming checkpoint.path ", path, ": ", status.message()));
 }
 
 // For a folder without an owner: an older Muster wrote its checkpoints, or they were copied there.
@@ -142,7 +122,7 @@ absl::Status Claim(const std::string& path, const std::string& job) {
   absl::Status status = CheckFolder(path, job);
   if (status.ok()) status = Hold(path, job);
   // Also if the owner file was there: the process that wrote it may have died before its own sync.
-  return status.ok() ? SyncDirectory(path, "checkpoint.owner.sync_folder") : status;
+  return status.ok() ? SyncFolder(path, "checkpoint.owner.sync_folder") : status;
 }
 
 absl::Status Hold(const std::string& path, const std::string& job) {

@@ -8,8 +8,8 @@
 
 namespace muster::checkpoint {
 
-// Of files that were to become an owner file.
-inline constexpr char kClaimPrefix[] = ".owner-";
+// Of temporaries that were to become an owner file (common/file/durable_file.h).
+inline constexpr char kClaimPrefix[] = ".owner.json.";
 
 // Before something is written: OK if `path` belongs to `job`. A folder without an owner, or whose owner has released
 // it, is claimed for the job. Errors as Claim.

@@ -221,14 +221,14 @@ TEST_F(OwnerTest, KilledOrFailedInAClaimTheNextOneFindsNothingHalf) {
   ASSERT_TRUE(Claim(path_ + "/first", "job-1").ok());
   std::vector<std::string> places;
   for (const auto& [name, count] : failpoint::Passed()) places.push_back(name);
-  ASSERT_EQ(places.size(), 5u) << "create, write, sync, link, and the folder's sync";
+  ASSERT_EQ(places.size(), 6u) << "create, write, sync, rename, and the folder's sync after each";
   for (const std::string& place : places) {
     SCOPED_TRACE(place);
     const std::string path = absl::StrCat(path_, "/", place);
     ASSERT_TRUE(failpoint::Arm(place + "=ENOSPC").ok());
     EXPECT_EQ(Claim(path, "job-1").code(), absl::StatusCode::kResourceExhausted);
     ASSERT_TRUE(failpoint::Arm("").ok());
-    const bool linked = place == "checkpoint.owner.sync_folder";
+    const bool linked = place == "checkpoint.owner.folder" || place == "checkpoint.owner.sync_folder";
     EXPECT_EQ(OwnerOf(path).value(), linked ? "job-1" : "");
     fs::remove_all(path);
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "checkpoint/safetensors.h"
-#include "common/testing/fuzz.h"
+#include "testing/fuzz.h"
 
 namespace muster::fuzz {
 namespace {

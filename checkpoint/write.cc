@@ -14,6 +14,7 @@
 #include "checkpoint/owner.h"
 #include "checkpoint/shard.h"
 #include "common/failpoint.h"
+#include "common/file/durable_file.h"
 #include "common/file_error.h"
 #include "common/version.h"
 
@@ -84,21 +85,6 @@ bool ParseSum(absl::string_view text, ShardFile& shard) {
   return SumText(shard) == text;
 }
 
-constexpr FilePoints kShardPoints{"checkpoint.shard.create", "checkpoint.shard.write", "checkpoint.shard.sync"};
-constexpr FilePoints kSumPoints{"checkpoint.sum.create", "checkpoint.sum.write", "checkpoint.sum.sync"};
-constexpr FilePoints kManifestPoints{"checkpoint.manifest.create", "checkpoint.manifest.write",
-                                     "checkpoint.manifest.sync"};
-constexpr FilePoints kManifestSumPoints{"checkpoint.manifest_sum.create", "checkpoint.manifest_sum.write",
-                                        "checkpoint.manifest_sum.sync"};
-
-absl::Status WriteFile(const std::string& path, const FilePoints& points, std::string_view content, uint64_t& bytes) {
-  absl::StatusOr<NewFile> file = NewFile::Create(path, points);
-  if (!file.ok()) return file.status();
-  if (absl::Status status = file->Write(content); !status.ok()) return status;
-  bytes += content.size();
-  return file->Finish().status();
-}
-
 }  // namespace
 
 absl::Status Begin(const std::string& path, const std::string& job, const StepName& name) {
@@ -125,7 +111,7 @@ absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& na
   result.set_shard(shard);
   result.set_file(ShardName(shard));
   absl::StatusOr<NewFile> file =
-      NewFile::Create(absl::StrCat(path, "/", name.Staging(), "/", result.file()), kShardPoints);
+      NewFile::Create(absl::StrCat(path, "/", name.Staging(), "/", result.file()), "checkpoint.shard");
   if (!file.ok()) return file.status();
   if (absl::Status status = file->Write(EncodeHeader(MakeHeader(runs))); !status.ok()) return status;
   file->BeginBlocks(kBlockBytes);
@@ -140,10 +126,7 @@ absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& na
   result.set_block_bytes(kBlockBytes);
   result.mutable_block_crc32c()->Add(file->block_crc32c().begin(), file->block_crc32c().end());
   // Renamed, so that the file is complete when it appears, and its shard is on disk.
-  const std::string sum = SumPath(path, name, shard), temporary = sum + ".part";
-  uint64_t bytes = 0;
-  absl::Status status = WriteFile(temporary, kSumPoints, SumText(result), bytes);
-  if (status.ok()) status = Rename(temporary, sum, "checkpoint.sum.rename");
+  absl::Status status = WriteDurably(SumPath(path, name, shard), SumText(result), {.points = "checkpoint.sum"});
   if (!status.ok()) return status;
   return result;
 }
@@ -196,13 +179,17 @@ absl::StatusOr<Written> Finish(const std::string& path, Manifest manifest) {
   }
   const std::string staging = absl::StrCat(path, "/", written.name.Staging());
   const std::string sum = absl::StrCat(Sha256Hex(json), "  ", kManifestFile, "\n");
-  absl::Status status = WriteFile(absl::StrCat(staging, "/", kManifestSumFile), kManifestSumPoints, sum, written.bytes);
-  if (status.ok()) status = WriteFile(absl::StrCat(staging, "/", kManifestFile), kManifestPoints, json, written.bytes);
-  if (status.ok()) status = SyncDirectory(staging, "checkpoint.staging.sync");
+  absl::Status status =
+      WriteInPlace(absl::StrCat(staging, "/", kManifestSumFile), sum, {.points = "checkpoint.manifest_sum"});
+  if (status.ok()) {
+    status = WriteInPlace(absl::StrCat(staging, "/", kManifestFile), json, {.points = "checkpoint.manifest"});
+  }
+  if (status.ok()) status = SyncFolder(staging, "checkpoint.staging.sync");
   if (status.ok()) status = Hold(path, manifest.job());
   if (status.ok()) status = Rename(staging, absl::StrCat(path, "/", written.name.Directory()), "checkpoint.rename");
-  if (status.ok()) status = SyncDirectory(path, "checkpoint.path.sync");
+  if (status.ok()) status = SyncFolder(path, "checkpoint.path.sync");
   if (!status.ok()) return status;
+  written.bytes += sum.size() + json.size();
   return written;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "cli/output/format.h"
+#include "common/file/read_file.h"
 
 namespace muster::cli {
 namespace {
@@ -33,7 +34,7 @@ absl::StatusOr<std::unique_ptr<Client>> Invocation::Connect() const {
 
 absl::StatusOr<std::string> Invocation::JobNamed(const std::string& text, const Client& client) const {
   if (text != "@last") return text;
-  const absl::StatusOr<std::string> last = ReadFile(LastFile(environment), kMaxLastBytes);
+  const absl::StatusOr<std::string> last = ReadWhole(LastFile(environment), kMaxLastBytes);
   if (!last.ok()) return absl::NotFoundError("@last: no job was submitted from here yet");
   const std::vector<std::string> lines = absl::StrSplit(*last, '\n');
   if (lines.size() < 2 || lines[0].empty())

@@ -1,12 +1,10 @@
 #include "cli/config.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <map>
 
@@ -14,9 +12,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "cli/spec/suggest.h"
 #include "cli/spec/tree.h"
+#include "common/file/durable_file.h"
+#include "common/file/private_folder.h"
+#include "common/file/read_file.h"
 #include "common/tls/certificate.h"
 
 namespace muster::cli {
@@ -37,7 +37,7 @@ absl::StatusOr<std::map<std::string, std::string>> ReadContext(const Environment
   std::map<std::string, std::string> values;
   const std::string folder = Or(environment("XDG_CONFIG_HOME"), Home(environment) + "/.config");
   const std::string path = folder + "/muster/context.yaml";
-  const absl::StatusOr<std::string> text = ReadFile(path, kMaxContextBytes);
+  const absl::StatusOr<std::string> text = ReadWhole(path, kMaxContextBytes);
   if (absl::IsNotFound(text.status())) return values;
   if (!text.ok()) return text.status();
   ParsedYaml yaml = ParseYaml(*text, path);
@@ -103,14 +103,14 @@ absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const
   if (!variable.empty()) {
     connection.token = variable;
   } else if (!file.empty()) {
-    const absl::StatusOr<std::string> token = ReadFile(file, kMaxTokenBytes);
+    const absl::StatusOr<std::string> token = ReadWhole(file, kMaxTokenBytes);
     if (!token.ok()) return token.status();
     connection.token = std::string(absl::StripAsciiWhitespace(*token));
   } else if (const auto found = context->find("token"); found != context->end()) {
     connection.token = found->second;
   }
   if (const std::string ca = pick(flags.ca, "MUSTER_CA", "ca"); !ca.empty()) {
-    const absl::StatusOr<std::string> authority = ReadFile(ca, kMaxAuthorityBytes);
+    const absl::StatusOr<std::string> authority = ReadWhole(ca, kMaxAuthorityBytes);
     if (!authority.ok()) return authority.status();
     const auto read = tls::ReadCertificate(*authority);
     if (!read.ok()) return absl::InvalidArgumentError(absl::StrCat("--ca ", ca, ": ", read.status().message()));
@@ -130,15 +130,11 @@ std::string StateFolder(const Environment& environment) {
 }
 
 absl::Status CheckRuntimeFolder(const std::string& folder) {
-  struct stat found {};
-  if (lstat(folder.c_str(), &found) != 0) return absl::OkStatus();
-  if (!S_ISDIR(found.st_mode) || found.st_uid != getuid() || (found.st_mode & 0077) != 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(folder, " is not a folder of yours that is closed to others (owner ", found.st_uid, ", mode ",
-                     absl::StrFormat("%o", found.st_mode & 07777),
-                     "): someone else could listen there; remove it, chmod 700 it, or set ", "MUSTER_RUNTIME_DIR"));
-  }
-  return absl::OkStatus();
+  const absl::Status status = CheckPrivateFolder(folder);
+  if (status.ok() || absl::IsNotFound(status)) return absl::OkStatus();
+  return absl::Status(
+      status.code(),
+      absl::StrCat(status.message(), "; someone else could listen there (MUSTER_RUNTIME_DIR names another folder)"));
 }
 
 absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text) {
@@ -155,28 +151,6 @@ absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text) {
   return duration;
 }
 
-absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
-  std::string text;
-  char buffer[16384];
-  ssize_t count = 0;
-  while (text.size() <= max_bytes && (count = read(file, buffer, sizeof(buffer))) != 0) {
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      const int error = errno;
-      close(file);
-      return absl::ErrnoToStatus(error, absl::StrCat("cannot read ", path));
-    }
-    text.append(buffer, count);
-  }
-  close(file);
-  if (text.size() > max_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " has more than ", max_bytes, " bytes"));
-  }
-  return text;
-}
-
 absl::Status MakeFolders(const std::string& path) {
   for (size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {
     const std::string part = path.substr(0, at);
@@ -191,22 +165,7 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   if (const size_t slash = path.rfind('/'); slash != std::string::npos && slash > 0) {
     if (absl::Status made = MakeFolders(path.substr(0, slash)); !made.ok()) return made;
   }
-  const std::string temporary = absl::StrCat(path, ".", getpid(), ".new");
-  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", temporary));
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t count = write(file, text.data() + done, text.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) break;
-    done += count;
-  }
-  int error = done < text.size() ? errno : 0;
-  if (close(file) != 0 && error == 0) error = errno;
-  if (error == 0 && rename(temporary.c_str(), path.c_str()) != 0) error = errno;
-  if (error == 0) return absl::OkStatus();
-  unlink(temporary.c_str());
-  return absl::ErrnoToStatus(error, absl::StrCat("cannot write ", path));
+  return WriteDurably(path, text);
 }
 
 }  // namespace muster::cli

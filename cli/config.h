@@ -50,9 +50,7 @@ absl::Status CheckRuntimeFolder(const std::string& folder);
 // "30s", "1h30m"; a bare number is seconds. InvalidArgument.
 absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text);
 
-// Reads a file. NotFound, PermissionDenied, ...: with the path and the system's reason.
-absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes);
-// Writes through a temporary file and a rename, mode 0600; creates the folder (0700).
+// WriteDurably (common/file/durable_file.h) that creates the folder (0700).
 absl::Status WriteFile(const std::string& path, const std::string& text);
 absl::Status MakeFolders(const std::string& path);
 

@@ -11,6 +11,7 @@
 #include "cli/config.h"
 #include "cli/spec/paths.h"
 #include "cli/spec/set.h"
+#include "common/file/read_file.h"
 
 namespace muster::cli {
 namespace {
@@ -84,7 +85,7 @@ absl::StatusOr<Reading> LoadJobFiles(const std::vector<std::string>& files, cons
   std::vector<SpecText> texts;
   for (const std::string& file : files) {
     // One byte more than the reader accepts, so that the reader refuses an oversized file.
-    absl::StatusOr<std::string> text = ReadFile(file == "-" ? "/dev/stdin" : file, kMaxYamlBytes + 1);
+    absl::StatusOr<std::string> text = ReadWhole(file == "-" ? "/dev/stdin" : file, kMaxYamlBytes + 1);
     if (!text.ok()) return text.status();
     texts.push_back({*std::move(text), file == "-" ? kStandardInput : file});
   }

@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 
+#include "common/bytes.h"
 #include "common/clock.h"
 #include "common/crc32c.h"
 #include "common/file_error.h"
@@ -12,6 +13,20 @@
 
 namespace muster {
 namespace {
+
+TEST(FormatBytes, ThreeDigitsInBinaryUnits) {
+  EXPECT_EQ(FormatBytes(0), "0 B");
+  EXPECT_EQ(FormatBytes(999), "999 B");
+  EXPECT_EQ(FormatBytes(1000), "0.98 KiB");
+  EXPECT_EQ(FormatBytes(1024), "1 KiB");
+  EXPECT_EQ(FormatBytes(1536), "1.5 KiB");
+  EXPECT_EQ(FormatBytes(1234567), "1.18 MiB");
+  EXPECT_EQ(FormatBytes(uint64_t{1000} << 20), "0.98 GiB");
+  EXPECT_EQ(FormatBytes((uint64_t{613} << 30) / 10), "61.3 GiB");
+  EXPECT_EQ(FormatBytes(uint64_t{80} << 30), "80 GiB");
+  EXPECT_EQ(FormatBytes(uint64_t{100} << 30), "100 GiB");
+  EXPECT_EQ(FormatBytes(~uint64_t{0}), "16 EiB");
+}
 
 TEST(Sha256, KnownVectors) {
   // FIPS 180-4, examples for SHA-256.

@@ -120,6 +120,8 @@ int internal::Pass(std::string_view name) {
   return 0;
 }
 
+int internal::Pass(std::string_view prefix, std::string_view step) { return Pass(std::string(prefix).append(step)); }
+
 absl::Status Arm(std::string_view text) {
   absl::StatusOr<std::vector<Rule>> rules = Parse(text);
   if (!rules.ok()) return rules.status();

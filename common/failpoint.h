@@ -32,11 +32,16 @@ namespace internal {
 enum State { kUnread, kOff, kArmed };
 inline std::atomic<int> state = kUnread;
 int Pass(std::string_view name);
+int Pass(std::string_view prefix, std::string_view step);
 }  // namespace internal
 
 // 0, or the errno with which the operation after this point must fail. `name`: "<part>.<file>.<operation>".
 inline int Hit(std::string_view name) {
   return internal::state.load(std::memory_order_relaxed) == internal::kOff ? 0 : internal::Pass(name);
+}
+// The same for the point named `prefix` followed by `step`.
+inline int Hit(std::string_view prefix, std::string_view step) {
+  return internal::state.load(std::memory_order_relaxed) == internal::kOff ? 0 : internal::Pass(prefix, step);
 }
 
 // Replaces the armed points and resets the counts; empty text disarms. InvalidArgument: what is wrong with the text.

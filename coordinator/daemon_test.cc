@@ -26,9 +26,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "common/testing/memory_folder.h"
-#include "common/testing/temporary_folder.h"
 #include "coordinator/daemon/testing.h"
+#include "testing/fake_worker.h"
+#include "testing/memory_folder.h"
+#include "testing/temporary_folder.h"
+#include "testing/wait.h"
 
 extern char** environ;
 
@@ -175,7 +177,7 @@ class SteadyNode {
 
   // To a coordinator that has just started to serve: the rank's state, and all records that may not be stored.
   void Connect() {
-    worker_ = std::make_unique<FakeWorker>(address_, "steady", "i1", "boot", running_);
+    worker_ = std::make_unique<FakeWorker>(address_, FakeWorker::Options{.node = "steady", .running = running_});
     if (running_.empty()) {
       RankKey key;
       if (!worker_->WaitForRun(&key)) return;
@@ -380,7 +382,7 @@ TEST(Daemon, SilentReadersCostBoundedMemoryAndDelayNoOtherCall) {
   ASSERT_TRUE(daemon.WaitUntilServing()) << daemon.Errors();
   Client client(address);
   const std::string job = client.MustSubmit("a");
-  FakeWorker worker(address, "n1", "i1");
+  FakeWorker worker(address, {});
   RankKey key;
   ASSERT_TRUE(worker.WaitForRun(&key));
   worker.SendRecords(key, {RunningRecord(1)});

@@ -2,16 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <limits>
 #include <queue>
-#include <sstream>
 #include <unordered_map>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/file/read_file.h"
 #include "data/split.h"
 
 namespace muster::data {
@@ -58,19 +57,6 @@ std::optional<std::string> BytesOf(const std::string& name) {
   return out;
 }
 
-absl::StatusOr<std::string> Slurp(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": no such file, or it cannot be read"));
-  const auto size = file.tellg();
-  if (size < 0 || static_cast<uint64_t>(size) > kMaxFileBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is no file of at most ", kMaxFileBytes >> 20, " MiB"));
-  }
-  std::string text(static_cast<size_t>(size), '\0');
-  file.seekg(0);
-  if (!file.read(text.data(), size)) return absl::DataLossError(absl::StrCat(path, " cannot be read"));
-  return text;
-}
-
 struct Merge {
   uint32_t rank = 0;
   uint32_t id = 0;  // of the result
@@ -97,7 +83,7 @@ struct Bpe::State {
 
 absl::Status Bpe::State::LoadVocabulary(const std::string& path) {
   const auto wrong = [&](auto... what) { return absl::InvalidArgumentError(absl::StrCat(path, what...)); };
-  const absl::StatusOr<std::string> text = Slurp(path);
+  const absl::StatusOr<std::string> text = ReadWhole(path, kMaxFileBytes);
   if (!text.ok()) return text.status();
   const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) {
@@ -126,7 +112,7 @@ absl::Status Bpe::State::LoadVocabulary(const std::string& path) {
 }
 
 absl::Status Bpe::State::LoadMerges(const std::string& path) {
-  const absl::StatusOr<std::string> text = Slurp(path);
+  const absl::StatusOr<std::string> text = ReadWhole(path, kMaxFileBytes);
   if (!text.ok()) return text.status();
   uint32_t rank = 0;
   size_t number = 0;

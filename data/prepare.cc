@@ -15,8 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "common/file/durable_file.h"
 #include "common/file_error.h"
-#include "data/output_file.h"
 #include "data/token_file.h"
 
 namespace muster::data {
@@ -109,14 +109,14 @@ struct Layout {
     header = kLlmCHeaderBytes;
     if (options.bpe != nullptr && options.bpe->vocabulary() > 65536) width = 4;
   }
-  uint64_t TokensIn(const OutputFile& file) const { return (file.size() - header) / width; }
+  uint64_t TokensIn(const DurableFile& file) const { return (file.size() - header) / width; }
 
   uint64_t header = 0;  // bytes
   uint64_t width = 2;
 };
 
 // Written at the end, when the count is known.
-absl::Status WriteHeader(const Layout& layout, OutputFile& file, bool first) {
+absl::Status WriteHeader(const Layout& layout, DurableFile& file, bool first) {
   if (layout.header == 0) return absl::OkStatus();
   const uint64_t tokens = first ? 0 : layout.TokensIn(file);
   if (tokens > INT32_MAX) {
@@ -134,7 +134,7 @@ absl::Status WriteHeader(const Layout& layout, OutputFile& file, bool first) {
 // Streams texts as tokens into `out`.
 class Writer {
  public:
-  Writer(const PrepareOptions& options, const Layout& layout, OutputFile& out)
+  Writer(const PrepareOptions& options, const Layout& layout, DurableFile& out)
       : options_(options), layout_(layout), out_(out) {}
 
   absl::Status Run() {
@@ -188,14 +188,14 @@ class Writer {
 
   const PrepareOptions& options_;
   const Layout& layout_;
-  OutputFile& out_;
+  DurableFile& out_;
   std::vector<uint32_t> ids_;
   uint64_t done_ = 0, total_ = 0;
   bool known_ = true;
 };
 
 // Moves the end of `out`, from token `begin` on, to `validation`.
-absl::Status Split(const Layout& layout, OutputFile& out, uint64_t begin, OutputFile& validation) {
+absl::Status Split(const Layout& layout, DurableFile& out, uint64_t begin, DurableFile& validation) {
   const uint64_t cut = layout.header + begin * layout.width;
   std::string chunk;
   for (uint64_t offset = cut; offset < out.size(); offset += chunk.size()) {
@@ -207,8 +207,8 @@ absl::Status Split(const Layout& layout, OutputFile& out, uint64_t begin, Output
 }
 
 // Moves the validation tokens; returns their number.
-absl::StatusOr<uint64_t> HoldOut(const PrepareOptions& options, const Layout& layout, OutputFile& out,
-                                 OutputFile& validation) {
+absl::StatusOr<uint64_t> HoldOut(const PrepareOptions& options, const Layout& layout, DurableFile& out,
+                                 DurableFile& validation) {
   const uint64_t tokens = layout.TokensIn(out);
   const auto held_out = static_cast<uint64_t>(std::llround(options.validation_fraction * static_cast<double>(tokens)));
   if (held_out == 0 || held_out >= tokens) {
@@ -225,14 +225,14 @@ absl::StatusOr<uint64_t> HoldOut(const PrepareOptions& options, const Layout& la
 absl::StatusOr<Prepared> Prepare(const PrepareOptions& options) {
   if (absl::Status status = CheckTexts(options); !status.ok()) return status;
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
-  const auto existing = options.force ? OutputFile::Existing::kReplace : OutputFile::Existing::kRefuse;
+  const FileOptions file_options{.existing = options.force ? FileOptions::kReplace : FileOptions::kRefuse};
   const Layout layout(options);
-  absl::StatusOr<OutputFile> out = OutputFile::Create(options.out, existing);
+  absl::StatusOr<DurableFile> out = DurableFile::Create(options.out, file_options);
   if (!out.ok()) return out.status();
   if (absl::Status status = WriteHeader(layout, *out, /*first=*/true); !status.ok()) return status;
-  std::optional<OutputFile> validation;
+  std::optional<DurableFile> validation;
   if (!options.validation_out.empty()) {
-    absl::StatusOr<OutputFile> second = OutputFile::Create(options.validation_out, existing);
+    absl::StatusOr<DurableFile> second = DurableFile::Create(options.validation_out, file_options);
     if (!second.ok()) return second.status();
     validation.emplace(*std::move(second));
     if (absl::Status status = WriteHeader(layout, *validation, /*first=*/true); !status.ok()) return status;

@@ -5,9 +5,9 @@
 #include <fstream>
 #include <string_view>
 
-#include "common/testing/fuzz.h"
-#include "common/testing/memory_folder.h"
 #include "data/token_shard.h"
+#include "testing/fuzz.h"
+#include "testing/memory_folder.h"
 
 namespace muster::fuzz {
 namespace {

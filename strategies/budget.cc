@@ -1,6 +1,7 @@
 #include "strategies/budget.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 
 namespace muster::strategies {
 
@@ -16,7 +17,7 @@ absl::Status Budget::Spend(uint64_t work, absl::FunctionRef<std::string()> what)
 absl::Status Budget::Hold(uint64_t bytes, absl::FunctionRef<std::string()> what) {
   if (bytes > limits_.bytes) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("planning stops at its limit of ", limits_.bytes >> 20, " MiB of memory: ", what()));
+        absl::StrCat("planning stops at its limit of ", FormatBytes(limits_.bytes), " of memory: ", what()));
   }
   most_bytes_ = std::max(most_bytes_, bytes);
   return absl::OkStatus();

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/bytes.h"
 
 namespace muster::strategies {
 namespace {
@@ -58,11 +59,11 @@ std::string Reason(const Choice& choice, const Hardware& hardware) {
     if (candidate.unfit.empty()) {
       slower.push_back(absl::StrCat(NameOf(candidate.train), " ", Time(candidate.step_seconds)));
     } else {
-      unfit.push_back(absl::StrCat(NameOf(candidate.train), " ", Binary(SlotBytesFor(candidate.peak_bytes))));
+      unfit.push_back(absl::StrCat(NameOf(candidate.train), " ", FormatBytes(SlotBytesFor(candidate.peak_bytes))));
     }
   }
   std::string reason = absl::StrCat(name, ", ", Time(chosen.step_seconds), " a step predicted on ", hardware.name,
-                                    " and ", Binary(chosen.peak_bytes), " a rank");
+                                    " and ", FormatBytes(chosen.peak_bytes), " a rank");
   if (!slower.empty()) absl::StrAppend(&reason, "; others that fit: ", absl::StrJoin(slower, ", "));
   if (!unfit.empty()) absl::StrAppend(&reason, "; does not fit: ", absl::StrJoin(unfit, ", "));
   return reason;

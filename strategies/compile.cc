@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "common/sha256.h"
 #include "models/inventory.h"
 #include "strategies/ddp/ddp.h"
@@ -231,10 +232,10 @@ absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory
   absl::StatusOr<PartitionTable> table = TableOf(train, inventory, ranks);
   if (!table.ok()) return table.status();
   if (table->ByteSizeLong() > kMaxTableBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("strategy: on ", ranks.size(), " ranks its partition table takes more than ", kMaxTableBytes >> 20,
-                     " MiB, the most that can be handed out; of the placements, even has the smallest tables; use "
-                     "that, fewer ranks, or a model of fewer layers"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "strategy: on ", ranks.size(), " ranks its partition table takes more than ", FormatBytes(kMaxTableBytes),
+        ", the most that can be handed out; of the placements, even has the "
+        "smallest tables; use that, fewer ranks, or a model of fewer layers"));
   }
   absl::StatusOr<Layout> layout = LayoutOf(*std::move(table), inventory, static_cast<uint32_t>(ranks.size()));
   if (layout.ok()) {

@@ -7,9 +7,9 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/bytes.h"
 #include "strategies/defaults.h"
 #include "strategies/partition/table.h"
 
@@ -55,8 +55,8 @@ class Advice {
   std::string Text() const {
     if (!fits_.empty()) return absl::StrCat("it would fit with ", absl::StrJoin(fits_, ", or "));
     if (least_name_.empty()) return "nothing else was tried, since planning it takes too long";
-    return absl::StrCat("nothing tried would fit; the smallest tried needs ", Binary(least_), " a rank (", least_name_,
-                        "): use a smaller model, or slots of ", Binary(SlotBytesFor(least_)));
+    return absl::StrCat("nothing tried would fit; the smallest tried needs ", FormatBytes(least_), " a rank (",
+                        least_name_, "): use a smaller model, or slots of ", FormatBytes(SlotBytesFor(least_)));
   }
   bool Enough() const { return exhausted_ || fits_.size() >= kMostAdvice; }
   // Whether a spec may ask for so small a microbatch.
@@ -80,7 +80,7 @@ class Advice {
     if (!memory_plan.ok()) return false;
     if (least_name_.empty() || memory_plan->peak() < least_) least_ = memory_plan->peak(), least_name_ = what;
     if (!WhyUnfit(*memory_plan, ranks).empty()) return false;
-    fits_.push_back(absl::StrCat(what, " (", Binary(memory_plan->peak()), " a rank)"));
+    fits_.push_back(absl::StrCat(what, " (", FormatBytes(memory_plan->peak()), " a rank)"));
     return true;
   }
 
@@ -108,12 +108,6 @@ bool TryMicrobatches(Train train, const std::string& with, Advice& advice) {
 
 uint64_t SlotBytesFor(uint64_t peak_bytes) {
   return static_cast<uint64_t>(std::ceil(static_cast<double>(peak_bytes) / kUsable));
-}
-
-std::string Binary(uint64_t bytes) {
-  constexpr uint64_t kMiB = 1 << 20, kGiB = 1 << 30;
-  if (bytes < kGiB) return absl::StrFormat("%.3g MiB", static_cast<double>(bytes) / kMiB);
-  return absl::StrFormat("%.3g GiB", static_cast<double>(bytes) / kGiB);
 }
 
 uint64_t MemoryPlan::peak() const {
@@ -197,8 +191,8 @@ std::string WhyUnfit(const MemoryPlan& memory_plan, absl::Span<const RankPlace> 
   }
   if (!worst.has_value()) return "";
   const uint64_t peak = memory_plan.of(*worst).peak;
-  return absl::StrCat("rank ", *worst, " needs ", Binary(SlotBytesFor(peak)), " (its predicted peak of ", Binary(peak),
-                      " and 10% to spare), its slot has ", Binary(ranks[*worst].memory_bytes));
+  return absl::StrCat("rank ", *worst, " needs ", FormatBytes(SlotBytesFor(peak)), " (its predicted peak of ",
+                      FormatBytes(peak), " and 10% to spare), its slot has ", FormatBytes(ranks[*worst].memory_bytes));
 }
 
 namespace {

@@ -21,9 +21,6 @@ inline constexpr double kUsable = 0.9;
 // The smallest slot for a peak.
 uint64_t SlotBytesFor(uint64_t peak_bytes);
 
-// "61.2 GiB"
-std::string Binary(uint64_t bytes);
-
 // A job's plan on given ranks.
 struct MemoryPlan {
   Layout layout;
@@ -55,7 +52,7 @@ absl::StatusOr<WholeProgram> CompileWhole(const Train& train, const Inventory& i
 std::string WhyUnfit(const MemoryPlan& memory_plan, absl::Span<const RankPlace> ranks);
 
 // Suggests what would fit such slots, each suggestion tried: checkpointing, more sharding, a smaller microbatch, more
-// ranks. "it would fit with activation_checkpointing: true (31.0 GiB a rank), ..."; or says that nothing does, and how
+// ranks. "it would fit with activation_checkpointing: true (31 GiB a rank), ..."; or says that nothing does, and how
 // much the smallest of them needs. Tries only what a spec may ask for, and spends at most half of the remaining budget.
 // REQUIRES: `train` is concrete and does not fit.
 std::string WhatWouldFit(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,

@@ -28,9 +28,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/rpc/rpc.h"
-#include "common/version.h"
 #include "proto/jobs_service.grpc.pb.h"
 #include "proto/workers_service.grpc.pb.h"
+#include "testing/fake_worker.h"
 
 namespace muster {
 namespace {
@@ -102,44 +102,21 @@ struct Run {
   }
 };
 
-// A worker daemon that sends only what it must.
+// The calls of a worker's ranks.
 class Worker {
  public:
-  Worker(const std::string& address, int number, int slots) : stub_(Workers::NewStub(rpc::Dial(address))) {
-    rpc::AddCallMetadata("", context_);
-    context_.set_wait_for_ready(true);  // the coordinator may not serve yet
-    stream_ = stub_->Connect(&context_);
-    WorkerMessage message;
-    Hello& hello = *message.mutable_hello();
-    hello.set_protocol(kProtocol);
-    Node& node = *hello.mutable_node();
-    node.set_id(absl::StrCat("node-", number));
-    node.set_hostname(node.id());
-    node.set_incarnation("bench");
-    node.set_boot_id(node.id());
-    node.set_version(kVersion);
-    for (int i = 0; i < slots; ++i) {
-      node.add_slots()->set_index(static_cast<uint32_t>(i));
-      node.mutable_slots(i)->set_device(DEVICE_CPU);
-      node.mutable_slots(i)->set_cores(1);
-    }
-    stream_->Write(message);
-    reader_ = std::thread([this] { Read(); });
-  }
-  ~Worker() {
-    context_.TryCancel();
-    reader_.join();
-  }
+  Worker(const std::string& address, int number, int slots)
+      : daemon_(address, {.node = absl::StrCat("node-", number),
+                          .incarnation = "bench",
+                          .boot = absl::StrCat("node-", number),
+                          .slots = static_cast<uint32_t>(slots),
+                          .wait_for_ready = true,
+                          .obedient = true}) {}
 
-  // Waits until this node should run that many ranks; returns them.
+  // Waits until this node is to run that many ranks; which.
   std::vector<RankKey> WaitForRanks(size_t count) {
-    absl::MutexLock lock(&mutex_);
-    const auto there = [&] {
-      return static_cast<size_t>(desired_.ranks_size()) == count && (count == 0 || desired_.ranks(0).has_run());
-    };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience)) Die("the coordinator has not placed the ranks");
     std::vector<RankKey> keys;
-    for (const DesiredRank& rank : desired_.ranks()) keys.push_back(rank.key());
+    if (!daemon_.WaitForRuns(count, &keys)) Die("the coordinator has not placed the ranks");
     return keys;
   }
 
@@ -154,8 +131,8 @@ class Worker {
     *call->request.mutable_key() = key;
     call->request.set_name("nccl_id");
     call->request.set_value(std::string(kKeyBytes, 'i'));
-    stub_->async()->RendezvousSet(&call->context, &call->request, &call->reply,
-                                  [call, &run](const grpc::Status& status) { run.Answered(status); });
+    daemon_.stub().async()->RendezvousSet(&call->context, &call->request, &call->reply,
+                                          [call, &run](const grpc::Status& status) { run.Answered(status); });
   }
 
   void Wait(const RankKey& key, Run& run) {
@@ -169,40 +146,16 @@ class Worker {
     *call->request.mutable_key() = key;
     call->request.set_name("nccl_id");
     call->request.mutable_wait()->set_seconds(60);
-    stub_->async()->RendezvousGet(&call->context, &call->request, &call->reply,
-                                  [call, &run](const grpc::Status& status) {
-                                    run.Answered(call->reply.value().size() == kKeyBytes || !status.ok()
-                                                     ? status
-                                                     : grpc::Status(grpc::StatusCode::DATA_LOSS, "another value"));
-                                  });
+    daemon_.stub().async()->RendezvousGet(
+        &call->context, &call->request, &call->reply, [call, &run](const grpc::Status& status) {
+          run.Answered(call->reply.value().size() == kKeyBytes || !status.ok()
+                           ? status
+                           : grpc::Status(grpc::StatusCode::DATA_LOSS, "another value"));
+        });
   }
 
  private:
-  void Read() {
-    CoordinatorMessage message;
-    while (stream_->Read(&message)) {
-      WorkerMessage report;
-      if (message.has_welcome()) report.mutable_observed()->set_full(true);
-      for (const DesiredRank& rank : message.desired().ranks()) {
-        if (!rank.has_stop()) continue;
-        ObservedRank& ended = *report.mutable_observed()->add_ranks();
-        *ended.mutable_key() = rank.key();
-        ended.set_state(RANK_STATE_EXITED);
-        ended.mutable_exit()->set_cause(RankExit::STOPPED);
-      }
-      if (report.has_observed()) stream_->Write(report);
-      absl::MutexLock lock(&mutex_);
-      if (message.has_desired()) desired_ = message.desired();
-    }
-    stream_->Finish();
-  }
-
-  const std::unique_ptr<Workers::Stub> stub_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<WorkerMessage, CoordinatorMessage>> stream_;
-  absl::Mutex mutex_;
-  Desired desired_ ABSL_GUARDED_BY(mutex_);
-  std::thread reader_;
+  FakeWorker daemon_;
 };
 
 JobSpec Spec(uint32_t ranks) {

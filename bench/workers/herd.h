@@ -32,16 +32,15 @@ class Herd {
   bool WaitForContact(int count, absl::Duration patience);
 
  private:
-  class Member;
-  class Session;
+  struct Member;
 
   void Contact(int change);
   void KeepTime();  // sends heartbeats and makes calls that are due
 
-  std::vector<std::shared_ptr<Member>> members_;
-  mutable absl::Mutex mutex_;
+  absl::Mutex mutex_;
   std::atomic<int> in_contact_{0};  // changed under the mutex
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::unique_ptr<Member>> members_;  // they call Contact until they are gone
   std::thread timer_;
 };
 

@@ -40,6 +40,7 @@
 #include "common/timeouts.h"
 #include "common/version.h"
 #include "proto/jobs_service.grpc.pb.h"
+#include "testing/wait.h"
 
 namespace muster::bench {
 namespace {
@@ -196,16 +197,6 @@ class Service {
   const std::unique_ptr<Nodes::Stub> nodes_;
 };
 
-template <typename Condition>
-bool Eventually(const Condition& condition, absl::Duration patience) {
-  const absl::Time end = absl::Now() + patience;
-  while (!condition()) {
-    if (absl::Now() > end) return false;
-    absl::SleepFor(absl::Milliseconds(200));
-  }
-  return true;
-}
-
 void SubmitMany(const std::string& address, const std::string& name, int count) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t) {
@@ -227,7 +218,7 @@ void MeasureHerd(const Flags& flags, Coordinator& coordinator) {
          absl::ToDoubleSeconds(absl::Now() - begin), "s", flags.register_seconds);
   const auto running = [](const Job& job) { return job.state() == JOB_STATE_RUNNING && job.generation() == 1; };
   const int expected = std::min(flags.jobs, flags.workers);
-  if (!Eventually([&] { return service.Count(running) == expected; }, absl::Minutes(2))) {
+  if (!Eventually([&] { return service.Count(running) == expected; }, absl::Minutes(2), absl::Milliseconds(200))) {
     Die(absl::StrCat("only ", service.Count(running), " jobs run"));
   }
   std::printf("coordinator: %zu MiB\n", coordinator.ResidentBytes() >> 20);
@@ -253,7 +244,7 @@ void MeasureHerd(const Flags& flags, Coordinator& coordinator) {
   absl::Duration detection;
   if (!absl::ParseDuration(flags.detection, &detection)) Die("--detection is no duration");
   Eventually([&] { return again.Count(running) != expected || again.LiveNodes() != flags.workers; },
-             Derive(detection).startup_grace + detection + absl::Seconds(2));
+             Derive(detection).startup_grace + detection + absl::Seconds(2), absl::Milliseconds(200));
   Report("jobs that do not run as before", expected - again.Count(running), "", 0);
   Report("workers counted as lost", flags.workers - again.LiveNodes(), "", 0);
 }

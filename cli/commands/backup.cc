@@ -6,6 +6,7 @@
 #include "cli/commands/commands.h"
 #include "cli/output/format.h"
 #include "cli/spec/paths.h"
+#include "common/bytes.h"
 
 namespace muster::cli {
 
@@ -23,7 +24,7 @@ void RegisterBackup(CLI::App& app, Invocation& invocation) {
     const absl::StatusOr<v1::BackupReply> reply = (*client)->Backup(path);
     if (!reply.ok()) return reply.status();
     Print(absl::StrCat(path, "\n"));
-    Say(absl::StrCat(Bytes(reply->bytes()), " written"));
+    Say(absl::StrCat(FormatBytes(reply->bytes()), " written"));
     return kOk;
   });
 }

@@ -16,6 +16,7 @@
 #include "cli/output/format.h"
 #include "cli/output/table.h"
 #include "cli/output_format.h"
+#include "common/bytes.h"
 #include "common/proto_time.h"
 
 namespace muster::cli {
@@ -140,7 +141,7 @@ void Show(const std::vector<Found>& steps, const Place& place, const char* good,
   columns.push_back({"STATE"});
   Table table(columns);
   for (const Found& step : steps) {
-    std::vector<Cell> row = {absl::StrCat(step.name.step), absl::StrCat(step.name.generation), Bytes(step.bytes),
+    std::vector<Cell> row = {absl::StrCat(step.name.step), absl::StrCat(step.name.generation), FormatBytes(step.bytes),
                              Age(now - step.written)};
     if (!place.job.empty()) row.push_back(step.published ? "yes" : "no");
     row.push_back(step.damage.empty() ? Cell(good, Colour::kGreen)

@@ -12,8 +12,8 @@
 #include "cli/output/table.h"
 #include "cli/output_format.h"
 #include "cli/spec/writer.h"
+#include "common/file/durable_file.h"
 #include "common/proto_time.h"
-#include "common/tls/private_file.h"
 
 namespace muster::cli {
 namespace {
@@ -87,7 +87,9 @@ void RegisterCreate(CLI::App& app, Invocation& invocation) {
     if (!reply.ok()) return reply.status();
     if (flags->file.empty()) {
       Print(reply->token() + "\n");
-    } else if (absl::Status kept = tls::CreatePrivateFile(flags->file, reply->token() + "\n"); !kept.ok()) {
+    } else if (absl::Status kept =
+                   WriteDurably(flags->file, reply->token() + "\n", {.existing = FileOptions::kRefuse, .mode = 0600});
+               !kept.ok()) {
       const auto revoked = (*client)->RevokeToken(reply->info().id());  // the user never saw this token
       return absl::Status(kept.code(), absl::StrCat(kept.message(), revoked.ok() ? ""
                                                                                  : "; and the token that was made "

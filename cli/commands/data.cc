@@ -15,6 +15,7 @@
 #include "cli/commands/commands.h"
 #include "cli/output/format.h"
 #include "cli/output_format.h"
+#include "common/bytes.h"
 #include "data/prepare.h"
 
 namespace muster::cli {
@@ -45,11 +46,11 @@ std::function<void(uint64_t, uint64_t)> LiveProgress() {
     shown = now;
     const double seconds = std::max(1e-3, absl::ToDoubleSeconds(now - begin));
     const double rate = static_cast<double>(done) / seconds;
-    std::string line = Bytes(done);
+    std::string line = FormatBytes(done);
     if (total > 0) {
-      absl::StrAppend(&line, " of ", Bytes(total), absl::StrFormat("  %.0f%%", 100.0 * done / total));
+      absl::StrAppend(&line, " of ", FormatBytes(total), absl::StrFormat("  %.0f%%", 100.0 * done / total));
     }
-    absl::StrAppend(&line, "  ", Bytes(static_cast<uint64_t>(rate)), "/s");
+    absl::StrAppend(&line, "  ", FormatBytes(static_cast<uint64_t>(rate)), "/s");
     if (total > 0 && rate > 0) {
       absl::StrAppend(&line, "  ", absl::FormatDuration(absl::Seconds(std::ceil((total - done) / rate))), " left");
     }
@@ -152,8 +153,8 @@ std::string Describe(const data::Inspection& found, const std::string& beginning
     if (shard.documents > 0) absl::StrAppend(&text, ", ", Grouped(shard.documents), " documents");
     text += "\n";
   }
-  absl::StrAppend(&text, Grouped(found.tokens), " tokens in ", Bytes(found.bytes), "; ids ", found.smallest, " to ",
-                  found.largest, ", ", found.distinct, " distinct; ",
+  absl::StrAppend(&text, Grouped(found.tokens), " tokens in ", FormatBytes(found.bytes), "; ids ", found.smallest,
+                  " to ", found.largest, ", ", found.distinct, " distinct; ",
                   absl::StrFormat("%.3f bits (%.3f nats)", found.entropy_bits, found.entropy_bits * 0.693147181),
                   " a token by frequency alone\n");
   if (!beginning.empty()) absl::StrAppend(&text, "begins: ", OneLine(beginning), "\n");

@@ -8,6 +8,7 @@
 #include "cli/config.h"
 #include "cli/doctor/checks.h"
 #include "cli/output/format.h"
+#include "common/bytes.h"
 
 namespace muster::cli {
 namespace {
@@ -36,7 +37,7 @@ Finding CheckDisk(const std::string& folder, const std::string& what) {
             absl::StrCat("make ", existing, " readable for this user")};
   }
   const uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize;
-  const std::string text = absl::StrCat(Bytes(free), " free for ", what, " ", folder);
+  const std::string text = absl::StrCat(FormatBytes(free), " free for ", what, " ", folder);
   if (access(existing.c_str(), W_OK | X_OK) != 0) {
     return {"disk", Severity::kProblem, absl::StrCat(text, ", but ", existing, " may not be written"),
             absl::StrCat("chown or chmod ", existing, ", or name another folder")};

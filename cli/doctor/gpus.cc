@@ -10,6 +10,7 @@
 #include "cli/config.h"
 #include "cli/doctor/checks.h"
 #include "cli/output/format.h"
+#include "common/bytes.h"
 #include "worker/agent/node.h"
 
 namespace muster::cli {
@@ -58,7 +59,7 @@ std::vector<Finding> CheckGpus() {
   }
   std::vector<Finding> findings;
   for (const agent::Gpu& gpu : gpus) {
-    findings.push_back({"gpus", Severity::kOk, absl::StrCat(gpu.model, ", ", Bytes(gpu.memory_bytes)), ""});
+    findings.push_back({"gpus", Severity::kOk, absl::StrCat(gpu.model, ", ", FormatBytes(gpu.memory_bytes)), ""});
   }
   if (!agent::IsCudaBuild()) {
     findings.push_back({"gpus", Severity::kNote, "this build does not use them",

@@ -17,6 +17,8 @@
 #include "cli/config.h"
 #include "cli/doctor/checks.h"
 #include "cli/output/format.h"
+#include "common/bytes.h"
+#include "common/file/read_file.h"
 #include "worker/agent/node.h"
 
 namespace muster::cli {
@@ -33,7 +35,7 @@ constexpr size_t kMaxProcBytes = 64 << 10;
 
 // The first line of a kernel file; empty if there is none.
 std::string FirstLine(const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadFile(path, kMaxProcBytes);
+  const absl::StatusOr<std::string> text = ReadWhole(path, kMaxProcBytes);
   return text.ok() ? std::string(absl::StripAsciiWhitespace(text->substr(0, text->find('\n')))) : "";
 }
 
@@ -128,9 +130,9 @@ Finding CheckCpu() {
 }
 
 Finding JudgeMemory(uint64_t total_bytes, uint64_t available_bytes, uint64_t limit_bytes) {
-  std::string text = absl::StrCat(Bytes(available_bytes), " of ", Bytes(total_bytes), " available");
+  std::string text = absl::StrCat(FormatBytes(available_bytes), " of ", FormatBytes(total_bytes), " available");
   if (limit_bytes > 0 && limit_bytes < total_bytes) {
-    absl::StrAppend(&text, ", the container may use ", Bytes(limit_bytes));
+    absl::StrAppend(&text, ", the container may use ", FormatBytes(limit_bytes));
     available_bytes = std::min(available_bytes, limit_bytes);
   }
   const std::string remedy =
@@ -141,7 +143,7 @@ Finding JudgeMemory(uint64_t total_bytes, uint64_t available_bytes, uint64_t lim
 }
 
 Finding CheckMemory() {
-  const absl::StatusOr<std::string> text = ReadFile("/proc/meminfo", kMaxProcBytes);
+  const absl::StatusOr<std::string> text = ReadWhole("/proc/meminfo", kMaxProcBytes);
   if (!text.ok()) return {"memory", Severity::kProblem, "/proc/meminfo cannot be read", "mount /proc"};
   return JudgeMemory(MemoryLine(*text, "MemTotal:"), MemoryLine(*text, "MemAvailable:"), MemoryLimit());
 }

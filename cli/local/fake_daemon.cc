@@ -8,7 +8,8 @@
 #include <string>
 
 #include "absl/time/clock.h"
-#include "cli/testing/fake_coordinator.h"
+#include "testing/fake_coordinator.h"
+#include "testing/fake_store.h"
 
 namespace {
 
@@ -23,7 +24,7 @@ int main(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; ++i) {
     if (std::string(argv[i]) == "--listen") socket = std::string(argv[i + 1]).substr(5);
   }
-  cli::FakeStore store;
+  FakeStore store;
   store.list_nodes = [] {
     std::vector<v1::Node> nodes;
     for (const auto& entry : std::filesystem::directory_iterator(std::getenv("FAKE_NODES"))) {
@@ -32,7 +33,8 @@ int main(int argc, char** argv) {
     }
     return nodes;
   };
-  const cli::FakeCoordinator coordinator(socket, store);
+  FakeCoordinator coordinator(socket, &store);
+  coordinator.Serve();
   std::fprintf(stderr, "serving\n");
   while (stop == 0) absl::SleepFor(absl::Milliseconds(20));
   return 0;

@@ -21,6 +21,7 @@
 #include "absl/time/clock.h"
 #include "cli/config.h"
 #include "cli/output/format.h"
+#include "common/file/read_file.h"
 
 extern char** environ;
 
@@ -167,7 +168,7 @@ bool WaitForEnd(const ProcessId& process, absl::Duration at_most) {
 }
 
 std::optional<ProcessId> ReadPidFile(const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadFile(path, 256);
+  const absl::StatusOr<std::string> text = ReadWhole(path, 256);
   if (!text.ok()) return std::nullopt;
   const std::vector<std::string> parts = absl::StrSplit(*text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
   ProcessId process;

@@ -1,14 +1,11 @@
 #include "cli/local/service.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -18,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "cli/client.h"
 #include "cli/output/format.h"
+#include "common/file/lock.h"
 
 namespace muster::cli {
 namespace {
@@ -32,25 +30,10 @@ bool FitsASocket(const std::string& path) { return path.size() < sizeof(sockaddr
 std::string WorkerName(int index) { return absl::StrCat("worker-", index); }
 
 // Held by one `local up` or `down` at a time.
-class FolderLock {
- public:
-  static absl::StatusOr<std::unique_ptr<FolderLock>> Take(const std::string& folder) {
-    if (absl::Status made = MakeFolders(folder); !made.ok()) return made;
-    const std::string path = folder + "/lock";
-    const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
-    if (flock(file, LOCK_EX | LOCK_NB) != 0) {
-      close(file);
-      return absl::AbortedError(absl::StrCat("another `muster local` command is running in ", folder));
-    }
-    return std::unique_ptr<FolderLock>(new FolderLock(file));
-  }
-  ~FolderLock() { close(file_); }
-
- private:
-  explicit FolderLock(int file) : file_(file) {}
-  const int file_;
-};
+absl::StatusOr<FileLock> LockService(const std::string& folder) {
+  if (absl::Status made = MakeFolders(folder); !made.ok()) return made;
+  return FileLock::Take(folder + "/lock", "`muster local` command", folder, "wait until it ends");
+}
 
 Connection LocalConnection(const LocalFolders& folders, absl::Duration timeout) {
   Connection connection;
@@ -226,7 +209,7 @@ absl::Status LocalService::WaitUntilLive(int nodes, absl::Time deadline) {
 }
 
 absl::Status LocalService::Up(const LocalOptions& options) {
-  const auto lock = FolderLock::Take(folders_.state);
+  const auto lock = LockService(folders_.state);
   if (!lock.ok()) return lock.status();
   if (absl::Status made = MakeFolders(folders_.runtime); !made.ok()) return made;
   if (absl::Status ours = CheckRuntimeFolder(folders_.runtime); !ours.ok()) return ours;
@@ -279,7 +262,7 @@ absl::Status LocalService::Stop(const std::vector<LocalDaemon>& daemons, absl::D
 }
 
 absl::Status LocalService::Down(absl::Duration timeout, bool force) {
-  const auto lock = FolderLock::Take(folders_.state);
+  const auto lock = LockService(folders_.state);
   if (!lock.ok()) return lock.status();
   std::vector<LocalDaemon> coordinators, workers;
   for (LocalDaemon& daemon : List()) {

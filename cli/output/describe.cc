@@ -10,6 +10,7 @@
 #include "cli/output/format.h"
 #include "cli/output/live.h"
 #include "cli/spec/writer.h"
+#include "common/bytes.h"
 #include "common/proto_time.h"
 
 namespace muster::cli {
@@ -197,7 +198,7 @@ Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
       // A CPU's model is that of its slots already.
       const bool named = first.device() == v1::DEVICE_CPU || node.cpu().model().empty();
       row.insert(row.end(),
-                 {node.hostname(), node.version(), Bytes(memory), first.model(),
+                 {node.hostname(), node.version(), FormatBytes(memory), first.model(),
                   absl::StrCat(named ? "" : absl::StrCat(node.cpu().model(), ", "), node.cpu().instruction_set())});
     }
     row.emplace_back(absl::StrJoin(jobs, ","));
@@ -221,7 +222,7 @@ Table MetricsTable(const std::vector<v1::MetricPoint>& points) {
                Metric(p, &P::has_gradient_norm, &P::gradient_norm), Metric(p, &P::has_learning_rate, &P::learning_rate),
                p.has_tokens_per_second() ? Count(p.tokens_per_second()) : "-",
                p.has_step_seconds() ? absl::StrFormat("%.3fs", p.step_seconds()) : "-",
-               p.has_peak_memory_bytes() ? Bytes(p.peak_memory_bytes()) : "-",
+               p.has_peak_memory_bytes() ? FormatBytes(p.peak_memory_bytes()) : "-",
                Metric(p, &P::has_validation_loss, &P::validation_loss)});
   }
   return table;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "cli/output/describe.h"
 #include "cli/output/format.h"
+#include "common/bytes.h"
 
 namespace muster::cli {
 namespace {
@@ -101,9 +102,10 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
   }
   for (const Alike& group : groups) {
     const v1::RankPlan& r = *group.first;
-    table.Add({Runs(group.ranks), Bytes(r.parameter_bytes()), Bytes(r.gradient_bytes()), Bytes(r.optimizer_bytes()),
-               Bytes(r.gather_bytes()), Bytes(r.reduce_bytes()), Bytes(r.activation_bytes()), Bytes(r.peak_bytes()),
-               r.slot_bytes() > 0 ? Bytes(r.slot_bytes()) : "", Names(group.nodes)});
+    table.Add({Runs(group.ranks), FormatBytes(r.parameter_bytes()), FormatBytes(r.gradient_bytes()),
+               FormatBytes(r.optimizer_bytes()), FormatBytes(r.gather_bytes()), FormatBytes(r.reduce_bytes()),
+               FormatBytes(r.activation_bytes()), FormatBytes(r.peak_bytes()),
+               r.slot_bytes() > 0 ? FormatBytes(r.slot_bytes()) : "", Names(group.nodes)});
   }
   std::string text = table.Render(screen);
   if (all > kMostRows) {
@@ -117,7 +119,7 @@ std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
   Table table({{"CANDIDATE"}, {"PEAK", true}, {"STEP", true}, {"FITS"}});
   for (const v1::CandidatePlan& c : plan.candidates()) {
     table.Add({Cell(c.strategy(), c.strategy() == plan.strategy() ? Colour::kGreen : Colour::kNone),
-               Bytes(c.peak_bytes()), Seconds(c.step_seconds()), c.unfit().empty() ? "yes" : "no"});
+               FormatBytes(c.peak_bytes()), Seconds(c.step_seconds()), c.unfit().empty() ? "yes" : "no"});
   }
   return table.Render(screen);
 }
@@ -150,7 +152,8 @@ std::string Ops(const v1::PlanReply& plan, const Screen& screen) {
   }
   Table table({{"OP"}, {"STREAM"}, {"BEGIN", true}, {"END", true}, {"MEMORY", true}});
   for (const v1::PlannedOp& op : plan.ops()) {
-    table.Add({op.op(), op.stream(), Seconds(op.begin_seconds()), Seconds(op.end_seconds()), Bytes(op.memory_bytes())});
+    table.Add(
+        {op.op(), op.stream(), Seconds(op.begin_seconds()), Seconds(op.end_seconds()), FormatBytes(op.memory_bytes())});
   }
   return table.Render(screen);
 }

@@ -73,18 +73,6 @@ std::string Count(double count) {
   return absl::StrFormat("%.*f%s", Decimals(count), count, kUnits[unit]);
 }
 
-std::string Bytes(uint64_t bytes) {
-  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  while (value >= 999.5 && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  if (unit == 0) return absl::StrCat(bytes, " B");
-  return absl::StrFormat("%.*f %s", Decimals(value), value, kUnits[unit]);
-}
-
 std::string Significant(double value) { return absl::StrFormat("%.4g", value); }
 
 std::string Grouped(uint64_t count) {

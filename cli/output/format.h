@@ -15,7 +15,6 @@ namespace muster::cli {
 std::string Age(absl::Duration age);    // "12s", "3m", "5h", "9d": one unit, for tables; "-" when it is not known
 std::string Span(absl::Duration span);  // "48s", "1m 20s", "2h 05m", "3d 4h"
 std::string Count(double count);        // "950", "12.3k", "124M", "1.56B"
-std::string Bytes(uint64_t bytes);      // "0 B", "12.5 KiB", "1.02 GiB"
 std::string Significant(double value);  // four significant digits: "2.134", "0.0003", "1.2e-05"
 std::string Grouped(uint64_t count);    // "1,234,567"
 

@@ -64,10 +64,6 @@ TEST(Format, Numbers) {
   EXPECT_EQ(Count(12'345), "12.3k");
   EXPECT_EQ(Count(124e6), "124M");
   EXPECT_EQ(Count(1.558e9), "1.56B");
-  EXPECT_EQ(Bytes(0), "0 B");
-  EXPECT_EQ(Bytes(1000), "0.98 KiB");
-  EXPECT_EQ(Bytes(1536), "1.50 KiB");
-  EXPECT_EQ(Bytes(uint64_t{80} << 30), "80.0 GiB");
   EXPECT_EQ(Significant(2.13449), "2.134");
   EXPECT_EQ(Significant(0.0003), "0.0003");
   EXPECT_EQ(Grouped(0), "0");
@@ -184,9 +180,9 @@ TEST(NodeTable, WideNamesTheInstructionsOfTheCpu) {
   }
   EXPECT_EQ(
       NodeTable(reply, true, kNow).Render(kPipe),
-      "NODE  STATE  SLOTS  FREE  DEVICE  AGE  HOSTNAME  VERSION  MEMORY    MODEL          CPU                   JOBS\n"
-      "a     live       1     0  cpu      3h  -         -        1.00 GiB  AMD EPYC 7B13  AVX2                  -\n"
-      "b     live       1     0  cuda     3h  -         -        1.00 GiB  NVIDIA H200    Xeon 8481C, AMX BF16  -\n");
+      "NODE  STATE  SLOTS  FREE  DEVICE  AGE  HOSTNAME  VERSION  MEMORY  MODEL          CPU                   JOBS\n"
+      "a     live       1     0  cpu      3h  -         -        1 GiB   AMD EPYC 7B13  AVX2                  -\n"
+      "b     live       1     0  cuda     3h  -         -        1 GiB   NVIDIA H200    Xeon 8481C, AMX BF16  -\n");
 }
 
 TEST(MetricsTable, LeavesOutWhatWasNotMeasured) {
@@ -197,8 +193,8 @@ TEST(MetricsTable, LeavesOutWhatWasNotMeasured) {
   point.set_step_seconds(0.1234);
   point.set_peak_memory_bytes(1 << 20);
   EXPECT_EQ(MetricsTable({point}).Render(kPipe),
-            "STEP  LOSS  GRAD-NORM      LR  TOKENS/S  STEP-TIME    MEMORY  VAL-LOSS\n"
-            "  10   5.5          -  0.0003         -     0.123s  1.00 MiB         -\n");
+            "STEP  LOSS  GRAD-NORM      LR  TOKENS/S  STEP-TIME  MEMORY  VAL-LOSS\n"
+            "  10   5.5          -  0.0003         -     0.123s   1 MiB         -\n");
 }
 
 TEST(Plot, DrawsAFallingLineInBraille) {
@@ -377,9 +373,9 @@ TEST(DescribePlan, ShowsBytesPlacementAndNotes) {
             "gpt2-tiny: gpt2 tiny, 842k parameters, zero 3 on 2 ranks\n"
             "8,192 tokens a step, 4 microbatches a rank, 44.0 GFLOP a step, 1,000 steps\n"
             "\n"
-            "RANK  PARAMETERS  GRADIENTS  OPTIMIZER  GATHER  REDUCE  ACTIVATIONS      PEAK  SLOT  NODE\n"
-            "   0    3.21 MiB        0 B        0 B     0 B     0 B          0 B  1.00 GiB     -  node-a\n"
-            "   1         0 B        0 B        0 B     0 B     0 B          0 B       0 B     -  -\n"
+            "RANK  PARAMETERS  GRADIENTS  OPTIMIZER  GATHER  REDUCE  ACTIVATIONS   PEAK  SLOT  NODE\n"
+            "   0    3.21 MiB        0 B        0 B     0 B     0 B          0 B  1 GiB     -  node-a\n"
+            "   1         0 B        0 B        0 B     0 B     0 B          0 B    0 B     -  -\n"
             "\n"
             "shares are equal\n"
             "note: no node has a free slot now: the job would wait\n"
@@ -424,7 +420,7 @@ TEST(DescribePlan, ShowsTimesCandidatesAndOps) {
   const std::string text = DescribePlan(plan, {.schedule = true, .times = true}, kPipe);
   for (const char* part : {"strategy auto: ddp, 20 ms a step\n", "ddp         0 B  20 ms  no\n",
                            "A step on h100, predicted: 20 ms, 50.0k tokens/s\n", "does not fit: rank 0 needs more\n",
-                           "Forward head m0  compute   0 us  250 us  2.00 KiB\n"}) {
+                           "Forward head m0  compute   0 us  250 us   2 KiB\n"}) {
     EXPECT_TRUE(absl::StrContains(text, part)) << part << "\n" << text;
   }
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "cli/output/format.h"
+#include "common/bytes.h"
 
 namespace muster::cli {
 namespace {
@@ -125,7 +126,7 @@ std::string DrawRow(const Row& row, double top, double height) {
     absl::StrAppendFormat(&out, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\">", x, top,
                           width, height, FillOf(part.first));
     absl::StrAppendFormat(&out, "<title>%s: %s of %s, %.2f%%</title></rect>\n", Escape(row.unit), ShardsName(part),
-                          Bytes(bytes),
+                          FormatBytes(bytes),
                           100.0 * static_cast<double>(part.end - part.begin) / static_cast<double>(row.elements));
     const std::string name = absl::StrCat(part.first);
     const double size = std::min(kFont, (width - 1) / (kDigit * static_cast<double>(name.size())));
@@ -133,7 +134,7 @@ std::string DrawRow(const Row& row, double top, double height) {
     out += Text(x + width / 2, top + height / 2 + size / 3, name,
                 absl::StrFormat(" text-anchor=\"middle\" font-size=\"%.1f\" pointer-events=\"none\"", size));
   }
-  return out + Text(kRight, top + height / 2 + 4, Bytes(ToBytes(row.elements)));
+  return out + Text(kRight, top + height / 2 + 4, FormatBytes(ToBytes(row.elements)));
 }
 
 std::string DrawLegend(const std::vector<uint64_t>& bytes, uint32_t world, double top) {
@@ -145,12 +146,13 @@ std::string DrawLegend(const std::vector<uint64_t>& bytes, uint32_t world, doubl
     const double y = top + kLine * (s / kLegendColumns);
     absl::StrAppendFormat(&out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x, y - 10,
                           FillOf(s));
-    out += Text(x + 18, y, absl::StrCat("shard ", s, ": ", Bytes(bytes[s]), ", ", RanksOf(s, shards, world)));
+    out += Text(x + 18, y, absl::StrCat("shard ", s, ": ", FormatBytes(bytes[s]), ", ", RanksOf(s, shards, world)));
   }
   if (shown < shards) {
     const auto [least, most] = std::minmax_element(bytes.begin() + shown, bytes.end());
-    out += Text(kMargin, top + kLine * (shown / kLegendColumns),
-                absl::StrCat("and ", shards - shown, " more shards of ", Bytes(*least), " to ", Bytes(*most)));
+    out +=
+        Text(kMargin, top + kLine * (shown / kLegendColumns),
+             absl::StrCat("and ", shards - shown, " more shards of ", FormatBytes(*least), " to ", FormatBytes(*most)));
   }
   return out;
 }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/output/format.h"
+#include "common/bytes.h"
 
 namespace muster::cli {
 namespace {
@@ -56,7 +57,7 @@ Table ScalingTable(const std::vector<Scaling>& rows) {
   for (const Scaling& row : rows) {
     table.Add({absl::StrCat(row.ranks), absl::StrFormat("%.1f", row.samples_per_second), Count(row.tokens_per_second),
                absl::StrFormat("%.1fms", row.step_seconds * 1e3), absl::StrFormat("%.1fms", row.least_seconds * 1e3),
-               Bytes(row.peak_memory_bytes),
+               FormatBytes(row.peak_memory_bytes),
                row.communication.has_value() ? absl::StrFormat("%.1f%%", *row.communication * 100) : "",
                absl::StrFormat("%.2f", SpeedUp(row, rows[0])),
                absl::StrFormat("%.0f%%", Efficiency(row, rows[0]) * 100)});

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/output/format.h"
 #include "cli/output/table.h"
+#include "common/bytes.h"
 #include "common/proto_time.h"
 
 namespace muster::cli {
@@ -56,13 +57,14 @@ Table Jobs(const v1::ListJobsReply& jobs, absl::Time now) {
     const v1::MetricPoint& metrics = summary.last_metrics();
     const bool measures = Measures(job);
     const uint64_t step = std::max(metrics.step(), job.progress_step());
-    table.Add(
-        {job.id(), Cell(StateName(job.state()), ColourOf(job.state())),
-         absl::StrCat(step, "/", job.spec().train().steps()), metrics.has_loss() ? Significant(metrics.loss()) : "",
-         measures && metrics.has_tokens_per_second() ? Count(metrics.tokens_per_second()) : "",
-         measures && metrics.has_step_seconds() ? absl::StrCat(Significant(metrics.step_seconds()), "s") : "",
-         measures && metrics.has_peak_memory_bytes() ? Bytes(metrics.peak_memory_bytes()) : "", Left(job, metrics),
-         job.has_submitted() ? Age(now - FromProto(job.submitted())) : "", absl::StrJoin(summary.nodes(), ",")});
+    table.Add({job.id(), Cell(StateName(job.state()), ColourOf(job.state())),
+               absl::StrCat(step, "/", job.spec().train().steps()),
+               metrics.has_loss() ? Significant(metrics.loss()) : "",
+               measures && metrics.has_tokens_per_second() ? Count(metrics.tokens_per_second()) : "",
+               measures && metrics.has_step_seconds() ? absl::StrCat(Significant(metrics.step_seconds()), "s") : "",
+               measures && metrics.has_peak_memory_bytes() ? FormatBytes(metrics.peak_memory_bytes()) : "",
+               Left(job, metrics), job.has_submitted() ? Age(now - FromProto(job.submitted())) : "",
+               absl::StrJoin(summary.nodes(), ",")});
   }
   return table;
 }
@@ -84,7 +86,7 @@ Table Nodes(const v1::ListNodesReply& nodes) {
                Cell(absl::StrCat(StateName(node.state()), node.draining() ? ",draining" : ""),
                     live ? Colour::kGreen : Colour::kYellow),
                node.slots_size() > 0 ? DeviceName(node.slots(0).device()) : "",
-               absl::StrCat(busy, "/", node.slots_size()), Bytes(memory), absl::StrJoin(jobs, ",")});
+               absl::StrCat(busy, "/", node.slots_size()), FormatBytes(memory), absl::StrJoin(jobs, ",")});
   }
   return table;
 }

@@ -6,7 +6,7 @@
 
 #include "cli/output/screen.h"
 #include "cli/output/trace.h"
-#include "common/testing/fuzz.h"
+#include "testing/fuzz.h"
 
 namespace muster::fuzz {
 namespace {

@@ -10,7 +10,7 @@
 #include "cli/spec/paths.h"
 #include "cli/spec/reader.h"
 #include "cli/spec/writer.h"
-#include "common/testing/fuzz.h"
+#include "testing/fuzz.h"
 
 namespace {
 

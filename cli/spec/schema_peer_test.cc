@@ -14,7 +14,7 @@
 #include "cli/spec/reader.h"
 #include "cli/spec/sample_job.h"
 #include "cli/spec/schema.h"
-#include "common/testing/temporary_folder.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::cli {
 namespace {

@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/testing/fake_coordinator.h"
 #include "cli/testing/program.h"
-#include "common/testing/temporary_folder.h"
+#include "testing/fake_coordinator.h"
+#include "testing/fake_store.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::cli {
 
@@ -25,7 +26,10 @@ class MusterTest : public ::testing::Test {
                     {"TZ", "UTC"}};
   }
 
-  void Serve() { coordinator_ = std::make_unique<FakeCoordinator>(folder_.path() + "/coordinator.sock", store_); }
+  void Serve() {
+    coordinator_ = std::make_unique<FakeCoordinator>(folder_.path() + "/coordinator.sock", &store_);
+    coordinator_->Serve();
+  }
 
   v1::Job PutJob(const std::string& id, v1::JobState state) {
     v1::Job job;

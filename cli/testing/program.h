@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/testing/temporary_folder.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::cli {
 

@@ -4,6 +4,9 @@
 //   page.Begin("muster_jobs", Kind::kGauge, "Jobs by state.");
 //   page.Add({{"state", "queued"}}, 3);
 //   return page.Take();
+//
+// Not prometheus-cpp (1.0.1 in Debian): it comes as shared libraries only, and release binaries need nothing but the C
+// and C++ runtime. Its TextSerializer writes a newline in a help text as it is, which breaks the page.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/testing/temporary_folder.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::tls {
 namespace {

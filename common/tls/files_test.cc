@@ -5,11 +5,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/testing/temporary_folder.h"
+#include "common/file/durable_file.h"
 #include "common/tls/endpoint.h"
-#include "common/tls/private_file.h"
 #include "common/tls/token.h"
 #include "common/tls/trust_folder.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::tls {
 namespace {
@@ -72,31 +72,6 @@ TEST(Token, GoesRoundAndNeverShowsItsSecret) {
   }
 }
 
-TEST(PrivateFile, IsOursAloneWhateverTheUmask) {
-  const TemporaryFolder folder;
-  const std::string path = folder.path() + "/secret";
-  const mode_t before = umask(0);
-  EXPECT_TRUE(WritePrivateFile(path, "one").ok());
-  EXPECT_TRUE(WritePrivateFile(path, "two").ok());
-  EXPECT_TRUE(WritePrivateFile(folder.path() + "/public", "x", 0644).ok());
-  EXPECT_EQ(CreatePrivateFile(path, "three").code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_TRUE(CreatePrivateFile(folder.path() + "/new", "x").ok());
-  umask(077);
-  EXPECT_TRUE(WritePrivateFile(folder.path() + "/public2", "x", 0644).ok());
-  umask(before);
-  EXPECT_EQ(ModeOf(path), 0600u);
-  EXPECT_EQ(ModeOf(folder.path() + "/new"), 0600u);
-  EXPECT_EQ(ModeOf(folder.path() + "/public"), 0644u);
-  EXPECT_EQ(ModeOf(folder.path() + "/public2"), 0644u);
-  EXPECT_EQ(ReadPrivateFile(path).value(), "two");
-  chmod(path.c_str(), 0640);
-  const absl::Status status = ReadPrivateFile(path).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_TRUE(absl::StrContains(status.message(), "chmod 600")) << status;
-  EXPECT_EQ(ReadPrivateFile(folder.path() + "/none").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_FALSE(WritePrivateFile(folder.path() + "/no/folder", "x").ok());
-}
-
 TEST(TrustFolder, MadeOnceAndReadAgain) {
   const TemporaryFolder folder;
   EXPECT_FALSE(HasTrust(folder.path()));
@@ -138,7 +113,7 @@ TEST(TrustFolder, MendsHalfAPairAndRefusesWhatIsOpenToOthers) {
   const TemporaryFolder folder;
   const Trust made = MakeTrust(folder.path(), {"gpu-head"}, kFilesNow).value();
   const std::string trust = TrustFolderOf(folder.path());
-  ASSERT_TRUE(WritePrivateFile(trust + "/server.key", MakeKey().value()).ok());  // killed between the two
+  ASSERT_TRUE(WriteDurably(trust + "/server.key", MakeKey().value()).ok());  // killed between the two
   EXPECT_TRUE(CheckPair(LoadTrust(folder.path(), kFilesNow)->server).ok());
   chmod((trust + "/ca.key").c_str(), 0644);
   EXPECT_EQ(LoadTrust(folder.path(), kFilesNow).status().code(), absl::StatusCode::kPermissionDenied);
@@ -146,7 +121,7 @@ TEST(TrustFolder, MendsHalfAPairAndRefusesWhatIsOpenToOthers) {
   chmod(trust.c_str(), 0755);
   EXPECT_EQ(LoadTrust(folder.path(), kFilesNow).status().code(), absl::StatusCode::kPermissionDenied);
   chmod(trust.c_str(), 0700);
-  ASSERT_TRUE(WritePrivateFile(trust + "/ca.crt", "rubbish").ok());
+  ASSERT_TRUE(WriteDurably(trust + "/ca.crt", "rubbish").ok());
   EXPECT_TRUE(absl::StrContains(LoadTrust(folder.path(), kFilesNow).status().message(), "ca.crt"));
 }
 

@@ -6,14 +6,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/tls/private_file.h"
+#include "common/file/durable_file.h"
+#include "common/file/private_folder.h"
+#include "common/file/read_file.h"
 
 namespace muster::tls {
 namespace {
 
 constexpr absl::Duration kAuthorityLife = absl::Hours(24 * 3653);
 constexpr absl::Duration kServerLife = absl::Hours(24 * 825);
-constexpr unsigned kPublic = 0644;
+constexpr FileOptions kPublic{.mode = 0644};
+constexpr uint64_t kMaxCertificateBytes = uint64_t{1} << 20;
 
 bool Exists(const std::string& path) {
   struct stat info {};
@@ -33,8 +36,8 @@ absl::StatusOr<KeyPair> MakeAuthorityFiles(const std::string& folder, absl::Time
   absl::StatusOr<std::string> certificate = MakeAuthority(pair.key, "muster authority", ValidFor(kAuthorityLife, now));
   if (!certificate.ok()) return certificate.status();
   pair.certificate = *std::move(certificate);
-  absl::Status status = WritePrivateFile(folder + "/ca.key", pair.key);
-  if (status.ok()) status = WritePrivateFile(folder + "/ca.crt", pair.certificate, kPublic);
+  absl::Status status = WriteDurably(folder + "/ca.key", pair.key);
+  if (status.ok()) status = WriteDurably(folder + "/ca.crt", pair.certificate, kPublic);
   if (!status.ok()) return status;
   return pair;
 }
@@ -53,8 +56,8 @@ absl::StatusOr<KeyPair> MakeServerFiles(const std::string& folder, const KeyPair
   // Appends the authority, so that a client that has only its fingerprint can fetch it here.
   pair.certificate = *certificate + authority.certificate;
   // The files are replaced one at a time: in between the pair does not match, which LoadTrust repairs.
-  absl::Status status = WritePrivateFile(folder + "/server.key", pair.key);
-  if (status.ok()) status = WritePrivateFile(folder + "/server.crt", pair.certificate, kPublic);
+  absl::Status status = WriteDurably(folder + "/server.key", pair.key);
+  if (status.ok()) status = WriteDurably(folder + "/server.crt", pair.certificate, kPublic);
   if (!status.ok()) return status;
   return pair;
 }
@@ -63,7 +66,7 @@ absl::StatusOr<KeyPair> ReadPair(const std::string& folder, const std::string& n
   absl::StatusOr<std::string> key = ReadPrivateFile(absl::StrCat(folder, "/", name, ".key"));
   if (!key.ok()) return key.status();
   const std::string path = absl::StrCat(folder, "/", name, ".crt");
-  absl::StatusOr<std::string> certificate = ReadSmallFile(path);
+  absl::StatusOr<std::string> certificate = ReadWhole(path, kMaxCertificateBytes);
   if (!certificate.ok()) return certificate.status();
   return KeyPair{*std::move(certificate), *std::move(key)};
 }

@@ -15,6 +15,8 @@
 #include "coordinator/daemon/all_methods_test.h"
 #include "coordinator/daemon/server.h"
 #include "coordinator/daemon/trust_fixture_test.h"
+#include "testing/fake_worker.h"
+#include "testing/wait.h"
 
 namespace muster::server {
 namespace {
@@ -35,8 +37,10 @@ class ChaosTest : public TrustFixture {
   ChaosTest() {
     options_.workers.detection = absl::Minutes(10);  // these nodes send no heartbeats
     Start();
-    busy_ = std::make_unique<FakeWorker>(address(), "n1", "i1", "boot1");
-    idle_ = std::make_unique<FakeWorker>(address(), "n2", "i2", "boot2");
+    busy_ = std::make_unique<FakeWorker>(address(),
+                                         FakeWorker::Options{.node = "n1", .incarnation = "i1", .boot = "boot1"});
+    idle_ = std::make_unique<FakeWorker>(address(),
+                                         FakeWorker::Options{.node = "n2", .incarnation = "i2", .boot = "boot2"});
     EXPECT_TRUE(busy_->WaitForWelcome() && idle_->WaitForWelcome());
     DrainRequest drain;
     drain.set_node("n2");

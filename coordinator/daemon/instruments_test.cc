@@ -9,10 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/metrics/testing.h"
-#include "common/testing/temporary_folder.h"
 #include "coordinator/daemon/server.h"
 #include "coordinator/daemon/testing.h"
 #include "proto/tensorboard.pb.h"
+#include "testing/fake_worker.h"
+#include "testing/temporary_folder.h"
+#include "testing/wait.h"
 
 namespace muster::server {
 namespace {
@@ -81,7 +83,7 @@ TEST_F(InstrumentsTest, CountsWhatHappens) {
   EXPECT_FALSE(client_->Get("nosuch", &reply).ok());
   EXPECT_EQ(Series("muster_rpcs_total{method=\"/muster.v1.Jobs/Get\",code=\"NOT_FOUND\"}"), "1");
 
-  FakeWorker worker(address_, "node-a", "i");
+  FakeWorker worker(address_, {.node = "node-a"});
   RankKey key;
   ASSERT_TRUE(worker.WaitForRun(&key));
   EXPECT_EQ(Series("muster_generations_started_total"), "1");
@@ -105,10 +107,10 @@ TEST_F(InstrumentsTest, CountsWhatHappens) {
 TEST_F(InstrumentsTest, TensorBoardHasEveryStepOnceAcrossRestarts) {
   const std::string first = client_->MustSubmit("first");
   {
-    FakeWorker worker(address_, "node-a", "i");
+    FakeWorker worker(address_, {.node = "node-a"});
     RankKey key;
     ASSERT_TRUE(worker.WaitForRun(&key));
-    worker.RunToTheEnd(key);
+    worker.RunToTheEnd(key, kSmallSteps);
     EXPECT_TRUE(Eventually([&] { return client_->StateOf(first) == JOB_STATE_COMPLETED; }));
   }
   EXPECT_TRUE(Eventually([&] { return Steps(PathOf(first, 1)) == AllSteps(); }));
@@ -139,10 +141,10 @@ TEST_F(InstrumentsTest, AFolderOfAnotherStoreIsWrittenAnew) {
   std::ofstream(tensorboard_ + "/progress") << progress.SerializeAsString();
   Start();
   const std::string job = client_->MustSubmit("anew");
-  FakeWorker worker(address_, "node-a", "i");
+  FakeWorker worker(address_, {.node = "node-a"});
   RankKey key;
   ASSERT_TRUE(worker.WaitForRun(&key));
-  worker.RunToTheEnd(key);
+  worker.RunToTheEnd(key, kSmallSteps);
   EXPECT_TRUE(Eventually([&] { return Steps(PathOf(job, 1)) == AllSteps(); }));
 }
 
@@ -154,10 +156,10 @@ TEST_F(InstrumentsTest, AFolderThatCannotBeWrittenDelaysNoCall) {
   const std::string job = client_->MustSubmit("blocked");
   // A file blocks the path of the job's folder.
   std::ofstream(tensorboard_ + "/" + job) << "in the way";
-  FakeWorker worker(address_, "node-a", "i");
+  FakeWorker worker(address_, {.node = "node-a"});
   RankKey key;
   ASSERT_TRUE(worker.WaitForRun(&key));
-  worker.RunToTheEnd(key);
+  worker.RunToTheEnd(key, kSmallSteps);
   EXPECT_TRUE(Eventually([&] { return client_->StateOf(job) == JOB_STATE_COMPLETED; }));
   server_.reset();  // stops at once; the next start writes everything
   fs::remove(tensorboard_ + "/" + job);

@@ -102,7 +102,7 @@ TEST_F(PlanningTest, ThePoisonPillAsAJobWaitsAndHarmsNoOne) {
   ASSERT_TRUE(client_->Submit("poison", PoisonSpec(), &reply).ok());
   const std::string job = reply.job().id();
   for (int start = 0; start < 2; ++start) {
-    FakeWorker worker(address(), "n1", absl::StrCat("i", start), "boot", {}, {}, /*memory_bytes=*/1);
+    FakeWorker worker(address(), {.incarnation = absl::StrCat("i", start), .memory_bytes = 1});
     ASSERT_TRUE(worker.WaitForWelcome());
     GetJobReply found;
     EXPECT_TRUE(Eventually(
@@ -148,7 +148,7 @@ TEST_F(PlanningTest, AStoredJobThatExceedsItFails) {
   options_.plans.limits.work = 10;
   Start();
   EXPECT_EQ(client_->StateOf(job), JOB_STATE_QUEUED);
-  FakeWorker worker(address(), "n1", "i1");
+  FakeWorker worker(address(), {});
   EXPECT_TRUE(Eventually([&] { return client_->StateOf(job) == JOB_STATE_FAILED; }));
   GetJobReply found;
   ASSERT_TRUE(client_->Get(job, &found).ok());
@@ -199,7 +199,7 @@ TEST_F(PlanningTest, SubmitStartsAtOnceWhatItPlanned) {
     return spec::MakePlan(question.spec, question.on, budget);
   };
   Start();
-  FakeWorker worker(address(), "n1", "i1");
+  FakeWorker worker(address(), {});
   ASSERT_TRUE(worker.WaitForWelcome());
   ASSERT_TRUE(Eventually([&] {
     PlanReply plan;

@@ -21,10 +21,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/file/lock.h"
+#include "common/file/private_folder.h"
 #include "common/rpc/rpc.h"
 #include "common/tls/trust_folder.h"
 #include "coordinator/daemon/address.h"
-#include "coordinator/daemon/exclusive.h"
 #include "coordinator/daemon/instruments.h"
 #include "coordinator/rpc/admin.h"
 #include "coordinator/rpc/call.h"
@@ -36,6 +37,7 @@
 namespace muster::server {
 namespace {
 
+constexpr char kStopIt[] = "stop it first, or name another one";
 constexpr int kMaxReceivedBytes = 8 << 20;  // a worker's full report of thousands of ranks
 constexpr int kMaxSentBytes = 16 << 20;
 constexpr int kMaxMetadataBytes = 16 << 10;
@@ -63,9 +65,10 @@ void RaiseDescriptorLimit() {
 }
 
 // Prepares a socket path for this process: only the holder of the lock file beside it may remove a stale socket.
-absl::StatusOr<Lock> PrepareSocket(const std::string& path) {
-  if (absl::Status status = PreparePrivateFolder(path.substr(0, path.rfind('/'))); !status.ok()) return status;
-  absl::StatusOr<Lock> lock = Lock::Take(path + ".lock", absl::StrCat("the socket ", path));
+absl::StatusOr<FileLock> PrepareSocket(const std::string& path) {
+  if (absl::Status status = MakePrivateFolder(path.substr(0, path.rfind('/'))); !status.ok()) return status;
+  absl::StatusOr<FileLock> lock =
+      FileLock::Take(path + ".lock", "coordinator", absl::StrCat("the socket ", path), kStopIt);
   if (!lock.ok()) return lock;
   struct stat info {};
   if (lstat(path.c_str(), &info) == 0) {
@@ -135,8 +138,8 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const tls::Trust& trust) 
 
 // In construction order; destroyed in reverse.
 struct Server::Parts {
-  std::optional<Lock> state_lock;
-  std::vector<Lock> socket_locks;
+  std::optional<FileLock> state_lock;
+  std::vector<FileLock> socket_locks;
   Instruments instruments;
   std::unique_ptr<Loop> loop;
   std::unique_ptr<rpc::Authority> authority;  // null: there is none
@@ -173,9 +176,9 @@ absl::Status Server::Parts::Prepare(const ServerOptions& options, std::vector<Ad
     if (absl::Status status = CheckListener(*address, options); !status.ok()) return status;
     addresses.push_back(*std::move(address));
   }
-  if (absl::Status status = PreparePrivateFolder(options.state_dir); !status.ok()) return status;
-  absl::StatusOr<Lock> lock =
-      Lock::Take(options.state_dir + "/lock", absl::StrCat("the state directory ", options.state_dir));
+  if (absl::Status status = MakePrivateFolder(options.state_dir); !status.ok()) return status;
+  absl::StatusOr<FileLock> lock = FileLock::Take(options.state_dir + "/lock", "coordinator",
+                                                 absl::StrCat("the state directory ", options.state_dir), kStopIt);
   if (!lock.ok()) return lock.status();
   state_lock = *std::move(lock);
   return absl::OkStatus();
@@ -213,7 +216,7 @@ absl::Status Server::Parts::Listen(const std::vector<Address>& requested) {
   std::vector<int> ports(requested.size(), 0);
   for (size_t i = 0; i < requested.size(); ++i) {
     if (!requested[i].socket_path.empty()) {
-      absl::StatusOr<Lock> lock = PrepareSocket(requested[i].socket_path);
+      absl::StatusOr<FileLock> lock = PrepareSocket(requested[i].socket_path);
       if (!lock.ok()) return lock.status();
       socket_locks.push_back(*std::move(lock));
       sockets.push_back(requested[i].socket_path);

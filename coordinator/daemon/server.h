@@ -41,8 +41,8 @@ class Server {
   //
   // FailedPrecondition: another coordinator uses the folder or a socket, an address needs TLS but there is no
   // authority, TCP without a token file or an authority, a newer schema. InvalidArgument: an address or the token file.
-  // PermissionDenied: other users may enter a folder. DataLoss: damaged files. Unavailable: a port is in use.
-  // `clock` outlives the server.
+  // PermissionDenied: other users may enter a folder or read the token file. DataLoss: damaged files. Unavailable: a
+  // port is in use. `clock` outlives the server.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, const Clock* clock);
   ~Server();
 

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "common/clock.h"
-#include "common/testing/temporary_folder.h"
 #include "coordinator/daemon/server.h"
 #include "coordinator/daemon/testing.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::server {
 

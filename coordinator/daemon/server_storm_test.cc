@@ -9,8 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "common/testing/memory_folder.h"
 #include "coordinator/daemon/server_fixture_test.h"
+#include "testing/fake_worker.h"
+#include "testing/memory_folder.h"
+#include "testing/wait.h"
 
 namespace muster::server {
 namespace {
@@ -52,7 +54,7 @@ class ServerStorm : public ServerFixture {
   }
   void Work(int thread) {
     for (int life = 0; !done_; ++life) {
-      FakeWorker worker(address_, absl::StrCat("n", thread), absl::StrCat(round_, "-", life));
+      FakeWorker worker(address_, {.node = absl::StrCat("n", thread), .incarnation = absl::StrCat(round_, "-", life)});
       if (life % 2 == 0) worker.SendHeartbeat(1);
     }
   }

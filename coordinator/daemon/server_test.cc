@@ -16,6 +16,8 @@
 #include "common/rpc/rpc.h"
 #include "common/version.h"
 #include "coordinator/daemon/server_fixture_test.h"
+#include "testing/fake_worker.h"
+#include "testing/wait.h"
 
 namespace muster::server {
 namespace {
@@ -23,7 +25,7 @@ namespace {
 class ServerTest : public ServerFixture {
  protected:
   std::unique_ptr<FakeWorker> Worker(const std::string& incarnation) {
-    return std::make_unique<FakeWorker>(address(), "n1", incarnation);
+    return std::make_unique<FakeWorker>(address(), FakeWorker::Options{.incarnation = incarnation});
   }
   // The current plan of all jobs, or of one.
   std::vector<WatchItem> Stored(const std::string& job, const std::string& cursor = "") {
@@ -304,7 +306,7 @@ TEST_F(ServerTest, RefusesUnsafeAddressesAndFolders) {
   EXPECT_TRUE(absl::StrContains(refused("127.0.0.1:0").message(), "--token_file"));
   options_.token_file = folder_.path() + "/tokens";
   std::ofstream(options_.token_file) << "0123456789abcdef ann admin\n";
-  EXPECT_EQ(refused("127.0.0.1:0").code(), absl::StatusCode::kInvalidArgument);  // others can read it
+  EXPECT_EQ(refused("127.0.0.1:0").code(), absl::StatusCode::kPermissionDenied);  // others can read it
   chmod(options_.token_file.c_str(), 0600);
   // Whether there is a token file or not.
   for (const char* address : {"0.0.0.0:0", "10.0.0.1:80", "[::]:80", "example.org:80"}) {

@@ -1,4 +1,4 @@
-// Shared by the server's tests: a folder, clients, and a worker daemon that is only a stream.
+// Shared by the server's tests: a client and a small job.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -6,10 +6,8 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/rpc/rpc.h"
 #include "proto/jobs_service.grpc.pb.h"
@@ -17,9 +15,6 @@
 #include "proto/workers_service.grpc.pb.h"
 
 namespace muster::server {
-
-// Polls until the condition is true; false after `deadline`.
-bool Eventually(const std::function<bool()>& condition, absl::Duration deadline = absl::Seconds(20));
 
 // A job of kSmallSteps steps that needs one slot and writes no checkpoints.
 inline constexpr uint64_t kSmallSteps = 10;
@@ -57,58 +52,5 @@ class Client {
   const std::unique_ptr<Workers::Stub> workers_;
   const std::unique_ptr<Trust::Stub> trust_;
 };
-
-// A worker daemon's stream. It sends only what the test asks for, and keeps the newest message of each kind it
-// receives.
-class FakeWorker {
- public:
-  // Sends Hello with one CPU slot of that memory, and after Welcome a full report that lists `running`.
-  FakeWorker(const std::string& address, const std::string& node, const std::string& incarnation,
-             const std::string& boot = "boot", std::vector<RankKey> running = {}, const rpc::Security& security = {},
-             uint64_t memory_bytes = uint64_t{8} << 30);
-  ~FakeWorker();  // breaks the stream
-
-  bool WaitForWelcome();
-  // The rank that this node should run, with a goal of that kind, and its table's hash.
-  bool WaitForRun(RankKey* key, std::string* table_sha256 = nullptr);
-  bool WaitForRecordsAck(uint64_t sequence);
-  bool WaitForLogsAck(uint64_t offset);
-  bool WaitForHeartbeat(uint64_t number);
-  bool WaitForEnd(grpc::Status* status);
-
-  void SendObserved(const RankKey& key, RankState state, RankExit::Cause cause = RankExit::CAUSE_UNSPECIFIED);
-  void SendRecords(const RankKey& key, const std::vector<Record>& records);
-  void SendLog(const RankKey& key, uint64_t offset, const std::string& text);
-  void SendHeartbeat(uint64_t number);
-
-  // Sends what a trainer of SmallSpec reports over a whole run: RUNNING, a metric per step, Finished, EXITED. Record
-  // sequences start at 1.
-  void RunToTheEnd(const RankKey& key);
-
- private:
-  bool Wait(const std::function<bool()>& condition);
-  void Send(const WorkerMessage& message);
-  void Read();
-
-  const std::vector<RankKey> running_;
-  const std::unique_ptr<Workers::Stub> stub_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<WorkerMessage, CoordinatorMessage>> stream_;
-
-  absl::Mutex writing_;  // the reader sends the full report
-  absl::Mutex mutex_;
-  bool welcome_ = false;
-  Desired desired_;
-  uint64_t records_ack_ = 0;
-  uint64_t logs_ack_ = 0;
-  uint64_t heartbeat_ = 0;
-  bool ended_ = false;
-  grpc::Status status_;
-  std::thread reader_;
-};
-
-Record MetricRecord(uint64_t sequence, uint64_t step, double loss);
-Record RunningRecord(uint64_t sequence);
-Record FinishedRecord(uint64_t sequence, uint64_t step);
 
 }  // namespace muster::server

@@ -5,6 +5,8 @@
 
 #include "absl/strings/match.h"
 #include "coordinator/daemon/trust_fixture_test.h"
+#include "testing/fake_worker.h"
+#include "testing/wait.h"
 
 namespace muster::server {
 namespace {
@@ -50,29 +52,29 @@ void Expect(const grpc::Status& status, Code code, const std::string& words) {
 TEST_F(TrustTest, AJoinedNodeRunsAJob) {
   const rpc::Security node = MustJoin("n1");
   EXPECT_EQ(tls::ReadCertificate(node.own.certificate)->name, "n1");
-  FakeWorker worker(tls_address(), "n1", "i1", "boot", {}, node);
+  FakeWorker worker(tls_address(), {.security = node});
   ASSERT_TRUE(worker.WaitForWelcome());
   const std::string job = client_->MustSubmit("a");
   RankKey key;
   ASSERT_TRUE(worker.WaitForRun(&key));
-  worker.RunToTheEnd(key);
+  worker.RunToTheEnd(key, kSmallSteps);
   EXPECT_TRUE(Eventually([&] { return client_->StateOf(job) == JOB_STATE_COMPLETED; }));
 }
 
 TEST_F(TrustTest, ANodeSpeaksForItselfOnly) {
   const rpc::Security a = MustJoin("a"), b = MustJoin("b");
-  FakeWorker liar(tls_address(), "b", "i9", "boot9", {}, a);
+  FakeWorker liar(tls_address(), {.node = "b", .incarnation = "i9", .boot = "boot9", .security = a});
   grpc::Status status;
   ASSERT_TRUE(liar.WaitForEnd(&status));
   Expect(status, Code::PERMISSION_DENIED, "certificate is for node a, it cannot speak for node b");
 
-  FakeWorker worker(tls_address(), "b", "i1", "boot1", {}, b);
+  FakeWorker worker(tls_address(), {.node = "b", .boot = "boot1", .security = b});
   ASSERT_TRUE(worker.WaitForWelcome());
   client_->MustSubmit("job");
   RankKey key;
   std::string table_sha256;
   ASSERT_TRUE(worker.WaitForRun(&key, &table_sha256));
-  FakeWorker other(tls_address(), "a", "i2", "boot2", {}, a);
+  FakeWorker other(tls_address(), {.node = "a", .incarnation = "i2", .boot = "boot2", .security = a});
   ASSERT_TRUE(other.WaitForWelcome());
   // A report of node a about a rank of node b changes nothing: its records are acknowledged, so that a forgets them,
   // and dropped.
@@ -146,7 +148,7 @@ TEST_F(TrustTest, RenewalKeepsTheOldKeyUntilTheNewOneWasUsed) {
 
 TEST_F(TrustTest, ARevokedNodeIsOutUntilItHasANewKey) {
   const rpc::Security node = MustJoin("n1");
-  FakeWorker worker(tls_address(), "n1", "i1", "boot", {}, node);
+  FakeWorker worker(tls_address(), {.security = node});
   ASSERT_TRUE(worker.WaitForWelcome());
   RevokeNodeRequest request;
   RevokeNodeReply revoked;
@@ -157,7 +159,7 @@ TEST_F(TrustTest, ARevokedNodeIsOutUntilItHasANewKey) {
   grpc::Status status;
   ASSERT_TRUE(worker.WaitForEnd(&status));
   Expect(status, Code::UNAUTHENTICATED, "revoked");
-  FakeWorker again(tls_address(), "n1", "i2", "boot", {}, node);
+  FakeWorker again(tls_address(), {.incarnation = "i2", .security = node});
   ASSERT_TRUE(again.WaitForEnd(&status));
   Expect(status, Code::UNAUTHENTICATED, "join again");
   const std::string token = MakeToken(TOKEN_ROLE_WORKER, "");
@@ -166,7 +168,7 @@ TEST_F(TrustTest, ARevokedNodeIsOutUntilItHasANewKey) {
   const std::string key = tls::MakeKey().value();
   ASSERT_TRUE(Join(token, "n1", key, &reply).ok());
   Expect(RenewWith(node), Code::UNAUTHENTICATED, "not known here");
-  FakeWorker back(tls_address(), "n1", "i3", "boot", {}, {node.authority, {reply.certificate(), key}});
+  FakeWorker back(tls_address(), {.incarnation = "i3", .security = {node.authority, {reply.certificate(), key}}});
   EXPECT_TRUE(back.WaitForWelcome());
 }
 

@@ -13,6 +13,8 @@
 #include "models/inventory.h"
 #include "strategies/partition/planners.h"
 #include "strategies/partition/table.h"
+#include "testing/fake_worker.h"
+#include "testing/wait.h"
 
 namespace muster::server {
 namespace {
@@ -21,7 +23,8 @@ class WorkersTest : public ServerFixture {
  protected:
   std::unique_ptr<FakeWorker> Worker(const std::string& incarnation, const std::string& boot = "boot",
                                      std::vector<RankKey> running = {}) {
-    return std::make_unique<FakeWorker>(address(), "n1", incarnation, boot, std::move(running));
+    return std::make_unique<FakeWorker>(
+        address(), FakeWorker::Options{.incarnation = incarnation, .boot = boot, .running = std::move(running)});
   }
   NodeState StateOfNode() {
     ListNodesReply reply;
@@ -117,7 +120,7 @@ TEST_F(WorkersTest, TableIsFetchedByItsHash) {
     EXPECT_EQ(Fetch(other, &again).error_code(), grpc::StatusCode::FAILED_PRECONDITION) << generation << " " << rank;
   }
   worker = Worker("i1", "boot", {request.key()});
-  worker->RunToTheEnd(request.key());
+  worker->RunToTheEnd(request.key(), kSmallSteps);
   EXPECT_TRUE(Eventually([&] { return Fetch(request, &again).error_code() == grpc::StatusCode::FAILED_PRECONDITION; }));
 }
 
@@ -260,7 +263,7 @@ TEST_F(WorkersTest, AnotherNodesWordAboutARankIsNotTaken) {
   auto worker = Worker("i1");
   RankKey key;
   ASSERT_TRUE(worker->WaitForRun(&key));
-  FakeWorker stranger(address(), "n2", "i1");
+  FakeWorker stranger(address(), {.node = "n2"});
   ASSERT_TRUE(stranger.WaitForWelcome());
   stranger.SendRecords(key, {RunningRecord(1), MetricRecord(2, 1, 9), FinishedRecord(3, 10)});
   EXPECT_TRUE(stranger.WaitForRecordsAck(3)) << "so that it does not resend them forever";
@@ -268,7 +271,7 @@ TEST_F(WorkersTest, AnotherNodesWordAboutARankIsNotTaken) {
   EXPECT_TRUE(stranger.WaitForLogsAck(9));
   EXPECT_EQ(client_->StateOf(job), JOB_STATE_STARTING);
   EXPECT_TRUE(StepsOf(job).empty());
-  worker->RunToTheEnd(key);
+  worker->RunToTheEnd(key, kSmallSteps);
   EXPECT_TRUE(Eventually([&] { return client_->StateOf(job) == JOB_STATE_COMPLETED; }));
   EXPECT_EQ(StepsOf(job).size(), kSmallSteps);
 }
@@ -299,7 +302,7 @@ TEST_F(WorkersTest, RendezvousServesTheCurrentGenerationOnly) {
   EXPECT_EQ(Set(stale, "id", "x").error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 
   std::thread ending([&] { waited = Get(key, "never", absl::Seconds(20), &received); });
-  worker->RunToTheEnd(key);
+  worker->RunToTheEnd(key, kSmallSteps);
   ending.join();
   EXPECT_TRUE(waited.error_code() == grpc::StatusCode::ABORTED ||
               waited.error_code() == grpc::StatusCode::FAILED_PRECONDITION)

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/file/durable_file.h"
 #include "common/file_error.h"
 #include "coordinator/metrics/event_file.h"
 
@@ -43,13 +44,6 @@ absl::Status WriteAt(int fd, uint64_t offset, std::string_view bytes, const std:
     bytes.remove_prefix(count);
     offset += count;
   }
-  return absl::OkStatus();
-}
-
-absl::Status Sync(const std::string& path, int flags) {
-  const File file(path, flags);
-  if (file.fd() < 0 && errno == ENOENT) return absl::OkStatus();  // the job was deleted in the meantime
-  if (file.fd() < 0 || fsync(file.fd()) != 0) return FileError(errno, absl::StrCat("cannot store ", path));
   return absl::OkStatus();
 }
 
@@ -168,20 +162,13 @@ absl::Status TensorBoardLog::Write(const std::vector<WatchItem>& items) {
 
 absl::Status TensorBoardLog::Save() {
   for (const std::string& path : unsynced_) {
-    if (absl::Status status = Sync(path, O_WRONLY); !status.ok()) return status;
+    absl::Status status = SyncFile(path);
+    if (!status.ok() && !absl::IsNotFound(status)) return status;  // not found: its job was deleted
   }
   unsynced_.clear();
-  const std::string path = folder_ + "/progress", temporary = path + ".new";
-  {
-    const File file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
-    if (file.fd() < 0) return FileError(errno, absl::StrCat("cannot write ", temporary));
-    if (absl::Status status = WriteAt(file.fd(), 0, progress_.SerializeAsString(), temporary); !status.ok())
-      return status;
-    if (fsync(file.fd()) != 0) return FileError(errno, absl::StrCat("cannot store ", temporary));
-  }
-  if (rename(temporary.c_str(), path.c_str()) != 0) return FileError(errno, absl::StrCat("cannot rename ", temporary));
-  unsaved_ = false;
-  return absl::OkStatus();
+  absl::Status status = WriteDurably(folder_ + "/progress", progress_.SerializeAsString(), {});
+  if (status.ok()) unsaved_ = false;
+  return status;
 }
 
 void TensorBoardLog::Remove(const JobId& job) {

@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/crc32c.h"
-#include "common/testing/temporary_folder.h"
 #include "coordinator/metrics/event_file.h"
 #include "coordinator/metrics/tensorboard_log.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::metrics {
 namespace {

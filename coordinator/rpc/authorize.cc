@@ -1,16 +1,10 @@
 #include "coordinator/rpc/authorize.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <sstream>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/file/read_file.h"
 #include "common/sha256.h"
 
 namespace muster::rpc {
@@ -100,20 +94,9 @@ absl::Status Authorize(const Principal& principal, std::string_view method, cons
 }
 
 absl::StatusOr<Tokens> Tokens::Load(const std::string& path) {
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) {
-    return absl::NotFoundError(absl::StrCat("token file ", path, ": ", std::strerror(errno)));
-  }
-  if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("token file ", path,
-                                                   " must be a regular file that belongs to this user and that no "
-                                                   "other user can read: chmod 600"));
-  }
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) return absl::InvalidArgumentError(absl::StrCat("token file ", path, " cannot be read"));
-  absl::StatusOr<Tokens> tokens = Parse(text.str());
+  const absl::StatusOr<std::string> text = ReadPrivateFile(path);
+  if (!text.ok()) return absl::Status(text.status().code(), absl::StrCat("token file: ", text.status().message()));
+  absl::StatusOr<Tokens> tokens = Parse(*text);
   if (tokens.ok()) return tokens;
   return absl::InvalidArgumentError(absl::StrCat("token file ", path, ", ", tokens.status().message()));
 }

@@ -48,8 +48,8 @@ bool HasRule(std::string_view method);
 // start with # are skipped.
 class Tokens {
  public:
-  // InvalidArgument: not a regular file that only our user can read, or a bad line (the message has its number, never
-  // the token). NotFound: no such file.
+  // Errors as ReadPrivateFile (common/file/read_file.h). InvalidArgument: a bad line; the message has its number, never
+  // the token.
   static absl::StatusOr<Tokens> Load(const std::string& path);
   static absl::StatusOr<Tokens> Parse(std::string_view text);
 

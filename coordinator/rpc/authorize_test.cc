@@ -92,7 +92,7 @@ TEST(Tokens, FileMustBePrivate) {
   std::ofstream(path) << "0123456789abcdef ann admin\n";
   EXPECT_TRUE(Tokens::Load(path).ok());
   chmod(path, 0644);
-  EXPECT_EQ(Tokens::Load(path).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Tokens::Load(path).status().code(), absl::StatusCode::kPermissionDenied);
   std::remove(path);
   EXPECT_EQ(Tokens::Load(path).status().code(), absl::StatusCode::kNotFound);
 }

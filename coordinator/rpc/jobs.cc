@@ -10,6 +10,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "common/rpc/rpc.h"
 #include "coordinator/rpc/checkpoint_call.h"
 #include "coordinator/rpc/plan_call.h"
@@ -115,8 +116,8 @@ absl::Status JobsService::CheckFreeSpace() const {
   const uint64_t free = uint64_t{info.f_bavail} * info.f_frsize;
   if (free >= options_.min_free_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "no new jobs: the coordinator's disk at ", options_.state_dir, " has ", free >> 20, " MiB free, less than ",
-      options_.min_free_bytes >> 20, " MiB; make room there, or delete ended jobs"));
+      "no new jobs: the coordinator's disk at ", options_.state_dir, " has ", FormatBytes(free), " free, less than ",
+      FormatBytes(options_.min_free_bytes), "; make room there, or delete ended jobs"));
 }
 
 grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* context, const SubmitRequest* request,

@@ -3,12 +3,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/tls/private_file.h"
+#include "common/file/durable_file.h"
+#include "common/file/read_file.h"
 
 namespace muster::rpc {
 
 absl::StatusOr<std::unique_ptr<TrustRecords>> TrustRecords::Open(const std::string& path) {
-  const absl::StatusOr<std::string> bytes = tls::ReadPrivateFile(path);
+  const absl::StatusOr<std::string> bytes = ReadPrivateFile(path);
   if (absl::IsNotFound(bytes.status())) return std::unique_ptr<TrustRecords>(new TrustRecords(path, TrustBook()));
   if (!bytes.ok()) return bytes.status();
   StoredTrust stored;
@@ -27,7 +28,7 @@ auto TrustRecords::Commit(const Change& change) {
   TrustBook next = book_;
   auto result = change(next);
   if (!result.ok()) return result;
-  if (absl::Status status = tls::WritePrivateFile(path_, next.ToStored().SerializeAsString()); !status.ok()) {
+  if (absl::Status status = WriteDurably(path_, next.ToStored().SerializeAsString()); !status.ok()) {
     return decltype(result)(status);
   }
   book_ = std::move(next);

@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/testing/temporary_folder.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::rpc {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/bytes.h"
 
 namespace muster::scheduler {
 namespace {
@@ -19,7 +19,7 @@ std::string Counted(uint64_t n) { return absl::StrCat(n, n == 1 ? " slot" : " sl
 // " of at least 61.2 GiB"
 std::string OfMemory(const Demand& demand) {
   if (demand.slot_bytes == 0) return "";
-  return absl::StrFormat(" of at least %.3g GiB", static_cast<double>(demand.slot_bytes) / (1 << 30));
+  return absl::StrCat(" of at least ", FormatBytes(demand.slot_bytes));
 }
 
 std::string Unavailable(const std::vector<NodeView>& nodes) {
@@ -114,9 +114,8 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
   if (!any_takes_ranks_) return absl::StrCat(needs, ", but no node takes ranks now", others);
   if (supply.hoped < needed) {
     if (Of(device).all.hoped >= needed) {  // the slots exist, but have too little memory
-      return absl::StrCat(
-          needs, ", the nodes have ", supply.hoped == 0 ? "none" : absl::StrCat(supply.hoped),
-          absl::StrFormat(", the largest has %.3g GiB", static_cast<double>(Largest(device)) / (1 << 30)), others);
+      return absl::StrCat(needs, ", the nodes have ", supply.hoped == 0 ? "none" : absl::StrCat(supply.hoped),
+                          ", the largest has ", FormatBytes(Largest(device)), others);
     }
     // What the user can change: fewer ranks, or the other device.
     const Counts& other = Of(device == DEVICE_CUDA ? DEVICE_CPU : DEVICE_CUDA).all;

@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/clock.h"
-#include "common/testing/temporary_folder.h"
 #include "coordinator/spec/resolve.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::server {
 namespace {

@@ -12,9 +12,9 @@
 #include <new>
 #include <string>
 
-#include "common/testing/fuzz.h"
 #include "coordinator/spec/plan.h"
 #include "coordinator/spec/resolve.h"
+#include "testing/fuzz.h"
 
 namespace {
 

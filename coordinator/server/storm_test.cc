@@ -10,10 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
-#include "common/testing/memory_folder.h"
 #include "common/version.h"
 #include "coordinator/server/loop.h"
 #include "coordinator/spec/resolve.h"
+#include "testing/memory_folder.h"
 
 namespace muster::server {
 namespace {

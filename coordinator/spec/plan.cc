@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/bytes.h"
 #include "common/instruction_set.h"
 #include "models/inventory.h"
 #include "strategies/cost.h"
@@ -155,7 +156,7 @@ void AddCheckpointNote(const strategies::MemoryPlan& memory_plan, const Train& t
   for (size_t shard = 0; shard < own.size(); ++shard) {
     most = std::max(most, 4 * own[shard] + memory_plan.by_shard[shard].optimizer_state);
   }
-  plan.add_notes(absl::StrCat("a checkpoint is written from a copy of up to ", strategies::Binary(most),
+  plan.add_notes(absl::StrCat("a checkpoint is written from a copy of up to ", FormatBytes(most),
                               " a rank in its machine's memory, beside the peak; where that is not free, training "
                               "waits until it is written"));
 }

@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/failpoint.h"
-#include "common/testing/memory_folder.h"
 #include "coordinator/store/history.h"
 #include "coordinator/store/state.h"
+#include "testing/memory_folder.h"
 
 namespace muster::store {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/file/durable_file.h"
 #include "coordinator/store/sqlite.h"
 #include "coordinator/store/state.h"
 
@@ -22,15 +23,6 @@ absl::Status DiskError(const char* what, const std::string& path) {
   const int error = errno;
   const std::string message = absl::StrCat(what, " ", path, ": ", std::strerror(error));
   return error == EEXIST ? absl::AlreadyExistsError(message) : absl::InternalError(message);
-}
-
-// Syncs a file or a directory, so that the copy, or its name, survives a power loss.
-absl::Status SyncPath(const std::string& path, int flags) {
-  const int fd = open(path.c_str(), flags | O_CLOEXEC);
-  if (fd < 0) return DiskError("cannot open", path);
-  const absl::Status status = fsync(fd) == 0 ? absl::OkStatus() : DiskError("cannot sync", path);
-  close(fd);
-  return status;
 }
 
 class SqliteState final : public StateStore {
@@ -168,8 +160,8 @@ class SqliteState final : public StateStore {
     if (!vacuum.ok()) return vacuum.status();
     vacuum->Bind(path);
     if (absl::Status status = vacuum->Run(); !status.ok()) return status;
-    if (absl::Status status = SyncPath(path, O_RDONLY); !status.ok()) return status;
-    return SyncPath(path.substr(0, path.rfind('/') + 1), O_RDONLY | O_DIRECTORY);
+    if (absl::Status status = SyncFile(path); !status.ok()) return status;
+    return SyncFolder(ParentFolder(path));
   }
 
   std::unique_ptr<Database> database_;  // before the statements, which it must outlive

@@ -14,8 +14,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/testing/sync_watch.h"
-#include "common/testing/temporary_folder.h"
+#include "testing/sync_watch.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::store {
 namespace {

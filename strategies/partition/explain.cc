@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/bytes.h"
 #include "strategies/partition/table.h"
 
 namespace muster::partition {
@@ -74,13 +75,6 @@ void AddCuts(const OwnedUnit& unit, uint64_t most_bytes, std::vector<CutTensor>&
   }
 }
 
-std::string Bytes(double bytes) {
-  if (bytes < 1 << 10) return absl::StrFormat("%.0f B", bytes);
-  if (bytes < 1 << 20) return absl::StrFormat("%.1f KiB", bytes / (1 << 10));
-  if (bytes < 1 << 30) return absl::StrFormat("%.1f MiB", bytes / (1 << 20));
-  return absl::StrFormat("%.2f GiB", bytes / (1 << 30));
-}
-
 // "h.11.mlp.c_fc.weight" becomes "h.*.mlp.c_fc.weight": a layer's number is between dots.
 std::string AnyLayer(const std::string& name) {
   std::string out;
@@ -101,7 +95,7 @@ std::string AnyLayer(const std::string& name) {
 std::string BalanceLine(const Explanation& e, const std::string& measure) {
   const auto [least, most] = std::minmax_element(e.bytes.begin(), e.bytes.end());
   std::string line = absl::StrCat(e.bytes.size(), e.bytes.size() == 1 ? " shard owns " : " shards own ");
-  const std::string low = Bytes(static_cast<double>(*least)), high = Bytes(static_cast<double>(*most));
+  const std::string low = FormatBytes(*least), high = FormatBytes(*most);
   absl::StrAppend(&line, low);
   if (high != low) absl::StrAppend(&line, " to ", high);
   absl::StrAppend(&line, " of parameters", e.bytes.size() == 1 ? "" : " each");
@@ -119,8 +113,7 @@ std::string BusiestLine(const Explanation& e) {
   }
   if (worst == nullptr) return "no owner's part of a unit is above 64 KiB";
   return absl::StrFormat("busiest owner of a unit: shard %d has %.1f%% of %s (%s), %.2f × its share", worst->busiest,
-                         100 * worst->share, worst->unit, Bytes(static_cast<double>(worst->busiest_bytes)),
-                         worst->over);
+                         100 * worst->share, worst->unit, FormatBytes(worst->busiest_bytes), worst->over);
 }
 
 std::string RangesLine(const Explanation& e) {

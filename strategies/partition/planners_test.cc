@@ -372,7 +372,7 @@ TEST(Place, FollowsTheSpec) {
 TEST(Explain, InWords) {
   const Inventory inventory = Gpt2Of(GPT2_SIZE_SMALL);
   const std::string one = absl::StrJoin(Lines(Explain(Replicated(inventory), inventory)), "\n");
-  EXPECT_EQ(one, "1 shard owns 474.7 MiB of parameters");
+  EXPECT_EQ(one, "1 shard owns 475 MiB of parameters");
   const std::string ragged = absl::StrJoin(Lines(Explain(Ragged(inventory, Weighting(4, 1)), inventory)), "\n");
   EXPECT_TRUE(absl::StrContains(ragged, "4 shards own ")) << ragged;
   EXPECT_TRUE(absl::StrContains(ragged, "busiest owner of a unit: shard ")) << ragged;

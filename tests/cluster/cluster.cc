@@ -21,8 +21,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
-#include "common/testing/temporary_folder.h"
+#include "testing/temporary_folder.h"
+#include "testing/wait.h"
 
 extern char** environ;
 
@@ -81,15 +81,6 @@ uint64_t Number(const json& value) {
   if (value.is_number()) return value.get<uint64_t>();
   uint64_t number = 0;
   return value.is_string() && absl::SimpleAtoi(value.get<std::string>(), &number) ? number : 0;
-}
-
-bool Eventually(const std::function<bool()>& condition, absl::Duration deadline, absl::Duration each) {
-  const absl::Time end = absl::Now() + deadline;
-  for (;;) {
-    if (condition()) return true;
-    if (absl::Now() >= end) return false;
-    absl::SleepFor(each);
-  }
 }
 
 Cluster::Cluster() {

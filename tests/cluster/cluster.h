@@ -116,8 +116,4 @@ class Cluster {
 // 64-bit numbers are strings in protobuf's JSON.
 uint64_t Number(const nlohmann::json& value);
 
-// Polls `done`; false at the deadline.
-bool Eventually(const std::function<bool()>& condition, absl::Duration deadline,
-                absl::Duration each = absl::Milliseconds(20));
-
 }  // namespace muster::cluster

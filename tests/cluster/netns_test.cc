@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "testing/wait.h"
 #include "tests/cluster/cluster.h"
 #include "tests/cluster/hosts.h"
 

@@ -10,8 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/rpc/rpc.h"
-#include "common/testing/temporary_folder.h"
 #include "proto/workers_service.grpc.pb.h"
+#include "testing/temporary_folder.h"
+#include "testing/wait.h"
 #include "tests/cluster/cluster.h"
 
 namespace muster::cluster {

@@ -21,6 +21,7 @@
 #include "absl/time/clock.h"
 #include "common/rpc/rpc.h"
 #include "proto/jobs_service.grpc.pb.h"
+#include "testing/wait.h"
 #include "tests/cluster/cluster.h"
 
 namespace muster::cluster {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "testing/wait.h"
 #include "tests/faults/rank_fault.h"
 #include "worker/rundir/progress.h"
 #include "worker/rundir/rundir.h"
@@ -17,7 +18,6 @@ namespace muster::faults {
 namespace {
 
 using cluster::Cluster;
-using cluster::Eventually;
 
 constexpr uint32_t kRanks = 2;
 constexpr int kSlots = 6;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "testing/wait.h"
 #include "tests/cluster/cluster.h"
 #include "tests/faults/rank_fault.h"
 
@@ -15,7 +16,6 @@ namespace muster::faults {
 namespace {
 
 using cluster::Cluster;
-using cluster::Eventually;
 using nlohmann::json;
 
 // Steps of about 10 ms, so that the job outlives the faults.

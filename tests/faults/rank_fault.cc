@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "strategies/schedule/schedule.h"
+#include "testing/wait.h"
 #include "worker/rundir/process_table.h"
 #include "worker/rundir/progress.h"
 
@@ -162,7 +163,7 @@ absl::Status RankFaultTrial::Strike() {
 
 absl::Status RankFaultTrial::StrikeThisJob() {
   absl::StatusOr<rundir::RankDir> dir = absl::NotFoundError("not begun");
-  const bool runs = cluster::Eventually(
+  const bool runs = Eventually(
       [&] {
         dir = FindRank(cluster_, job_, 1, fault_.victim);
         return dir.ok() && rundir::ProgressPage::Open(dir->path()).ok();
@@ -180,7 +181,7 @@ absl::Status RankFaultTrial::StrikeThisJob() {
 
 absl::StatusOr<Outcome> RankFaultTrial::Finish() {
   std::string state;
-  cluster::Eventually(
+  Eventually(
       [&] {
         state = cluster_.State(job_);
         return state == "completed" || state == "failed" || state == "cancelled";

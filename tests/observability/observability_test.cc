@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/metrics/testing.h"
+#include "testing/wait.h"
 #include "tests/cluster/cluster.h"
 
 namespace muster::cluster {

@@ -13,8 +13,8 @@
 #include <nlohmann/json.hpp>
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/testing/temporary_folder.h"
 #include "data/bpe.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::data {
 namespace {

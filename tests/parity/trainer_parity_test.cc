@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include "gtest/gtest.h"
 #include "tests/parity/peer.h"
-#include "worker/trainer/fake_worker.h"
+#include "worker/trainer/fake_trainer_server.h"
 
 namespace muster::trainer {
 namespace {

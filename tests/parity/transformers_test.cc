@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "data/bpe.h"
 #include "gtest/gtest.h"
-#include "worker/trainer/fake_worker.h"
+#include "worker/trainer/fake_trainer_server.h"
 
 namespace muster::trainer {
 namespace {

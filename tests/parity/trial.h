@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "common/testing/temporary_folder.h"
+#include "testing/temporary_folder.h"
 #include "tests/parity/peer.h"
 
 namespace muster::parity {

@@ -13,7 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cli/testing/program.h"
-#include "common/tls/private_file.h"
+#include "common/file/read_file.h"
+#include "testing/wait.h"
 #include "tests/cluster/cluster.h"
 
 namespace muster::cluster {
@@ -56,7 +57,7 @@ class TrustTest : public ::testing::Test {
     return file;
   }
   std::string IdOf(const std::string& file) {
-    const std::string token = tls::ReadSmallFile(file).value_or("");
+    const std::string token = ReadWhole(file).value_or("");
     return token.substr(token.find('.', 8) + 1, 8);
   }
 
@@ -83,7 +84,7 @@ class TrustTest : public ::testing::Test {
   }
   std::string StateOf(const std::string& name) const { return folder() + "/" + name + "-state"; }
   std::string Certificate(const std::string& name) const {
-    return tls::ReadSmallFile(StateOf(name) + "/trust/node.pem").value_or("");
+    return ReadWhole(StateOf(name) + "/trust/node.pem").value_or("");
   }
 
   // Over TLS, as a user on another machine.

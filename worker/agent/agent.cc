@@ -6,10 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/file/durable_file.h"
+#include "common/file/read_file.h"
 #include "common/proto_time.h"
 #include "common/rpc/rpc.h"
 #include "worker/agent/prune.h"
-#include "worker/rundir/durable_file.h"
 
 namespace muster::agent {
 namespace {
@@ -81,7 +82,7 @@ void Agent::UseSecurity(const rpc::Security& security) {
 }
 
 void Agent::LoadDesired() {
-  const absl::StatusOr<std::string> stored = rundir::ReadWhole(options_.state_dir + "/desired.pb");
+  const absl::StatusOr<std::string> stored = ReadWhole(options_.state_dir + "/desired.pb");
   if (!stored.ok()) return;
   CoordinatorMessage message;
   if (!message.ParseFromString(*stored)) {
@@ -194,7 +195,7 @@ void Agent::ApplyDesired(const Desired& desired) {
   *stored.mutable_desired() = desired;
   const std::string path = options_.state_dir + "/desired.pb";
   // Store the desired state before starting anything, so that every rank with a folder is in it.
-  if (absl::Status status = rundir::WriteDurably(path, stored.SerializeAsString()); !status.ok()) {
+  if (absl::Status status = WriteDurably(path, stored.SerializeAsString()); !status.ok()) {
     spdlog::error("cannot store the desired state: {}", std::string(status.message()));
   }
   desired_ = desired;

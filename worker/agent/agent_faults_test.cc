@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "testing/wait.h"
 #include "worker/agent/agent_fixture_test.h"
 #include "worker/rundir/process_table.h"
 
@@ -137,7 +138,7 @@ TEST_F(AgentTest, KilledShimTakesItsTrainerAlongAndTheRankHasVanished) {
   kill(processes.shim.pid, SIGKILL);
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
   EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::VANISHED);
-  EXPECT_FALSE(rundir::IsAlive(processes.trainer));
+  EXPECT_TRUE(Eventually([&] { return !rundir::IsAlive(processes.trainer); }));
 }
 
 // What it leaves is found by its environment, also in a session of its own.

@@ -10,9 +10,10 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "common/file/read_file.h"
 #include "common/proto_time.h"
+#include "testing/wait.h"
 #include "worker/agent/reconcile.h"
-#include "worker/rundir/durable_file.h"
 
 namespace muster::agent {
 namespace {
@@ -99,7 +100,7 @@ int AgentTest::RunWorker(const std::vector<std::string>& more_flags, std::string
   const pid_t pid = SpawnWorker(Arguments(more_flags), file);
   int status = 0;
   EXPECT_TRUE(Eventually([&] { return waitpid(pid, &status, WNOHANG) == pid; }));
-  errors = rundir::ReadWhole(file).value_or("");
+  errors = ReadWhole(file).value_or("");
   return CodeOf(status);
 }
 

@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "common/ids.h"
-#include "common/testing/temporary_folder.h"
 #include "proto/worker.pb.h"
-#include "worker/agent/fake_coordinator.h"
+#include "testing/fake_coordinator.h"
+#include "testing/temporary_folder.h"
+#include "testing/wait.h"
 #include "worker/rundir/rundir.h"
 
 namespace muster::agent {

@@ -12,6 +12,7 @@
 #include "common/rpc/rpc.h"
 #include "common/version.h"
 #include "proto/trainer_service.grpc.pb.h"
+#include "testing/wait.h"
 #include "worker/agent/agent_fixture_test.h"
 #include "worker/agent/reconcile.h"
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "common/testing/temporary_folder.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::agent {
 namespace {

@@ -11,7 +11,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/tls/private_file.h"
+#include "common/file/durable_file.h"
+#include "common/file/private_folder.h"
+#include "common/file/read_file.h"
 #include "common/tls/probe.h"
 #include "common/tls/token.h"
 #include "proto/trust_service.grpc.pb.h"
@@ -53,11 +55,11 @@ absl::StatusOr<Credentials> Check(const std::string& node, const std::string& ce
 // Each attempt uses the same key: the coordinator treats a second request as a retry only if its key is the same.
 absl::StatusOr<std::string> KeyForJoining(const std::string& folder) {
   const std::string path = folder + "/join.key";
-  absl::StatusOr<std::string> kept = tls::ReadPrivateFile(path);
+  absl::StatusOr<std::string> kept = ReadPrivateFile(path);
   if (!absl::IsNotFound(kept.status())) return kept;
   absl::StatusOr<std::string> key = tls::MakeKey();
   if (!key.ok()) return key;
-  if (absl::Status status = tls::WritePrivateFile(path, *key); !status.ok()) return status;
+  if (absl::Status status = WriteDurably(path, *key); !status.ok()) return status;
   return key;
 }
 
@@ -77,7 +79,7 @@ absl::StatusOr<std::string> AskToJoin(const std::string& coordinator, const std:
 
 absl::StatusOr<Credentials> LoadCredentials(const std::string& state_dir, const std::string& node) {
   const std::string path = FolderOf(state_dir) + "/node.pem";
-  const absl::StatusOr<std::string> text = tls::ReadPrivateFile(path);
+  const absl::StatusOr<std::string> text = ReadPrivateFile(path);
   if (!text.ok()) return text.status();
   const absl::StatusOr<std::vector<std::string>> certificates = tls::SplitCertificates(*text);
   absl::StatusOr<Credentials> credentials = absl::InvalidArgumentError("two certificates and a key are expected");
@@ -95,8 +97,8 @@ absl::StatusOr<Credentials> KeepCredentials(const std::string& state_dir, const 
   const std::string folder = FolderOf(state_dir);
   absl::StatusOr<Credentials> credentials = Check(node, certificate, key, authority);
   if (!credentials.ok()) return WithPlace("the coordinator's answer does not fit", credentials.status());
-  if (absl::Status status = tls::MakePrivateFolder(folder); !status.ok()) return status;
-  if (absl::Status status = tls::WritePrivateFile(folder + "/node.pem", certificate + authority + key); !status.ok()) {
+  if (absl::Status status = MakePrivateFolder(folder); !status.ok()) return status;
+  if (absl::Status status = WriteDurably(folder + "/node.pem", certificate + authority + key); !status.ok()) {
     return status;
   }
   unlink((folder + "/join.key").c_str());
@@ -114,7 +116,7 @@ absl::StatusOr<Credentials> Join(const std::string& coordinator, const std::stri
   if (!token.ok()) return WithPlace("the join token", token.status());
   const absl::StatusOr<std::string> authority = tls::FetchAuthority(coordinator, token->authority_sha256);
   if (!authority.ok()) return authority.status();
-  if (absl::Status status = tls::MakePrivateFolder(FolderOf(state_dir)); !status.ok()) return status;
+  if (absl::Status status = MakePrivateFolder(FolderOf(state_dir)); !status.ok()) return status;
   const absl::StatusOr<std::string> key = KeyForJoining(FolderOf(state_dir));
   if (!key.ok()) return key.status();
   const absl::StatusOr<std::string> csr = tls::MakeRequest(*key, node);

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "absl/strings/match.h"
-#include "common/testing/temporary_folder.h"
+#include "testing/temporary_folder.h"
 #include "worker/agent/token.h"
 
 namespace muster::agent {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
-#include "common/testing/temporary_folder.h"
+#include "testing/temporary_folder.h"
 #include "worker/rundir/log.h"
 
 namespace muster::agent {

@@ -14,12 +14,17 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/file/lock.h"
+#include "common/file/private_folder.h"
 #include "common/metrics/endpoint.h"
 #include "common/rpc/rpc.h"
 #include "common/version.h"
@@ -129,16 +134,20 @@ absl::Status FillIn(Flags& flags) {
   return token.status();
 }
 
+// Creates the daemon's folders and locks them: no other daemon has them while the locks live.
+absl::StatusOr<std::vector<muster::FileLock>> TakeFolders(const muster::agent::AgentOptions& options) {
+  std::vector<muster::FileLock> locks;
+  for (const std::string& folder : std::set<std::string>{options.state_dir, options.run_dir}) {
+    if (absl::Status status = muster::MakePrivateFolder(folder); !status.ok()) return status;
+    absl::StatusOr<muster::FileLock> lock = muster::FileLock::Take(
+        folder + "/lock", "muster-worker", folder, "stop it first, or give this one a folder of its own");
+    if (!lock.ok()) return lock.status();
+    locks.push_back(*std::move(lock));
+  }
+  return locks;
+}
+
 absl::StatusOr<muster::Node> PrepareNode(const Flags& flags) {
-  for (const std::string& folder : {flags.agent.state_dir, flags.agent.run_dir}) {
-    absl::Status status = muster::agent::PreparePrivateFolder(folder);
-    if (!status.ok()) return status;
-  }
-  absl::Status status = muster::agent::LockFolder(flags.agent.state_dir);
-  if (status.ok() && flags.agent.run_dir != flags.agent.state_dir) {
-    status = muster::agent::LockFolder(flags.agent.run_dir);
-  }
-  if (!status.ok()) return status;
   absl::StatusOr<muster::Node> node = muster::agent::IdentifyNode(flags.agent.state_dir);
   if (!node.ok()) return node.status();
   std::vector<muster::agent::Gpu> gpus;
@@ -208,6 +217,8 @@ int main(int argc, char** argv) {
   const int signals = SignalDescriptor();
   RaiseFileLimit();
   if (absl::Status status = FillIn(flags); !status.ok()) return Fail(status);
+  const auto locks = TakeFolders(flags.agent);
+  if (!locks.ok()) return Fail(locks.status());
   absl::StatusOr<muster::Node> node = PrepareNode(flags);
   if (!node.ok()) return Fail(node.status());
 

@@ -1,27 +1,23 @@
 #include "worker/agent/node.h"
 
-#include <fcntl.h>
 #include <sched.h>
-#include <sys/file.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
-#include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/file/durable_file.h"
+#include "common/file/read_file.h"
 #include "common/version.h"
 #include "worker/agent/cgroup_limits.h"
-#include "worker/rundir/durable_file.h"
 #include "worker/rundir/rundir.h"
 
 namespace muster::agent {
@@ -53,57 +49,15 @@ std::string Plain(absl::string_view hostname) {
 
 }  // namespace
 
-absl::Status PreparePrivateFolder(const std::string& path) {
-  std::error_code ignored;  // mkdir reports it
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the folder ", path));
-  }
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
-  if (!S_ISDIR(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, " is no folder"));
-  if (info.st_uid != geteuid()) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("the folder ", path, " belongs to user ", info.st_uid, ", this process runs as user ", geteuid()));
-  }
-  if ((info.st_mode & 077) != 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("other users may enter the folder ", path, ", which holds jobs and a socket: chmod 700 it"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status LockFolder(const std::string& folder) {
-  const std::string path = folder + "/lock";
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    const int error = errno;
-    const absl::StatusOr<std::string> holder = rundir::ReadWhole(path);
-    close(fd);
-    if (error != EWOULDBLOCK) return absl::ErrnoToStatus(error, absl::StrCat("cannot lock ", path));
-    return absl::FailedPreconditionError(
-        absl::StrCat("another muster-worker (process ", holder.ok() ? absl::StripAsciiWhitespace(*holder) : "unknown",
-                     ") has ", folder, "; stop it first, or give this one a folder of its own"));
-  }
-  const std::string text = absl::StrCat(getpid(), "\n");
-  if (ftruncate(fd, 0) != 0 || pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
-    const absl::Status status = absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
-    close(fd);
-    return status;
-  }
-  return absl::OkStatus();  // the kernel closes it, and with that unlocks it, when the process ends
-}
-
 absl::StatusOr<Node> IdentifyNode(const std::string& state_dir) {
   Node node;
   const std::string path = state_dir + "/node_id";
-  absl::StatusOr<std::string> id = rundir::ReadWhole(path);
+  absl::StatusOr<std::string> id = ReadWhole(path);
   if (absl::IsNotFound(id.status())) {
     const absl::StatusOr<std::string> suffix = RandomText(4, "abcdefghijkmnpqrstuvwxyz23456789");
     if (!suffix.ok()) return suffix.status();
     id = absl::StrCat(Plain(Hostname()), "-", *suffix);
-    if (absl::Status status = rundir::WriteDurably(path, *id + "\n"); !status.ok()) return status;
+    if (absl::Status status = WriteDurably(path, *id + "\n"); !status.ok()) return status;
   }
   if (!id.ok()) return id.status();
   node.set_id(std::string(absl::StripAsciiWhitespace(*id)));

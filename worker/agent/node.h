@@ -12,14 +12,6 @@
 
 namespace muster::agent {
 
-// Creates `path` and its missing parents as folders that only this user may enter. PermissionDenied: it exists
-// and belongs to another user, or other users may enter it.
-absl::Status PreparePrivateFolder(const std::string& path);
-
-// `folder`/lock, held until this process ends. FailedPrecondition: another daemon has it; the message names its
-// process.
-absl::Status LockFolder(const std::string& folder);
-
 // Id (kept in `state_dir`/node_id: the host's name and four random characters), hostname, a new random incarnation, the
 // boot id and the version; no slots.
 absl::StatusOr<Node> IdentifyNode(const std::string& state_dir);

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "absl/strings/match.h"
-#include "common/testing/temporary_folder.h"
+#include "testing/temporary_folder.h"
 #include "worker/agent/command_line.h"
 #include "worker/agent/prune.h"
 #include "worker/agent/token.h"
@@ -60,14 +60,6 @@ TEST(IdentifyNode, IdStaysAndIncarnationsDiffer) {
   EXPECT_NE(first.incarnation(), second.incarnation());
   EXPECT_EQ(first.boot_id().size(), 36u);
   EXPECT_EQ(first.id()[first.id().size() - 5], '-');
-}
-
-TEST(PreparePrivateFolder, RefusesWhatOthersMayEnter) {
-  TemporaryFolder folder;
-  EXPECT_TRUE(PreparePrivateFolder(folder.path() + "/a/b").ok());
-  EXPECT_TRUE(PreparePrivateFolder(folder.path() + "/a/b").ok());
-  chmod((folder.path() + "/a/b").c_str(), 0750);
-  EXPECT_TRUE(absl::IsPermissionDenied(PreparePrivateFolder(folder.path() + "/a/b")));
 }
 
 TEST(ParseToken, OneTokenOrAWorkersLine) {

@@ -12,7 +12,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "worker/rundir/durable_file.h"
+#include "common/file/read_file.h"
 #include "worker/rundir/log.h"
 #include "worker/rundir/process_table.h"
 
@@ -33,7 +33,7 @@ void Signal(int pidfd, int signal) { syscall(SYS_pidfd_send_signal, pidfd, signa
 absl::StatusOr<rundir::ProcessId> FindShim(const rundir::RankDir& dir) {
   const std::string ending = absl::StrCat("muster-step", std::string(1, '\0'), dir.path(), std::string(1, '\0'));
   for (const rundir::ProcessRow& row : rundir::ListProcesses()) {
-    const absl::StatusOr<std::string> line = rundir::ReadWhole(absl::StrCat("/proc/", row.pid, "/cmdline"));
+    const absl::StatusOr<std::string> line = ReadWhole(absl::StrCat("/proc/", row.pid, "/cmdline"));
     if (line.ok() && absl::EndsWith(*line, ending)) return rundir::Identify(row.pid);
   }
   return absl::NotFoundError("no shim");
@@ -49,7 +49,7 @@ Ended Vanished(const rundir::RankDir& dir, const std::string& why) {
 
 // Whether it was started by the rank's trainer, or is it: what a process inherits, whatever session it made for itself.
 bool HasEnvironmentOf(pid_t pid, const rundir::RankDir& dir) {
-  const absl::StatusOr<std::string> environment = rundir::ReadWhole(absl::StrCat("/proc/", pid, "/environ"));
+  const absl::StatusOr<std::string> environment = ReadWhole(absl::StrCat("/proc/", pid, "/environ"));
   if (!environment.ok()) return false;  // gone, or another user's
   const std::string entry = absl::StrCat(kRankDirVariable, "=", dir.path(), std::string(1, '\0'));
   const size_t at = environment->find(entry);

@@ -12,11 +12,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
+#include "common/file/durable_file.h"
+#include "common/file/private_folder.h"
+#include "common/file/read_file.h"
 #include "common/rpc/rpc.h"
 #include "common/rpc/self_owned.h"
 #include "common/sha256.h"
 #include "proto/workers_service.grpc.pb.h"
-#include "worker/rundir/durable_file.h"
 
 namespace muster::agent {
 namespace {
@@ -78,8 +81,8 @@ class Tables::Fetch final : public grpc::ClientReadReactor<TableChunk>, public r
   void OnDone(const grpc::Status& status) override {
     absl::StatusOr<std::string> outcome = std::move(bytes_);
     if (outcome->size() > kMaxTableBytes) {
-      outcome = absl::ResourceExhaustedError(absl::StrCat("it has more than ", kMaxTableBytes >> 20,
-                                                          " MiB; of the placements, even has the smallest tables"));
+      outcome = absl::ResourceExhaustedError(absl::StrCat("it has more than ", FormatBytes(kMaxTableBytes),
+                                                          "; of the placements, even has the smallest tables"));
     } else if (!status.ok()) {
       outcome = rpc::FromGrpc(status);
     }
@@ -103,7 +106,7 @@ Tables::Tables(EventLoop* loop, std::shared_ptr<grpc::Channel> channel, std::str
       token_(std::move(token)),
       folder_(std::move(folder)),
       arrived_(std::move(arrived)) {
-  if (absl::Status status = rundir::MakeDirectory(folder_); !status.ok()) {
+  if (absl::Status status = MakeFolder(folder_); !status.ok()) {
     spdlog::warn("partition tables are not kept: {}", std::string(status.message()));
   }
 }
@@ -146,7 +149,7 @@ void Tables::Keep(const std::map<std::string, RankKey>& tables) {
 }
 
 void Tables::Load(const std::string& sha256, Entry& entry) const {
-  absl::StatusOr<std::shared_ptr<const PartitionTable>> table = Parse(rundir::ReadWhole(PathOf(sha256)), sha256);
+  absl::StatusOr<std::shared_ptr<const PartitionTable>> table = Parse(ReadWhole(PathOf(sha256)), sha256);
   if (table.ok()) {
     entry.table = *std::move(table);
   } else if (!absl::IsNotFound(table.status())) {
@@ -179,7 +182,7 @@ void Tables::Ended(const std::string& sha256, const Fetch* fetch, const absl::St
   if (table.ok()) {
     entry.table = *std::move(table);
     // Without it on disk only a restarted daemon has to ask again.
-    if (absl::Status status = rundir::WriteDurably(PathOf(sha256), *bytes); !status.ok()) {
+    if (absl::Status status = WriteDurably(PathOf(sha256), *bytes); !status.ok()) {
       spdlog::warn("cannot keep partition table {}: {}", sha256, std::string(status.message()));
     }
     return arrived_();

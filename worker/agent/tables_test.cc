@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/sha256.h"
+#include "testing/wait.h"
 #include "worker/agent/agent_fixture_test.h"
 
 namespace muster::agent {

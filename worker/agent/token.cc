@@ -6,7 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "worker/rundir/durable_file.h"
+#include "common/file/read_file.h"
 
 namespace muster::agent {
 
@@ -29,13 +29,13 @@ absl::StatusOr<std::string> ReadJoinToken(const std::string& path) {
     const char* variable = std::getenv("MUSTER_JOIN_TOKEN");
     return std::string(variable == nullptr ? "" : variable);
   }
-  const absl::StatusOr<std::string> text = rundir::ReadWhole(path);
+  const absl::StatusOr<std::string> text = ReadWhole(path);
   if (!text.ok()) return absl::Status(text.status().code(), absl::StrCat("join token: ", text.status().message()));
   return std::string(absl::StripAsciiWhitespace(*text));
 }
 
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
-  const absl::StatusOr<std::string> text = rundir::ReadWhole(path);
+  const absl::StatusOr<std::string> text = ReadWhole(path);
   if (!text.ok()) return absl::Status(text.status().code(), absl::StrCat("token file: ", text.status().message()));
   absl::StatusOr<std::string> token = ParseToken(*text);
   if (token.ok()) return token;

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
-#include "common/testing/temporary_folder.h"
+#include "testing/temporary_folder.h"
 #include "worker/rundir/segments.h"
 
 namespace muster::rundir {

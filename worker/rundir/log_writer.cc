@@ -6,7 +6,7 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "worker/rundir/durable_file.h"
+#include "common/file/durable_file.h"
 #include "worker/rundir/log.h"
 #include "worker/rundir/segments.h"
 
@@ -56,7 +56,8 @@ struct LogWriter::State {
         continue;
       }
       size_t n = 0;
-      const absl::Status status = WriteFully(fd, text.substr(written, kLogSegmentBytes - bytes), n);
+      const absl::Status status = WriteFully(fd, SegmentPath(directory, kLogPrefix, segment),
+                                             text.substr(written, kLogSegmentBytes - bytes), n);
       bytes += n;
       written += n;
       if (!status.ok()) return status;

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "common/testing/fuzz.h"
+#include "testing/fuzz.h"
 #include "worker/rundir/outbox_format.h"
 
 namespace muster::fuzz {

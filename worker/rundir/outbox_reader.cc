@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "worker/rundir/durable_file.h"
+#include "common/file/read_file.h"
 #include "worker/rundir/outbox.h"
 #include "worker/rundir/outbox_format.h"
 #include "worker/rundir/segments.h"
@@ -44,7 +44,7 @@ struct OutboxReader::State {
 
   // Reads records with a sequence above `after` from the current segment. OK at its end, too.
   absl::Status ReadSegment(uint64_t after, size_t limit, bool newest, std::vector<Record>& records) {
-    absl::StatusOr<std::string> content = ReadWhole(Path(*segment), offset);
+    absl::StatusOr<std::string> content = ReadFrom(Path(*segment), offset);
     if (absl::IsNotFound(content.status())) return absl::OkStatus();  // dropped meanwhile
     if (!content.ok()) return content.status();
     std::string_view rest = *content;

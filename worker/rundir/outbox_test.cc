@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/crc32c.h"
-#include "common/testing/sync_watch.h"
-#include "common/testing/temporary_folder.h"
-#include "worker/rundir/durable_file.h"
+#include "common/file/read_file.h"
+#include "testing/sync_watch.h"
+#include "testing/temporary_folder.h"
 #include "worker/rundir/segments.h"
 
 namespace muster::rundir {

@@ -4,7 +4,8 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "worker/rundir/durable_file.h"
+#include "common/file/durable_file.h"
+#include "common/file/read_file.h"
 #include "worker/rundir/outbox.h"
 #include "worker/rundir/outbox_format.h"
 #include "worker/rundir/segments.h"
@@ -29,7 +30,7 @@ struct OutboxWriter::State {
     if (fd >= 0) close(fd);
     fd = open(Path().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0600);
     if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", Path()));
-    return SyncDirectory(directory);
+    return SyncFolder(directory);
   }
 
   // Finds the end of the complete records of a segment; sets `sequence` to the last one.
@@ -70,12 +71,11 @@ struct OutboxWriter::State {
 
   absl::Status Write(const std::string& encoded) {
     size_t written = 0;
-    absl::Status status = WriteFully(fd, encoded, written);
+    absl::Status status = WriteFully(fd, Path(), encoded, written);
     if (status.ok()) {
       bytes += encoded.size();
       return status;
     }
-    status = absl::Status(status.code(), absl::StrCat(Path(), ": ", status.message()));
     if (written > 0 && ftruncate(fd, static_cast<off_t>(bytes)) != 0) broken = status;
     return status;
   }

@@ -1,5 +1,5 @@
 #include "absl/strings/ascii.h"
-#include "worker/rundir/durable_file.h"
+#include "common/file/read_file.h"
 #include "worker/rundir/process_table.h"
 #include "worker/rundir/rundir.h"
 

@@ -7,7 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "worker/rundir/durable_file.h"
+#include "common/file/read_file.h"
 
 namespace muster::rundir {
 

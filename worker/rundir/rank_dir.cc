@@ -12,7 +12,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "worker/rundir/durable_file.h"
+#include "common/file/durable_file.h"
+#include "common/file/private_folder.h"
+#include "common/file/read_file.h"
 #include "worker/rundir/rundir.h"
 
 namespace muster::rundir {
@@ -114,7 +116,7 @@ absl::Status RankDir::Create(const Start& start) const {
   }
   const std::string job = absl::StrCat(run_, "/", rank_.job.value());
   for (const std::string& directory : {job, absl::StrCat(job, "/", rank_.generation), path_}) {
-    if (absl::Status status = MakeDirectory(directory); !status.ok()) return status;
+    if (absl::Status status = MakeFolder(directory); !status.ok()) return status;
   }
   const std::string file = path_ + "/start.json";
   if (access(file.c_str(), F_OK) == 0) return absl::AlreadyExistsError(absl::StrCat(file, " is there already"));

@@ -8,6 +8,7 @@
 //   outbox.NNNNNN   trainer: records (outbox.h)
 //   progress        trainer: a mapped page with its current op
 //   keys            worker: the rank's rendezvous keys, one per line, appended
+//   lock            shim: locked while it runs
 //   done            worker: the coordinator has received the exit; the folder may be removed
 //
 // And in <run>/ itself:

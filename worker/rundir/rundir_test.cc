@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "common/testing/sync_watch.h"
-#include "common/testing/temporary_folder.h"
-#include "worker/rundir/durable_file.h"
+#include "common/file/durable_file.h"
+#include "common/file/read_file.h"
+#include "testing/temporary_folder.h"
 #include "worker/rundir/process_table.h"
 #include "worker/rundir/progress.h"
 
@@ -200,27 +200,6 @@ TEST(ProgressPage, IsShared) {
   EXPECT_EQ((*reader)->step, 7u);
   (*writer)->layout = 99;
   EXPECT_EQ(ProgressPage::Open(dir.path()).status().code(), absl::StatusCode::kFailedPrecondition);
-}
-
-TEST(WriteDurably, NothingIsNamedBeforeItIsSynced) {
-  const TemporaryFolder folder;
-  const SyncWatch watch(folder.path());
-  for (const char* content : {"old", "new"}) {
-    ASSERT_TRUE(WriteDurably(folder.path() + "/file", content).ok());
-    EXPECT_EQ(watch.Unsynced(), std::vector<std::string>{});
-  }
-  EXPECT_EQ(watch.RenamedUnsynced(), std::vector<std::string>{});
-}
-
-TEST(WriteDurably, FailureLeavesTheOldContent) {
-  TemporaryFolder dir;
-  const std::string path = dir.path() + "/file";
-  ASSERT_TRUE(WriteDurably(path, "old").ok());
-  std::filesystem::create_directory(path + ".new");  // in the way of the temporary file
-  EXPECT_FALSE(WriteDurably(path, "new").ok());
-  EXPECT_EQ(ReadWhole(path).value(), "old");
-  EXPECT_EQ(ReadWhole(path, 1).value(), "ld");
-  EXPECT_EQ(ReadWhole(path, 10).value(), "");
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "worker/step/step.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "common/file/lock.h"
 #include "worker/rundir/log.h"
 #include "worker/step/launch.h"
 #include "worker/step/supervise.h"
@@ -61,15 +61,14 @@ absl::Status Detach() {
 
 // One shim per folder and one start per rank, even if a restarted worker tries again: the lock is held until this
 // process ends.
-absl::Status TakeFolder(const rundir::RankDir& dir) {
-  const std::string path = dir.path() + "/start.json";
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) return absl::FailedPreconditionError("another shim has this folder");
+absl::StatusOr<FileLock> TakeFolder(const rundir::RankDir& dir) {
+  absl::StatusOr<FileLock> lock =
+      FileLock::Take(dir.path() + "/lock", "muster-step", dir.path(), "one shim runs a rank, once");
+  if (!lock.ok()) return lock;
   if (!absl::IsNotFound(dir.ReadProcesses().status()) || !absl::IsNotFound(dir.ReadExit().status())) {
     return absl::FailedPreconditionError("this rank was started before");
   }
-  return absl::OkStatus();
+  return lock;
 }
 
 absl::Status WriteProcesses(const rundir::RankDir& dir, pid_t trainer) {
@@ -100,7 +99,8 @@ absl::StatusOr<Ending> RunTrainer(const rundir::RankDir& dir, const rundir::Star
 absl::Status RunRank(const rundir::RankDir& dir, const Clock& clock) {
   absl::StatusOr<rundir::Start> start = dir.ReadStart();
   if (!start.ok()) return start.status();
-  if (absl::Status status = TakeFolder(dir); !status.ok()) return status;
+  const absl::StatusOr<FileLock> lock = TakeFolder(dir);
+  if (!lock.ok()) return lock.status();
   for (const int signal : {SIGPIPE, SIGXFSZ, SIGHUP, SIGINT, SIGQUIT}) std::signal(signal, SIG_IGN);
   const Reserve reserve(dir);
   absl::StatusOr<Ending> ended = RunTrainer(dir, *start, clock);

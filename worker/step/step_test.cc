@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -17,24 +16,14 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "common/testing/temporary_folder.h"
+#include "testing/temporary_folder.h"
+#include "testing/wait.h"
 #include "worker/rundir/log.h"
 #include "worker/rundir/process_table.h"
 #include "worker/rundir/rundir.h"
 
 namespace muster::step {
 namespace {
-
-constexpr absl::Duration kDeadline = absl::Seconds(30);
-
-bool Eventually(const std::function<bool()>& condition) {
-  const absl::Time deadline = absl::Now() + kDeadline;
-  while (absl::Now() < deadline) {
-    if (condition()) return true;
-    absl::SleepFor(absl::Milliseconds(5));
-  }
-  return condition();
-}
 
 class StepTest : public ::testing::Test {
  protected:

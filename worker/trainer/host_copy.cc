@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 
 namespace muster::trainer {
 namespace {
@@ -53,12 +54,13 @@ HostCopy::HostCopy(absl::Span<const checkpoint::TensorRun> runs) {
   // Leave a tenth of the available memory for the rest of training.
   const uint64_t available = AvailableHostMemory();
   if (bytes_ > available - available / 10) {
-    why_ = absl::StrCat("a host copy needs ", bytes_ >> 20, " MiB, but only ", available >> 20, " MiB are available");
+    why_ = absl::StrCat("a host copy needs ", FormatBytes(bytes_), ", but only ", FormatBytes(available),
+                        " are available");
     return;
   }
   void* const memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
-    why_ = absl::StrCat("the host refused to allocate a copy of ", bytes_ >> 20, " MiB");
+    why_ = absl::StrCat("the host refused to allocate a copy of ", FormatBytes(bytes_));
     return;
   }
   madvise(memory, bytes_, MADV_HUGEPAGE);

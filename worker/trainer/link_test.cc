@@ -2,7 +2,8 @@
 
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
-#include "worker/trainer/fake_worker.h"
+#include "testing/wait.h"
+#include "worker/trainer/fake_trainer_server.h"
 
 namespace muster::trainer {
 namespace {

@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "checkpoint/checkpoint.h"
+#include "common/bytes.h"
 #include "common/clock.h"
 #include "common/proto_time.h"
 #include "worker/engine/learning_rate.h"
@@ -259,9 +260,9 @@ absl::Status Loop::ReportCheckpoints() {
     report.set_write_seconds(absl::ToDoubleSeconds(done.took));
     *report.mutable_time() = ToProto(clock_.Read().wall);
     if (absl::Status status = Append(std::move(record), /*durable=*/true); !status.ok()) return status;
-    spdlog::info("checkpoint {} written: {:.1f} MiB in {:.2f} s (training waited {:.3f} s)",
-                 done.written.name.Directory(), static_cast<double>(done.written.bytes) / (1 << 20),
-                 absl::ToDoubleSeconds(done.took), absl::ToDoubleSeconds(done.stalled));
+    spdlog::info("checkpoint {} written: {} in {:.2f} s (training waited {:.3f} s)", done.written.name.Directory(),
+                 FormatBytes(done.written.bytes), absl::ToDoubleSeconds(done.took),
+                 absl::ToDoubleSeconds(done.stalled));
     checkpoint_records_[done.written.name.Directory()] = appended_;
     Retain();
   }

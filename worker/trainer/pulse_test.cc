@@ -2,12 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <functional>
-#include <thread>
 #include <utility>
 
-#include "common/testing/temporary_folder.h"
+#include "testing/temporary_folder.h"
+#include "testing/wait.h"
 
 namespace muster::trainer {
 namespace {
@@ -19,14 +17,6 @@ class PulseTest : public testing::Test {
     page_ = rundir::ProgressPage::Open(folder_.path()).value();
   }
   const rundir::Progress& page() const { return *std::as_const(*page_).operator->(); }
-  static bool Eventually(const std::function<bool()>& condition) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (!condition()) {
-      if (std::chrono::steady_clock::now() > end) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return true;
-  }
   void WaitForHeartbeats(uint64_t count) {
     const uint64_t before = page().heartbeat;
     EXPECT_TRUE(Eventually([&] { return page().heartbeat >= before + count; }));

@@ -12,7 +12,8 @@
 #include "checkpoint/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/trainer/fake_worker.h"
+#include "testing/wait.h"
+#include "worker/trainer/fake_trainer_server.h"
 
 namespace muster::trainer {
 namespace {

@@ -11,7 +11,7 @@
 #include "data/bpe.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/trainer/fake_worker.h"
+#include "worker/trainer/fake_trainer_server.h"
 
 namespace muster::trainer {
 namespace {

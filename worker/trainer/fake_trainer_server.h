@@ -11,27 +11,23 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/testing/temporary_folder.h"
 #include "proto/records.pb.h"
 #include "proto/worker.pb.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::trainer {
 
-// Polls every 2 ms; false after the deadline.
-bool Eventually(const std::function<bool()>& condition, absl::Duration deadline = absl::Seconds(60));
-
 // Serves the Trainer service on a Unix socket. Thread-safe.
-class FakeWorker {
+class FakeTrainerServer {
  public:
-  explicit FakeWorker(std::string socket);
-  ~FakeWorker();
+  explicit FakeTrainerServer(std::string socket);
+  ~FakeTrainerServer();
   const std::string& socket() const;
 
   void Start();
@@ -87,7 +83,7 @@ class Bench {
   Bench();
 
   std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
-  FakeWorker& worker() { return worker_; }
+  FakeTrainerServer& worker() { return worker_; }
 
   // Writes a token file.
   std::string WriteTokens(const std::string& name, const std::vector<uint16_t>& tokens) const;
@@ -108,7 +104,7 @@ class Bench {
 
  private:
   TemporaryFolder folder_;
-  FakeWorker worker_;
+  FakeTrainerServer worker_;
 };
 
 }  // namespace muster::trainer

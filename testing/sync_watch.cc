@@ -1,4 +1,4 @@
-#include "common/testing/sync_watch.h"
+#include "testing/sync_watch.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -160,6 +160,18 @@ int fdatasync(int fd) {
 int rename(const char* from, const char* to) noexcept {
   muster::Renamed(from, to);
   return static_cast<int>(syscall(SYS_rename, from, to));
+}
+
+int link(const char* from, const char* to) noexcept {
+  const int result = static_cast<int>(syscall(SYS_link, from, to));
+  if (result == 0) muster::Renamed(from, to);
+  return result;
+}
+
+int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
+  const int result = static_cast<int>(syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
+  if (result == 0) muster::Renamed(from, to);
+  return result;
 }
 
 }  // extern "C"

@@ -1,4 +1,4 @@
-#include "worker/trainer/fake_worker.h"
+#include "worker/trainer/fake_trainer_server.h"
 
 #include <fcntl.h>
 #include <grpcpp/security/server_credentials.h>
@@ -20,12 +20,12 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "checkpoint/checkpoint.h"
 #include "common/sha256.h"
 #include "models/inventory.h"
 #include "proto/trainer_service.grpc.pb.h"
 #include "strategies/compile.h"
+#include "testing/wait.h"
 #include "worker/rundir/outbox.h"
 #include "worker/rundir/progress.h"
 
@@ -46,16 +46,7 @@ std::string Slurp(const std::string& path) {
 
 }  // namespace
 
-bool Eventually(const std::function<bool()>& condition, absl::Duration deadline) {
-  const absl::Time end = absl::Now() + deadline;
-  while (!condition()) {
-    if (absl::Now() > end) return false;
-    absl::SleepFor(absl::Milliseconds(2));
-  }
-  return true;
-}
-
-struct FakeWorker::State final : public Trainer::Service {
+struct FakeTrainerServer::State final : public Trainer::Service {
   grpc::Status Attach(grpc::ServerContext* context, const AttachRequest* request,
                       grpc::ServerWriter<Command>* writer) override {
     uint64_t sent = 0;
@@ -98,14 +89,14 @@ struct FakeWorker::State final : public Trainer::Service {
   int reports ABSL_GUARDED_BY(mutex) = 0;
 };
 
-FakeWorker::FakeWorker(std::string socket) : state_(std::make_unique<State>()) {
+FakeTrainerServer::FakeTrainerServer(std::string socket) : state_(std::make_unique<State>()) {
   state_->socket = std::move(socket);
   Start();
 }
-FakeWorker::~FakeWorker() { Stop(); }
-const std::string& FakeWorker::socket() const { return state_->socket; }
+FakeTrainerServer::~FakeTrainerServer() { Stop(); }
+const std::string& FakeTrainerServer::socket() const { return state_->socket; }
 
-void FakeWorker::Start() {
+void FakeTrainerServer::Start() {
   grpc::ServerBuilder builder;
   builder.AddListeningPort(absl::StrCat("unix:", state_->socket), grpc::InsecureServerCredentials());
   builder.RegisterService(state_.get());
@@ -113,21 +104,21 @@ void FakeWorker::Start() {
   if (state_->server == nullptr) Broken(absl::StrCat("cannot serve ", state_->socket));
 }
 
-void FakeWorker::Stop() {
+void FakeTrainerServer::Stop() {
   if (state_->server == nullptr) return;
   state_->server->Shutdown(std::chrono::system_clock::now());
   state_->server.reset();
   unlink(state_->socket.c_str());
 }
 
-void FakeWorker::Assign(const Assignment& assignment) {
+void FakeTrainerServer::Assign(const Assignment& assignment) {
   absl::MutexLock lock(&state_->mutex);
   state_->commands.clear();
   *state_->commands.emplace_back().mutable_assignment() = assignment;
   ++state_->revision;
 }
 
-void FakeWorker::SendStop(bool checkpoint_first) {
+void FakeTrainerServer::SendStop(bool checkpoint_first) {
   absl::MutexLock lock(&state_->mutex);
   muster::Stop& stop = *state_->commands.emplace_back().mutable_stop()->mutable_stop();
   stop.set_reason(END_REASON_CANCELLED);
@@ -135,26 +126,26 @@ void FakeWorker::SendStop(bool checkpoint_first) {
   ++state_->revision;
 }
 
-void FakeWorker::Contact(bool contact) {
+void FakeTrainerServer::Contact(bool contact) {
   absl::MutexLock lock(&state_->mutex);
   state_->contact = contact;
 }
-void FakeWorker::RefuseVersions() {
+void FakeTrainerServer::RefuseVersions() {
   absl::MutexLock lock(&state_->mutex);
   state_->refuse = true;
 }
 
-int FakeWorker::attaches() const {
+int FakeTrainerServer::attaches() const {
   absl::MutexLock lock(&state_->mutex);
   return state_->attaches;
 }
 
-uint64_t FakeWorker::reported_step() const {
+uint64_t FakeTrainerServer::reported_step() const {
   absl::MutexLock lock(&state_->mutex);
   return state_->step;
 }
 
-int FakeWorker::reports() const {
+int FakeTrainerServer::reports() const {
   absl::MutexLock lock(&state_->mutex);
   return state_->reports;
 }

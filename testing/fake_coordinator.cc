@@ -1,4 +1,4 @@
-#include "worker/agent/fake_coordinator.h"
+#include "testing/fake_coordinator.h"
 
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
@@ -8,25 +8,33 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/proto_time.h"
-#include "worker/agent/reconcile.h"
 
-namespace muster::agent {
+namespace muster {
 
-bool Eventually(const std::function<bool()>& condition) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  while (absl::Now() < deadline) {
-    if (condition()) return true;
-    absl::SleepFor(absl::Milliseconds(5));
-  }
-  return condition();
+namespace {
+
+RankId RankOf(const RankKey& key) { return {JobId(key.job()), key.generation(), key.rank()}; }
+
+RankKey KeyOf(const RankId& rank) {
+  RankKey key;
+  key.set_job(rank.job.value());
+  key.set_generation(rank.generation);
+  key.set_rank(rank.rank);
+  return key;
 }
+
+}  // namespace
 
 void FakeCoordinator::Serve() {
   grpc::ServerBuilder builder;
   builder.AddListeningPort(address(), grpc::InsecureServerCredentials());
   builder.RegisterService(this);
+  if (store_ != nullptr) {
+    store_->SetServing(true);
+    client_services_ = store_->Services();
+    for (const auto& service : client_services_) builder.RegisterService(service.get());
+  }
   {
     absl::MutexLock lock(&mutex_);
     away_ = false;
@@ -41,6 +49,7 @@ void FakeCoordinator::GoAway() {
     away_ = true;
     keys_.clear();
   }
+  if (store_ != nullptr) store_->SetServing(false);
   server_->Shutdown(std::chrono::system_clock::now());
   server_.reset();
 }
@@ -303,4 +312,4 @@ grpc::Status FakeCoordinator::FetchTable(grpc::ServerContext*, const FetchTableR
   return table_status_;
 }
 
-}  // namespace muster::agent
+}  // namespace muster

@@ -1,11 +1,15 @@
-// A coordinator for tests of the command line: real gRPC on a Unix socket, answers from memory.
+// What a fake coordinator answers to clients (fake_coordinator.h): jobs, and one stream of items whose cursors are
+// their indexes. It outlives the FakeCoordinator, so it survives a restart. Thread-safe.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include <grpcpp/impl/service_type.h>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -13,9 +17,8 @@
 #include "absl/time/time.h"
 #include "proto/jobs.pb.h"
 
-namespace muster::cli {
+namespace muster {
 
-// The state that survives a restart: jobs, and one stream of items whose cursors are their indexes. Thread-safe.
 class FakeStore {
  public:
   void PutJob(const v1::Job& job);
@@ -29,6 +32,12 @@ class FakeStore {
 
   // Items after `cursor`; waits briefly if there is none.
   std::vector<v1::WatchItem> After(uint64_t cursor, absl::Duration at_most) const;
+
+  // Jobs, Nodes and Admin on this store.
+  std::vector<std::unique_ptr<grpc::Service>> Services();
+  // False: streams that follow end, as when a coordinator stops.
+  void SetServing(bool serving);
+  bool serving() const;
 
   // Canned answers by method name ("Submit"): for every call, or only for the next one.
   void Fail(const std::string& method, absl::Status status, bool once = false);
@@ -51,17 +60,7 @@ class FakeStore {
   std::vector<v1::WatchItem> items_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::pair<absl::Status, bool>> failures_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mutex_);
+  bool serving_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Serves until it is destroyed, then breaks its streams as a killed process would: without a status.
-class FakeCoordinator {
- public:
-  FakeCoordinator(const std::string& socket_path, FakeStore& store);
-  ~FakeCoordinator();
-
- private:
-  struct Services;
-  const std::unique_ptr<Services> services_;
-};
-
-}  // namespace muster::cli
+}  // namespace muster

@@ -6,8 +6,8 @@
 //   EXPECT_THAT(watch.Unsynced(), IsEmpty());
 //   EXPECT_THAT(watch.RenamedUnsynced(), IsEmpty());
 //
-// Defines open, write, pwrite, fsync, fdatasync and rename for the program that links it, including its shared
-// libraries. Does not see writes through a mapping. One at a time. Thread-safe.
+// Defines open, write, pwrite, fsync, fdatasync, link, rename and renameat2 for the program that links it,
+// including its shared libraries. Does not see writes through a mapping. One at a time. Thread-safe.
 #pragma once
 
 #include <string>

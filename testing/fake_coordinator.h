@@ -1,12 +1,15 @@
-// For tests: a coordinator that records a worker's messages, deduplicates like the real one, and can go away.
+// A coordinator for tests of what connects to one: real gRPC on a Unix socket, state in memory. It can go away and come
+// back.
+//
+// It records a worker's messages and deduplicates like the real one; clients get the answers of a FakeStore.
 //
 // Thread-safe.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <grpcpp/server.h>
@@ -16,11 +19,9 @@
 #include "absl/time/time.h"
 #include "common/ids.h"
 #include "proto/workers_service.grpc.pb.h"
+#include "testing/fake_store.h"
 
-namespace muster::agent {
-
-// Polls, with a deadline that a loaded machine keeps.
-bool Eventually(const std::function<bool()>& condition);
+namespace muster {
 
 class FakeCoordinator final : public Workers::Service {
  public:
@@ -31,13 +32,14 @@ class FakeCoordinator final : public Workers::Service {
     bool whole = false;                  // its end was reported while it was desired: no record may follow
   };
 
-  // `path`: of its Unix socket.
-  explicit FakeCoordinator(std::string path) : path_(std::move(path)) {}
+  // `path`: of its Unix socket. `store`: for clients, not owned; null: it serves workers only.
+  explicit FakeCoordinator(std::string path, FakeStore* store = nullptr) : path_(std::move(path)), store_(store) {}
   ~FakeCoordinator() override { GoAway(); }
 
   std::string address() const { return "unix:" + path_; }
   void Serve();
-  void GoAway();  // keys of the rendezvous are lost
+  // Breaks its streams as a killed process would: without a status. Keys of the rendezvous are lost.
+  void GoAway();
 
   // ---- Set before Serve, or while it serves. ----
   void Want(const Desired& desired);  // sent at once
@@ -90,6 +92,8 @@ class FakeCoordinator final : public Workers::Service {
   void Say(CoordinatorMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string path_;
+  FakeStore* const store_;
+  std::vector<std::unique_ptr<grpc::Service>> client_services_;
   std::unique_ptr<grpc::Server> server_;
 
   mutable absl::Mutex mutex_;
@@ -116,4 +120,4 @@ class FakeCoordinator final : public Workers::Service {
   std::string faults_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace muster::agent
+}  // namespace muster

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <random>
 
-#include "common/testing/fuzz.h"
+#include "testing/fuzz.h"
 
 namespace muster::fuzz {
 namespace {

@@ -1,9 +1,4 @@
-#include "cli/testing/fake_coordinator.h"
-
-#include <grpcpp/server.h>
-#include <grpcpp/server_builder.h>
-
-#include <atomic>
+#include "testing/fake_store.h"
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
@@ -14,7 +9,7 @@
 #include "common/version.h"
 #include "proto/jobs_service.grpc.pb.h"
 
-namespace muster::cli {
+namespace muster {
 
 void FakeStore::PutJob(const v1::Job& job) {
   absl::MutexLock lock(&mutex_);
@@ -105,12 +100,21 @@ std::vector<std::string> FakeStore::Calls() const {
   return calls_;
 }
 
+void FakeStore::SetServing(bool serving) {
+  absl::MutexLock lock(&mutex_);
+  serving_ = serving;
+}
+
+bool FakeStore::serving() const {
+  absl::MutexLock lock(&mutex_);
+  return serving_;
+}
+
 namespace {
 
 class FakeJobs final : public v1::Jobs::Service {
  public:
   explicit FakeJobs(FakeStore& store) : store_(store) {}
-  std::atomic<bool> stop{false};
 
   grpc::Status Submit(grpc::ServerContext*, const v1::SubmitRequest* request, v1::SubmitReply* reply) override {
     store_.request_ids.push_back(request->request_id());
@@ -167,7 +171,7 @@ class FakeJobs final : public v1::Jobs::Service {
       writer->Write(snapshot);
     }
     const bool all = !request->events() && !request->metrics() && !request->logs();
-    while (!stop && !context->IsCancelled()) {
+    while (store_.serving() && !context->IsCancelled()) {
       const auto items = store_.After(cursor, request->follow() ? absl::Milliseconds(20) : absl::ZeroDuration());
       for (const v1::WatchItem& item : items) {
         ++cursor;
@@ -249,27 +253,12 @@ class FakeAdmin final : public v1::Admin::Service {
 
 }  // namespace
 
-struct FakeCoordinator::Services {
-  explicit Services(FakeStore& store) : jobs(store), nodes(store), admin(store) {}
-  FakeJobs jobs;
-  FakeNodes nodes;
-  FakeAdmin admin;
-  std::unique_ptr<grpc::Server> server;
-};
-
-FakeCoordinator::FakeCoordinator(const std::string& socket_path, FakeStore& store)
-    : services_(std::make_unique<Services>(store)) {
-  grpc::ServerBuilder builder;
-  builder.AddListeningPort("unix:" + socket_path, grpc::InsecureServerCredentials());
-  builder.RegisterService(&services_->jobs);
-  builder.RegisterService(&services_->nodes);
-  builder.RegisterService(&services_->admin);
-  services_->server = builder.BuildAndStart();
+std::vector<std::unique_ptr<grpc::Service>> FakeStore::Services() {
+  std::vector<std::unique_ptr<grpc::Service>> services;
+  services.push_back(std::make_unique<FakeJobs>(*this));
+  services.push_back(std::make_unique<FakeNodes>(*this));
+  services.push_back(std::make_unique<FakeAdmin>(*this));
+  return services;
 }
 
-FakeCoordinator::~FakeCoordinator() {
-  services_->jobs.stop = true;
-  services_->server->Shutdown(std::chrono::system_clock::now());
-}
-
-}  // namespace muster::cli
+}  // namespace muster

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace muster {
+
+// A readable size in binary units, with three significant digits and no trailing zeros: "0 B", "1.5 GiB", "61.2 GiB",
+// "80 GiB". Values from 999.5 use the next unit, so 1000 bytes are "0.98 KiB".
+std::string FormatBytes(uint64_t bytes);
+
+}  // namespace muster
