@@ -31,7 +31,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "checkpoint/shard.h"
+#include "checkpoint/shard_reader.h"
 #include "checkpoint/step_name.h"
 #include "proto/manifest.pb.h"
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file.h"
-#include "checkpoint/owner.h"
+#include "checkpoint/folder_owner.h"
 #include "common/failpoint.h"
 #include "common/file_error.h"
 

@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 to=${1:-bin}
 shift || true
-targets=(//cli:muster //coordinator:muster-coordinator //worker/agent:muster-worker //worker/step:muster-step //worker/trainer:muster-trainer)
+targets=(//cli:muster //coordinator:muster-coordinator //worker/agent:muster-worker //worker/shim:muster-step //worker/trainer:muster-trainer)
 bazel build "$@" "${targets[@]}"
 mkdir -p "$to"
 for t in "${targets[@]}"; do

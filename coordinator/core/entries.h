@@ -13,11 +13,11 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/ids.h"
+#include "coordinator/core/job_plan.h"
 #include "coordinator/core/machines.h"
-#include "coordinator/core/planner.h"
 #include "coordinator/core/step_times.h"
 #include "coordinator/core/time_tracker.h"
-#include "coordinator/scheduler/queue.h"
+#include "coordinator/scheduler/queue_order.h"
 #include "proto/worker.pb.h"
 
 namespace muster::core {

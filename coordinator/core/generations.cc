@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/proto_time.h"
 #include "coordinator/core/exits.h"
-#include "coordinator/core/plans.h"
+#include "coordinator/core/wanted_plans.h"
 
 namespace muster::core {
 namespace {

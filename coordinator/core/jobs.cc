@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "coordinator/core/exits.h"
-#include "coordinator/core/plans.h"
 #include "coordinator/core/records.h"
+#include "coordinator/core/wanted_plans.h"
 
 namespace muster::core {
 namespace {

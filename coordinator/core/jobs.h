@@ -6,9 +6,9 @@
 
 #include "absl/time/time.h"
 #include "coordinator/core/entries.h"
-#include "coordinator/core/plans.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/transaction.h"
+#include "coordinator/core/wanted_plans.h"
 
 namespace muster::core {
 

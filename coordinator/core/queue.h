@@ -1,4 +1,4 @@
-// The queue: which of the waiting jobs starts where. The order is scheduler/queue.h's, the slots are
+// The queue: which of the waiting jobs starts where. The order is scheduler/queue_order.h's, the slots are
 // scheduler/place.h's; here a job waits for its plan, and for larger slots if it does not fit. Private to
 // coordinator/core.
 #pragma once
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "coordinator/core/generations.h"
-#include "coordinator/core/plans.h"
+#include "coordinator/core/wanted_plans.h"
 #include "coordinator/scheduler/pass.h"
 
 namespace muster::core {

@@ -10,11 +10,11 @@
 #include "coordinator/core/hangs.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/nodes.h"
-#include "coordinator/core/plans.h"
 #include "coordinator/core/queue.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/requests.h"
 #include "coordinator/core/views.h"
+#include "coordinator/core/wanted_plans.h"
 
 namespace muster::core {
 

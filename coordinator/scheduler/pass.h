@@ -30,7 +30,7 @@
 #include <string>
 
 #include "coordinator/scheduler/place.h"
-#include "coordinator/scheduler/queue.h"
+#include "coordinator/scheduler/queue_order.h"
 
 namespace muster::scheduler {
 

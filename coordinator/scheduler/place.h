@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/ids.h"
-#include "coordinator/scheduler/queue.h"
+#include "coordinator/scheduler/queue_order.h"
 #include "proto/job.pb.h"
 
 namespace muster::scheduler {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/scheduler/pass.h"
 #include "coordinator/scheduler/place.h"
-#include "coordinator/scheduler/queue.h"
+#include "coordinator/scheduler/queue_order.h"
 
 namespace muster::scheduler {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "coordinator/scheduler/pass.h"
 #include "coordinator/scheduler/place.h"
-#include "coordinator/scheduler/queue.h"
+#include "coordinator/scheduler/queue_order.h"
 
 namespace muster::scheduler {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/core/planner.h"
+#include "coordinator/core/job_plan.h"
 #include "proto/job.pb.h"
 #include "proto/jobs.pb.h"
 #include "proto/spec.pb.h"

@@ -38,7 +38,7 @@ TEST(Ddp, ReducesEachUnitAsItsBackwardIsDoneInTheLastMicrobatchOnly) {
           "Backward embedding m0", "Forward embedding m1", "Forward h.0 m1", "Forward head m1", "Backward head m1",
           "ReduceScalars on reduce in world after 9", "AllReduce head on reduce in replicas after 9", "Backward h.0 m1",
           "AllReduce h.0 on reduce in replicas after 12", "Backward embedding m1",
-          "AllReduce embedding on reduce in replicas after 14", "ClipGradients after 15", "OptimizerStep"}));
+          "AllReduce embedding on reduce in replicas after 14", "GradientNorm after 15", "OptimizerStep"}));
 }
 
 TEST(Ddp, ChecksForRandomModelsAndCoversEveryUnitOnce) {

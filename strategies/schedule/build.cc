@@ -129,7 +129,7 @@ class Builder {
   Schedule Train() {
     PlanTraining();
     EmitEvents();
-    Emit({.kind = OpKind::kClipGradients, .group = recipe_.sharded ? kShardGroup : -1});
+    Emit({.kind = OpKind::kGradientNorm, .group = recipe_.sharded ? kShardGroup : -1});
     if (last_reduction_ >= 0) ops_.back().waits = {last_reduction_};
     Emit({.kind = OpKind::kOptimizerStep});
     schedule_.microbatches = recipe_.microbatches;

@@ -62,7 +62,7 @@ TEST(Build, FullShardGathersAheadAndReducesBehind) {
                            "Reduce h.0 on reduce in shards after 24",              // 26
                            "Backward embedding m0",                                // 27: reads no parameter
                            "Reduce embedding on reduce in shards after 27",        // 28
-                           "ClipGradients in shards after 28",                     // 29
+                           "GradientNorm in shards after 28",                      // 29
                            "OptimizerStep"                                         // 30
                            ));
 }

@@ -24,7 +24,7 @@ namespace muster {
 //    and one from each that borrows it. Where there are both, every unit's kAllReduce comes once, after its last
 //    kReduce. A gradient outside of the slots is reduced once: a second reduction would add sums twice. Without any,
 //    every gradient stays where it is
-//  - step: one kClipGradients, then one kOptimizerStep, after every backward and reduction; no parameter is used
+//  - step: one kGradientNorm, then one kOptimizerStep, after every backward and reduction; no parameter is used
 //    after it. A schedule without a backward, such as an evaluation, has neither
 //  - streams: ops are in order only within their stream and after what they wait for. By that order alone a use comes
 //    after its gather, a gather after the release of its slot, a release after the uses, a reduction after the

@@ -29,7 +29,7 @@ enum class OpKind : uint8_t {
   kOffload,  // owned state of units [unit, unit_end) to host memory
   kFetch,
   kReduceScalars,  // loss sum and votes of the step over all ranks
-  kClipGradients,  // global norm over owned extents (a group: summed over it), and the factor where the spec clips
+  kGradientNorm,   // global norm over owned extents (a group: summed over it), and the factor where the spec clips
   kOptimizerStep,  // over owned extents
   kSnapshot,       // owned state to host memory, for a checkpoint
   kEnd,            // not an op: the number of kinds
@@ -187,8 +187,8 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .scope = OpScope::kStep,
      .group = GroupUse::kRequired,
      .scalar_bytes = 32},
-    {.kind = OpKind::kClipGradients,
-     .name = "ClipGradients",
+    {.kind = OpKind::kGradientNorm,
+     .name = "GradientNorm",
      .stream = Stream::kCompute,
      .scope = OpScope::kStep,
      .group = GroupUse::kOptional,

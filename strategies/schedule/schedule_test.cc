@@ -25,7 +25,7 @@ TEST(Schedule, PrintsOneOpALine) {
             (std::vector<std::string>{"Forward embedding m0", "Forward h.0 m0", "Forward head m0", "Backward head m0",
                                       "Backward h.0 m0", "Backward embedding m0", "Forward embedding m1",
                                       "Forward h.0 m1", "Forward head m1", "Backward head m1", "Backward h.0 m1",
-                                      "Backward embedding m1", "ClipGradients", "OptimizerStep"}));
+                                      "Backward embedding m1", "GradientNorm", "OptimizerStep"}));
 }
 
 TEST(Schedule, DigestIsPinnedAndSeesEveryField) {
@@ -177,7 +177,7 @@ Schedule AcrossStreams() {
   ops.push_back(
       {.kind = OpKind::kReduce, .unit = 0, .unit_end = 3, .stream = Stream::kReduce, .group = 0, .waits = {7}});
   ops.push_back({.kind = OpKind::kReduceScalars, .stream = Stream::kReduce, .group = 0});
-  ops.push_back({.kind = OpKind::kClipGradients, .waits = {11}});
+  ops.push_back({.kind = OpKind::kGradientNorm, .waits = {11}});
   ops.push_back({.kind = OpKind::kOptimizerStep});
   s.ops = ops;
   return s;

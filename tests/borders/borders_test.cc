@@ -214,7 +214,7 @@ TEST(Borders, RulesRefuseWhatTheyAreFor) {
   EXPECT_FALSE(Allowed(rules["strategies"], "ATen/core/Tensor.h", false));
   EXPECT_FALSE(Allowed(rules["coordinator"], "ATen/core/Tensor.h", false));
   EXPECT_FALSE(Allowed(rules["worker/engine"], "grpcpp/grpcpp.h", true));
-  EXPECT_FALSE(Allowed(rules["worker/step"], "grpcpp/grpcpp.h", true));
+  EXPECT_FALSE(Allowed(rules["worker/shim"], "grpcpp/grpcpp.h", true));
   EXPECT_FALSE(Allowed(rules["worker/agent"], "torch/torch.h", false));
   EXPECT_FALSE(Allowed(rules["cli"], "worker/engine/engine.h", false));
   EXPECT_FALSE(Allowed(rules["coordinator/core"], "common/file/durable_file.h", false));

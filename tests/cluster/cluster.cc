@@ -38,7 +38,7 @@ const std::string& BinDir() {
   static const std::string dir = [] {
     const std::string& to = folder.path();
     for (const char* file : {"cli/muster", "coordinator/muster-coordinator", "worker/agent/muster-worker",
-                             "worker/step/muster-step", "worker/trainer/muster-trainer"}) {
+                             "worker/shim/muster-step", "worker/trainer/muster-trainer"}) {
       fs::create_symlink(fs::canonical(file), to + "/" + fs::path(file).filename().string());
     }
     return to;

@@ -41,7 +41,7 @@ std::set<uint64_t> StagesOf(const std::string& phase) {
   if (phase == "gather") return {At(OpKind::kGather)};
   if (phase == "backward") return {At(OpKind::kBackward)};
   if (phase == "reduce") return {At(OpKind::kReduce), At(OpKind::kAllReduce)};
-  if (phase == "optimizer") return {At(OpKind::kClipGradients), At(OpKind::kOptimizerStep)};
+  if (phase == "optimizer") return {At(OpKind::kGradientNorm), At(OpKind::kOptimizerStep)};
   if (phase == "checkpoint") return {rundir::kCheckpointing};
   return {};
 }

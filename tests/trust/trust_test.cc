@@ -66,7 +66,7 @@ class TrustTest : public ::testing::Test {
                                        const std::vector<std::string>& more = {}) {
     const std::string bin = folder() + "/bin";
     fs::create_directories(bin);
-    for (const char* program : {"worker/step/muster-step", "worker/trainer/muster-trainer"}) {
+    for (const char* program : {"worker/shim/muster-step", "worker/trainer/muster-trainer"}) {
       const fs::path link = bin + "/" + fs::path(program).filename().string();
       if (!fs::exists(fs::symlink_status(link))) fs::create_symlink(fs::canonical(program), link);
     }

@@ -66,7 +66,7 @@ std::vector<std::string> AgentTest::Arguments(const std::vector<std::string>& mo
                                         "--run_dir",
                                         run_,
                                         "--bin_dir",
-                                        Binary("worker/step")};
+                                        Binary("worker/shim")};
   arguments.insert(arguments.end(), more_flags.begin(), more_flags.end());
   const auto unless_given = [&](const std::string& flag, const std::string& value) {
     if (std::find(more_flags.begin(), more_flags.end(), flag) != more_flags.end()) return;

@@ -281,7 +281,7 @@ CompiledEngine::Handler CompiledEngine::HandlerOf(OpKind kind) {
       return [](CompiledEngine& e, Execution& run) {
         e.exchange_.ReduceScalars(run.schedule, run.index, run.training->scalars);
       };
-    case OpKind::kClipGradients:
+    case OpKind::kGradientNorm:
       return [](CompiledEngine& e, Execution& run) {
         auto global = e.exchange_.GlobalNorm(run.op(), e.storage_->OwnedNorm());
         ThrowIfBad(global.status());

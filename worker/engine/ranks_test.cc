@@ -227,7 +227,7 @@ TEST(Ranks, OneThatNeverComesIsNamedWithStepAndOp) {
         if (rank == 1) return;
         const absl::Status status = TakeStep(trial, rank, engine).status();
         EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-        EXPECT_THAT(std::string(status.message()), testing::HasSubstr("rank 0, step 2, ClipGradients after "));
+        EXPECT_THAT(std::string(status.message()), testing::HasSubstr("rank 0, step 2, GradientNorm after "));
         EXPECT_THAT(std::string(status.message()), testing::HasSubstr(": waiting for "));
         EXPECT_THAT(std::string(status.message()), testing::HasSubstr("rank 1 did not come"));
         EXPECT_EQ(TakeStep(trial, rank, engine).status().code(), absl::StatusCode::kUnavailable);

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
-#include "worker/trainer/agree.h"
+#include "worker/trainer/agree_on_status.h"
 #include "worker/trainer/weights.h"
 
 namespace muster::trainer {

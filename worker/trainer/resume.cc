@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "checkpoint/checkpoint.h"
-#include "worker/trainer/agree.h"
+#include "worker/trainer/agree_on_status.h"
 #include "worker/trainer/ranks.h"
 #include "worker/trainer/weights.h"
 

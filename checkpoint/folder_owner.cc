@@ -1,4 +1,4 @@
-#include "checkpoint/owner.h"
+#include "checkpoint/folder_owner.h"
 
 #include <errno.h>
 #include <google/protobuf/util/json_util.h>

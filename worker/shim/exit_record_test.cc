@@ -1,4 +1,4 @@
-#include "worker/step/exit_record.h"
+#include "worker/shim/exit_record.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "checkpoint/shard.h"
+#include "checkpoint/shard_reader.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "coordinator/core/plans.h"
+#include "coordinator/core/wanted_plans.h"
 
 namespace muster::core {
 

@@ -1,4 +1,4 @@
-#include "coordinator/core/planner.h"
+#include "coordinator/core/job_plan.h"
 
 #include <gtest/gtest.h>
 

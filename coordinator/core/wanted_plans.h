@@ -19,7 +19,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/ids.h"
-#include "coordinator/core/planner.h"
+#include "coordinator/core/job_plan.h"
 #include "coordinator/scheduler/place.h"
 #include "proto/spec.pb.h"
 

@@ -1,4 +1,4 @@
-#include "worker/step/launch.h"
+#include "worker/shim/launch.h"
 
 #include <fcntl.h>
 #include <sys/prctl.h>

@@ -1,5 +1,5 @@
 // Jobs that wait for their plans: what the core asks for, and what it does while the answer is on its way.
-#include "coordinator/core/plans.h"
+#include "coordinator/core/wanted_plans.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

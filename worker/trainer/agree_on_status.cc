@@ -1,4 +1,4 @@
-#include "worker/trainer/agree.h"
+#include "worker/trainer/agree_on_status.h"
 
 #include <ATen/ops/full.h>
 

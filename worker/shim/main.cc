@@ -5,7 +5,7 @@
 #include "absl/status/statusor.h"
 #include "common/clock.h"
 #include "worker/rundir/rundir.h"
-#include "worker/step/step.h"
+#include "worker/shim/shim.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) {

@@ -1,4 +1,4 @@
-#include "coordinator/core/planner.h"
+#include "coordinator/core/job_plan.h"
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>

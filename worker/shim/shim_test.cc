@@ -47,7 +47,7 @@ class StepTest : public ::testing::Test {
 
   void Spawn(const rundir::Start& start) {
     ASSERT_TRUE(dir_.Create(start).ok());
-    const std::string binary = std::filesystem::absolute("worker/step/muster-step");
+    const std::string binary = std::filesystem::absolute("worker/shim/muster-step");
     std::string path = dir_.path();
     char* argv[] = {const_cast<char*>(binary.c_str()), path.data(), nullptr};
     ASSERT_EQ(posix_spawn(&shim_, binary.c_str(), nullptr, nullptr, argv, environ), 0);
@@ -244,7 +244,7 @@ TEST_F(StepTest, ARankLivesOnce) {
   Spawn(Shell("echo ready; exec sleep 1000"));
   ASSERT_TRUE(LogHas("ready"));
   const auto second = [this] {
-    const std::string binary = std::filesystem::absolute("worker/step/muster-step");
+    const std::string binary = std::filesystem::absolute("worker/shim/muster-step");
     std::string path = dir_.path();
     char* argv[] = {const_cast<char*>(binary.c_str()), path.data(), nullptr};
     pid_t pid = 0;
@@ -270,7 +270,7 @@ TEST_F(StepTest, MuchOutputIsKeptInSegments) {
 TEST_F(StepTest, FullDiskNeitherBlocksNorHidesTheEnd) {
   ASSERT_TRUE(dir_.Create(Shell("yes 0123456 | head -c 3000000; echo; echo the reason; exit 5")).ok());
   const std::string command = absl::StrCat(
-      "ulimit -f 1536; exec ", std::filesystem::absolute("worker/step/muster-step").string(), " ", dir_.path());
+      "ulimit -f 1536; exec ", std::filesystem::absolute("worker/shim/muster-step").string(), " ", dir_.path());
   char* argv[] = {const_cast<char*>("sh"), const_cast<char*>("-c"), const_cast<char*>(command.c_str()), nullptr};
   ASSERT_EQ(posix_spawn(&shim_, "/bin/sh", nullptr, nullptr, argv, environ), 0);
   const RankExit exit = Wait();

@@ -1,4 +1,4 @@
-#include "coordinator/scheduler/queue.h"
+#include "coordinator/scheduler/queue_order.h"
 
 #include <algorithm>
 #include <tuple>

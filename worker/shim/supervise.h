@@ -11,8 +11,8 @@
 #include "common/clock.h"
 #include "worker/rundir/log.h"
 #include "worker/rundir/rundir.h"
-#include "worker/step/exit_record.h"
-#include "worker/step/launch.h"
+#include "worker/shim/exit_record.h"
+#include "worker/shim/launch.h"
 
 namespace muster::step {
 

@@ -1,4 +1,4 @@
-#include "worker/step/step.h"
+#include "worker/shim/shim.h"
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/file/lock.h"
 #include "worker/rundir/log.h"
-#include "worker/step/launch.h"
-#include "worker/step/supervise.h"
+#include "worker/shim/launch.h"
+#include "worker/shim/supervise.h"
 
 namespace muster::step {
 namespace {

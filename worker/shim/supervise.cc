@@ -1,4 +1,4 @@
-#include "worker/step/supervise.h"
+#include "worker/shim/supervise.h"
 
 #include <poll.h>
 #include <sys/resource.h>
