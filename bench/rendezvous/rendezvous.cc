@@ -134,7 +134,7 @@ class Worker {
   // Waits until this node should run that many ranks; returns them.
   std::vector<RankKey> WaitForRanks(size_t count) {
     absl::MutexLock lock(&mutex_);
-    const auto there = [&] {
+    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return static_cast<size_t>(desired_.ranks_size()) == count && (count == 0 || desired_.ranks(0).has_run());
     };
     if (!mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience)) Die("the coordinator has not placed the ranks");

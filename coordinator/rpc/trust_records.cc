@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<TrustRecords>> TrustRecords::Open(const std::stri
 }
 
 void TrustRecords::Load(const StoredTrust& stored) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const StoredToken& token : stored.tokens()) tokens_[token.info().id()] = token;
   for (const StoredNode& node : stored.nodes()) nodes_[node.id()] = node;
 }
@@ -124,7 +124,7 @@ absl::StatusOr<CreateTokenReply> TrustRecords::CreateToken(const CreateTokenRequ
   } else if (request.role() == TOKEN_ROLE_WORKER) {
     *info.mutable_expires() = ToProto(now + kJoinTokenLife);
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   PruneEnded(now);
   std::map<std::string, StoredToken> tokens = tokens_;
   if (!request.request_id().empty()) {
@@ -148,7 +148,7 @@ absl::StatusOr<CreateTokenReply> TrustRecords::CreateToken(const CreateTokenRequ
 std::vector<TokenInfo> TrustRecords::ListTokens() const {
   std::vector<TokenInfo> infos;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [id, token] : tokens_) infos.push_back(token.info());
   }
   std::stable_sort(infos.begin(), infos.end(), [](const TokenInfo& a, const TokenInfo& b) {
@@ -158,7 +158,7 @@ std::vector<TokenInfo> TrustRecords::ListTokens() const {
 }
 
 absl::StatusOr<TokenInfo> TrustRecords::RevokeToken(const std::string& id, absl::Time now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::map<std::string, StoredToken> tokens = tokens_;
   const auto found = tokens.find(id);
   if (found == tokens.end()) {
@@ -176,7 +176,7 @@ absl::StatusOr<TokenInfo> TrustRecords::RevokeToken(const std::string& id, absl:
 
 absl::StatusOr<Principal> TrustRecords::FindToken(const tls::Token& token, absl::Time now) const {
   const std::string digest = Sha256Hex(token.secret);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = tokens_.find(token.id);
   // Compares digests, so the time it takes reveals nothing about the secret.
   if (found == tokens_.end() || found->second.secret_sha256() != digest) {
@@ -199,7 +199,7 @@ absl::StatusOr<Principal> TrustRecords::FindToken(const tls::Token& token, absl:
 
 absl::Status TrustRecords::Join(const std::string& node, const std::string& key_sha256, absl::Time expires,
                                 absl::Time now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::map<std::string, StoredNode> nodes = nodes_;
   StoredNode& stored = nodes[node];
   const bool same_key = stored.key_sha256() == key_sha256 || stored.previous_key_sha256() == key_sha256;
@@ -225,7 +225,7 @@ absl::Status TrustRecords::Join(const std::string& node, const std::string& key_
 
 absl::Status TrustRecords::Renew(const std::string& node, const std::string& key_sha256,
                                  const std::string& next_key_sha256, absl::Time expires) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::map<std::string, StoredNode> nodes = nodes_;
   const auto found = nodes.find(node);
   if (found == nodes.end() || found->second.revoked()) return absl::UnauthenticatedError("the node was revoked");
@@ -237,7 +237,7 @@ absl::Status TrustRecords::Renew(const std::string& node, const std::string& key
 }
 
 absl::Status TrustRecords::RevokeNode(const std::string& node) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::map<std::string, StoredNode> nodes = nodes_;
   const auto found = nodes.find(node);
   if (found == nodes.end()) {
@@ -249,7 +249,7 @@ absl::Status TrustRecords::RevokeNode(const std::string& node) {
 }
 
 absl::Status TrustRecords::CheckNode(const std::string& node, const std::string& key_sha256) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = nodes_.find(node);
   if (found != nodes_.end() && !found->second.revoked() &&
       (found->second.key_sha256() == key_sha256 || found->second.previous_key_sha256() == key_sha256)) {

@@ -6,7 +6,6 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/mutex.h"
 #include "common/tls/token.h"
 #include "coordinator/rpc/authorize.h"
 #include "proto/trust.pb.h"
@@ -57,7 +57,7 @@ class TrustRecords {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string path_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::map<std::string, StoredToken> tokens_ ABSL_GUARDED_BY(mutex_);  // by id
   std::map<std::string, StoredNode> nodes_ ABSL_GUARDED_BY(mutex_);    // by id
 };
