@@ -1,7 +1,5 @@
 #include "coordinator/daemon/tensorboard_writer.h"
 
-#include <spdlog/spdlog.h>
-
 #include <chrono>
 #include <condition_variable>
 #include <optional>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "common/log/log.h"
 #include "common/mutex.h"
 
 namespace muster::server {
@@ -93,14 +92,14 @@ void TensorBoardWriter::WriteUntilDone(const WatchPage& page) {
   while (true) {
     const absl::Status status = log_->Write(page.items);
     if (status.ok()) break;
-    if (!std::exchange(reported, true)) spdlog::error("TensorBoard: {}; retrying", std::string(status.message()));
+    if (!std::exchange(reported, true)) LogError("cannot write TensorBoard files; retrying", {{"error", status}});
     const MutexLock lock(shared_->mutex);
     const auto retry_at = std::chrono::steady_clock::now() + kRetryAfter;
     while (!shared_->stopping && shared_->changed.wait_until(shared_->mutex, retry_at) == std::cv_status::no_timeout) {
     }
     if (shared_->stopping) return;
   }
-  if (reported) spdlog::info("TensorBoard: writing again");
+  if (reported) LogInfo("writing TensorBoard files again");
 }
 
 void TensorBoardWriter::Run() {
@@ -129,12 +128,12 @@ void TensorBoardWriter::Run() {
     RemoveForgotten();
     if (log_->unsaved() && (stopping || std::chrono::steady_clock::now() >= save_at)) {
       const absl::Status saved = log_->Save();
-      if (!saved.ok()) spdlog::error("TensorBoard: {}", std::string(saved.message()));
+      if (!saved.ok()) LogError("cannot save TensorBoard files", {{"error", saved}});
       save_at = std::chrono::steady_clock::now() + kSaveAfter;
     }
     if (!page.has_value() || stopping) continue;
     if (page->end && absl::IsInvalidArgument(page->status)) {
-      spdlog::warn("TensorBoard: the folder belongs to another store; rewriting its files");
+      LogWarn("the TensorBoard folder belongs to another store; rewriting its files");
       log_->Restart();
       Open();
     } else if (!page->end) {

@@ -1,12 +1,11 @@
 #include "coordinator/server/worker_sessions.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/log/log.h"
 #include "common/proto_time.h"
 #include "common/version.h"
 #include "coordinator/server/fatal.h"
@@ -86,7 +85,8 @@ void WorkerSessions::Receive(Turn& turn, const std::shared_ptr<WorkerLink>& link
 void WorkerSessions::Connect(Turn& turn, const std::shared_ptr<WorkerLink>& link, const Hello& hello) {
   const core::Outcome& outcome = turn.Handle(core::NodeConnected{hello.node()});
   if (!outcome.status.ok()) {
-    spdlog::warn("worker {} on {} refused: {}", hello.node().id(), hello.node().hostname(), outcome.status.ToString());
+    LogWarn("worker refused",
+            {{"node", hello.node().id()}, {"hostname", hello.node().hostname()}, {"error", outcome.status}});
     turn.AfterCommit([link, status = outcome.status] { link->Close(status); });
     return;
   }
@@ -239,7 +239,7 @@ void WorkerSessions::Drop(Turn& turn, std::map<NodeId, Session>::iterator sessio
 void WorkerSessions::Gone(Turn& turn, const WorkerLink* link) {
   const auto node = nodes_.find(link);
   if (closed_ || node == nodes_.end()) return;
-  spdlog::info("the stream of worker {} ended", node->second.value());
+  LogInfo("worker stream ended", {{"node", node->second}});
   Drop(turn, sessions_.find(node->second));
 }
 
@@ -271,9 +271,10 @@ void WorkerSessions::CheckLiveness(Turn& turn) {
   }
   for (const NodeId& node : silent) {
     const auto session = sessions_.find(node);
-    const std::string why = absl::StrCat("no message from worker ", node.value(), " for ",
-                                         absl::FormatDuration(now - session->second.last_contact));
-    spdlog::warn("{}: it counts as disconnected", why);
+    const absl::Duration silence = now - session->second.last_contact;
+    const std::string why =
+        absl::StrCat("no message from worker ", node.value(), " for ", absl::FormatDuration(silence));
+    LogWarn("no message from the worker; closing its stream", {{"node", node}, {"silence", silence}});
     turn.AfterCommit([link = session->second.link, why] { link->Close(absl::UnavailableError(why)); });
     Drop(turn, session);
   }

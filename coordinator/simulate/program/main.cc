@@ -1,6 +1,5 @@
 // muster-simulate: simulates whole clusters with faults, one per seed, and checks the invariants of
 // docs/reliability.md.
-#include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -16,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/log/log.h"
 #include "common/mutex.h"
 #include "coordinator/simulate/simulation.h"
 
@@ -94,7 +94,7 @@ int RunMany(uint64_t first, uint64_t seeds, uint64_t most_failures, unsigned thr
 }  // namespace muster::simulate
 
 int main(int argc, char** argv) {
-  spdlog::set_level(spdlog::level::off);
+  muster::StartLog("simulate", muster::LogLevel::kOff);
   CLI::App app{"Simulates whole clusters with faults, one from each seed, and checks every effect."};
   uint64_t first = 1, seeds = 1000, most_failures = 5;
   std::optional<uint64_t> seed;
