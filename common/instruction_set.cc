@@ -1,5 +1,9 @@
 #include "common/instruction_set.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -19,6 +23,19 @@ constexpr std::array<std::pair<InstructionSet, absl::string_view>, 5> kInstructi
     {InstructionSet::kAmxBf16, "AMX BF16"},
 }};
 
+#if defined(__x86_64__)
+// On a CPU with AVX, so it has xgetbv. clang 14's __builtin_cpu_supports does not know AMX.
+bool HasAmxBf16() {
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;  // of edx, leaf 7
+  constexpr unsigned kTileState = 3u << 17;               // of XCR0: the kernel saves the registers
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (~edx & (kBf16 | kTile)) != 0) return false;
+  unsigned low = 0, high = 0;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (low & kTileState) == kTileState;
+}
+#endif
+
 InstructionSet CpuInstructionSet() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -28,7 +45,7 @@ InstructionSet CpuInstructionSet() {
       !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq")) {
     return InstructionSet::kAvx2;
   }
-  if (__builtin_cpu_supports("amx-bf16") && __builtin_cpu_supports("amx-tile")) return InstructionSet::kAmxBf16;
+  if (HasAmxBf16()) return InstructionSet::kAmxBf16;
   return __builtin_cpu_supports("avx512bf16") ? InstructionSet::kAvx512Bf16 : InstructionSet::kAvx512;
 #else
   return InstructionSet::kBaseline;

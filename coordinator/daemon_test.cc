@@ -366,7 +366,7 @@ TEST(Daemon, FailedCommitEndsTheProcessAndLosesNothing) {
     }
     const int ended = daemon.Wait();
     EXPECT_TRUE(WIFSIGNALED(ended) && WTERMSIG(ended) == SIGABRT) << ended;
-    EXPECT_TRUE(absl::StrContains(daemon.Errors(), "the commit failed")) << daemon.Errors();
+    EXPECT_TRUE(absl::StrContains(daemon.Errors(), "action=\"the commit\"")) << daemon.Errors();
   }
   EXPECT_GT(accepted.size(), 5u);
   Daemon daemon(folder.path());

@@ -1,8 +1,6 @@
 // muster-coordinator: parses flags and starts the server.
 #include <pthread.h>
 #include <signal.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/log/log.h"
 #include "common/timeouts.h"
 #include "common/version.h"
 #include "coordinator/daemon/server.h"
@@ -31,13 +30,6 @@ CLI::Option* AddDuration(CLI::App& app, const std::string& name, absl::Duration&
           },
           what)
       ->default_str(absl::FormatDuration(value));
-}
-
-void StartLog(const std::string& level) {
-  spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_sink_mt>()));
-  spdlog::set_level(spdlog::level::from_str(level));
-  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
-  spdlog::flush_on(spdlog::level::warn);
 }
 
 }  // namespace
@@ -84,7 +76,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  StartLog(log_level);
+  muster::StartLog("coordinator", muster::LogLevelOf(log_level));
   options.core.grow_settle = std::min(options.core.grow_settle, options.core.grow_after / 10);
   options.core.timeouts = muster::Derive(options.workers.detection);
   if (start->count() > 0) {
@@ -124,8 +116,8 @@ int main(int argc, char** argv) {
 
   int signal_number = 0;
   sigwait(&ending, &signal_number);
-  spdlog::info("{}: shutting down", signal_number == SIGTERM ? "SIGTERM" : "SIGINT");
+  muster::LogInfo("shutting down", {{"signal", signal_number == SIGTERM ? "SIGTERM" : "SIGINT"}});
   (*server)->Shutdown();
-  spdlog::info("stopped");
+  muster::LogInfo("stopped");
   return 0;
 }

@@ -70,7 +70,7 @@ void FakeStore::AppendLog(const std::string& job, uint32_t rank, const std::stri
 
 std::vector<v1::WatchItem> FakeStore::After(uint64_t cursor, absl::Duration at_most) const {
   absl::MutexLock lock(&mutex_);
-  const auto more = [&] { return items_.size() > cursor; };
+  const auto more = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return items_.size() > cursor; };
   mutex_.AwaitWithTimeout(absl::Condition(&more), at_most);
   if (items_.size() <= cursor) return {};
   return {items_.begin() + static_cast<ptrdiff_t>(cursor), items_.end()};

@@ -8,10 +8,10 @@
 
 #include <cstdarg>
 #include <filesystem>
-#include <mutex>
 #include <set>
 
 #include "common/check.h"
+#include "common/mutex.h"
 
 namespace muster {
 namespace {
@@ -22,9 +22,9 @@ struct State {
   std::vector<std::string> renamed;
 };
 
-std::mutex mutex;
+Mutex mutex;
 
-State& TheState() {
+State& TheState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
   static State* const state = new State;  // outlives every thread that writes
   return *state;
 }
@@ -43,7 +43,7 @@ std::string PathOf(int fd) {
 }
 
 void Wrote(int fd) {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   State& state = TheState();
   if (state.root.empty()) return;
   const std::string path = PathOf(fd);
@@ -51,19 +51,19 @@ void Wrote(int fd) {
 }
 
 void Created(const std::string& path) {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   State& state = TheState();
   if (IsBelow(path, state.root)) state.unsynced.insert(FolderOf(path));
 }
 
 void Synced(int fd) {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   State& state = TheState();
   if (!state.root.empty()) state.unsynced.erase(PathOf(fd));
 }
 
 void Renamed(const std::string& from, const std::string& to) {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   State& state = TheState();
   if (!IsBelow(to, state.root)) return;
   std::set<std::string> moved;
@@ -83,19 +83,19 @@ void Renamed(const std::string& from, const std::string& to) {
 }  // namespace
 
 SyncWatch::SyncWatch(const std::string& root) {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   State& state = TheState();
   MUSTER_CHECK(state.root.empty(), "a SyncWatch of ", state.root, " is still there; ", root, " needs the only one");
   state = {.root = root, .unsynced = {}, .renamed = {}};
 }
 
 SyncWatch::~SyncWatch() {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   TheState() = {};
 }
 
 std::vector<std::string> SyncWatch::Unsynced() const {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   std::vector<std::string> left;
   for (const std::string& path : TheState().unsynced) {
     if (std::filesystem::exists(path)) left.push_back(path);
@@ -104,7 +104,7 @@ std::vector<std::string> SyncWatch::Unsynced() const {
 }
 
 std::vector<std::string> SyncWatch::RenamedUnsynced() const {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   return TheState().renamed;
 }
 

@@ -5,28 +5,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/utf8.h"
 
 namespace muster::cli {
 namespace {
-
-bool Continues(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-
-// The character at the start of `text` and the length of its UTF-8 sequence; length 0: malformed.
-std::pair<size_t, char32_t> DecodeUtf8(absl::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return {1, first};
-  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < length) return {0, 0};
-  char32_t value = first & (0xFF >> (length + 1));
-  for (size_t i = 1; i < length; ++i) {
-    if (!Continues(text[i])) return {0, 0};
-    value = value << 6 | (byte(i) & 0x3F);
-  }
-  const char32_t least = length == 4 ? 0x10000 : length == 3 ? 0x800 : 0x80;
-  if (value < least || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) return {0, 0};
-  return {length, value};
-}
 
 // YAML 1.2.2, production 1 (c-printable), without carriage return, which is checked separately.
 bool Printable(char32_t c) {
@@ -52,7 +34,7 @@ SourceText::SourceText(absl::string_view text, const std::string& name)
   uint32_t characters = 0;
   for (size_t i = 0; i < text_.size(); ++i) {
     characters_.push_back(characters);
-    if (i + 1 == text_.size() || !Continues(text_[i + 1])) ++characters;
+    if (i + 1 == text_.size() || !ContinuesUtf8(text_[i + 1])) ++characters;
     if (text_[i] == '\n') line_starts_.push_back(i + 1);
   }
   characters_.push_back(characters);

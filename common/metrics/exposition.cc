@@ -23,13 +23,13 @@ std::string Bound(double value) { return absl::StrFormat("%g", value); }
 
 void Histogram::Observe(double value) {
   const size_t place = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++counts_[place];
   sum_ += value;
 }
 
 Histogram::Values Histogram::Read() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Values values;
   for (size_t i = 0; i < counts_.size(); ++i) {
     values.count += counts_[i];

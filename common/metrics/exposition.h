@@ -10,12 +10,12 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "common/mutex.h"
 
 namespace muster {
 
@@ -37,7 +37,7 @@ class Histogram {
 
  private:
   const std::vector<double> bounds_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::vector<uint64_t> counts_ ABSL_GUARDED_BY(mutex_);
   double sum_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -12,12 +12,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/timeouts.h"
@@ -32,7 +32,7 @@ namespace muster::core {
 // ---- Events. A user's request carries everything that is random or was checked elsewhere. ----
 // FailedPrecondition: checkpoint.path belongs to another job; an ended job keeps it until it is deleted.
 struct SubmitJob {
-  static constexpr std::string_view kName = "submit";
+  static constexpr absl::string_view kName = "submit";
   std::string request_id;
   std::string owner;
   JobSpec spec;        // resolved; placeholders in its paths are expanded here, where the job gets its id
@@ -41,24 +41,24 @@ struct SubmitJob {
   std::optional<PlanReady> plan = std::nullopt;
 };
 struct CancelJob {
-  static constexpr std::string_view kName = "cancel";
+  static constexpr absl::string_view kName = "cancel";
   JobId job;
 };
 struct PauseJob {
-  static constexpr std::string_view kName = "pause";
+  static constexpr absl::string_view kName = "pause";
   JobId job;
 };
 struct ResumeJob {
-  static constexpr std::string_view kName = "resume";
+  static constexpr absl::string_view kName = "resume";
   JobId job;
 };
 struct DeleteJob {
-  static constexpr std::string_view kName = "delete";
+  static constexpr absl::string_view kName = "delete";
   JobId job;
 };
 // Asks these ranks of a running job to record their next steps. Kept in memory only: a restart ends the caller's wait.
 struct TraceJob {
-  static constexpr std::string_view kName = "trace";
+  static constexpr absl::string_view kName = "trace";
   JobId job;
   StepTraceRequest request;
   std::vector<uint32_t> ranks;
@@ -66,27 +66,27 @@ struct TraceJob {
 // Asks rank 0 of a running job for a checkpoint after the current step. `request_number` is unique and not 0. Kept in
 // memory only: a restart ends the caller's wait. FailedPrecondition: the job does not run, or has no checkpoint.path.
 struct CheckpointJob {
-  static constexpr std::string_view kName = "checkpoint";
+  static constexpr absl::string_view kName = "checkpoint";
   JobId job;
   uint64_t request_number = 0;
 };
 struct DrainNode {
-  static constexpr std::string_view kName = "drain";
+  static constexpr absl::string_view kName = "drain";
   NodeId node;
 };
 struct UndrainNode {
-  static constexpr std::string_view kName = "undrain";
+  static constexpr absl::string_view kName = "undrain";
   NodeId node;
 };
 // A worker opened its stream with Hello. AlreadyExists: another live daemon (with a different boot or host) holds the
 // node id or one of its devices.
 struct NodeConnected {
-  static constexpr std::string_view kName = "node connected";
+  static constexpr absl::string_view kName = "node connected";
   Node node;
 };
 // The stream of this incarnation broke. Ignored if a newer incarnation is connected.
 struct NodeDisconnected {
-  static constexpr std::string_view kName = "node disconnected";
+  static constexpr absl::string_view kName = "node disconnected";
   NodeId node;
   Incarnation incarnation;
 };
@@ -95,7 +95,7 @@ struct NodeDisconnected {
 // rank as EXITED only after all its records are acknowledged, so an exit never overtakes a checkpoint or the Finished
 // record. A node that reconnects receives its desired state and new ranks only after its first full report.
 struct NodeObserved {
-  static constexpr std::string_view kName = "node observed";
+  static constexpr absl::string_view kName = "node observed";
   NodeId node;
   Incarnation incarnation;
   Observed observed;
@@ -103,24 +103,24 @@ struct NodeObserved {
 // A rank's record that changes state: running, checkpoint, finished. FailedPrecondition: a stale generation; the shell
 // acknowledges the record anyway, since it has no further use.
 struct RankRecord {
-  static constexpr std::string_view kName = "rank record";
+  static constexpr absl::string_view kName = "rank record";
   RankId rank;
   Record record;
 };
 // A rank called at the rendezvous of its generation for the first time. In memory only: after a restart it calls again.
 // FailedPrecondition: a stale generation.
 struct RankArrived {
-  static constexpr std::string_view kName = "rank arrived";
+  static constexpr absl::string_view kName = "rank arrived";
   RankId rank;
 };
 struct Tick {
-  static constexpr std::string_view kName = "tick";
+  static constexpr absl::string_view kName = "tick";
 };
 
 using Event =
     std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, TraceJob, CheckpointJob, DrainNode, UndrainNode,
                  NodeConnected, NodeDisconnected, NodeObserved, RankRecord, RankArrived, PlanReady, Tick>;
-inline std::string_view NameOf(const Event& event) {
+inline absl::string_view NameOf(const Event& event) {
   return std::visit([](const auto& e) { return e.kName; }, event);
 }
 

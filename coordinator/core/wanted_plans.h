@@ -13,11 +13,11 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/ids.h"
 #include "coordinator/core/job_plan.h"
 #include "coordinator/scheduler/place.h"
@@ -37,7 +37,7 @@ struct CancelPlan {
 };
 // Event. Errors: those of PlanJob; the job cannot be laid out on those slots.
 struct PlanReady {
-  static constexpr std::string_view kName = "plan ready";
+  static constexpr absl::string_view kName = "plan ready";
   std::string key;
   absl::StatusOr<PlannedPtr> plan;
 };

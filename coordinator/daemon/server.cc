@@ -8,7 +8,6 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 #include <pwd.h>
-#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "common/file/lock.h"
 #include "common/file/private_folder.h"
+#include "common/log/log.h"
 #include "common/rpc/rpc.h"
 #include "common/tls/trust_folder.h"
 #include "coordinator/daemon/address.h"
@@ -60,7 +60,7 @@ void RaiseDescriptorLimit() {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    spdlog::warn("cannot raise the limit of open files: {}", std::strerror(errno));
+    LogWarn("cannot raise the limit of open files", {{"error", std::strerror(errno)}});
   }
 }
 
@@ -191,9 +191,8 @@ absl::Status Server::Parts::LoadAuthority(const ServerOptions& options, absl::Ti
   absl::StatusOr<std::unique_ptr<rpc::TrustRecords>> records =
       rpc::TrustRecords::Open(tls::TrustFolderOf(options.state_dir) + "/records.pb");
   if (!records.ok()) return records.status();
-  spdlog::info("TCP addresses speak TLS; authority sha256:{}, server certificate until {}",
-               trust->authority_facts.sha256,
-               absl::FormatTime("%Y-%m-%d", trust->server_facts.validity.end, absl::UTCTimeZone()));
+  LogInfo("TCP addresses serve TLS", {{"authority_sha256", trust->authority_facts.sha256},
+                                      {"certificate_expires", trust->server_facts.validity.end}});
   authority = std::make_unique<rpc::Authority>(
       rpc::Authority{*std::move(trust), *std::move(records), options.node_certificate_life});
   return absl::OkStatus();

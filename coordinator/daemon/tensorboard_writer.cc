@@ -1,15 +1,14 @@
 #include "coordinator/daemon/tensorboard_writer.h"
 
-#include <spdlog/spdlog.h>
-
 #include <chrono>
 #include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "common/log/log.h"
+#include "common/mutex.h"
 
 namespace muster::server {
 namespace {
@@ -21,8 +20,8 @@ constexpr auto kRetryAfter = std::chrono::seconds(5);
 
 // State shared with callbacks on the loop's thread.
 struct TensorBoardWriter::Shared {
-  std::mutex mutex;
-  std::condition_variable changed;
+  Mutex mutex;
+  std::condition_variable_any changed;
   std::optional<WatchPage> page ABSL_GUARDED_BY(mutex);
   std::vector<JobId> forgotten ABSL_GUARDED_BY(mutex);
   bool stopping ABSL_GUARDED_BY(mutex) = false;
@@ -30,7 +29,7 @@ struct TensorBoardWriter::Shared {
   std::shared_ptr<Watch> watch;  // touched by the loop's thread only
 
   void Deliver(WatchPage delivered) {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     page = std::move(delivered);
     changed.notify_one();
   }
@@ -44,7 +43,7 @@ TensorBoardWriter::~TensorBoardWriter() { Stop(); }
 void TensorBoardWriter::Stop() {
   if (!thread_.joinable()) return;
   {
-    const std::lock_guard lock(shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     shared_->stopping = true;
     shared_->changed.notify_one();
   }
@@ -57,7 +56,7 @@ void TensorBoardWriter::Stop() {
 }
 
 void TensorBoardWriter::Forget(const JobId& job) {
-  const std::lock_guard lock(shared_->mutex);
+  const MutexLock lock(shared_->mutex);
   shared_->forgotten.push_back(job);
   shared_->changed.notify_one();
 }
@@ -82,7 +81,7 @@ void TensorBoardWriter::Open() {
 void TensorBoardWriter::RemoveForgotten() {
   std::vector<JobId> forgotten;
   {
-    const std::lock_guard lock(shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     forgotten = std::exchange(shared_->forgotten, {});
   }
   for (const JobId& job : forgotten) log_->Remove(job);
@@ -93,11 +92,14 @@ void TensorBoardWriter::WriteUntilDone(const WatchPage& page) {
   while (true) {
     const absl::Status status = log_->Write(page.items);
     if (status.ok()) break;
-    if (!std::exchange(reported, true)) spdlog::error("TensorBoard: {}; retrying", std::string(status.message()));
-    std::unique_lock lock(shared_->mutex);
-    if (shared_->changed.wait_for(lock, kRetryAfter, [this] { return shared_->stopping; })) return;
+    if (!std::exchange(reported, true)) LogError("cannot write TensorBoard files; retrying", {{"error", status}});
+    const MutexLock lock(shared_->mutex);
+    const auto retry_at = std::chrono::steady_clock::now() + kRetryAfter;
+    while (!shared_->stopping && shared_->changed.wait_until(shared_->mutex, retry_at) == std::cv_status::no_timeout) {
+    }
+    if (shared_->stopping) return;
   }
-  if (reported) spdlog::info("TensorBoard: writing again");
+  if (reported) LogInfo("writing TensorBoard files again");
 }
 
 void TensorBoardWriter::Run() {
@@ -106,14 +108,13 @@ void TensorBoardWriter::Run() {
   for (bool stopping = false; !stopping;) {
     std::optional<WatchPage> page;
     {
-      std::unique_lock lock(shared_->mutex);
-      const auto news = [this] {
-        return shared_->stopping || shared_->page.has_value() || !shared_->forgotten.empty();
-      };
-      if (log_->unsaved()) {
-        shared_->changed.wait_until(lock, save_at, news);
-      } else {
-        shared_->changed.wait(lock, news);
+      const MutexLock lock(shared_->mutex);
+      while (!shared_->stopping && !shared_->page.has_value() && shared_->forgotten.empty()) {
+        if (!log_->unsaved()) {
+          shared_->changed.wait(shared_->mutex);
+        } else if (shared_->changed.wait_until(shared_->mutex, save_at) == std::cv_status::timeout) {
+          break;
+        }
       }
       page = std::exchange(shared_->page, std::nullopt);
       stopping = shared_->stopping;
@@ -127,12 +128,12 @@ void TensorBoardWriter::Run() {
     RemoveForgotten();
     if (log_->unsaved() && (stopping || std::chrono::steady_clock::now() >= save_at)) {
       const absl::Status saved = log_->Save();
-      if (!saved.ok()) spdlog::error("TensorBoard: {}", std::string(saved.message()));
+      if (!saved.ok()) LogError("cannot save TensorBoard files", {{"error", saved}});
       save_at = std::chrono::steady_clock::now() + kSaveAfter;
     }
     if (!page.has_value() || stopping) continue;
     if (page->end && absl::IsInvalidArgument(page->status)) {
-      spdlog::warn("TensorBoard: the folder belongs to another store; rewriting its files");
+      LogWarn("the TensorBoard folder belongs to another store; rewriting its files");
       log_->Restart();
       Open();
     } else if (!page->end) {

@@ -72,7 +72,7 @@ void WriteJobs(const Snapshot& snapshot, Exposition& page) {
 Measures::Measures() : turn_(TurnBounds()), commit_(CommitBounds()), queue_wait_(WaitBounds()) {}
 
 void Measures::ObserveEvent(const StateEvent& event, EndReason reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (event.kind() == "job.queued") {
     queued_.emplace(event.job(), FromProto(event.time()));
   } else if (event.kind() == "generation.starting") {
@@ -89,7 +89,7 @@ void Measures::ObserveEvent(const StateEvent& event, EndReason reason) {
 }
 
 void Measures::CountCall(const std::string& method, const std::string& code) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++calls_[{method, code}];
 }
 
@@ -100,7 +100,7 @@ void Measures::WriteTo(Exposition& page) const {
   page.Add(commit_.Read());
   page.Begin("muster_loop_turn_seconds", Kind::kHistogram, "Time for a turn of the event loop, its commit included.");
   page.Add(turn_.Read());
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   page.Counter("muster_generations_started_total", "Generations that were started.",
                static_cast<double>(generations_started_));
   page.Begin("muster_generations_ended_total", Kind::kCounter, "Generations that ended, by reason.");

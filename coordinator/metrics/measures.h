@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "common/metrics/exposition.h"
+#include "common/mutex.h"
 #include "proto/job.pb.h"
 
 namespace muster::metrics {
@@ -37,7 +37,7 @@ class Measures {
   Histogram commit_;
   Histogram queue_wait_;
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   uint64_t generations_started_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<EndReason, uint64_t> generations_ended_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<std::string, std::string>, uint64_t> calls_ ABSL_GUARDED_BY(mutex_);

@@ -1,11 +1,10 @@
 #include "coordinator/rpc/trust.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/log/log.h"
 #include "common/rpc/rpc.h"
 
 namespace muster::rpc {
@@ -74,9 +73,9 @@ grpc::ServerUnaryReactor* TrustService::Join(grpc::CallbackServerContext* contex
   if (!caller.ok()) return EndWith(caller.status(), *context);
   const absl::Status status = DoJoin(*request, *reply);
   if (status.ok()) {
-    spdlog::info("node {} has joined from {} with a token of {}", request->node(), context->peer(), caller->name);
+    LogInfo("node joined", {{"node", request->node()}, {"peer", context->peer()}, {"token_of", caller->name}});
   } else {
-    spdlog::warn("a node from {} may not join: {}", context->peer(), status.ToString());
+    LogWarn("node may not join", {{"node", request->node()}, {"peer", context->peer()}, {"error", status}});
   }
   return EndWith(status, *context);
 }
@@ -86,7 +85,7 @@ grpc::ServerUnaryReactor* TrustService::Renew(grpc::CallbackServerContext* conte
   const absl::StatusOr<Principal> caller = Admit(*context, "/muster.v1.Trust/Renew");
   if (!caller.ok()) return EndWith(caller.status(), *context);
   const absl::Status status = DoRenew(*caller, *request, *reply);
-  if (status.ok()) spdlog::info("the certificate of node {} was renewed", caller->node);
+  if (status.ok()) LogInfo("node certificate renewed", {{"node", caller->node}});
   return EndWith(status, *context);
 }
 
@@ -98,8 +97,10 @@ grpc::ServerUnaryReactor* TrustService::CreateToken(grpc::CallbackServerContext*
       *request, authority_->trust.authority_facts.sha256, caller->name, clock_->Read().wall);
   if (created.ok()) {
     *reply = *std::move(created);
-    spdlog::info("{} made the token {} ({}) for {}", caller->name, reply->info().id(),
-                 TokenRole_Name(reply->info().role()), reply->info().user());
+    LogInfo("token created", {{"token", reply->info().id()},
+                              {"role", TokenRole_Name(reply->info().role())},
+                              {"user", reply->info().user()},
+                              {"by", caller->name}});
   }
   return EndWith(created.status(), *context);
 }
@@ -119,7 +120,7 @@ grpc::ServerUnaryReactor* TrustService::RevokeToken(grpc::CallbackServerContext*
   absl::StatusOr<TokenInfo> revoked = authority_->records->RevokeToken(request->id(), clock_->Read().wall);
   if (revoked.ok()) {
     *reply->mutable_info() = *std::move(revoked);
-    spdlog::info("{} revoked the token {}", caller->name, request->id());
+    LogInfo("token revoked", {{"token", request->id()}, {"by", caller->name}});
   }
   return EndWith(revoked.status(), *context);
 }
@@ -130,7 +131,7 @@ grpc::ServerUnaryReactor* TrustService::RevokeNode(grpc::CallbackServerContext* 
   if (!caller.ok()) return EndWith(caller.status(), *context);
   const absl::Status status = authority_->records->RevokeNode(request->node());
   if (!status.ok()) return EndWith(status, *context);
-  spdlog::info("{} revoked the node {}", caller->name, request->node());
+  LogInfo("node revoked", {{"node", request->node()}, {"by", caller->name}});
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=](Turn& turn) {
     turn.workers().CloseNode(

@@ -1,11 +1,11 @@
 #include "coordinator/rpc/watch_stream.h"
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "common/mutex.h"
 #include "common/rpc/rpc.h"
 #include "common/rpc/self_owned.h"
 
@@ -30,7 +30,7 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem>, public Sel
   explicit WatchStream(server::Loop* loop) : loop_(loop) {}
 
   void OnWriteDone(bool ok) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     writing_ = false;
     broken_ |= !ok;
     Step();
@@ -38,7 +38,7 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem>, public Sel
 
   void OnCancel() override {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       broken_ = true;
       if (!writing_) Step();
     }
@@ -68,7 +68,7 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem>, public Sel
 
   void Ask(server::Watches& watches) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (finished_) return;
     }
     watches.Next(watch_, [self = shared_from_this()](server::WatchPage page) { self->Deliver(std::move(page)); });
@@ -77,7 +77,7 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem>, public Sel
   void End(const absl::Status& status) { Deliver({{}, true, status}); }
 
   void Deliver(server::WatchPage page) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     page_ = std::move(page);
     next_ = 0;
     Step();
@@ -106,7 +106,7 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem>, public Sel
   server::Loop* const loop_;
   std::shared_ptr<server::Watch> watch_;  // touched by the loop's thread only
 
-  std::mutex mutex_;
+  Mutex mutex_;
   server::WatchPage page_ ABSL_GUARDED_BY(mutex_);
   size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

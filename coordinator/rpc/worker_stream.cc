@@ -2,13 +2,13 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <tuple>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "common/mutex.h"
 #include "common/rpc/rpc.h"
 #include "common/rpc/self_owned.h"
 #include "coordinator/rpc/worker_message.h"
@@ -48,7 +48,7 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
 
   static WorkerStream* Start(const absl::StatusOr<Principal>& caller, server::Loop* loop) {
     const std::shared_ptr<WorkerStream> stream = Make(caller.ok() ? caller->node : "", loop);
-    const std::lock_guard lock(stream->mutex_);
+    const MutexLock lock(stream->mutex_);
     if (!caller.ok()) stream->end_ = caller.status();
     stream->Read();
     stream->Step();
@@ -57,14 +57,14 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
 
   // ---- WorkerLink, on the loop's thread ----
   void Send(CoordinatorMessage message) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (end_.has_value()) return;
     outgoing_.Add(std::move(message));
     Step();
   }
 
   void Close(const absl::Status& status) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!end_.has_value()) end_ = status;
     Step();
   }
@@ -81,14 +81,14 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
     loop_->Post([self = shared_from_this()](Turn& turn) {
       turn.workers().Receive(turn, self, self->incoming_);
       turn.AfterCommit([self] {
-        const std::lock_guard lock(self->mutex_);
+        const MutexLock lock(self->mutex_);
         self->Read();
       });
     });
   }
 
   void OnWriteDone(bool ok) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     writing_ = false;
     if (!ok && !end_.has_value()) end_ = absl::CancelledError("the worker disconnected");
     Step();
@@ -134,7 +134,7 @@ class WorkerStream final : public grpc::ServerBidiReactor<WorkerMessage, Coordin
   WorkerMessage incoming_;  // between a read and the loop: one at a time
   bool first_ = true;       // touched by OnReadDone only
 
-  std::mutex mutex_;
+  Mutex mutex_;
   Outgoing outgoing_ ABSL_GUARDED_BY(mutex_);
   CoordinatorMessage current_ ABSL_GUARDED_BY(mutex_);  // being written
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);

@@ -1,17 +1,16 @@
 #include "coordinator/server/fatal.h"
 
-#include <spdlog/spdlog.h>
-
 #include <cstdlib>
+
+#include "common/log/log.h"
 
 namespace muster::server {
 
 void EndProcess(const char* what, const absl::Status& status) {
-  spdlog::critical(
-      "{} failed: {}. The coordinator ends, so that it does not run ahead of its disk; what it accepted is "
-      "kept, and the next start recovers it",
-      what, status.ToString());
-  spdlog::default_logger()->flush();
+  LogError(
+      "the store failed; ending, so that no decision runs ahead of the disk. The next start recovers every "
+      "accepted job",
+      {{"action", what}, {"error", status}});
   std::abort();
 }
 

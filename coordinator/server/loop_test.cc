@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/clock.h"
+#include "common/mutex.h"
 #include "coordinator/spec/resolve.h"
 #include "testing/temporary_folder.h"
 
@@ -35,26 +36,26 @@ JobSpec Spec(const std::string& name) {
 class FakeLink final : public WorkerLink {
  public:
   void Send(CoordinatorMessage message) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     sent_.push_back(std::move(message));
   }
   void Close(const absl::Status& status) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closed_ = status;
   }
   std::vector<CoordinatorMessage> sent() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return sent_;
   }
   std::optional<absl::Status> closed() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return closed_;
   }
 
  private:
-  std::mutex mutex_;
-  std::vector<CoordinatorMessage> sent_;
-  std::optional<absl::Status> closed_;
+  Mutex mutex_;
+  std::vector<CoordinatorMessage> sent_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> closed_ ABSL_GUARDED_BY(mutex_);
 };
 
 class LoopTest : public ::testing::Test {

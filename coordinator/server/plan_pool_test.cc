@@ -59,11 +59,12 @@ class PlanPoolTest : public ::testing::Test {
     return mutex_.AwaitWithTimeout(absl::Condition(&condition), kLong);
   }
   bool WaitForAnswers(size_t count) {
-    return Wait([this, count]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return answers_.size() >= count; });
+    return Wait([this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return answers_.size() >= count; });
   }
   bool WaitForBegin(uint32_t cost) {
-    return Wait([this, cost]()
-                    ABSL_NO_THREAD_SAFETY_ANALYSIS { return std::count(begun_.begin(), begun_.end(), cost) > 0; });
+    return Wait([this, cost]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return std::count(begun_.begin(), begun_.end(), cost) > 0;
+    });
   }
   void Release() {
     absl::MutexLock lock(&mutex_);
@@ -114,8 +115,8 @@ TEST_F(PlanPoolTest, ASmallPlanDoesNotWaitForALargeOne) {
   StickAt(200);
   // It gets stuck behind its first spending, in the long lane.
   pool.Ask(Question(200), For::kCaller, Noting("large"));
-  ASSERT_TRUE(
-      Wait([this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return std::count(begun_.begin(), begun_.end(), 200u) == 2; }));
+  ASSERT_TRUE(Wait(
+      [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return std::count(begun_.begin(), begun_.end(), 200u) == 2; }));
   pool.Ask(Question(3), For::kCaller, Noting("small"));
   ASSERT_TRUE(WaitForAnswers(1));
   EXPECT_EQ(answers(), std::vector<std::string>{"small: 3"});

@@ -1,11 +1,10 @@
 #include "coordinator/server/shell.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/log/log.h"
 #include "coordinator/server/fatal.h"
 
 namespace muster::server {
@@ -15,6 +14,16 @@ constexpr absl::Duration kFlushAfter = absl::Milliseconds(100);
 constexpr size_t kFlushItems = 1000;
 constexpr absl::Duration kPruneInterval = absl::Seconds(1);
 constexpr absl::Duration kPrunePause = absl::Milliseconds(20);  // between two portions
+
+void LogChange(const StateEvent& change, absl::string_view cause) {
+  std::vector<LogField> fields = {{"event", change.kind()}};
+  if (!change.job().empty()) fields.emplace_back("job", change.job());
+  if (change.generation() != 0) fields.emplace_back("generation", change.generation());
+  if (!change.node().empty()) fields.emplace_back("node", change.node());
+  fields.emplace_back("cause", cause);
+  fields.emplace_back("reason", change.message());
+  LogInfo("state changed", fields);
+}
 
 }  // namespace
 
@@ -29,9 +38,11 @@ Traces& Turn::traces() { return shell_->traces_; }
 const core::Outcome& Turn::Handle(const core::Event& event) {
   core::Outcome& outcome = outcomes_.emplace_back(shell_->core_->Handle(event, now_));
   if (!outcome.status.ok()) {
-    spdlog::debug("{} refused: {}", core::NameOf(event), outcome.status.ToString());
-  } else if (!outcome.reason.empty() && !(outcome.rows.empty() && outcome.events.empty())) {
-    spdlog::info("{}: {}", core::NameOf(event), outcome.reason);
+    LogDebug("event refused", {{"event", core::NameOf(event)}, {"error", outcome.status}});
+  } else if (!outcome.events.empty()) {
+    for (const StateEvent& change : outcome.events) LogChange(change, core::NameOf(event));
+  } else if (!outcome.reason.empty() && !outcome.rows.empty()) {
+    LogInfo("state changed", {{"cause", core::NameOf(event)}, {"reason", outcome.reason}});
   }
   return outcome;
 }

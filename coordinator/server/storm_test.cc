@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/mutex.h"
 #include "common/version.h"
 #include "coordinator/server/loop.h"
 #include "coordinator/spec/resolve.h"
@@ -37,19 +38,19 @@ JobSpec Spec() {
 class Link final : public WorkerLink {
  public:
   void Send(CoordinatorMessage message) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (message.has_desired()) desired_ = message.desired();
   }
   void Close(const absl::Status&) override { closed_ = true; }
   Desired desired() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return desired_;
   }
   bool closed() const { return closed_; }
 
  private:
-  std::mutex mutex_;
-  Desired desired_;
+  Mutex mutex_;
+  Desired desired_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> closed_ = false;
 };
 

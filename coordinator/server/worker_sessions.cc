@@ -1,11 +1,10 @@
 #include "coordinator/server/worker_sessions.h"
 
-#include <spdlog/spdlog.h>
-
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/log/log.h"
 #include "common/proto_time.h"
 #include "common/version.h"
 #include "coordinator/server/fatal.h"
@@ -85,7 +84,8 @@ void WorkerSessions::Receive(Turn& turn, const std::shared_ptr<WorkerLink>& link
 void WorkerSessions::Connect(Turn& turn, const std::shared_ptr<WorkerLink>& link, const Hello& hello) {
   const core::Outcome& outcome = turn.Handle(core::NodeConnected{hello.node()});
   if (!outcome.status.ok()) {
-    spdlog::warn("worker {} on {} refused: {}", hello.node().id(), hello.node().hostname(), outcome.status.ToString());
+    LogWarn("worker refused",
+            {{"node", hello.node().id()}, {"hostname", hello.node().hostname()}, {"error", outcome.status}});
     turn.AfterCommit([link, status = outcome.status] { link->Close(status); });
     return;
   }
@@ -240,7 +240,7 @@ void WorkerSessions::Drop(Turn& turn, std::map<NodeId, Session>::iterator sessio
 void WorkerSessions::Gone(Turn& turn, const WorkerLink* link) {
   const auto node = nodes_.find(link);
   if (closed_ || node == nodes_.end()) return;
-  spdlog::info("the stream of worker {} ended", node->second.value());
+  LogInfo("worker stream ended", {{"node", node->second}});
   Drop(turn, sessions_.find(node->second));
 }
 
@@ -265,7 +265,7 @@ void WorkerSessions::CheckLiveness(Turn& turn) {
     const auto session = sessions_.find(silent.node);
     const std::string why =
         absl::StrCat("no message from worker ", silent.node.value(), " for ", absl::FormatDuration(silent.time));
-    spdlog::warn("{}: it counts as disconnected", why);
+    LogWarn("no message from the worker; closing its stream", {{"node", silent.node}, {"silence", silent.time}});
     turn.AfterCommit([link = session->second.link, why] { link->Close(absl::UnavailableError(why)); });
     Drop(turn, session);
   }

@@ -1,7 +1,7 @@
 #include "coordinator/simulate/simulation.h"
+#include "common/log/log.h"
 
 #include <gtest/gtest.h>
-#include <spdlog/spdlog.h>
 #include <stdlib.h>
 
 #include <string>
@@ -20,7 +20,7 @@ std::string TraceOf(uint64_t seed) {
 // Discards the logs of the coordinators.
 class Simulation : public testing::Test {
  public:
-  static void SetUpTestSuite() { spdlog::set_level(spdlog::level::off); }
+  static void SetUpTestSuite() { StartLog("simulate", LogLevel::kOff); }
 };
 
 TEST_F(Simulation, ASeedReplaysByteForByte) {

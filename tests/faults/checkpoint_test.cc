@@ -101,12 +101,12 @@ TEST(Checkpoints, AllRanksSkipADamagedOneAndLogIt) {
   ASSERT_EQ(cluster.Muster({"resume", id}).exit_code, 0);
   const auto log = [&](const char* rank) { return cluster.Muster({"logs", id, "--rank", rank}).out; };
   for (const char* rank : {"0", "1"}) {
-    EXPECT_TRUE(Eventually([&] { return absl::StrContains(log(rank), "DAMAGED CHECKPOINT, trying an older one"); },
+    EXPECT_TRUE(Eventually([&] { return absl::StrContains(log(rank), "damaged checkpoint; trying an older one"); },
                            absl::Seconds(60)))
         << log(rank);
     EXPECT_TRUE(Eventually(
         [&] {
-          return absl::StrContains(log(rank), absl::StrCat("resumed from ", cluster.CheckpointPath("hurt"), "/",
+          return absl::StrContains(log(rank), absl::StrCat("checkpoint=", cluster.CheckpointPath("hurt"), "/",
                                                            whole["directory"].get<std::string>()));
         },
         absl::Seconds(60)))

@@ -1,13 +1,12 @@
 #include "worker/agent/agent.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/file/durable_file.h"
 #include "common/file/read_file.h"
+#include "common/log/log.h"
 #include "common/proto_time.h"
 #include "common/rpc/rpc.h"
 #include "worker/agent/prune.h"
@@ -86,7 +85,8 @@ void Agent::LoadDesired() {
   if (!stored.ok()) return;
   CoordinatorMessage message;
   if (!message.ParseFromString(*stored)) {
-    spdlog::warn("{}/desired.pb is damaged; waiting for the desired state from the coordinator", options_.state_dir);
+    LogWarn("desired.pb is damaged; waiting for the coordinator to send the desired state",
+            {{"folder", options_.state_dir}});
     return;
   }
   term_ = message.term();
@@ -99,7 +99,7 @@ void Agent::AdoptAll() {
     if (dir.IsDone()) continue;
     auto rank = std::make_unique<Rank>(dir);
     if (!rank->Adopt()) continue;  // restarted or removed once the coordinator sends the desired state
-    spdlog::info("found {}: {}", dir.rank().ToString(), rank->ended() ? "ended" : "running; adopted");
+    LogInfo("rank adopted", {dir.rank(), {"ended", rank->ended()}});
     relay_->Adopt(dir.rank());
     if (rank->ended()) relay_->RankEnded(dir.rank());
     AddRank(std::move(rank));
@@ -184,7 +184,7 @@ void Agent::Tick() {
   });
   if (all_ended && (all_reported || contact_ != Contact::kWelcomed || now.steady >= finish_by_)) return Stop();
   if (now.steady >= finish_by_ + kFarewell) {
-    spdlog::error("some ranks did not end in time; the next daemon adopts them");
+    LogError("some ranks did not end in time; the next daemon adopts them");
     Stop();
   }
 }
@@ -196,7 +196,7 @@ void Agent::ApplyDesired(const Desired& desired) {
   const std::string path = options_.state_dir + "/desired.pb";
   // Store the desired state before starting anything, so that every rank with a folder is in it.
   if (absl::Status status = WriteDurably(path, stored.SerializeAsString()); !status.ok()) {
-    spdlog::error("cannot store the desired state: {}", std::string(status.message()));
+    LogError("cannot store the desired state", {{"error", status}});
   }
   desired_ = desired;
   const bool first = !std::exchange(fresh_, true);
@@ -223,7 +223,7 @@ void Agent::RemoveUnspawned() {
   for (const rundir::RankDir& dir : rundir::RankDir::List(options_.run_dir)) {
     if (dir.IsDone() || ranks_.contains(dir.rank()) || DesiredOf(dir.rank()) != nullptr) continue;
     if (absl::Status status = dir.Remove(); !status.ok()) {
-      spdlog::warn("cannot remove {}: {}", dir.path(), std::string(status.message()));
+      LogWarn("cannot remove the folder of a rank that never started", {dir.rank(), {"error", status}});
     }
   }
 }
@@ -243,7 +243,7 @@ void Agent::Carry(const Operation& operation) {
     case Operation::kStop:
       return StopRank(*ranks_.at(operation.rank));
     case Operation::kKill:
-      spdlog::info("{} is no longer desired; killing it", operation.rank.ToString());
+      LogInfo("rank is no longer desired; killing it", {operation.rank});
       return ranks_.at(operation.rank)->Kill(loop_->now());
     case Operation::kFinish:
       return FinishRank(operation.rank);
@@ -262,7 +262,7 @@ void Agent::StartRank(const RankId& id) {
   std::sort(local.begin(), local.end());
   const Assignment assignment = AssignmentOf(*desired);
   auto rank = std::make_unique<Rank>(rundir::RankDir(options_.run_dir, id));
-  spdlog::info("starting {}", id.ToString());
+  LogInfo("starting rank", {id});
   rank->Start(MakeStart(assignment, local, rank->dir(), start_context_), options_.step_binary, loop_->now());
   AddRank(std::move(rank));
 }
@@ -277,7 +277,7 @@ void Agent::StopRank(Rank& rank) {
     stop.set_checkpoint_first(true);
     *stop.mutable_deadline() = ToProto(options_.drain_deadline);
   }
-  spdlog::info("stopping {} ({})", rank.id().ToString(), EndReason_Name(stop.reason()));
+  LogInfo("stopping rank", {rank.id(), {"reason", EndReason_Name(stop.reason())}});
   rank.Stop(stop, loop_->now());
 }
 
@@ -285,7 +285,7 @@ void Agent::FinishRank(const RankId& id) {
   const auto rank = ranks_.find(id);
   SendObserved(/*full=*/false);  // report its end, if not yet reported
   if (absl::Status status = rank->second->dir().MarkDone(); !status.ok()) {
-    spdlog::warn("cannot mark {} as done: {}", id.ToString(), std::string(status.message()));
+    LogWarn("cannot mark the rank as done", {id, {"error", status}});
   }
   relay_->RankEnded(id);
   log_bytes_dropped_ += rank->second->feed().log_bytes_dropped();
@@ -296,10 +296,10 @@ void Agent::FinishRank(const RankId& id) {
 void Agent::Finish() {
   if (finishing_) return;
   if (options_.handover) {
-    spdlog::info("ending; {} ranks are left to the next daemon", ranks_.size());
+    LogInfo("ending; the ranks are left to the next daemon", {{"ranks", ranks_.size()}});
     return Stop();
   }
-  spdlog::info("draining: stopping {} ranks", ranks_.size());
+  LogInfo("draining; stopping the ranks", {{"ranks", ranks_.size()}});
   finishing_ = true;
   finish_by_ = loop_->now().steady + options_.drain_deadline;
   SendObserved(/*full=*/true);  // report that this node is leaving

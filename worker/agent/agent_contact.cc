@@ -1,5 +1,4 @@
 // The agent's stream to the coordinator.
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <optional>
@@ -7,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/log/log.h"
 #include "common/proto_time.h"
 #include "common/version.h"
 #include "worker/agent/agent.h"
@@ -57,16 +57,17 @@ void Agent::CallLater(absl::Duration delay) {
 
 void Agent::Ended(const absl::Status& why) {
   if (leaving_) return loop_->Stop();
-  if (contact_ == Contact::kWelcomed) spdlog::warn("lost the coordinator: {}", std::string(why.message()));
+  if (contact_ == Contact::kWelcomed) LogWarn("lost the coordinator", {{"error", why}});
   const bool was_welcomed = std::exchange(contact_, Contact::kNone) == Contact::kWelcomed;
   if (absl::IsFailedPrecondition(why) && !was_welcomed) {
     result_ = why;
-    spdlog::error("the coordinator at {} refuses this worker: {}", options_.coordinator, std::string(why.message()));
+    LogError("the coordinator refuses this worker", {{"coordinator", options_.coordinator}, {"error", why}});
     return Stop();
   }
   const std::string complaint = why.ToString();
   if (!was_welcomed && complaint != last_complaint_) {
-    spdlog::warn("the coordinator at {} does not accept this worker: {}; retrying", options_.coordinator, complaint);
+    LogWarn("the coordinator does not accept this worker; retrying",
+            {{"coordinator", options_.coordinator}, {"error", why}});
   }
   last_complaint_ = complaint;
   // A refusal needs an operator, so retry slowly; other errors may pass at any moment.
@@ -110,8 +111,8 @@ void Agent::Welcomed(const Welcome& welcome) {
   };
   start_context_.orphan_grace = duration(welcome.orphan_grace(), start_context_.orphan_grace);
   detection_ = duration(welcome.detection(), detection_);
-  spdlog::info("in contact with the coordinator at {} (muster {}) as {}", options_.coordinator,
-               welcome.coordinator_version(), node_.id());
+  LogInfo("in contact with the coordinator",
+          {{"coordinator", options_.coordinator}, {"version", welcome.coordinator_version()}});
   for (const auto& [id, rank] : ranks_) {
     rank->feed().Reconnected();
     rank->observed.reset();

@@ -1,7 +1,6 @@
 #include "worker/agent/credentials.h"
 
 #include <grpcpp/client_context.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -14,6 +13,7 @@
 #include "common/file/durable_file.h"
 #include "common/file/private_folder.h"
 #include "common/file/read_file.h"
+#include "common/log/log.h"
 #include "common/tls/probe.h"
 #include "common/tls/token.h"
 #include "proto/trust_service.grpc.pb.h"
@@ -149,15 +149,14 @@ absl::StatusOr<Credentials> ObtainCredentials(const Membership& membership,
   do {
     credentials = Join(membership.coordinator, *membership.join_token, membership.state_dir, membership.node);
     if (credentials.ok()) {
-      spdlog::info("joined the coordinator at {} as node {}; the token is no longer needed", membership.coordinator,
-                   membership.node);
+      LogInfo("joined the coordinator; the token is no longer needed", {{"coordinator", membership.coordinator}});
       return credentials;
     }
     const absl::Status& why = credentials.status();
     if (!absl::IsUnavailable(why) && !absl::IsDeadlineExceeded(why)) return why;
     if (complaint != why.message()) {
       complaint = std::string(why.message());
-      spdlog::warn("cannot join yet: {}; retrying", complaint);
+      LogWarn("cannot join yet; retrying", {{"coordinator", membership.coordinator}, {"error", why}});
     }
   } while (pause(kJoinPause));
   return absl::CancelledError("asked to end before it had joined");
@@ -170,7 +169,9 @@ absl::Status CheckConnection(const std::string& coordinator, const rpc::Security
   if (security.authority.empty()) return absl::OkStatus();
   const auto shown = tls::Probe(coordinator, {.authority = security.authority, .client = security.own});
   // Continue anyway: the ranks of an earlier daemon are adopted whatever the coordinator's certificate says.
-  if (!shown.ok()) spdlog::error("{}; retrying", std::string(shown.status().message()));
+  if (!shown.ok())
+    LogError("no trusted connection to the coordinator; retrying",
+             {{"coordinator", coordinator}, {"error", shown.status()}});
   return absl::OkStatus();
 }
 

@@ -1,8 +1,6 @@
 // muster-worker: parses flags and wires objects.
 #include <poll.h>
 #include <signal.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -25,6 +23,7 @@
 #include "common/clock.h"
 #include "common/file/lock.h"
 #include "common/file/private_folder.h"
+#include "common/log/log.h"
 #include "common/metrics/endpoint.h"
 #include "common/rpc/rpc.h"
 #include "common/version.h"
@@ -95,13 +94,6 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--log_level", flags.log_level, "debug, info, warn, error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
-}
-
-void StartLog(const std::string& level) {
-  spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_sink_mt>()));
-  spdlog::set_level(spdlog::level::from_str(level));
-  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
-  spdlog::flush_on(spdlog::level::info);
 }
 
 absl::Status FillIn(Flags& flags) {
@@ -213,7 +205,7 @@ int main(int argc, char** argv) {
   Flags flags;
   AddFlags(app, flags);
   CLI11_PARSE(app, argc, argv);
-  StartLog(flags.log_level);
+  muster::StartLog("worker", muster::LogLevelOf(flags.log_level));
   const int signals = SignalDescriptor();
   RaiseFileLimit();
   if (absl::Status status = FillIn(flags); !status.ok()) return Fail(status);
@@ -221,6 +213,7 @@ int main(int argc, char** argv) {
   if (!locks.ok()) return Fail(locks.status());
   absl::StatusOr<muster::Node> node = PrepareNode(flags);
   if (!node.ok()) return Fail(node.status());
+  muster::SetLogContext({{"node", node->id()}});
 
   const auto credentials =
       muster::agent::ObtainCredentials({flags.agent.coordinator, flags.join_token, flags.agent.state_dir, node->id()},
@@ -254,10 +247,10 @@ int main(int argc, char** argv) {
   loop->Watch(signals, [&] {
     signalfd_siginfo info{};
     if (read(signals, &info, sizeof info) != sizeof info) return;
-    spdlog::info("{}", info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+    muster::LogInfo("shutting down", {{"signal", info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT"}});
     agent.Finish();
   });
   loop->Run();
-  spdlog::info("stopped");
+  muster::LogInfo("stopped");
   return agent.result().ok() ? 0 : kVersionsDoNotFit;
 }

@@ -1,12 +1,12 @@
 #include "worker/agent/prune.h"
 
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
 
+#include "common/log/log.h"
 #include "worker/rundir/rundir.h"
 
 namespace muster::agent {
@@ -50,7 +50,7 @@ void PruneDone(const std::string& run, const PruneLimits& limits) {
   for (const std::string& path : ChoosePruned(std::move(done), limits)) {
     const absl::StatusOr<rundir::RankDir> dir = rundir::RankDir::FromPath(path);
     const absl::Status status = dir.ok() ? dir->Remove() : dir.status();
-    if (!status.ok()) spdlog::warn("cannot prune {}: {}", path, std::string(status.message()));
+    if (!status.ok()) LogWarn("cannot remove the folder of an ended rank", {{"path", path}, {"error", status}});
   }
 }
 

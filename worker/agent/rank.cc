@@ -1,12 +1,11 @@
 #include "worker/agent/rank.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/log/log.h"
 #include "common/proto_time.h"
 
 namespace muster::agent {
@@ -79,10 +78,10 @@ void Rank::EndWith(RankExit exit, Now now) {
   if (!exit.has_ended()) *exit.mutable_ended() = ToProto(now.wall);
   if (absl::IsNotFound(dir_.ReadExit().status())) {
     if (absl::Status status = dir_.WriteExit(exit); !status.ok()) {
-      spdlog::error("{}: cannot store its exit record: {}", id().ToString(), std::string(status.message()));
+      LogError("cannot store the exit record", {id(), {"error", status}});
     }
   }
-  spdlog::info("{} ended: {}", id().ToString(), exit.message());
+  LogInfo("rank ended", {id(), {"message", exit.message()}});
   exit_ = std::move(exit);
   ended_at_ = now.steady;
   process_.reset();
@@ -153,18 +152,17 @@ void Rank::Tick(Now now) {
   if (const auto& stall = stall_detector_.stall(); stall.has_value()) ReportStep(stall->step);
   if (termination_ == Termination::kNone) return;
   if (termination_ == Termination::kStop && !terminated_ && commands_ == nullptr && now.steady >= terminate_at_) {
-    spdlog::info("{}: its trainer is not attached; sending it SIGTERM", id().ToString());
+    LogInfo("the trainer is not attached; sending it SIGTERM", {id()});
     terminated_ = true;
     process_->Terminate();
   }
   if (now.steady >= kill_at_ && !killed_) {
-    if (termination_ == Termination::kStop)
-      spdlog::warn("{}: did not stop before its deadline; killing it", id().ToString());
+    if (termination_ == Termination::kStop) LogWarn("rank did not stop before its deadline; killing it", {id()});
     killed_ = true;
     process_->Kill();
   }
   if (now.steady >= kill_at_ + kShimPatience && !destroyed_) {
-    spdlog::error("{}: its muster-step does not respond; killing it and its trainer", id().ToString());
+    LogError("muster-step does not respond; killing it and its trainer", {id()});
     destroyed_ = true;
     process_->Destroy();
   }

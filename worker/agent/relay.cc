@@ -1,13 +1,13 @@
 #include "worker/agent/relay.h"
 
 #include <grpcpp/client_context.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/log/log.h"
 #include "common/proto_time.h"
 #include "common/rpc/rpc.h"
 #include "worker/agent/reconcile.h"
@@ -114,7 +114,9 @@ void Relay::Keep(const RendezvousSetRequest& set) {
   const RankId rank = RankOf(set.key());
   if (!keys_[rank].values.emplace(set.name(), set.value()).second) return;
   const absl::Status kept = rundir::RankDir(run_dir_, rank).KeepKey(set.name(), set.value());
-  if (!kept.ok()) spdlog::warn("{}: a restarted daemon will not know this key", std::string(kept.message()));
+  if (!kept.ok())
+    LogWarn("cannot keep a rendezvous key; a restarted daemon will not know it",
+            {rank, {"key", set.name()}, {"error", kept}});
 }
 
 void Relay::Adopt(const RankId& rank) {
@@ -196,8 +198,7 @@ void Relay::Resend() {
       TrySet(std::move(request), loop_->now().steady + kSetPatience,
              [this, alive = alive_, name = name, rank = rank](const absl::StatusOr<std::string>& set) {
                if (set.ok()) return;
-               spdlog::debug("key {} of {} not set again: {}", name, rank.ToString(),
-                             std::string(set.status().message()));
+               LogDebug("rendezvous key not set again", {rank, {"key", name}, {"error", set.status()}});
                // Its generation is over. Else the next reconnect tries again.
                if (*alive && absl::IsFailedPrecondition(set.status())) keys_.erase(rank);
              });

@@ -1,12 +1,12 @@
 #include "worker/agent/renewal.h"
 
 #include <grpcpp/client_context.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
+#include "common/log/log.h"
 #include "proto/trust_service.grpc.pb.h"
 
 namespace muster::agent {
@@ -58,7 +58,7 @@ void Renewal::Ask() {
   const absl::StatusOr<std::string> key = tls::MakeKey();
   const absl::StatusOr<std::string> request = key.ok() ? tls::MakeRequest(*key, options_.node) : key;
   if (!request.ok()) {
-    spdlog::error("cannot ask for the next certificate: {}", request.status().ToString());
+    LogError("cannot ask for the next certificate", {{"error", request.status()}});
     next_ = loop_->now().wall + Pause();
     return Schedule();
   }
@@ -81,16 +81,15 @@ void Renewal::Answered(const Call& call, const absl::Status& status) {
                                          ? KeepCredentials(options_.state_dir, options_.node, call.reply.certificate(),
                                                            call.key, credentials_.security.authority)
                                          : status;
-  const auto day = [](absl::Time time) { return absl::FormatTime("%Y-%m-%d %H:%M", time, absl::UTCTimeZone()); };
   if (!next.ok()) {
-    spdlog::warn("the node's certificate expires on {} UTC and cannot be renewed yet: {}; retrying",
-                 day(credentials_.certificate.validity.end), next.status().ToString());
+    LogWarn("cannot renew the node certificate yet; retrying",
+            {{"expires", credentials_.certificate.validity.end}, {"error", next.status()}});
     next_ = loop_->now().wall + Pause();
     return Schedule();
   }
   credentials_ = *std::move(next);
   next_ = RenewalTime(credentials_.certificate.validity);
-  spdlog::info("the node's certificate was renewed; it expires on {} UTC", day(credentials_.certificate.validity.end));
+  LogInfo("node certificate renewed", {{"expires", credentials_.certificate.validity.end}});
   renewed_(credentials_.security);
   Schedule();
 }

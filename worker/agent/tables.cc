@@ -2,7 +2,6 @@
 
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/client_callback.h>
-#include <spdlog/spdlog.h>
 
 #include <chrono>
 #include <filesystem>
@@ -16,6 +15,7 @@
 #include "common/file/durable_file.h"
 #include "common/file/private_folder.h"
 #include "common/file/read_file.h"
+#include "common/log/log.h"
 #include "common/rpc/rpc.h"
 #include "common/rpc/self_owned.h"
 #include "common/sha256.h"
@@ -107,7 +107,7 @@ Tables::Tables(EventLoop* loop, std::shared_ptr<grpc::Channel> channel, std::str
       folder_(std::move(folder)),
       arrived_(std::move(arrived)) {
   if (absl::Status status = MakeFolder(folder_); !status.ok()) {
-    spdlog::warn("partition tables are not kept: {}", std::string(status.message()));
+    LogWarn("partition tables are not kept", {{"error", status}});
   }
 }
 
@@ -136,7 +136,7 @@ void Tables::Keep(const std::map<std::string, RankKey>& tables) {
   }
   for (const auto& [sha256, key] : tables) {
     if (!IsHash(sha256)) {
-      spdlog::error("the coordinator names a partition table \"{}\", which is no SHA-256", sha256);
+      LogError("the name of a partition table is no SHA-256", {{"job", key.job()}, {"table", sha256}});
       continue;
     }
     const auto [entry, fresh] = entries_.try_emplace(sha256);
@@ -153,7 +153,8 @@ void Tables::Load(const std::string& sha256, Entry& entry) const {
   if (table.ok()) {
     entry.table = *std::move(table);
   } else if (!absl::IsNotFound(table.status())) {
-    spdlog::warn("{} cannot be used ({}); fetching it again", PathOf(sha256), std::string(table.status().message()));
+    LogWarn("cannot use the stored partition table; fetching it again",
+            {{"path", PathOf(sha256)}, {"error", table.status()}});
   }
 }
 
@@ -183,13 +184,14 @@ void Tables::Ended(const std::string& sha256, const Fetch* fetch, const absl::St
     entry.table = *std::move(table);
     // Without it on disk only a restarted daemon has to ask again.
     if (absl::Status status = WriteDurably(PathOf(sha256), *bytes); !status.ok()) {
-      spdlog::warn("cannot keep partition table {}: {}", sha256, std::string(status.message()));
+      LogWarn("cannot keep the partition table", {{"table", sha256}, {"error", status}});
     }
     return arrived_();
   }
   const std::string complaint = table.status().ToString();
   if (complaint != entry.complaint) {
-    spdlog::warn("partition table {} of job {} could not be fetched: {}; retrying", sha256, entry.key.job(), complaint);
+    LogWarn("cannot fetch the partition table; retrying",
+            {{"job", entry.key.job()}, {"table", sha256}, {"error", table.status()}});
   }
   entry.complaint = complaint;
   loop_->PostAfter(kTableRetry, [this, alive = alive_, sha256] {

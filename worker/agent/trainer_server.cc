@@ -5,7 +5,6 @@
 #include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
 #include <poll.h>
-#include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -19,6 +18,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/log/log.h"
 #include "common/rpc/rpc.h"
 #include "worker/agent/callers.h"
 #include "worker/agent/trainer_service.h"
@@ -108,7 +108,7 @@ class Server final : public TrainerServer {
         continue;
       }
       if (absl::Status status = callers_.Connected(fd); !status.ok()) {
-        spdlog::warn("refused a connection to the trainers' socket: {}", std::string(status.message()));
+        LogWarn("refused a connection to the trainer socket", {{"error", status}});
         close(fd);
         continue;
       }

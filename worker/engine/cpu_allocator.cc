@@ -8,7 +8,8 @@
 #include <array>
 #include <bit>
 #include <cstdlib>
-#include <mutex>
+
+#include "common/mutex.h"
 
 namespace muster::engine {
 namespace {
@@ -50,12 +51,12 @@ class CpuAllocator final : public c10::Allocator {
   void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
 
   CpuMemory use() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return use_;
   }
 
   void ResetPeak() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     use_.peak_bytes = use_.bytes;
   }
 
@@ -69,7 +70,7 @@ class CpuAllocator final : public c10::Allocator {
   void* Take(size_t n) {
     const size_t requested = (n + kAlignment - 1) / kAlignment * kAlignment;
     const int list = ClassOf(requested);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Header* block = free_[list];
     if (block != nullptr) {
       free_[list] = block->next;
@@ -82,7 +83,7 @@ class CpuAllocator final : public c10::Allocator {
     return block + 1;
   }
 
-  Header* FromSystem(size_t bytes, int list) {
+  Header* FromSystem(size_t bytes, int list) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto get = [&] { return static_cast<Header*>(std::aligned_alloc(kAlignment, bytes + sizeof(Header))); };
     Header* block = get();
     if (block == nullptr) {
@@ -97,7 +98,7 @@ class CpuAllocator final : public c10::Allocator {
     return block;
   }
 
-  void GiveBackFree() {
+  void GiveBackFree() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (Header*& head : free_) {
       while (head != nullptr) {
         Header* const block = head;
@@ -112,7 +113,7 @@ class CpuAllocator final : public c10::Allocator {
     if (data == nullptr) return;
     Header* const block = static_cast<Header*>(data) - 1;
     CpuAllocator& self = Instance();
-    const std::lock_guard lock(self.mutex_);
+    const MutexLock lock(self.mutex_);
     self.use_.bytes -= block->requested;
 #if defined(__SANITIZE_ADDRESS__)  // a kept block would hide a use after free
     self.use_.system_bytes -= block->bytes;
@@ -123,9 +124,9 @@ class CpuAllocator final : public c10::Allocator {
 #endif
   }
 
-  std::mutex mutex_;
-  std::array<Header*, kClasses> free_{};  // by size class
-  CpuMemory use_;
+  Mutex mutex_;
+  std::array<Header*, kClasses> free_ ABSL_GUARDED_BY(mutex_){};  // by size class
+  CpuMemory use_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "worker/trainer/checkpointer.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
+#include "common/log/log.h"
 #include "worker/trainer/agree_on_status.h"
 #include "worker/trainer/weights.h"
 
@@ -154,7 +153,7 @@ Checkpointer::Checkpointer(const Assignment& assignment, Rank& rank) : assignmen
   if (!writes() || assignment.device() == DEVICE_CUDA || (options.has_async() && !options.async())) return;
   if (options.every_steps() > 0 || options.every_seconds() > 0) copy_.emplace(RunsOf(*rank_.engine, Which::kAll));
   if (copy_.has_value() && !copy_->fits()) {
-    spdlog::warn("asynchronous checkpoints are off, so training waits for each write: {}", copy_->why());
+    LogWarn("asynchronous checkpoints are off, so training waits for each write", {{"reason", copy_->why()}});
   }
 }
 

@@ -59,11 +59,8 @@ struct FakeTrainerServer::State final : public Trainer::Service {
         for (const auto& command : commands) writer->Write(command);
       }
       // Wakes up to check for cancellation, which is not signalled.
-      const std::pair<State*, uint64_t> seen(this, sent);
-      mutex.AwaitWithTimeout(
-          absl::Condition(
-              +[](const std::pair<State*, uint64_t>* s) { return s->first->revision != s->second; }, &seen),
-          absl::Milliseconds(5));
+      const auto changed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return revision != sent; };
+      mutex.AwaitWithTimeout(absl::Condition(&changed), absl::Milliseconds(5));
     }
     return grpc::Status::CANCELLED;
   }

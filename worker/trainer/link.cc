@@ -2,7 +2,6 @@
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <thread>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/log/log.h"
 #include "common/rpc/rpc.h"
 #include "common/version.h"
 #include "proto/trainer_service.grpc.pb.h"
@@ -114,8 +114,11 @@ void Link::State::Commands() {
     // Logged once per cause: the worker may be away for a long time.
     std::string text = status.ok() ? "the stream ended" : status.ToString();
     if (got_command || text != last) {
-      spdlog::warn("no contact with the worker at {} ({}); {}", options.socket, text,
-                   assignment.has_value() ? "training continues" : "waiting for it");
+      if (assignment.has_value()) {
+        LogWarn("lost the worker daemon; training continues", {{"socket", options.socket}, {"error", text}});
+      } else {
+        LogWarn("no contact with the worker daemon; retrying", {{"socket", options.socket}, {"error", text}});
+      }
     }
     last = std::move(text);
     mutex.AwaitWithTimeout(absl::Condition(&ending), backoff);

@@ -1,7 +1,5 @@
 #include "worker/trainer/loop.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -18,6 +16,7 @@
 #include "checkpoint/checkpoint.h"
 #include "common/bytes.h"
 #include "common/clock.h"
+#include "common/log/log.h"
 #include "common/proto_time.h"
 #include "worker/engine/learning_rate.h"
 #include "worker/rundir/outbox.h"
@@ -107,8 +106,10 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
   running.mutable_running()->set_schedule_digest(rank_.program.rank.digest);
   running.mutable_running()->set_flops_per_second(rank_.flops_per_second);
   if (absl::Status status = Append(std::move(running), /*durable=*/false); !status.ok()) return status;
-  spdlog::info("training from step {} to {}: {} sequences a step, {} samples an epoch", step(), steps(),
-               train_.batch().sequences(), rank_.tokens.order.samples_per_epoch());
+  LogInfo("training", {{"from_step", step()},
+                       {"steps", steps()},
+                       {"sequences_per_step", train_.batch().sequences()},
+                       {"samples_per_epoch", rank_.tokens.order.samples_per_epoch()}});
 
   while (step() < steps()) {
     const Link::Received received = link_.Newest();
@@ -132,7 +133,7 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
   Record finished;
   finished.mutable_finished()->set_step(step());
   if (absl::Status status = Append(std::move(finished), /*durable=*/true); !status.ok()) return status;
-  spdlog::info("finished after step {}", step());
+  LogInfo("finished", {{"step", step()}});
   return Ended::kCompleted;
 }
 
@@ -192,7 +193,7 @@ absl::Status Loop::Report(const engine::StepResult& result, double learning_rate
     absl::StatusOr<double> loss = Validate();
     if (!loss.ok()) return loss.status();
     point.set_validation_loss(*loss);
-    spdlog::info("step {}: validation loss {:.4f}", step(), *loss);
+    LogInfo("validated", {{"step", step()}, {"validation_loss", *loss}});
   }
   LogProgress(point);
   return speaks() ? Append(std::move(record), /*durable=*/false) : absl::OkStatus();
@@ -260,9 +261,11 @@ absl::Status Loop::ReportCheckpoints() {
     report.set_write_seconds(absl::ToDoubleSeconds(done.took));
     *report.mutable_time() = ToProto(clock_.Read().wall);
     if (absl::Status status = Append(std::move(record), /*durable=*/true); !status.ok()) return status;
-    spdlog::info("checkpoint {} written: {} in {:.2f} s (training waited {:.3f} s)", done.written.name.Directory(),
-                 FormatBytes(done.written.bytes), absl::ToDoubleSeconds(done.took),
-                 absl::ToDoubleSeconds(done.stalled));
+    LogInfo("checkpoint written", {{"step", done.written.name.step},
+                                   {"checkpoint", done.written.name.Directory()},
+                                   {"bytes", done.written.bytes},
+                                   {"took", absl::Trunc(done.took, absl::Milliseconds(1))},
+                                   {"training_waited", absl::Trunc(done.stalled, absl::Microseconds(1))}});
     checkpoint_records_[done.written.name.Directory()] = appended_;
     Retain();
   }
@@ -273,7 +276,7 @@ absl::StatusOr<Ended> Loop::Stop(const Votes& votes) {
   if (votes.stop_without_checkpoint == 0 && step() > 0) {
     if (absl::Status status = LastCheckpoint(); !status.ok()) return status;
   }
-  spdlog::info("stopped on request after step {}{}", step(), checkpointed_ == step() ? " (checkpoint saved)" : "");
+  LogInfo("stopped on request", {{"step", step()}, {"checkpoint_saved", checkpointed_ == step()}});
   return Ended::kStopped;
 }
 
@@ -290,13 +293,12 @@ void Loop::Retain() {
   const auto removed = checkpoint::Retain(train_.checkpoint().path(), assignment_.key().job(),
                                           assignment_.key().generation(), published, pending);
   if (!removed.ok()) {
-    spdlog::warn("could not remove old checkpoints (will retry after the next one): {}",
-                 std::string(removed.status().message()));
+    LogWarn("cannot remove old checkpoints; retrying after the next one", {{"error", removed.status()}});
     return;
   }
   for (const std::string& name : *removed) {
     checkpoint_records_.erase(name);
-    spdlog::info("removed old checkpoint {}", name);
+    LogInfo("old checkpoint removed", {{"checkpoint", name}});
   }
 }
 
@@ -305,9 +307,13 @@ void Loop::LogProgress(const MetricPoint& point) {
   if (now - logged_ < kLogEvery) return;
   logged_ = now;
   const double left = static_cast<double>(steps() - step()) * point.step_seconds();
-  spdlog::info("step {}/{}: loss {:.4f}, gradient norm {:.3f}, learning rate {:.3g}, {:.0f} tokens/s, {:.0f} s left",
-               step(), steps(), point.loss(), point.gradient_norm(), point.learning_rate(), point.tokens_per_second(),
-               left);
+  LogInfo("progress", {{"step", step()},
+                       {"steps", steps()},
+                       {"loss", point.loss()},
+                       {"gradient_norm", point.gradient_norm()},
+                       {"learning_rate", point.learning_rate()},
+                       {"tokens_per_second", std::round(point.tokens_per_second())},
+                       {"left", absl::Seconds(std::round(left))}});
 }
 
 // Whether an error before the first step is final: the job is wrong, so a restart cannot help.
@@ -336,7 +342,7 @@ absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string&
   };
   absl::StatusOr<Rank> rank = SetUp(assignment, rendezvous, pulse->get());
   if (!rank.ok() && (link.Newest().stop.has_value() || terminated())) {
-    spdlog::info("stopped on request before the first step: {}", std::string(rank.status().message()));
+    LogInfo("stopped on request before the first step", {{"error", rank.status()}});
     return Ended::kStopped;
   }
   if (!rank.ok()) return failed(rank.status(), IsRefusal(rank.status()));

@@ -1,8 +1,6 @@
 // muster-trainer: runs one rank of a job (run), or reads a checkpoint (sample, eval, export, import). Parses
 // flags and wires objects.
 #include <signal.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
 #include <atomic>
@@ -16,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hugging_face.h"
+#include "common/log/log.h"
 #include "common/version.h"
 #include "data/bpe.h"
 #include "worker/engine/engine.h"
@@ -54,12 +53,11 @@ absl::Status Run(const RunOptions& options) {
   const auto interrupted = [] { return terminated.load(); };
   absl::StatusOr<muster::Assignment> assignment = link.WaitForAssignment(interrupted);
   if (absl::IsCancelled(assignment.status())) {
-    spdlog::info("{}", std::string(assignment.status().message()));
+    muster::LogInfo("stopped before it was assigned", {{"reason", assignment.status()}});
     return absl::OkStatus();
   }
   if (!assignment.ok()) return assignment.status();
-  spdlog::info("muster-trainer {}: job {}, generation {}, rank {} of {}", muster::kVersion, options.link.key.job(),
-               options.link.key.generation(), options.link.key.rank(), assignment->world());
+  muster::LogInfo("rank assigned", {{"world", assignment->world()}, {"version", muster::kVersion}});
   muster::trainer::Rendezvous rendezvous(options.link.socket, options.link.key,
                                          muster::trainer::CollectiveDeadline(*assignment),
                                          [&] { return interrupted() || link.Newest().stop.has_value(); });
@@ -137,15 +135,10 @@ absl::Status Import(const std::string& from, const std::string& out) {
   return absl::OkStatus();
 }
 
-void StartLog() {
-  spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_sink_mt>()));
-  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  StartLog();
+  muster::StartLog("trainer", muster::LogLevel::kInfo);
   CLI::App app("Trains one rank of a job of Muster; samples from, evaluates and exports its checkpoints.",
                "muster-trainer");
   app.set_version_flag("--version", muster::kVersion);
@@ -216,6 +209,7 @@ int main(int argc, char** argv) {
   }
   absl::Status status;
   if (run_command->parsed()) {
+    muster::SetLogContext({muster::RankId{muster::JobId(job), generation, rank}});
     run.link.key.set_job(job);
     run.link.key.set_generation(generation);
     run.link.key.set_rank(rank);
@@ -230,6 +224,10 @@ int main(int argc, char** argv) {
     status = Evaluate(checkpoint, threads, tokens, sequences, json);
   }
   if (status.ok()) return 0;
-  spdlog::error("failed: {}", std::string(status.message()));
+  if (run_command->parsed()) {
+    muster::LogError("rank failed", {{"error", status}});
+  } else {
+    std::fprintf(stderr, "muster-trainer: %s\n", std::string(status.message()).c_str());
+  }
   return 1;
 }

@@ -26,7 +26,7 @@ Pulse::Pulse(std::unique_ptr<rundir::ProgressPage> page, absl::Duration patience
 
 Pulse::~Pulse() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     ending_ = true;
   }
   ended_.notify_one();
@@ -58,10 +58,13 @@ void Pulse::WaitFor(int32_t earlier, OpKind kind) { Show(earlier, kind); }
 
 void Pulse::EndWait(int32_t index, OpKind kind) { Show(index, kind); }
 
-// std::condition_variable waits by the steady clock: a change of the wall clock must not make a rank look stalled.
+// Waits by the steady clock: a change of the wall clock must not make a rank look stalled.
 void Pulse::Heartbeat() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  while (!ended_.wait_for(lock, absl::ToChronoNanoseconds(kHeartbeat), [this] { return ending_; })) {
+  const MutexLock lock(mutex_);
+  while (true) {
+    const auto next = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kHeartbeat);
+    while (!ending_ && ended_.wait_until(mutex_, next) == std::cv_status::no_timeout) continue;
+    if (ending_) return;
     rundir::Progress& page = *page_->operator->();
     page.heartbeat.fetch_add(1, kRelaxed);
     const bool between_steps = page.stage.load(kRelaxed) < rundir::kOps;

@@ -12,12 +12,13 @@
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/mutex.h"
 #include "worker/engine/op_listener.h"
 #include "worker/rundir/progress.h"
 
@@ -46,10 +47,10 @@ class Pulse final : public engine::OpListener {
   const std::unique_ptr<rundir::ProgressPage> page_;
   const int64_t most_heartbeats_;  // per stage
   std::atomic<int64_t> heartbeats_at_stage_ = 0;
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool ending_ = false;  // guarded by mutex_
-  std::thread thread_;   // last: it uses the other members
+  Mutex mutex_;
+  std::condition_variable_any ended_;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses the other members
 };
 
 }  // namespace muster::trainer

@@ -1,12 +1,11 @@
 #include "worker/trainer/ranks.h"
 
-#include <spdlog/spdlog.h>
-
 #include <chrono>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/log/log.h"
 #include "common/proto_time.h"
 #include "worker/collectives/gloo.h"
 
@@ -78,9 +77,8 @@ absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, c
     const Membership replicas{absl::StrCat("replicas-", shard), replica, world / shards};
     if (absl::Status s = join(kReplicaGroup, replicas); !s.ok()) return s;
   }
-  spdlog::info("rank {} of {} joined its groups in {}", rank, world,
-               absl::FormatDuration(
-                   absl::Trunc(absl::FromChrono(std::chrono::steady_clock::now() - begin), absl::Milliseconds(1))));
+  const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - begin);
+  LogInfo("process groups joined", {{"world", world}, {"took", absl::Trunc(took, absl::Milliseconds(1))}});
   return ranks;
 }
 

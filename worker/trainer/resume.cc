@@ -1,7 +1,5 @@
 #include "worker/trainer/resume.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -11,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "checkpoint/checkpoint.h"
+#include "common/log/log.h"
 #include "worker/trainer/agree_on_status.h"
 #include "worker/trainer/ranks.h"
 #include "worker/trainer/weights.h"
@@ -75,8 +74,11 @@ absl::Status CheckOther(const Manifest& manifest, const std::string& directory, 
                   ": set steps higher", instead);
   }
   if (theirs.data().tokens() != ours.data().tokens() && assignment.key().rank() == 0) {
-    spdlog::warn("{} was trained on {}; continuing at sample {} of {} as if it were the same data", directory,
-                 theirs.data().tokens(), manifest.samples_consumed(), ours.data().tokens());
+    LogWarn("the checkpoint was trained on another token file; continuing as if it were the same data",
+            {{"checkpoint", directory},
+             {"its_tokens", theirs.data().tokens()},
+             {"tokens", ours.data().tokens()},
+             {"sample", manifest.samples_consumed()}});
   }
   return absl::OkStatus();
 }
@@ -114,12 +116,12 @@ absl::StatusOr<Resumed> FirstWhole(const std::vector<std::string>& directories, 
               absl::DataLossError(absl::StrCat(directory, ": another rank found it damaged; its own log says where")));
     if (all.ok()) {
       engine.set_step(resumed->step);
-      spdlog::info("resumed from {} (step {}, {} samples consumed)", directory, resumed->step,
-                   resumed->samples_consumed);
+      LogInfo("resumed",
+              {{"step", resumed->step}, {"checkpoint", directory}, {"samples_consumed", resumed->samples_consumed}});
       return resumed;
     }
     if (!IsDamage(all)) return all;
-    spdlog::error("DAMAGED CHECKPOINT, trying an older one: {}", std::string(all.message()));
+    LogError("damaged checkpoint; trying an older one", {{"checkpoint", directory}, {"error", all}});
     causes.emplace_back(all.message());
   }
   return absl::DataLossError(absl::StrCat("no whole checkpoint is left: ", absl::StrJoin(causes, "; ")));

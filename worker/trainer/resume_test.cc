@@ -123,7 +123,7 @@ TEST(Resume, ADamagedCheckpointIsPassedOverLoudly) {
   ASSERT_EQ(assignment.resume_from().directory(), steps[0].Directory());
   Process again = bench.Start(assignment);
   ASSERT_EQ(again.Wait(), 0) << again.Log();
-  EXPECT_THAT(again.Log(), AllOf(HasSubstr("DAMAGED CHECKPOINT"), HasSubstr("it was cut"),
+  EXPECT_THAT(again.Log(), AllOf(HasSubstr("damaged checkpoint"), HasSubstr("it was cut"),
                                  HasSubstr(absl::StrCat(steps[0].Directory(), "/shard-00000.safetensors"))));
   EXPECT_EQ(bench.Records(assignment).front().running().resumed_step(), steps[1].step);
   ExpectSameEnd(bench, spec);
@@ -190,7 +190,7 @@ TEST(Resume, AnotherJobGoesOnWhereOneStopped) {
   ASSERT_TRUE(Eventually([&] { return newest() >= 140; })) << killed.Log();
   killed.Signal(SIGKILL);
   killed.Wait();
-  EXPECT_THAT(killed.Log(), AllOf(HasSubstr("DAMAGED CHECKPOINT"), HasSubstr(steps[0].Directory())));
+  EXPECT_THAT(killed.Log(), AllOf(HasSubstr("damaged checkpoint"), HasSubstr(steps[0].Directory())));
   EXPECT_EQ(bench.Records(other).front().running().resumed_step(), steps[1].step);
   // Its own ones go before the other job's, which is not even there any more.
   fs::remove_all(bench.Path("checkpoints"));
@@ -234,7 +234,7 @@ TEST(Resume, WhatAnotherJobCannotGoOnFromIsRefused) {
   spec.mutable_train()->mutable_data()->set_tokens(bench.Path("moved.bin"));
   Process process = bench.Start(bench.Assign(spec, ++generation));
   EXPECT_EQ(process.Wait(), 0) << process.Log();
-  EXPECT_THAT(process.Log(), HasSubstr("sample 320 of "));
+  EXPECT_THAT(process.Log(), HasSubstr("sample=320"));
 }
 
 TEST(Resume, PublishedCheckpointsStayAndTheOthersGo) {

@@ -88,7 +88,11 @@ TEST(Run, TrainsToTheEndAndRecordsEveryStep) {
   EXPECT_EQ(last.manifest().job(), "small-x7f2");
   EXPECT_EQ(last.manifest().samples_consumed(), 40u * 8);
   EXPECT_EQ(last.manifest().spec().SerializeAsString(), spec.SerializeAsString());
-  for (const char* line : {"training from step 0 to 40", "step-0000000040-g1 written", "finished after step 40"}) {
+  for (const char* line : {
+           " info  trainer  training job=small-x7f2 generation=1 rank=0 from_step=0 steps=40 ",
+           " checkpoint written job=small-x7f2 generation=1 rank=0 step=40 checkpoint=step-0000000040-g1 ",
+           " finished job=small-x7f2 generation=1 rank=0 step=40\n",
+       }) {
     EXPECT_THAT(trainer.Log(), HasSubstr(line));
   }
 }

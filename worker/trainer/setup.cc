@@ -1,12 +1,11 @@
 #include "worker/trainer/setup.h"
 
-#include <spdlog/spdlog.h>
-
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
+#include "common/log/log.h"
 #include "common/version.h"
 #include "models/inventory.h"
 #include "worker/trainer/resume.h"
@@ -113,7 +112,7 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
   rank.flops_per_second = MeasureSpeed({.width = train.model().gpt2().width(),
                                         .bf16 = train.precision().compute() == DTYPE_BF16,
                                         .cuda = assignment.device() == DEVICE_CUDA});
-  for (const std::string& note : rank.engine->Notes()) spdlog::info("{}", note);
+  for (const std::string& note : rank.engine->Notes()) LogInfo("kernel chosen", {{"choice", note}});
   if (assignment.has_resume_from() || !train.checkpoint().resume_from().empty()) {
     collectives::Group* world = rank.ranks.groups[kWorldGroup];
     const absl::StatusOr<Resumed> resumed = assignment.has_resume_from()
@@ -124,7 +123,7 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
     rank.samples_consumed = resumed->samples_consumed;
   } else if (const std::string& from = train.model().from(); !from.empty()) {
     if (absl::Status status = LoadInitial(from, train.model().gpt2(), *rank.engine); !status.ok()) return status;
-    spdlog::info("weights imported from {}", from);
+    LogInfo("weights imported", {{"from", from}});
   }
   return rank;
 }

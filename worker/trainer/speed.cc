@@ -3,13 +3,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <chrono>
 #include <exception>
 #include <vector>
 
+#include "common/log/log.h"
 #include "worker/units/gemm.h"
 
 namespace muster::trainer {
@@ -55,7 +55,7 @@ double MeasureSpeed(const Gemm& gemm) {
   try {
     return Measure(gemm);
   } catch (const std::exception& e) {
-    spdlog::warn("the speed of GEMMs could not be measured: {}", e.what());
+    LogWarn("cannot measure the speed of GEMMs", {{"error", e.what()}});
     return 0;
   }
 }

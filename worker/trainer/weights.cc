@@ -1,7 +1,6 @@
 #include "worker/trainer/weights.h"
 
 #include <sched.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "checkpoint/hugging_face.h"
+#include "common/log/log.h"
 #include "models/inventory.h"
 #include "strategies/partition/planners.h"
 #include "worker/engine/configure.h"
@@ -161,7 +161,7 @@ absl::StatusOr<checkpoint::Checkpoint> OpenNewest(const std::string& path) {
   absl::StatusOr<checkpoint::Opened> opened = checkpoint::OpenFirstWhole(folders);
   if (!opened.ok()) return opened.status();
   for (const absl::Status& damaged : opened->damaged) {
-    spdlog::error("skipping a damaged checkpoint: {}", std::string(damaged.message()));
+    LogError("skipping a damaged checkpoint", {{"error", damaged}});
   }
   return std::move(opened->checkpoint);
 }

@@ -1,6 +1,5 @@
 // muster-simulate: simulates whole clusters with faults, one per seed, and checks the invariants of
 // docs/reliability.md.
-#include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -9,7 +8,6 @@
 #include <cstdio>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -17,6 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/log/log.h"
+#include "common/mutex.h"
 #include "coordinator/simulate/simulation.h"
 
 namespace muster::simulate {
@@ -26,17 +26,17 @@ constexpr size_t kLastLines = 60;
 
 // Totals of all threads.
 struct Summary {
-  std::mutex mutex;
-  std::map<std::string, uint64_t> counts;
-  absl::Duration virtual_time;
-  std::map<uint64_t, std::string> failures;  // by seed
-  uint64_t seeds = 0;
+  Mutex mutex;
+  std::map<std::string, uint64_t> counts ABSL_GUARDED_BY(mutex);
+  absl::Duration virtual_time ABSL_GUARDED_BY(mutex);
+  std::map<uint64_t, std::string> failures ABSL_GUARDED_BY(mutex);  // by seed
+  uint64_t seeds ABSL_GUARDED_BY(mutex) = 0;
 };
 
 void RunSeeds(uint64_t end, std::atomic<uint64_t>& next, uint64_t most_failures, Summary& summary) {
   for (uint64_t seed = next++; seed < end; seed = next++) {
     const Outcome outcome = Simulate(seed);
-    const std::lock_guard lock(summary.mutex);
+    const MutexLock lock(summary.mutex);
     ++summary.seeds;
     summary.virtual_time += outcome.virtual_time;
     for (const auto& [what, count] : outcome.counts) summary.counts[what] += count;
@@ -74,6 +74,7 @@ int RunMany(uint64_t first, uint64_t seeds, uint64_t most_failures, unsigned thr
     workers.emplace_back([&] { RunSeeds(first + seeds, next, most_failures, summary); });
   }
   for (std::thread& worker : workers) worker.join();
+  const MutexLock lock(summary.mutex);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   for (const auto& [what, count] : summary.counts) {
     std::printf("%10llu  %s\n", static_cast<unsigned long long>(count), what.c_str());
@@ -93,7 +94,7 @@ int RunMany(uint64_t first, uint64_t seeds, uint64_t most_failures, unsigned thr
 }  // namespace muster::simulate
 
 int main(int argc, char** argv) {
-  spdlog::set_level(spdlog::level::off);
+  muster::StartLog("simulate", muster::LogLevel::kOff);
   CLI::App app{"Simulates whole clusters with faults, one from each seed, and checks every effect."};
   uint64_t first = 1, seeds = 1000, most_failures = 5;
   std::optional<uint64_t> seed;

@@ -1,0 +1,21 @@
+#include "common/utf8.h"
+
+namespace muster {
+
+std::pair<size_t, char32_t> DecodeUtf8(absl::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return {1, first};
+  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || text.size() < length) return {0, 0};
+  char32_t value = first & (0xFF >> (length + 1));
+  for (size_t i = 1; i < length; ++i) {
+    if (!ContinuesUtf8(text[i])) return {0, 0};
+    value = value << 6 | (byte(i) & 0x3F);
+  }
+  const char32_t least = length == 4 ? 0x10000 : length == 3 ? 0x800 : 0x80;
+  if (value < least || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) return {0, 0};
+  return {length, value};
+}
+
+}  // namespace muster

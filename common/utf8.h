@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+
+namespace muster {
+
+// Whether a byte of UTF-8 continues a character.
+inline bool ContinuesUtf8(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+// The character at the start of `text`, which is not empty, and the length of its UTF-8 sequence; length 0: malformed.
+std::pair<size_t, char32_t> DecodeUtf8(absl::string_view text);
+
+}  // namespace muster
