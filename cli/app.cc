@@ -80,7 +80,7 @@ std::vector<std::string> WithKnownDashes(const CLI::App& app, std::vector<std::s
     const size_t equals = std::min(argument.find('='), argument.size());
     const std::string given = argument.substr(2, equals - 2);
     for (const std::string& name : names) {
-      if (name != given && folded(name) == folded(given)) argument = "--" + name + argument.substr(equals);
+      if (name != given && folded(name) == folded(given)) argument.replace(0, equals, "--" + name);
     }
   }
   return arguments;

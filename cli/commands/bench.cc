@@ -95,7 +95,7 @@ absl::StatusOr<Outcome> Measure(const Invocation& invocation, Client& client, co
   }
   std::optional<Scaling> row = Summarise(points, flags.warm_up, ranks, sequences);
   if (!row.has_value()) return absl::DataLossError(absl::StrCat(id, " sent no metrics"));
-  return Outcome{kOk, std::move(row)};
+  return Outcome{kOk, row};
 }
 
 absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& flags) {

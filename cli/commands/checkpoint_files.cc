@@ -143,7 +143,7 @@ void Show(const std::vector<Found>& steps, const Place& place, const char* good,
   for (const Found& step : steps) {
     std::vector<Cell> row = {absl::StrCat(step.name.step), absl::StrCat(step.name.generation), FormatBytes(step.bytes),
                              Age(now - step.written)};
-    if (!place.job.empty()) row.push_back(step.published ? "yes" : "no");
+    if (!place.job.empty()) row.emplace_back(step.published ? "yes" : "no");
     row.push_back(step.damage.empty() ? Cell(good, Colour::kGreen)
                                       : Cell(absl::StrCat("damaged: ", step.damage), Colour::kRed));
     table.Add(std::move(row));

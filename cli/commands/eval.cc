@@ -28,7 +28,7 @@ void RegisterEval(CLI::App& app, Invocation& invocation) {
     if (!folder.ok()) return folder.status();
     std::vector<std::string> arguments = {"eval", "--checkpoint", *folder, "--data", flags->data};
     if (!flags->sequences.empty()) arguments.insert(arguments.end(), {"--sequences", flags->sequences});
-    if (flags->format == Format::kJson) arguments.push_back("--json");
+    if (flags->format == Format::kJson) arguments.emplace_back("--json");
     return BecomeTrainer(invocation, std::move(arguments));
   });
 }

@@ -106,7 +106,7 @@ std::vector<Finding> CheckPrograms(const std::string& folder) {
   for (const char* name : {"muster-coordinator", "muster-worker", "muster-step", "muster-trainer"}) {
     const std::string path = absl::StrCat(folder, "/", name);
     if (access(path.c_str(), X_OK) != 0) {
-      missing.push_back(name);
+      missing.emplace_back(name);
     } else {
       findings.push_back(CheckProgram(path, name));
     }

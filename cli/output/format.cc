@@ -125,8 +125,8 @@ std::string ModelName(const v1::JobSpec& spec) {
 
 std::string StrategyName(const v1::JobSpec& spec) {
   const v1::Strategy& strategy = spec.train().strategy();
-  const auto* member =
-      strategy.GetReflection()->GetOneofFieldDescriptor(strategy, v1::Strategy::descriptor()->FindOneofByName("kind"));
+  const auto* member = v1::Strategy::GetReflection()->GetOneofFieldDescriptor(
+      strategy, v1::Strategy::descriptor()->FindOneofByName("kind"));
   if (member == nullptr) return "single";
   if (strategy.has_zero()) return absl::StrCat("zero ", strategy.zero().stage());
   if (strategy.has_fsdp() && strategy.fsdp().has_reshard()) {

@@ -172,7 +172,7 @@ class TreeBuilder final : public YAML::EventHandler {
     }
   }
 
-  void TakeKey(Open_& parent, Node key) {
+  void TakeKey(Open_& parent, const Node& key) {
     std::string message;
     if (key.kind != Node::Kind::kScalar) {
       message = absl::StrCat("a key must be a name, got ", Describe(key));

@@ -42,13 +42,13 @@ Outcome Core::Handle(const Event& event, Now now) {
   outcome.events = std::move(transaction.events);
   outcome.actions = std::move(transaction.actions);
   Plans::Requests plans = state_->plans.TakeRequests();
-  for (CancelPlan& cancel : plans.cancelled) outcome.actions.push_back(std::move(cancel));
-  for (RequestPlan& request : plans.requested) outcome.actions.push_back(std::move(request));
+  for (CancelPlan& cancel : plans.cancelled) outcome.actions.emplace_back(std::move(cancel));
+  for (RequestPlan& request : plans.requested) outcome.actions.emplace_back(std::move(request));
   for (const NodeId& node : transaction.desired) {
     NodeEntry* entry = state_->records.FindNode(node);
     if (entry == nullptr) continue;
     ++entry->revision;
-    outcome.actions.push_back(SendDesired{node});
+    outcome.actions.emplace_back(SendDesired{node});
   }
   return outcome;
 }

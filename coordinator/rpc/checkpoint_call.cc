@@ -83,7 +83,7 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor, public SelfOwne
   }
 
   void Read(const core::Core& core, server::Watches& watches) {
-    watches.Next(watch_, [self = shared_from_this(), &core, &watches](server::WatchPage page) {
+    watches.Next(watch_, [self = shared_from_this(), &core, &watches](const server::WatchPage& page) {
       if (page.end && !page.status.ok()) return self->End(page.status, watches);
       self->Look(core, watches, page.end);
     });

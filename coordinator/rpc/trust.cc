@@ -95,14 +95,15 @@ grpc::ServerUnaryReactor* TrustService::CreateToken(grpc::CallbackServerContext*
   if (!caller.ok()) return EndWith(caller.status(), *context);
   absl::StatusOr<CreateTokenReply> created = authority_->records->CreateToken(
       *request, authority_->trust.authority_facts.sha256, caller->name, clock_->Read().wall);
-  if (created.ok()) {
+  const absl::Status status = created.status();
+  if (status.ok()) {
     *reply = *std::move(created);
     LogInfo("token created", {{"token", reply->info().id()},
                               {"role", TokenRole_Name(reply->info().role())},
                               {"user", reply->info().user()},
                               {"by", caller->name}});
   }
-  return EndWith(created.status(), *context);
+  return EndWith(status, *context);
 }
 
 grpc::ServerUnaryReactor* TrustService::ListTokens(grpc::CallbackServerContext* context, const ListTokensRequest*,
@@ -118,11 +119,12 @@ grpc::ServerUnaryReactor* TrustService::RevokeToken(grpc::CallbackServerContext*
   const absl::StatusOr<Principal> caller = Admit(*context, "/muster.v1.Trust/RevokeToken");
   if (!caller.ok()) return EndWith(caller.status(), *context);
   absl::StatusOr<TokenInfo> revoked = authority_->records->RevokeToken(request->id(), clock_->Read().wall);
-  if (revoked.ok()) {
+  const absl::Status status = revoked.status();
+  if (status.ok()) {
     *reply->mutable_info() = *std::move(revoked);
     LogInfo("token revoked", {{"token", request->id()}, {"by", caller->name}});
   }
-  return EndWith(revoked.status(), *context);
+  return EndWith(status, *context);
 }
 
 grpc::ServerUnaryReactor* TrustService::RevokeNode(grpc::CallbackServerContext* context,

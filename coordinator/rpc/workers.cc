@@ -76,8 +76,9 @@ class GetReactor final : public grpc::ServerUnaryReactor, public SelfOwned<GetRe
     wait_ =
         turn.rendezvous().Get({job, request_->key().generation()}, request_->name(), now + WaitOf(*request_), now,
                               [self = shared_from_this(), job, &core = turn.core()](absl::StatusOr<std::string> value) {
-                                if (value.ok()) self->reply_->set_value(*std::move(value));
-                                self->Finish(ToGrpc(Explained(value.status(), core, job)));
+                                const absl::Status status = value.status();
+                                if (status.ok()) self->reply_->set_value(*std::move(value));
+                                self->Finish(ToGrpc(Explained(status, core, job)));
                               });
   }
 

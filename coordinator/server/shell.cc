@@ -91,7 +91,7 @@ SteadyTime Shell::NextDeadline() const {
   return next;
 }
 
-void Shell::DoTurn(std::deque<std::function<void(Turn&)>> work) {
+void Shell::DoTurn(const std::deque<std::function<void(Turn&)>>& work) {
   Turn turn(this, clock_->Read());
   for (const std::function<void(Turn&)>& piece : work) piece(turn);
   const std::optional<SteadyTime> tick = core_->NextTick();

@@ -103,7 +103,7 @@ class Shell {
   SteadyTime NextDeadline() const;
   // Some readers were not served yet: the next turn is due immediately.
   bool readers_wait() const { return readers_wait_; }
-  void DoTurn(std::deque<std::function<void(Turn&)>> work);
+  void DoTurn(const std::deque<std::function<void(Turn&)>>& work);
   // Stores what is staged. REQUIRES: no call afterwards.
   void Finish();
 

@@ -165,7 +165,7 @@ void Faults::HitRank() {
   }
   const auto living = world_->gangs->Living();
   if (living.empty()) return world_->Count("no rank to hit");
-  const std::shared_ptr<Process> process = living[random.Below(living.size())];
+  const std::shared_ptr<Process>& process = living[random.Below(living.size())];
   if (random.Percent(60)) {
     world_->Count("rank killed");
     RankExit exit;

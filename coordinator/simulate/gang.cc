@@ -108,7 +108,7 @@ void Gang::Resend(const std::shared_ptr<Process>& process) {
   });
 }
 
-void Gang::Rendezvous(const std::shared_ptr<Process>& process, std::function<void(absl::Status)> answered) {
+void Gang::Rendezvous(const std::shared_ptr<Process>& process, const std::function<void(absl::Status)>& answered) {
   const std::string value = absl::StrCat("of generation ", generation_);
   const bool sets = process->id.rank == 0;
   const auto work = [=, this](server::Turn& turn, const Coordinator::Reply& reply) {

@@ -63,7 +63,7 @@ class Gang {
   bool Claim();  // the folder, for the job
   void Load(const std::shared_ptr<Process>& process);
   void Meet(const std::shared_ptr<Process>& process);
-  void Rendezvous(const std::shared_ptr<Process>& process, std::function<void(absl::Status)> answered);
+  void Rendezvous(const std::shared_ptr<Process>& process, const std::function<void(absl::Status)>& answered);
   void BeginIfAllMet();
   void PlanStep();
   void EndStep();

@@ -30,7 +30,7 @@ sqlite3_vfs* Below(sqlite3_vfs* vfs) { return static_cast<sqlite3_vfs*>(vfs->pAp
 // "…/state.db-journal" is "store.state.journal".
 std::string PartOf(const char* path) {
   absl::string_view name = path == nullptr ? "" : path;
-  if (const size_t slash = name.rfind('/'); slash != name.npos) name.remove_prefix(slash + 1);
+  if (const size_t slash = name.rfind('/'); slash != absl::string_view::npos) name.remove_prefix(slash + 1);
   const bool journal = absl::ConsumeSuffix(&name, "-journal");
   const absl::string_view part = name == "state.db" ? "state" : name == "history.db" ? "history" : "copy";
   return absl::StrCat("store.", part, journal ? ".journal" : "");

@@ -92,11 +92,11 @@ void Relay::Set(const SetRequest& request, ValueCallback done) {
   *out.mutable_key() = request.key();
   out.set_name(request.name());
   out.set_value(request.value());
-  TrySet(std::move(out), loop_->now().steady + kSetPatience, std::move(done));
+  TrySet(out, loop_->now().steady + kSetPatience, std::move(done));
 }
 
 // A key that is set twice is set once, so one whose answer was lost is sent again.
-void Relay::TrySet(RendezvousSetRequest out, SteadyTime until, ValueCallback done) {
+void Relay::TrySet(const RendezvousSetRequest& out, SteadyTime until, ValueCallback done) {
   SendSet(out, [this, alive = alive_, out, until, done = std::move(done)](const absl::Status& status) {
     if (*alive && IsAway(status) && loop_->now().steady < until) {
       loop_->PostAfter(kRelayRetry, [this, alive, out, until, done] {

@@ -52,7 +52,7 @@ class Relay {
 
   void Ask(const std::shared_ptr<Pending>& pending);
   void Answered(const std::shared_ptr<Pending>& pending, absl::StatusOr<std::string> value);
-  void TrySet(RendezvousSetRequest request, SteadyTime until, ValueCallback done);
+  void TrySet(const RendezvousSetRequest& request, SteadyTime until, ValueCallback done);
   void SendSet(const RendezvousSetRequest& request, std::function<void(absl::Status)> done);
 
   EventLoop* const loop_;

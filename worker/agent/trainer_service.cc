@@ -95,8 +95,9 @@ class Waiting final : public grpc::ServerUnaryReactor, public rpc::SelfOwned<Wai
     gate_->Post([self = shared_from_this()](TrainerHost* host) {
       if (host == nullptr) return self->Finish(rpc::ToGrpc(Closing()));
       auto stop = host->Wait(*self->request_, [self](absl::StatusOr<std::string> value) {
-        if (value.ok()) self->reply_->set_value(*std::move(value));
-        self->Finish(rpc::ToGrpc(value.status()));
+        const absl::Status status = value.status();
+        if (status.ok()) self->reply_->set_value(*std::move(value));
+        self->Finish(rpc::ToGrpc(status));
       });
       self->stop_ = std::move(stop);
       if (self->cancelled_) self->stop_();
@@ -173,8 +174,9 @@ grpc::ServerUnaryReactor* TrainerService::Get(grpc::CallbackServerContext* conte
   gate_->Post([reactor, request, reply](TrainerHost* host) {
     if (host == nullptr) return reactor->Finish(rpc::ToGrpc(Closing()));
     host->Get(*request, [reactor, reply](absl::StatusOr<std::string> value) {
-      if (value.ok()) reply->set_value(*std::move(value));
-      reactor->Finish(rpc::ToGrpc(value.status()));
+      const absl::Status status = value.status();
+      if (status.ok()) reply->set_value(*std::move(value));
+      reactor->Finish(rpc::ToGrpc(status));
     });
   });
   return reactor;
