@@ -248,7 +248,7 @@ class ShiftedClock final : public Clock {
   void ShiftHours(int hours) { hours_ = hours; }
 
  private:
-  const RealClock real_;
+  const RealClock real_{};
   std::atomic<int> hours_ = 0;
 };
 
