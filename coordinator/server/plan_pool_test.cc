@@ -2,14 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <condition_variable>
+
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
+#include "common/mutex.h"
+#include "testing/wait.h"
 
 namespace muster::server {
 namespace {
-
-constexpr absl::Duration kLong = absl::Minutes(1);
 
 PlanQuestion Question(uint32_t sequences) {
   PlanQuestion question;
@@ -33,12 +34,12 @@ class PlanPoolTest : public ::testing::Test {
     const uint32_t cost = question.spec.train().batch().sequences();
     const auto what = [] { return std::string("it is large; make it small"); };
     {
-      absl::MutexLock lock(&mutex_);
+      const MutexLock lock(mutex_);
       begun_.push_back(cost);
       // What comes to its limit in the short lane gets stuck in the long one.
       if (cost == stuck_ && cost <= budget->left()) {
         // Until it is let go or given up.
-        while (stuck_ == cost && budget->Spend(0, what).ok()) released_.WaitWithTimeout(&mutex_, absl::Milliseconds(1));
+        while (stuck_ == cost && budget->Spend(0, what).ok()) released_.wait_for(mutex_, std::chrono::milliseconds(1));
       }
     }
     if (absl::Status status = budget->Spend(cost, what); !status.ok()) return status;
@@ -49,14 +50,16 @@ class PlanPoolTest : public ::testing::Test {
   }
   PlanPool::Done Noting(const std::string& who) {
     return [this, who](const PlanPool::Answer& answer) {
-      absl::MutexLock lock(&mutex_);
+      const MutexLock lock(mutex_);
       answers_.push_back(
           absl::StrCat(who, ": ", answer.ok() ? (*answer)->reply.strategy() : answer.status().ToString()));
     };
   }
   bool Wait(const std::function<bool()>& condition) {
-    absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithTimeout(absl::Condition(&condition), kLong);
+    return Eventually([&] {
+      const MutexLock lock(mutex_);
+      return condition();
+    });
   }
   bool WaitForAnswers(size_t count) {
     return Wait([this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return answers_.size() >= count; });
@@ -67,26 +70,26 @@ class PlanPoolTest : public ::testing::Test {
     });
   }
   void Release() {
-    absl::MutexLock lock(&mutex_);
+    const MutexLock lock(mutex_);
     stuck_ = 0;
-    released_.SignalAll();
+    released_.notify_all();
   }
   std::vector<std::string> answers() {
-    absl::MutexLock lock(&mutex_);
+    const MutexLock lock(mutex_);
     return answers_;
   }
   void StickAt(uint32_t cost) {
-    absl::MutexLock lock(&mutex_);
+    const MutexLock lock(mutex_);
     stuck_ = cost;
   }
   size_t Begun(uint32_t cost) {
-    absl::MutexLock lock(&mutex_);
+    const MutexLock lock(mutex_);
     return static_cast<size_t>(std::count(begun_.begin(), begun_.end(), cost));
   }
 
   PlanPool::Options options_;
-  absl::Mutex mutex_;
-  absl::CondVar released_;
+  Mutex mutex_;
+  std::condition_variable_any released_;
   uint32_t stuck_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<uint32_t> begun_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> answers_ ABSL_GUARDED_BY(mutex_);
