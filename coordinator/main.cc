@@ -1,4 +1,5 @@
 // muster-coordinator: parses flags and starts the server.
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <CLI/CLI.hpp>
@@ -35,6 +36,8 @@ CLI::Option* AddDuration(CLI::App& app, const std::string& name, absl::Duration&
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Large blocks, as a plan's, go back to the system when they are freed. Without this the bound grows with the blocks.
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
   CLI::App app("The coordinator of Muster: accepts jobs, places them on workers, and streams what happens.",
                "muster-coordinator");
   app.set_version_flag("--version", muster::kVersion);

@@ -18,8 +18,10 @@
 
 namespace {
 
-// What the program holds, and the most of it since it was last reset.
+// What the program holds, and the most of it since it was last reset; 0 where a sanitizer has the allocator.
 std::atomic<int64_t> live = 0, peak = 0;
+
+#ifndef __SANITIZE_ADDRESS__
 
 void* Allocate(size_t size) {
   void* const memory = std::malloc(size);
@@ -34,7 +36,11 @@ void Free(void* memory) {
   std::free(memory);
 }
 
+#endif
+
 }  // namespace
+
+#ifndef __SANITIZE_ADDRESS__
 
 void* operator new(size_t size) { return Allocate(size); }
 void* operator new[](size_t size) { return Allocate(size); }
@@ -42,6 +48,7 @@ void operator delete(void* memory) noexcept { Free(memory); }
 void operator delete[](void* memory) noexcept { Free(memory); }
 void operator delete(void* memory, size_t) noexcept { Free(memory); }
 void operator delete[](void* memory, size_t) noexcept { Free(memory); }
+#endif
 
 namespace {
 
