@@ -28,9 +28,10 @@ auto TrustRecords::Commit(const Change& change) {
   TrustBook next = book_;
   auto result = change(next);
   if (!result.ok()) return result;
-  if (absl::Status status = WriteDurably(path_, next.ToStored().SerializeAsString()); !status.ok()) {
-    return decltype(result)(status);
-  }
+  // Revoking what is revoked needs no disk.
+  const std::string bytes = next.ToStored().SerializeAsString();
+  if (bytes == book_.ToStored().SerializeAsString()) return result;
+  if (absl::Status status = WriteDurably(path_, bytes); !status.ok()) return decltype(result)(status);
   book_ = std::move(next);
   return result;
 }

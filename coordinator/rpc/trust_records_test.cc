@@ -158,5 +158,19 @@ TEST_F(TrustRecordsTest, DamagedOrOpenFilesAreRefused) {
   EXPECT_EQ(TrustRecords::Open(path_).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(TrustRecordsTest, WhatChangesNothingWritesNothing) {
+  const tls::Token ann = Make(TOKEN_ROLE_SUBMITTER, "ann");
+  ASSERT_TRUE(records_->RevokeToken(ann.id, kNow).ok());
+  struct stat before {
+  }, after{};
+  ASSERT_EQ(stat(path_.c_str(), &before), 0);
+  EXPECT_TRUE(records_->RevokeToken(ann.id, kNow).ok());
+  ASSERT_EQ(stat(path_.c_str(), &after), 0);
+  EXPECT_EQ(before.st_ino, after.st_ino) << "a durable write replaces the file";
+  Make(TOKEN_ROLE_SUBMITTER, "bob");
+  ASSERT_EQ(stat(path_.c_str(), &after), 0);
+  EXPECT_NE(before.st_ino, after.st_ino);
+}
+
 }  // namespace
 }  // namespace muster::rpc
