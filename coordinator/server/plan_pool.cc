@@ -1,6 +1,5 @@
 #include "coordinator/server/plan_pool.h"
 
-#include <malloc.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -164,9 +163,6 @@ PlanPool::Answer PlanPool::Make(const Flight& flight, uint64_t work) const {
   absl::StatusOr<spec::MadePlan> plan = options_.maker
                                             ? options_.maker(flight.question, &budget)
                                             : spec::MakePlan(flight.question.spec, flight.question.on, &budget);
-  // Each thread allocates in an arena of its own, which keeps what is freed.
-  constexpr uint64_t kLarge = uint64_t{32} << 20;
-  if (budget.most_bytes() > kLarge) malloc_trim(0);
   if (!plan.ok()) return plan.status();
   return std::make_shared<const spec::MadePlan>(*std::move(plan));
 }
