@@ -131,7 +131,7 @@ grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* conte
   if (!resolved.ok()) return EndWith(resolved.status(), *context);
   if (absl::Status status = CheckFreeSpace(); !status.ok()) return EndWith(status, *context);
 
-  PlanCall::Question question{.resolved = *resolved, .assumptions = {}, .whole = true};
+  PlanCall::Question question{.resolved = *resolved, .assumptions = {}, .whole = true, .user = caller->name};
   const auto answer = [=, this, owner = caller->name](const PlanCall::Found& found, PlanCall* call) {
     // Copied here: it may be large, and the loop has others to serve.
     *reply->mutable_plan() = found.plan->reply;
@@ -159,7 +159,9 @@ grpc::ServerUnaryReactor* JobsService::Plan(grpc::CallbackServerContext* context
   if (!caller.ok()) return EndWith(caller.status(), *context);
   const absl::StatusOr<JobSpec> resolved = ResolveSpec(options_.limits, request->spec());
   if (!resolved.ok()) return EndWith(resolved.status(), *context);
-  PlanCall::Question question{*resolved, {request->hardware(), request->memory_bytes(), request->ops()}};
+  PlanCall::Question question{.resolved = *resolved,
+                              .assumptions = {request->hardware(), request->memory_bytes(), request->ops()},
+                              .user = caller->name};
   return PlanCall::Start(std::move(question), loop_,
                          [=, this, spec = *resolved](const PlanCall::Found& found, PlanCall* call) {
                            *reply = PlanOnNodes(found, spec);

@@ -41,7 +41,7 @@ void PlanCall::Look(Turn& turn) {
 
 void PlanCall::Ask() {
   const uint64_t ticket =
-      loop_->plans().Ask({question_.resolved, found_.on}, PlanPool::For::kCaller,
+      loop_->plans().Ask({question_.resolved, found_.on}, PlanPool::User(question_.user),
                          [self = shared_from_this()](const PlanPool::Answer& plan) { self->Planned(plan); });
   bool gone = false;
   {

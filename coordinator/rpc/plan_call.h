@@ -30,6 +30,7 @@ class PlanCall final : public grpc::ServerUnaryReactor, public SelfOwned<PlanCal
     JobSpec resolved;
     spec::PlanAssumptions assumptions;
     bool whole = false;  // on all of its ranks, though it may run on fewer
+    std::string user;    // who asks
   };
   struct Found {
     core::Core::Placing placing;      // no nodes: it would wait

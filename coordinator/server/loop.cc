@@ -24,7 +24,7 @@ class Loop::PooledPlans final : public CorePlans {
         request.spec,
         {request.slots, core::HardwareOf(request.slots.device, request.slots.model, request.slots.fast_bf16)}};
     tickets_[request.key] =
-        loop_->plans_.Ask(std::move(question), PlanPool::For::kCore,
+        loop_->plans_.Ask(std::move(question), PlanPool::Core(),
                           [this, key = request.key](const PlanPool::Answer& answer) { Answer(key, answer); });
   }
 

@@ -35,34 +35,41 @@ PlanPool::PlanPool(const Options& options) : options_(options) {
 
 PlanPool::~PlanPool() { Stop(); }
 
-uint64_t PlanPool::Ask(PlanQuestion question, For whom, Done done) {
+uint64_t PlanPool::Ask(PlanQuestion question, const Asker& asker, Done done) {
   std::string key = KeyOf(question);
-  const bool of_caller = whom == For::kCaller;
   absl::Status refused;
   {
     const MutexLock lock(mutex_);
     if (stopping_) {
       refused = absl::UnavailableError("the coordinator is shutting down; try again in a moment");
-    } else if (of_caller && callers_ >= options_.most_callers) {
+    } else if (const auto own = callers_of_.find(asker.user);
+               !asker.core && callers_ + (own == callers_of_.end() ? 0 : own->second) >= options_.most_callers) {
       refused = absl::ResourceExhaustedError(
-          absl::StrCat(options_.most_callers, " callers wait for plans already; try again in a few seconds"));
+          own == callers_of_.end()
+              ? absl::StrCat(callers_, " calls are waiting for plans; try again in a few seconds")
+              : absl::StrCat(own->second, " calls of ", asker.user, " and ", callers_ - own->second,
+                             " of other users are waiting for plans; try again in a few seconds"));
     } else {
       FlightPtr& flight = flights_[key];
       if (flight == nullptr) {
         flight = std::make_shared<Flight>();
         flight->key = std::move(key);
         flight->question = std::move(question);
-        flight->for_core = !of_caller;
+        flight->user = asker.user;
+        flight->for_core = asker.core;
         flight->known = Remembered(flight->key);
         Push(kShort, flight);
       } else {
         ++stats_.joined;
-        if (!of_caller && !std::exchange(flight->for_core, true)) MoveForward(flight);
+        if (asker.core && !std::exchange(flight->for_core, true)) MoveForward(flight);
       }
       const uint64_t ticket = next_ticket_++;
       flight->waiting.emplace(ticket, std::move(done));
-      tickets_[ticket] = {flight, of_caller};
-      callers_ += of_caller ? 1 : 0;
+      tickets_[ticket] = {flight, asker};
+      if (!asker.core) {
+        ++callers_;
+        ++callers_of_[asker.user];
+      }
       return ticket;
     }
   }
@@ -70,13 +77,22 @@ uint64_t PlanPool::Ask(PlanQuestion question, For whom, Done done) {
   return 0;
 }
 
+void PlanPool::Erase(uint64_t ticket) {
+  const auto found = tickets_.find(ticket);
+  if (const Asker& asker = found->second.asker; !asker.core) {
+    --callers_;
+    const auto own = callers_of_.find(asker.user);
+    if (--own->second == 0) callers_of_.erase(own);
+  }
+  tickets_.erase(found);
+}
+
 void PlanPool::Cancel(uint64_t ticket) {
   const MutexLock lock(mutex_);
   const auto found = tickets_.find(ticket);
   if (found == tickets_.end()) return;
   const FlightPtr flight = found->second.flight;
-  callers_ -= found->second.of_caller ? 1 : 0;
-  tickets_.erase(found);
+  Erase(ticket);
   flight->waiting.erase(ticket);
   if (!flight->waiting.empty()) return;
   // Whoever asks the same from now on does not get an answer that says it was given up.
@@ -106,11 +122,15 @@ PlanPool::Stats PlanPool::stats() const {
   return stats;
 }
 
-// What the core waits for, before what callers wait for.
+// The core's questions come first; then each user's first, each user's second, and so on.
 void PlanPool::Push(Lane lane, const FlightPtr& flight) {
   std::deque<FlightPtr>& queue = queues_[lane];
-  const auto place = std::find_if(queue.begin(), queue.end(),
-                                  [&](const FlightPtr& other) { return flight->for_core && !other->for_core; });
+  flight->turn = static_cast<size_t>(std::count_if(queue.begin(), queue.end(), [&](const FlightPtr& other) {
+    return !other->for_core && other->user == flight->user;
+  }));
+  const auto place = std::find_if(queue.begin(), queue.end(), [&](const FlightPtr& other) {
+    return !other->for_core && (flight->for_core || other->turn > flight->turn);
+  });
   queue.insert(place, flight);
   changed_.notify_all();
 }
@@ -179,10 +199,7 @@ void PlanPool::Finish(const FlightPtr& flight, const Answer& answer) {
     }
     flights_.erase(flight->key);
     waiting = std::move(flight->waiting);
-    for (const auto& [ticket, done] : waiting) {
-      callers_ -= tickets_.at(ticket).of_caller ? 1 : 0;
-      tickets_.erase(ticket);
-    }
+    for (const auto& [ticket, done] : waiting) Erase(ticket);
   }
   for (const auto& [ticket, done] : waiting) done(answer);
 }

@@ -3,11 +3,11 @@
 // memory, and a plan that no one waits for any more is given up.
 //
 // A plan begins in a short lane, in which it may do a small part of the work that is allowed; one that needs more moves
-// to the long lane. So the plan of an ordinary job does not wait for that of a huge one. In each lane what the core
-// asks for comes before what callers ask for.
+// to the long lane. So the plan of an ordinary job does not wait for that of a huge one. In each lane the core's
+// questions come first, then the users take turns: a user's second plan waits for every other user's first.
 //
 //   PlanPool pool(PlanPool::Options{});
-//   const uint64_t ticket = pool.Ask(question, PlanPool::For::kCaller, [](const PlanPool::Answer& answer) { ... });
+//   const uint64_t ticket = pool.Ask(question, PlanPool::User("ana"), [](const PlanPool::Answer& answer) { ... });
 //   pool.Cancel(ticket);  // the caller has gone
 //
 // Thread-safe.
@@ -24,6 +24,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -45,13 +46,19 @@ class PlanPool {
   using Answer = absl::StatusOr<std::shared_ptr<const spec::MadePlan>>;
   using Maker = std::function<absl::StatusOr<spec::MadePlan>(const PlanQuestion&, strategies::Budget*)>;
   using Done = std::function<void(const Answer&)>;
-  enum class For { kCore, kCaller };
+  // Who asks: the core, which is never refused, or a user by name.
+  struct Asker {
+    bool core = false;
+    std::string user;
+  };
+  static Asker Core() { return {.core = true, .user = {}}; }
+  static Asker User(std::string name) { return {.core = false, .user = std::move(name)}; }
 
   struct Options {
     uint32_t threads = 0;  // of the long lane; 0: half of the cores, at least one
     strategies::Budget::Limits limits;
     uint64_t short_work = 10'000'000;           // in the short lane: some 0.1 s
-    size_t most_callers = 256;                  // that wait at the same time
+    size_t most_callers = 256;                  // that wait at the same time, of all users
     size_t most_kept_bytes = size_t{64} << 20;  // of answers, by their tables and texts
     Maker maker;                                // none: spec::MakePlan
   };
@@ -60,9 +67,10 @@ class PlanPool {
   ~PlanPool();  // stops
 
   // Calls `done` once, on a thread of the pool and under no lock, unless the ticket is cancelled before. Errors: as
-  // spec::MakePlan; before Ask returns, ResourceExhausted when as many callers wait as may, and Unavailable when the
-  // pool has stopped.
-  uint64_t Ask(PlanQuestion question, For whom, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
+  // spec::MakePlan; before Ask returns, Unavailable when the pool has stopped, and ResourceExhausted when the user has
+  // as many calls waiting as there are free places: so one user can take half of them, and leaves room for every other
+  // (dynamic thresholds: Choudhury and Hahne, 1998, with alpha 1).
+  uint64_t Ask(PlanQuestion question, const Asker& asker, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
   // `done` is not called any more, unless it is being called just now. Nothing happens where it was called.
   void Cancel(uint64_t ticket) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -81,6 +89,8 @@ class PlanPool {
   struct Flight {
     std::string key;
     PlanQuestion question;
+    std::string user;                  // who asked first
+    size_t turn = 0;                   // among the plans of its user that wait in its lane
     bool for_core = false;             // also; then it goes first
     std::map<uint64_t, Done> waiting;  // by ticket
     std::atomic<bool> given_up = false;
@@ -111,13 +121,15 @@ class PlanPool {
   std::map<std::string, FlightPtr> flights_ ABSL_GUARDED_BY(mutex_);  // by key
   struct Ticket {
     FlightPtr flight;
-    bool of_caller = false;
+    Asker asker;
   };
+  void Erase(uint64_t ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::map<uint64_t, Ticket> tickets_ ABSL_GUARDED_BY(mutex_);
   std::list<Kept> kept_ ABSL_GUARDED_BY(mutex_);  // the last used first
   std::map<std::string, std::list<Kept>::iterator> kept_by_key_ ABSL_GUARDED_BY(mutex_);
   size_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t callers_ ABSL_GUARDED_BY(mutex_) = 0;  // tickets of callers
+  size_t callers_ ABSL_GUARDED_BY(mutex_) = 0;                        // tickets of users
+  std::map<std::string, size_t> callers_of_ ABSL_GUARDED_BY(mutex_);  // by user; none is 0
   Stats stats_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

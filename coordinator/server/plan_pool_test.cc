@@ -95,17 +95,17 @@ class PlanPoolTest : public ::testing::Test {
   std::vector<std::string> answers_ ABSL_GUARDED_BY(mutex_);
 };
 
-using For = PlanPool::For;
+const auto kAna = PlanPool::User("ana"), kBen = PlanPool::User("ben");
 
 TEST_F(PlanPoolTest, OneQuestionIsAnsweredOnceForAllWhoAskIt) {
   PlanPool pool(options_);
   StickAt(7);
-  pool.Ask(Question(7), For::kCaller, Noting("a"));
+  pool.Ask(Question(7), kAna, Noting("a"));
   ASSERT_TRUE(WaitForBegin(7));
-  pool.Ask(Question(7), For::kCore, Noting("b"));
+  pool.Ask(Question(7), PlanPool::Core(), Noting("b"));
   Release();
   ASSERT_TRUE(WaitForAnswers(2));
-  pool.Ask(Question(7), For::kCaller, Noting("c"));
+  pool.Ask(Question(7), kAna, Noting("c"));
   ASSERT_TRUE(WaitForAnswers(3));
   EXPECT_EQ(answers(), (std::vector<std::string>{"a: 7", "b: 7", "c: 7"}));
   EXPECT_EQ(Begun(7), 1u);
@@ -117,10 +117,10 @@ TEST_F(PlanPoolTest, ASmallPlanDoesNotWaitForALargeOne) {
   PlanPool pool(options_);
   StickAt(200);
   // It gets stuck behind its first spending, in the long lane.
-  pool.Ask(Question(200), For::kCaller, Noting("large"));
+  pool.Ask(Question(200), kAna, Noting("large"));
   ASSERT_TRUE(Wait(
       [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return std::count(begun_.begin(), begun_.end(), 200u) == 2; }));
-  pool.Ask(Question(3), For::kCaller, Noting("small"));
+  pool.Ask(Question(3), kAna, Noting("small"));
   ASSERT_TRUE(WaitForAnswers(1));
   EXPECT_EQ(answers(), std::vector<std::string>{"small: 3"});
   Release();
@@ -130,10 +130,10 @@ TEST_F(PlanPoolTest, ASmallPlanDoesNotWaitForALargeOne) {
 
 TEST_F(PlanPoolTest, BeyondTheBudgetIsAnErrorThatIsKept) {
   PlanPool pool(options_);
-  pool.Ask(Question(1001), For::kCaller, Noting("a"));
+  pool.Ask(Question(1001), kAna, Noting("a"));
   ASSERT_TRUE(WaitForAnswers(1));
   EXPECT_EQ(answers()[0], "a: RESOURCE_EXHAUSTED: planning stops at its limit of work: it is large; make it small");
-  pool.Ask(Question(1001), For::kCaller, Noting("b"));
+  pool.Ask(Question(1001), kAna, Noting("b"));
   ASSERT_TRUE(WaitForAnswers(2));
   EXPECT_EQ(Begun(1001), 2u) << "in each lane once";
   EXPECT_EQ(pool.stats().refused, 1u);
@@ -142,12 +142,12 @@ TEST_F(PlanPoolTest, BeyondTheBudgetIsAnErrorThatIsKept) {
 TEST_F(PlanPoolTest, NoOneWorksForWhoHasGone) {
   PlanPool pool(options_);
   StickAt(5);
-  const uint64_t running = pool.Ask(Question(5), For::kCaller, Noting("running"));
+  const uint64_t running = pool.Ask(Question(5), kAna, Noting("running"));
   ASSERT_TRUE(WaitForBegin(5));
-  const uint64_t queued = pool.Ask(Question(6), For::kCaller, Noting("queued"));
+  const uint64_t queued = pool.Ask(Question(6), kAna, Noting("queued"));
   pool.Cancel(queued);
   pool.Cancel(running);  // it stops at its next check, which lets the next one begin
-  pool.Ask(Question(8), For::kCaller, Noting("next"));
+  pool.Ask(Question(8), kAna, Noting("next"));
   ASSERT_TRUE(WaitForAnswers(1));
   EXPECT_EQ(answers(), std::vector<std::string>{"next: 8"});
   EXPECT_EQ(Begun(6), 0u);
@@ -160,8 +160,8 @@ TEST_F(PlanPoolTest, NoOneWorksForWhoHasGone) {
 TEST_F(PlanPoolTest, WhoStaysKeepsAPlanGoing) {
   PlanPool pool(options_);
   StickAt(5);
-  const uint64_t gone = pool.Ask(Question(5), For::kCaller, Noting("gone"));
-  pool.Ask(Question(5), For::kCaller, Noting("stays"));
+  const uint64_t gone = pool.Ask(Question(5), kAna, Noting("gone"));
+  pool.Ask(Question(5), kAna, Noting("stays"));
   ASSERT_TRUE(WaitForBegin(5));
   pool.Cancel(gone);
   Release();
@@ -169,33 +169,70 @@ TEST_F(PlanPoolTest, WhoStaysKeepsAPlanGoing) {
   EXPECT_EQ(answers(), std::vector<std::string>{"stays: 5"});
 }
 
-TEST_F(PlanPoolTest, WhatTheCoreWaitsForGoesFirstAndCallersAreBounded) {
-  options_.most_callers = 3;
+TEST_F(PlanPoolTest, TheCoreGoesFirst) {
   PlanPool pool(options_);
   StickAt(5);
-  pool.Ask(Question(5), For::kCaller, Noting("running"));
+  pool.Ask(Question(5), kAna, Noting("running"));
   ASSERT_TRUE(WaitForBegin(5));
-  pool.Ask(Question(1), For::kCaller, Noting("a"));
-  pool.Ask(Question(2), For::kCaller, Noting("b"));
-  pool.Ask(Question(3), For::kCaller, Noting("too many"));
-  pool.Ask(Question(4), For::kCore, Noting("core"));
-  pool.Ask(Question(2), For::kCore, Noting("core too"));
+  pool.Ask(Question(1), kAna, Noting("a"));
+  pool.Ask(Question(2), kAna, Noting("b"));
+  pool.Ask(Question(4), PlanPool::Core(), Noting("core"));
+  pool.Ask(Question(2), PlanPool::Core(), Noting("core too"));
+  Release();
+  ASSERT_TRUE(WaitForAnswers(5));
+  EXPECT_EQ(answers(), (std::vector<std::string>{"running: 5", "core: 4", "b: 2", "core too: 2", "a: 1"}));
+}
+
+TEST_F(PlanPoolTest, UsersTakeTurns) {
+  PlanPool pool(options_);
+  StickAt(5);
+  pool.Ask(Question(5), kAna, Noting("running"));
+  ASSERT_TRUE(WaitForBegin(5));
+  for (uint32_t cost = 1; cost <= 3; ++cost) pool.Ask(Question(cost), kAna, Noting("ana"));
+  pool.Ask(Question(6), kBen, Noting("ben"));
+  pool.Ask(Question(7), kBen, Noting("ben"));
   Release();
   ASSERT_TRUE(WaitForAnswers(6));
-  EXPECT_EQ(answers(), (std::vector<std::string>{
-                           "too many: RESOURCE_EXHAUSTED: 3 callers wait for plans already; try again in a few seconds",
-                           "running: 5", "core: 4", "b: 2", "core too: 2", "a: 1"}));
+  EXPECT_EQ(answers(), (std::vector<std::string>{"running: 5", "ana: 1", "ben: 6", "ana: 2", "ben: 7", "ana: 3"}));
+}
+
+TEST_F(PlanPoolTest, OneUserLeavesPlacesToOthers) {
+  options_.most_callers = 6;
+  PlanPool pool(options_);
+  StickAt(5);
+  pool.Ask(Question(5), kAna, Noting("running"));
+  ASSERT_TRUE(WaitForBegin(5));
+  pool.Ask(Question(1), kAna, Noting("ana"));
+  const uint64_t last = pool.Ask(Question(2), kAna, Noting("gone"));
+  pool.Ask(Question(3), kAna, Noting("ana"));  // refused: 3 hers, 3 free
+  pool.Ask(Question(3), kBen, Noting("ben"));
+  pool.Ask(Question(6), kBen, Noting("ben"));
+  pool.Ask(Question(7), kBen, Noting("ben"));  // refused: 2 his, 1 free
+  pool.Ask(Question(4), PlanPool::Core(), Noting("core"));
+  pool.Cancel(last);
+  pool.Ask(Question(7), kBen, Noting("ben"));  // refused: 2 his, 2 free
+  pool.Ask(Question(8), PlanPool::User("eve"), Noting("eve"));
+  const auto refused = [](const std::string& who) {
+    return absl::StrCat(who, " are waiting for plans; try again in a few seconds");
+  };
+  EXPECT_EQ(answers(),
+            (std::vector<std::string>{refused("ana: RESOURCE_EXHAUSTED: 3 calls of ana and 0 of other users"),
+                                      refused("ben: RESOURCE_EXHAUSTED: 2 calls of ben and 3 of other users"),
+                                      refused("ben: RESOURCE_EXHAUSTED: 2 calls of ben and 2 of other users")}));
+  Release();
+  ASSERT_TRUE(WaitForAnswers(9));
+  EXPECT_EQ(pool.stats().waiting, 0u);
 }
 
 TEST_F(PlanPoolTest, StopsInTheMiddleOfAPlan) {
   PlanPool pool(options_);
   StickAt(5);
-  pool.Ask(Question(5), For::kCaller, Noting("running"));
+  pool.Ask(Question(5), kAna, Noting("running"));
   ASSERT_TRUE(WaitForBegin(5));
-  pool.Ask(Question(6), For::kCaller, Noting("queued"));
+  pool.Ask(Question(6), kAna, Noting("queued"));
   pool.Stop();
   EXPECT_TRUE(answers().empty());
-  pool.Ask(Question(7), For::kCaller, Noting("late"));
+  pool.Ask(Question(7), kAna, Noting("late"));
   EXPECT_EQ(answers().size(), 1u);
 }
 
@@ -203,11 +240,11 @@ TEST_F(PlanPoolTest, KeepsAnswersUpToItsBound) {
   options_.most_kept_bytes = 5000;
   PlanPool pool(options_);
   for (uint32_t cost = 1; cost <= 9; ++cost) {
-    pool.Ask(Question(cost), For::kCaller, Noting("a"));
+    pool.Ask(Question(cost), kAna, Noting("a"));
     ASSERT_TRUE(WaitForAnswers(cost));
   }
-  pool.Ask(Question(9), For::kCaller, Noting("a"));
-  pool.Ask(Question(1), For::kCaller, Noting("a"));
+  pool.Ask(Question(9), kAna, Noting("a"));
+  pool.Ask(Question(1), kAna, Noting("a"));
   ASSERT_TRUE(WaitForAnswers(11));
   EXPECT_EQ(Begun(9), 1u);
   EXPECT_EQ(Begun(1), 2u) << "forgotten";
