@@ -9,6 +9,26 @@
 namespace muster::strategies {
 namespace {
 
+// Ranks on CPUs: what differs is how they compute bf16.
+Hardware TwoCores(absl::string_view name, absl::string_view of, double bf16_flops, absl::string_view bf16) {
+  return {.name = std::string(name),
+          .assumptions = absl::StrCat("two cores of ", of,
+                                      ", one thread a rank, as bench/ranks.py and bench/single_rank.py measured: "
+                                      "90 GFLOP/s in GEMMs of fp32, ",
+                                      bf16,
+                                      ", 10 GB/s of memory beside them, Gloo 1.4 GB/s and 100 us a hop, and what "
+                                      "moves bytes does not compute; 10G Ethernet between nodes"),
+          .ranks_per_node = 2,
+          .fp32_flops = 90e9,
+          .bf16_flops = bf16_flops,
+          .at_full_speed = 2,
+          .memory_bytes_per_second = 10e9,
+          .op_seconds = 20e-6,
+          .inside = {1.4e9, 100e-6},
+          .between = {1e9, 150e-6},
+          .sharing = Sharing::kProcessor};
+}
+
 // The built-in ones, with their sources.
 const std::vector<Hardware>& KnownHardware() {
   // Reached rates of GEMMs: llm.c trains GPT-2 124M at 468,000 and 1558M at 46,800 tokens/s per H100 in bf16, which
@@ -46,35 +66,8 @@ const std::vector<Hardware>& KnownHardware() {
        .op_seconds = 30e-6,
        .inside = {240e9, 6e-6},
        .between = {20e9, 10e-6}},
-      {.name = "cpu",
-       .assumptions = "two cores of a server, one thread a rank, as bench/ranks.py and bench/single_rank.py measured: "
-                      "90 GFLOP/s in GEMMs of fp32, 85 in bf16, which go through fp32 panels, 10 GB/s of memory beside "
-                      "them, Gloo 1.4 GB/s and 100 us a hop, and what moves bytes does not compute; 10G Ethernet "
-                      "between nodes",
-       .ranks_per_node = 2,
-       .fp32_flops = 90e9,
-       .bf16_flops = 85e9,
-       .at_full_speed = 2,
-       .memory_bytes_per_second = 10e9,
-       .op_seconds = 20e-6,
-       .inside = {1.4e9, 100e-6},
-       .between = {1e9, 150e-6},
-       .sharing = Sharing::kProcessor},
-      {.name = "cpu-bf16",
-       .assumptions = "two cores of a server with AVX-512 BF16, one thread a rank, as bench/ranks.py and "
-                      "bench/single_rank.py measured: "
-                      "90 GFLOP/s in GEMMs of fp32, 150 in bf16, 10 GB/s of memory beside "
-                      "them, Gloo 1.4 GB/s and 100 us a hop, and what moves bytes does not compute; 10G Ethernet "
-                      "between nodes",
-       .ranks_per_node = 2,
-       .fp32_flops = 90e9,
-       .bf16_flops = 150e9,
-       .at_full_speed = 2,
-       .memory_bytes_per_second = 10e9,
-       .op_seconds = 20e-6,
-       .inside = {1.4e9, 100e-6},
-       .between = {1e9, 150e-6},
-       .sharing = Sharing::kProcessor},
+      TwoCores("cpu", "a server", 85e9, "85 in bf16, which go through fp32 panels"),
+      TwoCores("cpu-bf16", "a server with AVX-512 BF16", 150e9, "150 in bf16"),
       {.name = "rtx4090",
        .assumptions = "8 x RTX 4090 a node: 74 TFLOP/s bf16 (45% of 165), 50 TFLOP/s fp32, 0.8 TB/s GDDR6X, PCIe 4 "
                       "through host memory 10 GB/s and 20 us a hop, 100G Ethernet a node 1.25 GB/s a GPU and 30 us",
