@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 
+from machine import machine
+
 SIDE = "bazel-bin/bench/checkpoint_side"
 
 
@@ -79,6 +81,7 @@ def main():
     later = ratio(lambda lines: statistics.median(line["stall_seconds"] for line in lines[1:]))
     first = ratio(lambda lines: lines[0]["stall_seconds"])
     for name, values in (("first", first), ("later", later)):
+        print(machine())
         print("stall, ours / PyTorch's, %s checkpoints: median %.3f, least %.3f, most %.3f" %
               (name, statistics.median(values), min(values), max(values)))
     if a.json:

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 
+from machine import machine
 from ranks import OURS, Group
 
 MODEL = {"layers": 36, "heads": 20, "width": 1280, "vocabulary": 50257, "context": 256, "sequences": 1}
@@ -34,6 +35,7 @@ def main():
     for rank, answer in enumerate(answers):
         print("rank %d  peak resident %.2f GiB, tensors %.2f GiB, planned %.2f GiB" % (
             rank, answer["peak_bytes"] / gib, answer["tensor_bytes"] / gib, answer["planned_bytes"] / gib))
+    print(machine())
     print("in all  peak resident %.2f GiB" % (sum(a["peak_bytes"] for a in answers) / gib))
 
 

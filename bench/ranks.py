@@ -25,6 +25,7 @@ import sys
 import tempfile
 
 from aligned import aligned
+from machine import machine
 
 CASES = {
     "tiny": {"layers": 4, "heads": 4, "width": 128, "vocabulary": 256, "context": 128, "sequences": 8, "steps": 8},
@@ -171,6 +172,7 @@ def main():
         on_slow_link(args.link_mbit)
     results = [measure(name, int(ranks), args) for name in args.cases.split(",") for ranks in args.ranks.split(",")]
     print(table(results))
+    print(machine())
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump(results, f, indent=1)

@@ -13,6 +13,7 @@ import json
 import math
 import subprocess
 
+from machine import machine
 from ranks import CASES, OURS, Group
 
 NAMES = {"ddp": "ddp", "zero1": "zero 1", "zero2": "zero 2", "shard_grad_op": "fsdp shard_grad_op",
@@ -85,6 +86,7 @@ def main():
     parser.add_argument("--json", help="write the results there too")
     args = parser.parse_args()
     rows = []
+    print(machine())
     print("%-8s %-14s %5s %12s %12s %6s   %s" % ("case", "strategy", "ranks", "measured ms", "predicted ms", "ratio",
                                                 "GFLOP/s, GB/s of memory, GB/s and us a hop of links"))
     for name in args.cases.split(","):

@@ -20,6 +20,7 @@ import subprocess
 import sys
 
 from aligned import aligned
+from machine import machine
 
 CASES = {
     "tiny": {"layers": 4, "heads": 4, "width": 128, "vocabulary": 256, "context": 128, "sequences": 8, "steps": 8},
@@ -183,6 +184,7 @@ def main():
         results = [measure(name, threads, dtype, args) for dtype in args.dtypes.split(",") for name, threads in cases]
         results = [r for r in results if r is not None]
         print(table(results))
+    print(machine())
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump(results, f, indent=1)

@@ -15,6 +15,7 @@ import json
 import os
 
 from aligned import aligned
+from machine import machine
 from ranks import CASES, OURS, Group, spread
 
 STRATEGIES = ["ddp", "zero1", "zero2", "zero3", "shard_grad_op", "full_shard"]
@@ -81,6 +82,7 @@ def main():
     args = parser.parse_args()
     rows = [row for name in args.cases.split(",") for row in measure(name, args)]
     print(table(rows))
+    print(machine())
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump(rows, f, indent=1)
