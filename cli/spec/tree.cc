@@ -161,7 +161,7 @@ class TreeBuilder final : public YAML::EventHandler {
     if (parent.node.kind == Node::Kind::kList) {
       parent.node.items.push_back(std::move(node));
     } else if (!parent.has_key) {
-      TakeKey(parent, std::move(node));
+      TakeKey(parent, node);
     } else {
       if (!parent.bad_key) {
         parent.entry.value = std::move(node);

@@ -34,6 +34,7 @@ LogLevel LogLevelOf(absl::string_view name);
 // A phrase that is known to the compiler: lower case, without `=` and control characters, so it needs no quoting.
 class LogMessage {
  public:
+  // NOLINTNEXTLINE(google-explicit-constructor): so that a literal is a message
   consteval LogMessage(const char* text) : text_(text) {
     for (; *text != '\0'; ++text) {
       if (*text < ' ' || *text == '=') throw "values are fields";
@@ -61,6 +62,7 @@ class LogField {
   LogField(const char* name, const absl::Status& value) : name_(name), value_(&value) {}
   LogField(const char* name, absl::Duration value) : name_(name), value_(value) {}
   LogField(const char* name, absl::Time value) : name_(name), value_(value) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): so that a rank is a field
   LogField(const RankId& rank) : name_(""), value_(&rank) {}
 
   // Appends " name=value".

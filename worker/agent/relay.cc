@@ -195,7 +195,7 @@ void Relay::Resend() {
       *request.mutable_key() = KeyOf(rank);
       request.set_name(name);
       request.set_value(value);
-      TrySet(std::move(request), loop_->now().steady + kSetPatience,
+      TrySet(request, loop_->now().steady + kSetPatience,
              [this, alive = alive_, name = name, rank = rank](const absl::StatusOr<std::string>& set) {
                if (set.ok()) return;
                LogDebug("rendezvous key not set again", {rank, {"key", name}, {"error", set.status()}});

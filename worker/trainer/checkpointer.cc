@@ -236,7 +236,7 @@ absl::StatusOr<std::optional<Checkpointer::Done>> Checkpointer::Take() {
     if (absl::Status status = AwaitName(); !status.ok()) return status;
   }
   if (done_.empty()) return std::nullopt;
-  Done oldest = std::move(done_.front());
+  Done oldest = done_.front();
   done_.pop();
   return oldest;
 }

@@ -59,7 +59,7 @@ absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, c
   const uint32_t world = assignment.world(), rank = assignment.key().rank();
   if (world <= 1) return ranks;
   const auto begin = std::chrono::steady_clock::now();
-  const auto join = [&](int32_t group, Membership membership) -> absl::Status {
+  const auto join = [&](int32_t group, const Membership& membership) -> absl::Status {
     auto made = Make(assignment, membership, rendezvous);
     if (!made.ok()) return made.status();
     ranks.groups[group] = made->get();

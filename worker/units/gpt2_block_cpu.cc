@@ -111,7 +111,7 @@ class CpuBlock final : public UnitModule {
   }
 
   // Also d_x, which may be x, becomes the gradient of x.
-  void GemmBackward(const at::Tensor& x, const at::Tensor& d, int weight, at::Tensor d_x) const {
+  void GemmBackward(const at::Tensor& x, const at::Tensor& d, int weight, const at::Tensor& d_x) const {
     WeightGradient(x, d, weight);
     gemms_.Compute(d, p_[weight].value.t(), d_x);
   }

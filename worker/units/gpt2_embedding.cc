@@ -8,7 +8,7 @@ namespace muster::units {
 namespace {
 
 // table[id] += row for each row, in order: one pass without a [vocabulary, width] temporary, the same bits every time.
-void AddRows(const at::Tensor& ids, const at::Tensor& rows, at::Tensor table) {
+void AddRows(const at::Tensor& ids, const at::Tensor& rows, const at::Tensor& table) {
   if (!table.is_cpu() || table.scalar_type() != at::kFloat) {
     table.index_add_(0, ids, rows);
     return;

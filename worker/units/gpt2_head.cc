@@ -164,7 +164,7 @@ class Head final : public UnitModule {
 
   // sum += the loss of these rows. The logits become log-probabilities; `d`, which may alias them, their gradient.
   static void AddLossByOperators(at::Tensor logits, const at::Tensor& targets, bool gradient, at::Tensor d,
-                                 at::Tensor sum) {
+                                 const at::Tensor& sum) {
     at::_log_softmax_out(logits, logits, 1, /*half_to_float=*/false);
     // Flat indices of the targets: LibTorch is deterministic on a GPU only for one-dimensional indexing.
     const at::Tensor picks = at::arange(targets.size(0), targets.options()).mul_(logits.size(1)).add_(targets);
