@@ -51,10 +51,14 @@ TEST_P(Conformance, ARankThatNeverComesIsNamedAtTheDeadline) {
           return;
         }
         const absl::Time begin = absl::Now();
-        const absl::Status status = group.AllReduce(values)->Wait();
+        const auto work = group.AllReduce(values);
+        EXPECT_FALSE(work->done());
+        const absl::Status status = work->Wait();
         EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
         EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
         EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+        EXPECT_TRUE(work->done());
+        EXPECT_FALSE(group.Health().ok());
         EXPECT_FALSE(group.AllReduce(values)->Wait().ok()) << "a group that failed stays so";
       },
       absl::Seconds(1));

@@ -1,7 +1,6 @@
 #include "worker/collectives/direct.h"
 
 #include <algorithm>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,28 +17,24 @@ class DirectWork final : public Work {
  public:
   // `transfer`: none if there was nothing to transfer.
   DirectWork(std::shared_ptr<GroupStatus> status, std::shared_ptr<Transfers> transfers,
-             std::shared_ptr<Transfer> transfer, std::string what, std::function<void()> then)
+             std::shared_ptr<Transfer> transfer, std::string what)
       : status_(std::move(status)),
         transfers_(std::move(transfers)),
         transfer_(std::move(transfer)),
-        what_(std::move(what)),
-        then_(std::move(then)) {}
+        what_(std::move(what)) {}
   ~DirectWork() override {
     if (transfer_ != nullptr && !waited_) transfers_->Abandon(*transfer_);
   }
 
   absl::Status Wait() override {
     waited_ = true;
-    if (transfer_ != nullptr) {
-      if (const absl::Status status = transfers_->Wait(*transfer_); !status.ok()) {
-        status_->failed = true;
-        return absl::UnavailableError(
-            absl::StrCat(what_, " failed: ", status_->peers->Diagnose(), "; ", status.message()));
-      }
-    }
-    if (then_) std::exchange(then_, nullptr)();
-    return absl::OkStatus();
+    if (transfer_ == nullptr) return absl::OkStatus();
+    const absl::Status status = transfers_->Wait(*transfer_);
+    if (status.ok()) return status;
+    return status_->Fail(
+        absl::UnavailableError(absl::StrCat(what_, " failed: ", status_->peers().Diagnose(), "; ", status.message())));
   }
+  bool done() const override { return transfer_ == nullptr || transfers_->Done(*transfer_); }
 
   std::optional<std::chrono::steady_clock::time_point> done_at() const override {
     if (transfer_ == nullptr) return std::nullopt;
@@ -51,7 +46,6 @@ class DirectWork final : public Work {
   const std::shared_ptr<Transfers> transfers_;
   const std::shared_ptr<Transfer> transfer_;
   const std::string what_;
-  std::function<void()> then_;
   bool waited_ = false;
 };
 
@@ -80,7 +74,7 @@ class DirectGroup final : public Group {
   DirectGroup(std::unique_ptr<Group> gloo, std::unique_ptr<Neighbours> neighbours, std::shared_ptr<GroupStatus> status)
       : gloo_(std::move(gloo)),
         status_(std::move(status)),
-        transfers_(std::make_shared<Transfers>(std::move(neighbours), status_->timeout)) {}
+        transfers_(std::make_shared<Transfers>(std::move(neighbours), status_->timeout())) {}
   // Fails Works that outlive the group.
   ~DirectGroup() override { transfers_->Stop(absl::CancelledError("the group has ended")); }
 
@@ -90,21 +84,14 @@ class DirectGroup final : public Group {
   std::unique_ptr<Work> AllReduce(at::Tensor values) override {
     return Issue("all-reduce", Transfers::Kind::kAllReduce, Ring(values, size()));
   }
-  std::unique_ptr<Work> AllGather(at::Tensor own, at::Tensor all) override {
-    std::vector<RankShare> shares = Even(all, own.numel(), size());
-    const at::Tensor& place = shares[static_cast<size_t>(rank())].values;
-    if (place.data_ptr() != own.data_ptr()) place.copy_(own);
-    return Issue("all-gather", Transfers::Kind::kBroadcast, std::move(shares));
+  std::unique_ptr<Work> AllGather(std::vector<at::Tensor> wholes) override {
+    return Issue("all-gather", Transfers::Kind::kBroadcast, EvenShares(wholes, size()));
   }
-  std::unique_ptr<Work> ReduceScatter(at::Tensor all, at::Tensor own) override {
-    std::vector<RankShare> shares = Even(all, own.numel(), size());
-    const at::Tensor place = shares[static_cast<size_t>(rank())].values;
-    return Issue("reduce-scatter", Transfers::Kind::kReduce, std::move(shares), [place, own] {
-      if (place.data_ptr() != own.data_ptr()) own.copy_(place);
-    });
+  std::unique_ptr<Work> ReduceScatter(std::vector<at::Tensor> wholes) override {
+    return Issue("reduce-scatter", Transfers::Kind::kReduce, EvenShares(wholes, size()));
   }
   std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
-    return Issue("broadcast", Transfers::Kind::kBroadcast, {{std::move(values), root}});
+    return BroadcastShares({{std::move(values), root}});
   }
   std::unique_ptr<Work> BroadcastShares(std::vector<RankShare> shares) override {
     return Issue("broadcast", Transfers::Kind::kBroadcast, std::move(shares));
@@ -117,16 +104,20 @@ class DirectGroup final : public Group {
   std::unique_ptr<Work> Send(at::Tensor values, int to) override { return gloo_->Send(std::move(values), to); }
   std::unique_ptr<Work> Recv(at::Tensor values, int from) override { return gloo_->Recv(std::move(values), from); }
   absl::Status Barrier() override { return gloo_->Barrier(); }
+  absl::Status Health() override {
+    absl::Status failure = status_->failure();
+    return failure.ok() ? transfers_->Failure() : failure;
+  }
 
  private:
-  std::unique_ptr<Work> Issue(const char* name, Transfers::Kind kind, std::vector<RankShare> shares,
-                              std::function<void()> then = nullptr) {
-    if (status_->failed) return std::make_unique<FailedWork>(absl::UnavailableError("the group failed before"));
-    std::string what = absl::StrCat(name, " ", status_->peers->Issue());
+  std::unique_ptr<Work> Issue(const char* name, Transfers::Kind kind, absl::StatusOr<std::vector<RankShare>> shares) {
+    if (!shares.ok()) return std::make_unique<FailedWork>(shares.status());
+    if (absl::Status failure = status_->failure(); !failure.ok()) return std::make_unique<FailedWork>(failure);
+    std::string what = absl::StrCat(name, " ", status_->peers().Issue());
     const bool any =
-        std::any_of(shares.begin(), shares.end(), [](const RankShare& share) { return share.values.numel() > 0; });
-    std::shared_ptr<Transfer> transfer = any ? transfers_->Begin(kind, std::move(shares)) : nullptr;
-    return std::make_unique<DirectWork>(status_, transfers_, std::move(transfer), std::move(what), std::move(then));
+        std::any_of(shares->begin(), shares->end(), [](const RankShare& share) { return share.values.numel() > 0; });
+    std::shared_ptr<Transfer> transfer = any ? transfers_->Begin(kind, *std::move(shares)) : nullptr;
+    return std::make_unique<DirectWork>(status_, transfers_, std::move(transfer), std::move(what));
   }
 
   const std::unique_ptr<Group> gloo_;

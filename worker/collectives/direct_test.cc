@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "testing/wait.h"
 #include "worker/collectives/gloo_groups_test.h"
 #include "worker/collectives/memory_key_value.h"
 
@@ -108,6 +109,16 @@ TEST(Direct, MoreUnderWayThanThereAreSlots) {
   });
 }
 
+TEST(Direct, IsDoneWithoutAWaitOnceEveryRankHasFinished) {
+  OnRanks(2, true, [](std::unique_ptr<Group> group) {
+    const at::Tensor values = at::full({100}, group->rank() + 1.0f);
+    const auto work = group->AllReduce(values);
+    EXPECT_TRUE(Eventually([&] { return work->done(); }));
+    EXPECT_EQ(values[99].item<float>(), 3);
+    EXPECT_TRUE(work->Wait().ok());
+  });
+}
+
 TEST(Direct, RanksThatDisagreeFail) {
   OnRanks(2, true, [](std::unique_ptr<Group> group) {
     const absl::Status status = group->AllReduce(at::zeros({100 + group->rank()}))->Wait();
@@ -123,6 +134,7 @@ TEST(Direct, AWorkThatIsDroppedEndsTheGroup) {
     const at::Tensor values = at::full({1000}, 1.0f);
     if (group->rank() == 1) {
       group->AllReduce(values).reset();
+      EXPECT_FALSE(group->Health().ok());
       dropped.Notify();
       over.WaitForNotification();  // while its group is alive
       return;
@@ -131,6 +143,7 @@ TEST(Direct, AWorkThatIsDroppedEndsTheGroup) {
     const absl::Status status = group->AllReduce(values)->Wait();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 has aborted"));
+    EXPECT_FALSE(group->Health().ok());
     EXPECT_FALSE(group->AllReduce(values)->Wait().ok());
     over.Notify();
   });

@@ -11,6 +11,7 @@ class FailedWork final : public Work {
  public:
   explicit FailedWork(absl::Status status) : status_(std::move(status)) {}
   absl::Status Wait() override { return status_; }
+  bool done() const override { return true; }
 
  private:
   const absl::Status status_;

@@ -95,10 +95,10 @@ class GlooWork final : public Work {
         pending_(std::move(pending)),
         alive_(std::move(alive)),
         then_(std::move(then)),
-        deadline_(After(status_->timeout)) {
-    for (const auto& one : pending_) {
-      if (futures) Stamp(*one);
-    }
+        deadline_(After(status_->timeout())) {
+    progress_->left = pending_.size();
+    if (!futures) return;
+    for (const auto& one : pending_) Follow(*one);
   }
 
   absl::Status Wait() override {
@@ -109,42 +109,49 @@ class GlooWork final : public Work {
       }
       pending_.clear();
       if (then_) std::exchange(then_, nullptr)();
+      waited_ = true;
       return absl::OkStatus();
     } catch (const std::exception& error) {
-      status_->failed = true;
-      return absl::UnavailableError(
-          absl::StrCat(what_, " failed: ", status_->peers->Diagnose(), "; Gloo reports: ", Brief(error)));
+      waited_ = true;
+      return status_->Fail(absl::UnavailableError(
+          absl::StrCat(what_, " failed: ", status_->peers().Diagnose(), "; Gloo reports: ", Brief(error))));
     }
   }
 
+  bool done() const override { return waited_ || progress_->left == 0 || Left(deadline_) <= absl::ZeroDuration(); }
+
   std::optional<std::chrono::steady_clock::time_point> done_at() const override {
-    const int64_t since = latest_->nanoseconds;
+    const int64_t since = progress_->latest_nanoseconds;
     if (since == 0) return std::nullopt;
     return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(since));
   }
 
  private:
-  struct Latest {
-    std::atomic<int64_t> nanoseconds = 0;  // of the steady clock
-    void Raise() {
+  struct Progress {
+    std::atomic<int64_t> latest_nanoseconds = 0;  // of the steady clock
+    std::atomic<size_t> left = 0;                 // not known to be done; sends and receives never are
+    void Count() {
       const std::chrono::nanoseconds now = std::chrono::steady_clock::now().time_since_epoch();
-      for (int64_t seen = nanoseconds; seen < now.count() && !nanoseconds.compare_exchange_weak(seen, now.count());) {
+      for (int64_t seen = latest_nanoseconds;
+           seen < now.count() && !latest_nanoseconds.compare_exchange_weak(seen, now.count());) {
       }
+      --left;
     }
   };
 
   // Runs on Gloo's thread as soon as the collective is done, whenever Wait is called.
-  void Stamp(c10d::Work& one) const {
-    one.getFuture()->addCallback([latest = latest_](c10::ivalue::Future&) { latest->Raise(); });
+  void Follow(c10d::Work& one) const {
+    one.getFuture()->addCallback([progress = progress_](c10::ivalue::Future&) { progress->Count(); });
   }
 
-  const std::shared_ptr<Latest> latest_ = std::make_shared<Latest>();
+  const std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();
   const std::shared_ptr<GroupStatus> status_;
   const std::string what_;
   Pending pending_;
   const std::vector<at::Tensor> alive_;
   std::function<void()> then_;
   const SteadyPoint deadline_;
+  std::atomic<bool> waited_ = false;
 };
 
 // A share that its root reduces.
@@ -172,17 +179,21 @@ class SharedWork final : public Work {
     absl::Status Wait() {
       absl::MutexLock lock(&mutex_);
       if (work_ != nullptr) status_ = std::exchange(work_, nullptr)->Wait();
+      done_ = true;
       return status_;
     }
+    bool done() const { return done_; }
 
    private:
     absl::Mutex mutex_;
     std::unique_ptr<Work> work_ ABSL_GUARDED_BY(mutex_);
     absl::Status status_ ABSL_GUARDED_BY(mutex_);
+    std::atomic<bool> done_ = false;  // a waiter holds the mutex while it waits
   };
 
   explicit SharedWork(std::shared_ptr<Once> once) : once_(std::move(once)) {}
   absl::Status Wait() override { return once_->Wait(); }
+  bool done() const override { return once_->done(); }
 
  private:
   const std::shared_ptr<Once> once_;
@@ -201,18 +212,15 @@ class GlooGroup final : public Group {
       if (values.numel() > 0) pending.push_back(gloo_->allreduce(tensors));
     });
   }
-  std::unique_ptr<Work> AllGather(at::Tensor own, at::Tensor all) override {
-    const std::vector<RankShare> shares = Even(all, own.numel(), size());
-    const at::Tensor& place = shares[static_cast<size_t>(rank())].values;
-    if (place.data_ptr() != own.data_ptr()) place.copy_(own);
-    return BroadcastNamed("all-gather", shares);
+  std::unique_ptr<Work> AllGather(std::vector<at::Tensor> wholes) override {
+    const absl::StatusOr<std::vector<RankShare>> shares = EvenShares(wholes, size());
+    if (!shares.ok()) return std::make_unique<FailedWork>(shares.status());
+    return BroadcastNamed("all-gather", *shares);
   }
-  std::unique_ptr<Work> ReduceScatter(at::Tensor all, at::Tensor own) override {
-    const std::vector<RankShare> shares = Even(all, own.numel(), size());
-    const at::Tensor place = shares[static_cast<size_t>(rank())].values;
-    return ReduceNamed("reduce-scatter", shares, [place, own] {
-      if (place.data_ptr() != own.data_ptr()) own.copy_(place);
-    });
+  std::unique_ptr<Work> ReduceScatter(std::vector<at::Tensor> wholes) override {
+    const absl::StatusOr<std::vector<RankShare>> shares = EvenShares(wholes, size());
+    if (!shares.ok()) return std::make_unique<FailedWork>(shares.status());
+    return ReduceNamed("reduce-scatter", *shares);
   }
   std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
     return BroadcastNamed("broadcast", {{std::move(values), root}});
@@ -220,9 +228,7 @@ class GlooGroup final : public Group {
   std::unique_ptr<Work> BroadcastShares(std::vector<RankShare> shares) override {
     return BroadcastNamed("broadcast", shares);
   }
-  std::unique_ptr<Work> ReduceShares(std::vector<RankShare> shares) override {
-    return ReduceNamed("reduce", shares, nullptr);
-  }
+  std::unique_ptr<Work> ReduceShares(std::vector<RankShare> shares) override { return ReduceNamed("reduce", shares); }
   std::unique_ptr<Work> Send(at::Tensor values, int to) override {
     return Issue(
         "send", {values},
@@ -244,6 +250,7 @@ class GlooGroup final : public Group {
   absl::Status Barrier() override {
     return Issue("barrier", {}, [&](GlooWork::Pending& pending) { pending.push_back(gloo_->barrier()); })->Wait();
   }
+  absl::Status Health() override { return status_->failure(); }
 
  private:
   std::unique_ptr<Work> BroadcastNamed(const char* name, const std::vector<RankShare>& shares) {
@@ -270,26 +277,21 @@ class GlooGroup final : public Group {
         !straight);
   }
 
-  std::unique_ptr<Work> ReduceNamed(const char* name, const std::vector<RankShare>& shares,
-                                    std::function<void()> then) {
-    if (Straight(shares, size())) return ReduceStraight(name, shares, std::move(then));
-    return Issue(
-        name, Tensors(shares),
-        [&](GlooWork::Pending& pending) {
-          for (const RankShare& share : shares) {
-            std::vector<at::Tensor> tensors{share.values};
-            c10d::ReduceOptions options;
-            options.rootRank = share.root;
-            if (share.values.numel() > 0) pending.push_back(gloo_->reduce(tensors, options));
-          }
-        },
-        true, std::move(then));
+  std::unique_ptr<Work> ReduceNamed(const char* name, const std::vector<RankShare>& shares) {
+    if (Straight(shares, size())) return ReduceStraight(name, shares);
+    return Issue(name, Tensors(shares), [&](GlooWork::Pending& pending) {
+      for (const RankShare& share : shares) {
+        std::vector<at::Tensor> tensors{share.values};
+        c10d::ReduceOptions options;
+        options.rootRank = share.root;
+        if (share.values.numel() > 0) pending.push_back(gloo_->reduce(tensors, options));
+      }
+    });
   }
 
   // Every rank sends each share to its root, which adds what it has received in Wait. The receive buffers take memory
   // until then, so older reductions are finished before newer ones begin.
-  std::unique_ptr<Work> ReduceStraight(const char* name, const std::vector<RankShare>& shares,
-                                       std::function<void()> then) {
+  std::unique_ptr<Work> ReduceStraight(const char* name, const std::vector<RankShare>& shares) {
     while (reductions_.size() >= kReductionsUnderWay) {
       (void)reductions_.front()->Wait();  // its own caller gets the failure
       reductions_.pop_front();
@@ -316,9 +318,8 @@ class GlooGroup final : public Group {
           }
         },
         false,
-        [sums, root = rank(), then = std::move(then)] {
+        [sums, root = rank()] {
           for (Reduction& sum : *sums) sum.Sum(root);
-          if (then) then();
         });
     reductions_.push_back(std::make_shared<SharedWork::Once>(std::move(work)));
     return std::make_unique<SharedWork>(reductions_.back());
@@ -333,15 +334,14 @@ class GlooGroup final : public Group {
   std::unique_ptr<Work> Issue(const char* name, std::vector<at::Tensor> alive,
                               const std::function<void(GlooWork::Pending&)>& begin, bool futures = true,
                               std::function<void()> then = nullptr) {
-    if (status_->failed) return std::make_unique<FailedWork>(absl::UnavailableError("the group failed before"));
-    const std::string what = absl::StrCat(name, " ", status_->peers->Issue());
+    if (absl::Status failure = status_->failure(); !failure.ok()) return std::make_unique<FailedWork>(failure);
+    const std::string what = absl::StrCat(name, " ", status_->peers().Issue());
     GlooWork::Pending pending;
     try {
       begin(pending);
     } catch (const std::exception& error) {
-      status_->failed = true;
-      return std::make_unique<FailedWork>(absl::UnavailableError(
-          absl::StrCat(what, " failed: ", status_->peers->Diagnose(), "; Gloo reports: ", Brief(error))));
+      return std::make_unique<FailedWork>(status_->Fail(absl::UnavailableError(
+          absl::StrCat(what, " failed: ", status_->peers().Diagnose(), "; Gloo reports: ", Brief(error)))));
     }
     return std::make_unique<GlooWork>(status_, what, std::move(pending), std::move(alive), futures, std::move(then));
   }
@@ -381,9 +381,7 @@ absl::StatusOr<std::unique_ptr<Group>> MakeGloo(const GlooOptions& options, KeyV
   }
   auto peers = Peers::Join(options.rank, options.size, options.name, options.host, rendezvous);
   if (!peers.ok()) return peers.status();
-  const auto status = std::make_shared<GroupStatus>();
-  status->peers = *std::move(peers);
-  status->timeout = options.timeout;
+  const auto status = std::make_shared<GroupStatus>(*std::move(peers), options.timeout);
   const SteadyPoint deadline = After(options.join_timeout);
   std::unique_ptr<Group> made;
   try {
@@ -397,7 +395,7 @@ absl::StatusOr<std::unique_ptr<Group>> MakeGloo(const GlooOptions& options, KeyV
     made = std::make_unique<GlooGroup>(std::move(group), status);
   } catch (const std::exception& error) {
     return absl::UnavailableError(absl::StrCat("rank ", options.rank, " cannot join the group ", options.name, " of ",
-                                               options.size, ": ", status->peers->Diagnose(),
+                                               options.size, ": ", status->peers().Diagnose(),
                                                "; Gloo reports: ", Brief(error)));
   }
   if (options.size == 1) return made;

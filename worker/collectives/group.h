@@ -12,6 +12,9 @@
 //
 // Every collective has a deadline, the group's `timeout` from its issue. After the deadline, or when a peer is lost,
 // Wait returns Unavailable and names the peers that are gone or lag. A failed group stays failed.
+//
+// On a GPU, Wait cannot report a failure that comes later, and the kernels of an aborted collective end early: their
+// results are garbage that looks finite. So ask Health after each read-back to the host, before the values are used.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,6 +35,10 @@ class Work {
   // On a CPU: returns when it is done. On a GPU: makes the current stream wait for it and returns at once; a later call
   // of the group returns its failure.
   virtual absl::Status Wait() = 0;
+  // Never blocks. On a CPU, true: Wait returns at once, with the result or the failure. On a GPU, true: the device has
+  // finished it, or it has failed. False is no promise that polling ends: some transports (Gloo's messages) make
+  // progress, or can be asked, only in Wait.
+  virtual bool done() const = 0;
   // After Wait, on a CPU: when it was done.
   virtual std::optional<std::chrono::steady_clock::time_point> done_at() const { return std::nullopt; }
 };
@@ -50,14 +57,16 @@ class Group {
 
   // In place, the sum on every rank.
   virtual std::unique_ptr<Work> AllReduce(at::Tensor values) = 0;
-  // `all` is [size * own.numel()]; rank r's `own` is copied to r * own.numel(). `own` may alias that range.
-  virtual std::unique_ptr<Work> AllGather(at::Tensor own, at::Tensor all) = 0;
-  // Rank r gets the sum over ranks of its range of `all`, which is overwritten.
-  virtual std::unique_ptr<Work> ReduceScatter(at::Tensor all, at::Tensor own) = 0;
+  // In place, one collective for all `wholes`. Each is [size * n], with an n of its own, maybe 0; rank r's range is the
+  // n elements from r * n. AllGather copies each rank's range to every rank; ReduceScatter leaves rank r the sum over
+  // ranks in its range and overwrites the others. Between CPUs bit-equal to BroadcastShares and ReduceShares of the
+  // same ranges. InvalidArgument, from Wait: `size` does not divide a whole; the group stays usable.
+  virtual std::unique_ptr<Work> AllGather(std::vector<at::Tensor> wholes) = 0;
+  virtual std::unique_ptr<Work> ReduceScatter(std::vector<at::Tensor> wholes) = 0;
   // In place, from `root`.
   virtual std::unique_ptr<Work> Broadcast(at::Tensor values, int root) = 0;
   // All-gather and reduce-scatter of uneven shares as one collective: each share is broadcast from, or summed at, its
-  // root. A reduction overwrites the share on the other ranks.
+  // root. A reduction overwrites the share on the other ranks. Between CPUs sums are in rank order.
   virtual std::unique_ptr<Work> BroadcastShares(std::vector<RankShare> shares) = 0;
   virtual std::unique_ptr<Work> ReduceShares(std::vector<RankShare> shares) = 0;
   // Between two ranks; those of one pair and direction match in order.
@@ -65,6 +74,11 @@ class Group {
   virtual std::unique_ptr<Work> Recv(at::Tensor values, int from) = 0;
   // Returns when every rank has called it.
   virtual absl::Status Barrier() = 0;
+
+  // The group's failure, or OK. Asked after a read-back to the host that itself came after the waits of all collectives
+  // so far, OK means that those collectives delivered their results; if one was aborted, it is the failure. Asks the
+  // transport, so it may find a failure that no one has seen yet. Thread-safe.
+  virtual absl::Status Health() = 0;
 };
 
 }  // namespace muster::collectives

@@ -22,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "worker/collectives/failed_work.h"
 #include "worker/collectives/peers.h"
+#include "worker/collectives/rank_shares.h"
 #include "worker/collectives/steady.h"
 
 namespace muster::collectives {
@@ -93,15 +94,18 @@ class NcclGroup final : public Group {
       return ncclAllReduce(values.data_ptr(), values.data_ptr(), Count(values), type, ncclSum, communicator, stream);
     });
   }
-  std::unique_ptr<Work> AllGather(at::Tensor own, at::Tensor all) override {
-    return Typed("all-gather", {own, all}, [=](ncclDataType_t type, ncclComm_t communicator, cudaStream_t stream) {
-      return ncclAllGather(own.data_ptr(), all.data_ptr(), Count(own), type, communicator, stream);
-    });
+  // In place: this rank's range is the source of an all-gather and the destination of a reduce-scatter.
+  std::unique_ptr<Work> AllGather(std::vector<at::Tensor> wholes) override {
+    return Even("all-gather", wholes,
+                [](const RankShare& own, void* whole, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
+                  return ncclAllGather(own.values.data_ptr(), whole, Count(own.values), type, c, stream);
+                });
   }
-  std::unique_ptr<Work> ReduceScatter(at::Tensor all, at::Tensor own) override {
-    return Typed("reduce-scatter", {all, own}, [=](ncclDataType_t type, ncclComm_t communicator, cudaStream_t stream) {
-      return ncclReduceScatter(all.data_ptr(), own.data_ptr(), Count(own), type, ncclSum, communicator, stream);
-    });
+  std::unique_ptr<Work> ReduceScatter(std::vector<at::Tensor> wholes) override {
+    return Even("reduce-scatter", wholes,
+                [](const RankShare& own, void* whole, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
+                  return ncclReduceScatter(whole, own.values.data_ptr(), Count(own.values), type, ncclSum, c, stream);
+                });
   }
   std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
     return BroadcastShares({{std::move(values), root}});
@@ -149,6 +153,13 @@ class NcclGroup final : public Group {
     return status;
   }
 
+  // Asks NCCL itself: the watchdog may not have looked yet.
+  absl::Status Health() override {
+    const absl::MutexLock lock(&mutex_);
+    Look();
+    return failed_;
+  }
+
   // The watchdog's error, for this or an earlier collective.
   absl::Status failed() {
     const absl::MutexLock lock(&mutex_);
@@ -159,6 +170,7 @@ class NcclGroup final : public Group {
   class NcclWork final : public Work {
    public:
     NcclWork(NcclGroup& group, std::shared_ptr<Pending> pending) : group_(group), pending_(std::move(pending)) {}
+    bool done() const override { return !group_.failed().ok() || pending_->done.query(); }
     absl::Status Wait() override {
       if (absl::Status status = group_.failed(); !status.ok()) return status;
       pending_->done.block(c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(group_.options_.device)));
@@ -181,6 +193,21 @@ class NcclGroup final : public Group {
     if (!type.ok()) return std::make_unique<FailedWork>(type.status());
     return AsWork(
         Issue(name, std::move(tensors), [&](ncclComm_t c, cudaStream_t stream) { return begin(*type, c, stream); }));
+  }
+
+  std::unique_ptr<Work> Even(
+      const char* name, const std::vector<at::Tensor>& wholes,
+      const std::function<ncclResult_t(const RankShare&, void*, ncclDataType_t, ncclComm_t, cudaStream_t)>& begin) {
+    const absl::StatusOr<std::vector<RankShare>> shares = EvenShares(wholes, size());
+    if (!shares.ok()) return std::make_unique<FailedWork>(shares.status());
+    std::vector<RankShare> own;
+    for (const RankShare& share : *shares) {
+      if (share.root == rank()) own.push_back(share);
+    }
+    return Grouped(name, own, [&](const RankShare& share, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
+      std::byte* const at = static_cast<std::byte*>(share.values.data_ptr());
+      return begin(share, at - static_cast<size_t>(rank()) * share.values.nbytes(), type, c, stream);
+    });
   }
 
   // One launch for all shares. Empty shares are left out by every rank alike.
@@ -259,16 +286,21 @@ class NcclGroup final : public Group {
   void Watch() {
     while (!ending_.WaitForNotificationWithTimeout(kLook)) {
       const absl::MutexLock lock(&mutex_);
+      Look();
       if (!failed_.ok()) return;
-      while (!pending_.empty() && pending_.front()->done.query()) pending_.pop_front();
-      ncclResult_t state = ncclSuccess;
-      if (ncclCommGetAsyncError(communicator_, &state) == ncclSuccess && state != ncclSuccess &&
-          state != ncclInProgress) {
-        Fail(absl::StrCat("NCCL: ", ncclGetErrorString(state))).IgnoreError();
-      } else if (!pending_.empty() && Left(pending_.front()->deadline) < absl::ZeroDuration()) {
-        Fail(absl::StrCat(pending_.front()->what, " was not done within ", absl::FormatDuration(options_.timeout)))
-            .IgnoreError();
-      }
+    }
+  }
+
+  void Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!failed_.ok()) return;
+    while (!pending_.empty() && pending_.front()->done.query()) pending_.pop_front();
+    ncclResult_t state = ncclSuccess;
+    if (ncclCommGetAsyncError(communicator_, &state) == ncclSuccess && state != ncclSuccess &&
+        state != ncclInProgress) {
+      Fail(absl::StrCat("NCCL: ", ncclGetErrorString(state))).IgnoreError();
+    } else if (!pending_.empty() && Left(pending_.front()->deadline) < absl::ZeroDuration()) {
+      Fail(absl::StrCat(pending_.front()->what, " was not done within ", absl::FormatDuration(options_.timeout)))
+          .IgnoreError();
     }
   }
 

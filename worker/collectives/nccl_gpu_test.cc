@@ -24,7 +24,7 @@ Groups NcclGroups(int size, absl::Duration timeout) {
                              .timeout = timeout,
                              .join_timeout = absl::Seconds(60)},
                             values);
-      EXPECT_TRUE(group.ok()) << group.status();
+      ASSERT_TRUE(group.ok()) << group.status();
       groups[static_cast<size_t>(rank)] = *std::move(group);
     });
   }

@@ -7,14 +7,25 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "worker/collectives/group.h"
 
 namespace muster::collectives {
 
-// Splits `all` into equal shares of `each` elements per rank.
-inline std::vector<RankShare> Even(const at::Tensor& all, int64_t each, int size) {
+// Splits each whole into one share per rank, of equal sizes. InvalidArgument: `size` does not divide one.
+inline absl::StatusOr<std::vector<RankShare>> EvenShares(const std::vector<at::Tensor>& wholes, int size) {
   std::vector<RankShare> shares;
-  for (int root = 0; root < size; ++root) shares.push_back({all.narrow(0, root * each, each), root});
+  for (const at::Tensor& whole : wholes) {
+    if (whole.numel() % size != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(whole.numel(), " elements cannot be cut into ", size,
+                                                     " equal shares: use BroadcastShares or ReduceShares"));
+    }
+    const int64_t each = whole.numel() / size;
+    const at::Tensor flat = whole.view({-1});
+    for (int root = 0; root < size; ++root) shares.push_back({flat.narrow(0, root * each, each), root});
+  }
   return shares;
 }
 

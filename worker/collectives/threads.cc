@@ -14,18 +14,18 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "worker/collectives/failed_work.h"
+#include "worker/collectives/rank_shares.h"
 
 namespace muster::collectives {
 namespace {
 
-enum class Collective { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kReduce, kBarrier, kSend, kRecv };
-constexpr const char* kNames[] = {"all-reduce", "all-gather", "reduce-scatter", "broadcast",
-                                  "reduce",     "barrier",    "send",           "recv"};
+enum class Collective { kAllReduce, kBroadcast, kReduce, kBarrier, kSend, kRecv };
+constexpr const char* kNames[] = {"all-reduce", "broadcast", "reduce", "barrier", "send", "recv"};
 
 // One rank's input to a collective.
 struct Offer {
   Collective kind = Collective::kBarrier;
-  std::vector<RankShare> shares;  // kAllGather: own, all; kReduceScatter: all, own
+  std::vector<RankShare> shares;
 };
 
 // For example "all-reduce 5 Float @0"; must be equal on every rank.
@@ -45,31 +45,11 @@ at::Tensor Sum(const std::vector<Offer>& offers, size_t share) {
 }
 
 void Carry(std::vector<Offer>& offers) {
-  const int64_t size = static_cast<int64_t>(offers.size());
   const std::vector<RankShare>& first = offers[0].shares;
   switch (offers[0].kind) {
     case Collective::kAllReduce: {
       const at::Tensor sum = Sum(offers, 0);
       for (Offer& offer : offers) offer.shares[0].values.copy_(sum);
-      return;
-    }
-    case Collective::kAllGather: {
-      const int64_t each = first[0].values.numel();
-      for (Offer& to : offers) {
-        for (int64_t rank = 0; rank < size; ++rank) {
-          const at::Tensor& from = offers[static_cast<size_t>(rank)].shares[0].values;
-          const at::Tensor place = to.shares[1].values.narrow(0, rank * each, each);
-          if (place.data_ptr() != from.data_ptr()) place.copy_(from);
-        }
-      }
-      return;
-    }
-    case Collective::kReduceScatter: {
-      const int64_t each = first[1].values.numel();
-      const at::Tensor sum = Sum(offers, 0);
-      for (int64_t rank = 0; rank < size; ++rank) {
-        offers[static_cast<size_t>(rank)].shares[1].values.copy_(sum.narrow(0, rank * each, each));
-      }
       return;
     }
     case Collective::kBroadcast:
@@ -154,6 +134,10 @@ class ThreadWork final : public Work {
         absl::StrCat(what_, ": rank ", who, " did not come within ", absl::FormatDuration(shared_->timeout)));
     return shared_->failed;
   }
+  bool done() const override {
+    const absl::MutexLock lock(&shared_->mutex);
+    return meeting_->missing == 0 || !shared_->failed.ok() || absl::Now() > meeting_->deadline;
+  }
   std::optional<std::chrono::steady_clock::time_point> done_at() const override {
     absl::MutexLock lock(&shared_->mutex);
     return meeting_->done;
@@ -174,11 +158,15 @@ class ThreadGroup final : public Group {
   std::unique_ptr<Work> AllReduce(at::Tensor values) override {
     return Issue({Collective::kAllReduce, {{std::move(values), 0}}});
   }
-  std::unique_ptr<Work> AllGather(at::Tensor own, at::Tensor all) override {
-    return Issue({Collective::kAllGather, {{std::move(own), 0}, {std::move(all), 0}}});
+  std::unique_ptr<Work> AllGather(std::vector<at::Tensor> wholes) override {
+    absl::StatusOr<std::vector<RankShare>> shares = EvenShares(wholes, size());
+    if (!shares.ok()) return std::make_unique<FailedWork>(shares.status());
+    return BroadcastShares(*std::move(shares));
   }
-  std::unique_ptr<Work> ReduceScatter(at::Tensor all, at::Tensor own) override {
-    return Issue({Collective::kReduceScatter, {{std::move(all), 0}, {std::move(own), 0}}});
+  std::unique_ptr<Work> ReduceScatter(std::vector<at::Tensor> wholes) override {
+    absl::StatusOr<std::vector<RankShare>> shares = EvenShares(wholes, size());
+    if (!shares.ok()) return std::make_unique<FailedWork>(shares.status());
+    return ReduceShares(*std::move(shares));
   }
   std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
     return Issue({Collective::kBroadcast, {{std::move(values), root}}});
@@ -196,6 +184,10 @@ class ThreadGroup final : public Group {
     return Pair(Collective::kRecv, from, rank_, std::move(values));
   }
   absl::Status Barrier() override { return Issue({Collective::kBarrier, {}})->Wait(); }
+  absl::Status Health() override {
+    const absl::MutexLock lock(&shared_->mutex);
+    return shared_->failed;
+  }
 
  private:
   std::unique_ptr<Work> Issue(Offer offer) {

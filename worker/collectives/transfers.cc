@@ -309,6 +309,11 @@ absl::Status Transfers::Wait(const Transfer& transfer) {
   return absl::OkStatus();
 }
 
+bool Transfers::Done(const Transfer& transfer) const {
+  return transfer.number <= Over() || neighbours_->own().failed.load(std::memory_order_acquire) != 0 ||
+         Left(transfer.deadline) <= absl::ZeroDuration();
+}
+
 void Transfers::Abandon(const Transfer& transfer) {
   if (transfer.number > Over()) Stop(absl::CancelledError("a collective was dropped before it was done"));
 }

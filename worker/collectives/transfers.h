@@ -49,10 +49,15 @@ class Transfers {
   // Returns when every rank has finished it. Unavailable: the deadline passed, a rank has ended or aborted, or the
   // ranks disagree on the transfer; this rank's tensors are then no longer written.
   absl::Status Wait(const Transfer& transfer);
+  // Whether Wait would return at once: every rank has finished it, it has failed, or its deadline has passed.
+  bool Done(const Transfer& transfer) const;
   // For a transfer that will not be waited for: stops, unless every rank has finished it.
   void Abandon(const Transfer& transfer);
   // Fails the transfers in progress and all later ones. This rank's tensors are no longer written.
   void Stop(const absl::Status& why);
+
+  // The first failure, or OK.
+  absl::Status Failure() const;
 
   // After Wait: when this rank had its result; others may have read from it for longer.
   static std::chrono::steady_clock::time_point DoneAt(const Transfer& transfer);
@@ -78,7 +83,6 @@ class Transfers {
   absl::Status Await(int rank, ControlPage::Counter counter, uint64_t number, SteadyPoint deadline) const;
 
   void Fail(const absl::Status& why);
-  absl::Status Failure() const;
 
   const std::unique_ptr<Neighbours> neighbours_;
   const absl::Duration timeout_;

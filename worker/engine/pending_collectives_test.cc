@@ -21,6 +21,7 @@ class FakeWork final : public collectives::Work {
     log_->push_back(name_);
     return status_;
   }
+  bool done() const override { return true; }
 
  private:
   std::vector<std::string>* const log_;

@@ -23,8 +23,10 @@ class Mute final : public collectives::Group {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::unique_ptr<collectives::Work> AllReduce(at::Tensor) override { return std::make_unique<Done>(); }
-  std::unique_ptr<collectives::Work> AllGather(at::Tensor, at::Tensor) override { return std::make_unique<Done>(); }
-  std::unique_ptr<collectives::Work> ReduceScatter(at::Tensor, at::Tensor) override { return std::make_unique<Done>(); }
+  std::unique_ptr<collectives::Work> AllGather(std::vector<at::Tensor>) override { return std::make_unique<Done>(); }
+  std::unique_ptr<collectives::Work> ReduceScatter(std::vector<at::Tensor>) override {
+    return std::make_unique<Done>();
+  }
   std::unique_ptr<collectives::Work> Broadcast(at::Tensor, int) override { return std::make_unique<Done>(); }
   std::unique_ptr<collectives::Work> BroadcastShares(std::vector<collectives::RankShare>) override {
     return std::make_unique<Done>();
@@ -35,11 +37,13 @@ class Mute final : public collectives::Group {
   std::unique_ptr<collectives::Work> Send(at::Tensor, int) override { return std::make_unique<Done>(); }
   std::unique_ptr<collectives::Work> Recv(at::Tensor, int) override { return std::make_unique<Done>(); }
   absl::Status Barrier() override { return absl::OkStatus(); }
+  absl::Status Health() override { return absl::OkStatus(); }
 
  private:
   class Done final : public collectives::Work {
    public:
     absl::Status Wait() override { return absl::OkStatus(); }
+    bool done() const override { return true; }
   };
   const int rank_, size_;
 };
