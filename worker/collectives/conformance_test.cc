@@ -2,8 +2,10 @@
 #include "worker/collectives/conformance_test.h"
 
 #include "absl/time/clock.h"
+#include "worker/collectives/device_group.h"
 #include "worker/collectives/gloo_groups_test.h"
 #include "worker/collectives/memory_key_value.h"
+#include "worker/collectives/peers.h"
 #include "worker/collectives/threads.h"
 
 namespace muster::collectives {
@@ -21,6 +23,81 @@ Groups Join(int size, absl::Duration timeout, bool direct) {
 Groups GlooGroups(int size, absl::Duration timeout) { return Join(size, timeout, false); }
 Groups DirectGroups(int size, absl::Duration timeout) { return Join(size, timeout, true); }
 Groups ThreadGroups(int size, absl::Duration timeout) { return MakeThreads(size, timeout); }
+
+// A device whose collectives are those of threads, so that DeviceGroup passes the conformance test on every machine. An
+// abort ends nothing: ranks that wait end at the deadline of the threads' group.
+class ThreadsTransport final : public DeviceTransport {
+ public:
+  explicit ThreadsTransport(std::unique_ptr<Group> threads) : threads_(std::move(threads)) {}
+  absl::Status Check(const DeviceCollective&) const override { return absl::OkStatus(); }
+  absl::StatusOr<bool> Begin(const DeviceCollective& collective) override {
+    last_ = Start(collective);
+    return true;
+  }
+  absl::StatusOr<bool> Ready() override {
+    if (absl::Status health = threads_->Health(); !health.ok()) return health;
+    return true;
+  }
+  absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() override { return std::make_unique<Event>(last_); }
+  absl::StatusOr<bool> Finalize() override { return true; }
+  absl::Status Destroy() override { return absl::OkStatus(); }
+  void Abort() override {}
+
+ private:
+  class Event final : public DeviceEvent {
+   public:
+    explicit Event(std::shared_ptr<Work> work) : work_(std::move(work)) {}
+    absl::StatusOr<bool> Reached() const override { return work_->done(); }
+    absl::Status Block() const override { return work_->Wait(); }
+
+   private:
+    const std::shared_ptr<Work> work_;
+  };
+
+  std::unique_ptr<Work> Start(const DeviceCollective& collective) {
+    using Kind = DeviceCollective::Kind;
+    const RankShare& first = collective.parts.front();
+    std::vector<at::Tensor> wholes;
+    for (const RankShare& part : collective.parts) wholes.push_back(part.values);
+    switch (collective.kind) {
+      case Kind::kAllReduce:
+        return threads_->AllReduce(first.values);
+      case Kind::kAllGather:
+        return threads_->AllGather(wholes);
+      case Kind::kReduceScatter:
+        return threads_->ReduceScatter(wholes);
+      case Kind::kBroadcast:
+        return threads_->BroadcastShares(collective.parts);
+      case Kind::kReduce:
+        return threads_->ReduceShares(collective.parts);
+      case Kind::kSend:
+        return threads_->Send(first.values, first.root);
+      case Kind::kRecv:
+        return threads_->Recv(first.values, first.root);
+    }
+    return nullptr;
+  }
+
+  const std::unique_ptr<Group> threads_;
+  std::shared_ptr<Work> last_;
+};
+
+Groups DeviceGroups(int size, absl::Duration timeout) {
+  static std::vector<std::unique_ptr<MemoryKeyValue>> rendezvous;
+  MemoryKeyValue& values = *rendezvous.emplace_back(std::make_unique<MemoryKeyValue>());
+  Groups groups = MakeThreads(size, timeout);
+  for (int rank = 0; rank < size; ++rank) {
+    const std::shared_ptr<Peers> peers = Peers::Join(rank, size, "world", "127.0.0.1", values).value();
+    std::unique_ptr<Group>& group = groups[static_cast<size_t>(rank)];
+    group = MakeDeviceGroup({.rank = rank,
+                             .size = size,
+                             .timeout = timeout,
+                             .count = [peers] { return peers->Issue(); },
+                             .diagnose = [peers] { return peers->Diagnose(); }},
+                            std::make_unique<ThreadsTransport>(std::move(group)));
+  }
+  return groups;
+}
 
 TEST_P(Conformance, SendAndReceiveMatchInOrder) {
   OnRanks(3, [this](Group& group) {
@@ -66,6 +143,7 @@ TEST_P(Conformance, ARankThatNeverComesIsNamedAtTheDeadline) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
                          ::testing::Values(Backend{"threads", c10::kCPU, 4, ThreadGroups},
+                                           Backend{"device", c10::kCPU, 4, DeviceGroups},
                                            Backend{"gloo", c10::kCPU, 4, GlooGroups},
                                            Backend{"direct", c10::kCPU, 4, DirectGroups}),
                          [](const auto& info) { return std::string(info.param.name); });

@@ -1,35 +1,39 @@
 #include "worker/collectives/nccl.h"
 
 #include <c10/core/ScalarType.h>
-#include <c10/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <exception>
-#include <functional>
-#include <thread>
+#include <string>
 #include <utility>
-#include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "worker/collectives/failed_work.h"
+#include "worker/collectives/device_group.h"
+#include "worker/collectives/device_transport.h"
 #include "worker/collectives/peers.h"
-#include "worker/collectives/rank_shares.h"
 #include "worker/collectives/steady.h"
 
 namespace muster::collectives {
 namespace {
 
-constexpr absl::Duration kLook = absl::Milliseconds(50);
-constexpr absl::Duration kPoll = absl::Microseconds(50);
+static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0), "NCCL_LAUNCH_ORDER_IMPLICIT came with 2.26");
+
+// A rank has several communicators on one device: of the world, of its shards, of its replicas. If two ranks' kernels
+// are scheduled in different orders, each may occupy the SMs that the other rank's peer waits for: a deadlock (NCCL
+// user guide, "Using multiple NCCL communicators concurrently"). With this variable NCCL orders the kernels of all
+// communicators on a device by the order of their launches, which is the order of issue: one thread issues for all
+// groups of a rank, and an issue returns only once its kernel is launched. NCCL reads the variable at its first launch.
+void OrderLaunches() {
+  static const bool once = [] { return setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0) == 0; }();
+  (void)once;
+}
 
 absl::StatusOr<ncclDataType_t> TypeOf(const at::Tensor& values) {
   switch (values.scalar_type()) {
@@ -50,280 +54,181 @@ absl::StatusOr<ncclDataType_t> TypeOf(const at::Tensor& values) {
   }
 }
 
-size_t Count(const at::Tensor& values) { return static_cast<size_t>(values.numel()); }
+absl::Status FromCuda(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  (void)cudaGetLastError();  // or the next check of LibTorch reports it a second time
+  return absl::UnavailableError(absl::StrCat(what, ": CUDA: ", cudaGetErrorString(error)));
+}
 
-// One collective on the device.
-struct Pending {
-  std::string what;
-  SteadyPoint deadline;
-  c10::cuda::CUDAEvent done{cudaEventDisableTiming};
-  std::vector<at::Tensor> alive;
-};
+// Calls `body` with `device` as the current one. c10's guard may throw; it is used because, unlike cudaSetDevice, it
+// does not create a context on the device that was current before.
+template <typename Result, typename Body>
+Result OnDevice(c10::DeviceIndex device, const Body& body) {
+  try {
+    const c10::cuda::CUDAGuard guard(device);
+    return body();
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(error.what());
+  }
+}
 
-class NcclGroup final : public Group {
+class CudaEvent final : public DeviceEvent {
  public:
-  using Begin = std::function<ncclResult_t(ncclComm_t, cudaStream_t)>;
+  explicit CudaEvent(c10::DeviceIndex device) : device_(device) {}
+  ~CudaEvent() override {
+    OnDevice<absl::Status>(device_, [&] {
+      return event_ == nullptr ? absl::OkStatus() : FromCuda(cudaEventDestroy(event_), "cudaEventDestroy");
+    }).IgnoreError();
+  }
 
-  NcclGroup(const NcclOptions& options, std::unique_ptr<Peers> peers, ncclComm_t communicator)
-      : options_(options),
-        peers_(std::move(peers)),
-        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, static_cast<c10::DeviceIndex>(options.device))),
-        communicator_(communicator),
-        watchdog_([this] { Watch(); }) {}
-
-  ~NcclGroup() override {
-    ending_.Notify();
-    watchdog_.join();
-    const absl::MutexLock lock(&mutex_);
-    if (communicator_ == nullptr) return;
-    // Destroy cleanly only when nothing is in progress; otherwise it would wait for a lost peer.
-    if (pending_.empty()) {
-      ncclCommFinalize(communicator_);
-      AwaitReady(After(absl::Seconds(5))).IgnoreError();
-      ncclCommDestroy(communicator_);
-    } else {
-      ncclCommAbort(communicator_);
+  absl::Status Record(cudaStream_t stream) {
+    if (event_ == nullptr) {
+      const cudaError_t made = cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
+      if (made != cudaSuccess) return FromCuda(made, "cudaEventCreate");
     }
+    return FromCuda(cudaEventRecord(event_, stream), "cudaEventRecord");
+  }
+  absl::Status BlockStream(cudaStream_t stream) const {
+    return FromCuda(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
   }
 
-  int rank() const override { return options_.rank; }
-  int size() const override { return options_.size; }
-
-  std::unique_ptr<Work> AllReduce(at::Tensor values) override {
-    return Typed("all-reduce", {values}, [=](ncclDataType_t type, ncclComm_t communicator, cudaStream_t stream) {
-      return ncclAllReduce(values.data_ptr(), values.data_ptr(), Count(values), type, ncclSum, communicator, stream);
+  absl::StatusOr<bool> Reached() const override {
+    return OnDevice<absl::StatusOr<bool>>(device_, [&]() -> absl::StatusOr<bool> {
+      const cudaError_t state = cudaEventQuery(event_);
+      if (state == cudaSuccess) return true;
+      absl::Status status = FromCuda(state, "cudaEventQuery");
+      if (state == cudaErrorNotReady) return false;
+      return status;
     });
   }
-  // In place: this rank's range is the source of an all-gather and the destination of a reduce-scatter.
-  std::unique_ptr<Work> AllGather(std::vector<at::Tensor> wholes) override {
-    return Even("all-gather", wholes,
-                [](const RankShare& own, void* whole, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
-                  return ncclAllGather(own.values.data_ptr(), whole, Count(own.values), type, c, stream);
-                });
-  }
-  std::unique_ptr<Work> ReduceScatter(std::vector<at::Tensor> wholes) override {
-    return Even("reduce-scatter", wholes,
-                [](const RankShare& own, void* whole, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
-                  return ncclReduceScatter(whole, own.values.data_ptr(), Count(own.values), type, ncclSum, c, stream);
-                });
-  }
-  std::unique_ptr<Work> Broadcast(at::Tensor values, int root) override {
-    return BroadcastShares({{std::move(values), root}});
-  }
-  std::unique_ptr<Work> BroadcastShares(std::vector<RankShare> shares) override {
-    return Grouped("broadcast", shares,
-                   [](const RankShare& share, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
-                     void* const values = share.values.data_ptr();
-                     return ncclBroadcast(values, values, Count(share.values), type, share.root, c, stream);
-                   });
-  }
-  std::unique_ptr<Work> ReduceShares(std::vector<RankShare> shares) override {
-    return Grouped("reduce", shares,
-                   [](const RankShare& share, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
-                     void* const values = share.values.data_ptr();
-                     return ncclReduce(values, values, Count(share.values), type, ncclSum, share.root, c, stream);
-                   });
-  }
-  std::unique_ptr<Work> Send(at::Tensor values, int to) override {
-    return Typed("send", {values}, [=](ncclDataType_t type, ncclComm_t communicator, cudaStream_t stream) {
-      return ncclSend(values.data_ptr(), Count(values), type, to, communicator, stream);
-    });
-  }
-  std::unique_ptr<Work> Recv(at::Tensor values, int from) override {
-    return Typed("receive", {values}, [=](ncclDataType_t type, ncclComm_t communicator, cudaStream_t stream) {
-      return ncclRecv(values.data_ptr(), Count(values), type, from, communicator, stream);
-    });
-  }
-
-  absl::Status Barrier() override {
-    const c10::cuda::CUDAGuard device(static_cast<c10::DeviceIndex>(options_.device));
-    void* one = nullptr;
-    if (cudaMalloc(&one, sizeof(int32_t)) != cudaSuccess) return absl::ResourceExhaustedError("no GPU memory");
-    const absl::StatusOr<std::shared_ptr<Pending>> issued =
-        Issue("barrier", {}, [one](ncclComm_t communicator, cudaStream_t stream) {
-          return ncclAllReduce(one, one, 1, ncclInt32, ncclSum, communicator, stream);
-        });
-    absl::Status status = issued.status();
-    while (status.ok() && !(*issued)->done.query()) {
-      absl::SleepFor(kPoll);
-      const absl::MutexLock lock(&mutex_);
-      status = failed_;
-    }
-    cudaFree(one);
-    return status;
-  }
-
-  // Asks NCCL itself: the watchdog may not have looked yet.
-  absl::Status Health() override {
-    const absl::MutexLock lock(&mutex_);
-    Look();
-    return failed_;
-  }
-
-  // The watchdog's error, for this or an earlier collective.
-  absl::Status failed() {
-    const absl::MutexLock lock(&mutex_);
-    return failed_;
+  absl::Status Block() const override {
+    return OnDevice<absl::Status>(device_, [&] { return BlockStream(c10::cuda::getCurrentCUDAStream(device_)); });
   }
 
  private:
-  class NcclWork final : public Work {
-   public:
-    NcclWork(NcclGroup& group, std::shared_ptr<Pending> pending) : group_(group), pending_(std::move(pending)) {}
-    bool done() const override { return !group_.failed().ok() || pending_->done.query(); }
-    absl::Status Wait() override {
-      if (absl::Status status = group_.failed(); !status.ok()) return status;
-      pending_->done.block(c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(group_.options_.device)));
-      return absl::OkStatus();
+  const c10::DeviceIndex device_;
+  cudaEvent_t event_ = nullptr;
+};
+
+class NcclTransport final : public DeviceTransport {
+ public:
+  NcclTransport(const NcclOptions& options, ncclComm_t communicator)
+      : rank_(static_cast<size_t>(options.rank)),
+        size_(static_cast<size_t>(options.size)),
+        device_(static_cast<c10::DeviceIndex>(options.device)),
+        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device_)),
+        before_(device_),
+        communicator_(communicator) {}
+
+  absl::Status Check(const DeviceCollective& collective) const override {
+    for (const RankShare& part : collective.parts) {
+      if (const auto type = TypeOf(part.values); !type.ok()) return type.status();
     }
-
-   private:
-    NcclGroup& group_;
-    const std::shared_ptr<Pending> pending_;
-  };
-
-  std::unique_ptr<Work> AsWork(absl::StatusOr<std::shared_ptr<Pending>> issued) {
-    if (!issued.ok()) return std::make_unique<FailedWork>(issued.status());
-    return std::make_unique<NcclWork>(*this, *std::move(issued));
+    return absl::OkStatus();
   }
 
-  std::unique_ptr<Work> Typed(const char* name, std::vector<at::Tensor> tensors,
-                              const std::function<ncclResult_t(ncclDataType_t, ncclComm_t, cudaStream_t)>& begin) {
-    const absl::StatusOr<ncclDataType_t> type = TypeOf(tensors[0]);
-    if (!type.ok()) return std::make_unique<FailedWork>(type.status());
-    return AsWork(
-        Issue(name, std::move(tensors), [&](ncclComm_t c, cudaStream_t stream) { return begin(*type, c, stream); }));
-  }
-
-  std::unique_ptr<Work> Even(
-      const char* name, const std::vector<at::Tensor>& wholes,
-      const std::function<ncclResult_t(const RankShare&, void*, ncclDataType_t, ncclComm_t, cudaStream_t)>& begin) {
-    const absl::StatusOr<std::vector<RankShare>> shares = EvenShares(wholes, size());
-    if (!shares.ok()) return std::make_unique<FailedWork>(shares.status());
-    std::vector<RankShare> own;
-    for (const RankShare& share : *shares) {
-      if (share.root == rank()) own.push_back(share);
-    }
-    return Grouped(name, own, [&](const RankShare& share, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
-      std::byte* const at = static_cast<std::byte*>(share.values.data_ptr());
-      return begin(share, at - static_cast<size_t>(rank()) * share.values.nbytes(), type, c, stream);
-    });
-  }
-
-  // One launch for all shares. Empty shares are left out by every rank alike.
-  std::unique_ptr<Work> Grouped(
-      const char* name, const std::vector<RankShare>& shares,
-      const std::function<ncclResult_t(const RankShare&, ncclDataType_t, ncclComm_t, cudaStream_t)>& begin) {
-    std::vector<at::Tensor> tensors;
-    for (const RankShare& share : shares) tensors.push_back(share.values);
-    for (const RankShare& share : shares) {
-      const absl::StatusOr<ncclDataType_t> type = TypeOf(share.values);
-      if (!type.ok()) return std::make_unique<FailedWork>(type.status());
-    }
-    return AsWork(Issue(name, std::move(tensors), [&](ncclComm_t communicator, cudaStream_t stream) {
+  // One launch for all parts. A group call on a non-blocking communicator launches on a thread of NCCL's.
+  absl::StatusOr<bool> Begin(const DeviceCollective& collective) override {
+    return OnDevice<absl::StatusOr<bool>>(device_, [&]() -> absl::StatusOr<bool> {
+      absl::Status status = before_.Record(c10::cuda::getCurrentCUDAStream(device_));
+      if (status.ok()) status = before_.BlockStream(stream_);
+      if (!status.ok()) return status;
       ncclResult_t result = ncclGroupStart();
-      for (const RankShare& share : shares) {
-        if (share.values.numel() == 0) continue;
-        const ncclResult_t one = begin(share, *TypeOf(share.values), communicator, stream);
+      for (const RankShare& part : collective.parts) {
+        const ncclResult_t one = BeginPart(collective.kind, part);
         if (one != ncclSuccess && one != ncclInProgress) result = one;
       }
       const ncclResult_t ended = ncclGroupEnd();
-      return result == ncclSuccess ? ended : result;
-    }));
+      return Result(result == ncclSuccess ? ended : result);
+    });
   }
 
-  absl::StatusOr<std::shared_ptr<Pending>> Issue(const char* name, std::vector<at::Tensor> alive, const Begin& begin) {
-    const c10::DeviceIndex device = static_cast<c10::DeviceIndex>(options_.device);
-    const absl::MutexLock lock(&mutex_);
-    if (!failed_.ok()) return failed_;
-    auto pending = std::make_shared<Pending>();
-    pending->what = absl::StrCat(name, " ", peers_->Issue());
-    pending->deadline = After(options_.timeout);
-    pending->alive = std::move(alive);
-    try {
-      const c10::cuda::CUDAGuard guard(device);
-      c10::cuda::CUDAEvent ready(cudaEventDisableTiming);
-      ready.record(c10::cuda::getCurrentCUDAStream(device));
-      ready.block(stream_);
-      const ncclResult_t result = begin(communicator_, stream_.stream());
-      absl::Status begun = result == ncclInProgress ? AwaitReady(pending->deadline) : Check(result);
-      if (!begun.ok()) return Fail(absl::StrCat(pending->what, ": ", begun.message()));
-      pending->done.record(stream_);
-    } catch (const std::exception& error) {
-      return Fail(absl::StrCat(pending->what, ": ", error.what()));
-    }
-    pending_.push_back(pending);
-    return pending;
-  }
-
-  absl::Status Check(ncclResult_t result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (result == ncclSuccess) return absl::OkStatus();
-    return absl::UnavailableError(
-        absl::StrCat("NCCL: ", ncclGetErrorString(result), " (", ncclGetLastError(communicator_), ")"));
-  }
-
-  // A non-blocking communicator is still busy with the last call.
-  absl::Status AwaitReady(SteadyPoint deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    while (true) {
-      ncclResult_t state = ncclSuccess;
-      const ncclResult_t asked = ncclCommGetAsyncError(communicator_, &state);
-      if (asked != ncclSuccess) return Check(asked);
-      if (state != ncclInProgress) return Check(state);
-      if (Left(deadline) < absl::ZeroDuration()) return absl::UnavailableError("the deadline passed");
-      absl::SleepFor(kPoll);
-    }
-  }
-
-  // Kernels of an aborted communicator end, so streams that wait for them continue.
-  absl::Status Fail(const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    failed_ = absl::UnavailableError(absl::StrCat(why, " (", peers_->Diagnose(), ")"));
-    ncclCommAbort(communicator_);
-    communicator_ = nullptr;
-    pending_.clear();
-    return failed_;
-  }
-
-  void Watch() {
-    while (!ending_.WaitForNotificationWithTimeout(kLook)) {
-      const absl::MutexLock lock(&mutex_);
-      Look();
-      if (!failed_.ok()) return;
-    }
-  }
-
-  void Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!failed_.ok()) return;
-    while (!pending_.empty() && pending_.front()->done.query()) pending_.pop_front();
+  absl::StatusOr<bool> Ready() override {
     ncclResult_t state = ncclSuccess;
-    if (ncclCommGetAsyncError(communicator_, &state) == ncclSuccess && state != ncclSuccess &&
-        state != ncclInProgress) {
-      Fail(absl::StrCat("NCCL: ", ncclGetErrorString(state))).IgnoreError();
-    } else if (!pending_.empty() && Left(pending_.front()->deadline) < absl::ZeroDuration()) {
-      Fail(absl::StrCat(pending_.front()->what, " was not done within ", absl::FormatDuration(options_.timeout)))
-          .IgnoreError();
-    }
+    const ncclResult_t asked = ncclCommGetAsyncError(communicator_, &state);
+    return Result(asked == ncclSuccess ? state : asked);
   }
 
-  const NcclOptions options_;
-  const std::unique_ptr<Peers> peers_;
+  absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() override {
+    using Recorded = absl::StatusOr<std::unique_ptr<DeviceEvent>>;
+    return OnDevice<Recorded>(device_, [&]() -> Recorded {
+      auto event = std::make_unique<CudaEvent>(device_);
+      if (absl::Status status = event->Record(stream_); !status.ok()) return status;
+      return event;
+    });
+  }
+
+  absl::StatusOr<bool> Finalize() override { return Result(ncclCommFinalize(communicator_)); }
+  absl::Status Destroy() override { return Result(ncclCommDestroy(communicator_)).status(); }
+  void Abort() override { ncclCommAbort(communicator_); }
+
+ private:
+  // False: in progress.
+  static absl::StatusOr<bool> Result(ncclResult_t result) {
+    if (result == ncclSuccess) return true;
+    if (result == ncclInProgress) return false;
+    // Its argument is unused (nccl.h), so this is right after the communicator's end, too.
+    return absl::UnavailableError(
+        absl::StrCat("NCCL: ", ncclGetErrorString(result), " (", ncclGetLastError(nullptr), ")"));
+  }
+
+  ncclResult_t BeginPart(DeviceCollective::Kind kind, const RankShare& part) {
+    using Kind = DeviceCollective::Kind;
+    std::byte* const values = static_cast<std::byte*>(part.values.data_ptr());
+    const size_t count = static_cast<size_t>(part.values.numel()), each = count / size_;
+    // This rank's range: NCCL works in place if it is source or destination at its place in the whole.
+    std::byte* const own = values + rank_ * each * static_cast<size_t>(part.values.element_size());
+    const absl::StatusOr<ncclDataType_t> type = TypeOf(part.values);
+    if (!type.ok()) return ncclInvalidArgument;
+    switch (kind) {
+      case Kind::kAllReduce:
+        return ncclAllReduce(values, values, count, *type, ncclSum, communicator_, stream_);
+      case Kind::kAllGather:
+        return ncclAllGather(own, values, each, *type, communicator_, stream_);
+      case Kind::kReduceScatter:
+        return ncclReduceScatter(values, own, each, *type, ncclSum, communicator_, stream_);
+      case Kind::kBroadcast:
+        return ncclBroadcast(values, values, count, *type, part.root, communicator_, stream_);
+      case Kind::kReduce:
+        return ncclReduce(values, values, count, *type, ncclSum, part.root, communicator_, stream_);
+      case Kind::kSend:
+        return ncclSend(values, count, *type, part.root, communicator_, stream_);
+      case Kind::kRecv:
+        return ncclRecv(values, count, *type, part.root, communicator_, stream_);
+    }
+    return ncclInvalidArgument;
+  }
+
+  const size_t rank_, size_;
+  const c10::DeviceIndex device_;
   const c10::cuda::CUDAStream stream_;
-  absl::Mutex mutex_;
-  ncclComm_t communicator_ ABSL_GUARDED_BY(mutex_);  // null: aborted
-  std::deque<std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mutex_);
-  absl::Status failed_ ABSL_GUARDED_BY(mutex_);
-  absl::Notification ending_;
-  std::thread watchdog_;  // last: it uses the other members
+  CudaEvent before_;  // the current stream's work before the last Begin
+  const ncclComm_t communicator_;
 };
+
+// Whether the communicator was made by `deadline`.
+ncclResult_t Join(const NcclOptions& options, const ncclUniqueId& id, SteadyPoint deadline, ncclComm_t* communicator) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;  // non-blocking, so that our deadline covers a rank that never joins
+  ncclResult_t state = ncclCommInitRankConfig(communicator, options.size, id, options.rank, &config);
+  while (state == ncclInProgress && Left(deadline) > absl::ZeroDuration()) {
+    absl::SleepFor(absl::Milliseconds(1));
+    if (const ncclResult_t asked = ncclCommGetAsyncError(*communicator, &state); asked != ncclSuccess) state = asked;
+  }
+  return state;
+}
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Group>> MakeNccl(const NcclOptions& options, KeyValue& rendezvous) {
   const SteadyPoint deadline = After(options.join_timeout);
-  auto peers = Peers::Join(options.rank, options.size, options.name, options.host, rendezvous);
-  if (!peers.ok()) return peers.status();
+  OrderLaunches();
+  auto joined = Peers::Join(options.rank, options.size, options.name, options.host, rendezvous);
+  if (!joined.ok()) return joined.status();
+  const std::shared_ptr<Peers> peers = *std::move(joined);
   const auto fail = [&](const std::string& why) {
     return absl::UnavailableError(absl::StrCat("rank ", options.rank, " cannot join the group ", options.name, " of ",
-                                               options.size, ": ", why, " (", (*peers)->Diagnose(), ")"));
+                                               options.size, ": ", why, " (", peers->Diagnose(), ")"));
   };
   const std::string key = absl::StrCat("nccl/", options.name);
   ncclUniqueId id;
@@ -337,20 +242,26 @@ absl::StatusOr<std::unique_ptr<Group>> MakeNccl(const NcclOptions& options, KeyV
     if (value->size() != sizeof id.internal) return fail("the NCCL id in the rendezvous has a wrong size");
     std::memcpy(id.internal, value->data(), sizeof id.internal);
   }
-  const c10::cuda::CUDAGuard device(static_cast<c10::DeviceIndex>(options.device));
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;  // non-blocking, so that our deadline covers a rank that never joins
   ncclComm_t communicator = nullptr;
-  ncclResult_t state = ncclCommInitRankConfig(&communicator, options.size, id, options.rank, &config);
-  while (state == ncclInProgress && Left(deadline) > absl::ZeroDuration()) {
-    absl::SleepFor(absl::Milliseconds(1));
-    if (const ncclResult_t asked = ncclCommGetAsyncError(communicator, &state); asked != ncclSuccess) state = asked;
-  }
-  if (state != ncclSuccess) {
+  try {
+    const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(options.device));
+    const c10::cuda::CUDAGuard guard(device);
+    const ncclResult_t state = Join(options, id, deadline, &communicator);
+    if (state == ncclSuccess) {
+      return MakeDeviceGroup({.rank = options.rank,
+                              .size = options.size,
+                              .device = device,
+                              .timeout = options.timeout,
+                              .count = [peers] { return peers->Issue(); },
+                              .diagnose = [peers] { return peers->Diagnose(); }},
+                             std::make_unique<NcclTransport>(options, communicator));
+    }
     if (communicator != nullptr) ncclCommAbort(communicator);
     return fail(state == ncclInProgress ? "not all ranks came in time" : ncclGetErrorString(state));
+  } catch (const std::exception& error) {
+    if (communicator != nullptr) ncclCommAbort(communicator);
+    return fail(error.what());
   }
-  return std::make_unique<NcclGroup>(options, *std::move(peers), communicator);
 }
 
 }  // namespace muster::collectives

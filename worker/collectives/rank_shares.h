@@ -14,14 +14,21 @@
 
 namespace muster::collectives {
 
-// Splits each whole into one share per rank, of equal sizes. InvalidArgument: `size` does not divide one.
+// InvalidArgument: `size` does not divide a whole.
+inline absl::Status CheckEven(const std::vector<at::Tensor>& wholes, int size) {
+  for (const at::Tensor& whole : wholes) {
+    if (whole.numel() % size == 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(whole.numel(), " elements cannot be cut into ", size,
+                                                   " equal shares: use BroadcastShares or ReduceShares"));
+  }
+  return absl::OkStatus();
+}
+
+// Splits each whole into one share per rank, of equal sizes. InvalidArgument: as CheckEven.
 inline absl::StatusOr<std::vector<RankShare>> EvenShares(const std::vector<at::Tensor>& wholes, int size) {
+  if (absl::Status even = CheckEven(wholes, size); !even.ok()) return even;
   std::vector<RankShare> shares;
   for (const at::Tensor& whole : wholes) {
-    if (whole.numel() % size != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(whole.numel(), " elements cannot be cut into ", size,
-                                                     " equal shares: use BroadcastShares or ReduceShares"));
-    }
     const int64_t each = whole.numel() / size;
     const at::Tensor flat = whole.view({-1});
     for (int root = 0; root < size; ++root) shares.push_back({flat.narrow(0, root * each, each), root});

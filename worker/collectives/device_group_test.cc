@@ -1,0 +1,366 @@
+// Failure and the end of a DeviceGroup, on a device that does what the test says. What its collectives leave in tensors
+// is in conformance_test.cc.
+#include "worker/collectives/device_group.h"
+
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "testing/wait.h"
+#include "worker/collectives/fake_device_test.h"
+
+namespace muster::collectives {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr absl::Duration kSoon = absl::Milliseconds(50);
+constexpr absl::Duration kNever = absl::Hours(1);
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+// Runs calls on threads of their own, so that a call that blocks fails the test and does not hang it.
+class Aside {
+ public:
+  ~Aside() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+  // Whether `body` returns within 10 s.
+  bool Returns(std::function<void()> body) {
+    const auto returned = std::make_shared<std::atomic<bool>>(false);
+    threads_.emplace_back([=] {
+      body();
+      *returned = true;
+    });
+    return Eventually([&] { return returned->load(); }, absl::Seconds(10));
+  }
+
+ private:
+  std::vector<std::thread> threads_;
+};
+
+struct DeviceGroupTest : testing::Test {
+  // By default only the test's own calls look: the watchdog does so every hour.
+  std::unique_ptr<Group> Make() {
+    options.rank = 0;
+    options.size = 2;
+    options.count = [this] { return ++issued; };
+    if (!options.diagnose) options.diagnose = [] { return "rank 1 is gone"; };
+    return MakeDeviceGroup(options, device.Transport());
+  }
+
+  FakeDevice device;
+  DeviceGroupOptions options{
+      .timeout = kNever, .drain = kTestPatience, .name_patience = absl::ZeroDuration(), .watch = kNever};
+  std::atomic<uint64_t> issued = 0;
+  const at::Tensor values = at::zeros({4}, at::kFloat);
+};
+
+TEST_F(DeviceGroupTest, HealthAsksForAsynchronousErrorsItself) {
+  const auto group = Make();
+  const auto work = group->AllReduce(values);
+  EXPECT_TRUE(group->Health().ok());
+  device.ready.Set(absl::UnavailableError("the network is down"));
+  const absl::Status health = group->Health();
+  EXPECT_EQ(health.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(health.message(), "the network is down (rank 1 is gone)");
+  EXPECT_EQ(work->Wait(), health);
+  EXPECT_TRUE(work->done());
+  EXPECT_THAT(device.calls(), ElementsAre("begin", "record", "abort"));
+}
+
+TEST_F(DeviceGroupTest, TheWatchdogFindsAsynchronousErrors) {
+  options.watch = absl::Milliseconds(1);
+  const auto group = Make();
+  device.ready.Set(absl::UnavailableError("the network is down"));
+  ASSERT_TRUE(Eventually([&] { return device.aborted(); }));
+  EXPECT_THAT(Message(group->Health()), HasSubstr("the network is down"));
+}
+
+TEST_F(DeviceGroupTest, AFailedQueryFailsTheGroupAndNotTheProcess) {
+  options.watch = absl::Milliseconds(1);
+  const auto group = Make();
+  const auto work = group->AllReduce(values);
+  device.reached.Set(absl::UnavailableError("an illegal memory access"));
+  EXPECT_TRUE(work->done());
+  ASSERT_TRUE(Eventually([&] { return device.aborted(); }));
+  EXPECT_THAT(Message(work->Wait()), HasSubstr("all-reduce 1: an illegal memory access"));
+}
+
+TEST_F(DeviceGroupTest, AnEventThatCannotBeMadeFailsTheGroup) {
+  const auto group = Make();
+  device.record.Set(absl::UnavailableError("no memory for an event"));
+  EXPECT_THAT(Message(group->AllReduce(values)->Wait()), HasSubstr("all-reduce 1: no memory for an event"));
+  EXPECT_THAT(device.calls(), ElementsAre("begin", "record", "abort"));
+}
+
+TEST_F(DeviceGroupTest, ARankThatNeverComesFailsAtTheDeadline) {
+  options.watch = absl::Milliseconds(1);
+  options.timeout = kSoon;
+  const auto group = Make();
+  const auto first = group->AllReduce(values), second = group->AllReduce(values);
+  EXPECT_FALSE(second->done());
+  ASSERT_TRUE(Eventually([&] { return device.aborted(); }));
+  ASSERT_TRUE(Eventually([&] { return group->Health().message().find("rank 1 is gone") != std::string::npos; }));
+  EXPECT_THAT(Message(second->Wait()), HasSubstr("all-reduce 1: it was not done within 50ms (rank 1 is gone)"));
+  EXPECT_TRUE(first->done() && second->done());
+}
+
+TEST_F(DeviceGroupTest, NothingBlocksWhileACollectiveIsBeingEnqueued) {
+  device.begin.Set(false);
+  device.ready.Set(false);
+  const auto group = Make();
+  std::unique_ptr<Work> work;
+  std::thread issuer([&] { work = group->AllReduce(values); });
+  ASSERT_TRUE(Eventually([&] { return !device.calls().empty(); }));
+  absl::Status health = absl::UnknownError("not asked");
+  {
+    Aside aside;
+    EXPECT_TRUE(aside.Returns([&] { health = group->Health(); }));
+    device.ready.Set(true);
+  }
+  issuer.join();
+  EXPECT_EQ(health, absl::OkStatus());
+  EXPECT_TRUE(work->Wait().ok());
+  EXPECT_THAT(device.calls(), ElementsAre("begin", "record"));
+  device.reached.Set(true);
+}
+
+TEST_F(DeviceGroupTest, AnEnqueueThatDoesNotEndFailsAtTheDeadline) {
+  device.begin.Set(false);
+  device.ready.Set(false);
+  options.timeout = kSoon;
+  const auto group = Make();
+  EXPECT_THAT(Message(group->AllReduce(values)->Wait()), HasSubstr("all-reduce 1: it was not done within 50ms"));
+  EXPECT_THAT(device.calls(), ElementsAre("begin", "abort"));
+}
+
+TEST_F(DeviceGroupTest, TheFailureIsVisibleBeforeTheAbortBegins) {
+  options.watch = absl::Milliseconds(1);
+  const auto group = Make();
+  const auto work = group->AllReduce(values);
+  Aside aside;
+  std::atomic<bool> returned = false;
+  std::vector<absl::Status> during;
+  bool done = false;
+  device.on_abort.Set([&] {
+    returned = aside.Returns([&] {
+      during = {group->Health(), work->Wait(), group->AllReduce(values)->Wait(), group->Barrier()};
+      done = work->done();
+    });
+  });
+  device.ready.Set(absl::UnavailableError("the network is down"));
+  ASSERT_TRUE(Eventually([&] { return returned.load(); })) << "a call waited for the abort";
+  for (const absl::Status& status : during) EXPECT_EQ(status.message(), "the network is down");
+  EXPECT_TRUE(done);
+}
+
+TEST_F(DeviceGroupTest, NoCallWaitsForTheDiagnosisUnderTheLock) {
+  std::atomic<bool> asked = false, go_on = false, went_on = false;
+  options.diagnose = [&] {
+    asked = true;
+    went_on = Eventually([&] { return go_on.load(); });
+    return "rank 1 is gone";
+  };
+  const auto group = Make();
+  const auto work = group->AllReduce(values);
+  device.ready.Set(absl::UnavailableError("the network is down"));
+  std::thread failing([&] { EXPECT_THAT(Message(group->Health()), HasSubstr("rank 1 is gone")); });
+  ASSERT_TRUE(Eventually([&] { return asked.load(); }));
+  EXPECT_TRUE(device.aborted()) << "the abort comes first";
+  std::vector<absl::Status> during;
+  {
+    Aside aside;
+    EXPECT_TRUE(aside.Returns([&] { during = {group->Health(), work->Wait(), group->AllReduce(values)->Wait()}; }));
+    go_on = true;
+  }
+  for (const absl::Status& status : during) EXPECT_EQ(status.message(), "the network is down");
+  failing.join();
+  EXPECT_TRUE(went_on);
+  EXPECT_THAT(Message(group->Health()), HasSubstr("rank 1 is gone"));
+}
+
+TEST_F(DeviceGroupTest, ACallWithPatienceGetsTheNames) {
+  options.name_patience = kTestPatience;
+  std::atomic<bool> calling = false;
+  absl::Status seen;
+  std::thread other;
+  std::unique_ptr<Group> group;
+  options.diagnose = [&] {
+    other = std::thread([&] {
+      calling = true;
+      seen = group->Health();
+    });
+    EXPECT_TRUE(Eventually([&] { return calling.load(); }));
+    return "rank 1 is gone";
+  };
+  group = Make();
+  device.ready.Set(absl::UnavailableError("the network is down"));
+  EXPECT_FALSE(group->Health().ok());
+  other.join();
+  EXPECT_EQ(seen.message(), "the network is down (rank 1 is gone)");
+}
+
+TEST_F(DeviceGroupTest, TensorsAreKeptUntilTheAbortHasEnded) {
+  const auto group = Make();
+  group->AllReduce(values).reset();
+  size_t during = 0;
+  device.on_abort.Set([&] { during = values.use_count(); });
+  device.ready.Set(absl::UnavailableError("the network is down"));
+  EXPECT_FALSE(group->Health().ok());
+  EXPECT_EQ(during, 2u);
+  EXPECT_EQ(values.use_count(), 1u);
+}
+
+TEST_F(DeviceGroupTest, TensorsAreFreedWhenTheDeviceHasFinished) {
+  const auto group = Make();
+  group->AllReduce(values).reset();
+  EXPECT_TRUE(group->Health().ok());
+  EXPECT_EQ(values.use_count(), 2u);
+  device.reached.Set(true);
+  EXPECT_TRUE(group->Health().ok());
+  EXPECT_EQ(values.use_count(), 1u);
+}
+
+TEST_F(DeviceGroupTest, NothingBeginsAfterAFailure) {
+  const auto group = Make();
+  device.ready.Set(absl::UnavailableError("the network is down"));
+  EXPECT_FALSE(group->Health().ok());
+  device.ready.Set(true);
+  EXPECT_THAT(Message(group->AllReduce(values)->Wait()), HasSubstr("the network is down"));
+  EXPECT_FALSE(group->Barrier().ok());
+  EXPECT_FALSE(group->Health().ok());
+  EXPECT_THAT(device.calls(), ElementsAre("abort"));
+}
+
+TEST_F(DeviceGroupTest, AWaitIsNotGoodIfTheGroupFailsMeanwhile) {
+  const auto group = Make();
+  const auto work = group->AllReduce(values);
+  device.on_block.Set([&] {
+    device.ready.Set(absl::UnavailableError("the network is down"));
+    (void)group->Health();
+  });
+  EXPECT_THAT(Message(work->Wait()), HasSubstr("the network is down"));
+}
+
+TEST_F(DeviceGroupTest, AWaitThatTheDeviceRefusesFailsTheGroup) {
+  const auto group = Make();
+  const auto work = group->AllReduce(values);
+  device.block.Set(absl::UnavailableError("an invalid stream"));
+  EXPECT_THAT(Message(work->Wait()), HasSubstr("waiting for all-reduce 1: an invalid stream"));
+  EXPECT_FALSE(group->Health().ok());
+}
+
+TEST_F(DeviceGroupTest, WhatTheDeviceCannotDoIsRefusedAndTheGroupLivesOn) {
+  const auto group = Make();
+  device.check.Set(absl::InvalidArgumentError("no such dtype"));
+  EXPECT_EQ(group->AllReduce(values)->Wait().code(), absl::StatusCode::kInvalidArgument);
+  device.check.Set(absl::OkStatus());
+  EXPECT_TRUE(group->Health().ok());
+  EXPECT_TRUE(group->AllReduce(values)->Wait().ok());
+  EXPECT_THAT(device.calls(), ElementsAre("begin", "record"));
+  device.reached.Set(true);
+}
+
+TEST_F(DeviceGroupTest, ACollectiveOfNothingIsCountedAndNotEnqueued) {
+  const auto group = Make();
+  const auto work = group->BroadcastShares({{values.narrow(0, 0, 0), 0}, {values.narrow(0, 4, 0), 1}});
+  EXPECT_TRUE(work->done());
+  EXPECT_TRUE(work->Wait().ok());
+  EXPECT_EQ(issued, 1u);
+  EXPECT_THAT(device.calls(), ElementsAre());
+}
+
+TEST_F(DeviceGroupTest, ABarrierReturnsWhenTheDeviceHasFinishedIt) {
+  const auto group = Make();
+  int queries = 0;
+  device.on_query.Set([&] {
+    if (++queries == 20) device.reached.Set(true);
+  });
+  EXPECT_TRUE(group->Barrier().ok());
+  EXPECT_GE(queries, 20);
+}
+
+TEST_F(DeviceGroupTest, ABarrierHasADeadlineWithoutTheWatchdog) {
+  options.timeout = kSoon;
+  const auto group = Make();
+  EXPECT_THAT(Message(group->Barrier()), HasSubstr("barrier 1: it was not done within 50ms (rank 1 is gone)"));
+}
+
+TEST_F(DeviceGroupTest, TheEndWaitsForTheLastCollectives) {
+  auto group = Make();
+  const auto work = group->AllReduce(values);
+  std::atomic<int> queries = 0;
+  device.on_query.Set([&] {
+    if (++queries == 20) device.reached.Set(true);
+  });
+  group.reset();
+  EXPECT_THAT(device.calls(), ElementsAre("begin", "record", "finalize", "destroy"));
+  EXPECT_EQ(work->Wait().code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(work->done());
+}
+
+TEST_F(DeviceGroupTest, TheEndAbortsWhatDoesNotComplete) {
+  options.drain = kSoon;
+  auto group = Make();
+  group->AllReduce(values).reset();
+  group.reset();
+  EXPECT_THAT(device.calls(), ElementsAre("begin", "record", "abort"));
+  EXPECT_EQ(values.use_count(), 1u);
+}
+
+TEST_F(DeviceGroupTest, TheEndAbortsACommunicatorThatCannotEndCleanly) {
+  device.finalize.Set(absl::UnavailableError("a rank has gone"));
+  Make().reset();
+  EXPECT_THAT(device.calls(), ElementsAre("finalize", "abort"));
+}
+
+TEST_F(DeviceGroupTest, TheEndDoesNotWaitForeverForACleanEnd) {
+  device.finalize.Set(false);
+  device.ready.Set(false);
+  options.drain = kSoon;
+  Make().reset();
+  EXPECT_THAT(device.calls(), ElementsAre("finalize", "abort"));
+}
+
+TEST_F(DeviceGroupTest, AFailedGroupEndsWithoutASecondAbort) {
+  auto group = Make();
+  device.ready.Set(absl::UnavailableError("the network is down"));
+  EXPECT_FALSE(group->Health().ok());
+  group.reset();
+  EXPECT_THAT(device.calls(), ElementsAre("abort"));
+}
+
+// For the thread sanitizer, too.
+TEST_F(DeviceGroupTest, ManyThreadsSeeOneFailure) {
+  options.watch = absl::Milliseconds(1);
+  options.name_patience = kTestPatience;
+  device.reached.Set(true);
+  const auto group = Make();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] { EXPECT_TRUE(Eventually([&] { return !group->Health().ok(); })); });
+  }
+  absl::Status status;
+  for (int i = 0; status.ok(); ++i) {
+    const auto work = group->AllReduce(values);
+    if (i == 50) device.ready.Set(absl::UnavailableError("the network is down"));
+    (void)work->done();
+    status = work->Wait();
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(status.message(), "the network is down (rank 1 is gone)");
+  EXPECT_EQ(std::ranges::count(device.calls(), "abort"), 1);
+}
+
+}  // namespace
+}  // namespace muster::collectives

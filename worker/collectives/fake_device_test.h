@@ -1,0 +1,113 @@
+// A device and its communicator that do what the test says.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/mutex.h"
+#include "worker/collectives/device_transport.h"
+
+namespace muster::collectives {
+
+// A value that the test sets while other threads read it.
+template <typename T>
+class Setting {
+ public:
+  explicit Setting(T value) : value_(std::move(value)) {}
+  void Set(T value) {
+    const MutexLock lock(mutex_);
+    value_ = std::move(value);
+  }
+  T Get() const {
+    const MutexLock lock(mutex_);
+    return value_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  T value_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Outlives its transports and their events.
+class FakeDevice {
+ public:
+  // What the transport's calls return. `reached`: of every event.
+  Setting<absl::StatusOr<bool>> begin{true}, ready{true}, finalize{true}, reached{false};
+  Setting<absl::Status> check{absl::OkStatus()}, record{absl::OkStatus()}, block{absl::OkStatus()};
+  // Called inside the calls of these names.
+  Setting<std::function<void()>> on_abort{[] {}}, on_block{[] {}}, on_query{[] {}};
+
+  // "begin", "record", "finalize", "destroy" and "abort", in order.
+  std::vector<std::string> calls() const {
+    const MutexLock lock(mutex_);
+    return calls_;
+  }
+  bool aborted() const { return std::ranges::count(calls(), "abort") > 0; }
+
+  std::unique_ptr<DeviceTransport> Transport() { return std::make_unique<FakeTransport>(*this); }
+
+ private:
+  class FakeEvent final : public DeviceEvent {
+   public:
+    explicit FakeEvent(FakeDevice& device) : device_(device) {}
+    absl::StatusOr<bool> Reached() const override {
+      device_.on_query.Get()();
+      return device_.reached.Get();
+    }
+    absl::Status Block() const override {
+      device_.on_block.Get()();
+      return device_.block.Get();
+    }
+
+   private:
+    FakeDevice& device_;
+  };
+
+  class FakeTransport final : public DeviceTransport {
+   public:
+    explicit FakeTransport(FakeDevice& device) : device_(device) {}
+    absl::Status Check(const DeviceCollective&) const override { return device_.check.Get(); }
+    absl::StatusOr<bool> Begin(const DeviceCollective&) override {
+      device_.Add("begin");
+      return device_.begin.Get();
+    }
+    absl::StatusOr<bool> Ready() override { return device_.ready.Get(); }
+    absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() override {
+      device_.Add("record");
+      if (absl::Status status = device_.record.Get(); !status.ok()) return status;
+      return std::make_unique<FakeEvent>(device_);
+    }
+    absl::StatusOr<bool> Finalize() override {
+      device_.Add("finalize");
+      return device_.finalize.Get();
+    }
+    absl::Status Destroy() override {
+      device_.Add("destroy");
+      return absl::OkStatus();
+    }
+    void Abort() override {
+      device_.Add("abort");
+      device_.on_abort.Get()();
+    }
+
+   private:
+    FakeDevice& device_;
+  };
+
+  void Add(std::string call) {
+    const MutexLock lock(mutex_);
+    calls_.push_back(std::move(call));
+  }
+
+  mutable Mutex mutex_;
+  std::vector<std::string> calls_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace muster::collectives
