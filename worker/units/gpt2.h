@@ -6,15 +6,15 @@
 
 #include "worker/units/unit.h"
 
-// `portable`: LibTorch's operators only, for any device. The residual stream of portable units has the parameters'
-// dtype; that of the CPU units is fp32 if the parameters are bf16, which keeps its precision, as under PyTorch's
-// autocast.
+// `portable`: LibTorch's operators only, for any device. What flows between units, the residual stream, is fp32 also
+// where the parameters are bf16, on every device: it keeps its precision, as under PyTorch's autocast. Within a unit,
+// what a norm gives and a GEMM takes and gives is in the parameters' dtype.
 namespace muster::units {
 
 inline constexpr double kGpt2Epsilon = 1e-5;  // of the layer norms
 
 // wte, wpe.
-std::unique_ptr<UnitModule> MakeGpt2Embedding(std::vector<Parameter> parameters, bool portable);
+std::unique_ptr<UnitModule> MakeGpt2Embedding(std::vector<Parameter> parameters);
 // The block by LibTorch's autograd, for any device, and one with a hand-written backward for CPUs.
 std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads, Bf16Gemms bf16);
 std::unique_ptr<UnitModule> MakeCpuGpt2Block(std::vector<Parameter> parameters, int64_t heads, uint64_t piece_rows,

@@ -1,6 +1,7 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/split.h>
 #include <c10/core/GradMode.h>
 
 #include "worker/units/autograd.h"
@@ -53,20 +54,25 @@ class Block final : public UnitModule {
   }
 
   at::Tensor Norm(const at::Tensor& x, int weight, int bias) const {
-    // On a CPU, LibTorch's norm keeps its statistics in the parameters' dtype; bf16 is not precise enough.
-    if (x.is_cpu() && x.scalar_type() == at::kBFloat16) {
-      return at::layer_norm(x, {x.size(-1)}, leaves_[weight].to(at::kFloat), leaves_[bias].to(at::kFloat),
-                            kGpt2Epsilon);
-    }
-    return at::layer_norm(x, {x.size(-1)}, leaves_[weight], leaves_[bias], kGpt2Epsilon);
+    const at::Tensor &w = leaves_[weight], &b = leaves_[bias];
+    if (w.scalar_type() == x.scalar_type()) return at::layer_norm(x, {x.size(-1)}, w, b, kGpt2Epsilon);
+    // LibTorch's norm takes parameters of the input's dtype.
+    const at::ScalarType wide = x.scalar_type();
+    return at::layer_norm(x, {x.size(-1)}, w.to(wide), b.to(wide), kGpt2Epsilon).to(w.scalar_type());
   }
 
   // `kept`: keys and values of the tokens before `position`, or none to begin with the first and keep nothing.
   at::Tensor Attention(const at::Tensor& x, at::Tensor* kept, int64_t position) const {
     const int64_t b = x.size(0), t = x.size(1), c = x.size(2);
-    const at::Tensor projected = Linear(x, kAttnW, kAttnB).view({b, t, 3, heads_, c / heads_});
-    if (kept != nullptr) return Linear(AttendAfter(projected, position, *kept), kProjW, kProjB);
-    const at::Tensor qkv = projected.permute({2, 0, 3, 1, 4});  // q, k, v of [b, heads, t, c / heads]
+    const at::Tensor projected = Linear(x, kAttnW, kAttnB);
+    const int64_t width = c / heads_;
+    if (kept != nullptr) {
+      return Linear(AttendAfter(projected.view({b, t, 3, heads_, width}), position, *kept), kProjW, kProjB);
+    }
+    // Split along the last dimension: its backward is one concatenation, where that of three selects fills and adds
+    // three tensors of the whole size.
+    std::vector<at::Tensor> qkv = at::split(projected, c, /*dim=*/2);
+    for (at::Tensor& part : qkv) part = part.view({b, t, heads_, width}).transpose(1, 2);
     const at::Tensor y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, 0.0, /*is_causal=*/true);
     return Linear(y.transpose(1, 2).reshape({b, t, c}), kProjW, kProjB);
   }

@@ -25,8 +25,8 @@ void AddRows(const at::Tensor& ids, const at::Tensor& rows, const at::Tensor& ta
 
 class Embedding final : public UnitModule {
  public:
-  Embedding(std::vector<Parameter> p, bool portable)
-      : wte_(p[0]), wpe_(p[1]), flow_(portable ? wte_.value.scalar_type() : WideType(wte_.value.scalar_type())) {}
+  explicit Embedding(const std::vector<Parameter>& p)
+      : wte_(p[0]), wpe_(p[1]), flow_(WideType(wte_.value.scalar_type())) {}
 
   Activations Forward(const Context& context, const Activations&, Saved&) override {
     const int64_t tokens = context.inputs.size(1);
@@ -47,8 +47,8 @@ class Embedding final : public UnitModule {
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakeGpt2Embedding(std::vector<Parameter> parameters, bool portable) {
-  return std::make_unique<Embedding>(std::move(parameters), portable);
+std::unique_ptr<UnitModule> MakeGpt2Embedding(std::vector<Parameter> parameters) {
+  return std::make_unique<Embedding>(parameters);
 }
 
 }  // namespace muster::units

@@ -78,8 +78,9 @@ class Head final : public UnitModule {
                             bias_.gradient);
       }
       const auto [weight, bias] = Vectors();
-      const auto [d_block, d_weight, d_bias] = at::native_layer_norm_backward(
-          d_normed, block.x, {width}, block.norm.mean, block.norm.rstd, weight, bias, {true, true, true});
+      const auto [d_block, d_weight, d_bias] =
+          at::native_layer_norm_backward(d_normed.to(block.x.scalar_type()), block.x, {width}, block.norm.mean,
+                                         block.norm.rstd, weight, bias, {true, true, true});
       rows.copy_(d_block);
       weight_.gradient.add_(d_weight);
       bias_.gradient.add_(d_bias);
@@ -100,10 +101,10 @@ class Head final : public UnitModule {
     double factor = 1;  // this factor
   };
 
-  // On a CPU, LibTorch's norm keeps its statistics in the parameters' dtype; bf16 is not precise enough.
+  // Of the norm, in the dtype of its input: LibTorch's norm takes no other.
   std::pair<at::Tensor, at::Tensor> Vectors() const {
-    if (!narrow_ || !weight_.value.is_cpu()) return {weight_.value, bias_.value};
-    return {weight_.value.to(at::kFloat), bias_.value.to(at::kFloat)};
+    const at::ScalarType wide = WideType(weight_.value.scalar_type());
+    return {weight_.value.to(wide), bias_.value.to(wide)};
   }
 
   Normed Normalise(const at::Tensor& x) const {
@@ -114,7 +115,7 @@ class Head final : public UnitModule {
     }
     const auto [weight, bias] = Vectors();
     auto [normed, mean, rstd] = at::native_layer_norm(x, {x.size(1)}, weight, bias, kGpt2Epsilon);
-    return {normed, mean, rstd, {}};
+    return {normed.to(wte_.value.scalar_type()), mean, rstd, {}};
   }
 
   void AddTableGradient(const RowBlock& block) const {
