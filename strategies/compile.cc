@@ -45,8 +45,8 @@ absl::StatusOr<PartitionTable> TableOf(const Train& train, const Inventory& inve
   }
 }
 
-absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& inventory, uint32_t shards,
-                                        uint32_t world) {
+absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& inventory, const Layout& layout) {
+  const uint32_t shards = layout.table.shards(), world = static_cast<uint32_t>(layout.roles.size());
   const Strategy& strategy = train.strategy();
   ScheduleRecipe recipe;
   switch (strategy.kind_case()) {
@@ -66,6 +66,7 @@ absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& inv
       return NotYet(strategy);
   }
   if (world == 1) recipe = single::RecipeOf();
+  recipe.even_units = partition::EvenUnits(layout.table);
   recipe.microbatches = static_cast<int32_t>(Microbatches(train.batch(), world));
   recipe.recompute = train.activation_checkpointing();
   return recipe;
@@ -250,7 +251,7 @@ absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& invento
                                     Budget* budget) {
   const uint32_t world = static_cast<uint32_t>(layout.roles.size());
   if (rank >= world) return absl::InvalidArgumentError(absl::StrCat("strategy: rank ", rank, " of ", world));
-  const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, inventory, layout.table.shards(), world);
+  const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, inventory, layout);
   if (!recipe.ok()) return recipe.status();
   return CompileRecipe(*recipe, inventory, budget, /*digest=*/true);
 }
@@ -263,8 +264,7 @@ absl::StatusOr<RankProgram> Outline(const Train& train, const Inventory& invento
                                     Budget* budget) {
   // So many show how a step begins, goes on and ends, whatever is gathered ahead.
   constexpr int32_t kLeast = 6, kUnitMicrobatches = 8000;
-  absl::StatusOr<ScheduleRecipe> recipe =
-      RecipeOf(train, inventory, layout.table.shards(), static_cast<uint32_t>(layout.roles.size()));
+  absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, inventory, layout);
   if (!recipe.ok()) return recipe.status();
   const int32_t all = recipe->microbatches;
   recipe->microbatches = std::min(all, std::max(kLeast, kUnitMicrobatches / inventory.units_size()));

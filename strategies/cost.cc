@@ -66,6 +66,7 @@ class CostModel {
       std::vector<uint64_t> of(layout.table.shards());
       for (const partition::OwnedRange& range : unit.ranges) of[range.shard] += range.end - range.begin;
       elements_.push_back(unit.flat.elements);
+      shares_.push_back(unit.ranges.size());
       least_.push_back(*std::min_element(of.begin(), of.end()));
       most_.push_back(*std::max_element(of.begin(), of.end()));
       for (size_t s = 0; s < own.size(); ++s) own[s] += of[s];
@@ -159,7 +160,9 @@ class CostModel {
 
   OpCost Sharded(const Op& op, double width) const {
     const double bytes = static_cast<double>(Sum(elements_, op)) * width;
-    return Moved(op.group, bytes, bytes - static_cast<double>(Sum(least_, op)) * width);
+    OpCost cost = Moved(op.group, bytes, bytes - static_cast<double>(Sum(least_, op)) * width);
+    if (!op.even && op.group >= 0) cost.latency += static_cast<double>(Sum(shares_, op)) * hardware_.share_seconds;
+    return cost;
   }
 
   OpCost Summed(int32_t group, double bytes) const {
@@ -185,6 +188,7 @@ class CostModel {
   const uint64_t share_;  // sequences of a step
   const double compute_bytes_, reduce_bytes_;
   std::vector<uint64_t> elements_, least_, most_;  // by unit: all, and the least and most that a shard owns
+  std::vector<uint64_t> shares_;                   // by unit
   uint64_t own_ = 0;                               // the most that any shard owns
   double flops_ = 0;
   double slowdown_ = 1;  // of compute, when ranks of a node share its cores

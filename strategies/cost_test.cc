@@ -6,6 +6,7 @@
 
 #include "models/inventory.h"
 #include "strategies/partition/flat.h"
+#include "strategies/partition/table.h"
 
 namespace muster::strategies {
 namespace {
@@ -130,6 +131,30 @@ TEST(PredictStep, RanksShareTheCoresOfTheirNode) {
   const double alone = Predict(train, FullNodes(4, 4, 0), h).timeline.busy[0];
   h.at_full_speed = 2;  // of four
   EXPECT_GT(Predict(train, FullNodes(4, 4, 0), h).timeline.busy[0], 1.9 * alone);
+}
+
+// An all-gather or reduce-scatter is one op whatever the ranks; a collective of uneven shares pays for each share.
+TEST(Cost, UnevenSharesPayForEach) {
+  Train train = TinyToCost();
+  const std::vector<RankPlace> ranks = FullNodes(4, 4, 0);
+  Hardware dear = Round();
+  dear.share_seconds = 1e-3;
+  const auto more = [&] {
+    return Predict(train, ranks, dear).timeline.busy[1] - Predict(train, ranks).timeline.busy[1];
+  };
+  Fsdp& fsdp = *train.mutable_strategy()->mutable_fsdp();
+  fsdp.set_reshard(RESHARD_SHARD_GRAD_OP), fsdp.set_placement(PLACEMENT_EVEN), fsdp.set_prefetch(1);
+  EXPECT_NEAR(more(), 0, 1e-9);
+  // Each unit is gathered once; its rows are on as many ranks as there are.
+  fsdp.set_placement(PLACEMENT_ROWS);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  size_t shares = 0;
+  for (const partition::OwnedUnit& unit :
+       partition::OwnedUnits(MakeLayout(train, inventory, ranks)->table, inventory)) {
+    shares += unit.ranges.size();
+  }
+  EXPECT_GT(shares, 4u * 6u);
+  EXPECT_NEAR(more(), 1e-3 * static_cast<double>(shares), 1e-9);
 }
 
 // Measured by bench/ranks.py on the machine that the preset names: ddp's step, and the same step without reductions.

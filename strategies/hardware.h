@@ -27,9 +27,10 @@ struct Hardware {
   double bf16_flops = 0;
   uint32_t at_full_speed = 0;  // ranks of a node that compute at full speed at the same time, more share; 0: all
   double memory_bytes_per_second = 0;
-  double op_seconds = 0;  // least time of a unit's forward: launches, small operators
-  Link inside;            // between ranks of a node
-  Link between;           // between nodes
+  double op_seconds = 0;     // least time of a unit's forward: launches, small operators
+  Link inside;               // between ranks of a node
+  Link between;              // between nodes
+  double share_seconds = 0;  // for each share of a collective of uneven shares: an op of its own for NCCL
   Sharing sharing = Sharing::kLinks;
 };
 

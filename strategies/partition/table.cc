@@ -151,6 +151,18 @@ uint64_t BufferElements(const PartitionTable& table, const Inventory& inventory,
   return Flatten(inventory.units(unit)).elements;
 }
 
+std::vector<bool> EvenUnits(const PartitionTable& table) {
+  std::vector<bool> even;
+  for (const UnitPartition& part : table.units()) {
+    bool equal = part.boundaries_size() == static_cast<int>(table.shards()) + 1;
+    for (int s = 1; equal && s < part.boundaries_size(); ++s) {
+      equal = part.boundaries(s) == static_cast<uint64_t>(s) * part.boundaries(1);
+    }
+    even.push_back(equal);
+  }
+  return even;
+}
+
 std::vector<uint64_t> OwnedElements(const PartitionTable& table, const Inventory& inventory) {
   std::vector<uint64_t> elements(table.shards());
   for (int u = 0; u < inventory.units_size(); ++u) {

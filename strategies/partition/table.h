@@ -36,6 +36,9 @@ std::vector<OwnedUnit> OwnedUnits(const PartitionTable& table, const Inventory& 
 // Of a unit's flat buffer, the table's padding included.
 uint64_t BufferElements(const PartitionTable& table, const Inventory& inventory, int unit);
 
+// By unit: whether the table cuts it into as many equal ranges as there are shards, in their order.
+std::vector<bool> EvenUnits(const PartitionTable& table);
+
 // By shard: elements of the flat buffers that it owns, padding included.
 std::vector<uint64_t> OwnedElements(const PartitionTable& table, const Inventory& inventory);
 

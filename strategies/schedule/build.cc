@@ -1,6 +1,7 @@
 #include "strategies/schedule/build.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <map>
 #include <numeric>
@@ -129,8 +130,9 @@ class Builder {
   Schedule Train() {
     PlanTraining();
     EmitEvents();
-    Emit({.kind = OpKind::kGradientNorm, .group = recipe_.sharded ? kShardGroup : -1});
-    if (last_reduction_ >= 0) ops_.back().waits = {last_reduction_};
+    Op norm{.kind = OpKind::kGradientNorm, .group = recipe_.sharded ? kShardGroup : -1};
+    if (last_reduction_ >= 0) norm.waits = {last_reduction_};
+    Emit(std::move(norm));
     Emit({.kind = OpKind::kOptimizerStep});
     schedule_.microbatches = recipe_.microbatches;
     return std::move(schedule_);
@@ -147,6 +149,11 @@ class Builder {
   }
 
  private:
+  bool Even(const Span& span) const {
+    if (recipe_.even_units.empty()) return false;
+    const auto begin = recipe_.even_units.begin();
+    return std::all_of(begin + span.begin, begin + span.end, [](bool even) { return even; });
+  }
   bool Distributed() const { return recipe_.sharded || recipe_.replicated; }
   int32_t last() const { return static_cast<int32_t>(ops_.size()) - 1; }
 
@@ -184,9 +191,24 @@ class Builder {
     return u > 0 && inventory_.units(u).saved_bytes() > inventory_.units(u - 1).output_bytes();
   }
 
-  // An op is on its stream of the table of ops.
+  // An op is on its stream of the table of ops. One that computes waits only for what no op before it has waited for:
+  // ops of a stream end in their order, and those that compute begin in theirs.
   void Emit(Op op) {
     op.stream = Traits(op.kind).stream;
+    if (op.stream == Stream::kCompute) {
+      std::array<int32_t, kStreams> last = waited_;
+      for (const int32_t w : op.waits) {
+        int32_t& its = last[static_cast<size_t>(ops_[w].stream)];
+        its = std::max(its, w);
+      }
+      op.waits.clear();
+      for (size_t s = 0; s < kStreams; ++s) {
+        if (last[s] > waited_[s]) op.waits.push_back(last[s]);
+      }
+      std::sort(op.waits.begin(), op.waits.end());
+      waited_ = last;
+      waited_[static_cast<size_t>(Stream::kCompute)] = static_cast<int32_t>(ops_.size());
+    }
     ops_.push_back(std::move(op));
   }
 
@@ -323,7 +345,6 @@ class Builder {
       }
       Op op{.kind = event.kind, .unit = event.unit, .microbatch = event.microbatch};
       for (; begun < holds_.size() && holds_[begun].begin == e; ++begun) op.waits.push_back(gathered[begun]);
-      std::sort(op.waits.begin(), op.waits.end());
       Emit(std::move(op));
       const int32_t computed = last();
       for (; release < released_.size() && holds_[released_[release]].end == e; ++release) {
@@ -341,7 +362,8 @@ class Builder {
           .unit = gathers_[s].begin,
           .unit_end = gathers_[s].end,
           .group = kShardGroup,
-          .slot = slot_[s]};
+          .slot = slot_[s],
+          .even = Even(gathers_[s])};
     if (op.slot >= 0 && freed[op.slot] >= 0) op.waits = {freed[op.slot]};
     Emit(std::move(op));
   }
@@ -371,7 +393,9 @@ class Builder {
     Op op{.unit = reductions_[s].begin, .unit_end = reductions_[s].end};
     if (recipe_.sharded) {
       op.kind = OpKind::kReduce, op.group = kShardGroup, op.waits = {computed};
+      op.even = Even(reductions_[s]);
       Emit(op);
+      op.even = false;
       if (gradient_slot_[s] >= 0) reduced[gradient_slot_[s]] = last();
     }
     if (recipe_.replicated && event.microbatch + 1 == recipe_.microbatches) {
@@ -401,6 +425,8 @@ class Builder {
   Schedule schedule_;
   std::vector<Op>& ops_ = schedule_.ops;
   int32_t last_reduction_ = -1;
+  // By stream: the last op that those of kCompute have waited for.
+  std::array<int32_t, kStreams> waited_ = {-1, -1, -1, -1};
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "proto/inventory.pb.h"
 #include "strategies/schedule/schedule.h"
@@ -32,6 +33,7 @@ struct ScheduleRecipe {
   // Neighboring units are gathered together up to this many bytes of fp32, and reduced together from this many on.
   uint64_t gather_bytes = 0;
   uint64_t reduce_bytes = 0;
+  std::vector<bool> even_units = {};  // by unit: its table cuts it into equal ranges; empty: none
 };
 
 // A slot is held from a unit's gather to its release; a unit that would be gathered again at once is not released. A

@@ -44,7 +44,7 @@ TEST(Build, FullShardGathersAheadAndReducesBehind) {
                            "Gather head on gather in shards slot 3",               // 8
                            "Forward h.1 m0 after 4",                               // 9: used again at once, so kept
                            "Gather h.0 on gather in shards slot 0 after 6",        // 10
-                           "Forward head m0 after 7 8",                            // 11
+                           "Forward head m0 after 8",                              // 11: and so after 7
                            "OpenGradients head slot 1",                            // 12
                            "OpenGradients embedding slot 2",                       // 13: the head adds to it
                            "Backward head m0",                                     // 14
@@ -104,23 +104,24 @@ TEST(Build, EveryShapeIsProven) {
   }
 }
 
-// Every wait is needed: without any one of them a rule is broken, or the same order follows from others.
-TEST(Build, NoWaitIsForgotten) {
+// Every wait is needed: without any one of them a rule is broken.
+TEST(Build, NoWaitIsForgottenOrNeedless) {
   std::mt19937 random(5);
-  int broken = 0, all = 0;
+  int all = 0;
   for (int i = 0; i < 30; ++i) {
     const Inventory inventory = Layers(1 + random() % 4);
     const Schedule schedule = Build(inventory, Random(random));
     for (size_t o = 0; o < schedule.ops.size(); ++o) {
       for (size_t w = 0; w < schedule.ops[o].waits.size(); ++w) {
+        ++all;
         Schedule spoilt = schedule;
         spoilt.ops[o].waits.erase(spoilt.ops[o].waits.begin() + static_cast<std::ptrdiff_t>(w));
-        ++all;
-        broken += Check(spoilt, inventory).ok() ? 0 : 1;
+        EXPECT_FALSE(Check(spoilt, inventory).ok()) << i << ": op " << o << ": " << Print(schedule.ops[o], inventory)
+                                                    << " need not wait for " << schedule.ops[o].waits[w];
       }
     }
   }
-  EXPECT_GT(broken, all * 2 / 3) << broken << " of " << all;
+  EXPECT_GT(all, 300);
 }
 
 // At any time: the gathered units, and their bytes.

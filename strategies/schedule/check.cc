@@ -54,7 +54,7 @@ class Checker {
         ever_gathered_(units_),
         ever_opened_(units_),
         owners_(ParametersUsedBy(inventory)),
-        seen_(schedule.ops.size()),
+        ended_(schedule.ops.size()),
         gathered_at_(units_),
         opened_at_(units_),
         reduced_at_(units_),
@@ -74,6 +74,7 @@ class Checker {
         if (traits.gradients == GradientUse::kOpen) ever_opened_[u] = true;
       }
       reduces_ |= traits.gradients == GradientUse::kReduce;
+      if (traits.gradients == GradientUse::kReduce) norm_group_ = op.group;
       all_reduces_ |= traits.gradients == GradientUse::kAllReduce;
       trains_ |= traits.pass == Pass::kBackward || traits.gradients == GradientUse::kApply;
     }
@@ -129,20 +130,24 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // Vector clocks: for each stream, how many of its ops are known to be done when this op begins, including itself.
+  // Vector clocks: for each stream, up to which op its ops are known to be done. Ops of a stream end in their order;
+  // only those that compute also begin in it (worker/engine/queue.h).
   void Order(const Op& op) {
     const size_t stream = static_cast<size_t>(op.stream);
-    Clock& clock = seen_[at_];
-    clock = last_[stream];
-    for (const int32_t w : op.waits) {
-      for (size_t s = 0; s < kStreams; ++s) clock[s] = std::max(clock[s], seen_[w][s]);
-    }
-    clock[stream] = static_cast<int32_t>(at_) + 1;
-    last_[stream] = clock;
+    const auto join = [](Clock& clock, const Clock& other) {
+      for (size_t s = 0; s < kStreams; ++s) clock[s] = std::max(clock[s], other[s]);
+    };
+    begun_ = op.stream == Stream::kCompute ? last_[stream] : Clock{};
+    for (const int32_t w : op.waits) join(begun_, ended_[w]);
+    Clock& ended = ended_[at_];
+    ended = begun_;
+    join(ended, last_[stream]);
+    ended[stream] = static_cast<int32_t>(at_) + 1;
+    last_[stream] = ended;
   }
   // Whether op `earlier` is done when the current one begins.
   bool After(size_t earlier) const {
-    return seen_[at_][static_cast<size_t>(schedule_.ops[earlier].stream)] > static_cast<int32_t>(earlier);
+    return begun_[static_cast<size_t>(schedule_.ops[earlier].stream)] > static_cast<int32_t>(earlier);
   }
   absl::Status MustFollow(size_t earlier) const {
     if (After(earlier)) return absl::OkStatus();
@@ -161,7 +166,28 @@ class Checker {
     if (stepped_ && !traits.after_step) return Wrong("step", "comes after the optimizer's step");
     if (absl::Status s = CheckPass(op, traits.pass); !s.ok()) return s;
     if (absl::Status s = CheckGradients(op, traits.gradients); !s.ok()) return s;
+    if (absl::Status s = CheckScalars(op, traits); !s.ok()) return s;
     return CheckParameters(op, traits.parameters);
+  }
+
+  absl::Status CheckScalars(const Op& op, const OpTraits& traits) {
+    if (traits.pass != Pass::kNone && op.unit + 1 == units_) losses_.push_back(at_);
+    switch (traits.scalars) {
+      case ScalarUse::kNone:
+        break;
+      case ScalarUse::kSum:
+        if (summed_at_.has_value()) return Wrong("scalars", "summed twice");
+        for (const int32_t left : backward_left_) {
+          if (left == units_) return Wrong("scalars", "summed before the last loss");
+        }
+        summed_at_ = at_;
+        return MustFollowAll(losses_);
+      case ScalarUse::kRead:
+        if (!reduces_ && !all_reduces_) break;
+        if (!summed_at_.has_value()) return Wrong("scalars", "read before their sum over ranks");
+        return MustFollow(*summed_at_);
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckPass(const Op& op, Pass pass) {
@@ -200,11 +226,13 @@ class Checker {
       case GradientUse::kMeasure:
         if (!backward_done_everywhere()) return Wrong("step", "clips before the last backward");
         clipped_ = true;
+        right_norm_ = op.group == norm_group_;
         return AfterAllGradients();
       case GradientUse::kApply:
         if (!backward_done_everywhere()) return Wrong("step", "steps before the last backward");
         if (!clipped_) return Wrong("step", "steps without the gradients' norm");
         if (Unreduced()) return Wrong("reduction", *Unreduced());
+        if (!right_norm_) return Wrong("groups", "the norm is not summed over the shards of the gradient, or has none");
         stepped_ = true;
         return AfterAllGradients();
     }
@@ -402,8 +430,13 @@ class Checker {
   const std::vector<std::vector<int32_t>> owners_;  // by unit
   bool reduces_ = false, all_reduces_ = false, trains_ = false;
   bool clipped_ = false, stepped_ = false;
-  std::vector<Clock> seen_;                                         // by op
-  std::array<Clock, kStreams> last_{};                              // of each stream's last op
+  bool right_norm_ = false;             // it was taken over norm_group_
+  int32_t norm_group_ = -1;             // that of reductions to owners: each has a part of the gradient
+  std::vector<size_t> losses_;          // ops that add to the loss
+  std::optional<size_t> summed_at_;     // the sum of the scalars
+  Clock begun_{};                       // when the current op begins
+  std::vector<Clock> ended_;            // by op, when it ends
+  std::array<Clock, kStreams> last_{};  // of each stream's last op, when it ends
   std::vector<std::optional<size_t>> gathered_at_, opened_at_;      // by unit: the op, while it is
   std::vector<std::optional<size_t>> reduced_at_, all_reduced_at_;  // by unit: the last op
   std::vector<std::optional<int32_t>> slot_of_, gradient_slot_of_;  // by unit

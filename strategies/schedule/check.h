@@ -26,10 +26,14 @@ namespace muster {
 //    every gradient stays where it is
 //  - step: one kGradientNorm, then one kOptimizerStep, after every backward and reduction; no parameter is used
 //    after it. A schedule without a backward, such as an evaluation, has neither
-//  - streams: ops are in order only within their stream and after what they wait for. By that order alone a use comes
+//  - streams: an op begins after the ends of what it waits for; ops of a stream end in their order, and those that
+//    compute also begin in it (worker/engine/queue.h). By that order alone a use comes
 //    after its gather, a gather after the release of its slot, a release after the uses, a reduction after the
 //    backwards that it takes, a slot's opening after its last reduction, clipping and the step after all reductions
-//  - groups: a reduction has a group, a gather and clipping may have one, no other op has
+//  - scalars: with any kReduce or kAllReduce, one kReduceScalars comes after every pass of the last unit, which adds to
+//    the loss, and before the step, which reads it
+//  - groups: a reduction has a group, a gather may have one; kGradientNorm has that of the kReduces, and none where
+//    every rank has the whole gradient; no other op has one
 absl::Status Check(const Schedule& schedule, const Inventory& inventory);
 
 // Checks the schedules of all ranks, of which `shards` together hold one copy: the ranks of a group issue the same

@@ -4,7 +4,7 @@
 //   if (Traits(op.kind).pass == Pass::kBackward) ...
 //
 // To add an op: its kind and its row in this file, the row that ops_test.cc expects, and a handler in
-// worker/engine/engine.cc.
+// worker/engine/step_tasks.cc.
 #pragma once
 
 #include <array>
@@ -80,6 +80,13 @@ enum class GradientUse : uint8_t {
   kApply,      // updates parameters with them
 };
 
+// What the op does with the step's scalars, to which the passes of the last unit add the loss.
+enum class ScalarUse : uint8_t {
+  kNone,
+  kSum,   // over ranks
+  kRead,  // decides by them
+};
+
 // What the op sends over the links of its group.
 enum class Payload : uint8_t {
   kNone,
@@ -113,6 +120,7 @@ struct OpTraits {
   Payload payload = Payload::kNone;
   uint32_t scalar_bytes = 0;  // summed over its group, where it has one
   MemoryTraffic memory = MemoryTraffic::kNone;
+  ScalarUse scalars = ScalarUse::kNone;  // a rule of the checker
 
   bool operator==(const OpTraits&) const = default;
 };
@@ -186,7 +194,8 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .stream = Stream::kReduce,
      .scope = OpScope::kStep,
      .group = GroupUse::kRequired,
-     .scalar_bytes = 32},
+     .scalar_bytes = 32,
+     .scalars = ScalarUse::kSum},
     {.kind = OpKind::kGradientNorm,
      .name = "GradientNorm",
      .stream = Stream::kCompute,
@@ -200,7 +209,8 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .stream = Stream::kCompute,
      .scope = OpScope::kStep,
      .gradients = GradientUse::kApply,
-     .memory = MemoryTraffic::kOptimizerState},
+     .memory = MemoryTraffic::kOptimizerState,
+     .scalars = ScalarUse::kRead},
     {.kind = OpKind::kSnapshot,
      .name = "Snapshot",
      .stream = Stream::kTransfer,

@@ -45,11 +45,11 @@ TEST(Ops, TableIsTheExpectedOne) {
       {OpKind::kFetch, "Fetch", Stream::kTransfer, OpScope::kUnits, no_group, no_slot, no_pass,
        no_parameters, no_gradients, false, 0, nothing, 0, none},
       {OpKind::kReduceScalars, "ReduceScalars", Stream::kReduce, OpScope::kStep, must, no_slot, no_pass,
-       no_parameters, no_gradients, false, 0, nothing, 32, none},
+       no_parameters, no_gradients, false, 0, nothing, 32, none, ScalarUse::kSum},
       {OpKind::kGradientNorm, "GradientNorm", Stream::kCompute, OpScope::kStep, may, no_slot, no_pass,
        no_parameters, GradientUse::kMeasure, false, 0, nothing, 8, MemoryTraffic::kOwnedGradients},
       {OpKind::kOptimizerStep, "OptimizerStep", Stream::kCompute, OpScope::kStep, no_group, no_slot, no_pass,
-       no_parameters, GradientUse::kApply, false, 0, nothing, 0, MemoryTraffic::kOptimizerState},
+       no_parameters, GradientUse::kApply, false, 0, nothing, 0, MemoryTraffic::kOptimizerState, ScalarUse::kRead},
       {OpKind::kSnapshot, "Snapshot", Stream::kTransfer, OpScope::kStep, no_group, no_slot, no_pass,
        no_parameters, no_gradients, true, 0, nothing, 0, none},
   };

@@ -48,6 +48,7 @@ std::string PrintWith(const Op& op, const UnitName& unit) {
   if (op.group >= 0) absl::StrAppend(&line, " in ", GroupName(op.group));
   if (op.slot >= 0) absl::StrAppend(&line, " slot ", op.slot);
   if (op.peer >= 0) absl::StrAppend(&line, " peer ", op.peer);
+  if (op.even) absl::StrAppend(&line, " even");
   if (!op.waits.empty()) {
     absl::StrAppend(&line, " after");
     for (const int32_t w : op.waits) absl::StrAppend(&line, " ", w);
@@ -79,11 +80,11 @@ std::string Digest(const Schedule& schedule) {
   constexpr size_t kChunkBytes = 64 * 1024;  // the whole text of a large schedule has 100 MB
   Sha256 sha;
   std::string canonical =
-      absl::StrCat("v2 ", schedule.microbatches, " ", schedule.slots, " ", schedule.gradient_slots, "\n");
+      absl::StrCat("v3 ", schedule.microbatches, " ", schedule.slots, " ", schedule.gradient_slots, "\n");
   for (const Op& op : schedule.ops) {
     absl::StrAppend(&canonical, static_cast<int>(op.kind), " ", op.unit, " ", op.unit_end, " ", op.microbatch, " ",
                     static_cast<int>(op.stream), " ", op.group, " ");
-    absl::StrAppend(&canonical, op.slot, " ", op.peer);
+    absl::StrAppend(&canonical, op.slot, " ", op.peer, " ", op.even ? 1 : 0);
     for (const int32_t w : op.waits) absl::StrAppend(&canonical, " ", w);
     absl::StrAppend(&canonical, "\n");
     if (canonical.size() < kChunkBytes) continue;

@@ -29,7 +29,9 @@ struct Op {
   int32_t group = -1;  // process group, -1: none
   int32_t slot = -1;   // buffer of the pool, -1: the unit's own storage
   int32_t peer = -1;   // kSend, kRecv
-  Waits waits;         // indices of earlier ops of this schedule; ops of one stream wait for each other anyway
+  bool even = false;   // each of its units is cut into equal ranges: an all-gather or a reduce-scatter, which need not
+                       // name an owner for each range
+  Waits waits;         // indices of earlier ops of this schedule, which end before it begins
   friend bool operator==(const Op&, const Op&) = default;
 };
 

@@ -32,7 +32,7 @@ TEST(Schedule, DigestIsPinnedAndSeesEveryField) {
   const Schedule base = Single(Layers(1), 1);
   // A change of this number means that coordinators and trainers of different builds refuse each other: raise
   // kProtocol.
-  EXPECT_EQ(Digest(base), "05b557fe3315662a325e290cbebfe1c7a296eb1f0e577e59c045565ad7263c1a");
+  EXPECT_EQ(Digest(base), "bee5e4436ddf00b61f2bfc3c253d55c75d2f57239b6ade8a2256947178410e54");
   const std::vector<std::function<void(Schedule&)>> changes = {
       [](Schedule& s) { s.slots = 1; },
       [](Schedule& s) { s.gradient_slots = 1; },
@@ -45,6 +45,7 @@ TEST(Schedule, DigestIsPinnedAndSeesEveryField) {
       [](Schedule& s) { s.ops[0].group = 0; },
       [](Schedule& s) { s.ops[0].slot = 0; },
       [](Schedule& s) { s.ops[0].peer = 0; },
+      [](Schedule& s) { s.ops[0].even = true; },
       [](Schedule& s) { s.ops[1].waits = {0}; },
       [](Schedule& s) { s.ops.pop_back(); },
   };
@@ -155,12 +156,14 @@ TEST(Check, AcceptsGatherAndReduceInTheirPlaces) {
     if (op.unit == 1) ops.push_back({.kind = OpKind::kRelease, .unit = 1, .unit_end = 2});
     if (op.kind == OpKind::kBackward)
       ops.push_back({.kind = OpKind::kReduce, .unit = op.unit, .unit_end = op.unit + 1, .group = 0});
+    if (op.kind == OpKind::kBackward && op.unit == 2) ops.push_back({.kind = OpKind::kReduceScalars, .group = 0});
+    if (op.kind == OpKind::kGradientNorm) ops.back().group = 0;
   }
   s.ops = ops;
   EXPECT_EQ(Check(s, inventory), absl::OkStatus());
 }
 
-// Ops of a stream keep their order; across streams only the waits count. Here: 0 gather h.0, 1 forward embedding, 2
+// Ops that compute keep their order; for others only the waits count. Here: 0 gather h.0, 1 forward embedding, 2
 // forward h.0, 3 forward head, 4 backward head, 5 backward h.0, 6 release h.0, 7 backward embedding, 8 gather head, 9
 // release head, 10 reduce, 11 scalars, 12 clip, 13 step.
 Schedule AcrossStreams() {
@@ -173,11 +176,11 @@ Schedule AcrossStreams() {
   ops.push_back(s.ops[5]);
   ops.push_back(
       {.kind = OpKind::kGather, .unit = 1, .unit_end = 2, .stream = Stream::kGather, .slot = 0, .waits = {6}});
-  ops.push_back({.kind = OpKind::kRelease, .unit = 1, .unit_end = 2, .stream = Stream::kGather});
+  ops.push_back({.kind = OpKind::kRelease, .unit = 1, .unit_end = 2, .stream = Stream::kGather, .waits = {8}});
   ops.push_back(
       {.kind = OpKind::kReduce, .unit = 0, .unit_end = 3, .stream = Stream::kReduce, .group = 0, .waits = {7}});
-  ops.push_back({.kind = OpKind::kReduceScalars, .stream = Stream::kReduce, .group = 0});
-  ops.push_back({.kind = OpKind::kGradientNorm, .waits = {11}});
+  ops.push_back({.kind = OpKind::kReduceScalars, .stream = Stream::kReduce, .group = 0, .waits = {4}});
+  ops.push_back({.kind = OpKind::kGradientNorm, .group = 0, .waits = {11}});
   ops.push_back({.kind = OpKind::kOptimizerStep});
   s.ops = ops;
   return s;
@@ -210,6 +213,41 @@ TEST(Check, RefusesEachMissingWait) {
   }
 }
 
+// The loss is complete after the last backward of the last unit, and the step decides by the sum over ranks.
+TEST(Check, RefusesScalarsInTheWrongPlace) {
+  struct Case {
+    std::string rule;
+    std::function<void(Schedule&)> spoil;
+  };
+  // 10 reduce, 11 scalars, 12 clip, 13 step.
+  const auto nothing = [](Op& op) {
+    op = {.kind = OpKind::kSend, .unit = 0, .microbatch = 0, .stream = op.stream, .waits = op.waits};
+  };
+  const std::vector<Case> cases = {
+      {"(OptimizerStep): scalars: read before their sum over ranks", [&](Schedule& s) { nothing(s.ops[11]); }},
+      {"scalars: summed twice", [&](Schedule& s) { s.ops[9] = s.ops[11], s.ops[9].waits = {8}; }},
+      {"scalars: summed before the last loss",
+       [&](Schedule& s) { s.ops[11].waits.clear(), std::swap(s.ops[4], s.ops[11]); }},
+      {"(ReduceScalars on reduce in world after 2): streams: does not wait for op 3 (Forward head m0)",
+       [&](Schedule& s) { s.ops[11].waits = {2}; }},
+      {"(OptimizerStep after 10): streams: does not wait for op 11",
+       [&](Schedule& s) {
+         s.ops[11].stream = Stream::kTransfer, s.ops[11].waits = {7};
+         s.ops[12].waits = {10}, s.ops[13].waits = {10};
+       }},
+      {"groups: the norm is not summed", [&](Schedule& s) { s.ops[12].group = -1; }},
+      {"groups: the norm is not summed", [&](Schedule& s) { s.ops[12].group = kReplicaGroup; }},
+      {"groups: the norm is not summed",
+       [&](Schedule& s) { s.ops[10].kind = OpKind::kAllReduce; }},  // then every rank has the whole gradient
+  };
+  for (const Case& c : cases) {
+    Schedule schedule = AcrossStreams();
+    c.spoil(schedule);
+    const absl::Status status = Check(schedule, Layers(1));
+    EXPECT_TRUE(absl::StrContains(status.message(), c.rule)) << c.rule << ": " << status;
+  }
+}
+
 TEST(CheckMatching, RefusesRanksThatDisagree) {
   const Schedule s = AcrossStreams();
   EXPECT_EQ(CheckMatching({s, s, s}, 3, Layers(1)), absl::OkStatus());
@@ -218,7 +256,7 @@ TEST(CheckMatching, RefusesRanksThatDisagree) {
   EXPECT_TRUE(absl::StrContains(CheckMatching({s, s, other}, 3, Layers(1)).message(),
                                 "collective 0 of group 0: rank 0 issues Reduce embedding..head"));
   other = s;
-  other.ops.erase(other.ops.begin() + 11);
+  other.ops.erase(other.ops.begin() + 12);
   EXPECT_TRUE(absl::StrContains(CheckMatching({s, other}, 2, Layers(1)).message(), "rank 1 issues nothing"));
 }
 
