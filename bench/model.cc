@@ -23,6 +23,10 @@ absl::Status SetStrategy(const Dimensions& shape, Strategy& strategy) {
   } else if (shape.strategy == "full_shard" || shape.strategy == "shard_grad_op") {
     strategy.mutable_fsdp()->set_reshard(shape.strategy == "full_shard" ? RESHARD_FULL_SHARD : RESHARD_SHARD_GRAD_OP);
     shard(*strategy.mutable_fsdp(), PLACEMENT_EVEN);
+  } else if (shape.strategy == "hybrid") {
+    strategy.mutable_fsdp()->set_reshard(RESHARD_HYBRID);
+    strategy.mutable_fsdp()->set_shard_ranks(2);
+    shard(*strategy.mutable_fsdp(), PLACEMENT_EVEN);
   } else {
     return absl::InvalidArgumentError("no such strategy: " + shape.strategy);
   }

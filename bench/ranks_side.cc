@@ -13,6 +13,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "bench/file_key_value.h"
 #include "bench/model.h"
 #include "bench/shape_options.h"
@@ -27,7 +28,7 @@ using namespace muster;
 
 struct Rank {
   std::unique_ptr<bench::FileKeyValue> rendezvous;
-  std::unique_ptr<collectives::Group> group;
+  std::unique_ptr<collectives::Group> group, shards, replicas;
   std::unique_ptr<engine::Engine> engine;
   std::vector<uint32_t> tokens;
   uint64_t planned_bytes = 0;
@@ -67,16 +68,34 @@ struct Options {
   bool sockets = false;
 };
 
+using Joined = absl::StatusOr<std::unique_ptr<collectives::Group>>;
+
+Joined Join(const std::string& name, uint32_t rank, uint32_t size, const Options& options, Rank& of) {
+  return collectives::MakeGloo({.rank = static_cast<int>(rank),
+                                .size = static_cast<int>(size),
+                                .name = name,
+                                .host = "127.0.0.1",
+                                .direct = !options.sockets},
+                               *of.rendezvous);
+}
+
+// The groups of hybrid sharding: neighbors share one copy of the model.
+absl::Status JoinParts(const bench::Dimensions& shape, uint32_t shards, const Options& options, Rank& rank) {
+  Joined own = Join(absl::StrCat("shards-", shape.rank / shards), shape.rank % shards, shards, options, rank);
+  if (!own.ok()) return own.status();
+  rank.shards = *std::move(own);
+  Joined replicas =
+      Join(absl::StrCat("replicas-", shape.rank % shards), shape.rank / shards, shape.ranks / shards, options, rank);
+  if (!replicas.ok()) return replicas.status();
+  rank.replicas = *std::move(replicas);
+  return absl::OkStatus();
+}
+
 absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Rank& rank) {
   auto config = bench::MakeConfig(shape, &rank.planned_bytes);
   if (!config.ok()) return config.status();
   rank.rendezvous = std::make_unique<bench::FileKeyValue>(options.folder);
-  auto group = collectives::MakeGloo({.rank = static_cast<int>(shape.rank),
-                                      .size = static_cast<int>(shape.ranks),
-                                      .name = "world",
-                                      .host = "127.0.0.1",
-                                      .direct = !options.sockets},
-                                     *rank.rendezvous);
+  Joined group = Join("world", shape.rank, shape.ranks, options, rank);
   if (!group.ok()) return group.status();
   rank.group = *std::move(group);
   if (options.reduce == "only") {
@@ -86,8 +105,14 @@ absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Ran
     return absl::OkStatus();
   }
   if (options.reduce == "full" && shape.ranks > 1) {
-    const bool sharded = config->table.shards() > 1;
-    config->groups = {rank.group.get(), sharded ? rank.group.get() : nullptr, sharded ? nullptr : rank.group.get()};
+    const uint32_t shards = config->table.shards();
+    if (shards > 1 && shards < shape.ranks) {
+      if (absl::Status s = JoinParts(shape, shards, options, rank); !s.ok()) return s;
+      config->groups = {rank.group.get(), rank.shards.get(), rank.replicas.get()};
+    } else {
+      config->groups = {rank.group.get(), shards > 1 ? rank.group.get() : nullptr,
+                        shards > 1 ? nullptr : rank.group.get()};
+    }
   }
   if (options.reduce == "none") WithoutReductions(config->schedule);
   auto made = engine::Engine::Create(*config);

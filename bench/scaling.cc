@@ -31,13 +31,14 @@ struct Options {
   uint32_t layers = 0, heads = 0, width = 0, vocabulary = 0, context = 0;  // 0: the model's
   uint32_t least = 1;
   uint32_t ranks_per_node = 0;  // 0: the hardware's
+  uint32_t shard_ranks = 0;     // of hybrid; 0: those of a node
   // Measured values, of ranks that work at the same time, in place of the hardware's; 0: the hardware's.
   double flops = 0, memory_bytes_per_second = 0, link_bytes_per_second = 0, link_seconds = 0;
   uint64_t memory_bytes = uint64_t{80} << 30;
   bool json = false;
 };
 
-std::vector<Strategy> Strategies() {
+std::vector<Strategy> Strategies(const Options& options) {
   std::vector<Strategy> all(6);
   all[0].mutable_ddp();
   all[1].mutable_zero()->set_stage(1);
@@ -45,6 +46,7 @@ std::vector<Strategy> Strategies() {
   all[3].mutable_fsdp()->set_reshard(RESHARD_SHARD_GRAD_OP);
   all[4].mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
   all[5].mutable_fsdp()->set_reshard(RESHARD_HYBRID);
+  if (options.shard_ranks > 0) all[5].mutable_fsdp()->set_shard_ranks(options.shard_ranks);
   for (Strategy& strategy : all) strategies::FillDefaults(strategy);
   return all;
 }
@@ -120,7 +122,7 @@ absl::Status Run(const Options& options) {
                 "TOKENS/S", "EFFICIENCY");
   }
   double alone = 0;
-  for (const Strategy& strategy : Strategies()) {
+  for (const Strategy& strategy : Strategies(options)) {
     for (uint32_t ranks = options.least; ranks <= options.most; ranks *= 2) {
       const absl::StatusOr<Row> row = Predict(options, *hardware, strategy, ranks);
       if (!row.ok()) return row.status();
@@ -167,6 +169,7 @@ int main(int argc, char** argv) {
   app.add_option("--vocabulary", options.vocabulary);
   app.add_option("--context", options.context);
   app.add_option("--ranks_per_node", options.ranks_per_node, "instead of the hardware's");
+  app.add_option("--shard_ranks", options.shard_ranks, "that hold one copy of the model, for hybrid");
   app.add_option("--flops", options.flops, "measured FLOP/s of GEMMs");
   app.add_option("--memory_rate", options.memory_bytes_per_second, "bytes a second, measured");
   app.add_option("--link_rate", options.link_bytes_per_second, "bytes a second into a rank, measured");

@@ -17,7 +17,7 @@ from machine import machine
 from ranks import CASES, OURS, Group
 
 NAMES = {"ddp": "ddp", "zero1": "zero 1", "zero2": "zero 2", "shard_grad_op": "fsdp shard_grad_op",
-         "full_shard": "fsdp full_shard"}
+         "full_shard": "fsdp full_shard", "hybrid": "fsdp hybrid"}
 
 
 def flags_of(name, keys):
@@ -47,7 +47,8 @@ def best(a, b):
 def predicted(name, ranks, measured_rates, args):
     words = [word for key, value in measured_rates.items() if value for word in ("--" + key, repr(value))]
     out = subprocess.run([args.predictor, "--hardware", "cpu", "--model", "tiny", "--compute", "fp32", "--json", "--least",
-                          str(ranks), "--most", str(ranks), "--ranks_per_node", str(ranks), "--microbatch",
+                          str(ranks), "--most", str(ranks), "--ranks_per_node", str(ranks), "--shard_ranks", "2",
+                          "--microbatch",
                           str(CASES[name]["sequences"])] + flags_of(name, SIZES) + words,
                          check=True, capture_output=True, text=True).stdout
     return {row["strategy"]: 1e3 * row["step_seconds"] for row in json.loads(out)["rows"]}
@@ -55,7 +56,7 @@ def predicted(name, ranks, measured_rates, args):
 
 def compare(name, ranks, args):
     # On one rank all strategies are the same.
-    strategies = args.strategies.split(",") if ranks > 1 else ["ddp"]
+    strategies = [s for s in args.strategies.split(",") if s != "hybrid" or ranks > 2] if ranks > 1 else ["ddp"]
     calibration = group_of([args.calibration], name, ranks)
     groups = {s: group_of([args.side, "--strategy", s], name, ranks) for s in strategies}
     for group in groups.values():

@@ -20,13 +20,15 @@
 #include "worker/engine/attention.h"
 #include "worker/engine/check_config.h"
 #include "worker/engine/cpu_allocator.h"
-#include "worker/engine/exchange.h"
 #include "worker/engine/in_flight_microbatches.h"
 #include "worker/engine/initialise.h"
 #include "worker/engine/kv_cache.h"
 #include "worker/engine/optimizer.h"
+#include "worker/engine/queue.h"
 #include "worker/engine/state.h"
+#include "worker/engine/step_tasks.h"
 #include "worker/engine/storage.h"
+#include "worker/engine/stream_queue.h"
 #include "worker/engine/update_decision.h"
 #include "worker/units/unit.h"
 
@@ -46,8 +48,7 @@ class CompiledEngine final : public Engine {
   explicit CompiledEngine(const Config& config)
       : config_(config),
         device_(config.cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)),
-        recorder_(config.cuda),
-        exchange_(&config_, &recorder_) {}
+        recorder_(config.cuda) {}
 
   absl::Status Prepare();
 
@@ -76,26 +77,19 @@ class CompiledEngine final : public Engine {
   Context MakeContext(const Batch& batch, int64_t first, int64_t rows, Mode mode) const;
   int64_t MicrobatchRows(const Batch& batch) const;
 
-  // What a training step has beside its microbatches.
+  absl::Status MakeQueue();
+  // Runs all ops of a schedule.
+  void Run(const Schedule& schedule, StepTasks& tasks, OpListener* listener);
   struct Training {
     const Batch& batch;
     double learning_rate = 0;
-    at::Tensor scalars{};  // by StepScalar
-    at::Tensor norm{};     // stays on the device; read once, together with the scalars
+    StepTensors tensors = {};
     StepResult result = {};
   };
-  // A pass through a schedule.
-  struct Execution {
-    const Schedule& schedule;
-    InFlightMicrobatches microbatches;
-    Training* training = nullptr;  // null: an evaluation, which has no op of OpScope::kStep
-    int32_t index = -1;            // of the op that runs
-
-    const Op& op() const { return schedule.ops[index]; }
-  };
-  using Handler = void (*)(CompiledEngine& engine, Execution& run);
-  // By kind; null: this engine does not run such an op, and CheckConfig refuses it.
-  static Handler HandlerOf(OpKind kind);
+  bool DecidesOnDevice() const { return config_.decide_on_device || config_.streams || device_.is_cuda(); }
+  bool ReadResult(Training& training) const;
+  // After a read back from the device, whose numbers look whole even where a collective was aborted.
+  absl::Status GroupsHealth() const;
 
   std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const;
   void Train(Training& training);
@@ -112,7 +106,7 @@ class CompiledEngine final : public Engine {
   std::unique_ptr<FlatOptimizer> optimizer_;
   std::optional<engine::State> state_;
   Recorder recorder_;
-  Exchange exchange_;
+  std::unique_ptr<Queue> queue_;
   KvCache kv_cache_;
   std::vector<std::string> notes_;
 
@@ -151,7 +145,7 @@ absl::Status CompiledEngine::Guarded(F&& body) {
   } catch (const std::exception& e) {
     status = absl::InternalError(e.what());
   }
-  exchange_.Abandon();
+  if (queue_ != nullptr) queue_->Abandon();
   std::string where = absl::StrCat("rank ", config_.role.rank(), ", step ", step_ + 1);
   if (*at_.what != 0) absl::StrAppend(&where, ", ", at_.what);
   if (at_.schedule != nullptr) absl::StrAppend(&where, ", ", Print(at_.schedule->ops[at_.op], config_.inventory));
@@ -159,7 +153,7 @@ absl::Status CompiledEngine::Guarded(F&& body) {
 }
 
 absl::Status CompiledEngine::Prepare() {
-  if (absl::Status s = CheckConfig(config_, [](OpKind kind) { return HandlerOf(kind) != nullptr; }); !s.ok()) return s;
+  if (absl::Status s = CheckConfig(config_, StepTasks::Runs); !s.ok()) return s;
   InstallCpuAllocator();
   absl::Status made = absl::OkStatus();
   absl::Status guarded = Guarded([&] {
@@ -180,6 +174,7 @@ absl::Status CompiledEngine::Prepare() {
         .reduce =
             precision.reduce() == DTYPE_BF16 && config_.groups[kWorldGroup] != nullptr ? at::kBFloat16 : at::kFloat,
         .poison = config_.poison});
+    ThrowIfBad(MakeQueue());
     Initialise();
     Renew();
     if (device_.is_cuda()) {
@@ -192,6 +187,21 @@ absl::Status CompiledEngine::Prepare() {
   return guarded.ok() ? made : guarded;
 }
 
+absl::Status CompiledEngine::MakeQueue() {
+  const QueueOptions options{
+      .inventory = &config_.inventory, .recorder = &recorder_, .check_accesses = config_.check_accesses};
+#ifdef MUSTER_CUDA
+  if (device_.is_cuda()) {
+    auto streams = MakeCudaStreams(device_.index());
+    if (!streams.ok()) return streams.status();
+    queue_ = MakeStreamQueue(options, *std::move(streams));
+    return absl::OkStatus();
+  }
+#endif
+  queue_ = config_.streams ? MakeStreamQueue(options, MakeInlineStreams()) : MakeHostQueue(options);
+  return absl::OkStatus();
+}
+
 void CompiledEngine::Initialise() {
   for (const OwnedExtent& extent : storage_->extents()) {
     const at::Tensor host = device_.is_cpu() ? extent.master : at::empty(extent.master.sizes(), at::kFloat);
@@ -202,7 +212,7 @@ void CompiledEngine::Initialise() {
 }
 
 absl::Status CompiledEngine::MakeUnits() {
-  units::UnitOptions options;
+  units::UnitOptions options{.portable = config_.portable};
   if (device_.is_cpu() && config_.train.precision().compute() == DTYPE_BF16) {
     const units::Bf16Choice choice = units::ChooseBf16Gemms();
     options.bf16_gemms = config_.bf16_gemms.value_or(choice.gemms);
@@ -259,86 +269,66 @@ std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::
   return contexts;
 }
 
-CompiledEngine::Handler CompiledEngine::HandlerOf(OpKind kind) {
-  switch (kind) {
-    case OpKind::kForward:
-      return [](CompiledEngine&, Execution& run) { run.microbatches.Forward(run.op()); };
-    case OpKind::kRecompute:
-      return [](CompiledEngine&, Execution& run) { run.microbatches.Recompute(run.op()); };
-    case OpKind::kBackward:
-      return [](CompiledEngine&, Execution& run) { run.microbatches.Backward(run.op()); };
-    case OpKind::kOpenGradients:
-      return [](CompiledEngine& e, Execution& run) { e.storage_->OpenGradients(run.op()); };
-    case OpKind::kRelease:
-      return [](CompiledEngine& e, Execution& run) { e.storage_->Release(run.op()); };
-    case OpKind::kGather:
-      return [](CompiledEngine& e, Execution& run) { e.exchange_.Gather(run.schedule, run.index, *e.storage_); };
-    case OpKind::kReduce:
-      return [](CompiledEngine& e, Execution& run) { e.exchange_.Reduce(run.schedule, run.index, *e.storage_); };
-    case OpKind::kAllReduce:
-      return [](CompiledEngine& e, Execution& run) { e.exchange_.AllReduce(run.schedule, run.index, *e.storage_); };
-    case OpKind::kReduceScalars:
-      return [](CompiledEngine& e, Execution& run) {
-        e.exchange_.ReduceScalars(run.schedule, run.index, run.training->scalars);
-      };
-    case OpKind::kGradientNorm:
-      return [](CompiledEngine& e, Execution& run) {
-        auto global = e.exchange_.GlobalNorm(run.op(), e.storage_->OwnedNorm());
-        ThrowIfBad(global.status());
-        run.training->norm = *std::move(global);
-      };
-    case OpKind::kOptimizerStep:
-      return [](CompiledEngine& e, Execution& run) { e.Optimize(*run.training); };
-    default:
-      return nullptr;
+void CompiledEngine::Run(const Schedule& schedule, StepTasks& tasks, OpListener* listener) {
+  queue_->Begin(schedule, listener);
+  for (int32_t index = 0; index < static_cast<int32_t>(schedule.ops.size()); ++index) {
+    at_.op = index;
+    ThrowIfBad(queue_->Post(index, tasks.TaskOf(schedule.ops[index])));
   }
+  ThrowIfBad(queue_->Finish());
 }
 
 void CompiledEngine::Train(Training& training) {
   const c10::AutoGradMode off(false);
-  exchange_.BeginStep();
   recorder_.Begin();
   storage_->ZeroGradients();
-  Execution run{.schedule = config_.schedule,
-                .microbatches = {config_.schedule, units_, MakeContexts(training.batch, training.scalars[kLossSum])},
-                .training = &training};
-  recorder_.End("Prepare");
+  InFlightMicrobatches microbatches(config_.schedule, units_,
+                                    MakeContexts(training.batch, training.tensors.scalars[kLossSum]));
+  StepTasks tasks({.config = &config_,
+                   .storage = &*storage_,
+                   .microbatches = &microbatches,
+                   .tensors = &training.tensors,
+                   .update = [&] { Optimize(training); }});
+  if (recorder_.on()) recorder_.End("Prepare");
+  at_ = {.schedule = &config_.schedule, .op = 0};
+  Run(config_.schedule, tasks, config_.progress);
+  if (DecidesOnDevice()) ReadResult(training);
+  training.result.waited_seconds = queue_->waited_seconds();
+  ThrowIfBad(GroupsHealth());
+}
 
-  for (run.index = 0; run.index < static_cast<int32_t>(run.schedule.ops.size()); ++run.index) {
-    const Op& op = run.op();
-    at_ = {.schedule = &run.schedule, .op = run.index};
-    if (config_.progress != nullptr) config_.progress->Begin(run.index, op.kind);
-    ThrowIfBad(exchange_.WaitFor(run.schedule, run.index, config_.progress));
-    recorder_.Begin();
-    HandlerOf(op.kind)(*this, run);
-    // A collective's own span ends when the collective is done.
-    if (recorder_.on()) recorder_.End(op.stream == Stream::kCompute ? Print(op, config_.inventory) : "Issue");
+absl::Status CompiledEngine::GroupsHealth() const {
+  for (collectives::Group* group : config_.groups) {
+    if (group == nullptr) continue;
+    if (absl::Status s = group->Health(); !s.ok()) return s;
   }
+  return absl::OkStatus();
+}
+
+// Returns whether the parameters may be updated by what was read.
+bool CompiledEngine::ReadResult(Training& training) const {
+  const at::Tensor host = training.tensors.seen.cpu();
+  const double* values = host.const_data_ptr<double>();
+  StepResult& result = training.result;
+  result.loss = values[kLossSum] / static_cast<double>(training.batch.global_targets);
+  result.gradient_norm = values[kStepScalars];
+  result.votes = ToVotes(values);
+  return std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
 }
 
 // On a CPU the scalars and the norm are computed by now. On a GPU they may not be, so the update is decided on the
 // device, and the host waits only after it has issued the whole step.
 void CompiledEngine::Optimize(Training& training) {
-  // The scalars, then the norm.
-  const at::Tensor seen = at::cat({training.scalars, training.norm.to(at::kDouble).view({1})});
-  StepResult& result = training.result;
+  training.tensors.seen = at::cat({training.tensors.scalars, training.tensors.norm.to(at::kDouble).view({1})});
   const double clip_norm = config_.train.optimizer().clip_norm();
   const double most = clip_norm > 0 ? clip_norm : std::numeric_limits<double>::infinity();
-  const auto read = [&] {
-    const at::Tensor host = seen.cpu();
-    const double* values = host.const_data_ptr<double>();
-    result = {values[kLossSum] / static_cast<double>(training.batch.global_targets), values[kStepScalars],
-              ToVotes(values), exchange_.waited_seconds()};
-    return std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
-  };
-  if (config_.decide_on_device || device_.is_cuda()) {
-    const UpdateDecision decision = DecideUpdate(seen, most);
+  if (DecidesOnDevice()) {
+    const UpdateDecision decision = DecideUpdate(training.tensors.seen, most);
     optimizer_->StepUnless(decision.skip, decision.divisor, step_ + 1, training.learning_rate);
     Renew();
-    read();
-  } else if (read()) {
+  } else if (ReadResult(training)) {
     // torch.nn.utils.clip_grad_norm_
-    optimizer_->Step(step_ + 1, training.learning_rate, std::min(1.0, most / (result.gradient_norm + 1e-6)));
+    optimizer_->Step(step_ + 1, training.learning_rate, std::min(1.0, most / (training.result.gradient_norm + 1e-6)));
     Renew();
   }
 }
@@ -363,9 +353,9 @@ absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learn
   const absl::Status done = Guarded([&] {
     static_assert(sizeof(StepScalars) == Traits(OpKind::kReduceScalars).scalar_bytes);  // what the cost model takes
     const StepScalars own = ToScalars(votes);
-    training.scalars = at::zeros({kStepScalars}, at::TensorOptions(at::kDouble).device(device_));
+    training.tensors.scalars = at::zeros({kStepScalars}, at::TensorOptions(at::kDouble).device(device_));
     for (size_t i = 0; i < kStepScalars; ++i) {
-      if (own[i] != 0) training.scalars[static_cast<int64_t>(i)].fill_(own[i]);
+      if (own[i] != 0) training.tensors.scalars[static_cast<int64_t>(i)].fill_(own[i]);
     }
     Train(training);
   });
@@ -386,12 +376,14 @@ absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learn
 double CompiledEngine::ForwardOnly(const Batch& batch, int64_t first, int64_t rows) {
   Context context = MakeContext(batch, first, rows, Mode::kEvaluate);
   context.loss_sum = at::zeros({}, at::TensorOptions(at::kDouble).device(device_));
-  Execution run{.schedule = config_.evaluation, .microbatches = {config_.evaluation, units_, {context}}};
-  for (run.index = 0; run.index < static_cast<int32_t>(run.schedule.ops.size()); ++run.index) {
-    at_ = {.what = "evaluation", .schedule = &run.schedule, .op = run.index};
-    ThrowIfBad(exchange_.WaitFor(run.schedule, run.index, nullptr));
-    HandlerOf(run.op().kind)(*this, run);
-  }
+  InFlightMicrobatches microbatches(config_.evaluation, units_, {context});
+  StepTasks tasks({.config = &config_,
+                   .storage = &*storage_,
+                   .microbatches = &microbatches,
+                   .tensors = nullptr,
+                   .update = nullptr});
+  at_ = {.what = "evaluation", .schedule = &config_.evaluation, .op = 0};
+  Run(config_.evaluation, tasks, nullptr);
   return context.loss_sum.item<double>();
 }
 
@@ -419,6 +411,7 @@ absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
       ThrowIfBad(config_.groups[kWorldGroup]->AllReduce(total)->Wait());
       sum = total.item<double>();
     }
+    ThrowIfBad(GroupsHealth());
   });
   if (!status.ok()) return status;
   const double loss = sum / static_cast<double>(batch.global_targets);
@@ -464,6 +457,7 @@ absl::Status CompiledEngine::Pull() {
   return Guarded([&] {
     at_.what = "copying the state to the host";
     state_->ToHost();
+    ThrowIfBad(GroupsHealth());
   });
 }
 

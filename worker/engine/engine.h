@@ -41,7 +41,12 @@ struct Config {
   bool decide_on_device = false;                      // decide skipping and clipping on the device; always so on a GPU
   std::array<collectives::Group*, kGroups> groups{};  // by Op::group; they outlive the engine. Null: no such group
   OpListener* progress = nullptr;                     // receives each op of a step; outlives the engine. May be null
-  bool poison = false;  // for tests: fill released parameters with NaN, to expose a use after release
+  // For tests and for hunting a fault:
+  bool poison = false;          // fill released parameters with NaN, to expose a use after release
+  bool check_accesses = false;  // refuse an op that does not wait for another one with which it conflicts in memory
+  bool streams = false;         // on a CPU: run ops by the queue that devices with streams have
+  bool portable = false;        // on a CPU: the units that GPUs run
+  bool unproven = false;        // run schedules that the checker refuses
   std::optional<units::Bf16Gemms> bf16_gemms;  // on a CPU; none: chosen by its instruction set
   int threads = 1;                             // LibTorch's threads; results are bit-equal for equal threads
 };

@@ -433,10 +433,9 @@ TEST(Engine, RefusesWhatItCannotRun) {
   config.schedule.ops.push_back(snapshot);
   EXPECT_EQ(Engine::Create(config).status(), absl::UnimplementedError("this engine cannot execute Snapshot"));
   config = Small(2, 2);
-  const Op reduce{.kind = OpKind::kReduceScalars, .group = kWorldGroup};
-  config.evaluation.ops.push_back(reduce);
+  config.evaluation.ops.push_back(snapshot);
   EXPECT_EQ(Engine::Create(config).status(),
-            absl::UnimplementedError("this engine cannot execute evaluation, ReduceScalars in world"));
+            absl::UnimplementedError("this engine cannot execute evaluation, Snapshot"));
 #ifndef MUSTER_CUDA
   config = Small(2, 2);
   config.cuda = true;

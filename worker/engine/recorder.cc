@@ -47,7 +47,7 @@ void Recorder::Begin() {
 #endif
 }
 
-void Recorder::End(std::string name) {
+void Recorder::End(std::string name, Stream stream) {
   if (!on_) return;
 #ifdef MUSTER_CUDA
   if (cuda_) {
@@ -55,7 +55,7 @@ void Recorder::End(std::string name) {
     events_->ops.back().span = spans_.size();
   }
 #endif
-  spans_.push_back({std::move(name), Stream::kCompute, begin_, std::chrono::steady_clock::now()});
+  spans_.push_back({std::move(name), stream, begin_, std::chrono::steady_clock::now()});
 }
 
 void Recorder::Add(OpSpan span) {

@@ -28,9 +28,10 @@ class Recorder {
 
   void Start();
   bool on() const { return on_; }
-  // One op of the compute stream. Nothing while it is off: a name that must be formatted is made only if on().
+  // One op. On a GPU both are called with the op's stream as the current one. Nothing while it is off: a name that must
+  // be formatted is made only if on().
   void Begin();
-  void End(std::string name);
+  void End(std::string name, Stream stream = Stream::kCompute);
   // Adds a span with known times.
   void Add(OpSpan span);
   // Stops, and returns the spans since Start. On a GPU, waits for the device.

@@ -210,18 +210,23 @@ void Storage::Renew() {
   computed_.copy_(master_);
 }
 
-std::vector<collectives::RankShare> Storage::BeginGather(const Op& op) {
+std::vector<at::Tensor> Storage::BeginGather(const Op& op) {
   if (!master_within_) {
     for (const Mine& mine : MineOf(op.unit, op.unit_end)) {
       Computed(mine.unit).narrow(0, mine.begin, mine.length).copy_(Master(mine));
     }
   }
+  std::vector<at::Tensor> buffers;
+  for (int32_t u = op.unit; u < op.unit_end; ++u) buffers.push_back(Computed(u));
+  return buffers;
+}
+
+std::vector<collectives::RankShare> Storage::SharesOf(const Op& op, const std::vector<at::Tensor>& buffers) const {
   std::vector<collectives::RankShare> shares;
   for (int32_t u = op.unit; u < op.unit_end; ++u) {
-    const at::Tensor computed = Computed(u);
     for (const partition::OwnedRange& range : units_[u].ranges) {
       const int64_t begin = static_cast<int64_t>(range.begin), end = static_cast<int64_t>(range.end);
-      shares.push_back({computed.narrow(0, begin, end - begin), static_cast<int>(range.shard)});
+      shares.push_back({buffers[u - op.unit].narrow(0, begin, end - begin), static_cast<int>(range.shard)});
     }
   }
   return shares;
@@ -237,17 +242,14 @@ void Storage::OpenGradients(const Op& op) {
   gradient_slots_[op.slot].narrow(0, 0, begin_[op.unit_end] - begin_[op.unit]).zero_();
 }
 
-std::vector<collectives::RankShare> Storage::BeginReduce(const Op& op) {
-  std::vector<collectives::RankShare> shares;
+std::vector<at::Tensor> Storage::BeginReduce(const Op& op) {
+  std::vector<at::Tensor> buffers;
   for (int32_t u = op.unit; u < op.unit_end; ++u) {
     const at::Tensor gradient = Gradient(u), travelling = Travelling(u);
     if (!travelling.is_same(gradient) && travelling.scalar_type() != at::kFloat) travelling.copy_(gradient);
-    for (const partition::OwnedRange& range : units_[u].ranges) {
-      const int64_t begin = static_cast<int64_t>(range.begin), end = static_cast<int64_t>(range.end);
-      shares.push_back({travelling.narrow(0, begin, end - begin), static_cast<int>(range.shard)});
-    }
+    buffers.push_back(travelling);
   }
-  return shares;
+  return buffers;
 }
 
 void Storage::EndReduce(const Op& op) {
@@ -282,6 +284,74 @@ void Storage::EndAllReduce(const Op& op) {
   if (!travelling_.defined() || !OwnsAll()) return;
   const int64_t begin = begin_[op.unit], elements = begin_[op.unit_end] - begin;
   gradients_.narrow(0, begin, elements).copy_(travelling_.narrow(0, begin, elements));
+}
+
+std::vector<int32_t> Storage::UsedBy(int32_t unit) const {
+  std::vector<int32_t> used = {unit};
+  for (const Borrow& borrow : inventory_->units(unit).borrows()) used.push_back(places_.at(borrow.tensor()).first);
+  return used;
+}
+
+std::vector<Access> Storage::Accesses(const Op& op) const {
+  std::vector<Access> accesses;
+  const OpTraits& traits = Traits(op.kind);
+  const auto each_unit = [&](auto&& touch) {
+    for (int32_t u = op.unit; u < op.unit_end; ++u) touch(u);
+  };
+  const auto parameters = [&](int32_t u) { accesses.push_back(Reads(Computed(u))); };
+  const auto all_owned = [&](auto&& touch) {
+    for (const Mine& mine : mine_) touch(mine);
+  };
+  switch (traits.parameters) {
+    case ParameterUse::kNone:
+      break;
+    case ParameterUse::kGather:
+      for (const Mine& mine : MineOf(op.unit, op.unit_end)) accesses.push_back(Reads(Master(mine)));
+      each_unit([&](int32_t u) { accesses.push_back(Writes(Computed(u))); });
+      break;
+    case ParameterUse::kReadIfBackwardDoes:
+      if (inventory_->units(op.unit).backward_without_parameters()) break;
+      [[fallthrough]];
+    case ParameterUse::kRead:
+      for (const int32_t u : UsedBy(op.unit)) parameters(u);
+      break;
+    case ParameterUse::kRelease:
+      each_unit([&](int32_t u) {
+        if (slotted_[u].slot >= 0) accesses.push_back(Writes(Computed(u)));
+      });
+      break;
+  }
+  switch (traits.gradients) {
+    case GradientUse::kNone:
+      break;
+    case GradientUse::kOpen:
+      each_unit([&](int32_t u) { accesses.push_back(Writes(Gradient(u))); });
+      break;
+    case GradientUse::kAdd:
+      for (const int32_t u : UsedBy(op.unit)) accesses.push_back(Writes(Gradient(u)));
+      break;
+    case GradientUse::kReduce:
+    case GradientUse::kAllReduce:
+      each_unit([&](int32_t u) {
+        // What one shard owns is summed in place.
+        if (traits.gradients == GradientUse::kAllReduce && !OwnsAll()) return;
+        accesses.push_back(Writes(Gradient(u)));
+        accesses.push_back(Writes(Travelling(u)));
+      });
+      for (const Mine& mine : MineOf(op.unit, op.unit_end)) accesses.push_back(Writes(OwnedGradient(mine)));
+      break;
+    case GradientUse::kMeasure:
+      all_owned([&](const Mine& mine) { accesses.push_back(Reads(OwnedGradient(mine))); });
+      break;
+    case GradientUse::kApply:
+      all_owned([&](const Mine& mine) {
+        accesses.push_back(Reads(OwnedGradient(mine)));
+        accesses.push_back(Writes(Master(mine)));
+      });
+      if (computed_.defined()) accesses.push_back(Writes(computed_));
+      break;
+  }
+  return accesses;
 }
 
 at::Tensor Storage::OwnedNorm() const {

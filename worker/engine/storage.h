@@ -23,6 +23,7 @@
 #include "strategies/partition/table.h"
 #include "strategies/schedule/schedule.h"
 #include "worker/collectives/group.h"
+#include "worker/engine/access_order.h"
 #include "worker/engine/optimizer.h"
 #include "worker/units/unit.h"
 
@@ -66,16 +67,21 @@ class Storage {
   // Rebuilds the compute parameters from the master weights; a no-op if gathers do that, or if both alias.
   void Renew();
 
-  // For units [op.unit, op.unit_end) of a gather: casts the owned extents into the slot; returns the shares to gather.
-  std::vector<collectives::RankShare> BeginGather(const Op& op);
+  // For units [op.unit, op.unit_end) of a gather: casts the owned extents into the slot; returns each unit's buffer.
+  std::vector<at::Tensor> BeginGather(const Op& op);
   void Release(const Op& op);
   void OpenGradients(const Op& op);
-  // The shares to reduce, in the reduce dtype; EndReduce then adds the owned ones to the owned gradients.
-  std::vector<collectives::RankShare> BeginReduce(const Op& op);
+  // Each unit's buffer to reduce, in the reduce dtype; EndReduce then adds the owned ranges to the owned gradients.
+  std::vector<at::Tensor> BeginReduce(const Op& op);
+  // The ranges of such buffers, by their owners.
+  std::vector<collectives::RankShare> SharesOf(const Op& op, const std::vector<at::Tensor>& buffers) const;
   void EndReduce(const Op& op);
   // The owned gradients, to be summed over replicas.
   std::vector<at::Tensor> BeginAllReduce(const Op& op);
   void EndAllReduce(const Op& op);
+
+  // The memory that the op's work on parameters and gradients touches, by its row in the table of ops.
+  std::vector<Access> Accesses(const Op& op) const;
 
   // The Euclidean norm of the gradient that the rank owns: a scalar on the device.
   at::Tensor OwnedNorm() const;
@@ -94,6 +100,8 @@ class Storage {
   at::Tensor Master(const Mine& mine) const;
   at::Tensor OwnedGradient(const Mine& mine) const;
   absl::Span<const Mine> MineOf(int32_t unit, int32_t unit_end) const;
+  // The unit, and those that it borrows tensors from.
+  std::vector<int32_t> UsedBy(int32_t unit) const;
 
   struct Slotted {  // a unit's place in its slot
     int32_t slot = -1;

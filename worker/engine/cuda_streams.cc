@@ -1,0 +1,113 @@
+#ifdef MUSTER_CUDA
+
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include "absl/strings/str_cat.h"
+#include "worker/engine/stream_queue.h"
+
+namespace muster::engine {
+namespace {
+
+absl::Status Check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(what, ": CUDA: ", cudaGetErrorString(error)));
+}
+
+// Events are kept from step to step: a step makes as many marks as the one before.
+class CudaStreams final : public Streams {
+ public:
+  explicit CudaStreams(c10::DeviceIndex device)
+      : device_(device),
+        streams_{c10::cuda::getCurrentCUDAStream(device), c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device),
+                 c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device),
+                 c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)} {
+    static_assert(kStreams == 4);
+  }
+  ~CudaStreams() override {
+    for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  }
+
+  // Each stream waits for the ends of all: two marks a stream would do, but this is once a step.
+  absl::Status Begin() override {
+    next_ = 0;
+    std::array<Mark, kStreams> ends{};
+    for (size_t s = 0; s < kStreams; ++s) {
+      const absl::StatusOr<Mark> mark = Record(s);
+      if (!mark.ok()) return mark.status();
+      ends[s] = *mark;
+    }
+    for (size_t s = 0; s < kStreams; ++s) {
+      if (absl::Status status = Wait(s, ends); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Mark> Run(Stream stream, absl::Span<const Mark> after, absl::FunctionRef<void()> work) override {
+    const size_t s = static_cast<size_t>(stream);
+    std::vector<Mark> marks;
+    for (const Mark mark : after) marks.push_back(mark + kStreams);
+    if (absl::Status status = Wait(s, marks); !status.ok()) return status;
+    {
+      const c10::cuda::CUDAStreamGuard guard(streams_[s]);
+      work();
+    }
+    absl::StatusOr<Mark> mark = Record(s);
+    if (mark.ok()) *mark -= kStreams;
+    return mark;
+  }
+
+  absl::StatusOr<bool> Reached(Mark mark) override {
+    const cudaError_t asked = cudaEventQuery(events_[mark + kStreams]);
+    if (asked == cudaErrorNotReady) {
+      cudaGetLastError();  // it is an answer, and must not be taken for the error of a later call
+      return false;
+    }
+    if (absl::Status status = Check(asked, "waiting for the device"); !status.ok()) return status;
+    return true;
+  }
+
+ private:
+  absl::StatusOr<Mark> Record(size_t stream) {
+    if (next_ == events_.size()) {
+      cudaEvent_t event = nullptr;
+      if (absl::Status s = Check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event"); !s.ok())
+        return s;
+      events_.push_back(event);
+    }
+    if (absl::Status s = Check(cudaEventRecord(events_[next_], streams_[stream].stream()), "recording an event");
+        !s.ok())
+      return s;
+    return next_++;
+  }
+
+  absl::Status Wait(size_t stream, absl::Span<const Mark> marks) {
+    for (const Mark mark : marks) {
+      const cudaError_t waits = cudaStreamWaitEvent(streams_[stream].stream(), events_[mark], 0);
+      if (absl::Status s = Check(waits, "ordering two streams"); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+
+  const c10::DeviceIndex device_;
+  const std::array<c10::cuda::CUDAStream, kStreams> streams_;
+  std::vector<cudaEvent_t> events_;  // by mark; the first kStreams are Begin's
+  Mark next_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Streams>> MakeCudaStreams(int device) {
+  try {
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+    return std::make_unique<CudaStreams>(static_cast<c10::DeviceIndex>(device));
+  } catch (const std::exception& error) {
+    return absl::FailedPreconditionError(absl::StrCat("no CUDA streams: ", error.what()));
+  }
+}
+
+}  // namespace muster::engine
+
+#endif  // MUSTER_CUDA

@@ -1,0 +1,201 @@
+// Every strategy in the ways of running that a GPU has, on CPUs: the queue with streams, the units that any device
+// runs, updates that the device decides, groups that hand out nothing before all have waited, and bf16.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "strategies/schedule/check.h"
+#include "worker/engine/strategy_trials_test.h"
+
+namespace muster::engine {
+namespace {
+
+struct Mode {
+  std::string name;
+  bool adversarial;
+  std::function<void(Config&)> set;
+};
+
+const std::vector<Mode>& Modes() {
+  static const auto* const all = new std::vector<Mode>{
+      {"host queue, adversarial", true, [](Config& c) { c.check_accesses = true; }},
+      {"streams, adversarial", true, [](Config& c) { c.check_accesses = c.streams = true; }},
+      {"portable", false, [](Config& c) { c.portable = true; }},
+      {"portable, streams", false, [](Config& c) { c.portable = c.streams = true; }},
+      {"decided on the device", false, [](Config& c) { c.decide_on_device = true; }},
+  };
+  return *all;
+}
+
+TEST(Modes, TrainAsOneRankDoes) {
+  const Curve alone = Train({.name = "single", .choose = Single});
+  for (const Mode& mode : Modes()) {
+    for (const auto& [name, choose] : Strategies()) {
+      const Trial trial{.name = absl::StrCat(name, ", ", mode.name),
+                        .choose = choose,
+                        .ranks = 4,
+                        .microbatch = 1,
+                        .adversarial = mode.adversarial,
+                        .set = mode.set};
+      ExpectSame(trial, Train(trial), alone);
+    }
+  }
+}
+
+// Several ranks against one rank, both in bf16: what is left is the order of sums. A rank that never updates has an
+// error of 1, and one that updates by other gradients one of 0.3 or more.
+TEST(Modes, Bf16UpdatesAsOneRankDoes) {
+  for (const bool portable : {false, true}) {
+    for (const Dtype reduce : {DTYPE_FP32, DTYPE_BF16}) {
+      Trial single{.name = "single", .choose = Single, .sgd = true, .compute = DTYPE_BF16};
+      single.set = [=](Config& c) { c.portable = portable; };
+      const Curve alone = Train(single), initial = Train(single, {.steps = 0});
+      for (const auto& [name, choose] : Strategies()) {
+        Trial trial = single;
+        trial.name = absl::StrCat(name, portable ? ", portable" : "", reduce == DTYPE_BF16 ? ", reduced in bf16" : "");
+        trial.choose = choose, trial.ranks = 4, trial.microbatch = 1, trial.reduce = reduce;
+        const Curve seen = Train(trial);
+        EXPECT_LE(UpdateError(seen, alone, initial), 0.05) << trial.name;
+        EXPECT_GT(UpdateError(seen, alone, initial), 0) << trial.name << ": it was not computed by four ranks";
+      }
+    }
+  }
+}
+
+// ---- Waits ----
+
+struct Wait {
+  bool evaluation;
+  size_t op, wait;
+};
+
+std::vector<Wait> WaitsOf(const Config& config) {
+  std::vector<Wait> waits;
+  for (const bool evaluation : {false, true}) {
+    const Schedule& schedule = evaluation ? config.evaluation : config.schedule;
+    for (size_t o = 0; o < schedule.ops.size(); ++o) {
+      for (size_t w = 0; w < schedule.ops[o].waits.size(); ++w) waits.push_back({evaluation, o, w});
+    }
+  }
+  return waits;
+}
+
+void Remove(const Wait& wait, Config& config) {
+  Op& op = (wait.evaluation ? config.evaluation : config.schedule).ops[wait.op];
+  op.waits.erase(op.waits.begin() + static_cast<std::ptrdiff_t>(wait.wait));
+}
+
+// Whether op `later` comes after op `earlier` where each stream runs its ops one after another, as on a device: by a
+// search along streams and waits.
+bool OrderedOnStreams(const Schedule& schedule, int32_t earlier, int32_t later) {
+  std::vector<int32_t> open = {later};
+  std::set<int32_t> seen;
+  while (!open.empty()) {
+    const int32_t at = open.back();
+    open.pop_back();
+    if (at == earlier) return true;
+    if (at < earlier || !seen.insert(at).second) continue;
+    const Op& op = schedule.ops[at];
+    open.insert(open.end(), op.waits.begin(), op.waits.end());
+    int32_t before = at - 1;
+    while (before >= 0 && schedule.ops[before].stream != op.stream) --before;
+    if (before >= 0) open.push_back(before);
+  }
+  return false;
+}
+
+// What rank 0 sees of a step and an evaluation on four ranks.
+absl::Status RunOnce(const Trial& trial, const std::function<void(Config&)>& spoil, StepResult* result = nullptr) {
+  const ::muster::Train train = MakeTrain(trial);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const auto layout = strategies::MakeLayout(train, inventory, strategies::AnyPlaces(trial.ranks));
+  const Groups groups(trial.ranks, layout->table.shards(), trial.adversarial);
+  std::vector<absl::Status> statuses(trial.ranks);
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < trial.ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      Config config = Configure(train, inventory, trial.ranks, rank)->config;
+      config.groups = groups.of[rank];
+      config.poison = config.unproven = true;
+      if (trial.set) trial.set(config);
+      spoil(config);
+      const auto engine = Engine::Create(config);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      const auto step = TakeStep(trial, rank, **engine);
+      if (step.ok() && rank == 0 && result != nullptr) *result = *step;
+      statuses[rank] = step.status();
+      if (!step.ok()) return;
+      const std::vector<uint32_t> all = Sequences(1000);
+      const auto own = absl::MakeSpan(all).subspan(rank * (kContext + 1), kContext + 1);
+      statuses[rank] = (*engine)->Evaluate({1, own, 4 * kContext}).status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return statuses[0];
+}
+
+// Each wait of each strategy, removed alone, is seen by the checker of schedules, and in both queues by what the ops
+// touch in memory: in that of streams unless its streams give the same order.
+TEST(Modes, EveryWaitThatIsRemovedIsSeen) {
+  int waits = 0, seen_on_streams = 0;
+  for (const auto& [name, choose] : Strategies()) {
+    Trial trial{.name = name, .choose = choose, .ranks = 4, .microbatch = 1};
+    const ::muster::Train train = MakeTrain(trial);
+    const Inventory inventory = *models::MakeInventory(train.model());
+    const Config proven = Configure(train, inventory, trial.ranks, 0)->config;
+    for (const bool streams : {false, true}) {
+      trial.set = [=](Config& c) { c.check_accesses = true, c.streams = streams; };
+      ASSERT_EQ(RunOnce(trial, [](Config&) {}), absl::OkStatus()) << name;
+      for (const Wait& wait : WaitsOf(proven)) {
+        ++waits;
+        Config spoilt = proven;
+        Remove(wait, spoilt);
+        const Schedule& before = wait.evaluation ? proven.evaluation : proven.schedule;
+        const std::string what = absl::StrCat(
+            name, streams ? ", streams" : ", host", wait.evaluation ? ", evaluation" : "", ": op ", wait.op, ": ",
+            Print(before.ops[wait.op], inventory), " without ", before.ops[wait.op].waits[wait.wait]);
+        const Schedule& after = wait.evaluation ? spoilt.evaluation : spoilt.schedule;
+        EXPECT_FALSE(Check(after, inventory).ok()) << what;
+        const absl::Status seen = RunOnce(trial, [&](Config& c) { Remove(wait, c); });
+        const bool ordered =
+            streams && OrderedOnStreams(after, before.ops[wait.op].waits[wait.wait], static_cast<int32_t>(wait.op));
+        EXPECT_EQ(seen.code(), ordered ? absl::StatusCode::kOk : absl::StatusCode::kFailedPrecondition)
+            << what << ": " << seen;
+        seen_on_streams += streams && !ordered ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(waits, 1000);
+  EXPECT_GT(seen_on_streams, waits / 3);
+}
+
+// Without any check, a wait for a collective that is removed shows in the numbers.
+TEST(Modes, AForgottenCollectiveShowsInTheNumbers) {
+  for (const auto& [name, choose] : Strategies()) {
+    const Trial trial{.name = name, .choose = choose, .ranks = 4, .microbatch = 1, .adversarial = true};
+    const ::muster::Train train = MakeTrain(trial);
+    const Inventory inventory = *models::MakeInventory(train.model());
+    const Config proven = Configure(train, inventory, trial.ranks, 0)->config;
+    StepResult right;
+    ASSERT_EQ(RunOnce(
+                  trial, [](Config&) {}, &right),
+              absl::OkStatus())
+        << name;
+    for (const Wait& wait : WaitsOf(proven)) {
+      const std::vector<Op>& ops = (wait.evaluation ? proven.evaluation : proven.schedule).ops;
+      const Op& awaited = ops[static_cast<size_t>(ops[wait.op].waits[wait.wait])];
+      if (awaited.stream == Stream::kCompute || awaited.stream == ops[wait.op].stream) continue;
+      StepResult result;
+      const absl::Status status = RunOnce(
+          trial, [&](Config& c) { Remove(wait, c); }, &result);
+      EXPECT_TRUE(!status.ok() || result.loss != right.loss || result.gradient_norm != right.gradient_norm)
+          << name << ": op " << wait.op << ": " << Print(ops[wait.op], inventory);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster::engine

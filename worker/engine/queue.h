@@ -1,0 +1,71 @@
+// Runs the ops of a schedule, each on its stream and after the ops that it waits for. Two implementations: one for
+// CPUs, where an op computes when it is posted and only collectives go on by themselves, and one for devices with
+// streams (stream_queue.h).
+//
+//   queue->Begin(schedule);
+//   for (int32_t i = 0; i < ops; ++i) RETURN_IF_BAD(queue->Post(i, task));   // in the schedule's order
+//   queue->Finish();
+//
+// An op begins after every op in its `waits` has ended. Ops of one stream end in their order, and those of kCompute
+// also begin in it. Ops of one process group begin in their order, so all ranks issue the same collectives. Not
+// thread-safe.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/inventory.pb.h"
+#include "strategies/schedule/schedule.h"
+#include "worker/collectives/group.h"
+#include "worker/engine/access_order.h"
+#include "worker/engine/op_listener.h"
+#include "worker/engine/recorder.h"
+
+namespace muster::engine {
+
+using Works = std::vector<std::unique_ptr<collectives::Work>>;
+
+// What an op does.
+struct Task {
+  std::function<Works()> begin;                   // issues its collectives, if it has any
+  std::function<void()> end;                      // after them; may be null
+  std::function<std::vector<Access>()> accesses;  // what it touches; called only if the order of accesses is checked
+};
+
+class Queue {
+ public:
+  virtual ~Queue() = default;
+
+  // Before the ops of `schedule`, which outlives them. Everything before is over.
+  virtual void Begin(const Schedule& schedule, OpListener* listener) = 0;
+  // Runs op `index`, now or later. What `task` refers to must stay until Finish. Unavailable: a collective failed; the
+  // message names its op. FailedPrecondition: the order of accesses is checked, and the op does not wait for another
+  // one with which it conflicts.
+  virtual absl::Status Post(int32_t index, Task task) = 0;
+  // Waits until all ops have ended. Errors as Post.
+  virtual absl::Status Finish() = 0;
+  // After an error: forgets what is in flight.
+  virtual void Abandon() = 0;
+
+  // On a CPU: time blocked in collectives since Begin of a step.
+  virtual double waited_seconds() const = 0;
+};
+
+struct QueueOptions {
+  const Inventory* inventory = nullptr;  // for names; outlives the queue
+  Recorder* recorder = nullptr;          // outlives the queue
+  bool check_accesses = false;           // by AccessOrder
+};
+
+// For CPUs. An op that waits for a collective in flight is put off; later posts start it as soon as it may begin, so
+// that a chain of collectives runs beside the computing. Deferring never changes a result: ends keep their order.
+std::unique_ptr<Queue> MakeHostQueue(const QueueOptions& options);
+
+}  // namespace muster::engine

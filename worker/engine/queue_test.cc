@@ -1,0 +1,287 @@
+#include "worker/engine/queue.h"
+
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "models/inventory.h"
+#include "worker/engine/stream_queue.h"
+
+namespace muster::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A collective that is done when the test says so, or when it is waited for.
+struct Control {
+  std::set<int32_t> done;  // ops
+  std::map<int32_t, absl::Status> fails;
+};
+class ControlledWork final : public collectives::Work {
+ public:
+  ControlledWork(Control& control, int32_t op) : control_(control), op_(op) {}
+  absl::Status Wait() override {
+    control_.done.insert(op_);
+    return control_.fails.contains(op_) ? control_.fails.at(op_) : absl::OkStatus();
+  }
+  bool done() const override { return control_.done.contains(op_); }
+
+ private:
+  Control& control_;
+  const int32_t op_;
+};
+
+class Listener final : public OpListener {
+ public:
+  void Begin(int32_t, OpKind) override {}
+  void WaitFor(int32_t earlier, OpKind) override { waits.push_back(earlier); }
+  void EndWait(int32_t index, OpKind) override { ends.push_back(index); }
+  void EndStep() override {}
+  std::vector<int32_t> waits, ends;
+};
+
+class Ops {
+ public:
+  using After = std::initializer_list<int32_t>;
+  Ops& Compute(After waits = {}) {
+    Op& op = Add(OpKind::kBackward, 0, waits);
+    op.microbatch = 0;
+    return *this;
+  }
+  Ops& Reduce(int32_t unit, After waits = {}) {
+    Add(OpKind::kReduce, unit, waits).group = kShardGroup;
+    return *this;
+  }
+  Ops& AllReduce(int32_t unit, After waits = {}) {
+    Add(OpKind::kAllReduce, unit, waits).group = kReplicaGroup;
+    return *this;
+  }
+  Ops& Gather(int32_t unit, After waits = {}) {
+    Add(OpKind::kGather, unit, waits).group = kShardGroup;
+    return *this;
+  }
+  const std::vector<Op>& all() const { return ops_; }
+
+ private:
+  Op& Add(OpKind kind, int32_t unit, After waits) {
+    Op& op = ops_.emplace_back();
+    op.kind = kind, op.unit = unit, op.unit_end = unit + 1;
+    op.stream = Traits(kind).stream;
+    for (const int32_t w : waits) op.waits.push_back(w);
+    return op;
+  }
+  std::vector<Op> ops_;
+};
+
+class QueueTest : public ::testing::Test {
+ protected:
+  QueueTest() {
+    Model model;
+    model.mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+    inventory_ = *models::MakeInventory(model);
+  }
+
+  void Begin(Queue& queue, const Ops& ops) {
+    schedule_.ops = ops.all();
+    queue.Begin(schedule_, &listener_);
+  }
+  // Collectives are those with a group.
+  absl::Status Post(Queue& queue, int32_t index, std::vector<Access> accesses = {}) {
+    Task task;
+    task.begin = [this, index] {
+      log_.push_back(absl::StrCat("begin ", index));
+      Works works;
+      if (schedule_.ops[index].group >= 0) works.push_back(std::make_unique<ControlledWork>(control_, index));
+      return works;
+    };
+    task.end = [this, index] { log_.push_back(absl::StrCat("end ", index)); };
+    task.accesses = [accesses] { return accesses; };
+    return queue.Post(index, std::move(task));
+  }
+  std::vector<std::string> Log() { return std::exchange(log_, {}); }
+
+  Inventory inventory_;
+  Recorder recorder_{false};
+  Schedule schedule_;
+  Control control_;
+  Listener listener_;
+  std::vector<std::string> log_;
+};
+
+// Hybrid sharding: the sum over replicas of what was reduced to its owner begins beside the computing.
+TEST_F(QueueTest, AChainOfCollectivesGoesOnByItself) {
+  const auto queue = MakeHostQueue({.inventory = &inventory_, .recorder = &recorder_});
+  Begin(*queue, Ops().Compute().Reduce(1, {0}).AllReduce(1, {1}).Compute().Compute().Compute().Compute({2}));
+  for (int32_t i = 0; i <= 3; ++i) ASSERT_TRUE(Post(*queue, i).ok());
+  EXPECT_THAT(Log(), ElementsAre("begin 0", "end 0", "begin 1", "begin 3", "end 3"));
+  control_.done.insert(1);
+  ASSERT_TRUE(Post(*queue, 4).ok());
+  EXPECT_THAT(Log(), ElementsAre("end 1", "begin 2", "begin 4", "end 4"));
+  ASSERT_TRUE(Post(*queue, 5).ok());
+  EXPECT_THAT(Log(), ElementsAre("begin 5", "end 5"));
+  EXPECT_THAT(listener_.waits, IsEmpty());
+  ASSERT_TRUE(Post(*queue, 6).ok());
+  EXPECT_THAT(Log(), ElementsAre("end 2", "begin 6", "end 6"));
+  EXPECT_THAT(listener_.waits, ElementsAre(2));
+  EXPECT_THAT(listener_.ends, ElementsAre(6));
+}
+
+// Who waits for the end of a chain starts what was put off, in order.
+TEST_F(QueueTest, WaitingStartsWhatWasPutOff) {
+  const auto queue = MakeHostQueue({.inventory = &inventory_, .recorder = &recorder_});
+  Begin(*queue, Ops().Reduce(2).AllReduce(2, {0}).Reduce(1).AllReduce(1, {2}).Compute({3}));
+  for (int32_t i = 0; i <= 4; ++i) ASSERT_TRUE(Post(*queue, i).ok());
+  EXPECT_THAT(Log(), ElementsAre("begin 0", "begin 2", "end 0", "begin 1", "end 1", "end 2", "begin 3", "end 3",
+                                 "begin 4", "end 4"));
+  EXPECT_THAT(listener_.waits, ElementsAre(0, 1, 2, 3));
+}
+
+// Ranks whose reductions are done in another order issue the same collectives in each group.
+TEST_F(QueueTest, AGroupKeepsItsOrderAndOthersGoOn) {
+  const auto queue = MakeHostQueue({.inventory = &inventory_, .recorder = &recorder_});
+  Begin(*queue, Ops().Reduce(2).AllReduce(2, {0}).AllReduce(1).Gather(3).Compute().Compute({3}));
+  control_.done.insert(3);
+  for (int32_t i = 0; i <= 4; ++i) ASSERT_TRUE(Post(*queue, i).ok());
+  EXPECT_THAT(Log(), ElementsAre("begin 0", "begin 3", "end 3", "begin 4", "end 4")) << "2 comes after 1";
+  ASSERT_TRUE(Post(*queue, 5).ok());
+  EXPECT_THAT(Log(), ElementsAre("begin 5", "end 5"));
+  ASSERT_TRUE(queue->Finish().ok());
+  EXPECT_THAT(Log(), ElementsAre("end 0", "begin 1", "begin 2", "end 1", "end 2"));
+}
+
+TEST_F(QueueTest, EndsOfAStreamKeepTheirOrder) {
+  const auto queue = MakeHostQueue({.inventory = &inventory_, .recorder = &recorder_});
+  Begin(*queue, Ops().Reduce(2).Reduce(1).Compute().Compute({0}).Compute());
+  control_.done.insert(1);
+  for (int32_t i = 0; i <= 2; ++i) ASSERT_TRUE(Post(*queue, i).ok());
+  EXPECT_THAT(Log(), ElementsAre("begin 0", "begin 1", "begin 2", "end 2"));
+  ASSERT_TRUE(Post(*queue, 3).ok());
+  EXPECT_THAT(Log(), ElementsAre("end 0", "end 1", "begin 3", "end 3"));
+}
+
+TEST_F(QueueTest, AFailureNamesTheOp) {
+  for (const bool streams : {false, true}) {
+    const QueueOptions options{.inventory = &inventory_, .recorder = &recorder_};
+    const auto queue = streams ? MakeStreamQueue(options, MakeInlineStreams()) : MakeHostQueue(options);
+    Begin(*queue, Ops().Reduce(1).Compute({0}));
+    control_.fails[0] = absl::UnavailableError("rank 3 is gone");
+    absl::Status status = Post(*queue, 0);
+    if (status.ok()) status = Post(*queue, 1);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("waiting for Reduce h.0 on reduce in shards: rank 3 is gone"));
+  }
+}
+
+// ---- Streams ----
+
+// A device that comes to a mark after it was asked so many times.
+class SlowStreams final : public Streams {
+ public:
+  explicit SlowStreams(std::map<Mark, int> asked) : asked_(std::move(asked)) {}
+  absl::Status Begin() override { return absl::OkStatus(); }
+  absl::StatusOr<Mark> Run(Stream stream, absl::Span<const Mark> after, absl::FunctionRef<void()> work) override {
+    after_.emplace_back(after.begin(), after.end());
+    work();
+    return after_.size() - 1;
+  }
+  absl::StatusOr<bool> Reached(Mark mark) override {
+    if (mark == broken_) return absl::InternalError("an illegal memory access");
+    return asked_[mark]-- <= 0;
+  }
+
+  std::vector<std::vector<Mark>> after_;  // by mark
+  Mark broken_ = 1000;
+
+ private:
+  std::map<Mark, int> asked_;
+};
+
+TEST_F(QueueTest, TheDeviceIsAskedForTheEarliestOpThatIsNotDone) {
+  auto streams = std::make_unique<SlowStreams>(std::map<Streams::Mark, int>{{1, 3}, {3, 1}});
+  SlowStreams& device = *streams;
+  const auto queue = MakeStreamQueue({.inventory = &inventory_, .recorder = &recorder_}, std::move(streams));
+  Begin(*queue, Ops().Compute().Reduce(1, {0}).AllReduce(1, {1}).Compute({2}));
+  for (int32_t i = 0; i <= 3; ++i) ASSERT_TRUE(Post(*queue, i).ok());
+  EXPECT_THAT(device.after_, ElementsAre(IsEmpty(), ElementsAre(0), IsEmpty(), ElementsAre(2)))
+      << "ops of one stream need no mark";
+  ASSERT_TRUE(queue->Finish().ok());
+  EXPECT_THAT(listener_.waits, ElementsAre(1, 3));
+  device.broken_ = 2;
+  EXPECT_THAT(std::string(queue->Finish().message()),
+              HasSubstr("waiting for AllReduce h.0 on reduce in replicas after 1: an illegal memory access"));
+}
+
+// ---- The order of accesses ----
+
+TEST_F(QueueTest, AnOpThatDoesNotWaitIsRefused) {
+  const at::Tensor slot = at::zeros({64}), other = at::zeros({64});
+  for (const bool streams : {false, true}) {
+    const QueueOptions options{.inventory = &inventory_, .recorder = &recorder_, .check_accesses = true};
+    const auto queue = streams ? MakeStreamQueue(options, MakeInlineStreams()) : MakeHostQueue(options);
+    Begin(*queue, Ops().Gather(1).Compute().Compute({0}));
+    ASSERT_TRUE(Post(*queue, 0, {Writes(slot)}).ok());
+    ASSERT_TRUE(Post(*queue, 1, {Reads(other), Writes(other)}).ok());
+    ASSERT_TRUE(Post(*queue, 2, {Reads(slot.narrow(0, 60, 4))}).ok());
+    Begin(*queue, Ops().Gather(1).Compute());
+    ASSERT_TRUE(Post(*queue, 0, {Writes(slot)}).ok()) << "what another step did is over";
+    const absl::Status refused = Post(*queue, 1, {Reads(slot.narrow(0, 60, 4))});
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("reads memory that Gather h.0 on gather in shards writes"));
+    queue->Abandon();
+  }
+}
+
+TEST(AccessOrder, Table) {
+  const at::Tensor memory = at::zeros({64});
+  const auto reads = std::vector<Access>{Reads(memory.narrow(0, 0, 32))},
+             writes = std::vector<Access>{Writes(memory.narrow(0, 16, 32))},
+             beside = std::vector<Access>{Writes(memory.narrow(0, 32, 32))};
+  using Clock = AccessOrder::Clock;
+  const auto code = [](const absl::StatusOr<Clock>& clock) { return clock.status().code(); };
+  {
+    AccessOrder order(false);
+    const Clock first = *order.Run("a", Stream::kGather, {}, reads);
+    EXPECT_TRUE(order.Run("reads too", Stream::kCompute, {}, reads).ok());
+    EXPECT_TRUE(order.Run("elsewhere", Stream::kReduce, {}, beside).ok());
+    EXPECT_EQ(code(order.Run("waits for one of two", Stream::kTransfer, {first}, writes)),
+              absl::StatusCode::kFailedPrecondition);
+  }
+  {
+    AccessOrder order(false);
+    const Clock a = *order.Run("a", Stream::kGather, {}, writes);
+    const Clock b = *order.Run("b", Stream::kCompute, {a}, {});
+    EXPECT_TRUE(order.Run("c", Stream::kReduce, {b}, writes).ok()) << "what is waited for has waited";
+  }
+  for (const bool in_order : {false, true}) {
+    AccessOrder order(in_order);
+    ASSERT_TRUE(order.Run("a", Stream::kReduce, {}, writes).ok());
+    EXPECT_EQ(order.Run("b", Stream::kReduce, {}, writes).ok(), in_order) << "of one stream";
+    AccessOrder compute(in_order);
+    ASSERT_TRUE(compute.Run("a", Stream::kCompute, {}, writes).ok());
+    EXPECT_TRUE(compute.Run("b", Stream::kCompute, {}, writes).ok());
+  }
+  {
+    AccessOrder order(false);  // the ends of a stream are in order
+    ASSERT_TRUE(order.Run("a", Stream::kReduce, {}, writes).ok());
+    const Clock b = *order.Run("b", Stream::kReduce, {}, {});
+    EXPECT_TRUE(order.Run("c", Stream::kCompute, {b}, writes).ok());
+  }
+  {
+    AccessOrder order(false);
+    ASSERT_TRUE(order.Run("a", Stream::kReduce, {}, writes).ok());
+    order.Fence();
+    EXPECT_TRUE(order.Run("b", Stream::kCompute, {}, writes).ok());
+  }
+}
+
+}  // namespace
+}  // namespace muster::engine

@@ -1,0 +1,121 @@
+#include "worker/engine/step_tasks.h"
+
+#include <utility>
+
+namespace muster::engine {
+namespace {
+
+using Context = StepTasks::Context;
+
+collectives::Group& GroupOf(const Context& c, const Op& op) { return *c.config->groups[op.group]; }
+
+Works One(std::unique_ptr<collectives::Work> work) {
+  Works works;
+  works.push_back(std::move(work));
+  return works;
+}
+
+template <typename F>
+Task Computes(F work) {
+  Task task;
+  task.begin = [work = std::move(work)]() -> Works {
+    work();
+    return {};
+  };
+  return task;
+}
+template <typename F>
+Task Communicates(F begin, std::function<void()> end = nullptr) {
+  Task task;
+  task.begin = std::move(begin);
+  task.end = std::move(end);
+  return task;
+}
+
+std::unique_ptr<collectives::Work> Gathered(const Context& c, const Op& op) {
+  std::vector<at::Tensor> buffers = c.storage->BeginGather(op);
+  collectives::Group& group = GroupOf(c, op);
+  return op.even ? group.AllGather(std::move(buffers)) : group.BroadcastShares(c.storage->SharesOf(op, buffers));
+}
+std::unique_ptr<collectives::Work> Reduced(const Context& c, const Op& op) {
+  std::vector<at::Tensor> buffers = c.storage->BeginReduce(op);
+  collectives::Group& group = GroupOf(c, op);
+  return op.even ? group.ReduceScatter(std::move(buffers)) : group.ReduceShares(c.storage->SharesOf(op, buffers));
+}
+
+Works AllReduceOwned(const Context& c, const Op& op) {
+  Works works;
+  for (const at::Tensor& owned : c.storage->BeginAllReduce(op)) works.push_back(GroupOf(c, op).AllReduce(owned));
+  return works;
+}
+
+// Over the ranks of the op's group: the root of the sum of squares.
+Task MeasureNorm(const Context& c, const Op& op) {
+  at::Tensor& norm = c.tensors->norm;
+  const auto own = [&c] { return c.storage->OwnedNorm().to(at::kDouble).view({1}); };
+  if (op.group < 0) return Computes([=, &norm] { norm = own(); });
+  return Communicates(
+      [=, &c, &op, &norm] {
+        norm = own().square();
+        return One(GroupOf(c, op).AllReduce(norm));
+      },
+      [&norm] { norm = norm.sqrt(); });
+}
+
+}  // namespace
+
+StepTasks::Handler StepTasks::HandlerOf(OpKind kind) {
+  switch (kind) {
+    case OpKind::kForward:
+      return [](const Context& c, const Op& op) { return Computes([&] { c.microbatches->Forward(op); }); };
+    case OpKind::kRecompute:
+      return [](const Context& c, const Op& op) { return Computes([&] { c.microbatches->Recompute(op); }); };
+    case OpKind::kBackward:
+      return [](const Context& c, const Op& op) { return Computes([&] { c.microbatches->Backward(op); }); };
+    case OpKind::kOpenGradients:
+      return [](const Context& c, const Op& op) { return Computes([&] { c.storage->OpenGradients(op); }); };
+    case OpKind::kRelease:
+      return [](const Context& c, const Op& op) { return Computes([&] { c.storage->Release(op); }); };
+    case OpKind::kGather:
+      return [](const Context& c, const Op& op) { return Communicates([&] { return One(Gathered(c, op)); }); };
+    case OpKind::kReduce:
+      return [](const Context& c, const Op& op) {
+        return Communicates([&] { return One(Reduced(c, op)); }, [&] { c.storage->EndReduce(op); });
+      };
+    case OpKind::kAllReduce:
+      return [](const Context& c, const Op& op) {
+        return Communicates([&] { return AllReduceOwned(c, op); }, [&] { c.storage->EndAllReduce(op); });
+      };
+    case OpKind::kReduceScalars:
+      return [](const Context& c, const Op& op) {
+        return Communicates([&] { return One(GroupOf(c, op).AllReduce(c.tensors->scalars)); });
+      };
+    case OpKind::kGradientNorm:
+      return [](const Context& c, const Op& op) { return MeasureNorm(c, op); };
+    case OpKind::kOptimizerStep:
+      return [](const Context& c, const Op&) { return Computes([&] { c.update(); }); };
+    default:
+      return nullptr;
+  }
+}
+
+Task StepTasks::TaskOf(const Op& op) {
+  Task task = HandlerOf(op.kind)(context_, op);
+  if (context_.config->check_accesses) task.accesses = [this, &op] { return AccessesOf(op); };
+  return task;
+}
+
+// The passes of the last unit add to the loss among the scalars, which are summed, then read by the update.
+std::vector<Access> StepTasks::AccessesOf(const Op& op) const {
+  std::vector<Access> accesses = context_.storage->Accesses(op);
+  if (context_.tensors == nullptr) return accesses;
+  const at::Tensor& scalars = context_.tensors->scalars;
+  const bool last = op.unit + 1 == context_.config->inventory.units_size();
+  if ((Traits(op.kind).pass != Pass::kNone && last) || op.kind == OpKind::kReduceScalars) {
+    accesses.push_back(Writes(scalars));
+  }
+  if (op.kind == OpKind::kOptimizerStep) accesses.push_back(Reads(scalars));
+  return accesses;
+}
+
+}  // namespace muster::engine

@@ -1,0 +1,315 @@
+// Trains a small model by every strategy, with ranks as threads of this process, and compares. Sizes divide by nothing;
+// released parameters become NaN, to expose a use after release. Included by the tests that do so.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "models/inventory.h"
+#include "strategies/compile.h"
+#include "worker/collectives/threads.h"
+#include "worker/engine/configure.h"
+#include "worker/engine/engine.h"
+
+namespace muster::engine {
+
+constexpr uint64_t kContext = 16, kVocabulary = 61;
+constexpr int kSteps = 20;
+constexpr double kAdamRate = 1e-3, kSgdRate = 0.1;
+
+struct Trial {
+  std::string name;
+  std::function<void(Train&)> choose;
+  uint32_t ranks = 1;
+  uint32_t microbatch = 7;
+  bool sgd = false;
+  Dtype compute = DTYPE_FP32, reduce = DTYPE_FP32;
+  bool adversarial = false;               // groups that poison what is in flight
+  std::function<void(Config&)> set = {};  // of every rank
+};
+
+constexpr uint32_t kSequences = 7;
+
+inline Train MakeTrain(const Trial& trial) {
+  Train train;
+  Gpt2& g = *train.mutable_model()->mutable_gpt2();
+  g.set_layers(3), g.set_heads(3), g.set_width(39), g.set_vocabulary(kVocabulary), g.set_context(kContext);
+  train.mutable_batch()->set_sequences(kSequences);
+  train.mutable_batch()->set_microbatch(trial.microbatch);
+  train.mutable_precision()->set_compute(trial.compute);
+  train.mutable_precision()->set_reduce(trial.reduce);
+  Optimizer& o = *train.mutable_optimizer();
+  if (trial.sgd) {
+    o.mutable_sgd()->set_momentum(0.9);
+  } else {
+    o.mutable_adamw()->set_beta1(0.9);
+    o.mutable_adamw()->set_beta2(0.999);
+    o.mutable_adamw()->set_eps(1e-8);
+  }
+  o.set_weight_decay(0.1);
+  o.set_clip_norm(1.0);
+  train.set_seed(3);
+  trial.choose(train);
+  return train;
+}
+
+inline std::vector<uint32_t> Sequences(uint64_t step) {
+  std::mt19937 random(static_cast<uint32_t>(step));
+  std::vector<uint32_t> tokens(kSequences * (kContext + 1));
+  for (uint32_t& t : tokens) t = static_cast<uint32_t>(random() % kVocabulary);
+  return tokens;
+}
+
+struct Curve {
+  std::vector<double> losses, norms;
+  double evaluation = 0;
+  std::map<std::string, std::vector<float>> weights;  // by tensor, assembled from its owners
+  std::map<std::string, std::vector<float>> state;    // all of it, by kind and tensor
+};
+
+// Where a run begins, and how long it is.
+struct Leg {
+  const Curve* from = nullptr;
+  int first = 0, steps = kSteps;
+};
+
+// The groups of every rank, by number.
+struct Groups {
+  explicit Groups(uint32_t world, uint32_t shards, bool hostile = false) : of(world), adversarial(hostile) {
+    Make(world, kWorldGroup, [](uint32_t) { return 0u; });
+    if (shards > 1) Make(world, kShardGroup, [&](uint32_t rank) { return rank / shards; });
+    if (world > shards) Make(world, kReplicaGroup, [&](uint32_t rank) { return rank % shards; });
+  }
+  void Make(uint32_t world, int32_t group, const std::function<uint32_t(uint32_t)>& which) {
+    std::map<uint32_t, std::vector<uint32_t>> members;
+    for (uint32_t rank = 0; rank < world; ++rank) members[which(rank)].push_back(rank);
+    for (const auto& [key, ranks] : members) {
+      const int size = static_cast<int>(ranks.size());
+      auto made = adversarial ? collectives::MakeThreads(size, absl::Seconds(60))
+                              : collectives::MakeThreads(size, absl::Seconds(60));
+      for (size_t i = 0; i < ranks.size(); ++i) {
+        of[ranks[i]][group] = made[i].get();
+        owned.push_back(std::move(made[i]));
+      }
+    }
+  }
+  std::vector<std::array<collectives::Group*, kGroups>> of;
+  const bool adversarial;
+  std::vector<std::unique_ptr<collectives::Group>> owned;
+};
+
+// One step of `rank`, on its share.
+inline absl::StatusOr<StepResult> TakeStep(const Trial& trial, uint32_t rank, Engine& engine) {
+  const std::vector<uint32_t> all = Sequences(engine.step());
+  const strategies::Share share = strategies::ShareOf(kSequences, trial.ranks, rank);
+  const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
+  return engine.Step({share.sequences, own, kSequences * kContext}, trial.sgd ? kSgdRate : kAdamRate);
+}
+
+inline void Load(const Leg& leg, Engine& engine) {
+  for (StateView& view : engine.State()) {
+    const std::vector<float>& all = leg.from->state.at(view.kind + " " + view.tensor);
+    std::copy_n(all.begin() + static_cast<int64_t>(view.begin), view.values.size(), view.values.begin());
+  }
+  ASSERT_TRUE(engine.Push().ok());
+  engine.set_step(static_cast<uint64_t>(leg.first));
+}
+
+inline void RunRank(const Trial& trial, uint32_t rank, const Leg& leg, Engine& engine, Curve& curve) {
+  if (leg.from != nullptr) Load(leg, engine);
+  for (int step = 0; step < leg.steps; ++step) {
+    const auto result = TakeStep(trial, rank, engine);
+    ASSERT_TRUE(result.ok()) << trial.name << ": " << result.status();
+    curve.losses.push_back(result->loss);
+    curve.norms.push_back(result->gradient_norm);
+  }
+  const std::vector<uint32_t> all = Sequences(1000);
+  const strategies::Share share = strategies::ShareOf(5, trial.ranks, rank);
+  const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
+  const auto loss = engine.Evaluate({share.sequences, own, 5 * kContext});
+  ASSERT_TRUE(loss.ok()) << trial.name << ": " << loss.status();
+  curve.evaluation = *loss;
+  for (const StateView& view : engine.State()) {
+    uint64_t elements = 1;
+    for (const uint64_t n : view.shape) elements *= n;
+    std::vector<float>& tensor = curve.state[view.kind + " " + view.tensor];
+    tensor.resize(elements, std::nanf(""));
+    std::copy(view.values.begin(), view.values.end(), tensor.begin() + static_cast<int64_t>(view.begin));
+    if (view.kind == "parameter") curve.weights[view.tensor] = tensor;
+  }
+}
+
+// Adds what another rank owns; replicas must be equal.
+inline void Join(const std::string& name, const std::map<std::string, std::vector<float>>& from,
+                 std::map<std::string, std::vector<float>>& to) {
+  for (const auto& [tensor, values] : from) {
+    std::vector<float>& into = to[tensor];
+    into.resize(values.size(), std::nanf(""));
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (std::isnan(values[i])) continue;
+      EXPECT_TRUE(std::isnan(into[i]) || into[i] == values[i]) << name << ": replicas differ in " << tensor;
+      into[i] = values[i];
+    }
+  }
+}
+
+// Rank 0's results with the weights of all ranks; all ranks must have the same results.
+inline Curve Train(const Trial& trial, const Leg& leg = {}) {
+  const ::muster::Train train = MakeTrain(trial);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const auto layout = strategies::MakeLayout(train, inventory, strategies::AnyPlaces(trial.ranks));
+  EXPECT_TRUE(layout.ok()) << trial.name << ": " << layout.status();
+  if (!layout.ok()) return {};
+  const Groups groups(trial.ranks, layout->table.shards(), trial.adversarial);
+  std::vector<Curve> curves(trial.ranks);
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < trial.ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      Config config = Configure(train, inventory, trial.ranks, rank)->config;
+      if (trial.ranks > 1) config.groups = groups.of[rank];
+      config.poison = true;
+      if (trial.set) trial.set(config);
+      const auto engine = Engine::Create(config);
+      ASSERT_TRUE(engine.ok()) << trial.name << ": " << engine.status();
+      RunRank(trial, rank, leg, **engine, curves[rank]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (uint32_t rank = 1; rank < trial.ranks; ++rank) {
+    EXPECT_EQ(curves[rank].losses, curves[0].losses) << trial.name;
+    EXPECT_EQ(curves[rank].norms, curves[0].norms) << trial.name;
+    EXPECT_EQ(curves[rank].evaluation, curves[0].evaluation) << trial.name;
+    Join(trial.name, curves[rank].weights, curves[0].weights);
+    Join(trial.name, curves[rank].state, curves[0].state);
+  }
+  return curves[0];
+}
+
+inline double Relative(const std::vector<double>& a, const std::vector<double>& b) {
+  double most = a.size() == b.size() ? 0 : INFINITY;
+  for (size_t i = 0; i < a.size() && i < b.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  return most;
+}
+
+// The bias of keys has a true gradient of zero (softmax is invariant to it), so Adam amplifies rounding noise there.
+inline bool IsNoise(const std::string& tensor, size_t element, size_t elements) {
+  return tensor.ends_with("c_attn.bias") && element >= elements / 3 && element < 2 * elements / 3;
+}
+
+inline void ExpectSameWeights(const Trial& trial, const Curve& seen, const Curve& expected) {
+  const double rate = trial.sgd ? kSgdRate : kAdamRate;
+  ASSERT_EQ(seen.weights.size(), expected.weights.size()) << trial.name;
+  for (const auto& [tensor, right] : expected.weights) {
+    const std::vector<float>& ours = seen.weights.at(tensor);
+    ASSERT_EQ(ours.size(), right.size()) << trial.name << " " << tensor;
+    double difference = 0, norm = 0, most = 0;
+    for (size_t i = 0; i < right.size(); ++i) {
+      ASSERT_FALSE(std::isnan(ours[i])) << trial.name << ": no rank owns " << tensor << " " << i;
+      if (!trial.sgd && IsNoise(tensor, i, right.size())) continue;
+      const double d = static_cast<double>(ours[i]) - right[i];
+      difference += d * d;
+      norm += static_cast<double>(right[i]) * right[i];
+      most = std::max(most, std::abs(d));
+    }
+    EXPECT_LE(std::sqrt(difference), (trial.sgd ? 1e-6 : 1e-5) * std::sqrt(norm)) << trial.name << " " << tensor;
+    EXPECT_LE(most, 0.02 * rate) << trial.name << " " << tensor;
+  }
+}
+
+inline void ExpectSame(const Trial& trial, const Curve& seen, const Curve& expected) {
+  EXPECT_LE(Relative(seen.losses, expected.losses), 5e-6) << trial.name;
+  EXPECT_LE(Relative(seen.norms, expected.norms), 3e-5) << trial.name;
+  EXPECT_LE(std::abs(seen.evaluation - expected.evaluation), 5e-6 * expected.evaluation) << trial.name;
+  ExpectSameWeights(trial, seen, expected);
+}
+
+// How far the weights are from `expected`, over how far training moved those from `initial`: 1 for a rank that never
+// updates, whatever its losses are.
+inline double UpdateError(const Curve& seen, const Curve& expected, const Curve& initial) {
+  double difference = 0, moved = 0;
+  for (const auto& [tensor, right] : expected.weights) {
+    const std::vector<float>&ours = seen.weights.at(tensor), &from = initial.weights.at(tensor);
+    for (size_t i = 0; i < right.size(); ++i) {
+      if (IsNoise(tensor, i, right.size())) continue;
+      difference += std::pow(static_cast<double>(ours[i]) - right[i], 2);
+      moved += std::pow(static_cast<double>(right[i]) - from[i], 2);
+    }
+  }
+  return std::sqrt(difference / moved);
+}
+
+inline void Single(::muster::Train& train) { train.mutable_strategy()->mutable_single(); }
+
+using Choose = std::function<void(::muster::Train&)>;
+
+inline Choose ZeroStage(uint32_t stage, Accumulation accumulation = ACCUMULATION_REDUCE, uint32_t prefetch = 1) {
+  return [=](::muster::Train& train) {
+    Zero& zero = *train.mutable_strategy()->mutable_zero();
+    zero.set_stage(stage);
+    zero.set_placement(PLACEMENT_WHOLE);
+    zero.set_accumulation(accumulation);
+    zero.set_prefetch(prefetch);
+    zero.set_bucket_mib(0.05);
+  };
+}
+
+inline Choose FsdpOf(Reshard reshard, const std::function<void(::muster::Train&, Fsdp&)>& more = nullptr) {
+  return [=](::muster::Train& train) {
+    Fsdp& fsdp = *train.mutable_strategy()->mutable_fsdp();
+    fsdp.set_reshard(reshard);
+    fsdp.set_placement(PLACEMENT_EVEN);
+    fsdp.set_accumulation(ACCUMULATION_REDUCE);
+    fsdp.set_prefetch(1);
+    if (more) more(train, fsdp);
+  };
+}
+
+inline const std::vector<std::pair<std::string, Choose>>& Strategies() {
+  using T = ::muster::Train;
+  static const auto* const all = new std::vector<std::pair<std::string, Choose>>{
+      {"ddp", [](T& t) { t.mutable_strategy()->mutable_ddp()->set_bucket_mib(0.05); }},
+      {"zero 1", ZeroStage(1)},
+      {"zero 2", ZeroStage(2)},
+      {"zero 2 hold", ZeroStage(2, ACCUMULATION_HOLD)},
+      {"zero 3", ZeroStage(3)},
+      {"zero 3 hold, prefetch 0", ZeroStage(3, ACCUMULATION_HOLD, 0)},
+      {"zero 3 ragged",
+       [](T& t) { ZeroStage(3)(t), t.mutable_strategy()->mutable_zero()->set_placement(PLACEMENT_RAGGED); }},
+      {"full_shard", FsdpOf(RESHARD_FULL_SHARD)},
+      {"full_shard by rows", FsdpOf(RESHARD_FULL_SHARD, [](T&, Fsdp& f) { f.set_placement(PLACEMENT_ROWS); })},
+      {"full_shard hold", FsdpOf(RESHARD_FULL_SHARD, [](T&, Fsdp& f) { f.set_accumulation(ACCUMULATION_HOLD); })},
+      {"full_shard prefetch 3", FsdpOf(RESHARD_FULL_SHARD, [](T&, Fsdp& f) { f.set_prefetch(3); })},
+      {"full_shard prefetch 0", FsdpOf(RESHARD_FULL_SHARD, [](T&, Fsdp& f) { f.set_prefetch(0); })},
+      {"full_shard wrapped", FsdpOf(RESHARD_FULL_SHARD, [](T&, Fsdp& f) { f.set_wrap_mib(0.16); })},
+      {"full_shard recomputed", FsdpOf(RESHARD_FULL_SHARD, [](T& t, Fsdp&) { t.set_activation_checkpointing(true); })},
+      {"shard_grad_op", FsdpOf(RESHARD_SHARD_GRAD_OP)},
+      {"shard_grad_op hold, wrapped", FsdpOf(RESHARD_SHARD_GRAD_OP,
+                                             [](T&, Fsdp& f) {
+                                               f.set_accumulation(ACCUMULATION_HOLD);
+                                               f.set_wrap_mib(1);
+                                             })},
+      {"no_shard", FsdpOf(RESHARD_NO_SHARD)},
+      {"hybrid", FsdpOf(RESHARD_HYBRID, [](T&, Fsdp& f) { f.set_shard_ranks(2); })},
+      {"hybrid hold", FsdpOf(RESHARD_HYBRID,
+                             [](T&, Fsdp& f) {
+                               f.set_shard_ranks(2);
+                               f.set_accumulation(ACCUMULATION_HOLD);
+                             })},
+      {"hybrid of one", FsdpOf(RESHARD_HYBRID, [](T&, Fsdp& f) { f.set_shard_ranks(1); })},
+  };
+  return *all;
+}
+
+}  // namespace muster::engine

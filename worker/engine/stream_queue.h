@@ -1,0 +1,44 @@
+// The queue for devices with streams: every op is issued at once, and the device orders them. What calls the device is
+// behind a small interface, so that everything else here runs in tests on CPUs too.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "worker/engine/queue.h"
+
+namespace muster::engine {
+
+// The streams of one device. Errors are the device's, as Status. Not thread-safe.
+class Streams {
+ public:
+  // A point in a stream, from 0 on in each step.
+  using Mark = size_t;
+
+  virtual ~Streams() = default;
+  // The marks of before are over. On every stream, what comes from now on comes after all that was issued before.
+  virtual absl::Status Begin() = 0;
+  // Issues what `work` does to `stream`, after `after`, and returns a mark behind it. `work` runs before Run returns.
+  virtual absl::StatusOr<Mark> Run(Stream stream, absl::Span<const Mark> after, absl::FunctionRef<void()> work) = 0;
+  // Whether the device has come to the mark. Does not wait.
+  virtual absl::StatusOr<bool> Reached(Mark mark) = 0;
+};
+
+// Finish waits for the device by asking for the earliest op that is not done, so that the progress page names the op at
+// which a device stands.
+std::unique_ptr<Queue> MakeStreamQueue(const QueueOptions& options, std::unique_ptr<Streams> streams);
+
+// On the host, in order: for tests of what devices do.
+std::unique_ptr<Streams> MakeInlineStreams();
+
+#ifdef MUSTER_CUDA
+// The current stream for kCompute, streams of high priority for the others. FailedPrecondition: no device.
+absl::StatusOr<std::unique_ptr<Streams>> MakeCudaStreams(int device);
+#endif
+
+}  // namespace muster::engine
