@@ -228,7 +228,7 @@ absl::Status CompiledEngine::MakeUnits() {
 
 void CompiledEngine::MakeState() {
   optimizer_ = MakeOptimizer(config_.train.optimizer(), storage_->Runs(), storage_->owned_elements(), device_);
-  state_.emplace(&storage_->extents());
+  state_.emplace(&storage_->extents(), /*copies=*/config_.streams || device_.is_cuda());
   state_->AddParameters();
   for (const auto& [kind, values] : optimizer_->State()) state_->Add(kind, values);
 }

@@ -44,9 +44,9 @@ struct Config {
   // For tests and for hunting a fault:
   bool poison = false;          // fill released parameters with NaN, to expose a use after release
   bool check_accesses = false;  // refuse an op that does not wait for another one with which it conflicts in memory
-  bool streams = false;         // on a CPU: run ops by the queue that devices with streams have
-  bool portable = false;        // on a CPU: the units that GPUs run
-  bool unproven = false;        // run schedules that the checker refuses
+  bool streams = false;   // on a CPU: run ops by the queue that devices with streams have, and copy state to the host
+  bool portable = false;  // on a CPU: the units that GPUs run
+  bool unproven = false;  // run schedules that the checker refuses
   std::optional<units::Bf16Gemms> bf16_gemms;  // on a CPU; none: chosen by its instruction set
   int threads = 1;                             // LibTorch's threads; results are bit-equal for equal threads
 };
@@ -65,13 +65,14 @@ struct StepResult {
   double waited_seconds = 0;  // on a CPU: time blocked in collectives
 };
 
-// A contiguous run of a tensor's elements that this rank owns; fp32. Valid until the engine is destroyed.
+// A contiguous run of a tensor's elements that this rank owns; fp32. Valid until the engine is destroyed, on a GPU
+// until Push.
 struct StateView {
   std::string kind;             // "parameter", "exp_avg", "exp_avg_sq", "momentum"
   std::string tensor;           // inventory's name
   std::vector<uint64_t> shape;  // of the whole tensor
   uint64_t begin = 0;           // element
-  absl::Span<float> values;     // host memory, or a host copy made by Pull() and written back by Push() on a GPU
+  absl::Span<float> values;     // host memory; on a GPU a copy made by Pull() and written back by Push()
 };
 
 class Engine {

@@ -65,6 +65,19 @@ TEST(Modes, Bf16UpdatesAsOneRankDoes) {
   }
 }
 
+// What is loaded reaches the device, and what is saved comes from it, by copies in host memory.
+TEST(Modes, GoOnFromACopyOfTheState) {
+  const auto copies = [](Config& c) { c.streams = true; };
+  const Trial whole{.name = "whole", .choose = Strategies()[0].second, .ranks = 2, .microbatch = 4, .set = copies};
+  Trial shards = whole;
+  shards.choose = FsdpOf(RESHARD_FULL_SHARD);
+  const Curve half = Train(whole, {.steps = kSteps / 2});
+  Curve rest = Train(shards, {.from = &half, .first = kSteps / 2, .steps = kSteps / 2});
+  rest.losses.insert(rest.losses.begin(), half.losses.begin(), half.losses.end());
+  rest.norms.insert(rest.norms.begin(), half.norms.begin(), half.norms.end());
+  ExpectSame(shards, rest, Train({.name = "single", .choose = Single}));
+}
+
 // ---- Waits ----
 
 struct Wait {

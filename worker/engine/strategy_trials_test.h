@@ -141,6 +141,7 @@ inline void RunRank(const Trial& trial, uint32_t rank, const Leg& leg, Engine& e
   const auto loss = engine.Evaluate({share.sequences, own, 5 * kContext});
   ASSERT_TRUE(loss.ok()) << trial.name << ": " << loss.status();
   curve.evaluation = *loss;
+  ASSERT_TRUE(engine.Pull().ok());
   for (const StateView& view : engine.State()) {
     uint64_t elements = 1;
     for (const uint64_t n : view.shape) elements *= n;
