@@ -57,6 +57,7 @@ absl::StatusOr<engine::Config> MakeConfig(const Dimensions& shape, uint64_t* pla
   if (!made.ok()) return made.status();
   *planned_bytes = made->memory.peak;
   made->config.threads = shape.threads;
+  made->config.cuda = shape.cuda;
   return std::move(made->config);
 }
 

@@ -14,9 +14,11 @@ namespace muster::bench {
 struct Dimensions {
   uint32_t layers = 4, heads = 4, width = 128, vocabulary = 256, context = 128, sequences = 8, microbatch = 0;
   uint32_t ranks = 1, rank = 0;  // `sequences` is a rank's share
-  std::string strategy = "ddp";  // where there are several ranks: ddp, zero1, zero2, zero3, full_shard, shard_grad_op
+  std::string strategy = "ddp";  // where there are several ranks: ddp, zero1, zero2, zero3, full_shard, shard_grad_op,
+                                 // hybrid
   int threads = 1;
   bool bf16 = false;
+  bool cuda = false;  // on the first GPU that the process sees
 };
 
 // The configuration of an engine for AdamW training with clipping, on one rank or by the strategy. Errors as

@@ -39,11 +39,12 @@ OURS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000", "MKL_CBWR": "AV
 class Group:
     """The processes of one job, which run steps together on request."""
 
-    def __init__(self, command, environment, ranks):
+    def __init__(self, command, environment, ranks, of_rank=None):
         self.folder = tempfile.TemporaryDirectory()
         self.ranks = [
             subprocess.Popen(command + ["--rank", str(r), "--folder", self.folder.name], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}) for r in range(ranks)]
+                             stdout=subprocess.PIPE, text=True,
+                             env={**os.environ, **environment, **(of_rank[r] if of_rank else {})}) for r in range(ranks)]
         self.read()
 
     def read(self):

@@ -20,6 +20,9 @@
 #include "bench/status.h"
 #include "strategies/partition/flat.h"
 #include "worker/collectives/gloo.h"
+#ifdef MUSTER_CUDA
+#include "worker/collectives/nccl.h"
+#endif
 #include "worker/engine/engine.h"
 
 namespace {
@@ -65,12 +68,19 @@ absl::Status ReduceOnly(collectives::Group& group, const std::vector<at::Tensor>
 
 struct Options {
   std::string folder, reduce = "full";
-  bool sockets = false;
+  bool sockets = false, cuda = false;
 };
 
 using Joined = absl::StatusOr<std::unique_ptr<collectives::Group>>;
 
 Joined Join(const std::string& name, uint32_t rank, uint32_t size, const Options& options, Rank& of) {
+#ifdef MUSTER_CUDA
+  if (options.cuda) {
+    return collectives::MakeNccl(
+        {.rank = static_cast<int>(rank), .size = static_cast<int>(size), .name = name, .host = "127.0.0.1"},
+        *of.rendezvous);
+  }
+#endif
   return collectives::MakeGloo({.rank = static_cast<int>(rank),
                                 .size = static_cast<int>(size),
                                 .name = name,
@@ -139,6 +149,7 @@ int main(int argc, char** argv) {
   app.add_option("--reduce", options.reduce)->check(CLI::IsMember({"full", "none", "only"}));
   CLI11_PARSE(app, argc, argv);
 
+  options.cuda = shape.cuda;
   const uint64_t before = bench::StatusBytes("VmRSS");
   Rank rank;
   if (const absl::Status status = Prepare(shape, options, rank); !status.ok()) {

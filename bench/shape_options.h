@@ -18,6 +18,10 @@ inline void AddShape(CLI::App& app, Dimensions& shape) {
   app.add_option("--threads", shape.threads);
   app.add_option("--ranks", shape.ranks);
   app.add_option("--rank", shape.rank);
+  app.add_option("--dtype", shape.bf16, "fp32 or bf16")
+      ->transform(CLI::Transformer({{"fp32", "false"}, {"bf16", "true"}}));
+  app.add_option("--device", shape.cuda, "cpu or cuda")
+      ->transform(CLI::Transformer({{"cpu", "false"}, {"cuda", "true"}}));
 }
 
 }  // namespace muster::bench

@@ -25,10 +25,7 @@ int main(int argc, char** argv) {
   CLI::App app("One side of bench/single_rank.py");
   app.add_option("--role", role)->check(CLI::IsMember({"engine", "gemms"}));
   bench::AddShape(app, shape);
-  std::string dtype = "fp32";
-  app.add_option("--dtype", dtype)->check(CLI::IsMember({"fp32", "bf16"}));
   CLI11_PARSE(app, argc, argv);
-  shape.bf16 = dtype == "bf16";
 
   const uint64_t before = bench::StatusBytes("VmRSS");
   uint64_t planned = 0;

@@ -1,6 +1,7 @@
-"""The other side of single_rank.py and ranks.py: the same GPT-2 trained by PyTorch eager, as its users write it.
+"""The other side of single_rank.py, ranks.py and gpu.py: the same GPT-2 trained by PyTorch, as its users write it.
 
-Fused AdamW, scaled dot product attention, gradients set to none; several ranks over Gloo by DistributedDataParallel, with
+Fused AdamW, scaled dot product attention, gradients set to none; torch.compile on request;
+several ranks over Gloo, on GPUs over NCCL, by DistributedDataParallel, with
 ZeroRedundancyOptimizer too, or by FSDP2's fully_shard of each block and of the root. Protocol as single_rank_side.cc and
 ranks_side.cc.
 """
@@ -43,7 +44,7 @@ class Gpt2(nn.Module):
             nn.init.normal_(p, std=0.02) if p.dim() > 1 else None
 
     def forward(self, ids, targets):
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
             x = block(x)
         return F.cross_entropy(self.head(self.ln_f(x)).flatten(0, 1), targets.flatten())
@@ -69,20 +70,23 @@ def main():
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--folder", help="where the ranks meet")
     parser.add_argument("--reduce", default="full", choices=("full", "none"))
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="cuda: the first GPU that is visible")
+    parser.add_argument("--microbatch", type=int, default=0, help="sequences; 0: all")
+    parser.add_argument("--compile", action="store_true", help="torch.compile")
     parser.add_argument("--strategy", default="ddp", choices=("ddp", "zero1", "fsdp2", "fsdp2_grad_op"))
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
     torch.manual_seed(1)
     if a.ranks > 1:
-        torch.distributed.init_process_group("gloo", init_method="file://%s/store" % a.folder, rank=a.rank,
+        torch.distributed.init_process_group("nccl" if a.device == "cuda" else "gloo", init_method="file://%s/store" % a.folder, rank=a.rank,
                                              world_size=a.ranks)
     before = status_bytes("VmRSS")
-    model = Gpt2(a)
+    model = Gpt2(a).to(a.device)
     run = model
     if a.strategy.startswith("fsdp2"):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
-        mesh = init_device_mesh("cpu", (a.ranks,))
+        mesh = init_device_mesh(a.device, (a.ranks,))
         for block in model.blocks:
             fully_shard(block, mesh=mesh, reshard_after_forward=a.strategy == "fsdp2")
         fully_shard(model, mesh=mesh, reshard_after_forward=a.strategy == "fsdp2")
@@ -90,6 +94,8 @@ def main():
         run = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
         if a.reduce == "none":  # the same step, with buckets, but without communication
             run.register_comm_hook(None, unreduced)
+    if a.compile:
+        run = torch.compile(run)
     decay = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() == 1]
     groups = [{"params": decay, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
@@ -100,16 +106,20 @@ def main():
                                             **options)
     else:
         optimizer = torch.optim.AdamW(groups, **options)
-    batch = torch.randint(0, a.vocabulary, (a.sequences, a.context + 1))
+    batch = torch.randint(0, a.vocabulary, (a.sequences, a.context + 1)).to(a.device)
+    parts = batch.split(a.microbatch or a.sequences)
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16, enabled=a.dtype == "bf16"):
-            loss = run(batch[:, :-1], batch[:, 1:])
-        loss.backward()
+        total = 0
+        for part in parts:
+            with torch.autocast(a.device, torch.bfloat16, enabled=a.dtype == "bf16"):
+                loss = run(part[:, :-1], part[:, 1:]) * (len(part) / len(batch))
+            loss.backward()
+            total = total + loss.detach()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        return loss.item()
+        return total.item()
 
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
@@ -118,7 +128,8 @@ def main():
             start = time.perf_counter()
             step()
             times.append((time.perf_counter() - start) * 1e3)
-        print(json.dumps({"milliseconds": times, "memory_bytes": status_bytes("VmHWM") - before}), flush=True)
+        memory = torch.cuda.max_memory_allocated() if a.device == "cuda" else status_bytes("VmHWM") - before
+        print(json.dumps({"milliseconds": times, "memory_bytes": memory}), flush=True)
 
 
 main()

@@ -11,7 +11,10 @@ absl::Status Agree(collectives::Group* group, Device device, const absl::Status&
   const absl::Status reduced = group->AllReduce(failed)->Wait();
   if (!own.ok()) return own;
   if (!reduced.ok()) return reduced;
-  return failed.item<double>() == 0 ? absl::OkStatus() : others;
+  const bool all = failed.item<double>() == 0;
+  // An aborted collective leaves a number that says nothing.
+  if (absl::Status health = group->Health(); !health.ok()) return health;
+  return all ? absl::OkStatus() : others;
 }
 
 }  // namespace muster::trainer

@@ -1,0 +1,58 @@
+// The engine on one GPU against the engine on the CPU: the same losses, norms and weights. Fails where there is no GPU.
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "worker/engine/strategy_trials_test.h"
+
+namespace muster::engine {
+namespace {
+
+Trial OnGpu(Trial trial) {
+  trial.name += " on a GPU";
+  trial.set = [](Config& c) { c.cuda = true; };
+  return trial;
+}
+
+// Other orders of sums and other exponentials than on the CPU: limits are ten times those between strategies of one
+// device.
+void ExpectClose(const Trial& trial) {
+  const Curve cpu = Train(trial), gpu = Train(OnGpu(trial));
+  EXPECT_LE(Relative(gpu.losses, cpu.losses), 5e-5);
+  EXPECT_LE(Relative(gpu.norms, cpu.norms), 3e-4);
+  EXPECT_NEAR(gpu.evaluation, cpu.evaluation, 5e-5 * cpu.evaluation);
+}
+
+TEST(EngineOnGpu, TrainsAsOnTheCpuInFp32) {
+  for (const bool sgd : {false, true}) ExpectClose({.name = "single", .choose = Single, .microbatch = 3, .sgd = sgd});
+}
+
+TEST(EngineOnGpu, RecomputesToTheSame) {
+  Trial trial{.name = "single", .choose = Single, .microbatch = 3};
+  const Curve kept = Train(OnGpu(trial));
+  trial.choose = [](::muster::Train& train) { Single(train), train.set_activation_checkpointing(true); };
+  EXPECT_EQ(Train(OnGpu(trial)).weights, kept.weights);
+}
+
+TEST(EngineOnGpu, EqualRunsAreBitEqual) {
+  for (const Dtype compute : {DTYPE_FP32, DTYPE_BF16}) {
+    const Trial trial{.name = "single", .choose = Single, .microbatch = 3, .compute = compute};
+    EXPECT_EQ(Train(OnGpu(trial)).weights, Train(OnGpu(trial)).weights);
+  }
+}
+
+TEST(EngineOnGpu, UpdatesAsOnTheCpuInBf16) {
+  Trial trial{.name = "single", .choose = Single, .microbatch = 3, .sgd = true, .compute = DTYPE_BF16};
+  trial.set = [](Config& c) { c.portable = true; };
+  const Curve initial = Train(trial, {.steps = 0}), cpu = Train(trial);
+  EXPECT_LE(UpdateError(Train(OnGpu(trial)), cpu, initial), 0.05);
+}
+
+TEST(EngineOnGpu, GoesOnFromWhatTheCpuLeft) {
+  const Trial trial{.name = "single", .choose = Single, .microbatch = 3, .sgd = true};
+  const Curve half = Train(trial, {.steps = kSteps / 2}), whole = Train(trial);
+  const Curve rest = Train(OnGpu(trial), {.from = &half, .first = kSteps / 2, .steps = kSteps / 2});
+  EXPECT_NEAR(rest.losses.back(), whole.losses.back(), 5e-5 * whole.losses.back());
+}
+
+}  // namespace
+}  // namespace muster::engine
