@@ -144,6 +144,21 @@ TEST_F(DeviceGroupTest, AnEnqueueThatDoesNotEndFailsAtTheDeadline) {
   EXPECT_THAT(device.calls(), ElementsAre("begin", "abort"));
 }
 
+TEST_F(DeviceGroupTest, AnEnqueueInProgressEndsWithTheGroup) {
+  const auto group = Make();
+  const auto first = group->AllReduce(values);
+  device.begin.Set(false);
+  device.ready.Set(false);
+  absl::Status second;
+  std::thread issuer([&] { second = group->AllReduce(values)->Wait(); });
+  ASSERT_TRUE(Eventually([&] { return device.calls().size() == 3; }));
+  device.reached.Set(absl::UnavailableError("an illegal memory access"));
+  EXPECT_FALSE(group->Health().ok());
+  issuer.join();
+  EXPECT_THAT(Message(second), HasSubstr("all-reduce 1: an illegal memory access"));
+  EXPECT_THAT(device.calls(), ElementsAre("begin", "record", "begin", "abort"));
+}
+
 TEST_F(DeviceGroupTest, TheFailureIsVisibleBeforeTheAbortBegins) {
   options.watch = absl::Milliseconds(1);
   const auto group = Make();
@@ -153,13 +168,15 @@ TEST_F(DeviceGroupTest, TheFailureIsVisibleBeforeTheAbortBegins) {
   std::vector<absl::Status> during;
   bool done = false;
   device.on_abort.Set([&] {
-    returned = aside.Returns([&] {
+    device.ready.Set(true);  // so that no call finds the error by itself
+    EXPECT_TRUE(aside.Returns([&] {
       during = {group->Health(), work->Wait(), group->AllReduce(values)->Wait(), group->Barrier()};
       done = work->done();
-    });
+    })) << "a call waited for the abort";
+    returned = true;
   });
   device.ready.Set(absl::UnavailableError("the network is down"));
-  ASSERT_TRUE(Eventually([&] { return returned.load(); })) << "a call waited for the abort";
+  ASSERT_TRUE(Eventually([&] { return returned.load(); }));
   for (const absl::Status& status : during) EXPECT_EQ(status.message(), "the network is down");
   EXPECT_TRUE(done);
 }

@@ -44,7 +44,7 @@ class FakeDevice {
   // Called inside the calls of these names.
   Setting<std::function<void()>> on_abort{[] {}}, on_block{[] {}}, on_query{[] {}};
 
-  // "begin", "record", "finalize", "destroy" and "abort", in order.
+  // "begin", "record", "finalize", "destroy" and "abort", in order; "late" for any call after the last two.
   std::vector<std::string> calls() const {
     const MutexLock lock(mutex_);
     return calls_;
@@ -78,7 +78,10 @@ class FakeDevice {
       device_.Add("begin");
       return device_.begin.Get();
     }
-    absl::StatusOr<bool> Ready() override { return device_.ready.Get(); }
+    absl::StatusOr<bool> Ready() override {
+      device_.Add("");
+      return device_.ready.Get();
+    }
     absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() override {
       device_.Add("record");
       if (absl::Status status = device_.record.Get(); !status.ok()) return status;
@@ -101,13 +104,16 @@ class FakeDevice {
     FakeDevice& device_;
   };
 
+  // An empty call is not listed.
   void Add(std::string call) {
     const MutexLock lock(mutex_);
-    calls_.push_back(std::move(call));
+    if (std::exchange(over_, over_ || call == "abort" || call == "destroy")) call = "late";
+    if (!call.empty()) calls_.push_back(std::move(call));
   }
 
   mutable Mutex mutex_;
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mutex_);
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace muster::collectives

@@ -22,11 +22,11 @@ struct NcclOptions {
 };
 
 // Rank 0 creates the NCCL id and publishes it in the rendezvous, where the others wait for it; `rendezvous` outlives
-// the group. Unavailable: not all ranks joined in time, or an NCCL or CUDA error. A collective starts after the work that
-// the current stream holds at its issue. Deadlines, failure and the end are those of device_group.h.
+// the group. Unavailable: not all ranks joined in time, or an NCCL or CUDA error. A collective starts after the work
+// that the current stream holds at its issue. Deadlines, failure and the end are those of device_group.h.
 //
-// Sets NCCL_LAUNCH_ORDER_IMPLICIT=1 in the process, unless it is set: the groups of a rank share its device, and without
-// one order of launches they may deadlock. All groups of a device must be used by one thread.
+// Sets NCCL_LAUNCH_ORDER_IMPLICIT=1 in the process, unless it is set: the groups of a rank share its device, and
+// without one order of launches they may deadlock. All groups of a device must be used by one thread.
 absl::StatusOr<std::unique_ptr<Group>> MakeNccl(const NcclOptions& options, KeyValue& rendezvous);
 
 }  // namespace muster::collectives
