@@ -2,6 +2,7 @@
 #include "worker/collectives/conformance_test.h"
 
 #include "absl/time/clock.h"
+#include "worker/collectives/adversarial.h"
 #include "worker/collectives/device_group.h"
 #include "worker/collectives/gloo_groups_test.h"
 #include "worker/collectives/memory_key_value.h"
@@ -23,6 +24,7 @@ Groups Join(int size, absl::Duration timeout, bool direct) {
 Groups GlooGroups(int size, absl::Duration timeout) { return Join(size, timeout, false); }
 Groups DirectGroups(int size, absl::Duration timeout) { return Join(size, timeout, true); }
 Groups ThreadGroups(int size, absl::Duration timeout) { return MakeThreads(size, timeout); }
+Groups AdversarialGroups(int size, absl::Duration timeout) { return MakeAdversarial(size, timeout); }
 
 // A device whose collectives are those of threads, so that DeviceGroup passes the conformance test on every machine. An
 // abort ends nothing: ranks that wait end at the deadline of the threads' group.
@@ -143,6 +145,7 @@ TEST_P(Conformance, ARankThatNeverComesIsNamedAtTheDeadline) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
                          ::testing::Values(Backend{"threads", c10::kCPU, 4, ThreadGroups},
+                                           Backend{"adversarial", c10::kCPU, 4, AdversarialGroups},
                                            Backend{"device", c10::kCPU, 4, DeviceGroups},
                                            Backend{"gloo", c10::kCPU, 4, GlooGroups},
                                            Backend{"direct", c10::kCPU, 4, DirectGroups}),

@@ -1,11 +1,12 @@
 // A KeyValue in this process's memory, for ranks that are threads.
 #pragma once
 
+#include <condition_variable>
 #include <map>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "common/mutex.h"
 #include "worker/collectives/key_value.h"
 
 namespace muster::collectives {
@@ -16,7 +17,8 @@ class MemoryKeyValue final : public KeyValue {
   absl::StatusOr<std::string> Wait(const std::string& name, absl::Duration timeout) override;
 
  private:
-  absl::Mutex mutex_;
+  Mutex mutex_;
+  std::condition_variable_any set_;
   std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,8 +1,11 @@
 #include "worker/collectives/threads.h"
 
 #include <ATen/ops/add.h>
-#include <ATen/ops/empty_like.h>
 
+#include <algorithm>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <string>
@@ -11,10 +14,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "common/mutex.h"
 #include "worker/collectives/failed_work.h"
 #include "worker/collectives/rank_shares.h"
+#include "worker/collectives/steady.h"
 
 namespace muster::collectives {
 namespace {
@@ -26,6 +29,11 @@ constexpr const char* kNames[] = {"all-reduce", "broadcast", "reduce", "barrier"
 struct Offer {
   Collective kind = Collective::kBarrier;
   std::vector<RankShare> shares;
+  // Of Delivery::kAtWaits, by share: its values at the issue, and what it must
+  // hold until the collective is over.
+  std::vector<at::Tensor> copies, expected;
+
+  const at::Tensor& source(size_t share) const { return copies.empty() ? shares[share].values : copies[share]; }
 };
 
 // For example "all-reduce 5 Float @0"; must be equal on every rank.
@@ -37,26 +45,66 @@ std::string Form(const Offer& offer) {
   return form;
 }
 
+// The bits of a signaling NaN, of which copies keep every bit and arithmetic
+// none: it sets the quiet bit.
+uint64_t PoisonOf(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble:
+      return 0x7ff5a5a5a5a5a5a5;
+    case at::kFloat:
+      return 0x7fa5a5a5;
+    case at::kBFloat16:
+      return 0x7fa5;
+    case at::kHalf:
+      return 0x7da5;
+    default:
+      return 0xa5a5a5a5a5a5a5a5;
+  }
+}
+
+void Poison(const at::Tensor& values) {
+  const uint64_t poison = PoisonOf(values.scalar_type());
+  const size_t item = values.element_size();
+  char* const bytes = static_cast<char*>(values.data_ptr());
+  for (size_t i = 0; i < values.nbytes(); i += item) std::memcpy(bytes + i, &poison, item);  // little-endian
+}
+
+bool SameBits(const at::Tensor& a, const at::Tensor& b) {
+  return a.nbytes() == 0 || std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0;
+}
+
+// Copies the rank's tensors aside and poisons those that the collective
+// overwrites.
+void Seize(Offer& offer, int rank) {
+  for (const RankShare& share : offer.shares) {
+    offer.copies.push_back(share.values.clone());
+    const bool only_read =
+        offer.kind == Collective::kSend || (offer.kind == Collective::kBroadcast && share.root == rank);
+    if (!only_read) Poison(share.values);
+    offer.expected.push_back(share.values.clone());
+  }
+}
+
 // The sum of the ranks' tensors, in rank order.
 at::Tensor Sum(const std::vector<Offer>& offers, size_t share) {
-  at::Tensor sum = offers[0].shares[share].values.clone();
-  for (size_t rank = 1; rank < offers.size(); ++rank) sum.add_(offers[rank].shares[share].values);
+  at::Tensor sum = offers[0].source(share).clone();
+  for (size_t rank = 1; rank < offers.size(); ++rank) sum.add_(offers[rank].source(share));
   return sum;
 }
 
-void Carry(std::vector<Offer>& offers) {
+void Carry(const std::vector<Offer>& offers) {
   const std::vector<RankShare>& first = offers[0].shares;
   switch (offers[0].kind) {
     case Collective::kAllReduce: {
       const at::Tensor sum = Sum(offers, 0);
-      for (Offer& offer : offers) offer.shares[0].values.copy_(sum);
+      for (const Offer& offer : offers) offer.shares[0].values.copy_(sum);
       return;
     }
     case Collective::kBroadcast:
       for (size_t share = 0; share < first.size(); ++share) {
-        const at::Tensor& from = offers[static_cast<size_t>(first[share].root)].shares[share].values;
-        for (Offer& to : offers) {
-          if (to.shares[share].values.data_ptr() != from.data_ptr()) to.shares[share].values.copy_(from);
+        const size_t root = static_cast<size_t>(first[share].root);
+        for (size_t rank = 0; rank < offers.size(); ++rank) {
+          if (rank != root) offers[rank].shares[share].values.copy_(offers[root].source(share));
         }
       }
       return;
@@ -66,7 +114,7 @@ void Carry(std::vector<Offer>& offers) {
       }
       return;
     case Collective::kSend:
-      offers[1].shares[0].values.copy_(first[0].values);
+      offers[1].shares[0].values.copy_(offers[0].source(0));
       return;
     case Collective::kBarrier:
     case Collective::kRecv:
@@ -74,78 +122,150 @@ void Carry(std::vector<Offer>& offers) {
   }
 }
 
-// One collective, or one pair of send and recv, from the first rank's offer to the last's.
+// One collective, or one pair of send and recv, from the first rank's offer
+// until it is over.
 struct Meeting {
+  explicit Meeting(std::vector<int> r, SteadyPoint d)
+      : ranks(std::move(r)), offers(ranks.size()), come(ranks.size()), waited(ranks.size()), deadline(d) {}
+  const std::vector<int> ranks;  // a pair's: sender, receiver; the other members
+                                 // are by place in this one
   std::vector<Offer> offers;
-  std::vector<bool> come;
-  size_t missing = 0;
-  absl::Status status;
-  absl::Time deadline;
-  std::chrono::steady_clock::time_point done;
+  std::vector<bool> come, waited;
+  const SteadyPoint deadline;
+  bool over = false;
+  absl::Status status;  // once over
+  SteadyPoint done;     // once over
 };
 
 struct Shared {
-  Shared(int n, absl::Duration t) : size(n), timeout(t), issued(static_cast<size_t>(n)) {}
+  Shared(int n, absl::Duration t, Delivery d)
+      : size(n), timeout(t), delivery(d), issued(static_cast<size_t>(n)), blocked(static_cast<size_t>(n)) {}
   const int size;
   const absl::Duration timeout;
-  absl::Mutex mutex;
+  const Delivery delivery;
+  Mutex mutex;
+  std::condition_variable_any changed;
   std::vector<uint64_t> issued ABSL_GUARDED_BY(mutex);  // by rank
   std::map<uint64_t, std::shared_ptr<Meeting>> meetings ABSL_GUARDED_BY(mutex);
   // Sends and receives without a partner yet, by sender and receiver.
   std::map<std::pair<int, int>, std::deque<std::pair<Collective, std::shared_ptr<Meeting>>>> pairs
       ABSL_GUARDED_BY(mutex);
+  std::vector<std::deque<const Meeting*>> blocked ABSL_GUARDED_BY(mutex);  // by rank: those in whose Wait it is
   absl::Status failed ABSL_GUARDED_BY(mutex);
-};
 
-// Runs when all ranks have issued the collective.
-void Meet(Meeting& meeting, Shared& shared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared.mutex) {
-  for (size_t i = 1; i < meeting.offers.size() && meeting.status.ok(); ++i) {
-    const bool pair = meeting.offers[0].kind == Collective::kSend;
-    const std::string first = Form(meeting.offers[0]), other = Form(meeting.offers[i]);
-    const bool fits = pair ? meeting.offers[0].shares[0].values.numel() == meeting.offers[i].shares[0].values.numel()
-                           : first == other;
-    if (!fits) meeting.status = absl::InternalError(absl::StrCat("ranks disagree: ", first, " and ", other));
+  void Fail(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    failed = std::move(why);
+    changed.notify_all();
   }
-  if (meeting.status.ok()) Carry(meeting.offers);
-  meeting.done = std::chrono::steady_clock::now();
-  if (!meeting.status.ok()) shared.failed = meeting.status;
-}
+
+  // Whether the meeting may complete now.
+  bool Ready(const Meeting& meeting) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    for (size_t place = 0; place < meeting.ranks.size(); ++place) {
+      if (!meeting.come[place]) return false;
+      if (delivery == Delivery::kAtIssue || meeting.waited[place]) continue;
+      // Ranks of a ring of messages may wait for their sends or their receives
+      // first, so two waits for one pair need not meet: a rank that is blocked
+      // elsewhere has to do.
+      const auto& elsewhere = blocked[static_cast<size_t>(meeting.ranks[place])];
+      const bool pair = meeting.offers[0].kind == Collective::kSend;
+      if (!pair || std::ranges::none_of(elsewhere, [](const Meeting* other) { return !other->over; })) return false;
+    }
+    return true;
+  }
+
+  void Complete(Meeting& meeting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    meeting.status = Agreement(meeting);
+    if (meeting.status.ok()) meeting.status = Intact(meeting);
+    if (meeting.status.ok()) Carry(meeting.offers);
+    meeting.done = std::chrono::steady_clock::now();
+    meeting.over = true;
+    meeting.offers.clear();
+    if (!meeting.status.ok()) failed = meeting.status;
+    changed.notify_all();
+  }
+
+  static absl::Status Agreement(const Meeting& meeting) {
+    const std::vector<Offer>& offers = meeting.offers;
+    for (size_t i = 1; i < offers.size(); ++i) {
+      const std::string first = Form(offers[0]), other = Form(offers[i]);
+      const bool fits = offers[0].kind == Collective::kSend
+                            ? offers[0].shares[0].values.numel() == offers[i].shares[0].values.numel()
+                            : first == other;
+      if (!fits) return absl::InternalError(absl::StrCat("ranks disagree: ", first, " and ", other));
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status Intact(const Meeting& meeting) {
+    for (size_t place = 0; place < meeting.offers.size(); ++place) {
+      const Offer& offer = meeting.offers[place];
+      for (size_t share = 0; share < offer.expected.size(); ++share) {
+        if (SameBits(offer.shares[share].values, offer.expected[share])) continue;
+        return absl::InternalError(absl::StrCat("written while in flight: rank ", meeting.ranks[place],
+                                                " changed tensor ", share, " of ", Form(offer),
+                                                " before its wait; wait first, or use another buffer"));
+      }
+    }
+    return absl::OkStatus();
+  }
+};
 
 class ThreadWork final : public Work {
  public:
-  ThreadWork(std::shared_ptr<Shared> shared, std::shared_ptr<Meeting> meeting, std::string what)
-      : shared_(std::move(shared)), meeting_(std::move(meeting)), what_(std::move(what)) {}
+  ThreadWork(std::shared_ptr<Shared> shared, std::shared_ptr<Meeting> meeting, size_t place, std::string what)
+      : shared_(std::move(shared)), meeting_(std::move(meeting)), place_(place), what_(std::move(what)) {}
 
   absl::Status Wait() override {
-    absl::MutexLock lock(&shared_->mutex);
-    const auto over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex) {
-      return meeting_->missing == 0 || !shared_->failed.ok();
-    };
-    if (shared_->mutex.AwaitWithDeadline(absl::Condition(&over), meeting_->deadline)) {
-      return meeting_->missing == 0 ? meeting_->status : shared_->failed;
-    }
-    std::vector<size_t> missing;
-    for (size_t i = 0; i < meeting_->come.size(); ++i) {
-      if (!meeting_->come[i]) missing.push_back(i);
-    }
-    const std::string who =
-        meeting_->come.size() == 2 && shared_->size != 2 ? "its peer" : absl::StrJoin(missing, ", ");
-    shared_->failed = absl::UnavailableError(
-        absl::StrCat(what_, ": rank ", who, " did not come within ", absl::FormatDuration(shared_->timeout)));
-    return shared_->failed;
+    const MutexLock lock(shared_->mutex);
+    meeting_->waited[place_] = true;
+    auto& blocked = shared_->blocked[static_cast<size_t>(meeting_->ranks[place_])];
+    blocked.push_back(meeting_.get());
+    if (shared_->delivery == Delivery::kAtWaits) shared_->changed.notify_all();
+    absl::Status status = Await();
+    blocked.erase(std::ranges::find(blocked, meeting_.get()));
+    return status;
   }
   bool done() const override {
-    const absl::MutexLock lock(&shared_->mutex);
-    return meeting_->missing == 0 || !shared_->failed.ok() || absl::Now() > meeting_->deadline;
+    const MutexLock lock(shared_->mutex);
+    return meeting_->over || !shared_->failed.ok() || Left(meeting_->deadline) <= absl::ZeroDuration();
   }
   std::optional<std::chrono::steady_clock::time_point> done_at() const override {
-    absl::MutexLock lock(&shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     return meeting_->done;
   }
 
  private:
+  absl::Status Await() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex) {
+    while (true) {
+      if (meeting_->over) return meeting_->status;
+      if (!shared_->failed.ok()) return shared_->failed;
+      if (shared_->Ready(*meeting_)) {
+        shared_->Complete(*meeting_);
+      } else if (Left(meeting_->deadline) <= absl::ZeroDuration()) {
+        shared_->Fail(Missing());
+      } else {
+        shared_->changed.wait_until(shared_->mutex, meeting_->deadline);
+      }
+    }
+  }
+
+  // Names the ranks that have not issued it; if all have, those that have not
+  // waited for it.
+  absl::Status Missing() const {
+    const bool all_came = std::ranges::find(meeting_->come, false) == meeting_->come.end();
+    const std::vector<bool>& done = all_came ? meeting_->waited : meeting_->come;
+    std::vector<int> missing;
+    for (size_t i = 0; i < done.size(); ++i) {
+      if (!done[i]) missing.push_back(meeting_->ranks[i]);
+    }
+    return absl::UnavailableError(absl::StrCat(what_, ": rank ", absl::StrJoin(missing, ", "), " did not ",
+                                               all_came ? "wait for it" : "come", " within ",
+                                               absl::FormatDuration(shared_->timeout)));
+  }
+
   const std::shared_ptr<Shared> shared_;
   const std::shared_ptr<Meeting> meeting_;
+  const size_t place_;
   const std::string what_;
 };
 
@@ -185,57 +305,53 @@ class ThreadGroup final : public Group {
   }
   absl::Status Barrier() override { return Issue({Collective::kBarrier, {}})->Wait(); }
   absl::Status Health() override {
-    const absl::MutexLock lock(&shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     return shared_->failed;
   }
 
  private:
   std::unique_ptr<Work> Issue(Offer offer) {
-    const std::string what = Form(offer);
-    const absl::MutexLock lock(&shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     if (!shared_->failed.ok()) return std::make_unique<FailedWork>(shared_->failed);
     const uint64_t number = shared_->issued[static_cast<size_t>(rank_)]++;
-    std::shared_ptr<Meeting>& meeting = shared_->meetings[number];
-    if (meeting == nullptr) meeting = NewMeeting(static_cast<size_t>(shared_->size));
-    auto work = std::make_unique<ThreadWork>(shared_, meeting, what);
-    Join(*meeting, static_cast<size_t>(rank_), std::move(offer));
-    if (meeting->missing == 0) shared_->meetings.erase(number);
+    std::shared_ptr<Meeting>& entry = shared_->meetings[number];
+    if (entry == nullptr) {
+      std::vector<int> ranks;
+      for (int rank = 0; rank < shared_->size; ++rank) ranks.push_back(rank);
+      entry = std::make_shared<Meeting>(std::move(ranks), After(shared_->timeout));
+    }
+    const std::shared_ptr<Meeting> meeting = entry;
+    const size_t place = static_cast<size_t>(rank_);
+    auto work = std::make_unique<ThreadWork>(shared_, meeting, place, Form(offer));
+    Join(*meeting, place, std::move(offer));
+    if (std::ranges::find(meeting->come, false) == meeting->come.end()) shared_->meetings.erase(number);
     return work;
   }
 
   std::unique_ptr<Work> Pair(Collective kind, int from, int to, at::Tensor values) {
     Offer offer{kind, {{std::move(values), 0}}};
-    const std::string what = Form(offer);
-    const absl::MutexLock lock(&shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     if (!shared_->failed.ok()) return std::make_unique<FailedWork>(shared_->failed);
-    auto& waiting = shared_->pairs[{from, to}];
+    auto& unmatched = shared_->pairs[{from, to}];
     std::shared_ptr<Meeting> meeting;
-    if (!waiting.empty() && waiting.front().first != kind) {
-      meeting = waiting.front().second;
-      waiting.pop_front();
+    if (!unmatched.empty() && unmatched.front().first != kind) {
+      meeting = unmatched.front().second;
+      unmatched.pop_front();
     } else {
-      meeting = NewMeeting(2);
-      waiting.emplace_back(kind, meeting);
+      meeting = std::make_shared<Meeting>(std::vector<int>{from, to}, After(shared_->timeout));
+      unmatched.emplace_back(kind, meeting);
     }
-    auto work = std::make_unique<ThreadWork>(shared_, meeting, what);
-    Join(*meeting, kind == Collective::kSend ? 0 : 1, std::move(offer));
+    const size_t place = kind == Collective::kSend ? 0 : 1;
+    auto work = std::make_unique<ThreadWork>(shared_, meeting, place, Form(offer));
+    Join(*meeting, place, std::move(offer));
     return work;
   }
 
-  std::shared_ptr<Meeting> NewMeeting(size_t ranks) const {
-    auto meeting = std::make_shared<Meeting>();
-    meeting->offers.resize(ranks);
-    meeting->come.resize(ranks);
-    meeting->missing = ranks;
-    meeting->deadline = absl::Now() + shared_->timeout;
-    return meeting;
-  }
-
   void Join(Meeting& meeting, size_t place, Offer offer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex) {
+    if (shared_->delivery == Delivery::kAtWaits) Seize(offer, rank_);
     meeting.offers[place] = std::move(offer);
     meeting.come[place] = true;
-    if (meeting.missing == 1) Meet(meeting, *shared_);
-    if (--meeting.missing == 0) meeting.offers.clear();
+    if (shared_->delivery == Delivery::kAtIssue && shared_->Ready(meeting)) shared_->Complete(meeting);
   }
 
   const std::shared_ptr<Shared> shared_;
@@ -244,8 +360,8 @@ class ThreadGroup final : public Group {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Group>> MakeThreads(int size, absl::Duration timeout) {
-  const auto shared = std::make_shared<Shared>(size, timeout);
+std::vector<std::unique_ptr<Group>> MakeThreads(int size, absl::Duration timeout, Delivery delivery) {
+  const auto shared = std::make_shared<Shared>(size, timeout, delivery);
   std::vector<std::unique_ptr<Group>> groups;
   for (int rank = 0; rank < size; ++rank) groups.push_back(std::make_unique<ThreadGroup>(shared, rank));
   return groups;
