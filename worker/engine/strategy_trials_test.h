@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
+#include "worker/collectives/adversarial.h"
 #include "worker/collectives/threads.h"
 #include "worker/engine/configure.h"
 #include "worker/engine/engine.h"
@@ -97,7 +98,7 @@ struct Groups {
     for (uint32_t rank = 0; rank < world; ++rank) members[which(rank)].push_back(rank);
     for (const auto& [key, ranks] : members) {
       const int size = static_cast<int>(ranks.size());
-      auto made = adversarial ? collectives::MakeThreads(size, absl::Seconds(60))
+      auto made = adversarial ? collectives::MakeAdversarial(size, absl::Seconds(60))
                               : collectives::MakeThreads(size, absl::Seconds(60));
       for (size_t i = 0; i < ranks.size(); ++i) {
         of[ranks[i]][group] = made[i].get();
