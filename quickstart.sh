@@ -18,7 +18,7 @@ say() { printf '\n== %s\n' "$*" >&2; }
 say "1. The machine: packages and LibTorch"
 tools/setup.sh
 
-say "2. Build (about ten minutes on two cores the first time, seconds later)"
+say "2. Build (about four minutes on two cores the first time, seconds later)"
 tools/install.sh bin
 
 say "3. Text: the King James Bible of the Debian package bible-kjv-text, a byte a token, the last tenth held out"

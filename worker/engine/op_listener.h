@@ -16,7 +16,7 @@ class OpListener {
   // The host has reached op `index` of the training schedule and has issued all earlier ops; on a GPU those may still
   // run.
   virtual void Begin(int32_t index, OpKind kind) = 0;
-  // The host waits for an earlier op that has not finished.
+  // The host waits for an earlier op that has not finished; on a GPU, at the end of the step, for the earliest such op.
   virtual void WaitFor(int32_t earlier, OpKind kind) = 0;
   // The wait is over; the host runs the op that it had reached.
   virtual void EndWait(int32_t index, OpKind kind) = 0;
