@@ -152,7 +152,7 @@ class Communicator {
       if (!failure_.ok()) return;
       why = Check(finished);
     }
-    if (!why.empty()) Fail(std::move(why)).IgnoreError();
+    if (!why.empty()) Fail(why).IgnoreError();
   }
 
   // Why the group must fail; empty: no reason.
@@ -174,7 +174,7 @@ class Communicator {
   }
 
   // Returns the group's failure, which is an earlier one if there is one.
-  absl::Status Fail(std::string why) {
+  absl::Status Fail(const std::string& why) {
     {
       const MutexLock lock(mutex_);
       const bool first = failure_.ok();
