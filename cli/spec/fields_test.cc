@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "cli/spec/message_fields.h"
 #include "cli/spec/reader.h"
 
@@ -49,7 +50,8 @@ void Collect(const Descriptor& type, const std::string& prefix, const std::map<s
     if (field.real_containing_oneof() != nullptr) continue;
     const std::string path = absl::StrCat(prefix, KeyOf(field));
     out.push_back({path, &field, nullptr, choices, required});
-    if (field.message_type() != nullptr) Collect(*field.message_type(), path + ".", choices, out);
+    const std::string inside = absl::StrCat(path, field.is_repeated() ? "[0]." : ".");
+    if (field.message_type() != nullptr) Collect(*field.message_type(), inside, choices, out);
   }
 }
 
@@ -90,9 +92,10 @@ File Write(const Place& place, const std::string& key, const std::string& value)
       if (parent == prefix && path != place.path) add(absl::StrCat(indent, path.substr(parent.size()), ": ", member));
     }
     if (i + 1 < parts.size()) {
-      add(absl::StrCat(indent, parts[i], ":"));
+      const bool item = absl::EndsWith(parts[i], "[0]");
+      add(absl::StrCat(indent, absl::StripSuffix(parts[i], "[0]"), ":"));
       prefix += parts[i] + ".";
-      indent += "  ";
+      indent += item ? "  - " : "  ";
     }
   }
   add(absl::StrCat(indent, key, ": ", value));
@@ -169,6 +172,17 @@ std::vector<Wrong> WrongsOf(const Place& place) {
     std::string list = wrongs[0].message.substr(9, wrongs[0].message.find(", got") - 9);
     wrongs.push_back({"", absl::StrCat("is empty: write ", list), "", true});
     wrongs.push_back({"null", absl::StrCat("is empty: write ", list), ""});
+    return wrongs;
+  }
+  if (place.field->is_repeated()) {
+    wrongs = {
+        {"abc", "expected a list, got the string \"abc\"", ""},
+        {"12", "expected a list, got the number 12", ""},
+        {"{a: b}", "expected a list, got a map", ""},
+        {"true", "expected a list, got true", ""},
+        {"", kEmpty, "", true},
+        {"null", kEmpty, ""},
+    };
     return wrongs;
   }
   switch (place.field->cpp_type()) {

@@ -183,6 +183,30 @@ TEST(Locate, FindsTheFieldOrItsNearestParent) {
             "--lr: optimizer.lr: is wrong\n");
 }
 
+TEST(Locate, FindsAnEntryOfAList) {
+  const Reading reading = ReadSpec(R"(apiVersion: muster/v1
+kind: Job
+env:
+  - {name: NCCL_DEBUG, value: INFO}
+  - name: LD_PRELOAD
+)",
+                                   "job.yaml", {});
+  ASSERT_EQ(Text(reading.problems), "");
+  ASSERT_EQ(reading.spec.env_size(), 2);
+  EXPECT_EQ(reading.spec.env(0).value(), "INFO");
+  v1::SpecErrors errors;
+  for (const char* path : {"env", "env[0].value", "env[1].name", "env[1].value"}) {
+    v1::SpecError& error = *errors.add_errors();
+    error.set_path(path);
+    error.set_message("is wrong");
+  }
+  EXPECT_EQ(Text(Locate(errors, reading.sources)),
+            "job.yaml:3:1: env: is wrong\n"
+            "job.yaml:4:31: env[0].value: is wrong\n"
+            "job.yaml:5:5: env[1].value: is wrong\n"
+            "job.yaml:5:11: env[1].name: is wrong\n");
+}
+
 TEST(Merge, LaterFilesAddToMapsAndReplaceTheRest) {
   const SpecText more = {"optimizer: {lr: 1, lr_schedule: {warmup_steps: 3}}\nsteps: 7\ndata: {order: sequential}\n",
                          "more.yaml"};

@@ -72,6 +72,9 @@ checkpoint:
 # Restarts without progress before the job fails; higher priorities run first.
 # max_restarts: 3
 # priority: 0
+
+# Variables of every rank: NCCL, libfabric, UCX, InfiniBand, CUDA.
+# env: [{name: NCCL_DEBUG, value: WARN}]
 )";
 
 // As a YAML scalar: quoted only where a plain scalar would read as something else.

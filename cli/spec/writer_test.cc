@@ -28,12 +28,14 @@ strategy: {kind: zero, stage: 3}
 optimizer: {lr: 3e-4}
 data: {tokens: "a: b"}
 steps: 10
+env: [{name: NCCL_DEBUG, value: INFO}, {name: NCCL_IB_DISABLE, value: "1"}]
 )",
                                    "f", {});
   ASSERT_TRUE(reading.problems.empty());
   EXPECT_EQ(WriteSpec(reading.spec),
             "apiVersion: muster/v1\n"
             "kind: Job\n"
+            "env:\n  - name: NCCL_DEBUG\n    value: INFO\n  - name: NCCL_IB_DISABLE\n    value: \"1\"\n"
             "model:\n  family: gpt2\n  size: tiny\n"
             "data:\n  tokens: \"a: b\"\n"
             "strategy:\n  kind: zero\n  stage: 3\n"
@@ -81,7 +83,9 @@ class Generator {
       case FieldDescriptor::CPPTYPE_STRING:
         return r.SetString(&message, &field, String());
       case FieldDescriptor::CPPTYPE_MESSAGE:
-        return Fill(*r.MutableMessage(&message, &field));
+        if (!field.is_repeated()) return Fill(*r.MutableMessage(&message, &field));
+        for (uint64_t count = random_() % 3; count > 0; --count) Fill(*r.AddMessage(&message, &field));
+        return;
       default:
         FAIL() << "a type that this generator does not know: " << field.full_name();
     }

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/rank_variables.h"
 #include "coordinator/core/job_paths.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
@@ -31,6 +33,7 @@ class Resolver {
 
   std::vector<SpecError> Run() {
     Header();
+    Env();
     Resources_();
     if (spec_.workload_case() == JobSpec::WORKLOAD_NOT_SET) spec_.mutable_train();
     Train& train = *spec_.mutable_train();
@@ -74,6 +77,26 @@ class Resolver {
     if (std::isfinite(seconds) && seconds >= least && seconds <= kMaxDetectionSeconds) return;
     Error("detection_seconds", absl::StrCat("must be ", least, " (the coordinator's --detection) to ",
                                             kMaxDetectionSeconds, ", got ", seconds));
+  }
+
+  void Env() {
+    if (spec_.env_size() > kMaxRankVariables) {
+      return Error("env",
+                   absl::StrCat("has ", spec_.env_size(), " variables, at most ", kMaxRankVariables, " are allowed"));
+    }
+    std::set<std::string> names;
+    for (int i = 0; i < spec_.env_size(); ++i) {
+      const EnvVar& variable = spec_.env(i);
+      const std::string path = absl::StrCat("env[", i, "]");
+      if (absl::Status s = CheckRankVariableName(variable.name(), VariableSource::kJob); !s.ok()) {
+        Error(path + ".name", std::string(s.message()));
+      } else if (!names.insert(variable.name()).second) {
+        Error(path + ".name", absl::StrCat(variable.name(), " occurs twice: leave one out"));
+      }
+      if (absl::Status s = CheckRankVariableValue(variable.value()); !s.ok()) {
+        Error(path + ".value", std::string(s.message()));
+      }
+    }
   }
 
   void CheckName() {
@@ -355,6 +378,7 @@ class Resolver {
       Error("steps", "must be at least 1, got 0");
     }
     if (!train.has_seed()) train.set_seed(1);
+    if (!train.has_deterministic()) train.set_deterministic(true);
     const uint64_t warmup = train.optimizer().lr_schedule().warmup_steps();
     if (train.has_steps() && train.steps() > 0 && warmup > train.steps()) {
       Error("optimizer.lr_schedule.warmup_steps", absl::StrCat("is above steps ", train.steps(), ", got ", warmup));

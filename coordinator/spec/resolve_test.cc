@@ -32,6 +32,15 @@ TEST(Resolve, FillsInDefaults) {
   EXPECT_EQ(spec.train().data().order(), DATA_ORDER_SHUFFLED);
   EXPECT_EQ(spec.train().model().gpt2().width(), 128u);
   EXPECT_EQ(spec.train().seed(), 1u);
+  EXPECT_TRUE(spec.train().deterministic());
+}
+
+TEST(Resolve, DeterministicStaysAsWritten) {
+  JobSpec spec = Good();
+  spec.mutable_train()->set_deterministic(false);
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  EXPECT_TRUE(spec.train().has_deterministic());
+  EXPECT_FALSE(spec.train().deterministic());
 }
 
 // Paths of the optional fields that a message lets open, in all messages that it has.
@@ -98,7 +107,35 @@ TEST(Resolve, EveryMistakeHasItsPath) {
   };
   const auto train = [](JobSpec& s) -> Train& { return *s.mutable_train(); };
   const auto optimizer = [](JobSpec& s) -> Optimizer& { return *s.mutable_train()->mutable_optimizer(); };
+  const auto env = [](JobSpec& s, const std::string& name, const std::string& value) {
+    EnvVar& variable = *s.add_env();
+    variable.set_name(name);
+    variable.set_value(value);
+  };
   const std::vector<Case> cases = {
+      {"env[0].name", "cannot have LD_PRELOAD: allowed are NCCL_*,",
+       [&](JobSpec& s) { env(s, "LD_PRELOAD", "/x.so"); }},
+      {"env[0].name", "NCCL_COMM_ID: ranks meet through the coordinator",
+       [&](JobSpec& s) { env(s, "NCCL_COMM_ID", "10.0.0.1:7"); }},
+      {"env[0].name", "a node sets it", [&](JobSpec& s) { env(s, "NCCL_NET_PLUGIN", "/x.so"); }},
+      {"env[0].name", "missing", [&](JobSpec& s) { env(s, "", "1"); }},
+      {"env[2].name", "NCCL_DEBUG occurs twice",
+       [&](JobSpec& s) {
+         env(s, "NCCL_DEBUG", "INFO");
+         env(s, "NCCL_ALGO", "Ring");
+         env(s, "NCCL_DEBUG", "WARN");
+       }},
+      {"env[1].value", "missing",
+       [&](JobSpec& s) {
+         env(s, "NCCL_ALGO", "Ring");
+         env(s, "NCCL_DEBUG", "");
+       }},
+      {"env[0].value", "not printable ASCII", [&](JobSpec& s) { env(s, "NCCL_DEBUG", "INFO\nWARN"); }},
+      {"env[0].value", "at most 512", [&](JobSpec& s) { env(s, "NCCL_DEBUG", std::string(513, 'a')); }},
+      {"env", "has 65 variables, at most 64",
+       [&](JobSpec& s) {
+         for (int i = 0; i < 65; ++i) env(s, absl::StrCat("NCCL_", i), "1");
+       }},
       {"apiVersion", "muster/v9", [](JobSpec& s) { s.set_api_version("muster/v9"); }},
       {"kind", "Pod", [](JobSpec& s) { s.set_kind("Pod"); }},
       {"detection_seconds", "must be 10 (the coordinator's --detection) to 3600, got 9.5",
@@ -255,6 +292,17 @@ TEST(Resolve, EveryMistakeHasItsPath) {
     EXPECT_EQ(errors[0].path(), c.path);
     EXPECT_TRUE(absl::StrContains(errors[0].message(), c.says)) << errors[0].message();
   }
+}
+
+TEST(Resolve, AsManyVariablesAsAllowed) {
+  JobSpec spec = Good();
+  for (int i = 0; i < 64; ++i) {
+    EnvVar& variable = *spec.add_env();
+    variable.set_name(absl::StrCat("NCCL_", i));
+    variable.set_value(std::string(512, 'a'));
+  }
+  EXPECT_EQ(Text(Resolve({}, spec)), "");
+  EXPECT_EQ(spec.env_size(), 64);
 }
 
 TEST(Resolve, AllErrorsAtOnce) {

@@ -94,7 +94,7 @@ std::string WordFor(absl::string_view path, bool angled) {
     if (absl::StartsWith(path, torch)) return "torch";
   }
   if (angled && !absl::StrContains(path, '/') && !absl::StrContains(path, '.')) return "std";
-  for (const char* posix : {"sys/", "linux/", "netinet/", "arpa/"}) {
+  for (const char* posix : {"sys/", "linux/", "net/", "netinet/", "arpa/"}) {
     if (absl::StartsWith(path, posix)) return "posix";
   }
   if (angled && !absl::StrContains(path, '/') && path != "sqlite3.h" && path != "nccl.h") return "posix";

@@ -28,6 +28,8 @@ Agent::Agent(AgentOptions options, Node node, EventLoop* loop)
   start_context_.socket = options_.run_dir + "/trainer.sock";
   start_context_.slots.assign(node_.slots().begin(), node_.slots().end());
   start_context_.kill_grace = options_.kill_grace;
+  start_context_.variables = options_.variables;
+  start_context_.interface = options_.interface;
   for (char** variable = environ; *variable != nullptr; ++variable) start_context_.inherited.emplace_back(*variable);
 }
 

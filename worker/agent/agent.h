@@ -39,8 +39,10 @@ struct AgentOptions {
   std::string run_dir;
   std::string step_binary;
   std::string trainer;
-  std::string host = "127.0.0.1";  // where ranks of other nodes reach the ranks of this one
-  bool handover = false;           // Finish leaves the ranks running for the next daemon
+  std::string host = "127.0.0.1";                // where ranks of other nodes reach the ranks of this one
+  std::string interface;                         // the network interface that has `host`; empty: unknown, or loopback
+  std::map<std::string, std::string> variables;  // of every rank on this node (common/rank_variables.h)
+  bool handover = false;                         // Finish leaves the ranks running for the next daemon
   absl::Duration drain_deadline = absl::Seconds(30);
   absl::Duration kill_grace = absl::Seconds(10);
 };

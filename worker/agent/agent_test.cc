@@ -250,5 +250,35 @@ TEST_F(AgentTest, BadFoldersGetAClearError) {
   EXPECT_TRUE(absl::StrContains(errors, "chmod 700")) << errors;
 }
 
+TEST_F(AgentTest, ARankHasTheVariablesOfItsNodeAndJob) {
+  coordinator_.Serve();
+  StartWorker({"--env", "NCCL_DEBUG=WARN", "--env", "NCCL_SOCKET_IFNAME==ib0"});
+  const RankId rank = Id("a");
+  DesiredRank desired = Run(rank, "count", 0);
+  EnvVar& variable = *desired.mutable_run()->mutable_spec()->add_env();
+  variable.set_name("NCCL_DEBUG");
+  variable.set_value("INFO");
+  Want({desired});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const absl::StatusOr<rundir::Processes> processes = Dir(rank).ReadProcesses();
+  ASSERT_TRUE(processes.ok()) << processes.status();
+  std::ifstream file(absl::StrCat("/proc/", processes->trainer.pid, "/environ"));
+  std::vector<std::string> found;
+  for (std::string one; std::getline(file, one, '\0');) {
+    if (absl::StartsWith(one, "NCCL_")) found.push_back(one);
+  }
+  std::sort(found.begin(), found.end());
+  EXPECT_EQ(found, (std::vector<std::string>{"NCCL_DEBUG=INFO", "NCCL_SOCKET_IFNAME==ib0"}));
+}
+
+TEST_F(AgentTest, AVariableThatIsNotAllowedIsRefusedAtStart) {
+  std::string errors;
+  EXPECT_EQ(RunWorker({"--env", "NCCL_DEBUG=WARN", "--env", "LD_PRELOAD=/x.so"}, errors), 1);
+  EXPECT_TRUE(absl::StrContains(errors, "--env LD_PRELOAD=/x.so: ")) << errors;
+  EXPECT_TRUE(absl::StrContains(errors, "allowed are NCCL_*, FI_*, UCX_*")) << errors;
+  EXPECT_EQ(RunWorker({"--env", "NCCL_DEBUG=WARN", "--env", "NCCL_DEBUG=INFO"}, errors), 1);
+  EXPECT_TRUE(absl::StrContains(errors, "--env NCCL_DEBUG=INFO: the variable occurs twice")) << errors;
+}
+
 }  // namespace
 }  // namespace muster::agent

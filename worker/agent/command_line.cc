@@ -12,7 +12,8 @@ namespace {
 
 // All other variables, above all LD_* and NCCL_*, are dropped: a trainer's results must not depend on the environment
 // that the worker was started from. The last three are the exception: they limit the instruction set
-// (common/instruction_set.h), so that unlike nodes compute alike.
+// (common/instruction_set.h), so that unlike nodes compute alike. What a job or a node sets on purpose is another list,
+// common/rank_variables.cc.
 constexpr const char* kInherited[] = {"PATH",
                                       "HOME",
                                       "LANG",
@@ -30,7 +31,21 @@ const Slot* FindSlot(uint32_t index, const std::vector<Slot>& slots) {
   return found == slots.end() ? nullptr : &*found;
 }
 
+// A job that was stored before the field existed is deterministic, too.
+bool IsDeterministic(const Train& train) { return !train.has_deterministic() || train.deterministic(); }
+
 }  // namespace
+
+std::map<std::string, std::string> LibraryVariables(const Assignment& assignment, const StartContext& context) {
+  std::map<std::string, std::string> variables;
+  for (const EnvVar& variable : assignment.spec().env()) variables[variable.name()] = variable.value();
+  variables.insert(context.variables.begin(), context.variables.end());
+  if (assignment.device() != DEVICE_CUDA) return variables;
+  // A second "=": NCCL takes the name as a whole, not as a prefix.
+  if (!context.interface.empty()) variables.emplace("NCCL_SOCKET_IFNAME", absl::StrCat("=", context.interface));
+  if (IsDeterministic(assignment.spec().train())) variables.emplace("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
+  return variables;
+}
 
 uint32_t CoresOf(const Assignment& assignment, const std::vector<Slot>& slots) {
   uint32_t cores = 0;
@@ -82,6 +97,7 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
   // One code path on every x86 CPU since 2013, so that a job gives equal results on another node.
   set("MKL_CBWR", "AVX2");
   set("CUDA_VISIBLE_DEVICES", absl::StrJoin(devices, ","));
+  for (const auto& [name, value] : LibraryVariables(assignment, context)) set(name.c_str(), value);
   return start;
 }
 

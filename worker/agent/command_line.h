@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,11 +19,20 @@ struct StartContext {
   std::vector<Slot> slots;
   absl::Duration orphan_grace = absl::Minutes(30);
   absl::Duration kill_grace = absl::Seconds(10);
-  std::vector<std::string> inherited;  // this process's environment, "NAME=value"
+  std::vector<std::string> inherited;            // this process's environment, "NAME=value"
+  std::map<std::string, std::string> variables;  // --env, by name
+  std::string interface;  // network interface on which other nodes reach this one; empty: unknown
 };
 
 // Threads that the rank may use: the cores of its slots, at least 1.
 uint32_t CoresOf(const Assignment& assignment, const std::vector<Slot>& slots);
+
+// The rank's variables for CUDA and network libraries, by name. The job's `env` wins over the node's `variables`, and
+// these over what follows from the assignment. On CUDA only, these are
+//   NCCL_SOCKET_IFNAME       the node's interface, since NCCL would choose its own on a node with several networks
+//   CUBLAS_WORKSPACE_CONFIG  for a deterministic job: with its default workspaces cuBLAS may choose another kernel when
+//                            several streams compute ("Results reproducibility" in the cuBLAS documentation)
+std::map<std::string, std::string> LibraryVariables(const Assignment& assignment, const StartContext& context);
 
 // `local`: this node's ranks of the same generation, ascending; they make LOCAL_RANK and LOCAL_WORLD_SIZE.
 rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t>& local, const rundir::RankDir& dir,

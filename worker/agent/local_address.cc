@@ -1,6 +1,9 @@
 #include "worker/agent/local_address.h"
 
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -26,6 +29,20 @@ Target Split(const std::string& address) {
   return {host, colon == std::string::npos ? "0" : address.substr(colon + 1)};
 }
 
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// Without ports; an interface's name has none either.
+bool SameAddress(const sockaddr& a, const sockaddr& b) {
+  if (a.sa_family != b.sa_family) return false;
+  if (a.sa_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in&>(a).sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in&>(b).sin_addr.s_addr;
+  }
+  return a.sa_family == AF_INET6 &&
+         std::memcmp(&reinterpret_cast<const sockaddr_in6&>(a).sin6_addr,
+                     &reinterpret_cast<const sockaddr_in6&>(b).sin6_addr, sizeof(in6_addr)) == 0;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> LocalAddressTowards(const std::string& coordinator) {
@@ -41,7 +58,7 @@ absl::StatusOr<std::string> LocalAddressTowards(const std::string& coordinator) 
   if (const int error = getaddrinfo(target.host.c_str(), target.port.c_str(), &hints, &found); error != 0) {
     return failed(gai_strerror(error));
   }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);
+  const Addresses all(found, freeaddrinfo);
   std::string why = "it has no address";
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
     const int fd = socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -59,6 +76,29 @@ absl::StatusOr<std::string> LocalAddressTowards(const std::string& coordinator) 
     }
   }
   return failed(why);
+}
+
+absl::StatusOr<Interface> InterfaceOf(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0) {
+    return absl::UnavailableError(absl::StrCat(host, " has no address: ", gai_strerror(error)));
+  }
+  const Addresses addresses(found, freeaddrinfo);
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot list the network interfaces: ", std::strerror(errno)));
+  }
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> interfaces(first, freeifaddrs);
+  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+    for (const ifaddrs* interface = first; interface != nullptr; interface = interface->ifa_next) {
+      if (interface->ifa_addr != nullptr && SameAddress(*interface->ifa_addr, *address->ai_addr)) {
+        return Interface{interface->ifa_name, (interface->ifa_flags & IFF_LOOPBACK) != 0};
+      }
+    }
+  }
+  return absl::NotFoundError(absl::StrCat("no network interface of this machine has ", host));
 }
 
 }  // namespace muster::agent

@@ -1,4 +1,4 @@
-// Finds the address at which other machines reach this one.
+// Finds the address at which other machines reach this one, and the network interface that has it.
 #pragma once
 
 #include <string>
@@ -10,5 +10,14 @@ namespace muster::agent {
 // The address from which this machine reaches `coordinator` ("unix:/path" or "HOST:PORT"), by the kernel's routes;
 // nothing is sent. A Unix socket's is 127.0.0.1. Unavailable: HOST has no address, or no route leads to it.
 absl::StatusOr<std::string> LocalAddressTowards(const std::string& coordinator);
+
+struct Interface {
+  std::string name;  // "eth0"
+  bool loopback = false;
+};
+
+// The network interface that has `host`, a name or an address of this machine. NotFound: no interface has it, as behind
+// address translation. Unavailable: the name has no address.
+absl::StatusOr<Interface> InterfaceOf(const std::string& host);
 
 }  // namespace muster::agent

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -25,6 +26,7 @@
 #include "common/file/private_folder.h"
 #include "common/log/log.h"
 #include "common/metrics/endpoint.h"
+#include "common/rank_variables.h"
 #include "common/rpc/rpc.h"
 #include "common/version.h"
 #include "worker/agent/agent.h"
@@ -46,6 +48,7 @@ constexpr auto kPagePatience = std::chrono::seconds(2);
 struct Flags {
   AgentOptions agent;
   std::string host;
+  std::vector<std::string> env;
   std::string token_file;
   std::string join_token_file;
   absl::StatusOr<std::string> join_token = "";
@@ -80,6 +83,11 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option(
       "--host", flags.host,
       "name or address where ranks of other nodes reach this node's; default: its address towards the coordinator");
+  app.add_option("--env", flags.env,
+                 "variable of every rank on this node, unless the job sets it: " + muster::AllowedRankVariables() +
+                     "; may be repeated")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false);
   app.add_option("--token_file", flags.token_file, "a token, or lines `token name role` with one of role worker");
   app.add_option("--join_token", flags.join_token_file,
                  "file with a token of `muster coordinator token create --role worker`; needed once, beyond this "
@@ -94,6 +102,31 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--log_level", flags.log_level, "debug, info, warn, error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
+}
+
+absl::Status ReadVariables(const std::vector<std::string>& texts, std::map<std::string, std::string>& variables) {
+  for (const std::string& text : texts) {
+    absl::StatusOr<std::pair<std::string, std::string>> variable = muster::ParseNodeVariable(text);
+    if (!variable.ok()) {
+      return absl::InvalidArgumentError("--env " + text + ": " + std::string(variable.status().message()));
+    }
+    if (!variables.insert(*std::move(variable)).second) {
+      return absl::InvalidArgumentError("--env " + text + ": the variable occurs twice; leave one out");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Where NCCL should be, or "": it chooses itself, which is right on a node with one network. Never loopback: to this
+// node its own name may mean 127.0.0.1, by which no other node reaches it.
+std::string InterfaceForNccl(const std::string& host) {
+  const absl::StatusOr<muster::agent::Interface> interface = muster::agent::InterfaceOf(host);
+  if (interface.ok()) return interface->loopback ? "" : interface->name;
+  if (muster::agent::IsCudaBuild()) {
+    muster::LogWarn("NCCL chooses its network interface itself unless --env sets NCCL_SOCKET_IFNAME",
+                    {{"error", interface.status()}});
+  }
+  return "";
 }
 
 absl::Status FillIn(Flags& flags) {
@@ -118,6 +151,8 @@ absl::Status FillIn(Flags& flags) {
       flags.host.empty() ? muster::agent::LocalAddressTowards(agent.coordinator) : flags.host;
   if (!host.ok()) return host.status();
   agent.host = *host;
+  agent.interface = InterfaceForNccl(agent.host);
+  if (absl::Status status = ReadVariables(flags.env, agent.variables); !status.ok()) return status;
   flags.join_token = muster::agent::ReadJoinToken(flags.join_token_file);
   unsetenv("MUSTER_JOIN_TOKEN");  // the ranks inherit the environment
   if (flags.token_file.empty()) return absl::OkStatus();

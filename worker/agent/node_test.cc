@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <optional>
 
 #include "absl/strings/match.h"
 #include "testing/temporary_folder.h"
@@ -110,6 +112,93 @@ TEST_F(MakeStartTest, GpusOfItsSlotsAndNoOthers) {
   context_.slots = MakeSlots({8, 1000, "cpu"}, {{"GPU-a", "", 1}, {"GPU-b", "", 1}, {"GPU-c", "", 1}}, 1);
   const rundir::Start start = MakeStart(assignment_, {0}, rundir::RankDir("/r", {JobId("a"), 1, 0}), context_);
   EXPECT_TRUE(Has(start, "CUDA_VISIBLE_DEVICES=GPU-b,GPU-c"));
+}
+
+TEST(LibraryVariables, JobThenNodeThenWhatFollows) {
+  using Variables = std::map<std::string, std::string>;
+  struct Case {
+    std::string what;
+    Device device;
+    std::optional<bool> deterministic;
+    std::string interface;
+    Variables node, job, expected;
+  };
+  const Case cases[] = {
+      {"nothing is set", DEVICE_CPU, true, "eth0", {}, {}, {}},
+      {"CPU ranks get what is set, nothing derived",
+       DEVICE_CPU,
+       true,
+       "eth0",
+       {{"NCCL_DEBUG", "WARN"}},
+       {{"GLOO_SOCKET_IFNAME", "eth1"}},
+       {{"NCCL_DEBUG", "WARN"}, {"GLOO_SOCKET_IFNAME", "eth1"}}},
+      {"derived",
+       DEVICE_CUDA,
+       true,
+       "eth0",
+       {},
+       {},
+       {{"NCCL_SOCKET_IFNAME", "=eth0"}, {"CUBLAS_WORKSPACE_CONFIG", ":4096:8"}}},
+      {"a job of an older coordinator is deterministic",
+       DEVICE_CUDA,
+       std::nullopt,
+       "",
+       {},
+       {},
+       {{"CUBLAS_WORKSPACE_CONFIG", ":4096:8"}}},
+      {"not deterministic, interface unknown", DEVICE_CUDA, false, "", {}, {}, {}},
+      {"the node wins over what is derived",
+       DEVICE_CUDA,
+       false,
+       "eth0",
+       {{"NCCL_SOCKET_IFNAME", "ib"}},
+       {},
+       {{"NCCL_SOCKET_IFNAME", "ib"}}},
+      {"the job wins over the node",
+       DEVICE_CUDA,
+       false,
+       "eth0",
+       {{"NCCL_SOCKET_IFNAME", "ib"}, {"NCCL_DEBUG", "WARN"}},
+       {{"NCCL_SOCKET_IFNAME", "^docker"}, {"NCCL_ALGO", "Ring"}},
+       {{"NCCL_SOCKET_IFNAME", "^docker"}, {"NCCL_DEBUG", "WARN"}, {"NCCL_ALGO", "Ring"}}},
+      {"the job wins over what is derived",
+       DEVICE_CUDA,
+       false,
+       "eth0",
+       {},
+       {{"NCCL_SOCKET_IFNAME", "eth2"}},
+       {{"NCCL_SOCKET_IFNAME", "eth2"}}},
+  };
+  for (const Case& c : cases) {
+    Assignment assignment;
+    assignment.set_device(c.device);
+    if (c.deterministic.has_value()) assignment.mutable_spec()->mutable_train()->set_deterministic(*c.deterministic);
+    for (const auto& [name, value] : c.job) {
+      EnvVar& variable = *assignment.mutable_spec()->add_env();
+      variable.set_name(name);
+      variable.set_value(value);
+    }
+    StartContext context;
+    context.variables = c.node;
+    context.interface = c.interface;
+    EXPECT_EQ(LibraryVariables(assignment, context), c.expected) << c.what;
+  }
+}
+
+TEST_F(MakeStartTest, VariablesOfJobAndNodeButNotOfTheShell) {
+  context_.inherited.push_back("NCCL_DEBUG=TRACE");
+  context_.variables = {{"NCCL_IB_DISABLE", "1"}};
+  context_.interface = "eth0";
+  assignment_.set_device(DEVICE_CUDA);
+  EnvVar& variable = *assignment_.mutable_spec()->add_env();
+  variable.set_name("NCCL_DEBUG");
+  variable.set_value("INFO");
+  const rundir::Start start = MakeStart(assignment_, {0}, rundir::RankDir("/r", {JobId("a"), 1, 0}), context_);
+  for (const char* set : {"NCCL_DEBUG=INFO", "NCCL_IB_DISABLE=1", "NCCL_SOCKET_IFNAME==eth0"}) {
+    EXPECT_TRUE(Has(start, set)) << set;
+  }
+  EXPECT_FALSE(Has(start, "NCCL_DEBUG=TRACE"));
+  EXPECT_FALSE(Has(start, "NCCL_COMM_ID=x"));
 }
 
 TEST(ChoosePruned, OldestFirstUntilBothLimitsHold) {
