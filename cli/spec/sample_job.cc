@@ -58,6 +58,7 @@ optimizer:
 # Optimizer steps in all.
 steps: 1000
 # seed: 1
+# deterministic: true          # false: on GPUs also kernels whose sums depend on timing, which are faster
 
 # Needs data.validation; a part of it is used each time.
 # validation: {every_steps: 100, sequences: 64}

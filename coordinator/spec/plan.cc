@@ -161,6 +161,14 @@ void AddCheckpointNote(const strategies::MemoryPlan& memory_plan, const Train& t
                               "waits until it is written"));
 }
 
+// What a job on GPUs gives up for speed.
+void AddDeterminismNote(const Train& train, Device device, PlanReply& plan) {
+  if (!train.has_deterministic() || train.deterministic() || device == DEVICE_CPU) return;
+  plan.add_notes(
+      "deterministic: false: GPUs may use kernels whose sums depend on timing, so a run that recovers from a fault "
+      "differs in its last bits from an undisturbed one");
+}
+
 void AddChoice(const strategies::Choice& choice, PlanReply& plan) {
   plan.set_strategy_reason(choice.reason);
   for (const strategies::Candidate& candidate : choice.candidates) {
@@ -230,6 +238,7 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   AddSchedule(*job, plan);
   AddRanks(memory_plan, ranks, plan);
   AddCheckpointNote(memory_plan, job->train, job->inventory, plan);
+  AddDeterminismNote(job->train, on.slots.device, plan);
   if (job->unfit.has_value()) plan.set_unfit(job->unfit->why);
   const Timeline timeline =
       strategies::PredictStep(job->train, job->inventory, memory_plan.layout, memory_plan.program, ranks, on.hardware)

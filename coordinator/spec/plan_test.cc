@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "absl/strings/match.h"
 #include "coordinator/spec/good_spec_test.h"
 #include "coordinator/spec/resolve.h"
@@ -81,6 +83,22 @@ TEST(Bf16Notes, NameNodesByHowTheyCompute) {
   cpus["e"].set_instruction_set("AVX2");
   EXPECT_THAT(Bf16Notes(cpus), testing::ElementsAre(testing::EndsWith("d (AVX-512) and 1 more")));
   EXPECT_THAT(Bf16Notes({}), testing::IsEmpty());
+}
+
+TEST(Plan, NotesWhatANondeterministicJobGivesUp) {
+  const auto note = testing::Contains(testing::HasSubstr("deterministic: false: GPUs may use kernels whose sums"));
+  const auto notes = [](std::optional<bool> deterministic, Device device) {
+    JobSpec spec = Good();
+    spec.mutable_resources()->set_device(device);
+    if (deterministic.has_value()) spec.mutable_train()->set_deterministic(*deterministic);
+    EXPECT_TRUE(Resolve({}, spec).empty());
+    return Planned(spec).notes();
+  };
+  EXPECT_THAT(notes(false, DEVICE_CUDA), note);
+  EXPECT_THAT(notes(false, DEVICE_AUTO), note);
+  EXPECT_THAT(notes(false, DEVICE_CPU), testing::Not(note)) << "CPUs compute the same bits anyway";
+  EXPECT_THAT(notes(true, DEVICE_CUDA), testing::Not(note));
+  EXPECT_THAT(notes(std::nullopt, DEVICE_CUDA), testing::Not(note));
 }
 
 TEST(Plan, CountsWhatAStepCosts) {

@@ -159,7 +159,10 @@ absl::Status CompiledEngine::Prepare() {
   absl::Status guarded = Guarded([&] {
     at_.what = "allocating the model";
     at::set_num_threads(config_.threads);
-    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+    // Not warn_only: attention's backward only takes its deterministic path without it (units/attention_choice.h), and
+    // an operator that has none fails here instead of breaking the promise later. CPU kernels are deterministic anyway.
+    const bool deterministic = device_.is_cpu() || IsDeterministic(config_.train);
+    at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
     // Deterministic mode alone also fills every new tensor with NaN, a needless pass over memory: the engine never
     // reads uninitialized memory.
     at::globalContext().setDeterministicFillUninitializedMemory(false);

@@ -1,14 +1,17 @@
 #include "worker/engine/engine.h"
 
+#include <ATen/Context.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <random>
 
 #include "absl/strings/match.h"
 #include "models/inventory.h"
+#include "worker/engine/attention.h"
 #include "worker/engine/configure.h"
 #include "worker/engine/cpu_allocator.h"
 #include "worker/engine/initialise.h"
@@ -66,6 +69,33 @@ TEST(Engine, FirstLossIsThatOfKnowingNothing) {
   const Tokens tokens(8);
   EXPECT_NEAR(engine->Evaluate(tokens.batch).value(), std::log(static_cast<double>(kVocabulary)), 0.05);
   EXPECT_EQ(engine->step(), 0u);
+}
+
+TEST(Engine, OnACpuIsAlwaysDeterministic) {
+  std::vector<std::vector<float>> weights;
+  for (const std::optional<bool> deterministic : {std::optional<bool>(), std::optional(true), std::optional(false)}) {
+    Config config = Small(4, 2);
+    if (deterministic.has_value()) config.train.set_deterministic(*deterministic);
+    at::globalContext().setDeterministicAlgorithms(false, /*warn_only=*/false);
+    auto engine = Engine::Create(config).value();
+    EXPECT_TRUE(at::globalContext().deterministicAlgorithms());
+    EXPECT_FALSE(at::globalContext().deterministicAlgorithmsWarnOnly())
+        << "with it attention's backward on a GPU depends on timing";
+    const Tokens tokens(4);
+    ASSERT_TRUE(engine->Step(tokens.batch, 1e-3, {}).ok());
+    weights.push_back(Weights(*engine));
+  }
+  EXPECT_EQ(weights[0], weights[1]);
+  EXPECT_EQ(weights[0], weights[2]);
+}
+
+TEST(Engine, OnAGpuIsDeterministicUnlessTheJobSaysOtherwise) {
+  Train train;
+  EXPECT_TRUE(IsDeterministic(train)) << "as of a job that was stored before the field existed";
+  train.set_deterministic(false);
+  EXPECT_FALSE(IsDeterministic(train));
+  train.set_deterministic(true);
+  EXPECT_TRUE(IsDeterministic(train));
 }
 
 TEST(Engine, ReportsEachOpInOrder) {

@@ -69,15 +69,15 @@ Pass Run(const at::Tensor& input, const at::Device& device) {
   return {gradient, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count()};
 }
 
-AttentionTrial Try(Backend backend, const at::Tensor& input, const at::Device& device) {
+AttentionTrial Try(Backend backend, const at::Tensor& input, const AttentionShape& shape) {
   AttentionTrial trial{.name = NameOf(backend), .milliseconds = std::numeric_limits<double>::infinity()};
   Allow({backend});
   try {
-    const at::Tensor first = Run(input, device).gradient;  // warm-up: plans, workspaces
+    const at::Tensor first = Run(input, shape.device).gradient;  // warm-up: plans, workspaces
     for (int i = 0; i < kTrials && trial.refused.empty(); ++i) {
-      const Pass pass = Run(input, device);
+      const Pass pass = Run(input, shape.device);
       trial.milliseconds = std::min(trial.milliseconds, pass.milliseconds);
-      if (!at::equal(first, pass.gradient)) trial.refused = "not deterministic";
+      if (shape.deterministic && !at::equal(first, pass.gradient)) trial.refused = "not deterministic";
     }
   } catch (const c10::Error& e) {
     const std::string what = e.what_without_backtrace();
@@ -106,7 +106,7 @@ AttentionChoice ChooseAttention(const AttentionShape& shape) {
   double best = std::numeric_limits<double>::infinity();
   std::vector<Backend> allowed = candidates;
   for (const Backend backend : candidates) {
-    choice.trials.push_back(Try(backend, input, shape.device));
+    choice.trials.push_back(Try(backend, input, shape));
     const AttentionTrial& trial = choice.trials.back();
     if (!trial.refused.empty() || trial.milliseconds >= best) continue;
     best = trial.milliseconds;

@@ -17,6 +17,7 @@ struct AttentionShape {
   int64_t sequences = 1, heads = 1, tokens = 1, width = 1;  // width of one head
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
+  bool deterministic = true;  // refuse an implementation whose gradient differs from run to run
 };
 
 struct AttentionTrial {
@@ -33,8 +34,10 @@ struct AttentionChoice {
 
 // Times flash, memory-efficient and cuDNN attention (on a GPU) and plain GEMMs, and enables the fastest for the
 // process, with plain GEMMs as the fallback for shapes that it does not support. An implementation is refused if it
-// fails or is not deterministic. Takes the time of a few steps and twice their memory. No other thread may compute
-// meanwhile.
+// fails or is less deterministic than `shape` demands. In LibTorch's deterministic mode without warn_only the backward
+// of flash and memory-efficient attention is deterministic and cuDNN's attention is refused; with warn_only all three
+// may sum in another order each time (aten/src/ATen/native/transformers/cuda, attention_backward.cu and sdp_utils.cpp).
+// Takes the time of a few steps and twice their memory. No other thread may compute meanwhile.
 AttentionChoice ChooseAttention(const AttentionShape& shape);
 
 }  // namespace muster::units
