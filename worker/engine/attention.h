@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
+
 #include "worker/engine/engine.h"
 
 namespace muster::engine {
@@ -13,8 +15,15 @@ namespace muster::engine {
 // stored before the field existed.
 bool IsDeterministic(const Train& train);
 
-// Times the implementations with the blocks' shape and one microbatch, and selects the fastest. Returns the choice and
-// the reason, for the log. Process-wide, like LibTorch's setting.
-std::string ChooseAttention(const Config& config, at::Device device);
+struct Attention {
+  std::string name;  // of units::AttentionNames()
+  std::string log;   // the choice and its reason
+};
+
+// The implementation of attention for all ranks. Rank 0 times those that there are, with the blocks' shape and one
+// microbatch, and takes the fastest; the others take what it sends them, since times differ from process to process,
+// and implementations by bits. Changes nothing but, on a GPU, LibTorch's setting for the process. Errors of the world
+// group.
+absl::StatusOr<Attention> AgreeOnAttention(const Config& config, at::Device device);
 
 }  // namespace muster::engine

@@ -63,6 +63,8 @@ class CompiledEngine final : public Engine {
   absl::Status Pull() override;
   absl::Status Push() override;
   std::vector<std::string> Notes() const override { return notes_; }
+  std::string attention() const override { return attention_; }
+  absl::Status UseAttention(const std::string& name) override;
   uint64_t peak_memory_bytes() const override;
 
  private:
@@ -78,6 +80,8 @@ class CompiledEngine final : public Engine {
   int64_t MicrobatchRows(const Batch& batch) const;
 
   absl::Status MakeQueue();
+  // The memory of trials is not the step's: neither its peak, nor what the allocator keeps.
+  void ForgetTrials() const;
   // Runs all ops of a schedule.
   void Run(const Schedule& schedule, StepTasks& tasks, OpListener* listener);
   struct Training {
@@ -109,6 +113,7 @@ class CompiledEngine final : public Engine {
   std::unique_ptr<Queue> queue_;
   KvCache kv_cache_;
   std::vector<std::string> notes_;
+  std::string attention_;
 
   // What it is at, formatted only for an error message.
   struct {
@@ -180,9 +185,13 @@ absl::Status CompiledEngine::Prepare() {
     ThrowIfBad(MakeQueue());
     Initialise();
     Renew();
-    if (device_.is_cuda()) {
+    if (device_.is_cuda() || config_.try_attention) {
       at_.what = "trying implementations of attention";
-      notes_.push_back(ChooseAttention(config_, device_));
+      absl::StatusOr<Attention> attention = AgreeOnAttention(config_, device_);
+      ThrowIfBad(attention.status());
+      attention_ = attention->name;
+      notes_.push_back(attention->log);
+      ForgetTrials();
     }
     made = MakeUnits();
     if (made.ok()) MakeState();
@@ -470,6 +479,22 @@ absl::Status CompiledEngine::Push() {
     state_->FromHost();
     Renew();
   });
+}
+
+absl::Status CompiledEngine::UseAttention(const std::string& name) {
+  if (device_.is_cuda()) {
+    if (absl::Status s = units::UseAttention(name); !s.ok()) return s;
+  }
+  attention_ = name;
+  return absl::OkStatus();
+}
+
+void CompiledEngine::ForgetTrials() const {
+#ifdef MUSTER_CUDA
+  if (!device_.is_cuda()) return;
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  c10::cuda::CUDACachingAllocator::resetPeakStats(0);
+#endif
 }
 
 uint64_t CompiledEngine::peak_memory_bytes() const {

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +27,7 @@
 #include "worker/engine/op_listener.h"
 #include "worker/engine/recorder.h"
 #include "worker/engine/step_scalars.h"
+#include "worker/units/attention_choice.h"
 #include "worker/units/bf16_gemms.h"
 
 namespace muster::engine {
@@ -47,6 +49,8 @@ struct Config {
   bool streams = false;   // on a CPU: run ops by the queue that devices with streams have, and copy state to the host
   bool portable = false;  // on a CPU: the units that GPUs run
   bool unproven = false;  // run schedules that the checker refuses
+  // In place of the trials of attention on a GPU, and also on a CPU.
+  std::function<units::AttentionChoice()> try_attention = {};
   std::optional<units::Bf16Gemms> bf16_gemms;  // on a CPU; none: chosen by its instruction set
   int threads = 1;                             // LibTorch's threads; results are bit-equal for equal threads
 };
@@ -112,6 +116,12 @@ class Engine {
   // changing parameters.
   virtual absl::Status Pull() = 0;
   virtual absl::Status Push() = 0;
+
+  // On a GPU: the implementation of attention, the same on all ranks; else empty. Another one gives other bits, so a
+  // run that resumes uses that of its checkpoint. UseAttention on every rank alike; InvalidArgument: there is none of
+  // that name.
+  virtual std::string attention() const = 0;
+  virtual absl::Status UseAttention(const std::string& name) = 0;
 
   // Choices made at startup, for the log: on a GPU, the implementation of attention; on a CPU, that of bf16 GEMMs.
   virtual std::vector<std::string> Notes() const = 0;

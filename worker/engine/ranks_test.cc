@@ -235,6 +235,31 @@ TEST(Ranks, OneThatNeverComesIsNamedWithStepAndOp) {
       absl::Milliseconds(300));
 }
 
+// What each rank would choose by its own times differs; all take rank 0's choice.
+TEST(Ranks, AgreeOnAttention) {
+  const std::vector<std::string>& names = units::AttentionNames();
+  for (size_t first = 0; first < names.size(); ++first) {
+    const auto groups = collectives::MakeThreads(3);
+    std::vector<std::thread> threads;
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank] {
+        Config config = MakeConfig({.ranks = 3}, rank);
+        config.groups = {groups[rank].get(), nullptr, groups[rank].get()};
+        config.try_attention = [&, rank] {
+          EXPECT_EQ(rank, 0u) << "only rank 0 tries";
+          return units::AttentionChoice{.name = names[first], .trials = {}};
+        };
+        const auto engine = Engine::Create(config);
+        ASSERT_TRUE(engine.ok()) << engine.status();
+        EXPECT_EQ((*engine)->attention(), names[first]);
+        ASSERT_TRUE((*engine)->UseAttention(names[0]).ok());
+        EXPECT_EQ((*engine)->attention(), names[0]);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 TEST(Ranks, AScheduleOfGroupsNeedsThem) {
   EXPECT_EQ(Engine::Create(MakeConfig({.ranks = 2}, 0)).status().code(), absl::StatusCode::kInvalidArgument);
   const auto groups = collectives::MakeThreads(2);

@@ -35,6 +35,7 @@ Manifest MakeManifest(const Assignment& assignment, const Rank& rank, uint64_t s
   *manifest.mutable_table() = rank.program.layout.table;
   *manifest.mutable_spec() = assignment.spec();
   *manifest.mutable_inventory() = rank.program.inventory;
+  manifest.set_attention(rank.engine->attention());
   return manifest;
 }
 

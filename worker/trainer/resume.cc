@@ -93,6 +93,10 @@ absl::StatusOr<Resumed> LoadFrom(const std::string& directory, Check check, cons
   if (absl::Status status = Load(*checkpoint, Which::kAll, engine); !status.ok()) {
     return absl::Status(status.code(), absl::StrCat(directory, ": ", status.message()));
   }
+  // A run on GPUs that goes on from a run on CPUs keeps its own.
+  if (!manifest.attention().empty() && !engine.attention().empty()) {
+    if (absl::Status status = engine.UseAttention(manifest.attention()); !status.ok()) return status;
+  }
   return Resumed{manifest.step(), manifest.samples_consumed()};
 }
 

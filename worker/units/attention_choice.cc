@@ -86,7 +86,28 @@ AttentionTrial Try(Backend backend, const at::Tensor& input, const AttentionShap
   return trial;
 }
 
+constexpr Backend kBackends[] = {Backend::kFlash, Backend::kMemoryEfficient, Backend::kCudnn, Backend::kPlain};
+
 }  // namespace
+
+const std::vector<std::string>& AttentionNames() {
+  static const auto* const names = [] {
+    auto* all = new std::vector<std::string>;
+    for (const Backend backend : kBackends) all->emplace_back(NameOf(backend));
+    return all;
+  }();
+  return *names;
+}
+
+absl::Status UseAttention(const std::string& name) {
+  for (const Backend backend : kBackends) {
+    if (name != NameOf(backend)) continue;
+    Allow({backend, Backend::kPlain});
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("no implementation of attention is called \"", name, "\"; there are ",
+                                                 absl::StrJoin(AttentionNames(), ", ")));
+}
 
 std::string AttentionChoice::Describe() const {
   const std::string all = absl::StrJoin(trials, ", ", [](std::string* out, const AttentionTrial& trial) {

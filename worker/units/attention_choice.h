@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace muster::units {
 
 struct AttentionShape {
@@ -39,5 +41,10 @@ struct AttentionChoice {
 // may sum in another order each time (aten/src/ATen/native/transformers/cuda, attention_backward.cu and sdp_utils.cpp).
 // Takes the time of a few steps and twice their memory. No other thread may compute meanwhile.
 AttentionChoice ChooseAttention(const AttentionShape& shape);
+
+// The names that a choice may have, always in the same order.
+const std::vector<std::string>& AttentionNames();
+// Enables one of them for the process, as ChooseAttention does. InvalidArgument: no such name.
+absl::Status UseAttention(const std::string& name);
 
 }  // namespace muster::units

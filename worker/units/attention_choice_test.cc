@@ -36,5 +36,13 @@ TEST(AttentionChoice, WhatFailsIsNamedAndNotChosen) {
   EXPECT_TRUE(at::globalContext().userEnabledFlashSDP());
 }
 
+TEST(AttentionChoice, NamesAreThoseOfTheManifest) {
+  // Written into checkpoints: a name that changes would no longer be found.
+  EXPECT_EQ(AttentionNames(), (std::vector<std::string>{"flash", "memory-efficient", "cudnn", "plain GEMMs"}));
+  const absl::Status unknown = UseAttention("quick");
+  EXPECT_EQ(unknown, absl::InvalidArgumentError("no implementation of attention is called \"quick\"; there are flash, "
+                                                "memory-efficient, cudnn, plain GEMMs"));
+}
+
 }  // namespace
 }  // namespace muster::units
