@@ -1,5 +1,5 @@
 // muster-trainer: runs one rank of a job (run), or reads a checkpoint (sample, eval, export, import). Parses
-// flags and wires objects.
+// flags and wires objects. --self-check prints the build's backends.
 #include <signal.h>
 #include <CLI/CLI.hpp>
 
@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,6 +18,7 @@
 #include "common/log/log.h"
 #include "common/version.h"
 #include "data/bpe.h"
+#include "worker/collectives/backends.h"
 #include "worker/engine/engine.h"
 #include "worker/trainer/link.h"
 #include "worker/trainer/loop.h"
@@ -135,6 +137,17 @@ absl::Status Import(const std::string& from, const std::string& out) {
   return absl::OkStatus();
 }
 
+// The process's exit code.
+int SelfCheck() {
+  const absl::StatusOr<std::vector<muster::collectives::Backend>> backends = muster::collectives::Backends();
+  if (!backends.ok()) {
+    std::fprintf(stderr, "muster-trainer: %s\n", std::string(backends.status().message()).c_str());
+    return 1;
+  }
+  std::printf("%s", muster::collectives::Describe(*backends).c_str());
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -143,6 +156,10 @@ int main(int argc, char** argv) {
                "muster-trainer");
   app.set_version_flag("--version", muster::kVersion);
   app.require_subcommand(1);
+  // As --version: it needs no command and ends the parse.
+  app.add_flag_callback(
+      "--self-check", [] { throw CLI::RuntimeError(SelfCheck()); },
+      "print the backends that this build has, with versions: cpu, gloo, direct, cuda, nccl");
 
   RunOptions run;
   std::string job;

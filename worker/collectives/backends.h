@@ -1,0 +1,23 @@
+// The backends that this build has, for `muster-trainer --self-check` and for a first look at an installation.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace muster::collectives {
+
+struct Backend {
+  std::string name;     // devices: cpu, cuda; collectives: gloo, direct, nccl
+  std::string version;  // of the library behind it; empty: it has none of its own
+};
+
+// Asks the loaded libraries, so it also finds one that is missing or was not linked. Needs no GPU. Internal: this build
+// has CUDA, but a library of it is not there or does not answer; the message names it.
+absl::StatusOr<std::vector<Backend>> Backends();
+
+// One line each: "gloo" or "nccl 2.28.9".
+std::string Describe(const std::vector<Backend>& backends);
+
+}  // namespace muster::collectives
