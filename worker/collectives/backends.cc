@@ -23,7 +23,7 @@ std::string NcclVersion(int number) {
   return absl::StrCat(number / 10'000, ".", number % 10'000 / 100, ".", number % 100);
 }
 
-absl::Status AddCuda(std::vector<Backend>& backends) {
+absl::Status AddCuda(std::vector<BuiltBackend>& backends) {
   int runtime = 0, nccl = 0;
   if (const cudaError_t error = cudaRuntimeGetVersion(&runtime); error != cudaSuccess) {
     return absl::InternalError(absl::StrCat("libcudart: ", cudaGetErrorString(error)));
@@ -45,17 +45,18 @@ absl::Status AddCuda(std::vector<Backend>& backends) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Backend>> Backends() {
-  std::vector<Backend> backends = {{"cpu", absl::StrCat("LibTorch ", TORCH_VERSION)}, {"gloo", ""}, {"direct", ""}};
+absl::StatusOr<std::vector<BuiltBackend>> Backends() {
+  std::vector<BuiltBackend> backends = {
+      {"cpu", absl::StrCat("LibTorch ", TORCH_VERSION)}, {"gloo", ""}, {"direct", ""}};
 #ifdef MUSTER_CUDA
   if (absl::Status status = AddCuda(backends); !status.ok()) return status;
 #endif
   return backends;
 }
 
-std::string Describe(const std::vector<Backend>& backends) {
+std::string Describe(const std::vector<BuiltBackend>& backends) {
   std::string text;
-  for (const Backend& backend : backends) {
+  for (const BuiltBackend& backend : backends) {
     absl::StrAppend(&text, backend.name, backend.version.empty() ? "" : " ", backend.version, "\n");
   }
   return text;

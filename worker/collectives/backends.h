@@ -8,16 +8,16 @@
 
 namespace muster::collectives {
 
-struct Backend {
+struct BuiltBackend {
   std::string name;     // devices: cpu, cuda; collectives: gloo, direct, nccl
   std::string version;  // of the library behind it; empty: it has none of its own
 };
 
 // Asks the loaded libraries, so it also finds one that is missing or was not linked. Needs no GPU. Internal: this build
 // has CUDA, but a library of it is not there or does not answer; the message names it.
-absl::StatusOr<std::vector<Backend>> Backends();
+absl::StatusOr<std::vector<BuiltBackend>> Backends();
 
 // One line each: "gloo" or "nccl 2.28.9".
-std::string Describe(const std::vector<Backend>& backends);
+std::string Describe(const std::vector<BuiltBackend>& backends);
 
 }  // namespace muster::collectives

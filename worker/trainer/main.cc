@@ -139,7 +139,7 @@ absl::Status Import(const std::string& from, const std::string& out) {
 
 // The process's exit code.
 int SelfCheck() {
-  const absl::StatusOr<std::vector<muster::collectives::Backend>> backends = muster::collectives::Backends();
+  const absl::StatusOr<std::vector<muster::collectives::BuiltBackend>> backends = muster::collectives::Backends();
   if (!backends.ok()) {
     std::fprintf(stderr, "muster-trainer: %s\n", std::string(backends.status().message()).c_str());
     return 1;
