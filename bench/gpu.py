@@ -47,7 +47,8 @@ def ranks_of(command, ranks, args):
     """A process a rank, each with a GPU of its own."""
     if args.device == "cpu":
         return Group(command, {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **OURS}, ranks)
-    return Group(command, {**OURS}, ranks, [{"CUDA_VISIBLE_DEVICES": str(rank)} for rank in range(ranks)])
+    # As the worker daemon sets it: cuBLAS needs it in deterministic mode.
+    return Group(command, {**OURS, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, ranks, [{"CUDA_VISIBLE_DEVICES": str(rank)} for rank in range(ranks)])
 
 
 def compare(strategy, peers, ranks, args):

@@ -34,8 +34,8 @@ const std::vector<Hardware>& KnownHardware() {
   // Reached rates of GEMMs: llm.c trains GPT-2 124M at 468,000 and 1558M at 46,800 tokens/s per H100 in bf16, which
   // are 373 and 459 TFLOP/s (38 and 46% of 989). Others are taken to reach the same 45% of their dense bf16 rate, 75%
   // of their fp32 rate without tensor cores, 80% of their memory's and of their links' rates. NCCL's latency grows with
-  // the logarithm of the ranks (trees): about 20 us for eight GPUs of a node. A collective of uneven shares is a group of
-  // as many NCCL ops; 3 us for each is an assumption, not measured.
+  // the logarithm of the ranks (trees): about 20 us for eight GPUs of a node. A collective of uneven shares is a group
+  // of as many NCCL ops; 3 us for each is an assumption, not measured.
   static const auto* const known = new std::vector<Hardware>{
       {.name = "h100",
        .assumptions = "8 x H100 SXM a node: 445 TFLOP/s bf16 (45% of 989), 50 TFLOP/s fp32, 2.7 TB/s HBM3, NVLink 4 "

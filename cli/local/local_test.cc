@@ -121,8 +121,13 @@ TEST_F(LocalTest, ANodeThatDoesNotComeIsATimeOutWithTheLogsEnd) {
                 "#!/bin/sh\necho 'cannot connect' >&2\ntrap 'exit 0' TERM\n"
                 "while :; do sleep 0.05; done\n",
                 true);
-  const Ended up = Run({"up", "--timeout", "700ms"});
-  EXPECT_EQ(up.code, 5);
+  // On a busy machine the coordinator itself may take longer than the first time-out.
+  Ended up;
+  for (const char* timeout : {"700ms", "5s", "30s"}) {
+    up = Run({"up", "--timeout", timeout});
+    EXPECT_EQ(up.code, 5);
+    if (absl::StrContains(up.err, "nodes are live")) break;
+  }
   EXPECT_TRUE(absl::StrContains(up.err, "0 of 1 nodes are live")) << up.err;
   EXPECT_TRUE(absl::StrContains(up.err, "cannot connect")) << up.err;
   EXPECT_EQ(Run({"down"}).code, 0);

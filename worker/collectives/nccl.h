@@ -15,7 +15,7 @@ struct NcclOptions {
   int rank = 0;
   int size = 1;
   std::string name;  // of the group, the same on all its ranks and unique in the generation
-  std::string host;  // a name or address of this machine that the other ranks reach; NCCL chooses its own interfaces
+  std::string host;  // a name or address of this machine that the other ranks reach; NCCL's own: docs/networks.md
   int device = 0;    // CUDA ordinal in this process
   absl::Duration timeout = absl::Minutes(5);       // of a collective, from its issue
   absl::Duration join_timeout = absl::Minutes(5);  // for all ranks to come

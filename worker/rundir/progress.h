@@ -37,8 +37,8 @@ struct Progress {
   // The host's current op: index in the schedule, plus 1; 0: none yet in this step, see `stage`.
   std::atomic<uint64_t> op_issued;
   // The last completed op: index plus 1. It is op_issued - 1 while that op runs, and less while the op waits for the
-  // earlier op op_completed + 1. On a GPU the host issues a step's ops ahead of the device; at the step's end it shows the
-  // earliest op that the device has not done, so a hang names that one.
+  // earlier op op_completed + 1. On a GPU the host issues a step's ops ahead of the device; at the step's end it shows
+  // the earliest op that the device has not done, so a hang names that one.
   std::atomic<uint64_t> op_completed;
   std::atomic<uint64_t> stage;           // Stage
   std::atomic<uint64_t> alive_at_stage;  // grows four times a second in stages below kOps
