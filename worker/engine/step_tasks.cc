@@ -5,9 +5,9 @@
 namespace muster::engine {
 namespace {
 
-using Context = StepTasks::Context;
+using StepContext = StepTasks::Context;
 
-collectives::Group& GroupOf(const Context& c, const Op& op) { return *c.config->groups[op.group]; }
+collectives::Group& GroupOf(const StepContext& c, const Op& op) { return *c.config->groups[op.group]; }
 
 Works One(std::unique_ptr<collectives::Work> work) {
   Works works;
@@ -32,25 +32,25 @@ Task Communicates(F begin, std::function<void()> end = nullptr) {
   return task;
 }
 
-std::unique_ptr<collectives::Work> Gathered(const Context& c, const Op& op) {
+std::unique_ptr<collectives::Work> Gathered(const StepContext& c, const Op& op) {
   std::vector<at::Tensor> buffers = c.storage->BeginGather(op);
   collectives::Group& group = GroupOf(c, op);
   return op.even ? group.AllGather(std::move(buffers)) : group.BroadcastShares(c.storage->SharesOf(op, buffers));
 }
-std::unique_ptr<collectives::Work> Reduced(const Context& c, const Op& op) {
+std::unique_ptr<collectives::Work> Reduced(const StepContext& c, const Op& op) {
   std::vector<at::Tensor> buffers = c.storage->BeginReduce(op);
   collectives::Group& group = GroupOf(c, op);
   return op.even ? group.ReduceScatter(std::move(buffers)) : group.ReduceShares(c.storage->SharesOf(op, buffers));
 }
 
-Works AllReduceOwned(const Context& c, const Op& op) {
+Works AllReduceOwned(const StepContext& c, const Op& op) {
   Works works;
   for (const at::Tensor& owned : c.storage->BeginAllReduce(op)) works.push_back(GroupOf(c, op).AllReduce(owned));
   return works;
 }
 
 // Over the ranks of the op's group: the root of the sum of squares.
-Task MeasureNorm(const Context& c, const Op& op) {
+Task MeasureNorm(const StepContext& c, const Op& op) {
   at::Tensor& norm = c.tensors->norm;
   const auto own = [&c] { return c.storage->OwnedNorm().to(at::kDouble).view({1}); };
   if (op.group < 0) return Computes([=, &norm] { norm = own(); });
@@ -67,33 +67,33 @@ Task MeasureNorm(const Context& c, const Op& op) {
 StepTasks::Handler StepTasks::HandlerOf(OpKind kind) {
   switch (kind) {
     case OpKind::kForward:
-      return [](const Context& c, const Op& op) { return Computes([&] { c.microbatches->Forward(op); }); };
+      return [](const StepContext& c, const Op& op) { return Computes([&] { c.microbatches->Forward(op); }); };
     case OpKind::kRecompute:
-      return [](const Context& c, const Op& op) { return Computes([&] { c.microbatches->Recompute(op); }); };
+      return [](const StepContext& c, const Op& op) { return Computes([&] { c.microbatches->Recompute(op); }); };
     case OpKind::kBackward:
-      return [](const Context& c, const Op& op) { return Computes([&] { c.microbatches->Backward(op); }); };
+      return [](const StepContext& c, const Op& op) { return Computes([&] { c.microbatches->Backward(op); }); };
     case OpKind::kOpenGradients:
-      return [](const Context& c, const Op& op) { return Computes([&] { c.storage->OpenGradients(op); }); };
+      return [](const StepContext& c, const Op& op) { return Computes([&] { c.storage->OpenGradients(op); }); };
     case OpKind::kRelease:
-      return [](const Context& c, const Op& op) { return Computes([&] { c.storage->Release(op); }); };
+      return [](const StepContext& c, const Op& op) { return Computes([&] { c.storage->Release(op); }); };
     case OpKind::kGather:
-      return [](const Context& c, const Op& op) { return Communicates([&] { return One(Gathered(c, op)); }); };
+      return [](const StepContext& c, const Op& op) { return Communicates([&] { return One(Gathered(c, op)); }); };
     case OpKind::kReduce:
-      return [](const Context& c, const Op& op) {
+      return [](const StepContext& c, const Op& op) {
         return Communicates([&] { return One(Reduced(c, op)); }, [&] { c.storage->EndReduce(op); });
       };
     case OpKind::kAllReduce:
-      return [](const Context& c, const Op& op) {
+      return [](const StepContext& c, const Op& op) {
         return Communicates([&] { return AllReduceOwned(c, op); }, [&] { c.storage->EndAllReduce(op); });
       };
     case OpKind::kReduceScalars:
-      return [](const Context& c, const Op& op) {
+      return [](const StepContext& c, const Op& op) {
         return Communicates([&] { return One(GroupOf(c, op).AllReduce(c.tensors->scalars)); });
       };
     case OpKind::kGradientNorm:
-      return [](const Context& c, const Op& op) { return MeasureNorm(c, op); };
+      return [](const StepContext& c, const Op& op) { return MeasureNorm(c, op); };
     case OpKind::kOptimizerStep:
-      return [](const Context& c, const Op&) { return Computes([&] { c.update(); }); };
+      return [](const StepContext& c, const Op&) { return Computes([&] { c.update(); }); };
     default:
       return nullptr;
   }

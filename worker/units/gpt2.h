@@ -14,7 +14,7 @@ namespace muster::units {
 inline constexpr double kGpt2Epsilon = 1e-5;  // of the layer norms
 
 // wte, wpe.
-std::unique_ptr<UnitModule> MakeGpt2Embedding(std::vector<Parameter> parameters);
+std::unique_ptr<UnitModule> MakeGpt2Embedding(const std::vector<Parameter>& parameters);
 // The block by LibTorch's autograd, for any device, and one with a hand-written backward for CPUs.
 std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads, Bf16Gemms bf16);
 std::unique_ptr<UnitModule> MakeCpuGpt2Block(std::vector<Parameter> parameters, int64_t heads, uint64_t piece_rows,

@@ -47,7 +47,7 @@ class Embedding final : public UnitModule {
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakeGpt2Embedding(std::vector<Parameter> parameters) {
+std::unique_ptr<UnitModule> MakeGpt2Embedding(const std::vector<Parameter>& parameters) {
   return std::make_unique<Embedding>(parameters);
 }
 

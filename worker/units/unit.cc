@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vect
   }
   UnitOptions o = options;
   o.portable |= !parameters[0].value.is_cpu();
-  if (unit.kind() == UNIT_KIND_GPT2_EMBEDDING) return MakeGpt2Embedding(std::move(parameters));
+  if (unit.kind() == UNIT_KIND_GPT2_EMBEDDING) return MakeGpt2Embedding(parameters);
   if (unit.kind() == UNIT_KIND_GPT2_BLOCK) {
     if (o.portable) return MakeGpt2Block(std::move(parameters), unit.heads(), o.bf16_gemms);
     return MakeCpuGpt2Block(std::move(parameters), unit.heads(), unit.piece_rows(), o.bf16_gemms);
