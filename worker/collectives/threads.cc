@@ -29,8 +29,7 @@ constexpr const char* kNames[] = {"all-reduce", "broadcast", "reduce", "barrier"
 struct Offer {
   Collective kind = Collective::kBarrier;
   std::vector<RankShare> shares;
-  // Of Delivery::kAtWaits, by share: its values at the issue, and what it must
-  // hold until the collective is over.
+  // Of Delivery::kAtWaits, by share: its values at the issue, and what it must hold until the collective is over.
   std::vector<at::Tensor> copies, expected;
 
   const at::Tensor& source(size_t share) const { return copies.empty() ? shares[share].values : copies[share]; }
@@ -45,8 +44,7 @@ std::string Form(const Offer& offer) {
   return form;
 }
 
-// The bits of a signaling NaN, of which copies keep every bit and arithmetic
-// none: it sets the quiet bit.
+// The bits of a signaling NaN, of which copies keep every bit and arithmetic none: it sets the quiet bit.
 uint64_t PoisonOf(at::ScalarType dtype) {
   switch (dtype) {
     case at::kDouble:
@@ -73,8 +71,7 @@ bool SameBits(const at::Tensor& a, const at::Tensor& b) {
   return a.nbytes() == 0 || std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0;
 }
 
-// Copies the rank's tensors aside and poisons those that the collective
-// overwrites.
+// Copies the rank's tensors aside and poisons those that the collective overwrites.
 void Seize(Offer& offer, int rank) {
   for (const RankShare& share : offer.shares) {
     offer.copies.push_back(share.values.clone());
@@ -122,8 +119,7 @@ void Carry(const std::vector<Offer>& offers) {
   }
 }
 
-// One collective, or one pair of send and recv, from the first rank's offer
-// until it is over.
+// One collective, or one pair of send and recv, from the first rank's offer until it is over.
 struct Meeting {
   explicit Meeting(std::vector<int> r, SteadyPoint d)
       : ranks(std::move(r)), offers(ranks.size()), come(ranks.size()), waited(ranks.size()), deadline(d) {}
@@ -163,9 +159,8 @@ struct Shared {
     for (size_t place = 0; place < meeting.ranks.size(); ++place) {
       if (!meeting.come[place]) return false;
       if (delivery == Delivery::kAtIssue || meeting.waited[place]) continue;
-      // Ranks of a ring of messages may wait for their sends or their receives
-      // first, so two waits for one pair need not meet: a rank that is blocked
-      // elsewhere has to do.
+      // Ranks of a ring of messages may wait for their sends or their receives first, so two waits for one pair need
+      // not meet: a rank that is blocked elsewhere has to do.
       const auto& elsewhere = blocked[static_cast<size_t>(meeting.ranks[place])];
       const bool pair = meeting.offers[0].kind == Collective::kSend;
       if (!pair || std::ranges::none_of(elsewhere, [](const Meeting* other) { return !other->over; })) return false;
@@ -249,8 +244,7 @@ class ThreadWork final : public Work {
     }
   }
 
-  // Names the ranks that have not issued it; if all have, those that have not
-  // waited for it.
+  // Names the ranks that have not issued it; if all have, those that have not waited for it.
   absl::Status Missing() const {
     const bool all_came = std::ranges::find(meeting_->come, false) == meeting_->come.end();
     const std::vector<bool>& done = all_came ? meeting_->waited : meeting_->come;

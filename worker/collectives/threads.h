@@ -1,5 +1,4 @@
-// A group whose ranks are threads of one process, for tests of the engine and
-// of schedules.
+// A group whose ranks are threads of one process, for tests of the engine and of schedules.
 #pragma once
 
 #include <memory>
@@ -16,8 +15,7 @@ enum class Delivery {
   kAtWaits,  // when its last rank waits for it, and unkindly: see adversarial.h
 };
 
-// Returns one group per rank, each for one thread. Sums are in rank order:
-// bit-equal on every run.
+// Returns one group per rank, each for one thread. Sums are in rank order: bit-equal on every run.
 std::vector<std::unique_ptr<Group>> MakeThreads(int size, absl::Duration timeout = absl::Seconds(60),
                                                 Delivery delivery = Delivery::kAtIssue);
 
