@@ -161,7 +161,7 @@ void AddCheckpointNote(const strategies::MemoryPlan& memory_plan, const Train& t
                               "waits until it is written"));
 }
 
-// What a job on GPUs gives up for speed.
+// Notes that a nondeterministic job on GPUs does not recover bit for bit.
 void AddDeterminismNote(const Train& train, Device device, PlanReply& plan) {
   if (!train.has_deterministic() || train.deterministic() || device == DEVICE_CPU) return;
   plan.add_notes(

@@ -16,8 +16,8 @@ struct Interface {
   bool loopback = false;
 };
 
-// The network interface that has `host`, a name or an address of this machine. NotFound: no interface has it, as behind
-// address translation. Unavailable: the name has no address.
+// The network interface that has `host`, a name or an address of this machine. NotFound: no interface has it, for
+// example behind NAT. Unavailable: the name has no address.
 absl::StatusOr<Interface> InterfaceOf(const std::string& host);
 
 }  // namespace muster::agent

@@ -10,7 +10,7 @@ namespace muster::collectives {
 
 struct BuiltBackend {
   std::string name;     // devices: cpu, cuda; collectives: gloo, direct, nccl
-  std::string version;  // of the library behind it; empty: it has none of its own
+  std::string version;  // of the library that implements it; empty: no version of its own
 };
 
 // Asks the loaded libraries, so it also finds one that is missing or was not linked. Needs no GPU. Internal: this build

@@ -1,5 +1,5 @@
-// The queue for devices with streams: every op is issued at once, and the device orders them. What calls the device is
-// behind a small interface, so that everything else here runs in tests on CPUs too.
+// The queue for devices with streams: every op is issued at once, and the device orders them. Calls to the
+// device go through a small interface, so everything else here also runs in tests on CPUs.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,12 @@ class Streams {
   using Mark = size_t;
 
   virtual ~Streams() = default;
-  // The marks of before are over. On every stream, what comes from now on comes after all that was issued before.
+  // Forgets earlier marks. Whatever is issued from now on, on any stream, runs after everything issued before.
   virtual absl::Status Begin() = 0;
-  // Issues what `work` does to `stream`, after `after`, and returns a mark behind it. `work` runs before Run returns.
+  // Issues what `work` does to `stream`, after `after`, and returns the mark that follows it. `work` runs before Run
+  // returns.
   virtual absl::StatusOr<Mark> Run(Stream stream, absl::Span<const Mark> after, absl::FunctionRef<void()> work) = 0;
-  // Whether the device has come to the mark. Does not wait.
+  // Whether the device has reached the mark. Does not wait.
   virtual absl::StatusOr<bool> Reached(Mark mark) = 0;
 };
 
