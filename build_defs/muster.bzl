@@ -107,7 +107,7 @@ def muster_component(
         )
 
 def muster_fuzz_test(name, deps = [], **kwargs):
-    """`name`_test: LLVMFuzzerTestOneInput of `name`.cc (testing/fuzz.h) under seeded mutations for 20 seconds.
+    """`name`_test: LLVMFuzzerTestOneInput of `name`.cc (testing/fuzz.h) under seeded mutations for 10 seconds.
     `name`: the same under libFuzzer, which bench/fuzz.sh builds with clang."""
     muster_library(
         name = name + "_entry",
