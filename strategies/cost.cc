@@ -72,7 +72,8 @@ class CostModel {
       for (size_t s = 0; s < own.size(); ++s) own[s] += of[s];
     }
     own_ = *std::max_element(own.begin(), own.end());
-    flops_ = compute_bytes_ == 2 ? hardware.bf16_flops : hardware.fp32_flops;
+    const bool tf32 = train.precision().tf32() && hardware.tf32_flops > 0;
+    flops_ = compute_bytes_ == 2 ? hardware.bf16_flops : tf32 ? hardware.tf32_flops : hardware.fp32_flops;
     if (hardware.at_full_speed > 0) slowdown_ = std::max(1.0, Crowd(ranks) / hardware.at_full_speed);
   }
 

@@ -101,6 +101,22 @@ TEST(PredictStep, FasterPartsNeverMakeItSlower) {
   }
 }
 
+TEST(PredictStep, Tf32IsAsFastAsTheHardwareSays) {
+  Train train = TinyToCost();
+  train.mutable_strategy()->mutable_single();
+  const std::vector<RankPlace> one = FullNodes(1, 1, 0);
+  Hardware h = Round();
+  const double full = Predict(train, one, h).timeline.seconds;
+  train.mutable_precision()->set_tf32(true);
+  EXPECT_EQ(Predict(train, one, h).timeline.seconds, full) << "hardware without TF32";
+  h.tf32_flops = 4 * h.fp32_flops;
+  const double rounded = Predict(train, one, h).timeline.seconds;
+  h.fp32_flops = h.tf32_flops;
+  train.mutable_precision()->clear_tf32();
+  EXPECT_LT(rounded, full);
+  EXPECT_EQ(rounded, Predict(train, one, h).timeline.seconds);
+}
+
 TEST(PredictStep, ShardingMovesMoreThanSummingDoes) {
   Train train = TinyToCost();
   train.mutable_batch()->set_sequences(2);

@@ -32,39 +32,45 @@ Hardware TwoCores(absl::string_view name, absl::string_view of, double bf16_flop
 // The built-in ones, with their sources.
 const std::vector<Hardware>& KnownHardware() {
   // Reached rates of GEMMs: llm.c trains GPT-2 124M at 468,000 and 1558M at 46,800 tokens/s per H100 in bf16, which
-  // are 373 and 459 TFLOP/s (38 and 46% of 989). Others are taken to reach the same 45% of their dense bf16 rate, 75%
-  // of their fp32 rate without tensor cores, 80% of their memory's and of their links' rates. NCCL's latency grows with
-  // the logarithm of the ranks (trees): about 20 us for eight GPUs of a node. A collective of uneven shares is a group
-  // of as many NCCL ops; 3 us for each is an assumption, not measured.
+  // are 373 and 459 TFLOP/s (38 and 46% of 989). Others are taken to reach the same 45% of their dense bf16 and TF32
+  // rates (data sheets), 75% of their fp32 rate without tensor cores, 80% of their memory's and of their links' rates.
+  // NCCL's latency grows with the logarithm of the ranks (trees): about 20 us for eight GPUs of a node. A collective of
+  // uneven shares is a group of as many NCCL ops; 3 us for each is an assumption, not measured.
   static const auto* const known = new std::vector<Hardware>{
       {.name = "h100",
-       .assumptions = "8 x H100 SXM a node: 445 TFLOP/s bf16 (45% of 989), 50 TFLOP/s fp32, 2.7 TB/s HBM3, NVLink 4 "
-                      "360 GB/s and 6 us a hop, one 400G InfiniBand port a GPU 40 GB/s and 10 us a hop",
+       .assumptions =
+           "8 x H100 SXM a node: 445 TFLOP/s bf16 (45% of 989), 223 TFLOP/s TF32, 50 TFLOP/s fp32, 2.7 TB/s HBM3, "
+           "NVLink 4 360 GB/s and 6 us a hop, one 400G InfiniBand port a GPU 40 GB/s and 10 us a hop",
        .ranks_per_node = 8,
        .fp32_flops = 50e12,
        .bf16_flops = 445e12,
+       .tf32_flops = 223e12,
        .memory_bytes_per_second = 2.7e12,
        .op_seconds = 30e-6,
        .inside = {360e9, 6e-6},
        .between = {40e9, 10e-6},
        .share_seconds = 3e-6},
       {.name = "h200",
-       .assumptions = "8 x H200 SXM a node: 445 TFLOP/s bf16 (45% of 989), 50 TFLOP/s fp32, 3.8 TB/s HBM3e, NVLink 4 "
-                      "360 GB/s and 6 us a hop, one 400G InfiniBand port a GPU 40 GB/s and 10 us a hop",
+       .assumptions =
+           "8 x H200 SXM a node: 445 TFLOP/s bf16 (45% of 989), 223 TFLOP/s TF32, 50 TFLOP/s fp32, 3.8 TB/s HBM3e, "
+           "NVLink 4 360 GB/s and 6 us a hop, one 400G InfiniBand port a GPU 40 GB/s and 10 us a hop",
        .ranks_per_node = 8,
        .fp32_flops = 50e12,
        .bf16_flops = 445e12,
+       .tf32_flops = 223e12,
        .memory_bytes_per_second = 3.8e12,
        .op_seconds = 30e-6,
        .inside = {360e9, 6e-6},
        .between = {40e9, 10e-6},
        .share_seconds = 3e-6},
       {.name = "a100",
-       .assumptions = "8 x A100 SXM a node: 140 TFLOP/s bf16 (45% of 312), 14.6 TFLOP/s fp32, 1.6 TB/s HBM2e, NVLink 3 "
-                      "240 GB/s and 6 us a hop, one 200G InfiniBand port a GPU 20 GB/s and 10 us a hop",
+       .assumptions =
+           "8 x A100 SXM a node: 140 TFLOP/s bf16 (45% of 312), 70 TFLOP/s TF32, 14.6 TFLOP/s fp32, 1.6 TB/s HBM2e, "
+           "NVLink 3 240 GB/s and 6 us a hop, one 200G InfiniBand port a GPU 20 GB/s and 10 us a hop",
        .ranks_per_node = 8,
        .fp32_flops = 14.6e12,
        .bf16_flops = 140e12,
+       .tf32_flops = 70e12,
        .memory_bytes_per_second = 1.6e12,
        .op_seconds = 30e-6,
        .inside = {240e9, 6e-6},

@@ -25,6 +25,7 @@ struct Hardware {
   uint32_t ranks_per_node = 1;  // if the nodes are unknown
   double fp32_flops = 0;        // FLOP/s of a rank
   double bf16_flops = 0;
+  double tf32_flops = 0;       // of fp32 GEMMs by TF32; 0: as fp32_flops
   uint32_t at_full_speed = 0;  // ranks of a node that compute at full speed at the same time, more share; 0: all
   double memory_bytes_per_second = 0;
   double op_seconds = 0;     // least time of a unit's forward: launches, small operators

@@ -41,6 +41,7 @@ batch:
 precision:
   compute: fp32
   # reduce: fp32
+  # tf32: false                # true: fp32 GEMMs on GPUs are faster and round their inputs to 10 bits of mantissa
 
 optimizer:
   kind: adamw

@@ -169,6 +169,15 @@ void AddDeterminismNote(const Train& train, Device device, PlanReply& plan) {
       "differs in its last bits from an undisturbed one");
 }
 
+void AddPrecisionNote(const Train& train, Device device, PlanReply& plan) {
+  if (train.precision().compute() != DTYPE_FP32 || device == DEVICE_CPU) return;
+  if (train.precision().tf32()) {
+    plan.add_notes("precision.tf32: true: fp32 GEMMs on GPUs round their inputs to 10 bits of mantissa");
+  } else if (device == DEVICE_CUDA) {
+    plan.add_notes("fp32 GEMMs on GPUs run without tensor cores; precision: {compute: bf16} or {tf32: true} uses them");
+  }
+}
+
 void AddChoice(const strategies::Choice& choice, PlanReply& plan) {
   plan.set_strategy_reason(choice.reason);
   for (const strategies::Candidate& candidate : choice.candidates) {
@@ -238,6 +247,7 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   AddSchedule(*job, plan);
   AddRanks(memory_plan, ranks, plan);
   AddCheckpointNote(memory_plan, job->train, job->inventory, plan);
+  AddPrecisionNote(job->train, on.slots.device, plan);
   AddDeterminismNote(job->train, on.slots.device, plan);
   if (job->unfit.has_value()) plan.set_unfit(job->unfit->why);
   const Timeline timeline =

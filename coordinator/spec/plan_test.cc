@@ -101,6 +101,24 @@ TEST(Plan, NotesWhatANondeterministicJobGivesUp) {
   EXPECT_THAT(notes(std::nullopt, DEVICE_CUDA), testing::Not(note));
 }
 
+TEST(Plan, SaysHowFp32IsComputedOnGpus) {
+  const auto notes = [](bool tf32, Dtype compute, Device device) {
+    JobSpec spec = Good();
+    spec.mutable_resources()->set_device(device);
+    spec.mutable_train()->mutable_precision()->set_compute(compute);
+    if (tf32) spec.mutable_train()->mutable_precision()->set_tf32(true);
+    EXPECT_TRUE(Resolve({}, spec).empty());
+    return Planned(spec).notes();
+  };
+  const auto full = testing::Contains(testing::HasSubstr("fp32 GEMMs on GPUs run without tensor cores"));
+  const auto rounded = testing::Contains(testing::HasSubstr("precision.tf32: true: fp32 GEMMs on GPUs round"));
+  EXPECT_THAT(notes(false, DTYPE_FP32, DEVICE_CUDA), full);
+  EXPECT_THAT(notes(true, DTYPE_FP32, DEVICE_CUDA), testing::AllOf(rounded, testing::Not(full)));
+  for (const auto& other : {notes(false, DTYPE_BF16, DEVICE_CUDA), notes(true, DTYPE_FP32, DEVICE_CPU)}) {
+    EXPECT_THAT(other, testing::AllOf(testing::Not(rounded), testing::Not(full)));
+  }
+}
+
 TEST(Plan, CountsWhatAStepCosts) {
   JobSpec spec = Good();
   spec.mutable_train()->mutable_batch()->set_microbatch(3);

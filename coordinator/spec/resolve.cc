@@ -231,10 +231,12 @@ class Resolver {
     Precision& p = *train.mutable_precision();
     if (!p.has_compute()) p.set_compute(DTYPE_FP32);
     if (!p.has_reduce()) p.set_reduce(DTYPE_FP32);
+    if (!p.has_tf32()) p.set_tf32(false);
     if (p.compute() != DTYPE_FP32 && p.compute() != DTYPE_BF16) {
       Error("precision.compute", "must be fp32 or bf16", "fp32");
     }
     if (p.reduce() != DTYPE_FP32 && p.reduce() != DTYPE_BF16) Error("precision.reduce", "must be fp32 or bf16", "fp32");
+    if (p.tf32() && p.compute() != DTYPE_FP32) Error("precision.tf32", "is for GEMMs of compute: fp32", "false");
   }
 
   // low <= value < high, or <= with closed; NaN fails.

@@ -176,6 +176,11 @@ TEST(Resolve, EveryMistakeHasItsPath) {
        [&](JobSpec& s) { train(s).mutable_strategy()->mutable_fsdp()->set_shard_ranks(1); }},
       {"strategy.bucket_mib", "greater than 0",
        [&](JobSpec& s) { train(s).mutable_strategy()->mutable_ddp()->set_bucket_mib(0); }},
+      {"precision.tf32", "compute: fp32",
+       [&](JobSpec& s) {
+         train(s).mutable_precision()->set_compute(DTYPE_BF16);
+         train(s).mutable_precision()->set_tf32(true);
+       }},
       {"precision.reduce", "fp32 or bf16", [&](JobSpec& s) { train(s).mutable_precision()->set_reduce(DTYPE_FP16); }},
       {"strategy.shares", "only placement: ragged gives ranks shares of different size",
        [&](JobSpec& s) { train(s).mutable_strategy()->mutable_fsdp()->set_shares(SHARES_SPEED); }},
