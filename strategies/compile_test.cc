@@ -70,7 +70,7 @@ TEST(Compile, DdpIsTheSameOnEveryRankAndOwnsOnce) {
   }
   EXPECT_EQ(schedules[0].microbatches, 2);
   EXPECT_EQ(Digest(schedules[0]), Digest(schedules[2]));
-  EXPECT_EQ(CheckMatching(schedules, 1, inventory), absl::OkStatus());
+  EXPECT_EQ(CheckMatching({&schedules[0], &schedules[1], &schedules[2]}, 1, inventory), absl::OkStatus());
   train.mutable_precision()->set_reduce(DTYPE_BF16);
   EXPECT_EQ(Needs(train, inventory, layout, 1).reduce_buffers, 2 * partition::FlatElements(inventory));
 }

@@ -12,6 +12,7 @@
 #include "common/bytes.h"
 #include "strategies/defaults.h"
 #include "strategies/partition/table.h"
+#include "strategies/schedule/check.h"
 
 namespace muster::strategies {
 namespace {
@@ -165,15 +166,27 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inven
   return again;
 }
 
+namespace {
+
+// Every rank runs the same schedule today; the check holds where they differ, too.
+absl::Status CheckRanks(const Schedule& schedule, const MemoryPlan& memory_plan, const Inventory& inventory) {
+  const std::vector<const Schedule*> by_rank(memory_plan.layout.roles.size(), &schedule);
+  return CheckMatching(by_rank, memory_plan.layout.table.shards(), inventory);
+}
+
+}  // namespace
+
 absl::StatusOr<WholeProgram> CompileWhole(const Train& train, const Inventory& inventory, const MemoryPlan& memory_plan,
                                           Budget* budget) {
   const std::vector<Op>& outline = memory_plan.program.schedule.ops;
   if (memory_plan.program.left_out == 0) {
+    if (absl::Status s = CheckRanks(memory_plan.program.schedule, memory_plan, inventory); !s.ok()) return s;
     return WholeProgram{DigestOf(memory_plan.program), OpNames(memory_plan.program.schedule, inventory),
                         outline.size()};
   }
   const absl::StatusOr<RankProgram> program = Compile(train, inventory, memory_plan.layout, 0, budget);
   if (!program.ok()) return program.status();
+  if (absl::Status s = CheckRanks(program->schedule, memory_plan, inventory); !s.ok()) return s;
   const std::vector<Op>& ops = program->schedule.ops;
   const auto differ = std::mismatch(outline.begin(), outline.end(), ops.begin(), ops.end());
   return WholeProgram{program->digest, OpNames(program->schedule, inventory),

@@ -99,7 +99,7 @@ TEST(Build, EveryShapeIsProven) {
     for (const Op& op : evaluation.ops) {
       ASSERT_TRUE(op.kind != OpKind::kGather || op.slot == slots.at(op.unit)) << i;
     }
-    ASSERT_EQ(CheckMatching({schedule, schedule, schedule, schedule}, 2, inventory), absl::OkStatus());
+    ASSERT_EQ(CheckMatching({&schedule, &schedule, &schedule, &schedule}, 2, inventory), absl::OkStatus());
     EXPECT_EQ(Digest(schedule), Digest(Build(inventory, recipe)));
   }
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/sha256.h"
 
 namespace muster {
 namespace {
@@ -448,10 +449,8 @@ class Checker {
   std::vector<std::vector<Contribution>> pending_;  // by owner: those that entered no reduction yet
 };
 
-bool SameCollective(const Op& a, const Op& b) {
-  const auto key = [](const Op& op) { return std::tuple(op.kind, op.unit, op.unit_end, op.microbatch, op.group); };
-  return key(a) == key(b);
-}
+// What the ranks of a group must agree on.
+auto CollectiveKey(const Op& op) { return std::tuple(op.kind, op.unit, op.unit_end, op.microbatch, op.group, op.even); }
 
 std::vector<const Op*> Collectives(const Schedule& schedule, int32_t group) {
   std::vector<const Op*> ops;
@@ -468,16 +467,17 @@ absl::Status Check(const Schedule& schedule, const Inventory& inventory) {
   return Checker(schedule, inventory).Run();
 }
 
-absl::Status CheckMatching(const std::vector<Schedule>& by_rank, uint32_t shards, const Inventory& inventory) {
+absl::Status CheckMatching(absl::Span<const Schedule* const> by_rank, uint32_t shards, const Inventory& inventory) {
   for (size_t rank = 1; rank < by_rank.size(); ++rank) {
     // The first rank of each of its groups.
     const std::array<size_t, kGroups> firsts = {0, rank / shards * shards, rank % shards};
     for (int32_t group = 0; group < kGroups; ++group) {
       const size_t leader = firsts[group];
-      const std::vector<const Op*> first = Collectives(by_rank[leader], group),
-                                   other = Collectives(by_rank[rank], group);
+      if (by_rank[leader] == by_rank[rank]) continue;
+      const std::vector<const Op*> first = Collectives(*by_rank[leader], group),
+                                   other = Collectives(*by_rank[rank], group);
       for (size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
-        if (i < first.size() && i < other.size() && SameCollective(*first[i], *other[i])) continue;
+        if (i < first.size() && i < other.size() && CollectiveKey(*first[i]) == CollectiveKey(*other[i])) continue;
         const auto name = [&](const std::vector<const Op*>& ops) {
           return i < ops.size() ? Print(*ops[i], inventory) : std::string("nothing");
         };
@@ -487,6 +487,15 @@ absl::Status CheckMatching(const std::vector<Schedule>& by_rank, uint32_t shards
     }
   }
   return absl::OkStatus();
+}
+
+std::string CollectivesDigest(const Schedule& schedule, int32_t group) {
+  std::string canonical;
+  for (const Op* op : Collectives(schedule, group)) {
+    absl::StrAppend(&canonical, static_cast<int>(op->kind), " ", op->unit, " ", op->unit_end, " ", op->microbatch, " ",
+                    op->even ? 1 : 0, "\n");
+  }
+  return Sha256Hex(canonical);
 }
 
 }  // namespace muster

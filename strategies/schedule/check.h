@@ -2,9 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "proto/inventory.pb.h"
 #include "strategies/schedule/schedule.h"
 
@@ -37,7 +38,12 @@ namespace muster {
 absl::Status Check(const Schedule& schedule, const Inventory& inventory);
 
 // Checks the schedules of all ranks, of which `shards` together hold one copy: the ranks of a group issue the same
-// collectives in the same order. The message names the two ranks and the first ops that differ.
-absl::Status CheckMatching(const std::vector<Schedule>& by_rank, uint32_t shards, const Inventory& inventory);
+// collectives in the same order. Internal: the message names the two ranks and the first ops that differ. Ranks that
+// share one schedule cost nothing.
+absl::Status CheckMatching(absl::Span<const Schedule* const> by_rank, uint32_t shards, const Inventory& inventory);
+
+// Equal for two ranks of a group only if they issue the same collectives in it, in the same order: what ranks compare
+// before the first one.
+std::string CollectivesDigest(const Schedule& schedule, int32_t group);
 
 }  // namespace muster

@@ -250,14 +250,32 @@ TEST(Check, RefusesScalarsInTheWrongPlace) {
 
 TEST(CheckMatching, RefusesRanksThatDisagree) {
   const Schedule s = AcrossStreams();
-  EXPECT_EQ(CheckMatching({s, s, s}, 3, Layers(1)), absl::OkStatus());
+  EXPECT_EQ(CheckMatching({&s, &s, &s}, 3, Layers(1)), absl::OkStatus());
   Schedule other = s;
   other.ops[10].unit = 1;
-  EXPECT_TRUE(absl::StrContains(CheckMatching({s, s, other}, 3, Layers(1)).message(),
+  EXPECT_TRUE(absl::StrContains(CheckMatching({&s, &s, &other}, 3, Layers(1)).message(),
                                 "collective 0 of group 0: rank 0 issues Reduce embedding..head"));
   other = s;
   other.ops.erase(other.ops.begin() + 12);
-  EXPECT_TRUE(absl::StrContains(CheckMatching({s, other}, 2, Layers(1)).message(), "rank 1 issues nothing"));
+  EXPECT_TRUE(absl::StrContains(CheckMatching({&s, &other}, 2, Layers(1)).message(), "rank 1 issues nothing"));
+  other = s;
+  other.ops[10].even = !other.ops[10].even;
+  EXPECT_TRUE(absl::StrContains(CheckMatching({&s, &other}, 2, Layers(1)).message(), "rank 1 issues"))
+      << "a reduce-scatter and grouped reduces";
+}
+
+TEST(CollectivesDigest, IsEqualForTheSameCollectives) {
+  const Schedule s = AcrossStreams();
+  Schedule other = s;
+  other.ops.erase(other.ops.begin() + 4);  // a forward
+  EXPECT_EQ(CollectivesDigest(other, kWorldGroup), CollectivesDigest(s, kWorldGroup));
+  for (const auto& spoil : std::vector<std::function<void(Op&)>>{
+           [](Op& op) { op.kind = OpKind::kAllReduce; }, [](Op& op) { op.unit_end -= 1; },
+           [](Op& op) { op.group = kReplicaGroup; }, [](Op& op) { op.even = !op.even; }}) {
+    other = s;
+    spoil(other.ops[10]);
+    EXPECT_NE(CollectivesDigest(other, s.ops[10].group), CollectivesDigest(s, s.ops[10].group));
+  }
 }
 
 TEST(Memory, AccumulationCostsNothingAndLayersDo) {

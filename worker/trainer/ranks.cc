@@ -20,8 +20,9 @@ constexpr absl::Duration kDefaultDeadline = absl::Minutes(15);  // if the coordi
 
 struct Membership {
   std::string name;
-  uint32_t rank = 0;
+  uint32_t rank = 0;  // in the group
   uint32_t size = 1;
+  uint32_t first = 0;  // the world's number of the group's rank 0
 };
 
 // Both kinds of options have these fields.
@@ -47,6 +48,19 @@ absl::StatusOr<std::unique_ptr<collectives::Group>> Make(const Assignment& assig
   return collectives::MakeGloo(MakeOptions<collectives::GlooOptions>(assignment, membership), rendezvous);
 }
 
+// After the group was joined, so its rank 0 has set its digest or is about to.
+absl::Status CheckDigest(const Assignment& assignment, const Membership& membership, int32_t group,
+                         const std::string& digest, collectives::KeyValue& rendezvous) {
+  const std::string name = absl::StrCat("collectives/", group, "/", membership.name);
+  if (membership.rank == 0) return rendezvous.Set(name, digest);
+  const absl::StatusOr<std::string> expected = rendezvous.Wait(name, CollectiveDeadline(assignment));
+  if (!expected.ok()) return expected.status();
+  if (*expected == digest) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("rank ", assignment.key().rank(), " would issue other collectives in the group ", membership.name,
+                   " than rank ", membership.first, ": two different builds; install the same release on all workers"));
+}
+
 }  // namespace
 
 absl::Duration CollectiveDeadline(const Assignment& assignment) {
@@ -54,28 +68,34 @@ absl::Duration CollectiveDeadline(const Assignment& assignment) {
   return deadline > absl::ZeroDuration() ? deadline : kDefaultDeadline;
 }
 
-absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, collectives::KeyValue& rendezvous) {
+absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, const GroupDigests& digests,
+                                collectives::KeyValue& rendezvous) {
   Ranks ranks;
   const uint32_t world = assignment.world(), rank = assignment.key().rank();
   if (world <= 1) return ranks;
   const auto begin = std::chrono::steady_clock::now();
-  const auto join = [&](int32_t group, const Membership& membership) -> absl::Status {
+  // `groups`: the numbers under which ops know it.
+  const auto join = [&](std::vector<int32_t> groups, const Membership& membership) -> absl::Status {
     auto made = Make(assignment, membership, rendezvous);
     if (!made.ok()) return made.status();
-    ranks.groups[group] = made->get();
+    for (const int32_t group : groups) {
+      ranks.groups[group] = made->get();
+      absl::Status same = CheckDigest(assignment, membership, group, digests[group], rendezvous);
+      if (!same.ok()) return same;
+    }
     ranks.owned.push_back(*std::move(made));
     return absl::OkStatus();
   };
-  if (absl::Status s = join(kWorldGroup, {"world", rank, world}); !s.ok()) return s;
-  if (shards == world) {
-    ranks.groups[kShardGroup] = ranks.groups[kWorldGroup];
-  } else if (shards == 1) {
-    ranks.groups[kReplicaGroup] = ranks.groups[kWorldGroup];
-  } else {
+  std::vector<int32_t> whole = {kWorldGroup};
+  if (shards == world) whole.push_back(kShardGroup);
+  if (shards == 1) whole.push_back(kReplicaGroup);
+  if (absl::Status s = join(whole, {"world", rank, world}); !s.ok()) return s;
+  if (shards > 1 && shards < world) {
     const uint32_t shard = rank % shards, replica = rank / shards;
-    if (absl::Status s = join(kShardGroup, {absl::StrCat("shards-", replica), shard, shards}); !s.ok()) return s;
-    const Membership replicas{absl::StrCat("replicas-", shard), replica, world / shards};
-    if (absl::Status s = join(kReplicaGroup, replicas); !s.ok()) return s;
+    const Membership one{absl::StrCat("shards-", replica), shard, shards, replica * shards};
+    if (absl::Status s = join({kShardGroup}, one); !s.ok()) return s;
+    const Membership replicas{absl::StrCat("replicas-", shard), replica, world / shards, shard};
+    if (absl::Status s = join({kReplicaGroup}, replicas); !s.ok()) return s;
   }
   const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - begin);
   LogInfo("process groups joined", {{"world", world}, {"took", absl::Trunc(took, absl::Milliseconds(1))}});

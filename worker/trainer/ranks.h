@@ -3,6 +3,7 @@
 
 #include <array>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -23,8 +24,13 @@ struct Ranks {
 // detection, so it only ends ranks that the coordinator does not end.
 absl::Duration CollectiveDeadline(const Assignment& assignment);
 
+// By Op::group: what the ranks of a group must agree on before their first collective (CollectivesDigest).
+using GroupDigests = std::array<std::string, kGroups>;
+
 // Waits for all other ranks; `rendezvous` outlives the groups. A replica consists of `shards` ranks.
-// Unavailable: a rank did not join within CollectiveDeadline; the message names it.
-absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, collectives::KeyValue& rendezvous);
+// Unavailable: a rank did not join within CollectiveDeadline; the message names it. FailedPrecondition: this rank would
+// issue other collectives than the first rank of a group; the message names both.
+absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, const GroupDigests& digests,
+                                collectives::KeyValue& rendezvous);
 
 }  // namespace muster::trainer
