@@ -1,6 +1,7 @@
 // One rank of bench/ranks.py: reads lines "N" from standard input, runs N steps, and answers with one JSON line of
 // their times and the memory so far. `--reduce full` trains by ddp, `none` the same without its reductions (ranks
 // diverge), `only` nothing but the reductions.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -35,7 +36,7 @@ struct Rank {
   std::unique_ptr<engine::Engine> engine;
   std::vector<uint32_t> tokens;
   uint64_t planned_bytes = 0;
-  std::function<absl::Status()> step;
+  std::function<absl::Status(int left)> step;  // `left`: steps to come before the next pause, this one included
 };
 
 // The compute ops, as a single rank would run them.
@@ -111,7 +112,7 @@ absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Ran
   if (options.reduce == "only") {
     std::vector<at::Tensor> buckets;
     for (const int64_t elements : Buckets(*config)) buckets.push_back(at::zeros({elements}));
-    rank.step = [&rank, buckets] { return ReduceOnly(*rank.group, buckets); };
+    rank.step = [&rank, buckets](int) { return ReduceOnly(*rank.group, buckets); };
     return absl::OkStatus();
   }
   if (options.reduce == "full" && shape.ranks > 1) {
@@ -129,9 +130,13 @@ absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Ran
   if (!made.ok()) return made.status();
   rank.engine = *std::move(made);
   rank.tokens = bench::MakeTokens(shape);
-  rank.step = [&rank, shape] {
+  rank.step = [&rank, shape](int left) {
+    engine::Engine& engine = *rank.engine;
     const uint64_t targets = uint64_t{shape.sequences} * shape.ranks * shape.context;
-    return rank.engine->Step({shape.sequences, rank.tokens, targets}, 1e-4).status();
+    while (engine.in_flight() < std::min(left, engine.most_in_flight())) {
+      if (absl::Status s = engine.Issue({shape.sequences, rank.tokens, targets}, 1e-4); !s.ok()) return s;
+    }
+    return engine.Await().status();
   };
   return absl::OkStatus();
 }
@@ -162,7 +167,7 @@ int main(int argc, char** argv) {
     nlohmann::json answer = {{"milliseconds", nlohmann::json::array()}};
     for (int i = 0; i < steps; ++i) {
       const auto start = std::chrono::steady_clock::now();
-      if (const absl::Status status = rank.step(); !status.ok()) {
+      if (const absl::Status status = rank.step(steps - i); !status.ok()) {
         std::fprintf(stderr, "%s\n", status.ToString().c_str());
         return 1;
       }

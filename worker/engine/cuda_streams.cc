@@ -5,6 +5,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include <deque>
+
 #include "absl/strings/str_cat.h"
 #include "worker/engine/stream_queue.h"
 
@@ -16,7 +18,7 @@ absl::Status Check(cudaError_t error, const char* what) {
   return absl::InternalError(absl::StrCat(what, ": CUDA: ", cudaGetErrorString(error)));
 }
 
-// Events are kept from step to step: a step makes as many marks as the one before.
+// Events are used again: a step makes as many marks as the one before.
 class CudaStreams final : public Streams {
  public:
   explicit CudaStreams(c10::DeviceIndex device)
@@ -28,11 +30,11 @@ class CudaStreams final : public Streams {
   }
   ~CudaStreams() override {
     for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+    for (const cudaEvent_t event : free_) cudaEventDestroy(event);
   }
 
   // Each stream waits for the ends of all: two marks a stream would do, but this is once a step.
   absl::Status Begin() override {
-    next_ = 0;
     std::array<Mark, kStreams> ends{};
     for (size_t s = 0; s < kStreams; ++s) {
       const absl::StatusOr<Mark> mark = Record(s);
@@ -47,20 +49,16 @@ class CudaStreams final : public Streams {
 
   absl::StatusOr<Mark> Run(Stream stream, absl::Span<const Mark> after, absl::FunctionRef<void()> work) override {
     const size_t s = static_cast<size_t>(stream);
-    std::vector<Mark> marks;
-    for (const Mark mark : after) marks.push_back(mark + kStreams);
-    if (absl::Status status = Wait(s, marks); !status.ok()) return status;
+    if (absl::Status status = Wait(s, after); !status.ok()) return status;
     {
       const c10::cuda::CUDAStreamGuard guard(streams_[s]);
       work();
     }
-    absl::StatusOr<Mark> mark = Record(s);
-    if (mark.ok()) *mark -= kStreams;
-    return mark;
+    return Record(s);
   }
 
   absl::StatusOr<bool> Reached(Mark mark) override {
-    const cudaError_t asked = cudaEventQuery(events_[mark + kStreams]);
+    const cudaError_t asked = cudaEventQuery(EventOf(mark));
     if (asked == cudaErrorNotReady) {
       cudaGetLastError();  // it is an answer, and must not be taken for the error of a later call
       return false;
@@ -69,23 +67,33 @@ class CudaStreams final : public Streams {
     return true;
   }
 
+  void Forget(Mark mark) override {
+    for (; first_ <= mark && !events_.empty(); ++first_) {
+      free_.push_back(events_.front());
+      events_.pop_front();
+    }
+  }
+
  private:
+  cudaEvent_t EventOf(Mark mark) const { return events_[mark - first_]; }
+
   absl::StatusOr<Mark> Record(size_t stream) {
-    if (next_ == events_.size()) {
+    if (free_.empty()) {
       cudaEvent_t event = nullptr;
       if (absl::Status s = Check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event"); !s.ok())
         return s;
-      events_.push_back(event);
+      free_.push_back(event);
     }
-    if (absl::Status s = Check(cudaEventRecord(events_[next_], streams_[stream].stream()), "recording an event");
-        !s.ok())
-      return s;
-    return next_++;
+    const cudaError_t recorded = cudaEventRecord(free_.back(), streams_[stream].stream());
+    if (absl::Status s = Check(recorded, "recording an event"); !s.ok()) return s;
+    events_.push_back(free_.back());
+    free_.pop_back();
+    return first_ + events_.size() - 1;
   }
 
   absl::Status Wait(size_t stream, absl::Span<const Mark> marks) {
     for (const Mark mark : marks) {
-      const cudaError_t waits = cudaStreamWaitEvent(streams_[stream].stream(), events_[mark], 0);
+      const cudaError_t waits = cudaStreamWaitEvent(streams_[stream].stream(), EventOf(mark), 0);
       if (absl::Status s = Check(waits, "ordering two streams"); !s.ok()) return s;
     }
     return absl::OkStatus();
@@ -93,8 +101,9 @@ class CudaStreams final : public Streams {
 
   const c10::DeviceIndex device_;
   const std::array<c10::cuda::CUDAStream, kStreams> streams_;
-  std::vector<cudaEvent_t> events_;  // by mark; the first kStreams are Begin's
-  Mark next_ = 0;
+  std::deque<cudaEvent_t> events_;  // by mark, from first_ on
+  Mark first_ = 0;
+  std::vector<cudaEvent_t> free_;
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -52,7 +53,10 @@ class CompiledEngine final : public Engine {
 
   absl::Status Prepare();
 
-  absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate, const Votes& votes) override;
+  absl::Status Issue(const Batch& batch, double learning_rate, const Votes& votes) override;
+  absl::StatusOr<StepResult> Await() override;
+  int in_flight() const override { return static_cast<int>(in_flight_.size()); }
+  int most_in_flight() const override { return queue_->runs_ahead() ? 2 : 1; }
   absl::StatusOr<double> Evaluate(const Batch& batch) override;
   absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) override;
   void Record() override { recorder_.Start(); }
@@ -82,23 +86,31 @@ class CompiledEngine final : public Engine {
   absl::Status MakeQueue();
   // The memory of trials is not the step's: neither its peak, nor what the allocator keeps.
   void ForgetTrials() const;
-  // Runs all ops of a schedule.
+  // Issues all ops of a schedule.
   void Run(const Schedule& schedule, StepTasks& tasks, OpListener* listener);
+  // A step that was issued and not awaited. The device may still use what it holds.
   struct Training {
-    const Batch& batch;
     double learning_rate = 0;
+    uint64_t global_targets = 0;
     StepTensors tensors = {};
+    at::Tensor seen_on_host = {};
     StepResult result = {};
+    std::optional<InFlightMicrobatches> microbatches = {};
+    std::optional<StepTasks> tasks = {};
   };
   bool DecidesOnDevice() const { return config_.decide_on_device || config_.streams || device_.is_cuda(); }
-  bool ReadResult(Training& training) const;
+  absl::Status CheckIssue(const Batch& batch, double learning_rate) const;
+  absl::Status CheckIdle() const;
+  static bool ReadResult(Training& training);
+  // Waits for the steps after one that failed.
+  void DropInFlight();
   // After a read back from the device, whose numbers look whole even where a collective was aborted.
   absl::Status GroupsHealth() const;
 
   std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const;
-  void Train(Training& training);
+  void Train(const Batch& batch, Training& training);
   double ForwardOnly(const Batch& batch, int64_t first, int64_t rows);
-  void Optimize(Training& training);
+  void Optimize(Training& training, uint64_t step);
   // Rebuilds what is derived from the parameters after they change.
   void Renew();
 
@@ -111,12 +123,15 @@ class CompiledEngine final : public Engine {
   std::optional<engine::State> state_;
   Recorder recorder_;
   std::unique_ptr<Queue> queue_;
+  std::deque<std::unique_ptr<Training>> in_flight_;
+  at::Tensor halted_;  // where the device decides: 1 after a step that was not finite, so that later ones skip too
   KvCache kv_cache_;
   std::vector<std::string> notes_;
   std::string attention_;
 
   // What it is at, formatted only for an error message.
   struct {
+    uint64_t step = 0;  // 0: the one after those that are done
     const char* what = "";
     const Schedule* schedule = nullptr;
     int32_t op = -1;  // of `schedule`
@@ -151,7 +166,8 @@ absl::Status CompiledEngine::Guarded(F&& body) {
     status = absl::InternalError(e.what());
   }
   if (queue_ != nullptr) queue_->Abandon();
-  std::string where = absl::StrCat("rank ", config_.role.rank(), ", step ", step_ + 1);
+  in_flight_.clear();
+  std::string where = absl::StrCat("rank ", config_.role.rank(), ", step ", at_.step > 0 ? at_.step : step_ + 1);
   if (*at_.what != 0) absl::StrAppend(&where, ", ", at_.what);
   if (at_.schedule != nullptr) absl::StrAppend(&where, ", ", Print(at_.schedule->ops[at_.op], config_.inventory));
   return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
@@ -168,6 +184,7 @@ absl::Status CompiledEngine::Prepare() {
     // an operator that has none fails here instead of breaking the promise later. CPU kernels are deterministic anyway.
     const bool deterministic = device_.is_cpu() || IsDeterministic(config_.train);
     at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
+    at::globalContext().setAllowTF32CuBLAS(config_.train.precision().tf32());
     // Deterministic mode alone also fills every new tensor with NaN, a needless pass over memory: the engine never
     // reads uninitialized memory.
     at::globalContext().setDeterministicFillUninitializedMemory(false);
@@ -239,6 +256,7 @@ absl::Status CompiledEngine::MakeUnits() {
 }
 
 void CompiledEngine::MakeState() {
+  if (DecidesOnDevice()) halted_ = at::zeros({1}, at::TensorOptions(at::kFloat).device(device_));
   optimizer_ = MakeOptimizer(config_.train.optimizer(), storage_->Runs(), storage_->owned_elements(), device_);
   state_.emplace(&storage_->extents(), /*copies=*/config_.streams || device_.is_cuda());
   state_->AddParameters();
@@ -282,31 +300,27 @@ std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::
 }
 
 void CompiledEngine::Run(const Schedule& schedule, StepTasks& tasks, OpListener* listener) {
+  at_.schedule = &schedule;
   queue_->Begin(schedule, listener);
   for (int32_t index = 0; index < static_cast<int32_t>(schedule.ops.size()); ++index) {
     at_.op = index;
     ThrowIfBad(queue_->Post(index, tasks.TaskOf(schedule.ops[index])));
   }
-  ThrowIfBad(queue_->Finish());
 }
 
-void CompiledEngine::Train(Training& training) {
+void CompiledEngine::Train(const Batch& batch, Training& training) {
   const c10::AutoGradMode off(false);
+  const uint64_t step = at_.step;
   recorder_.Begin();
   storage_->ZeroGradients();
-  InFlightMicrobatches microbatches(config_.schedule, units_,
-                                    MakeContexts(training.batch, training.tensors.scalars[kLossSum]));
-  StepTasks tasks({.config = &config_,
-                   .storage = &*storage_,
-                   .microbatches = &microbatches,
-                   .tensors = &training.tensors,
-                   .update = [&] { Optimize(training); }});
+  training.microbatches.emplace(config_.schedule, units_, MakeContexts(batch, training.tensors.scalars[kLossSum]));
+  training.tasks.emplace(StepTasks::Context{.config = &config_,
+                                            .storage = &*storage_,
+                                            .microbatches = &*training.microbatches,
+                                            .tensors = &training.tensors,
+                                            .update = [this, &training, step] { Optimize(training, step); }});
   if (recorder_.on()) recorder_.End("Prepare");
-  at_ = {.schedule = &config_.schedule, .op = 0};
-  Run(config_.schedule, tasks, config_.progress);
-  if (DecidesOnDevice()) ReadResult(training);
-  training.result.waited_seconds = queue_->waited_seconds();
-  ThrowIfBad(GroupsHealth());
+  Run(config_.schedule, *training.tasks, config_.progress);
 }
 
 absl::Status CompiledEngine::GroupsHealth() const {
@@ -318,31 +332,34 @@ absl::Status CompiledEngine::GroupsHealth() const {
 }
 
 // Returns whether the parameters may be updated by what was read.
-bool CompiledEngine::ReadResult(Training& training) const {
-  const at::Tensor host = training.tensors.seen.cpu();
-  const double* values = host.const_data_ptr<double>();
+bool CompiledEngine::ReadResult(Training& training) {
+  const double* values = training.seen_on_host.const_data_ptr<double>();
   StepResult& result = training.result;
-  result.loss = values[kLossSum] / static_cast<double>(training.batch.global_targets);
+  result.loss = values[kLossSum] / static_cast<double>(training.global_targets);
   result.gradient_norm = values[kStepScalars];
   result.votes = ToVotes(values);
   return std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
 }
 
 // On a CPU the scalars and the norm are computed by now. On a GPU they may not be, so the update is decided on the
-// device, and the host waits only after it has issued the whole step.
-void CompiledEngine::Optimize(Training& training) {
-  training.tensors.seen = at::cat({training.tensors.scalars, training.tensors.norm.to(at::kDouble).view({1})});
+// device, and the host reads them when it awaits the step.
+void CompiledEngine::Optimize(Training& training, uint64_t step) {
+  const at::Tensor seen = at::cat({training.tensors.scalars, training.tensors.norm.to(at::kDouble).view({1})});
   const double clip_norm = config_.train.optimizer().clip_norm();
   const double most = clip_norm > 0 ? clip_norm : std::numeric_limits<double>::infinity();
   if (DecidesOnDevice()) {
-    const UpdateDecision decision = DecideUpdate(training.tensors.seen, most);
-    optimizer_->StepUnless(decision.skip, decision.divisor, step_ + 1, training.learning_rate);
+    training.seen_on_host = at::empty(seen.sizes(), at::TensorOptions(at::kDouble).pinned_memory(device_.is_cuda()));
+    training.seen_on_host.copy_(seen, /*non_blocking=*/true);
+    const UpdateDecision decision = DecideUpdate(seen, most, halted_);
+    optimizer_->StepUnless(decision.skip, decision.divisor, step, training.learning_rate);
     Renew();
-  } else if (ReadResult(training)) {
-    // torch.nn.utils.clip_grad_norm_
-    optimizer_->Step(step_ + 1, training.learning_rate, std::min(1.0, most / (training.result.gradient_norm + 1e-6)));
-    Renew();
+    return;
   }
+  training.seen_on_host = seen;
+  if (!ReadResult(training)) return;
+  // torch.nn.utils.clip_grad_norm_
+  optimizer_->Step(step, training.learning_rate, std::min(1.0, most / (training.result.gradient_norm + 1e-6)));
+  Renew();
 }
 
 void CompiledEngine::Renew() {
@@ -350,7 +367,13 @@ void CompiledEngine::Renew() {
   storage_->Renew();
 }
 
-absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learning_rate, const Votes& votes) {
+absl::Status CompiledEngine::CheckIdle() const {
+  if (in_flight_.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("step ", step_ + 1, " was issued and not awaited"));
+}
+
+absl::Status CompiledEngine::CheckIssue(const Batch& batch, double learning_rate) const {
+  if (in_flight() >= most_in_flight()) return CheckIdle();
   if (absl::Status s = CheckBatch(config_.inventory, batch); !s.ok()) return s;
   const uint64_t room = static_cast<uint64_t>(MicrobatchRows(batch)) * config_.schedule.microbatches;
   if (batch.sequences > room) {
@@ -361,20 +384,46 @@ absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learn
   if (!std::isfinite(learning_rate) || learning_rate < 0) {
     return absl::InvalidArgumentError(absl::StrCat("a learning rate of ", learning_rate));
   }
-  Training training{.batch = batch, .learning_rate = learning_rate};
-  const absl::Status done = Guarded([&] {
+  return absl::OkStatus();
+}
+
+absl::Status CompiledEngine::Issue(const Batch& batch, double learning_rate, const Votes& votes) {
+  if (absl::Status s = CheckIssue(batch, learning_rate); !s.ok()) return s;
+  const uint64_t step = step_ + in_flight_.size() + 1;
+  in_flight_.push_back(std::make_unique<Training>());
+  Training& training = *in_flight_.back();
+  training.learning_rate = learning_rate;
+  training.global_targets = batch.global_targets;
+  const absl::Status issued = Guarded([&] {
     static_assert(sizeof(StepScalars) == Traits(OpKind::kReduceScalars).scalar_bytes);  // what the cost model takes
+    at_.step = step;
     const StepScalars own = ToScalars(votes);
     training.tensors.scalars = at::zeros({kStepScalars}, at::TensorOptions(at::kDouble).device(device_));
     for (size_t i = 0; i < kStepScalars; ++i) {
       if (own[i] != 0) training.tensors.scalars[static_cast<int64_t>(i)].fill_(own[i]);
     }
-    Train(training);
+    Train(batch, training);
   });
-  const StepResult& result = training.result;
+  if (!issued.ok() && config_.progress != nullptr) config_.progress->EndStep();
+  return issued;
+}
+
+absl::StatusOr<StepResult> CompiledEngine::Await() {
+  if (in_flight_.empty()) return absl::FailedPreconditionError("no step was issued");
+  StepResult result;
+  const absl::Status done = Guarded([&] {
+    Training& training = *in_flight_.front();
+    ThrowIfBad(queue_->Finish());
+    ReadResult(training);
+    training.result.waited_seconds = queue_->waited_seconds();
+    ThrowIfBad(GroupsHealth());
+    result = training.result;
+    in_flight_.pop_front();
+  });
   if (config_.progress != nullptr) config_.progress->EndStep();
   if (!done.ok()) return done;
   if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
+    DropInFlight();
     return absl::OutOfRangeError(
         absl::StrCat("rank ", config_.role.rank(), ", step ", step_ + 1, ": the loss is ", result.loss,
                      " and the gradient's norm ", result.gradient_norm,
@@ -382,6 +431,13 @@ absl::StatusOr<StepResult> CompiledEngine::Step(const Batch& batch, double learn
   }
   ++step_;
   return result;
+}
+
+void CompiledEngine::DropInFlight() {
+  Guarded([&] {
+    for (; !in_flight_.empty(); in_flight_.pop_front()) ThrowIfBad(queue_->Finish());
+    if (halted_.defined()) halted_.zero_();
+  }).IgnoreError();  // the step before is what failed
 }
 
 // Returns the loss summed over the targets of `rows` rows of the batch.
@@ -394,12 +450,14 @@ double CompiledEngine::ForwardOnly(const Batch& batch, int64_t first, int64_t ro
                    .microbatches = &microbatches,
                    .tensors = nullptr,
                    .update = nullptr});
-  at_ = {.what = "evaluation", .schedule = &config_.evaluation, .op = 0};
+  at_ = {.what = "evaluation"};
   Run(config_.evaluation, tasks, nullptr);
+  ThrowIfBad(queue_->Finish());
   return context.loss_sum.item<double>();
 }
 
 absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
+  if (absl::Status s = CheckIdle(); !s.ok()) return s;
   if (absl::Status s = CheckBatch(config_.inventory, batch); !s.ok()) return s;
   double sum = 0;
   absl::Status status = Guarded([&] {
@@ -435,6 +493,7 @@ absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
 }
 
 absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint32_t> tokens) {
+  if (absl::Status s = CheckIdle(); !s.ok()) return s;
   if (tokens.empty() || tokens.size() > config_.inventory.context()) {
     return absl::InvalidArgumentError(
         absl::StrCat("1 to ", config_.inventory.context(), " tokens, got ", tokens.size()));
@@ -466,6 +525,7 @@ absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint3
 }
 
 absl::Status CompiledEngine::Pull() {
+  if (absl::Status s = CheckIdle(); !s.ok()) return s;
   return Guarded([&] {
     at_.what = "copying the state to the host";
     state_->ToHost();
@@ -474,6 +534,7 @@ absl::Status CompiledEngine::Pull() {
 }
 
 absl::Status CompiledEngine::Push() {
+  if (absl::Status s = CheckIdle(); !s.ok()) return s;
   return Guarded([&] {
     at_.what = "copying changed parameters to the device";
     state_->FromHost();

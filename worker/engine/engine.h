@@ -87,12 +87,25 @@ class Engine {
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const Config& config);
   virtual ~Engine() = default;
 
-  // One optimizer step by the schedule. Internal: an op failed; the message names rank, step and op.
+  // One optimizer step by the schedule: Issue, then Await. Internal: an op failed; the message names rank, step and op.
   // OutOfRange: the loss or the gradient is not finite; nothing was updated. InvalidArgument: the batch has the wrong
   // size or a token outside the vocabulary, or the learning rate is negative or not finite. ResourceExhausted: memory.
   // Unavailable: a collective failed; the message names the ranks that are gone or lag. The engine is then unusable.
   // `votes` of all ranks are counted, so that all ranks learn of a request after the same step.
-  virtual absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate, const Votes& votes = {}) = 0;
+  absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate, const Votes& votes = {}) {
+    absl::Status issued = Issue(batch, learning_rate, votes);
+    return issued.ok() ? Await() : issued;
+  }
+
+  // Issue begins a step and copies the tokens; Await returns the result of the earliest step that was issued. A GPU
+  // need not wait for the host between two steps: issue one, and then one more before each Await. Errors as Step, from
+  // either; after an error no step is in flight, and steps that were issued after the failed one updated nothing.
+  // FailedPrecondition: most_in_flight steps are in flight, or none for Await. Every other method that reads or changes
+  // the model needs that none is; those that return a Status say so.
+  virtual absl::Status Issue(const Batch& batch, double learning_rate, const Votes& votes = {}) = 0;
+  virtual absl::StatusOr<StepResult> Await() = 0;
+  virtual int in_flight() const = 0;
+  virtual int most_in_flight() const = 0;  // 1 on a CPU, where Issue computes
 
   // Mean loss in nats over all ranks' shares of a batch of any number of sequences. Changes no state; runs at most a
   // training microbatch at a time. OutOfRange: the loss is not finite. Other errors as Step.

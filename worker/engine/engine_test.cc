@@ -89,6 +89,15 @@ TEST(Engine, OnACpuIsAlwaysDeterministic) {
   EXPECT_EQ(weights[0], weights[2]);
 }
 
+TEST(Engine, ComputesInTf32OnlyIfTheJobSaysSo) {
+  Config config = Small(4, 2);
+  for (const bool tf32 : {false, true, false}) {
+    config.train.mutable_precision()->set_tf32(tf32);
+    ASSERT_TRUE(Engine::Create(config).ok());
+    EXPECT_EQ(at::globalContext().allowTF32CuBLAS(), tf32);
+  }
+}
+
 TEST(Engine, OnAGpuIsDeterministicUnlessTheJobSaysOtherwise) {
   Train train;
   EXPECT_TRUE(IsDeterministic(train)) << "as of a job that was stored before the field existed";

@@ -13,6 +13,7 @@ class HostQueue final : public Queue {
  public:
   explicit HostQueue(const QueueOptions& options) : options_(options) {}
 
+  bool runs_ahead() const override { return false; }
   void Begin(const Schedule& schedule, OpListener* listener) override;
   absl::Status Post(int32_t index, Task task) override;
   absl::Status Finish() override;

@@ -65,6 +65,82 @@ TEST(Modes, Bf16UpdatesAsOneRankDoes) {
   }
 }
 
+// The next step is issued before the result of the one before is read. Groups hand out nothing early, and each op waits
+// for those of the step before.
+TEST(Modes, OneStepAheadGivesTheSameBits) {
+  for (const auto& choose : {Choose(FsdpOf(RESHARD_FULL_SHARD)), Choose(ZeroStage(2))}) {
+    Trial trial{.name = "by step", .choose = choose, .ranks = 4, .microbatch = 1, .adversarial = true};
+    trial.set = [](Config& c) { c.check_accesses = c.streams = true; };
+    const Curve by_step = Train(trial);
+    trial.name = "one step ahead", trial.ahead = true;
+    const Curve ahead = Train(trial);
+    EXPECT_EQ(ahead.losses, by_step.losses);
+    EXPECT_EQ(ahead.norms, by_step.norms);
+    EXPECT_EQ(ahead.state, by_step.state);
+  }
+}
+
+std::unique_ptr<Engine> OnStreams() {
+  const ::muster::Train train = MakeTrain({.name = "single", .choose = Single});
+  Config config = Configure(train, *models::MakeInventory(train.model()), 1, 0)->config;
+  config.streams = true;
+  return Engine::Create(config).value();
+}
+
+std::vector<float> WeightsOf(Engine& engine) {
+  EXPECT_TRUE(engine.Pull().ok());
+  std::vector<float> all;
+  for (const StateView& view : engine.State()) all.insert(all.end(), view.values.begin(), view.values.end());
+  return all;
+}
+
+TEST(Modes, AStepIssuedAfterOneThatIsNotFiniteUpdatesNothing) {
+  const auto engine = OnStreams();
+  const std::vector<uint32_t> tokens = Sequences(0);
+  const Batch batch{kSequences, tokens, kSequences * kContext};
+  ASSERT_TRUE(engine->Step(batch, kAdamRate).ok());
+  std::vector<StateView> state = engine->State();
+  ASSERT_TRUE(engine->Pull().ok());
+  const float first = state[0].values[0];
+  state[0].values[0] = std::nanf("");
+  ASSERT_TRUE(engine->Push().ok());
+  const std::vector<float> before = WeightsOf(*engine);
+  ASSERT_TRUE(engine->Issue(batch, kAdamRate).ok());
+  ASSERT_TRUE(engine->Issue(batch, kAdamRate).ok());
+  EXPECT_EQ(engine->Await().status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(engine->in_flight(), 0) << "those after it are dropped";
+  const std::vector<float> after = WeightsOf(*engine);
+  for (size_t i = 1; i < after.size(); ++i) ASSERT_EQ(after[i], before[i]) << i;
+  // Once the cause is mended, training goes on.
+  state = engine->State();
+  state[0].values[0] = first;
+  ASSERT_TRUE(engine->Push().ok());
+  ASSERT_TRUE(engine->Step(batch, kAdamRate).ok());
+  EXPECT_EQ(engine->step(), 2u);
+  EXPECT_NE(WeightsOf(*engine)[1], before[1]);
+}
+
+TEST(Modes, WhatNeedsTheModelWaitsForTheStepsInFlight) {
+  const auto engine = OnStreams();
+  const std::vector<uint32_t> tokens = Sequences(0);
+  const Batch batch{kSequences, tokens, kSequences * kContext};
+  EXPECT_EQ(engine->Await().status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(engine->most_in_flight(), 2);
+  ASSERT_TRUE(engine->Issue(batch, kAdamRate).ok());
+  ASSERT_TRUE(engine->Issue(batch, kAdamRate).ok());
+  const absl::StatusCode refused = absl::StatusCode::kFailedPrecondition;
+  EXPECT_EQ(engine->Issue(batch, kAdamRate).code(), refused) << "a third";
+  EXPECT_EQ(engine->Evaluate(batch).status().code(), refused);
+  EXPECT_EQ(engine->Logits(absl::MakeSpan(tokens).first(2)).status().code(), refused);
+  EXPECT_EQ(engine->Pull().code(), refused);
+  EXPECT_EQ(engine->Push().code(), refused);
+  ASSERT_TRUE(engine->Await().ok());
+  EXPECT_EQ(engine->step(), 1u);
+  EXPECT_EQ(engine->in_flight(), 1);
+  ASSERT_TRUE(engine->Await().ok());
+  EXPECT_TRUE(engine->Evaluate(batch).ok());
+}
+
 // What is loaded reaches the device, and what is saved comes from it, by copies in host memory.
 TEST(Modes, GoOnFromACopyOfTheState) {
   const auto copies = [](Config& c) { c.streams = true; };

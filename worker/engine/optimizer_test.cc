@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -136,7 +137,7 @@ TEST(UpdateDecision, ClipsAsTorchAndSkipsWhatIsNotFinite) {
   const auto judge = [](double loss, double norm, double clip) {
     const at::Tensor numbers = at::full({3}, loss, at::kDouble);
     numbers.mutable_data_ptr<double>()[2] = norm;
-    const UpdateDecision v = DecideUpdate(numbers, clip);
+    const UpdateDecision v = DecideUpdate(numbers, clip, at::zeros({1}));
     return std::pair(v.divisor.item<float>(), v.skip.item<float>());
   };
   const double infinity = std::numeric_limits<double>::infinity();
@@ -147,6 +148,14 @@ TEST(UpdateDecision, ClipsAsTorchAndSkipsWhatIsNotFinite) {
     EXPECT_EQ(judge(bad, 1, 1).second, 1.0f);
     EXPECT_EQ(judge(1, bad, 1).second, 1.0f);
   }
+}
+
+TEST(UpdateDecision, SkipsEveryStepAfterOneThatWasNotFinite) {
+  const at::Tensor halted = at::zeros({1}), good = at::full({2}, 1, at::kDouble);
+  const at::Tensor bad = at::full({2}, std::nan(""), at::kDouble);
+  EXPECT_EQ(DecideUpdate(good, 1, halted).skip.item<float>(), 0);
+  EXPECT_EQ(DecideUpdate(bad, 1, halted).skip.item<float>(), 1);
+  EXPECT_EQ(DecideUpdate(good, 1, halted).skip.item<float>(), 1);
 }
 
 }  // namespace

@@ -6,6 +6,9 @@
 //   for (int32_t i = 0; i < ops; ++i) RETURN_IF_BAD(queue->Post(i, task));   // in the schedule's order
 //   queue->Finish();
 //
+// A queue that runs ahead takes the next schedule before Finish; its ops begin after all earlier ones have ended.
+// Finish then waits for the earlier schedule.
+//
 // An op begins after every op in its `waits` has ended. Ops of one stream end in their order, and those of kCompute
 // also begin in it. Ops of one process group begin in their order, so all ranks issue the same collectives. Not
 // thread-safe.
@@ -43,13 +46,15 @@ class Queue {
  public:
   virtual ~Queue() = default;
 
-  // Before the ops of `schedule`, which outlives them. Everything before is over.
+  // Whether a schedule may begin before Finish of the one before.
+  virtual bool runs_ahead() const = 0;
+  // Before the ops of `schedule`, which outlives them.
   virtual void Begin(const Schedule& schedule, OpListener* listener) = 0;
-  // Runs op `index`, now or later. What `task` refers to must stay until Finish. Unavailable: a collective failed; the
-  // message names its op. FailedPrecondition: the order of accesses is checked, and the op does not wait for another
-  // one with which it conflicts.
+  // Runs op `index` of the newest schedule, now or later. What `task` refers to must stay until Finish. Unavailable: a
+  // collective failed; the message names its op. FailedPrecondition: the order of accesses is checked, and the op does
+  // not wait for another one with which it conflicts.
   virtual absl::Status Post(int32_t index, Task task) = 0;
-  // Waits until all ops have ended. Errors as Post.
+  // Waits until all ops of the earliest unfinished schedule have ended. Errors as Post.
   virtual absl::Status Finish() = 0;
   // After an error: forgets what is in flight.
   virtual void Abandon() = 0;

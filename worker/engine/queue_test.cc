@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -193,6 +194,7 @@ class SlowStreams final : public Streams {
     work();
     return after_.size() - 1;
   }
+  void Forget(Mark mark) override { forgotten_ = mark; }
   absl::StatusOr<bool> Reached(Mark mark) override {
     if (mark == broken_) return absl::InternalError("an illegal memory access");
     return asked_[mark]-- <= 0;
@@ -200,6 +202,7 @@ class SlowStreams final : public Streams {
 
   std::vector<std::vector<Mark>> after_;  // by mark
   Mark broken_ = 1000;
+  std::optional<Mark> forgotten_;
 
  private:
   std::map<Mark, int> asked_;
@@ -215,9 +218,29 @@ TEST_F(QueueTest, TheDeviceIsAskedForTheEarliestOpThatIsNotDone) {
       << "ops of one stream need no mark";
   ASSERT_TRUE(queue->Finish().ok());
   EXPECT_THAT(listener_.waits, ElementsAre(1, 3));
-  device.broken_ = 2;
+  device.broken_ = 6;
+  Begin(*queue, Ops().Compute().Reduce(1, {0}).AllReduce(1, {1}).Compute({2}));
+  for (int32_t i = 0; i <= 3; ++i) ASSERT_TRUE(Post(*queue, i).ok());
   EXPECT_THAT(std::string(queue->Finish().message()),
               HasSubstr("waiting for AllReduce h.0 on reduce in replicas after 1: an illegal memory access"));
+}
+
+TEST_F(QueueTest, FinishWaitsForTheEarliestOfTheSchedulesInFlight) {
+  auto streams = std::make_unique<SlowStreams>(std::map<Streams::Mark, int>{{1, 2}, {2, 1}});
+  SlowStreams& device = *streams;
+  const auto queue = MakeStreamQueue({.inventory = &inventory_, .recorder = &recorder_}, std::move(streams));
+  ASSERT_TRUE(queue->runs_ahead());
+  for (int step = 0; step < 2; ++step) {
+    Begin(*queue, Ops().Compute().Reduce(1, {0}));
+    for (int32_t i = 0; i <= 1; ++i) ASSERT_TRUE(Post(*queue, i).ok());
+  }
+  EXPECT_THAT(device.after_, ElementsAre(IsEmpty(), ElementsAre(0), IsEmpty(), ElementsAre(2)));
+  ASSERT_TRUE(queue->Finish().ok());
+  EXPECT_THAT(listener_.waits, ElementsAre(1));
+  EXPECT_EQ(device.forgotten_, 1u);
+  ASSERT_TRUE(queue->Finish().ok());
+  EXPECT_THAT(listener_.waits, ElementsAre(1, 0));
+  EXPECT_EQ(device.forgotten_, 3u);
 }
 
 // ---- The order of accesses ----

@@ -31,7 +31,6 @@ struct Trial {
   uint32_t microbatch = 8;  // of a rank
   bool sgd = false;
   double bucket_mib = 0.05;  // a few buckets
-  Dtype reduce = DTYPE_FP32;
 
   std::string Name() const {
     return absl::StrCat(ranks, " ranks, ", sequences, " by ", microbatch, sgd ? ", SGD" : ", AdamW");
@@ -49,7 +48,6 @@ Config MakeConfig(const Trial& trial, uint32_t rank) {
   }
   config.train.mutable_batch()->set_sequences(trial.sequences);
   config.train.mutable_batch()->set_microbatch(trial.microbatch);
-  config.train.mutable_precision()->set_reduce(trial.reduce);
   Optimizer& o = *config.train.mutable_optimizer();
   if (trial.sgd) {
     o.mutable_sgd()->set_momentum(0.9);
@@ -170,14 +168,6 @@ TEST(Ranks, WithoutASequenceTakePartAllTheSame) {
 TEST(Ranks, TheBucketsSizeChangesNothing) {
   const Trial one{.ranks = 2, .bucket_mib = 1000}, each{.ranks = 2, .bucket_mib = 1e-6};
   EXPECT_EQ(Train(one)[0].weights, Train(each)[1].weights);
-}
-
-TEST(Ranks, Bf16ReductionIsCloseAndTheSameEverywhere) {
-  const Curve alone = Train({.ranks = 1})[0];
-  const std::vector<Curve> curves = Train({.ranks = 2, .reduce = DTYPE_BF16});
-  EXPECT_EQ(curves[0].weights, curves[1].weights);
-  EXPECT_LE(Relative(curves[0].losses, alone.losses), 2e-2);
-  EXPECT_GT(Relative(curves[0].norms, alone.norms), 3e-5) << "it was not reduced in bf16";
 }
 
 TEST(Ranks, EqualRunsAreBitEqual) {

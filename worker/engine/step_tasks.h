@@ -18,7 +18,6 @@ namespace muster::engine {
 struct StepTensors {
   at::Tensor scalars{};  // by StepScalar
   at::Tensor norm{};     // of the gradient, over all ranks
-  at::Tensor seen{};     // the scalars, then the norm: what decides the update, read back once
 };
 
 class StepTasks {

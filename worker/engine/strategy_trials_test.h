@@ -38,6 +38,7 @@ struct Trial {
   bool sgd = false;
   Dtype compute = DTYPE_FP32, reduce = DTYPE_FP32;
   bool adversarial = false;               // groups that poison what is in flight
+  bool ahead = false;                     // as many steps in flight as the engine takes
   std::function<void(Config&)> set = {};  // of every rank
 };
 
@@ -111,12 +112,17 @@ struct Groups {
   std::vector<std::unique_ptr<collectives::Group>> owned;
 };
 
-// One step of `rank`, on its share.
-inline absl::StatusOr<StepResult> TakeStep(const Trial& trial, uint32_t rank, Engine& engine) {
-  const std::vector<uint32_t> all = Sequences(engine.step());
+// Issues the next step of `rank`, on its share.
+inline absl::Status IssueStep(const Trial& trial, uint32_t rank, Engine& engine) {
+  const std::vector<uint32_t> all = Sequences(engine.step() + static_cast<uint64_t>(engine.in_flight()));
   const strategies::Share share = strategies::ShareOf(kSequences, trial.ranks, rank);
   const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
-  return engine.Step({share.sequences, own, kSequences * kContext}, trial.sgd ? kSgdRate : kAdamRate);
+  return engine.Issue({share.sequences, own, kSequences * kContext}, trial.sgd ? kSgdRate : kAdamRate);
+}
+
+inline absl::StatusOr<StepResult> TakeStep(const Trial& trial, uint32_t rank, Engine& engine) {
+  const absl::Status issued = IssueStep(trial, rank, engine);
+  return issued.ok() ? engine.Await() : issued;
 }
 
 inline void Load(const Leg& leg, Engine& engine) {
@@ -130,8 +136,13 @@ inline void Load(const Leg& leg, Engine& engine) {
 
 inline void RunRank(const Trial& trial, uint32_t rank, const Leg& leg, Engine& engine, Curve& curve) {
   if (leg.from != nullptr) Load(leg, engine);
-  for (int step = 0; step < leg.steps; ++step) {
-    const auto result = TakeStep(trial, rank, engine);
+  const int ahead = trial.ahead ? engine.most_in_flight() - 1 : 0;
+  for (int step = 0, issued = 0; step < leg.steps; ++step) {
+    for (; issued < std::min(leg.steps, step + ahead + 1); ++issued) {
+      const absl::Status status = IssueStep(trial, rank, engine);
+      ASSERT_TRUE(status.ok()) << trial.name << ": " << status;
+    }
+    const auto result = engine.Await();
     ASSERT_TRUE(result.ok()) << trial.name << ": " << result.status();
     curve.losses.push_back(result->loss);
     curve.norms.push_back(result->gradient_norm);

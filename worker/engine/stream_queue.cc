@@ -1,5 +1,6 @@
 #include "worker/engine/stream_queue.h"
 
+#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,57 +16,67 @@ class StreamQueue final : public Queue {
   StreamQueue(const QueueOptions& options, std::unique_ptr<Streams> streams)
       : options_(options), streams_(std::move(streams)) {}
 
+  bool runs_ahead() const override { return true; }
+
   void Begin(const Schedule& schedule, OpListener* listener) override {
-    schedule_ = &schedule;
-    listener_ = listener;
-    marks_.clear();
+    in_flight_.push_back({.schedule = &schedule, .listener = listener});
     clocks_.clear();
     order_.Fence();
     begun_ = streams_->Begin();
   }
 
   absl::Status Post(int32_t index, Task task) override {
-    const Op& op = schedule_->ops[index];
+    InFlight& newest = in_flight_.back();
+    const Op& op = newest.schedule->ops[index];
     if (!begun_.ok()) return begun_;
-    if (listener_ != nullptr) listener_->Begin(index, op.kind);
-    std::vector<Streams::Mark> after;
+    if (newest.listener != nullptr) newest.listener->Begin(index, op.kind);
+    std::vector<Streams::Mark> marks;
+    std::vector<AccessOrder::Clock> clocks;
     for (const int32_t w : op.waits) {
-      if (schedule_->ops[w].stream != op.stream) after.push_back(marks_[static_cast<size_t>(w)]);
+      if (newest.schedule->ops[w].stream == op.stream) continue;
+      marks.push_back(newest.marks[static_cast<size_t>(w)]);
+      if (options_.check_accesses) clocks.push_back(clocks_[static_cast<size_t>(w)]);
     }
     if (options_.check_accesses) {
-      if (absl::Status s = CheckAccesses(op, after, task); !s.ok()) return s;
+      if (absl::Status s = CheckAccesses(op, clocks, task); !s.ok()) return s;
     }
     absl::Status done;
-    const absl::StatusOr<Streams::Mark> mark = streams_->Run(op.stream, after, [&] { done = Issue(op, task); });
-    if (!done.ok()) return Named(index, done);
+    const absl::StatusOr<Streams::Mark> mark = streams_->Run(op.stream, marks, [&] { done = Issue(op, task); });
+    if (!done.ok()) return Named(op, done);
     if (!mark.ok()) return mark.status();
-    marks_.push_back(*mark);
+    newest.marks.push_back(*mark);
     return absl::OkStatus();
   }
 
   // Names the earliest op that is not done: every other one that waits, waits for it in the end.
   absl::Status Finish() override {
     if (!begun_.ok()) return begun_;
-    for (size_t i = 0; i < marks_.size(); ++i) {
-      const int32_t index = static_cast<int32_t>(i);
-      bool reported = false;
-      while (true) {
-        const absl::StatusOr<bool> reached = streams_->Reached(marks_[i]);
-        if (!reached.ok()) return Named(index, reached.status());
+    const InFlight& earliest = in_flight_.front();
+    for (size_t i = 0; i < earliest.marks.size(); ++i) {
+      const Op& op = earliest.schedule->ops[i];
+      for (bool reported = false; true; absl::SleepFor(kPoll)) {
+        const absl::StatusOr<bool> reached = streams_->Reached(earliest.marks[i]);
+        if (!reached.ok()) return Named(op, reached.status());
         if (*reached) break;
-        if (!std::exchange(reported, true) && listener_ != nullptr) {
-          listener_->WaitFor(index, schedule_->ops[index].kind);
-        }
-        absl::SleepFor(kPoll);
+        if (std::exchange(reported, true) || earliest.listener == nullptr) continue;
+        earliest.listener->WaitFor(static_cast<int32_t>(i), op.kind);
       }
     }
+    if (!earliest.marks.empty()) streams_->Forget(earliest.marks.back());
+    in_flight_.pop_front();
     return absl::OkStatus();
   }
 
-  void Abandon() override {}
+  void Abandon() override { in_flight_.clear(); }
   double waited_seconds() const override { return 0; }
 
  private:
+  struct InFlight {
+    const Schedule* schedule;
+    OpListener* listener;
+    std::vector<Streams::Mark> marks = {};  // by op
+  };
+
   // On the op's stream: what comes after the collectives waits for them there, not on the host.
   absl::Status Issue(const Op& op, Task& task) {
     Recorder& recorder = *options_.recorder;
@@ -78,43 +89,37 @@ class StreamQueue final : public Queue {
     return absl::OkStatus();
   }
 
-  // By the marks that the device is given, not by the schedule's waits.
-  absl::Status CheckAccesses(const Op& op, const std::vector<Streams::Mark>& after, const Task& task) {
-    std::vector<AccessOrder::Clock> clocks;
-    for (const Streams::Mark mark : after) clocks.push_back(clocks_[mark]);
+  // `after`: the ends of what the device is made to wait for.
+  absl::Status CheckAccesses(const Op& op, const std::vector<AccessOrder::Clock>& after, const Task& task) {
     const std::vector<Access> accesses = task.accesses ? task.accesses() : std::vector<Access>();
-    const auto clock = order_.Run(Print(op, *options_.inventory), op.stream, clocks, accesses);
+    const auto clock = order_.Run(Print(op, *options_.inventory), op.stream, after, accesses);
     if (!clock.ok()) return clock.status();
     clocks_.push_back(*clock);
     return absl::OkStatus();
   }
 
-  absl::Status Named(int32_t index, const absl::Status& status) const {
-    return absl::Status(status.code(), absl::StrCat("waiting for ", Print(schedule_->ops[index], *options_.inventory),
-                                                    ": ", status.message()));
+  absl::Status Named(const Op& op, const absl::Status& status) const {
+    return absl::Status(status.code(),
+                        absl::StrCat("waiting for ", Print(op, *options_.inventory), ": ", status.message()));
   }
 
   const QueueOptions options_;
   const std::unique_ptr<Streams> streams_;
-  const Schedule* schedule_ = nullptr;
-  OpListener* listener_ = nullptr;
+  std::deque<InFlight> in_flight_;  // begun and not finished
   absl::Status begun_;
-  std::vector<Streams::Mark> marks_;  // by op
   AccessOrder order_{/*begins_in_order=*/true};
-  std::vector<AccessOrder::Clock> clocks_;  // by mark, if the order of accesses is checked
+  std::vector<AccessOrder::Clock> clocks_;  // of the newest schedule, by op, if the order of accesses is checked
 };
 
 class InlineStreams final : public Streams {
  public:
-  absl::Status Begin() override {
-    next_ = 0;
-    return absl::OkStatus();
-  }
+  absl::Status Begin() override { return absl::OkStatus(); }
   absl::StatusOr<Mark> Run(Stream, absl::Span<const Mark>, absl::FunctionRef<void()> work) override {
     work();
     return next_++;
   }
   absl::StatusOr<bool> Reached(Mark) override { return true; }
+  void Forget(Mark) override {}
 
  private:
   Mark next_ = 0;

@@ -17,17 +17,19 @@ namespace muster::engine {
 // The streams of one device. Errors are the device's, as Status. Not thread-safe.
 class Streams {
  public:
-  // A point in a stream, from 0 on in each step.
-  using Mark = size_t;
+  // A point in a stream. Later marks are greater.
+  using Mark = uint64_t;
 
   virtual ~Streams() = default;
-  // Forgets earlier marks. Whatever is issued from now on, on any stream, runs after everything issued before.
+  // Whatever is issued from now on, on any stream, runs after everything issued before.
   virtual absl::Status Begin() = 0;
   // Issues what `work` does to `stream`, after `after`, and returns the mark that follows it. `work` runs before Run
   // returns.
   virtual absl::StatusOr<Mark> Run(Stream stream, absl::Span<const Mark> after, absl::FunctionRef<void()> work) = 0;
   // Whether the device has reached the mark. Does not wait.
   virtual absl::StatusOr<bool> Reached(Mark mark) = 0;
+  // `mark` and all marks before it are not used any more.
+  virtual void Forget(Mark mark) = 0;
 };
 
 // Finish waits for the device by asking for the earliest op that is not done, so that the progress page names the op at

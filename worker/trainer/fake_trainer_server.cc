@@ -285,13 +285,22 @@ void Bench::Publish(Assignment& assignment) const {
   }
 }
 
-Process Bench::Start(const Assignment& assignment) {
+Process Bench::Start(const Assignment& assignment, const std::vector<std::string>& more) {
   fs::create_directories(RankDir(assignment));
   worker_.Assign(assignment);
-  return StartTrainer(
-      {"run", "--socket", worker_.socket(), "--rank_dir", RankDir(assignment), "--job", assignment.key().job(),
-       "--generation", absl::StrCat(assignment.key().generation()), "--rank", "0"},
-      absl::StrCat(RankDir(assignment), "/log"));
+  std::vector<std::string> arguments = {"run",
+                                        "--socket",
+                                        worker_.socket(),
+                                        "--rank_dir",
+                                        RankDir(assignment),
+                                        "--job",
+                                        assignment.key().job(),
+                                        "--generation",
+                                        absl::StrCat(assignment.key().generation()),
+                                        "--rank",
+                                        "0"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return StartTrainer(std::move(arguments), absl::StrCat(RankDir(assignment), "/log"));
 }
 
 std::string Bench::RankDir(const Assignment& assignment) const {

@@ -94,7 +94,8 @@ class Bench {
   Assignment Assign(const JobSpec& spec, uint64_t generation) const;
   // Marks the job's checkpoints as published; the assignment resumes from the newest.
   void Publish(Assignment& assignment) const;
-  Process Start(const Assignment& assignment);
+  // `more`: further arguments of `muster-trainer run`.
+  Process Start(const Assignment& assignment, const std::vector<std::string>& more = {});
 
   std::string RankDir(const Assignment& assignment) const;
   std::vector<Record> Records(const Assignment& assignment) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -57,9 +58,25 @@ class Loop {
     return strategies::ShareOf(sequences, assignment_.world(), assignment_.key().rank());
   }
   static bool Due(uint64_t step, uint64_t every) { return every > 0 && step % every == 0; }
+  bool ValidatesAfter(uint64_t step) const {
+    return rank_.validation.has_value() && (step == steps() || Due(step, train_.validation().every_steps()));
+  }
+  bool CheckpointsAfter(uint64_t step) const {
+    return checkpointer_.writes() && Due(step, train_.checkpoint().every_steps());
+  }
 
+  // A step that the engine was given and whose result is not yet read.
+  struct Issued {
+    Now begin;
+    double learning_rate = 0;
+  };
+  absl::Status Issue(const Votes& own);
+  absl::StatusOr<Votes> Await();
+  absl::StatusOr<Votes> AwaitSteps(size_t keep);
+  // How many steps may stay in flight: none before something that needs the model after this step.
+  size_t MayStayInFlight() const;
   absl::StatusOr<Votes> TakeStep(const Votes& own);
-  absl::Status Report(const engine::StepResult& result, double learning_rate, Now begin);
+  absl::Status Report(const engine::StepResult& result, const Issued& issued);
   absl::StatusOr<double> Validate();
   bool WantsCheckpoint(const Link::Received& received);
   absl::Status BeginCheckpoint();
@@ -79,6 +96,8 @@ class Loop {
   Checkpointer checkpointer_;
   const RealClock clock_;
   std::vector<uint32_t> batch_;
+  std::deque<Issued> in_flight_;
+  SteadyTime step_ended_;                 // the newest one that is done
   std::optional<uint64_t> checkpointed_;  // step of the newest checkpoint, begun or resumed from
   SteadyTime checkpoint_begun_;           // that or, before the first one, the training
   uint64_t appended_ = 0;                 // sequence of the newest record
@@ -117,7 +136,10 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
     if (received.stop.has_value() || terminated()) {
       (!received.stop.has_value() || received.stop->checkpoint_first() ? own.stop : own.stop_without_checkpoint) = 1;
     }
-    if (alone() && WantsStop(own)) return Stop(own);
+    if (alone() && WantsStop(own)) {
+      if (const absl::StatusOr<Votes> votes = AwaitSteps(0); !votes.ok()) return votes.status();
+      return Stop(own);
+    }
     if (absl::Status status = ReportCheckpoints(); !status.ok()) return status;
     if (WantsCheckpoint(received)) own.checkpoint = 1;
     if (received.assignments != assignments_seen_) {
@@ -137,30 +159,65 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
   return Ended::kCompleted;
 }
 
-// Takes one step on all ranks; returns their votes, counted.
-absl::StatusOr<Votes> Loop::TakeStep(const Votes& own) {
+size_t Loop::MayStayInFlight() const {
+  const uint64_t newest = step() + in_flight_.size();
+  if (newest == steps() || ValidatesAfter(newest) || CheckpointsAfter(newest) || tracer_.requested()) return 0;
+  return static_cast<size_t>(rank_.engine->most_in_flight()) - 1;
+}
+
+absl::Status Loop::Issue(const Votes& own) {
   pulse_.Enter(rundir::kReading);
-  tracer_.BeginStep(*rank_.engine);
+  if (in_flight_.empty()) tracer_.BeginStep(*rank_.engine);
   const Now begin = clock_.Read();
   const auto reading = std::chrono::steady_clock::now();
-  const uint64_t sequences = train_.batch().sequences();
+  const uint64_t sequences = train_.batch().sequences(), ahead = in_flight_.size();
   const strategies::Share share = ShareOf(sequences);
-  absl::Status read = data::ReadSamples(rank_.tokens.file, rank_.tokens.order, rank_.samples_consumed + share.first,
-                                        share.sequences, batch_);
+  absl::Status read =
+      data::ReadSamples(rank_.tokens.file, rank_.tokens.order, rank_.samples_consumed + ahead * sequences + share.first,
+                        share.sequences, batch_);
   if (!read.ok()) return read;
   tracer_.Host("data", reading);
-  const double learning_rate = engine::LearningRate(train_.optimizer(), step(), steps());
+  const double learning_rate = engine::LearningRate(train_.optimizer(), step() + ahead, steps());
   const engine::Batch batch{
       .sequences = share.sequences, .tokens = batch_, .global_targets = sequences * rank_.program.inventory.context()};
-  const absl::StatusOr<engine::StepResult> result = rank_.engine->Step(batch, learning_rate, own);
+  if (absl::Status issued = rank_.engine->Issue(batch, learning_rate, own); !issued.ok()) return issued;
+  in_flight_.push_back({begin, learning_rate});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Votes> Loop::Await() {
+  const absl::StatusOr<engine::StepResult> result = rank_.engine->Await();
   if (!result.ok()) return result.status();
-  rank_.samples_consumed += sequences;
+  const Issued issued = in_flight_.front();
+  in_flight_.pop_front();
+  rank_.samples_consumed += train_.batch().sequences();
   pulse_.FinishStep(step());
   const auto reporting = std::chrono::steady_clock::now();
-  if (absl::Status status = Report(*result, learning_rate, begin); !status.ok()) return status;
+  if (absl::Status status = Report(*result, issued); !status.ok()) return status;
   tracer_.Host("report", reporting);
-  const bool requested = result->votes.checkpoint > 0;
-  if (checkpointer_.writes() && (requested || Due(step(), train_.checkpoint().every_steps()))) {
+  return result->votes;
+}
+
+// Waits until at most `keep` steps are in flight: none if one of those awaited brings a vote. Returns all votes.
+absl::StatusOr<Votes> Loop::AwaitSteps(size_t keep) {
+  Votes all;
+  while (in_flight_.size() > keep) {
+    const absl::StatusOr<Votes> votes = Await();
+    if (!votes.ok()) return votes;
+    all.stop += votes->stop;
+    all.stop_without_checkpoint += votes->stop_without_checkpoint;
+    all.checkpoint += votes->checkpoint;
+    if (all != Votes()) keep = 0;
+  }
+  return all;
+}
+
+// Issues one step on all ranks and awaits what must be done before the next one; returns the votes, counted.
+absl::StatusOr<Votes> Loop::TakeStep(const Votes& own) {
+  if (absl::Status issued = Issue(own); !issued.ok()) return issued;
+  const absl::StatusOr<Votes> votes = AwaitSteps(MayStayInFlight());
+  if (!votes.ok() || !in_flight_.empty()) return votes;
+  if (checkpointer_.writes() && (votes->checkpoint > 0 || CheckpointsAfter(step()))) {
     const auto writing = std::chrono::steady_clock::now();
     if (absl::Status status = BeginCheckpoint(); !status.ok()) return status;
     tracer_.Host("checkpoint", writing);
@@ -170,13 +227,15 @@ absl::StatusOr<Votes> Loop::TakeStep(const Votes& own) {
     *record.mutable_trace() = *std::move(trace);
     if (absl::Status status = Append(std::move(record), /*durable=*/false); !status.ok()) return status;
   }
-  return result->votes;
+  return votes;
 }
 
-// Reports the step; first runs validation on all ranks if it is due.
-absl::Status Loop::Report(const engine::StepResult& result, double learning_rate, Now begin) {
+// Reports the step; first runs validation on all ranks if it is due. A step's time begins with the end of the one
+// before it if that is later than its issue.
+absl::Status Loop::Report(const engine::StepResult& result, const Issued& issued) {
   const Now end = clock_.Read();
-  const double seconds = absl::ToDoubleSeconds(end.steady - begin.steady);
+  const double seconds = absl::ToDoubleSeconds(end.steady - std::max(issued.begin.steady, step_ended_));
+  step_ended_ = end.steady;
   const uint64_t tokens = uint64_t{train_.batch().sequences()} * rank_.program.inventory.context();
   Record record;
   MetricPoint& point = *record.mutable_metrics();
@@ -184,12 +243,12 @@ absl::Status Loop::Report(const engine::StepResult& result, double learning_rate
   *point.mutable_time() = ToProto(end.wall);
   point.set_loss(result.loss);
   point.set_gradient_norm(result.gradient_norm);
-  point.set_learning_rate(learning_rate);
+  point.set_learning_rate(issued.learning_rate);
   point.set_step_seconds(seconds);
   if (seconds > 0) point.set_tokens_per_second(static_cast<double>(tokens) / seconds);
   point.set_peak_memory_bytes(rank_.engine->peak_memory_bytes());
   if (!alone() && assignment_.device() != DEVICE_CUDA) point.set_communication_seconds(result.waited_seconds);
-  if (rank_.validation.has_value() && (step() == steps() || Due(step(), train_.validation().every_steps()))) {
+  if (ValidatesAfter(step())) {
     absl::StatusOr<double> loss = Validate();
     if (!loss.ok()) return loss.status();
     point.set_validation_loss(*loss);
@@ -326,7 +385,8 @@ bool IsRefusal(const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string& rank_dir, Link& link,
-                                collectives::KeyValue& rendezvous, const std::function<bool()>& terminated) {
+                                collectives::KeyValue& rendezvous, const std::function<bool()>& terminated,
+                                const SetUpOptions& options) {
   absl::StatusOr<std::unique_ptr<rundir::OutboxWriter>> outbox = rundir::OutboxWriter::Open(rank_dir);
   if (!outbox.ok()) return outbox.status();
   absl::StatusOr<std::unique_ptr<Pulse>> pulse = Pulse::Start(rank_dir, CollectiveDeadline(assignment));
@@ -340,7 +400,7 @@ absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string&
       link.Ring(*appended, 0);
     return status;
   };
-  absl::StatusOr<Rank> rank = SetUp(assignment, rendezvous, pulse->get());
+  absl::StatusOr<Rank> rank = SetUp(assignment, rendezvous, pulse->get(), options);
   if (!rank.ok() && (link.Newest().stop.has_value() || terminated())) {
     LogInfo("stopped on request before the first step", {{"error", rank.status()}});
     return Ended::kStopped;

@@ -8,6 +8,7 @@
 #include "proto/worker.pb.h"
 #include "worker/collectives/key_value.h"
 #include "worker/trainer/link.h"
+#include "worker/trainer/setup.h"
 
 namespace muster::trainer {
 
@@ -21,6 +22,7 @@ enum class Ended {
 // same step. Records go to the outbox in `rank_dir`, and the link is notified of them. Any error ends the rank: the
 // message says what failed, why, and where to look, and is the last record (Failed).
 absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string& rank_dir, Link& link,
-                                collectives::KeyValue& rendezvous, const std::function<bool()>& terminated);
+                                collectives::KeyValue& rendezvous, const std::function<bool()>& terminated,
+                                const SetUpOptions& options = {});
 
 }  // namespace muster::trainer

@@ -47,6 +47,7 @@ void CatchSignals() {
 struct RunOptions {
   muster::trainer::Link::Options link;
   std::string rank_dir;
+  muster::trainer::SetUpOptions set_up;
 };
 
 absl::Status Run(const RunOptions& options) {
@@ -63,7 +64,8 @@ absl::Status Run(const RunOptions& options) {
   muster::trainer::Rendezvous rendezvous(options.link.socket, options.link.key,
                                          muster::trainer::CollectiveDeadline(*assignment),
                                          [&] { return interrupted() || link.Newest().stop.has_value(); });
-  return muster::trainer::TrainRank(*assignment, options.rank_dir, link, rendezvous, interrupted).status();
+  return muster::trainer::TrainRank(*assignment, options.rank_dir, link, rendezvous, interrupted, options.set_up)
+      .status();
 }
 
 int Threads(int asked) { return asked > 0 ? asked : muster::trainer::AvailableCores(); }
@@ -171,6 +173,7 @@ int main(int argc, char** argv) {
   run_command->add_option("--job", job, "job id")->required();
   run_command->add_option("--generation", generation, "attempt at the job")->required();
   run_command->add_option("--rank", rank, "rank in the generation")->required();
+  run_command->add_flag("--streams", run.set_up.streams, "on a CPU: run steps as a GPU does; for tests");
 
   std::string checkpoint;
   int threads = 0;

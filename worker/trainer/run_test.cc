@@ -97,6 +97,54 @@ TEST(Run, TrainsToTheEndAndRecordsEveryStep) {
   }
 }
 
+// With the next step issued before the result of the one before is read, as on a GPU.
+TEST(Run, OneStepAheadChangesNoRecord) {
+  std::vector<std::vector<Record>> runs;
+  for (const bool ahead : {false, true}) {
+    Bench bench;
+    JobSpec spec = bench.MakeJob();
+    spec.mutable_train()->mutable_data()->set_validation(bench.Path("val.bin"));
+    spec.mutable_train()->mutable_validation()->set_every_steps(15);
+    spec.mutable_train()->mutable_validation()->set_sequences(20);
+    const Assignment assignment = bench.Assign(spec, 1);
+    Process trainer =
+        bench.Start(assignment, ahead ? std::vector<std::string>{"--streams"} : std::vector<std::string>());
+    ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+    runs.push_back(bench.Records(assignment));
+    const auto last = checkpoint::Checkpoint::Open(bench.Path("checkpoints/step-0000000040-g1")).value();
+    EXPECT_EQ(last.manifest().samples_consumed(), 40u * 8);
+  }
+  EXPECT_EQ(WrittenNames(runs[0]), WrittenNames(runs[1]));
+  const std::vector<MetricPoint> by_step = Metrics(runs[0]), ahead = Metrics(runs[1]);
+  ASSERT_EQ(ahead.size(), by_step.size());
+  for (size_t i = 0; i < ahead.size(); ++i) {
+    EXPECT_EQ(ahead[i].step(), i + 1);
+    EXPECT_NEAR(ahead[i].loss(), by_step[i].loss(), 5e-6 * by_step[i].loss());
+    EXPECT_EQ(ahead[i].learning_rate(), by_step[i].learning_rate());
+    EXPECT_NEAR(ahead[i].validation_loss(), by_step[i].validation_loss(), 5e-6 * by_step[i].validation_loss());
+  }
+}
+
+TEST(Run, OneStepAheadStopsAfterAWholeStep) {
+  for (const bool checkpoint_first : {true, false}) {
+    Bench bench;
+    const Assignment assignment = bench.Assign(Endless(bench), 1);
+    Process trainer = bench.Start(assignment, {"--streams"});
+    ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) > 5; })) << trainer.Log();
+    bench.worker().SendStop(checkpoint_first);
+    ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+    const std::vector<Record> records = bench.Records(assignment);
+    const std::vector<MetricPoint> points = Metrics(records);
+    for (size_t i = 0; i < points.size(); ++i) ASSERT_EQ(points[i].step(), i + 1);
+    if (checkpoint_first) {
+      ASSERT_TRUE(records.back().has_checkpoint());
+      EXPECT_EQ(records.back().checkpoint().step(), points.back().step());
+    } else {
+      EXPECT_THAT(WrittenNames(records), IsEmpty());
+    }
+  }
+}
+
 TEST(Run, WithoutCheckpointsThereAreNone) {
   Bench bench;
   JobSpec spec = bench.MakeJob();

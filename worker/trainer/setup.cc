@@ -8,6 +8,7 @@
 #include "common/log/log.h"
 #include "common/version.h"
 #include "models/inventory.h"
+#include "strategies/schedule/check.h"
 #include "worker/trainer/resume.h"
 #include "worker/trainer/speed.h"
 #include "worker/trainer/weights.h"
@@ -16,7 +17,8 @@ namespace muster::trainer {
 namespace {
 
 absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& assignment, const Program& program,
-                                                           const Ranks& ranks, engine::OpListener* progress) {
+                                                           const Ranks& ranks, engine::OpListener* progress,
+                                                           const SetUpOptions& options) {
   engine::Config config;
   config.inventory = program.inventory;
   config.table = program.layout.table;
@@ -26,6 +28,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& ass
   config.train = assignment.spec().train();
   config.groups = ranks.groups;
   config.progress = progress;
+  config.streams = options.streams;
   config.cuda = assignment.device() == DEVICE_CUDA;
   config.threads = assignment.cores() > 0 ? static_cast<int>(assignment.cores()) : AvailableCores();
 #ifndef MUSTER_CUDA
@@ -68,6 +71,15 @@ absl::StatusOr<Program> CompileProgram(const Assignment& assignment) {
   return Program{*std::move(inventory), *std::move(layout), *std::move(rank)};
 }
 
+GroupDigests DigestsOf(const strategies::RankProgram& program) {
+  GroupDigests digests;
+  for (int32_t group = 0; group < kGroups; ++group) {
+    digests[group] =
+        absl::StrCat(CollectivesDigest(program.schedule, group), CollectivesDigest(program.evaluation, group));
+  }
+  return digests;
+}
+
 }  // namespace
 
 absl::StatusOr<TokenSource> OpenTokens(const std::string& field, const std::string& path, const Inventory& inventory,
@@ -84,7 +96,7 @@ absl::StatusOr<TokenSource> OpenTokens(const std::string& field, const std::stri
 }
 
 absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous,
-                           engine::OpListener* progress) {
+                           engine::OpListener* progress, const SetUpOptions& options) {
   const Train& train = assignment.spec().train();
   absl::StatusOr<Program> program = CompileProgram(assignment);
   if (!program.ok()) return program.status();
@@ -103,10 +115,12 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
     absl::Status status = check(train.checkpoint().path(), assignment.key().job());
     if (!status.ok()) return status;
   }
-  absl::StatusOr<Ranks> ranks = JoinRanks(assignment, rank.program.layout.table.shards(), rendezvous);
+  absl::StatusOr<Ranks> ranks =
+      JoinRanks(assignment, rank.program.layout.table.shards(), DigestsOf(rank.program.rank), rendezvous);
   if (!ranks.ok()) return ranks.status();
   rank.ranks = *std::move(ranks);
-  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(assignment, rank.program, rank.ranks, progress);
+  absl::StatusOr<std::unique_ptr<engine::Engine>> engine =
+      MakeEngine(assignment, rank.program, rank.ranks, progress, options);
   if (!engine.ok()) return engine.status();
   rank.engine = *std::move(engine);
   rank.flops_per_second = MeasureSpeed({.width = train.model().gpt2().width(),

@@ -46,6 +46,10 @@ struct Rank {
   double flops_per_second = 0;  // see speed.h
 };
 
+struct SetUpOptions {
+  bool streams = false;  // on a CPU: run steps as on a device with streams, for tests
+};
+
 // Errors as OpenTokens, strategies::Compile and Engine::Create. DataLoss: no published checkpoint is whole.
 // FailedPrecondition: this build compiles another schedule than the coordinator's, or gives the rank another shard or
 // replica (names both), or the checkpoint folder belongs to another job. InvalidArgument: the table is not one of this
@@ -54,6 +58,6 @@ struct Rank {
 // Each rank reads what it owns of a checkpoint or an import. The engine reports its ops to `progress`, which outlives
 // the rank.
 absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous,
-                           engine::OpListener* progress);
+                           engine::OpListener* progress, const SetUpOptions& options = {});
 
 }  // namespace muster::trainer

@@ -29,6 +29,8 @@ class Tracer {
  public:
   // Takes the newest request; a repeated one is ignored.
   void Request(const std::optional<StepTraceRequest>& request);
+  // Whether the next step is to be recorded. No other step may be in flight then.
+  bool requested() const { return left_ > 0; }
   void BeginStep(engine::Engine& engine);
   // Adds a span of host work in the current step, from `begin` to now.
   void Host(const std::string& name, engine::SteadyPoint begin);
