@@ -52,14 +52,16 @@ def muster_binary(name, srcs = [], copts = [], deps = [], testonly = False, **kw
     native.cc_binary(name = name, srcs = srcs, copts = _WARNINGS + copts, deps = deps + sources, testonly = testonly, **kwargs)
 
 def muster_test(name, srcs = None, copts = [], deps = [], size = "medium", timeout = "long", **kwargs):
-    """A GoogleTest binary; gtest's main comes along. A time limit is there to end what hangs, it is no benchmark."""
+    """A GoogleTest binary; gtest's main comes along. A time limit is there to end what hangs, it is no benchmark.
+
+    Tests themselves compile with -O1, which takes a quarter less time; what they test does not."""
     srcs, sources = _as_one_unit(name, [name + ".cc"] if srcs == None else srcs, True)
     native.cc_test(
         name = name,
         size = size,
         timeout = timeout,
         srcs = srcs,
-        copts = _WARNINGS + copts,
+        copts = _WARNINGS + ["-O1"] + copts,
         deps = deps + sources + ["//third_party/system:gtest_main"],
         **kwargs
     )
