@@ -77,7 +77,7 @@ Unit MakeBlock(const Gpt2& m, uint32_t layer) {
   // 12 c^2 weights per token, and attention's two GEMMs over the causal half.
   unit.set_forward_flops(2.0 * t * 12 * c * c + 2.0 * 2 * c * t * t / 2);
   // Input, q k v, attention's output, the sum after it, the hidden layer before GELU; then each norm's mean and
-  // deviation, and the softmax's log-sums. For the CPU's block; autograd on a GPU keeps half as much again.
+  // deviation, and the softmax's log-sums. The reference by autograd keeps half as much again.
   unit.set_saved_bytes(4 * t * (c + 3 * c + c + c + 4 * c) + 4 * t * (4 + m.heads()));
   unit.set_piece_rows(std::max<uint64_t>(64, kHiddenPieceBytes / (16 * c)));
   unit.set_forward_bytes(4 * t * c);                  // ln_2

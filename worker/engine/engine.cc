@@ -241,7 +241,8 @@ void CompiledEngine::Initialise() {
 }
 
 absl::Status CompiledEngine::MakeUnits() {
-  units::UnitOptions options{.portable = config_.portable};
+  units::UnitOptions options{.portable = config_.portable,
+                             .rows = config_.device_rows ? units::RowCode::kDevice : units::RowCode::kVector};
   if (device_.is_cpu() && config_.train.precision().compute() == DTYPE_BF16) {
     const units::Bf16Choice choice = units::ChooseBf16Gemms();
     options.bf16_gemms = config_.bf16_gemms.value_or(choice.gemms);

@@ -1,4 +1,5 @@
-// The engine on one GPU against the engine on the CPU: the same losses, norms and weights. Fails where there is no GPU.
+// The engine on one GPU against the engine on the CPU: the same losses, norms and weights, by our row programs and by
+// LibTorch's operators (`portable`), which tell a wrong row program from anything else. Fails where there is no GPU.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
@@ -7,19 +8,23 @@
 namespace muster::engine {
 namespace {
 
-Trial OnGpu(Trial trial) {
-  trial.name += " on a GPU";
-  trial.set = [](Config& c) { c.cuda = true; };
+Trial OnGpu(Trial trial, bool portable = false) {
+  trial.name += portable ? " on a GPU, portable" : " on a GPU";
+  trial.set = [=](Config& c) { c.cuda = true, c.portable = portable; };
   return trial;
 }
 
 // Other orders of sums and other exponentials than on the CPU: limits are ten times those between strategies of one
 // device.
 void ExpectClose(const Trial& trial) {
-  const Curve cpu = Train(trial), gpu = Train(OnGpu(trial));
-  EXPECT_LE(Relative(gpu.losses, cpu.losses), 5e-5);
-  EXPECT_LE(Relative(gpu.norms, cpu.norms), 3e-4);
-  EXPECT_NEAR(gpu.evaluation, cpu.evaluation, 5e-5 * cpu.evaluation);
+  const Curve cpu = Train(trial);
+  for (const bool portable : {true, false}) {
+    SCOPED_TRACE(portable ? "portable" : "row programs");
+    const Curve gpu = Train(OnGpu(trial, portable));
+    EXPECT_LE(Relative(gpu.losses, cpu.losses), 5e-5);
+    EXPECT_LE(Relative(gpu.norms, cpu.norms), 3e-4);
+    EXPECT_NEAR(gpu.evaluation, cpu.evaluation, 5e-5 * cpu.evaluation);
+  }
 }
 
 TEST(EngineOnGpu, TrainsAsOnTheCpuInFp32) {
@@ -42,9 +47,12 @@ TEST(EngineOnGpu, EqualRunsAreBitEqual) {
 
 TEST(EngineOnGpu, UpdatesAsOnTheCpuInBf16) {
   Trial trial{.name = "single", .choose = Single, .microbatch = 3, .sgd = true, .compute = DTYPE_BF16};
-  trial.set = [](Config& c) { c.portable = true; };
+  trial.set = [](Config& c) { c.device_rows = true; };
   const Curve initial = Train(trial, {.steps = 0}), cpu = Train(trial);
-  EXPECT_LE(UpdateError(Train(OnGpu(trial)), cpu, initial), 0.05);
+  for (const bool portable : {true, false}) {
+    EXPECT_LE(UpdateError(Train(OnGpu(trial, portable)), cpu, initial), 0.05)
+        << (portable ? "portable" : "row programs");
+  }
 }
 
 TEST(EngineOnGpu, GoesOnFromWhatTheCpuLeft) {

@@ -120,6 +120,20 @@ TEST(Memory, Bf16TakesNoMoreThanPlanned) {
   }
 }
 
+// The row programs of GPUs with LibTorch's attention keep as much per token; around them are a scratch for sums over
+// rows, and the gradients of q, k and v before they lie beside each other.
+TEST(Memory, DeviceRowsKeepWhatIsPlanned) {
+  InstallCpuAllocator();
+  const Dimensions shape{8, 4, 128, 256, 128, 8, 8};  // activations are most of it
+  ResetCpuMemoryPeak();
+  Planned planned = Plan(shape);
+  planned.config.device_rows = true;
+  auto engine = Engine::Create(planned.config).value();
+  ASSERT_TRUE(Train(*engine, shape, 2).ok());
+  EXPECT_NEAR(static_cast<double>(engine->peak_memory_bytes()), static_cast<double>(planned.bytes),
+              0.03 * static_cast<double>(planned.bytes));
+}
+
 // The panels' scratch is allocated in the first two steps, like everything else.
 TEST(Memory, StepsThroughPanelsAskTheSystemForNothing) {
   Dimensions dimensions{2, 4, 128, 5000, 128, 8, 4};

@@ -1,5 +1,6 @@
-// Every strategy in the ways of running that a GPU has, on CPUs: the queue with streams, the units that any device
-// runs, updates that the device decides, groups that hand out nothing before all have waited, and bf16.
+// Every strategy in the ways of running that a GPU has, on CPUs: the queue with streams, the row programs of GPUs,
+// the units of LibTorch's operators, updates that the device decides, groups that hand out nothing before all have
+// waited, and bf16.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -24,7 +25,7 @@ const std::vector<Mode>& Modes() {
       {"host queue, adversarial", true, [](Config& c) { c.check_accesses = true; }},
       {"streams, adversarial", true, [](Config& c) { c.check_accesses = c.streams = true; }},
       {"portable", false, [](Config& c) { c.portable = true; }},
-      {"portable, streams", false, [](Config& c) { c.portable = c.streams = true; }},
+      {"row programs of GPUs, streams", false, [](Config& c) { c.device_rows = c.streams = true; }},
       {"decided on the device", false, [](Config& c) { c.decide_on_device = true; }},
   };
   return *all;
@@ -48,14 +49,15 @@ TEST(Modes, TrainAsOneRankDoes) {
 // Several ranks against one rank, both in bf16: what is left is the order of sums. A rank that never updates has an
 // error of 1, and one that updates by other gradients one of 0.3 or more.
 TEST(Modes, Bf16UpdatesAsOneRankDoes) {
-  for (const bool portable : {false, true}) {
+  for (const bool device_rows : {false, true}) {
     for (const Dtype reduce : {DTYPE_FP32, DTYPE_BF16}) {
       Trial single{.name = "single", .choose = Single, .sgd = true, .compute = DTYPE_BF16};
-      single.set = [=](Config& c) { c.portable = portable; };
+      single.set = [=](Config& c) { c.device_rows = device_rows; };
       const Curve alone = Train(single), initial = Train(single, {.steps = 0});
       for (const auto& [name, choose] : Strategies()) {
         Trial trial = single;
-        trial.name = absl::StrCat(name, portable ? ", portable" : "", reduce == DTYPE_BF16 ? ", reduced in bf16" : "");
+        trial.name = absl::StrCat(name, device_rows ? ", row programs of GPUs" : "",
+                                  reduce == DTYPE_BF16 ? ", reduced in bf16" : "");
         trial.choose = choose, trial.ranks = 4, trial.microbatch = 1, trial.reduce = reduce;
         const Curve seen = Train(trial);
         EXPECT_LE(UpdateError(seen, alone, initial), 0.05) << trial.name;

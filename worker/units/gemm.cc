@@ -95,7 +95,7 @@ void Gemms::AddTo(at::Tensor sum, const at::Tensor& x, const at::Tensor& w, doub
   if (sum.scalar_type() == x.scalar_type()) {
     sum.addmm_(x, w, /*beta=*/1, alpha);
   } else if (!x.is_cpu()) {
-    sum.add_(at::mm(x, w), alpha);
+    at::addmm_out(sum, sum, x, w, sum.scalar_type(), /*beta=*/1, alpha);  // which LibTorch has for GPUs only
   } else if (!ThroughPanels(x) || x.numel() == 0) {
     AddRounded(at::mm(x, w), alpha, sum);
   } else {

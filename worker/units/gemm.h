@@ -29,7 +29,8 @@ class Gemms {
   // y = bias + x w, rounded once.
   void ComputeWithBias(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, at::Tensor y) const;
 
-  // sum += alpha x w. With bf16 operands and an fp32 sum the product is rounded to bf16 before it is added.
+  // sum += alpha x w. With bf16 operands and an fp32 sum the product is rounded to bf16 before it is added on a CPU; a
+  // GPU's GEMM adds in fp32.
   void AddTo(at::Tensor sum, const at::Tensor& x, const at::Tensor& w, double alpha = 1) const;
 
   // bias + x w by operators that LibTorch's autograd differentiates; gradients are rounded where native ones are.

@@ -6,19 +6,19 @@
 
 #include "worker/units/unit.h"
 
-// `portable`: LibTorch's operators only, for any device. What flows between units, the residual stream, is fp32 also
-// where the parameters are bf16, on every device: it keeps its precision, as under PyTorch's autocast. Within a unit,
-// what a norm gives and a GEMM takes and gives is in the parameters' dtype.
+// On every device, what flows between units, the residual stream, is fp32 also where the parameters are bf16: it keeps
+// its precision, as under PyTorch's autocast. Within a unit, what a norm gives and a GEMM takes and gives is in the
+// parameters' dtype.
 namespace muster::units {
 
 inline constexpr double kGpt2Epsilon = 1e-5;  // of the layer norms
 
 // wte, wpe.
 std::unique_ptr<UnitModule> MakeGpt2Embedding(const std::vector<Parameter>& parameters);
-// The block by LibTorch's autograd, for any device, and one with a hand-written backward for CPUs.
-std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads, Bf16Gemms bf16);
-std::unique_ptr<UnitModule> MakeCpuGpt2Block(std::vector<Parameter> parameters, int64_t heads, uint64_t piece_rows,
-                                             Bf16Gemms bf16);
+// The block with a hand-written backward, and the reference by LibTorch's operators and autograd.
+std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads, uint64_t piece_rows,
+                                          const UnitOptions& options);
+std::unique_ptr<UnitModule> MakePortableGpt2Block(std::vector<Parameter> parameters, int64_t heads, Bf16Gemms bf16);
 // ln_f weight and bias, borrowed wte.
 std::unique_ptr<UnitModule> MakeGpt2Head(std::vector<Parameter> parameters, uint64_t piece_rows,
                                          const UnitOptions& options);

@@ -1,98 +1,228 @@
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/layer_norm.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
-#include <ATen/ops/split.h>
-#include <c10/core/GradMode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
-#include "worker/units/autograd.h"
+#include <algorithm>
+
+#include "models/inventory.h"
 #include "worker/units/cached_attention.h"
+#include "worker/units/cpu_attention.h"
 #include "worker/units/gemm.h"
 #include "worker/units/gpt2.h"
+#include "worker/units/operator_attention.h"
+#include "worker/units/row_kernels.h"
 
 namespace muster::units {
 namespace {
 
+// Through panels, each block of rows widens the weights again, so a block has more rows. In bf16 they take the same
+// memory.
+constexpr uint64_t kPanelRowFactor = 2;
+// On a GPU blocks are not for a cache. They are as large as GEMMs gain from; the GELU of 8,192 rows is the largest
+// tensor that is not kept.
+constexpr uint64_t kGpuPieceRows = 8192;
+
+// Saves for backward: the input, q k v, attention's output, the sum after attention, the hidden layer before GELU and a
+// few scalars per token: 10 widths, where autograd saves 16. Norms and GELU are cheaper to recompute than to save. The
+// MLP runs in blocks of rows. GEMMs add to the flat gradients. With bf16 parameters the GEMMs are bf16; the residual
+// stream, the statistics of norms and softmax, and the parameters' gradients are fp32.
+//
+// One implementation for CPUs and GPUs: the row operations go by the device of their tensors, or by `rows`. Attention
+// is our own on CPUs, and LibTorch's where the row operations are those of GPUs.
 class Block final : public UnitModule {
  public:
-  Block(std::vector<Parameter> p, int64_t heads, Bf16Gemms bf16)
-      : parameters_(std::move(p)), gemms_(bf16), heads_(heads) {
-    // Leaves of autograd that share the flat buffer's storage.
-    for (const Parameter& parameter : parameters_) leaves_.push_back(parameter.value.detach().requires_grad_(true));
-  }
+  Block(std::vector<Parameter> p, int64_t heads, uint64_t piece_rows, const UnitOptions& options)
+      : p_(std::move(p)),
+        gemms_(options.bf16_gemms),
+        rows_(p_[0].value.is_cpu() ? options.rows : RowCode::kDevice),
+        narrow_(p_[0].value.scalar_type() == at::kBFloat16),
+        heads_(heads),
+        piece_rows_(PieceRows(piece_rows)) {}
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
-    if (context.mode == Mode::kEvaluate || context.mode == Mode::kGenerate) {
-      const c10::AutoGradMode off(false);
-      if (context.mode == Mode::kEvaluate) return {Compute(in[0], nullptr, 0)};
+    const bool keep = context.mode == Mode::kTrain || context.mode == Mode::kRecompute;
+    const int64_t width = in[0].size(2);
+    const at::Tensor x = in[0].contiguous().view({-1, width});
+    const at::Tensor statistics = Wide(x, 2), statistics2 = Wide(x, 2), qkv = Narrow(x, 3 * width);
+    const at::Tensor normed = Narrow(x, width), sum = Wide(x, width);
+    Norm(x, p_[kLn1W].value, p_[kLn1B].value, normed, statistics, rows_);
+    gemms_.ComputeWithBias(normed, p_[kAttnW].value, p_[kAttnB].value, qkv);
+    at::Tensor attention;
+    std::vector<at::Tensor> kept;  // for attention's backward
+    if (context.mode == Mode::kGenerate) {
       saved.tensors.resize(1);
-      return {Compute(in[0], &saved.tensors[0], context.position)};
+      // LibTorch's attention multiplies in the dtype of its inputs, so these are widened as well.
+      const at::Tensor given = gemms_.ThroughPanels(qkv) ? qkv.to(at::kFloat) : qkv;
+      attention = AttendAfter(ByHead(given, in[0].sizes()), context.position, saved.tensors[0])
+                      .view({-1, width})
+                      .to(qkv.scalar_type());
+    } else {
+      attention = Attend(qkv, in[0].sizes(), keep ? &kept : nullptr);
     }
-    const c10::AutoGradMode on(true);
-    const at::Tensor x = in[0].detach().requires_grad_(true);
-    const at::Tensor y = Compute(x, nullptr, 0);
-    saved.tensors = {x, y};
-    return {y.detach()};
+    const at::Tensor projected = narrow_ ? Narrow(x, width) : sum;
+    gemms_.Compute(attention, p_[kProjW].value, projected);
+    AddAndNorm(x, projected, p_[kProjB].value, p_[kLn2W].value, p_[kLn2B].value, sum, normed, statistics2, rows_);
+    const at::Tensor hidden = keep ? Narrow(x, 4 * width) : at::Tensor();
+    const at::Tensor y = FeedForward(normed, sum, hidden);
+    if (keep) {
+      saved.tensors = {x, statistics, attention};
+      saved.tensors.insert(saved.tensors.end(), kept.begin(), kept.end());
+      saved.tensors.insert(saved.tensors.end(), {sum, statistics2, hidden});
+    }
+    return {y.view(in[0].sizes())};
   }
 
   Activations Backward(const Context&, Saved saved, const Activations& grads) override {
-    std::vector<at::Tensor> inputs = {saved.tensors[0]};
-    inputs.insert(inputs.end(), leaves_.begin(), leaves_.end());
-    std::vector<at::Tensor> gradients = Gradients(saved.tensors[1], grads[0], inputs);
-    const c10::AutoGradMode off(false);
-    for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].gradient.add_(gradients[i + 1]);
-    return {std::move(gradients[0])};
+    const at::Tensor d = grads[0].contiguous();
+    const at::Tensor rows = Flat(d);  // becomes the gradient of the input
+    std::vector<at::Tensor>& kept = saved.tensors;
+    {
+      const at::Tensor hidden = Pop(kept), statistics2 = Pop(kept), sum = Pop(kept);
+      FeedForwardBackward(sum, statistics2, hidden, rows);
+    }
+    const at::Tensor x = kept[0], statistics = kept[1];
+    const at::Tensor d_qkv = AttendAndProjectBackward({kept.begin() + 2, kept.end()}, rows, d.sizes());
+    kept.clear();
+    const at::Tensor normed = Narrow(x, x.size(1));
+    NormAgain(x, statistics, p_[kLn1W].value, p_[kLn1B].value, normed, rows_);
+    AddColumnSums(d_qkv, p_[kAttnB].gradient, rows_);
+    GemmBackward(normed, d_qkv, kAttnW, normed);
+    NormBackward(normed, x, statistics, p_[kLn1W].value, rows, p_[kLn1W].gradient, p_[kLn1B].gradient, rows_);
+    return {d};
   }
 
  private:
   // The inventory's order.
   enum { kLn1W, kLn1B, kAttnW, kAttnB, kProjW, kProjB, kLn2W, kLn2B, kFcW, kFcB, kFcProjW, kFcProjB };
 
-  at::Tensor Linear(const at::Tensor& x, int weight, int bias) const {
-    const at::Tensor& w = leaves_[weight];  // [in, out]
-    const at::Tensor y = gemms_.Differentiable(x.reshape({-1, x.size(-1)}), w, leaves_[bias]);
-    return y.view({x.size(0), x.size(1), w.size(1)});
+  // Tensors with as many rows as `like`: in the residual stream's dtype, and in the GEMMs' dtype.
+  static at::Tensor Wide(const at::Tensor& like, int64_t width) {
+    return at::empty({like.size(0), width}, like.options());
+  }
+  at::Tensor Narrow(const at::Tensor& like, int64_t width) const {
+    return at::empty({like.size(0), width}, p_[0].value.options());
+  }
+  static at::Tensor Flat(const at::Tensor& t) { return t.view({t.size(0) * t.size(1), -1}); }
+
+  static at::Tensor Pop(std::vector<at::Tensor>& tensors) {
+    at::Tensor last = std::move(tensors.back());
+    tensors.pop_back();
+    return last;
   }
 
-  at::Tensor Norm(const at::Tensor& x, int weight, int bias) const {
-    const at::Tensor &w = leaves_[weight], &b = leaves_[bias];
-    if (w.scalar_type() == x.scalar_type()) return at::layer_norm(x, {x.size(-1)}, w, b, kGpt2Epsilon);
-    // LibTorch's norm takes parameters of the input's dtype.
-    const at::ScalarType wide = x.scalar_type();
-    return at::layer_norm(x, {x.size(-1)}, w.to(wide), b.to(wide), kGpt2Epsilon).to(w.scalar_type());
+  uint64_t PieceRows(uint64_t rows) const {
+    if (!p_[0].value.is_cpu()) return rows == 0 ? 0 : std::max(rows, kGpuPieceRows);
+    return rows * (gemms_.ThroughPanels(p_[0].value) ? kPanelRowFactor : 1);
   }
 
-  // `kept`: keys and values of the tokens before `position`, or none to begin with the first and keep nothing.
-  at::Tensor Attention(const at::Tensor& x, at::Tensor* kept, int64_t position) const {
-    const int64_t b = x.size(0), t = x.size(1), c = x.size(2);
-    const at::Tensor projected = Linear(x, kAttnW, kAttnB);
-    const int64_t width = c / heads_;
-    if (kept != nullptr) {
-      return Linear(AttendAfter(projected.view({b, t, 3, heads_, width}), position, *kept), kProjW, kProjB);
+  // Rows of one block.
+  int64_t Piece(const at::Tensor& x) const {
+    return static_cast<int64_t>(models::PieceRows(static_cast<uint64_t>(x.size(0)), piece_rows_));
+  }
+
+  // The gradient of rows that a gemm and its bias gave, as a gemm takes it; the bias's is added.
+  at::Tensor GemmGradient(const at::Tensor& d, int bias) const {
+    if (!narrow_) {
+      AddColumnSums(d, p_[bias].gradient, rows_);
+      return d;
     }
-    // Split along the last dimension: its backward is one concatenation, where that of three selects fills and adds
-    // three tensors of the whole size.
-    std::vector<at::Tensor> qkv = at::split(projected, c, /*dim=*/2);
-    for (at::Tensor& part : qkv) part = part.view({b, t, heads_, width}).transpose(1, 2);
-    const at::Tensor y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, 0.0, /*is_causal=*/true);
-    return Linear(y.transpose(1, 2).reshape({b, t, c}), kProjW, kProjB);
+    const at::Tensor narrow = Narrow(d, d.size(1));
+    NarrowAndSum(d, narrow, p_[bias].gradient, rows_);
+    return narrow;
   }
 
-  at::Tensor Compute(const at::Tensor& in, at::Tensor* kept, int64_t position) const {
-    const at::Tensor x = in.add(Attention(Norm(in, kLn1W, kLn1B), kept, position));
-    const at::Tensor h = at::gelu(Linear(Norm(x, kLn2W, kLn2B), kFcW, kFcB), "tanh");
-    return x.add(Linear(h, kFcProjW, kFcProjB));
+  // Adds the gradient of a weight.
+  void WeightGradient(const at::Tensor& x, const at::Tensor& d, int weight) const {
+    gemms_.AddTo(p_[weight].gradient, x.t(), d);
   }
 
-  std::vector<Parameter> parameters_;
-  std::vector<at::Tensor> leaves_;
+  // Also d_x, which may be x, becomes the gradient of x.
+  void GemmBackward(const at::Tensor& x, const at::Tensor& d, int weight, const at::Tensor& d_x) const {
+    WeightGradient(x, d, weight);
+    gemms_.Compute(d, p_[weight].value.t(), d_x);
+  }
+
+  at::Tensor ByHead(const at::Tensor& qkv, at::IntArrayRef shape) const {
+    return qkv.view({shape[0], shape[1], 3, heads_, shape[2] / heads_});
+  }
+
+  // Returns attention's output; `kept`, if not null, receives what its backward needs beside that.
+  at::Tensor Attend(const at::Tensor& qkv, at::IntArrayRef shape, std::vector<at::Tensor>* kept) const {
+    if (rows_ == RowCode::kDevice) return AttendByOperator(ByHead(qkv, shape), kept);
+    const at::Tensor out = at::empty({qkv.size(0), shape[2]}, qkv.options());
+    const at::Tensor log_sums = at::empty({qkv.size(0) * heads_}, qkv.options().dtype(WideType(qkv.scalar_type())));
+    units::Attend(ByHead(qkv, shape), out, log_sums);
+    if (kept != nullptr) *kept = {qkv, log_sums};
+    return out;
+  }
+
+  // Backward of attention and of its output projection. `kept`: attention's output, and what Attend kept. Returns the
+  // gradient of q k v.
+  at::Tensor AttendAndProjectBackward(std::vector<at::Tensor> kept, const at::Tensor& d, at::IntArrayRef shape) const {
+    const at::Tensor attention = kept[0];
+    kept.erase(kept.begin());
+    const at::Tensor d_attention = at::empty_like(attention), d_qkv = Narrow(d, 3 * shape[2]);
+    GemmBackward(attention, GemmGradient(d, kProjB), kProjW, d_attention);
+    if (rows_ == RowCode::kDevice) {
+      AttendByOperatorBackward(kept, d_attention, d_qkv);
+    } else {
+      AttendBackward(ByHead(kept[0], shape), attention, kept[1], d_attention, ByHead(d_qkv, shape));
+    }
+    return d_qkv;
+  }
+
+  // sum + MLP(normed). `hidden` receives what GELU is applied to but for its bias, if it is defined.
+  at::Tensor FeedForward(const at::Tensor& normed, const at::Tensor& sum, const at::Tensor& hidden) const {
+    const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(sum);
+    const at::Tensor y = at::empty_like(sum), active = at::empty({piece, 4 * width}, normed.options());
+    const at::Tensor scratch = hidden.defined() ? hidden : at::empty_like(active);
+    const at::Tensor gemm_out = narrow_ ? at::empty({piece, width}, normed.options()) : at::Tensor();
+    for (int64_t r = 0; r < rows; r += piece) {
+      const int64_t n = std::min(piece, rows - r);
+      const at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n);
+      const at::Tensor g = active.narrow(0, 0, n), to = y.narrow(0, r, n);
+      gemms_.Compute(normed.narrow(0, r, n), p_[kFcW].value, h);
+      AddAndGelu(h, p_[kFcB].value, g, rows_);
+      const at::Tensor gemm = narrow_ ? gemm_out.narrow(0, 0, n) : to;
+      gemms_.Compute(g, p_[kFcProjW].value, gemm);
+      AddGemm(sum.narrow(0, r, n), gemm, p_[kFcProjB].value, to, rows_);
+    }
+    return y;
+  }
+
+  // d, the gradient of FeedForward's result, becomes that of `sum`.
+  void FeedForwardBackward(const at::Tensor& sum, const at::Tensor& statistics, const at::Tensor& hidden,
+                           const at::Tensor& d) const {
+    const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(sum);
+    const at::Tensor active = at::empty({piece, 4 * width}, hidden.options()), d_hidden = at::empty_like(active);
+    const at::Tensor normed = at::empty({piece, width}, hidden.options());
+    for (int64_t r = 0; r < rows; r += piece) {
+      const int64_t n = std::min(piece, rows - r);
+      const at::Tensor g = active.narrow(0, 0, n), row = normed.narrow(0, 0, n), s = sum.narrow(0, r, n);
+      const at::Tensor h = hidden.narrow(0, r, n), st = statistics.narrow(0, r, n);
+      const at::Tensor dy = GemmGradient(d.narrow(0, r, n), kFcProjB);
+      const at::Tensor dh = d_hidden.narrow(0, 0, n);
+      gemms_.Compute(dy, p_[kFcProjW].value.t(), dh);
+      GeluBackward(h, p_[kFcB].value, g, dh, p_[kFcB].gradient, rows_);
+      WeightGradient(g, dy, kFcProjW);
+      NormAgain(s, st, p_[kLn2W].value, p_[kLn2B].value, row, rows_);
+      GemmBackward(row, dh, kFcW, row);
+      NormBackward(row, s, st, p_[kLn2W].value, d.narrow(0, r, n), p_[kLn2W].gradient, p_[kLn2B].gradient, rows_);
+    }
+  }
+
+  const std::vector<Parameter> p_;
   const Gemms gemms_;
-  int64_t heads_;
+  const RowCode rows_;
+  const bool narrow_;  // parameters and GEMMs in bf16
+  const int64_t heads_;
+  const uint64_t piece_rows_;
 };
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads, Bf16Gemms bf16) {
-  return std::make_unique<Block>(std::move(parameters), heads, bf16);
+std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads, uint64_t piece_rows,
+                                          const UnitOptions& options) {
+  return std::make_unique<Block>(std::move(parameters), heads, piece_rows, options);
 }
 
 }  // namespace muster::units

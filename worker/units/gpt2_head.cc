@@ -31,8 +31,8 @@ constexpr int64_t kAlignedLogits = 64;
 
 // Final norm, logits by the tied embedding, and cross entropy, in blocks of rows. Backward computes a block's logits,
 // adds their loss, turns them into their gradient in place, and multiplies with it. So in training, forward only saves
-// the input. With bf16 parameters the loss is still computed in fp32: from bf16 logits row by row on a CPU, from a GEMM
-// with fp32 output on a GPU.
+// the input. With bf16 parameters the loss is still computed in fp32, from bf16 logits row by row; the portable code
+// takes fp32 logits on a GPU, from a GEMM with wider output.
 class Head final : public UnitModule {
  public:
   Head(std::vector<Parameter> p, uint64_t piece_rows, const UnitOptions& options)
@@ -42,6 +42,7 @@ class Head final : public UnitModule {
         narrow_(wte_.value.scalar_type() == at::kBFloat16),
         portable_(options.portable),
         gemms_(options.bf16_gemms),
+        rows_(options.rows),
         piece_rows_(piece_rows * (!wte_.value.is_cpu() ? kGpuRowFactor
                                   : narrow_            ? kNarrowRowFactor
                                                        : 1)) {}
@@ -64,7 +65,7 @@ class Head final : public UnitModule {
 
   Activations Backward(const Context& context, Saved saved, const Activations&) override {
     const int64_t width = saved.tensors[0].size(2);
-    // The CPU code adds each block to dx, so dx starts at zero.
+    // NormBackward adds each block to dx, so dx starts at zero.
     const at::Tensor x = saved.tensors[0].reshape({-1, width}), dx = portable_ ? at::empty_like(x) : at::zeros_like(x);
     EachBlock(context, x, context.loss_scale, [&](const RowBlock& block) {
       const at::Tensor &d = block.d, &normed = block.norm.normed;
@@ -75,7 +76,7 @@ class Head final : public UnitModule {
       const at::Tensor rows = dx.narrow(0, block.first, block.x.size(0));
       if (!portable_) {
         return NormBackward(d_normed, block.x, block.norm.statistics, weight_.value, rows, weight_.gradient,
-                            bias_.gradient);
+                            bias_.gradient, rows_);
       }
       const auto [weight, bias] = Vectors();
       const auto [d_block, d_weight, d_bias] =
@@ -91,7 +92,7 @@ class Head final : public UnitModule {
  private:
   struct Normed {
     at::Tensor normed, mean, rstd;
-    at::Tensor statistics;  // instead of those two in the CPU code
+    at::Tensor statistics;  // instead of those two in the row operations
   };
   struct RowBlock {
     int64_t first;  // row
@@ -110,7 +111,7 @@ class Head final : public UnitModule {
   Normed Normalise(const at::Tensor& x) const {
     if (!portable_) {
       const Normed out{at::empty(x.sizes(), wte_.value.options()), {}, {}, at::empty({x.size(0), 2}, x.options())};
-      Norm(x, weight_.value, bias_.value, out.normed, out.statistics);
+      Norm(x, weight_.value, bias_.value, out.normed, out.statistics, rows_);
       return out;
     }
     const auto [weight, bias] = Vectors();
@@ -143,7 +144,7 @@ class Head final : public UnitModule {
         AddLossByOperators(logits, answers, scale != 0, d, context.loss_sum);
         block.factor = scale;
       } else {
-        *context.loss_sum.mutable_data_ptr<double>() += CrossEntropy(block.d, answers, scale);
+        CrossEntropy(block.d, answers, scale, context.loss_sum, rows_);
       }
       body(block);
     }
@@ -179,6 +180,7 @@ class Head final : public UnitModule {
   const bool narrow_;    // parameters and activations in bf16
   const bool portable_;  // LibTorch's operators only
   const Gemms gemms_;
+  const RowCode rows_;
   const uint64_t piece_rows_;
 };
 

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "worker/units/cuda/device_rows.h"
 #include "worker/units/vector_math.h"
 
 namespace muster::units {
@@ -281,6 +282,8 @@ T* Rows(const at::Tensor& t) {
   return t.mutable_data_ptr<T>();
 }
 
+bool ByPrograms(const at::Tensor& t, RowCode code) { return code == RowCode::kDevice || !t.is_cpu(); }
+
 // body(first row, rows) on each thread's share.
 template <typename F>
 void EachShare(int64_t rows, int64_t width, const F& body) {
@@ -315,7 +318,8 @@ void EachShareSumming(int64_t rows, int64_t width, std::vector<T*> totals, const
 at::ScalarType WideType(at::ScalarType narrow) { return narrow == at::kBFloat16 ? at::kFloat : narrow; }
 
 void Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out,
-          const at::Tensor& statistics) {
+          const at::Tensor& statistics, RowCode code) {
+  if (ByPrograms(x, code)) return device::Norm(x, weight, bias, out, statistics);
   const int64_t n = x.size(1);
   Dispatch(out, [&]<typename T, typename N>(T, N) {
     const T* from = In<T>(x);
@@ -328,7 +332,9 @@ void Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
 }
 
 void AddAndNorm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& gemm_bias, const at::Tensor& weight,
-                const at::Tensor& bias, const at::Tensor& sum, const at::Tensor& out, const at::Tensor& statistics) {
+                const at::Tensor& bias, const at::Tensor& sum, const at::Tensor& out, const at::Tensor& statistics,
+                RowCode code) {
+  if (ByPrograms(x, code)) return device::AddAndNorm(x, gemm, gemm_bias, weight, bias, sum, out, statistics);
   const int64_t n = x.size(1);
   Dispatch(out, [&]<typename T, typename N>(T, N) {
     const T* from = In<T>(x);
@@ -342,7 +348,8 @@ void AddAndNorm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& g
 }
 
 void NormAgain(const at::Tensor& x, const at::Tensor& statistics, const at::Tensor& weight, const at::Tensor& bias,
-               const at::Tensor& out) {
+               const at::Tensor& out, RowCode code) {
+  if (ByPrograms(x, code)) return device::NormAgain(x, statistics, weight, bias, out);
   const int64_t n = x.size(1);
   Dispatch(out, [&]<typename T, typename N>(T, N) {
     const T *from = In<T>(x), *st = In<T>(statistics);
@@ -354,7 +361,8 @@ void NormAgain(const at::Tensor& x, const at::Tensor& statistics, const at::Tens
 }
 
 void NormBackward(const at::Tensor& d_out, const at::Tensor& x, const at::Tensor& statistics, const at::Tensor& weight,
-                  const at::Tensor& d_x, const at::Tensor& d_weight, const at::Tensor& d_bias) {
+                  const at::Tensor& d_x, const at::Tensor& d_weight, const at::Tensor& d_bias, RowCode code) {
+  if (ByPrograms(x, code)) return device::NormBackward(d_out, x, statistics, weight, d_x, d_weight, d_bias);
   const int64_t n = x.size(1);
   Dispatch(d_out, [&]<typename T, typename N>(T, N) {
     const N *d = In<N>(d_out), *w = In<N>(weight);
@@ -366,7 +374,8 @@ void NormBackward(const at::Tensor& d_out, const at::Tensor& x, const at::Tensor
   });
 }
 
-void AddAndGelu(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out) {
+void AddAndGelu(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out, RowCode code) {
+  if (ByPrograms(x, code)) return device::AddAndGelu(x, bias, out);
   const int64_t n = x.size(1);
   Dispatch(x, [&]<typename T, typename N>(T, N) {
     const N *in = In<N>(x), *b = In<N>(bias);
@@ -376,7 +385,8 @@ void AddAndGelu(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& o
 }
 
 void GeluBackward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out, const at::Tensor& d,
-                  const at::Tensor& d_bias) {
+                  const at::Tensor& d_bias, RowCode code) {
+  if (ByPrograms(x, code)) return device::GeluBackward(x, bias, out, d, d_bias);
   const int64_t n = x.size(1);
   Dispatch(x, [&]<typename T, typename N>(T, N) {
     const N *in = In<N>(x), *b = In<N>(bias);
@@ -387,7 +397,8 @@ void GeluBackward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor&
   });
 }
 
-void AddGemm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& bias, const at::Tensor& out) {
+void AddGemm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& bias, const at::Tensor& out, RowCode code) {
+  if (ByPrograms(x, code)) return device::AddGemm(x, gemm, bias, out);
   const int64_t n = x.size(1);
   Dispatch(gemm, [&]<typename T, typename N>(T, N) {
     const T* from = In<T>(x);
@@ -398,7 +409,8 @@ void AddGemm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& bias
   });
 }
 
-void AddColumnSums(const at::Tensor& d, const at::Tensor& sums) {
+void AddColumnSums(const at::Tensor& d, const at::Tensor& sums, RowCode code) {
+  if (ByPrograms(d, code)) return device::AddColumnSums(d, sums);
   const int64_t n = d.size(1);
   Dispatch(d, [&]<typename T, typename N>(T, N) {
     const N* from = In<N>(d);
@@ -407,7 +419,8 @@ void AddColumnSums(const at::Tensor& d, const at::Tensor& sums) {
   });
 }
 
-void NarrowAndSum(const at::Tensor& d, const at::Tensor& narrow, const at::Tensor& sums) {
+void NarrowAndSum(const at::Tensor& d, const at::Tensor& narrow, const at::Tensor& sums, RowCode code) {
+  if (ByPrograms(d, code)) return device::NarrowAndSum(d, narrow, sums);
   const int64_t n = d.size(1);
   Dispatch(narrow, [&]<typename T, typename N>(T, N) {
     const T* from = In<T>(d);
@@ -417,8 +430,10 @@ void NarrowAndSum(const at::Tensor& d, const at::Tensor& narrow, const at::Tenso
   });
 }
 
-double CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale) {
-  TORCH_CHECK(logits.is_cpu() && logits.stride(1) == 1, "row kernels take CPU tensors with whole rows");
+void CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale, const at::Tensor& loss_sum,
+                  RowCode code) {
+  if (ByPrograms(logits, code)) return device::CrossEntropy(logits, targets, scale, loss_sum);
+  TORCH_CHECK(logits.stride(1) == 1, "row kernels take whole rows");
   const int64_t n = logits.size(1), stride = logits.stride(0), threads = at::get_num_threads();
   std::vector<double> losses(static_cast<size_t>(threads), 0.0);
   Dispatch(logits, [&]<typename T, typename N>(T, N) {
@@ -434,7 +449,7 @@ double CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double 
   });
   double loss = 0;
   for (const double part : losses) loss += part;
-  return loss;
+  *In<double>(loss_sum) += loss;
 }
 
 void Widen(const at::Tensor& from, const at::Tensor& to) {

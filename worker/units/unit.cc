@@ -27,14 +27,12 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vect
     return absl::InvalidArgumentError(
         absl::StrCat("unit ", unit.name(), " has ", parameters.size(), " tensors, its kind needs ", expected));
   }
-  UnitOptions o = options;
-  o.portable |= !parameters[0].value.is_cpu();
   if (unit.kind() == UNIT_KIND_GPT2_EMBEDDING) return MakeGpt2Embedding(parameters);
   if (unit.kind() == UNIT_KIND_GPT2_BLOCK) {
-    if (o.portable) return MakeGpt2Block(std::move(parameters), unit.heads(), o.bf16_gemms);
-    return MakeCpuGpt2Block(std::move(parameters), unit.heads(), unit.piece_rows(), o.bf16_gemms);
+    if (options.portable) return MakePortableGpt2Block(std::move(parameters), unit.heads(), options.bf16_gemms);
+    return MakeGpt2Block(std::move(parameters), unit.heads(), unit.piece_rows(), options);
   }
-  return MakeGpt2Head(std::move(parameters), unit.piece_rows(), o);
+  return MakeGpt2Head(std::move(parameters), unit.piece_rows(), options);
 }
 
 }  // namespace muster::units

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "proto/inventory.pb.h"
 #include "worker/units/gemm.h"
+#include "worker/units/row_kernels.h"
 
 namespace muster::units {
 
@@ -59,7 +60,8 @@ class UnitModule {
 };
 
 struct UnitOptions {
-  bool portable = false;                      // the code for any device even on a CPU, instead of the faster CPU code
+  bool portable = false;                      // LibTorch's operators and autograd only: the reference, on any device
+  RowCode rows = RowCode::kVector;            // on a CPU: kDevice for what a GPU computes, less its GEMMs
   Bf16Gemms bf16_gemms = Bf16Gemms::kNative;  // on a CPU
 };
 

@@ -251,19 +251,20 @@ const std::vector<Dimensions> kShapes = {
     {1, 3, 12, 19, 150},     // more than one block of queries
 };
 
-const std::vector<UnitOptions> kEachBf16 = {
-    {false, Bf16Gemms::kNative}, {false, Bf16Gemms::kPanels}, {true, Bf16Gemms::kNative}, {true, Bf16Gemms::kPanels}};
-
-std::string Describe(const UnitOptions& options) {
-  return std::string(options.portable ? "the code for any device" : "the CPU's own code") +
-         (options.bf16_gemms == Bf16Gemms::kPanels ? ", through panels" : ", native");
-}
+struct Code {
+  const char* name;
+  bool portable;
+  RowCode rows;
+};
+const Code kCodes[] = {{"the CPU's own code", false, RowCode::kVector},
+                       {"the programs of GPUs", false, RowCode::kDevice},
+                       {"the reference", true, RowCode::kVector}};
 
 TEST(Units, EqualTheWholeGraphInDouble) {
-  for (const bool portable : {false, true}) {
-    SCOPED_TRACE(portable ? "the code for any device" : "the CPU's own code");
+  for (const Code& code : kCodes) {
+    SCOPED_TRACE(code.name);
     for (const Dimensions& shape : kShapes) {
-      Chain chain(Make(shape), at::kDouble, {.portable = portable});
+      Chain chain(Make(shape), at::kDouble, {code.portable, code.rows});
       const Reference reference(shape, chain.parameters());
       Chain::Pass pass{Tokens(shape, 3, 0.25), {}};
       const at::Tensor right = reference.Loss(pass.context);
@@ -277,20 +278,22 @@ TEST(Units, EqualTheWholeGraphInDouble) {
 // Both start from equal bf16 parameters. Each bf16 rounding is up to 0.4%; with weights as large as these, a gradient
 // is off by up to 20 roundings. A wrong gradient is off by its own size.
 TEST(Units, ComputeInBf16CloseToTheWholeGraph) {
-  for (const UnitOptions& options : kEachBf16) {
-    SCOPED_TRACE(Describe(options));
-    for (const Dimensions& shape : kShapes) {
-      Chain chain(Make(shape), at::kBFloat16, options);
-      const Reference reference(shape, chain.parameters());
-      Chain::Pass pass{Tokens(shape, 3, 0.25), {}}, evaluate = pass;
-      const at::Tensor right = reference.Loss(pass.context);
-      chain.Forward(pass);
-      const double loss = chain.Backward(pass);
-      EXPECT_NEAR(loss, right.item<double>(), 0.01 * right.item<double>()) << shape.vocabulary;
-      EXPECT_NE(loss, right.item<double>());
-      ExpectGradients(chain, reference.GradientsOf(right * 0.25), 0.12);
-      evaluate.context.mode = Mode::kEvaluate;
-      EXPECT_NEAR(chain.Evaluate(evaluate), loss, 1e-6 * loss);
+  for (const Code& code : kCodes) {
+    for (const Bf16Gemms gemms : {Bf16Gemms::kNative, Bf16Gemms::kPanels}) {
+      SCOPED_TRACE(std::string(code.name) + (gemms == Bf16Gemms::kPanels ? ", through panels" : ", native"));
+      for (const Dimensions& shape : kShapes) {
+        Chain chain(Make(shape), at::kBFloat16, {code.portable, code.rows, gemms});
+        const Reference reference(shape, chain.parameters());
+        Chain::Pass pass{Tokens(shape, 3, 0.25), {}}, evaluate = pass;
+        const at::Tensor right = reference.Loss(pass.context);
+        chain.Forward(pass);
+        const double loss = chain.Backward(pass);
+        EXPECT_NEAR(loss, right.item<double>(), 0.01 * right.item<double>()) << shape.vocabulary;
+        EXPECT_NE(loss, right.item<double>());
+        ExpectGradients(chain, reference.GradientsOf(right * 0.25), 0.12);
+        evaluate.context.mode = Mode::kEvaluate;
+        EXPECT_NEAR(chain.Evaluate(evaluate), loss, 1e-6 * loss);
+      }
     }
   }
 }
@@ -298,11 +301,11 @@ TEST(Units, ComputeInBf16CloseToTheWholeGraph) {
 // Native GEMMs and those through panels round at the same points, so they part by single roundings only: by less than
 // the distance of either from float64.
 TEST(Units, InBf16GiveTheSameThroughPanels) {
-  for (const bool portable : {false, true}) {
-    SCOPED_TRACE(portable ? "the code for any device" : "the CPU's own code");
+  for (const Code& code : kCodes) {
+    SCOPED_TRACE(code.name);
     for (const Dimensions& shape : kShapes) {
-      Chain native(Make(shape), at::kBFloat16, {portable, Bf16Gemms::kNative});
-      Chain panels(Make(shape), at::kBFloat16, {portable, Bf16Gemms::kPanels});
+      Chain native(Make(shape), at::kBFloat16, {code.portable, code.rows, Bf16Gemms::kNative});
+      Chain panels(Make(shape), at::kBFloat16, {code.portable, code.rows, Bf16Gemms::kPanels});
       Chain::Pass a{Tokens(shape, 3, 0.25), {}}, b = a;
       native.Forward(a), panels.Forward(b);
       const double loss = native.Backward(a);
@@ -316,7 +319,7 @@ TEST(Units, InBf16GiveTheSameThroughPanels) {
 
 // As close to float64 as what PyTorch eager gives under autocast: over some models the errors of each tensor's
 // gradient, relative to its size, and of the losses. One alone is a matter of luck.
-class Bf16Units : public testing::TestWithParam<Bf16Gemms> {};
+class Bf16Units : public testing::TestWithParam<std::pair<RowCode, Bf16Gemms>> {};
 
 TEST_P(Bf16Units, AreAsCloseToFloat64AsPyTorch) {
   double ours = 0, theirs = 0, our_loss = 0, their_loss = 0;
@@ -324,7 +327,7 @@ TEST_P(Bf16Units, AreAsCloseToFloat64AsPyTorch) {
        {Dimensions{2, 2, 36, 61, 16}, Dimensions{3, 4, 32, 256, 33}, Dimensions{4, 4, 64, 256, 64},
         Dimensions{2, 2, 64, 1'009, 96}, Dimensions{1, 3, 12, 19, 150}}) {
     for (const int64_t salt : {0, 5, 11, 17}) {
-      Chain chain(Make(shape), at::kBFloat16, {.bf16_gemms = GetParam()});
+      Chain chain(Make(shape), at::kBFloat16, {.rows = GetParam().first, .bf16_gemms = GetParam().second});
       const Reference exact(shape, chain.parameters()), eager(shape, chain.parameters(), at::kFloat);
       Chain::Pass pass{Tokens(shape, 2, 0.25, salt), {}};
       const at::Tensor right = exact.Loss(pass.context), other = eager.AutocastLoss(pass.context);
@@ -342,17 +345,23 @@ TEST_P(Bf16Units, AreAsCloseToFloat64AsPyTorch) {
   EXPECT_LT(our_loss, 1.2 * their_loss);
 }
 
-INSTANTIATE_TEST_SUITE_P(Units, Bf16Units, testing::Values(Bf16Gemms::kNative, Bf16Gemms::kPanels));
+INSTANTIATE_TEST_SUITE_P(Units, Bf16Units,
+                         testing::Values(std::pair{RowCode::kVector, Bf16Gemms::kNative},
+                                         std::pair{RowCode::kVector, Bf16Gemms::kPanels},
+                                         std::pair{RowCode::kDevice, Bf16Gemms::kNative}));
 
 TEST(Units, EqualTheWholeGraphInFloat) {
-  for (const Dimensions& shape : kShapes) {
-    Chain chain(Make(shape), at::kFloat), exact(Make(shape), at::kDouble);
-    const Reference reference(shape, exact.parameters());
-    Chain::Pass pass{Tokens(shape, 3, 0.25), {}};
-    const at::Tensor right = reference.Loss(pass.context);
-    chain.Forward(pass);
-    EXPECT_NEAR(chain.Backward(pass), right.item<double>(), 1e-5 * right.item<double>()) << shape.vocabulary;
-    ExpectGradients(chain, reference.GradientsOf(right * 0.25), 2e-4);
+  for (const Code& code : kCodes) {
+    SCOPED_TRACE(code.name);
+    for (const Dimensions& shape : kShapes) {
+      Chain chain(Make(shape), at::kFloat, {code.portable, code.rows}), exact(Make(shape), at::kDouble);
+      const Reference reference(shape, exact.parameters());
+      Chain::Pass pass{Tokens(shape, 3, 0.25), {}};
+      const at::Tensor right = reference.Loss(pass.context);
+      chain.Forward(pass);
+      EXPECT_NEAR(chain.Backward(pass), right.item<double>(), 1e-5 * right.item<double>()) << shape.vocabulary;
+      ExpectGradients(chain, reference.GradientsOf(right * 0.25), 2e-4);
+    }
   }
 }
 
@@ -370,14 +379,16 @@ TEST(Units, MicrobatchesMayBeOnTheirWayTogether) {
 }
 
 TEST(Units, EvaluationGivesTheLossOfTrainingAndKeepsNothing) {
-  for (const Dimensions& shape : kShapes) {
-    Chain chain(Make(shape), at::kDouble);
-    Chain::Pass train{Tokens(shape, 3, 1), {}}, evaluate = train;
-    evaluate.context.mode = Mode::kEvaluate;
-    chain.Forward(train);
-    const double loss = chain.Backward(train);
-    EXPECT_NEAR(chain.Evaluate(evaluate), loss, 1e-12 * loss);
-    for (const Saved& saved : evaluate.saved) EXPECT_TRUE(saved.tensors.empty());
+  for (const RowCode rows : {RowCode::kVector, RowCode::kDevice}) {
+    for (const Dimensions& shape : kShapes) {
+      Chain chain(Make(shape), at::kDouble, {.rows = rows});
+      Chain::Pass train{Tokens(shape, 3, 1), {}}, evaluate = train;
+      evaluate.context.mode = Mode::kEvaluate;
+      chain.Forward(train);
+      const double loss = chain.Backward(train);
+      EXPECT_NEAR(chain.Evaluate(evaluate), loss, 1e-12 * loss);
+      for (const Saved& saved : evaluate.saved) EXPECT_TRUE(saved.tensors.empty());
+    }
   }
 }
 
@@ -399,7 +410,8 @@ TEST(Units, GeneratingGivesTheLogitsOfTheWhole) {
   std::vector<Dimensions> shapes = kShapes;
   shapes.push_back({1, 1, 2, 11, 600});  // more than there is room for at first
   for (const Dimensions& shape : shapes) {
-    Chain chain(Make(shape), at::kDouble);
+    // In turns: attention here is the same for both.
+    Chain chain(Make(shape), at::kDouble, {.rows = shape.heads == 2 ? RowCode::kDevice : RowCode::kVector});
     const Reference reference(shape, chain.parameters());
     const at::Tensor ids = Tokens(shape, 2, 1).inputs;
     const at::Tensor right = reference.LogProbabilities(ids);

@@ -1,0 +1,26 @@
+// The operations of row_kernels.h by the programs that GPUs run (row_programs.h): on a CUDA tensor's device on the
+// current stream, on a CPU by a loop. Same arguments and errors; float64 on a CPU only. Sums over rows take a scratch
+// of one row in 32 of the wide dtype, for each vector.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace muster::units::device {
+
+void Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out,
+          const at::Tensor& statistics);
+void AddAndNorm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& gemm_bias, const at::Tensor& weight,
+                const at::Tensor& bias, const at::Tensor& sum, const at::Tensor& out, const at::Tensor& statistics);
+void NormAgain(const at::Tensor& x, const at::Tensor& statistics, const at::Tensor& weight, const at::Tensor& bias,
+               const at::Tensor& out);
+void NormBackward(const at::Tensor& d_out, const at::Tensor& x, const at::Tensor& statistics, const at::Tensor& weight,
+                  const at::Tensor& d_x, const at::Tensor& d_weight, const at::Tensor& d_bias);
+void AddAndGelu(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out);
+void GeluBackward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out, const at::Tensor& d,
+                  const at::Tensor& d_bias);
+void AddGemm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& bias, const at::Tensor& out);
+void AddColumnSums(const at::Tensor& d, const at::Tensor& sums);
+void NarrowAndSum(const at::Tensor& d, const at::Tensor& narrow, const at::Tensor& sums);
+void CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale, const at::Tensor& loss_sum);
+
+}  // namespace muster::units::device

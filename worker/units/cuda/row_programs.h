@@ -1,0 +1,428 @@
+// The arithmetic of the row operations (row_kernels.h), written once for GPUs and for tests on CPUs.
+//
+// A program is a struct of pointers and sizes whose operator() is the work of one block of threads of its grid. It only
+// uses a block's phases, so the same source runs by the threads of a GPU (launch.cu, simt_block.h) and by a loop on a
+// CPU (host_block.h), with sums in the same order. A block offers, each for i in [0, n):
+//   Each(n, f)                      calls f(i)
+//   Reduce(n, zero, step, join)     folds step(state, i) in every thread, joins the states in a fixed order, and
+//                                   returns the result to all threads
+// Index i belongs to the same thread in every phase, so a phase may read what an earlier one wrote at the same index.
+// State that several threads need goes through Reduce, which is also a barrier.
+//
+// N is the dtype of GEMMs and parameters, T the wide one that all arithmetic is in: float for float and Bf16, and
+// double for double, on CPUs only, to prove formulas. Matrices are contiguous [rows, width] unless they have a stride.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#ifdef __CUDACC__
+#define MUSTER_PROGRAM __device__
+#define MUSTER_ALIAS
+#else
+#define MUSTER_PROGRAM
+#define MUSTER_ALIAS [[gnu::may_alias]]  // LibTorch has written the numbers as its own type
+#endif
+
+namespace muster::units::programs {
+
+inline constexpr int kWarp = 32;
+
+struct Grid {
+  int64_t x = 0, y = 1;  // blocks; y at most 65,535
+};
+struct Place {
+  int64_t x = 0, y = 0;
+};
+
+// A bfloat16 as it is stored.
+struct MUSTER_ALIAS Bf16 {
+  uint16_t bits;
+};
+
+// A number as it is computed with; and back, to the nearest, of two equally near the even one.
+MUSTER_PROGRAM inline float Wide(float x) { return x; }
+MUSTER_PROGRAM inline double Wide(double x) { return x; }
+MUSTER_PROGRAM inline float Wide(Bf16 x) {
+  const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
+  float wide;
+  __builtin_memcpy(&wide, &bits, sizeof wide);
+  return wide;
+}
+MUSTER_PROGRAM inline void Put(float x, float& to) { to = x; }
+MUSTER_PROGRAM inline void Put(double x, double& to) { to = x; }
+MUSTER_PROGRAM inline void Put(float x, Bf16& to) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  const uint32_t nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  to.bits = static_cast<uint16_t>(x != x ? 0x7fc0u : nearest);
+}
+
+template <typename T, int kCount>
+struct Sums {
+  T at[kCount];
+};
+
+// The sums over i of what term(i, sums) adds.
+template <typename T, int kCount, typename Block, typename F>
+MUSTER_PROGRAM Sums<T, kCount> SumOf(const Block& block, int n, const F& term) {
+  return block.Reduce(
+      n, Sums<T, kCount>{},
+      [&](Sums<T, kCount> sums, int i) {
+        term(i, sums.at);
+        return sums;
+      },
+      [](Sums<T, kCount> a, const Sums<T, kCount>& b) {
+        for (int k = 0; k < kCount; ++k) a.at[k] += b.at[k];
+        return a;
+      });
+}
+
+// ---- Layer norm (Ba et al. 2016) ----
+
+inline constexpr int kRowThreads = 128;
+inline constexpr double kNormEpsilon = 1e-5;
+
+// Writes out = Norm(x) for one row, and the row's mean and 1 / standard deviation. The mean comes first: sums of
+// squares would lose the digits of a row that is far from zero.
+template <typename Block, typename T, typename N>
+MUSTER_PROGRAM void NormRow(const Block& block, const T* x, const N* weight, const N* bias, int width, N* out,
+                            T* statistics) {
+  const T mean = SumOf<T, 1>(block, width, [&](int i, T* sum) { *sum += x[i]; }).at[0] / static_cast<T>(width);
+  const T square = SumOf<T, 1>(block, width, [&](int i, T* sum) { *sum += (x[i] - mean) * (x[i] - mean); }).at[0];
+  const T rstd = T(1) / std::sqrt(square / static_cast<T>(width) + static_cast<T>(kNormEpsilon));
+  block.Each(width, [&](int i) { Put((x[i] - mean) * rstd * Wide(weight[i]) + Wide(bias[i]), out[i]); });
+  block.Each(1, [&](int) {
+    statistics[0] = mean;
+    statistics[1] = rstd;
+  });
+}
+
+template <typename T, typename N>
+struct Norm {
+  using Number = T;
+  static constexpr const char* kName = "muster::Norm";
+  static constexpr int kThreads = kRowThreads;
+  const T* x;
+  const N *weight, *bias;
+  N* out;
+  T* statistics;
+  int64_t rows;
+  int width;
+
+  Grid grid() const { return {rows, 1}; }
+  template <typename Block>
+  MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
+    NormRow(block, x + at.x * width, weight, bias, width, out + at.x * width, statistics + 2 * at.x);
+  }
+};
+
+template <typename T, typename N>
+struct AddAndNorm {
+  using Number = T;
+  static constexpr const char* kName = "muster::AddAndNorm";
+  static constexpr int kThreads = kRowThreads;
+  const T* x;
+  const N *gemm, *gemm_bias, *weight, *bias;
+  T* sum;  // may be gemm
+  N* out;
+  T* statistics;
+  int64_t rows;
+  int width;
+
+  Grid grid() const { return {rows, 1}; }
+  template <typename Block>
+  MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
+    const int64_t row = at.x * width;
+    block.Each(width, [&](int i) { sum[row + i] = x[row + i] + (Wide(gemm[row + i]) + Wide(gemm_bias[i])); });
+    NormRow(block, sum + row, weight, bias, width, out + row, statistics + 2 * at.x);
+  }
+};
+
+template <typename T, typename N>
+struct NormAgain {
+  using Number = T;
+  static constexpr const char* kName = "muster::NormAgain";
+  static constexpr int kThreads = kRowThreads;
+  const T *x, *statistics;
+  const N *weight, *bias;
+  N* out;
+  int64_t rows;
+  int width;
+
+  Grid grid() const { return {rows, 1}; }
+  template <typename Block>
+  MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
+    const int64_t row = at.x * width;
+    const T mean = statistics[2 * at.x], rstd = statistics[2 * at.x + 1];
+    block.Each(width, [&](int i) { Put((x[row + i] - mean) * rstd * Wide(weight[i]) + Wide(bias[i]), out[row + i]); });
+  }
+};
+
+// d_x += the gradient of Norm's input; those of its vectors are column sums (NormVectors).
+template <typename T, typename N>
+struct NormBackward {
+  using Number = T;
+  static constexpr const char* kName = "muster::NormBackward";
+  static constexpr int kThreads = kRowThreads;
+  const N* d;
+  const T *x, *statistics;
+  const N* weight;
+  T* d_x;
+  int64_t rows;
+  int width;
+
+  Grid grid() const { return {rows, 1}; }
+  template <typename Block>
+  MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
+    const int64_t row = at.x * width;
+    const T mean = statistics[2 * at.x], rstd = statistics[2 * at.x + 1];
+    const Sums<T, 2> sums = SumOf<T, 2>(block, width, [&](int i, T* sum) {
+      const T dw = Wide(d[row + i]) * Wide(weight[i]);
+      sum[0] += dw;
+      sum[1] += dw * ((x[row + i] - mean) * rstd);
+    });
+    const T a = sums.at[0] / static_cast<T>(width), b = sums.at[1] / static_cast<T>(width);
+    block.Each(width, [&](int i) {
+      const T hat = (x[row + i] - mean) * rstd;
+      d_x[row + i] += rstd * (Wide(d[row + i]) * Wide(weight[i]) - a - hat * b);
+    });
+  }
+};
+
+// ---- Elementwise ----
+
+inline constexpr int kWideThreads = 256;
+
+template <typename T, typename N>
+struct AddGemm {
+  using Number = T;
+  static constexpr const char* kName = "muster::AddGemm";
+  static constexpr int kThreads = kRowThreads;
+  const T* x;
+  const N *gemm, *bias;
+  T* out;  // may be gemm
+  int64_t rows;
+  int width;
+
+  Grid grid() const { return {rows, 1}; }
+  template <typename Block>
+  MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
+    const int64_t row = at.x * width;
+    block.Each(width, [&](int i) { out[row + i] = x[row + i] + (Wide(gemm[row + i]) + Wide(bias[i])); });
+  }
+};
+
+// gelu(v) = v sigmoid(2 u), u = sqrt(2 / pi) (v + 0.044715 v^3) (Hendrycks and Gimpel 2016), and its slope.
+template <typename T>
+struct GeluAt {
+  T value, slope;
+};
+template <typename T>
+MUSTER_PROGRAM GeluAt<T> Gelu(T v) {
+  constexpr double kRoot = 0.7978845608028654, kCube = 0.044715;
+  const T cube = static_cast<T>(kCube) * v * v, u = static_cast<T>(kRoot) * v * (1 + cube);
+  const T s = T(1) / (T(1) + std::exp(-2 * u));
+  return {v * s, s + v * s * (1 - s) * static_cast<T>(2 * kRoot) * (1 + 3 * cube)};
+}
+
+template <typename T, typename N>
+struct AddAndGelu {
+  using Number = T;
+  static constexpr const char* kName = "muster::AddAndGelu";
+  static constexpr int kThreads = kWideThreads;
+  const N *x, *bias;
+  N* out;
+  int64_t rows;
+  int width;
+
+  Grid grid() const { return {rows, 1}; }
+  template <typename Block>
+  MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
+    const int64_t row = at.x * width;
+    block.Each(width, [&](int i) { Put(Gelu<T>(Wide(x[row + i]) + Wide(bias[i])).value, out[row + i]); });
+  }
+};
+
+// ---- Column sums ----
+
+// A tile's rows. Sums of a tile go to a scratch and are added up by ColumnTotals: no atomic additions, so the order of
+// sums, and with it every bit, is the same each time.
+inline constexpr int kTileRows = 32;
+constexpr int64_t TilesOf(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
+
+// partial[tile, k, column] = the sum over the tile's rows of what source.Add(element, row, column, sums) adds to
+// sums[k]. A thread owns a column, and neighbors read neighboring columns.
+template <typename Source>
+struct ColumnTiles {
+  using Number = typename Source::Number;
+  static constexpr const char* kName = Source::kName;
+  static constexpr int kThreads = kWideThreads, kSums = Source::kSums;
+  Source source;
+  Number* partial;
+  int64_t rows;
+  int width;
+
+  Grid grid() const { return {TilesOf(rows), rows == 0 ? 0 : (width + kThreads - 1) / kThreads}; }
+  template <typename Block>
+  MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
+    const int first_column = static_cast<int>(at.y) * kThreads;
+    const int columns = width - first_column < kThreads ? width - first_column : kThreads;
+    const int64_t first = at.x * kTileRows, end = first + kTileRows < rows ? first + kTileRows : rows;
+    block.Each(columns, [&](int i) {
+      const int column = first_column + i;
+      Number sums[kSums] = {};
+      for (int64_t r = first; r < end; ++r) source.Add(r * width + column, r, column, sums);
+      for (int k = 0; k < kSums; ++k) partial[(at.x * kSums + k) * width + column] = sums[k];
+    });
+  }
+};
+
+// d [rows, width] in either dtype.
+template <typename T, typename D>
+struct SumColumns {
+  using Number = T;
+  static constexpr const char* kName = "muster::AddColumnSums";
+  static constexpr int kSums = 1;
+  const D* d;
+  MUSTER_PROGRAM void Add(int64_t at, int64_t, int, T* sums) const { sums[0] += Wide(d[at]); }
+};
+
+template <typename T, typename N>
+struct NarrowAndSum {
+  using Number = T;
+  static constexpr const char* kName = "muster::NarrowAndSum";
+  static constexpr int kSums = 1;
+  const T* d;
+  N* narrow;
+  MUSTER_PROGRAM void Add(int64_t at, int64_t, int, T* sums) const {
+    sums[0] += d[at];
+    Put(d[at], narrow[at]);
+  }
+};
+
+// Recomputes out = gelu(x + bias); d turns from the gradient of out into that of x, whose sums are the bias's.
+template <typename T, typename N>
+struct GeluBackward {
+  using Number = T;
+  static constexpr const char* kName = "muster::GeluBackward";
+  static constexpr int kSums = 1;
+  const N *x, *bias;
+  N *out, *d;
+  MUSTER_PROGRAM void Add(int64_t at, int64_t, int column, T* sums) const {
+    const GeluAt<T> gelu = Gelu<T>(Wide(x[at]) + Wide(bias[column]));
+    const T dv = Wide(d[at]) * gelu.slope;
+    Put(gelu.value, out[at]);
+    Put(dv, d[at]);
+    sums[0] += dv;
+  }
+};
+
+// The gradients of Norm's weight and bias.
+template <typename T, typename N>
+struct NormVectors {
+  using Number = T;
+  static constexpr const char* kName = "muster::NormVectors";
+  static constexpr int kSums = 2;
+  const N* d;
+  const T *x, *statistics;
+  MUSTER_PROGRAM void Add(int64_t at, int64_t row, int, T* sums) const {
+    const T di = Wide(d[at]);
+    sums[0] += di * ((x[at] - statistics[2 * row]) * statistics[2 * row + 1]);
+    sums[1] += di;
+  }
+};
+
+// totals[k][column] += the sum of `partial` over the tiles.
+template <typename T, int kSums>
+struct ColumnTotals {
+  using Number = T;
+  static constexpr const char* kName = "muster::ColumnTotals";
+  static constexpr int kThreads = kWarp;
+  const T* partial;  // [tiles, kSums, width]
+  T* totals[kSums];
+  int64_t rows;
+  int width;
+
+  Grid grid() const { return {rows == 0 ? 0 : width, kSums}; }
+  template <typename Block>
+  MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
+    const T sum = SumOf<T, 1>(block, static_cast<int>(TilesOf(rows)), [&](int tile, T* total) {
+                    *total += partial[(tile * int64_t{kSums} + at.y) * width + at.x];
+                  }).at[0];
+    block.Each(1, [&](int) { totals[at.y][at.x] += sum; });
+  }
+};
+
+// ---- Cross entropy ----
+
+// The largest number so far, and the sum of exp(number - largest) (Milakov and Gimelshein 2018): one pass over a row.
+template <typename T>
+struct SoftmaxSum {
+  T largest, sum;
+};
+
+// losses[row] = -log softmax(logits)[target]. With `scale` other than zero the logits become scale times their
+// gradient.
+template <typename T, typename N>
+struct CrossEntropy {
+  using Number = T;
+  static constexpr const char* kName = "muster::CrossEntropy";
+  static constexpr int kThreads = 512;
+  N* logits;
+  int64_t stride;
+  const int64_t* targets;
+  T* losses;
+  T scale;
+  int64_t rows;
+  int width;
+
+  Grid grid() const { return {rows, 1}; }
+  template <typename Block>
+  MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
+    N* const x = logits + at.x * stride;
+    const int target = static_cast<int>(targets[at.x]);
+    const T picked = Wide(x[target]);  // read by all before Reduce, which is a barrier; overwritten after it
+    // Equal numbers are a case of their own: the difference of two that are -infinity is undefined.
+    const SoftmaxSum<T> all = block.Reduce(
+        width, SoftmaxSum<T>{static_cast<T>(-INFINITY), T(0)},
+        [&](SoftmaxSum<T> s, int i) {
+          const T v = Wide(x[i]);
+          if (v > s.largest) return SoftmaxSum<T>{v, s.sum * std::exp(s.largest - v) + T(1)};
+          return SoftmaxSum<T>{s.largest, s.sum + (v == s.largest ? T(1) : std::exp(v - s.largest))};
+        },
+        [](const SoftmaxSum<T>& a, const SoftmaxSum<T>& b) {
+          if (a.largest == b.largest) return SoftmaxSum<T>{a.largest, a.sum + b.sum};
+          const T top = a.largest > b.largest ? a.largest : b.largest;
+          return SoftmaxSum<T>{top, a.sum * std::exp(a.largest - top) + b.sum * std::exp(b.largest - top)};
+        });
+    block.Each(1, [&](int) { losses[at.x] = std::log(all.sum) - (picked - all.largest); });
+    if (scale == T(0)) return;
+    const T factor = scale / all.sum;
+    block.Each(width, [&](int i) {
+      const T gradient = std::exp(Wide(x[i]) - all.largest) * factor;
+      Put(i == target ? gradient - scale : gradient, x[i]);
+    });
+  }
+};
+
+// *total += the sum of the losses.
+template <typename T>
+struct LossTotal {
+  using Number = T;
+  static constexpr const char* kName = "muster::LossTotal";
+  static constexpr int kThreads = 512;
+  const T* losses;
+  double* total;
+  int64_t rows;
+
+  Grid grid() const { return {rows == 0 ? 0 : 1, 1}; }
+  template <typename Block>
+  MUSTER_PROGRAM void operator()(const Block& block, Place) const {
+    const T sum = SumOf<T, 1>(block, static_cast<int>(rows), [&](int i, T* part) { *part += losses[i]; }).at[0];
+    block.Each(1, [&](int) { *total += static_cast<double>(sum); });
+  }
+};
+
+}  // namespace muster::units::programs
