@@ -1,0 +1,126 @@
+// Counts what one training step of a GPT-2 of 12 layers would launch on a GPU, by the row programs and by LibTorch's
+// operators alone, without a GPU: the step runs on the CPU as a GPU runs it, and the dispatched operators that write
+// numbers are counted, with our own row programs. Views and allocations launch nothing. An operator counts once, also
+// where CUDA needs several kernels for it, so the counts are lower bounds.
+//
+//   bazel run //bench:launches -- --sequences 2 --dtype bf16
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "bench/model.h"
+#include "bench/shape_options.h"
+#include "worker/engine/engine.h"
+
+namespace muster::bench {
+namespace {
+
+// What is recorded on one thread: operators call others.
+struct Recording {
+  std::vector<bool> open;  // by depth: whether something below it launches
+  std::map<std::string, int> launches;
+};
+
+// LibTorch's callbacks are plain functions. The step runs on one thread.
+Recording& Recorded() {
+  static thread_local Recording recording;
+  return recording;
+}
+
+bool Writes(const c10::FunctionSchema& schema) {
+  if (schema.name().starts_with("aten::empty") || schema.name().starts_with("aten::new_empty")) return false;
+  if (schema.name() == "aten::resize_" || schema.name() == "aten::set_" || schema.name() == "aten::_unsafe_view") {
+    return false;
+  }
+  return std::none_of(schema.returns().begin(), schema.returns().end(), [](const c10::Argument& result) {
+    return result.alias_info() != nullptr && !result.alias_info()->isWrite();  // a view
+  });
+}
+
+// An operator with a kernel of its own launches, whatever that kernel calls on a CPU.
+bool HasKernel(const c10::FunctionSchema& schema) {
+  const auto found = c10::Dispatcher::singleton().findSchema(schema.operator_name());
+  return found.has_value() && found->hasKernelForDispatchKey(c10::DispatchKey::CPU);
+}
+
+std::unique_ptr<at::ObserverContext> Begin(const at::RecordFunction&) {
+  Recorded().open.push_back(false);
+  return nullptr;
+}
+
+void End(const at::RecordFunction& function, at::ObserverContext*) {
+  Recording& recording = Recorded();
+  if (recording.open.empty()) return;
+  bool launched = recording.open.back();
+  recording.open.pop_back();
+  const std::string name = function.name();
+  const auto schema = function.operator_schema();
+  const bool ours = name.starts_with("muster::");
+  if (ours || (schema.has_value() && Writes(*schema) && (!launched || HasKernel(*schema)))) {
+    launched = true;
+    ++recording.launches[name];
+  }
+  if (launched && !recording.open.empty()) recording.open.back() = true;
+}
+
+}  // namespace
+
+// Launches of the second step, by operator.
+absl::StatusOr<std::map<std::string, int>> Count(const Dimensions& shape, bool portable) {
+  uint64_t planned = 0;
+  absl::StatusOr<engine::Config> config = MakeConfig(shape, &planned);
+  if (!config.ok()) return config.status();
+  config->portable = portable, config->device_rows = !portable;
+  config->streams = config->decide_on_device = true;
+  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = engine::Engine::Create(*config);
+  if (!engine.ok()) return engine.status();
+  const std::vector<uint32_t> tokens = MakeTokens(shape);
+  const engine::Batch batch{shape.sequences, tokens, static_cast<uint64_t>(shape.sequences) * shape.context};
+  if (auto first = (*engine)->Step(batch, 1e-4); !first.ok()) return first.status();
+  Recorded() = {};
+  const at::CallbackHandle handle =
+      at::addGlobalCallback(at::RecordFunctionCallback(Begin, End).scopes({at::RecordScope::FUNCTION}));
+  const auto second = (*engine)->Step(batch, 1e-4);
+  at::removeCallback(handle);
+  if (!second.ok()) return second.status();
+  return Recorded().launches;
+}
+
+}  // namespace muster::bench
+
+int main(int argc, char** argv) {
+  using namespace muster;
+  bench::Dimensions shape{.layers = 12, .heads = 12, .width = 48, .vocabulary = 512, .context = 32, .sequences = 2};
+  CLI::App app("Counts the launches of a training step, row programs against LibTorch's operators");
+  bench::AddShape(app, shape);
+  CLI11_PARSE(app, argc, argv);
+  std::map<std::string, int> counts[2];
+  for (const bool portable : {false, true}) {
+    auto counted = bench::Count(shape, portable);
+    if (!counted.ok()) {
+      std::fprintf(stderr, "%s\n", counted.status().ToString().c_str());
+      return 1;
+    }
+    counts[portable ? 1 : 0] = *std::move(counted);
+  }
+  std::set<std::string> names;
+  int sums[2] = {0, 0};
+  for (int i = 0; i < 2; ++i) {
+    for (const auto& [name, n] : counts[i]) names.insert(name), sums[i] += n;
+  }
+  std::printf("%-56s %12s %12s\n", "operator", "row programs", "portable");
+  for (const std::string& name : names) {
+    std::printf("%-56s %12d %12d\n", name.c_str(), counts[0][name], counts[1][name]);
+  }
+  std::printf("%-56s %12d %12d\n", "all", sums[0], sums[1]);
+}
