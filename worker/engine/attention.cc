@@ -1,12 +1,14 @@
 #include "worker/engine/attention.h"
 
 #include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "worker/units/attention_choice.h"
+#include "worker/units/row_check.h"
 
 namespace muster::engine {
 
@@ -29,32 +31,55 @@ units::AttentionChoice Try(const Config& config, at::Device device) {
   return units::ChooseAttention(shape);
 }
 
+// A program that does not run at all is as wrong as one that computes other numbers.
+absl::Status CheckRows(const Config& config, at::Device device) {
+  if (config.portable) return absl::OkStatus();
+  try {
+    return config.check_rows ? config.check_rows() : units::CheckRowPrograms(device);
+  } catch (const c10::Error& e) {
+    return absl::InternalError(e.what_without_backtrace());
+  }
+}
+
 }  // namespace
 
-absl::StatusOr<Attention> AgreeOnAttention(const Config& config, at::Device device) {
+absl::StatusOr<Kernels> AgreeOnKernels(const Config& config, at::Device device) {
   collectives::Group* const world = config.groups[kWorldGroup];
   const std::vector<std::string>& names = units::AttentionNames();
-  Attention attention;
+  Kernels kernels;
   if (world == nullptr || world->rank() == 0) {
     const units::AttentionChoice choice = config.try_attention ? config.try_attention() : Try(config, device);
     // None passed: plain GEMMs are what LibTorch falls back to.
-    attention = {choice.name.empty() ? names.back() : choice.name, choice.Describe()};
+    kernels.attention = choice.name.empty() ? names.back() : choice.name;
+    kernels.notes.push_back(choice.Describe());
+    if (const absl::Status checked = CheckRows(config, device); !checked.ok()) {
+      kernels.portable = true;
+      kernels.notes.push_back(
+          absl::StrCat("units by LibTorch's operators alone, which takes more memory than planned: ", checked.message(),
+                       "; please report it"));
+    }
   }
   if (world != nullptr) {
-    const auto own = std::find(names.begin(), names.end(), attention.name) - names.begin();
-    const at::Tensor index = at::full({1}, static_cast<int64_t>(own), at::TensorOptions(at::kLong).device(device));
-    if (absl::Status s = world->Broadcast(index, 0)->Wait(); !s.ok()) return s;
-    const int64_t agreed = index.item<int64_t>();
+    const int64_t own = std::find(names.begin(), names.end(), kernels.attention) - names.begin();
+    const at::Tensor choices = at::full({2}, own, at::TensorOptions(at::kLong).device(device));
+    choices[1].fill_(kernels.portable ? 1 : 0);
+    if (absl::Status s = world->Broadcast(choices, 0)->Wait(); !s.ok()) return s;
+    const int64_t agreed = choices[0].item<int64_t>();
+    const bool portable = choices[1].item<int64_t>() != 0;
     if (absl::Status s = world->Health(); !s.ok()) return s;
     if (agreed < 0 || agreed >= static_cast<int64_t>(names.size())) {
       return absl::InternalError(absl::StrCat("rank 0 chose implementation ", agreed, " of attention"));
     }
-    attention.name = names[static_cast<size_t>(agreed)];
+    kernels.attention = names[static_cast<size_t>(agreed)];
+    kernels.portable = portable;
+    if (world->rank() != 0) {
+      kernels.notes.push_back(absl::StrCat("attention by ", kernels.attention, ", as rank 0 chose"));
+      if (portable) kernels.notes.emplace_back("units by LibTorch's operators alone: rank 0's row programs are wrong");
+    }
   }
-  if (attention.log.empty()) attention.log = absl::StrCat("attention by ", attention.name, ", as rank 0 chose");
-  if (!device.is_cuda()) return attention;
-  if (absl::Status s = units::UseAttention(attention.name); !s.ok()) return s;
-  return attention;
+  if (!device.is_cuda()) return kernels;
+  if (absl::Status s = units::UseAttention(kernels.attention); !s.ok()) return s;
+  return kernels;
 }
 
 }  // namespace muster::engine

@@ -1,9 +1,11 @@
-// Chooses kernels: the implementation of attention for a model's blocks, and whether they must be deterministic.
+// Chooses kernels: the implementation of attention for a model's blocks, whether the units may use our row programs,
+// and whether kernels must be deterministic.
 #pragma once
 
 #include <c10/core/Device.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -15,15 +17,16 @@ namespace muster::engine {
 // stored before the field existed.
 bool IsDeterministic(const Train& train);
 
-struct Attention {
-  std::string name;  // of units::AttentionNames()
-  std::string log;   // the choice and its reason
+struct Kernels {
+  std::string attention;           // of units::AttentionNames()
+  bool portable = false;           // the row programs failed their check: units by LibTorch's operators
+  std::vector<std::string> notes;  // the choices and their reasons
 };
 
-// The implementation of attention for all ranks. Rank 0 times those that there are, with the blocks' shape and one
-// microbatch, and takes the fastest; the others take what it sends them, since times differ from process to process,
-// and implementations by bits. Changes nothing but, on a GPU, LibTorch's setting for the process. Errors of the world
-// group.
-absl::StatusOr<Attention> AgreeOnAttention(const Config& config, at::Device device);
+// The kernels of all ranks, by rank 0: it times the implementations of attention that there are, with the blocks' shape
+// and one microbatch, and takes the fastest; and it checks the row programs against LibTorch's operators. The others
+// take what it sends them, since times differ from process to process, and kernels by bits. Changes nothing but, on a
+// GPU, LibTorch's setting of attention for the process. Errors of the world group.
+absl::StatusOr<Kernels> AgreeOnKernels(const Config& config, at::Device device);
 
 }  // namespace muster::engine

@@ -49,6 +49,7 @@ class CompiledEngine final : public Engine {
   explicit CompiledEngine(const Config& config)
       : config_(config),
         device_(config.cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)),
+        portable_(config.portable),
         recorder_(config.cuda) {}
 
   absl::Status Prepare();
@@ -116,6 +117,7 @@ class CompiledEngine final : public Engine {
 
   const Config config_;
   const at::Device device_;
+  bool portable_;  // units by LibTorch's operators
   uint64_t step_ = 0;
   std::optional<Storage> storage_;
   std::vector<std::unique_ptr<units::UnitModule>> units_;
@@ -202,12 +204,13 @@ absl::Status CompiledEngine::Prepare() {
     ThrowIfBad(MakeQueue());
     Initialise();
     Renew();
-    if (device_.is_cuda() || config_.try_attention) {
-      at_.what = "trying implementations of attention";
-      absl::StatusOr<Attention> attention = AgreeOnAttention(config_, device_);
-      ThrowIfBad(attention.status());
-      attention_ = attention->name;
-      notes_.push_back(attention->log);
+    if (device_.is_cuda() || config_.try_attention || config_.check_rows) {
+      at_.what = "trying kernels";
+      absl::StatusOr<Kernels> kernels = AgreeOnKernels(config_, device_);
+      ThrowIfBad(kernels.status());
+      attention_ = kernels->attention;
+      portable_ |= kernels->portable;
+      notes_.insert(notes_.end(), kernels->notes.begin(), kernels->notes.end());
       ForgetTrials();
     }
     made = MakeUnits();
@@ -241,7 +244,7 @@ void CompiledEngine::Initialise() {
 }
 
 absl::Status CompiledEngine::MakeUnits() {
-  units::UnitOptions options{.portable = config_.portable,
+  units::UnitOptions options{.portable = portable_,
                              .rows = config_.device_rows ? units::RowCode::kDevice : units::RowCode::kVector};
   if (device_.is_cpu() && config_.train.precision().compute() == DTYPE_BF16) {
     const units::Bf16Choice choice = units::ChooseBf16Gemms();

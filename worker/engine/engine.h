@@ -49,9 +49,11 @@ struct Config {
   bool streams = false;   // on a CPU: run ops by the queue that devices with streams have, and copy state to the host
   bool portable = false;  // units by LibTorch's operators and autograd, on any device
   bool device_rows = false;  // on a CPU: the units' row operations by the programs of GPUs (units::RowCode::kDevice)
-  bool unproven = false;  // run schedules that the checker refuses
+  bool unproven = false;     // run schedules that the checker refuses
   // In place of the trials of attention on a GPU, and also on a CPU.
   std::function<units::AttentionChoice()> try_attention = {};
+  // In place of units::CheckRowPrograms on a GPU, and also on a CPU.
+  std::function<absl::Status()> check_rows = {};
   std::optional<units::Bf16Gemms> bf16_gemms;  // on a CPU; none: chosen by its instruction set
   int threads = 1;                             // LibTorch's threads; results are bit-equal for equal threads
 };
@@ -137,7 +139,8 @@ class Engine {
   virtual std::string attention() const = 0;
   virtual absl::Status UseAttention(const std::string& name) = 0;
 
-  // Choices made at startup, for the log: on a GPU, the implementation of attention; on a CPU, that of bf16 GEMMs.
+  // Choices made at startup, for the log: on a GPU, the implementation of attention, and why the units do without our
+  // row programs if they do; on a CPU, the implementation of bf16 GEMMs.
   virtual std::vector<std::string> Notes() const = 0;
 
   // Peak bytes of live tensors: the process's CPU tensors, or those on the GPU.

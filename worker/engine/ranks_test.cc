@@ -1,4 +1,5 @@
 // Several ranks (threads of this process) give the same losses, gradient norms and weights as one rank.
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,11 +14,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
 #include "worker/collectives/threads.h"
 #include "worker/engine/configure.h"
 #include "worker/engine/engine.h"
+#include "worker/units/row_check.h"
 
 namespace muster::engine {
 namespace {
@@ -248,6 +251,62 @@ TEST(Ranks, AgreeOnAttention) {
     }
     for (std::thread& thread : threads) thread.join();
   }
+}
+
+// Row programs that are wrong on one GPU must not make ranks compute by different code.
+TEST(Ranks, AllTakeRankZerosCheckOfTheRowPrograms) {
+  const Trial trial{.ranks = 3};
+  // The gradient norm of a step by three ranks, and their notes.
+  const auto run = [&](const std::function<absl::Status()>& check, std::vector<std::string>* notes = nullptr) {
+    const auto groups = collectives::MakeThreads(3);
+    std::vector<double> norms(3);
+    std::vector<std::thread> threads;
+    if (notes != nullptr) notes->resize(3);
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank] {
+        Config config = MakeConfig(trial, rank);
+        config.groups = {groups[rank].get(), nullptr, groups[rank].get()};
+        config.try_attention = [] { return units::AttentionChoice{.name = "flash", .trials = {}}; };
+        config.device_rows = true, config.portable = check == nullptr;
+        config.check_rows = [&, rank] {
+          EXPECT_EQ(rank, 0u) << "only rank 0 checks";
+          return check();
+        };
+        const auto engine = Engine::Create(config);
+        ASSERT_TRUE(engine.ok()) << engine.status();
+        const auto result = TakeStep(trial, rank, **engine);
+        ASSERT_TRUE(result.ok()) << result.status();
+        norms[rank] = result->gradient_norm;
+        if (notes != nullptr) (*notes)[rank] = absl::StrJoin((*engine)->Notes(), "; ");
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return norms[0];
+  };
+  std::vector<std::string> notes;
+  const double portable = run(nullptr), programs = run([] { return absl::OkStatus(); }, &notes);
+  EXPECT_NE(programs, portable) << "this test cannot see which units run";
+  for (const std::string& note : notes) EXPECT_THAT(note, testing::Not(testing::HasSubstr("operators alone")));
+  EXPECT_EQ(run([] { return absl::InternalError("row program Norm is off by 0.5"); }, &notes), portable);
+  EXPECT_THAT(notes[0], testing::HasSubstr("Norm is off by 0.5"));
+  for (const std::string& note : notes) EXPECT_THAT(note, testing::HasSubstr("operators alone"));
+  const auto cannot_run = []() -> absl::Status {
+    TORCH_CHECK(false, "no kernel image is available");
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(run(cannot_run, &notes), portable);
+  EXPECT_THAT(notes[0], testing::HasSubstr("no kernel image is available"));
+}
+
+// On a CPU the programs run by a loop.
+TEST(Ranks, TheRowProgramsPassTheirCheck) {
+  Config config = MakeConfig({}, 0);
+  config.try_attention = [] { return units::AttentionChoice{.name = "flash", .trials = {}}; };
+  config.check_rows = [] { return units::CheckRowPrograms(at::kCPU); };
+  config.device_rows = true;
+  const auto engine = Engine::Create(config);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ((*engine)->Notes().size(), 1u) << absl::StrJoin((*engine)->Notes(), "; ");
 }
 
 TEST(Ranks, AScheduleOfGroupsNeedsThem) {
