@@ -14,6 +14,6 @@ struct UpdateDecision {
 // `numbers`: float64 [n], which must be finite; the last is the gradient norm, clipped to `clip_norm` (infinity: no
 // clipping) as by torch.nn.utils.clip_grad_norm_. `halted`: fp32 [1], 0 at first; becomes 1 once a number is not finite
 // and is the result's `skip`, so that steps issued before the host knows update nothing either.
-UpdateDecision DecideUpdate(const at::Tensor& numbers, double clip_norm, at::Tensor halted);
+UpdateDecision DecideUpdate(const at::Tensor& numbers, double clip_norm, const at::Tensor& halted);
 
 }  // namespace muster::engine
