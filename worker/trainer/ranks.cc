@@ -75,7 +75,7 @@ absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, c
   if (world <= 1) return ranks;
   const auto begin = std::chrono::steady_clock::now();
   // `groups`: the numbers under which ops know it.
-  const auto join = [&](std::vector<int32_t> groups, const Membership& membership) -> absl::Status {
+  const auto join = [&](const std::vector<int32_t>& groups, const Membership& membership) -> absl::Status {
     auto made = Make(assignment, membership, rendezvous);
     if (!made.ok()) return made.status();
     for (const int32_t group : groups) {
