@@ -111,7 +111,7 @@ class PartitionTest : public NetworkTest {
   }
   // Reads the events, which are the committed history.
   void ExpectOnePublisher(uint64_t generations) {
-    ASSERT_TRUE(cluster_.WaitForState(id_, "completed", absl::Seconds(180)));
+    ASSERT_TRUE(cluster_.WaitForState(id_, "completed", absl::Minutes(10)));
     uint64_t generation = 0, step = 0, published = 0;
     for (const std::string& line :
          std::vector<std::string>(absl::StrSplit(cluster_.Muster({"events", id_, "-o", "json"}).out, '\n'))) {
@@ -182,7 +182,7 @@ TEST_F(PartitionTest, Flapping) {
     ASSERT_TRUE(hosts->Connect(host_, true).ok());
     absl::SleepFor(absl::Milliseconds(400));
   }
-  ASSERT_TRUE(cluster_.WaitForState(id_, "completed", absl::Seconds(180)));
+  ASSERT_TRUE(cluster_.WaitForState(id_, "completed", absl::Minutes(10)));
   ExpectOnePublisher(cluster_.Generation(id_));
 }
 

@@ -21,7 +21,7 @@ using cluster::Cluster;
 
 constexpr uint32_t kRanks = 2;
 constexpr int kSlots = 6;
-constexpr absl::Duration kLong = absl::Seconds(120);
+constexpr absl::Duration kLong = absl::Minutes(10);
 
 class Trial {
  public:

@@ -58,7 +58,7 @@ TEST(ElasticJob, ShrinksWhenAHostIsLostAndGrowsBack) {
 
   cluster.StartWorker(1, 2);
   ASSERT_TRUE(RunsOn(cluster, id, 3, kAll)) << cluster.Job(id).dump(1);
-  ASSERT_TRUE(cluster.WaitForState(id, "completed", absl::Seconds(180)));
+  ASSERT_TRUE(cluster.WaitForState(id, "completed", absl::Minutes(10)));
 
   const json job = cluster.Job(id);
   EXPECT_EQ(job.value("restarts", 0), 1) << "growing costs none";
@@ -77,7 +77,7 @@ TEST(ElasticJob, ShrinksWhenAHostIsLostAndGrowsBack) {
   EXPECT_GE(published, static_cast<uint64_t>(kSteps / kEvery)) << "and the one before it grew";
   // The same samples in the same order: the losses are those of two ranks except for rounding.
   const std::string calm = cluster.Submit(Job("calm", "resources: {ranks: 2}\n"));
-  ASSERT_TRUE(cluster.WaitForState(calm, "completed", absl::Seconds(180)));
+  ASSERT_TRUE(cluster.WaitForState(calm, "completed", absl::Minutes(10)));
   const std::vector<double> losses = cluster.Losses(id), undisturbed = cluster.Losses(calm);
   ASSERT_EQ(losses.size(), static_cast<size_t>(kSteps));
   ASSERT_EQ(undisturbed.size(), losses.size());

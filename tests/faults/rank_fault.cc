@@ -31,7 +31,7 @@ using nlohmann::json;
 constexpr int kSteps = 300;
 constexpr int kJobs = 3;                              // so that one of them shows the phase
 constexpr auto kPatience = std::chrono::seconds(60);  // for the phase, on a busy machine
-constexpr absl::Duration kEnd = absl::Seconds(180);
+constexpr absl::Duration kEnd = absl::Minutes(10);
 
 uint64_t At(OpKind kind) { return rundir::kOps + static_cast<uint64_t>(kind); }
 
