@@ -1,5 +1,6 @@
 #!/bin/bash
-# Sets up, builds everything and runs every test that needs no GPU. Last line: `N passed, N failed`, in test cases.
+# Sets up, builds and runs every test that needs no GPU; .ci/run builds the programs that no test needs. Last line: `N passed,
+# N failed`, in test cases.
 #   ./test.sh                  all
 #   ./test.sh //strategies/... a part;  further arguments go to `bazel test`, e.g. --config=asan
 set -uo pipefail
@@ -14,7 +15,7 @@ done
 events=$(mktemp)
 trap 'rm -f "$events"' EXIT
 echo "test: bazel test ${targets[*]} ${options[*]:-} (the first build takes minutes on two cores)" >&2
-bazel test --keep_going --build_event_json_file="$events" \
+bazel test --keep_going --build_tests_only --build_event_json_file="$events" \
   --test_env=MUSTER_PEER_PYTHON="${MUSTER_CACHE:-$HOME/.cache/muster}/peer/bin/python" \
   --test_env=MUSTER_GPT2_VOCABULARY="${MUSTER_CACHE:-$HOME/.cache/muster}/gpt2-vocabulary" \
   "${options[@]}" -- "${targets[@]}"
