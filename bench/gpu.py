@@ -4,8 +4,8 @@
     bazel build --config=cuda //bench:ranks_side && python3 bench/gpu.py --python PYTHON_WITH_CUDA_TORCH [--json FILE]
 
 GPT-2 124M in bf16 (PyTorch by autocast), AdamW, clipping; on one GPU, then by DDP and FSDP on all of them. The sides take
-turns, a few steps each, for several rounds; a time is the smallest of a round's steps, ratios are taken within a round, with
-their median and range. Memory is what tensors took at most (PyTorch: max_memory_allocated); planned is what `muster plan`
+turns, a few steps each, for several rounds; a time is a round's over its steps, since hosts run ahead of GPUs; ratios are
+taken within a round, with their median and range. Memory is what tensors took at most (PyTorch: max_memory_allocated); planned is what `muster plan`
 says. Each process sees one GPU. `--device cpu --case tiny --ranks 2` tries the script itself on a machine without one.
 """
 import argparse
@@ -19,7 +19,8 @@ from machine import machine
 from ranks import OURS, Group, spread
 
 CASES = {
-    "124m": {"layers": 12, "heads": 12, "width": 768, "vocabulary": 50257, "context": 1024, "sequences": 64},
+    # All sides are on the GPU at once: 32 sequences, so that they fit into 80 GB beside eager PyTorch's fp32 logits.
+    "124m": {"layers": 12, "heads": 12, "width": 768, "vocabulary": 50257, "context": 1024, "sequences": 32},
     "1558m": {"layers": 48, "heads": 25, "width": 1600, "vocabulary": 50257, "context": 1024, "sequences": 16},
     "tiny": {"layers": 4, "heads": 4, "width": 128, "vocabulary": 256, "context": 128, "sequences": 8},
 }
