@@ -192,10 +192,14 @@ TEST_P(Conformance, NothingIsDoneThatARankHasNotIssued) {
     std::atomic<bool> asked = false;
     OnRanks(3, [&](Group& group) {
       const at::Tensor values = Here(group, Of(group.rank(), 300));
+      const auto issue = [&] { return shares ? group.ReduceScatter({values}) : group.AllReduce(values); };
+      // NCCL connects ranks when an algorithm is used first, and then holds the first rank until the others come.
+      ASSERT_TRUE(issue()->Wait().ok());
+      ASSERT_TRUE(group.Barrier().ok());
       if (group.rank() != 0) {
         ASSERT_TRUE(Eventually([&] { return asked.load(); }));
       }
-      const auto work = shares ? group.ReduceScatter({values}) : group.AllReduce(values);
+      const auto work = issue();
       if (group.rank() == 0) {
         EXPECT_TRUE(group.size() == 1 || !work->done());
         asked = true;

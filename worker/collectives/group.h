@@ -13,6 +13,9 @@
 // Every collective has a deadline, the group's `timeout` from its issue. After the deadline, or when a peer is lost,
 // Wait returns Unavailable and names the peers that are gone or lag. A failed group stays failed.
 //
+// NCCL connects the ranks of a group when it uses an algorithm for the first time: the call then returns only when all
+// ranks have come, or at the deadline.
+//
 // On a GPU, Wait cannot report a failure that comes later, and the kernels of an aborted collective end early: their
 // results are garbage that looks finite. So ask Health after each read-back to the host, before the values are used.
 #pragma once

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "strategies/compile.h"
 #include "worker/units/attention_choice.h"
 #include "worker/units/row_check.h"
 
@@ -21,8 +22,9 @@ units::AttentionChoice Try(const Config& config, at::Device device) {
                               .dtype = config.train.precision().compute() == DTYPE_BF16 ? at::kBFloat16 : at::kFloat,
                               .device = device,
                               .deterministic = IsDeterministic(config.train)};
-  const auto& batch = config.train.batch();
-  shape.sequences = std::max<int64_t>(1, batch.microbatch() > 0 ? batch.microbatch() : batch.sequences());
+  const collectives::Group* const world = config.groups[kWorldGroup];
+  const uint32_t ranks = world == nullptr ? 1 : static_cast<uint32_t>(world->size());
+  shape.sequences = std::max<int64_t>(1, strategies::MicrobatchRows(config.train.batch(), ranks));
   for (const Unit& unit : config.inventory.units()) {
     if (unit.heads() == 0) continue;
     shape.heads = unit.heads();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -400,14 +401,24 @@ absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string&
       link.Ring(*appended, 0);
     return status;
   };
-  absl::StatusOr<Rank> rank = SetUp(assignment, rendezvous, pulse->get(), options);
+  // LibTorch throws, also where no Status is expected: an error that ends the process would leave no record.
+  const auto guarded = [](const auto& body) -> decltype(body()) {
+    try {
+      return body();
+    } catch (const std::exception& error) {
+      return absl::InternalError(error.what());
+    }
+  };
+  absl::StatusOr<Rank> rank = guarded([&] { return SetUp(assignment, rendezvous, pulse->get(), options); });
   if (!rank.ok() && (link.Newest().stop.has_value() || terminated())) {
     LogInfo("stopped on request before the first step", {{"error", rank.status()}});
     return Ended::kStopped;
   }
   if (!rank.ok()) return failed(rank.status(), IsRefusal(rank.status()));
-  Loop loop(assignment, *std::move(rank), **outbox, **pulse, link);
-  absl::StatusOr<Ended> ended = loop.Run(terminated);
+  absl::StatusOr<Ended> ended = guarded([&] {
+    Loop loop(assignment, *std::move(rank), **outbox, **pulse, link);
+    return loop.Run(terminated);
+  });
   return ended.ok() ? ended : failed(ended.status(), /*refused=*/false);
 }
 

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "testing/wait.h"
+#include "worker/collectives/memory_key_value.h"
 #include "worker/trainer/fake_trainer_server.h"
+#include "worker/trainer/link.h"
+#include "worker/trainer/loop.h"
 
 namespace muster::trainer {
 namespace {
@@ -299,6 +303,25 @@ TEST(Run, ALossThatIsNotFiniteNamesItsStep) {
   EXPECT_THAT(trainer.LastLine(),
               AllOf(HasSubstr(absl::StrCat("step ", done + 1, ": the loss is ")), HasSubstr("lower optimizer.lr")));
   EXPECT_FALSE(bench.Records(assignment).back().has_finished());
+}
+
+// LibTorch throws where memory or a device fails.
+TEST(Run, AnExceptionIsTheLastRecord) {
+  Bench bench;
+  const Assignment assignment = bench.Assign(bench.MakeJob(), 1);
+  std::filesystem::create_directories(bench.RankDir(assignment));
+  Link::Options options;
+  options.socket = bench.worker().socket();
+  options.key = assignment.key();
+  Link link(options);
+  collectives::MemoryKeyValue rendezvous;
+  const auto thrown = []() -> bool { throw std::runtime_error("CUDA error: out of memory"); };
+  const absl::StatusOr<Ended> ended = TrainRank(assignment, bench.RankDir(assignment), link, rendezvous, thrown);
+  EXPECT_EQ(ended.status().code(), absl::StatusCode::kInternal);
+  const std::vector<Record> records = bench.Records(assignment);
+  ASSERT_FALSE(records.empty());
+  EXPECT_EQ(records.back().failed().message(), "CUDA error: out of memory");
+  EXPECT_FALSE(records.back().failed().refused());
 }
 
 TEST(Run, GoesOnWhileTheWorkerIsAway) {
