@@ -102,9 +102,9 @@ class Engine {
 
   // Issue begins a step and copies the tokens; Await returns the result of the earliest step that was issued. A GPU
   // need not wait for the host between two steps: issue one, and then one more before each Await. Errors as Step, from
-  // either; after an error no step is in flight, and steps that were issued after the failed one updated nothing.
-  // FailedPrecondition: most_in_flight steps are in flight, or none for Await. Every other method that reads or changes
-  // the model needs that none is; those that return a Status say so.
+  // either; after an error of a step none is in flight, and steps that were issued after the failed one updated
+  // nothing. FailedPrecondition: most_in_flight steps are in flight, or none for Await. Every other method that reads
+  // or changes the model needs that none is; those that return a Status say so.
   virtual absl::Status Issue(const Batch& batch, double learning_rate, const Votes& votes = {}) = 0;
   virtual absl::StatusOr<StepResult> Await() = 0;
   virtual int in_flight() const = 0;

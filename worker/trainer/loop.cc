@@ -23,6 +23,7 @@
 #include "worker/engine/learning_rate.h"
 #include "worker/rundir/outbox.h"
 #include "worker/trainer/checkpointer.h"
+#include "worker/trainer/pending_votes.h"
 #include "worker/trainer/pulse.h"
 #include "worker/trainer/setup.h"
 #include "worker/trainer/tracer.h"
@@ -45,7 +46,8 @@ class Loop {
         outbox_(outbox),
         pulse_(pulse),
         link_(link),
-        checkpointer_(assignment_, rank_) {}
+        checkpointer_(assignment_, rank_),
+        votes_(static_cast<uint64_t>(rank_.engine->most_in_flight()) - 1) {}
 
   absl::StatusOr<Ended> Run(const std::function<bool()>& terminated);
 
@@ -72,8 +74,7 @@ class Loop {
     double learning_rate = 0;
   };
   absl::Status Issue(const Votes& own);
-  absl::StatusOr<Votes> Await();
-  absl::StatusOr<Votes> AwaitSteps(size_t keep);
+  absl::Status Await();
   // How many steps may stay in flight: none before something that needs the model after this step.
   size_t MayStayInFlight() const;
   absl::StatusOr<Votes> TakeStep(const Votes& own);
@@ -98,6 +99,7 @@ class Loop {
   const RealClock clock_;
   std::vector<uint32_t> batch_;
   std::deque<Issued> in_flight_;
+  PendingVotes votes_;
   SteadyTime step_ended_;                 // the newest one that is done
   std::optional<uint64_t> checkpointed_;  // step of the newest checkpoint, begun or resumed from
   SteadyTime checkpoint_begun_;           // that or, before the first one, the training
@@ -138,7 +140,9 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
       (!received.stop.has_value() || received.stop->checkpoint_first() ? own.stop : own.stop_without_checkpoint) = 1;
     }
     if (alone() && WantsStop(own)) {
-      if (const absl::StatusOr<Votes> votes = AwaitSteps(0); !votes.ok()) return votes.status();
+      while (!in_flight_.empty()) {
+        if (absl::Status awaited = Await(); !awaited.ok()) return awaited;
+      }
       return Stop(own);
     }
     if (absl::Status status = ReportCheckpoints(); !status.ok()) return status;
@@ -162,7 +166,10 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
 
 size_t Loop::MayStayInFlight() const {
   const uint64_t newest = step() + in_flight_.size();
-  if (newest == steps() || ValidatesAfter(newest) || CheckpointsAfter(newest) || tracer_.requested()) return 0;
+  if (newest == steps() || ValidatesAfter(newest) || CheckpointsAfter(newest) || tracer_.requested() ||
+      votes_.DueAfter(newest)) {
+    return 0;
+  }
   return static_cast<size_t>(rank_.engine->most_in_flight()) - 1;
 }
 
@@ -186,7 +193,7 @@ absl::Status Loop::Issue(const Votes& own) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Votes> Loop::Await() {
+absl::Status Loop::Await() {
   const absl::StatusOr<engine::StepResult> result = rank_.engine->Await();
   if (!result.ok()) return result.status();
   const Issued issued = in_flight_.front();
@@ -196,29 +203,19 @@ absl::StatusOr<Votes> Loop::Await() {
   const auto reporting = std::chrono::steady_clock::now();
   if (absl::Status status = Report(*result, issued); !status.ok()) return status;
   tracer_.Host("report", reporting);
-  return result->votes;
+  votes_.Add(step(), result->votes);
+  return absl::OkStatus();
 }
 
-// Waits until at most `keep` steps are in flight: none if one of those awaited brings a vote. Returns all votes.
-absl::StatusOr<Votes> Loop::AwaitSteps(size_t keep) {
-  Votes all;
-  while (in_flight_.size() > keep) {
-    const absl::StatusOr<Votes> votes = Await();
-    if (!votes.ok()) return votes;
-    all.stop += votes->stop;
-    all.stop_without_checkpoint += votes->stop_without_checkpoint;
-    all.checkpoint += votes->checkpoint;
-    if (all != Votes()) keep = 0;
-  }
-  return all;
-}
-
-// Issues one step on all ranks and awaits what must be done before the next one; returns the votes, counted.
+// Issues one step on all ranks and awaits what must be done before the next one; returns the votes that are due.
 absl::StatusOr<Votes> Loop::TakeStep(const Votes& own) {
   if (absl::Status issued = Issue(own); !issued.ok()) return issued;
-  const absl::StatusOr<Votes> votes = AwaitSteps(MayStayInFlight());
-  if (!votes.ok() || !in_flight_.empty()) return votes;
-  if (checkpointer_.writes() && (votes->checkpoint > 0 || CheckpointsAfter(step()))) {
+  while (in_flight_.size() > MayStayInFlight()) {
+    if (absl::Status awaited = Await(); !awaited.ok()) return awaited;
+  }
+  if (!in_flight_.empty()) return Votes();
+  const Votes votes = votes_.DueAfter(step()) ? votes_.Take() : Votes();
+  if (checkpointer_.writes() && (votes.checkpoint > 0 || CheckpointsAfter(step()))) {
     const auto writing = std::chrono::steady_clock::now();
     if (absl::Status status = BeginCheckpoint(); !status.ok()) return status;
     tracer_.Host("checkpoint", writing);
