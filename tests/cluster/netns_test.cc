@@ -109,10 +109,11 @@ class PartitionTest : public NetworkTest {
     return Eventually([&] { return std::filesystem::exists(absl::StrCat(cluster_.RunDir(3 - host_), "/", id_, "/2")); },
                       absl::Seconds(60));
   }
-  // Reads the events, which are the committed history.
-  void ExpectOnePublisher(uint64_t generations) {
+  // Reads the events, which are the committed history. `generation`: the one that published the last step.
+  void ExpectOnePublisher(uint64_t& generation) {
     ASSERT_TRUE(cluster_.WaitForState(id_, "completed", absl::Minutes(10)));
-    uint64_t generation = 0, step = 0, published = 0;
+    generation = 0;
+    uint64_t step = 0, published = 0;
     for (const std::string& line :
          std::vector<std::string>(absl::StrSplit(cluster_.Muster({"events", id_, "-o", "json"}).out, '\n'))) {
       const json event = json::parse(line, nullptr, false);
@@ -128,7 +129,7 @@ class PartitionTest : public NetworkTest {
     }
     EXPECT_EQ(step, kSteps);
     EXPECT_EQ(published, kSteps / kEvery) << "each once";
-    EXPECT_EQ(generation, generations);
+    EXPECT_LE(generation, cluster_.Generation(id_));
     EXPECT_TRUE(Eventually([&] { return cluster_.Trainers().empty(); }, absl::Seconds(30)));
     const auto [last, sums] = cluster_.FinalWeights(name_);
     EXPECT_EQ(last, kSteps);
@@ -153,16 +154,21 @@ TEST_F(PartitionTest, BothWays) {
   ASSERT_TRUE(hosts->Connect(host_, true).ok());
   EXPECT_TRUE(Eventually([&] { return kill(trainer_, 0) != 0; }, absl::Seconds(30)))
       << "killed once the node is in contact";
-  ExpectOnePublisher(2);
+  uint64_t generation = 0;
+  ASSERT_NO_FATAL_FAILURE(ExpectOnePublisher(generation));
+  EXPECT_EQ(generation, 2u) << "nothing of the first arrived after the cut";
 }
 
-// It continues to publish what is reported until the worker counts as lost; none of that may be removed meanwhile.
+// It continues to publish what is reported until the worker counts as lost; none of that may be removed meanwhile. A
+// fast machine reports its last step by then, and the second generation has nothing to publish.
 TEST_F(PartitionTest, NothingArrivesFromTheCoordinator) {
   Begin("deaf");
   ASSERT_TRUE(hosts->Lose(0, host_, true).ok());
   EXPECT_TRUE(RunsElsewhere());
   ASSERT_TRUE(hosts->Lose(0, host_, false).ok());
-  ExpectOnePublisher(2);
+  uint64_t generation = 0;
+  ASSERT_NO_FATAL_FAILURE(ExpectOnePublisher(generation));
+  EXPECT_EQ(cluster_.Generation(id_), 2u);
 }
 
 TEST_F(PartitionTest, NothingArrivesFromTheWorker) {
@@ -170,10 +176,13 @@ TEST_F(PartitionTest, NothingArrivesFromTheWorker) {
   ASSERT_TRUE(hosts->Lose(host_, 0, true).ok());
   EXPECT_TRUE(RunsElsewhere());
   ASSERT_TRUE(hosts->Lose(host_, 0, false).ok());
-  ExpectOnePublisher(2);
+  uint64_t generation = 0;
+  ASSERT_NO_FATAL_FAILURE(ExpectOnePublisher(generation));
+  EXPECT_EQ(generation, 2u) << "nothing of the first arrived after the cut";
 }
 
-// Down for longer than the detection, up for too short to settle, again and again.
+// Down for longer than the detection, up for too short to settle, again and again. Which generation publishes the last
+// step depends on how far the machine gets in between.
 TEST_F(PartitionTest, Flapping) {
   Begin("flapping");
   for (int i = 0; i < 6; ++i) {  // these pauses are the fault
@@ -182,8 +191,8 @@ TEST_F(PartitionTest, Flapping) {
     ASSERT_TRUE(hosts->Connect(host_, true).ok());
     absl::SleepFor(absl::Milliseconds(400));
   }
-  ASSERT_TRUE(cluster_.WaitForState(id_, "completed", absl::Minutes(10)));
-  ExpectOnePublisher(cluster_.Generation(id_));
+  uint64_t generation = 0;
+  ExpectOnePublisher(generation);
 }
 
 }  // namespace
