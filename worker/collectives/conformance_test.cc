@@ -1,7 +1,11 @@
 // Conformance of the groups between CPU ranks, and their errors when a rank is missing.
 #include "worker/collectives/conformance_test.h"
 
+#include <map>
+
+#include "absl/base/thread_annotations.h"
 #include "absl/time/clock.h"
+#include "common/mutex.h"
 #include "worker/collectives/adversarial.h"
 #include "worker/collectives/device_group.h"
 #include "worker/collectives/gloo_groups_test.h"
@@ -30,7 +34,13 @@ Groups AdversarialGroups(int size, absl::Duration timeout) { return MakeAdversar
 // abort ends nothing: ranks that wait end at the deadline of the threads' group.
 class ThreadsTransport final : public DeviceTransport {
  public:
-  explicit ThreadsTransport(std::unique_ptr<Group> threads) : threads_(std::move(threads)) {}
+  // Where the ranks of a group find the groups of its splits: by the split's number and color.
+  struct Parts {
+    Mutex mutex;
+    std::map<std::pair<int, int>, Groups> groups ABSL_GUARDED_BY(mutex);
+  };
+  ThreadsTransport(std::unique_ptr<Group> threads, std::shared_ptr<Parts> parts)
+      : threads_(std::move(threads)), parts_(std::move(parts)) {}
   absl::Status Check(const DeviceCollective&) const override { return absl::OkStatus(); }
   absl::StatusOr<bool> Begin(const DeviceCollective& collective) override {
     last_ = Start(collective);
@@ -41,6 +51,22 @@ class ThreadsTransport final : public DeviceTransport {
     return true;
   }
   absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() override { return std::make_unique<Event>(last_); }
+  absl::StatusOr<std::unique_ptr<DeviceTransport>> Split(int color, int key) override {
+    const at::Tensor all = at::zeros({threads_->size(), 2}, at::kLong);
+    all[threads_->rank()][0] = color;
+    all[threads_->rank()][1] = key;
+    if (absl::Status status = threads_->AllReduce(all)->Wait(); !status.ok()) return status;
+    int size = 0, rank = 0;
+    for (int r = 0; r < threads_->size(); ++r) {
+      if (all[r][0].item<int64_t>() != color) continue;
+      ++size;
+      rank += all[r][1].item<int64_t>() < key;
+    }
+    const MutexLock lock(parts_->mutex);
+    Groups& groups = parts_->groups[{splits_++, color}];
+    if (groups.empty()) groups = MakeThreads(size);
+    return std::make_unique<ThreadsTransport>(std::move(groups[static_cast<size_t>(rank)]), std::make_shared<Parts>());
+  }
   absl::StatusOr<bool> Finalize() override { return true; }
   absl::Status Destroy() override { return absl::OkStatus(); }
   void Abort() override {}
@@ -81,6 +107,8 @@ class ThreadsTransport final : public DeviceTransport {
   }
 
   const std::unique_ptr<Group> threads_;
+  const std::shared_ptr<Parts> parts_;
+  int splits_ = 0;
   std::shared_ptr<Work> last_;
 };
 
@@ -88,6 +116,7 @@ Groups DeviceGroups(int size, absl::Duration timeout) {
   static std::vector<std::unique_ptr<MemoryKeyValue>> rendezvous;
   MemoryKeyValue& values = *rendezvous.emplace_back(std::make_unique<MemoryKeyValue>());
   Groups groups = MakeThreads(size, timeout);
+  const auto parts = std::make_shared<ThreadsTransport::Parts>();
   for (int rank = 0; rank < size; ++rank) {
     const std::shared_ptr<Peers> peers = Peers::Join(rank, size, "world", "127.0.0.1", values).value();
     std::unique_ptr<Group>& group = groups[static_cast<size_t>(rank)];
@@ -96,7 +125,7 @@ Groups DeviceGroups(int size, absl::Duration timeout) {
                              .timeout = timeout,
                              .count = [peers] { return peers->Issue(); },
                              .diagnose = [peers] { return peers->Diagnose(); }},
-                            std::make_unique<ThreadsTransport>(std::move(group)));
+                            std::make_unique<ThreadsTransport>(std::move(group), parts));
   }
   return groups;
 }
@@ -150,6 +179,13 @@ INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
                                            Backend{"gloo", c10::kCPU, 4, GlooGroups},
                                            Backend{"direct", c10::kCPU, 4, DirectGroups}),
                          [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Device, RowsAndColumnsOfRanksAreGroups) {
+  const Groups groups = DeviceGroups(4, absl::Seconds(20));
+  ExpectRowsAndColumns(groups, [](DeviceGroup& world, int color, int rank, int size) {
+    return world.Split(color, {.rank = rank, .size = size, .count = [] { return 1; }, .diagnose = [] { return ""; }});
+  });
+}
 
 TEST(Threads, RanksThatDisagreeFail) {
   Groups groups = MakeThreads(2);

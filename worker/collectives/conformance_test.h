@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "testing/wait.h"
+#include "worker/collectives/device_group.h"
 #include "worker/collectives/group.h"
 
 namespace muster::collectives {
@@ -273,6 +274,37 @@ TEST_P(Conformance, BarrierWaitsForTheLast) {
     ASSERT_TRUE(group.Barrier().ok());
     EXPECT_EQ(come, group.size());
   });
+}
+
+// Ranks in rows of two; each row and each column is a group, made by `split`(world, color, rank, size) on every rank at
+// once, and sums what its ranks hold. An odd number of ranks is one column. `world`: DeviceGroups.
+template <typename F>
+void ExpectRowsAndColumns(const Groups& world, const F& split) {
+  const int size = static_cast<int>(world.size()), width = size % 2 == 0 ? 2 : 1;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      auto& whole = dynamic_cast<DeviceGroup&>(*world[static_cast<size_t>(rank)]);
+      const int row = rank / width, column = rank % width;
+      const auto across = split(whole, row, column, width), down = split(whole, column, row, size / width);
+      ASSERT_TRUE(across.ok() && down.ok()) << across.status() << down.status();
+      const c10::Device device = whole.device();
+      const at::Tensor a = at::full({3}, rank, at::TensorOptions(at::kFloat).device(device)), b = a.clone();
+      ASSERT_TRUE((*across)->AllReduce(a)->Wait().ok());
+      ASSERT_TRUE((*down)->AllReduce(b)->Wait().ok());
+      int sum_across = 0, sum_down = 0;
+      for (int other = 0; other < size; ++other) {
+        if (other / width == row) sum_across += other;
+        if (other % width == column) sum_down += other;
+      }
+      EXPECT_EQ(a[0].item<float>(), static_cast<float>(sum_across)) << "rank " << rank;
+      EXPECT_EQ(b[2].item<float>(), static_cast<float>(sum_down)) << "rank " << rank;
+      EXPECT_EQ((*across)->rank(), column);
+      EXPECT_EQ((*down)->size(), size / width);
+      EXPECT_TRUE(whole.Barrier().ok()) << "the whole lives on";
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
 }
 
 }  // namespace muster::collectives

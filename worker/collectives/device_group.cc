@@ -98,6 +98,17 @@ class Communicator {
     return Health();
   }
 
+  absl::StatusOr<std::unique_ptr<DeviceTransport>> Split(int color, int key) {
+    const SteadyPoint deadline = After(options_.timeout);
+    for (Backoff backoff; true; backoff.Sleep()) {
+      if (absl::Status status = Health(); !status.ok()) return status;
+      auto part = TrySplit(color, key);
+      if (!part.ok()) return Fail(absl::StrCat("a split of the group: ", part.status().message()));
+      if (*part != nullptr) return part;
+      if (Left(deadline) <= absl::ZeroDuration()) return Fail(absl::StrCat("a split of the group: ", Late()));
+    }
+  }
+
   // The group's end. No call may be in progress.
   void Close() {
     {
@@ -139,6 +150,14 @@ class Communicator {
     if (!ended.ok()) return ended.status();
     pending->ended = *std::move(ended);
     return true;
+  }
+
+  // Null: not yet.
+  absl::StatusOr<std::unique_ptr<DeviceTransport>> TrySplit(int color, int key) {
+    const MutexLock lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    if (!pending_.empty()) return nullptr;
+    return transport_->Split(color, key);
   }
 
   std::string Late() const { return absl::StrCat("it was not done within ", absl::FormatDuration(options_.timeout)); }
@@ -271,15 +290,16 @@ class DeviceWork final : public Work {
   const std::shared_ptr<DevicePending> pending_;
 };
 
-class DeviceGroup final : public Group {
+class DeviceGroupImpl final : public DeviceGroup {
  public:
-  DeviceGroup(DeviceGroupOptions options, std::unique_ptr<DeviceTransport> transport)
+  DeviceGroupImpl(DeviceGroupOptions options, std::unique_ptr<DeviceTransport> transport)
       : token_(at::zeros({1}, at::TensorOptions().dtype(at::kInt).device(options.device))),
         communicator_(std::make_shared<Communicator>(std::move(options), std::move(transport))) {}
-  ~DeviceGroup() override { communicator_->Close(); }
+  ~DeviceGroupImpl() override { communicator_->Close(); }
 
   int rank() const override { return communicator_->options().rank; }
   int size() const override { return communicator_->options().size; }
+  c10::Device device() const override { return communicator_->options().device; }
 
   std::unique_ptr<Work> AllReduce(at::Tensor values) override {
     return Issue("all-reduce", DeviceKind::kAllReduce, {{std::move(values), 0}});
@@ -311,6 +331,12 @@ class DeviceGroup final : public Group {
   }
   absl::Status Health() override { return communicator_->Health(); }
 
+  absl::StatusOr<std::unique_ptr<DeviceGroup>> Split(int color, DeviceGroupOptions part) override {
+    absl::StatusOr<std::unique_ptr<DeviceTransport>> transport = communicator_->Split(color, part.rank);
+    if (!transport.ok()) return transport.status();
+    return MakeDeviceGroup(std::move(part), *std::move(transport));
+  }
+
  private:
   std::unique_ptr<Work> Issue(const char* name, DeviceKind kind, std::vector<RankShare> parts) {
     auto issued = communicator_->Issue(name, {kind, std::move(parts)});
@@ -331,8 +357,8 @@ class DeviceGroup final : public Group {
 
 }  // namespace
 
-std::unique_ptr<Group> MakeDeviceGroup(DeviceGroupOptions options, std::unique_ptr<DeviceTransport> transport) {
-  return std::make_unique<DeviceGroup>(std::move(options), std::move(transport));
+std::unique_ptr<DeviceGroup> MakeDeviceGroup(DeviceGroupOptions options, std::unique_ptr<DeviceTransport> transport) {
+  return std::make_unique<DeviceGroupImpl>(std::move(options), std::move(transport));
 }
 
 }  // namespace muster::collectives

@@ -37,9 +37,18 @@ struct DeviceGroupOptions {
   std::function<std::string()> diagnose;          // names the ranks at fault; may take seconds. Peers::Diagnose
 };
 
+class DeviceGroup : public Group {
+ public:
+  virtual c10::Device device() const = 0;
+  // The group of those ranks of this one that give the same `color`, ordered by `part.rank`. Every rank calls it, in
+  // the same order of splits; first waits until the device has finished this group's collectives. Unavailable: not all
+  // ranks came within the group's timeout, which fails this group, too. Throws as MakeDeviceGroup.
+  virtual absl::StatusOr<std::unique_ptr<DeviceGroup>> Split(int color, DeviceGroupOptions part) = 0;
+};
+
 // Throws what LibTorch throws if the device has no memory. Works may outlive the group; their calls then return
 // Cancelled. Unavailable is the error of all else; InvalidArgument, from Wait: what the transport's Check refuses,
 // which leaves the group usable.
-std::unique_ptr<Group> MakeDeviceGroup(DeviceGroupOptions options, std::unique_ptr<DeviceTransport> transport);
+std::unique_ptr<DeviceGroup> MakeDeviceGroup(DeviceGroupOptions options, std::unique_ptr<DeviceTransport> transport);
 
 }  // namespace muster::collectives

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "testing/wait.h"
 #include "worker/collectives/fake_device_test.h"
 
@@ -50,7 +51,7 @@ class Aside {
 
 struct DeviceGroupTest : testing::Test {
   // By default only the test's own calls look: the watchdog does so every hour.
-  std::unique_ptr<Group> Make() {
+  std::unique_ptr<DeviceGroup> Make() {
     options.rank = 0;
     options.size = 2;
     options.count = [this] { return ++issued; };
@@ -324,6 +325,48 @@ TEST_F(DeviceGroupTest, TheEndWaitsForTheLastCollectives) {
   EXPECT_THAT(device.calls(), ElementsAre("begin", "record", "finalize", "destroy"));
   EXPECT_EQ(work->Wait().code(), absl::StatusCode::kCancelled);
   EXPECT_TRUE(work->done());
+}
+
+TEST_F(DeviceGroupTest, ASplitWaitsForWhatIsInProgressAndThenForTheOtherRanks) {
+  const auto group = Make();
+  group->AllReduce(values).reset();
+  device.split.Set(false);
+  absl::StatusOr<std::unique_ptr<DeviceGroup>> part;
+  std::atomic<bool> returned = false;
+  std::thread splitting([&] {
+    part = group->Split(3, {.rank = 1, .size = 2});
+    returned = true;
+  });
+  absl::SleepFor(kSoon);  // if it did not wait, it would call now
+  EXPECT_THAT(device.calls(), ElementsAre("begin", "record"));
+  device.reached.Set(true);
+  EXPECT_TRUE(Eventually([&] { return device.calls().size() > 2; }));
+  EXPECT_FALSE(returned);
+  device.split.Set(true);
+  splitting.join();
+  ASSERT_TRUE(part.ok()) << part.status();
+  EXPECT_THAT(device.calls(), Contains("split 3 1"));
+  EXPECT_EQ((*part)->rank(), 1);
+  EXPECT_TRUE(group->Health().ok());
+}
+
+TEST_F(DeviceGroupTest, ASplitThatARankNeverJoinsFailsTheGroup) {
+  options.timeout = kSoon;
+  const auto group = Make();
+  device.split.Set(false);
+  const auto part = group->Split(0, {.rank = 0, .size = 1});
+  EXPECT_EQ(part.status().message(), "a split of the group: it was not done within 50ms (rank 1 is gone)");
+  EXPECT_EQ(group->Health(), part.status());
+  EXPECT_EQ(device.calls().back(), "abort");
+}
+
+TEST_F(DeviceGroupTest, AnErrorOfASplitFailsTheGroup) {
+  const auto group = Make();
+  device.split.Set(absl::UnavailableError("NCCL: unhandled system error"));
+  const auto part = group->Split(0, {.rank = 0, .size = 1});
+  EXPECT_THAT(Message(part.status()), HasSubstr("a split of the group: NCCL: unhandled system error (rank 1 is gone)"));
+  EXPECT_FALSE(group->Health().ok());
+  EXPECT_THAT(device.calls(), ElementsAre("split 0 0", "abort"));
 }
 
 TEST_F(DeviceGroupTest, TheEndAbortsWhatDoesNotComplete) {

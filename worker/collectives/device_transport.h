@@ -51,11 +51,16 @@ class DeviceTransport {
   // The point on the stream after all that was enqueued.
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() = 0;
 
+  // Makes the transport of a part of the ranks: of those that give the same `color`, in the order of `key`. Every rank
+  // of this one calls it, when the device has finished every collective. Null: still in progress; call it again, and
+  // nothing else but Ready and Abort before it has ended.
+  virtual absl::StatusOr<std::unique_ptr<DeviceTransport>> Split(int color, int key) = 0;
+
   // The clean end, when the device has finished every collective: Finalize, as Begin; when ready, Destroy.
   virtual absl::StatusOr<bool> Finalize() = 0;
   virtual absl::Status Destroy() = 0;
-  // The other end, at any time: collectives in progress end at once, with garbage as results, and streams that wait for
-  // them continue. Returns when no tensor is read or written any more.
+  // The other end, at any time: a split and collectives in progress end at once, with garbage as results, and streams
+  // that wait for them continue. Returns when no tensor is read or written any more.
   virtual void Abort() = 0;
 };
 

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "common/mutex.h"
 #include "worker/collectives/device_transport.h"
 
@@ -41,10 +42,12 @@ class FakeDevice {
   // What the transport's calls return. `reached`: of every event.
   Setting<absl::StatusOr<bool>> begin{true}, ready{true}, finalize{true}, reached{false};
   Setting<absl::Status> check{absl::OkStatus()}, record{absl::OkStatus()}, block{absl::OkStatus()};
+  Setting<absl::StatusOr<bool>> split{true};
   // Called inside the calls of these names.
   Setting<std::function<void()>> on_abort{[] {}}, on_block{[] {}}, on_query{[] {}};
 
-  // "begin", "record", "finalize", "destroy" and "abort", in order; "late" for any call after the last two.
+  // "begin", "record", "split 1 0" (color, key), "finalize", "destroy" and "abort", in order; "late" for any call after
+  // the last two. The transport of a part is this device's, too.
   std::vector<std::string> calls() const {
     const MutexLock lock(mutex_);
     return calls_;
@@ -86,6 +89,12 @@ class FakeDevice {
       device_.Add("record");
       if (absl::Status status = device_.record.Get(); !status.ok()) return status;
       return std::make_unique<FakeEvent>(device_);
+    }
+    absl::StatusOr<std::unique_ptr<DeviceTransport>> Split(int color, int key) override {
+      device_.Add(absl::StrCat("split ", color, " ", key));
+      const absl::StatusOr<bool> made = device_.split.Get();
+      if (!made.ok()) return made.status();
+      return *made ? std::make_unique<FakeTransport>(device_) : nullptr;
     }
     absl::StatusOr<bool> Finalize() override {
       device_.Add("finalize");

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "worker/collectives/device_group.h"
 #include "worker/collectives/device_transport.h"
@@ -112,10 +113,10 @@ class CudaEvent final : public DeviceEvent {
 
 class NcclTransport final : public DeviceTransport {
  public:
-  NcclTransport(const NcclOptions& options, ncclComm_t communicator)
-      : rank_(static_cast<size_t>(options.rank)),
-        size_(static_cast<size_t>(options.size)),
-        device_(static_cast<c10::DeviceIndex>(options.device)),
+  NcclTransport(c10::DeviceIndex device, int rank, int size, ncclComm_t communicator)
+      : rank_(static_cast<size_t>(rank)),
+        size_(static_cast<size_t>(size)),
+        device_(device),
         stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device_)),
         before_(device_),
         communicator_(communicator) {}
@@ -143,11 +144,7 @@ class NcclTransport final : public DeviceTransport {
     });
   }
 
-  absl::StatusOr<bool> Ready() override {
-    ncclResult_t state = ncclSuccess;
-    const ncclResult_t asked = ncclCommGetAsyncError(communicator_, &state);
-    return Result(asked == ncclSuccess ? state : asked);
-  }
+  absl::StatusOr<bool> Ready() override { return StateOf(communicator_); }
 
   absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() override {
     using Recorded = absl::StatusOr<std::unique_ptr<DeviceEvent>>;
@@ -158,9 +155,34 @@ class NcclTransport final : public DeviceTransport {
     });
   }
 
+  absl::StatusOr<std::unique_ptr<DeviceTransport>> Split(int color, int key) override {
+    using Made = absl::StatusOr<std::unique_ptr<DeviceTransport>>;
+    return OnDevice<Made>(device_, [&]() -> Made {
+      absl::StatusOr<bool> ready = true;
+      if (!splitting_) {
+        ready =
+            Result(ncclCommSplit(communicator_, color, key, &part_, /*config=*/nullptr));  // this one's: non-blocking
+        splitting_ = true;
+      }
+      // This communicator is ready first; before that the other one may not exist.
+      if (ready.ok()) ready = Ready();
+      if (ready.ok() && *ready) ready = StateOf(part_);
+      int rank = 0, size = 0;
+      if (ready.ok() && *ready) ready = Result(ncclCommUserRank(part_, &rank));
+      if (ready.ok() && *ready) ready = Result(ncclCommCount(part_, &size));
+      if (!ready.ok()) return ready.status();
+      if (!*ready) return nullptr;
+      splitting_ = false;
+      return std::make_unique<NcclTransport>(device_, rank, size, std::exchange(part_, nullptr));
+    });
+  }
+
   absl::StatusOr<bool> Finalize() override { return Result(ncclCommFinalize(communicator_)); }
   absl::Status Destroy() override { return Result(ncclCommDestroy(communicator_)).status(); }
-  void Abort() override { ncclCommAbort(communicator_); }
+  void Abort() override {
+    if (part_ != nullptr) ncclCommAbort(std::exchange(part_, nullptr));
+    ncclCommAbort(communicator_);
+  }
 
  private:
   // False: in progress.
@@ -170,6 +192,12 @@ class NcclTransport final : public DeviceTransport {
     // Its argument is unused (nccl.h), so this is right after the communicator's end, too.
     return absl::UnavailableError(
         absl::StrCat("NCCL: ", ncclGetErrorString(result), " (", ncclGetLastError(nullptr), ")"));
+  }
+
+  static absl::StatusOr<bool> StateOf(ncclComm_t communicator) {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = ncclCommGetAsyncError(communicator, &state);
+    return Result(asked == ncclSuccess ? state : asked);
   }
 
   ncclResult_t BeginPart(DeviceCollective::Kind kind, const RankShare& part) {
@@ -204,6 +232,8 @@ class NcclTransport final : public DeviceTransport {
   const c10::cuda::CUDAStream stream_;
   CudaEvent before_;  // the current stream's work before the last Begin
   const ncclComm_t communicator_;
+  bool splitting_ = false;
+  ncclComm_t part_ = nullptr;  // while splitting_; null until NCCL has made it
 };
 
 // Whether the communicator was made by `deadline`.
@@ -218,18 +248,29 @@ ncclResult_t Join(const NcclOptions& options, const ncclUniqueId& id, SteadyPoin
   return state;
 }
 
+absl::Status CannotJoin(const NcclOptions& options, const Peers& peers, absl::string_view why) {
+  return absl::UnavailableError(absl::StrCat("rank ", options.rank, " cannot join the group ", options.name, " of ",
+                                             options.size, ": ", why, " (", peers.Diagnose(), ")"));
+}
+
+DeviceGroupOptions GroupOptions(const NcclOptions& options, const std::shared_ptr<Peers>& peers) {
+  return {.rank = options.rank,
+          .size = options.size,
+          .device = c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(options.device)),
+          .timeout = options.timeout,
+          .count = [peers] { return peers->Issue(); },
+          .diagnose = [peers] { return peers->Diagnose(); }};
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Group>> MakeNccl(const NcclOptions& options, KeyValue& rendezvous) {
+absl::StatusOr<std::unique_ptr<DeviceGroup>> MakeNccl(const NcclOptions& options, KeyValue& rendezvous) {
   const SteadyPoint deadline = After(options.join_timeout);
   OrderLaunches();
   auto joined = Peers::Join(options.rank, options.size, options.name, options.host, rendezvous);
   if (!joined.ok()) return joined.status();
   const std::shared_ptr<Peers> peers = *std::move(joined);
-  const auto fail = [&](const std::string& why) {
-    return absl::UnavailableError(absl::StrCat("rank ", options.rank, " cannot join the group ", options.name, " of ",
-                                               options.size, ": ", why, " (", peers->Diagnose(), ")"));
-  };
+  const auto fail = [&](absl::string_view why) { return CannotJoin(options, *peers, why); };
   const std::string key = absl::StrCat("nccl/", options.name);
   ncclUniqueId id;
   if (options.rank == 0) {
@@ -244,23 +285,32 @@ absl::StatusOr<std::unique_ptr<Group>> MakeNccl(const NcclOptions& options, KeyV
   }
   ncclComm_t communicator = nullptr;
   try {
-    const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(options.device));
-    const c10::cuda::CUDAGuard guard(device);
+    DeviceGroupOptions group = GroupOptions(options, peers);
+    const c10::cuda::CUDAGuard guard(group.device);
     const ncclResult_t state = Join(options, id, deadline, &communicator);
     if (state == ncclSuccess) {
-      return MakeDeviceGroup({.rank = options.rank,
-                              .size = options.size,
-                              .device = device,
-                              .timeout = options.timeout,
-                              .count = [peers] { return peers->Issue(); },
-                              .diagnose = [peers] { return peers->Diagnose(); }},
-                             std::make_unique<NcclTransport>(options, communicator));
+      auto transport = std::make_unique<NcclTransport>(group.device.index(), options.rank, options.size, communicator);
+      return MakeDeviceGroup(std::move(group), std::move(transport));
     }
     if (communicator != nullptr) ncclCommAbort(communicator);
     return fail(state == ncclInProgress ? "not all ranks came in time" : ncclGetErrorString(state));
   } catch (const std::exception& error) {
     if (communicator != nullptr) ncclCommAbort(communicator);
     return fail(error.what());
+  }
+}
+
+absl::StatusOr<std::unique_ptr<DeviceGroup>> SplitNccl(DeviceGroup& world, int color, const NcclOptions& options,
+                                                       KeyValue& rendezvous) {
+  auto joined = Peers::Join(options.rank, options.size, options.name, options.host, rendezvous);
+  if (!joined.ok()) return joined.status();
+  const std::shared_ptr<Peers> peers = *std::move(joined);
+  try {
+    auto part = world.Split(color, GroupOptions(options, peers));
+    if (!part.ok()) return CannotJoin(options, *peers, part.status().message());
+    return part;
+  } catch (const std::exception& error) {
+    return CannotJoin(options, *peers, error.what());
   }
 }
 

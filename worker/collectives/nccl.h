@@ -1,4 +1,7 @@
 // Collectives between GPUs by the NCCL API, on a stream of their own. Only in builds with --config=cuda.
+//
+//   auto world = MakeNccl({.rank = 5, .size = 8, .name = "world", ...}, rendezvous);
+//   auto shards = SplitNccl(**world, /*color=*/1, {.rank = 1, .size = 4, .name = "shards-1", ...}, rendezvous);
 #pragma once
 
 #include <memory>
@@ -6,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "worker/collectives/group.h"
+#include "worker/collectives/device_group.h"
 #include "worker/collectives/key_value.h"
 
 namespace muster::collectives {
@@ -27,6 +30,12 @@ struct NcclOptions {
 //
 // Sets NCCL_LAUNCH_ORDER_IMPLICIT=1 in the process, unless it is set: the groups of a rank share its device, and
 // without one order of launches they may deadlock. All groups of a device must be used by one thread.
-absl::StatusOr<std::unique_ptr<Group>> MakeNccl(const NcclOptions& options, KeyValue& rendezvous);
+absl::StatusOr<std::unique_ptr<DeviceGroup>> MakeNccl(const NcclOptions& options, KeyValue& rendezvous);
+
+// A group of those ranks of `world` that give the same `color`: no second id and no second meeting, as NCCL connects it
+// through the communicator that is there (ncclCommSplit). Every rank of `world` calls it, in the same order of splits;
+// options.rank is the rank in the part, and the device and deadlines are those of `world`. Errors as MakeNccl.
+absl::StatusOr<std::unique_ptr<DeviceGroup>> SplitNccl(DeviceGroup& world, int color, const NcclOptions& options,
+                                                       KeyValue& rendezvous);
 
 }  // namespace muster::collectives

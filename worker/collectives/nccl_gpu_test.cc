@@ -32,6 +32,23 @@ Groups NcclGroups(int size, absl::Duration timeout) {
   return groups;
 }
 
+TEST(Nccl, RowsAndColumnsOfRanksAreGroups) {
+  const int size = static_cast<int>(c10::cuda::device_count());
+  ASSERT_GE(size, 1) << "there is no GPU: the test would pass without having run";
+  MemoryKeyValue values;
+  const Groups groups = NcclGroups(size, absl::Seconds(60));
+  ExpectRowsAndColumns(groups, [&](DeviceGroup& world, int color, int rank, int part) {
+    return SplitNccl(world, color,
+                     {.rank = rank,
+                      .size = part,
+                      .name = absl::StrCat(part == 2 ? "row-" : "column-", color),
+                      .host = "127.0.0.1",
+                      .device = world.rank(),
+                      .timeout = absl::Seconds(60)},
+                     values);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
                          ::testing::Values(Backend{"nccl", c10::kCUDA, static_cast<int>(c10::cuda::device_count()),
                                                    NcclGroups}),

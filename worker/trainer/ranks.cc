@@ -19,10 +19,11 @@ namespace {
 constexpr absl::Duration kDefaultDeadline = absl::Minutes(15);  // if the coordinator sends none
 
 struct Membership {
-  std::string name;
+  std::string name;   // unique in the generation
   uint32_t rank = 0;  // in the group
   uint32_t size = 1;
   uint32_t first = 0;  // the world's number of the group's rank 0
+  uint32_t color = 0;  // its number among the groups that are split off the world together
 };
 
 // Both kinds of options have these fields.
@@ -38,13 +39,18 @@ Options MakeOptions(const Assignment& assignment, const Membership& membership) 
   return options;
 }
 
+// `world`: the group of all ranks, null if that is the one to be made.
 absl::StatusOr<std::unique_ptr<collectives::Group>> Make(const Assignment& assignment, const Membership& membership,
-                                                         collectives::KeyValue& rendezvous) {
+                                                         collectives::Group* world, collectives::KeyValue& rendezvous) {
 #ifdef MUSTER_CUDA
   if (assignment.device() == DEVICE_CUDA) {
-    return collectives::MakeNccl(MakeOptions<collectives::NcclOptions>(assignment, membership), rendezvous);
+    const auto options = MakeOptions<collectives::NcclOptions>(assignment, membership);
+    if (world == nullptr) return collectives::MakeNccl(options, rendezvous);
+    return collectives::SplitNccl(dynamic_cast<collectives::DeviceGroup&>(*world), static_cast<int>(membership.color),
+                                  options, rendezvous);
   }
 #endif
+  (void)world;
   return collectives::MakeGloo(MakeOptions<collectives::GlooOptions>(assignment, membership), rendezvous);
 }
 
@@ -76,7 +82,7 @@ absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, c
   const auto begin = std::chrono::steady_clock::now();
   // `groups`: the numbers under which ops know it.
   const auto join = [&](const std::vector<int32_t>& groups, const Membership& membership) -> absl::Status {
-    auto made = Make(assignment, membership, rendezvous);
+    auto made = Make(assignment, membership, ranks.groups[kWorldGroup], rendezvous);
     if (!made.ok()) return made.status();
     for (const int32_t group : groups) {
       ranks.groups[group] = made->get();
@@ -92,9 +98,9 @@ absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, c
   if (absl::Status s = join(whole, {"world", rank, world}); !s.ok()) return s;
   if (shards > 1 && shards < world) {
     const uint32_t shard = rank % shards, replica = rank / shards;
-    const Membership one{absl::StrCat("shards-", replica), shard, shards, replica * shards};
+    const Membership one{absl::StrCat("shards-", replica), shard, shards, replica * shards, replica};
     if (absl::Status s = join({kShardGroup}, one); !s.ok()) return s;
-    const Membership replicas{absl::StrCat("replicas-", shard), replica, world / shards, shard};
+    const Membership replicas{absl::StrCat("replicas-", shard), replica, world / shards, shard, shard};
     if (absl::Status s = join({kReplicaGroup}, replicas); !s.ok()) return s;
   }
   const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - begin);
