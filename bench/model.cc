@@ -51,11 +51,11 @@ absl::StatusOr<engine::Config> MakeConfig(const Dimensions& shape, uint64_t* pla
   optimizer.set_clip_norm(1.0);
   config.train.set_seed(1);
   config.train.mutable_precision()->set_compute(shape.bf16 ? DTYPE_BF16 : DTYPE_FP32);
-  const auto inventory = models::MakeInventory(config.train.model());
+  const auto inventory = models::MakeInventory(config.train.model(), shape.cuda ? DEVICE_CUDA : DEVICE_CPU);
   if (!inventory.ok()) return inventory.status();
   auto made = engine::Configure(config.train, *inventory, shape.ranks, shape.rank);
   if (!made.ok()) return made.status();
-  *planned_bytes = made->memory.peak;
+  *planned_bytes = made->memory.peak - made->memory.fixed;  // of tensors
   made->config.threads = shape.threads;
   made->config.cuda = shape.cuda;
   return std::move(made->config);

@@ -87,7 +87,7 @@ absl::StatusOr<Row> Predict(const Options& options, const strategies::Hardware& 
   absl::StatusOr<Train> train = TrainOf(options, ranks);
   if (!train.ok()) return train.status();
   *train->mutable_strategy() = strategy;
-  const auto inventory = models::MakeInventory(train->model());
+  const auto inventory = models::MakeInventory(train->model(), hardware.device);
   if (!inventory.ok()) return inventory.status();
   const std::vector<RankPlace> places = strategies::FullNodes(ranks, hardware.ranks_per_node, options.memory_bytes);
   const auto memory_plan = strategies::PlanMemory(*train, *inventory, places);

@@ -35,9 +35,13 @@ Dimensions DimensionsOf(Gpt2Size size) {
 
 constexpr double kStandardDeviation = 0.02;
 
-// Rows of one piece. For the hidden layer: enough rows for an efficient GEMM, few enough for the cache. For the logits
-// a few more, because each piece reads and writes the embedding's gradient.
+// Rows of one piece. On a CPU, for the hidden layer: enough rows for an efficient GEMM, few enough for the cache. For
+// the logits a few more, because each piece reads and writes the embedding's gradient. On a GPU pieces are not for a
+// cache: they are as large as GEMMs gain from, and small beside what is kept.
 constexpr uint64_t kHiddenPieceBytes = 2 << 20, kLogitsPieceBytes = 64 << 20;
+constexpr uint64_t kGpuHiddenRows = 8192, kGpuLogitsPieceBytes = 1 << 30;
+// On a GPU a sum over rows first sums each tile of so many rows, in fp32 (worker/units/cuda/row_programs.h).
+constexpr uint64_t kGpuTileRows = 32;
 
 void AddTensor(Unit& unit, const std::string& name, const std::vector<uint64_t>& shape, Initialisation::Kind kind,
                double standard_deviation = 0) {
@@ -59,7 +63,7 @@ void AddLinear(Unit& unit, const std::string& name, uint64_t in, uint64_t out, d
   AddTensor(unit, name + ".bias", {out}, Initialisation::ZEROS);
 }
 
-Unit MakeBlock(const Gpt2& m, uint32_t layer) {
+Unit MakeBlock(const Gpt2& m, uint32_t layer, Device device) {
   const uint64_t c = m.width(), t = m.context();
   // Residual projections are scaled by 1/sqrt(residual layers), two a block (section 2.3).
   const double residual = kStandardDeviation / std::sqrt(2.0 * m.layers());
@@ -79,11 +83,19 @@ Unit MakeBlock(const Gpt2& m, uint32_t layer) {
   // Input, q k v, attention's output, the sum after it, the hidden layer before GELU; then each norm's mean and
   // deviation, and the softmax's log-sums. The reference by autograd keeps half as much again.
   unit.set_saved_bytes(4 * t * (c + 3 * c + c + c + 4 * c) + 4 * t * (4 + m.heads()));
-  unit.set_piece_rows(std::max<uint64_t>(64, kHiddenPieceBytes / (16 * c)));
   unit.set_forward_bytes(4 * t * c);                  // ln_2
   unit.set_forward_piece_bytes(16 * c);               // GELU
   unit.set_backward_piece_bytes(2 * 16 * c + 4 * c);  // GELU, the hidden layer's gradient, ln_2 or its gradient
   unit.set_output_bytes(4 * t * c);
+  if (device == DEVICE_CUDA) {
+    unit.set_piece_rows(kGpuHiddenRows);
+    // Attention's backward: the gradients of its output and of q k v, the latter once more before they are joined, and
+    // its sums; all less the hidden layer and the sum after attention, which are gone by then. The bias's sums.
+    unit.set_backward_bytes(4 * t * (8 * c - 5 * c) + 4 * t * 3 * c / kGpuTileRows);
+    unit.set_backward_piece_bytes(unit.backward_piece_bytes() + 4 * (4 + 2) * c / kGpuTileRows);
+  } else {
+    unit.set_piece_rows(std::max<uint64_t>(64, kHiddenPieceBytes / (16 * c)));
+  }
   return unit;
 }
 
@@ -128,12 +140,13 @@ absl::StatusOr<Gpt2> ResolveGpt2(const Gpt2& model) {
   return m;
 }
 
-Inventory MakeGpt2(const Gpt2& m) {
+Inventory MakeGpt2(const Gpt2& m, Device device) {
   const uint64_t c = m.width(), t = m.context(), v = m.vocabulary();
   Inventory inventory;
   inventory.set_family("gpt2");
   inventory.set_vocabulary(v);
   inventory.set_context(t);
+  inventory.set_device(device);
 
   Unit& embedding = *inventory.add_units();
   embedding.set_name("embedding");
@@ -145,7 +158,7 @@ Inventory MakeGpt2(const Gpt2& m) {
   embedding.set_output_bytes(4 * t * c);
   embedding.set_backward_without_parameters(true);  // it adds the gradient's rows to those of the tokens
 
-  for (uint32_t layer = 0; layer < m.layers(); ++layer) *inventory.add_units() = MakeBlock(m, layer);
+  for (uint32_t layer = 0; layer < m.layers(); ++layer) *inventory.add_units() = MakeBlock(m, layer, device);
 
   Unit& head = *inventory.add_units();
   head.set_name("head");
@@ -156,7 +169,8 @@ Inventory MakeGpt2(const Gpt2& m) {
   borrow.set_tensor("wte.weight");
   head.set_forward_flops(2.0 * t * c * v);
   head.set_saved_bytes(4 * t * c);  // the input
-  head.set_piece_rows(std::max<uint64_t>(64, kLogitsPieceBytes / (4 * v)));
+  const uint64_t logits = device == DEVICE_CUDA ? kGpuLogitsPieceBytes : kLogitsPieceBytes;
+  head.set_piece_rows(std::max<uint64_t>(64, logits / (4 * v)));
   head.set_backward_bytes(4 * t * c);              // its gradient
   head.set_backward_piece_bytes(4 * (v + c + 2));  // logits, which become their own gradient, and around the norm
   return inventory;

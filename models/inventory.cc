@@ -22,10 +22,10 @@ absl::StatusOr<Model> Resolve(const Model& model) {
   return absl::InvalidArgumentError("family: missing; known: gpt2");
 }
 
-absl::StatusOr<Inventory> MakeInventory(const Model& model) {
+absl::StatusOr<Inventory> MakeInventory(const Model& model, Device device) {
   absl::StatusOr<Model> resolved = Resolve(model);
   if (!resolved.ok()) return resolved.status();
-  return MakeGpt2(resolved->gpt2());
+  return MakeGpt2(resolved->gpt2(), device == DEVICE_CUDA ? DEVICE_CUDA : DEVICE_CPU);
 }
 
 uint64_t Elements(const Tensor& tensor) {
@@ -49,6 +49,7 @@ uint64_t PieceRows(uint64_t rows, uint64_t most) {
 }
 
 uint64_t Bf16Bytes(const Inventory& inventory) {
+  if (inventory.device() == DEVICE_CUDA) return 0;
   uint64_t largest = 0;
   for (const Unit& unit : inventory.units()) {
     for (const Tensor& tensor : unit.tensors()) largest = std::max(largest, Elements(tensor));

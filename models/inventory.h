@@ -14,8 +14,9 @@ namespace muster::models {
 // path below `model`, e.g. "heads: 5 does not divide width 128".
 absl::StatusOr<Model> Resolve(const Model& model);
 
-// The inventory of a resolved model.
-absl::StatusOr<Inventory> MakeInventory(const Model& model);
+// The inventory of a resolved model. Tensors are the same for every device; rows of pieces and bytes are those of the
+// units' implementation for `device`, which is DEVICE_CUDA or else a CPU.
+absl::StatusOr<Inventory> MakeInventory(const Model& model, Device device = DEVICE_CPU);
 
 // Elements of all tensors, each counted once.
 uint64_t Parameters(const Inventory& inventory);
@@ -29,9 +30,9 @@ uint64_t PieceRows(uint64_t rows, uint64_t most);
 // 1,024 x 1,024.
 inline constexpr uint64_t kBf16PanelBytes = uint64_t{12} << 20;
 
-// The most that a training step in bf16 takes beyond what the inventory states, which counts fp32. With native bf16
-// GEMMs that is the largest tensor's gradient in bf16, before it is added to the fp32 gradient; without, it is the
-// panels.
+// The most that a training step in bf16 takes beyond what the inventory states, which counts fp32. On a CPU with native
+// bf16 GEMMs that is the largest tensor's gradient in bf16, before it is added to the fp32 gradient; without, it is the
+// panels. On a GPU it is nothing: its GEMMs add to the fp32 gradient.
 uint64_t Bf16Bytes(const Inventory& inventory);
 
 }  // namespace muster::models

@@ -286,6 +286,19 @@ std::vector<uint64_t> UnitElements(const PartitionTable& table, const Inventory&
 
 }  // namespace
 
+uint64_t FixedBytes(Device device, const Layout& layout) {
+  if (device != DEVICE_CUDA) return 0;
+  // A context with LibTorch's and NCCL's code on an H100; CUBLAS_WORKSPACE_CONFIG=:4096:8, as the agent sets it, and as
+  // much again for cuBLASLt (32 MiB on Hopper in LibTorch); NCCL's channels, by its defaults of 4 MiB a channel,
+  // protocol and direction (NCCL_BUFFSIZE).
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  constexpr uint64_t kContext = 512 * kMiB, kWorkspaces = 64 * kMiB, kCommunicator = 256 * kMiB;
+  const size_t world = layout.roles.size();
+  const uint32_t shards = layout.table.shards();
+  const uint64_t communicators = world <= 1 ? 0 : shards > 1 && shards < world ? 3 : 1;
+  return kContext + kWorkspaces + communicators * kCommunicator;
+}
+
 std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory, const Layout& layout,
                                   const RankProgram& program) {
   const Buffers buffers = BuffersOf(program, UnitElements(layout.table, inventory));
@@ -293,6 +306,7 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
   const bool bf16 = train.precision().compute() == DTYPE_BF16, reduce_bf16 = train.precision().reduce() == DTYPE_BF16;
 
   Memory common;
+  common.fixed = FixedBytes(inventory.device(), layout);
   common.gather_buffers = (bf16 ? 2 : 4) * buffers.gathered;
   common.reduce_buffers = 4 * buffers.waiting;
   common.activations = std::max(PeakActivationBytes(program.schedule, inventory, sequences),
@@ -310,7 +324,7 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
     if (reduce_bf16 && buffers.reduces) {
       memory.reduce_buffers += 2 * (buffers.whole_gradients ? buffers.all : buffers.waiting);
     }
-    memory.peak = memory.parameters + memory.gradients + memory.optimizer_state + memory.gather_buffers +
+    memory.peak = memory.fixed + memory.parameters + memory.gradients + memory.optimizer_state + memory.gather_buffers +
                   memory.reduce_buffers + memory.activations;
   }
   return shards;

@@ -75,6 +75,7 @@ absl::StatusOr<RankProgram> Outline(const Train& train, const Inventory& invento
 // Bytes that a rank needs. All but the activations are allocated from the first step to the last: the sum of the parts
 // with the activations' peak is the peak.
 struct Memory {
+  uint64_t fixed = 0;  // of a process on a GPU, whatever the model: FixedBytes; on a CPU 0
   // Master weights of what it owns, fp32. If its schedule gathers into no slot, it has all parameters instead, in fp32,
   // or all in bf16 beside the master weights.
   uint64_t parameters = 0;
@@ -85,6 +86,11 @@ struct Memory {
   uint64_t activations = 0;      // the peak of the walks through training and evaluation
   uint64_t peak = 0;
 };
+// What a rank's process takes of a GPU beside its tensors: the context, the workspaces of cuBLAS, and the buffers of
+// each of its communicators with more than one rank. Assumed, since no GPU has run it yet: the trainer logs what it
+// finds
+// ("device memory").
+uint64_t FixedBytes(Device device, const Layout& layout);
 // By shard, of the ranks that run `program`: cheap for any number of ranks.
 std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory, const Layout& layout,
                                   const RankProgram& program);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 
 #include "absl/strings/match.h"
 #include "models/inventory.h"
@@ -161,6 +162,26 @@ TEST(Memory, ShardsHoldWhatTheyOwnAndTheirSlots) {
     EXPECT_EQ(bf16.gather_buffers, fp32.gather_buffers / 2) << c.name;
     EXPECT_EQ(bf16.reduce_buffers, fp32.reduce_buffers * 3 / 2 + (c.whole_gradients ? 2 * all : 0)) << c.name;
   }
+}
+
+// The units of a GPU compute larger pieces, and its process has a context, workspaces and communicators.
+TEST(Memory, AGpuTakesMoreThanItsTensors) {
+  Train train = Tiny();
+  train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_HYBRID);
+  train.mutable_strategy()->mutable_fsdp()->set_shard_ranks(2);
+  const Inventory cpu = *models::MakeInventory(train.model()), gpu = *models::MakeInventory(train.model(), DEVICE_CUDA);
+  constexpr uint64_t kMiB = 1 << 20;
+  for (const auto& [ranks, fixed] : std::map<uint32_t, uint64_t>{
+           {2, (576 + 256) * kMiB}, {4, (576 + 3 * 256) * kMiB}}) {  // the world; it and shards and replicas
+    const Layout layout = *MakeLayout(train, gpu, AnyPlaces(ranks));
+    const Memory on_gpu = Needs(train, gpu, layout), on_cpu = Needs(train, cpu, layout);
+    EXPECT_EQ(on_gpu.fixed, fixed);
+    EXPECT_EQ(on_cpu.fixed, 0u);
+    EXPECT_GT(on_gpu.activations, on_cpu.activations);
+    EXPECT_EQ(on_gpu.peak - on_gpu.fixed - on_gpu.activations, on_cpu.peak - on_cpu.activations);
+  }
+  train.mutable_strategy()->mutable_single();
+  EXPECT_EQ(Needs(train, gpu, *MakeLayout(train, gpu, AnyPlaces(1))).fixed, 576 * kMiB);
 }
 
 TEST(Memory, KeptParametersTakeASlotForEachUnit) {

@@ -38,6 +38,7 @@ const std::vector<Hardware>& KnownHardware() {
   // uneven shares is a group of as many NCCL ops; 3 us for each is an assumption, not measured.
   static const auto* const known = new std::vector<Hardware>{
       {.name = "h100",
+       .device = DEVICE_CUDA,
        .assumptions =
            "8 x H100 SXM a node: 445 TFLOP/s bf16 (45% of 989), 223 TFLOP/s TF32, 50 TFLOP/s fp32, 2.7 TB/s HBM3, "
            "NVLink 4 360 GB/s and 6 us a hop, one 400G InfiniBand port a GPU 40 GB/s and 10 us a hop",
@@ -51,6 +52,7 @@ const std::vector<Hardware>& KnownHardware() {
        .between = {40e9, 10e-6},
        .share_seconds = 3e-6},
       {.name = "h200",
+       .device = DEVICE_CUDA,
        .assumptions =
            "8 x H200 SXM a node: 445 TFLOP/s bf16 (45% of 989), 223 TFLOP/s TF32, 50 TFLOP/s fp32, 3.8 TB/s HBM3e, "
            "NVLink 4 360 GB/s and 6 us a hop, one 400G InfiniBand port a GPU 40 GB/s and 10 us a hop",
@@ -64,6 +66,7 @@ const std::vector<Hardware>& KnownHardware() {
        .between = {40e9, 10e-6},
        .share_seconds = 3e-6},
       {.name = "a100",
+       .device = DEVICE_CUDA,
        .assumptions =
            "8 x A100 SXM a node: 140 TFLOP/s bf16 (45% of 312), 70 TFLOP/s TF32, 14.6 TFLOP/s fp32, 1.6 TB/s HBM2e, "
            "NVLink 3 240 GB/s and 6 us a hop, one 200G InfiniBand port a GPU 20 GB/s and 10 us a hop",
@@ -79,6 +82,7 @@ const std::vector<Hardware>& KnownHardware() {
       TwoCores("cpu", "a server", 85e9, "85 in bf16, which go through fp32 panels"),
       TwoCores("cpu-bf16", "a server with AVX-512 BF16", 150e9, "150 in bf16"),
       {.name = "rtx4090",
+       .device = DEVICE_CUDA,
        .assumptions = "8 x RTX 4090 a node: 74 TFLOP/s bf16 (45% of 165), 50 TFLOP/s fp32, 0.8 TB/s GDDR6X, PCIe 4 "
                       "through host memory 10 GB/s and 20 us a hop, 100G Ethernet a node 1.25 GB/s a GPU and 30 us",
        .ranks_per_node = 8,

@@ -21,6 +21,7 @@ struct Link {
 // Rates are those that training reaches, not those of the data sheet; `assumptions` states their source.
 struct Hardware {
   std::string name;
+  Device device = DEVICE_CPU;  // or DEVICE_CUDA
   std::string assumptions;
   uint32_t ranks_per_node = 1;  // if the nodes are unknown
   double fp32_flops = 0;        // FLOP/s of a rank

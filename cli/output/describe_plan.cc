@@ -70,7 +70,8 @@ std::vector<Alike> GroupRanks(const v1::PlanReply& plan) {
   for (const v1::RankPlan& rank : plan.ranks()) {
     const std::vector<uint64_t> key = {rank.parameter_bytes(), rank.gradient_bytes(), rank.optimizer_bytes(),
                                        rank.gather_bytes(),    rank.reduce_bytes(),   rank.activation_bytes(),
-                                       rank.peak_bytes(),      rank.slot_bytes(),     rank.node().empty()};
+                                       rank.fixed_bytes(),     rank.peak_bytes(),     rank.slot_bytes(),
+                                       rank.node().empty()};
     const auto [at, fresh] = known.emplace(key, groups.size());
     if (fresh) groups.push_back({.first = &rank, .ranks = {}, .nodes = {}});
     Alike& group = groups[at->second];
@@ -83,16 +84,14 @@ std::vector<Alike> GroupRanks(const v1::PlanReply& plan) {
 }
 
 std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
-  Table table({{"RANK", true},
-               {"PARAMETERS", true},
-               {"GRADIENTS", true},
-               {"OPTIMIZER", true},
-               {"GATHER", true},
-               {"REDUCE", true},
-               {"ACTIVATIONS", true},
-               {"PEAK", true},
-               {"SLOT", true},
-               {"NODE"}});
+  // Only a GPU has fixed costs.
+  const bool fixed =
+      std::any_of(plan.ranks().begin(), plan.ranks().end(), [](const v1::RankPlan& r) { return r.fixed_bytes() > 0; });
+  std::vector<Column> columns = {{"RANK", true},   {"PARAMETERS", true}, {"GRADIENTS", true},  {"OPTIMIZER", true},
+                                 {"GATHER", true}, {"REDUCE", true},     {"ACTIVATIONS", true}};
+  if (fixed) columns.push_back({"FIXED", true});
+  columns.insert(columns.end(), {{"PEAK", true}, {"SLOT", true}, {"NODE"}});
+  Table table(columns);
   std::vector<Alike> groups = GroupRanks(plan);
   const size_t all = groups.size();
   if (all > kMostRows) {
@@ -102,10 +101,18 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
   }
   for (const Alike& group : groups) {
     const v1::RankPlan& r = *group.first;
-    table.Add({Runs(group.ranks), FormatBytes(r.parameter_bytes()), FormatBytes(r.gradient_bytes()),
-               FormatBytes(r.optimizer_bytes()), FormatBytes(r.gather_bytes()), FormatBytes(r.reduce_bytes()),
-               FormatBytes(r.activation_bytes()), FormatBytes(r.peak_bytes()),
-               r.slot_bytes() > 0 ? FormatBytes(r.slot_bytes()) : "", Names(group.nodes)});
+    std::vector<Cell> cells = {Runs(group.ranks),
+                               FormatBytes(r.parameter_bytes()),
+                               FormatBytes(r.gradient_bytes()),
+                               FormatBytes(r.optimizer_bytes()),
+                               FormatBytes(r.gather_bytes()),
+                               FormatBytes(r.reduce_bytes()),
+                               FormatBytes(r.activation_bytes())};
+    if (fixed) cells.emplace_back(FormatBytes(r.fixed_bytes()));
+    cells.emplace_back(FormatBytes(r.peak_bytes()));
+    cells.emplace_back(r.slot_bytes() > 0 ? FormatBytes(r.slot_bytes()) : "");
+    cells.emplace_back(Names(group.nodes));
+    table.Add(std::move(cells));
   }
   std::string text = table.Render(screen);
   if (all > kMostRows) {

@@ -88,6 +88,7 @@ void AddRanks(const strategies::MemoryPlan& memory_plan, const std::vector<RankP
     r.set_gather_bytes(memory.gather_buffers);
     r.set_reduce_bytes(memory.reduce_buffers);
     r.set_activation_bytes(memory.activations);
+    r.set_fixed_bytes(memory.fixed);
     r.set_peak_bytes(memory.peak);
     r.set_slot_bytes(ranks[rank].memory_bytes);
     r.set_shard(memory_plan.layout.roles[rank].shard());

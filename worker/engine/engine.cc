@@ -35,6 +35,7 @@
 
 #ifdef MUSTER_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <cuda_runtime_api.h>
 #endif
 
 namespace muster::engine {
@@ -71,6 +72,7 @@ class CompiledEngine final : public Engine {
   std::string attention() const override { return attention_; }
   absl::Status UseAttention(const std::string& name) override;
   uint64_t peak_memory_bytes() const override;
+  uint64_t fixed_memory_bytes() const override;
 
  private:
   // Turns LibTorch's exceptions into a Status that names rank, step and op.
@@ -570,6 +572,18 @@ uint64_t CompiledEngine::peak_memory_bytes() const {
   }
 #endif
   return CpuMemoryUse().peak_bytes;
+}
+
+uint64_t CompiledEngine::fixed_memory_bytes() const {
+#ifdef MUSTER_CUDA
+  size_t free = 0, total = 0;
+  if (device_.is_cuda() && cudaMemGetInfo(&free, &total) == cudaSuccess) {
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
+    const size_t ours = static_cast<size_t>(stats.reserved_bytes[0].current);
+    return total - free > ours ? total - free - ours : 0;
+  }
+#endif
+  return 0;
 }
 
 }  // namespace

@@ -145,6 +145,9 @@ class Engine {
 
   // Peak bytes of live tensors: the process's CPU tensors, or those on the GPU.
   virtual uint64_t peak_memory_bytes() const = 0;
+  // What is in use on the GPU beside LibTorch's memory: context, communicators, and whatever else runs there; on a CPU
+  // 0. strategies::FixedBytes plans it.
+  virtual uint64_t fixed_memory_bytes() const = 0;
 };
 
 }  // namespace muster::engine

@@ -6,10 +6,30 @@
 #include <utility>
 
 #ifdef MUSTER_CUDA
+#include <ATen/ops/from_blob.h>
 #include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
 #endif
 
 namespace muster::engine {
+
+namespace {
+
+// The same memory, known to the driver until the result is freed. LibTorch's own allocator of pinned memory rounds up
+// to a power of two and keeps what is freed. What the driver refuses stays as it is: copies are slower, and right.
+at::Tensor PageLocked(const at::Tensor& pageable) {
+#ifdef MUSTER_CUDA
+  if (cudaHostRegister(pageable.data_ptr(), pageable.nbytes(), cudaHostRegisterDefault) == cudaSuccess) {
+    return at::from_blob(
+        pageable.data_ptr(), pageable.sizes(), [pageable](void* data) { (void)cudaHostUnregister(data); },
+        pageable.options());
+  }
+  (void)cudaGetLastError();  // or the next check of LibTorch reports it
+#endif
+  return pageable;
+}
+
+}  // namespace
 
 void State::AddKind(std::string name, const std::function<at::Tensor(const OwnedExtent&)>& values) {
   Kind& kind = kinds_.emplace_back(Kind{std::move(name), {}});
@@ -30,7 +50,8 @@ void State::Add(std::string name, const at::Tensor& values) {
 void State::Allocate() {
   if (!copies_ || copy_.defined()) return;
   const bool gpu = !extents_->empty() && extents_->front().master.is_cuda();
-  copy_ = at::zeros({elements_}, at::TensorOptions(at::kFloat).pinned_memory(gpu));
+  copy_ = at::zeros({elements_}, at::kFloat);
+  if (gpu) copy_ = PageLocked(copy_);
 }
 
 std::vector<StateView> State::Views() {
@@ -55,7 +76,7 @@ void State::ToHost() {
     for (const OwnedState& state : kind.states) CopyOf(state).copy_(state.values, /*non_blocking=*/true);
   }
 #ifdef MUSTER_CUDA
-  if (copy_.is_pinned()) c10::cuda::getCurrentCUDAStream().synchronize();
+  if (!extents_->empty() && extents_->front().master.is_cuda()) c10::cuda::getCurrentCUDAStream().synchronize();
 #endif
 }
 

@@ -1,5 +1,6 @@
 // This rank's part of a checkpoint: the parameters and optimizer state that it owns. Where those are on a GPU, also
-// their copy in host memory: one pinned buffer, which exists only from the first checkpoint on, or while one is loaded.
+// their copy in host memory: one page-locked buffer, which exists only from the first checkpoint on, or while one is
+// loaded.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -100,6 +100,7 @@ class Loop {
   std::vector<uint32_t> batch_;
   std::deque<Issued> in_flight_;
   PendingVotes votes_;
+  bool memory_logged_ = false;
   SteadyTime step_ended_;                 // the newest one that is done
   std::optional<uint64_t> checkpointed_;  // step of the newest checkpoint, begun or resumed from
   SteadyTime checkpoint_begun_;           // that or, before the first one, the training
@@ -245,6 +246,10 @@ absl::Status Loop::Report(const engine::StepResult& result, const Issued& issued
   point.set_step_seconds(seconds);
   if (seconds > 0) point.set_tokens_per_second(static_cast<double>(tokens) / seconds);
   point.set_peak_memory_bytes(rank_.engine->peak_memory_bytes());
+  if (!std::exchange(memory_logged_, true) && rank_.engine->fixed_memory_bytes() > 0) {
+    LogInfo("device memory", {{"tensors_bytes", rank_.engine->peak_memory_bytes()},
+                              {"fixed_bytes", rank_.engine->fixed_memory_bytes()}});
+  }
   if (!alone() && assignment_.device() != DEVICE_CUDA) point.set_communication_seconds(result.waited_seconds);
   if (ValidatesAfter(step())) {
     absl::StatusOr<double> loss = Validate();

@@ -55,7 +55,7 @@ absl::Status CheckRole(const Assignment& assignment, const std::vector<RankRole>
 
 absl::StatusOr<Program> CompileProgram(const Assignment& assignment) {
   const Train& train = assignment.spec().train();
-  absl::StatusOr<Inventory> inventory = models::MakeInventory(train.model());
+  absl::StatusOr<Inventory> inventory = models::MakeInventory(train.model(), assignment.device());
   if (!inventory.ok()) return inventory.status();
   absl::StatusOr<strategies::Layout> layout = strategies::LayoutOf(assignment.table(), *inventory, assignment.world());
   if (!layout.ok()) return layout.status();

@@ -17,9 +17,6 @@ namespace {
 // Through panels, each block of rows widens the weights again, so a block has more rows. In bf16 they take the same
 // memory.
 constexpr uint64_t kPanelRowFactor = 2;
-// On a GPU blocks are not for a cache. They are as large as GEMMs gain from; the GELU of 8,192 rows is the largest
-// tensor that is not kept.
-constexpr uint64_t kGpuPieceRows = 8192;
 
 // Saves for backward: the input, q k v, attention's output, the sum after attention, the hidden layer before GELU and a
 // few scalars per token: 10 widths, where autograd saves 16. Norms and GELU are cheaper to recompute than to save. The
@@ -109,10 +106,7 @@ class Block final : public UnitModule {
     return last;
   }
 
-  uint64_t PieceRows(uint64_t rows) const {
-    if (!p_[0].value.is_cpu()) return rows == 0 ? 0 : std::max(rows, kGpuPieceRows);
-    return rows * (gemms_.ThroughPanels(p_[0].value) ? kPanelRowFactor : 1);
-  }
+  uint64_t PieceRows(uint64_t rows) const { return rows * (gemms_.ThroughPanels(p_[0].value) ? kPanelRowFactor : 1); }
 
   // Rows of one block.
   int64_t Piece(const at::Tensor& x) const {

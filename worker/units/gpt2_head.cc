@@ -21,9 +21,9 @@
 namespace muster::units {
 namespace {
 
-// Factors on piece_rows. A GPU needs more rows for an efficient GEMM, and has the memory. In bf16 twice the rows take
-// the same memory, and each block's embedding gradient is a separate bf16 GEMM that is then added to the fp32 one.
-constexpr uint64_t kGpuRowFactor = 16, kNarrowRowFactor = 2;
+// On piece_rows, in bf16 on a CPU: twice the rows take the same memory, and each block's embedding gradient is a
+// separate bf16 GEMM that is then added to the fp32 one.
+constexpr uint64_t kNarrowRowFactor = 2;
 // Logits are padded to a multiple of this many columns. Otherwise a vocabulary like 50,257 leaves tensor cores unused,
 // and on a CPU the GEMM takes a third longer because rows do not start at a cache line. Padding columns are masked or
 // skipped; the embedding has no rows for them.
@@ -43,9 +43,7 @@ class Head final : public UnitModule {
         portable_(options.portable),
         gemms_(options.bf16_gemms),
         rows_(options.rows),
-        piece_rows_(piece_rows * (!wte_.value.is_cpu() ? kGpuRowFactor
-                                  : narrow_            ? kNarrowRowFactor
-                                                       : 1)) {}
+        piece_rows_(piece_rows * (narrow_ && wte_.value.is_cpu() ? kNarrowRowFactor : 1)) {}
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
     const int64_t width = in[0].size(2);
