@@ -19,9 +19,9 @@ from machine import machine
 from ranks import CASES, OURS, Group, spread
 
 STRATEGIES = ["ddp", "zero1", "zero2", "zero3", "shard_grad_op", "full_shard"]
-PEERS = ["ddp", "zero1", "fsdp2"]
+PEERS = ["ddp", "zero1", "fsdp2", "fsdp2_grad_op"]
 # Which of PyTorch's each of ours is compared with.
-COMPARED = {"ddp": "ddp", "zero1": "zero1", "zero2": "zero1", "zero3": "fsdp2", "shard_grad_op": "fsdp2",
+COMPARED = {"ddp": "ddp", "zero1": "zero1", "zero2": "zero1", "zero3": "fsdp2", "shard_grad_op": "fsdp2_grad_op",
             "full_shard": "fsdp2"}
 
 

@@ -2,10 +2,12 @@
 
 Fused AdamW, scaled dot product attention, gradients set to none; torch.compile on request;
 several ranks over Gloo, on GPUs over NCCL, by DistributedDataParallel, with
-ZeroRedundancyOptimizer too, or by FSDP2's fully_shard of each block and of the root. Protocol as single_rank_side.cc and
-ranks_side.cc.
+ZeroRedundancyOptimizer too, or by FSDP2's fully_shard of each block and of the root, with its defaults: the root's own
+parameters stay gathered from forward to backward. bf16 is autocast, and with FSDP2 its MixedPrecisionPolicy. Gradients are
+reduced once a step, after the last microbatch. Protocol as single_rank_side.cc and ranks_side.cc.
 """
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -47,7 +49,7 @@ class Gpt2(nn.Module):
         x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
             x = block(x)
-        return F.cross_entropy(self.head(self.ln_f(x)).flatten(0, 1), targets.flatten())
+        return F.cross_entropy(self.head(self.ln_f(x)).flatten(0, 1).float(), targets.flatten())
 
 
 def status_bytes(field):
@@ -85,11 +87,14 @@ def main():
     run = model
     if a.strategy.startswith("fsdp2"):
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-        mesh = init_device_mesh(a.device, (a.ranks,))
-        for block in model.blocks:
-            fully_shard(block, mesh=mesh, reshard_after_forward=a.strategy == "fsdp2")
-        fully_shard(model, mesh=mesh, reshard_after_forward=a.strategy == "fsdp2")
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        options = {"mesh": init_device_mesh(a.device, (a.ranks,))}
+        if a.strategy == "fsdp2_grad_op":
+            options["reshard_after_forward"] = False
+        if a.dtype == "bf16":
+            options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        for module in [*model.blocks, model]:
+            fully_shard(module, **options)
     elif a.ranks > 1:
         run = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
         if a.reduce == "none":  # the same step, with buckets, but without communication
@@ -109,14 +114,24 @@ def main():
     batch = torch.randint(0, a.vocabulary, (a.sequences, a.context + 1)).to(a.device)
     parts = batch.split(a.microbatch or a.sequences)
 
+    fsdp2, several = a.strategy.startswith("fsdp2"), a.ranks > 1
+    autocast = a.dtype == "bf16" and not fsdp2
+
+    def backward(part):
+        with torch.autocast(a.device, torch.bfloat16, enabled=autocast):
+            loss = run(part[:, :-1], part[:, 1:]) * (len(part) / len(batch))
+        loss.backward()
+        return loss.detach()
+
     def step():
         optimizer.zero_grad(set_to_none=True)
         total = 0
         for part in parts:
-            with torch.autocast(a.device, torch.bfloat16, enabled=a.dtype == "bf16"):
-                loss = run(part[:, :-1], part[:, 1:]) * (len(part) / len(batch))
-            loss.backward()
-            total = total + loss.detach()
+            last = part is parts[-1]
+            if fsdp2:
+                model.set_requires_gradient_sync(last)
+            with contextlib.nullcontext() if last or fsdp2 or not several else run.no_sync():
+                total = total + backward(part)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         return total
