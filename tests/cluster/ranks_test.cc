@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "testing/temporary_folder.h"
 #include "tests/cluster/cluster.h"
 
 namespace muster::cluster {
@@ -50,6 +52,37 @@ TEST(Ranks, PauseStopsAllAfterTheSameStepWithACheckpoint) {
   ASSERT_TRUE(cluster.WaitForStep(id, cluster.FinalWeights("paused").first + 5));
   EXPECT_EQ(cluster.Muster({"cancel", "-y", id}).exit_code, 0);
   EXPECT_TRUE(cluster.WaitForState(id, "cancelled"));
+}
+
+// As ranks on GPUs run: a step is issued before the result of the one before is read. A checkpoint on request, a trace
+// and a stop each drain what is in flight, at another step on every rank.
+TEST(Ranks, OneStepAheadOfTheirResultsTheyAreStoppedAndAskedAllTheSame) {
+  const TemporaryFolder bin;
+  const std::string trainer = bin.path() + "/muster-trainer";
+  std::ofstream(trainer) << "#!/bin/sh\nexec " << std::filesystem::canonical("worker/trainer/muster-trainer").string()
+                         << " \"$@\" $([ \"$1\" = run ] && echo --streams)\n";
+  std::filesystem::permissions(trainer, std::filesystem::perms::owner_all);
+  Cluster cluster;
+  cluster.worker_flags = {"--trainer", trainer};
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 3);
+  const std::string more = Ranks(3) + "strategy: {kind: fsdp}\n";
+  const std::string asked = cluster.Submit({.name = "asked", .steps = 1'000'000, .checkpoint_every = 0, .extra = more});
+  ASSERT_TRUE(cluster.WaitForStep(asked, 10));
+  EXPECT_EQ(cluster.Muster({"checkpoint", "now", asked}).exit_code, 0);
+  const Ran traced = cluster.Muster({"trace", asked, "--steps", "2", "--save", bin.path() + "/trace.json"});
+  EXPECT_EQ(traced.exit_code, 0) << traced.err;
+  EXPECT_EQ(cluster.Muster({"pause", asked}).exit_code, 0);
+  ASSERT_TRUE(cluster.WaitForState(asked, "paused"));
+  const auto [steps, weights] = cluster.FinalWeights("asked");
+  const std::string calm =
+      cluster.Submit({.name = "calm", .steps = static_cast<int>(steps), .checkpoint_every = 0, .extra = more});
+  ASSERT_TRUE(cluster.WaitForState(calm, "completed"));
+  EXPECT_EQ(cluster.FinalWeights("calm"), std::make_pair(steps, weights));
+  EXPECT_EQ(cluster.Muster({"resume", asked}).exit_code, 0);
+  EXPECT_TRUE(cluster.WaitForStep(asked, steps + 5));
+  EXPECT_EQ(cluster.Muster({"cancel", "-y", asked}).exit_code, 0);
+  EXPECT_TRUE(cluster.WaitForState(asked, "cancelled"));
 }
 
 TEST(Ranks, OneThatRefusesEndsTheJobForAll) {
