@@ -1,6 +1,6 @@
 // What a fuzzed decoder provides: libFuzzer's entry, and seeds. The entry aborts when a property is violated.
 //
-// `fuzz_test` calls it with seeded mutations for 10 seconds, in every configuration of the tests; bench/fuzz.sh runs it
+// `fuzz_test` calls it with seeded mutations for 3 seconds, in every configuration of the tests; bench/fuzz.sh runs it
 // under libFuzzer, which follows the covered branches, for any time.
 #pragma once
 

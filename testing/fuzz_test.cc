@@ -1,4 +1,4 @@
-// See fuzz.h. $MUSTER_FUZZ_SECONDS: run time (default 10); $MUSTER_FUZZ_SEEDS: instead writes the seeds into that
+// See fuzz.h. $MUSTER_FUZZ_SECONDS: run time (default 3); $MUSTER_FUZZ_SEEDS: instead writes the seeds into that
 // folder, and the words as a dictionary beside it, for libFuzzer.
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -119,7 +119,7 @@ void WriteForLibFuzzer(const std::string& folder) {
 TEST(Fuzz, SeededMutationsNeitherCrashNorHang) {
   if (const char* folder = getenv("MUSTER_FUZZ_SEEDS")) return WriteForLibFuzzer(folder);
   const char* const text = getenv("MUSTER_FUZZ_SECONDS");
-  const auto budget = std::chrono::seconds(text == nullptr ? 10 : std::atoi(text));
+  const auto budget = std::chrono::seconds(text == nullptr ? 3 : std::atoi(text));
   for (const std::string& seed : Seeds()) Decode(seed);
   const auto start = CpuTime();
   Mutator mutator(1);

@@ -73,14 +73,14 @@ TEST_F(NetworkTest, ThreeHostsTrainOneModel) {
 // The host's worker is away and its rank unreachable: the others do not wait forever, and the job recovers when it is
 // back.
 TEST_F(NetworkTest, AHostWithoutItsCableIsNotWaitedForForEver) {
-  cluster_.coordinator_flags = {"--start_deadline=12s"};
+  cluster_.coordinator_flags = {"--start_deadline=6s"};
   Start();
   ASSERT_TRUE(hosts->Connect(2, false).ok());
   const std::string id =
       cluster_.Submit({.name = "cut", .steps = 20, .extra = "resources: {ranks: 3}\nmax_restarts: 0\n"});
   EXPECT_TRUE(cluster_.WaitForState(id, "failed"));
   EXPECT_TRUE(
-      absl::StrContains(cluster_.Job(id)["failure"].dump(), "did not arrive at the rendezvous within 12s: rank "))
+      absl::StrContains(cluster_.Job(id)["failure"].dump(), "did not arrive at the rendezvous within 6s: rank "))
       << cluster_.Job(id).dump();
   ASSERT_TRUE(hosts->Connect(2, true).ok());
   const std::string again = cluster_.Submit({.name = "again", .steps = 5, .extra = "resources: {ranks: 3}\n"});
@@ -141,7 +141,7 @@ class PartitionTest : public NetworkTest {
     EXPECT_EQ(sums, undisturbed);
   }
 
-  static constexpr uint64_t kSteps = 1000, kEvery = 50;
+  static constexpr uint64_t kSteps = 400, kEvery = 20;
   std::string name_, id_;
   int host_ = 0;
   pid_t trainer_ = 0;
@@ -185,7 +185,7 @@ TEST_F(PartitionTest, NothingArrivesFromTheWorker) {
 // step depends on how far the machine gets in between.
 TEST_F(PartitionTest, Flapping) {
   Begin("flapping");
-  for (int i = 0; i < 6; ++i) {  // these pauses are the fault
+  for (int i = 0; i < 4; ++i) {  // these pauses are the fault
     ASSERT_TRUE(hosts->Connect(host_, false).ok());
     absl::SleepFor(absl::Milliseconds(i % 2 == 0 ? 2500 : 700));
     ASSERT_TRUE(hosts->Connect(host_, true).ok());

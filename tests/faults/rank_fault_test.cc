@@ -22,18 +22,18 @@ constexpr absl::Duration kDetection = absl::Seconds(2);
 constexpr absl::Duration kSlack = absl::Seconds(4);
 constexpr absl::Duration kRecovery = absl::Seconds(15);
 
-// Three trials at a time: a frozen rank takes no CPU.
+// Four trials at a time: a frozen rank takes no CPU, and its job waits.
 const std::vector<std::vector<RankFault>> kGroups = {
     {{FaultKind::kFreeze, "forward", "ddp", 2, 1, 10},
      {FaultKind::kFreeze, "gather", "fsdp", 3, 2, 30},
-     {FaultKind::kKill, "data", "ddp", 2, 0, 20}},
+     {FaultKind::kKill, "data", "ddp", 2, 0, 20},
+     {FaultKind::kKill, "gather", "zero3", 2, 1, 30}},
     {{FaultKind::kFreeze, "backward", "zero3", 2, 0, 40},
      {FaultKind::kFreeze, "checkpoint", "fsdp", 2, 1, 49},
-     {FaultKind::kKill, "gather", "zero3", 2, 1, 30}},
-    {{FaultKind::kFreeze, "reduce", "zero1", 3, 1, 20},
      {FaultKind::kKill, "forward", "fsdp", 2, 0, 10},
      {FaultKind::kKill, "checkpoint", "ddp", 2, 0, 49}},
-    {{FaultKind::kFreeze, "optimizer", "ddp", 2, 0, 5},
+    {{FaultKind::kFreeze, "reduce", "zero1", 3, 1, 20},
+     {FaultKind::kFreeze, "optimizer", "ddp", 2, 0, 5},
      {FaultKind::kKill, "reduce", "ddp", 3, 2, 50},
      {FaultKind::kKill, "optimizer", "zero1", 2, 1, 30}},
 };

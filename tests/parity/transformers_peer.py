@@ -1,7 +1,8 @@
 """Hugging Face's transformers and tokenizers, for comparison.
 
-usage: transformers_peer.py make DIR DTYPE SHARD   writes a small random GPT-2 by save_pretrained
-       transformers_peer.py loss DIR TOKENS        prints its mean loss over a file of uint16, in windows of its context
+usage: transformers_peer.py make TOKENS (DIR DTYPE SHARD)...   writes small random GPT-2s by save_pretrained, prints as loss
+       transformers_peer.py loss TOKENS DIR...     prints each one's mean loss over a file of uint16, in windows of its
+                                                   context
        transformers_peer.py ids DIR TEXT SEED      trains a byte-level BPE into DIR (vocab.json, merges.txt), writes
                                                    random Unicode to TEXT and prints its ids
        transformers_peer.py gpt2 DIR TEXTS SEED    writes texts to TEXTS, a JSON array, and prints the ids of each by
@@ -13,7 +14,13 @@ import sys
 import unicodedata
 
 
-def make(folder, dtype, shard):
+def make(tokens, *models):
+    for folder, dtype, shard in zip(models[::3], models[1::3], models[2::3]):
+        write(folder, dtype, shard)
+    loss(tokens, *models[::3])
+
+
+def write(folder, dtype, shard):
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -26,7 +33,11 @@ def make(folder, dtype, shard):
     model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=shard)
 
 
-def loss(folder, tokens):
+def loss(tokens, *folders):
+    print(json.dumps([loss_of(folder, tokens) for folder in folders]))
+
+
+def loss_of(folder, tokens):
     import numpy
     import torch
     from transformers import GPT2LMHeadModel
@@ -40,7 +51,7 @@ def loss(folder, tokens):
         for w in range(windows):
             row = ids[w * context : w * context + context + 1]
             total += torch.nn.functional.cross_entropy(model(row[None, :-1]).logits[0].double(), row[1:]).item()
-    print(json.dumps(total / windows))
+    return total / windows
 
 
 def known_characters():

@@ -49,20 +49,19 @@ TEST(Modes, TrainAsOneRankDoes) {
 // Several ranks against one rank, both in bf16: what is left is the order of sums. A rank that never updates has an
 // error of 1, and one that updates by other gradients one of 0.3 or more.
 TEST(Modes, Bf16UpdatesAsOneRankDoes) {
-  for (const bool device_rows : {false, true}) {
-    for (const Dtype reduce : {DTYPE_FP32, DTYPE_BF16}) {
-      Trial single{.name = "single", .choose = Single, .sgd = true, .compute = DTYPE_BF16};
-      single.set = [=](Config& c) { c.device_rows = device_rows; };
-      const Curve alone = Train(single), initial = Train(single, {.steps = 0});
-      for (const auto& [name, choose] : Strategies()) {
-        Trial trial = single;
-        trial.name = absl::StrCat(name, device_rows ? ", row programs of GPUs" : "",
-                                  reduce == DTYPE_BF16 ? ", reduced in bf16" : "");
-        trial.choose = choose, trial.ranks = 4, trial.microbatch = 1, trial.reduce = reduce;
-        const Curve seen = Train(trial);
-        EXPECT_LE(UpdateError(seen, alone, initial), 0.05) << trial.name;
-        EXPECT_GT(UpdateError(seen, alone, initial), 0) << trial.name << ": it was not computed by four ranks";
-      }
+  for (const auto& [device_rows, reduce] :
+       {std::pair(false, DTYPE_FP32), std::pair(true, DTYPE_FP32), std::pair(true, DTYPE_BF16)}) {
+    Trial single{.name = "single", .choose = Single, .sgd = true, .compute = DTYPE_BF16};
+    single.set = [rows = device_rows](Config& c) { c.device_rows = rows; };
+    const Curve alone = Train(single), initial = Train(single, {.steps = 0});
+    for (const auto& [name, choose] : Strategies()) {
+      Trial trial = single;
+      trial.name = absl::StrCat(name, device_rows ? ", row programs of GPUs" : "",
+                                reduce == DTYPE_BF16 ? ", reduced in bf16" : "");
+      trial.choose = choose, trial.ranks = 4, trial.microbatch = 1, trial.reduce = reduce;
+      const Curve seen = Train(trial);
+      EXPECT_LE(UpdateError(seen, alone, initial), 0.05) << trial.name;
+      EXPECT_GT(UpdateError(seen, alone, initial), 0) << trial.name << ": it was not computed by four ranks";
     }
   }
 }
