@@ -121,19 +121,40 @@ MUSTER_VECTOR void SoftmaxRowsBackward(Matrix<T> scores, Matrix<T> d, int64_t ro
 }
 
 struct Sizes {
-  int64_t sequences, tokens, heads, head;  // head: elements of one
+  int64_t sequences, tokens, heads, key_value_heads, head;  // head: elements of one
   int64_t width() const { return heads * head; }
+  int64_t group() const { return heads / key_value_heads; }
 };
 
-Sizes SizesOf(const at::Tensor& qkv) {
-  TORCH_CHECK(qkv.dim() == 5 && qkv.size(2) == 3, "attention takes [sequences, tokens, 3, heads, width / heads]");
-  return {qkv.size(0), qkv.size(1), qkv.size(3), qkv.size(4)};
+Sizes SizesOf(const at::Tensor& q, const at::Tensor& k) {
+  TORCH_CHECK(q.dim() == 4 && k.dim() == 4, "attention takes [sequences, tokens, heads, head]");
+  TORCH_CHECK(k.size(2) > 0 && q.size(2) % k.size(2) == 0, "attention of ", q.size(2), " heads to ", k.size(2));
+  return {q.size(0), q.size(1), q.size(2), k.size(2), q.size(3)};
 }
 
 template <typename T>
 T* Data(const at::Tensor& t) {
   TORCH_CHECK(t.is_contiguous() && t.is_cpu(), "attention takes contiguous CPU tensors");
   return t.mutable_data_ptr<T>();
+}
+
+// The tokens of all sequences as rows of one matrix, of which each head is some columns.
+template <typename N>
+Matrix<N> Tokens(const at::Tensor& t, const Sizes& z, int64_t heads) {
+  TORCH_CHECK(t.is_cpu() && t.sizes() == at::IntArrayRef({z.sequences, z.tokens, heads, z.head}),
+              "attention takes CPU tensors of equal sequences, tokens and heads");
+  // The strides of a dimension of size 1 mean nothing.
+  const int64_t stride = z.tokens > 1 ? t.stride(1) : z.sequences > 1 ? t.stride(0) : heads * z.head;
+  TORCH_CHECK((z.head <= 1 || t.stride(3) == 1) && (heads <= 1 || t.stride(2) == z.head) &&
+                  (z.sequences <= 1 || t.stride(0) == z.tokens * stride) && stride >= heads * z.head,
+              "attention takes heads side by side and tokens equally far apart");
+  return {t.mutable_data_ptr<N>(), stride};
+}
+
+template <typename N>
+Matrix<N> OutTokens(const at::Tensor& t, const Sizes& z) {
+  TORCH_CHECK(t.numel() == z.sequences * z.tokens * z.width(), "attention's output has the size of q");
+  return {Data<N>(t), z.width()};
 }
 
 // A thread's scratch memory: `blocks` matrices of [kQueries, tokens] and, if tensors are bf16 (N), fp32 (T) copies of
@@ -187,99 +208,113 @@ class Scratch {
   const int64_t tokens_, head_, head_rooms_;
 };
 
-// body(sequence, head, scratch)
+// body(sequence, head, scratch) for `heads` heads of each sequence.
 template <typename T, typename N, typename F>
-void EachHead(const at::Tensor& qkv, const Sizes& z, const Rooms& rooms, const F& body) {
+void EachHead(const Sizes& z, int64_t heads, const Rooms& rooms, const F& body) {
   const int64_t each = Scratch<T, N>::Elements(z, rooms);
   const at::Tensor room = at::empty({at::get_num_threads(), each}, at::dtype<T>());
   T* const base = room.mutable_data_ptr<T>();
-  at::parallel_for(0, z.sequences * z.heads, 1, [&](int64_t begin, int64_t end) {
+  // A single head gets an idle neighbor: BLAS outside of a parallel region would split its sums over threads.
+  const int64_t all = z.sequences * heads;
+  at::parallel_for(0, all == 1 ? 2 : all, 1, [&](int64_t begin, int64_t end) {
     const Scratch<T, N> mine(base + at::get_thread_num() * each, z, rooms);
-    for (int64_t i = begin; i < end; ++i) body(i / z.heads, i % z.heads, mine);
+    for (int64_t i = begin; i < std::min(end, all); ++i) body(i / heads, i % heads, mine);
   });
 }
 
-// One head of a tensor whose tokens are `stride` apart.
 template <typename N>
-Matrix<N> Head(N* data, const Sizes& z, int64_t sequence, int64_t offset, int64_t stride) {
-  return {data + sequence * z.tokens * stride + offset, stride};
+Matrix<N> Head(Matrix<N> tokens, const Sizes& z, int64_t sequence, int64_t head) {
+  const Matrix<N> rows = tokens.From(sequence * z.tokens);
+  return {rows.data + head * z.head, rows.stride};
 }
 
 template <typename T, typename N>
-void AttendAs(const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& log_sums) {
-  const Sizes z = SizesOf(qkv);
-  const int64_t c = z.width();
-  N *const in = Data<N>(qkv), *const to = Data<N>(out);
+void AttendAs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+              const at::Tensor& log_sums) {
+  const Sizes z = SizesOf(q, k);
+  const Matrix<N> queries = Tokens<N>(q, z, z.heads), keys = Tokens<N>(k, z, z.key_value_heads),
+                  values = Tokens<N>(v, z, z.key_value_heads), to = OutTokens<N>(out, z);
   T* const sums = Data<T>(log_sums);
   const T scale = static_cast<T>(1 / std::sqrt(static_cast<double>(z.head)));
-  EachHead<T, N>(qkv, z, {1, 2, 2}, [&](int64_t sequence, int64_t head, const Scratch<T, N>& scratch) {
-    const auto qkv_rows = [&](int64_t p) { return Head(in, z, sequence, p * c + head * z.head, 3 * c); };
-    const Matrix<T> k = scratch.Read(0, qkv_rows(1), z.tokens), v = scratch.Read(1, qkv_rows(2), z.tokens);
+  EachHead<T, N>(z, z.heads, {1, 2, 2}, [&](int64_t sequence, int64_t head, const Scratch<T, N>& scratch) {
+    const int64_t shared = head / z.group();
+    const Matrix<T> key = scratch.Read(0, Head(keys, z, sequence, shared), z.tokens),
+                    value = scratch.Read(1, Head(values, z, sequence, shared), z.tokens);
+    const Matrix<N> query = Head(queries, z, sequence, head), result = Head(to, z, sequence, head);
     T factors[kQueries];
     for (int64_t first = 0; first < z.tokens; first += kQueries) {
       const int64_t n = std::min(kQueries, z.tokens - first), end = first + n;
-      const Matrix<N> y = Head(to, z, sequence, head * z.head, c).From(first);
-      const Matrix<T> q = scratch.Read(2, qkv_rows(0).From(first), n), wide = scratch.Room(3, y);
+      const Matrix<N> y = result.From(first);
+      const Matrix<T> x = scratch.Read(2, query.From(first), n), wide = scratch.Room(3, y);
       const Matrix<T> scores = scratch.Block(0, end);
-      Multiply(false, true, n, end, z.head, scale, q, k, T(0), scores);
+      Multiply(false, true, n, end, z.head, scale, x, key, T(0), scores);
       SoftmaxRows(scores, n, first, end, sums + (sequence * z.heads + head) * z.tokens + first, factors);
-      Multiply(false, false, n, z.head, end, T(1), scores, v, T(0), wide);
+      Multiply(false, false, n, z.head, end, T(1), scores, value, T(0), wide);
       ScaleRows(wide, n, z.head, factors, y);
     }
   });
 }
 
 template <typename T, typename N>
-void AttendBackwardAs(const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& log_sums, const at::Tensor& d_out,
-                      const at::Tensor& d_qkv) {
-  const Sizes z = SizesOf(qkv);
-  const int64_t c = z.width();
-  N *const in = Data<N>(qkv), *const d_in = Data<N>(d_qkv), *const from = Data<N>(out), *const d_from = Data<N>(d_out);
+void AttendBackwardAs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                      const at::Tensor& log_sums, const at::Tensor& d_out, const at::Tensor& d_q, const at::Tensor& d_k,
+                      const at::Tensor& d_v) {
+  const Sizes z = SizesOf(q, k);
+  const int64_t shared = z.key_value_heads;
+  const Matrix<N> queries = Tokens<N>(q, z, z.heads), keys = Tokens<N>(k, z, shared), values = Tokens<N>(v, z, shared);
+  const Matrix<N> d_queries = Tokens<N>(d_q, z, z.heads), d_keys = Tokens<N>(d_k, z, shared),
+                  d_values = Tokens<N>(d_v, z, shared);
+  const Matrix<N> from = OutTokens<N>(out, z), d_from = OutTokens<N>(d_out, z);
   const T* const sums = Data<T>(log_sums);
   const T scale = static_cast<T>(1 / std::sqrt(static_cast<double>(z.head)));
-  EachHead<T, N>(qkv, z, {2, 4, 4}, [&](int64_t sequence, int64_t head, const Scratch<T, N>& scratch) {
-    const auto qkv_rows = [&](N* data, int64_t p) { return Head(data, z, sequence, p * c + head * z.head, 3 * c); };
-    const auto whole = [&](N* data) { return Head(data, z, sequence, head * z.head, c); };
-    const Matrix<T> k = scratch.Read(0, qkv_rows(in, 1), z.tokens), v = scratch.Read(1, qkv_rows(in, 2), z.tokens);
-    const Matrix<T> dk = scratch.Room(2, qkv_rows(d_in, 1)), dv = scratch.Room(3, qkv_rows(d_in, 2));
-    // From the last block, which has all keys and so writes all of dk and dv; the others add to them.
-    const int64_t last = (z.tokens - 1) / kQueries * kQueries;
-    for (int64_t first = last; first >= 0; first -= kQueries) {
-      const int64_t n = std::min(kQueries, z.tokens - first), end = first + n;
-      const T add = first == last ? 0 : 1;
-      const Matrix<T> q = scratch.Read(4, qkv_rows(in, 0).From(first), n),
-                      y = scratch.Read(5, whole(from).From(first), n),
-                      dy = scratch.Read(6, whole(d_from).From(first), n),
-                      dq = scratch.Room(7, qkv_rows(d_in, 0).From(first));
-      const Matrix<T> scores = scratch.Block(0, end), d = scratch.Block(1, end);
-      Multiply(false, true, n, end, z.head, scale, q, k, T(0), scores);
-      Multiply(false, true, n, end, z.head, T(1), dy, v, T(0), d);
-      SoftmaxRowsBackward(scores, d, n, first, end, sums + (sequence * z.heads + head) * z.tokens + first, y, dy,
-                          z.head, scale);
-      Multiply(false, false, n, z.head, end, T(1), d, k, T(0), dq);
-      Multiply(true, false, end, z.head, n, T(1), d, q, add, dk);
-      Multiply(true, false, end, z.head, n, T(1), scores, dy, add, dv);
-      scratch.Write(dq, qkv_rows(d_in, 0).From(first), n);
+  EachHead<T, N>(z, shared, {2, 4, 4}, [&](int64_t sequence, int64_t group, const Scratch<T, N>& scratch) {
+    const auto of_group = [&](Matrix<N> tokens) { return Head(tokens, z, sequence, group); };
+    const Matrix<T> key = scratch.Read(0, of_group(keys), z.tokens),
+                    value = scratch.Read(1, of_group(values), z.tokens);
+    const Matrix<T> dk = scratch.Room(2, of_group(d_keys)), dv = scratch.Room(3, of_group(d_values));
+    for (int64_t head = group * z.group(); head < (group + 1) * z.group(); ++head) {
+      // From the last block, which has all keys and so writes all of dk and dv; the others, and other heads, add to
+      // them.
+      const int64_t last = (z.tokens - 1) / kQueries * kQueries;
+      for (int64_t first = last; first >= 0; first -= kQueries) {
+        const auto block = [&](Matrix<N> tokens) { return Head(tokens, z, sequence, head).From(first); };
+        const int64_t n = std::min(kQueries, z.tokens - first), end = first + n;
+        const T add = first == last && head == group * z.group() ? 0 : 1;
+        const Matrix<T> x = scratch.Read(4, block(queries), n), y = scratch.Read(5, block(from), n),
+                        dy = scratch.Read(6, block(d_from), n), dx = scratch.Room(7, block(d_queries));
+        const Matrix<T> scores = scratch.Block(0, end), d = scratch.Block(1, end);
+        Multiply(false, true, n, end, z.head, scale, x, key, T(0), scores);
+        Multiply(false, true, n, end, z.head, T(1), dy, value, T(0), d);
+        SoftmaxRowsBackward(scores, d, n, first, end, sums + (sequence * z.heads + head) * z.tokens + first, y, dy,
+                            z.head, scale);
+        Multiply(false, false, n, z.head, end, T(1), d, key, T(0), dx);
+        Multiply(true, false, end, z.head, n, T(1), d, x, add, dk);
+        Multiply(true, false, end, z.head, n, T(1), scores, dy, add, dv);
+        scratch.Write(dx, block(d_queries), n);
+      }
     }
-    scratch.Write(dk, qkv_rows(d_in, 1), z.tokens);
-    scratch.Write(dv, qkv_rows(d_in, 2), z.tokens);
+    scratch.Write(dk, of_group(d_keys), z.tokens);
+    scratch.Write(dv, of_group(d_values), z.tokens);
   });
 }
 
 }  // namespace
 
-void Attend(const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& log_sums) {
-  if (qkv.scalar_type() == at::kBFloat16) return AttendAs<float, c10::BFloat16>(qkv, out, log_sums);
-  if (qkv.scalar_type() == at::kFloat) return AttendAs<float, float>(qkv, out, log_sums);
-  AttendAs<double, double>(qkv, out, log_sums);
+void Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+            const at::Tensor& log_sums) {
+  if (q.scalar_type() == at::kBFloat16) return AttendAs<float, c10::BFloat16>(q, k, v, out, log_sums);
+  if (q.scalar_type() == at::kFloat) return AttendAs<float, float>(q, k, v, out, log_sums);
+  AttendAs<double, double>(q, k, v, out, log_sums);
 }
 
-void AttendBackward(const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& log_sums, const at::Tensor& d_out,
-                    const at::Tensor& d_qkv) {
-  if (qkv.scalar_type() == at::kBFloat16)
-    return AttendBackwardAs<float, c10::BFloat16>(qkv, out, log_sums, d_out, d_qkv);
-  if (qkv.scalar_type() == at::kFloat) return AttendBackwardAs<float, float>(qkv, out, log_sums, d_out, d_qkv);
-  AttendBackwardAs<double, double>(qkv, out, log_sums, d_out, d_qkv);
+void AttendBackward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                    const at::Tensor& log_sums, const at::Tensor& d_out, const at::Tensor& d_q, const at::Tensor& d_k,
+                    const at::Tensor& d_v) {
+  if (q.scalar_type() == at::kBFloat16)
+    return AttendBackwardAs<float, c10::BFloat16>(q, k, v, out, log_sums, d_out, d_q, d_k, d_v);
+  if (q.scalar_type() == at::kFloat)
+    return AttendBackwardAs<float, float>(q, k, v, out, log_sums, d_out, d_q, d_k, d_v);
+  AttendBackwardAs<double, double>(q, k, v, out, log_sums, d_out, d_q, d_k, d_v);
 }
 
 }  // namespace muster::units

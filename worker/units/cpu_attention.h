@@ -2,20 +2,29 @@
 // their preceding keys. LibTorch's fused CPU operator repacks each small block and returns three gradients that must be
 // concatenated; this one writes directly where the next GEMM reads.
 //
-// q, k and v lie beside each other: qkv [sequences, tokens, 3, heads, width / heads]. All tensors contiguous on the
-// CPU, of one dtype, bf16, fp32 or float64; log_sums in fp32 for bf16, whose heads are computed in fp32 too. Work is
-// split over LibTorch's threads by heads, so results do not depend on their number. Thread-safe for different outputs.
+// q [sequences, tokens, heads, head]; k and v [sequences, tokens, key_value_heads, head]. Heads are grouped (Ainslie et
+// al. 2023): `heads` is a multiple of key_value_heads, and head h reads key/value head h / (heads / key_value_heads),
+// as after Hugging Face's repeat_kv. These are views whose heads lie side by side and whose tokens are equally far
+// apart, from one sequence to the next as well: a select of [.., 3, heads, head] and a slice of a wider projection need
+// no copy. out is contiguous, [sequences, tokens, heads * head] in any shape.
+//
+// All tensors are on the CPU and of one dtype: bf16, fp32 or float64; log_sums in fp32 for bf16, whose heads are
+// computed in fp32 too. LibTorch's threads share the heads in forward and the groups in backward, so results do not
+// depend on their number. Thread-safe for different outputs. Another layout or dtype is a c10::Error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace muster::units {
 
-// out [sequences, tokens, width]; log_sums [sequences, heads, tokens] are kept for the backward.
-void Attend(const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& log_sums);
+// log_sums [sequences, heads, tokens] are kept for the backward.
+void Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+            const at::Tensor& log_sums);
 
-// d_qkv becomes the gradient of qkv, from d_out, that of out.
-void AttendBackward(const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& log_sums, const at::Tensor& d_out,
-                    const at::Tensor& d_qkv);
+// d_q, d_k and d_v, laid out like q, k and v, become their gradients, from d_out, that of out. Those of k and v are
+// summed over the heads of their group, in the order of the heads.
+void AttendBackward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                    const at::Tensor& log_sums, const at::Tensor& d_out, const at::Tensor& d_q, const at::Tensor& d_k,
+                    const at::Tensor& d_v);
 
 }  // namespace muster::units

@@ -144,7 +144,8 @@ class Block final : public UnitModule {
     if (rows_ == RowCode::kDevice) return AttendByOperator(ByHead(qkv, shape), kept);
     const at::Tensor out = at::empty({qkv.size(0), shape[2]}, qkv.options());
     const at::Tensor log_sums = at::empty({qkv.size(0) * heads_}, qkv.options().dtype(WideType(qkv.scalar_type())));
-    units::Attend(ByHead(qkv, shape), out, log_sums);
+    const at::Tensor by_head = ByHead(qkv, shape);
+    units::Attend(by_head.select(2, 0), by_head.select(2, 1), by_head.select(2, 2), out, log_sums);
     if (kept != nullptr) *kept = {qkv, log_sums};
     return out;
   }
@@ -159,7 +160,9 @@ class Block final : public UnitModule {
     if (rows_ == RowCode::kDevice) {
       AttendByOperatorBackward(kept, d_attention, d_qkv);
     } else {
-      AttendBackward(ByHead(kept[0], shape), attention, kept[1], d_attention, ByHead(d_qkv, shape));
+      const at::Tensor by_head = ByHead(kept[0], shape), d_by_head = ByHead(d_qkv, shape);
+      AttendBackward(by_head.select(2, 0), by_head.select(2, 1), by_head.select(2, 2), attention, kept[1], d_attention,
+                     d_by_head.select(2, 0), d_by_head.select(2, 1), d_by_head.select(2, 2));
     }
     return d_qkv;
   }
