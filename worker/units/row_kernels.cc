@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "worker/units/cuda/device_rows.h"
+#include "worker/units/row_shares.h"
 #include "worker/units/vector_math.h"
 
 namespace muster::units {
@@ -18,8 +19,6 @@ namespace {
 
 constexpr double kEpsilon = 1e-5;
 constexpr double kGelu = 0.7978845608028654, kGeluCube = 0.044715;  // sqrt(2 / pi)
-constexpr int64_t kGrain = 16'384;                                  // elements that are worth one more thread
-constexpr int64_t kBlock = 128;  // rows whose sums are added up before they join a longer sum
 
 // T is the wide dtype, N the narrow one.
 template <typename T>
@@ -254,27 +253,6 @@ MUSTER_VECTOR double CrossEntropyRows(N* x, int64_t stride, const int64_t* targe
   return loss;
 }
 
-// body(wide zero, narrow zero) for the dtypes that belong to `narrow`.
-template <typename F>
-void Dispatch(const at::Tensor& narrow, const F& body) {
-  switch (narrow.scalar_type()) {
-    case at::kFloat:
-      return body(float{}, float{});
-    case at::kDouble:
-      return body(double{}, double{});
-    case at::kBFloat16:
-      return body(float{}, c10::BFloat16{});
-    default:
-      TORCH_CHECK(false, "row kernels take bf16, fp32 or float64, not ", narrow.scalar_type());
-  }
-}
-
-template <typename T>
-T* In(const at::Tensor& t) {
-  TORCH_CHECK(t.is_contiguous() && t.is_cpu(), "row kernels take contiguous CPU tensors");
-  return t.mutable_data_ptr<T>();
-}
-
 // A matrix with whole rows.
 template <typename T>
 T* Rows(const at::Tensor& t) {
@@ -283,35 +261,6 @@ T* Rows(const at::Tensor& t) {
 }
 
 bool ByPrograms(const at::Tensor& t, RowCode code) { return code == RowCode::kDevice || !t.is_cpu(); }
-
-// body(first row, rows) on each thread's share.
-template <typename F>
-void EachShare(int64_t rows, int64_t width, const F& body) {
-  at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / width),
-                   [&](int64_t begin, int64_t end) { body(begin, end - begin); });
-}
-
-// body(first row, rows, sums) on blocks of kBlock rows of each thread's share, `vectors` sums of `width` each; then
-// adds the sums to `totals`, in the order of the rows. Blocks are short and are added up in float64, so the digits of a
-// long sum do not depend on how many threads share it.
-template <typename T, typename F>
-void EachShareSumming(int64_t rows, int64_t width, std::vector<T*> totals, const F& body) {
-  const int64_t n = width * static_cast<int64_t>(totals.size()), most = at::get_num_threads();
-  std::vector<double> sums(static_cast<size_t>(n * most), 0);
-  EachShare(rows, width, [&](int64_t begin, int64_t count) {
-    double* const mine = sums.data() + n * at::get_thread_num();
-    std::vector<T> block(static_cast<size_t>(n));
-    for (int64_t r = 0; r < count; r += kBlock) {
-      std::fill(block.begin(), block.end(), T(0));
-      body(begin + r, std::min(kBlock, count - r), block.data());
-      ColumnSumRows(block.data(), 1, n, mine);
-    }
-  });
-  for (int64_t thread = 1; thread < most; ++thread) ColumnSumRows(sums.data() + n * thread, 1, n, sums.data());
-  for (size_t v = 0; v < totals.size(); ++v) {
-    ColumnSumRows(sums.data() + width * static_cast<int64_t>(v), 1, width, totals[v]);
-  }
-}
 
 }  // namespace
 
