@@ -33,13 +33,29 @@ absl::Status SetStrategy(const Dimensions& shape, Strategy& strategy) {
   return absl::OkStatus();
 }
 
+template <typename Family>
+void SetSizes(const Dimensions& shape, Family& model) {
+  model.set_layers(shape.layers), model.set_heads(shape.heads), model.set_width(shape.width);
+  model.set_vocabulary(shape.vocabulary), model.set_context(shape.context);
+}
+
+Model ModelOf(const Dimensions& shape) {
+  Model model;
+  if (shape.family == "gpt2") {
+    SetSizes(shape, *model.mutable_gpt2());
+  } else {
+    Llama& llama = *model.mutable_llama();
+    SetSizes(shape, llama);
+    llama.set_key_value_heads(shape.key_value_heads), llama.set_inner(shape.inner);
+  }
+  return model;
+}
+
 }  // namespace
 
 absl::StatusOr<engine::Config> MakeConfig(const Dimensions& shape, uint64_t* planned_bytes) {
   engine::Config config;
-  Gpt2& model = *config.train.mutable_model()->mutable_gpt2();
-  model.set_layers(shape.layers), model.set_heads(shape.heads), model.set_width(shape.width);
-  model.set_vocabulary(shape.vocabulary), model.set_context(shape.context);
+  *config.train.mutable_model() = ModelOf(shape);
   if (absl::Status s = SetStrategy(shape, *config.train.mutable_strategy()); !s.ok()) return s;
   config.train.mutable_batch()->set_sequences(shape.sequences * shape.ranks);
   if (shape.microbatch > 0) config.train.mutable_batch()->set_microbatch(shape.microbatch);

@@ -12,6 +12,8 @@
 namespace muster::bench {
 
 struct Dimensions {
+  std::string family = "gpt2";              // or llama, whose head is not tied
+  uint32_t key_value_heads = 0, inner = 0;  // of llama
   uint32_t layers = 4, heads = 4, width = 128, vocabulary = 256, context = 128, sequences = 8, microbatch = 0;
   uint32_t ranks = 1, rank = 0;  // `sequences` is a rank's share
   std::string strategy = "ddp";  // where there are several ranks: ddp, zero1, zero2, zero3, full_shard, shard_grad_op,

@@ -1,4 +1,5 @@
-"""The other side of single_rank.py, ranks.py and gpu.py: the same GPT-2 trained by PyTorch, as its users write it.
+"""The other side of single_rank.py, ranks.py and gpu.py: the same GPT-2 trained by PyTorch, as its users write it;
+or the same Llama by Hugging Face's transformers.
 
 Fused AdamW, scaled dot product attention, gradients set to none; torch.compile on request;
 several ranks over Gloo, on GPUs over NCCL, by DistributedDataParallel, with
@@ -52,6 +53,25 @@ class Gpt2(nn.Module):
         return F.cross_entropy(self.head(self.ln_f(x)).flatten(0, 1).float(), targets.flatten())
 
 
+def llama(a):
+    """transformers' own implementation, with its default attention (scaled_dot_product_attention)."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    class Llama(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = LlamaForCausalLM(LlamaConfig(
+                num_hidden_layers=a.layers, num_attention_heads=a.heads, num_key_value_heads=a.key_value_heads,
+                hidden_size=a.width, intermediate_size=a.inner, vocab_size=a.vocabulary,
+                max_position_embeddings=a.context, rms_norm_eps=1e-5, tie_word_embeddings=False, use_cache=False))
+            self.blocks = self.model.model.layers
+
+        def forward(self, ids, targets):
+            return F.cross_entropy(self.model(ids).logits.flatten(0, 1).float(), targets.flatten())
+
+    return Llama()
+
+
 def status_bytes(field):
     with open("/proc/self/status", encoding="ascii") as f:
         return next(int(line.split()[1]) * 1024 for line in f if line.startswith(field + ":"))
@@ -67,6 +87,9 @@ def main():
     parser = argparse.ArgumentParser()
     for name in ("layers", "heads", "width", "vocabulary", "context", "sequences", "threads"):
         parser.add_argument("--" + name, type=int, required=True)
+    parser.add_argument("--family", default="gpt2", choices=("gpt2", "llama"))
+    parser.add_argument("--key_value_heads", type=int, help="of llama")
+    parser.add_argument("--inner", type=int, help="of llama")
     parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"))
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--rank", type=int, default=0)
@@ -83,7 +106,7 @@ def main():
         torch.distributed.init_process_group("nccl" if a.device == "cuda" else "gloo", init_method="file://%s/store" % a.folder, rank=a.rank,
                                              world_size=a.ranks)
     before = status_bytes("VmRSS")
-    model = Gpt2(a).to(a.device)
+    model = (Gpt2(a) if a.family == "gpt2" else llama(a)).to(a.device)
     run = model
     if a.strategy.startswith("fsdp2"):
         from torch.distributed.device_mesh import init_device_mesh
