@@ -1,5 +1,5 @@
-// Reads and writes GPT-2 in Hugging Face's folder format: config.json, and model.safetensors or the files that
-// model.safetensors.index.json names. Never pickle.
+// Reads and writes models in Hugging Face's folder format: config.json, and model.safetensors or the files that
+// model.safetensors.index.json names. Never pickle. What a family's config.json and names mean: models/family.h.
 //
 //   HuggingFaceModel model = HuggingFaceModel::Open("gpt2").value();
 //   model.Read(run);                                   // "h.0.attn.c_attn.weight", a range of it, as fp32
@@ -17,28 +17,29 @@
 #include "absl/status/statusor.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
+#include "proto/inventory.pb.h"
 #include "proto/spec.pb.h"
 
 namespace muster::checkpoint {
 
 inline constexpr char kConfigFile[] = "config.json";
 
-// The five numbers of `directory`/config.json; the context is n_positions, or n_ctx where that is missing. NotFound: no
-// such file. InvalidArgument: not JSON, or a number is missing. FailedPrecondition: not GPT-2, or a variant that
-// computes something else (another activation, an untied head, ...); names the key.
-absl::StatusOr<Gpt2> ReadHuggingFaceConfig(const std::string& directory);
+// The numbers of `directory`/config.json. NotFound: no such file. InvalidArgument: not JSON, or a number is missing.
+// FailedPrecondition: of no family of this build, or a variant that computes something else (another activation, ...);
+// names the key.
+absl::StatusOr<Model> ReadHuggingFaceConfig(const std::string& directory);
 
 // The same for any value of model.from: such a folder, a step folder, or a folder of step folders (the newest).
 // Also DataLoss: its manifest is damaged.
-absl::StatusOr<Gpt2> ReadModel(const std::string& path);
+absl::StatusOr<Model> ReadModel(const std::string& path);
 
 class HuggingFaceModel {
  public:
   // Besides the above. NotFound: no weights; FailedPrecondition: only pickled ones. InvalidArgument: a file or the
-  // index is damaged, a tensor is there twice, or one that GPT-2 does not have.
+  // index is damaged, a tensor is there twice, or one that such a model does not have.
   static absl::StatusOr<HuggingFaceModel> Open(const std::string& directory);
 
-  const Gpt2& model() const { return model_; }
+  const Model& model() const { return inventory_.model(); }  // resolved
 
   // Fills run.values, converted from F64, F32, F16 or BF16; reads those bytes only. FailedPrecondition: no such
   // tensor, another shape or dtype. DataLoss: the disk fails.
@@ -49,9 +50,9 @@ class HuggingFaceModel {
   absl::Status OpenFile(const std::string& path);
 
   std::string directory_;
-  Gpt2 model_;
+  Inventory inventory_;
   std::vector<SafetensorsFile> files_;
-  std::map<std::string, std::pair<size_t, size_t>> tensors_;  // file and entry, by the name without "transformer."
+  std::map<std::string, std::pair<size_t, size_t>> tensors_;  // file and entry, by the inventory's name
 };
 
 struct ExportOptions {
@@ -65,10 +66,11 @@ struct Exported {
   uint32_t files = 0;  // of weights
 };
 
-// Writes a GPT-2 checkpoint's parameters in fp32 with the files that `transformers` needs to load them. The folder
+// Writes a checkpoint's parameters in fp32 with the files that `transformers` needs to load them. The folder
 // appears complete or not at all: it is written as `<out>.part-<host>-<pid>` and renamed. The next export to the same
 // folder on the same host removes what killed exports left. AlreadyExists: options.out exists. FailedPrecondition: the
-// checkpoint is of another family. NotFound: options.tokenizer_from holds no tokenizer. ResourceExhausted: disk full.
+// checkpoint is of a family that this build does not have. NotFound: options.tokenizer_from holds no tokenizer.
+// ResourceExhausted: disk full.
 absl::StatusOr<Exported> Export(const Checkpoint& checkpoint, const ExportOptions& options);
 
 }  // namespace muster::checkpoint

@@ -12,6 +12,8 @@
 #include "absl/strings/strip.h"
 #include "checkpoint/file.h"
 #include "checkpoint/hugging_face.h"
+#include "models/family.h"
+#include "models/inventory.h"
 
 namespace muster::checkpoint {
 namespace {
@@ -62,80 +64,41 @@ absl::Status ReadConverted(const SafetensorsFile& file, const TensorEntry& entry
   return absl::OkStatus();
 }
 
-// The causal mask, which older versions saved though it is no parameter.
-bool IsMask(absl::string_view name) {
-  return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias");
-}
-
-// Settings that change what the model computes, with the only supported value.
-absl::Status CheckVariant(const std::string& path, const json& config) {
-  const auto refuse = [&](const std::string& key, const std::string& expected) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, ": ", key, " is ", config[key].dump(), ", this build computes ", expected, " only"));
-  };
-  const std::pair<const char*, bool> flags[] = {{"tie_word_embeddings", true},
-                                                {"scale_attn_weights", true},
-                                                {"scale_attn_by_inverse_layer_idx", false},
-                                                {"add_cross_attention", false}};
-  if (config.value("model_type", json("gpt2")) != "gpt2") return refuse("model_type", "\"gpt2\"");
-  for (const auto& [key, expected] : flags) {
-    if (config.contains(key) && config[key] != expected) return refuse(key, expected ? "true" : "false");
-  }
-  const json activation = config.value("activation_function", json("gelu_new"));
-  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh")
-    return refuse("activation_function", "\"gelu_new\"");
-  if (config.value("layer_norm_epsilon", json(1e-5)) != 1e-5) return refuse("layer_norm_epsilon", "1e-5");
-  if (const json inner = config.value("n_inner", json()); !inner.is_null() && inner != 4 * config.value("n_embd", 0)) {
-    return refuse("n_inner", "4 n_embd");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
-absl::StatusOr<Gpt2> ReadHuggingFaceConfig(const std::string& directory) {
+absl::StatusOr<Model> ReadHuggingFaceConfig(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/", kConfigFile);
   const absl::StatusOr<json> config = ReadJson(path);
   if (!config.ok()) return config.status();
-  Gpt2 model;
-  const std::pair<const char*, void (Gpt2::*)(uint32_t)> numbers[] = {{"n_layer", &Gpt2::set_layers},
-                                                                      {"n_head", &Gpt2::set_heads},
-                                                                      {"n_embd", &Gpt2::set_width},
-                                                                      {"vocab_size", &Gpt2::set_vocabulary},
-                                                                      {"n_positions", &Gpt2::set_context}};
-  if (config->contains("model_type") && (*config)["model_type"] != "gpt2") return CheckVariant(path, *config);
-  for (const auto& [name, set] : numbers) {
-    // The first configurations used another name.
-    const std::string key = name == std::string_view("n_positions") && !config->contains(name) ? "n_ctx" : name;
-    if (!config->contains(key) || !(*config)[key].is_number_unsigned() || (*config)[key].get<uint64_t>() > UINT32_MAX) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": ", name, " is missing, or no whole number"));
-    }
-    (model.*set)((*config)[key].get<uint32_t>());
+  const models::ModelFamily* family = models::FamilyOfConfig(*config);
+  if (family == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": model_type is ", config->value("model_type", json()).dump(),
+                     ", which none of this build's families computes: ", models::FamilyNames()));
   }
-  if (absl::Status status = CheckVariant(path, *config); !status.ok()) return status;
+  absl::StatusOr<Model> model = family->FromConfig(*config);
+  if (!model.ok()) return absl::Status(model.status().code(), absl::StrCat(path, ": ", model.status().message()));
   return model;
 }
 
-absl::StatusOr<Gpt2> ReadModel(const std::string& path) {
+absl::StatusOr<Model> ReadModel(const std::string& path) {
   const std::vector<std::string> folders = StepFolders(path);
   if (folders.empty()) return ReadHuggingFaceConfig(path);
   const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folders.front(), Verification::kAsRead);
   if (!checkpoint.ok()) return checkpoint.status();
-  const Model& model = checkpoint->manifest().spec().train().model();
-  if (!model.has_gpt2()) {
-    return absl::FailedPreconditionError(absl::StrCat(folders.front(), " is of another family than GPT-2"));
-  }
-  Gpt2 numbers = model.gpt2();
-  numbers.clear_size();
-  return numbers;
+  return models::WithoutSize(checkpoint->manifest().spec().train().model());
 }
 
 absl::StatusOr<HuggingFaceModel> HuggingFaceModel::Open(const std::string& directory) {
-  absl::StatusOr<Gpt2> config = ReadHuggingFaceConfig(directory);
+  const absl::StatusOr<Model> config = ReadHuggingFaceConfig(directory);
   if (!config.ok()) return config.status();
+  absl::StatusOr<Inventory> inventory = models::MakeInventory(*config);
+  if (!inventory.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(directory, "/", kConfigFile, ": ", inventory.status().message()));
+  }
   HuggingFaceModel model;
   model.directory_ = directory;
-  model.model_ = *std::move(config);
+  model.inventory_ = *std::move(inventory);
   const std::string single = directory + "/model.safetensors", index = directory + "/model.safetensors.index.json";
   std::set<std::string> files;
   if (Exists(single)) {
@@ -169,24 +132,21 @@ absl::StatusOr<HuggingFaceModel> HuggingFaceModel::Open(const std::string& direc
 absl::Status HuggingFaceModel::OpenFile(const std::string& path) {
   absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
   if (!file.ok()) return file.status();
+  std::set<std::string> known;
+  for (const Unit& unit : inventory_.units()) {
+    for (const Tensor& tensor : unit.tensors()) known.insert(tensor.name());
+  }
+  const models::ModelFamily& family = *models::FamilyOf(inventory_.model());
   const std::vector<TensorEntry>& entries = file->header().tensors;
   for (size_t i = 0; i < entries.size(); ++i) {
-    absl::string_view name = entries[i].name;
-    absl::ConsumePrefix(&name, "transformer.");
-    if (IsMask(name) || name == "lm_head.weight") continue;  // the head is the embedding
-    const bool known = absl::StartsWith(name, "wte.") || absl::StartsWith(name, "wpe.") ||
-                       absl::StartsWith(name, "ln_f.") || absl::StartsWith(name, "h.");
-    if (!known) return absl::InvalidArgumentError(absl::StrCat(path, ": GPT-2 has no tensor ", entries[i].name));
-    if (absl::ConsumePrefix(&name, "h.")) {
-      // More of them would be another model's first layers.
-      uint32_t layer = 0;
-      if (!absl::SimpleAtoi(name.substr(0, name.find('.')), &layer) || layer >= model_.layers()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(path, ": ", entries[i].name, ": config.json says ", model_.layers(), " layers"));
-      }
-      name = absl::StripPrefix(entries[i].name, "transformer.");
+    const std::string name = family.TensorName(inventory_.model(), entries[i].name);
+    if (name.empty()) continue;
+    // More of them would be another model's first layers.
+    if (!known.contains(name)) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": a ", models::Describe(inventory_.model()),
+                                                     " as in config.json has no tensor ", entries[i].name));
     }
-    if (!tensors_.emplace(std::string(name), std::pair(files_.size(), i)).second) {
+    if (!tensors_.emplace(name, std::pair(files_.size(), i)).second) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": ", entries[i].name, " is there twice"));
     }
   }

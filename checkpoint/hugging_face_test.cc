@@ -142,9 +142,9 @@ TEST_F(HuggingFaceTest, ExportIsReadAgain) {
   const Exported whole = Export(from, {.out = Path("whole")}).value();
   EXPECT_EQ(whole.files, 1u);
   ExpectWeights(Path("whole"));
-  const absl::StatusOr<Gpt2> config = ReadHuggingFaceConfig(Path("whole"));
+  const absl::StatusOr<Model> config = ReadHuggingFaceConfig(Path("whole"));
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->SerializeAsString(), model_.gpt2().SerializeAsString());
+  EXPECT_EQ(config->SerializeAsString(), model_.SerializeAsString());
 
   const Exported sharded = Export(from, {.out = Path("sharded"), .max_shard_bytes = 1000}).value();
   EXPECT_GT(sharded.files, 3u);
@@ -235,7 +235,9 @@ TEST_F(HuggingFaceTest, ConfigSaysWhatIsWrong) {
   } cases[] = {
       {"{", "is no JSON object: was it cut?"},
       {"[1]", "is no JSON object"},
-      {R"({"model_type":"llama","hidden_size":8})", R"(model_type is "llama", this build computes "gpt2" only)"},
+      {R"({"model_type":"gemma","hidden_size":8})",
+       R"(model_type is "gemma", which none of this build's families computes: gpt2, llama)"},
+      {R"({"model_type":"llama","hidden_size":8})", "num_hidden_layers is missing"},
       {R"({"model_type":"gpt2","n_layer":2,"n_head":2,"n_embd":8,"vocab_size":11})", "n_positions is missing"},
       {R"({"model_type":"gpt2","n_layer":-2,"n_head":2,"n_embd":8,"vocab_size":11,"n_positions":6})", "n_layer is"},
       {absl::StrCat("{", numbers, R"(,"activation_function":"relu"})"), R"(activation_function is "relu")"},
@@ -255,9 +257,9 @@ TEST_F(HuggingFaceTest, ConfigSaysWhatIsWrong) {
   EXPECT_THAT(std::string(ReadHuggingFaceConfig(Path("folder")).status().message()), HasSubstr("no regular file"));
   // The first configurations called the context otherwise; where both are, n_positions counts, as for transformers.
   folder_.Write("old/config.json", R"({"n_layer":2,"n_head":2,"n_embd":8,"vocab_size":11,"n_ctx":6})");
-  EXPECT_EQ(ReadHuggingFaceConfig(Path("old"))->context(), 6u);
+  EXPECT_EQ(ReadHuggingFaceConfig(Path("old"))->gpt2().context(), 6u);
   folder_.Write("both/config.json", absl::StrCat("{", numbers, R"(,"n_ctx":7})"));
-  EXPECT_EQ(ReadHuggingFaceConfig(Path("both"))->context(), 6u);
+  EXPECT_EQ(ReadHuggingFaceConfig(Path("both"))->gpt2().context(), 6u);
 }
 
 TEST_F(HuggingFaceTest, WeightsOfAnotherModelAreRefused) {
@@ -277,16 +279,18 @@ TEST_F(HuggingFaceTest, WeightsOfAnotherModelAreRefused) {
                       }),
               HasSubstr("wte.weight: shape [8, 11], expected [11, 8]"));
   EXPECT_THAT(refused("name", [](auto& header) { header.tensors[1].name = "wpe.waight"; }),
+              HasSubstr("a gpt2 2x8 as in config.json has no tensor wpe.waight"));
+  EXPECT_THAT(refused("missing", [](auto& header) { header.tensors[1].name = "h.1.attn.masked_bias"; }),
               HasSubstr("wpe.weight: no such tensor"));
   EXPECT_THAT(refused("dtype", [](auto& header) { header.tensors[0].dtype = "I32"; }), HasSubstr("dtype I32"));
   EXPECT_THAT(refused("twice", [](auto& header) { header.tensors.back().name = "transformer.wte.weight"; }),
               HasSubstr("transformer.wte.weight is there twice"));
   EXPECT_THAT(refused("score", [](auto& header) { header.tensors.back().name = "score.weight"; }),
-              HasSubstr("GPT-2 has no tensor score.weight"));
+              HasSubstr("a gpt2 2x8 as in config.json has no tensor score.weight"));
   // Weights of a deeper model would otherwise pass for the first layers of theirs.
   for (const char* name : {"h.2.ln_1.bias", "transformer.h.17.ln_1.bias", "h.x.ln_1.bias", "h.-1.ln_1.bias"}) {
     EXPECT_THAT(refused(name, [&](auto& header) { header.tensors.back().name = name; }),
-                HasSubstr(absl::StrCat(name, ": config.json says 2 layers")));
+                HasSubstr(absl::StrCat("has no tensor ", name)));
   }
 }
 

@@ -16,6 +16,7 @@
 #include "checkpoint/hugging_face.h"
 #include "common/file/durable_file.h"
 #include "common/file_error.h"
+#include "models/family.h"
 
 namespace muster::checkpoint {
 namespace {
@@ -26,7 +27,6 @@ using nlohmann::ordered_json;
 constexpr FileOptions kFile{.points = "export"};
 constexpr uint64_t kWriteElements = 1 << 20;
 constexpr uint64_t kMaxTokenizerBytes = 100 << 20;
-constexpr uint32_t kEndOfText = 50256;  // of GPT-2's own vocabulary
 
 struct Tensors {
   std::string file;
@@ -36,7 +36,7 @@ struct Tensors {
 };
 
 // Splits the tensors into files in the inventory's order.
-std::vector<Tensors> Distribute(const Inventory& inventory, uint64_t max_bytes) {
+std::vector<Tensors> Distribute(const Inventory& inventory, const models::ModelFamily& family, uint64_t max_bytes) {
   std::vector<Tensors> files(1);
   for (const Unit& unit : inventory.units()) {
     for (const Tensor& tensor : unit.tensors()) {
@@ -45,7 +45,7 @@ std::vector<Tensors> Distribute(const Inventory& inventory, uint64_t max_bytes) 
       for (const uint64_t n : run.shape) bytes *= n;
       if (!files.back().runs.empty() && files.back().bytes + bytes > max_bytes) files.emplace_back();
       Tensors& file = files.back();
-      file.header.tensors.push_back({.name = absl::StrCat("transformer.", run.name),
+      file.header.tensors.push_back({.name = family.StoredName(run.name),
                                      .dtype = "F32",
                                      .shape = run.shape,
                                      .begin = file.bytes,
@@ -85,32 +85,6 @@ absl::Status WriteJson(const std::string& path, const ordered_json& json) {
   return WriteInPlace(path, json.dump(2) + "\n", kFile);
 }
 
-ordered_json Config(const Gpt2& model) {
-  ordered_json config = {{"architectures", {"GPT2LMHeadModel"}},
-                         {"model_type", "gpt2"},
-                         {"n_layer", model.layers()},
-                         {"n_head", model.heads()},
-                         {"n_embd", model.width()},
-                         {"n_inner", nullptr},
-                         {"n_positions", model.context()},
-                         {"n_ctx", model.context()},
-                         {"vocab_size", model.vocabulary()},
-                         {"activation_function", "gelu_new"},
-                         {"layer_norm_epsilon", 1e-5},
-                         {"initializer_range", 0.02},
-                         {"attn_pdrop", 0.0},
-                         {"embd_pdrop", 0.0},
-                         {"resid_pdrop", 0.0},
-                         {"scale_attn_weights", true},
-                         {"tie_word_embeddings", true},
-                         {"torch_dtype", "float32"}};
-  // Without them `transformers` uses GPT-2's ids, which a smaller vocabulary lacks.
-  const bool own = model.vocabulary() > kEndOfText;
-  config["bos_token_id"] = own ? ordered_json(kEndOfText) : ordered_json();
-  config["eos_token_id"] = config["bos_token_id"];
-  return config;
-}
-
 absl::Status WriteIndex(const std::string& folder, const std::vector<Tensors>& files, uint64_t bytes) {
   ordered_json index = {{"metadata", {{"total_size", bytes}}}, {"weight_map", ordered_json::object()}};
   for (const Tensors& file : files) {
@@ -144,8 +118,9 @@ absl::Status CopyTokenizer(const std::string& from, const std::string& folder) {
 
 absl::Status WriteAll(const Checkpoint& checkpoint, const ExportOptions& options, const std::string& folder,
                       Exported& exported) {
-  const Gpt2& model = checkpoint.manifest().spec().train().model().gpt2();
-  const std::vector<Tensors> files = Distribute(checkpoint.manifest().inventory(), options.max_shard_bytes);
+  const Model& model = checkpoint.manifest().spec().train().model();
+  const models::ModelFamily& family = *models::FamilyOf(model);
+  const std::vector<Tensors> files = Distribute(checkpoint.manifest().inventory(), family, options.max_shard_bytes);
   for (const Tensors& file : files) {
     if (absl::Status status = WriteTensors(checkpoint, folder, file); !status.ok()) return status;
     exported.bytes += file.bytes;
@@ -154,7 +129,7 @@ absl::Status WriteAll(const Checkpoint& checkpoint, const ExportOptions& options
   if (files.size() > 1) {
     if (absl::Status status = WriteIndex(folder, files, exported.bytes); !status.ok()) return status;
   }
-  const ordered_json config = Config(model);
+  const ordered_json config = family.ToConfig(model);
   if (absl::Status status = WriteJson(folder + "/config.json", config); !status.ok()) return status;
   const ordered_json generation = {
       {"_from_model_config", true}, {"bos_token_id", config["bos_token_id"]}, {"eos_token_id", config["eos_token_id"]}};
@@ -189,9 +164,11 @@ void RemoveStale(const std::string& prefix) {
 }  // namespace
 
 absl::StatusOr<Exported> Export(const Checkpoint& checkpoint, const ExportOptions& options) {
-  if (!checkpoint.manifest().spec().train().model().has_gpt2()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(checkpoint.directory(), " is no GPT-2: nothing else is exported"));
+  if (models::FamilyOf(checkpoint.manifest().spec().train().model()) == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(checkpoint.directory(),
+                                                      " is of a family that this build does not "
+                                                      "have; it has ",
+                                                      models::FamilyNames()));
   }
   std::string out = options.out;
   while (out.size() > 1 && out.back() == '/') out.pop_back();

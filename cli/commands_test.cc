@@ -102,11 +102,18 @@ TEST_F(MusterTest, SizesComeFromTheImportedFolder) {
       {"train", "--model", "gpt2", "--from", folder_.path() + "/hf", "--data", "train.bin", "--steps", "3", "--print"});
   EXPECT_TRUE(absl::StrContains(train.out, "layers: 3")) << train.out << train.err;
 
-  folder_.Write("hf/config.json", R"({"model_type":"llama"})");
+  folder_.Write("hf/config.json", R"({"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4,
+      "hidden_size": 16, "intermediate_size": 24, "vocab_size": 300, "max_position_embeddings": 32})");
+  const Ended other = Run({"submit", "-d", file});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_TRUE(absl::StrContains(other.err, "model.from: ") &&
+              absl::StrContains(other.err, "is a llama 2x16, this job's model.family is gpt2"))
+      << other.err;
+  folder_.Write("hf/config.json", R"({"model_type":"gemma"})");
   const Ended wrong = Run({"submit", "-d", file});
   EXPECT_EQ(wrong.code, 2);
   EXPECT_TRUE(absl::StrContains(wrong.err, absl::StrCat(file, ":4:")) &&
-              absl::StrContains(wrong.err, absl::StrCat("model.from: ", config, ": model_type is \"llama\"")))
+              absl::StrContains(wrong.err, absl::StrCat("model.from: ", config, ": model_type is \"gemma\"")))
       << wrong.err;
   const Ended resumed = Run({"train", "--model", "gpt2", "--resume_from", folder_.path() + "/hf", "--data", "train.bin",
                              "--steps", "3", "--print"});

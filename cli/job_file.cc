@@ -12,6 +12,7 @@
 #include "cli/spec/paths.h"
 #include "cli/spec/set.h"
 #include "common/file/read_file.h"
+#include "models/family.h"
 
 namespace muster::cli {
 namespace {
@@ -42,18 +43,22 @@ void FillFromConfig(Reading& reading) {
   const std::string from =
       resumes ? absl::StrReplaceAll(train.checkpoint().resume_from(), {{"{name}", reading.spec.name()}})
               : train.model().from();
-  if (from.empty() || !train.model().has_gpt2() || train.model().gpt2().has_size()) return;
-  const absl::StatusOr<v1::Gpt2> config = checkpoint::ReadModel(from);
+  const models::ModelFamily* const family = models::FamilyOf(train.model());
+  if (from.empty() || family == nullptr || models::HasSize(train.model())) return;
+  const absl::StatusOr<v1::Model> config = checkpoint::ReadModel(from);
   if (absl::IsNotFound(config.status()) || absl::IsPermissionDenied(config.status())) return;
-  if (!config.ok()) {
+  const bool another = config.ok() && models::FamilyOf(*config) != family;
+  if (!config.ok() || another) {
     const char* field = resumes ? "checkpoint.resume_from" : "model.from";
     const Location& where = reading.sources.Find(field);
-    reading.problems.push_back(Problem{where, field, std::string(config.status().message()), ""});
+    const std::string why = another ? absl::StrCat(from, " is a ", models::Describe(*config),
+                                                   ", this job's model.family is ", family->name())
+                                    : std::string(config.status().message());
+    reading.problems.push_back(Problem{where, field, why, ""});
     return;
   }
-  v1::Gpt2 filled = *config;
-  filled.MergeFrom(train.model().gpt2());  // the spec takes precedence; the trainer reports differences
-  *train.mutable_model()->mutable_gpt2() = filled;
+  // The spec takes precedence; the trainer reports differences.
+  *train.mutable_model() = models::Overlaid(*config, train.model());
 }
 
 // Relative paths in a file start from the file's folder; the default for checkpoints from that of `first_file`, which

@@ -3,29 +3,27 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
-#include "models/gpt2.h"
+#include "absl/strings/str_cat.h"
+#include "models/family.h"
 
 namespace muster::models {
 
 absl::StatusOr<Model> Resolve(const Model& model) {
-  Model resolved = model;
-  switch (model.family_case()) {
-    case Model::kGpt2: {
-      absl::StatusOr<Gpt2> gpt2 = ResolveGpt2(model.gpt2());
-      if (!gpt2.ok()) return gpt2.status();
-      *resolved.mutable_gpt2() = *std::move(gpt2);
-      return resolved;
-    }
-    case Model::FAMILY_NOT_SET:
-      break;
-  }
-  return absl::InvalidArgumentError("family: missing; known: gpt2");
+  const ModelFamily* family = FamilyOf(model);
+  if (family == nullptr) return absl::InvalidArgumentError(absl::StrCat("family: missing; known: ", FamilyNames()));
+  return family->Resolve(model);
 }
 
 absl::StatusOr<Inventory> MakeInventory(const Model& model, Device device) {
   absl::StatusOr<Model> resolved = Resolve(model);
   if (!resolved.ok()) return resolved.status();
-  return MakeGpt2(resolved->gpt2(), device == DEVICE_CUDA ? DEVICE_CUDA : DEVICE_CPU);
+  const ModelFamily& family = *FamilyOf(*resolved);
+  const Device known = device == DEVICE_CUDA ? DEVICE_CUDA : DEVICE_CPU;
+  Inventory inventory = family.MakeInventory(*resolved, known);
+  inventory.set_family(family.name());
+  inventory.set_device(known);
+  *inventory.mutable_model() = *std::move(resolved);
+  return inventory;
 }
 
 uint64_t Elements(const Tensor& tensor) {
@@ -40,6 +38,19 @@ uint64_t Parameters(const Inventory& inventory) {
     for (const Tensor& tensor : unit.tensors()) n += Elements(tensor);
   }
   return n;
+}
+
+uint64_t TypicalWidth(const Inventory& inventory) {
+  const int units = inventory.units_size();
+  uint64_t largest = 0, width = 1;
+  for (int u = units > 2 ? 1 : 0; u < (units > 2 ? units - 1 : units); ++u) {
+    for (const Tensor& tensor : inventory.units(u).tensors()) {
+      if (tensor.shape_size() < 2 || Elements(tensor) <= largest) continue;
+      largest = Elements(tensor);
+      width = std::min(tensor.shape(0), largest / tensor.shape(0));
+    }
+  }
+  return width;
 }
 
 uint64_t PieceRows(uint64_t rows, uint64_t most) {

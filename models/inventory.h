@@ -9,7 +9,7 @@
 
 namespace muster::models {
 
-// `model` with every number of its family filled in (GPT-2: a size's defaults under the given overrides).
+// `model` with every number of its family filled in (for most families: a size's defaults under the given overrides).
 // InvalidArgument: a number is missing or does not fit (heads must divide width); the message begins with the field's
 // path below `model`, e.g. "heads: 5 does not divide width 128".
 absl::StatusOr<Model> Resolve(const Model& model);
@@ -21,6 +21,10 @@ absl::StatusOr<Inventory> MakeInventory(const Model& model, Device device = DEVI
 // Elements of all tensors, each counted once.
 uint64_t Parameters(const Inventory& inventory);
 uint64_t Elements(const Tensor& tensor);
+
+// The smaller side of the largest matrix among the units between the first and the last one, or of all if there are no
+// others: what a typical GEMM of the model multiplies by.
+uint64_t TypicalWidth(const Inventory& inventory);
 
 // Rows of each piece but the last when `rows` are computed at most `most` (0: no limit) at a time: pieces of about
 // equal size.

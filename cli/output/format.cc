@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/spec/message_fields.h"
+#include "models/family.h"
 
 namespace muster::cli {
 namespace {
@@ -115,13 +116,7 @@ bool Ended(v1::JobState state) {
   return state == v1::JOB_STATE_COMPLETED || state == v1::JOB_STATE_FAILED || state == v1::JOB_STATE_CANCELLED;
 }
 
-std::string ModelName(const v1::JobSpec& spec) {
-  const v1::Model& model = spec.train().model();
-  if (!model.has_gpt2()) return "-";
-  const v1::Gpt2& gpt2 = model.gpt2();
-  if (!gpt2.has_size()) return absl::StrCat("gpt2 ", gpt2.layers(), "x", gpt2.width());
-  return absl::StrCat("gpt2 ", EnumName(gpt2.size(), v1::Gpt2Size_descriptor()));
-}
+std::string ModelName(const v1::JobSpec& spec) { return models::Describe(spec.train().model()); }
 
 std::string StrategyName(const v1::JobSpec& spec) {
   const v1::Strategy& strategy = spec.train().strategy();

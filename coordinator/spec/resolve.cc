@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "common/rank_variables.h"
 #include "coordinator/core/job_paths.h"
+#include "models/family.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
 #include "strategies/defaults.h"
@@ -152,7 +153,9 @@ class Resolver {
   // `models` starts an error with the field's name: "heads: 5 does not divide width 128".
   void Model_(Train& train) {
     Path("model.from", train.model().from());
-    if (train.model().family_case() == Model::FAMILY_NOT_SET) return Error("model.family", "missing; known: gpt2");
+    if (train.model().family_case() == Model::FAMILY_NOT_SET) {
+      return Error("model.family", absl::StrCat("missing; known: ", models::FamilyNames()));
+    }
     const absl::StatusOr<Model> resolved = models::Resolve(train.model());
     if (resolved.ok()) {
       *train.mutable_model() = *resolved;

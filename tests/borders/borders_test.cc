@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -180,6 +181,32 @@ TEST(Borders, RetiredWordsStayRetired) {
       }
     }
   }
+}
+
+// A family is its two folders, its message in the spec and a line in each of the two lists; tests, benches, fakes and
+// the tokenizer that is called like one may name it.
+TEST(Borders, NoOtherFileNamesAModelFamily) {
+  const std::regex named(R"((Gpt2|Llama)([A-Z]|\b)|\b\w*(gpt2|llama)\(|"(gpt2|llama)\.?\w*"|(GPT2|LLAMA)_)");
+  const std::regex allowed(
+      R"(models/(gpt2|llama)/.*|models/family\.cc|worker/units/(gpt2|llama)/.*|)"
+      R"(worker/units/families\.cc|(bench|tests)/.*|.*(_test|_fuzz)\.(cc|h)|)"
+      R"(coordinator/daemon/testing\.cc|worker/trainer/fake_trainer_server\.cc|cli/commands/data\.cc)");
+  std::set<std::string> families;
+  for (const fs::path& file : Sources()) {
+    const bool may = std::regex_match(file.string(), allowed);
+    std::ifstream in(Root() / file);
+    for (std::string line; std::getline(in, line);) {
+      const std::string code = line.substr(0, line.find("//")), lower = absl::AsciiStrToLower(code);
+      if (!absl::StrContains(lower, "gpt2") && !absl::StrContains(lower, "llama")) continue;
+      std::smatch found;
+      if (!std::regex_search(code, found, named)) continue;
+      for (const char* family : {"gpt2", "llama"}) {
+        if (absl::StrContains(absl::AsciiStrToLower(found.str()), family)) families.insert(family);
+      }
+      EXPECT_TRUE(may) << file << " names a model family: " << line;
+    }
+  }
+  EXPECT_EQ(families.size(), 2u) << "the pattern does not find them";
 }
 
 TEST(Borders, WordsAreFoundInsideOfNames) {

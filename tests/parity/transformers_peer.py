@@ -1,6 +1,7 @@
 """Hugging Face's transformers and tokenizers, for comparison.
 
-usage: transformers_peer.py make TOKENS (DIR DTYPE SHARD)...   writes small random GPT-2s by save_pretrained, prints as loss
+usage: transformers_peer.py make TOKENS (DIR DTYPE SHARD CONFIG)...   writes random models of these config.json by
+                                                   save_pretrained, prints as loss
        transformers_peer.py loss TOKENS DIR...     prints each one's mean loss over a file of uint16, in windows of its
                                                    context
        transformers_peer.py ids DIR TEXT SEED      trains a byte-level BPE into DIR (vocab.json, merges.txt), writes
@@ -15,18 +16,17 @@ import unicodedata
 
 
 def make(tokens, *models):
-    for folder, dtype, shard in zip(models[::3], models[1::3], models[2::3]):
-        write(folder, dtype, shard)
-    loss(tokens, *models[::3])
+    for folder, dtype, shard, config in zip(models[::4], models[1::4], models[2::4], models[3::4]):
+        write(folder, dtype, shard, json.loads(config))
+    loss(tokens, *models[::4])
 
 
-def write(folder, dtype, shard):
+def write(folder, dtype, shard, config):
     import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(1)
-    config = GPT2Config(vocab_size=256, n_positions=16, n_embd=32, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
-    model = GPT2LMHeadModel(config)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), attn_implementation="eager")
     with torch.no_grad():
         for parameter in model.parameters():  # so that no bias is 0 and no norm's weight 1
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -40,10 +40,10 @@ def loss(tokens, *folders):
 def loss_of(folder, tokens):
     import numpy
     import torch
-    from transformers import GPT2LMHeadModel
+    from transformers import AutoModelForCausalLM
 
-    model = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
-    context = model.config.n_positions
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    context = model.config.max_position_embeddings
     ids = torch.from_numpy(numpy.fromfile(tokens, dtype="<u2").astype("int64"))
     windows = (len(ids) - 1) // context
     total = 0.0

@@ -26,9 +26,9 @@ units::AttentionChoice Try(const Config& config, at::Device device) {
   const uint32_t ranks = world == nullptr ? 1 : static_cast<uint32_t>(world->size());
   shape.sequences = std::max<int64_t>(1, strategies::MicrobatchRows(config.train.batch(), ranks));
   for (const Unit& unit : config.inventory.units()) {
-    if (unit.heads() == 0) continue;
-    shape.heads = unit.heads();
-    shape.width = static_cast<int64_t>(unit.tensors(0).shape(0)) / shape.heads;
+    if (unit.attention().heads() == 0) continue;
+    shape.heads = unit.attention().heads();
+    shape.width = unit.attention().width();
   }
   return units::ChooseAttention(shape);
 }

@@ -254,7 +254,7 @@ absl::Status CompiledEngine::MakeUnits() {
     if (!config_.bf16_gemms.has_value()) notes_.push_back(choice.log);
   }
   for (int32_t u = 0; u < config_.inventory.units_size(); ++u) {
-    auto made = units::MakeUnit(config_.inventory.units(u), storage_->Parameters(u), options);
+    auto made = units::MakeUnit(config_.inventory, config_.inventory.units(u), storage_->Parameters(u), options);
     if (!made.ok()) return made.status();
     units_.push_back(*std::move(made));
   }

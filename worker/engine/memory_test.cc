@@ -20,6 +20,7 @@ struct Dimensions {
   uint32_t layers, heads, width, vocabulary, context, sequences, microbatch;
   bool momentum = false;  // SGD instead of AdamW
   bool bf16 = false;
+  bool llama = false;
 };
 
 struct Planned {
@@ -30,9 +31,17 @@ struct Planned {
 Planned Plan(const Dimensions& shape) {
   Planned planned;
   Config& config = planned.config;
-  Gpt2& g = *config.train.mutable_model()->mutable_gpt2();
-  g.set_layers(shape.layers), g.set_heads(shape.heads), g.set_width(shape.width);
-  g.set_vocabulary(shape.vocabulary), g.set_context(shape.context);
+  const auto sizes = [&](auto& m) {
+    m.set_layers(shape.layers), m.set_heads(shape.heads), m.set_width(shape.width);
+    m.set_vocabulary(shape.vocabulary), m.set_context(shape.context);
+  };
+  if (shape.llama) {
+    Llama& m = *config.train.mutable_model()->mutable_llama();
+    sizes(m);
+    m.set_key_value_heads(shape.heads / 2), m.set_inner(3 * shape.width), m.set_qk_norm(shape.layers == 3);
+  } else {
+    sizes(*config.train.mutable_model()->mutable_gpt2());
+  }
   config.train.mutable_strategy()->mutable_single();
   config.train.mutable_batch()->set_sequences(shape.sequences);
   config.train.mutable_batch()->set_microbatch(shape.microbatch);
@@ -63,11 +72,28 @@ absl::Status Train(Engine& engine, const Dimensions& shape, int steps) {
 
 TEST(Memory, ThePlanIsWhatTheEngineTakes) {
   const std::vector<Dimensions> shapes = {
-      {1, 2, 64, 128, 32, 4, 4, true}, {2, 2, 64, 300, 64, 8, 3},  // the last microbatch is smaller
-      {1, 2, 32, 8000, 64, 16, 16},                                // the head is the peak
-      {3, 4, 128, 256, 128, 8, 8},                                 // the blocks are
-      {2, 4, 128, 20'000, 128, 8, 8},                              // logits in blocks
-      {2, 8, 512, 64, 128, 8, 8},                                  // the hidden layer in blocks
+      {1, 2, 64, 128, 32, 4, 4, true},
+      {2, 2, 64, 300, 64, 8, 3},       // the last microbatch is smaller
+      {1, 2, 32, 8000, 64, 16, 16},    // the head is the peak
+      {3, 4, 128, 256, 128, 8, 8},     // the blocks are
+      {2, 4, 128, 20'000, 128, 8, 8},  // logits in blocks
+      {2, 8, 512, 64, 128, 8, 8},      // the hidden layer in blocks
+      {.layers = 2,
+       .heads = 4,
+       .width = 128,
+       .vocabulary = 256,
+       .context = 128,
+       .sequences = 8,
+       .microbatch = 8,
+       .llama = true},
+      {.layers = 3,
+       .heads = 4,
+       .width = 256,
+       .vocabulary = 300,
+       .context = 128,
+       .sequences = 8,
+       .microbatch = 4,
+       .llama = true},  // norms of heads, the hidden layer in blocks
   };
   InstallCpuAllocator();
   for (const Dimensions& shape : shapes) {

@@ -18,6 +18,7 @@
 #include "common/log/log.h"
 #include "common/version.h"
 #include "data/bpe.h"
+#include "models/family.h"
 #include "worker/collectives/backends.h"
 #include "worker/engine/engine.h"
 #include "worker/trainer/link.h"
@@ -124,8 +125,9 @@ absl::Status Export(const std::string& path, const muster::checkpoint::ExportOpt
   if (!checkpoint.ok()) return checkpoint.status();
   const absl::StatusOr<muster::checkpoint::Exported> exported = muster::checkpoint::Export(*checkpoint, options);
   if (!exported.ok()) return exported.status();
-  std::printf("%s: step %llu as a Hugging Face GPT-2, %llu bytes of weights in %u file%s\n", options.out.c_str(),
-              static_cast<unsigned long long>(checkpoint->manifest().step()),
+  std::printf("%s: step %llu of %s as Hugging Face's transformers reads it, %llu bytes of weights in %u file%s\n",
+              options.out.c_str(), static_cast<unsigned long long>(checkpoint->manifest().step()),
+              muster::models::Describe(checkpoint->manifest().spec().train().model()).c_str(),
               static_cast<unsigned long long>(exported->bytes), exported->files, exported->files == 1 ? "" : "s");
   return absl::OkStatus();
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "checkpoint/checkpoint.h"
 #include "common/log/log.h"
+#include "models/family.h"
 #include "worker/trainer/agree_on_status.h"
 #include "worker/trainer/ranks.h"
 #include "worker/trainer/weights.h"
@@ -56,7 +57,7 @@ absl::Status CheckOther(const Manifest& manifest, const std::string& directory, 
   const auto refuse = [&](auto... why) {
     return absl::FailedPreconditionError(absl::StrCat("checkpoint.resume_from: ", directory, " ", why...));
   };
-  if (absl::Status status = CheckModel(theirs.model().gpt2(), ours.model().gpt2()); !status.ok()) {
+  if (absl::Status status = models::CheckSame(theirs.model(), ours.model()); !status.ok()) {
     return refuse("is of another model: ", std::string(status.message()));
   }
   const std::string instead = "; to start a new run from its weights, use model.from";

@@ -123,7 +123,7 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
       MakeEngine(assignment, rank.program, rank.ranks, progress, options);
   if (!engine.ok()) return engine.status();
   rank.engine = *std::move(engine);
-  rank.flops_per_second = MeasureSpeed({.width = train.model().gpt2().width(),
+  rank.flops_per_second = MeasureSpeed({.width = static_cast<int64_t>(models::TypicalWidth(rank.program.inventory)),
                                         .bf16 = train.precision().compute() == DTYPE_BF16,
                                         .cuda = assignment.device() == DEVICE_CUDA});
   for (const std::string& note : rank.engine->Notes()) LogInfo("kernel chosen", {{"choice", note}});
@@ -136,7 +136,7 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
     rank.resumed_step = resumed->step;
     rank.samples_consumed = resumed->samples_consumed;
   } else if (const std::string& from = train.model().from(); !from.empty()) {
-    if (absl::Status status = LoadInitial(from, train.model().gpt2(), *rank.engine); !status.ok()) return status;
+    if (absl::Status status = LoadInitial(from, train.model(), *rank.engine); !status.ok()) return status;
     LogInfo("weights imported", {{"from", from}});
   }
   return rank;

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "checkpoint/hugging_face.h"
 #include "common/log/log.h"
+#include "models/family.h"
 #include "models/inventory.h"
 #include "strategies/partition/planners.h"
 #include "worker/engine/configure.h"
@@ -41,29 +41,10 @@ absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine:
   return engine.Push();
 }
 
-absl::Status CheckModel(const Gpt2& theirs, const Gpt2& ours) {
-  const struct {
-    const char *key, *field;
-    uint32_t theirs, ours;
-  } numbers[] = {{"n_layer", "layers", theirs.layers(), ours.layers()},
-                 {"n_head", "heads", theirs.heads(), ours.heads()},
-                 {"n_embd", "width", theirs.width(), ours.width()},
-                 {"vocab_size", "vocabulary", theirs.vocabulary(), ours.vocabulary()},
-                 {"n_positions", "context", theirs.context(), ours.context()}};
-  std::vector<std::string> differing;
-  for (const auto& number : numbers) {
-    if (number.theirs == number.ours) continue;
-    differing.push_back(
-        absl::StrCat(number.key, " ", number.theirs, ", but model.", number.field, " is ", number.ours));
-  }
-  if (differing.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrJoin(differing, "; "));
-}
-
-absl::Status Import(const std::string& directory, const Gpt2& model, engine::Engine& engine) {
+absl::Status Import(const std::string& directory, const Model& model, engine::Engine& engine) {
   const absl::StatusOr<checkpoint::HuggingFaceModel> from = checkpoint::HuggingFaceModel::Open(directory);
   if (!from.ok()) return from.status();
-  if (absl::Status status = CheckModel(from->model(), model); !status.ok()) {
+  if (absl::Status status = models::CheckSame(from->model(), model); !status.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("model.from: ", directory, "/config.json says ", std::string(status.message())));
   }
@@ -90,9 +71,9 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Inventory& inve
 
 // `train`: what it takes to run it.
 absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int threads, Train& train) {
-  const absl::StatusOr<Gpt2> config = checkpoint::ReadHuggingFaceConfig(path);
+  absl::StatusOr<Model> config = checkpoint::ReadHuggingFaceConfig(path);
   if (!config.ok()) return config.status();
-  *train.mutable_model()->mutable_gpt2() = *config;
+  *train.mutable_model() = *std::move(config);
   train.mutable_batch()->set_sequences(kInferenceSequences);
   train.mutable_batch()->set_microbatch(kInferenceSequences);
   train.mutable_precision()->set_compute(DTYPE_FP32);
@@ -106,17 +87,17 @@ absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int thre
   if (!inventory.ok()) return inventory.status();
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(*inventory, train, threads);
   if (!engine.ok()) return engine.status();
-  if (absl::Status status = Import(path, resolved->gpt2(), **engine); !status.ok()) return status;
+  if (absl::Status status = Import(path, *resolved, **engine); !status.ok()) return status;
   return InferenceModel{*std::move(inventory), *std::move(engine)};
 }
 
 }  // namespace
 
-absl::Status LoadInitial(const std::string& path, const Gpt2& model, engine::Engine& engine) {
+absl::Status LoadInitial(const std::string& path, const Model& model, engine::Engine& engine) {
   if (checkpoint::StepFolders(path).empty()) return Import(path, model, engine);
   const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path);
   absl::Status status = checkpoint.status();
-  if (status.ok()) status = CheckModel(checkpoint->manifest().spec().train().model().gpt2(), model);
+  if (status.ok()) status = models::CheckSame(checkpoint->manifest().spec().train().model(), model);
   if (status.ok()) status = Load(*checkpoint, Which::kParameters, engine);
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat("model.from: ", status.message()));

@@ -21,16 +21,13 @@ std::vector<checkpoint::TensorRun> RunsOf(engine::Engine& engine, Which which);
 // the data read is damaged; the state is then partly overwritten.
 absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine::Engine& engine);
 
-// FailedPrecondition: names the numbers in which two models differ, by config.json's keys and the spec's fields.
-absl::Status CheckModel(const Gpt2& theirs, const Gpt2& ours);
-
 // The parameters of an engine that has taken no step, from a folder of Hugging Face's. FailedPrecondition: config.json
 // says other numbers than `model`, all of which it names; others as checkpoint::HuggingFaceModel.
-absl::Status Import(const std::string& directory, const Gpt2& model, engine::Engine& engine);
+absl::Status Import(const std::string& directory, const Model& model, engine::Engine& engine);
 
 // Likewise from whatever `path` is: such a folder, a step's folder of Muster's, or a folder of these (the newest whole
 // one).
-absl::Status LoadInitial(const std::string& path, const Gpt2& model, engine::Engine& engine);
+absl::Status LoadInitial(const std::string& path, const Model& model, engine::Engine& engine);
 
 // A checkpoint of step 0 below `path`, of a folder of Hugging Face's. AlreadyExists: there are checkpoints already.
 // Others as checkpoint::HuggingFaceModel and checkpoint::Write.

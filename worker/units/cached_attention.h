@@ -7,9 +7,11 @@
 
 namespace muster::units {
 
-// The tokens of `qkv` [sequences, tokens, 3, heads, width / heads] begin at `position`; `kept` holds keys and values of
-// the `position` tokens before them, and receives theirs: [2, sequences, heads, room, width / heads], undefined at
-// first, and replaced by a larger one when the room is full. Returns [sequences, tokens, width].
-at::Tensor AttendAfter(const at::Tensor& qkv, int64_t position, at::Tensor& kept);
+// The tokens of q [sequences, tokens, heads, head], k and v [sequences, tokens, key-value heads, head] begin at
+// `position`; `kept` holds keys and values of the `position` tokens before them, and receives theirs: [2, sequences,
+// key-value heads, room, head], undefined at first, and replaced by a larger one when the room is full. Key-value heads
+// divide heads, and serve as many neighboring heads each. Returns [sequences, tokens, heads x head].
+at::Tensor AttendAfter(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t position,
+                       at::Tensor& kept);
 
 }  // namespace muster::units

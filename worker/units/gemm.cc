@@ -106,9 +106,11 @@ void Gemms::AddTo(at::Tensor sum, const at::Tensor& x, const at::Tensor& w, doub
 }
 
 at::Tensor Gemms::Differentiable(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias) const {
-  if (!ThroughPanels(x)) return at::addmm(bias, x, w);
+  if (!ThroughPanels(x)) return bias.defined() ? at::addmm(bias, x, w) : at::mm(x, w);
   // The derivative of a cast to fp32 rounds the gradient to bf16, as a native GEMM does.
-  return at::addmm(bias.to(at::kFloat), x.to(at::kFloat), w.to(at::kFloat)).to(at::kBFloat16);
+  const at::Tensor wide_x = x.to(at::kFloat), wide_w = w.to(at::kFloat);
+  const at::Tensor y = bias.defined() ? at::addmm(bias.to(at::kFloat), wide_x, wide_w) : at::mm(wide_x, wide_w);
+  return y.to(at::kBFloat16);
 }
 
 }  // namespace muster::units

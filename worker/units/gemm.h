@@ -33,7 +33,8 @@ class Gemms {
   // GPU's GEMM adds in fp32.
   void AddTo(at::Tensor sum, const at::Tensor& x, const at::Tensor& w, double alpha = 1) const;
 
-  // bias + x w by operators that LibTorch's autograd differentiates; gradients are rounded where native ones are.
+  // bias, unless it is undefined, + x w by operators that LibTorch's autograd differentiates; gradients are rounded
+  // where native ones are.
   at::Tensor Differentiable(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias) const;
 
   // Whether matrices of this dtype and device go through panels.

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "worker/units/gpt2.h"
 #include "worker/units/row_kernels.h"
 
 namespace muster::units {
@@ -45,7 +44,7 @@ std::vector<Compared> Compare(at::Device device, at::ScalarType type) {
   const at::Tensor d = Numbers({kRows, kWidth}, 5, narrow), w = weight.to(at::kFloat), b = bias.to(at::kFloat);
   const at::Tensor out = at::empty_like(gemm), statistics = at::empty({kRows, 2}, wide), sum = at::empty_like(x);
   std::vector<Compared> all;
-  const auto theirs_of = [&](const at::Tensor& t) { return at::native_layer_norm(t, {kWidth}, w, b, kGpt2Epsilon); };
+  const auto theirs_of = [&](const at::Tensor& t) { return at::native_layer_norm(t, {kWidth}, w, b, kNormEpsilon); };
 
   Norm(x, weight, bias, out, statistics, kCode);
   const auto [normed, mean, rstd] = theirs_of(x);

@@ -17,7 +17,6 @@
 namespace muster::units {
 namespace {
 
-constexpr double kEpsilon = 1e-5;
 constexpr double kGelu = 0.7978845608028654, kGeluCube = 0.044715;  // sqrt(2 / pi)
 
 // T is the wide dtype, N the narrow one.
@@ -30,7 +29,7 @@ MUSTER_INLINE void Statistics(const T* x, int64_t width, T* statistics) {
 #pragma omp simd reduction(+ : square)
   for (int64_t i = 0; i < width; ++i) square += (x[i] - mean) * (x[i] - mean);
   statistics[0] = mean;
-  statistics[1] = T(1) / std::sqrt(square / static_cast<T>(width) + static_cast<T>(kEpsilon));
+  statistics[1] = T(1) / std::sqrt(square / static_cast<T>(width) + static_cast<T>(kNormEpsilon));
 }
 
 template <typename T, typename N>

@@ -23,6 +23,8 @@ enum class RowCode {
   kDevice,  // the programs that GPUs run, by a loop on one thread: slow, for tests and for finding faults
 };
 
+inline constexpr double kNormEpsilon = 1e-5;  // of Norm and what belongs to it
+
 // The wide dtype that belongs to a narrow one.
 at::ScalarType WideType(at::ScalarType narrow);
 

@@ -2,37 +2,22 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "worker/units/gpt2.h"
+#include "worker/units/family.h"
 
 namespace muster::units {
 
-absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vector<Parameter> parameters,
-                                                     const UnitOptions& options) {
-  size_t expected = 0;
-  switch (unit.kind()) {
-    case UNIT_KIND_GPT2_EMBEDDING:
-      expected = 2;
-      break;
-    case UNIT_KIND_GPT2_BLOCK:
-      expected = 12;
-      break;
-    case UNIT_KIND_GPT2_HEAD:
-      expected = 3;
-      break;
-    default:
-      return absl::UnimplementedError(
-          absl::StrCat("unit ", unit.name(), " is of kind ", unit.kind(), ", which this build does not implement"));
-  }
+absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Inventory& inventory, const Unit& unit,
+                                                     std::vector<Parameter> parameters, const UnitOptions& options) {
+  const auto expected = static_cast<size_t>(unit.tensors_size()) + static_cast<size_t>(unit.borrows_size());
   if (parameters.size() != expected) {
     return absl::InvalidArgumentError(
-        absl::StrCat("unit ", unit.name(), " has ", parameters.size(), " tensors, its kind needs ", expected));
+        absl::StrCat("unit ", unit.name(), " was given ", parameters.size(), " tensors, it has ", expected));
   }
-  if (unit.kind() == UNIT_KIND_GPT2_EMBEDDING) return MakeGpt2Embedding(parameters);
-  if (unit.kind() == UNIT_KIND_GPT2_BLOCK) {
-    if (options.portable) return MakePortableGpt2Block(std::move(parameters), unit.heads(), options.bf16_gemms);
-    return MakeGpt2Block(std::move(parameters), unit.heads(), unit.piece_rows(), options);
+  for (const UnitFamily& family : UnitFamilies()) {
+    if (inventory.family() == family.name) return family.make(inventory.model(), unit, std::move(parameters), options);
   }
-  return MakeGpt2Head(std::move(parameters), unit.piece_rows(), options);
+  return absl::UnimplementedError(absl::StrCat("unit ", unit.name(), " is of the family '", inventory.family(),
+                                               "', which this build does not have"));
 }
 
 }  // namespace muster::units

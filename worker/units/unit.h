@@ -65,9 +65,10 @@ struct UnitOptions {
   Bf16Gemms bf16_gemms = Bf16Gemms::kNative;  // on a CPU
 };
 
-// `parameters`: the unit's tensors in the inventory's order, then those it borrows.
-// Unimplemented: this build has no code for the unit's kind.
-absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Unit& unit, std::vector<Parameter> parameters,
+// `unit` is one of `inventory`. `parameters`: the unit's tensors in the inventory's order, then those it borrows.
+// Unimplemented: this build has no code for its family or kind. InvalidArgument: another number of parameters.
+absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Inventory& inventory, const Unit& unit,
+                                                     std::vector<Parameter> parameters,
                                                      const UnitOptions& options = {});
 
 }  // namespace muster::units

@@ -73,7 +73,7 @@ class Chain {
       std::vector<Parameter> own;
       for (const Tensor& tensor : unit.tensors()) own.push_back(parameters_.at(tensor.name()));
       for (const Borrow& borrow : unit.borrows()) own.push_back(parameters_.at(borrow.tensor()));
-      units_.push_back(MakeUnit(unit, std::move(own), options).value());
+      units_.push_back(MakeUnit(inventory, unit, std::move(own), options).value());
     }
   }
 
@@ -430,11 +430,18 @@ TEST(Units, GeneratingGivesTheLogitsOfTheWhole) {
 }
 
 TEST(Units, AKindWithoutCodeOrWithOtherTensorsIsRefused) {
+  Inventory inventory;
   Unit unit;
   unit.set_name("x");
-  EXPECT_EQ(MakeUnit(unit, {}).status().code(), absl::StatusCode::kUnimplemented);
-  unit.set_kind(UNIT_KIND_GPT2_HEAD);
-  EXPECT_EQ(MakeUnit(unit, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MakeUnit(inventory, unit, {}).status().message(),
+            "unit x is of the family '', which this build does not have");
+  for (const char* family : {"gpt2", "llama"}) {
+    inventory.set_family(family);
+    unit.set_kind("else");
+    EXPECT_EQ(MakeUnit(inventory, unit, {}).status().code(), absl::StatusCode::kUnimplemented);
+  }
+  unit.add_tensors();
+  EXPECT_EQ(MakeUnit(inventory, unit, {}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

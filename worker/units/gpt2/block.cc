@@ -7,7 +7,7 @@
 #include "worker/units/cached_attention.h"
 #include "worker/units/cpu_attention.h"
 #include "worker/units/gemm.h"
-#include "worker/units/gpt2.h"
+#include "worker/units/gpt2/gpt2.h"
 #include "worker/units/operator_attention.h"
 #include "worker/units/row_kernels.h"
 
@@ -49,7 +49,8 @@ class Block final : public UnitModule {
       saved.tensors.resize(1);
       // LibTorch's attention multiplies in the dtype of its inputs, so these are widened as well.
       const at::Tensor given = gemms_.ThroughPanels(qkv) ? qkv.to(at::kFloat) : qkv;
-      attention = AttendAfter(ByHead(given, in[0].sizes()), context.position, saved.tensors[0])
+      const at::Tensor all = ByHead(given, in[0].sizes());
+      attention = AttendAfter(all.select(2, 0), all.select(2, 1), all.select(2, 2), context.position, saved.tensors[0])
                       .view({-1, width})
                       .to(qkv.scalar_type());
     } else {

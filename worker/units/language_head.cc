@@ -4,18 +4,21 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/native_layer_norm.h>
-#include <ATen/ops/native_layer_norm_backward.h>
+#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "models/inventory.h"
+#include "worker/units/autograd.h"
 #include "worker/units/gemm.h"
-#include "worker/units/gpt2.h"
+#include "worker/units/language.h"
+#include "worker/units/llama_rows.h"
 #include "worker/units/row_kernels.h"
 
 namespace muster::units {
@@ -35,12 +38,13 @@ constexpr int64_t kAlignedLogits = 64;
 // takes fp32 logits on a GPU, from a GEMM with wider output.
 class Head final : public UnitModule {
  public:
-  Head(std::vector<Parameter> p, uint64_t piece_rows, const UnitOptions& options)
-      : weight_(p[0]),
-        bias_(p[1]),
-        wte_(p[2]),
+  Head(FinalNorm norm, Parameter table, uint64_t piece_rows, const UnitOptions& options)
+      : norm_(std::move(norm)),
+        wte_(std::move(table)),
         narrow_(wte_.value.scalar_type() == at::kBFloat16),
         portable_(options.portable),
+        rms_(!norm_.bias.value.defined()),
+        norm_by_operators_(options.portable || (rms_ && !(wte_.value.is_cpu() && options.rows == RowCode::kVector))),
         gemms_(options.bf16_gemms),
         rows_(options.rows),
         piece_rows_(piece_rows * (narrow_ && wte_.value.is_cpu() ? kNarrowRowFactor : 1)) {}
@@ -64,7 +68,8 @@ class Head final : public UnitModule {
   Activations Backward(const Context& context, Saved saved, const Activations&) override {
     const int64_t width = saved.tensors[0].size(2);
     // NormBackward adds each block to dx, so dx starts at zero.
-    const at::Tensor x = saved.tensors[0].reshape({-1, width}), dx = portable_ ? at::empty_like(x) : at::zeros_like(x);
+    const at::Tensor x = saved.tensors[0].reshape({-1, width}),
+                     dx = norm_by_operators_ ? at::empty_like(x) : at::zeros_like(x);
     EachBlock(context, x, context.loss_scale, [&](const RowBlock& block) {
       const at::Tensor &d = block.d, &normed = block.norm.normed;
       AddTableGradient(block);
@@ -72,25 +77,19 @@ class Head final : public UnitModule {
       gemms_.Compute(d, wte_.value, d_normed);
       if (block.factor != 1) d_normed.mul_(block.factor);
       const at::Tensor rows = dx.narrow(0, block.first, block.x.size(0));
-      if (!portable_) {
-        return NormBackward(d_normed, block.x, block.norm.statistics, weight_.value, rows, weight_.gradient,
-                            bias_.gradient, rows_);
-      }
-      const auto [weight, bias] = Vectors();
-      const auto [d_block, d_weight, d_bias] =
-          at::native_layer_norm_backward(d_normed.to(block.x.scalar_type()), block.x, {width}, block.norm.mean,
-                                         block.norm.rstd, weight, bias, {true, true, true});
-      rows.copy_(d_block);
-      weight_.gradient.add_(d_weight);
-      bias_.gradient.add_(d_bias);
+      if (norm_by_operators_) return NormByOperatorsBackward(block, d_normed, rows);
+      const at::Tensor &statistics = block.norm.statistics, &weight = norm_.weight.value;
+      if (rms_) return RmsNormBackward(d_normed, block.x, statistics.view(-1), weight, rows, norm_.weight.gradient);
+      NormBackward(d_normed, block.x, statistics, weight, rows, norm_.weight.gradient, norm_.bias.gradient, rows_);
     });
     return {dx.view(saved.tensors[0].sizes())};
   }
 
  private:
   struct Normed {
-    at::Tensor normed, mean, rstd;
-    at::Tensor statistics;  // instead of those two in the row operations
+    at::Tensor normed;
+    at::Tensor statistics;          // of the row operations
+    std::vector<at::Tensor> graph;  // of operators: the norm before rounding, and what it depends on
   };
   struct RowBlock {
     int64_t first;  // row
@@ -100,21 +99,37 @@ class Head final : public UnitModule {
     double factor = 1;  // this factor
   };
 
-  // Of the norm, in the dtype of its input: LibTorch's norm takes no other.
-  std::pair<at::Tensor, at::Tensor> Vectors() const {
-    const at::ScalarType wide = WideType(weight_.value.scalar_type());
-    return {weight_.value.to(wide), bias_.value.to(wide)};
-  }
-
   Normed Normalise(const at::Tensor& x) const {
-    if (!portable_) {
-      const Normed out{at::empty(x.sizes(), wte_.value.options()), {}, {}, at::empty({x.size(0), 2}, x.options())};
-      Norm(x, weight_.value, bias_.value, out.normed, out.statistics, rows_);
+    if (!norm_by_operators_) {
+      const Normed out{
+          at::empty(x.sizes(), wte_.value.options()), at::empty({x.size(0), rms_ ? 1 : 2}, x.options()), {}};
+      if (rms_) {
+        RmsNorm(x, norm_.weight.value, norm_.epsilon, out.normed, out.statistics.view(-1));
+      } else {
+        Norm(x, norm_.weight.value, norm_.bias.value, out.normed, out.statistics, rows_);
+      }
       return out;
     }
-    const auto [weight, bias] = Vectors();
-    auto [normed, mean, rstd] = at::native_layer_norm(x, {x.size(1)}, weight, bias, kGpt2Epsilon);
-    return {normed.to(wte_.value.scalar_type()), mean, rstd, {}};
+    // LibTorch's norms take parameters of the input's dtype.
+    const c10::AutoGradMode on(true);
+    std::vector<at::Tensor> leaves;
+    for (const at::Tensor& leaf : {x, norm_.weight.value, norm_.bias.value}) {
+      if (leaf.defined()) leaves.push_back(leaf.detach().to(x.scalar_type()).requires_grad_(true));
+    }
+    const at::Tensor y = leaves.size() == 3
+                             ? at::layer_norm(leaves[0], {x.size(1)}, leaves[1], leaves[2], norm_.epsilon)
+                             : at::rms_norm(leaves[0], {x.size(1)}, leaves[1], norm_.epsilon);
+    leaves.insert(leaves.begin(), y);
+    return {y.detach().to(wte_.value.scalar_type()), {}, std::move(leaves)};
+  }
+
+  void NormByOperatorsBackward(const RowBlock& block, const at::Tensor& d, const at::Tensor& rows) const {
+    const std::vector<at::Tensor>& graph = block.norm.graph;
+    const std::vector<at::Tensor> gradients =
+        Gradients(graph[0], d.to(graph[0].scalar_type()), {graph.begin() + 1, graph.end()});
+    rows.copy_(gradients[0]);
+    norm_.weight.gradient.add_(gradients[1]);
+    if (gradients.size() == 3) norm_.bias.gradient.add_(gradients[2]);
   }
 
   void AddTableGradient(const RowBlock& block) const {
@@ -174,9 +189,12 @@ class Head final : public UnitModule {
     d.view(-1).index_add_(0, picks, at::full({targets.size(0)}, -1, d.options()));
   }
 
-  const Parameter weight_, bias_, wte_;
+  const FinalNorm norm_;
+  const Parameter wte_;
   const bool narrow_;    // parameters and activations in bf16
   const bool portable_;  // LibTorch's operators only
+  const bool rms_;       // RMSNorm
+  const bool norm_by_operators_;
   const Gemms gemms_;
   const RowCode rows_;
   const uint64_t piece_rows_;
@@ -184,9 +202,9 @@ class Head final : public UnitModule {
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakeGpt2Head(std::vector<Parameter> parameters, uint64_t piece_rows,
-                                         const UnitOptions& options) {
-  return std::make_unique<Head>(std::move(parameters), piece_rows, options);
+std::unique_ptr<UnitModule> MakeLanguageHead(FinalNorm norm, Parameter table, uint64_t piece_rows,
+                                             const UnitOptions& options) {
+  return std::make_unique<Head>(std::move(norm), std::move(table), piece_rows, options);
 }
 
 }  // namespace muster::units

@@ -11,16 +11,13 @@
 // parameters' dtype.
 namespace muster::units {
 
-inline constexpr double kGpt2Epsilon = 1e-5;  // of the layer norms
+// UnitMaker of the family.
+absl::StatusOr<std::unique_ptr<UnitModule>> MakeGpt2Unit(const Model& model, const Unit& unit,
+                                                         std::vector<Parameter> parameters, const UnitOptions& options);
 
-// wte, wpe.
-std::unique_ptr<UnitModule> MakeGpt2Embedding(const std::vector<Parameter>& parameters);
 // The block with a hand-written backward, and the reference by LibTorch's operators and autograd.
 std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads, uint64_t piece_rows,
                                           const UnitOptions& options);
 std::unique_ptr<UnitModule> MakePortableGpt2Block(std::vector<Parameter> parameters, int64_t heads, Bf16Gemms bf16);
-// ln_f weight and bias, borrowed wte.
-std::unique_ptr<UnitModule> MakeGpt2Head(std::vector<Parameter> parameters, uint64_t piece_rows,
-                                         const UnitOptions& options);
 
 }  // namespace muster::units

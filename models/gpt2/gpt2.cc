@@ -1,15 +1,24 @@
-#include "models/gpt2.h"
+#include "models/gpt2/gpt2.h"
 
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "models/config.h"
+#include "models/inventory_build.h"
 
 namespace muster::models {
 namespace {
+
+using nlohmann::json;
 
 struct Dimensions {
   uint32_t layers, heads, width, vocabulary, context;
@@ -33,25 +42,8 @@ Dimensions DimensionsOf(Gpt2Size size) {
   }
 }
 
-constexpr double kStandardDeviation = 0.02;
-
-// Rows of one piece. On a CPU, for the hidden layer: enough rows for an efficient GEMM, few enough for the cache. For
-// the logits a few more, because each piece reads and writes the embedding's gradient. On a GPU pieces are not for a
-// cache: they are as large as GEMMs gain from, and small beside what is kept.
-constexpr uint64_t kHiddenPieceBytes = 2 << 20, kLogitsPieceBytes = 64 << 20;
-constexpr uint64_t kGpuHiddenRows = 8192, kGpuLogitsPieceBytes = 1 << 30;
 // On a GPU a sum over rows first sums each tile of so many rows, in fp32 (worker/units/cuda/row_programs.h).
 constexpr uint64_t kGpuTileRows = 32;
-
-void AddTensor(Unit& unit, const std::string& name, const std::vector<uint64_t>& shape, Initialisation::Kind kind,
-               double standard_deviation = 0) {
-  Tensor& tensor = *unit.add_tensors();
-  tensor.set_name(name);
-  for (const uint64_t n : shape) tensor.add_shape(n);
-  tensor.mutable_init()->set_kind(kind);
-  tensor.mutable_init()->set_standard_deviation(standard_deviation);
-  tensor.set_decay(shape.size() >= 2);
-}
 
 void AddNorm(Unit& unit, const std::string& name, uint64_t width) {
   AddTensor(unit, name + ".weight", {width}, Initialisation::ONES);
@@ -69,8 +61,9 @@ Unit MakeBlock(const Gpt2& m, uint32_t layer, Device device) {
   const double residual = kStandardDeviation / std::sqrt(2.0 * m.layers());
   Unit unit;
   unit.set_name(absl::StrCat("h.", layer));
-  unit.set_kind(UNIT_KIND_GPT2_BLOCK);
-  unit.set_heads(m.heads());
+  unit.set_kind("gpt2.block");
+  unit.mutable_attention()->set_heads(m.heads());
+  unit.mutable_attention()->set_width(m.width() / m.heads());
   const std::string at = unit.name() + ".";
   AddNorm(unit, at + "ln_1", c);
   AddLinear(unit, at + "attn.c_attn", c, 3 * c, kStandardDeviation);
@@ -83,23 +76,19 @@ Unit MakeBlock(const Gpt2& m, uint32_t layer, Device device) {
   // Input, q k v, attention's output, the sum after it, the hidden layer before GELU; then each norm's mean and
   // deviation, and the softmax's log-sums. The reference by autograd keeps half as much again.
   unit.set_saved_bytes(4 * t * (c + 3 * c + c + c + 4 * c) + 4 * t * (4 + m.heads()));
+  unit.set_piece_rows(HiddenPieceRows(4 * c, device));
   unit.set_forward_bytes(4 * t * c);                  // ln_2
   unit.set_forward_piece_bytes(16 * c);               // GELU
   unit.set_backward_piece_bytes(2 * 16 * c + 4 * c);  // GELU, the hidden layer's gradient, ln_2 or its gradient
   unit.set_output_bytes(4 * t * c);
   if (device == DEVICE_CUDA) {
-    unit.set_piece_rows(kGpuHiddenRows);
     // Attention's backward: the gradients of its output and of q k v, the latter once more before they are joined, and
     // its sums; all less the hidden layer and the sum after attention, which are gone by then. The bias's sums.
     unit.set_backward_bytes(4 * t * (8 * c - 5 * c) + 4 * t * 3 * c / kGpuTileRows);
     unit.set_backward_piece_bytes(unit.backward_piece_bytes() + 4 * (4 + 2) * c / kGpuTileRows);
-  } else {
-    unit.set_piece_rows(std::max<uint64_t>(64, kHiddenPieceBytes / (16 * c)));
   }
   return unit;
 }
-
-}  // namespace
 
 absl::StatusOr<Gpt2> ResolveGpt2(const Gpt2& model) {
   Gpt2 m = model;
@@ -143,14 +132,12 @@ absl::StatusOr<Gpt2> ResolveGpt2(const Gpt2& model) {
 Inventory MakeGpt2(const Gpt2& m, Device device) {
   const uint64_t c = m.width(), t = m.context(), v = m.vocabulary();
   Inventory inventory;
-  inventory.set_family("gpt2");
   inventory.set_vocabulary(v);
   inventory.set_context(t);
-  inventory.set_device(device);
 
   Unit& embedding = *inventory.add_units();
   embedding.set_name("embedding");
-  embedding.set_kind(UNIT_KIND_GPT2_EMBEDDING);
+  embedding.set_kind("gpt2.embedding");
   AddTensor(embedding, "wte.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation);
   AddTensor(embedding, "wpe.weight", {t, c}, Initialisation::NORMAL, kStandardDeviation / 2);  // OpenAI's 0.01
   embedding.set_forward_flops(1.0 * t * c);
@@ -162,18 +149,132 @@ Inventory MakeGpt2(const Gpt2& m, Device device) {
 
   Unit& head = *inventory.add_units();
   head.set_name("head");
-  head.set_kind(UNIT_KIND_GPT2_HEAD);
+  head.set_kind("gpt2.head");
   AddNorm(head, "ln_f", c);
   Borrow& borrow = *head.add_borrows();
   borrow.set_unit("embedding");
   borrow.set_tensor("wte.weight");
   head.set_forward_flops(2.0 * t * c * v);
   head.set_saved_bytes(4 * t * c);  // the input
-  const uint64_t logits = device == DEVICE_CUDA ? kGpuLogitsPieceBytes : kLogitsPieceBytes;
-  head.set_piece_rows(std::max<uint64_t>(64, logits / (4 * v)));
+  head.set_piece_rows(LogitsPieceRows(v, device));
   head.set_backward_bytes(4 * t * c);              // its gradient
   head.set_backward_piece_bytes(4 * (v + c + 2));  // logits, which become their own gradient, and around the norm
   return inventory;
+}
+
+// The causal mask, which older versions saved though it is no parameter.
+bool IsMask(absl::string_view name) {
+  return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias");
+}
+
+constexpr char kPrefix[] = "transformer.";
+constexpr uint32_t kEndOfText = 50256;  // of GPT-2's own vocabulary
+
+class Gpt2Models final : public ModelFamily {
+ public:
+  std::string name() const override { return "gpt2"; }
+
+  absl::StatusOr<Model> Resolve(const Model& model) const override {
+    absl::StatusOr<Gpt2> gpt2 = ResolveGpt2(model.gpt2());
+    if (!gpt2.ok()) return gpt2.status();
+    Model resolved = model;
+    *resolved.mutable_gpt2() = *std::move(gpt2);
+    return resolved;
+  }
+  Inventory MakeInventory(const Model& resolved, Device device) const override {
+    return MakeGpt2(resolved.gpt2(), device);
+  }
+  std::string Describe(const Model& model) const override {
+    const Gpt2& m = model.gpt2();
+    if (!m.has_size()) return absl::StrCat("gpt2 ", m.layers(), "x", m.width());
+    return absl::StrCat("gpt2 ", absl::AsciiStrToLower(absl::StripPrefix(Gpt2Size_Name(m.size()), "GPT2_SIZE_")));
+  }
+
+  bool Reads(const json& config) const override {
+    // OpenAI's own folders name no type.
+    const json type = config.value("model_type", json());
+    return type == "gpt2" || (type.is_null() && config.contains("n_embd"));
+  }
+  absl::StatusOr<Model> FromConfig(const json& config) const override {
+    const std::pair<const char*, json> only[] = {{"tie_word_embeddings", true},
+                                                 {"scale_attn_weights", true},
+                                                 {"scale_attn_by_inverse_layer_idx", false},
+                                                 {"add_cross_attention", false},
+                                                 {"layer_norm_epsilon", 1e-5}};
+    for (const auto& [key, value] : only) {
+      if (absl::Status s = CheckOnly(config, key, value); !s.ok()) return s;
+    }
+    if (config.value("activation_function", json()) != "gelu_pytorch_tanh") {
+      if (absl::Status s = CheckOnly(config, "activation_function", "gelu_new"); !s.ok()) return s;
+    }
+    if (absl::Status s = CheckOnly(config, "n_inner", 4 * config.value("n_embd", json(0)).get<uint64_t>()); !s.ok()) {
+      return s;
+    }
+    Model model;
+    for (const auto& [field, key, set] : kNumbers) {
+      // The first configurations used another name.
+      const bool old = key == absl::string_view("n_positions") && !config.contains(key) && config.contains("n_ctx");
+      const absl::StatusOr<uint32_t> number = ReadNumber(config, old ? "n_ctx" : key);
+      if (!number.ok()) return number.status();
+      (model.mutable_gpt2()->*set)(*number);
+    }
+    return model;
+  }
+  nlohmann::ordered_json ToConfig(const Model& resolved) const override {
+    const Gpt2& model = resolved.gpt2();
+    nlohmann::ordered_json config = {{"architectures", {"GPT2LMHeadModel"}},
+                                     {"model_type", "gpt2"},
+                                     {"n_layer", model.layers()},
+                                     {"n_head", model.heads()},
+                                     {"n_embd", model.width()},
+                                     {"n_inner", nullptr},
+                                     {"n_positions", model.context()},
+                                     {"n_ctx", model.context()},
+                                     {"vocab_size", model.vocabulary()},
+                                     {"activation_function", "gelu_new"},
+                                     {"layer_norm_epsilon", 1e-5},
+                                     {"initializer_range", 0.02},
+                                     {"attn_pdrop", 0.0},
+                                     {"embd_pdrop", 0.0},
+                                     {"resid_pdrop", 0.0},
+                                     {"scale_attn_weights", true},
+                                     {"tie_word_embeddings", true},
+                                     {"torch_dtype", "float32"}};
+    // Without them `transformers` uses GPT-2's ids, which a smaller vocabulary lacks.
+    const bool own = model.vocabulary() > kEndOfText;
+    config["bos_token_id"] = own ? nlohmann::ordered_json(kEndOfText) : nlohmann::ordered_json();
+    config["eos_token_id"] = config["bos_token_id"];
+    return config;
+  }
+  std::string ConfigKey(absl::string_view field) const override {
+    for (const auto& [name, key, set] : kNumbers) {
+      if (field == name) return key;
+    }
+    return "";
+  }
+  std::string StoredName(absl::string_view tensor) const override { return absl::StrCat(kPrefix, tensor); }
+  std::string TensorName(const Model&, absl::string_view stored) const override {
+    const absl::string_view name = absl::StripPrefix(stored, kPrefix);
+    return IsMask(name) || name == "lm_head.weight" ? "" : std::string(name);  // the head is the embedding
+  }
+
+ private:
+  struct Number {
+    const char *field, *key;  // in the spec, in config.json
+    void (Gpt2::*set)(uint32_t);
+  };
+  static constexpr Number kNumbers[] = {{"layers", "n_layer", &Gpt2::set_layers},
+                                        {"heads", "n_head", &Gpt2::set_heads},
+                                        {"width", "n_embd", &Gpt2::set_width},
+                                        {"vocabulary", "vocab_size", &Gpt2::set_vocabulary},
+                                        {"context", "n_positions", &Gpt2::set_context}};
+};
+
+}  // namespace
+
+const ModelFamily& Gpt2Family() {
+  static const auto& family = *new Gpt2Models;
+  return family;
 }
 
 }  // namespace muster::models

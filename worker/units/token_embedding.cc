@@ -1,7 +1,9 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/index_add.h>
 
-#include "worker/units/gpt2.h"
+#include <utility>
+
+#include "worker/units/language.h"
 #include "worker/units/row_kernels.h"
 
 namespace muster::units {
@@ -25,30 +27,32 @@ void AddRows(const at::Tensor& ids, const at::Tensor& rows, const at::Tensor& ta
 
 class Embedding final : public UnitModule {
  public:
-  explicit Embedding(const std::vector<Parameter>& p)
-      : wte_(p[0]), wpe_(p[1]), flow_(WideType(wte_.value.scalar_type())) {}
+  Embedding(Parameter table, Parameter positions)
+      : table_(std::move(table)), positions_(std::move(positions)), flow_(WideType(table_.value.scalar_type())) {}
 
   Activations Forward(const Context& context, const Activations&, Saved&) override {
     const int64_t tokens = context.inputs.size(1);
-    return {at::embedding(wte_.value, context.inputs).to(flow_).add_(wpe_.value.narrow(0, context.position, tokens))};
+    at::Tensor rows = at::embedding(table_.value, context.inputs).to(flow_);
+    if (positions_.value.defined()) rows.add_(positions_.value.narrow(0, context.position, tokens));
+    return {rows};
   }
 
   Activations Backward(const Context& context, Saved, const Activations& grads) override {
-    const at::Tensor dx = grads[0].to(wte_.gradient.scalar_type());
-    AddRows(context.inputs.contiguous().view(-1), dx.contiguous().view({-1, dx.size(2)}), wte_.gradient);
-    wpe_.gradient.narrow(0, 0, dx.size(1)).add_(dx.sum(0));
+    const at::Tensor dx = grads[0].to(table_.gradient.scalar_type());
+    AddRows(context.inputs.contiguous().view(-1), dx.contiguous().view({-1, dx.size(2)}), table_.gradient);
+    if (positions_.value.defined()) positions_.gradient.narrow(0, 0, dx.size(1)).add_(dx.sum(0));
     return {};
   }
 
  private:
-  const Parameter wte_, wpe_;
+  const Parameter table_, positions_;
   const at::ScalarType flow_;  // dtype of its output
 };
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakeGpt2Embedding(const std::vector<Parameter>& parameters) {
-  return std::make_unique<Embedding>(parameters);
+std::unique_ptr<UnitModule> MakeTokenEmbedding(Parameter table, Parameter positions) {
+  return std::make_unique<Embedding>(std::move(table), std::move(positions));
 }
 
 }  // namespace muster::units

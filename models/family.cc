@@ -1,0 +1,116 @@
+#include "models/family.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+#include "models/gpt2/gpt2.h"
+#include "models/llama/llama.h"
+
+namespace muster::models {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+
+// The message of the family, which is set.
+const google::protobuf::Message& NumbersOf(const Model& model) {
+  const FieldDescriptor* field =
+      Model::GetReflection()->GetOneofFieldDescriptor(model, Model::descriptor()->FindOneofByName("family"));
+  return Model::GetReflection()->GetMessage(model, field);
+}
+
+std::string ValueOf(const google::protobuf::Message& numbers, const FieldDescriptor& field) {
+  const google::protobuf::Reflection& reflection = *numbers.GetReflection();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return absl::StrCat(reflection.GetUInt32(numbers, &field));
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return absl::StrCat(reflection.GetDouble(numbers, &field));
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return reflection.GetBool(numbers, &field) ? "true" : "false";
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return reflection.GetEnum(numbers, &field)->name();
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return absl::StrCat("{", reflection.GetMessage(numbers, &field).ShortDebugString(), "}");
+    default:
+      return "?";
+  }
+}
+
+}  // namespace
+
+const std::vector<const ModelFamily*>& Families() {
+  static const auto& families = *new std::vector<const ModelFamily*>{&Gpt2Family(), &LlamaFamily()};
+  return families;
+}
+
+const ModelFamily* FamilyOf(const Model& model) {
+  const FieldDescriptor* field =
+      Model::GetReflection()->GetOneofFieldDescriptor(model, Model::descriptor()->FindOneofByName("family"));
+  for (const ModelFamily* family : Families()) {
+    if (field != nullptr && family->name() == field->name()) return family;
+  }
+  return nullptr;
+}
+
+const ModelFamily* FamilyOfConfig(const nlohmann::json& config) {
+  for (const ModelFamily* family : Families()) {
+    if (family->Reads(config)) return family;
+  }
+  return nullptr;
+}
+
+std::string FamilyNames() {
+  return absl::StrJoin(Families(), ", ",
+                       [](std::string* out, const ModelFamily* family) { out->append(family->name()); });
+}
+
+absl::Status CheckSame(const Model& theirs, const Model& ours) {
+  const ModelFamily *their_family = FamilyOf(theirs), *family = FamilyOf(ours);
+  if (family == nullptr || their_family != family) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("family ", their_family == nullptr ? "unknown" : their_family->name(), ", but model.family is ",
+                     family == nullptr ? "unknown" : family->name()));
+  }
+  const google::protobuf::Message &a = NumbersOf(theirs), &b = NumbersOf(ours);
+  std::vector<std::string> differing;
+  for (int i = 0; i < a.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *a.GetDescriptor()->field(i);
+    const std::string key = family->ConfigKey(field.name());
+    if (key.empty() || ValueOf(a, field) == ValueOf(b, field)) continue;
+    differing.push_back(
+        absl::StrCat(key, " ", ValueOf(a, field), ", but model.", field.name(), " is ", ValueOf(b, field)));
+  }
+  if (differing.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrJoin(differing, "; "));
+}
+
+bool HasSize(const Model& model) {
+  if (FamilyOf(model) == nullptr) return false;
+  const google::protobuf::Message& numbers = NumbersOf(model);
+  const FieldDescriptor* size = numbers.GetDescriptor()->FindFieldByName("size");
+  return size != nullptr && numbers.GetReflection()->HasField(numbers, size);
+}
+
+Model WithoutSize(const Model& resolved) {
+  Model model = resolved;
+  if (!HasSize(model)) return model;
+  const FieldDescriptor* field =
+      Model::GetReflection()->GetOneofFieldDescriptor(model, Model::descriptor()->FindOneofByName("family"));
+  google::protobuf::Message& numbers = *Model::GetReflection()->MutableMessage(&model, field);
+  numbers.GetReflection()->ClearField(&numbers, numbers.GetDescriptor()->FindFieldByName("size"));
+  return model;
+}
+
+Model Overlaid(const Model& numbers, const Model& given) {
+  Model model = numbers;
+  model.MergeFrom(given);
+  return model;
+}
+
+std::string Describe(const Model& model) {
+  const ModelFamily* family = FamilyOf(model);
+  return family == nullptr ? "-" : family->Describe(model);
+}
+
+}  // namespace muster::models

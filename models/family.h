@@ -1,0 +1,70 @@
+// A model family: all of it that needs no tensor library. The other half makes its units (worker/units/family.h).
+//
+// A new family is a message in Model (proto/spec.proto), a folder here, a folder in worker/units, and one line in each
+// of the two lists of families. No other file names one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/inventory.pb.h"
+#include "proto/spec.pb.h"
+
+namespace muster::models {
+
+class ModelFamily {
+ public:
+  virtual ~ModelFamily() = default;
+
+  // Its field in Model, and Inventory.family: "gpt2".
+  virtual std::string name() const = 0;
+
+  // `model` with every number filled in: defaults, and a size's numbers under the given overrides. InvalidArgument: a
+  // number is missing or does not fit; the message begins with the field, as Resolve's in inventory.h.
+  virtual absl::StatusOr<Model> Resolve(const Model& model) const = 0;
+  // `device`: DEVICE_CPU or DEVICE_CUDA.
+  virtual Inventory MakeInventory(const Model& resolved, Device device) const = 0;
+  // For lists: "gpt2 small", "gpt2 2x32".
+  virtual std::string Describe(const Model& model) const = 0;
+
+  // Whether a config.json of `transformers` is of one of the models that this family computes, by its model_type.
+  virtual bool Reads(const nlohmann::json& config) const = 0;
+  // The numbers of such a config.json, without a size. InvalidArgument: a number is missing. FailedPrecondition: a
+  // variant that computes something else. Messages begin with the key.
+  virtual absl::StatusOr<Model> FromConfig(const nlohmann::json& config) const = 0;
+  // What `transformers` needs to load its weights.
+  virtual nlohmann::ordered_json ToConfig(const Model& resolved) const = 0;
+  // config.json's key for a field of the family's message; empty: the field does not change what weights mean.
+  virtual std::string ConfigKey(absl::string_view field) const = 0;
+  // A tensor's name in files of weights, and back from any that `transformers` writes or wrote for such a model; empty:
+  // it is not read, since it is no parameter or repeats one.
+  virtual std::string StoredName(absl::string_view tensor) const = 0;
+  virtual std::string TensorName(const Model& resolved, absl::string_view stored) const = 0;
+};
+
+// All that this build has, by name.
+const std::vector<const ModelFamily*>& Families();
+// Null: the model names none.
+const ModelFamily* FamilyOf(const Model& model);
+// Null: none reads it.
+const ModelFamily* FamilyOfConfig(const nlohmann::json& config);
+// "gpt2, llama".
+std::string FamilyNames();
+
+// FailedPrecondition: the weights of one are not those of the other; names the numbers that differ, by config.json's
+// keys and the spec's fields: "n_layer 4, but model.layers is 2". Both are resolved.
+absl::Status CheckSame(const Model& theirs, const Model& ours);
+// All numbers given one by one, for a spec that may override some.
+Model WithoutSize(const Model& resolved);
+// `given` over `numbers` of the same family.
+Model Overlaid(const Model& numbers, const Model& given);
+// Whether the spec gives the family's numbers by a size's name.
+bool HasSize(const Model& model);
+// "gpt2 small"; "-": the model names no family.
+std::string Describe(const Model& model);
+
+}  // namespace muster::models

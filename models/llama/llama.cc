@@ -1,0 +1,445 @@
+#include "models/llama/llama.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "models/config.h"
+#include "models/inventory_build.h"
+
+namespace muster::models {
+namespace {
+
+using nlohmann::json;
+
+// The published sizes: meta-llama's config.json of each. Llama 3.1 and 3.2 turn positions by base 500,000, scaled for a
+// context of 131,072 from 8,192; a job's own context is shorter unless it says so.
+std::optional<Llama> NumbersOf(LlamaSize size) {
+  Llama m;
+  const auto set = [&](uint32_t layers, uint32_t heads, uint32_t key_value_heads, uint32_t width, uint32_t inner,
+                       uint32_t vocabulary, uint32_t context) {
+    m.set_layers(layers), m.set_heads(heads), m.set_key_value_heads(key_value_heads), m.set_width(width);
+    m.set_inner(inner), m.set_vocabulary(vocabulary), m.set_context(context);
+  };
+  switch (size) {
+    case LLAMA_SIZE_TINY:
+      set(4, 4, 2, 128, 384, 256, 128);
+      return m;
+    case LLAMA_SIZE_1B:
+      set(16, 32, 8, 2048, 8192, 128256, 8192);
+      break;
+    case LLAMA_SIZE_3B:
+      set(28, 24, 8, 3072, 8192, 128256, 8192);
+      break;
+    case LLAMA_SIZE_8B:
+      set(32, 32, 8, 4096, 14336, 128256, 8192);
+      break;
+    case LLAMA_SIZE_70B:
+      set(80, 64, 8, 8192, 28672, 128256, 8192);
+      break;
+    default:
+      return std::nullopt;
+  }
+  const bool small = size == LLAMA_SIZE_1B || size == LLAMA_SIZE_3B;
+  m.set_tied_head(small);
+  m.set_rope_base(500'000);
+  RopeScaling& scaling = *m.mutable_rope_scaling();
+  scaling.set_kind(ROPE_SCALING_KIND_LLAMA3);
+  scaling.set_factor(small ? 32 : 8);
+  scaling.set_original_context(8192);
+  scaling.set_low_frequency_factor(1);
+  scaling.set_high_frequency_factor(4);
+  return m;
+}
+
+absl::Status ResolveScaling(Llama& m) {
+  if (!m.has_rope_scaling()) return absl::OkStatus();
+  RopeScaling& scaling = *m.mutable_rope_scaling();
+  const auto error = [](auto... what) { return absl::InvalidArgumentError(absl::StrCat("rope_scaling.", what...)); };
+  if (scaling.kind() == ROPE_SCALING_KIND_UNSPECIFIED) return error("kind: missing; known: linear, llama3, yarn");
+  if (!(scaling.factor() >= 1 && scaling.factor() <= 1e6)) {
+    return error("factor: must be 1 to 1e6, got ", scaling.factor());
+  }
+  const bool llama3 = scaling.kind() == ROPE_SCALING_KIND_LLAMA3, yarn = scaling.kind() == ROPE_SCALING_KIND_YARN;
+  if ((llama3 || yarn) && scaling.original_context() == 0) return error("original_context: missing");
+  if (llama3) {
+    if (!scaling.has_low_frequency_factor()) scaling.set_low_frequency_factor(1);
+    if (!scaling.has_high_frequency_factor()) scaling.set_high_frequency_factor(4);
+    if (!(scaling.low_frequency_factor() > 0 && scaling.high_frequency_factor() > scaling.low_frequency_factor())) {
+      return error("high_frequency_factor: must be greater than low_frequency_factor, which must be greater than 0");
+    }
+  }
+  if (yarn) {
+    if (!scaling.has_beta_fast()) scaling.set_beta_fast(32);
+    if (!scaling.has_beta_slow()) scaling.set_beta_slow(1);
+    if (!scaling.has_attention_factor()) scaling.set_attention_factor(0.1 * std::log(scaling.factor()) + 1);
+    if (!(scaling.beta_slow() > 0 && scaling.beta_fast() > scaling.beta_slow())) {
+      return error("beta_fast: must be greater than beta_slow, which must be greater than 0");
+    }
+    if (!(scaling.attention_factor() > 0 && scaling.attention_factor() <= 100)) {
+      return error("attention_factor: must be greater than 0 and at most 100");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Llama> ResolveLlama(const Llama& model) {
+  Llama m;
+  if (model.has_size()) {
+    const std::optional<Llama> size = NumbersOf(model.size());
+    if (!size.has_value()) return absl::InvalidArgumentError("size: not a size of llama");
+    m = *size;
+    // A width of one's own has heads of its own width.
+    if (model.has_rope_scaling()) m.clear_rope_scaling();
+  }
+  m.MergeFrom(model);
+  struct Number {
+    const char* name;
+    bool given;
+    uint32_t value;
+    uint32_t max;
+  };
+  // As GPT-2's: token ids are 32 bits wide; the limits keep sizes that no machine holds from overflowing sums.
+  for (const Number& n :
+       {Number{"layers", m.has_layers(), m.layers(), 4096}, Number{"heads", m.has_heads(), m.heads(), 65536},
+        Number{"key_value_heads", true, m.has_key_value_heads() ? m.key_value_heads() : 1, 65536},
+        Number{"width", m.has_width(), m.width(), 1u << 20},
+        Number{"head_width", true, m.has_head_width() ? m.head_width() : 2, 1u << 16},
+        Number{"inner", m.has_inner(), m.inner(), 1u << 22},
+        Number{"vocabulary", m.has_vocabulary(), m.vocabulary(), 1u << 24},
+        Number{"context", m.has_context(), m.context(), 1u << 20}}) {
+    if (!n.given) {
+      return absl::InvalidArgumentError(absl::StrCat(n.name,
+                                                     ": missing; give a size (tiny, 1b, 3b, 8b, 70b) or all of layers, "
+                                                     "heads, width, inner, vocabulary and context"));
+    }
+    if (n.value == 0 || n.value > n.max) {
+      return absl::InvalidArgumentError(absl::StrCat(n.name, ": must be 1 to ", n.max, ", got ", n.value));
+    }
+  }
+  if (!m.has_key_value_heads()) m.set_key_value_heads(m.heads());
+  if (m.heads() % m.key_value_heads() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("key_value_heads: ", m.key_value_heads(), " does not divide heads ", m.heads()));
+  }
+  if (!m.has_head_width()) {
+    if (m.width() % m.heads() != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("heads: ", m.heads(), " does not divide width ", m.width(), "; give head_width"));
+    }
+    m.set_head_width(m.width() / m.heads());
+  }
+  if (m.head_width() % 2 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("head_width: must be even, got ", m.head_width()));
+  }
+  if (!m.has_rope_base()) m.set_rope_base(10'000);
+  if (!(m.rope_base() > 1 && m.rope_base() <= 1e12)) {
+    return absl::InvalidArgumentError(absl::StrCat("rope_base: must be greater than 1, got ", m.rope_base()));
+  }
+  if (!m.has_norm_epsilon()) m.set_norm_epsilon(1e-5);
+  if (!(m.norm_epsilon() > 0 && m.norm_epsilon() <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("norm_epsilon: must be greater than 0, got ", m.norm_epsilon()));
+  }
+  if (m.qkv_bias() && m.qk_norm()) {
+    return absl::InvalidArgumentError("qk_norm: no published model has it together with qkv_bias");
+  }
+  m.set_tied_head(m.tied_head());
+  m.set_qkv_bias(m.qkv_bias());
+  m.set_qk_norm(m.qk_norm());
+  if (absl::Status s = ResolveScaling(m); !s.ok()) return s;
+  return m;
+}
+
+Unit MakeBlock(const Llama& m, uint32_t layer, Device device) {
+  const uint64_t c = m.width(), t = m.context(), inner = m.inner();
+  const uint64_t q = uint64_t{m.heads()} * m.head_width(), kv = uint64_t{m.key_value_heads()} * m.head_width();
+  Unit unit;
+  unit.set_name(absl::StrCat("layers.", layer));
+  unit.set_kind("llama.block");
+  unit.mutable_attention()->set_heads(m.heads());
+  unit.mutable_attention()->set_key_value_heads(m.key_value_heads());
+  unit.mutable_attention()->set_width(m.head_width());
+  const std::string at = absl::StrCat("model.layers.", layer, "."), attention = at + "self_attn.";
+  const auto linear = [&](const std::string& name, uint64_t out, uint64_t in) {
+    AddTensor(unit, name, {out, in}, Initialisation::NORMAL, kStandardDeviation);
+  };
+  AddTensor(unit, at + "input_layernorm.weight", {c}, Initialisation::ONES);
+  linear(attention + "q_proj.weight", q, c);
+  linear(attention + "k_proj.weight", kv, c);
+  linear(attention + "v_proj.weight", kv, c);
+  if (m.qkv_bias()) {
+    AddTensor(unit, attention + "q_proj.bias", {q}, Initialisation::ZEROS);
+    AddTensor(unit, attention + "k_proj.bias", {kv}, Initialisation::ZEROS);
+    AddTensor(unit, attention + "v_proj.bias", {kv}, Initialisation::ZEROS);
+  }
+  if (m.qk_norm()) {
+    AddTensor(unit, attention + "q_norm.weight", {m.head_width()}, Initialisation::ONES);
+    AddTensor(unit, attention + "k_norm.weight", {m.head_width()}, Initialisation::ONES);
+  }
+  linear(attention + "o_proj.weight", c, q);
+  AddTensor(unit, at + "post_attention_layernorm.weight", {c}, Initialisation::ONES);
+  linear(at + "mlp.gate_proj.weight", inner, c);
+  linear(at + "mlp.up_proj.weight", inner, c);
+  linear(at + "mlp.down_proj.weight", c, inner);
+  // The projections' weights per token, and attention's two GEMMs over the causal half.
+  unit.set_forward_flops(2.0 * t * (c * (q + 2 * kv) + q * c + 3 * c * inner) + 2.0 * 2 * q * t * t / 2);
+  // Input, q k v (after their positions; with norms also before), attention's output, the sum after it, gate and up;
+  // then each norm's statistic, and the softmax's log-sums.
+  const uint64_t normed = m.qk_norm() ? q + kv : 0, statistics = m.qk_norm() ? m.heads() + m.key_value_heads() : 0;
+  unit.set_saved_bytes(4 * t * (c + q + 2 * kv + normed + q + c + 2 * inner) + 4 * t * (2 + statistics + m.heads()));
+  unit.set_piece_rows(HiddenPieceRows(inner, device));
+  unit.set_forward_bytes(4 * t * c);                     // the second norm
+  unit.set_forward_piece_bytes(4 * inner);               // gate times up
+  unit.set_backward_piece_bytes(4 * 2 * inner + 4 * c);  // that, its gradient, the norm or its gradient
+  if (device == DEVICE_CUDA) {
+    // By autograd: also both norms' results, the output, q and k before they are turned, attention's output by token,
+    // and silu(gate) and its product. It computes no pieces; a step back has the gradients of the hidden layer at once.
+    unit.set_saved_bytes(4 * t * (5 * c + 4 * q + 3 * kv + normed + 4 * inner) + 4 * t * (2 + statistics + m.heads()));
+    unit.set_piece_rows(0);
+    unit.set_backward_bytes(4 * t * 3 * inner);
+  }
+  unit.set_output_bytes(4 * t * c);
+  return unit;
+}
+
+Inventory MakeLlama(const Llama& m, Device device) {
+  const uint64_t c = m.width(), t = m.context(), v = m.vocabulary();
+  Inventory inventory;
+  inventory.set_vocabulary(v);
+  inventory.set_context(t);
+
+  Unit& embedding = *inventory.add_units();
+  embedding.set_name("embedding");
+  embedding.set_kind("llama.embedding");
+  AddTensor(embedding, "model.embed_tokens.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation);
+  embedding.set_forward_flops(1.0 * t * c);
+  embedding.set_saved_bytes(8 * (t + 1));  // the token ids
+  embedding.set_output_bytes(4 * t * c);
+  embedding.set_backward_without_parameters(true);
+
+  for (uint32_t layer = 0; layer < m.layers(); ++layer) *inventory.add_units() = MakeBlock(m, layer, device);
+
+  Unit& head = *inventory.add_units();
+  head.set_name("head");
+  head.set_kind("llama.head");
+  AddTensor(head, "model.norm.weight", {c}, Initialisation::ONES);
+  if (m.tied_head()) {
+    Borrow& borrow = *head.add_borrows();
+    borrow.set_unit("embedding");
+    borrow.set_tensor("model.embed_tokens.weight");
+  } else {
+    AddTensor(head, "lm_head.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation);
+  }
+  head.set_forward_flops(2.0 * t * c * v);
+  head.set_saved_bytes(4 * t * c);  // the input
+  head.set_piece_rows(LogitsPieceRows(v, device));
+  head.set_backward_bytes(4 * t * c);              // its gradient
+  head.set_backward_piece_bytes(4 * (v + c + 2));  // logits, which become their own gradient, and around the norm
+  return inventory;
+}
+
+// config.json's rope_scaling, or what newer versions call rope_parameters.
+absl::Status ReadScaling(const json& config, Llama& m) {
+  json rope = config.value("rope_parameters", json());
+  if (rope.is_null()) rope = config.value("rope_scaling", json());
+  if (rope.is_null()) rope = json::object();
+  if (!rope.is_object()) return absl::InvalidArgumentError("rope_scaling is no object");
+  const auto read = [&](const char* key, auto set) -> absl::Status {
+    if (!rope.contains(key) || rope[key].is_null()) return absl::OkStatus();
+    const absl::StatusOr<double> value = ReadReal(rope, key, 0);
+    if (value.ok()) set(*value);
+    return value.status();
+  };
+  // Newer versions have the base among the parameters.
+  const absl::StatusOr<double> base = ReadReal(rope.contains("rope_theta") ? rope : config, "rope_theta", 10'000);
+  if (!base.ok()) return base.status();
+  m.set_rope_base(*base);
+  const json type = rope.contains("rope_type") ? rope["rope_type"] : rope.value("type", json("default"));
+  if (type == "default") return absl::OkStatus();
+  RopeScaling& scaling = *m.mutable_rope_scaling();
+  if (type == "linear") {
+    scaling.set_kind(ROPE_SCALING_KIND_LINEAR);
+  } else if (type == "llama3") {
+    scaling.set_kind(ROPE_SCALING_KIND_LLAMA3);
+  } else if (type == "yarn") {
+    scaling.set_kind(ROPE_SCALING_KIND_YARN);
+  } else {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "rope_scaling.rope_type is ", type.dump(), ", this build computes \"linear\", \"llama3\" and \"yarn\" only"));
+  }
+  if (scaling.kind() == ROPE_SCALING_KIND_YARN) {
+    for (const char* key : {"mscale", "mscale_all_dim"}) {
+      if (absl::Status s = CheckOnly(rope, key, nullptr); !s.ok()) return s;
+    }
+    if (absl::Status s = CheckOnly(rope, "truncate", true); !s.ok()) return s;
+  }
+  for (absl::Status s : {read("factor", [&](double x) { scaling.set_factor(x); }),
+                         read("original_max_position_embeddings",
+                              [&](double x) { scaling.set_original_context(static_cast<uint32_t>(x)); }),
+                         read("low_freq_factor", [&](double x) { scaling.set_low_frequency_factor(x); }),
+                         read("high_freq_factor", [&](double x) { scaling.set_high_frequency_factor(x); }),
+                         read("beta_fast", [&](double x) { scaling.set_beta_fast(x); }),
+                         read("beta_slow", [&](double x) { scaling.set_beta_slow(x); }),
+                         read("attention_factor", [&](double x) { scaling.set_attention_factor(x); })}) {
+    if (!s.ok()) return s;
+  }
+  // `transformers` takes the model's own context where yarn names none.
+  if (scaling.kind() == ROPE_SCALING_KIND_YARN && !scaling.has_original_context()) {
+    scaling.set_original_context(m.context());
+  }
+  return absl::OkStatus();
+}
+
+class LlamaModels final : public ModelFamily {
+ public:
+  std::string name() const override { return "llama"; }
+
+  absl::StatusOr<Model> Resolve(const Model& model) const override {
+    absl::StatusOr<Llama> llama = ResolveLlama(model.llama());
+    if (!llama.ok()) return llama.status();
+    Model resolved = model;
+    *resolved.mutable_llama() = *std::move(llama);
+    return resolved;
+  }
+  Inventory MakeInventory(const Model& resolved, Device device) const override {
+    return MakeLlama(resolved.llama(), device);
+  }
+  std::string Describe(const Model& model) const override {
+    const Llama& m = model.llama();
+    if (!m.has_size()) return absl::StrCat("llama ", m.layers(), "x", m.width());
+    return absl::StrCat("llama ", absl::AsciiStrToLower(absl::StripPrefix(LlamaSize_Name(m.size()), "LLAMA_SIZE_")));
+  }
+
+  bool Reads(const json& config) const override {
+    const json type = config.value("model_type", json());
+    return type == "llama" || type == "mistral" || type == "qwen2" || type == "qwen3";
+  }
+  absl::StatusOr<Model> FromConfig(const json& config) const override {
+    const json type = config.value("model_type", json());
+    const bool qwen = type == "qwen2" || type == "qwen3";
+    if (absl::Status s = CheckOnly(config, "hidden_act", "silu"); !s.ok()) return s;
+    if (absl::Status s = CheckOnly(config, "mlp_bias", false); !s.ok()) return s;
+    // Of Qwen 2's the three projections have biases without a word of it; elsewhere the flag means the output's, too.
+    if (absl::Status s = CheckOnly(config, "attention_bias", false); !s.ok()) return s;
+    Model model;
+    Llama& m = *model.mutable_llama();
+    for (const Number& number : kNumbers) {
+      const bool optional = number.set == &Llama::set_key_value_heads || number.set == &Llama::set_head_width;
+      if (optional && (!config.contains(number.key) || config[number.key].is_null())) continue;
+      const absl::StatusOr<uint32_t> value = ReadNumber(config, number.key);
+      if (!value.ok()) return value.status();
+      (m.*number.set)(*value);
+    }
+    // Qwen 2's classes have this default, and their files leave it out.
+    const absl::StatusOr<double> epsilon = ReadReal(config, "rms_norm_eps", 1e-6);
+    if (!epsilon.ok()) return epsilon.status();
+    m.set_norm_epsilon(*epsilon);
+    const absl::StatusOr<bool> tied = ReadFlag(config, "tie_word_embeddings", false);
+    if (!tied.ok()) return tied.status();
+    m.set_tied_head(*tied);
+    m.set_qkv_bias(type == "qwen2");
+    m.set_qk_norm(type == "qwen3");
+    const bool windowed = qwen ? config.value("use_sliding_window", json(false)) == true : true;
+    const absl::StatusOr<uint32_t> window = ReadNumber(config, "sliding_window", UINT32_MAX);
+    if (!window.ok()) return window.status();
+    if (windowed && *window < m.context()) {
+      return absl::FailedPreconditionError(absl::StrCat("sliding_window is ", *window, " of a context of ", m.context(),
+                                                        ", this build computes attention over the whole context only"));
+    }
+    if (absl::Status s = ReadScaling(config, m); !s.ok()) return s;
+    return model;
+  }
+  nlohmann::ordered_json ToConfig(const Model& resolved) const override {
+    const Llama& m = resolved.llama();
+    const char *type = "llama", *architecture = "LlamaForCausalLM";
+    if (m.qkv_bias()) type = "qwen2", architecture = "Qwen2ForCausalLM";
+    if (m.qk_norm()) type = "qwen3", architecture = "Qwen3ForCausalLM";
+    nlohmann::ordered_json config = {{"architectures", {architecture}}, {"model_type", type}};
+    for (const Number& number : kNumbers) config[number.key] = (m.*number.get)();
+    config["hidden_act"] = "silu";
+    config["rms_norm_eps"] = m.norm_epsilon();
+    config["rope_theta"] = m.rope_base();
+    if (m.has_rope_scaling()) config["rope_scaling"] = Scaling(m.rope_scaling());
+    config["tie_word_embeddings"] = m.tied_head();
+    config["attention_bias"] = false;
+    config["attention_dropout"] = 0.0;
+    config["initializer_range"] = kStandardDeviation;
+    config["torch_dtype"] = "float32";
+    config["bos_token_id"] = nullptr;
+    config["eos_token_id"] = nullptr;
+    return config;
+  }
+  std::string ConfigKey(absl::string_view field) const override {
+    for (const Number& number : kNumbers) {
+      if (field == number.field) return field == "context" ? "" : number.key;  // a job's own choice
+    }
+    for (const auto& [name, key] : {std::pair<const char*, const char*>{"rope_base", "rope_theta"},
+                                    {"rope_scaling", "rope_scaling"},
+                                    {"norm_epsilon", "rms_norm_eps"},
+                                    {"tied_head", "tie_word_embeddings"},
+                                    {"qkv_bias", "attention_bias"},
+                                    {"qk_norm", "qk_norm"}}) {
+      if (field == name) return key;
+    }
+    return "";
+  }
+  std::string StoredName(absl::string_view tensor) const override { return std::string(tensor); }
+  std::string TensorName(const Model& resolved, absl::string_view stored) const override {
+    const bool repeats = resolved.llama().tied_head() && stored == "lm_head.weight";
+    const bool derived = absl::EndsWith(stored, ".rotary_emb.inv_freq");  // older versions saved it
+    return repeats || derived ? "" : std::string(stored);
+  }
+
+ private:
+  struct Number {
+    const char *field, *key;  // in the spec, in config.json
+    void (Llama::*set)(uint32_t);
+    uint32_t (Llama::*get)() const;
+  };
+  static constexpr Number kNumbers[] = {
+      {"layers", "num_hidden_layers", &Llama::set_layers, &Llama::layers},
+      {"heads", "num_attention_heads", &Llama::set_heads, &Llama::heads},
+      {"key_value_heads", "num_key_value_heads", &Llama::set_key_value_heads, &Llama::key_value_heads},
+      {"width", "hidden_size", &Llama::set_width, &Llama::width},
+      {"head_width", "head_dim", &Llama::set_head_width, &Llama::head_width},
+      {"inner", "intermediate_size", &Llama::set_inner, &Llama::inner},
+      {"vocabulary", "vocab_size", &Llama::set_vocabulary, &Llama::vocabulary},
+      {"context", "max_position_embeddings", &Llama::set_context, &Llama::context}};
+
+  static nlohmann::ordered_json Scaling(const RopeScaling& scaling) {
+    switch (scaling.kind()) {
+      case ROPE_SCALING_KIND_LLAMA3:
+        return {{"rope_type", "llama3"},
+                {"factor", scaling.factor()},
+                {"low_freq_factor", scaling.low_frequency_factor()},
+                {"high_freq_factor", scaling.high_frequency_factor()},
+                {"original_max_position_embeddings", scaling.original_context()}};
+      case ROPE_SCALING_KIND_YARN:
+        return {{"rope_type", "yarn"},
+                {"factor", scaling.factor()},
+                {"beta_fast", scaling.beta_fast()},
+                {"beta_slow", scaling.beta_slow()},
+                {"attention_factor", scaling.attention_factor()},
+                {"original_max_position_embeddings", scaling.original_context()}};
+      default:
+        return {{"rope_type", "linear"}, {"factor", scaling.factor()}};
+    }
+  }
+};
+
+}  // namespace
+
+const ModelFamily& LlamaFamily() {
+  static const auto& family = *new LlamaModels;
+  return family;
+}
+
+}  // namespace muster::models

@@ -1,0 +1,61 @@
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "models/llama/llama.h"
+
+namespace muster::models {
+namespace {
+
+// The part of a frequency that is kept, 0 to 1; the rest of it is divided by the factor.
+double Llama3Kept(double frequency, const RopeScaling& scaling) {
+  const double wavelength = 2 * std::numbers::pi / frequency, turns = scaling.original_context() / wavelength;
+  const double low = scaling.low_frequency_factor(), high = scaling.high_frequency_factor();
+  if (turns <= low) return 0;
+  if (turns >= high) return 1;
+  return (turns - low) / (high - low);
+}
+
+// The pair, as a real number, that makes `turns` turns within the original context.
+double PairOf(double turns, const Llama& model) {
+  const double context = model.rope_scaling().original_context();
+  return model.head_width() * std::log(context / (turns * 2 * std::numbers::pi)) / (2 * std::log(model.rope_base()));
+}
+
+double YarnKept(double pair, const Llama& model) {
+  const double first = std::max(std::floor(PairOf(model.rope_scaling().beta_fast(), model)), 0.0);
+  double last = std::min(std::ceil(PairOf(model.rope_scaling().beta_slow(), model)), model.head_width() - 1.0);
+  if (last == first) last += 0.001;  // as `transformers`
+  return 1 - std::clamp((pair - first) / (last - first), 0.0, 1.0);
+}
+
+double Kept(double frequency, double pair, const Llama& model) {
+  switch (model.rope_scaling().kind()) {
+    case ROPE_SCALING_KIND_LINEAR:
+      return 0;
+    case ROPE_SCALING_KIND_LLAMA3:
+      return Llama3Kept(frequency, model.rope_scaling());
+    case ROPE_SCALING_KIND_YARN:
+      return YarnKept(pair, model);
+    default:
+      return 1;
+  }
+}
+
+}  // namespace
+
+std::vector<double> RopeFrequencies(const Llama& model) {
+  std::vector<double> frequencies;
+  for (uint32_t pair = 0; pair < model.head_width() / 2; ++pair) {
+    const double plain = std::pow(model.rope_base(), -2.0 * pair / model.head_width());
+    const double kept = Kept(plain, pair, model);
+    frequencies.push_back(kept == 1 ? plain : plain * (kept + (1 - kept) / model.rope_scaling().factor()));
+  }
+  return frequencies;
+}
+
+double RopeAmplitude(const Llama& model) {
+  return model.rope_scaling().kind() == ROPE_SCALING_KIND_YARN ? model.rope_scaling().attention_factor() : 1;
+}
+
+}  // namespace muster::models

@@ -1,0 +1,12 @@
+#include "worker/units/family.h"
+#include "worker/units/gpt2/gpt2.h"
+#include "worker/units/llama/llama.h"
+
+namespace muster::units {
+
+const std::vector<UnitFamily>& UnitFamilies() {
+  static const auto& families = *new std::vector<UnitFamily>{{"gpt2", MakeGpt2Unit}, {"llama", MakeLlamaUnit}};
+  return families;
+}
+
+}  // namespace muster::units

@@ -1,0 +1,25 @@
+#include "worker/units/gpt2/gpt2.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "worker/units/language.h"
+
+namespace muster::units {
+
+absl::StatusOr<std::unique_ptr<UnitModule>> MakeGpt2Unit(const Model&, const Unit& unit,
+                                                         std::vector<Parameter> parameters,
+                                                         const UnitOptions& options) {
+  std::vector<Parameter>& p = parameters;
+  if (unit.kind() == "gpt2.embedding") return MakeTokenEmbedding(p[0], p[1]);
+  if (unit.kind() == "gpt2.head") {
+    return MakeLanguageHead({.weight = p[0], .bias = p[1], .epsilon = kNormEpsilon}, p[2], unit.piece_rows(), options);
+  }
+  if (unit.kind() != "gpt2.block") return absl::UnimplementedError(absl::StrCat("gpt2 has no unit ", unit.kind()));
+  const int64_t heads = unit.attention().heads();
+  if (options.portable) return MakePortableGpt2Block(std::move(p), heads, options.bf16_gemms);
+  return MakeGpt2Block(std::move(p), heads, unit.piece_rows(), options);
+}
+
+}  // namespace muster::units

@@ -1,0 +1,317 @@
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "models/inventory.h"
+#include "worker/units/cached_attention.h"
+#include "worker/units/cpu_attention.h"
+#include "worker/units/gemm.h"
+#include "worker/units/llama/llama.h"
+#include "worker/units/llama_rows.h"
+#include "worker/units/row_kernels.h"
+
+namespace muster::units {
+namespace {
+
+// A weight [out, in], and a bias [out] or none.
+struct LinearPart {
+  Parameter weight;
+  Parameter bias;
+};
+
+// `tensors` as one, if they lie one after another in one storage; else undefined. The engine changes what a storage
+// points to, never where tensors lie in it.
+at::Tensor Joined(const std::vector<at::Tensor>& tensors) {
+  const at::Tensor& first = tensors.front();
+  int64_t rows = 0, next = first.storage_offset();
+  for (const at::Tensor& t : tensors) {
+    if (!t.defined() || !t.is_alias_of(first) || !t.is_contiguous() || t.storage_offset() != next) return {};
+    rows += t.size(0);
+    next += t.numel();
+  }
+  std::vector<int64_t> sizes = first.sizes().vec();
+  sizes[0] = rows;
+  return at::as_strided(first, sizes, first.strides(), first.storage_offset());
+}
+
+Parameter Joined(const std::vector<LinearPart>& parts, Parameter LinearPart::*which) {
+  std::vector<at::Tensor> values, gradients;
+  for (const LinearPart& part : parts) {
+    values.push_back((part.*which).value);
+    gradients.push_back((part.*which).gradient);
+  }
+  if (!values.front().defined()) return {};
+  const Parameter joined{Joined(values), Joined(gradients)};
+  return joined.value.defined() && joined.gradient.defined() ? joined : Parameter{};
+}
+
+// Linear layers of one input, whose outputs lie beside each other: one GEMM where their weights lie together.
+class Projection {
+ public:
+  Projection(const Gemms& gemms, std::vector<LinearPart> parts) : gemms_(gemms), parts_(std::move(parts)) {
+    LinearPart joined{Joined(parts_, &LinearPart::weight), Joined(parts_, &LinearPart::bias)};
+    const bool biased = parts_[0].bias.value.defined();
+    if (joined.weight.value.defined() && biased == joined.bias.value.defined()) parts_ = {std::move(joined)};
+  }
+
+  void Forward(const at::Tensor& x, const at::Tensor& y) const {
+    EachPart(y, [&](const LinearPart& part, const at::Tensor& columns) {
+      if (part.bias.value.defined()) {
+        gemms_.ComputeWithBias(x, part.weight.value.t(), part.bias.value, columns);
+      } else {
+        gemms_.Compute(x, part.weight.value.t(), columns);
+      }
+    });
+  }
+
+  // Adds the parameters' gradients; d_x, which may be x, becomes the gradient of x from d, that of y.
+  void Backward(const at::Tensor& x, const at::Tensor& d, const at::Tensor& d_x) const {
+    EachPart(d, [&](const LinearPart& part, const at::Tensor& columns) {
+      gemms_.AddTo(part.weight.gradient, columns.t(), x);
+      if (part.bias.value.defined()) AddColumnSums(columns.contiguous(), part.bias.gradient);
+    });
+    bool first = true;
+    EachPart(d, [&](const LinearPart& part, const at::Tensor& columns) {
+      const at::Tensor to = std::exchange(first, false) ? d_x : at::empty_like(d_x);
+      gemms_.Compute(columns, part.weight.value, to);
+      if (!to.is_same(d_x)) d_x.add_(to);
+    });
+  }
+
+ private:
+  template <typename F>
+  void EachPart(const at::Tensor& y, const F& body) const {
+    int64_t column = 0;
+    for (const LinearPart& part : parts_) {
+      const int64_t width = part.weight.value.size(0);
+      body(part, parts_.size() == 1 ? y : y.narrow(1, column, width));
+      column += width;
+    }
+  }
+
+  const Gemms gemms_;
+  std::vector<LinearPart> parts_;
+};
+
+// On a CPU, with a hand-written backward. Saves for backward: the input, q k v (turned; with norms also before those),
+// attention's output, the sum after attention, gate and up, and a few scalars per token. Norms and SwiGLU are cheaper
+// to recompute than to save. The feed-forward network runs in blocks of rows. dtypes as in GPT-2's block.
+class LlamaBlock final : public UnitModule {
+ public:
+  LlamaBlock(const Llama& model, std::vector<Parameter> p, uint64_t piece_rows, const UnitOptions& options)
+      : model_(model),
+        at_(ParametersOf(model)),
+        p_(std::move(p)),
+        gemms_(options.bf16_gemms),
+        qkv_(gemms_, {{Of(at_.q), Of(at_.q_bias)}, {Of(at_.k), Of(at_.k_bias)}, {Of(at_.v), Of(at_.v_bias)}}),
+        out_(gemms_, {{Of(at_.out), {}}}),
+        gate_up_(gemms_, {{Of(at_.gate), {}}, {Of(at_.up), {}}}),
+        down_(gemms_, {{Of(at_.down), {}}}),
+        rope_(MakeRopeTable(model, p_[0].value.options().dtype(WideType(p_[0].value.scalar_type())))),
+        narrow_(p_[0].value.scalar_type() == at::kBFloat16),
+        q_width_(int64_t{model.heads()} * model.head_width()),
+        kv_width_(int64_t{model.key_value_heads()} * model.head_width()),
+        piece_rows_(piece_rows * (gemms_.ThroughPanels(p_[0].value) ? kPanelRowFactor : 1)) {}
+
+  Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
+    const bool keep = context.mode == Mode::kTrain || context.mode == Mode::kRecompute;
+    const int64_t width = in[0].size(2), sequences = in[0].size(0), tokens = in[0].size(1);
+    const at::Tensor x = in[0].contiguous().view({-1, width});
+    const at::Tensor statistics = Statistics(x, 1), statistics2 = Statistics(x, 1), normed = Narrow(x, width);
+    RmsNorm(x, Value(at_.input_norm), model_.norm_epsilon(), normed, statistics);
+    Attended a{.projected = Narrow(x, q_width_ + 2 * kv_width_)};
+    qkv_.Forward(normed, a.projected);
+    Turn(a, tokens, context.position);
+    at::Tensor attention;
+    if (context.mode == Mode::kGenerate) {
+      saved.tensors.resize(1);
+      // LibTorch's attention multiplies in the dtype of its inputs, so these are widened as well.
+      const bool widen = gemms_.ThroughPanels(x.to(a.projected.scalar_type()));
+      const auto given = [&](const at::Tensor& t) {
+        const at::Tensor by_head = t.reshape({sequences, tokens, t.size(1), t.size(2)});
+        return widen ? by_head.to(at::kFloat) : by_head;
+      };
+      attention = AttendAfter(given(Q(a)), given(K(a)), given(V(a)), context.position, saved.tensors[0])
+                      .view({-1, q_width_})
+                      .to(a.projected.scalar_type());
+    } else {
+      attention = Narrow(x, q_width_);
+      a.log_sums = Statistics(x, model_.heads());
+      units::Attend(BySequence(Q(a), sequences), BySequence(K(a), sequences), BySequence(V(a), sequences), attention,
+                    a.log_sums);
+    }
+    const at::Tensor sum = Wide(x, width), projected = narrow_ ? Narrow(x, width) : sum;
+    out_.Forward(attention, projected);
+    AddAndRmsNorm(x, projected, Value(at_.inner_norm), model_.norm_epsilon(), sum, normed, statistics2);
+    const at::Tensor hidden = keep ? Narrow(x, 2 * int64_t{model_.inner()}) : at::Tensor();
+    const at::Tensor y = FeedForward(normed, sum, hidden);
+    if (keep) {
+      saved.tensors = {x,          statistics, a.projected, a.turned,    a.q_statistics, a.k_statistics,
+                       a.log_sums, attention,  sum,         statistics2, hidden};
+    }
+    return {y.view(in[0].sizes())};
+  }
+
+  Activations Backward(const Context&, Saved saved, const Activations& grads) override {
+    const at::Tensor d = grads[0].contiguous();
+    const int64_t sequences = d.size(0), tokens = d.size(1);
+    const at::Tensor rows = d.view({-1, d.size(2)});  // becomes the gradient of the input
+    std::vector<at::Tensor>& kept = saved.tensors;
+    {
+      const at::Tensor hidden = Pop(kept), statistics2 = Pop(kept), sum = Pop(kept);
+      FeedForwardBackward(sum, statistics2, hidden, rows);
+    }
+    at::Tensor attention = Pop(kept);
+    Attended a;
+    a.log_sums = Pop(kept), a.k_statistics = Pop(kept), a.q_statistics = Pop(kept), a.turned = Pop(kept);
+    a.projected = Pop(kept);
+    Attended d_a{.projected = at::empty_like(a.projected)};
+    {
+      const at::Tensor d_attention = at::empty_like(attention);
+      out_.Backward(attention, Narrowed(rows), d_attention);
+      AttendBackward(BySequence(Q(a), sequences), BySequence(K(a), sequences), BySequence(V(a), sequences), attention,
+                     a.log_sums, d_attention, BySequence(Q(d_a), sequences), BySequence(K(d_a), sequences),
+                     BySequence(V(d_a), sequences));
+    }
+    attention.reset();
+    TurnBack(a, d_a, tokens);
+    a = {};
+    const at::Tensor statistics = Pop(kept), x = Pop(kept), normed = Narrow(x, x.size(1));
+    RmsNormAgain(x, statistics, Value(at_.input_norm), normed);
+    qkv_.Backward(normed, d_a.projected, normed);
+    RmsNormBackward(normed, x, statistics, Value(at_.input_norm), rows, Of(at_.input_norm).gradient);
+    return {d};
+  }
+
+ private:
+  // Through panels, each block of rows widens the weights again, so a block has more rows. In bf16 they take the same
+  // memory.
+  static constexpr uint64_t kPanelRowFactor = 2;
+
+  // q k v beside each other [rows, q + 2 kv] as projected. q and k are turned in place or, where their heads are
+  // normed, in `turned` [rows, q + kv], since the norms' backward needs them as they were.
+  struct Attended {
+    at::Tensor projected, turned, q_statistics, k_statistics, log_sums;
+  };
+
+  // Undefined for -1.
+  Parameter Of(int index) const { return index < 0 ? Parameter{} : p_[static_cast<size_t>(index)]; }
+  const at::Tensor& Value(int index) const { return p_[static_cast<size_t>(index)].value; }
+
+  static at::Tensor Wide(const at::Tensor& like, int64_t width) {
+    return at::empty({like.size(0), width}, like.options());
+  }
+  at::Tensor Narrow(const at::Tensor& like, int64_t width) const {
+    return at::empty({like.size(0), width}, p_[0].value.options());
+  }
+  static at::Tensor Statistics(const at::Tensor& like, int64_t each) {
+    return at::empty({like.size(0) * each}, like.options());
+  }
+  at::Tensor Narrowed(const at::Tensor& d) const { return narrow_ ? d.to(at::kBFloat16) : d; }
+
+  static at::Tensor Pop(std::vector<at::Tensor>& tensors) {
+    at::Tensor last = std::move(tensors.back());
+    tensors.pop_back();
+    return last;
+  }
+
+  // Columns as heads: [rows, heads, head].
+  at::Tensor Heads(const at::Tensor& t, int64_t column, int64_t width) const {
+    return t.narrow(1, column, width).view({t.size(0), width / model_.head_width(), model_.head_width()});
+  }
+  const at::Tensor& Turned(const Attended& a) const { return a.turned.defined() ? a.turned : a.projected; }
+  at::Tensor Q(const Attended& a) const { return Heads(Turned(a), 0, q_width_); }
+  at::Tensor K(const Attended& a) const { return Heads(Turned(a), q_width_, kv_width_); }
+  at::Tensor V(const Attended& a) const { return Heads(a.projected, q_width_ + kv_width_, kv_width_); }
+
+  static at::Tensor BySequence(const at::Tensor& t, int64_t sequences) {
+    return t.view({sequences, t.size(0) / sequences, t.size(1), t.size(2)});
+  }
+
+  void Turn(Attended& a, int64_t tokens, int64_t position) const {
+    if (model_.qk_norm()) {
+      const at::Tensor q = Q(a), k = K(a);
+      a.q_statistics = at::empty({q.size(0) * q.size(1)}, rope_->cosine.options());
+      a.k_statistics = at::empty({k.size(0) * k.size(1)}, rope_->cosine.options());
+      a.turned = Narrow(a.projected, q_width_ + kv_width_);
+      HeadNorm(q, Value(at_.q_norm), model_.norm_epsilon(), Q(a), a.q_statistics);
+      HeadNorm(k, Value(at_.k_norm), model_.norm_epsilon(), K(a), a.k_statistics);
+    }
+    for (const at::Tensor& t : {Q(a), K(a)}) Rope(t, rope_->cosine, rope_->sine, tokens, position, /*back=*/false);
+  }
+
+  // d_a.projected turns from the gradient of what attention took into that of what was projected.
+  void TurnBack(const Attended& a, const Attended& d_a, int64_t tokens) const {
+    for (const at::Tensor& t : {Q(d_a), K(d_a)}) Rope(t, rope_->cosine, rope_->sine, tokens, 0, /*back=*/true);
+    if (!model_.qk_norm()) return;
+    HeadNormBackward(Q(d_a), Heads(a.projected, 0, q_width_), a.q_statistics, Value(at_.q_norm),
+                     Of(at_.q_norm).gradient);
+    HeadNormBackward(K(d_a), Heads(a.projected, q_width_, kv_width_), a.k_statistics, Value(at_.k_norm),
+                     Of(at_.k_norm).gradient);
+  }
+
+  // Rows of one block.
+  int64_t Piece(const at::Tensor& x) const {
+    return static_cast<int64_t>(models::PieceRows(static_cast<uint64_t>(x.size(0)), piece_rows_));
+  }
+
+  // sum + network(normed). `hidden` receives gate and up, if it is defined.
+  at::Tensor FeedForward(const at::Tensor& normed, const at::Tensor& sum, const at::Tensor& hidden) const {
+    const int64_t rows = sum.size(0), width = sum.size(1), inner = model_.inner(), piece = Piece(sum);
+    const at::Tensor y = at::empty_like(sum), active = at::empty({piece, inner}, normed.options());
+    const at::Tensor scratch = hidden.defined() ? hidden : at::empty({piece, 2 * inner}, normed.options());
+    const at::Tensor gemm_out = narrow_ ? at::empty({piece, width}, normed.options()) : at::Tensor();
+    for (int64_t r = 0; r < rows; r += piece) {
+      const int64_t n = std::min(piece, rows - r);
+      const at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n), g = active.narrow(0, 0, n);
+      const at::Tensor to = y.narrow(0, r, n), gemm = narrow_ ? gemm_out.narrow(0, 0, n) : to;
+      gate_up_.Forward(normed.narrow(0, r, n), h);
+      SwiGlu(h, g);
+      down_.Forward(g, gemm);
+      Add(sum.narrow(0, r, n), gemm, to);
+    }
+    return y;
+  }
+
+  // d, the gradient of FeedForward's result, becomes that of `sum`; `hidden` becomes its own gradient.
+  void FeedForwardBackward(const at::Tensor& sum, const at::Tensor& statistics, const at::Tensor& hidden,
+                           const at::Tensor& d) const {
+    const int64_t rows = sum.size(0), width = sum.size(1), inner = model_.inner(), piece = Piece(sum);
+    const at::Tensor active = at::empty({piece, inner}, hidden.options()), d_active = at::empty_like(active);
+    const at::Tensor normed = at::empty({piece, width}, hidden.options());
+    for (int64_t r = 0; r < rows; r += piece) {
+      const int64_t n = std::min(piece, rows - r);
+      const at::Tensor g = active.narrow(0, 0, n), dg = d_active.narrow(0, 0, n), row = normed.narrow(0, 0, n);
+      const at::Tensor h = hidden.narrow(0, r, n), s = sum.narrow(0, r, n), st = statistics.narrow(0, r, n);
+      const at::Tensor to = d.narrow(0, r, n), dy = Narrowed(to);
+      gemms_.Compute(dy, Value(at_.down), dg);
+      SwiGluBackward(h, g, dg, h);
+      gemms_.AddTo(Of(at_.down).gradient, dy.t(), g);
+      RmsNormAgain(s, st, Value(at_.inner_norm), row);
+      gate_up_.Backward(row, h, row);
+      RmsNormBackward(row, s, st, Value(at_.inner_norm), to, Of(at_.inner_norm).gradient);
+    }
+  }
+
+  const Llama model_;
+  const LlamaParameters at_;
+  const std::vector<Parameter> p_;
+  const Gemms gemms_;
+  const Projection qkv_, out_, gate_up_, down_;
+  const std::shared_ptr<const RopeTable> rope_;
+  const bool narrow_;  // parameters and GEMMs in bf16
+  const int64_t q_width_, kv_width_;
+  const uint64_t piece_rows_;
+};
+
+}  // namespace
+
+std::unique_ptr<UnitModule> MakeLlamaBlock(const Llama& model, std::vector<Parameter> parameters, uint64_t piece_rows,
+                                           const UnitOptions& options) {
+  return std::make_unique<LlamaBlock>(model, std::move(parameters), piece_rows, options);
+}
+
+}  // namespace muster::units
