@@ -240,6 +240,7 @@ TEST_F(HuggingFaceTest, ConfigSaysWhatIsWrong) {
       {R"({"model_type":"llama","hidden_size":8})", "num_hidden_layers is missing"},
       {R"({"model_type":"gpt2","n_layer":2,"n_head":2,"n_embd":8,"vocab_size":11})", "n_positions is missing"},
       {R"({"model_type":"gpt2","n_layer":-2,"n_head":2,"n_embd":8,"vocab_size":11,"n_positions":6})", "n_layer is"},
+      {R"({"model_type":"gpt2","n_layer":2,"n_head":2,"n_embd":"8","vocab_size":11,"n_positions":6})", "n_embd is"},
       {absl::StrCat("{", numbers, R"(,"activation_function":"relu"})"), R"(activation_function is "relu")"},
       {absl::StrCat("{", numbers, R"(,"tie_word_embeddings":false})"), "tie_word_embeddings is false"},
       {absl::StrCat("{", numbers, R"(,"scale_attn_by_inverse_layer_idx":true})"), "this build computes false only"},

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "proto/inventory.pb.h"
 
 namespace muster::models {
@@ -24,15 +26,22 @@ inline uint64_t LogitsPieceRows(uint64_t vocabulary, Device device) {
   return std::max<uint64_t>(64, uint64_t{device == DEVICE_CUDA ? 1024u : 64u} * (1 << 20) / (4 * vocabulary));
 }
 
-inline Tensor& AddTensor(Unit& unit, const std::string& name, const std::vector<uint64_t>& shape,
-                         Initialisation::Kind kind, double standard_deviation = 0) {
-  Tensor& tensor = *unit.add_tensors();
-  tensor.set_name(name);
-  for (const uint64_t n : shape) tensor.add_shape(n);
-  tensor.mutable_init()->set_kind(kind);
-  tensor.mutable_init()->set_standard_deviation(standard_deviation);
-  tensor.set_decay(shape.size() >= 2);
-  return tensor;
-}
+// A number of a family's message; one that has a default counts as given.
+struct FamilyNumber {
+  const char* name;
+  bool given;
+  uint32_t value;
+  uint32_t max;
+};
+
+// InvalidArgument: one is missing ("layers: missing; give " and `what`), or is not 1 to its maximum.
+absl::Status CheckNumbers(std::initializer_list<FamilyNumber> numbers, const char* what);
+
+Tensor& AddTensor(Unit& unit, const std::string& name, const std::vector<uint64_t>& shape, Initialisation::Kind kind,
+                  double standard_deviation = 0);
+
+// The first and the last unit of a language model, without tensors; the inventory's vocabulary and context are set.
+Unit& AddTokenEmbedding(Inventory& inventory, const char* kind, uint64_t width);
+Unit& AddLanguageHead(Inventory& inventory, const char* kind, uint64_t width, Device device);
 
 }  // namespace muster::models

@@ -28,7 +28,7 @@ constexpr auto kLongest = std::chrono::seconds(100);
 #else
 constexpr auto kLongest = std::chrono::seconds(10);
 #endif
-constexpr uint64_t kLeastInputs = 50;
+constexpr uint64_t kLeastInputs = 30;
 constexpr size_t kLargest = 16 << 10;
 
 void Decode(const std::string& input) {

@@ -101,28 +101,15 @@ absl::StatusOr<Gpt2> ResolveGpt2(const Gpt2& model) {
     if (!m.has_vocabulary()) m.set_vocabulary(s.vocabulary);
     if (!m.has_context()) m.set_context(s.context);
   }
-  struct Number {
-    const char* name;
-    bool given;
-    uint32_t value;
-    uint32_t max;
-  };
   // Token ids are 32 bits wide; the limits keep sizes that no machine holds from overflowing sums.
-  for (const Number& n :
-       {Number{"layers", m.has_layers(), m.layers(), 4096}, Number{"heads", m.has_heads(), m.heads(), 65536},
-        Number{"width", m.has_width(), m.width(), 1u << 20},
-        Number{"vocabulary", m.has_vocabulary(), m.vocabulary(), 1u << 24},
-        Number{"context", m.has_context(), m.context(), 1u << 20}}) {
-    if (!n.given) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(n.name,
-                       ": missing; give a size (tiny, small, medium, large, xl) or all of layers, heads, width, "
-                       "vocabulary and context"));
-    }
-    if (n.value == 0 || n.value > n.max) {
-      return absl::InvalidArgumentError(absl::StrCat(n.name, ": must be 1 to ", n.max, ", got ", n.value));
-    }
-  }
+  absl::Status numbers = CheckNumbers({{"layers", m.has_layers(), m.layers(), 4096},
+                                       {"heads", m.has_heads(), m.heads(), 65536},
+                                       {"width", m.has_width(), m.width(), 1u << 20},
+                                       {"vocabulary", m.has_vocabulary(), m.vocabulary(), 1u << 24},
+                                       {"context", m.has_context(), m.context(), 1u << 20}},
+                                      "a size (tiny, small, medium, large, xl) or all of layers, heads, width, "
+                                      "vocabulary and context");
+  if (!numbers.ok()) return numbers;
   if (m.width() % m.heads() != 0) {
     return absl::InvalidArgumentError(absl::StrCat("heads: ", m.heads(), " does not divide width ", m.width()));
   }
@@ -135,30 +122,15 @@ Inventory MakeGpt2(const Gpt2& m, Device device) {
   inventory.set_vocabulary(v);
   inventory.set_context(t);
 
-  Unit& embedding = *inventory.add_units();
-  embedding.set_name("embedding");
-  embedding.set_kind("gpt2.embedding");
+  Unit& embedding = AddTokenEmbedding(inventory, "gpt2.embedding", c);
   AddTensor(embedding, "wte.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation);
   AddTensor(embedding, "wpe.weight", {t, c}, Initialisation::NORMAL, kStandardDeviation / 2);  // OpenAI's 0.01
-  embedding.set_forward_flops(1.0 * t * c);
-  embedding.set_saved_bytes(8 * (t + 1));  // the token ids
-  embedding.set_output_bytes(4 * t * c);
-  embedding.set_backward_without_parameters(true);  // it adds the gradient's rows to those of the tokens
-
   for (uint32_t layer = 0; layer < m.layers(); ++layer) *inventory.add_units() = MakeBlock(m, layer, device);
-
-  Unit& head = *inventory.add_units();
-  head.set_name("head");
-  head.set_kind("gpt2.head");
+  Unit& head = AddLanguageHead(inventory, "gpt2.head", c, device);
   AddNorm(head, "ln_f", c);
   Borrow& borrow = *head.add_borrows();
   borrow.set_unit("embedding");
   borrow.set_tensor("wte.weight");
-  head.set_forward_flops(2.0 * t * c * v);
-  head.set_saved_bytes(4 * t * c);  // the input
-  head.set_piece_rows(LogitsPieceRows(v, device));
-  head.set_backward_bytes(4 * t * c);              // its gradient
-  head.set_backward_piece_bytes(4 * (v + c + 2));  // logits, which become their own gradient, and around the norm
   return inventory;
 }
 
@@ -207,9 +179,9 @@ class Gpt2Models final : public ModelFamily {
     if (config.value("activation_function", json()) != "gelu_pytorch_tanh") {
       if (absl::Status s = CheckOnly(config, "activation_function", "gelu_new"); !s.ok()) return s;
     }
-    if (absl::Status s = CheckOnly(config, "n_inner", 4 * config.value("n_embd", json(0)).get<uint64_t>()); !s.ok()) {
-      return s;
-    }
+    const absl::StatusOr<uint32_t> width = ReadNumber(config, "n_embd");
+    if (!width.ok()) return width.status();
+    if (absl::Status s = CheckOnly(config, "n_inner", 4 * uint64_t{*width}); !s.ok()) return s;
     Model model;
     for (const auto& [field, key, set] : kNumbers) {
       // The first configurations used another name.

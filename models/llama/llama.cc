@@ -91,40 +91,30 @@ absl::Status ResolveScaling(Llama& m) {
   return absl::OkStatus();
 }
 
+constexpr uint64_t kMaxHeadsWidth = 1 << 22;  // of all heads
+
 absl::StatusOr<Llama> ResolveLlama(const Llama& model) {
   Llama m;
   if (model.has_size()) {
     const std::optional<Llama> size = NumbersOf(model.size());
     if (!size.has_value()) return absl::InvalidArgumentError("size: not a size of llama");
     m = *size;
-    // A width of one's own has heads of its own width.
+    // A scaling of the job's own replaces the size's.
     if (model.has_rope_scaling()) m.clear_rope_scaling();
   }
   m.MergeFrom(model);
-  struct Number {
-    const char* name;
-    bool given;
-    uint32_t value;
-    uint32_t max;
-  };
-  // As GPT-2's: token ids are 32 bits wide; the limits keep sizes that no machine holds from overflowing sums.
-  for (const Number& n :
-       {Number{"layers", m.has_layers(), m.layers(), 4096}, Number{"heads", m.has_heads(), m.heads(), 65536},
-        Number{"key_value_heads", true, m.has_key_value_heads() ? m.key_value_heads() : 1, 65536},
-        Number{"width", m.has_width(), m.width(), 1u << 20},
-        Number{"head_width", true, m.has_head_width() ? m.head_width() : 2, 1u << 16},
-        Number{"inner", m.has_inner(), m.inner(), 1u << 22},
-        Number{"vocabulary", m.has_vocabulary(), m.vocabulary(), 1u << 24},
-        Number{"context", m.has_context(), m.context(), 1u << 20}}) {
-    if (!n.given) {
-      return absl::InvalidArgumentError(absl::StrCat(n.name,
-                                                     ": missing; give a size (tiny, 1b, 3b, 8b, 70b) or all of layers, "
-                                                     "heads, width, inner, vocabulary and context"));
-    }
-    if (n.value == 0 || n.value > n.max) {
-      return absl::InvalidArgumentError(absl::StrCat(n.name, ": must be 1 to ", n.max, ", got ", n.value));
-    }
-  }
+  // The limits are as GPT-2's.
+  absl::Status numbers =
+      CheckNumbers({{"layers", m.has_layers(), m.layers(), 4096},
+                    {"heads", m.has_heads(), m.heads(), 65536},
+                    {"key_value_heads", true, m.has_key_value_heads() ? m.key_value_heads() : 1, 65536},
+                    {"width", m.has_width(), m.width(), 1u << 20},
+                    {"head_width", true, m.has_head_width() ? m.head_width() : 2, 1u << 16},
+                    {"inner", m.has_inner(), m.inner(), 1u << 22},
+                    {"vocabulary", m.has_vocabulary(), m.vocabulary(), 1u << 24},
+                    {"context", m.has_context(), m.context(), 1u << 20}},
+                   "a size (tiny, 1b, 3b, 8b, 70b) or all of layers, heads, width, inner, vocabulary and context");
+  if (!numbers.ok()) return numbers;
   if (!m.has_key_value_heads()) m.set_key_value_heads(m.heads());
   if (m.heads() % m.key_value_heads() != 0) {
     return absl::InvalidArgumentError(
@@ -139,6 +129,10 @@ absl::StatusOr<Llama> ResolveLlama(const Llama& model) {
   }
   if (m.head_width() % 2 != 0) {
     return absl::InvalidArgumentError(absl::StrCat("head_width: must be even, got ", m.head_width()));
+  }
+  if (uint64_t{m.heads()} * m.head_width() > kMaxHeadsWidth) {
+    return absl::InvalidArgumentError(absl::StrCat("head_width: of ", m.heads(), " heads, at most ",
+                                                   kMaxHeadsWidth / m.heads(), ", got ", m.head_width()));
   }
   if (!m.has_rope_base()) m.set_rope_base(10'000);
   if (!(m.rope_base() > 1 && m.rope_base() <= 1e12)) {
@@ -211,25 +205,15 @@ Unit MakeBlock(const Llama& m, uint32_t layer, Device device) {
 }
 
 Inventory MakeLlama(const Llama& m, Device device) {
-  const uint64_t c = m.width(), t = m.context(), v = m.vocabulary();
+  const uint64_t c = m.width(), v = m.vocabulary();
   Inventory inventory;
   inventory.set_vocabulary(v);
-  inventory.set_context(t);
+  inventory.set_context(m.context());
 
-  Unit& embedding = *inventory.add_units();
-  embedding.set_name("embedding");
-  embedding.set_kind("llama.embedding");
+  Unit& embedding = AddTokenEmbedding(inventory, "llama.embedding", c);
   AddTensor(embedding, "model.embed_tokens.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation);
-  embedding.set_forward_flops(1.0 * t * c);
-  embedding.set_saved_bytes(8 * (t + 1));  // the token ids
-  embedding.set_output_bytes(4 * t * c);
-  embedding.set_backward_without_parameters(true);
-
   for (uint32_t layer = 0; layer < m.layers(); ++layer) *inventory.add_units() = MakeBlock(m, layer, device);
-
-  Unit& head = *inventory.add_units();
-  head.set_name("head");
-  head.set_kind("llama.head");
+  Unit& head = AddLanguageHead(inventory, "llama.head", c, device);
   AddTensor(head, "model.norm.weight", {c}, Initialisation::ONES);
   if (m.tied_head()) {
     Borrow& borrow = *head.add_borrows();
@@ -238,11 +222,6 @@ Inventory MakeLlama(const Llama& m, Device device) {
   } else {
     AddTensor(head, "lm_head.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation);
   }
-  head.set_forward_flops(2.0 * t * c * v);
-  head.set_saved_bytes(4 * t * c);  // the input
-  head.set_piece_rows(LogitsPieceRows(v, device));
-  head.set_backward_bytes(4 * t * c);              // its gradient
-  head.set_backward_piece_bytes(4 * (v + c + 2));  // logits, which become their own gradient, and around the norm
   return inventory;
 }
 
@@ -282,8 +261,6 @@ absl::Status ReadScaling(const json& config, Llama& m) {
     if (absl::Status s = CheckOnly(rope, "truncate", true); !s.ok()) return s;
   }
   for (absl::Status s : {read("factor", [&](double x) { scaling.set_factor(x); }),
-                         read("original_max_position_embeddings",
-                              [&](double x) { scaling.set_original_context(static_cast<uint32_t>(x)); }),
                          read("low_freq_factor", [&](double x) { scaling.set_low_frequency_factor(x); }),
                          read("high_freq_factor", [&](double x) { scaling.set_high_frequency_factor(x); }),
                          read("beta_fast", [&](double x) { scaling.set_beta_fast(x); }),
@@ -291,6 +268,9 @@ absl::Status ReadScaling(const json& config, Llama& m) {
                          read("attention_factor", [&](double x) { scaling.set_attention_factor(x); })}) {
     if (!s.ok()) return s;
   }
+  const absl::StatusOr<uint32_t> original = ReadNumber(rope, "original_max_position_embeddings", 0);
+  if (!original.ok()) return original.status();
+  if (*original > 0) scaling.set_original_context(*original);
   // `transformers` takes the model's own context where yarn names none.
   if (scaling.kind() == ROPE_SCALING_KIND_YARN && !scaling.has_original_context()) {
     scaling.set_original_context(m.context());

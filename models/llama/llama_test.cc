@@ -90,6 +90,8 @@ TEST(Llama, RefusesWhatItWouldComputeOtherwise) {
       {"sliding_window", 4096u, "sliding_window is 4096 of a context of 8192"},
       {"rope_scaling", json{{"rope_type", "longrope"}}, "rope_scaling.rope_type is \"longrope\""},
       {"rope_scaling", "yes", "rope_scaling is no object"},
+      {"rope_scaling", json{{"rope_type", "yarn"}, {"factor", 2}, {"original_max_position_embeddings", 1e300}},
+       "original_max_position_embeddings is missing, or no whole number"},
       {"num_hidden_layers", nullptr, "num_hidden_layers is missing"},
       {"hidden_size", -1, "hidden_size is missing, or no whole number"},
       {"rms_norm_eps", "small", "rms_norm_eps is no number"},
@@ -126,6 +128,7 @@ TEST(Llama, DefaultsAndErrors) {
   says([](Llama& l) { l.set_key_value_heads(4); }, "key_value_heads: 4 does not divide heads 6");
   says([](Llama& l) { l.set_heads(5); }, "heads: 5 does not divide width 48; give head_width");
   says([](Llama& l) { l.set_head_width(7); }, "head_width: must be even");
+  says([](Llama& l) { l.set_heads(65536), l.set_head_width(65536); }, "head_width: of 65536 heads, at most 64");
   says([](Llama& l) { l.set_inner(0); }, "inner: must be 1 to");
   says([](Llama& l) { l.clear_layers(); }, "layers: missing; give a size");
   says([](Llama& l) { l.set_rope_base(0); }, "rope_base: must be greater than 1");

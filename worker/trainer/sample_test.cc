@@ -4,10 +4,15 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <regex>
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "checkpoint/checkpoint.h"
+#include "common/sha256.h"
 #include "data/bpe.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -127,6 +132,36 @@ TEST_F(SampleTest, EvalGivesTheValidationLoss) {
   EXPECT_NEAR(perplexity, std::exp(loss), 1e-6);
   EXPECT_EQ(tokens, windows * 16);
   EXPECT_EQ(windows, 62u);  // of 1,000 tokens
+}
+
+// Before families, a manifest's units had numbered kinds and a number of heads.
+TEST_F(SampleTest, ACheckpointOfAnOlderBuildIsEvaluatedAndExported) {
+  const std::string step = "/step-0000000300-g1", older = bench_->Path("older");
+  std::filesystem::create_directories(older);
+  std::filesystem::copy(bench_->Path("checkpoints") + step, older + step, std::filesystem::copy_options::recursive);
+  const std::string manifest = absl::StrCat(older, step, "/", checkpoint::kManifestFile);
+  std::ifstream in(manifest);
+  std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  for (const char* kind : {"EMBEDDING", "BLOCK", "HEAD"}) {
+    const std::regex now(absl::StrCat(R"("kind":\s*"gpt2\.)", absl::AsciiStrToLower(kind), "\""));
+    ASSERT_TRUE(std::regex_search(text, now)) << text;
+    text = std::regex_replace(text, now, absl::StrCat(R"("kind": "UNIT_KIND_GPT2_)", kind, "\""));
+  }
+  const std::regex attention(R"("attention":\s*\{[^}]*\})");
+  ASSERT_TRUE(std::regex_search(text, attention)) << text;
+  text = std::regex_replace(text, attention, R"("heads": 2)");
+  std::ofstream(manifest) << text;
+  std::ofstream(absl::StrCat(older, step, "/", checkpoint::kManifestSumFile))
+      << absl::StrCat(Sha256Hex(text), "  ", checkpoint::kManifestFile, "\n");
+  std::vector<std::string> evals;
+  for (const std::string& from : {bench_->Path("checkpoints"), older}) {
+    Process eval = Run({"eval", "--checkpoint", from, "--data", bench_->Path("val.bin"), "--json"});
+    ASSERT_EQ(eval.Wait(), 0) << eval.Log();
+    evals.push_back(eval.Output());
+  }
+  EXPECT_EQ(evals[1], evals[0]);
+  Process exported = Run({"export", "--checkpoint", older, "--out", bench_->Path("older-export")});
+  EXPECT_EQ(exported.Wait(), 0) << exported.Log();
 }
 
 // An exported model gives the same samples and losses.

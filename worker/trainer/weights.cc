@@ -111,12 +111,14 @@ absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int thr
   }
   const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path);
   if (!checkpoint.ok()) return checkpoint.status();
-  const Manifest& manifest = checkpoint->manifest();
-  absl::StatusOr<std::unique_ptr<engine::Engine>> engine =
-      MakeEngine(manifest.inventory(), manifest.spec().train(), threads);
+  // Not the manifest's own inventory: another build may have written it.
+  const Train& train = checkpoint->manifest().spec().train();
+  absl::StatusOr<Inventory> inventory = models::MakeInventory(train.model());
+  if (!inventory.ok()) return inventory.status();
+  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(*inventory, train, threads);
   if (!engine.ok()) return engine.status();
   if (absl::Status status = Load(*checkpoint, Which::kParameters, **engine); !status.ok()) return status;
-  return InferenceModel{manifest.inventory(), *std::move(engine)};
+  return InferenceModel{*std::move(inventory), *std::move(engine)};
 }
 
 absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& directory, const std::string& path) {

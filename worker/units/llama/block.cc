@@ -129,7 +129,7 @@ class LlamaBlock final : public UnitModule {
     if (context.mode == Mode::kGenerate) {
       saved.tensors.resize(1);
       // LibTorch's attention multiplies in the dtype of its inputs, so these are widened as well.
-      const bool widen = gemms_.ThroughPanels(x.to(a.projected.scalar_type()));
+      const bool widen = gemms_.ThroughPanels(a.projected);
       const auto given = [&](const at::Tensor& t) {
         const at::Tensor by_head = t.reshape({sequences, tokens, t.size(1), t.size(2)});
         return widen ? by_head.to(at::kFloat) : by_head;

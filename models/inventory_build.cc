@@ -1,0 +1,53 @@
+#include "models/inventory_build.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::models {
+
+absl::Status CheckNumbers(std::initializer_list<FamilyNumber> numbers, const char* what) {
+  for (const FamilyNumber& n : numbers) {
+    if (!n.given) return absl::InvalidArgumentError(absl::StrCat(n.name, ": missing; give ", what));
+    if (n.value == 0 || n.value > n.max) {
+      return absl::InvalidArgumentError(absl::StrCat(n.name, ": must be 1 to ", n.max, ", got ", n.value));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Tensor& AddTensor(Unit& unit, const std::string& name, const std::vector<uint64_t>& shape, Initialisation::Kind kind,
+                  double standard_deviation) {
+  Tensor& tensor = *unit.add_tensors();
+  tensor.set_name(name);
+  for (const uint64_t n : shape) tensor.add_shape(n);
+  tensor.mutable_init()->set_kind(kind);
+  tensor.mutable_init()->set_standard_deviation(standard_deviation);
+  tensor.set_decay(shape.size() >= 2);
+  return tensor;
+}
+
+Unit& AddTokenEmbedding(Inventory& inventory, const char* kind, uint64_t width) {
+  const uint64_t c = width, t = inventory.context();
+  Unit& unit = *inventory.add_units();
+  unit.set_name("embedding");
+  unit.set_kind(kind);
+  unit.set_forward_flops(1.0 * static_cast<double>(t) * static_cast<double>(c));
+  unit.set_saved_bytes(8 * (t + 1));  // the token ids
+  unit.set_output_bytes(4 * t * c);
+  unit.set_backward_without_parameters(true);  // it adds the gradient's rows to those of the tokens
+  return unit;
+}
+
+Unit& AddLanguageHead(Inventory& inventory, const char* kind, uint64_t width, Device device) {
+  const uint64_t c = width, t = inventory.context(), v = inventory.vocabulary();
+  Unit& unit = *inventory.add_units();
+  unit.set_name("head");
+  unit.set_kind(kind);
+  unit.set_forward_flops(2.0 * static_cast<double>(t) * static_cast<double>(c) * static_cast<double>(v));
+  unit.set_saved_bytes(4 * t * c);  // the input
+  unit.set_piece_rows(LogitsPieceRows(v, device));
+  unit.set_backward_bytes(4 * t * c);              // its gradient
+  unit.set_backward_piece_bytes(4 * (v + c + 2));  // logits, which become their own gradient, and around the norm
+  return unit;
+}
+
+}  // namespace muster::models
