@@ -29,8 +29,8 @@ inline constexpr char kConfigFile[] = "config.json";
 // names the key.
 absl::StatusOr<Model> ReadHuggingFaceConfig(const std::string& directory);
 
-// The same for any value of model.from: such a folder, a step folder, or a folder of step folders (the newest).
-// Also DataLoss: its manifest is damaged.
+// The same for any value of model.from: such a folder, a step folder, or a folder of step folders (the newest). Only
+// the family's numbers: `from` is empty. Also DataLoss: its manifest is damaged.
 absl::StatusOr<Model> ReadModel(const std::string& path);
 
 class HuggingFaceModel {

@@ -6,10 +6,8 @@
 
 #include <nlohmann/json.hpp>
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "checkpoint/file.h"
 #include "checkpoint/hugging_face.h"
 #include "models/family.h"
@@ -86,7 +84,9 @@ absl::StatusOr<Model> ReadModel(const std::string& path) {
   if (folders.empty()) return ReadHuggingFaceConfig(path);
   const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folders.front(), Verification::kAsRead);
   if (!checkpoint.ok()) return checkpoint.status();
-  return models::WithoutSize(checkpoint->manifest().spec().train().model());
+  Model numbers = models::WithoutSize(checkpoint->manifest().spec().train().model());
+  numbers.clear_from();  // where that job's weights came from
+  return numbers;
 }
 
 absl::StatusOr<HuggingFaceModel> HuggingFaceModel::Open(const std::string& directory) {

@@ -228,6 +228,15 @@ TEST_F(HuggingFaceTest, AnExportSweepsWhatKilledOnesLeft) {
   ExpectWeights(Path("out"));
 }
 
+// A job that resumes from it must not start from that job's model.from.
+TEST_F(HuggingFaceTest, ACheckpointGivesTheNumbersOfItsModelAndNothingElse) {
+  const Model numbers = model_;
+  model_.set_from("elsewhere");
+  const absl::StatusOr<Model> read = ReadModel(WriteCheckpoint().directory());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->ShortDebugString(), numbers.ShortDebugString());
+}
+
 TEST_F(HuggingFaceTest, ConfigSaysWhatIsWrong) {
   const std::string numbers = R"("n_layer":2,"n_head":2,"n_embd":8,"vocab_size":11,"n_positions":6)";
   const struct {

@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "common/log/log.h"
 #include "models/family.h"
+#include "models/inventory.h"
 #include "worker/trainer/agree_on_status.h"
 #include "worker/trainer/ranks.h"
 #include "worker/trainer/weights.h"
@@ -61,6 +62,13 @@ absl::Status CheckOther(const Manifest& manifest, const std::string& directory, 
     return refuse("is of another model: ", std::string(status.message()));
   }
   const std::string instead = "; to start a new run from its weights, use model.from";
+  // Some families' weights do not depend on the context, but the windows of tokens do.
+  const absl::StatusOr<Inventory> inventory = models::MakeInventory(ours.model());
+  if (!inventory.ok()) return inventory.status();
+  if (manifest.inventory().context() != inventory->context()) {
+    return refuse("has sequences of ", manifest.inventory().context(), " tokens, this job of ", inventory->context(),
+                  ": the data order would differ", instead);
+  }
   if (theirs.optimizer().kind_case() != ours.optimizer().kind_case()) {
     return refuse("has no state for this job's optimizer.kind", instead);
   }

@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/inventory.h"
 #include "testing/wait.h"
 #include "worker/trainer/fake_trainer_server.h"
 
@@ -235,6 +236,30 @@ TEST(Resume, WhatAnotherJobCannotGoOnFromIsRefused) {
   Process process = bench.Start(bench.Assign(spec, ++generation));
   EXPECT_EQ(process.Wait(), 0) << process.Log();
   EXPECT_THAT(process.Log(), HasSubstr("sample=320"));
+}
+
+// Its weights fit, but its windows of tokens are others.
+TEST(Resume, ALlamaOfAnotherContextDoesNotGoOn) {
+  Bench bench;
+  JobSpec spec = bench.MakeJob();
+  Llama& model = *spec.mutable_train()->mutable_model()->mutable_llama();
+  model.set_layers(1), model.set_heads(2), model.set_width(32), model.set_inner(32), model.set_vocabulary(256);
+  model.set_context(16);
+  spec.mutable_train()->set_steps(10);
+  const auto assign = [&](uint64_t generation) {
+    JobSpec resolved = spec;
+    *resolved.mutable_train()->mutable_model() = models::Resolve(spec.train().model()).value();
+    return bench.Assign(resolved, generation);
+  };
+  Process trainer = bench.Start(assign(1));
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+  spec.mutable_train()->mutable_checkpoint()->set_resume_from(bench.Path("checkpoints"));
+  spec.mutable_train()->mutable_checkpoint()->set_path(bench.Path("others"));
+  spec.mutable_train()->set_steps(20);
+  model.set_context(8);
+  Process refused = bench.Start(assign(2));
+  EXPECT_EQ(refused.Wait(), 1);
+  EXPECT_THAT(refused.LastLine(), HasSubstr("has sequences of 16 tokens, this job of 8: the data order would differ"));
 }
 
 TEST(Resume, PublishedCheckpointsStayAndTheOthersGo) {
