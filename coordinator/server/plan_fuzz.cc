@@ -80,17 +80,23 @@ muster::JobSpec SpecOf(Numbers& numbers) {
   train.mutable_data()->set_tokens("/t");
   train.set_steps(1);
   train.mutable_checkpoint()->set_path("/c");
-  muster::Gpt2& model = *train.mutable_model()->mutable_gpt2();
-  model.set_layers(numbers.UpTo(4096));
-  model.set_heads(1);
-  model.set_width(1 + numbers.Below(2048));
-  model.set_vocabulary(1 + numbers.Below(1 << 16));
-  model.set_context(1 + numbers.Below(1 << 12));
+  const uint32_t layers = numbers.UpTo(4096);
+  const auto set = [&](auto& model) {
+    model.set_layers(layers), model.set_heads(1), model.set_width(2 * (1 + numbers.Below(1024)));
+    model.set_vocabulary(1 + numbers.Below(1 << 16)), model.set_context(1 + numbers.Below(1 << 12));
+  };
+  if (numbers.Below(2) == 0) {
+    muster::Llama& llama = *train.mutable_model()->mutable_llama();
+    set(llama);
+    llama.set_inner(1 + numbers.Below(1 << 13));
+  } else {
+    set(*train.mutable_model()->mutable_gpt2());
+  }
   const uint32_t ranks = numbers.UpTo(4096);
   spec.mutable_resources()->set_ranks(ranks);
   if (numbers.Below(4) == 0) spec.mutable_resources()->set_min_ranks(1 + numbers.Below(ranks));
   // As many microbatches as are allowed, or any number.
-  const uint32_t most = 250'000 / (model.layers() + 2),
+  const uint32_t most = 250'000 / (layers + 2),
                  least = spec.resources().has_min_ranks() ? spec.resources().min_ranks() : ranks;
   const uint32_t sequences = numbers.Below(2) == 0 ? most * least : 1 + numbers.Below(1 << 20);
   train.mutable_batch()->set_sequences(std::max(1u, std::min(sequences, 1u << 20)));

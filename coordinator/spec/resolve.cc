@@ -194,6 +194,8 @@ class Resolver {
     Known("data.order", DataOrder_IsValid(data.order()) && data.order() != DATA_ORDER_UNSPECIFIED);
   }
 
+  static constexpr double kMaxActivationBytes = 0x1p58;
+
   void Batch_(Train& train) {
     Batch& batch = *train.mutable_batch();
     if (!batch.has_sequences()) batch.set_sequences(8);
@@ -214,7 +216,23 @@ class Resolver {
     const uint32_t least = spec_.resources().has_min_ranks() ? std::max(1u, spec_.resources().min_ranks()) : ranks;
     if (model_good_ && batch.microbatch() > 0) {
       CheckScheduleSize(train, (batch.sequences() + std::min(least, ranks) - 1) / std::min(least, ranks));
+      CheckActivations(batch);
     }
+  }
+
+  // No machine has as much; larger numbers would overflow the sums of a plan.
+  void CheckActivations(const Batch& batch) {
+    double sample = 0;  // bytes
+    for (const Unit& unit : inventory_.units()) {
+      sample += static_cast<double>(unit.saved_bytes()) + static_cast<double>(unit.output_bytes()) +
+                static_cast<double>(unit.forward_bytes()) + static_cast<double>(unit.backward_bytes());
+    }
+    if (sample * batch.microbatch() <= kMaxActivationBytes) return;
+    const double most = std::floor(kMaxActivationBytes / sample);
+    Error("batch.microbatch",
+          absl::StrCat("the activations of ", batch.microbatch(), " sequences take more than 256 PiB; ",
+                       most >= 1 ? "lower it" : "lower the model's context", ", got ", batch.microbatch()),
+          most >= 1 ? absl::StrCat(static_cast<uint32_t>(most)) : "");
   }
 
   void CheckScheduleSize(const Train& train, uint32_t share) {

@@ -100,6 +100,13 @@ TEST(Resolve, LeavesNoFieldWithoutAValue) {
   EXPECT_EQ(open, open_on_purpose);
 }
 
+// The widest and longest GPT-2 that a spec may have.
+void Large(uint32_t layers, JobSpec& spec) {
+  Gpt2& model = *spec.mutable_train()->mutable_model()->mutable_gpt2();
+  model.set_layers(layers);
+  model.set_width(1 << 20), model.set_heads(1), model.set_context(1 << 20);
+}
+
 TEST(Resolve, EveryMistakeHasItsPath) {
   struct Case {
     std::string path, says;
@@ -148,6 +155,14 @@ TEST(Resolve, EveryMistakeHasItsPath) {
        [](JobSpec& s) {
          s.mutable_resources()->set_ranks(4);
          s.mutable_resources()->set_min_ranks(2);
+       }},
+      // 2^20 positions of width 2^20 are 4 TiB, of which a block saves ten and 4096 blocks 160 PiB a sequence.
+      {"batch.microbatch", "activations of 8 sequences take more than 256 PiB; lower it, got 8",
+       [&](JobSpec& s) { Large(4096, s); }},
+      {"batch.microbatch", "activations of 1048576 sequences take more than 256 PiB; lower it",
+       [&](JobSpec& s) {
+         Large(1, s);
+         train(s).mutable_batch()->set_sequences(1 << 20);
        }},
       {"name", "missing", [](JobSpec& s) { s.clear_name(); }},
       {"name", "lower-case", [](JobSpec& s) { s.set_name("My_Job"); }},
