@@ -21,6 +21,7 @@
 #include "bench/model.h"
 #include "bench/shape_options.h"
 #include "worker/engine/engine.h"
+#include "worker/tasks/language_model.h"
 
 namespace muster::bench {
 namespace {
@@ -85,7 +86,7 @@ absl::StatusOr<std::map<std::string, int>> Count(const Dimensions& shape, bool p
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine = engine::Engine::Create(*config);
   if (!engine.ok()) return engine.status();
   const std::vector<uint32_t> tokens = MakeTokens(shape);
-  const engine::Batch batch{shape.sequences, tokens, static_cast<uint64_t>(shape.sequences) * shape.context};
+  const engine::Batch batch = tasks::TokenBatch(shape.sequences, tokens, shape.sequences);
   if (auto first = (*engine)->Step(batch, 1e-4); !first.ok()) return first.status();
   Recorded() = {};
   const at::CallbackHandle handle =

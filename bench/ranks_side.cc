@@ -25,6 +25,7 @@
 #include "worker/collectives/nccl.h"
 #endif
 #include "worker/engine/engine.h"
+#include "worker/tasks/language_model.h"
 
 namespace {
 
@@ -132,9 +133,9 @@ absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Ran
   rank.tokens = bench::MakeTokens(shape);
   rank.step = [&rank, shape](int left) {
     engine::Engine& engine = *rank.engine;
-    const uint64_t targets = uint64_t{shape.sequences} * shape.ranks * shape.context;
+    const engine::Batch batch = tasks::TokenBatch(shape.sequences, rank.tokens, shape.sequences * shape.ranks);
     while (engine.in_flight() < std::min(left, engine.most_in_flight())) {
-      if (absl::Status s = engine.Issue({shape.sequences, rank.tokens, targets}, 1e-4); !s.ok()) return s;
+      if (absl::Status s = engine.Issue(batch, 1e-4); !s.ok()) return s;
     }
     return engine.Await().status();
   };

@@ -96,7 +96,7 @@ absl::StatusOr<Row> Predict(const Options& options, const strategies::Hardware& 
   row.fits = strategies::WhyUnfit(*memory_plan, places).empty();
   row.timeline =
       strategies::PredictStep(*train, *inventory, memory_plan->layout, memory_plan->program, places, hardware).timeline;
-  const double tokens = static_cast<double>(uint64_t{options.sequences} * ranks * inventory->context());
+  const double tokens = static_cast<double>(uint64_t{options.sequences} * ranks * models::TargetsPerSample(*inventory));
   row.tokens_per_second = tokens / row.timeline.seconds;
   return row;
 }

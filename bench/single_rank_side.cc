@@ -17,6 +17,7 @@
 #include "bench/status.h"
 #include "common/instruction_set.h"
 #include "worker/engine/engine.h"
+#include "worker/tasks/language_model.h"
 
 int main(int argc, char** argv) {
   using namespace muster;
@@ -41,7 +42,7 @@ int main(int argc, char** argv) {
       return 1;
     }
     trained = *std::move(made);
-    const engine::Batch batch{shape.sequences, tokens, static_cast<uint64_t>(shape.sequences) * shape.context};
+    const engine::Batch batch = tasks::TokenBatch(shape.sequences, tokens, shape.sequences);
     step = [&, batch] { return trained->Step(batch, 1e-4).ok(); };
   } else {
     gemms = bench::MakeGemms(shape);

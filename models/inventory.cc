@@ -53,6 +53,14 @@ uint64_t TypicalWidth(const Inventory& inventory) {
   return width;
 }
 
+uint64_t Elements(const BatchTensor& tensor) {
+  uint64_t elements = 1;
+  for (const uint64_t n : tensor.shape()) elements *= n;
+  return elements;
+}
+
+uint64_t TargetsPerSample(const Inventory& inventory) { return Elements(inventory.task().targets()); }
+
 uint64_t PieceRows(uint64_t rows, uint64_t most) {
   if (most == 0 || rows <= most) return rows;
   const uint64_t pieces = (rows + most - 1) / most;

@@ -18,6 +18,15 @@ absl::StatusOr<Model> Resolve(const Model& model);
 // units' implementation for `device`, which is DEVICE_CUDA or else a CPU.
 absl::StatusOr<Inventory> MakeInventory(const Model& model, Device device = DEVICE_CPU);
 
+// Names of tasks.
+inline constexpr char kLanguageModel[] = "language_model";
+inline constexpr char kImageClassification[] = "image_classification";
+
+// Elements of one sample's tensor of a batch.
+uint64_t Elements(const BatchTensor& tensor);
+// Targets of one sample: the tokens of a sequence, or one label.
+uint64_t TargetsPerSample(const Inventory& inventory);
+
 // Elements of all tensors, each counted once.
 uint64_t Parameters(const Inventory& inventory);
 uint64_t Elements(const Tensor& tensor);

@@ -1,6 +1,7 @@
 #include "models/inventory_build.h"
 
 #include "absl/strings/str_cat.h"
+#include "models/inventory.h"
 
 namespace muster::models {
 
@@ -25,8 +26,20 @@ Tensor& AddTensor(Unit& unit, const std::string& name, const std::vector<uint64_
   return tensor;
 }
 
+void SetLanguageTask(Inventory& inventory, uint64_t vocabulary, uint64_t context) {
+  Task& task = *inventory.mutable_task();
+  task.set_name(kLanguageModel);
+  for (BatchTensor* tensor : {task.mutable_inputs(), task.mutable_targets()}) {
+    tensor->set_type(BatchTensor::INT64);
+    tensor->add_shape(context);
+    tensor->set_bound(vocabulary);
+  }
+  task.mutable_inputs()->set_name("tokens");
+  task.mutable_targets()->set_name("next_tokens");
+}
+
 Unit& AddTokenEmbedding(Inventory& inventory, const char* kind, uint64_t width) {
-  const uint64_t c = width, t = inventory.context();
+  const uint64_t c = width, t = TargetsPerSample(inventory);
   Unit& unit = *inventory.add_units();
   unit.set_name("embedding");
   unit.set_kind(kind);
@@ -38,7 +51,7 @@ Unit& AddTokenEmbedding(Inventory& inventory, const char* kind, uint64_t width) 
 }
 
 Unit& AddLanguageHead(Inventory& inventory, const char* kind, uint64_t width, Device device) {
-  const uint64_t c = width, t = inventory.context(), v = inventory.vocabulary();
+  const uint64_t c = width, t = TargetsPerSample(inventory), v = inventory.task().targets().bound();
   Unit& unit = *inventory.add_units();
   unit.set_name("head");
   unit.set_kind(kind);

@@ -40,7 +40,9 @@ absl::Status CheckNumbers(std::initializer_list<FamilyNumber> numbers, const cha
 Tensor& AddTensor(Unit& unit, const std::string& name, const std::vector<uint64_t>& shape, Initialisation::Kind kind,
                   double standard_deviation = 0);
 
-// The first and the last unit of a language model, without tensors; the inventory's vocabulary and context are set.
+// The task of predicting each next token of a sequence of `context` tokens.
+void SetLanguageTask(Inventory& inventory, uint64_t vocabulary, uint64_t context);
+// The first and the last unit of a language model, without tensors; the inventory's task is set.
 Unit& AddTokenEmbedding(Inventory& inventory, const char* kind, uint64_t width);
 Unit& AddLanguageHead(Inventory& inventory, const char* kind, uint64_t width, Device device);
 

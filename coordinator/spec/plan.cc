@@ -30,7 +30,10 @@ constexpr size_t kMaxTableBytes = 4 << 20;  // of a plan's table: rows of every 
 void AddModel(const JobSpec& resolved, size_t ranks, const Inventory& inventory, PlanReply& plan) {
   const Train& train = resolved.train();
   plan.set_parameters(models::Parameters(inventory));
-  plan.set_tokens_per_step(uint64_t{train.batch().sequences()} * inventory.context());
+  plan.set_samples_per_step(train.batch().sequences());
+  if (inventory.task().name() == models::kLanguageModel) {
+    plan.set_tokens_per_step(plan.samples_per_step() * models::TargetsPerSample(inventory));
+  }
   plan.set_microbatches(strategies::Microbatches(train.batch(), static_cast<uint32_t>(ranks)));
   double forward = 0;
   for (const Unit& unit : inventory.units()) forward += unit.forward_flops();

@@ -119,8 +119,7 @@ absl::StatusOr<Gpt2> ResolveGpt2(const Gpt2& model) {
 Inventory MakeGpt2(const Gpt2& m, Device device) {
   const uint64_t c = m.width(), t = m.context(), v = m.vocabulary();
   Inventory inventory;
-  inventory.set_vocabulary(v);
-  inventory.set_context(t);
+  SetLanguageTask(inventory, v, t);
 
   Unit& embedding = AddTokenEmbedding(inventory, "gpt2.embedding", c);
   AddTensor(embedding, "wte.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation);

@@ -207,8 +207,7 @@ Unit MakeBlock(const Llama& m, uint32_t layer, Device device) {
 Inventory MakeLlama(const Llama& m, Device device) {
   const uint64_t c = m.width(), v = m.vocabulary();
   Inventory inventory;
-  inventory.set_vocabulary(v);
-  inventory.set_context(m.context());
+  SetLanguageTask(inventory, v, m.context());
 
   Unit& embedding = AddTokenEmbedding(inventory, "llama.embedding", c);
   AddTensor(embedding, "model.embed_tokens.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation);

@@ -40,7 +40,7 @@ class Walk {
     const Unit& unit = inventory_.units(op.unit);
     const uint64_t all = unit.saved_bytes() * sequences_, input = std::min(all, InputBytes(op.unit)),
                    output = unit.output_bytes() * sequences_,
-                   piece = models::PieceRows(sequences_ * inventory_.context(), unit.piece_rows()),
+                   piece = models::PieceRows(sequences_ * models::TargetsPerSample(inventory_), unit.piece_rows()),
                    forward = unit.forward_bytes() * sequences_ + unit.forward_piece_bytes() * piece;
     const uint64_t before = kept_;
     switch (Traits(op.kind).pass) {

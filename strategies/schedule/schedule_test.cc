@@ -295,7 +295,7 @@ TEST(Memory, RecomputationKeepsInputs) {
   const std::vector<uint64_t> a = ActivationBytes(plain, inventory, 1), b = ActivationBytes(recompute, inventory, 1);
   const Unit& block = inventory.units(1);
   const uint64_t e = inventory.units(0).saved_bytes(), saved = block.saved_bytes(), output = block.output_bytes();
-  const uint64_t piece = models::PieceRows(inventory.context(), block.piece_rows());
+  const uint64_t piece = models::PieceRows(models::TargetsPerSample(inventory), block.piece_rows());
   const uint64_t forward = block.forward_bytes() + block.forward_piece_bytes() * piece;
   ASSERT_EQ(plain.ops[2].unit, 2);  // Forward h.1, after the embedding and h.0
   EXPECT_EQ(a[2], e + 2 * saved + output + forward);

@@ -20,6 +20,7 @@
 #include "worker/collectives/memory_key_value.h"
 #include "worker/engine/configure.h"
 #include "worker/engine/engine.h"
+#include "worker/tasks/language_model.h"
 
 namespace muster::parity {
 namespace {
@@ -98,7 +99,7 @@ Curve Lab::Ours(const Trial& trial) const {
     std::vector<uint32_t> tokens;
     for (uint64_t step = 0; step < kSteps; ++step) {
       EXPECT_TRUE(data::ReadSamples(file, order, step * trial.sequences + share.first, share.sequences, tokens).ok());
-      const auto result = engine->Step({share.sequences, tokens, trial.sequences * context}, trial.lr);
+      const auto result = engine->Step(tasks::TokenBatch(share.sequences, tokens, trial.sequences), trial.lr);
       EXPECT_TRUE(result.ok()) << result.status();
       if (!result.ok()) break;
       curves[rank].losses.push_back(result->loss);

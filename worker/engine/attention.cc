@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "models/inventory.h"
 #include "strategies/compile.h"
 #include "worker/units/attention_choice.h"
 #include "worker/units/row_check.h"
@@ -18,7 +19,7 @@ bool IsDeterministic(const Train& train) { return !train.has_deterministic() || 
 namespace {
 
 units::AttentionChoice Try(const Config& config, at::Device device) {
-  units::AttentionShape shape{.tokens = static_cast<int64_t>(config.inventory.context()),
+  units::AttentionShape shape{.tokens = static_cast<int64_t>(models::TargetsPerSample(config.inventory)),
                               .dtype = config.train.precision().compute() == DTYPE_BF16 ? at::kBFloat16 : at::kFloat,
                               .device = device,
                               .deterministic = IsDeterministic(config.train)};

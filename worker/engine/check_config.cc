@@ -86,23 +86,4 @@ absl::Status CheckConfig(const Config& config, absl::FunctionRef<bool(OpKind)> r
   return CheckOps(config, runs);
 }
 
-absl::Status CheckBatch(const Inventory& inventory, const Batch& batch) {
-  const uint64_t expected = batch.sequences * (inventory.context() + 1);
-  if (batch.tokens.size() != expected || batch.global_targets == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch.sequences, " sequences has ", expected,
-                                                   " tokens and some targets, got ", batch.tokens.size(), " and ",
-                                                   batch.global_targets));
-  }
-  return CheckTokens(inventory, batch.tokens);
-}
-
-absl::Status CheckTokens(const Inventory& inventory, absl::Span<const uint32_t> tokens) {
-  for (const uint32_t token : tokens) {
-    if (token < inventory.vocabulary()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("token ", token, " is outside the vocabulary of ", inventory.vocabulary()));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace muster::engine

@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
@@ -18,12 +17,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "models/inventory.h"
 #include "worker/engine/attention.h"
 #include "worker/engine/check_config.h"
 #include "worker/engine/cpu_allocator.h"
 #include "worker/engine/in_flight_microbatches.h"
 #include "worker/engine/initialise.h"
-#include "worker/engine/kv_cache.h"
 #include "worker/engine/optimizer.h"
 #include "worker/engine/queue.h"
 #include "worker/engine/state.h"
@@ -59,12 +58,13 @@ class CompiledEngine final : public Engine {
   absl::StatusOr<StepResult> Await() override;
   int in_flight() const override { return static_cast<int>(in_flight_.size()); }
   int most_in_flight() const override { return queue_->runs_ahead() ? 2 : 1; }
-  absl::StatusOr<double> Evaluate(const Batch& batch) override;
-  absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) override;
+  absl::StatusOr<Evaluation> Evaluate(const Batch& batch) override;
+  absl::StatusOr<at::Tensor> Predict(const at::Tensor& inputs, Cache* cache) override;
   void Record() override { recorder_.Start(); }
   std::vector<OpSpan> TakeRecord() override { return recorder_.Take(); }
   uint64_t step() const override { return step_; }
   void set_step(uint64_t step) override { step_ = step; }
+  uint64_t parameters_version() const override { return parameters_version_; }
   std::vector<StateView> State() override { return state_->Views(); }
   absl::Status Pull() override;
   absl::Status Push() override;
@@ -82,7 +82,7 @@ class CompiledEngine final : public Engine {
   void Initialise();
   absl::Status MakeUnits();
   void MakeState();
-  at::Tensor Tokens(absl::Span<const uint32_t> tokens, int64_t rows, int64_t columns) const;
+  at::Tensor ToDevice(const at::Tensor& host) const;
   Context MakeContext(const Batch& batch, int64_t first, int64_t rows, Mode mode) const;
   int64_t MicrobatchRows(const Batch& batch) const;
 
@@ -104,6 +104,7 @@ class CompiledEngine final : public Engine {
   bool DecidesOnDevice() const { return config_.decide_on_device || config_.streams || device_.is_cuda(); }
   absl::Status CheckIssue(const Batch& batch, double learning_rate) const;
   absl::Status CheckIdle() const;
+  absl::Status CheckPrediction(const at::Tensor& inputs, const Cache* cache) const;
   static bool ReadResult(Training& training);
   // Waits for the steps after one that failed.
   void DropInFlight();
@@ -112,7 +113,9 @@ class CompiledEngine final : public Engine {
 
   std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const;
   void Train(const Batch& batch, Training& training);
-  double ForwardOnly(const Batch& batch, int64_t first, int64_t rows);
+  // The loss and the task's metrics, summed over the targets of `rows` samples: float64 [1 + metrics] on the device.
+  at::Tensor ForwardOnly(const Batch& batch, int64_t first, int64_t rows);
+  uint64_t TargetsOf(uint64_t samples) const { return samples * models::TargetsPerSample(config_.inventory); }
   void Optimize(Training& training, uint64_t step);
   // Rebuilds what is derived from the parameters after they change.
   void Renew();
@@ -129,7 +132,7 @@ class CompiledEngine final : public Engine {
   std::unique_ptr<Queue> queue_;
   std::deque<std::unique_ptr<Training>> in_flight_;
   at::Tensor halted_;  // where the device decides: 1 after a step that was not finite, so that later ones skip too
-  KvCache kv_cache_;
+  uint64_t parameters_version_ = 1;
   std::vector<std::string> notes_;
   std::string attention_;
 
@@ -269,36 +272,37 @@ void CompiledEngine::MakeState() {
   for (const auto& [kind, values] : optimizer_->State()) state_->Add(kind, values);
 }
 
-at::Tensor CompiledEngine::Tokens(absl::Span<const uint32_t> tokens, int64_t rows, int64_t columns) const {
+at::Tensor CompiledEngine::ToDevice(const at::Tensor& host) const {
+  if (device_.is_cpu()) return host;
   // Pinned, so that the copy to a GPU is asynchronous.
-  at::Tensor ids = at::empty({rows, columns}, at::TensorOptions(at::kLong).pinned_memory(device_.is_cuda()));
-  std::copy(tokens.begin(), tokens.end(), ids.mutable_data_ptr<int64_t>());
-  return ids.to(device_, /*non_blocking=*/true);
+  const at::Tensor pinned = at::empty(host.sizes(), host.options().pinned_memory(true));
+  pinned.copy_(host);
+  return pinned.to(device_, /*non_blocking=*/true);
 }
 
 Context CompiledEngine::MakeContext(const Batch& batch, int64_t first, int64_t rows, Mode mode) const {
-  const int64_t columns = static_cast<int64_t>(config_.inventory.context()) + 1;
-  const at::Tensor ids = Tokens(batch.tokens.subspan(first * columns, rows * columns), rows, columns);
   Context context;
   context.mode = mode;
-  context.inputs = ids.narrow(1, 0, columns - 1);
-  context.targets = ids.narrow(1, 1, columns - 1);
-  context.loss_scale = 1.0 / static_cast<double>(batch.global_targets);
+  context.loss_scale = 1.0 / static_cast<double>(TargetsOf(batch.global_samples));
+  if (rows == 0) return context;
+  context.samples = rows;
+  context.inputs = ToDevice(batch.inputs.narrow(0, first, rows));
+  context.targets = ToDevice(batch.targets.narrow(0, first, rows));
   return context;
 }
 
 // Rows of a microbatch: from the spec, else the rank's whole share of a step.
 int64_t CompiledEngine::MicrobatchRows(const Batch& batch) const {
   const int64_t rows = config_.train.batch().microbatch();
-  return rows > 0 ? rows : static_cast<int64_t>(batch.sequences);
+  return rows > 0 ? rows : static_cast<int64_t>(batch.samples);
 }
 
 std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const {
-  const int64_t sequences = static_cast<int64_t>(batch.sequences), rows = MicrobatchRows(batch);
+  const int64_t samples = static_cast<int64_t>(batch.samples), rows = MicrobatchRows(batch);
   std::vector<Context> contexts(config_.schedule.microbatches);
   for (int m = 0; m < config_.schedule.microbatches; ++m) {
-    const int64_t first = std::min(sequences, m * rows);
-    contexts[m] = MakeContext(batch, first, std::min(rows, sequences - first), Mode::kTrain);
+    const int64_t first = std::min(samples, m * rows);
+    contexts[m] = MakeContext(batch, first, std::min(rows, samples - first), Mode::kTrain);
     contexts[m].microbatch = m;
     contexts[m].loss_sum = loss_sum;
   }
@@ -369,7 +373,7 @@ void CompiledEngine::Optimize(Training& training, uint64_t step) {
 }
 
 void CompiledEngine::Renew() {
-  kv_cache_.Forget();
+  ++parameters_version_;
   storage_->Renew();
 }
 
@@ -382,9 +386,9 @@ absl::Status CompiledEngine::CheckIssue(const Batch& batch, double learning_rate
   if (in_flight() >= most_in_flight()) return CheckIdle();
   if (absl::Status s = CheckBatch(config_.inventory, batch); !s.ok()) return s;
   const uint64_t room = static_cast<uint64_t>(MicrobatchRows(batch)) * config_.schedule.microbatches;
-  if (batch.sequences > room) {
-    return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch.sequences,
-                                                   " sequences, the schedule's microbatches hold ", room,
+  if (batch.samples > room) {
+    return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch.samples,
+                                                   " samples, the schedule's microbatches hold ", room,
                                                    "; it was compiled for another batch.sequences"));
   }
   if (!std::isfinite(learning_rate) || learning_rate < 0) {
@@ -399,7 +403,7 @@ absl::Status CompiledEngine::Issue(const Batch& batch, double learning_rate, con
   in_flight_.push_back(std::make_unique<Training>());
   Training& training = *in_flight_.back();
   training.learning_rate = learning_rate;
-  training.global_targets = batch.global_targets;
+  training.global_targets = TargetsOf(batch.global_samples);
   const absl::Status issued = Guarded([&] {
     static_assert(sizeof(StepScalars) == Traits(OpKind::kReduceScalars).scalar_bytes);  // what the cost model takes
     at_.step = step;
@@ -446,10 +450,12 @@ void CompiledEngine::DropInFlight() {
   }).IgnoreError();  // the step before is what failed
 }
 
-// Returns the loss summed over the targets of `rows` rows of the batch.
-double CompiledEngine::ForwardOnly(const Batch& batch, int64_t first, int64_t rows) {
+at::Tensor CompiledEngine::ForwardOnly(const Batch& batch, int64_t first, int64_t rows) {
   Context context = MakeContext(batch, first, rows, Mode::kEvaluate);
-  context.loss_sum = at::zeros({}, at::TensorOptions(at::kDouble).device(device_));
+  const at::Tensor sums =
+      at::zeros({1 + config_.inventory.task().metrics_size()}, at::TensorOptions(at::kDouble).device(device_));
+  context.loss_sum = sums[0];
+  context.metric_sums = sums.narrow(0, 1, sums.size(0) - 1);
   InFlightMicrobatches microbatches(config_.evaluation, units_, {context});
   StepTasks tasks({.config = &config_,
                    .storage = &*storage_,
@@ -459,13 +465,13 @@ double CompiledEngine::ForwardOnly(const Batch& batch, int64_t first, int64_t ro
   at_ = {.what = "evaluation"};
   Run(config_.evaluation, tasks, nullptr);
   ThrowIfBad(queue_->Finish());
-  return context.loss_sum.item<double>();
+  return sums;
 }
 
-absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
+absl::StatusOr<Evaluation> CompiledEngine::Evaluate(const Batch& batch) {
   if (absl::Status s = CheckIdle(); !s.ok()) return s;
   if (absl::Status s = CheckBatch(config_.inventory, batch); !s.ok()) return s;
-  double sum = 0;
+  Evaluation evaluation;
   absl::Status status = Guarded([&] {
     const c10::AutoGradMode off(false);
     // At most a training microbatch at a time, so that validation stays within the planned memory; and equally often on
@@ -474,60 +480,81 @@ absl::StatusOr<double> CompiledEngine::Evaluate(const Batch& batch) {
     const int64_t rows = std::clamp<int64_t>(MicrobatchRows(batch), 1, share);
     const collectives::Group* world = config_.groups[kWorldGroup];
     const int64_t ranks = world == nullptr ? 1 : world->size();
-    const int64_t sequences = static_cast<int64_t>(batch.sequences),
-                  all = static_cast<int64_t>(batch.global_targets / config_.inventory.context()),
-                  most = std::max(sequences, (all + ranks - 1) / ranks);
+    const int64_t samples = static_cast<int64_t>(batch.samples), all = static_cast<int64_t>(batch.global_samples),
+                  most = std::max(samples, (all + ranks - 1) / ranks);
+    at::Tensor sums;
     for (int64_t begin = 0; begin < most; begin += rows) {
-      const int64_t first = std::min(begin, sequences);
-      sum += ForwardOnly(batch, first, std::min(rows, sequences - first));
+      const int64_t first = std::min(begin, samples);
+      const at::Tensor part = ForwardOnly(batch, first, std::min(rows, samples - first));
+      sums = sums.defined() ? sums.add_(part) : part;
     }
     at_ = {.what = "evaluation"};
-    if (world != nullptr) {
-      at::Tensor total = at::full({1}, sum, at::TensorOptions(at::kDouble).device(device_));
-      ThrowIfBad(config_.groups[kWorldGroup]->AllReduce(total)->Wait());
-      sum = total.item<double>();
-    }
+    if (world != nullptr) ThrowIfBad(config_.groups[kWorldGroup]->AllReduce(sums)->Wait());
+    const at::Tensor means = sums.div(static_cast<double>(TargetsOf(batch.global_samples))).to(at::kCPU);
+    const double* values = means.const_data_ptr<double>();
+    evaluation = {.loss = values[0], .metrics = {values + 1, values + means.numel()}};
     ThrowIfBad(GroupsHealth());
   });
   if (!status.ok()) return status;
-  const double loss = sum / static_cast<double>(batch.global_targets);
-  if (!std::isfinite(loss)) {
+  if (!std::isfinite(evaluation.loss)) {
     return absl::OutOfRangeError(absl::StrCat("rank ", config_.role.rank(), ", after step ", step_,
-                                              ", evaluation: the loss is ", loss, "; the weights have diverged"));
+                                              ", evaluation: the loss is ", evaluation.loss,
+                                              "; the weights have diverged"));
   }
-  return loss;
+  return evaluation;
 }
 
-absl::StatusOr<std::vector<float>> CompiledEngine::Logits(absl::Span<const uint32_t> tokens) {
+absl::StatusOr<at::Tensor> CompiledEngine::Predict(const at::Tensor& inputs, Cache* cache) {
   if (absl::Status s = CheckIdle(); !s.ok()) return s;
-  if (tokens.empty() || tokens.size() > config_.inventory.context()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("1 to ", config_.inventory.context(), " tokens, got ", tokens.size()));
-  }
-  if (absl::Status s = CheckTokens(config_.inventory, tokens); !s.ok()) return s;
   if (config_.table.shards() > 1) {
-    return absl::FailedPreconditionError("this rank holds only a part of the model, and logits need all of it");
+    return absl::FailedPreconditionError("this rank holds only a part of the model, and a prediction needs all of it");
   }
-  std::vector<float> logits;
+  if (absl::Status s = CheckPrediction(inputs, cache); !s.ok()) return s;
+  at::Tensor result;
   absl::Status status = Guarded([&] {
-    at_.what = "logits";
+    at_.what = "prediction";
     const c10::AutoGradMode off(false);
-    const absl::Span<const uint32_t> fresh = kv_cache_.Begin(tokens, units_.size());
     Context context;
-    context.mode = Mode::kGenerate;
-    context.position = static_cast<int64_t>(tokens.size() - fresh.size());
-    context.inputs = Tokens(fresh, 1, static_cast<int64_t>(fresh.size()));
+    context.mode = cache == nullptr ? Mode::kEvaluate : Mode::kGenerate;
+    context.samples = inputs.size(0);
+    context.inputs = ToDevice(inputs);
+    if (cache != nullptr) {
+      context.position = cache->position;
+      cache->parameters_version = parameters_version_;
+      cache->of_unit.resize(units_.size());
+    }
+    units::Saved none;
     Activations flow;
-    for (size_t u = 0; u < units_.size(); ++u) flow = units_[u]->Forward(context, flow, kv_cache_.kept(u));
-    kv_cache_.Done(fresh);
-    const at::Tensor row = flow[0].to(at::kCPU, at::kFloat).contiguous();
-    logits.assign(row.const_data_ptr<float>(), row.const_data_ptr<float>() + row.numel());
+    for (size_t u = 0; u < units_.size(); ++u) {
+      flow = units_[u]->Forward(context, flow, cache == nullptr ? none : cache->of_unit[u]);
+    }
+    if (cache != nullptr) cache->position += inputs.size(1);
+    result = flow[0].to(at::kCPU, at::kFloat).contiguous();
   });
   if (!status.ok()) return status;
-  if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); })) {
-    return absl::OutOfRangeError("logits that are not finite: the weights have diverged or are damaged");
+  const float* values = result.const_data_ptr<float>();
+  if (!std::all_of(values, values + result.numel(), [](float x) { return std::isfinite(x); })) {
+    return absl::OutOfRangeError("a prediction that is not finite: the weights have diverged or are damaged");
   }
-  return logits;
+  return result;
+}
+
+// With a cache, a sequence may be of any length up to the task's.
+absl::Status CompiledEngine::CheckPrediction(const at::Tensor& inputs, const Cache* cache) const {
+  BatchTensor described = config_.inventory.task().inputs();
+  const uint64_t samples = inputs.dim() > 0 ? static_cast<uint64_t>(inputs.size(0)) : 0;
+  if (cache != nullptr && inputs.dim() >= 2) {
+    const int64_t most = static_cast<int64_t>(described.shape(0)) - cache->position;
+    if (inputs.size(1) < 1 || inputs.size(1) > most) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("1 to ", most, " ", described.name(), " at ", cache->position, ", got ", inputs.size(1)));
+    }
+    if (cache->position > 0 && cache->parameters_version != parameters_version_) {
+      return absl::FailedPreconditionError("the parameters changed since the cache's first call");
+    }
+    described.set_shape(0, static_cast<uint64_t>(inputs.size(1)));
+  }
+  return CheckBatchTensor(described, inputs, samples);
 }
 
 absl::Status CompiledEngine::Pull() {

@@ -24,11 +24,13 @@
 #include "proto/spec.pb.h"
 #include "strategies/schedule/schedule.h"
 #include "worker/collectives/group.h"
+#include "worker/engine/batch.h"
 #include "worker/engine/op_listener.h"
 #include "worker/engine/recorder.h"
 #include "worker/engine/step_scalars.h"
 #include "worker/units/attention_choice.h"
 #include "worker/units/bf16_gemms.h"
+#include "worker/units/unit.h"
 
 namespace muster::engine {
 
@@ -58,11 +60,16 @@ struct Config {
   int threads = 1;                             // LibTorch's threads; results are bit-equal for equal threads
 };
 
-// Token ids [sequences, context + 1], row-major; position t predicts t + 1. The rank's share of one step, maybe empty.
-struct Batch {
-  uint64_t sequences = 0;
-  absl::Span<const uint32_t> tokens;
-  uint64_t global_targets = 0;  // over all ranks; the loss sum is divided by it
+struct Evaluation {
+  double loss = 0;              // mean over the targets, nats
+  std::vector<double> metrics;  // likewise, by the task's metrics
+};
+
+// What the units keep of a sequence that grows: keys and values. Empty at its start.
+struct Cache {
+  int64_t position = 0;             // of the next input
+  uint64_t parameters_version = 0;  // Engine's at the first call
+  std::vector<units::Saved> of_unit;
 };
 
 struct StepResult {
@@ -92,7 +99,7 @@ class Engine {
 
   // One optimizer step by the schedule: Issue, then Await. Internal: an op failed; the message names rank, step and op.
   // OutOfRange: the loss or the gradient is not finite; nothing was updated. InvalidArgument: the batch has the wrong
-  // size or a token outside the vocabulary, or the learning rate is negative or not finite. ResourceExhausted: memory.
+  // size or a value out of bounds, or the learning rate is negative or not finite. ResourceExhausted: memory.
   // Unavailable: a collective failed; the message names the ranks that are gone or lag. The engine is then unusable.
   // `votes` of all ranks are counted, so that all ranks learn of a request after the same step.
   absl::StatusOr<StepResult> Step(const Batch& batch, double learning_rate, const Votes& votes = {}) {
@@ -100,7 +107,7 @@ class Engine {
     return issued.ok() ? Await() : issued;
   }
 
-  // Issue begins a step and copies the tokens; Await returns the result of the earliest step that was issued. A GPU
+  // Issue begins a step; Await returns the result of the earliest step that was issued. A GPU
   // need not wait for the host between two steps: issue one, and then one more before each Await. Errors as Step, from
   // either; after an error of a step none is in flight, and steps that were issued after the failed one updated
   // nothing. FailedPrecondition: most_in_flight steps are in flight, or none for Await. Every other method that reads
@@ -110,14 +117,16 @@ class Engine {
   virtual int in_flight() const = 0;
   virtual int most_in_flight() const = 0;  // 1 on a CPU, where Issue computes
 
-  // Mean loss in nats over all ranks' shares of a batch of any number of sequences. Changes no state; runs at most a
-  // training microbatch at a time. OutOfRange: the loss is not finite. Other errors as Step.
-  virtual absl::StatusOr<double> Evaluate(const Batch& batch) = 0;
+  // Means over all ranks' shares of a batch of any number of samples. Changes no state; runs at most a training
+  // microbatch at a time. OutOfRange: the loss is not finite. Other errors as Step.
+  virtual absl::StatusOr<Evaluation> Evaluate(const Batch& batch) = 0;
 
-  // Logits [vocabulary] after the last of `tokens` (1..context tokens). If `tokens` extend those of the previous call,
-  // only the new ones are computed, with the KV cache. OutOfRange: the logits are not finite.
-  // FailedPrecondition: this rank has only a part of the model.
-  virtual absl::StatusOr<std::vector<float>> Logits(absl::Span<const uint32_t> tokens) = 0;
+  // What the last unit computes of `inputs` [samples, ...] without targets, in fp32 on the CPU: the logits of a
+  // classifier [samples, classes], those after the last token of a language model [samples, vocabulary].
+  // With `cache`, the inputs follow those of earlier calls with it (a language model's next tokens, in any number).
+  // InvalidArgument: a value out of bounds. OutOfRange: the result is not finite. FailedPrecondition: this rank has
+  // only a part of the model, or the parameters changed since the cache's first call.
+  virtual absl::StatusOr<at::Tensor> Predict(const at::Tensor& inputs, Cache* cache = nullptr) = 0;
 
   // Record starts timing ops; TakeRecord returns the spans since then and stops.
   virtual void Record() = 0;
@@ -125,6 +134,9 @@ class Engine {
 
   virtual uint64_t step() const = 0;         // optimizer steps done
   virtual void set_step(uint64_t step) = 0;  // after loading a checkpoint
+
+  // Changes with the parameters.
+  virtual uint64_t parameters_version() const = 0;
 
   // All state of a checkpoint, in table order.
   virtual std::vector<StateView> State() = 0;

@@ -15,6 +15,7 @@
 #include "worker/engine/configure.h"
 #include "worker/engine/cpu_allocator.h"
 #include "worker/engine/initialise.h"
+#include "worker/tasks/language_model.h"
 
 namespace muster::engine {
 namespace {
@@ -47,7 +48,7 @@ struct Tokens {
     std::mt19937 random(seed);
     values.resize(sequences * (kContext + 1));
     for (uint32_t& t : values) t = static_cast<uint32_t>(random() % kVocabulary);
-    batch = {sequences, values, sequences * kContext};
+    batch = tasks::TokenBatch(sequences, values, sequences);
   }
   std::vector<uint32_t> values;
   Batch batch;
@@ -67,7 +68,7 @@ StateView& Find(std::vector<StateView>& views, const std::string& kind, const st
 TEST(Engine, FirstLossIsThatOfKnowingNothing) {
   auto engine = Engine::Create(Small(8, 8)).value();
   const Tokens tokens(8);
-  EXPECT_NEAR(engine->Evaluate(tokens.batch).value(), std::log(static_cast<double>(kVocabulary)), 0.05);
+  EXPECT_NEAR(engine->Evaluate(tokens.batch).value().loss, std::log(static_cast<double>(kVocabulary)), 0.05);
   EXPECT_EQ(engine->step(), 0u);
 }
 
@@ -142,18 +143,18 @@ TEST(Engine, LearnsABatchByHeart) {
   EXPECT_LT(last, 0.5);
   EXPECT_EQ(engine->step(), 200u);
   // Sampling sees the same model: the most likely next token is the one that was learned.
-  const auto logits = engine->Logits(absl::MakeSpan(tokens.values).subspan(0, kContext)).value();
+  const auto logits = tasks::NextToken(engine.get()).Logits(absl::MakeSpan(tokens.values).first(kContext)).value();
   EXPECT_EQ(std::max_element(logits.begin(), logits.end()) - logits.begin(), tokens.values[kContext]);
 }
 
 // A growing text computes only new tokens; a text that does not extend the last one, or new weights, start from zero.
 TEST(Engine, LogitsOfAGrowingTextAreThoseOfTheWhole) {
   auto growing = Engine::Create(Small(4, 2)).value(), fresh = Engine::Create(Small(4, 2)).value();
+  tasks::NextToken next(growing.get());
   std::vector<uint32_t> text;
   const auto expect_equal = [&](const std::vector<uint32_t>& tokens, const char* what) {
-    const std::vector<float> ours = growing->Logits(tokens).value();
-    ASSERT_TRUE(fresh->Push().ok());  // forgets
-    const std::vector<float> right = fresh->Logits(tokens).value();
+    const std::vector<float> ours = next.Logits(tokens).value();
+    const std::vector<float> right = tasks::NextToken(fresh.get()).Logits(tokens).value();
     for (size_t i = 0; i < right.size(); ++i) ASSERT_NEAR(ours[i], right[i], 1e-5) << what << ", " << tokens.size();
   };
   for (uint32_t i = 0; i < kContext; ++i) {
@@ -165,15 +166,15 @@ TEST(Engine, LogitsOfAGrowingTextAreThoseOfTheWhole) {
   expect_equal({text.begin(), text.begin() + 5}, "shorter");
   expect_equal({text.begin(), text.begin() + 9}, "some more");
   expect_equal({text.begin() + 3, text.end()}, "another, and longer");
-  const std::vector<float> before = growing->Logits(text).value();
+  const std::vector<float> before = next.Logits(text).value();
   for (auto* engine : {&growing, &fresh}) ASSERT_TRUE((*engine)->Step(Tokens(4).batch, 1e-2).ok());
   std::vector<uint32_t> other(text.begin(), text.begin() + 9);
   other.back() = 60;
   expect_equal(other, "another last token");
-  ASSERT_TRUE(growing->Logits({text.data(), kContext - 1}).ok());
+  ASSERT_TRUE(next.Logits({text.data(), kContext - 1}).ok());
   for (auto* engine : {&growing, &fresh}) ASSERT_TRUE((*engine)->Step(Tokens(4).batch, 1e-2).ok());
   expect_equal(text, "other weights");
-  EXPECT_NE(growing->Logits(text).value(), before);
+  EXPECT_NE(next.Logits(text).value(), before);
 }
 
 // Loss, norm and weights of the device's own decisions are those of the host's, clipped or not.
@@ -240,8 +241,8 @@ TEST_P(Bf16Engine, TrainsAsInFp32) {
     }
   }
   EXPECT_LT(b.loss, 0.6);
-  EXPECT_NEAR(narrow->Evaluate(tokens.batch).value(), b.loss, 0.1);
-  const auto logits = narrow->Logits(absl::MakeSpan(tokens.values).subspan(0, kContext)).value();
+  EXPECT_NEAR(narrow->Evaluate(tokens.batch).value().loss, b.loss, 0.1);
+  const auto logits = tasks::NextToken(narrow.get()).Logits(absl::MakeSpan(tokens.values).first(kContext)).value();
   EXPECT_EQ(std::max_element(logits.begin(), logits.end()) - logits.begin(), tokens.values[kContext]);
 
   // Steps too small for bf16 still move the weights, and a checkpoint of them is the fp32 ones.
@@ -297,7 +298,7 @@ TEST(Engine, Bf16ComputesWithLoadedParameters) {
   for (size_t i = 0; i < from.size(); ++i)
     std::copy(from[i].values.begin(), from[i].values.end(), to[i].values.begin());
   ASSERT_TRUE(loaded->Push().ok());
-  EXPECT_EQ(loaded->Evaluate(tokens.batch).value(), trained->Evaluate(tokens.batch).value());
+  EXPECT_EQ(loaded->Evaluate(tokens.batch).value().loss, trained->Evaluate(tokens.batch).value().loss);
   EXPECT_EQ(loaded->Step(tokens.batch, 1e-2)->loss, trained->Step(tokens.batch, 1e-2)->loss);
 }
 
@@ -372,7 +373,7 @@ TEST(Engine, GradientsAreFiniteDifferences) {
     const std::vector<float> origin(now.values.begin(), now.values.end());
     const auto loss_at = [&](double scale) {
       for (size_t i = 0; i < gradient.size(); ++i) now.values[i] = static_cast<float>(origin[i] + scale * gradient[i]);
-      return probe->Evaluate(tokens.batch).value();
+      return probe->Evaluate(tokens.batch).value().loss;
     };
     const double slope = (loss_at(t) - loss_at(-t)) / (2 * t);
     std::copy(origin.begin(), origin.end(), now.values.begin());
@@ -435,7 +436,7 @@ TEST(Engine, EvaluatesInTheStepsOfTraining) {
   Compile(config);
   auto engine = Engine::Create(config).value(), whole = Engine::Create(Small(9, 9)).value();
   const Tokens tokens(9);
-  EXPECT_NEAR(engine->Evaluate(tokens.batch).value(), whole->Evaluate(tokens.batch).value(), 1e-6);
+  EXPECT_NEAR(engine->Evaluate(tokens.batch).value().loss, whole->Evaluate(tokens.batch).value().loss, 1e-6);
 }
 
 TEST(Engine, DivergedWeightsAreAnErrorEverywhere) {
@@ -444,7 +445,8 @@ TEST(Engine, DivergedWeightsAreAnErrorEverywhere) {
   Find(state, "parameter", "ln_f.bias").values[0] = std::nanf("");
   const Tokens tokens(2);
   EXPECT_EQ(engine->Evaluate(tokens.batch).status().code(), absl::StatusCode::kOutOfRange);
-  EXPECT_EQ(engine->Logits(absl::MakeSpan(tokens.values).subspan(0, 3)).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(tasks::NextToken(engine.get()).Logits(absl::MakeSpan(tokens.values).first(3)).status().code(),
+            absl::StatusCode::kOutOfRange);
 }
 
 TEST(Engine, RefusesABatchThatItWouldOnlyTrainInPart) {
@@ -494,10 +496,20 @@ TEST(Engine, RefusesWhatDoesNotBelongTogether) {
   auto engine = Engine::Create(Small(2, 2)).value();
   Tokens tokens(2);
   tokens.values[5] = kVocabulary;
-  EXPECT_TRUE(absl::StrContains(engine->Step(tokens.batch, 1).status().message(), "outside the vocabulary"));
-  tokens.batch.sequences = 3;
-  EXPECT_EQ(engine->Step(tokens.batch, 1).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_FALSE(engine->Logits({}).ok());
+  EXPECT_EQ(engine->Step(tasks::TokenBatch(2, tokens.values, 2), 1).status().message(),
+            "tokens: 61 is not 0 to 60: the data is of another model");
+  for (const auto& spoil : std::vector<std::function<void(Batch&)>>{
+           [](Batch& batch) { batch.samples = 3; }, [](Batch& batch) { batch.global_samples = 1; },
+           [](Batch& batch) { batch.targets = batch.targets.to(at::kInt); },
+           [](Batch& batch) { batch.inputs = batch.inputs.narrow(1, 0, 3); },
+           [](Batch& batch) { batch.inputs.reset(); }}) {
+    Batch batch = tokens.batch;
+    spoil(batch);
+    EXPECT_EQ(engine->Step(batch, 1).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_FALSE(tasks::NextToken(engine.get()).Logits({}).ok());
+  const std::vector<uint32_t> long_text(kContext + 1);
+  EXPECT_FALSE(tasks::NextToken(engine.get()).Logits(long_text).ok());
 }
 
 TEST(Initialise, IsAFunctionOfSeedNameAndElement) {

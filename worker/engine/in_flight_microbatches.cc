@@ -26,7 +26,7 @@ void InFlightMicrobatches::Forward(const Op& op) {
     return;
   }
   Context context = contexts_[op.microbatch];
-  context.mode = Mode::kEvaluate;  // saves no activations
+  context.mode = Mode::kTrainUnsaved;
   units::Saved none;
   StateOf(op).input = flow;
   flow = modules_[op.unit]->Forward(context, flow, none);

@@ -26,7 +26,7 @@ class InFlightMicrobatches {
     units::Saved saved;
     units::Activations input;  // until it is recomputed
   };
-  bool Empty(const Op& op) const { return contexts_[op.microbatch].inputs.size(0) == 0; }
+  bool Empty(const Op& op) const { return contexts_[op.microbatch].samples == 0; }
   UnitState& StateOf(const Op& op) { return states_[op.microbatch][op.unit]; }
 
   const std::vector<std::unique_ptr<units::UnitModule>>& modules_;

@@ -12,6 +12,7 @@
 #include "worker/engine/configure.h"
 #include "worker/engine/cpu_allocator.h"
 #include "worker/engine/engine.h"
+#include "worker/tasks/language_model.h"
 
 namespace muster::engine {
 namespace {
@@ -63,7 +64,7 @@ Planned Plan(const Dimensions& shape) {
 
 absl::Status Train(Engine& engine, const Dimensions& shape, int steps) {
   const std::vector<uint32_t> tokens(shape.sequences * (shape.context + 1), 1);
-  const Batch batch{shape.sequences, tokens, static_cast<uint64_t>(shape.sequences) * shape.context};
+  const Batch batch = tasks::TokenBatch(shape.sequences, tokens, shape.sequences);
   for (int i = 0; i < steps; ++i) {
     if (const auto result = engine.Step(batch, 1e-4); !result.ok()) return result.status();
   }

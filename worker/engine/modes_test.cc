@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "strategies/schedule/check.h"
 #include "worker/engine/strategy_trials_test.h"
+#include "worker/tasks/language_model.h"
 
 namespace muster::engine {
 namespace {
@@ -98,7 +99,7 @@ std::vector<float> WeightsOf(Engine& engine) {
 TEST(Modes, AStepIssuedAfterOneThatIsNotFiniteUpdatesNothing) {
   const auto engine = OnStreams();
   const std::vector<uint32_t> tokens = Sequences(0);
-  const Batch batch{kSequences, tokens, kSequences * kContext};
+  const Batch batch = tasks::TokenBatch(kSequences, tokens, kSequences);
   ASSERT_TRUE(engine->Step(batch, kAdamRate).ok());
   std::vector<StateView> state = engine->State();
   ASSERT_TRUE(engine->Pull().ok());
@@ -124,7 +125,7 @@ TEST(Modes, AStepIssuedAfterOneThatIsNotFiniteUpdatesNothing) {
 TEST(Modes, WhatNeedsTheModelWaitsForTheStepsInFlight) {
   const auto engine = OnStreams();
   const std::vector<uint32_t> tokens = Sequences(0);
-  const Batch batch{kSequences, tokens, kSequences * kContext};
+  const Batch batch = tasks::TokenBatch(kSequences, tokens, kSequences);
   EXPECT_EQ(engine->Await().status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(engine->most_in_flight(), 2);
   ASSERT_TRUE(engine->Issue(batch, kAdamRate).ok());
@@ -132,7 +133,7 @@ TEST(Modes, WhatNeedsTheModelWaitsForTheStepsInFlight) {
   const absl::StatusCode refused = absl::StatusCode::kFailedPrecondition;
   EXPECT_EQ(engine->Issue(batch, kAdamRate).code(), refused) << "a third";
   EXPECT_EQ(engine->Evaluate(batch).status().code(), refused);
-  EXPECT_EQ(engine->Logits(absl::MakeSpan(tokens).first(2)).status().code(), refused);
+  EXPECT_EQ(tasks::NextToken(engine.get()).Logits(absl::MakeSpan(tokens).first(2)).status().code(), refused);
   EXPECT_EQ(engine->Pull().code(), refused);
   EXPECT_EQ(engine->Push().code(), refused);
   ASSERT_TRUE(engine->Await().ok());
@@ -220,7 +221,7 @@ absl::Status RunOnce(const Trial& trial, const std::function<void(Config&)>& spo
       if (!step.ok()) return;
       const std::vector<uint32_t> all = Sequences(1000);
       const auto own = absl::MakeSpan(all).subspan(rank * (kContext + 1), kContext + 1);
-      statuses[rank] = (*engine)->Evaluate({1, own, 4 * kContext}).status();
+      statuses[rank] = (*engine)->Evaluate(tasks::TokenBatch(1, own, 4)).status();
     });
   }
   for (std::thread& thread : threads) thread.join();

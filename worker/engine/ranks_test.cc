@@ -20,6 +20,7 @@
 #include "worker/collectives/threads.h"
 #include "worker/engine/configure.h"
 #include "worker/engine/engine.h"
+#include "worker/tasks/language_model.h"
 #include "worker/units/row_check.h"
 
 namespace muster::engine {
@@ -95,7 +96,7 @@ absl::StatusOr<StepResult> TakeStep(const Trial& trial, uint32_t rank, Engine& e
   const strategies::Share share = strategies::ShareOf(trial.sequences, trial.ranks, rank);
   const auto own =
       absl::MakeSpan(all).subspan(share.first * (kTrialContext + 1), share.sequences * (kTrialContext + 1));
-  return engine.Step({share.sequences, own, trial.sequences * kTrialContext}, trial.sgd ? 0.1 : 1e-3, votes);
+  return engine.Step(tasks::TokenBatch(share.sequences, own, trial.sequences), trial.sgd ? 0.1 : 1e-3, votes);
 }
 
 struct Curve {
@@ -199,15 +200,14 @@ TEST(Ranks, VotesReachAllAfterTheSameStep) {
 TEST(Ranks, EvaluateTogether) {
   const std::vector<uint32_t> all = Sequences(5, 1);
   double alone = 0;
-  OnRanks({.ranks = 1}, [&](uint32_t, Engine& engine) {
-    alone = engine.Evaluate({5, all, 5 * kTrialContext}).value();
-  });
+  OnRanks({.ranks = 1},
+          [&](uint32_t, Engine& engine) { alone = engine.Evaluate(tasks::TokenBatch(5, all, 5)).value().loss; });
   const Trial trial{.ranks = 3};
   OnRanks(trial, [&](uint32_t rank, Engine& engine) {
     const strategies::Share share = strategies::ShareOf(5, 3, rank);
     const auto own =
         absl::MakeSpan(all).subspan(share.first * (kTrialContext + 1), share.sequences * (kTrialContext + 1));
-    EXPECT_NEAR(engine.Evaluate({share.sequences, own, 5 * kTrialContext}).value(), alone, 1e-6 * alone);
+    EXPECT_NEAR(engine.Evaluate(tasks::TokenBatch(share.sequences, own, 5)).value().loss, alone, 1e-6 * alone);
   });
 }
 

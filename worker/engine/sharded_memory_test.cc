@@ -12,6 +12,7 @@
 #include "worker/engine/configure.h"
 #include "worker/engine/cpu_allocator.h"
 #include "worker/engine/engine.h"
+#include "worker/tasks/language_model.h"
 
 namespace muster::engine {
 namespace {
@@ -126,7 +127,7 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
     EXPECT_EQ(CpuMemoryUse().bytes - before, planned + kCounter) << sharded.name;
     const std::vector<uint32_t> tokens(2 * 65, 1);
     for (int step = 0; step < 2; ++step) {
-      const auto result = engine->Step({2, tokens, 2 * 64 * sharded.ranks}, 1e-4);
+      const auto result = engine->Step(tasks::TokenBatch(2, tokens, 2 * sharded.ranks), 1e-4);
       ASSERT_TRUE(result.ok()) << result.status();
     }
     EXPECT_NEAR(static_cast<double>(engine->peak_memory_bytes() - before), static_cast<double>(m.peak),

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/engine/strategy_trials_test.h"
+#include "worker/tasks/language_model.h"
 
 namespace muster::engine {
 namespace {
@@ -89,7 +90,8 @@ TEST(Strategies, APartHasNoLogits) {
   Config config = Configure(train, *models::MakeInventory(train.model()), 2, 1)->config;
   config.groups = groups.of[1];
   const std::vector<uint32_t> tokens = {1, 2};
-  EXPECT_EQ(Engine::Create(config).value()->Logits(tokens).status().code(), absl::StatusCode::kFailedPrecondition);
+  const auto engine = Engine::Create(config).value();
+  EXPECT_EQ(tasks::NextToken(engine.get()).Logits(tokens).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include "worker/collectives/threads.h"
 #include "worker/engine/configure.h"
 #include "worker/engine/engine.h"
+#include "worker/tasks/language_model.h"
 
 namespace muster::engine {
 
@@ -134,7 +135,7 @@ inline absl::Status IssueStep(const Trial& trial, uint32_t rank, Engine& engine)
   const std::vector<uint32_t> all = Sequences(engine.step() + static_cast<uint64_t>(engine.in_flight()));
   const strategies::Share share = strategies::ShareOf(kSequences, trial.ranks, rank);
   const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
-  return engine.Issue({share.sequences, own, kSequences * kContext}, trial.sgd ? kSgdRate : kAdamRate);
+  return engine.Issue(tasks::TokenBatch(share.sequences, own, kSequences), trial.sgd ? kSgdRate : kAdamRate);
 }
 
 inline absl::StatusOr<StepResult> TakeStep(const Trial& trial, uint32_t rank, Engine& engine) {
@@ -167,9 +168,9 @@ inline void RunRank(const Trial& trial, uint32_t rank, const Leg& leg, Engine& e
   const std::vector<uint32_t> all = Sequences(1000);
   const strategies::Share share = strategies::ShareOf(5, trial.ranks, rank);
   const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
-  const auto loss = engine.Evaluate({share.sequences, own, 5 * kContext});
+  const auto loss = engine.Evaluate(tasks::TokenBatch(share.sequences, own, 5));
   ASSERT_TRUE(loss.ok()) << trial.name << ": " << loss.status();
-  curve.evaluation = *loss;
+  curve.evaluation = loss->loss;
   ASSERT_TRUE(engine.Pull().ok());
   for (const StateView& view : engine.State()) {
     uint64_t elements = 1;

@@ -20,6 +20,7 @@
 #include "common/clock.h"
 #include "common/log/log.h"
 #include "common/proto_time.h"
+#include "models/inventory.h"
 #include "worker/engine/learning_rate.h"
 #include "worker/rundir/outbox.h"
 #include "worker/trainer/checkpointer.h"
@@ -62,7 +63,7 @@ class Loop {
   }
   static bool Due(uint64_t step, uint64_t every) { return every > 0 && step % every == 0; }
   bool ValidatesAfter(uint64_t step) const {
-    return rank_.validation.has_value() && (step == steps() || Due(step, train_.validation().every_steps()));
+    return rank_.validation != nullptr && (step == steps() || Due(step, train_.validation().every_steps()));
   }
   bool CheckpointsAfter(uint64_t step) const {
     return checkpointer_.writes() && Due(step, train_.checkpoint().every_steps());
@@ -79,7 +80,7 @@ class Loop {
   size_t MayStayInFlight() const;
   absl::StatusOr<Votes> TakeStep(const Votes& own);
   absl::Status Report(const engine::StepResult& result, const Issued& issued);
-  absl::StatusOr<double> Validate();
+  absl::StatusOr<engine::Evaluation> Validate();
   bool WantsCheckpoint(const Link::Received& received);
   absl::Status BeginCheckpoint();
   absl::Status LastCheckpoint();
@@ -97,7 +98,6 @@ class Loop {
   Link& link_;
   Checkpointer checkpointer_;
   const RealClock clock_;
-  std::vector<uint32_t> batch_;
   std::deque<Issued> in_flight_;
   PendingVotes votes_;
   bool memory_logged_ = false;
@@ -132,7 +132,7 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
   LogInfo("training", {{"from_step", step()},
                        {"steps", steps()},
                        {"sequences_per_step", train_.batch().sequences()},
-                       {"samples_per_epoch", rank_.tokens.order.samples_per_epoch()}});
+                       {"samples_per_epoch", rank_.samples->samples_per_epoch()}});
 
   while (step() < steps()) {
     const Link::Received received = link_.Newest();
@@ -181,15 +181,13 @@ absl::Status Loop::Issue(const Votes& own) {
   const auto reading = std::chrono::steady_clock::now();
   const uint64_t sequences = train_.batch().sequences(), ahead = in_flight_.size();
   const strategies::Share share = ShareOf(sequences);
-  absl::Status read =
-      data::ReadSamples(rank_.tokens.file, rank_.tokens.order, rank_.samples_consumed + ahead * sequences + share.first,
-                        share.sequences, batch_);
-  if (!read.ok()) return read;
+  absl::StatusOr<engine::Batch> batch =
+      rank_.samples->Read(rank_.samples_consumed + ahead * sequences + share.first, share.sequences);
+  if (!batch.ok()) return batch.status();
+  batch->global_samples = sequences;
   tracer_.Host("data", reading);
   const double learning_rate = engine::LearningRate(train_.optimizer(), step() + ahead, steps());
-  const engine::Batch batch{
-      .sequences = share.sequences, .tokens = batch_, .global_targets = sequences * rank_.program.inventory.context()};
-  if (absl::Status issued = rank_.engine->Issue(batch, learning_rate, own); !issued.ok()) return issued;
+  if (absl::Status issued = rank_.engine->Issue(*batch, learning_rate, own); !issued.ok()) return issued;
   in_flight_.push_back({begin, learning_rate});
   return absl::OkStatus();
 }
@@ -235,7 +233,6 @@ absl::Status Loop::Report(const engine::StepResult& result, const Issued& issued
   const Now end = clock_.Read();
   const double seconds = absl::ToDoubleSeconds(end.steady - std::max(issued.begin.steady, step_ended_));
   step_ended_ = end.steady;
-  const uint64_t tokens = uint64_t{train_.batch().sequences()} * rank_.program.inventory.context();
   Record record;
   MetricPoint& point = *record.mutable_metrics();
   point.set_step(step());
@@ -244,7 +241,14 @@ absl::Status Loop::Report(const engine::StepResult& result, const Issued& issued
   point.set_gradient_norm(result.gradient_norm);
   point.set_learning_rate(issued.learning_rate);
   point.set_step_seconds(seconds);
-  if (seconds > 0) point.set_tokens_per_second(static_cast<double>(tokens) / seconds);
+  if (seconds > 0) {
+    const Inventory& inventory = rank_.program.inventory;
+    point.set_samples_per_second(train_.batch().sequences() / seconds);
+    if (inventory.task().name() == models::kLanguageModel) {
+      point.set_tokens_per_second(point.samples_per_second() *
+                                  static_cast<double>(models::TargetsPerSample(inventory)));
+    }
+  }
   point.set_peak_memory_bytes(rank_.engine->peak_memory_bytes());
   if (!std::exchange(memory_logged_, true) && rank_.engine->fixed_memory_bytes() > 0) {
     LogInfo("device memory", {{"tensors_bytes", rank_.engine->peak_memory_bytes()},
@@ -252,28 +256,29 @@ absl::Status Loop::Report(const engine::StepResult& result, const Issued& issued
   }
   if (!alone() && assignment_.device() != DEVICE_CUDA) point.set_communication_seconds(result.waited_seconds);
   if (ValidatesAfter(step())) {
-    absl::StatusOr<double> loss = Validate();
-    if (!loss.ok()) return loss.status();
-    point.set_validation_loss(*loss);
-    LogInfo("validated", {{"step", step()}, {"validation_loss", *loss}});
+    absl::StatusOr<engine::Evaluation> evaluation = Validate();
+    if (!evaluation.ok()) return evaluation.status();
+    point.set_validation_loss(evaluation->loss);
+    std::vector<LogField> fields = {{"step", step()}, {"validation_loss", evaluation->loss}};
+    for (NamedMetric& metric : rank_.task->Metrics(rank_.program.inventory, *evaluation)) {
+      *point.add_validation() = std::move(metric);
+    }
+    for (const NamedMetric& metric : point.validation()) fields.emplace_back(metric.name().c_str(), metric.value());
+    LogInfo("validated", fields);
   }
   LogProgress(point);
   return speaks() ? Append(std::move(record), /*durable=*/false) : absl::OkStatus();
 }
 
-// Uses the first windows of the file, so that losses are comparable across steps, jobs and world sizes.
-absl::StatusOr<double> Loop::Validate() {
+// Uses the first samples of the file, so that losses are comparable across steps, jobs and world sizes.
+absl::StatusOr<engine::Evaluation> Loop::Validate() {
   pulse_.Enter(rundir::kValidating);
-  const uint64_t sequences =
-      std::min<uint64_t>(train_.validation().sequences(), rank_.validation->order.samples_per_epoch());
+  const uint64_t sequences = std::min<uint64_t>(train_.validation().sequences(), rank_.validation->samples_per_epoch());
   const strategies::Share share = ShareOf(sequences);
-  std::vector<uint32_t> tokens;
-  absl::Status read =
-      data::ReadSamples(rank_.validation->file, rank_.validation->order, share.first, share.sequences, tokens);
-  if (!read.ok()) return read;
-  return rank_.engine->Evaluate({.sequences = share.sequences,
-                                 .tokens = tokens,
-                                 .global_targets = sequences * rank_.program.inventory.context()});
+  absl::StatusOr<engine::Batch> batch = rank_.validation->Read(share.first, share.sequences);
+  if (!batch.ok()) return batch.status();
+  batch->global_samples = sequences;
+  return rank_.engine->Evaluate(*batch);
 }
 
 // Rank 0 decides, from its clock and its commands; its vote carries the decision to the other ranks.
@@ -369,13 +374,15 @@ void Loop::LogProgress(const MetricPoint& point) {
   if (now - logged_ < kLogEvery) return;
   logged_ = now;
   const double left = static_cast<double>(steps() - step()) * point.step_seconds();
-  LogInfo("progress", {{"step", step()},
-                       {"steps", steps()},
-                       {"loss", point.loss()},
-                       {"gradient_norm", point.gradient_norm()},
-                       {"learning_rate", point.learning_rate()},
-                       {"tokens_per_second", std::round(point.tokens_per_second())},
-                       {"left", absl::Seconds(std::round(left))}});
+  LogInfo("progress",
+          {{"step", step()},
+           {"steps", steps()},
+           {"loss", point.loss()},
+           {"gradient_norm", point.gradient_norm()},
+           {"learning_rate", point.learning_rate()},
+           {point.has_tokens_per_second() ? "tokens_per_second" : "samples_per_second",
+            std::round(point.has_tokens_per_second() ? point.tokens_per_second() : point.samples_per_second())},
+           {"left", absl::Seconds(std::round(left))}});
 }
 
 // Whether an error before the first step is final: the job is wrong, so a restart cannot help.

@@ -110,11 +110,9 @@ absl::Status Sample(const std::string& path, int threads, const Tokenizer& files
 }
 
 absl::Status Evaluate(const std::string& path, int threads, const std::string& tokens, uint64_t sequences, bool json) {
-  const absl::StatusOr<muster::trainer::InferenceModel> model =
-      muster::trainer::LoadForInference(path, Threads(threads));
+  absl::StatusOr<muster::trainer::InferenceModel> model = muster::trainer::LoadForInference(path, Threads(threads));
   if (!model.ok()) return model.status();
-  const absl::StatusOr<muster::trainer::Evaluation> found =
-      muster::trainer::Evaluate(*model->engine, model->inventory, tokens, sequences);
+  const absl::StatusOr<muster::trainer::Evaluated> found = muster::trainer::Evaluate(*model, tokens, sequences);
   if (!found.ok()) return found.status();
   std::printf("%s\n", muster::trainer::Describe(*found, json).c_str());
   return absl::OkStatus();

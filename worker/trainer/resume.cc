@@ -62,12 +62,15 @@ absl::Status CheckOther(const Manifest& manifest, const std::string& directory, 
     return refuse("is of another model: ", std::string(status.message()));
   }
   const std::string instead = "; to start a new run from its weights, use model.from";
-  // Some families' weights do not depend on the context, but the windows of tokens do.
-  const absl::StatusOr<Inventory> inventory = models::MakeInventory(ours.model());
+  // Some families' weights do not depend on the size of a sample, but the data order does.
+  const absl::StatusOr<Inventory> inventory = models::MakeInventory(ours.model()),
+                                  other = models::MakeInventory(theirs.model());
   if (!inventory.ok()) return inventory.status();
-  if (manifest.inventory().context() != inventory->context()) {
-    return refuse("has sequences of ", manifest.inventory().context(), " tokens, this job of ", inventory->context(),
-                  ": the data order would differ", instead);
+  if (!other.ok()) return other.status();
+  const BatchTensor &their_inputs = other->task().inputs(), &our_inputs = inventory->task().inputs();
+  if (models::Elements(their_inputs) != models::Elements(our_inputs)) {
+    return refuse("has samples of ", models::Elements(their_inputs), " ", their_inputs.name(), ", this job of ",
+                  models::Elements(our_inputs), ": the data order would differ", instead);
   }
   if (theirs.optimizer().kind_case() != ours.optimizer().kind_case()) {
     return refuse("has no state for this job's optimizer.kind", instead);

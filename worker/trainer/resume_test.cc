@@ -259,7 +259,7 @@ TEST(Resume, ALlamaOfAnotherContextDoesNotGoOn) {
   model.set_context(8);
   Process refused = bench.Start(assign(2));
   EXPECT_EQ(refused.Wait(), 1);
-  EXPECT_THAT(refused.LastLine(), HasSubstr("has sequences of 16 tokens, this job of 8: the data order would differ"));
+  EXPECT_THAT(refused.LastLine(), HasSubstr("has samples of 16 tokens, this job of 8: the data order would differ"));
 }
 
 TEST(Resume, PublishedCheckpointsStayAndTheOthersGo) {

@@ -8,24 +8,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "data/sampler.h"
-#include "worker/trainer/setup.h"
+#include "models/inventory.h"
+#include "worker/tasks/language_model.h"
+#include "worker/tasks/task.h"
 
 namespace muster::trainer {
 namespace {
 
-constexpr uint64_t kEvaluateSequences = 64;  // at a time
+constexpr uint64_t kEvaluateSamples = 64;  // at a time
 
 absl::Status CheckOptions(const SampleOptions& options, const Inventory& inventory, const data::Bpe* bpe) {
-  if (bpe == nullptr && inventory.vocabulary() != 256) {
+  if (bpe == nullptr && inventory.task().targets().bound() != 256) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the model's vocabulary is ", inventory.vocabulary(),
+        absl::StrCat("the model's vocabulary is ", inventory.task().targets().bound(),
                      ", not bytes: give its tokenizer's files, --vocab vocab.json --merges merges.txt"));
   }
-  if (bpe != nullptr && bpe->vocabulary() > inventory.vocabulary()) {
-    return absl::InvalidArgumentError(absl::StrCat("the tokenizer has ", bpe->vocabulary(),
-                                                   " tokens, the model's vocabulary is ", inventory.vocabulary(),
-                                                   ": they do not belong together"));
+  if (bpe != nullptr && bpe->vocabulary() > inventory.task().targets().bound()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the tokenizer has ", bpe->vocabulary(), " tokens, the model's vocabulary is ",
+                     inventory.task().targets().bound(), ": they do not belong together"));
   }
   if (!(options.temperature >= 0) || !std::isfinite(options.temperature)) {
     return absl::InvalidArgumentError("temperature: must be 0 or more");
@@ -44,9 +45,10 @@ absl::StatusOr<std::vector<uint32_t>> Prompt(const SampleOptions& options, const
     if (tokens.empty()) bpe->Encode("\n", tokens);
   }
   for (const uint32_t token : tokens) {
-    if (token < inventory.vocabulary()) continue;
+    if (token < inventory.task().targets().bound()) continue;
     return absl::InvalidArgumentError(absl::StrCat("the prompt has token ", token, ", the model's vocabulary is ",
-                                                   inventory.vocabulary(), ": the tokenizer belongs to another model"));
+                                                   inventory.task().targets().bound(),
+                                                   ": the tokenizer belongs to another model"));
   }
   return tokens;
 }
@@ -78,13 +80,18 @@ uint32_t Choose(absl::Span<const float> logits, double temperature, uint32_t top
 
 absl::Status Sample(engine::Engine& engine, const Inventory& inventory, data::Bpe* bpe, const SampleOptions& options,
                     const std::function<bool(std::string_view)>& write) {
+  if (inventory.task().name() != models::kLanguageModel) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model's task is ", inventory.task().name(), ": only a language model can be sampled"));
+  }
   if (absl::Status status = CheckOptions(options, inventory, bpe); !status.ok()) return status;
   absl::StatusOr<std::vector<uint32_t>> tokens = Prompt(options, inventory, bpe);
   if (!tokens.ok()) return tokens.status();
   std::mt19937_64 random(options.seed);
+  tasks::NextToken next(&engine);
   for (uint64_t i = 0; i < options.tokens; ++i) {
-    const size_t seen = std::min<size_t>(tokens->size(), inventory.context());
-    absl::StatusOr<std::vector<float>> logits = engine.Logits(absl::MakeConstSpan(*tokens).last(seen));
+    const size_t seen = std::min<size_t>(tokens->size(), models::TargetsPerSample(inventory));
+    absl::StatusOr<std::vector<float>> logits = next.Logits(absl::MakeConstSpan(*tokens).last(seen));
     if (!logits.ok()) return logits.status();
     // 53 bits, so that every build draws the same.
     const double uniform = std::ldexp(static_cast<double>(random() >> 11), -53);
@@ -97,37 +104,52 @@ absl::Status Sample(engine::Engine& engine, const Inventory& inventory, data::Bp
   return absl::OkStatus();
 }
 
-absl::StatusOr<Evaluation> Evaluate(engine::Engine& engine, const Inventory& inventory, const std::string& tokens,
-                                    uint64_t sequences) {
-  absl::StatusOr<TokenSource> source = OpenTokens("data", tokens, inventory, DATA_ORDER_SEQUENTIAL, 0);
+absl::StatusOr<Evaluated> Evaluate(InferenceModel& model, const std::string& path, uint64_t samples) {
+  const absl::StatusOr<const tasks::Task*> task = tasks::TaskOf(model.inventory);
+  if (!task.ok()) return task.status();
+  const auto source = (*task)->Open(model.inventory, {.field = "data", .path = path, .data = model.data});
   if (!source.ok()) return source.status();
-  const uint64_t all = source->order.samples_per_epoch();
-  const uint64_t count = sequences == 0 ? all : std::min(sequences, all);
-  double sum = 0;
-  std::vector<uint32_t> rows;
-  for (uint64_t first = 0; first < count; first += kEvaluateSequences) {
-    const uint64_t batch = std::min(kEvaluateSequences, count - first);
-    absl::Status read = data::ReadSamples(source->file, source->order, first, batch, rows);
-    if (!read.ok()) return read;
-    absl::StatusOr<double> loss =
-        engine.Evaluate({.sequences = batch, .tokens = rows, .global_targets = batch * inventory.context()});
-    if (!loss.ok()) return loss.status();
-    sum += *loss * static_cast<double>(batch);
+  const uint64_t all = (*source)->samples_per_epoch(), count = samples == 0 ? all : std::min(samples, all);
+  engine::Evaluation mean;
+  mean.metrics.resize(static_cast<size_t>(model.inventory.task().metrics_size()));
+  for (uint64_t first = 0; first < count; first += kEvaluateSamples) {
+    const uint64_t part = std::min(kEvaluateSamples, count - first);
+    absl::StatusOr<engine::Batch> batch = (*source)->Read(first, part);
+    if (!batch.ok()) return batch.status();
+    batch->global_samples = part;
+    const absl::StatusOr<engine::Evaluation> found = model.engine->Evaluate(*batch);
+    if (!found.ok()) return found.status();
+    const double weight = static_cast<double>(part) / static_cast<double>(count);
+    mean.loss += found->loss * weight;
+    for (size_t i = 0; i < mean.metrics.size(); ++i) mean.metrics[i] += found->metrics[i] * weight;
   }
-  return Evaluation{.loss = sum / static_cast<double>(count), .tokens = count * inventory.context(), .windows = count};
+  return Evaluated{.loss = mean.loss,
+                   .metrics = (*task)->Metrics(model.inventory, mean),
+                   .samples = count,
+                   .targets = count * models::TargetsPerSample(model.inventory),
+                   .samples_name = (*task)->samples_name(),
+                   .targets_name = (*task)->targets_name()};
 }
 
-std::string Describe(const Evaluation& evaluation, bool json) {
-  const double perplexity = std::exp(evaluation.loss);
-  const bool finite = std::isfinite(perplexity);
-  if (json) {
-    return absl::StrFormat(R"({"loss": %.9g, "perplexity": %s, "tokens": %d, "windows": %d})", evaluation.loss,
-                           finite ? absl::StrFormat("%.9g", perplexity) : "null", evaluation.tokens,
-                           evaluation.windows);
+std::string Describe(const Evaluated& evaluated, bool json) {
+  std::string text = absl::StrFormat(json ? R"({"loss": %.9g)" : "loss %.6g", evaluated.loss);
+  for (const NamedMetric& metric : evaluated.metrics) {
+    const bool finite = std::isfinite(metric.value());
+    absl::StrAppend(&text, json ? ", \"" : ", ", metric.name(), json ? "\": " : " ",
+                    !finite ? json ? "null" : "too large to say"
+                    : json  ? absl::StrFormat("%.9g", metric.value())
+                            : absl::StrFormat("%.6g", metric.value()));
   }
-  return absl::StrFormat("loss %.6g nats a token, perplexity %s, over %d tokens in %d windows", evaluation.loss,
-                         finite ? absl::StrFormat("%.6g", perplexity) : "too large to say", evaluation.tokens,
-                         evaluation.windows);
+  const bool one = evaluated.targets_name == evaluated.samples_name;
+  if (json) {
+    if (!one) absl::StrAppend(&text, ", \"", evaluated.targets_name, "\": ", evaluated.targets);
+    absl::StrAppend(&text, ", \"", evaluated.samples_name, "\": ", evaluated.samples, "}");
+  } else {
+    absl::StrAppend(&text, ", over ");
+    if (!one) absl::StrAppend(&text, evaluated.targets, " ", evaluated.targets_name, " in ");
+    absl::StrAppend(&text, evaluated.samples, " ", evaluated.samples_name);
+  }
+  return text;
 }
 
 }  // namespace muster::trainer

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "data/bpe.h"
 #include "worker/engine/engine.h"
+#include "worker/trainer/weights.h"
 
 namespace muster::trainer {
 
@@ -32,18 +33,18 @@ absl::Status Sample(engine::Engine& engine, const Inventory& inventory, data::Bp
 // One token id out of logits. `uniform` in [0, 1). Ties go to the lower id.
 uint32_t Choose(absl::Span<const float> logits, double temperature, uint32_t top_k, double uniform);
 
-struct Evaluation {
-  double loss = 0;       // mean over the tokens, nats
-  uint64_t tokens = 0;   // predicted tokens
-  uint64_t windows = 0;  // of context + 1 tokens; consecutive windows share one token
+struct Evaluated {
+  double loss = 0;  // mean over the targets, nats
+  std::vector<NamedMetric> metrics;
+  uint64_t samples = 0, targets = 0;
+  std::string samples_name, targets_name;  // as tasks::Task has them
 };
 
-// "loss 2.1 nats a token, perplexity 8.2, over 992 tokens in 62 windows", or a JSON object. The perplexity, the loss's
-// exponential, is beyond what a double holds for a loss over 709: null in JSON.
-std::string Describe(const Evaluation& evaluation, bool json);
+// "loss 2.1, perplexity 8.2, over 992 tokens in 62 windows", or a JSON object. A perplexity, the loss's exponential, is
+// beyond what a double holds for a loss over 709: null in JSON.
+std::string Describe(const Evaluated& evaluated, bool json);
 
-// Over the first `sequences` windows (0: all) of a token file. Errors as data::TokenFile.
-absl::StatusOr<Evaluation> Evaluate(engine::Engine& engine, const Inventory& inventory, const std::string& tokens,
-                                    uint64_t sequences);
+// Over the first `samples` (0: all) of a file. Errors as tasks::Task::Open.
+absl::StatusOr<Evaluated> Evaluate(InferenceModel& model, const std::string& path, uint64_t samples);
 
 }  // namespace muster::trainer

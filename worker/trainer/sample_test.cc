@@ -16,6 +16,7 @@
 #include "data/bpe.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/tasks/language_model.h"
 #include "worker/trainer/fake_trainer_server.h"
 
 namespace muster::trainer {
@@ -44,12 +45,18 @@ TEST(Choose, FollowsTheSoftmax) {
 }
 
 TEST(Describe, APerplexityBeyondDoublesIsNoNumber) {
-  EXPECT_EQ(Describe({.loss = 2, .tokens = 32, .windows = 2}, true),
-            R"({"loss": 2, "perplexity": 7.3890561, "tokens": 32, "windows": 2})");
-  EXPECT_EQ(Describe({.loss = 710, .tokens = 32, .windows = 2}, true),
-            R"({"loss": 710, "perplexity": null, "tokens": 32, "windows": 2})");
-  EXPECT_EQ(Describe({.loss = 710, .tokens = 32, .windows = 2}, false),
-            "loss 710 nats a token, perplexity too large to say, over 32 tokens in 2 windows");
+  const auto evaluated = [](double loss) {
+    const tasks::Task& task = tasks::LanguageModelTask();
+    return Evaluated{.loss = loss,
+                     .metrics = task.Metrics({}, {.loss = loss, .metrics = {}}),
+                     .samples = 2,
+                     .targets = 32,
+                     .samples_name = task.samples_name(),
+                     .targets_name = task.targets_name()};
+  };
+  EXPECT_EQ(Describe(evaluated(2), true), R"({"loss": 2, "perplexity": 7.3890561, "tokens": 32, "windows": 2})");
+  EXPECT_EQ(Describe(evaluated(710), true), R"({"loss": 710, "perplexity": null, "tokens": 32, "windows": 2})");
+  EXPECT_EQ(Describe(evaluated(710), false), "loss 710, perplexity too large to say, over 32 tokens in 2 windows");
 }
 
 // One trained model for all: the text repeats, so even this one learns some of it.

@@ -80,36 +80,36 @@ GroupDigests DigestsOf(const strategies::RankProgram& program) {
   return digests;
 }
 
-}  // namespace
-
-absl::StatusOr<TokenSource> OpenTokens(const std::string& field, const std::string& path, const Inventory& inventory,
-                                       DataOrder order, uint64_t seed) {
-  const auto at = [&](const absl::Status& status) {
-    return absl::Status(status.code(), absl::StrCat(field, ": ", status.message()));
+absl::Status OpenData(const Train& train, Rank& rank) {
+  const Inventory& inventory = rank.program.inventory;
+  const absl::StatusOr<const tasks::Task*> task = tasks::TaskOf(inventory);
+  if (!task.ok()) return task.status();
+  rank.task = *task;
+  const Data& data = train.data();
+  const auto open = [&](const std::string& field, const std::string& path, bool evaluation,
+                        std::unique_ptr<tasks::Samples>& samples) {
+    absl::StatusOr<std::unique_ptr<tasks::Samples>> opened = rank.task->Open(
+        inventory, {.field = field, .path = path, .data = data, .seed = train.seed(), .evaluation = evaluation});
+    if (opened.ok()) samples = *std::move(opened);
+    return opened.status();
   };
-  absl::StatusOr<data::TokenFile> file = data::TokenFile::Open(path, inventory.context());
-  if (!file.ok()) return at(file.status());
-  if (absl::Status status = file->CheckVocabulary(inventory.vocabulary()); !status.ok()) return at(status);
-  const data::Order::Options options{
-      .tokens = file->tokens(), .context = inventory.context(), .order = order, .seed = seed};
-  return TokenSource{*std::move(file), data::Order(options)};
+  const bool images = !data.images().empty();
+  absl::Status status = open(images ? "data.images" : "data.tokens", images ? data.images() : data.tokens(),
+                             /*evaluation=*/false, rank.samples);
+  if (!status.ok() || data.validation().empty()) return status;
+  return open("data.validation", data.validation(), /*evaluation=*/true, rank.validation);
 }
+
+}  // namespace
 
 absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous,
                            engine::OpListener* progress, const SetUpOptions& options) {
   const Train& train = assignment.spec().train();
   absl::StatusOr<Program> program = CompileProgram(assignment);
   if (!program.ok()) return program.status();
-  absl::StatusOr<TokenSource> tokens =
-      OpenTokens("data.tokens", train.data().tokens(), program->inventory, train.data().order(), train.seed());
-  if (!tokens.ok()) return tokens.status();
-  Rank rank{.ranks = {}, .program = *std::move(program), .tokens = *std::move(tokens)};
-  if (!train.data().validation().empty()) {
-    absl::StatusOr<TokenSource> validation = OpenTokens("data.validation", train.data().validation(),
-                                                        rank.program.inventory, DATA_ORDER_SEQUENTIAL, train.seed());
-    if (!validation.ok()) return validation.status();
-    rank.validation.emplace(*std::move(validation));
-  }
+  Rank rank;
+  rank.program = *std::move(program);
+  if (absl::Status status = OpenData(train, rank); !status.ok()) return status;
   if (!train.checkpoint().path().empty()) {
     const auto check = assignment.key().rank() == 0 ? checkpoint::Claim : checkpoint::CheckFolder;
     absl::Status status = check(train.checkpoint().path(), assignment.key().job());

@@ -7,13 +7,12 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "data/sampler.h"
-#include "data/token_file.h"
 #include "proto/inventory.pb.h"
 #include "proto/worker.pb.h"
 #include "strategies/compile.h"
 #include "worker/collectives/key_value.h"
 #include "worker/engine/engine.h"
+#include "worker/tasks/task.h"
 #include "worker/trainer/ranks.h"
 
 namespace muster::trainer {
@@ -25,21 +24,12 @@ struct Program {
   strategies::RankProgram rank;
 };
 
-struct TokenSource {
-  data::TokenFile file;
-  data::Order order;
-};
-
-// Opens a token file and checks that every id is below the model's vocabulary. Errors as data::TokenFile; the message
-// begins with `field`.
-absl::StatusOr<TokenSource> OpenTokens(const std::string& field, const std::string& path, const Inventory& inventory,
-                                       DataOrder order, uint64_t seed);
-
 struct Rank {
   Ranks ranks;
   Program program;
-  TokenSource tokens;
-  std::optional<TokenSource> validation;
+  const tasks::Task* task = nullptr;
+  std::unique_ptr<tasks::Samples> samples;
+  std::unique_ptr<tasks::Samples> validation;  // may be null
   std::unique_ptr<engine::Engine> engine;
   std::optional<uint64_t> resumed_step;  // none: from initialisation
   uint64_t samples_consumed = 0;
@@ -50,7 +40,7 @@ struct SetUpOptions {
   bool streams = false;  // on a CPU: run steps as on a device with streams, for tests
 };
 
-// Errors as OpenTokens, strategies::Compile and Engine::Create. DataLoss: no published checkpoint is whole.
+// Errors as tasks::Task::Open, strategies::Compile and Engine::Create. DataLoss: no published checkpoint is whole.
 // FailedPrecondition: this build compiles another schedule than the coordinator's, or gives the rank another shard or
 // replica (names both), or the checkpoint folder belongs to another job. InvalidArgument: the table is not one of this
 // model. ResourceExhausted: memory. PermissionDenied: files.

@@ -6,6 +6,7 @@
 
 #include "models/inventory.h"
 #include "worker/engine/configure.h"
+#include "worker/tasks/language_model.h"
 
 namespace muster::trainer {
 namespace {
@@ -35,7 +36,7 @@ struct TracerTest : testing::Test {
     const auto begin = std::chrono::steady_clock::now();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     tracer.Host("data", begin);
-    EXPECT_TRUE(engine->Step({4, tokens, 64}, 0.01).ok());
+    EXPECT_TRUE(engine->Step(tasks::TokenBatch(4, tokens, 4), 0.01).ok());
     return tracer.EndStep(*engine);
   }
   std::unique_ptr<engine::Engine> engine = MakeEngine();

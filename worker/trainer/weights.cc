@@ -88,7 +88,7 @@ absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int thre
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(*inventory, train, threads);
   if (!engine.ok()) return engine.status();
   if (absl::Status status = Import(path, *resolved, **engine); !status.ok()) return status;
-  return InferenceModel{*std::move(inventory), *std::move(engine)};
+  return InferenceModel{*std::move(inventory), {}, *std::move(engine)};
 }
 
 }  // namespace
@@ -118,7 +118,7 @@ absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int thr
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(*inventory, train, threads);
   if (!engine.ok()) return engine.status();
   if (absl::Status status = Load(*checkpoint, Which::kParameters, **engine); !status.ok()) return status;
-  return InferenceModel{*std::move(inventory), *std::move(engine)};
+  return InferenceModel{*std::move(inventory), train.data(), *std::move(engine)};
 }
 
 absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& directory, const std::string& path) {

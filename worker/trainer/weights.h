@@ -36,6 +36,7 @@ absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& director
 // A model to evaluate, sample or export, on one CPU rank, without optimizer state.
 struct InferenceModel {
   Inventory inventory;
+  Data data;  // of the job that trained it: what was done to its samples
   std::unique_ptr<engine::Engine> engine;
 };
 

@@ -13,9 +13,9 @@ AutogradUnit::AutogradUnit(std::vector<Parameter> parameters) : parameters_(std:
 }
 
 Activations AutogradUnit::Forward(const Context& context, const Activations& in, Saved& saved) {
-  if (context.mode == Mode::kEvaluate || context.mode == Mode::kGenerate) {
+  if (context.mode != Mode::kTrain && context.mode != Mode::kRecompute) {
     const c10::AutoGradMode off(false);
-    if (context.mode == Mode::kEvaluate) return {Compute(in[0], nullptr, 0)};
+    if (context.mode != Mode::kGenerate) return {Compute(in[0], nullptr, 0)};
     saved.tensors.resize(1);
     return {Compute(in[0], &saved.tensors[0], context.position)};
   }

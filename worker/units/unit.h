@@ -18,20 +18,28 @@
 
 namespace muster::units {
 
-enum class Mode { kTrain, kRecompute, kEvaluate, kGenerate };
+enum class Mode {
+  kTrain,
+  kTrainUnsaved,  // as train, but saves nothing; kRecompute follows
+  kRecompute,     // saves what train would have
+  kEvaluate,
+  kGenerate
+};
 
 struct Context {
   Mode mode = Mode::kTrain;
   int microbatch = 0;
-  at::Tensor inputs;        // int64 [sequences, tokens]
+  int64_t samples = 0;
+  at::Tensor inputs;        // of the batch: token ids, int64 [samples, tokens]; images, fp32 [samples, C, H, W]
   int64_t position = 0;     // position of the first token; nonzero in mode generate only
-  at::Tensor targets;       // int64 [sequences, tokens]; undefined: the head gives logits instead of a loss
+  at::Tensor targets;       // int64 [samples, tokens] or [samples]; undefined: the head gives logits and no loss
   double loss_scale = 1.0;  // factor on each target's gradient: 1 / targets of the whole step
   at::Tensor loss_sum;      // float64 scalar: the head adds its loss summed over the targets, in backward when training
+  at::Tensor metric_sums;   // float64 [the task's metrics]: likewise in mode evaluate
 };
 
-// Between units: hidden states [sequences, tokens, width]. From the head: nothing or, without targets, the logits after
-// the last token [sequences, vocabulary].
+// Between units: hidden states [samples, tokens, width], or features [samples, C, H, W]. From the head: nothing or,
+// without targets, logits (of a language model: after the last token) [samples, vocabulary or classes].
 using Activations = std::vector<at::Tensor>;
 
 // What one (unit, microbatch) saves from forward to backward; several may exist at once. In mode generate: the KV
