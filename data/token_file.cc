@@ -1,47 +1,21 @@
 #include "data/token_file.h"
 
-#include <glob.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <set>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "data/file_pattern.h"
 
 namespace muster::data {
-namespace {
-
-bool Exists(const std::string& path) {
-  struct stat found;
-  return stat(path.c_str(), &found) == 0;
-}
-
-// In byte order; `pattern` itself if it is no pattern.
-std::vector<std::string> Paths(const std::string& pattern) {
-  if (pattern.find_first_of("*?[") == std::string::npos || Exists(pattern)) return {pattern};
-  glob_t matches = {};
-  std::vector<std::string> paths;
-  if (glob(pattern.c_str(), GLOB_NOSORT, nullptr, &matches) == 0) {
-    paths.assign(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
-  }
-  globfree(&matches);
-  std::sort(paths.begin(), paths.end());
-  return paths;
-}
-
-}  // namespace
 
 absl::StatusOr<TokenFile> TokenFile::Open(const std::string& pattern, uint64_t context) {
-  const std::vector<std::string> paths = Paths(pattern);
-  if (paths.empty()) {
-    return absl::NotFoundError(absl::StrCat(pattern, ": no file on this machine matches (paths are the worker's)"));
-  }
+  const absl::StatusOr<std::vector<std::string>> paths = FilesOf(pattern);
+  if (!paths.ok()) return paths.status();
   TokenFile file;
   std::set<std::string> opened;  // a pattern may match both files of a Megatron pair
   uint64_t tokens = 0;
-  for (const std::string& path : paths) {
+  for (const std::string& path : *paths) {
     absl::StatusOr<TokenShard> shard = TokenShard::Open(path);
     if (!shard.ok()) return shard.status();
     if (!opened.insert(shard->path()).second) continue;
