@@ -1,8 +1,11 @@
 #include "cli/output/describe.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -209,21 +212,39 @@ Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
 
 Table MetricsTable(const std::vector<v1::MetricPoint>& points) {
   using P = v1::MetricPoint;
-  Table table({{"STEP", true},
-               {"LOSS", true},
-               {"GRAD-NORM", true},
-               {"LR", true},
-               {"TOKENS/S", true},
-               {"STEP-TIME", true},
-               {"MEMORY", true},
-               {"VAL-LOSS", true}});
+  std::set<std::string> named;  // metrics of validations
+  bool samples = false;         // none is of a language model
   for (const P& p : points) {
-    table.Add({absl::StrCat(p.step()), Metric(p, &P::has_loss, &P::loss),
-               Metric(p, &P::has_gradient_norm, &P::gradient_norm), Metric(p, &P::has_learning_rate, &P::learning_rate),
-               p.has_tokens_per_second() ? Count(p.tokens_per_second()) : "-",
-               p.has_step_seconds() ? absl::StrFormat("%.3fs", p.step_seconds()) : "-",
-               p.has_peak_memory_bytes() ? FormatBytes(p.peak_memory_bytes()) : "-",
-               Metric(p, &P::has_validation_loss, &P::validation_loss)});
+    for (const v1::NamedMetric& metric : p.validation()) named.insert(metric.name());
+    samples |= p.has_samples_per_second() && !p.has_tokens_per_second();
+  }
+  std::vector<Column> columns = {{"STEP", true},
+                                 {"LOSS", true},
+                                 {"GRAD-NORM", true},
+                                 {"LR", true},
+                                 {samples ? "SAMPLES/S" : "TOKENS/S", true},
+                                 {"STEP-TIME", true},
+                                 {"MEMORY", true},
+                                 {"VAL-LOSS", true}};
+  for (const std::string& name : named) {
+    columns.push_back({absl::StrCat("VAL-", absl::AsciiStrToUpper(OneLine(name))), true});
+  }
+  Table table(columns);
+  for (const P& p : points) {
+    const bool known = samples ? p.has_samples_per_second() : p.has_tokens_per_second();
+    std::vector<Cell> row = {absl::StrCat(p.step()),
+                             Metric(p, &P::has_loss, &P::loss),
+                             Metric(p, &P::has_gradient_norm, &P::gradient_norm),
+                             Metric(p, &P::has_learning_rate, &P::learning_rate),
+                             known ? Count(samples ? p.samples_per_second() : p.tokens_per_second()) : "-",
+                             p.has_step_seconds() ? absl::StrFormat("%.3fs", p.step_seconds()) : "-",
+                             p.has_peak_memory_bytes() ? FormatBytes(p.peak_memory_bytes()) : "-",
+                             Metric(p, &P::has_validation_loss, &P::validation_loss)};
+    for (const std::string& name : named) {
+      const auto found = absl::c_find_if(p.validation(), [&](const auto& metric) { return metric.name() == name; });
+      row.emplace_back(found == p.validation().end() ? "-" : Significant(found->value()));
+    }
+    table.Add(std::move(row));
   }
   return table;
 }
@@ -260,7 +281,10 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
     if (metrics.has_validation_loss()) {
       absl::StrAppend(&text, ", validation loss ", Significant(metrics.validation_loss()));
     }
-    if (metrics.has_tokens_per_second()) absl::StrAppend(&text, ", ", Count(metrics.tokens_per_second()), " tokens/s");
+    for (const v1::NamedMetric& metric : metrics.validation()) {
+      absl::StrAppend(&text, ", ", OneLine(metric.name()), " ", Significant(metric.value()));
+    }
+    if (const std::string rate = Rate(metrics); !rate.empty()) absl::StrAppend(&text, ", ", rate);
     line("Progress", text);
   }
   line("Goodput", TimeBreakdownText(job.time_breakdown()));

@@ -133,9 +133,11 @@ std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
 
 std::string Times(const v1::PlanReply& plan) {
   const v1::Simulated& t = plan.simulated();
-  const double tokens = t.step_seconds() > 0 ? static_cast<double>(plan.tokens_per_step()) / t.step_seconds() : 0;
+  const bool tokens = plan.tokens_per_step() > 0;
+  const double amount = static_cast<double>(tokens ? plan.tokens_per_step() : plan.samples_per_step());
+  const double rate = t.step_seconds() > 0 ? amount / t.step_seconds() : 0;
   return absl::StrCat("A step on ", OneLine(t.hardware()), ", predicted: ", Seconds(t.step_seconds()), ", ",
-                      Count(tokens), " tokens/s\n  compute ", Seconds(t.compute_seconds()), ", gather ",
+                      Count(rate), tokens ? " tokens/s" : " samples/s", "\n  compute ", Seconds(t.compute_seconds()), ", gather ",
                       Seconds(t.gather_seconds()), ", reduce ", Seconds(t.reduce_seconds()), "; communication ",
                       Seconds(t.communication_seconds()), ", of which ", Seconds(t.exposed_seconds()),
                       " not overlapped with compute\n  assumed: ", OneLine(t.assumptions()), "\n");
@@ -173,7 +175,9 @@ std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, c
   std::string out = absl::StrCat(spec.name().empty() ? "" : absl::StrCat(OneLine(spec.name()), ": "), ModelName(spec),
                                  ", ", Count(static_cast<double>(plan.parameters())), " parameters, ",
                                  StrategyName(spec), " on ", ranks, ranks == 1 ? " rank\n" : " ranks\n");
-  absl::StrAppend(&out, Grouped(plan.tokens_per_step()), " tokens a step, ", plan.microbatches(),
+  const bool tokens = plan.tokens_per_step() > 0;
+  absl::StrAppend(&out, Grouped(tokens ? plan.tokens_per_step() : plan.samples_per_step()),
+                  tokens ? " tokens a step, " : " samples a step, ", plan.microbatches(),
                   plan.microbatches() == 1 ? " microbatch" : " microbatches", " a rank, ", Flops(plan.flops_per_step()),
                   " a step, ", Grouped(spec.train().steps()), " steps\n");
   if (!plan.strategy_reason().empty()) {

@@ -86,6 +86,12 @@ std::string Grouped(uint64_t count) {
   return text;
 }
 
+std::string Rate(const v1::MetricPoint& point) {
+  if (point.has_tokens_per_second()) return absl::StrCat(Count(point.tokens_per_second()), " tokens/s");
+  if (point.has_samples_per_second()) return absl::StrCat(Count(point.samples_per_second()), " samples/s");
+  return "";
+}
+
 std::string StateName(v1::JobState state) { return EnumName(state, v1::JobState_descriptor()); }
 std::string StateName(v1::NodeState state) { return EnumName(state, v1::NodeState_descriptor()); }
 std::string StateName(v1::GenerationState state) { return EnumName(state, v1::GenerationState_descriptor()); }

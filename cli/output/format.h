@@ -17,6 +17,8 @@ std::string Span(absl::Duration span);  // "48s", "1m 20s", "2h 05m", "3d 4h"
 std::string Count(double count);        // "950", "12.3k", "124M", "1.56B"
 std::string Significant(double value);  // four significant digits: "2.134", "0.0003", "1.2e-05"
 std::string Grouped(uint64_t count);    // "1,234,567"
+// "12.3k tokens/s", of a language model; else "950 samples/s"; empty: not measured.
+std::string Rate(const v1::MetricPoint& point);
 
 std::string StateName(v1::JobState state);         // "running"
 std::string StateName(v1::NodeState state);        // "live"

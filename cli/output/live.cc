@@ -40,6 +40,15 @@ std::vector<std::string> LogLines(const v1::LogChunk& chunk, bool several_ranks)
   return lines;
 }
 
+// "0.25, top1 0.875"
+std::string Validation(const v1::MetricPoint& point) {
+  std::string text = Significant(point.validation_loss());
+  for (const v1::NamedMetric& metric : point.validation()) {
+    absl::StrAppend(&text, ", ", OneLine(metric.name()), " ", Significant(metric.value()));
+  }
+  return text;
+}
+
 }  // namespace
 
 void JobView::SetJob(const v1::Job& job) { job_ = job; }
@@ -51,7 +60,7 @@ void JobView::ApplyMetrics(const v1::MetricPoint& point) {
                             ? point.step_seconds()
                             : seconds_per_step_ + kSmoothing * (point.step_seconds() - seconds_per_step_);
   }
-  if (point.has_tokens_per_second()) tokens_per_second_ = point.tokens_per_second();
+  if (const std::string rate = Rate(point); !rate.empty()) rate_ = rate;
   if (point.has_loss()) {
     loss_ = point.loss();
     if (!first_loss_) first_loss_ = loss_;
@@ -59,6 +68,7 @@ void JobView::ApplyMetrics(const v1::MetricPoint& point) {
   }
   if (point.has_validation_loss()) {
     validation_loss_ = point.validation_loss();
+    validation_ = Validation(point);
     AddPoint(validations_, static_cast<double>(step_), point.validation_loss());
   }
 }
@@ -111,9 +121,9 @@ std::string JobView::MetricsLine(const v1::MetricPoint& point) const {
                                                       : absl::StrCat("step ", point.step(), "/", TotalSteps())};
   if (point.has_loss()) parts.push_back(absl::StrCat("loss ", Significant(point.loss())));
   if (point.has_validation_loss()) {
-    parts.push_back(absl::StrCat("validation loss ", Significant(point.validation_loss())));
+    parts.push_back(absl::StrCat("validation loss ", Validation(point)));
   }
-  if (point.has_tokens_per_second()) parts.push_back(absl::StrCat(Count(point.tokens_per_second()), " tokens/s"));
+  if (const std::string rate = Rate(point); !rate.empty()) parts.push_back(rate);
   if (const auto left = TimeLeft(); left && *left > absl::ZeroDuration()) {
     parts.push_back(absl::StrCat(Span(*left), " left"));
   }
@@ -160,7 +170,7 @@ std::string JobView::LiveLine(absl::Time now) const {
   }
   if (loss_) parts.push_back(absl::StrCat("loss ", Significant(*loss_)));
   if (validation_loss_) parts.push_back(absl::StrCat("val ", Significant(*validation_loss_)));
-  if (tokens_per_second_ > 0) parts.push_back(absl::StrCat(Count(tokens_per_second_), " tok/s"));
+  if (!rate_.empty()) parts.push_back(rate_);
   if (const auto left = TimeLeft()) parts.push_back(absl::StrCat(Span(*left), " left"));
   if (job_.state() != v1::JOB_STATE_RUNNING) head = absl::StrCat(head, "  ", state);
   const std::string tail = absl::StrJoin(parts, "  ");
@@ -202,7 +212,7 @@ std::string JobView::Summary(absl::Time now) const {
     parts.push_back(
         absl::StrCat("loss ", Significant(*first_loss_), screen_.unicode ? " → " : " -> ", Significant(*loss_)));
   }
-  if (validation_loss_) parts.push_back(absl::StrCat("validation loss ", Significant(*validation_loss_)));
+  if (validation_loss_) parts.push_back(absl::StrCat("validation loss ", validation_));
   if (job_.restarts() > 0) parts.push_back(absl::StrCat("restarted ", job_.restarts(), "x"));
   if (!parts.empty()) absl::StrAppend(&out, ": ", absl::StrJoin(parts, ", "));
   return out + "\n";

@@ -46,7 +46,8 @@ class JobView {
   v1::Job job_;
   uint64_t step_ = 0;
   double seconds_per_step_ = 0;  // smoothed
-  double tokens_per_second_ = 0;
+  std::string rate_;
+  std::string validation_;  // the newest one's loss and metrics
   std::optional<double> loss_, first_loss_, validation_loss_;
   std::vector<std::pair<double, double>> losses_, validations_;
   std::optional<v1::MetricPoint> held_back_;

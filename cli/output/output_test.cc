@@ -197,6 +197,23 @@ TEST(MetricsTable, LeavesOutWhatWasNotMeasured) {
             "  10   5.5          -  0.0003         -     0.123s   1 MiB         -\n");
 }
 
+TEST(MetricsTable, HasWhatTheTaskNames) {
+  std::vector<v1::MetricPoint> points(2);
+  for (uint64_t i = 0; i < 2; ++i) {
+    points[i].set_step(i + 1);
+    points[i].set_samples_per_second(950);
+  }
+  points[1].set_validation_loss(0.25);
+  for (const char* name : {"top5", "top1"}) {
+    v1::NamedMetric& metric = *points[1].add_validation();
+    metric.set_name(name), metric.set_value(name[3] == '1' ? 0.875 : 1);
+  }
+  EXPECT_EQ(MetricsTable(points).Render(kPipe),
+            "STEP  LOSS  GRAD-NORM  LR  SAMPLES/S  STEP-TIME  MEMORY  VAL-LOSS  VAL-TOP1  VAL-TOP5\n"
+            "   1     -          -   -        950          -       -         -         -         -\n"
+            "   2     -          -   -        950          -       -      0.25     0.875         1\n");
+}
+
 TEST(Plot, DrawsAFallingLineInBraille) {
   Plot plot;
   plot.title = "loss";
@@ -245,7 +262,7 @@ TEST(JobView, LiveLineOfARunningJob) {
   EXPECT_EQ(view.LiveLine(kNow), "gpt2-tiny-x7f2  running  3m 00s");
   EXPECT_TRUE(view.Apply(Metrics(450, 2.13449), kNow).empty());
   EXPECT_EQ(view.LiveLine(kNow),
-            "gpt2-tiny-x7f2  █████████████▌░░░░░░░░░░░░░░░░  45%  450/1000  loss 2.134  12.3k tok/s  55s left");
+            "gpt2-tiny-x7f2  █████████████░░░░░░░░░░░░░░░░  45%  450/1000  loss 2.134  12.3k tokens/s  55s left");
   EXPECT_LE(Width(view.LiveLine(kNow)), 100);
 }
 

@@ -1,5 +1,6 @@
 #include "coordinator/metrics/event_file.h"
 
+#include "absl/strings/str_cat.h"
 #include "common/crc32c.h"
 #include "proto/tensorboard.pb.h"
 
@@ -52,7 +53,7 @@ std::string FileStart(const MetricPoint& point) {
 
 std::string PointRecord(const MetricPoint& point) {
   TensorBoardEvent event = At(point);
-  const auto add = [&](const char* tag, bool known, double value) {
+  const auto add = [&](const std::string& tag, bool known, double value) {
     if (!known) return;
     TensorBoardEvent::Value& added = *event.mutable_summary()->add_value();
     added.set_tag(tag);
@@ -62,6 +63,10 @@ std::string PointRecord(const MetricPoint& point) {
   add("train/gradient_norm", point.has_gradient_norm(), point.gradient_norm());
   add("train/learning_rate", point.has_learning_rate(), point.learning_rate());
   add("validation/loss", point.has_validation_loss(), point.validation_loss());
+  for (const NamedMetric& metric : point.validation()) {
+    add(absl::StrCat("validation/", metric.name()), true, metric.value());
+  }
+  add("perf/samples_per_second", point.has_samples_per_second(), point.samples_per_second());
   add("perf/tokens_per_second", point.has_tokens_per_second(), point.tokens_per_second());
   add("perf/step_seconds", point.has_step_seconds(), point.step_seconds());
   add("perf/peak_memory_bytes", point.has_peak_memory_bytes(), static_cast<double>(point.peak_memory_bytes()));

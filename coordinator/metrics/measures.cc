@@ -59,6 +59,22 @@ void WriteJobs(const Snapshot& snapshot, Exposition& page) {
         [](const Job& job, const MetricPoint&) -> Known { return static_cast<double>(job.spec().train().steps()); });
   write("muster_job_loss", "Newest training loss of a running job, nats.",
         [](const Job&, const MetricPoint& last) { return last.has_loss() ? Known(last.loss()) : std::nullopt; });
+  write("muster_job_validation_loss", "Newest validation loss of a running job, nats.",
+        [](const Job&, const MetricPoint& last) {
+          return last.has_validation_loss() ? Known(last.validation_loss()) : std::nullopt;
+        });
+  page.Begin("muster_job_validation", Kind::kGauge, "Newest metrics of a running job's validation, by name.");
+  for (const auto& [id, job] : running) {
+    const auto last = snapshot.last.find(id);
+    if (last == snapshot.last.end()) continue;
+    for (const NamedMetric& metric : last->second.validation()) {
+      page.Add({{"job_id", id}, {"metric", metric.name()}}, metric.value());
+    }
+  }
+  write("muster_job_samples_per_second", "Samples that a running job trains on in a second, over all ranks.",
+        [](const Job&, const MetricPoint& last) {
+          return last.has_samples_per_second() ? Known(last.samples_per_second()) : std::nullopt;
+        });
   write("muster_job_tokens_per_second", "Tokens that a running job trains on in a second, over all ranks.",
         [](const Job&, const MetricPoint& last) {
           return last.has_tokens_per_second() ? Known(last.tokens_per_second()) : std::nullopt;

@@ -55,6 +55,8 @@ TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
                    MakeJob("c-1", JOB_STATE_QUEUED)};
   snapshot.last["a-1"].set_step(7);
   snapshot.last["a-1"].set_loss(2.5);
+  NamedMetric& top1 = *snapshot.last["a-1"].add_validation();
+  top1.set_name("top1"), top1.set_value(0.75);
   Node& node = snapshot.nodes.emplace_back();
   node.set_state(NODE_STATE_LIVE);
   node.set_draining(true);
@@ -77,6 +79,7 @@ TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
   }
   EXPECT_FALSE(absl::StrContains(page, "b-1"));
   EXPECT_FALSE(absl::StrContains(page, "muster_job_tokens_per_second{"));
+  EXPECT_TRUE(absl::StrContains(page, "muster_job_validation{job_id=\"a-1\",metric=\"top1\"} 0.75\n")) << page;
 }
 
 }  // namespace

@@ -143,14 +143,22 @@ TEST_F(HistoryTest, LastMetricsKeepsSparseSeries) {
   HistoryItem validated = Point("a", 1, 5);
   std::get<MetricPoint>(validated.body).set_validation_loss(5.5);
   std::get<MetricPoint>(validated.body).mutable_time()->set_nanos(77);
-  HistoryItem newest = Point("a", 2, 4);
+  HistoryItem again = Point("a", 2, 5), newest = Point("a", 3, 4);
   std::get<MetricPoint>(newest.body).mutable_time()->set_seconds(3);
-  Append({validated, newest});
+  const auto add = [](double value, HistoryItem& item) {
+    NamedMetric& top1 = *std::get<MetricPoint>(item.body).add_validation();
+    top1.set_name("top1"), top1.set_value(value);
+  };
+  add(0.5, validated);
+  add(0.75, again);
+  Append({validated, again, newest});
   Open();
   const MetricPoint last = store_->LastMetrics(JobId("a"));
-  EXPECT_EQ(last.step(), 2u);
+  EXPECT_EQ(last.step(), 3u);
   EXPECT_EQ(last.loss(), 4);
   EXPECT_EQ(last.validation_loss(), 5.5);
+  ASSERT_EQ(last.validation_size(), 1) << "the newest one only";
+  EXPECT_EQ(last.validation(0).value(), 0.75);
   EXPECT_EQ(last.time().seconds(), 3);
   EXPECT_EQ(last.time().nanos(), 0);
   EXPECT_FALSE(store_->LastMetrics(JobId("b")).has_loss());
