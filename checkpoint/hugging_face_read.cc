@@ -135,6 +135,7 @@ absl::Status HuggingFaceModel::OpenFile(const std::string& path) {
   std::set<std::string> known;
   for (const Unit& unit : inventory_.units()) {
     for (const Tensor& tensor : unit.tensors()) known.insert(tensor.name());
+    for (const Tensor& tensor : unit.buffers()) known.insert(tensor.name());
   }
   const models::ModelFamily& family = *models::FamilyOf(inventory_.model());
   const std::vector<TensorEntry>& entries = file->header().tensors;

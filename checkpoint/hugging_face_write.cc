@@ -39,7 +39,11 @@ struct Tensors {
 std::vector<Tensors> Distribute(const Inventory& inventory, const models::ModelFamily& family, uint64_t max_bytes) {
   std::vector<Tensors> files(1);
   for (const Unit& unit : inventory.units()) {
-    for (const Tensor& tensor : unit.tensors()) {
+    std::vector<const Tensor*> tensors;
+    for (const Tensor& tensor : unit.tensors()) tensors.push_back(&tensor);
+    for (const Tensor& tensor : unit.buffers()) tensors.push_back(&tensor);
+    for (const Tensor* stored : tensors) {
+      const Tensor& tensor = *stored;
       TensorRun run{.name = tensor.name(), .shape = {tensor.shape().begin(), tensor.shape().end()}};
       uint64_t bytes = sizeof(float);
       for (const uint64_t n : run.shape) bytes *= n;
@@ -131,9 +135,12 @@ absl::Status WriteAll(const Checkpoint& checkpoint, const ExportOptions& options
   }
   const ordered_json config = family.ToConfig(model);
   if (absl::Status status = WriteJson(folder + "/config.json", config); !status.ok()) return status;
-  const ordered_json generation = {
-      {"_from_model_config", true}, {"bos_token_id", config["bos_token_id"]}, {"eos_token_id", config["eos_token_id"]}};
-  if (absl::Status status = WriteJson(folder + "/generation_config.json", generation); !status.ok()) return status;
+  if (config.contains("bos_token_id")) {
+    const ordered_json generation = {{"_from_model_config", true},
+                                     {"bos_token_id", config["bos_token_id"]},
+                                     {"eos_token_id", config["eos_token_id"]}};
+    if (absl::Status status = WriteJson(folder + "/generation_config.json", generation); !status.ok()) return status;
+  }
   if (options.tokenizer_from.empty()) return absl::OkStatus();
   return CopyTokenizer(options.tokenizer_from, folder);
 }

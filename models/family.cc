@@ -6,6 +6,7 @@
 #include "google/protobuf/message.h"
 #include "models/gpt2/gpt2.h"
 #include "models/llama/llama.h"
+#include "models/resnet/resnet.h"
 
 namespace muster::models {
 namespace {
@@ -40,7 +41,7 @@ std::string ValueOf(const google::protobuf::Message& numbers, const FieldDescrip
 }  // namespace
 
 const std::vector<const ModelFamily*>& Families() {
-  static const auto& families = *new std::vector<const ModelFamily*>{&Gpt2Family(), &LlamaFamily()};
+  static const auto& families = *new std::vector<const ModelFamily*>{&Gpt2Family(), &LlamaFamily(), &ResnetFamily()};
   return families;
 }
 

@@ -53,6 +53,14 @@ uint64_t TypicalWidth(const Inventory& inventory) {
   return width;
 }
 
+uint64_t Buffers(const Inventory& inventory) {
+  uint64_t elements = 0;
+  for (const Unit& unit : inventory.units()) {
+    for (const Tensor& tensor : unit.buffers()) elements += Elements(tensor);
+  }
+  return elements;
+}
+
 uint64_t Elements(const BatchTensor& tensor) {
   uint64_t elements = 1;
   for (const uint64_t n : tensor.shape()) elements *= n;

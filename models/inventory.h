@@ -31,6 +31,9 @@ uint64_t TargetsPerSample(const Inventory& inventory);
 uint64_t Parameters(const Inventory& inventory);
 uint64_t Elements(const Tensor& tensor);
 
+// Elements of all buffers.
+uint64_t Buffers(const Inventory& inventory);
+
 // The smaller side of the largest matrix among the units between the first and the last one, or of all if there are no
 // others: what a typical GEMM of the model multiplies by.
 uint64_t TypicalWidth(const Inventory& inventory);

@@ -38,6 +38,20 @@ void SetLanguageTask(Inventory& inventory, uint64_t vocabulary, uint64_t context
   task.mutable_targets()->set_name("next_tokens");
 }
 
+void SetImageTask(Inventory& inventory, uint64_t channels, uint64_t height, uint64_t width, uint64_t classes) {
+  Task& task = *inventory.mutable_task();
+  task.set_name(kImageClassification);
+  BatchTensor &images = *task.mutable_inputs(), &labels = *task.mutable_targets();
+  images.set_name("images");
+  images.set_type(BatchTensor::FLOAT);
+  for (const uint64_t n : {channels, height, width}) images.add_shape(n);
+  labels.set_name("labels");
+  labels.set_type(BatchTensor::INT64);
+  labels.set_bound(classes);
+  task.add_metrics("top1");
+  if (classes > 5) task.add_metrics("top5");
+}
+
 Unit& AddTokenEmbedding(Inventory& inventory, const char* kind, uint64_t width) {
   const uint64_t c = width, t = TargetsPerSample(inventory);
   Unit& unit = *inventory.add_units();

@@ -42,6 +42,8 @@ Tensor& AddTensor(Unit& unit, const std::string& name, const std::vector<uint64_
 
 // The task of predicting each next token of a sequence of `context` tokens.
 void SetLanguageTask(Inventory& inventory, uint64_t vocabulary, uint64_t context);
+// The task of naming the class of an image [channels, height, width].
+void SetImageTask(Inventory& inventory, uint64_t channels, uint64_t height, uint64_t width, uint64_t classes);
 // The first and the last unit of a language model, without tensors; the inventory's task is set.
 Unit& AddTokenEmbedding(Inventory& inventory, const char* kind, uint64_t width);
 Unit& AddLanguageHead(Inventory& inventory, const char* kind, uint64_t width, Device device);

@@ -318,6 +318,7 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
     // A rank that has all parameters anyway has the owned ones among them, unless it computes in another dtype.
     // BytesAnElement states the same by element.
     memory.parameters = !buffers.whole_parameters ? 4 * own : bf16 ? 2 * buffers.all + 4 * own : 4 * buffers.all;
+    memory.parameters += 4 * models::Buffers(inventory);
     memory.gradients = 4 * (buffers.whole_gradients ? buffers.all : own);
     memory.optimizer_state = 4 * own * StateTensors(train.optimizer());
     // The sum over replicas of a sharded model is sent in place.

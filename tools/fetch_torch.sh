@@ -18,7 +18,7 @@ case $want in
 esac
 # The stamp holds the list's hash, so that a new pin is fetched again.
 lists=("$list")
-[ "$want" = peer ] && lists+=("$here/torch.txt")   # it uses that wheel
+[ "$want" = peer ] && lists+=("$here/torch.txt" "$here/peer_alone.txt")   # it uses that wheel
 stamp=$dest/.done pin=$(cat "${lists[@]}" | sha256sum | cut -c1-16)
 [ "$(cat "$stamp" 2>/dev/null)" = "$pin" ] && exit 0
 
@@ -33,6 +33,8 @@ if [ "$want" = peer ]; then
   /usr/bin/python3 -m venv "$dest" || die "python3 -m venv failed: is the package python3-venv installed?"
   "$dest/bin/python" -m pip install -q --disable-pip-version-check -r "$list" \
     || die "pip could not install what $list lists: no network?"
+  "$dest/bin/python" -m pip install -q --disable-pip-version-check --no-deps -r "$here/peer_alone.txt" \
+    || die "pip could not install what $here/peer_alone.txt lists: no network?"
   site=$("$dest/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
   echo "$cache/torch-cpu" >"$site/torch-cpu.pth"   # the very files that we link
   "$dest/bin/python" -c 'import torch' || die "the environment in $dest does not import torch"

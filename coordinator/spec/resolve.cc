@@ -26,6 +26,7 @@ constexpr uint32_t kMaxPrefetch = 64;
 constexpr double kMaxDetectionSeconds = 3600;
 constexpr uint32_t kMaxCheckpointSeconds = 1'000'000;
 constexpr uint32_t kMaxKeep = 1000;  // a job's row lists each kept checkpoint
+constexpr int kMaxMilestones = 64;
 
 // Collects errors; checking continues after each one.
 class Resolver {
@@ -187,11 +188,57 @@ class Resolver {
 
   void Data_(Train& train) {
     Data& data = *train.mutable_data();
-    if (data.tokens().empty()) Error("data.tokens", "missing: a token file (muster data prepare makes one)");
+    const bool images = model_good_ ? inventory_.task().name() == models::kImageClassification : !data.images().empty();
+    if (images) {
+      Images_(data);
+    } else {
+      if (data.tokens().empty()) Error("data.tokens", "missing: a token file (muster data prepare makes one)");
+      NotForTokens(train);
+    }
     Path("data.tokens", data.tokens());
+    Path("data.images", data.images());
     Path("data.validation", data.validation());
     if (!data.has_order()) data.set_order(DATA_ORDER_SHUFFLED);
     Known("data.order", DataOrder_IsValid(data.order()) && data.order() != DATA_ORDER_UNSPECIFIED);
+  }
+
+  void NotForTokens(const Train& train) {
+    const Data& data = train.data();
+    const std::pair<const char*, bool> given[] = {{"data.images", !data.images().empty()},
+                                                  {"data.augmentation", data.has_augmentation()},
+                                                  {"data.mean", data.mean_size() > 0},
+                                                  {"data.standard_deviation", data.standard_deviation_size() > 0},
+                                                  {"label_smoothing", train.label_smoothing() != 0}};
+    for (const auto& [path, is_given] : given) {
+      if (is_given) Error(path, "is for models of images, and this one reads tokens");
+    }
+  }
+
+  void Images_(Data& data) {
+    if (data.images().empty()) {
+      Error("data.images", "missing: a file of images (muster data prepare-images makes one)");
+    }
+    if (!data.tokens().empty()) Error("data.tokens", "is for language models, and this one reads images");
+    Augmentation& a = *data.mutable_augmentation();
+    if (!a.has_crop_padding()) a.set_crop_padding(0);
+    if (!a.has_flip()) a.set_flip(false);
+    if (!model_good_) return;
+    const auto& shape = inventory_.task().inputs().shape();  // channels, height, width
+    if (a.crop_padding() >= shape[1]) {
+      Error("data.augmentation.crop_padding",
+            absl::StrCat("must be less than the images' height of ", shape[1], ", got ", a.crop_padding()));
+    }
+    const auto by_channel = [&](const char* path, google::protobuf::RepeatedField<float>& values, float otherwise) {
+      if (values.empty()) values.Resize(static_cast<int>(shape[0]), otherwise);
+      if (values.size() == static_cast<int>(shape[0])) return true;
+      Error(path, absl::StrCat("needs one number for each of the ", shape[0], " channels, got ", values.size()));
+      return false;
+    };
+    by_channel("data.mean", *data.mutable_mean(), 0.5f);
+    if (by_channel("data.standard_deviation", *data.mutable_standard_deviation(), 0.25f)) {
+      for (const float value : data.standard_deviation()) Range("data.standard_deviation", value, 0, true, 1e6, false);
+    }
+    for (const float value : data.mean()) Range("data.mean", value, -1e6, false, 1e6, false);
   }
 
   static constexpr double kMaxActivationBytes = 0x1p58;
@@ -312,6 +359,8 @@ class Resolver {
         if (!s.cosine().has_min_lr()) s.mutable_cosine()->set_min_lr(o.lr() / 10);
         min_lr = s.cosine().min_lr();
         break;
+      case LrSchedule::kStep:
+        return StepLr_(*s.mutable_step());
       default:
         s.mutable_constant();
         return;
@@ -321,6 +370,17 @@ class Resolver {
     if (min_lr > o.lr()) {
       Error("optimizer.lr_schedule.min_lr", absl::StrCat("is above optimizer.lr ", o.lr(), ", got ", min_lr));
     }
+  }
+
+  void StepLr_(StepLr& s) {
+    if (!s.has_gamma()) s.set_gamma(0.1);
+    Range("optimizer.lr_schedule.gamma", s.gamma(), 0, false, 1e3, false);
+    if (s.milestones_size() == 0 || s.milestones_size() > kMaxMilestones) {
+      return Error("optimizer.lr_schedule.milestones",
+                   absl::StrCat("needs 1 to ", kMaxMilestones, " steps, got ", s.milestones_size()));
+    }
+    if (std::is_sorted(s.milestones().begin(), s.milestones().end())) return;
+    Error("optimizer.lr_schedule.milestones", "must be ascending");
   }
 
   // `strategies` starts an error with "strategy: ".
@@ -402,6 +462,8 @@ class Resolver {
     }
     if (!train.has_seed()) train.set_seed(1);
     if (!train.has_deterministic()) train.set_deterministic(true);
+    if (!train.has_label_smoothing()) train.set_label_smoothing(0);
+    Range("label_smoothing", train.label_smoothing(), 0, false, 1, true);
     const uint64_t warmup = train.optimizer().lr_schedule().warmup_steps();
     if (train.has_steps() && train.steps() > 0 && warmup > train.steps()) {
       Error("optimizer.lr_schedule.warmup_steps", absl::StrCat("is above steps ", train.steps(), ", got ", warmup));
@@ -443,11 +505,13 @@ class Resolver {
     Validation& v = *train.mutable_validation();
     const bool given = v.has_every_steps() || v.has_sequences();
     if (train.data().validation().empty()) {
-      if (given) Error("data.validation", "missing: validation needs a token file of its own");
+      if (given) Error("data.validation", "missing: validation needs a file of its own");
       return;
     }
     if (!v.has_every_steps()) v.set_every_steps(100);
-    if (!v.has_sequences()) v.set_sequences(64);
+    // A test set of images is evaluated whole.
+    const bool images = !train.data().images().empty();
+    if (!v.has_sequences()) v.set_sequences(images ? kMaxSequences : 64);
     if (v.sequences() == 0 || v.sequences() > kMaxSequences) {
       Error("validation.sequences", absl::StrCat("must be 1 to ", kMaxSequences, ", got ", v.sequences()));
     }

@@ -54,7 +54,8 @@ class Walk {
       case Pass::kBackward:
         kept_ -= std::min(kept_, all);
         // The incoming gradient is that of the output.
-        return before + output + unit.backward_bytes() * sequences_ + unit.backward_piece_bytes() * piece;
+        return before + output + unit.backward_bytes() * sequences_ + unit.backward_piece_bytes() * piece +
+               unit.backward_constant_bytes();
       case Pass::kNone:
         break;
     }

@@ -33,12 +33,17 @@ Difference Compare(const Curve& ours, const Curve& theirs) {
   return d;
 }
 
-Peer& Peer::Get() {
-  static Peer peer;
+Peer& Peer::Gpt2() {
+  static Peer peer("tests/parity/gpt2_peer.py");
   return peer;
 }
 
-Peer::Peer() {
+Peer& Peer::Resnet() {
+  static Peer peer("tests/parity/resnet_peer.py");
+  return peer;
+}
+
+Peer::Peer(std::string script) {
   const char* python = std::getenv("MUSTER_PEER_PYTHON");
   if (python == nullptr) {
     started_ = absl::FailedPreconditionError(
@@ -55,7 +60,7 @@ Peer::Peer() {
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-  std::string program = python, script = "tests/parity/gpt2_peer.py";
+  std::string program = python;
   std::array<char*, 3> argv = {program.data(), script.data(), nullptr};
   if (const int error = posix_spawnp(&pid_, python, &actions, nullptr, argv.data(), environ); error != 0) {
     started_ = absl::InternalError(absl::StrCat("cannot start ", python, ": ", std::strerror(error)));
@@ -74,6 +79,12 @@ Peer::~Peer() {
 }
 
 absl::StatusOr<Curve> Peer::Train(const nlohmann::json& config) {
+  const absl::StatusOr<nlohmann::json> answer = Ask(config);
+  if (!answer.ok()) return answer.status();
+  return Curve{(*answer)["losses"], (*answer)["norms"]};
+}
+
+absl::StatusOr<nlohmann::json> Peer::Ask(const nlohmann::json& config) {
   if (!started_.ok()) return started_;
   std::fprintf(to_, "%s\n", config.dump().c_str());
   std::fflush(to_);
@@ -82,12 +93,12 @@ absl::StatusOr<Curve> Peer::Train(const nlohmann::json& config) {
   const ssize_t length = getline(&line, &size, from_);
   const std::string answer = length > 0 ? std::string(line, static_cast<size_t>(length)) : "";
   std::free(line);
-  const nlohmann::json result = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json result = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
   if (!result.is_object()) {
     return absl::InternalError(
         absl::StrCat("the peer exited or did not answer with JSON (does its Python have torch?): ", answer));
   }
-  return Curve{result["losses"], result["norms"]};
+  return result;
 }
 
 }  // namespace muster::parity

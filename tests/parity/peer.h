@@ -29,19 +29,21 @@ Difference Compare(const Curve& ours, const Curve& theirs);
 inline constexpr double kLossLimit = 5e-6, kNormLimit = 3e-5;
 inline bool Same(const Difference& d) { return d.loss <= kLossLimit && d.norm <= kNormLimit; }
 
-// gpt2_peer.py, run by $MUSTER_PEER_PYTHON. Not thread-safe.
+// A script of this folder, run by $MUSTER_PEER_PYTHON. Not thread-safe.
 class Peer {
  public:
-  // The peer of this program; the first call starts it.
-  static Peer& Get();
+  // The peers of this program; the first call starts one.
+  static Peer& Gpt2();    // gpt2_peer.py
+  static Peer& Resnet();  // resnet_peer.py
   ~Peer();
 
-  // Trains as `config` says (gpt2_peer.py). FailedPrecondition: the variable is not set. Internal: the process exited
-  // or answered something else; its output is on stderr.
+  // Trains as `config` says. FailedPrecondition: the variable is not set. Internal: the process exited or answered
+  // something else; its output is on stderr.
   absl::StatusOr<Curve> Train(const nlohmann::json& config);
+  absl::StatusOr<nlohmann::json> Ask(const nlohmann::json& config);
 
  private:
-  Peer();
+  explicit Peer(std::string script);
   absl::Status started_;
   pid_t pid_ = -1;
   FILE *to_ = nullptr, *from_ = nullptr;

@@ -151,7 +151,7 @@ Curve Lab::Theirs(const Trial& trial) const {
                   static_cast<std::streamsize>(4 * view.values.size()));
   }
   weights.close();
-  const auto curve = Peer::Get().Train(config);
+  const auto curve = Peer::Gpt2().Train(config);
   EXPECT_TRUE(curve.ok()) << curve.status();
   return curve.value_or(Curve{});
 }

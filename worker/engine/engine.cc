@@ -82,6 +82,9 @@ class CompiledEngine final : public Engine {
   void Initialise();
   absl::Status MakeUnits();
   void MakeState();
+  void MakeBuffers();
+  // Every rank takes the first one's.
+  void ShareBuffers();
   at::Tensor ToDevice(const at::Tensor& host) const;
   Context MakeContext(const Batch& batch, int64_t first, int64_t rows, Mode mode) const;
   int64_t MicrobatchRows(const Batch& batch) const;
@@ -126,6 +129,8 @@ class CompiledEngine final : public Engine {
   uint64_t step_ = 0;
   std::optional<Storage> storage_;
   std::vector<std::unique_ptr<units::UnitModule>> units_;
+  std::vector<std::vector<at::Tensor>> buffers_;  // by unit
+  at::Tensor flat_buffers_;                       // all of them; undefined: the model has none
   std::unique_ptr<FlatOptimizer> optimizer_;
   std::optional<engine::State> state_;
   Recorder recorder_;
@@ -218,6 +223,7 @@ absl::Status CompiledEngine::Prepare() {
       notes_.insert(notes_.end(), kernels->notes.begin(), kernels->notes.end());
       ForgetTrials();
     }
+    MakeBuffers();
     made = MakeUnits();
     if (made.ok()) MakeState();
   });
@@ -257,11 +263,36 @@ absl::Status CompiledEngine::MakeUnits() {
     if (!config_.bf16_gemms.has_value()) notes_.push_back(choice.log);
   }
   for (int32_t u = 0; u < config_.inventory.units_size(); ++u) {
+    options.buffers = buffers_[static_cast<size_t>(u)];
     auto made = units::MakeUnit(config_.inventory, config_.inventory.units(u), storage_->Parameters(u), options);
     if (!made.ok()) return made.status();
     units_.push_back(*std::move(made));
   }
   return absl::OkStatus();
+}
+
+void CompiledEngine::MakeBuffers() {
+  int64_t elements = 0;
+  for (const Unit& unit : config_.inventory.units()) {
+    for (const Tensor& tensor : unit.buffers()) elements += static_cast<int64_t>(models::Elements(tensor));
+  }
+  if (elements > 0) flat_buffers_ = at::empty({elements}, at::TensorOptions(at::kFloat).device(device_));
+  int64_t begin = 0;
+  for (const Unit& unit : config_.inventory.units()) {
+    std::vector<at::Tensor>& buffers = buffers_.emplace_back();
+    for (const Tensor& tensor : unit.buffers()) {
+      const std::vector<int64_t> shape(tensor.shape().begin(), tensor.shape().end());
+      const auto length = static_cast<int64_t>(models::Elements(tensor));
+      buffers.push_back(flat_buffers_.narrow(0, begin, length).view(shape));
+      buffers.back().fill_(tensor.init().kind() == Initialisation::ONES ? 1 : 0);
+      begin += length;
+    }
+  }
+}
+
+void CompiledEngine::ShareBuffers() {
+  if (!flat_buffers_.defined() || config_.groups[kWorldGroup] == nullptr) return;
+  ThrowIfBad(config_.groups[kWorldGroup]->Broadcast(flat_buffers_, /*root=*/0)->Wait());
 }
 
 void CompiledEngine::MakeState() {
@@ -270,6 +301,12 @@ void CompiledEngine::MakeState() {
   state_.emplace(&storage_->extents(), /*copies=*/config_.streams || device_.is_cuda());
   state_->AddParameters();
   for (const auto& [kind, values] : optimizer_->State()) state_->Add(kind, values);
+  for (int32_t u = 0; u < config_.inventory.units_size(); ++u) {
+    const Unit& unit = config_.inventory.units(u);
+    for (int32_t b = 0; b < unit.buffers_size(); ++b) {
+      state_->AddBuffer(&unit.buffers(b), buffers_[static_cast<size_t>(u)][static_cast<size_t>(b)]);
+    }
+  }
 }
 
 at::Tensor CompiledEngine::ToDevice(const at::Tensor& host) const {
@@ -305,6 +342,7 @@ std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::
     contexts[m] = MakeContext(batch, first, std::min(rows, samples - first), Mode::kTrain);
     contexts[m].microbatch = m;
     contexts[m].loss_sum = loss_sum;
+    contexts[m].label_smoothing = config_.train.label_smoothing();
   }
   return contexts;
 }
@@ -480,6 +518,8 @@ absl::StatusOr<Evaluation> CompiledEngine::Evaluate(const Batch& batch) {
     const int64_t rows = std::clamp<int64_t>(MicrobatchRows(batch), 1, share);
     const collectives::Group* world = config_.groups[kWorldGroup];
     const int64_t ranks = world == nullptr ? 1 : world->size();
+    at_.what = "sharing running statistics";
+    ShareBuffers();
     const int64_t samples = static_cast<int64_t>(batch.samples), all = static_cast<int64_t>(batch.global_samples),
                   most = std::max(samples, (all + ranks - 1) / ranks);
     at::Tensor sums;

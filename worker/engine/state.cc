@@ -34,9 +34,13 @@ at::Tensor PageLocked(const at::Tensor& pageable) {
 void State::AddKind(std::string name, const std::function<at::Tensor(const OwnedExtent&)>& values) {
   Kind& kind = kinds_.emplace_back(Kind{std::move(name), {}});
   for (const OwnedExtent& extent : *extents_) {
-    kind.states.push_back({&extent, values(extent), elements_});
-    elements_ += extent.length;
+    AddState(kind, extent.tensor, static_cast<uint64_t>(extent.begin), values(extent));
   }
+}
+
+void State::AddState(Kind& kind, const Tensor* tensor, uint64_t first, const at::Tensor& values) {
+  kind.states.push_back({tensor, first, values, elements_});
+  elements_ += values.numel();
 }
 
 void State::AddParameters() {
@@ -45,6 +49,11 @@ void State::AddParameters() {
 
 void State::Add(std::string name, const at::Tensor& values) {
   AddKind(std::move(name), [&](const OwnedExtent& extent) { return values.narrow(0, extent.own, extent.length); });
+}
+
+void State::AddBuffer(const Tensor* tensor, const at::Tensor& values) {
+  if (kinds_.empty() || kinds_.back().name != "buffer") kinds_.push_back(Kind{"buffer", {}});
+  AddState(kinds_.back(), tensor, 0, values);
 }
 
 void State::Allocate() {
@@ -59,11 +68,11 @@ std::vector<StateView> State::Views() {
   std::vector<StateView> views;
   for (const Kind& kind : kinds_) {
     for (const OwnedState& state : kind.states) {
-      const Tensor& tensor = *state.extent->tensor;
+      const Tensor& tensor = *state.tensor;
       const at::Tensor host = copies_ ? CopyOf(state) : state.values;
       views.push_back({kind.name, tensor.name(), std::vector<uint64_t>(tensor.shape().begin(), tensor.shape().end()),
-                       static_cast<uint64_t>(state.extent->begin),
-                       absl::MakeSpan(host.mutable_data_ptr<float>(), static_cast<size_t>(state.extent->length))});
+                       state.first,
+                       absl::MakeSpan(host.mutable_data_ptr<float>(), static_cast<size_t>(host.numel()))});
     }
   }
   return views;

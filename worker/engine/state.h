@@ -21,6 +21,8 @@ class State {
   void AddParameters();
   // `kind`: as StateView::kind; `values`: fp32, all owned elements.
   void Add(std::string kind, const at::Tensor& values);
+  // Of kind "buffer". `tensor` outlives the state.
+  void AddBuffer(const Tensor* tensor, const at::Tensor& values);
   // Of a copy: what ToHost found last, or zeros; valid until FromHost.
   std::vector<StateView> Views();
   // Without copies both do nothing. FromHost frees the copy.
@@ -29,7 +31,8 @@ class State {
 
  private:
   struct OwnedState {
-    const OwnedExtent* extent;
+    const Tensor* tensor;
+    uint64_t first;  // element of the tensor
     at::Tensor values;
     int64_t begin;  // in the copy
   };
@@ -39,6 +42,7 @@ class State {
   };
   void AddKind(std::string name, const std::function<at::Tensor(const OwnedExtent&)>& values);
   void Allocate();
+  void AddState(Kind& kind, const Tensor* tensor, uint64_t first, const at::Tensor& values);
   at::Tensor CopyOf(const OwnedState& state) const { return copy_.narrow(0, state.begin, state.values.numel()); }
 
   const std::vector<OwnedExtent>* const extents_;

@@ -152,7 +152,7 @@ Checkpointer::Checkpointer(const Assignment& assignment, Rank& rank) : assignmen
   const Checkpoint& options = assignment.spec().train().checkpoint();
   // On a GPU, Pull() makes the copy. Without periodic checkpoints, the first request allocates the copy.
   if (!writes() || assignment.device() == DEVICE_CUDA || (options.has_async() && !options.async())) return;
-  if (options.every_steps() > 0 || options.every_seconds() > 0) copy_.emplace(RunsOf(*rank_.engine, Which::kAll));
+  if (options.every_steps() > 0 || options.every_seconds() > 0) copy_.emplace(RunsOf(*rank_.engine, Which::kAll, /*buffers=*/first()));
   if (copy_.has_value() && !copy_->fits()) {
     LogWarn("asynchronous checkpoints are off, so training waits for each write", {{"reason", copy_->why()}});
   }
@@ -169,7 +169,7 @@ absl::Status Checkpointer::Begin(uint64_t step, uint64_t samples_consumed) {
   const Checkpoint& options = assignment_.spec().train().checkpoint();
   if (options.has_async() && !options.async()) return Write(step, samples_consumed);
   if (assignment_.device() == DEVICE_CUDA) return Start(step, samples_consumed, /*copy=*/false);
-  if (!copy_.has_value()) copy_.emplace(RunsOf(*rank_.engine, Which::kAll));
+  if (!copy_.has_value()) copy_.emplace(RunsOf(*rank_.engine, Which::kAll, /*buffers=*/first()));
   if (!copy_->fits()) return Write(step, samples_consumed);
   return Start(step, samples_consumed, /*copy=*/true);
 }
@@ -187,7 +187,7 @@ absl::Status Checkpointer::Start(uint64_t step, uint64_t samples_consumed, bool 
   const absl::Status own = before.ok() ? Explain(name, Prepare(name)) : before;
   const absl::Status all = Agree(own);
   if (!all.ok()) return own.ok() ? Explain(name, all) : own;
-  std::vector<checkpoint::TensorRun> runs = RunsOf(*rank_.engine, Which::kAll);
+  std::vector<checkpoint::TensorRun> runs = RunsOf(*rank_.engine, Which::kAll, /*buffers=*/first());
   if (copy) runs = copy_->Take(std::move(runs));
   std::optional<Manifest> manifest;
   if (first()) manifest = MakeManifest(assignment_, rank_, step, samples_consumed);

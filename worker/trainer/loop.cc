@@ -33,6 +33,7 @@ namespace muster::trainer {
 namespace {
 
 constexpr absl::Duration kLogEvery = absl::Seconds(10);
+constexpr uint64_t kValidatedAtOnce = 1024;  // samples, so that a test set need not fit into memory
 
 using engine::Votes;
 
@@ -274,11 +275,21 @@ absl::Status Loop::Report(const engine::StepResult& result, const Issued& issued
 absl::StatusOr<engine::Evaluation> Loop::Validate() {
   pulse_.Enter(rundir::kValidating);
   const uint64_t sequences = std::min<uint64_t>(train_.validation().sequences(), rank_.validation->samples_per_epoch());
-  const strategies::Share share = ShareOf(sequences);
-  absl::StatusOr<engine::Batch> batch = rank_.validation->Read(share.first, share.sequences);
-  if (!batch.ok()) return batch.status();
-  batch->global_samples = sequences;
-  return rank_.engine->Evaluate(*batch);
+  engine::Evaluation mean;
+  for (uint64_t first = 0; first < sequences; first += kValidatedAtOnce) {
+    const uint64_t part = std::min(kValidatedAtOnce, sequences - first);
+    const strategies::Share share = ShareOf(part);
+    absl::StatusOr<engine::Batch> batch = rank_.validation->Read(first + share.first, share.sequences);
+    if (!batch.ok()) return batch.status();
+    batch->global_samples = part;
+    const absl::StatusOr<engine::Evaluation> found = rank_.engine->Evaluate(*batch);
+    if (!found.ok()) return found.status();
+    const double weight = static_cast<double>(part) / static_cast<double>(sequences);
+    mean.loss += weight * found->loss;
+    mean.metrics.resize(found->metrics.size());
+    for (size_t i = 0; i < found->metrics.size(); ++i) mean.metrics[i] += weight * found->metrics[i];
+  }
+  return mean;
 }
 
 // Rank 0 decides, from its clock and its commands; its vote carries the decision to the other ranks.

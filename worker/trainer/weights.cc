@@ -22,11 +22,12 @@ constexpr uint32_t kInferenceSequences = 4;  // per batch
 
 }  // namespace
 
-std::vector<checkpoint::TensorRun> RunsOf(engine::Engine& engine, Which which) {
+std::vector<checkpoint::TensorRun> RunsOf(engine::Engine& engine, Which which, bool buffers) {
   std::vector<checkpoint::TensorRun> runs;
   for (engine::StateView& view : engine.State()) {
-    const bool parameter = view.kind == "parameter";
+    const bool parameter = view.kind == "parameter" || view.kind == "buffer";
     if (!parameter && which == Which::kParameters) continue;
+    if (view.kind == "buffer" && !buffers) continue;
     runs.push_back({parameter ? view.tensor : absl::StrCat("optimizer.", view.kind, ".", view.tensor),
                     std::move(view.shape), view.begin, view.values});
   }

@@ -13,26 +13,32 @@ AutogradUnit::AutogradUnit(std::vector<Parameter> parameters) : parameters_(std:
 }
 
 Activations AutogradUnit::Forward(const Context& context, const Activations& in, Saved& saved) {
+  const bool first = in.empty();
   if (context.mode != Mode::kTrain && context.mode != Mode::kRecompute) {
     const c10::AutoGradMode off(false);
-    if (context.mode != Mode::kGenerate) return {Compute(in[0], nullptr, 0)};
-    saved.tensors.resize(1);
-    return {Compute(in[0], &saved.tensors[0], context.position)};
+    at::Tensor* kept = nullptr;
+    if (context.mode == Mode::kGenerate) {
+      saved.tensors.resize(1);
+      kept = &saved.tensors[0];
+    }
+    return {Compute(context, first ? context.inputs : in[0], kept)};
   }
   const c10::AutoGradMode on(true);
-  const at::Tensor x = in[0].detach().requires_grad_(true);
-  const at::Tensor y = Compute(x, nullptr, 0);
+  const at::Tensor x = first ? context.inputs : in[0].detach().requires_grad_(true);
+  const at::Tensor y = Compute(context, x, nullptr);
   saved.tensors = {x, y};
   return {y.detach()};
 }
 
 Activations AutogradUnit::Backward(const Context&, Saved saved, const Activations& grads) {
-  std::vector<at::Tensor> inputs = {saved.tensors[0]};
-  inputs.insert(inputs.end(), leaves_.begin(), leaves_.end());
+  std::vector<at::Tensor> inputs = leaves_;
+  const bool first = !saved.tensors[0].requires_grad();
+  if (!first) inputs.push_back(saved.tensors[0]);
   std::vector<at::Tensor> gradients = Gradients(saved.tensors[1], grads[0], inputs);
   const c10::AutoGradMode off(false);
-  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].gradient.add_(gradients[i + 1]);
-  return {std::move(gradients[0])};
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].gradient.add_(gradients[i]);
+  if (first) return {};
+  return {std::move(gradients.back())};
 }
 
 }  // namespace muster::units

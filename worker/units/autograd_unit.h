@@ -15,8 +15,9 @@ class AutogradUnit : public UnitModule {
   Activations Backward(const Context& context, Saved saved, const Activations& grads) final;
 
  protected:
-  // `kept`: in mode generate, what the unit keeps of the tokens before `position`; else null, and `position` is 0.
-  virtual at::Tensor Compute(const at::Tensor& in, at::Tensor* kept, int64_t position) const = 0;
+  // `in`: the activations, or of the model's first unit the batch's inputs. `kept`: in mode generate, what the unit keeps
+  // of the tokens before context.position; else null.
+  virtual at::Tensor Compute(const Context& context, const at::Tensor& in, at::Tensor* kept) const = 0;
 
   // A parameter as autograd sees it: a leaf that shares the flat buffer's storage.
   const at::Tensor& Leaf(int index) const { return leaves_[static_cast<size_t>(index)]; }

@@ -13,6 +13,10 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Inventory& inventory,
     return absl::InvalidArgumentError(
         absl::StrCat("unit ", unit.name(), " was given ", parameters.size(), " tensors, it has ", expected));
   }
+  if (options.buffers.size() != static_cast<size_t>(unit.buffers_size())) {
+    return absl::InvalidArgumentError(absl::StrCat("unit ", unit.name(), " was given ", options.buffers.size(),
+                                                   " buffers, it has ", unit.buffers_size()));
+  }
   for (const UnitFamily& family : UnitFamilies()) {
     if (inventory.family() == family.name) return family.make(inventory.model(), unit, std::move(parameters), options);
   }

@@ -33,6 +33,7 @@ struct Context {
   at::Tensor inputs;        // of the batch: token ids, int64 [samples, tokens]; images, fp32 [samples, C, H, W]
   int64_t position = 0;     // position of the first token; nonzero in mode generate only
   at::Tensor targets;       // int64 [samples, tokens] or [samples]; undefined: the head gives logits and no loss
+  double label_smoothing = 0;
   double loss_scale = 1.0;  // factor on each target's gradient: 1 / targets of the whole step
   at::Tensor loss_sum;      // float64 scalar: the head adds its loss summed over the targets, in backward when training
   at::Tensor metric_sums;   // float64 [the task's metrics]: likewise in mode evaluate
@@ -71,10 +72,12 @@ struct UnitOptions {
   bool portable = false;                      // LibTorch's operators and autograd only: the reference, on any device
   RowCode rows = RowCode::kVector;            // on a CPU: kDevice for what a GPU computes, less its GEMMs
   Bf16Gemms bf16_gemms = Bf16Gemms::kNative;  // on a CPU
+  std::vector<at::Tensor> buffers = {};       // the unit's, in the inventory's order; it updates them in training
 };
 
 // `unit` is one of `inventory`. `parameters`: the unit's tensors in the inventory's order, then those it borrows.
-// Unimplemented: this build has no code for its family or kind. InvalidArgument: another number of parameters.
+// Unimplemented: this build has no code for its family or kind. InvalidArgument: another number of parameters or
+// buffers.
 absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Inventory& inventory, const Unit& unit,
                                                      std::vector<Parameter> parameters,
                                                      const UnitOptions& options = {});

@@ -51,8 +51,8 @@ class PortableGpt2Block final : public AutogradUnit {
     return Linear(y.transpose(1, 2).reshape({b, t, c}), kProjW, kProjB);
   }
 
-  at::Tensor Compute(const at::Tensor& in, at::Tensor* kept, int64_t position) const override {
-    const at::Tensor x = in.add(Attention(Norm(in, kLn1W, kLn1B), kept, position));
+  at::Tensor Compute(const Context& context, const at::Tensor& in, at::Tensor* kept) const override {
+    const at::Tensor x = in.add(Attention(Norm(in, kLn1W, kLn1B), kept, context.position));
     const at::Tensor h = at::gelu(Linear(Norm(x, kLn2W, kLn2B), kFcW, kFcB), "tanh");
     return x.add(Linear(h, kFcProjW, kFcProjB));
   }

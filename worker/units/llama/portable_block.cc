@@ -68,8 +68,8 @@ class PortableLlamaBlock final : public AutogradUnit {
     return Linear(y.transpose(1, 2).reshape({x.size(0), x.size(1), -1}), at_.out);
   }
 
-  at::Tensor Compute(const at::Tensor& in, at::Tensor* kept, int64_t position) const override {
-    const at::Tensor x = in.add(Attention(Norm(in, at_.input_norm), kept, position));
+  at::Tensor Compute(const Context& context, const at::Tensor& in, at::Tensor* kept) const override {
+    const at::Tensor x = in.add(Attention(Norm(in, at_.input_norm), kept, context.position));
     const at::Tensor normed = Norm(x, at_.inner_norm);
     return x.add(Linear(at::silu(Linear(normed, at_.gate)).mul(Linear(normed, at_.up)), at_.down));
   }

@@ -1,0 +1,202 @@
+"""ResNet training in plain PyTorch, for comparison: torchvision's model, or He et al.'s for small images; torch.optim.SGD.
+
+Reads runs from standard input, one JSON object on each line, and answers each with a line {"losses", "norms",
+"evaluation": {"loss", "top1", "top5"}}. A run: the model's numbers, the optimizer's, `data` (float32 images
+[samples, C, H, W], then as many int64 labels), `weights` (raw float32, tensors one after another as `tensors` lists
+them), `steps`, `samples` a step over all ranks, `microbatch` (of a rank), `ranks` (more than one:
+DistributedDataParallel over Gloo, one process each), `out` (the file for the final tensors, as `weights`), and
+`mistake`: "" or one of MISTAKES, to show that the test's limits catch it.
+"""
+import contextlib
+import importlib
+import importlib.util
+import json
+import math
+import os
+import sys
+import tempfile
+import types
+
+import numpy
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+MISTAKES = ("bn_eps", "bn_momentum", "no_smoothing", "no_buffers", "nesterov")
+
+
+def torchvision_resnet():
+    """torchvision.models.resnet without the rest of the package, whose compiled operators are built for CUDA."""
+    place = importlib.util.find_spec("torchvision").submodule_search_locations[0]
+    for name, folder in (("torchvision", place), ("torchvision.models", os.path.join(place, "models"))):
+        package = types.ModuleType(name)
+        package.__path__ = [folder]
+        sys.modules[name] = package
+    return importlib.import_module("torchvision.models.resnet")
+
+
+class SmallBlock(nn.Module):
+    """He et al. 2016, section 4.2, with the shortcut of option A."""
+
+    def __init__(self, planes_in, planes, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(planes_in, planes, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.stride, self.added = stride, planes - planes_in
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        half = self.added // 2
+        return F.relu(y + F.pad(x[:, :, ::self.stride, ::self.stride], (0, 0, 0, 0, half, self.added - half)))
+
+
+class SmallResnet(nn.Module):
+    def __init__(self, depth, width, classes, channels):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        planes = width
+        for stage in range(3):
+            blocks = []
+            for i in range((depth - 2) // 6):
+                out = width * 2 ** stage
+                blocks.append(SmallBlock(planes, out, 2 if stage > 0 and i == 0 else 1))
+                planes = out
+            setattr(self, "layer%d" % (stage + 1), nn.Sequential(*blocks))
+        self.fc = nn.Linear(planes, classes)
+
+    def forward(self, x):
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return self.fc(x.mean((2, 3)))
+
+
+def make_model(config):
+    depth = config["depth"]
+    if depth % 6 == 2 and depth not in (50, 152):
+        return SmallResnet(depth, config["width"], config["classes"], config["channels"])
+    resnet = torchvision_resnet()
+    model = getattr(resnet, "resnet%d" % depth)(num_classes=config["classes"])
+    if config["stem"] == "cifar":
+        model.conv1 = nn.Conv2d(config["channels"], 64, 3, 1, 1, bias=False)
+        model.maxpool = nn.Identity()
+    return model
+
+
+def load(model, config):
+    flat, at, state = numpy.fromfile(config["weights"], dtype=numpy.float32), 0, {}
+    for name, shape in config["tensors"]:
+        n = math.prod(shape)
+        state[name] = torch.from_numpy(flat[at:at + n].copy()).view(shape)
+        at += n
+    assert at == flat.size, (at, flat.size)
+    missing = model.load_state_dict(state, strict=False)
+    assert not missing.unexpected_keys, missing
+    assert all(key.endswith("num_batches_tracked") for key in missing.missing_keys), missing
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 0.2 if config["mistake"] == "bn_momentum" else config["bn_momentum"]
+            module.eps = 1e-3 if config["mistake"] == "bn_eps" else module.eps
+
+
+def share_of(samples, ranks, rank):
+    """First sample and count of a rank: the first ranks have one more if it does not divide."""
+    each, left = divmod(samples, ranks)
+    return rank * each + min(rank, left), each + (rank < left)
+
+
+def train(config, rank=0):
+    assert config["mistake"] in ("",) + MISTAKES
+    ranks, b, rows = config["ranks"], config["samples"], config["microbatch"]
+    shape = (-1, config["channels"], config["image"], config["image"])
+    total = config["steps"] * b
+    with open(config["data"], "rb") as f:
+        images = torch.from_numpy(numpy.fromfile(f, numpy.float32, total * math.prod(shape[1:]))).view(shape)
+        labels = torch.from_numpy(numpy.fromfile(f, numpy.int64, total))
+    model = make_model(config)
+    load(model, config)
+    wrapped = DistributedDataParallel(model) if ranks > 1 else model
+    decay = [p for p in model.parameters() if p.dim() >= 2]
+    plain = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.SGD([{"params": decay}, {"params": plain, "weight_decay": 0.0}], lr=config["lr"],
+                                momentum=config["momentum"], weight_decay=config["weight_decay"],
+                                nesterov=config["mistake"] == "nesterov")
+    smoothing = 0.0 if config["mistake"] == "no_smoothing" else config["label_smoothing"]
+    first, count = share_of(b, ranks, rank)
+    microbatches = math.ceil(share_of(b, ranks, 0)[1] / rows)
+    losses, norms = [], []
+    for step in range(config["steps"]):
+        optimizer.zero_grad()
+        total = torch.zeros((), dtype=torch.float64)
+        for m in range(microbatches):
+            begin, end = step * b + first + m * rows, step * b + first + min(count, (m + 1) * rows)
+            with contextlib.nullcontext() if m + 1 == microbatches or ranks == 1 else wrapped.no_sync():
+                loss = F.cross_entropy(wrapped(images[begin:end]), labels[begin:end], reduction="sum",
+                                       label_smoothing=smoothing)
+                (loss * ranks / b).backward()  # DDP averages gradients over ranks
+            total += loss.item() / b
+        if ranks > 1:
+            dist.all_reduce(total)
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), config["clip_norm"]).item())
+        optimizer.step()
+        losses.append(total.item())
+    if config["mistake"] == "no_buffers":
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.reset_running_stats()
+    model.eval()
+    with torch.no_grad():
+        logits = model(images[:b])
+        order = logits.argsort(1, descending=True)
+        hits = [(order[:, :k] == labels[:b, None]).any(1).float().mean().item() for k in (1, 5)]
+        evaluation = {"loss": F.cross_entropy(logits, labels[:b]).item(), "top1": hits[0], "top5": hits[1]}
+    if rank == 0:
+        state = model.state_dict()
+        with open(config["out"], "wb") as f:
+            for name, _ in config["tensors"]:
+                state[name].to(torch.float32).numpy().tofile(f)
+    return {"losses": losses, "norms": norms, "evaluation": evaluation}
+
+
+def train_ranks(config):
+    """One forked process for each rank; returns the answer of rank 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        read, write = os.pipe()
+        children = []
+        for rank in range(config["ranks"]):
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    dist.init_process_group("gloo", init_method="file://%s/store" % folder, rank=rank,
+                                            world_size=config["ranks"])
+                    answer = json.dumps(train(config, rank))
+                    if rank == 0:
+                        with os.fdopen(write, "w") as f:
+                            f.write(answer)
+                    dist.destroy_process_group()
+                    status = 0
+                finally:
+                    os._exit(status)
+            children.append(child)
+        os.close(write)
+        with os.fdopen(read) as f:
+            answer = f.read()
+        if any(os.waitpid(child, 0)[1] != 0 for child in children):
+            sys.exit("a rank of the peer failed")
+    return json.loads(answer)
+
+
+def main():
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    for line in sys.stdin:
+        config = json.loads(line)
+        print(json.dumps(train_ranks(config) if config["ranks"] > 1 else train(config)), flush=True)
+
+
+main()

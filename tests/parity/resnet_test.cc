@@ -1,0 +1,294 @@
+// Residual networks beside torchvision's and plain PyTorch's: the same weights and images, losses, gradient norms, running
+// statistics and evaluation. Several ranks beside DistributedDataParallel, whose buffers are the first rank's.
+#include <ATen/ops/from_blob.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "models/inventory.h"
+#include "strategies/compile.h"
+#include "strategies/defaults.h"
+#include "testing/temporary_folder.h"
+#include "tests/parity/peer.h"
+#include "worker/collectives/gloo.h"
+#include "worker/collectives/memory_key_value.h"
+#include "worker/engine/configure.h"
+#include "worker/engine/engine.h"
+
+namespace muster::parity {
+namespace {
+
+using nlohmann::json;
+
+struct ResnetTrial {
+  uint32_t depth = 8, width = 4, image = 16, classes = 7;
+  ResnetStem stem = RESNET_STEM_CIFAR;
+  std::function<void(Strategy&)> strategy = [](Strategy& s) { s.mutable_ddp(); };
+  uint32_t ranks = 1, samples = 12, microbatch = 12, steps = 12;
+  double smoothing = 0, lr = 0.05;
+  bool recompute = false;
+  std::string mistake = {};
+};
+
+struct Outcome {
+  Curve curve;
+  double loss = 0, top1 = 0, top5 = 0;  // of the evaluation
+  std::vector<float> tensors;           // parameters, then buffers
+};
+
+class Images {
+ public:
+  explicit Images(const ResnetTrial& trial) : trial_(trial) {
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    const size_t samples = trial.steps * trial.samples;
+    labels_.resize(samples);
+    for (int64_t& label : labels_) label = static_cast<int64_t>(random() % trial.classes);
+    pixels_.resize(samples * Pixels());
+    // Brightness by class, so that there is something to learn.
+    for (size_t i = 0; i < pixels_.size(); ++i) {
+      pixels_[i] = normal(random) + 0.3f * static_cast<float>(labels_[i / Pixels()]);
+    }
+  }
+  engine::Batch Batch(uint64_t first, uint64_t count) {
+    const int64_t n = static_cast<int64_t>(count), size = trial_.image;
+    return {.samples = count,
+            .inputs = at::from_blob(pixels_.data() + first * Pixels(), {n, 3, size, size}, at::kFloat),
+            .targets = at::from_blob(labels_.data() + first, {n}, at::kLong),
+            .global_samples = trial_.samples};
+  }
+  void Write(const std::string& path) const {
+    std::ofstream out(path, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(pixels_.data()), static_cast<std::streamsize>(4 * pixels_.size()));
+    out.write(reinterpret_cast<const char*>(labels_.data()), static_cast<std::streamsize>(8 * labels_.size()));
+  }
+
+ private:
+  size_t Pixels() const { return size_t{3} * trial_.image * trial_.image; }
+  const ResnetTrial& trial_;
+  std::vector<float> pixels_;
+  std::vector<int64_t> labels_;
+};
+
+Train MakeResnetTrain(const ResnetTrial& trial) {
+  Train train;
+  Resnet& m = *train.mutable_model()->mutable_resnet();
+  m.set_depth(trial.depth), m.set_image(trial.image), m.set_classes(trial.classes), m.set_stem(trial.stem);
+  if (trial.depth % 6 == 2 && trial.depth != 50) m.set_width(trial.width);
+  *train.mutable_model() = models::Resolve(train.model()).value();
+  if (trial.ranks == 1) {
+    train.mutable_strategy()->mutable_single();
+  } else {
+    trial.strategy(*train.mutable_strategy());
+    strategies::FillDefaults(*train.mutable_strategy());
+  }
+  train.mutable_batch()->set_sequences(trial.samples);
+  train.mutable_batch()->set_microbatch(trial.microbatch);
+  train.set_activation_checkpointing(trial.recompute);
+  train.set_label_smoothing(trial.smoothing);
+  Optimizer& o = *train.mutable_optimizer();
+  o.mutable_sgd()->set_momentum(0.9);
+  o.set_lr(trial.lr);
+  o.set_weight_decay(5e-3);
+  o.set_clip_norm(1.0);
+  train.set_seed(3);
+  return train;
+}
+
+// A whole tensor at its place among all, parameters first.
+void Collect(engine::Engine& engine, const Inventory& inventory, bool buffers, std::vector<float>& all) {
+  std::map<std::string, size_t> begins;
+  size_t size = 0;
+  for (const bool of_buffers : {false, true}) {
+    for (const Unit& unit : inventory.units()) {
+      for (const Tensor& tensor : of_buffers ? unit.buffers() : unit.tensors()) {
+        begins[tensor.name()] = size;
+        size += models::Elements(tensor);
+      }
+    }
+  }
+  all.resize(size);
+  for (const engine::StateView& view : engine.State()) {
+    if (view.kind != "parameter" && (view.kind != "buffer" || !buffers)) continue;
+    std::copy(view.values.begin(), view.values.end(),
+              all.begin() + static_cast<ptrdiff_t>(begins.at(view.tensor) + view.begin));
+  }
+}
+
+json TensorsOf(const Inventory& inventory) {
+  json tensors = json::array();
+  for (const bool buffers : {false, true}) {
+    for (const Unit& unit : inventory.units()) {
+      for (const Tensor& tensor : buffers ? unit.buffers() : unit.tensors()) {
+        tensors.push_back({tensor.name(), std::vector<uint64_t>(tensor.shape().begin(), tensor.shape().end())});
+      }
+    }
+  }
+  return tensors;
+}
+
+Outcome Ours(const ResnetTrial& trial) {
+  const Train train = MakeResnetTrain(trial);
+  const Inventory inventory = models::MakeInventory(train.model()).value();
+  collectives::MemoryKeyValue rendezvous;
+  Outcome outcome;
+  Images images(trial);
+  std::mutex mutex;
+  const auto run = [&](uint32_t rank) {
+    std::vector<std::unique_ptr<collectives::Group>> groups;
+    engine::Configured made = engine::Configure(train, inventory, trial.ranks, rank).value();
+    const uint32_t shards = made.config.table.shards();
+    for (const char* name : {"world", "shard", "replica"}) {
+      const bool whole = trial.ranks > 1 && (name[0] == 'w' || (shards > 1) == (name[0] == 's'));
+      groups.push_back(!whole ? nullptr
+                              : collectives::MakeGloo({.rank = static_cast<int>(rank),
+                                                       .size = static_cast<int>(trial.ranks),
+                                                       .name = name,
+                                                       .host = "127.0.0.1"},
+                                                      rendezvous)
+                                    .value());
+    }
+    made.config.groups = {groups[0].get(), groups[1].get(), groups[2].get()};
+    made.config.check_accesses = true;
+    const auto engine = engine::Engine::Create(made.config).value();
+    const strategies::Share share = strategies::ShareOf(trial.samples, trial.ranks, rank);
+    for (uint32_t step = 0; step < trial.steps; ++step) {
+      const auto result =
+          engine->Step(images.Batch(step * trial.samples + share.first, share.sequences), trial.lr);
+      ASSERT_TRUE(result.ok()) << result.status();
+      if (rank != 0) continue;
+      outcome.curve.losses.push_back(result->loss);
+      outcome.curve.norms.push_back(result->gradient_norm);
+    }
+    const auto found = engine->Evaluate(images.Batch(share.first, share.sequences));
+    ASSERT_TRUE(found.ok()) << found.status();
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (rank == 0) outcome.loss = found->loss, outcome.top1 = found->metrics[0], outcome.top5 = found->metrics[1];
+    Collect(*engine, inventory, /*buffers=*/rank == 0, outcome.tensors);
+  };
+  std::vector<std::thread> ranks;
+  for (uint32_t rank = 0; rank < trial.ranks; ++rank) ranks.emplace_back(run, rank);
+  for (std::thread& rank : ranks) rank.join();
+  return outcome;
+}
+
+Outcome Theirs(const ResnetTrial& trial) {
+  const TemporaryFolder folder;
+  ResnetTrial alone = trial;
+  alone.ranks = 1;
+  const Train train = MakeResnetTrain(alone);
+  const Resnet& m = train.model().resnet();
+  const Inventory inventory = models::MakeInventory(train.model()).value();
+  const auto engine = engine::Engine::Create(engine::Configure(train, inventory).value().config).value();
+  std::vector<float> tensors;
+  Collect(*engine, inventory, true, tensors);
+  const std::string weights = folder.path() + "/weights", data = folder.path() + "/data", out = folder.path() + "/out";
+  std::ofstream(weights, std::ios::binary)
+      .write(reinterpret_cast<const char*>(tensors.data()), static_cast<std::streamsize>(4 * tensors.size()));
+  Images(trial).Write(data);
+  const auto answer = Peer::Resnet().Ask({{"depth", m.depth()},
+                                          {"width", m.width()},
+                                          {"classes", m.classes()},
+                                          {"channels", m.channels()},
+                                          {"image", m.image()},
+                                          {"stem", m.stem() == RESNET_STEM_CIFAR ? "cifar" : "imagenet"},
+                                          {"bn_momentum", m.batch_norm_momentum()},
+                                          {"ranks", trial.ranks},
+                                          {"samples", trial.samples},
+                                          {"microbatch", trial.microbatch},
+                                          {"steps", trial.steps},
+                                          {"lr", trial.lr},
+                                          {"momentum", 0.9},
+                                          {"weight_decay", 5e-3},
+                                          {"clip_norm", 1.0},
+                                          {"label_smoothing", trial.smoothing},
+                                          {"mistake", trial.mistake},
+                                          {"data", data},
+                                          {"weights", weights},
+                                          {"out", out},
+                                          {"tensors", TensorsOf(inventory)}});
+  EXPECT_TRUE(answer.ok()) << answer.status();
+  if (!answer.ok()) return {};
+  Outcome outcome{.curve = {(*answer)["losses"], (*answer)["norms"]}};
+  outcome.loss = (*answer)["evaluation"]["loss"];
+  outcome.top1 = (*answer)["evaluation"]["top1"];
+  outcome.top5 = (*answer)["evaluation"]["top5"];
+  outcome.tensors.resize(tensors.size());
+  std::ifstream(out, std::ios::binary)
+      .read(reinterpret_cast<char*>(outcome.tensors.data()), static_cast<std::streamsize>(4 * tensors.size()));
+  return outcome;
+}
+
+// The largest difference of a tensor's elements, relative to the tensor's largest number in all.
+double TensorDifference(const Outcome& ours, const Outcome& theirs) {
+  double difference = 0, largest = 0;
+  EXPECT_EQ(ours.tensors.size(), theirs.tensors.size());
+  for (size_t i = 0; i < ours.tensors.size(); ++i) {
+    difference = std::max(difference, std::abs(static_cast<double>(ours.tensors[i]) - theirs.tensors[i]));
+    largest = std::max(largest, std::abs(static_cast<double>(theirs.tensors[i])));
+  }
+  std::printf("tensors: %.2g of %.2g\n", difference, largest);
+  return difference / largest;
+}
+
+constexpr double kTensorLimit = 2e-5;
+
+void ExpectSameResnet(const ResnetTrial& trial) {
+  const Outcome ours = Ours(trial), theirs = Theirs(trial);
+  const Difference d = Compare(ours.curve, theirs.curve);
+  EXPECT_LE(d.loss, kLossLimit);
+  EXPECT_LE(d.norm, kNormLimit);
+  EXPECT_LE(TensorDifference(ours, theirs), kTensorLimit);
+  EXPECT_NEAR(ours.loss, theirs.loss, 1e-4 * theirs.loss);
+  EXPECT_NEAR(ours.top1, theirs.top1, 1e-6);
+  EXPECT_NEAR(ours.top5, theirs.top5, 1e-6);
+  if (trial.steps > 3) {
+    EXPECT_LT(ours.curve.losses.back(), ours.curve.losses.front());
+  }
+}
+
+void ExpectCaughtResnet(const ResnetTrial& trial) {
+  const Outcome ours = Ours(trial), theirs = Theirs(trial);
+  const Difference d = Compare(ours.curve, theirs.curve);
+  ASSERT_TRUE(std::isfinite(d.loss)) << "nothing was compared";
+  EXPECT_TRUE(!Same(d) || TensorDifference(ours, theirs) > kTensorLimit ||
+              std::abs(ours.loss - theirs.loss) > 1e-4 * theirs.loss)
+      << trial.mistake << " would not be seen";
+}
+
+TEST(ResnetParity, OfSmallImages) { ExpectSameResnet({.depth = 14}); }
+TEST(ResnetParity, LabelSmoothing) { ExpectSameResnet({.smoothing = 0.1}); }
+TEST(ResnetParity, AccumulatesByMicrobatch) { ExpectSameResnet({.samples = 11, .microbatch = 4}); }
+TEST(ResnetParity, RecomputationCountsOnce) { ExpectSameResnet({.recompute = true}); }
+// Deep ones with few images to normalize by amplify rounding, so they learn slowly here.
+TEST(ResnetParity, TorchvisionsOfBasicBlocks) { ExpectSameResnet({.depth = 18, .samples = 6, .microbatch = 6, .steps = 3, .lr = 1e-4}); }
+TEST(ResnetParity, TorchvisionsOfBottlenecksForImagenet) {
+  ExpectSameResnet(
+      {.depth = 50, .image = 64, .stem = RESNET_STEM_IMAGENET, .samples = 6, .microbatch = 6, .steps = 1, .lr = 1e-4});
+}
+TEST(ResnetParity, SeveralRanksAreDistributedDataParallel) {
+  ExpectSameResnet({.ranks = 2});
+  ExpectSameResnet({.ranks = 3, .samples = 13, .microbatch = 3, .smoothing = 0.05});
+}
+TEST(ResnetParity, ShardedRanksToo) {
+  ExpectSameResnet({.strategy = [](Strategy& s) { s.mutable_fsdp(); }, .ranks = 2});
+  ExpectSameResnet({.strategy = [](Strategy& s) { s.mutable_zero()->set_stage(3); }, .ranks = 3, .samples = 13});
+  ExpectSameResnet({.strategy = [](Strategy& s) { s.mutable_zero()->set_stage(1); }, .ranks = 2, .recompute = true});
+}
+TEST(ResnetParity, MistakesAreSeen) {
+  for (const char* mistake : {"bn_eps", "bn_momentum", "no_smoothing", "no_buffers", "nesterov"}) {
+    ExpectCaughtResnet({.smoothing = 0.1, .mistake = mistake});
+  }
+}
+
+}  // namespace
+}  // namespace muster::parity

@@ -1,0 +1,103 @@
+#include "worker/tasks/image_classification.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "data/images/image_batch.h"
+#include "models/inventory.h"
+
+namespace muster::tasks {
+namespace {
+
+// A tensor that owns the vector.
+template <typename T>
+at::Tensor Owning(std::vector<T> values, const std::vector<int64_t>& shape, at::ScalarType type) {
+  auto kept = std::make_shared<std::vector<T>>(std::move(values));
+  return at::from_blob(kept->data(), shape, [kept](void*) {}, type);
+}
+
+class Images final : public Samples {
+ public:
+  Images(data::ImageFile file, const data::ImageOrder& order, const data::Augmentation& augmentation,
+         data::Normalization normalization)
+      : file_(std::move(file)), order_(order), augmentation_(augmentation), normalization_(std::move(normalization)) {}
+
+  uint64_t samples_per_epoch() const override { return order_.samples_per_epoch(); }
+  absl::StatusOr<engine::Batch> Read(uint64_t first, uint64_t count) const override {
+    std::vector<float> pixels;
+    std::vector<int64_t> labels;
+    absl::Status read =
+        data::ReadImages(file_, order_, augmentation_, normalization_, first, count, pixels, labels);
+    if (!read.ok()) return read;
+    const auto images = static_cast<int64_t>(count);
+    return engine::Batch{
+        .samples = count,
+        .inputs = Owning(std::move(pixels), {images, file_.channels(), file_.height(), file_.width()}, at::kFloat),
+        .targets = Owning(std::move(labels), {images}, at::kLong),
+        .global_samples = 0};
+  }
+
+ private:
+  const data::ImageFile file_;
+  const data::ImageOrder order_;
+  const data::Augmentation augmentation_;
+  const data::Normalization normalization_;
+};
+
+class ImageClassification final : public Task {
+ public:
+  std::string name() const override { return models::kImageClassification; }
+
+  absl::StatusOr<std::unique_ptr<Samples>> Open(const Inventory& inventory,
+                                                const SourceOptions& options) const override {
+    const auto at = [&](const absl::Status& status) {
+      return absl::Status(status.code(), absl::StrCat(options.field, ": ", status.message()));
+    };
+    absl::StatusOr<data::ImageFile> file = data::ImageFile::Open(options.path);
+    if (!file.ok()) return at(file.status());
+    const auto& shape = inventory.task().inputs().shape();
+    if (file->channels() != shape[0] || file->height() != shape[1] || file->width() != shape[2]) {
+      return at(absl::InvalidArgumentError(absl::StrCat(
+          options.path, " has images of ", file->channels(), " x ", file->height(), " x ", file->width(),
+          " (channels, height, width), the model reads ", shape[0], " x ", shape[1], " x ", shape[2])));
+    }
+    if (absl::Status s = file->CheckLabels(inventory.task().targets().bound()); !s.ok()) return at(s);
+    const data::ImageOrder order({.images = file->images(),
+                                  .order = options.evaluation ? DATA_ORDER_SEQUENTIAL : options.data.order(),
+                                  .seed = options.seed});
+    data::Augmentation augmentation;
+    if (!options.evaluation) {
+      augmentation = {.crop_padding = options.data.augmentation().crop_padding(),
+                      .flip = options.data.augmentation().flip()};
+    }
+    const data::Normalization normalization{
+        .mean = {options.data.mean().begin(), options.data.mean().end()},
+        .standard_deviation = {options.data.standard_deviation().begin(), options.data.standard_deviation().end()}};
+    if (absl::Status s = data::CheckNormalization(normalization, file->channels()); !s.ok()) return at(s);
+    return std::make_unique<Images>(*std::move(file), order, augmentation, normalization);
+  }
+
+  std::vector<NamedMetric> Metrics(const Inventory& inventory, const engine::Evaluation& evaluation) const override {
+    std::vector<NamedMetric> metrics;
+    for (int i = 0; i < inventory.task().metrics_size(); ++i) {
+      NamedMetric& metric = metrics.emplace_back();
+      metric.set_name(inventory.task().metrics(i));
+      metric.set_value(evaluation.metrics[static_cast<size_t>(i)]);
+    }
+    return metrics;
+  }
+
+  std::string samples_name() const override { return "images"; }
+  std::string targets_name() const override { return "images"; }
+};
+
+}  // namespace
+
+const Task& ImageClassificationTask() {
+  static const ImageClassification task;
+  return task;
+}
+
+}  // namespace muster::tasks
