@@ -23,11 +23,16 @@
 namespace muster::checkpoint {
 
 inline constexpr char kConfigFile[] = "config.json";
+inline constexpr char kPreprocessorFile[] = "preprocessor_config.json";
 
 // The numbers of `directory`/config.json. NotFound: no such file. InvalidArgument: not JSON, or a number is missing.
 // FailedPrecondition: of no family of this build, or a variant that computes something else (another activation, ...);
 // names the key.
 absl::StatusOr<Model> ReadHuggingFaceConfig(const std::string& directory);
+
+// How images are normalized before the model reads them: mean and standard_deviation of `directory`'s
+// preprocessor_config.json; empty if there is no such file. InvalidArgument: not JSON, or not such numbers.
+absl::StatusOr<Data> ReadPreprocessing(const std::string& directory);
 
 // The same for any value of model.from: such a folder, a step folder, or a folder of step folders (the newest). Only
 // the family's numbers: `from` is empty. Also DataLoss: its manifest is damaged.
@@ -66,7 +71,8 @@ struct Exported {
   uint32_t files = 0;  // of weights
 };
 
-// Writes a checkpoint's parameters in fp32 with the files that `transformers` needs to load them. The folder
+// Writes a checkpoint's parameters and buffers in fp32 with the files that `transformers` needs to load them; of a
+// model of images, under torchvision's names, with the images' normalization in preprocessor_config.json. The folder
 // appears complete or not at all: it is written as `<out>.part-<host>-<pid>` and renamed. The next export to the same
 // folder on the same host removes what killed exports left. AlreadyExists: options.out exists. FailedPrecondition: the
 // checkpoint is of a family that this build does not have. NotFound: options.tokenizer_from holds no tokenizer.

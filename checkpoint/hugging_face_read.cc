@@ -79,6 +79,28 @@ absl::StatusOr<Model> ReadHuggingFaceConfig(const std::string& directory) {
   return model;
 }
 
+absl::StatusOr<Data> ReadPreprocessing(const std::string& directory) {
+  const std::string path = absl::StrCat(directory, "/", kPreprocessorFile);
+  Data data;
+  if (!Exists(path)) return data;
+  const absl::StatusOr<json> config = ReadJson(path);
+  if (!config.ok()) return config.status();
+  for (const char* key : {"image_mean", "image_std"}) {
+    const json values = config->value(key, json::array());
+    for (const json& value : values) {
+      if (!values.is_array() || !value.is_number()) {
+        return absl::InvalidArgumentError(absl::StrCat(path, ": ", key, " is no list of numbers"));
+      }
+      if (key == absl::string_view("image_mean")) {
+        data.add_mean(value.get<float>());
+      } else {
+        data.add_standard_deviation(value.get<float>());
+      }
+    }
+  }
+  return data;
+}
+
 absl::StatusOr<Model> ReadModel(const std::string& path) {
   const std::vector<std::string> folders = StepFolders(path);
   if (folders.empty()) return ReadHuggingFaceConfig(path);

@@ -141,6 +141,18 @@ absl::Status WriteAll(const Checkpoint& checkpoint, const ExportOptions& options
                                      {"eos_token_id", config["eos_token_id"]}};
     if (absl::Status status = WriteJson(folder + "/generation_config.json", generation); !status.ok()) return status;
   }
+  const Data& data = checkpoint.manifest().spec().train().data();
+  if (!data.images().empty()) {
+    const std::vector<float> mean(data.mean().begin(), data.mean().end()),
+        deviation(data.standard_deviation().begin(), data.standard_deviation().end());
+    const ordered_json preprocessing = {{"do_rescale", true},
+                                        {"rescale_factor", 1 / 255.0},
+                                        {"do_normalize", true},
+                                        {"image_mean", mean},
+                                        {"image_std", deviation}};
+    absl::Status status = WriteJson(absl::StrCat(folder, "/", kPreprocessorFile), preprocessing);
+    if (!status.ok()) return status;
+  }
   if (options.tokenizer_from.empty()) return absl::OkStatus();
   return CopyTokenizer(options.tokenizer_from, folder);
 }

@@ -35,6 +35,7 @@ void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_fol
   if (!train.model().from().empty()) fix("model.from", *train.mutable_model()->mutable_from());
   if (train.has_data()) {
     fix("data.tokens", *train.mutable_data()->mutable_tokens());
+    fix("data.images", *train.mutable_data()->mutable_images());
     fix("data.validation", *train.mutable_data()->mutable_validation());
   }
   if (train.has_checkpoint()) {

@@ -89,7 +89,9 @@ absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int thre
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(*inventory, train, threads);
   if (!engine.ok()) return engine.status();
   if (absl::Status status = Import(path, *resolved, **engine); !status.ok()) return status;
-  return InferenceModel{*std::move(inventory), {}, *std::move(engine)};
+  absl::StatusOr<Data> data = checkpoint::ReadPreprocessing(path);
+  if (!data.ok()) return data.status();
+  return InferenceModel{*std::move(inventory), *std::move(data), *std::move(engine)};
 }
 
 }  // namespace
