@@ -1,7 +1,11 @@
 #include "bench/model.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/randn.h>
+
 #include "models/inventory.h"
 #include "worker/engine/configure.h"
+#include "worker/tasks/language_model.h"
 
 namespace muster::bench {
 
@@ -43,6 +47,10 @@ Model ModelOf(const Dimensions& shape) {
   Model model;
   if (shape.family == "gpt2") {
     SetSizes(shape, *model.mutable_gpt2());
+  } else if (shape.family == "resnet") {
+    model.mutable_resnet()->set_depth(shape.depth);
+    model.mutable_resnet()->set_image(shape.image);
+    model = *models::Resolve(model);
   } else {
     Llama& llama = *model.mutable_llama();
     SetSizes(shape, llama);
@@ -75,6 +83,15 @@ absl::StatusOr<engine::Config> MakeConfig(const Dimensions& shape, uint64_t* pla
   made->config.threads = shape.threads;
   made->config.cuda = shape.cuda;
   return std::move(made->config);
+}
+
+engine::Batch MakeBatch(const Dimensions& shape) {
+  if (shape.family != "resnet") return tasks::TokenBatch(shape.sequences, MakeTokens(shape), shape.sequences);
+  const int64_t n = shape.sequences, size = shape.image;
+  return {.samples = shape.sequences,
+          .inputs = at::randn({n, 3, size, size}),
+          .targets = at::arange(n, at::kLong).remainder(10),
+          .global_samples = shape.sequences};
 }
 
 std::vector<uint32_t> MakeTokens(const Dimensions& shape) {

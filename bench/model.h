@@ -12,7 +12,8 @@
 namespace muster::bench {
 
 struct Dimensions {
-  std::string family = "gpt2";              // or llama, whose head is not tied
+  std::string family = "gpt2";              // or llama, whose head is not tied, or resnet with a stem for small images
+  uint32_t depth = 0, image = 0;            // of resnet
   uint32_t key_value_heads = 0, inner = 0;  // of llama
   uint32_t layers = 4, heads = 4, width = 128, vocabulary = 256, context = 128, sequences = 8, microbatch = 0;
   uint32_t ranks = 1, rank = 0;  // `sequences` is a rank's share
@@ -27,7 +28,9 @@ struct Dimensions {
 // strategies::Compile; InvalidArgument: no such strategy.
 absl::StatusOr<engine::Config> MakeConfig(const Dimensions& shape, uint64_t* planned_bytes);
 
-// Token ids of one batch, the same in every run.
+// One batch, the same in every run.
+engine::Batch MakeBatch(const Dimensions& shape);
+// Token ids of one.
 std::vector<uint32_t> MakeTokens(const Dimensions& shape);
 
 }  // namespace muster::bench

@@ -8,7 +8,9 @@
 namespace muster::bench {
 
 inline void AddShape(CLI::App& app, Dimensions& shape) {
-  app.add_option("--family", shape.family)->check(CLI::IsMember({"gpt2", "llama"}));
+  app.add_option("--family", shape.family)->check(CLI::IsMember({"gpt2", "llama", "resnet"}));
+  app.add_option("--depth", shape.depth);
+  app.add_option("--image", shape.image);
   app.add_option("--key_value_heads", shape.key_value_heads);
   app.add_option("--inner", shape.inner);
   app.add_option("--layers", shape.layers);

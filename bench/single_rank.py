@@ -29,6 +29,8 @@ CASES = {
                    "vocabulary": 256, "context": 128, "sequences": 8, "steps": 8},
     "llama-6x384": {"family": "llama", "layers": 6, "heads": 6, "key_value_heads": 2, "width": 384, "inner": 1024,
                     "vocabulary": 49152, "context": 256, "sequences": 4, "steps": 1},
+    "resnet20": {"family": "resnet", "depth": 20, "image": 32, "sequences": 32, "steps": 2},
+    "resnet18": {"family": "resnet", "depth": 18, "image": 32, "sequences": 16, "steps": 1},
 }
 # What holds LibTorch and oneDNN to fewer instructions than the CPU has (common/instruction_set.h).
 ISAS = {
@@ -132,7 +134,7 @@ def measure(name, threads, dtype, args):
         side.end()
     times = {key: [min(r[key]["milliseconds"]) for r in rounds] for key in sides}
     last = rounds[-1]
-    tokens = case["context"] * case["sequences"]
+    tokens = case.get("context", 1) * case["sequences"]  # of resnet: images
     return {
         "case": name, "threads": threads, "dtype": dtype, "rounds": args.rounds, "tokens_per_step": tokens,
         "instruction_set": sides["ours"].ready["instruction_set"],
@@ -169,7 +171,7 @@ def table(results):
             "%.2f" % torch_over["median"] if torch_over else "-",
             "%.1f" % (r["memory_bytes"]["ours"] / 2**20), "%.1f" % (r["memory_bytes"]["torch"] / 2**20),
             "%.2f" % r["memory_over_torch"], "%.1f/%.1f" % (r["planned_bytes"] / 2**20, r["counted_bytes"] / 2**20)]
-    head = ["case", "instruction set", "dtype", "threads", "ours ms", "torch ms", "gemms ms", "tokens/s", "speed/torch", "time/gemms",
+    head = ["case", "instruction set", "dtype", "threads", "ours ms", "torch ms", "gemms ms", "tokens or images/s", "speed/torch", "time/gemms",
             "torch/gemms", "MiB", "torch MiB", "ratio", "planned/counted"]
     return aligned([head] + [row(r) for r in results])
 

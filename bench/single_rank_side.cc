@@ -17,7 +17,6 @@
 #include "bench/status.h"
 #include "common/instruction_set.h"
 #include "worker/engine/engine.h"
-#include "worker/tasks/language_model.h"
 
 int main(int argc, char** argv) {
   using namespace muster;
@@ -30,7 +29,6 @@ int main(int argc, char** argv) {
 
   const uint64_t before = bench::StatusBytes("VmRSS");
   uint64_t planned = 0;
-  const std::vector<uint32_t> tokens = bench::MakeTokens(shape);
   std::unique_ptr<engine::Engine> trained;
   std::unique_ptr<bench::Gemms> gemms;
   std::function<bool()> step;
@@ -42,7 +40,7 @@ int main(int argc, char** argv) {
       return 1;
     }
     trained = *std::move(made);
-    const engine::Batch batch = tasks::TokenBatch(shape.sequences, tokens, shape.sequences);
+    const engine::Batch batch = bench::MakeBatch(shape);
     step = [&, batch] { return trained->Step(batch, 1e-4).ok(); };
   } else {
     gemms = bench::MakeGemms(shape);

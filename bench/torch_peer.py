@@ -1,5 +1,5 @@
 """The other side of single_rank.py, ranks.py and gpu.py: the same GPT-2 trained by PyTorch, as its users write it;
-or the same Llama by Hugging Face's transformers.
+the same Llama by Hugging Face's transformers, or torchvision's ResNet with a stem for small images.
 
 Fused AdamW, scaled dot product attention, gradients set to none; torch.compile on request;
 several ranks over Gloo, on GPUs over NCCL, by DistributedDataParallel, with
@@ -10,6 +10,7 @@ reduced once a step, after the last microbatch. Protocol as single_rank_side.cc 
 import argparse
 import contextlib
 import json
+import os
 import sys
 import time
 
@@ -72,6 +73,23 @@ def llama(a):
     return Llama()
 
 
+def resnet(a):
+    """torchvision's, or He et al.'s of depth 6n + 2; written once, in the parity test's peer."""
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "parity"))
+    import resnet_peer
+
+    class Classifier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = resnet_peer.make_model({"depth": a.depth, "width": 16, "classes": 10, "channels": 3,
+                                                 "stem": "cifar"})
+
+        def forward(self, images, labels):
+            return F.cross_entropy(self.model(images).float(), labels)
+
+    return Classifier()
+
+
 def status_bytes(field):
     with open("/proc/self/status", encoding="ascii") as f:
         return next(int(line.split()[1]) * 1024 for line in f if line.startswith(field + ":"))
@@ -85,9 +103,13 @@ def unreduced(_, bucket):
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("layers", "heads", "width", "vocabulary", "context", "sequences", "threads"):
+    for name in ("sequences", "threads"):
         parser.add_argument("--" + name, type=int, required=True)
-    parser.add_argument("--family", default="gpt2", choices=("gpt2", "llama"))
+    for name in ("layers", "heads", "width", "vocabulary", "context"):
+        parser.add_argument("--" + name, type=int, help="of gpt2 and llama")
+    for name in ("depth", "image"):
+        parser.add_argument("--" + name, type=int, help="of resnet")
+    parser.add_argument("--family", default="gpt2", choices=("gpt2", "llama", "resnet"))
     parser.add_argument("--key_value_heads", type=int, help="of llama")
     parser.add_argument("--inner", type=int, help="of llama")
     parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"))
@@ -106,7 +128,7 @@ def main():
         torch.distributed.init_process_group("nccl" if a.device == "cuda" else "gloo", init_method="file://%s/store" % a.folder, rank=a.rank,
                                              world_size=a.ranks)
     before = status_bytes("VmRSS")
-    model = (Gpt2(a) if a.family == "gpt2" else llama(a)).to(a.device)
+    model = {"gpt2": Gpt2, "llama": llama, "resnet": resnet}[a.family](a).to(a.device)
     run = model
     if a.strategy.startswith("fsdp2"):
         from torch.distributed.device_mesh import init_device_mesh
@@ -134,15 +156,19 @@ def main():
                                             **options)
     else:
         optimizer = torch.optim.AdamW(groups, **options)
-    batch = torch.randint(0, a.vocabulary, (a.sequences, a.context + 1)).to(a.device)
-    parts = batch.split(a.microbatch or a.sequences)
+    if a.family == "resnet":
+        batch = (torch.randn(a.sequences, 3, a.image, a.image), torch.randint(0, 10, (a.sequences,)))
+    else:
+        ids = torch.randint(0, a.vocabulary, (a.sequences, a.context + 1))
+        batch = (ids[:, :-1], ids[:, 1:])
+    parts = list(zip(*(tensor.to(a.device).split(a.microbatch or a.sequences) for tensor in batch)))
 
     fsdp2, several = a.strategy.startswith("fsdp2"), a.ranks > 1
     autocast = a.dtype == "bf16" and not fsdp2
 
     def backward(part):
         with torch.autocast(a.device, torch.bfloat16, enabled=autocast):
-            loss = run(part[:, :-1], part[:, 1:]) * (len(part) / len(batch))
+            loss = run(*part) * (len(part[0]) / a.sequences)
         loss.backward()
         return loss.detach()
 

@@ -1,6 +1,6 @@
 #include "models/resnet/resnet.h"
 
-#include <array>
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -106,9 +106,13 @@ class UnitBuilder {
     unit_.set_output_bytes(4 * output);
     unit_.set_forward_bytes(4 * forward);
     unit_.set_backward_bytes(4 * backward);
-    uint64_t parameters = 0;
-    for (const Tensor& tensor : unit_.tensors()) parameters += Elements(tensor);
-    unit_.set_backward_constant_bytes(4 * parameters);
+    // Each tensor's gradient; the largest one's once more, in the layout in which oneDNN computes it.
+    uint64_t parameters = 0, largest = 0;
+    for (const Tensor& tensor : unit_.tensors()) {
+      parameters += Elements(tensor);
+      largest = std::max(largest, Elements(tensor));
+    }
+    unit_.set_backward_constant_bytes(4 * (parameters + largest));
     return unit_;
   }
 
@@ -135,12 +139,11 @@ Unit MakeStem(const Resnet& m, uint64_t& size) {
   if (imagenet) size = Strided(size, 2);
   uint64_t output = stem.AddConvolution("conv1", "bn1", m.channels(), m.width(), imagenet ? 7 : 3, size);
   const uint64_t convolved = output;
-  stem.Save(convolved);  // the rectifier's result
   if (imagenet) {
+    stem.Save(convolved);  // the rectifier's result
     size = Strided(size, 2);
     output = uint64_t{m.width()} * size * size;
     stem.Save(2 * output);  // where each maximum was, in 8 bytes
-    stem.Save(output);
   }
   return stem.Done(output, 0, 2 * convolved);
 }
@@ -164,7 +167,7 @@ Unit MakeBlock(const ResnetBlock& block, uint64_t& size) {
   if (block.projection) {
     built.AddConvolution(at + "downsample.0", at + "downsample.1", block.in, block.out, 1, strided);
   }
-  built.Save(output);  // the rectifier's result
+  // The rectifier's result is the next unit's input, which that one counts.
   size = strided;
   // Forward: the shortcut until it is added. Backward: the sum's gradient, which the shortcut waits for, and those of two
   // neighbors on the other path.

@@ -199,4 +199,5 @@ def main():
         print(json.dumps(train_ranks(config) if config["ranks"] > 1 else train(config)), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()
