@@ -107,7 +107,8 @@ class Reader {
     }
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       const json& affix = Field(model, key);
-      if (!affix.is_null() && affix != "") return Wrong("model.", key, " is not supported");
+      const bool none = affix.is_null() || (affix.is_string() && affix.get_ref<const std::string&>().empty());
+      if (!none) return Wrong("model.", key, " is not supported");
     }
     const json& dropout = Field(model, "dropout");
     if (!dropout.is_null() && dropout != 0.0)
