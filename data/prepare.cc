@@ -84,11 +84,12 @@ absl::Status CheckTexts(const PrepareOptions& options) {
 
 absl::Status CheckOptions(const PrepareOptions& options) {
   if (options.format == TokenFormat::kMegatron) return absl::InvalidArgumentError("format: write nanogpt or llmc");
-  if (options.end_of_text && (options.bpe == nullptr || !options.bpe->end_of_text().has_value())) {
-    return absl::InvalidArgumentError("end_of_text: the vocabulary has no <|endoftext|>");
+  if (options.end_of_text && (options.tokenizer == nullptr || !options.tokenizer->end_of_text().has_value())) {
+    return absl::InvalidArgumentError("end_of_text: the tokenizer has no token for the end of a text");
   }
-  if (options.format == TokenFormat::kNanoGpt && options.bpe != nullptr && options.bpe->vocabulary() > 65536) {
-    return absl::InvalidArgumentError(absl::StrCat("format: a vocabulary of ", options.bpe->vocabulary(),
+  if (options.format == TokenFormat::kNanoGpt && options.tokenizer != nullptr &&
+      options.tokenizer->vocabulary() > 65536) {
+    return absl::InvalidArgumentError(absl::StrCat("format: a vocabulary of ", options.tokenizer->vocabulary(),
                                                    " does not fit nanoGPT's two bytes a token: use llmc"));
   }
   if (options.validation_out.empty()) return absl::OkStatus();
@@ -107,7 +108,7 @@ struct Layout {
   explicit Layout(const PrepareOptions& options) {
     if (options.format != TokenFormat::kLlmC) return;
     header = kLlmCHeaderBytes;
-    if (options.bpe != nullptr && options.bpe->vocabulary() > 65536) width = 4;
+    if (options.tokenizer != nullptr && options.tokenizer->vocabulary() > 65536) width = 4;
   }
   uint64_t TokensIn(const DurableFile& file) const { return (file.size() - header) / width; }
 
@@ -160,30 +161,39 @@ class Writer {
     const absl::StatusOr<Input> input = Input::Open(path);
     if (!input.ok()) return input.status();
     std::vector<unsigned char> bytes(kChunkBytes);
-    std::string rest;  // input that later input may still change
-    while (true) {
+    for (bool first = true; true; first = false) {
       absl::StatusOr<size_t> got = input->Read(absl::MakeSpan(bytes));
       if (!got.ok()) return got.status();
-      rest.append(reinterpret_cast<const char*>(bytes.data()), *got);
-      if (absl::Status status = Encode(rest, /*last=*/*got == 0); !status.ok()) return status;
+      absl::Status status = Encode(absl::MakeConstSpan(bytes).first(*got), first, /*last=*/*got == 0);
+      if (!status.ok()) return status;
       if (*got == 0) return absl::OkStatus();
       done_ += *got;
       if (options_.progress) options_.progress(done_, known_ ? total_ : 0);
     }
   }
 
-  absl::Status Encode(std::string& rest, bool last) {
+  absl::Status Encode(absl::Span<const unsigned char> part, bool first, bool last) {
     ids_.clear();
-    if (options_.bpe == nullptr) {
-      for (const char c : rest) ids_.push_back(static_cast<unsigned char>(c));
-      rest.clear();
-    } else {
-      rest.erase(0, options_.bpe->EncodePart(rest, last, ids_));
-      if (last && options_.end_of_text) ids_.push_back(*options_.bpe->end_of_text());
+    if (options_.tokenizer == nullptr) {
+      ids_.assign(part.begin(), part.end());
+    } else if (absl::Status status = EncodePart(part, first, last); !status.ok()) {
+      return status;
     }
     std::string raw(ids_.size() * layout_.width, '\0');
     for (size_t i = 0; i < ids_.size(); ++i) std::memcpy(&raw[i * layout_.width], &ids_[i], layout_.width);
     return out_.Write(raw);
+  }
+
+  absl::Status EncodePart(absl::Span<const unsigned char> part, bool first, bool last) {
+    Tokenizer& tokenizer = *options_.tokenizer;
+    if (first) ids_ = tokenizer.before_text();
+    absl::Status status = tokenizer.EncodePart({reinterpret_cast<const char*>(part.data()), part.size()}, last, ids_);
+    if (!status.ok() || !last) return status;
+    const std::vector<uint32_t>& after = tokenizer.after_text();
+    ids_.insert(ids_.end(), after.begin(), after.end());
+    const bool ended = !after.empty() && after.back() == tokenizer.end_of_text();
+    if (options_.end_of_text && !ended) ids_.push_back(*tokenizer.end_of_text());
+    return absl::OkStatus();
   }
 
   const PrepareOptions& options_;
@@ -246,6 +256,7 @@ absl::StatusOr<Prepared> Prepare(const PrepareOptions& options) {
     prepared.validation_tokens = *held_out;
   }
   prepared.tokens = layout.TokensIn(*out);
+  if (options.tokenizer != nullptr) prepared.bytes_left_out = options.tokenizer->bytes_left_out();
   if (absl::Status status = WriteHeader(layout, *out, /*first=*/false); !status.ok()) return status;
   if (validation.has_value()) {
     if (absl::Status status = validation->Commit(); !status.ok()) return status;
@@ -289,16 +300,17 @@ absl::StatusOr<Inspection> Inspect(const std::string& pattern) {
   return result;
 }
 
-std::string Readable(absl::Span<const uint32_t> tokens, const Bpe* bpe) {
-  const uint64_t vocabulary = bpe == nullptr ? 256 : bpe->vocabulary();
+std::string Readable(absl::Span<const uint32_t> tokens, const Tokenizer* tokenizer) {
+  const uint64_t vocabulary = tokenizer == nullptr ? 256 : tokenizer->vocabulary();
   std::string text;
   for (const uint32_t token : tokens) {
     if (token >= vocabulary) return "";
-    text += bpe == nullptr ? std::string(1, static_cast<char>(token)) : bpe->Decode({&token, 1});
+    text += tokenizer == nullptr ? std::string(1, static_cast<char>(token)) : tokenizer->Decode({&token, 1});
   }
   for (char& c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    const bool printable = (byte >= ' ' && byte < 127) || c == '\n' || c == '\t' || (bpe != nullptr && byte >= 0x80);
+    const bool printable =
+        (byte >= ' ' && byte < 127) || c == '\n' || c == '\t' || (tokenizer != nullptr && byte >= 0x80);
     if (!printable) c = '.';
   }
   return text;

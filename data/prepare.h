@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "data/bpe.h"
 #include "data/token_shard.h"
+#include "data/tokenizer.h"
 
 namespace muster::data {
 
@@ -17,8 +17,8 @@ struct PrepareOptions {
   std::vector<std::string> texts;              // files, concatenated in order, or "-" for standard input
   std::string out;                             // token file to write
   TokenFormat format = TokenFormat::kNanoGpt;  // or kLlmC: 2 bytes a token, 4 if the vocabulary needs them
-  Bpe* bpe = nullptr;                          // null: bytes are tokens (vocabulary 256); not owned
-  bool end_of_text = false;                    // append the vocabulary's <|endoftext|> to each text; only with bpe
+  Tokenizer* tokenizer = nullptr;              // null: bytes are tokens (vocabulary 256); not owned
+  bool end_of_text = false;                    // end each text with the tokenizer's end_of_text()
   std::string validation_out;                  // second token file for the end of the text; empty: no split
   double validation_fraction = 0.1;            // of the tokens, from the end; only with validation_out
   bool force = false;                          // replace files that exist
@@ -29,13 +29,15 @@ struct PrepareOptions {
 struct Prepared {
   uint64_t tokens = 0;             // in `out`
   uint64_t validation_tokens = 0;  // in `validation_out`
+  uint64_t bytes_left_out = 0;     // the tokenizer has no token for them
 };
 
-// Streams: memory does not grow with the texts (only with the longest run of letters without a space). Files appear
-// complete or not at all; after an error no file is left.
-// NotFound: no such text; AlreadyExists: an output exists and `force` is not set; InvalidArgument: the texts are empty,
-// the fraction is not in (0, 1) or leaves one side empty, two of the paths are the same file, or the format cannot hold
-// the vocabulary's ids; ResourceExhausted: disk full; OutOfRange: more tokens than llm.c's header can say.
+// Each text is encoded as the `tokenizers` package does by default, with the special tokens that the tokenizer's
+// template puts before and after it. Streams: memory does not grow with the texts, but for what Tokenizer::EncodePart
+// names. Files appear complete or not at all; after an error no file is left. NotFound: no such text; AlreadyExists: an
+// output exists and `force` is not set; InvalidArgument: the texts are empty, the fraction is not in (0, 1) or leaves
+// one side empty, two of the paths are the same file, or the format cannot hold the vocabulary's ids;
+// ResourceExhausted: disk full, or as Tokenizer::Encode; OutOfRange: more tokens than llm.c's header can say.
 absl::StatusOr<Prepared> Prepare(const PrepareOptions& options);
 
 struct Shard {
@@ -60,8 +62,8 @@ struct Inspection {
 // `pattern` and errors as TokenFile::Open. Reads everything.
 absl::StatusOr<Inspection> Inspect(const std::string& pattern);
 
-// Tokens as text: by `bpe`, or (null) as bytes; what is not printable ASCII or part of a UTF-8 character as '.'.
+// Tokens as text: by `tokenizer`, or (null) as bytes; what is not printable ASCII or part of a UTF-8 character as '.'.
 // Empty: an id has no meaning there.
-std::string Readable(absl::Span<const uint32_t> tokens, const Bpe* bpe);
+std::string Readable(absl::Span<const uint32_t> tokens, const Tokenizer* tokenizer);
 
 }  // namespace muster::data

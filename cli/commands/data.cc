@@ -13,29 +13,21 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/tokenizer_option.h"
 #include "cli/output/format.h"
 #include "cli/output_format.h"
 #include "common/bytes.h"
 #include "data/prepare.h"
+#include "data/tokenizer.h"
 
 namespace muster::cli {
 namespace {
 
-// The tokenizer's two files.
-struct Vocabulary {
-  std::string ids, merges;
-
-  void AddTo(CLI::App* command) {
-    auto* names = command->add_option("--vocab", ids, "GPT-2's encoder.json or vocab.json")->type_name("FILE");
-    auto* pairs = command->add_option("--merges", merges, "GPT-2's vocab.bpe or merges.txt")->type_name("FILE");
-    names->needs(pairs);
-    pairs->needs(names);
-  }
-  absl::StatusOr<std::unique_ptr<data::Bpe>> Load() const {
-    if (ids.empty()) return std::unique_ptr<data::Bpe>();
-    return data::Bpe::Load(ids, merges);
-  }
-};
+// Null: bytes are tokens.
+absl::StatusOr<std::unique_ptr<data::Tokenizer>> LoadTokenizer(const std::string& path) {
+  if (path.empty()) return std::unique_ptr<data::Tokenizer>();
+  return data::Tokenizer::Load(path);
+}
 
 // A progress line that is redrawn: bytes, share, rate and time left.
 std::function<void(uint64_t, uint64_t)> LiveProgress() {
@@ -62,7 +54,6 @@ struct PrepareFlags {
   data::PrepareOptions options;
   std::vector<std::string> files;
   std::string tokenizer, format = "nanogpt";
-  Vocabulary vocabulary;
 };
 
 absl::StatusOr<ExitCode> Prepare(const Invocation& invocation, PrepareFlags& flags) {
@@ -70,14 +61,9 @@ absl::StatusOr<ExitCode> Prepare(const Invocation& invocation, PrepareFlags& fla
   options.texts.assign(flags.files.begin(), flags.files.end() - 1);
   options.out = flags.files.back();
   options.format = flags.format == "llmc" ? data::TokenFormat::kLlmC : data::TokenFormat::kNanoGpt;
-  const bool gpt2 = flags.tokenizer == "gpt2" || (flags.tokenizer.empty() && !flags.vocabulary.ids.empty());
-  if (gpt2 == flags.vocabulary.ids.empty()) {
-    return absl::InvalidArgumentError(gpt2 ? "--tokenizer gpt2 needs --vocab and --merges: GPT-2's two published files"
-                                           : "--vocab and --merges belong to --tokenizer gpt2");
-  }
-  const absl::StatusOr<std::unique_ptr<data::Bpe>> bpe = flags.vocabulary.Load();
-  if (!bpe.ok()) return bpe.status();
-  options.bpe = bpe->get();
+  const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = LoadTokenizer(flags.tokenizer);
+  if (!tokenizer.ok()) return tokenizer.status();
+  options.tokenizer = tokenizer->get();
   const bool live = invocation.Err().terminal;
   if (live) options.progress = LiveProgress();
   const absl::StatusOr<data::Prepared> prepared = data::Prepare(options);
@@ -87,23 +73,25 @@ absl::StatusOr<ExitCode> Prepare(const Invocation& invocation, PrepareFlags& fla
   if (!options.validation_out.empty()) {
     Say(absl::StrCat(options.validation_out, ": ", Grouped(prepared->validation_tokens), " tokens"));
   }
-  if (gpt2) Say(absl::StrCat("model.vocabulary must be at least ", (*bpe)->vocabulary()));
+  if (prepared->bytes_left_out > 0) {
+    Say(absl::StrCat("left out ", Grouped(prepared->bytes_left_out), " bytes that the tokenizer has no token for"));
+  }
+  if (options.tokenizer != nullptr) {
+    Say(absl::StrCat("model.vocabulary must be at least ", options.tokenizer->vocabulary()));
+  }
   return kOk;
 }
 
 void RegisterPrepare(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<PrepareFlags>();
-  CLI::App* command =
-      AddCommand(app, "prepare", "Commands", "Make token files from text",
-                 "muster data prepare text.txt train.bin --validation val.bin\n"
-                 "muster data prepare a.txt b.txt train.bin --tokenizer gpt2 --vocab vocab.json --merges merges.txt");
+  CLI::App* command = AddCommand(app, "prepare", "Commands", "Make token files from text",
+                                 "muster data prepare text.txt train.bin --validation val.bin\n"
+                                 "muster data prepare a.txt b.txt train.bin --tokenizer gpt2 --end_of_text");
   command->add_option("FILES", flags->files, "text files (- for standard input), and last the token file to write")
       ->required()
       ->expected(2, -1);
-  command->add_option("--tokenizer", flags->tokenizer, "bytes (each is a token), or gpt2")
-      ->check(CLI::IsMember({"bytes", "gpt2"}));
-  flags->vocabulary.AddTo(command);
-  command->add_flag("--end_of_text", flags->options.end_of_text, "put <|endoftext|> after each text");
+  AddTokenizer(command, flags->tokenizer, "each byte is a token");
+  command->add_flag("--end_of_text", flags->options.end_of_text, "put the tokenizer's end of text after each text");
   command->add_option("--format", flags->format, "nanogpt (no header), or llmc")
       ->check(CLI::IsMember({"nanogpt", "llmc"}))
       ->capture_default_str();
@@ -120,7 +108,7 @@ void RegisterPrepare(CLI::App& app, Invocation& invocation) {
 
 struct InspectFlags {
   std::vector<std::string> files;
-  Vocabulary vocabulary;
+  std::string tokenizer;
   Format format = Format::kTable;
 };
 
@@ -162,14 +150,14 @@ std::string Describe(const data::Inspection& found, const std::string& beginning
 }
 
 absl::StatusOr<ExitCode> Inspect(const InspectFlags& flags) {
-  const absl::StatusOr<std::unique_ptr<data::Bpe>> bpe = flags.vocabulary.Load();
-  if (!bpe.ok()) return bpe.status();
+  const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = LoadTokenizer(flags.tokenizer);
+  if (!tokenizer.ok()) return tokenizer.status();
   nlohmann::ordered_json trees = nlohmann::ordered_json::array();
   std::string text;
   for (const std::string& file : flags.files) {
     const absl::StatusOr<data::Inspection> found = data::Inspect(file);
     if (!found.ok()) return found.status();
-    const std::string beginning = data::Readable(found->first, bpe->get());
+    const std::string beginning = data::Readable(found->first, tokenizer->get());
     trees.push_back(Tree(file, *found, beginning));
     text += Describe(*found, beginning);
   }
@@ -187,7 +175,7 @@ void RegisterInspect(CLI::App& app, Invocation& invocation) {
       AddCommand(app, "inspect", "Commands", "Say what is in token files (nanoGPT's, llm.c's, Megatron's)",
                  "muster data inspect train.bin -o json\nmuster data inspect 'shards/train_*.bin'");
   command->add_option("FILE", flags->files, "token file, or a quoted pattern of its shards")->required();
-  flags->vocabulary.AddTo(command);
+  AddTokenizer(command, flags->tokenizer, "each byte is a token");
   AddFormat(command, flags->format, {"table", "json", "yaml"});
   OnRun(command, invocation, [flags] { return Inspect(*flags); });
 }

@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/tokenizer_option.h"
 #include "cli/commands/trainer_program.h"
 
 namespace muster::cli {
@@ -8,7 +9,7 @@ namespace {
 
 struct SampleFlags {
   std::string from;
-  std::string prompt, tokens, temperature, top_k, seed, vocab, merges;
+  std::string prompt, tokens, temperature, top_k, seed, tokenizer;
 };
 
 }  // namespace
@@ -24,18 +25,15 @@ void RegisterSample(CLI::App& app, Invocation& invocation) {
   command->add_option("--temperature", flags->temperature, "0: always take the likeliest token")->type_name("X");
   command->add_option("--top_k", flags->top_k, "sample from the K likeliest tokens")->type_name("K");
   command->add_option("--seed", flags->seed, "seed of the sampling")->type_name("N");
-  auto* vocab = command->add_option("--vocab", flags->vocab, "GPT-2's vocab.json; default: FROM's")->type_name("FILE");
-  auto* merges = command->add_option("--merges", flags->merges, "GPT-2's merges.txt")->type_name("FILE");
-  vocab->needs(merges);
-  merges->needs(vocab);
+  AddTokenizer(command, flags->tokenizer, "FROM's; without one each byte is a token");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::string> folder = ModelFolder(invocation, flags->from);
     if (!folder.ok()) return folder.status();
     std::vector<std::string> arguments = {"sample", "--checkpoint", *folder, "--prompt", flags->prompt};
     for (const auto& [name, value] :
          {std::pair("--tokens", &flags->tokens), std::pair("--temperature", &flags->temperature),
-          std::pair("--top_k", &flags->top_k), std::pair("--seed", &flags->seed), std::pair("--vocab", &flags->vocab),
-          std::pair("--merges", &flags->merges)}) {
+          std::pair("--top_k", &flags->top_k), std::pair("--seed", &flags->seed),
+          std::pair("--tokenizer", &flags->tokenizer)}) {
       if (!value->empty()) arguments.insert(arguments.end(), {name, *value});
     }
     return BecomeTrainer(invocation, std::move(arguments));

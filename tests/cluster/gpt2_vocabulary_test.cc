@@ -22,14 +22,13 @@ TEST(Gpt2Vocabulary, FromTextToText) {
   const char* files = getenv("MUSTER_GPT2_VOCABULARY");
   ASSERT_NE(files, nullptr) << "run ./test.sh, or tools/fetch_gpt2_vocabulary.sh and pass "
                                "--test_env=MUSTER_GPT2_VOCABULARY=~/.cache/muster/gpt2-vocabulary";
-  const std::string vocab = absl::StrCat(files, "/encoder.json"), merges = absl::StrCat(files, "/vocab.bpe");
   Cluster cluster;
   cluster.StartCoordinator();
   cluster.StartWorker(0, 1);
 
   const std::string tokens = cluster.folder() + "/pairs.bin";
-  const Ran prepared = cluster.Muster({"data", "prepare", "/usr/share/common-licenses/GPL-3", tokens, "--tokenizer",
-                                       "gpt2", "--vocab", vocab, "--merges", merges});
+  const Ran prepared =
+      cluster.Muster({"data", "prepare", "/usr/share/common-licenses/GPL-3", tokens, "--tokenizer", files});
   ASSERT_EQ(prepared.exit_code, 0) << prepared.err;
   EXPECT_TRUE(absl::StrContains(prepared.err + prepared.out, "model.vocabulary must be at least 50257"))
       << prepared.err;
@@ -51,14 +50,14 @@ TEST(Gpt2Vocabulary, FromTextToText) {
 
   const std::vector<std::string> sample = {"sample", "@last", "--prompt", "The licenses", "--tokens", "12"};
   std::vector<std::string> with_files = sample;
-  with_files.insert(with_files.end(), {"--vocab", vocab, "--merges", merges});
+  with_files.insert(with_files.end(), {"--tokenizer", files});
   const Ran text = cluster.Muster(with_files);
   EXPECT_EQ(text.exit_code, 0) << text.err;
   EXPECT_TRUE(absl::StartsWith(text.out, "The licenses")) << text.out;
   EXPECT_GT(text.out.size(), std::string("The licenses").size() + 12) << text.out;
   const Ran without = cluster.Muster(sample);
   EXPECT_EQ(without.exit_code, 1);
-  EXPECT_TRUE(absl::StrContains(without.err, "--vocab")) << without.err;
+  EXPECT_TRUE(absl::StrContains(without.err, "--tokenizer")) << without.err;
 }
 
 }  // namespace

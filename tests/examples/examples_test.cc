@@ -102,10 +102,8 @@ class ExamplesTest : public ::testing::Test {
       fs::copy_file("/usr/share/common-licenses/GPL-3", absl::StrCat(folder, "/", name));
     }
     fs::create_directories(folder + "/gpt2");
-    for (const char* name : {"", "gpt2/"}) {
-      std::ofstream(absl::StrCat(folder, "/", name, "vocab.json")) << ByteVocabulary();
-      std::ofstream(absl::StrCat(folder, "/", name, "merges.txt")) << "#version: 0.2\n";
-    }
+    std::ofstream(folder + "/gpt2/vocab.json") << ByteVocabulary();
+    std::ofstream(folder + "/gpt2/merges.txt") << "#version: 0.2\n";
     fs::create_directory_symlink(cluster_.CheckpointPath("gpt2-tiny"), folder + "/runs/gpt2-tiny");
     return folder;
   }

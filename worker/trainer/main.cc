@@ -17,7 +17,7 @@
 #include "checkpoint/hugging_face.h"
 #include "common/log/log.h"
 #include "common/version.h"
-#include "data/bpe.h"
+#include "data/tokenizer.h"
 #include "models/family.h"
 #include "worker/collectives/backends.h"
 #include "worker/engine/engine.h"
@@ -71,27 +71,24 @@ absl::Status Run(const RunOptions& options) {
 
 int Threads(int asked) { return asked > 0 ? asked : muster::trainer::AvailableCores(); }
 
-struct Tokenizer {
-  std::string vocabulary, merges;
-};
-
-// Loads the given tokenizer files, or those beside the model. Null: the model's tokens are bytes.
-absl::StatusOr<std::unique_ptr<muster::data::Bpe>> LoadTokenizer(Tokenizer files, const std::string& model) {
-  std::error_code error;
+// Loads the given tokenizer, or the one beside the model. Null: the model's tokens are bytes.
+absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> LoadTokenizer(const std::string& given,
+                                                                       const std::string& model) {
+  if (!given.empty()) return muster::data::Tokenizer::Load(given);
   // Of a step's folder, those beside the steps.
   const std::filesystem::path path(model);
   const bool step = muster::checkpoint::ParseDirectory(path.filename().string()).has_value();
   const std::string folder = step ? path.parent_path().string() : model;
-  if (files.vocabulary.empty() && std::filesystem::exists(folder + "/vocab.json", error)) {
-    files = {folder + "/vocab.json", folder + "/merges.txt"};
+  for (const char* name : {"/tokenizer.json", "/vocab.json"}) {
+    std::error_code error;
+    if (std::filesystem::exists(folder + name, error)) return muster::data::Tokenizer::Load(folder);
   }
-  if (files.vocabulary.empty()) return std::unique_ptr<muster::data::Bpe>();
-  return muster::data::Bpe::Load(files.vocabulary, files.merges);
+  return std::unique_ptr<muster::data::Tokenizer>();
 }
 
-absl::Status Sample(const std::string& path, int threads, const Tokenizer& files, const SampleOptions& options) {
-  const absl::StatusOr<std::unique_ptr<muster::data::Bpe>> bpe = LoadTokenizer(files, path);
-  if (!bpe.ok()) return bpe.status();
+absl::Status Sample(const std::string& path, int threads, const std::string& given, const SampleOptions& options) {
+  const absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> tokenizer = LoadTokenizer(given, path);
+  if (!tokenizer.ok()) return tokenizer.status();
   const absl::StatusOr<muster::trainer::InferenceModel> model =
       muster::trainer::LoadForInference(path, Threads(threads));
   if (!model.ok()) return model.status();
@@ -104,7 +101,7 @@ absl::Status Sample(const std::string& path, int threads, const Tokenizer& files
     begun = true;
     return put(text);
   };
-  absl::Status status = muster::trainer::Sample(*model->engine, model->inventory, bpe->get(), options, begin);
+  absl::Status status = muster::trainer::Sample(*model->engine, model->inventory, tokenizer->get(), options, begin);
   if (status.ok()) put("\n");
   return status;
 }
@@ -194,11 +191,8 @@ int main(int argc, char** argv) {
   sample_command->add_option("--top_k", sample.top_k, "only among the k likeliest; 0: all")->capture_default_str();
   sample_command->add_option("--seed", sample.seed, "of the random choice")->capture_default_str();
 
-  Tokenizer tokenizer;
-  CLI::Option* vocabulary = sample_command->add_option("--vocab", tokenizer.vocabulary, "GPT-2's vocab.json");
-  CLI::Option* merges = sample_command->add_option("--merges", tokenizer.merges, "GPT-2's merges.txt");
-  vocabulary->needs(merges);
-  merges->needs(vocabulary);
+  std::string tokenizer;
+  sample_command->add_option("--tokenizer", tokenizer, "folder with tokenizer files, or a tokenizer.json");
 
   std::string tokens;
   uint64_t sequences = 0;

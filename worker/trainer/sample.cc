@@ -17,16 +17,16 @@ namespace {
 
 constexpr uint64_t kEvaluateSamples = 64;  // at a time
 
-absl::Status CheckOptions(const SampleOptions& options, const Inventory& inventory, const data::Bpe* bpe) {
-  if (bpe == nullptr && inventory.task().targets().bound() != 256) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the model's vocabulary is ", inventory.task().targets().bound(),
-                     ", not bytes: give its tokenizer's files, --vocab vocab.json --merges merges.txt"));
+absl::Status CheckOptions(const SampleOptions& options, const Inventory& inventory, const data::Tokenizer* tokenizer) {
+  const uint64_t vocabulary = inventory.task().targets().bound();
+  if (tokenizer == nullptr && vocabulary != 256) {
+    return absl::InvalidArgumentError(absl::StrCat("the model's vocabulary is ", vocabulary,
+                                                   ", not bytes: give its tokenizer with --tokenizer DIR"));
   }
-  if (bpe != nullptr && bpe->vocabulary() > inventory.task().targets().bound()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the tokenizer has ", bpe->vocabulary(), " tokens, the model's vocabulary is ",
-                     inventory.task().targets().bound(), ": they do not belong together"));
+  if (tokenizer != nullptr && tokenizer->vocabulary() > vocabulary) {
+    return absl::InvalidArgumentError(absl::StrCat("the tokenizer has ", tokenizer->vocabulary(),
+                                                   " tokens, the model's vocabulary is ", vocabulary,
+                                                   ": they do not belong together"));
   }
   if (!(options.temperature >= 0) || !std::isfinite(options.temperature)) {
     return absl::InvalidArgumentError("temperature: must be 0 or more");
@@ -34,15 +34,19 @@ absl::Status CheckOptions(const SampleOptions& options, const Inventory& invento
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<uint32_t>> Prompt(const SampleOptions& options, const Inventory& inventory, data::Bpe* bpe) {
+absl::StatusOr<std::vector<uint32_t>> Prompt(const SampleOptions& options, const Inventory& inventory,
+                                             data::Tokenizer* tokenizer) {
   std::vector<uint32_t> tokens;
-  if (bpe == nullptr) {
+  if (tokenizer == nullptr) {
     for (const char c : options.prompt) tokens.push_back(static_cast<unsigned char>(c));
     if (tokens.empty()) tokens.push_back('\n');
   } else {
-    bpe->Encode(options.prompt, tokens);
-    if (tokens.empty() && bpe->end_of_text().has_value()) tokens.push_back(*bpe->end_of_text());
-    if (tokens.empty()) bpe->Encode("\n", tokens);
+    tokens = tokenizer->before_text();
+    absl::Status status = tokenizer->Encode(options.prompt, tokens);
+    if (tokens.empty() && tokenizer->end_of_text().has_value()) tokens.push_back(*tokenizer->end_of_text());
+    if (tokens.empty() && status.ok()) status = tokenizer->Encode("\n", tokens);
+    if (status.ok() && tokens.empty()) status = absl::InvalidArgumentError("the prompt has no tokens");
+    if (!status.ok()) return status;
   }
   for (const uint32_t token : tokens) {
     if (token < inventory.task().targets().bound()) continue;
@@ -78,14 +82,14 @@ uint32_t Choose(absl::Span<const float> logits, double temperature, uint32_t top
   return ids.back();
 }
 
-absl::Status Sample(engine::Engine& engine, const Inventory& inventory, data::Bpe* bpe, const SampleOptions& options,
-                    const std::function<bool(std::string_view)>& write) {
+absl::Status Sample(engine::Engine& engine, const Inventory& inventory, data::Tokenizer* tokenizer,
+                    const SampleOptions& options, const std::function<bool(std::string_view)>& write) {
   if (inventory.task().name() != models::kLanguageModel) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the model's task is ", inventory.task().name(), ": only a language model can be sampled"));
+    return absl::InvalidArgumentError(absl::StrCat("the model's task is ", inventory.task().name(),
+                                                   ": only a language model can be sampled"));
   }
-  if (absl::Status status = CheckOptions(options, inventory, bpe); !status.ok()) return status;
-  absl::StatusOr<std::vector<uint32_t>> tokens = Prompt(options, inventory, bpe);
+  if (absl::Status status = CheckOptions(options, inventory, tokenizer); !status.ok()) return status;
+  absl::StatusOr<std::vector<uint32_t>> tokens = Prompt(options, inventory, tokenizer);
   if (!tokens.ok()) return tokens.status();
   std::mt19937_64 random(options.seed);
   tasks::NextToken next(&engine);
@@ -97,8 +101,9 @@ absl::Status Sample(engine::Engine& engine, const Inventory& inventory, data::Bp
     const double uniform = std::ldexp(static_cast<double>(random() >> 11), -53);
     const uint32_t token = Choose(*logits, options.temperature, options.top_k, uniform);
     tokens->push_back(token);
-    if (bpe != nullptr && bpe->end_of_text() == token) return absl::OkStatus();
-    const std::string text = bpe == nullptr ? std::string(1, static_cast<char>(token)) : bpe->Decode({&token, 1});
+    if (tokenizer != nullptr && tokenizer->end_of_text() == token) return absl::OkStatus();
+    const std::string text =
+        tokenizer == nullptr ? std::string(1, static_cast<char>(token)) : tokenizer->Decode({&token, 1});
     if (!write(text)) return absl::OkStatus();
   }
   return absl::OkStatus();

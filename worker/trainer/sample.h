@@ -9,14 +9,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "data/bpe.h"
+#include "data/tokenizer.h"
 #include "worker/engine/engine.h"
 #include "worker/trainer/weights.h"
 
 namespace muster::trainer {
 
 struct SampleOptions {
-  std::string prompt;  // empty: start after <|endoftext|>, or after a newline
+  std::string prompt;  // empty: start after the end of a text, or after a newline
   uint64_t tokens = 200;
   double temperature = 0.8;  // 0: always the likeliest
   uint32_t top_k = 0;        // only among the k likeliest; 0: all
@@ -24,11 +24,12 @@ struct SampleOptions {
 };
 
 // Calls `write` with the text of each sampled token (which may be part of a character); stops early when that returns
-// false, or at <|endoftext|>. `bpe`: of the model's tokens; none: they are bytes.
-// InvalidArgument: options out of range, a prompt with tokens that the model does not have, a `bpe`
+// false, or at the tokenizer's end of text. The prompt begins as the tokenizer's template says (Llama 3:
+// <|begin_of_text|>). `tokenizer`: of the model's tokens; none: they are bytes.
+// InvalidArgument: options out of range, a prompt with tokens that the model does not have, a `tokenizer`
 // with more tokens than the model, or none for a model whose vocabulary is not bytes.
-absl::Status Sample(engine::Engine& engine, const Inventory& inventory, data::Bpe* bpe, const SampleOptions& options,
-                    const std::function<bool(std::string_view)>& write);
+absl::Status Sample(engine::Engine& engine, const Inventory& inventory, data::Tokenizer* tokenizer,
+                    const SampleOptions& options, const std::function<bool(std::string_view)>& write);
 
 // One token id out of logits. `uniform` in [0, 1). Ties go to the lower id.
 uint32_t Choose(absl::Span<const float> logits, double temperature, uint32_t top_k, double uniform);

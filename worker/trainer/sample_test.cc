@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
 #include "common/sha256.h"
-#include "data/bpe.h"
+#include "data/tokenizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/tasks/language_model.h"
@@ -248,10 +248,10 @@ TEST_F(SampleTest, ByteTokensAndPairsAreText) {
   const std::string vocab = bench_->Path("tokenizer/vocab.json"), merges = bench_->Path("tokenizer/merges.txt");
   std::ofstream(vocab) << Vocabulary();
   std::ofstream(merges) << "#version: 0.2\n\u0120 t\n\u0120t h\n\u0120th e\n";
-  const auto bpe = data::Bpe::Load(vocab, merges);
-  ASSERT_TRUE(bpe.ok()) << bpe.status();
+  const auto tokenizer = data::Tokenizer::Load(bench_->Path("tokenizer"));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   std::vector<uint32_t> ids;
-  for (int i = 0; i < 100; ++i) (*bpe)->Encode("in the box. ", ids);
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE((*tokenizer)->Encode("in the box. ", ids).ok());
   JobSpec spec = bench_->MakeJob();
   Train& train = *spec.mutable_train();
   train.mutable_data()->set_tokens(bench_->WriteTokens("pairs.bin", {ids.begin(), ids.end()}));
@@ -267,7 +267,7 @@ TEST_F(SampleTest, ByteTokensAndPairsAreText) {
     options.insert(options.begin(), {"sample", "--checkpoint", from, "--prompt", "in the", "--temperature", "0"});
     return Run(options);
   };
-  Process given = sample(bench_->Path("pairs"), {"--tokens", "40", "--vocab", vocab, "--merges", merges});
+  Process given = sample(bench_->Path("pairs"), {"--tokens", "40", "--tokenizer", bench_->Path("tokenizer")});
   ASSERT_EQ(given.Wait(), 0) << given.Log();
   EXPECT_THAT(given.Output(), StartsWith("in the box. in the box. in"));
   Process exporting = Run({"export", "--checkpoint", bench_->Path("pairs"), "--out", bench_->Path("pairs-out"),
@@ -276,7 +276,7 @@ TEST_F(SampleTest, ByteTokensAndPairsAreText) {
   Process beside = sample(bench_->Path("pairs-out"), {"--tokens", "40"});
   ASSERT_EQ(beside.Wait(), 0) << beside.Log();
   EXPECT_EQ(beside.Output(), given.Output());
-  Process larger = sample(bench_->Path("checkpoints"), {"--vocab", vocab, "--merges", merges});
+  Process larger = sample(bench_->Path("checkpoints"), {"--tokenizer", bench_->Path("tokenizer")});
   EXPECT_EQ(larger.Wait(), 1);
   EXPECT_THAT(larger.Log(), HasSubstr("the tokenizer has 260 tokens, the model's vocabulary is 256"));
 }
