@@ -18,6 +18,9 @@ struct Taps {
   std::vector<int32_t> weights;
 };
 
+// As Pillow, which casts number + 0.5 to an integer: that differs only below 0, where TapsOf starts at 0 either way.
+int64_t Nearest(double number) { return static_cast<int64_t>(std::floor(number + 0.5)); }
+
 // Output pixels [begin, begin + count) of a side that goes from `from` to `to` pixels.
 std::vector<Taps> TapsOf(uint32_t from, uint64_t to, uint64_t begin, uint32_t count) {
   const double scale = static_cast<double>(from) / static_cast<double>(to);
@@ -26,8 +29,8 @@ std::vector<Taps> TapsOf(uint32_t from, uint64_t to, uint64_t begin, uint32_t co
   std::vector<double> weights;
   for (uint32_t i = 0; i < count; ++i) {
     const double center = (static_cast<double>(begin + i) + 0.5) * scale;
-    const int64_t first = std::max<int64_t>(0, static_cast<int64_t>(center - support + 0.5));
-    const int64_t end = std::min<int64_t>(from, static_cast<int64_t>(center + support + 0.5));
+    const int64_t first = std::max<int64_t>(0, Nearest(center - support));
+    const int64_t end = std::min<int64_t>(from, Nearest(center + support));
     weights.clear();
     double sum = 0;
     for (int64_t at = first; at < end; ++at) {
@@ -37,7 +40,7 @@ std::vector<Taps> TapsOf(uint32_t from, uint64_t to, uint64_t begin, uint32_t co
     }
     result[i].first = first;
     for (const double weight : weights) {
-      result[i].weights.push_back(static_cast<int32_t>(0.5 + weight / sum * (1 << kWeightBits)));
+      result[i].weights.push_back(static_cast<int32_t>(Nearest(weight / sum * (1 << kWeightBits))));
     }
   }
   return result;
