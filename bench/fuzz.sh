@@ -13,7 +13,8 @@ seconds=${1:-600}
 shift || true
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(//cli/spec:reader_fuzz //cli/output:trace_fuzz //checkpoint:manifest_fuzz
-  //checkpoint:safetensors_fuzz //data:token_header_fuzz //worker/rundir:outbox_fuzz //coordinator/server:plan_fuzz)
+  //checkpoint:safetensors_fuzz //data:token_header_fuzz //data/images:image_file_fuzz
+  //data/images/prepare:decode_fuzz //data/images/prepare:idx_fuzz //worker/rundir:outbox_fuzz //coordinator/server:plan_fuzz)
 
 out=${MUSTER_FUZZ_OUT:-$(mktemp -d)}
 base=${MUSTER_CACHE:-$HOME/.cache/muster}/fuzz-build

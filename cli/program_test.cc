@@ -576,5 +576,25 @@ TEST_F(MusterTest, DataMakesAndInspectsTokenFiles) {
   EXPECT_EQ(found["beginning"], "hello hello hello");
 }
 
+TEST_F(MusterTest, DataMakesAndInspectsImageFiles) {
+  const std::string images =
+      folder_.Write("images", std::string("\0\0\x08\x03\0\0\0\x02\0\0\0\x01\0\0\0\x01\xff\x33", 18));
+  const std::string labels = folder_.Write("labels", std::string("\0\0\x08\x01\0\0\0\x02\x02\x00", 10));
+  const std::string out = folder_.path() + "/train.bin";
+  const std::vector<std::string> prepare = {
+      "data", "prepare-images", "--idx_images", images, "--idx_labels", labels, out, "--size", "1"};
+  EXPECT_EQ(Run(prepare).err, absl::StrCat(out, ": 2 images of 3 x 1 x 1 in 3 classes\n"));
+  EXPECT_EQ(Run(prepare).code, 2);  // exists
+  const std::string described = Run({"data", "inspect", out}).out;
+  EXPECT_EQ(described,
+            absl::StrCat(out, ": muster, 2 images\n2 images of 3 x 1 x 1 in 8 B; 3 classes: 0: 1, 1: 0, 2: 1\n",
+                         "mean: [0.6000, 0.6000, 0.6000]\nstandard_deviation: [0.4000, 0.4000, 0.4000]\n"));
+  const json found = json::parse(Run({"data", "inspect", out, "-o", "json"}).out);
+  EXPECT_EQ(found["class_counts"], json({1, 0, 1}));
+  EXPECT_EQ(Run({"data", "prepare-images", out}).code, 2);
+  EXPECT_EQ(Run({"data", "prepare-images", "--idx_images", images, out}).code, 2);
+  EXPECT_EQ(Run({"data", "prepare-images", folder_.path() + "/absent", out + "2"}).code, 2);
+}
+
 }  // namespace
 }  // namespace muster::cli

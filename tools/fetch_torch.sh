@@ -33,7 +33,8 @@ if [ "$want" = peer ]; then
   /usr/bin/python3 -m venv "$dest" || die "python3 -m venv failed: is the package python3-venv installed?"
   "$dest/bin/python" -m pip install -q --disable-pip-version-check -r "$list" \
     || die "pip could not install what $list lists: no network?"
-  "$dest/bin/python" -m pip install -q --disable-pip-version-check --no-deps -r "$here/peer_alone.txt" \
+  # In a folder of its own: transformers would import it, and its compiled operators are built for another torch.
+  "$dest/bin/python" -m pip install -q --disable-pip-version-check --no-deps --target "$dest/alone" -r "$here/peer_alone.txt" \
     || die "pip could not install what $here/peer_alone.txt lists: no network?"
   site=$("$dest/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
   echo "$cache/torch-cpu" >"$site/torch-cpu.pth"   # the very files that we link

@@ -16,6 +16,7 @@ void RegisterCompletion(CLI::App& app, Invocation& invocation);
 void RegisterCoordinator(CLI::App& app, Invocation& invocation);
 void RegisterCoordinatorTokens(CLI::App& app, Invocation& invocation);  // in the group coordinator
 void RegisterData(CLI::App& app, Invocation& invocation);
+void RegisterDataImages(CLI::App& app, Invocation& invocation);  // in the group data
 void RegisterDelete(CLI::App& app, Invocation& invocation);
 void RegisterDescribe(CLI::App& app, Invocation& invocation);
 void RegisterDoctor(CLI::App& app, Invocation& invocation);

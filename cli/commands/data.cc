@@ -13,10 +13,12 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/data_images.h"
 #include "cli/commands/tokenizer_option.h"
 #include "cli/output/format.h"
 #include "cli/output_format.h"
 #include "common/bytes.h"
+#include "data/images/image_file.h"
 #include "data/prepare.h"
 #include "data/tokenizer.h"
 
@@ -155,6 +157,10 @@ absl::StatusOr<ExitCode> Inspect(const InspectFlags& flags) {
   nlohmann::ordered_json trees = nlohmann::ordered_json::array();
   std::string text;
   for (const std::string& file : flags.files) {
+    if (data::HoldsImages(file)) {
+      if (absl::Status status = AppendImages(file, trees, text); !status.ok()) return status;
+      continue;
+    }
     const absl::StatusOr<data::Inspection> found = data::Inspect(file);
     if (!found.ok()) return found.status();
     const std::string beginning = data::Readable(found->first, tokenizer->get());
@@ -172,9 +178,9 @@ absl::StatusOr<ExitCode> Inspect(const InspectFlags& flags) {
 void RegisterInspect(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<InspectFlags>();
   CLI::App* command =
-      AddCommand(app, "inspect", "Commands", "Say what is in token files (nanoGPT's, llm.c's, Megatron's)",
+      AddCommand(app, "inspect", "Commands", "Say what is in token files (nanoGPT, llm.c, Megatron) or image files",
                  "muster data inspect train.bin -o json\nmuster data inspect 'shards/train_*.bin'");
-  command->add_option("FILE", flags->files, "token file, or a quoted pattern of its shards")->required();
+  command->add_option("FILE", flags->files, "token or image file, or a quoted pattern of its shards")->required();
   AddTokenizer(command, flags->tokenizer, "each byte is a token");
   AddFormat(command, flags->format, {"table", "json", "yaml"});
   OnRun(command, invocation, [flags] { return Inspect(*flags); });
@@ -183,10 +189,11 @@ void RegisterInspect(CLI::App& app, Invocation& invocation) {
 }  // namespace
 
 void RegisterData(CLI::App& app, Invocation& invocation) {
-  CLI::App* group = AddCommand(app, "data", kGroupData, "Make and look at token files",
+  CLI::App* group = AddCommand(app, "data", kGroupData, "Make and look at token and image files",
                                "muster data prepare text.txt train.bin\nmuster data inspect train.bin");
   group->require_subcommand(1);
   RegisterPrepare(*group, invocation);
+  RegisterDataImages(*group, invocation);
   RegisterInspect(*group, invocation);
 }
 

@@ -65,6 +65,16 @@ class Generator {
  private:
   void Set(Message& message, const FieldDescriptor& field) {
     const Reflection& r = *message.GetReflection();
+    if (field.is_repeated() && field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
+      for (uint64_t count = random_() % 4; count > 0; --count) {
+        if (field.cpp_type() == FieldDescriptor::CPPTYPE_FLOAT) {
+          r.AddFloat(&message, &field, static_cast<float>(random_() % 4096) / 256);
+        } else {
+          r.AddUInt64(&message, &field, Bits());
+        }
+      }
+      return;
+    }
     switch (field.cpp_type()) {
       case FieldDescriptor::CPPTYPE_INT32:
         return r.SetInt32(&message, &field, static_cast<int32_t>(Bits()));

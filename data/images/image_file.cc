@@ -1,5 +1,7 @@
 #include "data/images/image_file.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -74,6 +76,11 @@ absl::Status ImageFile::CheckLabels(uint64_t classes) const {
 }
 
 bool HoldsImages(const std::string& pattern) {
+  const absl::StatusOr<std::vector<std::string>> paths = FilesOf(pattern);
+  if (!paths.ok()) return false;
+  for (const std::string& path : *paths) {
+    if (access(SidecarPath(path).c_str(), F_OK) == 0) return true;
+  }
   const absl::StatusOr<ImageFile> file = ImageFile::Open(pattern);
   return file.ok() && file->CheckLabels(file->classes()).ok();
 }

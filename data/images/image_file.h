@@ -53,8 +53,8 @@ class ImageFile {
   std::vector<uint64_t> ends_;  // of each shard in the stream
 };
 
-// Whether `pattern` is a file, or matches files, that Open takes and whose labels are all in range. A file of tokens
-// whose size happens to be that of CIFAR's records is none: its labels are not.
+// Whether `pattern` is a file of images, or matches some: it has a sidecar, or Open takes it and all labels are in
+// range. A file of tokens whose size happens to be that of CIFAR's records is none, because their labels are not.
 bool HoldsImages(const std::string& pattern);
 
 }  // namespace muster::data

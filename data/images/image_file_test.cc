@@ -254,6 +254,8 @@ TEST_F(ImageFileTest, TokensOfTheSameSizeAreNoImages) {
   while (tokens.size() < 2 * 3073) tokens += std::string("t\0", 2);
   EXPECT_FALSE(HoldsImages(Write("tokens.bin", tokens)));
   EXPECT_FALSE(HoldsImages(Path("absent.bin")));
+  Write("tokens.bin.json", "broken");
+  EXPECT_TRUE(HoldsImages(Path("tokens.bin"))) << "so that Open says what is wrong with the sidecar";
 }
 
 }  // namespace

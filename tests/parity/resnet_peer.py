@@ -29,6 +29,7 @@ MISTAKES = ("bn_eps", "bn_momentum", "no_smoothing", "no_buffers", "nesterov")
 
 def torchvision_resnet():
     """torchvision.models.resnet without the rest of the package, whose compiled operators are built for CUDA."""
+    sys.path.append(os.path.join(sys.prefix, "alone"))  # tools/fetch_torch.sh
     place = importlib.util.find_spec("torchvision").submodule_search_locations[0]
     for name, folder in (("torchvision", place), ("torchvision.models", os.path.join(place, "models"))):
         package = types.ModuleType(name)
