@@ -119,7 +119,7 @@ absl::Status SqliteHistory::AppendMetrics(const HistoryItem& item, const MetricP
                                    column(point.has_validation_loss(), point.validation_loss()),
                                    point.SerializeAsString()));
   ++job.points;
-  job.last.clear_time();  // merging would mix the fields of two times
+  job.last.clear_time();                                         // merging would mix the fields of two times
   if (point.validation_size() > 0) job.last.clear_validation();  // merging appends to lists
   job.last.MergeFrom(point);
   return absl::OkStatus();

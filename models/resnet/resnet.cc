@@ -169,8 +169,8 @@ Unit MakeBlock(const ResnetBlock& block, uint64_t& size) {
   }
   // The rectifier's result is the next unit's input, which that one counts.
   size = strided;
-  // Forward: the shortcut until it is added. Backward: the sum's gradient, which the shortcut waits for, and those of two
-  // neighbors on the other path.
+  // Forward: the shortcut until it is added. Backward: the sum's gradient, which the shortcut waits for, and those of
+  // two neighbors on the other path.
   return built.Done(output, output, output + 2 * std::max({output, widest, input}));
 }
 

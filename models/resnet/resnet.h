@@ -17,7 +17,8 @@ struct ResnetBlock {
   uint32_t in = 0, out = 0;  // channels
   uint32_t stride = 1;
   bool bottleneck = false;
-  bool projection = false;  // its shortcut is a convolution; else the input, padded with zero channels where they differ
+  bool projection =
+      false;  // its shortcut is a convolution; else the input, padded with zero channels where they differ
 };
 
 // Of a resolved model, in order.

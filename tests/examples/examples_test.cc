@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -104,6 +105,21 @@ class ExamplesTest : public ::testing::Test {
     fs::create_directories(folder + "/gpt2");
     std::ofstream(folder + "/gpt2/vocab.json") << ByteVocabulary();
     std::ofstream(folder + "/gpt2/merges.txt") << "#version: 0.2\n";
+    // Red, 1 x 1.
+    const std::string png = absl::HexStringToBytes(
+        "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c4944415408d763f8cfc000000301010018dd"
+        "8db0"
+        "0000000049454e44ae426082");
+    for (const char* kind : {"cat", "dog"}) {
+      fs::create_directories(absl::StrCat(folder, "/pets/", kind));
+      for (int i = 0; i < 9; ++i) {
+        std::ofstream(absl::StrCat(folder, "/pets/", kind, "/", i, ".png"), std::ios::binary) << png;
+      }
+    }
+    for (const auto& [theirs, ours] : {std::pair("images-idx3", "images"), std::pair("labels-idx1", "labels")}) {
+      fs::copy_file(absl::StrCat("/usr/share/datasets/fashion-mnist/t10k-", theirs, "-ubyte.gz"),
+                    absl::StrCat(folder, "/train-", ours, ".gz"));
+    }
     fs::create_directory_symlink(cluster_.CheckpointPath("gpt2-tiny"), folder + "/runs/gpt2-tiny");
     return folder;
   }

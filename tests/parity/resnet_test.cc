@@ -1,5 +1,5 @@
-// Residual networks beside torchvision's and plain PyTorch's: the same weights and images, losses, gradient norms, running
-// statistics and evaluation. Several ranks beside DistributedDataParallel, whose buffers are the first rank's.
+// Residual networks beside torchvision's and plain PyTorch's: the same weights and images, losses, gradient norms,
+// running statistics and evaluation. Several ranks beside DistributedDataParallel, whose buffers are the first rank's.
 #include <ATen/ops/from_blob.h>
 #include <gtest/gtest.h>
 
@@ -162,8 +162,7 @@ Outcome Ours(const ResnetTrial& trial) {
     const auto engine = engine::Engine::Create(made.config).value();
     const strategies::Share share = strategies::ShareOf(trial.samples, trial.ranks, rank);
     for (uint32_t step = 0; step < trial.steps; ++step) {
-      const auto result =
-          engine->Step(images.Batch(step * trial.samples + share.first, share.sequences), trial.lr);
+      const auto result = engine->Step(images.Batch(step * trial.samples + share.first, share.sequences), trial.lr);
       ASSERT_TRUE(result.ok()) << result.status();
       if (rank != 0) continue;
       outcome.curve.losses.push_back(result->loss);
@@ -270,7 +269,9 @@ TEST(ResnetParity, LabelSmoothing) { ExpectSameResnet({.smoothing = 0.1}); }
 TEST(ResnetParity, AccumulatesByMicrobatch) { ExpectSameResnet({.samples = 11, .microbatch = 4}); }
 TEST(ResnetParity, RecomputationCountsOnce) { ExpectSameResnet({.recompute = true}); }
 // Deep ones with few images to normalize by amplify rounding, so they learn slowly here.
-TEST(ResnetParity, TorchvisionsOfBasicBlocks) { ExpectSameResnet({.depth = 18, .samples = 6, .microbatch = 6, .steps = 3, .lr = 1e-4}); }
+TEST(ResnetParity, TorchvisionsOfBasicBlocks) {
+  ExpectSameResnet({.depth = 18, .samples = 6, .microbatch = 6, .steps = 3, .lr = 1e-4});
+}
 TEST(ResnetParity, TorchvisionsOfBottlenecksForImagenet) {
   ExpectSameResnet(
       {.depth = 50, .image = 64, .stem = RESNET_STEM_IMAGENET, .samples = 6, .microbatch = 6, .steps = 1, .lr = 1e-4});

@@ -79,8 +79,8 @@ struct StepResult {
   double waited_seconds = 0;  // on a CPU: time blocked in collectives
 };
 
-// A contiguous run of a tensor's elements that this rank owns, or a whole buffer, which every rank has; fp32. Valid until the engine is destroyed, on a GPU
-// until Push.
+// A contiguous run of a tensor's elements that this rank owns, or a whole buffer, which every rank has; fp32. Valid
+// until the engine is destroyed, on a GPU until Push.
 struct StateView {
   std::string kind;             // "parameter", "buffer", "exp_avg", "exp_avg_sq", "momentum"
   std::string tensor;           // inventory's name

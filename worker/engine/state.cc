@@ -71,8 +71,7 @@ std::vector<StateView> State::Views() {
       const Tensor& tensor = *state.tensor;
       const at::Tensor host = copies_ ? CopyOf(state) : state.values;
       views.push_back({kind.name, tensor.name(), std::vector<uint64_t>(tensor.shape().begin(), tensor.shape().end()),
-                       state.first,
-                       absl::MakeSpan(host.mutable_data_ptr<float>(), static_cast<size_t>(host.numel()))});
+                       state.first, absl::MakeSpan(host.mutable_data_ptr<float>(), static_cast<size_t>(host.numel()))});
     }
   }
   return views;

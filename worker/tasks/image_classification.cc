@@ -15,7 +15,8 @@ namespace {
 template <typename T>
 at::Tensor Owning(std::vector<T> values, const std::vector<int64_t>& shape, at::ScalarType type) {
   auto kept = std::make_shared<std::vector<T>>(std::move(values));
-  return at::from_blob(kept->data(), shape, [kept](void*) {}, type);
+  return at::from_blob(
+      kept->data(), shape, [kept](void*) {}, type);
 }
 
 class Images final : public Samples {
@@ -28,8 +29,7 @@ class Images final : public Samples {
   absl::StatusOr<engine::Batch> Read(uint64_t first, uint64_t count) const override {
     std::vector<float> pixels;
     std::vector<int64_t> labels;
-    absl::Status read =
-        data::ReadImages(file_, order_, augmentation_, normalization_, first, count, pixels, labels);
+    absl::Status read = data::ReadImages(file_, order_, augmentation_, normalization_, first, count, pixels, labels);
     if (!read.ok()) return read;
     const auto images = static_cast<int64_t>(count);
     return engine::Batch{
@@ -59,9 +59,9 @@ class ImageClassification final : public Task {
     if (!file.ok()) return at(file.status());
     const auto& shape = inventory.task().inputs().shape();
     if (file->channels() != shape[0] || file->height() != shape[1] || file->width() != shape[2]) {
-      return at(absl::InvalidArgumentError(absl::StrCat(
-          options.path, " has images of ", file->channels(), " x ", file->height(), " x ", file->width(),
-          " (channels, height, width), the model reads ", shape[0], " x ", shape[1], " x ", shape[2])));
+      return at(absl::InvalidArgumentError(
+          absl::StrCat(options.path, " has images of ", file->channels(), " x ", file->height(), " x ", file->width(),
+                       " (channels, height, width), the model reads ", shape[0], " x ", shape[1], " x ", shape[2])));
     }
     if (absl::Status s = file->CheckLabels(inventory.task().targets().bound()); !s.ok()) return at(s);
     const data::ImageOrder order({.images = file->images(),

@@ -152,7 +152,8 @@ Checkpointer::Checkpointer(const Assignment& assignment, Rank& rank) : assignmen
   const Checkpoint& options = assignment.spec().train().checkpoint();
   // On a GPU, Pull() makes the copy. Without periodic checkpoints, the first request allocates the copy.
   if (!writes() || assignment.device() == DEVICE_CUDA || (options.has_async() && !options.async())) return;
-  if (options.every_steps() > 0 || options.every_seconds() > 0) copy_.emplace(RunsOf(*rank_.engine, Which::kAll, /*buffers=*/first()));
+  if (options.every_steps() > 0 || options.every_seconds() > 0)
+    copy_.emplace(RunsOf(*rank_.engine, Which::kAll, /*buffers=*/first()));
   if (copy_.has_value() && !copy_->fits()) {
     LogWarn("asynchronous checkpoints are off, so training waits for each write", {{"reason", copy_->why()}});
   }

@@ -20,8 +20,8 @@ constexpr uint64_t kEvaluateSamples = 64;  // at a time
 absl::Status CheckOptions(const SampleOptions& options, const Inventory& inventory, const data::Tokenizer* tokenizer) {
   const uint64_t vocabulary = inventory.task().targets().bound();
   if (tokenizer == nullptr && vocabulary != 256) {
-    return absl::InvalidArgumentError(absl::StrCat("the model's vocabulary is ", vocabulary,
-                                                   ", not bytes: give its tokenizer with --tokenizer DIR"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model's vocabulary is ", vocabulary, ", not bytes: give its tokenizer with --tokenizer DIR"));
   }
   if (tokenizer != nullptr && tokenizer->vocabulary() > vocabulary) {
     return absl::InvalidArgumentError(absl::StrCat("the tokenizer has ", tokenizer->vocabulary(),
@@ -85,8 +85,8 @@ uint32_t Choose(absl::Span<const float> logits, double temperature, uint32_t top
 absl::Status Sample(engine::Engine& engine, const Inventory& inventory, data::Tokenizer* tokenizer,
                     const SampleOptions& options, const std::function<bool(std::string_view)>& write) {
   if (inventory.task().name() != models::kLanguageModel) {
-    return absl::InvalidArgumentError(absl::StrCat("the model's task is ", inventory.task().name(),
-                                                   ": only a language model can be sampled"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model's task is ", inventory.task().name(), ": only a language model can be sampled"));
   }
   if (absl::Status status = CheckOptions(options, inventory, tokenizer); !status.ok()) return status;
   absl::StatusOr<std::vector<uint32_t>> tokens = Prompt(options, inventory, tokenizer);

@@ -13,9 +13,9 @@ namespace muster::trainer {
 
 enum class Which { kParameters, kAll };
 
-// The engine's state as runs of a shard: parameters and buffers under their names, the rest as "optimizer.<kind>.<name>". Views
-// into the engine; on a GPU, call Pull() before reading them and Push() after writing. `buffers`: every rank has them,
-// and only the first one writes them.
+// The engine's state as runs of a shard: parameters and buffers under their names, the rest as
+// "optimizer.<kind>.<name>". Views into the engine; on a GPU, call Pull() before reading them and Push() after writing.
+// `buffers`: every rank has them, and only the first one writes them.
 std::vector<checkpoint::TensorRun> RunsOf(engine::Engine& engine, Which which, bool buffers = true);
 
 // Reads the engine's state from the checkpoint. FailedPrecondition: it belongs to another model or optimizer. DataLoss:

@@ -15,8 +15,8 @@ class AutogradUnit : public UnitModule {
   Activations Backward(const Context& context, Saved saved, const Activations& grads) final;
 
  protected:
-  // `in`: the activations, or of the model's first unit the batch's inputs. `kept`: in mode generate, what the unit keeps
-  // of the tokens before context.position; else null.
+  // `in`: the activations, or of the model's first unit the batch's inputs. `kept`: in mode generate, what the unit
+  // keeps of the tokens before context.position; else null.
   virtual at::Tensor Compute(const Context& context, const at::Tensor& in, at::Tensor* kept) const = 0;
 
   // A parameter as autograd sees it: a leaf that shares the flat buffer's storage.

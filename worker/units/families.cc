@@ -6,8 +6,8 @@
 namespace muster::units {
 
 const std::vector<UnitFamily>& UnitFamilies() {
-  static const auto& families = *new std::vector<UnitFamily>{
-      {"gpt2", MakeGpt2Unit}, {"llama", MakeLlamaUnit}, {"resnet", MakeResnetUnit}};
+  static const auto& families =
+      *new std::vector<UnitFamily>{{"gpt2", MakeGpt2Unit}, {"llama", MakeLlamaUnit}, {"resnet", MakeResnetUnit}};
   return families;
 }
 

@@ -30,9 +30,9 @@ struct Context {
   Mode mode = Mode::kTrain;
   int microbatch = 0;
   int64_t samples = 0;
-  at::Tensor inputs;        // of the batch: token ids, int64 [samples, tokens]; images, fp32 [samples, C, H, W]
-  int64_t position = 0;     // position of the first token; nonzero in mode generate only
-  at::Tensor targets;       // int64 [samples, tokens] or [samples]; undefined: the head gives logits and no loss
+  at::Tensor inputs;     // of the batch: token ids, int64 [samples, tokens]; images, fp32 [samples, C, H, W]
+  int64_t position = 0;  // position of the first token; nonzero in mode generate only
+  at::Tensor targets;    // int64 [samples, tokens] or [samples]; undefined: the head gives logits and no loss
   double label_smoothing = 0;
   double loss_scale = 1.0;  // factor on each target's gradient: 1 / targets of the whole step
   at::Tensor loss_sum;      // float64 scalar: the head adds its loss summed over the targets, in backward when training

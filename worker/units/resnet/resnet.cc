@@ -105,7 +105,7 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeResnetUnit(const Model& model, c
     for (models::ResnetBlock& block : models::ResnetBlocks(m)) {
       if (block.name != unit.name()) continue;
       return std::make_unique<ResidualBlock>(std::move(block), m.batch_norm_momentum(), std::move(parameters),
-                                     options.buffers);
+                                             options.buffers);
     }
   }
   return absl::UnimplementedError(absl::StrCat("resnet has no unit ", unit.name(), " of kind ", unit.kind()));
