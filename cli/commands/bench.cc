@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -25,14 +26,32 @@ struct BenchFlags {
   std::vector<std::string> files;
   std::vector<std::string> sets;
   std::vector<uint32_t> ranks = {1, 2, 4};
+  std::vector<std::string> strategies = {""};  // "": the job's own
   uint64_t steps = 25;
   uint64_t warm_up = 5;
   bool weak = false;
   Format format = Format::kTable;
 };
 
+// What --strategies takes, as `muster plan` names them without spaces.
+constexpr const char* kStrategyNames[] = {"ddp", "zero1", "zero2", "zero3", "fsdp", "shard_grad_op", "hybrid"};
+
+v1::Strategy StrategyOf(const std::string& name) {
+  v1::Strategy strategy;
+  if (name == "ddp") {
+    strategy.mutable_ddp();
+  } else if (absl::StartsWith(name, "zero")) {
+    strategy.mutable_zero()->set_stage(static_cast<uint32_t>(name.back() - '0'));
+  } else {
+    strategy.mutable_fsdp()->set_reshard(name == "hybrid"          ? v1::RESHARD_HYBRID
+                                         : name == "shard_grad_op" ? v1::RESHARD_SHARD_GRAD_OP
+                                                                   : v1::RESHARD_FULL_SHARD);
+  }
+  return strategy;
+}
+
 // The job as measured: no checkpoints, no validation, no restarts, a constant learning rate.
-v1::JobSpec Measured(v1::JobSpec spec, uint32_t ranks, const BenchFlags& flags) {
+v1::JobSpec Measured(v1::JobSpec spec, const std::string& strategy, uint32_t ranks, const BenchFlags& flags) {
   const std::string tail = absl::StrCat("-bench-", ranks);
   spec.set_name(absl::StrCat(spec.name().substr(0, kLongestName - tail.size()), tail));
   spec.mutable_resources()->set_ranks(ranks);
@@ -46,6 +65,7 @@ v1::JobSpec Measured(v1::JobSpec spec, uint32_t ranks, const BenchFlags& flags) 
     train.mutable_optimizer()->clear_lr_schedule();  // a warm-up may be longer than the benchmark
   // One rank runs `single`, several run `ddp`, unless the job names a strategy that runs on any number.
   if (train.strategy().has_single()) train.clear_strategy();
+  if (!strategy.empty()) *train.mutable_strategy() = StrategyOf(strategy);
   if (flags.weak && train.has_batch() && train.batch().has_sequences()) {
     train.mutable_batch()->set_sequences(train.batch().sequences() * ranks);
   }
@@ -58,17 +78,18 @@ struct Outcome {
 };
 
 // Submits the job, waits for its end, and summarizes. Ctrl-C cancels the measured job.
-absl::StatusOr<Outcome> Measure(const Invocation& invocation, Client& client, const Reading& reading, uint32_t ranks,
-                                const BenchFlags& flags) {
+absl::StatusOr<Outcome> Measure(const Invocation& invocation, Client& client, const Reading& reading,
+                                const std::string& strategy, uint32_t ranks, const BenchFlags& flags) {
   v1::SubmitRequest request;
   request.set_request_id(NewRequestId());
-  *request.mutable_spec() = Measured(reading.spec, ranks, flags);
+  *request.mutable_spec() = Measured(reading.spec, strategy, ranks, flags);
   const absl::StatusOr<v1::SubmitReply> submitted = client.Submit(request);
   if (!submitted.ok()) return WithPlaces(submitted.status(), reading.sources);
   const std::string& id = submitted->job().id();
   const uint32_t sequences = submitted->plan().resolved().train().batch().sequences();
   invocation.Remember(id, client);
-  Say(absl::StrCat(id, ": ", ranks, ranks == 1 ? " rank" : " ranks", ", ", sequences, " sequences a step"));
+  Say(absl::StrCat(id, ": ", strategy, strategy.empty() ? "" : " on ", ranks, ranks == 1 ? " rank" : " ranks", ", ",
+                   sequences, " samples a step"));
   std::vector<v1::MetricPoint> points;
   v1::WatchRequest watch;
   watch.set_job(id);
@@ -95,6 +116,7 @@ absl::StatusOr<Outcome> Measure(const Invocation& invocation, Client& client, co
   }
   std::optional<Scaling> row = Summarise(points, flags.warm_up, ranks, sequences);
   if (!row.has_value()) return absl::DataLossError(absl::StrCat(id, " sent no metrics"));
+  row->strategy = strategy;
   return Outcome{kOk, row};
 }
 
@@ -104,11 +126,13 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& fla
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
   if (!client.ok()) return client.status();
   std::vector<Scaling> rows;
-  for (const uint32_t ranks : flags.ranks) {
-    const absl::StatusOr<Outcome> outcome = Measure(invocation, **client, *reading, ranks, flags);
-    if (!outcome.ok()) return outcome.status();
-    if (!outcome->row.has_value()) return outcome->code;
-    rows.push_back(*outcome->row);
+  for (const std::string& strategy : flags.strategies) {
+    for (const uint32_t ranks : flags.ranks) {
+      const absl::StatusOr<Outcome> outcome = Measure(invocation, **client, *reading, strategy, ranks, flags);
+      if (!outcome.ok()) return outcome.status();
+      if (!outcome->row.has_value()) return outcome->code;
+      rows.push_back(*outcome->row);
+    }
   }
   if (flags.format == Format::kTable) {
     Print(ScalingTable(rows).Render(invocation.Out()));
@@ -122,9 +146,10 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& fla
 
 void RegisterBench(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<BenchFlags>();
-  CLI::App* command =
-      AddCommand(app, "bench", kGroupRun, "Run a job on several numbers of ranks and compare their speed",
-                 "muster bench job.yaml --ranks 1,2 --steps 10");
+  CLI::App* command = AddCommand(app, "bench", kGroupRun,
+                                 "Run a job on several numbers of ranks, or by several strategies, and compare",
+                                 "muster bench job.yaml --ranks 1,2 --steps 10\n"
+                                 "muster bench job.yaml --ranks 2 --strategies ddp,fsdp --steps 10");
   command->add_option("FILE", flags->files, "job files, - for standard input; later files override earlier ones")
       ->required();
   command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
@@ -135,6 +160,11 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
       ->check(CLI::Range(1, 4096))
       ->type_name("N,...")
       ->default_str("1,2,4");
+  command->add_option("--strategies", flags->strategies, "strategies with their defaults, one after the other")
+      ->delimiter(',')
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kStrategyNames), std::end(kStrategyNames))))
+      ->type_name("NAME,...")
+      ->default_str("the job's own");
   command->add_option("--steps", flags->steps, "steps to measure")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();

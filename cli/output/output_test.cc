@@ -534,12 +534,23 @@ TEST(Scaling, SumsUpBehindTheWarmUp) {
   EXPECT_FALSE(Summarise(points, 4, 2, 8).has_value());
 }
 
+TEST(Scaling, ComparesStrategies) {
+  const Scaling ddp{.strategy = "ddp", .ranks = 2, .step_seconds = 0.1, .least_seconds = 0.1, .samples_per_second = 80};
+  Scaling fsdp = ddp;
+  fsdp.strategy = "fsdp", fsdp.samples_per_second = 40, fsdp.step_seconds = 0.2;
+  EXPECT_EQ(ScalingTable({ddp, fsdp}).Render(kPipe),
+            "STRATEGY  RANKS  SAMPLES/S  TOKENS/S     STEP    LEAST  MEMORY  COMMUNICATION  SPEED-UP  EFFICIENCY\n"
+            "ddp           2       80.0         -  100.0ms  100.0ms     0 B              -      1.00        100%\n"
+            "fsdp          2       40.0         -  200.0ms  100.0ms     0 B              -      0.50         50%\n");
+  EXPECT_EQ(ScalingTree({ddp, fsdp})[1]["strategy"], "fsdp");
+}
+
 TEST(Scaling, ComparesWithItsFirstRow) {
   Scaling one{.ranks = 1, .sequences = 8, .steps = 3, .step_seconds = 0.1, .least_seconds = 0.1};
-  one.tokens_per_second = 1000;
+  one.samples_per_second = 100;
   Scaling four = one;
   four.ranks = 4;
-  four.tokens_per_second = 3000;
+  four.samples_per_second = 300;
   four.communication = 0.25;
   const std::string table = ScalingTable({one, four}).Render(Screen{});
   EXPECT_TRUE(absl::StrContains(table, "25.0%      3.00         75%")) << table;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/output/format.h"
@@ -17,7 +18,7 @@ double Median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-double SpeedUp(const Scaling& row, const Scaling& first) { return row.tokens_per_second / first.tokens_per_second; }
+double SpeedUp(const Scaling& row, const Scaling& first) { return row.samples_per_second / first.samples_per_second; }
 double Efficiency(const Scaling& row, const Scaling& first) { return SpeedUp(row, first) * first.ranks / row.ranks; }
 
 }  // namespace
@@ -45,22 +46,24 @@ std::optional<Scaling> Summarise(const std::vector<v1::MetricPoint>& points, uin
 }
 
 Table ScalingTable(const std::vector<Scaling>& rows) {
-  Table table({{"RANKS", true},
-               {"SAMPLES/S", true},
-               {"TOKENS/S", true},
-               {"STEP", true},
-               {"LEAST", true},
-               {"MEMORY", true},
-               {"COMMUNICATION", true},
-               {"SPEED-UP", true},
-               {"EFFICIENCY", true}});
+  const bool strategies = absl::c_any_of(rows, [](const Scaling& row) { return !row.strategy.empty(); });
+  std::vector<Column> columns = {{"RANKS", true},         {"SAMPLES/S", true}, {"TOKENS/S", true},
+                                 {"STEP", true},          {"LEAST", true},     {"MEMORY", true},
+                                 {"COMMUNICATION", true}, {"SPEED-UP", true},  {"EFFICIENCY", true}};
+  if (strategies) columns.insert(columns.begin(), {"STRATEGY"});
+  Table table(columns);
   for (const Scaling& row : rows) {
-    table.Add({absl::StrCat(row.ranks), absl::StrFormat("%.1f", row.samples_per_second), Count(row.tokens_per_second),
-               absl::StrFormat("%.1fms", row.step_seconds * 1e3), absl::StrFormat("%.1fms", row.least_seconds * 1e3),
-               FormatBytes(row.peak_memory_bytes),
-               row.communication.has_value() ? absl::StrFormat("%.1f%%", *row.communication * 100) : "",
-               absl::StrFormat("%.2f", SpeedUp(row, rows[0])),
-               absl::StrFormat("%.0f%%", Efficiency(row, rows[0]) * 100)});
+    std::vector<Cell> cells = {absl::StrCat(row.ranks),
+                               absl::StrFormat("%.1f", row.samples_per_second),
+                               row.tokens_per_second > 0 ? Count(row.tokens_per_second) : "",
+                               absl::StrFormat("%.1fms", row.step_seconds * 1e3),
+                               absl::StrFormat("%.1fms", row.least_seconds * 1e3),
+                               FormatBytes(row.peak_memory_bytes),
+                               row.communication.has_value() ? absl::StrFormat("%.1f%%", *row.communication * 100) : "",
+                               absl::StrFormat("%.2f", SpeedUp(row, rows[0])),
+                               absl::StrFormat("%.0f%%", Efficiency(row, rows[0]) * 100)};
+    if (strategies) cells.insert(cells.begin(), row.strategy);
+    table.Add(std::move(cells));
   }
   return table;
 }
@@ -76,6 +79,7 @@ nlohmann::ordered_json ScalingTree(const std::vector<Scaling>& rows) {
                                   {"tokens_per_second", row.tokens_per_second},
                                   {"samples_per_second", row.samples_per_second},
                                   {"peak_memory_bytes", row.peak_memory_bytes}};
+    if (!row.strategy.empty()) one["strategy"] = row.strategy;
     if (row.communication.has_value()) one["communication_share"] = *row.communication;
     one["speed_up"] = SpeedUp(row, rows[0]);
     one["efficiency"] = Efficiency(row, rows[0]);

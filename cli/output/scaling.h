@@ -1,8 +1,9 @@
-// The results of `muster bench`: how fast one job runs on different numbers of ranks.
+// The results of `muster bench`: how fast one job runs on different numbers of ranks, by different strategies.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -14,6 +15,7 @@ namespace muster::cli {
 
 // The result for one number of ranks.
 struct Scaling {
+  std::string strategy = {};  // empty: the job's own
   uint32_t ranks = 0;
   uint32_t sequences = 0;   // a step, over all ranks
   uint64_t steps = 0;       // measured steps
@@ -30,7 +32,7 @@ struct Scaling {
 std::optional<Scaling> Summarise(const std::vector<v1::MetricPoint>& points, uint64_t warm_up, uint32_t ranks,
                                  uint32_t sequences);
 
-// Speed-up and efficiency are against the first row: tokens/s over its tokens/s, and that over the ratio of ranks.
+// Speed-up and efficiency are against the first row: samples/s over its samples/s, and that over the ratio of ranks.
 Table ScalingTable(const std::vector<Scaling>& rows);
 nlohmann::ordered_json ScalingTree(const std::vector<Scaling>& rows);
 

@@ -86,6 +86,12 @@ TEST(Resolve, LeavesNoFieldWithoutAValue) {
       [](Train& train) { train.mutable_optimizer()->mutable_lr_schedule()->mutable_constant(); },
       [](Train& train) { train.mutable_optimizer()->mutable_lr_schedule()->mutable_linear(); },
       [](Train& train) { train.mutable_optimizer()->mutable_lr_schedule()->mutable_cosine(); },
+      [](Train& train) { train.mutable_optimizer()->mutable_lr_schedule()->mutable_step()->add_milestones(3); },
+      [](Train& train) {
+        train.mutable_model()->mutable_resnet()->set_depth(20);
+        train.mutable_data()->clear_tokens();
+        train.mutable_data()->set_images("/images.bin");
+      },
       [](Train& train) { train.mutable_precision(); },
   };
   std::set<std::string> open;
@@ -105,6 +111,27 @@ void Large(uint32_t layers, JobSpec& spec) {
   Gpt2& model = *spec.mutable_train()->mutable_model()->mutable_gpt2();
   model.set_layers(layers);
   model.set_width(1 << 20), model.set_heads(1), model.set_context(1 << 20);
+}
+
+Data& Classifier(JobSpec& spec) {
+  Train& train = *spec.mutable_train();
+  if (!train.model().has_resnet()) {
+    train.mutable_model()->mutable_resnet()->set_depth(20);
+    train.mutable_data()->clear_tokens();
+    train.mutable_data()->set_images("/images.bin");
+  }
+  return *train.mutable_data();
+}
+
+TEST(Resolve, AClassifierHasItsOwnDefaults) {
+  JobSpec spec = Good();
+  Classifier(spec).set_validation("/test.bin");
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  const Train& train = spec.train();
+  EXPECT_EQ(train.model().resnet().width(), 16u);
+  EXPECT_EQ(train.data().mean_size(), 3);
+  EXPECT_FALSE(train.data().augmentation().flip());
+  EXPECT_EQ(train.validation().sequences(), 1u << 20) << "the whole test set";
 }
 
 TEST(Resolve, EveryMistakeHasItsPath) {
@@ -163,6 +190,46 @@ TEST(Resolve, EveryMistakeHasItsPath) {
        [&](JobSpec& s) {
          Large(1, s);
          train(s).mutable_batch()->set_sequences(1 << 20);
+       }},
+      {"data.images", "missing: a file of images", [&](JobSpec& s) { Classifier(s).clear_images(); }},
+      {"data.tokens", "is for language models", [&](JobSpec& s) { Classifier(s).set_tokens("/t.bin"); }},
+      {"data.images", "is for models of images", [&](JobSpec& s) { train(s).mutable_data()->set_images("/i.bin"); }},
+      {"data.augmentation", "is for models of images",
+       [&](JobSpec& s) { train(s).mutable_data()->mutable_augmentation(); }},
+      {"data.mean", "is for models of images", [&](JobSpec& s) { train(s).mutable_data()->add_mean(1); }},
+      {"label_smoothing", "is for models of images", [&](JobSpec& s) { train(s).set_label_smoothing(0.1); }},
+      {"label_smoothing", "must be at least 0 and less than 1, got 1",
+       [&](JobSpec& s) {
+         Classifier(s);
+         train(s).set_label_smoothing(1);
+       }},
+      {"data.augmentation.crop_padding", "must be less than the images' height of 32, got 32",
+       [&](JobSpec& s) { Classifier(s).mutable_augmentation()->set_crop_padding(32); }},
+      {"data.mean", "needs one number for each of the 3 channels, got 1",
+       [&](JobSpec& s) { Classifier(s).add_mean(0.5f); }},
+      {"data.standard_deviation", "must be greater than 0",
+       [&](JobSpec& s) {
+         for (const float value : {1.f, 0.f, 1.f}) Classifier(s).add_standard_deviation(value);
+       }},
+      {"data.mean", "got nan",
+       [&](JobSpec& s) {
+         for (const float value : {1.f, std::nanf(""), 1.f}) Classifier(s).add_mean(value);
+       }},
+      {"model.depth", "must be 18, 34, 50",
+       [&](JobSpec& s) {
+         Classifier(s);
+         train(s).mutable_model()->mutable_resnet()->set_depth(19);
+       }},
+      {"optimizer.lr_schedule.milestones", "needs 1 to 64 steps, got 0",
+       [&](JobSpec& s) { optimizer(s).mutable_lr_schedule()->mutable_step(); }},
+      {"optimizer.lr_schedule.milestones", "must be ascending",
+       [&](JobSpec& s) {
+         for (const uint64_t step : {5, 3}) optimizer(s).mutable_lr_schedule()->mutable_step()->add_milestones(step);
+       }},
+      {"optimizer.lr_schedule.gamma", "must be at least 0",
+       [&](JobSpec& s) {
+         optimizer(s).mutable_lr_schedule()->mutable_step()->add_milestones(1);
+         optimizer(s).mutable_lr_schedule()->mutable_step()->set_gamma(-1);
        }},
       {"name", "missing", [](JobSpec& s) { s.clear_name(); }},
       {"name", "lower-case", [](JobSpec& s) { s.set_name("My_Job"); }},

@@ -8,6 +8,7 @@ DistributedDataParallel over Gloo, one process each), `out` (the file for the fi
 `mistake`: "" or one of MISTAKES, to show that the test's limits catch it.
 """
 import contextlib
+import functools
 import importlib
 import importlib.util
 import json
@@ -27,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 MISTAKES = ("bn_eps", "bn_momentum", "no_smoothing", "no_buffers", "nesterov")
 
 
+@functools.cache
 def torchvision_resnet():
     """torchvision.models.resnet without the rest of the package, whose compiled operators are built for CUDA."""
     sys.path.append(os.path.join(sys.prefix, "alone"))  # tools/fetch_torch.sh
@@ -163,6 +165,27 @@ def train(config, rank=0):
     return {"losses": losses, "norms": norms, "evaluation": evaluation}
 
 
+def evaluate_export(config):
+    """Mean loss and top-1 of an exported folder on a file in CIFAR-10's layout."""
+    import safetensors.torch
+    with open(os.path.join(config["export"], "config.json"), encoding="utf-8") as f:
+        described = json.load(f)
+    with open(os.path.join(config["export"], "preprocessor_config.json"), encoding="utf-8") as f:
+        preprocessing = json.load(f)
+    model = make_model(described)
+    state = safetensors.torch.load_file(os.path.join(config["export"], "model.safetensors"))
+    missing = model.load_state_dict(state, strict=False)
+    assert not missing.unexpected_keys, missing
+    assert all(key.endswith("num_batches_tracked") for key in missing.missing_keys), missing
+    records = torch.from_numpy(numpy.fromfile(config["images"], numpy.uint8)).view(-1, 3073)
+    labels, pixels = records[:, 0].long(), records[:, 1:].view(-1, 3, 32, 32).float() / 255
+    mean, std = (torch.tensor(preprocessing[key]).view(3, 1, 1) for key in ("image_mean", "image_std"))
+    model.eval()
+    with torch.no_grad():
+        logits = model((pixels - mean) / std)
+    return {"loss": F.cross_entropy(logits, labels).item(), "top1": (logits.argmax(1) == labels).float().mean().item()}
+
+
 def train_ranks(config):
     """One forked process for each rank; returns the answer of rank 0."""
     with tempfile.TemporaryDirectory() as folder:
@@ -197,7 +220,8 @@ def main():
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     for line in sys.stdin:
         config = json.loads(line)
-        print(json.dumps(train_ranks(config) if config["ranks"] > 1 else train(config)), flush=True)
+        run = evaluate_export if "export" in config else train_ranks if config["ranks"] > 1 else train
+        print(json.dumps(run(config)), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,15 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
 #include "strategies/defaults.h"
@@ -23,6 +26,7 @@
 #include "worker/collectives/memory_key_value.h"
 #include "worker/engine/configure.h"
 #include "worker/engine/engine.h"
+#include "worker/trainer/fake_trainer_server.h"
 
 namespace muster::parity {
 namespace {
@@ -285,6 +289,47 @@ TEST(ResnetParity, ShardedRanksToo) {
   ExpectSameResnet({.strategy = [](Strategy& s) { s.mutable_zero()->set_stage(3); }, .ranks = 3, .samples = 13});
   ExpectSameResnet({.strategy = [](Strategy& s) { s.mutable_zero()->set_stage(1); }, .ranks = 2, .recompute = true});
 }
+// Trained by our trainer with each stem, exported, and read by torchvision's model, or by the paper's.
+TEST(ResnetParity, AnExportHasTheSameLossThere) {
+  trainer::Bench bench;
+  const std::string images = bench.Path("images.bin");
+  {
+    std::ofstream out(images, std::ios::binary);
+    std::mt19937 random(3);
+    for (int i = 0; i < 40 * 3073; ++i) out.put(static_cast<char>(i % 3073 == 0 ? i / 3073 % 10 : random() % 256));
+  }
+  uint64_t generation = 0;
+  for (const auto& [depth, stem] : {std::pair(8u, RESNET_STEM_CIFAR), std::pair(18u, RESNET_STEM_IMAGENET)}) {
+    JobSpec spec = bench.MakeJob();
+    Train& train = *spec.mutable_train();
+    Resnet& m = *train.mutable_model()->mutable_resnet();
+    m.set_depth(depth), m.set_stem(stem), m.set_image(32);
+    *train.mutable_model() = models::Resolve(train.model()).value();
+    train.mutable_data()->clear_tokens();
+    train.mutable_data()->set_images(images);
+    for (const float value : {0.1f, 0.5f, 0.9f}) {
+      train.mutable_data()->add_mean(value), train.mutable_data()->add_standard_deviation(value / 2 + 0.1f);
+    }
+    train.mutable_batch()->set_microbatch(8);
+    train.mutable_checkpoint()->set_path(bench.Path(absl::StrCat("checkpoints-", depth)));
+    train.set_steps(3);
+    trainer::Process job = bench.Start(bench.Assign(spec, ++generation));
+    ASSERT_EQ(job.Wait(), 0) << job.Log();
+    const std::string out = bench.Path(absl::StrCat("export-", depth));
+    const auto run = [&](const std::vector<std::string>& arguments) {
+      trainer::Process process = trainer::StartTrainer(arguments, bench.Path("log"));
+      EXPECT_EQ(process.Wait(), 0) << process.Log();
+      return process.Output();
+    };
+    run({"export", "--checkpoint", train.checkpoint().path(), "--out", out});
+    const json ours = json::parse(run({"eval", "--checkpoint", train.checkpoint().path(), "--data", images, "--json"}));
+    const auto theirs = Peer::Resnet().Ask({{"export", out}, {"images", images}});
+    ASSERT_TRUE(theirs.ok()) << theirs.status();
+    EXPECT_NEAR(ours.value("loss", 0.0) / theirs->value("loss", 0.0), 1, 5e-6) << depth;
+    EXPECT_NEAR(ours.value("top1", 0.0), theirs->value("top1", 1.0), 1e-6) << depth;
+  }
+}
+
 TEST(ResnetParity, MistakesAreSeen) {
   for (const char* mistake : {"bn_eps", "bn_momentum", "no_smoothing", "no_buffers", "nesterov"}) {
     ExpectCaughtResnet({.smoothing = 0.1, .mistake = mistake});

@@ -37,6 +37,17 @@ TEST(LearningRate, CosineEndsAtItsMinimum) {
   EXPECT_NEAR(LearningRate(o, 110, 111), 0.2, 1e-12);
 }
 
+// torch.optim.lr_scheduler.MultiStepLR(milestones=[3, 5], gamma=0.1) of 1.0, step by step.
+TEST(LearningRate, StepFallsAtItsMilestones) {
+  Optimizer o = Peak(1.0, 0);
+  StepLr& step = *o.mutable_lr_schedule()->mutable_step();
+  step.set_gamma(0.1), step.add_milestones(3), step.add_milestones(5);
+  const double theirs[] = {1, 1, 1, 0.1, 0.1, 0.01, 0.01};
+  for (uint64_t s = 0; s < 7; ++s) EXPECT_NEAR(LearningRate(o, s, 7), theirs[s], 1e-12) << s;
+  o.mutable_lr_schedule()->set_warmup_steps(2);
+  EXPECT_DOUBLE_EQ(LearningRate(o, 0, 7), 0.5);
+}
+
 TEST(LearningRate, NeverLeavesItsRangeWhateverTheLengths) {
   for (uint64_t steps = 1; steps < 12; ++steps) {
     for (uint64_t warmup = 0; warmup < 14; ++warmup) {
