@@ -137,7 +137,8 @@ absl::StatusOr<Evaluated> Evaluate(InferenceModel& model, const std::string& pat
 }
 
 std::string Describe(const Evaluated& evaluated, bool json) {
-  std::string text = absl::StrFormat(json ? R"({"loss": %.9g)" : "loss %.6g", evaluated.loss);
+  std::string text =
+      json ? absl::StrFormat(R"({"loss": %.9g)", evaluated.loss) : absl::StrFormat("loss %.6g", evaluated.loss);
   for (const NamedMetric& metric : evaluated.metrics) {
     const bool finite = std::isfinite(metric.value());
     absl::StrAppend(&text, json ? ", \"" : ", ", metric.name(), json ? "\": " : " ",

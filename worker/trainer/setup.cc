@@ -90,8 +90,9 @@ absl::Status OpenData(const Train& train, Rank& rank) {
                         std::unique_ptr<tasks::Samples>& samples) {
     absl::StatusOr<std::unique_ptr<tasks::Samples>> opened = rank.task->Open(
         inventory, {.field = field, .path = path, .data = data, .seed = train.seed(), .evaluation = evaluation});
-    if (opened.ok()) samples = *std::move(opened);
-    return opened.status();
+    if (!opened.ok()) return opened.status();
+    samples = *std::move(opened);
+    return absl::OkStatus();
   };
   const bool images = !data.images().empty();
   absl::Status status = open(images ? "data.images" : "data.tokens", images ? data.images() : data.tokens(),
