@@ -17,11 +17,11 @@ struct EvalFlags {
 void RegisterEval(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<EvalFlags>();
   CLI::App* command =
-      AddCommand(app, "eval", kGroupData, "Compute loss and perplexity of a trained model on a token file",
+      AddCommand(app, "eval", kGroupData, "Compute loss and metrics of a trained model on a token or image file",
                  "muster eval runs/gpt2-tiny val.bin\nmuster eval @last val.bin -o json");
   command->add_option("FROM", flags->from, "job, folder of checkpoints, or a Hugging Face folder")->required();
-  command->add_option("DATA", flags->data, "token file, or a quoted pattern of its shards")->required();
-  command->add_option("--sequences", flags->sequences, "only the first N windows")->type_name("N");
+  command->add_option("DATA", flags->data, "token or image file, or a quoted pattern of its shards")->required();
+  command->add_option("--sequences", flags->sequences, "only the first N samples")->type_name("N");
   AddFormat(command, flags->format, {"table", "json"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::string> folder = ModelFolder(invocation, flags->from);

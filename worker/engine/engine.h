@@ -63,6 +63,17 @@ struct Config {
 struct Evaluation {
   double loss = 0;              // mean over the targets, nats
   std::vector<double> metrics;  // likewise, by the task's metrics
+
+  // Of several batches: adds one of `samples`; after the last, divides by all samples.
+  void Add(const Evaluation& batch, uint64_t samples) {
+    loss += batch.loss * static_cast<double>(samples);
+    metrics.resize(batch.metrics.size());
+    for (size_t i = 0; i < metrics.size(); ++i) metrics[i] += batch.metrics[i] * static_cast<double>(samples);
+  }
+  void Divide(uint64_t samples) {
+    loss /= static_cast<double>(samples);
+    for (double& metric : metrics) metric /= static_cast<double>(samples);
+  }
 };
 
 // What the units keep of a sequence that grows: keys and values. Empty at its start.

@@ -284,11 +284,9 @@ absl::StatusOr<engine::Evaluation> Loop::Validate() {
     batch->global_samples = part;
     const absl::StatusOr<engine::Evaluation> found = rank_.engine->Evaluate(*batch);
     if (!found.ok()) return found.status();
-    const double weight = static_cast<double>(part) / static_cast<double>(sequences);
-    mean.loss += weight * found->loss;
-    mean.metrics.resize(found->metrics.size());
-    for (size_t i = 0; i < found->metrics.size(); ++i) mean.metrics[i] += weight * found->metrics[i];
+    mean.Add(*found, part);
   }
+  mean.Divide(sequences);
   return mean;
 }
 

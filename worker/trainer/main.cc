@@ -120,9 +120,11 @@ absl::Status Export(const std::string& path, const muster::checkpoint::ExportOpt
   if (!checkpoint.ok()) return checkpoint.status();
   const absl::StatusOr<muster::checkpoint::Exported> exported = muster::checkpoint::Export(*checkpoint, options);
   if (!exported.ok()) return exported.status();
-  std::printf("%s: step %llu of %s as Hugging Face's transformers reads it, %llu bytes of weights in %u file%s\n",
+  const bool images = !checkpoint->manifest().spec().train().data().images().empty();
+  std::printf("%s: step %llu of %s as %s reads it, %llu bytes of weights in %u file%s\n",
               options.out.c_str(), static_cast<unsigned long long>(checkpoint->manifest().step()),
               muster::models::Describe(checkpoint->manifest().spec().train().model()).c_str(),
+              images ? "torchvision" : "Hugging Face's transformers",
               static_cast<unsigned long long>(exported->bytes), exported->files, exported->files == 1 ? "" : "s");
   return absl::OkStatus();
 }
@@ -197,9 +199,9 @@ int main(int argc, char** argv) {
   std::string tokens;
   uint64_t sequences = 0;
   bool json = false;
-  CLI::App* eval_command = app.add_subcommand("eval", "mean loss in nats per token on a token file");
+  CLI::App* eval_command = app.add_subcommand("eval", "mean loss and metrics on a token or image file");
   add_model(eval_command);
-  eval_command->add_option("--data", tokens, "token file")->required();
+  eval_command->add_option("--data", tokens, "token or image file")->required();
   eval_command->add_option("--sequences", sequences, "first windows of the file; 0: all");
   eval_command->add_flag("--json", json, "print a JSON object");
 

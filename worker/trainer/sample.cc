@@ -116,7 +116,6 @@ absl::StatusOr<Evaluated> Evaluate(InferenceModel& model, const std::string& pat
   if (!source.ok()) return source.status();
   const uint64_t all = (*source)->samples_per_epoch(), count = samples == 0 ? all : std::min(samples, all);
   engine::Evaluation mean;
-  mean.metrics.resize(static_cast<size_t>(model.inventory.task().metrics_size()));
   for (uint64_t first = 0; first < count; first += kEvaluateSamples) {
     const uint64_t part = std::min(kEvaluateSamples, count - first);
     absl::StatusOr<engine::Batch> batch = (*source)->Read(first, part);
@@ -124,10 +123,9 @@ absl::StatusOr<Evaluated> Evaluate(InferenceModel& model, const std::string& pat
     batch->global_samples = part;
     const absl::StatusOr<engine::Evaluation> found = model.engine->Evaluate(*batch);
     if (!found.ok()) return found.status();
-    const double weight = static_cast<double>(part) / static_cast<double>(count);
-    mean.loss += found->loss * weight;
-    for (size_t i = 0; i < mean.metrics.size(); ++i) mean.metrics[i] += found->metrics[i] * weight;
+    mean.Add(*found, part);
   }
+  mean.Divide(count);
   return Evaluated{.loss = mean.loss,
                    .metrics = (*task)->Metrics(model.inventory, mean),
                    .samples = count,
