@@ -147,7 +147,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& fla
 void RegisterBench(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<BenchFlags>();
   CLI::App* command = AddCommand(app, "bench", kGroupRun,
-                                 "Run a job on several numbers of ranks, or by several strategies, and compare",
+                                 "Compare a job on several numbers of ranks, or by several strategies",
                                  "muster bench job.yaml --ranks 1,2 --steps 10\n"
                                  "muster bench job.yaml --ranks 2 --strategies ddp,fsdp --steps 10");
   command->add_option("FILE", flags->files, "job files, - for standard input; later files override earlier ones")

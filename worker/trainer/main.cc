@@ -121,11 +121,11 @@ absl::Status Export(const std::string& path, const muster::checkpoint::ExportOpt
   const absl::StatusOr<muster::checkpoint::Exported> exported = muster::checkpoint::Export(*checkpoint, options);
   if (!exported.ok()) return exported.status();
   const bool images = !checkpoint->manifest().spec().train().data().images().empty();
-  std::printf("%s: step %llu of %s as %s reads it, %llu bytes of weights in %u file%s\n",
-              options.out.c_str(), static_cast<unsigned long long>(checkpoint->manifest().step()),
+  std::printf("%s: step %llu of %s as %s reads it, %llu bytes of weights in %u file%s\n", options.out.c_str(),
+              static_cast<unsigned long long>(checkpoint->manifest().step()),
               muster::models::Describe(checkpoint->manifest().spec().train().model()).c_str(),
-              images ? "torchvision" : "Hugging Face's transformers",
-              static_cast<unsigned long long>(exported->bytes), exported->files, exported->files == 1 ? "" : "s");
+              images ? "torchvision" : "Hugging Face's transformers", static_cast<unsigned long long>(exported->bytes),
+              exported->files, exported->files == 1 ? "" : "s");
   return absl::OkStatus();
 }
 
