@@ -146,10 +146,10 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& fla
 
 void RegisterBench(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<BenchFlags>();
-  CLI::App* command = AddCommand(app, "bench", kGroupRun,
-                                 "Compare a job on several numbers of ranks, or by several strategies",
-                                 "muster bench job.yaml --ranks 1,2 --steps 10\n"
-                                 "muster bench job.yaml --ranks 2 --strategies ddp,fsdp --steps 10");
+  CLI::App* command =
+      AddCommand(app, "bench", kGroupRun, "Compare a job on several numbers of ranks, or by several strategies",
+                 "muster bench job.yaml --ranks 1,2 --steps 10\n"
+                 "muster bench job.yaml --ranks 2 --strategies ddp,fsdp --steps 10");
   command->add_option("FILE", flags->files, "job files, - for standard input; later files override earlier ones")
       ->required();
   command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
