@@ -135,11 +135,6 @@ absl::StatusOr<RankProgram> CompileRecipe(const ScheduleRecipe& recipe, const In
   return program;
 }
 
-uint64_t StateTensors(const Optimizer& optimizer) {
-  if (optimizer.has_adamw()) return 2;
-  return optimizer.sgd().momentum() > 0 ? 1 : 0;
-}
-
 // What a rank holds by its schedules, in elements of flat buffers.
 struct Buffers {
   uint64_t all = 0;              // all units, with the table's padding
@@ -165,6 +160,12 @@ Buffers BuffersOf(const RankProgram& program, const std::vector<uint64_t>& units
 }
 
 }  // namespace
+
+uint64_t StateTensors(const Optimizer& optimizer) {
+  if (optimizer.has_adamw()) return 2;
+  if (optimizer.has_lion()) return 1;
+  return optimizer.sgd().momentum() > 0 ? 1 : 0;
+}
 
 const char* KindOf(const Strategy& strategy) {
   switch (strategy.kind_case()) {

@@ -72,6 +72,9 @@ std::string DigestOf(const RankProgram& program);
 absl::StatusOr<RankProgram> Outline(const Train& train, const Inventory& inventory, const Layout& layout,
                                     Budget* budget = nullptr);
 
+// fp32 numbers that the optimizer keeps for each parameter.
+uint64_t StateTensors(const Optimizer& optimizer);
+
 // Bytes that a rank needs. All but the activations are allocated from the first step to the last: the sum of the parts
 // with the activations' peak is the peak.
 struct Memory {

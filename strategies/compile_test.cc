@@ -44,6 +44,14 @@ TEST(Compile, SingleIsTheSameEverywhere) {
   EXPECT_EQ(memory.peak, 4 * flat + memory.activations);
 }
 
+TEST(Compile, LionKeepsOneMomentum) {
+  Train train = Tiny();
+  train.mutable_optimizer()->mutable_lion();
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const Layout layout = *MakeLayout(train, inventory, AnyPlaces(1));
+  EXPECT_EQ(Needs(train, inventory, layout).optimizer_state, 4 * partition::FlatElements(inventory));
+}
+
 TEST(Compile, SgdKeepsOneMomentumOrNone) {
   Train train = Tiny();
   train.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);

@@ -176,7 +176,7 @@ class CostModel {
   // Reads and writes for each element: weights and gradients, the gradient cleared for the next step, and the optimizer
   // state.
   double StepBytes() const {
-    const double state = train_.optimizer().has_adamw() ? 2 : train_.optimizer().sgd().momentum() > 0 ? 1 : 0;
+    const double state = static_cast<double>(StateTensors(train_.optimizer()));
     return 4 * (4 + 2 * state) + (compute_bytes_ == 2 ? 2 : 0);
   }
 

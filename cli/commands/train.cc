@@ -30,7 +30,7 @@ constexpr PathFlag kPathFlags[] = {
     {"--steps", "steps", "N", "optimizer steps in all"},
     {"--batch", "batch.sequences", "N", "sequences a step, over all ranks"},
     {"--microbatch", "batch.microbatch", "N", "sequences a rank takes at once"},
-    {"--optimizer", "optimizer.kind", "KIND", "adamw or sgd"},
+    {"--optimizer", "optimizer.kind", "KIND", "adamw, sgd or lion"},
     {"--lr", "optimizer.lr", "X", "peak learning rate"},
     {"--lr_schedule", "optimizer.lr_schedule.kind", "KIND", "constant, linear, cosine or step"},
     {"--warmup_steps", "optimizer.lr_schedule.warmup_steps", "N", "steps from 0 to the peak rate"},

@@ -319,8 +319,9 @@ class Resolver {
 
   void Optimizer_(Optimizer& o) {
     if (o.kind_case() == Optimizer::KIND_NOT_SET) o.mutable_adamw();
-    const bool adamw = o.has_adamw();
-    if (adamw) {
+    // Lion's default keeps AdamW's product of learning rate and weight decay (Chen et al. 2023, section 5).
+    double lr = 3e-4, weight_decay = 0.1;
+    if (o.has_adamw()) {
       AdamW& a = *o.mutable_adamw();
       if (!a.has_beta1()) a.set_beta1(0.9);
       if (!a.has_beta2()) a.set_beta2(0.999);
@@ -328,15 +329,23 @@ class Resolver {
       Range("optimizer.beta1", a.beta1(), 0, false, 1, true);
       Range("optimizer.beta2", a.beta2(), 0, false, 1, true);
       Range("optimizer.eps", a.eps(), 0, true, 1, false);
+    } else if (o.has_lion()) {
+      Lion& l = *o.mutable_lion();
+      if (!l.has_beta1()) l.set_beta1(0.9);
+      if (!l.has_beta2()) l.set_beta2(0.99);
+      Range("optimizer.beta1", l.beta1(), 0, false, 1, true);
+      Range("optimizer.beta2", l.beta2(), 0, false, 1, true);
+      lr = 1e-4, weight_decay = 0.3;
     } else {
       Sgd& s = *o.mutable_sgd();
       if (!s.has_momentum()) s.set_momentum(0.9);
       if (!s.has_nesterov()) s.set_nesterov(false);
       Range("optimizer.momentum", s.momentum(), 0, false, 1, true);
       if (s.nesterov() && s.momentum() == 0) Error("optimizer.nesterov", "needs a momentum greater than 0");
+      lr = 0.1, weight_decay = 0;
     }
-    if (!o.has_lr()) o.set_lr(adamw ? 3e-4 : 0.1);
-    if (!o.has_weight_decay()) o.set_weight_decay(adamw ? 0.1 : 0);
+    if (!o.has_lr()) o.set_lr(lr);
+    if (!o.has_weight_decay()) o.set_weight_decay(weight_decay);
     if (!o.has_clip_norm()) o.set_clip_norm(1);
     const double infinite = std::numeric_limits<double>::infinity();
     Range("optimizer.lr", o.lr(), 0, true, infinite, true);

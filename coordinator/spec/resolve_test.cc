@@ -35,6 +35,17 @@ TEST(Resolve, FillsInDefaults) {
   EXPECT_TRUE(spec.train().deterministic());
 }
 
+TEST(Resolve, LionKeepsAdamWsProductOfRateAndDecay) {
+  JobSpec spec = Good();
+  spec.mutable_train()->mutable_optimizer()->mutable_lion();
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  const Optimizer& optimizer = spec.train().optimizer();
+  EXPECT_DOUBLE_EQ(optimizer.lion().beta1(), 0.9);
+  EXPECT_DOUBLE_EQ(optimizer.lion().beta2(), 0.99);
+  EXPECT_DOUBLE_EQ(optimizer.lr(), 1e-4);
+  EXPECT_DOUBLE_EQ(optimizer.lr() * optimizer.weight_decay(), 3e-4 * 0.1);
+}
+
 TEST(Resolve, DeterministicStaysAsWritten) {
   JobSpec spec = Good();
   spec.mutable_train()->set_deterministic(false);
@@ -82,6 +93,7 @@ TEST(Resolve, LeavesNoFieldWithoutAValue) {
       [](Train& train) { train.mutable_strategy()->mutable_fsdp(); },
       [](Train& train) { train.mutable_strategy()->mutable_auto_(); },
       [](Train& train) { train.mutable_optimizer()->mutable_adamw(); },
+      [](Train& train) { train.mutable_optimizer()->mutable_lion(); },
       [](Train& train) { train.mutable_optimizer()->mutable_sgd(); },
       [](Train& train) { train.mutable_optimizer()->mutable_lr_schedule()->mutable_constant(); },
       [](Train& train) { train.mutable_optimizer()->mutable_lr_schedule()->mutable_linear(); },
@@ -325,6 +337,8 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"optimizer.beta2", "less than 1", [&](JobSpec& s) { optimizer(s).mutable_adamw()->set_beta2(-0.1); }},
       {"optimizer.eps", "greater than 0", [&](JobSpec& s) { optimizer(s).mutable_adamw()->set_eps(0); }},
       {"optimizer.momentum", "less than 1", [&](JobSpec& s) { optimizer(s).mutable_sgd()->set_momentum(1); }},
+      {"optimizer.beta1", "less than 1", [&](JobSpec& s) { optimizer(s).mutable_lion()->set_beta1(1); }},
+      {"optimizer.beta2", "at least 0", [&](JobSpec& s) { optimizer(s).mutable_lion()->set_beta2(-0.1); }},
       {"optimizer.nesterov", "momentum",
        [&](JobSpec& s) {
          optimizer(s).mutable_sgd()->set_momentum(0);

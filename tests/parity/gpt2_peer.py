@@ -1,4 +1,4 @@
-"""GPT-2 training in plain PyTorch, for comparison: own model code, torch.optim, clip_grad_norm_.
+"""GPT-2 training in plain PyTorch, for comparison: own model code, torch.optim or Lion's paper, clip_grad_norm_.
 
 Reads runs from standard input, one JSON object on each line, and answers each with a line {"losses": [...], "norms": [...]}.
 
@@ -23,7 +23,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-MISTAKES = ("betas", "eps", "decay_all", "gelu", "no_clip", "mean_of_means", "mean_of_ranks")
+MISTAKES = ("betas", "eps", "decay_all", "gelu", "no_clip", "mean_of_means", "mean_of_ranks", "one_beta",
+            "coupled_decay")
 
 
 class Model(torch.nn.Module):
@@ -92,6 +93,28 @@ def forward(w, ids, config):
     return x @ w["wte.weight"].t()
 
 
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of Chen et al. 2023, arXiv 2302.06675, line by line."""
+
+    def __init__(self, groups, lr, betas, mistake):
+        super().__init__(groups, {"lr": lr, "betas": betas})
+        self.mistake = mistake
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            lr, (beta1, beta2), decay = group["lr"], group["betas"], group["weight_decay"]
+            for p in group["params"]:
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                g = p.grad + decay * p if self.mistake == "coupled_decay" else p.grad
+                c = beta1 * m + (1 - beta1) * g
+                if self.mistake != "coupled_decay":
+                    p.mul_(1 - lr * decay)
+                p.sub_(lr * torch.sign(c))
+                beta = beta1 if self.mistake == "one_beta" else beta2
+                m.copy_(beta * m + (1 - beta) * g)
+
+
 def make_optimizer(w, config):
     mistake = config["mistake"]
     decay = [p for p in w.values() if p.dim() >= 2 or mistake == "decay_all"]
@@ -101,6 +124,9 @@ def make_optimizer(w, config):
         groups.append({"params": plain, "weight_decay": 0.0})
     if config["optimizer"] == "sgd":
         return torch.optim.SGD(groups, lr=config["lr"], momentum=config["momentum"], nesterov=config["nesterov"])
+    if config["optimizer"] == "lion":
+        betas = (config["beta2"], config["beta2"]) if mistake == "betas" else (config["beta1"], config["beta2"])
+        return Lion(groups, config["lr"], betas, mistake)
     betas = (0.9, 0.95) if mistake == "betas" else (config["beta1"], config["beta2"])
     return torch.optim.AdamW(groups, lr=config["lr"], betas=betas, eps=1e-6 if mistake == "eps" else config["eps"])
 

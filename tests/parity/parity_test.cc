@@ -15,6 +15,10 @@ TEST(Parity, AdamWAccumulatingFour) { ExpectSame({.microbatch = 2}); }
 TEST(Parity, AdamWSizesThatDoNotDivide) { ExpectSame({.sequences = 7, .microbatch = 3}); }
 TEST(Parity, Sgd) { ExpectSame({.optimizer = "sgd", .lr = 0.1}); }
 TEST(Parity, SgdAccumulatingFour) { ExpectSame({.optimizer = "sgd", .microbatch = 2, .lr = 0.1}); }
+TEST(Parity, Lion) { ExpectSame({.optimizer = "lion", .lr = 1e-4}); }
+TEST(Parity, LionSizesThatDoNotDivide) {
+  ExpectSame({.optimizer = "lion", .sequences = 7, .microbatch = 3, .lr = 1e-4});
+}
 
 // A test that cannot fail shows nothing: each of these mistakes must exceed the limits.
 TEST(Parity, CatchesWrongBetas) { ExpectCaught({.mistake = "betas"}); }
@@ -24,6 +28,11 @@ TEST(Parity, CatchesTheOtherGelu) { ExpectCaught({.lr = 1e-3, .mistake = "gelu"}
 TEST(Parity, CatchesMissingClipping) { ExpectCaught({.optimizer = "sgd", .lr = 0.1, .mistake = "no_clip"}); }
 TEST(Parity, CatchesMeansOfUnevenMicrobatches) {
   ExpectCaught({.sequences = 7, .microbatch = 3, .mistake = "mean_of_means"});
+}
+TEST(Parity, CatchesLionsBetasMixedUp) {
+  for (const char* mistake : {"betas", "one_beta", "coupled_decay"}) {
+    ExpectCaught({.optimizer = "lion", .lr = 1e-4, .mistake = mistake});
+  }
 }
 
 }  // namespace

@@ -47,6 +47,22 @@ TEST_P(Shards, TrainAsFsdp2) {
 }
 INSTANTIATE_TEST_SUITE_P(All, Shards, testing::Values("adamw", "sgd"));
 
+using OwnersCase = std::tuple<std::string, uint32_t, bool>;  // optimizer, ranks, whether tensors have owners
+
+class Owners : public testing::TestWithParam<OwnersCase> {};
+
+TEST_P(Owners, TrainAsDistributedDataParallel) {
+  const auto& [optimizer, ranks, whole] = GetParam();
+  ExpectSame({.optimizer = optimizer, .ranks = ranks, .whole = whole, .sequences = 10, .microbatch = 2, .lr = 1e-4});
+}
+
+std::string OwnersName(const testing::TestParamInfo<OwnersCase>& info) {
+  const auto& [optimizer, ranks, whole] = info.param;
+  return absl::StrCat(ranks, "Ranks", whole ? "Zero" : "Ddp", optimizer);
+}
+INSTANTIATE_TEST_SUITE_P(All, Owners, testing::Combine(testing::Values("lion"), testing::Values(2, 3), testing::Bool()),
+                         OwnersName);
+
 TEST(RanksMistakes, CatchesMeansOfUnevenSharesOfFsdp2) {
   ExpectCaught({.ranks = 2, .sharded = true, .sequences = 7, .microbatch = 4, .mistake = "mean_of_ranks"});
 }

@@ -38,6 +38,11 @@ Train MakeTrain(const Trial& trial) {
     fsdp.set_reshard(RESHARD_FULL_SHARD);
     fsdp.set_placement(PLACEMENT_EVEN);
     fsdp.set_prefetch(1);
+  } else if (trial.ranks > 1 && trial.whole) {
+    Zero& zero = *train.mutable_strategy()->mutable_zero();
+    zero.set_stage(2);
+    zero.set_placement(PLACEMENT_WHOLE);
+    zero.set_prefetch(1);
   } else if (trial.ranks > 1) {
     train.mutable_strategy()->mutable_ddp()->set_bucket_mib(0.1);  // a few buckets
   } else {
@@ -48,6 +53,9 @@ Train MakeTrain(const Trial& trial) {
   Optimizer& o = *train.mutable_optimizer();
   if (trial.optimizer == "sgd") {
     o.mutable_sgd()->set_momentum(0.9);
+  } else if (trial.optimizer == "lion") {
+    o.mutable_lion()->set_beta1(0.9);
+    o.mutable_lion()->set_beta2(0.99);
   } else {
     o.mutable_adamw()->set_beta1(0.9);
     o.mutable_adamw()->set_beta2(0.999);
@@ -64,8 +72,8 @@ std::unique_ptr<engine::Engine> MakeEngine(const Trial& trial, uint32_t rank, co
   const Train train = MakeTrain(trial);
   engine::Config config =
       engine::Configure(train, *models::MakeInventory(train.model()), trial.ranks, rank).value().config;
-  if (group != nullptr && trial.sharded) config.groups = {group, group, nullptr};
-  if (group != nullptr && !trial.sharded) config.groups = {group, nullptr, group};
+  if (group != nullptr && (trial.sharded || trial.whole)) config.groups = {group, group, nullptr};
+  if (group != nullptr && !trial.sharded && !trial.whole) config.groups = {group, nullptr, group};
   return engine::Engine::Create(config).value();
 }
 
@@ -135,7 +143,7 @@ Curve Lab::Theirs(const Trial& trial) const {
                  {"weight_decay", 0.1},
                  {"clip_norm", 1.0},
                  {"beta1", 0.9},
-                 {"beta2", 0.999},
+                 {"beta2", trial.optimizer == "lion" ? 0.99 : 0.999},
                  {"eps", 1e-8},
                  {"momentum", 0.9},
                  {"nesterov", false},

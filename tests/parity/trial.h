@@ -14,6 +14,7 @@ struct Trial {
   std::string optimizer = "adamw";
   uint32_t ranks = 1;
   bool sharded = false;     // fsdp full_shard, against FSDP2; else ddp
+  bool whole = false;       // zero with whole tensors on their owners, against DistributedDataParallel
   uint32_t sequences = 8;   // a step, over all ranks
   uint32_t microbatch = 8;  // of a rank
   double lr = 3e-4;

@@ -65,6 +65,12 @@ StateView& Find(std::vector<StateView>& views, const std::string& kind, const st
                        [&](const StateView& v) { return v.kind == kind && v.tensor == tensor; });
 }
 
+void Choose(const std::string& kind, Config& config) {
+  Optimizer& o = *config.train.mutable_optimizer();
+  if (kind == "sgd") o.mutable_sgd()->set_momentum(0.9);
+  if (kind == "lion") o.mutable_lion()->set_beta1(0.9), o.mutable_lion()->set_beta2(0.99);
+}
+
 TEST(Engine, FirstLossIsThatOfKnowingNothing) {
   auto engine = Engine::Create(Small(8, 8)).value();
   const Tokens tokens(8);
@@ -180,10 +186,10 @@ TEST(Engine, LogitsOfAGrowingTextAreThoseOfTheWhole) {
 // Loss, norm and weights of the device's own decisions are those of the host's, clipped or not.
 TEST(Engine, DecidingOnTheDeviceGivesTheSameSteps) {
   for (const double clip : {0.05, 1e9}) {
-    for (const bool sgd : {false, true}) {
+    for (const std::string kind : {"adamw", "sgd", "lion"}) {
       Config config = Small(4, 2);
       config.train.mutable_optimizer()->set_clip_norm(clip);
-      if (sgd) config.train.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
+      Choose(kind, config);
       Compile(config);
       auto host = Engine::Create(config).value();
       config.decide_on_device = true;
@@ -321,19 +327,28 @@ TEST(Engine, EqualRunsAreBitEqual) {
   EXPECT_EQ(Weights(*a), Weights(*b));
 }
 
-TEST(Engine, ContinuesFromItsStateBitEqual) {
-  auto whole = Engine::Create(Small(4, 4)).value(), first = Engine::Create(Small(4, 4)).value();
+class StateOfOptimizers : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Engine, StateOfOptimizers, testing::Values("adamw", "sgd", "lion"));
+
+TEST_P(StateOfOptimizers, ContinuesBitEqual) {
+  const auto config = [](uint64_t seed) {
+    Config chosen = Small(4, 4);
+    Choose(GetParam(), chosen);
+    chosen.train.set_seed(seed);
+    Compile(chosen);
+    return chosen;
+  };
+  auto whole = Engine::Create(config(3)).value(), first = Engine::Create(config(3)).value();
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(whole->Step(Tokens(4, i).batch, 1e-3).ok());
     ASSERT_TRUE(first->Step(Tokens(4, i).batch, 1e-3).ok());
   }
-  Config other = Small(4, 4);
-  other.train.set_seed(99);  // whatever it began with is overwritten
-  auto second = Engine::Create(other).value();
+  auto second = Engine::Create(config(99)).value();  // whatever it began with is overwritten
   ASSERT_TRUE(first->Pull().ok());
   std::vector<StateView> from = first->State(), to = second->State();
   ASSERT_EQ(from.size(), to.size());
   for (size_t i = 0; i < from.size(); ++i) {
+    ASSERT_EQ(from[i].kind, to[i].kind);
     ASSERT_EQ(from[i].tensor, to[i].tensor);
     std::copy(from[i].values.begin(), from[i].values.end(), to[i].values.begin());
   }

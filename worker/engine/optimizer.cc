@@ -2,9 +2,11 @@
 
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <optional>
 
 namespace muster::engine {
@@ -144,11 +146,81 @@ class SgdOptimizer final : public FlatOptimizer {
   at::Tensor buffer_;
 };
 
+class LionOptimizer final : public FlatOptimizer {
+ public:
+  LionOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements, at::Device device)
+      : beta1_(options.lion().beta1()),
+        beta2_(options.lion().beta2()),
+        weight_decay_(options.weight_decay()),
+        runs_(std::move(runs)),
+        exp_avg_(Zeros(elements, device)) {}
+
+  void Step(uint64_t, double learning_rate, double factor) override {
+    ForEachBlock([&](const Block& block) {
+      at::Tensor p = block.parameter, g = block.gradient, m = block.exp_avg, update = block.scratch;
+      if (factor != 1.0) g.mul_(factor);
+      update.copy_(m).mul_(beta1_).add_(g, 1 - beta1_).sign_();
+      if (block.weight_decay != 0) p.mul_(1 - learning_rate * block.weight_decay);
+      p.add_(update, -learning_rate);
+      m.mul_(beta2_).add_(g, 1 - beta2_);
+    });
+  }
+
+  // A skipped step multiplies parameters and momentum by 1 and adds 0.
+  void StepUnless(const at::Tensor& skip, const at::Tensor& divisor, uint64_t, double learning_rate) override {
+    const at::Tensor skips = skip.to(at::kBool);
+    const auto unless_skipped = [&](double value, double otherwise) {
+      return at::full({1}, value, skip.options()).masked_fill_(skips, otherwise);
+    };
+    const at::Tensor rate = unless_skipped(learning_rate, 0), keep = unless_skipped(beta2_, 1),
+                     shrink = unless_skipped(1 - learning_rate * weight_decay_, 1);
+    ForEachBlock([&](const Block& block) {
+      at::Tensor p = block.parameter, g = block.gradient, m = block.exp_avg, update = block.scratch;
+      g.div_(divisor).masked_fill_(skips, 0);
+      update.copy_(m).mul_(beta1_).add_(g, 1 - beta1_).sign_();
+      if (block.weight_decay != 0) p.mul_(shrink);
+      p.sub_(update.mul_(rate));
+      m.mul_(keep).add_(g, 1 - beta2_);
+    });
+  }
+
+  std::vector<std::pair<std::string, at::Tensor>> State() override { return {{"exp_avg", exp_avg_}}; }
+
+ private:
+  struct Block {
+    at::Tensor parameter, gradient, exp_avg, scratch;
+    double weight_decay;
+  };
+
+  // In blocks, because the momentum and the update both need the old momentum, so one of them needs memory of its own:
+  // on a CPU few elements, which stay in cache, on a GPU many, so that launches do not dominate.
+  template <typename Update>
+  void ForEachBlock(const Update& update) {
+    const int64_t most = exp_avg_.is_cuda() ? int64_t{1} << 22 : int64_t{1} << 14;
+    int64_t longest = 0;
+    for (const Run& run : runs_) longest = std::max(longest, run.length);
+    const at::Tensor scratch = at::empty({std::min(most, longest)}, exp_avg_.options());
+    for (const Run& run : runs_) {
+      for (int64_t begin = 0; begin < run.length; begin += most) {
+        const int64_t length = std::min(most, run.length - begin);
+        update(Block{run.parameter.narrow(0, begin, length), run.gradient.narrow(0, begin, length),
+                     exp_avg_.narrow(0, run.begin + begin, length), scratch.narrow(0, 0, length),
+                     run.decay ? weight_decay_ : 0});
+      }
+    }
+  }
+
+  double beta1_, beta2_, weight_decay_;
+  std::vector<Run> runs_;
+  at::Tensor exp_avg_;
+};
+
 }  // namespace
 
 std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements,
                                              at::Device device) {
   if (options.has_sgd()) return std::make_unique<SgdOptimizer>(options, std::move(runs), elements, device);
+  if (options.has_lion()) return std::make_unique<LionOptimizer>(options, std::move(runs), elements, device);
   return std::make_unique<AdamWOptimizer>(options, runs, elements, device);
 }
 

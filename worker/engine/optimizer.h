@@ -32,7 +32,8 @@ class FlatOptimizer {
   virtual std::vector<std::pair<std::string, at::Tensor>> State() = 0;
 };
 
-// `elements` of state on `device`. AdamW and SGD as torch.optim's of the same names.
+// `elements` of state on `device`. AdamW and SGD as torch.optim's of the same names. Lion as Algorithm 2 of Chen et al.
+// (arXiv 2302.06675) with decoupled weight decay; its temporary is one block of elements, not one per run.
 std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements,
                                              at::Device device);
 

@@ -98,11 +98,72 @@ TEST(Sgd, FollowsTheRule) {
   }
 }
 
+// One element, by hand from Algorithm 2: beta1 0.9, beta2 0.99, lr 0.1, weight decay 0.5. The second gradient is
+// against the momentum and outweighs it, the third is too small to, and in a step without a gradient the momentum alone
+// decides.
+TEST(Lion, FollowsAlgorithm2ByHand) {
+  Optimizer options;
+  options.mutable_lion()->set_beta1(0.9);
+  options.mutable_lion()->set_beta2(0.99);
+  options.set_weight_decay(0.5);
+  at::Tensor parameter = at::full({1}, 1.0, at::kFloat), gradient = at::zeros({1}, at::kFloat);
+  auto optimizer = MakeOptimizer(options, {{parameter, gradient, 0, 1, true}}, 1, at::kCPU);
+  const struct {
+    double gradient, parameter, momentum;
+  } steps[] = {
+      {1, 0.95 * 1 - 0.1, 0.01},                     // 0.9 * 0 + 0.1 * 1 > 0
+      {-2, 0.95 * 0.85 + 0.1, -0.0101},              // 0.9 * 0.01 - 0.1 * 2 < 0; 0.99 * 0.01 - 0.01 * 2
+      {0.01, 0.95 * 0.9075 + 0.1, -0.009899},        // 0.9 * -0.0101 + 0.1 * 0.01 < 0
+      {0, 0.95 * 0.962125 + 0.1, -0.00980001},       // the momentum alone
+      {0.5, 0.95 * 1.01401875 - 0.1, -0.0047020099}  // 0.9 * -0.0098 + 0.1 * 0.5 > 0
+  };
+  uint64_t number = 0;
+  for (const auto& step : steps) {
+    gradient.fill_(step.gradient);
+    optimizer->Step(++number, 0.1, 1);
+    EXPECT_NEAR(parameter.item<float>(), step.parameter, 1e-6) << number;
+    EXPECT_NEAR(optimizer->State()[0].second.item<float>(), step.momentum, 1e-8) << number;
+  }
+}
+
+// Longer than a block, with clipping, with and without decay.
+TEST(Lion, FollowsTheRuleInEveryBlock) {
+  constexpr int64_t kLong = 40'000, kDecayed = 35'000;
+  Optimizer options;
+  options.mutable_lion()->set_beta1(0.95);
+  options.mutable_lion()->set_beta2(0.98);
+  options.set_weight_decay(0.5);
+  at::Tensor parameters = at::full({kLong}, 0.5, at::kFloat), gradients = at::zeros({kLong}, at::kFloat);
+  const auto run = [&](int64_t begin, int64_t length, bool decay) {
+    return engine::Run{parameters.narrow(0, begin, length), gradients.narrow(0, begin, length), begin, length, decay};
+  };
+  auto optimizer =
+      MakeOptimizer(options, {run(0, kDecayed, true), run(kDecayed, kLong - kDecayed, false)}, kLong, at::kCPU);
+  std::vector<double> p = Values(parameters), m(kLong);
+  for (int step = 1; step <= 3; ++step) {
+    for (int64_t i = 0; i < kLong; ++i) {
+      gradients.mutable_data_ptr<float>()[i] = static_cast<float>(std::sin(1.0 + static_cast<double>(i * step)));
+    }
+    const std::vector<double> g = Values(gradients);
+    const double factor = step == 2 ? 0.25 : 1.0;
+    optimizer->Step(step, 0.01, factor);
+    for (int64_t i = 0; i < kLong; ++i) {
+      const double c = 0.95 * m[i] + 0.05 * factor * g[i];
+      p[i] = p[i] * (1 - 0.01 * (i < kDecayed ? 0.5 : 0.0)) - 0.01 * (c > 0 ? 1 : -1);
+      m[i] = 0.98 * m[i] + 0.02 * factor * g[i];
+    }
+    const std::vector<double> ours = Values(parameters);
+    for (int64_t i = 0; i < kLong; ++i) ASSERT_NEAR(ours[i], p[i], 1e-6) << "step " << step << " element " << i;
+  }
+}
+
 at::Tensor One(double value) { return at::full({1}, value, at::kFloat); }
 
 // A decision on the device equals the host's decision.
 TEST(StepUnless, DividesAndSkips) {
-  Optimizer adamw, sgd, momentum, nesterov;
+  Optimizer adamw, sgd, momentum, nesterov, lion;
+  lion.mutable_lion()->set_beta1(0.9);
+  lion.mutable_lion()->set_beta2(0.99);
   adamw.mutable_adamw()->set_beta1(0.9);
   adamw.mutable_adamw()->set_beta2(0.95);
   adamw.mutable_adamw()->set_eps(1e-8);
@@ -110,7 +171,7 @@ TEST(StepUnless, DividesAndSkips) {
   momentum.mutable_sgd()->set_momentum(0.9);
   nesterov.mutable_sgd()->set_momentum(0.9);
   nesterov.mutable_sgd()->set_nesterov(true);
-  for (Optimizer options : {adamw, sgd, momentum, nesterov}) {
+  for (Optimizer options : {adamw, sgd, momentum, nesterov, lion}) {
     options.set_weight_decay(0.1);
     at::Tensor by_host = Arena(1), by_device = Arena(1), host_gradients = Arena(0), device_gradients = Arena(0);
     auto host = Make(options, by_host, host_gradients);
