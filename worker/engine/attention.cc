@@ -34,6 +34,11 @@ units::AttentionChoice Try(const Config& config, at::Device device) {
   return units::ChooseAttention(shape);
 }
 
+bool Attends(const Inventory& inventory) {
+  return std::any_of(inventory.units().begin(), inventory.units().end(),
+                     [](const Unit& unit) { return unit.attention().heads() > 0; });
+}
+
 // A program that does not run at all is as wrong as one that computes other numbers.
 absl::Status CheckRows(const Config& config, at::Device device) {
   if (config.portable) return absl::OkStatus();
@@ -51,10 +56,13 @@ absl::StatusOr<Kernels> AgreeOnKernels(const Config& config, at::Device device) 
   const std::vector<std::string>& names = units::AttentionNames();
   Kernels kernels;
   if (world == nullptr || world->rank() == 0) {
-    const units::AttentionChoice choice = config.try_attention ? config.try_attention() : Try(config, device);
-    // None passed: plain GEMMs are what LibTorch falls back to.
-    kernels.attention = choice.name.empty() ? names.back() : choice.name;
-    kernels.notes.push_back(choice.Describe());
+    // None passed, or there is nothing to try: plain GEMMs are what LibTorch falls back to.
+    kernels.attention = names.back();
+    if (Attends(config.inventory)) {
+      const units::AttentionChoice choice = config.try_attention ? config.try_attention() : Try(config, device);
+      if (!choice.name.empty()) kernels.attention = choice.name;
+      kernels.notes.push_back(choice.Describe());
+    }
     if (const absl::Status checked = CheckRows(config, device); !checked.ok()) {
       kernels.portable = true;
       kernels.notes.push_back(

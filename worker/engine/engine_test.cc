@@ -1,6 +1,9 @@
 #include "worker/engine/engine.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -525,6 +528,112 @@ TEST(Engine, RefusesWhatDoesNotBelongTogether) {
   EXPECT_FALSE(tasks::NextToken(engine.get()).Logits({}).ok());
   const std::vector<uint32_t> long_text(kContext + 1);
   EXPECT_FALSE(tasks::NextToken(engine.get()).Logits(long_text).ok());
+}
+
+Config SmallResnet() {
+  Config config;
+  Resnet& m = *config.train.mutable_model()->mutable_resnet();
+  m.set_depth(8), m.set_width(4), m.set_image(8);
+  *config.train.mutable_model() = *models::Resolve(config.train.model());
+  config.train.mutable_strategy()->mutable_single();
+  config.train.mutable_batch()->set_sequences(6);
+  config.train.mutable_batch()->set_microbatch(3);
+  config.train.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
+  config.train.set_seed(3);
+  config.inventory = *models::MakeInventory(config.train.model());
+  Compile(config);
+  return config;
+}
+
+Batch SomeImages() {
+  const at::Tensor pixels = at::arange(6 * 3 * 64, at::kFloat).mul(0.37f).sin().view({6, 3, 8, 8});
+  return {.samples = 6, .inputs = pixels, .targets = at::arange(6, at::kLong), .global_samples = 6};
+}
+
+// On a device with streams the state is a copy, the update is decided there, and kernels are tried: attention only
+// where there is some.
+TEST(Engine, BuffersAreStateOnEveryPath) {
+  auto plain = Engine::Create(SmallResnet()).value();
+  for (const char* path : {"streams", "recompute", "decide"}) {
+    Config config = SmallResnet();
+    config.train.set_activation_checkpointing(path[0] == 'r');
+    Compile(config);
+    config.streams = path[0] == 's';
+    config.decide_on_device = path[0] == 'd';
+    config.try_attention = [] {
+      ADD_FAILURE() << "nothing attends";
+      return units::AttentionChoice{};
+    };
+    auto fresh = Engine::Create(SmallResnet()).value(), other = Engine::Create(config).value();
+    for (auto* engine : {&fresh, &other}) {
+      for (int i = 0; i < 3; ++i) ASSERT_TRUE((*engine)->Step(SomeImages(), 0.05).ok());
+      ASSERT_TRUE((*engine)->Pull().ok());
+    }
+    std::vector<StateView> right = fresh->State(), ours = other->State();
+    ASSERT_EQ(ours.size(), right.size()) << path;
+    size_t buffers = 0;
+    for (size_t i = 0; i < ours.size(); ++i) {
+      EXPECT_EQ(ours[i].tensor, right[i].tensor);
+      buffers += ours[i].kind == "buffer" ? 1 : 0;
+      EXPECT_TRUE(std::equal(ours[i].values.begin(), ours[i].values.end(), right[i].values.begin()))
+          << path << ": " << ours[i].kind << " " << ours[i].tensor;
+    }
+    EXPECT_EQ(buffers, 14u) << "a mean and a variance of seven normalizations";
+    // Into an engine that has seen nothing.
+    auto loaded = Engine::Create(config).value();
+    ASSERT_TRUE(loaded->Pull().ok());
+    std::vector<StateView> into = loaded->State();
+    for (size_t i = 0; i < into.size(); ++i)
+      std::copy(right[i].values.begin(), right[i].values.end(), into[i].values.begin());
+    ASSERT_TRUE(loaded->Push().ok());
+    const Evaluation expected = fresh->Evaluate(SomeImages()).value(), found = loaded->Evaluate(SomeImages()).value();
+    EXPECT_EQ(found.loss, expected.loss) << path;
+    EXPECT_EQ(found.metrics, expected.metrics) << path;
+    EXPECT_NE(plain->Evaluate(SomeImages()).value().loss, expected.loss);
+    const at::Tensor logits = loaded->Predict(SomeImages().inputs).value();
+    EXPECT_EQ(logits.sizes(), (std::vector<int64_t>{6, 10})) << path;
+  }
+}
+
+// With and without a CPU's instructions for it, which the second way does not need.
+TEST(Engine, AResnetLearnsInBf16) {
+  auto wide = Engine::Create(SmallResnet()).value();
+  double right = 0;
+  for (int i = 0; i < 20; ++i) right = wide->Step(SomeImages(), 0.05).value().loss;
+  for (const units::Bf16Gemms gemms : {units::Bf16Gemms::kNative, units::Bf16Gemms::kPanels}) {
+    Config config = SmallResnet();
+    config.train.mutable_precision()->set_compute(DTYPE_BF16);
+    Compile(config);
+    config.bf16_gemms = gemms;
+    auto narrow = Engine::Create(config).value();
+    double first = 0, last = 0;
+    for (int i = 0; i < 20; ++i) {
+      last = narrow->Step(SomeImages(), 0.05).value().loss;
+      if (i == 0) first = last;
+    }
+    EXPECT_NEAR(first, std::log(10.0), 1.5);
+    EXPECT_LT(last, 0.5 * first);
+    EXPECT_NEAR(last, right, 0.3 * first) << "the same images, in eight bits of mantissa";
+    EXPECT_TRUE(std::isfinite(narrow->Evaluate(SomeImages()).value().loss));
+  }
+}
+
+TEST(Engine, ABatchOfOnePixelCannotBeNormalized) {
+  Config config = SmallResnet();
+  config.train.mutable_batch()->set_sequences(1);
+  config.train.mutable_batch()->set_microbatch(1);
+  config.train.mutable_model()->mutable_resnet()->set_image(1);
+  config.inventory = *models::MakeInventory(config.train.model());
+  Compile(config);
+  auto engine = Engine::Create(config).value();
+  const absl::Status status = engine
+                                  ->Step({.samples = 1,
+                                          .inputs = at::ones({1, 3, 1, 1}),
+                                          .targets = at::zeros({1}, at::kLong),
+                                          .global_samples = 1},
+                                         1)
+                                  .status();
+  EXPECT_TRUE(absl::StrContains(status.message(), "batch normalization needs more than one value")) << status;
 }
 
 TEST(Initialise, IsAFunctionOfSeedNameAndElement) {

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/mean.h>
 
 #include <utility>
@@ -37,8 +39,9 @@ class ClassifierHead final : public UnitModule {
     const double each = context.label_smoothing / static_cast<double>(d.size(1));
     d.exp_();
     if (each != 0) d.sub_(each);
-    const at::Tensor targets = context.targets.unsqueeze(1);
-    d.scatter_add_(1, targets, targets.to(wide_).fill_(context.label_smoothing - 1));
+    // Flat indices of the targets: LibTorch is deterministic on a GPU only for one-dimensional indexing.
+    const at::Tensor picks = at::arange(d.size(0), context.targets.options()).mul_(d.size(1)).add_(context.targets);
+    d.view(-1).index_add_(0, picks, at::full({d.size(0)}, context.label_smoothing - 1, d.options()));
     d.mul_(context.loss_scale);
     weight_.gradient.addmm_(d.t(), pooled);
     bias_.gradient.add_(d.sum(0));

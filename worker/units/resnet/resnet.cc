@@ -23,14 +23,23 @@ namespace {
 // in this order.
 class Convolutions : public AutogradUnit {
  public:
-  Convolutions(std::vector<Parameter> parameters, std::vector<at::Tensor> buffers, double momentum)
-      : AutogradUnit(std::move(parameters)), buffers_(std::move(buffers)), momentum_(momentum) {}
+  Convolutions(std::vector<Parameter> parameters, const UnitOptions& options, double momentum)
+      : AutogradUnit(std::move(parameters)),
+        buffers_(options.buffers),
+        momentum_(momentum),
+        widens_(Leaf(0).scalar_type() == at::kBFloat16 && Leaf(0).is_cpu() &&
+                options.bf16_gemms == Bf16Gemms::kPanels) {}
 
  protected:
   at::Tensor Normalized(const Context& context, const at::Tensor& x, int index, int64_t stride) const {
     const at::Tensor& weight = Leaf(3 * index);
     const int64_t padding = weight.size(2) / 2;
-    const at::Tensor y = at::conv2d(x, weight, {}, {stride, stride}, {padding, padding});
+    const auto convolve = [&](const at::Tensor& in, const at::Tensor& w) {
+      return at::conv2d(in, w, {}, {stride, stride}, {padding, padding});
+    };
+    // Without instructions for bf16, LibTorch's convolutions in it are several times slower; these round as they do.
+    const at::Tensor y =
+        widens_ ? convolve(x.to(at::kFloat), weight.to(at::kFloat)).to(at::kBFloat16) : convolve(x, weight);
     const bool train = context.mode != Mode::kEvaluate && context.mode != Mode::kGenerate;
     TORCH_CHECK(!train || y.numel() > y.size(1),
                 "batch normalization needs more than one value for each channel: the microbatch is one image, and its "
@@ -46,12 +55,13 @@ class Convolutions : public AutogradUnit {
  private:
   const std::vector<at::Tensor> buffers_;
   const double momentum_;
+  const bool widens_;
 };
 
 class ResnetStemUnit final : public Convolutions {
  public:
-  ResnetStemUnit(const Resnet& model, std::vector<Parameter> p, std::vector<at::Tensor> buffers)
-      : Convolutions(std::move(p), std::move(buffers), model.batch_norm_momentum()),
+  ResnetStemUnit(const Resnet& model, std::vector<Parameter> p, const UnitOptions& options)
+      : Convolutions(std::move(p), options, model.batch_norm_momentum()),
         imagenet_(model.stem() == RESNET_STEM_IMAGENET) {}
 
  private:
@@ -66,8 +76,8 @@ class ResnetStemUnit final : public Convolutions {
 
 class ResidualBlock final : public Convolutions {
  public:
-  ResidualBlock(models::ResnetBlock block, double momentum, std::vector<Parameter> p, std::vector<at::Tensor> buffers)
-      : Convolutions(std::move(p), std::move(buffers), momentum), block_(std::move(block)) {}
+  ResidualBlock(models::ResnetBlock block, double momentum, std::vector<Parameter> p, const UnitOptions& options)
+      : Convolutions(std::move(p), options, momentum), block_(std::move(block)) {}
 
  private:
   at::Tensor Compute(const Context& context, const at::Tensor& in, at::Tensor*) const override {
@@ -99,13 +109,12 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeResnetUnit(const Model& model, c
                                                            std::vector<Parameter> parameters,
                                                            const UnitOptions& options) {
   const Resnet& m = model.resnet();
-  if (unit.kind() == "resnet.stem") return std::make_unique<ResnetStemUnit>(m, std::move(parameters), options.buffers);
+  if (unit.kind() == "resnet.stem") return std::make_unique<ResnetStemUnit>(m, std::move(parameters), options);
   if (unit.kind() == "resnet.head") return MakeClassifierHead(parameters[0], parameters[1]);
   if (unit.kind() == "resnet.block") {
     for (models::ResnetBlock& block : models::ResnetBlocks(m)) {
       if (block.name != unit.name()) continue;
-      return std::make_unique<ResidualBlock>(std::move(block), m.batch_norm_momentum(), std::move(parameters),
-                                             options.buffers);
+      return std::make_unique<ResidualBlock>(std::move(block), m.batch_norm_momentum(), std::move(parameters), options);
     }
   }
   return absl::UnimplementedError(absl::StrCat("resnet has no unit ", unit.name(), " of kind ", unit.kind()));
