@@ -186,7 +186,7 @@ class Reader {
       }
       return absl::OkStatus();
     }
-    // It turns bytes into other characters, which a step behind it would see.
+    // It turns bytes into other characters, so a later step would not see the text.
     if (byte_level_) return Wrong("pre_tokenizer: a \"", type, "\" after ByteLevel is not supported");
     if (file_.splits.size() >= kMaxSplits) return Wrong("pre_tokenizer: over ", kMaxSplits, " steps");
     if (type == "ByteLevel") return ByteLevel(part);

@@ -279,10 +279,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
     std::string text = absl::StrCat("step ", metrics.step(), " of ", job.spec().train().steps());
     if (metrics.has_loss()) absl::StrAppend(&text, ", loss ", Significant(metrics.loss()));
     if (metrics.has_validation_loss()) {
-      absl::StrAppend(&text, ", validation loss ", Significant(metrics.validation_loss()));
-    }
-    for (const v1::NamedMetric& metric : metrics.validation()) {
-      absl::StrAppend(&text, ", ", OneLine(metric.name()), " ", Significant(metric.value()));
+      absl::StrAppend(&text, ", validation loss ", Validation(metrics));
     }
     if (const std::string rate = Rate(metrics); !rate.empty()) absl::StrAppend(&text, ", ", rate);
     line("Progress", text);

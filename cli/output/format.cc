@@ -92,6 +92,14 @@ std::string Rate(const v1::MetricPoint& point) {
   return "";
 }
 
+std::string Validation(const v1::MetricPoint& point) {
+  std::string text = Significant(point.validation_loss());
+  for (const v1::NamedMetric& metric : point.validation()) {
+    absl::StrAppend(&text, ", ", OneLine(metric.name()), " ", Significant(metric.value()));
+  }
+  return text;
+}
+
 std::string StateName(v1::JobState state) { return EnumName(state, v1::JobState_descriptor()); }
 std::string StateName(v1::NodeState state) { return EnumName(state, v1::NodeState_descriptor()); }
 std::string StateName(v1::GenerationState state) { return EnumName(state, v1::GenerationState_descriptor()); }

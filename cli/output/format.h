@@ -19,6 +19,8 @@ std::string Significant(double value);  // four significant digits: "2.134", "0.
 std::string Grouped(uint64_t count);    // "1,234,567"
 // "12.3k tokens/s", of a language model; else "950 samples/s"; empty: not measured.
 std::string Rate(const v1::MetricPoint& point);
+// "0.25, top1 0.875": the loss, then the task's metrics.
+std::string Validation(const v1::MetricPoint& point);
 
 std::string StateName(v1::JobState state);         // "running"
 std::string StateName(v1::NodeState state);        // "live"

@@ -40,15 +40,6 @@ std::vector<std::string> LogLines(const v1::LogChunk& chunk, bool several_ranks)
   return lines;
 }
 
-// "0.25, top1 0.875"
-std::string Validation(const v1::MetricPoint& point) {
-  std::string text = Significant(point.validation_loss());
-  for (const v1::NamedMetric& metric : point.validation()) {
-    absl::StrAppend(&text, ", ", OneLine(metric.name()), " ", Significant(metric.value()));
-  }
-  return text;
-}
-
 }  // namespace
 
 void JobView::SetJob(const v1::Job& job) { job_ = job; }

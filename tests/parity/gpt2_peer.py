@@ -11,10 +11,7 @@ import array
 import contextlib
 import json
 import math
-import os
 import struct
-import sys
-import tempfile
 
 import torch
 import torch.distributed as dist
@@ -22,6 +19,8 @@ import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+
+from peer_ranks import serve, share_of, train_ranks
 
 MISTAKES = ("betas", "eps", "decay_all", "gelu", "no_clip", "mean_of_means", "mean_of_ranks", "one_beta",
             "coupled_decay")
@@ -131,12 +130,6 @@ def make_optimizer(w, config):
     return torch.optim.AdamW(groups, lr=config["lr"], betas=betas, eps=1e-6 if mistake == "eps" else config["eps"])
 
 
-def share_of(sequences, ranks, rank):
-    """First sequence and count of a rank: the first ranks have one more if it does not divide."""
-    each, left = divmod(sequences, ranks)
-    return rank * each + min(rank, left), each + (rank < left)
-
-
 def train(config, rank=0):
     torch.manual_seed(0)
     mistake = config["mistake"]
@@ -188,41 +181,4 @@ def train(config, rank=0):
     return {"losses": losses, "norms": norms}
 
 
-def train_ranks(config):
-    """One forked process for each rank; returns the answer of rank 0."""
-    with tempfile.TemporaryDirectory() as folder:
-        read, write = os.pipe()
-        children = []
-        for rank in range(config["ranks"]):
-            child = os.fork()
-            if child == 0:
-                status = 1
-                try:
-                    dist.init_process_group("gloo", init_method="file://%s/store" % folder, rank=rank,
-                                            world_size=config["ranks"])
-                    answer = json.dumps(train(config, rank))
-                    if rank == 0:
-                        with os.fdopen(write, "w") as f:
-                            f.write(answer)
-                    dist.destroy_process_group()
-                    status = 0
-                finally:
-                    os._exit(status)
-            children.append(child)
-        os.close(write)
-        with os.fdopen(read) as f:
-            answer = f.read()
-        if any(os.waitpid(child, 0)[1] != 0 for child in children):
-            sys.exit("a rank of the peer failed")
-    return json.loads(answer)
-
-
-def main():
-    torch.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    for line in sys.stdin:
-        config = json.loads(line)
-        print(json.dumps(train_ranks(config) if config.get("ranks", 1) > 1 else train(config)), flush=True)
-
-
-main()
+serve(lambda config: train_ranks(train, config) if config.get("ranks", 1) > 1 else train(config))

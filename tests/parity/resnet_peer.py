@@ -15,7 +15,6 @@ import json
 import math
 import os
 import sys
-import tempfile
 import types
 
 import numpy
@@ -24,6 +23,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from peer_ranks import serve, share_of, train_ranks
 
 MISTAKES = ("bn_eps", "bn_momentum", "no_smoothing", "no_buffers", "nesterov")
 
@@ -106,12 +107,6 @@ def load(model, config):
             module.eps = 1e-3 if config["mistake"] == "bn_eps" else module.eps
 
 
-def share_of(samples, ranks, rank):
-    """First sample and count of a rank: the first ranks have one more if it does not divide."""
-    each, left = divmod(samples, ranks)
-    return rank * each + min(rank, left), each + (rank < left)
-
-
 def train(config, rank=0):
     assert config["mistake"] in ("",) + MISTAKES
     ranks, b, rows = config["ranks"], config["samples"], config["microbatch"]
@@ -186,43 +181,11 @@ def evaluate_export(config):
     return {"loss": F.cross_entropy(logits, labels).item(), "top1": (logits.argmax(1) == labels).float().mean().item()}
 
 
-def train_ranks(config):
-    """One forked process for each rank; returns the answer of rank 0."""
-    with tempfile.TemporaryDirectory() as folder:
-        read, write = os.pipe()
-        children = []
-        for rank in range(config["ranks"]):
-            child = os.fork()
-            if child == 0:
-                status = 1
-                try:
-                    dist.init_process_group("gloo", init_method="file://%s/store" % folder, rank=rank,
-                                            world_size=config["ranks"])
-                    answer = json.dumps(train(config, rank))
-                    if rank == 0:
-                        with os.fdopen(write, "w") as f:
-                            f.write(answer)
-                    dist.destroy_process_group()
-                    status = 0
-                finally:
-                    os._exit(status)
-            children.append(child)
-        os.close(write)
-        with os.fdopen(read) as f:
-            answer = f.read()
-        if any(os.waitpid(child, 0)[1] != 0 for child in children):
-            sys.exit("a rank of the peer failed")
-    return json.loads(answer)
-
-
-def main():
-    torch.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    for line in sys.stdin:
-        config = json.loads(line)
-        run = evaluate_export if "export" in config else train_ranks if config["ranks"] > 1 else train
-        print(json.dumps(run(config)), flush=True)
+def run(config):
+    if "export" in config:
+        return evaluate_export(config)
+    return train_ranks(train, config) if config["ranks"] > 1 else train(config)
 
 
 if __name__ == "__main__":
-    main()
+    serve(run)
