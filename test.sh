@@ -16,8 +16,9 @@ events=$(mktemp)
 trap 'rm -f "$events"' EXIT
 echo "test: bazel test ${targets[*]} ${options[*]:-} (the first build takes minutes on two cores)" >&2
 bazel test --keep_going --build_tests_only --build_event_json_file="$events" \
-  --test_env=MUSTER_PEER_PYTHON="${MUSTER_CACHE:-$HOME/.cache/muster}/peer/bin/python" \
+  --test_env=MUSTER_PEER_PYTHON="$(readlink -f "${MUSTER_CACHE:-$HOME/.cache/muster}/peer")/bin/python" \
   --test_env=MUSTER_GPT2_VOCABULARY="${MUSTER_CACHE:-$HOME/.cache/muster}/gpt2-vocabulary" \
+  --test_env=MUSTER_TORCH_CPU="${MUSTER_TORCH_CPU:-${MUSTER_CACHE:-$HOME/.cache/muster}/torch-cpu}" \
   "${options[@]}" -- "${targets[@]}"
 built=$?
 [ $built = 8 ] && { echo "test: interrupted" >&2; exit 1; }

@@ -60,7 +60,7 @@ class Gpt2Gemms final : public Gemms {
   };
 
   at::Tensor Random(at::IntArrayRef sizes) const {
-    return at::randn(sizes).to(shape_.bf16 ? at::kBFloat16 : at::kFloat);
+    return at::randn(sizes).to(shape_.dtype == DTYPE_BF16 ? at::kBFloat16 : at::kFloat);
   }
 
   void AddLinear(int64_t in, int64_t out, bool tied) {

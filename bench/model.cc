@@ -74,8 +74,17 @@ absl::StatusOr<engine::Config> MakeConfig(const Dimensions& shape, uint64_t* pla
   optimizer.set_weight_decay(0.1);
   optimizer.set_clip_norm(1.0);
   config.train.set_seed(1);
-  config.train.mutable_precision()->set_compute(shape.bf16 ? DTYPE_BF16 : DTYPE_FP32);
-  const auto inventory = models::MakeInventory(config.train.model(), shape.cuda ? DEVICE_CUDA : DEVICE_CPU);
+  config.train.mutable_precision()->set_compute(shape.dtype);
+  if (shape.dtype == DTYPE_FP16) {
+    LossScaling& scaling = *config.train.mutable_precision()->mutable_loss_scaling();
+    scaling.set_initial(65536), scaling.set_minimum(1), scaling.set_growth(2), scaling.set_backoff(0.5);
+    scaling.set_growth_interval(2000);
+  }
+  if (shape.lora > 0) {
+    config.train.mutable_lora()->set_rank(shape.lora);
+    config.train.mutable_lora()->set_alpha(shape.lora);
+  }
+  const auto inventory = models::MakeInventory(config.train, shape.cuda ? DEVICE_CUDA : DEVICE_CPU);
   if (!inventory.ok()) return inventory.status();
   auto made = engine::Configure(config.train, *inventory, shape.ranks, shape.rank);
   if (!made.ok()) return made.status();

@@ -15,13 +15,14 @@ struct Dimensions {
   std::string family = "gpt2";              // or llama, whose head is not tied, or resnet with a stem for small images
   uint32_t depth = 0, image = 0;            // of resnet
   uint32_t key_value_heads = 0, inner = 0;  // of llama
+  uint32_t lora = 0;                        // rank of adapters of all linear layers; 0: none
   uint32_t layers = 4, heads = 4, width = 128, vocabulary = 256, context = 128, sequences = 8, microbatch = 0;
   uint32_t ranks = 1, rank = 0;  // `sequences` is a rank's share
   std::string strategy = "ddp";  // where there are several ranks: ddp, zero1, zero2, zero3, full_shard, shard_grad_op,
                                  // hybrid
   int threads = 1;
-  bool bf16 = false;
-  bool cuda = false;  // on the first GPU that the process sees
+  Dtype dtype = DTYPE_FP32;  // of computing
+  bool cuda = false;         // on the first GPU that the process sees
 };
 
 // The configuration of an engine for AdamW training with clipping, on one rank or by the strategy. Errors as

@@ -47,7 +47,7 @@ std::vector<Strategy> Strategies(const Options& options) {
   all[4].mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
   all[5].mutable_fsdp()->set_reshard(RESHARD_HYBRID);
   if (options.shard_ranks > 0) all[5].mutable_fsdp()->set_shard_ranks(options.shard_ranks);
-  for (Strategy& strategy : all) strategies::FillDefaults(strategy);
+  for (Strategy& strategy : all) strategies::FillDefaults(Optimizer(), strategy);
   return all;
 }
 

@@ -3,6 +3,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include <map>
+#include <string>
+
 #include "bench/model.h"
 
 namespace muster::bench {
@@ -13,6 +16,7 @@ inline void AddShape(CLI::App& app, Dimensions& shape) {
   app.add_option("--image", shape.image);
   app.add_option("--key_value_heads", shape.key_value_heads);
   app.add_option("--inner", shape.inner);
+  app.add_option("--lora", shape.lora, "rank of adapters; 0: none");
   app.add_option("--layers", shape.layers);
   app.add_option("--heads", shape.heads);
   app.add_option("--width", shape.width);
@@ -23,8 +27,9 @@ inline void AddShape(CLI::App& app, Dimensions& shape) {
   app.add_option("--threads", shape.threads);
   app.add_option("--ranks", shape.ranks);
   app.add_option("--rank", shape.rank);
-  app.add_option("--dtype", shape.bf16, "fp32 or bf16")
-      ->transform(CLI::Transformer({{"fp32", "false"}, {"bf16", "true"}}));
+  app.add_option("--dtype", shape.dtype, "fp32, bf16 or fp16")
+      ->transform(CLI::Transformer(
+          std::map<std::string, Dtype>{{"fp32", DTYPE_FP32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_FP16}}));
   app.add_option("--device", shape.cuda, "cpu or cuda")
       ->transform(CLI::Transformer({{"cpu", "false"}, {"cuda", "true"}}));
 }

@@ -2,7 +2,7 @@
 """A single rank compared to PyTorch eager and to the lower bound (its GEMMs alone), interleaved in one run.
 
     bazel build //bench:single_rank_side && python3 bench/single_rank.py [--json FILE]
-    python3 bench/single_rank.py --bf16-over-fp32 [--isas native,avx512,avx2]    # our bf16 step over our fp32 step
+    python3 bench/single_rank.py --over-fp32 bf16 [--isas native,avx512,avx2]    # our bf16 or fp16 step over our fp32 step
 
 For each case three processes (ours, PyTorch, the GEMMs) live at the same time and take turns, a few steps each, for
 several rounds; idle processes wait on a pipe. A time is the smallest of a round's steps; a ratio is taken within
@@ -10,7 +10,7 @@ a round, and its median and range over the rounds are shown: the machine's speed
 Memory is the peak resident size less what the process held before its model existed, for both sides.
 The PyTorch interpreter is $MUSTER_PEER_PYTHON (tools/fetch_torch.sh peer makes it).
 
---bf16-over-fp32 needs no PyTorch. Each line names the instruction set that LibTorch was held to and how it computed bf16.
+--over-fp32 needs no PyTorch. Each line names the instruction set that LibTorch was held to and how it computed.
 """
 import argparse
 import json
@@ -29,6 +29,8 @@ CASES = {
                    "vocabulary": 256, "context": 128, "sequences": 8, "steps": 8},
     "llama-6x384": {"family": "llama", "layers": 6, "heads": 6, "key_value_heads": 2, "width": 384, "inner": 1024,
                     "vocabulary": 49152, "context": 256, "sequences": 4, "steps": 1},
+    "llama-lora": {"family": "llama", "layers": 6, "heads": 6, "key_value_heads": 2, "width": 384, "inner": 1024,
+                   "vocabulary": 49152, "context": 256, "sequences": 4, "lora": 8, "steps": 1},
     "resnet20": {"family": "resnet", "depth": 20, "image": 32, "sequences": 32, "steps": 2},
     "resnet18": {"family": "resnet", "depth": 18, "image": 32, "sequences": 16, "steps": 1},
 }
@@ -78,35 +80,36 @@ def flags_of(name, threads):
     return steps, [word for key, value in {**case, "threads": threads}.items() for word in ("--" + key, str(value))]
 
 
-def measure_bf16(name, threads, isa, args):
+def measure_narrow(name, threads, isa, args):
     steps, flags = flags_of(name, threads)
     environment = {"OMP_NUM_THREADS": str(threads), **OURS, **ISAS[isa]}
     sides = {dtype: Side([args.side, "--role", "engine", "--dtype", dtype] + flags, environment)
-             for dtype in ("fp32", "bf16")}
+             for dtype in ("fp32", args.over_fp32)}
     for side in sides.values():
         side.run(3)
     rounds = [{key: min(side.run(steps)["milliseconds"]) for key, side in sides.items()} for _ in range(args.rounds)]
     last = {key: side.run(1) for key, side in sides.items()}
     for side in sides.values():
         side.end()
+    narrow = args.over_fp32
     return {
-        "case": name, "threads": threads, "instruction_set": sides["bf16"].ready["instruction_set"],
-        "path": sides["bf16"].ready["notes"][0], "rounds": args.rounds,
+        "case": name, "threads": threads, "dtype": narrow, "instruction_set": sides[narrow].ready["instruction_set"],
+        "path": (sides[narrow].ready["notes"] or ["through fp32 panels"])[0], "rounds": args.rounds,
         "milliseconds": {key: spread([r[key] for r in rounds]) for key in sides},
-        "bf16_over_fp32": spread([r["bf16"] / r["fp32"] for r in rounds]),
-        "planned_bytes": last["bf16"]["planned_bytes"], "counted_bytes": last["bf16"]["counted_bytes"],
+        "over_fp32": spread([r[narrow] / r["fp32"] for r in rounds]),
+        "planned_bytes": last[narrow]["planned_bytes"], "counted_bytes": last[narrow]["counted_bytes"],
     }
 
 
-def bf16_table(results):
+def narrow_table(results):
     def row(r):
-        ms, ratio = r["milliseconds"], r["bf16_over_fp32"]
+        ms, ratio = r["milliseconds"], r["over_fp32"]
         path = "native" if "native" in r["path"] else "fp32 panels"
-        return [r["case"], r["instruction_set"], path, str(r["threads"]), "%.1f" % ms["fp32"]["min"],
-                "%.1f" % ms["bf16"]["min"], "%.2f" % ratio["min"], "%.2f" % ratio["median"], "%.2f" % ratio["max"],
+        return [r["case"], r["dtype"], r["instruction_set"], path, str(r["threads"]), "%.1f" % ms["fp32"]["min"],
+                "%.1f" % ms[r["dtype"]]["min"], "%.2f" % ratio["min"], "%.2f" % ratio["median"], "%.2f" % ratio["max"],
                 "%.1f/%.1f" % (r["planned_bytes"] / 2**20, r["counted_bytes"] / 2**20)]
-    head = ["case", "instruction set", "bf16 GEMMs", "threads", "fp32 ms", "bf16 ms", "bf16/fp32 min", "median", "max",
-            "bf16 MiB planned/counted"]
+    head = ["case", "dtype", "instruction set", "GEMMs", "threads", "fp32 ms", "ms", "over fp32 min", "median", "max",
+            "MiB planned/counted"]
     return aligned([head] + [row(r) for r in results])
 
 
@@ -124,7 +127,7 @@ def measure(name, threads, dtype, args):
     if dtype == "bf16" and not sides["ours"].ready["fast_bf16"]:
         for side in sides.values():
             side.end()
-        print("bf16: %s has no instructions for it, so PyTorch's would take minutes; see --bf16-over-fp32"
+        print("bf16: %s has no instructions for it, so PyTorch's would take minutes; see --over-fp32"
               % sides["ours"].ready["instruction_set"], file=sys.stderr)
         return None
     for side in sides.values():
@@ -186,18 +189,18 @@ def main():
     parser.add_argument("--dtypes", default="fp32")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", help="write the results there too")
-    parser.add_argument("--bf16-over-fp32", action="store_true", help="our bf16 step over our fp32 step, without PyTorch")
-    parser.add_argument("--isas", default="native,avx2", help="for --bf16-over-fp32: of %s" % ", ".join(ISAS))
+    parser.add_argument("--over-fp32", choices=("bf16", "fp16"), help="our step in it over our fp32 step, without PyTorch")
+    parser.add_argument("--isas", default="native,avx2", help="for --over-fp32: of %s" % ", ".join(ISAS))
     args = parser.parse_args()
     cases = [(name, int(threads)) for name in args.cases.split(",") for threads in args.threads.split(",")]
-    if args.bf16_over_fp32:
+    if args.over_fp32:
         results = []
         for isa in args.isas.split(","):
             for name, threads in cases:
-                results.append(measure_bf16(name, threads, isa, args))
-                ratio = results[-1]["bf16_over_fp32"]
+                results.append(measure_narrow(name, threads, isa, args))
+                ratio = results[-1]["over_fp32"]
                 print("%s %s, %d threads: %.2f" % (isa, name, threads, ratio["median"]), file=sys.stderr, flush=True)
-        print(bf16_table(results))
+        print(narrow_table(results))
     else:
         results = [measure(name, threads, dtype, args) for dtype in args.dtypes.split(",") for name, threads in cases]
         results = [r for r in results if r is not None]

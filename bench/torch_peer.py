@@ -101,6 +101,16 @@ def unreduced(_, bucket):
     return future
 
 
+def adapt(model, rank):
+    """PEFT's adapters in the transformers model that `model` holds; all else is frozen."""
+    import importlib.metadata
+    sys.path.insert(0, os.path.join(sys.prefix, "peft"))
+    known = importlib.metadata.version  # accelerate asks for torch's, and here torch is a folder without metadata
+    importlib.metadata.version = lambda name: torch.__version__ if name == "torch" else known(name)
+    from peft import LoraConfig, inject_adapter_in_model
+    inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=rank, target_modules="all-linear", task_type="CAUSAL_LM"), model.model)
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name in ("sequences", "threads"):
@@ -112,6 +122,7 @@ def main():
     parser.add_argument("--family", default="gpt2", choices=("gpt2", "llama", "resnet"))
     parser.add_argument("--key_value_heads", type=int, help="of llama")
     parser.add_argument("--inner", type=int, help="of llama")
+    parser.add_argument("--lora", type=int, default=0, help="rank of PEFT's adapters of all linear layers; 0: none")
     parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"))
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--rank", type=int, default=0)
@@ -129,6 +140,8 @@ def main():
                                              world_size=a.ranks)
     before = status_bytes("VmRSS")
     model = {"gpt2": Gpt2, "llama": llama, "resnet": resnet}[a.family](a).to(a.device)
+    if a.lora:
+        adapt(model, a.lora)
     run = model
     if a.strategy.startswith("fsdp2"):
         from torch.distributed.device_mesh import init_device_mesh
@@ -146,8 +159,9 @@ def main():
             run.register_comm_hook(None, unreduced)
     if a.compile:
         run = torch.compile(run)
-    decay = [p for p in model.parameters() if p.dim() > 1]
-    plain = [p for p in model.parameters() if p.dim() == 1]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    decay = [p for p in trained if p.dim() > 1]
+    plain = [p for p in trained if p.dim() == 1]
     groups = [{"params": decay, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
     options = {"lr": 1e-4, "betas": (0.9, 0.999), "fused": True}
     if a.strategy == "zero1":

@@ -18,6 +18,9 @@ _WARNINGS = [
 # gRPC's reactors hide virtual functions of their own base classes.
 REACTORS = ["-Wno-overloaded-virtual"]
 
+# For commands that a user types: they wait for others and compute next to nothing. Takes two thirds of the time of -O2.
+COMMAND_COPTS = ["-O1"]
+
 def _as_one_unit(name, srcs, testonly):
     """What cc_library and cc_test take as (srcs, deps) for `srcs`."""
     files = [s for s in srcs if s.endswith(".cc") and not s.startswith(":")]
@@ -43,9 +46,19 @@ def _as_one_unit(name, srcs, testonly):
         "//conditions:default": [unit],
     }), [":%s_sources" % name]
 
+# -O0 takes two thirds of the time. For tests and what only they link: what they test is optimized.
+_TEST_COPTS = ["-O0"]
+
 def muster_library(name, srcs = [], copts = [], deps = [], testonly = False, **kwargs):
     srcs, sources = _as_one_unit(name, srcs, testonly)
-    native.cc_library(name = name, srcs = srcs, copts = _WARNINGS + copts, deps = deps + sources, testonly = testonly, **kwargs)
+    native.cc_library(
+        name = name,
+        srcs = srcs,
+        copts = _WARNINGS + (_TEST_COPTS if testonly else []) + copts,
+        deps = deps + sources,
+        testonly = testonly,
+        **kwargs
+    )
 
 def muster_binary(name, srcs = [], copts = [], deps = [], testonly = False, **kwargs):
     srcs, sources = _as_one_unit(name, srcs, testonly)
@@ -54,15 +67,14 @@ def muster_binary(name, srcs = [], copts = [], deps = [], testonly = False, **kw
 def muster_test(name, srcs = None, copts = [], deps = [], size = "medium", timeout = "long", **kwargs):
     """A GoogleTest binary; gtest's main comes along. A time limit is there to end what hangs, it is no benchmark.
 
-    Tests themselves compile with -O0, in two thirds of the time; what they test does not. A test that computes much on
-    its own asks for more with `copts`."""
+    A test that computes much on its own asks for more than _TEST_COPTS with `copts`."""
     srcs, sources = _as_one_unit(name, [name + ".cc"] if srcs == None else srcs, True)
     native.cc_test(
         name = name,
         size = size,
         timeout = timeout,
         srcs = srcs,
-        copts = _WARNINGS + ["-O0"] + copts,
+        copts = _WARNINGS + _TEST_COPTS + copts,
         deps = deps + sources + ["//third_party/system:gtest_main"],
         **kwargs
     )
@@ -74,6 +86,7 @@ def muster_component(
         exclude = [],
         extra_srcs = [],
         copts = [],
+        library_copts = [],
         test_deps = [],
         test_data = [],
         test_tags = [],
@@ -81,6 +94,7 @@ def muster_component(
         **kwargs):
     """A folder: the library `name` of its sources and the test `name`_test of its *_test.cc, each one translation unit.
 
+    `copts` are for both, `library_copts` for the library alone.
     Left to targets of their own: main.cc, *_fuzz.cc and what `exclude` names.
     Headers that end in _test.h and fixtures in *_test.cc belong to the tests.
     """
@@ -94,7 +108,7 @@ def muster_component(
             exclude = exclude + [p + "*_test.cc" for p in prefixes] + [p + "*_fuzz.cc" for p in prefixes],
         ) + extra_srcs,
         hdrs = native.glob([p + "*.h" for p in prefixes], exclude = exclude + [p + "*_test.h" for p in prefixes]),
-        copts = copts,
+        copts = copts + library_copts,
         deps = deps,
         **kwargs
     )
@@ -112,10 +126,11 @@ def muster_component(
 def muster_fuzz_test(name, deps = [], **kwargs):
     """`name`_test: LLVMFuzzerTestOneInput of `name`.cc (testing/fuzz.h) under seeded mutations for 3 seconds.
     `name`: the same under libFuzzer, which bench/fuzz.sh builds with clang."""
-    muster_library(
+    native.cc_library(
         name = name + "_entry",
         testonly = True,
         srcs = [name + ".cc"],
+        copts = _WARNINGS,  # optimized: it tries more inputs
         alwayslink = True,
         deps = deps + ["//testing"],
     )

@@ -41,12 +41,15 @@ inline constexpr char kManifestFile[] = "manifest.json";
 inline constexpr char kManifestSumFile[] = "manifest.sha256";
 inline constexpr char kOwnerFile[] = "owner.json";
 
-// A run of a tensor's fp32 elements in memory: the source of a write, or the target of a read.
+// A run of a tensor's elements in memory: the source of a write, or the target of a read.
 struct TensorRun {
   std::string name;             // as in the shard
   std::vector<uint64_t> shape;  // of the whole tensor
   uint64_t begin = 0;           // element
   absl::Span<float> values;
+  absl::Span<uint16_t> bf16 = {};  // in place of `values`; fp32 in files, and rounded when it is read
+
+  uint64_t size() const { return values.size() + bf16.size(); }
 };
 
 struct Written {
@@ -94,8 +97,8 @@ class Checkpoint {
   const std::string& directory() const { return directory_; }
   const Manifest& manifest() const { return manifest_; }
 
-  // Fills run.values from the shards that hold them. FailedPrecondition: the tensor is missing, has another shape, or
-  // is incomplete. DataLoss: it is damaged. Consecutive reads with one scratch read no block twice.
+  // Fills run.values or run.bf16 from the shards that hold them. FailedPrecondition: the tensor is missing, has another
+  // shape, or is incomplete. DataLoss: it is damaged. Consecutive reads with one scratch read no block twice.
   absl::Status Read(const TensorRun& run) const;
   absl::Status Read(const TensorRun& run, BlockScratch& scratch) const;
 

@@ -1,11 +1,14 @@
 #include "checkpoint/checkpoint.h"
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/bf16.h"
 #include "checkpoint/checkpoint_fixture_test.h"
 #include "common/sha256.h"
 #include "gmock/gmock.h"
@@ -34,6 +37,48 @@ TEST_F(CheckpointTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(checkpoint.manifest().format(), 1u);
   EXPECT_EQ(checkpoint.manifest().inventory().SerializeAsString(), MakeManifest(1).inventory().SerializeAsString());
   EXPECT_EQ(checkpoint.manifest().spec().name(), "job");
+}
+
+// What torch.Tensor.to(torch.bfloat16) of PyTorch 2.13 gives: ties, a carry, subnormal numbers, overflow.
+TEST(Bf16, RoundsAsPyTorchDoes) {
+  const std::pair<float, uint16_t> table[] = {{1.0f, 0x3f80},          {1.00390625f, 0x3f80}, {1.01171875f, 0x3f82},
+                                              {1.0039063f, 0x3f80},    {-2.5e-40f, 0x8003},   {1e-45f, 0x0000},
+                                              {3.3895314e38f, 0x7f7f}, {3.4e38f, 0x7f80},     {-0.0f, 0x8000},
+                                              {INFINITY, 0x7f80},      {0.1f, 0x3dcd},        {-123.456f, 0xc2f7}};
+  for (const auto& [value, bits] : table) EXPECT_EQ(ToBf16(value), bits) << value;
+  EXPECT_TRUE(std::isnan(FromBf16(ToBf16(NAN))));
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const float wide = FromBf16(static_cast<uint16_t>(bits));
+    if (std::isnan(wide)) continue;
+    EXPECT_EQ(ToBf16(wide), bits);
+  }
+}
+
+// A file holds fp32, whatever it was in memory; longer than what is converted at once, and of two shards.
+TEST_F(CheckpointTest, Bf16IsWrittenAsFp32AndReadBackBitByBit) {
+  constexpr uint64_t kElements = 300'001, kCut = 70'000;
+  std::vector<uint16_t> values(kElements);
+  std::mt19937 random(7);
+  for (uint16_t& value : values) value = ToBf16(std::uniform_real_distribution<float>(-9, 9)(random));
+  const std::vector<uint64_t> shape = {kElements};
+  const StepName name{.step = 1, .generation = 1};
+  ASSERT_TRUE(Begin(path_, "job-1", name).ok());
+  ASSERT_TRUE(WriteShard(path_, name, 0, {{"w", shape, 0, {}, absl::MakeSpan(values).first(kCut)}}).ok());
+  ASSERT_TRUE(WriteShard(path_, name, 1, {{"w", shape, kCut, {}, absl::MakeSpan(values).subspan(kCut)}}).ok());
+  Manifest manifest = MakeManifest(1);
+  manifest.mutable_table()->set_shards(2);
+  ASSERT_TRUE(Finish(path_, manifest).ok());
+  const auto checkpoint = Checkpoint::Open(Directory(1)).value();
+  std::vector<uint16_t> narrow(kElements - 5);
+  ASSERT_TRUE(checkpoint.Read({"w", shape, 5, {}, absl::MakeSpan(narrow)}).ok());
+  EXPECT_TRUE(std::equal(narrow.begin(), narrow.end(), values.begin() + 5));
+  std::vector<float> wide(kElements);
+  ASSERT_TRUE(checkpoint.Read({"w", shape, 0, absl::MakeSpan(wide)}).ok());
+  EXPECT_TRUE(
+      std::equal(wide.begin(), wide.end(), values.begin(), [](float a, uint16_t b) { return a == FromBf16(b); }));
+  std::vector<uint16_t> more(kElements + 1);
+  EXPECT_THAT(std::string(checkpoint.Read({"w", shape, 0, {}, absl::MakeSpan(more)}).message()),
+              HasSubstr("the checkpoint holds"));
 }
 
 TEST_F(CheckpointTest, ReadNamesWhatDoesNotFit) {

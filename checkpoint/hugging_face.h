@@ -46,8 +46,8 @@ class HuggingFaceModel {
 
   const Model& model() const { return inventory_.model(); }  // resolved
 
-  // Fills run.values, converted from F64, F32, F16 or BF16; reads those bytes only. FailedPrecondition: no such
-  // tensor, another shape or dtype. DataLoss: the disk fails.
+  // Fills run.values or run.bf16, converted from F64, F32, F16 or BF16; reads those bytes only. FailedPrecondition: no
+  // such tensor, another shape or dtype. DataLoss: the disk fails.
   absl::Status Read(const TensorRun& run) const;
 
  private:
@@ -64,6 +64,7 @@ struct ExportOptions {
   std::string out;                           // folder to make
   std::string tokenizer_from;                // folder whose tokenizer files are copied; empty: none
   uint64_t max_shard_bytes = 5'000'000'000;  // of one file of weights, unless a single tensor is larger
+  bool adapter = false;                      // only the adapters of a job with lora, as PEFT reads them
 };
 
 struct Exported {
@@ -72,10 +73,13 @@ struct Exported {
 };
 
 // Writes a checkpoint's parameters and buffers in fp32 with the files that `transformers` needs to load them; of a
-// model of images, under torchvision's names, with the images' normalization in preprocessor_config.json. The folder
+// model of images, under torchvision's names, with the images' normalization in preprocessor_config.json. Adapters are
+// merged into their weights, W + scale B A, or with options.adapter written alone: adapter_model.safetensors and
+// adapter_config.json for PeftModel.from_pretrained. The folder
 // appears complete or not at all: it is written as `<out>.part-<host>-<pid>` and renamed. The next export to the same
 // folder on the same host removes what killed exports left. AlreadyExists: options.out exists. FailedPrecondition: the
-// checkpoint is of a family that this build does not have. NotFound: options.tokenizer_from holds no tokenizer.
+// checkpoint is of a family that this build does not have, or options.adapter and it has none, or the job trained other
+// tensors, too. NotFound: options.tokenizer_from holds no tokenizer.
 // ResourceExhausted: disk full.
 absl::StatusOr<Exported> Export(const Checkpoint& checkpoint, const ExportOptions& options);
 

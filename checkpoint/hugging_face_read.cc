@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "checkpoint/bf16.h"
 #include "checkpoint/file.h"
 #include "checkpoint/hugging_face.h"
 #include "models/family.h"
@@ -43,8 +44,6 @@ float FromHalf(uint16_t half) {
   const uint32_t wide = exponent == 31 ? 255 : exponent + 112;
   return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
 }
-
-float FromBfloat(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
 float FromDouble(double value) { return static_cast<float>(value); }
 
@@ -178,6 +177,7 @@ absl::Status HuggingFaceModel::OpenFile(const std::string& path) {
 }
 
 absl::Status HuggingFaceModel::Read(const TensorRun& run) const {
+  if (!run.bf16.empty()) return ReadAsBf16(run, [&](const TensorRun& part) { return Read(part); });
   const auto wrong = [&](auto... what) {
     return absl::FailedPreconditionError(absl::StrCat(directory_, ": ", run.name, ": ", what...));
   };
@@ -194,7 +194,7 @@ absl::Status HuggingFaceModel::Read(const TensorRun& run) const {
   }
   if (entry.dtype == "F64") return ReadConverted<double>(file, entry, run, FromDouble);
   if (entry.dtype == "F16") return ReadConverted<uint16_t>(file, entry, run, FromHalf);
-  if (entry.dtype == "BF16") return ReadConverted<uint16_t>(file, entry, run, FromBfloat);
+  if (entry.dtype == "BF16") return ReadConverted<uint16_t>(file, entry, run, FromBf16);
   return wrong("dtype ", entry.dtype, ", expected F64, F32, F16 or BF16");
 }
 

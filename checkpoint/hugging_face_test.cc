@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/bf16.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "gmock/gmock.h"
@@ -134,6 +135,18 @@ TEST_F(HuggingFaceTest, EveryDtypeAndPrefix) {
       SCOPED_TRACE(absl::StrCat(dtype, " ", prefix));
       ExpectWeights(WriteFile(absl::StrCat(dtype, prefix), dtype, prefix));
     }
+  }
+}
+
+TEST_F(HuggingFaceTest, WeightsAreReadIntoBf16) {
+  const auto model = HuggingFaceModel::Open(WriteFile("wide", "F32", ""));
+  ASSERT_TRUE(model.ok()) << model.status();
+  for (const Tensor& tensor : tensors_) {
+    std::vector<float> wide(models::Elements(tensor));
+    std::vector<uint16_t> narrow(wide.size());
+    ASSERT_TRUE(model->Read({tensor.name(), ShapeOf(tensor), 0, absl::MakeSpan(wide)}).ok());
+    ASSERT_TRUE(model->Read({tensor.name(), ShapeOf(tensor), 0, {}, absl::MakeSpan(narrow)}).ok());
+    for (size_t i = 0; i < wide.size(); ++i) EXPECT_EQ(narrow[i], ToBf16(wide[i])) << tensor.name() << " " << i;
   }
 }
 

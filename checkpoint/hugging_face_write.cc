@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,11 +16,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "checkpoint/file.h"
 #include "checkpoint/hugging_face.h"
 #include "common/file/durable_file.h"
 #include "common/file_error.h"
 #include "models/family.h"
+#include "models/tuning.h"
 
 namespace muster::checkpoint {
 namespace {
@@ -31,25 +37,77 @@ constexpr uint64_t kMaxTokenizerBytes = 100 << 20;
 struct Tensors {
   std::string file;
   SafetensorsHeader header;
-  std::vector<TensorRun> runs;  // without values
+  std::vector<TensorRun> runs;                   // without values
+  std::map<std::string, const Tensor*> adapted;  // of the runs: those that an adapter is merged into
   uint64_t bytes = 0;
 };
 
-// Splits the tensors into files in the inventory's order.
-std::vector<Tensors> Distribute(const Inventory& inventory, const models::ModelFamily& family, uint64_t max_bytes) {
+// Adds an adapter to parts of its weight.
+class Merger {
+ public:
+  static absl::StatusOr<Merger> Read(const Checkpoint& checkpoint, const Tensor& weight) {
+    Merger merger;
+    const LowRank& low = weight.low_rank();
+    merger.rank_ = checkpoint.manifest().spec().train().lora().rank();
+    if (merger.rank_ == 0 || weight.shape_size() != 2 || weight.shape(1) == 0) {
+      return absl::DataLossError(
+          absl::StrCat(checkpoint.directory(), ": the manifest gives ", weight.name(), " an adapter and its job none"));
+    }
+    merger.scale_ = static_cast<float>(low.scale());
+    merger.in_first_ = weight.linear() == LINEAR_LAYOUT_IN_OUT;
+    merger.columns_ = weight.shape(1);
+    const uint64_t in = weight.shape(merger.in_first_ ? 0 : 1), out = weight.shape(merger.in_first_ ? 1 : 0);
+    merger.a_.resize(merger.rank_ * in);
+    merger.b_.resize(out * merger.rank_);
+    absl::Status status = checkpoint.Read({low.a(), {merger.rank_, in}, 0, absl::MakeSpan(merger.a_)});
+    if (status.ok()) status = checkpoint.Read({low.b(), {out, merger.rank_}, 0, absl::MakeSpan(merger.b_)});
+    if (!status.ok()) return status;
+    return merger;
+  }
+
+  // `values`: elements of the weight from `begin` on.
+  void Add(uint64_t begin, absl::Span<float> values) const {
+    const uint64_t in = a_.size() / rank_;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const uint64_t row = (begin + i) / columns_, column = (begin + i) % columns_;
+      const uint64_t from = in_first_ ? row : column, to = in_first_ ? column : row;
+      float sum = 0;
+      for (uint64_t r = 0; r < rank_; ++r) sum += b_[to * rank_ + r] * a_[r * in + from];
+      values[i] += scale_ * sum;
+    }
+  }
+
+ private:
+  std::vector<float> a_, b_;  // [rank, in], [out, rank]
+  uint64_t rank_ = 0, columns_ = 0;
+  bool in_first_ = false;
+  float scale_ = 0;
+};
+
+// PEFT's name of a tensor: that in the model which it wraps.
+constexpr char kPeftPrefix[] = "base_model.model.";
+
+// Splits the tensors, or only those of adapters, into files in the inventory's order.
+std::vector<Tensors> Distribute(const Inventory& inventory, const models::ModelFamily& family, bool adapters,
+                                uint64_t max_bytes) {
   std::vector<Tensors> files(1);
   for (const Unit& unit : inventory.units()) {
     std::vector<const Tensor*> tensors;
-    for (const Tensor& tensor : unit.tensors()) tensors.push_back(&tensor);
-    for (const Tensor& tensor : unit.buffers()) tensors.push_back(&tensor);
+    for (const Tensor& tensor : unit.tensors()) {
+      if (models::IsAdapter(tensor.name()) == adapters) tensors.push_back(&tensor);
+    }
+    for (const Tensor& tensor : unit.buffers()) {
+      if (!adapters) tensors.push_back(&tensor);
+    }
     for (const Tensor* stored : tensors) {
       const Tensor& tensor = *stored;
       TensorRun run{.name = tensor.name(), .shape = {tensor.shape().begin(), tensor.shape().end()}};
+      if (tensor.has_low_rank()) files.back().adapted[run.name] = &tensor;
       uint64_t bytes = sizeof(float);
       for (const uint64_t n : run.shape) bytes *= n;
       if (!files.back().runs.empty() && files.back().bytes + bytes > max_bytes) files.emplace_back();
       Tensors& file = files.back();
-      file.header.tensors.push_back({.name = family.StoredName(run.name),
+      file.header.tensors.push_back({.name = absl::StrCat(adapters ? kPeftPrefix : "", family.StoredName(run.name)),
                                      .dtype = "F32",
                                      .shape = run.shape,
                                      .begin = file.bytes,
@@ -60,8 +118,9 @@ std::vector<Tensors> Distribute(const Inventory& inventory, const models::ModelF
   }
   for (size_t i = 0; i < files.size(); ++i) {
     files[i].header.metadata["format"] = "pt";
-    files[i].file = files.size() == 1 ? "model.safetensors"
-                                      : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
+    files[i].file = adapters            ? "adapter_model.safetensors"
+                    : files.size() == 1 ? "model.safetensors"
+                                        : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
   }
   return files;
 }
@@ -74,10 +133,17 @@ absl::Status WriteTensors(const Checkpoint& checkpoint, const std::string& folde
   for (size_t i = 0; i < tensors.runs.size(); ++i) {
     const uint64_t elements = (tensors.header.tensors[i].end - tensors.header.tensors[i].begin) / sizeof(float);
     TensorRun run = tensors.runs[i];
+    std::optional<Merger> merger;
+    if (const auto found = tensors.adapted.find(run.name); found != tensors.adapted.end()) {
+      absl::StatusOr<Merger> read = Merger::Read(checkpoint, *found->second);
+      if (!read.ok()) return read.status();
+      merger = *std::move(read);
+    }
     for (run.begin = 0; run.begin < elements; run.begin += values.size()) {
       values.resize(std::min(kWriteElements, elements - run.begin));
       run.values = absl::MakeSpan(values);
       if (absl::Status status = checkpoint.Read(run); !status.ok()) return status;
+      if (merger.has_value()) merger->Add(run.begin, run.values);
       absl::Status status = file->Write({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
       if (!status.ok()) return status;
     }
@@ -120,11 +186,68 @@ absl::Status CopyTokenizer(const std::string& from, const std::string& folder) {
       absl::StrCat(from, " holds no tokenizer: expected tokenizer.json, or vocab.json and merges.txt"));
 }
 
+// What PeftModel.from_pretrained needs.
+ordered_json AdapterConfig(const Train& train, const Inventory& inventory) {
+  std::set<std::string> targets;
+  bool in_first = false;
+  for (const Unit& unit : inventory.units()) {
+    for (const Tensor& tensor : unit.tensors()) {
+      if (!tensor.has_low_rank()) continue;
+      const absl::string_view module = absl::StripSuffix(tensor.name(), ".weight");
+      targets.insert(std::string(module.substr(module.rfind('.') + 1)));
+      in_first |= tensor.linear() == LINEAR_LAYOUT_IN_OUT;
+    }
+  }
+  // Given targets say exactly which; all linear layers are named by their last parts.
+  if (train.lora().targets_size() > 0) targets = {train.lora().targets().begin(), train.lora().targets().end()};
+  return {{"peft_type", "LORA"},
+          {"task_type", "CAUSAL_LM"},
+          {"base_model_name_or_path", train.model().from()},
+          {"r", train.lora().rank()},
+          {"lora_alpha", train.lora().alpha()},
+          {"lora_dropout", 0.0},
+          {"bias", "none"},
+          {"fan_in_fan_out", in_first},
+          {"target_modules", targets},
+          {"inference_mode", true}};
+}
+
+absl::Status CheckAdapter(const Checkpoint& checkpoint) {
+  const Train& train = checkpoint.manifest().spec().train();
+  if (!train.has_lora()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(checkpoint.directory(), " has no adapters: its job had no lora; leave out --adapter"));
+  }
+  for (const Unit& unit : checkpoint.manifest().inventory().units()) {
+    for (const Tensor& tensor : unit.tensors()) {
+      if (tensor.frozen() || models::IsAdapter(tensor.name())) continue;
+      return absl::FailedPreconditionError(absl::StrCat(checkpoint.directory(), ": its job also trained ",
+                                                        tensor.name(),
+                                                        ", which adapters do not hold; leave out --adapter"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteAdapter(const Checkpoint& checkpoint, const models::ModelFamily& family, const std::string& folder,
+                          Exported& exported) {
+  if (absl::Status status = CheckAdapter(checkpoint); !status.ok()) return status;
+  const Inventory& inventory = checkpoint.manifest().inventory();
+  for (const Tensors& file : Distribute(inventory, family, /*adapters=*/true, std::numeric_limits<uint64_t>::max())) {
+    if (absl::Status status = WriteTensors(checkpoint, folder, file); !status.ok()) return status;
+    exported.bytes += file.bytes;
+    ++exported.files;
+  }
+  return WriteJson(folder + "/adapter_config.json", AdapterConfig(checkpoint.manifest().spec().train(), inventory));
+}
+
 absl::Status WriteAll(const Checkpoint& checkpoint, const ExportOptions& options, const std::string& folder,
                       Exported& exported) {
   const Model& model = checkpoint.manifest().spec().train().model();
   const models::ModelFamily& family = *models::FamilyOf(model);
-  const std::vector<Tensors> files = Distribute(checkpoint.manifest().inventory(), family, options.max_shard_bytes);
+  if (options.adapter) return WriteAdapter(checkpoint, family, folder, exported);
+  const std::vector<Tensors> files =
+      Distribute(checkpoint.manifest().inventory(), family, /*adapters=*/false, options.max_shard_bytes);
   for (const Tensors& file : files) {
     if (absl::Status status = WriteTensors(checkpoint, folder, file); !status.ok()) return status;
     exported.bytes += file.bytes;

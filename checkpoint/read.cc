@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "checkpoint/bf16.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file.h"
 #include "common/sha256.h"
@@ -134,6 +135,7 @@ absl::Status Checkpoint::Index(size_t shard) {
 }
 
 absl::Status Checkpoint::Read(const TensorRun& run, BlockScratch& scratch) const {
+  if (!run.bf16.empty()) return ReadAsBf16(run, [&](const TensorRun& part) { return Read(part, scratch); });
   const auto wrong = [&](std::string_view what) {
     return absl::FailedPreconditionError(absl::StrCat(directory_, ": ", run.name, ": ", std::string(what)));
   };

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <google/protobuf/util/json_util.h>
 #include "absl/strings/numbers.h"
@@ -9,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "checkpoint/bf16.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file.h"
 #include "checkpoint/folder_owner.h"
@@ -35,16 +38,22 @@ SafetensorsHeader MakeHeader(absl::Span<const TensorRun> runs) {
   uint64_t offset = 0;
   for (const TensorRun& run : runs) {
     TensorEntry entry{.name = run.name, .dtype = "F32", .shape = run.shape, .begin = offset};
-    if (run.values.size() != ElementsOf(run.shape)) {
+    if (run.size() != ElementsOf(run.shape)) {
       entry.name = absl::StrCat(run.name, "@", run.begin);
-      entry.shape = {run.values.size()};
+      entry.shape = {run.size()};
       header.metadata[entry.name] = absl::StrCat(run.begin, " ", absl::StrJoin(run.shape, "x"));
     }
-    offset += run.values.size() * sizeof(float);
+    offset += run.size() * sizeof(float);
     entry.end = offset;
     header.tensors.push_back(std::move(entry));
   }
   return header;
+}
+
+constexpr size_t kWidenedElements = 1 << 16;  // of bf16 at once
+
+absl::Status WriteValues(absl::Span<const float> values, NewFile& file) {
+  return file.Write({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
 }
 
 constexpr size_t kSumDigits = 64;  // of SHA-256, in hex
@@ -115,9 +124,15 @@ absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& na
   if (!file.ok()) return file.status();
   if (absl::Status status = file->Write(EncodeHeader(MakeHeader(runs))); !status.ok()) return status;
   file->BeginBlocks(kBlockBytes);
+  std::vector<float> wide;
   for (const TensorRun& run : runs) {
-    const std::string_view bytes(reinterpret_cast<const char*>(run.values.data()), run.values.size() * sizeof(float));
-    if (absl::Status status = file->Write(bytes); !status.ok()) return status;
+    if (absl::Status status = WriteValues(run.values, *file); !status.ok()) return status;
+    for (size_t begin = 0; begin < run.bf16.size(); begin += wide.size()) {
+      const absl::Span<const uint16_t> part = run.bf16.subspan(begin, kWidenedElements);
+      wide.resize(part.size());
+      std::transform(part.begin(), part.end(), wide.begin(), FromBf16);
+      if (absl::Status status = WriteValues(wide, *file); !status.ok()) return status;
+    }
   }
   result.set_bytes(file->bytes());
   absl::StatusOr<std::string> sha256 = file->Finish();

@@ -192,6 +192,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterDrain(*app, invocation);
   RegisterUndrain(*app, invocation);
   RegisterData(*app, invocation);
+  RegisterModel(*app, invocation);
   RegisterSample(*app, invocation);
   RegisterEval(*app, invocation);
   RegisterExport(*app, invocation);

@@ -64,6 +64,40 @@ TEST_F(MusterTest, SubmitMergesFiles) {
   EXPECT_EQ(Run({"plan", "-", "-"}).code, 2);
 }
 
+// The inventory of a custom model goes with the spec: the coordinator sees no file of the user's.
+TEST_F(MusterTest, InventoriesAreReadIn) {
+  Serve();
+  folder_.Write("mine.json",
+                "{\"library\": \"/opt/libmine.so\", \"options\": [{\"name\": \"width\", \"value\": \"8\"}],"
+                " \"task\": {\"name\": \"language_model\"}, \"units\": [{\"name\": \"a\", \"saved_bytes\": \"12\"}]}");
+  const auto submit = [&](const std::string& model) {
+    return Run(
+        {"submit", "-d",
+         folder_.Write("job.yaml", absl::StrCat("apiVersion: muster/v1\nkind: Job\nname: a\nmodel: {family: custom, ",
+                                                model, "}\ndata: {tokens: train.bin}\nsteps: 10\n"))});
+  };
+  ASSERT_EQ(submit("inventory: mine.json").code, 0);
+  const v1::Custom read = store_.submitted.train().model().custom();
+  EXPECT_EQ(read.library(), "/opt/libmine.so");
+  EXPECT_EQ(read.options(0).value(), "8");
+  EXPECT_EQ(read.inventory(), "");
+  EXPECT_EQ(read.task().name(), "language_model");
+  EXPECT_EQ(read.units(0).saved_bytes(), 12u);
+  // The job file's own library wins; it is relative to the job file.
+  ASSERT_EQ(submit("inventory: mine.json, library: lib/mine.so, options: [{name: width, value: '8'}]").code, 0);
+  EXPECT_EQ(store_.submitted.train().model().custom().library(), folder_.path() + "/lib/mine.so");
+  EXPECT_EQ(store_.submitted.train().model().custom().options_size(), 1);
+  const Ended other = submit("inventory: mine.json, options: [{name: width, value: '9'}]");
+  EXPECT_EQ(other.code, 2);
+  EXPECT_TRUE(absl::StrContains(other.err, "was made with other options than model.options")) << other.err;
+  const Ended missing = submit("inventory: nosuch.json");
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_TRUE(absl::StrContains(missing.err, "job.yaml:4:36: model.inventory: " + folder_.path() + "/nosuch.json"))
+      << missing.err;
+  folder_.Write("broken.json", "{\"units\": [");
+  EXPECT_TRUE(absl::StrContains(submit("inventory: broken.json").err, "is not what `muster model inspect` prints"));
+}
+
 TEST_F(MusterTest, PlanDrawsWhoOwnsWhat) {
   Serve();
   const std::string file = folder_.Write("job.yaml",

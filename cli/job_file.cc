@@ -2,7 +2,10 @@
 
 #include <unistd.h>
 
+#include <google/protobuf/util/json_util.h>
+
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -33,6 +36,16 @@ absl::Status AddSets(const std::vector<std::string>& sets, std::vector<Assignmen
 }
 
 constexpr char kStandardInput[] = "stdin";
+constexpr uint64_t kMaxInventoryBytes = 4 << 20;  // the coordinator takes a tenth of it
+
+bool SameOptions(const v1::Custom& a, const v1::Custom& b) {
+  const auto values = [](const v1::Custom& custom) {
+    std::map<std::string, std::string> all;
+    for (const v1::ModelOption& option : custom.options()) all[option.name()] = option.value();
+    return all;
+  };
+  return values(a) == values(b);
+}
 
 // The coordinator plans from the spec alone, so numbers that a spec with model.from or checkpoint.resume_from omits are
 // filled in from the folder's config.json or manifest. If only the workers see the folder, nothing changes, and the
@@ -45,6 +58,7 @@ void FillFromConfig(Reading& reading) {
               : train.model().from();
   const models::ModelFamily* const family = models::FamilyOf(train.model());
   if (from.empty() || family == nullptr || models::HasSize(train.model())) return;
+  if (train.model().custom().units_size() > 0) return;  // an inventory has every number
   const absl::StatusOr<v1::Model> config = checkpoint::ReadModel(from);
   if (absl::IsNotFound(config.status()) || absl::IsPermissionDenied(config.status())) return;
   const bool another = config.ok() && models::FamilyOf(*config) != family;
@@ -61,6 +75,32 @@ void FillFromConfig(Reading& reading) {
   *train.mutable_model() = models::Overlaid(*config, train.model());
 }
 
+// Reads model.inventory, what `muster model inspect` printed, into the spec; what the spec says itself wins.
+void ReadInventory(Reading& reading) {
+  if (!reading.spec.train().model().has_custom()) return;
+  v1::Custom& custom = *reading.spec.mutable_train()->mutable_model()->mutable_custom();
+  const std::string file = custom.inventory();
+  if (file.empty()) return;
+  const auto problem = [&](absl::string_view why) {
+    reading.problems.push_back(
+        Problem{reading.sources.Find("model.inventory"), "model.inventory", absl::StrCat(file, ": ", why), ""});
+  };
+  const absl::StatusOr<std::string> text = ReadWhole(file, kMaxInventoryBytes);
+  if (!text.ok()) return problem(text.status().message());
+  v1::Custom inspected;
+  if (const auto read = google::protobuf::util::JsonStringToMessage(*text, &inspected); !read.ok()) {
+    return problem(absl::StrCat("is not what `muster model inspect` prints: ", std::string(read.message())));
+  }
+  inspected.clear_inventory();
+  custom.clear_inventory();
+  if (custom.options_size() > 0 && !SameOptions(custom, inspected)) {
+    return problem("was made with other options than model.options: give `muster model inspect` the same, by --option");
+  }
+  custom.clear_options();
+  inspected.MergeFrom(custom);
+  custom = std::move(inspected);
+}
+
 // Relative paths in a file start from the file's folder; the default for checkpoints from that of `first_file`, which
 // is empty if there are only flags.
 absl::StatusOr<Reading> Finish(Reading reading, const std::string& first_file, const std::string& working_folder) {
@@ -71,6 +111,7 @@ absl::StatusOr<Reading> Finish(Reading reading, const std::string& first_file, c
   };
   MakePathsAbsolute(folder_of, working_folder, reading);
   AddDefaultPath(folder_of(first_file), reading);
+  if (reading.problems.empty()) ReadInventory(reading);
   if (reading.problems.empty()) FillFromConfig(reading);
   if (!reading.problems.empty()) return ToStatus(reading.problems);
   return reading;

@@ -4,6 +4,8 @@
 #include "absl/strings/str_join.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
+#include "google/protobuf/text_format.h"
+#include "models/custom/custom.h"
 #include "models/gpt2/gpt2.h"
 #include "models/llama/llama.h"
 #include "models/resnet/resnet.h"
@@ -22,6 +24,15 @@ const google::protobuf::Message& NumbersOf(const Model& model) {
 
 std::string ValueOf(const google::protobuf::Message& numbers, const FieldDescriptor& field) {
   const google::protobuf::Reflection& reflection = *numbers.GetReflection();
+  if (field.is_repeated()) {
+    std::vector<std::string> all;
+    for (int i = 0; i < reflection.FieldSize(numbers, &field); ++i) {
+      std::string value;
+      google::protobuf::TextFormat::PrintFieldValueToString(numbers, &field, i, &value);
+      all.push_back(value);
+    }
+    return absl::StrCat("[", absl::StrJoin(all, ", "), "]");
+  }
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_UINT32:
       return absl::StrCat(reflection.GetUInt32(numbers, &field));
@@ -40,8 +51,22 @@ std::string ValueOf(const google::protobuf::Message& numbers, const FieldDescrip
 
 }  // namespace
 
+std::string ModelFamily::Differences(const Model& theirs, const Model& ours) const {
+  const google::protobuf::Message &a = NumbersOf(theirs), &b = NumbersOf(ours);
+  std::vector<std::string> differing;
+  for (int i = 0; i < a.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *a.GetDescriptor()->field(i);
+    const std::string key = ConfigKey(field.name());
+    if (key.empty() || ValueOf(a, field) == ValueOf(b, field)) continue;
+    differing.push_back(
+        absl::StrCat(key, " ", ValueOf(a, field), ", but model.", field.name(), " is ", ValueOf(b, field)));
+  }
+  return absl::StrJoin(differing, "; ");
+}
+
 const std::vector<const ModelFamily*>& Families() {
-  static const auto& families = *new std::vector<const ModelFamily*>{&Gpt2Family(), &LlamaFamily(), &ResnetFamily()};
+  static const auto& families =
+      *new std::vector<const ModelFamily*>{&Gpt2Family(), &LlamaFamily(), &ResnetFamily(), &CustomFamily()};
   return families;
 }
 
@@ -73,17 +98,8 @@ absl::Status CheckSame(const Model& theirs, const Model& ours) {
         absl::StrCat("family ", their_family == nullptr ? "unknown" : their_family->name(), ", but model.family is ",
                      family == nullptr ? "unknown" : family->name()));
   }
-  const google::protobuf::Message &a = NumbersOf(theirs), &b = NumbersOf(ours);
-  std::vector<std::string> differing;
-  for (int i = 0; i < a.GetDescriptor()->field_count(); ++i) {
-    const FieldDescriptor& field = *a.GetDescriptor()->field(i);
-    const std::string key = family->ConfigKey(field.name());
-    if (key.empty() || ValueOf(a, field) == ValueOf(b, field)) continue;
-    differing.push_back(
-        absl::StrCat(key, " ", ValueOf(a, field), ", but model.", field.name(), " is ", ValueOf(b, field)));
-  }
-  if (differing.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrJoin(differing, "; "));
+  const std::string differing = family->Differences(theirs, ours);
+  return differing.empty() ? absl::OkStatus() : absl::FailedPreconditionError(differing);
 }
 
 bool HasSize(const Model& model) {
@@ -105,6 +121,15 @@ Model WithoutSize(const Model& resolved) {
 
 Model Overlaid(const Model& numbers, const Model& given) {
   Model model = numbers;
+  const FieldDescriptor* family =
+      Model::GetReflection()->GetOneofFieldDescriptor(model, Model::descriptor()->FindOneofByName("family"));
+  if (family != nullptr && Model::GetReflection()->HasField(given, family)) {
+    // Merging would append to lists.
+    google::protobuf::Message& under = *Model::GetReflection()->MutableMessage(&model, family);
+    std::vector<const FieldDescriptor*> fields;
+    NumbersOf(given).GetReflection()->ListFields(NumbersOf(given), &fields);
+    for (const FieldDescriptor* field : fields) under.GetReflection()->ClearField(&under, field);
+  }
   model.MergeFrom(given);
   return model;
 }

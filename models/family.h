@@ -38,6 +38,9 @@ class ModelFamily {
   virtual absl::StatusOr<Model> FromConfig(const nlohmann::json& config) const = 0;
   // What `transformers` needs to load its weights.
   virtual nlohmann::ordered_json ToConfig(const Model& resolved) const = 0;
+  // How the weights of `theirs` are not those of `ours`, by config.json's keys and the spec's fields; empty: they are.
+  // Here: the fields that have a ConfigKey and differ.
+  virtual std::string Differences(const Model& theirs, const Model& ours) const;
   // config.json's key for a field of the family's message; empty: the field does not change what weights mean.
   virtual std::string ConfigKey(absl::string_view field) const = 0;
   // A tensor's name in files of weights, and back from any that `transformers` writes or wrote for such a model; empty:
@@ -60,7 +63,7 @@ std::string FamilyNames();
 absl::Status CheckSame(const Model& theirs, const Model& ours);
 // All numbers given one by one, for a spec that may override some.
 Model WithoutSize(const Model& resolved);
-// `given` over `numbers` of the same family.
+// `given` over `numbers` of the same family. A list, or a message in the family's, is replaced as a whole.
 Model Overlaid(const Model& numbers, const Model& given);
 // Whether the spec gives the family's numbers by a size's name.
 bool HasSize(const Model& model);

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "models/family.h"
+#include "models/tuning.h"
 
 namespace muster::models {
 
@@ -26,6 +27,13 @@ absl::StatusOr<Inventory> MakeInventory(const Model& model, Device device) {
   return inventory;
 }
 
+absl::StatusOr<Inventory> MakeInventory(const Train& train, Device device) {
+  absl::StatusOr<Inventory> inventory = MakeInventory(train.model(), device);
+  if (!inventory.ok()) return inventory;
+  if (absl::Status s = Tune(train, *inventory); !s.ok()) return s;
+  return inventory;
+}
+
 uint64_t Elements(const Tensor& tensor) {
   uint64_t n = 1;
   for (const uint64_t d : tensor.shape()) n *= d;
@@ -38,6 +46,18 @@ uint64_t Parameters(const Inventory& inventory) {
     for (const Tensor& tensor : unit.tensors()) n += Elements(tensor);
   }
   return n;
+}
+
+uint64_t TrainedParameters(const Inventory& inventory) {
+  uint64_t n = 0;
+  for (const Unit& unit : inventory.units()) {
+    for (const Tensor& tensor : unit.tensors()) n += tensor.frozen() ? 0 : Elements(tensor);
+  }
+  return n;
+}
+
+bool IsHiddenMatrix(const Inventory& inventory, int unit, const Tensor& tensor) {
+  return unit > 0 && unit + 1 < inventory.units_size() && tensor.shape_size() >= 2;
 }
 
 uint64_t TypicalWidth(const Inventory& inventory) {
@@ -69,19 +89,25 @@ uint64_t Elements(const BatchTensor& tensor) {
 
 uint64_t TargetsPerSample(const Inventory& inventory) { return Elements(inventory.task().targets()); }
 
+WindowBlocks BlocksOfWindow(uint64_t tokens, uint64_t window) {
+  constexpr uint64_t kLeast = 128;  // a narrower one launches more kernels for nothing
+  const auto aligned = [](uint64_t n) { return (n + 15) / 16 * 16; };
+  return {std::min(tokens, std::max(aligned(window), kLeast)), aligned(window - 1)};
+}
+
 uint64_t PieceRows(uint64_t rows, uint64_t most) {
   if (most == 0 || rows <= most) return rows;
   const uint64_t pieces = (rows + most - 1) / most;
   return (rows + pieces - 1) / pieces;
 }
 
-uint64_t Bf16Bytes(const Inventory& inventory) {
+uint64_t NarrowBytes(const Inventory& inventory) {
   if (inventory.device() == DEVICE_CUDA) return 0;
   uint64_t largest = 0;
   for (const Unit& unit : inventory.units()) {
     for (const Tensor& tensor : unit.tensors()) largest = std::max(largest, Elements(tensor));
   }
-  return std::max(2 * largest, kBf16PanelBytes);
+  return std::max(2 * largest, kPanelBytes);
 }
 
 }  // namespace muster::models

@@ -18,6 +18,10 @@ absl::StatusOr<Model> Resolve(const Model& model);
 // units' implementation for `device`, which is DEVICE_CUDA or else a CPU.
 absl::StatusOr<Inventory> MakeInventory(const Model& model, Device device = DEVICE_CPU);
 
+// Of the model that a job trains: with what it freezes, and with its adapters. InvalidArgument also: a message that
+// begins with "freeze" or "lora" (models/tuning.h). `train` is resolved.
+absl::StatusOr<Inventory> MakeInventory(const Train& train, Device device = DEVICE_CPU);
+
 // Names of tasks.
 inline constexpr char kLanguageModel[] = "language_model";
 inline constexpr char kImageClassification[] = "image_classification";
@@ -31,8 +35,16 @@ uint64_t TargetsPerSample(const Inventory& inventory);
 uint64_t Parameters(const Inventory& inventory);
 uint64_t Elements(const Tensor& tensor);
 
+// Those of them that are trained.
+uint64_t TrainedParameters(const Inventory& inventory);
+
 // Elements of all buffers.
 uint64_t Buffers(const Inventory& inventory);
+
+// Whether a tensor of units(unit) is a matrix between the model's input and its output: it has two dimensions or more,
+// and the unit is neither the first, which reads the inputs (an embedding, a stem), nor the last, which computes the
+// loss (a head).
+bool IsHiddenMatrix(const Inventory& inventory, int unit, const Tensor& tensor);
 
 // The smaller side of the largest matrix among the units between the first and the last one, or of all if there are no
 // others: what a typical GEMM of the model multiplies by.
@@ -42,13 +54,21 @@ uint64_t TypicalWidth(const Inventory& inventory);
 // equal size.
 uint64_t PieceRows(uint64_t rows, uint64_t most);
 
-// The fp32 panels through which GEMMs go on a CPU without bf16 instructions (worker/units/gemm.h): three of
-// 1,024 x 1,024.
-inline constexpr uint64_t kBf16PanelBytes = uint64_t{12} << 20;
+// How attention within a window of `window` keys goes by LibTorch's operator (worker/units/operator_attention.h):
+// blocks of queries, each with some keys before its first one, under a mask [queries, before + queries]. Multiples of
+// 16 where there are enough tokens, so that kernels can read each row of the mask in place.
+struct WindowBlocks {
+  uint64_t queries, before;
+};
+WindowBlocks BlocksOfWindow(uint64_t tokens, uint64_t window);
 
-// The most that a training step in bf16 takes beyond what the inventory states, which counts fp32. On a CPU with native
-// bf16 GEMMs that is the largest tensor's gradient in bf16, before it is added to the fp32 gradient; without, it is the
-// panels. On a GPU it is nothing: its GEMMs add to the fp32 gradient.
-uint64_t Bf16Bytes(const Inventory& inventory);
+// The fp32 panels through which GEMMs go on a CPU without instructions for their dtype (worker/units/gemm.h): three of
+// 1,024 x 1,024.
+inline constexpr uint64_t kPanelBytes = uint64_t{12} << 20;
+
+// The most that a training step in bf16 or fp16 takes beyond what the inventory states, which counts fp32. On a CPU
+// with native bf16 GEMMs that is the largest tensor's gradient in bf16, before it is added to the fp32 gradient;
+// without, it is the panels. On a GPU it is nothing: its GEMMs add to the fp32 gradient.
+uint64_t NarrowBytes(const Inventory& inventory);
 
 }  // namespace muster::models

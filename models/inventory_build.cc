@@ -60,6 +60,7 @@ Unit& AddTokenEmbedding(Inventory& inventory, const char* kind, uint64_t width) 
   unit.set_forward_flops(1.0 * static_cast<double>(t) * static_cast<double>(c));
   unit.set_saved_bytes(8 * (t + 1));  // the token ids
   unit.set_output_bytes(4 * t * c);
+  unit.set_drops(true);
   unit.set_backward_without_parameters(true);  // it adds the gradient's rows to those of the tokens
   return unit;
 }

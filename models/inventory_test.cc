@@ -8,6 +8,8 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "google/protobuf/descriptor.h"
+#include "models/family.h"
 
 namespace muster::models {
 namespace {
@@ -55,8 +57,8 @@ TEST(Gpt2, ResidualProjectionsStartSmaller) {
 }
 
 TEST(Gpt2, Bf16TakesAGradientOrPanelsMore) {
-  EXPECT_EQ(Bf16Bytes(*MakeInventory(OfSize(GPT2_SIZE_SMALL))), 2u * 50257 * 768);
-  EXPECT_EQ(Bf16Bytes(*MakeInventory(OfSize(GPT2_SIZE_TINY))), 3u * 4 * 1024 * 1024);
+  EXPECT_EQ(NarrowBytes(*MakeInventory(OfSize(GPT2_SIZE_SMALL))), 2u * 50257 * 768);
+  EXPECT_EQ(NarrowBytes(*MakeInventory(OfSize(GPT2_SIZE_TINY))), 3u * 4 * 1024 * 1024);
 }
 
 // 124M on a GPU, by hand. Kept a token, in widths: the input 1, q k v 3, attention 1, its sum 1, the hidden layer 4;
@@ -93,6 +95,29 @@ TEST(Gpt2, OverridesAndErrors) {
   model = OfSize(GPT2_SIZE_TINY);
   model.mutable_gpt2()->set_vocabulary((1u << 24) + 1);
   EXPECT_TRUE(absl::StartsWith(Resolve(model).status().message(), "vocabulary: must be"));
+}
+
+// --model FAMILY:SIZE of the CLI, and HasSize and WithoutSize, know named sizes as model.size. A family may have none.
+TEST(Families, CallTheirNamedSizesSize) {
+  int named = 0;
+  for (const ModelFamily* family : Families()) {
+    const google::protobuf::FieldDescriptor* field = Model::descriptor()->FindFieldByName(family->name());
+    ASSERT_NE(field, nullptr) << family->name();
+    const google::protobuf::Descriptor& numbers = *field->message_type();
+    for (int i = 0; i < numbers.field_count(); ++i) {
+      const google::protobuf::EnumDescriptor* type = numbers.field(i)->enum_type();
+      if (type == nullptr || !absl::EndsWith(type->name(), "Size")) continue;
+      EXPECT_EQ(numbers.field(i)->name(), "size") << family->name();
+      ++named;
+    }
+  }
+  EXPECT_GE(named, 2) << "gpt2 and llama have some";
+  Model resnet;
+  resnet.mutable_resnet()->set_depth(20);
+  EXPECT_FALSE(HasSize(resnet));
+  EXPECT_EQ(WithoutSize(resnet).SerializeAsString(), resnet.SerializeAsString());
+  EXPECT_TRUE(HasSize(OfSize(GPT2_SIZE_TINY)));
+  EXPECT_FALSE(HasSize(WithoutSize(OfSize(GPT2_SIZE_TINY))));
 }
 
 }  // namespace

@@ -148,7 +148,7 @@ TEST(MakeLayout, ATableThatIsTooLargeIsNotMade) {
   Train train = Layered(4096, 4096, 1);
   for (const Placement placement : {PLACEMENT_EVEN, PLACEMENT_ROWS, PLACEMENT_WHOLE, PLACEMENT_RAGGED}) {
     train.mutable_strategy()->mutable_zero()->set_placement(placement);
-    FillDefaults(*train.mutable_strategy());
+    FillDefaults(train.optimizer(), *train.mutable_strategy());
     Budget budget;
     const absl::Status status =
         MakeLayout(train, *models::MakeInventory(train.model()), AnyPlaces(4096), &budget).status();

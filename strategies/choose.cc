@@ -21,7 +21,7 @@ bool SeveralEqualNodes(absl::Span<const RankPlace> ranks) {
                      [&](const auto& node) { return node.second == of_node.begin()->second; });
 }
 
-std::vector<Train> Ways(const Train& train, absl::Span<const RankPlace> ranks) {
+std::vector<Train> AllWays(const Train& train, absl::Span<const RankPlace> ranks) {
   const bool always = train.activation_checkpointing();
   std::vector<Train> ways;
   Strategy simple;
@@ -41,6 +41,13 @@ std::vector<Train> Ways(const Train& train, absl::Span<const RankPlace> ranks) {
   ways.push_back(With(train, FsdpOf(RESHARD_FULL_SHARD), always));
   if (SeveralEqualNodes(ranks)) ways.push_back(With(train, FsdpOf(RESHARD_HYBRID), always));
   if (!always) ways.push_back(With(train, FsdpOf(RESHARD_FULL_SHARD), true));
+  return ways;
+}
+
+std::vector<Train> Ways(const Train& train, absl::Span<const RankPlace> ranks) {
+  std::vector<Train> ways = AllWays(train, ranks);
+  if (train.offload().parameters())
+    std::erase_if(ways, [](const Train& t) { return KeepsAllParameters(t.strategy()); });
   return ways;
 }
 

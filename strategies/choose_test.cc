@@ -67,6 +67,24 @@ TEST(Choose, LessMemoryNeedsMoreSharding) {
   EXPECT_FALSE(Chosen(train, 8, kGiB).fits);
 }
 
+TEST(Choose, MuonIsTriedWithWholeTensorsOnly) {
+  Train train = SizedGpt2(GPT2_SIZE_SMALL, 64, 8);
+  const double adamw = Chosen(train, 8, 0).candidates[0].step_seconds;
+  train.mutable_optimizer()->mutable_muon()->set_ns_steps(5);
+  const Choice choice = Chosen(train, 8, 0);
+  for (const Candidate& candidate : choice.candidates) {
+    const Strategy& s = candidate.train.strategy();
+    if (s.has_fsdp()) {
+      EXPECT_EQ(s.fsdp().placement(), PLACEMENT_WHOLE) << NameOf(candidate.train);
+    }
+  }
+  // Every rank of ddp orthogonalizes all matrices: by hand, 12 layers of three of 768 x 768 by 1, 3 and 4 and one of
+  // 4 x 768 x 768, at 445 TFLOP/s.
+  const double c = 768, products = 12 * 5 * c * c * c * (4 * (1 + 3 + 4 + 4) + 4 * 2);
+  EXPECT_GT(choice.candidates[0].step_seconds, adamw + 0.9 * products / 445e12);
+  EXPECT_EQ(NameOf(choice.train()), "zero 1") << choice.reason;
+}
+
 TEST(Choose, HybridIsTriedOnSeveralNodes) {
   const Choice choice = Chosen(SizedGpt2(GPT2_SIZE_XL, 64, 1), 16, 0);
   EXPECT_EQ(NameOf(choice.candidates[5].train), "fsdp hybrid");

@@ -9,6 +9,7 @@
 #include "models/inventory.h"
 #include "strategies/ddp/ddp.h"
 #include "strategies/fsdp/fsdp.h"
+#include "strategies/optimizer_plan.h"
 #include "strategies/partition/flat.h"
 #include "strategies/partition/planners.h"
 #include "strategies/partition/table.h"
@@ -45,6 +46,25 @@ absl::StatusOr<PartitionTable> TableOf(const Train& train, const Inventory& inve
   }
 }
 
+Offloaded OffloadedBy(const Train& train) {
+  if (train.offload().parameters()) return Offloaded::kParameters;
+  return train.offload().optimizer() ? Offloaded::kOptimizer : Offloaded::kNothing;
+}
+
+// One rank has nothing to reduce; its gradients wait in slots for host memory.
+absl::Status Offload(const Train& train, uint32_t world, ScheduleRecipe& recipe) {
+  recipe.offloaded = OffloadedBy(train);
+  if (recipe.offloaded == Offloaded::kNothing) return absl::OkStatus();
+  if (world == 1) recipe.gradients = Gradients::kOwned;
+  if (recipe.offloaded == Offloaded::kOptimizer) return absl::OkStatus();
+  if (world == 1) recipe.parameters = Parameters::kFreed;
+  if (recipe.parameters == Parameters::kFreed || recipe.parameters == Parameters::kKept) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "strategy: with offload.parameters a device keeps none, and ", KindOf(train.strategy()),
+      " keeps all of them; zero with stage: 3 and fsdp with reshard: full_shard do not, and offload.optimizer "
+      "goes with every strategy"));
+}
+
 absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& inventory, const Layout& layout) {
   const uint32_t shards = layout.table.shards(), world = static_cast<uint32_t>(layout.roles.size());
   const Strategy& strategy = train.strategy();
@@ -66,9 +86,10 @@ absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& inv
       return NotYet(strategy);
   }
   if (world == 1) recipe = single::RecipeOf();
-  recipe.even_units = partition::EvenUnits(layout.table);
+  recipe.even_units = partition::EvenUnits(layout.table, inventory);
   recipe.microbatches = static_cast<int32_t>(Microbatches(train.batch(), world));
   recipe.recompute = train.activation_checkpointing();
+  if (absl::Status s = Offload(train, world, recipe); !s.ok()) return s;
   return recipe;
 }
 
@@ -84,7 +105,10 @@ uint64_t MostOps(const ScheduleRecipe& recipe, uint64_t units) {
   uint64_t each = 2 + (recipe.recompute ? 1 : 0);
   if (recipe.parameters == Parameters::kFreed) each += 4;
   if (recipe.sharded && recipe.gradients == Gradients::kOwned) each += 2;
-  return units * (each * static_cast<uint64_t>(recipe.microbatches) + 4) + 3;
+  if (recipe.offloaded != Offloaded::kNothing) each += 2;     // gradients: opened, if not counted yet, and offloaded
+  if (recipe.offloaded == Offloaded::kParameters) each += 2;  // parameters: fetched forward and backward
+  const uint64_t steps = recipe.offloaded == Offloaded::kNothing ? 0 : 2;  // and fetched after it
+  return units * (each * static_cast<uint64_t>(recipe.microbatches) + 4 + steps) + 3;
 }
 
 uint64_t Tensors(const Inventory& inventory) {
@@ -137,35 +161,43 @@ absl::StatusOr<RankProgram> CompileRecipe(const ScheduleRecipe& recipe, const In
 
 // What a rank holds by its schedules, in elements of flat buffers.
 struct Buffers {
-  uint64_t all = 0;              // all units, with the table's padding
-  bool whole_parameters = true;  // resident across steps, not only the owned ones
-  bool whole_gradients = true;   // not only the owned ones
-  uint64_t gathered = 0;         // slots that parameters are gathered into
-  uint64_t waiting = 0;          // slots that gradients wait in for their reduction
-  bool reduces = false;          // gradients are reduced
+  uint64_t all = 0, trained = 0;  // all units, with the table's padding; and their trained parts
+  bool whole_parameters = true;   // resident across steps, not only the owned ones
+  bool whole_gradients = true;    // not only the owned ones
+  uint64_t gathered = 0;          // slots that parameters are gathered or fetched into
+  uint64_t waiting = 0;           // slots that gradients wait in for their reduction
+  bool reduces = false;           // gradients are reduced
+  bool over_replicas = false;     // also what one shard owns
+  bool offloads = false;          // gradients go to host memory
+  bool fetches = false;           // parameters come from there for each use
 };
 
-// Evaluation uses the slots of training. `units`: elements of each unit's flat buffer.
-Buffers BuffersOf(const RankProgram& program, const std::vector<uint64_t>& units) {
+struct UnitSizes {
+  std::vector<uint64_t> all, trained;  // elements of each unit's flat buffer, and of its trained part
+};
+
+// Evaluation uses the slots of training.
+Buffers BuffersOf(const RankProgram& program, const UnitSizes& sizes) {
+  const std::vector<uint64_t>& units = sizes.all;
   Buffers buffers;
   buffers.all = std::accumulate(units.begin(), units.end(), uint64_t{0});
+  buffers.trained = std::accumulate(sizes.trained.begin(), sizes.trained.end(), uint64_t{0});
   const std::vector<uint64_t> slots = GatherSlots(program.schedule, units);
   buffers.gathered = std::accumulate(slots.begin(), slots.end(), uint64_t{0});
-  const std::vector<uint64_t> gradients = GradientSlots(program.schedule, units);
+  const std::vector<uint64_t> gradients = GradientSlots(program.schedule, sizes.trained);
   buffers.waiting = std::accumulate(gradients.begin(), gradients.end(), uint64_t{0});
   buffers.whole_parameters = slots.empty();
   buffers.whole_gradients = gradients.empty();
-  for (const Op& op : program.schedule.ops) buffers.reduces |= ReducesGradients(op.kind);
+  for (const Op& op : program.schedule.ops) {
+    buffers.reduces |= ReducesGradients(op.kind);
+    buffers.over_replicas |= op.kind == OpKind::kAllReduce;
+    buffers.offloads |= op.kind == OpKind::kOffload;
+    buffers.fetches |= op.kind == OpKind::kFetch && op.slot >= 0;
+  }
   return buffers;
 }
 
 }  // namespace
-
-uint64_t StateTensors(const Optimizer& optimizer) {
-  if (optimizer.has_adamw()) return 2;
-  if (optimizer.has_lion()) return 1;
-  return optimizer.sgd().momentum() > 0 ? 1 : 0;
-}
 
 const char* KindOf(const Strategy& strategy) {
   switch (strategy.kind_case()) {
@@ -223,6 +255,11 @@ absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory
   return layout;
 }
 
+bool KeepsAllParameters(const Strategy& strategy) {
+  return strategy.has_ddp() || (strategy.has_zero() && strategy.zero().stage() < 3) ||
+         (strategy.has_fsdp() && strategy.fsdp().reshard() == RESHARD_NO_SHARD);
+}
+
 bool SharesBySpeed(const Strategy& strategy) {
   return (strategy.zero().placement() == PLACEMENT_RAGGED && strategy.zero().shares() == SHARES_SPEED) ||
          (strategy.fsdp().placement() == PLACEMENT_RAGGED && strategy.fsdp().shares() == SHARES_SPEED);
@@ -276,19 +313,25 @@ absl::StatusOr<RankProgram> Outline(const Train& train, const Inventory& invento
 
 namespace {
 
-// Of each unit's flat buffer, the table's padding included.
-std::vector<uint64_t> UnitElements(const PartitionTable& table, const Inventory& inventory) {
-  std::vector<uint64_t> elements;
+// The table's padding included.
+UnitSizes SizesOf(const PartitionTable& table, const Inventory& inventory) {
+  UnitSizes sizes;
   for (int u = 0; u < inventory.units_size(); ++u) {
-    elements.push_back(partition::BufferElements(table, inventory, u));
+    sizes.all.push_back(partition::BufferElements(table, inventory, u));
+    const Unit& unit = inventory.units(u);
+    sizes.trained.push_back(partition::HasFrozen(unit) ? partition::TrainedElements(unit) : sizes.all.back());
   }
-  return elements;
+  return sizes;
 }
 
 }  // namespace
 
-uint64_t FixedBytes(Device device, const Layout& layout) {
-  if (device != DEVICE_CUDA) return 0;
+bool FrozenInBf16(const Train& train) { return train.precision().compute() == DTYPE_BF16; }
+
+uint64_t DtypeBytes(Dtype dtype) { return dtype == DTYPE_BF16 || dtype == DTYPE_FP16 ? 2 : 4; }
+
+uint64_t FixedBytes(const Inventory& inventory, const Layout& layout) {
+  if (inventory.device() != DEVICE_CUDA) return 0;
   // A context with LibTorch's and NCCL's code on an H100; CUBLAS_WORKSPACE_CONFIG=:4096:8, as the agent sets it, and as
   // much again for cuBLASLt (32 MiB on Hopper in LibTorch); NCCL's channels, by its defaults of 4 MiB a channel,
   // protocol and direction (NCCL_BUFFSIZE).
@@ -296,47 +339,77 @@ uint64_t FixedBytes(Device device, const Layout& layout) {
   constexpr uint64_t kContext = 512 * kMiB, kWorkspaces = 64 * kMiB, kCommunicator = 256 * kMiB;
   const size_t world = layout.roles.size();
   const uint32_t shards = layout.table.shards();
-  const uint64_t communicators = world <= 1 ? 0 : shards > 1 && shards < world ? 3 : 1;
+  const bool exchanges = std::any_of(inventory.units().begin(), inventory.units().end(),
+                                     [](const Unit& unit) { return unit.has_exchange(); });
+  const uint64_t communicators = world <= 1 ? 0 : (shards > 1 && shards < world ? 3 : 1) + (exchanges ? 1 : 0);
   return kContext + kWorkspaces + communicators * kCommunicator;
 }
 
 std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory, const Layout& layout,
                                   const RankProgram& program) {
-  const Buffers buffers = BuffersOf(program, UnitElements(layout.table, inventory));
+  const Buffers buffers = BuffersOf(program, SizesOf(layout.table, inventory));
   const uint64_t sequences = MicrobatchRows(train.batch(), static_cast<uint32_t>(layout.roles.size()));
-  const bool bf16 = train.precision().compute() == DTYPE_BF16, reduce_bf16 = train.precision().reduce() == DTYPE_BF16;
+  const bool narrow = DtypeBytes(train.precision().compute()) < 4,
+             narrow_reduce = DtypeBytes(train.precision().reduce()) < 4;
 
   Memory common;
-  common.fixed = FixedBytes(inventory.device(), layout);
-  common.gather_buffers = (bf16 ? 2 : 4) * buffers.gathered;
+  common.fixed = FixedBytes(inventory, layout);
+  common.gather_buffers = (narrow ? 2 : 4) * buffers.gathered;
   common.reduce_buffers = 4 * buffers.waiting;
   common.activations = std::max(PeakActivationBytes(program.schedule, inventory, sequences),
                                 PeakActivationBytes(program.evaluation, inventory, sequences));
-  if (bf16) common.activations += models::Bf16Bytes(inventory);
+  if (narrow) common.activations += models::NarrowBytes(inventory);
+  common.activations = std::max(common.activations, UpdateBytes(train.optimizer(), inventory));
   std::vector<Memory> shards;
-  for (const uint64_t own : partition::OwnedElements(layout.table, inventory)) {
+  const std::vector<uint64_t> owned = partition::OwnedElements(layout.table, inventory),
+                              owned_trained = partition::TrainedElements(layout.table, inventory),
+                              state = StateBytes(train.optimizer(), inventory, layout.table);
+  for (size_t shard = 0; shard < owned.size(); ++shard) {
+    const uint64_t own = owned[shard], trained = owned_trained[shard];
     Memory& memory = shards.emplace_back(common);
     // A rank that has all parameters anyway has the owned ones among them, unless it computes in another dtype.
     // BytesAnElement states the same by element.
-    memory.parameters = !buffers.whole_parameters ? 4 * own : bf16 ? 2 * buffers.all + 4 * own : 4 * buffers.all;
+    const uint64_t frozen = own - trained, kept = FrozenInBf16(train) ? 2 * frozen : 4 * frozen;
+    if (buffers.offloads) {
+      memory.parameters = (narrow ? 2 : 4) * (buffers.whole_parameters ? buffers.all : buffers.fetches ? 0 : own);
+      memory.gradients = 4 * (buffers.whole_gradients ? buffers.trained : buffers.over_replicas ? trained : 0);
+      const uint64_t copies = !narrow ? 0 : FrozenInBf16(train) ? 2 * trained : 2 * own;
+      memory.host = 4 * trained + kept + copies + 4 * trained + state[shard];
+    } else {
+      const uint64_t beside = FrozenInBf16(train) ? 4 * trained : 4 * own;
+      memory.parameters = !buffers.whole_parameters ? 4 * trained + kept
+                          : narrow                  ? 2 * buffers.all + beside
+                                                    : 4 * buffers.all;
+      memory.gradients = 4 * (buffers.whole_gradients ? buffers.trained : trained);
+      memory.optimizer_state = state[shard];
+    }
     memory.parameters += 4 * models::Buffers(inventory);
-    memory.gradients = 4 * (buffers.whole_gradients ? buffers.all : own);
-    memory.optimizer_state = 4 * own * StateTensors(train.optimizer());
     // The sum over replicas of a sharded model is sent in place.
-    if (reduce_bf16 && buffers.reduces) {
-      memory.reduce_buffers += 2 * (buffers.whole_gradients ? buffers.all : buffers.waiting);
+    if (narrow_reduce && buffers.reduces) {
+      memory.reduce_buffers += 2 * (buffers.whole_gradients ? buffers.trained : buffers.waiting);
     }
     memory.peak = memory.fixed + memory.parameters + memory.gradients + memory.optimizer_state + memory.gather_buffers +
                   memory.reduce_buffers + memory.activations;
+    if (inventory.device() != DEVICE_CUDA && train.offload().to().empty()) memory.peak += memory.host;
   }
   return shards;
 }
 
 uint64_t BytesAnElement(const Train& train, const Inventory& inventory, const Layout& layout,
                         const RankProgram& program) {
-  const Buffers buffers = BuffersOf(program, UnitElements(layout.table, inventory));
-  const bool own_parameters = !buffers.whole_parameters || train.precision().compute() == DTYPE_BF16;
-  return (own_parameters ? 4 : 0) + (buffers.whole_gradients ? 0 : 4) + 4 * StateTensors(train.optimizer());
+  const Buffers buffers = BuffersOf(program, SizesOf(layout.table, inventory));
+  const uint64_t width = DtypeBytes(train.precision().compute());
+  if (buffers.offloads && inventory.device() == DEVICE_CUDA) {
+    return (buffers.whole_parameters || buffers.fetches ? 0 : width) +
+           (buffers.whole_gradients || !buffers.over_replicas ? 0 : 4);
+  }
+  const bool whole = buffers.whole_parameters && !buffers.offloads;
+  const uint64_t master = whole && width == 4 ? 0 : 4;
+  const uint64_t frozen = !FrozenInBf16(train) ? master : whole ? 0 : 2;
+  const uint64_t trained = master + (buffers.whole_gradients ? 0 : 4) + 4 * MostStateAnElement(train.optimizer());
+  // Where some is frozen: of an average element, which is what shares are made of.
+  if (buffers.all == 0) return master;
+  return (trained * buffers.trained + frozen * (buffers.all - buffers.trained)) / buffers.all;
 }
 
 Memory MemoryOf(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,

@@ -49,6 +49,10 @@ absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory
 // The name in a spec: "fsdp".
 const char* KindOf(const Strategy& strategy);
 
+// Whether each device has all parameters all the time, so that offload.parameters does not go with it: ddp, zero before
+// stage 3, and fsdp no_shard.
+bool KeepsAllParameters(const Strategy& strategy);
+
 // Whether ragged shares are in proportion to speed.
 bool SharesBySpeed(const Strategy& strategy);
 
@@ -72,28 +76,29 @@ std::string DigestOf(const RankProgram& program);
 absl::StatusOr<RankProgram> Outline(const Train& train, const Inventory& inventory, const Layout& layout,
                                     Budget* budget = nullptr);
 
-// fp32 numbers that the optimizer keeps for each parameter.
-uint64_t StateTensors(const Optimizer& optimizer);
-
 // Bytes that a rank needs. All but the activations are allocated from the first step to the last: the sum of the parts
 // with the activations' peak is the peak.
 struct Memory {
   uint64_t fixed = 0;  // of a process on a GPU, whatever the model: FixedBytes; on a CPU 0
-  // Master weights of what it owns, fp32. If its schedule gathers into no slot, it has all parameters instead, in fp32,
-  // or all in bf16 beside the master weights.
+  // Master weights of what it owns, fp32, and what it owns that is frozen, in bf16 where it computes in that, else
+  // fp32. If its schedule gathers into no slot, it has all parameters instead, in fp32, or all in bf16 or fp16 beside
+  // the master weights (with fp16 also of what is frozen).
   uint64_t parameters = 0;
   uint64_t gradients = 0;        // fp32, of what it owns, or of all where none wait in slots
   uint64_t optimizer_state = 0;  // fp32, of what it owns
   uint64_t gather_buffers = 0;   // slots that parameters are gathered into, in the dtype of computing
   uint64_t reduce_buffers = 0;   // slots of gradients, fp32; with bf16 reductions also a buffer of half the size
-  uint64_t activations = 0;      // the peak of the walks through training and evaluation
+  uint64_t activations = 0;      // the peak of the walks through training and evaluation, or of the update
   uint64_t peak = 0;
+  // What is offloaded of what it owns: master weights, gradients and state in fp32, and parameters in a narrower dtype
+  // of computing. On a CPU, whose memory it is, also part of the peak, unless it is a file.
+  uint64_t host = 0;
 };
 // What a rank's process takes of a GPU beside its tensors: the context, the workspaces of cuBLAS, and the buffers of
 // each of its communicators with more than one rank. Assumed, since no GPU has run it yet: the trainer logs what it
 // finds
 // ("device memory").
-uint64_t FixedBytes(Device device, const Layout& layout);
+uint64_t FixedBytes(const Inventory& inventory, const Layout& layout);
 // By shard, of the ranks that run `program`: cheap for any number of ranks.
 std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory, const Layout& layout,
                                   const RankProgram& program);
@@ -111,6 +116,12 @@ struct Share {
   uint64_t sequences = 0;
 };
 Share ShareOf(uint64_t sequences, uint32_t world, uint32_t rank);
+
+// Whether frozen weights are kept in bf16 alone. Not in fp16, whose range is too small to keep weights in.
+bool FrozenInBf16(const Train& train);
+
+// 4, or 2 of bf16 and fp16.
+uint64_t DtypeBytes(Dtype dtype);
 
 // Sequences in the largest microbatch of any rank.
 uint32_t MicrobatchRows(const Batch& batch, uint32_t world);

@@ -52,6 +52,49 @@ TEST(Compile, LionKeepsOneMomentum) {
   EXPECT_EQ(Needs(train, inventory, layout).optimizer_state, 4 * partition::FlatElements(inventory));
 }
 
+TEST(Compile, MuonKeepsOneMomentumOfHiddenMatricesAndTwoOfTheRest) {
+  Train train = Tiny();
+  train.mutable_optimizer()->mutable_muon()->set_ns_steps(5);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const uint64_t flat = partition::FlatElements(inventory), width = 128, hidden = 4 * 12 * width * width;
+  EXPECT_EQ(Needs(train, inventory, *MakeLayout(train, inventory, AnyPlaces(1))).optimizer_state,
+            4 * (hidden + 2 * (flat - hidden)));
+  // All shards together as much.
+  train.mutable_strategy()->mutable_zero()->set_stage(1);
+  train.mutable_strategy()->mutable_zero()->set_placement(PLACEMENT_WHOLE);
+  const Layout layout = *MakeLayout(train, inventory, AnyPlaces(3));
+  uint64_t all = 0;
+  for (uint32_t rank = 0; rank < 3; ++rank) all += Needs(train, inventory, layout, rank).optimizer_state;
+  EXPECT_EQ(all, 4 * (hidden + 2 * (flat - hidden)));
+}
+
+TEST(Compile, AdafactorKeepsARowAndAColumnOfAMatrix) {
+  Train train = Tiny();
+  train.mutable_optimizer()->mutable_adafactor();
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const uint64_t c = 128, vocabulary = 256, context = 128;  // all of them multiples of 16
+  const uint64_t matrices = (c + 3 * c) + (c + c) + (c + 4 * c) + (4 * c + c), vectors = (2 + 3 + 1 + 2 + 4 + 1) * c;
+  EXPECT_EQ(Needs(train, inventory, *MakeLayout(train, inventory, AnyPlaces(1))).optimizer_state,
+            4 * (4 * (matrices + vectors) + (vocabulary + c) + (context + c) + 2 * c));
+}
+
+// Where activations are few, the temporaries of the update are more: bf16 of the largest matrix twice, and of its
+// smaller side squared twice, and the panels of a CPU.
+TEST(Compile, ThePlanHasMuonsTemporaries) {
+  Train train = Tiny();
+  train.mutable_model()->mutable_gpt2()->set_width(512), train.mutable_model()->mutable_gpt2()->set_context(2);
+  *train.mutable_model() = *models::Resolve(train.model());
+  train.mutable_batch()->set_sequences(1);
+  const auto activations = [&] {
+    const Inventory inventory = *models::MakeInventory(train.model());
+    return Needs(train, inventory, *MakeLayout(train, inventory, AnyPlaces(1))).activations;
+  };
+  const uint64_t before = activations();
+  train.mutable_optimizer()->mutable_muon()->set_ns_steps(5);
+  EXPECT_EQ(activations(), 2 * (2 * 512 * 2048 + 2 * 512 * 512) + models::kPanelBytes);
+  EXPECT_LT(before, activations());
+}
+
 TEST(Compile, SgdKeepsOneMomentumOrNone) {
   Train train = Tiny();
   train.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
@@ -172,6 +215,33 @@ TEST(Memory, ShardsHoldWhatTheyOwnAndTheirSlots) {
   }
 }
 
+// Bytes by hand: of what is frozen 2 in bf16, and nothing beside parameters that are whole; of what is trained a master
+// in fp32.
+TEST(Memory, FrozenWeightsHaveNoMasterInBf16) {
+  Train train = Tiny();
+  train.add_freeze("wte.*");
+  const Inventory inventory = *models::MakeInventory(train);
+  for (const bool sharded : {false, true}) {
+    if (sharded) {
+      train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
+      train.mutable_strategy()->mutable_fsdp()->set_placement(PLACEMENT_EVEN);
+    } else {
+      train.mutable_strategy()->mutable_ddp();
+    }
+    const Layout layout = *MakeLayout(train, inventory, AnyPlaces(2));
+    const uint64_t own = partition::OwnedElements(layout.table, inventory)[0],
+                   trained = partition::TrainedElements(layout.table, inventory)[0];
+    ASSERT_LT(trained, own);
+    const auto bytes = [&](Dtype compute) {
+      train.mutable_precision()->set_compute(compute);
+      return Needs(train, inventory, layout, 0).parameters;
+    };
+    EXPECT_EQ(bytes(DTYPE_FP32), 4 * own);
+    EXPECT_EQ(bytes(DTYPE_FP16), (sharded ? 0 : 2 * own) + 4 * own);
+    EXPECT_EQ(bytes(DTYPE_BF16), sharded ? 4 * trained + 2 * (own - trained) : 2 * own + 4 * trained);
+  }
+}
+
 // The units of a GPU compute larger pieces, and its process has a context, workspaces and communicators.
 TEST(Memory, AGpuTakesMoreThanItsTensors) {
   Train train = Tiny();
@@ -188,6 +258,10 @@ TEST(Memory, AGpuTakesMoreThanItsTensors) {
     EXPECT_GT(on_gpu.activations, on_cpu.activations);
     EXPECT_EQ(on_gpu.peak - on_gpu.fixed - on_gpu.activations, on_cpu.peak - on_cpu.activations);
   }
+  Inventory exchanging = gpu;
+  exchanging.mutable_units(1)->mutable_exchange()->set_collectives(1);
+  const Layout two = *MakeLayout(train, gpu, AnyPlaces(2));
+  EXPECT_EQ(Needs(train, exchanging, two).fixed, (576 + 2 * 256) * kMiB) << "and one for what units exchange";
   train.mutable_strategy()->mutable_single();
   EXPECT_EQ(Needs(train, gpu, *MakeLayout(train, gpu, AnyPlaces(1))).fixed, 576 * kMiB);
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "strategies/optimizer_plan.h"
 #include "strategies/partition/table.h"
 
 namespace muster::strategies {
@@ -29,6 +30,7 @@ std::array<GroupTopology, kGroups> TopologiesOf(const Layout& layout, absl::Span
     ++groups[kWorldGroup][0][node];
     ++groups[kShardGroup][role.replica()][node];
     ++groups[kReplicaGroup][role.shard()][node];
+    ++groups[kExchangeGroup][0][node];
   }
   std::array<GroupTopology, kGroups> topologies;
   for (size_t kind = 0; kind < kGroups; ++kind) {
@@ -58,30 +60,40 @@ class CostModel {
         left_out_(program.left_out),
         groups_(TopologiesOf(layout, ranks)),
         share_(ShareOf(train.batch().sequences(), static_cast<uint32_t>(ranks.size()), 0).sequences),
-        compute_bytes_(train.precision().compute() == DTYPE_BF16 ? 2 : 4),
-        reduce_bytes_(train.precision().reduce() == DTYPE_BF16 ? 2 : 4) {
+        compute_bytes_(DtypeBytes(train.precision().compute())),
+        reduce_bytes_(DtypeBytes(train.precision().reduce())),
+        state_rate_(hardware.memory_bytes_per_second) {
     std::vector<uint64_t> own(layout.table.shards());
     for (int u = 0; u < inventory.units_size(); ++u) {
       const partition::OwnedUnit unit = partition::OwnedUnitOf(layout.table, inventory, u);
       std::vector<uint64_t> of(layout.table.shards());
       for (const partition::OwnedRange& range : unit.ranges) of[range.shard] += range.end - range.begin;
-      elements_.push_back(unit.flat.elements);
-      shares_.push_back(unit.ranges.size());
-      least_.push_back(*std::min_element(of.begin(), of.end()));
-      most_.push_back(*std::max_element(of.begin(), of.end()));
+      parameters_.Add(unit.flat.elements, unit.ranges.size(), of);
+      const partition::OwnedUnit trained = partition::TrainedPart(unit);
+      std::fill(of.begin(), of.end(), 0);
+      for (const partition::OwnedRange& range : trained.ranges) of[range.shard] += range.end - range.begin;
+      gradients_.Add(trained.flat.elements, trained.ranges.size(), of);
       for (size_t s = 0; s < own.size(); ++s) own[s] += of[s];
     }
     own_ = *std::max_element(own.begin(), own.end());
+    if (train.offload().optimizer()) state_rate_ = hardware.host_memory_bytes_per_second;
+    const std::vector<uint64_t> state = StateBytes(train.optimizer(), inventory, layout.table);
+    state_bytes_ = *std::max_element(state.begin(), state.end());
+    update_flops_ = UpdateFlops(train.optimizer(), inventory, layout.table);
     const bool tf32 = train.precision().tf32() && hardware.tf32_flops > 0;
-    flops_ = compute_bytes_ == 2 ? hardware.bf16_flops : tf32 ? hardware.tf32_flops : hardware.fp32_flops;
+    // GPUs compute fp16 as fast as bf16, CPUs by GEMMs of fp32.
+    const bool narrow = train.precision().compute() == DTYPE_BF16 ||
+                        (train.precision().compute() == DTYPE_FP16 && inventory.device() == DEVICE_CUDA);
+    flops_ = narrow ? hardware.bf16_flops : tf32 ? hardware.tf32_flops : hardware.fp32_flops;
     if (hardware.at_full_speed > 0) slowdown_ = std::max(1.0, Crowd(ranks) / hardware.at_full_speed);
   }
 
   OpCost Of(const Op& op) const {
     const OpTraits& traits = Traits(op.kind);
     OpCost cost;
-    for (const OpCost& part : {Compute(op, traits.forwards), Sent(op, traits.payload),
-                               Summed(op.group, traits.scalar_bytes), Memory(Touched(op, traits.memory))}) {
+    for (const OpCost& part :
+         {Compute(op, traits.forwards), Exchanged(op, traits.pass), Sent(op, traits.payload),
+          Summed(op.group, traits.scalar_bytes), Memory(op, traits.memory), Orthogonalization(traits.memory)}) {
       cost.latency += part.latency;
       cost.work += part.work;
     }
@@ -89,6 +101,19 @@ class CostModel {
   }
 
  private:
+  // By unit.
+  struct Sizes {
+    std::vector<uint64_t> elements, least, most;  // all, and the least and most that a shard owns
+    std::vector<uint64_t> shares;                 // ranges of one owner
+
+    void Add(uint64_t all, uint64_t ranges, const std::vector<uint64_t>& of) {
+      elements.push_back(all);
+      shares.push_back(ranges);
+      least.push_back(*std::min_element(of.begin(), of.end()));
+      most.push_back(*std::max_element(of.begin(), of.end()));
+    }
+  };
+
   // Ranks on the fullest node.
   static double Crowd(absl::Span<const RankPlace> ranks) {
     std::map<uint32_t, uint32_t> of_node;
@@ -101,21 +126,31 @@ class CostModel {
     return std::accumulate(by_unit.begin() + op.unit, by_unit.begin() + op.unit_end, uint64_t{0});
   }
 
-  OpCost Memory(double bytes) const { return {.work = bytes / hardware_.memory_bytes_per_second}; }
-
-  // Bytes that the op reads or writes beside its passes.
-  double Touched(const Op& op, MemoryTraffic traffic) const {
+  // Bytes that the op reads or writes beside its passes, over the rate of that memory.
+  OpCost Memory(const Op& op, MemoryTraffic traffic) const {
+    const auto work = [](double bytes, double rate) { return OpCost{.work = bytes / rate}; };
     switch (traffic) {
       case MemoryTraffic::kNone:
         break;
       case MemoryTraffic::kUnitGradients:
-        return 4.0 * static_cast<double>(Sum(elements_, op));
+        return work(4.0 * static_cast<double>(Sum(gradients_.elements, op)), hardware_.memory_bytes_per_second);
       case MemoryTraffic::kOwnedGradients:
-        return 4.0 * static_cast<double>(own_);
+        return work(4.0 * static_cast<double>(own_), state_rate_);
       case MemoryTraffic::kOptimizerState:
-        return StepBytes() * static_cast<double>(own_);
+        return work(StepBytes(op), state_rate_);
+      case MemoryTraffic::kHostParameters:
+        return work(compute_bytes_ * static_cast<double>(Sum(parameters_.most, op)), hardware_.host_bytes_per_second);
+      case MemoryTraffic::kHostGradients:
+        // A later microbatch's are added to those of the ones before, which come and go.
+        return work((op.microbatch > 0 ? 12.0 : 4.0) * static_cast<double>(Sum(gradients_.most, op)),
+                    hardware_.host_bytes_per_second);
     }
-    return 0;
+    return {};
+  }
+
+  OpCost Orthogonalization(MemoryTraffic traffic) const {
+    if (traffic != MemoryTraffic::kOptimizerState || update_flops_ == 0) return {};
+    return {.work = slowdown_ * update_flops_ / hardware_.bf16_flops};
   }
 
   OpCost Compute(const Op& op, double forwards) const {
@@ -128,7 +163,7 @@ class CostModel {
     const double sequences = static_cast<double>(std::min(microbatch, share_ - std::min(share_, before)));
     if (sequences == 0) return {};
     const double activations = static_cast<double>(unit.saved_bytes() + unit.output_bytes()) * compute_bytes_ / 4;
-    const double bytes = static_cast<double>(elements_[op.unit]) * compute_bytes_ + sequences * activations;
+    const double bytes = static_cast<double>(parameters_.elements[op.unit]) * compute_bytes_ + sequences * activations;
     return {.latency = forwards * hardware_.op_seconds,
             .work = slowdown_ * forwards *
                     (unit.forward_flops() * sequences / flops_ + bytes / hardware_.memory_bytes_per_second)};
@@ -145,24 +180,35 @@ class CostModel {
     return {.latency = latency, .work = g.nodes > 1 ? std::max(inside, between) : inside};
   }
 
+  // Each collective waits for the one before. A rank without samples takes part, too.
+  OpCost Exchanged(const Op& op, Pass pass) const {
+    if (pass == Pass::kNone || op.group < 0) return {};
+    const Exchange& exchange = inventory_.units(op.unit).exchange();
+    const double gathered = static_cast<double>(exchange.gathered_bytes()), ranks = groups_[op.group].ranks;
+    OpCost cost = pass == Pass::kBackward ? Summed(op.group, static_cast<double>(exchange.summed_bytes()))
+                                          : Moved(op.group, ranks * gathered, (ranks - 1) * gathered);
+    cost.latency *= exchange.collectives();
+    return cost;
+  }
+
   OpCost Sent(const Op& op, Payload payload) const {
     switch (payload) {
       case Payload::kNone:
         break;
       case Payload::kParameters:
-        return Sharded(op, compute_bytes_);
+        return Sharded(op, parameters_, compute_bytes_);
       case Payload::kGradients:
-        return Sharded(op, reduce_bytes_);
+        return Sharded(op, gradients_, reduce_bytes_);
       case Payload::kOwnedGradients:
-        return Summed(op.group, static_cast<double>(Sum(most_, op)) * reduce_bytes_);
+        return Summed(op.group, static_cast<double>(Sum(gradients_.most, op)) * reduce_bytes_);
     }
     return {};
   }
 
-  OpCost Sharded(const Op& op, double width) const {
-    const double bytes = static_cast<double>(Sum(elements_, op)) * width;
-    OpCost cost = Moved(op.group, bytes, bytes - static_cast<double>(Sum(least_, op)) * width);
-    if (!op.even && op.group >= 0) cost.latency += static_cast<double>(Sum(shares_, op)) * hardware_.share_seconds;
+  OpCost Sharded(const Op& op, const Sizes& sizes, double width) const {
+    const double bytes = static_cast<double>(Sum(sizes.elements, op)) * width;
+    OpCost cost = Moved(op.group, bytes, bytes - static_cast<double>(Sum(sizes.least, op)) * width);
+    if (!op.even && op.group >= 0) cost.latency += static_cast<double>(Sum(sizes.shares, op)) * hardware_.share_seconds;
     return cost;
   }
 
@@ -173,11 +219,13 @@ class CostModel {
     return {.latency = 2 * once.latency, .work = 2 * once.work};
   }
 
-  // Reads and writes for each element: weights and gradients, the gradient cleared for the next step, and the optimizer
-  // state.
-  double StepBytes() const {
-    const double state = static_cast<double>(StateTensors(train_.optimizer()));
-    return 4 * (4 + 2 * state) + (compute_bytes_ == 2 ? 2 : 0);
+  // Of the op's units, where it names them. Reads and writes: weights and gradients, the gradient cleared for the next
+  // step, and the optimizer state.
+  double StepBytes(const Op& op) const {
+    const double all =
+        (4 * 4 + (compute_bytes_ == 2 ? 2 : 0)) * static_cast<double>(own_) + 2 * static_cast<double>(state_bytes_);
+    if (op.unit < 0 || own_ == 0) return all;
+    return all * static_cast<double>(Sum(gradients_.most, op)) / static_cast<double>(own_);
   }
 
   const Train& train_;
@@ -188,9 +236,11 @@ class CostModel {
   const std::array<GroupTopology, kGroups> groups_;
   const uint64_t share_;  // sequences of a step
   const double compute_bytes_, reduce_bytes_;
-  std::vector<uint64_t> elements_, least_, most_;  // by unit: all, and the least and most that a shard owns
-  std::vector<uint64_t> shares_;                   // by unit
-  uint64_t own_ = 0;                               // the most that any shard owns
+  double state_rate_;  // bytes per second of the memory that has the optimizer's state
+  Sizes parameters_, gradients_;
+  uint64_t own_ = 0;          // the most trained elements that any shard owns
+  uint64_t state_bytes_ = 0;  // the most optimizer state
+  double update_flops_ = 0;   // of the optimizer's GEMMs
   double flops_ = 0;
   double slowdown_ = 1;  // of compute, when ranks of a node share its cores
 };

@@ -71,6 +71,34 @@ TEST(PredictStep, DdpReducesEveryByteOnceOverTheLinks) {
   EXPECT_NEAR(p.timeline.busy[2], 2 * bytes / 2 / 4 * 40e-9 + 3 * 2 * (2 * 1e-6 + 5e-6), 1e-6);
 }
 
+// Two ranks of a node: a link moves the other rank's half in a gather, and a sum is twice a move.
+TEST(PredictStep, WhatUnitsExchangeTakesTheTimeOfCompute) {
+  Train train = TinyToCost();
+  train.mutable_batch()->set_microbatch(4);
+  train.mutable_strategy()->mutable_ddp()->set_bucket_mib(1000);
+  Inventory inventory = *models::MakeInventory(train.model());
+  const std::vector<RankPlace> ranks = FullNodes(2, 4, 0);
+  const auto computing = [&] {
+    const Layout layout = *MakeLayout(train, inventory, ranks);
+    return PredictStep(train, inventory, layout, *Compile(train, inventory, layout, 0), ranks, Round())
+        .timeline.busy[0];
+  };
+  const double without = computing();
+  Exchange& exchange = *inventory.mutable_units(1)->mutable_exchange();
+  exchange.set_collectives(3), exchange.set_gathered_bytes(1000), exchange.set_summed_bytes(800);
+  const double forward = 1000 * 4e-9 + 3 * 1e-6, backward = 2 * (400 * 4e-9 + 3 * 1e-6);
+  EXPECT_NEAR(computing() - without, forward + backward, 1e-9);
+  train.set_activation_checkpointing(true);
+  inventory.mutable_units(1)->clear_exchange();
+  const double recomputing = computing();
+  *inventory.mutable_units(1)->mutable_exchange() = [] {
+    Exchange again;
+    again.set_collectives(3), again.set_gathered_bytes(1000), again.set_summed_bytes(800);
+    return again;
+  }();
+  EXPECT_NEAR(computing() - recomputing, 2 * forward + backward, 1e-9);
+}
+
 TEST(PredictStep, MoreRanksOfOneBatchNeverComputeLonger) {
   Train train = TinyToCost();
   double before = 1e9;

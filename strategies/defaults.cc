@@ -1,5 +1,7 @@
 #include "strategies/defaults.h"
 
+#include "strategies/optimizer_plan.h"
+
 namespace muster::strategies {
 namespace {
 
@@ -14,7 +16,7 @@ void Fill(Sharded& sharded, Placement placement) {
 
 }  // namespace
 
-void FillDefaults(Strategy& strategy) {
+void FillDefaults(const Optimizer& optimizer, Strategy& strategy) {
   if (strategy.has_zero()) {
     Zero& zero = *strategy.mutable_zero();
     if (!zero.has_stage()) zero.set_stage(3);
@@ -22,7 +24,7 @@ void FillDefaults(Strategy& strategy) {
   } else if (strategy.has_fsdp()) {
     Fsdp& fsdp = *strategy.mutable_fsdp();
     if (!fsdp.has_reshard()) fsdp.set_reshard(RESHARD_FULL_SHARD);
-    Fill(fsdp, PLACEMENT_EVEN);
+    Fill(fsdp, NeedsWholeTensors(optimizer) ? PLACEMENT_WHOLE : PLACEMENT_EVEN);
   }
 }
 

@@ -5,7 +5,8 @@
 
 namespace muster::strategies {
 
-// Fills in absent options; keeps given ones, even invalid ones.
-void FillDefaults(Strategy& strategy);
+// Fills in absent options; keeps given ones, even invalid ones. Where the optimizer needs whole tensors, so does the
+// placement.
+void FillDefaults(const Optimizer& optimizer, Strategy& strategy);
 
 }  // namespace muster::strategies

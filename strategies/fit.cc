@@ -210,12 +210,23 @@ std::string WhyUnfit(const MemoryPlan& memory_plan, absl::Span<const RankPlace> 
 
 namespace {
 
+void TryOffload(Train train, Advice& advice) {
+  if (!train.offload().optimizer()) {
+    train.mutable_offload()->set_optimizer(true);
+    if (advice.Try(train, "offload.optimizer: true")) return;
+  }
+  if (train.offload().parameters() || KeepsAllParameters(train.strategy())) return;
+  train.mutable_offload()->set_parameters(true);
+  advice.Try(train, "offload.parameters: true");
+}
+
 std::string TryAll(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks, Budget* budget) {
   Advice advice(inventory, ranks, budget);
   if (!train.activation_checkpointing()) {
     advice.Try(With(train, train.strategy(), true), "activation_checkpointing: true");
   }
   TryMicrobatches(train, "", advice);
+  if (inventory.device() == DEVICE_CUDA) TryOffload(train, advice);
   if (ranks.size() > 1) {
     for (const Strategy& strategy : MoreSharded(train)) {
       const Train sharded = With(train, strategy, train.activation_checkpointing());
@@ -267,7 +278,7 @@ Strategy FsdpOf(Reshard reshard) {
 
 Train With(const Train& train, Strategy strategy, bool activation_checkpointing) {
   Train with = train;
-  FillDefaults(strategy);
+  FillDefaults(train.optimizer(), strategy);
   *with.mutable_strategy() = std::move(strategy);
   if (activation_checkpointing || with.has_activation_checkpointing()) {
     with.set_activation_checkpointing(activation_checkpointing);

@@ -29,9 +29,11 @@ struct Hardware {
   double tf32_flops = 0;       // of fp32 GEMMs by TF32; 0: as fp32_flops
   uint32_t at_full_speed = 0;  // ranks of a node that compute at full speed at the same time, more share; 0: all
   double memory_bytes_per_second = 0;
-  double op_seconds = 0;     // least time of a unit's forward: launches, small operators
-  Link inside;               // between ranks of a node
-  Link between;              // between nodes
+  double host_bytes_per_second = 0;         // between the device and the host's memory, in one direction
+  double host_memory_bytes_per_second = 0;  // the rank's share of the rate of the host's memory
+  double op_seconds = 0;                    // least time of a unit's forward: launches, small operators
+  Link inside;                              // between ranks of a node
+  Link between;                             // between nodes
   double share_seconds = 0;  // for each share of a collective of uneven shares: an op of its own for NCCL
   Sharing sharing = Sharing::kLinks;
 };

@@ -2,7 +2,7 @@
 # Unpacks torch wheels once, outside the checkout, for WORKSPACE's libtorch(). Quick when they are there.
 #   tools/fetch_torch.sh         CPU: builds and tests
 #   tools/fetch_torch.sh cuda    CUDA and NCCL: enough to build --config=cuda
-#   tools/fetch_torch.sh peer    a Python environment with the same CPU torch, for tests and bench/ beside PyTorch
+#   tools/fetch_torch.sh peer    a Python environment with the same CPU torch, for tests and bench/ beside PyTorch: $cache/peer
 # The place is $MUSTER_CACHE, else ~/.cache/muster.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,14 +13,22 @@ die() { echo "fetch_torch: $*" >&2; exit 1; }
 case $want in
   cpu) list=$here/torch.txt dest=$cache/torch-cpu needed_mib=2500 ;;
   cuda) list=$here/torch_cuda.txt dest=$cache/torch-cuda needed_mib=6000 ;;
-  peer) list=$here/peer.txt dest=$cache/peer needed_mib=500 ;;
+  peer) list=$here/peer.txt dest= needed_mib=500 ;;
   *) die "unknown argument '$want': cpu, cuda or peer" ;;
 esac
 # The stamp holds the list's hash, so that a new pin is fetched again.
 lists=("$list")
-[ "$want" = peer ] && lists+=("$here/torch.txt" "$here/peer_alone.txt")   # it uses that wheel
-stamp=$dest/.done pin=$(cat "${lists[@]}" | sha256sum | cut -c1-16)
-[ "$(cat "$stamp" 2>/dev/null)" = "$pin" ] && exit 0
+[ "$want" = peer ] && lists+=("$here/torch.txt" "$here/peer_alone.txt" "$here/peer_peft.txt")   # it uses that wheel
+pin=$(cat "${lists[@]}" | sha256sum | cut -c1-16)
+# Checkouts with other lists have environments of their own; `peer` is the one that was asked for last.
+link() {
+  [ "$want" = peer ] || return 0
+  [ -L "$cache/peer" ] || rm -rf "$cache/peer"
+  ln -sfn "peer-$pin" "$cache/peer"
+}
+[ -n "$dest" ] || dest=$cache/peer-$pin
+stamp=$dest/.done
+[ "$(cat "$stamp" 2>/dev/null)" = "$pin" ] && { link; exit 0; }
 
 mkdir -p "$cache" 2>/dev/null || die "cannot create $cache: set MUSTER_CACHE to a folder that you may write"
 free_mib=$(df -Pm "$cache" | awk 'NR==2 {print $4}')
@@ -33,13 +41,16 @@ if [ "$want" = peer ]; then
   /usr/bin/python3 -m venv "$dest" || die "python3 -m venv failed: is the package python3-venv installed?"
   "$dest/bin/python" -m pip install -q --disable-pip-version-check -r "$list" \
     || die "pip could not install what $list lists: no network?"
-  # In a folder of its own: transformers would import it, and its compiled operators are built for another torch.
-  "$dest/bin/python" -m pip install -q --disable-pip-version-check --no-deps --target "$dest/alone" -r "$here/peer_alone.txt" \
-    || die "pip could not install what $here/peer_alone.txt lists: no network?"
+  # In folders of their own: transformers would import them, and torchvision's operators are built for another torch.
+  for apart in alone peft; do
+    "$dest/bin/python" -m pip install -q --disable-pip-version-check --no-deps --target "$dest/$apart" -r "$here/peer_$apart.txt" \
+      || die "pip could not install what $here/peer_$apart.txt lists: no network?"
+  done
   site=$("$dest/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
   echo "$cache/torch-cpu" >"$site/torch-cpu.pth"   # the very files that we link
   "$dest/bin/python" -c 'import torch' || die "the environment in $dest does not import torch"
   echo "$pin" >"$stamp"
+  link
   exit 0
 fi
 

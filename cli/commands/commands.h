@@ -26,6 +26,7 @@ void RegisterInit(CLI::App& app, Invocation& invocation);
 void RegisterLocal(CLI::App& app, Invocation& invocation);
 void RegisterLogs(CLI::App& app, Invocation& invocation);
 void RegisterMetrics(CLI::App& app, Invocation& invocation);
+void RegisterModel(CLI::App& app, Invocation& invocation);
 void RegisterNodes(CLI::App& app, Invocation& invocation);
 void RegisterPause(CLI::App& app, Invocation& invocation);
 void RegisterPlan(CLI::App& app, Invocation& invocation);

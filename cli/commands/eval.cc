@@ -8,7 +8,7 @@ namespace muster::cli {
 namespace {
 
 struct EvalFlags {
-  std::string from, data, sequences;
+  std::string from, data, sequences, library;
   Format format = Format::kTable;
 };
 
@@ -21,11 +21,13 @@ void RegisterEval(CLI::App& app, Invocation& invocation) {
   command->add_option("FROM", flags->from, "job, folder of checkpoints, or a Hugging Face folder")->required();
   command->add_option("DATA", flags->data, "token or image file, or a quoted pattern of its shards")->required();
   command->add_option("--sequences", flags->sequences, "only the first N samples")->type_name("N");
+  AddLibrary(command, flags->library);
   AddFormat(command, flags->format, {"table", "json"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::string> folder = ModelFolder(invocation, flags->from);
     if (!folder.ok()) return folder.status();
     std::vector<std::string> arguments = {"eval", "--checkpoint", *folder, "--data", flags->data};
+    AppendLibrary(flags->library, arguments);
     if (!flags->sequences.empty()) arguments.insert(arguments.end(), {"--sequences", flags->sequences});
     if (flags->format == Format::kJson) arguments.emplace_back("--json");
     return BecomeTrainer(invocation, std::move(arguments));

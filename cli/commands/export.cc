@@ -8,6 +8,7 @@ namespace {
 
 struct ExportFlags {
   std::string from, out, tokenizer, max_shard;
+  bool adapter = false;
 };
 
 void Add(CLI::App& app, Invocation& invocation, const std::string& group, const std::string& example) {
@@ -19,12 +20,14 @@ void Add(CLI::App& app, Invocation& invocation, const std::string& group, const 
   command->add_option("--tokenizer-from", flags->tokenizer, "folder whose tokenizer files are copied")
       ->type_name("DIR");
   command->add_option("--max-shard-size", flags->max_shard, "largest file of weights; default 5GB")->type_name("SIZE");
+  command->add_flag("--adapter", flags->adapter, "only the adapters of a job with lora, as PEFT reads them");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::string> folder = ModelFolder(invocation, flags->from);
     if (!folder.ok()) return folder.status();
     std::vector<std::string> arguments = {"export", "--checkpoint", *folder, "--out", flags->out};
     if (!flags->tokenizer.empty()) arguments.insert(arguments.end(), {"--tokenizer_from", flags->tokenizer});
     if (!flags->max_shard.empty()) arguments.insert(arguments.end(), {"--max_shard_size", flags->max_shard});
+    if (flags->adapter) arguments.emplace_back("--adapter");
     return BecomeTrainer(invocation, std::move(arguments));
   });
 }

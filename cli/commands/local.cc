@@ -1,12 +1,16 @@
+#include <unistd.h>
+
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cli/commands/commands.h"
 #include "cli/local/service.h"
 #include "cli/output/format.h"
 #include "cli/output/table.h"
 #include "cli/output_format.h"
+#include "cli/spec/paths.h"
 
 namespace muster::cli {
 namespace {
@@ -21,9 +25,18 @@ absl::StatusOr<absl::Duration> TimeoutOr(const Invocation& invocation, absl::Dur
   return ParseTimeout(invocation.flags.timeout);
 }
 
+// "/a/b,/c" of folders relative to the working folder.
+absl::StatusOr<std::string> AbsoluteFolders(std::vector<std::string> folders) {
+  char working[4096];
+  if (getcwd(working, sizeof(working)) == nullptr) return absl::ErrnoToStatus(errno, "cannot get the working folder");
+  for (std::string& folder : folders) folder = AbsolutePath(folder, working);
+  return absl::StrJoin(folders, ",");
+}
+
 void RegisterUp(CLI::App& app, Invocation& invocation) {
   struct Flags {
     LocalOptions options;
+    std::vector<std::string> plugin_roots;
     std::string bin_dir;
   };
   const auto flags = std::make_shared<Flags>();
@@ -36,12 +49,18 @@ void RegisterUp(CLI::App& app, Invocation& invocation) {
   command->add_option("--slots", flags->options.slots, "slots of each node (default: 1)")
       ->type_name("N")
       ->check(CLI::Range(1, 1024).description(""));
+  command->add_option("--plugin_roots", flags->plugin_roots, "folders of libraries that jobs may run as your user")
+      ->type_name("FOLDER,...")
+      ->delimiter(',');
   command->add_option("--bin_dir", flags->bin_dir, "folder of muster-coordinator and muster-worker")
       ->type_name("FOLDER");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<absl::Duration> timeout = TimeoutOr(invocation, flags->options.timeout);
     if (!timeout.ok()) return timeout.status();
     flags->options.timeout = *timeout;
+    const absl::StatusOr<std::string> roots = AbsoluteFolders(flags->plugin_roots);
+    if (!roots.ok()) return roots.status();
+    flags->options.plugin_roots = *roots;
     const LocalFolders folders = FoldersOf(invocation, flags->bin_dir);
     LocalService service(folders, Say);
     if (absl::Status up = service.Up(flags->options); !up.ok()) return up;

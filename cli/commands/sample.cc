@@ -8,7 +8,7 @@ namespace muster::cli {
 namespace {
 
 struct SampleFlags {
-  std::string from;
+  std::string from, library;
   std::string prompt, tokens, temperature, top_k, seed, tokenizer;
 };
 
@@ -25,11 +25,13 @@ void RegisterSample(CLI::App& app, Invocation& invocation) {
   command->add_option("--temperature", flags->temperature, "0: always take the likeliest token")->type_name("X");
   command->add_option("--top_k", flags->top_k, "sample from the K likeliest tokens")->type_name("K");
   command->add_option("--seed", flags->seed, "seed of the sampling")->type_name("N");
+  AddLibrary(command, flags->library);
   AddTokenizer(command, flags->tokenizer, "FROM's; without one each byte is a token");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::string> folder = ModelFolder(invocation, flags->from);
     if (!folder.ok()) return folder.status();
     std::vector<std::string> arguments = {"sample", "--checkpoint", *folder, "--prompt", flags->prompt};
+    AppendLibrary(flags->library, arguments);
     for (const auto& [name, value] :
          {std::pair("--tokens", &flags->tokens), std::pair("--temperature", &flags->temperature),
           std::pair("--top_k", &flags->top_k), std::pair("--seed", &flags->seed),

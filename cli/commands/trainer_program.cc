@@ -20,6 +20,14 @@ absl::StatusOr<std::string> ModelFolder(const Invocation& invocation, const std:
   return NewestPublished(*checkpoints);
 }
 
+void AddLibrary(CLI::App* command, std::string& library) {
+  command->add_option("--library", library, "a custom model's library; runs its code as your user")->type_name("FILE");
+}
+
+void AppendLibrary(const std::string& library, std::vector<std::string>& arguments) {
+  if (!library.empty()) arguments.insert(arguments.end(), {"--library", library});
+}
+
 absl::Status BecomeTrainer(const Invocation& invocation, std::vector<std::string> arguments) {
   const std::string program = invocation.BinaryFolder() + "/muster-trainer";
   arguments.insert(arguments.begin(), program);

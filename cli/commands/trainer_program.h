@@ -14,6 +14,10 @@ namespace muster::cli {
 // neither. Other errors as FindJobCheckpoints and NewestPublished (job_checkpoints.h).
 absl::StatusOr<std::string> ModelFolder(const Invocation& invocation, const std::string& from);
 
+// --library of commands that compute with a model.
+void AddLibrary(CLI::App* command, std::string& library);
+void AppendLibrary(const std::string& library, std::vector<std::string>& arguments);
+
 // Does not return on success. NotFound: the program is missing.
 absl::Status BecomeTrainer(const Invocation& invocation, std::vector<std::string> arguments);
 

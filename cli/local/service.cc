@@ -149,7 +149,7 @@ absl::StatusOr<int> LocalService::DecideNodes(const LocalOptions& options) const
                    *options.nodes));
 }
 
-absl::Status LocalService::StartWorker(int index, int nodes, int slots) {
+absl::Status LocalService::StartWorker(int index, int nodes, const LocalOptions& options) {
   const std::string name = WorkerName(index);
   if (const auto running = Running(name)) {
     say_(absl::StrCat(name, " runs (pid ", running->pid, ")"));
@@ -165,7 +165,9 @@ absl::Status LocalService::StartWorker(int index, int nodes, int slots) {
   }
   std::vector<std::string> arguments = {"--coordinator", folders_.Address(), "--state_dir", state, "--run_dir", run,
                                         "--bin_dir",     folders_.bin};
+  const int slots = options.slots;
   if (slots > 0) arguments.insert(arguments.end(), {"--slots", absl::StrCat(slots)});
+  if (!options.plugin_roots.empty()) arguments.insert(arguments.end(), {"--plugin_roots", options.plugin_roots});
   // Each worker assumes that it has the machine to itself.
   const std::vector<int> cores = ShareOfCores(UsableCores(), index, nodes, slots);
   const absl::Status status = Start(name, "muster-worker", arguments, cores);
@@ -228,7 +230,7 @@ absl::Status LocalService::Up(const LocalOptions& options) {
     }
   }
   for (int index = 0; index < *nodes; ++index) {
-    if (absl::Status status = StartWorker(index, *nodes, options.slots); !status.ok()) return status;
+    if (absl::Status status = StartWorker(index, *nodes, options); !status.ok()) return status;
   }
   const size_t cores = UsableCores().size(), slots = static_cast<size_t>(*nodes) * std::max(1, options.slots);
   if (slots > cores) {

@@ -34,6 +34,7 @@ struct LocalDaemon {
 struct LocalOptions {
   std::optional<int> nodes;  // nothing: as many as there were, else one
   int slots = 0;             // of each; 0: the worker's default
+  std::string plugin_roots;  // absolute folders, with commas; empty: workers load no libraries
   absl::Duration timeout = absl::Seconds(30);
 };
 
@@ -67,7 +68,7 @@ class LocalService {
   absl::StatusOr<int> DecideNodes(const LocalOptions& options) const;
   absl::Status CheckSocketPaths(int nodes) const;
   std::string RunFolder(const std::string& worker) const;
-  absl::Status StartWorker(int index, int nodes, int slots);
+  absl::Status StartWorker(int index, int nodes, const LocalOptions& options);
   absl::Status Start(const std::string& name, const std::string& program, const std::vector<std::string>& arguments,
                      const std::vector<int>& cores = {});
   absl::Status WaitUntilServing(absl::Time deadline);

@@ -214,9 +214,12 @@ Table MetricsTable(const std::vector<v1::MetricPoint>& points) {
   using P = v1::MetricPoint;
   std::set<std::string> named;  // metrics of validations
   bool samples = false;         // none is of a language model
+  bool scales = false, skips = false;
   for (const P& p : points) {
     for (const v1::NamedMetric& metric : p.validation()) named.insert(metric.name());
     samples |= p.has_samples_per_second() && !p.has_tokens_per_second();
+    scales |= p.has_loss_scale();
+    skips |= p.has_skipped_steps();
   }
   std::vector<Column> columns = {{"STEP", true},
                                  {"LOSS", true},
@@ -229,6 +232,8 @@ Table MetricsTable(const std::vector<v1::MetricPoint>& points) {
   for (const std::string& name : named) {
     columns.push_back({absl::StrCat("VAL-", absl::AsciiStrToUpper(OneLine(name))), true});
   }
+  if (scales) columns.push_back({"LOSS-SCALE", true});
+  if (skips) columns.push_back({"SKIPPED", true});
   Table table(columns);
   for (const P& p : points) {
     const bool known = samples ? p.has_samples_per_second() : p.has_tokens_per_second();
@@ -244,6 +249,8 @@ Table MetricsTable(const std::vector<v1::MetricPoint>& points) {
       const auto found = absl::c_find_if(p.validation(), [&](const auto& metric) { return metric.name() == name; });
       row.emplace_back(found == p.validation().end() ? "-" : Significant(found->value()));
     }
+    if (scales) row.emplace_back(p.has_loss_scale() ? absl::StrFormat("%.10g", p.loss_scale()) : "-");
+    if (skips) row.emplace_back(absl::StrCat(p.skipped_steps()));
     table.Add(std::move(row));
   }
   return table;
@@ -282,6 +289,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
       absl::StrAppend(&text, ", validation loss ", Validation(metrics));
     }
     if (const std::string rate = Rate(metrics); !rate.empty()) absl::StrAppend(&text, ", ", rate);
+    if (metrics.has_skipped_steps()) absl::StrAppend(&text, ", ", metrics.skipped_steps(), " steps skipped");
     line("Progress", text);
   }
   line("Goodput", TimeBreakdownText(job.time_breakdown()));

@@ -71,7 +71,7 @@ std::vector<Alike> GroupRanks(const v1::PlanReply& plan) {
     const std::vector<uint64_t> key = {rank.parameter_bytes(), rank.gradient_bytes(), rank.optimizer_bytes(),
                                        rank.gather_bytes(),    rank.reduce_bytes(),   rank.activation_bytes(),
                                        rank.fixed_bytes(),     rank.peak_bytes(),     rank.slot_bytes(),
-                                       rank.node().empty()};
+                                       rank.host_bytes(),      rank.node().empty()};
     const auto [at, fresh] = known.emplace(key, groups.size());
     if (fresh) groups.push_back({.first = &rank, .ranks = {}, .nodes = {}});
     Alike& group = groups[at->second];
@@ -85,11 +85,13 @@ std::vector<Alike> GroupRanks(const v1::PlanReply& plan) {
 
 std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
   // Only a GPU has fixed costs.
-  const bool fixed =
-      std::any_of(plan.ranks().begin(), plan.ranks().end(), [](const v1::RankPlan& r) { return r.fixed_bytes() > 0; });
+  const auto any = [&](auto&& has) { return std::any_of(plan.ranks().begin(), plan.ranks().end(), has); };
+  const bool fixed = any([](const v1::RankPlan& r) { return r.fixed_bytes() > 0; });
+  const bool host = any([](const v1::RankPlan& r) { return r.host_bytes() > 0; });
   std::vector<Column> columns = {{"RANK", true},   {"PARAMETERS", true}, {"GRADIENTS", true},  {"OPTIMIZER", true},
                                  {"GATHER", true}, {"REDUCE", true},     {"ACTIVATIONS", true}};
   if (fixed) columns.push_back({"FIXED", true});
+  if (host) columns.push_back({"HOST", true});
   columns.insert(columns.end(), {{"PEAK", true}, {"SLOT", true}, {"NODE"}});
   Table table(columns);
   std::vector<Alike> groups = GroupRanks(plan);
@@ -109,6 +111,7 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
                                FormatBytes(r.reduce_bytes()),
                                FormatBytes(r.activation_bytes())};
     if (fixed) cells.emplace_back(FormatBytes(r.fixed_bytes()));
+    if (host) cells.emplace_back(FormatBytes(r.host_bytes()));
     cells.emplace_back(FormatBytes(r.peak_bytes()));
     cells.emplace_back(r.slot_bytes() > 0 ? FormatBytes(r.slot_bytes()) : "");
     cells.emplace_back(Names(group.nodes));

@@ -214,6 +214,17 @@ TEST(MetricsTable, HasWhatTheTaskNames) {
             "   2     -          -   -        950          -       -      0.25     0.875         1\n");
 }
 
+TEST(MetricsTable, ShowsLossScaleAndSkippedStepsWhereThereAreAny) {
+  std::vector<v1::MetricPoint> points(2);
+  for (uint64_t i = 0; i < 2; ++i) points[i].set_step(i + 1), points[i].set_loss_scale(i == 0 ? 65536 : 32768);
+  points[1].set_loss(2);
+  points[1].set_skipped_steps(1);
+  EXPECT_EQ(MetricsTable(points).Render(kPipe),
+            "STEP  LOSS  GRAD-NORM  LR  TOKENS/S  STEP-TIME  MEMORY  VAL-LOSS  LOSS-SCALE  SKIPPED\n"
+            "   1     -          -   -         -          -       -         -       65536        0\n"
+            "   2     2          -   -         -          -       -         -       32768        1\n");
+}
+
 TEST(Plot, DrawsAFallingLineInBraille) {
   Plot plot;
   plot.title = "loss";

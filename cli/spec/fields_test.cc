@@ -83,17 +83,22 @@ File Write(const Place& place, const std::string& key, const std::string& value)
   if (parts[0] != "apiVersion") add("apiVersion: muster/v1");
   if (parts[0] != "kind") add("kind: Job");
   std::string indent, prefix;
+  // An item's dash stands in its first line only.
+  const auto put = [&](const std::string& line) {
+    add(indent + line);
+    indent.assign(indent.size(), ' ');
+  };
   std::map<std::string, std::string> beside = place.choices;
   beside.insert(place.required.begin(), place.required.end());
   for (size_t i = 0; i < parts.size(); ++i) {
     for (const auto& [path, member] : beside) {
       const size_t cut = path.rfind('.');
       const std::string parent = cut == std::string::npos ? "" : path.substr(0, cut + 1);
-      if (parent == prefix && path != place.path) add(absl::StrCat(indent, path.substr(parent.size()), ": ", member));
+      if (parent == prefix && path != place.path) put(absl::StrCat(path.substr(parent.size()), ": ", member));
     }
     if (i + 1 < parts.size()) {
       const bool item = absl::EndsWith(parts[i], "[0]");
-      add(absl::StrCat(indent, absl::StripSuffix(parts[i], "[0]"), ":"));
+      put(absl::StrCat(absl::StripSuffix(parts[i], "[0]"), ":"));
       prefix += parts[i] + ".";
       indent += item ? "  - " : "  ";
     }

@@ -33,6 +33,10 @@ void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_fol
   };
   v1::Train& train = *reading.spec.mutable_train();
   if (!train.model().from().empty()) fix("model.from", *train.mutable_model()->mutable_from());
+  if (train.model().has_custom()) {
+    fix("model.library", *train.mutable_model()->mutable_custom()->mutable_library());
+    fix("model.inventory", *train.mutable_model()->mutable_custom()->mutable_inventory());
+  }
   if (train.has_data()) {
     fix("data.tokens", *train.mutable_data()->mutable_tokens());
     fix("data.images", *train.mutable_data()->mutable_images());
@@ -42,6 +46,7 @@ void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_fol
     if (train.checkpoint().has_path()) fix("checkpoint.path", *train.mutable_checkpoint()->mutable_path());
     fix("checkpoint.resume_from", *train.mutable_checkpoint()->mutable_resume_from());
   }
+  if (train.has_offload()) fix("offload.to", *train.mutable_offload()->mutable_to());
   SortProblems(reading.problems);
 }
 

@@ -11,8 +11,9 @@ namespace muster::cli {
 // The folder of a file, named as in the reading's locations. Absolute.
 using FolderOf = std::function<std::string(const std::string& file)>;
 
-// Makes data.tokens, data.validation and checkpoint.path absolute: relative to the folder of the job file that set
-// them, or to `working_folder` (absolute) if a flag set them. Adds a problem for "~", which only a shell expands.
+// Makes the paths of the spec (data.tokens, checkpoint.path, model.library) absolute: relative to the folder of the job
+// file that set them, or to `working_folder` (absolute) if a flag set them. Adds a problem for "~", which only a shell
+// expands.
 void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_folder, Reading& reading);
 
 // Sets a missing checkpoint.path to "<folder>/runs/{job}", a folder per job. An empty one stays: no checkpoints.

@@ -98,7 +98,8 @@ TEST(ReadSpec, RequiresWhatEveryFileStates) {
             "f:1:13: apiVersion: unsupported the string \"muster/v2\": this muster reads muster/v1, "
             "did you mean muster/v1?\n"
             "f:2:7: kind: unsupported the string \"job\": this muster reads Job, did you mean Job?\n");
-  EXPECT_EQ(Problems("model: {size: tiny}\n"), "job.yaml:3:1: model.family: is required: gpt2, llama or resnet\n");
+  EXPECT_EQ(Problems("model: {size: tiny}\n"),
+            "job.yaml:3:1: model.family: is required: gpt2, llama, resnet or custom\n");
 }
 
 TEST(ReadSpec, WhatIsNoMapAtAll) {

@@ -17,7 +17,7 @@ TEST(Schema, FollowsTheRulesOfTheReader) {
   // Members of a oneof are next to its key.
   EXPECT_EQ(schema["properties"]["optimizer"]["$ref"], "#/$defs/Optimizer");
   const ordered_json optimizer = schema["$defs"]["Optimizer"];
-  EXPECT_EQ(optimizer["properties"]["kind"]["enum"], (ordered_json{"adamw", "sgd", "lion"}));
+  EXPECT_EQ(optimizer["properties"]["kind"]["enum"], (ordered_json{"adamw", "sgd", "lion", "muon", "adafactor"}));
   EXPECT_EQ(optimizer["properties"]["kind"]["default"], "adamw");
   EXPECT_EQ(optimizer["properties"]["lr"]["type"], "number");
   EXPECT_EQ(optimizer["additionalProperties"], false);
@@ -34,7 +34,7 @@ TEST(Schema, DescribesByTheCommentsOfTheProto) {
   EXPECT_EQ(schema["properties"]["max_restarts"]["description"],
             "restarts without progress before the job fails; default 3");
   EXPECT_EQ(schema["$defs"]["Optimizer"]["properties"]["lr"]["description"],
-            "peak learning rate; default 3e-4 (adamw), 0.1 (sgd), 1e-4 (lion)");
+            "Peak learning rate; default 3e-4 (adamw), 0.1 (sgd), 1e-4 (lion), 1e-3 (muon), 1e-2 (adafactor).");
   // If two members have a key of the same name, both comments stay.
   const ordered_json& least = schema["$defs"]["LrSchedule"]["properties"]["min_lr"]["anyOf"];
   ASSERT_EQ(least.size(), 2u);

@@ -62,7 +62,10 @@ ordered_json List(const Message& message, const FieldDescriptor& field) {
   return list;
 }
 
-bool InSpec(const Message& message) { return message.GetDescriptor()->file() == v1::JobSpec::descriptor()->file(); }
+bool InSpec(const Message& message) {
+  const google::protobuf::FileDescriptor* file = message.GetDescriptor()->file();
+  return file == v1::JobSpec::descriptor()->file() || file == v1::Unit::descriptor()->file();
+}
 
 // Adds the fields of a spec's message to `out`.
 void AddFields(const Message& message, bool root, ordered_json& out) {

@@ -67,8 +67,14 @@ class Generator {
     const Reflection& r = *message.GetReflection();
     if (field.is_repeated() && field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
       for (uint64_t count = random_() % 4; count > 0; --count) {
-        if (field.cpp_type() == FieldDescriptor::CPPTYPE_FLOAT) {
+        if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+          r.AddString(&message, &field, "an item " + String());
+        } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_FLOAT) {
           r.AddFloat(&message, &field, static_cast<float>(random_() % 4096) / 256);
+        } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
+          r.AddDouble(&message, &field, Double());
+        } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_UINT32) {
+          r.AddUInt32(&message, &field, static_cast<uint32_t>(Bits()));
         } else {
           r.AddUInt64(&message, &field, Bits());
         }

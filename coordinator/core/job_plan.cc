@@ -73,7 +73,7 @@ std::string PlanKey(const JobSpec& spec, const Slots& slots) {
 
 absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const strategies::Hardware& hardware,
                                 strategies::Budget* budget) {
-  absl::StatusOr<Inventory> inventory = models::MakeInventory(spec.train().model(), slots.device);
+  absl::StatusOr<Inventory> inventory = models::MakeInventory(spec.train(), slots.device);
   if (!inventory.ok()) return inventory.status();
   JobPlan plan{.inventory = *std::move(inventory), .train = spec.train()};
   uint64_t least_peak = 0;

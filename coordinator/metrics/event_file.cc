@@ -62,6 +62,8 @@ std::string PointRecord(const MetricPoint& point) {
   add("train/loss", point.has_loss(), point.loss());
   add("train/gradient_norm", point.has_gradient_norm(), point.gradient_norm());
   add("train/learning_rate", point.has_learning_rate(), point.learning_rate());
+  add("train/skipped_steps", point.has_skipped_steps(), static_cast<double>(point.skipped_steps()));
+  add("train/loss_scale", point.has_loss_scale(), point.loss_scale());
   add("validation/loss", point.has_validation_loss(), point.validation_loss());
   for (const NamedMetric& metric : point.validation()) {
     add(absl::StrCat("validation/", metric.name()), true, metric.value());

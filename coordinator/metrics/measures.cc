@@ -79,6 +79,12 @@ void WriteJobs(const Snapshot& snapshot, Exposition& page) {
         [](const Job&, const MetricPoint& last) {
           return last.has_tokens_per_second() ? Known(last.tokens_per_second()) : std::nullopt;
         });
+  write("muster_job_skipped_steps", "Steps of a running job that updated nothing, because they were not finite.",
+        [](const Job&, const MetricPoint& last) -> Known { return static_cast<double>(last.skipped_steps()); });
+  write("muster_job_loss_scale", "Newest factor on a running job's fp16 gradients.",
+        [](const Job&, const MetricPoint& last) {
+          return last.has_loss_scale() ? Known(last.loss_scale()) : std::nullopt;
+        });
   write("muster_job_restarts", "Restarts of a running job after faults.",
         [](const Job& job, const MetricPoint&) -> Known { return static_cast<double>(job.restarts()); });
 }

@@ -55,6 +55,8 @@ TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
                    MakeJob("c-1", JOB_STATE_QUEUED)};
   snapshot.last["a-1"].set_step(7);
   snapshot.last["a-1"].set_loss(2.5);
+  snapshot.last["a-1"].set_skipped_steps(3);
+  snapshot.last["a-1"].set_loss_scale(4096);
   NamedMetric& top1 = *snapshot.last["a-1"].add_validation();
   top1.set_name("top1"), top1.set_value(0.75);
   Node& node = snapshot.nodes.emplace_back();
@@ -70,6 +72,7 @@ TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
   for (const char* line :
        {"muster_jobs{state=\"running\"} 1\n", "muster_jobs{state=\"queued\"} 1\n", "muster_jobs{state=\"failed\"} 0\n",
         "muster_job_step{job_id=\"a-1\"} 7\n", "muster_job_loss{job_id=\"a-1\"} 2.5\n",
+        "muster_job_skipped_steps{job_id=\"a-1\"} 3\n", "muster_job_loss_scale{job_id=\"a-1\"} 4096\n",
         "muster_job_target_steps{job_id=\"a-1\"} 100\n", "muster_nodes{state=\"live\"} 1\n",
         "muster_nodes_draining 1\n", "muster_slots{state=\"used\"} 1\n", "muster_slots{state=\"free\"} 1\n",
         "muster_rpcs_total{method=\"/muster.v1.Jobs/Get\",code=\"NOT_FOUND\"} 2\n",

@@ -132,6 +132,15 @@ muster::JobSpec SpecOf(Numbers& numbers) {
       if (numbers.Below(2) == 0) fsdp.set_accumulation(muster::ACCUMULATION_HOLD);
     }
   }
+  // At the end, so that seeds mean what they meant.
+  if (numbers.Below(3) == 0) {
+    train.mutable_lora()->set_rank(numbers.UpTo(4096));
+    if (numbers.Below(2) == 0) train.mutable_lora()->add_targets(train.model().has_llama() ? "q_proj" : "attn.c_attn");
+  }
+  for (const char* pattern : {"*", "!*norm*", "*.1.*", "!*ln_*", "*a*b*c*d*e*f*g*h*i*j*k*l*m*n*o*p*", "!*head*"}) {
+    if (numbers.Below(6) == 0) train.add_freeze(pattern);
+  }
+  if (numbers.Below(3) == 0) train.mutable_dropout()->set_residual(0.1), train.mutable_dropout()->set_attention(0.1);
   return spec;
 }
 

@@ -15,6 +15,7 @@
 #include "models/inventory.h"
 #include "strategies/cost.h"
 #include "strategies/fit.h"
+#include "strategies/optimizer_plan.h"
 #include "strategies/partition/explain.h"
 #include "strategies/partition/table.h"
 #include "strategies/schedule/memory.h"
@@ -93,6 +94,7 @@ void AddRanks(const strategies::MemoryPlan& memory_plan, const std::vector<RankP
     r.set_activation_bytes(memory.activations);
     r.set_fixed_bytes(memory.fixed);
     r.set_peak_bytes(memory.peak);
+    r.set_host_bytes(memory.host);
     r.set_slot_bytes(ranks[rank].memory_bytes);
     r.set_shard(memory_plan.layout.roles[rank].shard());
     r.set_replica(memory_plan.layout.roles[rank].replica());
@@ -155,10 +157,12 @@ void AddCheckpointNote(const strategies::MemoryPlan& memory_plan, const Train& t
                        PlanReply& plan) {
   const Checkpoint& checkpoint = train.checkpoint();
   if (checkpoint.path().empty() || (checkpoint.has_async() && !checkpoint.async())) return;
-  const std::vector<uint64_t> own = partition::OwnedElements(memory_plan.layout.table, inventory);
+  const PartitionTable& table = memory_plan.layout.table;
+  const std::vector<uint64_t> own = partition::OwnedElements(table, inventory),
+                              state = strategies::StateBytes(train.optimizer(), inventory, table);
   uint64_t most = 0;
   for (size_t shard = 0; shard < own.size(); ++shard) {
-    most = std::max(most, 4 * own[shard] + memory_plan.by_shard[shard].optimizer_state);
+    most = std::max(most, 4 * own[shard] + state[shard]);
   }
   plan.add_notes(absl::StrCat("a checkpoint is written from a copy of up to ", FormatBytes(most),
                               " a rank in its machine's memory, beside the peak; where that is not free, training "
@@ -171,6 +175,15 @@ void AddDeterminismNote(const Train& train, Device device, PlanReply& plan) {
   plan.add_notes(
       "deterministic: false: GPUs may use kernels whose sums depend on timing, so a run that recovers from a fault "
       "differs in its last bits from an undisturbed one");
+}
+
+// As PEFT prints it.
+void AddTuningNote(const Inventory& inventory, PlanReply& plan) {
+  const uint64_t all = models::Parameters(inventory), trained = models::TrainedParameters(inventory);
+  if (trained == all) return;
+  plan.add_notes(
+      absl::StrFormat("%d of %d parameters are trained (%.3g%%); the others have no gradients and no optimizer state",
+                      trained, all, 100 * static_cast<double>(trained) / static_cast<double>(all)));
 }
 
 void AddPrecisionNote(const Train& train, Device device, PlanReply& plan) {
@@ -252,6 +265,7 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   AddRanks(memory_plan, ranks, plan);
   AddCheckpointNote(memory_plan, job->train, job->inventory, plan);
   AddPrecisionNote(job->train, on.slots.device, plan);
+  AddTuningNote(job->inventory, plan);
   AddDeterminismNote(job->train, on.slots.device, plan);
   if (job->unfit.has_value()) plan.set_unfit(job->unfit->why);
   const Timeline timeline =

@@ -16,6 +16,7 @@
 #include "models/inventory.h"
 #include "strategies/compile.h"
 #include "strategies/defaults.h"
+#include "strategies/optimizer_plan.h"
 
 namespace muster::spec {
 namespace {
@@ -27,6 +28,10 @@ constexpr double kMaxDetectionSeconds = 3600;
 constexpr uint32_t kMaxCheckpointSeconds = 1'000'000;
 constexpr uint32_t kMaxKeep = 1000;  // a job's row lists each kept checkpoint
 constexpr int kMaxMilestones = 64;
+constexpr uint32_t kMaxNewtonSchulzSteps = 99;  // torch.optim.Muon's bound
+constexpr double kMostBeta2Decay = 100;
+constexpr uint32_t kMaxLoraRank = 4096;
+constexpr int kMaxPatterns = 256;
 
 // Collects errors; checking continues after each one.
 class Resolver {
@@ -43,8 +48,10 @@ class Resolver {
     Data_(train);
     Batch_(train);
     Precision_(train);
+    OnNonfinite_(*train.mutable_on_nonfinite());
     Optimizer_(*train.mutable_optimizer());
     Strategy_(train);
+    if (train.has_offload()) Offload_(train);
     Steps(train);
     Checkpoint_(train);
     Validation_(train);
@@ -158,15 +165,48 @@ class Resolver {
       return Error("model.family", absl::StrCat("missing; known: ", models::FamilyNames()));
     }
     const absl::StatusOr<Model> resolved = models::Resolve(train.model());
-    if (resolved.ok()) {
-      *train.mutable_model() = *resolved;
-      inventory_ = models::MakeInventory(train.model()).value_or(Inventory());
-      model_good_ = inventory_.units_size() > 0;
-      return;
+    if (!resolved.ok()) return FieldError("model.", resolved.status());
+    *train.mutable_model() = *resolved;
+    if (train.freeze_size() > kMaxPatterns) {
+      return Error("freeze", absl::StrCat("at most ", kMaxPatterns, " patterns, got ", train.freeze_size()));
     }
-    const std::vector<std::string> parts =
-        absl::StrSplit(std::string(resolved.status().message()), absl::MaxSplits(": ", 1));
-    Error(absl::StrCat("model.", parts[0]), parts.size() > 1 ? parts[1] : "wrong");
+    if (train.has_lora() && !Lora_(*train.mutable_lora())) return;
+    if (train.has_dropout() && !Dropout_(*train.mutable_dropout())) return;
+    absl::StatusOr<Inventory> inventory = models::MakeInventory(train);
+    if (!inventory.ok()) return FieldError("", inventory.status());
+    inventory_ = *std::move(inventory);
+    model_good_ = inventory_.units_size() > 0;
+  }
+
+  // Of a status whose message begins with the field.
+  void FieldError(absl::string_view prefix, const absl::Status& status) {
+    const std::vector<std::string> parts = absl::StrSplit(std::string(status.message()), absl::MaxSplits(": ", 1));
+    Error(absl::StrCat(prefix, parts[0]), parts.size() > 1 ? parts[1] : "wrong");
+  }
+
+  bool Dropout_(Dropout& dropout) {
+    if (!dropout.has_embedding()) dropout.set_embedding(0);
+    if (!dropout.has_attention()) dropout.set_attention(0);
+    if (!dropout.has_residual()) dropout.set_residual(0);
+    const size_t before = errors_.size();
+    Range("dropout.embedding", dropout.embedding(), 0, false, 1, true);
+    Range("dropout.attention", dropout.attention(), 0, false, 1, true);
+    Range("dropout.residual", dropout.residual(), 0, false, 1, true);
+    return errors_.size() == before;
+  }
+
+  bool Lora_(Lora& lora) {
+    if (!lora.has_rank()) lora.set_rank(8);
+    if (!lora.has_alpha()) lora.set_alpha(std::max(1u, lora.rank()));
+    const size_t before = errors_.size();
+    if (lora.rank() == 0 || lora.rank() > kMaxLoraRank) {
+      Error("lora.rank", absl::StrCat("must be 1 to ", kMaxLoraRank, ", got ", lora.rank()));
+    }
+    if (lora.targets_size() > kMaxPatterns) {
+      Error("lora.targets", absl::StrCat("at most ", kMaxPatterns, ", got ", lora.targets_size()));
+    }
+    Range("lora.alpha", lora.alpha(), 0, true, 1e6, false);
+    return errors_.size() == before;
   }
 
   void Path(const std::string& path, const std::string& value) {
@@ -300,11 +340,38 @@ class Resolver {
     if (!p.has_compute()) p.set_compute(DTYPE_FP32);
     if (!p.has_reduce()) p.set_reduce(DTYPE_FP32);
     if (!p.has_tf32()) p.set_tf32(false);
-    if (p.compute() != DTYPE_FP32 && p.compute() != DTYPE_BF16) {
-      Error("precision.compute", "must be fp32 or bf16", "fp32");
-    }
-    if (p.reduce() != DTYPE_FP32 && p.reduce() != DTYPE_BF16) Error("precision.reduce", "must be fp32 or bf16", "fp32");
+    const auto known = [&](const char* path, Dtype dtype) {
+      if (dtype == DTYPE_UNSPECIFIED || !Dtype_IsValid(dtype)) Error(path, "must be fp32, bf16 or fp16", "fp32");
+    };
+    known("precision.compute", p.compute());
+    known("precision.reduce", p.reduce());
     if (p.tf32() && p.compute() != DTYPE_FP32) Error("precision.tf32", "is for GEMMs of compute: fp32", "false");
+    if (p.compute() == DTYPE_FP16 || p.reduce() == DTYPE_FP16) return LossScaling_(*p.mutable_loss_scaling());
+    if (p.has_loss_scaling()) {
+      Error("precision.loss_scaling", "keeps gradients in the range of fp16, but neither compute nor reduce is fp16");
+    }
+  }
+
+  void LossScaling_(LossScaling& s) {
+    constexpr double kMost = 0x1p32;
+    if (!s.has_initial()) s.set_initial(65536);
+    if (!s.has_growth()) s.set_growth(2);
+    if (!s.has_backoff()) s.set_backoff(0.5);
+    if (!s.has_growth_interval()) s.set_growth_interval(2000);
+    if (!s.has_minimum()) s.set_minimum(std::min(1.0, s.initial()));
+    const std::string path = "precision.loss_scaling.";
+    Range(path + "initial", s.initial(), 0, true, kMost, false);
+    Range(path + "growth", s.growth(), 1, false, kMost, false);
+    Range(path + "backoff", s.backoff(), 0, true, 1, false);
+    if (s.initial() > 0) Range(path + "minimum", s.minimum(), 0, true, s.initial(), false);
+    if (s.growth_interval() == 0) Error(path + "growth_interval", "must be at least 1, got 0");
+  }
+
+  void OnNonfinite_(OnNonfinite& o) {
+    if (o.kind_case() == OnNonfinite::KIND_NOT_SET) o.mutable_fail();
+    if (!o.has_skip()) return;
+    if (!o.skip().has_steps()) o.mutable_skip()->set_steps(3);
+    if (o.skip().steps() == 0) Error("on_nonfinite.steps", "must be at least 1, got 0; kind: fail skips none");
   }
 
   // low <= value < high, or <= with closed; NaN fails.
@@ -336,6 +403,12 @@ class Resolver {
       Range("optimizer.beta1", l.beta1(), 0, false, 1, true);
       Range("optimizer.beta2", l.beta2(), 0, false, 1, true);
       lr = 1e-4, weight_decay = 0.3;
+    } else if (o.has_muon()) {
+      Muon_(*o.mutable_muon());
+      lr = 1e-3;
+    } else if (o.has_adafactor()) {
+      Adafactor_(*o.mutable_adafactor());
+      lr = 1e-2, weight_decay = 0;
     } else {
       Sgd& s = *o.mutable_sgd();
       if (!s.has_momentum()) s.set_momentum(0.9);
@@ -351,7 +424,58 @@ class Resolver {
     Range("optimizer.lr", o.lr(), 0, true, infinite, true);
     Range("optimizer.weight_decay", o.weight_decay(), 0, false, infinite, true);
     Range("optimizer.clip_norm", o.clip_norm(), 0, false, infinite, true);
+    if (o.has_muon()) {
+      if (o.muon().has_adamw_weight_decay()) {
+        Range("optimizer.adamw_weight_decay", o.muon().adamw_weight_decay(), 0, false, infinite, true);
+      } else {
+        o.mutable_muon()->set_adamw_weight_decay(o.weight_decay());
+      }
+    }
     LrSchedule_(o, infinite);
+  }
+
+  void Muon_(Muon& m) {
+    if (!m.has_momentum()) m.set_momentum(0.95);
+    if (!m.has_nesterov()) m.set_nesterov(true);
+    if (!m.has_ns_steps()) m.set_ns_steps(5);
+    if (!m.has_adjust_lr_fn()) m.set_adjust_lr_fn(ADJUST_LR_FN_ORIGINAL);
+    if (!m.has_adamw_lr()) m.set_adamw_lr(3e-4);
+    if (!m.has_adamw_beta1()) m.set_adamw_beta1(0.9);
+    if (!m.has_adamw_beta2()) m.set_adamw_beta2(0.999);
+    if (!m.has_adamw_eps()) m.set_adamw_eps(1e-8);
+    Range("optimizer.momentum", m.momentum(), 0, false, 1, true);
+    if (m.ns_steps() < 1 || m.ns_steps() > kMaxNewtonSchulzSteps) {
+      Error("optimizer.ns_steps", absl::StrCat("must be 1 to ", kMaxNewtonSchulzSteps, ", got ", m.ns_steps()));
+    }
+    Known("optimizer.adjust_lr_fn", AdjustLrFn_IsValid(m.adjust_lr_fn()) && m.adjust_lr_fn() != 0);
+    Range("optimizer.adamw_lr", m.adamw_lr(), 0, true, std::numeric_limits<double>::infinity(), true);
+    Range("optimizer.adamw_beta1", m.adamw_beta1(), 0, false, 1, true);
+    Range("optimizer.adamw_beta2", m.adamw_beta2(), 0, false, 1, true);
+    Range("optimizer.adamw_eps", m.adamw_eps(), 0, true, 1, false);
+    if (model_good_ && !HasHiddenMatrix()) {
+      Error("optimizer.kind",
+            "muon trains matrices between the first and the last unit, and this model trains none; use adamw", "adamw");
+    }
+  }
+
+  void Adafactor_(Adafactor& a) {
+    if (!a.has_beta2_decay()) a.set_beta2_decay(-0.8);
+    if (!a.has_eps1()) a.set_eps1(std::numeric_limits<float>::epsilon());
+    if (!a.has_eps2()) a.set_eps2(1e-3);
+    if (!a.has_d()) a.set_d(1);
+    Range("optimizer.beta2_decay", a.beta2_decay(), -kMostBeta2Decay, false, 0, false);
+    Range("optimizer.eps1", a.eps1(), 0, true, 1, false);
+    Range("optimizer.eps2", a.eps2(), 0, false, 1, false);
+    Range("optimizer.d", a.d(), 1, false, std::numeric_limits<double>::infinity(), true);
+  }
+
+  bool HasHiddenMatrix() const {
+    for (int u = 0; u < inventory_.units_size(); ++u) {
+      for (const Tensor& tensor : inventory_.units(u).tensors()) {
+        if (!tensor.frozen() && models::IsHiddenMatrix(inventory_, u, tensor)) return true;
+      }
+    }
+    return false;
   }
 
   void LrSchedule_(Optimizer& o, double infinite) {
@@ -392,6 +516,27 @@ class Resolver {
     Error("optimizer.lr_schedule.milestones", "must be ascending");
   }
 
+  void Offload_(Train& train) {
+    Offload& o = *train.mutable_offload();
+    if (!o.has_parameters()) o.set_parameters(false);
+    if (!o.has_optimizer()) o.set_optimizer(o.parameters());
+    Path("offload.to", o.to());
+    if (o.optimizer() && train.optimizer().has_muon()) {
+      Error("offload.optimizer",
+            "muon's matrix products would run on the host: adamw, lion, sgd and adafactor do not need them");
+    }
+    if (!o.to().empty() && !o.optimizer())
+      Error("offload.to", "nothing is offloaded: optimizer and parameters are false");
+    if (!o.parameters()) return;
+    if (!o.optimizer())
+      Error("offload.optimizer", "must be true with parameters: true, whose update is made on the host");
+    if (strategies::KeepsAllParameters(train.strategy())) {
+      Error("offload.parameters", absl::StrCat("every rank of ", strategies::KindOf(train.strategy()),
+                                               " keeps all parameters on its device; zero with stage: 3 and fsdp with "
+                                               "reshard: full_shard do not"));
+    }
+  }
+
   // `strategies` starts an error with "strategy: ".
   void Strategy_(Train& train) {
     Strategy& s = *train.mutable_strategy();
@@ -405,9 +550,10 @@ class Resolver {
     if (s.has_ddp() && s.ddp().has_bucket_mib()) {
       Range("strategy.bucket_mib", s.ddp().bucket_mib(), 0, true, 1 << 20, false);
     }
-    strategies::FillDefaults(s);
+    strategies::FillDefaults(train.optimizer(), s);
     if (s.has_zero()) Zero_(s.zero());
     if (s.has_fsdp()) Fsdp_(s.fsdp());
+    WholePlacement(train);
     if (s.has_auto_()) return;  // resolved at placement, to a strategy that fits there
     const uint32_t ranks = spec_.resources().ranks();
     if (!model_good_ || ranks == 0 || ranks > limits_.max_ranks) return;
@@ -420,6 +566,17 @@ class Resolver {
     if (absl::StartsWith(message, "strategy: ")) message = message.substr(10);
     // The number of ranks may be at fault too, but the user is more likely to look at the strategy.
     Error("strategy.kind", message);
+  }
+
+  void WholePlacement(const Train& train) {
+    if (!strategies::NeedsWholeTensors(train.optimizer())) return;
+    const Strategy& s = train.strategy();
+    const bool cuts =
+        (s.has_zero() && s.zero().placement() != PLACEMENT_WHOLE) ||
+        (s.has_fsdp() && s.fsdp().placement() != PLACEMENT_WHOLE && s.fsdp().reshard() != RESHARD_NO_SHARD);
+    if (!cuts) return;
+    Error("strategy.placement",
+          "cuts tensors, and this optimizer.kind updates whole ones; say placement: whole, or leave it out", "whole");
   }
 
   // Checks that zero and fsdp share.

@@ -46,6 +46,74 @@ TEST(Resolve, LionKeepsAdamWsProductOfRateAndDecay) {
   EXPECT_DOUBLE_EQ(optimizer.lr() * optimizer.weight_decay(), 3e-4 * 0.1);
 }
 
+// torch.optim.Muon's defaults, and those of our AdamW.
+TEST(Resolve, MuonHasTorchsDefaults) {
+  JobSpec spec = Good();
+  spec.mutable_train()->mutable_optimizer()->mutable_muon();
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  const Optimizer& optimizer = spec.train().optimizer();
+  EXPECT_DOUBLE_EQ(optimizer.lr(), 1e-3);
+  EXPECT_DOUBLE_EQ(optimizer.weight_decay(), 0.1);
+  EXPECT_DOUBLE_EQ(optimizer.muon().momentum(), 0.95);
+  EXPECT_TRUE(optimizer.muon().nesterov());
+  EXPECT_EQ(optimizer.muon().ns_steps(), 5u);
+  EXPECT_EQ(optimizer.muon().adjust_lr_fn(), ADJUST_LR_FN_ORIGINAL);
+  EXPECT_DOUBLE_EQ(optimizer.muon().adamw_lr(), 3e-4);
+  EXPECT_DOUBLE_EQ(optimizer.muon().adamw_beta2(), 0.999);
+  EXPECT_DOUBLE_EQ(optimizer.muon().adamw_weight_decay(), 0.1);
+}
+
+TEST(Resolve, AdafactorHasTorchsDefaults) {
+  JobSpec spec = Good();
+  spec.mutable_train()->mutable_optimizer()->mutable_adafactor();
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  const Optimizer& optimizer = spec.train().optimizer();
+  EXPECT_DOUBLE_EQ(optimizer.lr(), 1e-2);
+  EXPECT_DOUBLE_EQ(optimizer.weight_decay(), 0);
+  EXPECT_DOUBLE_EQ(optimizer.adafactor().beta2_decay(), -0.8);
+  EXPECT_DOUBLE_EQ(optimizer.adafactor().eps1(), 0x1p-23) << "torch.finfo(torch.float32).eps";
+  EXPECT_DOUBLE_EQ(optimizer.adafactor().eps2(), 1e-3);
+  EXPECT_DOUBLE_EQ(optimizer.adafactor().d(), 1);
+}
+
+// Of fsdp, too, whose placement is even otherwise; one that cuts is refused where it would.
+TEST(Resolve, WholeTensorsForOptimizersThatUpdateThem) {
+  JobSpec spec = Good();
+  spec.mutable_resources()->set_ranks(2);
+  Train& train = *spec.mutable_train();
+  train.mutable_strategy()->mutable_fsdp();
+  JobSpec adamw = spec;
+  ASSERT_EQ(Text(Resolve({}, adamw)), "");
+  EXPECT_EQ(adamw.train().strategy().fsdp().placement(), PLACEMENT_EVEN);
+  train.mutable_optimizer()->mutable_adafactor();
+  JobSpec adafactor = spec;
+  ASSERT_EQ(Text(Resolve({}, adafactor)), "");
+  EXPECT_EQ(adafactor.train().strategy().fsdp().placement(), PLACEMENT_WHOLE);
+  train.mutable_optimizer()->mutable_muon();
+  JobSpec muon = spec;
+  ASSERT_EQ(Text(Resolve({}, muon)), "");
+  EXPECT_EQ(muon.train().strategy().fsdp().placement(), PLACEMENT_WHOLE);
+  for (const Placement placement : {PLACEMENT_EVEN, PLACEMENT_ROWS, PLACEMENT_RAGGED}) {
+    for (const bool zero : {false, true}) {
+      JobSpec cut = spec;
+      Strategy& strategy = *cut.mutable_train()->mutable_strategy();
+      if (zero) {
+        strategy.mutable_zero()->set_placement(placement);
+      } else {
+        strategy.mutable_fsdp()->set_placement(placement);
+      }
+      const std::vector<SpecError> errors = Resolve({}, cut);
+      ASSERT_EQ(errors.size(), 1u) << Text(errors);
+      EXPECT_EQ(errors[0].path(), "strategy.placement");
+      EXPECT_TRUE(absl::StrContains(errors[0].message(), "say placement: whole")) << errors[0].message();
+      EXPECT_EQ(errors[0].suggestion(), "whole");
+    }
+  }
+  train.mutable_strategy()->mutable_fsdp()->set_placement(PLACEMENT_EVEN);
+  train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_NO_SHARD);
+  EXPECT_EQ(Text(Resolve({}, spec)), "") << "nothing is cut";
+}
+
 TEST(Resolve, DeterministicStaysAsWritten) {
   JobSpec spec = Good();
   spec.mutable_train()->set_deterministic(false);
@@ -94,6 +162,8 @@ TEST(Resolve, LeavesNoFieldWithoutAValue) {
       [](Train& train) { train.mutable_strategy()->mutable_auto_(); },
       [](Train& train) { train.mutable_optimizer()->mutable_adamw(); },
       [](Train& train) { train.mutable_optimizer()->mutable_lion(); },
+      [](Train& train) { train.mutable_optimizer()->mutable_muon(); },
+      [](Train& train) { train.mutable_optimizer()->mutable_adafactor(); },
       [](Train& train) { train.mutable_optimizer()->mutable_sgd(); },
       [](Train& train) { train.mutable_optimizer()->mutable_lr_schedule()->mutable_constant(); },
       [](Train& train) { train.mutable_optimizer()->mutable_lr_schedule()->mutable_linear(); },
@@ -105,6 +175,12 @@ TEST(Resolve, LeavesNoFieldWithoutAValue) {
         train.mutable_data()->set_images("/images.bin");
       },
       [](Train& train) { train.mutable_precision(); },
+      [](Train& train) { train.mutable_precision()->set_compute(DTYPE_FP16); },
+      [](Train& train) { train.mutable_on_nonfinite()->mutable_fail(); },
+      [](Train& train) { train.mutable_on_nonfinite()->mutable_skip(); },
+      [](Train& train) { train.mutable_lora(); },
+      [](Train& train) { train.mutable_dropout(); },
+      [](Train& train) { train.mutable_offload(); },
   };
   std::set<std::string> open;
   for (const auto& kind : kinds) {
@@ -152,6 +228,11 @@ TEST(Resolve, EveryMistakeHasItsPath) {
     std::function<void(JobSpec&)> spoil;
   };
   const auto train = [](JobSpec& s) -> Train& { return *s.mutable_train(); };
+  const auto scaling = [](JobSpec& s) -> LossScaling& {
+    s.mutable_train()->mutable_precision()->set_reduce(DTYPE_FP16);
+    return *s.mutable_train()->mutable_precision()->mutable_loss_scaling();
+  };
+  const auto offload = [](JobSpec& s) -> Offload& { return *s.mutable_train()->mutable_offload(); };
   const auto optimizer = [](JobSpec& s) -> Optimizer& { return *s.mutable_train()->mutable_optimizer(); };
   const auto env = [](JobSpec& s, const std::string& name, const std::string& value) {
     EnvVar& variable = *s.add_env();
@@ -275,7 +356,46 @@ TEST(Resolve, EveryMistakeHasItsPath) {
          train(s).mutable_precision()->set_compute(DTYPE_BF16);
          train(s).mutable_precision()->set_tf32(true);
        }},
-      {"precision.reduce", "fp32 or bf16", [&](JobSpec& s) { train(s).mutable_precision()->set_reduce(DTYPE_FP16); }},
+      {"precision.loss_scaling", "neither compute nor reduce is fp16",
+       [&](JobSpec& s) { train(s).mutable_precision()->mutable_loss_scaling(); }},
+      {"precision.loss_scaling.initial", "greater than 0", [&](JobSpec& s) { scaling(s).set_initial(0); }},
+      {"precision.loss_scaling.growth", "at least 1", [&](JobSpec& s) { scaling(s).set_growth(0.5); }},
+      {"precision.loss_scaling.growth", "nan", [&](JobSpec& s) { scaling(s).set_growth(std::nan("")); }},
+      {"precision.loss_scaling.backoff", "greater than 0", [&](JobSpec& s) { scaling(s).set_backoff(0); }},
+      {"precision.loss_scaling.growth_interval", "at least 1", [&](JobSpec& s) { scaling(s).set_growth_interval(0); }},
+      {"precision.loss_scaling.minimum", "at most 1024",
+       [&](JobSpec& s) { scaling(s).set_initial(1024), scaling(s).set_minimum(2048); }},
+      {"freeze", "fits no tensor", [&](JobSpec& s) { train(s).add_freeze("layers.*"); }},
+      {"freeze", "nothing is left to train", [&](JobSpec& s) { train(s).add_freeze("*"); }},
+      {"freeze", "at most 256",
+       [&](JobSpec& s) {
+         for (int i = 0; i < 257; ++i) train(s).add_freeze("!*");
+       }},
+      {"dropout.attention", "less than 1", [&](JobSpec& s) { train(s).mutable_dropout()->set_attention(1); }},
+      {"dropout.residual", "nan", [&](JobSpec& s) { train(s).mutable_dropout()->set_residual(std::nan("")); }},
+      {"dropout", "no places",
+       [&](JobSpec& s) {
+         Classifier(s);
+         train(s).mutable_dropout()->set_residual(0.1);
+       }},
+      {"lora.rank", "1 to 4096", [&](JobSpec& s) { train(s).mutable_lora()->set_rank(0); }},
+      {"lora.alpha", "greater than 0", [&](JobSpec& s) { train(s).mutable_lora()->set_alpha(0); }},
+      {"lora.targets", "called q_proj", [&](JobSpec& s) { train(s).mutable_lora()->add_targets("q_proj"); }},
+      {"offload.to", "relative",
+       [&](JobSpec& s) { train(s).mutable_offload()->set_optimizer(true), train(s).mutable_offload()->set_to("x"); }},
+      {"offload.to", "nothing is offloaded", [&](JobSpec& s) { train(s).mutable_offload()->set_to("/nvme"); }},
+      {"offload.optimizer", "must be true",
+       [&](JobSpec& s) { offload(s).set_parameters(true), offload(s).set_optimizer(false); }},
+      {"offload.optimizer", "muon's matrix products",
+       [&](JobSpec& s) { offload(s).set_optimizer(true), train(s).mutable_optimizer()->mutable_muon(); }},
+      {"offload.parameters", "every rank of ddp keeps all",
+       [&](JobSpec& s) { offload(s).set_parameters(true), train(s).mutable_strategy()->mutable_ddp(); }},
+      {"offload.parameters", "every rank of zero keeps all",
+       [&](JobSpec& s) {
+         offload(s).set_parameters(true), train(s).mutable_strategy()->mutable_zero()->set_stage(2);
+       }},
+      {"on_nonfinite.steps", "at least 1",
+       [&](JobSpec& s) { train(s).mutable_on_nonfinite()->mutable_skip()->set_steps(0); }},
       {"strategy.shares", "only placement: ragged gives ranks shares of different size",
        [&](JobSpec& s) { train(s).mutable_strategy()->mutable_fsdp()->set_shares(SHARES_SPEED); }},
       {"strategy.contiguous", "whole and placement: ragged",
@@ -326,8 +446,9 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"batch.sequences", "1 to", [&](JobSpec& s) { train(s).mutable_batch()->set_sequences(0); }},
       {"batch.microbatch", "at least 1", [&](JobSpec& s) { train(s).mutable_batch()->set_microbatch(0); }},
       {"batch.microbatch", "8 sequences", [&](JobSpec& s) { train(s).mutable_batch()->set_microbatch(9); }},
-      {"precision.compute", "fp32", [&](JobSpec& s) { train(s).mutable_precision()->set_compute(DTYPE_FP16); }},
-      {"precision.reduce", "fp32", [&](JobSpec& s) { train(s).mutable_precision()->set_reduce(DTYPE_FP16); }},
+      {"precision.compute", "fp32, bf16 or fp16",
+       [&](JobSpec& s) { train(s).mutable_precision()->set_compute(Dtype(9)); }},
+      {"precision.reduce", "fp32", [&](JobSpec& s) { train(s).mutable_precision()->set_reduce(Dtype(-1)); }},
       {"optimizer.lr", "greater than 0", [&](JobSpec& s) { optimizer(s).set_lr(0); }},
       {"optimizer.lr", "got nan", [&](JobSpec& s) { optimizer(s).set_lr(std::nan("")); }},
       {"optimizer.lr", "got inf", [&](JobSpec& s) { optimizer(s).set_lr(INFINITY); }},
@@ -339,6 +460,33 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"optimizer.momentum", "less than 1", [&](JobSpec& s) { optimizer(s).mutable_sgd()->set_momentum(1); }},
       {"optimizer.beta1", "less than 1", [&](JobSpec& s) { optimizer(s).mutable_lion()->set_beta1(1); }},
       {"optimizer.beta2", "at least 0", [&](JobSpec& s) { optimizer(s).mutable_lion()->set_beta2(-0.1); }},
+      {"optimizer.momentum", "less than 1", [&](JobSpec& s) { optimizer(s).mutable_muon()->set_momentum(1); }},
+      {"optimizer.ns_steps", "must be 1 to 99, got 100",
+       [&](JobSpec& s) { optimizer(s).mutable_muon()->set_ns_steps(100); }},
+      {"optimizer.ns_steps", "got 0", [&](JobSpec& s) { optimizer(s).mutable_muon()->set_ns_steps(0); }},
+      {"optimizer.adjust_lr_fn", "not a value",
+       [&](JobSpec& s) { optimizer(s).mutable_muon()->set_adjust_lr_fn(AdjustLrFn(7)); }},
+      {"optimizer.adamw_lr", "greater than 0", [&](JobSpec& s) { optimizer(s).mutable_muon()->set_adamw_lr(0); }},
+      {"optimizer.adamw_beta1", "less than 1", [&](JobSpec& s) { optimizer(s).mutable_muon()->set_adamw_beta1(1); }},
+      {"optimizer.adamw_beta2", "at least 0", [&](JobSpec& s) { optimizer(s).mutable_muon()->set_adamw_beta2(-1); }},
+      {"optimizer.adamw_eps", "greater than 0", [&](JobSpec& s) { optimizer(s).mutable_muon()->set_adamw_eps(0); }},
+      {"optimizer.adamw_weight_decay", "at least 0",
+       [&](JobSpec& s) { optimizer(s).mutable_muon()->set_adamw_weight_decay(-1); }},
+      {"optimizer.weight_decay", "at least 0",  // and not that of AdamW, which follows from it
+       [&](JobSpec& s) {
+         optimizer(s).mutable_muon();
+         optimizer(s).set_weight_decay(-1);
+       }},
+      {"optimizer.beta2_decay", "at most 0, got 0.5",
+       [&](JobSpec& s) { optimizer(s).mutable_adafactor()->set_beta2_decay(0.5); }},
+      {"optimizer.eps1", "greater than 0", [&](JobSpec& s) { optimizer(s).mutable_adafactor()->set_eps1(0); }},
+      {"optimizer.eps2", "at least 0", [&](JobSpec& s) { optimizer(s).mutable_adafactor()->set_eps2(-1); }},
+      {"optimizer.d", "at least 1, got 0.5", [&](JobSpec& s) { optimizer(s).mutable_adafactor()->set_d(0.5); }},
+      {"optimizer.kind", "this model trains none; use adamw",
+       [&](JobSpec& s) {
+         optimizer(s).mutable_muon();
+         train(s).add_freeze("h.*.weight");
+       }},
       {"optimizer.nesterov", "momentum",
        [&](JobSpec& s) {
          optimizer(s).mutable_sgd()->set_momentum(0);

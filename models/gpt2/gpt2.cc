@@ -51,7 +51,8 @@ void AddNorm(Unit& unit, const std::string& name, uint64_t width) {
 }
 
 void AddLinear(Unit& unit, const std::string& name, uint64_t in, uint64_t out, double standard_deviation) {
-  AddTensor(unit, name + ".weight", {in, out}, Initialisation::NORMAL, standard_deviation);
+  AddTensor(unit, name + ".weight", {in, out}, Initialisation::NORMAL, standard_deviation)
+      .set_linear(LINEAR_LAYOUT_IN_OUT);
   AddTensor(unit, name + ".bias", {out}, Initialisation::ZEROS);
 }
 
@@ -62,6 +63,7 @@ Unit MakeBlock(const Gpt2& m, uint32_t layer, Device device) {
   Unit unit;
   unit.set_name(absl::StrCat("h.", layer));
   unit.set_kind("gpt2.block");
+  unit.set_drops(true);
   unit.mutable_attention()->set_heads(m.heads());
   unit.mutable_attention()->set_width(m.width() / m.heads());
   const std::string at = unit.name() + ".";

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -12,13 +13,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "models/config.h"
+#include "models/inventory.h"
 #include "models/inventory_build.h"
+#include "models/llama/config.h"
 
 namespace muster::models {
 namespace {
-
-using nlohmann::json;
 
 // The published sizes: meta-llama's config.json of each. Llama 3.1 and 3.2 turn positions by base 500,000, scaled for a
 // context of 131,072 from 8,192; a job's own context is shorter unless it says so.
@@ -64,12 +64,35 @@ absl::Status ResolveScaling(Llama& m) {
   if (!m.has_rope_scaling()) return absl::OkStatus();
   RopeScaling& scaling = *m.mutable_rope_scaling();
   const auto error = [](auto... what) { return absl::InvalidArgumentError(absl::StrCat("rope_scaling.", what...)); };
-  if (scaling.kind() == ROPE_SCALING_KIND_UNSPECIFIED) return error("kind: missing; known: linear, llama3, yarn");
+  if (scaling.kind() == ROPE_SCALING_KIND_UNSPECIFIED)
+    return error("kind: missing; known: linear, llama3, yarn, dynamic, longrope");
   if (!(scaling.factor() >= 1 && scaling.factor() <= 1e6)) {
     return error("factor: must be 1 to 1e6, got ", scaling.factor());
   }
   const bool llama3 = scaling.kind() == ROPE_SCALING_KIND_LLAMA3, yarn = scaling.kind() == ROPE_SCALING_KIND_YARN;
-  if ((llama3 || yarn) && scaling.original_context() == 0) return error("original_context: missing");
+  const bool longrope = scaling.kind() == ROPE_SCALING_KIND_LONGROPE;
+  if (scaling.kind() != ROPE_SCALING_KIND_LINEAR && scaling.original_context() == 0) {
+    return error("original_context: missing");
+  }
+  if (scaling.kind() == ROPE_SCALING_KIND_DYNAMIC && m.head_width() == 2) {
+    return error("kind: dynamic stretches a head's low frequencies, and one of head_width 2 has none");
+  }
+  for (const auto& [field, factors] :
+       {std::pair("short_factors", &scaling.short_factors()), std::pair("long_factors", &scaling.long_factors())}) {
+    if (!longrope && !factors->empty()) return error(field, ": of kind longrope only");
+    if (!longrope) continue;
+    if (factors->size() != static_cast<int>(m.head_width() / 2)) {
+      return error(field, ": must be ", m.head_width() / 2, " numbers, half of head_width, got ", factors->size());
+    }
+    for (const double x : *factors) {
+      if (!(x > 0 && x <= 1e6)) return error(field, ": must be greater than 0 and at most 1e6, got ", x);
+    }
+  }
+  if (longrope && !scaling.has_attention_factor()) {
+    // sqrt(1 + ln(factor) / ln(original_context)) of 1 token would have no meaning.
+    if (scaling.original_context() == 1) return error("original_context: must be more than 1");
+    scaling.set_attention_factor(std::sqrt(1 + std::log(scaling.factor()) / std::log(scaling.original_context())));
+  }
   if (llama3) {
     if (!scaling.has_low_frequency_factor()) scaling.set_low_frequency_factor(1);
     if (!scaling.has_high_frequency_factor()) scaling.set_high_frequency_factor(4);
@@ -84,9 +107,24 @@ absl::Status ResolveScaling(Llama& m) {
     if (!(scaling.beta_slow() > 0 && scaling.beta_fast() > scaling.beta_slow())) {
       return error("beta_fast: must be greater than beta_slow, which must be greater than 0");
     }
-    if (!(scaling.attention_factor() > 0 && scaling.attention_factor() <= 100)) {
-      return error("attention_factor: must be greater than 0 and at most 100");
-    }
+  }
+  if (scaling.has_attention_factor() && !(yarn || longrope))
+    return error("attention_factor: of yarn and longrope only");
+  if ((yarn || longrope) && !(scaling.attention_factor() > 0 && scaling.attention_factor() <= 100)) {
+    return error("attention_factor: must be greater than 0 and at most 100");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFullLayers(const Llama& m) {
+  const auto error = [](auto... what) { return absl::InvalidArgumentError(absl::StrCat("full_layers: ", what...)); };
+  if (m.full_layers_size() > 0 && !m.has_window())
+    return error("without window every layer attends to all; give window");
+  for (int i = 0; i < m.full_layers_size(); ++i) {
+    const uint32_t layer = m.full_layers(i);
+    if (layer >= m.layers()) return error("layer ", layer, " of ", m.layers(), ", which are numbered from 0");
+    if (i > 0 && layer <= m.full_layers(i - 1))
+      return error("must ascend, got ", layer, " after ", m.full_layers(i - 1));
   }
   return absl::OkStatus();
 }
@@ -105,13 +143,14 @@ absl::StatusOr<Llama> ResolveLlama(const Llama& model) {
   m.MergeFrom(model);
   // The limits are as GPT-2's.
   absl::Status numbers =
-      CheckNumbers({{"layers", m.has_layers(), m.layers(), 4096},
+      CheckNumbers({{"layers", m.has_layers(), m.layers(), kMaxLlamaLayers},
                     {"heads", m.has_heads(), m.heads(), 65536},
                     {"key_value_heads", true, m.has_key_value_heads() ? m.key_value_heads() : 1, 65536},
                     {"width", m.has_width(), m.width(), 1u << 20},
                     {"head_width", true, m.has_head_width() ? m.head_width() : 2, 1u << 16},
                     {"inner", m.has_inner(), m.inner(), 1u << 22},
                     {"vocabulary", m.has_vocabulary(), m.vocabulary(), 1u << 24},
+                    {"window", true, m.has_window() ? m.window() : 1, UINT32_MAX},
                     {"context", m.has_context(), m.context(), 1u << 20}},
                    "a size (tiny, 1b, 3b, 8b, 70b) or all of layers, heads, width, inner, vocabulary and context");
   if (!numbers.ok()) return numbers;
@@ -148,8 +187,15 @@ absl::StatusOr<Llama> ResolveLlama(const Llama& model) {
   m.set_tied_head(m.tied_head());
   m.set_qkv_bias(m.qkv_bias());
   m.set_qk_norm(m.qk_norm());
+  if (absl::Status s = CheckFullLayers(m); !s.ok()) return s;
   if (absl::Status s = ResolveScaling(m); !s.ok()) return s;
   return m;
+}
+
+// Keys of a query, its own included; 0: all up to its own, also where a window is as wide as the context.
+uint32_t WindowOf(const Llama& m, uint32_t layer) {
+  const bool full = std::find(m.full_layers().begin(), m.full_layers().end(), layer) != m.full_layers().end();
+  return m.has_window() && m.window() < m.context() && !full ? m.window() : 0;
 }
 
 Unit MakeBlock(const Llama& m, uint32_t layer, Device device) {
@@ -158,12 +204,15 @@ Unit MakeBlock(const Llama& m, uint32_t layer, Device device) {
   Unit unit;
   unit.set_name(absl::StrCat("layers.", layer));
   unit.set_kind("llama.block");
+  unit.set_drops(true);
   unit.mutable_attention()->set_heads(m.heads());
   unit.mutable_attention()->set_key_value_heads(m.key_value_heads());
   unit.mutable_attention()->set_width(m.head_width());
+  const uint64_t window = WindowOf(m, layer);
+  if (window > 0) unit.mutable_attention()->set_window(static_cast<uint32_t>(window));
   const std::string at = absl::StrCat("model.layers.", layer, "."), attention = at + "self_attn.";
   const auto linear = [&](const std::string& name, uint64_t out, uint64_t in) {
-    AddTensor(unit, name, {out, in}, Initialisation::NORMAL, kStandardDeviation);
+    AddTensor(unit, name, {out, in}, Initialisation::NORMAL, kStandardDeviation).set_linear(LINEAR_LAYOUT_OUT_IN);
   };
   AddTensor(unit, at + "input_layernorm.weight", {c}, Initialisation::ONES);
   linear(attention + "q_proj.weight", q, c);
@@ -183,8 +232,10 @@ Unit MakeBlock(const Llama& m, uint32_t layer, Device device) {
   linear(at + "mlp.gate_proj.weight", inner, c);
   linear(at + "mlp.up_proj.weight", inner, c);
   linear(at + "mlp.down_proj.weight", c, inner);
-  // The projections' weights per token, and attention's two GEMMs over the causal half.
-  unit.set_forward_flops(2.0 * t * (c * (q + 2 * kv) + q * c + 3 * c * inner) + 2.0 * 2 * q * t * t / 2);
+  // The projections' weights per token, and attention's two GEMMs over the causal half, or that of a window's columns.
+  const uint64_t seen = window > 0 ? window : t;
+  unit.set_forward_flops(2.0 * t * (c * (q + 2 * kv) + q * c + 3 * c * inner) +
+                         2.0 * 2 * q * (1.0 * seen * t - 1.0 * seen * seen / 2));
   // Input, q k v (after their positions; with norms also before), attention's output, the sum after it, gate and up;
   // then each norm's statistic, and the softmax's log-sums.
   const uint64_t normed = m.qk_norm() ? q + kv : 0, statistics = m.qk_norm() ? m.heads() + m.key_value_heads() : 0;
@@ -199,6 +250,13 @@ Unit MakeBlock(const Llama& m, uint32_t layer, Device device) {
     unit.set_saved_bytes(4 * t * (5 * c + 4 * q + 3 * kv + normed + 4 * inner) + 4 * t * (2 + statistics + m.heads()));
     unit.set_piece_rows(0);
     unit.set_backward_bytes(4 * t * 3 * inner);
+    // A window goes by blocks of queries, whose results are joined, under one mask of all layers, and to keys and
+    // values that are repeated for the heads that share them (worker/units/operator_attention.h).
+    if (window > 0) {
+      const WindowBlocks blocks = BlocksOfWindow(t, window);
+      unit.set_saved_bytes(unit.saved_bytes() + 4 * t * (q + (kv < q ? 2 * q : 0)));
+      unit.set_backward_constant_bytes(4 * blocks.queries * (blocks.before + blocks.queries));
+    }
   }
   unit.set_output_bytes(4 * t * c);
   return unit;
@@ -224,59 +282,6 @@ Inventory MakeLlama(const Llama& m, Device device) {
   return inventory;
 }
 
-// config.json's rope_scaling, or what newer versions call rope_parameters.
-absl::Status ReadScaling(const json& config, Llama& m) {
-  json rope = config.value("rope_parameters", json());
-  if (rope.is_null()) rope = config.value("rope_scaling", json());
-  if (rope.is_null()) rope = json::object();
-  if (!rope.is_object()) return absl::InvalidArgumentError("rope_scaling is no object");
-  const auto read = [&](const char* key, auto set) -> absl::Status {
-    if (!rope.contains(key) || rope[key].is_null()) return absl::OkStatus();
-    const absl::StatusOr<double> value = ReadReal(rope, key, 0);
-    if (value.ok()) set(*value);
-    return value.status();
-  };
-  // Newer versions have the base among the parameters.
-  const absl::StatusOr<double> base = ReadReal(rope.contains("rope_theta") ? rope : config, "rope_theta", 10'000);
-  if (!base.ok()) return base.status();
-  m.set_rope_base(*base);
-  const json type = rope.contains("rope_type") ? rope["rope_type"] : rope.value("type", json("default"));
-  if (type == "default") return absl::OkStatus();
-  RopeScaling& scaling = *m.mutable_rope_scaling();
-  if (type == "linear") {
-    scaling.set_kind(ROPE_SCALING_KIND_LINEAR);
-  } else if (type == "llama3") {
-    scaling.set_kind(ROPE_SCALING_KIND_LLAMA3);
-  } else if (type == "yarn") {
-    scaling.set_kind(ROPE_SCALING_KIND_YARN);
-  } else {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "rope_scaling.rope_type is ", type.dump(), ", this build computes \"linear\", \"llama3\" and \"yarn\" only"));
-  }
-  if (scaling.kind() == ROPE_SCALING_KIND_YARN) {
-    for (const char* key : {"mscale", "mscale_all_dim"}) {
-      if (absl::Status s = CheckOnly(rope, key, nullptr); !s.ok()) return s;
-    }
-    if (absl::Status s = CheckOnly(rope, "truncate", true); !s.ok()) return s;
-  }
-  for (absl::Status s : {read("factor", [&](double x) { scaling.set_factor(x); }),
-                         read("low_freq_factor", [&](double x) { scaling.set_low_frequency_factor(x); }),
-                         read("high_freq_factor", [&](double x) { scaling.set_high_frequency_factor(x); }),
-                         read("beta_fast", [&](double x) { scaling.set_beta_fast(x); }),
-                         read("beta_slow", [&](double x) { scaling.set_beta_slow(x); }),
-                         read("attention_factor", [&](double x) { scaling.set_attention_factor(x); })}) {
-    if (!s.ok()) return s;
-  }
-  const absl::StatusOr<uint32_t> original = ReadNumber(rope, "original_max_position_embeddings", 0);
-  if (!original.ok()) return original.status();
-  if (*original > 0) scaling.set_original_context(*original);
-  // `transformers` takes the model's own context where yarn names none.
-  if (scaling.kind() == ROPE_SCALING_KIND_YARN && !scaling.has_original_context()) {
-    scaling.set_original_context(m.context());
-  }
-  return absl::OkStatus();
-}
-
 class LlamaModels final : public ModelFamily {
  public:
   std::string name() const override { return "llama"; }
@@ -297,120 +302,21 @@ class LlamaModels final : public ModelFamily {
     return absl::StrCat("llama ", absl::AsciiStrToLower(absl::StripPrefix(LlamaSize_Name(m.size()), "LLAMA_SIZE_")));
   }
 
-  bool Reads(const json& config) const override {
-    const json type = config.value("model_type", json());
-    return type == "llama" || type == "mistral" || type == "qwen2" || type == "qwen3";
-  }
-  absl::StatusOr<Model> FromConfig(const json& config) const override {
-    const json type = config.value("model_type", json());
-    const bool qwen = type == "qwen2" || type == "qwen3";
-    if (absl::Status s = CheckOnly(config, "hidden_act", "silu"); !s.ok()) return s;
-    if (absl::Status s = CheckOnly(config, "mlp_bias", false); !s.ok()) return s;
-    // Of Qwen 2's the three projections have biases without a word of it; elsewhere the flag means the output's, too.
-    if (absl::Status s = CheckOnly(config, "attention_bias", false); !s.ok()) return s;
+  bool Reads(const nlohmann::json& config) const override { return IsLlamaConfig(config); }
+  absl::StatusOr<Model> FromConfig(const nlohmann::json& config) const override {
+    absl::StatusOr<Llama> llama = LlamaOfConfig(config);
+    if (!llama.ok()) return llama.status();
     Model model;
-    Llama& m = *model.mutable_llama();
-    for (const Number& number : kNumbers) {
-      const bool optional = number.set == &Llama::set_key_value_heads || number.set == &Llama::set_head_width;
-      if (optional && (!config.contains(number.key) || config[number.key].is_null())) continue;
-      const absl::StatusOr<uint32_t> value = ReadNumber(config, number.key);
-      if (!value.ok()) return value.status();
-      (m.*number.set)(*value);
-    }
-    // Qwen 2's classes have this default, and their files leave it out.
-    const absl::StatusOr<double> epsilon = ReadReal(config, "rms_norm_eps", 1e-6);
-    if (!epsilon.ok()) return epsilon.status();
-    m.set_norm_epsilon(*epsilon);
-    const absl::StatusOr<bool> tied = ReadFlag(config, "tie_word_embeddings", false);
-    if (!tied.ok()) return tied.status();
-    m.set_tied_head(*tied);
-    m.set_qkv_bias(type == "qwen2");
-    m.set_qk_norm(type == "qwen3");
-    const bool windowed = qwen ? config.value("use_sliding_window", json(false)) == true : true;
-    const absl::StatusOr<uint32_t> window = ReadNumber(config, "sliding_window", UINT32_MAX);
-    if (!window.ok()) return window.status();
-    if (windowed && *window < m.context()) {
-      return absl::FailedPreconditionError(absl::StrCat("sliding_window is ", *window, " of a context of ", m.context(),
-                                                        ", this build computes attention over the whole context only"));
-    }
-    if (absl::Status s = ReadScaling(config, m); !s.ok()) return s;
+    *model.mutable_llama() = *std::move(llama);
     return model;
   }
-  nlohmann::ordered_json ToConfig(const Model& resolved) const override {
-    const Llama& m = resolved.llama();
-    const char *type = "llama", *architecture = "LlamaForCausalLM";
-    if (m.qkv_bias()) type = "qwen2", architecture = "Qwen2ForCausalLM";
-    if (m.qk_norm()) type = "qwen3", architecture = "Qwen3ForCausalLM";
-    nlohmann::ordered_json config = {{"architectures", {architecture}}, {"model_type", type}};
-    for (const Number& number : kNumbers) config[number.key] = (m.*number.get)();
-    config["hidden_act"] = "silu";
-    config["rms_norm_eps"] = m.norm_epsilon();
-    config["rope_theta"] = m.rope_base();
-    if (m.has_rope_scaling()) config["rope_scaling"] = Scaling(m.rope_scaling());
-    config["tie_word_embeddings"] = m.tied_head();
-    config["attention_bias"] = false;
-    config["attention_dropout"] = 0.0;
-    config["initializer_range"] = kStandardDeviation;
-    config["torch_dtype"] = "float32";
-    config["bos_token_id"] = nullptr;
-    config["eos_token_id"] = nullptr;
-    return config;
-  }
-  std::string ConfigKey(absl::string_view field) const override {
-    for (const Number& number : kNumbers) {
-      if (field == number.field) return field == "context" ? "" : number.key;  // a job's own choice
-    }
-    for (const auto& [name, key] : {std::pair<const char*, const char*>{"rope_base", "rope_theta"},
-                                    {"rope_scaling", "rope_scaling"},
-                                    {"norm_epsilon", "rms_norm_eps"},
-                                    {"tied_head", "tie_word_embeddings"},
-                                    {"qkv_bias", "attention_bias"},
-                                    {"qk_norm", "qk_norm"}}) {
-      if (field == name) return key;
-    }
-    return "";
-  }
+  nlohmann::ordered_json ToConfig(const Model& resolved) const override { return ConfigOfLlama(resolved.llama()); }
+  std::string ConfigKey(absl::string_view field) const override { return LlamaConfigKey(field); }
   std::string StoredName(absl::string_view tensor) const override { return std::string(tensor); }
   std::string TensorName(const Model& resolved, absl::string_view stored) const override {
     const bool repeats = resolved.llama().tied_head() && stored == "lm_head.weight";
     const bool derived = absl::EndsWith(stored, ".rotary_emb.inv_freq");  // older versions saved it
     return repeats || derived ? "" : std::string(stored);
-  }
-
- private:
-  struct Number {
-    const char *field, *key;  // in the spec, in config.json
-    void (Llama::*set)(uint32_t);
-    uint32_t (Llama::*get)() const;
-  };
-  static constexpr Number kNumbers[] = {
-      {"layers", "num_hidden_layers", &Llama::set_layers, &Llama::layers},
-      {"heads", "num_attention_heads", &Llama::set_heads, &Llama::heads},
-      {"key_value_heads", "num_key_value_heads", &Llama::set_key_value_heads, &Llama::key_value_heads},
-      {"width", "hidden_size", &Llama::set_width, &Llama::width},
-      {"head_width", "head_dim", &Llama::set_head_width, &Llama::head_width},
-      {"inner", "intermediate_size", &Llama::set_inner, &Llama::inner},
-      {"vocabulary", "vocab_size", &Llama::set_vocabulary, &Llama::vocabulary},
-      {"context", "max_position_embeddings", &Llama::set_context, &Llama::context}};
-
-  static nlohmann::ordered_json Scaling(const RopeScaling& scaling) {
-    switch (scaling.kind()) {
-      case ROPE_SCALING_KIND_LLAMA3:
-        return {{"rope_type", "llama3"},
-                {"factor", scaling.factor()},
-                {"low_freq_factor", scaling.low_frequency_factor()},
-                {"high_freq_factor", scaling.high_frequency_factor()},
-                {"original_max_position_embeddings", scaling.original_context()}};
-      case ROPE_SCALING_KIND_YARN:
-        return {{"rope_type", "yarn"},
-                {"factor", scaling.factor()},
-                {"beta_fast", scaling.beta_fast()},
-                {"beta_slow", scaling.beta_slow()},
-                {"attention_factor", scaling.attention_factor()},
-                {"original_max_position_embeddings", scaling.original_context()}};
-      default:
-        return {{"rope_type", "linear"}, {"factor", scaling.factor()}};
-    }
   }
 };
 

@@ -14,7 +14,7 @@ const ModelFamily& LlamaFamily();
 
 // Of a resolved model: by pair of elements of a head, the angle in radians by which a position turns it.
 std::vector<double> RopeFrequencies(const Llama& model);
-// What sine and cosine are multiplied by: 1 but for yarn.
+// What sine and cosine are multiplied by: 1 but for yarn and longrope.
 double RopeAmplitude(const Llama& model);
 
 }  // namespace muster::models

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "models/inventory.h"
 
 namespace muster::models {
@@ -60,6 +61,12 @@ const Published kPublished[] = {
          "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000,
          "sliding_window": null, "tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151936})",
      596'049'920},
+    {"mistralai/Mistral-7B-v0.1",
+     R"({"model_type": "mistral", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
+         "max_position_embeddings": 32768, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+         "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096, "tie_word_embeddings": false,
+         "vocab_size": 32000})",
+     7'241'732'096},
 };
 
 TEST(Llama, ReadsThePublishedConfigurations) {
@@ -87,8 +94,12 @@ TEST(Llama, RefusesWhatItWouldComputeOtherwise) {
       {"hidden_act", "gelu", "hidden_act is \"gelu\", this build computes \"silu\" only"},
       {"mlp_bias", true, "mlp_bias is true"},
       {"attention_bias", true, "attention_bias is true"},
-      {"sliding_window", 4096u, "sliding_window is 4096 of a context of 8192"},
-      {"rope_scaling", json{{"rope_type", "longrope"}}, "rope_scaling.rope_type is \"longrope\""},
+      {"sliding_window", 4096u, "sliding_window is 4096, which transformers' Llama does not read"},
+      {"layer_types", json::array({"full_attention"}), "layer_types is no list of 30 layers"},
+      {"rope_scaling", json{{"rope_type", "proportional"}}, "rope_scaling.rope_type is \"proportional\""},
+      {"rope_scaling", json{{"rope_type", "longrope"}}, "rope_scaling.short_factor is missing, or no list of numbers"},
+      {"rope_scaling", json{{"rope_type", "longrope"}, {"short_factor", {1, "2"}}},
+       "rope_scaling.short_factor is no list of numbers"},
       {"rope_scaling", "yes", "rope_scaling is no object"},
       {"rope_scaling", json{{"rope_type", "yarn"}, {"factor", 2}, {"original_max_position_embeddings", 1e300}},
        "original_max_position_embeddings is missing, or no whole number"},
@@ -105,6 +116,96 @@ TEST(Llama, RefusesWhatItWouldComputeOtherwise) {
   }
   EXPECT_EQ(FamilyOfConfig(json{{"model_type", "gemma"}}), nullptr);
   EXPECT_EQ(FamilyOfConfig(json::object()), nullptr);
+}
+
+// The layers that transformers' classes give a window, printed by configuration_qwen2.py, _qwen3.py, _mistral.py and
+// _ministral.py of transformers 5.23: `AutoConfig.for_model(...).layer_types`.
+TEST(Llama, WindowsOfTheLayersAreTransformers) {
+  const json sliding = "sliding_attention", full = "full_attention";
+  const struct {
+    const char* type;
+    json more;
+    uint32_t window;
+    std::vector<uint32_t> full;
+    const char* written;
+  } cases[] = {
+      {"mistral", {{"sliding_window", 7}}, 7, {}, "mistral"},
+      {"mistral", {{"sliding_window", nullptr}}, 0, {}, "llama"},
+      {"mistral", {{"sliding_window", 99}}, 99, {}, "mistral"},  // wider than the context
+      {"qwen2", {{"sliding_window", 7}}, 0, {}, "qwen2"},
+      {"qwen2", {{"sliding_window", 7}, {"use_sliding_window", true}}, 0, {}, "qwen2"},  // max_window_layers is 28
+      {"qwen2", {{"sliding_window", 7}, {"use_sliding_window", true}, {"max_window_layers", 2}}, 7, {0, 1}, "qwen2"},
+      {"qwen3", {{"sliding_window", 7}, {"use_sliding_window", true}, {"max_window_layers", 0}}, 7, {}, "qwen3"},
+      {"qwen3",
+       {{"sliding_window", 7}, {"use_sliding_window", true}, {"layer_types", {sliding, full, sliding}}},
+       7,
+       {1},
+       "qwen3"},
+      {"qwen3", {{"sliding_window", nullptr}, {"layer_types", {full, full, full}}}, 0, {}, "qwen3"},
+      {"ministral", {{"sliding_window", 7}, {"layer_types", {full, sliding, sliding}}}, 7, {0}, "ministral"},
+      {"ministral", {{"sliding_window", 7}}, 7, {}, "mistral"},
+  };
+  json config = {{"hidden_size", 8},         {"intermediate_size", 16}, {"max_position_embeddings", 16},
+                 {"num_attention_heads", 2}, {"num_hidden_layers", 3},  {"vocab_size", 32}};
+  for (const auto& c : cases) {
+    json given = config;
+    given["model_type"] = c.type;
+    given.update(c.more);
+    given = json::parse(given.dump());  // numbers as in a file, unsigned
+    SCOPED_TRACE(given.dump());
+    const absl::StatusOr<Model> model = LlamaFamily().FromConfig(given);
+    ASSERT_TRUE(model.ok()) << model.status();
+    const Model resolved = *Resolve(*model);
+    EXPECT_EQ(resolved.llama().window(), c.window);
+    EXPECT_EQ(std::vector<uint32_t>(resolved.llama().full_layers().begin(), resolved.llama().full_layers().end()),
+              c.full);
+    const json written = json::parse(LlamaFamily().ToConfig(resolved).dump());
+    EXPECT_EQ(written["model_type"], c.written);
+    EXPECT_EQ(Resolve(*LlamaFamily().FromConfig(written))->ShortDebugString(), resolved.ShortDebugString());
+  }
+  const auto says = [&](const char* type, const json& more, const std::string& message) {
+    json given = config;
+    given["model_type"] = type;
+    given.update(more);
+    given = json::parse(given.dump());
+    EXPECT_TRUE(absl::StartsWith(LlamaFamily().FromConfig(given).status().message(), message))
+        << LlamaFamily().FromConfig(given).status();
+  };
+  says("qwen2", {{"sliding_window", 7}, {"layer_types", {full, sliding, full}}},
+       "layer_types has sliding_attention, but sliding_window is missing or not used");
+  says("mistral", {{"sliding_window", 7}, {"layer_types", {full, sliding, full}}},
+       "layer_types is [\"full_attention\",\"sliding_attention\",\"full_attention\"], which transformers' Mistral");
+  says("qwen3", {{"layer_types", {full, "linear_attention", full}}}, "layer_types[1] is \"linear_attention\"");
+  says("qwen3", {{"layer_types", "full_attention"}}, "layer_types is no list of 3 layers");
+  says("qwen2", {{"use_sliding_window", 1}}, "use_sliding_window is neither true nor false");
+  says("mistral", {{"sliding_window", -1}}, "sliding_window is missing, or no whole number");
+  says("qwen2", {{"max_window_layers", "all"}}, "max_window_layers is missing, or no whole number");
+}
+
+// A query of layer 0 sees 5 of 16 keys: 5 * 16 - 5 * 5 / 2 pairs, of which each takes two GEMMs of two FLOPs by
+// element.
+TEST(Llama, AWindowCountsInFlopsAndInTheShapeOfAttention) {
+  Model model;
+  Llama& m = *model.mutable_llama();
+  m.set_layers(2), m.set_heads(6), m.set_width(48), m.set_inner(100), m.set_vocabulary(256), m.set_context(16);
+  const Inventory whole = *MakeInventory(model);
+  m.set_window(5), m.add_full_layers(1);
+  const Inventory inventory = *MakeInventory(model);
+  EXPECT_EQ(inventory.units(1).attention().window(), 5u);
+  EXPECT_EQ(inventory.units(2).attention().window(), 0u);
+  EXPECT_EQ(whole.units(1).forward_flops() - inventory.units(1).forward_flops(), 4.0 * 48 * (16 * 16 / 2 - 67.5));
+  EXPECT_EQ(whole.units(2).forward_flops(), inventory.units(2).forward_flops());
+  m.set_window(16);
+  EXPECT_EQ(MakeInventory(model)->units(1).SerializeAsString(), whole.units(1).SerializeAsString());
+  // On a GPU attention's result is kept by block and whole, and there is a mask; and shared keys and values are
+  // repeated.
+  m.set_window(5), m.set_context(1024);
+  const Inventory windowed = *MakeInventory(model, DEVICE_CUDA);
+  EXPECT_EQ(windowed.units(1).saved_bytes() - windowed.units(2).saved_bytes(), 4u * 1024 * 48);
+  EXPECT_EQ(windowed.units(1).backward_constant_bytes(), 4u * 128 * (16 + 128));
+  m.set_key_value_heads(2);
+  const Inventory grouped = *MakeInventory(model, DEVICE_CUDA);
+  EXPECT_EQ(grouped.units(1).saved_bytes() - grouped.units(2).saved_bytes(), 3 * 4u * 1024 * 48);
 }
 
 TEST(Llama, DefaultsAndErrors) {
@@ -147,6 +248,38 @@ TEST(Llama, DefaultsAndErrors) {
       },
       "rope_scaling.original_context: missing");
   says([](Llama& l) { l.set_qkv_bias(true), l.set_qk_norm(true); }, "qk_norm: no published model");
+  const auto scaled = [](RopeScalingKind kind, auto change) {
+    return [=](Llama& l) {
+      RopeScaling& scaling = *l.mutable_rope_scaling();
+      scaling.set_kind(kind), scaling.set_factor(2), scaling.set_original_context(8);
+      change(scaling);
+    };
+  };
+  says(scaled(ROPE_SCALING_KIND_DYNAMIC, [](RopeScaling& s) { s.clear_original_context(); }),
+       "rope_scaling.original_context: missing");
+  says(scaled(ROPE_SCALING_KIND_DYNAMIC, [](RopeScaling& s) { s.set_attention_factor(1); }),
+       "rope_scaling.attention_factor: of yarn and longrope only");
+  says(scaled(ROPE_SCALING_KIND_DYNAMIC, [](RopeScaling& s) { s.add_long_factors(1); }),
+       "rope_scaling.long_factors: of kind longrope only");
+  says(scaled(ROPE_SCALING_KIND_LONGROPE, [](RopeScaling& s) { s.add_short_factors(1); }),
+       "rope_scaling.short_factors: must be 4 numbers, half of head_width, got 1");
+  says(scaled(ROPE_SCALING_KIND_LONGROPE,
+              [](RopeScaling& s) {
+                for (int i = 0; i < 4; ++i) s.add_short_factors(1), s.add_long_factors(-i);
+              }),
+       "rope_scaling.long_factors: must be greater than 0");
+  says(
+      [](Llama& l) {
+        l.set_head_width(2);
+        l.mutable_rope_scaling()->set_kind(ROPE_SCALING_KIND_DYNAMIC);
+        l.mutable_rope_scaling()->set_factor(2), l.mutable_rope_scaling()->set_original_context(8);
+      },
+      "rope_scaling.kind: dynamic stretches");
+  says([](Llama& l) { l.set_window(0); }, "window: must be 1 to");
+  says([](Llama& l) { l.add_full_layers(0); }, "full_layers: without window every layer attends to all; give window");
+  says([](Llama& l) { l.set_window(2), l.add_full_layers(2); }, "full_layers: layer 2 of 2, which are numbered from 0");
+  says([](Llama& l) { l.set_window(2), l.add_full_layers(1), l.add_full_layers(1); },
+       "full_layers: must ascend, got 1 after 1");
 }
 
 // Su et al. 2021, section 3.4.3: base^(-2i/d).
@@ -158,6 +291,63 @@ TEST(Llama, FrequenciesWithoutScaling) {
   EXPECT_NEAR(frequencies[8], 0.01, 1e-15);
 }
 
+// ROPE_INIT_FUNCTIONS of transformers 5.23, called with seq_len = context, of 2 heads, hidden_size 16 and base 10,000:
+// "dynamic" with factor 3 and max_position_embeddings 16, "longrope" with original_max_position_embeddings 16 and
+// max_position_embeddings 64.
+TEST(Llama, DynamicAndLongropeFrequenciesAreTransformers) {
+  const struct {
+    RopeScalingKind kind;
+    uint32_t context;
+    std::vector<double> frequencies;
+    double amplitude;
+  } cases[] = {
+      {ROPE_SCALING_KIND_DYNAMIC, 8, {1, 0.1, 0.01, 0.001}, 1},
+      {ROPE_SCALING_KIND_DYNAMIC, 16, {1, 0.1, 0.01, 0.001}, 1},
+      {ROPE_SCALING_KIND_DYNAMIC, 17, {1, 0.09443264454603195, 0.008917522616684437, 0.0008421052480116487}, 1},
+      {ROPE_SCALING_KIND_DYNAMIC, 40, {1, 0.05665163695812225, 0.0032094076741486788, 0.0001818181772250682}, 1},
+      {ROPE_SCALING_KIND_LONGROPE, 8, {1, 0.06666667014360428, 0.005, 0.0004}, 1.224744871391589},
+      {ROPE_SCALING_KIND_LONGROPE, 16, {1, 0.06666667014360428, 0.005, 0.0004}, 1.224744871391589},
+      {ROPE_SCALING_KIND_LONGROPE, 17, {1, 0.025, 0.0011111111380159855, 6.25000029685907e-05}, 1.224744871391589},
+      {ROPE_SCALING_KIND_LONGROPE, 64, {1, 0.025, 0.0011111111380159855, 6.25000029685907e-05}, 1.224744871391589},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(absl::StrCat(RopeScalingKind_Name(c.kind), " ", c.context));
+    Model model;
+    Llama& m = *model.mutable_llama();
+    m.set_layers(1), m.set_heads(2), m.set_width(16), m.set_inner(16), m.set_vocabulary(8), m.set_context(c.context);
+    RopeScaling& scaling = *m.mutable_rope_scaling();
+    scaling.set_kind(c.kind);
+    scaling.set_factor(c.kind == ROPE_SCALING_KIND_DYNAMIC ? 3 : 4);
+    scaling.set_original_context(16);
+    if (c.kind == ROPE_SCALING_KIND_LONGROPE) {
+      for (const double x : {1.0, 1.5, 2.0, 2.5}) scaling.add_short_factors(x);
+      for (const double x : {1.0, 4.0, 9.0, 16.0}) scaling.add_long_factors(x);
+    }
+    const absl::StatusOr<Model> resolved = Resolve(model);
+    ASSERT_TRUE(resolved.ok()) << resolved.status();
+    const std::vector<double> frequencies = RopeFrequencies(resolved->llama());
+    ASSERT_EQ(frequencies.size(), c.frequencies.size());
+    for (size_t i = 0; i < frequencies.size(); ++i) EXPECT_NEAR(frequencies[i] / c.frequencies[i], 1, 1e-6) << i;
+    EXPECT_NEAR(RopeAmplitude(resolved->llama()), c.amplitude, 1e-12);
+    // Both ways; of dynamic a file's context is the original one.
+    const json written = json::parse(LlamaFamily().ToConfig(*resolved).dump());
+    Model again = *Resolve(*LlamaFamily().FromConfig(written));
+    if (c.kind == ROPE_SCALING_KIND_DYNAMIC) {
+      EXPECT_EQ(again.llama().context(), 16u);
+      again.mutable_llama()->set_context(c.context);
+    }
+    EXPECT_EQ(again.ShortDebugString(), resolved->ShortDebugString());
+  }
+  // Phi 3's files have the original context outside, and no factor.
+  const absl::StatusOr<Model> outside = LlamaFamily().FromConfig(json::parse(
+      R"({"model_type": "llama", "hidden_size": 16, "intermediate_size": 16, "max_position_embeddings": 64,
+          "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 8, "original_max_position_embeddings": 16,
+          "rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1, 1], "long_factor": [1, 2, 3, 4]}})"));
+  ASSERT_TRUE(outside.ok()) << outside.status();
+  EXPECT_EQ(outside->llama().rope_scaling().factor(), 4);
+  EXPECT_NEAR(RopeAmplitude(Resolve(*outside)->llama()), 1.224744871391589, 1e-12);
+}
+
 TEST(Llama, SameWeightsMeanTheSameModel) {
   const Model model = *Resolve(OfSize(LLAMA_SIZE_TINY));
   Model other = model;
@@ -167,9 +357,26 @@ TEST(Llama, SameWeightsMeanTheSameModel) {
   other.mutable_llama()->set_rope_base(5e5);
   EXPECT_EQ(CheckSame(other, model).message(),
             "num_hidden_layers 5, but model.layers is 4; rope_theta 500000, but model.rope_base is 10000");
+  other = model;
+  other.mutable_llama()->set_window(9), other.mutable_llama()->add_full_layers(1);
+  other.mutable_llama()->add_full_layers(3);
+  EXPECT_EQ(CheckSame(other, model).message(),
+            "sliding_window 9, but model.window is 0; layer_types [1, 3], but model.full_layers is []");
   Model gpt2;
   gpt2.mutable_gpt2()->set_size(GPT2_SIZE_TINY);
   EXPECT_EQ(CheckSame(*Resolve(gpt2), model).message(), "family gpt2, but model.family is llama");
+}
+
+TEST(Llama, AJobsOwnListReplacesThatOfTheFolder) {
+  Model folder = OfSize(LLAMA_SIZE_TINY), job;
+  folder.mutable_llama()->set_window(9), folder.mutable_llama()->add_full_layers(1);
+  job.mutable_llama()->add_full_layers(1);
+  job.mutable_llama()->set_context(64);
+  const Llama both = Overlaid(folder, job).llama();
+  EXPECT_EQ(both.full_layers_size(), 1) << "not appended";
+  EXPECT_EQ(both.window(), 9u);
+  EXPECT_EQ(both.context(), 64u);
+  EXPECT_EQ(Overlaid(folder, Model()).SerializeAsString(), folder.SerializeAsString());
 }
 
 TEST(Llama, TiedHeadsBorrowTheEmbedding) {

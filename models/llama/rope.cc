@@ -29,6 +29,23 @@ double YarnKept(double pair, const Llama& model) {
   return 1 - std::clamp((pair - first) / (last - first), 0.0, 1.0);
 }
 
+// NTK-aware scaling for the length of a job's sequences: a larger base, which stretches low frequencies most. As
+// `transformers` for sequences of that length: up to the original context nothing changes.
+double DynamicBase(const Llama& model) {
+  const RopeScaling& scaling = model.rope_scaling();
+  const double length = std::max(model.context(), scaling.original_context()), d = model.head_width();
+  const double stretch = scaling.factor() * length / scaling.original_context() - (scaling.factor() - 1);
+  return model.rope_base() * std::pow(stretch, d / (d - 2));
+}
+
+// What a pair's frequency is divided by. As `transformers` for sequences of the job's context.
+double LongropeDivisor(const Llama& model, uint32_t pair) {
+  const RopeScaling& scaling = model.rope_scaling();
+  const bool beyond = model.context() > scaling.original_context();
+  return (beyond ? scaling.long_factors() : scaling.short_factors())[static_cast<int>(pair)];
+}
+
+// Of linear, llama3 and yarn: the part of a pair's frequency that stays as it is.
 double Kept(double frequency, double pair, const Llama& model) {
   switch (model.rope_scaling().kind()) {
     case ROPE_SCALING_KIND_LINEAR:
@@ -46,8 +63,14 @@ double Kept(double frequency, double pair, const Llama& model) {
 
 std::vector<double> RopeFrequencies(const Llama& model) {
   std::vector<double> frequencies;
+  const RopeScalingKind kind = model.rope_scaling().kind();
+  const double base = kind == ROPE_SCALING_KIND_DYNAMIC ? DynamicBase(model) : model.rope_base();
   for (uint32_t pair = 0; pair < model.head_width() / 2; ++pair) {
-    const double plain = std::pow(model.rope_base(), -2.0 * pair / model.head_width());
+    const double plain = std::pow(base, -2.0 * pair / model.head_width());
+    if (kind == ROPE_SCALING_KIND_LONGROPE) {
+      frequencies.push_back(plain / LongropeDivisor(model, pair));
+      continue;
+    }
     const double kept = Kept(plain, pair, model);
     frequencies.push_back(kept == 1 ? plain : plain * (kept + (1 - kept) / model.rope_scaling().factor()));
   }
@@ -55,7 +78,7 @@ std::vector<double> RopeFrequencies(const Llama& model) {
 }
 
 double RopeAmplitude(const Llama& model) {
-  return model.rope_scaling().kind() == ROPE_SCALING_KIND_YARN ? model.rope_scaling().attention_factor() : 1;
+  return model.rope_scaling().has_attention_factor() ? model.rope_scaling().attention_factor() : 1;
 }
 
 }  // namespace muster::models

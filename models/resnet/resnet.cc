@@ -72,13 +72,15 @@ absl::StatusOr<Resnet> ResolveResnet(const Resnet& model) {
     return absl::InvalidArgumentError(
         absl::StrCat("batch_norm_momentum: must be greater than 0 and at most 1, got ", m.batch_norm_momentum()));
   }
+  if (!m.has_sync_batch_norm()) m.set_sync_batch_norm(false);
   return m;
 }
 
 // A unit that convolutions are added to, with what autograd keeps and computes of one sample.
 class UnitBuilder {
  public:
-  UnitBuilder(const std::string& name, const char* kind) {
+  // `synchronized`: its normalizations exchange their statistics, as torch.nn.SyncBatchNorm.
+  UnitBuilder(const std::string& name, const char* kind, bool synchronized) : synchronized_(synchronized) {
     unit_.set_name(name);
     unit_.set_kind(kind);
   }
@@ -96,6 +98,12 @@ class UnitBuilder {
     const uint64_t elements = out * size * size;
     flops_ += 2.0 * static_cast<double>(in * kernel * kernel) * static_cast<double>(elements);
     saved_ += elements;  // the normalization's input
+    if (synchronized_) {
+      Exchange& exchange = *unit_.mutable_exchange();
+      exchange.set_collectives(exchange.collectives() + 1);
+      exchange.set_gathered_bytes(exchange.gathered_bytes() + 4 * (2 * out + 1));  // mean, variance and count
+      exchange.set_summed_bytes(exchange.summed_bytes() + 4 * 2 * out);
+    }
     return elements;
   }
   void Save(uint64_t elements) { saved_ += elements; }
@@ -124,6 +132,7 @@ class UnitBuilder {
     buffer.mutable_init()->set_kind(kind);
   }
 
+  const bool synchronized_;
   Unit unit_;
   double flops_ = 0;
   uint64_t saved_ = 0;  // elements
@@ -134,7 +143,7 @@ uint64_t Strided(uint64_t size, uint64_t stride) { return (size + stride - 1) / 
 // `size`: of the images, then of the result.
 Unit MakeStem(const Resnet& m, uint64_t& size) {
   const bool imagenet = m.stem() == RESNET_STEM_IMAGENET;
-  UnitBuilder stem("stem", "resnet.stem");
+  UnitBuilder stem("stem", "resnet.stem", m.sync_batch_norm());
   stem.Save(uint64_t{m.channels()} * size * size);
   if (imagenet) size = Strided(size, 2);
   uint64_t output = stem.AddConvolution("conv1", "bn1", m.channels(), m.width(), imagenet ? 7 : 3, size);
@@ -148,8 +157,8 @@ Unit MakeStem(const Resnet& m, uint64_t& size) {
   return stem.Done(output, 0, 2 * convolved);
 }
 
-Unit MakeBlock(const ResnetBlock& block, uint64_t& size) {
-  UnitBuilder built(block.name, "resnet.block");
+Unit MakeBlock(const Resnet& m, const ResnetBlock& block, uint64_t& size) {
+  UnitBuilder built(block.name, "resnet.block", m.sync_batch_norm());
   const std::string at = block.name + ".";
   const uint64_t input = uint64_t{block.in} * size * size, strided = Strided(size, block.stride);
   built.Save(input);
@@ -175,7 +184,7 @@ Unit MakeBlock(const ResnetBlock& block, uint64_t& size) {
 }
 
 Unit MakeHead(const Resnet& m, uint64_t features, uint64_t size) {
-  UnitBuilder head("head", "resnet.head");
+  UnitBuilder head("head", "resnet.head", /*synchronized=*/false);
   // torch.nn.Linear's variance.
   AddTensor(head.unit(), "fc.weight", {m.classes(), features}, Initialisation::NORMAL,
             1 / std::sqrt(3.0 * static_cast<double>(features)));
@@ -194,7 +203,7 @@ Inventory MakeResnet(const Resnet& m) {
   *inventory.add_units() = MakeStem(m, size);
   uint64_t features = m.width();
   for (const ResnetBlock& block : ResnetBlocks(m)) {
-    *inventory.add_units() = MakeBlock(block, size);
+    *inventory.add_units() = MakeBlock(m, block, size);
     features = block.out;
   }
   *inventory.add_units() = MakeHead(m, features, size);
@@ -247,9 +256,9 @@ class Resnets final : public ModelFamily {
             {"stem", m.stem() == RESNET_STEM_CIFAR ? "cifar" : "imagenet"},
             {"batch_norm_momentum", m.batch_norm_momentum()}};
   }
-  // Images of other sizes and another momentum take the same weights.
+  // Images of other sizes, and other ways to take statistics, take the same weights.
   std::string ConfigKey(absl::string_view field) const override {
-    return field == "image" || field == "batch_norm_momentum" ? "" : std::string(field);
+    return field == "image" || field == "batch_norm_momentum" || field == "sync_batch_norm" ? "" : std::string(field);
   }
   std::string StoredName(absl::string_view tensor) const override { return std::string(tensor); }
   std::string TensorName(const Model&, absl::string_view stored) const override {

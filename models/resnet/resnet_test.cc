@@ -67,6 +67,26 @@ TEST(Resnet, HasTwoBuffersANormalization) {
   EXPECT_EQ(Buffers(inventory), 2u * (7 * 16 + 6 * 32 + 6 * 64));
 }
 
+// By hand: a mean and a variance for each channel, and one count, of each normalization.
+TEST(Resnet, SynchronizedNormalizationsDeclareWhatTheyExchange) {
+  const auto synchronized = [](Resnet& m) { m.set_sync_batch_norm(true); };
+  const Inventory inventory = Of(Resnets(20, synchronized));
+  uint32_t collectives = 0;
+  uint64_t gathered = 0, summed = 0;
+  for (const Unit& unit : inventory.units()) {
+    EXPECT_EQ(unit.has_exchange(), unit.name() != "head") << unit.name();
+    collectives += unit.exchange().collectives();
+    gathered += unit.exchange().gathered_bytes(), summed += unit.exchange().summed_bytes();
+  }
+  EXPECT_EQ(collectives, 19u);
+  EXPECT_EQ(summed, 4u * 2 * (7 * 16 + 6 * 32 + 6 * 64));
+  EXPECT_EQ(gathered, summed + 4 * 19);
+  const Inventory plain = Of(Resnets(20));
+  for (const Unit& unit : plain.units()) EXPECT_FALSE(unit.has_exchange());
+  EXPECT_TRUE(CheckSame(Resolve(Resnets(20, synchronized)).value(), Resolve(Resnets(20)).value()).ok())
+      << "the same weights";
+}
+
 TEST(Resnet, DescribesItsBatch) {
   const Inventory inventory = Of(Resnets(18, [](Resnet& m) { m.set_classes(3), m.set_image(24), m.set_channels(1); }));
   EXPECT_EQ(inventory.task().name(), "image_classification");

@@ -8,9 +8,7 @@
 
 namespace muster::partition {
 
-uint64_t PaddedElements(const Tensor& tensor) {
-  return (models::Elements(tensor) + kAlignElements - 1) / kAlignElements * kAlignElements;
-}
+uint64_t PaddedElements(const Tensor& tensor) { return Padded(models::Elements(tensor)); }
 
 uint64_t NearestCut(const Tensor& tensor, uint64_t at, uint64_t coarse) {
   const uint64_t padded = PaddedElements(tensor);

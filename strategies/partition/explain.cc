@@ -56,11 +56,21 @@ bool EqualParts(const UnitPartition& unit, uint32_t shards) {
   return true;
 }
 
-Cuts CutsOf(const PartitionTable& table, const std::vector<UnitExplanation>& units) {
-  const auto in_several = [](const UnitExplanation& unit) { return unit.ranges > unit.owners; };
-  if (std::any_of(units.begin(), units.end(), in_several)) return Cuts::kRows;
-  const auto equal = [&](const UnitPartition& unit) { return EqualParts(unit, table.shards()); };
-  return std::all_of(table.units().begin(), table.units().end(), equal) ? Cuts::kEqual : Cuts::kFitted;
+// Of a unit that is frozen in part, equal parts of both have two ranges an owner.
+bool IsCutInTwo(const OwnedUnit& unit, uint32_t shards) {
+  const size_t trained = TrainedPart(unit).ranges.size();
+  return trained > 0 && trained <= shards && unit.ranges.size() - trained <= shards;
+}
+
+Cuts CutsOf(const PartitionTable& table, const Inventory& inventory, const std::vector<UnitExplanation>& units) {
+  bool equal = true;
+  for (int u = 0; u < inventory.units_size(); ++u) {
+    if (IsFrozenInPart(inventory.units(u)) && IsCutInTwo(OwnedUnitOf(table, inventory, u), table.shards())) continue;
+    const UnitExplanation& unit = units[static_cast<size_t>(u)];
+    if (unit.ranges > unit.owners) return Cuts::kRows;
+    equal &= EqualParts(table.units(u), table.shards());
+  }
+  return equal ? Cuts::kEqual : Cuts::kFitted;
 }
 
 void AddCuts(const OwnedUnit& unit, uint64_t most_bytes, std::vector<CutTensor>& cut) {
@@ -117,7 +127,12 @@ std::string BusiestLine(const Explanation& e) {
 }
 
 std::string RangesLine(const Explanation& e) {
-  if (e.cuts != Cuts::kRows) return absl::StrCat("a gather is of at most ", e.most_ranges, " ranges, one an owner");
+  if (e.cuts != Cuts::kRows) {
+    const bool two =
+        std::any_of(e.units.begin(), e.units.end(), [](const auto& unit) { return unit.ranges > unit.owners; });
+    return absl::StrCat("a gather is of at most ", e.most_ranges, " ranges, ",
+                        two ? "two an owner where a unit is frozen in part" : "one an owner");
+  }
   uint64_t ranges = 0, owners = 0;
   for (const UnitExplanation& unit : e.units) {
     ranges += unit.ranges;
@@ -198,7 +213,7 @@ Explanation Explain(const PartitionTable& table, const Inventory& inventory, abs
     AddCuts(owned, unit.largest_bytes, e.cut);
     e.tensors += static_cast<uint32_t>(owned.flat.tensors.size());
   }
-  e.cuts = CutsOf(table, e.units);
+  e.cuts = CutsOf(table, inventory, e.units);
   return e;
 }
 

@@ -24,9 +24,17 @@ FlatUnit Flatten(const Unit& unit, const std::vector<int>& order) {
     const Tensor& tensor = unit.tensors(t);
     const uint64_t elements = models::Elements(tensor);
     flat.tensors.push_back({tensor.name(), flat.elements, elements, tensor.decay(), tensor.frozen()});
-    flat.elements += (elements + kAlignElements - 1) / kAlignElements * kAlignElements;
+    flat.elements += Padded(elements);
   }
   return flat;
+}
+
+uint64_t TrainedElements(const Unit& unit) {
+  uint64_t n = 0;
+  for (const Tensor& tensor : unit.tensors()) {
+    if (!tensor.frozen()) n += Padded(models::Elements(tensor));
+  }
+  return n;
 }
 
 uint64_t FlatElements(const Inventory& inventory) {

@@ -13,6 +13,11 @@ namespace muster::partition {
 
 inline constexpr uint64_t kAlignElements = 16;  // 64 bytes of fp32
 
+// What so many elements take.
+constexpr uint64_t Padded(uint64_t elements) {
+  return (elements + kAlignElements - 1) / kAlignElements * kAlignElements;
+}
+
 struct FlatTensor {
   std::string name;
   uint64_t begin = 0;  // elements from the unit's start
@@ -32,6 +37,9 @@ std::vector<int> FlatOrder(const Unit& unit);
 FlatUnit Flatten(const Unit& unit);
 // In another order: `order` has the indices of all its tensors.
 FlatUnit Flatten(const Unit& unit, const std::vector<int>& order);
+
+// Of the tensors that are not frozen, padding included.
+uint64_t TrainedElements(const Unit& unit);
 
 // Padding included, all units together.
 uint64_t FlatElements(const Inventory& inventory);

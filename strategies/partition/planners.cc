@@ -5,6 +5,7 @@
 #include "models/inventory.h"
 #include "strategies/partition/cuts.h"
 #include "strategies/partition/flat.h"
+#include "strategies/partition/table.h"
 
 namespace muster::partition {
 namespace {
@@ -33,6 +34,37 @@ PartitionTable Replicated(const Inventory& inventory) {
   return table;
 }
 
+namespace {
+
+// A unit that is frozen in part: what is trained and what is frozen are cut equally each, so that gradients and
+// optimizer state are divided as well as parameters.
+void CutInTwo(const Unit& unit, uint32_t shards, UnitPartition& part) {
+  const std::vector<int> order = FlatOrder(unit);
+  const auto frozen = std::find_if(order.begin(), order.end(), [&](int t) { return unit.tensors(t).frozen(); });
+  const auto cut = [&](auto first, auto end) {
+    uint64_t all = 0;
+    for (auto t = first; t != end; ++t) all += PaddedElements(unit.tensors(*t));
+    const uint64_t share = (all / kAlignElements + shards - 1) / shards * kAlignElements;
+    uint64_t before = 0;  // elements of the tensors before this one
+    for (auto t = first; t != end; ++t) {
+      const Tensor& tensor = unit.tensors(*t);
+      Piece& piece = *part.add_pieces();
+      piece.set_tensor(tensor.name());
+      const uint64_t elements = models::Elements(tensor);
+      for (uint64_t begin = 0; begin < elements;) {
+        const uint64_t shard = (before + begin) / share, next = std::min((shard + 1) * share - before, elements);
+        AddExtent(piece, static_cast<uint32_t>(shard), begin, next - begin);
+        begin = next;
+      }
+      before += PaddedElements(tensor);
+    }
+  };
+  cut(order.begin(), frozen);
+  cut(frozen, order.end());
+}
+
+}  // namespace
+
 PartitionTable Even(const Inventory& inventory, uint32_t shards, size_t most_bytes) {
   SizeLimit limit(most_bytes);
   PartitionTable table;
@@ -40,6 +72,11 @@ PartitionTable Even(const Inventory& inventory, uint32_t shards, size_t most_byt
   for (const Unit& unit : inventory.units()) {
     UnitPartition& part = *table.add_units();
     part.set_unit(unit.name());
+    if (IsFrozenInPart(unit)) {
+      CutInTwo(unit, shards, part);
+      if (limit.Exceeded(table)) break;
+      continue;
+    }
     const uint64_t blocks = Flatten(unit).elements / kAlignElements;
     const uint64_t share = (blocks + shards - 1) / shards * kAlignElements;
     part.mutable_boundaries()->Reserve(static_cast<int>(shards) + 1);

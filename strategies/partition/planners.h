@@ -1,6 +1,6 @@
 // The ways to fill a partition table. Pure; the same table in every process. All but Rows are chained: a shard's part
-// of a unit is one range of its flat buffer, cut at multiples of 16 elements, and is stored as boundaries. All but Even
-// respect the tensors' atoms.
+// of a unit is one range of its flat buffer, cut at multiples of 16 elements, and is stored as boundaries; except for
+// Even of units that are frozen in part. All but Even respect the tensors' atoms.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,8 @@ inline constexpr size_t kAnySize = std::numeric_limits<size_t>::max();
 // One shard owns everything.
 PartitionTable Replicated(const Inventory& inventory);
 
-// Cuts every unit's flat buffer into equal parts of a multiple of 16 elements; the last ones end in padding.
+// Cuts every unit's flat buffer into equal parts of a multiple of 16 elements; the last ones end in padding. Of a unit
+// that is frozen in part, what is trained and what is frozen are cut so each.
 PartitionTable Even(const Inventory& inventory, uint32_t shards, size_t most_bytes = kAnySize);
 
 // Cuts every tensor along its first dimension, as torch.chunk and so PyTorch's FSDP2: rows / shards each, rounded up;

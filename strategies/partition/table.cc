@@ -151,10 +151,43 @@ uint64_t BufferElements(const PartitionTable& table, const Inventory& inventory,
   return Flatten(inventory.units(unit)).elements;
 }
 
-std::vector<bool> EvenUnits(const PartitionTable& table) {
+bool HasFrozen(const Unit& unit) {
+  return std::any_of(unit.tensors().begin(), unit.tensors().end(), [](const Tensor& t) { return t.frozen(); });
+}
+
+bool IsFrozenInPart(const Unit& unit) { return HasFrozen(unit) && TrainedElements(unit) > 0; }
+
+OwnedUnit TrainedPart(const OwnedUnit& unit) {
+  const std::vector<FlatTensor>& all = unit.flat.tensors;
+  if (std::none_of(all.begin(), all.end(), [](const FlatTensor& t) { return t.frozen; })) return unit;
+  OwnedUnit trained;
+  std::vector<uint64_t> begins;  // by tensor: trained elements before it, padding included
+  for (size_t i = 0; i < all.size(); ++i) {
+    begins.push_back(trained.flat.elements);
+    if (all[i].frozen) continue;
+    trained.flat.tensors.push_back(all[i]);
+    trained.flat.tensors.back().begin = trained.flat.elements;
+    const uint64_t next = i + 1 < all.size() ? all[i + 1].begin : unit.flat.elements;
+    trained.flat.elements += next - all[i].begin;
+  }
+  size_t t = 0;  // the tensor that the boundary lies in
+  const auto mapped = [&](uint64_t at) {
+    while (t + 1 < all.size() && all[t + 1].begin <= at) ++t;
+    if (all[t].frozen) return begins[t];
+    return begins[t] + (at - all[t].begin);
+  };
+  for (const OwnedRange& range : unit.ranges) {
+    const uint64_t begin = trained.ranges.empty() ? 0 : trained.ranges.back().end;
+    Append(trained.ranges, range.shard, begin, mapped(range.end));
+  }
+  return trained;
+}
+
+std::vector<bool> EvenUnits(const PartitionTable& table, const Inventory& inventory) {
   std::vector<bool> even;
-  for (const UnitPartition& part : table.units()) {
-    bool equal = part.boundaries_size() == static_cast<int>(table.shards()) + 1;
+  for (int u = 0; u < table.units_size(); ++u) {
+    const UnitPartition& part = table.units(u);
+    bool equal = part.boundaries_size() == static_cast<int>(table.shards()) + 1 && !IsFrozenInPart(inventory.units(u));
     for (int s = 1; equal && s < part.boundaries_size(); ++s) {
       equal = part.boundaries(s) == static_cast<uint64_t>(s) * part.boundaries(1);
     }
@@ -167,6 +200,16 @@ std::vector<uint64_t> OwnedElements(const PartitionTable& table, const Inventory
   std::vector<uint64_t> elements(table.shards());
   for (int u = 0; u < inventory.units_size(); ++u) {
     for (const OwnedRange& range : OwnedUnitOf(table, inventory, u).ranges) {
+      elements[range.shard] += range.end - range.begin;
+    }
+  }
+  return elements;
+}
+
+std::vector<uint64_t> TrainedElements(const PartitionTable& table, const Inventory& inventory) {
+  std::vector<uint64_t> elements(table.shards());
+  for (int u = 0; u < inventory.units_size(); ++u) {
+    for (const OwnedRange& range : TrainedPart(OwnedUnitOf(table, inventory, u)).ranges) {
       elements[range.shard] += range.end - range.begin;
     }
   }

@@ -33,14 +33,22 @@ OwnedUnit OwnedUnitOf(const PartitionTable& table, const Inventory& inventory, i
 // takes less memory.
 std::vector<OwnedUnit> OwnedUnits(const PartitionTable& table, const Inventory& inventory);
 
+// The part of a unit that is trained: its tensors that are not frozen alone, one after another in the same order, and
+// who owns them. Gradients and optimizer state are laid out so. `unit` itself if nothing in it is frozen.
+OwnedUnit TrainedPart(const OwnedUnit& unit);
+bool HasFrozen(const Unit& unit);
+bool IsFrozenInPart(const Unit& unit);
+
 // Of a unit's flat buffer, the table's padding included.
 uint64_t BufferElements(const PartitionTable& table, const Inventory& inventory, int unit);
 
-// By unit: whether the table cuts it into as many equal ranges as there are shards, in their order.
-std::vector<bool> EvenUnits(const PartitionTable& table);
+// By unit: whether the table cuts it into as many equal ranges as there are shards, in their order. A unit that is
+// frozen in part never is: its parameters or its gradients are cut otherwise.
+std::vector<bool> EvenUnits(const PartitionTable& table, const Inventory& inventory);
 
-// By shard: elements of the flat buffers that it owns, padding included.
+// By shard: elements of the flat buffers that it owns, padding included; and of those, the elements that are trained.
 std::vector<uint64_t> OwnedElements(const PartitionTable& table, const Inventory& inventory);
+std::vector<uint64_t> TrainedElements(const PartitionTable& table, const Inventory& inventory);
 
 // InvalidArgument names the tensor: a unit or tensor is missing, unknown or listed twice; extents leave a hole,
 // overlap, exceed the tensor, or name a shard that does not exist; boundaries are too few, descend, are not multiples

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <numeric>
@@ -100,7 +101,10 @@ class Builder {
  public:
   Builder(const Inventory& inventory, const ScheduleRecipe& recipe)
       : inventory_(inventory), recipe_(recipe), units_(inventory.units_size()) {
-    for (const Unit& unit : inventory.units()) bytes_.push_back(4 * partition::Flatten(unit).elements);
+    for (const Unit& unit : inventory.units()) {
+      bytes_.push_back(4 * partition::Flatten(unit).elements);
+      trained_bytes_.push_back(4 * partition::TrainedElements(unit));
+    }
     gathers_ = GatherSpans();
     reductions_ = ReduceSpans();
     gather_of_ = SpanByUnit(gathers_, units_);
@@ -129,11 +133,12 @@ class Builder {
 
   Schedule Train() {
     PlanTraining();
+    training_ = true;
     EmitEvents();
     Op norm{.kind = OpKind::kGradientNorm, .group = recipe_.sharded ? kShardGroup : -1};
     if (last_reduction_ >= 0) norm.waits = {last_reduction_};
     Emit(std::move(norm));
-    Emit({.kind = OpKind::kOptimizerStep});
+    Step();
     schedule_.microbatches = recipe_.microbatches;
     return std::move(schedule_);
   }
@@ -154,7 +159,20 @@ class Builder {
     const auto begin = recipe_.even_units.begin();
     return std::all_of(begin + span.begin, begin + span.end, [](bool even) { return even; });
   }
+  // Whether there are tensors and all of them are frozen.
+  bool Frozen(const Span& span) const {
+    const auto any = [&](const std::vector<uint64_t>& bytes) {
+      return std::any_of(bytes.begin() + span.begin, bytes.begin() + span.end, [](uint64_t b) { return b > 0; });
+    };
+    return any(bytes_) && !any(trained_bytes_);
+  }
   bool Distributed() const { return recipe_.sharded || recipe_.replicated; }
+  bool Offloads() const { return recipe_.offloaded != Offloaded::kNothing; }
+  // A slot is free after its gradients are in host memory. Where replicas share what a shard owns, it is summed over
+  // them first, once a step.
+  bool OffloadsSlots() const {
+    return Offloads() && recipe_.gradients == Gradients::kOwned && !(recipe_.sharded && recipe_.replicated);
+  }
   int32_t last() const { return static_cast<int32_t>(ops_.size()) - 1; }
 
   std::vector<Span> GatherSpans() const {
@@ -172,12 +190,19 @@ class Builder {
 
   // From the model's end, where the backward begins. A span without bytes joins the one before it.
   std::vector<Span> ReduceSpans() const {
-    if (recipe_.gradients == Gradients::kOwned && recipe_.gather_bytes > 0) return GatherSpans();
     std::vector<Span> spans;
+    if (recipe_.gradients == Gradients::kOwned && recipe_.gather_bytes > 0) {
+      for (Span span : GatherSpans()) {
+        span.bytes =
+            std::accumulate(trained_bytes_.begin() + span.begin, trained_bytes_.begin() + span.end, uint64_t{0});
+        if (span.bytes > 0 || !Frozen(span)) spans.push_back(span);
+      }
+      return spans;
+    }
     Span span{units_, units_, 0};
     for (int32_t u = units_; u-- > 0;) {
       span.begin = u;
-      span.bytes += bytes_[u];
+      span.bytes += trained_bytes_[u];
       const uint64_t enough = u < kFrontUnits ? std::min(recipe_.reduce_bytes, kFrontBytes) : recipe_.reduce_bytes;
       if (span.bytes == 0 || (span.bytes < enough && u > 0)) continue;
       spans.push_back(span);
@@ -191,24 +216,36 @@ class Builder {
     return u > 0 && inventory_.units(u).saved_bytes() > inventory_.units(u - 1).output_bytes();
   }
 
+  // By stream: the last op that has ended when op `w` has, as far as that saves a wait: transfers come between the
+  // other streams.
+  using Ended = std::array<int32_t, kStreams>;
+  Ended EndedWith(int32_t w) const {
+    if (Offloads()) return ended_with_[static_cast<size_t>(w)];
+    Ended ended = kNone;
+    ended[static_cast<size_t>(ops_[w].stream)] = w;
+    return ended;
+  }
+
   // An op is on its stream of the table of ops. One that computes waits only for what no op before it has waited for:
   // ops of a stream end in their order, and those that compute begin in theirs.
   void Emit(Op op) {
     op.stream = Traits(op.kind).stream;
-    if (op.stream == Stream::kCompute) {
-      std::array<int32_t, kStreams> last = waited_;
-      for (const int32_t w : op.waits) {
-        int32_t& its = last[static_cast<size_t>(ops_[w].stream)];
-        its = std::max(its, w);
-      }
-      op.waits.clear();
-      for (size_t s = 0; s < kStreams; ++s) {
-        if (last[s] > waited_[s]) op.waits.push_back(last[s]);
-      }
-      std::sort(op.waits.begin(), op.waits.end());
-      waited_ = last;
-      waited_[static_cast<size_t>(Stream::kCompute)] = static_cast<int32_t>(ops_.size());
+    const auto join = [](Ended& ended, const Ended& more) {
+      for (size_t s = 0; s < kStreams; ++s) ended[s] = std::max(ended[s], more[s]);
+    };
+    const bool computes = op.stream == Stream::kCompute;
+    Ended& before = ended_by_[static_cast<size_t>(op.stream)];
+    std::sort(op.waits.begin(), op.waits.end(), std::greater<>());
+    Waits kept;
+    for (const int32_t w : op.waits) {
+      if (computes && w <= before[static_cast<size_t>(ops_[w].stream)]) continue;
+      kept.push_back(w);
+      join(before, EndedWith(w));
     }
+    std::sort(kept.begin(), kept.end());
+    op.waits = std::move(kept);
+    before[static_cast<size_t>(op.stream)] = static_cast<int32_t>(ops_.size());
+    if (Offloads()) ended_with_.push_back(before);
     ops_.push_back(std::move(op));
   }
 
@@ -292,7 +329,7 @@ class Builder {
 
   void PlanGradients() {
     const bool owned = recipe_.gradients == Gradients::kOwned;
-    if (!Distributed()) return;
+    if (!Distributed() && !Offloads()) return;
     std::vector<Hold> taken;
     std::vector<std::optional<Hold>> open(reductions_.size());  // of one microbatch
     for (uint32_t e = 0; e < events_.size(); ++e) {
@@ -301,7 +338,7 @@ class Builder {
       if (!owned && event.microbatch + 1 < recipe_.microbatches) continue;
       for (const int32_t owner : owners_[event.unit]) {
         const int32_t s = reduction_of_[owner];
-        if (s < 0) continue;
+        if (s < 0 || Frozen({owner, owner + 1, 0})) continue;
         if (!open[s].has_value()) open[s] = Hold{static_cast<uint32_t>(s), e, e};
         open[s]->end = e;
       }
@@ -329,7 +366,8 @@ class Builder {
 
   void EmitEvents() {
     ops_.reserve(events_.size() + 2 * holds_.size() + opens_before_.size() +
-                 reductions_after_.size() * (recipe_.sharded && recipe_.replicated ? 2 : 1) + 3);
+                 reductions_after_.size() * (recipe_.sharded && recipe_.replicated ? 2 : 1) + 3 +
+                 (Offloads() ? holds_.size() + reductions_after_.size() + 2 * reductions_.size() : 0));
     std::vector<int32_t> gathered(holds_.size());                                     // by hold: its op
     std::vector<int32_t> freed(static_cast<size_t>(slots_), -1);                      // by slot: the release
     std::vector<int32_t> reduced(static_cast<size_t>(schedule_.gradient_slots), -1);  // by gradient slot
@@ -344,6 +382,7 @@ class Builder {
         Open(opens_before_[opening].span, reduced);
       }
       Op op{.kind = event.kind, .unit = event.unit, .microbatch = event.microbatch};
+      if (training_ && Distributed() && inventory_.units(event.unit).has_exchange()) op.group = kExchangeGroup;
       for (; begun < holds_.size() && holds_[begun].begin == e; ++begun) op.waits.push_back(gathered[begun]);
       Emit(std::move(op));
       const int32_t computed = last();
@@ -358,13 +397,14 @@ class Builder {
   }
 
   void Gather(size_t s, const std::vector<int32_t>& freed) {
-    Op op{.kind = OpKind::kGather,
-          .unit = gathers_[s].begin,
-          .unit_end = gathers_[s].end,
-          .group = kShardGroup,
-          .slot = slot_[s],
-          .even = Even(gathers_[s])};
+    Op op{.kind = OpKind::kFetch, .unit = gathers_[s].begin, .unit_end = gathers_[s].end, .slot = slot_[s]};
     if (op.slot >= 0 && freed[op.slot] >= 0) op.waits = {freed[op.slot]};
+    if (recipe_.offloaded == Offloaded::kParameters) {
+      Emit(op);
+      if (!recipe_.sharded) return;
+      op.waits = {last()};
+    }
+    op.kind = OpKind::kGather, op.group = kShardGroup, op.even = Even(gathers_[s]);
     Emit(std::move(op));
   }
 
@@ -390,26 +430,50 @@ class Builder {
   }
 
   void Reduce(const Event& event, size_t s, int32_t computed, std::vector<int32_t>& reduced) {
+    const bool final = event.microbatch + 1 == recipe_.microbatches;
+    int32_t done = computed;
     Op op{.unit = reductions_[s].begin, .unit_end = reductions_[s].end};
     if (recipe_.sharded) {
       op.kind = OpKind::kReduce, op.group = kShardGroup, op.waits = {computed};
       op.even = Even(reductions_[s]);
       Emit(op);
       op.even = false;
-      if (gradient_slot_[s] >= 0) reduced[gradient_slot_[s]] = last();
+      done = last();
+      if (gradient_slot_[s] >= 0) reduced[gradient_slot_[s]] = done;
     }
-    if (recipe_.replicated && event.microbatch + 1 == recipe_.microbatches) {
-      op.kind = OpKind::kAllReduce, op.group = kReplicaGroup;
-      op.waits = {recipe_.sharded ? last() : computed};
+    if (recipe_.replicated && final) {
+      op.kind = OpKind::kAllReduce, op.group = kReplicaGroup, op.waits = {done};
       Emit(op);
+      done = last();
+    }
+    if (OffloadsSlots() || (Offloads() && final)) {
+      op.kind = OpKind::kOffload, op.group = -1, op.waits = {done};
+      if (OffloadsSlots()) op.microbatch = event.microbatch;
+      Emit(op);
+      if (OffloadsSlots()) reduced[gradient_slot_[s]] = last();
     }
     last_reduction_ = last();
+  }
+
+  // On the host by bucket, those of the model's front first, since the next step begins with them.
+  void Step() {
+    if (!Offloads()) {
+      Emit({.kind = OpKind::kOptimizerStep});
+      return;
+    }
+    std::vector<Span> spans = reductions_;
+    std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+    for (const Span& span : spans) {
+      Emit({.kind = OpKind::kOptimizerStep, .unit = span.begin, .unit_end = span.end});
+      if (recipe_.offloaded == Offloaded::kParameters) continue;
+      Emit({.kind = OpKind::kFetch, .unit = span.begin, .unit_end = span.end, .waits = {last()}});
+    }
   }
 
   const Inventory& inventory_;
   const ScheduleRecipe& recipe_;
   const int32_t units_;
-  std::vector<uint64_t> bytes_;                    // by unit
+  std::vector<uint64_t> bytes_, trained_bytes_;    // by unit
   std::vector<Span> gathers_, reductions_;         // what is gathered, and what reduced, together
   std::vector<int32_t> gather_of_, reduction_of_;  // by unit: its span of those
   std::vector<std::vector<int32_t>> owners_;       // by unit
@@ -422,11 +486,14 @@ class Builder {
   std::vector<Hold> reductions_after_;         // of gradients, by end
   std::vector<int32_t> slot_, gradient_slot_;  // by span
   int32_t slots_ = 0;
+  bool training_ = false;  // an evaluation exchanges nothing
   Schedule schedule_;
   std::vector<Op>& ops_ = schedule_.ops;
   int32_t last_reduction_ = -1;
-  // By stream: the last op that those of kCompute have waited for.
-  std::array<int32_t, kStreams> waited_ = {-1, -1, -1, -1};
+  static constexpr Ended kNone = {-1, -1, -1, -1};
+  // By stream: what has ended when its last op has; of kCompute, also when its next one begins.
+  std::array<Ended, kStreams> ended_by_ = {kNone, kNone, kNone, kNone};
+  std::vector<Ended> ended_with_;  // by op, with offloading
 };
 
 }  // namespace

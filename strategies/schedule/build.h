@@ -22,14 +22,22 @@ enum class Gradients {
   kOwned,  // whole only in a slot, in each microbatch from the first backward that adds to them to their reduction
 };
 
+// What lies in host memory.
+enum class Offloaded {
+  kNothing,
+  kOptimizer,   // master weights, owned gradients and the optimizer's state
+  kParameters,  // those, and the owned parameters, which are fetched for each gather
+};
+
 struct ScheduleRecipe {
   int32_t microbatches = 1;
   Parameters parameters = Parameters::kWhole;
   Gradients gradients = Gradients::kWhole;
   bool sharded = false;     // gradients go to their owners
   bool replicated = false;  // gradients are summed over replicas
-  bool recompute = false;   // recompute a unit's saved activations for its backward, if it saves more than its input
-  int32_t prefetch = 1;     // gathers in progress ahead of the unit that computes
+  Offloaded offloaded = Offloaded::kNothing;
+  bool recompute = false;  // recompute a unit's saved activations for its backward, if it saves more than its input
+  int32_t prefetch = 1;    // gathers in progress ahead of the unit that computes
   // Neighboring units are gathered together up to this many bytes of fp32, and reduced together from this many on.
   uint64_t gather_bytes = 0;
   uint64_t reduce_bytes = 0;
@@ -38,6 +46,8 @@ struct ScheduleRecipe {
 
 // A slot is held from a unit's gather to its release; a unit that would be gathered again at once is not released. A
 // tied tensor's gradient stays in its slot from the first backward that adds to it to the last, and is reduced once.
+// With an optimizer in host memory, gradients go there as they are reduced, or from their slots where there is nothing
+// to reduce, and each bucket of them has an optimizer step of its own, beside which the bucket before it is fetched.
 Schedule Build(const Inventory& inventory, const ScheduleRecipe& recipe);
 
 // A forward pass with parameters as in training, in the same slots.

@@ -67,6 +67,59 @@ TEST(Build, FullShardGathersAheadAndReducesBehind) {
                            ));
 }
 
+// One rank, whose gradients and perhaps parameters are in host memory.
+ScheduleRecipe Alone(Offloaded offloaded) {
+  return {.parameters = offloaded == Offloaded::kParameters ? Parameters::kFreed : Parameters::kWhole,
+          .gradients = Gradients::kOwned,
+          .offloaded = offloaded};
+}
+
+TEST(Build, OneRankFetchesParametersAndOffloadsGradients) {
+  const Inventory inventory = Layers(1);
+  EXPECT_THAT(Lines(Build(inventory, Alone(Offloaded::kParameters)), inventory),
+              testing::ElementsAre("Fetch embedding on transfer slot 1",         // 0
+                                   "Fetch h.0 on transfer slot 0",               // 1
+                                   "Forward embedding m0 after 0",               // 2: and kept for the head
+                                   "Fetch head on transfer slot 2",              // 3
+                                   "Forward h.0 m0 after 1",                     // 4
+                                   "Forward head m0 after 3",                    // 5
+                                   "OpenGradients head slot 2",                  // 6
+                                   "OpenGradients embedding slot 1",             // 7
+                                   "Backward head m0",                           // 8
+                                   "Release embedding",                          // 9
+                                   "Release head",                               // 10
+                                   "Offload head m0 on transfer after 8",        // 11
+                                   "OpenGradients h.0 slot 0",                   // 12
+                                   "Backward h.0 m0",                            // 13
+                                   "Release h.0",                                // 14
+                                   "Offload h.0 m0 on transfer after 13",        // 15
+                                   "Backward embedding m0",                      // 16
+                                   "Offload embedding m0 on transfer after 16",  // 17
+                                   "GradientNorm after 17",                      // 18
+                                   "OptimizerStep embedding",                    // 19
+                                   "OptimizerStep h.0",                          // 20
+                                   "OptimizerStep head"));                       // 21
+}
+
+// The device keeps its part of the parameters: it is fetched after each bucket's step, beside the next one's.
+TEST(Build, ShardsAreFetchedAfterTheirStepOnTheHost) {
+  const Inventory inventory = Layers(1);
+  ScheduleRecipe recipe = FullShard();
+  recipe.offloaded = Offloaded::kOptimizer;
+  std::vector<std::string> lines = Lines(Build(inventory, recipe), inventory);
+  const auto norm =
+      std::find_if(lines.begin(), lines.end(), [](const std::string& l) { return l.starts_with("Grad"); });
+  ASSERT_NE(norm, lines.end());
+  const auto at = [&](int i) { return std::to_string(norm - lines.begin() + i); };
+  EXPECT_THAT(
+      std::vector<std::string>(norm - 2, lines.end()),
+      testing::ElementsAre("Reduce embedding on reduce in shards after " + at(-3),
+                           "Offload embedding m0 on transfer after " + at(-2), "GradientNorm in shards after " + at(-1),
+                           "OptimizerStep embedding", "Fetch embedding on transfer after " + at(1), "OptimizerStep h.0",
+                           "Fetch h.0 on transfer after " + at(3), "OptimizerStep head",
+                           "Fetch head on transfer after " + at(5)));
+}
+
 ScheduleRecipe Random(std::mt19937& random) {
   ScheduleRecipe recipe;
   recipe.microbatches = 1 + static_cast<int32_t>(random() % 4);
@@ -75,6 +128,11 @@ ScheduleRecipe Random(std::mt19937& random) {
   if (recipe.sharded) {
     recipe.parameters = static_cast<Parameters>(1 + random() % 3);
     recipe.gradients = static_cast<Gradients>(random() % 2);
+  }
+  if (random() % 3 == 0) {
+    const bool kept = recipe.parameters == Parameters::kWhole || recipe.parameters == Parameters::kUpdated;
+    recipe.offloaded = kept || random() % 2 == 0 ? Offloaded::kOptimizer : Offloaded::kParameters;
+    if (random() % 4 == 0) recipe = Alone(recipe.offloaded);
   }
   recipe.recompute = random() % 2 == 0;
   recipe.prefetch = static_cast<int32_t>(random() % 5);
@@ -225,6 +283,39 @@ TEST(Build, WrappedUnitsTravelTogether) {
 }
 
 // One broken schedule for each rule about slots, gradients and replicas.
+// In training on several ranks, and nowhere else.
+TEST(Build, PassesOfUnitsThatExchangeNameTheirGroup) {
+  const Inventory inventory = Exchanging();
+  const ScheduleRecipe recipe{.microbatches = 2, .replicated = true, .recompute = true};
+  const Schedule schedule = Build(inventory, recipe);
+  int passes = 0;
+  for (const Op& op : schedule.ops) {
+    if (Traits(op.kind).pass == Pass::kNone) continue;
+    EXPECT_EQ(op.group, op.unit == 1 || op.unit == 2 ? kExchangeGroup : -1) << Print(op, inventory);
+    passes += op.group == kExchangeGroup ? 1 : 0;
+  }
+  EXPECT_EQ(passes, 2 * 2 * 3) << "microbatches, units, and forward, recomputation and backward";
+  EXPECT_TRUE(UsesGroup(schedule, kExchangeGroup));
+  EXPECT_FALSE(UsesGroup(BuildEvaluation(inventory, recipe), kExchangeGroup));
+  EXPECT_FALSE(UsesGroup(Build(inventory, {}), kExchangeGroup)) << "one rank";
+}
+
+TEST(Check, RefusesAPassWithoutItsGroupAndAGroupWithoutAnExchange) {
+  const Inventory inventory = Exchanging();
+  const Schedule right = Build(inventory, {.replicated = true});
+  ASSERT_EQ(Check(right, inventory), absl::OkStatus());
+  EXPECT_TRUE(absl::StrContains(Check(right, Layers(2)).message(), "the unit exchanges nothing"));
+  for (size_t i = 0; i < right.ops.size(); ++i) {
+    if (right.ops[i].group != kExchangeGroup) continue;
+    Schedule wrong = right;
+    for (const int32_t group : {-1, kWorldGroup}) {
+      wrong.ops[i].group = group;
+      EXPECT_TRUE(absl::StrContains(Check(wrong, inventory).message(), "the unit exchanges with other ranks"));
+      EXPECT_TRUE(absl::StrContains(CheckMatching({&right, &wrong}, 1, inventory).message(), "schedule: collective "));
+    }
+  }
+}
+
 TEST(Check, RefusesWhatShardingCanGetWrong) {
   struct Case {
     std::string rule;

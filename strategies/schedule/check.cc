@@ -33,6 +33,13 @@ std::vector<std::vector<int32_t>> ParametersUsedBy(const Inventory& inventory) {
   return owners;
 }
 
+bool ChangesInSteps(const Unit& unit) {
+  return std::any_of(unit.tensors().begin(), unit.tensors().end(), [](const Tensor& t) { return !t.frozen(); });
+}
+
+// A unit without tensors takes part like one that is trained: its backward may be all that there is.
+bool IsTrained(const Unit& unit) { return unit.tensors().empty() || ChangesInSteps(unit); }
+
 struct SlotState {
   int32_t owner = -1;     // the first unit that holds it; -1: none
   int64_t freed_at = -1;  // the op; -1: it was never held
@@ -53,13 +60,18 @@ class Checker {
         inventory_(inventory),
         units_(inventory.units_size()),
         ever_gathered_(units_),
+        ever_fetched_(units_),
         ever_opened_(units_),
         owners_(ParametersUsedBy(inventory)),
         ended_(schedule.ops.size()),
         gathered_at_(units_),
+        fetched_at_(units_),
         opened_at_(units_),
         reduced_at_(units_),
         all_reduced_at_(units_),
+        stepped_at_(units_),
+        not_offloaded_(units_),
+        outdated_(units_),
         slot_of_(units_),
         gradient_slot_of_(units_),
         slots_(static_cast<size_t>(std::max(0, schedule.slots))),
@@ -68,15 +80,18 @@ class Checker {
         backward_left_(schedule.microbatches, units_),
         used_(units_),
         pending_(units_) {
+    for (const Unit& unit : inventory.units()) trained_.push_back(IsTrained(unit));
     for (const Op& op : schedule.ops) {
       const OpTraits& traits = Traits(op.kind);
       for (int32_t u = std::max(0, op.unit); u < std::min(op.unit_end, units_); ++u) {
         if (traits.parameters == ParameterUse::kGather) ever_gathered_[u] = true;
+        if (traits.parameters == ParameterUse::kFetch && op.slot >= 0) ever_fetched_[u] = true;
         if (traits.gradients == GradientUse::kOpen) ever_opened_[u] = true;
       }
       reduces_ |= traits.gradients == GradientUse::kReduce;
       if (traits.gradients == GradientUse::kReduce) norm_group_ = op.group;
       all_reduces_ |= traits.gradients == GradientUse::kAllReduce;
+      offloads_ |= traits.gradients == GradientUse::kOffload;
       trains_ |= traits.pass == Pass::kBackward || traits.gradients == GradientUse::kApply;
     }
   }
@@ -115,7 +130,8 @@ class Checker {
     if (op.unit < (traits.scope == OpScope::kStep ? -1 : 0) || op.unit >= units_) {
       return Wrong("indices", "no such unit");
     }
-    if (traits.scope == OpScope::kUnits && (op.unit_end <= op.unit || op.unit_end > units_)) {
+    const bool ranges = traits.scope == OpScope::kUnits || (traits.scope == OpScope::kStep && op.unit >= 0);
+    if (ranges && (op.unit_end <= op.unit || op.unit_end > units_)) {
       return Wrong("indices", "empty or too long a range of units");
     }
     if (traits.scope == OpScope::kMicrobatch && (op.microbatch < 0 || op.microbatch >= schedule_.microbatches)) {
@@ -128,7 +144,11 @@ class Checker {
     if (op.group < 0 && traits.group == GroupUse::kRequired) return Wrong("groups", "a collective needs a group");
     if (op.group >= 0 && traits.group == GroupUse::kNone) return Wrong("groups", "is no collective");
     if (op.group >= kGroups || op.group < -1) return Wrong("groups", "no such group");
-    return absl::OkStatus();
+    if (traits.pass == Pass::kNone) return absl::OkStatus();
+    const bool exchanges = (reduces_ || all_reduces_) && inventory_.units(op.unit).has_exchange();
+    if (op.group == (exchanges ? kExchangeGroup : -1)) return absl::OkStatus();
+    return Wrong("groups", exchanges ? "the unit exchanges with other ranks, and has not their group"
+                                     : "the unit exchanges nothing");
   }
 
   // Vector clocks: for each stream, up to which op its ops are known to be done. Ops of a stream end in their order;
@@ -164,7 +184,10 @@ class Checker {
 
   absl::Status CheckOp(const Op& op) {
     const OpTraits& traits = Traits(op.kind);
-    if (stepped_ && !traits.after_step) return Wrong("step", "comes after the optimizer's step");
+    const bool steps_a_part = traits.gradients == GradientUse::kApply && op.unit >= 0;
+    if (stepped_ && !traits.after_step && !steps_a_part) {
+      return Wrong("step", "comes after the optimizer's step");
+    }
     if (absl::Status s = CheckPass(op, traits.pass); !s.ok()) return s;
     if (absl::Status s = CheckGradients(op, traits.gradients); !s.ok()) return s;
     if (absl::Status s = CheckScalars(op, traits); !s.ok()) return s;
@@ -224,8 +247,11 @@ class Checker {
         return Reduce(op);
       case GradientUse::kAllReduce:
         return reduces_ ? AllReduceOwned(op) : Reduce(op);
+      case GradientUse::kOffload:
+        return Offload(op);
       case GradientUse::kMeasure:
         if (!backward_done_everywhere()) return Wrong("step", "clips before the last backward");
+        if (NotOffloaded()) return Wrong("offload", *NotOffloaded());
         clipped_ = true;
         right_norm_ = op.group == norm_group_;
         return AfterAllGradients();
@@ -234,7 +260,7 @@ class Checker {
         if (!clipped_) return Wrong("step", "steps without the gradients' norm");
         if (Unreduced()) return Wrong("reduction", *Unreduced());
         if (!right_norm_) return Wrong("groups", "the norm is not summed over the shards of the gradient, or has none");
-        stepped_ = true;
+        if (absl::Status s = Step(op); !s.ok()) return s;
         return AfterAllGradients();
     }
     return absl::OkStatus();
@@ -246,6 +272,8 @@ class Checker {
         break;
       case ParameterUse::kGather:
         return Gather(op);
+      case ParameterUse::kFetch:
+        return op.slot >= 0 ? Fetch(op) : FetchUpdated(op);
       case ParameterUse::kRead:
         return Use(op.unit);
       case ParameterUse::kReadIfBackwardDoes:
@@ -276,7 +304,40 @@ class Checker {
       if (gathered_at_[u].has_value()) return Wrong("resident", "gathered twice");
       gathered_at_[u] = at_;
     }
+    if (!ever_fetched_[op.unit]) return Take(op, slots_, slot_of_);
+    for (int32_t u = op.unit; u < op.unit_end; ++u) {
+      if (!fetched_at_[u].has_value()) {
+        return Wrong("resident",
+                     absl::StrCat("what this rank owns of ", inventory_.units(u).name(), " is not fetched"));
+      }
+      const Op& fetch = schedule_.ops[*fetched_at_[u]];
+      if (fetch.slot != op.slot || fetch.unit != op.unit || fetch.unit_end != op.unit_end) {
+        return Wrong("resident", "gathers not what was fetched together");
+      }
+      if (absl::Status s = MustFollow(*fetched_at_[u]); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Fetch(const Op& op) {
+    for (int32_t u = op.unit; u < op.unit_end; ++u) {
+      if (fetched_at_[u].has_value()) return Wrong("resident", "fetched twice");
+      fetched_at_[u] = at_;
+      if (!ever_gathered_[u]) gathered_at_[u] = at_;
+    }
     return Take(op, slots_, slot_of_);
+  }
+
+  // What the device keeps, after the step on the host.
+  absl::Status FetchUpdated(const Op& op) {
+    for (int32_t u = op.unit; u < op.unit_end; ++u) {
+      if (ever_fetched_[u])
+        return Wrong("slots", absl::StrCat(inventory_.units(u).name(), " has another one elsewhere"));
+      if (!stepped_at_[u].has_value()) return Wrong("resident", "fetched without a slot before its step");
+      if (absl::Status s = MustFollow(*stepped_at_[u]); !s.ok()) return s;
+      outdated_[u] = false;
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Release(const Op& op) {
@@ -290,7 +351,7 @@ class Checker {
       if (absl::Status s = MustFollowAll(used_[u]); !s.ok()) return s;
       used_[u].clear();
       if (gather.slot >= 0) slots_[gather.slot] = {-1, static_cast<int64_t>(at_)};
-      gathered_at_[u].reset();
+      gathered_at_[u].reset(), fetched_at_[u].reset();
     }
     return absl::OkStatus();
   }
@@ -306,7 +367,7 @@ class Checker {
   // The op reads the unit's parameters.
   absl::Status Use(int32_t unit) {
     for (const int32_t u : owners_[unit]) {
-      if (!ever_gathered_[u]) continue;
+      if (!ever_gathered_[u] && !ever_fetched_[u]) continue;
       if (!gathered_at_[u].has_value()) {
         return Wrong("resident", absl::StrCat("the parameters of ", inventory_.units(u).name(), " are not gathered"));
       }
@@ -318,6 +379,7 @@ class Checker {
 
   absl::Status AddGradients(const Op& op) {
     for (const int32_t owner : owners_[op.unit]) {
+      if (!trained_[owner]) continue;
       pending_[owner].push_back({op.unit, op.microbatch, at_});
       if (!ever_opened_[owner]) continue;
       if (!opened_at_[owner].has_value()) {
@@ -325,9 +387,14 @@ class Checker {
       }
       if (absl::Status s = MustFollow(*opened_at_[owner]); !s.ok()) return s;
     }
-    if (!reduces_ && !all_reduces_) gradients_.push_back(at_);
+    if (!Distributed() && !offloads_) gradients_.push_back(at_);
     return absl::OkStatus();
   }
+
+  bool Distributed() const { return reduces_ || all_reduces_; }
+  // A slot is free after its gradients are in host memory, unless they are also summed over replicas, which is once a
+  // step.
+  bool OffloadsSlots() const { return offloads_ && !(reduces_ && all_reduces_); }
 
   absl::Status Reduce(const Op& op) {
     for (int32_t owner = op.unit; owner < op.unit_end; ++owner) {
@@ -335,7 +402,7 @@ class Checker {
       if (Traits(op.kind).gradients == GradientUse::kReduce && all_reduced_at_[owner].has_value()) {
         return Wrong("reduction", absl::StrCat(name, " has been summed over replicas"));
       }
-      if (pending_[owner].empty()) {
+      if (trained_[owner] && pending_[owner].empty()) {
         return Wrong("reduction",
                      absl::StrCat("there is nothing to reduce of ", name, ": not computed yet, or reduced already"));
       }
@@ -343,10 +410,58 @@ class Checker {
         if (absl::Status s = MustFollow(contribution.at); !s.ok()) return s;
       }
       pending_[owner].clear();
-      if (absl::Status s = Close(op, owner); !s.ok()) return s;
+      if (!ever_opened_[owner] || !OffloadsSlots()) {
+        if (absl::Status s = Close(op, owner); !s.ok()) return s;
+      }
       reduced_at_[owner] = at_;
+      not_offloaded_[owner] = offloads_;
     }
     gradients_.push_back(at_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Offload(const Op& op) {
+    for (int32_t owner = op.unit; owner < op.unit_end; ++owner) {
+      const std::string& name = inventory_.units(owner).name();
+      if (Distributed() && !not_offloaded_[owner] && trained_[owner]) {
+        return Wrong("offload", absl::StrCat("nothing of ", name, " was reduced since the last one"));
+      }
+      if (!Distributed() && pending_[owner].empty() && trained_[owner]) {
+        return Wrong("offload", absl::StrCat("there is nothing of ", name));
+      }
+      for (const Contribution& contribution : pending_[owner]) {
+        if (absl::Status s = MustFollow(contribution.at); !s.ok()) return s;
+      }
+      pending_[owner].clear();
+      for (const auto& reduced : {reduced_at_[owner], all_reduced_at_[owner]}) {
+        if (!reduced.has_value()) continue;
+        if (absl::Status s = MustFollow(*reduced); !s.ok()) return s;
+      }
+      if (ever_opened_[owner] && OffloadsSlots()) {
+        if (absl::Status s = Close(op, owner); !s.ok()) return s;
+      }
+      not_offloaded_[owner] = false;
+    }
+    gradients_.push_back(at_);
+    return absl::OkStatus();
+  }
+
+  std::optional<std::string> NotOffloaded() const {
+    for (int32_t u = 0; u < units_; ++u) {
+      if (not_offloaded_[u])
+        return absl::StrCat("the gradient of ", inventory_.units(u).name(), " is in no host memory");
+    }
+    return std::nullopt;
+  }
+
+  absl::Status Step(const Op& op) {
+    if (op.unit >= 0 && !offloads_) return Wrong("step", "of a part, without gradients in host memory");
+    for (int32_t u = std::max(0, op.unit); u < (op.unit < 0 ? units_ : op.unit_end); ++u) {
+      if (stepped_at_[u].has_value()) return Wrong("step", absl::StrCat(inventory_.units(u).name(), " has stepped"));
+      stepped_at_[u] = at_;
+      outdated_[u] = offloads_ && !ever_fetched_[u] && ChangesInSteps(inventory_.units(u));
+    }
+    stepped_ = true;
     return absl::OkStatus();
   }
 
@@ -373,6 +488,7 @@ class Checker {
       const std::string& name = inventory_.units(owner).name();
       if (all_reduced_at_[owner].has_value()) return Wrong("reduction", absl::StrCat(name, " comes twice"));
       all_reduced_at_[owner] = at_;
+      not_offloaded_[owner] = offloads_;
       if (!reduced_at_[owner].has_value())
         return Wrong("reduction", absl::StrCat(name, " is not reduced to its owners"));
       if (absl::Status s = MustFollow(*reduced_at_[owner]); !s.ok()) return s;
@@ -392,7 +508,7 @@ class Checker {
 
   std::optional<std::string> Unreduced() const {
     for (int32_t owner = 0; owner < units_; ++owner) {
-      if ((!reduces_ && !all_reduces_) || pending_[owner].empty()) continue;
+      if ((!Distributed() && !offloads_) || pending_[owner].empty()) continue;
       const auto first =
           std::min_element(pending_[owner].begin(), pending_[owner].end(), [](const auto& a, const auto& b) {
             return std::pair(a.user, a.microbatch) < std::pair(b.user, b.microbatch);
@@ -420,6 +536,13 @@ class Checker {
     if (!backward_done_everywhere()) return Wrong("order", "a backward is missing");
     if (Unreduced()) return Wrong("reduction", *Unreduced());
     if (!stepped_) return Wrong("step", "no optimizer step");
+    for (int32_t u = 0; u < units_; ++u) {
+      const std::string& name = inventory_.units(u).name();
+      if (ChangesInSteps(inventory_.units(u)) && !stepped_at_[u].has_value())
+        return Wrong("step", absl::StrCat(name, " has none"));
+      if (outdated_[u])
+        return Wrong("resident", absl::StrCat("the device has the parameters of ", name, " before the step"));
+    }
     return absl::OkStatus();
   }
 
@@ -427,9 +550,11 @@ class Checker {
   const Inventory& inventory_;
   const int32_t units_;
   size_t at_ = 0;
-  std::vector<bool> ever_gathered_, ever_opened_;   // by unit
+  std::vector<bool> ever_gathered_, ever_fetched_;  // by unit; the latter: into a slot
+  std::vector<bool> ever_opened_;                   // by unit
   const std::vector<std::vector<int32_t>> owners_;  // by unit
-  bool reduces_ = false, all_reduces_ = false, trains_ = false;
+  std::vector<bool> trained_;                       // by unit: not all of it is frozen
+  bool reduces_ = false, all_reduces_ = false, offloads_ = false, trains_ = false;
   bool clipped_ = false, stepped_ = false;
   bool right_norm_ = false;             // it was taken over norm_group_
   int32_t norm_group_ = -1;             // that of reductions to owners: each has a part of the gradient
@@ -438,8 +563,10 @@ class Checker {
   Clock begun_{};                       // when the current op begins
   std::vector<Clock> ended_;            // by op, when it ends
   std::array<Clock, kStreams> last_{};  // of each stream's last op, when it ends
-  std::vector<std::optional<size_t>> gathered_at_, opened_at_;      // by unit: the op, while it is
-  std::vector<std::optional<size_t>> reduced_at_, all_reduced_at_;  // by unit: the last op
+  std::vector<std::optional<size_t>> gathered_at_, fetched_at_, opened_at_;      // by unit: the op, while it is
+  std::vector<std::optional<size_t>> reduced_at_, all_reduced_at_, stepped_at_;  // by unit: the last op
+  std::vector<bool> not_offloaded_;  // by unit: gradients were reduced, and are not in host memory
+  std::vector<bool> outdated_;       // by unit: the device has its parameters as before the step
   std::vector<std::optional<int32_t>> slot_of_, gradient_slot_of_;  // by unit
   std::vector<SlotState> slots_, gradient_slots_;
   std::vector<int32_t> forwarded_;                  // by microbatch: units forwarded
@@ -470,7 +597,7 @@ absl::Status Check(const Schedule& schedule, const Inventory& inventory) {
 absl::Status CheckMatching(absl::Span<const Schedule* const> by_rank, uint32_t shards, const Inventory& inventory) {
   for (size_t rank = 1; rank < by_rank.size(); ++rank) {
     // The first rank of each of its groups.
-    const std::array<size_t, kGroups> firsts = {0, rank / shards * shards, rank % shards};
+    const std::array<size_t, kGroups> firsts = {0, rank / shards * shards, rank % shards, 0};
     for (int32_t group = 0; group < kGroups; ++group) {
       const size_t leader = firsts[group];
       if (by_rank[leader] == by_rank[rank]) continue;

@@ -34,7 +34,8 @@ namespace muster {
 //  - scalars: with any kReduce or kAllReduce, one kReduceScalars comes after every pass of the last unit, which adds to
 //    the loss, and before the step, which reads it
 //  - groups: a reduction has a group, a gather may have one; kGradientNorm has that of the kReduces, and none where
-//    every rank has the whole gradient; no other op has one
+//    every rank has the whole gradient; with any kReduce or kAllReduce, the passes of a unit that exchanges have
+//    kExchangeGroup; no other op has one
 absl::Status Check(const Schedule& schedule, const Inventory& inventory);
 
 // Checks the schedules of all ranks, of which `shards` together hold one copy: the ranks of a group issue the same

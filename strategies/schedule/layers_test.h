@@ -12,4 +12,14 @@ inline Inventory Layers(uint32_t layers) {
   return *models::MakeInventory(model);
 }
 
+// Whose middle layers exchange statistics.
+inline Inventory Exchanging() {
+  Inventory inventory = Layers(2);
+  for (int u : {1, 2}) {
+    Exchange& exchange = *inventory.mutable_units(u)->mutable_exchange();
+    exchange.set_collectives(3), exchange.set_gathered_bytes(1000), exchange.set_summed_bytes(800);
+  }
+  return inventory;
+}
+
 }  // namespace muster

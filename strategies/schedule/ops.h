@@ -26,11 +26,11 @@ enum class OpKind : uint8_t {
   kAllReduce,      // gradients that this rank's shard owns of units [unit, unit_end), over its replicas
   kSend,           // activations or their gradients of (unit, microbatch) to `peer`
   kRecv,
-  kOffload,  // owned state of units [unit, unit_end) to host memory
-  kFetch,
+  kOffload,        // adds the owned gradients of units [unit, unit_end) to those in host memory
+  kFetch,          // the owned parameters of units [unit, unit_end) from host memory, into `slot` where it names one
   kReduceScalars,  // loss sum and votes of the step over all ranks
   kGradientNorm,   // global norm over owned extents (a group: summed over it), and the factor where the spec clips
-  kOptimizerStep,  // over owned extents
+  kOptimizerStep,  // over owned extents, of units [unit, unit_end) where it names them
   kSnapshot,       // owned state to host memory, for a checkpoint
   kEnd,            // not an op: the number of kinds
 };
@@ -64,6 +64,7 @@ enum class Pass : uint8_t {
 enum class ParameterUse : uint8_t {
   kNone,
   kGather,              // makes them resident
+  kFetch,               // brings the owned ones, which makes them resident where no op gathers them
   kRead,                // needs them resident, those that the unit borrows included
   kReadIfBackwardDoes,  // likewise, except for a unit with backward_without_parameters
   kRelease,             // ends what kGather began
@@ -76,6 +77,7 @@ enum class GradientUse : uint8_t {
   kAdd,        // adds the contribution of a (unit, microbatch)
   kReduce,     // sums contributions over ranks, at their owners; frees their slot
   kAllReduce,  // sums over replicas what an owner has; all of it, where a schedule has no kReduce
+  kOffload,    // adds what an owner has to its gradients in host memory; frees their slot, unless kReduce did
   kMeasure,    // takes the norm of all of them
   kApply,      // updates parameters with them
 };
@@ -100,7 +102,9 @@ enum class MemoryTraffic : uint8_t {
   kNone,
   kUnitGradients,   // of its units, once
   kOwnedGradients,  // of all that the rank owns, once
-  kOptimizerState,  // weights, gradients and state of all that the rank owns
+  kOptimizerState,  // weights, gradients and state of all that the rank owns, or of its units
+  kHostParameters,  // what the rank owns of its units, between host and device
+  kHostGradients,
 };
 
 struct OpTraits {
@@ -115,7 +119,7 @@ struct OpTraits {
   ParameterUse parameters = ParameterUse::kNone;
   GradientUse gradients = GradientUse::kNone;
   bool after_step = false;  // may come after the optimizer's step
-  // Its cost is the sum of these.
+  // Its cost is the sum of these, and of what a pass exchanges.
   double forwards = 0;  // passes that take as long as a forward of the unit
   Payload payload = Payload::kNone;
   uint32_t scalar_bytes = 0;  // summed over its group, where it has one
@@ -139,6 +143,7 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .name = "Forward",
      .stream = Stream::kCompute,
      .scope = OpScope::kMicrobatch,
+     .group = GroupUse::kOptional,
      .pass = Pass::kForward,
      .parameters = ParameterUse::kRead,
      .forwards = 1},
@@ -146,6 +151,7 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .name = "Backward",
      .stream = Stream::kCompute,
      .scope = OpScope::kMicrobatch,
+     .group = GroupUse::kOptional,
      .pass = Pass::kBackward,
      .parameters = ParameterUse::kReadIfBackwardDoes,
      .gradients = GradientUse::kAdd,
@@ -154,6 +160,7 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .name = "Recompute",
      .stream = Stream::kCompute,
      .scope = OpScope::kMicrobatch,
+     .group = GroupUse::kOptional,
      .pass = Pass::kRecompute,
      .parameters = ParameterUse::kRead,
      .forwards = 1},
@@ -184,11 +191,23 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .group = GroupUse::kRequired,
      .gradients = GradientUse::kAllReduce,
      .payload = Payload::kOwnedGradients},
-    // kSend, kRecv, kOffload, kFetch and kSnapshot are in no schedule yet, and cost nothing until they are.
+    // kSend, kRecv and kSnapshot are in no schedule yet, and cost nothing until they are.
     {.kind = OpKind::kSend, .name = "Send", .stream = Stream::kTransfer, .scope = OpScope::kMicrobatch},
     {.kind = OpKind::kRecv, .name = "Recv", .stream = Stream::kTransfer, .scope = OpScope::kMicrobatch},
-    {.kind = OpKind::kOffload, .name = "Offload", .stream = Stream::kTransfer, .scope = OpScope::kUnits},
-    {.kind = OpKind::kFetch, .name = "Fetch", .stream = Stream::kTransfer, .scope = OpScope::kUnits},
+    {.kind = OpKind::kOffload,
+     .name = "Offload",
+     .stream = Stream::kTransfer,
+     .scope = OpScope::kUnits,
+     .gradients = GradientUse::kOffload,
+     .memory = MemoryTraffic::kHostGradients},
+    {.kind = OpKind::kFetch,
+     .name = "Fetch",
+     .stream = Stream::kTransfer,
+     .scope = OpScope::kUnits,
+     .slots = SlotPool::kParameters,
+     .parameters = ParameterUse::kFetch,
+     .after_step = true,
+     .memory = MemoryTraffic::kHostParameters},
     {.kind = OpKind::kReduceScalars,
      .name = "ReduceScalars",
      .stream = Stream::kReduce,

@@ -1,5 +1,7 @@
 #include "strategies/schedule/schedule.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/sha256.h"
 
@@ -14,12 +16,18 @@ std::string GroupName(int32_t group) {
       return "shards";
     case kReplicaGroup:
       return "replicas";
+    case kExchangeGroup:
+      return "exchange";
     default:
       return absl::StrCat("group ", group);
   }
 }
 
 }  // namespace
+
+bool UsesGroup(const Schedule& schedule, int32_t group) {
+  return std::any_of(schedule.ops.begin(), schedule.ops.end(), [&](const Op& op) { return op.group == group; });
+}
 
 const char* Name(Stream stream) {
   switch (stream) {

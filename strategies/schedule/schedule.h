@@ -13,9 +13,10 @@
 namespace muster {
 
 // Process groups by number: all ranks of the generation; the ranks that together hold one copy of the sharded state;
-// the ranks that hold the same shard.
-inline constexpr int32_t kWorldGroup = 0, kShardGroup = 1, kReplicaGroup = 2;
-inline constexpr int32_t kGroups = 3;
+// the ranks that hold the same shard; all ranks once more, for what units exchange inside their passes (Unit.exchange).
+// Those collectives need a communicator of their own: when ops of other streams begin between them is up to each rank.
+inline constexpr int32_t kWorldGroup = 0, kShardGroup = 1, kReplicaGroup = 2, kExchangeGroup = 3;
+inline constexpr int32_t kGroups = 4;
 
 // Few ops wait for more: a step may have millions of them.
 using Waits = absl::InlinedVector<int32_t, 4>;
@@ -43,6 +44,8 @@ struct Schedule {
   int32_t gradient_slots = 0;  // for gradients that wait for their reduction
   std::vector<Op> ops;
 };
+
+bool UsesGroup(const Schedule& schedule, int32_t group);
 
 // "compute"
 const char* Name(Stream stream);

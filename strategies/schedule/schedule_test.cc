@@ -131,8 +131,9 @@ TEST(Check, RefusesEachBrokenRule) {
       {"no such unit", [&](Schedule& s) { insert(s, 0, {.kind = OpKind::kOffload}); }},
       {"no such microbatch", [&](Schedule& s) { insert(s, 0, {.kind = OpKind::kRecv, .unit = 0}); }},
       {"needs a group", [&](Schedule& s) { insert(s, 6, {.kind = OpKind::kReduceScalars}); }},
-      {"no such group", [&](Schedule& s) { insert(s, 6, {.kind = OpKind::kReduceScalars, .group = 3}); }},
-      {"is no collective", [](Schedule& s) { s.ops[0].group = 0; }},
+      {"no such group", [&](Schedule& s) { insert(s, 6, {.kind = OpKind::kReduceScalars, .group = kGroups}); }},
+      {"is no collective", [](Schedule& s) { s.ops[7].group = 0; }},
+      {"the unit exchanges nothing", [](Schedule& s) { s.ops[0].group = kExchangeGroup; }},
       {"recomputed before",
        [&](Schedule& s) { insert(s, 0, {.kind = OpKind::kRecompute, .unit = 0, .microbatch = 0}); }},
   };
@@ -161,6 +162,71 @@ TEST(Check, AcceptsGatherAndReduceInTheirPlaces) {
   }
   s.ops = ops;
   EXPECT_EQ(Check(s, inventory), absl::OkStatus());
+}
+
+// What each rule of offloading refuses, in a schedule that is right.
+TEST(Check, RefusesWhatOffloadingCanGetWrong) {
+  const Inventory inventory = Layers(2);
+  const ScheduleRecipe alone{
+      .parameters = Parameters::kFreed, .gradients = Gradients::kOwned, .offloaded = Offloaded::kParameters};
+  ScheduleRecipe shards = alone, replicas = alone, resident = alone;
+  shards.sharded = true;
+  replicas.sharded = replicas.replicated = true, replicas.microbatches = 2;
+  resident.parameters = Parameters::kWhole, resident.offloaded = Offloaded::kOptimizer;
+  using Is = std::function<bool(const Op&)>;
+  const auto last = [](Schedule& s, const Is& is) {
+    const auto found = std::find_if(s.ops.rbegin(), s.ops.rend(), is);
+    EXPECT_NE(found, s.ops.rend());
+    return std::prev(found.base());
+  };
+  const auto of = [](OpKind kind) -> Is { return [=](const Op& op) { return op.kind == kind; }; };
+  // Without an op that others wait for, these wait for the one before it.
+  const auto erase = [&](Schedule& s, std::vector<Op>::iterator op) {
+    const auto at = static_cast<int32_t>(op - s.ops.begin());
+    s.ops.erase(op);
+    for (Op& other : s.ops) {
+      for (int32_t& w : other.waits) w -= w >= at ? 1 : 0;
+    }
+  };
+  struct Case {
+    std::string rule;
+    ScheduleRecipe recipe;
+    std::function<void(Schedule&)> spoil;
+  };
+  const std::vector<Case> cases = {
+      {"does not wait for", alone, [&](Schedule& s) { erase(s, last(s, of(OpKind::kOffload))); }},
+      {"not what was opened together", alone,
+       [&](Schedule& s) {
+         const auto middle = last(s, [](const Op& op) { return op.kind == OpKind::kOffload && op.unit == 1; });
+         middle->unit_end = 3;
+       }},
+      {"is in no host memory", shards, [&](Schedule& s) { erase(s, last(s, of(OpKind::kOffload))); }},
+      {"is in no host memory", replicas, [&](Schedule& s) { erase(s, last(s, of(OpKind::kOffload))); }},
+      {"nothing of embedding was reduced", shards,
+       [&](Schedule& s) {
+         const auto offload = last(s, of(OpKind::kOffload));
+         s.ops.insert(offload, *offload);
+       }},
+      {"are not gathered", alone, [&](Schedule& s) { erase(s, last(s, of(OpKind::kFetch))); }},
+      {"is not fetched", shards, [&](Schedule& s) { erase(s, last(s, of(OpKind::kFetch))); }},
+      {"fetched twice", alone, [&](Schedule& s) { s.ops.insert(s.ops.begin(), s.ops[0]); }},
+      {"before the step", resident, [&](Schedule& s) { erase(s, last(s, of(OpKind::kFetch))); }},
+      {"without a slot before its step", resident,
+       [&](Schedule& s) {
+         s.ops.insert(s.ops.begin(), {.kind = OpKind::kFetch, .unit = 0, .unit_end = 1, .stream = Stream::kTransfer});
+       }},
+      {"has stepped", alone, [&](Schedule& s) { s.ops.push_back(s.ops.back()); }},
+      {"has none", alone, [&](Schedule& s) { s.ops.pop_back(); }},
+      {"empty or too long", alone, [&](Schedule& s) { s.ops.back().unit_end = -1; }},
+      {"after the optimizer's step", alone, [&](Schedule& s) { s.ops.push_back({.kind = OpKind::kOptimizerStep}); }},
+  };
+  for (const Case& c : cases) {
+    Schedule schedule = Build(inventory, c.recipe);
+    ASSERT_EQ(Check(schedule, inventory), absl::OkStatus());
+    c.spoil(schedule);
+    const absl::Status status = Check(schedule, inventory);
+    EXPECT_TRUE(absl::StrContains(status.message(), c.rule)) << c.rule << ": " << status;
+  }
 }
 
 // Ops that compute keep their order; for others only the waits count. Here: 0 gather h.0, 1 forward embedding, 2

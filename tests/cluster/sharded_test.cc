@@ -2,7 +2,9 @@
 // between them: the same numbers as one rank's, checkpoints written by several ranks, and a rank that dies.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +54,40 @@ TEST(Sharded, EveryStrategyTrainsAsOneRankDoes) {
   }
 }
 
+// Processes that exchange statistics inside their passes, in a group that the trainers form for it.
+TEST(Sharded, SynchronizedBatchNormTrainsAsOneRankDoes) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 3);
+  const std::string images = cluster.folder() + "/images.bin";
+  {
+    std::ofstream out(images, std::ios::binary);  // in CIFAR-10's layout
+    for (int i = 0; i < 60 * 3073; ++i) out.put(static_cast<char>(i % 3073 == 0 ? i / 3073 % 10 : i * 31 % 251));
+  }
+  const auto losses = [&](const std::string& name, int ranks, const std::string& strategy, bool synchronized) {
+    const std::string path = absl::StrCat(cluster.folder(), "/", name, ".yaml");
+    std::ofstream(path) << "apiVersion: muster/v1\nkind: Job\nname: " << name
+                        << "\nmodel: {family: resnet, depth: 8, width: 4, sync_batch_norm: "
+                        << (synchronized ? "true" : "false") << "}\ndata: {images: " << images
+                        << "}\nbatch: {sequences: 10, microbatch: " << (ranks == 1 ? 10 : 4)
+                        << "}\nsteps: 5\noptimizer: {kind: sgd, lr: 0.01}\n"
+                        << Options(ranks, strategy);
+    const Ran ran = cluster.Muster({"submit", "-d", "-o", "name", path});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    const std::string id(absl::StripAsciiWhitespace(ran.out));
+    EXPECT_TRUE(cluster.WaitForState(id, "completed"));
+    return cluster.Losses(id);
+  };
+  const std::vector<double> alone = losses("alone", 1, "kind: single", true);
+  ASSERT_EQ(alone.size(), 5);
+  for (const std::string strategy : {"kind: ddp", "kind: fsdp"}) {
+    const std::vector<double> seen = losses(absl::StrCat("of-", strategy.substr(6)), 3, strategy, true);
+    ASSERT_EQ(seen.size(), alone.size()) << strategy;
+    for (size_t s = 0; s < seen.size(); ++s) EXPECT_NEAR(seen[s], alone[s], 5e-6 * alone[s]) << strategy << " " << s;
+  }
+  EXPECT_GT(std::abs(losses("each", 3, "kind: ddp", false).at(0) - alone[0]), 1e-4) << "each rank by its own images";
+}
+
 // The first job's ranks measure; the second job's shares use the result.
 TEST(Sharded, SharesFollowTheMeasuredSpeed) {
   Cluster cluster;
@@ -99,30 +135,27 @@ TEST(Sharded, ItsCheckpointIsReadByAnybody) {
   EXPECT_EQ(loss(step), loss(out)) << "a checkpoint of two shards and its export";
 }
 
-// Each job resumes from one of another strategy and size: every step as if one rank had done all.
-TEST(Sharded, AnyStrategyAndSizeGoesOnFromAnyOther) {
+struct Row {
+  int ranks;
+  std::string strategy, own = {};  // lines of this job
+};
+
+// Each job resumes from the one before, of another strategy and size: every step as if one rank had done all. `more`:
+// lines of every job.
+void ExpectEachGoesOn(const std::vector<Row>& rows, const std::string& more, double limit) {
   Cluster cluster;
   cluster.StartCoordinator();
   cluster.StartWorker(0, 2);
   cluster.StartWorker(1, 2);
-  const std::vector<std::pair<int, std::string>> rows = {
-      {1, "kind: single"},
-      {3, "kind: zero, stage: 3"},
-      {2, "kind: ddp"},
-      {4, "kind: fsdp, reshard: hybrid, shard_ranks: 2"},
-      {2, "kind: zero, stage: 1"},
-      {3, "kind: fsdp, placement: rows"},
-      {1, "kind: single"},
-  };
   constexpr int kEach = 4;
   const int all = kEach * static_cast<int>(rows.size());
-  const std::string one = cluster.Submit({.name = "one", .steps = all, .sequences = 8});
+  const std::string one = cluster.Submit({.name = "one", .steps = all, .sequences = 8, .extra = more});
   ASSERT_TRUE(cluster.WaitForState(one, "completed"));
   const std::vector<double> alone = cluster.Losses(one);
   ASSERT_EQ(alone.size(), all);
   std::vector<double> losses;
   for (size_t i = 0; i < rows.size(); ++i) {
-    const auto& [ranks, strategy] = rows[i];
+    const auto& [ranks, strategy, own] = rows[i];
     std::vector<std::string> submit = {"submit", "-d", "-o", "name"};
     if (i > 0) {
       const std::string before = cluster.CheckpointPath(absl::StrCat("row-", i - 1));
@@ -131,7 +164,7 @@ TEST(Sharded, AnyStrategyAndSizeGoesOnFromAnyOther) {
     submit.push_back(cluster.WriteJob({.name = absl::StrCat("row-", i),
                                        .steps = kEach * static_cast<int>(i + 1),
                                        .sequences = 8,
-                                       .extra = Options(ranks, strategy)}));
+                                       .extra = absl::StrCat(Options(ranks, strategy), own, more)}));
     const Ran submitted = cluster.Muster(submit);
     ASSERT_EQ(submitted.exit_code, 0) << submitted.err;
     const std::string id(absl::StripAsciiWhitespace(submitted.out));
@@ -141,7 +174,30 @@ TEST(Sharded, AnyStrategyAndSizeGoesOnFromAnyOther) {
     EXPECT_TRUE(i == 0 || absl::StrContains(described, absl::StrCat("step ", kEach * i, " of "))) << described;
   }
   ASSERT_EQ(losses.size(), alone.size()) << "no step twice, none left out";
-  for (size_t s = 0; s < losses.size(); ++s) EXPECT_NEAR(losses[s], alone[s], 5e-6 * alone[s]) << s;
+  for (size_t s = 0; s < losses.size(); ++s) EXPECT_NEAR(losses[s], alone[s], limit * alone[s]) << s;
+}
+
+TEST(Sharded, AnyStrategyAndSizeGoesOnFromAnyOther) {
+  ExpectEachGoesOn({{1, "kind: single", "offload: {parameters: true}\n"},
+                    {3, "kind: zero, stage: 3"},
+                    {2, "kind: ddp"},
+                    {4, "kind: fsdp, reshard: hybrid, shard_ranks: 2"},
+                    {2, "kind: zero, stage: 1", "offload: {optimizer: true}\n"},
+                    {3, "kind: fsdp, placement: rows"},
+                    {1, "kind: single"}},
+                   "", 5e-6);
+}
+
+// Placement whole is the default of all of them. Its state has other shapes than the parameters.
+TEST(Sharded, AdafactorGoesOnFromAnyStrategyAndSize) {
+  ExpectEachGoesOn({{1, "kind: single"}, {3, "kind: zero, stage: 3"}, {2, "kind: ddp"}, {3, "kind: fsdp"}},
+                   "optimizer: {kind: adafactor}\n", 5e-6);
+}
+
+// It rounds updates to bf16.
+TEST(Sharded, MuonGoesOnFromAnyStrategyAndSize) {
+  ExpectEachGoesOn({{2, "kind: zero, stage: 2"}, {3, "kind: fsdp"}, {1, "kind: single"}},
+                   "optimizer: {kind: muon, lr: 0.02}\n", 2e-4);
 }
 
 TEST(Sharded, APauseKeepsEveryPart) {

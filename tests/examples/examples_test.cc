@@ -120,6 +120,7 @@ class ExamplesTest : public ::testing::Test {
       fs::copy_file(absl::StrCat("/usr/share/datasets/fashion-mnist/t10k-", theirs, "-ubyte.gz"),
                     absl::StrCat(folder, "/train-", ours, ".gz"));
     }
+    fs::copy_file("examples/custom_model/libresidual.so", folder + "/libmine.so");
     fs::create_directory_symlink(cluster_.CheckpointPath("gpt2-tiny"), folder + "/runs/gpt2-tiny");
     return folder;
   }
@@ -184,7 +185,9 @@ TEST_F(ExamplesTest, AllOfThemWork) {
     std::vector<std::vector<std::string>> commands = {{name}};
     if (ExamplesOf({name}).empty()) ADD_FAILURE() << "muster " << name << " has no example";
     // A group's own example is that of one of its commands.
-    if (const bool group = name == "local" || name == "data" || name == "coordinator" || name == "checkpoint"; group) {
+    if (const bool group =
+            name == "local" || name == "data" || name == "coordinator" || name == "checkpoint" || name == "model";
+        group) {
       commands.clear();
       for (const std::string& inner : Words({name, ""})) {
         if (inner != "token") {
@@ -209,12 +212,17 @@ TEST_F(ExamplesTest, AllOfThemWork) {
 // The example files too, with their data in place.
 TEST_F(ExamplesTest, ExampleFilesAreAccepted) {
   const std::string folder = MakeFolder();
-  for (const char* name : {"gpt2_tiny.yaml", "gpt2_tiny_ddp.yaml", "gpt2_tiny_fsdp.yaml", "llama_tiny.yaml",
-                           "resnet20_fashion_mnist.yaml", "resnet18_cifar10_ddp.yaml", "resnet18_cifar10_fsdp.yaml"}) {
+  for (const char* name :
+       {"gpt2_tiny.yaml", "gpt2_tiny_ddp.yaml", "gpt2_tiny_fsdp.yaml", "llama_tiny.yaml", "llama_tiny_lora.yaml",
+        "resnet20_fashion_mnist.yaml", "resnet18_cifar10_ddp.yaml", "resnet18_cifar10_fsdp.yaml"}) {
     fs::copy_file(absl::StrCat("examples/", name), absl::StrCat(folder, "/", name));
     const Ran valid = cluster_.Shell(absl::StrCat("muster validate ", name), folder);
     EXPECT_EQ(valid.exit_code, 0) << valid.err;
   }
+  fs::copy_file("examples/custom_model/job.yaml", folder + "/custom.yaml");
+  const Ran custom =
+      cluster_.Shell("muster model inspect libmine.so > residual.json && muster validate custom.yaml", folder);
+  EXPECT_EQ(custom.exit_code, 0) << custom.err;
   EXPECT_EQ(cluster_.Shell("muster init new.yaml && muster validate new.yaml", folder).exit_code, 0);
   const Ran ran =
       cluster_.Shell("muster submit -f new.yaml --set steps=3 --set optimizer.lr_schedule.warmup_steps=0", folder);

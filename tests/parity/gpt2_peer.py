@@ -1,6 +1,6 @@
 """GPT-2 training in plain PyTorch, for comparison: own model code, torch.optim or Lion's paper, clip_grad_norm_.
 
-Reads runs from standard input, one JSON object on each line, and answers each with a line {"losses": [...], "norms": [...]}.
+peer.py calls `run` with a run, which returns {"losses": [...], "norms": [...]}.
 
 A run: model numbers, optimizer numbers, `tokens` (a file of uint16), `weights` (a shard of a checkpoint, *.safetensors,
 or raw float32, tensors one after another as `tensors` lists them), `steps`, `sequences`, `microbatch` (of a rank),
@@ -20,10 +20,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from peer_ranks import serve, share_of, train_ranks
+from peer_ranks import share_of, train_ranks
 
 MISTAKES = ("betas", "eps", "decay_all", "gelu", "no_clip", "mean_of_means", "mean_of_ranks", "one_beta",
-            "coupled_decay")
+            "coupled_decay", "muon_embedding", "no_nesterov", "ns_steps",
+            "beta2_decay")
 
 
 class Model(torch.nn.Module):
@@ -114,15 +115,40 @@ class Lion(torch.optim.Optimizer):
                 m.copy_(beta * m + (1 - beta) * g)
 
 
+class Muon:
+    """torch.optim.Muon for the blocks' matrices, torch.optim.AdamW for the rest."""
+
+    def __init__(self, w, config):
+        mistake, adamw = config["mistake"], dict(config, optimizer="adamw", lr=config["adamw_lr"])
+        matrices = {n: p for n, p in w.items() if p.dim() == 2 and (n.startswith("h.") or mistake == "muon_embedding")}
+        self.muon = torch.optim.Muon(matrices.values(), lr=config["lr"], weight_decay=config["weight_decay"],
+                                     nesterov=mistake != "no_nesterov", ns_steps=4 if mistake == "ns_steps" else 5)
+        self.adamw = make_optimizer({n: p for n, p in w.items() if n not in matrices}, adamw)
+
+    def zero_grad(self):
+        self.muon.zero_grad()
+        self.adamw.zero_grad()
+
+    def step(self):
+        self.muon.step()
+        self.adamw.step()
+
+
 def make_optimizer(w, config):
     mistake = config["mistake"]
+    if config["optimizer"] == "muon":
+        return Muon(w, config)
     decay = [p for p in w.values() if p.dim() >= 2 or mistake == "decay_all"]
     plain = [p for p in w.values() if p.dim() < 2 and mistake != "decay_all"]
-    groups = [{"params": decay, "weight_decay": config["weight_decay"]}]
+    groups = [{"params": decay, "weight_decay": config["weight_decay"]}] if decay else []
     if plain:
         groups.append({"params": plain, "weight_decay": 0.0})
     if config["optimizer"] == "sgd":
         return torch.optim.SGD(groups, lr=config["lr"], momentum=config["momentum"], nesterov=config["nesterov"])
+    if config["optimizer"] == "adafactor":
+        eps = (1e-2 if mistake == "eps" else None, 1e-3)
+        return torch.optim.Adafactor(groups, lr=config["lr"], beta2_decay=-0.7 if mistake == "beta2_decay" else -0.8,
+                                     eps=eps)
     if config["optimizer"] == "lion":
         betas = (config["beta2"], config["beta2"]) if mistake == "betas" else (config["beta1"], config["beta2"])
         return Lion(groups, config["lr"], betas, mistake)
@@ -130,7 +156,7 @@ def make_optimizer(w, config):
     return torch.optim.AdamW(groups, lr=config["lr"], betas=betas, eps=1e-6 if mistake == "eps" else config["eps"])
 
 
-def train(config, rank=0):
+def train(config, rank=0, make=lambda config: Model(load_weights(config), config)):
     torch.manual_seed(0)
     mistake = config["mistake"]
     assert mistake in ("",) + MISTAKES
@@ -139,7 +165,7 @@ def train(config, rank=0):
         data.frombytes(f.read())
     tokens = torch.tensor(data, dtype=torch.long)
     ranks, t, b, rows = config.get("ranks", 1), config["context"], config["sequences"], config["microbatch"]
-    model = Model(load_weights(config), config)
+    model = make(config)
     sharded = ranks > 1 and config["strategy"] == "fsdp2"
     if sharded:
         fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
@@ -173,12 +199,11 @@ def train(config, rank=0):
             dist.all_reduce(total)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9 if mistake == "no_clip" else config["clip_norm"])
         norm = norm.full_tensor() if sharded else norm
-        for group in optimizer.param_groups:
-            group["lr"] = config["lr"]
         optimizer.step()
         losses.append(total.item())
         norms.append(norm.item())
     return {"losses": losses, "norms": norms}
 
 
-serve(lambda config: train_ranks(train, config) if config.get("ranks", 1) > 1 else train(config))
+def run(config):
+    return train_ranks(train, config) if config.get("ranks", 1) > 1 else train(config)

@@ -20,6 +20,16 @@ TEST(Parity, LionSizesThatDoNotDivide) {
   ExpectSame({.optimizer = "lion", .sequences = 7, .microbatch = 3, .lr = 1e-4});
 }
 
+TEST(Parity, Muon) { ExpectSame({.optimizer = "muon", .lr = 2e-4}); }
+TEST(Parity, MuonSizesThatDoNotDivide) {
+  ExpectSame({.optimizer = "muon", .sequences = 7, .microbatch = 3, .lr = 2e-4});
+}
+
+TEST(Parity, Adafactor) { ExpectSame({.optimizer = "adafactor", .lr = 1e-3}); }
+TEST(Parity, AdafactorSizesThatDoNotDivide) {
+  ExpectSame({.optimizer = "adafactor", .sequences = 7, .microbatch = 3, .lr = 1e-3});
+}
+
 // A test that cannot fail shows nothing: each of these mistakes must exceed the limits.
 TEST(Parity, CatchesWrongBetas) { ExpectCaught({.mistake = "betas"}); }
 TEST(Parity, CatchesWrongEps) { ExpectCaught({.mistake = "eps"}); }
@@ -32,6 +42,17 @@ TEST(Parity, CatchesMeansOfUnevenMicrobatches) {
 TEST(Parity, CatchesLionsBetasMixedUp) {
   for (const char* mistake : {"betas", "one_beta", "coupled_decay"}) {
     ExpectCaught({.optimizer = "lion", .lr = 1e-4, .mistake = mistake});
+  }
+}
+
+TEST(Parity, CatchesAdafactorsOptionsMixedUp) {
+  for (const char* mistake : {"decay_all", "eps", "beta2_decay"}) {
+    ExpectCaught({.optimizer = "adafactor", .lr = 1e-3, .mistake = mistake});
+  }
+}
+TEST(Parity, CatchesMuonForTheEmbeddingAndItsOptionsMixedUp) {
+  for (const char* mistake : {"muon_embedding", "no_nesterov", "ns_steps"}) {
+    ExpectCaught({.optimizer = "muon", .lr = 2e-4, .mistake = mistake});
   }
 }
 

@@ -33,17 +33,12 @@ Difference Compare(const Curve& ours, const Curve& theirs) {
   return d;
 }
 
-Peer& Peer::Gpt2() {
-  static Peer peer("tests/parity/gpt2_peer.py");
+Peer& Peer::Get() {
+  static Peer peer;
   return peer;
 }
 
-Peer& Peer::Resnet() {
-  static Peer peer("tests/parity/resnet_peer.py");
-  return peer;
-}
-
-Peer::Peer(std::string script) {
+Peer::Peer() {
   const char* python = std::getenv("MUSTER_PEER_PYTHON");
   if (python == nullptr) {
     started_ = absl::FailedPreconditionError(
@@ -60,7 +55,7 @@ Peer::Peer(std::string script) {
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-  std::string program = python;
+  std::string program = python, script = "tests/parity/peer.py";
   std::array<char*, 3> argv = {program.data(), script.data(), nullptr};
   if (const int error = posix_spawnp(&pid_, python, &actions, nullptr, argv.data(), environ); error != 0) {
     started_ = absl::InternalError(absl::StrCat("cannot start ", python, ": ", std::strerror(error)));
@@ -78,14 +73,28 @@ Peer::~Peer() {
   if (pid_ > 0) waitpid(pid_, nullptr, 0);
 }
 
-absl::StatusOr<Curve> Peer::Train(const nlohmann::json& config) {
-  const absl::StatusOr<nlohmann::json> answer = Ask(config);
+namespace {
+
+absl::StatusOr<Curve> CurveOf(const absl::StatusOr<nlohmann::json>& answer) {
   if (!answer.ok()) return answer.status();
   return Curve{(*answer)["losses"], (*answer)["norms"]};
 }
 
-absl::StatusOr<nlohmann::json> Peer::Ask(const nlohmann::json& config) {
+}  // namespace
+
+absl::StatusOr<Curve> Peer::TrainGpt2(const nlohmann::json& config) { return CurveOf(Ask("gpt2_peer", config)); }
+
+absl::StatusOr<Curve> Peer::TrainLlama(const nlohmann::json& config) { return CurveOf(Ask("llama_peer", config)); }
+
+absl::StatusOr<nlohmann::json> Peer::AskResnet(const nlohmann::json& config) { return Ask("resnet_peer", config); }
+
+absl::StatusOr<nlohmann::json> Peer::AskOptimizer(const nlohmann::json& config) {
+  return Ask("optimizer_peer", config);
+}
+
+absl::StatusOr<nlohmann::json> Peer::Ask(const char* peer, nlohmann::json config) {
   if (!started_.ok()) return started_;
+  config["peer"] = peer;
   std::fprintf(to_, "%s\n", config.dump().c_str());
   std::fflush(to_);
   char* line = nullptr;

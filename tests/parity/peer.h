@@ -29,21 +29,25 @@ Difference Compare(const Curve& ours, const Curve& theirs);
 inline constexpr double kLossLimit = 5e-6, kNormLimit = 3e-5;
 inline bool Same(const Difference& d) { return d.loss <= kLossLimit && d.norm <= kNormLimit; }
 
-// A script of this folder, run by $MUSTER_PEER_PYTHON. Not thread-safe.
+// peer.py, run by $MUSTER_PEER_PYTHON. Not thread-safe.
+//
+// FailedPrecondition: the variable is not set. Internal: the process exited or answered something else; its output is
+// on stderr.
 class Peer {
  public:
-  // The peers of this program; the first call starts one.
-  static Peer& Gpt2();    // gpt2_peer.py
-  static Peer& Resnet();  // resnet_peer.py
+  // The one of this program; the first call starts it.
+  static Peer& Get();
   ~Peer();
 
-  // Trains as `config` says. FailedPrecondition: the variable is not set. Internal: the process exited or answered
-  // something else; its output is on stderr.
-  absl::StatusOr<Curve> Train(const nlohmann::json& config);
-  absl::StatusOr<nlohmann::json> Ask(const nlohmann::json& config);
+  absl::StatusOr<Curve> TrainGpt2(const nlohmann::json& config);              // gpt2_peer.py
+  absl::StatusOr<Curve> TrainLlama(const nlohmann::json& config);             // llama_peer.py
+  absl::StatusOr<nlohmann::json> AskOptimizer(const nlohmann::json& config);  // optimizer_peer.py
+  absl::StatusOr<nlohmann::json> AskResnet(const nlohmann::json& config);     // resnet_peer.py
 
  private:
-  explicit Peer(std::string script);
+  Peer();
+  // Asks the module `peer`.
+  absl::StatusOr<nlohmann::json> Ask(const char* peer, nlohmann::json config);
   absl::Status started_;
   pid_t pid_ = -1;
   FILE *to_ = nullptr, *from_ = nullptr;

@@ -1,10 +1,9 @@
-"""What the peers that train on one or several ranks share: a rank's part of a batch, processes, and their protocol."""
+"""What the peers that train on one or several ranks share: a rank's part of a batch, and processes."""
 import json
 import os
 import sys
 import tempfile
 
-import torch
 import torch.distributed as dist
 
 
@@ -41,11 +40,3 @@ def train_ranks(train, config):
         if any(os.waitpid(child, 0)[1] != 0 for child in children):
             sys.exit("a rank of the peer failed")
     return json.loads(answer)
-
-
-def serve(run):
-    """Answers each line of standard input, a run as JSON, with a line of what `run` returns for it."""
-    torch.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    for line in sys.stdin:
-        print(json.dumps(run(json.loads(line))), flush=True)

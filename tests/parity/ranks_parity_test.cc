@@ -60,7 +60,9 @@ std::string OwnersName(const testing::TestParamInfo<OwnersCase>& info) {
   const auto& [optimizer, ranks, whole] = info.param;
   return absl::StrCat(ranks, "Ranks", whole ? "Zero" : "Ddp", optimizer);
 }
-INSTANTIATE_TEST_SUITE_P(All, Owners, testing::Combine(testing::Values("lion"), testing::Values(2, 3), testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(All, Owners,
+                         testing::Combine(testing::Values("lion", "muon", "adafactor"), testing::Values(2, 3),
+                                          testing::Bool()),
                          OwnersName);
 
 TEST(RanksMistakes, CatchesMeansOfUnevenSharesOfFsdp2) {

@@ -1,11 +1,11 @@
 """ResNet training in plain PyTorch, for comparison: torchvision's model, or He et al.'s for small images; torch.optim.SGD.
 
-Reads runs from standard input, one JSON object on each line, and answers each with a line {"losses", "norms",
-"evaluation": {"loss", "top1", "top5"}}. A run: the model's numbers, the optimizer's, `data` (float32 images
+peer.py calls `run` with a run, which returns {"losses", "norms", "evaluation": {"loss", "top1", "top5"}}, or with
+{"export", "images"}, which returns {"loss", "top1"}. A run: the model's numbers, the optimizer's, `data` (float32 images
 [samples, C, H, W], then as many int64 labels), `weights` (raw float32, tensors one after another as `tensors` lists
 them), `steps`, `samples` a step over all ranks, `microbatch` (of a rank), `ranks` (more than one:
-DistributedDataParallel over Gloo, one process each), `out` (the file for the final tensors, as `weights`), and
-`mistake`: "" or one of MISTAKES, to show that the test's limits catch it.
+DistributedDataParallel over Gloo, one process each; with `sync_bn`, and SyncBatchNorm), `out` (the file for the final
+tensors, as `weights`), and `mistake`: "" or one of MISTAKES, to show that the test's limits catch it.
 """
 import contextlib
 import functools
@@ -22,11 +22,13 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.modules._functions import SyncBatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from peer_ranks import serve, share_of, train_ranks
+from peer_ranks import share_of, train_ranks
 
-MISTAKES = ("bn_eps", "bn_momentum", "no_smoothing", "no_buffers", "nesterov")
+MISTAKES = ("bn_eps", "bn_momentum", "no_smoothing", "no_buffers", "nesterov", "own_statistics", "equal_counts",
+            "own_sums", "own_count")
 
 
 @functools.cache
@@ -39,6 +41,75 @@ def torchvision_resnet():
         package.__path__ = [folder]
         sys.modules[name] = package
     return importlib.import_module("torchvision.models.resnet")
+
+
+class SyncBatchNormOnCpu(nn.BatchNorm2d):
+    """torch.nn.SyncBatchNorm, whose module (and DistributedDataParallel) refuses CPUs; its function does not."""
+
+    def forward(self, x):
+        if not self.training:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0, self.eps)
+        return SyncBatchNorm.apply(x, self.weight, self.bias, self.running_mean, self.running_var, self.eps,
+                                   self.momentum, dist.group.WORLD, dist.get_world_size())
+
+
+def kernels_of_sync_batch_norm(mistake):
+    """The kernels that torch has for GPUs only (aten/src/ATen/native/cuda/Normalization.cuh), on CPUs, in float64."""
+    def per_channel(v):
+        return v.double().view(1, -1, 1, 1)
+
+    def stats(x, eps):
+        mean = x.double().mean((0, 2, 3))
+        variance = (x.double() - per_channel(mean)).square().mean((0, 2, 3))
+        return mean.float(), (variance + eps).rsqrt().float()
+
+    def gather_stats(x, means, invstds, running_mean, running_var, momentum, eps, counts):
+        if mistake == "own_statistics":
+            own = [dist.get_rank()]
+            means, invstds, counts = means[own], invstds[own], counts[own]
+        weights = torch.ones_like(counts) if mistake == "equal_counts" else counts
+        weights = (weights / weights.sum()).double()[:, None]
+        variances = invstds.double().pow(-2) - eps
+        mean = (means.double() * weights).sum(0)
+        variance = ((variances + (means.double() - mean).square()) * weights).sum(0)
+        n = counts.sum().item()
+        running_mean.mul_(1 - momentum).add_(mean.float(), alpha=momentum)
+        running_var.mul_(1 - momentum).add_((variance * n / (n - 1)).float(), alpha=momentum)
+        return mean.float(), (variance + eps).rsqrt().float()
+
+    def elemt(x, weight, bias, mean, invstd, eps):
+        y = (x.double() - per_channel(mean)) * per_channel(invstd) * per_channel(weight) + per_channel(bias)
+        return y.float()
+
+    def backward_reduce(dy, x, mean, invstd, weight, *_):
+        sum_dy = dy.double().sum((0, 2, 3))
+        sum_dy_xmu = (dy.double() * (x.double() - per_channel(mean))).sum((0, 2, 3))
+        kept.append((sum_dy, sum_dy_xmu))
+        return sum_dy.float(), sum_dy_xmu.float(), (sum_dy_xmu * invstd.double()).float(), sum_dy.float()
+
+    def backward_elemt(dy, x, mean, invstd, weight, sum_dy, sum_dy_xmu, counts):
+        own_dy, own_dy_xmu = kept.pop()
+        if mistake == "own_sums":
+            sum_dy, sum_dy_xmu = own_dy, own_dy_xmu
+        n = x.numel() // x.size(1) if mistake == "own_count" else counts.sum().item()
+        dx = dy.double() - per_channel(sum_dy) / n
+        dx -= (x.double() - per_channel(mean)) * per_channel(invstd).square() * per_channel(sum_dy_xmu) / n
+        return (dx * per_channel(invstd) * per_channel(weight)).float()
+
+    kept = []  # a backward_elemt follows each backward_reduce
+    library = torch.library.Library("aten", "IMPL")
+    for name, kernel in (("batch_norm_stats", stats), ("batch_norm_gather_stats_with_counts", gather_stats),
+                         ("batch_norm_elemt", elemt), ("batch_norm_backward_reduce", backward_reduce),
+                         ("batch_norm_backward_elemt", backward_elemt)):
+        library.impl(name, kernel, "CPU")
+    return library
+
+
+def synchronize(module):
+    """As SyncBatchNorm.convert_sync_batchnorm: in place, with the same parameters and buffers."""
+    for child in module.modules():
+        if isinstance(child, nn.BatchNorm2d):
+            child.__class__ = SyncBatchNormOnCpu
 
 
 class SmallBlock(nn.Module):
@@ -117,6 +188,9 @@ def train(config, rank=0):
         labels = torch.from_numpy(numpy.fromfile(f, numpy.int64, total))
     model = make_model(config)
     load(model, config)
+    if config["sync_bn"] and ranks > 1:
+        library = kernels_of_sync_batch_norm(config["mistake"])  # as long as it lives
+        synchronize(model)
     wrapped = DistributedDataParallel(model) if ranks > 1 else model
     decay = [p for p in model.parameters() if p.dim() >= 2]
     plain = [p for p in model.parameters() if p.dim() < 2]
@@ -185,7 +259,3 @@ def run(config):
     if "export" in config:
         return evaluate_export(config)
     return train_ranks(train, config) if config["ranks"] > 1 else train(config)
-
-
-if __name__ == "__main__":
-    serve(run)

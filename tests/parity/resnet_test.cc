@@ -40,6 +40,8 @@ struct ResnetTrial {
   uint32_t ranks = 1, samples = 12, microbatch = 12, steps = 12;
   double smoothing = 0, lr = 0.05;
   bool recompute = false;
+  bool synchronized = false;  // batch normalization
+  bool peer_is_one = false;   // the peer computes the whole batch in one process, by torch.nn.BatchNorm2d
   std::string mistake = {};
 };
 
@@ -88,12 +90,13 @@ Train MakeResnetTrain(const ResnetTrial& trial) {
   Resnet& m = *train.mutable_model()->mutable_resnet();
   m.set_depth(trial.depth), m.set_image(trial.image), m.set_classes(trial.classes), m.set_stem(trial.stem);
   if (trial.depth % 6 == 2 && trial.depth != 50) m.set_width(trial.width);
+  m.set_sync_batch_norm(trial.synchronized);
   *train.mutable_model() = models::Resolve(train.model()).value();
   if (trial.ranks == 1) {
     train.mutable_strategy()->mutable_single();
   } else {
     trial.strategy(*train.mutable_strategy());
-    strategies::FillDefaults(*train.mutable_strategy());
+    strategies::FillDefaults(train.optimizer(), *train.mutable_strategy());
   }
   train.mutable_batch()->set_sequences(trial.samples);
   train.mutable_batch()->set_microbatch(trial.microbatch);
@@ -151,8 +154,8 @@ Outcome Ours(const ResnetTrial& trial) {
     std::vector<std::unique_ptr<collectives::Group>> groups;
     engine::Configured made = engine::Configure(train, inventory, trial.ranks, rank).value();
     const uint32_t shards = made.config.table.shards();
-    for (const char* name : {"world", "shard", "replica"}) {
-      const bool whole = trial.ranks > 1 && (name[0] == 'w' || (shards > 1) == (name[0] == 's'));
+    for (const char* name : {"world", "shard", "replica", "exchange"}) {
+      const bool whole = trial.ranks > 1 && (name[0] == 'w' || name[0] == 'e' || (shards > 1) == (name[0] == 's'));
       groups.push_back(!whole ? nullptr
                               : collectives::MakeGloo({.rank = static_cast<int>(rank),
                                                        .size = static_cast<int>(trial.ranks),
@@ -161,7 +164,7 @@ Outcome Ours(const ResnetTrial& trial) {
                                                       rendezvous)
                                     .value());
     }
-    made.config.groups = {groups[0].get(), groups[1].get(), groups[2].get()};
+    made.config.groups = {groups[0].get(), groups[1].get(), groups[2].get(), groups[3].get()};
     made.config.check_accesses = true;
     const auto engine = engine::Engine::Create(made.config).value();
     const strategies::Share share = strategies::ShareOf(trial.samples, trial.ranks, rank);
@@ -198,27 +201,28 @@ Outcome Theirs(const ResnetTrial& trial) {
   std::ofstream(weights, std::ios::binary)
       .write(reinterpret_cast<const char*>(tensors.data()), static_cast<std::streamsize>(4 * tensors.size()));
   Images(trial).Write(data);
-  const auto answer = Peer::Resnet().Ask({{"depth", m.depth()},
-                                          {"width", m.width()},
-                                          {"classes", m.classes()},
-                                          {"channels", m.channels()},
-                                          {"image", m.image()},
-                                          {"stem", m.stem() == RESNET_STEM_CIFAR ? "cifar" : "imagenet"},
-                                          {"bn_momentum", m.batch_norm_momentum()},
-                                          {"ranks", trial.ranks},
-                                          {"samples", trial.samples},
-                                          {"microbatch", trial.microbatch},
-                                          {"steps", trial.steps},
-                                          {"lr", trial.lr},
-                                          {"momentum", 0.9},
-                                          {"weight_decay", 5e-3},
-                                          {"clip_norm", 1.0},
-                                          {"label_smoothing", trial.smoothing},
-                                          {"mistake", trial.mistake},
-                                          {"data", data},
-                                          {"weights", weights},
-                                          {"out", out},
-                                          {"tensors", TensorsOf(inventory)}});
+  const auto answer = Peer::Get().AskResnet({{"depth", m.depth()},
+                                             {"width", m.width()},
+                                             {"classes", m.classes()},
+                                             {"channels", m.channels()},
+                                             {"image", m.image()},
+                                             {"stem", m.stem() == RESNET_STEM_CIFAR ? "cifar" : "imagenet"},
+                                             {"bn_momentum", m.batch_norm_momentum()},
+                                             {"sync_bn", trial.synchronized},
+                                             {"ranks", trial.peer_is_one ? 1 : trial.ranks},
+                                             {"samples", trial.samples},
+                                             {"microbatch", trial.peer_is_one ? trial.samples : trial.microbatch},
+                                             {"steps", trial.steps},
+                                             {"lr", trial.lr},
+                                             {"momentum", 0.9},
+                                             {"weight_decay", 5e-3},
+                                             {"clip_norm", 1.0},
+                                             {"label_smoothing", trial.smoothing},
+                                             {"mistake", trial.mistake},
+                                             {"data", data},
+                                             {"weights", weights},
+                                             {"out", out},
+                                             {"tensors", TensorsOf(inventory)}});
   EXPECT_TRUE(answer.ok()) << answer.status();
   if (!answer.ok()) return {};
   Outcome outcome{.curve = {(*answer)["losses"], (*answer)["norms"]}};
@@ -289,6 +293,33 @@ TEST(ResnetParity, ShardedRanksToo) {
   ExpectSameResnet({.strategy = [](Strategy& s) { s.mutable_zero()->set_stage(3); }, .ranks = 3, .samples = 13});
   ExpectSameResnet({.strategy = [](Strategy& s) { s.mutable_zero()->set_stage(1); }, .ranks = 2, .recompute = true});
 }
+// Ranks whose batches and microbatches differ, or are empty.
+TEST(ResnetParity, SynchronizedBatchNormIsTorchsSyncBatchNorm) {
+  ExpectSameResnet({.ranks = 2, .synchronized = true});
+  ExpectSameResnet({.ranks = 3, .samples = 13, .microbatch = 3, .synchronized = true});
+  ExpectSameResnet({.strategy = [](Strategy& s) { s.mutable_fsdp(); },
+                    .ranks = 3,
+                    .samples = 10,
+                    .microbatch = 3,
+                    .recompute = true,
+                    .synchronized = true});
+}
+TEST(ResnetParity, SynchronizedBatchNormIsOneProcessWithTheWholeBatch) {
+  ExpectSameResnet({.ranks = 2, .samples = 13, .synchronized = true, .peer_is_one = true});
+  ExpectSameResnet({.strategy = [](Strategy& s) { s.mutable_zero()->set_stage(3); },
+                    .ranks = 4,
+                    .samples = 7,
+                    .recompute = true,
+                    .synchronized = true,
+                    .peer_is_one = true});
+  ExpectSameResnet(
+      {.depth = 18, .ranks = 2, .samples = 6, .steps = 3, .lr = 1e-4, .synchronized = true, .peer_is_one = true});
+}
+TEST(ResnetParity, MistakesOfSynchronizationAreSeen) {
+  for (const char* mistake : {"own_statistics", "equal_counts", "own_sums", "own_count"}) {
+    ExpectCaughtResnet({.ranks = 3, .samples = 13, .microbatch = 5, .synchronized = true, .mistake = mistake});
+  }
+}
 // Trained by our trainer with each stem, exported, and read by torchvision's model, or by the paper's.
 TEST(ResnetParity, AnExportHasTheSameLossThere) {
   trainer::Bench bench;
@@ -323,7 +354,7 @@ TEST(ResnetParity, AnExportHasTheSameLossThere) {
     };
     run({"export", "--checkpoint", train.checkpoint().path(), "--out", out});
     const json ours = json::parse(run({"eval", "--checkpoint", train.checkpoint().path(), "--data", images, "--json"}));
-    const auto theirs = Peer::Resnet().Ask({{"export", out}, {"images", images}});
+    const auto theirs = Peer::Get().AskResnet({{"export", out}, {"images", images}});
     ASSERT_TRUE(theirs.ok()) << theirs.status();
     EXPECT_NEAR(ours.value("loss", 0.0) / theirs->value("loss", 0.0), 1, 5e-6) << depth;
     EXPECT_NEAR(ours.value("top1", 0.0), theirs->value("top1", 1.0), 1e-6) << depth;

@@ -92,7 +92,7 @@ class TrainerParity : public ::testing::Test {
                          {"mistake", mistake},
                          {"tokens", train.data().tokens()},
                          {"weights", bench_.Path("checkpoints/step-0000000000-g1/shard-00000.safetensors")}};
-    const auto curve = parity::Peer::Gpt2().Train(config);
+    const auto curve = parity::Peer::Get().TrainGpt2(config);
     EXPECT_TRUE(curve.ok()) << curve.status();
     return curve.value_or(Curve{});
   }

@@ -2,8 +2,8 @@
 
 usage: transformers_peer.py make TOKENS (DIR DTYPE SHARD CONFIG)...   writes random models of these config.json by
                                                    save_pretrained, prints as loss
-       transformers_peer.py loss TOKENS DIR...     prints each one's mean loss over a file of uint16, in windows of its
-                                                   context
+       transformers_peer.py loss TOKENS DIR[:CONTEXT]...   prints each one's mean loss over a file of uint16, in windows
+                                                   of CONTEXT tokens, or of its max_position_embeddings
        transformers_peer.py ids DIR TEXT SEED      trains a byte-level BPE into DIR (vocab.json, merges.txt), writes
                                                    random Unicode to TEXT and prints its ids
        transformers_peer.py gpt2 DIR TEXTS SEED    writes texts to TEXTS, a JSON array, and prints the ids of each by
@@ -42,8 +42,9 @@ def loss_of(folder, tokens):
     import torch
     from transformers import AutoModelForCausalLM
 
+    folder, _, context = folder.partition(":")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    context = model.config.max_position_embeddings
+    context = int(context or model.config.max_position_embeddings)
     ids = torch.from_numpy(numpy.fromfile(tokens, dtype="<u2").astype("int64"))
     windows = (len(ids) - 1) // context
     total = 0.0

@@ -38,6 +38,31 @@ const std::pair<const char*, const char*> kLlamas[] = {
     {"mistral", R"({"model_type": "mistral", "vocab_size": 256, "max_position_embeddings": 16, "hidden_size": 32,
                     "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
                     "head_dim": 8, "rms_norm_eps": 1e-5, "sliding_window": null, "rope_theta": 1000000.0})"},
+    {"window", R"({"model_type": "mistral", "vocab_size": 256, "max_position_embeddings": 16, "hidden_size": 32,
+                   "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+                   "rms_norm_eps": 1e-5, "sliding_window": 5})"},
+    {"window1", R"({"model_type": "mistral", "vocab_size": 256, "max_position_embeddings": 16, "hidden_size": 32,
+                    "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
+                    "rms_norm_eps": 1e-5, "sliding_window": 1})"},
+    {"window16", R"({"model_type": "mistral", "vocab_size": 256, "max_position_embeddings": 16, "hidden_size": 32,
+                     "intermediate_size": 80, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4,
+                     "rms_norm_eps": 1e-5, "sliding_window": 16})"},
+    {"window4096", R"({"model_type": "mistral", "vocab_size": 256, "max_position_embeddings": 16, "hidden_size": 32,
+                       "intermediate_size": 80, "num_hidden_layers": 1, "num_attention_heads": 4,
+                       "num_key_value_heads": 4, "rms_norm_eps": 1e-5, "sliding_window": 4096})"},
+    {"qwen2window", R"({"model_type": "qwen2", "vocab_size": 256, "max_position_embeddings": 16, "hidden_size": 32,
+                        "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
+                        "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "use_sliding_window": true, "sliding_window": 4,
+                        "max_window_layers": 2})"},
+    {"qwen3window", R"({"model_type": "qwen3", "vocab_size": 256, "max_position_embeddings": 16, "hidden_size": 32,
+                        "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
+                        "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-6, "use_sliding_window": true,
+                        "sliding_window": 3,
+                        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]})"},
+    {"ministral", R"({"model_type": "ministral", "vocab_size": 256, "max_position_embeddings": 16, "hidden_size": 32,
+                      "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
+                      "num_key_value_heads": 2, "head_dim": 8, "rms_norm_eps": 1e-5, "sliding_window": 6,
+                      "layer_types": ["full_attention", "sliding_attention"]})"},
     {"qwen2", R"({"model_type": "qwen2", "vocab_size": 256, "max_position_embeddings": 16, "hidden_size": 32,
                   "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
                   "rms_norm_eps": 1e-6, "tie_word_embeddings": true, "use_sliding_window": false})"},
@@ -49,7 +74,14 @@ const std::pair<const char*, const char*> kLlamas[] = {
                    "rope_scaling": {"rope_type": "linear", "factor": 2.5}})"},
     {"yarn", R"({"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 16, "hidden_size": 64,
                  "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
-                 "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}})"}};
+                 "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}})"},
+    {"dynamic", R"({"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 16, "hidden_size": 32,
+                    "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
+                    "rope_scaling": {"rope_type": "dynamic", "factor": 4.0}})"},
+    {"longrope", R"({"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 32, "hidden_size": 32,
+                     "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
+                     "rope_scaling": {"rope_type": "longrope", "original_max_position_embeddings": 8,
+                     "short_factor": [1.0, 1.1, 1.3, 1.5], "long_factor": [1.0, 2.0, 3.5, 5.0]}})"}};
 
 constexpr double kLimit = 1e-6;  // relative; fp32 sums in another order are some 1e-7 away
 
@@ -117,18 +149,36 @@ std::vector<std::pair<std::string, Model>> Exported(const Model& gpt2) {
   m.set_layers(2), m.set_heads(4), m.set_key_value_heads(2), m.set_width(32), m.set_inner(80);
   m.set_vocabulary(256), m.set_context(16), m.set_rope_base(500'000);
   models.emplace_back("llama", llama);
+  m.set_window(6);
+  models.emplace_back("mistral", llama);
+  m.add_full_layers(1);
+  models.emplace_back("ministral", llama);
   m.set_tied_head(true), m.set_qkv_bias(true);
   models.emplace_back("qwen2", llama);
+  m.clear_window(), m.clear_full_layers();
   m.set_qkv_bias(false), m.set_qk_norm(true), m.set_head_width(16);
   m.mutable_rope_scaling()->set_kind(ROPE_SCALING_KIND_YARN);
   m.mutable_rope_scaling()->set_factor(2), m.mutable_rope_scaling()->set_original_context(8);
   models.emplace_back("qwen3", llama);
+  m.set_qk_norm(false), m.set_head_width(8);
+  m.mutable_rope_scaling()->set_kind(ROPE_SCALING_KIND_DYNAMIC);
+  for (const uint32_t original : {24u, 16u, 10u}) {  // longer than the job's context, as long, and shorter
+    m.mutable_rope_scaling()->set_original_context(original);
+    models.emplace_back(absl::StrCat("dynamic", original), llama);
+  }
+  m.mutable_rope_scaling()->set_kind(ROPE_SCALING_KIND_LONGROPE);
+  for (const double x : {1.0, 1.2, 1.7, 2.0}) m.mutable_rope_scaling()->add_short_factors(x);
+  for (const double x : {1.5, 3.0, 5.0, 9.0}) m.mutable_rope_scaling()->add_long_factors(x);
+  for (const uint32_t original : {24u, 16u, 10u}) {
+    m.mutable_rope_scaling()->set_original_context(original);
+    models.emplace_back(absl::StrCat("longrope", original), llama);
+  }
   for (auto& [name, model] : models) model = models::Resolve(model).value();
   return models;
 }
 
 TEST_F(Transformers, WhatIsExportedHasTheSameLossThere) {
-  std::vector<std::string> folders;
+  std::vector<std::string> folders, theirs;
   std::vector<double> ours;
   for (const auto& [name, model] : Exported(bench_.MakeJob().train().model())) {
     JobSpec spec = bench_.MakeJob();
@@ -145,11 +195,12 @@ TEST_F(Transformers, WhatIsExportedHasTheSameLossThere) {
     for (const char* size : {"5GB", "9kB"}) {
       folders.push_back(bench_.Path(absl::StrCat(name, "-", size)));
       Run({"export", "--checkpoint", bench_.Path(name), "--out", folders.back(), "--max_shard_size", size});
+      theirs.push_back(absl::StrCat(folders.back(), ":", models::TargetsPerSample(*models::MakeInventory(model))));
       ours.push_back(loss);
     }
   }
-  const std::vector<double> theirs = TheirLosses(folders);
-  for (size_t i = 0; i < folders.size(); ++i) EXPECT_NEAR(theirs[i] / ours[i], 1, kLimit) << folders[i];
+  const std::vector<double> losses = TheirLosses(theirs);
+  for (size_t i = 0; i < folders.size(); ++i) EXPECT_NEAR(losses[i] / ours[i], 1, kLimit) << folders[i];
 }
 
 TEST_F(Transformers, BytePairsAreTheirs) {

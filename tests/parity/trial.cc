@@ -14,8 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "data/sampler.h"
 #include "data/token_file.h"
+#include "models/family.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
+#include "testing/optimizers.h"
 #include "worker/collectives/gloo.h"
 #include "worker/collectives/memory_key_value.h"
 #include "worker/engine/configure.h"
@@ -27,12 +29,16 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kSteps = 50;
+constexpr double kAdamWRate = 3e-4;  // muon's
 
 Train MakeTrain(const Trial& trial) {
   Train train;
-  Gpt2& g = *train.mutable_model()->mutable_gpt2();
-  g.set_layers(2), g.set_heads(2), g.set_width(48), g.set_vocabulary(256), g.set_context(32);
+  if (trial.model.has_value()) {
+    *train.mutable_model() = models::Resolve(*trial.model).value();
+  } else {
+    Gpt2& g = *train.mutable_model()->mutable_gpt2();
+    g.set_layers(2), g.set_heads(2), g.set_width(48), g.set_vocabulary(256), g.set_context(32);
+  }
   if (trial.ranks > 1 && trial.sharded) {
     Fsdp& fsdp = *train.mutable_strategy()->mutable_fsdp();
     fsdp.set_reshard(RESHARD_FULL_SHARD);
@@ -51,18 +57,9 @@ Train MakeTrain(const Trial& trial) {
   train.mutable_batch()->set_sequences(trial.sequences);
   train.mutable_batch()->set_microbatch(trial.microbatch);
   Optimizer& o = *train.mutable_optimizer();
-  if (trial.optimizer == "sgd") {
-    o.mutable_sgd()->set_momentum(0.9);
-  } else if (trial.optimizer == "lion") {
-    o.mutable_lion()->set_beta1(0.9);
-    o.mutable_lion()->set_beta2(0.99);
-  } else {
-    o.mutable_adamw()->set_beta1(0.9);
-    o.mutable_adamw()->set_beta2(0.999);
-    o.mutable_adamw()->set_eps(1e-8);
-  }
-  o.set_lr(trial.lr);
+  o = OptimizerOf(trial.optimizer, trial.lr);
   o.set_weight_decay(0.1);
+  if (o.has_muon()) o.mutable_muon()->set_adamw_weight_decay(0.1), o.mutable_muon()->set_adamw_lr(kAdamWRate);
   o.set_clip_norm(1.0);
   train.set_seed(11);
   return train;
@@ -87,7 +84,7 @@ Lab::Lab() {
 }
 
 Curve Lab::Ours(const Trial& trial) const {
-  const uint64_t context = MakeTrain(trial).model().gpt2().context();
+  const uint64_t context = models::TargetsPerSample(*models::MakeInventory(MakeTrain(trial).model()));
   const data::TokenFile file = data::TokenFile::Open(folder_.path() + "/tokens.bin", context).value();
   const data::Order order({.tokens = file.tokens(), .context = context, .order = DATA_ORDER_SEQUENTIAL, .seed = 1});
   collectives::MemoryKeyValue rendezvous;
@@ -105,7 +102,7 @@ Curve Lab::Ours(const Trial& trial) const {
     const auto engine = MakeEngine(trial, rank, group.get());
     const strategies::Share share = strategies::ShareOf(trial.sequences, trial.ranks, rank);
     std::vector<uint32_t> tokens;
-    for (uint64_t step = 0; step < kSteps; ++step) {
+    for (uint64_t step = 0; step < static_cast<uint64_t>(trial.steps); ++step) {
       EXPECT_TRUE(data::ReadSamples(file, order, step * trial.sequences + share.first, share.sequences, tokens).ok());
       const auto result = engine->Step(tasks::TokenBatch(share.sequences, tokens, trial.sequences), trial.lr);
       EXPECT_TRUE(result.ok()) << result.status();
@@ -123,23 +120,25 @@ Curve Lab::Ours(const Trial& trial) const {
 }
 
 Curve Lab::Theirs(const Trial& trial) const {
-  const Train train = MakeTrain(trial);
-  const Gpt2& g = train.model().gpt2();
+  const Model model = models::Resolve(MakeTrain(trial).model()).value();
+  const models::ModelFamily& family = *models::FamilyOf(model);
   Trial alone = trial;
   alone.ranks = 1;
   const auto engine = MakeEngine(alone, 0, nullptr);
   const std::string path = folder_.path() + "/weights.bin";
-  json config = {{"layers", g.layers()},
-                 {"heads", g.heads()},
-                 {"width", g.width()},
-                 {"context", g.context()},
+  json config = {{"model", family.ToConfig(model)},
+                 {"layers", model.gpt2().layers()},
+                 {"heads", model.gpt2().heads()},
+                 {"width", model.gpt2().width()},
+                 {"context", models::TargetsPerSample(*models::MakeInventory(model))},
                  {"sequences", trial.sequences},
                  {"microbatch", trial.microbatch},
                  {"ranks", trial.ranks},
                  {"strategy", trial.sharded ? "fsdp2" : "ddp"},
-                 {"steps", kSteps},
+                 {"steps", trial.steps},
                  {"optimizer", trial.optimizer},
                  {"lr", trial.lr},
+                 {"adamw_lr", kAdamWRate},
                  {"weight_decay", 0.1},
                  {"clip_norm", 1.0},
                  {"beta1", 0.9},
@@ -159,7 +158,7 @@ Curve Lab::Theirs(const Trial& trial) const {
                   static_cast<std::streamsize>(4 * view.values.size()));
   }
   weights.close();
-  const auto curve = Peer::Gpt2().Train(config);
+  const auto curve = model.has_gpt2() ? Peer::Get().TrainGpt2(config) : Peer::Get().TrainLlama(config);
   EXPECT_TRUE(curve.ok()) << curve.status();
   return curve.value_or(Curve{});
 }

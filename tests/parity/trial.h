@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "proto/spec.pb.h"
 #include "testing/temporary_folder.h"
 #include "tests/parity/peer.h"
 
@@ -19,13 +21,16 @@ struct Trial {
   uint32_t microbatch = 8;  // of a rank
   double lr = 3e-4;
   std::string mistake;  // a mistake for the peer to make: gpt2_peer.py
+  int steps = 50;
+  // Else a small GPT-2. A Llama, against the class of transformers that its config.json names.
+  std::optional<Model> model = std::nullopt;
 };
 
 // Keeps the token file.
 class Lab {
  public:
   Lab();
-  // Trains 50 steps; a test failure if a step fails.
+  // Trains the trial's steps; a test failure if a step fails.
   Curve Ours(const Trial& trial) const;
   Curve Theirs(const Trial& trial) const;
   // Infinite if there was nothing to compare.

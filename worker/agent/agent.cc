@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/file/durable_file.h"
 #include "common/file/read_file.h"
+#include "common/file/trusted_file.h"
 #include "common/log/log.h"
 #include "common/proto_time.h"
 #include "common/rpc/rpc.h"
@@ -30,6 +31,7 @@ Agent::Agent(AgentOptions options, Node node, EventLoop* loop)
   start_context_.kill_grace = options_.kill_grace;
   start_context_.variables = options_.variables;
   start_context_.interface = options_.interface;
+  start_context_.plugin_roots = options_.plugin_roots;
   for (char** variable = environ; *variable != nullptr; ++variable) start_context_.inherited.emplace_back(*variable);
 }
 
@@ -265,8 +267,20 @@ void Agent::StartRank(const RankId& id) {
   const Assignment assignment = AssignmentOf(*desired);
   auto rank = std::make_unique<Rank>(rundir::RankDir(options_.run_dir, id));
   LogInfo("starting rank", {id});
+  if (absl::Status status = CheckLibrary(assignment); !status.ok()) {
+    rank->Refuse(status, loop_->now());
+    return AddRank(std::move(rank));
+  }
   rank->Start(MakeStart(assignment, local, rank->dir(), start_context_), options_.step_binary, loop_->now());
   AddRank(std::move(rank));
+}
+
+absl::Status Agent::CheckLibrary(const Assignment& assignment) const {
+  const Model& model = assignment.spec().train().model();
+  if (!model.has_custom()) return absl::OkStatus();
+  const absl::Status status = TrustedFile::Open(model.custom().library(), options_.plugin_roots).status();
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("model.library: ", status.message()));
 }
 
 void Agent::StopRank(Rank& rank) {

@@ -41,6 +41,7 @@ struct AgentOptions {
   std::string trainer;
   std::string host = "127.0.0.1";                // where ranks of other nodes reach the ranks of this one
   std::string interface;                         // the network interface that has `host`; empty: unknown, or loopback
+  std::vector<std::string> plugin_roots;         // below which jobs' libraries may lie; none: no library is loaded
   std::map<std::string, std::string> variables;  // of every rank on this node (common/rank_variables.h)
   bool handover = false;                         // Finish leaves the ranks running for the next daemon
   absl::Duration drain_deadline = absl::Seconds(30);
@@ -87,6 +88,8 @@ class Agent final : public TrainerHost {
   void Reconcile();
   void Carry(const Operation& operation);
   void StartRank(const RankId& id);
+  // Whether the job may load its library here; the trainer checks again, on the file that it opens.
+  absl::Status CheckLibrary(const Assignment& assignment) const;
   void StopRank(Rank& rank);
   void FinishRank(const RankId& id);
   // Says goodbye to the coordinator, then stops the loop.

@@ -128,6 +128,29 @@ TEST_F(AgentTest, ProgramThatCannotRunIsASpawnFailure) {
   EXPECT_TRUE(absl::StrContains(coordinator_.ExitOf(Id("a")).message(), program));
 }
 
+// A job that may not load its library here ends before a trainer starts.
+TEST_F(AgentTest, ALibraryOutsideOfTheRootsIsRefused) {
+  const std::string root = folder_.path() + "/models";
+  mkdir(root.c_str(), 0755);
+  std::ofstream(root + "/libmine.so") << "code";
+  chmod((root + "/libmine.so").c_str(), 0644);
+  coordinator_.Serve();
+  StartWorker({"--plugin_roots", root});
+  const auto with_library = [&](const char* job, const std::string& library) {
+    DesiredRank desired = Run(Id(job), "count", 5);
+    desired.mutable_run()->mutable_spec()->mutable_train()->mutable_model()->mutable_custom()->set_library(library);
+    return desired;
+  };
+  const DesiredRank good = with_library("good", root + "/libmine.so");
+  Want({good, with_library("elsewhere", "/bin/true")});
+  ASSERT_TRUE(Eventually([&] { return Exited(Id("elsewhere")) && Exited(Id("good")); }));
+  EXPECT_EQ(coordinator_.ExitOf(Id("elsewhere")).cause(), RankExit::REFUSED);
+  EXPECT_TRUE(
+      absl::StrContains(coordinator_.ExitOf(Id("elsewhere")).message(), "model.library: may not load /bin/true"))
+      << coordinator_.ExitOf(Id("elsewhere")).message();
+  EXPECT_EQ(coordinator_.ExitOf(Id("good")).cause(), RankExit::COMPLETED) << "the trainer, a fake, ran";
+}
+
 TEST_F(AgentTest, ForeignProcessIsRefused) {
   const RankId rank = StartRank("count", 0, /*until_step=*/1);
   const auto stub = Trainer::NewStub(rpc::Dial("unix:" + run_ + "/trainer.sock"));

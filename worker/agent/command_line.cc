@@ -65,6 +65,9 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
                 "--job",         id.job.value(),
                 "--generation",  absl::StrCat(id.generation),
                 "--rank",        absl::StrCat(id.rank)};
+  if (!context.plugin_roots.empty() && assignment.spec().train().model().has_custom()) {
+    start.argv.insert(start.argv.end(), {"--plugin_roots", absl::StrJoin(context.plugin_roots, ",")});
+  }
   start.working_directory = dir.path();
   start.orphan_grace = context.orphan_grace;
   start.kill_grace = context.kill_grace;

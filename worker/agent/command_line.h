@@ -21,6 +21,7 @@ struct StartContext {
   absl::Duration kill_grace = absl::Seconds(10);
   std::vector<std::string> inherited;            // this process's environment, "NAME=value"
   std::map<std::string, std::string> variables;  // --env, by name
+  std::vector<std::string> plugin_roots;         // folders of libraries that a job may load
   std::string interface;  // network interface on which other nodes reach this one; empty: unknown
 };
 

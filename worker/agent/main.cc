@@ -24,6 +24,7 @@
 #include "common/clock.h"
 #include "common/file/lock.h"
 #include "common/file/private_folder.h"
+#include "common/file/trusted_file.h"
 #include "common/log/log.h"
 #include "common/metrics/endpoint.h"
 #include "common/rank_variables.h"
@@ -88,6 +89,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
                      "; may be repeated")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
+  app.add_option("--plugin_roots", flags.agent.plugin_roots,
+                 "folders of libraries that jobs may run as this user (docs/security.md); default: none")
+      ->delimiter(',')
+      ->type_name("FOLDER,...");
   app.add_option("--token_file", flags.token_file, "a token, or lines `token name role` with one of role worker");
   app.add_option("--join_token", flags.join_token_file,
                  "file with a token of `muster coordinator token create --role worker`; needed once, beyond this "
@@ -152,6 +157,9 @@ absl::Status FillIn(Flags& flags) {
   if (!host.ok()) return host.status();
   agent.host = *host;
   agent.interface = InterfaceForNccl(agent.host);
+  if (absl::Status status = muster::CheckRoots(agent.plugin_roots); !status.ok()) {
+    return absl::InvalidArgumentError("--plugin_roots: " + std::string(status.message()));
+  }
   if (absl::Status status = ReadVariables(flags.env, agent.variables); !status.ok()) return status;
   flags.join_token = muster::agent::ReadJoinToken(flags.join_token_file);
   unsetenv("MUSTER_JOIN_TOKEN");  // the ranks inherit the environment

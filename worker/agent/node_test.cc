@@ -108,6 +108,16 @@ TEST_F(MakeStartTest, ArgumentsAndEnvironment) {
   }
 }
 
+TEST_F(MakeStartTest, PluginRootsOnlyForWhatNeedsThem) {
+  context_.plugin_roots = {"/opt/a", "/opt/b"};
+  const rundir::RankDir dir("/run/m", {JobId("a"), 3, 5});
+  EXPECT_EQ(MakeStart(assignment_, {4, 5}, dir, context_).argv.back(), "5");
+  assignment_.mutable_spec()->mutable_train()->mutable_model()->mutable_custom();
+  const rundir::Start start = MakeStart(assignment_, {4, 5}, dir, context_);
+  EXPECT_EQ(*(start.argv.end() - 2), "--plugin_roots");
+  EXPECT_EQ(start.argv.back(), "/opt/a,/opt/b");
+}
+
 TEST_F(MakeStartTest, GpusOfItsSlotsAndNoOthers) {
   context_.slots = MakeSlots({8, 1000, "cpu"}, {{"GPU-a", "", 1}, {"GPU-b", "", 1}, {"GPU-c", "", 1}}, 1);
   const rundir::Start start = MakeStart(assignment_, {0}, rundir::RankDir("/r", {JobId("a"), 1, 0}), context_);

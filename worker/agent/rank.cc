@@ -104,6 +104,17 @@ void Rank::Start(const rundir::Start& start, const std::string& step_binary, Now
   EndWith(std::move(exit), now);
 }
 
+void Rank::Refuse(const absl::Status& why, Now now) {
+  rundir::Start nothing;
+  if (absl::Status made = dir_.Create(nothing); !made.ok() && !absl::IsAlreadyExists(made)) {
+    LogError("cannot make a rank's folder", {id(), {"error", made}});
+  }
+  RankExit exit;
+  exit.set_cause(RankExit::REFUSED);
+  exit.set_message(absl::StrCat("rank ", id().rank, " was refused by its worker: ", why.message()));
+  EndWith(std::move(exit), now);
+}
+
 void Rank::HandleShimEnd(Now now) {
   process_->Reap();
   const auto found = Examine(dir_);

@@ -34,6 +34,8 @@ class Rank {
   bool Adopt();
   // Makes the folder, if it is not there, and spawns the shim. A failure is this rank's end (SPAWN_FAILED).
   void Start(const rundir::Start& start, const std::string& step_binary, Now now);
+  // In place of Start: the job may not run here, however often it is tried (REFUSED).
+  void Refuse(const absl::Status& why, Now now);
 
   const RankId& id() const { return dir_.rank(); }
   const rundir::RankDir& dir() const { return dir_; }

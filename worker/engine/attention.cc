@@ -4,11 +4,15 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
+#include "worker/engine/dtype.h"
 #include "worker/units/attention_choice.h"
 #include "worker/units/row_check.h"
 
@@ -18,20 +22,35 @@ bool IsDeterministic(const Train& train) { return !train.has_deterministic() || 
 
 namespace {
 
-units::AttentionChoice Try(const Config& config, at::Device device) {
+// That of most units: layers may differ in their window.
+AttentionShape ShapeOfMost(const Inventory& inventory) {
+  std::map<std::string, std::pair<int, AttentionShape>> shapes;
+  const std::pair<int, AttentionShape>* most = nullptr;
+  for (const Unit& unit : inventory.units()) {
+    if (unit.attention().heads() == 0) continue;
+    auto& [units, shape] = shapes[unit.attention().SerializeAsString()];
+    ++units, shape = unit.attention();
+  }
+  for (const auto& [key, counted] : shapes) {
+    if (most == nullptr || counted.first > most->first) most = &counted;
+  }
+  return most == nullptr ? AttentionShape() : most->second;
+}
+
+units::AttentionShape TrialOf(const Config& config, at::Device device) {
   units::AttentionShape shape{.tokens = static_cast<int64_t>(models::TargetsPerSample(config.inventory)),
-                              .dtype = config.train.precision().compute() == DTYPE_BF16 ? at::kBFloat16 : at::kFloat,
+                              .dtype = ScalarTypeOf(config.train.precision().compute()),
                               .device = device,
                               .deterministic = IsDeterministic(config.train)};
   const collectives::Group* const world = config.groups[kWorldGroup];
   const uint32_t ranks = world == nullptr ? 1 : static_cast<uint32_t>(world->size());
   shape.sequences = std::max<int64_t>(1, strategies::MicrobatchRows(config.train.batch(), ranks));
-  for (const Unit& unit : config.inventory.units()) {
-    if (unit.attention().heads() == 0) continue;
-    shape.heads = unit.attention().heads();
-    shape.width = unit.attention().width();
-  }
-  return units::ChooseAttention(shape);
+  const AttentionShape attention = ShapeOfMost(config.inventory);
+  shape.heads = attention.heads();
+  shape.key_value_heads = attention.key_value_heads();
+  shape.width = attention.width();
+  shape.window = attention.window();
+  return shape;
 }
 
 bool Attends(const Inventory& inventory) {
@@ -59,7 +78,9 @@ absl::StatusOr<Kernels> AgreeOnKernels(const Config& config, at::Device device) 
     // None passed, or there is nothing to try: plain GEMMs are what LibTorch falls back to.
     kernels.attention = names.back();
     if (Attends(config.inventory)) {
-      const units::AttentionChoice choice = config.try_attention ? config.try_attention() : Try(config, device);
+      const units::AttentionShape shape = TrialOf(config, device);
+      const units::AttentionChoice choice =
+          config.try_attention ? config.try_attention(shape) : units::ChooseAttention(shape);
       if (!choice.name.empty()) kernels.attention = choice.name;
       kernels.notes.push_back(choice.Describe());
     }

@@ -7,13 +7,10 @@
 #include "absl/strings/str_join.h"
 
 namespace muster::engine {
-namespace {
 
 at::ScalarType DtypeOf(const BatchTensor& described) {
   return described.type() == BatchTensor::INT64 ? at::kLong : at::kFloat;
 }
-
-}  // namespace
 
 absl::Status CheckBatchTensor(const BatchTensor& described, const at::Tensor& tensor, uint64_t samples) {
   std::vector<int64_t> shape = {static_cast<int64_t>(samples)};

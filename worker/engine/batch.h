@@ -15,10 +15,12 @@ struct Batch {
   at::Tensor inputs;            // on the CPU, [samples, ...]; not changed by the caller any more
   at::Tensor targets;           // likewise
   uint64_t global_samples = 0;  // over all ranks; the loss sum is divided by their targets
+  uint64_t first_sample = 0;    // the first one's place among them
 };
 
 // InvalidArgument: the tensors are not such samples, or an integer is out of its bounds.
 absl::Status CheckBatch(const Inventory& inventory, const Batch& batch);
+at::ScalarType DtypeOf(const BatchTensor& described);
 absl::Status CheckBatchTensor(const BatchTensor& described, const at::Tensor& tensor, uint64_t samples);
 
 }  // namespace muster::engine

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "strategies/optimizer_plan.h"
 #include "strategies/partition/table.h"
 #include "strategies/schedule/check.h"
 
@@ -16,9 +17,6 @@ absl::Status CheckTensors(const Inventory& inventory) {
   std::set<std::string> names;
   for (const Unit& unit : inventory.units()) {
     for (const Tensor& tensor : unit.tensors()) {
-      if (tensor.frozen()) {
-        return absl::UnimplementedError(absl::StrCat("this engine trains every tensor; ", tensor.name(), " is frozen"));
-      }
       if (!names.insert(tensor.name()).second) {
         return absl::InvalidArgumentError("the inventory has two tensors of one name");
       }
@@ -27,7 +25,11 @@ absl::Status CheckTensors(const Inventory& inventory) {
   return absl::OkStatus();
 }
 
-bool IsGather(const Op& op) { return Traits(op.kind).slots == SlotPool::kParameters; }
+// What is fetched after a step goes where the parameters stay.
+bool IsGather(const Op& op) {
+  return Traits(op.kind).slots == SlotPool::kParameters &&
+         (op.slot >= 0 || Traits(op.kind).parameters == ParameterUse::kGather);
+}
 
 // Checked because views into slots are created only once.
 absl::Status CheckSlots(const Config& config) {
@@ -66,6 +68,9 @@ absl::Status CheckOps(const Config& config, absl::FunctionRef<bool(OpKind)> runs
 
 absl::Status CheckConfig(const Config& config, absl::FunctionRef<bool(OpKind)> runs) {
   if (absl::Status s = partition::Check(config.table, config.inventory); !s.ok()) return s;
+  if (absl::Status s = strategies::CheckWhole(config.train.optimizer(), config.inventory, config.table); !s.ok()) {
+    return s;
+  }
   if (absl::Status s = Check(config.schedule, config.inventory); !s.ok() && !config.unproven) {
     return absl::InvalidArgumentError(s.message());
   }
@@ -80,9 +85,6 @@ absl::Status CheckConfig(const Config& config, absl::FunctionRef<bool(OpKind)> r
         "this trainer is built without CUDA: build with --config=cuda, or ask for resources.device: cpu");
   }
 #endif
-  if (const Dtype compute = config.train.precision().compute(); compute == DTYPE_FP16) {
-    return absl::UnimplementedError("this engine computes in fp32 or bf16, precision.compute is fp16");
-  }
   return CheckOps(config, runs);
 }
 

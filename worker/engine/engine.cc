@@ -12,15 +12,21 @@
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <map>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "models/inventory.h"
+#include "strategies/optimizer_plan.h"
 #include "worker/engine/attention.h"
 #include "worker/engine/check_config.h"
 #include "worker/engine/cpu_allocator.h"
+#include "worker/engine/dtype.h"
+#include "worker/engine/exchanges.h"
+#include "worker/engine/failed.h"
+#include "worker/engine/host_memory.h"
 #include "worker/engine/in_flight_microbatches.h"
 #include "worker/engine/initialise.h"
 #include "worker/engine/optimizer.h"
@@ -30,6 +36,8 @@
 #include "worker/engine/storage.h"
 #include "worker/engine/stream_queue.h"
 #include "worker/engine/update_decision.h"
+#include "worker/units/bf16_gemms.h"
+#include "worker/units/gemm.h"
 #include "worker/units/unit.h"
 
 #ifdef MUSTER_CUDA
@@ -50,7 +58,11 @@ class CompiledEngine final : public Engine {
       : config_(config),
         device_(config.cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)),
         portable_(config.portable),
-        recorder_(config.cuda) {}
+        rules_(RulesOf(config.train)),
+        host_(config.train.offload().to(), /*page_locked=*/config.cuda),
+        recorder_(config.cuda) {
+    if (config.groups[kExchangeGroup] != nullptr) exchanges_.emplace(config.groups[kExchangeGroup]);
+  }
 
   absl::Status Prepare();
 
@@ -63,16 +75,19 @@ class CompiledEngine final : public Engine {
   void Record() override { recorder_.Start(); }
   std::vector<OpSpan> TakeRecord() override { return recorder_.Take(); }
   uint64_t step() const override { return step_; }
-  void set_step(uint64_t step) override { step_ = step; }
+  UpdateState update_state() const override { return awaited_update_; }
+  absl::Status SetProgress(uint64_t step, const UpdateState& update) override;
   uint64_t parameters_version() const override { return parameters_version_; }
   std::vector<StateView> State() override { return state_->Views(); }
   absl::Status Pull() override;
   absl::Status Push() override;
+  bool state_is_live() const override { return state_->live(); }
   std::vector<std::string> Notes() const override { return notes_; }
   std::string attention() const override { return attention_; }
   absl::Status UseAttention(const std::string& name) override;
   uint64_t peak_memory_bytes() const override;
   uint64_t fixed_memory_bytes() const override;
+  uint64_t host_memory_bytes() const override { return host_.bytes(); }
 
  private:
   // Turns LibTorch's exceptions into a Status that names rank, step and op.
@@ -80,6 +95,8 @@ class CompiledEngine final : public Engine {
   absl::Status Guarded(F&& body);
 
   void Initialise();
+  // Of this rank's bf16 matrices on a CPU: those of the units, and those of Muon's update.
+  void ChooseGemms();
   absl::Status MakeUnits();
   void MakeState();
   void MakeBuffers();
@@ -99,44 +116,61 @@ class CompiledEngine final : public Engine {
     double learning_rate = 0;
     uint64_t global_targets = 0;
     StepTensors tensors = {};
-    at::Tensor seen_on_host = {};
+    at::Tensor seen_on_host = {};  // its scalars and norm, its loss scale, and the update's state after it
     StepResult result = {};
+    UpdateState update = {};
+    bool halted = false;
+    std::optional<UpdateDecision> decision = {};  // made by the step's first OptimizerStep
     std::optional<InFlightMicrobatches> microbatches = {};
     std::optional<StepTasks> tasks = {};
   };
-  bool DecidesOnDevice() const { return config_.decide_on_device || config_.streams || device_.is_cuda(); }
+  // The host must know before it updates what is offloaded.
+  bool DecidesOnDevice() const {
+    return !storage_->offloads() && (config_.decide_on_device || config_.streams || device_.is_cuda());
+  }
   absl::Status CheckIssue(const Batch& batch, double learning_rate) const;
   absl::Status CheckIdle() const;
   absl::Status CheckPrediction(const at::Tensor& inputs, const Cache* cache) const;
-  static bool ReadResult(Training& training);
+  static void ReadResult(Training& training);
+  void SetUpdateState(const UpdateState& state);
+  std::string Why(const StepResult& result) const;
   // Waits for the steps after one that failed.
   void DropInFlight();
   // After a read back from the device, whose numbers look whole even where a collective was aborted.
   absl::Status GroupsHealth() const;
 
-  std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const;
+  std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum);
+  // The task's inputs of zero samples.
+  at::Tensor NoInputs() const;
   void Train(const Batch& batch, Training& training);
   // The loss and the task's metrics, summed over the targets of `rows` samples: float64 [1 + metrics] on the device.
   at::Tensor ForwardOnly(const Batch& batch, int64_t first, int64_t rows);
   uint64_t TargetsOf(uint64_t samples) const { return samples * models::TargetsPerSample(config_.inventory); }
-  void Optimize(Training& training, uint64_t step);
+  void Decide(Training& training);
+  void Optimize(Training& training, uint64_t step, const Op& op);
   // Rebuilds what is derived from the parameters after they change.
   void Renew();
 
   const Config config_;
   const at::Device device_;
   bool portable_;  // units by LibTorch's operators
+  const UpdateRules rules_;
+  HostMemory host_;
   uint64_t step_ = 0;
   std::optional<Storage> storage_;
   std::vector<std::unique_ptr<units::UnitModule>> units_;
-  std::vector<std::vector<at::Tensor>> buffers_;  // by unit
-  at::Tensor flat_buffers_;                       // all of them; undefined: the model has none
-  std::unique_ptr<FlatOptimizer> optimizer_;
+  std::vector<std::vector<at::Tensor>> buffers_;                  // by unit
+  at::Tensor flat_buffers_;                                       // all of them; undefined: the model has none
+  std::optional<Exchanges> exchanges_;                            // none: units exchange nothing
+  std::optional<units::Bf16Gemms> bf16_gemms_;                    // none: there are no such matrices
+  std::map<int32_t, std::unique_ptr<FlatOptimizer>> optimizers_;  // by the first unit of their OptimizerStep
   std::optional<engine::State> state_;
   Recorder recorder_;
   std::unique_ptr<Queue> queue_;
   std::deque<std::unique_ptr<Training>> in_flight_;
-  at::Tensor halted_;  // where the device decides: 1 after a step that was not finite, so that later ones skip too
+  at::Tensor update_;           // update_decision.h
+  at::Tensor gradient_scale_;   // its loss scale for the units; undefined: there is none
+  UpdateState awaited_update_;  // that after the last step that was awaited
   uint64_t parameters_version_ = 1;
   std::vector<std::string> notes_;
   std::string attention_;
@@ -149,14 +183,6 @@ class CompiledEngine final : public Engine {
     int32_t op = -1;  // of `schedule`
   } at_;
 };
-
-// Carries a Status out of code that can only throw.
-struct Failed {
-  absl::Status status;
-};
-void ThrowIfBad(absl::Status status) {
-  if (!status.ok()) throw Failed{std::move(status)};
-}
 
 template <typename F>
 absl::Status CompiledEngine::Guarded(F&& body) {
@@ -201,16 +227,16 @@ absl::Status CompiledEngine::Prepare() {
     // reads uninitialized memory.
     at::globalContext().setDeterministicFillUninitializedMemory(false);
     const Precision& precision = config_.train.precision();
-    storage_.emplace(Storage::Options{
-        .inventory = &config_.inventory,
-        .table = &config_.table,
-        .schedule = &config_.schedule,
-        .shard = config_.role.shard(),
-        .device = device_,
-        .compute = precision.compute() == DTYPE_BF16 ? at::kBFloat16 : at::kFloat,
-        .reduce =
-            precision.reduce() == DTYPE_BF16 && config_.groups[kWorldGroup] != nullptr ? at::kBFloat16 : at::kFloat,
-        .poison = config_.poison});
+    const bool communicates = config_.groups[kWorldGroup] != nullptr;
+    storage_.emplace(Storage::Options{.inventory = &config_.inventory,
+                                      .table = &config_.table,
+                                      .schedule = &config_.schedule,
+                                      .shard = config_.role.shard(),
+                                      .device = device_,
+                                      .compute = ScalarTypeOf(precision.compute()),
+                                      .reduce = communicates ? ScalarTypeOf(precision.reduce()) : at::kFloat,
+                                      .poison = config_.poison,
+                                      .host = config_.train.offload().optimizer() ? &host_ : nullptr});
     ThrowIfBad(MakeQueue());
     Initialise();
     Renew();
@@ -224,6 +250,7 @@ absl::Status CompiledEngine::Prepare() {
       ForgetTrials();
     }
     MakeBuffers();
+    ChooseGemms();
     made = MakeUnits();
     if (made.ok()) MakeState();
   });
@@ -247,28 +274,55 @@ absl::Status CompiledEngine::MakeQueue() {
 
 void CompiledEngine::Initialise() {
   for (const OwnedExtent& extent : storage_->extents()) {
-    const at::Tensor host = device_.is_cpu() ? extent.master : at::empty(extent.master.sizes(), at::kFloat);
-    engine::Initialise(config_.train.seed(), *extent.tensor, static_cast<uint64_t>(extent.begin),
-                       absl::MakeSpan(host.mutable_data_ptr<float>(), static_cast<size_t>(extent.length)));
-    if (!device_.is_cpu()) extent.master.copy_(host);
+    // Through a buffer, where they are elsewhere or in another dtype.
+    constexpr int64_t kAtOnce = 1 << 20;
+    const bool there = extent.stored.is_cpu() && extent.stored.scalar_type() == at::kFloat;
+    for (int64_t begin = 0; begin < extent.length; begin += there ? extent.length : kAtOnce) {
+      const int64_t length = there ? extent.length : std::min(kAtOnce, extent.length - begin);
+      const at::Tensor host = there ? extent.stored : at::empty({length}, at::kFloat);
+      engine::Initialise(config_.train.seed(), *extent.tensor, static_cast<uint64_t>(extent.begin + begin),
+                         absl::MakeSpan(host.mutable_data_ptr<float>(), static_cast<size_t>(length)));
+      if (!there) extent.stored.narrow(0, begin, length).copy_(host);
+    }
   }
+}
+
+void CompiledEngine::ChooseGemms() {
+  const bool multiplies = config_.train.precision().compute() == DTYPE_BF16 || config_.train.optimizer().has_muon();
+  if (!device_.is_cpu() || !multiplies) return;
+  const units::Bf16Choice choice = units::ChooseBf16Gemms();
+  bf16_gemms_ = config_.bf16_gemms.value_or(choice.gemms);
+  if (!config_.bf16_gemms.has_value()) notes_.push_back(choice.log);
 }
 
 absl::Status CompiledEngine::MakeUnits() {
   units::UnitOptions options{.portable = portable_,
-                             .rows = config_.device_rows ? units::RowCode::kDevice : units::RowCode::kVector};
-  if (device_.is_cpu() && config_.train.precision().compute() == DTYPE_BF16) {
-    const units::Bf16Choice choice = units::ChooseBf16Gemms();
-    options.bf16_gemms = config_.bf16_gemms.value_or(choice.gemms);
-    if (!config_.bf16_gemms.has_value()) notes_.push_back(choice.log);
+                             .rows = config_.device_rows ? units::RowCode::kDevice : units::RowCode::kVector,
+                             .plugin = config_.plugin};
+  if (bf16_gemms_.has_value()) options.bf16_gemms = *bf16_gemms_;
+  if (device_.is_cpu() && config_.train.precision().compute() == DTYPE_FP16) {
+    notes_.emplace_back("fp16 GEMMs: through fp32 panels, about as fast as fp32");
   }
   for (int32_t u = 0; u < config_.inventory.units_size(); ++u) {
     options.buffers = buffers_[static_cast<size_t>(u)];
+    options.index = u;
     auto made = units::MakeUnit(config_.inventory, config_.inventory.units(u), storage_->Parameters(u), options);
     if (!made.ok()) return made.status();
     units_.push_back(*std::move(made));
   }
   return absl::OkStatus();
+}
+
+void CompiledEngine::SetUpdateState(const UpdateState& state) {
+  awaited_update_ = state;
+  update_ = ToTensor(state, device_);
+  if (ScalesLoss(config_.train)) gradient_scale_ = update_.narrow(0, kLossScale, 1).to(at::kFloat);
+}
+
+absl::Status CompiledEngine::SetProgress(uint64_t step, const UpdateState& update) {
+  if (absl::Status s = CheckIdle(); !s.ok()) return s;
+  step_ = step;
+  return Guarded([&] { SetUpdateState(update); });
 }
 
 void CompiledEngine::MakeBuffers() {
@@ -296,11 +350,28 @@ void CompiledEngine::ShareBuffers() {
 }
 
 void CompiledEngine::MakeState() {
-  if (DecidesOnDevice()) halted_ = at::zeros({1}, at::TensorOptions(at::kFloat).device(device_));
-  optimizer_ = MakeOptimizer(config_.train.optimizer(), storage_->Runs(), storage_->owned_elements(), device_);
-  state_.emplace(&storage_->extents(), /*copies=*/config_.streams || device_.is_cuda());
+  SetUpdateState(FirstUpdateState(config_.train));
+  state_.emplace(&storage_->extents(), /*copy_all=*/config_.streams);
   state_->AddParameters();
-  for (const auto& [kind, values] : optimizer_->State()) state_->Add(kind, values);
+  const Optimizer& options = config_.train.optimizer();
+  const auto whole = [&](int32_t unit, const Tensor& tensor) {
+    return strategies::IsUpdatedWhole(options, config_.inventory, unit, tensor);
+  };
+  const auto zeros = [this](int64_t elements) {
+    if (storage_->offloads()) return host_.Zeros(elements, at::kFloat);
+    return at::zeros({elements}, at::TensorOptions(at::kFloat).device(device_));
+  };
+  for (const Op& op : config_.schedule.ops) {
+    if (op.kind != OpKind::kOptimizerStep) continue;
+    const int32_t unit = std::max(0, op.unit), unit_end = op.unit < 0 ? config_.inventory.units_size() : op.unit_end;
+    auto& optimizer = optimizers_[unit] =
+        MakeOptimizer(options, storage_->Runs(unit, unit_end, whole), storage_->TrainedElements(unit, unit_end), zeros,
+                      units::Gemms(bf16_gemms_.value_or(units::Bf16Gemms::kNative)));
+    for (StatePart part : optimizer->State()) {
+      part.begin += storage_->FirstTrained(unit);
+      state_->Add(part);
+    }
+  }
   for (int32_t u = 0; u < config_.inventory.units_size(); ++u) {
     const Unit& unit = config_.inventory.units(u);
     for (int32_t b = 0; b < unit.buffers_size(); ++b) {
@@ -334,17 +405,36 @@ int64_t CompiledEngine::MicrobatchRows(const Batch& batch) const {
   return rows > 0 ? rows : static_cast<int64_t>(batch.samples);
 }
 
-std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::Tensor& loss_sum) const {
+std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::Tensor& loss_sum) {
   const int64_t samples = static_cast<int64_t>(batch.samples), rows = MicrobatchRows(batch);
   std::vector<Context> contexts(config_.schedule.microbatches);
   for (int m = 0; m < config_.schedule.microbatches; ++m) {
     const int64_t first = std::min(samples, m * rows);
     contexts[m] = MakeContext(batch, first, std::min(rows, samples - first), Mode::kTrain);
     contexts[m].microbatch = m;
+    if (exchanges_.has_value()) {
+      contexts[m].ranks = &*exchanges_;
+      if (contexts[m].samples == 0) contexts[m].inputs = NoInputs();
+    }
     contexts[m].loss_sum = loss_sum;
+    contexts[m].gradient_scale = gradient_scale_;
+    const Dropout& dropout = config_.train.dropout();
+    contexts[m].dropout = {.embedding = dropout.embedding(),
+                           .attention = dropout.attention(),
+                           .residual = dropout.residual(),
+                           .seed = config_.train.seed(),
+                           .step = at_.step,
+                           .first_sample = static_cast<int64_t>(batch.first_sample) + first};
     contexts[m].label_smoothing = config_.train.label_smoothing();
   }
   return contexts;
+}
+
+at::Tensor CompiledEngine::NoInputs() const {
+  const BatchTensor& described = config_.inventory.task().inputs();
+  std::vector<int64_t> shape = {0};
+  for (const uint64_t n : described.shape()) shape.push_back(static_cast<int64_t>(n));
+  return at::empty(shape, at::TensorOptions(DtypeOf(described)).device(device_));
 }
 
 void CompiledEngine::Run(const Schedule& schedule, StepTasks& tasks, OpListener* listener) {
@@ -361,12 +451,18 @@ void CompiledEngine::Train(const Batch& batch, Training& training) {
   const uint64_t step = at_.step;
   recorder_.Begin();
   storage_->ZeroGradients();
-  training.microbatches.emplace(config_.schedule, units_, MakeContexts(batch, training.tensors.scalars[kLossSum]));
-  training.tasks.emplace(StepTasks::Context{.config = &config_,
-                                            .storage = &*storage_,
-                                            .microbatches = &*training.microbatches,
-                                            .tensors = &training.tensors,
-                                            .update = [this, &training, step] { Optimize(training, step); }});
+  const InFlightMicrobatches::Options options{.schedule = &config_.schedule,
+                                              .inventory = &config_.inventory,
+                                              .modules = &units_,
+                                              .exchanges = exchanges_.has_value() ? &*exchanges_ : nullptr};
+  training.microbatches.emplace(options, MakeContexts(batch, training.tensors.scalars[kLossSum]));
+  training.tasks.emplace(
+      StepTasks::Context{.config = &config_,
+                         .storage = &*storage_,
+                         .microbatches = &*training.microbatches,
+                         .tensors = &training.tensors,
+                         .update = [this, &training, step](const Op& op) { Optimize(training, step, op); },
+                         .device = device_});
   if (recorder_.on()) recorder_.End("Prepare");
   Run(config_.schedule, *training.tasks, config_.progress);
 }
@@ -379,35 +475,57 @@ absl::Status CompiledEngine::GroupsHealth() const {
   return absl::OkStatus();
 }
 
-// Returns whether the parameters may be updated by what was read.
-bool CompiledEngine::ReadResult(Training& training) {
+void CompiledEngine::ReadResult(Training& training) {
   const double* values = training.seen_on_host.const_data_ptr<double>();
   StepResult& result = training.result;
   result.loss = values[kLossSum] / static_cast<double>(training.global_targets);
   result.gradient_norm = values[kStepScalars];
   result.votes = ToVotes(values);
-  return std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
+  result.skipped = !std::isfinite(result.loss) || !std::isfinite(result.gradient_norm);
+  result.loss_scale = values[kStepScalars + 1];
+  training.update = ToUpdateState(values + kStepScalars + 2);
+  training.halted = values[kStepScalars + 2 + kHalted] != 0;
 }
 
 // On a CPU the scalars and the norm are computed by now. On a GPU they may not be, so the update is decided on the
-// device, and the host reads them when it awaits the step.
-void CompiledEngine::Optimize(Training& training, uint64_t step) {
-  const at::Tensor seen = at::cat({training.tensors.scalars, training.tensors.norm.to(at::kDouble).view({1})});
-  const double clip_norm = config_.train.optimizer().clip_norm();
-  const double most = clip_norm > 0 ? clip_norm : std::numeric_limits<double>::infinity();
+// device, and the host reads them when it awaits the step, or waits for them where it makes the update.
+void CompiledEngine::Decide(Training& training) {
+  const at::Tensor scale = update_.narrow(0, kLossScale, 1).clone();
+  const at::Tensor norm = training.tensors.norm.to(at::kDouble).view({1}).div(scale);
+  const at::Tensor numbers = at::cat({training.tensors.scalars, norm});
+  training.decision = DecideUpdate(rules_, numbers, update_);
+  if (gradient_scale_.defined()) gradient_scale_.copy_(update_.narrow(0, kLossScale, 1));
+  const at::Tensor seen = at::cat({numbers, scale, update_});
   if (DecidesOnDevice()) {
     training.seen_on_host = at::empty(seen.sizes(), at::TensorOptions(at::kDouble).pinned_memory(device_.is_cuda()));
     training.seen_on_host.copy_(seen, /*non_blocking=*/true);
-    const UpdateDecision decision = DecideUpdate(seen, most, halted_);
-    optimizer_->StepUnless(decision.skip, decision.divisor, step, training.learning_rate);
+    return;
+  }
+  training.seen_on_host = seen.to(at::kCPU);
+  ReadResult(training);
+  ThrowIfBad(GroupsHealth());
+}
+
+void CompiledEngine::Optimize(Training& training, uint64_t step, const Op& op) {
+  if (!training.decision.has_value()) Decide(training);
+  FlatOptimizer& optimizer = *optimizers_.at(std::max(0, op.unit));
+  if (DecidesOnDevice()) {
+    optimizer.StepUnless(*training.decision, step, training.learning_rate);
     Renew();
     return;
   }
-  training.seen_on_host = seen;
-  if (!ReadResult(training)) return;
+  const StepResult& result = training.result;
+  if (result.skipped || training.halted) return;
   // torch.nn.utils.clip_grad_norm_
-  optimizer_->Step(step, training.learning_rate, std::min(1.0, most / (training.result.gradient_norm + 1e-6)));
-  Renew();
+  const double clipped = std::min(1.0, rules_.clip_norm / (result.gradient_norm + 1e-6));
+  optimizer.Step(step - training.update.skipped_steps(), training.learning_rate, clipped / result.loss_scale);
+  if (!storage_->offloads()) {
+    Renew();
+    return;
+  }
+  ++parameters_version_;
+  storage_->Stepped(op);
+  for (const StatePart& part : optimizer.State()) host_.Evict(part.values);
 }
 
 void CompiledEngine::Renew() {
@@ -459,32 +577,44 @@ absl::Status CompiledEngine::Issue(const Batch& batch, double learning_rate, con
 absl::StatusOr<StepResult> CompiledEngine::Await() {
   if (in_flight_.empty()) return absl::FailedPreconditionError("no step was issued");
   StepResult result;
+  bool halted = false;
   const absl::Status done = Guarded([&] {
     Training& training = *in_flight_.front();
     ThrowIfBad(queue_->Finish());
     ReadResult(training);
     training.result.waited_seconds = queue_->waited_seconds();
+    if (exchanges_.has_value() && device_.is_cpu()) training.result.waited_seconds += exchanges_->TakeWaitedSeconds();
     ThrowIfBad(GroupsHealth());
     result = training.result;
+    halted = training.halted;
+    awaited_update_ = training.update;
     in_flight_.pop_front();
   });
   if (config_.progress != nullptr) config_.progress->EndStep();
   if (!done.ok()) return done;
-  if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
+  if (halted) {
     DropInFlight();
-    return absl::OutOfRangeError(
-        absl::StrCat("rank ", config_.role.rank(), ", step ", step_ + 1, ": the loss is ", result.loss,
-                     " and the gradient's norm ", result.gradient_norm,
-                     "; the parameters were not updated. Try a lower optimizer.lr, a longer warm-up, or clip_norm"));
+    return absl::OutOfRangeError(absl::StrCat("rank ", config_.role.rank(), ", step ", step_ + 1, ": ", Why(result)));
   }
   ++step_;
   return result;
 }
 
+// A step that may not be skipped.
+std::string CompiledEngine::Why(const StepResult& result) const {
+  std::string why = absl::StrCat("the loss is ", result.loss, " and the gradient's norm ", result.gradient_norm);
+  if (rules_.most_skipped > 0) absl::StrAppend(&why, ", after ", rules_.most_skipped, " skipped steps in a row");
+  if (gradient_scale_.defined()) {
+    absl::StrAppend(&why, ", with the loss scale at its minimum of ", rules_.minimum);
+  }
+  return absl::StrCat(why,
+                      "; the parameters were not updated. Try a lower optimizer.lr, a longer warm-up, or clip_norm");
+}
+
 void CompiledEngine::DropInFlight() {
   Guarded([&] {
     for (; !in_flight_.empty(); in_flight_.pop_front()) ThrowIfBad(queue_->Finish());
-    if (halted_.defined()) halted_.zero_();
+    SetUpdateState(awaited_update_);
   }).IgnoreError();  // the step before is what failed
 }
 
@@ -494,7 +624,8 @@ at::Tensor CompiledEngine::ForwardOnly(const Batch& batch, int64_t first, int64_
       at::zeros({1 + config_.inventory.task().metrics_size()}, at::TensorOptions(at::kDouble).device(device_));
   context.loss_sum = sums[0];
   context.metric_sums = sums.narrow(0, 1, sums.size(0) - 1);
-  InFlightMicrobatches microbatches(config_.evaluation, units_, {context});
+  InFlightMicrobatches microbatches(
+      {.schedule = &config_.evaluation, .inventory = &config_.inventory, .modules = &units_}, {context});
   StepTasks tasks({.config = &config_,
                    .storage = &*storage_,
                    .microbatches = &microbatches,
@@ -548,6 +679,10 @@ absl::StatusOr<at::Tensor> CompiledEngine::Predict(const at::Tensor& inputs, Cac
   if (absl::Status s = CheckIdle(); !s.ok()) return s;
   if (config_.table.shards() > 1) {
     return absl::FailedPreconditionError("this rank holds only a part of the model, and a prediction needs all of it");
+  }
+  if (config_.schedule.slots > 0) {
+    return absl::FailedPreconditionError(
+        "the device keeps no parameters (offload), and a prediction needs all of them");
   }
   if (absl::Status s = CheckPrediction(inputs, cache); !s.ok()) return s;
   at::Tensor result;
@@ -638,7 +773,7 @@ uint64_t CompiledEngine::peak_memory_bytes() const {
     return static_cast<uint64_t>(stats.allocated_bytes[0].peak);
   }
 #endif
-  return CpuMemoryUse().peak_bytes;
+  return CpuMemoryUse().peak_bytes + (host_.is_file() ? 0 : host_.bytes());
 }
 
 uint64_t CompiledEngine::fixed_memory_bytes() const {

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/inventory.pb.h"
+#include "proto/manifest.pb.h"
 #include "proto/partition.pb.h"
 #include "proto/spec.pb.h"
 #include "strategies/schedule/schedule.h"
@@ -53,9 +54,10 @@ struct Config {
   bool device_rows = false;  // on a CPU: the units' row operations by the programs of GPUs (units::RowCode::kDevice)
   bool unproven = false;     // run schedules that the checker refuses
   // In place of the trials of attention on a GPU, and also on a CPU.
-  std::function<units::AttentionChoice()> try_attention = {};
+  std::function<units::AttentionChoice(const units::AttentionShape&)> try_attention = {};
   // In place of units::CheckRowPrograms on a GPU, and also on a CPU.
   std::function<absl::Status()> check_rows = {};
+  std::shared_ptr<plugin::Model> plugin;       // of a custom model (units::UnitOptions)
   std::optional<units::Bf16Gemms> bf16_gemms;  // on a CPU; none: chosen by its instruction set
   int threads = 1;                             // LibTorch's threads; results are bit-equal for equal threads
 };
@@ -88,16 +90,19 @@ struct StepResult {
   double gradient_norm = 0;   // global, before clipping
   Votes votes;                // counted over all ranks, equal on all of them
   double waited_seconds = 0;  // on a CPU: time blocked in collectives
+  bool skipped = false;       // a number was not finite: the parameters were not updated, and training goes on
+  double loss_scale = 1;      // by which this step's gradients were multiplied; 1 without fp16
 };
 
-// A contiguous run of a tensor's elements that this rank owns, or a whole buffer, which every rank has; fp32. Valid
-// until the engine is destroyed, on a GPU until Push.
+// A contiguous run of a tensor's elements that this rank owns, or a whole buffer, which every rank has. Valid until the
+// engine is destroyed, of what is on a GPU until Push.
 struct StateView {
-  std::string kind;             // "parameter", "buffer", "exp_avg", "exp_avg_sq", "momentum"
+  std::string kind;             // "parameter", "buffer", or the optimizer's name for it: "exp_avg", "momentum_buffer"
   std::string tensor;           // inventory's name
-  std::vector<uint64_t> shape;  // of the whole tensor
+  std::vector<uint64_t> shape;  // of the whole tensor, or of its factor
   uint64_t begin = 0;           // element
-  absl::Span<float> values;     // host memory; on a GPU a copy made by Pull() and written back by Push()
+  absl::Span<float> values;     // host memory; of what is on a GPU a copy made by Pull() and written back by Push()
+  absl::Span<uint16_t> bf16;    // in place of `values`: frozen parameters that are stored so
 };
 
 class Engine {
@@ -109,7 +114,8 @@ class Engine {
   virtual ~Engine() = default;
 
   // One optimizer step by the schedule: Issue, then Await. Internal: an op failed; the message names rank, step and op.
-  // OutOfRange: the loss or the gradient is not finite; nothing was updated. InvalidArgument: the batch has the wrong
+  // OutOfRange: the loss or the gradient is not finite, and the spec does not let it be skipped (on_nonfinite, and with
+  // fp16 the loss scale); nothing was updated. InvalidArgument: the batch has the wrong
   // size or a value out of bounds, or the learning rate is negative or not finite. ResourceExhausted: memory.
   // Unavailable: a collective failed; the message names the ranks that are gone or lag. The engine is then unusable.
   // `votes` of all ranks are counted, so that all ranks learn of a request after the same step.
@@ -136,15 +142,18 @@ class Engine {
   // classifier [samples, classes], those after the last token of a language model [samples, vocabulary].
   // With `cache`, the inputs follow those of earlier calls with it (a language model's next tokens, in any number).
   // InvalidArgument: a value out of bounds. OutOfRange: the result is not finite. FailedPrecondition: this rank has
-  // only a part of the model, or the parameters changed since the cache's first call.
+  // only a part of the model, or its parameters are offloaded, or the parameters changed since the cache's first call.
   virtual absl::StatusOr<at::Tensor> Predict(const at::Tensor& inputs, Cache* cache = nullptr) = 0;
 
   // Record starts timing ops; TakeRecord returns the spans since then and stops.
   virtual void Record() = 0;
   virtual std::vector<OpSpan> TakeRecord() = 0;
 
-  virtual uint64_t step() const = 0;         // optimizer steps done
-  virtual void set_step(uint64_t step) = 0;  // after loading a checkpoint
+  virtual uint64_t step() const = 0;  // steps done, skipped ones included
+  // What decides about the next update, as of the last step that was awaited.
+  virtual UpdateState update_state() const = 0;
+  // After loading a checkpoint. FailedPrecondition: a step is in flight.
+  virtual absl::Status SetProgress(uint64_t step, const UpdateState& update) = 0;
 
   // Changes with the parameters.
   virtual uint64_t parameters_version() const = 0;
@@ -155,6 +164,8 @@ class Engine {
   // changing parameters.
   virtual absl::Status Pull() = 0;
   virtual absl::Status Push() = 0;
+  // Whether some of it is no copy, and so changes with the next step.
+  virtual bool state_is_live() const = 0;
 
   // On a GPU: the implementation of attention, the same on all ranks; else empty. Another one gives other bits, so a
   // run that resumes uses that of its checkpoint. UseAttention on every rank alike; InvalidArgument: there is none of
@@ -171,6 +182,8 @@ class Engine {
   // What is in use on the GPU beside LibTorch's memory: context, communicators, and whatever else runs there; on a CPU
   // 0. strategies::FixedBytes plans it.
   virtual uint64_t fixed_memory_bytes() const = 0;
+  // What is offloaded, in host memory or a file; on a CPU part of the peak, unless it is a file.
+  virtual uint64_t host_memory_bytes() const = 0;
 };
 
 }  // namespace muster::engine

@@ -31,6 +31,23 @@ TEST(EngineOnGpu, TrainsAsOnTheCpuInFp32) {
   for (const bool sgd : {false, true}) ExpectClose({.name = "single", .choose = Single, .microbatch = 3, .sgd = sgd});
 }
 
+// Gradients go to host memory and parameters come from there, beside the computing.
+TEST(EngineOnGpu, TrainsWithWhatIsOffloaded) {
+  for (const bool parameters : {false, true}) {
+    for (const Dtype compute : {DTYPE_FP32, DTYPE_BF16}) {
+      Trial trial{.name = "single", .choose = Single, .microbatch = 3, .compute = compute};
+      const Curve kept = Train(OnGpu(trial));
+      trial.choose = [=](::muster::Train& train) {
+        Single(train);
+        train.mutable_offload()->set_optimizer(true), train.mutable_offload()->set_parameters(parameters);
+      };
+      const Curve offloaded = Train(OnGpu(trial));
+      EXPECT_LE(Relative(offloaded.losses, kept.losses), compute == DTYPE_FP32 ? 5e-5 : 5e-3);
+      EXPECT_LE(Relative(offloaded.norms, kept.norms), compute == DTYPE_FP32 ? 3e-4 : 3e-2);
+    }
+  }
+}
+
 TEST(EngineOnGpu, RecomputesToTheSame) {
   Trial trial{.name = "single", .choose = Single, .microbatch = 3};
   const Curve kept = Train(OnGpu(trial));

@@ -184,6 +184,7 @@ absl::Status HostQueue::Settle(int32_t index) {
           if (absl::Status s = Settle(other.front().index); !s.ok()) return s;
         }
       }
+      if (stream.empty() || stream.front().index != first) continue;  // it has ended with what it waited for
       if (!stream.front().begun) Start(stream.front());
     }
     // One by one, so that the hang detector knows which op does not end.

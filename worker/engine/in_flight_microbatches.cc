@@ -1,5 +1,6 @@
 #include "worker/engine/in_flight_microbatches.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace muster::engine {
@@ -8,42 +9,56 @@ using units::Activations;
 using units::Context;
 using units::Mode;
 
-InFlightMicrobatches::InFlightMicrobatches(const Schedule& schedule,
-                                           const std::vector<std::unique_ptr<units::UnitModule>>& modules,
-                                           std::vector<Context> contexts)
-    : modules_(modules), contexts_(std::move(contexts)), activations_(contexts_.size()), recomputed_(modules.size()) {
-  for (size_t m = 0; m < contexts_.size(); ++m) states_.emplace_back(modules.size());
-  for (const Op& op : schedule.ops) {
-    if (Traits(op.kind).pass == Pass::kRecompute) recomputed_[op.unit] = true;
+InFlightMicrobatches::InFlightMicrobatches(const Options& options, std::vector<Context> contexts)
+    : options_(options),
+      contexts_(std::move(contexts)),
+      activations_(contexts_.size()),
+      recomputed_(options.modules->size()) {
+  for (size_t m = 0; m < contexts_.size(); ++m) states_.emplace_back(options.modules->size());
+  for (const Op& op : options.schedule->ops) {
+    const Pass pass = Traits(op.kind).pass;
+    if (pass == Pass::kRecompute) recomputed_[op.unit] = true;
+    if (pass != Pass::kNone && op.group >= 0) last_exchanging_ = std::max(last_exchanging_, op.unit);
   }
 }
 
+template <typename F>
+Activations InFlightMicrobatches::Run(const Op& op, F&& pass) {
+  if (op.group < 0) return pass();
+  options_.exchanges->Begin();
+  Activations result = pass();
+  options_.exchanges->End(options_.inventory->units(op.unit).exchange(), Traits(op.kind).pass);
+  return result;
+}
+
 void InFlightMicrobatches::Forward(const Op& op) {
-  if (Empty(op)) return;
+  if (Skips(op)) return;
   Activations& flow = activations_[op.microbatch];
   if (!recomputed_[op.unit]) {
-    flow = modules_[op.unit]->Forward(contexts_[op.microbatch], flow, StateOf(op).saved);
+    flow = Run(op, [&] { return ModuleOf(op).Forward(contexts_[op.microbatch], flow, StateOf(op).saved); });
     return;
   }
   Context context = contexts_[op.microbatch];
   context.mode = Mode::kTrainUnsaved;
   units::Saved none;
   StateOf(op).input = flow;
-  flow = modules_[op.unit]->Forward(context, flow, none);
+  flow = Run(op, [&] { return ModuleOf(op).Forward(context, flow, none); });
 }
 
 void InFlightMicrobatches::Recompute(const Op& op) {
-  if (Empty(op)) return;
+  if (Skips(op)) return;
   Context context = contexts_[op.microbatch];
   context.mode = Mode::kRecompute;
   const Activations input = std::exchange(StateOf(op).input, {});
-  modules_[op.unit]->Forward(context, input, StateOf(op).saved);
+  Run(op, [&] { return ModuleOf(op).Forward(context, input, StateOf(op).saved); });
 }
 
 void InFlightMicrobatches::Backward(const Op& op) {
-  if (Empty(op)) return;
+  if (Skips(op)) return;
+  // Of an empty microbatch: first what the last forward returned, whose shape its gradient has.
   Activations& flow = activations_[op.microbatch];
-  flow = modules_[op.unit]->Backward(contexts_[op.microbatch], std::exchange(StateOf(op).saved, {}), flow);
+  flow = Run(
+      op, [&] { return ModuleOf(op).Backward(contexts_[op.microbatch], std::exchange(StateOf(op).saved, {}), flow); });
 }
 
 }  // namespace muster::engine

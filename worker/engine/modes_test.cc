@@ -1,6 +1,6 @@
 // Every strategy in the ways of running that a GPU has, on CPUs: the queue with streams, the row programs of GPUs,
 // the units of LibTorch's operators, updates that the device decides, groups that hand out nothing before all have
-// waited, and bf16.
+// waited, and the narrow types.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -47,22 +47,89 @@ TEST(Modes, TrainAsOneRankDoes) {
   }
 }
 
-// Several ranks against one rank, both in bf16: what is left is the order of sums. A rank that never updates has an
-// error of 1, and one that updates by other gradients one of 0.3 or more.
-TEST(Modes, Bf16UpdatesAsOneRankDoes) {
-  for (const auto& [device_rows, reduce] :
-       {std::pair(false, DTYPE_FP32), std::pair(true, DTYPE_FP32), std::pair(true, DTYPE_BF16)}) {
-    Trial single{.name = "single", .choose = Single, .sgd = true, .compute = DTYPE_BF16};
-    single.set = [rows = device_rows](Config& c) { c.device_rows = rows; };
+// Units that exchange inside their passes, while collectives of other groups are in flight.
+TEST(Modes, SynchronizedBatchNormTrainsAsOneRankDoes) {
+  Trial single{.name = "single", .choose = Single, .microbatch = 4, .sgd = true};
+  single.model = ResnetTrialModel(), single.sgd_limit = 3e-6;
+  single.as_ranks = 4, single.as_microbatch = 1;
+  const Curve alone = Train(single, {.steps = kResnetSteps});
+  for (const Mode& mode : Modes()) {
+    for (const auto& [name, choose] : Strategies()) {
+      Trial trial = single;
+      trial.name = absl::StrCat(name, ", synchronized, ", mode.name), trial.choose = choose;
+      trial.ranks = 4, trial.microbatch = 1, trial.as_ranks = 0;
+      trial.adversarial = mode.adversarial, trial.set = mode.set;
+      ExpectSame(trial, Train(trial, {.steps = kResnetSteps}), alone);
+    }
+  }
+}
+
+// Where only a part is trained, and values are dropped.
+TEST(Modes, AdaptersTrainAsOneRankDoes) {
+  const auto adapted = [](const Choose& choose) -> Choose {
+    return [=](::muster::Train& train) {
+      choose(train);
+      train.mutable_lora()->set_rank(2), train.mutable_lora()->set_alpha(2);
+      train.add_freeze("!ln_f.*");
+      train.mutable_dropout()->set_residual(0.1), train.mutable_dropout()->set_attention(0.1);
+    };
+  };
+  const Trial single{.name = "single", .choose = adapted(Single), .sgd = true, .sgd_limit = 3e-6};
+  const Curve alone = Train(single);
+  for (const Mode& mode : Modes()) {
+    for (const auto& [name, choose] : Strategies()) {
+      if (name != "zero 2" && name != "zero 3 ragged" && name != "full_shard wrapped" && name != "hybrid") continue;
+      Trial trial = single;
+      trial.name = absl::StrCat(name, ", adapters, ", mode.name), trial.choose = adapted(choose);
+      trial.ranks = 4, trial.microbatch = 1, trial.adversarial = mode.adversarial, trial.set = mode.set;
+      ExpectSame(trial, Train(trial), alone);
+    }
+  }
+}
+
+// Several ranks against one rank, both in bf16 or fp16: what is left is the order of sums. A rank that never updates
+// has an error of 1, and one that updates by other gradients one of 0.3 or more.
+TEST(Modes, NarrowTypesUpdateAsOneRankDoes) {
+  struct Case {
+    bool device_rows;
+    Dtype compute, reduce;
+  };
+  for (const auto& [device_rows, compute, reduce] : {Case{false, DTYPE_BF16, DTYPE_FP32},
+                                                     {true, DTYPE_BF16, DTYPE_FP32},
+                                                     {true, DTYPE_BF16, DTYPE_BF16},
+                                                     {false, DTYPE_FP16, DTYPE_FP32},
+                                                     {true, DTYPE_FP16, DTYPE_FP16}}) {
+    Trial single{.name = "single", .choose = Single, .sgd = true, .compute = compute};
+    single.set = [rows = device_rows](Config& c) { c.device_rows = c.decide_on_device = rows; };
     const Curve alone = Train(single), initial = Train(single, {.steps = 0});
     for (const auto& [name, choose] : Strategies()) {
       Trial trial = single;
-      trial.name = absl::StrCat(name, device_rows ? ", row programs of GPUs" : "",
-                                reduce == DTYPE_BF16 ? ", reduced in bf16" : "");
+      trial.name = absl::StrCat(name, device_rows ? ", row programs of GPUs" : "", ", ", Dtype_Name(compute),
+                                ", reduced in ", Dtype_Name(reduce));
       trial.choose = choose, trial.ranks = 4, trial.microbatch = 1, trial.reduce = reduce;
       const Curve seen = Train(trial);
       EXPECT_LE(UpdateError(seen, alone, initial), 0.05) << trial.name;
       EXPECT_GT(UpdateError(seen, alone, initial), 0) << trial.name << ": it was not computed by four ranks";
+    }
+  }
+}
+
+// A loss scale at which gradients overflow, on some ranks only: all ranks skip the same steps and lower it alike.
+TEST(Modes, EveryRankSkipsTheStepsThatOverflow) {
+  for (const auto& [name, choose] : Strategies()) {
+    if (name != "ddp" && name != "zero 2" && name != "zero 3 ragged" && name != "full_shard" && name != "hybrid")
+      continue;
+    for (const bool ahead : {false, true}) {
+      Trial trial{.name = name, .choose = choose, .ranks = 4, .microbatch = 1, .compute = DTYPE_FP16};
+      trial.loss_scale = 0x1p26, trial.ahead = ahead;
+      trial.set = [=](Config& c) { c.decide_on_device = c.streams = ahead; };
+      const Curve seen = Train(trial);  // which compares the ranks
+      ASSERT_EQ(seen.loss_scales.size(), static_cast<size_t>(kSteps)) << name;
+      EXPECT_EQ(seen.loss_scales.front(), 0x1p26) << name;
+      EXPECT_LT(seen.loss_scales.back(), 0x1p24) << name << ": nothing overflowed";
+      EXPECT_GT(seen.loss_scales.back(), 0x1p10) << name;
+      EXPECT_EQ(seen.loss_scales[kSteps - 5], seen.loss_scales.back()) << name << ": training goes on";
+      EXPECT_TRUE(std::isfinite(seen.norms.back())) << name;
     }
   }
 }
@@ -82,8 +149,8 @@ TEST(Modes, OneStepAheadGivesTheSameBits) {
   }
 }
 
-std::unique_ptr<Engine> OnStreams() {
-  const ::muster::Train train = MakeTrain({.name = "single", .choose = Single});
+std::unique_ptr<Engine> OnStreams(const Trial& trial = {.name = "single", .choose = Single}) {
+  const ::muster::Train train = MakeTrain(trial);
   Config config = Configure(train, *models::MakeInventory(train.model()), 1, 0)->config;
   config.streams = true;
   return Engine::Create(config).value();
@@ -120,6 +187,40 @@ TEST(Modes, AStepIssuedAfterOneThatIsNotFiniteUpdatesNothing) {
   ASSERT_TRUE(engine->Step(batch, kAdamRate).ok());
   EXPECT_EQ(engine->step(), 2u);
   EXPECT_NE(WeightsOf(*engine)[1], before[1]);
+}
+
+// Also where the host decides, and the step after the failed one would be finite: one token's embedding is not, and
+// only the first batch has the token.
+TEST(Modes, AFiniteStepAfterOneThatIsNotUpdatesNothing) {
+  constexpr uint32_t kBroken = 5;
+  for (const bool offloaded : {false, true}) {
+    const auto engine = OnStreams({.name = "single",
+                                   .choose =
+                                       [=](::muster::Train& train) {
+                                         Single(train);
+                                         train.mutable_offload()->set_optimizer(offloaded);
+                                       },
+                                   .model = LlamaTrialModel()});
+    for (StateView& view : engine->State()) {
+      if (view.kind == "parameter" && view.tensor == "model.embed_tokens.weight") {
+        view.values[kBroken * view.shape[1]] = std::nanf("");
+      }
+    }
+    ASSERT_TRUE(engine->Push().ok());
+    const std::vector<float> before = WeightsOf(*engine);
+    std::vector<uint32_t> with = Sequences(0), without = with;
+    with[0] = kBroken;
+    std::replace(without.begin(), without.end(), kBroken, kBroken + 1);
+    ASSERT_TRUE(engine->Issue(tasks::TokenBatch(kSequences, with, kSequences), kAdamRate).ok());
+    ASSERT_TRUE(engine->Issue(tasks::TokenBatch(kSequences, without, kSequences), kAdamRate).ok());
+    EXPECT_EQ(engine->Await().status().code(), absl::StatusCode::kOutOfRange);
+    const std::vector<float> after = WeightsOf(*engine);
+    for (size_t i = 0; i < after.size(); ++i) {
+      ASSERT_TRUE(after[i] == before[i] || std::isnan(before[i])) << i << (offloaded ? ", offloaded" : "");
+    }
+    EXPECT_TRUE(engine->Step(tasks::TokenBatch(kSequences, without, kSequences), kAdamRate).ok());
+    EXPECT_NE(WeightsOf(*engine), before);
+  }
 }
 
 TEST(Modes, WhatNeedsTheModelWaitsForTheStepsInFlight) {
@@ -232,7 +333,15 @@ absl::Status RunOnce(const Trial& trial, const std::function<void(Config&)>& spo
 // touch in memory: in that of streams unless its streams give the same order.
 TEST(Modes, EveryWaitThatIsRemovedIsSeen) {
   int waits = 0, seen_on_streams = 0;
-  for (const auto& [name, choose] : Strategies()) {
+  std::vector<std::pair<std::string, Choose>> all = Strategies();
+  for (const bool parameters : {false, true}) {
+    all.emplace_back(parameters ? "full_shard, parameters offloaded" : "full_shard, offloaded",
+                     FsdpOf(RESHARD_FULL_SHARD, [=](::muster::Train& train, Fsdp&) {
+                       train.mutable_offload()->set_optimizer(true),
+                           train.mutable_offload()->set_parameters(parameters);
+                     }));
+  }
+  for (const auto& [name, choose] : all) {
     Trial trial{.name = name, .choose = choose, .ranks = 4, .microbatch = 1};
     const ::muster::Train train = MakeTrain(trial);
     const Inventory inventory = *models::MakeInventory(train.model());

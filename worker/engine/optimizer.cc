@@ -4,10 +4,12 @@
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <optional>
+
+#include "worker/engine/adafactor.h"
+#include "worker/engine/muon.h"
 
 namespace muster::engine {
 namespace {
@@ -37,18 +39,16 @@ std::vector<at::Tensor> StateOf(const at::Tensor& state, const std::vector<Run>&
   return views;
 }
 
-at::Tensor Zeros(int64_t elements, at::Device device) {
-  return at::zeros({elements}, at::TensorOptions(at::kFloat).device(device));
-}
+StatePart OfAll(const char* kind, const at::Tensor& values) { return {kind, 0, values.numel(), values}; }
 
 class AdamWOptimizer final : public FlatOptimizer {
  public:
-  AdamWOptimizer(const Optimizer& options, const std::vector<Run>& runs, int64_t elements, at::Device device)
+  AdamWOptimizer(const Optimizer& options, const std::vector<Run>& runs, int64_t elements, const MakeZeros& zeros)
       : beta1_(options.adamw().beta1()),
         beta2_(options.adamw().beta2()),
         eps_(options.adamw().eps()),
-        exp_avg_(Zeros(elements, device)),
-        exp_avg_sq_(Zeros(elements, device)),
+        exp_avg_(zeros(elements)),
+        exp_avg_sq_(zeros(elements)),
         step_(at::full({}, 0.0f, exp_avg_.options())) {
     for (const bool decay : {true, false}) {
       const std::vector<Run> selected = Select(runs, decay);
@@ -62,16 +62,16 @@ class AdamWOptimizer final : public FlatOptimizer {
   void Step(uint64_t step, double learning_rate, double factor) override {
     std::optional<at::Tensor> scale;
     if (factor != 1.0) scale = at::full({1}, 1.0 / factor, step_.options());  // gradients are divided by it
-    Update(step, learning_rate, scale, {});
+    step_.fill_(static_cast<double>(step));
+    Update(learning_rate, scale, {});
   }
 
-  void StepUnless(const at::Tensor& skip, const at::Tensor& divisor, uint64_t step, double learning_rate) override {
-    Update(step, learning_rate, divisor, skip);
+  void StepUnless(const UpdateDecision& decision, uint64_t step, double learning_rate) override {
+    step_.fill_(static_cast<double>(step)).sub_(decision.skipped.select(0, 0));
+    Update(learning_rate, decision.divisor, decision.skip);
   }
 
-  std::vector<std::pair<std::string, at::Tensor>> State() override {
-    return {{"exp_avg", exp_avg_}, {"exp_avg_sq", exp_avg_sq_}};
-  }
+  std::vector<StatePart> State() override { return {OfAll("exp_avg", exp_avg_), OfAll("exp_avg_sq", exp_avg_sq_)}; }
 
  private:
   struct Group {
@@ -79,9 +79,7 @@ class AdamWOptimizer final : public FlatOptimizer {
     std::vector<at::Tensor> parameters, gradients, exp_avg, exp_avg_sq, steps;
   };
 
-  void Update(uint64_t step, double learning_rate, const std::optional<at::Tensor>& scale,
-              const std::optional<at::Tensor>& skip) {
-    step_.fill_(static_cast<double>(step));
+  void Update(double learning_rate, const std::optional<at::Tensor>& scale, const std::optional<at::Tensor>& skip) {
     for (Group& g : groups_) {
       at::_fused_adamw_(g.parameters, g.gradients, g.exp_avg, g.exp_avg_sq, /*max_exp_avg_sqs=*/{}, g.steps,
                         learning_rate, beta1_, beta2_, g.weight_decay, eps_, /*amsgrad=*/false, /*maximize=*/false,
@@ -96,12 +94,12 @@ class AdamWOptimizer final : public FlatOptimizer {
 
 class SgdOptimizer final : public FlatOptimizer {
  public:
-  SgdOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements, at::Device device)
+  SgdOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements, const MakeZeros& zeros)
       : weight_decay_(options.weight_decay()),
         momentum_(options.sgd().momentum()),
         nesterov_(options.sgd().nesterov()),
         runs_(std::move(runs)) {
-    if (momentum_ > 0) buffer_ = Zeros(elements, device);
+    if (momentum_ > 0) buffer_ = zeros(elements);
   }
 
   void Step(uint64_t, double learning_rate, double factor) override {
@@ -123,20 +121,20 @@ class SgdOptimizer final : public FlatOptimizer {
     }
   }
 
-  void StepUnless(const at::Tensor& skip, const at::Tensor& divisor, uint64_t, double learning_rate) override {
+  void StepUnless(const UpdateDecision& decision, uint64_t, double learning_rate) override {
     for (const bool decay : {true, false}) {
       const std::vector<Run> runs = Select(runs_, decay);
       if (runs.empty()) continue;
       at::_fused_sgd_(Parameters(runs), Gradients(runs),
                       buffer_.defined() ? StateOf(buffer_, runs) : std::vector<at::Tensor>(),
                       decay ? weight_decay_ : 0.0, momentum_, learning_rate, /*dampening=*/0.0, nesterov_,
-                      /*maximize=*/false, /*is_first_step=*/false, divisor, skip);
+                      /*maximize=*/false, /*is_first_step=*/false, decision.divisor, decision.skip);
     }
   }
 
-  std::vector<std::pair<std::string, at::Tensor>> State() override {
+  std::vector<StatePart> State() override {
     if (!buffer_.defined()) return {};
-    return {{"momentum", buffer_}};
+    return {OfAll("momentum", buffer_)};
   }
 
  private:
@@ -148,12 +146,12 @@ class SgdOptimizer final : public FlatOptimizer {
 
 class LionOptimizer final : public FlatOptimizer {
  public:
-  LionOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements, at::Device device)
+  LionOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements, const MakeZeros& zeros)
       : beta1_(options.lion().beta1()),
         beta2_(options.lion().beta2()),
         weight_decay_(options.weight_decay()),
         runs_(std::move(runs)),
-        exp_avg_(Zeros(elements, device)) {}
+        exp_avg_(zeros(elements)) {}
 
   void Step(uint64_t, double learning_rate, double factor) override {
     ForEachBlock([&](const Block& block) {
@@ -167,16 +165,13 @@ class LionOptimizer final : public FlatOptimizer {
   }
 
   // A skipped step multiplies parameters and momentum by 1 and adds 0.
-  void StepUnless(const at::Tensor& skip, const at::Tensor& divisor, uint64_t, double learning_rate) override {
-    const at::Tensor skips = skip.to(at::kBool);
-    const auto unless_skipped = [&](double value, double otherwise) {
-      return at::full({1}, value, skip.options()).masked_fill_(skips, otherwise);
-    };
-    const at::Tensor rate = unless_skipped(learning_rate, 0), keep = unless_skipped(beta2_, 1),
-                     shrink = unless_skipped(1 - learning_rate * weight_decay_, 1);
+  void StepUnless(const UpdateDecision& decision, uint64_t, double learning_rate) override {
+    const at::Tensor skips = decision.skip.to(at::kBool), rate = UnlessSkipped(decision, learning_rate, 0),
+                     keep = UnlessSkipped(decision, beta2_, 1),
+                     shrink = UnlessSkipped(decision, 1 - learning_rate * weight_decay_, 1);
     ForEachBlock([&](const Block& block) {
       at::Tensor p = block.parameter, g = block.gradient, m = block.exp_avg, update = block.scratch;
-      g.div_(divisor).masked_fill_(skips, 0);
+      g.div_(decision.divisor).masked_fill_(skips, 0);
       update.copy_(m).mul_(beta1_).add_(g, 1 - beta1_).sign_();
       if (block.weight_decay != 0) p.mul_(shrink);
       p.sub_(update.mul_(rate));
@@ -184,7 +179,7 @@ class LionOptimizer final : public FlatOptimizer {
     });
   }
 
-  std::vector<std::pair<std::string, at::Tensor>> State() override { return {{"exp_avg", exp_avg_}}; }
+  std::vector<StatePart> State() override { return {OfAll("exp_avg", exp_avg_)}; }
 
  private:
   struct Block {
@@ -218,10 +213,12 @@ class LionOptimizer final : public FlatOptimizer {
 }  // namespace
 
 std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements,
-                                             at::Device device) {
-  if (options.has_sgd()) return std::make_unique<SgdOptimizer>(options, std::move(runs), elements, device);
-  if (options.has_lion()) return std::make_unique<LionOptimizer>(options, std::move(runs), elements, device);
-  return std::make_unique<AdamWOptimizer>(options, runs, elements, device);
+                                             const MakeZeros& zeros, const units::Gemms& gemms) {
+  if (options.has_adafactor()) return MakeAdafactor(options, runs, zeros);
+  if (options.has_muon()) return MakeMuon(options, std::move(runs), zeros, gemms);
+  if (options.has_sgd()) return std::make_unique<SgdOptimizer>(options, std::move(runs), elements, zeros);
+  if (options.has_lion()) return std::make_unique<LionOptimizer>(options, std::move(runs), elements, zeros);
+  return std::make_unique<AdamWOptimizer>(options, runs, elements, zeros);
 }
 
 }  // namespace muster::engine

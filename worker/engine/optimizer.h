@@ -1,23 +1,36 @@
-// Optimizers over flat runs of parameters: ranges of buffers whose elements share one set of options.
+// Optimizers over flat runs of parameters: ranges of buffers whose elements share one set of options, or whole tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "proto/spec.pb.h"
+#include "worker/engine/update_decision.h"
+#include "worker/units/gemm.h"
 
 namespace muster::engine {
 
 struct Run {
   at::Tensor parameter, gradient;  // fp32 [length]
-  int64_t begin = 0;               // element of the state
+  int64_t begin = 0;               // index among the trained elements that the optimizer updates
   int64_t length = 0;
   bool decay = false;
+  // Of a tensor that is updated as a whole (strategies::IsUpdatedWhole), which this run is; else empty.
+  std::vector<int64_t> shape = {};
+};
+
+// The state of the elements [begin, begin + length) of those that the optimizer updates.
+struct StatePart {
+  std::string kind;  // its name in checkpoints
+  int64_t begin = 0, length = 0;
+  at::Tensor values;  // fp32 [length]
+  // If it is a factor of the whole tensor that begins at `begin`: its own shape, of which `values` has the elements.
+  std::vector<uint64_t> shape = {};
 };
 
 class FlatOptimizer {
@@ -25,16 +38,19 @@ class FlatOptimizer {
   virtual ~FlatOptimizer() = default;
   // Step number `step` (from 1) with gradients multiplied by `factor` (clipping). May overwrite the gradients.
   virtual void Step(uint64_t step, double learning_rate, double factor) = 0;
-  // The same with gradients divided by `divisor`, and no update if `skip` is 1: both fp32 [1] on the parameters'
-  // device, never read by the host.
-  virtual void StepUnless(const at::Tensor& skip, const at::Tensor& divisor, uint64_t step, double learning_rate) = 0;
-  // fp32 [elements] each, with their names in checkpoints.
-  virtual std::vector<std::pair<std::string, at::Tensor>> State() = 0;
+  // The same with gradients divided by the decision's divisor, and no update if it skips. `step` counts skipped ones,
+  // too. The decision is on the parameters' device and never read by the host.
+  virtual void StepUnless(const UpdateDecision& decision, uint64_t step, double learning_rate) = 0;
+  virtual std::vector<StatePart> State() = 0;
 };
 
-// `elements` of state on `device`. AdamW and SGD as torch.optim's of the same names. Lion as Algorithm 2 of Chen et al.
-// (arXiv 2302.06675) with decoupled weight decay; its temporary is one block of elements, not one per run.
+// Makes fp32 zeros for the state, where the parameters are.
+using MakeZeros = std::function<at::Tensor(int64_t elements)>;
+
+// `elements` of state. AdamW and SGD as torch.optim's of the same names. Lion as Algorithm 2 of Chen et al. (arXiv
+// 2302.06675) with decoupled weight decay; its temporary is one block of elements, not one per run. Muon: muon.h;
+// Adafactor: adafactor.h.
 std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements,
-                                             at::Device device);
+                                             const MakeZeros& zeros, const units::Gemms& gemms);
 
 }  // namespace muster::engine

@@ -18,6 +18,8 @@
 namespace muster::engine {
 namespace {
 
+const units::Gemms kGemms(units::Bf16Gemms::kNative);
+
 constexpr int64_t kElements = 48;  // 0..31 with weight decay, 32..47 without
 
 at::Tensor Arena(double scale) {
@@ -28,6 +30,8 @@ at::Tensor Arena(double scale) {
   return t;
 }
 
+at::Tensor OnTheHost(int64_t elements) { return at::zeros({elements}, at::kFloat); }
+
 std::vector<double> Values(const at::Tensor& t) {
   return std::vector<double>(t.const_data_ptr<float>(), t.const_data_ptr<float>() + t.numel());
 }
@@ -37,7 +41,7 @@ std::unique_ptr<FlatOptimizer> Make(const Optimizer& options, const at::Tensor& 
   const auto run = [&](int64_t begin, int64_t length, bool decay) {
     return Run{parameters.narrow(0, begin, length), gradients.narrow(0, begin, length), begin, length, decay};
   };
-  return MakeOptimizer(options, {run(0, 32, true), run(32, 16, false)}, kElements, at::kCPU);
+  return MakeOptimizer(options, {run(0, 32, true), run(32, 16, false)}, kElements, OnTheHost, kGemms);
 }
 
 TEST(AdamW, FollowsTheRule) {
@@ -107,7 +111,7 @@ TEST(Lion, FollowsAlgorithm2ByHand) {
   options.mutable_lion()->set_beta2(0.99);
   options.set_weight_decay(0.5);
   at::Tensor parameter = at::full({1}, 1.0, at::kFloat), gradient = at::zeros({1}, at::kFloat);
-  auto optimizer = MakeOptimizer(options, {{parameter, gradient, 0, 1, true}}, 1, at::kCPU);
+  auto optimizer = MakeOptimizer(options, {{parameter, gradient, 0, 1, true}}, 1, OnTheHost, kGemms);
   const struct {
     double gradient, parameter, momentum;
   } steps[] = {
@@ -122,7 +126,7 @@ TEST(Lion, FollowsAlgorithm2ByHand) {
     gradient.fill_(step.gradient);
     optimizer->Step(++number, 0.1, 1);
     EXPECT_NEAR(parameter.item<float>(), step.parameter, 1e-6) << number;
-    EXPECT_NEAR(optimizer->State()[0].second.item<float>(), step.momentum, 1e-8) << number;
+    EXPECT_NEAR(optimizer->State()[0].values.item<float>(), step.momentum, 1e-8) << number;
   }
 }
 
@@ -137,8 +141,8 @@ TEST(Lion, FollowsTheRuleInEveryBlock) {
   const auto run = [&](int64_t begin, int64_t length, bool decay) {
     return engine::Run{parameters.narrow(0, begin, length), gradients.narrow(0, begin, length), begin, length, decay};
   };
-  auto optimizer =
-      MakeOptimizer(options, {run(0, kDecayed, true), run(kDecayed, kLong - kDecayed, false)}, kLong, at::kCPU);
+  auto optimizer = MakeOptimizer(options, {run(0, kDecayed, true), run(kDecayed, kLong - kDecayed, false)}, kLong,
+                                 OnTheHost, kGemms);
   std::vector<double> p = Values(parameters), m(kLong);
   for (int step = 1; step <= 3; ++step) {
     for (int64_t i = 0; i < kLong; ++i) {
@@ -158,6 +162,8 @@ TEST(Lion, FollowsTheRuleInEveryBlock) {
 }
 
 at::Tensor One(double value) { return at::full({1}, value, at::kFloat); }
+
+UpdateDecision Decision(double divisor, double skip, double skipped) { return {One(divisor), One(skip), One(skipped)}; }
 
 // A decision on the device equals the host's decision.
 TEST(StepUnless, DividesAndSkips) {
@@ -180,43 +186,126 @@ TEST(StepUnless, DividesAndSkips) {
       host_gradients.copy_(Arena(0.5 * step));
       device_gradients.copy_(host_gradients);
       host->Step(step, 0.05, 0.25);
-      device->StepUnless(One(0), One(4), step, 0.05);
+      device->StepUnless(Decision(4, 0, 0), step, 0.05);
       const std::vector<double> right = Values(by_host), ours = Values(by_device);
       for (int64_t i = 0; i < kElements; ++i) ASSERT_NEAR(ours[i], right[i], 1e-6) << options.DebugString() << step;
     }
     const at::Tensor before = by_device.clone();
     std::vector<at::Tensor> state;
-    for (const auto& [name, tensor] : device->State()) state.push_back(tensor.clone());
+    for (const StatePart& part : device->State()) state.push_back(part.values.clone());
     device_gradients.fill_(std::nan(""));
-    device->StepUnless(One(1), One(4), 5, 0.05);
+    device->StepUnless(Decision(4, 1, 0), 5, 0.05);
     EXPECT_TRUE(at::equal(before, by_device)) << options.DebugString();
-    for (size_t i = 0; i < state.size(); ++i) EXPECT_TRUE(at::equal(state[i], device->State()[i].second));
+    for (size_t i = 0; i < state.size(); ++i) EXPECT_TRUE(at::equal(state[i], device->State()[i].values));
   }
 }
+
+// torch.optim.AdamW's step counts the updates only: 1 / (1 - 0.9^t).
+TEST(StepUnless, CorrectsTheBiasByTheUpdatesThatWereMade) {
+  Optimizer options;
+  options.mutable_adamw()->set_beta1(0.9);
+  options.mutable_adamw()->set_beta2(0.95);
+  options.mutable_adamw()->set_eps(1e-8);
+  at::Tensor third = Arena(1), tenth = Arena(1), gradients = Arena(0);
+  gradients.copy_(Arena(0.5));
+  Make(options, third, gradients)->StepUnless(Decision(1, 0, 0), 3, 0.05);
+  Make(options, tenth, gradients)->StepUnless(Decision(1, 0, 7), 10, 0.05);
+  EXPECT_TRUE(at::equal(third, tenth));
+  at::Tensor wrong = Arena(1);
+  Make(options, wrong, gradients)->StepUnless(Decision(1, 0, 0), 10, 0.05);
+  EXPECT_FALSE(at::equal(wrong, tenth));
+}
+
+const double kInfinity = std::numeric_limits<double>::infinity();
+
+at::Tensor FreshState(double scale = 1) {
+  UpdateState state;
+  state.set_loss_scale(scale);
+  return ToTensor(state, at::kCPU);
+}
+UpdateState StateIn(const at::Tensor& state) { return ToUpdateState(state.const_data_ptr<double>()); }
 
 TEST(UpdateDecision, ClipsAsTorchAndSkipsWhatIsNotFinite) {
   const auto judge = [](double loss, double norm, double clip) {
     const at::Tensor numbers = at::full({3}, loss, at::kDouble);
     numbers.mutable_data_ptr<double>()[2] = norm;
-    const UpdateDecision v = DecideUpdate(numbers, clip, at::zeros({1}));
+    const UpdateDecision v = DecideUpdate({.clip_norm = clip}, numbers, FreshState());
     return std::pair(v.divisor.item<float>(), v.skip.item<float>());
   };
-  const double infinity = std::numeric_limits<double>::infinity();
   EXPECT_EQ(judge(1, 0.5, 1), std::pair(1.0f, 0.0f));
   EXPECT_EQ(judge(1, 4, 2), std::pair(static_cast<float>((4 + 1e-6) / 2), 0.0f));
-  EXPECT_EQ(judge(1, 4, infinity), std::pair(1.0f, 0.0f));
-  for (const double bad : {std::nan(""), infinity, -infinity}) {
+  EXPECT_EQ(judge(1, 4, kInfinity), std::pair(1.0f, 0.0f));
+  for (const double bad : {std::nan(""), kInfinity, -kInfinity}) {
     EXPECT_EQ(judge(bad, 1, 1).second, 1.0f);
     EXPECT_EQ(judge(1, bad, 1).second, 1.0f);
   }
 }
 
-TEST(UpdateDecision, SkipsEveryStepAfterOneThatWasNotFinite) {
-  const at::Tensor halted = at::zeros({1}), good = at::full({2}, 1, at::kDouble);
-  const at::Tensor bad = at::full({2}, std::nan(""), at::kDouble);
-  EXPECT_EQ(DecideUpdate(good, 1, halted).skip.item<float>(), 0);
-  EXPECT_EQ(DecideUpdate(bad, 1, halted).skip.item<float>(), 1);
-  EXPECT_EQ(DecideUpdate(good, 1, halted).skip.item<float>(), 1);
+at::Tensor Good() { return at::full({2}, 1, at::kDouble); }
+at::Tensor Bad() { return at::full({2}, std::nan(""), at::kDouble); }
+
+TEST(UpdateDecision, SkipsEveryStepAfterOneThatMayNotBeSkipped) {
+  const at::Tensor state = FreshState();
+  const UpdateRules rules{.clip_norm = 1};
+  const auto halts = [&](const at::Tensor& numbers) {
+    const float skip = DecideUpdate(rules, numbers, state).skip.item<float>();
+    return std::pair(skip, state[kHalted].item<double>());
+  };
+  EXPECT_EQ(halts(Good()), std::pair(0.0f, 0.0));
+  EXPECT_EQ(halts(Bad()), std::pair(1.0f, 1.0));
+  EXPECT_EQ(halts(Good()), std::pair(1.0f, 1.0));
+  EXPECT_EQ(StateIn(state).skipped_steps(), 0u) << "a step that fails is not one that was skipped";
+}
+
+TEST(UpdateDecision, SkipsAsManyInARowAsItMay) {
+  const UpdateRules rules{.clip_norm = 1, .most_skipped = 2};
+  const at::Tensor state = FreshState();
+  const auto skipped = [&](const at::Tensor& numbers) {
+    DecideUpdate(rules, numbers, state);
+    return state[kHalted].item<double>() != 0 ? -1 : static_cast<int>(StateIn(state).skipped_steps());
+  };
+  EXPECT_EQ(skipped(Bad()), 1);
+  EXPECT_EQ(skipped(Bad()), 2);
+  EXPECT_EQ(skipped(Good()), 2) << "begins the count again";
+  EXPECT_EQ(skipped(Bad()), 3);
+  EXPECT_EQ(skipped(Bad()), 4);
+  EXPECT_EQ(skipped(Bad()), -1);
+}
+
+// The scales are those of torch.amp.GradScaler("cpu", init_scale=8, growth_factor=2, backoff_factor=0.5,
+// growth_interval=3) after each update() with and without an infinity among the gradients (PyTorch 2.13).
+TEST(UpdateDecision, MovesTheLossScaleAsGradScalerDoes) {
+  const UpdateRules rules{.clip_norm = kInfinity, .growth = 2, .backoff = 0.5, .minimum = 1, .growth_interval = 3};
+  const at::Tensor state = FreshState(8);
+  const std::string steps = "ggbgggggggbbg";
+  const std::vector<double> scales = {8, 8, 4, 4, 4, 8, 8, 8, 16, 16, 8, 4, 4};
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const double before = StateIn(state).loss_scale();
+    const UpdateDecision v = DecideUpdate(rules, steps[i] == 'g' ? Good() : Bad(), state);
+    EXPECT_EQ(v.skip.item<float>(), steps[i] == 'g' ? 0 : 1) << i;
+    if (steps[i] == 'g') {
+      EXPECT_EQ(v.divisor.item<float>(), before) << "gradients are divided by the scale that they were computed with";
+    }
+    EXPECT_EQ(StateIn(state).loss_scale(), scales[i]) << i;
+  }
+  EXPECT_EQ(StateIn(state).skipped_steps(), 3u);
+  // Down to the minimum, at which a step that overflows is one that is not finite.
+  for (const double scale : {2.0, 1.0}) {
+    DecideUpdate(rules, Bad(), state);
+    EXPECT_EQ(StateIn(state).loss_scale(), scale);
+    EXPECT_EQ(state[kHalted].item<double>(), 0);
+  }
+  DecideUpdate(rules, Bad(), state);
+  EXPECT_EQ(StateIn(state).loss_scale(), 1);
+  EXPECT_EQ(state[kHalted].item<double>(), 1);
+}
+
+TEST(UpdateDecision, NeverScalesToInfinity) {
+  const UpdateRules rules{.clip_norm = kInfinity, .growth = 1e9, .backoff = 0.5};
+  const at::Tensor state = FreshState();
+  for (int i = 0; i < 8; ++i) DecideUpdate(rules, Good(), state);
+  EXPECT_LE(StateIn(state).loss_scale(), std::numeric_limits<float>::max());
+  EXPECT_GT(StateIn(state).loss_scale(), 1e38);
 }
 
 }  // namespace

@@ -40,6 +40,8 @@ struct Task {
   std::function<Works()> begin;                   // issues its collectives, if it has any
   std::function<void()> end;                      // after them; may be null
   std::function<std::vector<Access>()> accesses;  // what it touches; called only if the order of accesses is checked
+  bool on_host =
+      false;  // it reads host memory that the device wrote: begins only when the device has reached its waits
 };
 
 class Queue {

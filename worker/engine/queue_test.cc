@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -66,6 +67,10 @@ class Ops {
     Add(OpKind::kAllReduce, unit, waits).group = kReplicaGroup;
     return *this;
   }
+  Ops& Offload(int32_t unit, After waits = {}) {
+    Add(OpKind::kOffload, unit, waits);
+    return *this;
+  }
   Ops& Gather(int32_t unit, After waits = {}) {
     Add(OpKind::kGather, unit, waits).group = kShardGroup;
     return *this;
@@ -96,8 +101,9 @@ class QueueTest : public ::testing::Test {
     queue.Begin(schedule_, &listener_);
   }
   // Collectives are those with a group.
-  absl::Status Post(Queue& queue, int32_t index, std::vector<Access> accesses = {}) {
+  absl::Status Post(Queue& queue, int32_t index, std::vector<Access> accesses = {}, bool on_host = false) {
     Task task;
+    task.on_host = on_host;
     task.begin = [this, index] {
       log_.push_back(absl::StrCat("begin ", index));
       Works works;
@@ -144,6 +150,15 @@ TEST_F(QueueTest, WaitingStartsWhatWasPutOff) {
   EXPECT_THAT(Log(), ElementsAre("begin 0", "begin 2", "end 0", "begin 1", "end 1", "end 2", "begin 3", "end 3",
                                  "begin 4", "end 4"));
   EXPECT_THAT(listener_.waits, ElementsAre(0, 1, 2, 3));
+}
+
+// A copy has no work to wait for: it ends with what it waited for, while someone waits for it.
+TEST_F(QueueTest, WhatEndsAtOnceIsNotStartedTwice) {
+  const auto queue = MakeHostQueue({.inventory = &inventory_, .recorder = &recorder_});
+  Begin(*queue, Ops().Reduce(2).Offload(2, {0}).Reduce(1).Offload(1, {2}).Compute({3}));
+  for (int32_t i = 0; i <= 4; ++i) ASSERT_TRUE(Post(*queue, i).ok());
+  EXPECT_THAT(Log(), ElementsAre("begin 0", "begin 2", "end 0", "begin 1", "end 1", "end 2", "begin 3", "end 3",
+                                 "begin 4", "end 4"));
 }
 
 // Ranks whose reductions are done in another order issue the same collectives in each group.
@@ -197,12 +212,15 @@ class SlowStreams final : public Streams {
   void Forget(Mark mark) override { forgotten_ = mark; }
   absl::StatusOr<bool> Reached(Mark mark) override {
     if (mark == broken_) return absl::InternalError("an illegal memory access");
-    return asked_[mark]-- <= 0;
+    const bool is = asked_[mark]-- <= 0;
+    if (is && reached_) reached_(mark);
+    return is;
   }
 
   std::vector<std::vector<Mark>> after_;  // by mark
   Mark broken_ = 1000;
   std::optional<Mark> forgotten_;
+  std::function<void(Mark)> reached_;
 
  private:
   std::map<Mark, int> asked_;
@@ -241,6 +259,23 @@ TEST_F(QueueTest, FinishWaitsForTheEarliestOfTheSchedulesInFlight) {
   ASSERT_TRUE(queue->Finish().ok());
   EXPECT_THAT(listener_.waits, ElementsAre(1, 0));
   EXPECT_EQ(device.forgotten_, 3u);
+}
+
+// What reads host memory that the device writes begins only when the device is there.
+TEST_F(QueueTest, WorkOfTheHostWaitsForTheDevice) {
+  auto streams = std::make_unique<SlowStreams>(std::map<Streams::Mark, int>{{1, 3}, {2, 2}});
+  SlowStreams& device = *streams;
+  const auto queue = MakeStreamQueue({.inventory = &inventory_, .recorder = &recorder_}, std::move(streams));
+  Begin(*queue, Ops().Compute().Offload(1, {0}).Compute().Compute({1}).Compute());
+  device.reached_ = [this](Streams::Mark mark) { log_.push_back(absl::StrCat("reached ", mark)); };
+  for (int32_t i = 0; i <= 2; ++i) ASSERT_TRUE(Post(*queue, i).ok());
+  Log();
+  ASSERT_TRUE(Post(*queue, 3, {}, /*on_host=*/true).ok());
+  EXPECT_THAT(Log(), ElementsAre("reached 1", "reached 2", "begin 3", "end 3"));
+  EXPECT_THAT(listener_.waits, ElementsAre(1, 2));
+  EXPECT_THAT(listener_.ends, ElementsAre(3));
+  device.broken_ = 3;
+  EXPECT_THAT(std::string(Post(*queue, 4, {}, /*on_host=*/true).message()), HasSubstr("an illegal memory access"));
 }
 
 // ---- The order of accesses ----

@@ -238,7 +238,7 @@ TEST(Ranks, AgreeOnAttention) {
       threads.emplace_back([&, rank] {
         Config config = MakeConfig({.ranks = 3}, rank);
         config.groups = {groups[rank].get(), nullptr, groups[rank].get()};
-        config.try_attention = [&, rank] {
+        config.try_attention = [&, rank](const units::AttentionShape&) {
           EXPECT_EQ(rank, 0u) << "only rank 0 tries";
           return units::AttentionChoice{.name = names[first], .trials = {}};
         };
@@ -251,6 +251,49 @@ TEST(Ranks, AgreeOnAttention) {
     }
     for (std::thread& thread : threads) thread.join();
   }
+}
+
+// The trial has the model's own heads of queries, of keys and values, and the window of most of its blocks.
+TEST(Ranks, AttentionIsTriedWithTheShapeOfMostBlocks) {
+  const auto tried = [](const Model& model, Dtype compute) {
+    Config config;
+    *config.train.mutable_model() = model;
+    config.train.mutable_strategy()->mutable_single();
+    config.train.mutable_batch()->set_sequences(6);
+    config.train.mutable_batch()->set_microbatch(3);
+    config.train.mutable_precision()->set_compute(compute);
+    config.train.set_deterministic(false);
+    config.train.mutable_optimizer()->mutable_sgd();
+    config = Configure(config.train, *models::MakeInventory(model), 1, 0)->config;
+    units::AttentionShape shape;
+    config.try_attention = [&](const units::AttentionShape& given) {
+      shape = given;
+      return units::AttentionChoice{.name = "flash", .trials = {}};
+    };
+    EXPECT_TRUE(Engine::Create(config).ok());
+    return shape;
+  };
+  Model llama, gpt2;
+  Llama& m = *llama.mutable_llama();
+  m.set_layers(3), m.set_heads(6), m.set_key_value_heads(2), m.set_width(24), m.set_head_width(10), m.set_inner(20);
+  m.set_vocabulary(32), m.set_context(16), m.set_window(5), m.add_full_layers(1);
+  units::AttentionShape shape = tried(llama, DTYPE_BF16);
+  EXPECT_EQ(shape.sequences, 3);
+  EXPECT_EQ(shape.tokens, 16);
+  EXPECT_EQ(shape.heads, 6);
+  EXPECT_EQ(shape.key_value_heads, 2);
+  EXPECT_EQ(shape.width, 10);
+  EXPECT_EQ(shape.window, 5);
+  EXPECT_EQ(shape.dtype, at::kBFloat16);
+  EXPECT_FALSE(shape.deterministic);
+  m.add_full_layers(2);
+  EXPECT_EQ(tried(llama, DTYPE_FP32).window, 0) << "two of three attend to all";
+  Gpt2& g = *gpt2.mutable_gpt2();
+  g.set_layers(1), g.set_heads(3), g.set_width(12), g.set_vocabulary(32), g.set_context(8);
+  shape = tried(gpt2, DTYPE_FP32);
+  EXPECT_EQ(shape.heads, 3);
+  EXPECT_EQ(shape.key_value_heads, 0) << "as many as of queries";
+  EXPECT_EQ(shape.width, 4);
 }
 
 // Row programs that are wrong on one GPU must not make ranks compute by different code.
@@ -266,7 +309,9 @@ TEST(Ranks, AllTakeRankZerosCheckOfTheRowPrograms) {
       threads.emplace_back([&, rank] {
         Config config = MakeConfig(trial, rank);
         config.groups = {groups[rank].get(), nullptr, groups[rank].get()};
-        config.try_attention = [] { return units::AttentionChoice{.name = "flash", .trials = {}}; };
+        config.try_attention = [](const units::AttentionShape&) {
+          return units::AttentionChoice{.name = "flash", .trials = {}};
+        };
         config.device_rows = true, config.portable = check == nullptr;
         config.check_rows = [&, rank] {
           EXPECT_EQ(rank, 0u) << "only rank 0 checks";
@@ -301,7 +346,9 @@ TEST(Ranks, AllTakeRankZerosCheckOfTheRowPrograms) {
 // On a CPU the programs run by a loop.
 TEST(Ranks, TheRowProgramsPassTheirCheck) {
   Config config = MakeConfig({}, 0);
-  config.try_attention = [] { return units::AttentionChoice{.name = "flash", .trials = {}}; };
+  config.try_attention = [](const units::AttentionShape&) {
+    return units::AttentionChoice{.name = "flash", .trials = {}};
+  };
   config.check_rows = [] { return units::CheckRowPrograms(at::kCPU); };
   config.device_rows = true;
   const auto engine = Engine::Create(config);

@@ -1,13 +1,19 @@
 // The engine uses the memory that the plan predicts for a rank of a sharded model.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "models/inventory.h"
+#include "testing/optimizers.h"
 #include "worker/collectives/group.h"
 #include "worker/engine/configure.h"
 #include "worker/engine/cpu_allocator.h"
@@ -18,7 +24,7 @@ namespace muster::engine {
 namespace {
 
 // A group whose collectives finish at once: a rank's memory does not depend on the other ranks.
-class Mute final : public collectives::Group {
+class Mute : public collectives::Group {
  public:
   Mute(int rank, int size) : rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
@@ -40,13 +46,28 @@ class Mute final : public collectives::Group {
   absl::Status Barrier() override { return absl::OkStatus(); }
   absl::Status Health() override { return absl::OkStatus(); }
 
- private:
+ protected:
   class Done final : public collectives::Work {
    public:
     absl::Status Wait() override { return absl::OkStatus(); }
     bool done() const override { return true; }
   };
+
+ private:
   const int rank_, size_;
+};
+
+// Whose other ranks have the same as this one.
+class Echo final : public Mute {
+ public:
+  using Mute::Mute;
+  std::unique_ptr<collectives::Work> AllGather(std::vector<at::Tensor> wholes) override {
+    for (const at::Tensor& whole : wholes) {
+      const at::Tensor ranks = whole.view({size(), -1});
+      ranks.copy_(ranks[rank()].clone().expand_as(ranks));
+    }
+    return std::make_unique<Done>();
+  }
 };
 
 struct Sharded {
@@ -108,31 +129,142 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
                    train.mutable_precision()->set_reduce(DTYPE_BF16);
                  },
                  4, 3, 7, 177, 1009});
+  const auto offloaded = [](bool parameters, Dtype compute, const std::function<void(::muster::Train&)>& choose) {
+    return [=](::muster::Train& train) {
+      choose(train);
+      train.mutable_offload()->set_optimizer(true), train.mutable_offload()->set_parameters(parameters);
+      train.mutable_precision()->set_compute(compute);
+    };
+  };
+  const auto full = FsdpOf(RESHARD_FULL_SHARD, ACCUMULATION_REDUCE, false);
+  all.push_back({"zero 1, offloaded", offloaded(false, DTYPE_FP32, ZeroOf(1, PLACEMENT_WHOLE)), 3, 1, 4, 74, 1001});
+  all.push_back({"full_shard, offloaded", offloaded(false, DTYPE_FP32, full), 2, 1, 6, 128, 256});
+  all.push_back({"full_shard, parameters offloaded", offloaded(true, DTYPE_FP32, full), 2, 0, 6, 160, 300});
+  all.push_back({"full_shard, in bf16, offloaded", offloaded(false, DTYPE_BF16, full), 2, 1, 6, 160, 300});
+  all.push_back({"full_shard, in bf16, parameters offloaded", offloaded(true, DTYPE_BF16, full), 2, 0, 6, 160, 300});
+  all.push_back({"hybrid, offloaded",
+                 [=](::muster::Train& train) {
+                   offloaded(true, DTYPE_FP32, FsdpOf(RESHARD_HYBRID, ACCUMULATION_REDUCE, false))(train);
+                   train.mutable_strategy()->mutable_fsdp()->set_shard_ranks(2);
+                 },
+                 4, 3, 7, 177, 1009});
+  const auto with = [](const std::string& optimizer, const std::function<void(::muster::Train&)>& choose) {
+    return [=](::muster::Train& train) {
+      *train.mutable_optimizer() = OptimizerOf(optimizer, 1e-3);
+      train.mutable_optimizer()->set_clip_norm(1.0);
+      choose(train);
+      if (train.strategy().has_fsdp()) train.mutable_strategy()->mutable_fsdp()->set_placement(PLACEMENT_WHOLE);
+    };
+  };
+  all.push_back({"zero 1, muon", with("muon", ZeroOf(1, PLACEMENT_WHOLE)), 3, 1, 4, 74, 1001});
+  all.push_back({"zero 3, muon", with("muon", ZeroOf(3, PLACEMENT_WHOLE)), 2, 1, 6, 128, 256});
+  all.push_back({"full_shard, muon", with("muon", full), 4, 3, 9, 133, 2000});
+  all.push_back({"zero 2, adafactor", with("adafactor", ZeroOf(2, PLACEMENT_WHOLE)), 3, 1, 4, 74, 1001});
+  all.push_back({"full_shard, adafactor", with("adafactor", full), 4, 3, 9, 133, 2000});
+  // What is frozen has 2 bytes in bf16.
+  const size_t trained_whole = all.size();
+  for (const Dtype compute : {DTYPE_FP32, DTYPE_BF16}) {
+    for (const auto& [name, choose] : std::vector<std::pair<std::string, std::function<void(::muster::Train&)>>>{
+             {"ddp", [](::muster::Train& train) { train.mutable_strategy()->mutable_ddp()->set_bucket_mib(1); }},
+             {"zero 2", ZeroOf(2, PLACEMENT_RAGGED)},
+             {"zero 3", ZeroOf(3, PLACEMENT_WHOLE)},
+             {"full_shard", FsdpOf(RESHARD_FULL_SHARD, ACCUMULATION_REDUCE, false)}}) {
+      all.push_back({absl::StrCat(name, " with adapters, ", Dtype_Name(compute)),
+                     [compute, choose](::muster::Train& train) {
+                       choose(train);
+                       train.mutable_precision()->set_compute(compute);
+                       train.mutable_lora()->set_rank(2), train.mutable_lora()->set_alpha(2);
+                       train.add_freeze("!h.1.ln_1.*");
+                     },
+                     3, 1, 4, 101, 503});
+    }
+  }
+  for (size_t i = all.size(); i-- > trained_whole;) {
+    if (!all[i].name.starts_with("full_shard")) continue;
+    Sharded its = all[i];
+    its.name += ", offloaded", its.ranks = 2;
+    its.choose = [choose = its.choose](::muster::Train& train) {
+      choose(train);
+      train.mutable_offload()->set_optimizer(true), train.mutable_offload()->set_parameters(true);
+    };
+    all.push_back(its);
+  }
   const auto configure = [](const Sharded& sharded) {
     const ::muster::Train train = TrainOf(sharded);
-    return Configure(train, *models::MakeInventory(train.model()), sharded.ranks, sharded.rank).value();
+    return Configure(train, *models::MakeInventory(train), sharded.ranks, sharded.rank).value();
   };
   InstallCpuAllocator();
-  for (const Sharded& sharded : all) {
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Sharded& sharded = all[i];
+    // The gradients of a unit's frozen vectors go to a scratch, which the plan leaves out.
+    const uint64_t scratch = i < trained_whole ? 0 : 6 << 10;
     ResetCpuMemoryPeak();
     Configured made = configure(sharded);
     Mute group(static_cast<int>(sharded.rank), static_cast<int>(sharded.ranks));
     const bool replicas = made.config.table.shards() < sharded.ranks;
     made.config.groups = {&group, &group, replicas ? &group : nullptr};
+    made.config.bf16_gemms = units::Bf16Gemms::kPanels;  // which the plan has
     const uint64_t before = CpuMemoryUse().bytes;
     auto engine = Engine::Create(made.config).value();
     const strategies::Memory& m = made.memory;
     const uint64_t planned = m.parameters + m.gradients + m.optimizer_state + m.gather_buffers + m.reduce_buffers;
-    constexpr uint64_t kCounter = 64;  // AdamW's number of steps
-    EXPECT_EQ(CpuMemoryUse().bytes - before, planned + kCounter) << sharded.name;
+    // What decides about an update, and of each bucket with AdamW its number of steps.
+    const bool offloads = made.config.train.offload().optimizer();
+    const auto buckets =
+        static_cast<uint64_t>(std::count_if(made.config.schedule.ops.begin(), made.config.schedule.ops.end(),
+                                            [](const Op& op) { return op.kind == OpKind::kOptimizerStep; }));
+    const uint64_t counters = made.config.train.optimizer().has_adafactor() ? 64 : 64 + 64 * buckets;
+    EXPECT_GE(CpuMemoryUse().bytes - before, planned + counters) << sharded.name;
+    EXPECT_LE(CpuMemoryUse().bytes - before, planned + counters + scratch) << sharded.name;
+    EXPECT_EQ(engine->host_memory_bytes(), m.host) << sharded.name;
+    EXPECT_EQ(offloads, m.host > 0) << sharded.name;
     const std::vector<uint32_t> tokens(2 * 65, 1);
     for (int step = 0; step < 2; ++step) {
       const auto result = engine->Step(tasks::TokenBatch(2, tokens, 2 * sharded.ranks), 1e-4);
       ASSERT_TRUE(result.ok()) << result.status();
     }
-    EXPECT_NEAR(static_cast<double>(engine->peak_memory_bytes() - before), static_cast<double>(m.peak),
-                0.1 * static_cast<double>(m.peak))
-        << sharded.name;
+    const double peak = static_cast<double>(engine->peak_memory_bytes() - before), most = static_cast<double>(m.peak);
+    EXPECT_LE(peak, 1.1 * most) << sharded.name;
+    // In narrow types the plan is a bound (memory_test.cc).
+    if (made.config.train.precision().compute() != DTYPE_BF16) {
+      EXPECT_GE(peak, 0.9 * most) << sharded.name;
+    }
+  }
+}
+
+// In which layouts convolutions compute is oneDNN's choice (memory_test.cc), so a twentieth.
+TEST(Memory, ASynchronizedResnetTakesWhatThePlanSays) {
+  InstallCpuAllocator();
+  const struct {
+    uint32_t depth, width, image;
+    ResnetStem stem;
+  } cases[] = {{20, 16, 32, RESNET_STEM_CIFAR}, {18, 32, 32, RESNET_STEM_CIFAR}, {50, 16, 64, RESNET_STEM_IMAGENET}};
+  for (const auto& c : cases) {
+    ResetCpuMemoryPeak();
+    constexpr int64_t kImages = 16;
+    ::muster::Train train;
+    Resnet& m = *train.mutable_model()->mutable_resnet();
+    m.set_depth(c.depth), m.set_width(c.width), m.set_image(c.image), m.set_stem(c.stem), m.set_sync_batch_norm(true);
+    *train.mutable_model() = models::Resolve(train.model()).value();
+    train.mutable_strategy()->mutable_ddp()->set_bucket_mib(1);
+    train.mutable_batch()->set_sequences(2 * kImages);
+    train.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
+    Configured made = Configure(train, *models::MakeInventory(train.model()), 2, 1).value();
+    Mute group(1, 2);
+    Echo exchange(1, 2);
+    made.config.groups = {&group, nullptr, &group, &exchange};
+    const uint64_t before = CpuMemoryUse().bytes;
+    auto engine = Engine::Create(made.config).value();
+    {
+      const Batch batch{
+          .samples = kImages,
+          .inputs = at::arange(kImages * 3 * c.image * c.image, at::kFloat).sin_().view({kImages, 3, c.image, c.image}),
+          .targets = at::zeros({kImages}, at::kLong),
+          .global_samples = 2 * kImages};
+      for (int i = 0; i < 2; ++i) ASSERT_TRUE(engine->Step(batch, 1e-4).ok());
+    }
+    const double planned = static_cast<double>(made.memory.peak);
+    EXPECT_NEAR(static_cast<double>(engine->peak_memory_bytes() - before) / planned, 1, 0.05) << c.depth;
   }
 }
 

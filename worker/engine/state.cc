@@ -2,7 +2,6 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <functional>
 #include <utility>
 
 #ifdef MUSTER_CUDA
@@ -14,6 +13,8 @@
 namespace muster::engine {
 
 namespace {
+
+bool IsNarrow(const at::Tensor& values) { return values.scalar_type() == at::kBFloat16; }
 
 // The same memory, known to the driver until the result is freed. LibTorch's own allocator of pinned memory rounds up
 // to a power of two and keeps what is freed. What the driver refuses stays as it is: copies are slower, and right.
@@ -31,36 +32,65 @@ at::Tensor PageLocked(const at::Tensor& pageable) {
 
 }  // namespace
 
-void State::AddKind(std::string name, const std::function<at::Tensor(const OwnedExtent&)>& values) {
-  Kind& kind = kinds_.emplace_back(Kind{std::move(name), {}});
-  for (const OwnedExtent& extent : *extents_) {
-    AddState(kind, extent.tensor, static_cast<uint64_t>(extent.begin), values(extent));
-  }
-}
-
-void State::AddState(Kind& kind, const Tensor* tensor, uint64_t first, const at::Tensor& values) {
-  kind.states.push_back({tensor, first, values, elements_});
-  elements_ += values.numel();
+void State::AddState(Kind& kind, const Tensor* tensor, uint64_t first, const at::Tensor& values,
+                     std::vector<uint64_t> shape) {
+  if (shape.empty()) shape.assign(tensor->shape().begin(), tensor->shape().end());
+  const bool copied = copy_all_ || values.is_cuda();
+  kind.states.push_back({tensor, std::move(shape), first, values, copied ? elements_ : -1});
+  if (copied) elements_ += IsNarrow(values) ? (values.numel() + 1) / 2 : values.numel();
+  gpu_ |= values.is_cuda(), live_ |= !copied;
 }
 
 void State::AddParameters() {
-  AddKind("parameter", [](const OwnedExtent& extent) { return extent.master; });
+  Kind& kind = KindOf("parameter");
+  for (const OwnedExtent& extent : *extents_) {
+    AddState(kind, extent.tensor, static_cast<uint64_t>(extent.begin), extent.stored);
+  }
 }
 
-void State::Add(std::string name, const at::Tensor& values) {
-  AddKind(std::move(name), [&](const OwnedExtent& extent) { return values.narrow(0, extent.own, extent.length); });
+State::Kind& State::KindOf(const std::string& name) {
+  for (Kind& kind : kinds_) {
+    if (kind.name == name) return kind;
+  }
+  return kinds_.emplace_back(Kind{name, {}});
 }
 
-void State::AddBuffer(const Tensor* tensor, const at::Tensor& values) {
-  if (kinds_.empty() || kinds_.back().name != "buffer") kinds_.push_back(Kind{"buffer", {}});
-  AddState(kinds_.back(), tensor, 0, values);
+void State::Add(const StatePart& part) {
+  Kind& kind = KindOf(part.kind);
+  for (const OwnedExtent& extent : *extents_) {
+    // Those of frozen tensors are at -1. A part ends where an extent does, or in the padding behind it.
+    if (extent.own < part.begin || extent.own >= part.begin + part.length) continue;
+    if (!part.shape.empty()) {
+      AddState(kind, extent.tensor, 0, part.values, part.shape);
+    } else {
+      AddState(kind, extent.tensor, static_cast<uint64_t>(extent.begin),
+               part.values.narrow(0, extent.own - part.begin, extent.length));
+    }
+  }
+}
+
+void State::AddBuffer(const Tensor* tensor, const at::Tensor& values) { AddState(KindOf("buffer"), tensor, 0, values); }
+
+at::Tensor State::CopyOf(const OwnedState& state) const {
+  const int64_t elements = state.values.numel();
+  if (!IsNarrow(state.values)) return copy_.narrow(0, state.begin, elements);
+  return copy_.narrow(0, state.begin, (elements + 1) / 2).view(at::kBFloat16).narrow(0, 0, elements);
 }
 
 void State::Allocate() {
-  if (!copies_ || copy_.defined()) return;
-  const bool gpu = !extents_->empty() && extents_->front().master.is_cuda();
+  if (elements_ == 0 || copy_.defined()) return;
   copy_ = at::zeros({elements_}, at::kFloat);
-  if (gpu) copy_ = PageLocked(copy_);
+  if (gpu_) copy_ = PageLocked(copy_);
+}
+
+template <typename Copy>
+void State::ForEachCopy(const Copy& copy) {
+  Allocate();
+  for (const Kind& kind : kinds_) {
+    for (const OwnedState& state : kind.states) {
+      if (state.begin >= 0) copy(state.values, CopyOf(state));
+    }
+  }
 }
 
 std::vector<StateView> State::Views() {
@@ -68,32 +98,29 @@ std::vector<StateView> State::Views() {
   std::vector<StateView> views;
   for (const Kind& kind : kinds_) {
     for (const OwnedState& state : kind.states) {
-      const Tensor& tensor = *state.tensor;
-      const at::Tensor host = copies_ ? CopyOf(state) : state.values;
-      views.push_back({kind.name, tensor.name(), std::vector<uint64_t>(tensor.shape().begin(), tensor.shape().end()),
-                       state.first, absl::MakeSpan(host.mutable_data_ptr<float>(), static_cast<size_t>(host.numel()))});
+      const at::Tensor host = state.begin >= 0 ? CopyOf(state) : state.values;
+      StateView& view = views.emplace_back();
+      view.kind = kind.name, view.tensor = state.tensor->name(), view.shape = state.shape, view.begin = state.first;
+      const size_t elements = static_cast<size_t>(host.numel());
+      if (IsNarrow(host)) {
+        view.bf16 = absl::MakeSpan(static_cast<uint16_t*>(host.mutable_data_ptr()), elements);
+      } else {
+        view.values = absl::MakeSpan(host.mutable_data_ptr<float>(), elements);
+      }
     }
   }
   return views;
 }
 
 void State::ToHost() {
-  if (!copies_) return;
-  Allocate();
-  for (const Kind& kind : kinds_) {
-    for (const OwnedState& state : kind.states) CopyOf(state).copy_(state.values, /*non_blocking=*/true);
-  }
+  ForEachCopy([](const at::Tensor& values, const at::Tensor& copy) { copy.copy_(values, /*non_blocking=*/true); });
 #ifdef MUSTER_CUDA
-  if (!extents_->empty() && extents_->front().master.is_cuda()) c10::cuda::getCurrentCUDAStream().synchronize();
+  if (gpu_) c10::cuda::getCurrentCUDAStream().synchronize();
 #endif
 }
 
 void State::FromHost() {
-  if (!copies_) return;
-  Allocate();
-  for (const Kind& kind : kinds_) {
-    for (const OwnedState& state : kind.states) state.values.copy_(CopyOf(state));
-  }
+  ForEachCopy([](const at::Tensor& values, const at::Tensor& copy) { values.copy_(copy); });
   copy_.reset();
 }
 

@@ -5,24 +5,25 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "worker/engine/engine.h"
+#include "worker/engine/optimizer.h"
 #include "worker/engine/storage.h"
 
 namespace muster::engine {
 
 class State {
  public:
-  // `extents` outlive the state. `copies`: Views are of a copy in host memory, as on a GPU.
-  State(const std::vector<OwnedExtent>* extents, bool copies) : extents_(extents), copies_(copies) {}
+  // `extents` outlive the state. Views are of a copy in host memory of what is on a GPU; `copy_all`: of everything.
+  State(const std::vector<OwnedExtent>* extents, bool copy_all) : extents_(extents), copy_all_(copy_all) {}
   void AddParameters();
-  // `kind`: as StateView::kind; `values`: fp32, all owned elements.
-  void Add(std::string kind, const at::Tensor& values);
+  // Parts of one kind come in the order of the elements.
+  void Add(const StatePart& part);
   // Of kind "buffer". `tensor` outlives the state.
   void AddBuffer(const Tensor* tensor, const at::Tensor& values);
+  bool live() const { return live_; }  // some Views are of what training changes
   // Of a copy: what ToHost found last, or zeros; valid until FromHost.
   std::vector<StateView> Views();
   // Without copies both do nothing. FromHost frees the copy.
@@ -32,24 +33,29 @@ class State {
  private:
   struct OwnedState {
     const Tensor* tensor;
-    uint64_t first;  // element of the tensor
+    std::vector<uint64_t> shape;  // the tensor's, or a factor's
+    uint64_t first;               // element of it
     at::Tensor values;
-    int64_t begin;  // in the copy
+    int64_t begin;  // in the copy, whose elements have 4 bytes; -1: there is none
   };
   struct Kind {
     std::string name;
     std::vector<OwnedState> states;
   };
-  void AddKind(std::string name, const std::function<at::Tensor(const OwnedExtent&)>& values);
+  Kind& KindOf(const std::string& name);
   void Allocate();
-  void AddState(Kind& kind, const Tensor* tensor, uint64_t first, const at::Tensor& values);
-  at::Tensor CopyOf(const OwnedState& state) const { return copy_.narrow(0, state.begin, state.values.numel()); }
+  template <typename Copy>
+  void ForEachCopy(const Copy& copy);
+  void AddState(Kind& kind, const Tensor* tensor, uint64_t first, const at::Tensor& values,
+                std::vector<uint64_t> shape = {});
+  at::Tensor CopyOf(const OwnedState& state) const;
 
   const std::vector<OwnedExtent>* const extents_;
-  const bool copies_;
+  const bool copy_all_;
   std::vector<Kind> kinds_;
-  int64_t elements_ = 0;
-  at::Tensor copy_;  // undefined: none
+  int64_t elements_ = 0;             // that have a copy
+  bool gpu_ = false, live_ = false;  // some are on a GPU, or have no copy
+  at::Tensor copy_;                  // undefined: none
 };
 
 }  // namespace muster::engine

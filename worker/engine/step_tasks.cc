@@ -35,12 +35,12 @@ Task Communicates(F begin, std::function<void()> end = nullptr) {
 std::unique_ptr<collectives::Work> Gathered(const StepContext& c, const Op& op) {
   std::vector<at::Tensor> buffers = c.storage->BeginGather(op);
   collectives::Group& group = GroupOf(c, op);
-  return op.even ? group.AllGather(std::move(buffers)) : group.BroadcastShares(c.storage->SharesOf(op, buffers));
+  return op.even ? group.AllGather(std::move(buffers)) : group.BroadcastShares(c.storage->ParameterShares(op, buffers));
 }
 std::unique_ptr<collectives::Work> Reduced(const StepContext& c, const Op& op) {
   std::vector<at::Tensor> buffers = c.storage->BeginReduce(op);
   collectives::Group& group = GroupOf(c, op);
-  return op.even ? group.ReduceScatter(std::move(buffers)) : group.ReduceShares(c.storage->SharesOf(op, buffers));
+  return op.even ? group.ReduceScatter(std::move(buffers)) : group.ReduceShares(c.storage->GradientShares(op, buffers));
 }
 
 Works AllReduceOwned(const StepContext& c, const Op& op) {
@@ -52,14 +52,22 @@ Works AllReduceOwned(const StepContext& c, const Op& op) {
 // Over the ranks of the op's group: the root of the sum of squares.
 Task MeasureNorm(const StepContext& c, const Op& op) {
   at::Tensor& norm = c.tensors->norm;
-  const auto own = [&c] { return c.storage->OwnedNorm().to(at::kDouble).view({1}); };
-  if (op.group < 0) return Computes([=, &norm] { norm = own(); });
-  return Communicates(
-      [=, &c, &op, &norm] {
-        norm = own().square();
-        return One(GroupOf(c, op).AllReduce(norm));
-      },
-      [&norm] { norm = norm.sqrt(); });
+  const auto own = [&c] { return c.storage->OwnedNorm().to(c.device, at::kDouble).view({1}); };
+  Task task = op.group < 0 ? Computes([=, &norm] { norm = own(); })
+                           : Communicates(
+                                 [=, &c, &op, &norm] {
+                                   norm = own().square();
+                                   return One(GroupOf(c, op).AllReduce(norm));
+                                 },
+                                 [&norm] { norm = norm.sqrt(); });
+  task.on_host = c.storage->offloads();
+  return task;
+}
+
+Task Update(const StepContext& c, const Op& op) {
+  Task task = Computes([&] { c.update(op); });
+  task.on_host = c.storage->offloads();
+  return task;
 }
 
 }  // namespace
@@ -93,7 +101,11 @@ StepTasks::Handler StepTasks::HandlerOf(OpKind kind) {
     case OpKind::kGradientNorm:
       return [](const StepContext& c, const Op& op) { return MeasureNorm(c, op); };
     case OpKind::kOptimizerStep:
-      return [](const StepContext& c, const Op&) { return Computes([&] { c.update(); }); };
+      return Update;
+    case OpKind::kFetch:
+      return [](const StepContext& c, const Op& op) { return Computes([&] { c.storage->Fetch(op); }); };
+    case OpKind::kOffload:
+      return [](const StepContext& c, const Op& op) { return Computes([&] { c.storage->Offload(op); }); };
     default:
       return nullptr;
   }

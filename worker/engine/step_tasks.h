@@ -26,8 +26,9 @@ class StepTasks {
     const Config* config;
     Storage* storage;
     InFlightMicrobatches* microbatches;
-    StepTensors* tensors;          // null: an evaluation, which has no op of OpScope::kStep
-    std::function<void()> update;  // the optimizer's
+    StepTensors* tensors;                   // null: an evaluation, which has no op of OpScope::kStep
+    std::function<void(const Op&)> update;  // the optimizer's
+    at::Device device = at::kCPU;
   };
   explicit StepTasks(Context context) : context_(std::move(context)) {}
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <limits>
@@ -33,58 +34,144 @@ std::vector<at::Tensor> Buffers(const std::vector<uint64_t>& elements, const at:
 
 }  // namespace
 
+void Storage::Arrangement::Add(partition::OwnedUnit unit, uint32_t shard) {
+  if (begin.empty()) begin = own_begin = {0}, mine_begin = {0};
+  int64_t own = own_begin.back();
+  for (const partition::OwnedRange& range : unit.ranges) {
+    if (range.shard != shard) continue;
+    const int64_t length = static_cast<int64_t>(range.end - range.begin);
+    mine.push_back({static_cast<int32_t>(units.size()), static_cast<int64_t>(range.begin), length, own});
+    own += length;
+  }
+  begin.push_back(begin.back() + static_cast<int64_t>(unit.flat.elements));
+  own_begin.push_back(own);
+  mine_begin.push_back(mine.size());
+  units.push_back(std::move(unit));
+}
+
 Storage::Storage(const Options& options)
     : inventory_(options.inventory),
       table_(options.table),
       schedule_(options.schedule),
       shard_(options.shard),
       poison_(options.poison),
-      units_(partition::OwnedUnits(*options.table, *options.inventory)),
-      slotted_(units_.size()),
-      gradient_slotted_(units_.size()),
-      reduced_(units_.size()) {
-  int64_t all = 0, own = 0;
-  for (int32_t u = 0; u < inventory_->units_size(); ++u) {
-    begin_.push_back(all);
-    own_begin_.push_back(own);
-    mine_begin_.push_back(mine_.size());
-    const auto& tensors = units_[u].flat.tensors;
-    for (size_t i = 0; i < tensors.size(); ++i) places_[tensors[i].name] = {u, i};
-    for (const partition::OwnedRange& range : units_[u].ranges) {
-      if (range.shard != shard_) continue;
-      const int64_t length = static_cast<int64_t>(range.end - range.begin);
-      mine_.push_back({u, static_cast<int64_t>(range.begin), length, own});
-      own += length;
+      host_(options.host) {
+  for (partition::OwnedUnit& unit : partition::OwnedUnits(*table_, *inventory_)) {
+    const int32_t u = static_cast<int32_t>(all_.units.size());
+    partition::OwnedUnit trained = partition::TrainedPart(unit);
+    size_t next = 0;
+    for (size_t i = 0; i < unit.flat.tensors.size(); ++i) {
+      const partition::FlatTensor& tensor = unit.flat.tensors[i];
+      const bool frozen = tensor.frozen;
+      places_[tensor.name] = {u, i, frozen ? -1 : static_cast<int64_t>(trained.flat.tensors[next++].begin)};
     }
-    all += Elements(u);
+    all_.Add(std::move(unit), shard_);
+    trained_.Add(std::move(trained), shard_);
   }
-  begin_.push_back(all);
-  own_begin_.push_back(own);
-  mine_begin_.push_back(mine_.size());
-
+  const size_t units = all_.units.size();
+  slotted_.resize(units), gradient_slotted_.resize(units), reduced_.resize(units), offloaded_.resize(units);
+  const int64_t all = all_.begin.back(), own = all_.own_begin.back();
+  const int64_t all_trained = trained_.begin.back(), own_trained = trained_.own_begin.back();
   const at::TensorOptions fp32 = at::TensorOptions(at::kFloat).device(options.device);
   const at::TensorOptions compute = fp32.dtype(options.compute), narrow = fp32.dtype(options.reduce);
   const bool narrows =
       options.reduce != at::kFloat &&
       std::any_of(schedule_->ops.begin(), schedule_->ops.end(), [](const Op& op) { return ReducesGradients(op.kind); });
-  std::vector<uint64_t> elements;
-  for (const partition::OwnedUnit& unit : units_) elements.push_back(unit.flat.elements);
-  FindPlaces(*schedule_, SlotPool::kParameters, begin_, slotted_);
-  FindPlaces(*schedule_, SlotPool::kGradients, begin_, gradient_slotted_);
+  std::vector<uint64_t> elements, trained_elements;
+  for (const partition::OwnedUnit& unit : all_.units) elements.push_back(unit.flat.elements);
+  for (const partition::OwnedUnit& unit : trained_.units) trained_elements.push_back(unit.flat.elements);
+  FindPlaces(*schedule_, SlotPool::kParameters, all_.begin, slotted_);
+  FindPlaces(*schedule_, SlotPool::kGradients, trained_.begin, gradient_slotted_);
   slots_ = Buffers(GatherSlots(*schedule_, elements), compute);
   if (slots_.empty()) computed_ = at::zeros({all}, compute);
-  master_within_ = slots_.empty() && options.compute == at::kFloat;
-  if (!master_within_) master_ = at::zeros({own}, fp32);
-  const std::vector<uint64_t> gradient_slots = GradientSlots(*schedule_, elements);
+  FindParts();
+  const bool keeps_range = options.compute != at::kHalf;
+  master_within_ = slots_.empty() && options.compute == at::kFloat && !offloads();
+  frozen_within_ = slots_.empty() && keeps_range && !offloads();
+  const auto stored = [&](int64_t length, at::ScalarType dtype) {
+    return offloads() ? host_->Zeros(length, dtype) : at::zeros({length}, fp32.dtype(dtype));
+  };
+  if (!master_within_) master_ = stored(own_trained, at::kFloat);
+  if (!frozen_within_) frozen_ = stored(own - own_trained, keeps_range ? options.compute : at::kFloat);
+  if (offloads()) {
+    const auto any = [&](auto&& is) { return std::any_of(schedule_->ops.begin(), schedule_->ops.end(), is); };
+    host_gradients_ = host_->Zeros(own_trained, at::kFloat);
+    if (options.compute != at::kFloat) host_computed_ = host_->Zeros(own_trained, options.compute);
+    if (!keeps_range) host_frozen_ = host_->Zeros(own - own_trained, options.compute);
+    const bool into_slots = any([](const Op& op) { return op.kind == OpKind::kFetch && op.slot >= 0; });
+    if (!slots_.empty() && !into_slots) own_computed_ = at::zeros({own}, compute);
+    over_replicas_ = any([](const Op& op) { return op.kind == OpKind::kAllReduce; });
+  }
+  const std::vector<uint64_t> gradient_slots = GradientSlots(*schedule_, trained_elements);
   gradient_slots_ = Buffers(gradient_slots, fp32);
   if (gradient_slots_.empty()) {
-    gradients_ = at::zeros({all}, fp32);
-    if (narrows) travelling_ = at::zeros({all}, narrow);
+    gradients_ = at::zeros({all_trained}, fp32);
+    if (narrows) travelling_ = at::zeros({all_trained}, narrow);
   } else {
-    own_gradients_ = at::zeros({own}, fp32);
+    if (!offloads() || over_replicas_) own_gradients_ = at::zeros({own_trained}, fp32);
     if (narrows) travelling_slots_ = Buffers(gradient_slots, narrow);
   }
+  const int64_t scratch = PlaceFrozenVectors();
+  if (scratch > 0) scratch_ = at::zeros({scratch}, fp32);
   FindExtents();
+}
+
+// Those of a unit that lie together do so in the scratch, too, so that units may join them. Returns the most elements
+// that a unit needs.
+int64_t Storage::PlaceFrozenVectors() {
+  int64_t most = 0;
+  for (int32_t u = 0; u < inventory_->units_size(); ++u) {
+    std::map<std::string, bool> vectors;
+    for (const Tensor& tensor : inventory_->units(u).tensors()) {
+      vectors[tensor.name()] = tensor.frozen() && tensor.shape_size() < 2;
+    }
+    const partition::FlatUnit& flat = all_.units[static_cast<size_t>(u)].flat;
+    int64_t at = 0;
+    for (size_t i = 0; i < flat.tensors.size(); ++i) {
+      if (!vectors.at(flat.tensors[i].name)) continue;
+      places_.at(flat.tensors[i].name).scratch = at;
+      const uint64_t next = i + 1 < flat.tensors.size() ? flat.tensors[i + 1].begin : flat.elements;
+      at += static_cast<int64_t>(next - flat.tensors[i].begin);
+    }
+    most = std::max(most, at);
+  }
+  return most;
+}
+
+// Padding goes with the tensor before it.
+void Storage::FindParts() {
+  int64_t frozen = 0;
+  parts_begin_ = {0};
+  for (int32_t u = 0; u < static_cast<int32_t>(all_.units.size()); ++u) {
+    const partition::FlatUnit& flat = all_.units[u].flat;
+    const size_t first = parts_.size();
+    for (const Mine& mine : all_.MineOf(u, u + 1)) {
+      for (size_t i = 0; i < flat.tensors.size(); ++i) {
+        const int64_t start = static_cast<int64_t>(flat.tensors[i].begin),
+                      next =
+                          static_cast<int64_t>(i + 1 < flat.tensors.size() ? flat.tensors[i + 1].begin : flat.elements);
+        const int64_t begin = std::max(mine.begin, start), end = std::min(mine.begin + mine.length, next);
+        if (begin >= end) continue;
+        Part part{u, begin, end - begin, flat.tensors[i].frozen, frozen, mine.own + begin - mine.begin};
+        if (part.frozen) {
+          frozen += part.length;
+        } else {
+          const int64_t at = places_.at(flat.tensors[i].name).trained + begin - start;
+          for (const Mine& its : trained_.MineOf(u, u + 1)) {
+            if (its.begin <= at && at < its.begin + its.length) part.at = its.own + at - its.begin;
+          }
+        }
+        Part* const last = parts_.size() > first ? &parts_.back() : nullptr;
+        if (last != nullptr && last->frozen == part.frozen && last->begin + last->length == part.begin &&
+            last->at + last->length == part.at && last->own + last->length == part.own) {
+          last->length += part.length;
+        } else {
+          parts_.push_back(part);
+        }
+      }
+    }
+    parts_begin_.push_back(parts_.size());
+  }
 }
 
 void Storage::FindExtents() {
@@ -92,87 +179,134 @@ void Storage::FindExtents() {
   for (const Unit& unit : inventory_->units()) {
     for (const Tensor& tensor : unit.tensors()) tensors[tensor.name()] = &tensor;
   }
-  for (const Mine& mine : mine_) {
-    for (const partition::FlatTensor& flat : units_[mine.unit].flat.tensors) {
-      const int64_t begin = std::max(mine.begin, static_cast<int64_t>(flat.begin)),
-                    end = std::min(mine.begin + mine.length, static_cast<int64_t>(flat.begin + flat.elements));
+  for (const Part& part : parts_) {
+    for (const partition::FlatTensor& flat : all_.units[part.unit].flat.tensors) {
+      const int64_t start = static_cast<int64_t>(flat.begin), begin = std::max(part.begin, start),
+                    end = std::min(part.begin + part.length, start + static_cast<int64_t>(flat.elements));
       if (begin >= end) continue;
-      extents_.push_back({tensors.at(flat.name), begin - static_cast<int64_t>(flat.begin), end - begin,
-                          mine.own + begin - mine.begin, Master(mine).narrow(0, begin - mine.begin, end - begin)});
+      const int64_t in_part = begin - part.begin;
+      extents_.push_back({tensors.at(flat.name), begin - start, end - begin, part.frozen ? -1 : part.at + in_part,
+                          Stored(part).narrow(0, in_part, end - begin)});
     }
   }
 }
 
 at::Tensor Storage::Computed(int32_t unit) const {
   const Slotted& place = slotted_[unit];
-  if (place.slot >= 0) return slots_[place.slot].narrow(0, place.begin, Elements(unit));
+  const int64_t elements = all_.Elements(unit);
+  if (place.slot >= 0) return slots_[place.slot].narrow(0, place.begin, elements);
   // A unit without elements is never gathered.
-  return computed_.defined() ? computed_.narrow(0, begin_[unit], Elements(unit)) : slots_[0].narrow(0, 0, 0);
+  return computed_.defined() ? computed_.narrow(0, all_.begin[unit], elements) : slots_[0].narrow(0, 0, 0);
 }
 
 at::Tensor Storage::Gradient(int32_t unit) const {
   const Slotted& place = gradient_slotted_[unit];
-  if (place.slot >= 0) return gradient_slots_[place.slot].narrow(0, place.begin, Elements(unit));
-  return gradients_.defined() ? gradients_.narrow(0, begin_[unit], Elements(unit)) : own_gradients_.narrow(0, 0, 0);
+  const int64_t elements = trained_.Elements(unit);
+  if (place.slot >= 0) return gradient_slots_[place.slot].narrow(0, place.begin, elements);
+  // A unit without elements is never reduced.
+  return gradients_.defined() ? gradients_.narrow(0, trained_.begin[unit], elements)
+                              : gradient_slots_[0].narrow(0, 0, 0);
 }
 
 at::Tensor Storage::Travelling(int32_t unit) const {
   const Slotted& place = gradient_slotted_[unit];
-  if (travelling_.defined()) return travelling_.narrow(0, begin_[unit], Elements(unit));
+  if (travelling_.defined()) return travelling_.narrow(0, trained_.begin[unit], trained_.Elements(unit));
   if (place.slot < 0 || travelling_slots_.empty()) return Gradient(unit);
-  return travelling_slots_[place.slot].narrow(0, place.begin, Elements(unit));
+  return travelling_slots_[place.slot].narrow(0, place.begin, trained_.Elements(unit));
 }
 
-at::Tensor Storage::Master(const Mine& mine) const {
-  if (master_within_) return Computed(mine.unit).narrow(0, mine.begin, mine.length);
-  return master_.narrow(0, mine.own, mine.length);
+at::Tensor Storage::Stored(const Part& part) const {
+  if (IsWithin(part)) return Computed(part.unit).narrow(0, part.begin, part.length);
+  return (part.frozen ? frozen_ : master_).narrow(0, part.at, part.length);
 }
 
 at::Tensor Storage::OwnedGradient(const Mine& mine) const {
-  if (gradients_.defined()) return Gradient(mine.unit).narrow(0, mine.begin, mine.length);
-  return own_gradients_.narrow(0, mine.own, mine.length);
+  if (own_gradients_.defined()) return own_gradients_.narrow(0, mine.own, mine.length);
+  // Of a slot, what was reduced there, and goes on to host memory.
+  const at::Tensor whole = gradients_.defined() ? Gradient(mine.unit) : Travelling(mine.unit);
+  return whole.narrow(0, mine.begin, mine.length);
 }
 
-absl::Span<const Storage::Mine> Storage::MineOf(int32_t unit, int32_t unit_end) const {
-  return absl::MakeSpan(mine_).subspan(mine_begin_[unit], mine_begin_[unit_end] - mine_begin_[unit]);
+at::Tensor Storage::UpdateGradient(const Mine& mine) const {
+  return offloads() ? host_gradients_.narrow(0, mine.own, mine.length) : OwnedGradient(mine);
+}
+
+at::Tensor Storage::ToFetch(const Part& part) const {
+  const at::Tensor& computed = part.frozen ? host_frozen_ : host_computed_;
+  return computed.defined() ? computed.narrow(0, part.at, part.length) : Stored(part);
+}
+
+at::Tensor Storage::Fetched(const Part& part) const {
+  if (own_computed_.defined()) return own_computed_.narrow(0, part.own, part.length);
+  return Computed(part.unit).narrow(0, part.begin, part.length);
 }
 
 std::vector<units::Parameter> Storage::Parameters(int32_t unit) const {
   std::vector<units::Parameter> parameters;
   const auto add = [&](const std::string& name) {
-    const auto& [owner, index] = places_.at(name);
-    const partition::FlatTensor& flat = units_[owner].flat.tensors[index];
+    const Place& place = places_.at(name);
+    const partition::FlatTensor& flat = all_.units[place.unit].flat.tensors[place.index];
     std::vector<int64_t> shape;
-    for (const Tensor& tensor : inventory_->units(owner).tensors()) {
+    for (const Tensor& tensor : inventory_->units(place.unit).tensors()) {
       if (tensor.name() == name) shape.assign(tensor.shape().begin(), tensor.shape().end());
     }
     const int64_t begin = static_cast<int64_t>(flat.begin), elements = static_cast<int64_t>(flat.elements);
+    at::Tensor gradient;
+    if (place.trained >= 0) {
+      gradient = Gradient(place.unit).narrow(0, place.trained, elements).view(shape);
+    } else if (place.scratch >= 0) {
+      gradient = scratch_.narrow(0, place.scratch, elements).view(shape);
+    }
     // With its own version counter, so that autograd accepts a slot that is gathered again.
-    parameters.push_back({Computed(owner).narrow(0, begin, elements).view(shape).variable_data(),
-                          Gradient(owner).narrow(0, begin, elements).view(shape)});
+    parameters.push_back(
+        {Computed(place.unit).narrow(0, begin, elements).view(shape).variable_data(), std::move(gradient)});
   };
   for (const Tensor& tensor : inventory_->units(unit).tensors()) add(tensor.name());
   for (const Borrow& borrow : inventory_->units(unit).borrows()) add(borrow.tensor());
   return parameters;
 }
 
-std::vector<Run> Storage::Runs() const {
+std::vector<Run> Storage::Runs(int32_t unit, int32_t unit_end, IsWhole whole) const {
+  std::map<std::string, const Tensor*> alone;
+  for (int32_t u = unit; u < unit_end; ++u) {
+    for (const Tensor& tensor : inventory_->units(u).tensors()) {
+      if (whole(u, tensor)) alone[tensor.name()] = &tensor;
+    }
+  }
   struct RunCandidate {
     size_t mine;
-    int64_t begin, length;  // in mine_[mine]
+    int64_t begin, length;  // in trained_.mine[mine]
     bool decay;
+    at::Tensor master;
+    const Tensor* whole;
+  };
+  // The master weights of owned elements that are trained, by their number; in one part of those that this rank owns.
+  const auto masters = [this](int64_t own, int64_t length) {
+    for (const Part& part : parts_) {
+      if (part.frozen || own < part.at || own >= part.at + part.length) continue;
+      return Stored(part).narrow(0, own - part.at, length);
+    }
+    TORCH_CHECK(false, "this rank does not own its trained element ", own);
   };
   std::vector<RunCandidate> candidates;
-  for (size_t m = 0; m < mine_.size(); ++m) {
-    const Mine& mine = mine_[m];
-    const partition::FlatUnit& flat = units_[mine.unit].flat;
+  for (size_t m = trained_.mine_begin[unit]; m < trained_.mine_begin[unit_end]; ++m) {
+    const Mine& mine = trained_.mine[m];
+    const partition::FlatUnit& flat = trained_.units[mine.unit].flat;
     for (size_t i = 0; i < flat.tensors.size(); ++i) {
       // Padding belongs to the tensor before it: its gradient and state are zero, so it stays zero.
       const uint64_t next = i + 1 < flat.tensors.size() ? flat.tensors[i + 1].begin : flat.elements;
-      const int64_t begin = std::max(mine.begin, static_cast<int64_t>(flat.tensors[i].begin)),
-                    end = std::min(mine.begin + mine.length, static_cast<int64_t>(next));
-      if (begin >= end || flat.tensors[i].frozen) continue;
-      candidates.push_back({m, begin - mine.begin, end - begin, flat.tensors[i].decay});
+      const int64_t first = static_cast<int64_t>(flat.tensors[i].begin), begin = std::max(mine.begin, first);
+      int64_t end = std::min(mine.begin + mine.length, static_cast<int64_t>(next));
+      if (begin >= end) continue;
+      const auto found = alone.find(flat.tensors[i].name);
+      const Tensor* const own = found == alone.end() ? nullptr : found->second;
+      if (own != nullptr) {
+        const int64_t elements = static_cast<int64_t>(flat.tensors[i].elements);
+        TORCH_CHECK(begin == first && end >= first + elements, "this rank owns only a part of ", own->name());
+        end = first + elements;
+      }
+      candidates.push_back({m, begin - mine.begin, end - begin, flat.tensors[i].decay,
+                            masters(mine.own + begin - mine.begin, end - begin), own});
     }
   }
   // Merges neighboring runs that are contiguous in every buffer.
@@ -182,13 +316,16 @@ std::vector<Run> Storage::Runs() const {
     return t.as_strided({t.numel() + more}, {1}, t.storage_offset());
   };
   for (const RunCandidate& candidate : candidates) {
-    const Mine& mine = mine_[candidate.mine];
-    Run run{Master(mine).narrow(0, candidate.begin, candidate.length),
-            OwnedGradient(mine).narrow(0, candidate.begin, candidate.length), mine.own + candidate.begin,
-            candidate.length, candidate.decay};
-    if (!runs.empty() && runs.back().decay == run.decay && runs.back().begin + runs.back().length == run.begin &&
-        ends_at(runs.back().parameter) == run.parameter.const_data_ptr<float>() &&
-        ends_at(runs.back().gradient) == run.gradient.const_data_ptr<float>()) {
+    const Mine& mine = trained_.mine[candidate.mine];
+    Run run{candidate.master, UpdateGradient(mine).narrow(0, candidate.begin, candidate.length),
+            mine.own - FirstTrained(unit) + candidate.begin, candidate.length, candidate.decay};
+    if (candidate.whole != nullptr) {
+      run.shape.assign(candidate.whole->shape().begin(), candidate.whole->shape().end());
+      runs.push_back(std::move(run));
+    } else if (!runs.empty() && runs.back().shape.empty() && runs.back().decay == run.decay &&
+               runs.back().begin + runs.back().length == run.begin &&
+               ends_at(runs.back().parameter) == run.parameter.const_data_ptr<float>() &&
+               ends_at(runs.back().gradient) == run.gradient.const_data_ptr<float>()) {
       Run& before = runs.back();
       before.parameter = join(before.parameter, run.length);
       before.gradient = join(before.gradient, run.length);
@@ -203,33 +340,94 @@ std::vector<Run> Storage::Runs() const {
 void Storage::ZeroGradients() {
   if (gradients_.defined()) gradients_.zero_();
   std::fill(reduced_.begin(), reduced_.end(), false);
+  std::fill(offloaded_.begin(), offloaded_.end(), false);
 }
 
 void Storage::Renew() {
+  if (offloads()) {
+    Stepped({.kind = OpKind::kOptimizerStep, .unit = 0, .unit_end = inventory_->units_size()});
+    if (host_frozen_.defined()) host_frozen_.copy_(frozen_);
+    for (const Part& part : parts_) {
+      if (computed_.defined() || own_computed_.defined()) Fetched(part).copy_(ToFetch(part));
+    }
+    return;
+  }
   if (master_within_ || !computed_.defined() || !OwnsAll()) return;
-  computed_.copy_(master_);
+  if (master_.numel() == computed_.numel()) {
+    computed_.copy_(master_);
+    return;
+  }
+  for (const Part& part : parts_) {
+    if (!IsWithin(part)) Computed(part.unit).narrow(0, part.begin, part.length).copy_(Stored(part));
+  }
+}
+
+void Storage::Stepped(const Op& op) {
+  const auto of_units = [&](const at::Tensor& trained) {
+    return trained.narrow(0, FirstTrained(op.unit), TrainedElements(op.unit, op.unit_end));
+  };
+  if (host_computed_.defined()) {
+    of_units(host_computed_).copy_(of_units(master_));
+    host_->Evict(of_units(host_computed_));
+  }
+  host_->Evict(of_units(master_));
+  host_->Evict(of_units(host_gradients_));
+}
+
+// After a step, what is frozen is there.
+void Storage::Fetch(const Op& op) {
+  for (const Part& part : PartsOf(op.unit, op.unit_end)) {
+    if (part.frozen && op.slot < 0) continue;
+    Fetched(part).copy_(ToFetch(part), /*non_blocking=*/true);
+    host_->Evict(ToFetch(part));
+  }
+}
+
+// Adds on the device, so that the host need not wait.
+void Storage::Offload(const Op& op) {
+  for (const Mine& mine : trained_.MineOf(op.unit, op.unit_end)) {
+    const at::Tensor host = UpdateGradient(mine), own = OwnedGradient(mine);
+    if (!offloaded_[mine.unit]) {
+      host.copy_(own, /*non_blocking=*/true);
+    } else if (own.is_cpu()) {
+      host.add_(own);
+    } else {
+      host.copy_(host.to(own.device(), /*non_blocking=*/true).add_(own), /*non_blocking=*/true);
+    }
+  }
+  std::fill(offloaded_.begin() + op.unit, offloaded_.begin() + op.unit_end, true);
 }
 
 std::vector<at::Tensor> Storage::BeginGather(const Op& op) {
-  if (!master_within_) {
-    for (const Mine& mine : MineOf(op.unit, op.unit_end)) {
-      Computed(mine.unit).narrow(0, mine.begin, mine.length).copy_(Master(mine));
-    }
+  for (const Part& part : PartsOf(op.unit, op.unit_end)) {
+    if (IsWithin(part) || (offloads() && !own_computed_.defined())) continue;  // it is there
+    Computed(part.unit).narrow(0, part.begin, part.length).copy_(Gathers(part));
   }
   std::vector<at::Tensor> buffers;
   for (int32_t u = op.unit; u < op.unit_end; ++u) buffers.push_back(Computed(u));
   return buffers;
 }
 
-std::vector<collectives::RankShare> Storage::SharesOf(const Op& op, const std::vector<at::Tensor>& buffers) const {
+std::vector<collectives::RankShare> Storage::Arrangement::Shares(const Op& op,
+                                                                 const std::vector<at::Tensor>& buffers) const {
   std::vector<collectives::RankShare> shares;
   for (int32_t u = op.unit; u < op.unit_end; ++u) {
-    for (const partition::OwnedRange& range : units_[u].ranges) {
-      const int64_t begin = static_cast<int64_t>(range.begin), end = static_cast<int64_t>(range.end);
-      shares.push_back({buffers[u - op.unit].narrow(0, begin, end - begin), static_cast<int>(range.shard)});
+    for (const partition::OwnedRange& range : units[u].ranges) {
+      const int64_t first = static_cast<int64_t>(range.begin), end = static_cast<int64_t>(range.end);
+      shares.push_back({buffers[u - op.unit].narrow(0, first, end - first), static_cast<int>(range.shard)});
     }
   }
   return shares;
+}
+
+std::vector<collectives::RankShare> Storage::ParameterShares(const Op& op,
+                                                             const std::vector<at::Tensor>& buffers) const {
+  return all_.Shares(op, buffers);
+}
+
+std::vector<collectives::RankShare> Storage::GradientShares(const Op& op,
+                                                            const std::vector<at::Tensor>& buffers) const {
+  return trained_.Shares(op, buffers);
 }
 
 void Storage::Release(const Op& op) {
@@ -239,7 +437,7 @@ void Storage::Release(const Op& op) {
 }
 
 void Storage::OpenGradients(const Op& op) {
-  gradient_slots_[op.slot].narrow(0, 0, begin_[op.unit_end] - begin_[op.unit]).zero_();
+  gradient_slots_[op.slot].narrow(0, 0, trained_.begin[op.unit_end] - trained_.begin[op.unit]).zero_();
 }
 
 std::vector<at::Tensor> Storage::BeginReduce(const Op& op) {
@@ -253,7 +451,7 @@ std::vector<at::Tensor> Storage::BeginReduce(const Op& op) {
 }
 
 void Storage::EndReduce(const Op& op) {
-  for (const Mine& mine : MineOf(op.unit, op.unit_end)) {
+  for (const Mine& mine : trained_.MineOf(op.unit, op.unit_end)) {
     const at::Tensor own = OwnedGradient(mine), sum = Travelling(mine.unit).narrow(0, mine.begin, mine.length);
     if (own.const_data_ptr() == sum.const_data_ptr()) continue;  // reduced in place
     if (reduced_[mine.unit]) {
@@ -269,26 +467,26 @@ std::vector<at::Tensor> Storage::BeginAllReduce(const Op& op) {
   const auto whole = [&](const at::Tensor& t, const std::vector<int64_t>& at) {
     return t.narrow(0, at[op.unit], at[op.unit_end] - at[op.unit]);
   };
-  if (own_gradients_.defined()) return {whole(own_gradients_, own_begin_)};
+  if (own_gradients_.defined()) return {whole(own_gradients_, trained_.own_begin)};
   if (OwnsAll()) {
-    if (!travelling_.defined()) return {whole(gradients_, begin_)};
-    whole(travelling_, begin_).copy_(whole(gradients_, begin_));
-    return {whole(travelling_, begin_)};
+    if (!travelling_.defined()) return {whole(gradients_, trained_.begin)};
+    whole(travelling_, trained_.begin).copy_(whole(gradients_, trained_.begin));
+    return {whole(travelling_, trained_.begin)};
   }
   std::vector<at::Tensor> owned;
-  for (const Mine& mine : MineOf(op.unit, op.unit_end)) owned.push_back(OwnedGradient(mine));
+  for (const Mine& mine : trained_.MineOf(op.unit, op.unit_end)) owned.push_back(OwnedGradient(mine));
   return owned;
 }
 
 void Storage::EndAllReduce(const Op& op) {
   if (!travelling_.defined() || !OwnsAll()) return;
-  const int64_t begin = begin_[op.unit], elements = begin_[op.unit_end] - begin;
+  const int64_t begin = trained_.begin[op.unit], elements = trained_.begin[op.unit_end] - begin;
   gradients_.narrow(0, begin, elements).copy_(travelling_.narrow(0, begin, elements));
 }
 
 std::vector<int32_t> Storage::UsedBy(int32_t unit) const {
   std::vector<int32_t> used = {unit};
-  for (const Borrow& borrow : inventory_->units(unit).borrows()) used.push_back(places_.at(borrow.tensor()).first);
+  for (const Borrow& borrow : inventory_->units(unit).borrows()) used.push_back(places_.at(borrow.tensor()).unit);
   return used;
 }
 
@@ -299,15 +497,19 @@ std::vector<Access> Storage::Accesses(const Op& op) const {
     for (int32_t u = op.unit; u < op.unit_end; ++u) touch(u);
   };
   const auto parameters = [&](int32_t u) { accesses.push_back(Reads(Computed(u))); };
-  const auto all_owned = [&](auto&& touch) {
-    for (const Mine& mine : mine_) touch(mine);
-  };
   switch (traits.parameters) {
     case ParameterUse::kNone:
       break;
     case ParameterUse::kGather:
-      for (const Mine& mine : MineOf(op.unit, op.unit_end)) accesses.push_back(Reads(Master(mine)));
+      for (const Part& part : PartsOf(op.unit, op.unit_end)) accesses.push_back(Reads(Gathers(part)));
       each_unit([&](int32_t u) { accesses.push_back(Writes(Computed(u))); });
+      break;
+    case ParameterUse::kFetch:
+      for (const Part& part : PartsOf(op.unit, op.unit_end)) {
+        if (part.frozen && op.slot < 0) continue;
+        accesses.push_back(Reads(ToFetch(part)));
+        accesses.push_back(Writes(Fetched(part)));
+      }
       break;
     case ParameterUse::kReadIfBackwardDoes:
       if (inventory_->units(op.unit).backward_without_parameters()) break;
@@ -338,27 +540,38 @@ std::vector<Access> Storage::Accesses(const Op& op) const {
         accesses.push_back(Writes(Gradient(u)));
         accesses.push_back(Writes(Travelling(u)));
       });
-      for (const Mine& mine : MineOf(op.unit, op.unit_end)) accesses.push_back(Writes(OwnedGradient(mine)));
+      for (const Mine& mine : trained_.MineOf(op.unit, op.unit_end)) accesses.push_back(Writes(OwnedGradient(mine)));
+      break;
+    case GradientUse::kOffload:
+      for (const Mine& mine : trained_.MineOf(op.unit, op.unit_end)) {
+        accesses.push_back(Reads(OwnedGradient(mine)));
+        accesses.push_back(Writes(UpdateGradient(mine)));
+      }
       break;
     case GradientUse::kMeasure:
-      all_owned([&](const Mine& mine) { accesses.push_back(Reads(OwnedGradient(mine))); });
+      for (const Mine& mine : trained_.mine) accesses.push_back(Reads(UpdateGradient(mine)));
       break;
-    case GradientUse::kApply:
-      all_owned([&](const Mine& mine) {
-        accesses.push_back(Reads(OwnedGradient(mine)));
-        accesses.push_back(Writes(Master(mine)));
-      });
-      if (computed_.defined()) accesses.push_back(Writes(computed_));
+    case GradientUse::kApply: {
+      const int32_t unit = std::max(0, op.unit), unit_end = op.unit < 0 ? inventory_->units_size() : op.unit_end;
+      for (const Mine& mine : trained_.MineOf(unit, unit_end)) accesses.push_back(Reads(UpdateGradient(mine)));
+      for (const Part& part : PartsOf(unit, unit_end)) {
+        if (part.frozen) continue;
+        accesses.push_back(Writes(Stored(part)));
+        if (offloads()) accesses.push_back(Writes(ToFetch(part)));
+      }
+      if (computed_.defined() && !offloads()) accesses.push_back(Writes(computed_));
       break;
+    }
   }
   return accesses;
 }
 
 at::Tensor Storage::OwnedNorm() const {
+  if (offloads()) return FlatNorm(host_gradients_);
   if (own_gradients_.defined()) return FlatNorm(own_gradients_);
   if (OwnsAll()) return FlatNorm(gradients_);  // zeros between the tensors
   std::vector<at::Tensor> norms;
-  for (const Mine& mine : mine_) norms.push_back(FlatNorm(OwnedGradient(mine)).view({1}));
+  for (const Mine& mine : trained_.mine) norms.push_back(FlatNorm(OwnedGradient(mine)).view({1}));
   if (norms.empty()) return at::zeros({}, gradients_.options());
   return at::linalg_vector_norm(at::cat(norms));
 }

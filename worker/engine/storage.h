@@ -2,10 +2,21 @@
 // table's order (strategies/partition/table.h). The schedule decides what is resident:
 //
 //   compute parameters  if no gather names a slot: one buffer for the whole model; else one buffer per slot
-//   master weights      the owned elements, fp32: a view of the compute parameters if those are whole and fp32, else a
-//                       separate buffer
-//   gradients           fp32; if no op opens a gradient slot: one buffer for the whole model that contains the owned
-//                       elements; else one buffer per slot, and one for the owned elements
+//   master weights      the owned elements that are trained, fp32: a view of the compute parameters if those are whole
+//                       and fp32, else a separate buffer
+//   frozen weights      the owned elements that are not, as they are computed with: a view of the compute parameters if
+//                       those are whole, else a separate buffer. fp32 where the dtype of computing is fp16, whose range
+//                       is too small to keep weights in
+//   gradients           fp32, of what is trained; if no op opens a gradient slot: one buffer for the whole model that
+//                       contains the owned elements; else one buffer per slot, and one for the owned elements
+//
+// Of a schedule that offloads, the master weights, the gradients that the update reads and the optimizer's state are in
+// host memory, and there are the owned parameters in the dtype of computing, too. The device keeps those of its owned
+// parameters that no gather's slot has (unless they are fetched into it), and no owned gradients, except where they are
+// summed over replicas.
+//
+// Frozen tensors have no gradients and no optimizer state: in those buffers only the trained ones lie one after another
+// (TrainedPart in strategies/partition/table.h). A frozen vector has a scratch for a gradient, see units::Parameter.
 //
 // A unit has one slot, so views into slots are made once. Not thread-safe.
 #pragma once
@@ -17,6 +28,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "proto/inventory.pb.h"
 #include "proto/partition.pb.h"
@@ -24,6 +36,7 @@
 #include "strategies/schedule/schedule.h"
 #include "worker/collectives/group.h"
 #include "worker/engine/access_order.h"
+#include "worker/engine/host_memory.h"
 #include "worker/engine/optimizer.h"
 #include "worker/units/unit.h"
 
@@ -34,8 +47,8 @@ struct OwnedExtent {
   const Tensor* tensor = nullptr;  // of the inventory
   int64_t begin = 0;               // element of the tensor
   int64_t length = 0;
-  int64_t own = 0;    // index among all elements that the rank owns
-  at::Tensor master;  // fp32 [length]
+  int64_t own = -1;   // index among all trained elements that the rank owns; -1: frozen
+  at::Tensor stored;  // [length]: master weights in fp32, frozen ones maybe in bf16
 };
 
 class Storage {
@@ -49,6 +62,7 @@ class Storage {
     at::ScalarType compute = at::kFloat;
     at::ScalarType reduce = at::kFloat;  // dtype in which gradients are communicated
     bool poison = false;                 // fill released parameters with NaN, to expose a use after release
+    HostMemory* host = nullptr;          // of a schedule that offloads; outlives the storage
   };
   // Zero-initializes all buffers.
   explicit Storage(const Options& options);
@@ -58,14 +72,25 @@ class Storage {
 
   // The extents that the rank owns, in the order of their elements.
   const std::vector<OwnedExtent>& extents() const { return extents_; }
-  // The owned extents for the optimizer, without frozen tensors, merged into as few runs as possible.
-  std::vector<Run> Runs() const;
-  int64_t owned_elements() const { return own_begin_.back(); }
+  // Of units [unit, unit_end), the owned elements that are trained: how many, and the first one's index among all.
+  int64_t TrainedElements(int32_t unit, int32_t unit_end) const {
+    return trained_.own_begin[static_cast<size_t>(unit_end)] - FirstTrained(unit);
+  }
+  int64_t FirstTrained(int32_t unit) const { return trained_.own_begin[static_cast<size_t>(unit)]; }
+  // The same for the optimizer, numbered from the first one. Each tensor for which `whole` is true, which the rank must
+  // then own all of, is a run of its own; the others are merged into as few runs as possible.
+  using IsWhole = absl::FunctionRef<bool(int32_t unit, const Tensor& tensor)>;
+  std::vector<Run> Runs(int32_t unit, int32_t unit_end, IsWhole whole) const;
 
   // Called at the start of a step.
   void ZeroGradients();
   // Rebuilds the compute parameters from the master weights; a no-op if gathers do that, or if both alias.
   void Renew();
+  // After the step of units [op.unit, op.unit_end) in host memory: what Fetch takes is of the updated weights.
+  void Stepped(const Op& op);
+  void Fetch(const Op& op);
+  void Offload(const Op& op);
+  bool offloads() const { return host_ != nullptr; }
 
   // For units [op.unit, op.unit_end) of a gather: casts the owned extents into the slot; returns each unit's buffer.
   std::vector<at::Tensor> BeginGather(const Op& op);
@@ -74,7 +99,8 @@ class Storage {
   // Each unit's buffer to reduce, in the reduce dtype; EndReduce then adds the owned ranges to the owned gradients.
   std::vector<at::Tensor> BeginReduce(const Op& op);
   // The ranges of such buffers, by their owners.
-  std::vector<collectives::RankShare> SharesOf(const Op& op, const std::vector<at::Tensor>& buffers) const;
+  std::vector<collectives::RankShare> ParameterShares(const Op& op, const std::vector<at::Tensor>& buffers) const;
+  std::vector<collectives::RankShare> GradientShares(const Op& op, const std::vector<at::Tensor>& buffers) const;
   void EndReduce(const Op& op);
   // The owned gradients, to be summed over replicas.
   std::vector<at::Tensor> BeginAllReduce(const Op& op);
@@ -83,7 +109,7 @@ class Storage {
   // The memory that the op's work on parameters and gradients touches, by its row in the table of ops.
   std::vector<Access> Accesses(const Op& op) const;
 
-  // The Euclidean norm of the gradient that the rank owns: a scalar on the device.
+  // The Euclidean norm of the gradient that the rank owns: a scalar where that is.
   at::Tensor OwnedNorm() const;
 
  private:
@@ -91,17 +117,54 @@ class Storage {
     int32_t unit;
     int64_t begin, length, own;
   };
+  // Where units lie one after another: all of their tensors, or the trained ones.
+  struct Arrangement {
+    std::vector<partition::OwnedUnit> units;
+    std::vector<int64_t> begin, own_begin;  // by unit, and the end
+    std::vector<Mine> mine;                 // ascending
+    std::vector<size_t> mine_begin;         // by unit, and the end
+
+    void Add(partition::OwnedUnit unit, uint32_t shard);
+    int64_t Elements(int32_t unit) const { return begin[unit + 1] - begin[unit]; }
+    absl::Span<const Mine> MineOf(int32_t unit, int32_t unit_end) const {
+      return absl::MakeSpan(mine).subspan(mine_begin[unit], mine_begin[unit_end] - mine_begin[unit]);
+    }
+    std::vector<collectives::RankShare> Shares(const Op& op, const std::vector<at::Tensor>& buffers) const;
+  };
+  struct Place {  // of a tensor
+    int32_t unit = 0;
+    size_t index = 0;      // in its flat unit
+    int64_t trained = -1;  // element of the unit's trained part; -1: frozen
+    int64_t scratch = -1;  // of a frozen vector: element of the scratch
+  };
   bool OwnsAll() const { return table_->shards() == 1; }
-  int64_t Elements(int32_t unit) const { return static_cast<int64_t>(units_[unit].flat.elements); }
+  int64_t PlaceFrozenVectors();
+  void FindParts();
   void FindExtents();
   at::Tensor Computed(int32_t unit) const;  // the unit's flat compute parameters
   at::Tensor Gradient(int32_t unit) const;
-  at::Tensor Travelling(int32_t unit) const;  // as Gradient, in the reduce dtype
-  at::Tensor Master(const Mine& mine) const;
-  at::Tensor OwnedGradient(const Mine& mine) const;
-  absl::Span<const Mine> MineOf(int32_t unit, int32_t unit_end) const;
+  at::Tensor Travelling(int32_t unit) const;          // as Gradient, in the reduce dtype
+  at::Tensor OwnedGradient(const Mine& mine) const;   // of trained_, on the device
+  at::Tensor UpdateGradient(const Mine& mine) const;  // likewise, where the update reads it
   // The unit, and those that it borrows tensors from.
   std::vector<int32_t> UsedBy(int32_t unit) const;
+
+  struct Part {  // of a range that this rank owns: all of it trained, or all of it frozen
+    int32_t unit;
+    int64_t begin, length;  // in the unit's flat buffer, padding included
+    bool frozen;
+    int64_t at;   // among the owned elements that are trained, or among the others
+    int64_t own;  // among all owned elements
+  };
+  absl::Span<const Part> PartsOf(int32_t unit, int32_t unit_end) const {
+    return absl::MakeSpan(parts_).subspan(parts_begin_[unit], parts_begin_[unit_end] - parts_begin_[unit]);
+  }
+  bool IsWithin(const Part& part) const { return part.frozen ? frozen_within_ : master_within_; }
+  at::Tensor Stored(const Part& part) const;
+  at::Tensor ToFetch(const Part& part) const;  // in host memory
+  at::Tensor Fetched(const Part& part) const;  // on the device
+  // What a gather copies into its slot, or what is there already.
+  at::Tensor Gathers(const Part& part) const { return offloads() ? Fetched(part) : Stored(part); }
 
   struct Slotted {  // a unit's place in its slot
     int32_t slot = -1;
@@ -113,17 +176,22 @@ class Storage {
   const Schedule* const schedule_;
   const uint32_t shard_;
   const bool poison_;
-  std::vector<partition::OwnedUnit> units_;
-  std::map<std::string, std::pair<int32_t, size_t>> places_;  // tensor -> unit, index in its flat unit
-  std::vector<int64_t> begin_, own_begin_;                    // by unit, and the end
-  std::vector<Mine> mine_;                                    // ascending
-  std::vector<size_t> mine_begin_;                            // by unit, and the end
+  Arrangement all_, trained_;
+  std::map<std::string, Place> places_;
   std::vector<OwnedExtent> extents_;
-  std::vector<Slotted> slotted_, gradient_slotted_;  // by unit
-  bool master_within_ = false;                       // master weights are views of computed_
-  at::Tensor computed_, master_, gradients_, own_gradients_, travelling_;
+  std::vector<Slotted> slotted_, gradient_slotted_;     // by unit
+  std::vector<Part> parts_;                             // ascending
+  std::vector<size_t> parts_begin_;                     // by unit, and the end
+  bool master_within_ = false, frozen_within_ = false;  // they are views of computed_
+  bool over_replicas_ = false;                          // gradients are summed over replicas before they are offloaded
+  at::Tensor computed_, master_, frozen_, gradients_, own_gradients_, travelling_;
+  HostMemory* const host_;
+  // In host memory; the last two in the dtype of computing, undefined where master_ and frozen_ have it.
+  at::Tensor host_gradients_, host_computed_, host_frozen_;
+  at::Tensor own_computed_;  // what gathers take, where it is not fetched into their slots
+  at::Tensor scratch_;       // gradients of frozen vectors
   std::vector<at::Tensor> slots_, gradient_slots_, travelling_slots_;
-  std::vector<bool> reduced_;  // by unit, in this step
+  std::vector<bool> reduced_, offloaded_;  // by unit, in this step
 };
 
 }  // namespace muster::engine

@@ -2,6 +2,10 @@
 // released parameters become NaN, to expose a use after release. Included by the tests that do so.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <c10/util/BFloat16.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
+#include "testing/optimizers.h"
 #include "worker/collectives/adversarial.h"
 #include "worker/collectives/threads.h"
 #include "worker/engine/configure.h"
@@ -43,8 +48,19 @@ inline Model LlamaTrialModel() {
   Model model;
   Llama& m = *model.mutable_llama();
   m.set_layers(3), m.set_heads(4), m.set_key_value_heads(2), m.set_width(38), m.set_head_width(10), m.set_inner(75);
-  m.set_vocabulary(kVocabulary), m.set_context(kContext);
+  m.set_vocabulary(kVocabulary), m.set_context(kContext), m.set_window(7), m.add_full_layers(1);
   return model;
+}
+
+constexpr int64_t kImage = 8, kClasses = 6;
+constexpr int kResnetSteps = 5;
+
+// Whose normalizations are by all ranks' samples of a microbatch.
+inline Model ResnetTrialModel() {
+  Model model;
+  Resnet& m = *model.mutable_resnet();
+  m.set_depth(8), m.set_width(3), m.set_image(kImage), m.set_classes(kClasses), m.set_sync_batch_norm(true);
+  return *models::Resolve(model);
 }
 
 struct Trial {
@@ -54,11 +70,16 @@ struct Trial {
   uint32_t microbatch = 7;
   bool sgd = false;
   Dtype compute = DTYPE_FP32, reduce = DTYPE_FP32;
+  double loss_scale = 65536;              // with fp16: the first one
   bool adversarial = false;               // groups that poison what is in flight
   bool ahead = false;                     // as many steps in flight as the engine takes
   std::function<void(Config&)> set = {};  // of every rank
   Model model = TrialModel();
-  double sgd_limit = 1e-6;  // on a weight's relative error
+  double sgd_limit = 1e-6;     // on a weight's relative error
+  std::string optimizer = {};  // one that updates whole tensors, in place of the above, with placement: whole
+  // Of images: one rank's microbatches hold what these ranks' microbatches hold together; 0: the samples in their
+  // order.
+  uint32_t as_ranks = 0, as_microbatch = 0;
 };
 
 constexpr uint32_t kSequences = 7;
@@ -70,6 +91,11 @@ inline Train MakeTrain(const Trial& trial) {
   train.mutable_batch()->set_microbatch(trial.microbatch);
   train.mutable_precision()->set_compute(trial.compute);
   train.mutable_precision()->set_reduce(trial.reduce);
+  if (trial.compute == DTYPE_FP16 || trial.reduce == DTYPE_FP16) {
+    LossScaling& scaling = *train.mutable_precision()->mutable_loss_scaling();
+    scaling.set_initial(trial.loss_scale), scaling.set_minimum(1);
+    scaling.set_growth(2), scaling.set_backoff(0.5), scaling.set_growth_interval(2000);
+  }
   Optimizer& o = *train.mutable_optimizer();
   if (trial.sgd) {
     o.mutable_sgd()->set_momentum(0.9);
@@ -78,10 +104,16 @@ inline Train MakeTrain(const Trial& trial) {
     o.mutable_adamw()->set_beta2(0.999);
     o.mutable_adamw()->set_eps(1e-8);
   }
+  if (!trial.optimizer.empty()) o = OptimizerOf(trial.optimizer, kAdamRate);
   o.set_weight_decay(0.1);
   o.set_clip_norm(1.0);
   train.set_seed(3);
   trial.choose(train);
+  if (!trial.optimizer.empty()) {
+    Strategy& strategy = *train.mutable_strategy();
+    if (strategy.has_zero()) strategy.mutable_zero()->set_placement(PLACEMENT_WHOLE);
+    if (strategy.has_fsdp()) strategy.mutable_fsdp()->set_placement(PLACEMENT_WHOLE);
+  }
   return train;
 }
 
@@ -94,9 +126,11 @@ inline std::vector<uint32_t> Sequences(uint64_t step) {
 
 struct Curve {
   std::vector<double> losses, norms;
+  std::vector<double> loss_scales;
   double evaluation = 0;
   std::map<std::string, std::vector<float>> weights;  // by tensor, assembled from its owners
   std::map<std::string, std::vector<float>> state;    // all of it, by kind and tensor
+  size_t in_bf16 = 0;                                 // elements of rank 0 that are stored in bf16
 };
 
 // Where a run begins, and how long it is.
@@ -108,7 +142,7 @@ struct Leg {
 // The groups of every rank, by number.
 struct Groups {
   explicit Groups(uint32_t world, uint32_t shards, bool hostile = false) : of(world), adversarial(hostile) {
-    Make(world, kWorldGroup, [](uint32_t) { return 0u; });
+    for (const int32_t group : {kWorldGroup, kExchangeGroup}) Make(world, group, [](uint32_t) { return 0u; });
     if (shards > 1) Make(world, kShardGroup, [&](uint32_t rank) { return rank / shards; });
     if (world > shards) Make(world, kReplicaGroup, [&](uint32_t rank) { return rank % shards; });
   }
@@ -130,12 +164,55 @@ struct Groups {
   std::vector<std::unique_ptr<collectives::Group>> owned;
 };
 
+// The samples in the order in which one rank computes what `ranks` compute: microbatch by microbatch of all of them.
+inline std::vector<int64_t> MicrobatchOrder(uint32_t ranks, uint32_t microbatch) {
+  std::vector<int64_t> order;
+  for (uint64_t begin = 0; order.size() < kSequences; begin += microbatch) {
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      const strategies::Share share = strategies::ShareOf(kSequences, ranks, rank);
+      for (uint64_t i = begin; i < std::min<uint64_t>(begin + microbatch, share.sequences); ++i) {
+        order.push_back(static_cast<int64_t>(share.first + i));
+      }
+    }
+  }
+  return order;
+}
+
+// A rank's share of `samples` samples, all of which are a function of `step`.
+inline Batch TrialBatch(const Trial& trial, uint64_t step, uint32_t samples, uint32_t rank) {
+  const strategies::Share share = strategies::ShareOf(samples, trial.ranks, rank);
+  if (!trial.model.has_resnet()) {
+    const std::vector<uint32_t> all = Sequences(step);
+    const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
+    return tasks::TokenBatch(share.sequences, own, samples);
+  }
+  std::mt19937 random(static_cast<uint32_t>(step));
+  std::normal_distribution<float> normal;
+  at::Tensor images = at::empty({samples, 3, kImage, kImage}), labels = at::empty({samples}, at::kLong);
+  for (int64_t i = 0; i < samples; ++i) {
+    const int64_t label = static_cast<int64_t>(random() % kClasses);
+    labels[i].fill_(label);
+    // Brightness by class, and a mean far from zero.
+    float* pixels = images[i].mutable_data_ptr<float>();
+    for (int64_t p = 0; p < 3 * kImage * kImage; ++p) pixels[p] = normal(random) + 1 + static_cast<float>(label) / 2;
+  }
+  if (trial.as_ranks > 0 && samples == kSequences) {
+    const at::Tensor order = at::tensor(MicrobatchOrder(trial.as_ranks, trial.as_microbatch));
+    images = images.index_select(0, order), labels = labels.index_select(0, order);
+  }
+  const int64_t first = static_cast<int64_t>(share.first), count = static_cast<int64_t>(share.sequences);
+  return {.samples = share.sequences,
+          .inputs = images.narrow(0, first, count),
+          .targets = labels.narrow(0, first, count),
+          .global_samples = samples};
+}
+
 // Issues the next step of `rank`, on its share.
 inline absl::Status IssueStep(const Trial& trial, uint32_t rank, Engine& engine) {
-  const std::vector<uint32_t> all = Sequences(engine.step() + static_cast<uint64_t>(engine.in_flight()));
-  const strategies::Share share = strategies::ShareOf(kSequences, trial.ranks, rank);
-  const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
-  return engine.Issue(tasks::TokenBatch(share.sequences, own, kSequences), trial.sgd ? kSgdRate : kAdamRate);
+  const uint64_t step = engine.step() + static_cast<uint64_t>(engine.in_flight());
+  Batch batch = TrialBatch(trial, step, kSequences, rank);
+  batch.first_sample = strategies::ShareOf(kSequences, trial.ranks, rank).first;
+  return engine.Issue(batch, trial.sgd ? kSgdRate : kAdamRate);
 }
 
 inline absl::StatusOr<StepResult> TakeStep(const Trial& trial, uint32_t rank, Engine& engine) {
@@ -146,10 +223,13 @@ inline absl::StatusOr<StepResult> TakeStep(const Trial& trial, uint32_t rank, En
 inline void Load(const Leg& leg, Engine& engine) {
   for (StateView& view : engine.State()) {
     const std::vector<float>& all = leg.from->state.at(view.kind + " " + view.tensor);
-    std::copy_n(all.begin() + static_cast<int64_t>(view.begin), view.values.size(), view.values.begin());
+    const auto from = all.begin() + static_cast<int64_t>(view.begin);
+    std::copy_n(from, view.values.size(), view.values.begin());
+    std::transform(from, from + static_cast<int64_t>(view.bf16.size()), view.bf16.begin(),
+                   [](float value) { return c10::BFloat16(value).x; });
   }
   ASSERT_TRUE(engine.Push().ok());
-  engine.set_step(static_cast<uint64_t>(leg.first));
+  ASSERT_TRUE(engine.SetProgress(static_cast<uint64_t>(leg.first), engine.update_state()).ok());
 }
 
 inline void RunRank(const Trial& trial, uint32_t rank, const Leg& leg, Engine& engine, Curve& curve) {
@@ -163,12 +243,10 @@ inline void RunRank(const Trial& trial, uint32_t rank, const Leg& leg, Engine& e
     const auto result = engine.Await();
     ASSERT_TRUE(result.ok()) << trial.name << ": " << result.status();
     curve.losses.push_back(result->loss);
-    curve.norms.push_back(result->gradient_norm);
+    curve.norms.push_back(result->skipped ? 0 : result->gradient_norm);  // NaN equals nothing
+    curve.loss_scales.push_back(result->loss_scale);
   }
-  const std::vector<uint32_t> all = Sequences(1000);
-  const strategies::Share share = strategies::ShareOf(5, trial.ranks, rank);
-  const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
-  const auto loss = engine.Evaluate(tasks::TokenBatch(share.sequences, own, 5));
+  const auto loss = engine.Evaluate(TrialBatch(trial, 1000, 5, rank));
   ASSERT_TRUE(loss.ok()) << trial.name << ": " << loss.status();
   curve.evaluation = loss->loss;
   ASSERT_TRUE(engine.Pull().ok());
@@ -177,7 +255,11 @@ inline void RunRank(const Trial& trial, uint32_t rank, const Leg& leg, Engine& e
     for (const uint64_t n : view.shape) elements *= n;
     std::vector<float>& tensor = curve.state[view.kind + " " + view.tensor];
     tensor.resize(elements, std::nanf(""));
-    std::copy(view.values.begin(), view.values.end(), tensor.begin() + static_cast<int64_t>(view.begin));
+    const auto to = tensor.begin() + static_cast<int64_t>(view.begin);
+    std::copy(view.values.begin(), view.values.end(), to);
+    std::transform(view.bf16.begin(), view.bf16.end(), to,
+                   [](uint16_t bits) { return static_cast<float>(c10::BFloat16(bits, c10::BFloat16::from_bits())); });
+    curve.in_bf16 += view.bf16.size();
     if (view.kind == "parameter") curve.weights[view.tensor] = tensor;
   }
 }
@@ -199,7 +281,7 @@ inline void Join(const std::string& name, const std::map<std::string, std::vecto
 // Rank 0's results with the weights of all ranks; all ranks must have the same results.
 inline Curve Train(const Trial& trial, const Leg& leg = {}) {
   const ::muster::Train train = MakeTrain(trial);
-  const Inventory inventory = *models::MakeInventory(train.model());
+  const Inventory inventory = *models::MakeInventory(train);
   const auto layout = strategies::MakeLayout(train, inventory, strategies::AnyPlaces(trial.ranks));
   EXPECT_TRUE(layout.ok()) << trial.name << ": " << layout.status();
   if (!layout.ok()) return {};
@@ -221,6 +303,7 @@ inline Curve Train(const Trial& trial, const Leg& leg = {}) {
   for (uint32_t rank = 1; rank < trial.ranks; ++rank) {
     EXPECT_EQ(curves[rank].losses, curves[0].losses) << trial.name;
     EXPECT_EQ(curves[rank].norms, curves[0].norms) << trial.name;
+    EXPECT_EQ(curves[rank].loss_scales, curves[0].loss_scales) << trial.name;
     EXPECT_EQ(curves[rank].evaluation, curves[0].evaluation) << trial.name;
     Join(trial.name, curves[rank].weights, curves[0].weights);
     Join(trial.name, curves[rank].state, curves[0].state);
@@ -260,9 +343,22 @@ inline void ExpectSameWeights(const Trial& trial, const Curve& seen, const Curve
   }
 }
 
+inline void ExpectSameBuffers(const Trial& trial, const Curve& seen, const Curve& expected) {
+  for (const auto& [name, right] : expected.state) {
+    if (!name.starts_with("buffer ")) continue;
+    const std::vector<float>& ours = seen.state.at(name);
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < right.size(); ++i) {
+      difference += std::pow(static_cast<double>(ours[i]) - right[i], 2), norm += std::pow(right[i], 2);
+    }
+    EXPECT_LE(std::sqrt(difference), 1e-5 * std::sqrt(norm)) << trial.name << " " << name;
+  }
+}
+
 inline void ExpectSame(const Trial& trial, const Curve& seen, const Curve& expected) {
   EXPECT_LE(Relative(seen.losses, expected.losses), 5e-6) << trial.name;
   EXPECT_LE(Relative(seen.norms, expected.norms), 3e-5) << trial.name;
+  ExpectSameBuffers(trial, seen, expected);
   EXPECT_LE(std::abs(seen.evaluation - expected.evaluation), 5e-6 * expected.evaluation) << trial.name;
   ExpectSameWeights(trial, seen, expected);
 }

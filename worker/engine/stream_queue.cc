@@ -40,6 +40,9 @@ class StreamQueue final : public Queue {
     if (options_.check_accesses) {
       if (absl::Status s = CheckAccesses(op, clocks, task); !s.ok()) return s;
     }
+    if (task.on_host) {
+      if (absl::Status s = ReachWaits(newest, index); !s.ok()) return s;
+    }
     absl::Status done;
     const absl::StatusOr<Streams::Mark> mark = streams_->Run(op.stream, marks, [&] { done = Issue(op, task); });
     if (!done.ok()) return Named(op, done);
@@ -53,14 +56,8 @@ class StreamQueue final : public Queue {
     if (!begun_.ok()) return begun_;
     const InFlight& earliest = in_flight_.front();
     for (size_t i = 0; i < earliest.marks.size(); ++i) {
-      const Op& op = earliest.schedule->ops[i];
-      for (bool reported = false; true; absl::SleepFor(kPoll)) {
-        const absl::StatusOr<bool> reached = streams_->Reached(earliest.marks[i]);
-        if (!reached.ok()) return Named(op, reached.status());
-        if (*reached) break;
-        if (std::exchange(reported, true) || earliest.listener == nullptr) continue;
-        earliest.listener->WaitFor(static_cast<int32_t>(i), op.kind);
-      }
+      bool waited = false;
+      if (absl::Status s = Reach(earliest, i, waited); !s.ok()) return s;
     }
     if (!earliest.marks.empty()) streams_->Forget(earliest.marks.back());
     in_flight_.pop_front();
@@ -76,6 +73,35 @@ class StreamQueue final : public Queue {
     OpListener* listener;
     std::vector<Streams::Mark> marks = {};  // by op
   };
+
+  // `waited` becomes true if the device was not there.
+  absl::Status Reach(const InFlight& steps, size_t index, bool& waited) {
+    const Op& op = steps.schedule->ops[index];
+    for (bool reported = false; true; absl::SleepFor(kPoll)) {
+      const absl::StatusOr<bool> reached = streams_->Reached(steps.marks[index]);
+      if (!reached.ok()) return Named(op, reached.status());
+      if (*reached) return absl::OkStatus();
+      waited = true;
+      if (std::exchange(reported, true) || steps.listener == nullptr) continue;
+      steps.listener->WaitFor(static_cast<int32_t>(index), op.kind);
+    }
+  }
+
+  // The ops that op `index` waits for, and those that compute before it, whose waits are also its own.
+  absl::Status ReachWaits(const InFlight& steps, int32_t index) {
+    std::vector<int32_t> ends(steps.schedule->ops[index].waits.begin(), steps.schedule->ops[index].waits.end());
+    for (int32_t before = index; before-- > 0;) {
+      if (steps.schedule->ops[before].stream != steps.schedule->ops[index].stream) continue;
+      ends.push_back(before);
+      break;
+    }
+    bool waited = false;
+    for (const int32_t end : ends) {
+      if (absl::Status s = Reach(steps, static_cast<size_t>(end), waited); !s.ok()) return s;
+    }
+    if (waited && steps.listener != nullptr) steps.listener->EndWait(index, steps.schedule->ops[index].kind);
+    return absl::OkStatus();
+  }
 
   // On the op's stream: what comes after the collectives waits for them there, not on the host.
   absl::Status Issue(const Op& op, Task& task) {

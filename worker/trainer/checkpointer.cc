@@ -36,6 +36,7 @@ Manifest MakeManifest(const Assignment& assignment, const Rank& rank, uint64_t s
   *manifest.mutable_spec() = assignment.spec();
   *manifest.mutable_inventory() = rank.program.inventory;
   manifest.set_attention(rank.engine->attention());
+  *manifest.mutable_update() = rank.engine->update_state();
   return manifest;
 }
 
@@ -150,8 +151,8 @@ class Checkpointer::Writing {
 
 Checkpointer::Checkpointer(const Assignment& assignment, Rank& rank) : assignment_(assignment), rank_(rank) {
   const Checkpoint& options = assignment.spec().train().checkpoint();
-  // On a GPU, Pull() makes the copy. Without periodic checkpoints, the first request allocates the copy.
-  if (!writes() || assignment.device() == DEVICE_CUDA || (options.has_async() && !options.async())) return;
+  // What lies on a GPU is copied by Pull(). Without periodic checkpoints, the first request allocates the copy.
+  if (!writes() || !rank_.engine->state_is_live() || (options.has_async() && !options.async())) return;
   if (options.every_steps() > 0 || options.every_seconds() > 0)
     copy_.emplace(RunsOf(*rank_.engine, Which::kAll, /*buffers=*/first()));
   if (copy_.has_value() && !copy_->fits()) {
@@ -169,7 +170,7 @@ bool Checkpointer::writes() const {
 absl::Status Checkpointer::Begin(uint64_t step, uint64_t samples_consumed) {
   const Checkpoint& options = assignment_.spec().train().checkpoint();
   if (options.has_async() && !options.async()) return Write(step, samples_consumed);
-  if (assignment_.device() == DEVICE_CUDA) return Start(step, samples_consumed, /*copy=*/false);
+  if (!rank_.engine->state_is_live()) return Start(step, samples_consumed, /*copy=*/false);
   if (!copy_.has_value()) copy_.emplace(RunsOf(*rank_.engine, Which::kAll, /*buffers=*/first()));
   if (!copy_->fits()) return Write(step, samples_consumed);
   return Start(step, samples_consumed, /*copy=*/true);

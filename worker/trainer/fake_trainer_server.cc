@@ -257,7 +257,7 @@ JobSpec Bench::MakeJob() const {
 }
 
 Assignment Bench::Assign(const JobSpec& spec, uint64_t generation) const {
-  const Inventory inventory = models::MakeInventory(spec.train().model()).value();
+  const Inventory inventory = models::MakeInventory(spec.train()).value();
   const strategies::Layout layout = strategies::MakeLayout(spec.train(), inventory, strategies::AnyPlaces(1)).value();
   Assignment assignment;
   assignment.mutable_key()->set_job("small-x7f2");

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +16,8 @@
 namespace muster::trainer {
 namespace {
 
-constexpr uint64_t kChunk = 256 << 10;  // floats per parallel copy task
+constexpr uint64_t kChunkBytes = 1 << 20;  // of a parallel copy task
+constexpr uint64_t kAlignBytes = 64;       // of a run's copy
 constexpr uint64_t kPage = 4096;
 
 uint64_t FirstNumber(const char* path, uint64_t otherwise) {
@@ -25,10 +27,15 @@ uint64_t FirstNumber(const char* path, uint64_t otherwise) {
 }
 
 struct Chunk {
-  float* to;
-  const float* from;
-  uint64_t length;
+  std::byte* to;
+  const std::byte* from;
+  uint64_t bytes;
 };
+
+uint64_t Taken(const checkpoint::TensorRun& run) {
+  const uint64_t bytes = run.values.size() * sizeof(float) + run.bf16.size() * sizeof(uint16_t);
+  return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+}
 
 // Bytes that this process may still use, by the kernel and its control group.
 uint64_t AvailableHostMemory() {
@@ -49,7 +56,7 @@ uint64_t AvailableHostMemory() {
 }  // namespace
 
 HostCopy::HostCopy(absl::Span<const checkpoint::TensorRun> runs) {
-  for (const checkpoint::TensorRun& run : runs) bytes_ += run.values.size() * sizeof(float);
+  for (const checkpoint::TensorRun& run : runs) bytes_ += Taken(run);
   if (bytes_ == 0) return;
   // Leave a tenth of the available memory for the rest of training.
   const uint64_t available = AvailableHostMemory();
@@ -64,7 +71,7 @@ HostCopy::HostCopy(absl::Span<const checkpoint::TensorRun> runs) {
     return;
   }
   madvise(memory, bytes_, MADV_HUGEPAGE);
-  memory_ = static_cast<float*>(memory);
+  memory_ = static_cast<std::byte*>(memory);
   touch_ = std::thread([bytes = static_cast<volatile char*>(memory), size = bytes_] {
     for (uint64_t at = 0; at < size; at += kPage) bytes[at] = 0;
   });
@@ -78,16 +85,27 @@ HostCopy::~HostCopy() {
 std::vector<checkpoint::TensorRun> HostCopy::Take(std::vector<checkpoint::TensorRun> runs) {
   if (touch_.joinable()) touch_.join();
   std::vector<Chunk> chunks;
-  float* to = memory_;
-  for (checkpoint::TensorRun& run : runs) {
-    for (uint64_t at = 0; at < run.values.size(); at += kChunk) {
-      chunks.push_back({to + at, run.values.data() + at, std::min<uint64_t>(kChunk, run.values.size() - at)});
+  std::byte* to = memory_;
+  const auto take = [&](auto& values) {
+    using T = typename std::remove_reference_t<decltype(values)>::value_type;
+    const uint64_t bytes = values.size() * sizeof(T);
+    const auto* const from = reinterpret_cast<const std::byte*>(values.data());
+    for (uint64_t at = 0; at < bytes; at += kChunkBytes) {
+      chunks.push_back({to + at, from + at, std::min<uint64_t>(kChunkBytes, bytes - at)});
     }
-    run.values = absl::MakeSpan(to, run.values.size());
-    to += run.values.size();
+    values = absl::MakeSpan(reinterpret_cast<T*>(to), values.size());
+  };
+  for (checkpoint::TensorRun& run : runs) {
+    const uint64_t taken = Taken(run);
+    if (run.bf16.empty()) {
+      take(run.values);
+    } else {
+      take(run.bf16);
+    }
+    to += taken;
   }
   at::parallel_for(0, static_cast<int64_t>(chunks.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) std::memcpy(chunks[i].to, chunks[i].from, chunks[i].length * sizeof(float));
+    for (int64_t i = begin; i < end; ++i) std::memcpy(chunks[i].to, chunks[i].from, chunks[i].bytes);
   });
   return runs;
 }

@@ -7,6 +7,7 @@
 // Not thread-safe. What Take returns is valid until the next Take.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <thread>
@@ -36,7 +37,7 @@ class HostCopy {
  private:
   uint64_t bytes_ = 0;
   std::string why_;
-  float* memory_ = nullptr;
+  std::byte* memory_ = nullptr;
   std::thread touch_;  // so that the first copy, too, meets no page fault
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <exception>
 #include <map>
@@ -22,6 +23,7 @@
 #include "common/proto_time.h"
 #include "models/inventory.h"
 #include "worker/engine/learning_rate.h"
+#include "worker/engine/update_decision.h"
 #include "worker/rundir/outbox.h"
 #include "worker/trainer/checkpointer.h"
 #include "worker/trainer/pending_votes.h"
@@ -90,6 +92,7 @@ class Loop {
   absl::Status Append(Record record, bool durable);
   void Retain();
   void LogProgress(const MetricPoint& point);
+  void LogSkipped(const engine::StepResult& result, uint64_t skipped) const;
 
   const Assignment& assignment_;
   const Train& train_;
@@ -186,6 +189,7 @@ absl::Status Loop::Issue(const Votes& own) {
       rank_.samples->Read(rank_.samples_consumed + ahead * sequences + share.first, share.sequences);
   if (!batch.ok()) return batch.status();
   batch->global_samples = sequences;
+  batch->first_sample = share.first;
   tracer_.Host("data", reading);
   const double learning_rate = engine::LearningRate(train_.optimizer(), step() + ahead, steps());
   if (absl::Status issued = rank_.engine->Issue(*batch, learning_rate, own); !issued.ok()) return issued;
@@ -238,8 +242,12 @@ absl::Status Loop::Report(const engine::StepResult& result, const Issued& issued
   MetricPoint& point = *record.mutable_metrics();
   point.set_step(step());
   *point.mutable_time() = ToProto(end.wall);
-  point.set_loss(result.loss);
-  point.set_gradient_norm(result.gradient_norm);
+  if (std::isfinite(result.loss)) point.set_loss(result.loss);
+  if (std::isfinite(result.gradient_norm)) point.set_gradient_norm(result.gradient_norm);
+  const uint64_t skipped = rank_.engine->update_state().skipped_steps();
+  if (skipped > 0) point.set_skipped_steps(skipped);
+  if (engine::ScalesLoss(train_)) point.set_loss_scale(result.loss_scale);
+  if (result.skipped) LogSkipped(result, skipped);
   point.set_learning_rate(issued.learning_rate);
   point.set_step_seconds(seconds);
   if (seconds > 0) {
@@ -251,9 +259,10 @@ absl::Status Loop::Report(const engine::StepResult& result, const Issued& issued
     }
   }
   point.set_peak_memory_bytes(rank_.engine->peak_memory_bytes());
-  if (!std::exchange(memory_logged_, true) && rank_.engine->fixed_memory_bytes() > 0) {
-    LogInfo("device memory", {{"tensors_bytes", rank_.engine->peak_memory_bytes()},
-                              {"fixed_bytes", rank_.engine->fixed_memory_bytes()}});
+  const uint64_t fixed = rank_.engine->fixed_memory_bytes(), host = rank_.engine->host_memory_bytes();
+  if (!std::exchange(memory_logged_, true) && fixed + host > 0) {
+    LogInfo("device memory",
+            {{"tensors_bytes", rank_.engine->peak_memory_bytes()}, {"fixed_bytes", fixed}, {"offloaded_bytes", host}});
   }
   if (!alone() && assignment_.device() != DEVICE_CUDA) point.set_communication_seconds(result.waited_seconds);
   if (ValidatesAfter(step())) {
@@ -376,6 +385,19 @@ void Loop::Retain() {
     checkpoint_records_.erase(name);
     LogInfo("old checkpoint removed", {{"checkpoint", name}});
   }
+}
+
+// An overflow that only lowers the loss scale is ordinary.
+void Loop::LogSkipped(const engine::StepResult& result, uint64_t skipped) const {
+  std::vector<LogField> fields = {
+      {"step", step()}, {"loss", result.loss}, {"gradient_norm", result.gradient_norm}, {"skipped_steps", skipped}};
+  if (!engine::ScalesLoss(train_)) {
+    LogWarn("the step is not finite: the parameters were not updated", fields);
+    return;
+  }
+  fields.emplace_back("loss_scale", result.loss_scale);
+  fields.emplace_back("next_loss_scale", rank_.engine->update_state().loss_scale());
+  LogInfo("the step's gradients overflowed: the parameters were not updated", fields);
 }
 
 void Loop::LogProgress(const MetricPoint& point) {

@@ -1,4 +1,5 @@
-// muster-trainer: runs one rank of a job (run), or reads a checkpoint (sample, eval, export, import). Parses
+// muster-trainer: runs one rank of a job (run), reads a checkpoint (sample, eval, export, import), or
+// a library with a model (inspect). Parses
 // flags and wires objects. --self-check prints the build's backends.
 #include <signal.h>
 #include <CLI/CLI.hpp>
@@ -21,6 +22,7 @@
 #include "models/family.h"
 #include "worker/collectives/backends.h"
 #include "worker/engine/engine.h"
+#include "worker/trainer/inspect.h"
 #include "worker/trainer/link.h"
 #include "worker/trainer/loop.h"
 #include "worker/trainer/ranks.h"
@@ -86,11 +88,12 @@ absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> LoadTokenizer(const std
   return std::unique_ptr<muster::data::Tokenizer>();
 }
 
-absl::Status Sample(const std::string& path, int threads, const std::string& given, const SampleOptions& options) {
+absl::Status Sample(const std::string& path, int threads, const std::string& library, const std::string& given,
+                    const SampleOptions& options) {
   const absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> tokenizer = LoadTokenizer(given, path);
   if (!tokenizer.ok()) return tokenizer.status();
   const absl::StatusOr<muster::trainer::InferenceModel> model =
-      muster::trainer::LoadForInference(path, Threads(threads));
+      muster::trainer::LoadForInference(path, Threads(threads), library);
   if (!model.ok()) return model.status();
   const auto put = [](std::string_view text) {
     return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
@@ -106,8 +109,10 @@ absl::Status Sample(const std::string& path, int threads, const std::string& giv
   return status;
 }
 
-absl::Status Evaluate(const std::string& path, int threads, const std::string& tokens, uint64_t sequences, bool json) {
-  absl::StatusOr<muster::trainer::InferenceModel> model = muster::trainer::LoadForInference(path, Threads(threads));
+absl::Status Evaluate(const std::string& path, int threads, const std::string& library, const std::string& tokens,
+                      uint64_t sequences, bool json) {
+  absl::StatusOr<muster::trainer::InferenceModel> model =
+      muster::trainer::LoadForInference(path, Threads(threads), library);
   if (!model.ok()) return model.status();
   const absl::StatusOr<muster::trainer::Evaluated> found = muster::trainer::Evaluate(*model, tokens, sequences);
   if (!found.ok()) return found.status();
@@ -120,11 +125,14 @@ absl::Status Export(const std::string& path, const muster::checkpoint::ExportOpt
   if (!checkpoint.ok()) return checkpoint.status();
   const absl::StatusOr<muster::checkpoint::Exported> exported = muster::checkpoint::Export(*checkpoint, options);
   if (!exported.ok()) return exported.status();
-  const bool images = !checkpoint->manifest().spec().train().data().images().empty();
+  const muster::Train& train = checkpoint->manifest().spec().train();
+  const char* reader = options.adapter                  ? "PEFT"
+                       : train.model().has_custom()     ? "muster"
+                       : !train.data().images().empty() ? "torchvision"
+                                                        : "Hugging Face's transformers";
   std::printf("%s: step %llu of %s as %s reads it, %llu bytes of weights in %u file%s\n", options.out.c_str(),
               static_cast<unsigned long long>(checkpoint->manifest().step()),
-              muster::models::Describe(checkpoint->manifest().spec().train().model()).c_str(),
-              images ? "torchvision" : "Hugging Face's transformers", static_cast<unsigned long long>(exported->bytes),
+              muster::models::Describe(train.model()).c_str(), reader, static_cast<unsigned long long>(exported->bytes),
               exported->files, exported->files == 1 ? "" : "s");
   return absl::OkStatus();
 }
@@ -135,6 +143,14 @@ absl::Status Import(const std::string& from, const std::string& out) {
   std::printf("%s/%s: %llu bytes, of %s; a job starts from it by model.from: %s\n", out.c_str(),
               written->name.Directory().c_str(), static_cast<unsigned long long>(written->bytes), from.c_str(),
               out.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status Inspect(const std::string& library, const std::vector<std::string>& options) {
+  const absl::StatusOr<muster::trainer::Inspected> found = muster::trainer::Inspect(library, options);
+  if (!found.ok()) return found.status();
+  std::fprintf(stderr, "%s", found->summary.c_str());
+  std::printf("%s\n", found->json.c_str());
   return absl::OkStatus();
 }
 
@@ -172,9 +188,11 @@ int main(int argc, char** argv) {
   run_command->add_option("--job", job, "job id")->required();
   run_command->add_option("--generation", generation, "attempt at the job")->required();
   run_command->add_option("--rank", rank, "rank in the generation")->required();
+  run_command->add_option("--plugin_roots", run.set_up.plugin_roots, "folders of libraries that jobs may load")
+      ->delimiter(',');
   run_command->add_flag("--streams", run.set_up.streams, "on a CPU: run steps as a GPU does; for tests");
 
-  std::string checkpoint;
+  std::string checkpoint, library;
   int threads = 0;
   const auto add_model = [&](CLI::App* command) {
     command
@@ -182,6 +200,7 @@ int main(int argc, char** argv) {
                      "a step's folder, checkpoint.path (its newest whole step), or Hugging Face's")
         ->required();
     command->add_option("--threads", threads, "CPU threads; 0: all cores");
+    command->add_option("--library", library, "of a custom model: runs its code as your user");
   };
   SampleOptions sample;
   CLI::App* sample_command = app.add_subcommand("sample", "write text with a trained model");
@@ -209,9 +228,16 @@ int main(int argc, char** argv) {
   CLI::App* export_command = app.add_subcommand("export", "write a checkpoint as a Hugging Face folder");
   export_command->add_option("--checkpoint", checkpoint, "a step's folder, or checkpoint.path")->required();
   export_command->add_option("--out", exporting.out, "folder to make")->required();
+  export_command->add_flag("--adapter", exporting.adapter, "only the adapters, as PEFT reads them");
   export_command->add_option("--tokenizer_from", exporting.tokenizer_from, "folder with tokenizer files to copy");
   export_command->add_option("--max_shard_size", exporting.max_shard_bytes, "of a file of weights, e.g. 5GB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
+
+  std::vector<std::string> options;
+  CLI::App* inspect_command = app.add_subcommand("inspect", "print the inventory of a library with a model");
+  inspect_command->add_option("LIBRARY", library, "a shared object; runs its code as your user")->required();
+  inspect_command->add_option("--option", options, "NAME=VALUE for the library; may be repeated")
+      ->allow_extra_args(false);
 
   std::string from;
   CLI::App* import_command = app.add_subcommand("import", "make a checkpoint of a Hugging Face folder");
@@ -231,13 +257,15 @@ int main(int argc, char** argv) {
     run.link.key.set_rank(rank);
     status = Run(run);
   } else if (sample_command->parsed()) {
-    status = Sample(checkpoint, threads, tokenizer, sample);
+    status = Sample(checkpoint, threads, library, tokenizer, sample);
   } else if (export_command->parsed()) {
     status = Export(checkpoint, exporting);
+  } else if (inspect_command->parsed()) {
+    status = Inspect(library, options);
   } else if (import_command->parsed()) {
     status = Import(from, exporting.out);
   } else {
-    status = Evaluate(checkpoint, threads, tokens, sequences, json);
+    status = Evaluate(checkpoint, threads, library, tokens, sequences, json);
   }
   if (status.ok()) return 0;
   if (run_command->parsed()) {

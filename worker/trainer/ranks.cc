@@ -103,6 +103,9 @@ absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, c
     const Membership replicas{absl::StrCat("replicas-", shard), replica, world / shards, shard, shard};
     if (absl::Status s = join({kReplicaGroup}, replicas); !s.ok()) return s;
   }
+  if (!digests[kExchangeGroup].empty()) {
+    if (absl::Status s = join({kExchangeGroup}, {"exchange", rank, world}); !s.ok()) return s;
+  }
   const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - begin);
   LogInfo("process groups joined", {{"world", world}, {"took", absl::Trunc(took, absl::Milliseconds(1))}});
   return ranks;

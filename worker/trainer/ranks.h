@@ -24,7 +24,8 @@ struct Ranks {
 // detection, so it only ends ranks that the coordinator does not end.
 absl::Duration CollectiveDeadline(const Assignment& assignment);
 
-// By Op::group: what the ranks of a group must agree on before their first collective (CollectivesDigest).
+// By Op::group: what the ranks of a group must agree on before their first collective (CollectivesDigest). Empty for
+// kExchangeGroup: units exchange nothing, and there is no such group.
 using GroupDigests = std::array<std::string, kGroups>;
 
 // Waits for all other ranks; `rendezvous` outlives the groups. A replica consists of `shards` ranks.

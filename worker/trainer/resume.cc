@@ -12,6 +12,7 @@
 #include "common/log/log.h"
 #include "models/family.h"
 #include "models/inventory.h"
+#include "worker/engine/update_decision.h"
 #include "worker/trainer/agree_on_status.h"
 #include "worker/trainer/ranks.h"
 #include "worker/trainer/weights.h"
@@ -62,6 +63,13 @@ absl::Status CheckOther(const Manifest& manifest, const std::string& directory, 
     return refuse("is of another model: ", std::string(status.message()));
   }
   const std::string instead = "; to start a new run from its weights, use model.from";
+  // Which tensors have optimizer state.
+  if (theirs.lora().SerializeAsString() != ours.lora().SerializeAsString()) {
+    return refuse("has other adapters than this job's lora", instead);
+  }
+  if (!std::equal(theirs.freeze().begin(), theirs.freeze().end(), ours.freeze().begin(), ours.freeze().end())) {
+    return refuse("was trained with another freeze than this job's", instead);
+  }
   // Some families' weights do not depend on the size of a sample, but the data order does.
   const absl::StatusOr<Inventory> inventory = models::MakeInventory(ours.model()),
                                   other = models::MakeInventory(theirs.model());
@@ -95,6 +103,19 @@ absl::Status CheckOther(const Manifest& manifest, const std::string& directory, 
   return absl::OkStatus();
 }
 
+// A loss scale is only of use to a job that has one.
+UpdateState UpdateStateOf(const Manifest& manifest, const Assignment& assignment) {
+  UpdateState update = engine::FirstUpdateState(assignment.spec().train());
+  if (!manifest.has_update()) return update;
+  const UpdateState& theirs = manifest.update();
+  update.set_skipped_steps(theirs.skipped_steps());
+  update.set_skipped_in_a_row(theirs.skipped_in_a_row());
+  if (!engine::ScalesLoss(manifest.spec().train()) || !engine::ScalesLoss(assignment.spec().train())) return update;
+  update.set_loss_scale(theirs.loss_scale());
+  update.set_good_steps(theirs.good_steps());
+  return update;
+}
+
 absl::StatusOr<Resumed> LoadFrom(const std::string& directory, Check check, const Assignment& assignment,
                                  engine::Engine& engine) {
   const absl::StatusOr<checkpoint::Checkpoint> checkpoint =
@@ -109,7 +130,7 @@ absl::StatusOr<Resumed> LoadFrom(const std::string& directory, Check check, cons
   if (!manifest.attention().empty() && !engine.attention().empty()) {
     if (absl::Status status = engine.UseAttention(manifest.attention()); !status.ok()) return status;
   }
-  return Resumed{manifest.step(), manifest.samples_consumed()};
+  return Resumed{manifest.step(), manifest.samples_consumed(), UpdateStateOf(manifest, assignment)};
 }
 
 // Whether an older checkpoint may help.
@@ -131,7 +152,7 @@ absl::StatusOr<Resumed> FirstWhole(const std::vector<std::string>& directories, 
         Agree(world, assignment.device(), resumed.status(),
               absl::DataLossError(absl::StrCat(directory, ": another rank found it damaged; its own log says where")));
     if (all.ok()) {
-      engine.set_step(resumed->step);
+      if (absl::Status status = engine.SetProgress(resumed->step, resumed->update); !status.ok()) return status;
       LogInfo("resumed",
               {{"step", resumed->step}, {"checkpoint", directory}, {"samples_consumed", resumed->samples_consumed}});
       return resumed;

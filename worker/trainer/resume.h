@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "proto/manifest.pb.h"
 #include "proto/worker.pb.h"
 #include "worker/collectives/group.h"
 #include "worker/collectives/key_value.h"
@@ -14,6 +15,7 @@ namespace muster::trainer {
 struct Resumed {
   uint64_t step = 0;
   uint64_t samples_consumed = 0;
+  UpdateState update;
 };
 
 // Loads assignment.resume_from or, if that is damaged, the newest older published checkpoint that is intact, and logs

@@ -82,6 +82,33 @@ TEST(Resume, KilledAtSeveralStepsEndsWithTheSameWeights) {
   EXPECT_EQ(last.value().manifest().samples_consumed(), kSteps * 8);
 }
 
+// Frozen weights are in bf16 in memory, in the host's copy of a checkpoint and when they are read, and fp32 in files.
+TEST(Resume, AdaptersOverFrozenWeightsInBf16EndWithTheSameWeights) {
+  const auto job = [](const Bench& bench) {
+    JobSpec spec = TheJob(bench);
+    Train& train = *spec.mutable_train();
+    train.set_steps(80);
+    train.mutable_precision()->set_compute(DTYPE_BF16);
+    train.mutable_lora()->set_rank(2), train.mutable_lora()->set_alpha(2);
+    return spec;
+  };
+  Bench undisturbed, disturbed;
+  Process whole = undisturbed.Start(undisturbed.Assign(job(undisturbed), 1));
+  ASSERT_EQ(whole.Wait(), 0) << whole.Log();
+  const JobSpec spec = job(disturbed);
+  Assignment assignment = disturbed.Assign(spec, 1);
+  Process first = disturbed.Start(assignment);
+  ASSERT_TRUE(Eventually([&] { return disturbed.StepOf(assignment) >= 30 || !first.Running(); }));
+  first.Signal(SIGKILL);
+  first.Wait();
+  assignment = disturbed.Assign(spec, 2);
+  disturbed.Publish(assignment);
+  ASSERT_GE(assignment.resume_from().step(), 20u);
+  Process second = disturbed.Start(assignment);
+  ASSERT_EQ(second.Wait(), 0) << second.Log();
+  EXPECT_EQ(disturbed.NewestWeights(spec), undisturbed.NewestWeights(job(undisturbed)));
+}
+
 TEST(Resume, StoppedAndResumedEndsWithTheSameWeights) {
   Bench bench;
   const JobSpec spec = TheJob(bench);
@@ -260,6 +287,55 @@ TEST(Resume, ALlamaOfAnotherContextDoesNotGoOn) {
   Process refused = bench.Start(assign(2));
   EXPECT_EQ(refused.Wait(), 1);
   EXPECT_THAT(refused.LastLine(), HasSubstr("has samples of 16 tokens, this job of 8: the data order would differ"));
+}
+
+// The loss scale falls from where everything overflows and then rises every ten steps, so it differs at every restart.
+// Without it, or without the count of skipped updates, the weights would be others.
+TEST(Resume, TheLossScaleGoesOnFromTheCheckpoint) {
+  const auto job = [](const Bench& bench) {
+    JobSpec spec = TheJob(bench);
+    Precision& precision = *spec.mutable_train()->mutable_precision();
+    precision.set_compute(DTYPE_FP16);
+    LossScaling& scaling = *precision.mutable_loss_scaling();
+    scaling.set_initial(0x1p30), scaling.set_minimum(1), scaling.set_growth(2), scaling.set_backoff(0.5);
+    scaling.set_growth_interval(10);
+    return spec;
+  };
+  const auto newest_point = [](const Bench& bench, const Assignment& assignment) {
+    MetricPoint point;
+    for (const Record& record : bench.Records(assignment)) {
+      if (record.has_metrics()) point = record.metrics();
+    }
+    return point;
+  };
+  Bench whole;
+  const Assignment undisturbed = whole.Assign(job(whole), 1);
+  Process trainer = whole.Start(undisturbed);
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+  EXPECT_THAT(trainer.Log(), HasSubstr("the step's gradients overflowed: the parameters were not updated"));
+  const MetricPoint right = newest_point(whole, undisturbed);
+  EXPECT_GT(right.skipped_steps(), 5u);
+  EXPECT_LT(right.loss_scale(), 0x1p30);
+
+  Bench bench;
+  uint64_t generation = 0;
+  for (const uint64_t step : {3, 41, 85}) {
+    Assignment assignment = bench.Assign(job(bench), ++generation);
+    bench.Publish(assignment);
+    Process killed = bench.Start(assignment);
+    ASSERT_TRUE(Eventually([&] { return bench.StepOf(assignment) >= step || !killed.Running(); }));
+    killed.Signal(SIGKILL);
+    killed.Wait();
+  }
+  Assignment last = bench.Assign(job(bench), ++generation);
+  bench.Publish(last);
+  Process resumed = bench.Start(last);
+  ASSERT_EQ(resumed.Wait(), 0) << resumed.Log();
+  EXPECT_EQ(bench.NewestWeights(job(bench)), whole.NewestWeights(job(whole)));
+  const MetricPoint end = newest_point(bench, last);
+  EXPECT_EQ(end.skipped_steps(), right.skipped_steps());
+  EXPECT_EQ(end.loss_scale(), right.loss_scale());
+  EXPECT_EQ(end.loss(), right.loss());
 }
 
 TEST(Resume, PublishedCheckpointsStayAndTheOthersGo) {

@@ -5,11 +5,13 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "data/tokenizer.h"
+#include "proto/job.pb.h"
 #include "worker/engine/engine.h"
 #include "worker/trainer/weights.h"
 

@@ -9,6 +9,7 @@
 #include "common/version.h"
 #include "models/inventory.h"
 #include "strategies/schedule/check.h"
+#include "worker/plugins/library.h"
 #include "worker/trainer/resume.h"
 #include "worker/trainer/speed.h"
 #include "worker/trainer/weights.h"
@@ -18,6 +19,7 @@ namespace {
 
 absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& assignment, const Program& program,
                                                            const Ranks& ranks, engine::OpListener* progress,
+                                                           std::shared_ptr<plugin::Model> plugin,
                                                            const SetUpOptions& options) {
   engine::Config config;
   config.inventory = program.inventory;
@@ -30,6 +32,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& ass
   config.progress = progress;
   config.streams = options.streams;
   config.cuda = assignment.device() == DEVICE_CUDA;
+  config.plugin = std::move(plugin);
   config.threads = assignment.cores() > 0 ? static_cast<int>(assignment.cores()) : AvailableCores();
 #ifndef MUSTER_CUDA
   if (config.cuda) {
@@ -55,7 +58,7 @@ absl::Status CheckRole(const Assignment& assignment, const std::vector<RankRole>
 
 absl::StatusOr<Program> CompileProgram(const Assignment& assignment) {
   const Train& train = assignment.spec().train();
-  absl::StatusOr<Inventory> inventory = models::MakeInventory(train.model(), assignment.device());
+  absl::StatusOr<Inventory> inventory = models::MakeInventory(train, assignment.device());
   if (!inventory.ok()) return inventory.status();
   absl::StatusOr<strategies::Layout> layout = strategies::LayoutOf(assignment.table(), *inventory, assignment.world());
   if (!layout.ok()) return layout.status();
@@ -74,6 +77,7 @@ absl::StatusOr<Program> CompileProgram(const Assignment& assignment) {
 GroupDigests DigestsOf(const strategies::RankProgram& program) {
   GroupDigests digests;
   for (int32_t group = 0; group < kGroups; ++group) {
+    if (group == kExchangeGroup && !UsesGroup(program.schedule, group)) continue;
     digests[group] =
         absl::StrCat(CollectivesDigest(program.schedule, group), CollectivesDigest(program.evaluation, group));
   }
@@ -110,6 +114,9 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
   if (!program.ok()) return program.status();
   Rank rank;
   rank.program = *std::move(program);
+  absl::StatusOr<std::shared_ptr<plugin::Model>> plugin =
+      plugins::LoadPlugin(train.model(), {.roots = options.plugin_roots, .named = ""});
+  if (!plugin.ok()) return plugin.status();
   if (absl::Status status = OpenData(train, rank); !status.ok()) return status;
   if (!train.checkpoint().path().empty()) {
     const auto check = assignment.key().rank() == 0 ? checkpoint::Claim : checkpoint::CheckFolder;
@@ -121,11 +128,11 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
   if (!ranks.ok()) return ranks.status();
   rank.ranks = *std::move(ranks);
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine =
-      MakeEngine(assignment, rank.program, rank.ranks, progress, options);
+      MakeEngine(assignment, rank.program, rank.ranks, progress, *std::move(plugin), options);
   if (!engine.ok()) return engine.status();
   rank.engine = *std::move(engine);
   rank.flops_per_second = MeasureSpeed({.width = static_cast<int64_t>(models::TypicalWidth(rank.program.inventory)),
-                                        .bf16 = train.precision().compute() == DTYPE_BF16,
+                                        .dtype = train.precision().compute(),
                                         .cuda = assignment.device() == DEVICE_CUDA});
   for (const std::string& note : rank.engine->Notes()) LogInfo("kernel chosen", {{"choice", note}});
   if (assignment.has_resume_from() || !train.checkpoint().resume_from().empty()) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/inventory.pb.h"
@@ -37,16 +38,16 @@ struct Rank {
 };
 
 struct SetUpOptions {
-  bool streams = false;  // on a CPU: run steps as on a device with streams, for tests
+  bool streams = false;                        // on a CPU: run steps as on a device with streams, for tests
+  std::vector<std::string> plugin_roots = {};  // below which libraries of custom models may be (docs/security.md)
 };
 
-// Errors as tasks::Task::Open, strategies::Compile and Engine::Create. DataLoss: no published checkpoint is whole.
-// FailedPrecondition: this build compiles another schedule than the coordinator's, or gives the rank another shard or
-// replica (names both), or the checkpoint folder belongs to another job. InvalidArgument: the table is not one of this
-// model. ResourceExhausted: memory. PermissionDenied: files.
-// Unavailable: not all ranks joined. Joining comes last, so a rank refuses its own errors before it waits for others.
-// Each rank reads what it owns of a checkpoint or an import. The engine reports its ops to `progress`, which outlives
-// the rank.
+// Errors as tasks::Task::Open, strategies::Compile, plugins::LoadPlugin and Engine::Create. DataLoss: no published
+// checkpoint is whole. FailedPrecondition: this build compiles another schedule than the coordinator's, or gives the
+// rank another shard or replica (names both), or the checkpoint folder belongs to another job. InvalidArgument: the
+// table is not one of this model. ResourceExhausted: memory. PermissionDenied: files. Unavailable: not all ranks
+// joined. Joining comes last, so a rank refuses its own errors before it waits for others. Each rank reads what it owns
+// of a checkpoint or an import. The engine reports its ops to `progress`, which outlives the rank.
 absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous,
                            engine::OpListener* progress, const SetUpOptions& options = {});
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/log/log.h"
+#include "worker/engine/dtype.h"
 #include "worker/units/gemm.h"
 
 namespace muster::trainer {
@@ -24,8 +25,7 @@ constexpr size_t kLeast = 3, kMost = 1000;
 double Measure(const Gemm& gemm) {
   const c10::AutoGradMode off(false);
   const int64_t rows = gemm.cuda ? kCudaRows : kCpuRows;
-  const auto options =
-      at::TensorOptions(gemm.bf16 ? at::kBFloat16 : at::kFloat).device(gemm.cuda ? at::kCUDA : at::kCPU);
+  const auto options = at::TensorOptions(engine::ScalarTypeOf(gemm.dtype)).device(gemm.cuda ? at::kCUDA : at::kCPU);
   const at::Tensor a = at::zeros({rows, gemm.width}, options);
   const at::Tensor b = at::zeros({gemm.width, 4 * gemm.width}, options);
   const at::Tensor c = at::zeros({rows, 4 * gemm.width}, options);

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 
+#include "proto/spec.pb.h"
+
 namespace muster::trainer {
 
 struct Gemm {
   int64_t width = 0;  // of the model: [rows, width] times [width, 4 * width]
-  bool bf16 = false;
+  Dtype dtype = DTYPE_FP32;
   bool cuda = false;
 };
 

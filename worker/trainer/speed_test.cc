@@ -7,10 +7,10 @@ namespace {
 
 // Any machine of today; far off would be a mistake in the count or in the clock.
 TEST(MeasureSpeed, IsOfTheRightOrder) {
-  for (const bool bf16 : {false, true}) {
-    const double speed = MeasureSpeed({.width = 256, .bf16 = bf16});
-    EXPECT_GT(speed, 1e8) << bf16;
-    EXPECT_LT(speed, 1e14) << bf16;
+  for (const Dtype dtype : {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16}) {
+    const double speed = MeasureSpeed({.width = 256, .dtype = dtype});
+    EXPECT_GT(speed, 1e8) << Dtype_Name(dtype);
+    EXPECT_LT(speed, 1e14) << Dtype_Name(dtype);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -12,8 +13,10 @@
 #include "common/log/log.h"
 #include "models/family.h"
 #include "models/inventory.h"
+#include "models/tuning.h"
 #include "strategies/partition/planners.h"
 #include "worker/engine/configure.h"
+#include "worker/plugins/library.h"
 
 namespace muster::trainer {
 namespace {
@@ -29,14 +32,20 @@ std::vector<checkpoint::TensorRun> RunsOf(engine::Engine& engine, Which which, b
     if (!parameter && which == Which::kParameters) continue;
     if (view.kind == "buffer" && !buffers) continue;
     runs.push_back({parameter ? view.tensor : absl::StrCat("optimizer.", view.kind, ".", view.tensor),
-                    std::move(view.shape), view.begin, view.values});
+                    std::move(view.shape), view.begin, view.values, view.bf16});
   }
   return runs;
 }
 
 absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine::Engine& engine) {
   checkpoint::BlockScratch scratch;
+  std::set<std::string> there;
+  for (const Unit& unit : checkpoint.manifest().inventory().units()) {
+    for (const Tensor& tensor : unit.tensors()) there.insert(tensor.name());
+  }
   for (const checkpoint::TensorRun& run : RunsOf(engine, which)) {
+    // Adapters of a model that had none begin as they are.
+    if (which == Which::kParameters && models::IsAdapter(run.name) && !there.contains(run.name)) continue;
     if (absl::Status status = checkpoint.Read(run, scratch); !status.ok()) return status;
   }
   return engine.Push();
@@ -50,6 +59,7 @@ absl::Status Import(const std::string& directory, const Model& model, engine::En
         absl::StrCat("model.from: ", directory, "/config.json says ", std::string(status.message())));
   }
   for (const checkpoint::TensorRun& run : RunsOf(engine, Which::kParameters)) {
+    if (models::IsAdapter(run.name)) continue;
     if (absl::Status status = from->Read(run); !status.ok()) return status;
   }
   return engine.Push();
@@ -57,9 +67,22 @@ absl::Status Import(const std::string& directory, const Model& model, engine::En
 
 namespace {
 
+absl::StatusOr<std::shared_ptr<plugin::Model>> LoadNamed(const Model& model, const std::string& library) {
+  const bool custom = model.has_custom();
+  if (custom && library.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this model computes with a library, which is code: name it by --library if you trust it; it was trained with ",
+        model.custom().library()));
+  }
+  if (!custom && !library.empty()) return absl::FailedPreconditionError("--library: this model needs none");
+  return plugins::LoadPlugin(model, {.roots = {}, .named = library});
+}
+
 // Independent of how it was trained: one rank holds the whole model, and plain SGD keeps no state.
-absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Inventory& inventory, const Train& train,
-                                                           int threads) {
+absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Inventory& inventory, const Train& train, int threads,
+                                                           const std::string& library) {
+  absl::StatusOr<std::shared_ptr<plugin::Model>> plugin = LoadNamed(train.model(), library);
+  if (!plugin.ok()) return plugin.status();
   Train alone = train;
   alone.mutable_strategy()->mutable_single();
   alone.mutable_optimizer()->mutable_sgd()->set_momentum(0);
@@ -67,11 +90,13 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Inventory& inve
   absl::StatusOr<engine::Configured> made = engine::Configure(alone, inventory);
   if (!made.ok()) return made.status();
   made->config.threads = threads;
+  made->config.plugin = *std::move(plugin);
   return engine::Engine::Create(made->config);
 }
 
 // `train`: what it takes to run it.
-absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int threads, Train& train) {
+absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int threads, const std::string& library,
+                                               Train& train) {
   absl::StatusOr<Model> config = checkpoint::ReadHuggingFaceConfig(path);
   if (!config.ok()) return config.status();
   *train.mutable_model() = *std::move(config);
@@ -86,7 +111,7 @@ absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int thre
   *train.mutable_model() = *resolved;
   absl::StatusOr<Inventory> inventory = models::MakeInventory(*resolved);
   if (!inventory.ok()) return inventory.status();
-  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(*inventory, train, threads);
+  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(*inventory, train, threads, library);
   if (!engine.ok()) return engine.status();
   if (absl::Status status = Import(path, *resolved, **engine); !status.ok()) return status;
   absl::StatusOr<Data> data = checkpoint::ReadPreprocessing(path);
@@ -106,19 +131,19 @@ absl::Status LoadInitial(const std::string& path, const Model& model, engine::En
   return absl::Status(status.code(), absl::StrCat("model.from: ", status.message()));
 }
 
-absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int threads) {
+absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int threads, const std::string& library) {
   std::error_code error;
   if (std::filesystem::exists(absl::StrCat(path, "/", checkpoint::kConfigFile), error)) {
     Train train;
-    return LoadHuggingFace(path, threads, train);
+    return LoadHuggingFace(path, threads, library, train);
   }
   const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path);
   if (!checkpoint.ok()) return checkpoint.status();
   // Not the manifest's own inventory: another build may have written it.
   const Train& train = checkpoint->manifest().spec().train();
-  absl::StatusOr<Inventory> inventory = models::MakeInventory(train.model());
+  absl::StatusOr<Inventory> inventory = models::MakeInventory(train);
   if (!inventory.ok()) return inventory.status();
-  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(*inventory, train, threads);
+  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(*inventory, train, threads, library);
   if (!engine.ok()) return engine.status();
   if (absl::Status status = Load(*checkpoint, Which::kParameters, **engine); !status.ok()) return status;
   return InferenceModel{*std::move(inventory), train.data(), *std::move(engine)};
@@ -130,7 +155,7 @@ absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& director
   }
   Manifest manifest;
   const absl::StatusOr<InferenceModel> model =
-      LoadHuggingFace(directory, AvailableCores(), *manifest.mutable_spec()->mutable_train());
+      LoadHuggingFace(directory, AvailableCores(), "", *manifest.mutable_spec()->mutable_train());
   if (!model.ok()) return model.status();
   *manifest.mutable_inventory() = model->inventory;
   *manifest.mutable_table() = partition::Replicated(model->inventory);

@@ -43,7 +43,10 @@ struct InferenceModel {
 
 // `path`: a step's folder, a folder of such (the newest whole one) or one of Hugging Face's. Errors as OpenNewest and
 // checkpoint::HuggingFaceModel.
-absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int threads);
+//
+// `library`: of a custom model, which the program's user names himself: a path that a checkpoint names is not run.
+// FailedPrecondition: a custom model without a library, or a built-in one with one.
+absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int threads, const std::string& library = "");
 
 // Opens `path` itself if it is a step folder, else the newest intact step below it; logs the damaged ones it skips.
 // NotFound: no checkpoint there. DataLoss: none is whole.

@@ -4,7 +4,6 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/randn.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
@@ -17,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "worker/units/autograd.h"
+#include "worker/units/operator_attention.h"
 
 namespace muster::units {
 namespace {
@@ -52,30 +52,36 @@ void Synchronise(const at::Device& device) {
   if (!device.is_cpu()) c10::impl::getDeviceGuardImpl(device.type())->synchronizeDevice(device.index());
 }
 
+int64_t KeyValueHeads(const AttentionShape& shape) {
+  return shape.key_value_heads > 0 ? shape.key_value_heads : shape.heads;
+}
+
 // The gradient of attention's input, and the time of forward and backward.
 struct Pass {
   at::Tensor gradient;
   double milliseconds;
 };
 
-Pass Run(const at::Tensor& input, const at::Device& device) {
+Pass Run(const at::Tensor& input, const KeyWindow& seen, const AttentionShape& shape) {
   const c10::AutoGradMode on(true);
   const auto start = std::chrono::steady_clock::now();
   const at::Tensor x = input.detach().requires_grad_(true);
-  const at::Tensor qkv = x.permute({2, 0, 3, 1, 4});  // as the block's: q, k, v beside each other
-  const at::Tensor y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, 0.0, /*is_causal=*/true);
+  const int64_t shared = KeyValueHeads(shape);  // as the block's: q, k, v beside each other
+  const auto heads = [&](int64_t first, int64_t count) { return x.narrow(2, first, count).transpose(1, 2); };
+  const at::Tensor y =
+      AttendCausally(heads(0, shape.heads), heads(shape.heads, shared), heads(shape.heads + shared, shared), {}, seen);
   const at::Tensor gradient = Gradients(y, at::ones_like(y), {x})[0];
-  Synchronise(device);
+  Synchronise(shape.device);
   return {gradient, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count()};
 }
 
-AttentionTrial Try(Backend backend, const at::Tensor& input, const AttentionShape& shape) {
+AttentionTrial Try(Backend backend, const at::Tensor& input, const KeyWindow& seen, const AttentionShape& shape) {
   AttentionTrial trial{.name = NameOf(backend), .milliseconds = std::numeric_limits<double>::infinity()};
   Allow({backend});
   try {
-    const at::Tensor first = Run(input, shape.device).gradient;  // warm-up: plans, workspaces
+    const at::Tensor first = Run(input, seen, shape).gradient;  // warm-up: plans, workspaces
     for (int i = 0; i < kTrials && trial.refused.empty(); ++i) {
-      const Pass pass = Run(input, shape.device);
+      const Pass pass = Run(input, seen, shape);
       trial.milliseconds = std::min(trial.milliseconds, pass.milliseconds);
       if (shape.deterministic && !at::equal(first, pass.gradient)) trial.refused = "not deterministic";
     }
@@ -122,12 +128,14 @@ AttentionChoice ChooseAttention(const AttentionShape& shape) {
   std::vector<Backend> candidates = {Backend::kFlash, Backend::kPlain};
   if (!shape.device.is_cpu()) candidates.insert(candidates.begin() + 1, {Backend::kMemoryEfficient, Backend::kCudnn});
   const at::Tensor input =
-      at::randn({shape.sequences, shape.tokens, 3, shape.heads, shape.width}, shape.device).to(shape.dtype);
+      at::randn({shape.sequences, shape.tokens, shape.heads + 2 * KeyValueHeads(shape), shape.width}, shape.device)
+          .to(shape.dtype);
+  const KeyWindow seen = MakeKeyWindow(shape.window, shape.tokens, input.options());
   AttentionChoice choice;
   double best = std::numeric_limits<double>::infinity();
   std::vector<Backend> allowed = candidates;
   for (const Backend backend : candidates) {
-    choice.trials.push_back(Try(backend, input, shape));
+    choice.trials.push_back(Try(backend, input, seen, shape));
     const AttentionTrial& trial = choice.trials.back();
     if (!trial.refused.empty() || trial.milliseconds >= best) continue;
     best = trial.milliseconds;

@@ -17,6 +17,8 @@ namespace muster::units {
 
 struct AttentionShape {
   int64_t sequences = 1, heads = 1, tokens = 1, width = 1;  // width of one head
+  int64_t key_value_heads = 0;                              // divides heads; 0: as many
+  int64_t window = 0;                                       // keys that a query sees; 0: all before it
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
   bool deterministic = true;  // refuse an implementation whose gradient differs from run to run
@@ -34,7 +36,8 @@ struct AttentionChoice {
   std::string Describe() const;
 };
 
-// Times flash, memory-efficient and cuDNN attention (on a GPU) and plain GEMMs, and enables the fastest for the
+// Times flash, memory-efficient and cuDNN attention (on a GPU) and plain GEMMs in what blocks call, AttendCausally
+// (operator_attention.h), with as many heads of keys and values as they have, and enables the fastest for the
 // process, with plain GEMMs as the fallback for shapes that it does not support. An implementation is refused if it
 // fails or is less deterministic than `shape` demands. In LibTorch's deterministic mode without warn_only the backward
 // of flash and memory-efficient attention is deterministic and cuDNN's attention is refused; with warn_only all three

@@ -2,7 +2,13 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 
@@ -25,6 +31,45 @@ TEST(AttentionChoice, TheFastestIsUsedFromThenOn) {
     EXPECT_EQ(at::globalContext().userEnabledFlashSDP(), by_flash);
     EXPECT_TRUE(at::globalContext().userEnabledMathSDP()) << "where the fastest cannot, the plain one must";
     EXPECT_TRUE(absl::StartsWith(choice.Describe(), "attention by " + choice.name + ": flash "));
+  }
+}
+
+// Sizes of q and k of each call of LibTorch's operator.
+std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>>& Calls() {
+  static auto& calls = *new std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>>;
+  return calls;
+}
+
+// A trial of other heads than the model's, or of its whole context where it has a window, would choose another kernel.
+TEST(AttentionChoice, TriesTheModelsHeadsAndWindow) {
+  at::set_num_threads(1);
+  const auto record = [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+    if (std::string(function.name()) == "aten::scaled_dot_product_attention") {
+      const auto sizes = [&](size_t i) { return function.inputs()[i].toTensor().sizes().vec(); };
+      Calls().emplace_back(sizes(0), sizes(1));
+    }
+    return nullptr;
+  };
+  using Sizes = std::vector<int64_t>;
+  const struct {
+    AttentionShape shape;
+    std::vector<std::pair<Sizes, Sizes>> calls;  // of one pass
+  } cases[] = {
+      {{.sequences = 2, .heads = 4, .tokens = 200, .width = 8}, {{{2, 4, 200, 8}, {2, 4, 200, 8}}}},
+      {{.sequences = 2, .heads = 6, .tokens = 200, .width = 8, .key_value_heads = 2},
+       {{{2, 6, 200, 8}, {2, 2, 200, 8}}}},
+      {{.heads = 4, .tokens = 200, .width = 8, .key_value_heads = 1, .window = 9},
+       {{{1, 4, 128, 8}, {1, 4, 128, 8}}, {{1, 4, 72, 8}, {1, 4, 88, 8}}}},  // repeated under the window's mask
+  };
+  for (const auto& c : cases) {
+    Calls().clear();
+    const at::CallbackHandle handle = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(record).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+    const AttentionChoice choice = ChooseAttention(c.shape);
+    at::removeCallback(handle);
+    EXPECT_NE(choice.name, "") << choice.Describe();
+    ASSERT_GE(Calls().size(), 6 * c.calls.size()) << "a warm-up and five trials";
+    for (size_t i = 0; i < Calls().size(); ++i) EXPECT_EQ(Calls()[i], c.calls[i % c.calls.size()]) << "call " << i;
   }
 }
 

@@ -9,7 +9,9 @@
 namespace muster::units {
 
 AutogradUnit::AutogradUnit(std::vector<Parameter> parameters) : parameters_(std::move(parameters)) {
-  for (const Parameter& parameter : parameters_) leaves_.push_back(parameter.value.detach().requires_grad_(true));
+  for (const Parameter& parameter : parameters_) {
+    leaves_.push_back(parameter.value.detach().requires_grad_(parameter.gradient.defined()));
+  }
 }
 
 Activations AutogradUnit::Forward(const Context& context, const Activations& in, Saved& saved) {
@@ -31,12 +33,18 @@ Activations AutogradUnit::Forward(const Context& context, const Activations& in,
 }
 
 Activations AutogradUnit::Backward(const Context&, Saved saved, const Activations& grads) {
-  std::vector<at::Tensor> inputs = leaves_;
+  std::vector<at::Tensor> inputs, sinks;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].gradient.defined()) continue;
+    inputs.push_back(leaves_[i]);
+    sinks.push_back(parameters_[i].gradient);
+  }
   const bool first = !saved.tensors[0].requires_grad();
   if (!first) inputs.push_back(saved.tensors[0]);
+  if (inputs.empty()) return {};
   std::vector<at::Tensor> gradients = Gradients(saved.tensors[1], grads[0], inputs);
   const c10::AutoGradMode off(false);
-  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].gradient.add_(gradients[i]);
+  for (size_t i = 0; i < sinks.size(); ++i) sinks[i].add_(gradients[i]);
   if (first) return {};
   return {std::move(gradients.back())};
 }

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
+#include <vector>
 
+#include "worker/units/row_shares.h"
 #include "worker/units/vector_math.h"
 
 // BLAS from LibTorch: the overhead of LibTorch's operators exceeds the GEMM of a block.
@@ -46,22 +48,31 @@ void Multiply(bool a_turned, bool b_turned, int64_t m, int64_t n, int64_t k, T a
   }
 }
 
-// Row i of scores [rows, end) has `first` + i + 1 keys; the others get weight zero. Rows become exp(score - largest);
-// log_sums, and in `factors` what makes their sum one.
+// A block of queries, [first, first + rows), and the keys [begin, begin + keys) that they see.
+struct QueryBlock {
+  int64_t first, rows, begin, keys, window;  // window: 0 for none
+  // Those that row i sees, as columns of its scores.
+  int64_t From(int64_t i) const { return window == 0 ? 0 : std::max<int64_t>(0, first + i + 1 - window - begin); }
+  int64_t To(int64_t i) const { return first + i + 1 - begin; }
+};
+
+// Scores of keys that a row does not see get weight zero. Rows become exp(score - largest); log_sums, and in `factors`
+// what makes their sum one.
 template <typename T>
-MUSTER_VECTOR void SoftmaxRows(Matrix<T> scores, int64_t rows, int64_t first, int64_t end, T* log_sums, T* factors) {
-  for (int64_t i = 0; i < rows; ++i) {
+MUSTER_VECTOR void SoftmaxRows(Matrix<T> scores, const QueryBlock& block, T* log_sums, T* factors) {
+  for (int64_t i = 0; i < block.rows; ++i) {
     T* const s = scores.data + i * scores.stride;
-    const int64_t keys = first + i + 1;
-    T top = s[0], sum = 0;
+    const int64_t from = block.From(i), to = block.To(i);
+    T top = s[from], sum = 0;
 #pragma omp simd reduction(max : top)
-    for (int64_t j = 0; j < keys; ++j) top = s[j] > top ? s[j] : top;
+    for (int64_t j = from; j < to; ++j) top = s[j] > top ? s[j] : top;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < keys; ++j) {
+    for (int64_t j = from; j < to; ++j) {
       s[j] = Exp(s[j] - top);
       sum += s[j];
     }
-    for (int64_t j = keys; j < end; ++j) s[j] = 0;
+    for (int64_t j = 0; j < from; ++j) s[j] = 0;
+    for (int64_t j = to; j < block.keys; ++j) s[j] = 0;
     log_sums[i] = top + std::log(sum);
     factors[i] = 1 / sum;
   }
@@ -98,38 +109,66 @@ MUSTER_VECTOR void NarrowRows(Matrix<T> from, int64_t rows, int64_t width, Matri
   }
 }
 
+template <typename T>
+void ZeroRows(Matrix<T> to, int64_t rows, int64_t width) {
+  for (int64_t i = 0; i < rows; ++i) std::fill_n(to.From(i).data, width, T(0));
+}
+
 // Turns scores into weights, and d from the gradient of the weights into the gradient of the unscaled scores. `out` and
 // `d_out` are the rows' outputs and their gradients; softmax's backward subtracts their dot product.
 template <typename T>
-MUSTER_VECTOR void SoftmaxRowsBackward(Matrix<T> scores, Matrix<T> d, int64_t rows, int64_t first, int64_t end,
-                                       const T* log_sums, Matrix<T> out, Matrix<T> d_out, int64_t width, T scale) {
-  for (int64_t i = 0; i < rows; ++i) {
+MUSTER_VECTOR void SoftmaxRowsBackward(Matrix<T> scores, Matrix<T> d, const QueryBlock& block, const T* log_sums,
+                                       Matrix<T> out, Matrix<T> d_out, int64_t width, T scale) {
+  for (int64_t i = 0; i < block.rows; ++i) {
     T *const s = scores.data + i * scores.stride, *const ds = d.data + i * d.stride;
     const T *const o = out.data + i * out.stride, *const go = d_out.data + i * d_out.stride;
-    const int64_t keys = first + i + 1;
+    const int64_t from = block.From(i), to = block.To(i);
     const T log_sum = log_sums[i];
     T mean = 0;
 #pragma omp simd reduction(+ : mean)
     for (int64_t j = 0; j < width; ++j) mean += o[j] * go[j];
 #pragma omp simd
-    for (int64_t j = 0; j < keys; ++j) {
+    for (int64_t j = from; j < to; ++j) {
       s[j] = Exp(s[j] - log_sum);
       ds[j] = s[j] * (ds[j] - mean) * scale;
     }
-    for (int64_t j = keys; j < end; ++j) s[j] = ds[j] = 0;
+    for (int64_t j = 0; j < from; ++j) s[j] = ds[j] = 0;
+    for (int64_t j = to; j < block.keys; ++j) s[j] = ds[j] = 0;
+  }
+}
+
+// A block's scores of a head times their factors.
+template <typename T>
+void DropScores(const DropoutPlace& dropout, int64_t sequence, int64_t head, int64_t tokens, const QueryBlock& block,
+                Matrix<T> scores) {
+  std::vector<float> factors(static_cast<size_t>(block.keys));
+  for (int64_t i = 0; i < block.rows; ++i) {
+    DropoutFactors(dropout, sequence, (head * tokens + block.first + i) * tokens + block.begin, block.keys,
+                   factors.data());
+    T* const row = scores.data + i * scores.stride;
+    for (int64_t j = 0; j < block.keys; ++j) row[j] *= static_cast<T>(factors[static_cast<size_t>(j)]);
   }
 }
 
 struct Sizes {
-  int64_t sequences, tokens, heads, key_value_heads, head;  // head: elements of one
+  int64_t sequences, tokens, heads, key_value_heads, head, window;  // head: elements of one; window: 0 for none
   int64_t width() const { return heads * head; }
   int64_t group() const { return heads / key_value_heads; }
+  // The most that a block has.
+  int64_t keys() const { return window == 0 ? tokens : std::min(tokens, window + kQueries - 1); }
+  QueryBlock BlockFrom(int64_t first) const {
+    const int64_t rows = std::min(kQueries, tokens - first);
+    const int64_t begin = window == 0 ? 0 : std::max<int64_t>(0, first + 1 - window);
+    return {first, rows, begin, first + rows - begin, window};
+  }
 };
 
-Sizes SizesOf(const at::Tensor& q, const at::Tensor& k) {
+Sizes SizesOf(const at::Tensor& q, const at::Tensor& k, int64_t window) {
+  TORCH_CHECK(window >= 0, "attention within a window of ", window);
   TORCH_CHECK(q.dim() == 4 && k.dim() == 4, "attention takes [sequences, tokens, heads, head]");
   TORCH_CHECK(k.size(2) > 0 && q.size(2) % k.size(2) == 0, "attention of ", q.size(2), " heads to ", k.size(2));
-  return {q.size(0), q.size(1), q.size(2), k.size(2), q.size(3)};
+  // One that covers all tokens is none.
+  return {q.size(0), q.size(1), q.size(2), k.size(2), q.size(3), window < q.size(1) ? window : 0};
 }
 
 template <typename T>
@@ -157,7 +196,7 @@ Matrix<N> OutTokens(const at::Tensor& t, const Sizes& z) {
   return {Data<N>(t), z.width()};
 }
 
-// A thread's scratch memory: `blocks` matrices of [kQueries, tokens] and, if tensors are bf16 (N), fp32 (T) copies of
+// A thread's scratch memory: `blocks` matrices of [kQueries, keys] and, if tensors are bf16 (N), fp32 (T) copies of
 // some of their rows: `head_rooms` for all of a head's tokens, then `block_rooms` for one block's.
 struct Rooms {
   int64_t blocks, head_rooms, block_rooms;
@@ -168,17 +207,20 @@ class Scratch {
  public:
   Scratch(T* data, const Sizes& z, const Rooms& r)
       : data_(data),
-        rooms_(data + r.blocks * kQueries * z.tokens),
+        rooms_(data + r.blocks * kQueries * z.keys()),
+        keys_(z.keys()),
         tokens_(z.tokens),
         head_(z.head),
         head_rooms_(r.head_rooms) {}
 
   static int64_t Elements(const Sizes& z, const Rooms& r) {
-    return r.blocks * kQueries * z.tokens +
+    return r.blocks * kQueries * z.keys() +
            (std::is_same_v<T, N> ? 0 : (r.head_rooms * z.tokens + r.block_rooms * kQueries) * z.head);
   }
 
-  Matrix<T> Block(int64_t index, int64_t keys) const { return {data_ + index * kQueries * tokens_, keys}; }
+  Matrix<T> Scores(int64_t index, const QueryBlock& block) const {
+    return {data_ + index * kQueries * keys_, block.keys};
+  }
 
   // Memory of type T for `rows`: the rows themselves, or the (uninitialized) room `index`.
   Matrix<T> Room(int64_t index, Matrix<N> rows) const {
@@ -205,7 +247,7 @@ class Scratch {
 
  private:
   T *const data_, *const rooms_;
-  const int64_t tokens_, head_, head_rooms_;
+  const int64_t keys_, tokens_, head_, head_rooms_;
 };
 
 // body(sequence, head, scratch) for `heads` heads of each sequence.
@@ -230,8 +272,8 @@ Matrix<N> Head(Matrix<N> tokens, const Sizes& z, int64_t sequence, int64_t head)
 
 template <typename T, typename N>
 void AttendAs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-              const at::Tensor& log_sums) {
-  const Sizes z = SizesOf(q, k);
+              const at::Tensor& log_sums, const DropoutPlace& dropout, int64_t window) {
+  const Sizes z = SizesOf(q, k, window);
   const Matrix<N> queries = Tokens<N>(q, z, z.heads), keys = Tokens<N>(k, z, z.key_value_heads),
                   values = Tokens<N>(v, z, z.key_value_heads), to = OutTokens<N>(out, z);
   T* const sums = Data<T>(log_sums);
@@ -243,13 +285,15 @@ void AttendAs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, con
     const Matrix<N> query = Head(queries, z, sequence, head), result = Head(to, z, sequence, head);
     T factors[kQueries];
     for (int64_t first = 0; first < z.tokens; first += kQueries) {
-      const int64_t n = std::min(kQueries, z.tokens - first), end = first + n;
+      const QueryBlock block = z.BlockFrom(first);
+      const int64_t n = block.rows;
       const Matrix<N> y = result.From(first);
       const Matrix<T> x = scratch.Read(2, query.From(first), n), wide = scratch.Room(3, y);
-      const Matrix<T> scores = scratch.Block(0, end);
-      Multiply(false, true, n, end, z.head, scale, x, key, T(0), scores);
-      SoftmaxRows(scores, n, first, end, sums + (sequence * z.heads + head) * z.tokens + first, factors);
-      Multiply(false, false, n, z.head, end, T(1), scores, value, T(0), wide);
+      const Matrix<T> scores = scratch.Scores(0, block);
+      Multiply(false, true, n, block.keys, z.head, scale, x, key.From(block.begin), T(0), scores);
+      SoftmaxRows(scores, block, sums + (sequence * z.heads + head) * z.tokens + first, factors);
+      if (dropout.on()) DropScores<T>(dropout, sequence, head, z.tokens, block, scores);
+      Multiply(false, false, n, z.head, block.keys, T(1), scores, value.From(block.begin), T(0), wide);
       ScaleRows(wide, n, z.head, factors, y);
     }
   });
@@ -258,8 +302,8 @@ void AttendAs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, con
 template <typename T, typename N>
 void AttendBackwardAs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                       const at::Tensor& log_sums, const at::Tensor& d_out, const at::Tensor& d_q, const at::Tensor& d_k,
-                      const at::Tensor& d_v) {
-  const Sizes z = SizesOf(q, k);
+                      const at::Tensor& d_v, const DropoutPlace& dropout, int64_t window) {
+  const Sizes z = SizesOf(q, k, window);
   const int64_t shared = z.key_value_heads;
   const Matrix<N> queries = Tokens<N>(q, z, z.heads), keys = Tokens<N>(k, z, shared), values = Tokens<N>(v, z, shared);
   const Matrix<N> d_queries = Tokens<N>(d_q, z, z.heads), d_keys = Tokens<N>(d_k, z, shared),
@@ -272,25 +316,31 @@ void AttendBackwardAs(const at::Tensor& q, const at::Tensor& k, const at::Tensor
     const Matrix<T> key = scratch.Read(0, of_group(keys), z.tokens),
                     value = scratch.Read(1, of_group(values), z.tokens);
     const Matrix<T> dk = scratch.Room(2, of_group(d_keys)), dv = scratch.Room(3, of_group(d_values));
+    // The last block writes its keys' rows of dk and dv, which are all of them without a window; the other blocks, and
+    // other heads, add to them.
+    const int64_t last = (z.tokens - 1) / kQueries * kQueries, before = z.BlockFrom(last).begin;
+    ZeroRows(dk, before, z.head);
+    ZeroRows(dv, before, z.head);
     for (int64_t head = group * z.group(); head < (group + 1) * z.group(); ++head) {
-      // From the last block, which has all keys and so writes all of dk and dv; the others, and other heads, add to
-      // them.
-      const int64_t last = (z.tokens - 1) / kQueries * kQueries;
       for (int64_t first = last; first >= 0; first -= kQueries) {
-        const auto block = [&](Matrix<N> tokens) { return Head(tokens, z, sequence, head).From(first); };
-        const int64_t n = std::min(kQueries, z.tokens - first), end = first + n;
+        const auto rows = [&](Matrix<N> tokens) { return Head(tokens, z, sequence, head).From(first); };
+        const QueryBlock block = z.BlockFrom(first);
+        const int64_t n = block.rows, begin = block.begin, keys = block.keys;
         const T add = first == last && head == group * z.group() ? 0 : 1;
-        const Matrix<T> x = scratch.Read(4, block(queries), n), y = scratch.Read(5, block(from), n),
-                        dy = scratch.Read(6, block(d_from), n), dx = scratch.Room(7, block(d_queries));
-        const Matrix<T> scores = scratch.Block(0, end), d = scratch.Block(1, end);
-        Multiply(false, true, n, end, z.head, scale, x, key, T(0), scores);
-        Multiply(false, true, n, end, z.head, T(1), dy, value, T(0), d);
-        SoftmaxRowsBackward(scores, d, n, first, end, sums + (sequence * z.heads + head) * z.tokens + first, y, dy,
-                            z.head, scale);
-        Multiply(false, false, n, z.head, end, T(1), d, key, T(0), dx);
-        Multiply(true, false, end, z.head, n, T(1), d, x, add, dk);
-        Multiply(true, false, end, z.head, n, T(1), scores, dy, add, dv);
-        scratch.Write(dx, block(d_queries), n);
+        const Matrix<T> x = scratch.Read(4, rows(queries), n), y = scratch.Read(5, rows(from), n),
+                        dy = scratch.Read(6, rows(d_from), n), dx = scratch.Room(7, rows(d_queries));
+        const Matrix<T> scores = scratch.Scores(0, block), d = scratch.Scores(1, block);
+        Multiply(false, true, n, keys, z.head, scale, x, key.From(begin), T(0), scores);
+        Multiply(false, true, n, keys, z.head, T(1), dy, value.From(begin), T(0), d);
+        // The gradient of a weight that was dropped is zero; of the others, times their factor.
+        if (dropout.on()) DropScores<T>(dropout, sequence, head, z.tokens, block, d);
+        SoftmaxRowsBackward(scores, d, block, sums + (sequence * z.heads + head) * z.tokens + first, y, dy, z.head,
+                            scale);
+        Multiply(false, false, n, z.head, keys, T(1), d, key.From(begin), T(0), dx);
+        Multiply(true, false, keys, z.head, n, T(1), d, x, add, dk.From(begin));
+        if (dropout.on()) DropScores<T>(dropout, sequence, head, z.tokens, block, scores);
+        Multiply(true, false, keys, z.head, n, T(1), scores, dy, add, dv.From(begin));
+        scratch.Write(dx, rows(d_queries), n);
       }
     }
     scratch.Write(dk, of_group(d_keys), z.tokens);
@@ -301,20 +351,16 @@ void AttendBackwardAs(const at::Tensor& q, const at::Tensor& k, const at::Tensor
 }  // namespace
 
 void Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-            const at::Tensor& log_sums) {
-  if (q.scalar_type() == at::kBFloat16) return AttendAs<float, c10::BFloat16>(q, k, v, out, log_sums);
-  if (q.scalar_type() == at::kFloat) return AttendAs<float, float>(q, k, v, out, log_sums);
-  AttendAs<double, double>(q, k, v, out, log_sums);
+            const at::Tensor& log_sums, const DropoutPlace& dropout, int64_t window) {
+  Dispatch(q, [&]<typename T, typename N>(T, N) { AttendAs<T, N>(q, k, v, out, log_sums, dropout, window); });
 }
 
 void AttendBackward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                     const at::Tensor& log_sums, const at::Tensor& d_out, const at::Tensor& d_q, const at::Tensor& d_k,
-                    const at::Tensor& d_v) {
-  if (q.scalar_type() == at::kBFloat16)
-    return AttendBackwardAs<float, c10::BFloat16>(q, k, v, out, log_sums, d_out, d_q, d_k, d_v);
-  if (q.scalar_type() == at::kFloat)
-    return AttendBackwardAs<float, float>(q, k, v, out, log_sums, d_out, d_q, d_k, d_v);
-  AttendBackwardAs<double, double>(q, k, v, out, log_sums, d_out, d_q, d_k, d_v);
+                    const at::Tensor& d_v, const DropoutPlace& dropout, int64_t window) {
+  Dispatch(q, [&]<typename T, typename N>(T, N) {
+    AttendBackwardAs<T, N>(q, k, v, out, log_sums, d_out, d_q, d_k, d_v, dropout, window);
+  });
 }
 
 }  // namespace muster::units

@@ -8,23 +8,29 @@
 // apart, from one sequence to the next as well: a select of [.., 3, heads, head] and a slice of a wider projection need
 // no copy. out is contiguous, [sequences, tokens, heads * head] in any shape.
 //
-// All tensors are on the CPU and of one dtype: bf16, fp32 or float64; log_sums in fp32 for bf16, whose heads are
-// computed in fp32 too. LibTorch's threads share the heads in forward and the groups in backward, so results do not
-// depend on their number. Thread-safe for different outputs. Another layout or dtype is a c10::Error.
+// `window` keys at most are seen by a query, its own and those before it; 0: all before it. Blocks leave out the keys
+// that none of their queries sees, so time and scratch memory grow with the window, not with the tokens.
+//
+// All tensors are on the CPU and of one dtype: bf16, fp16, fp32 or float64; log_sums in fp32 for bf16 and fp16, whose
+// heads are computed in fp32 too. LibTorch's threads share the heads in forward and the groups in backward, so results
+// do not depend on their number. Thread-safe for different outputs. Another layout or dtype is a c10::Error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include "worker/units/dropout.h"
+
 namespace muster::units {
 
-// log_sums [sequences, heads, tokens] are kept for the backward.
+// log_sums [sequences, heads, tokens] are kept for the backward. `dropout` drops weights after the softmax: element
+// (head * tokens + query) * tokens + key of a sequence.
 void Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-            const at::Tensor& log_sums);
+            const at::Tensor& log_sums, const DropoutPlace& dropout = {}, int64_t window = 0);
 
 // d_q, d_k and d_v, laid out like q, k and v, become their gradients, from d_out, that of out. Those of k and v are
 // summed over the heads of their group, in the order of the heads.
 void AttendBackward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                     const at::Tensor& log_sums, const at::Tensor& d_out, const at::Tensor& d_q, const at::Tensor& d_k,
-                    const at::Tensor& d_v);
+                    const at::Tensor& d_v, const DropoutPlace& dropout = {}, int64_t window = 0);
 
 }  // namespace muster::units

@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -52,18 +53,19 @@ struct AttentionResult {
 };
 
 // From a gradient of out with numbers by `seed`.
-AttentionResult AttendBoth(const Grouping& g, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int seed) {
+AttentionResult AttendBoth(const Grouping& g, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int seed,
+                           int64_t window = 0) {
   const at::ScalarType type = q.scalar_type();
   AttentionResult r{at::empty({g.sequences, g.tokens, g.heads * g.head}, type),
                     at::empty({g.sequences, g.heads, g.tokens}, WideType(type)), Projection(g, type, 9)};
-  Attend(q, k, v, r.out, r.log_sums);
-  AttendBackward(q, k, v, r.out, r.log_sums, NormalNumbers(r.out.sizes(), type, seed), r.d.q, r.d.k, r.d.v);
+  Attend(q, k, v, r.out, r.log_sums, {}, window);
+  AttendBackward(q, k, v, r.out, r.log_sums, NormalNumbers(r.out.sizes(), type, seed), r.d.q, r.d.k, r.d.v, {}, window);
   return r;
 }
 
-// The backward starts from out, which bf16 has rounded; its largest error is a few of those.
+// The backward starts from out, which bf16 or fp16 has rounded; its largest error is a few of those.
 void ExpectGradient(const at::Tensor& out, const at::Tensor& right, const char* what) {
-  if (out.scalar_type() != at::kBFloat16) return ExpectFloat64(out, right, what);
+  if (WideType(out.scalar_type()) == out.scalar_type()) return ExpectFloat64(out, right, what);
   const double largest = right.abs().max().item<double>(),
                off = (out.to(at::kDouble) - right).abs().max().item<double>();
   EXPECT_LE(off, 0.02 * largest + 1e-6) << what;
@@ -73,7 +75,7 @@ class GroupedAttention : public testing::TestWithParam<at::ScalarType> {
  protected:
   GroupedAttention() { at::set_num_threads(1); }  // threads that wait for each other are slow on a busy machine
 };
-INSTANTIATE_TEST_SUITE_P(Types, GroupedAttention, testing::Values(at::kFloat, at::kBFloat16, at::kDouble));
+INSTANTIATE_TEST_SUITE_P(Types, GroupedAttention, testing::Values(at::kFloat, at::kBFloat16, at::kHalf, at::kDouble));
 
 TEST_P(GroupedAttention, EqualsTheOperatorOverRepeatedKeys) {
   for (const Grouping& g : kGroupings) {
@@ -100,6 +102,40 @@ TEST_P(GroupedAttention, EqualsTheOperatorOverRepeatedKeys) {
     const int64_t last = before.all.size(2) - 2;
     EXPECT_TRUE(ours.d.all.narrow(2, 0, 1).equal(before.all.narrow(2, 0, 1))) << "what lies beside the slices";
     EXPECT_TRUE(ours.d.all.narrow(2, last, 2).equal(before.all.narrow(2, last, 2))) << "what lies beside the slices";
+  }
+}
+
+// A window of the query's own key, of less and more than a block of queries, of all keys but one, of all, and of more.
+TEST_P(GroupedAttention, WithinAWindowEqualsTheOperatorUnderAMask) {
+  for (const Grouping& g : kGroupings) {
+    for (const int64_t window : {int64_t{1}, int64_t{2}, int64_t{63}, int64_t{64}, int64_t{70}, g.tokens - 1, g.tokens,
+                                 g.tokens + 9, int64_t{1} << 32}) {
+      if (window < 1) continue;
+      SCOPED_TRACE(g.Name() + ", window " + std::to_string(window));
+      const Projection in(g, GetParam(), 1);
+      const AttentionResult ours = AttendBoth(g, in.q, in.k, in.v, 2, window);
+      const at::Tensor q = Leaf(in.q), k = Leaf(in.k), v = Leaf(in.v);
+      const auto repeated = [&](const at::Tensor& t) {
+        return t.repeat_interleave(g.heads / g.key_value_heads, 2).transpose(1, 2);
+      };
+      // transformers' sliding_window_causal_mask_function: key > query - window, and key <= query.
+      const at::Tensor at = at::arange(g.tokens), query = at.unsqueeze(1);
+      const at::Tensor seen = at.gt(query - window).logical_and(at.le(query));
+      const at::Tensor right = at::scaled_dot_product_attention(q.transpose(1, 2), repeated(k), repeated(v), seen)
+                                   .transpose(1, 2)
+                                   .reshape(ours.out.sizes());
+      ExpectFloat64(ours.out, right, "out");
+      const at::Tensor d_out = NormalNumbers(ours.out.sizes(), GetParam(), 2).to(at::kDouble);
+      const std::vector<at::Tensor> gradients = Gradients(right, d_out, {q, k, v});
+      if (g.tokens > 1 && window > 1) {  // else to a single key
+        ExpectGradient(ours.d.q, gradients[0], "d_q");
+        ExpectGradient(ours.d.k, gradients[1], "d_k");
+      }
+      ExpectGradient(ours.d.v, gradients[2], "d_v");
+      if (window < g.tokens) continue;
+      const AttentionResult whole = AttendBoth(g, in.q, in.k, in.v, 2);
+      EXPECT_TRUE(ours.out.equal(whole.out) && ours.d.all.equal(whole.d.all)) << "a window of all tokens is none";
+    }
   }
 }
 

@@ -1,3 +1,4 @@
+#include "worker/units/custom/custom.h"
 #include "worker/units/family.h"
 #include "worker/units/gpt2/gpt2.h"
 #include "worker/units/llama/llama.h"
@@ -6,8 +7,8 @@
 namespace muster::units {
 
 const std::vector<UnitFamily>& UnitFamilies() {
-  static const auto& families =
-      *new std::vector<UnitFamily>{{"gpt2", MakeGpt2Unit}, {"llama", MakeLlamaUnit}, {"resnet", MakeResnetUnit}};
+  static const auto& families = *new std::vector<UnitFamily>{
+      {"gpt2", MakeGpt2Unit}, {"llama", MakeLlamaUnit}, {"resnet", MakeResnetUnit}, {"custom", MakeCustomUnit}};
   return families;
 }
 

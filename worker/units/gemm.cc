@@ -5,6 +5,8 @@
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <type_traits>
 
 #include "models/inventory.h"
 #include "worker/units/row_kernels.h"
@@ -15,7 +17,7 @@ namespace {
 // The most rows and columns of a panel. At 1,024, an element is widened once per 2,048 floating-point operations, and
 // three panels still fit a last-level cache.
 constexpr int64_t kPanel = 1024;
-static_assert(3 * kPanel * kPanel * sizeof(float) == models::kBf16PanelBytes);
+static_assert(3 * kPanel * kPanel * sizeof(float) == models::kPanelBytes);
 
 at::Tensor PanelOf(const at::Tensor& scratch, int64_t index, int64_t rows, int64_t columns) {
   return scratch.narrow(0, index * kPanel * kPanel, rows * columns).view({rows, columns});
@@ -36,9 +38,12 @@ at::Tensor Dense(const at::Tensor& matrix) {
   return matrix.stride(0) == 1 || matrix.stride(1) == 1 ? matrix : matrix.contiguous();
 }
 
-// done(first row, rows, first column, columns, block of x w in fp32)
-template <typename F>
-void EachPanel(const at::Tensor& x_given, const at::Tensor& w_given, const F& done) {
+// done(first row, rows, first column, columns, block of x w in fp32). With `begin`, which is called likewise, the block
+// begins with what that writes, and `alpha` x w is added to it.
+template <typename F, typename B = std::nullptr_t>
+void EachPanel(const at::Tensor& x_given, const at::Tensor& w_given, const F& done, const B& begin = nullptr,
+               double alpha = 1) {
+  constexpr bool adds = !std::is_same_v<B, std::nullptr_t>;
   const at::Tensor x = Dense(x_given), w = Dense(w_given);
   const int64_t m = x.size(0), k = x.size(1), n = w.size(1);
   TORCH_CHECK(w.size(0) == k, "a GEMM of [", m, ", ", k, "] and [", w.size(0), ", ", n, "]");
@@ -54,7 +59,10 @@ void EachPanel(const at::Tensor& x_given, const at::Tensor& w_given, const F& do
         const int64_t inner = std::min(kPanel, k - p);
         if (j == 0 || k > kPanel) left = Widened(x, i, rows, p, inner, scratch, 0);
         const at::Tensor right = Widened(w, p, inner, j, columns, scratch, 1);
-        if (p == 0) {
+        if constexpr (adds) {
+          if (p == 0) begin(i, rows, j, columns, block);
+          block.addmm_(left, right, /*beta=*/1, alpha);
+        } else if (p == 0) {
           at::mm_out(block, left, right);
         } else {
           block.addmm_(left, right);
@@ -91,6 +99,24 @@ void Gemms::ComputeWithBias(const at::Tensor& x, const at::Tensor& w, const at::
   });
 }
 
+void Gemms::Combine(const at::Tensor& sum, double beta, const at::Tensor& x, const at::Tensor& w, double alpha,
+                    at::Tensor y) const {
+  if (!ThroughPanels(x) || x.numel() == 0) {
+    at::addmm_out(y, sum, x, w, beta, alpha);
+    return;
+  }
+  EachPanel(
+      x, w,
+      [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
+        Round(block, at::Tensor(), BlockOf(y, i, rows, j, columns));
+      },
+      [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
+        Widen(BlockOf(sum, i, rows, j, columns), block);
+        block.mul_(beta);
+      },
+      alpha);
+}
+
 void Gemms::AddTo(at::Tensor sum, const at::Tensor& x, const at::Tensor& w, double alpha) const {
   if (sum.scalar_type() == x.scalar_type()) {
     sum.addmm_(x, w, /*beta=*/1, alpha);
@@ -100,17 +126,22 @@ void Gemms::AddTo(at::Tensor sum, const at::Tensor& x, const at::Tensor& w, doub
     AddRounded(at::mm(x, w), alpha, sum);
   } else {
     EachPanel(x, w, [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
-      AddRounded(block, alpha, BlockOf(sum, i, rows, j, columns));
+      const at::Tensor to = BlockOf(sum, i, rows, j, columns);
+      if (x.scalar_type() == at::kHalf) {
+        to.add_(block, alpha);
+      } else {
+        AddRounded(block, alpha, to);
+      }
     });
   }
 }
 
 at::Tensor Gemms::Differentiable(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias) const {
   if (!ThroughPanels(x)) return bias.defined() ? at::addmm(bias, x, w) : at::mm(x, w);
-  // The derivative of a cast to fp32 rounds the gradient to bf16, as a native GEMM does.
+  // The derivative of a cast to fp32 rounds the gradient, as a native GEMM does.
   const at::Tensor wide_x = x.to(at::kFloat), wide_w = w.to(at::kFloat);
   const at::Tensor y = bias.defined() ? at::addmm(bias.to(at::kFloat), wide_x, wide_w) : at::mm(wide_x, wide_w);
-  return y.to(at::kBFloat16);
+  return y.to(x.scalar_type());
 }
 
 }  // namespace muster::units

@@ -1,16 +1,16 @@
-// The GEMMs of units: the only place that multiplies bf16 matrices on a CPU, natively or through fp32 panels
-// (bf16_gemms.h).
+// The GEMMs of units: the only place that multiplies bf16 and fp16 matrices on a CPU, natively or through fp32 panels
+// (bf16_gemms.h). Those of fp16 always go through panels: few CPUs have instructions for them.
 //
 //   const Gemms gemms(ChooseBf16Gemms().gemms);
 //   gemms.Compute(x, weight, y);
 //
-// Through panels, blocks of the operands are widened into a scratch of models::kBf16PanelBytes, multiplied in fp32, and
-// the result is rounded to bf16 once, where a native GEMM rounds. Both paths differ only in the order of summation:
+// Through panels, blocks of the operands are widened into a scratch of models::kPanelBytes, multiplied in fp32, and
+// the result is rounded once, where a native GEMM rounds. Both paths differ only in the order of summation:
 // each element is within one bf16 ulp of the float64 product rounded to bf16, plus the fp32 rounding of summands that
 // cancel.
 //
-// Matrices have two dimensions and are on one device; operands may be transposed views. Matrices that are not bf16 or
-// not on a CPU go to LibTorch unchanged. Thread-safe for different outputs. Throws c10::Error.
+// Matrices have two dimensions and are on one device; operands may be transposed views. Other matrices, and those
+// that are not on a CPU, go to LibTorch unchanged. Thread-safe for different outputs. Throws c10::Error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,8 +29,13 @@ class Gemms {
   // y = bias + x w, rounded once.
   void ComputeWithBias(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, at::Tensor y) const;
 
+  // y = beta sum + alpha x w, all of one dtype, rounded once. y and sum have unit stride within a row; y is none of the
+  // operands.
+  void Combine(const at::Tensor& sum, double beta, const at::Tensor& x, const at::Tensor& w, double alpha,
+               at::Tensor y) const;
+
   // sum += alpha x w. With bf16 operands and an fp32 sum the product is rounded to bf16 before it is added on a CPU; a
-  // GPU's GEMM adds in fp32.
+  // GPU's GEMM adds in fp32, and so do panels of fp16, whose range a long sum could leave.
   void AddTo(at::Tensor sum, const at::Tensor& x, const at::Tensor& w, double alpha = 1) const;
 
   // bias, unless it is undefined, + x w by operators that LibTorch's autograd differentiates; gradients are rounded
@@ -38,7 +43,9 @@ class Gemms {
   at::Tensor Differentiable(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias) const;
 
   // Whether matrices of this dtype and device go through panels.
-  bool ThroughPanels(const at::Tensor& t) const { return panels_ && t.is_cpu() && t.scalar_type() == at::kBFloat16; }
+  bool ThroughPanels(const at::Tensor& t) const {
+    return t.is_cpu() && ((panels_ && t.scalar_type() == at::kBFloat16) || t.scalar_type() == at::kHalf);
+  }
 
  private:
   bool panels_;

@@ -1,4 +1,4 @@
-// Against products in float64 of the same bf16 numbers, rounded to bf16 where the native GEMM rounds.
+// Against products in float64 of the same bf16 or fp16 numbers, rounded where the native GEMM rounds.
 #include "worker/units/gemm.h"
 
 #include <ATen/Parallel.h>
@@ -88,6 +88,19 @@ TEST_F(PanelGemms, RoundTheSumWithTheBiasOnce) {
 }
 
 // What a sum already has keeps its fp32 digits; what is added has bf16's.
+// As the polynomial of Newton-Schulz: b A + c A A, and a X + B X with X transposed in memory.
+TEST_F(PanelGemms, RoundTheCombinationOnce) {
+  for (const Size& s : kSizes) {
+    const at::Tensor x = Numbers(s.m, s.k, 1), w = Numbers(s.k, s.n, 2), sum = Numbers(s.m, s.n, 3);
+    const at::Tensor exact = sum.to(at::kDouble).mul(-4.775).add(Exact(x, w), 2.0315);
+    for (const at::Tensor& left : {x, Turned(x)}) {
+      const at::Tensor y = at::empty({s.m, s.n}, at::kBFloat16);
+      panels_.Combine(sum, -4.775, left, w, 2.0315, y);
+      ExpectWithinOneUlp(y, exact, 4 * s.k);
+    }
+  }
+}
+
 TEST_F(PanelGemms, AddRoundedProductsToWideSums) {
   for (const Size& s : kSizes) {
     SCOPED_TRACE(testing::Message() << s.m << " x " << s.k << " x " << s.n);
@@ -138,6 +151,22 @@ TEST_F(PanelGemms, GradientsAreRoundedWhereTheNativeOnesAre) {
   for (size_t i = 0; i < both[0].size(); ++i) {
     EXPECT_EQ(both[1][i].scalar_type(), at::kBFloat16);
     ExpectWithinOneUlp(both[1][i], both[0][i].to(at::kDouble), 56);
+  }
+}
+
+// fp16 has one way on a CPU, whatever was chosen for bf16. Sums stay in fp32: what fp16 cannot hold is no infinity.
+TEST_F(PanelGemms, ComputeFp16) {
+  for (const Size& s : kSizes) {
+    SCOPED_TRACE(testing::Message() << s.m << " x " << s.k << " x " << s.n);
+    const at::Tensor x = Numbers(s.m, s.k, 21).to(at::kHalf), w = Turned(Numbers(s.k, s.n, 22)).to(at::kHalf);
+    const at::Tensor bias = Numbers(1, s.n, 23).view(-1).to(at::kHalf), y = at::full({s.m, s.n}, NAN, x.options());
+    native_.ComputeWithBias(x, w, bias, y);
+    const at::Tensor exact = Exact(x, w) + bias.to(at::kDouble), right = exact.to(at::kHalf).to(at::kDouble);
+    const double cancelled = 0.25 * static_cast<double>(s.k) * 0x1p-23 + 0x1p-24;
+    EXPECT_LE(((y.to(at::kDouble) - right).abs() - (right.abs() * 0x1p-10 + cancelled)).max().item<double>(), 0);
+    const at::Tensor sum = at::full({s.m, s.n}, 3.0f);
+    native_.AddTo(sum, x, w, 1e6);
+    EXPECT_LE((sum - 3 - Exact(x, w) * 1e6).abs().max().item<double>(), 1e6 * (1e-6 + cancelled));
   }
 }
 

@@ -9,7 +9,7 @@
 namespace muster::units {
 
 // Rows of `table` by token id; plus those of `positions` by place in the sequence, unless its value is undefined.
-std::unique_ptr<UnitModule> MakeTokenEmbedding(Parameter table, Parameter positions = {});
+std::unique_ptr<UnitModule> MakeTokenEmbedding(Parameter table, Parameter positions, const UnitOptions& options);
 
 // Layer normalisation (Ba et al. 2016), or without a bias RMSNorm (Zhang and Sennrich 2019).
 struct FinalNorm {

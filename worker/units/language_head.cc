@@ -34,14 +34,14 @@ constexpr int64_t kAlignedLogits = 64;
 
 // Final norm, logits by the tied embedding, and cross entropy, in blocks of rows. Backward computes a block's logits,
 // adds their loss, turns them into their gradient in place, and multiplies with it. So in training, forward only saves
-// the input. With bf16 parameters the loss is still computed in fp32, from bf16 logits row by row; the portable code
-// takes fp32 logits on a GPU, from a GEMM with wider output.
+// the input. With bf16 or fp16 parameters the loss is still computed in fp32, from narrow logits row by row; the
+// portable code takes fp32 logits on a GPU, from a GEMM with wider output.
 class Head final : public UnitModule {
  public:
   Head(FinalNorm norm, Parameter table, uint64_t piece_rows, const UnitOptions& options)
       : norm_(std::move(norm)),
         wte_(std::move(table)),
-        narrow_(wte_.value.scalar_type() == at::kBFloat16),
+        narrow_(IsNarrow(wte_.value)),
         portable_(options.portable),
         rms_(!norm_.bias.value.defined()),
         norm_by_operators_(options.portable || (rms_ && !(wte_.value.is_cpu() && options.rows == RowCode::kVector))),
@@ -133,7 +133,7 @@ class Head final : public UnitModule {
   }
 
   void AddTableGradient(const RowBlock& block) const {
-    gemms_.AddTo(wte_.gradient, block.d.t(), block.norm.normed, block.factor);
+    if (wte_.gradient.defined()) gemms_.AddTo(wte_.gradient, block.d.t(), block.norm.normed, block.factor);
   }
 
   // Adds each block's loss, and calls `body` with the logits' gradient if `scale` is not zero.
@@ -156,8 +156,12 @@ class Head final : public UnitModule {
         logits.narrow(1, vocabulary, columns - vocabulary).fill_(-std::numeric_limits<double>::infinity());
         AddLossByOperators(logits, answers, scale != 0, d, context.loss_sum);
         block.factor = scale;
+        if (scale != 0 && context.gradient_scale.defined()) {
+          d.mul_(context.gradient_scale.mul(scale));
+          block.factor = 1;
+        }
       } else {
-        CrossEntropy(block.d, answers, scale, context.loss_sum, rows_);
+        CrossEntropy(block.d, answers, scale, context.loss_sum, rows_, context.gradient_scale);
       }
       body(block);
     }
@@ -191,7 +195,7 @@ class Head final : public UnitModule {
 
   const FinalNorm norm_;
   const Parameter wte_;
-  const bool narrow_;    // parameters and activations in bf16
+  const bool narrow_;    // parameters and activations in bf16 or fp16
   const bool portable_;  // LibTorch's operators only
   const bool rms_;       // RMSNorm
   const bool norm_by_operators_;

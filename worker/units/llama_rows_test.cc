@@ -42,7 +42,7 @@ class LlamaRows : public testing::TestWithParam<at::ScalarType> {
   at::ScalarType wide() const { return WideType(GetParam()); }
 };
 
-INSTANTIATE_TEST_SUITE_P(Types, LlamaRows, testing::Values(at::kFloat, at::kBFloat16, at::kDouble));
+INSTANTIATE_TEST_SUITE_P(Types, LlamaRows, testing::Values(at::kFloat, at::kBFloat16, at::kHalf, at::kDouble));
 
 at::Tensor ExactRmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
   return x / ((x * x).mean({-1}, true) + epsilon).sqrt() * weight;

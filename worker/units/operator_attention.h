@@ -4,16 +4,40 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <memory>
 #include <vector>
+
+#include "worker/units/dropout.h"
 
 namespace muster::units {
 
 // `qkv` [sequences, tokens, 3, heads, width / heads]. Returns [sequences x tokens, width]. If `kept` is not null, it
 // receives what the backward needs: views of `qkv`, which must not change until then, the result, and autograd's
 // graph, which adds the softmax's log-sums.
-at::Tensor AttendByOperator(const at::Tensor& qkv, std::vector<at::Tensor>* kept);
+at::Tensor AttendByOperator(const at::Tensor& qkv, std::vector<at::Tensor>* kept, const DropoutPlace& dropout = {});
 
 // d_qkv [sequences x tokens, 3 x width] becomes the gradient of qkv, from `d_out`, that of the result.
 void AttendByOperatorBackward(const std::vector<at::Tensor>& kept, const at::Tensor& d_out, at::Tensor d_qkv);
+
+// What a query sees of the keys: its own and those before it, or of these the last `window`.
+struct KeyWindow {
+  int64_t window = 0;  // 0: all
+  // Which of its keys a block of queries sees; null: made for each call.
+  std::shared_ptr<const at::Tensor> mask = nullptr;
+};
+// With the mask, one for all units that ask for the same. `tokens`: of a sequence; a window as wide is none. `options`:
+// those of q.
+KeyWindow MakeKeyWindow(int64_t window, int64_t tokens, const at::TensorOptions& options);
+
+// Causal attention of q [sequences, heads, queries, head] to k and v [sequences, key_value_heads, keys, head], by
+// LibTorch's operator or, with dropout, by products, whose weights take memory of tokens squared. The queries are those
+// of the last keys; dropout takes as many of both. Differentiable.
+//
+// LibTorch's operator has no window, so queries go by blocks to the keys that one of a block sees, under a mask
+// (models::BlocksOfWindow): time and memory grow with tokens times window. Keys and values are repeated for the heads
+// that share them, since of the kernels on GPUs that take a mask only plain GEMMs group heads.
+at::Tensor AttendCausally(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const DropoutPlace& dropout,
+                          const KeyWindow& seen = {});
 
 }  // namespace muster::units

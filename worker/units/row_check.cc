@@ -91,10 +91,10 @@ std::vector<Compared> Compare(at::Device device, at::ScalarType type) {
 }  // namespace
 
 absl::Status CheckRowPrograms(at::Device device) {
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const Compared& c : Compare(device, type)) {
       const at::Tensor theirs = c.theirs.to(at::kDouble);
-      const double limit = c.ours.scalar_type() == at::kBFloat16 ? 1e-2 : 1e-4;
+      const double limit = IsNarrow(c.ours) ? 1e-2 : 1e-4;
       const double error =
           (c.ours.to(at::kDouble) - theirs).abs().max().item<double>() / theirs.abs().max().item<double>();
       if (error <= limit) continue;  // and not if it is undefined

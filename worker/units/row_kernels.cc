@@ -186,31 +186,32 @@ MUSTER_VECTOR void NarrowRows(const T* d, int64_t rows, int64_t n, N* out, T* su
   for (int64_t r = 0; r < rows; ++r) NarrowRow(d + r * n, n, out + r * n, sums);
 }
 
-MUSTER_VECTOR void WidenMatrix(const c10::BFloat16* from, int64_t stride, int64_t rows, int64_t n, float* to,
-                               int64_t to_stride) {
+template <typename N>
+MUSTER_VECTOR void WidenMatrix(const N* from, int64_t stride, int64_t rows, int64_t n, float* to, int64_t to_stride) {
   for (int64_t r = 0; r < rows; ++r) {
-    const c10::BFloat16* const row = from + r * stride;
+    const N* const row = from + r * stride;
     float* const out = to + r * to_stride;
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) out[i] = Wide(row[i]);
   }
 }
 
-MUSTER_VECTOR void RoundMatrix(const float* from, int64_t stride, int64_t rows, int64_t n, c10::BFloat16* to,
-                               int64_t to_stride) {
+template <typename N>
+MUSTER_VECTOR void RoundMatrix(const float* from, int64_t stride, int64_t rows, int64_t n, N* to, int64_t to_stride) {
   for (int64_t r = 0; r < rows; ++r) {
     const float* const row = from + r * stride;
-    c10::BFloat16* const out = to + r * to_stride;
+    N* const out = to + r * to_stride;
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) Put(row[i], out[i]);
   }
 }
 
-MUSTER_VECTOR void RoundMatrixWithBias(const float* from, int64_t stride, const c10::BFloat16* bias, int64_t rows,
-                                       int64_t n, c10::BFloat16* to, int64_t to_stride) {
+template <typename N>
+MUSTER_VECTOR void RoundMatrixWithBias(const float* from, int64_t stride, const N* bias, int64_t rows, int64_t n, N* to,
+                                       int64_t to_stride) {
   for (int64_t r = 0; r < rows; ++r) {
     const float* const row = from + r * stride;
-    c10::BFloat16* const out = to + r * to_stride;
+    N* const out = to + r * to_stride;
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) Put(row[i] + Wide(bias[i]), out[i]);
   }
@@ -259,11 +260,21 @@ T* Rows(const at::Tensor& t) {
   return t.mutable_data_ptr<T>();
 }
 
+// body(zero) for the narrow dtype of `t`.
+template <typename F>
+void DispatchNarrow(const at::Tensor& t, const F& body) {
+  if (t.scalar_type() == at::kHalf) return body(c10::Half{});
+  TORCH_CHECK(t.scalar_type() == at::kBFloat16, "a matrix in bf16 or fp16, not ", t.scalar_type());
+  body(c10::BFloat16{});
+}
+
 bool ByPrograms(const at::Tensor& t, RowCode code) { return code == RowCode::kDevice || !t.is_cpu(); }
 
 }  // namespace
 
-at::ScalarType WideType(at::ScalarType narrow) { return narrow == at::kBFloat16 ? at::kFloat : narrow; }
+at::ScalarType WideType(at::ScalarType narrow) {
+  return narrow == at::kBFloat16 || narrow == at::kHalf ? at::kFloat : narrow;
+}
 
 void Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out,
           const at::Tensor& statistics, RowCode code) {
@@ -379,8 +390,9 @@ void NarrowAndSum(const at::Tensor& d, const at::Tensor& narrow, const at::Tenso
 }
 
 void CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale, const at::Tensor& loss_sum,
-                  RowCode code) {
-  if (ByPrograms(logits, code)) return device::CrossEntropy(logits, targets, scale, loss_sum);
+                  RowCode code, const at::Tensor& loss_scale) {
+  if (ByPrograms(logits, code)) return device::CrossEntropy(logits, targets, scale, loss_sum, loss_scale);
+  if (loss_scale.defined()) scale *= *In<float>(loss_scale);
   TORCH_CHECK(logits.stride(1) == 1, "row kernels take whole rows");
   const int64_t n = logits.size(1), stride = logits.stride(0), threads = at::get_num_threads();
   std::vector<double> losses(static_cast<size_t>(threads), 0.0);
@@ -402,26 +414,30 @@ void CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double sc
 
 void Widen(const at::Tensor& from, const at::Tensor& to) {
   TORCH_CHECK(from.sizes() == to.sizes(), "a matrix is widened into one of its size");
-  const c10::BFloat16* const in = Rows<c10::BFloat16>(from);
   float* const out = Rows<float>(to);
   const int64_t n = from.size(1), stride = from.stride(0), to_stride = to.stride(0);
-  EachShare(from.size(0), n, [&](int64_t r, int64_t rows) {
-    WidenMatrix(in + r * stride, stride, rows, n, out + r * to_stride, to_stride);
+  DispatchNarrow(from, [&]<typename N>(N) {
+    const N* const in = Rows<N>(from);
+    EachShare(from.size(0), n, [&](int64_t r, int64_t rows) {
+      WidenMatrix(in + r * stride, stride, rows, n, out + r * to_stride, to_stride);
+    });
   });
 }
 
 void Round(const at::Tensor& from, const at::Tensor& bias, const at::Tensor& to) {
   TORCH_CHECK(from.sizes() == to.sizes(), "a matrix is rounded into one of its size");
   const float* const in = Rows<float>(from);
-  const c10::BFloat16* const added = bias.defined() ? In<c10::BFloat16>(bias) : nullptr;
-  c10::BFloat16* const out = Rows<c10::BFloat16>(to);
   const int64_t n = from.size(1), stride = from.stride(0), to_stride = to.stride(0);
-  EachShare(from.size(0), n, [&](int64_t r, int64_t rows) {
-    if (added != nullptr) {
-      RoundMatrixWithBias(in + r * stride, stride, added, rows, n, out + r * to_stride, to_stride);
-    } else {
-      RoundMatrix(in + r * stride, stride, rows, n, out + r * to_stride, to_stride);
-    }
+  DispatchNarrow(to, [&]<typename N>(N) {
+    const N* const added = bias.defined() ? In<N>(bias) : nullptr;
+    N* const out = Rows<N>(to);
+    EachShare(from.size(0), n, [&](int64_t r, int64_t rows) {
+      if (added != nullptr) {
+        RoundMatrixWithBias(in + r * stride, stride, added, rows, n, out + r * to_stride, to_stride);
+      } else {
+        RoundMatrix(in + r * stride, stride, rows, n, out + r * to_stride, to_stride);
+      }
+    });
   });
 }
 

@@ -4,9 +4,9 @@
 //   Norm(x, weight, bias, normed, statistics);
 //
 // Tensors are contiguous matrices [rows, width], vectors [width], statistics [rows, 2] (mean, then 1 / standard
-// deviation), of one device. GEMM inputs and outputs and the parameters are *narrow*: bf16, fp32 or, on a CPU, float64.
-// The residual stream, statistics and gradients of vectors are *wide*: fp32 for bf16, else the same. All arithmetic is
-// in the wide dtype. The caller allocates outputs. Gradients of vectors are added to.
+// deviation), of one device. GEMM inputs and outputs and the parameters are *narrow*: bf16, fp16, fp32 or, on a CPU,
+// float64. The residual stream, statistics and gradients of vectors are *wide*: fp32 for bf16 and fp16, else the same.
+// All arithmetic is in the wide dtype. The caller allocates outputs. Gradients of vectors are added to.
 //
 // CPU tensors take the CPU's vector code, split over LibTorch's threads by rows; CUDA tensors take GPU programs on the
 // current stream (cuda/row_programs.h), which `code` selects for CPU tensors, too. Results are bit-equal for equal
@@ -27,6 +27,8 @@ inline constexpr double kNormEpsilon = 1e-5;  // of Norm and what belongs to it
 
 // The wide dtype that belongs to a narrow one.
 at::ScalarType WideType(at::ScalarType narrow);
+// Whether it is another one: bf16 or fp16.
+inline bool IsNarrow(const at::Tensor& t) { return WideType(t.scalar_type()) != t.scalar_type(); }
 
 // out = x_hat weight + bias, x_hat = (x - mean) / sqrt(variance + 1e-5) (Ba et al. 2016). x wide, out narrow.
 void Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out,
@@ -66,17 +68,17 @@ void NarrowAndSum(const at::Tensor& d, const at::Tensor& narrow, const at::Tenso
                   RowCode code = RowCode::kVector);
 
 // loss_sum += the sum over the rows of -log softmax(logits)[target]; targets int64 [rows], loss_sum a float64 scalar of
-// the same device. With `scale` other than zero the logits become scale times their gradient. The row stride of logits
-// may exceed their width.
+// the same device. With `scale` other than zero the logits become scale times their gradient, times `loss_scale` (fp32
+// [1] of the same device) if it is defined. The row stride of logits may exceed their width.
 void CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale, const at::Tensor& loss_sum,
-                  RowCode code = RowCode::kVector);
+                  RowCode code = RowCode::kVector, const at::Tensor& loss_scale = {});
 
-// The three below convert between bf16 matrices and fp32 panels on a CPU (gemm.h). Row strides may exceed widths.
+// The three below convert between narrow matrices and fp32 panels on a CPU (gemm.h). Row strides may exceed widths.
 //
-// to = from, widened from bf16 to fp32, which is exact.
+// to = from, widened from bf16 or fp16 to fp32, which is exact.
 void Widen(const at::Tensor& from, const at::Tensor& to);
 
-// to = from + bias, rounded once from fp32 to bf16. `bias` [columns] is bf16 or undefined.
+// to = from + bias, rounded once from fp32 to bf16 or fp16. `bias` [columns] is of that dtype or undefined.
 void Round(const at::Tensor& from, const at::Tensor& bias, const at::Tensor& to);
 
 // to += alpha * gemm, where `gemm` is rounded to bf16 first if it is fp32; `to` is fp32.

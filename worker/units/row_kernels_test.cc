@@ -12,6 +12,7 @@
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/roll.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -157,6 +158,34 @@ TEST(RowKernels, Bf16IsRoundedOnceAtTheEnd) {
   NarrowAndSum(x, out, sums.zero_());
   EXPECT_TRUE(out.equal(narrow(x))) << "rounded as LibTorch does";
   EXPECT_LT(Largest(wide(sums) - wide(x).sum(0)), 1e-4);
+}
+
+// Every number of fp16, and around every number: those halfway to the next one, and one step of fp32 beside them. By
+// the CPU's code and by that of GPUs; LibTorch's casts are the reference.
+TEST(RowKernels, Fp16IsWidenedExactlyAndRoundedToTheNearest) {
+  const int64_t rows = 256, width = 256;
+  const at::Tensor all = at::empty({rows, width}, at::kHalf);
+  for (int i = 0; i < rows * width; ++i) all.mutable_data_ptr<c10::Half>()[i].x = static_cast<uint16_t>(i);
+  const at::Tensor right = all.to(at::kFloat), finite = right.isfinite();
+  const auto same = [](const at::Tensor& a, const at::Tensor& b) {  // in every bit, but for which NaN it is
+    return a.eq(b).logical_and(a.signbit().eq(b.signbit())).logical_or(a.isnan().logical_and(b.isnan())).all();
+  };
+  const at::Tensor wide = at::empty({rows, width});
+  Widen(all, wide);
+  EXPECT_TRUE(same(wide, right).item<bool>());
+  const at::Tensor zero = at::zeros({rows, width}), none = at::zeros({width}, at::kHalf);
+  AddGemm(zero, all, none, wide, RowCode::kDevice);
+  EXPECT_TRUE(same(wide, right + 0.0).item<bool>());
+  const at::Tensor next = right.view(-1).roll({-1}).view({rows, width}), between = (right + next) / 2;
+  const at::Tensor narrow = at::empty_like(all), sums = at::zeros({width});
+  int checked = 0;
+  for (const at::Tensor& x : {right, between, between * (1 + 0x1p-23), between * (1 - 0x1p-23), right * 0x1p-10,
+                              right * 3.0000001f, right / 65504 * 65519.99f, right / 65504 * 65520}) {
+    Round(x, at::Tensor(), narrow);
+    EXPECT_TRUE(same(narrow, x.to(at::kHalf)).item<bool>()) << ++checked;
+    NarrowAndSum(x.contiguous(), narrow.zero_(), sums, RowCode::kDevice);
+    EXPECT_TRUE(same(narrow, x.to(at::kHalf)).item<bool>()) << checked << ", by the programs of GPUs";
+  }
 }
 
 // LibTorch's own casts are the reference; rows of both matrices lie apart.

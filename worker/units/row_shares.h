@@ -25,8 +25,10 @@ void Dispatch(const at::Tensor& narrow, const F& body) {
       return body(double{}, double{});
     case at::kBFloat16:
       return body(float{}, c10::BFloat16{});
+    case at::kHalf:
+      return body(float{}, c10::Half{});
     default:
-      TORCH_CHECK(false, "row kernels take bf16, fp32 or float64, not ", narrow.scalar_type());
+      TORCH_CHECK(false, "row kernels take bf16, fp16, fp32 or float64, not ", narrow.scalar_type());
   }
 }
 

@@ -27,32 +27,49 @@ void AddRows(const at::Tensor& ids, const at::Tensor& rows, const at::Tensor& ta
 
 class Embedding final : public UnitModule {
  public:
-  Embedding(Parameter table, Parameter positions)
-      : table_(std::move(table)), positions_(std::move(positions)), flow_(WideType(table_.value.scalar_type())) {}
+  Embedding(Parameter table, Parameter positions, const UnitOptions& options)
+      : table_(std::move(table)),
+        positions_(std::move(positions)),
+        index_(options.index),
+        flow_(WideType(table_.value.scalar_type())) {}
 
   Activations Forward(const Context& context, const Activations&, Saved&) override {
     const int64_t tokens = context.inputs.size(1);
     at::Tensor rows = at::embedding(table_.value, context.inputs).to(flow_);
     if (positions_.value.defined()) rows.add_(positions_.value.narrow(0, context.position, tokens));
+    Drop(context, rows);
     return {rows};
   }
 
   Activations Backward(const Context& context, Saved, const Activations& grads) override {
-    const at::Tensor dx = grads[0].to(table_.gradient.scalar_type());
-    AddRows(context.inputs.contiguous().view(-1), dx.contiguous().view({-1, dx.size(2)}), table_.gradient);
-    if (positions_.value.defined()) positions_.gradient.narrow(0, 0, dx.size(1)).add_(dx.sum(0));
+    at::Tensor dx = grads[0].to(WideType(table_.value.scalar_type()));
+    if (context.dropout.embedding > 0) {
+      dx = dx.clone(at::MemoryFormat::Contiguous);
+      Drop(context, dx);
+    }
+    if (table_.gradient.defined()) {
+      AddRows(context.inputs.contiguous().view(-1), dx.contiguous().view({-1, dx.size(2)}), table_.gradient);
+    }
+    if (positions_.gradient.defined()) positions_.gradient.narrow(0, 0, dx.size(1)).add_(dx.sum(0));
     return {};
   }
 
  private:
+  // rows [samples, tokens, width]
+  void Drop(const Context& context, const at::Tensor& rows) const {
+    const DropoutRates& dropout = context.dropout;
+    DropRows(dropout.At(dropout.embedding, index_, 0), rows.size(1), 0, rows.view({-1, rows.size(2)}));
+  }
+
   const Parameter table_, positions_;
+  const int index_;
   const at::ScalarType flow_;  // dtype of its output
 };
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakeTokenEmbedding(Parameter table, Parameter positions) {
-  return std::make_unique<Embedding>(std::move(table), std::move(positions));
+std::unique_ptr<UnitModule> MakeTokenEmbedding(Parameter table, Parameter positions, const UnitOptions& options) {
+  return std::make_unique<Embedding>(std::move(table), std::move(positions), options);
 }
 
 }  // namespace muster::units

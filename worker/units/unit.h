@@ -13,8 +13,13 @@
 
 #include "absl/status/statusor.h"
 #include "proto/inventory.pb.h"
+#include "worker/units/dropout.h"
 #include "worker/units/gemm.h"
 #include "worker/units/row_kernels.h"
+
+namespace muster::plugin {
+class Model;
+}  // namespace muster::plugin
 
 namespace muster::units {
 
@@ -26,17 +31,45 @@ enum class Mode {
   kGenerate
 };
 
+// What a training step drops; dropout.h. All zero outside of training.
+struct DropoutRates {
+  double embedding = 0, attention = 0, residual = 0;
+  uint64_t seed = 0, step = 0;
+  int64_t first_sample = 0;  // among the step's samples of all ranks
+
+  // The place of a unit: 0 its attention, or an embedding's sum; 1 what attention adds, 2 what the network adds.
+  DropoutPlace At(double rate, int unit, uint32_t which) const {
+    return {rate, seed, static_cast<uint32_t>(step), static_cast<uint32_t>(unit) * 4 + which, first_sample};
+  }
+};
+
+// The ranks that compute the same microbatch on samples of their own. Each makes the same calls in the same order, as
+// the inventory declares (Unit.exchange), whether it has samples or not. Tensors are contiguous. A failure is thrown,
+// also through autograd.
+class SampleRanks {
+ public:
+  virtual ~SampleRanks() = default;
+  // Of `values` [n]: [ranks, n], the same on every rank.
+  virtual at::Tensor Gather(const at::Tensor& values) = 0;
+  // In place, the sum over the ranks.
+  virtual void Sum(const at::Tensor& values) = 0;
+};
+
 struct Context {
   Mode mode = Mode::kTrain;
   int microbatch = 0;
-  int64_t samples = 0;
+  int64_t samples = 0;           // zero only if the unit, or one after it, exchanges; then the inputs have zero samples
+  SampleRanks* ranks = nullptr;  // in training; null: this rank has all samples of the microbatch
+  DropoutRates dropout;
   at::Tensor inputs;     // of the batch: token ids, int64 [samples, tokens]; images, fp32 [samples, C, H, W]
   int64_t position = 0;  // position of the first token; nonzero in mode generate only
   at::Tensor targets;    // int64 [samples, tokens] or [samples]; undefined: the head gives logits and no loss
   double label_smoothing = 0;
   double loss_scale = 1.0;  // factor on each target's gradient: 1 / targets of the whole step
-  at::Tensor loss_sum;      // float64 scalar: the head adds its loss summed over the targets, in backward when training
-  at::Tensor metric_sums;   // float64 [the task's metrics]: likewise in mode evaluate
+  // Another one, which the device decides: fp32 [1]. With fp16 it keeps small gradients in range. Undefined: 1.
+  at::Tensor gradient_scale;
+  at::Tensor loss_sum;     // float64 scalar: the head adds its loss summed over the targets, in backward when training
+  at::Tensor metric_sums;  // float64 [the task's metrics]: likewise in mode evaluate
 };
 
 // Between units: hidden states [samples, tokens, width], or features [samples, C, H, W]. From the head: nothing or,
@@ -49,8 +82,9 @@ struct Saved {
   std::vector<at::Tensor> tensors;
 };
 
-// A parameter and where its gradient is added: views of equal shape. Gradients start at zero in each step. Values in
-// bf16 have gradients in fp32, so that many small ones add up; otherwise both are of one dtype.
+// A parameter and where its gradient is added: views of equal shape. Gradients start at zero in each step. A frozen
+// matrix (two dimensions or more) has none, so the unit spares its GEMM; that of a frozen vector is a scratch. Values
+// in bf16 or fp16 have gradients in fp32, so that many small ones add up; otherwise both are of one dtype.
 struct Parameter {
   at::Tensor value;
   at::Tensor gradient;
@@ -72,7 +106,10 @@ struct UnitOptions {
   bool portable = false;                      // LibTorch's operators and autograd only: the reference, on any device
   RowCode rows = RowCode::kVector;            // on a CPU: kDevice for what a GPU computes, less its GEMMs
   Bf16Gemms bf16_gemms = Bf16Gemms::kNative;  // on a CPU
-  std::vector<at::Tensor> buffers = {};       // the unit's, in the inventory's order; it updates them in training
+  // Of a custom model: the library's, whose modules the units bind to the parameters. Each engine has its own.
+  std::shared_ptr<plugin::Model> plugin = nullptr;
+  std::vector<at::Tensor> buffers = {};  // the unit's, in the inventory's order; it updates them in training
+  int index = 0;                         // of the unit in the inventory
 };
 
 // `unit` is one of `inventory`. `parameters`: the unit's tensors in the inventory's order, then those it borrows.

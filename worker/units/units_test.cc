@@ -2,7 +2,6 @@
 // mask a wrong formula, and in fp32, which takes other code paths on a CPU.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -13,6 +12,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
@@ -28,6 +28,13 @@
 #include "models/inventory.h"
 #include "worker/units/autograd.h"
 #include "worker/units/unit.h"
+
+// Of ATen/autocast_mode.h, which includes all of ATen and so takes longer to compile than these tests.
+namespace at::autocast {
+TORCH_API void set_autocast_enabled(at::DeviceType device_type, bool enabled);
+TORCH_API void set_autocast_dtype(at::DeviceType device_type, at::ScalarType dtype);
+TORCH_API void clear_cache();
+}  // namespace at::autocast
 
 namespace muster::units {
 namespace {
@@ -111,7 +118,7 @@ class Chain {
   const std::map<std::string, Parameter>& parameters() const { return parameters_; }
 
  private:
-  static at::ScalarType Sink(at::ScalarType type) { return type == at::kBFloat16 ? at::kFloat : type; }
+  static at::ScalarType Sink(at::ScalarType type) { return WideType(type); }
 
   std::map<std::string, Parameter> parameters_;
   std::vector<std::unique_ptr<UnitModule>> units_;
@@ -294,6 +301,24 @@ TEST(Units, ComputeInBf16CloseToTheWholeGraph) {
         evaluate.context.mode = Mode::kEvaluate;
         EXPECT_NEAR(chain.Evaluate(evaluate), loss, 1e-6 * loss);
       }
+    }
+  }
+}
+
+// 11 bits instead of 8, and a scale without which the gradients would be below the least number of fp16.
+TEST(Units, ComputeInFp16WithALossScale) {
+  constexpr double kScale = 4096, kShare = 1.0 / (1 << 16);
+  for (const Code& code : kCodes) {
+    SCOPED_TRACE(code.name);
+    for (const Dimensions& shape : kShapes) {
+      Chain chain(Make(shape), at::kHalf, {code.portable, code.rows});
+      const Reference reference(shape, chain.parameters());
+      Chain::Pass pass{Tokens(shape, 3, kShare), {}};
+      pass.context.gradient_scale = at::full({1}, kScale, at::kFloat);
+      const at::Tensor right = reference.Loss(pass.context);
+      chain.Forward(pass);
+      EXPECT_NEAR(chain.Backward(pass), right.item<double>(), 2e-3 * right.item<double>()) << shape.vocabulary;
+      ExpectGradients(chain, reference.GradientsOf(right * (kShare * kScale)), 0.03);
     }
   }
 }

@@ -22,6 +22,7 @@ namespace muster::units::device {
 namespace {
 
 using programs::Bf16;
+using programs::Fp16;
 
 // Runs `program` on the device of `on`. Profilers see a range of its name.
 template <typename Program>
@@ -42,8 +43,8 @@ void Run(const Program& program, const at::Tensor& on) {
     }
   }
 #endif
-  TORCH_CHECK(false, Program::kName, " runs on CPUs, and in bf16 and fp32 on NVIDIA GPUs; it was given ", on.device(),
-              " and ", on.scalar_type());
+  TORCH_CHECK(false, Program::kName, " runs on CPUs, and in bf16, fp16 and fp32 on NVIDIA GPUs; it was given ",
+              on.device(), " and ", on.scalar_type());
 }
 
 // body(wide zero, narrow zero) for the dtypes that belong to `narrow`.
@@ -56,8 +57,10 @@ void Dispatch(const at::Tensor& narrow, const F& body) {
       return body(double{}, double{});
     case at::kBFloat16:
       return body(float{}, Bf16{});
+    case at::kHalf:
+      return body(float{}, Fp16{});
     default:
-      TORCH_CHECK(false, "row kernels take bf16, fp32 or float64, not ", narrow.scalar_type());
+      TORCH_CHECK(false, "row kernels take bf16, fp16, fp32 or float64, not ", narrow.scalar_type());
   }
 }
 
@@ -65,6 +68,8 @@ template <typename T>
 T* Numbers(const at::Tensor& t) {
   if constexpr (std::is_same_v<T, Bf16>) {
     return reinterpret_cast<Bf16*>(t.mutable_data_ptr<c10::BFloat16>());
+  } else if constexpr (std::is_same_v<T, Fp16>) {
+    return reinterpret_cast<Fp16*>(t.mutable_data_ptr<c10::Half>());
   } else {
     return t.mutable_data_ptr<T>();
   }
@@ -115,6 +120,13 @@ void AddColumns(const Source& source, const Shape& shape, const at::Tensor& on, 
 }
 
 }  // namespace
+
+void DropoutFactors(const DropoutPlace& place, int64_t tokens, int64_t first_row, const at::Tensor& out) {
+  const Shape s(out);
+  Run(programs::DropoutFactors{s.Matrix<float>(out), place.seed ^ kDropoutKey, place.step, place.place, place.least(),
+                               place.scale(), place.first_sample, tokens, first_row, s.rows, s.width},
+      out);
+}
 
 void Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out,
           const at::Tensor& statistics) {
@@ -196,14 +208,17 @@ void NarrowAndSum(const at::Tensor& d, const at::Tensor& narrow, const at::Tenso
   });
 }
 
-void CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale, const at::Tensor& loss_sum) {
+void CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale, const at::Tensor& loss_sum,
+                  const at::Tensor& loss_scale) {
   const Shape s(logits);
   TORCH_CHECK(logits.stride(1) == 1 || s.width == 1, "row kernels take whole rows");
   Dispatch(logits, [&]<typename T, typename N>(T, N) {
     const at::Tensor losses =
         at::empty({s.rows}, logits.options().dtype(std::is_same_v<T, double> ? at::kDouble : at::kFloat));
     Run(programs::CrossEntropy<T, N>{Numbers<N>(logits), logits.stride(0), s.Contiguous<int64_t>(targets, s.rows),
-                                     Numbers<T>(losses), static_cast<T>(scale), s.rows, s.width},
+                                     Numbers<T>(losses), static_cast<T>(scale),
+                                     loss_scale.defined() ? s.Contiguous<float>(loss_scale, 1) : nullptr, s.rows,
+                                     s.width},
         logits);
     Run(programs::LossTotal<T>{Numbers<T>(losses), s.Contiguous<double>(loss_sum, 1), s.rows}, logits);
   });

@@ -5,7 +5,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "worker/units/dropout.h"
+
 namespace muster::units::device {
+
+// out fp32 [rows, width] = the place's factors from row `first_row` on, of samples of `tokens` rows.
+void DropoutFactors(const DropoutPlace& place, int64_t tokens, int64_t first_row, const at::Tensor& out);
 
 void Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out,
           const at::Tensor& statistics);
@@ -21,6 +26,7 @@ void GeluBackward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor&
 void AddGemm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& bias, const at::Tensor& out);
 void AddColumnSums(const at::Tensor& d, const at::Tensor& sums);
 void NarrowAndSum(const at::Tensor& d, const at::Tensor& narrow, const at::Tensor& sums);
-void CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale, const at::Tensor& loss_sum);
+void CrossEntropy(const at::Tensor& logits, const at::Tensor& targets, double scale, const at::Tensor& loss_sum,
+                  const at::Tensor& loss_scale);
 
 }  // namespace muster::units::device

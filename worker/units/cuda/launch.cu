@@ -80,8 +80,10 @@ const char* Launch(const Program& program, void* stream) {
   MUSTER_LAUNCH(ColumnTiles<NormVectors<float, N>>)
 MUSTER_LAUNCH_FOR(float);
 MUSTER_LAUNCH_FOR(Bf16);
+MUSTER_LAUNCH_FOR(Fp16);
 MUSTER_LAUNCH(ColumnTotals<float, 1>);
 MUSTER_LAUNCH(ColumnTotals<float, 2>);
 MUSTER_LAUNCH(LossTotal<float>);
+MUSTER_LAUNCH(DropoutFactors);
 
 }  // namespace muster::units::programs

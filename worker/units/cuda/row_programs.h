@@ -9,7 +9,7 @@
 // Index i belongs to the same thread in every phase, so a phase may read what an earlier one wrote at the same index.
 // State that several threads need goes through Reduce, which is also a barrier.
 //
-// N is the dtype of GEMMs and parameters, T the wide one that all arithmetic is in: float for float and Bf16, and
+// N is the dtype of GEMMs and parameters, T the wide one that all arithmetic is in: float for float, Bf16 and Fp16, and
 // double for double, on CPUs only, to prove formulas. Matrices are contiguous [rows, width] unless they have a stride.
 #pragma once
 
@@ -41,22 +41,46 @@ struct MUSTER_ALIAS Bf16 {
   uint16_t bits;
 };
 
+// An IEEE 754 half as it is stored.
+struct MUSTER_ALIAS Fp16 {
+  uint16_t bits;
+};
+
+MUSTER_PROGRAM inline float FromBits(uint32_t bits) {
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+MUSTER_PROGRAM inline uint32_t BitsOf(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
 // A number as it is computed with; and back, to the nearest, of two equally near the even one.
 MUSTER_PROGRAM inline float Wide(float x) { return x; }
 MUSTER_PROGRAM inline double Wide(double x) { return x; }
-MUSTER_PROGRAM inline float Wide(Bf16 x) {
-  const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
-  float wide;
-  __builtin_memcpy(&wide, &bits, sizeof wide);
-  return wide;
+MUSTER_PROGRAM inline float Wide(Bf16 x) { return FromBits(static_cast<uint32_t>(x.bits) << 16); }
+// A normal half has its exponent moved by 112; a small one is a whole number of 2^-24.
+MUSTER_PROGRAM inline float Wide(Fp16 x) {
+  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16, bits = x.bits & 0x7fffu;
+  const float normal = FromBits((bits << 13) + 0x70000000u) * 0x1p-112f, small = FromBits(bits | 0x3f000000u) - 0.5f;
+  return FromBits(sign | BitsOf(bits < 0x0400u ? small : normal));
 }
 MUSTER_PROGRAM inline void Put(float x, float& to) { to = x; }
 MUSTER_PROGRAM inline void Put(double x, double& to) { to = x; }
 MUSTER_PROGRAM inline void Put(float x, Bf16& to) {
-  uint32_t bits;
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  const uint32_t nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const uint32_t bits = BitsOf(x), nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   to.bits = static_cast<uint16_t>(x != x ? 0x7fc0u : nearest);
+}
+// Adding a power of two whose last bit is worth as much as the half's rounds as the half must be rounded.
+MUSTER_PROGRAM inline void Put(float x, Fp16& to) {
+  const uint32_t given = BitsOf(x), bits = given & 0x7fffffffu, exponent = bits & 0x7f800000u;
+  const uint32_t least = exponent > 0x38800000u ? exponent : 0x38800000u, unit = least + (13u << 23);
+  const uint32_t rounded = BitsOf(FromBits(bits) + FromBits(unit)) - unit;  // in last bits
+  // 65,520 and more round to infinity.
+  const uint32_t nearest = bits >= 0x477ff000u ? 0x7c00u : rounded + ((least - 0x38800000u) >> 13);
+  to.bits = static_cast<uint16_t>((given >> 16 & 0x8000u) | (x != x ? 0x7e00u : nearest));
 }
 
 template <typename T, int kCount>
@@ -375,6 +399,7 @@ struct CrossEntropy {
   const int64_t* targets;
   T* losses;
   T scale;
+  const float* loss_scale;  // another factor, or null
   int64_t rows;
   int width;
 
@@ -399,10 +424,48 @@ struct CrossEntropy {
         });
     block.Each(1, [&](int) { losses[at.x] = std::log(all.sum) - (picked - all.largest); });
     if (scale == T(0)) return;
-    const T factor = scale / all.sum;
+    const T whole = loss_scale == nullptr ? scale : scale * static_cast<T>(*loss_scale), factor = whole / all.sum;
     block.Each(width, [&](int i) {
       const T gradient = std::exp(Wide(x[i]) - all.largest) * factor;
-      Put(i == target ? gradient - scale : gradient, x[i]);
+      Put(i == target ? gradient - whole : gradient, x[i]);
+    });
+  }
+};
+
+// ---- Dropout (dropout.h) ----
+
+// out = the factors of rows [first_row, first_row + rows) of a place, fp32.
+struct DropoutFactors {
+  using Number = float;
+  static constexpr const char* kName = "muster::DropoutFactors";
+  static constexpr int kThreads = 128;
+  float* out;
+  uint64_t key;
+  uint32_t step, place, least;  // the least word that is kept
+  float scale;
+  int64_t first_sample, tokens, first_row, rows;
+  int width;
+
+  Grid grid() const { return {rows, 1}; }
+  template <typename Block>
+  MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
+    const int64_t row = first_row + at.x, first = row % tokens * width;
+    const uint32_t sample = static_cast<uint32_t>(first_sample + row / tokens);
+    block.Each(width, [&](int i) {
+      const uint64_t element = static_cast<uint64_t>(first + i), of_four = element / 4;
+      uint32_t c[4] = {static_cast<uint32_t>(of_four), sample + (static_cast<uint32_t>(of_four >> 32) << 20), step,
+                       place};
+      uint32_t low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
+      for (int round = 0; round < 10; ++round) {
+        const uint64_t one = uint64_t{0xd2511f53} * c[0], two = uint64_t{0xcd9e8d57} * c[2];
+        c[0] = static_cast<uint32_t>(two >> 32) ^ c[1] ^ low;
+        c[1] = static_cast<uint32_t>(two);
+        c[2] = static_cast<uint32_t>(one >> 32) ^ c[3] ^ high;
+        c[3] = static_cast<uint32_t>(one);
+        low += 0x9e3779b9;
+        high += 0xbb67ae85;
+      }
+      out[at.x * width + i] = c[element % 4] >= least ? scale : 0.0f;
     });
   }
 };

@@ -1,5 +1,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 
@@ -8,6 +9,7 @@
 #include "worker/units/cpu_attention.h"
 #include "worker/units/gemm.h"
 #include "worker/units/gpt2/gpt2.h"
+#include "worker/units/low_rank.h"
 #include "worker/units/operator_attention.h"
 #include "worker/units/row_kernels.h"
 
@@ -20,20 +22,22 @@ constexpr uint64_t kPanelRowFactor = 2;
 
 // Saves for backward: the input, q k v, attention's output, the sum after attention, the hidden layer before GELU and a
 // few scalars per token: 10 widths, where autograd saves 16. Norms and GELU are cheaper to recompute than to save. The
-// MLP runs in blocks of rows. GEMMs add to the flat gradients. With bf16 parameters the GEMMs are bf16; the residual
-// stream, the statistics of norms and softmax, and the parameters' gradients are fp32.
+// MLP runs in blocks of rows. GEMMs add to the flat gradients. With bf16 or fp16 parameters the GEMMs are too; the
+// residual stream, the statistics of norms and softmax, and the parameters' gradients are fp32.
 //
 // One implementation for CPUs and GPUs: the row operations go by the device of their tensors, or by `rows`. Attention
 // is our own on CPUs, and LibTorch's where the row operations are those of GPUs.
 class Block final : public UnitModule {
  public:
-  Block(std::vector<Parameter> p, int64_t heads, uint64_t piece_rows, const UnitOptions& options)
+  Block(const Unit& unit, std::vector<Parameter> p, int64_t heads, const UnitOptions& options)
       : p_(std::move(p)),
         gemms_(options.bf16_gemms),
+        adapters_(MakeAdapters(unit, p_, gemms_)),
         rows_(p_[0].value.is_cpu() ? options.rows : RowCode::kDevice),
-        narrow_(p_[0].value.scalar_type() == at::kBFloat16),
+        narrow_(IsNarrow(p_[0].value)),
         heads_(heads),
-        piece_rows_(PieceRows(piece_rows)) {}
+        index_(options.index),
+        piece_rows_(PieceRows(unit.piece_rows())) {}
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
     const bool keep = context.mode == Mode::kTrain || context.mode == Mode::kRecompute;
@@ -43,6 +47,7 @@ class Block final : public UnitModule {
     const at::Tensor normed = Narrow(x, width), sum = Wide(x, width);
     Norm(x, p_[kLn1W].value, p_[kLn1B].value, normed, statistics, rows_);
     gemms_.ComputeWithBias(normed, p_[kAttnW].value, p_[kAttnB].value, qkv);
+    Adapt(normed, kAttnW, qkv);
     at::Tensor attention;
     std::vector<at::Tensor> kept;  // for attention's backward
     if (context.mode == Mode::kGenerate) {
@@ -54,13 +59,14 @@ class Block final : public UnitModule {
                       .view({-1, width})
                       .to(qkv.scalar_type());
     } else {
-      attention = Attend(qkv, in[0].sizes(), keep ? &kept : nullptr);
+      attention = Attend(qkv, in[0].sizes(), AttentionDropout(context), keep ? &kept : nullptr);
     }
     const at::Tensor projected = narrow_ ? Narrow(x, width) : sum;
-    gemms_.Compute(attention, p_[kProjW].value, projected);
-    AddAndNorm(x, projected, p_[kProjB].value, p_[kLn2W].value, p_[kLn2B].value, sum, normed, statistics2, rows_);
+    const Dropped dropped = ResidualDropout(context, kAttentionAdds, in[0].size(1));
+    AddAndNorm(x, projected, Project(attention, kProjW, kProjB, dropped, 0, projected), p_[kLn2W].value,
+               p_[kLn2B].value, sum, normed, statistics2, rows_);
     const at::Tensor hidden = keep ? Narrow(x, 4 * width) : at::Tensor();
-    const at::Tensor y = FeedForward(normed, sum, hidden);
+    const at::Tensor y = FeedForward(normed, sum, hidden, ResidualDropout(context, kNetworkAdds, in[0].size(1)));
     if (keep) {
       saved.tensors = {x, statistics, attention};
       saved.tensors.insert(saved.tensors.end(), kept.begin(), kept.end());
@@ -69,16 +75,17 @@ class Block final : public UnitModule {
     return {y.view(in[0].sizes())};
   }
 
-  Activations Backward(const Context&, Saved saved, const Activations& grads) override {
+  Activations Backward(const Context& context, Saved saved, const Activations& grads) override {
     const at::Tensor d = grads[0].contiguous();
     const at::Tensor rows = Flat(d);  // becomes the gradient of the input
+    const int64_t tokens = d.size(1);
     std::vector<at::Tensor>& kept = saved.tensors;
     {
       const at::Tensor hidden = Pop(kept), statistics2 = Pop(kept), sum = Pop(kept);
-      FeedForwardBackward(sum, statistics2, hidden, rows);
+      FeedForwardBackward(sum, statistics2, hidden, ResidualDropout(context, kNetworkAdds, tokens), rows);
     }
     const at::Tensor x = kept[0], statistics = kept[1];
-    const at::Tensor d_qkv = AttendAndProjectBackward({kept.begin() + 2, kept.end()}, rows, d.sizes());
+    const at::Tensor d_qkv = AttendAndProjectBackward({kept.begin() + 2, kept.end()}, rows, context, d.sizes());
     kept.clear();
     const at::Tensor normed = Narrow(x, x.size(1));
     NormAgain(x, statistics, p_[kLn1W].value, p_[kLn1B].value, normed, rows_);
@@ -91,6 +98,41 @@ class Block final : public UnitModule {
  private:
   // The inventory's order.
   enum { kLn1W, kLn1B, kAttnW, kAttnB, kProjW, kProjB, kLn2W, kLn2B, kFcW, kFcB, kFcProjW, kFcProjB };
+
+  // Which of the unit's places drops.
+  enum : uint32_t { kWeights, kAttentionAdds, kNetworkAdds };
+  struct Dropped {
+    DropoutPlace place;
+    int64_t tokens;  // rows of a sample
+  };
+
+  DropoutPlace AttentionDropout(const Context& context) const {
+    return context.dropout.At(context.dropout.attention, index_, kWeights);
+  }
+  Dropped ResidualDropout(const Context& context, uint32_t which, int64_t tokens) const {
+    return {context.dropout.At(context.dropout.residual, index_, which), tokens};
+  }
+
+  // y = x W, and with dropout, which takes the bias too, y = drop(x W + bias). Returns the bias that is left to add.
+  // `first`: the row of x in the microbatch.
+  at::Tensor Project(const at::Tensor& x, int weight, int bias, const Dropped& dropped, int64_t first,
+                     const at::Tensor& y) const {
+    if (!dropped.place.on()) {
+      Multiply(x, weight, y);
+      return p_[bias].value;
+    }
+    gemms_.ComputeWithBias(x, p_[weight].value, p_[bias].value, y);
+    Adapt(x, weight, y);
+    DropRows(dropped.place, dropped.tokens, first, y);
+    return at::zeros_like(p_[bias].value);
+  }
+  // The gradient of what Project gave from that of what was dropped.
+  static at::Tensor Undropped(const at::Tensor& d, const Dropped& dropped, int64_t first) {
+    if (!dropped.place.on()) return d;
+    at::Tensor copy = d.clone();
+    DropRows(dropped.place, dropped.tokens, first, copy);
+    return copy;
+  }
 
   // Tensors with as many rows as `like`: in the residual stream's dtype, and in the GEMMs' dtype.
   static at::Tensor Wide(const at::Tensor& like, int64_t width) {
@@ -125,15 +167,34 @@ class Block final : public UnitModule {
     return narrow;
   }
 
-  // Adds the gradient of a weight.
-  void WeightGradient(const at::Tensor& x, const at::Tensor& d, int weight) const {
-    gemms_.AddTo(p_[weight].gradient, x.t(), d);
+  // Adds what the weight's adapter gives, if it has one.
+  void Adapt(const at::Tensor& x, int weight, const at::Tensor& y) const {
+    if (adapters_[weight].has_value()) adapters_[weight]->Forward(x, y);
+  }
+  // y = x W.
+  void Multiply(const at::Tensor& x, int weight, const at::Tensor& y) const {
+    gemms_.Compute(x, p_[weight].value, y);
+    Adapt(x, weight, y);
   }
 
-  // Also d_x, which may be x, becomes the gradient of x.
-  void GemmBackward(const at::Tensor& x, const at::Tensor& d, int weight, const at::Tensor& d_x) const {
-    WeightGradient(x, d, weight);
+  // What both gradients below need of the weight's adapter; undefined: it has none.
+  at::Tensor InnerGradient(const at::Tensor& d, int weight) const {
+    return adapters_[weight].has_value() ? adapters_[weight]->InnerGradient(d) : at::Tensor();
+  }
+  // Adds the gradients of a weight and of its adapter.
+  void WeightGradient(const at::Tensor& x, const at::Tensor& d, int weight, const at::Tensor& inner) const {
+    if (p_[weight].gradient.defined()) gemms_.AddTo(p_[weight].gradient, x.t(), d);
+    if (inner.defined()) adapters_[weight]->AddGradients(x, d, inner);
+  }
+  void InputGradient(const at::Tensor& d, int weight, const at::Tensor& inner, const at::Tensor& d_x) const {
     gemms_.Compute(d, p_[weight].value.t(), d_x);
+    if (inner.defined()) adapters_[weight]->AddInputGradient(inner, d_x);
+  }
+  // Both; d_x may be x.
+  void GemmBackward(const at::Tensor& x, const at::Tensor& d, int weight, const at::Tensor& d_x) const {
+    const at::Tensor inner = InnerGradient(d, weight);
+    WeightGradient(x, d, weight, inner);
+    InputGradient(d, weight, inner, d_x);
   }
 
   at::Tensor ByHead(const at::Tensor& qkv, at::IntArrayRef shape) const {
@@ -141,35 +202,39 @@ class Block final : public UnitModule {
   }
 
   // Returns attention's output; `kept`, if not null, receives what its backward needs beside that.
-  at::Tensor Attend(const at::Tensor& qkv, at::IntArrayRef shape, std::vector<at::Tensor>* kept) const {
-    if (rows_ == RowCode::kDevice) return AttendByOperator(ByHead(qkv, shape), kept);
+  at::Tensor Attend(const at::Tensor& qkv, at::IntArrayRef shape, const DropoutPlace& dropout,
+                    std::vector<at::Tensor>* kept) const {
+    if (rows_ == RowCode::kDevice) return AttendByOperator(ByHead(qkv, shape), kept, dropout);
     const at::Tensor out = at::empty({qkv.size(0), shape[2]}, qkv.options());
     const at::Tensor log_sums = at::empty({qkv.size(0) * heads_}, qkv.options().dtype(WideType(qkv.scalar_type())));
     const at::Tensor by_head = ByHead(qkv, shape);
-    units::Attend(by_head.select(2, 0), by_head.select(2, 1), by_head.select(2, 2), out, log_sums);
+    units::Attend(by_head.select(2, 0), by_head.select(2, 1), by_head.select(2, 2), out, log_sums, dropout);
     if (kept != nullptr) *kept = {qkv, log_sums};
     return out;
   }
 
   // Backward of attention and of its output projection. `kept`: attention's output, and what Attend kept. Returns the
   // gradient of q k v.
-  at::Tensor AttendAndProjectBackward(std::vector<at::Tensor> kept, const at::Tensor& d, at::IntArrayRef shape) const {
+  at::Tensor AttendAndProjectBackward(std::vector<at::Tensor> kept, const at::Tensor& d, const Context& context,
+                                      at::IntArrayRef shape) const {
     const at::Tensor attention = kept[0];
     kept.erase(kept.begin());
     const at::Tensor d_attention = at::empty_like(attention), d_qkv = Narrow(d, 3 * shape[2]);
-    GemmBackward(attention, GemmGradient(d, kProjB), kProjW, d_attention);
+    const at::Tensor added = Undropped(d, ResidualDropout(context, kAttentionAdds, shape[1]), 0);
+    GemmBackward(attention, GemmGradient(added, kProjB), kProjW, d_attention);
     if (rows_ == RowCode::kDevice) {
       AttendByOperatorBackward(kept, d_attention, d_qkv);
     } else {
       const at::Tensor by_head = ByHead(kept[0], shape), d_by_head = ByHead(d_qkv, shape);
       AttendBackward(by_head.select(2, 0), by_head.select(2, 1), by_head.select(2, 2), attention, kept[1], d_attention,
-                     d_by_head.select(2, 0), d_by_head.select(2, 1), d_by_head.select(2, 2));
+                     d_by_head.select(2, 0), d_by_head.select(2, 1), d_by_head.select(2, 2), AttentionDropout(context));
     }
     return d_qkv;
   }
 
   // sum + MLP(normed). `hidden` receives what GELU is applied to but for its bias, if it is defined.
-  at::Tensor FeedForward(const at::Tensor& normed, const at::Tensor& sum, const at::Tensor& hidden) const {
+  at::Tensor FeedForward(const at::Tensor& normed, const at::Tensor& sum, const at::Tensor& hidden,
+                         const Dropped& dropped) const {
     const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(sum);
     const at::Tensor y = at::empty_like(sum), active = at::empty({piece, 4 * width}, normed.options());
     const at::Tensor scratch = hidden.defined() ? hidden : at::empty_like(active);
@@ -178,18 +243,18 @@ class Block final : public UnitModule {
       const int64_t n = std::min(piece, rows - r);
       const at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n);
       const at::Tensor g = active.narrow(0, 0, n), to = y.narrow(0, r, n);
-      gemms_.Compute(normed.narrow(0, r, n), p_[kFcW].value, h);
+      Multiply(normed.narrow(0, r, n), kFcW, h);
       AddAndGelu(h, p_[kFcB].value, g, rows_);
       const at::Tensor gemm = narrow_ ? gemm_out.narrow(0, 0, n) : to;
-      gemms_.Compute(g, p_[kFcProjW].value, gemm);
-      AddGemm(sum.narrow(0, r, n), gemm, p_[kFcProjB].value, to, rows_);
+      const at::Tensor bias = Project(g, kFcProjW, kFcProjB, dropped, r, gemm);
+      AddGemm(sum.narrow(0, r, n), gemm, bias, to, rows_);
     }
     return y;
   }
 
   // d, the gradient of FeedForward's result, becomes that of `sum`.
   void FeedForwardBackward(const at::Tensor& sum, const at::Tensor& statistics, const at::Tensor& hidden,
-                           const at::Tensor& d) const {
+                           const Dropped& dropped, const at::Tensor& d) const {
     const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(sum);
     const at::Tensor active = at::empty({piece, 4 * width}, hidden.options()), d_hidden = at::empty_like(active);
     const at::Tensor normed = at::empty({piece, width}, hidden.options());
@@ -197,11 +262,12 @@ class Block final : public UnitModule {
       const int64_t n = std::min(piece, rows - r);
       const at::Tensor g = active.narrow(0, 0, n), row = normed.narrow(0, 0, n), s = sum.narrow(0, r, n);
       const at::Tensor h = hidden.narrow(0, r, n), st = statistics.narrow(0, r, n);
-      const at::Tensor dy = GemmGradient(d.narrow(0, r, n), kFcProjB);
+      const at::Tensor dy = GemmGradient(Undropped(d.narrow(0, r, n), dropped, r), kFcProjB);
       const at::Tensor dh = d_hidden.narrow(0, 0, n);
-      gemms_.Compute(dy, p_[kFcProjW].value.t(), dh);
+      const at::Tensor inner = InnerGradient(dy, kFcProjW);
+      InputGradient(dy, kFcProjW, inner, dh);
       GeluBackward(h, p_[kFcB].value, g, dh, p_[kFcB].gradient, rows_);
-      WeightGradient(g, dy, kFcProjW);
+      WeightGradient(g, dy, kFcProjW, inner);
       NormAgain(s, st, p_[kLn2W].value, p_[kLn2B].value, row, rows_);
       GemmBackward(row, dh, kFcW, row);
       NormBackward(row, s, st, p_[kLn2W].value, d.narrow(0, r, n), p_[kLn2W].gradient, p_[kLn2B].gradient, rows_);
@@ -210,17 +276,19 @@ class Block final : public UnitModule {
 
   const std::vector<Parameter> p_;
   const Gemms gemms_;
+  const Adapters adapters_;
   const RowCode rows_;
-  const bool narrow_;  // parameters and GEMMs in bf16
+  const bool narrow_;  // parameters and GEMMs in bf16 or fp16
   const int64_t heads_;
+  const int index_;
   const uint64_t piece_rows_;
 };
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads, uint64_t piece_rows,
+std::unique_ptr<UnitModule> MakeGpt2Block(const Unit& unit, std::vector<Parameter> parameters, int64_t heads,
                                           const UnitOptions& options) {
-  return std::make_unique<Block>(std::move(parameters), heads, piece_rows, options);
+  return std::make_unique<Block>(unit, std::move(parameters), heads, options);
 }
 
 }  // namespace muster::units

@@ -12,14 +12,14 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeGpt2Unit(const Model&, const Uni
                                                          std::vector<Parameter> parameters,
                                                          const UnitOptions& options) {
   std::vector<Parameter>& p = parameters;
-  if (unit.kind() == "gpt2.embedding") return MakeTokenEmbedding(p[0], p[1]);
+  if (unit.kind() == "gpt2.embedding") return MakeTokenEmbedding(p[0], p[1], options);
   if (unit.kind() == "gpt2.head") {
     return MakeLanguageHead({.weight = p[0], .bias = p[1], .epsilon = kNormEpsilon}, p[2], unit.piece_rows(), options);
   }
   if (unit.kind() != "gpt2.block") return absl::UnimplementedError(absl::StrCat("gpt2 has no unit ", unit.kind()));
   const int64_t heads = unit.attention().heads();
-  if (options.portable) return MakePortableGpt2Block(std::move(p), heads, options.bf16_gemms);
-  return MakeGpt2Block(std::move(p), heads, unit.piece_rows(), options);
+  if (options.portable) return MakePortableGpt2Block(unit, std::move(p), heads, options);
+  return MakeGpt2Block(unit, std::move(p), heads, options);
 }
 
 }  // namespace muster::units

@@ -16,8 +16,9 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeGpt2Unit(const Model& model, con
                                                          std::vector<Parameter> parameters, const UnitOptions& options);
 
 // The block with a hand-written backward, and the reference by LibTorch's operators and autograd.
-std::unique_ptr<UnitModule> MakeGpt2Block(std::vector<Parameter> parameters, int64_t heads, uint64_t piece_rows,
+std::unique_ptr<UnitModule> MakeGpt2Block(const Unit& unit, std::vector<Parameter> parameters, int64_t heads,
                                           const UnitOptions& options);
-std::unique_ptr<UnitModule> MakePortableGpt2Block(std::vector<Parameter> parameters, int64_t heads, Bf16Gemms bf16);
+std::unique_ptr<UnitModule> MakePortableGpt2Block(const Unit& unit, std::vector<Parameter> parameters, int64_t heads,
+                                                  const UnitOptions& options);
 
 }  // namespace muster::units

@@ -1,20 +1,25 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/split.h>
 
 #include "worker/units/autograd_unit.h"
 #include "worker/units/cached_attention.h"
 #include "worker/units/gemm.h"
 #include "worker/units/gpt2/gpt2.h"
+#include "worker/units/low_rank.h"
+#include "worker/units/operator_attention.h"
 
 namespace muster::units {
 namespace {
 
 class PortableGpt2Block final : public AutogradUnit {
  public:
-  PortableGpt2Block(std::vector<Parameter> p, int64_t heads, Bf16Gemms bf16)
-      : AutogradUnit(std::move(p)), gemms_(bf16), heads_(heads) {}
+  PortableGpt2Block(const Unit& unit, std::vector<Parameter> p, int64_t heads, const UnitOptions& options)
+      : AutogradUnit(std::move(p)),
+        gemms_(options.bf16_gemms),
+        adapters_(AdapterPlaces(unit)),
+        heads_(heads),
+        index_(options.index) {}
 
  private:
   // The inventory's order.
@@ -22,8 +27,9 @@ class PortableGpt2Block final : public AutogradUnit {
 
   at::Tensor Linear(const at::Tensor& x, int weight, int bias) const {
     const at::Tensor& w = Leaf(weight);  // [in, out]
-    const at::Tensor y = gemms_.Differentiable(x.reshape({-1, x.size(-1)}), w, Leaf(bias));
-    return y.view({x.size(0), x.size(1), w.size(1)});
+    const at::Tensor rows = x.reshape({-1, x.size(-1)}), y = gemms_.Differentiable(rows, w, Leaf(bias));
+    return WithAdapter(gemms_, adapters_[static_cast<size_t>(weight)], rows, y, [&](int i) { return Leaf(i); })
+        .view({x.size(0), x.size(1), w.size(1)});
   }
 
   at::Tensor Norm(const at::Tensor& x, int weight, int bias) const {
@@ -34,8 +40,14 @@ class PortableGpt2Block final : public AutogradUnit {
     return at::layer_norm(x, {x.size(-1)}, w.to(wide), b.to(wide), kNormEpsilon).to(w.scalar_type());
   }
 
+  // What is added to the residual stream, less what is dropped of it.
+  at::Tensor Dropped(const Context& context, uint32_t which, const at::Tensor& y) const {
+    return units::Dropped(context.dropout.At(context.dropout.residual, index_, which), y);
+  }
+
   // `kept`: keys and values of the tokens before `position`, or none to begin with the first and keep nothing.
-  at::Tensor Attention(const at::Tensor& x, at::Tensor* kept, int64_t position) const {
+  at::Tensor Attention(const Context& context, const at::Tensor& x, at::Tensor* kept) const {
+    const int64_t position = context.position;
     const int64_t b = x.size(0), t = x.size(1), c = x.size(2);
     const at::Tensor projected = Linear(x, kAttnW, kAttnB);
     const int64_t width = c / heads_;
@@ -47,24 +59,28 @@ class PortableGpt2Block final : public AutogradUnit {
     // three tensors of the whole size.
     std::vector<at::Tensor> qkv = at::split(projected, c, /*dim=*/2);
     for (at::Tensor& part : qkv) part = part.view({b, t, heads_, width}).transpose(1, 2);
-    const at::Tensor y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, 0.0, /*is_causal=*/true);
+    const DropoutRates& dropout = context.dropout;
+    const at::Tensor y = AttendCausally(qkv[0], qkv[1], qkv[2], dropout.At(dropout.attention, index_, 0));
     return Linear(y.transpose(1, 2).reshape({b, t, c}), kProjW, kProjB);
   }
 
   at::Tensor Compute(const Context& context, const at::Tensor& in, at::Tensor* kept) const override {
-    const at::Tensor x = in.add(Attention(Norm(in, kLn1W, kLn1B), kept, context.position));
+    const at::Tensor x = in.add(Dropped(context, 1, Attention(context, Norm(in, kLn1W, kLn1B), kept)));
     const at::Tensor h = at::gelu(Linear(Norm(x, kLn2W, kLn2B), kFcW, kFcB), "tanh");
-    return x.add(Linear(h, kFcProjW, kFcProjB));
+    return x.add(Dropped(context, 2, Linear(h, kFcProjW, kFcProjB)));
   }
 
   const Gemms gemms_;
+  const std::vector<AdapterPlace> adapters_;
   int64_t heads_;
+  int index_;
 };
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakePortableGpt2Block(std::vector<Parameter> parameters, int64_t heads, Bf16Gemms bf16) {
-  return std::make_unique<PortableGpt2Block>(std::move(parameters), heads, bf16);
+std::unique_ptr<UnitModule> MakePortableGpt2Block(const Unit& unit, std::vector<Parameter> parameters, int64_t heads,
+                                                  const UnitOptions& options) {
+  return std::make_unique<PortableGpt2Block>(unit, std::move(parameters), heads, options);
 }
 
 }  // namespace muster::units

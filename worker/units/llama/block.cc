@@ -3,6 +3,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "models/inventory.h"
@@ -11,15 +12,17 @@
 #include "worker/units/gemm.h"
 #include "worker/units/llama/llama.h"
 #include "worker/units/llama_rows.h"
+#include "worker/units/low_rank.h"
 #include "worker/units/row_kernels.h"
 
 namespace muster::units {
 namespace {
 
-// A weight [out, in], and a bias [out] or none.
+// A weight [out, in], and a bias [out] or none; its adapter, if it has one.
 struct LinearPart {
   Parameter weight;
   Parameter bias;
+  std::optional<Adapter> adapter = std::nullopt;
 };
 
 // `tensors` as one, if they lie one after another in one storage; else undefined. The engine changes what a storage
@@ -44,14 +47,24 @@ Parameter Joined(const std::vector<LinearPart>& parts, Parameter LinearPart::*wh
     gradients.push_back((part.*which).gradient);
   }
   if (!values.front().defined()) return {};
-  const Parameter joined{Joined(values), Joined(gradients)};
-  return joined.value.defined() && joined.gradient.defined() ? joined : Parameter{};
+  const bool trained = gradients.front().defined();
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.defined() != trained) return {};
+  }
+  const Parameter joined{Joined(values), trained ? Joined(gradients) : at::Tensor()};
+  return joined.value.defined() && joined.gradient.defined() == trained ? joined : Parameter{};
 }
 
 // Linear layers of one input, whose outputs lie beside each other: one GEMM where their weights lie together.
 class Projection {
  public:
   Projection(const Gemms& gemms, std::vector<LinearPart> parts) : gemms_(gemms), parts_(std::move(parts)) {
+    int64_t column = 0;
+    for (const LinearPart& part : parts_) {
+      const int64_t width = part.weight.value.size(0);
+      if (part.adapter.has_value()) adapted_.push_back({*part.adapter, column, width});
+      column += width;
+    }
     LinearPart joined{Joined(parts_, &LinearPart::weight), Joined(parts_, &LinearPart::bias)};
     const bool biased = parts_[0].bias.value.defined();
     if (joined.weight.value.defined() && biased == joined.bias.value.defined()) parts_ = {std::move(joined)};
@@ -65,23 +78,47 @@ class Projection {
         gemms_.Compute(x, part.weight.value.t(), columns);
       }
     });
+    for (const Adapted& part : adapted_) part.adapter.Forward(x, part.Of(y));
   }
 
   // Adds the parameters' gradients; d_x, which may be x, becomes the gradient of x from d, that of y.
   void Backward(const at::Tensor& x, const at::Tensor& d, const at::Tensor& d_x) const {
+    const std::vector<at::Tensor> inner = InnerGradients(d);
+    AddGradients(x, d, inner);
+    InputGradient(d, inner, d_x);
+  }
+
+  // Its two parts, for what x is not yet known: what they share, first.
+  std::vector<at::Tensor> InnerGradients(const at::Tensor& d) const {
+    std::vector<at::Tensor> inner;
+    for (const Adapted& part : adapted_) inner.push_back(part.adapter.InnerGradient(part.Of(d)));
+    return inner;
+  }
+  void AddGradients(const at::Tensor& x, const at::Tensor& d, const std::vector<at::Tensor>& inner) const {
     EachPart(d, [&](const LinearPart& part, const at::Tensor& columns) {
-      gemms_.AddTo(part.weight.gradient, columns.t(), x);
+      if (part.weight.gradient.defined()) gemms_.AddTo(part.weight.gradient, columns.t(), x);
       if (part.bias.value.defined()) AddColumnSums(columns.contiguous(), part.bias.gradient);
     });
+    for (size_t i = 0; i < inner.size(); ++i) adapted_[i].adapter.AddGradients(x, adapted_[i].Of(d), inner[i]);
+  }
+  void InputGradient(const at::Tensor& d, const std::vector<at::Tensor>& inner, const at::Tensor& d_x) const {
     bool first = true;
     EachPart(d, [&](const LinearPart& part, const at::Tensor& columns) {
       const at::Tensor to = std::exchange(first, false) ? d_x : at::empty_like(d_x);
       gemms_.Compute(columns, part.weight.value, to);
       if (!to.is_same(d_x)) d_x.add_(to);
     });
+    for (size_t i = 0; i < inner.size(); ++i) adapted_[i].adapter.AddInputGradient(inner[i], d_x);
   }
 
  private:
+  struct Adapted {  // columns of y
+    Adapter adapter;
+    int64_t column, width;
+
+    at::Tensor Of(const at::Tensor& y) const { return y.narrow(1, column, width); }
+  };
+
   template <typename F>
   void EachPart(const at::Tensor& y, const F& body) const {
     int64_t column = 0;
@@ -94,6 +131,7 @@ class Projection {
 
   const Gemms gemms_;
   std::vector<LinearPart> parts_;
+  std::vector<Adapted> adapted_;
 };
 
 // On a CPU, with a hand-written backward. Saves for backward: the input, q k v (turned; with norms also before those),
@@ -101,20 +139,23 @@ class Projection {
 // to recompute than to save. The feed-forward network runs in blocks of rows. dtypes as in GPT-2's block.
 class LlamaBlock final : public UnitModule {
  public:
-  LlamaBlock(const Llama& model, std::vector<Parameter> p, uint64_t piece_rows, const UnitOptions& options)
+  LlamaBlock(const Llama& model, const Unit& unit, std::vector<Parameter> p, const UnitOptions& options)
       : model_(model),
         at_(ParametersOf(model)),
         p_(std::move(p)),
         gemms_(options.bf16_gemms),
-        qkv_(gemms_, {{Of(at_.q), Of(at_.q_bias)}, {Of(at_.k), Of(at_.k_bias)}, {Of(at_.v), Of(at_.v_bias)}}),
-        out_(gemms_, {{Of(at_.out), {}}}),
-        gate_up_(gemms_, {{Of(at_.gate), {}}, {Of(at_.up), {}}}),
-        down_(gemms_, {{Of(at_.down), {}}}),
+        adapters_(MakeAdapters(unit, p_, gemms_)),
+        index_(options.index),
+        qkv_(gemms_, {Linear(at_.q, at_.q_bias), Linear(at_.k, at_.k_bias), Linear(at_.v, at_.v_bias)}),
+        out_(gemms_, {Linear(at_.out)}),
+        gate_up_(gemms_, {Linear(at_.gate), Linear(at_.up)}),
+        down_(gemms_, {Linear(at_.down)}),
         rope_(MakeRopeTable(model, p_[0].value.options().dtype(WideType(p_[0].value.scalar_type())))),
-        narrow_(p_[0].value.scalar_type() == at::kBFloat16),
+        narrow_(IsNarrow(p_[0].value)),
         q_width_(int64_t{model.heads()} * model.head_width()),
         kv_width_(int64_t{model.key_value_heads()} * model.head_width()),
-        piece_rows_(piece_rows * (gemms_.ThroughPanels(p_[0].value) ? kPanelRowFactor : 1)) {}
+        window_(unit.attention().window()),
+        piece_rows_(unit.piece_rows() * (gemms_.ThroughPanels(p_[0].value) ? kPanelRowFactor : 1)) {}
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
     const bool keep = context.mode == Mode::kTrain || context.mode == Mode::kRecompute;
@@ -134,20 +175,22 @@ class LlamaBlock final : public UnitModule {
         const at::Tensor by_head = t.reshape({sequences, tokens, t.size(1), t.size(2)});
         return widen ? by_head.to(at::kFloat) : by_head;
       };
-      attention = AttendAfter(given(Q(a)), given(K(a)), given(V(a)), context.position, saved.tensors[0])
-                      .view({-1, q_width_})
-                      .to(a.projected.scalar_type());
+      attention =
+          AttendAfter(given(Q(a)), given(K(a)), given(V(a)), context.position, saved.tensors[0], {.window = window_})
+              .view({-1, q_width_})
+              .to(a.projected.scalar_type());
     } else {
       attention = Narrow(x, q_width_);
       a.log_sums = Statistics(x, model_.heads());
       units::Attend(BySequence(Q(a), sequences), BySequence(K(a), sequences), BySequence(V(a), sequences), attention,
-                    a.log_sums);
+                    a.log_sums, AttentionDropout(context), window_);
     }
     const at::Tensor sum = Wide(x, width), projected = narrow_ ? Narrow(x, width) : sum;
     out_.Forward(attention, projected);
+    DropRows(ResidualDropout(context, 1), tokens, 0, projected);
     AddAndRmsNorm(x, projected, Value(at_.inner_norm), model_.norm_epsilon(), sum, normed, statistics2);
     const at::Tensor hidden = keep ? Narrow(x, 2 * int64_t{model_.inner()}) : at::Tensor();
-    const at::Tensor y = FeedForward(normed, sum, hidden);
+    const at::Tensor y = FeedForward(normed, sum, hidden, ResidualDropout(context, 2), tokens);
     if (keep) {
       saved.tensors = {x,          statistics, a.projected, a.turned,    a.q_statistics, a.k_statistics,
                        a.log_sums, attention,  sum,         statistics2, hidden};
@@ -155,14 +198,14 @@ class LlamaBlock final : public UnitModule {
     return {y.view(in[0].sizes())};
   }
 
-  Activations Backward(const Context&, Saved saved, const Activations& grads) override {
+  Activations Backward(const Context& context, Saved saved, const Activations& grads) override {
     const at::Tensor d = grads[0].contiguous();
     const int64_t sequences = d.size(0), tokens = d.size(1);
     const at::Tensor rows = d.view({-1, d.size(2)});  // becomes the gradient of the input
     std::vector<at::Tensor>& kept = saved.tensors;
     {
       const at::Tensor hidden = Pop(kept), statistics2 = Pop(kept), sum = Pop(kept);
-      FeedForwardBackward(sum, statistics2, hidden, rows);
+      FeedForwardBackward(sum, statistics2, hidden, ResidualDropout(context, 2), tokens, rows);
     }
     at::Tensor attention = Pop(kept);
     Attended a;
@@ -171,10 +214,10 @@ class LlamaBlock final : public UnitModule {
     Attended d_a{.projected = at::empty_like(a.projected)};
     {
       const at::Tensor d_attention = at::empty_like(attention);
-      out_.Backward(attention, Narrowed(rows), d_attention);
+      out_.Backward(attention, Narrowed(Undropped(rows, ResidualDropout(context, 1), tokens, 0)), d_attention);
       AttendBackward(BySequence(Q(a), sequences), BySequence(K(a), sequences), BySequence(V(a), sequences), attention,
                      a.log_sums, d_attention, BySequence(Q(d_a), sequences), BySequence(K(d_a), sequences),
-                     BySequence(V(d_a), sequences));
+                     BySequence(V(d_a), sequences), AttentionDropout(context), window_);
     }
     attention.reset();
     TurnBack(a, d_a, tokens);
@@ -197,8 +240,25 @@ class LlamaBlock final : public UnitModule {
     at::Tensor projected, turned, q_statistics, k_statistics, log_sums;
   };
 
+  DropoutPlace AttentionDropout(const Context& context) const {
+    return context.dropout.At(context.dropout.attention, index_, 0);
+  }
+  DropoutPlace ResidualDropout(const Context& context, uint32_t which) const {
+    return context.dropout.At(context.dropout.residual, index_, which);
+  }
+  // The gradient of what was dropped from that of what is left of it; rows from `first` on.
+  static at::Tensor Undropped(const at::Tensor& d, const DropoutPlace& dropout, int64_t tokens, int64_t first) {
+    if (!dropout.on()) return d;
+    at::Tensor copy = d.clone();
+    DropRows(dropout, tokens, first, copy);
+    return copy;
+  }
+
   // Undefined for -1.
   Parameter Of(int index) const { return index < 0 ? Parameter{} : p_[static_cast<size_t>(index)]; }
+  LinearPart Linear(int weight, int bias = -1) const {
+    return {Of(weight), Of(bias), adapters_[static_cast<size_t>(weight)]};
+  }
   const at::Tensor& Value(int index) const { return p_[static_cast<size_t>(index)].value; }
 
   static at::Tensor Wide(const at::Tensor& like, int64_t width) {
@@ -210,7 +270,7 @@ class LlamaBlock final : public UnitModule {
   static at::Tensor Statistics(const at::Tensor& like, int64_t each) {
     return at::empty({like.size(0) * each}, like.options());
   }
-  at::Tensor Narrowed(const at::Tensor& d) const { return narrow_ ? d.to(at::kBFloat16) : d; }
+  at::Tensor Narrowed(const at::Tensor& d) const { return narrow_ ? d.to(p_[0].value.scalar_type()) : d; }
 
   static at::Tensor Pop(std::vector<at::Tensor>& tensors) {
     at::Tensor last = std::move(tensors.back());
@@ -259,7 +319,8 @@ class LlamaBlock final : public UnitModule {
   }
 
   // sum + network(normed). `hidden` receives gate and up, if it is defined.
-  at::Tensor FeedForward(const at::Tensor& normed, const at::Tensor& sum, const at::Tensor& hidden) const {
+  at::Tensor FeedForward(const at::Tensor& normed, const at::Tensor& sum, const at::Tensor& hidden,
+                         const DropoutPlace& dropout, int64_t tokens) const {
     const int64_t rows = sum.size(0), width = sum.size(1), inner = model_.inner(), piece = Piece(sum);
     const at::Tensor y = at::empty_like(sum), active = at::empty({piece, inner}, normed.options());
     const at::Tensor scratch = hidden.defined() ? hidden : at::empty({piece, 2 * inner}, normed.options());
@@ -271,6 +332,7 @@ class LlamaBlock final : public UnitModule {
       gate_up_.Forward(normed.narrow(0, r, n), h);
       SwiGlu(h, g);
       down_.Forward(g, gemm);
+      DropRows(dropout, tokens, r, gemm);
       Add(sum.narrow(0, r, n), gemm, to);
     }
     return y;
@@ -278,7 +340,7 @@ class LlamaBlock final : public UnitModule {
 
   // d, the gradient of FeedForward's result, becomes that of `sum`; `hidden` becomes its own gradient.
   void FeedForwardBackward(const at::Tensor& sum, const at::Tensor& statistics, const at::Tensor& hidden,
-                           const at::Tensor& d) const {
+                           const DropoutPlace& dropout, int64_t tokens, const at::Tensor& d) const {
     const int64_t rows = sum.size(0), width = sum.size(1), inner = model_.inner(), piece = Piece(sum);
     const at::Tensor active = at::empty({piece, inner}, hidden.options()), d_active = at::empty_like(active);
     const at::Tensor normed = at::empty({piece, width}, hidden.options());
@@ -286,10 +348,11 @@ class LlamaBlock final : public UnitModule {
       const int64_t n = std::min(piece, rows - r);
       const at::Tensor g = active.narrow(0, 0, n), dg = d_active.narrow(0, 0, n), row = normed.narrow(0, 0, n);
       const at::Tensor h = hidden.narrow(0, r, n), s = sum.narrow(0, r, n), st = statistics.narrow(0, r, n);
-      const at::Tensor to = d.narrow(0, r, n), dy = Narrowed(to);
-      gemms_.Compute(dy, Value(at_.down), dg);
+      const at::Tensor to = d.narrow(0, r, n), dy = Narrowed(Undropped(to, dropout, tokens, r));
+      const std::vector<at::Tensor> inner = down_.InnerGradients(dy);
+      down_.InputGradient(dy, inner, dg);
       SwiGluBackward(h, g, dg, h);
-      gemms_.AddTo(Of(at_.down).gradient, dy.t(), g);
+      down_.AddGradients(g, dy, inner);
       RmsNormAgain(s, st, Value(at_.inner_norm), row);
       gate_up_.Backward(row, h, row);
       RmsNormBackward(row, s, st, Value(at_.inner_norm), to, Of(at_.inner_norm).gradient);
@@ -300,18 +363,20 @@ class LlamaBlock final : public UnitModule {
   const LlamaParameters at_;
   const std::vector<Parameter> p_;
   const Gemms gemms_;
+  const Adapters adapters_;
+  const int index_;
   const Projection qkv_, out_, gate_up_, down_;
   const std::shared_ptr<const RopeTable> rope_;
-  const bool narrow_;  // parameters and GEMMs in bf16
-  const int64_t q_width_, kv_width_;
+  const bool narrow_;  // parameters and GEMMs in bf16 or fp16
+  const int64_t q_width_, kv_width_, window_;
   const uint64_t piece_rows_;
 };
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakeLlamaBlock(const Llama& model, std::vector<Parameter> parameters, uint64_t piece_rows,
+std::unique_ptr<UnitModule> MakeLlamaBlock(const Llama& model, const Unit& unit, std::vector<Parameter> parameters,
                                            const UnitOptions& options) {
-  return std::make_unique<LlamaBlock>(model, std::move(parameters), piece_rows, options);
+  return std::make_unique<LlamaBlock>(model, unit, std::move(parameters), options);
 }
 
 }  // namespace muster::units

@@ -1,18 +1,18 @@
 #include "worker/units/llama/llama.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/stack.h>
 
 #include <cmath>
-#include <map>
 #include <string>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/mutex.h"
 #include "models/llama/llama.h"
 #include "worker/units/language.h"
+#include "worker/units/shared.h"
 
 namespace muster::units {
 namespace {
@@ -29,31 +29,17 @@ RopeTable ComputeRope(const Llama& model, const at::TensorOptions& options) {
       *s++ = amplitude * std::sin(position * frequency);
     }
   }
-  return {cosine.to(options), sine.to(options)};
+  return {cosine.to(options), sine.to(options), at::stack({sine.neg(), sine}, 1).to(options)};
 }
-
-class RopeTables {
- public:
-  std::shared_ptr<const RopeTable> Get(const Llama& model, const at::TensorOptions& options) {
-    const std::string key = absl::StrCat(model.context(), " ", model.head_width(), " ", model.rope_base(), " ",
-                                         model.rope_scaling().SerializeAsString(), " ", options.device().str(), " ",
-                                         static_cast<int>(c10::typeMetaToScalarType(options.dtype())));
-    const MutexLock lock(mutex_);
-    std::shared_ptr<const RopeTable> table = tables_[key].lock();
-    if (table == nullptr) tables_[key] = table = std::make_shared<const RopeTable>(ComputeRope(model, options));
-    return table;
-  }
-
- private:
-  Mutex mutex_;
-  std::map<std::string, std::weak_ptr<const RopeTable>> tables_ ABSL_GUARDED_BY(mutex_);
-};
 
 }  // namespace
 
 std::shared_ptr<const RopeTable> MakeRopeTable(const Llama& model, const at::TensorOptions& options) {
-  static auto& tables = *new RopeTables;
-  return tables.Get(model, options);
+  static auto& tables = *new Shared<RopeTable>;
+  const std::string key = absl::StrCat(model.context(), " ", model.head_width(), " ", model.rope_base(), " ",
+                                       model.rope_scaling().SerializeAsString(), " ", options.device().str(), " ",
+                                       static_cast<int>(c10::typeMetaToScalarType(options.dtype())));
+  return tables.Get(key, [&] { return ComputeRope(model, options); });
 }
 
 LlamaParameters ParametersOf(const Llama& model) {
@@ -73,7 +59,7 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeLlamaUnit(const Model& model, co
                                                           std::vector<Parameter> parameters,
                                                           const UnitOptions& options) {
   std::vector<Parameter>& p = parameters;
-  if (unit.kind() == "llama.embedding") return MakeTokenEmbedding(p[0]);
+  if (unit.kind() == "llama.embedding") return MakeTokenEmbedding(p[0], {}, options);
   if (unit.kind() == "llama.head") {
     return MakeLanguageHead({.weight = p[0], .bias = {}, .epsilon = model.llama().norm_epsilon()}, p[1],
                             unit.piece_rows(), options);
@@ -81,8 +67,8 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeLlamaUnit(const Model& model, co
   if (unit.kind() != "llama.block") return absl::UnimplementedError(absl::StrCat("llama has no unit ", unit.kind()));
   // The programs of GPUs do not have its row operations.
   const bool fused = !options.portable && p[0].value.is_cpu() && options.rows == RowCode::kVector;
-  if (!fused) return MakePortableLlamaBlock(model.llama(), std::move(p), options);
-  return MakeLlamaBlock(model.llama(), std::move(p), unit.piece_rows(), options);
+  if (!fused) return MakePortableLlamaBlock(model.llama(), unit, std::move(p), options);
+  return MakeLlamaBlock(model.llama(), unit, std::move(p), options);
 }
 
 }  // namespace muster::units

@@ -19,6 +19,7 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeLlamaUnit(const Model& model, co
 // dtype.
 struct RopeTable {
   at::Tensor cosine, sine;
+  at::Tensor signed_sine;  // [context, 2, head width / 2]: -sine and sine
 };
 
 // One for all units that ask for the same, as long as one of them lives.
@@ -33,10 +34,10 @@ struct LlamaParameters {
 LlamaParameters ParametersOf(const Llama& model);
 
 // With a hand-written backward, for CPUs.
-std::unique_ptr<UnitModule> MakeLlamaBlock(const Llama& model, std::vector<Parameter> parameters, uint64_t piece_rows,
+std::unique_ptr<UnitModule> MakeLlamaBlock(const Llama& model, const Unit& unit, std::vector<Parameter> parameters,
                                            const UnitOptions& options);
 // By LibTorch's operators and autograd: for GPUs, and the reference everywhere.
-std::unique_ptr<UnitModule> MakePortableLlamaBlock(const Llama& model, std::vector<Parameter> parameters,
-                                                   const UnitOptions& options);
+std::unique_ptr<UnitModule> MakePortableLlamaBlock(const Llama& model, const Unit& unit,
+                                                   std::vector<Parameter> parameters, const UnitOptions& options);
 
 }  // namespace muster::units

@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <string>
 #include <utility>
@@ -36,6 +37,12 @@ const std::vector<std::pair<std::string, Model>>& Variants() {
       {"as many", Variant([](Llama& m) { m.set_key_value_heads(4); })},
       {"biases", Variant([](Llama& m) { m.set_qkv_bias(true); })},
       {"norms of heads", Variant([](Llama& m) { m.set_qk_norm(true); })},
+      {"a window of one", Variant([](Llama& m) { m.set_window(1); })},
+      {"a window of less than a block", Variant([](Llama& m) { m.set_window(5), m.set_qk_norm(true); })},
+      {"a window of more than a block", Variant([](Llama& m) { m.set_window(66); })},
+      {"a window of all but one", Variant([](Llama& m) { m.set_window(kContext - 1); })},
+      {"a window of all", Variant([](Llama& m) { m.set_window(kContext); })},
+      {"a layer without its window", Variant([](Llama& m) { m.set_window(3), m.add_full_layers(0); })},
       {"aligned, so that weights lie together",
        Variant([](Llama& m) { m.set_width(32), m.set_head_width(8), m.set_inner(48), m.set_qkv_bias(true); })},
   };
@@ -47,7 +54,7 @@ class LlamaChain {
  public:
   LlamaChain(const Model& model, at::ScalarType dtype, bool portable) : inventory_(*models::MakeInventory(model)) {
     for (Unit& unit : *inventory_.mutable_units()) unit.set_piece_rows(33);
-    const at::ScalarType wide = dtype == at::kBFloat16 ? at::kFloat : dtype;
+    const at::ScalarType wide = WideType(dtype);
     std::vector<Parameter> table;
     for (const Unit& unit : inventory_.units()) {
       uint64_t elements = 0;
@@ -147,6 +154,22 @@ TEST(LlamaUnits, TrainAsTheOperatorsDo) {
   }
 }
 
+TEST(LlamaUnits, AWindowNarrowerThanTheContextChangesTheLossAndAWiderOneDoesNot) {
+  const auto loss = [](const std::function<void(Llama&)>& change, bool portable) {
+    return LlamaChain(Variant(change), at::kDouble, portable).Evaluate();
+  };
+  for (const bool portable : {false, true}) {
+    const double whole = loss([](Llama&) {}, portable);
+    for (const uint32_t window : {1u, 5u, 69u}) {
+      EXPECT_GT(std::abs(loss([&](Llama& m) { m.set_window(window); }, portable) / whole - 1), 1e-9) << window;
+    }
+    for (const uint32_t window : {70u, 71u, 4096u}) {
+      EXPECT_EQ(loss([&](Llama& m) { m.set_window(window); }, portable), whole) << window;
+    }
+    EXPECT_EQ(loss([](Llama& m) { m.set_window(5), m.add_full_layers(0); }, portable), whole);
+  }
+}
+
 TEST(LlamaUnits, RecomputingChangesNoBit) {
   for (const auto& [name, model] : Variants()) {
     LlamaChain kept(model, at::kFloat, false), again(model, at::kFloat, false);
@@ -155,13 +178,15 @@ TEST(LlamaUnits, RecomputingChangesNoBit) {
   }
 }
 
-// bf16 keeps 8 bits, so two orders of rounding differ by a few of its last.
-TEST(LlamaUnits, InBf16TheGradientsAreNear) {
-  for (const auto& [name, model] : Variants()) {
-    LlamaChain reference(model, at::kFloat, false), narrow(model, at::kBFloat16, false);
-    EXPECT_NEAR(narrow.Step(false) / reference.Step(false), 1, 2e-2) << name;
-    for (size_t u = 0; u < narrow.sinks().size(); ++u) {
-      EXPECT_LT(Error(narrow.sinks()[u], reference.sinks()[u]), 5e-2) << name << ", unit " << u;
+// bf16 keeps 8 bits and fp16 11, so two orders of rounding differ by a few of the last.
+TEST(LlamaUnits, InNarrowTypesTheGradientsAreNear) {
+  for (const auto& [dtype, limit] : {std::pair(at::kBFloat16, 5e-2), std::pair(at::kHalf, 8e-3)}) {
+    for (const auto& [name, model] : Variants()) {
+      LlamaChain reference(model, at::kFloat, false), narrow(model, dtype, false);
+      EXPECT_NEAR(narrow.Step(false) / reference.Step(false), 1, 0.4 * limit) << name;
+      for (size_t u = 0; u < narrow.sinks().size(); ++u) {
+        EXPECT_LT(Error(narrow.sinks()[u], reference.sinks()[u]), limit) << name << ", " << dtype << ", unit " << u;
+      }
     }
   }
 }

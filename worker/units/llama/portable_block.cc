@@ -1,14 +1,16 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/rms_norm.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 
 #include <utility>
+#include <vector>
 
 #include "worker/units/autograd_unit.h"
 #include "worker/units/cached_attention.h"
 #include "worker/units/gemm.h"
 #include "worker/units/llama/llama.h"
+#include "worker/units/low_rank.h"
+#include "worker/units/operator_attention.h"
 #include "worker/units/row_kernels.h"
 
 namespace muster::units {
@@ -16,20 +18,24 @@ namespace {
 
 class PortableLlamaBlock final : public AutogradUnit {
  public:
-  PortableLlamaBlock(const Llama& model, std::vector<Parameter> p, const UnitOptions& options)
+  PortableLlamaBlock(const Llama& model, const Unit& unit, std::vector<Parameter> p, const UnitOptions& options)
       : AutogradUnit(std::move(p)),
         model_(model),
         at_(ParametersOf(model)),
         gemms_(options.bf16_gemms),
+        adapters_(AdapterPlaces(unit)),
+        index_(options.index),
+        seen_(MakeKeyWindow(unit.attention().window(), model.context(), Leaf(0).options().requires_grad(false))),
         rope_(MakeRopeTable(model, Leaf(0).options().dtype(WideType(Leaf(0).scalar_type())).requires_grad(false))) {}
 
  private:
   // x w^T [+ bias]; w [out, in].
   at::Tensor Linear(const at::Tensor& x, int weight, int bias = -1) const {
     const at::Tensor& w = Leaf(weight);
-    const at::Tensor y =
-        gemms_.Differentiable(x.reshape({-1, x.size(-1)}), w.t(), bias < 0 ? at::Tensor() : Leaf(bias));
-    return y.view({x.size(0), x.size(1), w.size(0)});
+    const at::Tensor rows = x.reshape({-1, x.size(-1)}),
+                     y = gemms_.Differentiable(rows, w.t(), bias < 0 ? at::Tensor() : Leaf(bias));
+    return WithAdapter(gemms_, adapters_[static_cast<size_t>(weight)], rows, y, [&](int i) { return Leaf(i); })
+        .view({x.size(0), x.size(1), w.size(0)});
   }
 
   // Over the last dimension; the result is in the parameters' dtype.
@@ -40,18 +46,29 @@ class PortableLlamaBlock final : public AutogradUnit {
         .to(w.scalar_type());
   }
 
-  // x [sequences, tokens, heads, head]: pairs of elements half a head apart, turned by the angle of their position (Su
-  // et al. 2021; the pairs are those of Hugging Face's rotate_half).
-  at::Tensor Turn(const at::Tensor& x, int64_t position) const {
-    const int64_t half = x.size(3) / 2, tokens = x.size(1);
-    const at::Tensor cosine = rope_->cosine.narrow(0, position, tokens).unsqueeze(1),
-                     sine = rope_->sine.narrow(0, position, tokens).unsqueeze(1);
-    const at::Tensor wide = x.to(cosine.scalar_type()), a = wide.narrow(3, 0, half), b = wide.narrow(3, half, half);
-    return at::cat({a.mul(cosine).sub(b.mul(sine)), b.mul(cosine).add(a.mul(sine))}, 3).to(x.scalar_type());
+  // q and k, both [sequences, tokens, heads, head]: pairs (a, b) of elements half a head apart, turned by the angle of
+  // their position (Su et al. 2021; the pairs are those of Hugging Face's rotate_half). Both at once, and as
+  // (a, b) cosine + (b, a) (-sine, sine): half of the kernels are launched that two halves of two tensors would take.
+  std::vector<at::Tensor> Turn(const at::Tensor& q, const at::Tensor& k, int64_t position) const {
+    const int64_t half = q.size(3) / 2, tokens = q.size(1);
+    const at::Tensor cosine = rope_->cosine.narrow(0, position, tokens).view({tokens, 1, 1, half}),
+                     sine = rope_->signed_sine.narrow(0, position, tokens).view({tokens, 1, 2, half});
+    const at::Tensor pairs = at::cat({q, k}, 2).to(cosine.scalar_type()).unflatten(3, {2, half});
+    return pairs.mul(cosine)
+        .add(pairs.flip(3).mul(sine))
+        .to(q.scalar_type())
+        .flatten(3, 4)
+        .split_with_sizes({q.size(2), k.size(2)}, 2);
+  }
+
+  // What is added to the residual stream, less what is dropped of it.
+  at::Tensor Dropped(const Context& context, uint32_t which, const at::Tensor& y) const {
+    return units::Dropped(context.dropout.At(context.dropout.residual, index_, which), y);
   }
 
   // `kept`: keys and values of the tokens before `position`, or none to begin with the first and keep nothing.
-  at::Tensor Attention(const at::Tensor& x, at::Tensor* kept, int64_t position) const {
+  at::Tensor Attention(const Context& context, const at::Tensor& x, at::Tensor* kept) const {
+    const int64_t position = context.position;
     const auto heads = [&](const at::Tensor& t, int64_t count) {
       return t.view({t.size(0), t.size(1), count, model_.head_width()});
     };
@@ -59,32 +76,35 @@ class PortableLlamaBlock final : public AutogradUnit {
                k = heads(Linear(x, at_.k, at_.k_bias), model_.key_value_heads());
     const at::Tensor v = heads(Linear(x, at_.v, at_.v_bias), model_.key_value_heads());
     if (model_.qk_norm()) q = Norm(q, at_.q_norm), k = Norm(k, at_.k_norm);
-    q = Turn(q, position), k = Turn(k, position);
-    if (kept != nullptr) return Linear(AttendAfter(q, k, v, position, *kept), at_.out);
-    const at::Tensor y =
-        at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), {}, 0.0,
-                                         /*is_causal=*/true, std::nullopt,
-                                         /*enable_gqa=*/model_.key_value_heads() != model_.heads());
+    const std::vector<at::Tensor> turned = Turn(q, k, position);
+    q = turned[0], k = turned[1];
+    if (kept != nullptr) return Linear(AttendAfter(q, k, v, position, *kept, seen_), at_.out);
+    const at::Tensor y = AttendCausally(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+                                        context.dropout.At(context.dropout.attention, index_, 0), seen_);
     return Linear(y.transpose(1, 2).reshape({x.size(0), x.size(1), -1}), at_.out);
   }
 
   at::Tensor Compute(const Context& context, const at::Tensor& in, at::Tensor* kept) const override {
-    const at::Tensor x = in.add(Attention(Norm(in, at_.input_norm), kept, context.position));
+    const at::Tensor x = in.add(Dropped(context, 1, Attention(context, Norm(in, at_.input_norm), kept)));
     const at::Tensor normed = Norm(x, at_.inner_norm);
-    return x.add(Linear(at::silu(Linear(normed, at_.gate)).mul(Linear(normed, at_.up)), at_.down));
+    const at::Tensor hidden = at::silu(Linear(normed, at_.gate)).mul(Linear(normed, at_.up));
+    return x.add(Dropped(context, 2, Linear(hidden, at_.down)));
   }
 
   const Llama model_;
   const LlamaParameters at_;
   const Gemms gemms_;
+  const std::vector<AdapterPlace> adapters_;
+  const int index_;
+  const KeyWindow seen_;
   const std::shared_ptr<const RopeTable> rope_;
 };
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakePortableLlamaBlock(const Llama& model, std::vector<Parameter> parameters,
-                                                   const UnitOptions& options) {
-  return std::make_unique<PortableLlamaBlock>(model, std::move(parameters), options);
+std::unique_ptr<UnitModule> MakePortableLlamaBlock(const Llama& model, const Unit& unit,
+                                                   std::vector<Parameter> parameters, const UnitOptions& options) {
+  return std::make_unique<PortableLlamaBlock>(model, unit, std::move(parameters), options);
 }
 
 }  // namespace muster::units

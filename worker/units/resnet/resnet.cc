@@ -14,7 +14,9 @@
 #include "models/resnet/resnet.h"
 #include "worker/units/autograd_unit.h"
 #include "worker/units/classifier_head.h"
+#include "worker/units/gemm.h"
 #include "worker/units/row_kernels.h"
+#include "worker/units/sync_batch_norm.h"
 
 namespace muster::units {
 namespace {
@@ -23,12 +25,12 @@ namespace {
 // in this order.
 class Convolutions : public AutogradUnit {
  public:
-  Convolutions(std::vector<Parameter> parameters, const UnitOptions& options, double momentum)
+  Convolutions(const Resnet& model, std::vector<Parameter> parameters, const UnitOptions& options)
       : AutogradUnit(std::move(parameters)),
         buffers_(options.buffers),
-        momentum_(momentum),
-        widens_(Leaf(0).scalar_type() == at::kBFloat16 && Leaf(0).is_cpu() &&
-                options.bf16_gemms == Bf16Gemms::kPanels) {}
+        momentum_(model.batch_norm_momentum()),
+        synchronized_(model.sync_batch_norm()),
+        widens_(Gemms(options.bf16_gemms).ThroughPanels(Leaf(0))) {}
 
  protected:
   at::Tensor Normalized(const Context& context, const at::Tensor& x, int index, int64_t stride) const {
@@ -37,32 +39,37 @@ class Convolutions : public AutogradUnit {
     const auto convolve = [&](const at::Tensor& in, const at::Tensor& w) {
       return at::conv2d(in, w, {}, {stride, stride}, {padding, padding});
     };
-    // Without instructions for bf16, LibTorch's convolutions in it are several times slower; these round as they do.
+    // Without instructions for their dtype, LibTorch's convolutions are several times slower; these round as they do.
     const at::Tensor y =
-        widens_ ? convolve(x.to(at::kFloat), weight.to(at::kFloat)).to(at::kBFloat16) : convolve(x, weight);
+        widens_ ? convolve(x.to(at::kFloat), weight.to(at::kFloat)).to(x.scalar_type()) : convolve(x, weight);
     const bool train = context.mode != Mode::kEvaluate && context.mode != Mode::kGenerate;
+    const at::ScalarType wide = WideType(weight.scalar_type());
+    const at::Tensor scale = Leaf(3 * index + 1).to(wide), shift = Leaf(3 * index + 2).to(wide);
+    // A forward that is computed again does not count twice.
+    const bool counts = context.mode != Mode::kRecompute;
+    const at::Tensor mean = counts ? buffers_[2 * index] : at::Tensor(),
+                     variance = counts ? buffers_[2 * index + 1] : at::Tensor();
+    if (train && synchronized_ && context.ranks != nullptr) {
+      return SyncBatchNorm(y, scale, shift, {mean, variance, momentum_, models::kBatchNormEpsilon}, *context.ranks);
+    }
     TORCH_CHECK(!train || y.numel() > y.size(1),
                 "batch normalization needs more than one value for each channel: the microbatch is one image, and its "
                 "features one pixel");
-    const at::ScalarType wide = WideType(weight.scalar_type());
-    // A forward that is computed again does not count twice.
-    const bool counts = context.mode != Mode::kRecompute;
-    return at::batch_norm(y, Leaf(3 * index + 1).to(wide), Leaf(3 * index + 2).to(wide),
-                          counts ? buffers_[2 * index] : at::Tensor(), counts ? buffers_[2 * index + 1] : at::Tensor(),
-                          train, momentum_, models::kBatchNormEpsilon, /*cudnn_enabled=*/true);
+    return at::batch_norm(y, scale, shift, mean, variance, train, momentum_, models::kBatchNormEpsilon,
+                          /*cudnn_enabled=*/true);
   }
 
  private:
   const std::vector<at::Tensor> buffers_;
   const double momentum_;
+  const bool synchronized_;
   const bool widens_;
 };
 
 class ResnetStemUnit final : public Convolutions {
  public:
   ResnetStemUnit(const Resnet& model, std::vector<Parameter> p, const UnitOptions& options)
-      : Convolutions(std::move(p), options, model.batch_norm_momentum()),
-        imagenet_(model.stem() == RESNET_STEM_IMAGENET) {}
+      : Convolutions(model, std::move(p), options), imagenet_(model.stem() == RESNET_STEM_IMAGENET) {}
 
  private:
   at::Tensor Compute(const Context& context, const at::Tensor& in, at::Tensor*) const override {
@@ -76,8 +83,8 @@ class ResnetStemUnit final : public Convolutions {
 
 class ResidualBlock final : public Convolutions {
  public:
-  ResidualBlock(models::ResnetBlock block, double momentum, std::vector<Parameter> p, const UnitOptions& options)
-      : Convolutions(std::move(p), options, momentum), block_(std::move(block)) {}
+  ResidualBlock(const Resnet& model, models::ResnetBlock block, std::vector<Parameter> p, const UnitOptions& options)
+      : Convolutions(model, std::move(p), options), block_(std::move(block)) {}
 
  private:
   at::Tensor Compute(const Context& context, const at::Tensor& in, at::Tensor*) const override {
@@ -114,7 +121,7 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeResnetUnit(const Model& model, c
   if (unit.kind() == "resnet.block") {
     for (models::ResnetBlock& block : models::ResnetBlocks(m)) {
       if (block.name != unit.name()) continue;
-      return std::make_unique<ResidualBlock>(std::move(block), m.batch_norm_momentum(), std::move(parameters), options);
+      return std::make_unique<ResidualBlock>(m, std::move(block), std::move(parameters), options);
     }
   }
   return absl::UnimplementedError(absl::StrCat("resnet has no unit ", unit.name(), " of kind ", unit.kind()));

@@ -1,0 +1,49 @@
+#include "worker/engine/exchanges.h"
+
+#include <ATen/ops/empty.h>
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "worker/engine/failed.h"
+
+namespace muster::engine {
+
+at::Tensor Exchanges::Gather(const at::Tensor& values) {
+  at::Tensor all = at::empty({group_.size(), values.numel()}, values.options());
+  all[group_.rank()].copy_(values.view({-1}));
+  gathered_bytes_ += values.nbytes();
+  Finish(group_.AllGather({all.view({-1})}));
+  return all;
+}
+
+void Exchanges::Sum(const at::Tensor& values) {
+  summed_bytes_ += values.nbytes();
+  Finish(group_.AllReduce(values));
+}
+
+void Exchanges::Finish(std::unique_ptr<collectives::Work> work) {
+  ++collectives_;
+  const auto begin = std::chrono::steady_clock::now();
+  ThrowIfBad(work->Wait());
+  waited_ += std::chrono::steady_clock::now() - begin;
+}
+
+void Exchanges::Begin() {
+  collectives_ = 0;
+  gathered_bytes_ = summed_bytes_ = 0;
+}
+
+void Exchanges::End(const Exchange& declared, Pass pass) const {
+  const bool backward = pass == Pass::kBackward;
+  const uint64_t gathered = backward ? 0 : declared.gathered_bytes(), summed = backward ? declared.summed_bytes() : 0;
+  if (collectives_ == declared.collectives() && gathered_bytes_ == gathered && summed_bytes_ == summed) return;
+  throw Failed(absl::InternalError(absl::StrCat(
+      "the unit exchanged ", gathered_bytes_, " gathered and ", summed_bytes_, " summed bytes in ", collectives_,
+      " collectives; the inventory declares ", gathered, " and ", summed, " in ", declared.collectives())));
+}
+
+double Exchanges::TakeWaitedSeconds() { return std::exchange(waited_, {}).count(); }
+
+}  // namespace muster::engine

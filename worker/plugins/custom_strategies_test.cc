@@ -1,0 +1,223 @@
+// A model from a library trains by every strategy as on one rank, resumes to the same bits, and trains as torch::nn and
+// torch::optim do.
+#include <gtest/gtest.h>
+#include <torch/nn.h>
+#include <torch/optim/sgd.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/engine/strategy_trials_test.h"
+#include "worker/plugins/library.h"
+#include "worker/plugins/measure.h"
+
+namespace muster::engine {
+namespace {
+
+constexpr char kTrialLibrary[] = "worker/plugins/libtrial_models.so";
+
+using KindOptions = std::vector<std::pair<std::string, std::string>>;
+
+// The model as a spec has it, measured.
+Model TrialCustom(const KindOptions& options) {
+  Custom given;
+  given.set_library("/a/path/on/the/workers.so");
+  for (const auto& [name, value] : options) {
+    ModelOption& option = *given.add_options();
+    option.set_name(name);
+    option.set_value(value);
+  }
+  auto loaded = plugins::LoadStructure(given, {.roots = {}, .named = kTrialLibrary});
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  const absl::Status measured = plugins::Measure(*loaded);
+  EXPECT_TRUE(measured.ok()) << measured;
+  Model model;
+  *model.mutable_custom() = loaded->structure;
+  return model;
+}
+
+void LoadInto(Config& config) {
+  auto plugin = plugins::LoadPlugin(config.train.model(), {.roots = {}, .named = kTrialLibrary});
+  ASSERT_TRUE(plugin.ok()) << plugin.status();
+  config.plugin = *std::move(plugin);
+}
+
+Trial CustomTrial(const std::string& kind, bool sgd) {
+  // Its smallest matrices are a tenth of GPT-2's, and so is what their rounding is compared with.
+  return {.name = kind,
+          .choose = Single,
+          .sgd = sgd,
+          .set = LoadInto,
+          .model = TrialCustom({{"kind", kind}}),
+          .sgd_limit = 1e-5};
+}
+
+void CustomTrainsAsOneDoes(const std::string& kind, bool sgd, uint32_t ranks) {
+  Trial trial = CustomTrial(kind, sgd);
+  const Curve alone = Train(trial);
+  EXPECT_NE(alone.weights, Train(trial, {.steps = 0}).weights) << "it does not learn";
+  for (const auto& [name, choose] : Strategies()) {
+    trial.name = absl::StrCat(kind, ", ", name, ", ", ranks, " ranks");
+    trial.choose = choose;
+    trial.ranks = ranks;
+    if (name.starts_with("hybrid") && !name.ends_with("one") && ranks % 2 != 0) continue;
+    for (const uint32_t microbatch : {1u, (kSequences + ranks - 1) / ranks}) {
+      trial.microbatch = microbatch;
+      ExpectSame(trial, Train(trial), alone);
+    }
+  }
+}
+
+TEST(CustomStrategies, TrainAsOneRankDoes) { CustomTrainsAsOneDoes("language", /*sgd=*/true, 2); }
+TEST(CustomStrategies, TrainTiedWeightsAsOneRankDoes) { CustomTrainsAsOneDoes("tied language", /*sgd=*/true, 4); }
+
+TEST(CustomStrategies, ResumeAcrossStrategies) {
+  Trial trial = CustomTrial("tied language", /*sgd=*/false);
+  const Curve whole = Train(trial), half = Train(trial, {.steps = kSteps / 2});
+  const Curve same = Train(trial, {.from = &half, .first = kSteps / 2, .steps = kSteps / 2});
+  EXPECT_EQ(same.weights, whole.weights) << "to the bit";
+  EXPECT_EQ(same.state, whole.state);
+  trial.ranks = 3;
+  trial.microbatch = 3;
+  trial.choose = FsdpOf(RESHARD_FULL_SHARD);
+  trial.name = "fsdp from single";
+  ExpectSameWeights(trial, Train(trial, {.from = &half, .first = kSteps / 2, .steps = kSteps / 2}), whole);
+}
+
+TEST(CustomStrategies, RecomputingChangesNoBit) {
+  Trial trial = CustomTrial("language", /*sgd=*/true);
+  const Curve kept = Train(trial);
+  trial.choose = [](::muster::Train& train) { Single(train), train.set_activation_checkpointing(true); };
+  const Curve again = Train(trial);
+  EXPECT_EQ(again.losses, kept.losses);
+  EXPECT_EQ(again.weights, kept.weights);
+}
+
+TEST(CustomStrategies, Bf16UpdatesAlmostAsFp32) {
+  Trial trial = CustomTrial("language", /*sgd=*/true);
+  const Curve full = Train(trial), initial = Train(trial, {.steps = 0});
+  trial.compute = DTYPE_BF16;
+  const double error = UpdateError(Train(trial), full, initial);
+  EXPECT_LE(error, 0.1);
+  EXPECT_GT(error, 1e-4) << "it was not in bf16";
+}
+
+// Each token's logits are those of the whole sequence, though modules keep no cache.
+TEST(CustomStrategies, GeneratesTokenByToken) {
+  const Trial trial = CustomTrial("language", true);
+  const ::muster::Train train = MakeTrain(trial);
+  Config config = Configure(train, *models::MakeInventory(train.model()))->config;
+  LoadInto(config);
+  auto engine = Engine::Create(config);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  tasks::NextToken next(engine->get());
+  std::vector<uint32_t> tokens = {5, 7, 60};
+  const auto first = next.Logits(tokens);
+  tokens.push_back(9);
+  const auto grown = next.Logits(tokens);
+  tasks::NextToken fresh(engine->get());
+  const auto whole = fresh.Logits(tokens);
+  ASSERT_TRUE(first.ok() && grown.ok() && whole.ok());
+  EXPECT_EQ(*grown, *whole);
+  EXPECT_NE(*first, *whole);
+}
+
+// ---- Images, with batch normalization, against torch::nn and torch::optim. ----
+
+constexpr int64_t kImageSamples = 6;
+
+struct ImageBatch {
+  at::Tensor inputs, targets;
+};
+ImageBatch ImagesOf(int step) {
+  at::manual_seed(static_cast<uint64_t>(step));
+  return {torch::randn({kImageSamples, 3, 8, 8}), torch::randint(7, {kImageSamples}, torch::kLong)};
+}
+
+torch::nn::Sequential PeerOfImages() {
+  return torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 6, 3).padding(1).bias(false)),
+                               torch::nn::BatchNorm2d(6), torch::nn::ReLU(), torch::nn::Conv2d(6, 5, 3),
+                               torch::nn::ReLU(), torch::nn::Flatten(), torch::nn::Linear(5 * 6 * 6, 11),
+                               torch::nn::Tanh(), torch::nn::Linear(11, 7));
+}
+
+Batch AsBatch(const ImageBatch& images) {
+  return {
+      .samples = kImageSamples, .inputs = images.inputs, .targets = images.targets, .global_samples = kImageSamples};
+}
+
+void TrainsAsTorchDoes(const KindOptions& options, bool recompute, double label_smoothing) {
+  Trial trial{
+      .name = "images", .choose = Single, .microbatch = kImageSamples, .sgd = true, .model = TrialCustom(options)};
+  // The normalization's unit keeps little, so it is not computed again unless the plan takes it for more.
+  if (recompute) trial.model.mutable_custom()->mutable_units(1)->set_saved_bytes(1 << 20);
+  ::muster::Train train = MakeTrain(trial);
+  train.mutable_batch()->set_sequences(kImageSamples);
+  train.mutable_optimizer()->set_weight_decay(0);
+  train.set_activation_checkpointing(recompute);
+  train.set_label_smoothing(label_smoothing);
+  Config config = Configure(train, *models::MakeInventory(train.model()))->config;
+  LoadInto(config);
+  auto made = Engine::Create(config);
+  ASSERT_TRUE(made.ok()) << made.status();
+  Engine& engine = **made;
+  torch::nn::Sequential peer = PeerOfImages();
+  std::map<std::string, at::Tensor> theirs;
+  for (const auto& item : peer->named_parameters()) theirs[item.key()] = item.value();
+  for (const auto& item : peer->named_buffers()) theirs[item.key()] = item.value();
+  for (StateView& view : engine.State()) {
+    if (view.kind != "parameter") continue;
+    const torch::NoGradGuard off;
+    ASSERT_TRUE(theirs.count(view.tensor) > 0) << view.tensor;
+    theirs[view.tensor].view(-1).copy_(
+        torch::from_blob(view.values.data(), {static_cast<int64_t>(view.values.size())}, torch::kFloat));
+  }
+  torch::optim::SGD sgd(peer->parameters(), torch::optim::SGDOptions(kSgdRate).momentum(0.9));
+  const auto loss_of = [&](const ImageBatch& images, double smoothing) {
+    return torch::nn::functional::cross_entropy(
+        peer->forward(images.inputs), images.targets,
+        torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(smoothing));
+  };
+  for (int step = 0; step < 30; ++step) {
+    const ImageBatch images = ImagesOf(step % 3);
+    sgd.zero_grad();
+    const at::Tensor loss = loss_of(images, label_smoothing);
+    loss.backward();
+    const double norm = torch::nn::utils::clip_grad_norm_(peer->parameters(), 1.0);
+    sgd.step();
+    const auto result = engine.Step(AsBatch(images), kSgdRate);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_NEAR(result->loss, loss.item<double>(), 5e-6 * loss.item<double>()) << step;
+    EXPECT_NEAR(result->gradient_norm, norm, 3e-5 * norm) << step;
+  }
+  peer->eval();
+  const ImageBatch unseen = ImagesOf(77);
+  const auto evaluation = engine.Evaluate(AsBatch(unseen));
+  ASSERT_TRUE(evaluation.ok()) << evaluation.status();
+  EXPECT_NEAR(evaluation->loss, loss_of(unseen, 0).item<double>(), 1e-5);
+  const at::Tensor right = peer->forward(unseen.inputs).argmax(1).eq(unseen.targets).to(torch::kDouble).mean();
+  EXPECT_NEAR(evaluation->metrics.at(0), right.item<double>(), 1e-9);
+  // Running statistics too, also if forwards were computed again.
+  for (const StateView& view : engine.State()) {
+    if (view.kind != "buffer") continue;
+    const at::Tensor& buffer = theirs.at(view.tensor);
+    for (size_t i = 0; i < view.values.size(); ++i) {
+      EXPECT_NEAR(view.values[i], buffer[static_cast<int64_t>(i)].item<float>(), 1e-5) << view.tensor;
+    }
+  }
+}
+
+TEST(CustomStrategies, TrainsAsTorchsModulesAndOptimizerDo) {
+  TrainsAsTorchDoes({{"kind", "images"}}, false, 0);
+  TrainsAsTorchDoes({{"kind", "images"}, {"min_parameters", "100000"}}, false, 0);  // one unit
+  TrainsAsTorchDoes({{"kind", "images by type"}}, false, 0.1);
+  TrainsAsTorchDoes({{"kind", "images"}}, true, 0.1);
+  TrainsAsTorchDoes({{"kind", "images with a loss"}}, false, 0.1);
+}
+
+}  // namespace
+}  // namespace muster::engine

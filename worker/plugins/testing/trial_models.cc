@@ -1,0 +1,160 @@
+// Models for tests, one for each value of the option `kind`: some that train, and some that are wrong in one way.
+#include <muster/model.h>
+
+#include <atomic>
+#include <string>
+
+namespace {
+
+constexpr int64_t kWidth = 39, kVocabulary = 61, kContext = 16;  // nothing divides them
+
+// x + W2 gelu(W1 mean of what came before)
+class MixerImpl : public torch::nn::Module {
+ public:
+  MixerImpl()
+      : norm_(torch::nn::LayerNormOptions({kWidth})), in_(kWidth, 75), out_(75, kWidth), causal_([] {
+          return torch::ones({kContext, kContext}).tril() / torch::arange(1, kContext + 1).unsqueeze(1);
+        }) {
+    register_module("norm", norm_);
+    register_module("in", in_);
+    register_module("out", out_);
+    gain_ = register_parameter("gain", torch::ones({kWidth}));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const int64_t tokens = x.size(1);
+    const torch::Tensor mean = causal_.On(x.device()).narrow(0, 0, tokens).narrow(1, 0, tokens).to(x.dtype());
+    return x + gain_ * out_(torch::gelu(in_(mean.matmul(norm_(x)))));
+  }
+
+ private:
+  torch::nn::LayerNorm norm_;
+  torch::nn::Linear in_, out_;
+  muster::Constant causal_;
+  torch::Tensor gain_;
+};
+TORCH_MODULE(Mixer);
+
+// The head of a language model; its matrix may be the embedding's.
+class TiedHeadImpl : public torch::nn::Module {
+ public:
+  explicit TiedHeadImpl(torch::Tensor table) : norm_(torch::nn::LayerNormOptions({kWidth})) {
+    register_module("norm", norm_);
+    table_ = register_parameter("table", std::move(table));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return norm_(x).matmul(table_.t()); }
+
+ private:
+  torch::nn::LayerNorm norm_;
+  torch::Tensor table_;
+};
+TORCH_MODULE(TiedHead);
+
+muster::Model Language(bool tied) {
+  torch::nn::Embedding embedding(kVocabulary, kWidth);
+  muster::Model model(muster::LanguageModel{.vocabulary = kVocabulary, .context = kContext});
+  model.AddUnit("embedding", embedding);
+  for (int i = 0; i < 3; ++i) {
+    const std::string name = "mixer" + std::to_string(i);
+    model.AddUnit(name, Mixer()).Initialize(name + ".gain", muster::Ones());
+  }
+  model.AddUnit("head", TiedHead(tied ? embedding->weight : torch::randn({kVocabulary, kWidth})));
+  return model;
+}
+
+constexpr muster::ImageClassification kImages{.channels = 3, .height = 8, .width = 8, .classes = 7};
+
+torch::nn::Sequential Images() {
+  return torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 6, 3).padding(1).bias(false)),
+                               torch::nn::BatchNorm2d(6), torch::nn::ReLU(), torch::nn::Conv2d(6, 5, 3),
+                               torch::nn::ReLU(), torch::nn::Flatten(), torch::nn::Linear(5 * 6 * 6, 11),
+                               torch::nn::Tanh(), torch::nn::Linear(11, 7));
+}
+
+muster::Model Cut(const torch::nn::Sequential& layers,
+                  const muster::WrapPolicy& policy = muster::WrapPolicy::EachModule()) {
+  return {kImages, layers, policy};
+}
+
+// A module that computes `forward`, with a matrix of 192 x 7.
+template <typename F>
+muster::Model By(const F& forward) {
+  torch::nn::Linear linear(3 * 8 * 8, 7);
+  muster::Model model(kImages);
+  model.AddUnit("all", linear.ptr(),
+                [linear, forward](const torch::Tensor& x) mutable { return forward(linear, x.flatten(1)); });
+  return model;
+}
+
+muster::Model Wrong(const std::string& kind) {
+  using torch::Tensor;
+  using torch::nn::Linear;
+  using torch::nn::Sequential;
+  if (kind == "dropout") return Cut(Sequential(torch::nn::Flatten(), torch::nn::Dropout(0.1), Linear(192, 7)));
+  if (kind == "functional dropout") {
+    return By([](Linear& l, const Tensor& x) { return l(torch::dropout(x, 0.5, l->is_training())); });
+  }
+  if (kind == "cumulative norm") {
+    return Cut(Sequential(torch::nn::BatchNorm2d(torch::nn::BatchNorm2dOptions(3).momentum(std::nullopt)),
+                          torch::nn::Flatten(), Linear(192, 7)));
+  }
+  if (kind == "double") {
+    Linear linear(192, 7);
+    linear->to(torch::kDouble);
+    return Cut(Sequential(torch::nn::Flatten(), linear));
+  }
+  if (kind == "mask") {
+    Linear linear(192, 7);
+    linear->register_buffer("mask", torch::ones({7, 7}).tril());
+    return Cut(Sequential(torch::nn::Flatten(), linear));
+  }
+  if (kind == "constructed constant") {
+    const Tensor scale = torch::ones({7});
+    return By([scale](Linear& l, const Tensor& x) { return l(x) * scale; });
+  }
+  if (kind == "unused parameter") return By([](Linear& l, const Tensor& x) { return x.matmul(l->weight.t()); });
+  if (kind == "wrong classes") return Cut(Sequential(torch::nn::Flatten(), Linear(192, 9)));
+  if (kind == "changes the samples") {
+    return Cut(Sequential(torch::nn::Flatten(), Linear(192, 192),
+                          torch::nn::Unflatten(torch::nn::UnflattenOptions(0, {1, -1})), Linear(192, 7)));
+  }
+  if (kind == "unstable") {
+    static std::atomic<int> calls = 0;
+    return By([](Linear& l, const Tensor& x) { return l(x) * ++calls; });
+  }
+  if (kind == "frozen") {
+    Linear linear(192, 7);
+    linear->bias.set_requires_grad(false);
+    return Cut(Sequential(torch::nn::Flatten(), linear));
+  }
+  if (kind == "no default") {
+    Linear linear(192, 7);
+    linear->register_parameter("scale", torch::ones({7}));
+    return Cut(Sequential(torch::nn::Flatten(), linear));
+  }
+  if (kind == "misnamed initialize") return Cut(Images()).Initialize("0.wait", muster::Ones());
+  if (kind == "no units") return muster::Model(kImages);
+  if (kind == "one class") return muster::Model({3, 8, 8, 1}, Images(), muster::WrapPolicy::EachModule());
+  throw std::invalid_argument("there is no kind " + kind);
+}
+
+muster::Model MakeModel(const muster::Options& options) {
+  const std::string kind = options.Text("kind", "images");
+  if (kind == "language") return Language(/*tied=*/false);
+  if (kind == "tied language") return Language(/*tied=*/true);
+  if (kind == "images") {
+    return Cut(Images(), muster::WrapPolicy::MinParameters(options.Integer("min_parameters", 1)));
+  }
+  if (kind == "images by type") return Cut(Images(), muster::WrapPolicy::ByType<torch::nn::Linear>());
+  if (kind == "images with a loss") {
+    return Cut(Images()).Loss([](const torch::Tensor& y, const torch::Tensor& targets, double smoothing) {
+      return torch::nn::functional::cross_entropy(
+          y, targets,
+          torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum).label_smoothing(smoothing));
+    });
+  }
+  return Wrong(kind);
+}
+
+}  // namespace
+
+MUSTER_MODEL(MakeModel)
