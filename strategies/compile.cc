@@ -326,7 +326,10 @@ UnitSizes SizesOf(const PartitionTable& table, const Inventory& inventory) {
 
 }  // namespace
 
-bool FrozenInBf16(const Train& train) { return train.precision().compute() == DTYPE_BF16; }
+Dtype StoredDtype(const Train& train, bool frozen) {
+  if (!frozen) return train.precision().params() == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_FP32;
+  return train.precision().compute() == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_FP32;
+}
 
 uint64_t DtypeBytes(Dtype dtype) { return dtype == DTYPE_BF16 || dtype == DTYPE_FP16 ? 2 : 4; }
 
@@ -349,17 +352,18 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
                                   const RankProgram& program) {
   const Buffers buffers = BuffersOf(program, SizesOf(layout.table, inventory));
   const uint64_t sequences = MicrobatchRows(train.batch(), static_cast<uint32_t>(layout.roles.size()));
-  const bool narrow = DtypeBytes(train.precision().compute()) < 4,
-             narrow_reduce = DtypeBytes(train.precision().reduce()) < 4;
+  const uint64_t width = DtypeBytes(train.precision().compute()), master = DtypeBytes(StoredDtype(train, false)),
+                 frozen_bytes = DtypeBytes(StoredDtype(train, true));
+  const bool narrow_reduce = DtypeBytes(train.precision().reduce()) < 4;
 
   Memory common;
   common.fixed = FixedBytes(inventory, layout);
-  common.gather_buffers = (narrow ? 2 : 4) * buffers.gathered;
+  common.gather_buffers = width * buffers.gathered;
   common.reduce_buffers = 4 * buffers.waiting;
   common.activations = std::max(PeakActivationBytes(program.schedule, inventory, sequences),
                                 PeakActivationBytes(program.evaluation, inventory, sequences));
-  if (narrow) common.activations += models::NarrowBytes(inventory);
-  common.activations = std::max(common.activations, UpdateBytes(train.optimizer(), inventory));
+  if (width < 4) common.activations += models::NarrowBytes(inventory);
+  common.activations = std::max(common.activations, UpdateBytes(train, inventory));
   std::vector<Memory> shards;
   const std::vector<uint64_t> owned = partition::OwnedElements(layout.table, inventory),
                               owned_trained = partition::TrainedElements(layout.table, inventory),
@@ -369,17 +373,16 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
     Memory& memory = shards.emplace_back(common);
     // A rank that has all parameters anyway has the owned ones among them, unless it computes in another dtype.
     // BytesAnElement states the same by element.
-    const uint64_t frozen = own - trained, kept = FrozenInBf16(train) ? 2 * frozen : 4 * frozen;
+    const uint64_t frozen = own - trained, kept = master * trained + frozen_bytes * frozen;
     if (buffers.offloads) {
-      memory.parameters = (narrow ? 2 : 4) * (buffers.whole_parameters ? buffers.all : buffers.fetches ? 0 : own);
+      memory.parameters = width * (buffers.whole_parameters ? buffers.all : buffers.fetches ? 0 : own);
       memory.gradients = 4 * (buffers.whole_gradients ? buffers.trained : buffers.over_replicas ? trained : 0);
-      const uint64_t copies = !narrow ? 0 : FrozenInBf16(train) ? 2 * trained : 2 * own;
-      memory.host = 4 * trained + kept + copies + 4 * trained + state[shard];
+      const uint64_t copies = (master == width ? 0 : width * trained) + (frozen_bytes == width ? 0 : width * frozen);
+      memory.host = kept + copies + 4 * trained + state[shard];
     } else {
-      const uint64_t beside = FrozenInBf16(train) ? 4 * trained : 4 * own;
-      memory.parameters = !buffers.whole_parameters ? 4 * trained + kept
-                          : narrow                  ? 2 * buffers.all + beside
-                                                    : 4 * buffers.all;
+      const uint64_t beside =
+          (master == width ? 0 : master * trained) + (frozen_bytes == width ? 0 : frozen_bytes * frozen);
+      memory.parameters = buffers.whole_parameters ? width * buffers.all + beside : kept;
       memory.gradients = 4 * (buffers.whole_gradients ? buffers.trained : trained);
       memory.optimizer_state = state[shard];
     }
@@ -404,8 +407,12 @@ uint64_t BytesAnElement(const Train& train, const Inventory& inventory, const La
            (buffers.whole_gradients || !buffers.over_replicas ? 0 : 4);
   }
   const bool whole = buffers.whole_parameters && !buffers.offloads;
-  const uint64_t master = whole && width == 4 ? 0 : 4;
-  const uint64_t frozen = !FrozenInBf16(train) ? master : whole ? 0 : 2;
+  // What is computed with is stored once.
+  const auto stored = [&](bool frozen) {
+    const uint64_t bytes = DtypeBytes(StoredDtype(train, frozen));
+    return whole && bytes == width ? 0 : bytes;
+  };
+  const uint64_t master = stored(false), frozen = stored(true);
   const uint64_t trained = master + (buffers.whole_gradients ? 0 : 4) + 4 * MostStateAnElement(train.optimizer());
   // Where some is frozen: of an average element, which is what shares are made of.
   if (buffers.all == 0) return master;

@@ -80,9 +80,8 @@ absl::StatusOr<RankProgram> Outline(const Train& train, const Inventory& invento
 // with the activations' peak is the peak.
 struct Memory {
   uint64_t fixed = 0;  // of a process on a GPU, whatever the model: FixedBytes; on a CPU 0
-  // Master weights of what it owns, fp32, and what it owns that is frozen, in bf16 where it computes in that, else
-  // fp32. If its schedule gathers into no slot, it has all parameters instead, in fp32, or all in bf16 or fp16 beside
-  // the master weights (with fp16 also of what is frozen).
+  // The weights that it owns, as they are stored (StoredDtype). If its schedule gathers into no slot, it has all
+  // parameters instead, in the dtype of computing, beside the owned ones that are stored in another one.
   uint64_t parameters = 0;
   uint64_t gradients = 0;        // fp32, of what it owns, or of all where none wait in slots
   uint64_t optimizer_state = 0;  // fp32, of what it owns
@@ -90,8 +89,9 @@ struct Memory {
   uint64_t reduce_buffers = 0;   // slots of gradients, fp32; with bf16 reductions also a buffer of half the size
   uint64_t activations = 0;      // the peak of the walks through training and evaluation, or of the update
   uint64_t peak = 0;
-  // What is offloaded of what it owns: master weights, gradients and state in fp32, and parameters in a narrower dtype
-  // of computing. On a CPU, whose memory it is, also part of the peak, unless it is a file.
+  // What is offloaded of what it owns: weights as they are stored, gradients and state in fp32, and weights in the
+  // dtype of computing where that is another one. On a CPU, whose memory it is, also part of the peak, unless it is a
+  // file.
   uint64_t host = 0;
 };
 // What a rank's process takes of a GPU beside its tensors: the context, the workspaces of cuBLAS, and the buffers of
@@ -117,8 +117,9 @@ struct Share {
 };
 Share ShareOf(uint64_t sequences, uint32_t world, uint32_t rank);
 
-// Whether frozen weights are kept in bf16 alone. Not in fp16, whose range is too small to keep weights in.
-bool FrozenInBf16(const Train& train);
+// In which weights are stored between steps: trained ones by precision.params, frozen ones in bf16 where they are
+// computed with in that. Never fp16, whose range is too small to keep weights in.
+Dtype StoredDtype(const Train& train, bool frozen);
 
 // 4, or 2 of bf16 and fp16.
 uint64_t DtypeBytes(Dtype dtype);

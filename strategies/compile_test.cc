@@ -239,6 +239,9 @@ TEST(Memory, FrozenWeightsHaveNoMasterInBf16) {
     EXPECT_EQ(bytes(DTYPE_FP32), 4 * own);
     EXPECT_EQ(bytes(DTYPE_FP16), (sharded ? 0 : 2 * own) + 4 * own);
     EXPECT_EQ(bytes(DTYPE_BF16), sharded ? 4 * trained + 2 * (own - trained) : 2 * own + 4 * trained);
+    train.mutable_precision()->set_params(DTYPE_BF16);
+    EXPECT_EQ(bytes(DTYPE_BF16), 2 * own) << "no master at all";
+    train.mutable_precision()->set_params(DTYPE_FP32);
   }
 }
 

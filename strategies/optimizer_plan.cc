@@ -109,16 +109,18 @@ uint64_t MostStateAnElement(const Optimizer& optimizer) {
   return optimizer.has_muon() ? 2 : optimizer.has_adafactor() ? 1 : StateTensors(optimizer);
 }
 
-uint64_t UpdateBytes(const Optimizer& optimizer, const Inventory& inventory) {
-  if (!optimizer.has_muon()) return 0;
+uint64_t UpdateBytes(const Train& train, const Inventory& inventory) {
+  const Optimizer& optimizer = train.optimizer();
   uint64_t most = 0;
   for (int u = 0; u < inventory.units_size(); ++u) {
     for (const Tensor& tensor : inventory.units(u).tensors()) {
       if (!IsUpdatedWhole(optimizer, inventory, u, tensor)) continue;
-      most = std::max(most, OrthogonalizationOf(optimizer.muon(), tensor).bytes);
+      // Weights in bf16 are widened.
+      const uint64_t wide = train.precision().params() == DTYPE_BF16 ? 4 * models::Elements(tensor) : 0;
+      most = std::max(most, wide + (optimizer.has_muon() ? OrthogonalizationOf(optimizer.muon(), tensor).bytes : 0));
     }
   }
-  return most == 0 || inventory.device() == DEVICE_CUDA ? most : most + models::kPanelBytes;
+  return !optimizer.has_muon() || most == 0 || inventory.device() == DEVICE_CUDA ? most : most + models::kPanelBytes;
 }
 
 double UpdateFlops(const Optimizer& optimizer, const Inventory& inventory, const PartitionTable& table) {

@@ -35,7 +35,7 @@ uint64_t MostStateAnElement(const Optimizer& optimizer);
 
 // The most temporaries of an update, which takes place while there are no activations; what is bounded by a small block
 // is not counted.
-uint64_t UpdateBytes(const Optimizer& optimizer, const Inventory& inventory);
+uint64_t UpdateBytes(const Train& train, const Inventory& inventory);
 
 // Floating-point operations of an update in bf16 GEMMs, of the shard that has most. REQUIRES: as StateBytes.
 double UpdateFlops(const Optimizer& optimizer, const Inventory& inventory, const PartitionTable& table);

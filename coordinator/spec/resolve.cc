@@ -339,12 +339,18 @@ class Resolver {
     Precision& p = *train.mutable_precision();
     if (!p.has_compute()) p.set_compute(DTYPE_FP32);
     if (!p.has_reduce()) p.set_reduce(DTYPE_FP32);
+    if (!p.has_params()) p.set_params(DTYPE_FP32);
     if (!p.has_tf32()) p.set_tf32(false);
     const auto known = [&](const char* path, Dtype dtype) {
       if (dtype == DTYPE_UNSPECIFIED || !Dtype_IsValid(dtype)) Error(path, "must be fp32, bf16 or fp16", "fp32");
     };
     known("precision.compute", p.compute());
     known("precision.reduce", p.reduce());
+    if (p.params() == DTYPE_BF16 && p.compute() != DTYPE_BF16) {
+      Error("precision.params", "bf16 weights are computed with in bf16: needs compute: bf16", "fp32");
+    } else if (p.params() != DTYPE_FP32 && p.params() != DTYPE_BF16) {
+      Error("precision.params", "must be fp32 or bf16; the range of fp16 is too small to keep weights in", "fp32");
+    }
     if (p.tf32() && p.compute() != DTYPE_FP32) Error("precision.tf32", "is for GEMMs of compute: fp32", "false");
     if (p.compute() == DTYPE_FP16 || p.reduce() == DTYPE_FP16) return LossScaling_(*p.mutable_loss_scaling());
     if (p.has_loss_scaling()) {

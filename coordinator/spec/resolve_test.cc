@@ -356,6 +356,15 @@ TEST(Resolve, EveryMistakeHasItsPath) {
          train(s).mutable_precision()->set_compute(DTYPE_BF16);
          train(s).mutable_precision()->set_tf32(true);
        }},
+      {"precision.params", "needs compute: bf16",
+       [&](JobSpec& s) { train(s).mutable_precision()->set_params(DTYPE_BF16); }},
+      {"precision.params", "range of fp16 is too small",
+       [&](JobSpec& s) {
+         train(s).mutable_precision()->set_compute(DTYPE_FP16);
+         train(s).mutable_precision()->set_params(DTYPE_FP16);
+       }},
+      {"precision.params", "must be fp32 or bf16",
+       [&](JobSpec& s) { train(s).mutable_precision()->set_params(Dtype(9)); }},
       {"precision.loss_scaling", "neither compute nor reduce is fp16",
        [&](JobSpec& s) { train(s).mutable_precision()->mutable_loss_scaling(); }},
       {"precision.loss_scaling.initial", "greater than 0", [&](JobSpec& s) { scaling(s).set_initial(0); }},

@@ -234,6 +234,7 @@ absl::Status CompiledEngine::Prepare() {
                                       .shard = config_.role.shard(),
                                       .device = device_,
                                       .compute = ScalarTypeOf(precision.compute()),
+                                      .master = ScalarTypeOf(strategies::StoredDtype(config_.train, /*frozen=*/false)),
                                       .reduce = communicates ? ScalarTypeOf(precision.reduce()) : at::kFloat,
                                       .poison = config_.poison,
                                       .host = config_.train.offload().optimizer() ? &host_ : nullptr});

@@ -102,7 +102,7 @@ struct StateView {
   std::vector<uint64_t> shape;  // of the whole tensor, or of its factor
   uint64_t begin = 0;           // element
   absl::Span<float> values;     // host memory; of what is on a GPU a copy made by Pull() and written back by Push()
-  absl::Span<uint16_t> bf16;    // in place of `values`: frozen parameters that are stored so
+  absl::Span<uint16_t> bf16;    // in place of `values`: parameters that are stored so
 };
 
 class Engine {

@@ -10,6 +10,7 @@
 
 #include "worker/engine/adafactor.h"
 #include "worker/engine/muon.h"
+#include "worker/engine/narrow_weights.h"
 
 namespace muster::engine {
 namespace {
@@ -214,6 +215,9 @@ class LionOptimizer final : public FlatOptimizer {
 
 std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements,
                                              const MakeZeros& zeros, const units::Gemms& gemms) {
+  if (!runs.empty() && runs.front().parameter.scalar_type() != at::kFloat) {
+    return MakeNarrowWeightsOptimizer(options, runs, zeros, gemms);
+  }
   if (options.has_adafactor()) return MakeAdafactor(options, runs, zeros);
   if (options.has_muon()) return MakeMuon(options, std::move(runs), zeros, gemms);
   if (options.has_sgd()) return std::make_unique<SgdOptimizer>(options, std::move(runs), elements, zeros);

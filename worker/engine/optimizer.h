@@ -16,8 +16,9 @@
 namespace muster::engine {
 
 struct Run {
-  at::Tensor parameter, gradient;  // fp32 [length]
-  int64_t begin = 0;               // index among the trained elements that the optimizer updates
+  at::Tensor parameter;  // fp32 or bf16 [length], of one dtype in all runs
+  at::Tensor gradient;   // fp32 [length]
+  int64_t begin = 0;     // index among the trained elements that the optimizer updates
   int64_t length = 0;
   bool decay = false;
   // Of a tensor that is updated as a whole (strategies::IsUpdatedWhole), which this run is; else empty.
@@ -49,7 +50,7 @@ using MakeZeros = std::function<at::Tensor(int64_t elements)>;
 
 // `elements` of state. AdamW and SGD as torch.optim's of the same names. Lion as Algorithm 2 of Chen et al. (arXiv
 // 2302.06675) with decoupled weight decay; its temporary is one block of elements, not one per run. Muon: muon.h;
-// Adafactor: adafactor.h.
+// Adafactor: adafactor.h. Of parameters in bf16: narrow_weights.h.
 std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements,
                                              const MakeZeros& zeros, const units::Gemms& gemms);
 

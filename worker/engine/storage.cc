@@ -86,17 +86,17 @@ Storage::Storage(const Options& options)
   if (slots_.empty()) computed_ = at::zeros({all}, compute);
   FindParts();
   const bool keeps_range = options.compute != at::kHalf;
-  master_within_ = slots_.empty() && options.compute == at::kFloat && !offloads();
+  master_within_ = slots_.empty() && options.compute == options.master && !offloads();
   frozen_within_ = slots_.empty() && keeps_range && !offloads();
   const auto stored = [&](int64_t length, at::ScalarType dtype) {
     return offloads() ? host_->Zeros(length, dtype) : at::zeros({length}, fp32.dtype(dtype));
   };
-  if (!master_within_) master_ = stored(own_trained, at::kFloat);
+  if (!master_within_) master_ = stored(own_trained, options.master);
   if (!frozen_within_) frozen_ = stored(own - own_trained, keeps_range ? options.compute : at::kFloat);
   if (offloads()) {
     const auto any = [&](auto&& is) { return std::any_of(schedule_->ops.begin(), schedule_->ops.end(), is); };
     host_gradients_ = host_->Zeros(own_trained, at::kFloat);
-    if (options.compute != at::kFloat) host_computed_ = host_->Zeros(own_trained, options.compute);
+    if (options.compute != options.master) host_computed_ = host_->Zeros(own_trained, options.compute);
     if (!keeps_range) host_frozen_ = host_->Zeros(own - own_trained, options.compute);
     const bool into_slots = any([](const Op& op) { return op.kind == OpKind::kFetch && op.slot >= 0; });
     if (!slots_.empty() && !into_slots) own_computed_ = at::zeros({own}, compute);
@@ -311,7 +311,8 @@ std::vector<Run> Storage::Runs(int32_t unit, int32_t unit_end, IsWhole whole) co
   }
   // Merges neighboring runs that are contiguous in every buffer.
   std::vector<Run> runs;
-  const auto ends_at = [](const at::Tensor& t) { return t.const_data_ptr<float>() + t.numel(); };
+  const auto begins_at = [](const at::Tensor& t) { return static_cast<const char*>(t.const_data_ptr()); };
+  const auto ends_at = [&](const at::Tensor& t) { return begins_at(t) + t.nbytes(); };
   const auto join = [](const at::Tensor& t, int64_t more) {
     return t.as_strided({t.numel() + more}, {1}, t.storage_offset());
   };
@@ -324,8 +325,8 @@ std::vector<Run> Storage::Runs(int32_t unit, int32_t unit_end, IsWhole whole) co
       runs.push_back(std::move(run));
     } else if (!runs.empty() && runs.back().shape.empty() && runs.back().decay == run.decay &&
                runs.back().begin + runs.back().length == run.begin &&
-               ends_at(runs.back().parameter) == run.parameter.const_data_ptr<float>() &&
-               ends_at(runs.back().gradient) == run.gradient.const_data_ptr<float>()) {
+               ends_at(runs.back().parameter) == begins_at(run.parameter) &&
+               ends_at(runs.back().gradient) == begins_at(run.gradient)) {
       Run& before = runs.back();
       before.parameter = join(before.parameter, run.length);
       before.gradient = join(before.gradient, run.length);

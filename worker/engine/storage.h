@@ -2,8 +2,9 @@
 // table's order (strategies/partition/table.h). The schedule decides what is resident:
 //
 //   compute parameters  if no gather names a slot: one buffer for the whole model; else one buffer per slot
-//   master weights      the owned elements that are trained, fp32: a view of the compute parameters if those are whole
-//                       and fp32, else a separate buffer
+//   master weights      the owned elements that are trained, fp32 or bf16: a view of the compute parameters if those
+//   are
+//                       whole and of that dtype, else a separate buffer
 //   frozen weights      the owned elements that are not, as they are computed with: a view of the compute parameters if
 //                       those are whole, else a separate buffer. fp32 where the dtype of computing is fp16, whose range
 //                       is too small to keep weights in
@@ -48,7 +49,7 @@ struct OwnedExtent {
   int64_t begin = 0;               // element of the tensor
   int64_t length = 0;
   int64_t own = -1;   // index among all trained elements that the rank owns; -1: frozen
-  at::Tensor stored;  // [length]: master weights in fp32, frozen ones maybe in bf16
+  at::Tensor stored;  // [length], fp32 or bf16
 };
 
 class Storage {
@@ -60,6 +61,7 @@ class Storage {
     uint32_t shard = 0;
     at::Device device = at::kCPU;
     at::ScalarType compute = at::kFloat;
+    at::ScalarType master = at::kFloat;  // dtype in which trained weights are stored: fp32, or bf16 if `compute` is
     at::ScalarType reduce = at::kFloat;  // dtype in which gradients are communicated
     bool poison = false;                 // fill released parameters with NaN, to expose a use after release
     HostMemory* host = nullptr;          // of a schedule that offloads; outlives the storage

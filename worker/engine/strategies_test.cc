@@ -280,6 +280,45 @@ TEST(Strategies, FrozenWeightsAreKeptInBf16) {
   }
 }
 
+// Without a master copy: one rank's losses, and its updates up to the rounding of every step, with and without
+// offloading, also where another strategy goes on.
+TEST(Strategies, TrainWeightsThatAreStoredInBf16) {
+  Trial single{.name = "single", .choose = Single, .sgd = true};
+  single.compute = DTYPE_BF16;
+  const Curve master = Train(single);
+  single.params = DTYPE_BF16;
+  const Curve alone = Train(single), initial = Train(single, {.steps = 0});
+  EXPECT_EQ(master.in_bf16, 0u);
+  EXPECT_GT(UpdateError(alone, master, initial), 1e-3) << "nothing was rounded";
+  size_t elements = 0;
+  for (const auto& [tensor, values] : alone.weights) {
+    elements += values.size();
+    for (const float value : values) ASSERT_EQ(value, static_cast<float>(c10::BFloat16(value))) << tensor;
+  }
+  EXPECT_EQ(alone.in_bf16, elements);
+  const auto& all = Strategies();
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto offloaded = [&](const Choose& choose) -> Choose {
+      return [=](::muster::Train& train) {
+        choose(train);
+        if (i % 3 == 1) train.mutable_offload()->set_optimizer(true);
+      };
+    };
+    Trial trial = single;
+    trial.name = all[i].first + ", weights in bf16", trial.ranks = 4, trial.microbatch = 1;
+    trial.choose = offloaded(all[i].second);
+    const Curve half = Train(trial, {.steps = kSteps / 2});
+    trial.choose = offloaded(all[(i + 7) % all.size()].second), trial.ranks = 2, trial.microbatch = 4;
+    const Curve seen = Train(trial, {.from = &half, .first = kSteps / 2, .steps = kSteps / 2});
+    EXPECT_GT(seen.in_bf16, 0u) << trial.name;
+    EXPECT_LE(Relative({half.losses[0]}, {alone.losses[0]}), 5e-6) << trial.name << ": the same weights";
+    std::vector<double> losses = half.losses;
+    losses.insert(losses.end(), seen.losses.begin(), seen.losses.end());
+    EXPECT_LE(Relative(losses, alone.losses), 3e-3) << trial.name;
+    EXPECT_LE(UpdateError(seen, alone, initial), 0.1) << trial.name;
+  }
+}
+
 // fp16 cannot hold what is larger than 65504 or smaller than 6e-8: a copy in fp32 stays.
 TEST(Strategies, FrozenWeightsAreKeptInFp32UnderFp16) {
   Trial trial{.name = "fp16", .choose = Strategies()[0].second, .ranks = 2, .compute = DTYPE_FP16};

@@ -69,7 +69,7 @@ struct Trial {
   uint32_t ranks = 1;
   uint32_t microbatch = 7;
   bool sgd = false;
-  Dtype compute = DTYPE_FP32, reduce = DTYPE_FP32;
+  Dtype compute = DTYPE_FP32, reduce = DTYPE_FP32, params = DTYPE_FP32;
   double loss_scale = 65536;              // with fp16: the first one
   bool adversarial = false;               // groups that poison what is in flight
   bool ahead = false;                     // as many steps in flight as the engine takes
@@ -90,6 +90,7 @@ inline Train MakeTrain(const Trial& trial) {
   train.mutable_batch()->set_sequences(kSequences);
   train.mutable_batch()->set_microbatch(trial.microbatch);
   train.mutable_precision()->set_compute(trial.compute);
+  train.mutable_precision()->set_params(trial.params);
   train.mutable_precision()->set_reduce(trial.reduce);
   if (trial.compute == DTYPE_FP16 || trial.reduce == DTYPE_FP16) {
     LossScaling& scaling = *train.mutable_precision()->mutable_loss_scaling();
