@@ -18,6 +18,7 @@ void sgemm_(const char*, const char*, const int*, const int*, const int*, const 
             const float*, const int*, const float*, float*, const int*);
 void dgemm_(const char*, const char*, const int*, const int*, const int*, const double*, const double*, const int*,
             const double*, const int*, const double*, double*, const int*);
+int MKL_Set_Num_Threads_Local(int);  // of the calling thread, 0: as of all; returns what it was
 }
 
 namespace muster::units {
@@ -150,6 +151,19 @@ void DropScores(const DropoutPlace& dropout, int64_t sequence, int64_t head, int
   }
 }
 
+// Lets BLAS compute with the calling thread alone. Inside of a parallel region it does so anyway, but on some CPUs the
+// kernel that it chooses, and so the last bit, depends on how many threads it could have.
+class OneBlasThread {
+ public:
+  OneBlasThread() : before_(MKL_Set_Num_Threads_Local(1)) {}
+  OneBlasThread(const OneBlasThread&) = delete;
+  OneBlasThread& operator=(const OneBlasThread&) = delete;
+  ~OneBlasThread() { MKL_Set_Num_Threads_Local(before_); }
+
+ private:
+  const int before_;
+};
+
 struct Sizes {
   int64_t sequences, tokens, heads, key_value_heads, head, window;  // head: elements of one; window: 0 for none
   int64_t width() const { return heads * head; }
@@ -256,11 +270,10 @@ void EachHead(const Sizes& z, int64_t heads, const Rooms& rooms, const F& body) 
   const int64_t each = Scratch<T, N>::Elements(z, rooms);
   const at::Tensor room = at::empty({at::get_num_threads(), each}, at::dtype<T>());
   T* const base = room.mutable_data_ptr<T>();
-  // A single head gets an idle neighbor: BLAS outside of a parallel region would split its sums over threads.
-  const int64_t all = z.sequences * heads;
-  at::parallel_for(0, all == 1 ? 2 : all, 1, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, z.sequences * heads, 1, [&](int64_t begin, int64_t end) {
+    const OneBlasThread alone;
     const Scratch<T, N> mine(base + at::get_thread_num() * each, z, rooms);
-    for (int64_t i = begin; i < std::min(end, all); ++i) body(i / heads, i % heads, mine);
+    for (int64_t i = begin; i < end; ++i) body(i / heads, i % heads, mine);
   });
 }
 
