@@ -37,7 +37,7 @@ JobSpec PoisonSpec() {
 class PlanningTest : public ServerFixture {
  protected:
   grpc::Status Plan(const JobSpec& spec, PlanReply* reply, uint64_t memory_bytes = 0,
-                    absl::Duration deadline = absl::Minutes(2)) {
+                    absl::Duration deadline = absl::Minutes(10)) {
     PlanRequest request;
     *request.mutable_spec() = spec;
     request.set_memory_bytes(memory_bytes);

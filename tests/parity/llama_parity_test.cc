@@ -68,7 +68,7 @@ TEST(LlamaParity, TrainsAsTransformers) {
     ASSERT_EQ(theirs.losses.size(), static_cast<size_t>(kLlamaSteps));
     EXPECT_LT(theirs.losses.back(), 0.9 * theirs.losses.front()) << "it learned nothing, so the comparison is void";
     for (const uint32_t ranks : {1u, 2u}) {
-      trial.ranks = ranks, trial.sharded = ranks > 1;
+      trial.ranks = ranks, trial.strategy = FullShard;
       const Difference d = Compare(lab.Ours(trial), theirs);
       EXPECT_LE(d.loss, kLossLimit) << ranks << " ranks";
       EXPECT_LE(d.norm, kNormLimit) << ranks << " ranks";

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <fstream>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,8 +16,8 @@
 #include "models/family.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
+#include "strategies/defaults.h"
 #include "testing/optimizers.h"
-#include "worker/collectives/gloo.h"
 #include "worker/collectives/memory_key_value.h"
 #include "worker/engine/configure.h"
 #include "worker/engine/engine.h"
@@ -39,21 +38,6 @@ Train MakeTrain(const Trial& trial) {
     Gpt2& g = *train.mutable_model()->mutable_gpt2();
     g.set_layers(2), g.set_heads(2), g.set_width(48), g.set_vocabulary(256), g.set_context(32);
   }
-  if (trial.ranks > 1 && trial.sharded) {
-    Fsdp& fsdp = *train.mutable_strategy()->mutable_fsdp();
-    fsdp.set_reshard(RESHARD_FULL_SHARD);
-    fsdp.set_placement(PLACEMENT_EVEN);
-    fsdp.set_prefetch(1);
-  } else if (trial.ranks > 1 && trial.whole) {
-    Zero& zero = *train.mutable_strategy()->mutable_zero();
-    zero.set_stage(2);
-    zero.set_placement(PLACEMENT_WHOLE);
-    zero.set_prefetch(1);
-  } else if (trial.ranks > 1) {
-    train.mutable_strategy()->mutable_ddp()->set_bucket_mib(0.1);  // a few buckets
-  } else {
-    train.mutable_strategy()->mutable_single();
-  }
   train.mutable_batch()->set_sequences(trial.sequences);
   train.mutable_batch()->set_microbatch(trial.microbatch);
   Optimizer& o = *train.mutable_optimizer();
@@ -62,16 +46,18 @@ Train MakeTrain(const Trial& trial) {
   if (o.has_muon()) o.mutable_muon()->set_adamw_weight_decay(0.1), o.mutable_muon()->set_adamw_lr(kAdamWRate);
   o.set_clip_norm(1.0);
   train.set_seed(11);
+  if (trial.ranks == 1) {
+    train.mutable_strategy()->mutable_single();
+  } else {
+    trial.strategy(*train.mutable_strategy());
+    strategies::FillDefaults(o, *train.mutable_strategy());
+  }
   return train;
 }
 
-std::unique_ptr<engine::Engine> MakeEngine(const Trial& trial, uint32_t rank, collectives::Group* group) {
+engine::Config MakeConfig(const Trial& trial, uint32_t rank) {
   const Train train = MakeTrain(trial);
-  engine::Config config =
-      engine::Configure(train, *models::MakeInventory(train.model()), trial.ranks, rank).value().config;
-  if (group != nullptr && (trial.sharded || trial.whole)) config.groups = {group, group, nullptr};
-  if (group != nullptr && !trial.sharded && !trial.whole) config.groups = {group, nullptr, group};
-  return engine::Engine::Create(config).value();
+  return engine::Configure(train, *models::MakeInventory(train.model()), trial.ranks, rank).value().config;
 }
 
 }  // namespace
@@ -90,16 +76,10 @@ Curve Lab::Ours(const Trial& trial) const {
   collectives::MemoryKeyValue rendezvous;
   std::vector<Curve> curves(trial.ranks);
   const auto run = [&](uint32_t rank) {
-    std::unique_ptr<collectives::Group> group;
-    if (trial.ranks > 1) {
-      group = collectives::MakeGloo({.rank = static_cast<int>(rank),
-                                     .size = static_cast<int>(trial.ranks),
-                                     .name = "world",
-                                     .host = "127.0.0.1"},
-                                    rendezvous)
-                  .value();
-    }
-    const auto engine = MakeEngine(trial, rank, group.get());
+    engine::Config config = MakeConfig(trial, rank);
+    const RankGroups groups(config.table, trial.ranks, rank, rendezvous);
+    config.groups = groups.all();
+    const auto engine = engine::Engine::Create(config).value();
     const strategies::Share share = strategies::ShareOf(trial.sequences, trial.ranks, rank);
     std::vector<uint32_t> tokens;
     for (uint64_t step = 0; step < static_cast<uint64_t>(trial.steps); ++step) {
@@ -110,11 +90,9 @@ Curve Lab::Ours(const Trial& trial) const {
       curves[rank].losses.push_back(result->loss);
       curves[rank].norms.push_back(result->gradient_norm);
     }
-    EXPECT_TRUE(group == nullptr || group->Barrier().ok());
+    EXPECT_TRUE(config.groups[kWorldGroup] == nullptr || config.groups[kWorldGroup]->Barrier().ok());
   };
-  std::vector<std::thread> ranks;
-  for (uint32_t rank = 0; rank < trial.ranks; ++rank) ranks.emplace_back(run, rank);
-  for (std::thread& rank : ranks) rank.join();
+  RunRanks(trial.ranks, run);
   for (const Curve& curve : curves) EXPECT_EQ(curve.losses, curves[0].losses) << "ranks report different losses";
   return curves[0];
 }
@@ -124,7 +102,7 @@ Curve Lab::Theirs(const Trial& trial) const {
   const models::ModelFamily& family = *models::FamilyOf(model);
   Trial alone = trial;
   alone.ranks = 1;
-  const auto engine = MakeEngine(alone, 0, nullptr);
+  const auto engine = engine::Engine::Create(MakeConfig(alone, 0)).value();
   const std::string path = folder_.path() + "/weights.bin";
   json config = {{"model", family.ToConfig(model)},
                  {"layers", model.gpt2().layers()},
@@ -134,7 +112,7 @@ Curve Lab::Theirs(const Trial& trial) const {
                  {"sequences", trial.sequences},
                  {"microbatch", trial.microbatch},
                  {"ranks", trial.ranks},
-                 {"strategy", trial.sharded ? "fsdp2" : "ddp"},
+                 {"strategy", trial.fsdp2 ? "fsdp2" : "ddp"},
                  {"steps", trial.steps},
                  {"optimizer", trial.optimizer},
                  {"lr", trial.lr},

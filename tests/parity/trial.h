@@ -9,16 +9,17 @@
 #include "proto/spec.pb.h"
 #include "testing/temporary_folder.h"
 #include "tests/parity/peer.h"
+#include "tests/parity/ranks.h"
 
 namespace muster::parity {
 
 struct Trial {
   std::string optimizer = "adamw";
   uint32_t ranks = 1;
-  bool sharded = false;     // fsdp full_shard, against FSDP2; else ddp
-  bool whole = false;       // zero with whole tensors on their owners, against DistributedDataParallel
-  uint32_t sequences = 8;   // a step, over all ranks
-  uint32_t microbatch = 8;  // of a rank
+  SetStrategy strategy = Ddp;  // of several ranks
+  bool fsdp2 = false;          // against FSDP2, else DistributedDataParallel
+  uint32_t sequences = 8;      // a step, over all ranks
+  uint32_t microbatch = 8;     // of a rank
   double lr = 3e-4;
   std::string mistake;  // a mistake for the peer to make: gpt2_peer.py
   int steps = 50;
