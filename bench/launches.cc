@@ -1,7 +1,7 @@
-// Counts what one training step of a GPT-2 of 12 layers would launch on a GPU, by the row programs and by LibTorch's
-// operators alone, without a GPU: the step runs on the CPU as a GPU runs it, and the dispatched operators that write
-// numbers are counted, with our own row programs. Views and allocations launch nothing. An operator counts once, also
-// where CUDA needs several kernels for it, so the counts are lower bounds.
+// Counts what one training step of a GPT-2 or a Llama of 12 layers would launch on a GPU, by the row programs and by
+// LibTorch's operators alone, without a GPU: the step runs on the CPU as a GPU runs it, and the dispatched operators
+// that write numbers are counted, with our own row programs. Views and allocations launch nothing. An operator counts
+// once, also where CUDA needs several kernels for it, so the counts are lower bounds.
 //
 //   bazel run //bench:launches -- --sequences 2 --dtype bf16
 #include <ATen/core/dispatch/Dispatcher.h>

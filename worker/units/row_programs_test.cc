@@ -30,6 +30,7 @@
 
 #include "worker/units/autograd.h"
 #include "worker/units/cuda/host_block.h"
+#include "worker/units/cuda/llama_programs.h"
 #include "worker/units/cuda/row_programs.h"
 #include "worker/units/cuda/simt_block.h"
 #include "worker/units/row_kernels.h"
@@ -416,6 +417,37 @@ TEST(SimtBlock, GivesTheBitsOfTheLoopThatStandsInForIt) {
                                                 nullptr, rows, width},
                    {out, losses});
     ExpectSameBits(programs::LossTotal<F>{p(losses), loss.mutable_data_ptr<double>(), rows}, {loss});
+  }
+}
+
+TEST(SimtBlock, GivesTheBitsOfTheLoopInLlamasProgramsToo) {
+  using F = float;
+  for (const int width : {2, 150}) {
+    SCOPED_TRACE(width);
+    const int64_t rows = 4, heads = 2;
+    const auto numbers = [&](int seed) { return Normal({rows, width}, seed, 2).to(at::kFloat); };
+    const auto p = [](const at::Tensor& t) { return t.mutable_data_ptr<F>(); };
+    const at::Tensor x = numbers(1), d = numbers(2), w = numbers(3)[0], out = numbers(4), dx = numbers(5);
+    const at::Tensor statistics = at::full({rows}, 0.5f), partial = at::zeros({1, width}), gate_up = numbers(6);
+    ExpectSameBits(programs::RmsNorm<F, F>{p(x), p(w), 0.1f, p(out), p(statistics), rows, width}, {out, statistics});
+    ExpectSameBits(programs::RmsNormAgain<F, F>{p(dx), p(statistics), p(w), p(out), rows, width}, {out});
+    ExpectSameBits(programs::AddAndRmsNorm<F, F>{p(x), p(d), p(w), 0.1f, p(d), p(out), p(statistics), rows, width},
+                   {d, out, statistics});
+    ExpectSameBits(programs::RmsNormBackward<F, F>{p(d), p(x), p(statistics), p(w), p(dx), rows, width}, {dx});
+    using Vector = programs::RmsNormVector<F, F>;
+    ExpectSameBits(programs::ColumnTiles<Vector>{Vector{p(d), p(x), p(statistics)}, p(partial), rows, width},
+                   {partial});
+    ExpectSameBits(programs::Add<F, F>{p(x), p(d), p(out), rows, width}, {out});
+    // Half as many rows, of two heads or of gate and up.
+    const programs::Heads<F> to{p(d), 2 * width, heads, width}, from{p(gate_up), 2 * width, heads, width};
+    ExpectSameBits<kWarp>(programs::HeadNorm<F, F>{from, p(w), 0.1f, to, p(statistics), rows / heads}, {d, statistics});
+    using HeadVector = programs::HeadNormVector<F, F>;
+    ExpectSameBits(programs::ColumnTiles<HeadVector>{HeadVector{to, from, p(statistics)}, p(partial), rows, width},
+                   {partial});
+    ExpectSameBits<kWarp>(programs::HeadNormBackward<F, F>{to, from, p(statistics), p(w), rows / heads}, {d});
+    ExpectSameBits(programs::Rope<F, F>{from, p(x), p(dx), 1, 2, 0, rows / heads}, {gate_up});
+    ExpectSameBits(programs::SwiGlu<F, F>{p(gate_up), p(out), rows / 2, width}, {out});
+    ExpectSameBits(programs::SwiGluBackward<F, F>{p(gate_up), p(x), p(out), p(gate_up), rows / 2, width}, {gate_up});
   }
 }
 
