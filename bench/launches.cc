@@ -43,6 +43,8 @@ bool Writes(const c10::FunctionSchema& schema) {
   if (schema.name() == "aten::resize_" || schema.name() == "aten::set_" || schema.name() == "aten::_unsafe_view") {
     return false;
   }
+  // The host reads a number, which LibTorch's AdamW does on a CPU only.
+  if (schema.name() == "aten::item" || schema.name() == "aten::_local_scalar_dense") return false;
   return std::none_of(schema.returns().begin(), schema.returns().end(), [](const c10::Argument& result) {
     return result.alias_info() != nullptr && !result.alias_info()->isWrite();  // a view
   });

@@ -1,10 +1,12 @@
 #include "worker/units/row_check.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/log_softmax.h>
@@ -16,10 +18,12 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "worker/units/adamw.h"
 #include "worker/units/autograd.h"
 #include "worker/units/llama_rows.h"
 #include "worker/units/row_kernels.h"
@@ -171,12 +175,41 @@ std::vector<Compared> CompareHeads(at::Device device, at::ScalarType type) {
   return all;
 }
 
+// AdamW's seventh step, of a run that begins at four elements and one that does not; what differs is the parameters'
+// movement.
+std::vector<Compared> CompareAdamW(at::Device device, at::ScalarType) {
+  constexpr int64_t kElements = 20'001;
+  const at::TensorOptions wide = at::TensorOptions(device).dtype(at::kFloat);
+  const at::Tensor before = Numbers({kElements}, 1, wide), gradient = Numbers({kElements}, 2, wide);
+  const at::Tensor mean = Numbers({kElements}, 3, wide), square = Numbers({kElements}, 4, wide).square();
+  const auto one = [&](double value) { return at::full({1}, value, wide); };
+  std::vector<at::Tensor> results[2];
+  for (const bool ours : {true, false}) {
+    const at::Tensor p = before.clone(), m = mean.clone(), v = square.clone();
+    for (const auto& [begin, length, decay] :
+         {std::tuple(int64_t{0}, int64_t{9'001}, 0.1), std::tuple(int64_t{9'001}, kElements - 9'001, 0.0)}) {
+      const auto part = [&, b = begin, n = length](const at::Tensor& t) { return t.narrow(0, b, n); };
+      if (ours) {
+        UpdateByAdamW({{part(p), part(gradient), part(m), part(v), decay}}, {.learning_rate = 0.1, .step = 9},
+                      {one(2), one(0), one(2)});
+      } else {
+        at::_fused_adamw_({part(p)}, {part(gradient).clone()}, {part(m)}, {part(v)}, {}, {one(7).squeeze(0)}, 0.1, 0.9,
+                          0.999, decay, 1e-8, /*amsgrad=*/false, /*maximize=*/false, one(2), one(0));
+      }
+    }
+    results[ours ? 0 : 1] = {p.sub(before), m, v};
+  }
+  std::vector<Compared> all;
+  for (size_t i = 0; i < 3; ++i) all.push_back({"AdamWStep", results[0][i], results[1][i]});
+  return all;
+}
+
 }  // namespace
 
 absl::Status CheckRowPrograms(at::Device device) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     std::vector<Compared> all = Compare(device, type);
-    for (const auto& compare : {CompareLlama, CompareHeads}) {
+    for (const auto& compare : {CompareLlama, CompareHeads, CompareAdamW}) {
       for (Compared& compared : compare(device, type)) all.push_back(std::move(compared));
     }
     for (const Compared& c : all) {

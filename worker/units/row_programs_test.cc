@@ -28,7 +28,9 @@
 #include <utility>
 #include <vector>
 
+#include "worker/units/adamw.h"
 #include "worker/units/autograd.h"
+#include "worker/units/cuda/adamw_program.h"
 #include "worker/units/cuda/host_block.h"
 #include "worker/units/cuda/llama_programs.h"
 #include "worker/units/cuda/row_programs.h"
@@ -289,6 +291,32 @@ TEST(RowProgramsErrors, RefuseWhatTheyWouldMisread) {
                c10::Error);
 }
 
+// More runs than one launch takes, each of several blocks or of none; where a run begins changes no bit.
+TEST(AdamW, UpdatesEachElementOfEachRunOnce) {
+  const int64_t n = programs::kAdamWElements + 5;
+  const auto updated = [&](int64_t first_run, int64_t runs) {
+    const at::Tensor p = Normal({n}, 1).to(at::kFloat), g = Normal({n}, 2).to(at::kFloat);
+    const at::Tensor m = Normal({n}, 3).to(at::kFloat), v = Normal({n}, 4).square().to(at::kFloat);
+    std::vector<AdamWRun> all;
+    int64_t begin = 0;
+    for (int64_t r = 0; r < runs; ++r) {
+      const int64_t length = r == 0 ? first_run : r + 1 == runs ? n - begin : (n - first_run) / runs * (r % 2);
+      const auto part = [&](const at::Tensor& t) { return t.narrow(0, begin, length); };
+      all.push_back({part(p), part(g), part(m), part(v), 0.1});
+      begin += length;
+    }
+    UpdateByAdamW(all, {.learning_rate = 0.1, .step = 3});
+    return std::vector<at::Tensor>{p, m, v};
+  };
+  const std::vector<at::Tensor> whole = updated(n, 1);
+  for (const int64_t first : {1, 2, 3, 4, 100}) {
+    const std::vector<at::Tensor> parts = updated(first, 3 * programs::kAdamWRuns / 2);
+    for (size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(parts[i].equal(whole[i])) << first << ", tensor " << i;
+  }
+  EXPECT_THROW(UpdateByAdamW({{whole[0], whole[1], whole[2].narrow(0, 1, n - 1), whole[2], 0}}, {}), c10::Error);
+  EXPECT_THROW(UpdateByAdamW({{whole[0], whole[1], whole[2].to(at::kHalf), whole[2], 0}}, {}), c10::Error);
+}
+
 // ---- The block that a GPU runs ----
 
 using programs::kWarp;
@@ -418,6 +446,20 @@ TEST(SimtBlock, GivesTheBitsOfTheLoopThatStandsInForIt) {
                    {out, losses});
     ExpectSameBits(programs::LossTotal<F>{p(losses), loss.mutable_data_ptr<double>(), rows}, {loss});
   }
+}
+
+TEST(SimtBlock, GivesTheBitsOfTheLoopInAdamWToo) {
+  const int64_t elements = programs::kAdamWElements + 37;  // two blocks, and a rest that is no four
+  const at::Tensor p = Normal({elements}, 1).to(at::kFloat), g = Normal({elements}, 2).to(at::kFloat);
+  const at::Tensor m = at::zeros({elements}), v = at::zeros({elements});
+  const auto run = [&](int64_t begin, int64_t length, int64_t end) {
+    const auto at = [&](const at::Tensor& t) { return t.mutable_data_ptr<float>() + begin; };
+    return programs::AdamWRun{at(p), at(g), at(m), at(v), length, end, 0.1f, begin % 4 == 0};
+  };
+  const int64_t first = elements - 16;
+  programs::AdamWStep program{.runs = {run(0, first, 2), run(first, 0, 2), run(first, 16, 3)}, .count = 3};
+  program.learning_rate = 0.1, program.beta1 = 0.9, program.beta2 = 0.99, program.step = 3, program.factor = 0.5;
+  ExpectSameBits(program, {p, m, v});
 }
 
 TEST(SimtBlock, GivesTheBitsOfTheLoopInLlamasProgramsToo) {

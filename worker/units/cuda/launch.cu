@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include "worker/units/cuda/adamw_program.h"
 #include "worker/units/cuda/llama_programs.h"
 #include "worker/units/cuda/row_programs.h"
 #include "worker/units/cuda/simt_block.h"
@@ -48,7 +49,7 @@ class Intrinsics {
 };
 
 template <typename Program>
-__global__ void __launch_bounds__(Program::kThreads) Kernel(const Program program) {
+__global__ void __launch_bounds__(Program::kThreads) Kernel(const __grid_constant__ Program program) {
   __shared__ float4 states[Program::kThreads / kWarp];
   const Intrinsics intrinsics(states);
   const SimtBlock<Program::kThreads, Intrinsics> block(intrinsics);
@@ -102,5 +103,6 @@ MUSTER_LAUNCH(ColumnTotals<float, 1>);
 MUSTER_LAUNCH(ColumnTotals<float, 2>);
 MUSTER_LAUNCH(LossTotal<float>);
 MUSTER_LAUNCH(DropoutFactors);
+MUSTER_LAUNCH(AdamWStep);
 
 }  // namespace muster::units::programs
