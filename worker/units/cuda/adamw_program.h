@@ -1,7 +1,7 @@
-// AdamW's update (adamw.h), by the rules of row_programs.h.
+// AdamW's update (adamw.h), by the rules of program.h.
 #pragma once
 
-#include "worker/units/cuda/row_programs.h"
+#include "worker/units/cuda/program.h"
 
 namespace muster::units::programs {
 
@@ -17,12 +17,6 @@ struct AdamWRun {
   int64_t elements;
   int64_t end;  // block after its last one
   float weight_decay;
-  bool by_fours;  // all four begin at multiples of 16 bytes
-};
-
-// Four numbers that one instruction loads.
-struct MUSTER_ALIAS alignas(16) Four {
-  float at[4];
 };
 
 struct AdamWStep {
@@ -79,20 +73,16 @@ struct AdamWStep {
     float* const p = run.parameter + begin;
     const float* const g = run.gradient + begin;
     float *const m = run.exp_avg + begin, *const v = run.exp_avg_sq + begin;
-    const int fours = run.by_fours ? n / 4 : 0;
-    block.Each(fours, [&](int i) {
-      Four ps = reinterpret_cast<const Four*>(p)[i], ms = reinterpret_cast<const Four*>(m)[i];
-      Four vs = reinterpret_cast<const Four*>(v)[i];
-      const Four gs = reinterpret_cast<const Four*>(g)[i];
-      for (int k = 0; k < 4; ++k) update(gs.at[k], ps.at[k], ms.at[k], vs.at[k]);
-      reinterpret_cast<Four*>(p)[i] = ps;
-      reinterpret_cast<Four*>(m)[i] = ms;
-      reinterpret_cast<Four*>(v)[i] = vs;
-    });
-    block.Each(n - 4 * fours, [&](int i) {
-      const int at = 4 * fours + i;
-      update(g[at], p[at], m[at], v[at]);
-    });
+    const auto body = [&](auto count, int i) {
+      constexpr int kCount = decltype(count)::value;
+      auto ps = Load<kCount>(p + i), ms = Load<kCount>(m + i), vs = Load<kCount>(v + i);
+      const auto gs = Load<kCount>(g + i);
+      for (int k = 0; k < kCount; ++k) update(gs.at[k], ps.at[k], ms.at[k], vs.at[k]);
+      Store(ps, p + i);
+      Store(ms, m + i);
+      Store(vs, v + i);
+    };
+    EachPack(block, n, body, p, g, m, v);
   }
 };
 static_assert(sizeof(AdamWStep) <= 4096);

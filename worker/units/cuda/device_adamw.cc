@@ -15,26 +15,19 @@ const float* Decided(const at::Tensor& t, const at::Tensor& on) {
   return t.const_data_ptr<float>();
 }
 
-bool BeginsAtFour(const void* numbers) {
-  return reinterpret_cast<std::uintptr_t>(numbers) % sizeof(programs::Four) == 0;
-}
-
 programs::AdamWRun PlaceOf(const AdamWRun& run, int64_t begin) {
   const auto numbers = [&](const at::Tensor& t) {
     TORCH_CHECK(t.is_contiguous() && t.device() == run.parameter.device() && t.numel() == run.parameter.numel(),
                 "a run of AdamW has contiguous tensors of one device and of one size");
     return t.mutable_data_ptr<float>();
   };
-  programs::AdamWRun place{.parameter = numbers(run.parameter),
-                           .gradient = numbers(run.gradient),
-                           .exp_avg = numbers(run.exp_avg),
-                           .exp_avg_sq = numbers(run.exp_avg_sq),
-                           .elements = run.parameter.numel(),
-                           .end = begin + programs::AdamWBlocks(run.parameter.numel()),
-                           .weight_decay = static_cast<float>(run.weight_decay)};
-  place.by_fours = BeginsAtFour(place.parameter) && BeginsAtFour(place.gradient) && BeginsAtFour(place.exp_avg) &&
-                   BeginsAtFour(place.exp_avg_sq);
-  return place;
+  return {.parameter = numbers(run.parameter),
+          .gradient = numbers(run.gradient),
+          .exp_avg = numbers(run.exp_avg),
+          .exp_avg_sq = numbers(run.exp_avg_sq),
+          .elements = run.parameter.numel(),
+          .end = begin + programs::AdamWBlocks(run.parameter.numel()),
+          .weight_decay = static_cast<float>(run.weight_decay)};
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The arithmetic of a Llama block's row operations (llama_rows.h), by the rules of row_programs.h.
+// The arithmetic of a Llama block's row operations (llama_rows.h), by the rules of program.h.
 #pragma once
 
 #include "worker/units/cuda/row_programs.h"
@@ -91,7 +91,17 @@ struct RmsNormAgain {
   MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
     const int64_t row = at.x * width;
     const T rstd = statistics[at.x];
-    block.Each(width, [&](int i) { Put(x[row + i] * rstd * Wide(weight[i]), out[row + i]); });
+    const T* const from = x + row;
+    N* const to = out + row;
+    const auto body = [&](auto count, int i) {
+      constexpr int kCount = decltype(count)::value;
+      const auto xs = Load<kCount>(from + i);
+      const auto ws = Load<kCount>(weight + i);
+      Pack<N, kCount> all;
+      for (int k = 0; k < kCount; ++k) Put(xs.at[k] * rstd * Wide(ws.at[k]), all.at[k]);
+      Store(all, to + i);
+    };
+    EachPack(block, width, body, from, weight, to);
   }
 };
 
@@ -240,8 +250,18 @@ struct Add {
   Grid grid() const { return {rows, 1}; }
   template <typename Block>
   MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
-    const int64_t row = at.x * width;
-    block.Each(width, [&](int i) { out[row + i] = x[row + i] + Wide(gemm[row + i]); });
+    const T* const from = x + at.x * width;
+    const N* const added = gemm + at.x * width;
+    T* const to = out + at.x * width;
+    const auto body = [&](auto count, int i) {
+      constexpr int kCount = decltype(count)::value;
+      const auto xs = Load<kCount>(from + i);
+      const auto gs = Load<kCount>(added + i);
+      Pack<T, kCount> all;
+      for (int k = 0; k < kCount; ++k) all.at[k] = xs.at[k] + Wide(gs.at[k]);
+      Store(all, to + i);
+    };
+    EachPack(block, width, body, from, added, to);
   }
 };
 
@@ -261,10 +281,17 @@ struct SwiGlu {
   MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
     const N *const gate = gate_up + 2 * at.x * width, *const up = gate + width;
     N* const to = out + at.x * width;
-    block.Each(width, [&](int i) {
-      const T g = Wide(gate[i]), s = T(1) / (T(1) + std::exp(-g));
-      Put(g * s * Wide(up[i]), to[i]);
-    });
+    const auto body = [&](auto count, int i) {
+      constexpr int kCount = decltype(count)::value;
+      const auto gates = Load<kCount>(gate + i), ups = Load<kCount>(up + i);
+      Pack<N, kCount> all;
+      for (int k = 0; k < kCount; ++k) {
+        const T g = Wide(gates.at[k]), s = T(1) / (T(1) + std::exp(-g));
+        Put(g * s * Wide(ups.at[k]), all.at[k]);
+      }
+      Store(all, to + i);
+    };
+    EachPack(block, width, body, gate, up, to);
   }
 };
 
@@ -284,14 +311,24 @@ struct SwiGluBackward {
   MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
     const int64_t row = at.x * width;
     const N *const gate = gate_up + 2 * row, *const up = gate + width;
-    N *const d_gate = d_gate_up + 2 * row, *const d_up = d_gate + width;
-    block.Each(width, [&](int i) {
-      const T g = Wide(gate[i]), u = Wide(up[i]), di = Wide(d[row + i]);
-      const T s = T(1) / (T(1) + std::exp(-g)), silu = g * s;
-      Put(silu * u, out[row + i]);
-      Put(di * u * (s + silu * (1 - s)), d_gate[i]);
-      Put(di * silu, d_up[i]);
-    });
+    N *const d_gate = d_gate_up + 2 * row, *const d_up = d_gate + width, *const to = out + row;
+    const N* const given = d + row;
+    const auto body = [&](auto count, int i) {
+      constexpr int kCount = decltype(count)::value;
+      const auto gates = Load<kCount>(gate + i), ups = Load<kCount>(up + i), ds = Load<kCount>(given + i);
+      Pack<N, kCount> all, d_gates, d_ups;
+      for (int k = 0; k < kCount; ++k) {
+        const T g = Wide(gates.at[k]), u = Wide(ups.at[k]), di = Wide(ds.at[k]);
+        const T s = T(1) / (T(1) + std::exp(-g)), silu = g * s;
+        Put(silu * u, all.at[k]);
+        Put(di * u * (s + silu * (1 - s)), d_gates.at[k]);
+        Put(di * silu, d_ups.at[k]);
+      }
+      Store(all, to + i);
+      Store(d_gates, d_gate + i);
+      Store(d_ups, d_up + i);
+    };
+    EachPack(block, width, body, gate, up, given, to, d_gate, d_up);
   }
 };
 

@@ -1,4 +1,4 @@
-// How the operations of device_rows.h take tensors and run the programs of row_programs.h.
+// How the operations of device_rows.h take tensors and run programs (program.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
