@@ -21,6 +21,9 @@ inline uint64_t HiddenPieceRows(uint64_t width, Device device) {
   return device == DEVICE_CUDA ? 8192 : std::max<uint64_t>(64, (2 << 20) / (4 * width));
 }
 
+// On a GPU a sum over rows first sums each tile of so many rows, in fp32 (worker/units/cuda/row_programs.h).
+inline constexpr uint64_t kGpuTileRows = 32;
+
 // Rows of one piece of logits: a few more, because each piece reads and writes the gradient of the output's weights.
 inline uint64_t LogitsPieceRows(uint64_t vocabulary, Device device) {
   return std::max<uint64_t>(64, uint64_t{device == DEVICE_CUDA ? 1024u : 64u} * (1 << 20) / (4 * vocabulary));

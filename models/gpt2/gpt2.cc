@@ -42,9 +42,6 @@ Dimensions DimensionsOf(Gpt2Size size) {
   }
 }
 
-// On a GPU a sum over rows first sums each tile of so many rows, in fp32 (worker/units/cuda/row_programs.h).
-constexpr uint64_t kGpuTileRows = 32;
-
 void AddNorm(Unit& unit, const std::string& name, uint64_t width) {
   AddTensor(unit, name + ".weight", {width}, Initialisation::ONES);
   AddTensor(unit, name + ".bias", {width}, Initialisation::ZEROS);

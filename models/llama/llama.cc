@@ -245,18 +245,22 @@ Unit MakeBlock(const Llama& m, uint32_t layer, Device device) {
   unit.set_forward_piece_bytes(4 * inner);               // gate times up
   unit.set_backward_piece_bytes(4 * 2 * inner + 4 * c);  // that, its gradient, the norm or its gradient
   if (device == DEVICE_CUDA) {
-    // By autograd: also both norms' results, the output, q and k before they are turned, attention's output by token,
-    // and silu(gate) and its product. It computes no pieces; a step back has the gradients of the hidden layer at once.
-    unit.set_saved_bytes(4 * t * (5 * c + 4 * q + 3 * kv + normed + 4 * inner) + 4 * t * (2 + statistics + m.heads()));
-    unit.set_piece_rows(0);
-    unit.set_backward_bytes(4 * t * 3 * inner);
+    // Attention's backward: the gradients of its output and of q k v, the latter once more before they are joined; less
+    // gate and up and the sum after attention, which are gone by then. The sums of the norms' and the biases'
+    // gradients.
+    uint64_t around = q + 2 * (q + 2 * kv);
     // A window goes by blocks of queries, whose results are joined, under one mask of all layers, and to keys and
-    // values that are repeated for the heads that share them (worker/units/operator_attention.h).
+    // values that are repeated for the heads that share them (worker/units/operator_attention.h). Their gradients are
+    // summed over the blocks.
     if (window > 0) {
       const WindowBlocks blocks = BlocksOfWindow(t, window);
       unit.set_saved_bytes(unit.saved_bytes() + 4 * t * (q + (kv < q ? 2 * q : 0)));
       unit.set_backward_constant_bytes(4 * blocks.queries * (blocks.before + blocks.queries));
+      around += 4 * q;
     }
+    const uint64_t gone = 2 * inner + c;
+    unit.set_backward_bytes(4 * t * (around > gone ? around - gone : 0) + 4 * t * (q + 2 * kv) / kGpuTileRows);
+    unit.set_backward_piece_bytes(unit.backward_piece_bytes() + 4 * c / kGpuTileRows);
   }
   unit.set_output_bytes(4 * t * c);
   return unit;

@@ -7,13 +7,15 @@ after each step, and the state after the last one: by tensor {name: values}, wit
 """
 import torch
 
+CLASSES = {"adamw": "AdamW", "adafactor": "Adafactor"}
+
 
 def optimizers_of(config, tensors):
     """Each with its tensors, in groups with and without weight decay."""
     muon = config["kind"] == "muon"
     made = []
     for kind, options, matrix in (("Muon", config["options"], True), ("AdamW", config.get("adamw"), False)) if muon \
-            else ((config["kind"].capitalize(), config["options"], None),):
+            else ((CLASSES[config["kind"]], config["options"], None),):
         groups = []
         for decay in (True, False):
             chosen = [p for p, t in zip(tensors, config["tensors"])

@@ -34,7 +34,8 @@ struct OptimizerTrial {
   json adamw = {};    // muon's AdamW
   units::Bf16Gemms gemms = units::Bf16Gemms::kNative;
   bool on_device = false;  // by StepUnless, with a skipped update in the middle
-  double scale = 1;        // of gradients
+  bool by_programs = false;
+  double scale = 1;  // of gradients
 };
 
 struct Shaped {
@@ -95,7 +96,8 @@ Updated OursOf(const OptimizerTrial& trial) {
                     s.decay, whole ? s.shape : std::vector<int64_t>()});
   }
   const auto zeros = [](int64_t elements) { return at::zeros({elements}, at::kFloat); };
-  const auto optimizer = engine::MakeOptimizer(trial.options, runs, all, zeros, units::Gemms(trial.gemms));
+  const auto optimizer =
+      engine::MakeOptimizer(trial.options, runs, all, zeros, units::Gemms(trial.gemms), trial.by_programs);
   const auto one = [](double value) { return at::full({1}, value, at::kFloat); };
   Updated updated;
   uint64_t skipped = 0;
@@ -182,9 +184,8 @@ double Apart(const std::vector<float>& a, const std::vector<float>& b) {
 struct Farthest {
   double movement = 0, state = 0;
 };
-Farthest Compared(const OptimizerTrial& trial) {
+Farthest Compared(const OptimizerTrial& trial, const json& theirs) {
   const Updated ours = OursOf(trial);
-  const json theirs = TheirsOf(trial);
   Farthest farthest;
   for (size_t t = 0; t < Shapes().size(); ++t) {
     const std::vector<float> from = Normal(Elements(Shapes()[t].shape), static_cast<uint32_t>(t), 0.3);
@@ -206,6 +207,8 @@ Farthest Compared(const OptimizerTrial& trial) {
   std::printf("%s: movements %.2g, state %.2g\n", trial.kind.c_str(), farthest.movement, farthest.state);
   return farthest;
 }
+
+Farthest Compared(const OptimizerTrial& trial) { return Compared(trial, TheirsOf(trial)); }
 
 OptimizerTrial MuonTrial() {
   OptimizerTrial trial{.kind = "muon", .options = OptimizerOf("muon", 0.02)};
@@ -278,6 +281,42 @@ TEST(Optimizers, CatchesMistakesInMuon) {
   }
   for (const json& adamw : std::vector<json>{{{"betas", {0.9, 0.99}}}, {{"weight_decay", 0.03}}}) {
     EXPECT_GT(mistaken(json::object(), adamw), 100 * kSameOperations) << adamw;
+  }
+}
+
+OptimizerTrial AdamWTrial() {
+  OptimizerTrial trial{.kind = "adamw", .options = OptimizerOf("adamw", 3e-3)};
+  trial.options.set_weight_decay(0.1);
+  trial.torch = json::object();
+  return trial;
+}
+
+// By LibTorch's operator and by the program of GPUs; decided by the host and on the device, with a skipped step. Of
+// gradients beside which epsilon counts, most of the movement is the weight decay's, for which torch multiplies by
+// 1 - lr * weight_decay: rounded to fp32, that is 1e-4 off.
+TEST(Optimizers, AdamWIsTorchs) {
+  for (const auto& [scale, limit] : {std::pair(1.0, kSameOperations), std::pair(1e-9, 2e-4)}) {
+    OptimizerTrial trial = AdamWTrial();
+    trial.scale = scale;
+    const json theirs = TheirsOf(trial);
+    for (const bool by_programs : {false, true}) {
+      for (const bool on_device : {false, true}) {
+        SCOPED_TRACE(absl::StrCat(by_programs ? "GPUs'" : "LibTorch's", on_device ? ", on the device" : ""));
+        trial.by_programs = by_programs, trial.on_device = on_device;
+        const Farthest d = Compared(trial, theirs);
+        EXPECT_LE(d.movement, limit);
+        EXPECT_LE(d.state, kSameOperations);
+      }
+    }
+  }
+}
+
+TEST(Optimizers, CatchesMistakesInAdamW) {
+  for (const json& torch : std::vector<json>{
+           {{"betas", {0.9, 0.998}}}, {{"betas", {0.89, 0.999}}}, {{"eps", 1e-6}}, {{"weight_decay", 0.11}}}) {
+    OptimizerTrial trial = AdamWTrial();
+    trial.torch = torch, trial.by_programs = trial.on_device = true;
+    EXPECT_GT(Compared(trial).movement, 5 * kSameOperations) << torch;
   }
 }
 

@@ -362,12 +362,13 @@ void CompiledEngine::MakeState() {
     if (storage_->offloads()) return host_.Zeros(elements, at::kFloat);
     return at::zeros({elements}, at::TensorOptions(at::kFloat).device(device_));
   };
+  const bool by_programs = !portable_ && !storage_->offloads() && (device_.is_cuda() || config_.device_rows);
   for (const Op& op : config_.schedule.ops) {
     if (op.kind != OpKind::kOptimizerStep) continue;
     const int32_t unit = std::max(0, op.unit), unit_end = op.unit < 0 ? config_.inventory.units_size() : op.unit_end;
     auto& optimizer = optimizers_[unit] =
         MakeOptimizer(options, storage_->Runs(unit, unit_end, whole), storage_->TrainedElements(unit, unit_end), zeros,
-                      units::Gemms(bf16_gemms_.value_or(units::Bf16Gemms::kNative)));
+                      units::Gemms(bf16_gemms_.value_or(units::Bf16Gemms::kNative)), by_programs);
     for (StatePart part : optimizer->State()) {
       part.begin += storage_->FirstTrained(unit);
       state_->Add(part);

@@ -51,8 +51,9 @@ struct Config {
   bool check_accesses = false;  // refuse an op that does not wait for another one with which it conflicts in memory
   bool streams = false;   // on a CPU: run ops by the queue that devices with streams have, and copy state to the host
   bool portable = false;  // units by LibTorch's operators and autograd, on any device
-  bool device_rows = false;  // on a CPU: the units' row operations by the programs of GPUs (units::RowCode::kDevice)
-  bool unproven = false;     // run schedules that the checker refuses
+  // On a CPU: the units' row operations (units::RowCode::kDevice) and AdamW by the programs of GPUs.
+  bool device_rows = false;
+  bool unproven = false;  // run schedules that the checker refuses
   // In place of the trials of attention on a GPU, and also on a CPU.
   std::function<units::AttentionChoice(const units::AttentionShape&)> try_attention = {};
   // In place of units::CheckRowPrograms on a GPU, and also on a CPU.

@@ -31,6 +31,14 @@ TEST(EngineOnGpu, TrainsAsOnTheCpuInFp32) {
   for (const bool sgd : {false, true}) ExpectClose({.name = "single", .choose = Single, .microbatch = 3, .sgd = sgd});
 }
 
+TEST(EngineOnGpu, TrainsALlamaAsOnTheCpu) {
+  for (const bool norms_of_heads : {false, true}) {
+    Trial trial{.name = "single", .choose = Single, .microbatch = 3, .sgd = true, .model = LlamaTrialModel()};
+    trial.model.mutable_llama()->set_qk_norm(norms_of_heads);
+    ExpectClose(trial);
+  }
+}
+
 // Gradients go to host memory and parameters come from there, beside the computing.
 TEST(EngineOnGpu, TrainsWithWhatIsOffloaded) {
   for (const bool parameters : {false, true}) {

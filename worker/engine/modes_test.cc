@@ -47,6 +47,23 @@ TEST(Modes, TrainAsOneRankDoes) {
   }
 }
 
+// Rotary positions, grouped heads, a window in two of three layers; as one rank by the CPU's own code.
+TEST(Modes, RowProgramsTrainALlamaAsOneRankDoes) {
+  Trial single{.name = "single", .choose = Single, .sgd = true, .model = LlamaTrialModel(), .sgd_limit = 3e-6};
+  for (const bool norms_of_heads : {false, true}) {
+    single.model.mutable_llama()->set_qk_norm(norms_of_heads);
+    const Curve alone = Train(single);
+    for (const auto& [name, choose] : Strategies()) {
+      if (norms_of_heads && name != "full_shard") continue;
+      Trial trial = single;
+      trial.name = absl::StrCat(name, ", llama, row programs of GPUs"), trial.choose = choose;
+      trial.ranks = 4, trial.microbatch = 1;
+      trial.set = [](Config& c) { c.device_rows = c.streams = c.decide_on_device = true; };
+      ExpectSame(trial, Train(trial), alone);
+    }
+  }
+}
+
 // Units that exchange inside their passes, while collectives of other groups are in flight.
 TEST(Modes, SynchronizedBatchNormTrainsAsOneRankDoes) {
   Trial single{.name = "single", .choose = Single, .microbatch = 4, .sgd = true};
@@ -93,19 +110,22 @@ TEST(Modes, NarrowTypesUpdateAsOneRankDoes) {
   struct Case {
     bool device_rows;
     Dtype compute, reduce;
+    bool llama = false;
   };
-  for (const auto& [device_rows, compute, reduce] : {Case{false, DTYPE_BF16, DTYPE_FP32},
-                                                     {true, DTYPE_BF16, DTYPE_FP32},
-                                                     {true, DTYPE_BF16, DTYPE_BF16},
-                                                     {false, DTYPE_FP16, DTYPE_FP32},
-                                                     {true, DTYPE_FP16, DTYPE_FP16}}) {
+  for (const auto& [device_rows, compute, reduce, llama] : {Case{false, DTYPE_BF16, DTYPE_FP32},
+                                                            {true, DTYPE_BF16, DTYPE_FP32},
+                                                            {true, DTYPE_BF16, DTYPE_BF16},
+                                                            {false, DTYPE_FP16, DTYPE_FP32},
+                                                            {true, DTYPE_FP16, DTYPE_FP16},
+                                                            {true, DTYPE_BF16, DTYPE_FP32, true}}) {
     Trial single{.name = "single", .choose = Single, .sgd = true, .compute = compute};
+    if (llama) single.model = LlamaTrialModel();
     single.set = [rows = device_rows](Config& c) { c.device_rows = c.decide_on_device = rows; };
     const Curve alone = Train(single), initial = Train(single, {.steps = 0});
     for (const auto& [name, choose] : Strategies()) {
       Trial trial = single;
-      trial.name = absl::StrCat(name, device_rows ? ", row programs of GPUs" : "", ", ", Dtype_Name(compute),
-                                ", reduced in ", Dtype_Name(reduce));
+      trial.name = absl::StrCat(name, llama ? ", llama" : "", device_rows ? ", row programs of GPUs" : "", ", ",
+                                Dtype_Name(compute), ", reduced in ", Dtype_Name(reduce));
       trial.choose = choose, trial.ranks = 4, trial.microbatch = 1, trial.reduce = reduce;
       const Curve seen = Train(trial);
       EXPECT_LE(UpdateError(seen, alone, initial), 0.05) << trial.name;

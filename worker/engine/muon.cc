@@ -19,7 +19,8 @@ int64_t Padded(int64_t elements) { return static_cast<int64_t>(partition::Padded
 
 class MuonOptimizer final : public FlatOptimizer {
  public:
-  MuonOptimizer(const Optimizer& options, std::vector<Run> runs, const MakeZeros& zeros, const units::Gemms& gemms)
+  MuonOptimizer(const Optimizer& options, std::vector<Run> runs, const MakeZeros& zeros, const units::Gemms& gemms,
+                bool by_programs)
       : options_(options.muon()),
         weight_decay_(options.weight_decay()),
         adamw_rate_(options_.adamw_lr() / options.lr()),
@@ -48,7 +49,7 @@ class MuonOptimizer final : public FlatOptimizer {
     adamw.mutable_adamw()->set_beta2(options_.adamw_beta2());
     adamw.mutable_adamw()->set_eps(options_.adamw_eps());
     adamw.set_weight_decay(options_.adamw_weight_decay());
-    adamw_ = MakeOptimizer(adamw, std::move(others), others_elements, zeros, gemms);
+    adamw_ = MakeOptimizer(adamw, std::move(others), others_elements, zeros, gemms, by_programs);
   }
 
   void Step(uint64_t step, double learning_rate, double factor) override {
@@ -141,8 +142,8 @@ at::Tensor Orthogonalized(const at::Tensor& matrix, uint32_t steps, const units:
 }
 
 std::unique_ptr<FlatOptimizer> MakeMuon(const Optimizer& options, std::vector<Run> runs, const MakeZeros& zeros,
-                                        const units::Gemms& gemms) {
-  return std::make_unique<MuonOptimizer>(options, std::move(runs), zeros, gemms);
+                                        const units::Gemms& gemms, bool by_programs) {
+  return std::make_unique<MuonOptimizer>(options, std::move(runs), zeros, gemms, by_programs);
 }
 
 }  // namespace muster::engine

@@ -59,7 +59,7 @@ class TransientBuffer {
 class NarrowWeightsOptimizer final : public FlatOptimizer {
  public:
   NarrowWeightsOptimizer(const Optimizer& options, const std::vector<Run>& runs, const MakeZeros& zeros,
-                         const units::Gemms& gemms)
+                         const units::Gemms& gemms, bool by_programs)
       : wide_(at::empty({LongestBlock(runs)}, runs.front().gradient.options())) {
     for (const Run& run : runs) {
       RunState state(&zeros, run.length);
@@ -67,10 +67,10 @@ class NarrowWeightsOptimizer final : public FlatOptimizer {
         const int64_t length = std::min(BlockOf(run), run.length - begin);
         state.Begin(begin);
         const Run wide{wide_.First(length), run.gradient.narrow(0, begin, length), 0, length, run.decay, run.shape};
-        blocks_.push_back(
-            {run.begin + begin, run.parameter.narrow(0, begin, length), wide.parameter,
-             MakeOptimizer(
-                 options, {wide}, length, [&](int64_t elements) { return state.Zeros(elements, length); }, gemms)});
+        blocks_.push_back({run.begin + begin, run.parameter.narrow(0, begin, length), wide.parameter,
+                           MakeOptimizer(
+                               options, {wide}, length, [&](int64_t elements) { return state.Zeros(elements, length); },
+                               gemms, by_programs)});
       }
     }
     wide_.Release();
@@ -143,8 +143,9 @@ class NarrowWeightsOptimizer final : public FlatOptimizer {
 }  // namespace
 
 std::unique_ptr<FlatOptimizer> MakeNarrowWeightsOptimizer(const Optimizer& options, const std::vector<Run>& runs,
-                                                          const MakeZeros& zeros, const units::Gemms& gemms) {
-  return std::make_unique<NarrowWeightsOptimizer>(options, runs, zeros, gemms);
+                                                          const MakeZeros& zeros, const units::Gemms& gemms,
+                                                          bool by_programs) {
+  return std::make_unique<NarrowWeightsOptimizer>(options, runs, zeros, gemms, by_programs);
 }
 
 }  // namespace muster::engine

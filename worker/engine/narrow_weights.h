@@ -12,6 +12,7 @@ namespace muster::engine {
 // As MakeOptimizer, of runs whose parameters are bf16. Its temporary is one block of elements, or the largest run with
 // a shape (strategies::UpdateBytes).
 std::unique_ptr<FlatOptimizer> MakeNarrowWeightsOptimizer(const Optimizer& options, const std::vector<Run>& runs,
-                                                          const MakeZeros& zeros, const units::Gemms& gemms);
+                                                          const MakeZeros& zeros, const units::Gemms& gemms,
+                                                          bool by_programs);
 
 }  // namespace muster::engine

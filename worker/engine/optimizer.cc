@@ -11,6 +11,7 @@
 #include "worker/engine/adafactor.h"
 #include "worker/engine/muon.h"
 #include "worker/engine/narrow_weights.h"
+#include "worker/units/adamw.h"
 
 namespace muster::engine {
 namespace {
@@ -91,6 +92,39 @@ class AdamWOptimizer final : public FlatOptimizer {
   double beta1_, beta2_, eps_;
   at::Tensor exp_avg_, exp_avg_sq_, step_;
   std::vector<Group> groups_;
+};
+
+// The same in one launch for all runs, where LibTorch's operator takes one for each 320 chunks of 65,536 elements
+// (aten/src/ATen/native/cuda/MultiTensorApply.cuh) of runs with equal weight decay, and others for the count of steps.
+class ProgramAdamWOptimizer final : public FlatOptimizer {
+ public:
+  ProgramAdamWOptimizer(const Optimizer& options, const std::vector<Run>& runs, int64_t elements,
+                        const MakeZeros& zeros)
+      : numbers_{.beta1 = options.adamw().beta1(), .beta2 = options.adamw().beta2(), .epsilon = options.adamw().eps()},
+        exp_avg_(zeros(elements)),
+        exp_avg_sq_(zeros(elements)) {
+    for (const Run& run : runs) {
+      runs_.push_back({run.parameter, run.gradient, exp_avg_.narrow(0, run.begin, run.length),
+                       exp_avg_sq_.narrow(0, run.begin, run.length), run.decay ? options.weight_decay() : 0.0});
+    }
+  }
+
+  void Step(uint64_t step, double learning_rate, double factor) override {
+    numbers_.step = step, numbers_.learning_rate = learning_rate, numbers_.factor = factor;
+    units::UpdateByAdamW(runs_, numbers_);
+  }
+
+  void StepUnless(const UpdateDecision& decision, uint64_t step, double learning_rate) override {
+    numbers_.step = step, numbers_.learning_rate = learning_rate, numbers_.factor = 1;
+    units::UpdateByAdamW(runs_, numbers_, {decision.divisor, decision.skip, decision.skipped});
+  }
+
+  std::vector<StatePart> State() override { return {OfAll("exp_avg", exp_avg_), OfAll("exp_avg_sq", exp_avg_sq_)}; }
+
+ private:
+  units::AdamWNumbers numbers_;
+  at::Tensor exp_avg_, exp_avg_sq_;
+  std::vector<units::AdamWRun> runs_;
 };
 
 class SgdOptimizer final : public FlatOptimizer {
@@ -214,14 +248,15 @@ class LionOptimizer final : public FlatOptimizer {
 }  // namespace
 
 std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements,
-                                             const MakeZeros& zeros, const units::Gemms& gemms) {
+                                             const MakeZeros& zeros, const units::Gemms& gemms, bool by_programs) {
   if (!runs.empty() && runs.front().parameter.scalar_type() != at::kFloat) {
-    return MakeNarrowWeightsOptimizer(options, runs, zeros, gemms);
+    return MakeNarrowWeightsOptimizer(options, runs, zeros, gemms, by_programs);
   }
   if (options.has_adafactor()) return MakeAdafactor(options, runs, zeros);
-  if (options.has_muon()) return MakeMuon(options, std::move(runs), zeros, gemms);
+  if (options.has_muon()) return MakeMuon(options, std::move(runs), zeros, gemms, by_programs);
   if (options.has_sgd()) return std::make_unique<SgdOptimizer>(options, std::move(runs), elements, zeros);
   if (options.has_lion()) return std::make_unique<LionOptimizer>(options, std::move(runs), elements, zeros);
+  if (by_programs) return std::make_unique<ProgramAdamWOptimizer>(options, runs, elements, zeros);
   return std::make_unique<AdamWOptimizer>(options, runs, elements, zeros);
 }
 

@@ -50,8 +50,10 @@ using MakeZeros = std::function<at::Tensor(int64_t elements)>;
 
 // `elements` of state. AdamW and SGD as torch.optim's of the same names. Lion as Algorithm 2 of Chen et al. (arXiv
 // 2302.06675) with decoupled weight decay; its temporary is one block of elements, not one per run. Muon: muon.h;
-// Adafactor: adafactor.h. Of parameters in bf16: narrow_weights.h.
+// Adafactor: adafactor.h. Of parameters in bf16: narrow_weights.h. `by_programs`: AdamW by the program of GPUs
+// (worker/units/adamw.h), on any device, instead of LibTorch's operator.
 std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements,
-                                             const MakeZeros& zeros, const units::Gemms& gemms);
+                                             const MakeZeros& zeros, const units::Gemms& gemms,
+                                             bool by_programs = false);
 
 }  // namespace muster::engine

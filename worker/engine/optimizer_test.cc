@@ -36,22 +36,26 @@ std::vector<double> Values(const at::Tensor& t) {
   return std::vector<double>(t.const_data_ptr<float>(), t.const_data_ptr<float>() + t.numel());
 }
 
-std::unique_ptr<FlatOptimizer> Make(const Optimizer& options, const at::Tensor& parameters,
-                                    const at::Tensor& gradients) {
+std::unique_ptr<FlatOptimizer> Make(const Optimizer& options, const at::Tensor& parameters, const at::Tensor& gradients,
+                                    bool by_programs = false) {
   const auto run = [&](int64_t begin, int64_t length, bool decay) {
     return Run{parameters.narrow(0, begin, length), gradients.narrow(0, begin, length), begin, length, decay};
   };
-  return MakeOptimizer(options, {run(0, 32, true), run(32, 16, false)}, kElements, OnTheHost, kGemms);
+  return MakeOptimizer(options, {run(0, 32, true), run(32, 16, false)}, kElements, OnTheHost, kGemms, by_programs);
 }
 
-TEST(AdamW, FollowsTheRule) {
+// By LibTorch's operator, and by the program of GPUs.
+class AdamW : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(ByPrograms, AdamW, testing::Bool());
+
+TEST_P(AdamW, FollowsTheRule) {
   Optimizer options;
   options.mutable_adamw()->set_beta1(0.9);
   options.mutable_adamw()->set_beta2(0.95);
   options.mutable_adamw()->set_eps(1e-8);
   options.set_weight_decay(0.1);
   at::Tensor parameters = Arena(1), gradients = Arena(0);
-  auto optimizer = Make(options, parameters, gradients);
+  auto optimizer = Make(options, parameters, gradients, GetParam());
   std::vector<double> p = Values(parameters), m(kElements), v(kElements);
   for (int step = 1; step <= 5; ++step) {
     gradients.copy_(Arena(0.5 * step));
@@ -177,11 +181,13 @@ TEST(StepUnless, DividesAndSkips) {
   momentum.mutable_sgd()->set_momentum(0.9);
   nesterov.mutable_sgd()->set_momentum(0.9);
   nesterov.mutable_sgd()->set_nesterov(true);
-  for (Optimizer options : {adamw, sgd, momentum, nesterov, lion}) {
+  for (const auto& [kind, by_programs] : std::vector<std::pair<Optimizer, bool>>{
+           {adamw, false}, {adamw, true}, {sgd, false}, {momentum, false}, {nesterov, false}, {lion, false}}) {
+    Optimizer options = kind;
     options.set_weight_decay(0.1);
     at::Tensor by_host = Arena(1), by_device = Arena(1), host_gradients = Arena(0), device_gradients = Arena(0);
     auto host = Make(options, by_host, host_gradients);
-    auto device = Make(options, by_device, device_gradients);
+    auto device = Make(options, by_device, device_gradients, by_programs);
     for (int step = 1; step <= 4; ++step) {
       host_gradients.copy_(Arena(0.5 * step));
       device_gradients.copy_(host_gradients);
@@ -201,18 +207,18 @@ TEST(StepUnless, DividesAndSkips) {
 }
 
 // torch.optim.AdamW's step counts the updates only: 1 / (1 - 0.9^t).
-TEST(StepUnless, CorrectsTheBiasByTheUpdatesThatWereMade) {
+TEST_P(AdamW, CorrectsTheBiasByTheUpdatesThatWereMade) {
   Optimizer options;
   options.mutable_adamw()->set_beta1(0.9);
   options.mutable_adamw()->set_beta2(0.95);
   options.mutable_adamw()->set_eps(1e-8);
   at::Tensor third = Arena(1), tenth = Arena(1), gradients = Arena(0);
   gradients.copy_(Arena(0.5));
-  Make(options, third, gradients)->StepUnless(Decision(1, 0, 0), 3, 0.05);
-  Make(options, tenth, gradients)->StepUnless(Decision(1, 0, 7), 10, 0.05);
+  Make(options, third, gradients, GetParam())->StepUnless(Decision(1, 0, 0), 3, 0.05);
+  Make(options, tenth, gradients, GetParam())->StepUnless(Decision(1, 0, 7), 10, 0.05);
   EXPECT_TRUE(at::equal(third, tenth));
   at::Tensor wrong = Arena(1);
-  Make(options, wrong, gradients)->StepUnless(Decision(1, 0, 0), 10, 0.05);
+  Make(options, wrong, gradients, GetParam())->StepUnless(Decision(1, 0, 0), 10, 0.05);
   EXPECT_FALSE(at::equal(wrong, tenth));
 }
 

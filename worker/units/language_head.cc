@@ -44,7 +44,6 @@ class Head final : public UnitModule {
         narrow_(IsNarrow(wte_.value)),
         portable_(options.portable),
         rms_(!norm_.bias.value.defined()),
-        norm_by_operators_(options.portable || (rms_ && !(wte_.value.is_cpu() && options.rows == RowCode::kVector))),
         gemms_(options.bf16_gemms),
         rows_(options.rows),
         piece_rows_(piece_rows * (narrow_ && wte_.value.is_cpu() ? kNarrowRowFactor : 1)) {}
@@ -68,8 +67,7 @@ class Head final : public UnitModule {
   Activations Backward(const Context& context, Saved saved, const Activations&) override {
     const int64_t width = saved.tensors[0].size(2);
     // NormBackward adds each block to dx, so dx starts at zero.
-    const at::Tensor x = saved.tensors[0].reshape({-1, width}),
-                     dx = norm_by_operators_ ? at::empty_like(x) : at::zeros_like(x);
+    const at::Tensor x = saved.tensors[0].reshape({-1, width}), dx = portable_ ? at::empty_like(x) : at::zeros_like(x);
     EachBlock(context, x, context.loss_scale, [&](const RowBlock& block) {
       const at::Tensor &d = block.d, &normed = block.norm.normed;
       AddTableGradient(block);
@@ -77,9 +75,11 @@ class Head final : public UnitModule {
       gemms_.Compute(d, wte_.value, d_normed);
       if (block.factor != 1) d_normed.mul_(block.factor);
       const at::Tensor rows = dx.narrow(0, block.first, block.x.size(0));
-      if (norm_by_operators_) return NormByOperatorsBackward(block, d_normed, rows);
+      if (portable_) return NormByOperatorsBackward(block, d_normed, rows);
       const at::Tensor &statistics = block.norm.statistics, &weight = norm_.weight.value;
-      if (rms_) return RmsNormBackward(d_normed, block.x, statistics.view(-1), weight, rows, norm_.weight.gradient);
+      if (rms_) {
+        return RmsNormBackward(d_normed, block.x, statistics.view(-1), weight, rows, norm_.weight.gradient, rows_);
+      }
       NormBackward(d_normed, block.x, statistics, weight, rows, norm_.weight.gradient, norm_.bias.gradient, rows_);
     });
     return {dx.view(saved.tensors[0].sizes())};
@@ -100,11 +100,11 @@ class Head final : public UnitModule {
   };
 
   Normed Normalise(const at::Tensor& x) const {
-    if (!norm_by_operators_) {
+    if (!portable_) {
       const Normed out{
           at::empty(x.sizes(), wte_.value.options()), at::empty({x.size(0), rms_ ? 1 : 2}, x.options()), {}};
       if (rms_) {
-        RmsNorm(x, norm_.weight.value, norm_.epsilon, out.normed, out.statistics.view(-1));
+        RmsNorm(x, norm_.weight.value, norm_.epsilon, out.normed, out.statistics.view(-1), rows_);
       } else {
         Norm(x, norm_.weight.value, norm_.bias.value, out.normed, out.statistics, rows_);
       }
@@ -198,7 +198,6 @@ class Head final : public UnitModule {
   const bool narrow_;    // parameters and activations in bf16 or fp16
   const bool portable_;  // LibTorch's operators only
   const bool rms_;       // RMSNorm
-  const bool norm_by_operators_;
   const Gemms gemms_;
   const RowCode rows_;
   const uint64_t piece_rows_;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "worker/units/cuda/device_rows.h"
 #include "worker/units/row_shares.h"
 #include "worker/units/vector_math.h"
 
@@ -186,7 +187,8 @@ Heads<N> InHeads(const at::Tensor& t) {
 }  // namespace
 
 void RmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon, const at::Tensor& out,
-             const at::Tensor& statistics) {
+             const at::Tensor& statistics, RowCode code) {
+  if (ByPrograms(x, code)) return device::RmsNorm(x, weight, epsilon, out, statistics);
   const int64_t n = x.size(1);
   Dispatch(out, [&]<typename T, typename N>(T, N) {
     const T* from = In<T>(x);
@@ -200,7 +202,8 @@ void RmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon, cons
 }
 
 void AddAndRmsNorm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& weight, double epsilon,
-                   const at::Tensor& sum, const at::Tensor& out, const at::Tensor& statistics) {
+                   const at::Tensor& sum, const at::Tensor& out, const at::Tensor& statistics, RowCode code) {
+  if (ByPrograms(x, code)) return device::AddAndRmsNorm(x, gemm, weight, epsilon, sum, out, statistics);
   const int64_t n = x.size(1);
   Dispatch(out, [&]<typename T, typename N>(T, N) {
     const T* from = In<T>(x);
@@ -213,7 +216,9 @@ void AddAndRmsNorm(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor
   });
 }
 
-void RmsNormAgain(const at::Tensor& x, const at::Tensor& statistics, const at::Tensor& weight, const at::Tensor& out) {
+void RmsNormAgain(const at::Tensor& x, const at::Tensor& statistics, const at::Tensor& weight, const at::Tensor& out,
+                  RowCode code) {
+  if (ByPrograms(x, code)) return device::RmsNormAgain(x, statistics, weight, out);
   const int64_t n = x.size(1);
   Dispatch(out, [&]<typename T, typename N>(T, N) {
     const T *from = In<T>(x), *st = In<T>(statistics);
@@ -225,7 +230,8 @@ void RmsNormAgain(const at::Tensor& x, const at::Tensor& statistics, const at::T
 }
 
 void RmsNormBackward(const at::Tensor& d_out, const at::Tensor& x, const at::Tensor& statistics,
-                     const at::Tensor& weight, const at::Tensor& d_x, const at::Tensor& d_weight) {
+                     const at::Tensor& weight, const at::Tensor& d_x, const at::Tensor& d_weight, RowCode code) {
+  if (ByPrograms(x, code)) return device::RmsNormBackward(d_out, x, statistics, weight, d_x, d_weight);
   const int64_t n = x.size(1);
   Dispatch(d_out, [&]<typename T, typename N>(T, N) {
     const N *d = In<N>(d_out), *w = In<N>(weight);
@@ -237,7 +243,8 @@ void RmsNormBackward(const at::Tensor& d_out, const at::Tensor& x, const at::Ten
   });
 }
 
-void Add(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& out) {
+void Add(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& out, RowCode code) {
+  if (ByPrograms(x, code)) return device::Add(x, gemm, out);
   const int64_t n = x.size(1);
   Dispatch(gemm, [&]<typename T, typename N>(T, N) {
     const T* from = In<T>(x);
@@ -247,9 +254,10 @@ void Add(const at::Tensor& x, const at::Tensor& gemm, const at::Tensor& out) {
   });
 }
 
-void SwiGlu(const at::Tensor& gate_up, const at::Tensor& out) {
+void SwiGlu(const at::Tensor& gate_up, const at::Tensor& out, RowCode code) {
   const int64_t n = out.size(1);
   TORCH_CHECK(gate_up.size(1) == 2 * n, "SwiGLU halves its rows");
+  if (ByPrograms(out, code)) return device::SwiGlu(gate_up, out);
   Dispatch(out, [&]<typename T, typename N>(T, N) {
     const N* in = In<N>(gate_up);
     N* to = In<N>(out);
@@ -257,10 +265,11 @@ void SwiGlu(const at::Tensor& gate_up, const at::Tensor& out) {
   });
 }
 
-void SwiGluBackward(const at::Tensor& gate_up, const at::Tensor& out, const at::Tensor& d,
-                    const at::Tensor& d_gate_up) {
+void SwiGluBackward(const at::Tensor& gate_up, const at::Tensor& out, const at::Tensor& d, const at::Tensor& d_gate_up,
+                    RowCode code) {
   const int64_t n = out.size(1);
   TORCH_CHECK(gate_up.size(1) == 2 * n, "SwiGLU halves its rows");
+  if (ByPrograms(out, code)) return device::SwiGluBackward(gate_up, out, d, d_gate_up);
   Dispatch(out, [&]<typename T, typename N>(T, N) {
     const N *in = In<N>(gate_up), *from = In<N>(d);
     N *to = In<N>(out), *gradient = In<N>(d_gate_up);
@@ -271,11 +280,12 @@ void SwiGluBackward(const at::Tensor& gate_up, const at::Tensor& out, const at::
 }
 
 void Rope(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, int64_t tokens, int64_t position,
-          bool back) {
+          bool back, RowCode code) {
   TORCH_CHECK(x.size(2) % 2 == 0 && cosine.size(1) == x.size(2) / 2 && sine.sizes() == cosine.sizes(),
               "rotary positions take tables [context, head / 2]");
   TORCH_CHECK(position >= 0 && position + std::min(tokens, x.size(0)) <= cosine.size(0), "token ",
               position + tokens - 1, " lies beyond the tables of ", cosine.size(0), " rotary positions");
+  if (ByPrograms(x, code)) return device::Rope(x, cosine, sine, tokens, position, back);
   Dispatch(x, [&]<typename T, typename N>(T, N) {
     const Heads<N> in = InHeads<N>(x);
     const T *c = In<T>(cosine), *s = In<T>(sine);
@@ -287,8 +297,9 @@ void Rope(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine,
 
 // Each head is a row of its own to the threads.
 void HeadNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon, const at::Tensor& out,
-              const at::Tensor& statistics) {
+              const at::Tensor& statistics, RowCode code) {
   TORCH_CHECK(out.sizes() == x.sizes(), "heads are normalised into a view of their size");
+  if (ByPrograms(x, code)) return device::HeadNorm(x, weight, epsilon, out, statistics);
   Dispatch(x, [&]<typename T, typename N>(T, N) {
     const Heads<N> from = InHeads<N>(x), to = InHeads<N>(out);
     const N* w = In<N>(weight);
@@ -299,8 +310,9 @@ void HeadNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon, con
 }
 
 void HeadNormBackward(const at::Tensor& d, const at::Tensor& x, const at::Tensor& statistics, const at::Tensor& weight,
-                      const at::Tensor& d_weight) {
+                      const at::Tensor& d_weight, RowCode code) {
   TORCH_CHECK(d.sizes() == x.sizes(), "the gradient of heads has their size");
+  if (ByPrograms(x, code)) return device::HeadNormBackward(d, x, statistics, weight, d_weight);
   Dispatch(x, [&]<typename T, typename N>(T, N) {
     const Heads<N> gradient = InHeads<N>(d), from = InHeads<N>(x);
     const T* st = In<T>(statistics);

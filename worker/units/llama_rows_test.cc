@@ -1,4 +1,5 @@
-// The kernels against their formulas by LibTorch's plain operators and autograd in float64, on equal numbers.
+// The kernels, by the CPU's code and by the programs of GPUs, against their formulas by LibTorch's plain operators and
+// autograd in float64, on equal numbers.
 #include "worker/units/llama_rows.h"
 
 #include <ATen/Parallel.h>
@@ -14,6 +15,7 @@
 
 #include <cmath>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -35,14 +37,21 @@ struct HeadSizes {
 };
 const std::vector<HeadSizes> kHeadSizes = {{1, 1, 2}, {1, 4, 6}, {7, 1, 34}, {23, 2, 32}, {150, 3, 10}};
 
-class LlamaRows : public testing::TestWithParam<at::ScalarType> {
+class LlamaRows : public testing::TestWithParam<std::tuple<at::ScalarType, RowCode>> {
  protected:
   LlamaRows() { at::set_num_threads(1); }  // threads that wait for each other are slow on a busy machine
-  at::ScalarType narrow() const { return GetParam(); }
-  at::ScalarType wide() const { return WideType(GetParam()); }
+  at::ScalarType narrow() const { return std::get<0>(GetParam()); }
+  at::ScalarType wide() const { return WideType(narrow()); }
+  RowCode code() const { return std::get<1>(GetParam()); }
 };
 
-INSTANTIATE_TEST_SUITE_P(Types, LlamaRows, testing::Values(at::kFloat, at::kBFloat16, at::kHalf, at::kDouble));
+const auto kTypes = testing::Values(at::kFloat, at::kBFloat16, at::kHalf, at::kDouble);
+INSTANTIATE_TEST_SUITE_P(TypesAndCodes, LlamaRows,
+                         testing::Combine(kTypes, testing::Values(RowCode::kVector, RowCode::kDevice)),
+                         [](const auto& info) {
+                           const bool programs = std::get<1>(info.param) == RowCode::kDevice;
+                           return std::string(c10::toString(std::get<0>(info.param))) + (programs ? "Programs" : "");
+                         });
 
 at::Tensor ExactRmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
   return x / ((x * x).mean({-1}, true) + epsilon).sqrt() * weight;
@@ -92,19 +101,19 @@ TEST_P(LlamaRows, RmsNormIsItsFormula) {
       SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(width));
       const at::Tensor x = NormalNumbers({rows, width}, wide(), 1), weight = NormalNumbers({width}, narrow(), 2);
       const at::Tensor out = at::empty({rows, width}, narrow()), statistics = at::empty({rows}, wide());
-      RmsNorm(x, weight, epsilon, out, statistics);
+      RmsNorm(x, weight, epsilon, out, statistics, code());
       const at::Tensor leaf = Leaf(x), weight_leaf = Leaf(weight), right = ExactRmsNorm(leaf, weight_leaf, epsilon);
       ExpectFloat64(out, right, "out");
       ExpectFloat64(statistics, 1 / ((leaf * leaf).mean({1}) + epsilon).sqrt(), "statistics");
       const at::Tensor again = at::empty_like(out);
-      RmsNormAgain(x, statistics, weight, again);
+      RmsNormAgain(x, statistics, weight, again, code());
       EXPECT_TRUE(again.equal(out));
       // Gradients are added to what is there.
       const at::Tensor d = NormalNumbers({rows, width}, narrow(), 3);
       const at::Tensor dx = NormalNumbers({rows, width}, wide(), 4), dw = NormalNumbers({width}, wide(), 5);
       const std::vector<at::Tensor> gradients = Gradients(right, d.to(at::kDouble), {leaf, weight_leaf});
       const at::Tensor right_dx = dx.to(at::kDouble) + gradients[0], right_dw = dw.to(at::kDouble) + gradients[1];
-      RmsNormBackward(d, x, statistics, weight, dx, dw);
+      RmsNormBackward(d, x, statistics, weight, dx, dw, code());
       ExpectFloat64(dx, right_dx, "d_x");
       ExpectFloat64(dw, right_dw, "d_weight");
     }
@@ -117,21 +126,21 @@ TEST_P(LlamaRows, GemmsAreAddedToTheResidualStream) {
     const at::Tensor x = NormalNumbers({rows, width}, wide(), 1), gemm = NormalNumbers({rows, width}, narrow(), 2);
     const at::Tensor weight = NormalNumbers({width}, narrow(), 3), sum = at::empty_like(x);
     const at::Tensor right = x.to(at::kDouble) + gemm.to(at::kDouble);
-    Add(x, gemm, sum);
+    Add(x, gemm, sum, code());
     ExpectFloat64(sum, right, "sum");
     sum.zero_();
     const at::Tensor out = at::empty({rows, width}, narrow()), statistics = at::empty({rows}, wide());
-    AddAndRmsNorm(x, gemm, weight, 1e-2, sum, out, statistics);
+    AddAndRmsNorm(x, gemm, weight, 1e-2, sum, out, statistics, code());
     ExpectFloat64(sum, right, "sum before the norm");
     ExpectFloat64(out, ExactRmsNorm(right, weight.to(at::kDouble), 1e-2), "out");
     ExpectFloat64(statistics, 1 / ((right * right).mean({1}) + 1e-2).sqrt(), "statistics");
     if (narrow() == wide()) {
       const at::Tensor in_place = gemm.clone(), added = gemm.clone(), normed = at::empty_like(out);
-      AddAndRmsNorm(x, in_place, weight, 1e-2, in_place, normed, statistics);
-      Add(x, added, added);
+      AddAndRmsNorm(x, in_place, weight, 1e-2, in_place, normed, statistics, code());
+      Add(x, added, added, code());
       EXPECT_TRUE(in_place.equal(sum) && normed.equal(out) && added.equal(sum));
     }
-    Add(x, gemm, x);
+    Add(x, gemm, x, code());
     EXPECT_TRUE(x.equal(sum));
   }
 }
@@ -141,16 +150,16 @@ TEST_P(LlamaRows, SwiGluIsItsFormula) {
     SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(inner));
     const at::Tensor gate_up = NormalNumbers({rows, 2 * inner}, narrow(), 1, 2), leaf = Leaf(gate_up);
     const at::Tensor out = at::empty({rows, inner}, narrow()), right = ExactSwiGlu(leaf);
-    SwiGlu(gate_up, out);
+    SwiGlu(gate_up, out, code());
     ExpectFloat64(out, right, "out");
     const at::Tensor d = NormalNumbers({rows, inner}, narrow(), 2), d_before = d.clone();
     const at::Tensor gradient = Gradients(right, d.to(at::kDouble), {leaf})[0];
     const at::Tensor again = at::empty_like(out), d_gate_up = at::empty_like(gate_up);
-    SwiGluBackward(gate_up, again, d, d_gate_up);
+    SwiGluBackward(gate_up, again, d, d_gate_up, code());
     ExpectFloat64(again, right, "out again");
     ExpectFloat64(d_gate_up, gradient, "d_gate_up");
     EXPECT_TRUE(d.equal(d_before));
-    SwiGluBackward(gate_up, again, d, gate_up);
+    SwiGluBackward(gate_up, again, d, gate_up, code());
     EXPECT_TRUE(gate_up.equal(d_gate_up)) << "in place";
   }
 }
@@ -169,10 +178,10 @@ TEST_P(LlamaRows, SwiGluTakesGatesOfAnySize) {
     EXPECT_EQ(number(out, 5), number(gate_up, 5));
     EXPECT_TRUE(std::isnan(number(out, 6)));
   };
-  SwiGlu(gate_up, out);
+  SwiGlu(gate_up, out, code());
   expect();
   const at::Tensor d = at::full({1, 7}, 1, narrow()), d_gate_up = at::empty_like(gate_up);
-  SwiGluBackward(gate_up, out.zero_(), d, d_gate_up);
+  SwiGluBackward(gate_up, out.zero_(), d, d_gate_up, code());
   expect();
   for (const auto& [at, slope] : std::vector<std::pair<int64_t, double>>{{0, 1}, {1, 2}, {2, 0}, {3, 2}, {4, 0}}) {
     EXPECT_NEAR(number(d_gate_up, at), slope, 1e-30) << gates[at];
@@ -193,10 +202,10 @@ TEST_P(LlamaRows, RopeTurnsAsHuggingFace) {
         const Slice x(s, narrow(), 1), d(s, narrow(), 2);
         const at::Tensor leaf = Leaf(x.heads), right = ExactRope(leaf, cosine, sine, tokens, position);
         const at::Tensor gradient = Gradients(right, d.heads.to(at::kDouble), {leaf})[0];
-        Rope(x.heads, cosine, sine, tokens, position, false);
+        Rope(x.heads, cosine, sine, tokens, position, false, code());
         ExpectFloat64(x.heads, right, "turned");
         x.ExpectTheRestUntouched();
-        Rope(d.heads, cosine, sine, tokens, position, true);
+        Rope(d.heads, cosine, sine, tokens, position, true, code());
         ExpectFloat64(d.heads, gradient, "gradient");
         d.ExpectTheRestUntouched();
       }
@@ -213,26 +222,33 @@ TEST_P(LlamaRows, HeadsAreNormedEach) {
                        statistics = at::empty({s.rows * s.heads}, wide());
       const at::Tensor leaf = Leaf(x.heads), weight_leaf = Leaf(weight);
       const at::Tensor right = ExactRmsNorm(leaf, weight_leaf, epsilon);
-      HeadNorm(x.heads, weight, epsilon, out.heads, statistics);
+      HeadNorm(x.heads, weight, epsilon, out.heads, statistics, code());
       ExpectFloat64(out.heads, right, "out");
       ExpectFloat64(statistics, 1 / ((leaf * leaf).mean({2}) + epsilon).sqrt().view({-1}), "statistics");
       out.ExpectTheRestUntouched();
       const at::Tensor dw = NormalNumbers({s.head}, wide(), 5);
       const std::vector<at::Tensor> gradients = Gradients(right, d.heads.to(at::kDouble), {leaf, weight_leaf});
       const at::Tensor right_dw = dw.to(at::kDouble) + gradients[1];
-      HeadNormBackward(d.heads, x.heads, statistics, weight, dw);
+      HeadNormBackward(d.heads, x.heads, statistics, weight, dw, code());
       ExpectFloat64(d.heads, gradients[0], "d");
       ExpectFloat64(dw, right_dw, "d_weight");
       d.ExpectTheRestUntouched();
-      HeadNorm(x.heads, weight, epsilon, x.heads, statistics);
+      HeadNorm(x.heads, weight, epsilon, x.heads, statistics, code());
       EXPECT_TRUE(x.heads.equal(out.heads)) << "in place";
       x.ExpectTheRestUntouched();
     }
   }
 }
 
+class LlamaRowThreads : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  at::ScalarType narrow() const { return GetParam(); }
+  at::ScalarType wide() const { return WideType(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Types, LlamaRowThreads, kTypes);
+
 // Threads share the rows; only the order of sums over rows may differ, and equal threads give equal bits.
-TEST_P(LlamaRows, ThreadsChangeNothingButTheOrderOfSums) {
+TEST_P(LlamaRowThreads, ChangeNothingButTheOrderOfSums) {
   struct Result {
     std::vector<at::Tensor> rows, sums;
   };
@@ -278,16 +294,19 @@ TEST_P(LlamaRows, ThreadsChangeNothingButTheOrderOfSums) {
 TEST(LlamaRowsErrors, RefuseWhatTheyWouldMisread) {
   const at::Tensor x = NormalNumbers({4, 6}, at::kFloat, 1), v = at::zeros({6}), s = at::empty({4});
   const at::Tensor out = at::empty_like(x);
-  EXPECT_THROW(RmsNorm(x.t().contiguous().t(), v, 1e-5, out, s), c10::Error);
-  EXPECT_THROW(RmsNorm(x, v, 1e-5, out.to(at::kBFloat16), s), c10::Error) << "a weight in fp32 beside GEMMs in bf16";
-  EXPECT_THROW(SwiGlu(x, out), c10::Error);
-  EXPECT_THROW(SwiGluBackward(x, out, out, out), c10::Error);
-  const at::Tensor heads = x.view({4, 3, 2}), table = at::zeros({8, 1});
-  EXPECT_THROW(Rope(heads.transpose(0, 1), table, table, 4, 0, false), c10::Error);
-  EXPECT_THROW(Rope(x.view({4, 2, 3}), table, table, 4, 0, false), c10::Error) << "a head of odd width";
-  EXPECT_THROW(Rope(heads, table, table, 4, 5, false), c10::Error) << "beyond the tables";
-  EXPECT_NO_THROW(Rope(heads, table, table, 4, 4, false));
-  EXPECT_THROW(HeadNorm(heads, v, 1e-5, x.view({4, 2, 3}), at::empty({12})), c10::Error);
+  for (const RowCode code : {RowCode::kVector, RowCode::kDevice}) {
+    EXPECT_THROW(RmsNorm(x.t().contiguous().t(), v, 1e-5, out, s, code), c10::Error);
+    EXPECT_THROW(RmsNorm(x, v, 1e-5, out.to(at::kBFloat16), s, code), c10::Error)
+        << "a weight in fp32 beside GEMMs in bf16";
+    EXPECT_THROW(SwiGlu(x, out, code), c10::Error);
+    EXPECT_THROW(SwiGluBackward(x, out, out, out, code), c10::Error);
+    const at::Tensor heads = x.view({4, 3, 2}), table = at::zeros({8, 1});
+    EXPECT_THROW(Rope(heads.transpose(0, 1), table, table, 4, 0, false, code), c10::Error);
+    EXPECT_THROW(Rope(x.view({4, 2, 3}), table, table, 4, 0, false, code), c10::Error) << "a head of odd width";
+    EXPECT_THROW(Rope(heads, table, table, 4, 5, false, code), c10::Error) << "beyond the tables";
+    EXPECT_NO_THROW(Rope(heads, table, table, 4, 4, false, code));
+    EXPECT_THROW(HeadNorm(heads, v, 1e-5, x.view({4, 2, 3}), at::empty({12}), code), c10::Error);
+  }
 }
 
 }  // namespace

@@ -81,7 +81,10 @@ at::Tensor AttendByBlocks(const at::Tensor& q, const at::Tensor& k, const at::Te
     if (missing % 16 != 0) under = under.contiguous();  // rows that kernels could not read in place; in sampling only
     parts.push_back(AttendUnder(under, /*causal=*/false, q.narrow(2, first, n), part(keys), part(values)));
   }
-  return parts.size() == 1 ? parts[0] : at::cat(parts, 2);
+  if (parts.size() == 1) return parts[0];
+  // Joined by token, as the operator lays out its own results, so that they are rows without another copy.
+  for (at::Tensor& part : parts) part = part.transpose(1, 2);
+  return at::cat(parts, 1).transpose(1, 2);
 }
 
 }  // namespace
@@ -118,13 +121,14 @@ at::Tensor AttendCausally(const at::Tensor& q, const at::Tensor& k, const at::Te
   return weights.mul(factors.view(weights.sizes()).to(wide)).to(v.scalar_type()).matmul(repeated(v));
 }
 
-at::Tensor AttendByOperator(const at::Tensor& qkv, std::vector<at::Tensor>* kept, const DropoutPlace& dropout) {
+at::Tensor AttendByOperator(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            std::vector<at::Tensor>* kept, const DropoutPlace& dropout, const KeyWindow& seen) {
   const c10::AutoGradMode mode(kept != nullptr);
   std::vector<at::Tensor> parts;  // leaves: three gradients that no select has to scatter into one
-  for (int64_t i = 0; i < 3; ++i) {
-    parts.push_back(qkv.select(2, i).transpose(1, 2).detach().requires_grad_(kept != nullptr));
+  for (const at::Tensor& t : {q, k, v}) {
+    parts.push_back(t.transpose(1, 2).detach().requires_grad_(kept != nullptr));
   }
-  parts.push_back(AttendCausally(parts[0], parts[1], parts[2], dropout));
+  parts.push_back(AttendCausally(parts[0], parts[1], parts[2], dropout, seen));
   if (kept != nullptr) *kept = parts;
   return AsRows(parts[3].detach());
 }

@@ -12,14 +12,6 @@
 
 namespace muster::units {
 
-// `qkv` [sequences, tokens, 3, heads, width / heads]. Returns [sequences x tokens, width]. If `kept` is not null, it
-// receives what the backward needs: views of `qkv`, which must not change until then, the result, and autograd's
-// graph, which adds the softmax's log-sums.
-at::Tensor AttendByOperator(const at::Tensor& qkv, std::vector<at::Tensor>* kept, const DropoutPlace& dropout = {});
-
-// d_qkv [sequences x tokens, 3 x width] becomes the gradient of qkv, from `d_out`, that of the result.
-void AttendByOperatorBackward(const std::vector<at::Tensor>& kept, const at::Tensor& d_out, at::Tensor d_qkv);
-
 // What a query sees of the keys: its own and those before it, or of these the last `window`.
 struct KeyWindow {
   int64_t window = 0;  // 0: all
@@ -39,5 +31,17 @@ KeyWindow MakeKeyWindow(int64_t window, int64_t tokens, const at::TensorOptions&
 // that share them, since of the kernels on GPUs that take a mask only plain GEMMs group heads.
 at::Tensor AttendCausally(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const DropoutPlace& dropout,
                           const KeyWindow& seen = {});
+
+// For blocks with a hand-written backward: q [sequences, tokens, heads, head], k and v [sequences, tokens,
+// key_value_heads, head], which may be views. Returns [sequences x tokens, heads x head]. If `kept` is not null, it
+// receives what the backward needs: views of q, k and v, which must not change until then, the result, and autograd's
+// graph, which adds the softmax's log-sums.
+at::Tensor AttendByOperator(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            std::vector<at::Tensor>* kept, const DropoutPlace& dropout = {},
+                            const KeyWindow& seen = {});
+
+// From `d_out`, the gradient of the result, those of q, k and v: beside each other in d_qkv [sequences x tokens,
+// (heads + 2 key_value_heads) x head].
+void AttendByOperatorBackward(const std::vector<at::Tensor>& kept, const at::Tensor& d_out, at::Tensor d_qkv);
 
 }  // namespace muster::units

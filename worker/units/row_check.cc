@@ -1,21 +1,31 @@
 #include "worker/units/row_check.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
+#include <ATen/ops/rms_norm.h>
+#include <ATen/ops/silu.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
 
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "worker/units/adamw.h"
+#include "worker/units/autograd.h"
+#include "worker/units/llama_rows.h"
 #include "worker/units/row_kernels.h"
 
 namespace muster::units {
@@ -88,11 +98,121 @@ std::vector<Compared> Compare(at::Device device, at::ScalarType type) {
   return all;
 }
 
+// A copy in fp32 that autograd differentiates.
+at::Tensor WideLeaf(const at::Tensor& t) {
+  return t.detach().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).requires_grad_(true);
+}
+
+// Those of a Llama block, likewise.
+std::vector<Compared> CompareLlama(at::Device device, at::ScalarType type) {
+  const at::TensorOptions narrow = at::TensorOptions(device).dtype(type), wide = narrow.dtype(at::kFloat);
+  const at::Tensor x = Numbers({kRows, kWidth}, 1, wide), gemm = Numbers({kRows, kWidth}, 2, narrow);
+  const at::Tensor weight = Numbers({kWidth}, 3, narrow), d = Numbers({kRows, kWidth}, 5, narrow);
+  const at::Tensor out = at::empty_like(gemm), statistics = at::empty({kRows}, wide), sum = at::empty_like(x);
+  std::vector<Compared> all;
+  const c10::AutoGradMode on(true);
+  const at::Tensor leaf = WideLeaf(x), w = WideLeaf(weight), given = d.to(at::kFloat);
+
+  RmsNorm(x, weight, kNormEpsilon, out, statistics, kCode);
+  const at::Tensor normed = at::rms_norm(leaf, {kWidth}, w, kNormEpsilon);
+  all.push_back({"RmsNorm", out.clone(), normed.detach()});
+  const at::Tensor d_x = at::zeros_like(x), d_weight = at::zeros({kWidth}, wide);
+  RmsNormBackward(d, x, statistics, weight, d_x, d_weight, kCode);
+  const std::vector<at::Tensor> gradients = Gradients(normed, given, {leaf, w});
+  all.insert(all.end(), {{"RmsNormBackward", d_x, gradients[0]}, {"RmsNormVector", d_weight, gradients[1]}});
+  RmsNormAgain(x, statistics, weight, out, kCode);
+  all.push_back({"RmsNormAgain", out.clone(), normed.detach()});
+  AddAndRmsNorm(x, gemm, weight, kNormEpsilon, sum, out, statistics, kCode);
+  const at::Tensor added = x + gemm.to(at::kFloat);
+  all.push_back({"AddAndRmsNorm", sum.clone(), added});
+  all.push_back({"AddAndRmsNorm", out.clone(), at::rms_norm(added, {kWidth}, w.detach(), kNormEpsilon)});
+  Add(x, gemm, sum, kCode);
+  all.push_back({"Add", sum, added});
+
+  const at::Tensor gate_up = Numbers({kRows, 2 * kWidth}, 4, narrow), d_gate_up = at::empty_like(gate_up);
+  const at::Tensor both = WideLeaf(gate_up);
+  const at::Tensor right = at::silu(both.narrow(1, 0, kWidth)).mul(both.narrow(1, kWidth, kWidth));
+  SwiGlu(gate_up, out, kCode);
+  all.push_back({"SwiGlu", out.clone(), right.detach()});
+  SwiGluBackward(gate_up, out, d, d_gate_up, kCode);
+  all.insert(all.end(), {{"SwiGluBackward", out.clone(), right.detach()},
+                         {"SwiGluBackward", d_gate_up, Gradients(right, given, {both})[0]}});
+  return all;
+}
+
+// Those of its heads, which lie in the middle of wider rows.
+std::vector<Compared> CompareHeads(at::Device device, at::ScalarType type) {
+  constexpr int64_t kHeads = 3, kHead = 70, kTokens = 50, kPosition = 7;
+  const at::TensorOptions narrow = at::TensorOptions(device).dtype(type), wide = narrow.dtype(at::kFloat);
+  const auto heads = [&](const at::Tensor& rows) {
+    return rows.narrow(1, 11, kHeads * kHead).view({kRows, kHeads, kHead});
+  };
+  const at::Tensor x = heads(Numbers({kRows, kWidth}, 1, narrow)), d = heads(Numbers({kRows, kWidth}, 2, narrow));
+  const at::Tensor out = heads(at::zeros({kRows, kWidth}, narrow)), weight = Numbers({kHead}, 3, narrow);
+  const at::Tensor statistics = at::empty({kRows * kHeads}, wide), d_weight = at::zeros({kHead}, wide);
+  std::vector<Compared> all;
+  const c10::AutoGradMode on(true);
+  const at::Tensor leaf = WideLeaf(x), w = WideLeaf(weight), given = d.to(at::kFloat);
+
+  HeadNorm(x, weight, kNormEpsilon, out, statistics, kCode);
+  const at::Tensor normed = at::rms_norm(leaf, {kHead}, w, kNormEpsilon);
+  all.push_back({"HeadNorm", out.clone(), normed.detach()});
+  const std::vector<at::Tensor> gradients = Gradients(normed, given, {leaf, w});
+  HeadNormBackward(d, x, statistics, weight, d_weight, kCode);
+  all.insert(all.end(), {{"HeadNormBackward", d, gradients[0]}, {"HeadNormVector", d_weight, gradients[1]}});
+
+  const at::Tensor cosine = Numbers({kPosition + kTokens, kHead / 2}, 4, wide), sine = Numbers(cosine.sizes(), 5, wide);
+  const at::Tensor positions = at::arange(kRows, wide.dtype(at::kLong)).remainder(kTokens).add(kPosition);
+  const at::Tensor c = cosine.index_select(0, positions).unsqueeze(1), s = sine.index_select(0, positions).unsqueeze(1);
+  const at::Tensor one = x.narrow(2, 0, kHead / 2).to(at::kFloat),
+                   two = x.narrow(2, kHead / 2, kHead / 2).to(at::kFloat);
+  for (const bool back : {false, true}) {
+    const at::Tensor turned = heads(at::empty({kRows, kWidth}, narrow)), t = back ? -s : s;
+    turned.copy_(x);
+    Rope(turned, cosine, sine, kTokens, kPosition, back, kCode);
+    all.push_back({"Rope", turned, at::cat({one * c - two * t, two * c + one * t}, 2)});
+  }
+  return all;
+}
+
+// AdamW's seventh step, of a run that begins at four elements and one that does not; what differs is the parameters'
+// movement.
+std::vector<Compared> CompareAdamW(at::Device device, at::ScalarType) {
+  constexpr int64_t kElements = 20'001;
+  const at::TensorOptions wide = at::TensorOptions(device).dtype(at::kFloat);
+  const at::Tensor before = Numbers({kElements}, 1, wide), gradient = Numbers({kElements}, 2, wide);
+  const at::Tensor mean = Numbers({kElements}, 3, wide), square = Numbers({kElements}, 4, wide).square();
+  const auto one = [&](double value) { return at::full({1}, value, wide); };
+  std::vector<at::Tensor> results[2];
+  for (const bool ours : {true, false}) {
+    const at::Tensor p = before.clone(), m = mean.clone(), v = square.clone();
+    for (const auto& [begin, length, decay] :
+         {std::tuple(int64_t{0}, int64_t{9'001}, 0.1), std::tuple(int64_t{9'001}, kElements - 9'001, 0.0)}) {
+      const auto part = [&, b = begin, n = length](const at::Tensor& t) { return t.narrow(0, b, n); };
+      if (ours) {
+        UpdateByAdamW({{part(p), part(gradient), part(m), part(v), decay}}, {.learning_rate = 0.1, .step = 9},
+                      {one(2), one(0), one(2)});
+      } else {
+        at::_fused_adamw_({part(p)}, {part(gradient).clone()}, {part(m)}, {part(v)}, {}, {one(7).squeeze(0)}, 0.1, 0.9,
+                          0.999, decay, 1e-8, /*amsgrad=*/false, /*maximize=*/false, one(2), one(0));
+      }
+    }
+    results[ours ? 0 : 1] = {p.sub(before), m, v};
+  }
+  std::vector<Compared> all;
+  for (size_t i = 0; i < 3; ++i) all.push_back({"AdamWStep", results[0][i], results[1][i]});
+  return all;
+}
+
 }  // namespace
 
 absl::Status CheckRowPrograms(at::Device device) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    for (const Compared& c : Compare(device, type)) {
+    std::vector<Compared> all = Compare(device, type);
+    for (const auto& compare : {CompareLlama, CompareHeads, CompareAdamW}) {
+      for (Compared& compared : compare(device, type)) all.push_back(std::move(compared));
+    }
+    for (const Compared& c : all) {
       const at::Tensor theirs = c.theirs.to(at::kDouble);
       const double limit = IsNarrow(c.ours) ? 1e-2 : 1e-4;
       const double error =

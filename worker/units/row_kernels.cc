@@ -268,8 +268,6 @@ void DispatchNarrow(const at::Tensor& t, const F& body) {
   body(c10::BFloat16{});
 }
 
-bool ByPrograms(const at::Tensor& t, RowCode code) { return code == RowCode::kDevice || !t.is_cpu(); }
-
 }  // namespace
 
 at::ScalarType WideType(at::ScalarType narrow) {

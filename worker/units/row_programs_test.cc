@@ -1,6 +1,5 @@
 // The programs of GPUs (cuda/row_programs.h), on a CPU: against the papers' formulas in float64 and against LibTorch's
-// operators and autograd, through the same functions that the units call. Then the block that a GPU runs them with,
-// by a thread for each of its threads, against the loop that stands in for it here.
+// operators and autograd, through the same functions that the units call.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
@@ -15,23 +14,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <barrier>
 #include <cmath>
-#include <cstring>
 #include <limits>
-#include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "worker/units/adamw.h"
 #include "worker/units/autograd.h"
-#include "worker/units/cuda/host_block.h"
-#include "worker/units/cuda/row_programs.h"
-#include "worker/units/cuda/simt_block.h"
+#include "worker/units/cuda/adamw_program.h"
+#include "worker/units/llama_rows.h"
 #include "worker/units/row_kernels.h"
 
 namespace muster::units {
@@ -288,135 +282,65 @@ TEST(RowProgramsErrors, RefuseWhatTheyWouldMisread) {
                c10::Error);
 }
 
-// ---- The block that a GPU runs ----
-
-using programs::kWarp;
-
-// What launch.cu has as intrinsics, by a thread of the CPU for each thread of a block: shuffles through memory between
-// barriers of the warp.
-template <int kThreads>
-class Threads {
- public:
-  Threads() : block_(kThreads), exchanged_(kThreads) {
-    for (int warp = 0; warp < kThreads / kWarp; ++warp) warps_.push_back(std::make_unique<std::barrier<>>(kWarp));
-  }
-
-  // run(hardware of one thread) by all threads.
-  template <typename F>
-  void Run(const F& run) {
-    std::vector<std::thread> threads;
-    for (int t = 0; t < kThreads; ++t) threads.emplace_back([&, t] { run(One{this, t}); });
-    for (std::thread& thread : threads) thread.join();
-  }
-
- private:
-  struct alignas(16) Bytes {
-    char bytes[16];
-  };
-  struct One {
-    Threads* all;
-    int id;
-
-    int thread() const { return id; }
-    void Sync() const { all->block_.arrive_and_wait(); }
-    template <typename S>
-    S ShuffleDown(const S& value, int lanes) const {
-      return From(value, id % kWarp + lanes < kWarp ? id + lanes : id);
+// Rows go by several numbers at once where tensors and rows begin at multiples of them.
+TEST_P(RowPrograms, WhereTensorsBeginChangesNoBit) {
+  const at::ScalarType narrow = GetParam(), wide = WideType(narrow);
+  for (const int64_t width : {24, 25}) {
+    const int64_t rows = 5, n = rows * width;
+    const auto run = [&](int64_t offset) {
+      const auto part = [&](int64_t elements, at::ScalarType type, int seed) {
+        const at::Tensor room = at::zeros({elements + offset}, type), t = room.narrow(0, offset, elements);
+        t.copy_(Normal({elements}, seed));
+        return t;
+      };
+      const auto matrix = [&](at::ScalarType type, int seed) { return part(n, type, seed).view({rows, width}); };
+      const at::Tensor x = matrix(wide, 1), gemm = matrix(narrow, 2), w = part(width, narrow, 3);
+      const at::Tensor statistics = part(2 * rows, wide, 4).view({rows, 2}), rstd = part(rows, wide, 5);
+      const at::Tensor gate_up = part(2 * n, narrow, 6).view({rows, 2 * width});
+      std::vector<at::Tensor> out;
+      for (int i = 0; i < 7; ++i) out.push_back(matrix(i < 2 ? wide : narrow, 7 + i));
+      AddGemm(x, gemm, w, out[0], kCode);
+      Add(x, gemm, out[1], kCode);
+      AddAndGelu(gemm, w, out[2], kCode);
+      NormAgain(x, statistics, w, w, out[3], kCode);
+      RmsNormAgain(x, rstd, w, out[4], kCode);
+      SwiGlu(gate_up, out[5], kCode);
+      SwiGluBackward(gate_up, out[6], gemm, gate_up, kCode);
+      out.push_back(gate_up);
+      return out;
+    };
+    const std::vector<at::Tensor> right = run(0);
+    for (const int64_t offset : {1, 2, 4}) {
+      const std::vector<at::Tensor> seen = run(offset);
+      for (size_t i = 0; i < right.size(); ++i) EXPECT_TRUE(seen[i].equal(right[i])) << width << ", " << offset << i;
     }
-    template <typename S>
-    S First(const S& value) const {
-      return From(value, id - id % kWarp);
-    }
-    template <typename S>
-    S* Shared() const {
-      static_assert(sizeof(S) * (kThreads / kWarp) <= sizeof(all->shared_));
-      return reinterpret_cast<S*>(all->shared_);
-    }
-
-   private:
-    template <typename S>
-    S From(const S& value, int other) const {
-      static_assert(sizeof(S) <= sizeof(Bytes));
-      std::barrier<>& warp = *all->warps_[static_cast<size_t>(id / kWarp)];
-      std::memcpy(all->exchanged_[static_cast<size_t>(id)].bytes, &value, sizeof(S));
-      warp.arrive_and_wait();
-      S result;
-      std::memcpy(&result, all->exchanged_[static_cast<size_t>(other)].bytes, sizeof(S));
-      warp.arrive_and_wait();
-      return result;
-    }
-  };
-
-  std::barrier<> block_;
-  std::vector<std::unique_ptr<std::barrier<>>> warps_;
-  std::vector<Bytes> exchanged_;
-  Bytes shared_[32];
-};
-
-// Runs a program block by block, each by threads at once.
-template <int kThreads, typename Program>
-void RunByThreads(const Program& program) {
-  Threads<kThreads> threads;
-  const programs::Grid grid = program.grid();
-  threads.Run([&](const auto& hardware) {
-    const programs::SimtBlock<kThreads, std::decay_t<decltype(hardware)>> block(hardware);
-    for (int64_t y = 0; y < grid.y; ++y) {
-      for (int64_t x = 0; x < grid.x; ++x) {
-        hardware.Sync();  // as one launch after another
-        program(block, {x, y});
-      }
-    }
-  });
-}
-
-// Both kinds of block give the same bits, of a program that writes to `outputs`. Of fewer threads than on a GPU, for
-// the test's time: one warp, and two.
-template <int kThreads = 2 * kWarp, typename Program>
-void ExpectSameBits(const Program& program, const std::vector<at::Tensor>& outputs) {
-  std::vector<at::Tensor> before, expected;
-  for (const at::Tensor& t : outputs) before.push_back(t.clone());
-  const programs::Grid grid = program.grid();
-  const programs::HostBlock<kThreads> block;
-  for (int64_t y = 0; y < grid.y; ++y) {
-    for (int64_t x = 0; x < grid.x; ++x) program(block, {x, y});
-  }
-  for (const at::Tensor& t : outputs) expected.push_back(t.clone());
-  for (size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(before[i]);
-  RunByThreads<kThreads>(program);
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    EXPECT_TRUE(outputs[i].equal(expected[i])) << Program::kName << ", output " << i;
-    EXPECT_FALSE(outputs[i].equal(before[i])) << Program::kName << ", output " << i << " was not written";
   }
 }
 
-TEST(SimtBlock, GivesTheBitsOfTheLoopThatStandsInForIt) {
-  using F = float;
-  for (const int width : {1, 150}) {
-    SCOPED_TRACE(width);
-    const int64_t rows = 2;
-    const auto numbers = [&](int seed) { return Normal({rows, width}, seed, 2).to(at::kFloat); };
-    const auto p = [](const at::Tensor& t) { return t.mutable_data_ptr<F>(); };
-    const at::Tensor x = numbers(1), d = numbers(2), w = numbers(3)[0], b = numbers(4)[0], out = numbers(5),
-                     dx = numbers(6);
-    const at::Tensor statistics = at::full({rows, 2}, 0.5f), partial = at::zeros({2, width}),
-                     total = at::zeros({2, width});
-    const at::Tensor targets = at::zeros({rows}, at::kLong), losses = at::zeros({rows}),
-                     loss = at::zeros({}, at::kDouble);
-    ExpectSameBits(programs::Norm<F, F>{p(x), p(w), p(b), p(out), p(statistics), rows, width}, {out, statistics});
-    ExpectSameBits(programs::NormBackward<F, F>{p(d), p(x), p(statistics), p(w), p(dx), rows, width},
-                   width > 1 ? std::vector<at::Tensor>{dx} : std::vector<at::Tensor>{});
-    ExpectSameBits(programs::AddAndNorm<F, F>{p(x), p(d), p(b), p(w), p(b), p(d), p(out), p(statistics), rows, width},
-                   {d, statistics});
-    using Vectors = programs::NormVectors<F, F>;
-    ExpectSameBits(programs::ColumnTiles<Vectors>{Vectors{p(dx), p(x), p(statistics)}, p(partial), rows, width},
-                   {partial});
-    ExpectSameBits<kWarp>(programs::ColumnTotals<F, 2>{p(partial), {p(total), p(total[1])}, rows, width}, {total});
-    if (width == 1) continue;  // a certain target has no loss
-    ExpectSameBits(programs::CrossEntropy<F, F>{p(out), width, targets.mutable_data_ptr<int64_t>(), p(losses), 0.5f,
-                                                nullptr, rows, width},
-                   {out, losses});
-    ExpectSameBits(programs::LossTotal<F>{p(losses), loss.mutable_data_ptr<double>(), rows}, {loss});
+// More runs than one launch takes, each of several blocks or of none; where a run begins changes no bit.
+TEST(AdamW, UpdatesEachElementOfEachRunOnce) {
+  const int64_t n = programs::kAdamWElements + 5;
+  const auto updated = [&](int64_t first_run, int64_t runs) {
+    const at::Tensor p = Normal({n}, 1).to(at::kFloat), g = Normal({n}, 2).to(at::kFloat);
+    const at::Tensor m = Normal({n}, 3).to(at::kFloat), v = Normal({n}, 4).square().to(at::kFloat);
+    std::vector<AdamWRun> all;
+    int64_t begin = 0;
+    for (int64_t r = 0; r < runs; ++r) {
+      const int64_t length = r == 0 ? first_run : r + 1 == runs ? n - begin : (n - first_run) / runs * (r % 2);
+      const auto part = [&](const at::Tensor& t) { return t.narrow(0, begin, length); };
+      all.push_back({part(p), part(g), part(m), part(v), 0.1});
+      begin += length;
+    }
+    UpdateByAdamW(all, {.learning_rate = 0.1, .step = 3});
+    return std::vector<at::Tensor>{p, m, v};
+  };
+  const std::vector<at::Tensor> whole = updated(n, 1);
+  for (const int64_t first : {1, 2, 3, 4, 100}) {
+    const std::vector<at::Tensor> parts = updated(first, 3 * programs::kAdamWRuns / 2);
+    for (size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(parts[i].equal(whole[i])) << first << ", tensor " << i;
   }
+  EXPECT_THROW(UpdateByAdamW({{whole[0], whole[1], whole[2].narrow(0, 1, n - 1), whole[2], 0}}, {}), c10::Error);
+  EXPECT_THROW(UpdateByAdamW({{whole[0], whole[1], whole[2].to(at::kHalf), whole[2], 0}}, {}), c10::Error);
 }
 
 }  // namespace

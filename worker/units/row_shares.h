@@ -10,10 +10,15 @@
 #include <cstdint>
 #include <vector>
 
+#include "worker/units/row_kernels.h"
+
 namespace muster::units {
 
 inline constexpr int64_t kGrain = 16'384;  // elements that are worth one more thread
 inline constexpr int64_t kBlock = 128;     // rows whose sums are added up before they join a longer sum
+
+// Whether the programs of GPUs compute what is in `t`.
+inline bool ByPrograms(const at::Tensor& t, RowCode code) { return code == RowCode::kDevice || !t.is_cpu(); }
 
 // body(wide zero, narrow zero) for the dtypes that belong to `narrow`.
 template <typename F>

@@ -1,8 +1,8 @@
-// A block of row_programs.h by one thread of a CPU: a loop in the place of the threads, and states joined in the order
+// A block of program.h by one thread of a CPU: a loop in the place of the threads, and states joined in the order
 // of simt_block.h, so results differ from a GPU's by the roundings of exp, log and fused multiplication only.
 #pragma once
 
-#include "worker/units/cuda/row_programs.h"
+#include "worker/units/cuda/program.h"
 
 namespace muster::units::programs {
 

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include "worker/units/cuda/adamw_program.h"
+#include "worker/units/cuda/llama_programs.h"
 #include "worker/units/cuda/row_programs.h"
 #include "worker/units/cuda/simt_block.h"
 
@@ -47,7 +49,7 @@ class Intrinsics {
 };
 
 template <typename Program>
-__global__ void __launch_bounds__(Program::kThreads) Kernel(const Program program) {
+__global__ void __launch_bounds__(Program::kThreads) Kernel(const __grid_constant__ Program program) {
   __shared__ float4 states[Program::kThreads / kWarp];
   const Intrinsics intrinsics(states);
   const SimtBlock<Program::kThreads, Intrinsics> block(intrinsics);
@@ -78,12 +80,29 @@ const char* Launch(const Program& program, void* stream) {
   MUSTER_LAUNCH(ColumnTiles<programs::NarrowAndSum<float, N>>); \
   MUSTER_LAUNCH(ColumnTiles<GeluBackward<float, N>>);           \
   MUSTER_LAUNCH(ColumnTiles<NormVectors<float, N>>)
+#define MUSTER_LAUNCH_OF_LLAMA_FOR(N)                  \
+  MUSTER_LAUNCH(RmsNorm<float, N>);                    \
+  MUSTER_LAUNCH(AddAndRmsNorm<float, N>);              \
+  MUSTER_LAUNCH(RmsNormAgain<float, N>);               \
+  MUSTER_LAUNCH(RmsNormBackward<float, N>);            \
+  MUSTER_LAUNCH(HeadNorm<float, N>);                   \
+  MUSTER_LAUNCH(HeadNormBackward<float, N>);           \
+  MUSTER_LAUNCH(Rope<float, N>);                       \
+  MUSTER_LAUNCH(Add<float, N>);                        \
+  MUSTER_LAUNCH(SwiGlu<float, N>);                     \
+  MUSTER_LAUNCH(SwiGluBackward<float, N>);             \
+  MUSTER_LAUNCH(ColumnTiles<RmsNormVector<float, N>>); \
+  MUSTER_LAUNCH(ColumnTiles<HeadNormVector<float, N>>)
 MUSTER_LAUNCH_FOR(float);
 MUSTER_LAUNCH_FOR(Bf16);
 MUSTER_LAUNCH_FOR(Fp16);
+MUSTER_LAUNCH_OF_LLAMA_FOR(float);
+MUSTER_LAUNCH_OF_LLAMA_FOR(Bf16);
+MUSTER_LAUNCH_OF_LLAMA_FOR(Fp16);
 MUSTER_LAUNCH(ColumnTotals<float, 1>);
 MUSTER_LAUNCH(ColumnTotals<float, 2>);
 MUSTER_LAUNCH(LossTotal<float>);
 MUSTER_LAUNCH(DropoutFactors);
+MUSTER_LAUNCH(AdamWStep);
 
 }  // namespace muster::units::programs

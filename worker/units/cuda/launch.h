@@ -1,4 +1,4 @@
-// Launches the programs of row_programs.h on a GPU.
+// Launches the programs of row_programs.h, llama_programs.h and adamw_program.h on a GPU.
 //
 //   const char* error = Launch(Norm<float, Bf16>{...}, stream);
 #pragma once

@@ -1,11 +1,11 @@
-// A block of row_programs.h by threads that run at once, in warps of 32, as on a GPU.
+// A block of program.h by threads that run at once, in warps of 32, as on a GPU.
 //
 // `Hardware` is what CUDA's intrinsics give: thread(), Sync() of the block, ShuffleDown(value, lanes) and First(value)
 // within a warp, and Shared<S>() for a value of each warp. launch.cu has them as intrinsics; row_programs_test.cc has
 // them by threads of a CPU, to prove this file where there is no GPU.
 #pragma once
 
-#include "worker/units/cuda/row_programs.h"
+#include "worker/units/cuda/program.h"
 
 namespace muster::units::programs {
 

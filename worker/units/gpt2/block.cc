@@ -204,11 +204,12 @@ class Block final : public UnitModule {
   // Returns attention's output; `kept`, if not null, receives what its backward needs beside that.
   at::Tensor Attend(const at::Tensor& qkv, at::IntArrayRef shape, const DropoutPlace& dropout,
                     std::vector<at::Tensor>* kept) const {
-    if (rows_ == RowCode::kDevice) return AttendByOperator(ByHead(qkv, shape), kept, dropout);
+    const at::Tensor by_head = ByHead(qkv, shape);
+    const at::Tensor q = by_head.select(2, 0), k = by_head.select(2, 1), v = by_head.select(2, 2);
+    if (rows_ == RowCode::kDevice) return AttendByOperator(q, k, v, kept, dropout);
     const at::Tensor out = at::empty({qkv.size(0), shape[2]}, qkv.options());
     const at::Tensor log_sums = at::empty({qkv.size(0) * heads_}, qkv.options().dtype(WideType(qkv.scalar_type())));
-    const at::Tensor by_head = ByHead(qkv, shape);
-    units::Attend(by_head.select(2, 0), by_head.select(2, 1), by_head.select(2, 2), out, log_sums, dropout);
+    units::Attend(q, k, v, out, log_sums, dropout);
     if (kept != nullptr) *kept = {qkv, log_sums};
     return out;
   }

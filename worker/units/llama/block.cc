@@ -13,6 +13,7 @@
 #include "worker/units/llama/llama.h"
 #include "worker/units/llama_rows.h"
 #include "worker/units/low_rank.h"
+#include "worker/units/operator_attention.h"
 #include "worker/units/row_kernels.h"
 
 namespace muster::units {
@@ -58,7 +59,8 @@ Parameter Joined(const std::vector<LinearPart>& parts, Parameter LinearPart::*wh
 // Linear layers of one input, whose outputs lie beside each other: one GEMM where their weights lie together.
 class Projection {
  public:
-  Projection(const Gemms& gemms, std::vector<LinearPart> parts) : gemms_(gemms), parts_(std::move(parts)) {
+  Projection(const Gemms& gemms, RowCode rows, std::vector<LinearPart> parts)
+      : gemms_(gemms), rows_(rows), parts_(std::move(parts)) {
     int64_t column = 0;
     for (const LinearPart& part : parts_) {
       const int64_t width = part.weight.value.size(0);
@@ -97,7 +99,7 @@ class Projection {
   void AddGradients(const at::Tensor& x, const at::Tensor& d, const std::vector<at::Tensor>& inner) const {
     EachPart(d, [&](const LinearPart& part, const at::Tensor& columns) {
       if (part.weight.gradient.defined()) gemms_.AddTo(part.weight.gradient, columns.t(), x);
-      if (part.bias.value.defined()) AddColumnSums(columns.contiguous(), part.bias.gradient);
+      if (part.bias.value.defined()) AddColumnSums(columns.contiguous(), part.bias.gradient, rows_);
     });
     for (size_t i = 0; i < inner.size(); ++i) adapted_[i].adapter.AddGradients(x, adapted_[i].Of(d), inner[i]);
   }
@@ -130,13 +132,15 @@ class Projection {
   }
 
   const Gemms gemms_;
+  const RowCode rows_;
   std::vector<LinearPart> parts_;
   std::vector<Adapted> adapted_;
 };
 
-// On a CPU, with a hand-written backward. Saves for backward: the input, q k v (turned; with norms also before those),
-// attention's output, the sum after attention, gate and up, and a few scalars per token. Norms and SwiGLU are cheaper
-// to recompute than to save. The feed-forward network runs in blocks of rows. dtypes as in GPT-2's block.
+// With a hand-written backward, on CPUs and GPUs as GPT-2's block. Saves for backward: the input, q k v (turned; with
+// norms also before those), attention's output, the sum after attention, gate and up, and a few scalars per token.
+// Norms and SwiGLU are cheaper to recompute than to save. The feed-forward network runs in blocks of rows. dtypes as in
+// GPT-2's block.
 class LlamaBlock final : public UnitModule {
  public:
   LlamaBlock(const Llama& model, const Unit& unit, std::vector<Parameter> p, const UnitOptions& options)
@@ -145,16 +149,19 @@ class LlamaBlock final : public UnitModule {
         p_(std::move(p)),
         gemms_(options.bf16_gemms),
         adapters_(MakeAdapters(unit, p_, gemms_)),
+        rows_(p_[0].value.is_cpu() ? options.rows : RowCode::kDevice),
         index_(options.index),
-        qkv_(gemms_, {Linear(at_.q, at_.q_bias), Linear(at_.k, at_.k_bias), Linear(at_.v, at_.v_bias)}),
-        out_(gemms_, {Linear(at_.out)}),
-        gate_up_(gemms_, {Linear(at_.gate), Linear(at_.up)}),
-        down_(gemms_, {Linear(at_.down)}),
+        qkv_(gemms_, rows_, {Linear(at_.q, at_.q_bias), Linear(at_.k, at_.k_bias), Linear(at_.v, at_.v_bias)}),
+        out_(gemms_, rows_, {Linear(at_.out)}),
+        gate_up_(gemms_, rows_, {Linear(at_.gate), Linear(at_.up)}),
+        down_(gemms_, rows_, {Linear(at_.down)}),
         rope_(MakeRopeTable(model, p_[0].value.options().dtype(WideType(p_[0].value.scalar_type())))),
         narrow_(IsNarrow(p_[0].value)),
         q_width_(int64_t{model.heads()} * model.head_width()),
         kv_width_(int64_t{model.key_value_heads()} * model.head_width()),
-        window_(unit.attention().window()),
+        seen_(rows_ == RowCode::kDevice
+                  ? MakeKeyWindow(unit.attention().window(), model.context(), p_[0].value.options())
+                  : KeyWindow{.window = unit.attention().window()}),
         piece_rows_(unit.piece_rows() * (gemms_.ThroughPanels(p_[0].value) ? kPanelRowFactor : 1)) {}
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
@@ -162,7 +169,7 @@ class LlamaBlock final : public UnitModule {
     const int64_t width = in[0].size(2), sequences = in[0].size(0), tokens = in[0].size(1);
     const at::Tensor x = in[0].contiguous().view({-1, width});
     const at::Tensor statistics = Statistics(x, 1), statistics2 = Statistics(x, 1), normed = Narrow(x, width);
-    RmsNorm(x, Value(at_.input_norm), model_.norm_epsilon(), normed, statistics);
+    RmsNorm(x, Value(at_.input_norm), model_.norm_epsilon(), normed, statistics, rows_);
     Attended a{.projected = Narrow(x, q_width_ + 2 * kv_width_)};
     qkv_.Forward(normed, a.projected);
     Turn(a, tokens, context.position);
@@ -175,57 +182,42 @@ class LlamaBlock final : public UnitModule {
         const at::Tensor by_head = t.reshape({sequences, tokens, t.size(1), t.size(2)});
         return widen ? by_head.to(at::kFloat) : by_head;
       };
-      attention =
-          AttendAfter(given(Q(a)), given(K(a)), given(V(a)), context.position, saved.tensors[0], {.window = window_})
-              .view({-1, q_width_})
-              .to(a.projected.scalar_type());
+      attention = AttendAfter(given(Q(a)), given(K(a)), given(V(a)), context.position, saved.tensors[0],
+                              {.window = seen_.window})
+                      .view({-1, q_width_})
+                      .to(a.projected.scalar_type());
     } else {
-      attention = Narrow(x, q_width_);
-      a.log_sums = Statistics(x, model_.heads());
-      units::Attend(BySequence(Q(a), sequences), BySequence(K(a), sequences), BySequence(V(a), sequences), attention,
-                    a.log_sums, AttentionDropout(context), window_);
+      attention = Attend(a, sequences, AttentionDropout(context), keep);
     }
     const at::Tensor sum = Wide(x, width), projected = narrow_ ? Narrow(x, width) : sum;
     out_.Forward(attention, projected);
     DropRows(ResidualDropout(context, 1), tokens, 0, projected);
-    AddAndRmsNorm(x, projected, Value(at_.inner_norm), model_.norm_epsilon(), sum, normed, statistics2);
+    AddAndRmsNorm(x, projected, Value(at_.inner_norm), model_.norm_epsilon(), sum, normed, statistics2, rows_);
     const at::Tensor hidden = keep ? Narrow(x, 2 * int64_t{model_.inner()}) : at::Tensor();
     const at::Tensor y = FeedForward(normed, sum, hidden, ResidualDropout(context, 2), tokens);
     if (keep) {
-      saved.tensors = {x,          statistics, a.projected, a.turned,    a.q_statistics, a.k_statistics,
-                       a.log_sums, attention,  sum,         statistics2, hidden};
+      saved.tensors = {x, statistics, a.projected, a.turned, a.q_statistics, a.k_statistics, attention};
+      saved.tensors.insert(saved.tensors.end(), a.kept.begin(), a.kept.end());
+      saved.tensors.insert(saved.tensors.end(), {sum, statistics2, hidden});
     }
     return {y.view(in[0].sizes())};
   }
 
   Activations Backward(const Context& context, Saved saved, const Activations& grads) override {
     const at::Tensor d = grads[0].contiguous();
-    const int64_t sequences = d.size(0), tokens = d.size(1);
+    const int64_t tokens = d.size(1);
     const at::Tensor rows = d.view({-1, d.size(2)});  // becomes the gradient of the input
     std::vector<at::Tensor>& kept = saved.tensors;
     {
       const at::Tensor hidden = Pop(kept), statistics2 = Pop(kept), sum = Pop(kept);
       FeedForwardBackward(sum, statistics2, hidden, ResidualDropout(context, 2), tokens, rows);
     }
-    at::Tensor attention = Pop(kept);
-    Attended a;
-    a.log_sums = Pop(kept), a.k_statistics = Pop(kept), a.q_statistics = Pop(kept), a.turned = Pop(kept);
-    a.projected = Pop(kept);
-    Attended d_a{.projected = at::empty_like(a.projected)};
-    {
-      const at::Tensor d_attention = at::empty_like(attention);
-      out_.Backward(attention, Narrowed(Undropped(rows, ResidualDropout(context, 1), tokens, 0)), d_attention);
-      AttendBackward(BySequence(Q(a), sequences), BySequence(K(a), sequences), BySequence(V(a), sequences), attention,
-                     a.log_sums, d_attention, BySequence(Q(d_a), sequences), BySequence(K(d_a), sequences),
-                     BySequence(V(d_a), sequences), AttentionDropout(context), window_);
-    }
-    attention.reset();
-    TurnBack(a, d_a, tokens);
-    a = {};
-    const at::Tensor statistics = Pop(kept), x = Pop(kept), normed = Narrow(x, x.size(1));
-    RmsNormAgain(x, statistics, Value(at_.input_norm), normed);
-    qkv_.Backward(normed, d_a.projected, normed);
-    RmsNormBackward(normed, x, statistics, Value(at_.input_norm), rows, Of(at_.input_norm).gradient);
+    const at::Tensor x = kept[0], statistics = kept[1];
+    const at::Tensor d_projected = AttentionBackward(std::exchange(kept, {}), context, rows, tokens);
+    const at::Tensor normed = Narrow(x, x.size(1));
+    RmsNormAgain(x, statistics, Value(at_.input_norm), normed, rows_);
+    qkv_.Backward(normed, d_projected, normed);
+    RmsNormBackward(normed, x, statistics, Value(at_.input_norm), rows, Of(at_.input_norm).gradient, rows_);
     return {d};
   }
 
@@ -237,7 +229,8 @@ class LlamaBlock final : public UnitModule {
   // q k v beside each other [rows, q + 2 kv] as projected. q and k are turned in place or, where their heads are
   // normed, in `turned` [rows, q + kv], since the norms' backward needs them as they were.
   struct Attended {
-    at::Tensor projected, turned, q_statistics, k_statistics, log_sums;
+    at::Tensor projected, turned, q_statistics, k_statistics;
+    std::vector<at::Tensor> kept = {};  // what attention's backward needs beside them and its output
   };
 
   DropoutPlace AttentionDropout(const Context& context) const {
@@ -285,6 +278,7 @@ class LlamaBlock final : public UnitModule {
   const at::Tensor& Turned(const Attended& a) const { return a.turned.defined() ? a.turned : a.projected; }
   at::Tensor Q(const Attended& a) const { return Heads(Turned(a), 0, q_width_); }
   at::Tensor K(const Attended& a) const { return Heads(Turned(a), q_width_, kv_width_); }
+  at::Tensor QK(const Attended& a) const { return Heads(Turned(a), 0, q_width_ + kv_width_); }  // side by side
   at::Tensor V(const Attended& a) const { return Heads(a.projected, q_width_ + kv_width_, kv_width_); }
 
   static at::Tensor BySequence(const at::Tensor& t, int64_t sequences) {
@@ -297,20 +291,54 @@ class LlamaBlock final : public UnitModule {
       a.q_statistics = at::empty({q.size(0) * q.size(1)}, rope_->cosine.options());
       a.k_statistics = at::empty({k.size(0) * k.size(1)}, rope_->cosine.options());
       a.turned = Narrow(a.projected, q_width_ + kv_width_);
-      HeadNorm(q, Value(at_.q_norm), model_.norm_epsilon(), Q(a), a.q_statistics);
-      HeadNorm(k, Value(at_.k_norm), model_.norm_epsilon(), K(a), a.k_statistics);
+      HeadNorm(q, Value(at_.q_norm), model_.norm_epsilon(), Q(a), a.q_statistics, rows_);
+      HeadNorm(k, Value(at_.k_norm), model_.norm_epsilon(), K(a), a.k_statistics, rows_);
     }
-    for (const at::Tensor& t : {Q(a), K(a)}) Rope(t, rope_->cosine, rope_->sine, tokens, position, /*back=*/false);
+    Rope(QK(a), rope_->cosine, rope_->sine, tokens, position, /*back=*/false, rows_);
   }
 
   // d_a.projected turns from the gradient of what attention took into that of what was projected.
   void TurnBack(const Attended& a, const Attended& d_a, int64_t tokens) const {
-    for (const at::Tensor& t : {Q(d_a), K(d_a)}) Rope(t, rope_->cosine, rope_->sine, tokens, 0, /*back=*/true);
+    Rope(QK(d_a), rope_->cosine, rope_->sine, tokens, 0, /*back=*/true, rows_);
     if (!model_.qk_norm()) return;
     HeadNormBackward(Q(d_a), Heads(a.projected, 0, q_width_), a.q_statistics, Value(at_.q_norm),
-                     Of(at_.q_norm).gradient);
+                     Of(at_.q_norm).gradient, rows_);
     HeadNormBackward(K(d_a), Heads(a.projected, q_width_, kv_width_), a.k_statistics, Value(at_.k_norm),
-                     Of(at_.k_norm).gradient);
+                     Of(at_.k_norm).gradient, rows_);
+  }
+
+  // Attention's output. If `keep`, a.kept receives what its backward needs.
+  at::Tensor Attend(Attended& a, int64_t sequences, const DropoutPlace& dropout, bool keep) const {
+    const at::Tensor q = BySequence(Q(a), sequences), k = BySequence(K(a), sequences), v = BySequence(V(a), sequences);
+    if (rows_ == RowCode::kDevice) return AttendByOperator(q, k, v, keep ? &a.kept : nullptr, dropout, seen_);
+    const at::Tensor out = Narrow(a.projected, q_width_);
+    a.kept = {at::empty({q.size(0) * q.size(1) * q.size(2)}, rope_->cosine.options())};  // log-sums
+    units::Attend(q, k, v, out, a.kept[0], dropout, seen_.window);
+    return out;
+  }
+
+  // Backward of attention and of the projections around it, but for that of q, k and v, whose gradient it returns.
+  // `kept`: what Forward saved, up to what attention kept; `d`: the gradient of the sum after attention.
+  at::Tensor AttentionBackward(std::vector<at::Tensor> kept, const Context& context, const at::Tensor& d,
+                               int64_t tokens) const {
+    Attended a{kept[2], kept[3], kept[4], kept[5], {kept.begin() + 7, kept.end()}};
+    const int64_t sequences = d.size(0) / tokens;
+    const Attended d_a{.projected = at::empty_like(a.projected)};
+    {
+      const at::Tensor attention = kept[6], d_attention = at::empty_like(attention);
+      kept.clear();
+      out_.Backward(attention, Narrowed(Undropped(d, ResidualDropout(context, 1), tokens, 0)), d_attention);
+      if (rows_ == RowCode::kDevice) {
+        AttendByOperatorBackward(a.kept, d_attention, d_a.projected);
+      } else {
+        AttendBackward(BySequence(Q(a), sequences), BySequence(K(a), sequences), BySequence(V(a), sequences), attention,
+                       a.kept[0], d_attention, BySequence(Q(d_a), sequences), BySequence(K(d_a), sequences),
+                       BySequence(V(d_a), sequences), AttentionDropout(context), seen_.window);
+      }
+    }
+    a.kept.clear();
+    TurnBack(a, d_a, tokens);
+    return d_a.projected;
   }
 
   // Rows of one block.
@@ -330,10 +358,10 @@ class LlamaBlock final : public UnitModule {
       const at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n), g = active.narrow(0, 0, n);
       const at::Tensor to = y.narrow(0, r, n), gemm = narrow_ ? gemm_out.narrow(0, 0, n) : to;
       gate_up_.Forward(normed.narrow(0, r, n), h);
-      SwiGlu(h, g);
+      SwiGlu(h, g, rows_);
       down_.Forward(g, gemm);
       DropRows(dropout, tokens, r, gemm);
-      Add(sum.narrow(0, r, n), gemm, to);
+      Add(sum.narrow(0, r, n), gemm, to, rows_);
     }
     return y;
   }
@@ -351,11 +379,11 @@ class LlamaBlock final : public UnitModule {
       const at::Tensor to = d.narrow(0, r, n), dy = Narrowed(Undropped(to, dropout, tokens, r));
       const std::vector<at::Tensor> inner = down_.InnerGradients(dy);
       down_.InputGradient(dy, inner, dg);
-      SwiGluBackward(h, g, dg, h);
+      SwiGluBackward(h, g, dg, h, rows_);
       down_.AddGradients(g, dy, inner);
-      RmsNormAgain(s, st, Value(at_.inner_norm), row);
+      RmsNormAgain(s, st, Value(at_.inner_norm), row, rows_);
       gate_up_.Backward(row, h, row);
-      RmsNormBackward(row, s, st, Value(at_.inner_norm), to, Of(at_.inner_norm).gradient);
+      RmsNormBackward(row, s, st, Value(at_.inner_norm), to, Of(at_.inner_norm).gradient, rows_);
     }
   }
 
@@ -364,11 +392,13 @@ class LlamaBlock final : public UnitModule {
   const std::vector<Parameter> p_;
   const Gemms gemms_;
   const Adapters adapters_;
+  const RowCode rows_;
   const int index_;
   const Projection qkv_, out_, gate_up_, down_;
   const std::shared_ptr<const RopeTable> rope_;
   const bool narrow_;  // parameters and GEMMs in bf16 or fp16
-  const int64_t q_width_, kv_width_, window_;
+  const int64_t q_width_, kv_width_;
+  const KeyWindow seen_;  // with a mask for LibTorch's operator
   const uint64_t piece_rows_;
 };
 

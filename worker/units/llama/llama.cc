@@ -65,9 +65,7 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeLlamaUnit(const Model& model, co
                             unit.piece_rows(), options);
   }
   if (unit.kind() != "llama.block") return absl::UnimplementedError(absl::StrCat("llama has no unit ", unit.kind()));
-  // The programs of GPUs do not have its row operations.
-  const bool fused = !options.portable && p[0].value.is_cpu() && options.rows == RowCode::kVector;
-  if (!fused) return MakePortableLlamaBlock(model.llama(), unit, std::move(p), options);
+  if (options.portable) return MakePortableLlamaBlock(model.llama(), unit, std::move(p), options);
   return MakeLlamaBlock(model.llama(), unit, std::move(p), options);
 }
 

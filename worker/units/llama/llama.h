@@ -33,10 +33,9 @@ struct LlamaParameters {
 };
 LlamaParameters ParametersOf(const Llama& model);
 
-// With a hand-written backward, for CPUs.
+// With a hand-written backward, and the reference by LibTorch's operators and autograd.
 std::unique_ptr<UnitModule> MakeLlamaBlock(const Llama& model, const Unit& unit, std::vector<Parameter> parameters,
                                            const UnitOptions& options);
-// By LibTorch's operators and autograd: for GPUs, and the reference everywhere.
 std::unique_ptr<UnitModule> MakePortableLlamaBlock(const Llama& model, const Unit& unit,
                                                    std::vector<Parameter> parameters, const UnitOptions& options);
 

@@ -49,10 +49,15 @@ const std::vector<std::pair<std::string, Model>>& Variants() {
   return all;
 }
 
+const UnitOptions kReference{.portable = true}, kPrograms{.rows = RowCode::kDevice};
+// The hand-written backward: by the CPU's own code, and by the programs of GPUs.
+const std::pair<const char*, UnitOptions> kFused[] = {{"", {}}, {", programs of GPUs", kPrograms}};
+
 // The units of a model, whose parameters lie in one buffer as in the engine, and a pass through them.
 class LlamaChain {
  public:
-  LlamaChain(const Model& model, at::ScalarType dtype, bool portable) : inventory_(*models::MakeInventory(model)) {
+  LlamaChain(const Model& model, at::ScalarType dtype, const UnitOptions& options)
+      : inventory_(*models::MakeInventory(model)) {
     for (Unit& unit : *inventory_.mutable_units()) unit.set_piece_rows(33);
     const at::ScalarType wide = WideType(dtype);
     std::vector<Parameter> table;
@@ -73,7 +78,7 @@ class LlamaChain {
       if (unit.name() == "embedding") table = own;
       sinks_.push_back(sink);
       if (unit.borrows_size() > 0) own.push_back(table[0]);
-      units_.push_back(MakeUnit(inventory_, unit, own, {.portable = portable}).value());
+      units_.push_back(MakeUnit(inventory_, unit, own, options).value());
     }
   }
 
@@ -142,39 +147,47 @@ double Error(const at::Tensor& seen, const at::Tensor& right) {
 
 TEST(LlamaUnits, TrainAsTheOperatorsDo) {
   for (const auto& [name, model] : Variants()) {
-    LlamaChain reference(model, at::kDouble, true), fused(model, at::kDouble, false);
+    LlamaChain reference(model, at::kDouble, kReference);
     const double right = reference.Step(false);
     EXPECT_GT(right, 100) << name;
-    EXPECT_NEAR(fused.Step(false) / right, 1, 1e-12) << name;
-    for (size_t u = 0; u < fused.sinks().size(); ++u) {
-      EXPECT_GT(reference.sinks()[u].norm().item<double>(), 1e-3) << name << ", unit " << u;
-      EXPECT_LT(Error(fused.sinks()[u], reference.sinks()[u]), 1e-11) << name << ", unit " << u;
+    for (const auto& [code, options] : kFused) {
+      SCOPED_TRACE(name + code);
+      LlamaChain fused(model, at::kDouble, options);
+      EXPECT_NEAR(fused.Step(false) / right, 1, 1e-12);
+      for (size_t u = 0; u < fused.sinks().size(); ++u) {
+        EXPECT_GT(reference.sinks()[u].norm().item<double>(), 1e-3) << "unit " << u;
+        EXPECT_LT(Error(fused.sinks()[u], reference.sinks()[u]), 1e-11) << "unit " << u;
+      }
+      EXPECT_NEAR(fused.Evaluate() / right, 1, 1e-12);
     }
-    EXPECT_NEAR(fused.Evaluate() / right, 1, 1e-12) << name;
   }
 }
 
 TEST(LlamaUnits, AWindowNarrowerThanTheContextChangesTheLossAndAWiderOneDoesNot) {
-  const auto loss = [](const std::function<void(Llama&)>& change, bool portable) {
-    return LlamaChain(Variant(change), at::kDouble, portable).Evaluate();
-  };
-  for (const bool portable : {false, true}) {
-    const double whole = loss([](Llama&) {}, portable);
+  for (const UnitOptions& options : {UnitOptions(), kPrograms, kReference}) {
+    const auto loss = [&](const std::function<void(Llama&)>& change) {
+      return LlamaChain(Variant(change), at::kDouble, options).Evaluate();
+    };
+    const double whole = loss([](Llama&) {});
     for (const uint32_t window : {1u, 5u, 69u}) {
-      EXPECT_GT(std::abs(loss([&](Llama& m) { m.set_window(window); }, portable) / whole - 1), 1e-9) << window;
+      EXPECT_GT(std::abs(loss([&](Llama& m) { m.set_window(window); }) / whole - 1), 1e-9) << window;
     }
     for (const uint32_t window : {70u, 71u, 4096u}) {
-      EXPECT_EQ(loss([&](Llama& m) { m.set_window(window); }, portable), whole) << window;
+      EXPECT_EQ(loss([&](Llama& m) { m.set_window(window); }), whole) << window;
     }
-    EXPECT_EQ(loss([](Llama& m) { m.set_window(5), m.add_full_layers(0); }, portable), whole);
+    EXPECT_EQ(loss([](Llama& m) { m.set_window(5), m.add_full_layers(0); }), whole);
   }
 }
 
 TEST(LlamaUnits, RecomputingChangesNoBit) {
   for (const auto& [name, model] : Variants()) {
-    LlamaChain kept(model, at::kFloat, false), again(model, at::kFloat, false);
-    EXPECT_EQ(kept.Step(false), again.Step(true)) << name;
-    for (size_t u = 0; u < kept.sinks().size(); ++u) EXPECT_TRUE(kept.sinks()[u].equal(again.sinks()[u])) << name;
+    for (const auto& [code, options] : kFused) {
+      LlamaChain kept(model, at::kFloat, options), again(model, at::kFloat, options);
+      EXPECT_EQ(kept.Step(false), again.Step(true)) << name << code;
+      for (size_t u = 0; u < kept.sinks().size(); ++u) {
+        EXPECT_TRUE(kept.sinks()[u].equal(again.sinks()[u])) << name << code;
+      }
+    }
   }
 }
 
@@ -182,10 +195,15 @@ TEST(LlamaUnits, RecomputingChangesNoBit) {
 TEST(LlamaUnits, InNarrowTypesTheGradientsAreNear) {
   for (const auto& [dtype, limit] : {std::pair(at::kBFloat16, 5e-2), std::pair(at::kHalf, 8e-3)}) {
     for (const auto& [name, model] : Variants()) {
-      LlamaChain reference(model, at::kFloat, false), narrow(model, dtype, false);
-      EXPECT_NEAR(narrow.Step(false) / reference.Step(false), 1, 0.4 * limit) << name;
-      for (size_t u = 0; u < narrow.sinks().size(); ++u) {
-        EXPECT_LT(Error(narrow.sinks()[u], reference.sinks()[u]), limit) << name << ", " << dtype << ", unit " << u;
+      LlamaChain reference(model, at::kFloat, {});
+      const double right = reference.Step(false);
+      for (const auto& [code, options] : kFused) {
+        SCOPED_TRACE(name + code + ", " + c10::toString(dtype));
+        LlamaChain narrow(model, dtype, options);
+        EXPECT_NEAR(narrow.Step(false) / right, 1, 0.4 * limit);
+        for (size_t u = 0; u < narrow.sinks().size(); ++u) {
+          EXPECT_LT(Error(narrow.sinks()[u], reference.sinks()[u]), limit) << "unit " << u;
+        }
       }
     }
   }
@@ -193,11 +211,13 @@ TEST(LlamaUnits, InNarrowTypesTheGradientsAreNear) {
 
 TEST(LlamaUnits, GeneratingGivesTheLogitsOfTheWhole) {
   for (const auto& [name, model] : Variants()) {
-    LlamaChain reference(model, at::kDouble, true), fused(model, at::kDouble, false);
+    LlamaChain reference(model, at::kDouble, kReference);
     const at::Tensor right = reference.Logits(kContext);
-    for (const int64_t most : {1, 3, 70}) {
-      EXPECT_LT(Error(fused.Logits(most), right), 1e-11) << name << ", " << most << " at a time";
-      EXPECT_LT(Error(reference.Logits(most), right), 1e-11) << name << ", " << most << " at a time";
+    for (const UnitOptions& options : {UnitOptions(), kPrograms, kReference}) {
+      LlamaChain chain(model, at::kDouble, options);
+      for (const int64_t most : {1, 3, 70}) {
+        EXPECT_LT(Error(chain.Logits(most), right), 1e-11) << name << ", " << most << " at a time";
+      }
     }
   }
 }

@@ -1,0 +1,35 @@
+// AdamW's update (Loshchilov and Hutter 2019) of many runs of elements in one pass over memory and, of up to 64 runs,
+// in one launch: on a CUDA tensor's device on the current stream, on a CPU by a loop (cuda/adamw_program.h).
+//
+//   UpdateByAdamW(runs, {.learning_rate = 1e-3, .step = 7}, decision);
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace muster::units {
+
+struct AdamWRun {
+  at::Tensor parameter, gradient, exp_avg, exp_avg_sq;  // fp32 [n], contiguous
+  double weight_decay = 0;
+};
+
+struct AdamWNumbers {
+  double learning_rate = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  uint64_t step = 1;  // from 1, with those that were skipped
+  double factor = 1;  // of gradients
+};
+
+// What the device decides, each fp32 [1] there: by what gradients are divided, whether the update is skipped, and how
+// many were before. All undefined: by nothing, no, and none.
+struct AdamWDecision {
+  at::Tensor divisor, skip, skipped;
+};
+
+// Updates in place all but the gradients, in fp32, as torch.optim.AdamW. All tensors are on one device, and runs do not
+// overlap. Same bits wherever a run begins. Throws c10::Error for other tensors.
+void UpdateByAdamW(const std::vector<AdamWRun>& runs, const AdamWNumbers& numbers, const AdamWDecision& decision = {});
+
+}  // namespace muster::units
