@@ -99,6 +99,29 @@ TEST(PredictStep, WhatUnitsExchangeTakesTheTimeOfCompute) {
   EXPECT_NEAR(computing() - recomputing, 2 * forward + backward, 1e-9);
 }
 
+// Two transfers of each block's input over the link to the host, beside the computing where they fit; the last
+// microbatch has fewer sequences.
+TEST(PredictStep, OffloadedActivationsTakeTheLinkToTheHost) {
+  Train train = TinyToCost();
+  train.mutable_batch()->set_sequences(5), train.mutable_batch()->set_microbatch(2);
+  train.set_activation_checkpointing(true);
+  const double without = Predict(train, FullNodes(1, 4, 0)).timeline.seconds;
+  train.mutable_offload()->set_activations(true);
+  Hardware hardware = Round();
+  hardware.host_bytes_per_second = 1e9;
+  const double bytes = 4 * 128 * 128;  // tokens of 128 floats
+  const Predicted quick = Predict(train, FullNodes(1, 4, 0), hardware);
+  const double transfers = 4 * 5 * 2 * bytes * 1e-9;  // 4 blocks, 5 sequences
+  EXPECT_NEAR(quick.timeline.communication, transfers, 1e-9);
+  EXPECT_LT(quick.timeline.exposed, 0.05 * transfers);
+  EXPECT_NEAR(quick.timeline.seconds, without + quick.timeline.exposed, 1e-9);
+  // On a link that is slower than the computing, the step takes as long as the transfers, nearly.
+  hardware.host_bytes_per_second = 1e6;
+  const Predicted slow = Predict(train, FullNodes(1, 4, 0), hardware);
+  EXPECT_NEAR(slow.timeline.communication, 1000 * transfers, 1e-6);
+  EXPECT_GT(slow.timeline.seconds, 1000 * transfers);
+}
+
 TEST(PredictStep, MoreRanksOfOneBatchNeverComputeLonger) {
   Train train = TinyToCost();
   double before = 1e9;
