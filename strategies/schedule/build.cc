@@ -506,9 +506,9 @@ class Builder {
   Schedule schedule_;
   std::vector<Op>& ops_ = schedule_.ops;
   int32_t last_reduction_ = -1;
-  static constexpr Ended kNone = {-1, -1, -1, -1};
+  static constexpr Ended kNone = {-1, -1, -1, -1, -1};
   // By stream: what has ended when its last op has; of kCompute, also when its next one begins.
-  std::array<Ended, kStreams> ended_by_ = {kNone, kNone, kNone, kNone};
+  std::array<Ended, kStreams> ended_by_ = {kNone, kNone, kNone, kNone, kNone};
   std::vector<Ended> ended_with_;  // by op, with offloading
 };
 

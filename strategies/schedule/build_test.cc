@@ -77,10 +77,10 @@ ScheduleRecipe Alone(Offloaded offloaded) {
 TEST(Build, OneRankFetchesParametersAndOffloadsGradients) {
   const Inventory inventory = Layers(1);
   EXPECT_THAT(Lines(Build(inventory, Alone(Offloaded::kParameters)), inventory),
-              testing::ElementsAre("Fetch embedding on transfer slot 1",         // 0
-                                   "Fetch h.0 on transfer slot 0",               // 1
+              testing::ElementsAre("Fetch embedding on fetch slot 1",            // 0
+                                   "Fetch h.0 on fetch slot 0",                  // 1
                                    "Forward embedding m0 after 0",               // 2: and kept for the head
-                                   "Fetch head on transfer slot 2",              // 3
+                                   "Fetch head on fetch slot 2",                 // 3
                                    "Forward h.0 m0 after 1",                     // 4
                                    "Forward head m0 after 3",                    // 5
                                    "OpenGradients head slot 2",                  // 6
@@ -111,13 +111,12 @@ TEST(Build, ShardsAreFetchedAfterTheirStepOnTheHost) {
       std::find_if(lines.begin(), lines.end(), [](const std::string& l) { return l.starts_with("Grad"); });
   ASSERT_NE(norm, lines.end());
   const auto at = [&](int i) { return std::to_string(norm - lines.begin() + i); };
-  EXPECT_THAT(
-      std::vector<std::string>(norm - 2, lines.end()),
-      testing::ElementsAre("Reduce embedding on reduce in shards after " + at(-3),
-                           "Offload embedding m0 on transfer after " + at(-2), "GradientNorm in shards after " + at(-1),
-                           "OptimizerStep embedding", "Fetch embedding on transfer after " + at(1), "OptimizerStep h.0",
-                           "Fetch h.0 on transfer after " + at(3), "OptimizerStep head",
-                           "Fetch head on transfer after " + at(5)));
+  EXPECT_THAT(std::vector<std::string>(norm - 2, lines.end()),
+              testing::ElementsAre(
+                  "Reduce embedding on reduce in shards after " + at(-3),
+                  "Offload embedding m0 on transfer after " + at(-2), "GradientNorm in shards after " + at(-1),
+                  "OptimizerStep embedding", "Fetch embedding on fetch after " + at(1), "OptimizerStep h.0",
+                  "Fetch h.0 on fetch after " + at(3), "OptimizerStep head", "Fetch head on fetch after " + at(5)));
 }
 
 // Each input is on the host from its unit's forward to the backward of the unit after it. The head keeps only its input
@@ -140,12 +139,12 @@ TEST(Build, InputsOfRecomputedUnitsAreOffloadedInBetween) {
                                    "ReleaseInput h.1 m0 after 4",                       // 8
                                    "Forward head m0",                                   // 9
                                    "ReleaseInput h.2 m0 after 7",                       // 10
-                                   "FetchInput h.2 m0 on transfer slot 0 after 7",      // 11
+                                   "FetchInput h.2 m0 on fetch slot 0 after 7",         // 11
                                    "Backward head m0",                                  // 12
-                                   "FetchInput h.1 m0 on transfer slot 1 after 4",      // 13
+                                   "FetchInput h.1 m0 on fetch slot 1 after 4",         // 13
                                    "Recompute h.2 m0 after 11",                         // 14
                                    "Backward h.2 m0",                                   // 15
-                                   "FetchInput h.0 m0 on transfer slot 0 after 15",     // 16: and so after 2
+                                   "FetchInput h.0 m0 on fetch slot 0 after 15",        // 16: and so after 2
                                    "Recompute h.1 m0 after 13",                         // 17
                                    "Backward h.1 m0",                                   // 18
                                    "Recompute h.0 m0 after 16",                         // 19

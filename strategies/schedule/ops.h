@@ -39,8 +39,9 @@ enum class OpKind : uint8_t {
 };
 inline constexpr size_t kOpKinds = static_cast<size_t>(OpKind::kEnd);
 
-enum class Stream : uint8_t { kCompute, kGather, kReduce, kTransfer };
-inline constexpr size_t kStreams = 4;
+// Both directions of the link to the host are used at the same time: what comes from there has a stream of its own.
+enum class Stream : uint8_t { kCompute, kGather, kReduce, kTransfer, kFetch };
+inline constexpr size_t kStreams = 5;
 
 // What an op works on, and so which of its indices must be set.
 enum class OpScope : uint8_t {
@@ -215,7 +216,7 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .memory = MemoryTraffic::kHostGradients},
     {.kind = OpKind::kFetch,
      .name = "Fetch",
-     .stream = Stream::kTransfer,
+     .stream = Stream::kFetch,
      .scope = OpScope::kUnits,
      .slots = SlotPool::kParameters,
      .parameters = ParameterUse::kFetch,
@@ -262,7 +263,7 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .inputs = InputUse::kRelease},
     {.kind = OpKind::kFetchInput,
      .name = "FetchInput",
-     .stream = Stream::kTransfer,
+     .stream = Stream::kFetch,
      .scope = OpScope::kMicrobatch,
      .slots = SlotPool::kInputs,
      .memory = MemoryTraffic::kHostInput,

@@ -39,6 +39,8 @@ const char* Name(Stream stream) {
       return "reduce";
     case Stream::kTransfer:
       return "transfer";
+    case Stream::kFetch:
+      return "fetch";
   }
   return "?";
 }

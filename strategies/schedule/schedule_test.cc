@@ -215,7 +215,7 @@ TEST(Check, RefusesWhatOffloadingCanGetWrong) {
       {"before the step", resident, [&](Schedule& s) { erase(s, last(s, of(OpKind::kFetch))); }},
       {"without a slot before its step", resident,
        [&](Schedule& s) {
-         s.ops.insert(s.ops.begin(), {.kind = OpKind::kFetch, .unit = 0, .unit_end = 1, .stream = Stream::kTransfer});
+         s.ops.insert(s.ops.begin(), {.kind = OpKind::kFetch, .unit = 0, .unit_end = 1, .stream = Stream::kFetch});
        }},
       {"has stepped", alone, [&](Schedule& s) { s.ops.push_back(s.ops.back()); }},
       {"has none", alone, [&](Schedule& s) { s.ops.pop_back(); }},
