@@ -62,6 +62,7 @@ Unit& AddTokenEmbedding(Inventory& inventory, const char* kind, uint64_t width) 
   unit.set_output_bytes(4 * t * c);
   unit.set_drops(true);
   unit.set_backward_without_parameters(true);  // it adds the gradient's rows to those of the tokens
+  unit.set_frees_output(true);
   return unit;
 }
 

@@ -93,6 +93,7 @@ TEST(Outline, ShowsWhatTheWholeProgramNeeds) {
       if (random() % 4 == 0) strategy.mutable_fsdp()->set_accumulation(ACCUMULATION_HOLD);
     }
     train = With(train, strategy, random() % 2 == 0);
+    train.mutable_offload()->set_activations(train.activation_checkpointing() && random() % 2 == 0);
     const Inventory inventory = *models::MakeInventory(train.model());
     const std::vector<RankPlace> ranks = FullNodes(4, 2, 0);
     const MemoryPlan plan = *PlanMemory(train, inventory, ranks);

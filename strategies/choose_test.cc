@@ -134,6 +134,29 @@ TEST(Fit, AdviceIsTrue) {
   }
 }
 
+// Inputs go to the host where checkpointing alone is not enough, and stay where it is.
+TEST(Fit, OffloadsActivationsWhereCheckpointingIsNotEnough) {
+  Train train = SizedGpt2(GPT2_SIZE_SMALL, 64, 64);
+  train.mutable_strategy()->mutable_single();
+  const Inventory inventory = *models::MakeInventory(train.model(), DEVICE_CUDA);
+  const auto slot = [&](bool activations) {
+    Train checkpointed = train;
+    checkpointed.set_activation_checkpointing(true), checkpointed.mutable_offload()->set_activations(activations);
+    return SlotBytesFor(PlanMemory(checkpointed, inventory, AnyPlaces(1))->peak());
+  };
+  ASSERT_LT(slot(true), slot(false));
+  const std::string both = "activation_checkpointing: true and offload.activations: true (";
+  const std::string more = WhatWouldFit(train, inventory, FullNodes(1, 1, slot(true)));
+  EXPECT_TRUE(absl::StrContains(more, both)) << more;
+  const std::string enough = WhatWouldFit(train, inventory, FullNodes(1, 1, slot(false)));
+  EXPECT_TRUE(absl::StrContains(enough, "activation_checkpointing: true (")) << enough;
+  EXPECT_FALSE(absl::StrContains(enough, "offload.activations")) << enough;
+  train.set_activation_checkpointing(true);
+  const std::string given = WhatWouldFit(train, inventory, FullNodes(1, 1, slot(true)));
+  EXPECT_TRUE(absl::StrContains(given, "offload.activations: true (")) << given;
+  EXPECT_FALSE(absl::StrContains(given, both)) << given;
+}
+
 Train Ragged(uint32_t ranks) {
   Train train = SizedGpt2(GPT2_SIZE_SMALL, ranks, 1);
   train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);

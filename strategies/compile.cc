@@ -89,6 +89,7 @@ absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& inv
   recipe.even_units = partition::EvenUnits(layout.table, inventory);
   recipe.microbatches = static_cast<int32_t>(Microbatches(train.batch(), world));
   recipe.recompute = train.activation_checkpointing();
+  recipe.offload_inputs = recipe.recompute && train.offload().activations();
   if (absl::Status s = Offload(train, world, recipe); !s.ok()) return s;
   return recipe;
 }
@@ -102,7 +103,7 @@ constexpr uint64_t kBytesPerCut = 8;  // as boundaries
 
 // Most ops that a schedule of that recipe has: all that may come for a unit and a microbatch, and once a step.
 uint64_t MostOps(const ScheduleRecipe& recipe, uint64_t units) {
-  uint64_t each = 2 + (recipe.recompute ? 1 : 0);
+  uint64_t each = 2 + (recipe.recompute ? 1 : 0) + (recipe.offload_inputs ? 3 : 0);
   if (recipe.parameters == Parameters::kFreed) each += 4;
   if (recipe.sharded && recipe.gradients == Gradients::kOwned) each += 2;
   if (recipe.offloaded != Offloaded::kNothing) each += 2;     // gradients: opened, if not counted yet, and offloaded
@@ -364,6 +365,12 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
                                 PeakActivationBytes(program.evaluation, inventory, sequences));
   if (width < 4) common.activations += models::NarrowBytes(inventory);
   common.activations = std::max(common.activations, UpdateBytes(train, inventory));
+  const auto input_slots = [&](SlotPool pool) {
+    const std::vector<uint64_t> slots = InputSlots(program.schedule, pool, inventory, sequences);
+    return std::accumulate(slots.begin(), slots.end(), uint64_t{0});
+  };
+  common.activations += input_slots(SlotPool::kInputs);
+  common.host = input_slots(SlotPool::kHostInputs);
   std::vector<Memory> shards;
   const std::vector<uint64_t> owned = partition::OwnedElements(layout.table, inventory),
                               owned_trained = partition::TrainedElements(layout.table, inventory),
@@ -378,7 +385,7 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
       memory.parameters = width * (buffers.whole_parameters ? buffers.all : buffers.fetches ? 0 : own);
       memory.gradients = 4 * (buffers.whole_gradients ? buffers.trained : buffers.over_replicas ? trained : 0);
       const uint64_t copies = (master == width ? 0 : width * trained) + (frozen_bytes == width ? 0 : width * frozen);
-      memory.host = kept + copies + 4 * trained + state[shard];
+      memory.host += kept + copies + 4 * trained + state[shard];
     } else {
       const uint64_t beside =
           (master == width ? 0 : master * trained) + (frozen_bytes == width ? 0 : frozen_bytes * frozen);

@@ -87,11 +87,13 @@ struct Memory {
   uint64_t optimizer_state = 0;  // fp32, of what it owns
   uint64_t gather_buffers = 0;   // slots that parameters are gathered into, in the dtype of computing
   uint64_t reduce_buffers = 0;   // slots of gradients, fp32; with bf16 reductions also a buffer of half the size
-  uint64_t activations = 0;      // the peak of the walks through training and evaluation, or of the update
+  // The peak of the walks through training and evaluation, or of the update; and the slots to which offloaded inputs
+  // return, which are allocated from the first step to the last.
+  uint64_t activations = 0;
   uint64_t peak = 0;
   // What is offloaded of what it owns: weights as they are stored, gradients and state in fp32, and weights in the
-  // dtype of computing where that is another one. On a CPU, whose memory it is, also part of the peak, unless it is a
-  // file.
+  // dtype of computing where that is another one; and the inputs of recomputed units, fp32. On a CPU, whose memory it
+  // is, also part of the peak, unless it is a file.
   uint64_t host = 0;
 };
 // What a rank's process takes of a GPU beside its tensors: the context, the workspaces of cuBLAS, and the buffers of

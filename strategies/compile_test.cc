@@ -153,6 +153,39 @@ TEST(Compile, SmallBucketsAreMore) {
   EXPECT_GT(reductions(0), 1) << "some of it overlaps the backward, also for small models";
 }
 
+// Four blocks of 2 x 128 x 128 floats of input each: all of them in host memory, of any dtype, and two slots for them.
+TEST(Memory, OffloadedActivationsAreOnTheHost) {
+  Train train = Tiny();
+  train.mutable_batch()->set_sequences(6), train.mutable_batch()->set_microbatch(2);
+  train.set_activation_checkpointing(true);
+  const uint64_t input = 2 * 128 * 128 * 4;
+  for (const Device device : {DEVICE_CPU, DEVICE_CUDA}) {
+    for (const Dtype compute : {DTYPE_FP32, DTYPE_BF16}) {
+      train.mutable_precision()->set_compute(compute);
+      train.mutable_offload()->Clear();
+      const Inventory inventory = *models::MakeInventory(train.model(), device);
+      const Layout layout = *MakeLayout(train, inventory, AnyPlaces(1));
+      const Memory kept = Needs(train, inventory, layout);
+      train.mutable_offload()->set_activations(true);
+      const Memory offloaded = Needs(train, inventory, layout);
+      EXPECT_EQ(offloaded.host, 4 * input);
+      // At the peak, in the last block's backward, the inputs of all four are gone.
+      EXPECT_EQ(offloaded.activations, kept.activations - 4 * input + 2 * input);
+      EXPECT_EQ(offloaded.peak, kept.peak - 2 * input + (device == DEVICE_CPU ? 4 * input : 0));
+      train.mutable_offload()->set_to("/nvme");
+      EXPECT_EQ(Needs(train, inventory, layout).peak, kept.peak - 2 * input) << "a file is in no memory";
+      train.mutable_offload()->set_optimizer(true);
+      const uint64_t activations = Needs(train, inventory, layout).host;
+      train.mutable_offload()->set_activations(false);
+      EXPECT_EQ(activations, Needs(train, inventory, layout).host + 4 * input);
+    }
+  }
+  train.mutable_offload()->set_activations(true), train.set_activation_checkpointing(false);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const RankProgram program = *Compile(train, inventory, *MakeLayout(train, inventory, AnyPlaces(1)), 0);
+  EXPECT_EQ(program.schedule.host_input_slots, 0) << "without checkpointing there is nothing to offload";
+}
+
 // Expected bytes by hand: `own` elements belong to its shard, `all` to every shard.
 TEST(Memory, ShardsHoldWhatTheyOwnAndTheirSlots) {
   Train train = Tiny();

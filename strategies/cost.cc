@@ -144,6 +144,9 @@ class CostModel {
         // A later microbatch's are added to those of the ones before, which come and go.
         return work((op.microbatch > 0 ? 12.0 : 4.0) * static_cast<double>(Sum(gradients_.most, op)),
                     hardware_.host_bytes_per_second);
+      case MemoryTraffic::kHostInput:
+        return work(Sequences(op) * static_cast<double>(inventory_.units(op.unit - 1).output_bytes()),
+                    hardware_.host_bytes_per_second);
     }
     return {};
   }
@@ -153,14 +156,17 @@ class CostModel {
     return {.work = slowdown_ * update_flops_ / hardware_.bf16_flops};
   }
 
+  // Of the op's microbatch; the last one may have fewer.
+  double Sequences(const Op& op) const {
+    const uint64_t microbatch = train_.batch().microbatch() > 0 ? train_.batch().microbatch() : share_;
+    const uint64_t index = static_cast<uint64_t>(op.microbatch) + (op.microbatch == last_microbatch_ ? left_out_ : 0);
+    return static_cast<double>(std::min(microbatch, share_ - std::min(share_, microbatch * index)));
+  }
+
   OpCost Compute(const Op& op, double forwards) const {
     if (forwards == 0) return {};
     const Unit& unit = inventory_.units(op.unit);
-    const uint64_t microbatch = train_.batch().microbatch() > 0 ? train_.batch().microbatch() : share_;
-    // The last one may have fewer sequences.
-    const uint64_t index = static_cast<uint64_t>(op.microbatch) + (op.microbatch == last_microbatch_ ? left_out_ : 0);
-    const uint64_t before = microbatch * index;
-    const double sequences = static_cast<double>(std::min(microbatch, share_ - std::min(share_, before)));
+    const double sequences = Sequences(op);
     if (sequences == 0) return {};
     const double activations = static_cast<double>(unit.saved_bytes() + unit.output_bytes()) * compute_bytes_ / 4;
     const double bytes = static_cast<double>(parameters_.elements[op.unit]) * compute_bytes_ + sequences * activations;

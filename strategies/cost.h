@@ -5,9 +5,9 @@
 // bytes but its own share; into each node, over all its ports together, the share of the other nodes; the slower of the
 // two counts. Its latency is that of log2(ranks) hops; where the table is uneven, each share adds its own. A sum over
 // ranks takes twice that. What units exchange inside their passes adds to the time of compute. What is offloaded goes
-// over the link to the host, and is updated at the rate of its memory. With uneven ownership the rank that owns least
-// bounds the time, since it receives most. Every rank is assumed to be the slowest one: the most sequences, the most
-// owned elements.
+// over the link to the host, inputs of units as fp32, and is updated at the rate of its memory. With uneven ownership
+// the rank that owns least bounds the time, since it receives most. Every rank is assumed to be the slowest one: the
+// most sequences, the most owned elements.
 #pragma once
 
 #include <vector>

@@ -99,6 +99,52 @@ TEST(PredictStep, WhatUnitsExchangeTakesTheTimeOfCompute) {
   EXPECT_NEAR(computing() - recomputing, 2 * forward + backward, 1e-9);
 }
 
+// Two transfers of each block's input over the link to the host, beside the computing where they fit; the last
+// microbatch has fewer sequences.
+TEST(PredictStep, OffloadedActivationsTakeTheLinkToTheHost) {
+  Train train = TinyToCost();
+  train.mutable_batch()->set_sequences(5), train.mutable_batch()->set_microbatch(2);
+  train.set_activation_checkpointing(true);
+  const double without = Predict(train, FullNodes(1, 4, 0)).timeline.seconds;
+  train.mutable_offload()->set_activations(true);
+  Hardware hardware = Round();
+  hardware.host_bytes_per_second = 1e9;
+  const double bytes = 4 * 128 * 128;  // tokens of 128 floats
+  const Predicted quick = Predict(train, FullNodes(1, 4, 0), hardware);
+  const double transfers = 4 * 5 * 2 * bytes * 1e-9;  // 4 blocks, 5 sequences
+  EXPECT_NEAR(quick.timeline.communication, transfers, 1e-9);
+  EXPECT_LT(quick.timeline.exposed, 0.05 * transfers);
+  EXPECT_NEAR(quick.timeline.seconds, without + quick.timeline.exposed, 1e-9);
+  // On a link that is slower than the computing, the step takes as long as the transfers, nearly.
+  hardware.host_bytes_per_second = 1e6;
+  const Predicted slow = Predict(train, FullNodes(1, 4, 0), hardware);
+  EXPECT_NEAR(slow.timeline.communication, 1000 * transfers, 1e-6);
+  EXPECT_GT(slow.timeline.seconds, 1000 * transfers);
+}
+
+// The link to the host is as fast in one direction while the other one is in use. Where both have the same stream, a
+// fetch waits for the offloads that were issued before it.
+TEST(PredictStep, FetchesAndOffloadsOverlap) {
+  Train train = TinyToCost();
+  train.mutable_batch()->set_microbatch(8);
+  train.set_activation_checkpointing(true);
+  Offload& offload = *train.mutable_offload();
+  offload.set_optimizer(true), offload.set_parameters(true), offload.set_activations(true);
+  const std::vector<RankPlace> one = FullNodes(1, 4, 0);
+  Hardware hardware = Round();
+  // The link is what the step waits for.
+  hardware.fp32_flops = 1e11, hardware.host_memory_bytes_per_second = 1e12, hardware.host_bytes_per_second = 2e6;
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const Layout layout = *MakeLayout(train, inventory, one);
+  RankProgram program = *Compile(train, inventory, layout, 0);
+  const auto seconds = [&] { return PredictStep(train, inventory, layout, program, one, hardware).timeline.seconds; };
+  const double apart = seconds();
+  for (Op& op : program.schedule.ops) {
+    if (op.stream == Stream::kFetch) op.stream = Stream::kTransfer;
+  }
+  EXPECT_LT(apart, 0.75 * seconds());
+}
+
 TEST(PredictStep, MoreRanksOfOneBatchNeverComputeLonger) {
   Train train = TinyToCost();
   double before = 1e9;

@@ -210,6 +210,14 @@ std::string WhyUnfit(const MemoryPlan& memory_plan, absl::Span<const RankPlace> 
 
 namespace {
 
+void TryOffloadedActivations(const Train& train, Advice& advice) {
+  if (train.offload().activations()) return;
+  Train offloaded = With(train, train.strategy(), true);
+  offloaded.mutable_offload()->set_activations(true);
+  const std::string with = train.activation_checkpointing() ? "" : "activation_checkpointing: true and ";
+  advice.Try(offloaded, absl::StrCat(with, "offload.activations: true"));
+}
+
 void TryOffload(Train train, Advice& advice) {
   if (!train.offload().optimizer()) {
     train.mutable_offload()->set_optimizer(true);
@@ -222,11 +230,13 @@ void TryOffload(Train train, Advice& advice) {
 
 std::string TryAll(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks, Budget* budget) {
   Advice advice(inventory, ranks, budget);
-  if (!train.activation_checkpointing()) {
-    advice.Try(With(train, train.strategy(), true), "activation_checkpointing: true");
-  }
+  const bool recomputed = !train.activation_checkpointing() &&
+                          advice.Try(With(train, train.strategy(), true), "activation_checkpointing: true");
   TryMicrobatches(train, "", advice);
-  if (inventory.device() == DEVICE_CUDA) TryOffload(train, advice);
+  if (inventory.device() == DEVICE_CUDA) {
+    if (!recomputed) TryOffloadedActivations(train, advice);
+    TryOffload(train, advice);
+  }
   if (ranks.size() > 1) {
     for (const Strategy& strategy : MoreSharded(train)) {
       const Train sharded = With(train, strategy, train.activation_checkpointing());

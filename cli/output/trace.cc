@@ -36,6 +36,8 @@ const char* LaneName(v1::Lane lane) {
       return "reduce";
     case v1::LANE_TRANSFER:
       return "transfer";
+    case v1::LANE_FETCH:
+      return "fetch";
     default:
       return "other";
   }

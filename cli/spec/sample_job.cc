@@ -60,7 +60,7 @@ optimizer:
 # Optimizer steps in all.
 steps: 1000
 # seed: 1
-# offload: {optimizer: true}   # master weights, gradients and optimizer state in host memory, or all: parameters: true
+# offload: {optimizer: true}   # gradients and optimizer state in host memory; also: parameters, activations
 # deterministic: true          # false: on GPUs also kernels whose sums depend on timing, which are faster
 
 # Needs data.validation; a part of it is used each time.

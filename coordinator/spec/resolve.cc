@@ -526,13 +526,18 @@ class Resolver {
     Offload& o = *train.mutable_offload();
     if (!o.has_parameters()) o.set_parameters(false);
     if (!o.has_optimizer()) o.set_optimizer(o.parameters());
+    if (!o.has_activations()) o.set_activations(false);
     Path("offload.to", o.to());
+    if (o.activations() && !train.activation_checkpointing()) {
+      Error("offload.activations",
+            "needs activation_checkpointing: true: what is offloaded are the inputs of checkpointed units");
+    }
     if (o.optimizer() && train.optimizer().has_muon()) {
       Error("offload.optimizer",
             "muon's matrix products would run on the host: adamw, lion, sgd and adafactor do not need them");
     }
-    if (!o.to().empty() && !o.optimizer())
-      Error("offload.to", "nothing is offloaded: optimizer and parameters are false");
+    if (!o.to().empty() && !o.optimizer() && !o.activations())
+      Error("offload.to", "nothing is offloaded: optimizer, parameters and activations are false");
     if (!o.parameters()) return;
     if (!o.optimizer())
       Error("offload.optimizer", "must be true with parameters: true, whose update is made on the host");

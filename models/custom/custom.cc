@@ -234,7 +234,7 @@ class CustomCheck {
     }
     if (unit.piece_rows() != 0 || unit.forward_piece_bytes() != 0 || unit.backward_piece_bytes() != 0 ||
         unit.heads() != 0 || unit.has_attention() || unit.backward_without_parameters() || unit.drops() ||
-        unit.has_exchange()) {
+        unit.has_exchange() || unit.frees_output()) {
       return Bad(path, "has a field that only built-in families have: use what `muster model inspect` prints");
     }
     return absl::OkStatus();

@@ -171,6 +171,7 @@ const std::vector<BadCustom>& BadCustoms() {
        [](Custom& m) { m.mutable_units(1)->set_backward_constant_bytes(~uint64_t{0}); }},
       {"units[1]: has a field", [](Custom& m) { m.mutable_units(1)->set_piece_rows(1); }},
       {"units[1]: has a field", [](Custom& m) { m.mutable_units(1)->set_backward_without_parameters(true); }},
+      {"units[1]: has a field", [](Custom& m) { m.mutable_units(1)->set_frees_output(true); }},
   };
   return cases;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -11,8 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/btree_map.h"
 #include "strategies/partition/flat.h"
+#include "strategies/schedule/events.h"
+#include "strategies/schedule/input_moves.h"
 
 namespace muster {
 namespace {
@@ -21,58 +21,6 @@ namespace {
 // flushed early.
 constexpr int32_t kFrontUnits = 3;
 constexpr uint64_t kFrontBytes = 1 << 20;
-
-// Units [begin, end).
-struct Span {
-  int32_t begin = 0;
-  int32_t end = 0;
-  uint64_t bytes = 0;
-};
-
-// An op of the compute stream.
-struct Event {
-  OpKind kind;
-  int32_t unit;
-  int32_t microbatch;
-};
-
-// A span is held from before event `begin` until after event `end`.
-struct Hold {
-  uint32_t span;
-  uint32_t begin;
-  uint32_t end;
-};
-
-// The times at which a slot is taken: intervals that do not overlap, by their begin.
-using Taken = absl::btree_map<uint32_t, uint32_t>;
-
-bool IsFree(const Taken& taken, const Hold& hold) {
-  const auto after = taken.upper_bound(hold.end);
-  return after == taken.begin() || std::prev(after)->second < hold.begin;
-}
-
-// Assigns a slot to each span, the same one for all its holds, in which no other span's holds overlap them. The largest
-// spans come first, so that a slot is as large as its first. `holds` are ascending.
-std::vector<int32_t> AssignSlots(const std::vector<Span>& spans, const std::vector<Hold>& holds, int32_t& slots) {
-  std::vector<size_t> order(spans.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return spans[a].bytes > spans[b].bytes; });
-  std::vector<std::vector<Hold>> of(spans.size());
-  for (const Hold& hold : holds) of[hold.span].push_back(hold);
-  std::vector<Taken> taken;
-  std::vector<int32_t> slot(spans.size(), -1);
-  for (const size_t s : order) {
-    if (of[s].empty()) continue;
-    size_t at = 0;
-    const auto fits = [&](const Hold& hold) { return IsFree(taken[at], hold); };
-    while (at < taken.size() && !std::all_of(of[s].begin(), of[s].end(), fits)) ++at;
-    if (at == taken.size()) taken.emplace_back();
-    for (const Hold& hold : of[s]) taken[at].emplace(hold.begin, hold.end);
-    slot[s] = static_cast<int32_t>(at);
-  }
-  slots = static_cast<int32_t>(taken.size());
-  return slot;
-}
 
 // By unit: those whose parameters it uses, its own first, then those that it borrows from.
 std::vector<std::vector<int32_t>> OwnersByUnit(const Inventory& inventory) {
@@ -123,12 +71,13 @@ class Builder {
     for (int32_t m = 0; m < recipe_.microbatches; ++m) {
       for (int32_t u = 0; u < units_; ++u) Add(OpKind::kForward, u, m);
       for (int32_t u = units_; u-- > 0;) {
-        if (recipe_.recompute && Recomputed(u)) Add(OpKind::kRecompute, u, m);
+        if (Recomputed(u)) Add(OpKind::kRecompute, u, m);
         Add(OpKind::kBackward, u, m);
       }
     }
     PlanGathers();
     PlanGradients();
+    PlanInputs();
   }
 
   Schedule Train() {
@@ -213,21 +162,23 @@ class Builder {
 
   // Keeping only the input costs nothing where no more is kept anyway.
   bool Recomputed(int32_t u) const {
-    return u > 0 && inventory_.units(u).saved_bytes() > inventory_.units(u - 1).output_bytes();
+    return recipe_.recompute && u > 0 && inventory_.units(u).saved_bytes() > inventory_.units(u - 1).output_bytes();
   }
 
   // By stream: the last op that has ended when op `w` has, as far as that saves a wait: transfers come between the
   // other streams.
   using Ended = std::array<int32_t, kStreams>;
+  bool Transfers() const { return Offloads() || recipe_.offload_inputs; }
   Ended EndedWith(int32_t w) const {
-    if (Offloads()) return ended_with_[static_cast<size_t>(w)];
+    if (Transfers()) return ended_with_[static_cast<size_t>(w)];
     Ended ended = kNone;
     ended[static_cast<size_t>(ops_[w].stream)] = w;
     return ended;
   }
 
-  // An op is on its stream of the table of ops. One that computes waits only for what no op before it has waited for:
-  // ops of a stream end in their order, and those that compute begin in theirs.
+  // An op is on its stream of the table of ops. It waits only for what its other waits do not imply, and one that
+  // computes for what no op before it has waited for: ops of a stream end in their order, and those that compute begin
+  // in theirs.
   void Emit(Op op) {
     op.stream = Traits(op.kind).stream;
     const auto join = [](Ended& ended, const Ended& more) {
@@ -235,17 +186,19 @@ class Builder {
     };
     const bool computes = op.stream == Stream::kCompute;
     Ended& before = ended_by_[static_cast<size_t>(op.stream)];
+    Ended begun = computes ? before : kNone;
     std::sort(op.waits.begin(), op.waits.end(), std::greater<>());
     Waits kept;
     for (const int32_t w : op.waits) {
-      if (computes && w <= before[static_cast<size_t>(ops_[w].stream)]) continue;
+      if (w <= begun[static_cast<size_t>(ops_[w].stream)]) continue;
       kept.push_back(w);
-      join(before, EndedWith(w));
+      join(begun, EndedWith(w));
     }
     std::sort(kept.begin(), kept.end());
     op.waits = std::move(kept);
+    join(before, begun);
     before[static_cast<size_t>(op.stream)] = static_cast<int32_t>(ops_.size());
-    if (Offloads()) ended_with_.push_back(before);
+    if (Transfers()) ended_with_.push_back(before);
     ops_.push_back(std::move(op));
   }
 
@@ -364,14 +317,30 @@ class Builder {
     gradient_slot_ = AssignSlots(reductions_, taken, schedule_.gradient_slots);
   }
 
+  // Not those that the unit before keeps anyway; one that is recomputed keeps nothing.
+  void PlanInputs() {
+    if (!recipe_.offload_inputs) return;
+    std::vector<uint64_t> bytes(static_cast<size_t>(units_));
+    for (int32_t u = 1; u < units_; ++u) {
+      const Unit& before = inventory_.units(u - 1);
+      if (Recomputed(u) && (before.frees_output() || Recomputed(u - 1))) bytes[u] = before.output_bytes();
+    }
+    inputs_ = PlanInputMoves(events_, bytes);
+    schedule_.input_slots = inputs_.slots, schedule_.host_input_slots = inputs_.host_slots;
+    for (std::vector<int32_t>* of : {&forwarded_, &offloaded_, &fetched_}) of->assign(bytes.size(), -1);
+    host_input_read_.assign(static_cast<size_t>(inputs_.host_slots), -1);
+    input_used_.assign(static_cast<size_t>(inputs_.slots), -1);
+  }
+
   void EmitEvents() {
     ops_.reserve(events_.size() + 2 * holds_.size() + opens_before_.size() +
                  reductions_after_.size() * (recipe_.sharded && recipe_.replicated ? 2 : 1) + 3 +
-                 (Offloads() ? holds_.size() + reductions_after_.size() + 2 * reductions_.size() : 0));
+                 (Offloads() ? holds_.size() + reductions_after_.size() + 2 * reductions_.size() : 0) +
+                 inputs_.moves.size());
     std::vector<int32_t> gathered(holds_.size());                                     // by hold: its op
     std::vector<int32_t> freed(static_cast<size_t>(slots_), -1);                      // by slot: the release
     std::vector<int32_t> reduced(static_cast<size_t>(schedule_.gradient_slots), -1);  // by gradient slot
-    size_t gather = 0, begun = 0, release = 0, opening = 0, reduction = 0;            // the next of each list
+    size_t gather = 0, begun = 0, release = 0, opening = 0, reduction = 0, move = 0;  // the next of each list
     for (uint32_t e = 0; e < events_.size(); ++e) {
       const Event& event = events_[e];
       for (; gather < holds_.size() && gathered_from_[gather] == e; ++gather) {
@@ -381,11 +350,15 @@ class Builder {
       for (; opening < opens_before_.size() && opens_before_[opening].begin == e; ++opening) {
         Open(opens_before_[opening].span, reduced);
       }
+      for (; MovesBeside(e, move, /*after=*/false); ++move) MoveInput(inputs_.moves[move]);
       Op op{.kind = event.kind, .unit = event.unit, .microbatch = event.microbatch};
+      if (event.kind == OpKind::kRecompute && MovesInput(event.unit)) op.waits = {fetched_[event.unit]};
       if (training_ && Distributed() && inventory_.units(event.unit).has_exchange()) op.group = kExchangeGroup;
       for (; begun < holds_.size() && holds_[begun].begin == e; ++begun) op.waits.push_back(gathered[begun]);
       Emit(std::move(op));
       const int32_t computed = last();
+      NotePass(event, computed);
+      for (; MovesBeside(e, move, /*after=*/true); ++move) MoveInput(inputs_.moves[move]);
       for (; release < released_.size() && holds_[released_[release]].end == e; ++release) {
         Release(holds_[released_[release]].span, freed);
       }
@@ -420,6 +393,46 @@ class Builder {
           .slot = gradient_slot_[s]};
     if (op.slot >= 0 && reduced[op.slot] >= 0) op.waits = {reduced[op.slot]};
     Emit(std::move(op));
+  }
+
+  bool MovesInput(int32_t unit) const { return !inputs_.moves.empty() && inputs_.slot_of[unit] >= 0; }
+  // Whether the next move of an input is one that comes before this event, or after it.
+  bool MovesBeside(uint32_t event, size_t move, bool after) const {
+    if (move == inputs_.moves.size() || inputs_.moves[move].event != event) return false;
+    return (inputs_.moves[move].kind == OpKind::kOffloadInput) == after;
+  }
+
+  void MoveInput(const InputMove& move) {
+    Op op{.kind = move.kind, .unit = move.unit, .microbatch = move.microbatch};
+    const int32_t host_slot = inputs_.host_slot_of[move.unit], slot = inputs_.slot_of[move.unit];
+    switch (Traits(move.kind).inputs) {
+      case InputUse::kNone:
+        return;
+      case InputUse::kOffload:
+        op.slot = host_slot;
+        op.waits = {forwarded_[move.unit - 1]};
+        if (host_input_read_[host_slot] >= 0) op.waits.push_back(host_input_read_[host_slot]);
+        Emit(std::move(op));
+        offloaded_[move.unit] = last();
+        return;
+      case InputUse::kRelease:
+        op.waits = {offloaded_[move.unit]};
+        return Emit(std::move(op));
+      case InputUse::kFetch:
+        op.slot = slot;
+        op.waits = {offloaded_[move.unit]};
+        if (input_used_[slot] >= 0) op.waits.push_back(input_used_[slot]);
+        Emit(std::move(op));
+        fetched_[move.unit] = host_input_read_[host_slot] = last();
+        return;
+    }
+  }
+
+  // What the moves of inputs wait for.
+  void NotePass(const Event& event, int32_t op) {
+    if (inputs_.moves.empty()) return;
+    if (event.kind == OpKind::kForward) forwarded_[event.unit] = op;
+    if (event.kind == OpKind::kBackward && MovesInput(event.unit)) input_used_[inputs_.slot_of[event.unit]] = op;
   }
 
   // The loss is complete, and this small reduction overlaps the rest of the backward.
@@ -486,13 +499,16 @@ class Builder {
   std::vector<Hold> reductions_after_;         // of gradients, by end
   std::vector<int32_t> slot_, gradient_slot_;  // by span
   int32_t slots_ = 0;
-  bool training_ = false;  // an evaluation exchanges nothing
+  InputPlan inputs_;
+  std::vector<int32_t> forwarded_, offloaded_, fetched_;  // by unit: the last such op
+  std::vector<int32_t> input_used_, host_input_read_;     // by slot: the last op that reads what is there
+  bool training_ = false;                                 // an evaluation exchanges nothing
   Schedule schedule_;
   std::vector<Op>& ops_ = schedule_.ops;
   int32_t last_reduction_ = -1;
-  static constexpr Ended kNone = {-1, -1, -1, -1};
+  static constexpr Ended kNone = {-1, -1, -1, -1, -1};
   // By stream: what has ended when its last op has; of kCompute, also when its next one begins.
-  std::array<Ended, kStreams> ended_by_ = {kNone, kNone, kNone, kNone};
+  std::array<Ended, kStreams> ended_by_ = {kNone, kNone, kNone, kNone, kNone};
   std::vector<Ended> ended_with_;  // by op, with offloading
 };
 

@@ -37,7 +37,10 @@ struct ScheduleRecipe {
   bool replicated = false;  // gradients are summed over replicas
   Offloaded offloaded = Offloaded::kNothing;
   bool recompute = false;  // recompute a unit's saved activations for its backward, if it saves more than its input
-  int32_t prefetch = 1;    // gathers in progress ahead of the unit that computes
+  // What a recomputed unit keeps, its input, waits for its backward in host memory, unless the unit before keeps it as
+  // its output. Needs `recompute`.
+  bool offload_inputs = false;
+  int32_t prefetch = 1;  // gathers in progress ahead of the unit that computes
   // Neighboring units are gathered together up to this many bytes of fp32, and reduced together from this many on.
   uint64_t gather_bytes = 0;
   uint64_t reduce_bytes = 0;
@@ -48,6 +51,8 @@ struct ScheduleRecipe {
 // tied tensor's gradient stays in its slot from the first backward that adds to it to the last, and is reduced once.
 // With an optimizer in host memory, gradients go there as they are reduced, or from their slots where there is nothing
 // to reduce, and each bucket of them has an optimizer step of its own, beside which the bucket before it is fetched.
+// An input that is offloaded has left the device when the second forward after its unit's begins, and is fetched beside
+// the backward of the unit after its own: at any time two inputs wait on the device, one of them on its way.
 Schedule Build(const Inventory& inventory, const ScheduleRecipe& recipe);
 
 // A forward pass with parameters as in training, in the same slots.

@@ -77,10 +77,10 @@ ScheduleRecipe Alone(Offloaded offloaded) {
 TEST(Build, OneRankFetchesParametersAndOffloadsGradients) {
   const Inventory inventory = Layers(1);
   EXPECT_THAT(Lines(Build(inventory, Alone(Offloaded::kParameters)), inventory),
-              testing::ElementsAre("Fetch embedding on transfer slot 1",         // 0
-                                   "Fetch h.0 on transfer slot 0",               // 1
+              testing::ElementsAre("Fetch embedding on fetch slot 1",            // 0
+                                   "Fetch h.0 on fetch slot 0",                  // 1
                                    "Forward embedding m0 after 0",               // 2: and kept for the head
-                                   "Fetch head on transfer slot 2",              // 3
+                                   "Fetch head on fetch slot 2",                 // 3
                                    "Forward h.0 m0 after 1",                     // 4
                                    "Forward head m0 after 3",                    // 5
                                    "OpenGradients head slot 2",                  // 6
@@ -111,13 +111,68 @@ TEST(Build, ShardsAreFetchedAfterTheirStepOnTheHost) {
       std::find_if(lines.begin(), lines.end(), [](const std::string& l) { return l.starts_with("Grad"); });
   ASSERT_NE(norm, lines.end());
   const auto at = [&](int i) { return std::to_string(norm - lines.begin() + i); };
-  EXPECT_THAT(
-      std::vector<std::string>(norm - 2, lines.end()),
-      testing::ElementsAre("Reduce embedding on reduce in shards after " + at(-3),
-                           "Offload embedding m0 on transfer after " + at(-2), "GradientNorm in shards after " + at(-1),
-                           "OptimizerStep embedding", "Fetch embedding on transfer after " + at(1), "OptimizerStep h.0",
-                           "Fetch h.0 on transfer after " + at(3), "OptimizerStep head",
-                           "Fetch head on transfer after " + at(5)));
+  EXPECT_THAT(std::vector<std::string>(norm - 2, lines.end()),
+              testing::ElementsAre(
+                  "Reduce embedding on reduce in shards after " + at(-3),
+                  "Offload embedding m0 on transfer after " + at(-2), "GradientNorm in shards after " + at(-1),
+                  "OptimizerStep embedding", "Fetch embedding on fetch after " + at(1), "OptimizerStep h.0",
+                  "Fetch h.0 on fetch after " + at(3), "OptimizerStep head", "Fetch head on fetch after " + at(5)));
+}
+
+// Each input is on the host from its unit's forward to the backward of the unit after it. The head keeps only its input
+// anyway, so there is nothing to recompute.
+TEST(Build, InputsOfRecomputedUnitsAreOffloadedInBetween) {
+  const Inventory inventory = Layers(3);
+  const Schedule schedule = Build(inventory, {.microbatches = 2, .recompute = true, .offload_inputs = true});
+  EXPECT_EQ(schedule.input_slots, 2);
+  EXPECT_EQ(schedule.host_input_slots, 3);
+  const std::vector<std::string> lines = Lines(schedule, inventory);
+  EXPECT_THAT(std::vector<std::string>(lines.begin(), lines.begin() + 27),
+              testing::ElementsAre("Forward embedding m0",                              // 0
+                                   "Forward h.0 m0",                                    // 1
+                                   "OffloadInput h.0 m0 on transfer slot 0 after 0",    // 2: beside the forward
+                                   "Forward h.1 m0",                                    // 3
+                                   "OffloadInput h.1 m0 on transfer slot 1 after 1",    // 4
+                                   "ReleaseInput h.0 m0 after 2",                       // 5
+                                   "Forward h.2 m0",                                    // 6
+                                   "OffloadInput h.2 m0 on transfer slot 2 after 3",    // 7
+                                   "ReleaseInput h.1 m0 after 4",                       // 8
+                                   "Forward head m0",                                   // 9
+                                   "ReleaseInput h.2 m0 after 7",                       // 10
+                                   "FetchInput h.2 m0 on fetch slot 0 after 7",         // 11
+                                   "Backward head m0",                                  // 12
+                                   "FetchInput h.1 m0 on fetch slot 1 after 4",         // 13
+                                   "Recompute h.2 m0 after 11",                         // 14
+                                   "Backward h.2 m0",                                   // 15
+                                   "FetchInput h.0 m0 on fetch slot 0 after 15",        // 16: and so after 2
+                                   "Recompute h.1 m0 after 13",                         // 17
+                                   "Backward h.1 m0",                                   // 18
+                                   "Recompute h.0 m0 after 16",                         // 19
+                                   "Backward h.0 m0",                                   // 20
+                                   "Backward embedding m0",                             // 21
+                                   "Forward embedding m1",                              // 22
+                                   "Forward h.0 m1",                                    // 23
+                                   "OffloadInput h.0 m1 on transfer slot 0 after 22",   // 24: and so after 16
+                                   "Forward h.1 m1",                                    // 25
+                                   "OffloadInput h.1 m1 on transfer slot 1 after 23"))  // 26
+      << Print(schedule, inventory);
+}
+
+// Where the first unit keeps its output, as autograd does, the input of the second one stays on the device.
+TEST(Build, AnInputThatTheUnitBeforeKeepsIsNotOffloaded) {
+  Inventory inventory = Layers(3);
+  const auto offloaded = [&] {
+    std::vector<int32_t> units;
+    const Schedule schedule = Build(inventory, {.recompute = true, .offload_inputs = true});
+    EXPECT_EQ(Check(schedule, inventory), absl::OkStatus());
+    for (const Op& op : schedule.ops) {
+      if (op.kind == OpKind::kOffloadInput) units.push_back(op.unit);
+    }
+    return units;
+  };
+  EXPECT_THAT(offloaded(), testing::ElementsAre(1, 2, 3));
+  inventory.mutable_units(0)->set_frees_output(false);
+  EXPECT_THAT(offloaded(), testing::ElementsAre(2, 3));
 }
 
 ScheduleRecipe Random(std::mt19937& random) {
@@ -135,6 +190,7 @@ ScheduleRecipe Random(std::mt19937& random) {
     if (random() % 4 == 0) recipe = Alone(recipe.offloaded);
   }
   recipe.recompute = random() % 2 == 0;
+  recipe.offload_inputs = recipe.recompute && random() % 2 == 0;
   recipe.prefetch = static_cast<int32_t>(random() % 5);
   recipe.gather_bytes = random() % 2 == 0 ? 0 : random() % (8 << 20);
   recipe.reduce_bytes = random() % 2 == 0 ? 0 : random() % (8 << 20);

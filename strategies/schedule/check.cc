@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/sha256.h"
+#include "strategies/schedule/input_rules.h"
 
 namespace muster {
 namespace {
@@ -79,7 +80,8 @@ class Checker {
         forwarded_(schedule.microbatches, 0),
         backward_left_(schedule.microbatches, units_),
         used_(units_),
-        pending_(units_) {
+        pending_(units_),
+        inputs_(schedule, inventory) {
     for (const Unit& unit : inventory.units()) trained_.push_back(IsTrained(unit));
     for (const Op& op : schedule.ops) {
       const OpTraits& traits = Traits(op.kind);
@@ -121,6 +123,10 @@ class Checker {
         return schedule_.slots;
       case SlotPool::kGradients:
         return schedule_.gradient_slots;
+      case SlotPool::kInputs:
+        return schedule_.input_slots;
+      case SlotPool::kHostInputs:
+        return schedule_.host_input_slots;
     }
     return 0;
   }
@@ -191,7 +197,18 @@ class Checker {
     if (absl::Status s = CheckPass(op, traits.pass); !s.ok()) return s;
     if (absl::Status s = CheckGradients(op, traits.gradients); !s.ok()) return s;
     if (absl::Status s = CheckScalars(op, traits); !s.ok()) return s;
+    if (absl::Status s = CheckInputs(op); !s.ok()) return s;
     return CheckParameters(op, traits.parameters);
+  }
+
+  absl::Status CheckInputs(const Op& op) {
+    const InputRules::Finding found = inputs_.Run(op, at_);
+    if (found.wrong.has_value()) return Wrong("inputs", *found.wrong);
+    for (const std::optional<size_t>& earlier : found.follows) {
+      if (!earlier.has_value()) continue;
+      if (absl::Status s = MustFollow(*earlier); !s.ok()) return s;
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckScalars(const Op& op, const OpTraits& traits) {
@@ -532,6 +549,7 @@ class Checker {
       if (!gathered_at_[u].has_value()) continue;
       return Wrong("resident", absl::StrCat(inventory_.units(u).name(), " is left gathered"));
     }
+    if (const std::optional<std::string> left = inputs_.Left()) return Wrong("inputs", *left);
     if (!trains_) return absl::OkStatus();
     if (!backward_done_everywhere()) return Wrong("order", "a backward is missing");
     if (Unreduced()) return Wrong("reduction", *Unreduced());
@@ -574,6 +592,7 @@ class Checker {
   std::vector<std::vector<size_t>> used_;           // by unit: ops that read what is gathered now
   std::vector<size_t> gradients_;                   // ops that complete them: reductions, or all backwards
   std::vector<std::vector<Contribution>> pending_;  // by owner: those that entered no reduction yet
+  InputRules inputs_;
 };
 
 // What the ranks of a group must agree on.

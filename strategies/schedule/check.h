@@ -30,7 +30,12 @@ namespace muster {
 //  - streams: an op begins after the ends of what it waits for; ops of a stream end in their order, and those that
 //    compute also begin in it (worker/engine/queue.h). By that order alone a use comes
 //    after its gather, a gather after the release of its slot, a release after the uses, a reduction after the
-//    backwards that it takes, a slot's opening after its last reduction, clipping and the step after all reductions
+//    backwards that it takes, a slot's opening after its last reduction, clipping and the step after all reductions, an
+//    input's moves after each other and after what made it or used its slot
+//  - inputs: only what a recomputed unit keeps is offloaded, right after its forward; it leaves the device after that
+//    and before it is fetched, is fetched before its recomputation and stays in its slot until the unit's backward; two
+//    inputs at most are on the device between their offload and their release; a unit has the same slots each time,
+//    and none has two live owners
 //  - scalars: with any kReduce or kAllReduce, one kReduceScalars comes after every pass of the last unit, which adds to
 //    the loss, and before the step, which reads it
 //  - groups: a reduction has a group, a gather may have one; kGradientNorm has that of the kReduces, and none where

@@ -20,6 +20,11 @@ std::vector<uint64_t> Slots(const Schedule& schedule, SlotPool pool, int32_t slo
   return elements;
 }
 
+// Of a sample, as the first unit keeps it or as the unit before hands it over.
+uint64_t InputBytes(const Inventory& inventory, int32_t unit) {
+  return unit == 0 ? inventory.units(0).saved_bytes() : inventory.units(unit - 1).output_bytes();
+}
+
 class Walk {
  public:
   Walk(const Schedule& schedule, const Inventory& inventory, uint64_t sequences)
@@ -27,10 +32,12 @@ class Walk {
         sequences_(sequences),
         microbatches_(static_cast<size_t>(std::max(1, schedule.microbatches))),
         backwards_(microbatches_ * static_cast<size_t>(inventory.units_size())),
-        recomputed_(backwards_.size()) {
+        recomputed_(backwards_.size()),
+        offloaded_(backwards_.size()) {
     for (const Op& op : schedule.ops) {
       if (Traits(op.kind).pass == Pass::kBackward) backwards_[At(op)] = true;
       if (Traits(op.kind).pass == Pass::kRecompute) recomputed_[At(op)] = true;
+      if (Traits(op.kind).inputs == InputUse::kOffload) offloaded_[At(op)] = true;
     }
   }
 
@@ -38,7 +45,8 @@ class Walk {
   uint64_t Run(const Op& op) {
     if (op.unit < 0 || op.unit >= inventory_.units_size()) return kept_;
     const Unit& unit = inventory_.units(op.unit);
-    const uint64_t all = unit.saved_bytes() * sequences_, input = std::min(all, InputBytes(op.unit)),
+    const uint64_t all = unit.saved_bytes() * sequences_,
+                   input = std::min(all, InputBytes(inventory_, op.unit) * sequences_),
                    output = unit.output_bytes() * sequences_,
                    piece = models::PieceRows(sequences_ * models::TargetsPerSample(inventory_), unit.piece_rows()),
                    forward = unit.forward_bytes() * sequences_ + unit.forward_piece_bytes() * piece;
@@ -52,12 +60,13 @@ class Walk {
         // The output once more, and its gradient, which waits for the backward.
         return kept_ + 2 * output + forward;
       case Pass::kBackward:
-        kept_ -= std::min(kept_, all);
+        kept_ -= std::min(kept_, offloaded_[At(op)] ? all - input : all);
         // The incoming gradient is that of the output.
         return before + output + unit.backward_bytes() * sequences_ + unit.backward_piece_bytes() * piece +
                unit.backward_constant_bytes();
       case Pass::kNone:
-        break;
+        if (Traits(op.kind).inputs == InputUse::kRelease) kept_ -= std::min(kept_, input);
+        return before;
     }
     return kept_;
   }
@@ -66,15 +75,11 @@ class Walk {
   size_t At(const Op& op) const {
     return static_cast<size_t>(op.unit) * microbatches_ + static_cast<size_t>(op.microbatch);
   }
-  uint64_t InputBytes(int32_t unit) const {
-    return unit == 0 ? inventory_.units(0).saved_bytes() * sequences_
-                     : inventory_.units(unit - 1).output_bytes() * sequences_;
-  }
 
   const Inventory& inventory_;
   const uint64_t sequences_;
   const size_t microbatches_;
-  std::vector<bool> backwards_, recomputed_;  // by unit and microbatch
+  std::vector<bool> backwards_, recomputed_, offloaded_;  // by unit and microbatch
   uint64_t kept_ = 0;
 };
 
@@ -101,6 +106,16 @@ std::vector<uint64_t> GatherSlots(const Schedule& schedule, const std::vector<ui
 
 std::vector<uint64_t> GradientSlots(const Schedule& schedule, const std::vector<uint64_t>& unit_elements) {
   return Slots(schedule, SlotPool::kGradients, schedule.gradient_slots, unit_elements);
+}
+
+std::vector<uint64_t> InputSlots(const Schedule& schedule, SlotPool pool, const Inventory& inventory,
+                                 uint64_t sequences) {
+  std::vector<uint64_t> bytes(pool == SlotPool::kInputs ? schedule.input_slots : schedule.host_input_slots);
+  for (const Op& op : schedule.ops) {
+    if (Traits(op.kind).slots != pool || op.slot < 0) continue;
+    bytes[op.slot] = std::max(bytes[op.slot], InputBytes(inventory, op.unit) * sequences);
+  }
+  return bytes;
 }
 
 }  // namespace muster

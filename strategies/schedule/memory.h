@@ -11,8 +11,9 @@ namespace muster {
 
 // By op: the bytes of activations, fp32, while it runs, for microbatches of `sequences` samples: what is kept from each
 // forward to its backward, what flows between units, and each unit's temporaries, as the inventory states them. A
-// recomputed unit keeps only its input from its forward to its recomputation; one without a backward (evaluation) keeps
-// nothing. Parameters, gradients and buffers are not counted: they do not change while the schedule runs.
+// recomputed unit keeps only its input from its forward to its recomputation, and not while that is offloaded; one
+// without a backward (evaluation) keeps nothing. Parameters, gradients and buffers are not counted, nor the slots to
+// which offloaded inputs return: they do not change while the schedule runs.
 std::vector<uint64_t> ActivationBytes(const Schedule& schedule, const Inventory& inventory, uint64_t sequences);
 
 // Their maximum.
@@ -22,5 +23,10 @@ uint64_t PeakActivationBytes(const Schedule& schedule, const Inventory& inventor
 // each unit's flat buffer, the table's padding included.
 std::vector<uint64_t> GatherSlots(const Schedule& schedule, const std::vector<uint64_t>& unit_elements);
 std::vector<uint64_t> GradientSlots(const Schedule& schedule, const std::vector<uint64_t>& unit_elements);
+
+// By slot of kInputs or kHostInputs, bytes: the largest input that is put there, of microbatches of `sequences`
+// samples, fp32, which is the widest that flows between units.
+std::vector<uint64_t> InputSlots(const Schedule& schedule, SlotPool pool, const Inventory& inventory,
+                                 uint64_t sequences);
 
 }  // namespace muster

@@ -32,12 +32,16 @@ enum class OpKind : uint8_t {
   kGradientNorm,   // global norm over owned extents (a group: summed over it), and the factor where the spec clips
   kOptimizerStep,  // over owned extents, of units [unit, unit_end) where it names them
   kSnapshot,       // owned state to host memory, for a checkpoint
+  kOffloadInput,   // unit, microbatch: what its forward keeps for its recomputation goes to host memory, into `slot`
+  kReleaseInput,   // unit, microbatch: what was offloaded leaves the device
+  kFetchInput,     // unit, microbatch: it comes back, into `slot` of the device, until the unit's backward has ended
   kEnd,            // not an op: the number of kinds
 };
 inline constexpr size_t kOpKinds = static_cast<size_t>(OpKind::kEnd);
 
-enum class Stream : uint8_t { kCompute, kGather, kReduce, kTransfer };
-inline constexpr size_t kStreams = 4;
+// Both directions of the link to the host are used at the same time: what comes from there has a stream of its own.
+enum class Stream : uint8_t { kCompute, kGather, kReduce, kTransfer, kFetch };
+inline constexpr size_t kStreams = 5;
 
 // What an op works on, and so which of its indices must be set.
 enum class OpScope : uint8_t {
@@ -50,7 +54,7 @@ enum class OpScope : uint8_t {
 enum class GroupUse : uint8_t { kNone, kOptional, kRequired };
 
 // The pool in which the op takes Op::slot.
-enum class SlotPool : uint8_t { kNone, kParameters, kGradients };
+enum class SlotPool : uint8_t { kNone, kParameters, kGradients, kInputs, kHostInputs };
 
 // A pass of the model over a (unit, microbatch), and what happens to the activations.
 enum class Pass : uint8_t {
@@ -82,6 +86,14 @@ enum class GradientUse : uint8_t {
   kApply,      // updates parameters with them
 };
 
+// What the op does with the input of a recomputed unit, which its forward keeps.
+enum class InputUse : uint8_t {
+  kNone,
+  kOffload,  // copies it to host memory
+  kRelease,  // frees the device's copy
+  kFetch,    // makes another one
+};
+
 // What the op does with the step's scalars, to which the passes of the last unit add the loss.
 enum class ScalarUse : uint8_t {
   kNone,
@@ -105,6 +117,7 @@ enum class MemoryTraffic : uint8_t {
   kOptimizerState,  // weights, gradients and state of all that the rank owns, or of its units
   kHostParameters,  // what the rank owns of its units, between host and device
   kHostGradients,
+  kHostInput,  // of its unit and microbatch, between host and device
 };
 
 struct OpTraits {
@@ -125,6 +138,7 @@ struct OpTraits {
   uint32_t scalar_bytes = 0;  // summed over its group, where it has one
   MemoryTraffic memory = MemoryTraffic::kNone;
   ScalarUse scalars = ScalarUse::kNone;  // a rule of the checker
+  InputUse inputs = InputUse::kNone;     // likewise, and of the memory walk
 
   bool operator==(const OpTraits&) const = default;
 };
@@ -202,7 +216,7 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .memory = MemoryTraffic::kHostGradients},
     {.kind = OpKind::kFetch,
      .name = "Fetch",
-     .stream = Stream::kTransfer,
+     .stream = Stream::kFetch,
      .scope = OpScope::kUnits,
      .slots = SlotPool::kParameters,
      .parameters = ParameterUse::kFetch,
@@ -235,6 +249,25 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .stream = Stream::kTransfer,
      .scope = OpScope::kStep,
      .after_step = true},
+    {.kind = OpKind::kOffloadInput,
+     .name = "OffloadInput",
+     .stream = Stream::kTransfer,
+     .scope = OpScope::kMicrobatch,
+     .slots = SlotPool::kHostInputs,
+     .memory = MemoryTraffic::kHostInput,
+     .inputs = InputUse::kOffload},
+    {.kind = OpKind::kReleaseInput,
+     .name = "ReleaseInput",
+     .stream = Stream::kCompute,
+     .scope = OpScope::kMicrobatch,
+     .inputs = InputUse::kRelease},
+    {.kind = OpKind::kFetchInput,
+     .name = "FetchInput",
+     .stream = Stream::kFetch,
+     .scope = OpScope::kMicrobatch,
+     .slots = SlotPool::kInputs,
+     .memory = MemoryTraffic::kHostInput,
+     .inputs = InputUse::kFetch},
 }};
 
 // Also catches a missing row: the array would end in an empty one.

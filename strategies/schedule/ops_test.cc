@@ -42,7 +42,7 @@ TEST(Ops, TableIsTheExpectedOne) {
        no_parameters, no_gradients, false, 0, nothing, 0, none},
       {OpKind::kOffload, "Offload", Stream::kTransfer, OpScope::kUnits, no_group, no_slot, no_pass,
        no_parameters, GradientUse::kOffload, false, 0, nothing, 0, MemoryTraffic::kHostGradients},
-      {OpKind::kFetch, "Fetch", Stream::kTransfer, OpScope::kUnits, no_group, SlotPool::kParameters, no_pass,
+      {OpKind::kFetch, "Fetch", Stream::kFetch, OpScope::kUnits, no_group, SlotPool::kParameters, no_pass,
        ParameterUse::kFetch, no_gradients, true, 0, nothing, 0, MemoryTraffic::kHostParameters},
       {OpKind::kReduceScalars, "ReduceScalars", Stream::kReduce, OpScope::kStep, must, no_slot, no_pass,
        no_parameters, no_gradients, false, 0, nothing, 32, none, ScalarUse::kSum},
@@ -52,6 +52,14 @@ TEST(Ops, TableIsTheExpectedOne) {
        no_parameters, GradientUse::kApply, false, 0, nothing, 0, MemoryTraffic::kOptimizerState, ScalarUse::kRead},
       {OpKind::kSnapshot, "Snapshot", Stream::kTransfer, OpScope::kStep, no_group, no_slot, no_pass,
        no_parameters, no_gradients, true, 0, nothing, 0, none},
+      {OpKind::kOffloadInput, "OffloadInput", Stream::kTransfer, OpScope::kMicrobatch, no_group, SlotPool::kHostInputs,
+       no_pass, no_parameters, no_gradients, false, 0, nothing, 0, MemoryTraffic::kHostInput, ScalarUse::kNone,
+       InputUse::kOffload},
+      {OpKind::kReleaseInput, "ReleaseInput", Stream::kCompute, OpScope::kMicrobatch, no_group, no_slot, no_pass,
+       no_parameters, no_gradients, false, 0, nothing, 0, none, ScalarUse::kNone, InputUse::kRelease},
+      {OpKind::kFetchInput, "FetchInput", Stream::kFetch, OpScope::kMicrobatch, no_group, SlotPool::kInputs,
+       no_pass, no_parameters, no_gradients, false, 0, nothing, 0, MemoryTraffic::kHostInput, ScalarUse::kNone,
+       InputUse::kFetch},
   };
   // clang-format on
   ASSERT_EQ(kOpTable.size(), expected.size());
@@ -64,6 +72,7 @@ TEST(Ops, KindsKeepTheirNumbers) {
   EXPECT_EQ(static_cast<int>(OpKind::kBackward), 2);
   EXPECT_EQ(static_cast<int>(OpKind::kAllReduce), 7);
   EXPECT_EQ(static_cast<int>(OpKind::kSnapshot), 15);
+  EXPECT_EQ(static_cast<int>(OpKind::kFetchInput), 18);
 }
 
 TEST(Ops, NamesDiffer) {

@@ -39,6 +39,8 @@ const char* Name(Stream stream) {
       return "reduce";
     case Stream::kTransfer:
       return "transfer";
+    case Stream::kFetch:
+      return "fetch";
   }
   return "?";
 }
@@ -89,6 +91,10 @@ std::string Digest(const Schedule& schedule) {
   Sha256 sha;
   std::string canonical =
       absl::StrCat("v3 ", schedule.microbatches, " ", schedule.slots, " ", schedule.gradient_slots, "\n");
+  // Schedules without them have the digest that builds before them expect.
+  if (schedule.input_slots > 0 || schedule.host_input_slots > 0) {
+    absl::StrAppend(&canonical, "inputs ", schedule.input_slots, " ", schedule.host_input_slots, "\n");
+  }
   for (const Op& op : schedule.ops) {
     absl::StrAppend(&canonical, static_cast<int>(op.kind), " ", op.unit, " ", op.unit_end, " ", op.microbatch, " ",
                     static_cast<int>(op.stream), " ", op.group, " ");

@@ -36,12 +36,14 @@ struct Op {
   friend bool operator==(const Op&, const Op&) = default;
 };
 
-// A unit always uses the same slot for its gathers, and likewise one for its gradients, so that addresses repeat; a
-// slot is as large as the largest unit in it.
+// A unit always uses the same slot for its gathers, and likewise one for its gradients and two for its inputs, so that
+// addresses repeat; a slot is as large as the largest that is put there.
 struct Schedule {
   int32_t microbatches = 1;
   int32_t slots = 0;           // for gathered parameters
   int32_t gradient_slots = 0;  // for gradients that wait for their reduction
+  // For inputs of recomputed units: on the device, to which they return, and in host memory.
+  int32_t input_slots = 0, host_input_slots = 0;
   std::vector<Op> ops;
 };
 

@@ -36,6 +36,8 @@ TEST(Schedule, DigestIsPinnedAndSeesEveryField) {
   const std::vector<std::function<void(Schedule&)>> changes = {
       [](Schedule& s) { s.slots = 1; },
       [](Schedule& s) { s.gradient_slots = 1; },
+      [](Schedule& s) { s.input_slots = 1; },
+      [](Schedule& s) { s.host_input_slots = 1; },
       [](Schedule& s) { s.microbatches = 2; },
       [](Schedule& s) { s.ops[0].kind = OpKind::kGather; },
       [](Schedule& s) { s.ops[0].unit = 1; },
@@ -213,7 +215,7 @@ TEST(Check, RefusesWhatOffloadingCanGetWrong) {
       {"before the step", resident, [&](Schedule& s) { erase(s, last(s, of(OpKind::kFetch))); }},
       {"without a slot before its step", resident,
        [&](Schedule& s) {
-         s.ops.insert(s.ops.begin(), {.kind = OpKind::kFetch, .unit = 0, .unit_end = 1, .stream = Stream::kTransfer});
+         s.ops.insert(s.ops.begin(), {.kind = OpKind::kFetch, .unit = 0, .unit_end = 1, .stream = Stream::kFetch});
        }},
       {"has stepped", alone, [&](Schedule& s) { s.ops.push_back(s.ops.back()); }},
       {"has none", alone, [&](Schedule& s) { s.ops.pop_back(); }},
@@ -222,6 +224,88 @@ TEST(Check, RefusesWhatOffloadingCanGetWrong) {
   };
   for (const Case& c : cases) {
     Schedule schedule = Build(inventory, c.recipe);
+    ASSERT_EQ(Check(schedule, inventory), absl::OkStatus());
+    c.spoil(schedule);
+    const absl::Status status = Check(schedule, inventory);
+    EXPECT_TRUE(absl::StrContains(status.message(), c.rule)) << c.rule << ": " << status;
+  }
+}
+
+// What each rule about inputs refuses: the schedule of build_test.cc of three blocks, with two microbatches.
+TEST(Check, RefusesWhatOffloadingInputsCanGetWrong) {
+  const Inventory inventory = Layers(3);
+  const auto find = [](Schedule& s, OpKind kind, int32_t unit, int32_t microbatch = 0) {
+    return std::find_if(s.ops.begin(), s.ops.end(), [&](const Op& op) {
+      return op.kind == kind && op.unit == unit && op.microbatch == microbatch;
+    });
+  };
+  // Keeps the waits of others valid.
+  const auto drop = [](std::vector<Op>::iterator op) {
+    *op = {.kind = OpKind::kSend, .unit = 0, .microbatch = 0, .stream = op->stream, .waits = op->waits};
+  };
+  const auto insert = [](Schedule& s, std::vector<Op>::iterator before, Op op) {
+    const auto at = static_cast<int32_t>(before - s.ops.begin());
+    for (Op& other : s.ops) {
+      for (int32_t& w : other.waits) w += w >= at ? 1 : 0;
+    }
+    s.ops.insert(s.ops.begin() + at, std::move(op));
+  };
+  constexpr OpKind offload = OpKind::kOffloadInput, release = OpKind::kReleaseInput, fetch = OpKind::kFetchInput,
+                   recompute = OpKind::kRecompute;
+  struct Case {
+    std::string rule;
+    std::function<void(Schedule&)> spoil;
+  };
+  const std::vector<Case> cases = {
+      {"the unit does not keep its input", [&](Schedule& s) { find(s, offload, 3)->unit = 4; }},
+      {"the unit does not keep its input",
+       [&](Schedule& s) {
+         for (const int32_t m : {0, 1}) drop(find(s, recompute, 2, m));
+       }},
+      {"not offloaded right after its forward", [&](Schedule& s) { find(s, offload, 2)->unit = 1; }},
+      {"not offloaded right after its forward", [&](Schedule& s) { find(s, offload, 1)->microbatch = 1; }},
+      {"offloaded twice",
+       [&](Schedule& s) {
+         const Op again = *find(s, offload, 1);
+         insert(s, find(s, OpKind::kForward, 2), again);
+       }},
+      {"more than 2 wait on the device", [&](Schedule& s) { drop(find(s, release, 1)); }},
+      {"has no slot", [&](Schedule& s) { find(s, offload, 1)->slot = -1; }},
+      {"has no slot", [&](Schedule& s) { find(s, fetch, 1)->slot = -1; }},
+      {"no such slot", [&](Schedule& s) { find(s, offload, 1)->slot = 3; }},
+      {"no such slot", [&](Schedule& s) { find(s, fetch, 1)->slot = 2; }},
+      {"h.0 has another slot elsewhere", [&](Schedule& s) { ++s.host_input_slots, find(s, offload, 1, 1)->slot = 3; }},
+      {"h.0 has another slot elsewhere", [&](Schedule& s) { ++s.input_slots, find(s, fetch, 1, 1)->slot = 2; }},
+      {"its slot is still held by h.0 m0", [&](Schedule& s) { find(s, offload, 2)->slot = 0; }},
+      {"its slot is still held by h.2 m0", [&](Schedule& s) { find(s, fetch, 2)->slot = 0; }},
+      {"released, but not offloaded", [&](Schedule& s) { find(s, release, 1)->unit = 3; }},
+      {"released twice", [&](Schedule& s) { find(s, release, 2)->unit = 1; }},
+      {"fetched, but not offloaded", [&](Schedule& s) { find(s, fetch, 3)->unit = 4; }},
+      {"fetched before its release", [&](Schedule& s) { drop(find(s, release, 3)); }},
+      {"fetched twice", [&](Schedule& s) { find(s, fetch, 2)->unit = 3; }},
+      {"that of h.1 m0 is not fetched", [&](Schedule& s) { drop(find(s, fetch, 2)); }},
+      {"does not wait for op 0 (Forward embedding m0)", [&](Schedule& s) { find(s, offload, 1)->waits.clear(); }},
+      {"does not wait for op 2 (OffloadInput h.0 m0", [&](Schedule& s) { find(s, release, 1)->waits.clear(); }},
+      {"does not wait for op 7 (OffloadInput h.2 m0", [&](Schedule& s) { find(s, fetch, 3)->waits.clear(); }},
+      {"does not wait for op 15 (Backward h.2 m0)", [&](Schedule& s) { find(s, fetch, 1)->waits = {8}; }},
+      {"does not wait for op 16 (FetchInput h.0 m0", [&](Schedule& s) { find(s, recompute, 1)->waits.clear(); }},
+      // The host's slot: the second microbatch's offload, were it not for the forward before it.
+      {"does not wait for op 16 (FetchInput h.0 m0",
+       [&](Schedule& s) { find(s, recompute, 1)->stream = Stream::kReduce, find(s, offload, 1, 1)->waits = {22}; }},
+      {"comes after the optimizer's step", [&](Schedule& s) { s.ops.push_back(*find(s, release, 1)); }},
+      {"is left in host memory",
+       [&](Schedule& s) {
+         s = BuildEvaluation(inventory, {});
+         s.host_input_slots = 1;
+         const Op backward{.kind = recompute, .unit = 1, .microbatch = 0};
+         const Op its{
+             .kind = offload, .unit = 1, .microbatch = 0, .stream = Stream::kTransfer, .slot = 0, .waits = {0}};
+         insert(s, find(s, OpKind::kForward, 2), backward);
+         insert(s, find(s, OpKind::kForward, 2), its);
+       }},
+  };
+  for (const Case& c : cases) {
+    Schedule schedule = Build(inventory, {.microbatches = 2, .recompute = true, .offload_inputs = true});
     ASSERT_EQ(Check(schedule, inventory), absl::OkStatus());
     c.spoil(schedule);
     const absl::Status status = Check(schedule, inventory);
@@ -373,6 +457,30 @@ TEST(Memory, RecomputationKeepsInputs) {
   EXPECT_EQ(b[9], e + inventory.units(0).output_bytes());
   EXPECT_EQ(b[10], 0u);
   EXPECT_EQ(a.back(), 0u);
+}
+
+// By hand, of three blocks: forward two inputs, back none beside the slots.
+TEST(Memory, OffloadedInputsLeaveTheDevice) {
+  const Inventory inventory = Layers(3);
+  const Schedule schedule = Build(inventory, {.recompute = true, .offload_inputs = true});
+  constexpr uint64_t kSequences = 5;
+  const std::vector<uint64_t> bytes = ActivationBytes(schedule, inventory, kSequences);
+  const Unit& block = inventory.units(1);
+  const uint64_t e = kSequences * inventory.units(0).saved_bytes(), saved = kSequences * block.saved_bytes(),
+                 output = kSequences * block.output_bytes();
+  ASSERT_EQ(Print(schedule.ops[8], inventory), "ReleaseInput h.1 m0 after 4");
+  EXPECT_EQ(bytes[7], e + 2 * output) << "h.1's and h.2's while h.2's is offloaded";
+  EXPECT_EQ(bytes[8], e + 2 * output);
+  EXPECT_EQ(bytes[11], e + output) << "the head's input, while h.2's comes back into its slot";
+  const uint64_t piece = models::PieceRows(kSequences * models::TargetsPerSample(inventory), block.piece_rows());
+  ASSERT_EQ(Print(schedule.ops[18], inventory), "Backward h.1 m0");
+  EXPECT_EQ(bytes[18],
+            e + saved - output + output + kSequences * block.backward_bytes() + block.backward_piece_bytes() * piece)
+      << "what h.1 saves but for its input, and the gradient of its output";
+  EXPECT_EQ(bytes.back(), 0u);
+  // What both tiers have beside that: two inputs and three.
+  EXPECT_EQ(InputSlots(schedule, SlotPool::kInputs, inventory, kSequences), (std::vector<uint64_t>(2, output)));
+  EXPECT_EQ(InputSlots(schedule, SlotPool::kHostInputs, inventory, kSequences), (std::vector<uint64_t>(3, output)));
 }
 
 TEST(Memory, AnEvaluationKeepsNothing) {

@@ -180,7 +180,7 @@ void ExpectEachGoesOn(const std::vector<Row>& rows, const std::string& more, dou
 TEST(Sharded, AnyStrategyAndSizeGoesOnFromAnyOther) {
   ExpectEachGoesOn({{1, "kind: single", "offload: {parameters: true}\n"},
                     {3, "kind: zero, stage: 3"},
-                    {2, "kind: ddp"},
+                    {2, "kind: ddp", "activation_checkpointing: true\noffload: {activations: true}\n"},
                     {4, "kind: fsdp, reshard: hybrid, shard_ranks: 2"},
                     {2, "kind: zero, stage: 1", "offload: {optimizer: true}\n"},
                     {3, "kind: fsdp, placement: rows"},

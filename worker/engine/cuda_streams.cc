@@ -25,8 +25,9 @@ class CudaStreams final : public Streams {
       : device_(device),
         streams_{c10::cuda::getCurrentCUDAStream(device), c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device),
                  c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device),
+                 c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device),
                  c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)} {
-    static_assert(kStreams == 4);
+    static_assert(kStreams == 5);
   }
   ~CudaStreams() override {
     for (const cudaEvent_t event : events_) cudaEventDestroy(event);

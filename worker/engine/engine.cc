@@ -19,6 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "models/inventory.h"
+#include "strategies/compile.h"
 #include "strategies/optimizer_plan.h"
 #include "worker/engine/attention.h"
 #include "worker/engine/check_config.h"
@@ -29,6 +30,7 @@
 #include "worker/engine/host_memory.h"
 #include "worker/engine/in_flight_microbatches.h"
 #include "worker/engine/initialise.h"
+#include "worker/engine/offloaded_inputs.h"
 #include "worker/engine/optimizer.h"
 #include "worker/engine/queue.h"
 #include "worker/engine/state.h"
@@ -100,6 +102,7 @@ class CompiledEngine final : public Engine {
   absl::Status MakeUnits();
   void MakeState();
   void MakeBuffers();
+  void MakeInputs();
   // Every rank takes the first one's.
   void ShareBuffers();
   at::Tensor ToDevice(const at::Tensor& host) const;
@@ -162,6 +165,7 @@ class CompiledEngine final : public Engine {
   std::vector<std::vector<at::Tensor>> buffers_;                  // by unit
   at::Tensor flat_buffers_;                                       // all of them; undefined: the model has none
   std::optional<Exchanges> exchanges_;                            // none: units exchange nothing
+  std::optional<OffloadedInputs> inputs_;                         // none: no unit's are
   std::optional<units::Bf16Gemms> bf16_gemms_;                    // none: there are no such matrices
   std::map<int32_t, std::unique_ptr<FlatOptimizer>> optimizers_;  // by the first unit of their OptimizerStep
   std::optional<engine::State> state_;
@@ -238,6 +242,7 @@ absl::Status CompiledEngine::Prepare() {
                                       .reduce = communicates ? ScalarTypeOf(precision.reduce()) : at::kFloat,
                                       .poison = config_.poison,
                                       .host = config_.train.offload().optimizer() ? &host_ : nullptr});
+    if (config_.schedule.host_input_slots > 0) MakeInputs();
     ThrowIfBad(MakeQueue());
     Initialise();
     Renew();
@@ -271,6 +276,17 @@ absl::Status CompiledEngine::MakeQueue() {
 #endif
   queue_ = config_.streams ? MakeStreamQueue(options, MakeInlineStreams()) : MakeHostQueue(options);
   return absl::OkStatus();
+}
+
+void CompiledEngine::MakeInputs() {
+  const collectives::Group* world = config_.groups[kWorldGroup];
+  const auto ranks = static_cast<uint32_t>(world == nullptr ? 1 : world->size());
+  inputs_.emplace(OffloadedInputs::Options{.schedule = &config_.schedule,
+                                           .inventory = &config_.inventory,
+                                           .host = &host_,
+                                           .samples = strategies::MicrobatchRows(config_.train.batch(), ranks),
+                                           .device = device_,
+                                           .poison = config_.poison});
 }
 
 void CompiledEngine::Initialise() {
@@ -456,7 +472,9 @@ void CompiledEngine::Train(const Batch& batch, Training& training) {
   const InFlightMicrobatches::Options options{.schedule = &config_.schedule,
                                               .inventory = &config_.inventory,
                                               .modules = &units_,
-                                              .exchanges = exchanges_.has_value() ? &*exchanges_ : nullptr};
+                                              .exchanges = exchanges_.has_value() ? &*exchanges_ : nullptr,
+                                              .inputs = inputs_.has_value() ? &*inputs_ : nullptr,
+                                              .poison = config_.poison};
   training.microbatches.emplace(options, MakeContexts(batch, training.tensors.scalars[kLossSum]));
   training.tasks.emplace(
       StepTasks::Context{.config = &config_,

@@ -61,6 +61,10 @@ TEST(EngineOnGpu, RecomputesToTheSame) {
   const Curve kept = Train(OnGpu(trial));
   trial.choose = [](::muster::Train& train) { Single(train), train.set_activation_checkpointing(true); };
   EXPECT_EQ(Train(OnGpu(trial)).weights, kept.weights);
+  trial.choose = [recomputed = trial.choose](::muster::Train& train) {
+    recomputed(train), train.mutable_offload()->set_activations(true);
+  };
+  EXPECT_EQ(Train(OnGpu(trial)).weights, kept.weights) << "with inputs from host memory";
 }
 
 TEST(EngineOnGpu, EqualRunsAreBitEqual) {

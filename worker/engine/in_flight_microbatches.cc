@@ -1,6 +1,7 @@
 #include "worker/engine/in_flight_microbatches.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace muster::engine {
@@ -59,6 +60,53 @@ void InFlightMicrobatches::Backward(const Op& op) {
   Activations& flow = activations_[op.microbatch];
   flow = Run(
       op, [&] { return ModuleOf(op).Backward(contexts_[op.microbatch], std::exchange(StateOf(op).saved, {}), flow); });
+  if (Offloads(op.unit)) options_.inputs->EndUse(op.unit);
+}
+
+void InFlightMicrobatches::OffloadInput(const Op& op) {
+  if (!Skips(op)) options_.inputs->Offload(op, StateOf(op).input);
+}
+
+void InFlightMicrobatches::ReleaseInput(const Op& op) {
+  for (const at::Tensor& tensor : std::exchange(StateOf(op).input, {})) {
+    if (options_.poison) tensor.fill_(std::numeric_limits<double>::quiet_NaN());
+  }
+}
+
+void InFlightMicrobatches::FetchInput(const Op& op) {
+  if (!Skips(op)) StateOf(op).input = options_.inputs->Fetch(op);
+}
+
+Access InFlightMicrobatches::InputOf(int32_t unit, int32_t microbatch, bool write) const {
+  const auto begin = reinterpret_cast<uintptr_t>(&states_[microbatch][unit].input);
+  return {begin, begin + sizeof(units::Activations), write};
+}
+
+std::vector<Access> InFlightMicrobatches::Accesses(const Op& op) const {
+  std::vector<Access> accesses;
+  const OpTraits& traits = Traits(op.kind);
+  const bool forward = traits.pass == Pass::kForward;
+  if (forward && Offloads(op.unit + 1)) accesses.push_back(InputOf(op.unit + 1, op.microbatch, /*write=*/true));
+  if (traits.scope != OpScope::kMicrobatch || !Offloads(op.unit)) return accesses;
+  if (forward) accesses.push_back(InputOf(op.unit, op.microbatch, /*write=*/false));
+  if (traits.pass == Pass::kRecompute) accesses.push_back(Reads(options_.inputs->DeviceSlot(op.unit)));
+  if (traits.pass == Pass::kBackward) accesses.push_back(Writes(options_.inputs->DeviceSlot(op.unit)));
+  switch (traits.inputs) {
+    case InputUse::kNone:
+      break;
+    case InputUse::kOffload:
+      accesses.push_back(InputOf(op.unit, op.microbatch, /*write=*/false));
+      accesses.push_back(Writes(options_.inputs->HostSlot(op.unit)));
+      break;
+    case InputUse::kRelease:
+      accesses.push_back(InputOf(op.unit, op.microbatch, /*write=*/true));
+      break;
+    case InputUse::kFetch:
+      accesses.push_back(Reads(options_.inputs->HostSlot(op.unit)));
+      accesses.push_back(Writes(options_.inputs->DeviceSlot(op.unit)));
+      break;
+  }
+  return accesses;
 }
 
 }  // namespace muster::engine

@@ -7,7 +7,9 @@
 
 #include "proto/inventory.pb.h"
 #include "strategies/schedule/schedule.h"
+#include "worker/engine/access_order.h"
 #include "worker/engine/exchanges.h"
+#include "worker/engine/offloaded_inputs.h"
 #include "worker/units/unit.h"
 
 namespace muster::engine {
@@ -20,7 +22,9 @@ class InFlightMicrobatches {
     const Schedule* schedule;  // all outlive it
     const Inventory* inventory;
     const std::vector<std::unique_ptr<units::UnitModule>>* modules;
-    Exchanges* exchanges = nullptr;  // null: no op has a group
+    Exchanges* exchanges = nullptr;     // null: no op has a group
+    OffloadedInputs* inputs = nullptr;  // null: none are offloaded
+    bool poison = false;                // fill released inputs with NaN
   };
   // `contexts`: one per microbatch.
   InFlightMicrobatches(const Options& options, std::vector<units::Context> contexts);
@@ -28,11 +32,17 @@ class InFlightMicrobatches {
   void Forward(const Op& op);  // saves only the unit's input if the schedule recomputes it
   void Recompute(const Op& op);
   void Backward(const Op& op);
+  void OffloadInput(const Op& op);
+  void ReleaseInput(const Op& op);
+  void FetchInput(const Op& op);
+
+  // What the op touches of inputs that are offloaded.
+  std::vector<Access> Accesses(const Op& op) const;
 
  private:
   struct UnitState {  // what one microbatch keeps at one unit
     units::Saved saved;
-    units::Activations input;  // until it is recomputed
+    units::Activations input;  // until it is recomputed, except while it is offloaded
   };
   bool Skips(const Op& op) const { return contexts_[op.microbatch].samples == 0 && op.unit > last_exchanging_; }
   units::UnitModule& ModuleOf(const Op& op) const { return *(*options_.modules)[op.unit]; }
@@ -40,6 +50,9 @@ class InFlightMicrobatches {
   template <typename F>
   units::Activations Run(const Op& op, F&& pass);
   UnitState& StateOf(const Op& op) { return states_[op.microbatch][op.unit]; }
+  bool Offloads(int32_t unit) const { return options_.inputs != nullptr && options_.inputs->Has(unit); }
+  // Stands for the memory of an input, which is not yet there when an op that makes it is posted.
+  Access InputOf(int32_t unit, int32_t microbatch, bool write) const;
 
   const Options options_;
   const std::vector<units::Context> contexts_;

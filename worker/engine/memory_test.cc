@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,11 +29,14 @@ struct Dimensions {
   uint32_t window = 0;         // of a llama
   std::string optimizer = {};  // another one
   bool grouped = true;         // of a llama: two heads share keys and values
+  bool recomputed = false;     // activation_checkpointing
+  bool offloaded = false;      // and its inputs in host memory
 };
 
 struct Planned {
   Config config;
   uint64_t bytes = 0;
+  uint64_t host_bytes = 0;  // of them, in host memory
 };
 
 Planned Plan(const Dimensions& shape, Device device = DEVICE_CPU) {
@@ -70,9 +74,12 @@ Planned Plan(const Dimensions& shape, Device device = DEVICE_CPU) {
     scaling.set_initial(1024), scaling.set_minimum(1), scaling.set_growth(1), scaling.set_backoff(1);
     scaling.set_growth_interval(1);
   }
+  config.train.set_activation_checkpointing(shape.recomputed);
+  config.train.mutable_offload()->set_activations(shape.offloaded);
   auto made = Configure(config.train, *models::MakeInventory(config.train.model(), device));
   planned.config = std::move(made->config);
   planned.bytes = made->memory.peak - made->memory.fixed;
+  planned.host_bytes = made->memory.host;
   return planned;
 }
 
@@ -130,6 +137,30 @@ TEST(Memory, ThePlanIsWhatTheEngineTakes) {
                 0.01 * static_cast<double>(planned.bytes) + (64 << 10))
         << name;
   }
+}
+
+// The device and the host are two arenas here, each counted: the inputs of all blocks but two leave the one for the
+// other, and two slots take them back.
+TEST(Memory, OffloadedActivationsLeaveTheDevice) {
+  InstallCpuAllocator();
+  Dimensions shape{16, 2, 64, 128, 64, 8, 8};
+  shape.recomputed = true;
+  const uint64_t input = 8 * 64 * 64 * 4;
+  std::map<bool, uint64_t> device;
+  for (const bool offloaded : {false, true}) {
+    ResetCpuMemoryPeak();
+    shape.offloaded = offloaded;
+    const Planned planned = Plan(shape);
+    auto engine = Engine::Create(planned.config).value();
+    ASSERT_TRUE(Train(*engine, shape, 2).ok());
+    EXPECT_EQ(engine->host_memory_bytes(), offloaded ? 16 * input : 0);
+    EXPECT_EQ(planned.host_bytes, engine->host_memory_bytes());
+    device[offloaded] = engine->peak_memory_bytes() - engine->host_memory_bytes();
+    EXPECT_NEAR(static_cast<double>(device[offloaded]), static_cast<double>(planned.bytes - planned.host_bytes),
+                0.01 * static_cast<double>(planned.bytes) + (64 << 10));
+  }
+  // The peak is the last block's backward, which takes its own input from a slot: the other slot is what is left of 16.
+  EXPECT_NEAR(static_cast<double>(device[false] - device[true]), static_cast<double>(14 * input), 0.1 * input);
 }
 
 // Where activations are few, the peak is the orthogonalization of the largest matrix: through panels, which the plan

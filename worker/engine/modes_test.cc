@@ -361,6 +361,16 @@ TEST(Modes, EveryWaitThatIsRemovedIsSeen) {
                            train.mutable_offload()->set_parameters(parameters);
                      }));
   }
+  all.emplace_back("full_shard, all offloaded", FsdpOf(RESHARD_FULL_SHARD, [](::muster::Train& train, Fsdp&) {
+                     train.set_activation_checkpointing(true);
+                     Offload& offload = *train.mutable_offload();
+                     offload.set_optimizer(true), offload.set_parameters(true), offload.set_activations(true);
+                   }));
+  all.emplace_back("ddp, activations offloaded", [](::muster::Train& train) {
+    train.mutable_strategy()->mutable_ddp()->set_bucket_mib(0.05);
+    train.set_activation_checkpointing(true);
+    train.mutable_offload()->set_activations(true);
+  });
   for (const auto& [name, choose] : all) {
     Trial trial{.name = name, .choose = choose, .ranks = 4, .microbatch = 1};
     const ::muster::Train train = MakeTrain(trial);

@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "models/inventory.h"
+#include "strategies/schedule/memory.h"
 #include "testing/optimizers.h"
 #include "worker/collectives/group.h"
 #include "worker/engine/configure.h"
@@ -161,6 +163,20 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
                    train.mutable_strategy()->mutable_fsdp()->set_shard_ranks(2);
                  },
                  4, 3, 7, 177, 1009});
+  const auto activations = [](const std::function<void(::muster::Train&)>& choose) {
+    return [=](::muster::Train& train) {
+      choose(train);
+      train.set_activation_checkpointing(true), train.mutable_offload()->set_activations(true);
+    };
+  };
+  all.push_back({"ddp, activations offloaded", activations([](::muster::Train& train) {
+                   train.mutable_strategy()->mutable_ddp()->set_bucket_mib(1);
+                 }),
+                 2, 0, 9, 128, 256});
+  all.push_back({"full_shard, activations offloaded", activations(full), 2, 0, 6, 160, 300});
+  all.push_back({"full_shard, all offloaded", activations(offloaded(true, DTYPE_FP32, full)), 2, 1, 6, 128, 256});
+  all.push_back({"zero 1, in bf16, optimizer and activations offloaded",
+                 activations(offloaded(false, DTYPE_BF16, ZeroOf(1, PLACEMENT_WHOLE))), 3, 1, 6, 128, 256});
   const auto with = [](const std::string& optimizer, const std::function<void(::muster::Train&)>& choose) {
     return [=](::muster::Train& train) {
       *train.mutable_optimizer() = OptimizerOf(optimizer, 1e-3);
@@ -228,7 +244,10 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
     const uint64_t before = CpuMemoryUse().bytes;
     auto engine = Engine::Create(made.config).value();
     const strategies::Memory& m = made.memory;
-    const uint64_t planned = m.parameters + m.gradients + m.optimizer_state + m.gather_buffers + m.reduce_buffers;
+    const std::vector<uint64_t> inputs =
+        InputSlots(made.config.schedule, SlotPool::kInputs, made.config.inventory, /*sequences=*/1);
+    const uint64_t planned = m.parameters + m.gradients + m.optimizer_state + m.gather_buffers + m.reduce_buffers +
+                             std::accumulate(inputs.begin(), inputs.end(), uint64_t{0});
     // What decides about an update, and of each bucket with AdamW its number of steps.
     const bool offloads = made.config.train.offload().optimizer();
     const auto buckets =
@@ -240,7 +259,8 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
     EXPECT_GE(CpuMemoryUse().bytes - before, planned + counters) << sharded.name;
     EXPECT_LE(CpuMemoryUse().bytes - before, planned + counters + scratch) << sharded.name;
     EXPECT_EQ(engine->host_memory_bytes(), m.host) << sharded.name;
-    EXPECT_EQ(offloads, m.host > 0) << sharded.name;
+    EXPECT_EQ(offloads || made.config.train.offload().activations(), m.host > 0) << sharded.name;
+    EXPECT_EQ(made.config.train.offload().activations(), inputs.size() == 2) << sharded.name;
     const std::vector<uint32_t> tokens(2 * 65, 1);
     for (int step = 0; step < 2; ++step) {
       const auto result = engine->Step(tasks::TokenBatch(2, tokens, 2 * sharded.ranks), 1e-4);

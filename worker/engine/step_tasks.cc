@@ -80,6 +80,12 @@ StepTasks::Handler StepTasks::HandlerOf(OpKind kind) {
       return [](const StepContext& c, const Op& op) { return Computes([&] { c.microbatches->Recompute(op); }); };
     case OpKind::kBackward:
       return [](const StepContext& c, const Op& op) { return Computes([&] { c.microbatches->Backward(op); }); };
+    case OpKind::kOffloadInput:
+      return [](const StepContext& c, const Op& op) { return Computes([&] { c.microbatches->OffloadInput(op); }); };
+    case OpKind::kReleaseInput:
+      return [](const StepContext& c, const Op& op) { return Computes([&] { c.microbatches->ReleaseInput(op); }); };
+    case OpKind::kFetchInput:
+      return [](const StepContext& c, const Op& op) { return Computes([&] { c.microbatches->FetchInput(op); }); };
     case OpKind::kOpenGradients:
       return [](const StepContext& c, const Op& op) { return Computes([&] { c.storage->OpenGradients(op); }); };
     case OpKind::kRelease:
@@ -120,6 +126,8 @@ Task StepTasks::TaskOf(const Op& op) {
 // The passes of the last unit add to the loss among the scalars, which are summed, then read by the update.
 std::vector<Access> StepTasks::AccessesOf(const Op& op) const {
   std::vector<Access> accesses = context_.storage->Accesses(op);
+  const std::vector<Access> inputs = context_.microbatches->Accesses(op);
+  accesses.insert(accesses.end(), inputs.begin(), inputs.end());
   if (context_.tensors == nullptr) return accesses;
   const at::Tensor& scalars = context_.tensors->scalars;
   const bool last = op.unit + 1 == context_.config->inventory.units_size();

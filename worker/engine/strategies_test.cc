@@ -119,6 +119,84 @@ TEST(Strategies, OffloadingChangesNothingInNarrowTypes) {
   }
 }
 
+Choose Recomputed(const Choose& choose, bool offloaded) {
+  return [=](::muster::Train& train) {
+    choose(train);
+    train.set_activation_checkpointing(true);
+    train.mutable_offload()->set_activations(offloaded);
+  };
+}
+
+void ExpectTheSameBits(const Trial& trial, const Curve& seen, const Curve& expected) {
+  EXPECT_EQ(seen.losses, expected.losses) << trial.name;
+  EXPECT_EQ(seen.norms, expected.norms) << trial.name;
+  EXPECT_EQ(seen.loss_scales, expected.loss_scales) << trial.name;
+  EXPECT_EQ(seen.evaluation, expected.evaluation) << trial.name;
+  EXPECT_TRUE(seen.state == expected.state) << trial.name << ": weights or state";
+}
+
+// Inputs that were in host memory are the same bits. What has left the device becomes NaN, and so does a slot after its
+// use; by both queues, and with what ops touch compared with what orders them; also in a file.
+TEST(Strategies, TrainWithOffloadedActivationsToTheSameBits) {
+  constexpr Leg kShort{.steps = 3};
+  std::vector<std::pair<std::string, Choose>> all = Strategies();
+  all.insert(all.begin(), {"single", Single});
+  for (const auto& [name, choose] : all) {
+    for (const bool streams : {false, true}) {
+      Trial trial{.name = absl::StrCat(name, ", activations offloaded", streams ? ", streams" : "")};
+      trial.ranks = name == "single" ? 1 : 4;
+      trial.microbatch = streams ? 1 : kSequences;  // some ranks have an empty microbatch
+      trial.set = [=](Config& config) { config.check_accesses = true, config.streams = streams; };
+      trial.choose = Recomputed(choose, false);
+      const Curve kept = Train(trial, kShort);
+      trial.choose = [&, choose = choose](::muster::Train& train) {
+        Recomputed(choose, true)(train);
+        if (streams) train.mutable_offload()->set_to(testing::TempDir());
+      };
+      ExpectTheSameBits(trial, Train(trial, kShort), kept);
+    }
+  }
+}
+
+// Beside everything else that is offloaded, in narrow types, and one step ahead.
+TEST(Strategies, OffloadedActivationsGoWithWhatElseIsOffloaded) {
+  for (const Dtype compute : {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16}) {
+    for (const bool parameters : {false, true}) {
+      for (const bool ahead : {false, true}) {
+        Trial trial{.name =
+                        absl::StrCat(Dtype_Name(compute), parameters ? ", parameters" : "", ahead ? ", ahead" : "")};
+        trial.ranks = 3, trial.microbatch = 1, trial.ahead = ahead;
+        trial.compute = trial.reduce = compute;
+        trial.loss_scale = 1 << 24;
+        trial.set = [=](Config& config) { config.check_accesses = true, config.streams = ahead; };
+        const Choose choose = Offloaded(FsdpOf(RESHARD_FULL_SHARD), parameters);
+        trial.choose = Recomputed(choose, false);
+        const Curve kept = Train(trial, {.steps = 6});
+        trial.choose = Recomputed(choose, true);
+        ExpectTheSameBits(trial, Train(trial, {.steps = 6}), kept);
+      }
+    }
+  }
+}
+
+// Other shapes, layouts of memory and numbers of units: the inputs of a ResNet's blocks differ in size, and some of its
+// units exchange inside their passes.
+TEST(Strategies, OffloadedActivationsOfOtherFamiliesAreTheSameBits) {
+  for (const Model& model : {LlamaTrialModel(), ResnetTrialModel()}) {
+    for (const Dtype compute : {DTYPE_FP32, DTYPE_BF16}) {
+      for (const bool portable : {false, true}) {
+        Trial trial{.name = absl::StrCat(model.has_llama() ? "llama " : "resnet ", Dtype_Name(compute))};
+        trial.ranks = 2, trial.microbatch = 2, trial.compute = compute, trial.model = model;
+        trial.set = [=](Config& config) { config.check_accesses = true, config.portable = portable; };
+        trial.choose = Recomputed(ZeroStage(2), false);
+        const Curve kept = Train(trial, {.steps = 3});
+        trial.choose = Recomputed(ZeroStage(2), true);
+        ExpectTheSameBits(trial, Train(trial, {.steps = 3}), kept);
+      }
+    }
+  }
+}
+
 // Muon rounds the momentum to bf16, so that the last bit of a gradient moves some elements of the update by 2^-8. What
 // it does with the same gradients is compared in tests/parity/optimizer_test.cc.
 struct WholeLimits {

@@ -21,6 +21,8 @@ Lane LaneOf(Stream stream) {
       return LANE_REDUCE;
     case Stream::kTransfer:
       return LANE_TRANSFER;
+    case Stream::kFetch:
+      return LANE_FETCH;
   }
   return LANE_UNSPECIFIED;
 }
