@@ -21,7 +21,7 @@ at::Tensor Owning(std::vector<T> values, const std::vector<int64_t>& shape, at::
 
 class Images final : public Samples {
  public:
-  Images(data::ImageFile file, const data::ImageOrder& order, const data::Augmentation& augmentation,
+  Images(data::ImageFile file, const data::SampleOrder& order, const data::Augmentation& augmentation,
          data::Normalization normalization)
       : file_(std::move(file)), order_(order), augmentation_(augmentation), normalization_(std::move(normalization)) {}
 
@@ -34,14 +34,15 @@ class Images final : public Samples {
     const auto images = static_cast<int64_t>(count);
     return engine::Batch{
         .samples = count,
-        .inputs = Owning(std::move(pixels), {images, file_.channels(), file_.height(), file_.width()}, at::kFloat),
-        .targets = Owning(std::move(labels), {images}, at::kLong),
+        .tensors = {{models::kInputs,
+                     Owning(std::move(pixels), {images, file_.channels(), file_.height(), file_.width()}, at::kFloat)},
+                    {models::kTargets, Owning(std::move(labels), {images}, at::kLong)}},
         .global_samples = 0};
   }
 
  private:
   const data::ImageFile file_;
-  const data::ImageOrder order_;
+  const data::SampleOrder order_;
   const data::Augmentation augmentation_;
   const data::Normalization normalization_;
 };
@@ -57,16 +58,17 @@ class ImageClassification final : public Task {
     };
     absl::StatusOr<data::ImageFile> file = data::ImageFile::Open(options.path);
     if (!file.ok()) return at(file.status());
-    const auto& shape = inventory.task().inputs().shape();
+    const auto& shape = models::Find(inventory.task(), models::kInputs).shape();
     if (file->channels() != shape[0] || file->height() != shape[1] || file->width() != shape[2]) {
       return at(absl::InvalidArgumentError(
           absl::StrCat(options.path, " has images of ", file->channels(), " x ", file->height(), " x ", file->width(),
                        " (channels, height, width), the model reads ", shape[0], " x ", shape[1], " x ", shape[2])));
     }
-    if (absl::Status s = file->CheckLabels(inventory.task().targets().bound()); !s.ok()) return at(s);
-    const data::ImageOrder order({.images = file->images(),
-                                  .order = options.evaluation ? DATA_ORDER_SEQUENTIAL : options.data.order(),
-                                  .seed = options.seed});
+    if (absl::Status s = file->CheckLabels(models::Find(inventory.task(), models::kTargets).bound()); !s.ok())
+      return at(s);
+    const data::SampleOrder order({.samples = file->images(),
+                                   .order = options.evaluation ? DATA_ORDER_SEQUENTIAL : options.data.order(),
+                                   .seed = options.seed});
     data::Augmentation augmentation;
     if (!options.evaluation) {
       augmentation = {.crop_padding = options.data.augmentation().crop_padding(),
@@ -80,13 +82,7 @@ class ImageClassification final : public Task {
   }
 
   std::vector<NamedMetric> Metrics(const Inventory& inventory, const engine::Evaluation& evaluation) const override {
-    std::vector<NamedMetric> metrics;
-    for (int i = 0; i < inventory.task().metrics_size(); ++i) {
-      NamedMetric& metric = metrics.emplace_back();
-      metric.set_name(inventory.task().metrics(i));
-      metric.set_value(evaluation.metrics[static_cast<size_t>(i)]);
-    }
-    return metrics;
+    return TaskMetrics(inventory, evaluation);
   }
 
   std::string samples_name() const override { return "images"; }
