@@ -3,12 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "models/inventory.h"
@@ -16,7 +13,7 @@
 #include "strategies/defaults.h"
 #include "testing/temporary_folder.h"
 #include "tests/parity/peer.h"
-#include "worker/collectives/gloo.h"
+#include "tests/parity/ranks.h"
 #include "worker/collectives/memory_key_value.h"
 #include "worker/engine/configure.h"
 #include "worker/engine/engine.h"
@@ -36,7 +33,7 @@ struct TensorsTrial {
   std::string optimizer = "sgd";
   double lr = 0.05;
   uint32_t ranks = 1, samples = 13, microbatch = 13;
-  std::function<void(Strategy&)> strategy = [](Strategy& s) { s.mutable_ddp(); };
+  SetStrategy strategy = Ddp;
   std::string mistake = {};
 };
 
@@ -115,19 +112,8 @@ class TensorsParity : public ::testing::Test {
     const auto run = [&](uint32_t rank) {
       engine::Configured made = engine::Configure(train, inventory, trial.ranks, rank).value();
       made.config.plugin = plugins::LoadPlugin(train.model(), {.roots = {}, .named = kTensorsLibrary}).value();
-      std::vector<std::unique_ptr<collectives::Group>> groups;
-      const bool sharded = made.config.table.shards() > 1;
-      for (const char* name : {"world", "shard", "replica"}) {
-        const bool used = trial.ranks > 1 && (name[0] == 'w' || sharded == (name[0] == 's'));
-        groups.push_back(!used ? nullptr
-                               : collectives::MakeGloo({.rank = static_cast<int>(rank),
-                                                        .size = static_cast<int>(trial.ranks),
-                                                        .name = name,
-                                                        .host = "127.0.0.1"},
-                                                       rendezvous)
-                                     .value());
-      }
-      made.config.groups = {groups[0].get(), groups[1].get(), groups[2].get(), nullptr};
+      const RankGroups groups(made.config.table, trial.ranks, rank, rendezvous);
+      made.config.groups = groups.all();
       made.config.check_accesses = true;
       const auto engine = engine::Engine::Create(made.config).value();
       {
@@ -156,9 +142,7 @@ class TensorsParity : public ::testing::Test {
       }
       Collect(*engine, outcome.after);
     };
-    std::vector<std::thread> ranks;
-    for (uint32_t rank = 0; rank < trial.ranks; ++rank) ranks.emplace_back(run, rank);
-    for (std::thread& rank : ranks) rank.join();
+    RunRanks(trial.ranks, run);
     return outcome;
   }
 
