@@ -103,8 +103,8 @@ at::Tensor WideLeaf(const at::Tensor& t) {
   return t.detach().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).requires_grad_(true);
 }
 
-// Those of a Llama block, likewise.
-std::vector<Compared> CompareLlama(at::Device device, at::ScalarType type) {
+// Those of blocks with RMSNorm and SwiGLU, likewise.
+std::vector<Compared> CompareGatedBlock(at::Device device, at::ScalarType type) {
   const at::TensorOptions narrow = at::TensorOptions(device).dtype(type), wide = narrow.dtype(at::kFloat);
   const at::Tensor x = Numbers({kRows, kWidth}, 1, wide), gemm = Numbers({kRows, kWidth}, 2, narrow);
   const at::Tensor weight = Numbers({kWidth}, 3, narrow), d = Numbers({kRows, kWidth}, 5, narrow);
@@ -209,7 +209,7 @@ std::vector<Compared> CompareAdamW(at::Device device, at::ScalarType) {
 absl::Status CheckRowPrograms(at::Device device) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     std::vector<Compared> all = Compare(device, type);
-    for (const auto& compare : {CompareLlama, CompareHeads, CompareAdamW}) {
+    for (const auto& compare : {CompareGatedBlock, CompareHeads, CompareAdamW}) {
       for (Compared& compared : compare(device, type)) all.push_back(std::move(compared));
     }
     for (const Compared& c : all) {

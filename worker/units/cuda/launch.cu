@@ -80,7 +80,7 @@ const char* Launch(const Program& program, void* stream) {
   MUSTER_LAUNCH(ColumnTiles<programs::NarrowAndSum<float, N>>); \
   MUSTER_LAUNCH(ColumnTiles<GeluBackward<float, N>>);           \
   MUSTER_LAUNCH(ColumnTiles<NormVectors<float, N>>)
-#define MUSTER_LAUNCH_OF_LLAMA_FOR(N)                  \
+#define MUSTER_LAUNCH_GATED_FOR(N)                     \
   MUSTER_LAUNCH(RmsNorm<float, N>);                    \
   MUSTER_LAUNCH(AddAndRmsNorm<float, N>);              \
   MUSTER_LAUNCH(RmsNormAgain<float, N>);               \
@@ -96,9 +96,9 @@ const char* Launch(const Program& program, void* stream) {
 MUSTER_LAUNCH_FOR(float);
 MUSTER_LAUNCH_FOR(Bf16);
 MUSTER_LAUNCH_FOR(Fp16);
-MUSTER_LAUNCH_OF_LLAMA_FOR(float);
-MUSTER_LAUNCH_OF_LLAMA_FOR(Bf16);
-MUSTER_LAUNCH_OF_LLAMA_FOR(Fp16);
+MUSTER_LAUNCH_GATED_FOR(float);
+MUSTER_LAUNCH_GATED_FOR(Bf16);
+MUSTER_LAUNCH_GATED_FOR(Fp16);
 MUSTER_LAUNCH(ColumnTotals<float, 1>);
 MUSTER_LAUNCH(ColumnTotals<float, 2>);
 MUSTER_LAUNCH(LossTotal<float>);
