@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "data/images/random_purpose.h"
+#include "data/random_purpose.h"
 
 namespace muster::data {
 namespace {
@@ -115,7 +115,7 @@ absl::StatusOr<Normalization> Measure(const ImageFile& file) {
   return result;
 }
 
-absl::Status ReadImages(const ImageFile& file, const ImageOrder& order, const Augmentation& augmentation,
+absl::Status ReadImages(const ImageFile& file, const SampleOrder& order, const Augmentation& augmentation,
                         const Normalization& normalization, uint64_t first, uint64_t count, std::vector<float>& pixels,
                         std::vector<int64_t>& labels) {
   const uint32_t channels = file.channels(), height = file.height(), width = file.width();

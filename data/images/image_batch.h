@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "data/images/image_file.h"
-#include "data/images/image_order.h"
+#include "data/sample_order.h"
 
 namespace muster::data {
 
@@ -57,7 +57,7 @@ absl::StatusOr<Normalization> Measure(const ImageFile& file);
 // Padding is black before normalization, and the arithmetic is fp32 in this order: torchvision's RandomCrop,
 // RandomHorizontalFlip, ToTensor and Normalize give the same bits for the same crops. REQUIRES:
 // order.samples_per_epoch() == file.images(). Errors as ImageFile::Read, CheckNormalization and CheckAugmentation.
-absl::Status ReadImages(const ImageFile& file, const ImageOrder& order, const Augmentation& augmentation,
+absl::Status ReadImages(const ImageFile& file, const SampleOrder& order, const Augmentation& augmentation,
                         const Normalization& normalization, uint64_t first, uint64_t count, std::vector<float>& pixels,
                         std::vector<int64_t>& labels);
 

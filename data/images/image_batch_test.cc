@@ -23,22 +23,22 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-ImageOrder OrderOf(uint64_t images, DataOrder order, uint64_t seed = 1) {
-  return ImageOrder({.images = images, .order = order, .seed = seed});
+SampleOrder OrderOf(uint64_t images, DataOrder order, uint64_t seed = 1) {
+  return SampleOrder({.samples = images, .order = order, .seed = seed});
 }
 
-TEST(ImageOrder, SequentialWrapsAround) {
-  const ImageOrder order = OrderOf(3, DATA_ORDER_SEQUENTIAL);
+TEST(SampleOrder, SequentialWrapsAround) {
+  const SampleOrder order = OrderOf(3, DATA_ORDER_SEQUENTIAL);
   std::vector<uint64_t> indices;
   for (uint64_t k = 0; k < 7; ++k) indices.push_back(order.Index(k));
   EXPECT_THAT(indices, ElementsAre(0, 1, 2, 0, 1, 2, 0));
 }
 
-TEST(ImageOrder, AnEpochTakesEachImageOnceAndEpochsAndSeedsDiffer) {
+TEST(SampleOrder, AnEpochTakesEachImageOnceAndEpochsAndSeedsDiffer) {
   for (const uint64_t images : {1, 2, 3, 10, 257, 1000}) {
     std::set<std::vector<uint64_t>> orders;
     for (uint64_t seed = 1; seed <= 2; ++seed) {
-      const ImageOrder order = OrderOf(images, DATA_ORDER_SHUFFLED, seed);
+      const SampleOrder order = OrderOf(images, DATA_ORDER_SHUFFLED, seed);
       ASSERT_EQ(order.samples_per_epoch(), images);
       for (uint64_t epoch = 0; epoch < 5; ++epoch) {
         std::vector<uint64_t> indices;
@@ -55,8 +55,8 @@ TEST(ImageOrder, AnEpochTakesEachImageOnceAndEpochsAndSeedsDiffer) {
 }
 
 // Resumed jobs of other versions depend on it: a change here is a change of the checkpoint format.
-TEST(ImageOrder, StaysWhatItWas) {
-  const ImageOrder order = OrderOf(50'000, DATA_ORDER_SHUFFLED, 1);
+TEST(SampleOrder, StaysWhatItWas) {
+  const SampleOrder order = OrderOf(50'000, DATA_ORDER_SHUFFLED, 1);
   std::vector<uint64_t> indices;
   for (uint64_t k : {0, 1, 49'999, 50'000, 123'456}) indices.push_back(order.Index(k));
   EXPECT_THAT(indices, ElementsAre(41418, 21783, 33098, 33421, 30659));
@@ -136,7 +136,7 @@ std::vector<float> Obvious(const std::vector<uint8_t>& image, int channels, int 
 
 TEST_F(ImageBatchTest, CropsAreThoseOfPaddedArrays) {
   const ImageFile file = Make(12);
-  const ImageOrder order = OrderOf(12, DATA_ORDER_SHUFFLED, 5);
+  const SampleOrder order = OrderOf(12, DATA_ORDER_SHUFFLED, 5);
   const Normalization normalization{{0.5f, 0.25f}, {0.125f, 0.3f}};
   constexpr uint64_t kSamples = 1500;
   for (const uint32_t padding : {0, 1, 3}) {
@@ -168,7 +168,7 @@ TEST_F(ImageBatchTest, NormalizesAndPadsWithBlack) {
   std::ofstream(folder_ + "/n.bin.json") << ToJson(sidecar);
   std::ofstream(folder_ + "/n.bin", std::ios::binary) << std::string("\x01\xff\x33\x33\x33", 5);
   const ImageFile file = ImageFile::Open(folder_ + "/n.bin").value();
-  const ImageOrder order = OrderOf(1, DATA_ORDER_SEQUENTIAL);
+  const SampleOrder order = OrderOf(1, DATA_ORDER_SEQUENTIAL);
   std::vector<float> pixels;
   std::vector<int64_t> labels;
   ASSERT_TRUE(ReadImages(file, order, {}, {}, 0, 1, pixels, labels).ok());
@@ -192,7 +192,7 @@ TEST_F(ImageBatchTest, SamplesDoNotDependOnHowTheyAreBatched) {
   const ImageFile file = Make(9);
   const Augmentation augmentation{.crop_padding = 2, .flip = true};
   for (const DataOrder kind : {DATA_ORDER_SHUFFLED, DATA_ORDER_SEQUENTIAL}) {
-    const ImageOrder order = OrderOf(9, kind, 3);
+    const SampleOrder order = OrderOf(9, kind, 3);
     std::vector<float> all, part;
     std::vector<int64_t> labels, part_labels;
     ASSERT_TRUE(ReadImages(file, order, augmentation, {}, 20, 30, all, labels).ok());
@@ -227,7 +227,7 @@ TEST_F(ImageBatchTest, MeasuresMeanAndDeviation) {
 
 TEST_F(ImageBatchTest, RefusesWhatMakesNoSense) {
   const ImageFile file = Make(3);
-  const ImageOrder order = OrderOf(3, DATA_ORDER_SEQUENTIAL);
+  const SampleOrder order = OrderOf(3, DATA_ORDER_SEQUENTIAL);
   const auto read = [&](const Augmentation& augmentation, const Normalization& normalization) {
     std::vector<float> pixels;
     std::vector<int64_t> labels;

@@ -21,7 +21,7 @@ at::Tensor Owning(std::vector<T> values, const std::vector<int64_t>& shape, at::
 
 class Images final : public Samples {
  public:
-  Images(data::ImageFile file, const data::ImageOrder& order, const data::Augmentation& augmentation,
+  Images(data::ImageFile file, const data::SampleOrder& order, const data::Augmentation& augmentation,
          data::Normalization normalization)
       : file_(std::move(file)), order_(order), augmentation_(augmentation), normalization_(std::move(normalization)) {}
 
@@ -41,7 +41,7 @@ class Images final : public Samples {
 
  private:
   const data::ImageFile file_;
-  const data::ImageOrder order_;
+  const data::SampleOrder order_;
   const data::Augmentation augmentation_;
   const data::Normalization normalization_;
 };
@@ -64,9 +64,9 @@ class ImageClassification final : public Task {
                        " (channels, height, width), the model reads ", shape[0], " x ", shape[1], " x ", shape[2])));
     }
     if (absl::Status s = file->CheckLabels(inventory.task().targets().bound()); !s.ok()) return at(s);
-    const data::ImageOrder order({.images = file->images(),
-                                  .order = options.evaluation ? DATA_ORDER_SEQUENTIAL : options.data.order(),
-                                  .seed = options.seed});
+    const data::SampleOrder order({.samples = file->images(),
+                                   .order = options.evaluation ? DATA_ORDER_SEQUENTIAL : options.data.order(),
+                                   .seed = options.seed});
     data::Augmentation augmentation;
     if (!options.evaluation) {
       augmentation = {.crop_padding = options.data.augmentation().crop_padding(),

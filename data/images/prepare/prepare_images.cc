@@ -21,7 +21,7 @@
 #include "data/images/prepare/idx_file.h"
 #include "data/images/prepare/image_folder.h"
 #include "data/images/prepare/resize.h"
-#include "data/images/random_purpose.h"
+#include "data/random_purpose.h"
 #include "data/sampler.h"
 
 namespace muster::data {

@@ -1,4 +1,4 @@
-// The uses of random numbers in this folder: each has its own sequence for the same seed.
+// The uses of random numbers in the order and the contents of samples: each has its own sequence for the same seed.
 #pragma once
 
 #include <array>
