@@ -98,8 +98,8 @@ engine::Batch MakeBatch(const Dimensions& shape) {
   if (shape.family != "resnet") return tasks::TokenBatch(shape.sequences, MakeTokens(shape), shape.sequences);
   const int64_t n = shape.sequences, size = shape.image;
   return {.samples = shape.sequences,
-          .inputs = at::randn({n, 3, size, size}),
-          .targets = at::arange(n, at::kLong).remainder(10),
+          .tensors = {{models::kInputs, at::randn({n, 3, size, size})},
+                      {models::kTargets, at::arange(n, at::kLong).remainder(10)}},
           .global_samples = shape.sequences};
 }
 

@@ -81,14 +81,6 @@ uint64_t Buffers(const Inventory& inventory) {
   return elements;
 }
 
-uint64_t Elements(const BatchTensor& tensor) {
-  uint64_t elements = 1;
-  for (const uint64_t n : tensor.shape()) elements *= n;
-  return elements;
-}
-
-uint64_t TargetsPerSample(const Inventory& inventory) { return Elements(inventory.task().targets()); }
-
 WindowBlocks BlocksOfWindow(uint64_t tokens, uint64_t window) {
   constexpr uint64_t kLeast = 128;  // a narrower one launches more kernels for nothing
   const auto aligned = [](uint64_t n) { return (n + 15) / 16 * 16; };

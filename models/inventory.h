@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "models/task.h"
 #include "proto/inventory.pb.h"
 #include "proto/spec.pb.h"
 
@@ -21,15 +22,6 @@ absl::StatusOr<Inventory> MakeInventory(const Model& model, Device device = DEVI
 // Of the model that a job trains: with what it freezes, and with its adapters. InvalidArgument also: a message that
 // begins with "freeze" or "lora" (models/tuning.h). `train` is resolved.
 absl::StatusOr<Inventory> MakeInventory(const Train& train, Device device = DEVICE_CPU);
-
-// Names of tasks.
-inline constexpr char kLanguageModel[] = "language_model";
-inline constexpr char kImageClassification[] = "image_classification";
-
-// Elements of one sample's tensor of a batch.
-uint64_t Elements(const BatchTensor& tensor);
-// Targets of one sample: the tokens of a sequence, or one label.
-uint64_t TargetsPerSample(const Inventory& inventory);
 
 // Elements of all tensors, each counted once.
 uint64_t Parameters(const Inventory& inventory);

@@ -26,30 +26,34 @@ Tensor& AddTensor(Unit& unit, const std::string& name, const std::vector<uint64_
   return tensor;
 }
 
+BatchTensor& AddBatchTensor(Task& task, const std::string& name, BatchTensor::Type type,
+                            const std::vector<uint64_t>& shape) {
+  BatchTensor& tensor = *task.add_tensors();
+  tensor.set_name(name);
+  tensor.set_type(type);
+  for (const uint64_t n : shape) tensor.add_shape(n);
+  return tensor;
+}
+
 void SetLanguageTask(Inventory& inventory, uint64_t vocabulary, uint64_t context) {
   Task& task = *inventory.mutable_task();
   task.set_name(kLanguageModel);
-  for (BatchTensor* tensor : {task.mutable_inputs(), task.mutable_targets()}) {
-    tensor->set_type(BatchTensor::INT64);
-    tensor->add_shape(context);
-    tensor->set_bound(vocabulary);
-  }
-  task.mutable_inputs()->set_name("tokens");
-  task.mutable_targets()->set_name("next_tokens");
+  AddBatchTensor(task, kInputs, BatchTensor::INT64, {context}).set_input(true);
+  AddBatchTensor(task, kTargets, BatchTensor::INT64, {context}).set_target(true);
+  for (BatchTensor& tensor : *task.mutable_tensors()) tensor.set_bound(vocabulary);
+  task.set_targets_per_sample(context);
 }
 
 void SetImageTask(Inventory& inventory, uint64_t channels, uint64_t height, uint64_t width, uint64_t classes) {
   Task& task = *inventory.mutable_task();
   task.set_name(kImageClassification);
-  BatchTensor &images = *task.mutable_inputs(), &labels = *task.mutable_targets();
-  images.set_name("images");
-  images.set_type(BatchTensor::FLOAT);
-  for (const uint64_t n : {channels, height, width}) images.add_shape(n);
-  labels.set_name("labels");
-  labels.set_type(BatchTensor::INT64);
+  AddBatchTensor(task, kInputs, BatchTensor::FLOAT, {channels, height, width}).set_input(true);
+  BatchTensor& labels = AddBatchTensor(task, kTargets, BatchTensor::INT64, {});
   labels.set_bound(classes);
+  labels.set_target(true);
   task.add_metrics("top1");
   if (classes > 5) task.add_metrics("top5");
+  task.set_targets_per_sample(1);
 }
 
 Unit& AddTokenEmbedding(Inventory& inventory, const char* kind, uint64_t width) {
@@ -66,7 +70,7 @@ Unit& AddTokenEmbedding(Inventory& inventory, const char* kind, uint64_t width) 
 }
 
 Unit& AddLanguageHead(Inventory& inventory, const char* kind, uint64_t width, Device device) {
-  const uint64_t c = width, t = TargetsPerSample(inventory), v = inventory.task().targets().bound();
+  const uint64_t c = width, t = TargetsPerSample(inventory), v = Find(inventory.task(), kTargets).bound();
   Unit& unit = *inventory.add_units();
   unit.set_name("head");
   unit.set_kind(kind);

@@ -40,6 +40,8 @@ absl::Status CheckNumbers(std::initializer_list<FamilyNumber> numbers, const cha
 Tensor& AddTensor(Unit& unit, const std::string& name, const std::vector<uint64_t>& shape, Initialisation::Kind kind,
                   double standard_deviation = 0);
 
+BatchTensor& AddBatchTensor(Task& task, const std::string& name, BatchTensor::Type type,
+                            const std::vector<uint64_t>& shape);
 // The task of predicting each next token of a sequence of `context` tokens.
 void SetLanguageTask(Inventory& inventory, uint64_t vocabulary, uint64_t context);
 // The task of naming the class of an image [channels, height, width].

@@ -226,44 +226,65 @@ class Resolver {
     if (const auto wrong = core::CheckPlaceholders(value)) Error(path, wrong->message, wrong->suggestion);
   }
 
+  // What the tasks read, by the field that names it.
+  struct Source {
+    const char *task, *models, *reads, *missing;
+  };
+  static constexpr Source kSources[] = {
+      {models::kLanguageModel, "language models", "tokens", "missing: a token file (muster data prepare makes one)"},
+      {models::kImageClassification, "models of images", "images",
+       "missing: a file of images (muster data prepare-images makes one)"},
+      {models::kTensors, "models of named tensors", "named tensors",
+       "missing: a safetensors file, or a pattern of them, with the tensors that the model declares"}};
+
+  // The task of the model, or what a bad one's data is for.
+  std::string TaskName(const Data& data) const {
+    if (model_good_) return inventory_.task().name();
+    return !data.images().empty()    ? models::kImageClassification
+           : !data.tensors().empty() ? models::kTensors
+                                     : models::kLanguageModel;
+  }
+
   void Data_(Train& train) {
     Data& data = *train.mutable_data();
-    const bool images = model_good_ ? inventory_.task().name() == models::kImageClassification : !data.images().empty();
-    if (images) {
+    const std::string task = TaskName(data);
+    const Source& own =
+        *std::find_if(std::begin(kSources), std::end(kSources), [&](const Source& s) { return s.task == task; });
+    for (const Source& source : kSources) {
+      const auto [field, path] = models::SourceOf(source.task, data);
+      if (&source == &own && path.empty()) Error(field, source.missing);
+      if (&source != &own && !path.empty()) {
+        Error(field, absl::StrCat("is for ", source.models, ", and this one reads ", own.reads));
+      }
+      Path(field, path);
+    }
+    if (task == models::kImageClassification) {
       Images_(data);
     } else {
-      if (data.tokens().empty()) Error("data.tokens", "missing: a token file (muster data prepare makes one)");
-      NotForTokens(train);
+      NotForImages(train, own.reads);
     }
-    Path("data.tokens", data.tokens());
-    Path("data.images", data.images());
     Path("data.validation", data.validation());
     if (!data.has_order()) data.set_order(DATA_ORDER_SHUFFLED);
     Known("data.order", DataOrder_IsValid(data.order()) && data.order() != DATA_ORDER_UNSPECIFIED);
   }
 
-  void NotForTokens(const Train& train) {
+  void NotForImages(const Train& train, const char* reads) {
     const Data& data = train.data();
-    const std::pair<const char*, bool> given[] = {{"data.images", !data.images().empty()},
-                                                  {"data.augmentation", data.has_augmentation()},
+    const std::pair<const char*, bool> given[] = {{"data.augmentation", data.has_augmentation()},
                                                   {"data.mean", data.mean_size() > 0},
                                                   {"data.standard_deviation", data.standard_deviation_size() > 0},
                                                   {"label_smoothing", train.label_smoothing() != 0}};
     for (const auto& [path, is_given] : given) {
-      if (is_given) Error(path, "is for models of images, and this one reads tokens");
+      if (is_given) Error(path, absl::StrCat("is for models of images, and this one reads ", reads));
     }
   }
 
   void Images_(Data& data) {
-    if (data.images().empty()) {
-      Error("data.images", "missing: a file of images (muster data prepare-images makes one)");
-    }
-    if (!data.tokens().empty()) Error("data.tokens", "is for language models, and this one reads images");
     Augmentation& a = *data.mutable_augmentation();
     if (!a.has_crop_padding()) a.set_crop_padding(0);
     if (!a.has_flip()) a.set_flip(false);
     if (!model_good_) return;
-    const auto& shape = inventory_.task().inputs().shape();  // channels, height, width
+    const auto& shape = models::Find(inventory_.task(), models::kInputs).shape();  // channels, height, width
     if (a.crop_padding() >= shape[1]) {
       Error("data.augmentation.crop_padding",
             absl::StrCat("must be less than the images' height of ", shape[1], ", got ", a.crop_padding()));
@@ -675,9 +696,9 @@ class Resolver {
       return;
     }
     if (!v.has_every_steps()) v.set_every_steps(100);
-    // A test set of images is evaluated whole.
-    const bool images = !train.data().images().empty();
-    if (!v.has_sequences()) v.set_sequences(images ? kMaxSequences : 64);
+    // A test set is evaluated whole, unless it is text.
+    const bool tokens = TaskName(train.data()) == models::kLanguageModel;
+    if (!v.has_sequences()) v.set_sequences(tokens ? 64 : kMaxSequences);
     if (v.sequences() == 0 || v.sequences() > kMaxSequences) {
       Error("validation.sequences", absl::StrCat("must be 1 to ", kMaxSequences, ", got ", v.sequences()));
     }

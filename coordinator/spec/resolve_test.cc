@@ -10,6 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/spec/good_spec_test.h"
+#include "models/custom/custom.h"
+#include "models/inventory_build.h"
+#include "models/task.h"
 
 namespace muster::spec {
 namespace {
@@ -211,6 +214,34 @@ Data& Classifier(JobSpec& spec) {
   return *train.mutable_data();
 }
 
+// A custom model of named tensors.
+Data& Rated(JobSpec& spec) {
+  Model& model = *spec.mutable_train()->mutable_model();
+  Custom& custom = *model.mutable_custom();
+  custom.set_library("/opt/models/librated.so");
+  Task& task = *custom.mutable_task();
+  task.set_name(models::kTensors);
+  task.set_targets_per_sample(1);
+  models::AddBatchTensor(task, "user", BatchTensor::FLOAT, {8}).set_input(true);
+  Unit& unit = *custom.add_units();
+  unit.set_name("all");
+  unit.set_kind(models::kCustomKind);
+  models::AddTensor(unit, "all.weight", {8}, Initialisation::ZEROS).set_decay(false);
+  Data& data = *spec.mutable_train()->mutable_data();
+  data.clear_tokens();
+  data.set_tensors("/ratings-*.safetensors");
+  return data;
+}
+
+TEST(Resolve, NamedTensorsAreValidatedWhole) {
+  JobSpec spec = Good();
+  Rated(spec).set_validation("/test.safetensors");
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  EXPECT_EQ(spec.train().validation().sequences(), 1u << 20);
+  EXPECT_EQ(spec.train().data().order(), DATA_ORDER_SHUFFLED);
+  EXPECT_FALSE(spec.train().data().has_augmentation());
+}
+
 TEST(Resolve, AClassifierHasItsOwnDefaults) {
   JobSpec spec = Good();
   Classifier(spec).set_validation("/test.bin");
@@ -284,6 +315,14 @@ TEST(Resolve, EveryMistakeHasItsPath) {
          Large(1, s);
          train(s).mutable_batch()->set_sequences(1 << 20);
        }},
+      {"data.tensors", "missing: a safetensors file", [&](JobSpec& s) { Rated(s).clear_tensors(); }},
+      {"data.tensors", "absolute", [&](JobSpec& s) { Rated(s).set_tensors("a.safetensors"); }},
+      {"data.tensors", "is for models of named tensors, and this one reads images",
+       [&](JobSpec& s) { Classifier(s).set_tensors("/a.safetensors"); }},
+      {"data.images", "is for models of images, and this one reads named tensors",
+       [&](JobSpec& s) { Rated(s).set_images("/i.bin"); }},
+      {"data.mean", "is for models of images, and this one reads named tensors",
+       [&](JobSpec& s) { Rated(s).add_mean(1); }},
       {"data.images", "missing: a file of images", [&](JobSpec& s) { Classifier(s).clear_images(); }},
       {"data.tokens", "is for language models", [&](JobSpec& s) { Classifier(s).set_tokens("/t.bin"); }},
       {"data.images", "is for models of images", [&](JobSpec& s) { train(s).mutable_data()->set_images("/i.bin"); }},

@@ -1,5 +1,6 @@
 #include "models/custom/custom.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
@@ -26,6 +27,9 @@ constexpr size_t kMaxNameBytes = 256;
 constexpr size_t kMaxOptionNameBytes = 64, kMaxOptionValueBytes = 256;
 constexpr uint64_t kMaxContext = 1 << 24, kMaxVocabulary = uint64_t{1} << 31;
 constexpr uint64_t kMaxChannels = 1 << 10, kMaxImage = 1 << 14, kMaxClasses = 1 << 24;
+constexpr int kMaxBatchTensors = 32, kMaxMetrics = 32;
+constexpr uint64_t kMaxSampleElements = uint64_t{1} << 32, kMaxBound = uint64_t{1} << 62;
+constexpr uint64_t kMaxTargets = uint64_t{1} << 31;
 constexpr double kMaxFlops = 1e20;
 constexpr double kMaxStandardDeviation = 1e3;
 
@@ -96,21 +100,23 @@ class CustomCheck {
     return absl::OkStatus();
   }
 
-  // The task must be one that SetLanguageTask or SetImageTask makes: whatever reads its shapes relies on it.
+  // Whatever reads the shapes of the first two relies on their being what SetLanguageTask and SetImageTask make.
   absl::Status TaskOf() {
     const Task& task = model_.task();
+    if (task.name() == kTensors) return TensorsTask(task);
+    const BatchTensor &inputs = Find(task, kInputs), &targets = Find(task, kTargets);
     Inventory expected;
     if (task.name() == kLanguageModel) {
-      const uint64_t context = task.inputs().shape_size() == 1 ? task.inputs().shape(0) : 0;
-      const uint64_t vocabulary = task.inputs().bound();
+      const uint64_t context = inputs.shape_size() == 1 ? inputs.shape(0) : 0;
+      const uint64_t vocabulary = inputs.bound();
       if (context < 1 || context > kMaxContext || vocabulary < 2 || vocabulary > kMaxVocabulary) {
         return Bad("task", absl::StrCat("a language_model's inputs have the shape [1 to ", kMaxContext,
                                         " tokens] and a bound of 2 to ", kMaxVocabulary, ", its vocabulary"));
       }
       SetLanguageTask(expected, vocabulary, context);
     } else if (task.name() == kImageClassification) {
-      const auto& shape = task.inputs().shape();
-      const uint64_t classes = task.targets().bound();
+      const auto& shape = inputs.shape();
+      const uint64_t classes = targets.bound();
       if (shape.size() != 3 || shape[0] < 1 || shape[0] > kMaxChannels || shape[1] < 1 || shape[1] > kMaxImage ||
           shape[2] < 1 || shape[2] > kMaxImage || classes < 2 || classes > kMaxClasses) {
         return Bad("task", absl::StrCat("an image_classification's inputs have the shape [1 to ", kMaxChannels,
@@ -122,12 +128,87 @@ class CustomCheck {
       return Bad("task", task.name().empty()
                              ? absl::StrCat("missing: `muster model inspect ", model_.library(),
                                             " > model.json` prints it and the units; name the file as model.inventory")
-                             : absl::StrCat("\"", task.name(), "\" is not known; there are ", kLanguageModel, " and ",
-                                            kImageClassification));
+                             : absl::StrCat("\"", task.name(), "\" is not known; there are ", kLanguageModel, ", ",
+                                            kImageClassification, " and ", kTensors));
     }
     if (task.SerializeAsString() == expected.task().SerializeAsString()) return absl::OkStatus();
     return Bad("task", absl::StrCat("is not what a ", task.name(),
                                     " of these shapes has: ", expected.task().ShortDebugString()));
+  }
+
+  static absl::Status TensorsTask(const Task& task) {
+    if (task.tensors_size() < 1 || task.tensors_size() > kMaxBatchTensors) {
+      return Bad("task.tensors",
+                 absl::StrCat("must be 1 to ", kMaxBatchTensors, " tensors of a batch, got ", task.tensors_size()));
+    }
+    std::set<std::string> names;
+    bool reads = false;
+    for (int t = 0; t < task.tensors_size(); ++t) {
+      const std::string path = absl::StrCat("task.tensors[", t, "]");
+      if (absl::Status status = OneBatchTensor(path, task.tensors(t)); !status.ok()) return status;
+      if (!names.insert(task.tensors(t).name()).second) {
+        return Bad(path + ".name", absl::StrCat("\"", task.tensors(t).name(), "\" occurs twice"));
+      }
+      reads |= task.tensors(t).input();
+    }
+    if (!reads) return Bad("task.tensors", "none is an input: the first unit reads at least one");
+    if (task.has_inputs() || task.has_targets()) return Bad("task", "has fields that only older builds wrote");
+    if (task.targets_per_sample() < 1 || task.targets_per_sample() > kMaxTargets) {
+      return Bad("task.targets_per_sample",
+                 absl::StrCat("must be 1 to ", kMaxTargets, ", got ", task.targets_per_sample()));
+    }
+    return Metrics(task);
+  }
+
+  static absl::Status OneBatchTensor(const std::string& path, const BatchTensor& tensor) {
+    if (absl::Status status = CheckTensorName(path + ".name", tensor.name()); !status.ok()) return status;
+    if (tensor.type() != BatchTensor::INT64 && tensor.type() != BatchTensor::FLOAT) {
+      return Bad(path + ".type", "must be INT64 or FLOAT");
+    }
+    if (tensor.shape_size() > kMaxCustomDimensions) {
+      return Bad(path + ".shape", absl::StrCat("at most ", kMaxCustomDimensions, " dimensions are allowed"));
+    }
+    uint64_t elements = 1;
+    for (const uint64_t n : tensor.shape()) {
+      if (n == 0) return Bad(path + ".shape", "a dimension is 0");
+      if (n > kMaxSampleElements / elements) {
+        return Bad(path + ".shape", absl::StrCat("a sample has more than ", kMaxSampleElements, " elements"));
+      }
+      elements *= n;
+    }
+    if (tensor.type() == BatchTensor::FLOAT && tensor.bound() != 0) {
+      return Bad(path + ".bound", "only integers have one");
+    }
+    if (tensor.type() == BatchTensor::INT64 && (tensor.bound() < 1 || tensor.bound() > kMaxBound)) {
+      return Bad(path + ".bound",
+                 absl::StrCat("integers are 0 to bound - 1, and bound is 1 to ", kMaxBound, ", got ", tensor.bound()));
+    }
+    if (tensor.input() || tensor.target()) return absl::OkStatus();
+    return Bad(path, "is neither an input nor a target: nothing reads it");
+  }
+
+  // They become fields of logs and of JSON, tags of TensorBoard, and labels of Prometheus.
+  static absl::Status Metrics(const Task& task) {
+    static const std::set<std::string> taken = {"loss", "samples", "step", "validation_loss"};
+    if (task.metrics_size() > kMaxMetrics) {
+      return Bad("task.metrics", absl::StrCat("at most ", kMaxMetrics, " are allowed, got ", task.metrics_size()));
+    }
+    std::set<std::string> names;
+    for (int m = 0; m < task.metrics_size(); ++m) {
+      const std::string &name = task.metrics(m), path = absl::StrCat("task.metrics[", m, "]");
+      const bool good = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+        return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '_';
+      });
+      if (!good || name.empty() || name.size() > kMaxOptionNameBytes || !absl::ascii_islower(name[0])) {
+        return Bad(path, absl::StrCat("\"", name,
+                                      "\" is no name of a metric: a lowercase letter, then lowercase "
+                                      "letters, digits and _, at most ",
+                                      kMaxOptionNameBytes));
+      }
+      if (taken.contains(name)) return Bad(path, absl::StrCat("\"", name, "\" is what another number is called"));
+      if (!names.insert(name).second) return Bad(path, absl::StrCat("\"", name, "\" occurs twice"));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Units() {
@@ -280,8 +361,10 @@ class CustomModels final : public ModelFamily {
   std::string name() const override { return "custom"; }
 
   absl::StatusOr<Model> Resolve(const Model& model) const override {
-    if (absl::Status status = CustomCheck(model.custom()).Run(); !status.ok()) return status;
-    return model;
+    Model resolved = model;
+    if (model.custom().has_task()) *resolved.mutable_custom()->mutable_task() = Current(model.custom().task());
+    if (absl::Status status = CustomCheck(resolved.custom()).Run(); !status.ok()) return status;
+    return resolved;
   }
   // Measured on a CPU: on a GPU bytes differ by what its kernels keep.
   Inventory MakeInventory(const Model& resolved, Device) const override {
@@ -326,9 +409,11 @@ class CustomModels final : public ModelFamily {
 }  // namespace
 
 absl::Status CheckSameStructure(const Custom& theirs, const Custom& ours) {
-  if (theirs.task().SerializeAsString() != ours.task().SerializeAsString()) {
-    return absl::InvalidArgumentError(absl::StrCat("the task is {", theirs.task().ShortDebugString(), "}, but {",
-                                                   ours.task().ShortDebugString(), "} here"));
+  // A checkpoint's may have been written by an older build.
+  const Task their_task = Current(theirs.task()), our_task = Current(ours.task());
+  if (their_task.SerializeAsString() != our_task.SerializeAsString()) {
+    return absl::InvalidArgumentError(absl::StrCat("the task is {", their_task.ShortDebugString(), "}, but {",
+                                                   our_task.ShortDebugString(), "} here"));
   }
   for (int u = 0; u < theirs.units_size() && u < ours.units_size(); ++u) {
     const Unit &a = theirs.units(u), &b = ours.units(u);

@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/text_format.h"
 #include "models/inventory.h"
 #include "models/inventory_build.h"
 
@@ -71,6 +72,61 @@ TEST(CustomModel, ImagesAreATaskToo) {
   EXPECT_TRUE(Resolve(model).ok());
 }
 
+// Two inputs, one of them a target too.
+Model GoodTensors() {
+  Model model = GoodCustom();
+  Task& task = *model.mutable_custom()->mutable_task();
+  task.Clear();
+  task.set_name(kTensors);
+  AddBatchTensor(task, "user", BatchTensor::FLOAT, {8}).set_input(true);
+  BatchTensor& item = AddBatchTensor(task, "item", BatchTensor::INT64, {3, 2});
+  item.set_bound(50);
+  item.set_input(true);
+  item.set_target(true);
+  task.add_metrics("top_10");
+  task.set_targets_per_sample(6);
+  return model;
+}
+
+TEST(CustomModel, NamedTensorsAreATaskToo) {
+  const absl::StatusOr<Inventory> inventory = MakeInventory(GoodTensors());
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  EXPECT_EQ(TargetsPerSample(*inventory), 6u);
+  EXPECT_EQ(DescribeSample(inventory->task()), "user float [8], item int64 [3, 2]");
+  EXPECT_EQ(Find(inventory->task(), "item").bound(), 50u);
+  EXPECT_EQ(Find(inventory->task(), "rating").shape_size(), 0);
+}
+
+// What builds wrote whose tasks had two tensors: a spec in a checkpoint's manifest or in the coordinator's database.
+TEST(CustomModel, ATaskOfAnOlderBuildIsTheSame) {
+  Model older = GoodCustom();
+  Task& task = *older.mutable_custom()->mutable_task();
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
+      R"(name: "language_model"
+         inputs { name: "tokens" type: INT64 shape: 16 bound: 61 }
+         targets { name: "next_tokens" type: INT64 shape: 16 bound: 61 })",
+      &task));
+  const Model good = GoodCustom();
+  const absl::StatusOr<Model> resolved = Resolve(older);
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_EQ(resolved->SerializeAsString(), good.SerializeAsString());
+  EXPECT_TRUE(CheckSame(older, good).ok()) << CheckSame(older, good);
+  EXPECT_TRUE(CheckSame(good, older).ok());
+  task.mutable_targets()->set_bound(60);
+  EXPECT_FALSE(Resolve(older).ok());
+  EXPECT_FALSE(CheckSame(older, good).ok());
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
+      R"(name: "image_classification"
+         inputs { name: "images" type: FLOAT shape: 3 shape: 32 shape: 24 }
+         targets { name: "labels" type: INT64 bound: 10 }
+         metrics: "top1" metrics: "top5")",
+      &task));
+  Inventory expected;
+  SetImageTask(expected, 3, 32, 24, 10);
+  EXPECT_EQ(Current(task).SerializeAsString(), expected.task().SerializeAsString());
+  EXPECT_TRUE(Resolve(older).ok());
+}
+
 struct BadCustom {
   const char* error;  // its beginning
   std::function<void(Custom&)> change;
@@ -93,11 +149,11 @@ const std::vector<BadCustom>& BadCustoms() {
       {"options[1].name: occurs twice", [](Custom& m) { *m.add_options() = m.options(0); }},
       {"task: missing: `muster model inspect /opt/models/libmine.so", [](Custom& m) { m.clear_task(); }},
       {"task: \"sing\"", [](Custom& m) { m.mutable_task()->set_name("sing"); }},
-      {"task: a language_model's", [](Custom& m) { m.mutable_task()->mutable_inputs()->set_bound(0); }},
+      {"task: a language_model's", [](Custom& m) { m.mutable_task()->mutable_tensors(0)->set_bound(0); }},
       {"task: a language_model's",
-       [](Custom& m) { m.mutable_task()->mutable_inputs()->set_shape(0, uint64_t{1} << 60); }},
-      {"task: a language_model's", [](Custom& m) { m.mutable_task()->mutable_inputs()->clear_shape(); }},
-      {"task: is not what", [](Custom& m) { m.mutable_task()->mutable_targets()->set_bound(9); }},
+       [](Custom& m) { m.mutable_task()->mutable_tensors(0)->set_shape(0, uint64_t{1} << 60); }},
+      {"task: a language_model's", [](Custom& m) { m.mutable_task()->mutable_tensors(0)->clear_shape(); }},
+      {"task: is not what", [](Custom& m) { m.mutable_task()->mutable_tensors(1)->set_bound(9); }},
       {"task: is not what", [](Custom& m) { m.mutable_task()->add_metrics("top1"); }},
       {"task: an image_classification's", [](Custom& m) { m.mutable_task()->set_name(kImageClassification); }},
       {"units: missing", [](Custom& m) { m.clear_units(); }},
@@ -185,13 +241,65 @@ TEST(CustomModel, WhatDoesNotFitIsNamed) {
   }
 }
 
+TEST(CustomModel, WhatDoesNotFitANamedTensorIsNamed) {
+  using Change = std::function<void(Task&)>;
+  const std::vector<std::pair<const char*, Change>> cases = {
+      {"task.tensors: must be 1 to 32", [](Task& t) { t.clear_tensors(); }},
+      {"task.tensors: must be 1 to 32",
+       [](Task& t) {
+         for (int i = 0; i < 31; ++i) *t.add_tensors() = t.tensors(0);
+       }},
+      {"task.tensors: none is an input",
+       [](Task& t) {
+         for (BatchTensor& tensor : *t.mutable_tensors()) tensor.set_input(false), tensor.set_target(true);
+       }},
+      {"task.tensors[0]: is neither", [](Task& t) { t.mutable_tensors(0)->set_input(false); }},
+      {"task.tensors[0].name: missing", [](Task& t) { t.mutable_tensors(0)->clear_name(); }},
+      {"task.tensors[0].name: \"__metadata__\"", [](Task& t) { t.mutable_tensors(0)->set_name("__metadata__"); }},
+      {"task.tensors[1].name: \"user\" occurs twice", [](Task& t) { t.mutable_tensors(1)->set_name("user"); }},
+      {"task.tensors[0].type: must be", [](Task& t) { t.mutable_tensors(0)->clear_type(); }},
+      {"task.tensors[0].bound: only integers", [](Task& t) { t.mutable_tensors(0)->set_bound(5); }},
+      {"task.tensors[1].bound: integers are 0", [](Task& t) { t.mutable_tensors(1)->clear_bound(); }},
+      {"task.tensors[1].bound: integers are 0", [](Task& t) { t.mutable_tensors(1)->set_bound(~uint64_t{0}); }},
+      {"task.tensors[1].shape: a dimension is 0", [](Task& t) { t.mutable_tensors(1)->set_shape(0, 0); }},
+      // 2^33 * 2^33 would be 4 after 2^64.
+      {"task.tensors[1].shape: a sample has more",
+       [](Task& t) {
+         for (int i = 0; i < 2; ++i) t.mutable_tensors(1)->set_shape(i, uint64_t{1} << 33);
+       }},
+      {"task.tensors[0].shape: at most 8",
+       [](Task& t) {
+         for (int i = 0; i < 8; ++i) t.mutable_tensors(0)->add_shape(1);
+       }},
+      {"task: has fields that only older", [](Task& t) { t.mutable_inputs()->set_name("tokens"); }},
+      {"task.targets_per_sample: must be", [](Task& t) { t.clear_targets_per_sample(); }},
+      {"task.targets_per_sample: must be", [](Task& t) { t.set_targets_per_sample(~uint64_t{0}); }},
+      {"task.metrics: at most 32",
+       [](Task& t) {
+         for (int i = 0; i < 32; ++i) t.add_metrics(absl::StrCat("m", i));
+       }},
+      {"task.metrics[1]: \"top_10\" occurs twice", [](Task& t) { t.add_metrics("top_10"); }},
+      {"task.metrics[1]: \"loss\" is what another", [](Task& t) { t.add_metrics("loss"); }},
+      {"task.metrics[1]: \"a b\" is no name", [](Task& t) { t.add_metrics("a b"); }},
+      {"task.metrics[1]: \"1a\" is no name", [](Task& t) { t.add_metrics("1a"); }},
+      {"task.metrics[1]: \"\" is no name", [](Task& t) { t.add_metrics(""); }},
+  };
+  for (const auto& [error, change] : cases) {
+    Model model = GoodTensors();
+    change(*model.mutable_custom()->mutable_task());
+    const absl::Status status = Resolve(model).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << error;
+    EXPECT_TRUE(absl::StartsWith(status.message(), error)) << error << "\n" << status.message();
+  }
+}
+
 // Whatever the bytes of a spec are, they are refused or make an inventory whose sums do not overflow.
 TEST(CustomModel, NoBytesBreakIt) {
   std::mt19937 random(7);
-  const std::string good = GoodCustom().SerializeAsString();
+  const std::string goods[] = {GoodCustom().SerializeAsString(), GoodTensors().SerializeAsString()};
   int parsed = 0, resolved = 0;
   for (int i = 0; i < 20'000; ++i) {
-    std::string bytes = good;
+    std::string bytes = goods[i % 2];
     for (int change = 0; change <= i % 4; ++change) bytes[random() % bytes.size()] = static_cast<char>(random());
     if (i % 5 == 0) bytes.resize(random() % bytes.size());
     Model model;
@@ -214,7 +322,7 @@ TEST(CustomModel, TheFirstDifferenceIsNamed) {
   other.mutable_units(1)->set_saved_bytes(5);
   EXPECT_TRUE(CheckSameStructure(other, ours).ok());
   const std::vector<std::pair<std::string, std::function<void(Custom&)>>> cases = {
-      {"the task is", [](Custom& m) { m.mutable_task()->mutable_inputs()->set_bound(5); }},
+      {"the task is", [](Custom& m) { m.mutable_task()->mutable_tensors(0)->set_bound(5); }},
       {"unit 1 is tail, but head here", [](Custom& m) { m.mutable_units(1)->set_name("tail"); }},
       {"there are 1 units, but 2 here", [](Custom& m) { m.mutable_units()->RemoveLast(); }},
       {"unit head: tensor 1 is \"b\", but \"head.bias\" here",

@@ -90,9 +90,9 @@ TEST(Resnet, SynchronizedNormalizationsDeclareWhatTheyExchange) {
 TEST(Resnet, DescribesItsBatch) {
   const Inventory inventory = Of(Resnets(18, [](Resnet& m) { m.set_classes(3), m.set_image(24), m.set_channels(1); }));
   EXPECT_EQ(inventory.task().name(), "image_classification");
-  EXPECT_EQ(Elements(inventory.task().inputs()), 24u * 24);
+  EXPECT_EQ(Elements(Find(inventory.task(), kInputs)), 24u * 24);
   EXPECT_EQ(TargetsPerSample(inventory), 1u);
-  EXPECT_EQ(inventory.task().targets().bound(), 3u);
+  EXPECT_EQ(Find(inventory.task(), kTargets).bound(), 3u);
   EXPECT_EQ(inventory.task().metrics_size(), 1) << "the five likeliest of three classes are all of them";
 }
 

@@ -109,6 +109,53 @@ struct ImageClassification {
   int64_t classes = 0;
 };
 
+// A tensor of a sample, for Tensors.
+struct BatchTensor {
+  std::string name;
+  std::vector<int64_t> shape;  // of one sample; empty: a number
+  int64_t bound = 0;           // 0: fp32; else int64, 0 <= value < bound
+};
+inline BatchTensor Floats(std::string name, std::vector<int64_t> shape = {}) {
+  return {std::move(name), std::move(shape), 0};
+}
+// Throws std::invalid_argument: a bound below 1.
+inline BatchTensor Integers(std::string name, int64_t bound, std::vector<int64_t> shape = {}) {
+  if (bound < 1) {
+    throw std::invalid_argument(name + ": integers are 0 to bound - 1, and the bound is " + std::to_string(bound));
+  }
+  return {std::move(name), std::move(shape), bound};
+}
+
+// Samples of named tensors, from safetensors files (docs/custom_models.md). The first unit gets `inputs`, the model's
+// Loss and Metrics get the last unit's output and `targets`; a tensor may be in both lists.
+//
+//   muster::Tensors{.inputs = {muster::Floats("user", {8}), muster::Integers("item", 500)},
+//                   .targets = {muster::Floats("rating")}}
+struct Tensors {
+  std::vector<BatchTensor> inputs, targets;
+  int64_t targets_per_sample =
+      1;  // what the loss and the metrics count of each sample; Muster divides their sums by it
+};
+
+// Tensors of a batch by name, [samples, shape...]: what the first unit or the loss reads.
+class Batch {
+ public:
+  Batch(const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors)
+      : names_(names), tensors_(tensors) {}
+  // Throws std::invalid_argument: there is none of that name.
+  const at::Tensor& operator[](const std::string& name) const {
+    const auto found = std::find(names_.begin(), names_.end(), name);
+    if (found != names_.end()) return tensors_.at(static_cast<size_t>(found - names_.begin()));
+    std::string known;
+    for (const std::string& own : names_) known += (known.empty() ? "" : ", ") + own;
+    throw std::invalid_argument("there is no tensor \"" + name + "\" here; there are " + known);
+  }
+
+ private:
+  const std::vector<std::string>& names_;
+  const std::vector<at::Tensor>& tensors_;
+};
+
 // How a tensor starts.
 inline plugin::Initial Zeros() { return {plugin::Initial::kZeros, 0}; }
 inline plugin::Initial Ones() { return {plugin::Initial::kOnes, 0}; }
@@ -174,12 +221,34 @@ class WrapPolicy {
 
 namespace sdk {
 
+// Of the tensors that a unit gets: one, unless it is the first of Tensors.
+using ForwardFunction = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
+
 // The modules of a unit, in order.
 struct Part {
   std::string path;  // prefix of its tensors' names
   std::shared_ptr<torch::nn::Module> module;
-  std::function<at::Tensor(const at::Tensor&)> forward;
+  ForwardFunction forward;
 };
+
+// Calls a module's forward with as many tensors as it gets.
+inline ForwardFunction ForwardOf(torch::nn::AnyModule module) {
+  return [module = std::move(module)](const std::vector<at::Tensor>& in) mutable {
+    switch (in.size()) {
+      case 1:
+        return module.forward(in[0]);
+      case 2:
+        return module.forward(in[0], in[1]);
+      case 3:
+        return module.forward(in[0], in[1], in[2]);
+      case 4:
+        return module.forward(in[0], in[1], in[2], in[3]);
+      default:
+        throw std::invalid_argument(
+            "a module's forward gets at most 4 tensors: call AddUnit with a function of a Batch");
+    }
+  };
+}
 
 template <typename Impl>
 bool Drops(const torch::nn::Module& module) {
@@ -248,9 +317,9 @@ class ModuleUnit final : public plugin::Unit {
   void Train(bool on) override {
     for (const Part& part : parts_) part.module->train(on);
   }
-  at::Tensor Forward(const at::Tensor& in) override {
-    at::Tensor x = in;
-    for (const Part& part : parts_) x = part.forward(x);
+  at::Tensor Forward(const std::vector<at::Tensor>& in) override {
+    at::Tensor x = parts_[0].forward(in);
+    for (size_t i = 1; i < parts_.size(); ++i) x = parts_[i].forward({x});
     return x;
   }
 
@@ -262,11 +331,30 @@ class ModuleUnit final : public plugin::Unit {
 
 using LossFunction =
     std::function<at::Tensor(const at::Tensor& output, const at::Tensor& targets, double label_smoothing)>;
+using BatchFunction = std::function<at::Tensor(const at::Tensor& output, const Batch& targets)>;
+
+inline std::vector<std::string> NamesOf(const plugin::Task& task, bool plugin::BatchTensor::*which) {
+  std::vector<std::string> names;
+  for (const plugin::BatchTensor& tensor : task.tensors) {
+    if (tensor.*which) names.push_back(tensor.name);
+  }
+  return names;
+}
+
+// What the model computes of the last unit's output. One of the losses, or none.
+struct Objective {
+  LossFunction loss;
+  BatchFunction batch_loss;
+  std::vector<BatchFunction> metrics;
+};
 
 class ModuleModel final : public plugin::Model {
  public:
-  ModuleModel(plugin::Task task, std::vector<std::unique_ptr<ModuleUnit>> units, LossFunction loss)
-      : task_(task), units_(std::move(units)), loss_(std::move(loss)) {}
+  ModuleModel(plugin::Task task, std::vector<std::unique_ptr<ModuleUnit>> units, Objective objective)
+      : task_(std::move(task)),
+        targets_(NamesOf(task_, &plugin::BatchTensor::target)),
+        units_(std::move(units)),
+        objective_(std::move(objective)) {}
 
   plugin::Task task() const override { return task_; }
   std::vector<plugin::Unit*> Units() const override {
@@ -274,14 +362,21 @@ class ModuleModel final : public plugin::Model {
     for (const auto& unit : units_) units.push_back(unit.get());
     return units;
   }
-  at::Tensor Loss(const at::Tensor& output, const at::Tensor& targets, double label_smoothing) override {
-    return loss_ == nullptr ? at::Tensor() : loss_(output, targets, label_smoothing);
+  at::Tensor Loss(const at::Tensor& output, const std::vector<at::Tensor>& targets, double label_smoothing) override {
+    if (objective_.batch_loss != nullptr) return objective_.batch_loss(output, Batch(targets_, targets));
+    return objective_.loss == nullptr ? at::Tensor() : objective_.loss(output, targets.at(0), label_smoothing);
+  }
+  std::vector<at::Tensor> Metrics(const at::Tensor& output, const std::vector<at::Tensor>& targets) override {
+    std::vector<at::Tensor> sums;
+    for (const BatchFunction& metric : objective_.metrics) sums.push_back(metric(output, Batch(targets_, targets)));
+    return sums;
   }
 
  private:
   const plugin::Task task_;
+  const std::vector<std::string> targets_;
   const std::vector<std::unique_ptr<ModuleUnit>> units_;
-  const LossFunction loss_;
+  const Objective objective_;
 };
 
 // Finds the tensors of units, in forward order. Throws std::invalid_argument: one that Muster cannot train.
@@ -375,6 +470,9 @@ class Model {
   Model(ImageClassification task, const torch::nn::Sequential& layers, const WrapPolicy& policy) : Model(task) {
     Cut(layers, policy);
   }
+  Model(const Tensors& task, const torch::nn::Sequential& layers, const WrapPolicy& policy) : Model(task) {
+    Cut(layers, policy);
+  }
   // By hand: AddUnit, in forward order.
   explicit Model(LanguageModel task) {
     task_.kind = plugin::Task::kLanguageModel;
@@ -389,17 +487,35 @@ class Model {
     task_.classes = task.classes;
   }
 
-  // A module whose forward takes and returns one tensor. Its tensors are called "<name>.<their name in the module>".
+  // Throws std::invalid_argument: the two lists say different things of a tensor.
+  explicit Model(const Tensors& task) {
+    task_.kind = plugin::Task::kTensors;
+    task_.targets_per_sample = task.targets_per_sample;
+    for (const BatchTensor& tensor : task.inputs) Declare(tensor, &plugin::BatchTensor::input);
+    for (const BatchTensor& tensor : task.targets) Declare(tensor, &plugin::BatchTensor::target);
+  }
+
+  // A module whose forward takes and returns one tensor; the first unit of Tensors takes its inputs, up to four, in
+  // their order. Its tensors are called "<name>.<their name in the module>".
   template <typename M>
   Model& AddUnit(const std::string& name, const torch::nn::ModuleHolder<M>& module) {
-    torch::nn::AnyModule any(module);
-    return AddUnit(name, module.ptr(), [any](const at::Tensor& x) mutable { return any.forward(x); });
+    return AddPart(name, module.ptr(), sdk::ForwardOf(torch::nn::AnyModule(module)), /*reads_batch=*/false);
   }
   // Likewise, computed by a function that uses the module.
   Model& AddUnit(const std::string& name, std::shared_ptr<torch::nn::Module> module,
                  std::function<at::Tensor(const at::Tensor&)> forward) {
-    units_.push_back({name, {sdk::Part{name, std::move(module), std::move(forward)}}});
-    return *this;
+    const auto one = [forward = std::move(forward)](const std::vector<at::Tensor>& in) {
+      if (in.size() == 1) return forward(in[0]);
+      throw std::invalid_argument("gets " + std::to_string(in.size()) + " tensors: its function must take a Batch");
+    };
+    return AddPart(name, std::move(module), one, /*reads_batch=*/false);
+  }
+  // The first unit of Tensors, of whose inputs the function takes some by name.
+  Model& AddUnit(const std::string& name, std::shared_ptr<torch::nn::Module> module,
+                 std::function<at::Tensor(const Batch&)> forward) {
+    const auto named = [names = sdk::NamesOf(task_, &plugin::BatchTensor::input), forward = std::move(forward)](
+                           const std::vector<at::Tensor>& in) { return forward(Batch(names, in)); };
+    return AddPart(name, std::move(module), named, /*reads_batch=*/true);
   }
 
   // How a tensor starts, instead of by the default: matrices and kernels by torch.nn's variance, embeddings by
@@ -416,13 +532,27 @@ class Model {
   // In place of cross entropy: the loss summed over all targets, from the last unit's output and the targets (int64
   // [samples, context] or [samples]). Muster divides it by their number.
   Model& Loss(sdk::LossFunction loss) {
-    loss_ = std::move(loss);
+    objective_.loss = std::move(loss);
+    return *this;
+  }
+  // Of Tensors, and required: the loss summed over all targets, from the last unit's output (at least fp32) and the
+  // batch's targets. Muster divides it by the number of samples times targets_per_sample.
+  Model& Loss(sdk::BatchFunction loss) {
+    objective_.batch_loss = std::move(loss);
+    return *this;
+  }
+  // Of Tensors: a metric that validations report beside the loss, summed and divided likewise. `name`: lowercase
+  // letters, digits and underscores.
+  Model& Metric(const std::string& name, sdk::BatchFunction metric) {
+    task_.metrics.push_back(name);
+    objective_.metrics.push_back(std::move(metric));
     return *this;
   }
 
   // For MUSTER_MODEL. Throws std::invalid_argument: a unit or tensor that Muster cannot train; the message names it.
   std::unique_ptr<plugin::Model> Finish() const {
     if (units_.empty()) throw std::invalid_argument("the model has no units");
+    CheckObjective();
     sdk::TensorCollector collector(initials_, decays_);
     std::vector<std::unique_ptr<sdk::ModuleUnit>> units;
     for (const UnitParts& unit : units_) {
@@ -430,23 +560,63 @@ class Model {
           std::make_unique<sdk::ModuleUnit>(unit.name, unit.parts, collector.Collect(unit.name, unit.parts)));
     }
     collector.CheckAllUsed();
-    return std::make_unique<sdk::ModuleModel>(task_, std::move(units), loss_);
+    return std::make_unique<sdk::ModuleModel>(task_, std::move(units), objective_);
   }
 
  private:
   struct UnitParts {
     std::string name;
     std::vector<sdk::Part> parts;
+    bool reads_batch = false;
   };
+
+  Model& AddPart(const std::string& name, std::shared_ptr<torch::nn::Module> module, sdk::ForwardFunction forward,
+                 bool reads_batch) {
+    units_.push_back({name, {sdk::Part{name, std::move(module), std::move(forward)}}, reads_batch});
+    return *this;
+  }
+
+  void Declare(const BatchTensor& tensor, bool plugin::BatchTensor::*which) {
+    for (plugin::BatchTensor& own : task_.tensors) {
+      if (own.name != tensor.name) continue;
+      if (own.*which) throw std::invalid_argument(tensor.name + ": is twice in the same list of Tensors");
+      if (own.shape != tensor.shape || own.bound != tensor.bound) {
+        throw std::invalid_argument(tensor.name + ": is an input of another shape or type than the target");
+      }
+      own.*which = true;
+      return;
+    }
+    plugin::BatchTensor& added = task_.tensors.emplace_back();
+    added.name = tensor.name;
+    added.shape = tensor.shape;
+    added.bound = tensor.bound;
+    added.*which = true;
+  }
+
+  void CheckObjective() const {
+    const bool tensors = task_.kind == plugin::Task::kTensors;
+    if (tensors && (objective_.batch_loss == nullptr || objective_.loss != nullptr)) {
+      throw std::invalid_argument(
+          "a model of Tensors has a loss of its own: call Loss with a function of the output "
+          "and a Batch");
+    }
+    if (!tensors && (objective_.batch_loss != nullptr || !objective_.metrics.empty())) {
+      throw std::invalid_argument("a loss of a Batch, and metrics, are for models of Tensors");
+    }
+    for (size_t i = 0; i < units_.size(); ++i) {
+      if (units_[i].reads_batch && (!tensors || i > 0)) {
+        throw std::invalid_argument("unit " + units_[i].name +
+                                    ": a function of a Batch is for the first unit of Tensors");
+      }
+    }
+  }
 
   // The modules of a Sequential, one by one.
   static std::vector<sdk::Part> PartsOf(const torch::nn::Sequential& layers) {
     std::vector<sdk::Part> parts;
     auto any = layers->begin();
     for (const auto& child : layers->named_children()) {
-      torch::nn::AnyModule module = *any++;
-      parts.push_back(
-          {child.key(), child.value(), [module](const at::Tensor& x) mutable { return module.forward(x); }});
+      parts.push_back({child.key(), child.value(), sdk::ForwardOf(*any++)});
     }
     return parts;
   }
@@ -469,7 +639,7 @@ class Model {
       const bool full = policy.alone_ != nullptr ? last_is_alone || (alone && elements > 0)
                                                  : elements >= std::max<int64_t>(1, policy.min_parameters_);
       if (units_.empty() || (full && own > 0)) {
-        units_.push_back({part.path, {}});
+        units_.push_back({part.path, {}, /*reads_batch=*/false});
         elements = 0;
         last_is_alone = false;
       }
@@ -489,7 +659,7 @@ class Model {
   std::vector<UnitParts> units_;
   std::map<std::string, plugin::Initial> initials_;
   std::map<std::string, bool> decays_;
-  sdk::LossFunction loss_;
+  sdk::Objective objective_;
 };
 
 namespace sdk {

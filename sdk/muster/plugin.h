@@ -16,7 +16,7 @@
 
 namespace muster::plugin {
 
-inline constexpr uint32_t kAbi = 1;
+inline constexpr uint32_t kAbi = 2;
 inline constexpr char kNoteSection[] = ".note.muster";
 inline constexpr char kEntryPoint[] = "muster_plugin_model";
 
@@ -65,15 +65,27 @@ class Unit {
   virtual std::vector<Borrowed> Borrows() const = 0;
   virtual std::vector<Tensor> Buffers() const = 0;
   virtual void Train(bool on) = 0;  // torch::nn::Module::train
-  // `in`: the batch's inputs or the output of the unit before; the first dimension is the samples.
-  virtual at::Tensor Forward(const at::Tensor& in) = 0;
+  // `in`: of the first unit the batch's tensors that it reads, in the task's order; of another one the output of the
+  // unit before. The first dimension is the samples.
+  virtual at::Tensor Forward(const std::vector<at::Tensor>& in) = 0;
+};
+
+// A tensor of a batch, as the first unit and the loss see it: [samples, shape...].
+struct BatchTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  int64_t bound = 0;                   // 0: fp32; else int64, 0 <= value < bound
+  bool input = false, target = false;  // read by the first unit, by the loss and the metrics
 };
 
 struct Task {
-  enum Kind : int32_t { kLanguageModel = 1, kImageClassification = 2 };
+  enum Kind : int32_t { kLanguageModel = 1, kImageClassification = 2, kTensors = 3 };
   Kind kind = kLanguageModel;
   int64_t vocabulary = 0, context = 0;                       // kLanguageModel
   int64_t channels = 0, height = 0, width = 0, classes = 0;  // kImageClassification
+  std::vector<BatchTensor> tensors;                          // kTensors
+  std::vector<std::string> metrics;                          // kTensors
+  int64_t targets_per_sample = 1;                            // kTensors
 };
 
 class Model {
@@ -81,8 +93,11 @@ class Model {
   virtual ~Model() = default;
   virtual Task task() const = 0;
   virtual std::vector<Unit*> Units() const = 0;  // in forward order; they live as long as the model
-  // The loss summed over the targets, of the last unit's output; undefined: cross entropy of its output as logits.
-  virtual at::Tensor Loss(const at::Tensor& output, const at::Tensor& targets, double label_smoothing) = 0;
+  // The loss summed over the targets, of the last unit's output and the batch's targets, in the task's order.
+  // Undefined: cross entropy of its output as logits; never with kTensors.
+  virtual at::Tensor Loss(const at::Tensor& output, const std::vector<at::Tensor>& targets, double label_smoothing) = 0;
+  // kTensors: of each metric one number, likewise summed over the targets.
+  virtual std::vector<at::Tensor> Metrics(const at::Tensor& output, const std::vector<at::Tensor>& targets) = 0;
 };
 
 // kEntryPoint: a model that the caller deletes. Null: `error` says why.

@@ -37,8 +37,11 @@ absl::Status CheckBatch(const Inventory& inventory, const Batch& batch) {
         absl::StrCat("a batch of ", batch.samples, " samples out of ", batch.global_samples, " of all ranks"));
   }
   if (batch.samples == 0) return absl::OkStatus();
-  absl::Status inputs = CheckBatchTensor(inventory.task().inputs(), batch.inputs, batch.samples);
-  return inputs.ok() ? CheckBatchTensor(inventory.task().targets(), batch.targets, batch.samples) : inputs;
+  for (const BatchTensor& described : inventory.task().tensors()) {
+    absl::Status status = CheckBatchTensor(described, batch.tensors[described.name()], batch.samples);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace muster::engine

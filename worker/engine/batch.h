@@ -7,13 +7,13 @@
 
 #include "absl/status/status.h"
 #include "proto/inventory.pb.h"
+#include "worker/units/named_tensors.h"
 
 namespace muster::engine {
 
 struct Batch {
   uint64_t samples = 0;         // maybe none
-  at::Tensor inputs;            // on the CPU, [samples, ...]; not changed by the caller any more
-  at::Tensor targets;           // likewise
+  units::NamedTensors tensors;  // the task's, on the CPU, [samples, ...]; not changed by the caller any more
   uint64_t global_samples = 0;  // over all ranks; the loss sum is divided by their targets
   uint64_t first_sample = 0;    // the first one's place among them
 };

@@ -140,8 +140,8 @@ class CompiledEngine final : public Engine {
   absl::Status GroupsHealth() const;
 
   std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum);
-  // The task's inputs of zero samples.
-  at::Tensor NoInputs() const;
+  // What the first unit reads, of zero samples.
+  units::NamedTensors NoInputs() const;
   void Train(const Batch& batch, Training& training);
   // The loss and the task's metrics, summed over the targets of `rows` samples: float64 [1 + metrics] on the device.
   at::Tensor ForwardOnly(const Batch& batch, int64_t first, int64_t rows);
@@ -394,8 +394,9 @@ Context CompiledEngine::MakeContext(const Batch& batch, int64_t first, int64_t r
   context.loss_scale = 1.0 / static_cast<double>(TargetsOf(batch.global_samples));
   if (rows == 0) return context;
   context.samples = rows;
-  context.inputs = ToDevice(batch.inputs.narrow(0, first, rows));
-  context.targets = ToDevice(batch.targets.narrow(0, first, rows));
+  for (const BatchTensor& described : config_.inventory.task().tensors()) {
+    context.batch.Set(described.name(), ToDevice(batch.tensors[described.name()].narrow(0, first, rows)));
+  }
   return context;
 }
 
@@ -414,7 +415,7 @@ std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::
     contexts[m].microbatch = m;
     if (exchanges_.has_value()) {
       contexts[m].ranks = &*exchanges_;
-      if (contexts[m].samples == 0) contexts[m].inputs = NoInputs();
+      if (contexts[m].samples == 0) contexts[m].batch = NoInputs();
     }
     contexts[m].loss_sum = loss_sum;
     contexts[m].gradient_scale = gradient_scale_;
@@ -430,11 +431,15 @@ std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::
   return contexts;
 }
 
-at::Tensor CompiledEngine::NoInputs() const {
-  const BatchTensor& described = config_.inventory.task().inputs();
-  std::vector<int64_t> shape = {0};
-  for (const uint64_t n : described.shape()) shape.push_back(static_cast<int64_t>(n));
-  return at::empty(shape, at::TensorOptions(DtypeOf(described)).device(device_));
+units::NamedTensors CompiledEngine::NoInputs() const {
+  units::NamedTensors inputs;
+  for (const BatchTensor& described : config_.inventory.task().tensors()) {
+    if (!described.input()) continue;
+    std::vector<int64_t> shape = {0};
+    shape.insert(shape.end(), described.shape().begin(), described.shape().end());
+    inputs.Set(described.name(), at::empty(shape, at::TensorOptions(DtypeOf(described)).device(device_)));
+  }
+  return inputs;
 }
 
 void CompiledEngine::Run(const Schedule& schedule, StepTasks& tasks, OpListener* listener) {
@@ -692,7 +697,7 @@ absl::StatusOr<at::Tensor> CompiledEngine::Predict(const at::Tensor& inputs, Cac
     Context context;
     context.mode = cache == nullptr ? Mode::kEvaluate : Mode::kGenerate;
     context.samples = inputs.size(0);
-    context.inputs = ToDevice(inputs);
+    context.batch.Set(models::kInputs, ToDevice(inputs));
     if (cache != nullptr) {
       context.position = cache->position;
       cache->parameters_version = parameters_version_;
@@ -716,7 +721,14 @@ absl::StatusOr<at::Tensor> CompiledEngine::Predict(const at::Tensor& inputs, Cac
 
 // With a cache, a sequence may be of any length up to the task's.
 absl::Status CompiledEngine::CheckPrediction(const at::Tensor& inputs, const Cache* cache) const {
-  BatchTensor described = config_.inventory.task().inputs();
+  const auto& tensors = config_.inventory.task().tensors();
+  BatchTensor described = models::Find(config_.inventory.task(), models::kInputs);
+  const bool reads_others = std::any_of(tensors.begin(), tensors.end(), [](const BatchTensor& tensor) {
+    return tensor.input() && tensor.name() != models::kInputs;
+  });
+  if (reads_others) {
+    return absl::FailedPreconditionError("the model reads tensors of its own, which a prediction does not have");
+  }
   const uint64_t samples = inputs.dim() > 0 ? static_cast<uint64_t>(inputs.size(0)) : 0;
   if (cache != nullptr && inputs.dim() >= 2) {
     const int64_t most = static_cast<int64_t>(described.shape(0)) - cache->position;

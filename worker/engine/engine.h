@@ -138,11 +138,12 @@ class Engine {
   // microbatch at a time. OutOfRange: the loss is not finite. Other errors as Step.
   virtual absl::StatusOr<Evaluation> Evaluate(const Batch& batch) = 0;
 
-  // What the last unit computes of `inputs` [samples, ...] without targets, in fp32 on the CPU: the logits of a
-  // classifier [samples, classes], those after the last token of a language model [samples, vocabulary].
-  // With `cache`, the inputs follow those of earlier calls with it (a language model's next tokens, in any number).
+  // What the last unit computes of the tensor "inputs" [samples, ...] without targets, in fp32 on the CPU: the logits
+  // of a classifier [samples, classes], those after the last token of a language model [samples, vocabulary]. With
+  // `cache`, the inputs follow those of earlier calls with it (a language model's next tokens, in any number).
   // InvalidArgument: a value out of bounds. OutOfRange: the result is not finite. FailedPrecondition: this rank has
-  // only a part of the model, or its parameters are offloaded, or the parameters changed since the cache's first call.
+  // only a part of the model, or its parameters are offloaded, or the parameters changed since the cache's first call,
+  // or the first unit reads other tensors.
   virtual absl::StatusOr<at::Tensor> Predict(const at::Tensor& inputs, Cache* cache = nullptr) = 0;
 
   // Record starts timing ops; TakeRecord returns the spans since then and stops.

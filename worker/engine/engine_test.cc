@@ -702,12 +702,12 @@ TEST(Engine, RefusesWhatDoesNotBelongTogether) {
   Tokens tokens(2);
   tokens.values[5] = kVocabulary;
   EXPECT_EQ(engine->Step(tasks::TokenBatch(2, tokens.values, 2), 1).status().message(),
-            "tokens: 61 is not 0 to 60: the data is of another model");
+            "inputs: 61 is not 0 to 60: the data is of another model");
   for (const auto& spoil : std::vector<std::function<void(Batch&)>>{
            [](Batch& batch) { batch.samples = 3; }, [](Batch& batch) { batch.global_samples = 1; },
-           [](Batch& batch) { batch.targets = batch.targets.to(at::kInt); },
-           [](Batch& batch) { batch.inputs = batch.inputs.narrow(1, 0, 3); },
-           [](Batch& batch) { batch.inputs.reset(); }}) {
+           [](Batch& batch) { batch.tensors.Set(models::kTargets, batch.tensors[models::kTargets].to(at::kInt)); },
+           [](Batch& batch) { batch.tensors.Set(models::kInputs, batch.tensors[models::kInputs].narrow(1, 0, 3)); },
+           [](Batch& batch) { batch.tensors.Set(models::kInputs, at::Tensor()); }}) {
     Batch batch = tokens.batch;
     spoil(batch);
     EXPECT_EQ(engine->Step(batch, 1).status().code(), absl::StatusCode::kInvalidArgument);
@@ -734,7 +734,9 @@ Config SmallResnet() {
 
 Batch SomeImages() {
   const at::Tensor pixels = at::arange(6 * 3 * 64, at::kFloat).mul(0.37f).sin().view({6, 3, 8, 8});
-  return {.samples = 6, .inputs = pixels, .targets = at::arange(6, at::kLong), .global_samples = 6};
+  return {.samples = 6,
+          .tensors = {{models::kInputs, pixels}, {models::kTargets, at::arange(6, at::kLong)}},
+          .global_samples = 6};
 }
 
 // On a device with streams the state is a copy, the update is decided there, and kernels are tried: attention only
@@ -777,7 +779,7 @@ TEST(Engine, BuffersAreStateOnEveryPath) {
     EXPECT_EQ(found.loss, expected.loss) << path;
     EXPECT_EQ(found.metrics, expected.metrics) << path;
     EXPECT_NE(plain->Evaluate(SomeImages()).value().loss, expected.loss);
-    const at::Tensor logits = loaded->Predict(SomeImages().inputs).value();
+    const at::Tensor logits = loaded->Predict(SomeImages().tensors[models::kInputs]).value();
     EXPECT_EQ(logits.sizes(), (std::vector<int64_t>{6, 10})) << path;
   }
 }
@@ -813,13 +815,13 @@ TEST(Engine, ABatchOfOnePixelCannotBeNormalized) {
   config.inventory = *models::MakeInventory(config.train.model());
   Compile(config);
   auto engine = Engine::Create(config).value();
-  const absl::Status status = engine
-                                  ->Step({.samples = 1,
-                                          .inputs = at::ones({1, 3, 1, 1}),
-                                          .targets = at::zeros({1}, at::kLong),
-                                          .global_samples = 1},
-                                         1)
-                                  .status();
+  const absl::Status status =
+      engine
+          ->Step({.samples = 1,
+                  .tensors = {{models::kInputs, at::ones({1, 3, 1, 1})}, {models::kTargets, at::zeros({1}, at::kLong)}},
+                  .global_samples = 1},
+                 1)
+          .status();
   EXPECT_TRUE(absl::StrContains(status.message(), "batch normalization needs more than one value")) << status;
 }
 

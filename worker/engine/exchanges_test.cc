@@ -101,7 +101,11 @@ Config SynchronizedResnet() {
 absl::Status TakeAStep(const Config& config) {
   const auto engine = Engine::Create(config).value();
   const at::Tensor pixels = at::arange(3 * 3 * 64, at::kFloat).mul(0.37f).sin().view({3, 3, 8, 8});
-  return engine->Step({.samples = 3, .inputs = pixels, .targets = at::arange(3, at::kLong), .global_samples = 6}, 0.05)
+  return engine
+      ->Step({.samples = 3,
+              .tensors = {{models::kInputs, pixels}, {models::kTargets, at::arange(3, at::kLong)}},
+              .global_samples = 6},
+             0.05)
       .status();
 }
 

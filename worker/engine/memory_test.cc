@@ -178,8 +178,8 @@ TEST(Memory, ThePlanOfAResnetIsCloseToWhatTheEngineTakes) {
     auto engine = Engine::Create(made.config).value();
     {
       const Batch batch{.samples = static_cast<uint64_t>(c.images),
-                        .inputs = at::ones({c.images, 3, c.image, c.image}),
-                        .targets = at::zeros({c.images}, at::kLong),
+                        .tensors = {{models::kInputs, at::ones({c.images, 3, c.image, c.image})},
+                                    {models::kTargets, at::zeros({c.images}, at::kLong)}},
                         .global_samples = static_cast<uint64_t>(c.images)};
       for (int i = 0; i < 2; ++i) ASSERT_TRUE(engine->Step(batch, 1e-4).ok());
     }

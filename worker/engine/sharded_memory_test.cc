@@ -256,11 +256,12 @@ TEST(Memory, ASynchronizedResnetTakesWhatThePlanSays) {
     const uint64_t before = CpuMemoryUse().bytes;
     auto engine = Engine::Create(made.config).value();
     {
-      const Batch batch{
-          .samples = kImages,
-          .inputs = at::arange(kImages * 3 * c.image * c.image, at::kFloat).sin_().view({kImages, 3, c.image, c.image}),
-          .targets = at::zeros({kImages}, at::kLong),
-          .global_samples = 2 * kImages};
+      const Batch batch{.samples = kImages,
+                        .tensors = {{models::kInputs, at::arange(kImages * 3 * c.image * c.image, at::kFloat)
+                                                          .sin_()
+                                                          .view({kImages, 3, c.image, c.image})},
+                                    {models::kTargets, at::zeros({kImages}, at::kLong)}},
+                        .global_samples = 2 * kImages};
       for (int i = 0; i < 2; ++i) ASSERT_TRUE(engine->Step(batch, 1e-4).ok());
     }
     const double planned = static_cast<double>(made.memory.peak);

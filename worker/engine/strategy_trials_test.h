@@ -178,9 +178,34 @@ inline std::vector<int64_t> MicrobatchOrder(uint32_t ranks, uint32_t microbatch)
   return order;
 }
 
+// Of named tensors: those from `first`.
+inline Batch TensorBatch(const ::muster::Task& task, uint64_t step, uint32_t samples, const strategies::Share& share) {
+  std::mt19937 random(static_cast<uint32_t>(step));
+  std::normal_distribution<float> normal;
+  Batch batch{.samples = share.sequences, .global_samples = samples};
+  for (const BatchTensor& described : task.tensors()) {
+    std::vector<int64_t> shape = {samples};
+    shape.insert(shape.end(), described.shape().begin(), described.shape().end());
+    const at::Tensor values = at::empty(shape, DtypeOf(described));
+    for (int64_t i = 0; i < values.numel(); ++i) {
+      if (described.type() == BatchTensor::INT64) {
+        values.mutable_data_ptr<int64_t>()[i] = static_cast<int64_t>(random() % described.bound());
+      } else {
+        values.mutable_data_ptr<float>()[i] = normal(random);
+      }
+    }
+    batch.tensors.Set(described.name(),
+                      values.narrow(0, static_cast<int64_t>(share.first), static_cast<int64_t>(share.sequences)));
+  }
+  return batch;
+}
+
 // A rank's share of `samples` samples, all of which are a function of `step`.
 inline Batch TrialBatch(const Trial& trial, uint64_t step, uint32_t samples, uint32_t rank) {
   const strategies::Share share = strategies::ShareOf(samples, trial.ranks, rank);
+  if (const ::muster::Task& task = trial.model.custom().task(); task.name() == models::kTensors) {
+    return TensorBatch(task, step, samples, share);
+  }
   if (!trial.model.has_resnet()) {
     const std::vector<uint32_t> all = Sequences(step);
     const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
@@ -202,8 +227,8 @@ inline Batch TrialBatch(const Trial& trial, uint64_t step, uint32_t samples, uin
   }
   const int64_t first = static_cast<int64_t>(share.first), count = static_cast<int64_t>(share.sequences);
   return {.samples = share.sequences,
-          .inputs = images.narrow(0, first, count),
-          .targets = labels.narrow(0, first, count),
+          .tensors = {{models::kInputs, images.narrow(0, first, count)},
+                      {models::kTargets, labels.narrow(0, first, count)}},
           .global_samples = samples};
 }
 

@@ -75,6 +75,11 @@ void CustomTrainsAsOneDoes(const std::string& kind, bool sgd, uint32_t ranks) {
 TEST(CustomStrategies, TrainAsOneRankDoes) { CustomTrainsAsOneDoes("language", /*sgd=*/true, 2); }
 TEST(CustomStrategies, TrainTiedWeightsAsOneRankDoes) { CustomTrainsAsOneDoes("tied language", /*sgd=*/true, 4); }
 
+TEST(CustomStrategies, TrainNamedTensorsAsOneRankDoes) { CustomTrainsAsOneDoes("two towers", /*sgd=*/true, 2); }
+TEST(CustomStrategies, TrainOnTargetsThatAreInputsAsOneRankDoes) {
+  CustomTrainsAsOneDoes("autoencoder", /*sgd=*/true, 4);
+}
+
 TEST(CustomStrategies, ResumeAcrossStrategies) {
   Trial trial = CustomTrial("tied language", /*sgd=*/false);
   const Curve whole = Train(trial), half = Train(trial, {.steps = kSteps / 2});
@@ -88,8 +93,8 @@ TEST(CustomStrategies, ResumeAcrossStrategies) {
   ExpectSameWeights(trial, Train(trial, {.from = &half, .first = kSteps / 2, .steps = kSteps / 2}), whole);
 }
 
-TEST(CustomStrategies, RecomputingChangesNoBit) {
-  Trial trial = CustomTrial("language", /*sgd=*/true);
+void RecomputingChangesNoBitOf(const std::string& kind) {
+  Trial trial = CustomTrial(kind, /*sgd=*/true);
   const Curve kept = Train(trial);
   trial.choose = [](::muster::Train& train) { Single(train), train.set_activation_checkpointing(true); };
   const Curve again = Train(trial);
@@ -97,13 +102,67 @@ TEST(CustomStrategies, RecomputingChangesNoBit) {
   EXPECT_EQ(again.weights, kept.weights);
 }
 
-TEST(CustomStrategies, Bf16UpdatesAlmostAsFp32) {
-  Trial trial = CustomTrial("language", /*sgd=*/true);
+TEST(CustomStrategies, RecomputingChangesNoBit) {
+  RecomputingChangesNoBitOf("language");
+  RecomputingChangesNoBitOf("two towers");
+}
+
+void Bf16UpdatesAlmostAsFp32(const std::string& kind) {
+  Trial trial = CustomTrial(kind, /*sgd=*/true);
   const Curve full = Train(trial), initial = Train(trial, {.steps = 0});
   trial.compute = DTYPE_BF16;
   const double error = UpdateError(Train(trial), full, initial);
   EXPECT_LE(error, 0.1);
   EXPECT_GT(error, 1e-4) << "it was not in bf16";
+}
+TEST(CustomStrategies, Bf16UpdatesAlmostAsFp32) {
+  Bf16UpdatesAlmostAsFp32("language");
+  Bf16UpdatesAlmostAsFp32("two towers");
+}
+
+// An evaluation's metrics are means over the samples of all microbatches, and its loss one over the targets.
+TEST(CustomStrategies, MetricsAreMeansOverTheTargets) {
+  for (const auto& [kind, metrics] : {std::pair("two towers", 2u), std::pair("autoencoder", 0u)}) {
+    Trial trial = CustomTrial(kind, true);
+    trial.microbatch = 2;
+    const ::muster::Train train = MakeTrain(trial);
+    const Inventory inventory = *models::MakeInventory(train.model());
+    Config config = Configure(train, inventory)->config;
+    LoadInto(config);
+    auto made = Engine::Create(config);
+    ASSERT_TRUE(made.ok()) << made.status();
+    const auto whole = (*made)->Evaluate(TrialBatch(trial, 3, 5, 0));
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    ASSERT_EQ(whole->metrics.size(), metrics);
+    // One sample at a time.
+    Evaluation mean;
+    for (int64_t i = 0; i < 5; ++i) {
+      const Batch all = TrialBatch(trial, 3, 5, 0);
+      Batch one{.samples = 1, .global_samples = 1};
+      for (const BatchTensor& tensor : inventory.task().tensors()) {
+        one.tensors.Set(tensor.name(), all.tensors[tensor.name()].narrow(0, i, 1));
+      }
+      mean.Add((*made)->Evaluate(one).value(), 1);
+    }
+    mean.Divide(5);
+    EXPECT_NEAR(whole->loss, mean.loss, 1e-6 * mean.loss) << kind;
+    for (size_t m = 0; m < metrics; ++m) EXPECT_NEAR(whole->metrics[m], mean.metrics[m], 1e-6) << kind;
+    // With weights of zero the output is zero.
+    for (StateView& view : (*made)->State()) std::fill(view.values.begin(), view.values.end(), 0.0f);
+    ASSERT_TRUE((*made)->Push().ok());
+    const Batch batch = TrialBatch(trial, 3, 5, 0);
+    const auto of_zeros = (*made)->Evaluate(batch);
+    ASSERT_TRUE(of_zeros.ok()) << of_zeros.status();
+    if (metrics == 0) {
+      EXPECT_NEAR(of_zeros->loss, batch.tensors["signal"].square().mean().item<double>(), 1e-6) << "of all elements";
+    } else {
+      const at::Tensor rating = batch.tensors["rating"], clicked = batch.tensors["clicked"];
+      EXPECT_NEAR(of_zeros->loss, rating.square().mean().item<double>() + std::log(2.0), 1e-6);
+      EXPECT_NEAR(of_zeros->metrics[0], rating.abs().mean().item<double>(), 1e-6);
+      EXPECT_NEAR(of_zeros->metrics[1], clicked.le(0.5).to(at::kDouble).mean().item<double>(), 1e-9);
+    }
+    EXPECT_EQ((*made)->Predict(at::zeros({1, 8})).status().code(), absl::StatusCode::kFailedPrecondition);
+  }
 }
 
 // Each token's logits are those of the whole sequence, though modules keep no cache.
@@ -146,8 +205,9 @@ torch::nn::Sequential PeerOfImages() {
 }
 
 Batch AsBatch(const ImageBatch& images) {
-  return {
-      .samples = kImageSamples, .inputs = images.inputs, .targets = images.targets, .global_samples = kImageSamples};
+  return {.samples = kImageSamples,
+          .tensors = {{models::kInputs, images.inputs}, {models::kTargets, images.targets}},
+          .global_samples = kImageSamples};
 }
 
 void TrainsAsTorchDoes(const KindOptions& options, bool recompute, double label_smoothing) {

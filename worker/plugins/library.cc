@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "common/file/trusted_file.h"
 #include "models/custom/custom.h"
 #include "models/inventory_build.h"
+#include "models/task.h"
 #include "worker/plugins/meta_device.h"
 #include "worker/plugins/note.h"
 
@@ -51,13 +53,37 @@ static_assert(static_cast<int>(plugin::Initial::kZeros) == Initialisation::ZEROS
 static_assert(static_cast<int>(plugin::Initial::kOnes) == Initialisation::ONES);
 static_assert(static_cast<int>(plugin::Initial::kNormal) == Initialisation::NORMAL);
 
+uint64_t Size(int64_t n) { return static_cast<uint64_t>(std::max<int64_t>(0, n)); }
+
+Task TensorsTask(const plugin::Task& from) {
+  Task task;
+  task.set_name(models::kTensors);
+  for (const plugin::BatchTensor& own : from.tensors) {
+    std::vector<uint64_t> shape;
+    for (const int64_t n : own.shape) shape.push_back(Size(n));
+    BatchTensor& tensor =
+        models::AddBatchTensor(task, own.name, own.bound == 0 ? BatchTensor::FLOAT : BatchTensor::INT64, shape);
+    tensor.set_bound(Size(own.bound));
+    tensor.set_input(own.input);
+    tensor.set_target(own.target);
+  }
+  for (const std::string& metric : from.metrics) task.add_metrics(metric);
+  task.set_targets_per_sample(Size(from.targets_per_sample));
+  return task;
+}
+
 void AddTask(const plugin::Task& from, Custom& out) {
   Inventory inventory;
-  const auto size = [](int64_t n) { return static_cast<uint64_t>(std::max<int64_t>(0, n)); };
-  if (from.kind == plugin::Task::kLanguageModel) {
-    models::SetLanguageTask(inventory, size(from.vocabulary), size(from.context));
-  } else {
-    models::SetImageTask(inventory, size(from.channels), size(from.height), size(from.width), size(from.classes));
+  switch (from.kind) {
+    case plugin::Task::kLanguageModel:
+      models::SetLanguageTask(inventory, Size(from.vocabulary), Size(from.context));
+      break;
+    case plugin::Task::kImageClassification:
+      models::SetImageTask(inventory, Size(from.channels), Size(from.height), Size(from.width), Size(from.classes));
+      break;
+    case plugin::Task::kTensors:
+      *inventory.mutable_task() = TensorsTask(from);
+      break;
   }
   *out.mutable_task() = std::move(*inventory.mutable_task());
 }

@@ -3,6 +3,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/isclose.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -103,7 +105,10 @@ struct Taken {
 class Trial {
  public:
   Trial(const Loaded& loaded, int index)
-      : loaded_(loaded), unit_(loaded.structure.units(index)), last_(index + 1 == loaded.structure.units_size()) {
+      : loaded_(loaded),
+        unit_(loaded.structure.units(index)),
+        first_(index == 0),
+        last_(index + 1 == loaded.structure.units_size()) {
     std::vector<units::Parameter> parameters;
     for (const Tensor& tensor : unit_.tensors()) parameters.push_back(Make(tensor));
     for (const Borrow& borrow : unit_.borrows()) parameters.push_back(Make(Find(borrow)));
@@ -119,11 +124,10 @@ class Trial {
     module_ = *std::move(made);
   }
 
-  Taken Run(int64_t samples, const at::Tensor& inputs, const at::Tensor& in, const at::Tensor& targets) {
+  Taken Run(int64_t samples, const units::NamedTensors& batch, const at::Tensor& in) {
     units::Context context;
     context.samples = samples;
-    context.inputs = inputs;
-    context.targets = targets;
+    context.batch = batch;
     context.loss_sum = at::zeros({}, at::kDouble);
     const units::Activations before = in.defined() ? units::Activations{in} : units::Activations{};
     Taken taken;
@@ -140,8 +144,8 @@ class Trial {
                   " samples: the first dimension must be the samples, of a floating-point type");
       taken.output = taken.out.nbytes();
     }
-    const uint64_t input = (in.defined() ? in : inputs).nbytes();
-    taken.saved = forward.bytes - start - std::min(forward.bytes - start, taken.output) + input;
+    const uint64_t read = BatchBytes(batch) + (in.defined() ? in.nbytes() : 0);
+    taken.saved = forward.bytes - start - std::min(forward.bytes - start, taken.output) + read;
     taken.forward = forward.peak_bytes - forward.bytes;
     units::Activations gradient;
     if (!last_) gradient = {at::randn(taken.out.sizes())};
@@ -152,14 +156,35 @@ class Trial {
     return taken;
   }
 
-  // What it gives without targets.
-  at::Tensor Forward(units::Mode mode, int64_t samples, const at::Tensor& inputs, const at::Tensor& in) {
+  // What it gives without a loss.
+  at::Tensor Forward(units::Mode mode, int64_t samples, const units::NamedTensors& batch, const at::Tensor& in) {
     units::Context context;
     context.mode = mode;
     context.samples = samples;
-    context.inputs = inputs;
+    context.batch = batch;
     units::Saved saved;
     return module_->Forward(context, in.defined() ? units::Activations{in} : units::Activations{}, saved).at(0);
+  }
+
+  // Of the last unit: a mean in place of a sum would train with a gradient that depends on the cut into microbatches.
+  void CheckSums(int64_t samples, const units::NamedTensors& batch, const at::Tensor& in) {
+    const auto sums = [&](int64_t first, int64_t count) {
+      units::NamedTensors part;
+      for (const BatchTensor& tensor : loaded_.structure.task().tensors()) {
+        part.Set(tensor.name(), batch[tensor.name()].narrow(0, first, count));
+      }
+      return Evaluate(count, part, in.defined() ? in.narrow(0, first, count) : in);
+    };
+    const int64_t half = samples / 2;
+    const at::Tensor whole = sums(0, samples), parts = sums(0, half).add_(sums(half, samples - half));
+    const auto are = [](const at::Tensor& a, const at::Tensor& b) { return at::isclose(a, b, 1e-3, 1e-9); };
+    const at::Tensor wrong = are(whole, parts).logical_not_().logical_and_(are(whole, parts.div(2)));
+    for (int64_t i = 0; i < wrong.numel(); ++i) {
+      TORCH_CHECK(!wrong[i].item<bool>(), "the ",
+                  i == 0 ? std::string("loss") : "metric " + loaded_.structure.task().metrics(static_cast<int>(i) - 1),
+                  " is a mean over the samples: give their sum (torch::Reduction::Sum), which Muster divides by the "
+                  "number of samples of all ranks");
+    }
   }
 
   void CheckGradients() const {
@@ -172,6 +197,31 @@ class Trial {
   }
 
  private:
+  // float64: the loss, and the metrics, summed.
+  at::Tensor Evaluate(int64_t samples, const units::NamedTensors& batch, const at::Tensor& in) {
+    const int metrics = loaded_.structure.task().metrics_size();
+    const at::Tensor sums = at::zeros({1 + metrics}, at::kDouble);
+    units::Context context;
+    context.mode = units::Mode::kEvaluate;
+    context.samples = samples;
+    context.batch = batch;
+    context.loss_sum = sums[0];
+    context.metric_sums = sums.narrow(0, 1, metrics);
+    units::Saved saved;
+    module_->Forward(context, in.defined() ? units::Activations{in} : units::Activations{}, saved);
+    return sums;
+  }
+  // What this unit is the first to read of the batch.
+  uint64_t BatchBytes(const units::NamedTensors& batch) const {
+    uint64_t bytes = 0;
+    for (const BatchTensor& tensor : loaded_.structure.task().tensors()) {
+      if (first_ ? tensor.input() || (last_ && tensor.target()) : last_ && tensor.target() && !tensor.input()) {
+        bytes += batch[tensor.name()].nbytes();
+      }
+    }
+    return bytes;
+  }
+
   static units::Parameter Make(const Tensor& tensor) {
     const std::vector<int64_t> shape(tensor.shape().begin(), tensor.shape().end());
     units::Parameter made{at::empty(shape), at::zeros(shape)};
@@ -190,16 +240,24 @@ class Trial {
 
   const Loaded& loaded_;
   const Unit& unit_;
-  const bool last_;
+  const bool first_, last_;
   std::vector<at::Tensor> gradients_;
   std::unique_ptr<units::UnitModule> module_;
 };
 
-at::Tensor RandomBatch(const BatchTensor& tensor, int64_t samples) {
-  std::vector<int64_t> shape = {samples};
-  shape.insert(shape.end(), tensor.shape().begin(), tensor.shape().end());
-  if (tensor.type() == BatchTensor::FLOAT) return at::randn(shape);
-  return at::randint(static_cast<int64_t>(tensor.bound()), shape, at::kLong);
+units::NamedTensors RandomBatch(const Task& task, int64_t samples) {
+  units::NamedTensors batch;
+  for (const BatchTensor& tensor : task.tensors()) {
+    std::vector<int64_t> shape = {samples};
+    shape.insert(shape.end(), tensor.shape().begin(), tensor.shape().end());
+    if (tensor.type() == BatchTensor::INT64) {
+      batch.Set(tensor.name(), at::randint(static_cast<int64_t>(tensor.bound()), shape, at::kLong));
+    } else {
+      // Targets between 0 and 1, which losses of probabilities and of counts take, too.
+      batch.Set(tensor.name(), tensor.target() ? at::rand(shape) : at::randn(shape));
+    }
+  }
+  return batch;
 }
 
 uint64_t PerSample(uint64_t few, uint64_t more) {
@@ -228,18 +286,17 @@ class GeneratorWatch {
   const at::Tensor before_;
 };
 
-void MeasureUnit(Loaded& loaded, int index, const at::Tensor (&inputs)[2], const at::Tensor (&targets)[2],
-                 at::Tensor (&in)[2]) {
+void MeasureUnit(Loaded& loaded, int index, const units::NamedTensors (&batch)[2], at::Tensor (&in)[2]) {
   Trial trial(loaded, index);
   const int64_t samples[] = {kFewSamples, kMoreSamples};
   // Not measured: what operators allocate once for the process.
-  trial.Run(samples[1], inputs[1], in[1], targets[1]);
+  trial.Run(samples[1], batch[1], in[1]);
   Taken taken[2];
-  for (int i = 0; i < 2; ++i) taken[i] = trial.Run(samples[i], inputs[i], in[i], targets[i]);
+  for (int i = 0; i < 2; ++i) taken[i] = trial.Run(samples[i], batch[i], in[i]);
   trial.CheckGradients();
   Unit& unit = *loaded.structure.mutable_units(index);
   SetBytes(taken[0], taken[1], unit);
-  const auto forward = [&](units::Mode mode) { return trial.Forward(mode, samples[1], inputs[1], in[1]); };
+  const auto forward = [&](units::Mode mode) { return trial.Forward(mode, samples[1], batch[1], in[1]); };
   at::Tensor first;
   {
     const FlopCounter counter;
@@ -254,6 +311,7 @@ void MeasureUnit(Loaded& loaded, int index, const at::Tensor (&inputs)[2], const
   TORCH_CHECK(!watch.moved(),
               "draws random numbers from LibTorch's generator, which a recomputed forward or a resumed job would draw "
               "differently: leave them out");
+  if (index + 1 == loaded.structure.units_size()) trial.CheckSums(samples[1], batch[1], in[1]);
   for (int i = 0; i < 2; ++i) in[i] = taken[i].out;
 }
 
@@ -263,18 +321,15 @@ absl::Status Measure(Loaded& loaded) {
   engine::InstallCpuAllocator();
   const c10::AutoGradMode off(false);
   const Task& task = loaded.structure.task();
-  at::Tensor inputs[2], targets[2], in[2];
-  for (int i = 0; i < 2; ++i) {
-    inputs[i] = RandomBatch(task.inputs(), i == 0 ? kFewSamples : kMoreSamples);
-    targets[i] = RandomBatch(task.targets(), i == 0 ? kFewSamples : kMoreSamples);
-  }
+  const units::NamedTensors batch[2] = {RandomBatch(task, kFewSamples), RandomBatch(task, kMoreSamples)};
+  at::Tensor in[2];
   for (int u = 0; u < loaded.structure.units_size(); ++u) {
     const auto failed = [&](absl::string_view why) {
       return absl::InvalidArgumentError(
           absl::StrCat(loaded.structure.library(), ": unit ", loaded.structure.units(u).name(), ": ", why));
     };
     try {
-      MeasureUnit(loaded, u, inputs, targets, in);
+      MeasureUnit(loaded, u, batch, in);
     } catch (const c10::Error& e) {
       std::string why = e.what_without_backtrace();
       if (absl::StrContains(why, "meta")) {

@@ -12,7 +12,8 @@ namespace muster::plugins {
 // attention; bytes are the allocator's, so a GPU, whose kernels keep other things, differs.
 //
 // InvalidArgument: a unit fails, changes the number of samples, draws random numbers from LibTorch's generator, gives
-// other bits for the same inputs, or has a parameter or input without a gradient; the message names it.
+// other bits for the same inputs, or has a parameter or input without a gradient, or the loss or a metric is a mean
+// where a sum is due; the message names it.
 absl::Status Measure(Loaded& loaded);
 
 }  // namespace muster::plugins

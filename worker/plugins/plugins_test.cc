@@ -121,6 +121,19 @@ TEST(PluginModels, WhatCannotTrainIsNamed) {
       {"no units", "the model has no units"},
       {"one class", "its model has a wrong task: an image_classification's"},
       {"another", "there is no kind another"},
+      {"tensors without a loss", "a model of Tensors has a loss of its own"},
+      {"tensors with a mean", "unit head: the loss is a mean over the samples"},
+      {"tensors with a mean metric", "unit head: the metric mean is a mean over the samples"},
+      {"tensors with a vector of losses", "unit head: the model's loss is not one number, but has the shape [4]"},
+      {"tensors of another name", "there is no tensor \"stars\" here; there are rating, clicked"},
+      {"tensors with a metric called loss", "task.metrics[2]: \"loss\" is what another number is called"},
+      {"tensors twice", "user: is twice in the same list of Tensors"},
+      {"tensors that differ", "user: is an input of another shape or type than the target"},
+      {"tensors without inputs", "task.tensors: none is an input"},
+      {"tensors without a bound", "task.tensors[1].bound: integers are 0 to bound - 1"},
+      {"integers without a bound", "items: integers are 0 to bound - 1, and the bound is 0"},
+      {"tensors with too many inputs", "unit towers: "},
+      {"images with metrics", "a loss of a Batch, and metrics, are for models of Tensors"},
   };
   for (const auto& [kind, message] : cases) {
     absl::StatusOr<Loaded> loaded = LoadKind(kind);
@@ -210,18 +223,24 @@ TEST(Notes, SayWhatTheLibraryWasBuiltFor) {
   refused([](plugin::Note& n) { n.cxx11_abi = 0; }, "_GLIBCXX_USE_CXX11_ABI=0");
 }
 
-// A library of another ABI is refused by its file: it is never loaded.
+// A library of another ABI is refused by its file: it is never loaded. Version 1 had no tasks of named tensors.
 TEST(Notes, AnotherAbiIsRefusedBeforeItsCodeRuns) {
   std::string bytes = FileText(kLibrary);
   const plugin::Note ours;
   const size_t at = bytes.find(std::string(reinterpret_cast<const char*>(&ours), sizeof ours));
   ASSERT_NE(at, std::string::npos);
-  bytes[at + offsetof(plugin::Note, abi)] = 77;
-  const TemporaryFolder folder;
-  folder.Write("old.so", bytes);
-  const auto loaded = LoadStructure(GivenKind("images"), {.roots = {}, .named = folder.path() + "/old.so"});
-  EXPECT_EQ(loaded.status().code(), absl::StatusCode::kFailedPrecondition) << loaded.status();
-  EXPECT_TRUE(absl::StrContains(loaded.status().message(), "version 77 of libmuster-sdk's ABI")) << loaded.status();
+  for (const char abi : {1, 77}) {
+    bytes[at + offsetof(plugin::Note, abi)] = abi;
+    const TemporaryFolder folder;
+    folder.Write("old.so", bytes);
+    const auto loaded = LoadStructure(GivenKind("images"), {.roots = {}, .named = folder.path() + "/old.so"});
+    EXPECT_EQ(loaded.status().code(), absl::StatusCode::kFailedPrecondition) << loaded.status();
+    EXPECT_TRUE(
+        absl::StrContains(loaded.status().message(), absl::StrCat("was built for version ", static_cast<int>(abi),
+                                                                  " of libmuster-sdk's ABI; this trainer (muster ")))
+        << loaded.status();
+    EXPECT_TRUE(absl::StrContains(loaded.status().message(), "has version 2: build it again")) << loaded.status();
+  }
 }
 
 TEST(Notes, OfDamagedFilesAreErrors) {

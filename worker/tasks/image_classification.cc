@@ -34,8 +34,9 @@ class Images final : public Samples {
     const auto images = static_cast<int64_t>(count);
     return engine::Batch{
         .samples = count,
-        .inputs = Owning(std::move(pixels), {images, file_.channels(), file_.height(), file_.width()}, at::kFloat),
-        .targets = Owning(std::move(labels), {images}, at::kLong),
+        .tensors = {{models::kInputs,
+                     Owning(std::move(pixels), {images, file_.channels(), file_.height(), file_.width()}, at::kFloat)},
+                    {models::kTargets, Owning(std::move(labels), {images}, at::kLong)}},
         .global_samples = 0};
   }
 
@@ -57,13 +58,14 @@ class ImageClassification final : public Task {
     };
     absl::StatusOr<data::ImageFile> file = data::ImageFile::Open(options.path);
     if (!file.ok()) return at(file.status());
-    const auto& shape = inventory.task().inputs().shape();
+    const auto& shape = models::Find(inventory.task(), models::kInputs).shape();
     if (file->channels() != shape[0] || file->height() != shape[1] || file->width() != shape[2]) {
       return at(absl::InvalidArgumentError(
           absl::StrCat(options.path, " has images of ", file->channels(), " x ", file->height(), " x ", file->width(),
                        " (channels, height, width), the model reads ", shape[0], " x ", shape[1], " x ", shape[2])));
     }
-    if (absl::Status s = file->CheckLabels(inventory.task().targets().bound()); !s.ok()) return at(s);
+    if (absl::Status s = file->CheckLabels(models::Find(inventory.task(), models::kTargets).bound()); !s.ok())
+      return at(s);
     const data::SampleOrder order({.samples = file->images(),
                                    .order = options.evaluation ? DATA_ORDER_SEQUENTIAL : options.data.order(),
                                    .seed = options.seed});
@@ -80,13 +82,7 @@ class ImageClassification final : public Task {
   }
 
   std::vector<NamedMetric> Metrics(const Inventory& inventory, const engine::Evaluation& evaluation) const override {
-    std::vector<NamedMetric> metrics;
-    for (int i = 0; i < inventory.task().metrics_size(); ++i) {
-      NamedMetric& metric = metrics.emplace_back();
-      metric.set_name(inventory.task().metrics(i));
-      metric.set_value(evaluation.metrics[static_cast<size_t>(i)]);
-    }
-    return metrics;
+    return TaskMetrics(inventory, evaluation);
   }
 
   std::string samples_name() const override { return "images"; }

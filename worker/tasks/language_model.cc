@@ -42,7 +42,8 @@ class LanguageModel final : public Task {
     const uint64_t context = models::TargetsPerSample(inventory);
     absl::StatusOr<data::TokenFile> file = data::TokenFile::Open(options.path, context);
     if (!file.ok()) return at(file.status());
-    if (absl::Status s = file->CheckVocabulary(inventory.task().targets().bound()); !s.ok()) return at(s);
+    if (absl::Status s = file->CheckVocabulary(models::Find(inventory.task(), models::kTargets).bound()); !s.ok())
+      return at(s);
     const data::Order order({.tokens = file->tokens(),
                              .context = context,
                              .order = options.evaluation ? DATA_ORDER_SEQUENTIAL : options.data.order(),
@@ -73,10 +74,10 @@ engine::Batch TokenBatch(uint64_t samples, absl::Span<const uint32_t> windows, u
                 columns = samples == 0 ? 1 : static_cast<int64_t>(windows.size() / samples);
   const at::Tensor ids = at::empty({rows, columns}, at::kLong);
   std::copy(windows.begin(), windows.end(), ids.mutable_data_ptr<int64_t>());
-  return {.samples = samples,
-          .inputs = ids.narrow(1, 0, columns - 1),
-          .targets = ids.narrow(1, 1, columns - 1),
-          .global_samples = global_samples};
+  return {
+      .samples = samples,
+      .tensors = {{models::kInputs, ids.narrow(1, 0, columns - 1)}, {models::kTargets, ids.narrow(1, 1, columns - 1)}},
+      .global_samples = global_samples};
 }
 
 absl::StatusOr<std::vector<float>> NextToken::Logits(absl::Span<const uint32_t> tokens) {

@@ -7,7 +7,8 @@
 //   batch.global_samples = 64;
 //   std::vector<NamedMetric> metrics = task->Metrics(engine->Evaluate(batch).value());
 //
-// A new task is a file here, one line in the list of task.cc, and its batch in models/inventory_build.h.
+// A new task is a file here, one line in the list of task.cc, its batch in models/inventory_build.h, and
+// the field of its data in models/task.cc.
 #pragma once
 
 #include <cstdint>
@@ -60,5 +61,8 @@ class Task {
 
 // Unimplemented: this build has no such task.
 absl::StatusOr<const Task*> TaskOf(const Inventory& inventory);
+
+// The metrics that the last unit computes, by their names in the inventory.
+std::vector<NamedMetric> TaskMetrics(const Inventory& inventory, const engine::Evaluation& evaluation);
 
 }  // namespace muster::tasks

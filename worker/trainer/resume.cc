@@ -75,10 +75,11 @@ absl::Status CheckOther(const Manifest& manifest, const std::string& directory, 
                                   other = models::MakeInventory(theirs.model());
   if (!inventory.ok()) return inventory.status();
   if (!other.ok()) return other.status();
-  const BatchTensor &their_inputs = other->task().inputs(), &our_inputs = inventory->task().inputs();
-  if (models::Elements(their_inputs) != models::Elements(our_inputs)) {
-    return refuse("has samples of ", models::Elements(their_inputs), " ", their_inputs.name(), ", this job of ",
-                  models::Elements(our_inputs), ": the data order would differ", instead);
+  const std::string their_samples = models::DescribeSample(other->task()),
+                    our_samples = models::DescribeSample(inventory->task());
+  if (their_samples != our_samples) {
+    return refuse("has samples of ", their_samples, "; this job of ", our_samples, ": the data order would differ",
+                  instead);
   }
   if (theirs.optimizer().kind_case() != ours.optimizer().kind_case()) {
     return refuse("has no state for this job's optimizer.kind", instead);
@@ -93,11 +94,13 @@ absl::Status CheckOther(const Manifest& manifest, const std::string& directory, 
     return refuse("has step ", manifest.step(), " done, and this job ends with step ", ours.steps(),
                   ": set steps higher", instead);
   }
-  if (theirs.data().tokens() != ours.data().tokens() && assignment.key().rank() == 0) {
-    LogWarn("the checkpoint was trained on another token file; continuing as if it were the same data",
+  const models::DataSource their_source = models::SourceOf(other->task().name(), theirs.data()),
+                           our_source = models::SourceOf(inventory->task().name(), ours.data());
+  if (their_source.path != our_source.path && assignment.key().rank() == 0) {
+    LogWarn("the checkpoint was trained on other data; continuing as if it were the same",
             {{"checkpoint", directory},
-             {"its_tokens", theirs.data().tokens()},
-             {"tokens", ours.data().tokens()},
+             {"its_data", their_source.path},
+             {"data", our_source.path},
              {"sample", manifest.samples_consumed()}});
   }
   return absl::OkStatus();

@@ -286,7 +286,8 @@ TEST(Resume, ALlamaOfAnotherContextDoesNotGoOn) {
   model.set_context(8);
   Process refused = bench.Start(assign(2));
   EXPECT_EQ(refused.Wait(), 1);
-  EXPECT_THAT(refused.LastLine(), HasSubstr("has samples of 16 tokens, this job of 8: the data order would differ"));
+  EXPECT_THAT(refused.LastLine(),
+              HasSubstr("has samples of inputs int64 [16], targets int64 [16]; this job of inputs int64 [8]"));
 }
 
 // The loss scale falls from where everything overflows and then rises every ten steps, so it differs at every restart.

@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kEvaluateSamples = 64;  // at a time
 
 absl::Status CheckOptions(const SampleOptions& options, const Inventory& inventory, const data::Tokenizer* tokenizer) {
-  const uint64_t vocabulary = inventory.task().targets().bound();
+  const uint64_t vocabulary = models::Find(inventory.task(), models::kTargets).bound();
   if (tokenizer == nullptr && vocabulary != 256) {
     return absl::InvalidArgumentError(
         absl::StrCat("the model's vocabulary is ", vocabulary, ", not bytes: give its tokenizer with --tokenizer DIR"));
@@ -48,11 +48,11 @@ absl::StatusOr<std::vector<uint32_t>> Prompt(const SampleOptions& options, const
     if (status.ok() && tokens.empty()) status = absl::InvalidArgumentError("the prompt has no tokens");
     if (!status.ok()) return status;
   }
+  const uint64_t vocabulary = models::Find(inventory.task(), models::kTargets).bound();
   for (const uint32_t token : tokens) {
-    if (token < inventory.task().targets().bound()) continue;
+    if (token < vocabulary) continue;
     return absl::InvalidArgumentError(absl::StrCat("the prompt has token ", token, ", the model's vocabulary is ",
-                                                   inventory.task().targets().bound(),
-                                                   ": the tokenizer belongs to another model"));
+                                                   vocabulary, ": the tokenizer belongs to another model"));
   }
   return tokens;
 }

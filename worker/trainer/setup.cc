@@ -98,9 +98,8 @@ absl::Status OpenData(const Train& train, Rank& rank) {
     samples = *std::move(opened);
     return absl::OkStatus();
   };
-  const bool images = !data.images().empty();
-  absl::Status status = open(images ? "data.images" : "data.tokens", images ? data.images() : data.tokens(),
-                             /*evaluation=*/false, rank.samples);
+  const models::DataSource source = models::SourceOf(rank.task->name(), data);
+  absl::Status status = open(source.field, source.path, /*evaluation=*/false, rank.samples);
   if (!status.ok() || data.validation().empty()) return status;
   return open("data.validation", data.validation(), /*evaluation=*/true, rank.validation);
 }

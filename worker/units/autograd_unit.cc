@@ -23,10 +23,10 @@ Activations AutogradUnit::Forward(const Context& context, const Activations& in,
       saved.tensors.resize(1);
       kept = &saved.tensors[0];
     }
-    return {Compute(context, first ? context.inputs : in[0], kept)};
+    return {Compute(context, first ? context.inputs() : in[0], kept)};
   }
   const c10::AutoGradMode on(true);
-  const at::Tensor x = first ? context.inputs : in[0].detach().requires_grad_(true);
+  const at::Tensor x = first ? context.inputs() : in[0].detach().requires_grad_(true);
   const at::Tensor y = Compute(context, x, nullptr);
   saved.tensors = {x, y};
   return {y.detach()};

@@ -18,7 +18,7 @@ class ClassifierHead final : public UnitModule {
 
   // In training, the loss comes in backward, so only the input is saved.
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
-    if (!context.targets.defined()) return {Logits(Pooled(in[0]))};
+    if (!context.targets().defined()) return {Logits(Pooled(in[0]))};
     if (context.mode == Mode::kTrain || context.mode == Mode::kRecompute) {
       saved.tensors = {in[0]};
     } else if (context.mode == Mode::kEvaluate) {

@@ -193,7 +193,7 @@ TEST(Dropout, EmbeddingsDropInBothDirections) {
   const int64_t samples = 2, tokens = 70, width = 12;
   Context context;
   context.samples = samples;
-  context.inputs = at::zeros({samples, tokens}, at::kLong);
+  context.batch.Set(models::kInputs, at::zeros({samples, tokens}, at::kLong));
   const at::Tensor d = NormalNumbers({samples, tokens, width}, at::kDouble, 61);
   const DroppingUnit plain(inventory, 0, {}, context, {}, d);
   context.dropout = {.embedding = 0.4, .seed = 8, .step = 3, .first_sample = 2};

@@ -51,7 +51,7 @@ class Head final : public UnitModule {
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
     const int64_t width = in[0].size(2);
-    if (!context.targets.defined()) {
+    if (!context.targets().defined()) {
       const at::Tensor last = in[0].select(1, in[0].size(1) - 1).contiguous();
       const at::Tensor logits = at::empty({last.size(0), wte_.value.size(0)}, wte_.value.options());
       gemms_.Compute(Normalise(last).normed, wte_.value.t(), logits);
@@ -142,7 +142,8 @@ class Head final : public UnitModule {
     const int64_t rows = x.size(0), vocabulary = wte_.value.size(0);
     const int64_t most = static_cast<int64_t>(models::PieceRows(static_cast<uint64_t>(rows), piece_rows_));
     const int64_t columns = (vocabulary + kAlignedLogits - 1) / kAlignedLogits * kAlignedLogits;
-    const at::Tensor targets = context.targets.reshape({-1}), padded = at::empty({most, columns}, wte_.value.options());
+    const at::Tensor targets = context.targets().reshape({-1}),
+                     padded = at::empty({most, columns}, wte_.value.options());
     at::Tensor wide = padded;  // fp32 logits; `padded` then holds their gradient
     if (portable_ && narrow_) wide = at::empty({most, columns}, x.options().dtype(at::kFloat));
     for (int64_t first = 0; first < rows; first += most) {

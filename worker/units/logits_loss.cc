@@ -17,7 +17,7 @@ void AddLogitsLoss(const Context& context, const at::Tensor& logarithms, const a
 }  // namespace
 
 at::Tensor AddLossForGradient(const Context& context, const at::Tensor& logits) {
-  const at::Tensor targets = context.targets.reshape({-1}), d = at::_log_softmax(logits, 1, /*half_to_float=*/false);
+  const at::Tensor targets = context.targets().reshape({-1}), d = at::_log_softmax(logits, 1, /*half_to_float=*/false);
   AddLogitsLoss(context, d, targets, context.label_smoothing);
   // The gradient of the logits: their probabilities less the targets'.
   const double each = context.label_smoothing / static_cast<double>(d.size(1));
@@ -31,14 +31,14 @@ at::Tensor AddLossForGradient(const Context& context, const at::Tensor& logits) 
 }
 
 void AddEvaluation(const Context& context, const at::Tensor& logits) {
-  const at::Tensor targets = context.targets.reshape({-1});
+  const at::Tensor targets = context.targets().reshape({-1});
   AddLogitsLoss(context, at::_log_softmax(logits, 1, /*half_to_float=*/false), targets, 0);
   AddTopMetrics(context, logits);
 }
 
 void AddTopMetrics(const Context& context, const at::Tensor& logits) {
   if (!context.metric_sums.defined()) return;
-  const at::Tensor targets = context.targets.reshape({-1});
+  const at::Tensor targets = context.targets().reshape({-1});
   const at::Tensor before = logits.gt(logits.gather(1, targets.unsqueeze(1))).sum(1);
   for (int64_t i = 0; i < context.metric_sums.size(0); ++i) {
     context.metric_sums[i].add_(before.lt(i == 0 ? 1 : 5).sum(at::kDouble));

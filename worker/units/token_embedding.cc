@@ -34,8 +34,8 @@ class Embedding final : public UnitModule {
         flow_(WideType(table_.value.scalar_type())) {}
 
   Activations Forward(const Context& context, const Activations&, Saved&) override {
-    const int64_t tokens = context.inputs.size(1);
-    at::Tensor rows = at::embedding(table_.value, context.inputs).to(flow_);
+    const int64_t tokens = context.inputs().size(1);
+    at::Tensor rows = at::embedding(table_.value, context.inputs()).to(flow_);
     if (positions_.value.defined()) rows.add_(positions_.value.narrow(0, context.position, tokens));
     Drop(context, rows);
     return {rows};
@@ -48,7 +48,7 @@ class Embedding final : public UnitModule {
       Drop(context, dx);
     }
     if (table_.gradient.defined()) {
-      AddRows(context.inputs.contiguous().view(-1), dx.contiguous().view({-1, dx.size(2)}), table_.gradient);
+      AddRows(context.inputs().contiguous().view(-1), dx.contiguous().view({-1, dx.size(2)}), table_.gradient);
     }
     if (positions_.gradient.defined()) positions_.gradient.narrow(0, 0, dx.size(1)).add_(dx.sum(0));
     return {};

@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "models/task.h"
 #include "proto/inventory.pb.h"
 #include "worker/units/dropout.h"
 #include "worker/units/gemm.h"
+#include "worker/units/named_tensors.h"
 #include "worker/units/row_kernels.h"
 
 namespace muster::plugin {
@@ -58,18 +60,24 @@ class SampleRanks {
 struct Context {
   Mode mode = Mode::kTrain;
   int microbatch = 0;
-  int64_t samples = 0;           // zero only if the unit, or one after it, exchanges; then the inputs have zero samples
+  int64_t samples = 0;  // zero only if the unit, or one after it, exchanges; then what the first unit reads has none
   SampleRanks* ranks = nullptr;  // in training; null: this rank has all samples of the microbatch
   DropoutRates dropout;
-  at::Tensor inputs;     // of the batch: token ids, int64 [samples, tokens]; images, fp32 [samples, C, H, W]
+  NamedTensors batch;    // the task's, [samples, ...]
   int64_t position = 0;  // position of the first token; nonzero in mode generate only
-  at::Tensor targets;    // int64 [samples, tokens] or [samples]; undefined: the head gives logits and no loss
   double label_smoothing = 0;
   double loss_scale = 1.0;  // factor on each target's gradient: 1 / targets of the whole step
   // Another one, which the device decides: fp32 [1]. With fp16 it keeps small gradients in range. Undefined: 1.
   at::Tensor gradient_scale;
-  at::Tensor loss_sum;     // float64 scalar: the head adds its loss summed over the targets, in backward when training
+  // float64 scalar: the head adds its loss summed over the targets, in backward when training. Undefined: it computes
+  // none, and the batch has only what the first unit reads.
+  at::Tensor loss_sum;
   at::Tensor metric_sums;  // float64 [the task's metrics]: likewise in mode evaluate
+
+  // Of a batch of tokens or images: token ids, int64 [samples, tokens]; images, fp32 [samples, C, H, W].
+  const at::Tensor& inputs() const { return batch[models::kInputs]; }
+  // int64 [samples, tokens] or [samples]; undefined: the head gives logits and no loss.
+  const at::Tensor& targets() const { return batch[models::kTargets]; }
 };
 
 // Between units: hidden states [samples, tokens, width], or features [samples, C, H, W]. From the head: nothing or,

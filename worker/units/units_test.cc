@@ -129,8 +129,8 @@ Context Tokens(const Dimensions& shape, int64_t sequences, double scale, int64_t
   int64_t* out = ids.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < ids.numel(); ++i) out[i] = (i * i * 31 + i * 7 + salt) % shape.vocabulary;
   Context context;
-  context.inputs = ids.narrow(1, 0, shape.context);
-  context.targets = ids.narrow(1, 1, shape.context);
+  context.batch.Set(models::kInputs, ids.narrow(1, 0, shape.context));
+  context.batch.Set(models::kTargets, ids.narrow(1, 1, shape.context));
   context.loss_scale = scale;
   return context;
 }
@@ -155,7 +155,7 @@ class Reference {
   }
 
   at::Tensor Loss(const Context& c) const {
-    return -LogProbabilities(c.inputs).gather(2, c.targets.unsqueeze(2)).sum();
+    return -LogProbabilities(c.inputs()).gather(2, c.targets().unsqueeze(2)).sum();
   }
 
   // By the functions that PyTorch's users call, in bf16 as its autocast has it.
@@ -163,10 +163,10 @@ class Reference {
     at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
     at::autocast::set_autocast_enabled(at::kCPU, true);
     const at::Tensor& wte = leaf_.at("wte.weight");
-    at::Tensor x = at::embedding(wte, c.inputs) + leaf_.at("wpe.weight").narrow(0, 0, c.inputs.size(1));
+    at::Tensor x = at::embedding(wte, c.inputs()) + leaf_.at("wpe.weight").narrow(0, 0, c.inputs().size(1));
     for (uint32_t layer = 0; layer < shape_.layers; ++layer) x = FusedBlock(x, "h." + std::to_string(layer) + ".");
     const at::Tensor logits = at::linear(FusedNorm(x, "ln_f"), wte);
-    const at::Tensor loss = at::cross_entropy_loss(logits.flatten(0, 1), c.targets.reshape({-1}), {}, /*sum*/ 2);
+    const at::Tensor loss = at::cross_entropy_loss(logits.flatten(0, 1), c.targets().reshape({-1}), {}, /*sum*/ 2);
     at::autocast::set_autocast_enabled(at::kCPU, false);
     at::autocast::clear_cache();
     return loss;
@@ -423,10 +423,11 @@ TEST(Units, WithoutTargetsTheHeadGivesTheLastTokensLogits) {
   const Reference reference(shape, chain.parameters());
   Chain::Pass pass{Tokens(shape, 2, 1), {}};
   pass.context.mode = Mode::kEvaluate;
-  pass.context.targets = at::Tensor();
-  pass.context.inputs = pass.context.inputs.narrow(1, 0, 7);  // a prompt is shorter than the context
+  pass.context.batch.Set(models::kTargets, at::Tensor());
+  pass.context.batch.Set(models::kInputs,
+                         pass.context.inputs().narrow(1, 0, 7));  // a prompt is shorter than the context
   const at::Tensor logits = chain.Forward(pass)[0];
-  const at::Tensor ours = logits.log_softmax(1), right = reference.LogProbabilities(pass.context.inputs).select(1, 6);
+  const at::Tensor ours = logits.log_softmax(1), right = reference.LogProbabilities(pass.context.inputs()).select(1, 6);
   EXPECT_LT(Norm(ours - right), 1e-10 * Norm(right));
 }
 
@@ -438,16 +439,16 @@ TEST(Units, GeneratingGivesTheLogitsOfTheWhole) {
     // In turns: attention here is the same for both.
     Chain chain(Make(shape), at::kDouble, {.rows = shape.heads == 2 ? RowCode::kDevice : RowCode::kVector});
     const Reference reference(shape, chain.parameters());
-    const at::Tensor ids = Tokens(shape, 2, 1).inputs;
+    const at::Tensor ids = Tokens(shape, 2, 1).inputs();
     const at::Tensor right = reference.LogProbabilities(ids);
     for (const int64_t most : shape.context > 200 ? std::vector<int64_t>{150} : std::vector<int64_t>{1, 2, 40}) {
       Chain::Pass pass;
       pass.context.mode = Mode::kGenerate;
-      for (int64_t first = 0; first < ids.size(1); first += pass.context.inputs.size(1)) {
+      for (int64_t first = 0; first < ids.size(1); first += pass.context.inputs().size(1)) {
         pass.context.position = first;
-        pass.context.inputs = ids.narrow(1, first, std::min(most, ids.size(1) - first));
+        pass.context.batch.Set(models::kInputs, ids.narrow(1, first, std::min(most, ids.size(1) - first)));
         const at::Tensor ours = chain.Forward(pass)[0].log_softmax(1);
-        const at::Tensor theirs = right.select(1, first + pass.context.inputs.size(1) - 1);
+        const at::Tensor theirs = right.select(1, first + pass.context.inputs().size(1) - 1);
         EXPECT_LT(Norm(ours - theirs), 1e-9 * Norm(theirs)) << "token " << first << ", " << most << " at a time";
       }
     }

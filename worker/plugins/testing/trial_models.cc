@@ -85,6 +85,111 @@ muster::Model By(const F& forward) {
   return model;
 }
 
+// What a user and three items have in common: a rating, and whether the user clicked.
+constexpr int64_t kUser = 8, kItems = 53, kInner = 11;
+
+class TowersImpl : public torch::nn::Module {
+ public:
+  TowersImpl() : user_(kUser, kInner), items_(kItems, kInner) {
+    register_module("user", user_);
+    register_module("items", items_);
+  }
+  torch::Tensor forward(const torch::Tensor& user, const torch::Tensor& items) {
+    return torch::cat({torch::relu(user_(user)), items_(items).mean(1)}, 1);
+  }
+
+ private:
+  torch::nn::Linear user_;
+  torch::nn::Embedding items_;
+};
+TORCH_MODULE(Towers);
+
+muster::Tensors Ratings() {
+  return {.inputs = {muster::Floats("user", {kUser}), muster::Integers("items", kItems, {3})},
+          .targets = {muster::Floats("rating"), muster::Floats("clicked")}};
+}
+
+torch::Tensor RatingLoss(const torch::Tensor& y, const muster::Batch& batch) {
+  return torch::mse_loss(y.select(1, 0), batch["rating"], torch::Reduction::Sum) +
+         torch::binary_cross_entropy_with_logits(y.select(1, 1), batch["clicked"], {}, {}, torch::Reduction::Sum);
+}
+
+// Two inputs, two targets, two metrics.
+muster::Model TwoTowers(const muster::Tensors& task = Ratings()) {
+  torch::nn::Sequential mixer(torch::nn::Linear(2 * kInner, 13), torch::nn::Tanh());
+  return muster::Model(task)
+      .AddUnit("towers", Towers())
+      .AddUnit("mixer", mixer.ptr(), [mixer](const torch::Tensor& x) mutable { return mixer->forward(x); })
+      .AddUnit("head", torch::nn::Linear(13, 2));
+}
+
+muster::Model Rated() {
+  muster::Model model = TwoTowers();
+  model.Loss(RatingLoss)
+      .Metric("mean_absolute_error",
+              [](const torch::Tensor& y, const muster::Batch& batch) {
+                return (y.select(1, 0) - batch["rating"]).abs().sum();
+              })
+      .Metric("accuracy", [](const torch::Tensor& y, const muster::Batch& batch) {
+        return y.select(1, 1).gt(0).eq(batch["clicked"].gt(0.5)).sum();
+      });
+  return model;
+}
+
+// One tensor, which is input and target, as autoencoders have it; each of its elements is a target.
+muster::Model Autoencoder() {
+  const muster::BatchTensor signal = muster::Floats("signal", {2, 7});
+  muster::Model model(muster::Tensors{.inputs = {signal}, .targets = {signal}, .targets_per_sample = 14});
+  torch::nn::Linear encoder(14, 5), decoder(5, 14);
+  model.AddUnit("encoder", encoder.ptr(),
+                [encoder](const muster::Batch& batch) mutable { return encoder(batch["signal"].flatten(1)); });
+  model.AddUnit("decoder", decoder);
+  return model.Loss([](const torch::Tensor& y, const muster::Batch& batch) {
+    return torch::mse_loss(y, batch["signal"].flatten(1), torch::Reduction::Sum);
+  });
+}
+
+muster::Model WrongTensors(const std::string& kind) {
+  using torch::Tensor;
+  if (kind == "tensors without a loss") return TwoTowers();
+  if (kind == "tensors with a mean") {
+    return TwoTowers().Loss(
+        [](const Tensor& y, const muster::Batch& b) { return torch::mse_loss(y.select(1, 0), b["rating"]); });
+  }
+  if (kind == "tensors with a mean metric") {
+    return Rated().Metric("mean", [](const Tensor& y, const muster::Batch&) { return y.square().mean(); });
+  }
+  if (kind == "tensors with a vector of losses") {
+    return TwoTowers().Loss([](const Tensor& y, const muster::Batch&) { return y.square().sum(1); });
+  }
+  if (kind == "tensors of another name") {
+    return TwoTowers().Loss([](const Tensor& y, const muster::Batch& batch) { return (y - batch["stars"]).sum(); });
+  }
+  if (kind == "tensors with a metric called loss") return Rated().Metric("loss", RatingLoss);
+  if (kind == "tensors twice") {
+    return TwoTowers({.inputs = {muster::Floats("user", {8}), muster::Floats("user", {8})}});
+  }
+  if (kind == "tensors that differ") {
+    return TwoTowers({.inputs = {muster::Floats("user", {8})}, .targets = {muster::Floats("user", {9})}});
+  }
+  if (kind == "tensors without inputs") return TwoTowers({.targets = Ratings().targets}).Loss(RatingLoss);
+  if (kind == "tensors without a bound") {
+    muster::Tensors task = Ratings();
+    task.inputs[1].bound = -1;
+    return TwoTowers(task).Loss(RatingLoss);
+  }
+  if (kind == "integers without a bound") {
+    return TwoTowers({.inputs = {muster::Floats("user", {kUser}), muster::Integers("items", 0, {3})}});
+  }
+  if (kind == "tensors with too many inputs") {
+    muster::Tensors task = Ratings();
+    task.inputs.push_back(muster::Floats("more"));
+    return TwoTowers(task).Loss(RatingLoss);
+  }
+  if (kind == "images with metrics") return Cut(Images()).Metric("zero", RatingLoss);
+  throw std::invalid_argument("there is no kind " + kind);
+}
+
 muster::Model Wrong(const std::string& kind) {
   using torch::Tensor;
   using torch::nn::Linear;
@@ -134,7 +239,7 @@ muster::Model Wrong(const std::string& kind) {
   if (kind == "misnamed initialize") return Cut(Images()).Initialize("0.wait", muster::Ones());
   if (kind == "no units") return muster::Model(kImages);
   if (kind == "one class") return muster::Model({3, 8, 8, 1}, Images(), muster::WrapPolicy::EachModule());
-  throw std::invalid_argument("there is no kind " + kind);
+  return WrongTensors(kind);
 }
 
 muster::Model MakeModel(const muster::Options& options) {
@@ -152,6 +257,8 @@ muster::Model MakeModel(const muster::Options& options) {
           torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum).label_smoothing(smoothing));
     });
   }
+  if (kind == "two towers") return Rated();
+  if (kind == "autoencoder") return Autoencoder();
   return Wrong(kind);
 }
 

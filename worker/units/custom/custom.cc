@@ -32,6 +32,7 @@ class CustomUnit final : public UnitModule {
              std::vector<at::Tensor> buffers)
       : model_(std::move(model)),
         unit_(unit),
+        task_(model_->task()),
         first_(model_->Units().front() == unit),
         last_(model_->Units().back() == unit),
         parameters_(std::move(parameters)),
@@ -52,20 +53,21 @@ class CustomUnit final : public UnitModule {
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
     const bool train = context.mode == Mode::kTrain || context.mode == Mode::kRecompute;
-    at::Tensor x = first_ ? Inputs(context) : in[0];
-    if (last_ && context.targets.defined() && context.mode != Mode::kEvaluate) {
+    Tensors x = first_ ? Inputs(context) : in;
+    const bool has_loss = last_ && context.loss_sum.defined();
+    if (has_loss && context.mode != Mode::kEvaluate) {
       // The loss and all that leads to it come in backward.
-      if (train) saved.tensors = {std::move(x)};
+      if (train) saved.tensors = std::move(x);
       return {};
     }
     BindParameters();
     if (!train) {
       const c10::AutoGradMode off(false);
       unit_->Train(context.mode == Mode::kTrainUnsaved);
-      if (context.mode == Mode::kGenerate && first_) x = Grown(x, saved);
+      if (context.mode == Mode::kGenerate && first_) x = {Grown(x[0], saved)};
       const at::Tensor y = unit_->Forward(x);
       if (!last_) return {y};
-      if (!context.targets.defined()) return {OfLastToken(y)};
+      if (!has_loss) return {OfLastToken(y)};
       Evaluate(context, y);
       return {};
     }
@@ -74,39 +76,40 @@ class CustomUnit final : public UnitModule {
     const bool again = context.mode == Mode::kRecompute && !buffers_.empty();
     if (again) BindBuffers(Copies());
     const c10::AutoGradMode on(true);
-    if (!first_) x = x.detach().requires_grad_(true);
+    if (!first_) x = {x[0].detach().requires_grad_(true)};
     const at::Tensor y = unit_->Forward(x);
     if (again) BindBuffers(buffers_);
-    saved.tensors = {x, y};
+    saved.tensors = std::move(x);
+    saved.tensors.push_back(y);
     return {y.detach()};
   }
 
   Activations Backward(const Context& context, Saved saved, const Activations& grads) override {
-    if (!last_) return GradientsOf(saved.tensors[0], saved.tensors[1], grads[0]);
+    if (!last_) return GradientsOf(saved.tensors[0], saved.tensors.back(), grads[0]);
     BindParameters();
     unit_->Train(true);
     const c10::AutoGradMode on(true);
-    at::Tensor x = std::move(saved.tensors[0]);
-    saved = {};
-    if (!first_) x = x.detach().requires_grad_(true);
-    const at::Tensor y = unit_->Forward(x);
-    if (const at::Tensor loss = model_->Loss(y, context.targets, context.label_smoothing); loss.defined()) {
-      TORCH_CHECK(loss.numel() == 1, "the model's loss is not one number, but has the shape ", loss.sizes());
+    Tensors x = std::move(saved.tensors);
+    if (!first_) x = {x[0].detach().requires_grad_(true)};
+    const at::Tensor y = Output(unit_->Forward(x));
+    if (const at::Tensor loss = Loss(context, y, context.label_smoothing); loss.defined()) {
       const c10::AutoGradMode off(false);
       context.loss_sum.add_(loss.detach().sum(at::kDouble));
       at::Tensor scale = at::full_like(loss, context.loss_scale);
       if (context.gradient_scale.defined()) scale.mul_(context.gradient_scale.view(scale.sizes()));
-      return GradientsOf(x, loss, scale);
+      return GradientsOf(x[0], loss, scale);
     }
     at::Tensor d;
     {
       const c10::AutoGradMode off(false);
       d = AddLossForGradient(context, Logits(context, y.detach())).view(y.sizes()).to(y.scalar_type());
     }
-    return GradientsOf(x, y, d);
+    return GradientsOf(x[0], y, d);
   }
 
  private:
+  using Tensors = std::vector<at::Tensor>;
+
   // A borrowed tensor is bound by each unit that uses it.
   void BindParameters() const {
     for (size_t i = 0; i < leaves_.size(); ++i) {
@@ -123,10 +126,38 @@ class CustomUnit final : public UnitModule {
     return copies;
   }
 
-  // Images in the parameters' dtype; tokens as they are.
-  at::Tensor Inputs(const Context& context) const {
-    const at::Tensor& x = context.inputs;
-    return x.is_floating_point() ? x.to(parameters_[0].value.scalar_type()) : x;
+  // Floating-point numbers in the parameters' dtype; integers as they are.
+  Tensors Inputs(const Context& context) const {
+    Tensors inputs;
+    if (task_.kind != plugin::Task::kTensors) inputs.push_back(context.inputs());
+    for (const plugin::BatchTensor& tensor : task_.tensors) {
+      if (tensor.input) inputs.push_back(context.batch[tensor.name]);
+    }
+    for (at::Tensor& x : inputs) {
+      if (x.is_floating_point()) x = x.to(parameters_[0].value.scalar_type());
+    }
+    return inputs;
+  }
+  Tensors Targets(const Context& context) const {
+    if (task_.kind != plugin::Task::kTensors) return {context.targets()};
+    Tensors targets;
+    for (const plugin::BatchTensor& tensor : task_.tensors) {
+      if (tensor.target) targets.push_back(context.batch[tensor.name]);
+    }
+    return targets;
+  }
+
+  // What the loss and the metrics of a model of named tensors get: beside fp32 targets, of at least fp32.
+  at::Tensor Output(const at::Tensor& y) const {
+    return task_.kind == plugin::Task::kTensors && y.is_floating_point() ? y.to(WideType(y.scalar_type())) : y;
+  }
+  // Undefined: cross entropy.
+  at::Tensor Loss(const Context& context, const at::Tensor& y, double label_smoothing) const {
+    at::Tensor loss = model_->Loss(y, Targets(context), label_smoothing);
+    TORCH_CHECK(!loss.defined() || loss.numel() == 1, "the model's loss is not one number, but has the shape ",
+                loss.sizes());
+    TORCH_CHECK(loss.defined() || task_.kind != plugin::Task::kTensors, "the model gives no loss");
+    return loss;
   }
 
   // The sequence so far, which is all that is kept of it.
@@ -137,26 +168,38 @@ class CustomUnit final : public UnitModule {
     return kept;
   }
   at::Tensor OfLastToken(const at::Tensor& y) const {
-    return model_->task().kind == plugin::Task::kLanguageModel ? y.select(1, y.size(1) - 1).contiguous() : y;
+    return task_.kind == plugin::Task::kLanguageModel ? y.select(1, y.size(1) - 1).contiguous() : y;
   }
 
   // [targets, classes], of at least fp32.
   at::Tensor Logits(const Context& context, const at::Tensor& y) const {
-    const plugin::Task task = model_->task();
-    const int64_t classes = task.kind == plugin::Task::kLanguageModel ? task.vocabulary : task.classes;
-    TORCH_CHECK(y.dim() >= 2 && y.size(-1) == classes && y.numel() == classes * context.targets.numel(),
-                "the last unit gives ", y.sizes(), ", but the logits of targets ", context.targets.sizes(), " have ",
+    const int64_t classes = task_.kind == plugin::Task::kLanguageModel ? task_.vocabulary : task_.classes;
+    TORCH_CHECK(y.dim() >= 2 && y.size(-1) == classes && y.numel() == classes * context.targets().numel(),
+                "the last unit gives ", y.sizes(), ", but the logits of targets ", context.targets().sizes(), " have ",
                 classes, " each");
     return y.reshape({-1, classes}).to(WideType(y.scalar_type()));
   }
 
   void Evaluate(const Context& context, const at::Tensor& y) const {
-    if (const at::Tensor loss = model_->Loss(y, context.targets, 0); loss.defined()) {
-      context.loss_sum.add_(loss.sum(at::kDouble));
-      if (context.metric_sums.defined()) AddTopMetrics(context, Logits(context, y));
-      return;
+    const at::Tensor output = Output(y);
+    const at::Tensor loss = Loss(context, output, 0);
+    if (!loss.defined()) return AddEvaluation(context, Logits(context, y));
+    context.loss_sum.add_(loss.sum(at::kDouble));
+    if (!context.metric_sums.defined()) return;
+    if (task_.kind == plugin::Task::kTensors) {
+      AddMetrics(context, output);
+    } else {
+      AddTopMetrics(context, Logits(context, y));
     }
-    AddEvaluation(context, Logits(context, y));
+  }
+  void AddMetrics(const Context& context, const at::Tensor& output) const {
+    const Tensors sums = model_->Metrics(output, Targets(context));
+    TORCH_CHECK(sums.size() == task_.metrics.size() && context.metric_sums.numel() == static_cast<int64_t>(sums.size()),
+                "the model gives ", sums.size(), " metrics, but declares ", task_.metrics.size());
+    for (size_t i = 0; i < sums.size(); ++i) {
+      TORCH_CHECK(sums[i].defined() && sums[i].numel() == 1, "the metric ", task_.metrics[i], " is not one number");
+      context.metric_sums[static_cast<int64_t>(i)].add_(sums[i].sum(at::kDouble));
+    }
   }
 
   // Adds the leaves' gradients to their sinks; returns that of `x`, if it has one.
@@ -181,6 +224,7 @@ class CustomUnit final : public UnitModule {
 
   const std::shared_ptr<plugin::Model> model_;
   plugin::Unit* const unit_;
+  const plugin::Task task_;
   const bool first_, last_;
   const std::vector<Parameter> parameters_;
   const std::vector<at::Tensor> buffers_;

@@ -10,9 +10,9 @@
 namespace muster::units {
 
 // UnitMaker of the family; binds the modules of options.plugin to the parameters and buffers. The last unit computes
-// the loss from its output: by the library's own loss, or cross entropy. It does so in backward, with its forward, so
-// in training its forward only saves the input. A language model generates by computing the whole sequence for each
-// token: modules keep no cache. FailedPrecondition: no plugin. Unimplemented: bf16 parameters and buffers.
+// the loss and the metrics from its output: by the library's own, or cross entropy. It does so in backward, with its
+// forward, so in training its forward only saves the input. A language model generates by computing the whole sequence
+// for each token: modules keep no cache. FailedPrecondition: no plugin. Unimplemented: bf16 parameters and buffers.
 absl::StatusOr<std::unique_ptr<UnitModule>> MakeCustomUnit(const Model& model, const Unit& unit,
                                                            std::vector<Parameter> parameters,
                                                            const UnitOptions& options);

@@ -82,8 +82,8 @@ class LlamaChain {
     context.mode = mode;
     const at::Tensor ids =
         at::arange(kSequences * (kContext + 1), at::kLong).mul(7).remainder(19).view({kSequences, kContext + 1});
-    context.inputs = ids.narrow(1, 0, kContext);
-    context.targets = ids.narrow(1, 1, kContext);
+    context.batch.Set(models::kInputs, ids.narrow(1, 0, kContext));
+    context.batch.Set(models::kTargets, ids.narrow(1, 1, kContext));
     context.loss_scale = 1.0 / (kSequences * kContext);
     context.loss_sum = at::zeros({}, at::kDouble);
     return context;
@@ -120,9 +120,9 @@ class LlamaChain {
     Activations flow;
     for (int64_t first = 0; first < kContext; first += most) {
       Context context = MakeContext(Mode::kGenerate);
-      context.targets = at::Tensor();
+      context.batch.Set(models::kTargets, at::Tensor());
       context.position = first;
-      context.inputs = context.inputs.narrow(1, first, std::min(most, kContext - first));
+      context.batch.Set(models::kInputs, context.inputs().narrow(1, first, std::min(most, kContext - first)));
       flow.clear();
       for (size_t u = 0; u < units_.size(); ++u) flow = units_[u]->Forward(context, flow, kept[u]);
     }
