@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/data_images.h"
+#include "cli/commands/data_tensors.h"
 #include "cli/commands/tokenizer_option.h"
 #include "cli/output/format.h"
 #include "cli/output_format.h"
@@ -157,6 +158,10 @@ absl::StatusOr<ExitCode> Inspect(const InspectFlags& flags) {
   nlohmann::ordered_json trees = nlohmann::ordered_json::array();
   std::string text;
   for (const std::string& file : flags.files) {
+    if (HoldsTensors(file)) {
+      if (absl::Status status = AppendTensors(file, trees, text); !status.ok()) return status;
+      continue;
+    }
     if (data::HoldsImages(file)) {
       if (absl::Status status = AppendImages(file, trees, text); !status.ok()) return status;
       continue;
@@ -178,9 +183,10 @@ absl::StatusOr<ExitCode> Inspect(const InspectFlags& flags) {
 void RegisterInspect(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<InspectFlags>();
   CLI::App* command =
-      AddCommand(app, "inspect", "Commands", "Say what is in token files (nanoGPT, llm.c, Megatron) or image files",
+      AddCommand(app, "inspect", "Commands", "Say what is in token files, image files or safetensors files",
                  "muster data inspect train.bin -o json\nmuster data inspect 'shards/train_*.bin'");
-  command->add_option("FILE", flags->files, "token or image file, or a quoted pattern of its shards")->required();
+  command->add_option("FILE", flags->files, "token, image or safetensors file, or a quoted pattern of its shards")
+      ->required();
   AddTokenizer(command, flags->tokenizer, "each byte is a token");
   AddFormat(command, flags->format, {"table", "json", "yaml"});
   OnRun(command, invocation, [flags] { return Inspect(*flags); });

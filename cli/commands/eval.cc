@@ -19,7 +19,8 @@ void RegisterEval(CLI::App& app, Invocation& invocation) {
   CLI::App* command = AddCommand(app, "eval", kGroupData, "Compute loss and metrics of a trained model on a data file",
                                  "muster eval runs/gpt2-tiny val.bin\nmuster eval @last val.bin -o json");
   command->add_option("FROM", flags->from, "job, folder of checkpoints, or a Hugging Face folder")->required();
-  command->add_option("DATA", flags->data, "token or image file, or a quoted pattern of its shards")->required();
+  command->add_option("DATA", flags->data, "token, image or safetensors file, or a quoted pattern of its shards")
+      ->required();
   command->add_option("--sequences", flags->sequences, "only the first N samples")->type_name("N");
   AddLibrary(command, flags->library);
   AddFormat(command, flags->format, {"table", "json"});

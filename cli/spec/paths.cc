@@ -40,6 +40,7 @@ void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_fol
   if (train.has_data()) {
     fix("data.tokens", *train.mutable_data()->mutable_tokens());
     fix("data.images", *train.mutable_data()->mutable_images());
+    fix("data.tensors", *train.mutable_data()->mutable_tensors());
     fix("data.validation", *train.mutable_data()->mutable_validation());
   }
   if (train.has_checkpoint()) {

@@ -45,7 +45,7 @@ class CustomModelTest : public ::testing::Test {
     built_ = new Cluster;
     const std::string folder = built_->folder();
     fs::create_directories(folder + "/example");
-    for (const char* name : {"CMakeLists.txt", "job.yaml", "model.cc"}) {
+    for (const char* name : {"CMakeLists.txt", "job.yaml", "model.cc", "two_towers.cc", "two_towers.yaml"}) {
       fs::copy_file(absl::StrCat("examples/custom_model/", name), absl::StrCat(folder, "/example/", name));
     }
     const std::string here = fs::current_path();
@@ -60,6 +60,13 @@ class CustomModelTest : public ::testing::Test {
     std::ofstream(folder + "/residual.json") << inspected.out;
     EXPECT_TRUE(absl::StrContains(inspected.err, "image_classification, 5 units")) << inspected.err;
     WriteImages(folder + "/images.bin");
+    const Ran towers = built_->Muster({"model", "inspect", folder + "/example/build/libtwo_towers.so"});
+    ASSERT_EQ(towers.exit_code, 0) << towers.err;
+    std::ofstream(folder + "/two_towers.json") << towers.out;
+    EXPECT_TRUE(absl::StrContains(towers.err, "tensors, 2 units")) << towers.err;
+    WriteRatings(folder + "/ratings-0.safetensors", 0, 150, "rating");
+    WriteRatings(folder + "/ratings-1.safetensors", 150, 100, "rating");
+    WriteRatings(folder + "/ratings.test.safetensors", 250, 60, "rating");
   }
   static void TearDownTestSuite() { delete built_; }
 
@@ -72,6 +79,50 @@ class CustomModelTest : public ::testing::Test {
       out.put(static_cast<char>(label));
       for (int byte = 0; byte < 3 * 32 * 32; ++byte) out.put(static_cast<char>(random() % 64 + 19 * label));
     }
+  }
+
+  // Samples from `first`: what the user likes of 50 items. Written by hand, as any program may.
+  static void WriteRatings(const std::string& path, int first, int samples, const std::string& rating_name) {
+    std::vector<float> user, rating;
+    std::vector<int64_t> item;
+    for (int sample = first; sample < first + samples; ++sample) {
+      std::mt19937 random(static_cast<uint32_t>(sample));
+      for (int i = 0; i < 8; ++i) user.push_back(static_cast<float>(random() % 2000) / 1000 - 1);
+      item.push_back(static_cast<int64_t>(random() % 50));
+      rating.push_back(2 * user[user.size() - 8] + static_cast<float>(item.back()) / 25 - 1);
+    }
+    const size_t users = 4 * user.size(), items = 8 * item.size(), ratings = 4 * rating.size();
+    const std::string header =
+        json{{"user", {{"dtype", "F32"}, {"shape", {samples, 8}}, {"data_offsets", {0, users}}}},
+             {"item", {{"dtype", "I64"}, {"shape", {samples}}, {"data_offsets", {users, users + items}}}},
+             {rating_name,
+              {{"dtype", "F32"}, {"shape", {samples}}, {"data_offsets", {users + items, users + items + ratings}}}}}
+            .dump();
+    const uint64_t length = header.size();
+    std::ofstream out(path, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(&length), sizeof length) << header;
+    out.write(reinterpret_cast<const char*>(user.data()), static_cast<std::streamsize>(users));
+    out.write(reinterpret_cast<const char*>(item.data()), static_cast<std::streamsize>(items));
+    out.write(reinterpret_cast<const char*>(rating.data()), static_cast<std::streamsize>(ratings));
+  }
+
+  // The example's job with another strategy. Its paths are relative to it.
+  static std::string TowersText(const std::string& name, const std::string& strategy, int ranks) {
+    std::ifstream file("examples/custom_model/two_towers.yaml");
+    std::string text{std::istreambuf_iterator<char>(file), {}};
+    const auto replace = [&](const std::string& what, const std::string& with) {
+      const size_t at = text.find(what);
+      ASSERT_NE(at, std::string::npos) << what;
+      text.replace(at, what.size(), with);
+    };
+    replace("name: two-towers", "name: " + name);
+    replace("strategy: {kind: ddp}", "strategy: " + strategy);
+    replace("ranks: 1", absl::StrCat("ranks: ", ranks));
+    replace("sequences: 32", "sequences: 13, microbatch: 4");
+    replace("steps: 200", "steps: 60");
+    replace("every_steps: 100}", "every_steps: 20}");
+    replace("runs/{job}\", every_steps: 100", absl::StrCat("runs-", name, "\", every_steps: 10"));
+    return text;
   }
 
   static std::string JobText(const std::string& name, const std::string& strategy, int ranks, const std::string& more) {
@@ -214,6 +265,104 @@ TEST_F(CustomModelTest, AKilledTrainerResumesToTheSameBits) {
   EXPECT_GT(cluster.Generation(killed), 1u) << "it was not killed in time";
   const auto right = Weights(cluster, "whole"), ours = Weights(cluster, "killed");
   EXPECT_EQ(ours, right);
+}
+
+// The example with a loss and metrics of its own, on the files of docs/custom_models.md.
+TEST_F(CustomModelTest, TrainsOnNamedTensorsWithItsOwnLossAndMetrics) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  AllowPlugins(cluster);
+  cluster.StartWorker(0, 2);
+  const std::string one = Submit(cluster, TowersText("towers-one", "{kind: single}", 1), "towers-one");
+  ASSERT_TRUE(cluster.WaitForState(one, "completed"));
+  const std::vector<double> losses = cluster.Losses(one);
+  ASSERT_EQ(losses.size(), 60u);
+  EXPECT_LT(losses.back(), 0.7 * losses.front());
+  // Killed on the way, it goes on with the same samples.
+  const std::string two = Submit(cluster, TowersText("towers-two", "{kind: fsdp}", 2), "towers-two");
+  ASSERT_TRUE(cluster.WaitForStep(two, 12));
+  for (const pid_t trainer : cluster.Trainers()) kill(trainer, SIGKILL);
+  ASSERT_TRUE(cluster.WaitForState(two, "completed"));
+  EXPECT_GT(cluster.Generation(two), 1u) << "it was not killed in time";
+  const std::vector<double> theirs = cluster.Losses(two);
+  ASSERT_EQ(theirs.size(), losses.size());
+  for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(theirs[i], losses[i], 2e-5 * losses[i]) << i;
+
+  // Its metric, by its name.
+  const std::string test = built_->folder() + "/ratings.test.safetensors";
+  const Ran eval = cluster.Muster({"eval", Runs("towers-one"), test, "--library",
+                                   built_->folder() + "/example/build/libtwo_towers.so", "-o", "json"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.err;
+  const json evaluated = json::parse(eval.out, nullptr, false);
+  EXPECT_EQ(evaluated.value("samples", 0), 60);
+  EXPECT_GT(evaluated.value("mean_absolute_error", 0.0), 0);
+  EXPECT_LE(std::pow(evaluated.value("mean_absolute_error", 9.0), 2), evaluated.value("loss", 0.0)) << "Jensen";
+  const json points = cluster.MusterJson({"metrics", one});
+  const json last = points.back();
+  EXPECT_NEAR(last.value("validation_loss", 0.0), evaluated.value("loss", 1.0), 1e-6) << last;
+  ASSERT_EQ(last["validation"].size(), 1u) << last;
+  EXPECT_EQ(last["validation"][0]["name"], "mean_absolute_error");
+  EXPECT_NEAR(last["validation"][0].value("value", 0.0), evaluated.value("mean_absolute_error", 1.0), 1e-6);
+  EXPECT_TRUE(absl::StrContains(cluster.Muster({"describe", one}).out, "mean_absolute_error"));
+  std::string events;
+  for (const auto& entry : fs::recursive_directory_iterator(cluster.folder())) {
+    if (!absl::StrContains(entry.path().filename().string(), ".tfevents.")) continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    events.append(std::istreambuf_iterator<char>(file), {});
+  }
+  EXPECT_TRUE(absl::StrContains(events, "validation/mean_absolute_error")) << "TensorBoard";
+
+  const Ran sample = cluster.Muster({"sample", Runs("towers-one"), "--prompt", "a", "--library",
+                                     built_->folder() + "/example/build/libtwo_towers.so"});
+  EXPECT_EQ(sample.exit_code, 1);
+  EXPECT_TRUE(absl::StrContains(sample.err, "the model's task is tensors: only a language model can be sampled"))
+      << sample.err;
+  const Ran inspected = cluster.Muster({"data", "inspect", test});
+  EXPECT_EQ(inspected.out, absl::StrCat(test,
+                                        ": safetensors\n  user: F32 [60, 8]\n  item: I64 [60]\n"
+                                        "  rating: F32 [60]\n"));
+  const Ran plan = cluster.Muster({"plan", built_->folder() + "/towers-two.yaml"});
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  // 8 x 16 + 16, 50 x 16, and 32 + 1.
+  EXPECT_TRUE(absl::StrContains(plan.out,
+                                "custom libtwo_towers, 977 parameters, fsdp full_shard on 2 ranks\n"
+                                "13 samples a step, 2 microbatches a rank"))
+      << plan.out;
+}
+
+TEST_F(CustomModelTest, SaysWhichTensorOfWhichFileIsWrong) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  AllowPlugins(cluster);
+  cluster.StartWorker(0, 1);
+  const std::string stars = built_->folder() + "/stars.safetensors";
+  WriteRatings(stars, 0, 20, "stars");
+  std::string text = TowersText("stars", "{kind: single}", 1);
+  text.replace(text.find("ratings.test"), 12, "stars");
+  const std::string job = Submit(cluster, text, "stars");
+  ASSERT_TRUE(cluster.WaitForState(job, "failed"));
+  const std::string described = cluster.Muster({"describe", job}).out;
+  EXPECT_TRUE(absl::StrContains(described, absl::StrCat("data.validation: ", stars,
+                                                        ": has no tensor \"rating\", which "
+                                                        "the model reads; it has \"user\", \"item\", \"stars\"")))
+      << described;
+  text = TowersText("tokens", "{kind: single}", 1);
+  text.replace(text.find("tensors: \""), 10, "tokens: \"");
+  std::ofstream(built_->folder() + "/tokens.yaml") << text;
+  const Ran refused = cluster.Muster({"submit", "-d", built_->folder() + "/tokens.yaml"});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_TRUE(absl::StrContains(refused.err, "data.tensors: missing: a safetensors file")) << refused.err;
+  EXPECT_TRUE(absl::StrContains(refused.err, "data.tokens: is for language models, and this one reads named tensors"))
+      << refused.err;
+}
+
+TEST_F(CustomModelTest, ThePageShowsTheExample) {
+  const auto text = [](const std::string& path) {
+    std::ifstream file(path);
+    return std::string{std::istreambuf_iterator<char>(file), {}};
+  };
+  EXPECT_TRUE(absl::StrContains(text("docs/custom_models.md"),
+                                absl::StrCat("```cpp\n", text("examples/custom_model/two_towers.cc"), "```\n")));
 }
 
 // Neither the coordinator nor the CLI loads the library.
