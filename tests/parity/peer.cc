@@ -88,6 +88,8 @@ absl::StatusOr<Curve> Peer::TrainLlama(const nlohmann::json& config) { return Cu
 
 absl::StatusOr<nlohmann::json> Peer::AskResnet(const nlohmann::json& config) { return Ask("resnet_peer", config); }
 
+absl::StatusOr<nlohmann::json> Peer::AskTensors(const nlohmann::json& config) { return Ask("tensors_peer", config); }
+
 absl::StatusOr<nlohmann::json> Peer::AskOptimizer(const nlohmann::json& config) {
   return Ask("optimizer_peer", config);
 }

@@ -43,6 +43,7 @@ class Peer {
   absl::StatusOr<Curve> TrainLlama(const nlohmann::json& config);             // llama_peer.py
   absl::StatusOr<nlohmann::json> AskOptimizer(const nlohmann::json& config);  // optimizer_peer.py
   absl::StatusOr<nlohmann::json> AskResnet(const nlohmann::json& config);     // resnet_peer.py
+  absl::StatusOr<nlohmann::json> AskTensors(const nlohmann::json& config);    // tensors_peer.py
 
  private:
   Peer();

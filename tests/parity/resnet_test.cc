@@ -67,10 +67,11 @@ class Images {
   }
   engine::Batch Batch(uint64_t first, uint64_t count) {
     const int64_t n = static_cast<int64_t>(count), size = trial_.image;
-    return {.samples = count,
-            .inputs = at::from_blob(pixels_.data() + first * Pixels(), {n, 3, size, size}, at::kFloat),
-            .targets = at::from_blob(labels_.data() + first, {n}, at::kLong),
-            .global_samples = trial_.samples};
+    return {
+        .samples = count,
+        .tensors = {{models::kInputs, at::from_blob(pixels_.data() + first * Pixels(), {n, 3, size, size}, at::kFloat)},
+                    {models::kTargets, at::from_blob(labels_.data() + first, {n}, at::kLong)}},
+        .global_samples = trial_.samples};
   }
   void Write(const std::string& path) const {
     std::ofstream out(path, std::ios::binary);
