@@ -183,8 +183,7 @@ absl::StatusOr<ExitCode> Inspect(const InspectFlags& flags) {
 void RegisterInspect(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<InspectFlags>();
   CLI::App* command =
-      AddCommand(app, "inspect", "Commands",
-                 "Say what is in token files (nanoGPT, llm.c, Megatron), image files or safetensors files",
+      AddCommand(app, "inspect", "Commands", "Say what is in token files, image files or safetensors files",
                  "muster data inspect train.bin -o json\nmuster data inspect 'shards/train_*.bin'");
   command->add_option("FILE", flags->files, "token, image or safetensors file, or a quoted pattern of its shards")
       ->required();

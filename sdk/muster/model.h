@@ -118,7 +118,11 @@ struct BatchTensor {
 inline BatchTensor Floats(std::string name, std::vector<int64_t> shape = {}) {
   return {std::move(name), std::move(shape), 0};
 }
+// Throws std::invalid_argument: a bound below 1.
 inline BatchTensor Integers(std::string name, int64_t bound, std::vector<int64_t> shape = {}) {
+  if (bound < 1) {
+    throw std::invalid_argument(name + ": integers are 0 to bound - 1, and the bound is " + std::to_string(bound));
+  }
   return {std::move(name), std::move(shape), bound};
 }
 

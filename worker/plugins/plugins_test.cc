@@ -131,6 +131,7 @@ TEST(PluginModels, WhatCannotTrainIsNamed) {
       {"tensors that differ", "user: is an input of another shape or type than the target"},
       {"tensors without inputs", "task.tensors: none is an input"},
       {"tensors without a bound", "task.tensors[1].bound: integers are 0 to bound - 1"},
+      {"integers without a bound", "items: integers are 0 to bound - 1, and the bound is 0"},
       {"tensors with too many inputs", "unit towers: "},
       {"images with metrics", "a loss of a Batch, and metrics, are for models of Tensors"},
   };

@@ -439,7 +439,7 @@ TEST(Units, GeneratingGivesTheLogitsOfTheWhole) {
     // In turns: attention here is the same for both.
     Chain chain(Make(shape), at::kDouble, {.rows = shape.heads == 2 ? RowCode::kDevice : RowCode::kVector});
     const Reference reference(shape, chain.parameters());
-    const at::Tensor ids = Tokens(shape, 2, 1).inputs;
+    const at::Tensor ids = Tokens(shape, 2, 1).inputs();
     const at::Tensor right = reference.LogProbabilities(ids);
     for (const int64_t most : shape.context > 200 ? std::vector<int64_t>{150} : std::vector<int64_t>{1, 2, 40}) {
       Chain::Pass pass;

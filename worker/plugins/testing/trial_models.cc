@@ -178,6 +178,9 @@ muster::Model WrongTensors(const std::string& kind) {
     task.inputs[1].bound = -1;
     return TwoTowers(task).Loss(RatingLoss);
   }
+  if (kind == "integers without a bound") {
+    return TwoTowers({.inputs = {muster::Floats("user", {kUser}), muster::Integers("items", 0, {3})}});
+  }
   if (kind == "tensors with too many inputs") {
     muster::Tensors task = Ratings();
     task.inputs.push_back(muster::Floats("more"));
