@@ -18,4 +18,10 @@ std::pair<size_t, char32_t> DecodeUtf8(absl::string_view text) {
   return {length, value};
 }
 
+void ShortenUtf8(size_t bytes, std::string& text) {
+  if (text.size() <= bytes) return;
+  while (bytes > 0 && ContinuesUtf8(text[bytes])) --bytes;
+  text.resize(bytes);
+}
+
 }  // namespace muster

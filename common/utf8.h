@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <utility>
 
 #include "absl/strings/string_view.h"
@@ -12,5 +13,8 @@ inline bool ContinuesUtf8(char c) { return (static_cast<unsigned char>(c) & 0xC0
 
 // The character at the start of `text`, which is not empty, and the length of its UTF-8 sequence; length 0: malformed.
 std::pair<size_t, char32_t> DecodeUtf8(absl::string_view text);
+
+// Cuts `text` to at most `bytes`, between two characters.
+void ShortenUtf8(size_t bytes, std::string& text);
 
 }  // namespace muster

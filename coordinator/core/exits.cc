@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/utf8.h"
 
 namespace muster::core {
 namespace {
@@ -11,13 +12,6 @@ namespace {
 constexpr size_t kMessageBytes = 600;
 constexpr size_t kLineBytes = 1000;
 constexpr int kLines = 20;
-
-// At most `bytes`, never half a UTF-8 character.
-void Shorten(std::string& text, size_t bytes) {
-  if (text.size() <= bytes) return;
-  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
-  text.resize(bytes);
-}
 
 std::string DefaultMessage(const RankExit& exit, uint32_t rank) {
   const std::string who = absl::StrCat("rank ", rank);
@@ -45,9 +39,9 @@ RankExit ClassifyExit(RankExit exit, const RankPlacement& rank) {
   if (exit.cause() == RankExit::CAUSE_UNSPECIFIED) exit.set_cause(RankExit::FAILED);
   if (good) exit.set_cause(rank.finished() ? RankExit::COMPLETED : RankExit::STOPPED);
   if (exit.message().empty()) exit.set_message(DefaultMessage(exit, rank.rank()));
-  Shorten(*exit.mutable_message(), kMessageBytes);
+  ShortenUtf8(kMessageBytes, *exit.mutable_message());
   if (const int more = exit.last_lines_size() - kLines; more > 0) exit.mutable_last_lines()->DeleteSubrange(0, more);
-  for (std::string& line : *exit.mutable_last_lines()) Shorten(line, kLineBytes);
+  for (std::string& line : *exit.mutable_last_lines()) ShortenUtf8(kLineBytes, line);
   return exit;
 }
 

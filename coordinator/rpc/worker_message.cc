@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/rpc.h"
+#include "common/utf8.h"
 
 namespace muster::rpc {
 namespace {
@@ -19,13 +20,6 @@ constexpr size_t kMaxLogBytes = 256 * 1024;  // the contract says 64 KiB; replac
 
 absl::Status Malformed(absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("malformed message of a worker: ", why));
-}
-
-// At most `bytes`, without splitting a character.
-void Shorten(size_t bytes, std::string& text) {
-  if (text.size() <= bytes) return;
-  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) --bytes;
-  text.resize(bytes);
 }
 
 absl::Status CheckKey(const RankKey& key) {
@@ -55,12 +49,12 @@ absl::Status CheckHello(const Hello& hello) {
 
 // Keeps the newest lines.
 void ShortenExit(RankExit& exit) {
-  Shorten(kMaxMessageBytes, *exit.mutable_message());
+  ShortenUtf8(kMaxMessageBytes, *exit.mutable_message());
   int kept = 0;
   size_t bytes = 0;
   for (; kept < std::min(exit.last_lines_size(), kMaxLastLines); ++kept) {
     std::string& line = *exit.mutable_last_lines(exit.last_lines_size() - 1 - kept);
-    Shorten(kMaxLineBytes, line);
+    ShortenUtf8(kMaxLineBytes, line);
     bytes += line.size();
     if (bytes > kMaxLinesBytes) break;
   }

@@ -79,6 +79,11 @@ TEST(TensorFile, ReadsSamplesOfSeveralShardsByTheirNumbers) {
 TEST(TensorFile, SaysWhatIsWrongWithWhichTensor) {
   const TemporaryFolder folder;
   const std::string user = R"("user":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]})";
+  std::string many = "{";
+  for (int i = 0; i < 100; ++i) {
+    absl::StrAppend(&many, "\"", absl::Dec(i, absl::kZeroPad8),
+                    R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},)");
+  }
   const std::vector<std::pair<std::string, std::string>> cases = {
       {Safetensors("{" + user + "}", std::string(16, '\0')),
        "has no tensor \"item\", which the model reads; it has \"user\""},
@@ -96,6 +101,9 @@ TEST(TensorFile, SaysWhatIsWrongWithWhichTensor) {
       {Safetensors("{" + user + R"(,"item":{"dtype":"I64","shape":[3],"data_offsets":[16,40]}})",
                    std::string(40, '\0')),
        "the tensor \"item\" has 3 samples, but \"user\" has 2"},
+      {Safetensors(R"({"\u001b[2J":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})", std::string(16, '\0')),
+       "it has \"\\x1b[2J\""},
+      {Safetensors(many.substr(0, many.size() - 1) + "}", ""), "\"00000007\" and 92 more"},
       {Ratings(0, 0), "holds no samples"},
       {Ratings(0, 3).substr(0, 60), "its safetensors header is longer than the file"},
       {"", "too short for a safetensors file"},

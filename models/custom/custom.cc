@@ -189,7 +189,8 @@ class CustomCheck {
 
   // They become fields of logs and of JSON, tags of TensorBoard, and labels of Prometheus.
   static absl::Status Metrics(const Task& task) {
-    static const std::set<std::string> taken = {"loss", "samples", "step", "validation_loss"};
+    static const std::set<std::string> taken = {"attempt", "error", "generation", "job",  "loss",           "node",
+                                                "path",    "rank",  "samples",    "step", "validation_loss"};
     if (task.metrics_size() > kMaxMetrics) {
       return Bad("task.metrics", absl::StrCat("at most ", kMaxMetrics, " are allowed, got ", task.metrics_size()));
     }

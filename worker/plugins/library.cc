@@ -105,7 +105,12 @@ absl::StatusOr<Loaded> LoadStructure(const Custom& given, const LoadOptions& opt
       loaded.model.reset((*entry)(values, error));
     }
     if (loaded.model == nullptr) return absl::InvalidArgumentError(absl::StrCat(given.library(), ": ", error));
-    AddTask(loaded.model->task(), loaded.structure);
+    const plugin::Task task = loaded.model->task();
+    if (task.kind < plugin::Task::kLanguageModel || task.kind > plugin::Task::kTensors) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(given.library(), ": it names task kind ", task.kind, ", which this build does not know"));
+    }
+    AddTask(task, loaded.structure);
     for (const plugin::Unit* from : loaded.model->Units()) {
       Unit& unit = *loaded.structure.add_units();
       unit.set_name(from->name());

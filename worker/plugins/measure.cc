@@ -166,7 +166,8 @@ class Trial {
     return module_->Forward(context, in.defined() ? units::Activations{in} : units::Activations{}, saved).at(0);
   }
 
-  // Of the last unit: a mean in place of a sum would train with a gradient that depends on the cut into microbatches.
+  // Of the last unit: what is no sum over the samples, such as a mean or a root of one, would depend on the cut into
+  // microbatches.
   void CheckSums(int64_t samples, const units::NamedTensors& batch, const at::Tensor& in) {
     const auto sums = [&](int64_t first, int64_t count) {
       units::NamedTensors part;
@@ -176,14 +177,15 @@ class Trial {
       return Evaluate(count, part, in.defined() ? in.narrow(0, first, count) : in);
     };
     const int64_t half = samples / 2;
-    const at::Tensor whole = sums(0, samples), parts = sums(0, half).add_(sums(half, samples - half));
-    const auto are = [](const at::Tensor& a, const at::Tensor& b) { return at::isclose(a, b, 1e-3, 1e-9); };
-    const at::Tensor wrong = are(whole, parts).logical_not_().logical_and_(are(whole, parts.div(2)));
+    const at::Tensor whole = sums(0, samples), first = sums(0, half), second = sums(half, samples - half);
+    // Parts of opposite signs may cancel.
+    const at::Tensor limit = first.abs().add_(second.abs()).mul_(1e-3).add_(1e-9);
+    const at::Tensor wrong = whole.sub(first).sub_(second).abs_().gt(limit);
     for (int64_t i = 0; i < wrong.numel(); ++i) {
       TORCH_CHECK(!wrong[i].item<bool>(), "the ",
                   i == 0 ? std::string("loss") : "metric " + loaded_.structure.task().metrics(static_cast<int>(i) - 1),
-                  " is a mean over the samples: give their sum (torch::Reduction::Sum), which Muster divides by the "
-                  "number of samples of all ranks");
+                  " is no sum over the samples: for a mean, give the sum (torch::Reduction::Sum), which Muster divides "
+                  "by the number of samples of all ranks");
     }
   }
 
@@ -321,7 +323,13 @@ absl::Status Measure(Loaded& loaded) {
   engine::InstallCpuAllocator();
   const c10::AutoGradMode off(false);
   const Task& task = loaded.structure.task();
-  const units::NamedTensors batch[2] = {RandomBatch(task, kFewSamples), RandomBatch(task, kMoreSamples)};
+  units::NamedTensors batch[2];
+  try {
+    batch[0] = RandomBatch(task, kFewSamples), batch[1] = RandomBatch(task, kMoreSamples);
+  } catch (const c10::Error& e) {
+    return absl::InvalidArgumentError(absl::StrCat(loaded.structure.library(), ": a batch of ", kMoreSamples,
+                                                   " samples: ", e.what_without_backtrace()));
+  }
   at::Tensor in[2];
   for (int u = 0; u < loaded.structure.units_size(); ++u) {
     const auto failed = [&](absl::string_view why) {

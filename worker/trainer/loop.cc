@@ -21,6 +21,7 @@
 #include "common/clock.h"
 #include "common/log/log.h"
 #include "common/proto_time.h"
+#include "common/utf8.h"
 #include "models/inventory.h"
 #include "worker/engine/learning_rate.h"
 #include "worker/engine/update_decision.h"
@@ -35,6 +36,7 @@ namespace muster::trainer {
 namespace {
 
 constexpr absl::Duration kLogEvery = absl::Seconds(10);
+constexpr size_t kMaxFailureBytes = 4096;
 constexpr uint64_t kValidatedAtOnce = 1024;  // samples, so that a test set need not fit into memory
 
 using engine::Votes;
@@ -434,7 +436,10 @@ absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string&
   if (!pulse.ok()) return pulse.status();
   const auto failed = [&](const absl::Status& status, bool refused) {
     Record record;
-    record.mutable_failed()->set_message(std::string(status.message()));
+    // A message may quote what a file holds.
+    std::string message(status.message());
+    ShortenUtf8(kMaxFailureBytes, message);
+    record.mutable_failed()->set_message(std::move(message));
     record.mutable_failed()->set_refused(refused);
     // On a full disk this may fail too; the exit code and stderr still carry the error.
     if (const auto appended = (*outbox)->Append(std::move(record), /*durable=*/false); appended.ok())

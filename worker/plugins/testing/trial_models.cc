@@ -159,6 +159,9 @@ muster::Model WrongTensors(const std::string& kind) {
   if (kind == "tensors with a mean metric") {
     return Rated().Metric("mean", [](const Tensor& y, const muster::Batch&) { return y.square().mean(); });
   }
+  if (kind == "tensors with a root metric") {
+    return Rated().Metric("root", [](const Tensor& y, const muster::Batch&) { return y.square().sum().sqrt(); });
+  }
   if (kind == "tensors with a vector of losses") {
     return TwoTowers().Loss([](const Tensor& y, const muster::Batch&) { return y.square().sum(1); });
   }
@@ -166,6 +169,7 @@ muster::Model WrongTensors(const std::string& kind) {
     return TwoTowers().Loss([](const Tensor& y, const muster::Batch& batch) { return (y - batch["stars"]).sum(); });
   }
   if (kind == "tensors with a metric called loss") return Rated().Metric("loss", RatingLoss);
+  if (kind == "tensors with a metric called rank") return Rated().Metric("rank", RatingLoss);
   if (kind == "tensors twice") {
     return TwoTowers({.inputs = {muster::Floats("user", {8}), muster::Floats("user", {8})}});
   }
