@@ -41,7 +41,7 @@ batch:
 precision:
   compute: fp32
   # reduce: fp32
-  # params: fp32               # bf16, with compute: bf16: trained weights are stored in 2 bytes, without a master in fp32
+  # params: fp32               # bf16, with compute: bf16: 2 bytes a trained weight, without a master in fp32
   # tf32: false                # true: fp32 GEMMs on GPUs are faster and round their inputs to 10 bits of mantissa
 
 optimizer:
