@@ -387,7 +387,7 @@ TEST(Check, RefusesWhatShardingCanGetWrong) {
   };
   // Keeps the waits of others valid: replaces the op by one that does nothing.
   const auto drop = [](std::vector<Op>::iterator op) {
-    *op = {.kind = OpKind::kSend, .unit = 0, .microbatch = 0, .stream = op->stream, .waits = op->waits};
+    *op = {.kind = OpKind::kSend, .stream = op->stream, .unit = 0, .microbatch = 0, .waits = op->waits};
   };
   // Swaps two ops; each waits for what the other waited for.
   const auto swap = [](std::vector<Op>::iterator a, std::vector<Op>::iterator b) {
@@ -430,7 +430,7 @@ TEST(Check, RefusesWhatShardingCanGetWrong) {
        [&](Schedule& s) {
          for (Op& op : s.ops) {
            if (op.kind == OpKind::kGather && op.unit == 1) op.unit_end = 3;
-           const Op send{.kind = OpKind::kSend, .unit = 0, .microbatch = 0, .stream = op.stream};
+           const Op send{.kind = OpKind::kSend, .stream = op.stream, .unit = 0, .microbatch = 0};
            if (op.kind == OpKind::kGather && op.unit == 2) op = send;
          }
        }},

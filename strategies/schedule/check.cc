@@ -19,6 +19,40 @@ namespace {
 
 using Clock = std::array<int32_t, kStreams>;
 
+// A clock for each op, with the streams alone that the schedule uses: large schedules have millions of ops.
+class Clocks {
+ public:
+  explicit Clocks(const Schedule& schedule) {
+    column_.fill(-1);
+    for (const Op& op : schedule.ops) {
+      int32_t& column = column_[static_cast<size_t>(op.stream)];
+      if (column < 0) column = columns_++;
+    }
+    values_.resize(schedule.ops.size() * static_cast<size_t>(columns_));
+  }
+  Clock operator[](size_t op) const {
+    Clock clock{};
+    for (size_t s = 0; s < kStreams; ++s) {
+      if (column_[s] >= 0) clock[s] = values_[Place(op, s)];
+    }
+    return clock;
+  }
+  void Set(size_t op, const Clock& clock) {
+    for (size_t s = 0; s < kStreams; ++s) {
+      if (column_[s] >= 0) values_[Place(op, s)] = clock[s];
+    }
+  }
+
+ private:
+  size_t Place(size_t op, size_t stream) const {
+    return op * static_cast<size_t>(columns_) + static_cast<size_t>(column_[stream]);
+  }
+
+  std::array<int32_t, kStreams> column_{};  // by stream; -1: it is not used
+  int32_t columns_ = 0;
+  std::vector<int32_t> values_;
+};
+
 // By unit: the units whose parameters it uses: its own, and those that it borrows.
 std::vector<std::vector<int32_t>> ParametersUsedBy(const Inventory& inventory) {
   std::map<std::string, int32_t> by_name;
@@ -64,7 +98,7 @@ class Checker {
         ever_fetched_(units_),
         ever_opened_(units_),
         owners_(ParametersUsedBy(inventory)),
-        ended_(schedule.ops.size()),
+        ended_(schedule),
         gathered_at_(units_),
         fetched_at_(units_),
         opened_at_(units_),
@@ -166,11 +200,9 @@ class Checker {
     };
     begun_ = op.stream == Stream::kCompute ? last_[stream] : Clock{};
     for (const int32_t w : op.waits) join(begun_, ended_[w]);
-    Clock& ended = ended_[at_];
-    ended = begun_;
-    join(ended, last_[stream]);
-    ended[stream] = static_cast<int32_t>(at_) + 1;
-    last_[stream] = ended;
+    join(last_[stream], begun_);
+    last_[stream][stream] = static_cast<int32_t>(at_) + 1;
+    ended_.Set(at_, last_[stream]);
   }
   // Whether op `earlier` is done when the current one begins.
   bool After(size_t earlier) const {
@@ -579,7 +611,7 @@ class Checker {
   std::vector<size_t> losses_;          // ops that add to the loss
   std::optional<size_t> summed_at_;     // the sum of the scalars
   Clock begun_{};                       // when the current op begins
-  std::vector<Clock> ended_;            // by op, when it ends
+  Clocks ended_;                        // by op, when it ends
   std::array<Clock, kStreams> last_{};  // of each stream's last op, when it ends
   std::vector<std::optional<size_t>> gathered_at_, fetched_at_, opened_at_;      // by unit: the op, while it is
   std::vector<std::optional<size_t>> reduced_at_, all_reduced_at_, stepped_at_;  // by unit: the last op

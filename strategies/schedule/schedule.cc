@@ -91,7 +91,6 @@ std::string Digest(const Schedule& schedule) {
   Sha256 sha;
   std::string canonical =
       absl::StrCat("v3 ", schedule.microbatches, " ", schedule.slots, " ", schedule.gradient_slots, "\n");
-  // Schedules without them have the digest that builds before them expect.
   if (schedule.input_slots > 0 || schedule.host_input_slots > 0) {
     absl::StrAppend(&canonical, "inputs ", schedule.input_slots, " ", schedule.host_input_slots, "\n");
   }

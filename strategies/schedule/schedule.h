@@ -21,17 +21,18 @@ inline constexpr int32_t kGroups = 4;
 // Few ops wait for more: a step may have millions of them.
 using Waits = absl::InlinedVector<int32_t, 4>;
 
+// Large schedules have millions, so the small fields lie side by side.
 struct Op {
   OpKind kind;
-  int32_t unit = -1;      // index in the inventory; -1: all
+  Stream stream = Stream::kCompute;
+  bool even = false;  // each of its units is cut into equal ranges: an all-gather or a reduce-scatter, which need not
+                      // name an owner for each range
+  int32_t unit = -1;  // index in the inventory; -1: all
   int32_t unit_end = -1;  // where a range of units is meant
   int32_t microbatch = -1;
-  Stream stream = Stream::kCompute;
   int32_t group = -1;  // process group, -1: none
   int32_t slot = -1;   // buffer of the pool, -1: the unit's own storage
   int32_t peer = -1;   // kSend, kRecv
-  bool even = false;   // each of its units is cut into equal ranges: an all-gather or a reduce-scatter, which need not
-                       // name an owner for each range
   Waits waits;         // indices of earlier ops of this schedule, which end before it begins
   friend bool operator==(const Op&, const Op&) = default;
 };

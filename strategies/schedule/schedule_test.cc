@@ -215,7 +215,7 @@ TEST(Check, RefusesWhatOffloadingCanGetWrong) {
       {"before the step", resident, [&](Schedule& s) { erase(s, last(s, of(OpKind::kFetch))); }},
       {"without a slot before its step", resident,
        [&](Schedule& s) {
-         s.ops.insert(s.ops.begin(), {.kind = OpKind::kFetch, .unit = 0, .unit_end = 1, .stream = Stream::kFetch});
+         s.ops.insert(s.ops.begin(), {.kind = OpKind::kFetch, .stream = Stream::kFetch, .unit = 0, .unit_end = 1});
        }},
       {"has stepped", alone, [&](Schedule& s) { s.ops.push_back(s.ops.back()); }},
       {"has none", alone, [&](Schedule& s) { s.ops.pop_back(); }},
@@ -241,7 +241,7 @@ TEST(Check, RefusesWhatOffloadingInputsCanGetWrong) {
   };
   // Keeps the waits of others valid.
   const auto drop = [](std::vector<Op>::iterator op) {
-    *op = {.kind = OpKind::kSend, .unit = 0, .microbatch = 0, .stream = op->stream, .waits = op->waits};
+    *op = {.kind = OpKind::kSend, .stream = op->stream, .unit = 0, .microbatch = 0, .waits = op->waits};
   };
   const auto insert = [](Schedule& s, std::vector<Op>::iterator before, Op op) {
     const auto at = static_cast<int32_t>(before - s.ops.begin());
@@ -299,7 +299,7 @@ TEST(Check, RefusesWhatOffloadingInputsCanGetWrong) {
          s.host_input_slots = 1;
          const Op backward{.kind = recompute, .unit = 1, .microbatch = 0};
          const Op its{
-             .kind = offload, .unit = 1, .microbatch = 0, .stream = Stream::kTransfer, .slot = 0, .waits = {0}};
+             .kind = offload, .stream = Stream::kTransfer, .unit = 1, .microbatch = 0, .slot = 0, .waits = {0}};
          insert(s, find(s, OpKind::kForward, 2), backward);
          insert(s, find(s, OpKind::kForward, 2), its);
        }},
@@ -319,16 +319,16 @@ TEST(Check, RefusesWhatOffloadingInputsCanGetWrong) {
 Schedule AcrossStreams() {
   Schedule s = Single(Layers(1), 1);
   s.slots = 1;
-  std::vector<Op> ops = {{.kind = OpKind::kGather, .unit = 1, .unit_end = 2, .stream = Stream::kGather, .slot = 0}};
+  std::vector<Op> ops = {{.kind = OpKind::kGather, .stream = Stream::kGather, .unit = 1, .unit_end = 2, .slot = 0}};
   ops.insert(ops.end(), s.ops.begin(), s.ops.begin() + 5);
   ops[2].waits = {0};
   ops.push_back({.kind = OpKind::kRelease, .unit = 1, .unit_end = 2});
   ops.push_back(s.ops[5]);
   ops.push_back(
-      {.kind = OpKind::kGather, .unit = 1, .unit_end = 2, .stream = Stream::kGather, .slot = 0, .waits = {6}});
-  ops.push_back({.kind = OpKind::kRelease, .unit = 1, .unit_end = 2, .stream = Stream::kGather, .waits = {8}});
+      {.kind = OpKind::kGather, .stream = Stream::kGather, .unit = 1, .unit_end = 2, .slot = 0, .waits = {6}});
+  ops.push_back({.kind = OpKind::kRelease, .stream = Stream::kGather, .unit = 1, .unit_end = 2, .waits = {8}});
   ops.push_back(
-      {.kind = OpKind::kReduce, .unit = 0, .unit_end = 3, .stream = Stream::kReduce, .group = 0, .waits = {7}});
+      {.kind = OpKind::kReduce, .stream = Stream::kReduce, .unit = 0, .unit_end = 3, .group = 0, .waits = {7}});
   ops.push_back({.kind = OpKind::kReduceScalars, .stream = Stream::kReduce, .group = 0, .waits = {4}});
   ops.push_back({.kind = OpKind::kGradientNorm, .group = 0, .waits = {11}});
   ops.push_back({.kind = OpKind::kOptimizerStep});
@@ -371,7 +371,7 @@ TEST(Check, RefusesScalarsInTheWrongPlace) {
   };
   // 10 reduce, 11 scalars, 12 clip, 13 step.
   const auto nothing = [](Op& op) {
-    op = {.kind = OpKind::kSend, .unit = 0, .microbatch = 0, .stream = op.stream, .waits = op.waits};
+    op = {.kind = OpKind::kSend, .stream = op.stream, .unit = 0, .microbatch = 0, .waits = op.waits};
   };
   const std::vector<Case> cases = {
       {"(OptimizerStep): scalars: read before their sum over ranks", [&](Schedule& s) { nothing(s.ops[11]); }},

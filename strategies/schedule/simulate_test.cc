@@ -13,7 +13,7 @@ namespace {
 
 Op Compute(Waits waits = {}) { return {.kind = OpKind::kForward, .unit = 0, .microbatch = 0, .waits = waits}; }
 Op Collective(Stream stream, Waits waits = {}) {
-  return {.kind = OpKind::kReduce, .unit = 0, .unit_end = 1, .stream = stream, .group = 1, .waits = waits};
+  return {.kind = OpKind::kReduce, .stream = stream, .unit = 0, .unit_end = 1, .group = 1, .waits = waits};
 }
 
 // Known by hand: begin and end of each op.

@@ -247,7 +247,9 @@ bool AreSame(const ResnetTrial& trial, Difference* difference = nullptr) {
   const bool same = Same(d) && tensors <= kTensorLimit && loss <= 1e-4 && std::abs(ours.top1 - theirs.top1) <= 1e-6 &&
                     std::abs(ours.top5 - theirs.top5) <= 1e-6;
   // What differs must do so each time: a race or a forgotten wait would not.
-  if (!same) EXPECT_EQ(Ours(trial).tensors, ours.tensors);
+  if (!same) {
+    EXPECT_EQ(Ours(trial).tensors, ours.tensors);
+  }
   return same;
 }
 

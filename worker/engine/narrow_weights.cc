@@ -23,7 +23,7 @@ class RunState {
   RunState(const MakeZeros* zeros, int64_t length) : zeros_(zeros), length_(length) {}
   void Begin(int64_t block_begin) { begin_ = block_begin, next_ = 0; }
   at::Tensor Zeros(int64_t elements, int64_t block) {
-    if (block == length_) return (*zeros_)(elements);
+    if (elements == 0 || block == length_) return (*zeros_)(elements);
     if (next_ == whole_.size()) whole_.push_back((*zeros_)(length_));
     return whole_[next_++].narrow(0, begin_, elements);
   }

@@ -67,7 +67,7 @@ void OffloadedInputs::Offload(const Op& op, const units::Activations& input) {
     }
     const Layout layout{begin, from.sizes().vec(), from.strides().vec(), from.scalar_type()};
     Flat(View(slot, layout)).copy_(Flat(from), /*non_blocking=*/true);
-    begin += (bytes + kInputAlignment - 1) / kAlignment * kAlignment;
+    begin += (bytes + kInputAlignment - 1) / kInputAlignment * kInputAlignment;
     unit.input.push_back(layout);
   }
   options_.host->Evict(slot);

@@ -196,7 +196,10 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
       train.mutable_precision()->set_compute(DTYPE_BF16), train.mutable_precision()->set_params(DTYPE_BF16);
     };
   };
-  all.push_back({"full_shard, muon, weights in bf16", narrow(with("muon", full)), 4, 3, 9, 133, 2000});
+  for (uint32_t rank = 0; rank < 4; ++rank) {  // one of them has the embedding
+    all.push_back({absl::StrCat("full_shard, muon, weights in bf16, rank ", rank), narrow(with("muon", full)), 4, rank,
+                   9, 133, 2000});
+  }
   all.push_back({"full_shard, adafactor, weights in bf16", narrow(with("adafactor", full)), 4, 3, 9, 133, 2000});
   // What is frozen has 2 bytes in bf16.
   const size_t trained_whole = all.size();

@@ -2,9 +2,8 @@
 // table's order (strategies/partition/table.h). The schedule decides what is resident:
 //
 //   compute parameters  if no gather names a slot: one buffer for the whole model; else one buffer per slot
-//   master weights      the owned elements that are trained, fp32 or bf16: a view of the compute parameters if those
-//   are
-//                       whole and of that dtype, else a separate buffer
+//   master weights      the owned elements that are trained, fp32 or bf16: a view of the compute parameters if
+//                       those are whole and of that dtype, else a separate buffer
 //   frozen weights      the owned elements that are not, as they are computed with: a view of the compute parameters if
 //                       those are whole, else a separate buffer. fp32 where the dtype of computing is fp16, whose range
 //                       is too small to keep weights in

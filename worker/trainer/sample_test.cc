@@ -79,9 +79,15 @@ class SampleTest : public ::testing::Test {
     train.mutable_data()->set_validation(bench_->Path("val.bin"));
     train.mutable_validation()->set_sequences(1000);
     train.mutable_optimizer()->set_lr(1e-2);
+    // What trains with offloading is used without it, and without its folder.
+    const std::string offloaded = bench_->Path("offloaded");
+    std::filesystem::create_directory(offloaded);
+    Offload& offload = *train.mutable_offload();
+    offload.set_optimizer(true), offload.set_parameters(true), offload.set_to(offloaded);
     const Assignment assignment = bench_->Assign(spec, generation);
     Process trainer = bench_->Start(assignment);
     EXPECT_EQ(trainer.Wait(), 0) << trainer.Log();
+    std::filesystem::remove_all(offloaded);
     double loss = std::nan("");
     for (const Record& record : bench_->Records(assignment)) {
       if (record.has_metrics() && record.metrics().has_validation_loss()) loss = record.metrics().validation_loss();

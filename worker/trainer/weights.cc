@@ -88,6 +88,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Inventory& inve
   alone.mutable_optimizer()->mutable_sgd()->set_momentum(0);
   alone.mutable_precision()->set_compute(DTYPE_FP32);  // the weights as they are
   alone.mutable_precision()->set_params(DTYPE_FP32);
+  alone.clear_offload();
   absl::StatusOr<engine::Configured> made = engine::Configure(alone, inventory);
   if (!made.ok()) return made.status();
   made->config.threads = threads;
