@@ -223,11 +223,13 @@ OptimizerTrial MuonTrial() {
 // fp32 of a movement that is small beside the parameter has 1e-6 of it.
 constexpr double kSameOperations = 1e-5;
 
-TEST(Optimizers, MuonIsTorchs) {
-  const Farthest d = Compared(MuonTrial());
-  EXPECT_LE(d.movement, kSameOperations);
+void ExpectTorchs(const OptimizerTrial& trial, double movement = kSameOperations) {
+  const Farthest d = Compared(trial);
+  EXPECT_LE(d.movement, movement);
   EXPECT_LE(d.state, kSameOperations);
 }
+
+TEST(Optimizers, MuonIsTorchs) { ExpectTorchs(MuonTrial()); }
 
 TEST(Optimizers, MuonIsTorchsWithEveryOption) {
   OptimizerTrial trial = MuonTrial();
@@ -236,26 +238,20 @@ TEST(Optimizers, MuonIsTorchsWithEveryOption) {
   m.set_adamw_beta1(0.8), m.set_adamw_beta2(0.95), m.set_adamw_eps(1e-6), m.set_adamw_weight_decay(0);
   trial.torch = {{"momentum", 0.8}, {"nesterov", false}, {"ns_steps", 3}, {"adjust_lr_fn", "match_rms_adamw"}};
   trial.adamw = {{"betas", {0.8, 0.95}}, {"eps", 1e-6}, {"weight_decay", 0.0}};
-  const Farthest d = Compared(trial);
-  EXPECT_LE(d.movement, kSameOperations);
-  EXPECT_LE(d.state, kSameOperations);
+  ExpectTorchs(trial);
 }
 
 TEST(Optimizers, MuonDecidingOnTheDeviceIsTorchsWithoutTheSkippedStep) {
   OptimizerTrial trial = MuonTrial();
   trial.on_device = true;
-  const Farthest d = Compared(trial);
-  EXPECT_LE(d.movement, kSameOperations);
-  EXPECT_LE(d.state, kSameOperations);
+  ExpectTorchs(trial);
 }
 
 // Both round at the same points, so that single roundings of bf16 differ.
 TEST(Optimizers, MuonThroughPanelsIsAlmostTorchs) {
   OptimizerTrial trial = MuonTrial();
   trial.gemms = units::Bf16Gemms::kPanels;
-  const Farthest d = Compared(trial);
-  EXPECT_LE(d.movement, 0.015);
-  EXPECT_LE(d.state, kSameOperations);
+  ExpectTorchs(trial, 0.015);
 }
 
 // What torch.optim.Muon's epsilon is for.
@@ -327,11 +323,7 @@ OptimizerTrial AdafactorTrial() {
   return trial;
 }
 
-TEST(Optimizers, AdafactorIsTorchs) {
-  const Farthest d = Compared(AdafactorTrial());
-  EXPECT_LE(d.movement, kSameOperations);
-  EXPECT_LE(d.state, kSameOperations);
-}
+TEST(Optimizers, AdafactorIsTorchs) { ExpectTorchs(AdafactorTrial()); }
 
 // A rate above 1 / sqrt(t) is bounded by it, epsilon 2 bounds the tensors' size, and d the updates'.
 TEST(Optimizers, AdafactorIsTorchsWithEveryOption) {
@@ -340,17 +332,13 @@ TEST(Optimizers, AdafactorIsTorchsWithEveryOption) {
   Adafactor& a = *trial.options.mutable_adafactor();
   a.set_beta2_decay(-0.5), a.set_eps1(1e-3), a.set_eps2(0.5), a.set_d(1.5);
   trial.torch = {{"beta2_decay", -0.5}, {"eps", {1e-3, 0.5}}, {"d", 1.5}};
-  const Farthest d = Compared(trial);
-  EXPECT_LE(d.movement, kSameOperations);
-  EXPECT_LE(d.state, kSameOperations);
+  ExpectTorchs(trial);
 }
 
 TEST(Optimizers, AdafactorDecidingOnTheDeviceIsTorchsWithoutTheSkippedStep) {
   OptimizerTrial trial = AdafactorTrial();
   trial.on_device = true;
-  const Farthest d = Compared(trial);
-  EXPECT_LE(d.movement, kSameOperations);
-  EXPECT_LE(d.state, kSameOperations);
+  ExpectTorchs(trial);
 }
 
 TEST(Optimizers, AdafactorTakesVanishingGradientsAsTorchDoes) {

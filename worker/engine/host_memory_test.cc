@@ -62,7 +62,7 @@ TEST(HostMemory, AFileLeavesMemoryPartByPart) {
   HostMemory memory(folder, false);
   constexpr int64_t kParts = 16, kPart = kMiB;  // of 4 MiB
   at::Tensor all = memory.Zeros(kParts * kPart, at::kFloat);
-  EXPECT_TRUE(std::filesystem::is_empty(folder)) << "the file has no name, so nothing is left behind";
+  EXPECT_TRUE(std::filesystem::is_empty(folder)) << "the file is unlinked, so it leaves no entry in the folder";
   const int64_t before = ResidentBytes("VmRSS:");
   int64_t most = 0;
   for (int64_t part = 0; part < kParts; ++part) {

@@ -58,7 +58,7 @@ State::Kind& State::KindOf(const std::string& name) {
 void State::Add(const StatePart& part) {
   Kind& kind = KindOf(part.kind);
   for (const OwnedExtent& extent : *extents_) {
-    // Those of frozen tensors are at -1. A part ends where an extent does, or in the padding behind it.
+    // Frozen extents have own = -1. A part ends at the end of an extent, or in the padding that follows it.
     if (extent.own < part.begin || extent.own >= part.begin + part.length) continue;
     if (!part.shape.empty()) {
       AddState(kind, extent.tensor, 0, part.values, part.shape);
