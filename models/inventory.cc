@@ -56,8 +56,22 @@ uint64_t TrainedParameters(const Inventory& inventory) {
   return n;
 }
 
+int ModelUnit(const Inventory& inventory, int unit) {
+  int number = unit;
+  for (const Chunk& chunk : inventory.chunks()) {
+    if (static_cast<int>(chunk.begin()) > unit) break;
+    number = static_cast<int>(chunk.model_begin()) + unit - static_cast<int>(chunk.begin());
+  }
+  return number;
+}
+
+int ModelUnits(const Inventory& inventory) {
+  return inventory.chunks().empty() ? inventory.units_size() : static_cast<int>(inventory.model_units());
+}
+
 bool IsHiddenMatrix(const Inventory& inventory, int unit, const Tensor& tensor) {
-  return unit > 0 && unit + 1 < inventory.units_size() && tensor.shape_size() >= 2;
+  const int number = ModelUnit(inventory, unit);
+  return number > 0 && number + 1 < ModelUnits(inventory) && tensor.shape_size() >= 2;
 }
 
 uint64_t TypicalWidth(const Inventory& inventory) {

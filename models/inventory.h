@@ -33,6 +33,11 @@ uint64_t TrainedParameters(const Inventory& inventory);
 // Elements of all buffers.
 uint64_t Buffers(const Inventory& inventory);
 
+// The number of a unit in the whole model, of an inventory of all units or of a stage's (Inventory.chunks); and how many
+// units that has.
+int ModelUnit(const Inventory& inventory, int unit);
+int ModelUnits(const Inventory& inventory);
+
 // Whether a tensor of units(unit) is a matrix between the model's input and its output: it has two dimensions or more,
 // and the unit is neither the first, which reads the inputs (an embedding, a stem), nor the last, which computes the
 // loss (a head).

@@ -69,7 +69,7 @@ TEST(Budget, HoldsTheLargestOfEachStrategy) {
     const auto whole = CompileWhole(choice->train(), inventory, choice->memory_plan, &budget);
     ASSERT_TRUE(whole.ok()) << layers << ": " << whole.status();
     EXPECT_NE(WhatWouldFit(choice->train(), inventory, ranks, &budget), "");
-    EXPECT_LT(whole->names.bytes(), size_t{4} << 20);
+    EXPECT_LT(whole->at(0).names.bytes(), size_t{4} << 20);
   }
 }
 
@@ -97,18 +97,18 @@ TEST(Outline, ShowsWhatTheWholeProgramNeeds) {
     const Inventory inventory = *models::MakeInventory(train.model());
     const std::vector<RankPlace> ranks = FullNodes(4, 2, 0);
     const MemoryPlan plan = *PlanMemory(train, inventory, ranks);
-    ASSERT_GT(plan.program.left_out, 0u);
+    ASSERT_GT(plan.programs[0].left_out, 0u);
     const RankProgram whole = *Compile(train, inventory, plan.layout, 0);
-    const std::vector<Memory> memory = MemoryByShard(train, inventory, plan.layout, whole);
+    const std::vector<Memory> memory = MemoryByShard(train, inventory, plan.layout, {whole});
     ASSERT_EQ(memory.size(), plan.by_shard.size());
     for (size_t s = 0; s < memory.size(); ++s) ASSERT_EQ(memory[s].peak, plan.by_shard[s].peak) << NameOf(train);
     const Hardware h100 = *FindHardware("h100");
-    const Timeline a = PredictStep(train, inventory, plan.layout, plan.program, ranks, h100).timeline;
-    const Timeline b = PredictStep(train, inventory, plan.layout, whole, ranks, h100).timeline;
+    const Timeline a = PredictStep(train, inventory, plan.layout, plan.programs, ranks, h100)[0].timeline;
+    const Timeline b = PredictStep(train, inventory, plan.layout, {whole}, ranks, h100)[0].timeline;
     EXPECT_NEAR(a.seconds / b.seconds, 1, 0.01) << NameOf(train) << " of " << layers << " layers";
     EXPECT_NEAR(a.communication, b.communication, 0.02 * b.seconds) << NameOf(train);
     EXPECT_NEAR(a.exposed, b.exposed, 0.02 * b.seconds) << NameOf(train);
-    const WholeProgram kept = *CompileWhole(train, inventory, plan);
+    const WholeProgram kept = CompileWhole(train, inventory, plan)->at(0);
     EXPECT_EQ(kept.digest, whole.digest);
     ASSERT_EQ(kept.names.ops(), whole.schedule.ops.size());
     for (const size_t op : {size_t{0}, whole.schedule.ops.size() / 3, whole.schedule.ops.size() - 1}) {
@@ -117,8 +117,8 @@ TEST(Outline, ShowsWhatTheWholeProgramNeeds) {
                 Print(Op{.kind = its.kind, .unit = its.unit, .unit_end = its.unit_end, .microbatch = its.microbatch},
                       inventory));
     }
-    ASSERT_GT(kept.outlined, plan.program.schedule.ops.size() / 2);
-    for (size_t op = 0; op < kept.outlined; ++op) ASSERT_EQ(whole.schedule.ops[op], plan.program.schedule.ops[op]);
+    ASSERT_GT(kept.outlined, plan.programs[0].schedule.ops.size() / 2);
+    for (size_t op = 0; op < kept.outlined; ++op) ASSERT_EQ(whole.schedule.ops[op], plan.programs[0].schedule.ops[op]);
   }
 }
 

@@ -84,12 +84,12 @@ absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, ab
   for (Train& way : Ways(train, ranks)) {
     absl::StatusOr<MemoryPlan> memory_plan = PlanMemory(way, inventory, ranks, budget);
     if (!memory_plan.ok()) return memory_plan.status();
-    if (absl::Status status = SpendOnTimes(memory_plan->program, budget); !status.ok()) return status;
+    if (absl::Status status = SpendOnTimes(memory_plan->programs, budget); !status.ok()) return status;
     Candidate& candidate = choice.candidates.emplace_back();
     candidate.peak_bytes = memory_plan->peak();
     candidate.unfit = WhyUnfit(*memory_plan, ranks);
     candidate.step_seconds =
-        PredictStep(way, inventory, memory_plan->layout, memory_plan->program, ranks, hardware).timeline.seconds;
+        PredictStep(way, inventory, memory_plan->layout, memory_plan->programs, ranks, hardware)[0].timeline.seconds;
     candidate.train = std::move(way);
   }
   const auto less = [](const Candidate& a, const Candidate& b) { return a.peak_bytes < b.peak_bytes; };

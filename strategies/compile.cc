@@ -13,8 +13,11 @@
 #include "strategies/partition/flat.h"
 #include "strategies/partition/planners.h"
 #include "strategies/partition/table.h"
+#include "strategies/pipeline/orders.h"
+#include "strategies/pipeline/stages.h"
 #include "strategies/schedule/build.h"
 #include "strategies/schedule/check.h"
+#include "strategies/schedule/check_stages.h"
 #include "strategies/schedule/memory.h"
 #include "strategies/single/single.h"
 #include "strategies/zero/zero.h"
@@ -27,14 +30,17 @@ absl::Status NotYet(const Strategy& strategy) {
       absl::StrCat("strategy: ", KindOf(strategy), " is not in this build yet; supported: single, ddp, zero, fsdp"));
 }
 
+// Of a stage's units on its ranks.
 absl::StatusOr<PartitionTable> TableOf(const Train& train, const Inventory& inventory,
                                        absl::Span<const RankPlace> ranks) {
   const Strategy& strategy = train.strategy();
   switch (strategy.kind_case()) {
     case Strategy::kSingle:
       if (ranks.size() == 1) return single::TableOf(inventory);
-      return absl::InvalidArgumentError(absl::StrCat("strategy: single runs on one rank, resources.ranks is ",
-                                                     ranks.size(), "; ddp and fsdp run on several"));
+      return absl::InvalidArgumentError(absl::StrCat("strategy: single runs on one rank",
+                                                     train.parallel().pipeline() > 1 ? " a stage" : "",
+                                                     ", resources.ranks gives ", ranks.size(),
+                                                     "; ddp and fsdp run on several"));
     case Strategy::kDdp:
       return ddp::TableOf(inventory);
     case Strategy::kZero:
@@ -65,8 +71,11 @@ absl::Status Offload(const Train& train, uint32_t world, ScheduleRecipe& recipe)
       "goes with every strategy"));
 }
 
-absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& inventory, const Layout& layout) {
-  const uint32_t shards = layout.table.shards(), world = static_cast<uint32_t>(layout.roles.size());
+// Of a stage's ranks. A step has `microbatches`, or the spec's number.
+absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const StageModel& model, const Layout& layout,
+                                        uint32_t stage, std::optional<uint32_t> microbatches = std::nullopt) {
+  const uint32_t shards = layout.mesh.shard, ranks = layout.mesh.data_ranks();
+  const Inventory& inventory = model.inventory();
   const Strategy& strategy = train.strategy();
   ScheduleRecipe recipe;
   switch (strategy.kind_case()) {
@@ -80,17 +89,26 @@ absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& inv
       recipe = zero::RecipeOf(strategy.zero(), inventory);
       break;
     case Strategy::kFsdp:
-      recipe = fsdp::RecipeOf(strategy.fsdp(), inventory, shards, world);
+      recipe = fsdp::RecipeOf(strategy.fsdp(), inventory, shards, ranks);
       break;
     default:
       return NotYet(strategy);
   }
-  if (world == 1) recipe = single::RecipeOf();
-  recipe.even_units = partition::EvenUnits(layout.table, inventory);
-  recipe.microbatches = static_cast<int32_t>(Microbatches(train.batch(), world));
+  if (ranks == 1) recipe = single::RecipeOf();
+  recipe.even_units = partition::EvenUnits(model.table(), inventory);
+  recipe.microbatches = static_cast<int32_t>(microbatches.value_or(Microbatches(train.batch(), ranks)));
   recipe.recompute = train.activation_checkpointing();
   recipe.offload_inputs = recipe.recompute && train.offload().activations();
-  if (absl::Status s = Offload(train, world, recipe); !s.ok()) return s;
+  if (layout.mesh.pipeline > 1) {
+    pipeline::StageEdges edges = pipeline::EdgesOf(pipeline::StagesOf(layout.table), stage);
+    recipe.order = pipeline::OrderOf(train.pipeline().schedule(),
+                                     {.stages = layout.mesh.pipeline,
+                                      .chunks = static_cast<uint32_t>(edges.of_chunk.size()),
+                                      .microbatches = static_cast<uint32_t>(recipe.microbatches)},
+                                     stage);
+    recipe.groups = std::move(edges.groups), recipe.edges = std::move(edges.of_chunk);
+  }
+  if (absl::Status s = Offload(train, ranks, recipe); !s.ok()) return s;
   return recipe;
 }
 
@@ -104,6 +122,7 @@ constexpr uint64_t kBytesPerCut = 8;  // as boundaries
 // Most ops that a schedule of that recipe has: all that may come for a unit and a microbatch, and once a step.
 uint64_t MostOps(const ScheduleRecipe& recipe, uint64_t units) {
   uint64_t each = 2 + (recipe.recompute ? 1 : 0) + (recipe.offload_inputs ? 3 : 0);
+  each += recipe.edges.empty() ? 0 : 4;  // received and sent, forward and backward
   if (recipe.parameters == Parameters::kFreed) each += 4;
   if (recipe.sharded && recipe.gradients == Gradients::kOwned) each += 2;
   if (recipe.offloaded != Offloaded::kNothing) each += 2;     // gradients: opened, if not counted yet, and offloaded
@@ -146,7 +165,8 @@ absl::StatusOr<RankProgram> CompileRecipe(const ScheduleRecipe& recipe, const In
                         " ops; raise batch.microbatch");
   };
   absl::Status status = Spend(budget, ops * (kWorkPerOp + (digest ? kWorkPerDigested : 0)), what);
-  if (status.ok()) status = Hold(budget, ops * kBytesPerOp, what);
+  const uint64_t bytes = kBytesPerOp + (recipe.edges.empty() ? 0 : kStreams * sizeof(int32_t));
+  if (status.ok()) status = Hold(budget, ops * bytes, what);
   if (!status.ok()) return status;
   RankProgram program{.schedule = Build(inventory, recipe), .evaluation = BuildEvaluation(inventory, recipe)};
   if (program.schedule.ops.size() > ops) {
@@ -210,8 +230,6 @@ const char* KindOf(const Strategy& strategy) {
       return "zero";
     case Strategy::kFsdp:
       return "fsdp";
-    case Strategy::kPipeline:
-      return "pipeline";
     case Strategy::kAuto:
       return "auto";
     case Strategy::KIND_NOT_SET:
@@ -222,34 +240,55 @@ const char* KindOf(const Strategy& strategy) {
 
 std::vector<RankPlace> AnyPlaces(uint32_t world) { return std::vector<RankPlace>(world); }
 
-Share ShareOf(uint64_t sequences, uint32_t world, uint32_t rank) {
-  const uint64_t each = sequences / world, left = sequences % world;
-  return {rank * each + std::min<uint64_t>(rank, left), each + (rank < left ? 1 : 0)};
+Share ShareOf(uint64_t sequences, uint32_t sharers, uint32_t index) {
+  const uint64_t each = sequences / sharers, left = sequences % sharers;
+  return {index * each + std::min<uint64_t>(index, left), each + (index < left ? 1 : 0)};
 }
 
-uint32_t MicrobatchRows(const Batch& batch, uint32_t world) {
-  const uint32_t share = static_cast<uint32_t>(ShareOf(batch.sequences(), world, 0).sequences);
+Share ShareOf(uint64_t sequences, const Mesh& mesh, uint32_t rank) {
+  return ShareOf(sequences, mesh.data_ranks(), DataRankAt(mesh, CoordinateOf(mesh, rank)));
+}
+
+uint32_t MicrobatchRows(const Batch& batch, uint32_t data_ranks) {
+  const uint32_t share = static_cast<uint32_t>(ShareOf(batch.sequences(), data_ranks, 0).sequences);
   return batch.microbatch() > 0 ? std::min(share, batch.microbatch()) : share;
 }
 
-uint32_t Microbatches(const Batch& batch, uint32_t world) {
-  const uint32_t share = static_cast<uint32_t>(ShareOf(batch.sequences(), world, 0).sequences);
-  const uint32_t rows = std::max(1u, MicrobatchRows(batch, world));
+uint32_t Microbatches(const Batch& batch, uint32_t data_ranks) {
+  const uint32_t share = static_cast<uint32_t>(ShareOf(batch.sequences(), data_ranks, 0).sequences);
+  const uint32_t rows = std::max(1u, MicrobatchRows(batch, data_ranks));
   return std::max(1u, (share + rows - 1) / rows);
+}
+
+StageModel::StageModel(const Inventory& inventory, const Layout& layout, uint32_t stage)
+    : whole_inventory_(&inventory), whole_table_(&layout.table) {
+  if (layout.mesh.pipeline == 1) return;
+  inventory_ = pipeline::StageInventory(inventory, pipeline::StagesOf(layout.table), stage);
+  table_ = partition::TableOfStage(layout.table, stage);
+}
+
+uint32_t ShardInStage(const Layout& layout, uint32_t rank) {
+  return layout.roles.at(rank).shard() % layout.mesh.owners_of_stage();
 }
 
 absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory, uint32_t world) {
   if (absl::Status s = partition::Check(table, inventory); !s.ok()) return s;
+  if (absl::Status s = pipeline::CheckCut(inventory, pipeline::StagesOf(table)); !s.ok()) return s;
   if (world % table.shards() != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("a table of ", table.shards(), " shards, and ", world, " ranks are not a multiple of that"));
   }
   Layout layout;
+  layout.mesh = {.pipeline = partition::Stages(table),
+                 .replica = world / table.shards(),
+                 .shard = partition::ShardsOfStage(table)};
   for (uint32_t rank = 0; rank < world; ++rank) {
+    const Coordinate at = CoordinateOf(layout.mesh, rank);
     RankRole& role = layout.roles.emplace_back();
     role.set_rank(rank);
-    role.set_shard(rank % table.shards());
-    role.set_replica(rank / table.shards());
+    role.set_shard(OwnerAt(layout.mesh, at));
+    role.set_replica(at.replica);
+    role.set_stage(at.pipeline);
   }
   layout.table_sha256 = partition::TableSha256(table);
   layout.table = std::move(table);
@@ -266,23 +305,64 @@ bool SharesBySpeed(const Strategy& strategy) {
          (strategy.fsdp().placement() == PLACEMENT_RAGGED && strategy.fsdp().shares() == SHARES_SPEED);
 }
 
+namespace {
+
+// The tables of all stages, each on its own ranks, which have neighboring numbers; and what their shares are in
+// proportion to.
+struct StageTables {
+  std::vector<PartitionTable> tables;
+  std::vector<uint64_t> weights;
+};
+absl::StatusOr<StageTables> MakeStageTables(const Train& train, const Inventory& inventory,
+                                            absl::Span<const RankPlace> ranks, const pipeline::StageOfUnit& stages) {
+  const size_t count = std::max(1u, train.parallel().pipeline()), each = ranks.size() / count;
+  StageTables made;
+  for (uint32_t stage = 0; stage < count; ++stage) {
+    const absl::Span<const RankPlace> its_ranks = ranks.subspan(stage * each, each);
+    std::optional<Inventory> part;
+    if (count > 1) part = pipeline::StageInventory(inventory, stages, stage);
+    const Inventory& own = part.has_value() ? *part : inventory;
+    absl::StatusOr<PartitionTable> table = TableOf(train, own, its_ranks);
+    if (!table.ok()) return table.status();
+    if (stage > 0 && table->shards() != made.tables[0].shards()) {
+      return absl::InvalidArgumentError(absl::StrCat("strategy: stage 0 has ", made.tables[0].shards(),
+                                                     " shards on its ranks, and stage ", stage, " ", table->shards(),
+                                                     "; strategy.shard_ranks says how many share one copy"));
+    }
+    const std::vector<uint64_t> weights =
+        partition::Weights(its_ranks, table->shards(), SharesBySpeed(train.strategy()) ? SHARES_SPEED : SHARES_MEMORY,
+                           partition::FlatElements(own));
+    made.weights.insert(made.weights.end(), weights.begin(), weights.end());
+    made.tables.push_back(*std::move(table));
+  }
+  return made;
+}
+
+}  // namespace
+
 absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                                   Budget* budget) {
+  const uint32_t pipeline = std::max(1u, train.parallel().pipeline());
+  if (ranks.size() % pipeline != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("parallel.pipeline: ", pipeline, " stages do not divide ",
+                                                   ranks.size(), " ranks"));
+  }
   if (absl::Status s = SpendOnTable(train, inventory, ranks.size(), budget); !s.ok()) return s;
-  absl::StatusOr<PartitionTable> table = TableOf(train, inventory, ranks);
-  if (!table.ok()) return table.status();
-  if (table->ByteSizeLong() > kMaxTableBytes) {
+  const absl::StatusOr<pipeline::StageOfUnit> stages = pipeline::StagesOf(train, inventory);
+  if (!stages.ok()) return stages.status();
+  absl::StatusOr<StageTables> made = MakeStageTables(train, inventory, ranks, *stages);
+  if (!made.ok()) return made.status();
+  size_t bytes = 0;
+  for (const PartitionTable& table : made->tables) bytes += table.ByteSizeLong();
+  if (bytes > kMaxTableBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "strategy: on ", ranks.size(), " ranks its partition table takes more than ", FormatBytes(kMaxTableBytes),
         ", the most that can be handed out; of the placements, even has the "
         "smallest tables; use that, fewer ranks, or a model of fewer layers"));
   }
-  absl::StatusOr<Layout> layout = LayoutOf(*std::move(table), inventory, static_cast<uint32_t>(ranks.size()));
-  if (layout.ok()) {
-    layout->weights = partition::Weights(ranks, layout->table.shards(),
-                                         SharesBySpeed(train.strategy()) ? SHARES_SPEED : SHARES_MEMORY,
-                                         partition::FlatElements(inventory));
-  }
+  PartitionTable table = made->tables.size() == 1 ? std::move(made->tables[0]) : pipeline::Join(made->tables, *stages);
+  absl::StatusOr<Layout> layout = LayoutOf(std::move(table), inventory, static_cast<uint32_t>(ranks.size()));
+  if (layout.ok()) layout->weights = std::move(made->weights);
   return layout;
 }
 
@@ -290,26 +370,57 @@ absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& invento
                                     Budget* budget) {
   const uint32_t world = static_cast<uint32_t>(layout.roles.size());
   if (rank >= world) return absl::InvalidArgumentError(absl::StrCat("strategy: rank ", rank, " of ", world));
-  const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, inventory, layout);
+  const uint32_t stage = layout.roles[rank].stage();
+  const StageModel model(inventory, layout, stage);
+  const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, model, layout, stage);
   if (!recipe.ok()) return recipe.status();
-  return CompileRecipe(*recipe, inventory, budget, /*digest=*/true);
+  return CompileRecipe(*recipe, model.inventory(), budget, /*digest=*/true);
 }
 
 std::string DigestOf(const RankProgram& program) {
   return Sha256Hex(absl::StrCat(Digest(program.schedule), Digest(program.evaluation)));
 }
 
-absl::StatusOr<RankProgram> Outline(const Train& train, const Inventory& inventory, const Layout& layout,
-                                    Budget* budget) {
-  // So many show how a step begins, goes on and ends, whatever is gathered ahead.
-  constexpr int32_t kLeast = 6, kUnitMicrobatches = 8000;
-  absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, inventory, layout);
-  if (!recipe.ok()) return recipe.status();
-  const int32_t all = recipe->microbatches;
-  recipe->microbatches = std::min(all, std::max(kLeast, kUnitMicrobatches / inventory.units_size()));
-  absl::StatusOr<RankProgram> program = CompileRecipe(*recipe, inventory, budget, /*digest=*/false);
-  if (program.ok()) program->left_out = static_cast<uint32_t>(all - recipe->microbatches);
-  return program;
+namespace {
+
+// So many show how a step begins, goes on and ends, whatever is gathered ahead. Those of a pipeline pass it in groups of
+// as many as it has stages, so whole groups are left out.
+uint32_t OutlinedMicrobatches(const Train& train, const Inventory& inventory, const Mesh& mesh) {
+  constexpr uint32_t kLeast = 6, kUnitMicrobatches = 8000;
+  const uint32_t all = Microbatches(train.batch(), mesh.data_ranks());
+  const uint32_t least = mesh.pipeline == 1 ? kLeast : 4 * mesh.pipeline * std::max(1u, train.pipeline().chunks());
+  const uint32_t some =
+      std::min(all, std::max(least, kUnitMicrobatches / static_cast<uint32_t>(inventory.units_size())));
+  return some + (all - some) % mesh.pipeline;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<RankProgram>> Outline(const Train& train, const Inventory& inventory, const Layout& layout,
+                                                 Budget* budget) {
+  const uint32_t all = Microbatches(train.batch(), layout.mesh.data_ranks()),
+                 some = OutlinedMicrobatches(train, inventory, layout.mesh);
+  std::vector<RankProgram> programs;
+  std::vector<StageModel> models;
+  for (uint32_t stage = 0; stage < layout.mesh.pipeline; ++stage) {
+    models.emplace_back(inventory, layout, stage);
+    const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, models.back(), layout, stage, some);
+    if (!recipe.ok()) return recipe.status();
+    absl::StatusOr<RankProgram> program =
+        CompileRecipe(*recipe, models.back().inventory(), budget, /*digest=*/false);
+    if (!program.ok()) return program.status();
+    program->left_out = all - some;
+    programs.push_back(*std::move(program));
+  }
+  for (const bool evaluation : {false, true}) {
+    std::vector<StageSchedule> schedules;
+    for (size_t stage = 0; stage < programs.size(); ++stage) {
+      schedules.push_back(
+          {evaluation ? &programs[stage].evaluation : &programs[stage].schedule, &models[stage].inventory()});
+    }
+    if (absl::Status s = CheckStages(schedules); !s.ok()) return s;
+  }
+  return programs;
 }
 
 namespace {
@@ -341,24 +452,36 @@ uint64_t FixedBytes(const Inventory& inventory, const Layout& layout) {
   // protocol and direction (NCCL_BUFFSIZE).
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   constexpr uint64_t kContext = 512 * kMiB, kWorkspaces = 64 * kMiB, kCommunicator = 256 * kMiB;
-  const size_t world = layout.roles.size();
-  const uint32_t shards = layout.table.shards();
   const bool exchanges = std::any_of(inventory.units().begin(), inventory.units().end(),
                                      [](const Unit& unit) { return unit.has_exchange(); });
-  const uint64_t communicators = world <= 1 ? 0 : (shards > 1 && shards < world ? 3 : 1) + (exchanges ? 1 : 0);
+  // The kinds of groups of more than one rank that need a communicator each, and up to four edges of a pipeline's stage.
+  const std::vector<GroupSpec> groups = CommonGroups();
+  uint64_t communicators = layout.mesh.pipeline > 1 ? 4 : 0;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const bool used = (groups[g].channel != Channel::kExchange || exchanges) &&
+                      MembershipOf(layout.mesh, groups[g], 0)->size > 1;
+    const bool shared = std::any_of(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(g),
+                                    [&](const GroupSpec& other) { return ShareMembers(layout.mesh, other, groups[g]); });
+    communicators += used && !shared ? 1 : 0;
+  }
   return kContext + kWorkspaces + communicators * kCommunicator;
 }
 
-std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory, const Layout& layout,
-                                  const RankProgram& program) {
-  const Buffers buffers = BuffersOf(program, SizesOf(layout.table, inventory));
-  const uint64_t sequences = MicrobatchRows(train.batch(), static_cast<uint32_t>(layout.roles.size()));
+namespace {
+
+// Of the shards of one stage.
+std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, const Layout& layout,
+                                  const StageModel& model, const RankProgram& program) {
+  const Inventory& inventory = model.inventory();
+  const PartitionTable& table = model.table();
+  const Buffers buffers = BuffersOf(program, SizesOf(table, inventory));
+  const uint64_t sequences = MicrobatchRows(train.batch(), layout.mesh.data_ranks());
   const uint64_t width = DtypeBytes(train.precision().compute()), master = DtypeBytes(StoredDtype(train, false)),
                  frozen_bytes = DtypeBytes(StoredDtype(train, true));
   const bool narrow_reduce = DtypeBytes(train.precision().reduce()) < 4;
 
   Memory common;
-  common.fixed = FixedBytes(inventory, layout);
+  common.fixed = FixedBytes(whole, layout);
   common.gather_buffers = width * buffers.gathered;
   common.reduce_buffers = 4 * buffers.waiting;
   common.activations = std::max(PeakActivationBytes(program.schedule, inventory, sequences),
@@ -371,10 +494,12 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
   };
   common.activations += input_slots(SlotPool::kInputs);
   common.host = input_slots(SlotPool::kHostInputs);
+  const std::vector<uint64_t> received = ActivationSlots(program.schedule, inventory, sequences);
+  common.activations += std::accumulate(received.begin(), received.end(), uint64_t{0});
   std::vector<Memory> shards;
-  const std::vector<uint64_t> owned = partition::OwnedElements(layout.table, inventory),
-                              owned_trained = partition::TrainedElements(layout.table, inventory),
-                              state = StateBytes(train.optimizer(), inventory, layout.table);
+  const std::vector<uint64_t> owned = partition::OwnedElements(table, inventory),
+                              owned_trained = partition::TrainedElements(table, inventory),
+                              state = StateBytes(train.optimizer(), inventory, table);
   for (size_t shard = 0; shard < owned.size(); ++shard) {
     const uint64_t own = owned[shard], trained = owned_trained[shard];
     Memory& memory = shards.emplace_back(common);
@@ -405,9 +530,22 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
   return shards;
 }
 
-uint64_t BytesAnElement(const Train& train, const Inventory& inventory, const Layout& layout,
-                        const RankProgram& program) {
-  const Buffers buffers = BuffersOf(program, SizesOf(layout.table, inventory));
+}  // namespace
+
+std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory, const Layout& layout,
+                                  absl::Span<const RankProgram> programs) {
+  std::vector<Memory> shards;
+  for (uint32_t stage = 0; stage < programs.size(); ++stage) {
+    const std::vector<Memory> its =
+        MemoryOfStage(train, inventory, layout, StageModel(inventory, layout, stage), programs[stage]);
+    shards.insert(shards.end(), its.begin(), its.end());
+  }
+  return shards;
+}
+
+uint64_t BytesAnElement(const Train& train, const StageModel& stage, const RankProgram& program) {
+  const Inventory& inventory = stage.inventory();
+  const Buffers buffers = BuffersOf(program, SizesOf(stage.table(), inventory));
   const uint64_t width = DtypeBytes(train.precision().compute());
   if (buffers.offloads && inventory.device() == DEVICE_CUDA) {
     return (buffers.whole_parameters || buffers.fetches ? 0 : width) +
@@ -428,7 +566,8 @@ uint64_t BytesAnElement(const Train& train, const Inventory& inventory, const La
 
 Memory MemoryOf(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
                 uint32_t rank) {
-  return MemoryByShard(train, inventory, layout, program).at(layout.roles.at(rank).shard());
+  const StageModel model(inventory, layout, layout.roles.at(rank).stage());
+  return MemoryOfStage(train, inventory, layout, model, program).at(ShardInStage(layout, rank));
 }
 
 }  // namespace muster::strategies

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,18 +31,38 @@ std::vector<RankPlace> AnyPlaces(uint32_t world);
 // How a job is laid out over its ranks.
 struct Layout {
   PartitionTable table;
-  std::string table_sha256;     // of the table's deterministic serialisation
-  std::vector<RankRole> roles;  // by rank: its shard is rank % shards, its replica rank / shards
+  std::string table_sha256;  // of the table's deterministic serialisation
+  Mesh mesh;
+  std::vector<RankRole> roles;  // by rank: its place in the mesh
   // By shard: what its shares are in proportion to, as partition::Weights; empty for a table from elsewhere.
   std::vector<uint64_t> weights;
 };
 
+// What the ranks of one stage of a pipeline train, as a model of its own: its units, and its part of the table with the
+// stage's own shards, numbered from 0. Without a pipeline all of it, which is not copied. Model and layout outlive it.
+class StageModel {
+ public:
+  StageModel(const Inventory& inventory, const Layout& layout, uint32_t stage);
+  const Inventory& inventory() const { return inventory_.has_value() ? *inventory_ : *whole_inventory_; }
+  const PartitionTable& table() const { return table_.has_value() ? *table_ : *whole_table_; }
+
+ private:
+  const Inventory* const whole_inventory_;
+  const PartitionTable* const whole_table_;
+  std::optional<Inventory> inventory_;
+  std::optional<PartitionTable> table_;
+};
+
+// The rank's shard among those of its stage.
+uint32_t ShardInStage(const Layout& layout, uint32_t rank);
+
 // Lays out a table from elsewhere. InvalidArgument: it is not a table of this model, or `world` is not a multiple of
-// its shards.
+// its shards, or a unit borrows a tensor of another stage's.
 absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory, uint32_t world);
 
 // Unimplemented: a strategy that this build does not have yet; InvalidArgument: it does not match the ranks (single
-// with 2), or its table is too large. Messages begin with the field's path, "strategy: ". ResourceExhausted, Cancelled:
+// with 2), or its table is too large; or parallel.pipeline does not divide the ranks or the units. Messages begin with
+// the field's path, "strategy: ". ResourceExhausted, Cancelled:
 // from the budget.
 absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                                   Budget* budget = nullptr);
@@ -56,6 +77,7 @@ bool KeepsAllParameters(const Strategy& strategy);
 // Whether ragged shares are in proportion to speed.
 bool SharesBySpeed(const Strategy& strategy);
 
+// Of the ranks of one stage.
 struct RankProgram {
   Schedule schedule;    // of a training step
   Schedule evaluation;  // of a pass forward
@@ -64,17 +86,18 @@ struct RankProgram {
   uint32_t left_out = 0;
 };
 
-// `train` must be resolved. Errors as MakeLayout.
+// `train` must be resolved. Errors as MakeLayout. The schedules of the stages are not compared (CheckStages).
 absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& inventory, const Layout& layout, uint32_t rank,
                                     Budget* budget = nullptr);
 
 // Of both schedules.
 std::string DigestOf(const RankProgram& program);
 
-// The same with fewer microbatches where there are very many: they repeat each other, so a few of them show what a rank
-// needs and how long it takes. What a program is compared by before it is compiled.
-absl::StatusOr<RankProgram> Outline(const Train& train, const Inventory& inventory, const Layout& layout,
-                                    Budget* budget = nullptr);
+// By stage, the same with fewer microbatches where there are very many: they repeat each other, so a few of them show
+// what a rank needs and how long it takes. What a program is compared by before it is compiled. The stages fit together
+// (CheckStages).
+absl::StatusOr<std::vector<RankProgram>> Outline(const Train& train, const Inventory& inventory, const Layout& layout,
+                                                 Budget* budget = nullptr);
 
 // Bytes that a rank needs. All but the activations are allocated from the first step to the last: the sum of the parts
 // with the activations' peak is the peak.
@@ -101,23 +124,25 @@ struct Memory {
 // finds
 // ("device memory").
 uint64_t FixedBytes(const Inventory& inventory, const Layout& layout);
-// By shard, of the ranks that run `program`: cheap for any number of ranks.
+// By shard, of the ranks that run `programs`, one for each stage: cheap for any number of ranks.
 std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory, const Layout& layout,
-                                  const RankProgram& program);
-// How much each additional owned element raises a rank's peak.
-uint64_t BytesAnElement(const Train& train, const Inventory& inventory, const Layout& layout,
-                        const RankProgram& program);
-// The plan of one rank.
+                                  absl::Span<const RankProgram> programs);
+// How much each additional owned element raises the peak of a rank of the stage that runs `program`.
+uint64_t BytesAnElement(const Train& train, const StageModel& stage, const RankProgram& program);
+// The plan of one rank, which runs `program`.
 Memory MemoryOf(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
                 uint32_t rank);
 
-// A rank's share of `sequences`: consecutive, in the order of the ranks; together the shares are all of them, and the
-// first ranks have one more if it does not divide.
+// A share of `sequences`: consecutive; together the shares are all of them, and the first ones have one more if it does
+// not divide.
 struct Share {
   uint64_t first = 0;
   uint64_t sequences = 0;
 };
-Share ShareOf(uint64_t sequences, uint32_t world, uint32_t rank);
+// Of `sharers`, number `index`.
+Share ShareOf(uint64_t sequences, uint32_t sharers, uint32_t index);
+// A rank's: those of a stage divide the samples, and stages share them.
+Share ShareOf(uint64_t sequences, const Mesh& mesh, uint32_t rank);
 
 // In which weights are stored between steps: trained ones by precision.params, frozen ones in bf16 where they are
 // computed with in that. Never fp16, whose range is too small to keep weights in.
@@ -126,10 +151,10 @@ Dtype StoredDtype(const Train& train, bool frozen);
 // 4, or 2 of bf16 and fp16.
 uint64_t DtypeBytes(Dtype dtype);
 
-// Sequences in the largest microbatch of any rank.
-uint32_t MicrobatchRows(const Batch& batch, uint32_t world);
+// Sequences in the largest microbatch of any rank, of so many that divide the batch (Mesh::data_ranks).
+uint32_t MicrobatchRows(const Batch& batch, uint32_t data_ranks);
 
 // Microbatches of a step, the same on every rank: the largest share of the batch over `microbatch`, rounded up.
-uint32_t Microbatches(const Batch& batch, uint32_t world);
+uint32_t Microbatches(const Batch& batch, uint32_t data_ranks);
 
 }  // namespace muster::strategies

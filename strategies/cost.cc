@@ -1,15 +1,17 @@
 #include "strategies/cost.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <map>
 #include <numeric>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "strategies/optimizer_plan.h"
 #include "strategies/partition/table.h"
+#include "strategies/schedule/chunks.h"
 
 namespace muster::strategies {
 namespace {
@@ -23,27 +25,23 @@ struct GroupTopology {
 
 double Doublings(uint32_t n) { return n <= 1 ? 0 : std::bit_width(n - 1); }
 
-std::array<GroupTopology, kGroups> TopologiesOf(const Layout& layout, absl::Span<const RankPlace> ranks) {
-  std::array<std::map<uint32_t, std::map<uint32_t, uint32_t>>, kGroups> groups;  // kind -> group -> node -> ranks
-  for (const RankRole& role : layout.roles) {
-    const uint32_t node = ranks[role.rank()].node;
-    ++groups[kWorldGroup][0][node];
-    ++groups[kShardGroup][role.replica()][node];
-    ++groups[kReplicaGroup][role.shard()][node];
-    ++groups[kExchangeGroup][0][node];
-  }
-  std::array<GroupTopology, kGroups> topologies;
-  for (size_t kind = 0; kind < kGroups; ++kind) {
-    GroupTopology& topology = topologies[kind];
-    topology.least_on_node = static_cast<uint32_t>(ranks.size());
-    for (const auto& [group, nodes] : groups[kind]) {
-      uint32_t members = 0;
-      for (const auto& [node, count] : nodes) {
-        members += count;
-        topology.least_on_node = std::min(topology.least_on_node, count);
-      }
-      topology.ranks = std::max(topology.ranks, members);
-      topology.nodes = std::max(topology.nodes, static_cast<uint32_t>(nodes.size()));
+// By Op::group, of the groups that have ranks of `stage`.
+std::vector<GroupTopology> TopologiesOf(const std::vector<GroupSpec>& groups, const Mesh& mesh, uint32_t stage,
+                                        absl::Span<const RankPlace> ranks) {
+  std::vector<GroupTopology> topologies;
+  const uint32_t of_stage = mesh.ranks() / mesh.pipeline;
+  for (const GroupSpec& group : groups) {
+    GroupTopology& topology = topologies.emplace_back();
+    topology.least_on_node = mesh.ranks();
+    std::set<uint32_t> seen;  // groups of the kind, by their first rank
+    for (uint32_t rank = stage * of_stage; rank < (stage + 1) * of_stage; ++rank) {
+      const std::optional<Membership> own = MembershipOf(mesh, group, rank);
+      if (!own.has_value() || !seen.insert(own->first).second) continue;
+      std::map<uint32_t, uint32_t> on_node;
+      for (const uint32_t member : MembersOf(mesh, group, rank)) ++on_node[ranks[member].node];
+      for (const auto& [node, count] : on_node) topology.least_on_node = std::min(topology.least_on_node, count);
+      topology.ranks = std::max(topology.ranks, own->size);
+      topology.nodes = std::max(topology.nodes, static_cast<uint32_t>(on_node.size()));
     }
   }
   return topologies;
@@ -51,22 +49,26 @@ std::array<GroupTopology, kGroups> TopologiesOf(const Layout& layout, absl::Span
 
 class CostModel {
  public:
-  CostModel(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
+  // Of the ranks of a stage.
+  CostModel(const Train& train, const StageModel& model, const Mesh& mesh, uint32_t stage, const RankProgram& program,
             absl::Span<const RankPlace> ranks, const Hardware& hardware)
       : train_(train),
-        inventory_(inventory),
+        inventory_(model.inventory()),
+        input_bytes_(InputBytes(model.inventory())),
         hardware_(hardware),
         last_microbatch_(program.schedule.microbatches - 1),
         left_out_(program.left_out),
-        groups_(TopologiesOf(layout, ranks)),
-        share_(ShareOf(train.batch().sequences(), static_cast<uint32_t>(ranks.size()), 0).sequences),
+        groups_(TopologiesOf(program.schedule.groups, mesh, stage, ranks)),
+        share_(ShareOf(train.batch().sequences(), mesh.data_ranks(), 0).sequences),
         compute_bytes_(DtypeBytes(train.precision().compute())),
         reduce_bytes_(DtypeBytes(train.precision().reduce())),
         state_rate_(hardware.memory_bytes_per_second) {
-    std::vector<uint64_t> own(layout.table.shards());
+    const Inventory& inventory = model.inventory();
+    const PartitionTable& table = model.table();
+    std::vector<uint64_t> own(table.shards());
     for (int u = 0; u < inventory.units_size(); ++u) {
-      const partition::OwnedUnit unit = partition::OwnedUnitOf(layout.table, inventory, u);
-      std::vector<uint64_t> of(layout.table.shards());
+      const partition::OwnedUnit unit = partition::OwnedUnitOf(table, inventory, u);
+      std::vector<uint64_t> of(table.shards());
       for (const partition::OwnedRange& range : unit.ranges) of[range.shard] += range.end - range.begin;
       parameters_.Add(unit.flat.elements, unit.ranges.size(), of);
       const partition::OwnedUnit trained = partition::TrainedPart(unit);
@@ -77,9 +79,9 @@ class CostModel {
     }
     own_ = *std::max_element(own.begin(), own.end());
     if (train.offload().optimizer()) state_rate_ = hardware.host_memory_bytes_per_second;
-    const std::vector<uint64_t> state = StateBytes(train.optimizer(), inventory, layout.table);
+    const std::vector<uint64_t> state = StateBytes(train.optimizer(), inventory, table);
     state_bytes_ = *std::max_element(state.begin(), state.end());
-    update_flops_ = UpdateFlops(train.optimizer(), inventory, layout.table);
+    update_flops_ = UpdateFlops(train.optimizer(), inventory, table);
     const bool tf32 = train.precision().tf32() && hardware.tf32_flops > 0;
     // GPUs compute fp16 as fast as bf16, CPUs by GEMMs of fp32.
     const bool narrow = train.precision().compute() == DTYPE_BF16 ||
@@ -207,6 +209,13 @@ class CostModel {
         return Sharded(op, gradients_, reduce_bytes_);
       case Payload::kOwnedGradients:
         return Summed(op.group, static_cast<double>(Sum(gradients_.most, op)) * reduce_bytes_);
+      case Payload::kActivations: {
+        const EdgeUse edge = Traits(op.kind).edge;
+        const bool handed_on = edge == EdgeUse::kSendActivation || edge == EdgeUse::kReceiveGradient;
+        const double bytes = Sequences(op) * static_cast<double>(handed_on ? inventory_.units(op.unit).output_bytes()
+                                                                           : input_bytes_[op.unit]);
+        return Moved(op.group, bytes, bytes);
+      }
     }
     return {};
   }
@@ -236,10 +245,11 @@ class CostModel {
 
   const Train& train_;
   const Inventory& inventory_;
+  const std::vector<uint64_t> input_bytes_;  // by unit
   const Hardware& hardware_;
   const int32_t last_microbatch_;
   const uint32_t left_out_;
-  const std::array<GroupTopology, kGroups> groups_;
+  const std::vector<GroupTopology> groups_;
   const uint64_t share_;  // sequences of a step
   const double compute_bytes_, reduce_bytes_;
   double state_rate_;  // bytes per second of the memory that has the optimizer's state
@@ -255,10 +265,12 @@ class CostModel {
 
 namespace {
 
-// The second half of an outline's microbatches but the last, as often more as it leaves out microbatches.
-Repeated RepeatedBy(const RankProgram& program) {
+// The second half of an outline's microbatches but the last, as often more as it leaves out microbatches; of a pipeline
+// whole groups of as many as there are stages. Ops of stage 0.
+Repeated RepeatedBy(const RankProgram& program, uint32_t stages) {
   if (program.left_out == 0) return {};
-  const int32_t last = program.schedule.microbatches - 1, middle = last / 2;
+  const int32_t last = program.schedule.microbatches - 1, group = static_cast<int32_t>(stages),
+                middle = last - std::max(1, (last - last / 2) / group) * group;
   Repeated repeated{.times = static_cast<double>(program.left_out) / (last - middle)};
   for (size_t i = 0; i < program.schedule.ops.size(); ++i) {
     const Op& op = program.schedule.ops[i];
@@ -271,22 +283,43 @@ Repeated RepeatedBy(const RankProgram& program) {
 
 }  // namespace
 
-absl::Status SpendOnTimes(const RankProgram& program, Budget* budget) {
+absl::Status SpendOnTimes(absl::Span<const RankProgram> programs, Budget* budget) {
   constexpr uint64_t kWorkPerTimed = 10, kBytesPerTimed = sizeof(Op) + sizeof(OpCost) + sizeof(OpTime) + 8;
-  const uint64_t ops = program.schedule.ops.size();
+  uint64_t ops = 0;
+  for (const RankProgram& program : programs) ops += program.schedule.ops.size();
   const auto what = [&] { return absl::StrCat("a schedule of ", ops, " ops; raise batch.microbatch"); };
   const absl::Status status = Spend(budget, ops * kWorkPerTimed, what);
   return status.ok() ? Hold(budget, ops * kBytesPerTimed, what) : status;
 }
 
-Predicted PredictStep(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
-                      absl::Span<const RankPlace> ranks, const Hardware& hardware) {
-  const CostModel model(train, inventory, layout, program, ranks, hardware);
-  Predicted predicted;
-  predicted.costs.reserve(program.schedule.ops.size());
-  for (const Op& op : program.schedule.ops) predicted.costs.push_back(model.Of(op));
-  predicted.timeline = Simulate(program.schedule, predicted.costs, hardware.sharing, RepeatedBy(program));
+std::vector<Predicted> PredictStep(const Train& train, const Inventory& inventory, const Layout& layout,
+                                   absl::Span<const RankProgram> programs, absl::Span<const RankPlace> ranks,
+                                   const Hardware& hardware) {
+  std::vector<Predicted> predicted(programs.size());
+  std::vector<StageCosts> stages;
+  for (uint32_t stage = 0; stage < programs.size(); ++stage) {
+    const StageModel stage_model(inventory, layout, stage);
+    const CostModel model(train, stage_model, layout.mesh, stage, programs[stage], ranks, hardware);
+    const std::vector<Op>& ops = programs[stage].schedule.ops;
+    predicted[stage].costs.reserve(ops.size());
+    for (const Op& op : ops) predicted[stage].costs.push_back(model.Of(op));
+    stages.push_back({&programs[stage].schedule, &predicted[stage].costs});
+  }
+  std::vector<Timeline> timelines =
+      SimulateStages(stages, hardware.sharing, RepeatedBy(programs[0], layout.mesh.pipeline));
+  for (size_t stage = 0; stage < programs.size(); ++stage) predicted[stage].timeline = std::move(timelines[stage]);
   return predicted;
+}
+
+size_t SlowestStage(absl::Span<const Predicted> stages) {
+  const auto computes = [](const Predicted& stage) {
+    return stage.timeline.busy[static_cast<size_t>(Stream::kCompute)];
+  };
+  return static_cast<size_t>(std::max_element(stages.begin(), stages.end(),
+                                              [&](const Predicted& a, const Predicted& b) {
+                                                return computes(a) < computes(b);
+                                              }) -
+                             stages.begin());
 }
 
 }  // namespace muster::strategies

@@ -25,11 +25,15 @@ struct Predicted {
 };
 
 // Before PredictStep. Errors of the budget.
-absl::Status SpendOnTimes(const RankProgram& program, Budget* budget);
+absl::Status SpendOnTimes(absl::Span<const RankProgram> programs, Budget* budget);
 
 // `train` must be resolved and concrete; `ranks` as many as the layout has. Of an outline, the times of the whole step;
-// only those of single ops, and their costs, are the outline's.
-Predicted PredictStep(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
-                      absl::Span<const RankPlace> ranks, const Hardware& hardware);
+// only those of single ops, and their costs, are the outline's. By stage; all stages' times end together.
+std::vector<Predicted> PredictStep(const Train& train, const Inventory& inventory, const Layout& layout,
+                                   absl::Span<const RankProgram> programs, absl::Span<const RankPlace> ranks,
+                                   const Hardware& hardware);
+
+// The stage whose ranks compute longest: the others wait for it.
+size_t SlowestStage(absl::Span<const Predicted> stages);
 
 }  // namespace muster::strategies

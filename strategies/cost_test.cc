@@ -35,7 +35,7 @@ Train TinyToCost() {
 Predicted Predict(const Train& train, const std::vector<RankPlace>& ranks, const Hardware& hardware = Round()) {
   const Inventory inventory = *models::MakeInventory(train.model());
   const Layout layout = *MakeLayout(train, inventory, ranks);
-  return PredictStep(train, inventory, layout, *Compile(train, inventory, layout, 0), ranks, hardware);
+  return PredictStep(train, inventory, layout, {*Compile(train, inventory, layout, 0)}, ranks, hardware)[0];
 }
 
 TEST(PredictStep, SingleIsItsFlopsAndTheOptimizersBytes) {
@@ -80,7 +80,7 @@ TEST(PredictStep, WhatUnitsExchangeTakesTheTimeOfCompute) {
   const std::vector<RankPlace> ranks = FullNodes(2, 4, 0);
   const auto computing = [&] {
     const Layout layout = *MakeLayout(train, inventory, ranks);
-    return PredictStep(train, inventory, layout, *Compile(train, inventory, layout, 0), ranks, Round())
+    return PredictStep(train, inventory, layout, {*Compile(train, inventory, layout, 0)}, ranks, Round())[0]
         .timeline.busy[0];
   };
   const double without = computing();
@@ -137,7 +137,7 @@ TEST(PredictStep, FetchesAndOffloadsOverlap) {
   const Inventory inventory = *models::MakeInventory(train.model());
   const Layout layout = *MakeLayout(train, inventory, one);
   RankProgram program = *Compile(train, inventory, layout, 0);
-  const auto seconds = [&] { return PredictStep(train, inventory, layout, program, one, hardware).timeline.seconds; };
+  const auto seconds = [&] { return PredictStep(train, inventory, layout, {program}, one, hardware)[0].timeline.seconds; };
   const double apart = seconds();
   for (Op& op : program.schedule.ops) {
     if (op.stream == Stream::kFetch) op.stream = Stream::kTransfer;

@@ -12,7 +12,6 @@
 #include "common/bytes.h"
 #include "strategies/defaults.h"
 #include "strategies/partition/table.h"
-#include "strategies/schedule/check.h"
 
 namespace muster::strategies {
 namespace {
@@ -62,7 +61,8 @@ class Advice {
   bool Enough() const { return exhausted_ || fits_.size() >= kMostAdvice; }
   // Whether a spec may ask for so small a microbatch.
   bool Allowed(const Train& train, uint32_t world) const {
-    return uint64_t{Microbatches(train.batch(), world)} * static_cast<uint64_t>(inventory_.units_size()) <=
+    const uint32_t data_ranks = world / std::max(1u, train.parallel().pipeline());
+    return uint64_t{Microbatches(train.batch(), data_ranks)} * static_cast<uint64_t>(inventory_.units_size()) <=
            kMaxUnitMicrobatches;
   }
   uint32_t world() const { return static_cast<uint32_t>(ranks_.size()); }
@@ -123,10 +123,10 @@ absl::StatusOr<MemoryPlan> LookOnce(const Train& train, const Inventory& invento
                                     Budget* budget) {
   absl::StatusOr<Layout> layout = MakeLayout(train, inventory, ranks, budget);
   if (!layout.ok()) return layout.status();
-  absl::StatusOr<RankProgram> program = Outline(train, inventory, *layout, budget);
-  if (!program.ok()) return program.status();
-  MemoryPlan memory_plan{.layout = *std::move(layout), .program = *std::move(program), .by_shard = {}};
-  memory_plan.by_shard = MemoryByShard(train, inventory, memory_plan.layout, memory_plan.program);
+  absl::StatusOr<std::vector<RankProgram>> programs = Outline(train, inventory, *layout, budget);
+  if (!programs.ok()) return programs.status();
+  MemoryPlan memory_plan{.layout = *std::move(layout), .programs = *std::move(programs), .by_shard = {}};
+  memory_plan.by_shard = MemoryByShard(train, inventory, memory_plan.layout, memory_plan.programs);
   return memory_plan;
 }
 
@@ -145,15 +145,20 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inven
   absl::StatusOr<MemoryPlan> memory_plan = LookOnce(train, inventory, ranks, budget);
   if (!memory_plan.ok() || !SharesBySpeed(train.strategy()) || WhyUnfit(*memory_plan, ranks).empty())
     return memory_plan;
-  const uint64_t bytes = BytesAnElement(train, inventory, memory_plan->layout, memory_plan->program);
-  if (bytes == 0) return memory_plan;
+  std::vector<uint64_t> bytes;  // by stage
+  for (uint32_t stage = 0; stage < memory_plan->programs.size(); ++stage) {
+    bytes.push_back(
+        BytesAnElement(train, StageModel(inventory, memory_plan->layout, stage), memory_plan->programs[stage]));
+    if (bytes.back() == 0) return memory_plan;
+  }
   const std::vector<uint64_t> own = partition::OwnedElements(memory_plan->layout.table, inventory);
   std::vector<RankPlace> bounded(ranks.begin(), ranks.end());
   std::set<uint32_t> held;
   for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].memory_bytes == 0) continue;
     const uint32_t shard = memory_plan->layout.roles[rank].shard();
-    bounded[rank].most_elements = MostElements(ranks[rank].memory_bytes, own[shard], memory_plan->of(rank).peak, bytes);
+    bounded[rank].most_elements = MostElements(ranks[rank].memory_bytes, own[shard], memory_plan->of(rank).peak,
+                                               bytes[memory_plan->layout.roles[rank].stage()]);
   }
   absl::StatusOr<MemoryPlan> again = LookOnce(train, inventory, bounded, budget);
   if (!again.ok()) return again;
@@ -166,31 +171,26 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inven
   return again;
 }
 
-namespace {
-
-// Every rank runs the same schedule today; the check holds where they differ, too.
-absl::Status CheckRanks(const Schedule& schedule, const MemoryPlan& memory_plan, const Inventory& inventory) {
-  const std::vector<const Schedule*> by_rank(memory_plan.layout.roles.size(), &schedule);
-  return CheckMatching(by_rank, memory_plan.layout.table.shards(), inventory);
-}
-
-}  // namespace
-
-absl::StatusOr<WholeProgram> CompileWhole(const Train& train, const Inventory& inventory, const MemoryPlan& memory_plan,
-                                          Budget* budget) {
-  const std::vector<Op>& outline = memory_plan.program.schedule.ops;
-  if (memory_plan.program.left_out == 0) {
-    if (absl::Status s = CheckRanks(memory_plan.program.schedule, memory_plan, inventory); !s.ok()) return s;
-    return WholeProgram{DigestOf(memory_plan.program), OpNames(memory_plan.program.schedule, inventory),
-                        outline.size()};
+absl::StatusOr<std::vector<WholeProgram>> CompileWhole(const Train& train, const Inventory& inventory,
+                                                       const MemoryPlan& memory_plan, Budget* budget) {
+  const Layout& layout = memory_plan.layout;
+  std::vector<WholeProgram> whole;
+  for (uint32_t stage = 0; stage < memory_plan.programs.size(); ++stage) {
+    const RankProgram& outline = memory_plan.programs[stage];
+    const StageModel model(inventory, layout, stage);
+    if (outline.left_out == 0) {
+      whole.push_back({DigestOf(outline), OpNames(outline.schedule, model.inventory()), outline.schedule.ops.size()});
+      continue;
+    }
+    const absl::StatusOr<RankProgram> program =
+        Compile(train, inventory, layout, RankAt(layout.mesh, {.pipeline = stage}), budget);
+    if (!program.ok()) return program.status();
+    const std::vector<Op>&some = outline.schedule.ops, &all = program->schedule.ops;
+    const auto differ = std::mismatch(some.begin(), some.end(), all.begin(), all.end());
+    whole.push_back({program->digest, OpNames(program->schedule, model.inventory()),
+                     static_cast<size_t>(differ.first - some.begin())});
   }
-  const absl::StatusOr<RankProgram> program = Compile(train, inventory, memory_plan.layout, 0, budget);
-  if (!program.ok()) return program.status();
-  if (absl::Status s = CheckRanks(program->schedule, memory_plan, inventory); !s.ok()) return s;
-  const std::vector<Op>& ops = program->schedule.ops;
-  const auto differ = std::mismatch(outline.begin(), outline.end(), ops.begin(), ops.end());
-  return WholeProgram{program->digest, OpNames(program->schedule, inventory),
-                      static_cast<size_t>(differ.first - outline.begin())};
+  return whole;
 }
 
 std::string WhyUnfit(const MemoryPlan& memory_plan, absl::Span<const RankPlace> ranks) {
@@ -251,7 +251,7 @@ std::string TryAll(const Train& train, const Inventory& inventory, absl::Span<co
   }
   for (uint32_t world = 2 * static_cast<uint32_t>(ranks.size()); world <= kMostRanks && !advice.Enough(); world *= 2) {
     Train more = With(train, FsdpOf(RESHARD_FULL_SHARD), train.activation_checkpointing());
-    const uint32_t share = static_cast<uint32_t>(ShareOf(train.batch().sequences(), world, 0).sequences);
+    const uint32_t share = static_cast<uint32_t>(ShareOf(train.batch().sequences(), world, 0u).sequences);
     more.mutable_batch()->set_microbatch(std::min(std::max(1u, train.batch().microbatch()), share));
     if (advice.Try(more, world, absl::StrCat("resources.ranks ", world, " and strategy ", NameOf(more)))) break;
   }

@@ -24,7 +24,7 @@ uint64_t SlotBytesFor(uint64_t peak_bytes);
 // A job's plan on given ranks.
 struct MemoryPlan {
   Layout layout;
-  RankProgram program;  // of every rank, or its outline
+  std::vector<RankProgram> programs;  // by stage of the pipeline: of its ranks, or its outline
   std::vector<Memory> by_shard;
   std::vector<uint32_t> held;  // shards that own less than their speed's share, since their ranks' memory holds no more
 
@@ -36,16 +36,16 @@ struct MemoryPlan {
 absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                                       Budget* budget = nullptr);
 
-// What is kept of the program that a planned job's trainers compile, which may be too large to keep.
+// What is kept of the program that the trainers of a stage compile, which may be too large to keep.
 struct WholeProgram {
   std::string digest;
   OpNames names;
   size_t outlined = 0;  // so many of its first ops are those of the plan's program
 };
 
-// Errors as Compile.
-absl::StatusOr<WholeProgram> CompileWhole(const Train& train, const Inventory& inventory, const MemoryPlan& memory_plan,
-                                          Budget* budget = nullptr);
+// By stage. Errors as Compile.
+absl::StatusOr<std::vector<WholeProgram>> CompileWhole(const Train& train, const Inventory& inventory,
+                                                       const MemoryPlan& memory_plan, Budget* budget = nullptr);
 
 // Empty: every rank fits, or its slot's memory is unknown. Otherwise names the rank that does not, with figures: "rank
 // 3 needs 61.2 GiB (its predicted peak of 55.1 GiB and 10% to spare), its slot has 40 GiB".

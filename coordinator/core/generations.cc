@@ -79,6 +79,16 @@ void Generations::Recover(JobEntry& job, Now now) {
   plans_->Ask(job.id(), Plans::Purpose::kGeneration, SpecOf(job.record(), generation), PlacedSlots(generation), {});
 }
 
+namespace {
+
+bool HasDigests(const Generation& generation, const std::vector<std::string>& digests) {
+  if (digests.at(0) != generation.schedule_digest()) return false;
+  return digests.size() == 1 || std::equal(digests.begin(), digests.end(), generation.stage_digests().begin(),
+                                           generation.stage_digests().end());
+}
+
+}  // namespace
+
 // The table is derived from the spec and the slots, so it is not stored. If this build plans a different one, the
 // generation keeps its digest: running ranks continue, a rank that starts now refuses, and the next generation uses
 // this build's plan.
@@ -88,7 +98,7 @@ void Generations::TakePlan(JobEntry& job, Transaction& transaction) {
   plans_->Drop(id, Plans::Purpose::kGeneration);
   const Generation& generation = job.newest()->record();
   if (plan.ok() && (*plan)->table_sha256 == generation.table_sha256() &&
-      (*plan)->digests.at(0) == generation.schedule_digest()) {
+      HasDigests(generation, (*plan)->digests)) {
     job.running->plan = *plan;
   } else {
     transaction.ChangeDesired(*job.newest());
@@ -109,6 +119,7 @@ void Generations::Start(JobEntry& job, Placement placement, Transaction& transac
   record.set_resumed_step(record.resume_from().step());
   record.set_table_sha256(plan.table_sha256);
   record.set_schedule_digest(plan.digests.at(0));
+  if (plan.digests.size() > 1) record.mutable_stage_digests()->Assign(plan.digests.begin(), plan.digests.end());
   if (plan.strategy.has_value()) {
     *record.mutable_strategy() = *plan.strategy;
     record.set_activation_checkpointing(plan.activation_checkpointing);

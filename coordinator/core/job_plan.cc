@@ -104,10 +104,10 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const s
   }
   if (!memory_plan.ok()) return memory_plan.status();
   plan.memory_plan = *std::move(memory_plan);
-  absl::StatusOr<strategies::WholeProgram> program =
+  absl::StatusOr<std::vector<strategies::WholeProgram>> programs =
       strategies::CompileWhole(plan.train, plan.inventory, plan.memory_plan, budget);
-  if (!program.ok()) return program.status();
-  plan.program = *std::move(program);
+  if (!programs.ok()) return programs.status();
+  plan.programs = *std::move(programs);
   if (unfit_by_memory) {
     absl::StrAppend(&plan.unfit->why, "; ", strategies::WhatWouldFit(plan.train, plan.inventory, slots.ranks, budget));
   }
@@ -119,8 +119,10 @@ Planned PlannedOf(const JobPlan& plan) {
   planned.table = plan.memory_plan.layout.table;
   planned.table_sha256 = plan.memory_plan.layout.table_sha256;
   planned.roles = plan.memory_plan.layout.roles;
-  planned.digests.assign(planned.roles.size(), plan.program.digest);
-  planned.op_names = plan.program.names;
+  for (const strategies::WholeProgram& program : plan.programs) {
+    planned.digests.push_back(program.digest);
+    planned.op_names.push_back(program.names);
+  }
   planned.unfit = plan.unfit;
   if (plan.choice.has_value()) {
     planned.strategy = plan.train.strategy();

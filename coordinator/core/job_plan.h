@@ -43,8 +43,8 @@ struct Planned {
   PartitionTable table;
   std::string table_sha256;
   std::vector<RankRole> roles;       // by rank
-  std::vector<std::string> digests;  // of each rank's schedule
-  OpNames op_names;                  // of each rank's training step
+  std::vector<std::string> digests;  // by stage of the pipeline: of its ranks' schedule
+  std::vector<OpNames> op_names;     // likewise, of their training step
   // strategy: auto, resolved, and why; none: the spec's.
   std::optional<Strategy> strategy;
   bool activation_checkpointing = false;  // goes with it
@@ -66,7 +66,7 @@ struct JobPlan {
   Train train;                               // concrete: with strategy: auto resolved
   std::optional<strategies::Choice> choice;  // of strategy: auto, without its memory plan
   strategies::MemoryPlan memory_plan;
-  strategies::WholeProgram program;
+  std::vector<strategies::WholeProgram> programs;  // by stage of the pipeline
   std::optional<Unfit> unfit;
 };
 

@@ -61,7 +61,9 @@ Assignment Views::MakeAssignment(const JobEntry& job, const Generation& generati
   *assignment.mutable_slots() = rank.slots();
   assignment.set_device(generation.device());
   *assignment.mutable_spec() = SpecOf(job.record(), generation);
-  assignment.set_schedule_digest(generation.schedule_digest());
+  const auto stage = static_cast<int>(rank.role().stage());
+  assignment.set_schedule_digest(stage < generation.stage_digests_size() ? generation.stage_digests(stage)
+                                                                         : generation.schedule_digest());
   if (generation.has_resume_from()) *assignment.mutable_resume_from() = generation.resume_from();
   *assignment.mutable_collective_deadline() = ToProto(generations_->TimeoutsOf(job.record()).collective);
   *assignment.mutable_published() = job.record().checkpoints();
@@ -73,7 +75,7 @@ Assignment Views::MakeAssignment(const JobEntry& job, const Generation& generati
   }
   if (job.running->plan != nullptr) {
     assignment.set_table_sha256(job.running->plan->table_sha256);
-    assignment.set_schedule_digest(job.running->plan->digests.at(rank.rank()));
+    assignment.set_schedule_digest(job.running->plan->digests.at(rank.role().stage()));
   }
   return assignment;
 }

@@ -20,8 +20,10 @@ size_t BytesOf(const PlanPool::Answer& answer) {
   constexpr size_t kLeast = 1024;
   if (!answer.ok()) return kLeast;
   const spec::MadePlan& plan = **answer;
+  size_t names = 0;
+  for (const OpNames& stage : plan.planned->op_names) names += stage.bytes();
   return kLeast + 2 * plan.reply.ByteSizeLong() + 8 * plan.planned->table.ByteSizeLong() +
-         128 * plan.planned->roles.size() + plan.planned->op_names.bytes();
+         128 * plan.planned->roles.size() + names;
 }
 
 }  // namespace

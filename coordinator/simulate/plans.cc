@@ -14,10 +14,8 @@ core::PlannedPtr AnyPlan(const core::RequestPlan& request) {
   auto planned = std::make_shared<core::Planned>();
   const size_t ranks = request.slots.ranks.size();
   planned->table_sha256 = absl::StrCat("table on ", ranks, " ranks");
-  for (uint32_t rank = 0; rank < ranks; ++rank) {
-    planned->roles.emplace_back().set_rank(rank);
-    planned->digests.push_back(absl::StrCat("digest ", rank));
-  }
+  for (uint32_t rank = 0; rank < ranks; ++rank) planned->roles.emplace_back().set_rank(rank);
+  planned->digests = {"digest"};
   static const auto& names = *new OpNames([] {
     Inventory inventory;
     Schedule schedule;
@@ -27,7 +25,7 @@ core::PlannedPtr AnyPlan(const core::RequestPlan& request) {
     }
     return OpNames(schedule, inventory);
   }());
-  planned->op_names = names;
+  planned->op_names = {names};
   return planned;
 }
 

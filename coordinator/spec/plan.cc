@@ -28,14 +28,14 @@ constexpr size_t kMaxOps = 20'000;
 constexpr size_t kMaxTableBytes = 4 << 20;  // of a plan's table: rows of every tensor on a thousand ranks are more
 
 // The first lines of a long schedule, and how many are left out.
-void AddModel(const JobSpec& resolved, size_t ranks, const Inventory& inventory, PlanReply& plan) {
+void AddModel(const JobSpec& resolved, const Mesh& mesh, const Inventory& inventory, PlanReply& plan) {
   const Train& train = resolved.train();
   plan.set_parameters(models::Parameters(inventory));
   plan.set_samples_per_step(train.batch().sequences());
   if (inventory.task().name() == models::kLanguageModel) {
     plan.set_tokens_per_step(plan.samples_per_step() * models::TargetsPerSample(inventory));
   }
-  plan.set_microbatches(strategies::Microbatches(train.batch(), static_cast<uint32_t>(ranks)));
+  plan.set_microbatches(strategies::Microbatches(train.batch(), mesh.data_ranks()));
   double forward = 0;
   for (const Unit& unit : inventory.units()) forward += unit.forward_flops();
   plan.set_flops_per_step(3 * forward * train.batch().sequences());  // a backward costs twice a forward
@@ -98,6 +98,7 @@ void AddRanks(const strategies::MemoryPlan& memory_plan, const std::vector<RankP
     r.set_slot_bytes(ranks[rank].memory_bytes);
     r.set_shard(memory_plan.layout.roles[rank].shard());
     r.set_replica(memory_plan.layout.roles[rank].replica());
+    r.set_stage(memory_plan.layout.roles[rank].stage());
   }
 }
 
@@ -114,31 +115,36 @@ void AddTimes(const Timeline& timeline, const strategies::Hardware& hardware, Si
 
 // The beginning of the schedule; of one that is outlined, of the part that is as in the whole one.
 void AddSchedule(const core::JobPlan& job, PlanReply& plan) {
-  const Schedule& schedule = job.memory_plan.program.schedule;
-  const size_t known = std::min(job.program.outlined, schedule.ops.size());
+  // Of a pipeline, the first stage's.
+  const Schedule& schedule = job.memory_plan.programs[0].schedule;
+  const strategies::WholeProgram& program = job.programs[0];
+  const strategies::StageModel model(job.inventory, job.memory_plan.layout, 0);
+  const size_t known = std::min(program.outlined, schedule.ops.size());
   std::string text;
   size_t shown = 0;
   for (; shown < known && text.size() < kMaxPrintedBytes; ++shown) {
-    absl::StrAppend(&text, Print(schedule.ops[shown], job.inventory), "\n");
+    absl::StrAppend(&text, Print(schedule.ops[shown], model.inventory()), "\n");
   }
-  if (shown < job.program.names.ops()) {
-    absl::StrAppend(&text, "... and ", job.program.names.ops() - shown, " more ops\n");
+  if (shown < program.names.ops()) {
+    absl::StrAppend(&text, "... and ", program.names.ops() - shown, " more ops\n");
   }
   plan.set_schedule(std::move(text));
-  plan.set_schedule_digest(job.program.digest);
+  plan.set_schedule_digest(program.digest);
 }
 
 void AddOps(const core::JobPlan& job, const Timeline& timeline, PlanReply& plan) {
   const Train& train = job.train;
-  const Inventory& inventory = job.inventory;
   const strategies::MemoryPlan& memory_plan = job.memory_plan;
-  const Schedule& schedule = memory_plan.program.schedule;
+  const strategies::StageModel model(job.inventory, memory_plan.layout, 0);
+  const Inventory& inventory = model.inventory();
+  const Schedule& schedule = memory_plan.programs[0].schedule;
+  const strategies::WholeProgram& program = job.programs[0];
   const strategies::Memory& memory = memory_plan.of(0);
   const std::vector<uint64_t> activations = ActivationBytes(
       schedule, inventory,
-      strategies::MicrobatchRows(train.batch(), static_cast<uint32_t>(memory_plan.layout.roles.size())));
+      strategies::MicrobatchRows(train.batch(), memory_plan.layout.mesh.data_ranks()));
   const uint64_t most = *std::max_element(activations.begin(), activations.end());
-  const size_t shown = std::min({schedule.ops.size(), job.program.outlined, kMaxOps});
+  const size_t shown = std::min({schedule.ops.size(), program.outlined, kMaxOps});
   for (size_t i = 0; i < shown; ++i) {
     PlannedOp& op = *plan.add_ops();
     op.set_op(Print(schedule.ops[i], inventory));
@@ -147,8 +153,8 @@ void AddOps(const core::JobPlan& job, const Timeline& timeline, PlanReply& plan)
     op.set_end_seconds(timeline.ops[i].end);
     op.set_memory_bytes(memory.peak - most + activations[i]);
   }
-  if (job.program.names.ops() > shown) {
-    plan.add_notes(absl::StrCat("only the first ", shown, " of ", job.program.names.ops(), " ops are shown"));
+  if (program.names.ops() > shown) {
+    plan.add_notes(absl::StrCat("only the first ", shown, " of ", program.names.ops(), " ops are shown"));
   }
 }
 
@@ -253,12 +259,12 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   const absl::StatusOr<core::JobPlan> job = core::PlanJob(resolved, on.slots, on.hardware, budget);
   if (!job.ok()) return job.status();
   const strategies::MemoryPlan& memory_plan = job->memory_plan;
-  if (absl::Status status = strategies::SpendOnTimes(memory_plan.program, budget); !status.ok()) return status;
+  if (absl::Status status = strategies::SpendOnTimes(memory_plan.programs, budget); !status.ok()) return status;
   const std::vector<RankPlace>& ranks = on.slots.ranks;
   MadePlan made;
   PlanReply& plan = made.reply;
   if (job->choice.has_value()) AddChoice(*job->choice, plan);
-  AddModel(resolved, ranks.size(), job->inventory, plan);
+  AddModel(resolved, memory_plan.layout.mesh, job->inventory, plan);
   plan.set_strategy(strategies::NameOf(job->train));
   AddTable(memory_plan, job->train, job->inventory, ranks, plan);
   AddSchedule(*job, plan);
@@ -269,7 +275,7 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   AddDeterminismNote(job->train, on.slots.device, plan);
   if (job->unfit.has_value()) plan.set_unfit(job->unfit->why);
   const Timeline timeline =
-      strategies::PredictStep(job->train, job->inventory, memory_plan.layout, memory_plan.program, ranks, on.hardware)
+      strategies::PredictStep(job->train, job->inventory, memory_plan.layout, memory_plan.programs, ranks, on.hardware)[0]
           .timeline;
   AddTimes(timeline, on.hardware, *plan.mutable_simulated());
   if (on.ops) AddOps(*job, timeline, plan);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/sha256.h"
@@ -24,11 +25,21 @@ bool Divides(const Tensor& tensor, uint64_t at) {
   return tensor.atom() == ATOM_ROW && at % (models::Elements(tensor) / tensor.shape(0)) != 0;
 }
 
-absl::Status CheckPiece(const Piece& piece, const Tensor& tensor, uint32_t shards) {
+// The shards of a unit's stage.
+struct ShardRange {
+  uint32_t first, count;
+};
+ShardRange ShardsOf(const PartitionTable& table, const UnitPartition& part) {
+  const uint32_t count = ShardsOfStage(table);
+  return {part.stage() * count, count};
+}
+
+absl::Status CheckPiece(const Piece& piece, const Tensor& tensor, const ShardRange& shards) {
   uint64_t covered = 0;
   for (const Extent& extent : piece.extents()) {
-    if (extent.shard() >= shards) {
-      return Wrong(piece.tensor(), absl::StrCat("shard ", extent.shard(), " of ", shards, " shards"));
+    if (extent.shard() < shards.first || extent.shard() - shards.first >= shards.count) {
+      return Wrong(piece.tensor(), absl::StrCat("shard ", extent.shard(), " of ", shards.count, " shards",
+                                                shards.first > 0 ? absl::StrCat(" from ", shards.first) : ""));
     }
     if (extent.begin() != covered) {
       return Wrong(piece.tensor(), absl::StrCat(extent.begin() > covered ? "hole" : "overlap", " at element ",
@@ -81,17 +92,17 @@ absl::StatusOr<std::vector<int>> Order(const UnitPartition& part, const Unit& un
   return order;
 }
 
-absl::Status CheckUnit(const UnitPartition& part, const Unit& unit, uint32_t shards) {
+absl::Status CheckUnit(const UnitPartition& part, const Unit& unit, const ShardRange& shards) {
   if (part.unit() != unit.name()) return Wrong(part.unit(), absl::StrCat("the model has ", unit.name(), " here"));
   const bool by_boundaries = part.boundaries_size() > 0;
-  if (by_boundaries && part.pieces_size() == 0) return CheckBoundaries(part, Flatten(unit), unit, shards);
+  if (by_boundaries && part.pieces_size() == 0) return CheckBoundaries(part, Flatten(unit), unit, shards.count);
   const absl::StatusOr<std::vector<int>> order = Order(part, unit);
   if (!order.ok()) return order.status();
   if (by_boundaries) {
     for (const Piece& piece : part.pieces()) {
       if (piece.extents_size() > 0) return Wrong(piece.tensor(), "has extents, and its unit boundaries");
     }
-    return CheckBoundaries(part, Flatten(unit, *order), unit, shards);
+    return CheckBoundaries(part, Flatten(unit, *order), unit, shards.count);
   }
   for (int i = 0; i < part.pieces_size(); ++i) {
     if (absl::Status s = CheckPiece(part.pieces(i), unit.tensors((*order)[i]), shards); !s.ok()) return s;
@@ -108,13 +119,13 @@ void Append(std::vector<OwnedRange>& ranges, uint32_t shard, uint64_t begin, uin
   }
 }
 
-OwnedUnit Own(const UnitPartition& part, const Unit& unit) {
+OwnedUnit Own(const UnitPartition& part, const Unit& unit, uint32_t first_shard) {
   OwnedUnit owned;
   owned.flat = part.pieces_size() == 0 ? Flatten(unit) : Flatten(unit, *Order(part, unit));
   if (part.boundaries_size() > 0) {
     owned.flat.elements = part.boundaries(part.boundaries_size() - 1);
     for (int s = 0; s + 1 < part.boundaries_size(); ++s) {
-      Append(owned.ranges, static_cast<uint32_t>(s), part.boundaries(s), part.boundaries(s + 1));
+      Append(owned.ranges, first_shard + static_cast<uint32_t>(s), part.boundaries(s), part.boundaries(s + 1));
     }
     return owned;
   }
@@ -135,8 +146,26 @@ OwnedUnit Own(const UnitPartition& part, const Unit& unit) {
 
 }  // namespace
 
+uint32_t Stages(const PartitionTable& table) { return std::max(1u, table.stages()); }
+
+uint32_t ShardsOfStage(const PartitionTable& table) { return table.shards() / Stages(table); }
+
+PartitionTable TableOfStage(const PartitionTable& table, uint32_t stage) {
+  PartitionTable of;
+  of.set_shards(ShardsOfStage(table));
+  for (const UnitPartition& unit : table.units()) {
+    if (unit.stage() != stage) continue;
+    UnitPartition& own = *of.add_units() = unit;
+    own.clear_stage();
+    for (Piece& piece : *own.mutable_pieces()) {
+      for (Extent& extent : *piece.mutable_extents()) extent.set_shard(extent.shard() - stage * of.shards());
+    }
+  }
+  return of;
+}
+
 OwnedUnit OwnedUnitOf(const PartitionTable& table, const Inventory& inventory, int unit) {
-  return Own(table.units(unit), inventory.units(unit));
+  return Own(table.units(unit), inventory.units(unit), ShardsOf(table, table.units(unit)).first);
 }
 
 std::vector<OwnedUnit> OwnedUnits(const PartitionTable& table, const Inventory& inventory) {
@@ -187,7 +216,7 @@ std::vector<bool> EvenUnits(const PartitionTable& table, const Inventory& invent
   std::vector<bool> even;
   for (int u = 0; u < table.units_size(); ++u) {
     const UnitPartition& part = table.units(u);
-    bool equal = part.boundaries_size() == static_cast<int>(table.shards()) + 1 && !IsFrozenInPart(inventory.units(u));
+    bool equal = part.boundaries_size() == static_cast<int>(ShardsOfStage(table)) + 1 && !IsFrozenInPart(inventory.units(u));
     for (int s = 1; equal && s < part.boundaries_size(); ++s) {
       equal = part.boundaries(s) == static_cast<uint64_t>(s) * part.boundaries(1);
     }
@@ -222,8 +251,23 @@ absl::Status Check(const PartitionTable& table, const Inventory& inventory) {
         absl::StrCat("partition table: ", table.units_size(), " units, the model has ", inventory.units_size()));
   }
   if (table.shards() == 0) return absl::InvalidArgumentError("partition table: no shard");
+  const uint32_t stages = Stages(table);
+  if (table.shards() % stages != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("partition table: ", table.shards(), " shards, and ", stages, " stages do not divide them"));
+  }
+  std::vector<bool> used(stages);
   for (int u = 0; u < table.units_size(); ++u) {
-    if (absl::Status s = CheckUnit(table.units(u), inventory.units(u), table.shards()); !s.ok()) return s;
+    const uint32_t stage = table.units(u).stage();
+    if (stage >= stages) return Wrong(table.units(u).unit(), absl::StrCat("stage ", stage, " of ", stages, " stages"));
+    used[stage] = true;
+    if (absl::Status s = CheckUnit(table.units(u), inventory.units(u), ShardsOf(table, table.units(u))); !s.ok()) {
+      return s;
+    }
+  }
+  if (const auto unused = std::find(used.begin(), used.end(), false); unused != used.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("partition table: stage ", unused - used.begin(), " of ", stages, " has no unit"));
   }
   return absl::OkStatus();
 }

@@ -27,6 +27,13 @@ struct OwnedUnit {
   std::vector<OwnedRange> ranges;
 };
 
+// Of a pipeline: how many stages there are, and how many shards each has. 1 and all without one.
+uint32_t Stages(const PartitionTable& table);
+uint32_t ShardsOfStage(const PartitionTable& table);
+// A stage's part of the table, with its own shards alone, numbered from 0: one unit for each of its units, in their
+// order. REQUIRES: the table passed Check.
+PartitionTable TableOfStage(const PartitionTable& table, uint32_t stage);
+
 // Of one unit. REQUIRES: the table passed Check.
 OwnedUnit OwnedUnitOf(const PartitionTable& table, const Inventory& inventory, int unit);
 // Of all of them: as many ranges as there are units and shards, so where they are only summed up, one after another
@@ -42,7 +49,7 @@ bool IsFrozenInPart(const Unit& unit);
 // Of a unit's flat buffer, the table's padding included.
 uint64_t BufferElements(const PartitionTable& table, const Inventory& inventory, int unit);
 
-// By unit: whether the table cuts it into as many equal ranges as there are shards, in their order. A unit that is
+// By unit: whether the table cuts it into as many equal ranges as its stage has shards, in their order. A unit that is
 // frozen in part never is: its parameters or its gradients are cut otherwise.
 std::vector<bool> EvenUnits(const PartitionTable& table, const Inventory& inventory);
 
@@ -51,7 +58,8 @@ std::vector<uint64_t> OwnedElements(const PartitionTable& table, const Inventory
 std::vector<uint64_t> TrainedElements(const PartitionTable& table, const Inventory& inventory);
 
 // InvalidArgument names the tensor: a unit or tensor is missing, unknown or listed twice; extents leave a hole,
-// overlap, exceed the tensor, or name a shard that does not exist; boundaries are too few, descend, are not multiples
+// overlap, exceed the tensor, or name a shard that is not of the unit's stage; stages do not divide the shards, or a
+// stage has no unit; boundaries are too few, descend, are not multiples
 // of 16 or end before the tensors do; a cut divides an atom.
 absl::Status Check(const PartitionTable& table, const Inventory& inventory);
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "strategies/partition/flat.h"
+#include "strategies/schedule/chunks.h"
 #include "strategies/schedule/events.h"
 #include "strategies/schedule/input_moves.h"
 
@@ -21,6 +22,9 @@ namespace {
 // flushed early.
 constexpr int32_t kFrontUnits = 3;
 constexpr uint64_t kFrontBytes = 1 << 20;
+
+// Outputs of a stream of a pipeline's edge that are on their way at a time.
+constexpr size_t kOutputsInFlight = 2;
 
 // By unit: those whose parameters it uses, its own first, then those that it borrows from.
 std::vector<std::vector<int32_t>> OwnersByUnit(const Inventory& inventory) {
@@ -48,7 +52,12 @@ std::vector<int32_t> SpanByUnit(const std::vector<Span>& spans, int32_t units) {
 class Builder {
  public:
   Builder(const Inventory& inventory, const ScheduleRecipe& recipe)
-      : inventory_(inventory), recipe_(recipe), units_(inventory.units_size()) {
+      : inventory_(inventory),
+        recipe_(recipe),
+        units_(inventory.units_size()),
+        chunks_(ChunksOf(inventory)),
+        input_bytes_(InputBytes(inventory)) {
+    schedule_.groups = recipe.groups, schedule_.edges = recipe.edges;
     for (const Unit& unit : inventory.units()) {
       bytes_.push_back(4 * partition::Flatten(unit).elements);
       trained_bytes_.push_back(4 * partition::TrainedElements(unit));
@@ -68,13 +77,12 @@ class Builder {
 
   void PlanTraining() {
     events_.reserve(static_cast<size_t>(recipe_.microbatches) * units_ * (recipe_.recompute ? 3 : 2));
-    for (int32_t m = 0; m < recipe_.microbatches; ++m) {
-      for (int32_t u = 0; u < units_; ++u) Add(OpKind::kForward, u, m);
-      for (int32_t u = units_; u-- > 0;) {
-        if (Recomputed(u)) Add(OpKind::kRecompute, u, m);
-        Add(OpKind::kBackward, u, m);
-      }
+    for (const Phase& phase : recipe_.order) Add(phase);
+    for (int32_t m = 0; recipe_.order.empty() && m < recipe_.microbatches; ++m) {
+      for (int32_t c = 0; c < chunks(); ++c) Add({false, c, m});
+      for (int32_t c = chunks(); c-- > 0;) Add({true, c, m});
     }
+    PlanEdges();
     PlanGathers();
     PlanGradients();
     PlanInputs();
@@ -84,8 +92,14 @@ class Builder {
     PlanTraining();
     training_ = true;
     EmitEvents();
-    Op norm{.kind = OpKind::kGradientNorm, .group = recipe_.sharded ? kShardGroup : -1};
-    if (last_reduction_ >= 0) norm.waits = {last_reduction_};
+    if (Pipelined()) {
+      Op scalars{.kind = OpKind::kReduceScalars, .group = kWorldGroup};
+      if (last_loss_ >= 0) scalars.waits = {last_loss_};
+      Emit(std::move(scalars));
+    }
+    Op norm{.kind = OpKind::kGradientNorm, .group = recipe_.sharded || Pipelined() ? kModelGroup : -1};
+    if (Pipelined()) norm.waits.push_back(last());
+    if (last_reduction_ >= 0) norm.waits.push_back(last_reduction_);
     Emit(std::move(norm));
     Step();
     schedule_.microbatches = recipe_.microbatches;
@@ -96,13 +110,23 @@ class Builder {
   Schedule Evaluate(const Builder& training) {
     slot_ = training.slot_;
     schedule_.slots = slots_ = training.slots_;
-    for (int32_t u = 0; u < units_; ++u) Add(OpKind::kForward, u, 0);
+    for (int32_t c = 0; c < chunks(); ++c) Add({false, c, 0});
+    PlanEdges();
+    schedule_.activation_slots = std::max(schedule_.activation_slots, training.schedule_.activation_slots);
     PlanGathers();
     EmitEvents();
     return std::move(schedule_);
   }
 
  private:
+  struct PlannedPhase {
+    Phase phase;
+    uint32_t begin, end;              // its events
+    int32_t slot = -1;                // that it receives into
+    int32_t received = -1;            // the op
+    std::vector<int32_t> frees = {};  // slots whose last use it is
+  };
+
   bool Even(const Span& span) const {
     if (recipe_.even_units.empty()) return false;
     const auto begin = recipe_.even_units.begin();
@@ -115,6 +139,8 @@ class Builder {
     };
     return any(bytes_) && !any(trained_bytes_);
   }
+  int32_t chunks() const { return static_cast<int32_t>(chunks_.size()); }
+  bool Pipelined() const { return !recipe_.edges.empty(); }
   bool Distributed() const { return recipe_.sharded || recipe_.replicated; }
   bool Offloads() const { return recipe_.offloaded != Offloaded::kNothing; }
   // A slot is free after its gradients are in host memory. Where replicas share what a shard owns, it is summed over
@@ -124,10 +150,15 @@ class Builder {
   }
   int32_t last() const { return static_cast<int32_t>(ops_.size()) - 1; }
 
+  // Spans do not reach over it: the chunks of a stage are computed at different times.
+  bool BeginsChunk(int32_t u) const {
+    return std::any_of(chunks_.begin(), chunks_.end(), [u](const ChunkSpan& chunk) { return chunk.begin == u; });
+  }
+
   std::vector<Span> GatherSpans() const {
     std::vector<Span> spans;
     for (int32_t u = 0; u < units_; ++u) {
-      if (!spans.empty() && spans.back().bytes + bytes_[u] <= recipe_.gather_bytes) {
+      if (!BeginsChunk(u) && spans.back().bytes + bytes_[u] <= recipe_.gather_bytes) {
         spans.back().end = u + 1;
         spans.back().bytes += bytes_[u];
       } else {
@@ -153,8 +184,8 @@ class Builder {
       span.begin = u;
       span.bytes += trained_bytes_[u];
       const uint64_t enough = u < kFrontUnits ? std::min(recipe_.reduce_bytes, kFrontBytes) : recipe_.reduce_bytes;
-      if (span.bytes == 0 || (span.bytes < enough && u > 0)) continue;
-      spans.push_back(span);
+      if (!BeginsChunk(u) && (span.bytes == 0 || span.bytes < enough)) continue;
+      if (span.bytes > 0) spans.push_back(span);
       span = {u, u, 0};
     }
     return spans;
@@ -162,13 +193,14 @@ class Builder {
 
   // Keeping only the input costs nothing where no more is kept anyway.
   bool Recomputed(int32_t u) const {
-    return recipe_.recompute && u > 0 && inventory_.units(u).saved_bytes() > inventory_.units(u - 1).output_bytes();
+    const bool begins_model = chunks_[0].first && u == 0;
+    return recipe_.recompute && !begins_model && inventory_.units(u).saved_bytes() > input_bytes_[u];
   }
 
   // By stream: the last op that has ended when op `w` has, as far as that saves a wait: transfers come between the
   // other streams.
   using Ended = std::array<int32_t, kStreams>;
-  bool Transfers() const { return Offloads() || recipe_.offload_inputs; }
+  bool Transfers() const { return Offloads() || recipe_.offload_inputs || Pipelined(); }
   Ended EndedWith(int32_t w) const {
     if (Transfers()) return ended_with_[static_cast<size_t>(w)];
     Ended ended = kNone;
@@ -202,7 +234,82 @@ class Builder {
     ops_.push_back(std::move(op));
   }
 
+  void Add(const Phase& phase) {
+    const auto [begin, end, first, last] = chunks_[phase.chunk];
+    phases_.push_back({phase, static_cast<uint32_t>(events_.size()), 0});
+    for (int32_t u = begin; !phase.backward && u < end; ++u) Add(OpKind::kForward, u, phase.microbatch);
+    for (int32_t u = end; phase.backward && u-- > begin;) {
+      if (Recomputed(u)) Add(OpKind::kRecompute, u, phase.microbatch);
+      Add(OpKind::kBackward, u, phase.microbatch);
+    }
+    phases_.back().end = static_cast<uint32_t>(events_.size());
+  }
   void Add(OpKind kind, int32_t unit, int32_t microbatch) { events_.push_back({kind, unit, microbatch}); }
+
+  int32_t ReceivesFrom(const Phase& phase) const {
+    if (!Pipelined()) return -1;
+    return phase.backward ? recipe_.edges[phase.chunk].receive_gradient : recipe_.edges[phase.chunk].receive;
+  }
+  int32_t SendsTo(const Phase& phase) const {
+    if (!Pipelined()) return -1;
+    return phase.backward ? recipe_.edges[phase.chunk].send_gradient : recipe_.edges[phase.chunk].send;
+  }
+
+  // What each phase receives is taken before the phase that comes before it, into the first slot that is free by then.
+  void PlanEdges() {
+    if (!Pipelined()) return;
+    // By chunk and microbatch: the phase that reads an activation last.
+    std::map<std::pair<int32_t, int32_t>, size_t> last;
+    for (size_t k = 0; k < phases_.size(); ++k) last[{phases_[k].phase.chunk, phases_[k].phase.microbatch}] = k;
+    std::vector<size_t> held_until;  // by slot: a phase
+    for (size_t k = 0; k < phases_.size(); ++k) {
+      PlannedPhase& planned = phases_[k];
+      if (ReceivesFrom(planned.phase) < 0) continue;
+      const size_t taken = k == 0 ? 0 : k - 1;
+      size_t slot = 0;
+      while (slot < held_until.size() && held_until[slot] >= taken) ++slot;
+      if (slot == held_until.size()) held_until.emplace_back();
+      held_until[slot] = last.at({planned.phase.chunk, planned.phase.microbatch});
+      planned.slot = static_cast<int32_t>(slot);
+      phases_[held_until[slot]].frees.push_back(planned.slot);
+    }
+    schedule_.activation_slots = static_cast<int32_t>(held_until.size());
+    freed_activation_.assign(held_until.size(), {});
+  }
+
+  // Before the first event of phase k.
+  void Receive(size_t k) {
+    PlannedPhase& planned = phases_[k];
+    if (planned.slot < 0) return;
+    const auto& [begin, end, first, last] = chunks_[planned.phase.chunk];
+    Op op{.microbatch = planned.phase.microbatch, .group = ReceivesFrom(planned.phase), .slot = planned.slot};
+    op.kind = planned.phase.backward ? OpKind::kReceiveGradient : OpKind::kReceiveActivation;
+    op.unit = planned.phase.backward ? end - 1 : begin;
+    op.waits = freed_activation_[planned.slot];
+    Emit(std::move(op));
+    planned.received = this->last();
+  }
+
+  // After its last event, which is op `computed`.
+  void EndPhase(PlannedPhase& planned, int32_t computed) {
+    if (const int32_t group = SendsTo(planned.phase); group >= 0) {
+      const auto& [begin, end, first, last] = chunks_[planned.phase.chunk];
+      const bool backward = planned.phase.backward;
+      Emit({.kind = backward ? OpKind::kSendGradient : OpKind::kSendActivation,
+            .unit = backward ? begin : end - 1,
+            .microbatch = planned.phase.microbatch,
+            .group = group,
+            .waits = {computed}});
+      sent_[backward].push_back(this->last());
+    }
+    for (const int32_t slot : planned.frees) freed_activation_[slot] = {computed};
+  }
+
+  // What the last event of a phase waits for: too many of its outputs must not be on their way.
+  void WaitForOutputs(const Phase& phase, Waits& waits) const {
+    const std::vector<int32_t>& sent = sent_[phase.backward];
+    if (SendsTo(phase) >= 0 && sent.size() >= kOutputsInFlight) waits.push_back(sent[sent.size() - kOutputsInFlight]);
+  }
 
   bool ReadsParameters(const Event& event) const {
     return Traits(event.kind).parameters != ParameterUse::kReadIfBackwardDoes ||
@@ -280,27 +387,34 @@ class Builder {
     return any;
   }
 
+  // Gradients that are reduced in every microbatch leave their slots when its backward ends: in a pipeline that of a
+  // chunk, beside which other microbatches come.
+  bool ClosesGradients(const Phase& phase) const { return phase.backward && (Pipelined() || phase.chunk == 0); }
+
   void PlanGradients() {
     const bool owned = recipe_.gradients == Gradients::kOwned;
     if (!Distributed() && !Offloads()) return;
     std::vector<Hold> taken;
-    std::vector<std::optional<Hold>> open(reductions_.size());  // of one microbatch
-    for (uint32_t e = 0; e < events_.size(); ++e) {
-      const Event& event = events_[e];
-      if (event.kind != OpKind::kBackward) continue;
-      if (!owned && event.microbatch + 1 < recipe_.microbatches) continue;
-      for (const int32_t owner : owners_[event.unit]) {
-        const int32_t s = reduction_of_[owner];
-        if (s < 0 || Frozen({owner, owner + 1, 0})) continue;
-        if (!open[s].has_value()) open[s] = Hold{static_cast<uint32_t>(s), e, e};
-        open[s]->end = e;
-      }
-      if (event.unit > 0) continue;
-      // The microbatch's last backward.
+    std::vector<std::optional<Hold>> open(reductions_.size());
+    const auto close = [&] {
       for (std::optional<Hold>& hold : open) {
         if (hold.has_value()) reductions_after_.push_back(*std::exchange(hold, std::nullopt));
       }
+    };
+    for (const PlannedPhase& planned : phases_) {
+      for (uint32_t e = planned.begin; e < planned.end; ++e) {
+        const Event& event = events_[e];
+        if (event.kind != OpKind::kBackward) continue;
+        for (const int32_t owner : owners_[event.unit]) {
+          const int32_t s = reduction_of_[owner];
+          if (s < 0 || Frozen({owner, owner + 1, 0})) continue;
+          if (!open[s].has_value()) open[s] = Hold{static_cast<uint32_t>(s), e, e};
+          open[s]->end = e;
+        }
+      }
+      if (owned && ClosesGradients(planned.phase)) close();
     }
+    close();
     const auto by_end = [](const Hold& a, const Hold& b) {
       return std::pair(a.end, a.span) < std::pair(b.end, b.span);
     };
@@ -308,6 +422,8 @@ class Builder {
       return std::pair(a.begin, a.span) < std::pair(b.begin, b.span);
     };
     std::sort(reductions_after_.begin(), reductions_after_.end(), by_end);
+    last_of_.assign(reductions_.size(), 0);
+    for (size_t r = 0; r < reductions_after_.size(); ++r) last_of_[reductions_after_[r].span] = r;
     gradient_slot_.assign(reductions_.size(), -1);
     if (!owned) return;
     opens_before_ = reductions_after_;
@@ -323,7 +439,7 @@ class Builder {
     std::vector<uint64_t> bytes(static_cast<size_t>(units_));
     for (int32_t u = 1; u < units_; ++u) {
       const Unit& before = inventory_.units(u - 1);
-      if (Recomputed(u) && (before.frees_output() || Recomputed(u - 1))) bytes[u] = before.output_bytes();
+      if (!Pipelined() && Recomputed(u) && (before.frees_output() || Recomputed(u - 1))) bytes[u] = before.output_bytes();
     }
     inputs_ = PlanInputMoves(events_, bytes);
     schedule_.input_slots = inputs_.slots, schedule_.host_input_slots = inputs_.host_slots;
@@ -341,8 +457,13 @@ class Builder {
     std::vector<int32_t> freed(static_cast<size_t>(slots_), -1);                      // by slot: the release
     std::vector<int32_t> reduced(static_cast<size_t>(schedule_.gradient_slots), -1);  // by gradient slot
     size_t gather = 0, begun = 0, release = 0, opening = 0, reduction = 0, move = 0;  // the next of each list
+    size_t phase = 0;
     for (uint32_t e = 0; e < events_.size(); ++e) {
       const Event& event = events_[e];
+      if (e == phases_[phase].end) ++phase;
+      PlannedPhase& now = phases_[phase];
+      if (e == 0) Receive(0);
+      if (e == now.begin && phase + 1 < phases_.size()) Receive(phase + 1);
       for (; gather < holds_.size() && gathered_from_[gather] == e; ++gather) {
         Gather(holds_[gather].span, freed);
         gathered[gather] = last();
@@ -355,16 +476,20 @@ class Builder {
       if (event.kind == OpKind::kRecompute && MovesInput(event.unit)) op.waits = {fetched_[event.unit]};
       if (training_ && Distributed() && inventory_.units(event.unit).has_exchange()) op.group = kExchangeGroup;
       for (; begun < holds_.size() && holds_[begun].begin == e; ++begun) op.waits.push_back(gathered[begun]);
+      if (e == now.begin && now.received >= 0) op.waits.push_back(now.received);
+      if (e + 1 == now.end) WaitForOutputs(now.phase, op.waits);
       Emit(std::move(op));
       const int32_t computed = last();
       NotePass(event, computed);
+      if (e + 1 == now.end) EndPhase(now, computed);
       for (; MovesBeside(e, move, /*after=*/true); ++move) MoveInput(inputs_.moves[move]);
       for (; release < released_.size() && holds_[released_[release]].end == e; ++release) {
         Release(holds_[released_[release]].span, freed);
       }
       ReduceScalars(event, computed);
       for (; reduction < reductions_after_.size() && reductions_after_[reduction].end == e; ++reduction) {
-        Reduce(event, reductions_after_[reduction].span, computed, reduced);
+        const size_t span = reductions_after_[reduction].span;
+        Reduce(event, span, /*final=*/last_of_[span] == reduction, computed, reduced);
       }
     }
   }
@@ -435,15 +560,18 @@ class Builder {
     if (event.kind == OpKind::kBackward && MovesInput(event.unit)) input_used_[inputs_.slot_of[event.unit]] = op;
   }
 
-  // The loss is complete, and this small reduction overlaps the rest of the backward.
+  // The loss is complete, and this small reduction overlaps the rest of the backward. In a pipeline it comes last: the
+  // stages reach it at different times, and it would hold up other reductions.
   void ReduceScalars(const Event& event, int32_t computed) {
+    if (event.kind != OpKind::kBackward || event.unit + 1 != units_) return;
+    last_loss_ = computed;
     const bool final = event.microbatch + 1 == recipe_.microbatches;
-    if (!Distributed() || !final || event.kind != OpKind::kBackward || event.unit + 1 != units_) return;
+    if (!Distributed() || Pipelined() || !final) return;
     Emit({.kind = OpKind::kReduceScalars, .group = kWorldGroup, .waits = {computed}});
   }
 
-  void Reduce(const Event& event, size_t s, int32_t computed, std::vector<int32_t>& reduced) {
-    const bool final = event.microbatch + 1 == recipe_.microbatches;
+  // `final`: the span's last reduction of the step.
+  void Reduce(const Event& event, size_t s, bool final, int32_t computed, std::vector<int32_t>& reduced) {
     int32_t done = computed;
     Op op{.unit = reductions_[s].begin, .unit_end = reductions_[s].end};
     if (recipe_.sharded) {
@@ -486,17 +614,24 @@ class Builder {
   const Inventory& inventory_;
   const ScheduleRecipe& recipe_;
   const int32_t units_;
+  const std::vector<ChunkSpan> chunks_;
+  const std::vector<uint64_t> input_bytes_;        // by unit
   std::vector<uint64_t> bytes_, trained_bytes_;    // by unit
   std::vector<Span> gathers_, reductions_;         // what is gathered, and what reduced, together
   std::vector<int32_t> gather_of_, reduction_of_;  // by unit: its span of those
   std::vector<std::vector<int32_t>> owners_;       // by unit
   std::vector<std::vector<int32_t>> reads_;        // by unit: spans of gathers_ that its events read, ascending
   std::vector<Event> events_;
+  std::vector<PlannedPhase> phases_;
   std::vector<Hold> holds_;                    // of parameters, by begin
   std::vector<uint32_t> gathered_from_;        // by hold: the event that its gather is issued before; ascending
   std::vector<uint32_t> released_;             // indices of holds_, by end
   std::vector<Hold> opens_before_;             // of gradients, by begin
   std::vector<Hold> reductions_after_;         // of gradients, by end
+  std::vector<size_t> last_of_;                // by span: the last of them
+  std::vector<Waits> freed_activation_;        // by slot of activations: the pass that read it last
+  std::array<std::vector<int32_t>, 2> sent_;   // activations, gradients
+  int32_t last_loss_ = -1;                     // the last backward of the last unit
   std::vector<int32_t> slot_, gradient_slot_;  // by span
   int32_t slots_ = 0;
   InputPlan inputs_;
@@ -506,9 +641,9 @@ class Builder {
   Schedule schedule_;
   std::vector<Op>& ops_ = schedule_.ops;
   int32_t last_reduction_ = -1;
-  static constexpr Ended kNone = {-1, -1, -1, -1, -1};
+  static constexpr Ended kNone = {-1, -1, -1, -1, -1, -1, -1, -1, -1};
   // By stream: what has ended when its last op has; of kCompute, also when its next one begins.
-  std::array<Ended, kStreams> ended_by_ = {kNone, kNone, kNone, kNone, kNone};
+  std::array<Ended, kStreams> ended_by_ = {kNone, kNone, kNone, kNone, kNone, kNone, kNone, kNone, kNone};
   std::vector<Ended> ended_with_;  // by op, with offloading
 };
 

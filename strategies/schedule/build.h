@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "proto/inventory.pb.h"
+#include "strategies/schedule/events.h"
 #include "strategies/schedule/schedule.h"
 
 namespace muster {
@@ -45,6 +46,11 @@ struct ScheduleRecipe {
   uint64_t gather_bytes = 0;
   uint64_t reduce_bytes = 0;
   std::vector<bool> even_units = {};  // by unit: its table cuts it into equal ranges; empty: none
+  // Of a stage of a pipeline: its passes; empty: each microbatch forward, then back. Its groups and edges as the
+  // schedule lists them.
+  std::vector<Phase> order = {};
+  std::vector<GroupSpec> groups = CommonGroups();
+  std::vector<ChunkEdges> edges = {};
 };
 
 // A slot is held from a unit's gather to its release; a unit that would be gathered again at once is not released. A
@@ -53,6 +59,10 @@ struct ScheduleRecipe {
 // to reduce, and each bucket of them has an optimizer step of its own, beside which the bucket before it is fetched.
 // An input that is offloaded has left the device when the second forward after its unit's begins, and is fetched beside
 // the backward of the unit after its own: at any time two inputs wait on the device, one of them on its way.
+//
+// A stage receives what a pass reads before the pass that comes before it, into a slot that is held until the pass has
+// ended, or until the backward has that reads it too; what it computes is in memory of its own. Two of the outputs that it sends may be on their way: the pass
+// that makes a third one waits for the first.
 Schedule Build(const Inventory& inventory, const ScheduleRecipe& recipe);
 
 // A forward pass with parameters as in training, in the same slots.

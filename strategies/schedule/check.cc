@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/sha256.h"
+#include "strategies/schedule/edge_rules.h"
 #include "strategies/schedule/input_rules.h"
 
 namespace muster {
@@ -115,7 +116,8 @@ class Checker {
         backward_left_(schedule.microbatches, units_),
         used_(units_),
         pending_(units_),
-        inputs_(schedule, inventory) {
+        inputs_(schedule, inventory),
+        edges_(schedule, inventory) {
     for (const Unit& unit : inventory.units()) trained_.push_back(IsTrained(unit));
     for (const Op& op : schedule.ops) {
       const OpTraits& traits = Traits(op.kind);
@@ -125,7 +127,7 @@ class Checker {
         if (traits.gradients == GradientUse::kOpen) ever_opened_[u] = true;
       }
       reduces_ |= traits.gradients == GradientUse::kReduce;
-      if (traits.gradients == GradientUse::kReduce) norm_group_ = op.group;
+      if (traits.gradients == GradientUse::kReduce && op.group >= 0) reduced_axes_ = AxesOf(op.group);
       all_reduces_ |= traits.gradients == GradientUse::kAllReduce;
       offloads_ |= traits.gradients == GradientUse::kOffload;
       trains_ |= traits.pass == Pass::kBackward || traits.gradients == GradientUse::kApply;
@@ -161,6 +163,8 @@ class Checker {
         return schedule_.input_slots;
       case SlotPool::kHostInputs:
         return schedule_.host_input_slots;
+      case SlotPool::kActivations:
+        return schedule_.activation_slots;
     }
     return 0;
   }
@@ -183,7 +187,9 @@ class Checker {
     }
     if (op.group < 0 && traits.group == GroupUse::kRequired) return Wrong("groups", "a collective needs a group");
     if (op.group >= 0 && traits.group == GroupUse::kNone) return Wrong("groups", "is no collective");
-    if (op.group >= kGroups || op.group < -1) return Wrong("groups", "no such group");
+    if (op.group >= static_cast<int32_t>(schedule_.groups.size()) || op.group < -1) {
+      return Wrong("groups", "no such group");
+    }
     if (traits.pass == Pass::kNone) return absl::OkStatus();
     const bool exchanges = (reduces_ || all_reduces_) && inventory_.units(op.unit).has_exchange();
     if (op.group == (exchanges ? kExchangeGroup : -1)) return absl::OkStatus();
@@ -230,7 +236,14 @@ class Checker {
     if (absl::Status s = CheckGradients(op, traits.gradients); !s.ok()) return s;
     if (absl::Status s = CheckScalars(op, traits); !s.ok()) return s;
     if (absl::Status s = CheckInputs(op); !s.ok()) return s;
+    if (absl::Status s = CheckEdges(op); !s.ok()) return s;
     return CheckParameters(op, traits.parameters);
+  }
+
+  absl::Status CheckEdges(const Op& op) {
+    const EdgeRules::Finding found = edges_.Run(op, at_);
+    if (found.wrong.has_value()) return Wrong("edges", *found.wrong);
+    return MustFollowAll(found.follows);
   }
 
   absl::Status CheckInputs(const Op& op) {
@@ -256,7 +269,7 @@ class Checker {
         summed_at_ = at_;
         return MustFollowAll(losses_);
       case ScalarUse::kRead:
-        if (!reduces_ && !all_reduces_) break;
+        if (!SumsScalars()) break;
         if (!summed_at_.has_value()) return Wrong("scalars", "read before their sum over ranks");
         return MustFollow(*summed_at_);
     }
@@ -302,7 +315,7 @@ class Checker {
         if (!backward_done_everywhere()) return Wrong("step", "clips before the last backward");
         if (NotOffloaded()) return Wrong("offload", *NotOffloaded());
         clipped_ = true;
-        right_norm_ = op.group == norm_group_;
+        right_norm_ = IsRightNorm(op.group);
         return AfterAllGradients();
       case GradientUse::kApply:
         if (!backward_done_everywhere()) return Wrong("step", "steps before the last backward");
@@ -441,6 +454,18 @@ class Checker {
   }
 
   bool Distributed() const { return reduces_ || all_reduces_; }
+  bool SumsScalars() const { return Distributed() || !schedule_.edges.empty(); }
+
+  Axes AxesOf(int32_t group) const {
+    const auto g = static_cast<size_t>(group);
+    return g < schedule_.groups.size() ? schedule_.groups[g].axes : kNoAxis;
+  }
+  // Over all ranks that have a part of the gradient: those that it is reduced to, on all stages.
+  bool IsRightNorm(int32_t group) const {
+    if (!reduces_ && schedule_.edges.empty()) return group < 0;
+    const Axes all = reduces_ ? static_cast<Axes>(reduced_axes_ | kPipelineAxis | kTensorAxis) : kModelAxes;
+    return group >= 0 && AxesOf(group) == all;
+  }
   // A slot is free after its gradients are in host memory, unless they are also summed over replicas, which is once a
   // step.
   bool OffloadsSlots() const { return offloads_ && !(reduces_ && all_reduces_); }
@@ -582,6 +607,7 @@ class Checker {
       return Wrong("resident", absl::StrCat(inventory_.units(u).name(), " is left gathered"));
     }
     if (const std::optional<std::string> left = inputs_.Left()) return Wrong("inputs", *left);
+    if (const std::optional<std::string> left = edges_.Left()) return Wrong("edges", *left);
     if (!trains_) return absl::OkStatus();
     if (!backward_done_everywhere()) return Wrong("order", "a backward is missing");
     if (Unreduced()) return Wrong("reduction", *Unreduced());
@@ -606,8 +632,8 @@ class Checker {
   std::vector<bool> trained_;                       // by unit: not all of it is frozen
   bool reduces_ = false, all_reduces_ = false, offloads_ = false, trains_ = false;
   bool clipped_ = false, stepped_ = false;
-  bool right_norm_ = false;             // it was taken over norm_group_
-  int32_t norm_group_ = -1;             // that of reductions to owners: each has a part of the gradient
+  bool right_norm_ = false;
+  Axes reduced_axes_ = kNoAxis;         // of reductions to owners
   std::vector<size_t> losses_;          // ops that add to the loss
   std::optional<size_t> summed_at_;     // the sum of the scalars
   Clock begun_{};                       // when the current op begins
@@ -625,10 +651,8 @@ class Checker {
   std::vector<size_t> gradients_;                   // ops that complete them: reductions, or all backwards
   std::vector<std::vector<Contribution>> pending_;  // by owner: those that entered no reduction yet
   InputRules inputs_;
+  EdgeRules edges_;
 };
-
-// What the ranks of a group must agree on.
-auto CollectiveKey(const Op& op) { return std::tuple(op.kind, op.unit, op.unit_end, op.microbatch, op.group, op.even); }
 
 std::vector<const Op*> Collectives(const Schedule& schedule, int32_t group) {
   std::vector<const Op*> ops;
@@ -643,28 +667,6 @@ std::vector<const Op*> Collectives(const Schedule& schedule, int32_t group) {
 absl::Status Check(const Schedule& schedule, const Inventory& inventory) {
   if (schedule.microbatches < 1) return absl::InternalError("schedule: no microbatch");
   return Checker(schedule, inventory).Run();
-}
-
-absl::Status CheckMatching(absl::Span<const Schedule* const> by_rank, uint32_t shards, const Inventory& inventory) {
-  for (size_t rank = 1; rank < by_rank.size(); ++rank) {
-    // The first rank of each of its groups.
-    const std::array<size_t, kGroups> firsts = {0, rank / shards * shards, rank % shards, 0};
-    for (int32_t group = 0; group < kGroups; ++group) {
-      const size_t leader = firsts[group];
-      if (by_rank[leader] == by_rank[rank]) continue;
-      const std::vector<const Op*> first = Collectives(*by_rank[leader], group),
-                                   other = Collectives(*by_rank[rank], group);
-      for (size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
-        if (i < first.size() && i < other.size() && CollectiveKey(*first[i]) == CollectiveKey(*other[i])) continue;
-        const auto name = [&](const std::vector<const Op*>& ops) {
-          return i < ops.size() ? Print(*ops[i], inventory) : std::string("nothing");
-        };
-        return absl::InternalError(absl::StrCat("schedule: collective ", i, " of group ", group, ": rank ", leader,
-                                                " issues ", name(first), ", rank ", rank, " issues ", name(other)));
-      }
-    }
-  }
-  return absl::OkStatus();
 }
 
 std::string CollectivesDigest(const Schedule& schedule, int32_t group) {

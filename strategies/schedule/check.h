@@ -5,7 +5,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "proto/inventory.pb.h"
 #include "strategies/schedule/schedule.h"
 
@@ -36,17 +35,15 @@ namespace muster {
 //    and before it is fetched, is fetched before its recomputation and stays in its slot until the unit's backward; two
 //    inputs at most are on the device between their offload and their release; a unit has the same slots each time,
 //    and none has two live owners
-//  - scalars: with any kReduce or kAllReduce, one kReduceScalars comes after every pass of the last unit, which adds to
+//  - scalars: with any kReduce or kAllReduce, and on every stage of a pipeline, one kReduceScalars comes after every pass of the last unit, which adds to
 //    the loss, and before the step, which reads it
-//  - groups: a reduction has a group, a gather may have one; kGradientNorm has that of the kReduces, and none where
-//    every rank has the whole gradient; with any kReduce or kAllReduce, the passes of a unit that exchanges have
+//  - edges: what a chunk reads of another stage is received before the pass that reads it, over its edge, and what it
+//    computes for one is sent after it, each once; a slot of activations is taken again only after the last pass that
+//    reads it, and what that pass sends; two outputs of a direction at most are on their way
+//  - groups: a reduction has a group, a gather may have one; kGradientNorm has that of the kReduces on all stages, and
+//    none where every rank has the whole gradient; with any kReduce or kAllReduce, the passes of a unit that exchanges have
 //    kExchangeGroup; no other op has one
 absl::Status Check(const Schedule& schedule, const Inventory& inventory);
-
-// Checks the schedules of all ranks, of which `shards` together hold one copy: the ranks of a group issue the same
-// collectives in the same order. Internal: the message names the two ranks and the first ops that differ. Ranks that
-// share one schedule cost nothing.
-absl::Status CheckMatching(absl::Span<const Schedule* const> by_rank, uint32_t shards, const Inventory& inventory);
 
 // Equal for two ranks of a group only if they issue the same collectives in it, in the same order: what ranks compare
 // before the first one.

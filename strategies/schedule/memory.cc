@@ -1,8 +1,11 @@
 #include "strategies/schedule/memory.h"
 
 #include <algorithm>
+#include <array>
+#include <deque>
 
 #include "models/inventory.h"
+#include "strategies/schedule/chunks.h"
 
 namespace muster {
 namespace {
@@ -20,20 +23,23 @@ std::vector<uint64_t> Slots(const Schedule& schedule, SlotPool pool, int32_t slo
   return elements;
 }
 
-// Of a sample, as the first unit keeps it or as the unit before hands it over.
-uint64_t InputBytes(const Inventory& inventory, int32_t unit) {
-  return unit == 0 ? inventory.units(0).saved_bytes() : inventory.units(unit - 1).output_bytes();
-}
-
 class Walk {
  public:
   Walk(const Schedule& schedule, const Inventory& inventory, uint64_t sequences)
       : inventory_(inventory),
+        input_bytes_(InputBytes(inventory)),
+        edges_(static_cast<size_t>(inventory.units_size())),
         sequences_(sequences),
         microbatches_(static_cast<size_t>(std::max(1, schedule.microbatches))),
         backwards_(microbatches_ * static_cast<size_t>(inventory.units_size())),
         recomputed_(backwards_.size()),
         offloaded_(backwards_.size()) {
+    const std::vector<ChunkSpan> chunks = ChunksOf(inventory);
+    for (size_t c = 0; c < schedule.edges.size(); ++c) {
+      UnitEdges &first = edges_[chunks[c].begin], &last = edges_[chunks[c].end - 1];
+      first.receives = schedule.edges[c].receive >= 0, first.sends_gradient = schedule.edges[c].send_gradient >= 0;
+      last.sends = schedule.edges[c].send >= 0, last.receives_gradient = schedule.edges[c].receive_gradient >= 0;
+    }
     for (const Op& op : schedule.ops) {
       if (Traits(op.kind).pass == Pass::kBackward) backwards_[At(op)] = true;
       if (Traits(op.kind).pass == Pass::kRecompute) recomputed_[At(op)] = true;
@@ -45,13 +51,21 @@ class Walk {
   uint64_t Run(const Op& op) {
     if (op.unit < 0 || op.unit >= inventory_.units_size()) return kept_;
     const Unit& unit = inventory_.units(op.unit);
-    const uint64_t all = unit.saved_bytes() * sequences_,
-                   input = std::min(all, InputBytes(inventory_, op.unit) * sequences_),
+    const UnitEdges& edges = edges_[op.unit];
+    // What comes from another stage lies in a slot.
+    const uint64_t handed = input_bytes_[op.unit] * sequences_,
+                   saved = unit.saved_bytes() * sequences_,
+                   all = edges.receives ? saved - std::min(saved, handed) : saved,
+                   input = edges.receives ? 0 : std::min(all, handed),
                    output = unit.output_bytes() * sequences_,
+                   incoming = edges.receives_gradient ? 0 : output,
                    piece = models::PieceRows(sequences_ * models::TargetsPerSample(inventory_), unit.piece_rows()),
                    forward = unit.forward_bytes() * sequences_ + unit.forward_piece_bytes() * piece;
+    const Pass pass = Traits(op.kind).pass;
+    if (pass == Pass::kForward && edges.sends) EndOldest(sent_[0]);
+    if (pass == Pass::kBackward && edges.sends_gradient) EndOldest(sent_[1]);
     const uint64_t before = kept_;
-    switch (Traits(op.kind).pass) {
+    switch (pass) {
       case Pass::kForward:
         kept_ += recomputed_[At(op)] ? input : backwards_[At(op)] ? all : 0;
         return before + all + output + forward;
@@ -62,11 +76,13 @@ class Walk {
       case Pass::kBackward:
         kept_ -= std::min(kept_, offloaded_[At(op)] ? all - input : all);
         // The incoming gradient is that of the output.
-        return before + output + unit.backward_bytes() * sequences_ + unit.backward_piece_bytes() * piece +
+        return before + incoming + unit.backward_bytes() * sequences_ + unit.backward_piece_bytes() * piece +
                unit.backward_constant_bytes();
       case Pass::kNone:
         if (Traits(op.kind).inputs == InputUse::kRelease) kept_ -= std::min(kept_, input);
-        return before;
+        if (Traits(op.kind).edge == EdgeUse::kSendActivation) Send(sent_[0], output);
+        if (Traits(op.kind).edge == EdgeUse::kSendGradient) Send(sent_[1], handed);
+        return std::max(before, kept_);
     }
     return kept_;
   }
@@ -76,7 +92,24 @@ class Walk {
     return static_cast<size_t>(op.unit) * microbatches_ + static_cast<size_t>(op.microbatch);
   }
 
+  struct UnitEdges {
+    bool receives = false, sends = false, receives_gradient = false, sends_gradient = false;
+  };
+  // What is sent is kept until the pass that waits for it (build.h).
+  void Send(std::deque<uint64_t>& sent, uint64_t bytes) {
+    sent.push_back(bytes);
+    kept_ += bytes;
+  }
+  void EndOldest(std::deque<uint64_t>& sent) {
+    if (sent.size() < 2) return;
+    kept_ -= std::min(kept_, sent.front());
+    sent.pop_front();
+  }
+
   const Inventory& inventory_;
+  const std::vector<uint64_t> input_bytes_;  // by unit
+  std::vector<UnitEdges> edges_;             // by unit
+  std::array<std::deque<uint64_t>, 2> sent_;  // activations, gradients
   const uint64_t sequences_;
   const size_t microbatches_;
   std::vector<bool> backwards_, recomputed_, offloaded_;  // by unit and microbatch
@@ -110,10 +143,23 @@ std::vector<uint64_t> GradientSlots(const Schedule& schedule, const std::vector<
 
 std::vector<uint64_t> InputSlots(const Schedule& schedule, SlotPool pool, const Inventory& inventory,
                                  uint64_t sequences) {
+  const std::vector<uint64_t> inputs = InputBytes(inventory);
   std::vector<uint64_t> bytes(pool == SlotPool::kInputs ? schedule.input_slots : schedule.host_input_slots);
   for (const Op& op : schedule.ops) {
     if (Traits(op.kind).slots != pool || op.slot < 0) continue;
-    bytes[op.slot] = std::max(bytes[op.slot], InputBytes(inventory, op.unit) * sequences);
+    bytes[op.slot] = std::max(bytes[op.slot], inputs[op.unit] * sequences);
+  }
+  return bytes;
+}
+
+std::vector<uint64_t> ActivationSlots(const Schedule& schedule, const Inventory& inventory, uint64_t sequences) {
+  const std::vector<uint64_t> inputs = InputBytes(inventory);
+  std::vector<uint64_t> bytes(static_cast<size_t>(schedule.activation_slots));
+  for (const Op& op : schedule.ops) {
+    if (Traits(op.kind).slots != SlotPool::kActivations || op.slot < 0) continue;
+    const bool gradient = Traits(op.kind).edge == EdgeUse::kReceiveGradient;
+    const uint64_t of = gradient ? inventory.units(op.unit).output_bytes() : inputs[op.unit];
+    bytes[op.slot] = std::max(bytes[op.slot], of * sequences);
   }
   return bytes;
 }

@@ -12,8 +12,9 @@ namespace muster {
 // By op: the bytes of activations, fp32, while it runs, for microbatches of `sequences` samples: what is kept from each
 // forward to its backward, what flows between units, and each unit's temporaries, as the inventory states them. A
 // recomputed unit keeps only its input from its forward to its recomputation, and not while that is offloaded; one
-// without a backward (evaluation) keeps nothing. Parameters, gradients and buffers are not counted, nor the slots to
-// which offloaded inputs return: they do not change while the schedule runs.
+// without a backward (evaluation) keeps nothing. What a stage sends counts until the pass that waits for it. Parameters,
+// gradients and buffers are not counted, nor the slots to which offloaded inputs return and those of other stages'
+// activations: they do not change while the schedule runs.
 std::vector<uint64_t> ActivationBytes(const Schedule& schedule, const Inventory& inventory, uint64_t sequences);
 
 // Their maximum.
@@ -28,5 +29,8 @@ std::vector<uint64_t> GradientSlots(const Schedule& schedule, const std::vector<
 // samples, fp32, which is the widest that flows between units.
 std::vector<uint64_t> InputSlots(const Schedule& schedule, SlotPool pool, const Inventory& inventory,
                                  uint64_t sequences);
+
+// By slot, bytes: the largest activation or gradient of one that a stage of a pipeline receives into it, likewise.
+std::vector<uint64_t> ActivationSlots(const Schedule& schedule, const Inventory& inventory, uint64_t sequences);
 
 }  // namespace muster

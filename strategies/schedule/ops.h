@@ -24,8 +24,8 @@ enum class OpKind : uint8_t {
   kOpenGradients,  // a gradient of zeros for units [unit, unit_end), in `slot` of the gradient slots
   kReduce,         // gradients of units [unit, unit_end) to their owners; frees their slot
   kAllReduce,      // gradients that this rank's shard owns of units [unit, unit_end), over its replicas
-  kSend,           // activations or their gradients of (unit, microbatch) to `peer`
-  kRecv,
+  kSendActivation,     // what the unit, the last of its chunk, hands on for the microbatch, to the next stage
+  kReceiveActivation,  // what the unit, the first of its chunk, reads, from the stage before, into `slot`
   kOffload,        // adds the owned gradients of units [unit, unit_end) to those in host memory
   kFetch,          // the owned parameters of units [unit, unit_end) from host memory, into `slot` where it names one
   kReduceScalars,  // loss sum and votes of the step over all ranks
@@ -35,13 +35,26 @@ enum class OpKind : uint8_t {
   kOffloadInput,   // unit, microbatch: what its forward keeps for its recomputation goes to host memory, into `slot`
   kReleaseInput,   // unit, microbatch: what was offloaded leaves the device
   kFetchInput,     // unit, microbatch: it comes back, into `slot` of the device, until the unit's backward has ended
+  kSendGradient,     // of what the unit, the first of its chunk, has read, to the stage before
+  kReceiveGradient,  // of what the unit, the last of its chunk, has handed on, from the next stage, into `slot`
   kEnd,            // not an op: the number of kinds
 };
 inline constexpr size_t kOpKinds = static_cast<size_t>(OpKind::kEnd);
 
-// Both directions of the link to the host are used at the same time: what comes from there has a stream of its own.
-enum class Stream : uint8_t { kCompute, kGather, kReduce, kTransfer, kFetch };
-inline constexpr size_t kStreams = 5;
+// Both directions of the link to the host are used at the same time: what comes from there has a stream of its own. So
+// do the four directions of a pipeline's traffic, none of which may hold up another one.
+enum class Stream : uint8_t {
+  kCompute,
+  kGather,
+  kReduce,
+  kTransfer,
+  kFetch,
+  kSendActivations,
+  kReceiveActivations,
+  kSendGradients,
+  kReceiveGradients
+};
+inline constexpr size_t kStreams = 9;
 
 // What an op works on, and so which of its indices must be set.
 enum class OpScope : uint8_t {
@@ -54,7 +67,7 @@ enum class OpScope : uint8_t {
 enum class GroupUse : uint8_t { kNone, kOptional, kRequired };
 
 // The pool in which the op takes Op::slot.
-enum class SlotPool : uint8_t { kNone, kParameters, kGradients, kInputs, kHostInputs };
+enum class SlotPool : uint8_t { kNone, kParameters, kGradients, kInputs, kHostInputs, kActivations };
 
 // A pass of the model over a (unit, microbatch), and what happens to the activations.
 enum class Pass : uint8_t {
@@ -94,6 +107,9 @@ enum class InputUse : uint8_t {
   kFetch,    // makes another one
 };
 
+// What the op moves between neighboring stages of a pipeline, and in which direction.
+enum class EdgeUse : uint8_t { kNone, kSendActivation, kReceiveActivation, kSendGradient, kReceiveGradient };
+
 // What the op does with the step's scalars, to which the passes of the last unit add the loss.
 enum class ScalarUse : uint8_t {
   kNone,
@@ -107,6 +123,7 @@ enum class Payload : uint8_t {
   kParameters,      // of its units, between owners and the others, in the dtype of computing
   kGradients,       // likewise, in the dtype of reductions
   kOwnedGradients,  // what one shard owns of its units, summed over the group
+  kActivations,     // what flows between two units, of a microbatch
 };
 
 // What the op reads or writes in memory beside its passes.
@@ -139,6 +156,7 @@ struct OpTraits {
   MemoryTraffic memory = MemoryTraffic::kNone;
   ScalarUse scalars = ScalarUse::kNone;  // a rule of the checker
   InputUse inputs = InputUse::kNone;     // likewise, and of the memory walk
+  EdgeUse edge = EdgeUse::kNone;         // likewise
 
   bool operator==(const OpTraits&) const = default;
 };
@@ -205,9 +223,21 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .group = GroupUse::kRequired,
      .gradients = GradientUse::kAllReduce,
      .payload = Payload::kOwnedGradients},
-    // kSend, kRecv and kSnapshot are in no schedule yet, and cost nothing until they are.
-    {.kind = OpKind::kSend, .name = "Send", .stream = Stream::kTransfer, .scope = OpScope::kMicrobatch},
-    {.kind = OpKind::kRecv, .name = "Recv", .stream = Stream::kTransfer, .scope = OpScope::kMicrobatch},
+    {.kind = OpKind::kSendActivation,
+     .name = "SendActivation",
+     .stream = Stream::kSendActivations,
+     .scope = OpScope::kMicrobatch,
+     .group = GroupUse::kRequired,
+     .payload = Payload::kActivations,
+     .edge = EdgeUse::kSendActivation},
+    {.kind = OpKind::kReceiveActivation,
+     .name = "ReceiveActivation",
+     .stream = Stream::kReceiveActivations,
+     .scope = OpScope::kMicrobatch,
+     .group = GroupUse::kRequired,
+     .slots = SlotPool::kActivations,
+     .payload = Payload::kActivations,
+     .edge = EdgeUse::kReceiveActivation},
     {.kind = OpKind::kOffload,
      .name = "Offload",
      .stream = Stream::kTransfer,
@@ -244,6 +274,7 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .gradients = GradientUse::kApply,
      .memory = MemoryTraffic::kOptimizerState,
      .scalars = ScalarUse::kRead},
+    // In no schedule yet; costs nothing until it is.
     {.kind = OpKind::kSnapshot,
      .name = "Snapshot",
      .stream = Stream::kTransfer,
@@ -268,6 +299,21 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .slots = SlotPool::kInputs,
      .memory = MemoryTraffic::kHostInput,
      .inputs = InputUse::kFetch},
+    {.kind = OpKind::kSendGradient,
+     .name = "SendGradient",
+     .stream = Stream::kSendGradients,
+     .scope = OpScope::kMicrobatch,
+     .group = GroupUse::kRequired,
+     .payload = Payload::kActivations,
+     .edge = EdgeUse::kSendGradient},
+    {.kind = OpKind::kReceiveGradient,
+     .name = "ReceiveGradient",
+     .stream = Stream::kReceiveGradients,
+     .scope = OpScope::kMicrobatch,
+     .group = GroupUse::kRequired,
+     .slots = SlotPool::kActivations,
+     .payload = Payload::kActivations,
+     .edge = EdgeUse::kReceiveGradient},
 }};
 
 // Also catches a missing row: the array would end in an empty one.

@@ -9,18 +9,7 @@ namespace muster {
 namespace {
 
 std::string GroupName(int32_t group) {
-  switch (group) {
-    case kWorldGroup:
-      return "world";
-    case kShardGroup:
-      return "shards";
-    case kReplicaGroup:
-      return "replicas";
-    case kExchangeGroup:
-      return "exchange";
-    default:
-      return absl::StrCat("group ", group);
-  }
+  return group < kGroups ? Print(CommonGroups()[static_cast<size_t>(group)]) : absl::StrCat("edge ", group - kGroups);
 }
 
 }  // namespace
@@ -41,6 +30,14 @@ const char* Name(Stream stream) {
       return "transfer";
     case Stream::kFetch:
       return "fetch";
+    case Stream::kSendActivations:
+      return "send activations";
+    case Stream::kReceiveActivations:
+      return "receive activations";
+    case Stream::kSendGradients:
+      return "send gradients";
+    case Stream::kReceiveGradients:
+      return "receive gradients";
   }
   return "?";
 }
@@ -57,7 +54,6 @@ std::string PrintWith(const Op& op, const UnitName& unit) {
   if (op.stream != Stream::kCompute) absl::StrAppend(&line, " on ", Name(op.stream));
   if (op.group >= 0) absl::StrAppend(&line, " in ", GroupName(op.group));
   if (op.slot >= 0) absl::StrAppend(&line, " slot ", op.slot);
-  if (op.peer >= 0) absl::StrAppend(&line, " peer ", op.peer);
   if (op.even) absl::StrAppend(&line, " even");
   if (!op.waits.empty()) {
     absl::StrAppend(&line, " after");
@@ -90,14 +86,25 @@ std::string Digest(const Schedule& schedule) {
   constexpr size_t kChunkBytes = 64 * 1024;  // the whole text of a large schedule has 100 MB
   Sha256 sha;
   std::string canonical =
-      absl::StrCat("v3 ", schedule.microbatches, " ", schedule.slots, " ", schedule.gradient_slots, "\n");
+      absl::StrCat("v4 ", schedule.microbatches, " ", schedule.slots, " ", schedule.gradient_slots, "\n");
   if (schedule.input_slots > 0 || schedule.host_input_slots > 0) {
     absl::StrAppend(&canonical, "inputs ", schedule.input_slots, " ", schedule.host_input_slots, "\n");
+  }
+  if (!schedule.edges.empty()) {
+    absl::StrAppend(&canonical, "activations ", schedule.activation_slots, "\n");
+    for (const GroupSpec& group : schedule.groups) {
+      absl::StrAppend(&canonical, "group ", static_cast<int>(group.axes), " ", static_cast<int>(group.channel), " ",
+                      group.from, " ", group.to, "\n");
+    }
+    for (const ChunkEdges& edges : schedule.edges) {
+      absl::StrAppend(&canonical, "edges ", edges.receive, " ", edges.send, " ", edges.receive_gradient, " ",
+                      edges.send_gradient, "\n");
+    }
   }
   for (const Op& op : schedule.ops) {
     absl::StrAppend(&canonical, static_cast<int>(op.kind), " ", op.unit, " ", op.unit_end, " ", op.microbatch, " ",
                     static_cast<int>(op.stream), " ", op.group, " ");
-    absl::StrAppend(&canonical, op.slot, " ", op.peer, " ", op.even ? 1 : 0);
+    absl::StrAppend(&canonical, op.slot, " ", op.even ? 1 : 0);
     for (const int32_t w : op.waits) absl::StrAppend(&canonical, " ", w);
     absl::StrAppend(&canonical, "\n");
     if (canonical.size() < kChunkBytes) continue;

@@ -8,15 +8,10 @@
 
 #include "absl/container/inlined_vector.h"
 #include "proto/inventory.pb.h"
+#include "strategies/schedule/mesh.h"
 #include "strategies/schedule/ops.h"
 
 namespace muster {
-
-// Process groups by number: all ranks of the generation; the ranks that together hold one copy of the sharded state;
-// the ranks that hold the same shard; all ranks once more, for what units exchange inside their passes (Unit.exchange).
-// Those collectives need a communicator of their own: when ops of other streams begin between them is up to each rank.
-inline constexpr int32_t kWorldGroup = 0, kShardGroup = 1, kReplicaGroup = 2, kExchangeGroup = 3;
-inline constexpr int32_t kGroups = 4;
 
 // Few ops wait for more: a step may have millions of them.
 using Waits = absl::InlinedVector<int32_t, 4>;
@@ -30,11 +25,18 @@ struct Op {
   int32_t unit = -1;  // index in the inventory; -1: all
   int32_t unit_end = -1;  // where a range of units is meant
   int32_t microbatch = -1;
-  int32_t group = -1;  // process group, -1: none
+  int32_t group = -1;  // process group, an index of Schedule::groups; -1: none
   int32_t slot = -1;   // buffer of the pool, -1: the unit's own storage
-  int32_t peer = -1;   // kSend, kRecv
   Waits waits;         // indices of earlier ops of this schedule, which end before it begins
   friend bool operator==(const Op&, const Op&) = default;
+};
+
+// The groups, by Op::group, over which a chunk (Inventory.chunks) receives and sends; -1: it begins or ends the model,
+// or what it reads or hands on stays on this stage.
+struct ChunkEdges {
+  int32_t receive = -1, send = -1;                    // activations
+  int32_t receive_gradient = -1, send_gradient = -1;  // their gradients
+  friend bool operator==(const ChunkEdges&, const ChunkEdges&) = default;
 };
 
 // A unit always uses the same slot for its gathers, and likewise one for its gradients and two for its inputs, so that
@@ -45,6 +47,9 @@ struct Schedule {
   int32_t gradient_slots = 0;  // for gradients that wait for their reduction
   // For inputs of recomputed units: on the device, to which they return, and in host memory.
   int32_t input_slots = 0, host_input_slots = 0;
+  int32_t activation_slots = 0;  // for activations and gradients that come from other stages of a pipeline
+  std::vector<GroupSpec> groups = CommonGroups();  // by Op::group; the edges of a pipeline's stage come last
+  std::vector<ChunkEdges> edges = {};              // by chunk of the inventory; empty: the whole model is here
   std::vector<Op> ops;
 };
 
@@ -52,7 +57,7 @@ bool UsesGroup(const Schedule& schedule, int32_t group);
 
 // "compute"
 const char* Name(Stream stream);
-// "Forward h.0 m1", "Gather h.0..h.3".
+// "Forward h.0 m1", "Gather h.0..h.3". The groups that every schedule lists by their names.
 std::string Print(const Op& op, const Inventory& inventory);
 // The same with the units' names alone.
 std::string Print(const Op& op, const std::vector<std::string>& units);

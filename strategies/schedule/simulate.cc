@@ -2,26 +2,95 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <optional>
+#include <utility>
+
+#include "strategies/schedule/stage_ops.h"
 
 namespace muster {
 namespace {
 
-class Play {
+// One stage, as far as it depends on no other one.
+class StagePlay {
  public:
-  Play(const Schedule& schedule, const std::vector<OpCost>& costs, Sharing sharing, const Repeated& repeated)
-      : schedule_(schedule), costs_(costs), sharing_(sharing), repeated_(repeated), ended_(schedule.ops.size()) {
+  StagePlay(const Schedule& schedule, const std::vector<OpCost>& costs, Sharing sharing)
+      : schedule_(schedule), costs_(costs), sharing_(sharing), ended_(schedule.ops.size()) {
     timeline_.ops.resize(schedule.ops.size());
     for (size_t i = 0; i < schedule.ops.size(); ++i) {
       streams_[static_cast<size_t>(schedule.ops[i].stream)].queue.push_back(static_cast<uint32_t>(i));
     }
   }
 
-  Timeline Run() {
-    while (BeginWhatCan()) Advance();
-    timeline_.seconds = now_;
-    if (repeated_.times > 0) Repeat();
+  // What the timeline counts, up to now.
+  struct Counts {
+    double communication = 0, exposed = 0;
+    std::array<double, kStreams> busy{};
+  };
+  Counts CountsNow() const { return {timeline_.communication, timeline_.exposed, timeline_.busy}; }
+
+  // The op is the next of its stream, which is idle, and all that it waits for has ended.
+  bool Ready(size_t op) const {
+    const Lane& lane = streams_[static_cast<size_t>(schedule_.ops[op].stream)];
+    const Waits& waits = schedule_.ops[op].waits;
+    return !lane.op.has_value() && lane.next < lane.queue.size() && lane.queue[lane.next] == op &&
+           std::all_of(waits.begin(), waits.end(), [this](int32_t wait) { return ended_[wait]; });
+  }
+  std::optional<size_t> Next(size_t stream) const {
+    const Lane& lane = streams_[stream];
+    if (lane.op.has_value() || lane.next == lane.queue.size()) return std::nullopt;
+    return lane.queue[lane.next];
+  }
+  void Begin(size_t op, double now) {
+    Lane& lane = streams_[static_cast<size_t>(schedule_.ops[op].stream)];
+    lane.op = lane.queue[lane.next++];
+    lane.latency = costs_[op].latency, lane.work = costs_[op].work;
+    timeline_.ops[op].begin = now;
+  }
+  // Ends the stream's op if nothing of it remains.
+  bool EndIfDone(size_t stream, double now) {
+    Lane& lane = streams_[stream];
+    if (!lane.op.has_value() || lane.latency > 0 || lane.work > 0) return false;
+    timeline_.ops[*lane.op].end = now;
+    ended_[*lane.op] = true;
+    lane.op.reset();
+    return true;
+  }
+  bool busy() const {
+    return std::any_of(streams_.begin(), streams_.end(), [](const Lane& lane) { return lane.op.has_value(); });
+  }
+  // Until the next of its ops ends or begins to work; infinity: none is in progress.
+  double Step() const {
+    double step = std::numeric_limits<double>::infinity();
+    for (const Lane& lane : streams_) {
+      if (lane.op.has_value()) step = std::min(step, Left(lane));
+    }
+    return step;
+  }
+  void Advance(double step) {
+    Count(step);
+    // Compute the sharing before anything changes.
+    const double sharers = Sharers();
+    std::array<bool, kStreams> shares{}, done{};
+    for (size_t s = 0; s < kStreams; ++s) {
+      shares[s] = Shares(streams_[s]);
+      done[s] = streams_[s].op.has_value() && Left(streams_[s]) <= step;
+    }
+    for (size_t s = 0; s < kStreams; ++s) {
+      Lane& lane = streams_[s];
+      if (!lane.op.has_value()) continue;
+      double& rest = lane.latency > 0 ? lane.latency : lane.work;
+      rest = done[s] ? 0 : rest - (shares[s] ? step / sharers : step);
+    }
+  }
+  Timeline Take(double seconds) {
+    timeline_.seconds = seconds;
     return std::move(timeline_);
+  }
+  void Repeat(const Counts& from, const Counts& to, double times) {
+    timeline_.communication += times * (to.communication - from.communication);
+    timeline_.exposed += times * (to.exposed - from.exposed);
+    for (size_t s = 0; s < kStreams; ++s) timeline_.busy[s] += times * (to.busy[s] - from.busy[s]);
   }
 
  private:
@@ -33,84 +102,18 @@ class Play {
     double work = 0;           // remaining
   };
 
-  // What the timeline counts, up to now.
-  struct Counts {
-    double seconds = 0, communication = 0, exposed = 0;
-    std::array<double, kStreams> busy{};
-  };
-  Counts CountsNow() const { return {now_, timeline_.communication, timeline_.exposed, timeline_.busy}; }
-
-  void Repeat() {
-    timeline_.seconds += repeated_.times * (to_.seconds - from_.seconds);
-    timeline_.communication += repeated_.times * (to_.communication - from_.communication);
-    timeline_.exposed += repeated_.times * (to_.exposed - from_.exposed);
-    for (size_t s = 0; s < kStreams; ++s) timeline_.busy[s] += repeated_.times * (to_.busy[s] - from_.busy[s]);
-  }
-
-  bool Ready(size_t op) const {
-    const Waits& waits = schedule_.ops[op].waits;
-    return std::all_of(waits.begin(), waits.end(), [this](int32_t wait) { return ended_[wait]; });
-  }
-
-  // Ends ops without cost at once, which may let others begin. False: no op is in progress any more.
-  bool BeginWhatCan() {
-    bool any = false;
-    for (bool changed = true; changed;) {
-      changed = any = false;
-      for (Lane& lane : streams_) {
-        if (!lane.op.has_value() && lane.next < lane.queue.size() && Ready(lane.queue[lane.next])) {
-          lane.op = lane.queue[lane.next++];
-          lane.latency = costs_[*lane.op].latency, lane.work = costs_[*lane.op].work;
-          timeline_.ops[*lane.op].begin = now_;
-          if (*lane.op == repeated_.from) from_ = CountsNow();
-          if (*lane.op == repeated_.to) to_ = CountsNow();
-          changed = true;
-        }
-        if (lane.op.has_value() && lane.latency <= 0 && lane.work <= 0) End(lane), changed = true;
-        any |= lane.op.has_value();
-      }
-    }
-    return any;
-  }
-
-  void End(Lane& lane) {
-    timeline_.ops[*lane.op].end = now_;
-    ended_[*lane.op] = true;
-    lane.op.reset();
-  }
-
   bool Shares(const Lane& lane) const {
     if (!lane.op.has_value() || lane.latency > 0) return false;
     const Op& op = schedule_.ops[*lane.op];
     return sharing_ == Sharing::kProcessor || (op.group >= 0 && op.stream != Stream::kCompute);
   }
-
-  // Advances to the next instant at which an op ends or begins to work.
-  void Advance() {
-    const double sharers = static_cast<double>(
+  double Sharers() const {
+    return static_cast<double>(
         std::count_if(streams_.begin(), streams_.end(), [this](const Lane& lane) { return Shares(lane); }));
-    const auto left = [&](const Lane& lane) {
-      if (lane.latency > 0) return lane.latency;
-      return Shares(lane) ? lane.work * sharers : lane.work;
-    };
-    double step = std::numeric_limits<double>::infinity();
-    for (const Lane& lane : streams_) {
-      if (lane.op.has_value()) step = std::min(step, left(lane));
-    }
-    Count(step);
-    // Compute the sharing before anything changes.
-    std::array<bool, kStreams> shares{}, done{};
-    for (size_t s = 0; s < kStreams; ++s) {
-      shares[s] = Shares(streams_[s]);
-      done[s] = streams_[s].op.has_value() && left(streams_[s]) <= step;
-    }
-    for (size_t s = 0; s < kStreams; ++s) {
-      Lane& lane = streams_[s];
-      if (!lane.op.has_value()) continue;
-      double& rest = lane.latency > 0 ? lane.latency : lane.work;
-      rest = done[s] ? 0 : rest - (shares[s] ? step / sharers : step);
-    }
-    now_ += step;
+  }
+  double Left(const Lane& lane) const {
+    if (lane.latency > 0) return lane.latency;
+    return Shares(lane) ? lane.work * Sharers() : lane.work;
   }
 
   void Count(double step) {
@@ -128,19 +131,116 @@ class Play {
   const Schedule& schedule_;
   const std::vector<OpCost>& costs_;
   const Sharing sharing_;
-  const Repeated repeated_;
   std::vector<bool> ended_;
   std::array<Lane, kStreams> streams_;
+  Timeline timeline_;
+};
+
+class Play {
+ public:
+  Play(const std::vector<StageCosts>& stages, Sharing sharing, const Repeated& repeated)
+      : repeated_(repeated), partners_(stages.size()) {
+    std::vector<const Schedule*> schedules;
+    for (const StageCosts& stage : stages) {
+      plays_.emplace_back(*stage.schedule, *stage.costs, sharing);
+      schedules.push_back(stage.schedule);
+    }
+    for (const auto& [group, by_stage] : OpsThatMeet(schedules)) {
+      for (size_t k = 0; k < by_stage.begin()->second.size(); ++k) {
+        meetings_.emplace_back();
+        for (const auto& [stage, ops] : by_stage) {
+          meetings_.back().emplace_back(stage, ops[k]);
+          partners_[stage][ops[k]] = meetings_.size() - 1;
+        }
+      }
+    }
+  }
+
+  std::vector<Timeline> Run() {
+    while (BeginWhatCan()) Advance();
+    double seconds = now_;
+    if (repeated_.times > 0) {
+      seconds += repeated_.times * (to_seconds_ - from_seconds_);
+      for (size_t p = 0; p < plays_.size(); ++p) plays_[p].Repeat(from_[p], to_[p], repeated_.times);
+    }
+    std::vector<Timeline> timelines;
+    for (StagePlay& play : plays_) timelines.push_back(play.Take(seconds));
+    return timelines;
+  }
+
+ private:
+  using Counts = std::vector<StagePlay::Counts>;
+
+  Counts CountsNow() const {
+    Counts counts;
+    for (const StagePlay& play : plays_) counts.push_back(play.CountsNow());
+    return counts;
+  }
+
+  void Begin(size_t stage, size_t op) {
+    plays_[stage].Begin(op, now_);
+    if (stage > 0) return;
+    if (op == repeated_.from) from_ = CountsNow(), from_seconds_ = now_;
+    if (op == repeated_.to) to_ = CountsNow(), to_seconds_ = now_;
+  }
+
+  // Begins the op with those of other stages that happen together with it, if all can.
+  bool BeginIfReady(size_t stage, size_t op) {
+    if (!plays_[stage].Ready(op)) return false;
+    const auto meeting = partners_[stage].find(op);
+    if (meeting == partners_[stage].end()) {
+      Begin(stage, op);
+      return true;
+    }
+    const auto& parties = meetings_[meeting->second];
+    if (!std::all_of(parties.begin(), parties.end(), [&](const auto& p) { return plays_[p.first].Ready(p.second); })) {
+      return false;
+    }
+    for (const auto& [party, its] : parties) Begin(party, its);
+    return true;
+  }
+
+  // Ends ops without cost at once, which may let others begin. False: no op is in progress any more.
+  bool BeginWhatCan() {
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (size_t p = 0; p < plays_.size(); ++p) {
+        for (size_t s = 0; s < kStreams; ++s) {
+          const std::optional<size_t> next = plays_[p].Next(s);
+          if (next.has_value()) changed |= BeginIfReady(p, *next);
+          changed |= plays_[p].EndIfDone(s, now_);
+        }
+      }
+    }
+    return std::any_of(plays_.begin(), plays_.end(), [](const StagePlay& play) { return play.busy(); });
+  }
+
+  // Advances to the next instant at which an op ends or begins to work.
+  void Advance() {
+    double step = std::numeric_limits<double>::infinity();
+    for (const StagePlay& play : plays_) step = std::min(step, play.Step());
+    for (StagePlay& play : plays_) play.Advance(step);
+    now_ += step;
+  }
+
+  const Repeated repeated_;
+  std::vector<StagePlay> plays_;
+  std::vector<std::vector<std::pair<size_t, size_t>>> meetings_;  // stages and ops
+  std::vector<std::map<size_t, size_t>> partners_;                // by stage and op: its meeting
   double now_ = 0;
   Counts from_, to_;  // when the repeated stretch began and ended
-  Timeline timeline_;
+  double from_seconds_ = 0, to_seconds_ = 0;
 };
 
 }  // namespace
 
+std::vector<Timeline> SimulateStages(const std::vector<StageCosts>& stages, Sharing sharing, const Repeated& repeated) {
+  return Play(stages, sharing, repeated).Run();
+}
+
 Timeline Simulate(const Schedule& schedule, const std::vector<OpCost>& costs, Sharing sharing,
                   const Repeated& repeated) {
-  return Play(schedule, costs, sharing, repeated).Run();
+  return std::move(SimulateStages({{&schedule, &costs}}, sharing, repeated)[0]);
 }
 
 }  // namespace muster

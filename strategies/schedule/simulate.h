@@ -44,6 +44,16 @@ struct Repeated {
   double times = 0;
 };
 
+// What all ranks of a stage of a pipeline run, and what it costs them.
+struct StageCosts {
+  const Schedule* schedule;
+  const std::vector<OpCost>* costs;
+};
+// By stage. A send and its receive begin together, as do collectives over several stages. Stages share no resource.
+// `repeated` names ops of stage 0. REQUIRES: as Simulate; the stages passed CheckStages.
+std::vector<Timeline> SimulateStages(const std::vector<StageCosts>& stages, Sharing sharing,
+                                     const Repeated& repeated = {});
+
 // REQUIRES: a cost for each op, none negative; waits name earlier ops.
 Timeline Simulate(const Schedule& schedule, const std::vector<OpCost>& costs, Sharing sharing,
                   const Repeated& repeated = {});

@@ -56,7 +56,8 @@ absl::Status CheckOps(const Config& config, absl::FunctionRef<bool(OpKind)> runs
       if (!runs(op.kind) || (evaluation && Traits(op.kind).scope == OpScope::kStep)) {
         return absl::UnimplementedError(absl::StrCat("this engine cannot execute ", name()));
       }
-      if (op.group >= 0 && config.groups[op.group] == nullptr) {
+      if (op.group >= static_cast<int32_t>(config.groups.size()) ||
+          (op.group >= 0 && config.groups[op.group] == nullptr)) {
         return absl::InvalidArgumentError(absl::StrCat("no group for ", name()));
       }
     }

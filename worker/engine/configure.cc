@@ -11,9 +11,13 @@ absl::StatusOr<Configured> Configure(const Train& train, const Inventory& invent
   if (!program.ok()) return program.status();
   Configured made;
   made.memory = strategies::MemoryOf(train, inventory, *layout, *program, rank);
-  made.config.inventory = inventory;
-  made.config.table = std::move(layout->table);
-  made.config.role = layout->roles[rank];
+  const strategies::StageModel stage(inventory, *layout, layout->roles[rank].stage());
+  made.config.inventory = stage.inventory();
+  made.config.table = stage.table();
+  made.config.rank = rank;
+  made.config.shard = strategies::ShardInStage(*layout, rank);
+  made.config.data_ranks = layout->mesh.data_ranks();
+  made.mesh = layout->mesh;
   made.config.schedule = std::move(program->schedule);
   made.config.evaluation = std::move(program->evaluation);
   made.config.train = train;

@@ -14,6 +14,7 @@ namespace muster::engine {
 struct Configured {
   Config config;  // groups, device and threads are the caller's to add
   strategies::Memory memory;
+  Mesh mesh;
 };
 
 // Rank `rank` of `world` ranks on one node; `train` is resolved. Errors as strategies::MakeLayout.

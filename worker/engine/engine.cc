@@ -33,6 +33,7 @@
 #include "worker/engine/offloaded_inputs.h"
 #include "worker/engine/optimizer.h"
 #include "worker/engine/queue.h"
+#include "worker/engine/received.h"
 #include "worker/engine/state.h"
 #include "worker/engine/step_tasks.h"
 #include "worker/engine/storage.h"
@@ -103,6 +104,7 @@ class CompiledEngine final : public Engine {
   void MakeState();
   void MakeBuffers();
   void MakeInputs();
+  void MakeReceived();
   // Every rank takes the first one's.
   void ShareBuffers();
   at::Tensor ToDevice(const at::Tensor& host) const;
@@ -166,6 +168,7 @@ class CompiledEngine final : public Engine {
   at::Tensor flat_buffers_;                                       // all of them; undefined: the model has none
   std::optional<Exchanges> exchanges_;                            // none: units exchange nothing
   std::optional<OffloadedInputs> inputs_;                         // none: no unit's are
+  std::optional<ReceivedActivations> received_;                   // none: there are no other stages
   std::optional<units::Bf16Gemms> bf16_gemms_;                    // none: there are no such matrices
   std::map<int32_t, std::unique_ptr<FlatOptimizer>> optimizers_;  // by the first unit of their OptimizerStep
   std::optional<engine::State> state_;
@@ -209,7 +212,7 @@ absl::Status CompiledEngine::Guarded(F&& body) {
   }
   if (queue_ != nullptr) queue_->Abandon();
   in_flight_.clear();
-  std::string where = absl::StrCat("rank ", config_.role.rank(), ", step ", at_.step > 0 ? at_.step : step_ + 1);
+  std::string where = absl::StrCat("rank ", config_.rank, ", step ", at_.step > 0 ? at_.step : step_ + 1);
   if (*at_.what != 0) absl::StrAppend(&where, ", ", at_.what);
   if (at_.schedule != nullptr) absl::StrAppend(&where, ", ", Print(at_.schedule->ops[at_.op], config_.inventory));
   return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
@@ -235,7 +238,7 @@ absl::Status CompiledEngine::Prepare() {
     storage_.emplace(Storage::Options{.inventory = &config_.inventory,
                                       .table = &config_.table,
                                       .schedule = &config_.schedule,
-                                      .shard = config_.role.shard(),
+                                      .shard = config_.shard,
                                       .device = device_,
                                       .compute = ScalarTypeOf(precision.compute()),
                                       .master = ScalarTypeOf(strategies::StoredDtype(config_.train, /*frozen=*/false)),
@@ -243,6 +246,7 @@ absl::Status CompiledEngine::Prepare() {
                                       .poison = config_.poison,
                                       .host = config_.train.offload().optimizer() ? &host_ : nullptr});
     if (config_.schedule.host_input_slots > 0) MakeInputs();
+    if (!config_.schedule.edges.empty()) MakeReceived();
     ThrowIfBad(MakeQueue());
     Initialise();
     Renew();
@@ -279,14 +283,21 @@ absl::Status CompiledEngine::MakeQueue() {
 }
 
 void CompiledEngine::MakeInputs() {
-  const collectives::Group* world = config_.groups[kWorldGroup];
-  const auto ranks = static_cast<uint32_t>(world == nullptr ? 1 : world->size());
   inputs_.emplace(OffloadedInputs::Options{.schedule = &config_.schedule,
                                            .inventory = &config_.inventory,
                                            .host = &host_,
-                                           .samples = strategies::MicrobatchRows(config_.train.batch(), ranks),
+                                           .samples = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks),
                                            .device = device_,
                                            .poison = config_.poison});
+}
+
+void CompiledEngine::MakeReceived() {
+  received_.emplace(ReceivedActivations::Options{
+      .schedule = &config_.schedule,
+      .inventory = &config_.inventory,
+      .samples = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks),
+      .device = device_,
+      .compute = ScalarTypeOf(config_.train.precision().compute())});
 }
 
 void CompiledEngine::Initialise() {
@@ -322,7 +333,7 @@ absl::Status CompiledEngine::MakeUnits() {
   }
   for (int32_t u = 0; u < config_.inventory.units_size(); ++u) {
     options.buffers = buffers_[static_cast<size_t>(u)];
-    options.index = u;
+    options.index = static_cast<int>(models::ModelUnit(config_.inventory, u));
     auto made = units::MakeUnit(config_.inventory, config_.inventory.units(u), storage_->Parameters(u), options);
     if (!made.ok()) return made.status();
     units_.push_back(*std::move(made));
@@ -479,6 +490,9 @@ void CompiledEngine::Train(const Batch& batch, Training& training) {
                                               .modules = &units_,
                                               .exchanges = exchanges_.has_value() ? &*exchanges_ : nullptr,
                                               .inputs = inputs_.has_value() ? &*inputs_ : nullptr,
+                                              .received = received_.has_value() ? &*received_ : nullptr,
+                                              .groups = &config_.groups,
+                                              .compute = ScalarTypeOf(config_.train.precision().compute()),
                                               .poison = config_.poison};
   training.microbatches.emplace(options, MakeContexts(batch, training.tensors.scalars[kLossSum]));
   training.tasks.emplace(
@@ -619,7 +633,7 @@ absl::StatusOr<StepResult> CompiledEngine::Await() {
   if (!done.ok()) return done;
   if (halted) {
     DropInFlight();
-    return absl::OutOfRangeError(absl::StrCat("rank ", config_.role.rank(), ", step ", step_ + 1, ": ", Why(result)));
+    return absl::OutOfRangeError(absl::StrCat("rank ", config_.rank, ", step ", step_ + 1, ": ", Why(result)));
   }
   ++step_;
   return result;
@@ -649,8 +663,13 @@ at::Tensor CompiledEngine::ForwardOnly(const Batch& batch, int64_t first, int64_
       at::zeros({1 + config_.inventory.task().metrics_size()}, at::TensorOptions(at::kDouble).device(device_));
   context.loss_sum = sums[0];
   context.metric_sums = sums.narrow(0, 1, sums.size(0) - 1);
-  InFlightMicrobatches microbatches(
-      {.schedule = &config_.evaluation, .inventory = &config_.inventory, .modules = &units_}, {context});
+  InFlightMicrobatches microbatches({.schedule = &config_.evaluation,
+                                     .inventory = &config_.inventory,
+                                     .modules = &units_,
+                                     .received = received_.has_value() ? &*received_ : nullptr,
+                                     .groups = &config_.groups,
+                                     .compute = ScalarTypeOf(config_.train.precision().compute())},
+                                    {context});
   StepTasks tasks({.config = &config_,
                    .storage = &*storage_,
                    .microbatches = &microbatches,
@@ -670,10 +689,9 @@ absl::StatusOr<Evaluation> CompiledEngine::Evaluate(const Batch& batch) {
     const c10::AutoGradMode off(false);
     // At most a training microbatch at a time, so that validation stays within the planned memory; and equally often on
     // every rank, because each pass gathers parameters.
-    const int64_t share = std::max<int64_t>(1, config_.train.batch().sequences());
-    const int64_t rows = std::clamp<int64_t>(MicrobatchRows(batch), 1, share);
-    const collectives::Group* world = config_.groups[kWorldGroup];
-    const int64_t ranks = world == nullptr ? 1 : world->size();
+    const int64_t most_rows = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks);
+    const int64_t rows = std::clamp<int64_t>(MicrobatchRows(batch), 1, std::max<int64_t>(1, most_rows));
+    const int64_t ranks = config_.data_ranks;
     at_.what = "sharing running statistics";
     ShareBuffers();
     const int64_t samples = static_cast<int64_t>(batch.samples), all = static_cast<int64_t>(batch.global_samples),
@@ -685,7 +703,7 @@ absl::StatusOr<Evaluation> CompiledEngine::Evaluate(const Batch& batch) {
       sums = sums.defined() ? sums.add_(part) : part;
     }
     at_ = {.what = "evaluation"};
-    if (world != nullptr) ThrowIfBad(config_.groups[kWorldGroup]->AllReduce(sums)->Wait());
+    if (config_.groups[kWorldGroup] != nullptr) ThrowIfBad(config_.groups[kWorldGroup]->AllReduce(sums)->Wait());
     const at::Tensor means = sums.div(static_cast<double>(TargetsOf(batch.global_samples))).to(at::kCPU);
     const double* values = means.const_data_ptr<double>();
     evaluation = {.loss = values[0], .metrics = {values + 1, values + means.numel()}};
@@ -693,7 +711,7 @@ absl::StatusOr<Evaluation> CompiledEngine::Evaluate(const Batch& batch) {
   });
   if (!status.ok()) return status;
   if (!std::isfinite(evaluation.loss)) {
-    return absl::OutOfRangeError(absl::StrCat("rank ", config_.role.rank(), ", after step ", step_,
+    return absl::OutOfRangeError(absl::StrCat("rank ", config_.rank, ", after step ", step_,
                                               ", evaluation: the loss is ", evaluation.loss,
                                               "; the weights have diverged"));
   }
@@ -702,7 +720,7 @@ absl::StatusOr<Evaluation> CompiledEngine::Evaluate(const Batch& batch) {
 
 absl::StatusOr<at::Tensor> CompiledEngine::Predict(const at::Tensor& inputs, Cache* cache) {
   if (absl::Status s = CheckIdle(); !s.ok()) return s;
-  if (config_.table.shards() > 1) {
+  if (config_.table.shards() > 1 || !config_.schedule.edges.empty()) {
     return absl::FailedPreconditionError("this rank holds only a part of the model, and a prediction needs all of it");
   }
   if (config_.schedule.slots > 0) {

@@ -13,7 +13,11 @@ using units::Mode;
 InFlightMicrobatches::InFlightMicrobatches(const Options& options, std::vector<Context> contexts)
     : options_(options),
       contexts_(std::move(contexts)),
-      activations_(contexts_.size()),
+      chunks_(ChunksOf(*options.inventory)),
+      chunk_of_(ChunkByUnit(*options.inventory)),
+      flows_(contexts_.size(), std::vector<Activations>(chunks_.size())),
+      received_{flows_, flows_},
+      outputs_{flows_, flows_},
       recomputed_(options.modules->size()) {
   for (size_t m = 0; m < contexts_.size(); ++m) states_.emplace_back(options.modules->size());
   for (const Op& op : options.schedule->ops) {
@@ -32,18 +36,85 @@ Activations InFlightMicrobatches::Run(const Op& op, F&& pass) {
   return result;
 }
 
+const ChunkEdges* InFlightMicrobatches::EdgesOf(const Op& op) const {
+  const std::vector<ChunkEdges>& edges = options_.schedule->edges;
+  return edges.empty() ? nullptr : &edges[chunk_of_[op.unit]];
+}
+
+void InFlightMicrobatches::BeginChunk(const Op& op) {
+  const int32_t chunk = chunk_of_[op.unit];
+  const ChunkSpan& span = chunks_[chunk];
+  const ChunkEdges* edges = EdgesOf(op);
+  const bool forward = Traits(op.kind).pass == Pass::kForward;
+  std::vector<Activations>& flows = flows_[op.microbatch];
+  if (edges == nullptr) return;
+  if (forward && op.unit == span.begin) {
+    if (edges->receive >= 0) flows[chunk] = std::exchange(received_[0][op.microbatch][chunk], {});
+    if (edges->receive < 0 && !span.first) flows[chunk] = std::exchange(flows[chunk - 1], {});
+  }
+  if (!forward && op.unit == span.end - 1) {
+    if (edges->receive_gradient >= 0) flows[chunk] = std::exchange(received_[1][op.microbatch][chunk], {});
+    if (edges->receive_gradient < 0 && !span.last) flows[chunk] = std::exchange(flows[chunk + 1], {});
+  }
+  const bool sends = forward ? edges->send >= 0 && op.unit == span.end - 1 : edges->send_gradient >= 0 && op.unit == span.begin;
+  std::deque<Activations*>& sent = sent_[forward ? 0 : 1];
+  if (!sends || sent.size() < 2) return;
+  sent.front()->clear();  // the pass has waited for its send
+  sent.pop_front();
+}
+
+void InFlightMicrobatches::EndChunk(const Op& op) {
+  const int32_t chunk = chunk_of_[op.unit];
+  const ChunkSpan& span = chunks_[chunk];
+  const ChunkEdges* edges = EdgesOf(op);
+  if (edges == nullptr) return;
+  const bool forward = Traits(op.kind).pass == Pass::kForward;
+  Activations& flow = flows_[op.microbatch][chunk];
+  if (forward ? edges->send >= 0 && op.unit == span.end - 1 : edges->send_gradient >= 0 && op.unit == span.begin) {
+    outputs_[forward ? 0 : 1][op.microbatch][chunk] = std::exchange(flow, {});
+  }
+}
+
+std::vector<std::unique_ptr<collectives::Work>> InFlightMicrobatches::Receive(const Op& op) {
+  const int direction = Traits(op.kind).edge == EdgeUse::kReceiveActivation ? 0 : 1;
+  const int64_t samples = contexts_[op.microbatch].samples;
+  std::vector<std::unique_ptr<collectives::Work>> works;
+  Activations& received = received_[direction][op.microbatch][chunk_of_[op.unit]];
+  received = options_.received->TensorsOf(op, samples);
+  if (samples == 0) return works;
+  for (const at::Tensor& tensor : received) works.push_back((*options_.groups)[op.group]->Recv(tensor, /*from=*/0));
+  return works;
+}
+
+std::vector<std::unique_ptr<collectives::Work>> InFlightMicrobatches::Send(const Op& op) {
+  const int direction = Traits(op.kind).edge == EdgeUse::kSendActivation ? 0 : 1;
+  Activations& output = outputs_[direction][op.microbatch][chunk_of_[op.unit]];
+  sent_[direction].push_back(&output);
+  std::vector<std::unique_ptr<collectives::Work>> works;
+  if (contexts_[op.microbatch].samples == 0) return works;
+  CheckFlow(*options_.inventory, op, output, options_.compute);
+  for (at::Tensor& tensor : output) {
+    // A slot may be received into again before this is sent.
+    tensor = options_.received->Owns(tensor) ? tensor.clone() : tensor.contiguous();
+    works.push_back((*options_.groups)[op.group]->Send(tensor, /*to=*/1));
+  }
+  return works;
+}
+
 void InFlightMicrobatches::Forward(const Op& op) {
   if (Skips(op)) return;
-  Activations& flow = activations_[op.microbatch];
+  BeginChunk(op);
+  Activations& flow = FlowOf(op);
   if (!recomputed_[op.unit]) {
     flow = Run(op, [&] { return ModuleOf(op).Forward(contexts_[op.microbatch], flow, StateOf(op).saved); });
-    return;
+  } else {
+    Context context = contexts_[op.microbatch];
+    context.mode = Mode::kTrainUnsaved;
+    units::Saved none;
+    StateOf(op).input = flow;
+    flow = Run(op, [&] { return ModuleOf(op).Forward(context, flow, none); });
   }
-  Context context = contexts_[op.microbatch];
-  context.mode = Mode::kTrainUnsaved;
-  units::Saved none;
-  StateOf(op).input = flow;
-  flow = Run(op, [&] { return ModuleOf(op).Forward(context, flow, none); });
+  EndChunk(op);
 }
 
 void InFlightMicrobatches::Recompute(const Op& op) {
@@ -56,11 +127,13 @@ void InFlightMicrobatches::Recompute(const Op& op) {
 
 void InFlightMicrobatches::Backward(const Op& op) {
   if (Skips(op)) return;
+  BeginChunk(op);
   // Of an empty microbatch: first what the last forward returned, whose shape its gradient has.
-  Activations& flow = activations_[op.microbatch];
+  Activations& flow = FlowOf(op);
   flow = Run(
       op, [&] { return ModuleOf(op).Backward(contexts_[op.microbatch], std::exchange(StateOf(op).saved, {}), flow); });
   if (Offloads(op.unit)) options_.inputs->EndUse(op.unit);
+  EndChunk(op);
 }
 
 void InFlightMicrobatches::OffloadInput(const Op& op) {
@@ -82,8 +155,43 @@ Access InFlightMicrobatches::InputOf(int32_t unit, int32_t microbatch, bool writ
   return {begin, begin + sizeof(units::Activations), write};
 }
 
-std::vector<Access> InFlightMicrobatches::Accesses(const Op& op) const {
+// What is sent and what a pass reads of a slot is not there yet when the ops are posted: where it is kept stands for it.
+std::vector<Access> InFlightMicrobatches::EdgeAccesses(const Op& op) const {
   std::vector<Access> accesses;
+  const ChunkEdges* edges = Traits(op.kind).scope == OpScope::kMicrobatch ? EdgesOf(op) : nullptr;
+  if (edges == nullptr) return accesses;
+  const int32_t chunk = chunk_of_[op.unit];
+  const ChunkSpan& span = chunks_[chunk];
+  const auto kept = [](const Activations& where, bool write) {
+    const auto begin = reinterpret_cast<uintptr_t>(&where);
+    return Access{begin, begin + sizeof(Activations), write};
+  };
+  const auto of = [&](const auto& by_direction, int direction) -> const Activations& {
+    return by_direction[direction][op.microbatch][chunk];
+  };
+  switch (Traits(op.kind).edge) {
+    case EdgeUse::kSendActivation:
+      return {kept(of(outputs_, 0), false)};
+    case EdgeUse::kSendGradient:
+      return {kept(of(outputs_, 1), false)};
+    case EdgeUse::kReceiveActivation:
+      return {kept(of(received_, 0), true), Writes(options_.received->SlotOf(op))};
+    case EdgeUse::kReceiveGradient:
+      return {kept(of(received_, 1), true), Writes(options_.received->SlotOf(op))};
+    case EdgeUse::kNone:
+      break;
+  }
+  const Pass pass = Traits(op.kind).pass;
+  const bool first = op.unit == span.begin, last = op.unit == span.end - 1;
+  if (first && edges->receive >= 0 && pass != Pass::kNone) accesses.push_back(kept(of(received_, 0), false));
+  if (last && edges->receive_gradient >= 0 && pass == Pass::kBackward) accesses.push_back(kept(of(received_, 1), true));
+  if (last && edges->send >= 0 && pass == Pass::kForward) accesses.push_back(kept(of(outputs_, 0), true));
+  if (first && edges->send_gradient >= 0 && pass == Pass::kBackward) accesses.push_back(kept(of(outputs_, 1), true));
+  return accesses;
+}
+
+std::vector<Access> InFlightMicrobatches::Accesses(const Op& op) const {
+  std::vector<Access> accesses = EdgeAccesses(op);
   const OpTraits& traits = Traits(op.kind);
   const bool forward = traits.pass == Pass::kForward;
   if (forward && Offloads(op.unit + 1)) accesses.push_back(InputOf(op.unit + 1, op.microbatch, /*write=*/true));

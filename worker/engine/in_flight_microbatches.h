@@ -1,15 +1,20 @@
 // The activations of the microbatches in flight through the units.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
 #include "proto/inventory.pb.h"
+#include "strategies/schedule/chunks.h"
 #include "strategies/schedule/schedule.h"
+#include "worker/collectives/group.h"
 #include "worker/engine/access_order.h"
 #include "worker/engine/exchanges.h"
 #include "worker/engine/offloaded_inputs.h"
+#include "worker/engine/received.h"
 #include "worker/units/unit.h"
 
 namespace muster::engine {
@@ -24,6 +29,10 @@ class InFlightMicrobatches {
     const std::vector<std::unique_ptr<units::UnitModule>>* modules;
     Exchanges* exchanges = nullptr;     // null: no op has a group
     OffloadedInputs* inputs = nullptr;  // null: none are offloaded
+    // Of a stage of a pipeline; null: there are no edges.
+    const ReceivedActivations* received = nullptr;
+    const std::vector<collectives::Group*>* groups = nullptr;  // by Op::group
+    at::ScalarType compute = at::kFloat;
     bool poison = false;                // fill released inputs with NaN
   };
   // `contexts`: one per microbatch.
@@ -35,8 +44,11 @@ class InFlightMicrobatches {
   void OffloadInput(const Op& op);
   void ReleaseInput(const Op& op);
   void FetchInput(const Op& op);
+  // Begin to receive or to send; nothing for an empty microbatch.
+  std::vector<std::unique_ptr<collectives::Work>> Receive(const Op& op);
+  std::vector<std::unique_ptr<collectives::Work>> Send(const Op& op);
 
-  // What the op touches of inputs that are offloaded.
+  // What the op touches of inputs that are offloaded, and of what stages send each other.
   std::vector<Access> Accesses(const Op& op) const;
 
  private:
@@ -51,12 +63,26 @@ class InFlightMicrobatches {
   units::Activations Run(const Op& op, F&& pass);
   UnitState& StateOf(const Op& op) { return states_[op.microbatch][op.unit]; }
   bool Offloads(int32_t unit) const { return options_.inputs != nullptr && options_.inputs->Has(unit); }
+  // What flows through a chunk, in one microbatch: activations forward, their gradients back.
+  units::Activations& FlowOf(const Op& op) { return flows_[op.microbatch][chunk_of_[op.unit]]; }
+  // Before the pass: what its chunk reads, if the unit is the chunk's first (or its last, backward).
+  void BeginChunk(const Op& op);
+  // After the pass: what its chunk hands on, if the unit is the chunk's last (or its first, backward).
+  void EndChunk(const Op& op);
+  const ChunkEdges* EdgesOf(const Op& op) const;
+  std::vector<Access> EdgeAccesses(const Op& op) const;
   // Stands for the memory of an input, which is not yet there when an op that makes it is posted.
   Access InputOf(int32_t unit, int32_t microbatch, bool write) const;
 
   const Options options_;
   const std::vector<units::Context> contexts_;
-  std::vector<units::Activations> activations_;  // by microbatch: activations forward, their gradients back
+  const std::vector<ChunkSpan> chunks_;
+  const std::vector<int32_t> chunk_of_;                // by unit
+  std::vector<std::vector<units::Activations>> flows_;  // by microbatch and chunk
+  // Activations and gradients, by microbatch and chunk: what was received, and what is to be sent.
+  std::array<std::vector<std::vector<units::Activations>>, 2> received_, outputs_;
+  // The outputs of each direction that were sent last: they stay until a pass has waited for their send.
+  std::array<std::deque<units::Activations*>, 2> sent_;
   std::vector<std::vector<UnitState>> states_;
   std::vector<bool> recomputed_;  // by unit
   int32_t last_exchanging_ = -1;  // unit; -1: none

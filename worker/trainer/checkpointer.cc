@@ -245,7 +245,7 @@ absl::StatusOr<std::optional<Checkpointer::Done>> Checkpointer::Take() {
 }
 
 absl::Status Checkpointer::Agree(const absl::Status& own) const {
-  return trainer::Agree(rank_.ranks.groups[kShardGroup], assignment_.device(), own,
+  return trainer::Agree(rank_.ranks.groups[kModelGroup], assignment_.device(), own,
                         absl::UnavailableError("another rank could not write its shard; its own message says why"));
 }
 

@@ -64,7 +64,7 @@ class Loop {
   // Rank 0 reports metrics and checkpoints for all ranks.
   bool speaks() const { return assignment_.key().rank() == 0; }
   strategies::Share ShareOf(uint64_t sequences) const {
-    return strategies::ShareOf(sequences, assignment_.world(), assignment_.key().rank());
+    return strategies::ShareOf(sequences, rank_.program.layout.mesh, assignment_.key().rank());
   }
   static bool Due(uint64_t step, uint64_t every) { return every > 0 && step % every == 0; }
   bool ValidatesAfter(uint64_t step) const {

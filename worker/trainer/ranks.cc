@@ -1,12 +1,17 @@
 #include "worker/trainer/ranks.h"
 
+#include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/log/log.h"
 #include "common/proto_time.h"
+#include "strategies/pipeline/stages.h"
+#include "strategies/schedule/check.h"
 #include "worker/collectives/gloo.h"
 
 #ifdef MUSTER_CUDA
@@ -18,53 +23,56 @@ namespace {
 
 constexpr absl::Duration kDefaultDeadline = absl::Minutes(15);  // if the coordinator sends none
 
-struct Membership {
-  std::string name;   // unique in the generation
-  uint32_t rank = 0;  // in the group
-  uint32_t size = 1;
-  uint32_t first = 0;  // the world's number of the group's rank 0
-  uint32_t color = 0;  // its number among the groups that are split off the world together
-};
+// Unique in the generation: "shards-4" is the group of rank 4 and those that share its copy.
+std::string NameOf(const GroupSpec& group, const Membership& membership) {
+  const std::string kind = absl::StrReplaceAll(Print(group), {{" ", "-"}});
+  const char* const what = group.channel == Channel::kGradients ? "-gradients" : "";
+  return group.axes == kAllAxes ? kind : absl::StrCat(kind, what, "-", membership.first);
+}
 
 // Both kinds of options have these fields.
 template <typename Options>
-Options MakeOptions(const Assignment& assignment, const Membership& membership) {
+Options MakeOptions(const Assignment& assignment, const GroupSpec& group, const Membership& membership) {
   Options options;
-  options.rank = static_cast<int>(membership.rank);
+  options.rank = static_cast<int>(membership.index);
   options.size = static_cast<int>(membership.size);
-  options.name = membership.name;
+  options.name = NameOf(group, membership);
   options.host = assignment.host().empty() ? "127.0.0.1" : assignment.host();
   options.timeout = CollectiveDeadline(assignment);
   options.join_timeout = options.timeout;
   return options;
 }
 
-// `world`: the group of all ranks, null if that is the one to be made.
-absl::StatusOr<std::unique_ptr<collectives::Group>> Make(const Assignment& assignment, const Membership& membership,
+// `world`: the group of all ranks, null if that is the one to be made. `membership`: none if the rank takes no part, which
+// a split of the world's communicator must be told.
+absl::StatusOr<std::unique_ptr<collectives::Group>> Make(const Assignment& assignment, const GroupSpec& group,
+                                                         const std::optional<Membership>& membership,
                                                          collectives::Group* world, collectives::KeyValue& rendezvous) {
 #ifdef MUSTER_CUDA
   if (assignment.device() == DEVICE_CUDA) {
-    const auto options = MakeOptions<collectives::NcclOptions>(assignment, membership);
+    const auto options = MakeOptions<collectives::NcclOptions>(assignment, group, membership.value_or(Membership{}));
     if (world == nullptr) return collectives::MakeNccl(options, rendezvous);
-    return collectives::SplitNccl(dynamic_cast<collectives::DeviceGroup&>(*world), static_cast<int>(membership.color),
-                                  options, rendezvous);
+    const int color = membership.has_value() ? static_cast<int>(membership->first) : collectives::kNoColor;
+    return collectives::SplitNccl(dynamic_cast<collectives::DeviceGroup&>(*world), color, options, rendezvous);
   }
 #endif
   (void)world;
-  return collectives::MakeGloo(MakeOptions<collectives::GlooOptions>(assignment, membership), rendezvous);
+  if (!membership.has_value()) return nullptr;
+  return collectives::MakeGloo(MakeOptions<collectives::GlooOptions>(assignment, group, *membership), rendezvous);
 }
 
 // After the group was joined, so its rank 0 has set its digest or is about to.
-absl::Status CheckDigest(const Assignment& assignment, const Membership& membership, int32_t group,
-                         const std::string& digest, collectives::KeyValue& rendezvous) {
-  const std::string name = absl::StrCat("collectives/", group, "/", membership.name);
-  if (membership.rank == 0) return rendezvous.Set(name, digest);
-  const absl::StatusOr<std::string> expected = rendezvous.Wait(name, CollectiveDeadline(assignment));
+absl::Status CheckDigest(const Assignment& assignment, const Membership& membership, const GroupToJoin& group,
+                         collectives::KeyValue& rendezvous) {
+  const std::string name = NameOf(group.spec, membership);
+  const std::string key = absl::StrCat("collectives/", group.number, "/", name);
+  if (membership.index == 0) return rendezvous.Set(key, group.digest);
+  const absl::StatusOr<std::string> expected = rendezvous.Wait(key, CollectiveDeadline(assignment));
   if (!expected.ok()) return expected.status();
-  if (*expected == digest) return absl::OkStatus();
+  if (*expected == group.digest) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("rank ", assignment.key().rank(), " would issue other collectives in the group ", membership.name,
-                   " than rank ", membership.first, ": two different builds; install the same release on all workers"));
+      absl::StrCat("rank ", assignment.key().rank(), " would issue other collectives in the group ", name, " than rank ",
+                   membership.first, ": two different builds; install the same release on all workers"));
 }
 
 }  // namespace
@@ -74,40 +82,52 @@ absl::Duration CollectiveDeadline(const Assignment& assignment) {
   return deadline > absl::ZeroDuration() ? deadline : kDefaultDeadline;
 }
 
-absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, const GroupDigests& digests,
+std::vector<GroupToJoin> GroupsToJoin(const strategies::Layout& layout, const strategies::RankProgram& program) {
+  const std::vector<GroupSpec>& own = program.schedule.groups;
+  std::vector<GroupToJoin> groups;
+  const auto digest = [&](int32_t number) {
+    return absl::StrCat(CollectivesDigest(program.schedule, number), CollectivesDigest(program.evaluation, number));
+  };
+  for (int32_t number = 0; number < kGroups; ++number) {
+    if (number == kExchangeGroup && !UsesGroup(program.schedule, number)) continue;
+    groups.push_back({own[static_cast<size_t>(number)], digest(number), number});
+  }
+  for (const GroupSpec& edge : pipeline::Edges(pipeline::StagesOf(layout.table))) {
+    const auto found = std::find(own.begin(), own.end(), edge);
+    groups.push_back({edge, "", found == own.end() ? -1 : static_cast<int32_t>(found - own.begin())});
+  }
+  return groups;
+}
+
+absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, const Mesh& mesh, const std::vector<GroupToJoin>& groups,
                                 collectives::KeyValue& rendezvous) {
   Ranks ranks;
-  const uint32_t world = assignment.world(), rank = assignment.key().rank();
-  if (world <= 1) return ranks;
+  if (mesh.ranks() <= 1) return ranks;
+  const uint32_t rank = assignment.key().rank();
   const auto begin = std::chrono::steady_clock::now();
-  // `groups`: the numbers under which ops know it.
-  const auto join = [&](const std::vector<int32_t>& groups, const Membership& membership) -> absl::Status {
-    auto made = Make(assignment, membership, ranks.groups[kWorldGroup], rendezvous);
-    if (!made.ok()) return made.status();
-    for (const int32_t group : groups) {
-      ranks.groups[group] = made->get();
-      absl::Status same = CheckDigest(assignment, membership, group, digests[group], rendezvous);
-      if (!same.ok()) return same;
+  std::vector<std::pair<GroupSpec, collectives::Group*>> made;
+  for (const GroupToJoin& group : groups) {
+    const std::optional<Membership> own = MembershipOf(mesh, group.spec, rank);
+    if (own.has_value() && own->size == 1) continue;
+    collectives::Group* joined = nullptr;
+    for (const auto& [spec, other] : made) {
+      if (ShareMembers(mesh, spec, group.spec)) joined = other;
     }
-    ranks.owned.push_back(*std::move(made));
-    return absl::OkStatus();
-  };
-  std::vector<int32_t> whole = {kWorldGroup};
-  if (shards == world) whole.push_back(kShardGroup);
-  if (shards == 1) whole.push_back(kReplicaGroup);
-  if (absl::Status s = join(whole, {"world", rank, world}); !s.ok()) return s;
-  if (shards > 1 && shards < world) {
-    const uint32_t shard = rank % shards, replica = rank / shards;
-    const Membership one{absl::StrCat("shards-", replica), shard, shards, replica * shards, replica};
-    if (absl::Status s = join({kShardGroup}, one); !s.ok()) return s;
-    const Membership replicas{absl::StrCat("replicas-", shard), replica, world / shards, shard, shard};
-    if (absl::Status s = join({kReplicaGroup}, replicas); !s.ok()) return s;
-  }
-  if (!digests[kExchangeGroup].empty()) {
-    if (absl::Status s = join({kExchangeGroup}, {"exchange", rank, world}); !s.ok()) return s;
+    if (joined == nullptr) {
+      auto one = Make(assignment, group.spec, own, ranks.groups[kWorldGroup], rendezvous);
+      if (!one.ok()) return one.status();
+      joined = one->get();
+      if (joined != nullptr) ranks.owned.push_back(*std::move(one));
+    }
+    if (group.number < 0 || joined == nullptr) continue;
+    made.emplace_back(group.spec, joined);
+    ranks.groups.resize(std::max(ranks.groups.size(), static_cast<size_t>(group.number) + 1));
+    ranks.groups[static_cast<size_t>(group.number)] = joined;
+    if (group.digest.empty()) continue;
+    if (absl::Status s = CheckDigest(assignment, *own, group, rendezvous); !s.ok()) return s;
   }
   const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - begin);
-  LogInfo("process groups joined", {{"world", world}, {"took", absl::Trunc(took, absl::Milliseconds(1))}});
+  LogInfo("process groups joined", {{"world", mesh.ranks()}, {"took", absl::Trunc(took, absl::Milliseconds(1))}});
   return ranks;
 }
 

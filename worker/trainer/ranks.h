@@ -1,7 +1,6 @@
 // Forms the process groups of a generation: NCCL between GPUs, Gloo between CPUs.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/worker.pb.h"
+#include "strategies/compile.h"
 #include "strategies/schedule/schedule.h"
 #include "worker/collectives/group.h"
 #include "worker/collectives/key_value.h"
@@ -16,7 +16,8 @@
 namespace muster::trainer {
 
 struct Ranks {
-  std::array<collectives::Group*, kGroups> groups{};  // indexed by Op::group; null: no such group, or it has one member
+  // By Op::group of the rank's schedules; null: no such group, or it has one member.
+  std::vector<collectives::Group*> groups = std::vector<collectives::Group*>(kGroups);
   std::vector<std::unique_ptr<collectives::Group>> owned;
 };
 
@@ -24,14 +25,21 @@ struct Ranks {
 // detection, so it only ends ranks that the coordinator does not end.
 absl::Duration CollectiveDeadline(const Assignment& assignment);
 
-// By Op::group: what the ranks of a group must agree on before their first collective (CollectivesDigest). Empty for
-// kExchangeGroup: units exchange nothing, and there is no such group.
-using GroupDigests = std::array<std::string, kGroups>;
+// A kind of group that ranks form, and what its members must agree on before their first collective (CollectivesDigest;
+// empty: nothing, as the two ends of an edge).
+struct GroupToJoin {
+  GroupSpec spec;
+  std::string digest;
+  int32_t number = -1;  // Op::group of this rank's schedules; -1: it takes no part
+};
+// In an order that is the same on all ranks: the common groups, without that of exchanges if no unit exchanges, then all
+// edges of the pipeline.
+std::vector<GroupToJoin> GroupsToJoin(const strategies::Layout& layout, const strategies::RankProgram& program);
 
-// Waits for all other ranks; `rendezvous` outlives the groups. A replica consists of `shards` ranks.
+// Waits for all other ranks; `rendezvous` outlives the groups.
 // Unavailable: a rank did not join within CollectiveDeadline; the message names it. FailedPrecondition: this rank would
 // issue other collectives than the first rank of a group; the message names both.
-absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, uint32_t shards, const GroupDigests& digests,
+absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, const Mesh& mesh, const std::vector<GroupToJoin>& groups,
                                 collectives::KeyValue& rendezvous);
 
 }  // namespace muster::trainer

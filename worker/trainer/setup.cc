@@ -8,7 +8,6 @@
 #include "common/log/log.h"
 #include "common/version.h"
 #include "models/inventory.h"
-#include "strategies/schedule/check.h"
 #include "worker/plugins/library.h"
 #include "worker/trainer/resume.h"
 #include "worker/trainer/speed.h"
@@ -22,9 +21,13 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& ass
                                                            std::shared_ptr<plugin::Model> plugin,
                                                            const SetUpOptions& options) {
   engine::Config config;
-  config.inventory = program.inventory;
-  config.table = program.layout.table;
-  config.role = program.layout.roles[assignment.key().rank()];
+  const uint32_t rank = assignment.key().rank();
+  const strategies::StageModel stage(program.inventory, program.layout, program.layout.roles[rank].stage());
+  config.inventory = stage.inventory();
+  config.table = stage.table();
+  config.rank = rank;
+  config.shard = strategies::ShardInStage(program.layout, rank);
+  config.data_ranks = program.layout.mesh.data_ranks();
   config.schedule = program.rank.schedule;
   config.evaluation = program.rank.evaluation;
   config.train = assignment.spec().train();
@@ -48,8 +51,10 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& ass
 absl::Status CheckRole(const Assignment& assignment, const std::vector<RankRole>& roles) {
   const uint32_t rank = assignment.key().rank();
   const RankRole &assigned = assignment.role(), &own = roles[rank];
-  if (assigned.rank() == rank && assigned.shard() == own.shard() && assigned.replica() == own.replica())
+  if (assigned.rank() == rank && assigned.shard() == own.shard() && assigned.replica() == own.replica() &&
+      assigned.stage() == own.stage()) {
     return absl::OkStatus();
+  }
   return absl::FailedPreconditionError(absl::StrCat(
       "this trainer (muster ", kVersion, ") gives rank ", rank, " shard ", own.shard(), " of replica ", own.replica(),
       ", the coordinator assigned rank ", assigned.rank(), " shard ", assigned.shard(), " of replica ",
@@ -72,16 +77,6 @@ absl::StatusOr<Program> CompileProgram(const Assignment& assignment) {
   }
   if (absl::Status s = CheckRole(assignment, layout->roles); !s.ok()) return s;
   return Program{*std::move(inventory), *std::move(layout), *std::move(rank)};
-}
-
-GroupDigests DigestsOf(const strategies::RankProgram& program) {
-  GroupDigests digests;
-  for (int32_t group = 0; group < kGroups; ++group) {
-    if (group == kExchangeGroup && !UsesGroup(program.schedule, group)) continue;
-    digests[group] =
-        absl::StrCat(CollectivesDigest(program.schedule, group), CollectivesDigest(program.evaluation, group));
-  }
-  return digests;
 }
 
 absl::Status OpenData(const Train& train, Rank& rank) {
@@ -123,7 +118,7 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
     if (!status.ok()) return status;
   }
   absl::StatusOr<Ranks> ranks =
-      JoinRanks(assignment, rank.program.layout.table.shards(), DigestsOf(rank.program.rank), rendezvous);
+      JoinRanks(assignment, rank.program.layout.mesh, GroupsToJoin(rank.program.layout, rank.program.rank), rendezvous);
   if (!ranks.ok()) return ranks.status();
   rank.ranks = *std::move(ranks);
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine =

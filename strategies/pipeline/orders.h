@@ -1,0 +1,32 @@
+// The order in which a stage of a pipeline computes the microbatches of a step. One small emitter for each schedule.
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "proto/spec.pb.h"
+#include "strategies/schedule/events.h"
+
+namespace muster::pipeline {
+
+struct OrderOptions {
+  uint32_t stages = 1;
+  uint32_t chunks = 1;  // on each stage; chunk c of stage p is the model's chunk c * stages + p
+  uint32_t microbatches = 1;
+};
+
+// Every forward, then every backward, both in the order of the microbatches (Huang et al. 2019, GPipe; PyTorch's
+// ScheduleGPipe).
+std::vector<Phase> GPipe(const OrderOptions& options);
+
+// Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", sections 2.2.1
+// (one chunk: PipeDream-Flush, 1F1B) and 2.2.2 (several: interleaved). With one chunk at most stages - stage
+// microbatches are between their forward and their backward. Microbatches pass the chunks in groups of `stages`; the
+// last group may have fewer.
+std::vector<Phase> OneForwardOneBackward(const OrderOptions& options, uint32_t stage);
+
+// By the schedule's name in a spec.
+std::vector<Phase> OrderOf(PipelineSchedule schedule, const OrderOptions& options, uint32_t stage);
+
+}  // namespace muster::pipeline

@@ -1,0 +1,334 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "models/inventory.h"
+#include "strategies/partition/planners.h"
+#include "strategies/partition/table.h"
+#include "strategies/pipeline/orders.h"
+#include "strategies/pipeline/stages.h"
+#include "strategies/schedule/check.h"
+#include "strategies/schedule/check_stages.h"
+
+namespace muster::pipeline {
+namespace {
+
+// "F0 F1 B0", with a chunk where there are several: "F1.0".
+std::string Text(const std::vector<Phase>& phases, bool chunks) {
+  std::vector<std::string> all;
+  for (const Phase& phase : phases) {
+    all.push_back(absl::StrCat(phase.backward ? "B" : "F", chunks ? absl::StrCat(phase.chunk, ".") : "",
+                               phase.microbatch));
+  }
+  return absl::StrJoin(all, " ");
+}
+
+// Figure 3 (top) of Narayanan et al. 2021: 1F1B on four devices with eight microbatches, device 1 first.
+TEST(Orders, OneForwardOneBackwardAsPublished) {
+  const OrderOptions options{.stages = 4, .chunks = 1, .microbatches = 8};
+  const char* const published[] = {
+      "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7",
+      "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7",
+      "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7",
+      "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7",
+  };
+  for (uint32_t stage = 0; stage < 4; ++stage) {
+    EXPECT_EQ(Text(OneForwardOneBackward(options, stage), false), published[stage]) << stage;
+  }
+}
+
+// Figure 4 (bottom): the interleaved schedule on four devices with two chunks each and eight microbatches: device 1
+// begins with microbatches 1 to 4 of its first chunk and of its second one, and then 5 to 7 of the first.
+TEST(Orders, InterleavedAsPublished) {
+  const OrderOptions options{.stages = 4, .chunks = 2, .microbatches = 8};
+  EXPECT_TRUE(absl::StartsWith(Text(OneForwardOneBackward(options, 0), true),
+                               "F0.0 F0.1 F0.2 F0.3 F1.0 F1.1 F1.2 F1.3 F0.4 F0.5 F0.6 B1.0 F0.7 B1.1 F1.4 B1.2"));
+  EXPECT_TRUE(absl::StartsWith(Text(OneForwardOneBackward(options, 3), true),
+                               "F0.0 F0.1 F0.2 F0.3 F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 F1.3 B1.3 F0.4 B0.0"));
+}
+
+TEST(Orders, GPipe) {
+  EXPECT_EQ(Text(GPipe({.stages = 4, .chunks = 1, .microbatches = 3}), false), "F0 F1 F2 B0 B1 B2");
+}
+
+Inventory Untied(uint32_t layers) {
+  Model model;
+  model.mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+  model.mutable_gpt2()->set_layers(layers);
+  Inventory inventory = *models::MakeInventory(model);
+  Unit& head = *inventory.mutable_units(inventory.units_size() - 1);
+  *head.add_tensors() = inventory.units(0).tensors(0);
+  head.mutable_tensors(head.tensors_size() - 1)->set_name("lm_head.weight");
+  head.clear_borrows();
+  return inventory;
+}
+
+TEST(Stages, TheSlowestIsAsFastAsCanBe) {
+  Inventory inventory;
+  for (const double flops : {0.0, 3.0, 3.0, 3.0, 3.0, 5.0}) {
+    Unit& unit = *inventory.add_units();
+    unit.set_name(absl::StrCat("u", inventory.units_size() - 1));
+    unit.set_forward_flops(flops);
+  }
+  EXPECT_EQ(CutEvenly(inventory, 1), (std::vector<int>{0}));
+  EXPECT_EQ(CutEvenly(inventory, 2), (std::vector<int>{0, 4})) << "9 and 8";
+  EXPECT_EQ(CutEvenly(inventory, 3), (std::vector<int>{0, 3, 5})) << "6, 6 and 5";
+  EXPECT_EQ(CutEvenly(inventory, 6), (std::vector<int>{0, 1, 2, 3, 4, 5}));
+}
+
+TEST(Stages, ACutIsReadByTheUnitsNames) {
+  const Inventory inventory = Untied(4);
+  Train train;
+  train.mutable_parallel()->set_pipeline(2);
+  train.mutable_pipeline()->add_cut("h.1");
+  EXPECT_EQ(StagesOf(train, inventory).value(), (StageOfUnit{0, 0, 1, 1, 1, 1}));
+  train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_INTERLEAVED);
+  train.mutable_pipeline()->set_chunks(2);
+  train.mutable_pipeline()->clear_cut();
+  for (const char* name : {"h.0", "h.2", "h.3"}) train.mutable_pipeline()->add_cut(name);
+  EXPECT_EQ(StagesOf(train, inventory).value(), (StageOfUnit{0, 1, 1, 0, 1, 1}));
+  struct Case {
+    std::vector<std::string> cut;
+    std::string why;
+  };
+  for (const Case& test : std::vector<Case>{{{"h.0"}, "names 1 units"},
+                                            {{"h.0", "h.9", "h.3"}, "the model has no unit h.9"},
+                                            {{"h.2", "h.1", "h.3"}, "h.1 does not come after h.2"},
+                                            {{"embedding", "h.1", "h.3"}, "embedding does not come after embedding"}}) {
+    train.mutable_pipeline()->clear_cut();
+    for (const std::string& name : test.cut) train.mutable_pipeline()->add_cut(name);
+    const std::string message(StagesOf(train, inventory).status().message());
+    EXPECT_TRUE(absl::StartsWith(message, "pipeline.cut: ")) << message;
+    EXPECT_TRUE(absl::StrContains(message, test.why)) << message;
+  }
+  train.mutable_parallel()->set_pipeline(4);
+  EXPECT_TRUE(absl::StrContains(StagesOf(train, inventory).status().message(), "8 chunks of a model of 6 units"));
+}
+
+TEST(Stages, TablesAreJoinedAndTakenApart) {
+  const Inventory inventory = Untied(4);
+  const StageOfUnit stages = {0, 0, 1, 0, 1, 1};
+  std::vector<PartitionTable> tables;
+  for (uint32_t stage = 0; stage < 2; ++stage) {
+    const Inventory own = StageInventory(inventory, stages, stage);
+    tables.push_back(stage == 0 ? partition::Even(own, 3) : partition::Rows(own, 3));
+  }
+  const PartitionTable joined = Join(tables, stages);
+  EXPECT_EQ(partition::Check(joined, inventory), absl::OkStatus());
+  EXPECT_EQ(joined.shards(), 6u);
+  EXPECT_EQ(StagesOf(joined), stages);
+  for (uint32_t stage = 0; stage < 2; ++stage) {
+    EXPECT_EQ(partition::TableOfStage(joined, stage).SerializeAsString(), tables[stage].SerializeAsString());
+  }
+  for (const partition::OwnedRange& range : partition::OwnedUnitOf(joined, inventory, 2).ranges) {
+    EXPECT_GE(range.shard, 3u) << "a unit of stage 1";
+  }
+  PartitionTable wrong = joined;
+  wrong.mutable_units(2)->set_stage(0);
+  EXPECT_FALSE(partition::Check(wrong, inventory).ok()) << "extents of shards of another stage";
+  wrong = joined;
+  wrong.set_stages(3), wrong.set_shards(9);
+  EXPECT_TRUE(absl::StrContains(partition::Check(wrong, inventory).message(), "stage 2 of 3 has no unit"));
+}
+
+TEST(Stages, AnInventoryOfAStageKnowsItsPlaceInTheModel) {
+  const Inventory inventory = Untied(4), own = StageInventory(inventory, {0, 1, 0, 0, 1, 1}, 1);
+  ASSERT_EQ(own.units_size(), 3);
+  EXPECT_EQ(own.units(0).name(), "h.0");
+  EXPECT_EQ(models::ModelUnit(own, 0), 1);
+  EXPECT_EQ(models::ModelUnit(own, 2), 5);
+  EXPECT_EQ(models::ModelUnits(own), 6);
+  ASSERT_EQ(own.chunks_size(), 2);
+  EXPECT_EQ(own.chunks(1).begin(), 1u);
+  EXPECT_EQ(own.chunks(1).input_bytes(), inventory.units(3).output_bytes());
+}
+
+// A step of every stage of a random pipeline, each with the same recipe.
+struct Pipeline {
+  std::vector<Inventory> inventories;
+  std::vector<Schedule> schedules, evaluations;
+
+  Pipeline(const Inventory& model, const OrderOptions& order, PipelineSchedule kind, ScheduleRecipe recipe) {
+    StageOfUnit stages;
+    const std::vector<int> begins = CutEvenly(model, order.stages * order.chunks);
+    for (int u = 0, c = -1; u < model.units_size(); ++u) {
+      if (c + 1 < static_cast<int>(begins.size()) && begins[c + 1] == u) ++c;
+      stages.push_back(static_cast<uint32_t>(c) % order.stages);
+    }
+    recipe.microbatches = static_cast<int32_t>(order.microbatches);
+    for (uint32_t stage = 0; stage < order.stages; ++stage) {
+      inventories.push_back(StageInventory(model, stages, stage));
+      StageEdges edges = EdgesOf(stages, stage);
+      recipe.groups = edges.groups, recipe.edges = edges.of_chunk;
+      recipe.order = OrderOf(kind, order, stage);
+      schedules.push_back(Build(inventories.back(), recipe));
+      evaluations.push_back(BuildEvaluation(inventories.back(), recipe));
+    }
+  }
+
+  absl::Status Proven() const {
+    std::vector<StageSchedule> training, evaluation;
+    for (size_t p = 0; p < schedules.size(); ++p) {
+      if (absl::Status s = Check(schedules[p], inventories[p]); !s.ok()) return s;
+      if (absl::Status s = Check(evaluations[p], inventories[p]); !s.ok()) return s;
+      training.push_back({&schedules[p], &inventories[p]});
+      evaluation.push_back({&evaluations[p], &inventories[p]});
+    }
+    if (absl::Status s = CheckStages(training); !s.ok()) return s;
+    return CheckStages(evaluation);
+  }
+};
+
+ScheduleRecipe RandomRecipe(std::mt19937& random) {
+  ScheduleRecipe recipe;
+  recipe.sharded = random() % 2 == 0;
+  recipe.replicated = random() % 2 == 0;
+  if (recipe.sharded) {
+    recipe.parameters = static_cast<Parameters>(1 + random() % 3);
+    recipe.gradients = static_cast<Gradients>(random() % 2);
+  }
+  recipe.recompute = random() % 2 == 0;
+  recipe.prefetch = static_cast<int32_t>(random() % 3);
+  recipe.gather_bytes = random() % 2 == 0 ? 0 : 1 << 20;
+  recipe.reduce_bytes = random() % 2 == 0 ? 0 : 4 << 20;
+  return recipe;
+}
+
+TEST(Pipelines, EveryShapeIsProven) {
+  std::mt19937 random(5);
+  for (int i = 0; i < 400; ++i) {
+    const bool several = random() % 3 == 0;
+    const OrderOptions order{.stages = 2 + static_cast<uint32_t>(random() % 4),
+                             .chunks = several ? 2 + static_cast<uint32_t>(random() % 2) : 1,
+                             .microbatches = 1 + static_cast<uint32_t>(random() % 11)};
+    const PipelineSchedule kind = several             ? PIPELINE_SCHEDULE_INTERLEAVED
+                                  : random() % 3 == 0 ? PIPELINE_SCHEDULE_GPIPE
+                                                      : PIPELINE_SCHEDULE_1F1B;
+    const uint32_t units = order.stages * order.chunks;
+    const Inventory model = Untied(units + static_cast<uint32_t>(random() % 4));
+    const Pipeline pipeline(model, order, kind, RandomRecipe(random));
+    ASSERT_EQ(pipeline.Proven(), absl::OkStatus())
+        << i << ": " << order.stages << " stages, " << order.chunks << " chunks, " << order.microbatches
+        << " microbatches";
+  }
+}
+
+// At most stages - stage microbatches are between forward and backward (Narayanan et al. 2021, section 2.2.1), and one
+// more waits in a slot.
+TEST(Pipelines, OneForwardOneBackwardKeepsFewActivations) {
+  const Pipeline pipeline(Untied(6), {.stages = 4, .chunks = 1, .microbatches = 16}, PIPELINE_SCHEDULE_1F1B, {});
+  for (size_t stage = 0; stage < 4; ++stage) {
+    int live = 0, most = 0;
+    for (const Op& op : pipeline.schedules[stage].ops) {
+      if (op.unit != 0) continue;
+      if (op.kind == OpKind::kForward) most = std::max(most, ++live);
+      if (op.kind == OpKind::kBackward) --live;
+    }
+    EXPECT_EQ(most, 4 - static_cast<int>(stage));
+    EXPECT_LE(pipeline.schedules[stage].activation_slots, most + 2) << stage;
+  }
+}
+
+// Every op of an edge and every wait is needed.
+TEST(Pipelines, NothingOfAnEdgeIsNeedless) {
+  const Inventory model = Untied(5);
+  for (const uint32_t chunks : {1u, 2u}) {
+    const OrderOptions order{.stages = 2, .chunks = chunks, .microbatches = 5};
+    const Pipeline right(model, order, PIPELINE_SCHEDULE_INTERLEAVED, {});
+    ASSERT_EQ(right.Proven(), absl::OkStatus());
+    int removed = 0;
+    for (size_t p = 0; p < right.schedules.size(); ++p) {
+      for (size_t i = 0; i < right.schedules[p].ops.size(); ++i) {
+        const Op& op = right.schedules[p].ops[i];
+        if (Traits(op.kind).edge != EdgeUse::kNone) {
+          Pipeline wrong = right;
+          wrong.schedules[p].ops[i] = {.kind = OpKind::kSnapshot, .stream = op.stream, .waits = op.waits};
+          EXPECT_NE(wrong.Proven(), absl::OkStatus()) << Print(op, right.inventories[p]);
+        }
+        for (size_t w = 0; w < op.waits.size(); ++w) {
+          Pipeline wrong = right;
+          wrong.schedules[p].ops[i].waits.erase(wrong.schedules[p].ops[i].waits.begin() + static_cast<long>(w));
+          EXPECT_NE(wrong.Proven(), absl::OkStatus())
+              << "stage " << p << ", op " << i << " without waiting for " << op.waits[w] << ": "
+              << Print(op, right.inventories[p]);
+          ++removed;
+        }
+      }
+    }
+    EXPECT_GT(removed, 30);
+  }
+}
+
+TEST(CheckStages, RefusesWhatDoesNotFit) {
+  const Pipeline right(Untied(4), {.stages = 2, .chunks = 1, .microbatches = 3}, PIPELINE_SCHEDULE_1F1B, {});
+  ASSERT_EQ(right.Proven(), absl::OkStatus());
+  struct Case {
+    std::string why;
+    std::function<void(Pipeline&)> spoil;
+  };
+  const auto find = [](Schedule& s, OpKind kind, int32_t microbatch) {
+    return std::find_if(s.ops.begin(), s.ops.end(),
+                        [&](const Op& op) { return op.kind == kind && op.microbatch == microbatch; });
+  };
+  const std::vector<Case> cases = {
+      {"stage 0 issues SendActivation h.1 m1",
+       [&](Pipeline& p) {
+         find(p.schedules[0], OpKind::kSendActivation, 0)->microbatch = 7;
+         find(p.schedules[0], OpKind::kSendActivation, 1)->microbatch = 0;
+         find(p.schedules[0], OpKind::kSendActivation, 7)->microbatch = 1;
+       }},
+      {"issues nothing",
+       [&](Pipeline& p) { p.schedules[1].ops.erase(find(p.schedules[1], OpKind::kReceiveActivation, 2)); }},
+      {"another stage of its group has none",
+       [&](Pipeline& p) { find(p.schedules[1], OpKind::kReduceScalars, -1)->group = kShardGroup; }},
+      {"issues SendActivation",
+       [&](Pipeline& p) { p.inventories[1].mutable_chunks(0)->set_input_bytes(4); }},
+      // Each waits for the other: stage 1 sends the first gradient only after it has received everything.
+      {"the stages block each other",
+       [&](Pipeline& p) {
+         Schedule& s = p.schedules[1];
+         const auto send = find(s, OpKind::kSendGradient, 0), last = find(s, OpKind::kReceiveActivation, 2);
+         send->waits.push_back(static_cast<int32_t>(last - s.ops.begin()));
+         Schedule& first = p.schedules[0];
+         const auto forward = find(first, OpKind::kForward, 2), gradient = find(first, OpKind::kReceiveGradient, 0);
+         forward->waits.push_back(static_cast<int32_t>(gradient - first.ops.begin()));
+       }},
+  };
+  for (const Case& test : cases) {
+    Pipeline wrong = right;
+    test.spoil(wrong);
+    std::vector<StageSchedule> stages;
+    for (size_t p = 0; p < 2; ++p) stages.push_back({&wrong.schedules[p], &wrong.inventories[p]});
+    const std::string message(CheckStages(stages).message());
+    EXPECT_TRUE(absl::StrContains(message, test.why)) << message << "\nexpected: " << test.why;
+  }
+}
+
+TEST(Edges, EachOnceAndTheSameOnBothSides) {
+  const StageOfUnit interleaved = {0, 1, 2, 0, 1, 2};
+  const std::vector<GroupSpec> all = Edges(interleaved);
+  ASSERT_EQ(all.size(), 6u) << "0 to 1, 1 to 2, 2 to 0, and back";
+  EXPECT_EQ(Print(all[4]), "stage 2 to 0");
+  for (uint32_t stage = 0; stage < 3; ++stage) {
+    const StageEdges own = EdgesOf(interleaved, stage);
+    for (size_t g = kGroups; g < own.groups.size(); ++g) {
+      EXPECT_NE(std::find(all.begin(), all.end(), own.groups[g]), all.end());
+      EXPECT_TRUE(own.groups[g].from == static_cast<int32_t>(stage) || own.groups[g].to == static_cast<int32_t>(stage));
+    }
+  }
+  const StageEdges first = EdgesOf(interleaved, 0);
+  ASSERT_EQ(first.of_chunk.size(), 2u);
+  EXPECT_EQ(first.of_chunk[0].receive, -1) << "the model begins there";
+  EXPECT_EQ(Print(first.groups[static_cast<size_t>(first.of_chunk[1].receive)]), "stage 2 to 0");
+  EXPECT_TRUE(EdgesOf({0, 0, 0}, 0).of_chunk.empty());
+}
+
+}  // namespace
+}  // namespace muster::pipeline

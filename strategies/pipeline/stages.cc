@@ -1,0 +1,227 @@
+#include "strategies/pipeline/stages.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::pipeline {
+namespace {
+
+// The model's chunks: runs of units of one stage.
+struct ModelChunk {
+  int begin = 0, end = 0;
+  uint32_t stage = 0;
+};
+std::vector<ModelChunk> ChunksOf(const StageOfUnit& stages) {
+  std::vector<ModelChunk> chunks;
+  for (int u = 0; u < static_cast<int>(stages.size()); ++u) {
+    if (chunks.empty() || chunks.back().stage != stages[u]) chunks.push_back({u, u, stages[u]});
+    chunks.back().end = u + 1;
+  }
+  return chunks;
+}
+
+GroupSpec Edge(Channel channel, uint32_t from, uint32_t to) {
+  return {.axes = kPipelineAxis,
+          .channel = channel,
+          .from = static_cast<int32_t>(from),
+          .to = static_cast<int32_t>(to)};
+}
+
+// What a chunk takes, for comparisons: FLOPs, then bytes.
+struct Work {
+  double flops = 0;
+  uint64_t bytes = 0;
+  friend Work operator+(const Work& a, const Work& b) { return {a.flops + b.flops, a.bytes + b.bytes}; }
+  friend auto operator<=>(const Work&, const Work&) = default;
+};
+
+uint32_t ChunksOf(const Train& train) {
+  const bool several = train.pipeline().schedule() == PIPELINE_SCHEDULE_INTERLEAVED;
+  return train.parallel().pipeline() * (several ? train.pipeline().chunks() : 1);
+}
+
+absl::StatusOr<std::vector<int>> ReadCut(const Train& train, const Inventory& inventory, uint32_t chunks) {
+  if (train.pipeline().cut_size() + 1 != static_cast<int>(chunks)) {
+    return absl::InvalidArgumentError(absl::StrCat("pipeline.cut: names ", train.pipeline().cut_size(),
+                                                   " units; the first of each of ", chunks, " chunks but the first is ",
+                                                   chunks - 1));
+  }
+  std::vector<int> begins = {0};
+  for (const std::string& name : train.pipeline().cut()) {
+    int u = 0;
+    while (u < inventory.units_size() && inventory.units(u).name() != name) ++u;
+    if (u == inventory.units_size()) {
+      return absl::InvalidArgumentError(absl::StrCat("pipeline.cut: the model has no unit ", name, "; it has ",
+                                                     inventory.units(0).name(), " to ",
+                                                     inventory.units(inventory.units_size() - 1).name()));
+    }
+    if (u <= begins.back()) {
+      return absl::InvalidArgumentError(absl::StrCat("pipeline.cut: ", name, " does not come after ",
+                                                     inventory.units(begins.back()).name(),
+                                                     ", with which the chunk before it begins"));
+    }
+    begins.push_back(u);
+  }
+  return begins;
+}
+
+}  // namespace
+
+std::vector<int> CutEvenly(const Inventory& inventory, uint32_t chunks) {
+  const int units = inventory.units_size();
+  std::vector<Work> until(1);  // of the units before
+  for (const Unit& unit : inventory.units()) {
+    until.push_back(until.back() + Work{unit.forward_flops(), unit.saved_bytes()});
+  }
+  const auto of = [&](int begin, int end) {
+    return Work{until[end].flops - until[begin].flops, until[end].bytes - until[begin].bytes};
+  };
+  // By number of chunks and of units: the least that the largest chunk may have, and where the last chunk begins.
+  const Work none{std::numeric_limits<double>::infinity(), 0};
+  std::vector<std::vector<Work>> least(chunks + 1, std::vector<Work>(units + 1, none));
+  std::vector<std::vector<int>> begin(chunks + 1, std::vector<int>(units + 1));
+  least[0][0] = {};
+  for (uint32_t c = 1; c <= chunks; ++c) {
+    for (int end = static_cast<int>(c); end <= units; ++end) {
+      for (int b = static_cast<int>(c) - 1; b < end; ++b) {
+        const Work largest = std::max(least[c - 1][b], of(b, end));
+        if (largest < least[c][end]) least[c][end] = largest, begin[c][end] = b;
+      }
+    }
+  }
+  std::vector<int> begins(chunks);
+  for (int c = static_cast<int>(chunks), end = units; c > 0; --c) end = begins[c - 1] = begin[c][end];
+  return begins;
+}
+
+absl::StatusOr<StageOfUnit> StagesOf(const Train& train, const Inventory& inventory) {
+  const uint32_t stages = std::max(1u, train.parallel().pipeline());
+  StageOfUnit of(static_cast<size_t>(inventory.units_size()));
+  if (stages == 1) return of;
+  const uint32_t chunks = ChunksOf(train);
+  if (chunks > of.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("parallel.pipeline: ", chunks, " chunks of a model of ", of.size(),
+                                                   " units; use fewer stages or chunks"));
+  }
+  std::vector<int> begins;
+  if (train.pipeline().cut_size() > 0) {
+    absl::StatusOr<std::vector<int>> cut = ReadCut(train, inventory, chunks);
+    if (!cut.ok()) return cut.status();
+    begins = *std::move(cut);
+  } else {
+    begins = CutEvenly(inventory, chunks);
+  }
+  for (size_t c = 0; c < begins.size(); ++c) {
+    const size_t end = c + 1 < begins.size() ? static_cast<size_t>(begins[c + 1]) : of.size();
+    std::fill(of.begin() + begins[c], of.begin() + static_cast<std::ptrdiff_t>(end), static_cast<uint32_t>(c) % stages);
+  }
+  return of;
+}
+
+StageOfUnit StagesOf(const PartitionTable& table) {
+  StageOfUnit of;
+  for (const UnitPartition& unit : table.units()) of.push_back(unit.stage());
+  return of;
+}
+
+PartitionTable Join(const std::vector<PartitionTable>& of_stage, const StageOfUnit& stages) {
+  if (of_stage.size() == 1) return of_stage[0];
+  const uint32_t shards = of_stage[0].shards();
+  PartitionTable table;
+  table.set_shards(shards * static_cast<uint32_t>(of_stage.size()));
+  table.set_stages(static_cast<uint32_t>(of_stage.size()));
+  std::vector<int> next(of_stage.size());
+  for (const uint32_t stage : stages) {
+    UnitPartition& unit = *table.add_units() = of_stage[stage].units(next[stage]++);
+    unit.set_stage(stage);
+    for (Piece& piece : *unit.mutable_pieces()) {
+      for (Extent& extent : *piece.mutable_extents()) extent.set_shard(extent.shard() + stage * shards);
+    }
+  }
+  return table;
+}
+
+Inventory StageInventory(const Inventory& inventory, const StageOfUnit& stages, uint32_t stage) {
+  Inventory of = inventory;
+  of.clear_units();
+  of.set_model_units(static_cast<uint32_t>(inventory.units_size()));
+  for (const ModelChunk& chunk : ChunksOf(stages)) {
+    if (chunk.stage != stage) continue;
+    Chunk& own = *of.add_chunks();
+    own.set_begin(static_cast<uint32_t>(of.units_size()));
+    own.set_model_begin(static_cast<uint32_t>(chunk.begin));
+    if (chunk.begin > 0) {
+      const Unit& before = inventory.units(chunk.begin - 1);
+      own.set_input_bytes(before.output_bytes());
+      *own.mutable_inputs() = before.outputs();
+    }
+    for (int u = chunk.begin; u < chunk.end; ++u) *of.add_units() = inventory.units(u);
+  }
+  return of;
+}
+
+absl::Status CheckCut(const Inventory& inventory, const StageOfUnit& stages) {
+  for (const ModelChunk& chunk : ChunksOf(stages)) {
+    if (chunk.begin == 0 || inventory.units(chunk.begin - 1).outputs_size() > 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat("parallel.pipeline: what ", inventory.units(chunk.begin - 1).name(),
+                                                   " hands to ", inventory.units(chunk.begin).name(),
+                                                   " is not in the inventory; make it again with muster model "
+                                                   "inspect"));
+  }
+  std::map<std::string, uint32_t> stage_of;
+  for (int u = 0; u < inventory.units_size(); ++u) stage_of[inventory.units(u).name()] = stages[u];
+  for (int u = 0; u < inventory.units_size(); ++u) {
+    for (const Borrow& borrow : inventory.units(u).borrows()) {
+      const auto owner = stage_of.find(borrow.unit());
+      if (owner == stage_of.end() || owner->second == stages[u]) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "parallel.pipeline: ", inventory.units(u).name(), " on stage ", stages[u], " reads ", borrow.tensor(),
+          " of stage ", owner->second,
+          "; tied tensors on two stages are not in this build yet: use an untied head, or a cut with both on one stage"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<GroupSpec> Edges(const StageOfUnit& stages) {
+  std::vector<GroupSpec> edges;
+  const std::vector<ModelChunk> chunks = ChunksOf(stages);
+  for (size_t c = 1; c < chunks.size(); ++c) {
+    for (const GroupSpec& edge : {Edge(Channel::kActivations, chunks[c - 1].stage, chunks[c].stage),
+                                  Edge(Channel::kGradients, chunks[c].stage, chunks[c - 1].stage)}) {
+      if (std::find(edges.begin(), edges.end(), edge) == edges.end()) edges.push_back(edge);
+    }
+  }
+  return edges;
+}
+
+StageEdges EdgesOf(const StageOfUnit& stages, uint32_t stage) {
+  StageEdges of{.groups = CommonGroups(), .of_chunk = {}};
+  const auto number = [&](const GroupSpec& edge) {
+    const auto found = std::find(of.groups.begin(), of.groups.end(), edge);
+    const auto number = static_cast<int32_t>(found - of.groups.begin());
+    if (found == of.groups.end()) of.groups.push_back(edge);
+    return number;
+  };
+  const std::vector<ModelChunk> chunks = ChunksOf(stages);
+  if (chunks.size() == 1) return of;
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    if (chunks[c].stage != stage) continue;
+    ChunkEdges& own = of.of_chunk.emplace_back();
+    if (c > 0) {
+      own.receive = number(Edge(Channel::kActivations, chunks[c - 1].stage, stage));
+      own.send_gradient = number(Edge(Channel::kGradients, stage, chunks[c - 1].stage));
+    }
+    if (c + 1 < chunks.size()) {
+      own.send = number(Edge(Channel::kActivations, stage, chunks[c + 1].stage));
+      own.receive_gradient = number(Edge(Channel::kGradients, chunks[c + 1].stage, stage));
+    }
+  }
+  return of;
+}
+
+}  // namespace muster::pipeline

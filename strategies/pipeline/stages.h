@@ -1,0 +1,51 @@
+// The stages of a pipeline: which units each has, and its part of the model as a model of its own. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/inventory.pb.h"
+#include "proto/partition.pb.h"
+#include "proto/spec.pb.h"
+#include "strategies/schedule/build.h"
+#include "strategies/schedule/mesh.h"
+
+namespace muster::pipeline {
+
+// By unit of the model: its stage.
+using StageOfUnit = std::vector<uint32_t>;
+
+// The first unit of each of `chunks` stretches of units, none empty, so that the most work of any is as little as can
+// be: of FLOPs, and of bytes where the FLOPs are equal. REQUIRES: 1 <= chunks <= units.
+std::vector<int> CutEvenly(const Inventory& inventory, uint32_t chunks);
+
+// The stages of a spec: its cut, or CutEvenly. InvalidArgument: `pipeline.cut` names a unit that does not exist, or in
+// another order, or too few or too many; or there are fewer units than chunks. Messages begin with the field's path.
+absl::StatusOr<StageOfUnit> StagesOf(const Train& train, const Inventory& inventory);
+
+// Of a table.
+StageOfUnit StagesOf(const PartitionTable& table);
+
+// One table of the tables of all stages (partition::TableOfStage is the inverse). REQUIRES: each has equally many
+// shards.
+PartitionTable Join(const std::vector<PartitionTable>& of_stage, const StageOfUnit& stages);
+
+// A stage's units, with what they read from the unit before.
+Inventory StageInventory(const Inventory& inventory, const StageOfUnit& stages, uint32_t stage);
+
+// InvalidArgument: a unit borrows a tensor of another stage's, or what flows between two stages is unknown.
+absl::Status CheckCut(const Inventory& inventory, const StageOfUnit& stages);
+
+// The edges of a pipeline, each once, in the order of the model's chunks: what all ranks form groups for.
+std::vector<GroupSpec> Edges(const StageOfUnit& stages);
+// A stage's own, as its schedules list them: groups and edges of its chunks. A pipeline of one stage has none.
+struct StageEdges {
+  std::vector<GroupSpec> groups;  // the common ones come first
+  std::vector<ChunkEdges> of_chunk;
+};
+StageEdges EdgesOf(const StageOfUnit& stages, uint32_t stage);
+
+}  // namespace muster::pipeline

@@ -1,0 +1,102 @@
+// Where ranks are in the mesh of a generation, and the process groups along its axes: the only arithmetic on ranks.
+// Pure.
+//
+//   const Mesh mesh{.pipeline = 2, .replica = 1, .shard = 4};  // 8 ranks
+//   const Coordinate at = CoordinateOf(mesh, 5);               // stage 1, shard 1
+//   MembershipOf(mesh, CommonGroups()[kShardGroup], 5)->size;  // 4
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace muster {
+
+// Ranks per axis. Ranks of neighboring numbers differ in the last axis first, so those that exchange most are close:
+// rank = ((pipeline * R + replica) * S + shard) * T + tensor.
+struct Mesh {
+  uint32_t pipeline = 1;  // stages, each with some of the model's units
+  uint32_t replica = 1;   // copies of the sharded state
+  uint32_t shard = 1;     // ranks that share one copy
+  uint32_t tensor = 1;    // ranks that share the computing of each unit
+
+  uint32_t ranks() const { return pipeline * replica * shard * tensor; }
+  // Ranks with samples of their own: those of one stage and one tensor coordinate.
+  uint32_t data_ranks() const { return replica * shard; }
+  // Owners of state: the shards of a partition table. Those of a stage have neighboring numbers.
+  uint32_t owners() const { return pipeline * owners_of_stage(); }
+  uint32_t owners_of_stage() const { return shard * tensor; }
+  friend bool operator==(const Mesh&, const Mesh&) = default;
+};
+
+struct Coordinate {
+  uint32_t pipeline = 0, replica = 0, shard = 0, tensor = 0;
+  friend bool operator==(const Coordinate&, const Coordinate&) = default;
+};
+
+// REQUIRES: a rank of the mesh.
+Coordinate CoordinateOf(const Mesh& mesh, uint32_t rank);
+uint32_t RankAt(const Mesh& mesh, const Coordinate& at);
+// The rank's shard in the partition table, of mesh.owners().
+uint32_t OwnerAt(const Mesh& mesh, const Coordinate& at);
+// Its number among mesh.data_ranks(): which samples of a step are its own.
+uint32_t DataRankAt(const Mesh& mesh, const Coordinate& at);
+// "stage 1, replica 0, shard 3": the axes of more than one rank; "" on one rank.
+std::string Print(const Mesh& mesh, const Coordinate& at);
+
+// A set of axes.
+enum Axes : uint8_t {
+  kNoAxis = 0,
+  kPipelineAxis = 1,
+  kReplicaAxis = 2,
+  kShardAxis = 4,
+  kTensorAxis = 8,
+  kDataAxes = kReplicaAxis | kShardAxis,
+  kModelAxes = kPipelineAxis | kShardAxis | kTensorAxis,
+  kAllAxes = kDataAxes | kModelAxes,
+};
+
+// What a group is for. Two groups of the same ranks whose collectives are on different streams need a communicator
+// each.
+enum class Channel : uint8_t { kCollectives, kExchange, kActivations, kGradients };
+
+// A kind of process group: for each rank the ranks that differ from it along these axes only. An edge of a pipeline has
+// two stages only: `from` sends to `to`.
+struct GroupSpec {
+  Axes axes = kNoAxis;
+  Channel channel = Channel::kCollectives;
+  int32_t from = -1, to = -1;
+
+  bool is_edge() const { return from >= 0; }
+  friend bool operator==(const GroupSpec&, const GroupSpec&) = default;
+};
+
+// "world", "shards", "stage 0 to 1".
+std::string Print(const GroupSpec& group);
+
+// The numbers under which ops name the groups that every schedule lists (Op::group): all ranks; the ranks that share
+// one copy of a stage's state; the ranks that hold the same shard; the ranks with samples of their own, for what units
+// exchange inside their passes; the ranks that together hold one copy of the model. A pipeline's edges come after
+// them.
+inline constexpr int32_t kWorldGroup = 0, kShardGroup = 1, kReplicaGroup = 2, kExchangeGroup = 3, kModelGroup = 4;
+inline constexpr int32_t kGroups = 5;
+
+// Those, in the order of their numbers.
+std::vector<GroupSpec> CommonGroups();
+
+// A rank's place in the group of a kind that it belongs to.
+struct Membership {
+  uint32_t index = 0;  // of `size` members, in the order of their ranks; of an edge: 0 sends, 1 receives
+  uint32_t size = 1;
+  uint32_t first = 0;  // the rank of member 0: different for the groups of one kind
+  friend bool operator==(const Membership&, const Membership&) = default;
+};
+// None: an edge of other stages.
+std::optional<Membership> MembershipOf(const Mesh& mesh, const GroupSpec& group, uint32_t rank);
+// Its members' ranks, by their index.
+std::vector<uint32_t> MembersOf(const Mesh& mesh, const GroupSpec& group, uint32_t rank);
+// Whether the two kinds have the same members on this mesh and may share a communicator.
+bool ShareMembers(const Mesh& mesh, const GroupSpec& a, const GroupSpec& b);
+
+}  // namespace muster

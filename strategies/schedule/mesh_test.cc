@@ -1,0 +1,98 @@
+#include "strategies/schedule/mesh.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <utility>
+
+namespace muster {
+namespace {
+
+// rank = ((p * R + r) * S + s) * T + t, written out for 2 x 2 x 2 x 1 and 2 x 1 x 1 x 2.
+TEST(Mesh, Coordinates) {
+  const Mesh data{.pipeline = 2, .replica = 2, .shard = 2};
+  const Coordinate expected[] = {{0, 0, 0, 0}, {0, 0, 1, 0}, {0, 1, 0, 0}, {0, 1, 1, 0},
+                                 {1, 0, 0, 0}, {1, 0, 1, 0}, {1, 1, 0, 0}, {1, 1, 1, 0}};
+  const uint32_t owners[] = {0, 1, 0, 1, 2, 3, 2, 3}, samples[] = {0, 1, 2, 3, 0, 1, 2, 3};
+  for (uint32_t rank = 0; rank < 8; ++rank) {
+    const Coordinate at = CoordinateOf(data, rank);
+    EXPECT_EQ(at, expected[rank]) << rank;
+    EXPECT_EQ(RankAt(data, at), rank);
+    EXPECT_EQ(OwnerAt(data, at), owners[rank]);
+    EXPECT_EQ(DataRankAt(data, at), samples[rank]);
+  }
+  EXPECT_EQ(Print(data, CoordinateOf(data, 6)), "stage 1, replica 1, shard 0");
+  const Mesh tensor{.pipeline = 2, .tensor = 2};
+  EXPECT_EQ(CoordinateOf(tensor, 3), (Coordinate{.pipeline = 1, .tensor = 1}));
+  EXPECT_EQ(OwnerAt(tensor, CoordinateOf(tensor, 3)), 3u);
+  EXPECT_EQ(DataRankAt(tensor, CoordinateOf(tensor, 3)), 0u);
+  EXPECT_EQ(Print(tensor, CoordinateOf(tensor, 3)), "stage 1, tensor 1");
+}
+
+TEST(Mesh, Groups) {
+  const Mesh mesh{.pipeline = 2, .replica = 2, .shard = 2};
+  const std::vector<GroupSpec> groups = CommonGroups();
+  ASSERT_EQ(groups.size(), static_cast<size_t>(kGroups));
+  struct Case {
+    GroupSpec group;
+    std::string name;
+    uint32_t rank;
+    std::vector<uint32_t> members;
+  };
+  const GroupSpec down{.axes = kPipelineAxis, .channel = Channel::kActivations, .from = 0, .to = 1},
+      up{.axes = kPipelineAxis, .channel = Channel::kGradients, .from = 1, .to = 0};
+  const std::vector<Case> cases = {
+      {groups[kWorldGroup], "world", 5, {0, 1, 2, 3, 4, 5, 6, 7}},
+      {groups[kShardGroup], "shards", 5, {4, 5}},
+      {groups[kReplicaGroup], "replicas", 5, {5, 7}},
+      {groups[kExchangeGroup], "exchange", 5, {4, 5, 6, 7}},
+      {groups[kModelGroup], "model", 5, {0, 1, 4, 5}},
+      {down, "stage 0 to 1", 5, {1, 5}},
+      {up, "stage 1 to 0", 1, {5, 1}},
+  };
+  for (const Case& test : cases) {
+    EXPECT_EQ(Print(test.group), test.name);
+    EXPECT_EQ(MembersOf(mesh, test.group, test.rank), test.members) << test.name;
+    const std::optional<Membership> own = MembershipOf(mesh, test.group, test.rank);
+    ASSERT_TRUE(own.has_value());
+    EXPECT_EQ(own->size, test.members.size()) << test.name;
+    EXPECT_EQ(own->first, test.members[0]) << test.name;
+    EXPECT_EQ(test.members[own->index], test.rank) << test.name;
+  }
+  EXPECT_EQ(MembershipOf({.pipeline = 3}, down, 2), std::nullopt);
+}
+
+// On any mesh the groups of a kind divide the ranks.
+TEST(Mesh, GroupsAreDisjointAndCoverAllRanks) {
+  for (const Mesh mesh : {Mesh{}, Mesh{.replica = 3}, Mesh{.shard = 4}, Mesh{.replica = 2, .shard = 3},
+                          Mesh{.pipeline = 3, .replica = 2, .shard = 2, .tensor = 2}}) {
+    for (const GroupSpec& group : CommonGroups()) {
+      std::set<uint32_t> seen;
+      for (uint32_t rank = 0; rank < mesh.ranks(); ++rank) {
+        const std::vector<uint32_t> members = MembersOf(mesh, group, rank);
+        if (members[0] != rank) continue;
+        for (const uint32_t member : members) {
+          EXPECT_TRUE(seen.insert(member).second);
+          EXPECT_EQ(MembersOf(mesh, group, member), members);
+        }
+      }
+      EXPECT_EQ(seen.size(), mesh.ranks());
+    }
+  }
+}
+
+TEST(Mesh, KindsWithTheSameMembersShareACommunicator) {
+  const std::vector<GroupSpec> groups = CommonGroups();
+  const auto shared = [&](const Mesh& mesh, int32_t a, int32_t b) { return ShareMembers(mesh, groups[a], groups[b]); };
+  EXPECT_TRUE(shared({.shard = 4}, kWorldGroup, kShardGroup));
+  EXPECT_TRUE(shared({.shard = 4}, kWorldGroup, kModelGroup));
+  EXPECT_FALSE(shared({.shard = 4}, kWorldGroup, kReplicaGroup));
+  EXPECT_TRUE(shared({.replica = 4}, kWorldGroup, kReplicaGroup));
+  EXPECT_FALSE(shared({.replica = 2, .shard = 2}, kWorldGroup, kShardGroup));
+  EXPECT_TRUE(shared({.replica = 2, .shard = 2}, kShardGroup, kModelGroup));
+  EXPECT_FALSE(shared({.pipeline = 2, .shard = 2}, kShardGroup, kModelGroup));
+  EXPECT_FALSE(shared({.shard = 4}, kWorldGroup, kExchangeGroup)) << "its collectives come between others'";
+}
+
+}  // namespace
+}  // namespace muster
