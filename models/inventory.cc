@@ -69,6 +69,40 @@ int ModelUnits(const Inventory& inventory) {
   return inventory.chunks().empty() ? inventory.units_size() : static_cast<int>(inventory.model_units());
 }
 
+uint64_t OutputBytes(const Unit& unit, uint64_t compute_bytes) {
+  uint64_t bytes = 0;
+  for (const Activation& output : unit.outputs()) {
+    uint64_t elements = 1;
+    for (const uint64_t n : output.shape()) elements *= n;
+    bytes += elements * (output.type() == Activation::COMPUTE ? compute_bytes : sizeof(float));
+  }
+  return bytes;
+}
+
+absl::Status CheckOutputs(const Inventory& inventory) {
+  for (int u = 0; u < inventory.units_size(); ++u) {
+    const Unit& unit = inventory.units(u);
+    const auto error = [&](auto... what) {
+      return absl::FailedPreconditionError(absl::StrCat("unit ", unit.name(), " ", what...));
+    };
+    const bool last = u + 1 == inventory.units_size();
+    if (last && unit.outputs_size() > 0) return error("is the last one and hands activations to a next one");
+    if (!last && unit.outputs().empty()) {
+      return error(
+          "does not say what it hands to the next one: its inventory is of an older build, or it gives activations "
+          "that are neither fp32 nor in precision.compute; print the inventory again with `muster model inspect`");
+    }
+    for (const Activation& output : unit.outputs()) {
+      if (output.type() == Activation::FP32 || output.type() == Activation::COMPUTE) continue;
+      return error("hands over ", output.name(), " of an unknown type");
+    }
+    if (const uint64_t bytes = OutputBytes(unit, sizeof(float)); bytes != unit.output_bytes()) {
+      return error("hands over ", bytes, " bytes of a sample, but has output_bytes ", unit.output_bytes());
+    }
+  }
+  return absl::OkStatus();
+}
+
 bool IsHiddenMatrix(const Inventory& inventory, int unit, const Tensor& tensor) {
   const int number = ModelUnit(inventory, unit);
   return number > 0 && number + 1 < ModelUnits(inventory) && tensor.shape_size() >= 2;

@@ -38,6 +38,13 @@ uint64_t Buffers(const Inventory& inventory);
 int ModelUnit(const Inventory& inventory, int unit);
 int ModelUnits(const Inventory& inventory);
 
+// Of one sample of all that the unit hands to the next one, where computing takes `compute_bytes` an element.
+uint64_t OutputBytes(const Unit& unit, uint64_t compute_bytes);
+
+// Whether the inventory says what goes from each unit to the next, as a cut between ranks needs. FailedPrecondition: a
+// unit does not, or its numbers contradict each other; names it.
+absl::Status CheckOutputs(const Inventory& inventory);
+
 // Whether a tensor of units(unit) is a matrix between the model's input and its output: it has two dimensions or more,
 // and the unit is neither the first, which reads the inputs (an embedding, a stem), nor the last, which computes the
 // loss (a head).

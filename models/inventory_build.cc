@@ -26,6 +26,14 @@ Tensor& AddTensor(Unit& unit, const std::string& name, const std::vector<uint64_
   return tensor;
 }
 
+void AddOutput(Unit& unit, const std::string& name, const std::vector<uint64_t>& shape, Activation::Type type) {
+  Activation& output = *unit.add_outputs();
+  output.set_name(name);
+  for (const uint64_t n : shape) output.add_shape(n);
+  output.set_type(type);
+  unit.set_output_bytes(OutputBytes(unit, sizeof(float)));
+}
+
 BatchTensor& AddBatchTensor(Task& task, const std::string& name, BatchTensor::Type type,
                             const std::vector<uint64_t>& shape) {
   BatchTensor& tensor = *task.add_tensors();
@@ -56,6 +64,10 @@ void SetImageTask(Inventory& inventory, uint64_t channels, uint64_t height, uint
   task.set_targets_per_sample(1);
 }
 
+void AddHiddenStates(Unit& unit, uint64_t tokens, uint64_t width) {
+  AddOutput(unit, "hidden_states", {tokens, width}, Activation::FP32);
+}
+
 Unit& AddTokenEmbedding(Inventory& inventory, const char* kind, uint64_t width) {
   const uint64_t c = width, t = TargetsPerSample(inventory);
   Unit& unit = *inventory.add_units();
@@ -63,7 +75,7 @@ Unit& AddTokenEmbedding(Inventory& inventory, const char* kind, uint64_t width) 
   unit.set_kind(kind);
   unit.set_forward_flops(1.0 * static_cast<double>(t) * static_cast<double>(c));
   unit.set_saved_bytes(8 * (t + 1));  // the token ids
-  unit.set_output_bytes(4 * t * c);
+  AddHiddenStates(unit, t, c);
   unit.set_drops(true);
   unit.set_backward_without_parameters(true);  // it adds the gradient's rows to those of the tokens
   unit.set_frees_output(true);

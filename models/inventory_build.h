@@ -43,12 +43,17 @@ absl::Status CheckNumbers(std::initializer_list<FamilyNumber> numbers, const cha
 Tensor& AddTensor(Unit& unit, const std::string& name, const std::vector<uint64_t>& shape, Initialisation::Kind kind,
                   double standard_deviation = 0);
 
+// Also sets output_bytes, which are those of all outputs.
+void AddOutput(Unit& unit, const std::string& name, const std::vector<uint64_t>& shape, Activation::Type type);
+
 BatchTensor& AddBatchTensor(Task& task, const std::string& name, BatchTensor::Type type,
                             const std::vector<uint64_t>& shape);
 // The task of predicting each next token of a sequence of `context` tokens.
 void SetLanguageTask(Inventory& inventory, uint64_t vocabulary, uint64_t context);
 // The task of naming the class of an image [channels, height, width].
 void SetImageTask(Inventory& inventory, uint64_t channels, uint64_t height, uint64_t width, uint64_t classes);
+// The residual stream between units of a language model, which is fp32 whatever they compute in.
+void AddHiddenStates(Unit& unit, uint64_t tokens, uint64_t width);
 // The first and the last unit of a language model, without tensors; the inventory's task is set.
 Unit& AddTokenEmbedding(Inventory& inventory, const char* kind, uint64_t width);
 Unit& AddLanguageHead(Inventory& inventory, const char* kind, uint64_t width, Device device);

@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "google/protobuf/descriptor.h"
@@ -95,6 +97,57 @@ TEST(Gpt2, OverridesAndErrors) {
   model = OfSize(GPT2_SIZE_TINY);
   model.mutable_gpt2()->set_vocabulary((1u << 24) + 1);
   EXPECT_TRUE(absl::StartsWith(Resolve(model).status().message(), "vocabulary: must be"));
+}
+
+// A residual stream of fp32 in language models; features as the convolutions give them, smaller with each stage.
+TEST(Outputs, AreTheActivationsBetweenUnits) {
+  Model llama, resnet;
+  llama.mutable_llama()->set_size(LLAMA_SIZE_8B);
+  resnet.mutable_resnet()->set_depth(50), resnet.mutable_resnet()->set_stem(RESNET_STEM_IMAGENET);
+  for (const auto& [model, tokens, width] : {std::tuple(OfSize(GPT2_SIZE_XL), 1024u, 1600u), {llama, 8192u, 4096u}}) {
+    const Inventory inventory = *MakeInventory(model);
+    EXPECT_TRUE(CheckOutputs(inventory).ok());
+    for (int u = 0; u + 1 < inventory.units_size(); ++u) {
+      const Unit& unit = inventory.units(u);
+      ASSERT_EQ(unit.outputs_size(), 1) << unit.name();
+      EXPECT_EQ(unit.outputs(0).name(), "hidden_states");
+      EXPECT_EQ(unit.outputs(0).shape(0), tokens);
+      EXPECT_EQ(unit.outputs(0).shape(1), width);
+      EXPECT_EQ(unit.output_bytes(), uint64_t{4} * tokens * width);
+      EXPECT_EQ(OutputBytes(unit, 2), unit.output_bytes()) << "fp32 in every precision";
+    }
+  }
+  const Inventory inventory = *MakeInventory(resnet);
+  EXPECT_TRUE(CheckOutputs(inventory).ok());
+  const auto shape = [&](int unit) {
+    const auto& s = inventory.units(unit).outputs(0).shape();
+    return std::vector<uint64_t>(s.begin(), s.end());
+  };
+  EXPECT_EQ(shape(0), (std::vector<uint64_t>{64, 56, 56}));  // torchvision's, of images of 224
+  EXPECT_EQ(shape(1), (std::vector<uint64_t>{256, 56, 56}));
+  EXPECT_EQ(shape(16), (std::vector<uint64_t>{2048, 7, 7}));
+  EXPECT_EQ(inventory.units(16).output_bytes(), 4u * 2048 * 49);
+  EXPECT_EQ(OutputBytes(inventory.units(16), 2), 2u * 2048 * 49);
+  EXPECT_EQ(inventory.units(17).output_bytes(), 0u);
+}
+
+TEST(Outputs, OfAnInventoryThatCannotBeCutAreNamed) {
+  const Inventory good = *MakeInventory(OfSize(GPT2_SIZE_TINY));
+  const auto error = [&](const auto& change) {
+    Inventory inventory = good;
+    change(inventory);
+    const absl::Status status = CheckOutputs(inventory);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    return std::string(status.message());
+  };
+  EXPECT_TRUE(absl::StartsWith(error([](Inventory& i) { i.mutable_units(2)->clear_outputs(); }),
+                               "unit h.1 does not say what it hands to the next one"));
+  EXPECT_EQ(error([](Inventory& i) { *i.mutable_units(5)->add_outputs() = i.units(4).outputs(0); }),
+            "unit head is the last one and hands activations to a next one");
+  EXPECT_EQ(error([](Inventory& i) { i.mutable_units(1)->mutable_outputs(0)->clear_type(); }),
+            "unit h.0 hands over hidden_states of an unknown type");
+  EXPECT_EQ(error([](Inventory& i) { i.mutable_units(1)->set_output_bytes(5); }),
+            "unit h.0 hands over 65536 bytes of a sample, but has output_bytes 5");
 }
 
 // --model FAMILY:SIZE of the CLI, and HasSize and WithoutSize, know named sizes as model.size. A family may have none.

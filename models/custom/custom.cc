@@ -165,17 +165,7 @@ class CustomCheck {
     if (tensor.type() != BatchTensor::INT64 && tensor.type() != BatchTensor::FLOAT) {
       return Bad(path + ".type", "must be INT64 or FLOAT");
     }
-    if (tensor.shape_size() > kMaxCustomDimensions) {
-      return Bad(path + ".shape", absl::StrCat("at most ", kMaxCustomDimensions, " dimensions are allowed"));
-    }
-    uint64_t elements = 1;
-    for (const uint64_t n : tensor.shape()) {
-      if (n == 0) return Bad(path + ".shape", "a dimension is 0");
-      if (n > kMaxSampleElements / elements) {
-        return Bad(path + ".shape", absl::StrCat("a sample has more than ", kMaxSampleElements, " elements"));
-      }
-      elements *= n;
-    }
+    if (absl::Status status = SampleShape(path + ".shape", tensor.shape()); !status.ok()) return status;
     if (tensor.type() == BatchTensor::FLOAT && tensor.bound() != 0) {
       return Bad(path + ".bound", "only integers have one");
     }
@@ -224,6 +214,8 @@ class CustomCheck {
     for (int u = 0; u < model_.units_size(); ++u) {
       const std::string path = absl::StrCat("units[", u, "]");
       if (absl::Status status = OneUnit(path, model_.units(u)); !status.ok()) return status;
+      const bool last = u + 1 == model_.units_size();
+      if (absl::Status status = Outputs(path, model_.units(u), last); !status.ok()) return status;
     }
     return absl::OkStatus();
   }
@@ -296,6 +288,39 @@ class CustomCheck {
         return Bad(at, absl::StrCat("no earlier unit \"", borrow.unit(), "\" has a tensor \"", borrow.tensor(), "\""));
       }
       if (!borrowed.insert(borrow.tensor()).second) return Bad(at, "occurs twice");
+    }
+    return absl::OkStatus();
+  }
+
+  // None: unknown, as in an inventory of an older build. Else one, which is all that a plug-in's unit gives.
+  static absl::Status Outputs(const std::string& path, const Unit& unit, bool last) {
+    if (unit.outputs().empty()) return absl::OkStatus();
+    if (last) return Bad(path + ".outputs", "the last unit hands nothing to a next one");
+    if (unit.outputs_size() > 1) return Bad(path + ".outputs", "a custom unit has one");
+    const Activation& output = unit.outputs(0);
+    const std::string at = path + ".outputs[0]";
+    if (absl::Status status = CheckTensorName(at + ".name", output.name()); !status.ok()) return status;
+    if (output.type() != Activation::FP32 && output.type() != Activation::COMPUTE) {
+      return Bad(at + ".type", "must be FP32 or COMPUTE");
+    }
+    if (absl::Status status = SampleShape(at + ".shape", output.shape()); !status.ok()) return status;
+    const uint64_t bytes = OutputBytes(unit, sizeof(float));
+    if (unit.output_bytes() == bytes) return absl::OkStatus();
+    return Bad(path + ".output_bytes", absl::StrCat("must be the ", bytes, " of outputs, got ", unit.output_bytes()));
+  }
+
+  // Of one sample.
+  static absl::Status SampleShape(const std::string& path, const google::protobuf::RepeatedField<uint64_t>& shape) {
+    if (shape.size() > kMaxCustomDimensions) {
+      return Bad(path, absl::StrCat("at most ", kMaxCustomDimensions, " dimensions are allowed"));
+    }
+    uint64_t elements = 1;
+    for (const uint64_t n : shape) {
+      if (n == 0) return Bad(path, "a dimension is 0");
+      if (n > kMaxSampleElements / elements) {
+        return Bad(path, absl::StrCat("a sample has more than ", kMaxSampleElements, " elements"));
+      }
+      elements *= n;
     }
     return absl::OkStatus();
   }

@@ -36,7 +36,7 @@ Model GoodCustom() {
   Inventory task;
   SetLanguageTask(task, 61, 16);
   *custom.mutable_task() = task.task();
-  AddCustomUnit(custom, "embedding");
+  AddOutput(AddCustomUnit(custom, "embedding"), "output", {16, 3}, Activation::COMPUTE);
   Unit& head = AddCustomUnit(custom, "head");
   head.set_forward_flops(100);
   head.set_saved_bytes(64);
@@ -62,6 +62,16 @@ TEST(CustomModel, TheInventoryIsTheSpecs) {
   EXPECT_EQ(TargetsPerSample(inventory), 16u);
   EXPECT_EQ(inventory.units(1).SerializeAsString(), good.custom().units(1).SerializeAsString());
   EXPECT_EQ(Describe(good), "custom libmine");
+}
+
+// A spec or a manifest of a build whose inventories had no outputs.
+TEST(CustomModel, AnInventoryWithoutOutputsIsRead) {
+  Model older = GoodCustom();
+  older.mutable_custom()->mutable_units(0)->clear_outputs();
+  ASSERT_TRUE(Resolve(older).ok()) << Resolve(older).status();
+  EXPECT_TRUE(CheckSame(older, GoodCustom()).ok());
+  EXPECT_FALSE(CheckOutputs(*MakeInventory(older)).ok());
+  EXPECT_TRUE(CheckOutputs(*MakeInventory(GoodCustom())).ok());
 }
 
 TEST(CustomModel, ImagesAreATaskToo) {
@@ -225,6 +235,25 @@ const std::vector<BadCustom>& BadCustoms() {
       {"units[1].saved_bytes", [](Custom& m) { m.mutable_units(1)->set_saved_bytes(~uint64_t{0}); }},
       {"units[1].backward_constant_bytes",
        [](Custom& m) { m.mutable_units(1)->set_backward_constant_bytes(~uint64_t{0}); }},
+      {"units[0].output_bytes: must be the 192 of outputs, got 191",
+       [](Custom& m) { m.mutable_units(0)->set_output_bytes(191); }},
+      {"units[0].outputs: a custom unit has one",
+       [](Custom& m) { *m.mutable_units(0)->add_outputs() = m.units(0).outputs(0); }},
+      {"units[1].outputs: the last unit",
+       [](Custom& m) { *m.mutable_units(1)->add_outputs() = m.units(0).outputs(0); }},
+      {"units[0].outputs[0].name: missing", [](Custom& m) { m.mutable_units(0)->mutable_outputs(0)->clear_name(); }},
+      {"units[0].outputs[0].type: must be", [](Custom& m) { m.mutable_units(0)->mutable_outputs(0)->clear_type(); }},
+      {"units[0].outputs[0].shape: a dimension is 0",
+       [](Custom& m) { m.mutable_units(0)->mutable_outputs(0)->set_shape(0, 0); }},
+      // 2^33 * 2^33 would be 4 after 2^64.
+      {"units[0].outputs[0].shape: a sample has more",
+       [](Custom& m) {
+         for (int i = 0; i < 2; ++i) m.mutable_units(0)->mutable_outputs(0)->set_shape(i, uint64_t{1} << 33);
+       }},
+      {"units[0].outputs[0].shape: at most 8",
+       [](Custom& m) {
+         for (int i = 0; i < 7; ++i) m.mutable_units(0)->mutable_outputs(0)->add_shape(1);
+       }},
       {"units[1]: has a field", [](Custom& m) { m.mutable_units(1)->set_piece_rows(1); }},
       {"units[1]: has a field", [](Custom& m) { m.mutable_units(1)->set_backward_without_parameters(true); }},
       {"units[1]: has a field", [](Custom& m) { m.mutable_units(1)->set_frees_output(true); }},

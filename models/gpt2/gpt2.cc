@@ -79,7 +79,7 @@ Unit MakeBlock(const Gpt2& m, uint32_t layer, Device device) {
   unit.set_forward_bytes(4 * t * c);                  // ln_2
   unit.set_forward_piece_bytes(16 * c);               // GELU
   unit.set_backward_piece_bytes(2 * 16 * c + 4 * c);  // GELU, the hidden layer's gradient, ln_2 or its gradient
-  unit.set_output_bytes(4 * t * c);
+  AddHiddenStates(unit, t, c);
   if (device == DEVICE_CUDA) {
     // Attention's backward: the gradients of its output and of q k v, the latter once more before they are joined, and
     // its sums; all less the hidden layer and the sum after attention, which are gone by then. The bias's sums.

@@ -262,7 +262,7 @@ Unit MakeBlock(const Llama& m, uint32_t layer, Device device) {
     unit.set_backward_bytes(4 * t * (around > gone ? around - gone : 0) + 4 * t * (q + 2 * kv) / kGpuTileRows);
     unit.set_backward_piece_bytes(unit.backward_piece_bytes() + 4 * c / kGpuTileRows);
   }
-  unit.set_output_bytes(4 * t * c);
+  AddHiddenStates(unit, t, c);
   return unit;
 }
 

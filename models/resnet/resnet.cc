@@ -108,10 +108,13 @@ class UnitBuilder {
   }
   void Save(uint64_t elements) { saved_ += elements; }
   Unit& unit() { return unit_; }
-  Unit Done(uint64_t output, uint64_t forward, uint64_t backward) {
+  // To the next unit. A normalization gives the dtype of its input: that of the convolutions.
+  void HandOver(uint64_t channels, uint64_t size) {
+    AddOutput(unit_, "features", {channels, size, size}, Activation::COMPUTE);
+  }
+  Unit Done(uint64_t forward, uint64_t backward) {
     unit_.set_forward_flops(flops_);
     unit_.set_saved_bytes(4 * saved_);
-    unit_.set_output_bytes(4 * output);
     unit_.set_forward_bytes(4 * forward);
     unit_.set_backward_bytes(4 * backward);
     // Each tensor's gradient; the largest one's once more, in the layout in which oneDNN computes it.
@@ -146,15 +149,14 @@ Unit MakeStem(const Resnet& m, uint64_t& size) {
   UnitBuilder stem("stem", "resnet.stem", m.sync_batch_norm());
   stem.Save(uint64_t{m.channels()} * size * size);
   if (imagenet) size = Strided(size, 2);
-  uint64_t output = stem.AddConvolution("conv1", "bn1", m.channels(), m.width(), imagenet ? 7 : 3, size);
-  const uint64_t convolved = output;
+  const uint64_t convolved = stem.AddConvolution("conv1", "bn1", m.channels(), m.width(), imagenet ? 7 : 3, size);
   if (imagenet) {
     stem.Save(convolved);  // the rectifier's result
     size = Strided(size, 2);
-    output = uint64_t{m.width()} * size * size;
-    stem.Save(2 * output);  // where each maximum was, in 8 bytes
+    stem.Save(2 * m.width() * size * size);  // where each maximum was, in 8 bytes
   }
-  return stem.Done(output, 0, 2 * convolved);
+  stem.HandOver(m.width(), size);
+  return stem.Done(0, 2 * convolved);
 }
 
 Unit MakeBlock(const Resnet& m, const ResnetBlock& block, uint64_t& size) {
@@ -180,7 +182,8 @@ Unit MakeBlock(const Resnet& m, const ResnetBlock& block, uint64_t& size) {
   size = strided;
   // Forward: the shortcut until it is added. Backward: the sum's gradient, which the shortcut waits for, and those of
   // two neighbors on the other path.
-  return built.Done(output, output, output + 2 * std::max({output, widest, input}));
+  built.HandOver(block.out, size);
+  return built.Done(output, output + 2 * std::max({output, widest, input}));
 }
 
 Unit MakeHead(const Resnet& m, uint64_t features, uint64_t size) {
@@ -191,7 +194,7 @@ Unit MakeHead(const Resnet& m, uint64_t features, uint64_t size) {
   AddTensor(head.unit(), "fc.bias", {m.classes()}, Initialisation::ZEROS);
   const uint64_t input = features * size * size;
   head.Save(input);
-  Unit unit = head.Done(0, features + 2 * m.classes(), input + 2 * features + 3 * m.classes());
+  Unit unit = head.Done(features + 2 * m.classes(), input + 2 * features + 3 * m.classes());
   unit.set_forward_flops(2.0 * static_cast<double>(features) * m.classes());
   return unit;
 }

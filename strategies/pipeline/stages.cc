@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "models/inventory.h"
 
 namespace muster::pipeline {
 namespace {
@@ -165,12 +166,9 @@ Inventory StageInventory(const Inventory& inventory, const StageOfUnit& stages, 
 }
 
 absl::Status CheckCut(const Inventory& inventory, const StageOfUnit& stages) {
-  for (const ModelChunk& chunk : ChunksOf(stages)) {
-    if (chunk.begin == 0 || inventory.units(chunk.begin - 1).outputs_size() > 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat("parallel.pipeline: what ", inventory.units(chunk.begin - 1).name(),
-                                                   " hands to ", inventory.units(chunk.begin).name(),
-                                                   " is not in the inventory; make it again with muster model "
-                                                   "inspect"));
+  if (ChunksOf(stages).size() == 1) return absl::OkStatus();
+  if (const absl::Status known = models::CheckOutputs(inventory); !known.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("parallel.pipeline: ", known.message()));
   }
   std::map<std::string, uint32_t> stage_of;
   for (int u = 0; u < inventory.units_size(); ++u) stage_of[inventory.units(u).name()] = stages[u];

@@ -9,9 +9,12 @@
 //   tensor was reused too early: the collective and the group fail with an error that names rank and tensor, and no
 //   result is written. Arithmetic makes a signaling NaN quiet, so `x += 1` on poison is found, too.
 //
-// A rank that never waits makes the others fail at the deadline; the error names it. A send and its receive need not be
-// waited for by both at once, because rings wait in any order: each also counts as waited for while its rank is blocked
-// in another Wait.
+// A rank that never waits makes the others fail at the deadline; the error names it. A Work that is dropped before its
+// wait fails the group.
+//
+// A send and its receive are apart: each is over at its own wait, once both have been issued. A rank's waits for
+// messages may so depend on each other in any order, within a group and between groups. The receiver gets what the
+// sender's tensor held at the issue; a sender that reuses the tensor fails at its own wait.
 #pragma once
 
 #include <memory>

@@ -117,10 +117,42 @@ TEST(Adversarial, ASourceThatIsOverwrittenBeforeItsWaitIsAnError) {
   const auto fill = [](const at::Tensor& values) { values.fill_(7); };
   const auto broadcast = [](Group& group, at::Tensor values) { return group.Broadcast(std::move(values), 1); };
   EXPECT_THAT(ErrorOfReuse(at::kFloat, broadcast, fill), HasSubstr("rank 1 changed tensor 0 of broadcast 4"));
-  const auto message = [](Group& group, at::Tensor values) {
-    return group.rank() == 1 ? group.Send(std::move(values), 0) : group.Recv(std::move(values), 1);
-  };
-  EXPECT_THAT(ErrorOfReuse(at::kFloat, message, fill), HasSubstr("rank 1 changed tensor 0 of send 4"));
+}
+
+// The receiver, which may be far ahead, already has the message.
+TEST(Adversarial, AMessageThatIsOverwrittenBeforeItsWaitIsAnError) {
+  const auto groups = MakeAdversarial(2, kTestPatience);
+  const at::Tensor out = Ones(4), in = Ones(4);
+  const auto send = groups[0]->Send(out, 1), receive = groups[1]->Recv(in, 0);
+  out.fill_(7);
+  EXPECT_TRUE(receive->Wait().ok());
+  EXPECT_TRUE(in.eq(1).all().item<bool>());
+  EXPECT_FALSE(send->done());
+  EXPECT_THAT(std::string(send->Wait().message()),
+              HasSubstr("written while in flight: rank 0 changed tensor 0 of send 4"));
+  EXPECT_FALSE(groups[1]->Health().ok());
+}
+
+TEST(Adversarial, AReceiveIsWrittenAtItsWait) {
+  const auto groups = MakeAdversarial(2, kTestPatience);
+  const at::Tensor out = Ones(4), in = Ones(4);
+  const auto receive = groups[1]->Recv(in, 0), send = groups[0]->Send(out, 1);
+  EXPECT_TRUE(send->Wait().ok());
+  EXPECT_TRUE(AllNaN(in));
+  EXPECT_FALSE(receive->done());
+  EXPECT_TRUE(receive->Wait().ok());
+  EXPECT_TRUE(receive->done());
+  EXPECT_TRUE(in.eq(1).all().item<bool>());
+  const auto again = groups[1]->Recv(in, 0), more = groups[0]->Send(out, 1);
+  in.fill_(7);
+  EXPECT_THAT(std::string(again->Wait().message()), HasSubstr("rank 1 changed tensor 0 of recv 4"));
+}
+
+TEST(Adversarial, AWorkThatIsDroppedBeforeItsWaitIsAnError) {
+  const auto groups = MakeAdversarial(2, kTestPatience);
+  const auto receive = groups[1]->Recv(Ones(4), 0);
+  groups[0]->Send(Ones(4), 1).reset();
+  EXPECT_THAT(std::string(receive->Wait().message()), HasSubstr("rank 0 dropped send 4 Float @0 before"));
 }
 
 TEST(Adversarial, ARankThatDoesNotWaitIsNamed) {

@@ -10,12 +10,14 @@
 #include "worker/collectives/device_group.h"
 #include "worker/collectives/gloo_groups_test.h"
 #include "worker/collectives/memory_key_value.h"
+#include "worker/collectives/message_conformance_test.h"
 #include "worker/collectives/peers.h"
 #include "worker/collectives/threads.h"
 
 namespace muster::collectives {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 Groups Join(int size, absl::Duration timeout, bool direct) {
@@ -172,19 +174,61 @@ TEST_P(Conformance, ARankThatNeverComesIsNamedAtTheDeadline) {
       absl::Seconds(1));
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
-                         ::testing::Values(Backend{"threads", c10::kCPU, 4, ThreadGroups},
-                                           Backend{"adversarial", c10::kCPU, 4, AdversarialGroups},
-                                           Backend{"device", c10::kCPU, 4, DeviceGroups},
-                                           Backend{"gloo", c10::kCPU, 4, GlooGroups},
-                                           Backend{"direct", c10::kCPU, 4, DirectGroups}),
-                         [](const auto& info) { return std::string(info.param.name); });
+// A message that no one sends or receives fails at its deadline, on the rank that waits for it.
+TEST_P(MessageConformance, ThePeerThatNeverComesIsNamedAtTheDeadline) {
+  for (const bool sends : {false, true}) {
+    std::atomic<bool> failed = false;
+    OnTwoRanks(
+        1,
+        [&](int rank, const std::vector<Group*>& groups) {
+          if (rank == 0) {
+            ASSERT_TRUE(Eventually([&] { return failed.load(); }));
+            return;
+          }
+          const at::Tensor values = Of(0, 1000);
+          const absl::Time begin = absl::Now();
+          const auto work = sends ? groups[0]->Send(values, 0) : groups[0]->Recv(values, 0);
+          EXPECT_FALSE(work->done());
+          const absl::Status status = work->Wait();
+          EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+          EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(sends ? "send" : "rec"), HasSubstr("rank 0")));
+          EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+          EXPECT_TRUE(work->done());
+          EXPECT_FALSE(groups[0]->Health().ok());
+          EXPECT_FALSE(groups[0]->Recv(values, 0)->Wait().ok()) << "a group that failed stays so";
+          failed = true;
+        },
+        absl::Seconds(1));
+  }
+}
+
+const std::vector<Backend>& Backends() {
+  static const auto& all =
+      *new std::vector<Backend>{{"threads", c10::kCPU, 4, ThreadGroups, /*tells_of_messages=*/true},
+                                {"adversarial", c10::kCPU, 4, AdversarialGroups},
+                                {"device", c10::kCPU, 4, DeviceGroups, /*tells_of_messages=*/true},
+                                {"gloo", c10::kCPU, 4, GlooGroups},
+                                {"direct", c10::kCPU, 4, DirectGroups, /*tells_of_messages=*/true}};
+  return all;
+}
+std::string NameOf(const testing::TestParamInfo<Backend>& info) { return info.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Backends, Conformance, ::testing::ValuesIn(Backends()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Backends, MessageConformance, ::testing::ValuesIn(Backends()), NameOf);
 
 TEST(Device, RowsAndColumnsOfRanksAreGroups) {
   const Groups groups = DeviceGroups(4, absl::Seconds(20));
   ExpectRowsAndColumns(groups, [](DeviceGroup& world, int color, int rank, int size) {
     return world.Split(color, {.rank = rank, .size = size, .count = [] { return 1; }, .diagnose = [] { return ""; }});
   });
+}
+
+TEST(Threads, MessagesOfOtherTypesFail) {
+  Groups groups = MakeThreads(2);
+  const auto sent = groups[0]->Send(at::zeros({3}, at::kFloat), 1);
+  const auto received = groups[1]->Recv(at::zeros({3}, at::kBFloat16), 0);
+  EXPECT_THAT(std::string(sent->Wait().message()), HasSubstr("ranks disagree: send 3 Float @0 and recv 3 BFloat16 @0"));
+  EXPECT_FALSE(received->Wait().ok());
 }
 
 TEST(Threads, RanksThatDisagreeFail) {

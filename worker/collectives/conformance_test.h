@@ -32,6 +32,7 @@ struct Backend {
   c10::DeviceType device;
   int most_ranks;  // that this machine can hold
   std::function<Groups(int size, absl::Duration timeout)> make;
+  bool tells_of_messages = false;  // Work::done of a message becomes true without a Wait
 };
 
 class Conformance : public ::testing::TestWithParam<Backend> {

@@ -298,6 +298,60 @@ TEST_F(DeviceGroupTest, ACollectiveOfNothingIsCountedAndNotEnqueued) {
   EXPECT_THAT(device.calls(), ElementsAre());
 }
 
+// NCCL's send waits for its receive on the device. The host goes on, also to Wait, which only makes a stream wait.
+TEST_F(DeviceGroupTest, MessagesWithoutAPartnerDoNotHoldTheHost) {
+  FakeDevice other;
+  const auto down = Make();
+  const auto up = MakeDeviceGroup(options, other.Transport());
+  std::vector<std::unique_ptr<Work>> works;
+  {
+    Aside aside;
+    EXPECT_TRUE(aside.Returns([&] {
+      for (int i = 0; i < 3; ++i) works.push_back(down->Send(values, 1));
+      works.push_back(up->Recv(values, 1));
+      EXPECT_TRUE(works[0]->Wait().ok());
+    }));
+  }
+  for (const auto& work : works) EXPECT_FALSE(work->done());
+  other.reached.Set(true);
+  EXPECT_TRUE(works[3]->done());
+  EXPECT_FALSE(works[2]->done()) << "each group is on its own";
+  device.reached.Set(true);
+  for (const auto& work : works) EXPECT_TRUE(work->done());
+  EXPECT_THAT(device.calls(), ElementsAre("begin", "record", "begin", "record", "begin", "record"));
+  EXPECT_THAT(other.calls(), ElementsAre("begin", "record"));
+}
+
+// NCCL connects two ranks at their first message, and enqueues it only then.
+TEST_F(DeviceGroupTest, AFirstMessageThatConnectsHoldsNoOtherGroup) {
+  FakeDevice other;
+  other.reached.Set(true);
+  device.begin.Set(false);
+  device.ready.Set(false);
+  const auto down = Make();
+  const auto up = MakeDeviceGroup(options, other.Transport());
+  std::unique_ptr<Work> first;
+  std::thread issuer([&] { first = down->Send(values, 1); });
+  ASSERT_TRUE(Eventually([&] { return !device.calls().empty(); }));
+  {
+    Aside aside;
+    EXPECT_TRUE(aside.Returns([&] { EXPECT_TRUE(up->Recv(values, 1)->done()); }));
+    device.ready.Set(true);
+  }
+  issuer.join();
+  EXPECT_FALSE(first->done());
+  device.reached.Set(true);
+}
+
+TEST_F(DeviceGroupTest, AMessageThatNeverComesFailsAtTheDeadline) {
+  options.timeout = kSoon;
+  const auto group = Make();
+  const auto work = group->Recv(values, 1);
+  ASSERT_TRUE(Eventually([&] { return !group->Health().ok(); }));
+  EXPECT_THAT(Message(work->Wait()), HasSubstr("receive 1: it was not done within 50ms (rank 1 is gone)"));
+  EXPECT_THAT(device.calls(), ElementsAre("begin", "record", "abort"));
+}
+
 TEST_F(DeviceGroupTest, ABarrierReturnsWhenTheDeviceHasFinishedIt) {
   const auto group = Make();
   int queries = 0;

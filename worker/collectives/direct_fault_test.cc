@@ -17,6 +17,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -190,6 +191,85 @@ TEST(DirectFault, OneThatMayNotBeReadSendsAllThroughGloo) {
     if (rank == 1) prctl(PR_SET_DUMPABLE, 0);
   });
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.Answer(rank), "Gloo");
+}
+
+// One more group between the two ranks, as a pipeline has one for each edge and direction.
+std::unique_ptr<Group> Lane(const Group& world, KeyValue& values, const std::string& name, bool direct,
+                            absl::Duration timeout = kLong) {
+  return MakeGloo({.rank = world.rank(),
+                   .size = world.size(),
+                   .name = name,
+                   .host = "127.0.0.1",
+                   .timeout = timeout,
+                   .join_timeout = kLong,
+                   .direct = direct},
+                  values)
+      .value();
+}
+
+// Two lanes each way, many messages of all sizes in each, all in flight at once. More than the sender's posts hold.
+std::string CrossMessages(Group& world, KeyValue& values, bool direct) {
+  constexpr int kMessages = 150;
+  const int rank = world.rank();
+  std::vector<std::unique_ptr<Group>> lanes;
+  std::vector<at::Tensor> received;
+  std::vector<std::unique_ptr<Work>> works;
+  for (int lane = 0; lane < 4; ++lane) lanes.push_back(Lane(world, values, absl::StrCat("lane", lane), direct));
+  const auto elements = [](int m) { return m % 50 == 7 ? 2'000'000 : m * m % 977; };
+  for (int m = 0; m < kMessages; ++m) {
+    for (int lane = 0; lane < 4; ++lane) {
+      if (lane % 2 == rank) {
+        works.push_back(lanes[lane]->Send(at::full({elements(m)}, 1000.0f * lane + m), 1 - rank));
+      } else {
+        received.push_back(at::full({elements(m)}, -1.0f));
+        works.push_back(lanes[lane]->Recv(received.back(), 1 - rank));
+      }
+    }
+  }
+  for (size_t i = works.size(); i-- > 0;) {
+    if (const absl::Status status = works[i]->Wait(); !status.ok()) return status.ToString();
+  }
+  size_t next = 0;
+  for (int m = 0; m < kMessages; ++m) {
+    for (int lane = 0; lane < 4; ++lane) {
+      if (lane % 2 == rank) continue;
+      if (!received[next++].eq(1000.0f * lane + m).all().item<bool>()) return absl::StrCat(lane, ": ", m, " is wrong");
+    }
+  }
+  return "right";
+}
+
+TEST(DirectFault, MessagesCrossBetweenProcesses) {
+  for (const bool direct : {true, false}) {
+    Ranks ranks(2, kLong, [=](Group& world, KeyValue& values) { return CrossMessages(world, values, direct); });
+    for (const int rank : {0, 1}) EXPECT_EQ(ranks.Answer(rank), "right") << (direct ? "direct" : "Gloo");
+  }
+}
+
+TEST(DirectFault, AKilledRankOfAMessageIsNamedAtOnce) {
+  for (const bool direct : {true, false}) {
+    for (const bool sends : {true, false}) {
+      Ranks ranks(2, absl::Seconds(50), [=](Group& world, KeyValue& values) -> std::string {
+        const auto lane = Lane(world, values, "lane", direct, absl::Seconds(50));
+        const at::Tensor message = at::full({100'000}, 1.0f);
+        if (world.rank() == 1) {
+          (void)values.Set("ready", "");
+          (void)values.Wait("never", kLong);
+          return "";
+        }
+        (void)values.Wait("ready", kLong);
+        const auto work = sends ? lane->Send(message, 1) : lane->Recv(message, 1);
+        (void)values.Set("waits", "");
+        return std::string(work->Wait().message());
+      });
+      ASSERT_TRUE(ranks.values().Wait("waits", kLong).ok());
+      const absl::Time killed = absl::Now();
+      ranks.Signal(1, SIGKILL);
+      EXPECT_THAT(ranks.Answer(0), AllOf(HasSubstr(sends ? "send" : "receive"), HasSubstr("rank 1 is gone")))
+          << (direct ? "direct" : "Gloo");
+      EXPECT_LT(absl::Now() - killed, absl::Seconds(20)) << "not by the deadline of 50 s";
+    }
+  }
 }
 
 }  // namespace

@@ -180,5 +180,49 @@ TEST(Direct, WaitReturnsOnlyWhenTheOthersHaveRead) {
       absl::Seconds(1));
 }
 
+TEST(Direct, MessagesAreReadFromTheSendersMemory) {
+  OnRanks(2, true, [](std::unique_ptr<Group> group) {
+    const at::Tensor values = at::full({1000}, group->rank() + 1.0f);
+    const auto work = group->rank() == 0 ? group->Send(values, 1) : group->Recv(values, 0);
+    ASSERT_TRUE(work->Wait().ok());
+    EXPECT_EQ(values[999].item<float>(), 1);
+    EXPECT_TRUE(work->done_at().has_value()) << "by Gloo";
+  });
+}
+
+TEST(Direct, MessagesOfOtherSizesOrTypesFail) {
+  for (const bool type : {false, true}) {
+    OnRanks(2, true, [&](std::unique_ptr<Group> group) {
+      if (group->rank() == 0) {
+        const absl::Status status = group->Send(at::zeros({8}, at::kFloat), 1)->Wait();
+        EXPECT_THAT(std::string(status.message()), HasSubstr("send 1 failed: "));
+        EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 has aborted"));
+        return;
+      }
+      const at::Tensor other = type ? at::zeros({8}, at::kInt) : at::zeros({9}, at::kFloat);
+      const auto work = group->Recv(other, 0);
+      EXPECT_THAT(std::string(work->Wait().message()), HasSubstr("ranks disagree: message 1 of rank 0 has 32 bytes"));
+      EXPECT_FALSE(group->Health().ok());
+    });
+  }
+}
+
+// The receiver does not accept what the sender may have overwritten since.
+TEST(Direct, ASendThatIsDroppedEndsTheGroup) {
+  absl::Notification dropped, over;
+  OnRanks(2, true, [&](std::unique_ptr<Group> group) {
+    const at::Tensor values = at::full({1000}, 1.0f);
+    if (group->rank() == 0) {
+      group->Send(values, 1).reset();
+      EXPECT_FALSE(group->Health().ok());
+      dropped.Notify();
+      return over.WaitForNotification();
+    }
+    dropped.WaitForNotification();
+    EXPECT_THAT(std::string(group->Recv(values, 0)->Wait().message()), HasSubstr("rank 0 has aborted"));
+    over.Notify();
+  });
+}
+
 }  // namespace
 }  // namespace muster::collectives

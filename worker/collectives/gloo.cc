@@ -355,13 +355,18 @@ class GlooGroup final : public Group {
 absl::StatusOr<std::unique_ptr<Group>> Nearer(std::unique_ptr<Group> gloo, const GlooOptions& options,
                                               std::shared_ptr<GroupStatus> status, SteadyPoint deadline,
                                               KeyValue& rendezvous) {
-  auto neighbours = Neighbours::Meet({.rank = options.rank,
-                                      .size = options.size,
-                                      .name = options.name,
-                                      .willing = options.direct,
-                                      .deadline = deadline},
-                                     rendezvous);
-  if (neighbours.ok()) return MakeDirect(std::move(gloo), *std::move(neighbours), std::move(status));
+  const auto meet = [&](const std::string& name) {
+    return Neighbours::Meet(
+        {.rank = options.rank, .size = options.size, .name = name, .willing = options.direct, .deadline = deadline},
+        rendezvous);
+  };
+  auto neighbours = meet(options.name);
+  if (neighbours.ok()) {
+    if (options.size != 2) return MakeDirect(std::move(gloo), *std::move(neighbours), nullptr, std::move(status));
+    auto pair = meet(absl::StrCat(options.name, "/messages"));
+    if (!pair.ok()) return pair.status();
+    return MakeDirect(std::move(gloo), *std::move(neighbours), *std::move(pair), std::move(status));
+  }
   if (absl::IsPermissionDenied(neighbours.status())) {
     LOG(WARNING) << "the ranks of the group " << options.name
                  << " are on one machine but communicate through sockets, which costs CPU time: "

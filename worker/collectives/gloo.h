@@ -1,6 +1,7 @@
 // Collectives between CPU ranks: LibTorch's Gloo over TCP, a full mesh, so at most 64 ranks. If all ranks of a group
-// are on one machine and may read each other's memory, reductions and gathers use memory reads instead (direct.h),
-// bit-equal and at less than half the CPU time; Gloo still does the joining, sends and receives.
+// are on one machine and may read each other's memory, reductions and gathers, and the messages of a group of two, use
+// memory reads instead (direct.h), bit-equal and at less than half the CPU time; Gloo still does the joining, and the
+// messages of larger groups.
 #pragma once
 
 #include <memory>

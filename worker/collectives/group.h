@@ -13,14 +13,16 @@
 // Every collective has a deadline, the group's `timeout` from its issue. After the deadline, or when a peer is lost,
 // Wait returns Unavailable and names the peers that are gone or lag. A failed group stays failed.
 //
-// NCCL connects the ranks of a group when it uses an algorithm for the first time: the call then returns only when all
-// ranks have come, or at the deadline.
+// No call waits for other ranks, with one exception: NCCL connects the ranks of a group when it uses an algorithm for
+// the first time, and two ranks at their first message in a direction. That call returns only when all of them have
+// come, or at the deadline. Connect does this ahead of time.
 //
 // On a GPU, Wait cannot report a failure that comes later, and the kernels of an aborted collective end early: their
 // results are garbage that looks finite. So ask Health after each read-back to the host, before the values are used.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <chrono>
 #include <memory>
@@ -72,7 +74,10 @@ class Group {
   // root. A reduction overwrites the share on the other ranks. Between CPUs sums are in rank order.
   virtual std::unique_ptr<Work> BroadcastShares(std::vector<RankShare> shares) = 0;
   virtual std::unique_ptr<Work> ReduceShares(std::vector<RankShare> shares) = 0;
-  // Between two ranks; those of one pair and direction match in order.
+  // Between two ranks; those of one pair and direction match in order, with the same size and dtype. Either may be
+  // issued long before the other, and many be in flight. A Send is done when the receiver has the message, so not
+  // before its Recv is issued. On a GPU either occupies the communication stream until the other is there, and all
+  // later work of the group waits behind it: opposite directions, and other pairs of ranks, take groups of their own.
   virtual std::unique_ptr<Work> Send(at::Tensor values, int to) = 0;
   virtual std::unique_ptr<Work> Recv(at::Tensor values, int from) = 0;
   // Returns when every rank has called it.
@@ -83,5 +88,9 @@ class Group {
   // transport, so it may find a failure that no one has seen yet. Thread-safe.
   virtual absl::Status Health() = 0;
 };
+
+// Called by ranks `from` and `to` at once: sends one element, so that later messages in this direction are issued
+// without waiting for the other rank. The token is on `device`. Errors are those of Send and Recv, and are final.
+absl::Status Connect(Group& group, int from, int to, c10::Device device);
 
 }  // namespace muster::collectives

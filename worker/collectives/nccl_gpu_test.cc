@@ -4,6 +4,7 @@
 
 #include "worker/collectives/conformance_test.h"
 #include "worker/collectives/memory_key_value.h"
+#include "worker/collectives/message_conformance_test.h"
 #include "worker/collectives/nccl.h"
 
 namespace muster::collectives {
@@ -49,10 +50,13 @@ TEST(Nccl, RowsAndColumnsOfRanksAreGroups) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
-                         ::testing::Values(Backend{"nccl", c10::kCUDA, static_cast<int>(c10::cuda::device_count()),
-                                                   NcclGroups}),
-                         [](const auto& info) { return std::string(info.param.name); });
+Backend NcclBackend() {
+  return {"nccl", c10::kCUDA, static_cast<int>(c10::cuda::device_count()), NcclGroups, /*tells_of_messages=*/true};
+}
+std::string NameOf(const testing::TestParamInfo<Backend>& info) { return info.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Backends, Conformance, ::testing::Values(NcclBackend()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Backends, MessageConformance, ::testing::Values(NcclBackend()), NameOf);
 
 }  // namespace
 }  // namespace muster::collectives

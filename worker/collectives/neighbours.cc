@@ -21,6 +21,10 @@
 namespace muster::collectives {
 namespace {
 
+// About 5 microseconds. Ranks share cores with compute threads, so they spin only briefly.
+constexpr int kSpins = 100;
+// The longest sleep between checks that the other process is alive.
+constexpr absl::Duration kNap = absl::Milliseconds(50);
 constexpr char kNo[] = "no ";
 constexpr char kYes[] = "yes";
 
@@ -192,6 +196,26 @@ absl::Status Neighbours::Believe(int rank) const {
     return absl::UnavailableError(absl::StrCat("rank ", rank, " has aborted"));
   }
   return absl::OkStatus();
+}
+
+absl::Status Neighbours::Await(int rank, ControlPage::Counter counter, uint64_t number, SteadyPoint deadline) const {
+  const ControlPage& theirs = page(rank);
+  const auto reached = [&] { return (theirs.*counter).load(std::memory_order_acquire) >= number; };
+  for (int spin = 0; spin < kSpins; ++spin) {
+    if (reached()) return absl::OkStatus();
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+  while (true) {
+    const uint32_t seen = theirs.changes.load(std::memory_order_seq_cst);
+    if (reached()) return absl::OkStatus();
+    if (own().failed.load(std::memory_order_acquire) != 0) return absl::CancelledError("this rank has failed");
+    if (absl::Status s = Believe(rank); !s.ok()) return reached() ? absl::OkStatus() : s;
+    const absl::Duration left = Left(deadline);
+    if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError(absl::StrCat("rank ", rank, " is late"));
+    theirs.WaitForChange(seen, std::min(left, kNap));
+  }
 }
 
 }  // namespace muster::collectives

@@ -54,6 +54,10 @@ class Neighbours {
   // all ranks have finished or it has published its failure. Unavailable: the rank has ended or aborted.
   absl::Status Believe(int rank) const;
 
+  // Returns when `counter` of a rank's page, which may be the own one, has reached `number`. DeadlineExceeded: it has
+  // not by `deadline`. Cancelled: this rank has failed. Unavailable: as Believe.
+  absl::Status Await(int rank, ControlPage::Counter counter, uint64_t number, SteadyPoint deadline) const;
+
  private:
   struct Other {
     pid_t process = 0;

@@ -23,6 +23,7 @@ namespace muster::collectives {
 namespace {
 
 enum class Collective { kAllReduce, kBroadcast, kReduce, kBarrier, kSend, kRecv };
+constexpr size_t kSender = 0;  // its place in a pair
 constexpr const char* kNames[] = {"all-reduce", "broadcast", "reduce", "barrier", "send", "recv"};
 
 // One rank's input to a collective.
@@ -122,20 +123,25 @@ void Carry(const std::vector<Offer>& offers) {
 // One collective, or one pair of send and recv, from the first rank's offer until it is over.
 struct Meeting {
   explicit Meeting(std::vector<int> r, SteadyPoint d)
-      : ranks(std::move(r)), offers(ranks.size()), come(ranks.size()), waited(ranks.size()), deadline(d) {}
+      : ranks(std::move(r)),
+        offers(ranks.size()),
+        come(ranks.size()),
+        waited(ranks.size()),
+        over(ranks.size()),
+        deadline(d) {}
+  bool pair() const { return offers[0].kind == Collective::kSend; }
+
   const std::vector<int> ranks;  // a pair's: sender, receiver; the other members
                                  // are by place in this one
   std::vector<Offer> offers;
-  std::vector<bool> come, waited;
+  std::vector<bool> come, waited, over;
   const SteadyPoint deadline;
-  bool over = false;
   absl::Status status;  // once over
   SteadyPoint done;     // once over
 };
 
 struct Shared {
-  Shared(int n, absl::Duration t, Delivery d)
-      : size(n), timeout(t), delivery(d), issued(static_cast<size_t>(n)), blocked(static_cast<size_t>(n)) {}
+  Shared(int n, absl::Duration t, Delivery d) : size(n), timeout(t), delivery(d), issued(static_cast<size_t>(n)) {}
   const int size;
   const absl::Duration timeout;
   const Delivery delivery;
@@ -146,7 +152,6 @@ struct Shared {
   // Sends and receives without a partner yet, by sender and receiver.
   std::map<std::pair<int, int>, std::deque<std::pair<Collective, std::shared_ptr<Meeting>>>> pairs
       ABSL_GUARDED_BY(mutex);
-  std::vector<std::deque<const Meeting*>> blocked ABSL_GUARDED_BY(mutex);  // by rank: those in whose Wait it is
   absl::Status failed ABSL_GUARDED_BY(mutex);
 
   void Fail(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -154,28 +159,26 @@ struct Shared {
     changed.notify_all();
   }
 
-  // Whether the meeting may complete now.
+  // Whether the meeting may complete now. A message moves once both ranks have issued it: a sender's wait may be in
+  // another group, and depend on the receiver.
   bool Ready(const Meeting& meeting) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    for (size_t place = 0; place < meeting.ranks.size(); ++place) {
-      if (!meeting.come[place]) return false;
-      if (delivery == Delivery::kAtIssue || meeting.waited[place]) continue;
-      // Ranks of a ring of messages may wait for their sends or their receives first, so two waits for one pair need
-      // not meet: a rank that is blocked elsewhere has to do.
-      const auto& elsewhere = blocked[static_cast<size_t>(meeting.ranks[place])];
-      const bool pair = meeting.offers[0].kind == Collective::kSend;
-      if (!pair || std::ranges::none_of(elsewhere, [](const Meeting* other) { return !other->over; })) return false;
-    }
-    return true;
+    const auto all = [](const std::vector<bool>& ranks) { return std::ranges::find(ranks, false) == ranks.end(); };
+    return all(meeting.come) && (delivery == Delivery::kAtIssue || meeting.pair() || all(meeting.waited));
   }
 
-  void Complete(Meeting& meeting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+  // Of a message at waits only the part of the rank at `place`: its tensor is checked, and if it receives, written.
+  void Complete(Meeting& meeting, size_t place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    const bool apart = delivery == Delivery::kAtWaits && meeting.pair();
     meeting.status = Agreement(meeting);
-    if (meeting.status.ok()) meeting.status = Intact(meeting);
-    if (meeting.status.ok()) Carry(meeting.offers);
+    for (size_t p = 0; p < meeting.ranks.size(); ++p) {
+      if (apart && p != place) continue;
+      if (meeting.status.ok()) meeting.status = Intact(meeting, p);
+      meeting.over[p] = true;
+    }
+    if (meeting.status.ok() && !(apart && place == kSender)) Carry(meeting.offers);
     meeting.done = std::chrono::steady_clock::now();
-    meeting.over = true;
-    meeting.offers.clear();
     if (!meeting.status.ok()) failed = meeting.status;
+    if (std::ranges::find(meeting.over, false) == meeting.over.end()) std::ranges::fill(meeting.offers, Offer());
     changed.notify_all();
   }
 
@@ -183,23 +186,23 @@ struct Shared {
     const std::vector<Offer>& offers = meeting.offers;
     for (size_t i = 1; i < offers.size(); ++i) {
       const std::string first = Form(offers[0]), other = Form(offers[i]);
-      const bool fits = offers[0].kind == Collective::kSend
-                            ? offers[0].shares[0].values.numel() == offers[i].shares[0].values.numel()
-                            : first == other;
-      if (!fits) return absl::InternalError(absl::StrCat("ranks disagree: ", first, " and ", other));
+      const auto fits = [&] {
+        if (!meeting.pair()) return first == other;
+        const at::Tensor &sent = offers[0].shares[0].values, &received = offers[1].shares[0].values;
+        return sent.numel() == received.numel() && sent.scalar_type() == received.scalar_type();
+      };
+      if (!fits()) return absl::InternalError(absl::StrCat("ranks disagree: ", first, " and ", other));
     }
     return absl::OkStatus();
   }
 
-  static absl::Status Intact(const Meeting& meeting) {
-    for (size_t place = 0; place < meeting.offers.size(); ++place) {
-      const Offer& offer = meeting.offers[place];
-      for (size_t share = 0; share < offer.expected.size(); ++share) {
-        if (SameBits(offer.shares[share].values, offer.expected[share])) continue;
-        return absl::InternalError(absl::StrCat("written while in flight: rank ", meeting.ranks[place],
-                                                " changed tensor ", share, " of ", Form(offer),
-                                                " before its wait; wait first, or use another buffer"));
-      }
+  static absl::Status Intact(const Meeting& meeting, size_t place) {
+    const Offer& offer = meeting.offers[place];
+    for (size_t share = 0; share < offer.expected.size(); ++share) {
+      if (SameBits(offer.shares[share].values, offer.expected[share])) continue;
+      return absl::InternalError(absl::StrCat("written while in flight: rank ", meeting.ranks[place],
+                                              " changed tensor ", share, " of ", Form(offer),
+                                              " before its wait; wait first, or use another buffer"));
     }
     return absl::OkStatus();
   }
@@ -210,19 +213,22 @@ class ThreadWork final : public Work {
   ThreadWork(std::shared_ptr<Shared> shared, std::shared_ptr<Meeting> meeting, size_t place, std::string what)
       : shared_(std::move(shared)), meeting_(std::move(meeting)), place_(place), what_(std::move(what)) {}
 
+  ~ThreadWork() override {
+    const MutexLock lock(shared_->mutex);
+    if (shared_->delivery == Delivery::kAtIssue || meeting_->over[place_] || !shared_->failed.ok()) return;
+    shared_->Fail(absl::CancelledError(
+        absl::StrCat("rank ", meeting_->ranks[place_], " dropped ", what_, " before it had waited for it")));
+  }
+
   absl::Status Wait() override {
     const MutexLock lock(shared_->mutex);
     meeting_->waited[place_] = true;
-    auto& blocked = shared_->blocked[static_cast<size_t>(meeting_->ranks[place_])];
-    blocked.push_back(meeting_.get());
     if (shared_->delivery == Delivery::kAtWaits) shared_->changed.notify_all();
-    absl::Status status = Await();
-    blocked.erase(std::ranges::find(blocked, meeting_.get()));
-    return status;
+    return Await();
   }
   bool done() const override {
     const MutexLock lock(shared_->mutex);
-    return meeting_->over || !shared_->failed.ok() || Left(meeting_->deadline) <= absl::ZeroDuration();
+    return meeting_->over[place_] || !shared_->failed.ok() || Left(meeting_->deadline) <= absl::ZeroDuration();
   }
   std::optional<std::chrono::steady_clock::time_point> done_at() const override {
     const MutexLock lock(shared_->mutex);
@@ -232,10 +238,10 @@ class ThreadWork final : public Work {
  private:
   absl::Status Await() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex) {
     while (true) {
-      if (meeting_->over) return meeting_->status;
+      if (meeting_->over[place_]) return meeting_->status;
       if (!shared_->failed.ok()) return shared_->failed;
       if (shared_->Ready(*meeting_)) {
-        shared_->Complete(*meeting_);
+        shared_->Complete(*meeting_, place_);
       } else if (Left(meeting_->deadline) <= absl::ZeroDuration()) {
         shared_->Fail(Missing());
       } else {
@@ -335,7 +341,7 @@ class ThreadGroup final : public Group {
       meeting = std::make_shared<Meeting>(std::vector<int>{from, to}, After(shared_->timeout));
       unmatched.emplace_back(kind, meeting);
     }
-    const size_t place = kind == Collective::kSend ? 0 : 1;
+    const size_t place = kind == Collective::kSend ? kSender : 1;
     auto work = std::make_unique<ThreadWork>(shared_, meeting, place, Form(offer));
     Join(*meeting, place, std::move(offer));
     return work;
@@ -345,7 +351,7 @@ class ThreadGroup final : public Group {
     if (shared_->delivery == Delivery::kAtWaits) Seize(offer, rank_);
     meeting.offers[place] = std::move(offer);
     meeting.come[place] = true;
-    if (shared_->delivery == Delivery::kAtIssue && shared_->Ready(meeting)) shared_->Complete(meeting);
+    if (shared_->delivery == Delivery::kAtIssue && shared_->Ready(meeting)) shared_->Complete(meeting, place);
   }
 
   const std::shared_ptr<Shared> shared_;

@@ -39,10 +39,6 @@ constexpr size_t kChunk = size_t{256} << 10;
 constexpr size_t kReadAtOnce = size_t{1} << 20;
 // LibTorch uses all its threads to add more than 32,767 elements; those threads are busy computing.
 constexpr int64_t kAddAtOnce = 16 << 10;
-// About 5 microseconds. Ranks share cores with compute threads, so they spin only briefly.
-constexpr int kSpins = 100;
-// The longest sleep between checks that the other process is alive.
-constexpr absl::Duration kNap = absl::Milliseconds(50);
 
 // FNV-1a: the same in every process.
 uint64_t Digest(const Transfer& transfer) {
@@ -274,26 +270,11 @@ absl::Status Transfers::Read(int rank, uint64_t from, uint64_t to, size_t bytes)
 }
 
 absl::Status Transfers::Await(int rank, ControlPage::Counter counter, uint64_t number, SteadyPoint deadline) const {
-  const ControlPage& page = neighbours_->page(rank);
-  const auto reached = [&] { return (page.*counter).load(std::memory_order_acquire) >= number; };
-  for (int spin = 0; spin < kSpins; ++spin) {
-    if (reached()) return absl::OkStatus();
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
-  while (true) {
-    const uint32_t seen = page.changes.load(std::memory_order_seq_cst);
-    if (reached()) return absl::OkStatus();
-    if (neighbours_->own().failed.load(std::memory_order_acquire) != 0) return Failure();
-    if (absl::Status s = neighbours_->Believe(rank); !s.ok()) return reached() ? absl::OkStatus() : s;
-    const absl::Duration left = Left(deadline);
-    if (left <= absl::ZeroDuration()) {
-      return absl::UnavailableError(
-          absl::StrCat("rank ", rank, " did not reach this collective within ", absl::FormatDuration(timeout_)));
-    }
-    page.WaitForChange(seen, std::min(left, kNap));
-  }
+  absl::Status status = neighbours_->Await(rank, counter, number, deadline);
+  if (absl::IsCancelled(status)) return Failure();
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  return absl::UnavailableError(
+      absl::StrCat("rank ", rank, " did not reach this collective within ", absl::FormatDuration(timeout_)));
 }
 
 absl::Status Transfers::Wait(const Transfer& transfer) {
