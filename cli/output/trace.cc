@@ -38,6 +38,14 @@ const char* LaneName(v1::Lane lane) {
       return "transfer";
     case v1::LANE_FETCH:
       return "fetch";
+    case v1::LANE_SEND_ACTIVATIONS:
+      return "send activations";
+    case v1::LANE_RECEIVE_ACTIVATIONS:
+      return "receive activations";
+    case v1::LANE_SEND_GRADIENTS:
+      return "send gradients";
+    case v1::LANE_RECEIVE_GRADIENTS:
+      return "receive gradients";
     default:
       return "other";
   }

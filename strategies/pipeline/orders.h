@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "proto/spec.pb.h"
-#include "strategies/schedule/events.h"
+#include "strategies/schedule/phase.h"
 
 namespace muster::pipeline {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "proto/inventory.pb.h"
-#include "strategies/schedule/events.h"
+#include "strategies/schedule/phase.h"
 #include "strategies/schedule/schedule.h"
 
 namespace muster {

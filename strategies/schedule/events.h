@@ -23,14 +23,6 @@ struct Event {
   int32_t microbatch;
 };
 
-// The passes of one microbatch through the units of one chunk (Inventory.chunks), in their order.
-struct Phase {
-  bool backward = false;
-  int32_t chunk = 0;
-  int32_t microbatch = 0;
-  friend bool operator==(const Phase&, const Phase&) = default;
-};
-
 // A span is held from before event `begin` until after event `end`.
 struct Hold {
   uint32_t span;

@@ -539,9 +539,10 @@ TEST(Strategies, EqualRunsAreBitEqual) {
 
 TEST(Strategies, APartHasNoLogits) {
   const Trial trial{.name = "full_shard", .choose = FsdpOf(RESHARD_FULL_SHARD), .ranks = 2};
-  const Groups groups(2, 2);
   const ::muster::Train train = MakeTrain(trial);
-  Config config = Configure(train, *models::MakeInventory(train.model()), 2, 1)->config;
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const Groups groups(*strategies::MakeLayout(train, inventory, strategies::AnyPlaces(2)));
+  Config config = Configure(train, inventory, 2, 1)->config;
   config.groups = groups.of[1];
   const std::vector<uint32_t> tokens = {1, 2};
   const auto engine = Engine::Create(config).value();

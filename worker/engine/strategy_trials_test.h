@@ -23,11 +23,13 @@
 #include "absl/strings/str_cat.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
+#include "strategies/pipeline/stages.h"
 #include "testing/optimizers.h"
 #include "worker/collectives/adversarial.h"
 #include "worker/collectives/threads.h"
 #include "worker/engine/configure.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/mesh_groups.h"
 #include "worker/tasks/language_model.h"
 
 namespace muster::engine {
@@ -80,6 +82,12 @@ struct Trial {
   // Of images: one rank's microbatches hold what these ranks' microbatches hold together; 0: the samples in their
   // order.
   uint32_t as_ranks = 0, as_microbatch = 0;
+  uint32_t stages = 1;  // of a pipeline, each of ranks / stages ranks
+
+  // A rank's share of `samples`.
+  strategies::Share ShareOf(uint32_t samples, uint32_t rank) const {
+    return strategies::ShareOf(samples, ranks / stages, rank % (ranks / stages));
+  }
 };
 
 constexpr uint32_t kSequences = 7;
@@ -109,6 +117,7 @@ inline Train MakeTrain(const Trial& trial) {
   o.set_weight_decay(0.1);
   o.set_clip_norm(1.0);
   train.set_seed(3);
+  if (trial.stages > 1) train.mutable_parallel()->set_pipeline(trial.stages);
   trial.choose(train);
   if (!trial.optimizer.empty()) {
     Strategy& strategy = *train.mutable_strategy();
@@ -140,28 +149,29 @@ struct Leg {
   int first = 0, steps = kSteps;
 };
 
-// The groups of every rank, by number.
+// The groups of every rank, by number, between threads.
 struct Groups {
-  explicit Groups(uint32_t world, uint32_t shards, bool hostile = false) : of(world), adversarial(hostile) {
-    for (const int32_t group : {kWorldGroup, kExchangeGroup}) Make(world, group, [](uint32_t) { return 0u; });
-    if (shards > 1) Make(world, kShardGroup, [&](uint32_t rank) { return rank / shards; });
-    if (world > shards) Make(world, kReplicaGroup, [&](uint32_t rank) { return rank % shards; });
-  }
-  void Make(uint32_t world, int32_t group, const std::function<uint32_t(uint32_t)>& which) {
-    std::map<uint32_t, std::vector<uint32_t>> members;
-    for (uint32_t rank = 0; rank < world; ++rank) members[which(rank)].push_back(rank);
-    for (const auto& [key, ranks] : members) {
-      const int size = static_cast<int>(ranks.size());
-      auto made = adversarial ? collectives::MakeAdversarial(size, absl::Seconds(60))
-                              : collectives::MakeThreads(size, absl::Seconds(60));
-      for (size_t i = 0; i < ranks.size(); ++i) {
-        of[ranks[i]][group] = made[i].get();
-        owned.push_back(std::move(made[i]));
-      }
+  explicit Groups(const strategies::Layout& layout, bool adversarial = false) : of(layout.mesh.ranks()) {
+    std::map<std::string, std::vector<std::unique_ptr<collectives::Group>>> by_name;  // each for all of its ranks
+    for (uint32_t rank = 0; rank < of.size(); ++rank) {
+      const pipeline::StageEdges edges =
+          pipeline::EdgesOf(pipeline::StagesOf(layout.table), layout.roles[rank].stage());
+      auto made = MakeGroups(layout.mesh, edges.groups, rank,
+                                   [&](const GroupSpec& group, const Membership& own)
+                                       -> absl::StatusOr<std::unique_ptr<collectives::Group>> {
+        auto& members = by_name[NameOf(group, own)];
+        const int size = static_cast<int>(own.size);
+        if (members.empty()) {
+          members = adversarial ? collectives::MakeAdversarial(size, absl::Seconds(60))
+                                : collectives::MakeThreads(size, absl::Seconds(60));
+        }
+        return std::move(members[own.index]);
+      });
+      of[rank] = made->by_number;
+      for (auto& group : made->owned) owned.push_back(std::move(group));
     }
   }
-  std::vector<std::array<collectives::Group*, kGroups>> of;
-  const bool adversarial;
+  std::vector<std::vector<collectives::Group*>> of;
   std::vector<std::unique_ptr<collectives::Group>> owned;
 };
 
@@ -203,7 +213,7 @@ inline Batch TensorBatch(const ::muster::Task& task, uint64_t step, uint32_t sam
 
 // A rank's share of `samples` samples, all of which are a function of `step`.
 inline Batch TrialBatch(const Trial& trial, uint64_t step, uint32_t samples, uint32_t rank) {
-  const strategies::Share share = strategies::ShareOf(samples, trial.ranks, rank);
+  const strategies::Share share = trial.ShareOf(samples, rank);
   if (const ::muster::Task& task = trial.model.custom().task(); task.name() == models::kTensors) {
     return TensorBatch(task, step, samples, share);
   }
@@ -237,7 +247,7 @@ inline Batch TrialBatch(const Trial& trial, uint64_t step, uint32_t samples, uin
 inline absl::Status IssueStep(const Trial& trial, uint32_t rank, Engine& engine) {
   const uint64_t step = engine.step() + static_cast<uint64_t>(engine.in_flight());
   Batch batch = TrialBatch(trial, step, kSequences, rank);
-  batch.first_sample = strategies::ShareOf(kSequences, trial.ranks, rank).first;
+  batch.first_sample = trial.ShareOf(kSequences, rank).first;
   return engine.Issue(batch, trial.sgd ? kSgdRate : kAdamRate);
 }
 
@@ -311,7 +321,7 @@ inline Curve Train(const Trial& trial, const Leg& leg = {}) {
   const auto layout = strategies::MakeLayout(train, inventory, strategies::AnyPlaces(trial.ranks));
   EXPECT_TRUE(layout.ok()) << trial.name << ": " << layout.status();
   if (!layout.ok()) return {};
-  const Groups groups(trial.ranks, layout->table.shards(), trial.adversarial);
+  const Groups groups(*layout, trial.adversarial);
   std::vector<Curve> curves(trial.ranks);
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < trial.ranks; ++rank) {

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "common/log/log.h"
 #include "common/proto_time.h"
 #include "strategies/pipeline/stages.h"
 #include "strategies/schedule/check.h"
 #include "worker/collectives/gloo.h"
+#include "worker/engine/mesh_groups.h"
 
 #ifdef MUSTER_CUDA
 #include "worker/collectives/nccl.h"
@@ -23,20 +23,13 @@ namespace {
 
 constexpr absl::Duration kDefaultDeadline = absl::Minutes(15);  // if the coordinator sends none
 
-// Unique in the generation: "shards-4" is the group of rank 4 and those that share its copy.
-std::string NameOf(const GroupSpec& group, const Membership& membership) {
-  const std::string kind = absl::StrReplaceAll(Print(group), {{" ", "-"}});
-  const char* const what = group.channel == Channel::kGradients ? "-gradients" : "";
-  return group.axes == kAllAxes ? kind : absl::StrCat(kind, what, "-", membership.first);
-}
-
 // Both kinds of options have these fields.
 template <typename Options>
 Options MakeOptions(const Assignment& assignment, const GroupSpec& group, const Membership& membership) {
   Options options;
   options.rank = static_cast<int>(membership.index);
   options.size = static_cast<int>(membership.size);
-  options.name = NameOf(group, membership);
+  options.name = engine::NameOf(group, membership);
   options.host = assignment.host().empty() ? "127.0.0.1" : assignment.host();
   options.timeout = CollectiveDeadline(assignment);
   options.join_timeout = options.timeout;
@@ -64,7 +57,7 @@ absl::StatusOr<std::unique_ptr<collectives::Group>> Make(const Assignment& assig
 // After the group was joined, so its rank 0 has set its digest or is about to.
 absl::Status CheckDigest(const Assignment& assignment, const Membership& membership, const GroupToJoin& group,
                          collectives::KeyValue& rendezvous) {
-  const std::string name = NameOf(group.spec, membership);
+  const std::string name = engine::NameOf(group.spec, membership);
   const std::string key = absl::StrCat("collectives/", group.number, "/", name);
   if (membership.index == 0) return rendezvous.Set(key, group.digest);
   const absl::StatusOr<std::string> expected = rendezvous.Wait(key, CollectiveDeadline(assignment));

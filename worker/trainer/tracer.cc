@@ -23,6 +23,14 @@ Lane LaneOf(Stream stream) {
       return LANE_TRANSFER;
     case Stream::kFetch:
       return LANE_FETCH;
+    case Stream::kSendActivations:
+      return LANE_SEND_ACTIVATIONS;
+    case Stream::kReceiveActivations:
+      return LANE_RECEIVE_ACTIVATIONS;
+    case Stream::kSendGradients:
+      return LANE_SEND_GRADIENTS;
+    case Stream::kReceiveGradients:
+      return LANE_RECEIVE_GRADIENTS;
   }
   return LANE_UNSPECIFIED;
 }
