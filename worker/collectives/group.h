@@ -75,9 +75,10 @@ class Group {
   virtual std::unique_ptr<Work> BroadcastShares(std::vector<RankShare> shares) = 0;
   virtual std::unique_ptr<Work> ReduceShares(std::vector<RankShare> shares) = 0;
   // Between two ranks; those of one pair and direction match in order, with the same size and dtype. Either may be
-  // issued long before the other, and many be in flight. A Send is done when the receiver has the message, so not
-  // before its Recv is issued. On a GPU either occupies the communication stream until the other is there, and all
-  // later work of the group waits behind it: opposite directions, and other pairs of ranks, take groups of their own.
+  // issued long before the other, and many be in flight. Between CPUs a Send is done when the receiver has the message,
+  // so not before its Recv is issued; NCCL may buffer a small one. On a GPU either occupies the communication stream
+  // until the other is there, and all later work of the group waits behind it: opposite directions, and other pairs of
+  // ranks, take groups of their own.
   virtual std::unique_ptr<Work> Send(at::Tensor values, int to) = 0;
   virtual std::unique_ptr<Work> Recv(at::Tensor values, int from) = 0;
   // Returns when every rank has called it.

@@ -66,7 +66,7 @@ TEST_P(MessageConformance, ManySendsAreIssuedBeforeTheFirstReceive) {
       const int64_t elements = MessageSizes()[i];
       tensors.push_back(rank == 0 ? Message(group, static_cast<int>(i), elements) : Slot(group, elements));
       works.push_back(rank == 0 ? group.Send(tensors[i], 1) : group.Recv(tensors[i], 0));
-      if (rank == 0 && elements > 0) {
+      if (rank == 0 && elements > 0 && GetParam().device == c10::kCPU) {  // NCCL buffers small messages
         EXPECT_FALSE(works[i]->done()) << i << " has no receive yet";
       }
     }

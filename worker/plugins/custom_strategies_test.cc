@@ -14,6 +14,7 @@
 #include "worker/engine/strategy_trials_test.h"
 #include "worker/plugins/library.h"
 #include "worker/plugins/measure.h"
+#include "worker/units/activations_test.h"
 
 namespace muster::engine {
 namespace {
@@ -78,6 +79,32 @@ TEST(CustomStrategies, TrainTiedWeightsAsOneRankDoes) { CustomTrainsAsOneDoes("t
 TEST(CustomStrategies, TrainNamedTensorsAsOneRankDoes) { CustomTrainsAsOneDoes("two towers", /*sgd=*/true, 2); }
 TEST(CustomStrategies, TrainOnTargetsThatAreInputsAsOneRankDoes) {
   CustomTrainsAsOneDoes("autoencoder", /*sgd=*/true, 4);
+}
+
+// In bf16 a mixer gives what its modules give, and a residual stream that a module keeps in fp32 stays so.
+TEST(CustomStrategies, ActivationsAreWhatTheInventoryDeclares) {
+  for (const char* kind : {"language", "tied language", "two towers", "autoencoder", "wide residuals", "images"}) {
+    const Model model = TrialCustom({{"kind", kind}});
+    const Inventory inventory = *models::MakeInventory(model);
+    ASSERT_TRUE(models::CheckOutputs(inventory).ok()) << kind << ": " << models::CheckOutputs(inventory);
+    const Unit& first = inventory.units(0);
+    const bool wide = kind == std::string("wide residuals");
+    EXPECT_EQ(first.outputs(0).type(), wide ? Activation::FP32 : Activation::COMPUTE) << kind;
+    for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
+      if (compute != at::kFloat && kind == std::string("images")) continue;  // batch normalization, refused in bf16
+      units::UnitOptions options;
+      options.plugin = *plugins::LoadPlugin(model, {.roots = {}, .named = kTrialLibrary});
+      units::ExpectDeclaredActivations(inventory, compute, options, units::RandomContext(inventory.task(), 3), kind);
+    }
+  }
+}
+
+// It can be trained, and not be cut between ranks.
+TEST(CustomStrategies, ActivationsOfAnotherTypeAreUnknown) {
+  const Inventory inventory = *models::MakeInventory(TrialCustom({{"kind", "double residuals"}}));
+  EXPECT_TRUE(inventory.units(0).outputs().empty());
+  EXPECT_EQ(inventory.units(0).output_bytes(), 8u * kContext * 39);
+  EXPECT_EQ(models::CheckOutputs(inventory).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(CustomStrategies, ResumeAcrossStrategies) {

@@ -24,6 +24,7 @@
 #include "absl/types/span.h"
 #include "models/custom/custom.h"
 #include "models/inventory.h"
+#include "models/inventory_build.h"
 #include "worker/engine/cpu_allocator.h"
 #include "worker/engine/initialise.h"
 #include "worker/units/unit.h"
@@ -104,18 +105,19 @@ struct Taken {
 // One unit with parameters and buffers of its own.
 class Trial {
  public:
-  Trial(const Loaded& loaded, int index)
+  // `dtype`: of its parameters.
+  Trial(const Loaded& loaded, int index, at::ScalarType dtype = at::kFloat)
       : loaded_(loaded),
         unit_(loaded.structure.units(index)),
         first_(index == 0),
         last_(index + 1 == loaded.structure.units_size()) {
     std::vector<units::Parameter> parameters;
-    for (const Tensor& tensor : unit_.tensors()) parameters.push_back(Make(tensor));
-    for (const Borrow& borrow : unit_.borrows()) parameters.push_back(Make(Find(borrow)));
+    for (const Tensor& tensor : unit_.tensors()) parameters.push_back(Make(tensor, dtype));
+    for (const Borrow& borrow : unit_.borrows()) parameters.push_back(Make(Find(borrow), dtype));
     for (const units::Parameter& parameter : parameters) gradients_.push_back(parameter.gradient);
     units::UnitOptions options;
     options.plugin = loaded.model;
-    for (const Tensor& tensor : unit_.buffers()) options.buffers.push_back(Make(tensor).value);
+    for (const Tensor& tensor : unit_.buffers()) options.buffers.push_back(Make(tensor, at::kFloat).value);
     Inventory inventory;
     inventory.set_family(models::CustomFamily().name());
     *inventory.mutable_model()->mutable_custom() = loaded.structure;
@@ -224,11 +226,12 @@ class Trial {
     return bytes;
   }
 
-  static units::Parameter Make(const Tensor& tensor) {
+  static units::Parameter Make(const Tensor& tensor, at::ScalarType dtype) {
     const std::vector<int64_t> shape(tensor.shape().begin(), tensor.shape().end());
     units::Parameter made{at::empty(shape), at::zeros(shape)};
     engine::Initialise(/*seed=*/1, tensor, 0,
                        absl::MakeSpan(made.value.mutable_data_ptr<float>(), static_cast<size_t>(made.value.numel())));
+    made.value = made.value.to(dtype);
     return made;
   }
   const Tensor& Find(const Borrow& borrow) const {
@@ -277,6 +280,27 @@ void SetBytes(const Taken& few, const Taken& more, Unit& unit) {
   unit.set_backward_constant_bytes(more.backward > grown ? more.backward - grown : 0);
 }
 
+// What the unit gives where its parameters are bf16. Undefined: it computes in fp32 only.
+at::Tensor GiveInBf16(const Loaded& loaded, int index, const units::NamedTensors& batch, const at::Tensor& in) {
+  try {
+    return Trial(loaded, index, at::kBFloat16).Forward(units::Mode::kTrainUnsaved, kFewSamples, batch, in);
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+// Declares what goes to the next unit. `given`: by as many samples as were measured; `narrow`: with bf16 parameters.
+// Neither of Activation's types: it stays unknown.
+void SetOutputs(const Taken (&given)[2], const at::Tensor& narrow, Unit& unit) {
+  const at::Tensor& out = given[1].out;
+  const at::IntArrayRef shape = out.sizes().slice(1);
+  const bool by_sample = given[0].out.sizes().slice(1) == shape;
+  const bool wide = narrow.defined() && narrow.scalar_type() == at::kFloat,
+             known = wide || !narrow.defined() || narrow.scalar_type() == at::kBFloat16;
+  if (!by_sample || !known || out.scalar_type() != at::kFloat) return;
+  models::AddOutput(unit, "output", {shape.begin(), shape.end()}, wide ? Activation::FP32 : Activation::COMPUTE);
+}
+
 // Whether LibTorch's generator of random numbers has moved since.
 class GeneratorWatch {
  public:
@@ -288,7 +312,14 @@ class GeneratorWatch {
   const at::Tensor before_;
 };
 
-void MeasureUnit(Loaded& loaded, int index, const units::NamedTensors (&batch)[2], at::Tensor (&in)[2]) {
+// The inputs of a unit: by number of samples, and in bf16.
+struct Inputs {
+  at::Tensor by_samples[2];
+  at::Tensor narrow;
+};
+
+void MeasureUnit(Loaded& loaded, int index, const units::NamedTensors (&batch)[2], Inputs& inputs) {
+  at::Tensor(&in)[2] = inputs.by_samples;
   Trial trial(loaded, index);
   const int64_t samples[] = {kFewSamples, kMoreSamples};
   // Not measured: what operators allocate once for the process.
@@ -313,7 +344,10 @@ void MeasureUnit(Loaded& loaded, int index, const units::NamedTensors (&batch)[2
   TORCH_CHECK(!watch.moved(),
               "draws random numbers from LibTorch's generator, which a recomputed forward or a resumed job would draw "
               "differently: leave them out");
-  if (index + 1 == loaded.structure.units_size()) trial.CheckSums(samples[1], batch[1], in[1]);
+  if (index + 1 == loaded.structure.units_size()) return trial.CheckSums(samples[1], batch[1], in[1]);
+  inputs.narrow = GiveInBf16(loaded, index, batch[0], inputs.narrow);
+  SetOutputs(taken, inputs.narrow, unit);
+  if (!inputs.narrow.defined()) inputs.narrow = taken[0].out.to(at::kBFloat16);
   for (int i = 0; i < 2; ++i) in[i] = taken[i].out;
 }
 
@@ -330,7 +364,7 @@ absl::Status Measure(Loaded& loaded) {
     return absl::InvalidArgumentError(absl::StrCat(loaded.structure.library(), ": a batch of ", kMoreSamples,
                                                    " samples: ", e.what_without_backtrace()));
   }
-  at::Tensor in[2];
+  Inputs in;
   for (int u = 0; u < loaded.structure.units_size(); ++u) {
     const auto failed = [&](absl::string_view why) {
       return absl::InvalidArgumentError(

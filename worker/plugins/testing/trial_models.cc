@@ -61,6 +61,22 @@ muster::Model Language(bool tied) {
   return model;
 }
 
+// Whose residual stream is in `type` whatever the parameters are in.
+muster::Model Residuals(torch::Dtype type) {
+  torch::nn::Embedding embedding(kVocabulary, kWidth);
+  Mixer mixer;
+  TiedHead head(torch::randn({kVocabulary, kWidth}));
+  muster::Model model(muster::LanguageModel{.vocabulary = kVocabulary, .context = kContext});
+  model.AddUnit("embedding", embedding.ptr(), [=](const torch::Tensor& x) mutable { return embedding(x).to(type); });
+  model.AddUnit("mixer", mixer.ptr(), [=](const torch::Tensor& x) mutable {
+    return x + mixer(x.to(mixer->parameters()[0].dtype())).to(type);
+  });
+  model.Initialize("mixer.gain", muster::Ones());
+  model.AddUnit("head", head.ptr(),
+                [=](const torch::Tensor& x) mutable { return head(x.to(head->parameters()[0].dtype())); });
+  return model;
+}
+
 constexpr muster::ImageClassification kImages{.channels = 3, .height = 8, .width = 8, .classes = 7};
 
 torch::nn::Sequential Images() {
@@ -250,6 +266,8 @@ muster::Model MakeModel(const muster::Options& options) {
   const std::string kind = options.Text("kind", "images");
   if (kind == "language") return Language(/*tied=*/false);
   if (kind == "tied language") return Language(/*tied=*/true);
+  if (kind == "wide residuals") return Residuals(torch::kFloat);
+  if (kind == "double residuals") return Residuals(torch::kDouble);
   if (kind == "images") {
     return Cut(Images(), muster::WrapPolicy::MinParameters(options.Integer("min_parameters", 1)));
   }
