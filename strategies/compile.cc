@@ -72,8 +72,9 @@ absl::Status Offload(const Train& train, uint32_t world, ScheduleRecipe& recipe)
 }
 
 // Of a stage's ranks. A step has `microbatches`, or the spec's number.
-absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const StageModel& model, const Layout& layout,
-                                        uint32_t stage, std::optional<uint32_t> microbatches = std::nullopt) {
+absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& whole, const StageModel& model,
+                                        const Layout& layout, uint32_t stage,
+                                        std::optional<uint32_t> microbatches = std::nullopt) {
   const uint32_t shards = layout.mesh.shard, ranks = layout.mesh.data_ranks();
   const Inventory& inventory = model.inventory();
   const Strategy& strategy = train.strategy();
@@ -100,13 +101,14 @@ absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const StageModel& mo
   recipe.recompute = train.activation_checkpointing();
   recipe.offload_inputs = recipe.recompute && train.offload().activations();
   if (layout.mesh.pipeline > 1) {
-    pipeline::StageEdges edges = pipeline::EdgesOf(pipeline::StagesOf(layout.table), stage);
+    pipeline::StageEdges edges = pipeline::EdgesOf(whole, pipeline::StagesOf(layout.table), stage);
     recipe.order = pipeline::OrderOf(train.pipeline().schedule(),
                                      {.stages = layout.mesh.pipeline,
                                       .chunks = static_cast<uint32_t>(edges.of_chunk.size()),
                                       .microbatches = static_cast<uint32_t>(recipe.microbatches)},
                                      stage);
     recipe.groups = std::move(edges.groups), recipe.edges = std::move(edges.of_chunk);
+    recipe.tied = std::move(edges.of_tied);
   }
   if (absl::Status s = Offload(train, ranks, recipe); !s.ok()) return s;
   return recipe;
@@ -128,7 +130,7 @@ uint64_t MostOps(const ScheduleRecipe& recipe, uint64_t units) {
   if (recipe.offloaded != Offloaded::kNothing) each += 2;     // gradients: opened, if not counted yet, and offloaded
   if (recipe.offloaded == Offloaded::kParameters) each += 2;  // parameters: fetched forward and backward
   const uint64_t steps = recipe.offloaded == Offloaded::kNothing ? 0 : 2;  // and fetched after it
-  return units * (each * static_cast<uint64_t>(recipe.microbatches) + 4 + steps) + 3;
+  return units * (each * static_cast<uint64_t>(recipe.microbatches) + 4 + steps) + 3 + 2 * recipe.tied.size();
 }
 
 uint64_t Tensors(const Inventory& inventory) {
@@ -372,7 +374,7 @@ absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& invento
   if (rank >= world) return absl::InvalidArgumentError(absl::StrCat("strategy: rank ", rank, " of ", world));
   const uint32_t stage = layout.roles[rank].stage();
   const StageModel model(inventory, layout, stage);
-  const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, model, layout, stage);
+  const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, inventory, model, layout, stage);
   if (!recipe.ok()) return recipe.status();
   return CompileRecipe(*recipe, model.inventory(), budget, /*digest=*/true);
 }
@@ -404,7 +406,7 @@ absl::StatusOr<std::vector<RankProgram>> Outline(const Train& train, const Inven
   std::vector<StageModel> models;
   for (uint32_t stage = 0; stage < layout.mesh.pipeline; ++stage) {
     models.emplace_back(inventory, layout, stage);
-    const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, models.back(), layout, stage, some);
+    const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, inventory, models.back(), layout, stage, some);
     if (!recipe.ok()) return recipe.status();
     absl::StatusOr<RankProgram> program =
         CompileRecipe(*recipe, models.back().inventory(), budget, /*digest=*/false);
@@ -496,6 +498,14 @@ std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, co
   common.host = input_slots(SlotPool::kHostInputs);
   const std::vector<uint64_t> received = ActivationSlots(program.schedule, inventory, sequences);
   common.activations += std::accumulate(received.begin(), received.end(), uint64_t{0});
+  // What is tied is whole where it is borrowed, and so is its gradient on both sides.
+  for (const TiedTensor& tied : inventory.tied()) {
+    const uint64_t elements = models::Elements(tied.tensor());
+    const bool borrowed = std::any_of(inventory.units().begin(), inventory.units().end(),
+                                      [&](const Unit& unit) { return unit.name() == tied.user(); });
+    if (borrowed) common.gather_buffers += width * elements;
+    if (!tied.tensor().frozen()) common.reduce_buffers += 4 * elements;
+  }
   std::vector<Memory> shards;
   const std::vector<uint64_t> owned = partition::OwnedElements(table, inventory),
                               owned_trained = partition::TrainedElements(table, inventory),

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "models/inventory.h"
 #include "strategies/optimizer_plan.h"
 #include "strategies/partition/table.h"
 #include "strategies/schedule/chunks.h"
@@ -216,8 +217,21 @@ class CostModel {
                                                                            : input_bytes_[op.unit]);
         return Moved(op.group, bytes, bytes);
       }
+      case Payload::kTied:
+        return Tied(op, compute_bytes_);
+      case Payload::kTiedGradients:
+        return Tied(op, 4);
     }
     return {};
+  }
+
+  OpCost Tied(const Op& op, double width) const {
+    const std::string& unit = inventory_.units(op.unit).name();
+    double bytes = 0;
+    for (const TiedTensor& tied : inventory_.tied()) {
+      if (tied.owner() == unit || tied.user() == unit) bytes += width * static_cast<double>(models::Elements(tied.tensor()));
+    }
+    return Moved(op.group, bytes, bytes);
   }
 
   OpCost Sharded(const Op& op, const Sizes& sizes, double width) const {

@@ -162,6 +162,9 @@ Inventory StageInventory(const Inventory& inventory, const StageOfUnit& stages, 
     }
     for (int u = chunk.begin; u < chunk.end; ++u) *of.add_units() = inventory.units(u);
   }
+  for (TiedTensor& tied : TiedTensors(inventory, stages)) {
+    if (tied.owner_stage() == stage || tied.user_stage() == stage) *of.add_tied() = std::move(tied);
+  }
   return of;
 }
 
@@ -170,22 +173,29 @@ absl::Status CheckCut(const Inventory& inventory, const StageOfUnit& stages) {
   if (const absl::Status known = models::CheckOutputs(inventory); !known.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("parallel.pipeline: ", known.message()));
   }
-  std::map<std::string, uint32_t> stage_of;
-  for (int u = 0; u < inventory.units_size(); ++u) stage_of[inventory.units(u).name()] = stages[u];
-  for (int u = 0; u < inventory.units_size(); ++u) {
-    for (const Borrow& borrow : inventory.units(u).borrows()) {
-      const auto owner = stage_of.find(borrow.unit());
-      if (owner == stage_of.end() || owner->second == stages[u]) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          "parallel.pipeline: ", inventory.units(u).name(), " on stage ", stages[u], " reads ", borrow.tensor(),
-          " of stage ", owner->second,
-          "; tied tensors on two stages are not in this build yet: use an untied head, or a cut with both on one stage"));
-    }
-  }
   return absl::OkStatus();
 }
 
-std::vector<GroupSpec> Edges(const StageOfUnit& stages) {
+std::vector<TiedTensor> TiedTensors(const Inventory& inventory, const StageOfUnit& stages) {
+  std::map<std::string, int> unit_of;
+  for (int u = 0; u < inventory.units_size(); ++u) unit_of[inventory.units(u).name()] = u;
+  std::vector<TiedTensor> all;
+  for (int u = 0; u < inventory.units_size(); ++u) {
+    for (const Borrow& borrow : inventory.units(u).borrows()) {
+      const auto owner = unit_of.find(borrow.unit());
+      if (owner == unit_of.end() || stages[owner->second] == stages[u]) continue;
+      TiedTensor& tied = all.emplace_back();
+      for (const Tensor& tensor : inventory.units(owner->second).tensors()) {
+        if (tensor.name() == borrow.tensor()) *tied.mutable_tensor() = tensor;
+      }
+      tied.set_owner(borrow.unit()), tied.set_user(inventory.units(u).name());
+      tied.set_owner_stage(stages[owner->second]), tied.set_user_stage(stages[u]);
+    }
+  }
+  return all;
+}
+
+std::vector<GroupSpec> Edges(const Inventory& inventory, const StageOfUnit& stages) {
   std::vector<GroupSpec> edges;
   const std::vector<ModelChunk> chunks = ChunksOf(stages);
   for (size_t c = 1; c < chunks.size(); ++c) {
@@ -194,11 +204,17 @@ std::vector<GroupSpec> Edges(const StageOfUnit& stages) {
       if (std::find(edges.begin(), edges.end(), edge) == edges.end()) edges.push_back(edge);
     }
   }
+  for (const TiedTensor& tied : TiedTensors(inventory, stages)) {
+    for (const GroupSpec& edge : {Edge(Channel::kTied, tied.owner_stage(), tied.user_stage()),
+                                  Edge(Channel::kTiedGradients, tied.user_stage(), tied.owner_stage())}) {
+      if (std::find(edges.begin(), edges.end(), edge) == edges.end()) edges.push_back(edge);
+    }
+  }
   return edges;
 }
 
-StageEdges EdgesOf(const StageOfUnit& stages, uint32_t stage) {
-  StageEdges of{.groups = CommonGroups(), .of_chunk = {}};
+StageEdges EdgesOf(const Inventory& inventory, const StageOfUnit& stages, uint32_t stage) {
+  StageEdges of{.groups = CommonGroups(), .of_chunk = {}, .of_tied = {}};
   const auto number = [&](const GroupSpec& edge) {
     const auto found = std::find(of.groups.begin(), of.groups.end(), edge);
     const auto number = static_cast<int32_t>(found - of.groups.begin());
@@ -218,6 +234,11 @@ StageEdges EdgesOf(const StageOfUnit& stages, uint32_t stage) {
       own.send = number(Edge(Channel::kActivations, stage, chunks[c + 1].stage));
       own.receive_gradient = number(Edge(Channel::kGradients, chunks[c + 1].stage, stage));
     }
+  }
+  for (const TiedTensor& tied : TiedTensors(inventory, stages)) {
+    if (tied.owner_stage() != stage && tied.user_stage() != stage) continue;
+    of.of_tied.push_back({number(Edge(Channel::kTied, tied.owner_stage(), tied.user_stage())),
+                          number(Edge(Channel::kTiedGradients, tied.user_stage(), tied.owner_stage()))});
   }
   return of;
 }

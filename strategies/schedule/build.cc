@@ -57,7 +57,8 @@ class Builder {
         units_(inventory.units_size()),
         chunks_(ChunksOf(inventory)),
         input_bytes_(InputBytes(inventory)) {
-    schedule_.groups = recipe.groups, schedule_.edges = recipe.edges;
+    schedule_.groups = recipe.groups, schedule_.edges = recipe.edges, schedule_.tied = recipe.tied;
+    for (int32_t u = 0; u < units_; ++u) unit_by_name_[inventory.units(u).name()] = u;
     for (const Unit& unit : inventory.units()) {
       bytes_.push_back(4 * partition::Flatten(unit).elements);
       trained_bytes_.push_back(4 * partition::TrainedElements(unit));
@@ -99,6 +100,8 @@ class Builder {
     }
     Op norm{.kind = OpKind::kGradientNorm, .group = recipe_.sharded || Pipelined() ? kModelGroup : -1};
     if (Pipelined()) norm.waits.push_back(last());
+    for (const auto& [unit, sent] : sent_tied_) norm.waits.push_back(sent);
+    for (const int32_t added : tied_added_) norm.waits.push_back(added);
     if (last_reduction_ >= 0) norm.waits.push_back(last_reduction_);
     Emit(std::move(norm));
     Step();
@@ -195,6 +198,69 @@ class Builder {
   bool Recomputed(int32_t u) const {
     const bool begins_model = chunks_[0].first && u == 0;
     return recipe_.recompute && !begins_model && inventory_.units(u).saved_bytes() > input_bytes_[u];
+  }
+
+  // Tensors that are tied to another stage's: who owns them, or borrows them, here.
+  struct Tied {
+    int32_t unit = -1;
+    bool owned = false;   // by this stage
+    bool trained = false;
+    TiedEdges edges;
+  };
+  std::vector<Tied> TiedHere() const {
+    std::vector<Tied> all;
+    for (size_t t = 0; t < recipe_.tied.size(); ++t) {
+      const TiedTensor& tensor = inventory_.tied(static_cast<int>(t));
+      const auto owner = unit_by_name_.find(tensor.owner());
+      const bool owned = owner != unit_by_name_.end();
+      const Tied tied{owned ? owner->second : unit_by_name_.at(tensor.user()), owned, !tensor.tensor().frozen(),
+                      recipe_.tied[t]};
+      // Those of one unit go over an edge together.
+      const auto same = std::find_if(all.begin(), all.end(), [&](const Tied& other) {
+        return other.unit == tied.unit && other.edges == tied.edges;
+      });
+      if (same == all.end()) {
+        all.push_back(tied);
+      } else {
+        same->trained |= tied.trained;
+      }
+    }
+    return all;
+  }
+
+  // Before the first pass, and after what it gathers.
+  void MoveTied(const std::vector<int32_t>& gathered) {
+    tied_ = TiedHere();
+    last_backward_.assign(static_cast<size_t>(units_), -1);
+    for (uint32_t e = 0; e < events_.size(); ++e) {
+      if (events_[e].kind == OpKind::kBackward) last_backward_[events_[e].unit] = e;
+    }
+    for (const Tied& tied : tied_) {
+      Op op{.unit = tied.unit, .unit_end = tied.unit + 1, .group = tied.edges.parameters};
+      op.kind = tied.owned ? OpKind::kSendTied : OpKind::kReceiveTied;
+      const int32_t span = gather_of_[tied.unit];
+      for (size_t h = 0; tied.owned && h < holds_.size() && gathered_from_[h] == 0; ++h) {
+        if (static_cast<int32_t>(holds_[h].span) == span) op.waits.push_back(gathered[h]);
+      }
+      Emit(std::move(op));
+      (tied.owned ? sent_tied_ : received_tied_).emplace(tied.unit, last());
+    }
+  }
+
+  // After the last pass of a step that adds to the tensor's gradient, op `computed`. What the gradient is complete with.
+  int32_t MoveTiedGradients(const Event& event, int32_t computed) {
+    for (const Tied& tied : tied_) {
+      if (tied.unit != event.unit || !tied.trained || !training_) continue;
+      Emit({.kind = tied.owned ? OpKind::kReceiveTiedGradient : OpKind::kSendTiedGradient,
+            .unit = tied.unit,
+            .unit_end = tied.unit + 1,
+            .group = tied.edges.gradient,
+            .waits = {computed}});
+      if (!tied.owned) continue;
+      computed = last();
+      tied_added_.push_back(computed);
+    }
+    return computed;
   }
 
   // By stream: the last op that has ended when op `w` has, as far as that saves a wait: transfers come between the
@@ -462,12 +528,13 @@ class Builder {
       const Event& event = events_[e];
       if (e == phases_[phase].end) ++phase;
       PlannedPhase& now = phases_[phase];
-      if (e == 0) Receive(0);
-      if (e == now.begin && phase + 1 < phases_.size()) Receive(phase + 1);
       for (; gather < holds_.size() && gathered_from_[gather] == e; ++gather) {
         Gather(holds_[gather].span, freed);
         gathered[gather] = last();
       }
+      if (e == 0) MoveTied(gathered);
+      if (e == 0) Receive(0);
+      if (e == now.begin && phase + 1 < phases_.size()) Receive(phase + 1);
       for (; opening < opens_before_.size() && opens_before_[opening].begin == e; ++opening) {
         Open(opens_before_[opening].span, reduced);
       }
@@ -478,6 +545,7 @@ class Builder {
       for (; begun < holds_.size() && holds_[begun].begin == e; ++begun) op.waits.push_back(gathered[begun]);
       if (e == now.begin && now.received >= 0) op.waits.push_back(now.received);
       if (e + 1 == now.end) WaitForOutputs(now.phase, op.waits);
+      if (const auto tied = received_tied_.find(event.unit); tied != received_tied_.end()) op.waits.push_back(tied->second);
       Emit(std::move(op));
       const int32_t computed = last();
       NotePass(event, computed);
@@ -487,9 +555,10 @@ class Builder {
         Release(holds_[released_[release]].span, freed);
       }
       ReduceScalars(event, computed);
+      const int32_t complete = last_backward_[event.unit] == e ? MoveTiedGradients(event, computed) : computed;
       for (; reduction < reductions_after_.size() && reductions_after_[reduction].end == e; ++reduction) {
         const size_t span = reductions_after_[reduction].span;
-        Reduce(event, span, /*final=*/last_of_[span] == reduction, computed, reduced);
+        Reduce(event, span, /*final=*/last_of_[span] == reduction, complete, reduced);
       }
     }
   }
@@ -507,7 +576,11 @@ class Builder {
   }
 
   void Release(size_t s, std::vector<int32_t>& freed) {
-    Emit({.kind = OpKind::kRelease, .unit = gathers_[s].begin, .unit_end = gathers_[s].end});
+    Op op{.kind = OpKind::kRelease, .unit = gathers_[s].begin, .unit_end = gathers_[s].end};
+    for (const auto& [unit, sent] : sent_tied_) {
+      if (gathers_[s].begin <= unit && unit < gathers_[s].end) op.waits.push_back(sent);
+    }
+    Emit(std::move(op));
     if (slot_[s] >= 0) freed[slot_[s]] = last();
   }
 
@@ -631,6 +704,11 @@ class Builder {
   std::vector<size_t> last_of_;                // by span: the last of them
   std::vector<Waits> freed_activation_;        // by slot of activations: the pass that read it last
   std::array<std::vector<int32_t>, 2> sent_;   // activations, gradients
+  std::map<std::string, int32_t> unit_by_name_;
+  std::vector<Tied> tied_;
+  std::map<int32_t, int32_t> sent_tied_, received_tied_;  // by unit: the op
+  std::vector<int32_t> tied_added_;                       // ops that add gradients
+  std::vector<int64_t> last_backward_;                    // by unit: its last such event; -1: none
   int32_t last_loss_ = -1;                     // the last backward of the last unit
   std::vector<int32_t> slot_, gradient_slot_;  // by span
   int32_t slots_ = 0;

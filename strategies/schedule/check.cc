@@ -305,6 +305,8 @@ class Checker {
         return OpenGradients(op);
       case GradientUse::kAdd:
         return AddGradients(op);
+      case GradientUse::kAddTied:
+        return AddTied(op);
       case GradientUse::kReduce:
         return Reduce(op);
       case GradientUse::kAllReduce:
@@ -321,6 +323,7 @@ class Checker {
         if (!backward_done_everywhere()) return Wrong("step", "steps before the last backward");
         if (!clipped_) return Wrong("step", "steps without the gradients' norm");
         if (Unreduced()) return Wrong("reduction", *Unreduced());
+        if (absl::Status s = MustFollowAll(sent_); !s.ok()) return s;
         if (!right_norm_) return Wrong("groups", "the norm is not summed over the shards of the gradient, or has none");
         if (absl::Status s = Step(op); !s.ok()) return s;
         return AfterAllGradients();
@@ -338,6 +341,9 @@ class Checker {
         return op.slot >= 0 ? Fetch(op) : FetchUpdated(op);
       case ParameterUse::kRead:
         return Use(op.unit);
+      case ParameterUse::kSend:
+        sent_.push_back(at_);
+        return UseOwn(op.unit);
       case ParameterUse::kReadIfBackwardDoes:
         return inventory_.units(op.unit).backward_without_parameters() ? absl::OkStatus() : Use(op.unit);
       case ParameterUse::kRelease:
@@ -426,17 +432,34 @@ class Checker {
     return Take(op, gradient_slots_, gradient_slot_of_);
   }
 
-  // The op reads the unit's parameters.
+  // The op reads the unit's parameters, and those that it borrows.
   absl::Status Use(int32_t unit) {
     for (const int32_t u : owners_[unit]) {
-      if (!ever_gathered_[u] && !ever_fetched_[u]) continue;
-      if (!gathered_at_[u].has_value()) {
-        return Wrong("resident", absl::StrCat("the parameters of ", inventory_.units(u).name(), " are not gathered"));
-      }
-      if (absl::Status s = MustFollow(*gathered_at_[u]); !s.ok()) return s;
-      used_[u].push_back(at_);
+      if (absl::Status s = UseOwn(u); !s.ok()) return s;
     }
     return absl::OkStatus();
+  }
+  absl::Status UseOwn(int32_t u) {
+    if (!ever_gathered_[u] && !ever_fetched_[u]) return absl::OkStatus();
+    if (!gathered_at_[u].has_value()) {
+      return Wrong("resident", absl::StrCat("the parameters of ", inventory_.units(u).name(), " are not gathered"));
+    }
+    if (absl::Status s = MustFollow(*gathered_at_[u]); !s.ok()) return s;
+    used_[u].push_back(at_);
+    return absl::OkStatus();
+  }
+
+  // What another stage's units contribute, once a step: to the gradient that is complete but for that.
+  absl::Status AddTied(const Op& op) {
+    if (!backward_done_everywhere(op.unit)) return Wrong("tied", "added before the unit's last backward");
+    for (const Contribution& contribution : pending_[op.unit]) {
+      if (absl::Status s = MustFollow(contribution.at); !s.ok()) return s;
+    }
+    pending_[op.unit].push_back({op.unit, -1, at_});
+    if (!Distributed() && !offloads_) gradients_.push_back(at_);
+    if (!ever_opened_[op.unit]) return absl::OkStatus();
+    if (!opened_at_[op.unit].has_value()) return Wrong("gradients", "those of the unit are not open");
+    return MustFollow(*opened_at_[op.unit]);
   }
 
   absl::Status AddGradients(const Op& op) {
@@ -573,11 +596,9 @@ class Checker {
 
   absl::Status AfterAllGradients() const { return MustFollowAll(gradients_); }
 
-  bool backward_done_everywhere() const {
-    for (const int32_t left : backward_left_) {
-      if (left != 0) return false;
-    }
-    return true;
+  // Of the unit, in all microbatches.
+  bool backward_done_everywhere(int32_t unit = 0) const {
+    return std::all_of(backward_left_.begin(), backward_left_.end(), [&](int32_t left) { return left <= unit; });
   }
 
   std::optional<std::string> Unreduced() const {
@@ -634,6 +655,7 @@ class Checker {
   bool clipped_ = false, stepped_ = false;
   bool right_norm_ = false;
   Axes reduced_axes_ = kNoAxis;         // of reductions to owners
+  std::vector<size_t> sent_;            // ops that read parameters which the step changes
   std::vector<size_t> losses_;          // ops that add to the loss
   std::optional<size_t> summed_at_;     // the sum of the scalars
   Clock begun_{};                       // when the current op begins

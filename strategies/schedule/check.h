@@ -40,6 +40,9 @@ namespace muster {
 //  - edges: what a chunk reads of another stage is received before the pass that reads it, over its edge, and what it
 //    computes for one is sent after it, each once; a slot of activations is taken again only after the last pass that
 //    reads it, and what that pass sends; two outputs of a direction at most are on their way
+//  - tied: a unit that borrows a tensor of another stage's reads it after it is received, and its gradient is sent after
+//    all of its backwards; the owner sends the tensor while it is resident, and what it gets back is one contribution
+//    more, after its own; each once
 //  - groups: a reduction has a group, a gather may have one; kGradientNorm has that of the kReduces on all stages, and
 //    none where every rank has the whole gradient; with any kReduce or kAllReduce, the passes of a unit that exchanges have
 //    kExchangeGroup; no other op has one

@@ -88,6 +88,7 @@ class Stages {
   // Per sample.
   uint64_t Bytes(size_t stage, const Op& op) const {
     const EdgeUse edge = Traits(op.kind).edge;
+    if (Traits(op.kind).scope == OpScope::kUnits) return 0;  // a tied tensor
     const bool handed_on = edge == EdgeUse::kSendActivation || edge == EdgeUse::kReceiveGradient;
     return handed_on ? stages_[stage].inventory->units(op.unit).output_bytes() : inputs_[stage][op.unit];
   }

@@ -59,7 +59,7 @@ enum Axes : uint8_t {
 
 // What a group is for. Two groups of the same ranks whose collectives are on different streams need a communicator
 // each.
-enum class Channel : uint8_t { kCollectives, kExchange, kActivations, kGradients };
+enum class Channel : uint8_t { kCollectives, kExchange, kActivations, kGradients, kTied, kTiedGradients };
 
 // A kind of process group: for each rank the ranks that differ from it along these axes only. An edge of a pipeline has
 // two stages only: `from` sends to `to`.

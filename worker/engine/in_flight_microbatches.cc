@@ -92,7 +92,7 @@ std::vector<std::unique_ptr<collectives::Work>> InFlightMicrobatches::Send(const
   sent_[direction].push_back(&output);
   std::vector<std::unique_ptr<collectives::Work>> works;
   if (contexts_[op.microbatch].samples == 0) return works;
-  CheckFlow(*options_.inventory, op, output, options_.compute);
+  CheckFlow(*options_.inventory, op, output, contexts_[op.microbatch].samples, options_.compute);
   for (at::Tensor& tensor : output) {
     // A slot may be received into again before this is sent.
     tensor = options_.received->Owns(tensor) ? tensor.clone() : tensor.contiguous();

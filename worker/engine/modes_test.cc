@@ -324,7 +324,7 @@ absl::Status RunOnce(const Trial& trial, const std::function<void(Config&)>& spo
   const ::muster::Train train = MakeTrain(trial);
   const Inventory inventory = *models::MakeInventory(train.model());
   const auto layout = strategies::MakeLayout(train, inventory, strategies::AnyPlaces(trial.ranks));
-  const Groups groups(*layout, trial.adversarial);
+  const Groups groups(inventory, *layout, trial.adversarial);
   std::vector<absl::Status> statuses(trial.ranks);
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < trial.ranks; ++rank) {

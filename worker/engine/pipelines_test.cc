@@ -32,6 +32,18 @@ Trial OneRank(const Model& model, bool sgd) {
   return {.name = "single", .choose = Single, .sgd = sgd, .model = model};
 }
 
+Trial OnStages(const std::string& name, uint32_t stages, const Choose& choose, const Model& model, bool sgd) {
+  return {.name = name,
+          .choose = choose,
+          .ranks = stages,
+          .microbatch = 1,
+          .sgd = sgd,
+          .set = [](Config& config) { config.check_accesses = true; },
+          .model = model,
+          .sgd_limit = 3e-6,
+          .stages = stages};
+}
+
 // Seven sequences in microbatches of one: none of the numbers of stages divides them.
 TEST(Pipelines, EveryScheduleTrainsAsOneRankDoes) {
   const Model model = LlamaTrialModel();
@@ -40,15 +52,8 @@ TEST(Pipelines, EveryScheduleTrainsAsOneRankDoes) {
     for (const auto& [name, schedule] : kSchedules) {
       for (const uint32_t stages : {2u, 4u}) {
         if (stages * schedule.second > 5) continue;  // it has five units
-        const Trial trial{.name = absl::StrCat(name, " on ", stages, sgd ? " sgd" : ""),
-                          .choose = By(schedule.first, schedule.second, Single),
-                          .ranks = stages,
-                          .microbatch = 1,
-                          .sgd = sgd,
-                          .set = [](Config& config) { config.check_accesses = true; },
-                          .model = model,
-                          .sgd_limit = 3e-6,
-                          .stages = stages};
+        const Trial trial = OnStages(absl::StrCat(name, " on ", stages, sgd ? " sgd" : ""), stages,
+                                     By(schedule.first, schedule.second, Single), model, sgd);
         ExpectSame(trial, Train(trial), expected);
       }
     }
@@ -56,21 +61,17 @@ TEST(Pipelines, EveryScheduleTrainsAsOneRankDoes) {
 }
 
 TEST(Pipelines, EveryStrategyTrainsInsideThem) {
-  const Model model = LlamaTrialModel();
-  const Curve expected = Train(OneRank(model, true));
-  for (const auto& [name, strategy] : Strategies()) {
-    const bool hybrid = name.starts_with("hybrid");
-    for (const auto& [schedule_name, schedule] : kSchedules) {
-      const Trial trial{.name = absl::StrCat(name, ", ", schedule_name),
-                        .choose = By(schedule.first, schedule.second, strategy),
-                        .ranks = hybrid ? 8u : 4u,
-                        .microbatch = 1,
-                        .sgd = true,
-                        .set = [](Config& config) { config.check_accesses = true; },
-                        .model = model,
-                        .sgd_limit = 3e-6,
-                        .stages = 2};
-      ExpectSame(trial, Train(trial), expected);
+  // GPT-2's head borrows the embedding of another stage.
+  for (const Model& model : {TrialModel(), LlamaTrialModel()}) {
+    const Curve expected = Train(OneRank(model, true));
+    for (const auto& [name, strategy] : Strategies()) {
+      const bool hybrid = name.starts_with("hybrid");
+      for (const auto& [schedule_name, schedule] : kSchedules) {
+        Trial trial = OnStages(absl::StrCat(model.has_gpt2() ? "gpt2 " : "llama ", name, ", ", schedule_name), 2,
+                               By(schedule.first, schedule.second, strategy), model, true);
+        trial.ranks = hybrid ? 8 : 4;
+        ExpectSame(trial, Train(trial), expected);
+      }
     }
   }
 }

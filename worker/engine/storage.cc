@@ -114,6 +114,59 @@ Storage::Storage(const Options& options)
   const int64_t scratch = PlaceFrozenVectors();
   if (scratch > 0) scratch_ = at::zeros({scratch}, fp32);
   FindExtents();
+  FindTied(options.compute, options.device);
+}
+
+void Storage::FindTied(at::ScalarType compute, at::Device device) {
+  const at::TensorOptions fp32 = at::TensorOptions(at::kFloat).device(device);
+  std::map<std::string, int32_t> unit_of;
+  for (int32_t u = 0; u < inventory_->units_size(); ++u) unit_of[inventory_->units(u).name()] = u;
+  for (size_t t = 0; t < schedule_->tied.size(); ++t) {
+    const TiedTensor& tensor = inventory_->tied(static_cast<int>(t));
+    const bool owned = places_.contains(tensor.tensor().name());
+    const std::vector<int64_t> shape(tensor.tensor().shape().begin(), tensor.tensor().shape().end());
+    Tied& tied = tied_.emplace_back();
+    tied.unit = unit_of.at(owned ? tensor.owner() : tensor.user()), tied.owned = owned;
+    tied.name = tensor.tensor().name();
+    tied.parameters = schedule_->tied[t].parameters;
+    if (!owned) tied.value = at::zeros(shape, fp32.dtype(compute));
+    if (tensor.tensor().frozen()) continue;
+    tied.gradient = schedule_->tied[t].gradient;
+    tied.added = at::zeros(shape, fp32);
+  }
+}
+
+template <typename Visit>
+void Storage::EachTied(const Op& op, const Visit& visit) const {
+  for (const Tied& tied : tied_) {
+    if (tied.unit == op.unit && (op.group == tied.parameters || op.group == tied.gradient)) visit(tied);
+  }
+}
+
+std::vector<at::Tensor> Storage::TiedParameters(const Op& op) const {
+  std::vector<at::Tensor> tensors;
+  EachTied(op, [&](const Tied& tied) {
+    if (!tied.owned) return tensors.push_back(tied.value);
+    const Place& place = places_.at(tied.name);
+    const partition::FlatTensor& flat = all_.units[place.unit].flat.tensors[place.index];
+    tensors.push_back(Computed(place.unit).narrow(0, static_cast<int64_t>(flat.begin), static_cast<int64_t>(flat.elements)));
+  });
+  return tensors;
+}
+
+std::vector<at::Tensor> Storage::TiedGradients(const Op& op) const {
+  std::vector<at::Tensor> tensors;
+  EachTied(op, [&](const Tied& tied) {
+    if (tied.added.defined()) tensors.push_back(tied.added);
+  });
+  return tensors;
+}
+
+void Storage::AddTied(const Op& op) {
+  EachTied(op, [&](const Tied& tied) {
+    if (!tied.added.defined()) return;
+    Gradient(tied.unit).narrow(0, places_.at(tied.name).trained, tied.added.numel()).add_(tied.added.view({-1}));
+  });
 }
 
 // Those of a unit that lie together do so in the scratch, too, so that units may join them. Returns the most elements
@@ -262,7 +315,15 @@ std::vector<units::Parameter> Storage::Parameters(int32_t unit) const {
         {Computed(place.unit).narrow(0, begin, elements).view(shape).variable_data(), std::move(gradient)});
   };
   for (const Tensor& tensor : inventory_->units(unit).tensors()) add(tensor.name());
-  for (const Borrow& borrow : inventory_->units(unit).borrows()) add(borrow.tensor());
+  for (const Borrow& borrow : inventory_->units(unit).borrows()) {
+    if (places_.contains(borrow.tensor())) {
+      add(borrow.tensor());
+      continue;
+    }
+    for (const Tied& tied : tied_) {
+      if (tied.name == borrow.tensor()) parameters.push_back({tied.value.variable_data(), tied.added});
+    }
+  }
   return parameters;
 }
 
@@ -340,6 +401,9 @@ std::vector<Run> Storage::Runs(int32_t unit, int32_t unit_end, IsWhole whole) co
 
 void Storage::ZeroGradients() {
   if (gradients_.defined()) gradients_.zero_();
+  for (const Tied& tied : tied_) {
+    if (!tied.owned && tied.added.defined()) tied.added.zero_();
+  }
   std::fill(reduced_.begin(), reduced_.end(), false);
   std::fill(offloaded_.begin(), offloaded_.end(), false);
 }
@@ -487,7 +551,9 @@ void Storage::EndAllReduce(const Op& op) {
 
 std::vector<int32_t> Storage::UsedBy(int32_t unit) const {
   std::vector<int32_t> used = {unit};
-  for (const Borrow& borrow : inventory_->units(unit).borrows()) used.push_back(places_.at(borrow.tensor()).unit);
+  for (const Borrow& borrow : inventory_->units(unit).borrows()) {
+    if (const auto found = places_.find(borrow.tensor()); found != places_.end()) used.push_back(found->second.unit);
+  }
   return used;
 }
 
@@ -518,6 +584,9 @@ std::vector<Access> Storage::Accesses(const Op& op) const {
     case ParameterUse::kRead:
       for (const int32_t u : UsedBy(op.unit)) parameters(u);
       break;
+    case ParameterUse::kSend:
+      each_unit(parameters);
+      break;
     case ParameterUse::kRelease:
       each_unit([&](int32_t u) {
         if (slotted_[u].slot >= 0) accesses.push_back(Writes(Computed(u)));
@@ -532,6 +601,9 @@ std::vector<Access> Storage::Accesses(const Op& op) const {
       break;
     case GradientUse::kAdd:
       for (const int32_t u : UsedBy(op.unit)) accesses.push_back(Writes(Gradient(u)));
+      break;
+    case GradientUse::kAddTied:
+      accesses.push_back(Writes(Gradient(op.unit)));
       break;
     case GradientUse::kReduce:
     case GradientUse::kAllReduce:
@@ -563,6 +635,14 @@ std::vector<Access> Storage::Accesses(const Op& op) const {
       if (computed_.defined() && !offloads()) accesses.push_back(Writes(computed_));
       break;
     }
+  }
+  for (const Tied& tied : tied_) {
+    if (tied.owned || tied.unit != op.unit) continue;
+    if (op.kind == OpKind::kReceiveTied) accesses.push_back(Writes(tied.value));
+    if (traits.pass != Pass::kNone) accesses.push_back(Reads(tied.value));
+    if (!tied.added.defined()) continue;
+    if (traits.pass == Pass::kBackward) accesses.push_back(Writes(tied.added));
+    if (op.kind == OpKind::kSendTiedGradient) accesses.push_back(Reads(tied.added));
   }
   return accesses;
 }

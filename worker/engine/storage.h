@@ -107,6 +107,12 @@ class Storage {
   std::vector<at::Tensor> BeginAllReduce(const Op& op);
   void EndAllReduce(const Op& op);
 
+  // Of tied tensors (Inventory.tied) that the op moves between stages: what is sent, or received into. TiedGradients of a
+  // stage that owns them is received beside their gradient, and AddTied adds it.
+  std::vector<at::Tensor> TiedParameters(const Op& op) const;
+  std::vector<at::Tensor> TiedGradients(const Op& op) const;
+  void AddTied(const Op& op);
+
   // The memory that the op's work on parameters and gradients touches, by its row in the table of ops.
   std::vector<Access> Accesses(const Op& op) const;
 
@@ -147,7 +153,7 @@ class Storage {
   at::Tensor Travelling(int32_t unit) const;          // as Gradient, in the reduce dtype
   at::Tensor OwnedGradient(const Mine& mine) const;   // of trained_, on the device
   at::Tensor UpdateGradient(const Mine& mine) const;  // likewise, where the update reads it
-  // The unit, and those that it borrows tensors from.
+  // The unit, and those of this stage that it borrows tensors from.
   std::vector<int32_t> UsedBy(int32_t unit) const;
 
   struct Part {  // of a range that this rank owns: all of it trained, or all of it frozen
@@ -166,6 +172,20 @@ class Storage {
   at::Tensor Fetched(const Part& part) const;  // on the device
   // What a gather copies into its slot, or what is there already.
   at::Tensor Gathers(const Part& part) const { return offloads() ? Fetched(part) : Stored(part); }
+
+  // A tensor that is tied to another stage's unit: of one that is borrowed its copy and the copy's gradient; of one that
+  // is owned what the gradient receives.
+  struct Tied {
+    int32_t unit = 0;  // that borrows or owns it
+    bool owned = false;
+    std::string name;
+    int32_t parameters = -1, gradient = -1;  // groups
+    at::Tensor value, added;                 // of the tensor's shape
+  };
+  void FindTied(at::ScalarType compute, at::Device device);
+  // Calls visit(tied) for those that the op moves.
+  template <typename Visit>
+  void EachTied(const Op& op, const Visit& visit) const;
 
   struct Slotted {  // a unit's place in its slot
     int32_t slot = -1;
@@ -193,6 +213,7 @@ class Storage {
   at::Tensor scratch_;       // gradients of frozen vectors
   std::vector<at::Tensor> slots_, gradient_slots_, travelling_slots_;
   std::vector<bool> reduced_, offloaded_;  // by unit, in this step
+  std::vector<Tied> tied_;
 };
 
 }  // namespace muster::engine

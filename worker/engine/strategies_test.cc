@@ -541,7 +541,7 @@ TEST(Strategies, APartHasNoLogits) {
   const Trial trial{.name = "full_shard", .choose = FsdpOf(RESHARD_FULL_SHARD), .ranks = 2};
   const ::muster::Train train = MakeTrain(trial);
   const Inventory inventory = *models::MakeInventory(train.model());
-  const Groups groups(*strategies::MakeLayout(train, inventory, strategies::AnyPlaces(2)));
+  const Groups groups(inventory, *strategies::MakeLayout(train, inventory, strategies::AnyPlaces(2)));
   Config config = Configure(train, inventory, 2, 1)->config;
   config.groups = groups.of[1];
   const std::vector<uint32_t> tokens = {1, 2};

@@ -151,11 +151,12 @@ struct Leg {
 
 // The groups of every rank, by number, between threads.
 struct Groups {
-  explicit Groups(const strategies::Layout& layout, bool adversarial = false) : of(layout.mesh.ranks()) {
+  Groups(const Inventory& inventory, const strategies::Layout& layout, bool adversarial = false)
+      : of(layout.mesh.ranks()) {
     std::map<std::string, std::vector<std::unique_ptr<collectives::Group>>> by_name;  // each for all of its ranks
     for (uint32_t rank = 0; rank < of.size(); ++rank) {
       const pipeline::StageEdges edges =
-          pipeline::EdgesOf(pipeline::StagesOf(layout.table), layout.roles[rank].stage());
+          pipeline::EdgesOf(inventory, pipeline::StagesOf(layout.table), layout.roles[rank].stage());
       auto made = MakeGroups(layout.mesh, edges.groups, rank,
                                    [&](const GroupSpec& group, const Membership& own)
                                        -> absl::StatusOr<std::unique_ptr<collectives::Group>> {
@@ -321,7 +322,7 @@ inline Curve Train(const Trial& trial, const Leg& leg = {}) {
   const auto layout = strategies::MakeLayout(train, inventory, strategies::AnyPlaces(trial.ranks));
   EXPECT_TRUE(layout.ok()) << trial.name << ": " << layout.status();
   if (!layout.ok()) return {};
-  const Groups groups(*layout, trial.adversarial);
+  const Groups groups(inventory, *layout, trial.adversarial);
   std::vector<Curve> curves(trial.ranks);
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < trial.ranks; ++rank) {

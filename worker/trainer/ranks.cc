@@ -75,7 +75,8 @@ absl::Duration CollectiveDeadline(const Assignment& assignment) {
   return deadline > absl::ZeroDuration() ? deadline : kDefaultDeadline;
 }
 
-std::vector<GroupToJoin> GroupsToJoin(const strategies::Layout& layout, const strategies::RankProgram& program) {
+std::vector<GroupToJoin> GroupsToJoin(const Inventory& inventory, const strategies::Layout& layout,
+                                      const strategies::RankProgram& program) {
   const std::vector<GroupSpec>& own = program.schedule.groups;
   std::vector<GroupToJoin> groups;
   const auto digest = [&](int32_t number) {
@@ -85,7 +86,7 @@ std::vector<GroupToJoin> GroupsToJoin(const strategies::Layout& layout, const st
     if (number == kExchangeGroup && !UsesGroup(program.schedule, number)) continue;
     groups.push_back({own[static_cast<size_t>(number)], digest(number), number});
   }
-  for (const GroupSpec& edge : pipeline::Edges(pipeline::StagesOf(layout.table))) {
+  for (const GroupSpec& edge : pipeline::Edges(inventory, pipeline::StagesOf(layout.table))) {
     const auto found = std::find(own.begin(), own.end(), edge);
     groups.push_back({edge, "", found == own.end() ? -1 : static_cast<int32_t>(found - own.begin())});
   }
