@@ -206,6 +206,7 @@ class Builder {
     bool owned = false;   // by this stage
     bool trained = false;
     TiedEdges edges;
+    int32_t computed = -1;  // the last op that adds to its gradient
   };
   std::vector<Tied> TiedHere() const {
     std::vector<Tied> all;
@@ -247,20 +248,33 @@ class Builder {
     }
   }
 
-  // After the last pass of a step that adds to the tensor's gradient, op `computed`. What the gradient is complete with.
-  int32_t MoveTiedGradients(const Event& event, int32_t computed) {
-    for (const Tied& tied : tied_) {
+  // After the last pass of a step that adds to the unit's gradient, op `computed`. What the gradient is complete with.
+  int32_t ReceiveTiedGradients(const Event& event, int32_t computed) {
+    for (Tied& tied : tied_) {
       if (tied.unit != event.unit || !tied.trained || !training_) continue;
-      Emit({.kind = tied.owned ? OpKind::kReceiveTiedGradient : OpKind::kSendTiedGradient,
+      tied.computed = computed;
+      if (!tied.owned) continue;
+      Emit({.kind = OpKind::kReceiveTiedGradient,
             .unit = tied.unit,
             .unit_end = tied.unit + 1,
             .group = tied.edges.gradient,
             .waits = {computed}});
-      if (!tied.owned) continue;
       computed = last();
       tied_added_.push_back(computed);
     }
     return computed;
+  }
+
+  // At the end: the owner receives them then, and they must not hold up what else is sent.
+  void SendTiedGradients() {
+    for (const Tied& tied : tied_) {
+      if (tied.owned || tied.computed < 0) continue;
+      Emit({.kind = OpKind::kSendTiedGradient,
+            .unit = tied.unit,
+            .unit_end = tied.unit + 1,
+            .group = tied.edges.gradient,
+            .waits = {tied.computed}});
+    }
   }
 
   // By stream: the last op that has ended when op `w` has, as far as that saves a wait: transfers come between the
@@ -555,12 +569,13 @@ class Builder {
         Release(holds_[released_[release]].span, freed);
       }
       ReduceScalars(event, computed);
-      const int32_t complete = last_backward_[event.unit] == e ? MoveTiedGradients(event, computed) : computed;
+      const int32_t complete = last_backward_[event.unit] == e ? ReceiveTiedGradients(event, computed) : computed;
       for (; reduction < reductions_after_.size() && reductions_after_[reduction].end == e; ++reduction) {
         const size_t span = reductions_after_[reduction].span;
         Reduce(event, span, /*final=*/last_of_[span] == reduction, complete, reduced);
       }
     }
+    SendTiedGradients();
   }
 
   void Gather(size_t s, const std::vector<int32_t>& freed) {

@@ -178,7 +178,7 @@ std::vector<Access> InFlightMicrobatches::EdgeAccesses(const Op& op) const {
       return {kept(of(received_, 0), true), Writes(options_.received->SlotOf(op))};
     case EdgeUse::kReceiveGradient:
       return {kept(of(received_, 1), true), Writes(options_.received->SlotOf(op))};
-    case EdgeUse::kNone:
+    default:
       break;
   }
   const Pass pass = Traits(op.kind).pass;

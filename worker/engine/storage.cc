@@ -146,7 +146,7 @@ void Storage::EachTied(const Op& op, const Visit& visit) const {
 std::vector<at::Tensor> Storage::TiedParameters(const Op& op) const {
   std::vector<at::Tensor> tensors;
   EachTied(op, [&](const Tied& tied) {
-    if (!tied.owned) return tensors.push_back(tied.value);
+    if (!tied.owned) return tensors.push_back(tied.value.view({-1}));
     const Place& place = places_.at(tied.name);
     const partition::FlatTensor& flat = all_.units[place.unit].flat.tensors[place.index];
     tensors.push_back(Computed(place.unit).narrow(0, static_cast<int64_t>(flat.begin), static_cast<int64_t>(flat.elements)));
@@ -157,7 +157,7 @@ std::vector<at::Tensor> Storage::TiedParameters(const Op& op) const {
 std::vector<at::Tensor> Storage::TiedGradients(const Op& op) const {
   std::vector<at::Tensor> tensors;
   EachTied(op, [&](const Tied& tied) {
-    if (tied.added.defined()) tensors.push_back(tied.added);
+    if (tied.added.defined()) tensors.push_back(tied.added.view({-1}));
   });
   return tensors;
 }
