@@ -56,6 +56,22 @@ uint64_t TrainedParameters(const Inventory& inventory) {
   return n;
 }
 
+int FirstTrained(const Inventory& inventory) {
+  const auto is_trained = [](const Tensor& tensor) { return !tensor.frozen(); };
+  const auto borrows_trained = [&](const Borrow& borrow) {
+    return std::any_of(inventory.units().begin(), inventory.units().end(), [&](const Unit& unit) {
+      return unit.name() == borrow.unit() &&
+             std::any_of(unit.tensors().begin(), unit.tensors().end(),
+                         [&](const Tensor& tensor) { return tensor.name() == borrow.tensor() && is_trained(tensor); });
+    });
+  };
+  const auto first = std::find_if(inventory.units().begin(), inventory.units().end(), [&](const Unit& unit) {
+    return std::any_of(unit.tensors().begin(), unit.tensors().end(), is_trained) ||
+           std::any_of(unit.borrows().begin(), unit.borrows().end(), borrows_trained);
+  });
+  return std::min(static_cast<int>(first - inventory.units().begin()), std::max(0, inventory.units_size() - 1));
+}
+
 bool IsHiddenMatrix(const Inventory& inventory, int unit, const Tensor& tensor) {
   return unit > 0 && unit + 1 < inventory.units_size() && tensor.shape_size() >= 2;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/inventory.h"
 #include "strategies/partition/flat.h"
 #include "strategies/schedule/events.h"
 #include "strategies/schedule/input_moves.h"
@@ -17,8 +18,8 @@
 namespace muster {
 namespace {
 
-// Units at the model's front, whose backward comes last: these reductions cannot overlap backward, so small buckets are
-// flushed early.
+// Units at the front of those that are trained, whose backward comes last: these reductions cannot overlap backward, so
+// small buckets are flushed early.
 constexpr int32_t kFrontUnits = 3;
 constexpr uint64_t kFrontBytes = 1 << 20;
 
@@ -48,7 +49,10 @@ std::vector<int32_t> SpanByUnit(const std::vector<Span>& spans, int32_t units) {
 class Builder {
  public:
   Builder(const Inventory& inventory, const ScheduleRecipe& recipe)
-      : inventory_(inventory), recipe_(recipe), units_(inventory.units_size()) {
+      : inventory_(inventory),
+        recipe_(recipe),
+        units_(inventory.units_size()),
+        first_(models::FirstTrained(inventory)) {
     for (const Unit& unit : inventory.units()) {
       bytes_.push_back(4 * partition::Flatten(unit).elements);
       trained_bytes_.push_back(4 * partition::TrainedElements(unit));
@@ -70,7 +74,7 @@ class Builder {
     events_.reserve(static_cast<size_t>(recipe_.microbatches) * units_ * (recipe_.recompute ? 3 : 2));
     for (int32_t m = 0; m < recipe_.microbatches; ++m) {
       for (int32_t u = 0; u < units_; ++u) Add(OpKind::kForward, u, m);
-      for (int32_t u = units_; u-- > 0;) {
+      for (int32_t u = units_; u-- > first_;) {
         if (Recomputed(u)) Add(OpKind::kRecompute, u, m);
         Add(OpKind::kBackward, u, m);
       }
@@ -137,7 +141,7 @@ class Builder {
     return spans;
   }
 
-  // From the model's end, where the backward begins. A span without bytes joins the one before it.
+  // From the model's end, where the backward begins, to where it ends. A span without bytes joins the one before it.
   std::vector<Span> ReduceSpans() const {
     std::vector<Span> spans;
     if (recipe_.gradients == Gradients::kOwned && recipe_.gather_bytes > 0) {
@@ -149,11 +153,12 @@ class Builder {
       return spans;
     }
     Span span{units_, units_, 0};
-    for (int32_t u = units_; u-- > 0;) {
+    for (int32_t u = units_; u-- > first_;) {
       span.begin = u;
       span.bytes += trained_bytes_[u];
-      const uint64_t enough = u < kFrontUnits ? std::min(recipe_.reduce_bytes, kFrontBytes) : recipe_.reduce_bytes;
-      if (span.bytes == 0 || (span.bytes < enough && u > 0)) continue;
+      const uint64_t enough =
+          u < first_ + kFrontUnits ? std::min(recipe_.reduce_bytes, kFrontBytes) : recipe_.reduce_bytes;
+      if (span.bytes == 0 || (span.bytes < enough && u > first_)) continue;
       spans.push_back(span);
       span = {u, u, 0};
     }
@@ -162,7 +167,8 @@ class Builder {
 
   // Keeping only the input costs nothing where no more is kept anyway.
   bool Recomputed(int32_t u) const {
-    return recipe_.recompute && u > 0 && inventory_.units(u).saved_bytes() > inventory_.units(u - 1).output_bytes();
+    return recipe_.recompute && u > 0 && u >= first_ &&
+           inventory_.units(u).saved_bytes() > inventory_.units(u - 1).output_bytes();
   }
 
   // By stream: the last op that has ended when op `w` has, as far as that saves a wait: transfers come between the
@@ -295,7 +301,7 @@ class Builder {
         if (!open[s].has_value()) open[s] = Hold{static_cast<uint32_t>(s), e, e};
         open[s]->end = e;
       }
-      if (event.unit > 0) continue;
+      if (event.unit > first_) continue;
       // The microbatch's last backward.
       for (std::optional<Hold>& hold : open) {
         if (hold.has_value()) reductions_after_.push_back(*std::exchange(hold, std::nullopt));
@@ -317,13 +323,14 @@ class Builder {
     gradient_slot_ = AssignSlots(reductions_, taken, schedule_.gradient_slots);
   }
 
-  // Not those that the unit before keeps anyway; one that is recomputed keeps nothing.
+  // Not those that the unit before keeps anyway; one that is recomputed, or has no backward, keeps nothing.
   void PlanInputs() {
     if (!recipe_.offload_inputs) return;
     std::vector<uint64_t> bytes(static_cast<size_t>(units_));
     for (int32_t u = 1; u < units_; ++u) {
       const Unit& before = inventory_.units(u - 1);
-      if (Recomputed(u) && (before.frees_output() || Recomputed(u - 1))) bytes[u] = before.output_bytes();
+      const bool kept = u > first_ && !Recomputed(u - 1) && !before.frees_output();
+      if (Recomputed(u) && !kept) bytes[u] = before.output_bytes();
     }
     inputs_ = PlanInputMoves(events_, bytes);
     schedule_.input_slots = inputs_.slots, schedule_.host_input_slots = inputs_.host_slots;
@@ -486,6 +493,7 @@ class Builder {
   const Inventory& inventory_;
   const ScheduleRecipe& recipe_;
   const int32_t units_;
+  const int32_t first_;                            // unit: where the backward ends
   std::vector<uint64_t> bytes_, trained_bytes_;    // by unit
   std::vector<Span> gathers_, reductions_;         // what is gathered, and what reduced, together
   std::vector<int32_t> gather_of_, reduction_of_;  // by unit: its span of those

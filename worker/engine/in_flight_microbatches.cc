@@ -14,11 +14,13 @@ InFlightMicrobatches::InFlightMicrobatches(const Options& options, std::vector<C
     : options_(options),
       contexts_(std::move(contexts)),
       activations_(contexts_.size()),
-      recomputed_(options.modules->size()) {
+      recomputed_(options.modules->size()),
+      goes_back_(options.modules->size()) {
   for (size_t m = 0; m < contexts_.size(); ++m) states_.emplace_back(options.modules->size());
   for (const Op& op : options.schedule->ops) {
     const Pass pass = Traits(op.kind).pass;
     if (pass == Pass::kRecompute) recomputed_[op.unit] = true;
+    if (pass == Pass::kBackward) goes_back_[op.unit] = true;
     if (pass != Pass::kNone && op.group >= 0) last_exchanging_ = std::max(last_exchanging_, op.unit);
   }
 }
@@ -32,34 +34,36 @@ Activations InFlightMicrobatches::Run(const Op& op, F&& pass) {
   return result;
 }
 
+Context InFlightMicrobatches::ContextOf(const Op& op) const {
+  Context context = contexts_[op.microbatch];
+  context.input_gradient = op.unit > 0 && goes_back_[op.unit - 1];
+  if (Traits(op.kind).pass == Pass::kRecompute) context.mode = Mode::kRecompute;
+  const bool saves = goes_back_[op.unit] && !recomputed_[op.unit];
+  if (Traits(op.kind).pass == Pass::kForward && context.mode == Mode::kTrain && !saves) {
+    context.mode = Mode::kTrainUnsaved;
+  }
+  return context;
+}
+
 void InFlightMicrobatches::Forward(const Op& op) {
   if (Skips(op)) return;
   Activations& flow = activations_[op.microbatch];
-  if (!recomputed_[op.unit]) {
-    flow = Run(op, [&] { return ModuleOf(op).Forward(contexts_[op.microbatch], flow, StateOf(op).saved); });
-    return;
-  }
-  Context context = contexts_[op.microbatch];
-  context.mode = Mode::kTrainUnsaved;
-  units::Saved none;
-  StateOf(op).input = flow;
-  flow = Run(op, [&] { return ModuleOf(op).Forward(context, flow, none); });
+  if (recomputed_[op.unit]) StateOf(op).input = flow;
+  flow = Run(op, [&] { return ModuleOf(op).Forward(ContextOf(op), flow, StateOf(op).saved); });
 }
 
 void InFlightMicrobatches::Recompute(const Op& op) {
   if (Skips(op)) return;
-  Context context = contexts_[op.microbatch];
-  context.mode = Mode::kRecompute;
   const Activations input = std::exchange(StateOf(op).input, {});
-  Run(op, [&] { return ModuleOf(op).Forward(context, input, StateOf(op).saved); });
+  Run(op, [&] { return ModuleOf(op).Forward(ContextOf(op), input, StateOf(op).saved); });
 }
 
 void InFlightMicrobatches::Backward(const Op& op) {
   if (Skips(op)) return;
   // Of an empty microbatch: first what the last forward returned, whose shape its gradient has.
   Activations& flow = activations_[op.microbatch];
-  flow = Run(
-      op, [&] { return ModuleOf(op).Backward(contexts_[op.microbatch], std::exchange(StateOf(op).saved, {}), flow); });
+  flow = Run(op, [&] { return ModuleOf(op).Backward(ContextOf(op), std::exchange(StateOf(op).saved, {}), flow); });
+  if (op.unit > 0 && !goes_back_[op.unit - 1]) flow.clear();
   if (Offloads(op.unit)) options_.inputs->EndUse(op.unit);
 }
 

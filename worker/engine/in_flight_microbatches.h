@@ -29,7 +29,8 @@ class InFlightMicrobatches {
   // `contexts`: one per microbatch.
   InFlightMicrobatches(const Options& options, std::vector<units::Context> contexts);
 
-  void Forward(const Op& op);  // saves only the unit's input if the schedule recomputes it
+  // Saves only the unit's input if the schedule recomputes it, and nothing if it has no backward.
+  void Forward(const Op& op);
   void Recompute(const Op& op);
   void Backward(const Op& op);
   void OffloadInput(const Op& op);
@@ -46,6 +47,7 @@ class InFlightMicrobatches {
   };
   bool Skips(const Op& op) const { return contexts_[op.microbatch].samples == 0 && op.unit > last_exchanging_; }
   units::UnitModule& ModuleOf(const Op& op) const { return *(*options_.modules)[op.unit]; }
+  units::Context ContextOf(const Op& op) const;
   // Runs a unit's pass, and checks what it exchanges.
   template <typename F>
   units::Activations Run(const Op& op, F&& pass);
@@ -58,8 +60,8 @@ class InFlightMicrobatches {
   const std::vector<units::Context> contexts_;
   std::vector<units::Activations> activations_;  // by microbatch: activations forward, their gradients back
   std::vector<std::vector<UnitState>> states_;
-  std::vector<bool> recomputed_;  // by unit
-  int32_t last_exchanging_ = -1;  // unit; -1: none
+  std::vector<bool> recomputed_, goes_back_;  // by unit
+  int32_t last_exchanging_ = -1;              // unit; -1: none
 };
 
 }  // namespace muster::engine
