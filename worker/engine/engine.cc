@@ -536,7 +536,7 @@ void CompiledEngine::Optimize(Training& training, uint64_t step, const Op& op) {
   FlatOptimizer& optimizer = *optimizers_.at(std::max(0, op.unit));
   if (DecidesOnDevice()) {
     optimizer.StepUnless(*training.decision, step, training.learning_rate);
-    Renew();
+    ++parameters_version_;
     return;
   }
   const StepResult& result = training.result;
@@ -544,11 +544,8 @@ void CompiledEngine::Optimize(Training& training, uint64_t step, const Op& op) {
   // torch.nn.utils.clip_grad_norm_
   const double clipped = std::min(1.0, rules_.clip_norm / (result.gradient_norm + 1e-6));
   optimizer.Step(step - training.update.skipped_steps(), training.learning_rate, clipped / result.loss_scale);
-  if (!storage_->offloads()) {
-    Renew();
-    return;
-  }
   ++parameters_version_;
+  if (!storage_->offloads()) return;
   storage_->Stepped(op);
   for (const StatePart& part : optimizer.State()) host_.Evict(part.values);
 }
