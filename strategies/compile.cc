@@ -364,13 +364,14 @@ std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory
   common.activations = std::max(PeakActivationBytes(program.schedule, inventory, sequences),
                                 PeakActivationBytes(program.evaluation, inventory, sequences));
   if (width < 4) common.activations += models::NarrowBytes(inventory);
-  common.activations = std::max(common.activations, UpdateBytes(train, inventory));
+  const bool updates_on_host = inventory.device() == DEVICE_CUDA && train.offload().optimizer();
+  if (!updates_on_host) common.activations = std::max(common.activations, UpdateBytes(train, inventory));
   const auto input_slots = [&](SlotPool pool) {
     const std::vector<uint64_t> slots = InputSlots(program.schedule, pool, inventory, sequences);
     return std::accumulate(slots.begin(), slots.end(), uint64_t{0});
   };
   common.activations += input_slots(SlotPool::kInputs);
-  common.host = input_slots(SlotPool::kHostInputs);
+  common.host = input_slots(SlotPool::kHostInputs) + (updates_on_host ? UpdateBytes(train, inventory) : 0);
   std::vector<Memory> shards;
   const std::vector<uint64_t> owned = partition::OwnedElements(layout.table, inventory),
                               owned_trained = partition::TrainedElements(layout.table, inventory),

@@ -97,7 +97,7 @@ class CompiledEngine final : public Engine {
   absl::Status Guarded(F&& body);
 
   void Initialise();
-  // Of this rank's bf16 matrices on a CPU: those of the units, and those of Muon's update.
+  // Of this rank's bf16 matrices on a CPU: those of the units, and those of Muon's update, which may be offloaded.
   void ChooseGemms();
   absl::Status MakeUnits();
   void MakeState();
@@ -305,8 +305,10 @@ void CompiledEngine::Initialise() {
 }
 
 void CompiledEngine::ChooseGemms() {
-  const bool multiplies = config_.train.precision().compute() == DTYPE_BF16 || config_.train.optimizer().has_muon();
-  if (!device_.is_cpu() || !multiplies) return;
+  const bool on_cpu = device_.is_cpu(), updates = on_cpu || storage_->offloads();
+  const bool multiplies = (on_cpu && config_.train.precision().compute() == DTYPE_BF16) ||
+                          (updates && config_.train.optimizer().has_muon());
+  if (!multiplies) return;
   const units::Bf16Choice choice = units::ChooseBf16Gemms();
   bf16_gemms_ = config_.bf16_gemms.value_or(choice.gemms);
   if (!config_.bf16_gemms.has_value()) notes_.push_back(choice.log);
