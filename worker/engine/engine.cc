@@ -545,10 +545,14 @@ void CompiledEngine::Optimize(Training& training, uint64_t step, const Op& op) {
   if (result.skipped || training.halted) return;
   // torch.nn.utils.clip_grad_norm_
   const double clipped = std::min(1.0, rules_.clip_norm / (result.gradient_norm + 1e-6));
+  if (storage_->offloads()) {
+    storage_->BeginStep(op);
+    for (const StatePart& part : optimizer.State()) host_.Expect(part.values);
+  }
   optimizer.Step(step - training.update.skipped_steps(), training.learning_rate, clipped / result.loss_scale);
   ++parameters_version_;
   if (!storage_->offloads()) return;
-  storage_->Stepped(op);
+  storage_->EndStep(op);
   for (const StatePart& part : optimizer.State()) host_.Evict(part.values);
 }
 

@@ -352,7 +352,7 @@ void Storage::ZeroGradients() {
 
 void Storage::Renew() {
   if (offloads()) {
-    Stepped({.kind = OpKind::kOptimizerStep, .unit = 0, .unit_end = inventory_->units_size()});
+    EndStep({.kind = OpKind::kOptimizerStep, .unit = 0, .unit_end = inventory_->units_size()});
     if (host_frozen_.defined()) host_frozen_.copy_(frozen_);
     for (const Part& part : parts_) {
       if (computed_.defined() || own_computed_.defined()) Fetched(part).copy_(ToFetch(part));
@@ -364,7 +364,13 @@ void Storage::Renew() {
   }
 }
 
-void Storage::Stepped(const Op& op) {
+void Storage::BeginStep(const Op& op) const {
+  for (const at::Tensor& read : {master_, host_gradients_}) {
+    host_->Expect(read.narrow(0, FirstTrained(op.unit), TrainedElements(op.unit, op.unit_end)));
+  }
+}
+
+void Storage::EndStep(const Op& op) {
   const auto of_units = [&](const at::Tensor& trained) {
     return trained.narrow(0, FirstTrained(op.unit), TrainedElements(op.unit, op.unit_end));
   };
@@ -380,6 +386,7 @@ void Storage::Stepped(const Op& op) {
 void Storage::Fetch(const Op& op) {
   for (const Part& part : PartsOf(op.unit, op.unit_end)) {
     if (part.frozen && op.slot < 0) continue;
+    host_->Expect(ToFetch(part));
     Fetched(part).copy_(ToFetch(part), /*non_blocking=*/true);
     host_->Evict(ToFetch(part));
   }

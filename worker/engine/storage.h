@@ -90,8 +90,10 @@ class Storage {
   // Rebuilds what gathers do not copy of the owned parameters as they are computed with, after other changes of the
   // stored ones than an update.
   void Renew();
-  // After the step of units [op.unit, op.unit_end) in host memory: what Fetch takes is of the updated weights.
-  void Stepped(const Op& op);
+  // Before the step of units [op.unit, op.unit_end) in host memory; and after it: what Fetch takes is of the updated
+  // weights.
+  void BeginStep(const Op& op) const;
+  void EndStep(const Op& op);
   void Fetch(const Op& op);
   void Offload(const Op& op);
   bool offloads() const { return host_ != nullptr; }
