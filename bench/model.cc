@@ -4,6 +4,7 @@
 #include <ATen/ops/randn.h>
 
 #include "models/inventory.h"
+#include "strategies/compile.h"
 #include "worker/engine/configure.h"
 #include "worker/tasks/language_model.h"
 
@@ -83,6 +84,11 @@ absl::StatusOr<engine::Config> MakeConfig(const Dimensions& shape, uint64_t* pla
   if (shape.lora > 0) {
     config.train.mutable_lora()->set_rank(shape.lora);
     config.train.mutable_lora()->set_alpha(shape.lora);
+  }
+  if (!shape.offload_to.empty()) {
+    Offload& offload = *config.train.mutable_offload();
+    offload.set_optimizer(true), offload.set_to(shape.offload_to);
+    offload.set_parameters(shape.ranks == 1 || !strategies::KeepsAllParameters(config.train.strategy()));
   }
   const auto inventory = models::MakeInventory(config.train, shape.cuda ? DEVICE_CUDA : DEVICE_CPU);
   if (!inventory.ok()) return inventory.status();

@@ -190,6 +190,14 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
   all.push_back({"full_shard, muon", with("muon", full), 4, 3, 9, 133, 2000});
   all.push_back({"zero 2, adafactor", with("adafactor", ZeroOf(2, PLACEMENT_WHOLE)), 3, 1, 4, 74, 1001});
   all.push_back({"full_shard, adafactor", with("adafactor", full), 4, 3, 9, 133, 2000});
+  for (const std::string optimizer : {"muon", "adafactor"}) {
+    all.push_back({absl::StrCat("full_shard, ", optimizer, ", offloaded"),
+                   [=](::muster::Train& train) {
+                     with(optimizer, full)(train);
+                     train.mutable_offload()->set_optimizer(true);
+                   },
+                   4, 3, 9, 133, 2000});
+  }
   const auto narrow = [](const std::function<void(::muster::Train&)>& choose) {
     return [=](::muster::Train& train) {
       choose(train);

@@ -242,6 +242,38 @@ TEST(Strategies, TrainWithMuonAsOneRankDoes) {
   TrainsWholeTensorsAsOneDoes("muon", LlamaTrialModel(), 4);
 }
 
+// The same GEMMs of the same matrices, by the bucket and in a file: to the bit, where no norm, which is the sum of
+// other parts there, scales gradients, and where microbatches are reduced one by one, or there is one.
+TEST(Strategies, OffloadingWholeTensorsChangesNoBit) {
+  for (const std::string optimizer : {"muon", "adafactor"}) {
+    for (const Choose& choose : {Choose(Single), ZeroStage(1), ZeroStage(3), FsdpOf(RESHARD_FULL_SHARD)}) {
+      for (const Dtype compute : {DTYPE_FP32, DTYPE_BF16}) {
+        const auto unclipped = [=](bool offloaded) -> Choose {
+          return [=](::muster::Train& train) {
+            (offloaded ? Offloaded(choose, false) : choose)(train);
+            train.mutable_optimizer()->set_clip_norm(1e9);
+            if (offloaded && compute == DTYPE_BF16) train.mutable_offload()->set_to(testing::TempDir());
+          };
+        };
+        Trial trial{.name = absl::StrCat(optimizer, ", ", Dtype_Name(compute)), .compute = compute};
+        trial.optimizer = optimizer;
+        trial.choose = unclipped(false);
+        ::muster::Train train;
+        choose(train);
+        const bool single = train.strategy().has_single();
+        trial.ranks = single ? 1 : 3, trial.microbatch = single ? kSequences : 2;
+        const Curve kept = Train(trial, {.steps = 6});
+        trial.choose = unclipped(true);
+        trial.set = [=](Config& config) { config.check_accesses = true, config.streams = compute == DTYPE_BF16; };
+        const Curve seen = Train(trial, {.steps = 6});
+        EXPECT_EQ(seen.losses, kept.losses) << trial.name;
+        EXPECT_TRUE(seen.state == kept.state) << trial.name << ": weights or state";
+        EXPECT_NE(seen.losses.front(), seen.losses.back()) << trial.name;
+      }
+    }
+  }
+}
+
 TEST(Strategies, TrainWithAdafactorAsOneRankDoes) {
   for (const uint32_t ranks : {2u, 3u, 4u}) TrainsWholeTensorsAsOneDoes("adafactor", TrialModel(), ranks);
   TrainsWholeTensorsAsOneDoes("adafactor", LlamaTrialModel(), 4);
