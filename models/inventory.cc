@@ -106,7 +106,9 @@ absl::Status CheckOutputs(const Inventory& inventory) {
 int FirstTrained(const Inventory& inventory) {
   if (!inventory.chunks().empty()) {
     int before = 0;
-    while (before < inventory.units_size() && ModelUnit(inventory, before) < static_cast<int>(inventory.first_trained())) ++before;
+    while (before < inventory.units_size() &&
+           ModelUnit(inventory, before) < static_cast<int>(inventory.first_trained()))
+      ++before;
     return before;
   }
   const auto is_trained = [](const Tensor& tensor) { return !tensor.frozen(); };

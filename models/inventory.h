@@ -37,8 +37,8 @@ int FirstTrained(const Inventory& inventory);
 // Elements of all buffers.
 uint64_t Buffers(const Inventory& inventory);
 
-// The number of a unit in the whole model, of an inventory of all units or of a stage's (Inventory.chunks); and how many
-// units that has.
+// The number of a unit in the whole model, of an inventory of all units or of a stage's (Inventory.chunks); and how
+// many units that has.
 int ModelUnit(const Inventory& inventory, int unit);
 int ModelUnits(const Inventory& inventory);
 

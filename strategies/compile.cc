@@ -37,10 +37,9 @@ absl::StatusOr<PartitionTable> TableOf(const Train& train, const Inventory& inve
   switch (strategy.kind_case()) {
     case Strategy::kSingle:
       if (ranks.size() == 1) return single::TableOf(inventory);
-      return absl::InvalidArgumentError(absl::StrCat("strategy: single runs on one rank",
-                                                     train.parallel().pipeline() > 1 ? " a stage" : "",
-                                                     ", resources.ranks gives ", ranks.size(),
-                                                     "; ddp and fsdp run on several"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("strategy: single runs on one rank", train.parallel().pipeline() > 1 ? " a stage" : "",
+                       ", resources.ranks gives ", ranks.size(), "; ddp and fsdp run on several"));
     case Strategy::kDdp:
       return ddp::TableOf(inventory);
     case Strategy::kZero:
@@ -346,8 +345,8 @@ absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory
                                   Budget* budget) {
   const uint32_t pipeline = std::max(1u, train.parallel().pipeline());
   if (ranks.size() % pipeline != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("parallel.pipeline: ", pipeline, " stages do not divide ",
-                                                   ranks.size(), " ranks"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("parallel.pipeline: ", pipeline, " stages do not divide ", ranks.size(), " ranks"));
   }
   if (absl::Status s = SpendOnTable(train, inventory, ranks.size(), budget); !s.ok()) return s;
   const absl::StatusOr<pipeline::StageOfUnit> stages = pipeline::StagesOf(train, inventory);
@@ -385,8 +384,8 @@ std::string DigestOf(const RankProgram& program) {
 
 namespace {
 
-// So many show how a step begins, goes on and ends, whatever is gathered ahead. Those of a pipeline pass it in groups of
-// as many as it has stages, so whole groups are left out.
+// So many show how a step begins, goes on and ends, whatever is gathered ahead. Those of a pipeline pass it in groups
+// of as many as it has stages, so whole groups are left out.
 uint32_t OutlinedMicrobatches(const Train& train, const Inventory& inventory, const Mesh& mesh) {
   constexpr uint32_t kLeast = 6, kUnitMicrobatches = 8000;
   const uint32_t all = Microbatches(train.batch(), mesh.data_ranks());
@@ -408,8 +407,7 @@ absl::StatusOr<std::vector<RankProgram>> Outline(const Train& train, const Inven
     models.emplace_back(inventory, layout, stage);
     const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, inventory, models.back(), layout, stage, some);
     if (!recipe.ok()) return recipe.status();
-    absl::StatusOr<RankProgram> program =
-        CompileRecipe(*recipe, models.back().inventory(), budget, /*digest=*/false);
+    absl::StatusOr<RankProgram> program = CompileRecipe(*recipe, models.back().inventory(), budget, /*digest=*/false);
     if (!program.ok()) return program.status();
     program->left_out = all - some;
     programs.push_back(*std::move(program));
@@ -456,14 +454,16 @@ uint64_t FixedBytes(const Inventory& inventory, const Layout& layout) {
   constexpr uint64_t kContext = 512 * kMiB, kWorkspaces = 64 * kMiB, kCommunicator = 256 * kMiB;
   const bool exchanges = std::any_of(inventory.units().begin(), inventory.units().end(),
                                      [](const Unit& unit) { return unit.has_exchange(); });
-  // The kinds of groups of more than one rank that need a communicator each, and up to four edges of a pipeline's stage.
+  // The kinds of groups of more than one rank that need a communicator each, and up to four edges of a pipeline's
+  // stage.
   const std::vector<GroupSpec> groups = CommonGroups();
   uint64_t communicators = layout.mesh.pipeline > 1 ? 4 : 0;
   for (size_t g = 0; g < groups.size(); ++g) {
-    const bool used = (groups[g].channel != Channel::kExchange || exchanges) &&
-                      MembershipOf(layout.mesh, groups[g], 0)->size > 1;
-    const bool shared = std::any_of(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(g),
-                                    [&](const GroupSpec& other) { return ShareMembers(layout.mesh, other, groups[g]); });
+    const bool used =
+        (groups[g].channel != Channel::kExchange || exchanges) && MembershipOf(layout.mesh, groups[g], 0)->size > 1;
+    const bool shared =
+        std::any_of(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(g),
+                    [&](const GroupSpec& other) { return ShareMembers(layout.mesh, other, groups[g]); });
     communicators += used && !shared ? 1 : 0;
   }
   return kContext + kWorkspaces + communicators * kCommunicator;

@@ -236,7 +236,8 @@ class CostModel {
     const std::string& unit = inventory_.units(op.unit).name();
     double bytes = 0;
     for (const TiedTensor& tied : inventory_.tied()) {
-      if (tied.owner() == unit || tied.user() == unit) bytes += width * static_cast<double>(models::Elements(tied.tensor()));
+      if (tied.owner() == unit || tied.user() == unit)
+        bytes += width * static_cast<double>(models::Elements(tied.tensor()));
     }
     return Moved(op.group, bytes, bytes);
   }
@@ -337,11 +338,10 @@ size_t SlowestStage(absl::Span<const Predicted> stages) {
   const auto computes = [](const Predicted& stage) {
     return stage.timeline.busy[static_cast<size_t>(Stream::kCompute)];
   };
-  return static_cast<size_t>(std::max_element(stages.begin(), stages.end(),
-                                              [&](const Predicted& a, const Predicted& b) {
-                                                return computes(a) < computes(b);
-                                              }) -
-                             stages.begin());
+  return static_cast<size_t>(
+      std::max_element(stages.begin(), stages.end(),
+                       [&](const Predicted& a, const Predicted& b) { return computes(a) < computes(b); }) -
+      stages.begin());
 }
 
 }  // namespace muster::strategies

@@ -137,7 +137,9 @@ TEST(PredictStep, FetchesAndOffloadsOverlap) {
   const Inventory inventory = *models::MakeInventory(train.model());
   const Layout layout = *MakeLayout(train, inventory, one);
   RankProgram program = *Compile(train, inventory, layout, 0);
-  const auto seconds = [&] { return PredictStep(train, inventory, layout, {program}, one, hardware)[0].timeline.seconds; };
+  const auto seconds = [&] {
+    return PredictStep(train, inventory, layout, {program}, one, hardware)[0].timeline.seconds;
+  };
   const double apart = seconds();
   for (Op& op : program.schedule.ops) {
     if (op.stream == Stream::kFetch) op.stream = Stream::kTransfer;

@@ -97,8 +97,7 @@ void Generations::TakePlan(JobEntry& job, Transaction& transaction) {
   const absl::StatusOr<PlannedPtr> plan = *plans_->Find(id, Plans::Purpose::kGeneration)->answer;
   plans_->Drop(id, Plans::Purpose::kGeneration);
   const Generation& generation = job.newest()->record();
-  if (plan.ok() && (*plan)->table_sha256 == generation.table_sha256() &&
-      HasDigests(generation, (*plan)->digests)) {
+  if (plan.ok() && (*plan)->table_sha256 == generation.table_sha256() && HasDigests(generation, (*plan)->digests)) {
     job.running->plan = *plan;
   } else {
     transaction.ChangeDesired(*job.newest());

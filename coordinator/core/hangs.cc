@@ -70,9 +70,8 @@ void Hangs::Check(JobEntry& job, uint32_t reporter, Transaction& transaction) {
 void Hangs::Fail(JobEntry& job, const RankPlacement& culprit, const RunningGeneration::RankProgress& progress,
                  Transaction& transaction) {
   const Generation& generation = job.newest()->record();
-  const std::string op = job.running->plan == nullptr
-                             ? ""
-                             : job.running->plan->op_names.at(culprit.role().stage()).NameOf(progress.op());
+  const std::string op =
+      job.running->plan == nullptr ? "" : job.running->plan->op_names.at(culprit.role().stage()).NameOf(progress.op());
   Failure failure;
   failure.set_generation(generation.number());
   failure.set_rank(culprit.rank());

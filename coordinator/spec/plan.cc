@@ -143,8 +143,7 @@ void AddOps(const core::JobPlan& job, const Timeline& timeline, PlanReply& plan)
   const strategies::WholeProgram& program = job.programs[0];
   const strategies::Memory& memory = memory_plan.of(0);
   const std::vector<uint64_t> activations = ActivationBytes(
-      schedule, inventory,
-      strategies::MicrobatchRows(train.batch(), memory_plan.layout.mesh.data_ranks()));
+      schedule, inventory, strategies::MicrobatchRows(train.batch(), memory_plan.layout.mesh.data_ranks()));
   const uint64_t most = *std::max_element(activations.begin(), activations.end());
   const size_t shown = std::min({schedule.ops.size(), program.outlined, kMaxOps});
   for (size_t i = 0; i < shown; ++i) {
@@ -276,9 +275,9 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   AddTuningNote(job->inventory, plan);
   AddDeterminismNote(job->train, on.slots.device, plan);
   if (job->unfit.has_value()) plan.set_unfit(job->unfit->why);
-  const Timeline timeline =
-      strategies::PredictStep(job->train, job->inventory, memory_plan.layout, memory_plan.programs, ranks, on.hardware)[0]
-          .timeline;
+  const Timeline timeline = strategies::PredictStep(job->train, job->inventory, memory_plan.layout,
+                                                    memory_plan.programs, ranks, on.hardware)[0]
+                                .timeline;
   AddTimes(timeline, on.hardware, *plan.mutable_simulated());
   if (on.ops) AddOps(*job, timeline, plan);
   made.planned = std::make_shared<const core::Planned>(core::PlannedOf(*job));

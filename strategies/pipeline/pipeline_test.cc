@@ -24,8 +24,8 @@ namespace {
 std::string Text(const std::vector<Phase>& phases, bool chunks) {
   std::vector<std::string> all;
   for (const Phase& phase : phases) {
-    all.push_back(absl::StrCat(phase.backward ? "B" : "F", chunks ? absl::StrCat(phase.chunk, ".") : "",
-                               phase.microbatch));
+    all.push_back(
+        absl::StrCat(phase.backward ? "B" : "F", chunks ? absl::StrCat(phase.chunk, ".") : "", phase.microbatch));
   }
   return absl::StrJoin(all, " ");
 }
@@ -220,9 +220,8 @@ TEST(Pipelines, EveryShapeIsProven) {
     const uint32_t layers = units + static_cast<uint32_t>(random() % 4);
     const Inventory model = random() % 2 == 0 ? Tied(layers) : Untied(layers);
     const Pipeline pipeline(model, order, kind, RandomRecipe(random));
-    ASSERT_EQ(pipeline.Proven(), absl::OkStatus())
-        << i << ": " << order.stages << " stages, " << order.chunks << " chunks, " << order.microbatches
-        << " microbatches";
+    ASSERT_EQ(pipeline.Proven(), absl::OkStatus()) << i << ": " << order.stages << " stages, " << order.chunks
+                                                   << " chunks, " << order.microbatches << " microbatches";
   }
 }
 
@@ -251,8 +250,8 @@ TEST(Pipelines, NothingOfAnEdgeIsNeedless) {
   };
   const ScheduleRecipe freed{
       .parameters = Parameters::kFreed, .gradients = Gradients::kOwned, .sharded = true, .replicated = true};
-  for (const auto& [chunks, model, recipe] :
-       std::vector<Case>{{1, Untied(5), {}}, {2, Untied(5), {}}, {1, Tied(5), {}}, {2, Tied(5), {}}, {2, Tied(5), freed}}) {
+  for (const auto& [chunks, model, recipe] : std::vector<Case>{
+           {1, Untied(5), {}}, {2, Untied(5), {}}, {1, Tied(5), {}}, {2, Tied(5), {}}, {2, Tied(5), freed}}) {
     const OrderOptions order{.stages = 2, .chunks = chunks, .microbatches = 5};
     const Pipeline right(model, order, PIPELINE_SCHEDULE_INTERLEAVED, recipe);
     ASSERT_EQ(right.Proven(), absl::OkStatus());
@@ -268,9 +267,8 @@ TEST(Pipelines, NothingOfAnEdgeIsNeedless) {
         for (size_t w = 0; w < op.waits.size(); ++w) {
           Pipeline wrong = right;
           wrong.schedules[p].ops[i].waits.erase(wrong.schedules[p].ops[i].waits.begin() + static_cast<long>(w));
-          EXPECT_NE(wrong.Proven(), absl::OkStatus())
-              << "stage " << p << ", op " << i << " without waiting for " << op.waits[w] << ": "
-              << Print(op, right.inventories[p]);
+          EXPECT_NE(wrong.Proven(), absl::OkStatus()) << "stage " << p << ", op " << i << " without waiting for "
+                                                      << op.waits[w] << ": " << Print(op, right.inventories[p]);
           ++removed;
         }
       }
@@ -301,8 +299,7 @@ TEST(CheckStages, RefusesWhatDoesNotFit) {
        [&](Pipeline& p) { p.schedules[1].ops.erase(find(p.schedules[1], OpKind::kReceiveActivation, 2)); }},
       {"another stage of its group has none",
        [&](Pipeline& p) { find(p.schedules[1], OpKind::kReduceScalars, -1)->group = kShardGroup; }},
-      {"issues SendActivation",
-       [&](Pipeline& p) { p.inventories[1].mutable_chunks(0)->set_input_bytes(4); }},
+      {"issues SendActivation", [&](Pipeline& p) { p.inventories[1].mutable_chunks(0)->set_input_bytes(4); }},
       // Each waits for the other: stage 1 sends the first gradient only after it has received everything.
       {"the stages block each other",
        [&](Pipeline& p) {

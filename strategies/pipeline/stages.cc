@@ -26,10 +26,8 @@ std::vector<ModelChunk> ChunksOf(const StageOfUnit& stages) {
 }
 
 GroupSpec Edge(Channel channel, uint32_t from, uint32_t to) {
-  return {.axes = kPipelineAxis,
-          .channel = channel,
-          .from = static_cast<int32_t>(from),
-          .to = static_cast<int32_t>(to)};
+  return {
+      .axes = kPipelineAxis, .channel = channel, .from = static_cast<int32_t>(from), .to = static_cast<int32_t>(to)};
 }
 
 // What a chunk takes, for comparisons: FLOPs, then bytes.
@@ -238,7 +236,8 @@ StageEdges EdgesOf(const Inventory& inventory, const StageOfUnit& stages, uint32
     }
     if (c + 1 < chunks.size()) {
       own.send = number(Edge(Channel::kActivations, stage, chunks[c + 1].stage));
-      if (chunks[c].end > first_trained) own.receive_gradient = number(Edge(Channel::kGradients, chunks[c + 1].stage, stage));
+      if (chunks[c].end > first_trained)
+        own.receive_gradient = number(Edge(Channel::kGradients, chunks[c + 1].stage, stage));
     }
   }
   for (const TiedTensor& tied : TiedTensors(inventory, stages)) {

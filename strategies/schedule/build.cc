@@ -200,14 +200,13 @@ class Builder {
   // Keeping only the input costs nothing where no more is kept anyway.
   bool Recomputed(int32_t u) const {
     const bool begins_model = chunks_[0].first && u == 0;
-    return recipe_.recompute && !begins_model && u >= first_ &&
-           inventory_.units(u).saved_bytes() > input_bytes_[u];
+    return recipe_.recompute && !begins_model && u >= first_ && inventory_.units(u).saved_bytes() > input_bytes_[u];
   }
 
   // Tensors that are tied to another stage's: who owns them, or borrows them, here.
   struct Tied {
     int32_t unit = -1;
-    bool owned = false;   // by this stage
+    bool owned = false;  // by this stage
     bool trained = false;
     TiedEdges edges;
     int32_t computed = -1;  // the last op that adds to its gradient
@@ -565,7 +564,8 @@ class Builder {
       for (; begun < holds_.size() && holds_[begun].begin == e; ++begun) op.waits.push_back(gathered[begun]);
       if (e == now.begin && now.received >= 0) op.waits.push_back(now.received);
       if (e + 1 == now.end) WaitForOutputs(now.phase, op.waits);
-      if (const auto tied = received_tied_.find(event.unit); tied != received_tied_.end()) op.waits.push_back(tied->second);
+      if (const auto tied = received_tied_.find(event.unit); tied != received_tied_.end())
+        op.waits.push_back(tied->second);
       Emit(std::move(op));
       const int32_t computed = last();
       NotePass(event, computed);
@@ -718,21 +718,21 @@ class Builder {
   std::vector<std::vector<int32_t>> reads_;        // by unit: spans of gathers_ that its events read, ascending
   std::vector<Event> events_;
   std::vector<PlannedPhase> phases_;
-  std::vector<Hold> holds_;                    // of parameters, by begin
-  std::vector<uint32_t> gathered_from_;        // by hold: the event that its gather is issued before; ascending
-  std::vector<uint32_t> released_;             // indices of holds_, by end
-  std::vector<Hold> opens_before_;             // of gradients, by begin
-  std::vector<Hold> reductions_after_;         // of gradients, by end
-  std::vector<size_t> last_of_;                // by span: the last of them
-  std::vector<Waits> freed_activation_;        // by slot of activations: the pass that read it last
-  std::array<std::vector<int32_t>, 2> sent_;   // activations, gradients
+  std::vector<Hold> holds_;                   // of parameters, by begin
+  std::vector<uint32_t> gathered_from_;       // by hold: the event that its gather is issued before; ascending
+  std::vector<uint32_t> released_;            // indices of holds_, by end
+  std::vector<Hold> opens_before_;            // of gradients, by begin
+  std::vector<Hold> reductions_after_;        // of gradients, by end
+  std::vector<size_t> last_of_;               // by span: the last of them
+  std::vector<Waits> freed_activation_;       // by slot of activations: the pass that read it last
+  std::array<std::vector<int32_t>, 2> sent_;  // activations, gradients
   std::map<std::string, int32_t> unit_by_name_;
   std::vector<Tied> tied_;
   std::map<int32_t, int32_t> sent_tied_, received_tied_;  // by unit: the op
   std::vector<int32_t> tied_added_;                       // ops that add gradients
   std::vector<int64_t> last_backward_;                    // by unit: its last such event; -1: none
-  int32_t last_loss_ = -1;                     // the last backward of the last unit
-  std::vector<int32_t> slot_, gradient_slot_;  // by span
+  int32_t last_loss_ = -1;                                // the last backward of the last unit
+  std::vector<int32_t> slot_, gradient_slot_;             // by span
   int32_t slots_ = 0;
   InputPlan inputs_;
   std::vector<int32_t> forwarded_, offloaded_, fetched_;  // by unit: the last such op

@@ -62,7 +62,7 @@ TEST(Build, FullShardGathersAheadAndReducesBehind) {
                            "Reduce h.0 on reduce in shards after 24",              // 26
                            "Backward embedding m0",                                // 27: reads no parameter
                            "Reduce embedding on reduce in shards after 27",        // 28
-                           "GradientNorm in model after 28",                      // 29
+                           "GradientNorm in model after 28",                       // 29
                            "OptimizerStep"                                         // 30
                            ));
 }
@@ -93,7 +93,7 @@ TEST(Build, AFrozenFrontIsGatheredForItsForwardAlone) {
                            "Backward h.1 m0",                            // 18: the first one that is trained
                            "Release h.1",                                // 19
                            "Reduce h.1 on reduce in shards after 18",    // 20
-                           "GradientNorm in shards after 20",            // 21
+                           "GradientNorm in model after 20",             // 21
                            "OptimizerStep"                               // 22
                            ));
 }

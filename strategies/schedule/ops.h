@@ -16,32 +16,32 @@ namespace muster {
 
 // A schedule's digest and the progress page hold the numbers: new kinds come last, before kEnd.
 enum class OpKind : uint8_t {
-  kGather,         // from their owners: the parameters of units [unit, unit_end) become resident in `slot`
-  kForward,        // unit, microbatch
-  kBackward,       // unit, microbatch
-  kRecompute,      // unit, microbatch: forward again, to have Saved back
-  kRelease,        // the parameters of units [unit, unit_end) are no longer resident
-  kOpenGradients,  // a gradient of zeros for units [unit, unit_end), in `slot` of the gradient slots
-  kReduce,         // gradients of units [unit, unit_end) to their owners; frees their slot
-  kAllReduce,      // gradients that this rank's shard owns of units [unit, unit_end), over its replicas
+  kGather,             // from their owners: the parameters of units [unit, unit_end) become resident in `slot`
+  kForward,            // unit, microbatch
+  kBackward,           // unit, microbatch
+  kRecompute,          // unit, microbatch: forward again, to have Saved back
+  kRelease,            // the parameters of units [unit, unit_end) are no longer resident
+  kOpenGradients,      // a gradient of zeros for units [unit, unit_end), in `slot` of the gradient slots
+  kReduce,             // gradients of units [unit, unit_end) to their owners; frees their slot
+  kAllReduce,          // gradients that this rank's shard owns of units [unit, unit_end), over its replicas
   kSendActivation,     // what the unit, the last of its chunk, hands on for the microbatch, to the next stage
   kReceiveActivation,  // what the unit, the first of its chunk, reads, from the stage before, into `slot`
-  kOffload,        // adds the owned gradients of units [unit, unit_end) to those in host memory
-  kFetch,          // the owned parameters of units [unit, unit_end) from host memory, into `slot` where it names one
-  kReduceScalars,  // loss sum and votes of the step over all ranks
-  kGradientNorm,   // global norm over owned extents (a group: summed over it), and the factor where the spec clips
-  kOptimizerStep,  // over owned extents, of units [unit, unit_end) where it names them
-  kSnapshot,       // owned state to host memory, for a checkpoint
-  kOffloadInput,   // unit, microbatch: what its forward keeps for its recomputation goes to host memory, into `slot`
-  kReleaseInput,   // unit, microbatch: what was offloaded leaves the device
-  kFetchInput,     // unit, microbatch: it comes back, into `slot` of the device, until the unit's backward has ended
-  kSendGradient,     // of what the unit, the first of its chunk, has read, to the stage before
-  kReceiveGradient,  // of what the unit, the last of its chunk, has handed on, from the next stage, into `slot`
-  kSendTied,             // the unit's tensors that another stage's unit borrows (Inventory.tied), to that stage
-  kReceiveTied,          // the tensors that the unit borrows from another stage's
-  kSendTiedGradient,     // of the latter, after all microbatches
+  kOffload,            // adds the owned gradients of units [unit, unit_end) to those in host memory
+  kFetch,             // the owned parameters of units [unit, unit_end) from host memory, into `slot` where it names one
+  kReduceScalars,     // loss sum and votes of the step over all ranks
+  kGradientNorm,      // global norm over owned extents (a group: summed over it), and the factor where the spec clips
+  kOptimizerStep,     // over owned extents, of units [unit, unit_end) where it names them
+  kSnapshot,          // owned state to host memory, for a checkpoint
+  kOffloadInput,      // unit, microbatch: what its forward keeps for its recomputation goes to host memory, into `slot`
+  kReleaseInput,      // unit, microbatch: what was offloaded leaves the device
+  kFetchInput,        // unit, microbatch: it comes back, into `slot` of the device, until the unit's backward has ended
+  kSendGradient,      // of what the unit, the first of its chunk, has read, to the stage before
+  kReceiveGradient,   // of what the unit, the last of its chunk, has handed on, from the next stage, into `slot`
+  kSendTied,          // the unit's tensors that another stage's unit borrows (Inventory.tied), to that stage
+  kReceiveTied,       // the tensors that the unit borrows from another stage's
+  kSendTiedGradient,  // of the latter, after all microbatches
   kReceiveTiedGradient,  // of the former; adds it to the unit's gradient
-  kEnd,            // not an op: the number of kinds
+  kEnd,                  // not an op: the number of kinds
 };
 inline constexpr size_t kOpKinds = static_cast<size_t>(OpKind::kEnd);
 

@@ -404,9 +404,7 @@ TEST(Check, RefusesScalarsInTheWrongPlace) {
     std::function<void(Schedule&)> spoil;
   };
   // 10 reduce, 11 scalars, 12 clip, 13 step.
-  const auto nothing = [](Op& op) {
-    op = {.kind = OpKind::kSnapshot, .stream = op.stream, .waits = op.waits};
-  };
+  const auto nothing = [](Op& op) { op = {.kind = OpKind::kSnapshot, .stream = op.stream, .waits = op.waits}; };
   const std::vector<Case> cases = {
       {"(OptimizerStep): scalars: read before their sum over ranks", [&](Schedule& s) { nothing(s.ops[11]); }},
       {"scalars: summed twice", [&](Schedule& s) { s.ops[9] = s.ops[11], s.ops[9].waits = {8}; }},

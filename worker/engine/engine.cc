@@ -283,21 +283,22 @@ absl::Status CompiledEngine::MakeQueue() {
 }
 
 void CompiledEngine::MakeInputs() {
-  inputs_.emplace(OffloadedInputs::Options{.schedule = &config_.schedule,
-                                           .inventory = &config_.inventory,
-                                           .host = &host_,
-                                           .samples = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks),
-                                           .device = device_,
-                                           .poison = config_.poison});
+  inputs_.emplace(
+      OffloadedInputs::Options{.schedule = &config_.schedule,
+                               .inventory = &config_.inventory,
+                               .host = &host_,
+                               .samples = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks),
+                               .device = device_,
+                               .poison = config_.poison});
 }
 
 void CompiledEngine::MakeReceived() {
-  received_.emplace(ReceivedActivations::Options{
-      .schedule = &config_.schedule,
-      .inventory = &config_.inventory,
-      .samples = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks),
-      .device = device_,
-      .compute = ScalarTypeOf(config_.train.precision().compute())});
+  received_.emplace(
+      ReceivedActivations::Options{.schedule = &config_.schedule,
+                                   .inventory = &config_.inventory,
+                                   .samples = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks),
+                                   .device = device_,
+                                   .compute = ScalarTypeOf(config_.train.precision().compute())});
 }
 
 void CompiledEngine::Initialise() {

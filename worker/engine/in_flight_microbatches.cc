@@ -164,7 +164,8 @@ Access InFlightMicrobatches::InputOf(int32_t unit, int32_t microbatch, bool writ
   return {begin, begin + sizeof(units::Activations), write};
 }
 
-// What is sent and what a pass reads of a slot is not there yet when the ops are posted: where it is kept stands for it.
+// What is sent and what a pass reads of a slot is not there yet when the ops are posted: where it is kept stands for
+// it.
 std::vector<Access> InFlightMicrobatches::EdgeAccesses(const Op& op) const {
   std::vector<Access> accesses;
   const ChunkEdges* edges = Traits(op.kind).scope == OpScope::kMicrobatch ? EdgesOf(op) : nullptr;

@@ -33,7 +33,7 @@ class InFlightMicrobatches {
     const ReceivedActivations* received = nullptr;
     const std::vector<collectives::Group*>* groups = nullptr;  // by Op::group
     at::ScalarType compute = at::kFloat;
-    bool poison = false;                // fill released inputs with NaN
+    bool poison = false;  // fill released inputs with NaN
   };
   // `contexts`: one per microbatch.
   InFlightMicrobatches(const Options& options, std::vector<units::Context> contexts);
@@ -81,7 +81,7 @@ class InFlightMicrobatches {
   const Options options_;
   const std::vector<units::Context> contexts_;
   const std::vector<ChunkSpan> chunks_;
-  const std::vector<int32_t> chunk_of_;                // by unit
+  const std::vector<int32_t> chunk_of_;                 // by unit
   std::vector<std::vector<units::Activations>> flows_;  // by microbatch and chunk
   // Activations and gradients, by microbatch and chunk: what was received, and what is to be sent.
   std::array<std::vector<std::vector<units::Activations>>, 2> received_, outputs_;

@@ -1,6 +1,7 @@
 // Forms the process groups that a rank's schedules name, one after another.
 //
-//   const auto groups = MakeGroups(mesh, config.schedule.groups, rank, [&](const GroupSpec& group, const Membership& own) {
+//   const auto groups = MakeGroups(mesh, config.schedule.groups, rank, [&](const GroupSpec& group, const Membership&
+//   own) {
 //     return collectives::MakeGloo({.rank = own.index, .size = own.size, .name = NameOf(group, own)}, rendezvous);
 //   });
 //   config.groups = groups->by_number;

@@ -28,9 +28,7 @@ const std::vector<std::pair<std::string, std::pair<PipelineSchedule, uint32_t>>>
     {"interleaved", {PIPELINE_SCHEDULE_INTERLEAVED, 2}},
 };
 
-Trial OneRank(const Model& model, bool sgd) {
-  return {.name = "single", .choose = Single, .sgd = sgd, .model = model};
-}
+Trial OneRank(const Model& model, bool sgd) { return {.name = "single", .choose = Single, .sgd = sgd, .model = model}; }
 
 Trial OnStages(const std::string& name, uint32_t stages, const Choose& choose, const Model& model, bool sgd) {
   return {.name = name,

@@ -1,5 +1,5 @@
-// What a rank of a pipeline receives from its neighbors: activations and their gradients, in the slots that the schedule
-// assigns.
+// What a rank of a pipeline receives from its neighbors: activations and their gradients, in the slots that the
+// schedule assigns.
 #pragma once
 
 #include <ATen/core/Tensor.h>

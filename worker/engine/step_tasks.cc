@@ -120,7 +120,8 @@ StepTasks::Handler StepTasks::HandlerOf(OpKind kind) {
       return [](const StepContext& c, const Op& op) { return Communicates([&] { return c.microbatches->Send(op); }); };
     case OpKind::kReceiveActivation:
     case OpKind::kReceiveGradient:
-      return [](const StepContext& c, const Op& op) { return Communicates([&] { return c.microbatches->Receive(op); }); };
+      return
+          [](const StepContext& c, const Op& op) { return Communicates([&] { return c.microbatches->Receive(op); }); };
     case OpKind::kOpenGradients:
       return [](const StepContext& c, const Op& op) { return Computes([&] { c.storage->OpenGradients(op); }); };
     case OpKind::kRelease:

@@ -149,7 +149,8 @@ std::vector<at::Tensor> Storage::TiedParameters(const Op& op) const {
     if (!tied.owned) return tensors.push_back(tied.value.view({-1}));
     const Place& place = places_.at(tied.name);
     const partition::FlatTensor& flat = all_.units[place.unit].flat.tensors[place.index];
-    tensors.push_back(Computed(place.unit).narrow(0, static_cast<int64_t>(flat.begin), static_cast<int64_t>(flat.elements)));
+    tensors.push_back(
+        Computed(place.unit).narrow(0, static_cast<int64_t>(flat.begin), static_cast<int64_t>(flat.elements)));
   });
   return tensors;
 }

@@ -113,8 +113,8 @@ class Storage {
   std::vector<at::Tensor> BeginAllReduce(const Op& op);
   void EndAllReduce(const Op& op);
 
-  // Of tied tensors (Inventory.tied) that the op moves between stages: what is sent, or received into. TiedGradients of a
-  // stage that owns them is received beside their gradient, and AddTied adds it.
+  // Of tied tensors (Inventory.tied) that the op moves between stages: what is sent, or received into. TiedGradients of
+  // a stage that owns them is received beside their gradient, and AddTied adds it.
   std::vector<at::Tensor> TiedParameters(const Op& op) const;
   std::vector<at::Tensor> TiedGradients(const Op& op) const;
   void AddTied(const Op& op);
@@ -182,8 +182,8 @@ class Storage {
   // What a gather copies into its slot.
   at::Tensor Gathers(const Part& part) const { return offloads() ? Fetched(part) : Stored(part); }
 
-  // A tensor that is tied to another stage's unit: of one that is borrowed its copy and the copy's gradient; of one that
-  // is owned what the gradient receives.
+  // A tensor that is tied to another stage's unit: of one that is borrowed its copy and the copy's gradient; of one
+  // that is owned what the gradient receives.
   struct Tied {
     int32_t unit = 0;  // that borrows or owns it
     bool owned = false;

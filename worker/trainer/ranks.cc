@@ -36,8 +36,8 @@ Options MakeOptions(const Assignment& assignment, const GroupSpec& group, const 
   return options;
 }
 
-// `world`: the group of all ranks, null if that is the one to be made. `membership`: none if the rank takes no part, which
-// a split of the world's communicator must be told.
+// `world`: the group of all ranks, null if that is the one to be made. `membership`: none if the rank takes no part,
+// which a split of the world's communicator must be told.
 absl::StatusOr<std::unique_ptr<collectives::Group>> Make(const Assignment& assignment, const GroupSpec& group,
                                                          const std::optional<Membership>& membership,
                                                          collectives::Group* world, collectives::KeyValue& rendezvous) {
@@ -64,8 +64,8 @@ absl::Status CheckDigest(const Assignment& assignment, const Membership& members
   if (!expected.ok()) return expected.status();
   if (*expected == group.digest) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("rank ", assignment.key().rank(), " would issue other collectives in the group ", name, " than rank ",
-                   membership.first, ": two different builds; install the same release on all workers"));
+      absl::StrCat("rank ", assignment.key().rank(), " would issue other collectives in the group ", name,
+                   " than rank ", membership.first, ": two different builds; install the same release on all workers"));
 }
 
 }  // namespace
