@@ -283,21 +283,22 @@ absl::Status CompiledEngine::MakeQueue() {
 }
 
 void CompiledEngine::MakeInputs() {
-  inputs_.emplace(OffloadedInputs::Options{.schedule = &config_.schedule,
-                                           .inventory = &config_.inventory,
-                                           .host = &host_,
-                                           .samples = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks),
-                                           .device = device_,
-                                           .poison = config_.poison});
+  inputs_.emplace(
+      OffloadedInputs::Options{.schedule = &config_.schedule,
+                               .inventory = &config_.inventory,
+                               .host = &host_,
+                               .samples = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks),
+                               .device = device_,
+                               .poison = config_.poison});
 }
 
 void CompiledEngine::MakeReceived() {
-  received_.emplace(ReceivedActivations::Options{
-      .schedule = &config_.schedule,
-      .inventory = &config_.inventory,
-      .samples = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks),
-      .device = device_,
-      .compute = ScalarTypeOf(config_.train.precision().compute())});
+  received_.emplace(
+      ReceivedActivations::Options{.schedule = &config_.schedule,
+                                   .inventory = &config_.inventory,
+                                   .samples = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks),
+                                   .device = device_,
+                                   .compute = ScalarTypeOf(config_.train.precision().compute())});
 }
 
 void CompiledEngine::Initialise() {
@@ -372,9 +373,13 @@ void CompiledEngine::MakeBuffers() {
   }
 }
 
+// Those of the first of the ranks that train the same units: along one axis after the other.
 void CompiledEngine::ShareBuffers() {
-  if (!flat_buffers_.defined() || config_.groups[kWorldGroup] == nullptr) return;
-  ThrowIfBad(config_.groups[kWorldGroup]->Broadcast(flat_buffers_, /*root=*/0)->Wait());
+  if (!flat_buffers_.defined()) return;
+  for (const int32_t axis : {kShardGroup, kReplicaGroup}) {
+    collectives::Group* const group = config_.groups[axis];
+    if (group != nullptr) ThrowIfBad(group->Broadcast(flat_buffers_, /*root=*/0)->Wait());
+  }
 }
 
 void CompiledEngine::MakeState() {
