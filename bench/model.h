@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker/engine/configure.h"
 #include "worker/engine/engine.h"
 
 namespace muster::bench {
@@ -27,7 +28,7 @@ struct Dimensions {
 
 // The configuration of an engine for AdamW training with clipping, on one rank or by the strategy. Errors as
 // strategies::Compile; InvalidArgument: no such strategy.
-absl::StatusOr<engine::Config> MakeConfig(const Dimensions& shape, uint64_t* planned_bytes);
+absl::StatusOr<engine::Configured> Configure(const Dimensions& shape);
 
 // One batch, the same in every run.
 engine::Batch MakeBatch(const Dimensions& shape);
