@@ -4,6 +4,7 @@
 #include <ATen/ops/randn.h>
 
 #include "models/inventory.h"
+#include "strategies/compile.h"
 #include "worker/tasks/language_model.h"
 
 namespace muster::bench {
@@ -82,6 +83,11 @@ absl::StatusOr<engine::Configured> Configure(const Dimensions& shape) {
   if (shape.lora > 0) {
     train.mutable_lora()->set_rank(shape.lora);
     train.mutable_lora()->set_alpha(shape.lora);
+  }
+  if (!shape.offload_to.empty()) {
+    Offload& offload = *train.mutable_offload();
+    offload.set_optimizer(true), offload.set_to(shape.offload_to);
+    offload.set_parameters(shape.ranks == 1 || !strategies::KeepsAllParameters(train.strategy()));
   }
   const auto inventory = models::MakeInventory(train, shape.cuda ? DEVICE_CUDA : DEVICE_CPU);
   if (!inventory.ok()) return inventory.status();

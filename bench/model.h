@@ -24,6 +24,7 @@ struct Dimensions {
   int threads = 1;
   Dtype dtype = DTYPE_FP32;  // of computing
   bool cuda = false;         // on the first GPU that the process sees
+  std::string offload_to;    // a folder, for all state and where the strategy frees them parameters; empty: none
 };
 
 // The configuration of an engine for AdamW training with clipping, on one rank or by the strategy. Errors as

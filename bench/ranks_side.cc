@@ -165,7 +165,10 @@ int main(int argc, char** argv) {
     answer["milliseconds"] = times;
     answer["peak_bytes"] = bench::StatusBytes("VmHWM");
     answer["memory_bytes"] = bench::StatusBytes("VmHWM") - before;
-    if (rank.engine != nullptr) answer["tensor_bytes"] = rank.engine->peak_memory_bytes();
+    if (rank.engine != nullptr) {
+      answer["tensor_bytes"] = rank.engine->peak_memory_bytes();
+      answer["offloaded_bytes"] = rank.engine->host_memory_bytes();
+    }
     answer["planned_bytes"] = rank.planned_bytes;
     std::cout << answer << std::endl;
   }

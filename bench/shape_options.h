@@ -30,6 +30,7 @@ inline void AddShape(CLI::App& app, Dimensions& shape) {
   app.add_option("--dtype", shape.dtype, "fp32, bf16 or fp16")
       ->transform(CLI::Transformer(
           std::map<std::string, Dtype>{{"fp32", DTYPE_FP32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_FP16}}));
+  app.add_option("--offload_to", shape.offload_to, "a folder for the state; empty: it stays in memory");
   app.add_option("--device", shape.cuda, "cpu or cuda")
       ->transform(CLI::Transformer({{"cpu", "false"}, {"cuda", "true"}}));
 }

@@ -489,13 +489,14 @@ std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, co
   common.activations = std::max(PeakActivationBytes(program.schedule, inventory, sequences),
                                 PeakActivationBytes(program.evaluation, inventory, sequences));
   if (width < 4) common.activations += models::NarrowBytes(inventory);
-  common.activations = std::max(common.activations, UpdateBytes(train, inventory));
+  const bool updates_on_host = inventory.device() == DEVICE_CUDA && train.offload().optimizer();
+  if (!updates_on_host) common.activations = std::max(common.activations, UpdateBytes(train, inventory));
   const auto input_slots = [&](SlotPool pool) {
     const std::vector<uint64_t> slots = InputSlots(program.schedule, pool, inventory, sequences);
     return std::accumulate(slots.begin(), slots.end(), uint64_t{0});
   };
   common.activations += input_slots(SlotPool::kInputs);
-  common.host = input_slots(SlotPool::kHostInputs);
+  common.host = input_slots(SlotPool::kHostInputs) + (updates_on_host ? UpdateBytes(train, inventory) : 0);
   const std::vector<uint64_t> received = ActivationSlots(program.schedule, inventory, sequences);
   common.activations += std::accumulate(received.begin(), received.end(), uint64_t{0});
   // What is tied is whole where it is borrowed, and so is its gradient on both sides.

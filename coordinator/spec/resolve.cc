@@ -553,10 +553,6 @@ class Resolver {
       Error("offload.activations",
             "needs activation_checkpointing: true: what is offloaded are the inputs of checkpointed units");
     }
-    if (o.optimizer() && train.optimizer().has_muon()) {
-      Error("offload.optimizer",
-            "muon's matrix products would run on the host: adamw, lion, sgd and adafactor do not need them");
-    }
     if (!o.to().empty() && !o.optimizer() && !o.activations())
       Error("offload.to", "nothing is offloaded: optimizer, parameters and activations are false");
     if (!o.parameters()) return;

@@ -150,6 +150,7 @@ Inventory StageInventory(const Inventory& inventory, const StageOfUnit& stages, 
   Inventory of = inventory;
   of.clear_units();
   of.set_model_units(static_cast<uint32_t>(inventory.units_size()));
+  of.set_first_trained(static_cast<uint32_t>(models::FirstTrained(inventory)));
   for (const ModelChunk& chunk : ChunksOf(stages)) {
     if (chunk.stage != stage) continue;
     Chunk& own = *of.add_chunks();
@@ -197,10 +198,12 @@ std::vector<TiedTensor> TiedTensors(const Inventory& inventory, const StageOfUni
 
 std::vector<GroupSpec> Edges(const Inventory& inventory, const StageOfUnit& stages) {
   std::vector<GroupSpec> edges;
+  const int first_trained = models::FirstTrained(inventory);  // no gradient goes further back
   const std::vector<ModelChunk> chunks = ChunksOf(stages);
   for (size_t c = 1; c < chunks.size(); ++c) {
     for (const GroupSpec& edge : {Edge(Channel::kActivations, chunks[c - 1].stage, chunks[c].stage),
                                   Edge(Channel::kGradients, chunks[c].stage, chunks[c - 1].stage)}) {
+      if (edge.channel == Channel::kGradients && chunks[c].begin <= first_trained) continue;
       if (std::find(edges.begin(), edges.end(), edge) == edges.end()) edges.push_back(edge);
     }
   }
@@ -223,16 +226,19 @@ StageEdges EdgesOf(const Inventory& inventory, const StageOfUnit& stages, uint32
   };
   const std::vector<ModelChunk> chunks = ChunksOf(stages);
   if (chunks.size() == 1) return of;
+  const int first_trained = models::FirstTrained(inventory);
   for (size_t c = 0; c < chunks.size(); ++c) {
     if (chunks[c].stage != stage) continue;
     ChunkEdges& own = of.of_chunk.emplace_back();
     if (c > 0) {
       own.receive = number(Edge(Channel::kActivations, chunks[c - 1].stage, stage));
-      own.send_gradient = number(Edge(Channel::kGradients, stage, chunks[c - 1].stage));
+      if (chunks[c].begin > first_trained) {
+        own.send_gradient = number(Edge(Channel::kGradients, stage, chunks[c - 1].stage));
+      }
     }
     if (c + 1 < chunks.size()) {
       own.send = number(Edge(Channel::kActivations, stage, chunks[c + 1].stage));
-      own.receive_gradient = number(Edge(Channel::kGradients, chunks[c + 1].stage, stage));
+      if (chunks[c].end > first_trained) own.receive_gradient = number(Edge(Channel::kGradients, chunks[c + 1].stage, stage));
     }
   }
   for (const TiedTensor& tied : TiedTensors(inventory, stages)) {

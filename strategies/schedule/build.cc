@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/inventory.h"
 #include "strategies/partition/flat.h"
 #include "strategies/schedule/chunks.h"
 #include "strategies/schedule/events.h"
@@ -18,8 +19,8 @@
 namespace muster {
 namespace {
 
-// Units at the model's front, whose backward comes last: these reductions cannot overlap backward, so small buckets are
-// flushed early.
+// Units at the front of those that are trained, whose backward comes last: these reductions cannot overlap backward, so
+// small buckets are flushed early.
 constexpr int32_t kFrontUnits = 3;
 constexpr uint64_t kFrontBytes = 1 << 20;
 
@@ -56,7 +57,8 @@ class Builder {
         recipe_(recipe),
         units_(inventory.units_size()),
         chunks_(ChunksOf(inventory)),
-        input_bytes_(InputBytes(inventory)) {
+        input_bytes_(InputBytes(inventory)),
+        first_(models::FirstTrained(inventory)) {
     schedule_.groups = recipe.groups, schedule_.edges = recipe.edges, schedule_.tied = recipe.tied;
     for (int32_t u = 0; u < units_; ++u) unit_by_name_[inventory.units(u).name()] = u;
     for (const Unit& unit : inventory.units()) {
@@ -171,7 +173,7 @@ class Builder {
     return spans;
   }
 
-  // From the model's end, where the backward begins. A span without bytes joins the one before it.
+  // From the model's end, where the backward begins, to where it ends. A span without bytes joins the one before it.
   std::vector<Span> ReduceSpans() const {
     std::vector<Span> spans;
     if (recipe_.gradients == Gradients::kOwned && recipe_.gather_bytes > 0) {
@@ -183,11 +185,12 @@ class Builder {
       return spans;
     }
     Span span{units_, units_, 0};
-    for (int32_t u = units_; u-- > 0;) {
+    for (int32_t u = units_; u-- > first_;) {
       span.begin = u;
       span.bytes += trained_bytes_[u];
-      const uint64_t enough = u < kFrontUnits ? std::min(recipe_.reduce_bytes, kFrontBytes) : recipe_.reduce_bytes;
-      if (!BeginsChunk(u) && (span.bytes == 0 || span.bytes < enough)) continue;
+      const uint64_t enough =
+          u < first_ + kFrontUnits ? std::min(recipe_.reduce_bytes, kFrontBytes) : recipe_.reduce_bytes;
+      if (!BeginsChunk(u) && (span.bytes == 0 || (span.bytes < enough && u > first_))) continue;
       if (span.bytes > 0) spans.push_back(span);
       span = {u, u, 0};
     }
@@ -197,7 +200,8 @@ class Builder {
   // Keeping only the input costs nothing where no more is kept anyway.
   bool Recomputed(int32_t u) const {
     const bool begins_model = chunks_[0].first && u == 0;
-    return recipe_.recompute && !begins_model && inventory_.units(u).saved_bytes() > input_bytes_[u];
+    return recipe_.recompute && !begins_model && u >= first_ &&
+           inventory_.units(u).saved_bytes() > input_bytes_[u];
   }
 
   // Tensors that are tied to another stage's: who owns them, or borrows them, here.
@@ -206,6 +210,7 @@ class Builder {
     bool owned = false;   // by this stage
     bool trained = false;
     TiedEdges edges;
+    int32_t computed = -1;  // the last op that adds to its gradient
   };
   std::vector<Tied> TiedHere() const {
     std::vector<Tied> all;
@@ -247,20 +252,33 @@ class Builder {
     }
   }
 
-  // After the last pass of a step that adds to the tensor's gradient, op `computed`. What the gradient is complete with.
-  int32_t MoveTiedGradients(const Event& event, int32_t computed) {
-    for (const Tied& tied : tied_) {
+  // After the last pass of a step that adds to the unit's gradient, op `computed`. What the gradient is complete with.
+  int32_t ReceiveTiedGradients(const Event& event, int32_t computed) {
+    for (Tied& tied : tied_) {
       if (tied.unit != event.unit || !tied.trained || !training_) continue;
-      Emit({.kind = tied.owned ? OpKind::kReceiveTiedGradient : OpKind::kSendTiedGradient,
+      tied.computed = computed;
+      if (!tied.owned) continue;
+      Emit({.kind = OpKind::kReceiveTiedGradient,
             .unit = tied.unit,
             .unit_end = tied.unit + 1,
             .group = tied.edges.gradient,
             .waits = {computed}});
-      if (!tied.owned) continue;
       computed = last();
       tied_added_.push_back(computed);
     }
     return computed;
+  }
+
+  // At the end: the owner receives them then, and they must not hold up what else is sent.
+  void SendTiedGradients() {
+    for (const Tied& tied : tied_) {
+      if (tied.owned || tied.computed < 0) continue;
+      Emit({.kind = OpKind::kSendTiedGradient,
+            .unit = tied.unit,
+            .unit_end = tied.unit + 1,
+            .group = tied.edges.gradient,
+            .waits = {tied.computed}});
+    }
   }
 
   // By stream: the last op that has ended when op `w` has, as far as that saves a wait: transfers come between the
@@ -302,9 +320,10 @@ class Builder {
 
   void Add(const Phase& phase) {
     const auto [begin, end, first, last] = chunks_[phase.chunk];
+    if (phase.backward && end <= first_) return;
     phases_.push_back({phase, static_cast<uint32_t>(events_.size()), 0});
     for (int32_t u = begin; !phase.backward && u < end; ++u) Add(OpKind::kForward, u, phase.microbatch);
-    for (int32_t u = end; phase.backward && u-- > begin;) {
+    for (int32_t u = end; phase.backward && u-- > std::max(begin, first_);) {
       if (Recomputed(u)) Add(OpKind::kRecompute, u, phase.microbatch);
       Add(OpKind::kBackward, u, phase.microbatch);
     }
@@ -499,13 +518,14 @@ class Builder {
     gradient_slot_ = AssignSlots(reductions_, taken, schedule_.gradient_slots);
   }
 
-  // Not those that the unit before keeps anyway; one that is recomputed keeps nothing.
+  // Not those that the unit before keeps anyway; one that is recomputed, or has no backward, keeps nothing.
   void PlanInputs() {
     if (!recipe_.offload_inputs) return;
     std::vector<uint64_t> bytes(static_cast<size_t>(units_));
     for (int32_t u = 1; u < units_; ++u) {
       const Unit& before = inventory_.units(u - 1);
-      if (!Pipelined() && Recomputed(u) && (before.frees_output() || Recomputed(u - 1))) bytes[u] = before.output_bytes();
+      const bool kept = u > first_ && !Recomputed(u - 1) && !before.frees_output();
+      if (!Pipelined() && Recomputed(u) && !kept) bytes[u] = before.output_bytes();
     }
     inputs_ = PlanInputMoves(events_, bytes);
     schedule_.input_slots = inputs_.slots, schedule_.host_input_slots = inputs_.host_slots;
@@ -555,12 +575,13 @@ class Builder {
         Release(holds_[released_[release]].span, freed);
       }
       ReduceScalars(event, computed);
-      const int32_t complete = last_backward_[event.unit] == e ? MoveTiedGradients(event, computed) : computed;
+      const int32_t complete = last_backward_[event.unit] == e ? ReceiveTiedGradients(event, computed) : computed;
       for (; reduction < reductions_after_.size() && reductions_after_[reduction].end == e; ++reduction) {
         const size_t span = reductions_after_[reduction].span;
         Reduce(event, span, /*final=*/last_of_[span] == reduction, complete, reduced);
       }
     }
+    SendTiedGradients();
   }
 
   void Gather(size_t s, const std::vector<int32_t>& freed) {
@@ -689,6 +710,7 @@ class Builder {
   const int32_t units_;
   const std::vector<ChunkSpan> chunks_;
   const std::vector<uint64_t> input_bytes_;        // by unit
+  const int32_t first_;                            // unit: where the backward ends
   std::vector<uint64_t> bytes_, trained_bytes_;    // by unit
   std::vector<Span> gathers_, reductions_;         // what is gathered, and what reduced, together
   std::vector<int32_t> gather_of_, reduction_of_;  // by unit: its span of those

@@ -54,6 +54,8 @@ struct ScheduleRecipe {
   std::vector<TiedEdges> tied = {};
 };
 
+// The backward ends at the first unit that is trained (models::FirstTrained): those before it only have their forwards,
+// which keep nothing.
 // A slot is held from a unit's gather to its release; a unit that would be gathered again at once is not released. A
 // tied tensor's gradient stays in its slot from the first backward that adds to it to the last, and is reduced once.
 // With an optimizer in host memory, gradients go there as they are reduced, or from their slots where there is nothing

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/sha256.h"
+#include "models/inventory.h"
 #include "strategies/schedule/edge_rules.h"
 #include "strategies/schedule/input_rules.h"
 
@@ -73,9 +74,6 @@ bool ChangesInSteps(const Unit& unit) {
   return std::any_of(unit.tensors().begin(), unit.tensors().end(), [](const Tensor& t) { return !t.frozen(); });
 }
 
-// A unit without tensors takes part like one that is trained: its backward may be all that there is.
-bool IsTrained(const Unit& unit) { return unit.tensors().empty() || ChangesInSteps(unit); }
-
 struct SlotState {
   int32_t owner = -1;     // the first unit that holds it; -1: none
   int64_t freed_at = -1;  // the op; -1: it was never held
@@ -95,6 +93,7 @@ class Checker {
       : schedule_(schedule),
         inventory_(inventory),
         units_(inventory.units_size()),
+        first_(models::FirstTrained(inventory)),
         ever_gathered_(units_),
         ever_fetched_(units_),
         ever_opened_(units_),
@@ -118,7 +117,11 @@ class Checker {
         pending_(units_),
         inputs_(schedule, inventory),
         edges_(schedule, inventory) {
-    for (const Unit& unit : inventory.units()) trained_.push_back(IsTrained(unit));
+    // A unit without tensors takes part like one that is trained: its backward may be all that there is.
+    for (int32_t u = 0; u < units_; ++u) {
+      const Unit& unit = inventory.units(u);
+      trained_.push_back(ChangesInSteps(unit) || (u >= first_ && unit.tensors().empty()));
+    }
     for (const Op& op : schedule.ops) {
       const OpTraits& traits = Traits(op.kind);
       for (int32_t u = std::max(0, op.unit); u < std::min(op.unit_end, units_); ++u) {
@@ -264,7 +267,7 @@ class Checker {
       case ScalarUse::kSum:
         if (summed_at_.has_value()) return Wrong("scalars", "summed twice");
         for (const int32_t left : backward_left_) {
-          if (left == units_) return Wrong("scalars", "summed before the last loss");
+          if (left == units_ && first_ < units_) return Wrong("scalars", "summed before the last loss");
         }
         summed_at_ = at_;
         return MustFollowAll(losses_);
@@ -277,6 +280,8 @@ class Checker {
   }
 
   absl::Status CheckPass(const Op& op, Pass pass) {
+    const bool back = pass == Pass::kRecompute || pass == Pass::kBackward;
+    if (back && op.unit < first_) return Wrong("order", "neither the unit nor one before it is trained");
     switch (pass) {
       case Pass::kNone:
         break;
@@ -598,7 +603,8 @@ class Checker {
 
   // Of the unit, in all microbatches.
   bool backward_done_everywhere(int32_t unit = 0) const {
-    return std::all_of(backward_left_.begin(), backward_left_.end(), [&](int32_t left) { return left <= unit; });
+    return std::all_of(backward_left_.begin(), backward_left_.end(),
+                       [&](int32_t left) { return left <= std::max(unit, first_); });
   }
 
   std::optional<std::string> Unreduced() const {
@@ -646,11 +652,12 @@ class Checker {
   const Schedule& schedule_;
   const Inventory& inventory_;
   const int32_t units_;
+  const int32_t first_;  // unit: where the backward ends
   size_t at_ = 0;
   std::vector<bool> ever_gathered_, ever_fetched_;  // by unit; the latter: into a slot
   std::vector<bool> ever_opened_;                   // by unit
   const std::vector<std::vector<int32_t>> owners_;  // by unit
-  std::vector<bool> trained_;                       // by unit: not all of it is frozen
+  std::vector<bool> trained_;                       // by unit: a gradient of its own must come
   bool reduces_ = false, all_reduces_ = false, offloads_ = false, trains_ = false;
   bool clipped_ = false, stepped_ = false;
   bool right_norm_ = false;

@@ -16,7 +16,8 @@ namespace muster {
 //    that is never gathered is always resident; nothing is left gathered; nothing is gathered twice
 //  - slots: none has two live owners, and a unit has the same one each time; likewise for gradients
 //  - order: each (unit, microbatch) is forwarded once, after the units before it; its backward comes once, after its
-//    forward and after the backward of the units after it; a recomputation comes between the two
+//    forward and after the backward of the units after it; a recomputation comes between the two. Units before the
+//    first one that is trained (models::FirstTrained) have neither
 //  - gradients: those of a unit that has a slot for them are added to only between their opening and their reduction,
 //    which takes everything in the slot
 //  - reduction: with any kReduce or kAllReduce, each contribution (owner of the tensors, unit that used them,

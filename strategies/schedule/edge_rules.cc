@@ -18,7 +18,7 @@ EdgeRules::EdgeRules(const Schedule& schedule, const Inventory& inventory)
     : schedule_(schedule),
       chunks_(ChunksOf(inventory)),
       chunk_of_(ChunkByUnit(inventory)),
-      backwards_(chunks_.size()),
+      last_backward_(chunks_.size(), -1),
       slots_(static_cast<size_t>(std::max(0, schedule.activation_slots))) {
   computed_.resize(static_cast<size_t>(inventory.units_size()));
   std::map<std::string, int32_t> unit_of;
@@ -33,8 +33,8 @@ EdgeRules::EdgeRules(const Schedule& schedule, const Inventory& inventory)
   for (const Op& op : schedule.ops) {
     trains_ |= Traits(op.kind).pass == Pass::kBackward;
     if (Traits(op.kind).pass != Pass::kBackward || op.unit < 0 || op.unit >= inventory.units_size()) continue;
-    const int32_t chunk = chunk_of_[op.unit];
-    if (op.unit == chunks_[chunk].begin) ++backwards_[chunk];
+    int32_t& last = last_backward_[chunk_of_[op.unit]];
+    last = last < 0 ? op.unit : std::min(last, op.unit);
   }
 }
 
@@ -123,7 +123,7 @@ EdgeRules::Finding EdgeRules::Computed(const Op& op, size_t at) {
   const bool forward = Traits(op.kind).pass == Pass::kForward;
   const Direction direction = forward ? kActivation : kGradient;
   const bool begins = op.unit == (forward ? span.begin : span.end - 1),
-             ends = op.unit == (forward ? span.end - 1 : span.begin),
+             ends = op.unit == (forward ? span.end - 1 : last_backward_[chunk]),
              receives = (forward ? edges.receive : edges.receive_gradient) >= 0,
              sends = (forward ? edges.send : edges.send_gradient) >= 0;
   const Key key{chunk, op.microbatch};

@@ -72,7 +72,7 @@ struct GroupSpec {
   friend bool operator==(const GroupSpec&, const GroupSpec&) = default;
 };
 
-// "world", "shards", "stage 0 to 1".
+// "world", "shards", "stage 0 to 1", "stage 1 to 0, gradients": different for each.
 std::string Print(const GroupSpec& group);
 
 // The numbers under which ops name the groups that every schedule lists (Op::group): all ranks; the ranks that share

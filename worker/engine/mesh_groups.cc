@@ -9,8 +9,7 @@
 namespace muster::engine {
 
 std::string NameOf(const GroupSpec& group, const Membership& own) {
-  const char* const what = group.channel == Channel::kGradients ? "-gradients" : "";
-  return absl::StrCat(absl::StrReplaceAll(Print(group), {{" ", "-"}}), what, "-", own.first);
+  return absl::StrCat(absl::StrReplaceAll(Print(group), {{" ", "-"}, {",", ""}}), "-", own.first);
 }
 
 absl::StatusOr<MeshGroups> MakeGroups(const Mesh& mesh, const std::vector<GroupSpec>& groups, uint32_t rank,

@@ -3,7 +3,9 @@
 //
 //   compute parameters  if no gather names a slot: one buffer for the whole model; else one buffer per slot
 //   master weights      the owned elements that are trained, fp32 or bf16: a view of the compute parameters if
-//                       those are whole and of that dtype, else a separate buffer
+//                       those are whole and of that dtype, else a separate buffer. Where that is beside compute
+//                       parameters of the whole model, the update writes both (Run::computed), so that these are
+//                       always the master weights, rounded; slots get what they need when they are gathered
 //   frozen weights      the owned elements that are not, as they are computed with: a view of the compute parameters if
 //                       those are whole, else a separate buffer. fp32 where the dtype of computing is fp16, whose range
 //                       is too small to keep weights in
@@ -85,15 +87,19 @@ class Storage {
 
   // Called at the start of a step.
   void ZeroGradients();
-  // Rebuilds the compute parameters from the master weights; a no-op if gathers do that, or if both alias.
+  // Rebuilds what gathers do not copy of the owned parameters as they are computed with, after other changes of the
+  // stored ones than an update.
   void Renew();
-  // After the step of units [op.unit, op.unit_end) in host memory: what Fetch takes is of the updated weights.
-  void Stepped(const Op& op);
+  // Before the step of units [op.unit, op.unit_end) in host memory; and after it: what Fetch takes is of the updated
+  // weights.
+  void BeginStep(const Op& op) const;
+  void EndStep(const Op& op);
   void Fetch(const Op& op);
   void Offload(const Op& op);
   bool offloads() const { return host_ != nullptr; }
 
-  // For units [op.unit, op.unit_end) of a gather: casts the owned extents into the slot; returns each unit's buffer.
+  // For units [op.unit, op.unit_end) of a gather: casts the owned extents into the slot, where they are not there
+  // already; returns each unit's buffer.
   std::vector<at::Tensor> BeginGather(const Op& op);
   void Release(const Op& op);
   void OpenGradients(const Op& op);
@@ -167,10 +173,13 @@ class Storage {
     return absl::MakeSpan(parts_).subspan(parts_begin_[unit], parts_begin_[unit_end] - parts_begin_[unit]);
   }
   bool IsWithin(const Part& part) const { return part.frozen ? frozen_within_ : master_within_; }
+  at::Tensor Computed(const Part& part) const { return Computed(part.unit).narrow(0, part.begin, part.length); }
   at::Tensor Stored(const Part& part) const;
   at::Tensor ToFetch(const Part& part) const;  // in host memory
   at::Tensor Fetched(const Part& part) const;  // on the device
-  // What a gather copies into its slot, or what is there already.
+  // Whether gathers find the owned parameters in their place: those of the whole model, or what was fetched.
+  bool GathersInPlace() const { return computed_.defined() || (offloads() && !own_computed_.defined()); }
+  // What a gather copies into its slot.
   at::Tensor Gathers(const Part& part) const { return offloads() ? Fetched(part) : Stored(part); }
 
   // A tensor that is tied to another stage's unit: of one that is borrowed its copy and the copy's gradient; of one that

@@ -75,6 +75,7 @@ struct Trial {
   double loss_scale = 65536;              // with fp16: the first one
   bool adversarial = false;               // groups that poison what is in flight
   bool ahead = false;                     // as many steps in flight as the engine takes
+  bool rebuilds = false;                  // compute parameters from the master weights before each step
   std::function<void(Config&)> set = {};  // of every rank
   Model model = TrialModel();
   double sgd_limit = 1e-6;     // on a weight's relative error
@@ -274,6 +275,9 @@ inline void RunRank(const Trial& trial, uint32_t rank, const Leg& leg, Engine& e
   const int ahead = trial.ahead ? engine.most_in_flight() - 1 : 0;
   for (int step = 0, issued = 0; step < leg.steps; ++step) {
     for (; issued < std::min(leg.steps, step + ahead + 1); ++issued) {
+      if (trial.rebuilds) {
+        ASSERT_TRUE(engine.Pull().ok() && engine.Push().ok()) << trial.name;
+      }
       const absl::Status status = IssueStep(trial, rank, engine);
       ASSERT_TRUE(status.ok()) << trial.name << ": " << status;
     }

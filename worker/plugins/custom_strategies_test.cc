@@ -160,6 +160,32 @@ TEST(CustomStrategies, RecomputingChangesNoBit) {
   RecomputingChangesNoBitOf("two towers");
 }
 
+// Only the last unit is trained, so its backward alone is left.
+TEST(CustomStrategies, TrainBehindAFrozenFrontAsOneRankDoes) {
+  Trial trial = CustomTrial("language", /*sgd=*/true);
+  const Curve initial = Train(trial, {.steps = 0});
+  const Inventory inventory = *models::MakeInventory(trial.model);
+  const auto& last = inventory.units(inventory.units_size() - 1);
+  const auto frozen = [&](const Choose& choose) -> Choose {
+    return [=](::muster::Train& train) {
+      choose(train);
+      train.add_freeze("*");
+      for (const Tensor& tensor : last.tensors()) train.add_freeze(absl::StrCat("!", tensor.name()));
+    };
+  };
+  trial.choose = frozen(Single);
+  const Curve alone = Train(trial);
+  for (const auto& [tensor, values] : alone.weights) {
+    const bool moves = std::any_of(last.tensors().begin(), last.tensors().end(),
+                                   [&, name = tensor](const Tensor& t) { return t.name() == name; });
+    EXPECT_EQ(values != initial.weights.at(tensor), moves) << tensor;
+  }
+  for (const Choose& choose : {Strategies()[0].second, FsdpOf(RESHARD_FULL_SHARD)}) {
+    trial.choose = frozen(choose), trial.ranks = 3, trial.microbatch = 1;
+    ExpectSame(trial, Train(trial), alone);
+  }
+}
+
 void Bf16UpdatesAlmostAsFp32(const std::string& kind) {
   Trial trial = CustomTrial(kind, /*sgd=*/true);
   const Curve full = Train(trial), initial = Train(trial, {.steps = 0});
