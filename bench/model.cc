@@ -17,7 +17,7 @@ absl::Status SetStrategy(const Dimensions& shape, Strategy& strategy) {
     options.set_accumulation(ACCUMULATION_REDUCE);
     options.set_prefetch(1);
   };
-  if (shape.ranks == 1) {
+  if (shape.ranks == shape.stages) {
     strategy.mutable_single();
   } else if (shape.strategy == "ddp") {
     strategy.mutable_ddp();
@@ -65,7 +65,12 @@ absl::StatusOr<engine::Configured> Configure(const Dimensions& shape) {
   Train train;
   *train.mutable_model() = ModelOf(shape);
   if (absl::Status s = SetStrategy(shape, *train.mutable_strategy()); !s.ok()) return s;
-  train.mutable_batch()->set_sequences(shape.sequences * shape.ranks);
+  train.mutable_batch()->set_sequences(shape.sequences * shape.ranks / shape.stages);
+  if (shape.stages > 1) {
+    train.mutable_parallel()->set_pipeline(shape.stages);
+    train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
+    train.mutable_pipeline()->set_chunks(1);
+  }
   if (shape.microbatch > 0) train.mutable_batch()->set_microbatch(shape.microbatch);
   Optimizer& optimizer = *train.mutable_optimizer();
   optimizer.mutable_adamw()->set_beta1(0.9);

@@ -37,6 +37,7 @@ struct Rank {
   std::unique_ptr<engine::Engine> engine;
   std::vector<uint32_t> tokens;
   uint64_t planned_bytes = 0;
+  int units = 0;                               // of its stage
   std::function<absl::Status(int left)> step;  // `left`: steps to come before the next pause, this one included
 };
 
@@ -90,6 +91,7 @@ absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Ran
   auto configured = bench::Configure(shape);
   if (!configured.ok()) return configured.status();
   engine::Config& config = configured->config;
+  rank.units = config.inventory.units_size();
   rank.planned_bytes = configured->memory.peak - configured->memory.fixed;  // of tensors
   rank.rendezvous = std::make_unique<bench::FileKeyValue>(options.folder);
   auto groups = engine::MakeGroups(
@@ -114,7 +116,8 @@ absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Ran
   rank.tokens = bench::MakeTokens(shape);
   rank.step = [&rank, shape](int left) {
     engine::Engine& engine = *rank.engine;
-    const engine::Batch batch = tasks::TokenBatch(shape.sequences, rank.tokens, shape.sequences * shape.ranks);
+    const engine::Batch batch =
+        tasks::TokenBatch(shape.sequences, rank.tokens, shape.sequences * shape.ranks / shape.stages);
     while (engine.in_flight() < std::min(left, engine.most_in_flight())) {
       if (absl::Status s = engine.Issue(batch, 1e-4); !s.ok()) return s;
     }
@@ -143,7 +146,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", status.ToString().c_str());
     return 1;
   }
-  std::printf("{\"ready\": true}\n");
+  std::printf("{\"ready\": true, \"units\": %d}\n", rank.units);
   std::fflush(stdout);
   for (int steps = 0; std::cin >> steps;) {
     nlohmann::json answer;
