@@ -87,7 +87,7 @@ struct Trial {
 
   // A rank's share of `samples`.
   strategies::Share ShareOf(uint32_t samples, uint32_t rank) const {
-    return strategies::ShareOf(samples, ranks / stages, rank % (ranks / stages));
+    return strategies::ShareOf(samples, Mesh{.pipeline = stages, .replica = ranks / stages}, rank);
   }
 };
 
@@ -158,17 +158,17 @@ struct Groups {
     for (uint32_t rank = 0; rank < of.size(); ++rank) {
       const pipeline::StageEdges edges =
           pipeline::EdgesOf(inventory, pipeline::StagesOf(layout.table), layout.roles[rank].stage());
-      auto made = MakeGroups(layout.mesh, edges.groups, rank,
-                                   [&](const GroupSpec& group, const Membership& own)
-                                       -> absl::StatusOr<std::unique_ptr<collectives::Group>> {
-        auto& members = by_name[NameOf(group, own)];
-        const int size = static_cast<int>(own.size);
-        if (members.empty()) {
-          members = adversarial ? collectives::MakeAdversarial(size, absl::Seconds(60))
-                                : collectives::MakeThreads(size, absl::Seconds(60));
-        }
-        return std::move(members[own.index]);
-      });
+      auto made = MakeGroups(
+          layout.mesh, edges.groups, rank,
+          [&](const GroupSpec& group, const Membership& own) -> absl::StatusOr<std::unique_ptr<collectives::Group>> {
+            auto& members = by_name[NameOf(group, own)];
+            const int size = static_cast<int>(own.size);
+            if (members.empty()) {
+              members = adversarial ? collectives::MakeAdversarial(size, absl::Seconds(60))
+                                    : collectives::MakeThreads(size, absl::Seconds(60));
+            }
+            return std::move(members[own.index]);
+          });
       of[rank] = made->by_number;
       for (auto& group : made->owned) owned.push_back(std::move(group));
     }
