@@ -89,12 +89,12 @@ void End(const at::RecordFunction& function, at::ObserverContext*) {
 
 // Launches of the second step, by operator.
 absl::StatusOr<std::map<std::string, int>> Count(const Dimensions& shape, bool portable) {
-  uint64_t planned = 0;
-  absl::StatusOr<engine::Config> config = MakeConfig(shape, &planned);
-  if (!config.ok()) return config.status();
-  config->portable = portable, config->device_rows = !portable;
-  config->streams = config->decide_on_device = true;
-  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = engine::Engine::Create(*config);
+  absl::StatusOr<engine::Configured> configured = Configure(shape);
+  if (!configured.ok()) return configured.status();
+  engine::Config& config = configured->config;
+  config.portable = portable, config.device_rows = !portable;
+  config.streams = config.decide_on_device = true;
+  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = engine::Engine::Create(config);
   if (!engine.ok()) return engine.status();
   const std::vector<uint32_t> tokens = MakeTokens(shape);
   const engine::Batch batch = tasks::TokenBatch(shape.sequences, tokens, shape.sequences);

@@ -163,8 +163,8 @@ Outcome Ours(const ResnetTrial& trial) {
   std::mutex mutex;
   const auto run = [&](uint32_t rank) {
     engine::Configured made = engine::Configure(train, inventory, trial.ranks, rank).value();
-    const RankGroups groups(made.config.table, trial.ranks, rank, rendezvous);
-    made.config.groups = groups.all();
+    const RankGroups groups(made, rendezvous);
+    made.config.groups = groups.by_number();
     made.config.check_accesses = true;
     const auto engine = engine::Engine::Create(made.config).value();
     const strategies::Share share = strategies::ShareOf(trial.samples, trial.ranks, rank);

@@ -375,9 +375,13 @@ void CompiledEngine::MakeBuffers() {
   }
 }
 
+// Those of the first of the ranks that train the same units: along one axis after the other.
 void CompiledEngine::ShareBuffers() {
-  if (!flat_buffers_.defined() || config_.groups[kWorldGroup] == nullptr) return;
-  ThrowIfBad(config_.groups[kWorldGroup]->Broadcast(flat_buffers_, /*root=*/0)->Wait());
+  if (!flat_buffers_.defined()) return;
+  for (const int32_t axis : {kShardGroup, kReplicaGroup}) {
+    collectives::Group* const group = config_.groups[axis];
+    if (group != nullptr) ThrowIfBad(group->Broadcast(flat_buffers_, /*root=*/0)->Wait());
+  }
 }
 
 void CompiledEngine::MakeState() {

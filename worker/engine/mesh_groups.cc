@@ -26,6 +26,7 @@ absl::StatusOr<MeshGroups> MakeGroups(const Mesh& mesh, const std::vector<GroupS
     if (group != nullptr) continue;
     auto one = make(groups[g], *own);
     if (!one.ok()) return one.status();
+    if (*one == nullptr) continue;
     group = one->get();
     made.owned.push_back(*std::move(one));
   }

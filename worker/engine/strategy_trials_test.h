@@ -87,7 +87,7 @@ struct Trial {
 
   // A rank's share of `samples`.
   strategies::Share ShareOf(uint32_t samples, uint32_t rank) const {
-    return strategies::ShareOf(samples, ranks / stages, rank % (ranks / stages));
+    return strategies::ShareOf(samples, Mesh{.pipeline = stages, .replica = ranks / stages}, rank);
   }
 };
 

@@ -79,11 +79,13 @@ std::vector<GroupToJoin> GroupsToJoin(const Inventory& inventory, const strategi
                                       const strategies::RankProgram& program) {
   const std::vector<GroupSpec>& own = program.schedule.groups;
   std::vector<GroupToJoin> groups;
+  const bool exchanges = std::any_of(inventory.units().begin(), inventory.units().end(),
+                                     [](const Unit& unit) { return unit.has_exchange(); });
   const auto digest = [&](int32_t number) {
     return absl::StrCat(CollectivesDigest(program.schedule, number), CollectivesDigest(program.evaluation, number));
   };
   for (int32_t number = 0; number < kGroups; ++number) {
-    if (number == kExchangeGroup && !UsesGroup(program.schedule, number)) continue;
+    if (number == kExchangeGroup && !exchanges) continue;
     groups.push_back({own[static_cast<size_t>(number)], digest(number), number});
   }
   for (const GroupSpec& edge : pipeline::Edges(inventory, pipeline::StagesOf(layout.table))) {
