@@ -26,10 +26,8 @@ std::vector<ModelChunk> ChunksOf(const StageOfUnit& stages) {
 }
 
 GroupSpec Edge(Channel channel, uint32_t from, uint32_t to) {
-  return {.axes = kPipelineAxis,
-          .channel = channel,
-          .from = static_cast<int32_t>(from),
-          .to = static_cast<int32_t>(to)};
+  return {
+      .axes = kPipelineAxis, .channel = channel, .from = static_cast<int32_t>(from), .to = static_cast<int32_t>(to)};
 }
 
 // What a chunk takes, for comparisons: FLOPs, then bytes.
@@ -88,7 +86,17 @@ std::vector<int> CutEvenly(const Inventory& inventory, uint32_t chunks) {
   least[0][0] = {};
   for (uint32_t c = 1; c <= chunks; ++c) {
     for (int end = static_cast<int>(c); end <= units; ++end) {
-      for (int b = static_cast<int>(c) - 1; b < end; ++b) {
+      // With a later begin the chunks before have more and the last one less: the best is where these meet.
+      int low = static_cast<int>(c) - 1, high = end - 1;
+      while (low < high) {
+        const int middle = (low + high) / 2;
+        if (least[c - 1][middle] < of(middle, end)) {
+          low = middle + 1;
+        } else {
+          high = middle;
+        }
+      }
+      for (int b = std::max(static_cast<int>(c) - 1, low - 1); b <= low; ++b) {
         const Work largest = std::max(least[c - 1][b], of(b, end));
         if (largest < least[c][end]) least[c][end] = largest, begin[c][end] = b;
       }
@@ -176,10 +184,10 @@ absl::Status CheckCut(const Inventory& inventory, const StageOfUnit& stages) {
     for (const Borrow& borrow : inventory.units(u).borrows()) {
       const auto owner = stage_of.find(borrow.unit());
       if (owner == stage_of.end() || owner->second == stages[u]) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          "parallel.pipeline: ", inventory.units(u).name(), " on stage ", stages[u], " reads ", borrow.tensor(),
-          " of stage ", owner->second,
-          "; tied tensors on two stages are not in this build yet: use an untied head, or a cut with both on one stage"));
+      return absl::InvalidArgumentError(absl::StrCat("parallel.pipeline: ", inventory.units(u).name(), " on stage ",
+                                                     stages[u], " reads ", borrow.tensor(), " of stage ", owner->second,
+                                                     "; tied tensors on two stages are not in this build yet: use an "
+                                                     "untied head, or a cut with both on one stage"));
     }
   }
   return absl::OkStatus();
