@@ -90,7 +90,7 @@ TEST(ReadSpec, FieldsOfAnotherMemberNameTheirOwner) {
             "got the string \"zerro\", did you mean zero?\n");
 }
 
-TEST(ReadSpec, AnOldFileIsToldWhatIsSpelledOtherwiseNow) {
+TEST(ReadSpec, AnOldSpellingNamesTheNewOne) {
   EXPECT_EQ(Problems("strategy: {kind: pipeline}\n"),
             "job.yaml:3:18: strategy.kind: pipelines are now parallel: {pipeline: N} beside the strategy\n");
 }
