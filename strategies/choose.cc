@@ -21,11 +21,24 @@ bool SeveralEqualNodes(absl::Span<const RankPlace> ranks) {
                      [&](const auto& node) { return node.second == of_node.begin()->second; });
 }
 
+// Of a pipeline, so in every stage, with equally many ranks on the nodes of all stages.
+bool GoesByNodes(const Train& train, absl::Span<const RankPlace> ranks) {
+  const size_t stages = std::max(1u, train.parallel().pipeline()), each = ranks.size() / stages;
+  const auto on_first_node = [&](size_t stage) {
+    return std::count_if(ranks.begin() + stage * each, ranks.begin() + (stage + 1) * each,
+                         [&](const RankPlace& rank) { return rank.node == ranks[stage * each].node; });
+  };
+  for (size_t stage = 0; stage < stages; ++stage) {
+    if (!SeveralEqualNodes(ranks.subspan(stage * each, each)) || on_first_node(stage) != on_first_node(0)) return false;
+  }
+  return true;
+}
+
 std::vector<Train> AllWays(const Train& train, absl::Span<const RankPlace> ranks) {
   const bool always = train.activation_checkpointing();
   std::vector<Train> ways;
   Strategy simple;
-  if (ranks.size() == 1) {
+  if (ranks.size() == std::max(1u, train.parallel().pipeline())) {
     simple.mutable_single();
     ways.push_back(With(train, simple, always));
     if (!always) ways.push_back(With(train, simple, true));
@@ -39,7 +52,7 @@ std::vector<Train> AllWays(const Train& train, absl::Span<const RankPlace> ranks
   }
   ways.push_back(With(train, FsdpOf(RESHARD_SHARD_GRAD_OP), always));
   ways.push_back(With(train, FsdpOf(RESHARD_FULL_SHARD), always));
-  if (SeveralEqualNodes(ranks)) ways.push_back(With(train, FsdpOf(RESHARD_HYBRID), always));
+  if (GoesByNodes(train, ranks)) ways.push_back(With(train, FsdpOf(RESHARD_HYBRID), always));
   if (!always) ways.push_back(With(train, FsdpOf(RESHARD_FULL_SHARD), true));
   return ways;
 }

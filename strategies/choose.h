@@ -31,10 +31,10 @@ struct Choice {
   const Train& train() const { return candidates[chosen].train; }
 };
 
-// Candidates are single on one rank; ddp, zero 1 and 2, fsdp shard_grad_op and full_shard on several, and hybrid on
-// several nodes with equally many ranks; each strategy that shards most also with activation checkpointing. Takes the
-// fastest that fits, but prefers a simpler one that is less than 2% slower. REQUIRES: `train` is resolved and its
-// strategy auto. Errors as Compile.
+// Candidates are, for the ranks of each stage of a pipeline, single on one rank; ddp, zero 1 and 2, fsdp shard_grad_op
+// and full_shard on several, and hybrid on several nodes with equally many ranks; each strategy that shards most also
+// with activation checkpointing. Takes the fastest that fits, but prefers a simpler one that is less than 2% slower.
+// REQUIRES: `train` is resolved and its strategy auto. Errors as Compile.
 absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                               const Hardware& hardware, Budget* budget = nullptr);
 

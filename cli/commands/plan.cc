@@ -26,6 +26,8 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
       ->type_name("PATH=VALUE")
       ->allow_extra_args(false);
   command->add_flag("--schedule", flags->parts.schedule, "also show the ops of a step, with their times and memory");
+  command->add_option("--stage", flags->parts.stage, "with --schedule: only the ops of this stage of a pipeline")
+      ->type_name("N");
   command->add_flag("--simulate", flags->parts.times, "also predict how long a step would take");
   command->add_option("--hardware", flags->hardware,
                       "hardware to predict times for: h100, h200, a100, rtx4090, cpu (default: that of the nodes)");
@@ -38,11 +40,12 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
     if (!reading.ok()) return reading.status();
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
     if (!client.ok()) return client.status();
+    flags->parts.schedule |= flags->parts.stage.has_value();
     v1::PlanRequest request;
     *request.mutable_spec() = reading->spec;
     request.set_hardware(flags->hardware);
     request.set_memory_bytes(flags->memory_bytes);
-    request.set_ops(flags->parts.schedule);
+    request.set_ops(flags->parts.schedule || flags->format == Format::kSvg);
     flags->parts.times |= !flags->hardware.empty();
     const absl::StatusOr<v1::PlanReply> plan = (*client)->Plan(request);
     if (!plan.ok()) return WithPlaces(plan.status(), reading->sources);

@@ -79,10 +79,18 @@ void AddGenerations(const v1::GetJobReply& reply, const Screen& screen, absl::Ti
                ResumedFrom(generation, reply.job().spec().train().checkpoint())});
   }
   absl::StrAppend(&out, "\nGenerations:\n", Indented(table.Render(screen)));
-  Table ranks({{"RANK", true}, {"NODE"}, {"SLOTS"}, {"STATE"}, {"EXIT"}});
-  for (const v1::RankPlacement& rank : reply.generations(0).ranks()) {
-    ranks.Add({absl::StrCat(rank.rank()), rank.node(), Slots(rank.slots()), StateName(rank.state()),
-               rank.has_exit() ? rank.exit().message() : ""});
+  const auto& placed = reply.generations(0).ranks();
+  const bool stages = absl::c_any_of(placed, [](const v1::RankPlacement& rank) { return rank.role().stage() > 0; });
+  std::vector<Column> columns = {{"RANK", true}};
+  if (stages) columns.push_back({"STAGE", true});
+  columns.insert(columns.end(), {{"NODE"}, {"SLOTS"}, {"STATE"}, {"EXIT"}});
+  Table ranks(columns);
+  for (const v1::RankPlacement& rank : placed) {
+    std::vector<Cell> cells = {absl::StrCat(rank.rank())};
+    if (stages) cells.emplace_back(absl::StrCat(rank.role().stage()));
+    cells.insert(cells.end(), {rank.node(), Slots(rank.slots()), StateName(rank.state()),
+                               rank.has_exit() ? rank.exit().message() : ""});
+    ranks.Add(std::move(cells));
   }
   absl::StrAppend(&out, "\nRanks of generation ", reply.generations(0).number(), ":\n", Indented(ranks.Render(screen)));
 }
@@ -274,7 +282,8 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
   line("Reason", OneLine(job.reason()));
   line("Owner", OneLine(job.owner()));
   line("Model", ModelName(job.spec()));
-  line("Strategy", absl::StrCat(StrategyName(job.spec()), ", ", RanksOf(job.spec().resources())));
+  line("Strategy",
+       absl::StrCat(StrategyName(job.spec()), PipelineName(job.spec()), ", ", RanksOf(job.spec().resources())));
   if (reply.generations_size() > 0) line("Chosen", OneLine(reply.generations(0).strategy_reason()));
   if (job.queue_position() > 0) line("Queue", absl::StrCat("place ", job.queue_position()));
   if (job.has_submitted()) line("Submitted", Ago(job.submitted(), now));

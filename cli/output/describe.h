@@ -1,6 +1,8 @@
 // A job, a plan, a node as text for users. Pure.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +20,9 @@ Table MetricsTable(const std::vector<v1::MetricPoint>& points);
 std::string EventLine(const v1::StateEvent& event, const Screen& screen);
 
 struct PlanSections {
-  bool schedule = false;  // also list the ops of a step
-  bool times = false;     // also show the predicted times
+  bool schedule = false;          // also list the ops of a step
+  bool times = false;             // also show the predicted times
+  std::optional<uint32_t> stage;  // of a pipeline: list the ops of this one only
 };
 // What runs where, and the bytes it takes. Identical ranks share a row.
 std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, const Screen& screen);

@@ -1,6 +1,7 @@
 // Describes a plan as text.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,7 +72,7 @@ std::vector<Alike> GroupRanks(const v1::PlanReply& plan) {
     const std::vector<uint64_t> key = {rank.parameter_bytes(), rank.gradient_bytes(), rank.optimizer_bytes(),
                                        rank.gather_bytes(),    rank.reduce_bytes(),   rank.activation_bytes(),
                                        rank.fixed_bytes(),     rank.peak_bytes(),     rank.slot_bytes(),
-                                       rank.host_bytes(),      rank.node().empty()};
+                                       rank.host_bytes(),      rank.node().empty(),   rank.stage()};
     const auto [at, fresh] = known.emplace(key, groups.size());
     if (fresh) groups.push_back({.first = &rank, .ranks = {}, .nodes = {}});
     Alike& group = groups[at->second];
@@ -88,8 +89,15 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
   const auto any = [&](auto&& has) { return std::any_of(plan.ranks().begin(), plan.ranks().end(), has); };
   const bool fixed = any([](const v1::RankPlan& r) { return r.fixed_bytes() > 0; });
   const bool host = any([](const v1::RankPlan& r) { return r.host_bytes() > 0; });
-  std::vector<Column> columns = {{"RANK", true},   {"PARAMETERS", true}, {"GRADIENTS", true},  {"OPTIMIZER", true},
-                                 {"GATHER", true}, {"REDUCE", true},     {"ACTIVATIONS", true}};
+  const bool stages = plan.stages_size() > 0;
+  std::vector<Column> columns = {{"RANK", true}};
+  if (stages) columns.push_back({"STAGE", true});
+  columns.insert(columns.end(), {{"PARAMETERS", true},
+                                 {"GRADIENTS", true},
+                                 {"OPTIMIZER", true},
+                                 {"GATHER", true},
+                                 {"REDUCE", true},
+                                 {"ACTIVATIONS", true}});
   if (fixed) columns.push_back({"FIXED", true});
   if (host) columns.push_back({"HOST", true});
   columns.insert(columns.end(), {{"PEAK", true}, {"SLOT", true}, {"NODE"}});
@@ -103,13 +111,12 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
   }
   for (const Alike& group : groups) {
     const v1::RankPlan& r = *group.first;
-    std::vector<Cell> cells = {Runs(group.ranks),
-                               FormatBytes(r.parameter_bytes()),
-                               FormatBytes(r.gradient_bytes()),
-                               FormatBytes(r.optimizer_bytes()),
-                               FormatBytes(r.gather_bytes()),
-                               FormatBytes(r.reduce_bytes()),
-                               FormatBytes(r.activation_bytes())};
+    std::vector<Cell> cells = {Runs(group.ranks)};
+    if (stages) cells.emplace_back(absl::StrCat(r.stage()));
+    for (const uint64_t bytes : {r.parameter_bytes(), r.gradient_bytes(), r.optimizer_bytes(), r.gather_bytes(),
+                                 r.reduce_bytes(), r.activation_bytes()}) {
+      cells.emplace_back(FormatBytes(bytes));
+    }
     if (fixed) cells.emplace_back(FormatBytes(r.fixed_bytes()));
     if (host) cells.emplace_back(FormatBytes(r.host_bytes()));
     cells.emplace_back(FormatBytes(r.peak_bytes()));
@@ -123,6 +130,29 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
                     " others are between them (-o json has all)\n");
   }
   return text;
+}
+
+std::string StageTable(const v1::PlanReply& plan, const Screen& screen) {
+  Table table({{"STAGE", true},
+               {"UNITS"},
+               {"PARAMETERS", true},
+               {"FLOPS", true},
+               {"PEAK", true},
+               {"COMPUTE", true},
+               {"BUBBLE", true},
+               {"EXPOSED", true},
+               {"SENDS", true}});
+  for (const v1::StagePlan& stage : plan.stages()) {
+    table.Add({absl::StrCat(stage.stage()), absl::StrJoin(stage.chunks(), ", "),
+               Count(static_cast<double>(stage.parameters())), absl::StrFormat("%.1f%%", 100 * stage.flops_share()),
+               FormatBytes(stage.peak_bytes()), Seconds(stage.compute_seconds()),
+               absl::StrFormat("%.1f%%", 100 * stage.bubble()), Seconds(stage.exposed_seconds()),
+               FormatBytes(stage.sent_bytes())});
+  }
+  return absl::StrCat(table.Render(screen), "a rank's step of ", Seconds(plan.simulated().step_seconds()),
+                      " predicted on ", OneLine(plan.simulated().hardware()),
+                      "; bubble: it does not compute; exposed: communication that no compute "
+                      "overlaps; sends: to other stages, and it receives as much\n");
 }
 
 std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
@@ -155,20 +185,34 @@ std::string Timeouts(const v1::PlanReply& plan, const Screen& screen) {
   return table.Render(screen);
 }
 
-std::string Ops(const v1::PlanReply& plan, const Screen& screen) {
+std::string OpTable(const v1::PlanReply& plan, uint32_t stage, const Screen& screen) {
+  Table table({{"OP"}, {"STREAM"}, {"BEGIN", true}, {"END", true}, {"MEMORY", true}});
+  for (const v1::PlannedOp& op : plan.ops()) {
+    if (op.stage() != stage) continue;
+    table.Add(
+        {op.op(), op.stream(), Seconds(op.begin_seconds()), Seconds(op.end_seconds()), FormatBytes(op.memory_bytes())});
+  }
+  return table.Render(screen);
+}
+
+std::string Schedules(const v1::PlanReply& plan, std::optional<uint32_t> only, const Screen& screen) {
   if (plan.ops().empty()) {
-    std::string lines;
+    std::string lines = absl::StrCat("\nSchedule ", plan.schedule_digest(), ":\n");
     for (const absl::string_view line : absl::StrSplit(plan.schedule(), '\n', absl::SkipEmpty())) {
       absl::StrAppend(&lines, "  ", Lines(line), "\n");
     }
     return lines;
   }
-  Table table({{"OP"}, {"STREAM"}, {"BEGIN", true}, {"END", true}, {"MEMORY", true}});
-  for (const v1::PlannedOp& op : plan.ops()) {
-    table.Add(
-        {op.op(), op.stream(), Seconds(op.begin_seconds()), Seconds(op.end_seconds()), FormatBytes(op.memory_bytes())});
+  if (plan.stages().empty()) {
+    return absl::StrCat("\nSchedule ", plan.schedule_digest(), ":\n", OpTable(plan, 0, screen));
   }
-  return table.Render(screen);
+  std::string text;
+  for (const v1::StagePlan& stage : plan.stages()) {
+    if (only.has_value() && *only != stage.stage()) continue;
+    absl::StrAppend(&text, "\nSchedule of stage ", stage.stage(), ", ", stage.schedule_digest(), ":\n",
+                    OpTable(plan, stage.stage(), screen));
+  }
+  return text;
 }
 
 }  // namespace
@@ -176,9 +220,10 @@ std::string Ops(const v1::PlanReply& plan, const Screen& screen) {
 std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, const Screen& screen) {
   const v1::JobSpec& spec = plan.resolved();
   const int ranks = plan.ranks_size();
-  std::string out = absl::StrCat(spec.name().empty() ? "" : absl::StrCat(OneLine(spec.name()), ": "), ModelName(spec),
-                                 ", ", Count(static_cast<double>(plan.parameters())), " parameters, ",
-                                 StrategyName(spec), " on ", ranks, ranks == 1 ? " rank\n" : " ranks\n");
+  std::string out =
+      absl::StrCat(spec.name().empty() ? "" : absl::StrCat(OneLine(spec.name()), ": "), ModelName(spec), ", ",
+                   Count(static_cast<double>(plan.parameters())), " parameters, ", StrategyName(spec),
+                   PipelineName(spec), " on ", ranks, ranks == 1 ? " rank\n" : " ranks\n");
   const bool tokens = plan.tokens_per_step() > 0;
   absl::StrAppend(&out, Grouped(tokens ? plan.tokens_per_step() : plan.samples_per_step()),
                   tokens ? " tokens a step, " : " samples a step, ", plan.microbatches(),
@@ -188,6 +233,7 @@ std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, c
     absl::StrAppend(&out, "strategy auto: ", OneLine(plan.strategy_reason()), "\n");
     if (plan.candidates_size() > 0) absl::StrAppend(&out, "\n", CandidateTable(plan, screen));
   }
+  if (plan.stages_size() > 0) absl::StrAppend(&out, "\n", StageTable(plan, screen));
   absl::StrAppend(&out, "\n", RankTable(plan, screen));
   if (plan.placement_size() > 0) absl::StrAppend(&out, "\n");
   for (const std::string& line : plan.placement()) absl::StrAppend(&out, OneLine(line), "\n");
@@ -197,7 +243,7 @@ std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, c
   }
   if (plan.timeouts_size() > 0) absl::StrAppend(&out, "\n", Timeouts(plan, screen));
   for (const std::string& note : plan.notes()) absl::StrAppend(&out, "note: ", OneLine(note), "\n");
-  if (parts.schedule) absl::StrAppend(&out, "\nSchedule ", plan.schedule_digest(), ":\n", Ops(plan, screen));
+  if (parts.schedule) absl::StrAppend(&out, Schedules(plan, parts.stage, screen));
   return out;
 }
 

@@ -144,6 +144,14 @@ std::string StrategyName(const v1::JobSpec& spec) {
   return member->name();
 }
 
+std::string PipelineName(const v1::JobSpec& spec) {
+  const v1::Train& train = spec.train();
+  if (train.parallel().pipeline() <= 1) return "";
+  const std::string schedule = EnumName(train.pipeline().schedule(), v1::PipelineSchedule_descriptor());
+  return absl::StrCat(", ", train.parallel().pipeline(), " stages by ", schedule,
+                      train.pipeline().chunks() > 1 ? absl::StrCat(" of ", train.pipeline().chunks(), " chunks") : "");
+}
+
 std::string OneLine(absl::string_view text) { return Clean(text, false); }
 std::string Lines(absl::string_view text) { return Clean(text, true); }
 

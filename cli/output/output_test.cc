@@ -412,6 +412,40 @@ TEST(DescribePlan, ShowsBytesPlacementAndNotes) {
             "  Forward embedding\n");
 }
 
+TEST(DescribePlan, ShowsThePipelinesStages) {
+  v1::PlanReply plan;
+  *plan.mutable_resolved() = MakeJob().spec();
+  v1::Train& train = *plan.mutable_resolved()->mutable_train();
+  train.mutable_parallel()->set_pipeline(2);
+  train.mutable_pipeline()->set_schedule(v1::PIPELINE_SCHEDULE_INTERLEAVED);
+  train.mutable_pipeline()->set_chunks(2);
+  plan.mutable_simulated()->set_hardware("h100");
+  plan.mutable_simulated()->set_step_seconds(0.02);
+  for (uint32_t stage = 0; stage < 2; ++stage) {
+    v1::StagePlan& of = *plan.add_stages();
+    of.set_stage(stage), of.set_parameters(421'000), of.set_flops_share(0.5), of.set_peak_bytes(1 << 20);
+    of.add_chunks("wte to h.0"), of.add_chunks("h.2");
+    of.set_compute_seconds(0.015), of.set_bubble(0.25), of.set_exposed_seconds(1e-3), of.set_sent_bytes(2048);
+    of.set_schedule_digest(absl::StrCat("digest", stage));
+    v1::RankPlan& rank = *plan.add_ranks();
+    rank.set_rank(stage), rank.set_stage(stage);
+    v1::PlannedOp& op = *plan.add_ops();
+    op.set_op(absl::StrCat("Forward u", stage)), op.set_stream("compute"), op.set_stage(stage);
+  }
+  const std::string text = DescribePlan(plan, {.schedule = true}, kPipe);
+  for (const char* part :
+       {"zero 3, 2 stages by interleaved of 2 chunks on 2 ranks\n",
+        "STAGE  UNITS            PARAMETERS  FLOPS   PEAK  COMPUTE  BUBBLE  EXPOSED  SENDS\n"
+        "    0  wte to h.0, h.2        421k  50.0%  1 MiB    15 ms   25.0%     1 ms  2 KiB\n",
+        "a rank's step of 20 ms predicted on h100; bubble:", "RANK  STAGE  PARAMETERS", "\n   1      1         0 B",
+        "Schedule of stage 0, digest0:\n", "Schedule of stage 1, digest1:\n"}) {
+    EXPECT_TRUE(absl::StrContains(text, part)) << part << "\n" << text;
+  }
+  const std::string one = DescribePlan(plan, {.schedule = true, .stage = 1}, kPipe);
+  EXPECT_TRUE(absl::StrContains(one, "Forward u1")) << one;
+  EXPECT_FALSE(absl::StrContains(one, "Forward u0")) << one;
+}
+
 TEST(DescribePlan, RanksThatAreAlikeShareARow) {
   v1::PlanReply plan;
   *plan.mutable_resolved() = MakeJob().spec();

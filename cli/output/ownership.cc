@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 #include "cli/output/format.h"
 #include "common/bytes.h"
 
@@ -17,6 +18,7 @@ namespace {
 // In pixels.
 constexpr double kMargin = 20, kBars = 120, kBarsWidth = 700, kRight = kBars + kBarsWidth + 10, kWidth = 1000;
 constexpr double kLeastHeight = 14, kMostHeight = 64, kRowGap = 4, kLine = 18;
+constexpr double kStageHeight = 20, kLeastBlock = 0.05;
 constexpr double kLeastWidth = 1;                           // of a part that is drawn alone
 constexpr double kFont = 12, kLeastFont = 7, kDigit = 0.6;  // a digit's width, in font sizes
 constexpr int kLegendColumns = 3, kLegendMost = 192, kCharacters = 150;
@@ -34,7 +36,8 @@ struct Row {
 
 uint64_t ToBytes(uint64_t elements) { return 4 * elements; }
 
-Row MakeRow(const v1::UnitPartition& unit) {
+// `first_shard`: of the unit's stage, to whose shards its boundaries belong.
+Row MakeRow(const v1::UnitPartition& unit, uint32_t first_shard) {
   Row row;
   row.unit = unit.unit();
   const auto add = [&](uint32_t shard, uint64_t elements) {
@@ -49,7 +52,7 @@ Row MakeRow(const v1::UnitPartition& unit) {
   };
   for (int s = 0; s + 1 < unit.boundaries_size(); ++s) {
     const uint64_t begin = unit.boundaries(s), end = unit.boundaries(s + 1);
-    add(static_cast<uint32_t>(s), end > begin ? end - begin : 0);
+    add(first_shard + static_cast<uint32_t>(s), end > begin ? end - begin : 0);
   }
   for (const v1::Piece& piece : unit.pieces()) {
     for (const v1::Extent& extent : piece.extents()) add(extent.shard(), extent.length());
@@ -107,13 +110,21 @@ std::string ShardsName(const Segment& part) {
                                  : absl::StrCat("shards ", part.first, " to ", part.last);
 }
 
-// Rank r holds shard r % shards: "rank 3", "ranks 3, 11 and 6 more".
-std::string RanksOf(uint32_t shard, uint32_t shards, uint32_t world) {
-  const uint32_t count = shard < world ? (world - shard - 1) / shards + 1 : 0;
-  if (count == 0) return "no rank";
-  if (count == 1) return absl::StrCat("rank ", shard);
-  return absl::StrCat("ranks ", shard, count == 2 ? " and " : ", ", shard + shards,
-                      count > 2 ? absl::StrCat(" and ", count - 2, " more") : "");
+// By shard: the ranks that hold it.
+std::vector<std::vector<uint32_t>> Holders(const v1::PlanReply& plan) {
+  std::vector<std::vector<uint32_t>> holders(plan.table().shards());
+  for (const v1::RankPlan& rank : plan.ranks()) {
+    if (rank.shard() < holders.size()) holders[rank.shard()].push_back(rank.rank());
+  }
+  return holders;
+}
+
+// "rank 3", "ranks 3, 11 and 6 more".
+std::string RanksOf(const std::vector<uint32_t>& ranks) {
+  if (ranks.empty()) return "no rank";
+  if (ranks.size() == 1) return absl::StrCat("rank ", ranks[0]);
+  return absl::StrCat("ranks ", ranks[0], ranks.size() == 2 ? " and " : ", ", ranks[1],
+                      ranks.size() > 2 ? absl::StrCat(" and ", ranks.size() - 2, " more") : "");
 }
 
 std::string DrawRow(const Row& row, double top, double height) {
@@ -137,7 +148,8 @@ std::string DrawRow(const Row& row, double top, double height) {
   return out + Text(kRight, top + height / 2 + 4, FormatBytes(ToBytes(row.elements)));
 }
 
-std::string DrawLegend(const std::vector<uint64_t>& bytes, uint32_t world, double top) {
+std::string DrawLegend(const std::vector<uint64_t>& bytes, const std::vector<std::vector<uint32_t>>& holders,
+                       double top) {
   std::string out;
   const auto shards = static_cast<uint32_t>(bytes.size());
   const uint32_t shown = std::min<uint32_t>(shards, kLegendMost);
@@ -146,13 +158,83 @@ std::string DrawLegend(const std::vector<uint64_t>& bytes, uint32_t world, doubl
     const double y = top + kLine * (s / kLegendColumns);
     absl::StrAppendFormat(&out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x, y - 10,
                           FillOf(s));
-    out += Text(x + 18, y, absl::StrCat("shard ", s, ": ", FormatBytes(bytes[s]), ", ", RanksOf(s, shards, world)));
+    out += Text(x + 18, y, absl::StrCat("shard ", s, ": ", FormatBytes(bytes[s]), ", ", RanksOf(holders[s])));
   }
   if (shown < shards) {
     const auto [least, most] = std::minmax_element(bytes.begin() + shown, bytes.end());
     out +=
         Text(kMargin, top + kLine * (shown / kLegendColumns),
              absl::StrCat("and ", shards - shown, " more shards of ", FormatBytes(*least), " to ", FormatBytes(*most)));
+  }
+  return out;
+}
+
+// What a stage computes at a time: neighboring ops of one kind and microbatch.
+struct Block {
+  absl::string_view kind, microbatch;  // "Forward", "m3"; without: ""
+  double begin = 0, end = 0;
+};
+
+std::vector<Block> BlocksOf(const v1::PlanReply& plan, uint32_t stage) {
+  std::vector<Block> blocks;
+  for (const v1::PlannedOp& op : plan.ops()) {
+    if (op.stage() != stage || op.stream() != "compute" || op.end_seconds() <= op.begin_seconds()) continue;
+    const absl::string_view text = op.op();
+    const size_t last = text.rfind(' ');
+    Block block{text.substr(0, text.find(' ')), "", op.begin_seconds(), op.end_seconds()};
+    if (last != absl::string_view::npos && text.substr(last + 1, 1) == "m") block.microbatch = text.substr(last + 1);
+    const bool same = !blocks.empty() && blocks.back().kind == block.kind &&
+                      blocks.back().microbatch == block.microbatch && blocks.back().end >= block.begin - 1e-9;
+    if (same) {
+      blocks.back().end = block.end;
+    } else {
+      blocks.push_back(block);
+    }
+  }
+  return blocks;
+}
+
+const char* FillOf(absl::string_view kind) {
+  if (kind == "Forward") return "#9ec5f0";
+  if (kind == "Backward") return "#a9d8a0";
+  return kind == "Recompute" ? "#f3dc9a" : "#d5d5d5";
+}
+
+// A row for each stage of a pipeline: what it computes in the step, and when it idles. `y`: the top, then the bottom.
+std::string DrawStages(const v1::PlanReply& plan, double& y) {
+  if (plan.stages().empty() || plan.ops().empty()) return "";
+  double seconds = 0;
+  for (const v1::PlannedOp& op : plan.ops()) seconds = std::max(seconds, op.end_seconds());
+  const double scale = kBarsWidth / std::max(seconds, 1e-12);
+  y += kLine;
+  std::string out = Text(kMargin, y,
+                         absl::StrFormat("predicted step of %.3g ms: forward blue, backward green, recomputed "
+                                         "yellow, the rest of computing gray, idle white",
+                                         1e3 * seconds));
+  y += kRowGap;
+  for (const v1::StagePlan& stage : plan.stages()) {
+    out += Text(kBars - 10, y + kStageHeight / 2 + 4, absl::StrCat("stage ", stage.stage()), " text-anchor=\"end\"");
+    absl::StrAppendFormat(&out,
+                          "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"none\" "
+                          "stroke=\"#bbbbbb\"/>\n",
+                          kBars, y, kBarsWidth, kStageHeight);
+    for (const Block& block : BlocksOf(plan, stage.stage())) {
+      const double width = scale * (block.end - block.begin), x = kBars + scale * block.begin;
+      if (width < kLeastBlock) continue;
+      absl::StrAppendFormat(
+          &out,
+          "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\"><title>stage %u: %s "
+          "%s, %.3g to %.3g ms</title></rect>\n",
+          x, y, width, kStageHeight, FillOf(block.kind), stage.stage(), Escape(block.kind), Escape(block.microbatch),
+          1e3 * block.begin, 1e3 * block.end);
+      const std::string name(block.microbatch.substr(block.microbatch.empty() ? 0 : 1));
+      const double size = name.empty() ? 0 : std::min(kFont, (width - 1) / (kDigit * static_cast<double>(name.size())));
+      if (size < kLeastFont) continue;
+      out += Text(x + width / 2, y + kStageHeight / 2 + size / 3, name,
+                  absl::StrFormat(" text-anchor=\"middle\" font-size=\"%.1f\" pointer-events=\"none\"", size));
+    }
+    out += Text(kRight, y + kStageHeight / 2 + 4, absl::StrFormat("%.1f%% bubble", 100 * stage.bubble()));
+    y += kStageHeight + kRowGap;
   }
   return out;
 }
@@ -169,8 +251,9 @@ absl::StatusOr<std::string> OwnershipSvg(const v1::PlanReply& plan) {
   }
   std::vector<Row> rows;
   uint64_t largest = 1;
+  const uint32_t of_stage = shards / std::max(1u, plan.table().stages());
   for (const v1::UnitPartition& unit : plan.table().units()) {
-    rows.push_back(MakeRow(unit));
+    rows.push_back(MakeRow(unit, unit.stage() * of_stage));
     largest = std::max(largest, rows.back().elements);
   }
   const auto world = static_cast<uint32_t>(plan.ranks_size());
@@ -184,6 +267,7 @@ absl::StatusOr<std::string> OwnershipSvg(const v1::PlanReply& plan) {
                kCharacters - 40, true),
            " font-size=\"16\" font-weight=\"bold\"");
   for (const std::string& line : plan.placement()) body += Text(kMargin, y += kLine, Cut(line, kCharacters, true));
+  body += DrawStages(plan, y);
   y += kLine;
   for (const Row& row : rows) {
     const double height =
@@ -192,7 +276,7 @@ absl::StatusOr<std::string> OwnershipSvg(const v1::PlanReply& plan) {
     y += height + kRowGap;
   }
   y += kLine;
-  body += DrawLegend(ShardBytes(rows, shards), world, y);
+  body += DrawLegend(ShardBytes(rows, shards), Holders(plan), y);
   y += kLine * (std::min<uint32_t>(shards, kLegendMost) / kLegendColumns + 1) + kMargin;
   return absl::StrFormat(
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"

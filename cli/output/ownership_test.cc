@@ -36,6 +36,11 @@ std::vector<Rect> Rects(const std::string& svg, ptree* whole = nullptr) {
   return rects;
 }
 
+void AddRank(uint32_t rank, uint32_t shard, v1::PlanReply& plan) {
+  v1::RankPlan& of = *plan.add_ranks();
+  of.set_rank(rank), of.set_shard(shard);
+}
+
 v1::PlanReply EvenPlan(uint32_t shards, int units, uint64_t share) {
   v1::PlanReply plan;
   plan.mutable_resolved()->set_name("gpt2-tiny");
@@ -45,7 +50,7 @@ v1::PlanReply EvenPlan(uint32_t shards, int units, uint64_t share) {
     unit.set_unit(absl::StrCat("h.", u));
     for (uint64_t s = 0; s <= shards; ++s) unit.add_boundaries(s * share * (u == 0 ? 4 : 1));
   }
-  for (uint32_t r = 0; r < shards; ++r) plan.add_ranks()->set_rank(r);
+  for (uint32_t r = 0; r < shards; ++r) AddRank(r, r, plan);
   return plan;
 }
 
@@ -73,7 +78,7 @@ TEST(OwnershipSvg, PartsFillTheirRowsAndHeightsFollowTheBytes) {
 
 TEST(OwnershipSvg, LegendNamesBytesAndRanks) {
   v1::PlanReply plan = EvenPlan(2, 1, 1 << 18);
-  for (uint32_t r = 2; r < 6; ++r) plan.add_ranks()->set_rank(r);
+  for (uint32_t r = 2; r < 6; ++r) AddRank(r, r % 2, plan);
   const std::string svg = *OwnershipSvg(plan);
   EXPECT_TRUE(absl::StrContains(svg, ">shard 0: 4 MiB, ranks 0, 2 and 1 more<")) << svg;
   EXPECT_TRUE(absl::StrContains(svg, ">shard 1: 4 MiB, ranks 1, 3 and 1 more<")) << svg;
@@ -92,6 +97,36 @@ TEST(OwnershipSvg, DrawsExtents) {
   ASSERT_EQ(rects.size(), 3u);  // the neighbors of shard 1 are merged
   EXPECT_NEAR(rects[1].width, 2 * rects[0].width, 0.02);
   EXPECT_EQ(rects[1].title, "h.0: shard 1 of 200 B, 50.00%");
+}
+
+// Two stages of two shards, and two ranks for each shard: ranks 4 and 6 hold shard 2, the first one of stage 1.
+TEST(OwnershipSvg, OfAPipelineDrawsAShardForEachStageAndARowOfTheStep) {
+  v1::PlanReply plan = EvenPlan(2, 2, 1 << 18);
+  plan.mutable_table()->set_shards(4), plan.mutable_table()->set_stages(2);
+  plan.mutable_table()->mutable_units(1)->set_stage(1);
+  plan.clear_ranks();
+  for (uint32_t r = 0; r < 8; ++r) AddRank(r, 2 * (r / 4) + r % 2, plan);
+  for (uint32_t stage = 0; stage < 2; ++stage) {
+    plan.add_stages()->set_stage(stage);
+    plan.mutable_stages(static_cast<int>(stage))->set_bubble(0.25);
+    for (int half = 0; half < 4; ++half) {  // two units forward, two backward
+      v1::PlannedOp& op = *plan.add_ops();
+      op.set_op(absl::StrCat(half < 2 ? "Forward" : "Backward", " h.", half % 2, " m0"));
+      op.set_stage(stage), op.set_stream("compute");
+      op.set_begin_seconds(stage + half), op.set_end_seconds(stage + half + 1);
+    }
+  }
+  const std::string svg = *OwnershipSvg(plan);
+  EXPECT_TRUE(absl::StrContains(svg, ">shard 2: 1 MiB, ranks 4 and 6<")) << svg;
+  EXPECT_TRUE(absl::StrContains(svg, ">25.0% bubble<")) << svg;
+  const std::vector<Rect> rects = Rects(svg);
+  ASSERT_EQ(rects.size(), 8u) << "a block for each pass of each stage, and two shards of each unit";
+  EXPECT_EQ(rects[0].title, "stage 0: Forward m0, 0 to 2e+03 ms");
+  EXPECT_NEAR(rects[0].x + rects[0].width, rects[1].x, 0.02) << "the units of a pass are one block";
+  EXPECT_NE(rects[0].colour, rects[1].colour);
+  EXPECT_NEAR(rects[2].x - rects[0].x, rects[0].width / 2, 0.02) << "stage 1 begins a second later";
+  EXPECT_GT(rects[2].y, rects[0].y);
+  EXPECT_EQ(rects[6].title, "h.1: shard 2 of 1 MiB, 50.00%");
 }
 
 TEST(OwnershipSvg, OfAThousandRanksStaysSmall) {

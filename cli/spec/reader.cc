@@ -28,6 +28,14 @@ std::string Join(const std::string& path, const std::string& key) {
   return path.empty() ? key : absl::StrCat(path, ".", key);
 }
 
+// What older files spell, and what it is now.
+struct Retired {
+  const char *path, *value, *now;
+};
+constexpr Retired kRetired[] = {
+    {"strategy.kind", "pipeline", "pipelines are now parallel: {pipeline: N} beside the strategy"},
+};
+
 class MessageReader {
  public:
   MessageReader(const Descriptor& root, SourceMap& sources, std::vector<Problem>& problems)
@@ -100,6 +108,11 @@ class MessageReader {
     }
     const FieldDescriptor* member = Member(oneof, value.text);
     if (member == nullptr) {
+      for (const Retired& old : kRetired) {
+        if (own_path != old.path || value.text != old.value) continue;
+        Note(value.where, own_path, old.now);
+        return nullptr;
+      }
       Note(value.where, own_path, absl::StrCat("expected ", ListWords(names), ", got ", Describe(value)),
            Nearest(value.text, names));
     }

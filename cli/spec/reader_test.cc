@@ -86,8 +86,13 @@ TEST(ReadSpec, FieldsOfAnotherMemberNameTheirOwner) {
             "but kind is constant\n");
   // The wrong member is the only error; its fields cannot be checked.
   EXPECT_EQ(Problems("strategy: {kind: zerro, stage: 1}\n"),
-            "job.yaml:3:18: strategy.kind: expected single, ddp, zero, fsdp, pipeline or auto, "
+            "job.yaml:3:18: strategy.kind: expected single, ddp, zero, fsdp or auto, "
             "got the string \"zerro\", did you mean zero?\n");
+}
+
+TEST(ReadSpec, AnOldSpellingNamesTheNewOne) {
+  EXPECT_EQ(Problems("strategy: {kind: pipeline}\n"),
+            "job.yaml:3:18: strategy.kind: pipelines are now parallel: {pipeline: N} beside the strategy\n");
 }
 
 TEST(ReadSpec, RequiresWhatEveryFileStates) {

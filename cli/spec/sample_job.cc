@@ -29,6 +29,10 @@ data:
 strategy:
   kind: single
 
+# With several ranks: stages of a pipeline, each with some of the layers; the strategy then holds inside each stage.
+# parallel: {pipeline: 2}
+# pipeline: {schedule: 1f1b}   # or interleaved with chunks: 2, or gpipe
+
 resources:
   ranks: 1
   # device: auto

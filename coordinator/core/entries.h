@@ -77,6 +77,8 @@ struct JobEntry {
     const Resources& resources = record().spec().resources();
     return resources.has_min_ranks() ? std::min(resources.min_ranks(), resources.ranks()) : resources.ranks();
   }
+  // Stages of a pipeline: it runs on a multiple of them.
+  uint32_t stages() const { return StagesOf(record().spec()); }
   // REQUIRES: it has a generation.
   bool RunsOnFewer() const {
     return static_cast<uint32_t>(newest()->record().ranks_size()) < record().spec().resources().ranks();

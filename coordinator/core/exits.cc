@@ -1,10 +1,12 @@
 #include "coordinator/core/exits.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/utf8.h"
+#include "strategies/schedule/mesh.h"
 
 namespace muster::core {
 namespace {
@@ -33,6 +35,17 @@ std::string DefaultMessage(const RankExit& exit, uint32_t rank) {
 }
 
 }  // namespace
+
+std::string RankName(const Generation& generation, uint32_t rank) {
+  Mesh mesh;
+  for (const RankPlacement& placed : generation.ranks()) {
+    mesh.pipeline = std::max(mesh.pipeline, placed.role().stage() + 1);
+    mesh.replica = std::max(mesh.replica, placed.role().replica() + 1);
+  }
+  mesh.shard = static_cast<uint32_t>(generation.ranks_size()) / (mesh.pipeline * mesh.replica);
+  if (mesh.pipeline == 1 || rank >= mesh.ranks()) return absl::StrCat("rank ", rank);
+  return absl::StrCat("rank ", rank, " (", Print(mesh, CoordinateOf(mesh, rank)), ")");
+}
 
 RankExit ClassifyExit(RankExit exit, const RankPlacement& rank) {
   const bool good = exit.cause() == RankExit::COMPLETED || exit.cause() == RankExit::STOPPED;

@@ -15,6 +15,9 @@ RankExit ClassifyExit(RankExit exit, const RankPlacement& rank);
 // A hint for the user about where to look next.
 std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank);
 
+// "rank 5", and of a pipeline where it is: "rank 5 (stage 1, shard 1)".
+std::string RankName(const Generation& generation, uint32_t rank);
+
 const char* Name(EndReason reason);
 // Whether generations that end this way count against max_restarts.
 bool IsFault(EndReason reason);

@@ -32,16 +32,16 @@ std::string Where(const Generation& generation) {
   return named == nodes.size() ? text : absl::StrCat(text, " and ", nodes.size() - named, " more");
 }
 
-// "0 on n, rank 3 on m and 5 more".
+// "rank 0 on n, rank 3 on m and 5 more".
 std::string Names(const Generation& generation, const std::vector<uint32_t>& ranks) {
   constexpr size_t kNamed = 3;
   std::vector<std::string> named;
   for (const uint32_t rank : ranks) {
     if (named.size() == kNamed) break;
-    named.push_back(absl::StrCat(rank, " on ", generation.ranks(static_cast<int>(rank)).node()));
+    named.push_back(absl::StrCat(RankName(generation, rank), " on ", generation.ranks(static_cast<int>(rank)).node()));
   }
   const size_t more = ranks.size() - named.size();
-  return absl::StrCat(absl::StrJoin(named, ", rank "), more == 0 ? "" : absl::StrCat(" and ", more, " more"));
+  return absl::StrCat(absl::StrJoin(named, ", "), more == 0 ? "" : absl::StrCat(" and ", more, " more"));
 }
 
 template <typename Matches>
@@ -398,7 +398,7 @@ absl::Status Generations::CheckCurrent(const RankId& rank) const {
 std::string Generations::NamesOfMissing(const JobEntry& job) {
   const std::vector<uint32_t> missing = MissingRanks(job);
   if (missing.empty()) return "";
-  return absl::StrCat("rank ", Names(job.newest()->record(), missing),
+  return absl::StrCat(Names(job.newest()->record(), missing),
                       missing.size() == 1 ? " has not arrived yet" : " have not arrived yet");
 }
 
@@ -416,7 +416,7 @@ void Generations::CheckStart(JobEntry& job, Transaction& transaction) {
   failure.set_node(generation.ranks(static_cast<int>(late.front())).node());
   failure.mutable_exit()->set_cause(RankExit::FAILED);
   failure.mutable_exit()->set_message(
-      absl::StrCat(what, absl::FormatDuration(TimeoutsOf(job.record()).start), ": rank ", Names(generation, late)));
+      absl::StrCat(what, absl::FormatDuration(TimeoutsOf(job.record()).start), ": ", Names(generation, late)));
   failure.set_hint(absl::StrCat("its output: muster logs ", job.record().id(), " --rank ", late.front()));
   const std::string why = failure.exit().message();
   *job.machine.fields().mutable_failure() = std::move(failure);
@@ -427,7 +427,7 @@ void Generations::CheckStart(JobEntry& job, Transaction& transaction) {
 void Generations::CheckStop(JobEntry& job, Transaction& transaction) {
   const Generation& generation = job.newest()->record();
   const std::string why = absl::StrCat(
-      "overdue, still running: rank ",
+      "overdue, still running: ",
       Names(generation,
             RanksThat(generation, [](const RankPlacement& rank) { return rank.state() != RANK_STATE_EXITED; })),
       "; its worker should have killed it: see the worker's log, or restart the worker");

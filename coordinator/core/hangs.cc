@@ -1,11 +1,15 @@
 #include "coordinator/core/hangs.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "coordinator/core/exits.h"
+#include "strategies/schedule/ops.h"
 
 namespace muster::core {
 namespace {
@@ -40,9 +44,36 @@ absl::Duration Hangs::LimitOf(const JobEntry& job, const RunningGeneration::Rank
   return HangLimit(timeouts, job.running->step_times.Slowest());
 }
 
+// Whether the rank is at an op that ends only when another stage is at its own part of it.
+bool Hangs::WaitsForAnotherStage(const JobEntry& job, const RankPlacement& rank) {
+  const RunningGeneration::RankProgress& progress = job.running->progress.at(rank.rank());
+  if (job.stages() == 1 || job.running->plan == nullptr || progress.issued == 0) return false;
+  const OpKind kind = job.running->plan->op_names.at(rank.role().stage()).KindOf(progress.op());
+  return kind == OpKind::kReduceScalars || kind == OpKind::kGradientNorm ||
+         (kind != OpKind::kEnd && Traits(kind).edge != EdgeUse::kNone);
+}
+
+// Every stage waits for another one. That happens on GPUs, which report the earliest op that is not done: a receive
+// that was posted ahead hides the op that hangs. The first stage that misses activations is right after the one at
+// fault; where none does, the last stage that misses gradients is right before it.
+uint32_t Hangs::StageThatAllWaitFor(const JobEntry& job, const Generation& generation, uint32_t otherwise) {
+  const uint32_t stages = job.stages();
+  std::optional<uint32_t> misses_activations, misses_gradients;
+  for (const RankPlacement& rank : generation.ranks()) {
+    if (rank.state() == RANK_STATE_EXITED) continue;
+    const uint32_t stage = rank.role().stage();
+    const OpKind kind = job.running->plan->op_names.at(stage).KindOf(job.running->progress.at(rank.rank()).op());
+    if (kind == OpKind::kReceiveActivation) misses_activations = std::min(stage, misses_activations.value_or(stage));
+    if (kind == OpKind::kReceiveGradient) misses_gradients = std::max(stage, misses_gradients.value_or(stage));
+  }
+  if (misses_activations.has_value()) return (*misses_activations + stages - 1) % stages;
+  return misses_gradients.has_value() ? (*misses_gradients + 1) % stages : otherwise;
+}
+
 // A rank that hangs makes all others wait: they stall in their collectives, or idle between two steps. The slowest rank
 // is at fault. The others may also have waited for a rank whose process was frozen; when it resumes, their stall time
-// restarts. While a node is silent its ranks' progress is unknown, and the node's own time-out comes first.
+// restarts. While a node is silent its ranks' progress is unknown, and the node's own time-out comes first. The ops of
+// two stages of a pipeline do not compare by their numbers, so ranks that wait for another stage come last.
 void Hangs::Check(JobEntry& job, uint32_t reporter, Transaction& transaction) {
   const GenerationMachine& generation = *job.newest();
   if (generation.state() != GENERATION_STATE_RUNNING ||
@@ -52,7 +83,7 @@ void Hangs::Check(JobEntry& job, uint32_t reporter, Transaction& transaction) {
   const RankPlacement* culprit = nullptr;
   const auto place = [&](const RankPlacement& rank) {
     const RunningGeneration::RankProgress& p = job.running->progress.at(rank.rank());
-    return std::tuple(!p.frozen, p.step, p.issued, p.completed, rank.rank());
+    return std::tuple(!p.frozen, p.step, WaitsForAnotherStage(job, rank), p.issued, p.completed, rank.rank());
   };
   for (const RankPlacement& rank : generation.record().ranks()) {
     if (rank.state() == RANK_STATE_EXITED) continue;
@@ -62,6 +93,15 @@ void Hangs::Check(JobEntry& job, uint32_t reporter, Transaction& transaction) {
     if (culprit == nullptr || place(rank) < place(*culprit)) culprit = &rank;
   }
   if (culprit == nullptr) return;
+  if (!job.running->progress.at(culprit->rank()).frozen && WaitsForAnotherStage(job, *culprit)) {
+    const uint32_t stage = StageThatAllWaitFor(job, generation.record(), culprit->role().stage());
+    const RankPlacement* of_stage = nullptr;
+    for (const RankPlacement& rank : generation.record().ranks()) {
+      if (rank.state() == RANK_STATE_EXITED || rank.role().stage() != stage) continue;
+      if (of_stage == nullptr || place(rank) < place(*of_stage)) of_stage = &rank;
+    }
+    if (of_stage != nullptr) culprit = of_stage;
+  }
   const RunningGeneration::RankProgress progress = job.running->progress.at(culprit->rank());
   const absl::Duration stalled = std::min(progress.stalled, transaction.now.steady - job.running->peers_unblocked_at);
   if (stalled > LimitOf(job, progress) - kBetweenReports) Fail(job, *culprit, progress, transaction);
@@ -81,8 +121,8 @@ void Hangs::Fail(JobEntry& job, const RankPlacement& culprit, const RunningGener
   failure.set_detected_seconds(absl::ToDoubleSeconds(progress.stalled));
   RankExit& exit = *failure.mutable_exit();
   exit.set_cause(RankExit::HUNG);
-  exit.set_message(absl::StrCat("rank ", culprit.rank(), " on ", culprit.node(), " hung in step ", failure.step(),
-                                op.empty() ? "" : " at ", op, ": no progress for ",
+  exit.set_message(absl::StrCat(RankName(generation, culprit.rank()), " on ", culprit.node(), " hung in step ",
+                                failure.step(), op.empty() ? "" : " at ", op, ": no progress for ",
                                 absl::ToInt64Seconds(progress.stalled), " s"));
   failure.set_hint(
       absl::StrCat("a process that was stopped, a device or a network that is stuck: on the node dmesg and "

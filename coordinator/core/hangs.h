@@ -20,6 +20,9 @@ class Hangs {
   void Check(JobEntry& job, uint32_t reporter, Transaction& transaction);
 
  private:
+  static bool WaitsForAnotherStage(const JobEntry& job, const RankPlacement& rank);
+  // `otherwise`: none of them waits for activations or gradients.
+  static uint32_t StageThatAllWaitFor(const JobEntry& job, const Generation& generation, uint32_t otherwise);
   absl::Duration LimitOf(const JobEntry& job, const RunningGeneration::RankProgress& slowest) const;
   void Fail(JobEntry& job, const RankPlacement& culprit, const RunningGeneration::RankProgress& progress,
             Transaction& transaction);

@@ -3,6 +3,7 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -48,6 +49,8 @@ std::string SignatureOf(const Slots& slots) {
   }
   return signature;
 }
+
+uint32_t StagesOf(const JobSpec& spec) { return std::max(1u, spec.train().parallel().pipeline()); }
 
 std::string PlanKey(const JobSpec& spec, const Slots& slots) {
   Train train = spec.train();

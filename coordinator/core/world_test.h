@@ -82,16 +82,51 @@ inline OpNames AnyOps() {
   return OpNames(schedule, inventory);
 }
 
+// Four microbatches forward and backward through one unit a stage, with what the stage receives and sends, each receive
+// one pass ahead; then the update. Stage 1 of 3: "ReceiveActivation u0 m0", "ReceiveActivation u0 m1", "Forward u0 m0",
+// "SendActivation u0 m0", ...
+inline OpNames AnyStage(uint32_t stage, uint32_t stages) {
+  Inventory inventory;
+  inventory.add_units()->set_name("u0");
+  Schedule schedule;
+  const auto add = [&](OpKind kind, int32_t microbatch) {
+    schedule.ops.push_back({.kind = kind, .unit = 0, .unit_end = 1, .microbatch = microbatch});
+  };
+  constexpr int32_t kMicrobatches = 4;
+  const bool first = stage == 0, last = stage + 1 == stages;
+  const auto receive = [&](int32_t k) {
+    if (k < kMicrobatches && !first) add(OpKind::kReceiveActivation, k);
+    if (k >= kMicrobatches && k < 2 * kMicrobatches && !last) add(OpKind::kReceiveGradient, k - kMicrobatches);
+  };
+  receive(0);
+  for (int32_t k = 0; k < 2 * kMicrobatches; ++k) {
+    const bool forward = k < kMicrobatches;
+    receive(k + 1);
+    add(forward ? OpKind::kForward : OpKind::kBackward, k % kMicrobatches);
+    if (forward && !last) add(OpKind::kSendActivation, k);
+    if (!forward && !first) add(OpKind::kSendGradient, k - kMicrobatches);
+  }
+  schedule.ops.push_back({.kind = OpKind::kGradientNorm});
+  schedule.ops.push_back({.kind = OpKind::kOptimizerStep});
+  return OpNames(schedule, inventory);
+}
+
 inline WorldOptions AnyWorld() {
   WorldOptions options;
   options.planner = [](const JobSpec& spec, const Slots& slots) -> absl::StatusOr<Planned> {
     if (absl::StartsWith(spec.name(), "bad")) return absl::UnimplementedError("strategy: not in this build");
     Planned planned;
     planned.table_sha256 = absl::StrCat("table of ", spec.name());
-    planned.op_names = AnyOps();
-    for (uint32_t rank = 0; rank < slots.ranks.size(); ++rank) {
-      planned.roles.emplace_back().set_rank(rank);
-      planned.digests.push_back(absl::StrCat("digest ", rank));
+    const auto ranks = static_cast<uint32_t>(slots.ranks.size());
+    const uint32_t stages = StagesOf(spec), each = ranks / stages;
+    for (uint32_t stage = 0; stage < stages; ++stage) {
+      planned.digests.push_back(absl::StrCat("digest ", stage));
+      planned.op_names.push_back(stages == 1 ? AnyOps() : AnyStage(stage, stages));
+    }
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      RankRole& role = planned.roles.emplace_back();
+      role.set_rank(rank);
+      if (stages > 1) role.set_shard(rank), role.set_stage(rank / each);
     }
     return planned;
   };

@@ -134,6 +134,7 @@ bool Cluster::FitsWhenIdle(const Demand& demand) const { return Count(demand).ho
 bool Cluster::StillFree(const Decision& kept, const Demand& demand) const {
   if (kept.device != Resolve(demand.device)) return false;
   if (kept.ranks.size() < demand.needed() || kept.ranks.size() > demand.ranks) return false;
+  if (kept.ranks.size() % demand.multiple != 0) return false;
   const auto& free_slots = Of(kept.device).free_slots;
   return std::all_of(kept.ranks.begin(), kept.ranks.end(), [&](const RankSlot& rank) {
     const auto node = free_slots.find(rank.node);
@@ -157,7 +158,7 @@ Decision Cluster::Place(const Demand& demand, const Decision* kept) const {
     decision.ranks = kept->ranks;
     return decision;
   }
-  const auto ranks = std::min<uint64_t>(demand.ranks, free);
+  const uint64_t most = std::min<uint64_t>(demand.ranks, free), ranks = most - most % demand.multiple;
   // Nodes by their number of suitable free slots, then by id.
   std::map<NodeId, std::vector<FreeSlot>> suitable;
   std::map<size_t, std::set<NodeId>> by_free;

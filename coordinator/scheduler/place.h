@@ -39,6 +39,7 @@ struct Demand {
   uint64_t slot_bytes = 0;   // least memory of a slot
   uint64_t below_bytes = 0;  // 0: any; else only slots that are known to have less memory
   uint32_t least = 0;        // least number of ranks, if there are not enough slots for all; 0: all or none
+  uint32_t multiple = 1;  // the number of ranks is a multiple of it, as `ranks` and `least` are: stages of a pipeline
 
   uint32_t needed() const { return least == 0 ? ranks : std::min(least, ranks); }
 };
@@ -66,10 +67,11 @@ class Cluster {
   // auto: cuda if any node that takes ranks or is away has a cuda slot, else cpu.
   Device Resolve(Device requested) const;
 
-  // Places all ranks; if that is impossible, as many as there are slots for, but at least demand.needed(); else none.
-  // Uses as few nodes as possible: the emptiest nodes first, until one node can hold all remaining ranks; of such nodes
-  // the fullest. Ties are broken by node id. The ranks on a node are consecutive, on ascending slots. `kept`: a former
-  // decision, which is made again if all of its slots are still free and suit the demand.
+  // Places all ranks; if that is impossible, as many as there are slots for, but at least demand.needed(), and a
+  // multiple of demand.multiple; else none. Uses as few nodes as possible: the emptiest nodes first, until one node can
+  // hold all remaining ranks; of such nodes the fullest. Ties are broken by node id. The ranks on a node are
+  // consecutive, on ascending slots. `kept`: a former decision, which is made again if all of its slots are still free
+  // and suit the demand.
   Decision Place(const Demand& demand, const Decision* kept = nullptr) const;
   bool FitsWhenIdle(const Demand& demand) const;
 

@@ -107,6 +107,19 @@ TEST(Place, Table) {
 }
 
 // A cluster after Take equals a cluster built from the same slots.
+// Stages of a pipeline: 3 of them on 9, 6 or 3 ranks.
+TEST(Place, AsManyRanksAsAreAMultiple) {
+  const Demand demand{.ranks = 9, .least = 3, .multiple = 3};
+  const auto placed = [&](const std::vector<NodeView>& nodes) { return Placed(Cluster(nodes).Place(demand)); };
+  EXPECT_EQ(placed({Node("a:FFFFF"), Node("b:FFF")}), "a0 a1 a2 a3 a4 b0");
+  EXPECT_EQ(placed({Node("a:FFFFF")}), "a0 a1 a2");
+  EXPECT_EQ(placed({Node("a:FF")}), "");
+  EXPECT_EQ(placed({Node("a:FFFFF"), Node("b:FFFFF")}).size(), 9 * 3u - 1);
+  Decision kept = Cluster({Node("b:FFFF")}).Place({.ranks = 4});
+  EXPECT_EQ(Placed(Cluster({Node("b:FFFF"), Node("a:FFF")}).Place(demand, &kept)), "b0 b1 b2 b3 a0 a1")
+      << "four ranks are kept for no job of three stages";
+}
+
 TEST(Place, TakenSlotsAreNoLongerFree) {
   Cluster cluster({Node("a:FFF"), Node("b:FF")});
   const Decision first = cluster.Place({4, DEVICE_AUTO});

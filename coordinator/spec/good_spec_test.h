@@ -17,4 +17,14 @@ inline JobSpec Good() {
   return spec;
 }
 
+// The same of Llama's tiny model with a head of its own, as stages of a pipeline: a tied head would be on two stages.
+inline Pipeline& Staged(JobSpec& spec, uint32_t ranks, uint32_t stages) {
+  Train& train = *spec.mutable_train();
+  train.mutable_model()->mutable_llama()->set_size(LLAMA_SIZE_TINY);
+  train.mutable_model()->mutable_llama()->set_tied_head(false);
+  spec.mutable_resources()->set_ranks(ranks);
+  train.mutable_parallel()->set_pipeline(stages);
+  return *train.mutable_pipeline();
+}
+
 }  // namespace muster::spec

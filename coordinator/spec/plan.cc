@@ -27,7 +27,6 @@ constexpr size_t kMaxPrintedBytes = 256 * 1024;  // of a plan's schedule
 constexpr size_t kMaxOps = 20'000;
 constexpr size_t kMaxTableBytes = 4 << 20;  // of a plan's table: rows of every tensor on a thousand ranks are more
 
-// The first lines of a long schedule, and how many are left out.
 void AddModel(const JobSpec& resolved, const Mesh& mesh, const Inventory& inventory, PlanReply& plan) {
   const Train& train = resolved.train();
   plan.set_parameters(models::Parameters(inventory));
@@ -115,48 +114,148 @@ void AddTimes(const Timeline& timeline, const strategies::Hardware& hardware, Si
   simulated.set_exposed_seconds(timeline.exposed);
 }
 
-// The beginning of the schedule; of one that is outlined, of the part that is as in the whole one.
-void AddSchedule(const core::JobPlan& job, PlanReply& plan) {
-  // Of a pipeline, the first stage's.
-  const Schedule& schedule = job.memory_plan.programs[0].schedule;
-  const strategies::WholeProgram& program = job.programs[0];
-  const strategies::StageModel model(job.inventory, job.memory_plan.layout, 0);
+// The beginning of a schedule; of one that is outlined, of the part that is as in the whole one.
+std::string BeginningOf(const Schedule& schedule, const strategies::WholeProgram& program, const Inventory& inventory,
+                        size_t most_bytes) {
   const size_t known = std::min(program.outlined, schedule.ops.size());
   std::string text;
   size_t shown = 0;
-  for (; shown < known && text.size() < kMaxPrintedBytes; ++shown) {
-    absl::StrAppend(&text, Print(schedule.ops[shown], model.inventory()), "\n");
+  for (; shown < known && text.size() < most_bytes; ++shown) {
+    absl::StrAppend(&text, Print(schedule.ops[shown], inventory), "\n");
   }
   if (shown < program.names.ops()) {
     absl::StrAppend(&text, "... and ", program.names.ops() - shown, " more ops\n");
   }
-  plan.set_schedule(std::move(text));
-  plan.set_schedule_digest(program.digest);
+  return text;
 }
 
-void AddOps(const core::JobPlan& job, const Timeline& timeline, PlanReply& plan) {
-  const Train& train = job.train;
+void AddSchedules(const core::JobPlan& job, PlanReply& plan) {
+  const size_t stages = job.programs.size();
+  for (uint32_t stage = 0; stage < stages; ++stage) {
+    const strategies::StageModel model(job.inventory, job.memory_plan.layout, stage);
+    if (stages > 1) absl::StrAppend(plan.mutable_schedule(), "stage ", stage, ":\n");
+    plan.mutable_schedule()->append(BeginningOf(job.memory_plan.programs[stage].schedule, job.programs[stage],
+                                                model.inventory(), kMaxPrintedBytes / stages));
+  }
+  plan.set_schedule_digest(job.programs[0].digest);
+}
+
+void AddOps(const core::JobPlan& job, const std::vector<strategies::Predicted>& predicted, PlanReply& plan) {
   const strategies::MemoryPlan& memory_plan = job.memory_plan;
-  const strategies::StageModel model(job.inventory, memory_plan.layout, 0);
-  const Inventory& inventory = model.inventory();
-  const Schedule& schedule = memory_plan.programs[0].schedule;
-  const strategies::WholeProgram& program = job.programs[0];
-  const strategies::Memory& memory = memory_plan.of(0);
-  const std::vector<uint64_t> activations = ActivationBytes(
-      schedule, inventory, strategies::MicrobatchRows(train.batch(), memory_plan.layout.mesh.data_ranks()));
-  const uint64_t most = *std::max_element(activations.begin(), activations.end());
-  const size_t shown = std::min({schedule.ops.size(), program.outlined, kMaxOps});
-  for (size_t i = 0; i < shown; ++i) {
-    PlannedOp& op = *plan.add_ops();
-    op.set_op(Print(schedule.ops[i], inventory));
-    op.set_stream(Name(schedule.ops[i].stream));
-    op.set_begin_seconds(timeline.ops[i].begin);
-    op.set_end_seconds(timeline.ops[i].end);
-    op.set_memory_bytes(memory.peak - most + activations[i]);
+  const Mesh& mesh = memory_plan.layout.mesh;
+  const uint32_t rows = strategies::MicrobatchRows(job.train.batch(), mesh.data_ranks());
+  for (uint32_t stage = 0; stage < mesh.pipeline; ++stage) {
+    const strategies::StageModel model(job.inventory, memory_plan.layout, stage);
+    const Schedule& schedule = memory_plan.programs[stage].schedule;
+    const strategies::WholeProgram& program = job.programs[stage];
+    const uint64_t peak = memory_plan.of(RankAt(mesh, {.pipeline = stage})).peak;
+    const std::vector<uint64_t> activations = ActivationBytes(schedule, model.inventory(), rows);
+    const uint64_t most = *std::max_element(activations.begin(), activations.end());
+    const size_t shown = std::min({schedule.ops.size(), program.outlined, kMaxOps / mesh.pipeline});
+    for (size_t i = 0; i < shown; ++i) {
+      const OpTime& time = predicted[stage].timeline.ops[i];
+      PlannedOp& op = *plan.add_ops();
+      op.set_op(Print(schedule.ops[i], model.inventory()));
+      op.set_stream(Name(schedule.ops[i].stream));
+      op.set_begin_seconds(time.begin);
+      op.set_end_seconds(time.end);
+      op.set_memory_bytes(peak - most + activations[i]);
+      op.set_stage(stage);
+    }
+    if (program.names.ops() <= shown) continue;
+    const std::string of = mesh.pipeline > 1 ? absl::StrCat(" of stage ", stage) : "";
+    plan.add_notes(absl::StrCat("only the first ", shown, " of ", program.names.ops(), " ops", of, " are shown"));
   }
-  if (program.names.ops() > shown) {
-    plan.add_notes(absl::StrCat("only the first ", shown, " of ", program.names.ops(), " ops are shown"));
+}
+
+// "h.0 to h.3", "wte".
+std::string ChunkName(const Inventory& inventory, int begin, int end) {
+  const std::string& first = inventory.units(begin).name();
+  return end == begin + 1 ? first : absl::StrCat(first, " to ", inventory.units(end - 1).name());
+}
+
+// Of a sample, in the types in which units hand it on.
+uint64_t BytesOf(const google::protobuf::RepeatedPtrField<Activation>& activations, const Train& train) {
+  uint64_t bytes = 0;
+  for (const Activation& activation : activations) {
+    uint64_t elements = 1;
+    for (const uint64_t size : activation.shape()) elements *= size;
+    const bool narrow = activation.type() == Activation::COMPUTE;
+    bytes += elements * (narrow ? strategies::DtypeBytes(train.precision().compute()) : 4);
   }
+  return bytes;
+}
+
+void AddStages(const core::JobPlan& job, const std::vector<strategies::Predicted>& predicted, PlanReply& plan) {
+  const strategies::Layout& layout = job.memory_plan.layout;
+  if (layout.mesh.pipeline == 1) return;
+  const uint64_t sequences = strategies::ShareOf(job.train.batch().sequences(), layout.mesh, 0).sequences;
+  double all_flops = 0;
+  for (const Unit& unit : job.inventory.units()) all_flops += unit.forward_flops();
+  for (uint32_t stage = 0; stage < layout.mesh.pipeline; ++stage) {
+    const strategies::StageModel model(job.inventory, layout, stage);
+    const Inventory& inventory = model.inventory();
+    StagePlan& of = *plan.add_stages();
+    of.set_stage(stage);
+    of.set_units(static_cast<uint32_t>(inventory.units_size()));
+    of.set_parameters(models::Parameters(inventory));
+    double flops = 0;
+    for (const Unit& unit : inventory.units()) flops += unit.forward_flops();
+    of.set_flops_share(all_flops > 0 ? flops / all_flops : 0);
+    uint64_t handed_on = 0;
+    for (int c = 0; c < inventory.chunks_size(); ++c) {
+      const Chunk& chunk = inventory.chunks(c);
+      const int begin = static_cast<int>(chunk.begin());
+      const int end =
+          c + 1 < inventory.chunks_size() ? static_cast<int>(inventory.chunks(c + 1).begin()) : inventory.units_size();
+      of.add_chunks(ChunkName(inventory, begin, end));
+      const uint32_t model_end = chunk.model_begin() + static_cast<uint32_t>(end - begin);
+      if (chunk.model_begin() > 0) handed_on += BytesOf(chunk.inputs(), job.train);
+      if (model_end < inventory.model_units()) handed_on += BytesOf(inventory.units(end - 1).outputs(), job.train);
+    }
+    of.set_sent_bytes(handed_on * sequences);
+    for (uint32_t shard = 0; shard < layout.mesh.owners_of_stage(); ++shard) {
+      const uint64_t peak = job.memory_plan.by_shard[stage * layout.mesh.owners_of_stage() + shard].peak;
+      of.set_peak_bytes(std::max(of.peak_bytes(), peak));
+    }
+    const Timeline& timeline = predicted[stage].timeline;
+    const double compute = timeline.busy[static_cast<size_t>(Stream::kCompute)];
+    of.set_compute_seconds(compute);
+    of.set_bubble(timeline.seconds > 0 ? std::max(0.0, 1 - compute / timeline.seconds) : 0);
+    of.set_exposed_seconds(timeline.exposed);
+    of.set_schedule_digest(job.programs[stage].digest);
+  }
+}
+
+// "4 stages of 2 ranks: each lies on one node; of 3 boundaries between neighboring stages 1 crosses nodes".
+void AddStagePlaces(const Mesh& mesh, const std::vector<RankPlace>& ranks, PlanReply& plan) {
+  if (mesh.pipeline == 1) return;
+  const uint32_t each = mesh.ranks() / mesh.pipeline;
+  uint32_t divided = 0, crossing = 0;
+  for (uint32_t stage = 0; stage < mesh.pipeline; ++stage) {
+    bool divides = false, crosses = false;
+    for (uint32_t i = 0; i < each; ++i) {
+      const uint32_t rank = stage * each + i;
+      divides |= ranks[rank].node != ranks[stage * each].node;
+      crosses |= stage + 1 < mesh.pipeline && ranks[rank].node != ranks[rank + each].node;
+    }
+    divided += divides ? 1 : 0, crossing += crosses ? 1 : 0;
+  }
+  plan.add_placement(absl::StrCat(mesh.pipeline, " stages of ", each, each == 1 ? " rank: " : " ranks: ",
+                                  divided == 0
+                                      ? "each lies on one node"
+                                      : absl::StrCat(divided, divided == 1 ? " lies" : " lie", " on several nodes"),
+                                  "; activations and gradients cross nodes at ", crossing, " of ", mesh.pipeline - 1,
+                                  mesh.pipeline == 2 ? " boundary" : " boundaries", " between stages"));
+}
+
+// Stages idle while a pipeline fills and drains.
+void AddBubbleNote(const Train& train, const Mesh& mesh, PlanReply& plan) {
+  const uint32_t microbatches = strategies::Microbatches(train.batch(), mesh.data_ranks());
+  if (mesh.pipeline == 1 || microbatches >= mesh.pipeline) return;
+  plan.add_notes(absl::StrCat(microbatches, microbatches == 1 ? " microbatch" : " microbatches", " a step for ",
+                              mesh.pipeline, " stages: some stage always waits; lower batch.microbatch, or raise ",
+                              "batch.sequences, to several times as many microbatches as stages"));
 }
 
 // What a checkpoint takes beside the peak, which is what training itself takes.
@@ -268,18 +367,20 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   AddModel(resolved, memory_plan.layout.mesh, job->inventory, plan);
   plan.set_strategy(strategies::NameOf(job->train));
   AddTable(memory_plan, job->train, job->inventory, ranks, plan);
-  AddSchedule(*job, plan);
+  AddStagePlaces(memory_plan.layout.mesh, ranks, plan);
+  AddSchedules(*job, plan);
   AddRanks(memory_plan, ranks, plan);
+  AddBubbleNote(job->train, memory_plan.layout.mesh, plan);
   AddCheckpointNote(memory_plan, job->train, job->inventory, plan);
   AddPrecisionNote(job->train, on.slots.device, plan);
   AddTuningNote(job->inventory, plan);
   AddDeterminismNote(job->train, on.slots.device, plan);
   if (job->unfit.has_value()) plan.set_unfit(job->unfit->why);
-  const Timeline timeline = strategies::PredictStep(job->train, job->inventory, memory_plan.layout,
-                                                    memory_plan.programs, ranks, on.hardware)[0]
-                                .timeline;
-  AddTimes(timeline, on.hardware, *plan.mutable_simulated());
-  if (on.ops) AddOps(*job, timeline, plan);
+  const std::vector<strategies::Predicted> predicted =
+      strategies::PredictStep(job->train, job->inventory, memory_plan.layout, memory_plan.programs, ranks, on.hardware);
+  AddTimes(predicted[strategies::SlowestStage(predicted)].timeline, on.hardware, *plan.mutable_simulated());
+  AddStages(*job, predicted, plan);
+  if (on.ops) AddOps(*job, predicted, plan);
   made.planned = std::make_shared<const core::Planned>(core::PlannedOf(*job));
   return made;
 }

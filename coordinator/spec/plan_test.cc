@@ -44,6 +44,101 @@ TEST(Plan, SaysWhoOwnsWhat) {
   EXPECT_TRUE(absl::StartsWith(plan.placement(0), "3 shards own ")) << plan.placement(0);
 }
 
+TEST(Plan, OfAPipelineShowsItsStages) {
+  JobSpec spec = Good();
+  Staged(spec, 4, 2);
+  Train& train = *spec.mutable_train();
+  train.mutable_strategy()->mutable_fsdp();
+  train.mutable_batch()->set_sequences(16);
+  train.mutable_batch()->set_microbatch(1);
+  train.mutable_pipeline()->add_cut("layers.1");
+  ASSERT_TRUE(Resolve({}, spec).empty());
+  const PlanReply plan = Planned(spec);
+  EXPECT_EQ(plan.microbatches(), 8u) << "of 8 sequences for each of two ranks";
+  ASSERT_EQ(plan.stages_size(), 2);
+  EXPECT_THAT(plan.stages(0).chunks(), testing::ElementsAre("embedding to layers.0"));
+  EXPECT_THAT(plan.stages(1).chunks(), testing::ElementsAre("layers.1 to head"));
+  EXPECT_EQ(plan.stages(0).parameters() + plan.stages(1).parameters(), plan.parameters());
+  EXPECT_NEAR(plan.stages(0).flops_share() + plan.stages(1).flops_share(), 1, 1e-9);
+  EXPECT_GT(plan.stages(1).flops_share(), plan.stages(0).flops_share());
+  for (const StagePlan& stage : plan.stages()) {
+    EXPECT_GT(stage.bubble(), 0);
+    EXPECT_LT(stage.bubble(), 1);
+    EXPECT_NEAR(stage.bubble(), 1 - stage.compute_seconds() / plan.simulated().step_seconds(), 1e-9);
+    EXPECT_EQ(stage.sent_bytes(), 8u * 128 * 128 * 4) << "8 sequences of 128 tokens, width 128, in fp32";
+    EXPECT_EQ(plan.ranks(static_cast<int>(2 * stage.stage())).stage(), stage.stage());
+    EXPECT_LE(plan.ranks(static_cast<int>(2 * stage.stage())).peak_bytes(), stage.peak_bytes());
+  }
+  EXPECT_NE(plan.stages(0).schedule_digest(), plan.stages(1).schedule_digest());
+  EXPECT_EQ(plan.schedule_digest(), plan.stages(0).schedule_digest());
+  EXPECT_TRUE(absl::StrContains(plan.schedule(), "stage 1:\nReceiveActivation layers.1 m0"))
+      << plan.schedule().substr(plan.schedule().find("stage 1"), 200);
+  EXPECT_EQ(plan.ops(0).stage(), 0u);
+  EXPECT_EQ(plan.ops(plan.ops_size() - 1).stage(), 1u);
+  const auto has = [](const auto& lines, const char* part) {
+    return std::any_of(lines.begin(), lines.end(), [&](const std::string& l) { return absl::StrContains(l, part); });
+  };
+  EXPECT_TRUE(has(plan.placement(),
+                  "2 stages of 2 ranks: each lies on one node; activations and gradients cross nodes "
+                  "at 0 of 1 boundary between stages"))
+      << plan.DebugString();
+  EXPECT_FALSE(has(plan.notes(), "some stage always waits"));
+  // Three nodes in the middle of stages; and fewer microbatches than stages.
+  train.mutable_batch()->set_microbatch(8);
+  PlanFor on = AnySlots(spec, *strategies::FindHardware("h100"));
+  for (size_t rank = 0; rank < 4; ++rank) on.slots.ranks[rank].node = static_cast<uint32_t>(rank + 1) / 2;
+  const PlanReply spread = MakePlan(spec, on)->reply;
+  EXPECT_TRUE(has(spread.placement(), "2 lie on several nodes; activations and gradients cross nodes at 1 of 1"));
+  EXPECT_TRUE(has(spread.notes(), "1 microbatch a step for 2 stages: some stage always waits"));
+}
+
+// More microbatches leave less of the step idle; a stage of several chunks even less (Narayanan et al. 2021, 2.2).
+TEST(Plan, BubblesShrinkAsTheyShould) {
+  const auto bubble = [](uint32_t microbatches, PipelineSchedule schedule) {
+    JobSpec spec = Good();
+    Staged(spec, 2, 2).set_schedule(schedule);
+    // Layers of equal work, so large that nothing but they counts.
+    Llama& llama = *spec.mutable_train()->mutable_model()->mutable_llama();
+    llama.clear_size();
+    llama.set_layers(14), llama.set_heads(16), llama.set_width(2048), llama.set_inner(8192), llama.set_context(2048);
+    llama.set_vocabulary(256);
+    spec.mutable_train()->mutable_batch()->set_sequences(microbatches);
+    spec.mutable_train()->mutable_batch()->set_microbatch(1);
+    EXPECT_TRUE(Resolve({}, spec).empty());
+    const PlanReply plan = Planned(spec);
+    return std::max(plan.stages(0).bubble(), plan.stages(1).bubble());
+  };
+  // (P - 1) / (M + P - 1) of the step.
+  EXPECT_NEAR(bubble(4, PIPELINE_SCHEDULE_1F1B), 1.0 / 5, 0.03);
+  EXPECT_NEAR(bubble(16, PIPELINE_SCHEDULE_1F1B), 1.0 / 17, 0.03);
+  EXPECT_NEAR(bubble(4, PIPELINE_SCHEDULE_GPIPE), 1.0 / 5, 0.03);
+  // (P - 1) / (V M + P - 1)
+  EXPECT_NEAR(bubble(4, PIPELINE_SCHEDULE_INTERLEAVED), 1.0 / 9, 0.04);
+}
+
+TEST(Plan, ChoosesTheStrategyOfAPipelinesStages) {
+  JobSpec spec = Good();
+  Staged(spec, 8, 2);
+  spec.mutable_train()->mutable_strategy()->mutable_auto_();
+  spec.mutable_train()->mutable_batch()->set_sequences(64);
+  ASSERT_TRUE(Resolve({}, spec).empty());
+  for (const uint32_t on_node : {1u, 2u, 3u, 8u}) {
+    PlanFor on = AnySlots(spec, *strategies::FindHardware("h100"));
+    for (uint32_t rank = 0; rank < 8; ++rank) on.slots.ranks[rank].node = rank / on_node;
+    const auto plan = MakePlan(spec, on);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->reply.stages_size(), 2);
+    const bool hybrid = std::any_of(plan->reply.candidates().begin(), plan->reply.candidates().end(),
+                                    [](const CandidatePlan& c) { return c.strategy() == "fsdp hybrid"; });
+    EXPECT_EQ(hybrid, on_node == 2) << "only there each stage is on two nodes of two ranks";
+  }
+  Staged(spec, 2, 2);
+  spec.mutable_train()->mutable_strategy()->mutable_auto_();
+  spec.mutable_train()->mutable_batch()->clear_microbatch();
+  ASSERT_TRUE(Resolve({}, spec).empty());
+  EXPECT_TRUE(absl::StartsWith(Planned(spec).strategy(), "single"));
+}
+
 TEST(Plan, SaysBySpeedWhoOwnsWhat) {
   JobSpec spec = Good();
   spec.mutable_resources()->set_ranks(3);

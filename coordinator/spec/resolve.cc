@@ -17,6 +17,7 @@
 #include "strategies/compile.h"
 #include "strategies/defaults.h"
 #include "strategies/optimizer_plan.h"
+#include "strategies/pipeline/stages.h"
 
 namespace muster::spec {
 namespace {
@@ -32,6 +33,11 @@ constexpr uint32_t kMaxNewtonSchulzSteps = 99;  // torch.optim.Muon's bound
 constexpr double kMostBeta2Decay = 100;
 constexpr uint32_t kMaxLoraRank = 4096;
 constexpr int kMaxPatterns = 256;
+constexpr uint32_t kMaxStages = 256;
+constexpr uint32_t kMaxChunks = 64;  // on each stage
+// By default a stage has so many times as many microbatches as there are stages, if its share of the batch has as many
+// sequences: it idles for less than a fifth of the step then (Huang et al. 2019, GPipe, section 2.3).
+constexpr uint32_t kMicrobatchesAStage = 4;
 
 // Collects errors; checking continues after each one.
 class Resolver {
@@ -46,6 +52,7 @@ class Resolver {
     Train& train = *spec_.mutable_train();
     Model_(train);
     Data_(train);
+    Parallel_(train);
     Batch_(train);
     Precision_(train);
     OnNonfinite_(*train.mutable_on_nonfinite());
@@ -152,6 +159,59 @@ class Resolver {
       Error("resources.min_ranks",
             "needs checkpoint.path: a job resumes from a checkpoint when its number of ranks changes");
     }
+  }
+
+  uint32_t Stages() const { return std::max(1u, spec_.train().parallel().pipeline()); }
+  // Ranks of a stage, which divide the batch.
+  uint32_t DataRanks(uint32_t ranks) const { return std::max(1u, ranks / Stages()); }
+
+  // `pipeline` starts an error with the field's path.
+  void Parallel_(Train& train) {
+    if (train.has_parallel() && !train.parallel().has_pipeline()) train.mutable_parallel()->set_pipeline(1);
+    const Resources& r = spec_.resources();
+    const uint32_t ranks = r.ranks(), stages = train.parallel().pipeline();
+    if (train.has_parallel() && (stages == 0 || stages > std::min(kMaxStages, std::max(1u, ranks)))) {
+      Error("parallel.pipeline",
+            absl::StrCat("must be 1 to ",
+                         ranks < kMaxStages ? absl::StrCat("resources.ranks, ", ranks) : absl::StrCat(kMaxStages),
+                         ", got ", stages));
+      return train.mutable_parallel()->set_pipeline(1);
+    }
+    if (stages <= 1) {
+      if (train.has_pipeline()) Error("pipeline", "needs parallel: {pipeline: N} with at least 2 stages");
+      return;
+    }
+    if (ranks % stages != 0) {
+      Error("parallel.pipeline", absl::StrCat(stages, " stages do not divide resources.ranks ", ranks));
+    }
+    if (r.has_min_ranks() && r.min_ranks() % stages != 0) {
+      const uint32_t nearest = (r.min_ranks() / stages + 1) * stages;
+      Error("resources.min_ranks",
+            absl::StrCat("must be a multiple of parallel.pipeline ", stages,
+                         ": a job with fewer ranks keeps its stages, each with fewer ranks; got ", r.min_ranks()),
+            nearest <= ranks ? absl::StrCat(nearest) : "");
+    }
+    Pipeline_(*train.mutable_pipeline());
+    if (!model_good_ || stages * std::max(1u, train.pipeline().chunks()) > kMaxStages * kMaxChunks) return;
+    const absl::StatusOr<pipeline::StageOfUnit> cut = pipeline::StagesOf(train, inventory_);
+    if (!cut.ok()) return FieldError("", cut.status());
+    if (const absl::Status good = pipeline::CheckCut(inventory_, *cut); !good.ok()) FieldError("", good);
+  }
+
+  void Pipeline_(Pipeline& p) {
+    if (!p.has_schedule()) p.set_schedule(PIPELINE_SCHEDULE_1F1B);
+    Known("pipeline.schedule", PipelineSchedule_IsValid(p.schedule()) && p.schedule() != PIPELINE_SCHEDULE_UNSPECIFIED);
+    if (p.schedule() != PIPELINE_SCHEDULE_INTERLEAVED) {
+      if (p.has_chunks()) {
+        Error("pipeline.chunks", "only schedule: interleaved has several chunks of the model on a stage");
+      }
+      return;
+    }
+    if (!p.has_chunks()) p.set_chunks(2);
+    if (p.chunks() >= 2 && p.chunks() <= kMaxChunks) return;
+    Error("pipeline.chunks", absl::StrCat("must be 2 to ", kMaxChunks, ", got ", p.chunks(),
+                                          p.chunks() == 1 ? "; one chunk a stage is schedule: 1f1b" : ""));
+    p.set_chunks(2);
   }
 
   void Known(const std::string& path, bool known) {
@@ -310,18 +370,20 @@ class Resolver {
     if (batch.sequences() == 0 || batch.sequences() > kMaxSequences) {
       return Error("batch.sequences", absl::StrCat("must be 1 to ", kMaxSequences, ", got ", batch.sequences()));
     }
-    const uint32_t ranks = std::max(1u, spec_.resources().ranks());
+    const uint32_t ranks = DataRanks(spec_.resources().ranks());
     const uint32_t share = (batch.sequences() + ranks - 1) / ranks;
-    if (!batch.has_microbatch()) batch.set_microbatch(share);
+    if (!batch.has_microbatch()) {
+      batch.set_microbatch(Stages() == 1 ? share : std::max(1u, share / (kMicrobatchesAStage * Stages())));
+    }
     if (batch.microbatch() == 0) Error("batch.microbatch", "must be at least 1, got 0");
     if (batch.microbatch() > share) {
       Error("batch.microbatch",
             absl::StrCat("a rank has ", share, " sequences of a step (batch.sequences ", batch.sequences(), " over ",
-                         ranks, " ranks), got ", batch.microbatch()),
+                         ranks, Stages() == 1 ? " ranks), got " : " ranks of each stage), got ", batch.microbatch()),
             absl::StrCat(share));
     }
     // With its fewest ranks, each rank has the most sequences.
-    const uint32_t least = spec_.resources().has_min_ranks() ? std::max(1u, spec_.resources().min_ranks()) : ranks;
+    const uint32_t least = spec_.resources().has_min_ranks() ? DataRanks(spec_.resources().min_ranks()) : ranks;
     if (model_good_ && batch.microbatch() > 0) {
       CheckScheduleSize(train, (batch.sequences() + std::min(least, ranks) - 1) / std::min(least, ranks));
       CheckActivations(batch);
@@ -553,6 +615,9 @@ class Resolver {
       Error("offload.activations",
             "needs activation_checkpointing: true: what is offloaded are the inputs of checkpointed units");
     }
+    if (o.activations() && Stages() > 1) {
+      Error("offload.activations", "not supported with parallel.pipeline yet", "false");
+    }
     if (!o.to().empty() && !o.optimizer() && !o.activations())
       Error("offload.to", "nothing is offloaded: optimizer, parameters and activations are false");
     if (!o.parameters()) return;
@@ -569,7 +634,7 @@ class Resolver {
   void Strategy_(Train& train) {
     Strategy& s = *train.mutable_strategy();
     if (s.kind_case() == Strategy::KIND_NOT_SET) {
-      if (spec_.resources().ranks() > 1) {
+      if (DataRanks(spec_.resources().ranks()) > 1) {
         s.mutable_ddp();
       } else {
         s.mutable_single();
@@ -578,6 +643,8 @@ class Resolver {
     if (s.has_ddp() && s.ddp().has_bucket_mib()) {
       Range("strategy.bucket_mib", s.ddp().bucket_mib(), 0, true, 1 << 20, false);
     }
+    // Every microbatch would gather all parameters of its stage again (as TorchTitan's fsdp_reshard_after_forward).
+    if (s.has_fsdp() && !s.fsdp().has_reshard() && Stages() > 1) s.mutable_fsdp()->set_reshard(RESHARD_SHARD_GRAD_OP);
     strategies::FillDefaults(train.optimizer(), s);
     if (s.has_zero()) Zero_(s.zero());
     if (s.has_fsdp()) Fsdp_(s.fsdp());
@@ -585,10 +652,17 @@ class Resolver {
     if (s.has_auto_()) return;  // resolved at placement, to a strategy that fits there
     const uint32_t ranks = spec_.resources().ranks();
     if (!model_good_ || ranks == 0 || ranks > limits_.max_ranks) return;
+    const uint32_t each = DataRanks(ranks);
+    if (s.has_single() && Stages() > 1 && each > 1) {
+      return Error("strategy.kind", absl::StrCat("single runs on one rank of each stage, and there are ", each,
+                                                 "; ddp and fsdp run on several"));
+    }
+    Train stage = train;
+    stage.clear_parallel(), stage.clear_pipeline();
     // Of one unit: a table of all of them may take a second, and is made when the job is planned.
     Inventory one;
     *one.add_units() = inventory_.units(0);
-    const auto layout = strategies::MakeLayout(train, one, strategies::AnyPlaces(ranks));
+    const auto layout = strategies::MakeLayout(stage, one, strategies::AnyPlaces(each));
     if (layout.ok()) return;
     std::string message(layout.status().message());
     if (absl::StartsWith(message, "strategy: ")) message = message.substr(10);

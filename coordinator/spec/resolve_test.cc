@@ -140,6 +140,39 @@ void CollectOpen(const google::protobuf::Message& message, const std::string& pa
   }
 }
 
+TEST(Resolve, APipelineHasItsOwnDefaults) {
+  JobSpec spec = Good();
+  Staged(spec, 8, 2);
+  Train& train = *spec.mutable_train();
+  train.mutable_strategy()->mutable_fsdp();
+  train.mutable_batch()->set_sequences(128);
+  JobSpec resolved = spec;
+  ASSERT_EQ(Text(Resolve({}, resolved)), "");
+  EXPECT_EQ(resolved.train().pipeline().schedule(), PIPELINE_SCHEDULE_1F1B);
+  EXPECT_FALSE(resolved.train().pipeline().has_chunks());
+  EXPECT_EQ(resolved.train().batch().microbatch(), 4u) << "eight microbatches of 32 sequences: four times the stages";
+  EXPECT_EQ(resolved.train().strategy().fsdp().reshard(), RESHARD_SHARD_GRAD_OP) << "as TorchTitan";
+  JobSpec again = resolved;
+  ASSERT_EQ(Text(Resolve({}, again)), "");
+  EXPECT_EQ(again.SerializeAsString(), resolved.SerializeAsString());
+  train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
+  train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_INTERLEAVED);
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  EXPECT_EQ(train.strategy().fsdp().reshard(), RESHARD_FULL_SHARD) << "what a spec says stays";
+  EXPECT_EQ(train.pipeline().chunks(), 2u);
+  // On one rank a stage there is nothing to divide.
+  JobSpec alone = Good();
+  Staged(alone, 2, 2);
+  ASSERT_EQ(Text(Resolve({}, alone)), "");
+  EXPECT_TRUE(alone.train().strategy().has_single());
+  // One stage is no pipeline, and needs no order.
+  JobSpec one = Good();
+  one.mutable_train()->mutable_parallel();
+  ASSERT_EQ(Text(Resolve({}, one)), "");
+  EXPECT_EQ(one.train().parallel().pipeline(), 1u);
+  EXPECT_FALSE(one.train().has_pipeline());
+}
+
 // A trainer reads 0 where a default is forgotten, so each field has one, or is here.
 TEST(Resolve, LeavesNoFieldWithoutAValue) {
   const std::set<std::string> open_on_purpose = {
@@ -148,6 +181,7 @@ TEST(Resolve, LeavesNoFieldWithoutAValue) {
       "train.activation_checkpointing",   // false; strategy: auto may choose it
       "train.checkpoint.async",           // by the memory of the ranks' nodes
       "train.checkpoint.every_seconds",   // 0: never
+      "train.pipeline.chunks",            // with schedule: interleaved only
       "train.strategy.ddp.bucket_mib",    // by the size of the units
       "train.strategy.fsdp.shard_ranks",  // the ranks of a node
       "train.strategy.fsdp.shares",       // with placement: ragged only
@@ -184,6 +218,7 @@ TEST(Resolve, LeavesNoFieldWithoutAValue) {
       [](Train& train) { train.mutable_lora(); },
       [](Train& train) { train.mutable_dropout(); },
       [](Train& train) { train.mutable_offload(); },
+      [](Train& train) { train.mutable_parallel(); },
   };
   std::set<std::string> open;
   for (const auto& kind : kinds) {
@@ -193,6 +228,17 @@ TEST(Resolve, LeavesNoFieldWithoutAValue) {
     kind(*spec.mutable_train());
     ASSERT_EQ(Text(Resolve({}, spec)), "");
     CollectOpen(spec, "", open);
+  }
+  JobSpec staged = Good();
+  Staged(staged, 2, 2);
+  ASSERT_EQ(Text(Resolve({}, staged)), "");
+  JobSpec pipeline;  // these fields alone
+  *pipeline.mutable_train()->mutable_parallel() = staged.train().parallel();
+  *pipeline.mutable_train()->mutable_pipeline() = staged.train().pipeline();
+  std::set<std::string> open_in_pipelines;
+  CollectOpen(pipeline, "", open_in_pipelines);
+  for (const std::string& field : open_in_pipelines) {
+    if (absl::StartsWith(field, "train.pipeline") || absl::StartsWith(field, "train.parallel")) open.insert(field);
   }
   EXPECT_EQ(open, open_on_purpose);
 }
@@ -374,8 +420,40 @@ TEST(Resolve, EveryMistakeHasItsPath) {
          s.mutable_resources()->set_ranks(2);
          train(s).mutable_strategy()->mutable_single();
        }},
-      {"strategy.kind", "supported: single, ddp, zero, fsdp",
-       [&](JobSpec& s) { train(s).mutable_strategy()->mutable_pipeline(); }},
+      {"strategy.kind", "single runs on one rank of each stage, and there are 2",
+       [&](JobSpec& s) { Staged(s, 4, 2), train(s).mutable_strategy()->mutable_single(); }},
+      {"parallel.pipeline", "must be 1 to resources.ranks, 4, got 0", [&](JobSpec& s) { Staged(s, 4, 0); }},
+      {"parallel.pipeline", "must be 1 to resources.ranks, 4, got 5", [&](JobSpec& s) { Staged(s, 4, 5); }},
+      {"parallel.pipeline", "must be 1 to 256, got 257", [&](JobSpec& s) { Staged(s, 514, 257); }},
+      {"parallel.pipeline", "3 stages do not divide resources.ranks 4", [&](JobSpec& s) { Staged(s, 4, 3); }},
+      {"parallel.pipeline", "8 chunks of a model of 6 units", [&](JobSpec& s) { Staged(s, 8, 8); }},
+      {"resources.min_ranks", "must be a multiple of parallel.pipeline 2",
+       [&](JobSpec& s) {
+         Staged(s, 4, 2), s.mutable_resources()->set_min_ranks(3);
+         train(s).mutable_checkpoint()->set_path("/c");
+       }},
+      {"pipeline", "needs parallel: {pipeline: N}",
+       [&](JobSpec& s) { train(s).mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_GPIPE); }},
+      {"pipeline.schedule", "not a value",
+       [&](JobSpec& s) { Staged(s, 2, 2).set_schedule(PipelineSchedule(9)); }},
+      {"pipeline.chunks", "only schedule: interleaved", [&](JobSpec& s) { Staged(s, 2, 2).set_chunks(2); }},
+      {"pipeline.chunks", "must be 2 to 64, got 1; one chunk a stage is schedule: 1f1b",
+       [&](JobSpec& s) {
+         Pipeline& pipeline = Staged(s, 2, 2);
+         pipeline.set_schedule(PIPELINE_SCHEDULE_INTERLEAVED), pipeline.set_chunks(1);
+       }},
+      {"pipeline.cut", "the model has no unit h.4", [&](JobSpec& s) { Staged(s, 2, 2).add_cut("h.4"); }},
+      {"pipeline.cut", "names 2 units; the first of each of 2 chunks but the first is 1",
+       [&](JobSpec& s) {
+         for (const char* unit : {"layers.1", "layers.2"}) Staged(s, 2, 2).add_cut(unit);
+       }},
+      {"batch.microbatch", "has 4 sequences of a step (batch.sequences 8 over 2 ranks of each stage), got 5",
+       [&](JobSpec& s) { Staged(s, 4, 2), train(s).mutable_batch()->set_microbatch(5); }},
+      {"offload.activations", "not supported with parallel.pipeline yet",
+       [&](JobSpec& s) {
+         Staged(s, 2, 2), train(s).set_activation_checkpointing(true);
+         train(s).mutable_offload()->set_activations(true);
+       }},
       {"strategy.reshard", "not a value",
        [&](JobSpec& s) { train(s).mutable_strategy()->mutable_fsdp()->set_reshard(Reshard(9)); }},
       {"strategy.placement", "not a value",

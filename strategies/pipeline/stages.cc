@@ -86,7 +86,17 @@ std::vector<int> CutEvenly(const Inventory& inventory, uint32_t chunks) {
   least[0][0] = {};
   for (uint32_t c = 1; c <= chunks; ++c) {
     for (int end = static_cast<int>(c); end <= units; ++end) {
-      for (int b = static_cast<int>(c) - 1; b < end; ++b) {
+      // With a later begin the chunks before have more and the last one less: the best is where these meet.
+      int low = static_cast<int>(c) - 1, high = end - 1;
+      while (low < high) {
+        const int middle = (low + high) / 2;
+        if (least[c - 1][middle] < of(middle, end)) {
+          low = middle + 1;
+        } else {
+          high = middle;
+        }
+      }
+      for (int b = std::max(static_cast<int>(c) - 1, low - 1); b <= low; ++b) {
         const Work largest = std::max(least[c - 1][b], of(b, end));
         if (largest < least[c][end]) least[c][end] = largest, begin[c][end] = b;
       }

@@ -15,7 +15,7 @@ OpNames::OpNames(const Schedule& schedule, const Inventory& inventory) : ops_(sc
       Close(std::exchange(open, Stretch{.first_op = i, .microbatch = op.microbatch}));
     }
     open.entries.push_back(
-        {op.kind, op.unit, op.unit_end, op.microbatch < 0 ? -1 : std::max(0, op.microbatch - open.microbatch)});
+        {op.kind, op.unit, op.unit_end, op.microbatch < 0 ? kNone : op.microbatch - open.microbatch});
   }
   Close(std::move(open));
 }
@@ -29,18 +29,20 @@ void OpNames::Close(Stretch stretch) {
   stretches_.push_back(std::move(stretch));
 }
 
-std::string OpNames::NameOf(uint64_t index) const {
-  if (index >= ops_) return "";
+Op OpNames::At(uint64_t index) const {
   const auto after = std::upper_bound(stretches_.begin(), stretches_.end(), index,
                                       [](uint64_t i, const Stretch& stretch) { return i < stretch.first_op; });
   const Stretch& stretch = *std::prev(after);
   const uint64_t offset = index - stretch.first_op;
   const Entry& entry = stretch.entries[offset % stretch.entries.size()];
   const auto repeated = static_cast<int32_t>(offset / stretch.entries.size());
-  const int32_t microbatch = entry.microbatch < 0 ? -1 : stretch.microbatch + repeated + entry.microbatch;
-  return Print(Op{.kind = entry.kind, .unit = entry.unit, .unit_end = entry.unit_end, .microbatch = microbatch},
-               units_);
+  const int32_t microbatch = entry.microbatch == kNone ? -1 : stretch.microbatch + repeated + entry.microbatch;
+  return {.kind = entry.kind, .unit = entry.unit, .unit_end = entry.unit_end, .microbatch = microbatch};
 }
+
+std::string OpNames::NameOf(uint64_t index) const { return index < ops_ ? Print(At(index), units_) : ""; }
+
+OpKind OpNames::KindOf(uint64_t index) const { return index < ops_ ? At(index).kind : OpKind::kEnd; }
 
 size_t OpNames::bytes() const {
   size_t bytes = 0;

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -24,15 +25,18 @@ class OpNames {
 
   // What the op of that index does, without the buffers and streams that it needs for it. Empty: there is no such op.
   std::string NameOf(uint64_t index) const;
+  // kEnd: there is no such op.
+  OpKind KindOf(uint64_t index) const;
   uint64_t ops() const { return ops_; }
   size_t bytes() const;  // that it takes
 
  private:
+  static constexpr int32_t kNone = std::numeric_limits<int32_t>::min();
   struct Entry {
     OpKind kind;
     int32_t unit;
     int32_t unit_end;
-    int32_t microbatch;  // counted from the stretch's; -1: none
+    int32_t microbatch;  // counted from the stretch's: less than 0 where a pipeline's stage is behind; or kNone
     friend bool operator==(const Entry&, const Entry&) = default;
   };
   // Ops from one microbatch's first forward to the next one's, `times` in a row.
@@ -43,6 +47,7 @@ class OpNames {
     std::vector<Entry> entries;
   };
   void Close(Stretch stretch);
+  Op At(uint64_t index) const;  // REQUIRES: index < ops_
 
   std::vector<std::string> units_;
   std::vector<Stretch> stretches_;

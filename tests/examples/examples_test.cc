@@ -212,9 +212,9 @@ TEST_F(ExamplesTest, AllOfThemWork) {
 // The example files too, with their data in place.
 TEST_F(ExamplesTest, ExampleFilesAreAccepted) {
   const std::string folder = MakeFolder();
-  for (const char* name :
-       {"gpt2_tiny.yaml", "gpt2_tiny_ddp.yaml", "gpt2_tiny_fsdp.yaml", "llama_tiny.yaml", "llama_tiny_lora.yaml",
-        "resnet20_fashion_mnist.yaml", "resnet18_cifar10_ddp.yaml", "resnet18_cifar10_fsdp.yaml"}) {
+  for (const char* name : {"gpt2_tiny.yaml", "gpt2_tiny_ddp.yaml", "gpt2_tiny_fsdp.yaml", "llama_tiny.yaml",
+                           "llama_tiny_lora.yaml", "llama_tiny_pipeline.yaml", "resnet20_fashion_mnist.yaml",
+                           "resnet18_cifar10_ddp.yaml", "resnet18_cifar10_fsdp.yaml"}) {
     fs::copy_file(absl::StrCat("examples/", name), absl::StrCat(folder, "/", name));
     const Ran valid = cluster_.Shell(absl::StrCat("muster validate ", name), folder);
     EXPECT_EQ(valid.exit_code, 0) << valid.err;
