@@ -195,7 +195,9 @@ TEST(Pipelines, RecomputingChangesNoBit) {
 
 // In the ways of running that a GPU has, on groups that hand out nothing early.
 TEST(Pipelines, RunOnStreamsAsOneRankDoes) {
-  const Curve alone = Train(OneRank(LlamaTrialModel(), true));
+  // Its head borrows the embedding of the other stage.
+  const Model model = TrialModel();
+  const Curve alone = Train(OneRank(model, true));
   const auto streams = [](Config& c) { c.check_accesses = c.streams = true; };
   const std::vector<std::pair<std::string, std::function<void(Config&)>>> modes = {
       {"host queue", [](Config& c) { c.check_accesses = true; }},
@@ -206,19 +208,65 @@ TEST(Pipelines, RunOnStreamsAsOneRankDoes) {
     for (const auto& [schedule_name, schedule] : kSchedules) {
       for (const std::string& name : kInside) {
         Trial trial = OnTwoStagesOfFour(absl::StrCat(name, ", ", schedule_name, ", ", mode),
-                                        By(schedule.first, schedule.second, StrategyOf(name)), LlamaTrialModel());
+                                        By(schedule.first, schedule.second, StrategyOf(name)), model);
         trial.adversarial = true, trial.set = set;
         ExpectSame(trial, Train(trial), alone);
       }
     }
   }
-  Trial trial = OnTwoStagesOfFour("by step", By(PIPELINE_SCHEDULE_1F1B, 1, StrategyOf("zero 2")), LlamaTrialModel());
+  Trial trial = OnTwoStagesOfFour("by step", By(PIPELINE_SCHEDULE_1F1B, 1, StrategyOf("zero 2")), model);
   trial.adversarial = true, trial.set = streams;
   const Curve by_step = Train(trial);
   trial.name = "one step ahead", trial.ahead = true;
   const Curve ahead = Train(trial);
   EXPECT_EQ(ahead.losses, by_step.losses);
   EXPECT_EQ(ahead.state, by_step.state);
+}
+
+// A stage that is frozen as a whole goes back for nothing, and no gradient is sent to it. Of GPT-2 the embedding is
+// trained by its use in the head of the other stage alone.
+TEST(Pipelines, AFrozenFrontDoesNotGoBack) {
+  for (const Model& model : {TrialModel(), LlamaTrialModel()}) {
+    for (const std::vector<std::string>& frozen : std::vector<std::vector<std::string>>{
+             {"*layers.0.*", "*embed_tokens*"}, {"*", "!*norm.weight"}, {"h.*", "wpe*"}}) {
+      const auto freeze = [&](const Choose& choose) -> Choose {
+        return [=](T& train) {
+          choose(train);
+          train.mutable_freeze()->Assign(frozen.begin(), frozen.end());
+        };
+      };
+      Trial alone = OneRank(model, true);
+      alone.choose = freeze(alone.choose);
+      const Curve expected = Train(alone);
+      for (const auto& [schedule_name, schedule] : kSchedules) {
+        for (const std::string& name : kInside) {
+          const Trial trial = OnTwoStagesOfFour(absl::StrCat(name, ", ", schedule_name, ", frozen ", frozen[0]),
+                                                freeze(By(schedule.first, schedule.second, StrategyOf(name))), model);
+          ExpectSame(trial, Train(trial), expected);
+        }
+      }
+    }
+  }
+}
+
+TEST(Pipelines, OffloadingTrainsAsOneRankDoes) {
+  const Model model = TrialModel();
+  const Curve expected = Train(OneRank(model, true));
+  for (const bool parameters : {false, true}) {
+    for (const auto& [schedule_name, schedule] : kSchedules) {
+      for (const std::string& name : {std::string("full_shard"), std::string("zero 3"), std::string("hybrid")}) {
+        const Choose choose = By(schedule.first, schedule.second, StrategyOf(name));
+        const Trial trial = OnTwoStagesOfFour(
+            absl::StrCat(name, ", ", schedule_name, ", offloaded", parameters ? " with parameters" : ""),
+            [=](T& train) {
+              choose(train);
+              train.mutable_offload()->set_optimizer(true), train.mutable_offload()->set_parameters(parameters);
+            },
+            model);
+        ExpectSame(trial, Train(trial), expected);
+      }
+    }
+  }
 }
 
 // Every stage goes on from what one rank left, and one rank from what the stages left.
