@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "testing/wait.h"
 
 namespace muster::collectives {
@@ -146,6 +148,22 @@ TEST(Adversarial, AReceiveIsWrittenAtItsWait) {
   const auto again = groups[1]->Recv(in, 0), more = groups[0]->Send(out, 1);
   in.fill_(7);
   EXPECT_THAT(std::string(again->Wait().message()), HasSubstr("rank 1 changed tensor 0 of recv 4"));
+}
+
+// Whose sender waits for it only when the receiver has gone on.
+TEST(Adversarial, AReceiverThatWaitsFirstIsWokenByTheSend) {
+  const auto groups = MakeAdversarial(2, kTestPatience);
+  std::atomic<bool> received = false;
+  std::thread receiver([&] {
+    const auto receive = groups[1]->Recv(Ones(4), 0);
+    EXPECT_TRUE(receive->Wait().ok());
+    received = true;
+  });
+  absl::SleepFor(absl::Milliseconds(50));  // so that it waits before the send is issued
+  const auto send = groups[0]->Send(Ones(4), 1);
+  EXPECT_TRUE(Eventually([&] { return received.load(); }, absl::Seconds(5)));
+  EXPECT_TRUE(send->Wait().ok());
+  receiver.join();
 }
 
 TEST(Adversarial, AWorkThatIsDroppedBeforeItsWaitIsAnError) {

@@ -353,7 +353,9 @@ class ThreadGroup final : public Group {
     if (shared_->delivery == Delivery::kAtWaits) Seize(offer, rank_);
     meeting.offers[place] = std::move(offer);
     meeting.come[place] = true;
-    if (shared_->delivery == Delivery::kAtIssue && shared_->Ready(meeting)) shared_->Complete(meeting, place);
+    if (!shared_->Ready(meeting)) return;
+    if (shared_->delivery == Delivery::kAtIssue) shared_->Complete(meeting, place);
+    shared_->changed.notify_all();  // the other rank of a message may wait for it already
   }
 
   const std::shared_ptr<Shared> shared_;

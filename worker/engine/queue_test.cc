@@ -278,6 +278,19 @@ TEST_F(QueueTest, WorkOfTheHostWaitsForTheDevice) {
   EXPECT_THAT(std::string(Post(*queue, 4, {}, /*on_host=*/true).message()), HasSubstr("an illegal memory access"));
 }
 
+// As a device goes on: a stage of a pipeline issues its next receive before it computes what the other stage needs.
+TEST_F(QueueTest, AStreamOfTheHostWaitsWhenAnOpNeedsIt) {
+  const auto queue = MakeStreamQueue({.inventory = &inventory_, .recorder = &recorder_}, MakeInlineStreams());
+  Begin(*queue, Ops().Gather(1).Gather(2).Compute().Compute({0}).Reduce(1, {3}));
+  for (int32_t i = 0; i <= 2; ++i) ASSERT_TRUE(Post(*queue, i).ok());
+  EXPECT_THAT(Log(), ElementsAre("begin 0", "begin 1", "begin 2", "end 2"));
+  ASSERT_TRUE(Post(*queue, 3).ok());
+  EXPECT_THAT(Log(), ElementsAre("end 0", "begin 3", "end 3"));
+  ASSERT_TRUE(Post(*queue, 4).ok());
+  ASSERT_TRUE(queue->Finish().ok());
+  EXPECT_THAT(Log(), ElementsAre("begin 4", "end 1", "end 4"));
+}
+
 // ---- The order of accesses ----
 
 TEST_F(QueueTest, AnOpThatDoesNotWaitIsRefused) {

@@ -1,5 +1,7 @@
 #include "worker/engine/stream_queue.h"
 
+#include <algorithm>
+#include <array>
 #include <deque>
 #include <utility>
 
@@ -22,7 +24,8 @@ class StreamQueue final : public Queue {
     in_flight_.push_back({.schedule = &schedule, .listener = listener});
     clocks_.clear();
     order_.Fence();
-    begun_ = streams_->Begin();
+    begun_ = EndAll();
+    if (begun_.ok()) begun_ = streams_->Begin();
   }
 
   absl::Status Post(int32_t index, Task task) override {
@@ -40,6 +43,7 @@ class StreamQueue final : public Queue {
     if (options_.check_accesses) {
       if (absl::Status s = CheckAccesses(op, clocks, task); !s.ok()) return s;
     }
+    if (absl::Status s = EndWaits(newest, op); !s.ok()) return s;
     if (task.on_host) {
       if (absl::Status s = ReachWaits(newest, index); !s.ok()) return s;
     }
@@ -54,6 +58,7 @@ class StreamQueue final : public Queue {
   // Names the earliest op that is not done: every other one that waits, waits for it in the end.
   absl::Status Finish() override {
     if (!begun_.ok()) return begun_;
+    if (absl::Status s = EndAll(); !s.ok()) return s;
     const InFlight& earliest = in_flight_.front();
     for (size_t i = 0; i < earliest.marks.size(); ++i) {
       bool waited = false;
@@ -64,7 +69,10 @@ class StreamQueue final : public Queue {
     return absl::OkStatus();
   }
 
-  void Abandon() override { in_flight_.clear(); }
+  void Abandon() override {
+    in_flight_.clear();
+    for (auto& stream : held_) stream.clear();
+  }
   double waited_seconds() const override { return 0; }
 
  private:
@@ -72,6 +80,11 @@ class StreamQueue final : public Queue {
     const Schedule* schedule;
     OpListener* listener;
     std::vector<Streams::Mark> marks = {};  // by op
+  };
+  struct Held {
+    const Op* op;
+    Works works;
+    Task task;
   };
 
   // `waited` becomes true if the device was not there.
@@ -107,11 +120,48 @@ class StreamQueue final : public Queue {
   absl::Status Issue(const Op& op, Task& task) {
     Recorder& recorder = *options_.recorder;
     recorder.Begin();
-    for (const auto& work : task.begin()) {
+    Works works = task.begin();
+    if (streams_->hold_up_host() && op.stream != Stream::kCompute) {
+      // A device would go on to what another rank needs before it sends.
+      held_[static_cast<size_t>(op.stream)].push_back({&op, std::move(works), std::move(task)});
+    } else if (absl::Status s = End(works, task); !s.ok()) {
+      return s;
+    }
+    if (recorder.on()) recorder.End(Print(op, *options_.inventory), op.stream);
+    return absl::OkStatus();
+  }
+
+  static absl::Status End(const Works& works, Task& task) {
+    for (const auto& work : works) {
       if (absl::Status s = work->Wait(); !s.ok()) return s;
     }
     if (task.end) task.end();
-    if (recorder.on()) recorder.End(Print(op, *options_.inventory), op.stream);
+    return absl::OkStatus();
+  }
+
+  // Those of a stream up to `last`, of the newest schedule.
+  absl::Status EndUpTo(std::deque<Held>& stream, const Op* last) {
+    while (!stream.empty() && stream.front().op <= last) {
+      Held& held = stream.front();
+      if (absl::Status s = End(held.works, held.task); !s.ok()) return Named(*held.op, s);
+      stream.pop_front();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status EndAll() {
+    for (auto& stream : held_) {
+      if (stream.empty()) continue;
+      if (absl::Status s = EndUpTo(stream, stream.back().op); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status EndWaits(const InFlight& steps, const Op& op) {
+    for (const int32_t w : op.waits) {
+      const Op& other = steps.schedule->ops[w];
+      if (absl::Status s = EndUpTo(held_[static_cast<size_t>(other.stream)], &other); !s.ok()) return s;
+    }
     return absl::OkStatus();
   }
 
@@ -131,7 +181,8 @@ class StreamQueue final : public Queue {
 
   const QueueOptions options_;
   const std::unique_ptr<Streams> streams_;
-  std::deque<InFlight> in_flight_;  // begun and not finished
+  std::array<std::deque<Held>, kStreams> held_;  // where a wait holds up the host: issued and not waited for
+  std::deque<InFlight> in_flight_;               // begun and not finished
   absl::Status begun_;
   AccessOrder order_{/*begins_in_order=*/true};
   std::vector<AccessOrder::Clock> clocks_;  // of the newest schedule, by op, if the order of accesses is checked
@@ -146,6 +197,7 @@ class InlineStreams final : public Streams {
   }
   absl::StatusOr<bool> Reached(Mark) override { return true; }
   void Forget(Mark) override {}
+  bool hold_up_host() const override { return true; }
 
  private:
   Mark next_ = 0;

@@ -30,6 +30,8 @@ class Streams {
   virtual absl::StatusOr<bool> Reached(Mark mark) = 0;
   // `mark` and all marks before it are not used any more.
   virtual void Forget(Mark mark) = 0;
+  // Whether a wait for a collective holds up the host, and not only a stream.
+  virtual bool hold_up_host() const { return false; }
 };
 
 // Finish waits for the device by asking for the earliest op that is not done, so that the progress page names the op at
